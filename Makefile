@@ -1,0 +1,38 @@
+# make train | test | lint. Another interpreter: make PYTHON=python3.12 train
+PYTHON ?= python3
+WORKDIR ?= runs/quickstart
+BIN := .venv/bin
+
+.PHONY: help train test lint format clean
+
+help:
+	@echo "make train   train a small packed BERT (about 5 minutes) into $(WORKDIR)"
+	@echo "make test    run the tests"
+	@echo "make lint    check style and types"
+
+train: .venv/installed
+	@$(BIN)/python train.py --config=configs/quickstart.py --workdir=$(WORKDIR)
+
+test: .venv/installed
+	@$(BIN)/python -m pytest
+
+lint: .venv/installed
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy .
+
+format: .venv/installed
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+clean:
+	rm -rf .venv
+
+.venv/installed: requirements.txt requirements.lock
+	@command -v $(PYTHON) >/dev/null || { echo \
+	  "Expected Python 3.11 or newer; there is no '$(PYTHON)'. Install it, or name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
+	  "Expected Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Name a newer one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo \
+	  "Expected the venv module; '$(PYTHON)' comes without it. Install it (on Debian: apt install python3-venv)."; exit 2; }
+	@echo "Installing requirements.txt into .venv (about a minute) ..."
+	@$(PYTHON) -m venv --clear .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt -c requirements.lock
+	@touch $@

@@ -1,0 +1,173 @@
+"""Sequence-length histograms: all that a packing algorithm needs to know of a dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.resources
+import json
+
+import numpy as np
+
+from packing.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Histogram:
+  """How many sequences of each length a dataset has.
+
+  Attributes:
+    counts: int64[S]; entry `i` counts the sequences of `i + 1` tokens, special tokens
+      included. Read-only.
+    source: where the counts come from, for people.
+
+  Raises:
+    InputError: counts are not a non-empty vector of whole, non-negative numbers, or
+      count no sequence at all.
+
+  Example:
+    >>> histogram = Histogram(np.array([0, 3, 0, 1]))
+    >>> histogram.max_sequence_length, histogram.num_sequences, histogram.num_tokens
+    (4, 4, 10)
+  """
+
+  counts: np.ndarray
+  source: str = ""
+
+  def __post_init__(self):
+    counts = np.asarray(self.counts)
+    if counts.ndim != 1 or counts.size == 0:
+      raise InputError(
+        "Expected counts as a vector with one entry for each length, found shape "
+        f"{counts.shape}. Count the sequences of 1, 2, ... tokens."
+      )
+    if counts.dtype.kind not in "iuf" or not np.isfinite(counts).all():
+      raise InputError(
+        f"Expected whole numbers as counts, found {counts.dtype} values that are not."
+      )
+    for problem, found in (
+      ("negative", counts < 0),
+      ("fractional", counts != np.floor(counts)),
+      ("beyond 2^53", counts.astype(np.float64) > 2.0**53),
+    ):
+      if found.any():
+        index = int(np.flatnonzero(found)[0])
+        raise InputError(
+          f"counts[{index}] (length {index + 1}) is {counts[index]}, which is {problem}; "
+          "expected a whole number of sequences."
+        )
+    if not counts.any():
+      raise InputError("The histogram is empty: expected at least one sequence.")
+    counts = counts.astype(np.int64)
+    counts.flags.writeable = False
+    object.__setattr__(self, "counts", counts)
+
+  @classmethod
+  def from_lengths(
+    cls, lengths, *, max_sequence_length: int, source: str = ""
+  ) -> Histogram:
+    """Counts lengths.
+
+    Args:
+      lengths: int[num_sequences]; tokens of each sequence, at least 1.
+      max_sequence_length: S, the longest length allowed, in tokens.
+      source: where the lengths come from, for people.
+
+    Returns:
+      The histogram, with S entries.
+
+    Raises:
+      InputError: a length is not a whole number in 1..S; names the first such one.
+
+    Example:
+      >>> Histogram.from_lengths([2, 4, 2, 2], max_sequence_length=4).counts.tolist()
+      [0, 3, 0, 1]
+    """
+    lengths = check_lengths(lengths, max_sequence_length)
+    counts = np.bincount(lengths, minlength=max_sequence_length + 1)[1:]
+    return cls(counts, source=source)
+
+  @property
+  def max_sequence_length(self) -> int:
+    """Entries of the histogram, S, in tokens."""
+    return self.counts.size
+
+  @property
+  def num_sequences(self) -> int:
+    return int(self.counts.sum())
+
+  @property
+  def num_tokens(self) -> int:
+    """Real tokens of the dataset."""
+    return int(self.counts @ np.arange(1, self.counts.size + 1))
+
+  @property
+  def longest(self) -> int:
+    """The longest length that occurs, in tokens."""
+    return int(np.flatnonzero(self.counts)[-1]) + 1
+
+
+def check_lengths(lengths, max_sequence_length: int) -> np.ndarray:
+  """Returns lengths as an integer vector, or says which one is wrong.
+
+  Args:
+    lengths: int[num_sequences], in tokens.
+    max_sequence_length: the longest length allowed, in tokens.
+
+  Raises:
+    InputError: not a vector of whole numbers in 1..max_sequence_length.
+  """
+  lengths = np.asarray(lengths)
+  if lengths.ndim != 1 or lengths.size == 0 or lengths.dtype.kind not in "iu":
+    raise InputError(
+      "Expected lengths as a non-empty vector of integers, found shape "
+      f"{lengths.shape} of {lengths.dtype}."
+    )
+  for found, remedy in (
+    (lengths < 1, "Drop empty sequences."),
+    (lengths > max_sequence_length, "Truncate it, or pass a larger max_sequence_length."),
+  ):
+    if found.any():
+      index = int(np.flatnonzero(found)[0])
+      raise InputError(
+        f"lengths[{index}] is {lengths[index]}; expected 1 to "
+        f"max_sequence_length={max_sequence_length}. {remedy}"
+      )
+  return lengths
+
+
+@functools.cache
+def _built_in() -> dict:
+  text = importlib.resources.files("packing").joinpath("histograms.json").read_text()
+  return json.loads(text)
+
+
+def histogram_names() -> list[str]:
+  """Names that `load_histogram` knows."""
+  return sorted(_built_in())
+
+
+def load_histogram(name: str) -> Histogram:
+  """Loads a histogram of the papers' datasets.
+
+  Args:
+    name: one of `histogram_names()`, such as "wikipedia_512".
+
+  Raises:
+    InputError: the name is unknown; lists the known ones.
+
+  Example:
+    >>> load_histogram("squad_1_1_384").num_sequences
+    88641
+
+  References:
+    Krell et al., https://arxiv.org/abs/2107.02027, Listing 6; each histogram's
+    `source` says where its counts come from.
+  """
+  if name not in _built_in():
+    raise InputError(
+      f"There is no built-in histogram {name!r}; expected one of "
+      f"{', '.join(histogram_names())}."
+    )
+  entry = _built_in()[name]
+  return Histogram(np.array(entry["counts"], np.int64), source=entry["source"])
