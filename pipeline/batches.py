@@ -1,0 +1,207 @@
+"""PackedBatch: sequences of tokens laid into rows of one length, and masked.
+
+A PackedBatch is a dict of arrays whose names and shapes are the contract between the
+pipeline and the model. B packs, S tokens a row, M sequences a pack at most, P masked
+tokens a row at most:
+
+| field                                                     | shape       |
+|-----------------------------------------------------------|-------------|
+| input_ids, token_type_ids, segment_ids, position_ids      | int32[B, S] |
+| mlm_positions, mlm_labels, mlm_segment_ids                | int32[B, P] |
+| cls_positions, sequence_labels                            | int32[B, M] |
+| sequence_mask                                             | bool[B, M]  |
+| sequence_ids (stays on the host; -1 where a slot is empty)| int64[B, M] |
+
+`segment_ids` and `mlm_segment_ids` number the sequences of a row 1, 2, ...; 0 is
+padding. Every other entry of padding or of an empty slot is 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from pipeline import wordpiece
+from pipeline.store import SequenceStore
+
+PackedBatch = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Masking:
+  """How tokens are hidden for masked language modelling.
+
+  Attributes:
+    rate: masked tokens of a sequence / its tokens, a fraction.
+    seed: with the epoch, the sequence's number and the token's position it fixes
+      every draw.
+    mask_id: id of [MASK].
+    special_ids: ids that are never masked.
+    vocab_size: V, the number of ids to draw random tokens from.
+  """
+
+  rate: float
+  seed: int
+  mask_id: int
+  special_ids: tuple[int, ...]
+  vocab_size: int
+
+  @classmethod
+  def for_vocabulary(cls, vocabulary: list[str], *, rate: float, seed: int) -> Masking:
+    special = (wordpiece.PAD, wordpiece.CLS, wordpiece.SEP, wordpiece.MASK)
+    return cls(
+      rate=rate,
+      seed=seed,
+      mask_id=vocabulary.index(wordpiece.MASK),
+      special_ids=tuple(vocabulary.index(token) for token in special),
+      vocab_size=len(vocabulary),
+    )
+
+  def max_masked(self, row_length: int, max_sequences: int) -> int:
+    """P: no row of `max_sequences` sequences has more masked tokens."""
+    return math.floor(self.rate * row_length) + max_sequences
+
+
+def pack_rows(store: SequenceStore, sequence_ids: np.ndarray, *, row_length: int) -> PackedBatch:
+  """Lays sequences into rows, without masking.
+
+  Args:
+    store: the sequences.
+    sequence_ids: int64[B, M]; sequence numbers of each row from the left, then -1.
+    row_length: S, in tokens.
+
+  Returns:
+    A PackedBatch without the `mlm_` fields.
+
+  Example: sequences of 2 and 3 tokens in a row of 6.
+
+    input_ids     [[11, 12, 21, 22, 23, 0]]
+    segment_ids   [[ 1,  1,  2,  2,  2, 0]]
+    position_ids  [[ 0,  1,  0,  1,  2, 0]]
+    cls_positions [[0, 2]]
+  """
+  num_rows, max_sequences = sequence_ids.shape
+  sequence_mask = sequence_ids >= 0
+  ids = sequence_ids[sequence_mask]
+  lengths = store.lengths[ids].astype(np.int64)
+  slot_lengths = np.zeros(sequence_ids.shape, np.int64)
+  slot_lengths[sequence_mask] = lengths
+  row_ends = np.cumsum(slot_lengths, axis=1)
+  if row_ends[:, -1].max(initial=0) > row_length:
+    raise ValueError(f"A pack has {row_ends.max()} tokens; the row has {row_length}.")
+
+  starts = np.cumsum(lengths) - lengths  # of each sequence among all the tokens
+  positions = np.arange(lengths.sum()) - np.repeat(starts, lengths)
+  slots = np.broadcast_to(np.arange(1, max_sequences + 1), sequence_ids.shape)[sequence_mask]
+  occupied = np.arange(row_length) < row_ends[:, -1:]
+
+  def rows(values) -> np.ndarray:
+    field = np.zeros((num_rows, row_length), np.int32)
+    field[occupied] = values
+    return field
+
+  labels = np.zeros(sequence_ids.shape, np.int32)
+  labels[sequence_mask] = store.sequence_labels[ids]
+  return {
+    "input_ids": rows(store.gather(ids)),
+    "token_type_ids": rows(positions >= np.repeat(store.first_type_lengths[ids], lengths)),
+    "segment_ids": rows(np.repeat(slots, lengths)),
+    "position_ids": rows(positions),
+    "cls_positions": np.where(sequence_mask, row_ends - slot_lengths, 0).astype(np.int32),
+    "sequence_labels": labels,
+    "sequence_mask": sequence_mask,
+    "sequence_ids": sequence_ids,
+  }
+
+
+def mask_tokens(batch: PackedBatch, masking: Masking, *, epochs: np.ndarray) -> PackedBatch:
+  """Hides tokens for masked language modelling, as BERT does.
+
+  Of each sequence round(rate x length) tokens are drawn, at least one, never special
+  ones. Of these 80 % become [MASK], 10 % a random token, 10 % stay.
+
+  Args:
+    batch: rows from `pack_rows`.
+    masking: what to draw and from which seed.
+    epochs: int[B]; the epoch of each row. Another epoch is another draw.
+
+  Returns:
+    The batch with `input_ids` masked and `mlm_positions`, `mlm_labels` and
+    `mlm_segment_ids` added, in the order of the row.
+
+  References:
+    Devlin et al., https://arxiv.org/abs/1810.04805, section 3.1 and appendix A.1.
+  """
+  input_ids, segment_ids = batch["input_ids"], batch["segment_ids"]
+  num_rows, row_length = input_ids.shape
+  max_sequences = batch["sequence_ids"].shape[1]
+  slot = segment_ids - 1
+  real = segment_ids > 0
+  special = np.zeros(masking.vocab_size, bool)
+  special[list(masking.special_ids)] = True
+  hideable = real & ~special[input_ids]
+
+  slot_index = (np.arange(num_rows)[:, None] * max_sequences + slot)[real]
+  count = lambda mask: np.bincount(  # noqa: E731
+    slot_index, weights=mask[real], minlength=num_rows * max_sequences
+  ).reshape(num_rows, max_sequences)
+  wanted = np.maximum(1, np.rint(masking.rate * count(real)))
+  wanted = np.minimum(wanted, count(hideable))
+
+  # One random number a token, a function of where it comes from and nothing else.
+  key = _mix(np.uint64(masking.seed) ^ _mix(epochs.astype(np.uint64)))[:, None]
+  sequence_key = _mix(batch["sequence_ids"].astype(np.uint64) ^ key)
+  token_key = np.take_along_axis(sequence_key, np.maximum(slot, 0), axis=1)
+  bits = _mix(token_key + batch["position_ids"].astype(np.uint64) * _GOLDEN)
+
+  # Sort each row by (sequence, hideable first, random) with the column along in the low
+  # bits: sequences stay where they are, and the first of each are the tokens drawn.
+  order = np.where(real, slot, 2**15 - 1).astype(np.uint64) << np.uint64(49)
+  order |= (~hideable).astype(np.uint64) << np.uint64(48)
+  order |= (bits >> np.uint64(32)) << np.uint64(16)
+  order |= np.arange(row_length, dtype=np.uint64)
+  order.sort(axis=1)
+  drawn = np.take_along_axis(wanted, np.maximum(slot, 0), axis=1) > batch["position_ids"]
+  drawn &= real
+
+  num_masked = masking.max_masked(row_length, max_sequences)
+  in_use = np.arange(num_masked) < drawn.sum(axis=1, keepdims=True)
+  positions = np.full((num_rows, num_masked), row_length, np.int32)
+  positions[in_use] = (order[drawn] & np.uint64(0xFFFF)).astype(np.int32)
+  positions.sort(axis=1)
+  rows, columns = np.broadcast_to(np.arange(num_rows)[:, None], in_use.shape), positions
+  rows, columns = rows[in_use], columns[in_use]
+
+  labels = np.zeros(in_use.shape, np.int32)
+  labels[in_use] = input_ids[rows, columns]
+  mlm_segment_ids = np.zeros(in_use.shape, np.int32)
+  mlm_segment_ids[in_use] = segment_ids[rows, columns]
+  choice = _mix(bits[rows, columns])
+  fraction = (choice >> np.uint64(40)).astype(np.float64) / 2**24
+  random_ids = _mix(choice) % np.uint64(masking.vocab_size)
+  hidden = np.where(
+    fraction < 0.8,
+    masking.mask_id,
+    np.where(fraction < 0.9, random_ids.astype(np.int32), labels[in_use]),
+  )
+  masked_ids = input_ids.copy()
+  masked_ids[rows, columns] = hidden
+  return batch | {
+    "input_ids": masked_ids,
+    "mlm_positions": np.where(in_use, positions, 0),
+    "mlm_labels": labels,
+    "mlm_segment_ids": mlm_segment_ids,
+  }
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+  """SplitMix64 (Steele, Lea and Flood, 2014): 64 well-mixed bits from 64 given ones."""
+  x = np.atleast_1d(x) + _GOLDEN
+  x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+  x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+  return x ^ (x >> np.uint64(31))

@@ -1,0 +1,1 @@
+"""Optimizer, compiled step, checkpoints and metrics."""
