@@ -1,6 +1,6 @@
 """Flax NNX models that keep the sequences of a pack apart."""
 
 from model.bert import BertForPreTraining
-from model.config import SIZES, BertConfig
+from model.config import ATTENTION_MASKS, SIZES, BertConfig
 
-__all__ = ["SIZES", "BertConfig", "BertForPreTraining"]
+__all__ = ["ATTENTION_MASKS", "SIZES", "BertConfig", "BertForPreTraining"]

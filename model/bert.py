@@ -110,18 +110,24 @@ class EncoderLayer(nnx.Module):
       rngs=rngs,
     ).reshape(hidden.shape)
     hidden = self.attention_layer_norm(hidden + drop(self.attention_output(attended)))
-    return self.output_layer_norm(hidden + drop(self.output(gelu(self.intermediate(hidden)))))
+    return self.output_layer_norm(
+      hidden + drop(self.output(gelu(self.intermediate(hidden))))
+    )
 
 
 class Encoder(nnx.Module):
   """The stack of layers, under one mask built from the packs."""
 
   def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
-    self.layers = nnx.List(EncoderLayer(config, rngs=rngs) for _ in range(config.num_layers))
+    self.layers = nnx.List(
+      EncoderLayer(config, rngs=rngs) for _ in range(config.num_layers)
+    )
     masks = {"segment": packed_attention_mask, "none": padding_attention_mask}
     self.make_mask = masks[config.attention_mask]
 
-  def __call__(self, embeddings: jax.Array, segment_ids: jax.Array, *, rngs=None) -> jax.Array:
+  def __call__(
+    self, embeddings: jax.Array, segment_ids: jax.Array, *, rngs=None
+  ) -> jax.Array:
     """[B, S, D] and int32[B, S] -> [B, S, D]."""
     mask = self.make_mask(segment_ids)
     hidden = embeddings
@@ -164,11 +170,13 @@ class BertForPreTraining(nnx.Module):
     hidden = self.encoder(embeddings, batch["segment_ids"], rngs=rngs)
     return self.heads(hidden, batch)
 
-  def heads(self, hidden: jax.Array, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+  def heads(
+    self, hidden: jax.Array, batch: Mapping[str, jax.Array]
+  ) -> dict[str, jax.Array]:
     """[B, S, D] -> the logits of `__call__`."""
     masked = _tokens_at(hidden, batch["mlm_positions"])
     masked = self.mlm_layer_norm(gelu(self.mlm_transform(masked)))
-    mlm_logits = self.embeddings.token.attend(masked) + self.mlm_bias[...]
+    mlm_logits = self.embeddings.token.attend(masked) + self.mlm_bias[None, None]
     pooled = jnp.tanh(self.pooler(_tokens_at(hidden, batch["cls_positions"])))
     return {"mlm_logits": mlm_logits, "nsp_logits": self.nsp(pooled)}
 

@@ -64,7 +64,9 @@ class Masking:
     return math.floor(self.rate * row_length) + max_sequences
 
 
-def pack_rows(store: SequenceStore, sequence_ids: np.ndarray, *, row_length: int) -> PackedBatch:
+def pack_rows(
+  store: SequenceStore, sequence_ids: np.ndarray, *, row_length: int
+) -> PackedBatch:
   """Lays sequences into rows, without masking.
 
   Args:
@@ -94,7 +96,9 @@ def pack_rows(store: SequenceStore, sequence_ids: np.ndarray, *, row_length: int
 
   starts = np.cumsum(lengths) - lengths  # of each sequence among all the tokens
   positions = np.arange(lengths.sum()) - np.repeat(starts, lengths)
-  slots = np.broadcast_to(np.arange(1, max_sequences + 1), sequence_ids.shape)[sequence_mask]
+  slots = np.broadcast_to(np.arange(1, max_sequences + 1), sequence_ids.shape)[
+    sequence_mask
+  ]
   occupied = np.arange(row_length) < row_ends[:, -1:]
 
   def rows(values) -> np.ndarray:

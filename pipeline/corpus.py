@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import pathlib
 import re
 import sysconfig
@@ -12,43 +13,49 @@ from packing import InputError
 
 # Not English prose, not part of every installation, or not the library's own.
 _SKIPPED_FOLDERS = {"__pycache__", "idlelib", "lib2to3", "site-packages", "test", "tests"}
+_FORMULA_WORDS = 4  # sentences up to this long may repeat: See also, Raises ValueError
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]*[A-Z0-9])|\n\s*\n")
 
 
-def standard_library_documents(root: str | pathlib.Path | None = None) -> Iterator[str]:
+def standard_library_documents(
+  root: str | pathlib.Path | None = None,
+) -> Iterator[list[str]]:
   """English that every CPython carries: its help topics and its docstrings.
 
-  Sources are parsed, never imported. A text that occurs twice (an inherited docstring)
-  is given once, so that no held-out document is also trained on.
+  Sources are parsed, never imported. Topics quote each other and docstrings are copied
+  from class to class: a sentence of more than a few words is given the first time only,
+  so that no held-out text is also trained on.
 
   Args:
     root: the folder of the standard library's sources; None for this interpreter's.
 
   Yields:
-    One document a help topic of `pydoc_data.topics` and a docstring of a module, class
-    or function, in the order of the files' names.
+    The sentences of a document, one for each help topic of `pydoc_data.topics` and each
+    docstring of a module, class or function, in the order of the files' names.
 
   Raises:
-    InputError: the folder has no help topics or no sources.
+    InputError: the folder has no help topics.
   """
   root = pathlib.Path(root or sysconfig.get_path("stdlib"))
   topics = root / "pydoc_data" / "topics.py"
   if not topics.is_file():
     raise InputError(
       f"Expected the standard library's sources with {topics}; it is not there. Install "
-      "the full Python (on Debian: apt install libpython3-stdlib), or name one with "
-      "--config.data.source=stdlib:/path/to/lib/python3.X."
+      "the full Python (on Debian: apt install libpython3-stdlib), or name another one's "
+      "sources with --config.data.source=stdlib:/path/to/lib/python3.X."
     )
-  seen = set()
-  for text in _topics(topics):
-    seen.add(text)
-    yield text
-  for path in sorted(root.rglob("*.py")):
-    if _SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts) and path != topics:
-      for text in _docstrings(path):
-        if text not in seen:
-          seen.add(text)
-          yield text
+  paths = [
+    path
+    for path in sorted(root.rglob("*.py"))
+    if _SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts) and path != topics
+  ]
+  texts = itertools.chain(_topics(topics), *map(_docstrings, paths))
+  seen: set[str] = set()
+  for text in texts:
+    sentences = [s for s in split_sentences(text) if s not in seen]
+    seen.update(s for s in sentences if len(s.split()) > _FORMULA_WORDS)
+    if sentences:
+      yield sentences
 
 
 def _topics(path: pathlib.Path) -> Iterator[str]:

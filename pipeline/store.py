@@ -76,7 +76,9 @@ class SequenceStore:
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         schema = reader.schema
     except (OSError, pa.ArrowInvalid) as error:
-      raise InputError(f"Expected an Arrow file of sequences at {path}: {error}.") from error
+      raise InputError(
+        f"Expected an Arrow file of sequences at {path}: {error}."
+      ) from error
     if not schema.equals(SCHEMA) or not batches:
       raise InputError(
         f"{path} is no store of sequences: expected at least one batch with columns "

@@ -19,7 +19,9 @@ def warmup_linear_decay(
     >>> [round(float(rate(t)), 2) for t in range(6)]
     [0.5, 1.0, 0.8, 0.6, 0.4, 0.2]
   """
-  warmup = optax.linear_schedule(peak / max(warmup_steps, 1), peak, max(warmup_steps - 1, 1))
+  warmup = optax.linear_schedule(
+    peak / max(warmup_steps, 1), peak, max(warmup_steps - 1, 1)
+  )
   decay = optax.linear_schedule(peak, 0.0, total_steps - max(warmup_steps - 1, 0))
   return optax.join_schedules([warmup, decay], [max(warmup_steps - 1, 0)])
 

@@ -67,6 +67,7 @@ class TrainingProgram:
     abstract = nnx.eval_shape(lambda: BertForPreTraining(config, rngs=nnx.Rngs(0)))
     self._graphdef = nnx.graphdef(abstract)
     everywhere, rows = replicated(mesh), split_rows(mesh)
+    self.train_step_name = self._train_step.__name__  # as JAX's events report it
     self.train_step = jax.jit(
       self._train_step,
       in_shardings=(everywhere, rows),

@@ -117,7 +117,7 @@ def _check_same(directory: pathlib.Path, found: dict, expected: dict):
     )
 
 
-def _documents(source: str) -> Iterator[str]:
+def _documents(source: str) -> Iterator[list[str]]:
   kind, _, root = source.partition(":")
   if kind != "stdlib":
     raise InputError(
@@ -127,8 +127,8 @@ def _documents(source: str) -> Iterator[str]:
 
 
 def _write(directory: pathlib.Path, settings: Settings):
-  texts = tqdm.tqdm(_documents(settings.source), "reading documents", unit=" documents")
-  documents = [corpus.split_sentences(text) for text in texts]
+  source = _documents(settings.source)
+  documents = list(tqdm.tqdm(source, "reading documents", unit=" documents"))
   num_documents = len(documents)
   documents = [d for d in documents if len(d) >= settings.min_sentences]
 

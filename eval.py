@@ -1,0 +1,65 @@
+"""Evaluates a checkpoint of a run on the held-out documents.
+
+  python eval.py --config=configs/quickstart.py --workdir=runs/quickstart
+
+Takes the newest checkpoint, or the one of --step. The result is printed, as JSON with
+--json, and added to the run's eval.jsonl.
+"""
+
+import json
+import pathlib
+
+from absl import flags
+
+import packing
+import pipeline
+from training import command, report, workdir
+from training.checkpoint import Checkpoints
+from training.config import ConfigError, bert_config, make_optimizer, validate
+from training.evaluation import evaluate
+from training.step import TrainingProgram, make_mesh
+
+_CONFIG = command.define_config_flag()
+_WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
+_STEP = flags.DEFINE_integer("step", None, "Of the checkpoint; the newest if not given.")
+_JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
+
+
+def main():
+  config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
+  mesh = make_mesh()
+  validate(config, algorithms=list(packing.ALGORITHMS), num_devices=mesh.size)
+  workdir.check_same(folder, config, groups=("data", "model"))
+
+  dataset = pipeline.prepare_dataset(config)
+  held_out = pipeline.make_loader(config, dataset.held_out, dataset.vocabulary)
+  optimizer, _ = make_optimizer(config, packing_factor=1.0)  # for its state's shape alone
+  program = TrainingProgram(
+    bert_config(config, vocab_size=len(dataset.vocabulary)),
+    optimizer,
+    mesh=mesh,
+    seed=config.seed,
+  )
+  with Checkpoints(
+    folder / "checkpoints", keep=config.train.keep_checkpoints
+  ) as checkpoints:
+    steps = checkpoints.steps
+    step = max(steps, default=None) if _STEP.value is None else _STEP.value
+    if step not in steps:
+      found = ", ".join(map(str, steps)) or "none"
+      raise ConfigError(
+        f"Expected a checkpoint{'' if step is None else f' of step {step}'} in {folder}; "
+        f"there are {found}. Train first, or choose one with --step."
+      )
+    params = checkpoints.restore(step, program.abstract_state())["params"]
+  result = {"step": step} | evaluate(
+    program,
+    params,
+    held_out.evaluation_batches(),
+    unigram_token=dataset.manifest["most_frequent_token"],
+  )
+  print(json.dumps(result) if _JSON.value else report.evaluation_table(result))
+
+
+if __name__ == "__main__":
+  command.run(main, mistakes=(packing.InputError, ConfigError))

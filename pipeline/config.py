@@ -1,0 +1,45 @@
+"""From a run's config to its data."""
+
+from __future__ import annotations
+
+import ml_collections
+
+import packing
+from pipeline.batches import Masking
+from pipeline.dataset import PreparedDataset, Settings, prepare
+from pipeline.loader import PackedLoader
+from pipeline.store import SequenceStore
+
+
+def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
+  """Prepares the dataset of a config, or opens it where that is done already."""
+  fields = {k: v for k, v in config.data.items() if k not in ("directory", "mask_rate")}
+  return prepare(config.data.directory, Settings(**fields))
+
+
+def make_loader(
+  config: ml_collections.ConfigDict,
+  store: SequenceStore,
+  vocabulary: list[str],
+  *,
+  algorithm: str | None = None,
+) -> PackedLoader:
+  """Packs the sequences of a store as the config says.
+
+  Args:
+    config: of the run.
+    store: the sequences.
+    vocabulary: tokens in the order of their ids.
+    algorithm: the packing algorithm; None for the config's.
+  """
+  plan = packing.pack(
+    packing.Histogram.from_lengths(
+      store.lengths, max_sequence_length=config.data.max_sequence_length
+    ),
+    algorithm=algorithm or config.packing.algorithm,
+    max_sequences_per_pack=config.packing.max_sequences_per_pack,
+  )
+  masking = Masking.for_vocabulary(vocabulary, rate=config.data.mask_rate, seed=config.seed)
+  return PackedLoader(
+    store, plan, batch_size=config.train.batch_size, masking=masking, seed=config.seed
+  )

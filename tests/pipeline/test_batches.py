@@ -1,0 +1,155 @@
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from pipeline.batches import Masking, mask_tokens, pack_rows
+from pipeline.store import SequenceStore, StoredSequence, write_sequences
+
+VOCAB_SIZE = 97
+MASK_ID, CLS, SEP = 4, 2, 3
+MASKING = Masking(
+  rate=0.15, seed=5, mask_id=MASK_ID, special_ids=(0, 2, 3, 4), vocab_size=97
+)
+
+
+def random_store(path, lengths, seed=0, batch_size=3):
+  rng = np.random.default_rng(seed)
+  rows = []
+  for length in lengths:
+    ids = rng.integers(5, VOCAB_SIZE, length)
+    ids[0], ids[-1] = CLS, SEP
+    rows.append(StoredSequence(ids.tolist(), int(length) // 2, int(rng.integers(2))))
+  write_sequences(path, rows, batch_size=batch_size)
+  return SequenceStore(path), rows
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+  lengths = np.random.default_rng(1).integers(3, 41, 211)
+  return random_store(tmp_path_factory.mktemp("store") / "s.arrow", lengths)
+
+
+ROWS = np.array([[0, 1, -1, -1], [2, -1, -1, -1], [4, 3, 5, 6], [-1] * 4])
+
+
+def test_rows_equal_a_loop_over_tokens(store):
+  store, sequences = store
+  row_length = int(np.where(ROWS < 0, 0, store.lengths[ROWS]).sum(1).max()) + 2
+  batch = pack_rows(store, ROWS, row_length=row_length)
+  for row, ids in enumerate(ROWS):
+    column = 0
+    for slot, number in enumerate(ids[ids >= 0]):
+      sequence = sequences[number]
+      assert batch["cls_positions"][row, slot] == column
+      assert batch["sequence_labels"][row, slot] == sequence.sequence_label
+      for i, token in enumerate(sequence.input_ids):
+        assert batch["input_ids"][row, column] == token
+        assert batch["segment_ids"][row, column] == slot + 1
+        assert batch["position_ids"][row, column] == i
+        assert batch["token_type_ids"][row, column] == (i >= sequence.first_type_length)
+        column += 1
+    for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids"):
+      assert (batch[name][row, column:] == 0).all()
+  np.testing.assert_array_equal(batch["sequence_mask"], ROWS >= 0)
+
+
+def test_shapes_and_types_are_those_of_the_contract(store):
+  store, _ = store
+  batch = mask_tokens(pack_rows(store, ROWS, row_length=150), MASKING, epochs=np.zeros(4))
+  found = {name: (field.dtype.name, field.shape) for name, field in batch.items()}
+  tokens, masked, slots = ((4, n) for n in (150, 22 + 4, 4))
+  assert found == {
+    "input_ids": ("int32", tokens),
+    "token_type_ids": ("int32", tokens),
+    "segment_ids": ("int32", tokens),
+    "position_ids": ("int32", tokens),
+    "mlm_positions": ("int32", masked),
+    "mlm_labels": ("int32", masked),
+    "mlm_segment_ids": ("int32", masked),
+    "cls_positions": ("int32", slots),
+    "sequence_labels": ("int32", slots),
+    "sequence_mask": ("bool", slots),
+    "sequence_ids": ("int64", slots),
+  }
+
+
+def test_a_pack_that_overflows_is_refused(store):
+  store, _ = store
+  with pytest.raises(ValueError, match="the row has 7"):
+    pack_rows(store, ROWS, row_length=7)
+
+
+def masked_of(batch, row, slot):
+  """{position in the sequence: (label, what stands there now)} of one sequence."""
+  mine = batch["mlm_segment_ids"][row] == slot + 1
+  positions = batch["mlm_positions"][row][mine]
+  return {
+    int(batch["position_ids"][row, p]): (int(label), int(batch["input_ids"][row, p]))
+    for p, label in zip(positions, batch["mlm_labels"][row][mine], strict=True)
+  }
+
+
+@hypothesis.given(st.permutations(list(range(9))), st.integers(0, 3))
+@hypothesis.settings(
+  max_examples=50, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+def test_masking_keeps_its_promises_and_its_draws(store, order, epoch):
+  """However sequences are packed, each has the same tokens masked in the same epoch."""
+  store, sequences = store
+  rows = np.array(order).reshape(3, 3)
+  epochs = np.full(3, epoch)
+  before = pack_rows(store, rows, row_length=150)
+  batch = mask_tokens(before, MASKING, epochs=epochs)
+  assert before["input_ids"] is not batch["input_ids"]
+  changed = batch["input_ids"] != before["input_ids"]
+  for row in range(3):
+    for slot in range(3):
+      number = rows[row, slot]
+      ids = sequences[number].input_ids
+      masked = masked_of(batch, row, slot)
+      assert len(masked) == min(max(1, round(0.15 * len(ids))), len(ids) - 2)
+      for position, (label, _) in masked.items():
+        assert label == ids[position]
+        assert label not in MASKING.special_ids
+      alone = mask_tokens(
+        pack_rows(store, np.array([[number]]), row_length=41), MASKING, epochs=epochs[:1]
+      )
+      assert masked == masked_of(alone, 0, 0)
+      columns = np.flatnonzero(changed[row] & (batch["segment_ids"][row] == slot + 1))
+      assert {int(batch["position_ids"][row, c]) for c in columns} <= set(masked)
+
+
+def test_80_10_10_and_another_draw_each_epoch(store):
+  store, _ = store
+  rows = np.arange(211)[:, None]
+  batches = [
+    mask_tokens(pack_rows(store, rows, row_length=41), MASKING, epochs=np.full(211, e))
+    for e in range(20)
+  ]
+  used = batches[0]["mlm_segment_ids"] > 0
+  kinds = {"mask": 0, "kept": 0, "random": 0}
+  for batch in batches:
+    now = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], 1)[used]
+    kept = now == batch["mlm_labels"][used]
+    kinds["mask"] += (now == MASK_ID).sum()
+    kinds["kept"] += kept.sum()
+    kinds["random"] += (~kept & (now != MASK_ID)).sum()
+  total = sum(kinds.values())
+  spread = 4 * np.sqrt(0.25 / total)
+  # One random token in V is [MASK], one is the token itself.
+  assert kinds["mask"] / total == pytest.approx(0.8 + 0.1 / VOCAB_SIZE, abs=spread)
+  assert kinds["kept"] / total == pytest.approx(0.1 + 0.1 / VOCAB_SIZE, abs=spread)
+  assert (batches[0]["mlm_positions"] != batches[1]["mlm_positions"]).mean() > 0.3
+  # Every position of a sequence is as likely as any other.
+  drawn = np.concatenate([b["mlm_positions"][100][used[100]] for b in batches])
+  assert np.unique(drawn).size > 0.5 * (store.lengths[100] - 2)
+
+
+@hypothesis.given(
+  st.lists(st.integers(3, 40), min_size=1, max_size=13), st.floats(0.01, 0.9)
+)
+def test_no_row_has_more_masked_tokens_than_slots(lengths, rate):
+  masking = Masking(rate=rate, seed=0, mask_id=4, special_ids=(0,), vocab_size=97)
+  wanted = sum(max(1, round(rate * n)) for n in lengths)
+  assert wanted <= masking.max_masked(sum(lengths), len(lengths))

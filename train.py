@@ -1,0 +1,181 @@
+"""Trains a packed BERT.
+
+  python train.py --config=configs/quickstart.py --workdir=runs/quickstart
+
+Any field of the config can be set on the command line, such as
+--config.train.steps=100. The unpacked baseline is --config.packing.algorithm=none; the
+paper's ablations are --config.model.attention_mask=none and
+--config.model.position_reset=False. Run again on the same folder, training goes on where
+it stopped.
+"""
+
+import json
+import os
+import pathlib
+import sys
+
+if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
+  os.environ.setdefault("TQDM_MININTERVAL", "15")
+
+import jax
+import numpy as np
+import tqdm
+from absl import flags
+
+import packing
+import pipeline
+from training import command, metrics, plots, report, workdir
+from training.checkpoint import Checkpoints
+from training.compilations import CompilationCounter
+from training.config import ConfigError, bert_config, make_optimizer, validate
+from training.evaluation import evaluate
+from training.step import TrainingProgram, make_mesh, put_batch
+from training.throughput import packed_against_unpacked
+
+_CONFIG = command.define_config_flag()
+_WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
+
+
+def main():
+  config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
+
+  # ---- config ------------------------------------------------------------------------
+  mesh = make_mesh()
+  validate(config, algorithms=list(packing.ALGORITHMS), num_devices=mesh.size)
+  workdir.claim(folder, config)
+  if (folder / "summary.json").exists():
+    summary = json.loads((folder / "summary.json").read_text())
+    print(f"{folder} is finished:\n\n{report.summary_table(summary)}")
+    return
+
+  # ---- input: text to sequences, sequences to packs ------------------------------------
+  dataset = pipeline.prepare_dataset(config)
+  loader = pipeline.make_loader(config, dataset.train, dataset.vocabulary)
+  held_out = pipeline.make_loader(config, dataset.held_out, dataset.vocabulary)
+  plan = loader.plan
+  print(
+    f"{plan.num_sequences:,} sequences in {plan.num_packs:,} packs of {plan.row_length} "
+    f"tokens: packing factor {plan.packing_factor:.3f}, efficiency {plan.efficiency:.2%}, "
+    f"at most {plan.packing_depth} sequences a pack"
+  )
+
+  # ---- model and optimizer ---------------------------------------------------------------
+  optimizer, learning_rate = make_optimizer(config, packing_factor=plan.packing_factor)
+  program = TrainingProgram(
+    bert_config(config, vocab_size=len(dataset.vocabulary)),
+    optimizer,
+    mesh=mesh,
+    seed=config.seed,
+  )
+  compilations = CompilationCounter()
+
+  # ---- loop ----------------------------------------------------------------------------
+  def evaluate_held_out(params) -> dict:
+    return evaluate(
+      program,
+      params,
+      held_out.evaluation_batches(),
+      unigram_token=dataset.manifest["most_frequent_token"],
+    )
+
+  steps = config.train.steps
+  with Checkpoints(
+    folder / "checkpoints", keep=config.train.keep_checkpoints
+  ) as checkpoints:
+    first_step = max(checkpoints.steps, default=0)
+    if first_step:
+      print(f"going on from step {first_step}")
+      state = checkpoints.restore(first_step, program.abstract_state())
+    else:
+      state = program.init()
+    with (
+      metrics.MetricsLog(folder, first_step=first_step) as log,
+      tqdm.tqdm(total=steps, initial=first_step, desc="training", unit=" steps") as bar,
+    ):
+      meter = metrics.Meter(log.last_train_line)
+      batches = loader.iterate(first_step)
+      for step in range(first_step + 1, steps + 1):
+        state, values = program.train_step(state, put_batch(next(batches), mesh))
+        meter.add(values)
+        bar.update()
+        if step % config.train.log_every == 0 or step == steps:
+          line = meter.line(learning_rate=float(learning_rate(step - 1)))
+          if not np.isfinite(line["loss"]):
+            raise command.Stopped(
+              f"The loss is {line['loss']} at step {step}, or up to "
+              f"{config.train.log_every} steps before. Try another --workdir with a lower "
+              f"--config.optimizer.learning_rate. {folder} keeps its checkpoints of steps "
+              f"{checkpoints.steps}."
+            )
+          log.train(step, line)
+          bar.set_postfix_str(
+            f"loss {line['loss']:.3f}, accuracy {line['mlm_accuracy']:.1%}, "
+            f"{line['sequences_per_second']:.0f} sequences/s",
+            refresh=False,
+          )
+        if step % config.train.eval_every == 0 or step == steps:
+          with meter.paused():
+            log.evaluation(step, evaluate_held_out(state["params"]))
+        if step % config.train.checkpoint_every == 0 or step == steps:
+          with meter.paused():
+            checkpoints.save(step, state)
+  compiled = compilations.count(program.train_step_name)
+
+  # ---- report ----------------------------------------------------------------------------
+  train_lines = metrics.read_json_lines(folder / "metrics.jsonl")
+  eval_lines = metrics.read_json_lines(folder / "eval.jsonl")
+  unpacked = pipeline.make_loader(
+    config, dataset.train, dataset.vocabulary, algorithm="none"
+  )
+  last, held = train_lines[-1], eval_lines[-1]
+  summary = {
+    "steps": steps,
+    "epochs": steps / loader.batches_per_epoch,
+    "sequences": plan.num_sequences,
+    "packs": plan.num_packs,
+    "packing_factor": plan.packing_factor,
+    "efficiency": plan.efficiency,
+    "packing_depth": plan.packing_depth,
+    "padding_tokens": plan.num_padding_tokens,
+    "unpacked_padding_tokens": unpacked.plan.num_padding_tokens,
+    "compilations": compiled,
+    "parameters": metrics.count_parameters(state["params"]),
+    "parameters_digest": metrics.parameters_digest(state["params"]),
+    "seconds": last["seconds"],
+    "sequences_per_second": last["sequences"] / last["seconds"],
+    "real_tokens_per_second": last["real_tokens"] / last["seconds"],
+    "train_loss": last["loss"],
+    "train_mlm_accuracy": last["mlm_accuracy"],
+    "train_nsp_accuracy": last["nsp_accuracy"],
+    "eval_loss": held["loss"],
+    "eval_mlm_loss": held["mlm_loss"],
+    "eval_mlm_accuracy": held["mlm_accuracy"],
+    "eval_nsp_accuracy": held["nsp_accuracy"],
+    "unigram_mlm_accuracy": held["unigram_mlm_accuracy"],
+    "nsp_majority_accuracy": held["nsp_majority_accuracy"],
+    "mlm_accuracy_by_length": held["mlm_accuracy_by_length"],
+    "devices": f"{mesh.size} x {jax.devices()[0].device_kind}",
+    "jax": jax.__version__,
+  }
+  if config.train.throughput_rounds:
+    summary |= packed_against_unpacked(
+      program,
+      loader.iterate(),
+      unpacked.iterate(),
+      rounds=config.train.throughput_rounds,
+    )
+  plots.plot_packing(
+    folder / "plots" / "packing.png",
+    dataset.train.lengths,
+    loader[0]["segment_ids"],
+    efficiency=plan.efficiency,
+  )
+  plots.plot_learning_curve(
+    folder / "plots" / "learning_curve.png", train_lines, eval_lines
+  )
+  metrics.write_json(folder / "summary.json", summary)
+  print(f"\n{report.summary_table(summary)}\n\nwritten to {folder}: summary.json, plots/")
+
+
+if __name__ == "__main__":
+  command.run(main, mistakes=(packing.InputError, ConfigError))

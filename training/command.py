@@ -1,0 +1,56 @@
+"""How train.py and eval.py meet the command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+
+class Stopped(Exception):
+  """The run cannot go on; the message says why and what to do. Exit status 1."""
+
+
+def run(main: Callable[[], None], *, mistakes: tuple[type[Exception], ...]):
+  """Runs a command: a user's mistake is one line and exit status 2, not a traceback.
+
+  Args:
+    main: called after the flags are parsed.
+    mistakes: exceptions that stand for a user's mistake.
+  """
+
+  def parse(argv: list[str]) -> list[str]:
+    try:
+      left = flags.FLAGS(argv)
+    except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+      _leave(2, str(error.args[0] if isinstance(error, KeyError) else error))
+    if len(left) > 1:
+      _leave(2, f"Expected --name=value, found {' '.join(left[1:])!r}. See --help.")
+    return left
+
+  def guarded(_):
+    logging.set_verbosity(logging.WARNING)  # Orbax tells of each file it writes
+    try:
+      main()
+    except mistakes as error:
+      _leave(2, str(error))
+    except Stopped as error:
+      _leave(1, str(error))
+    except KeyboardInterrupt:
+      _leave(130, "Stopped. Run the same command again to go on from the last checkpoint.")
+
+  app.run(guarded, flags_parser=parse)
+
+
+def _leave(status: int, message: str):
+  print(f"{sys.argv[0]}: {message}", file=sys.stderr)
+  sys.exit(status)
+
+
+def define_config_flag():
+  """--config=FILE, locked, with overrides --config.a.b=value."""
+  return config_flags.DEFINE_config_file(
+    "config", help_string="A config file, such as configs/quickstart.py.", lock_config=True
+  )

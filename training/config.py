@@ -1,0 +1,137 @@
+"""Checks a config's values, and makes the objects that it describes."""
+
+from __future__ import annotations
+
+import pathlib
+
+import ml_collections
+
+import model
+from training import optimizer as optimizer_lib
+
+
+class ConfigError(ValueError):
+  """A field of the config has a value that cannot be used."""
+
+
+def _check(condition: bool, field: str, value, expected: str):
+  if not condition:
+    raise ConfigError(
+      f"config.{field} is {value!r}; expected {expected}. Set it with --config.{field}=..."
+    )
+
+
+def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_devices: int):
+  """Refuses values that would fail, or mislead, later.
+
+  Args:
+    config: a config as `configs/base.py` makes it.
+    algorithms: names of the packing algorithms.
+    num_devices: devices that share a batch.
+
+  Raises:
+    ConfigError: names the field, what was expected and what was found.
+  """
+  data, packs, train = config.data, config.packing, config.train
+  opt = config.optimizer
+  for field in (
+    "data.min_sentences",
+    "packing.max_sequences_per_pack",
+    "train.batch_size",
+    "train.steps",
+    "train.log_every",
+    "train.eval_every",
+    "train.checkpoint_every",
+    "train.keep_checkpoints",
+  ):
+    _check(_get(config, field) >= 1, field, _get(config, field), "at least 1")
+  for field in ("data.short_sequence_probability", "model.dropout_rate"):
+    _check(0 <= _get(config, field) < 1, field, _get(config, field), "a fraction in [0, 1)")
+  for field in ("data.held_out_fraction", "data.mask_rate", "optimizer.b1", "optimizer.b2"):
+    _check(0 < _get(config, field) < 1, field, _get(config, field), "a fraction in (0, 1)")
+  for field in ("optimizer.learning_rate", "optimizer.eps", "optimizer.clip_norm"):
+    _check(_get(config, field) > 0, field, _get(config, field), "more than 0")
+  length = data.max_sequence_length
+  _check(5 <= length <= 65535, "data.max_sequence_length", length, "5 to 65535 tokens")
+  _check(data.vocab_size >= 64, "data.vocab_size", data.vocab_size, "at least 64")
+  _check(
+    not data.vocab_file or pathlib.Path(data.vocab_file).is_file(),
+    "data.vocab_file",
+    data.vocab_file,
+    "a vocabulary file, or nothing to train one",
+  )
+  for field in ("seed", "data.seed"):
+    _check(0 <= _get(config, field) < 2**32, field, _get(config, field), "0 to 2^32 - 1")
+  names = ", ".join(algorithms)
+  _check(packs.algorithm in algorithms, "packing.algorithm", packs.algorithm, names)
+  sizes = ", ".join(model.SIZES)
+  _check(config.model.size in model.SIZES, "model.size", config.model.size, sizes)
+  masks = model.ATTENTION_MASKS
+  _check(
+    config.model.attention_mask in masks,
+    "model.attention_mask",
+    config.model.attention_mask,
+    ", ".join(masks),
+  )
+  dtypes = ("float32", "bfloat16")
+  _check(config.model.dtype in dtypes, "model.dtype", config.model.dtype, ", ".join(dtypes))
+  _check(opt.weight_decay >= 0, "optimizer.weight_decay", opt.weight_decay, "0 or more")
+  _check(
+    0 <= opt.warmup_steps < train.steps,
+    "optimizer.warmup_steps",
+    opt.warmup_steps,
+    f"0 to train.steps - 1 = {train.steps - 1}",
+  )
+  _check(
+    train.throughput_rounds >= 0,
+    "train.throughput_rounds",
+    train.throughput_rounds,
+    "0 or more",
+  )
+  for field in ("train.eval_every", "train.checkpoint_every"):
+    multiple = _get(config, field) % train.log_every == 0
+    expected = f"a multiple of train.log_every={train.log_every}"
+    _check(multiple, field, _get(config, field), expected)
+  _check(
+    train.batch_size % num_devices == 0,
+    "train.batch_size",
+    train.batch_size,
+    f"a multiple of the {num_devices} devices",
+  )
+
+
+def _get(config, field: str):
+  for name in field.split("."):
+    config = config[name]
+  return config
+
+
+def bert_config(config: ml_collections.ConfigDict, *, vocab_size: int) -> model.BertConfig:
+  """The model of a config."""
+  return model.BertConfig.from_size(
+    config.model.size,
+    vocab_size=vocab_size,
+    max_position_embeddings=config.data.max_sequence_length,
+    dropout_rate=config.model.dropout_rate,
+    attention_mask=config.model.attention_mask,
+    position_reset=config.model.position_reset,
+    dtype=config.model.dtype,
+  )
+
+
+def make_optimizer(config: ml_collections.ConfigDict, *, packing_factor: float):
+  """The optimizer of a config, its betas adjusted to the packing factor; its schedule."""
+  opt = config.optimizer
+  schedule = optimizer_lib.warmup_linear_decay(
+    peak=opt.learning_rate, warmup_steps=opt.warmup_steps, total_steps=config.train.steps
+  )
+  b1, b2 = optimizer_lib.packed_betas(opt.b1, opt.b2, packing_factor)
+  transformation = optimizer_lib.lamb(
+    schedule,
+    b1=b1,
+    b2=b2,
+    eps=opt.eps,
+    weight_decay=opt.weight_decay,
+    clip_norm=opt.clip_norm,
+  )
+  return transformation, schedule

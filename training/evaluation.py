@@ -1,0 +1,92 @@
+"""Evaluation: the same per-sequence numbers, packed or not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+
+import jax
+import numpy as np
+
+from training.step import TrainingProgram, put_batch
+
+LENGTH_BINS = 4
+
+
+def evaluate(
+  program: TrainingProgram,
+  params,
+  batches: Iterable[Mapping[str, np.ndarray]],
+  *,
+  unigram_token: int,
+) -> dict:
+  """Averages loss and accuracy over sequences.
+
+  Args:
+    program: its `eval_step` is run.
+    params: the model's parameters.
+    batches: PackedBatches that hold each sequence once.
+    unigram_token: the id that the unigram baseline always predicts.
+
+  Returns:
+    `mlm_loss`, `mlm_accuracy`, `nsp_loss`, `nsp_accuracy` and `loss`, as means over
+    sequences (nats, fractions); `unigram_mlm_accuracy`, what always predicting the
+    commonest token scores on the same masked tokens; `nsp_majority_accuracy`, what
+    always predicting the commoner label scores; `mlm_accuracy_by_length`, a list of
+    objects with the range of lengths in tokens, `sequences` and `mlm_accuracy`; and
+    `sequences`.
+  """
+  columns: dict[str, list[np.ndarray]] = {}
+
+  def add(name: str, values):
+    columns.setdefault(name, []).append(np.asarray(values))
+
+  row_length = 0
+  for batch in batches:
+    used = batch["sequence_mask"]
+    row_length = batch["segment_ids"].shape[1]
+    for name, (values, counts) in jax.device_get(
+      program.eval_step(params, put_batch(batch, program.mesh))
+    ).items():
+      add(name, values[used])
+      add(f"{name}_counts", counts[used])
+    numbers = np.arange(1, used.shape[1] + 1)
+    belongs = batch["mlm_segment_ids"][:, None, :] == numbers[None, :, None]
+    hits = (belongs & (batch["mlm_labels"] == unigram_token)[:, None, :]).sum(-1)
+    add("unigram_mlm_accuracy", (hits / np.maximum(belongs.sum(-1), 1))[used])
+    add("labels", batch["sequence_labels"][used])
+    lengths = (batch["segment_ids"][:, None, :] == numbers[None, :, None]).sum(-1)
+    add("lengths", lengths[used])
+
+  values = {name: np.concatenate(parts) for name, parts in columns.items()}
+  has_mlm = values["mlm_loss_counts"]
+
+  def mean(name: str, mask) -> float:
+    return float(values[name][mask].mean())
+
+  means = {
+    name: mean(name, values[f"{name}_counts"])
+    for name in ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy")
+  }
+  random_next = float(values["labels"].mean())
+  edges = np.linspace(0, row_length, LENGTH_BINS + 1).astype(int)
+  by_length = []
+  for low, high in itertools.pairwise(edges.tolist()):
+    inside = has_mlm & (values["lengths"] > low) & (values["lengths"] <= high)
+    if inside.any():
+      by_length.append(
+        {
+          "from": low + 1,
+          "to": high,
+          "sequences": int(inside.sum()),
+          "mlm_accuracy": mean("mlm_accuracy", inside),
+        }
+      )
+  return {
+    "loss": means["mlm_loss"] + means["nsp_loss"],
+    **means,
+    "unigram_mlm_accuracy": mean("unigram_mlm_accuracy", has_mlm),
+    "nsp_majority_accuracy": max(random_next, 1 - random_next),
+    "mlm_accuracy_by_length": by_length,
+    "sequences": int(values["lengths"].size),
+  }

@@ -1,0 +1,175 @@
+"""What a run writes down: JSON lines, TensorBoard events, files that are whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+
+import jax
+import numpy as np
+import tensorboardX
+
+
+def write_json(path: str | pathlib.Path, value):
+  """Writes a JSON file whole or not at all."""
+  write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_text(path: str | pathlib.Path, text: str):
+  """Writes a text file whole or not at all."""
+  path = pathlib.Path(path)
+  with tempfile.NamedTemporaryFile(
+    "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+  ) as file:
+    try:
+      file.write(text)
+      file.flush()
+      os.fsync(file.fileno())
+      os.replace(file.name, path)
+    except BaseException:
+      os.unlink(file.name)
+      raise
+
+
+def read_json_lines(path: str | pathlib.Path) -> list[dict]:
+  """The objects of a JSON-lines file; none where there is no file."""
+  path = pathlib.Path(path)
+  if not path.exists():
+    return []
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class MetricsLog:
+  """`metrics.jsonl`, `eval.jsonl` and TensorBoard events of a run; a context manager.
+
+  A run that goes on from a checkpoint drops the lines after it, so that each step
+  stands in the file once.
+
+  Args:
+    workdir: the run's folder.
+    first_step: the step that the run goes on from.
+
+  Attributes:
+    last_train_line: the last line of `metrics.jsonl` that was kept; empty if none.
+  """
+
+  def __init__(self, workdir: str | pathlib.Path, *, first_step: int):
+    self._workdir = pathlib.Path(workdir)
+    self.last_train_line: dict = {}
+    for name in ("eval.jsonl", "metrics.jsonl"):
+      kept = [
+        line for line in _whole_lines(self._workdir / name) if line["step"] <= first_step
+      ]
+      write_text(self._workdir / name, "".join(json.dumps(line) + "\n" for line in kept))
+    self.last_train_line = kept[-1] if kept else {}
+    self._events = tensorboardX.SummaryWriter(
+      str(self._workdir / "tensorboard"), purge_step=first_step + 1
+    )
+
+  def __enter__(self) -> MetricsLog:
+    return self
+
+  def __exit__(self, *_):
+    self._events.close()
+
+  def train(self, step: int, values: dict):
+    self._write("metrics.jsonl", "train", step, values)
+
+  def evaluation(self, step: int, values: dict):
+    self._write("eval.jsonl", "eval", step, values)
+
+  def _write(self, name: str, tag: str, step: int, values: dict):
+    with (self._workdir / name).open("a") as file:
+      file.write(json.dumps({"step": step} | values) + "\n")
+    for key, value in values.items():
+      if isinstance(value, int | float):
+        self._events.add_scalar(f"{tag}/{key}", value, step)
+
+
+def _whole_lines(path: pathlib.Path) -> list[dict]:
+  """The lines of a file whose last one may have been cut short by a kill."""
+  lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+  return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+class Meter:
+  """Gathers the metrics of steps into lines of `metrics.jsonl`.
+
+  Values stay on the device until a line is asked for, so that steps need not wait.
+
+  Args:
+    last_line: the line to count on from; empty at the start of a run.
+  """
+
+  def __init__(self, last_line: Mapping[str, float]):
+    totals = ("sequences", "real_tokens", "seconds")
+    self._totals = {name: last_line.get(name, 0) for name in totals}
+    self._pending: list[dict[str, jax.Array]] = []
+    self._start: float | None = None  # None until the first step, which compiles, is done
+
+  def add(self, values: dict[str, jax.Array]):
+    """Takes the metrics of one step: `sequences`, `real_tokens` and means."""
+    self._pending.append(values)
+    if self._start is None:
+      jax.block_until_ready(values)
+      self._start = time.perf_counter()
+
+  def line(self, **fields: float) -> dict[str, float]:
+    """Means over the steps since the last line, each weighted by its sequences.
+
+    Args:
+      **fields: more to put into the line.
+
+    Returns:
+      The means; `sequences`, `real_tokens` and `seconds` since the start of the run,
+      the first step's seconds left out; and `sequences_per_second` since the last line.
+    """
+    steps = jax.device_get(self._pending)
+    now = time.perf_counter()
+    seconds = now - (self._start or now)
+    self._pending, self._start = [], now
+    weights = [int(values["sequences"]) for values in steps]
+    means = {
+      name: float(np.average([values[name] for values in steps], weights=weights))
+      for name in steps[0]
+      if name not in self._totals
+    }
+    self._totals["sequences"] += sum(weights)
+    self._totals["real_tokens"] += sum(int(values["real_tokens"]) for values in steps)
+    self._totals["seconds"] += seconds
+    speed = {"sequences_per_second": sum(weights) / max(seconds, 1e-9)}
+    return means | fields | self._totals | speed
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """What happens inside does not count as training. Ask for a line first."""
+    yield
+    self._start = time.perf_counter()
+
+
+def parameters_digest(params) -> str:
+  """SHA-256 over all parameters, so that two runs can be compared from outside.
+
+  The order is that of `jax.tree_util.tree_flatten_with_path` (dictionary keys sorted);
+  of each array its path, dtype, shape and bytes in C order go in.
+
+  Example:
+    >>> parameters_digest({"a": np.zeros(2, np.float32)})[:8]
+    'd79dc1b3'
+  """
+  digest = hashlib.sha256()
+  for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+    array = np.asarray(leaf)
+    digest.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}\n".encode())
+    digest.update(array.tobytes())
+  return digest.hexdigest()
+
+
+def count_parameters(params) -> int:
+  return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,0 +1,85 @@
+"""The table at the end of a run."""
+
+from __future__ import annotations
+
+
+def summary_table(summary: dict) -> str:
+  """A summary, as `summary.json` holds it, in lines for people."""
+  padding = summary["padding_tokens"]
+  unpacked_padding = summary["unpacked_padding_tokens"]
+  rows = [
+    ("sequences -> packs", f"{summary['sequences']:,} -> {summary['packs']:,}"),
+    ("packing factor", f"{summary['packing_factor']:.3f} sequences a pack"),
+    ("efficiency", f"{summary['efficiency']:.2%} of all tokens are real"),
+    (
+      "padding avoided",
+      f"{1 - padding / max(unpacked_padding, 1):.1%} of it: {unpacked_padding:,} -> "
+      f"{padding:,} tokens an epoch",
+    ),
+    (
+      "masked-token accuracy",
+      f"{summary['train_mlm_accuracy']:.1%} training, "
+      f"{summary['eval_mlm_accuracy']:.1%} held out; "
+      f"always the commonest token: {summary['unigram_mlm_accuracy']:.1%}",
+    ),
+    (
+      "next-sentence accuracy",
+      f"{summary['train_nsp_accuracy']:.1%} training, "
+      f"{summary['eval_nsp_accuracy']:.1%} held out; "
+      f"always the commoner label: {summary['nsp_majority_accuracy']:.1%}",
+    ),
+    (
+      "training speed",
+      f"{summary['sequences_per_second']:.0f} sequences, "
+      f"{summary['real_tokens_per_second']:,.0f} real tokens a second",
+    ),
+  ]
+  if "speedup_measured" in summary:
+    speedup = summary["speedup_measured"]
+    spread = f"quartiles {summary['speedup_low']:.2f} to {summary['speedup_high']:.2f}"
+    rows.append(
+      (
+        "packed : unpacked",
+        f"{summary['packed_sequences_per_second']:.0f} : "
+        f"{summary['unpacked_sequences_per_second']:.0f} sequences a second = "
+        f"{speedup:.2f} times ({spread}), "
+        f"{speedup / summary['packing_factor']:.2f} of the packing factor",
+      )
+    )
+  rows.append(("compilations of the step", str(summary["compilations"])))
+  return _table(rows + _by_length(summary))
+
+
+def evaluation_table(result: dict) -> str:
+  """What `evaluate` returns, in lines for people."""
+  rows = [
+    ("step", str(result["step"])),
+    ("held-out sequences", f"{result['sequences']:,}"),
+    ("loss", f"{result['loss']:.4f} nats"),
+    (
+      "masked-token accuracy",
+      f"{result['mlm_accuracy']:.2%}; always the commonest token: "
+      f"{result['unigram_mlm_accuracy']:.2%}",
+    ),
+    (
+      "next-sentence accuracy",
+      f"{result['nsp_accuracy']:.2%}; always the commoner label: "
+      f"{result['nsp_majority_accuracy']:.2%}",
+    ),
+  ]
+  return _table(rows + _by_length(result))
+
+
+def _by_length(result: dict) -> list[tuple[str, str]]:
+  return [
+    (
+      f"  {part['from']} to {part['to']} tokens",
+      f"{part['mlm_accuracy']:.1%} masked-token accuracy of {part['sequences']} sequences",
+    )
+    for part in result["mlm_accuracy_by_length"]
+  ]
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+  width = max(len(name) for name, _ in rows)
+  return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
