@@ -23,7 +23,7 @@ def small_config(**fields) -> BertConfig:
     BertConfig(
       vocab_size=VOCAB_SIZE,
       hidden_size=14,
-      num_layers=3,
+      num_layers=2,
       num_heads=2,
       intermediate_size=11,
       max_position_embeddings=17,

@@ -161,7 +161,7 @@ def parameters_digest(params) -> str:
 
   Example:
     >>> parameters_digest({"a": np.zeros(2, np.float32)})[:8]
-    'd79dc1b3'
+    'ed5129a5'
   """
   digest = hashlib.sha256()
   for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:

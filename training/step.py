@@ -116,7 +116,7 @@ class TrainingProgram:
       gradients, state["optimizer"], state["params"]
     )
     metrics |= {
-      "gradient_norm": optax.global_norm(gradients),
+      "gradient_norm": optax.tree.norm(gradients),
       "sequences": batch["sequence_mask"].sum(),
       "real_tokens": (batch["segment_ids"] > 0).sum(),
     }

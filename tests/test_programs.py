@@ -1,0 +1,247 @@
+"""train.py and eval.py as whole programs, in processes of their own."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.library import make_library
+
+ROOT = pathlib.Path(__file__).parents[1]
+STEPS = 24
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp("programs")
+  (path / "library").mkdir()
+  make_library(path / "library")
+  return path
+
+
+def command(folder, workdir, *options, program="train.py"):
+  settings = {
+    "data.source": f"stdlib:{folder / 'library'}",
+    "data.directory": folder / "data",
+    "data.max_sequence_length": 64,
+    "data.vocab_size": 500,
+    "data.held_out_fraction": 0.1,
+    "train.batch_size": 8,
+    "train.steps": STEPS,
+    "train.log_every": 2,
+    "train.eval_every": 12,
+    "train.checkpoint_every": 4,
+    "train.throughput_rounds": 3,
+    "optimizer.warmup_steps": 5,
+  }
+  return [
+    sys.executable,
+    str(ROOT / program),
+    f"--config={ROOT / 'configs' / 'quickstart.py'}",
+    f"--workdir={folder / workdir}",
+    *(f"--config.{name}={value}" for name, value in settings.items()),
+    *options,
+  ]
+
+
+def run(folder, workdir, *options, program="train.py"):
+  return subprocess.run(
+    command(folder, workdir, *options, program=program),
+    capture_output=True,
+    text=True,
+    check=False,
+    cwd=folder,
+  )
+
+
+def summary_of(workdir):
+  return json.loads((workdir / "summary.json").read_text())
+
+
+def lines_of(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(folder):
+  """A run that nobody disturbed."""
+  result = run(folder, "whole")
+  assert result.returncode == 0, result.stderr
+  return folder / "whole", result.stdout
+
+
+def test_a_run_leaves_everything_that_the_contract_names(finished):
+  workdir, output = finished
+  summary = summary_of(workdir)
+  assert summary["steps"] == STEPS
+  assert summary["compilations"] == 1
+  assert summary["packing_factor"] >= 1.2
+  assert summary["efficiency"] >= 0.9
+  assert summary["speedup_measured"] > 0
+  assert 0 < summary["unigram_mlm_accuracy"] < 1
+  assert 0 <= summary["eval_mlm_accuracy"] <= 1
+  assert len(summary["parameters_digest"]) == 64
+  config = json.loads((workdir / "config.json").read_text())
+  assert config["train"]["steps"] == STEPS
+  lines = lines_of(workdir / "metrics.jsonl")
+  assert [line["step"] for line in lines] == list(range(2, STEPS + 1, 2))
+  fields = {"loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy", "learning_rate"}
+  fields |= {"sequences", "real_tokens", "seconds"}
+  assert fields <= lines[0].keys()
+  assert lines[-1]["loss"] < lines[0]["loss"]
+  assert [line["step"] for line in lines_of(workdir / "eval.jsonl")] == [12, 24]
+  for picture in ("packing.png", "learning_curve.png"):
+    assert (workdir / "plots" / picture).read_bytes().startswith(b"\x89PNG")
+  assert list((workdir / "tensorboard").glob("events*"))
+  for text in (
+    "packing factor",
+    "padding avoided",
+    "masked-token accuracy",
+    "compilations",
+  ):
+    assert text in output
+
+
+def test_a_finished_run_is_shown_not_repeated(folder, finished):
+  workdir, _ = finished
+  before = (workdir / "summary.json").stat().st_mtime_ns
+  result = run(folder, "whole")
+  assert result.returncode == 0
+  assert "is finished" in result.stdout
+  assert (workdir / "summary.json").stat().st_mtime_ns == before
+
+
+def test_a_killed_run_ends_with_the_same_bits(folder, finished):
+  whole, _ = finished
+  process = subprocess.Popen(
+    command(folder, "killed"),
+    cwd=folder,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.DEVNULL,
+  )
+  checkpoints = folder / "killed" / "checkpoints"
+  deadline = time.monotonic() + 300
+  while not (checkpoints / "8").exists():
+    assert process.poll() is None, "the run ended before it could be killed"
+    assert time.monotonic() < deadline
+    time.sleep(0.005)
+  process.send_signal(signal.SIGKILL)
+  assert process.wait() == -signal.SIGKILL
+  assert not (folder / "killed" / "summary.json").exists()
+
+  result = run(folder, "killed")
+  assert result.returncode == 0, result.stderr
+  assert "going on from step" in result.stdout
+  one, other = (
+    json.loads((w / "summary.json").read_text()) for w in (whole, folder / "killed")
+  )
+  assert one["parameters_digest"] == other["parameters_digest"]
+  assert one["mlm_accuracy_by_length"] == other["mlm_accuracy_by_length"]
+  timings = ("seconds", "sequences_per_second")
+  for name in ("metrics.jsonl", "eval.jsonl"):
+    a, b = (
+      [{k: v for k, v in x.items() if k not in timings} for x in lines_of(w / name)]
+      for w in (whole, folder / "killed")
+    )
+    assert a == b
+
+
+def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
+  workdir, _ = finished
+  last = lines_of(workdir / "eval.jsonl")[-1]
+  packed = run(folder, "whole", "--json", program="eval.py")
+  assert packed.returncode == 0, packed.stderr
+  assert json.loads(packed.stdout) == last
+  options = ("--json", "--config.packing.algorithm=none")
+  unpacked = run(folder, "whole", *options, program="eval.py")
+  assert unpacked.returncode == 0, unpacked.stderr
+  found = json.loads(unpacked.stdout)
+  for name in ("loss", "mlm_accuracy", "nsp_accuracy", "unigram_mlm_accuracy"):
+    assert found[name] == pytest.approx(last[name], rel=1e-4)
+  table = run(folder, "whole", "--step=20", program="eval.py")
+  assert table.returncode == 0, table.stderr
+  assert "masked-token accuracy" in table.stdout
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    ("--config.packing.algorithm=none",),
+    ("--config.model.attention_mask=none", "--config.model.position_reset=False"),
+  ],
+)
+def test_the_baseline_and_the_ablations_train(folder, options):
+  options += ("--config.train.throughput_rounds=0", "--config.train.steps=6")
+  workdir = "-".join(option.rpartition(".")[2] for option in options)
+  result = run(folder, workdir, *options)
+  assert result.returncode == 0, result.stderr
+  summary = summary_of(folder / workdir)
+  assert summary["compilations"] == 1
+  assert (summary["packing_factor"] == 1.0) == (
+    "none" in options[0].partition("algorithm")[2]
+  )
+
+
+def test_several_devices_train_as_one_does(folder, finished):
+  whole, _ = finished
+  result = subprocess.run(
+    command(folder, "devices", "--config.train.throughput_rounds=0"),
+    cwd=folder,
+    env=os.environ | {"JAX_NUM_CPU_DEVICES": "4"},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert result.returncode == 0, result.stderr
+  summary = summary_of(folder / "devices")
+  assert summary["devices"].startswith("4 x")
+  assert summary["compilations"] == 1
+  losses = [
+    [x["loss"] for x in lines_of(w / "metrics.jsonl")] for w in (whole, folder / "devices")
+  ]
+  assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+  ("program", "options", "message"),
+  [
+    ("train.py", ["--config.train.step=5"], "Did you mean"),
+    ("train.py", ["--config.train.steps=five"], "five"),
+    ("train.py", ["--config.trian.steps=5"], "trian"),
+    ("train.py", ["--config=configs/missing.py"], "missing.py"),
+    ("train.py", ["--config.packing.algorithm=magic"], "packing.algorithm is 'magic'"),
+    ("train.py", ["--config.data.vocab_size=600"], "vocab_size: 500, now 600"),
+    ("train.py", ["--config.data.source=stdlib:/nowhere"], "source"),
+    ("train.py", ["--workdir=/proc/run"], "cannot be written"),
+    ("train.py", ["extra"], "Expected --name=value, found 'extra'"),
+    ("eval.py", ["--workdir=/nowhere"], "Expected a run in"),
+    ("eval.py", ["--step=7"], "Expected a checkpoint of step 7"),
+    ("eval.py", ["--config.model.size=mini"], "model.size is 'tiny' there and 'mini' here"),
+  ],
+)
+def test_a_users_mistake_is_told_in_a_line_with_status_2(
+  folder, finished, program, options, message
+):
+  workdir = "whole" if program == "eval.py" else "mistake"
+  result = run(folder, workdir, *options, program=program)
+  assert result.returncode == 2, result.stderr
+  assert message in result.stderr
+  assert "Traceback" not in result.stderr
+  assert len(result.stderr.strip().splitlines()) <= 2
+
+
+@pytest.mark.parametrize("program", ["train.py", "eval.py"])
+def test_help_teaches(folder, program):
+  result = subprocess.run(
+    [sys.executable, str(ROOT / program), "--help"],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert "--workdir" in result.stdout
+  assert "configs/quickstart.py" in result.stdout

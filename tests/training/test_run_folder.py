@@ -1,0 +1,114 @@
+"""Checkpoints, metrics and the config of a run's folder."""
+
+import json
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+
+from tests import packs
+from tests.training.test_step import make_batch, make_program
+from training import metrics, workdir
+from training.checkpoint import Checkpoints
+from training.config import ConfigError
+from training.step import put_batch
+
+
+def test_a_restored_state_goes_on_bit_for_bit(tmp_path):
+  program = make_program(2, dropout_rate=0.1)
+  batches = [put_batch(make_batch(4, seed), program.mesh) for seed in range(5)]
+  state = program.init()
+  with Checkpoints(tmp_path, keep=2) as checkpoints:
+    for step, batch in enumerate(batches, 1):
+      state, _ = program.train_step(state, batch)
+      if step == 3:
+        checkpoints.save(step, state)
+  with Checkpoints(tmp_path, keep=2) as checkpoints:
+    assert checkpoints.steps == [3]
+    restored = checkpoints.restore(3, program.abstract_state())
+  for batch in batches[3:]:
+    restored, _ = program.train_step(restored, batch)
+  jax.tree.map(np.testing.assert_array_equal, restored, state)
+
+
+def test_the_newest_checkpoints_are_kept(tmp_path):
+  state = make_program(num_layers=1).init()
+  with Checkpoints(tmp_path, keep=2) as checkpoints:
+    for step in (10, 20, 30):
+      checkpoints.save(step, state)
+    assert checkpoints.steps == [20, 30]
+
+
+def test_a_log_that_goes_on_drops_what_came_after_the_checkpoint(tmp_path):
+  with metrics.MetricsLog(tmp_path, first_step=0) as log:
+    for step in (10, 20, 30):
+      log.train(step, {"loss": 1.0 / step})
+      log.evaluation(step, {"loss": 2.0 / step})
+  with (tmp_path / "metrics.jsonl").open("a") as file:
+    file.write('{"step": 40, "lo')  # cut short by a kill
+  with metrics.MetricsLog(tmp_path, first_step=20) as log:
+    assert log.last_train_line == {"step": 20, "loss": 0.05}
+    log.train(30, {"loss": 0.5})
+  lines = metrics.read_json_lines(tmp_path / "metrics.jsonl")
+  assert [line["step"] for line in lines] == [10, 20, 30]
+  assert lines[-1]["loss"] == 0.5
+  assert [x["step"] for x in metrics.read_json_lines(tmp_path / "eval.jsonl")] == [10, 20]
+  assert list((tmp_path / "tensorboard").glob("events*"))
+
+
+def test_the_meter_weighs_steps_by_their_sequences_and_counts_on():
+  meter = metrics.Meter({"sequences": 100, "real_tokens": 1000, "seconds": 9.0})
+  for loss, sequences in ((1.0, 1), (5.0, 3)):
+    step = {"loss": loss, "sequences": sequences, "real_tokens": 10 * sequences}
+    meter.add(jax.tree.map(np.asarray, step))
+  line = meter.line(learning_rate=0.5)
+  assert line["loss"] == 4.0
+  assert line["sequences"] == 104
+  assert line["real_tokens"] == 1040
+  assert 9.0 <= line["seconds"] < 10.0
+  assert line["learning_rate"] == 0.5
+
+
+def test_the_digest_tells_names_shapes_types_and_bytes_apart():
+  trees = [
+    {"a": np.zeros((2, 3), np.float32)},
+    {"b": np.zeros((2, 3), np.float32)},
+    {"a": np.zeros((3, 2), np.float32)},
+    {"a": np.zeros((2, 3), np.int32)},
+    {"a": np.full((2, 3), -0.0, np.float32)},
+  ]
+  digests = [metrics.parameters_digest(tree) for tree in trees]
+  assert len(set(digests)) == len(trees)
+  assert digests[0] == metrics.parameters_digest({"a": np.zeros((2, 3), np.float32)})
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+  metrics.write_json(tmp_path / "a.json", {"x": 1})
+  with pytest.raises(TypeError):
+    metrics.write_json(tmp_path / "a.json", {"x": object()})
+  assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1}
+  assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_folder_belongs_to_one_config(tmp_path):
+  config = ml_collections.ConfigDict({"seed": 0, "train": {"steps": 5}})
+  workdir.claim(tmp_path / "run", config)
+  workdir.claim(tmp_path / "run", config)
+  config.train.steps = 6
+  with pytest.raises(ConfigError, match=r"train\.steps is 5 there and 6 here"):
+    workdir.claim(tmp_path / "run", config)
+  workdir.check_same(tmp_path / "run", config, groups=("seed",))
+
+
+def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):
+  (tmp_path / "file").write_text("")
+  config = ml_collections.ConfigDict({"seed": 0})
+  with pytest.raises(ConfigError, match="cannot be written"):
+    workdir.claim(tmp_path / "file" / "run", config)
+
+
+def test_relative_error_of_this_suite_sees_a_difference():
+  assert (
+    packs.relative_error({"a": np.array([1.0, 2.0])}, {"a": np.array([1.0, 4.0])}) == 0.5
+  )

@@ -1,0 +1,96 @@
+import jax
+import numpy as np
+import pytest
+
+from tests import packs
+from training.compilations import CompilationCounter
+from training.optimizer import lamb
+from training.step import TrainingProgram, make_mesh, put_batch
+
+
+def make_program(num_devices=1, **fields) -> TrainingProgram:
+  config = packs.small_config(**fields)
+  return TrainingProgram(config, lamb(0.01), mesh=make_mesh(num_devices), seed=0)
+
+
+def make_batch(num_rows, seed=0):
+  lengths = [packs.PACKS[i % len(packs.PACKS)] for i in range(num_rows)]
+  return packs.lay_out(packs.random_sequences(lengths, seed))
+
+
+def run(program, batches):
+  state, losses = program.init(), []
+  for batch in batches:
+    state, metrics = program.train_step(state, put_batch(batch, program.mesh))
+    losses.append(float(metrics["loss"]))
+  return jax.device_get(state["params"]), losses
+
+
+def test_several_devices_compute_what_one_computes():
+  """Rows differ in sequences, one is empty: a mean of the devices' means would be wrong."""
+  batches = [make_batch(8, seed) for seed in range(3)]
+  params, losses = run(make_program(1), batches)
+  for num_devices in (2, 4):
+    program = make_program(num_devices)
+    others, other_losses = run(program, batches)
+    assert program.mesh.size == num_devices
+    np.testing.assert_allclose(other_losses, losses, rtol=1e-5)
+    assert packs.relative_error(others, params) < 1e-5
+
+
+def test_the_batch_is_split_and_the_parameters_are_on_every_device():
+  program = make_program(4)
+  batch = put_batch(make_batch(8), program.mesh)
+  assert len({s.device for s in batch["input_ids"].addressable_shards}) == 4
+  assert batch["input_ids"].addressable_shards[0].data.shape == (2, packs.ROW_LENGTH)
+  leaf = jax.tree.leaves(program.init()["params"])[0]
+  assert leaf.is_fully_replicated
+
+
+def test_the_state_is_donated():
+  program = make_program()
+  before = program.init()
+  program.train_step(before, put_batch(make_batch(4), program.mesh))
+  assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before["params"]))
+
+
+def test_the_step_compiles_once_for_one_shape_and_again_for_another():
+  program = make_program(num_layers=1)
+  counter = CompilationCounter()
+  run(program, [make_batch(4, seed) for seed in range(5)])
+  assert counter.count(program.train_step_name) == 1
+  run(program, [make_batch(5)])
+  assert counter.count(program.train_step_name) == 2
+
+
+def test_the_loss_falls_and_counts_are_right():
+  program = make_program(num_layers=1)
+  batch = make_batch(5)
+  state = program.init()
+  losses = []
+  for _ in range(30):
+    state, metrics = program.train_step(state, put_batch(batch, program.mesh))
+    losses.append(float(metrics["loss"]))
+  assert losses[-1] < losses[0] - 0.3
+  assert int(metrics["sequences"]) == batch["sequence_mask"].sum()
+  assert int(metrics["real_tokens"]) == (batch["segment_ids"] > 0).sum()
+  assert int(state["step"]) == 30
+
+
+def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed():
+  batches = [make_batch(5)] * 2
+  params, losses = run(make_program(dropout_rate=0.5), batches)
+  again, losses_again = run(make_program(dropout_rate=0.5), batches)
+  assert losses == losses_again
+  assert packs.relative_error(again, params) == 0
+  frozen = TrainingProgram(
+    packs.small_config(dropout_rate=0.5), lamb(0.0), mesh=make_mesh(1), seed=0
+  )
+  _, losses = run(frozen, batches)
+  assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize("num_devices", [2, 4])
+def test_rows_that_devices_do_not_divide_are_an_error(num_devices):
+  with pytest.raises(ValueError, match="evenly divide"):
+    put_batch(make_batch(5), make_mesh(num_devices))
