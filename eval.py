@@ -10,6 +10,7 @@ import json
 import pathlib
 
 from absl import flags
+from ml_collections import config_flags
 
 import packing
 import pipeline
@@ -19,7 +20,9 @@ from training.config import ConfigError, bert_config, make_optimizer, validate
 from training.evaluation import evaluate
 from training.step import TrainingProgram, make_mesh
 
-_CONFIG = command.define_config_flag()
+_CONFIG = config_flags.DEFINE_config_file(
+  "config", help_string="A config file, such as configs/quickstart.py.", lock_config=True
+)
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _STEP = flags.DEFINE_integer("step", None, "Of the checkpoint; the newest if not given.")
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")

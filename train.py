@@ -21,18 +21,23 @@ import jax
 import numpy as np
 import tqdm
 from absl import flags
+from ml_collections import config_flags
 
 import packing
 import pipeline
-from training import command, metrics, plots, report, workdir
+from training import command, files, plots, report, workdir
 from training.checkpoint import Checkpoints
 from training.compilations import CompilationCounter
 from training.config import ConfigError, bert_config, make_optimizer, validate
 from training.evaluation import evaluate
+from training.metrics import Meter, MetricsLog
+from training.parameters import count_parameters, parameters_digest
 from training.step import TrainingProgram, make_mesh, put_batch
 from training.throughput import packed_against_unpacked
 
-_CONFIG = command.define_config_flag()
+_CONFIG = config_flags.DEFINE_config_file(
+  "config", help_string="A config file, such as configs/quickstart.py.", lock_config=True
+)
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 
 
@@ -89,10 +94,10 @@ def main():
     else:
       state = program.init()
     with (
-      metrics.MetricsLog(folder, first_step=first_step) as log,
+      MetricsLog(folder, first_step=first_step) as log,
       tqdm.tqdm(total=steps, initial=first_step, desc="training", unit=" steps") as bar,
     ):
-      meter = metrics.Meter(log.last_train_line)
+      meter = Meter(log.last_train_line)
       batches = loader.iterate(first_step)
       for step in range(first_step + 1, steps + 1):
         state, values = program.train_step(state, put_batch(next(batches), mesh))
@@ -122,8 +127,8 @@ def main():
   compiled = compilations.count(program.train_step_name)
 
   # ---- report ----------------------------------------------------------------------------
-  train_lines = metrics.read_json_lines(folder / "metrics.jsonl")
-  eval_lines = metrics.read_json_lines(folder / "eval.jsonl")
+  train_lines = files.read_json_lines(folder / "metrics.jsonl")
+  eval_lines = files.read_json_lines(folder / "eval.jsonl")
   unpacked = pipeline.make_loader(
     config, dataset.train, dataset.vocabulary, algorithm="none"
   )
@@ -139,8 +144,8 @@ def main():
     "padding_tokens": plan.num_padding_tokens,
     "unpacked_padding_tokens": unpacked.plan.num_padding_tokens,
     "compilations": compiled,
-    "parameters": metrics.count_parameters(state["params"]),
-    "parameters_digest": metrics.parameters_digest(state["params"]),
+    "parameters": count_parameters(state["params"]),
+    "parameters_digest": parameters_digest(state["params"]),
     "seconds": last["seconds"],
     "sequences_per_second": last["sequences"] / last["seconds"],
     "real_tokens_per_second": last["real_tokens"] / last["seconds"],
@@ -173,7 +178,7 @@ def main():
   plots.plot_learning_curve(
     folder / "plots" / "learning_curve.png", train_lines, eval_lines
   )
-  metrics.write_json(folder / "summary.json", summary)
+  files.write_json(folder / "summary.json", summary)
   print(f"\n{report.summary_table(summary)}\n\nwritten to {folder}: summary.json, plots/")
 
 

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 
 from absl import app, flags, logging
-from ml_collections import config_flags
 
 
 class Stopped(Exception):
@@ -45,12 +44,5 @@ def run(main: Callable[[], None], *, mistakes: tuple[type[Exception], ...]):
 
 
 def _leave(status: int, message: str):
-  print(f"{sys.argv[0]}: {message}", file=sys.stderr)
+  print(f"{sys.argv[0]}: {' '.join(message.split())}", file=sys.stderr)
   sys.exit(status)
-
-
-def define_config_flag():
-  """--config=FILE, locked, with overrides --config.a.b=value."""
-  return config_flags.DEFINE_config_file(
-    "config", help_string="A config file, such as configs/quickstart.py.", lock_config=True
-  )

@@ -1,13 +1,10 @@
-"""What a run writes down: JSON lines, TensorBoard events, files that are whole."""
+"""What a run writes down as it goes: JSON lines and TensorBoard events."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import os
 import pathlib
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 
@@ -15,34 +12,7 @@ import jax
 import numpy as np
 import tensorboardX
 
-
-def write_json(path: str | pathlib.Path, value):
-  """Writes a JSON file whole or not at all."""
-  write_text(path, json.dumps(value, indent=1) + "\n")
-
-
-def write_text(path: str | pathlib.Path, text: str):
-  """Writes a text file whole or not at all."""
-  path = pathlib.Path(path)
-  with tempfile.NamedTemporaryFile(
-    "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-  ) as file:
-    try:
-      file.write(text)
-      file.flush()
-      os.fsync(file.fileno())
-      os.replace(file.name, path)
-    except BaseException:
-      os.unlink(file.name)
-      raise
-
-
-def read_json_lines(path: str | pathlib.Path) -> list[dict]:
-  """The objects of a JSON-lines file; none where there is no file."""
-  path = pathlib.Path(path)
-  if not path.exists():
-    return []
-  return [json.loads(line) for line in path.read_text().splitlines()]
+from training.files import read_json_lines, write_text
 
 
 class MetricsLog:
@@ -64,7 +34,7 @@ class MetricsLog:
     self.last_train_line: dict = {}
     for name in ("eval.jsonl", "metrics.jsonl"):
       kept = [
-        line for line in _whole_lines(self._workdir / name) if line["step"] <= first_step
+        line for line in read_json_lines(self._workdir / name) if line["step"] <= first_step
       ]
       write_text(self._workdir / name, "".join(json.dumps(line) + "\n" for line in kept))
     self.last_train_line = kept[-1] if kept else {}
@@ -90,12 +60,6 @@ class MetricsLog:
     for key, value in values.items():
       if isinstance(value, int | float):
         self._events.add_scalar(f"{tag}/{key}", value, step)
-
-
-def _whole_lines(path: pathlib.Path) -> list[dict]:
-  """The lines of a file whose last one may have been cut short by a kill."""
-  lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-  return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 class Meter:
@@ -151,25 +115,3 @@ class Meter:
     """What happens inside does not count as training. Ask for a line first."""
     yield
     self._start = time.perf_counter()
-
-
-def parameters_digest(params) -> str:
-  """SHA-256 over all parameters, so that two runs can be compared from outside.
-
-  The order is that of `jax.tree_util.tree_flatten_with_path` (dictionary keys sorted);
-  of each array its path, dtype, shape and bytes in C order go in.
-
-  Example:
-    >>> parameters_digest({"a": np.zeros(2, np.float32)})[:8]
-    'ed5129a5'
-  """
-  digest = hashlib.sha256()
-  for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-    array = np.asarray(leaf)
-    digest.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}\n".encode())
-    digest.update(array.tobytes())
-  return digest.hexdigest()
-
-
-def count_parameters(params) -> int:
-  return sum(leaf.size for leaf in jax.tree.leaves(params))

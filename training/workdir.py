@@ -8,7 +8,7 @@ import pathlib
 import ml_collections
 
 from training.config import ConfigError
-from training.metrics import write_json
+from training.files import write_json
 
 
 def claim(workdir: str | pathlib.Path, config: ml_collections.ConfigDict):

@@ -9,9 +9,10 @@ import pytest
 
 from tests import packs
 from tests.training.test_step import make_batch, make_program
-from training import metrics, workdir
+from training import files, metrics, workdir
 from training.checkpoint import Checkpoints
 from training.config import ConfigError
+from training.parameters import parameters_digest
 from training.step import put_batch
 
 
@@ -50,10 +51,10 @@ def test_a_log_that_goes_on_drops_what_came_after_the_checkpoint(tmp_path):
   with metrics.MetricsLog(tmp_path, first_step=20) as log:
     assert log.last_train_line == {"step": 20, "loss": 0.05}
     log.train(30, {"loss": 0.5})
-  lines = metrics.read_json_lines(tmp_path / "metrics.jsonl")
+  lines = files.read_json_lines(tmp_path / "metrics.jsonl")
   assert [line["step"] for line in lines] == [10, 20, 30]
   assert lines[-1]["loss"] == 0.5
-  assert [x["step"] for x in metrics.read_json_lines(tmp_path / "eval.jsonl")] == [10, 20]
+  assert [x["step"] for x in files.read_json_lines(tmp_path / "eval.jsonl")] == [10, 20]
   assert list((tmp_path / "tensorboard").glob("events*"))
 
 
@@ -78,15 +79,15 @@ def test_the_digest_tells_names_shapes_types_and_bytes_apart():
     {"a": np.zeros((2, 3), np.int32)},
     {"a": np.full((2, 3), -0.0, np.float32)},
   ]
-  digests = [metrics.parameters_digest(tree) for tree in trees]
+  digests = [parameters_digest(tree) for tree in trees]
   assert len(set(digests)) == len(trees)
-  assert digests[0] == metrics.parameters_digest({"a": np.zeros((2, 3), np.float32)})
+  assert digests[0] == parameters_digest({"a": np.zeros((2, 3), np.float32)})
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
-  metrics.write_json(tmp_path / "a.json", {"x": 1})
+  files.write_json(tmp_path / "a.json", {"x": 1})
   with pytest.raises(TypeError):
-    metrics.write_json(tmp_path / "a.json", {"x": object()})
+    files.write_json(tmp_path / "a.json", {"x": object()})
   assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1}
   assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
