@@ -26,6 +26,7 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _STEP = flags.DEFINE_integer("step", None, "Of the checkpoint; the newest if not given.")
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
+flags.mark_flag_as_required("config")
 
 
 def main():

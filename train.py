@@ -39,6 +39,7 @@ _CONFIG = config_flags.DEFINE_config_file(
   "config", help_string="A config file, such as configs/quickstart.py.", lock_config=True
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
+flags.mark_flag_as_required("config")
 
 
 def main():

@@ -236,6 +236,20 @@ def test_a_users_mistake_is_told_in_a_line_with_status_2(
   assert len(result.stderr.strip().splitlines()) <= 2
 
 
+@pytest.mark.parametrize("given", ["--workdir=run", "--config=configs/quickstart.py"])
+def test_both_flags_are_required(given):
+  result = subprocess.run(
+    [sys.executable, "train.py", given],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert result.returncode == 2
+  assert "must have a value other than None" in result.stderr
+  assert "Traceback" not in result.stderr
+
+
 @pytest.mark.parametrize("program", ["train.py", "eval.py"])
 def test_help_teaches(folder, program):
   result = subprocess.run(
