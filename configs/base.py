@@ -30,6 +30,7 @@ def get_config() -> ConfigDict:
   config.model = ConfigDict()
   config.model.size = "base"  # tiny, mini, small, medium, base, large
   config.model.dropout_rate = 0.1
+  config.model.initializer_range = 0.02  # standard deviation that weights start from
   config.model.attention_mask = "segment"  # none: the ablation without isolation
   config.model.position_reset = True  # False: the ablation with positions of the row
   config.model.dtype = "float32"  # of the computation; or bfloat16

@@ -49,7 +49,12 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
     _check(0 <= _get(config, field) < 1, field, _get(config, field), "a fraction in [0, 1)")
   for field in ("data.held_out_fraction", "data.mask_rate", "optimizer.b1", "optimizer.b2"):
     _check(0 < _get(config, field) < 1, field, _get(config, field), "a fraction in (0, 1)")
-  for field in ("optimizer.learning_rate", "optimizer.eps", "optimizer.clip_norm"):
+  for field in (
+    "model.initializer_range",
+    "optimizer.learning_rate",
+    "optimizer.eps",
+    "optimizer.clip_norm",
+  ):
     _check(_get(config, field) > 0, field, _get(config, field), "more than 0")
   length = data.max_sequence_length
   _check(5 <= length <= 65535, "data.max_sequence_length", length, "5 to 65535 tokens")
@@ -113,6 +118,7 @@ def bert_config(config: ml_collections.ConfigDict, *, vocab_size: int) -> model.
     vocab_size=vocab_size,
     max_position_embeddings=config.data.max_sequence_length,
     dropout_rate=config.model.dropout_rate,
+    initializer_range=config.model.initializer_range,
     attention_mask=config.model.attention_mask,
     position_reset=config.model.position_reset,
     dtype=config.model.dtype,
