@@ -1,7 +1,7 @@
 """A small packed BERT on the standard library's own text; `make train`.
 
-Reaches a held-out masked-token accuracy of about 3 times the unigram baseline in under
-4 minutes on 2 CPU cores.
+Reaches a held-out masked-token accuracy of more than 3 times the unigram baseline in about
+3 minutes of training on 2 CPU cores.
 """
 
 from configs import base
@@ -15,11 +15,8 @@ def get_config():
   config.packing.max_sequences_per_pack = 5
   config.model.size = "tiny"
   config.model.dropout_rate = 0.0  # a few epochs of a tiny model do not overfit
-  config.optimizer.learning_rate = 0.02
-  config.optimizer.warmup_steps = 90
-  config.train.batch_size = 24
-  config.train.steps = 900
-  config.train.log_every = 10
-  config.train.eval_every = 50
-  config.train.checkpoint_every = 300
+  config.optimizer.learning_rate = 0.015
+  config.optimizer.warmup_steps = 100
+  config.train.batch_size = 16
+  config.train.steps = 1400
   return config

@@ -96,7 +96,7 @@ def plot_learning_curve(
       label="always the commonest token",
     )
   axes[1].set_ylim(bottom=0)
-  axes[1].yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1, decimals=0))
+  axes[1].yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
   axes[1].legend(frameon=False)
   _save(figure, path)
 
