@@ -1,0 +1,117 @@
+"""The fewest packs that any plan can have, or at most a pack or so more, with proof."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import time
+
+import numpy as np
+
+from packing import heuristics
+from packing.errors import InputError
+from packing.pricing import most_items
+from packing.problem import Problem, Solution
+from packing.relaxation import solve_relaxation
+from packing.rounding import Rounding, Usage, fill
+
+MAX_LENGTHS = 8192  # different lengths; beyond, nobody waits for the relaxation
+
+
+def optimal(
+  problem: Problem,
+  *,
+  time_limit: float | None = None,
+  target_gap: int | None = None,
+  seed: int = 0,
+) -> Solution:
+  """Packs with the fewest packs, by column generation.
+
+  The plan starts as the better of LPFHP's and SPFHP's. If it has as many packs as the
+  simple bound says are needed, no solver runs. Otherwise the linear relaxation gives a
+  bound; its solution is rounded to a plan by diving.
+
+  Args:
+    problem: sizes to pack.
+    time_limit: seconds after which the best plan and the best bound so far are
+      returned; None for no limit.
+    target_gap: packs above the bound that are good enough: one dive is always made,
+      others only for a larger gap. None for max(1, 1e-6 * bound); 0 to try on.
+    seed: of the random duals that the first patterns come from.
+
+  Returns:
+    The plan and the weights that prove its bound.
+
+  Raises:
+    InputError: more than `MAX_LENGTHS` different lengths and no time limit.
+
+  References:
+    Gilmore and Gomory (1961), Farley (1990). Krell et al.,
+    https://arxiv.org/abs/2107.02027, section S, poses the problem.
+  """
+  if time_limit is not None and not time_limit > 0:
+    raise InputError(f"time_limit is {time_limit}; expected seconds above 0, or None.")
+  deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+  first = min(
+    (algorithm(problem) for algorithm in (heuristics.lpfhp, heuristics.spfhp)),
+    key=lambda solution: solution.num_packs,
+  )
+  if first.num_packs == problem.simple_bound:
+    return dataclasses.replace(first, details={"solver": "none needed"})
+  if problem.sizes.size > MAX_LENGTHS and time_limit is None:
+    raise InputError(
+      f"The histogram has {problem.sizes.size} different lengths; optimal takes at most "
+      f"{MAX_LENGTHS} without a time limit. Pass time_limit=SECONDS, a larger "
+      'length_multiple, or algorithm="auto".'
+    )
+  patterns = [tuple(sorted(strategy, reverse=True)) for _, strategy in first.packs]
+  guide = None
+  if 3 < problem.depth < most_items(dataclasses.replace(problem, depth=problem.capacity)):
+    guide, patterns = _without_depth_limit(problem, patterns, deadline, seed)
+  relaxation = solve_relaxation(
+    problem,
+    start=patterns,
+    upper=first.num_packs,
+    deadline=deadline,
+    seed=seed,
+    guide=guide,
+  )
+  if relaxation is None:
+    return dataclasses.replace(first, details={"solver": "no time"})
+  best: Usage = collections.Counter()
+  for n, strategy in first.packs:
+    best[tuple(sorted(strategy, reverse=True))] += n
+  if target_gap is None:
+    target_gap = max(1, relaxation.bound // 10**6)
+  rounding = Rounding(
+    problem,
+    relaxation,
+    best=best,
+    target=relaxation.bound + target_gap,
+    deadline=deadline,
+    seed=seed,
+  )
+  rounding.run()
+  details = {
+    "solver": "column generation",
+    "relaxation": relaxation.objective,
+    "num_patterns": len(relaxation.master.patterns),
+    "out_of_time": time.monotonic() > deadline,
+  }
+  return Solution(fill(problem, rounding.best), relaxation.weights, details)
+
+
+def _without_depth_limit(problem, patterns, deadline, seed):
+  """Duals and patterns of the problem without a depth limit, which is quick to solve."""
+  relaxed = dataclasses.replace(problem, depth=problem.capacity)
+  relaxation = solve_relaxation(
+    relaxed, start=patterns, upper=0, deadline=deadline, seed=seed
+  )
+  if relaxation is None:
+    return None, patterns
+  solved = relaxation.master.solve()
+  if solved is None:
+    return None, patterns
+  known = [p for p in relaxation.master.patterns if len(p) <= problem.depth]
+  return np.maximum.accumulate(np.clip(solved[2], 0, 1)), patterns + known
