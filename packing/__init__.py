@@ -11,6 +11,7 @@ from packing.assignment import Assignment
 from packing.certificate import Certificate
 from packing.errors import InputError
 from packing.histogram import Histogram, histogram_names, load_histogram
+from packing.online import OnlinePacker
 from packing.pack import ALGORITHMS, algorithm_options, pack
 from packing.plan import Plan
 from packing.planfile import load_plan
@@ -22,6 +23,7 @@ __all__ = [
   "Certificate",
   "Histogram",
   "InputError",
+  "OnlinePacker",
   "Plan",
   "SortedBatches",
   "algorithm_options",

@@ -56,10 +56,8 @@ def nnlshp(
     raise InputError(
       f"residual_weight is {residual_weight}; expected 0 to 1 (or at most 1e6)."
     )
-  if not 0 <= residual_offset <= problem.capacity:
-    raise InputError(
-      f"residual_offset is {residual_offset}; expected 0 to the row, {problem.capacity}."
-    )
+  if residual_offset < 0:
+    raise InputError(f"residual_offset is {residual_offset}; expected at least 0 tokens.")
   strategies = _strategies(problem, 1, memory_limit)
   matrix = _matrix(strategies, problem.capacity)
   weights = np.ones(problem.capacity)
@@ -102,22 +100,25 @@ def ennlshp(
   """
   if rounding not in ("nearest", "up"):
     raise InputError(f'rounding is {rounding!r}; expected "nearest" or "up".')
-  size = problem.capacity
   strategies = _strategies(problem, 2, memory_limit)
+  usage = _extended_usage(strategies, problem.counts)
+  # A usage that is whole but for the last bits is whole.
+  whole = np.rint(usage) if rounding == "nearest" else np.ceil(usage - 1e-6)
+  return _finish(problem, strategies, whole.astype(np.int64), leftovers)
+
+
+def _extended_usage(strategies: np.ndarray, counts: np.ndarray) -> np.ndarray:
+  """float64[P]; the minimiser of equation (23), by the blocks of equation (24)."""
+  size, count = counts.size, strategies.shape[0]
   packing_matrix = _matrix(strategies, size)
   padding = np.arange(1.0, size + 1)  # w: an empty slot of i tokens costs i
-  count = strategies.shape[0]
   matrix = np.zeros((2 * size, count + size))
   np.multiply(packing_matrix, padding[:, None], out=matrix[:size, :count])
   np.multiply(packing_matrix, _STRICT, out=matrix[size:, :count])
   del packing_matrix
   matrix[np.arange(size, 2 * size), np.arange(count, count + size)] = -_STRICT
-  target = np.concatenate([padding * problem.counts, _STRICT * problem.counts])
-  usage = _solve(matrix, target)[:count]
-  del matrix
-  # A usage that is whole but for the last bits is whole.
-  whole = np.rint(usage) if rounding == "nearest" else np.ceil(usage - 1e-6)
-  return _finish(problem, strategies, whole.astype(np.int64), leftovers)
+  target = np.concatenate([padding * counts, _STRICT * counts])
+  return _solve(matrix, target)[:count]
 
 
 def count_strategies(capacity: int, depth: int) -> int:

@@ -162,19 +162,19 @@ class Plan:
     return self.histogram.num_sequences
 
   @property
-  def num_tokens(self) -> int:
+  def num_row_tokens(self) -> int:
     """Tokens of all rows, padding included."""
     return self.num_packs * self.row_length
 
   @property
   def num_padding_tokens(self) -> int:
     """Tokens of the rows that are not tokens of a sequence."""
-    return self.num_tokens - self.histogram.num_tokens
+    return self.num_row_tokens - self.histogram.num_tokens
 
   @property
   def efficiency(self) -> float:
     """Real tokens / all tokens, a fraction."""
-    return self.histogram.num_tokens / self.num_tokens
+    return self.histogram.num_tokens / self.num_row_tokens
 
   @property
   def packing_factor(self) -> float:

@@ -28,7 +28,7 @@ import numpy as np
 from packing.pricing import Knapsack, dual_bound, most_items, weight_scale
 from packing.problem import Problem
 
-_ROUNDS, _NOISE = 6, 0.1
+_ROUNDS, _NOISE = 4, 0.1
 
 
 @dataclasses.dataclass

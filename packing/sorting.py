@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 
 import numpy as np
@@ -23,6 +24,7 @@ class SortedBatches:
     efficiency: real tokens / all tokens, a fraction.
     packing_factor: tokens at full padding / tokens here; what the packing factor is
       to packs.
+    sequences_by_length: how many sequences are padded to each length.
   """
 
   batch_size: int
@@ -32,6 +34,7 @@ class SortedBatches:
   num_padding_tokens: int
   efficiency: float
   packing_factor: float
+  sequences_by_length: dict[int, int]
 
 
 def sorted_batches(
@@ -70,19 +73,20 @@ def sorted_batches(
   batches = np.diff(last_full, prepend=0)
   lengths = np.arange(1, ranks.size + 1)
   padded = -(-lengths // length_multiple) * length_multiple
-  num_tokens = int(batches.astype(object) @ padded) * batch_size
+  by_length: collections.Counter[int] = collections.Counter()
+  for index in np.flatnonzero(batches).tolist():
+    by_length[int(padded[index])] += int(batches[index]) * batch_size
   rest = n % batch_size
-  shapes = set(np.unique(padded[batches > 0]).tolist())
   if rest:
-    longest = -(-histogram.longest // length_multiple) * length_multiple
-    num_tokens += rest * longest
-    shapes.add(longest)
+    by_length[-(-histogram.longest // length_multiple) * length_multiple] += rest
+  num_tokens = sum(length * count for length, count in by_length.items())
   return SortedBatches(
     batch_size=batch_size,
     num_batches=num_batches,
-    num_shapes=len(shapes),
+    num_shapes=len(by_length),
     num_tokens=num_tokens,
     num_padding_tokens=num_tokens - histogram.num_tokens,
     efficiency=histogram.num_tokens / num_tokens,
     packing_factor=n * histogram.max_sequence_length / num_tokens,
+    sequences_by_length=dict(by_length),
   )
