@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packing.errors import InputError
+from packing.errors import whole
 from packing.histogram import Histogram
 from packing.pack import pack
 from packing.plan import Plan
@@ -155,8 +155,7 @@ def advise(
     ("num_buckets", num_buckets),
     ("batch_size", batch_size),
   ):
-    if value < 1:
-      raise InputError(f"{name} is {value}; expected at least 1.")
+    whole(name, value, at_least=1)
   size = histogram.max_sequence_length
   if row_lengths is None:
     longer = {-(-int(size * f) // 8) * 8 for f in (1.25, 1.5, 2)}

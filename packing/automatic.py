@@ -6,7 +6,7 @@ import dataclasses
 import time
 
 from packing import heuristics
-from packing.errors import InputError
+from packing.errors import seconds
 from packing.optimal import MAX_LENGTHS, optimal
 from packing.problem import Problem, Solution
 
@@ -15,7 +15,7 @@ def auto(problem: Problem, *, time_budget: float = 30.0, seed: int = 0) -> Solut
   """Tries the heuristics, then the optimum for as long as the budget allows.
 
   Stops as soon as a plan is proven minimal. With more than `optimal.MAX_LENGTHS`
-  different lengths only the heuristics run; `details` says what ran.
+  different lengths only LPFHP and SPFHP run; `details` says what ran.
 
   Args:
     problem: sizes to pack.
@@ -28,13 +28,14 @@ def auto(problem: Problem, *, time_budget: float = 30.0, seed: int = 0) -> Solut
   Raises:
     InputError: a budget that is not above 0.
   """
-  if not time_budget > 0:
-    raise InputError(f"time_budget is {time_budget}; expected seconds above 0.")
+  time_budget = seconds("time_budget", time_budget)
   start = time.monotonic()
   tried: dict[str, int] = {}
   best: Solution | None = None
   weights = None
-  for algorithm in (heuristics.lpfhp, heuristics.spfhp, heuristics.ffd):
+  many = problem.sizes.size > MAX_LENGTHS
+  quick = (heuristics.lpfhp, heuristics.spfhp, *(() if many else (heuristics.ffd,)))
+  for algorithm in quick:
     found = algorithm(problem)
     tried[algorithm.__name__] = found.num_packs
     if best is None or found.num_packs < best.num_packs:
@@ -44,7 +45,7 @@ def auto(problem: Problem, *, time_budget: float = 30.0, seed: int = 0) -> Solut
   assert best is not None
   left = time_budget - (time.monotonic() - start)
   proven = best.num_packs == problem.simple_bound
-  if not proven and left > 0 and problem.sizes.size <= MAX_LENGTHS:
+  if not proven and left > 0 and not many:
     found = optimal(problem, time_limit=left, seed=seed)
     tried["optimal"] = found.num_packs
     weights = found.weights

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.optimize
 
 from packing import heuristics
-from packing.errors import InputError
+from packing.errors import InputError, whole
 from packing.problem import Problem, Solution, Strategy
 
 MEMORY_LIMIT = 2 * 2**30  # bytes
@@ -56,8 +56,7 @@ def nnlshp(
     raise InputError(
       f"residual_weight is {residual_weight}; expected 0 to 1 (or at most 1e6)."
     )
-  if residual_offset < 0:
-    raise InputError(f"residual_offset is {residual_offset}; expected at least 0 tokens.")
+  residual_offset = whole("residual_offset", residual_offset, at_least=0)
   strategies = _strategies(problem, 1, memory_limit)
   matrix = _matrix(strategies, problem.capacity)
   weights = np.ones(problem.capacity)
@@ -143,6 +142,7 @@ def count_strategies(capacity: int, depth: int) -> int:
 
 def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
   """int64[P, depth]; all exact fillings, sizes ascending, 0 in front where fewer."""
+  memory_limit = whole("memory_limit", memory_limit, at_least=1)
   size, depth = problem.capacity, min(problem.depth, problem.capacity)
   count = count_strategies(size, depth)
   # The solver works on a copy of the matrix.

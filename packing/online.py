@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import bisect
-import operator
 from collections.abc import Iterable, Iterator
 
-from packing.errors import InputError
+from packing.errors import InputError, whole
 
 _STATE_VERSION = 1
 
@@ -57,15 +56,17 @@ class OnlinePacker:
     max_delay: int | None = None,
     shortest: int = 1,
   ):
-    self._row_length = _whole("row_length", row_length, 1)
+    self._row_length = whole("row_length", row_length, at_least=1)
     if max_sequences_per_pack in (None, "max"):
       max_sequences_per_pack = row_length
-    self._depth = _whole("max_sequences_per_pack", max_sequences_per_pack, 1)
-    self._most_packs = _whole("open_packs", open_packs, 1)
+    self._depth = whole("max_sequences_per_pack", max_sequences_per_pack, at_least=1)
+    self._most_packs = whole("open_packs", open_packs, at_least=1)
     look_ahead = open_packs if look_ahead is None else look_ahead
-    self._look_ahead = _whole("look_ahead", look_ahead, 0)
-    self._max_delay = None if max_delay is None else _whole("max_delay", max_delay, 0)
-    self._shortest = _whole("shortest", shortest, 1)
+    self._look_ahead = whole("look_ahead", look_ahead, at_least=0)
+    self._max_delay = (
+      None if max_delay is None else whole("max_delay", max_delay, at_least=0)
+    )
+    self._shortest = whole("shortest", shortest, at_least=1)
     self._arrivals = 0
     self._oldest = 0  # no sequence held arrived before this one
     # Waiting sequences as (length, -arrival, name): the longest, oldest is the last.
@@ -100,7 +101,7 @@ class OnlinePacker:
     Raises:
       InputError: the length is not a whole number in 1..row_length.
     """
-    length = _whole("length", length, 1)
+    length = whole("length", length, at_least=1)
     if length > self._row_length:
       raise InputError(
         f"length is {length}; expected 1 to row_length={self._row_length}. Truncate it, "
@@ -268,13 +269,3 @@ def _length(waiting):
 
 def _no_name(waiting):
   return waiting[:2]
-
-
-def _whole(name: str, value, at_least: int) -> int:
-  try:
-    number = operator.index(value)
-  except TypeError:
-    number = at_least - 1
-  if isinstance(value, bool) or number < at_least:
-    raise InputError(f"{name} is {value!r}; expected a whole number, at least {at_least}.")
-  return number

@@ -10,7 +10,7 @@ import time
 import numpy as np
 
 from packing import heuristics
-from packing.errors import InputError
+from packing.errors import InputError, seconds, whole
 from packing.pricing import most_items
 from packing.problem import Problem, Solution
 from packing.relaxation import solve_relaxation
@@ -50,9 +50,11 @@ def optimal(
     Gilmore and Gomory (1961), Farley (1990). Krell et al.,
     https://arxiv.org/abs/2107.02027, section S, poses the problem.
   """
-  if time_limit is not None and not time_limit > 0:
-    raise InputError(f"time_limit is {time_limit}; expected seconds above 0, or None.")
-  deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+  deadline = math.inf
+  if time_limit is not None:
+    deadline = time.monotonic() + seconds("time_limit", time_limit)
+  if target_gap is not None:
+    target_gap = whole("target_gap", target_gap, at_least=0)
   first = min(
     (algorithm(problem) for algorithm in (heuristics.lpfhp, heuristics.spfhp)),
     key=lambda solution: solution.num_packs,

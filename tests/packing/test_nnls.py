@@ -1,6 +1,7 @@
 """Least squares against the paper and against brute force."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import scipy.optimize
 import packing
 from packing.nnls import _extended_usage, _matrix, _strategies, count_strategies
 from packing.problem import Problem
+
+NO_OPTIONS: dict[str, Any] = {}
 
 
 def brute_force_strategies(size, depth):
@@ -80,8 +83,8 @@ def test_ennlshp_leaves_less_over_and_pads_less_than_nnlshp():
   plain, extended, up = (
     packing.pack(histogram, algorithm=a, max_sequences_per_pack=3, **options)
     for a, options in (
-      ("nnlshp", {}),
-      ("ennlshp", {}),
+      ("nnlshp", NO_OPTIONS),
+      ("ennlshp", NO_OPTIONS),
       ("ennlshp", {"rounding": "up"}),
     )
   )

@@ -129,7 +129,7 @@ def test_bad_lengths_and_states_are_refused():
   packer = packing.OnlinePacker(row_length=8)
   for length, message in ((9, "length is 9"), (0, "length is 0"), (2.5, "length is 2.5")):
     with pytest.raises(packing.InputError, match=message):
-      packer.add(0, length)
+      packer.add(0, length)  # type: ignore[arg-type]
   packer.add(0, 5)
   state = packer.state()
   for change, message in (

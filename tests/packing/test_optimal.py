@@ -89,7 +89,7 @@ def test_the_knapsack_against_enumeration(data):
   best = {(0, 0): 0}  # (tokens, items) -> value
   frontier = dict(best)
   for _ in range(depth):
-    following = {}
+    following: dict[tuple[int, int], int] = {}
     for (tokens, items), value in frontier.items():
       for size, weight in zip(sizes, weights, strict=True):
         key = (tokens + size, items + 1)
