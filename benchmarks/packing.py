@@ -160,12 +160,21 @@ PACKERS = {
 def _work(packer: str, workload: str, seed: int) -> dict:
   lengths = WORKLOADS[workload](seed)
   run = PACKERS[packer][2](lengths, _row(workload))
-  before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  before = _peak_kilobytes()
   start = time.perf_counter()
   packs = run()
   seconds = time.perf_counter() - start
-  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  return {"packs": packs, "seconds": seconds, "megabytes": (peak - before) / 1024}
+  megabytes = (_peak_kilobytes() - before) / 1024
+  return {"packs": packs, "seconds": seconds, "megabytes": megabytes}
+
+
+def _peak_kilobytes() -> int:
+  """Peak memory of this process; on Linux not of the one it was forked from."""
+  status = pathlib.Path("/proc/self/status")
+  if not status.exists():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  line = next(s for s in status.read_text().splitlines() if s.startswith("VmHWM"))
+  return int(line.split()[1])
 
 
 def _in_process(packer: str, workload: str, seed: int, limit: float) -> dict:

@@ -36,8 +36,10 @@ def optimal(
     problem: sizes to pack.
     time_limit: seconds after which the best plan and the best bound so far are
       returned; None for no limit.
-    target_gap: packs above the bound that are good enough: one dive is always made,
-      others only for a larger gap. None for max(1, 1e-6 * bound); 0 to try on.
+    target_gap: packs above the bound that are good enough. One dive is always made,
+      others for a larger gap, and at last an integer programme of 20 seconds. None to
+      dive for a gap above a millionth of the bound, and to solve the programme where it
+      is above 1 as well.
     seed: of the random duals that the first patterns come from.
 
   Returns:
@@ -84,13 +86,13 @@ def optimal(
   best: Usage = collections.Counter()
   for n, strategy in first.packs:
     best[tuple(sorted(strategy, reverse=True))] += n
-  if target_gap is None:
-    target_gap = max(1, relaxation.bound // 10**6)
+  millionth = relaxation.bound // 10**6
   rounding = Rounding(
     problem,
     relaxation,
     best=best,
-    target=relaxation.bound + target_gap,
+    dive_gap=millionth if target_gap is None else target_gap,
+    search_gap=max(1, millionth) if target_gap is None else target_gap,
     deadline=deadline,
     seed=seed,
   )

@@ -89,6 +89,15 @@ def fill(problem: Problem, usage: Usage) -> list[tuple[int, Strategy]]:
 class Rounding:
   """Looks for a plan in whole packs, near a solution of the relaxation.
 
+  Args:
+    problem: what is to be packed.
+    relaxation: its linear relaxation.
+    best: a plan to begin with, as slots.
+    dive_gap: packs above the bound with which one dive is enough.
+    search_gap: packs above the bound with which no integer programme is solved.
+    deadline: when to stop, in seconds of `time.monotonic`.
+    seed: of the later dives.
+
   Attributes:
     best: the best plan so far, as slots.
     num_packs: its packs.
@@ -100,7 +109,8 @@ class Rounding:
     relaxation: Relaxation,
     *,
     best: Usage,
-    target: int,
+    dive_gap: int,
+    search_gap: int,
     deadline: float = math.inf,
     seed: int = 0,
   ):
@@ -108,7 +118,8 @@ class Rounding:
     self._master = relaxation.master
     self._usage = relaxation.usage
     self._bound = relaxation.bound
-    self._target = target
+    self._dive_until = relaxation.bound + dive_gap
+    self._search_until = relaxation.bound + search_gap
     self._deadline = deadline
     self._rng = np.random.default_rng(seed)
     self._scale = weight_scale(problem)
@@ -122,10 +133,10 @@ class Rounding:
   def run(self):
     """Dives; where that leaves a gap, solves a small integer programme."""
     for dive in range(_DIVES):
-      if self.done or (dive and self.num_packs <= self._target):
+      if self.done or (dive and self.num_packs <= self._dive_until):
         return
       self._dive(dive)
-    if not self.done and self.num_packs > self._target:
+    if not self.done and self.num_packs > self._search_until:
       self._integer_programme()
 
   def _dive(self, number: int):
@@ -137,6 +148,7 @@ class Rounding:
     demand = self._problem.demand
     usage = self._usage
     fixed: Usage = collections.Counter()
+    tried = 4 * int(demand.sum())
     while True:
       whole = np.floor(usage + _INTEGRAL).astype(np.int64)
       if not whole.any():
@@ -148,25 +160,28 @@ class Rounding:
       for p in np.flatnonzero(whole).tolist():
         fixed[self._master.patterns[p]] += int(whole[p])
       demand = cover(demand, self._master.slots(whole))
-      if self._complete(demand, fixed) or self.done:
+      left = int(demand.sum())
+      if 4 * left <= tried:  # heuristics take time too
+        tried = left
+        self._complete(demand, fixed)
+      if not left or self.done:
         return
       solved = self._solve(demand, self.num_packs - 1 - sum(fixed.values()))
       if solved is None:
         return
       usage = solved
 
-  def _complete(self, demand: np.ndarray, fixed: Usage) -> bool:
-    """Packs the remaining sequences by heuristics; True if there are none."""
+  def _complete(self, demand: np.ndarray, fixed: Usage):
+    """Packs the remaining sequences, if there are any, by heuristics."""
     if not demand.any():
       self._keep(fixed)
-      return True
+      return
     rest = self._rest(demand)
     for algorithm in (heuristics.lpfhp, heuristics.spfhp):
       usage = fixed.copy()
       for n, strategy in algorithm(rest).packs:
         usage[tuple(sorted(strategy, reverse=True))] += n
       self._keep(usage)
-    return False
 
   def _rest(self, demand: np.ndarray) -> Problem:
     counts = np.zeros(self._problem.capacity, np.int64)
@@ -189,7 +204,7 @@ class Rounding:
       objective, usage, duals = solved
       if objective <= most + _INTEGRAL:
         return usage
-      if self.num_packs <= self._target:
+      if self.num_packs <= self._dive_until:
         return None
       knapsack = Knapsack(self._problem, integer_weights(duals, self._scale))
       rows = np.flatnonzero(knapsack.values > self._scale + self._scale // 10**9)
