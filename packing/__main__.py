@@ -43,12 +43,16 @@ def main(arguments: list[str] | None = None) -> int:
   """Runs one command; returns the exit status."""
   options = _parser().parse_args(arguments)
   try:
-    print(options.run(options))
+    print(options.run(options), flush=True)
   except InputError as error:
     print(f"error: {error}", file=sys.stderr)
     return 2
   except BrokenPipeError:
     sys.stderr.close()  # the reader has had enough
+    return 1
+  except OSError as error:  # files are InputErrors; this is standard output
+    print(f"error: Cannot write the result: {error.strerror}.", file=sys.stderr)
+    sys.stdout = None  # nothing more can be written
     return 1
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)

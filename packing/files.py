@@ -23,6 +23,8 @@ def write_bytes(path, data: bytes):
     InputError: the file cannot be written; nothing is left behind.
   """
   path = pathlib.Path(path)
+  if path.exists() and not path.is_file():
+    raise InputError(f"Cannot write {path}: it is there and is no file. Name another one.")
   try:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
   except OSError as error:

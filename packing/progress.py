@@ -14,7 +14,8 @@ _QUIET_SECONDS = 3.0
 class Progress:
   """A bar on standard error that appears after some seconds and keeps the time.
 
-  Uses tqdm where it is installed; otherwise one line says what is going on.
+  Nothing is shown where standard error is no terminal. Uses tqdm where it is installed;
+  otherwise one line says what is going on.
   """
 
   def __init__(self, total: int):
@@ -32,7 +33,7 @@ class Progress:
     self._done += 1
 
   def _show(self):
-    if self._finished.wait(_QUIET_SECONDS):
+    if self._finished.wait(_QUIET_SECONDS) or not sys.stderr.isatty():
       return
     try:
       import tqdm
@@ -41,7 +42,10 @@ class Progress:
       return
     start = time.monotonic() - _QUIET_SECONDS
     with tqdm.tqdm(
-      total=self._total, leave=False, bar_format="{desc} {bar} {n_fmt}/{total_fmt}{postfix}"
+      total=self._total,
+      leave=False,
+      disable=None,
+      bar_format="{desc} {bar} {n_fmt}/{total_fmt}{postfix}",
     ) as bar:
       while True:
         bar.n = self._done

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 
 import numpy as np
 import pytest
@@ -129,6 +130,12 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
     files.write_text(path, "after")
   assert path.read_text() == "before"
   assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_device_or_directory_is_not_replaced(tmp_path):
+  for path in (tmp_path, pathlib.Path(os.devnull)):
+    with pytest.raises(packing.InputError, match="is no file"):
+      files.write_text(path, "x")
 
 
 def lists():
