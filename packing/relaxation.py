@@ -75,7 +75,7 @@ class Master:
 
   def _create(self, demand: np.ndarray):
     rows = self._rows
-    self._demand = demand
+    self._right, self._unit = _right_hand_side(demand)
     self._lp = highspy.Highs()
     for option, value in (
       ("output_flag", False),
@@ -89,7 +89,7 @@ class Master:
     _ok(
       self._lp.addRows(
         rows,
-        demand.astype(np.float64),
+        self._right,
         np.full(rows, highspy.kHighsInf),
         0,
         nothing,
@@ -140,9 +140,10 @@ class Master:
     return slots
 
   def set_demand(self, demand: np.ndarray):
-    for row in np.flatnonzero(demand != self._demand).tolist():
-      _ok(self._lp.changeRowBounds(row, float(demand[row]), highspy.kHighsInf))
-    self._demand = demand
+    right, self._unit = _right_hand_side(demand)
+    for row in np.flatnonzero(right != self._right).tolist():
+      _ok(self._lp.changeRowBounds(row, float(right[row]), highspy.kHighsInf))
+    self._right = right
 
   def solve(self, *, method: str = "primal") -> tuple[float, np.ndarray, np.ndarray] | None:
     """Solves the programme from where the last solution was.
@@ -160,11 +161,20 @@ class Master:
     if status == highspy.HighsModelStatus.kTimeLimit:
       return None
     if status != highspy.HighsModelStatus.kOptimal:
+      # The last basis led astray; once more without it.
+      _ok(self._lp.clearSolver())
+      _ok(self._lp.setOptionValue("simplex_strategy", 1))
+      self._lp.run()
+      status = self._lp.getModelStatus()
+    if status == highspy.HighsModelStatus.kTimeLimit:
+      return None
+    if status != highspy.HighsModelStatus.kOptimal:
       raise RuntimeError(f"HiGHS ended with {self._lp.modelStatusToString(status)}.")
     solution = self._lp.getSolution()
     usage = np.array(solution.col_value)[self._rows - 1 :]
     duals = np.array(solution.row_dual)
-    return float(self._lp.getInfo().objective_function_value), usage, duals
+    objective = float(self._lp.getInfo().objective_function_value)
+    return objective * self._unit, usage * self._unit, duals
 
   def solve_whole(
     self, demand: np.ndarray, columns: np.ndarray, *, seconds: float
@@ -177,8 +187,11 @@ class Master:
       seconds: time limit.
 
     Returns:
-      int64[P]; usage of each pattern, the best found; None if nothing was found.
+      int64[P]; usage of each pattern, the best found; None if nothing was found, or
+      the demand is too large for a solver that works in floats.
     """
+    if _right_hand_side(demand)[1] != 1:
+      return None
     part = Master.__new__(Master)
     part.__dict__.update(self.__dict__, patterns=[], _known=set())
     part._create(demand)
@@ -286,6 +299,16 @@ def integer_weights(duals: np.ndarray, scale: int) -> np.ndarray:
   """Float duals as integers: within [0, scale], not falling with size."""
   rising = np.maximum.accumulate(np.clip(duals, 0.0, 1.0))
   return np.floor(rising * scale).astype(np.int64)
+
+
+def _right_hand_side(demand: np.ndarray) -> tuple[np.ndarray, float]:
+  """The demand in units that suit the solver's absolute tolerances, and the unit.
+
+  The unit is a power of two; it is 1 up to some millions of sequences of a size. In
+  units of one, counts of 10^10 and more end in wrong answers of the solver.
+  """
+  unit = 2.0 ** max(int(demand.max()).bit_length() - 23, 0)
+  return demand / unit, unit
 
 
 def _farley(problem: Problem, weights: np.ndarray, value: int) -> int:

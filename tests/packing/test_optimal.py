@@ -181,3 +181,20 @@ def test_many_lengths_are_refused_without_a_time_limit(monkeypatch):
   with pytest.raises(packing.InputError, match=r"348 different lengths.*time_limit"):
     packing.pack(histogram)
   assert packing.pack(histogram, time_limit=30.0).num_packs == 40_195
+
+
+def test_random_histograms_with_counts_up_to_trillions():
+  rng = np.random.default_rng(1)
+  for _ in range(400):
+    size = int(rng.integers(1, 200))
+    kinds = int(rng.integers(1, min(size, 60) + 1))
+    counts = np.zeros(size, np.int64)
+    most = 10 ** int(rng.integers(1, 15))
+    counts[rng.choice(size, kinds, replace=False)] = rng.integers(1, most, kinds)
+    plan = packing.pack(
+      packing.Histogram(counts),
+      max_sequences_per_pack=[None, 2, 3, 4, 5, 8, 13, 20][rng.integers(8)],
+      length_multiple=int(rng.integers(1, 4)),
+      separator_tokens=int(rng.integers(0, 3)),
+    )
+    assert plan.gap <= max(1, 1e-6 * plan.lower_bound)
