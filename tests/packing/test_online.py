@@ -9,8 +9,8 @@ import pytest
 
 import packing
 
-# Grain 0.2.18, BestFitPackIterDataset on these mixes and open packs (see PEERS in
-# benchmarks/packing.py, which runs it).
+# Packs of Grain 0.2.18, BestFitPackIterDataset(num_packing_bins=...), on these mixes;
+# benchmarks/packing.py runs it on more seeds.
 GRAIN = {
   8: {"gamma": 613, "uniform": 1330, "normal": 1202, "full": 2143},
   64: {"gamma": 601, "uniform": 1275, "normal": 1153, "full": 2024},
