@@ -132,8 +132,11 @@ class Rounding:
 
   def run(self):
     """Dives; where that leaves a gap, solves a small integer programme."""
+    if self.num_packs <= self._bound:
+      return
     for dive in range(_DIVES):
-      if self.done or (dive and self.num_packs <= self._dive_until):
+      # Out of time, the first dive still gives what its first step does.
+      if dive and (self.done or self.num_packs <= self._dive_until):
         return
       self._dive(dive)
     if not self.done and self.num_packs > self._search_until:

@@ -175,6 +175,13 @@ def test_time_limit_gives_the_best_plan_so_far_with_its_bound():
   assert plan.lower_bound <= 21_697_115
 
 
+def test_a_relaxation_cut_short_still_improves_the_plan():
+  histogram = packing.load_histogram("wikipedia_1024")
+  plan = packing.pack(histogram, max_sequences_per_pack=8, time_limit=6.0)
+  heuristic = packing.pack(histogram, algorithm="lpfhp", max_sequences_per_pack=8)
+  assert plan.num_packs < 0.99 * heuristic.num_packs
+
+
 def test_many_lengths_are_refused_without_a_time_limit(monkeypatch):
   monkeypatch.setattr("packing.optimal.MAX_LENGTHS", 100)
   histogram = packing.load_histogram("squad_1_1_384")
