@@ -3,12 +3,13 @@ PYTHON ?= python3
 WORKDIR ?= runs/quickstart
 BIN := .venv/bin
 
-.PHONY: help train test lint format clean
+.PHONY: help train test lint bench format clean
 
 help:
 	@echo "make train   train a small packed BERT (about 5 minutes) into $(WORKDIR)"
 	@echo "make test    run the tests"
 	@echo "make lint    check style and types"
+	@echo "make bench   time the packer, beside peers where they are installed"
 
 train: .venv/installed
 	@$(BIN)/python train.py --config=configs/quickstart.py --workdir=$(WORKDIR)
@@ -18,6 +19,10 @@ test: .venv/installed
 
 lint: .venv/installed
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy .
+
+bench: .venv/installed
+	@mkdir -p results
+	@$(BIN)/python benchmarks/packing.py --picture results/packing.png --json results/packing.json
 
 format: .venv/installed
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -1,24 +1,35 @@
 """Packs sequences of different lengths into rows of one length. Needs no JAX.
 
 >>> import packing
->>> histogram = packing.load_histogram("wikipedia_512")
->>> plan = packing.pack(histogram, algorithm="spfhp", max_sequences_per_pack=3)
->>> plan.num_packs, round(plan.packing_factor, 3), round(plan.efficiency, 3)
-(9094695, 1.79, 0.894)
+>>> histogram = packing.load_histogram("squad_1_1_384")
+>>> plan = packing.pack(histogram, algorithm="optimal", max_sequences_per_pack=3)
+>>> plan.num_packs, plan.lower_bound, round(plan.packing_factor, 3)
+(40195, 40195, 2.205)
 """
 
+from packing.assignment import Assignment
+from packing.certificate import Certificate
 from packing.errors import InputError
 from packing.histogram import Histogram, histogram_names, load_histogram
-from packing.pack import ALGORITHMS, pack
-from packing.plan import Assignment, Plan
+from packing.online import OnlinePacker
+from packing.pack import ALGORITHMS, algorithm_options, pack
+from packing.plan import Plan
+from packing.planfile import load_plan
+from packing.sorting import SortedBatches, sorted_batches
 
 __all__ = [
   "ALGORITHMS",
   "Assignment",
+  "Certificate",
   "Histogram",
   "InputError",
+  "OnlinePacker",
   "Plan",
+  "SortedBatches",
+  "algorithm_options",
   "histogram_names",
   "load_histogram",
+  "load_plan",
   "pack",
+  "sorted_batches",
 ]

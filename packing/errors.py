@@ -1,4 +1,9 @@
-"""The one exception that stands for a user's mistake."""
+"""The one exception that stands for a user's mistake, and checks that raise it."""
+
+from __future__ import annotations
+
+import math
+import operator
 
 
 class InputError(ValueError):
@@ -7,3 +12,42 @@ class InputError(ValueError):
   The message says what was expected, what was found and what to do. Commands print
   it without a traceback and exit with status 2.
   """
+
+
+def whole(name: str, value, *, at_least: int, otherwise: str = "") -> int:
+  """Returns a whole number, or says that it is none.
+
+  Args:
+    name: of the argument, for the message.
+    value: anything.
+    at_least: the smallest number allowed.
+    otherwise: what else would have been right, for the message.
+
+  Raises:
+    InputError: not a whole number, or too small.
+
+  Example:
+    >>> whole("depth", 3, at_least=1)
+    3
+  """
+  try:
+    number = operator.index(value)
+  except TypeError:
+    number = at_least - 1
+  if isinstance(value, bool) or number < at_least:
+    raise InputError(
+      f"{name} is {value!r}; expected at least {at_least}, a whole number{otherwise}."
+    )
+  return number
+
+
+def seconds(name: str, value) -> float:
+  """Returns a time above 0, or says that it is none.
+
+  Raises:
+    InputError: not a number above 0.
+  """
+  is_number = isinstance(value, int | float) and not isinstance(value, bool)
+  if not is_number or math.isnan(value) or value <= 0:
+    raise InputError(f"{name} is {value!r}; expected a number of seconds above 0.")
+  return float(value)

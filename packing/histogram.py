@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import importlib.resources
 import json
 
 import numpy as np
 
 from packing.errors import InputError
+
+MAX_SEQUENCE_LENGTH = 2**24
+_CHUNK = 2**20  # lengths
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,6 +45,8 @@ class Histogram:
         "Expected counts as a vector with one entry for each length, found shape "
         f"{counts.shape}. Count the sequences of 1, 2, ... tokens."
       )
+    if counts.dtype.kind == "O" and all(isinstance(n, int) for n in counts):
+      raise InputError("A count is beyond 2^53; expected a number of sequences.")
     if counts.dtype.kind not in "iuf" or not np.isfinite(counts).all():
       raise InputError(
         f"Expected whole numbers as counts, found {counts.dtype} values that are not."
@@ -56,6 +62,11 @@ class Histogram:
           f"counts[{index}] (length {index + 1}) is {counts[index]}, which is {problem}; "
           "expected a whole number of sequences."
         )
+    if counts.astype(np.float64).sum() > 2.0**53:
+      raise InputError(
+        f"The histogram counts {counts.astype(np.float64).sum():.3g} sequences; expected "
+        "at most 2^53. Scale the counts down; the plan for a thousandth is as good."
+      )
     if not counts.any():
       raise InputError("The histogram is empty: expected at least one sequence.")
     counts = counts.astype(np.int64)
@@ -84,8 +95,7 @@ class Histogram:
       [0, 3, 0, 1]
     """
     lengths = check_lengths(lengths, max_sequence_length)
-    counts = np.bincount(lengths, minlength=max_sequence_length + 1)[1:]
-    return cls(counts, source=source)
+    return cls(count_lengths(lengths, max_sequence_length), source=source)
 
   @property
   def max_sequence_length(self) -> int:
@@ -100,6 +110,14 @@ class Histogram:
   def num_tokens(self) -> int:
     """Real tokens of the dataset."""
     return int(self.counts @ np.arange(1, self.counts.size + 1))
+
+  @functools.cached_property
+  def sha256(self) -> str:
+    """Of the counts as little-endian int64, up to the longest length that occurs.
+
+    Two histograms with the same sequences have the same sum, whatever their size.
+    """
+    return hashlib.sha256(self.counts[: self.longest].astype("<i8").tobytes()).hexdigest()
 
   @property
   def longest(self) -> int:
@@ -117,6 +135,14 @@ def check_lengths(lengths, max_sequence_length: int) -> np.ndarray:
   Raises:
     InputError: not a vector of whole numbers in 1..max_sequence_length.
   """
+  if isinstance(max_sequence_length, bool) or not (
+    isinstance(max_sequence_length, int | np.integer)
+    and 1 <= max_sequence_length <= MAX_SEQUENCE_LENGTH
+  ):
+    raise InputError(
+      f"max_sequence_length is {max_sequence_length!r}; expected a whole number, 1 to "
+      f"{MAX_SEQUENCE_LENGTH}."
+    )
   lengths = np.asarray(lengths)
   if lengths.ndim != 1 or lengths.size == 0 or lengths.dtype.kind not in "iu":
     raise InputError(
@@ -134,6 +160,15 @@ def check_lengths(lengths, max_sequence_length: int) -> np.ndarray:
         f"max_sequence_length={max_sequence_length}. {remedy}"
       )
   return lengths
+
+
+def count_lengths(lengths: np.ndarray, max_sequence_length: int) -> np.ndarray:
+  """int64[S]; how many sequences there are of each length, for checked lengths."""
+  counts = np.zeros(max_sequence_length + 1, np.int64)
+  for start in range(0, lengths.size, _CHUNK):  # bincount copies to int64
+    chunk = lengths[start : start + _CHUNK]
+    counts += np.bincount(chunk.astype(np.int64), minlength=counts.size)
+  return counts[1:]
 
 
 @functools.cache

@@ -2,71 +2,136 @@
 
 from __future__ import annotations
 
-import collections
+import inspect
+from collections.abc import Callable
 
 import numpy as np
 
-from packing import heuristics
+from packing.automatic import auto
 from packing.errors import InputError
-from packing.histogram import Histogram
-from packing.plan import Plan, Strategy
+from packing.greedy import greedy
+from packing.heuristics import bfd, ffd, lpfhp, none, spfhp
+from packing.histogram import Histogram, check_lengths, count_lengths
+from packing.nnls import ennlshp, nnlshp
+from packing.optimal import optimal
+from packing.plan import Plan
+from packing.problem import Geometry, Solution
 
-ALGORITHMS = {"none": heuristics.none, "spfhp": heuristics.spfhp}
+# Each takes a Problem and keyword options, and returns a Solution.
+ALGORITHMS: dict[str, Callable[..., Solution]] = {
+  "none": none,
+  "greedy": greedy,
+  "ffd": ffd,
+  "bfd": bfd,
+  "spfhp": spfhp,
+  "lpfhp": lpfhp,
+  "nnlshp": nnlshp,
+  "ennlshp": ennlshp,
+  "optimal": optimal,
+  "auto": auto,
+}
 
 
-def pack(
-  histogram: Histogram,
-  *,
-  algorithm: str = "spfhp",
-  max_sequences_per_pack: int | None = None,
-  row_length: int | None = None,
-) -> Plan:
-  """Packs the sequences of a histogram into rows.
-
-  Args:
-    histogram: the lengths to pack.
-    algorithm: a name from `ALGORITHMS`.
-    max_sequences_per_pack: the depth limit; None for no limit.
-    row_length: tokens of a row; None for the histogram's maximum sequence length.
-
-  Returns:
-    A plan, checked to be a partition of the histogram.
-
-  Raises:
-    InputError: an unknown algorithm, a depth below 1, a row shorter than the longest
-      sequence.
+def algorithm_options(algorithm: str) -> dict[str, object]:
+  """Options of an algorithm with their defaults; `seed` is left out.
 
   Example:
-    >>> histogram = Histogram.from_lengths([3, 5, 2], max_sequence_length=5)
-    >>> pack(histogram, algorithm="spfhp").strategies
-    [(2, 3), (5,)]
+    >>> algorithm_options("nnlshp")["residual_weight"]
+    0.09
+
+  Raises:
+    InputError: an unknown algorithm.
   """
   if algorithm not in ALGORITHMS:
     raise InputError(
       f"There is no packing algorithm {algorithm!r}; expected one of "
       f"{', '.join(ALGORITHMS)}."
     )
-  row_length = histogram.max_sequence_length if row_length is None else row_length
-  if row_length < histogram.longest:
+  parameters = list(inspect.signature(ALGORITHMS[algorithm]).parameters.values())[1:]
+  return {p.name: p.default for p in parameters if p.name != "seed"}
+
+
+def pack(
+  histogram: Histogram,
+  *,
+  algorithm: str = "optimal",
+  max_sequences_per_pack: int | str | None = None,
+  row_length: int | None = None,
+  length_multiple: int = 1,
+  separator_tokens: int = 0,
+  seed: int = 0,
+  **options,
+) -> Plan:
+  """Packs the sequences of a histogram into rows.
+
+  Args:
+    histogram: the lengths to pack.
+    algorithm: a name from `ALGORITHMS`.
+    max_sequences_per_pack: the depth limit; None or "max" for no limit.
+    row_length: tokens of a row, which may be more than the longest sequence; None for
+      the histogram's maximum sequence length, rounded up if need be.
+    length_multiple: lengths are rounded up to a multiple of this; the gap is padding.
+    separator_tokens: tokens between two sequences of a pack; they count as padding.
+    seed: for the algorithms that draw random numbers (greedy, optimal, auto).
+    **options: of the algorithm; see its own documentation, or `algorithm_options`.
+
+  Returns:
+    A plan, checked to be a partition of the histogram.
+
+  Raises:
+    InputError: an unknown algorithm or option, a depth below 1, a row shorter than the
+      longest sequence, or what the algorithm cannot do.
+
+  Example:
+    >>> histogram = Histogram.from_lengths([3, 5, 2], max_sequence_length=5)
+    >>> pack(histogram, algorithm="spfhp").strategies
+    [(2, 3), (5,)]
+  """
+  known = algorithm_options(algorithm)
+  unknown = sorted(set(options) - set(known))
+  if unknown:
     raise InputError(
-      f"A row of {row_length} tokens cannot hold the longest sequence, "
-      f"{histogram.longest} tokens. Pass row_length={histogram.longest} or more."
+      f"{algorithm} has no option {unknown[0]!r}; expected "
+      f"{', '.join(sorted(known)) or 'none'}."
     )
-  depth = row_length if max_sequences_per_pack is None else max_sequences_per_pack
-  if depth < 1:
-    raise InputError(
-      f"max_sequences_per_pack is {depth}; expected at least 1, or None for no limit."
-    )
-  merged: collections.Counter[Strategy] = collections.Counter()
-  packs = ALGORITHMS[algorithm](histogram, row_length=row_length, depth=depth)
-  for count, strategy in packs:
-    merged[tuple(sorted(strategy))] += count
+  geometry = Geometry.for_histogram(
+    histogram,
+    row_length=row_length,
+    max_sequences_per_pack=max_sequences_per_pack,
+    length_multiple=length_multiple,
+    separator_tokens=separator_tokens,
+  )
+  if algorithm == "none":
+    geometry = Geometry(geometry.row_length, 1, length_multiple, separator_tokens)
+  if options.get("order") is not None:
+    options["order"] = _arrival(histogram, geometry, options["order"])
+  if "seed" in inspect.signature(ALGORITHMS[algorithm]).parameters:
+    options["seed"] = seed
+  solution = ALGORITHMS[algorithm](geometry.problem(histogram), **options)
+  merged = geometry.expand(histogram, solution.packs)
   strategies = sorted(merged)
   return Plan(
     histogram=histogram,
     strategies=strategies,
     repeat_counts=np.array([merged[s] for s in strategies], np.int64),
-    row_length=row_length,
-    max_sequences_per_pack=1 if algorithm == "none" else depth,
+    row_length=geometry.row_length,
+    max_sequences_per_pack=geometry.max_sequences_per_pack,
     algorithm=algorithm,
+    length_multiple=geometry.length_multiple,
+    separator_tokens=geometry.separator_tokens,
+    bound_weights=solution.weights,
+    details=solution.details,
   )
+
+
+def _arrival(histogram: Histogram, geometry: Geometry, order) -> np.ndarray:
+  """Lengths in the order of arrival, as sizes."""
+  lengths = check_lengths(order, histogram.max_sequence_length)
+  counts = count_lengths(lengths, histogram.max_sequence_length)
+  if not np.array_equal(counts, histogram.counts):
+    index = int(np.flatnonzero(counts != histogram.counts)[0])
+    raise InputError(
+      f"order holds {counts[index]} lengths of {index + 1} tokens; the histogram has "
+      f"{histogram.counts[index]}. Make the histogram from these lengths."
+    )
+  return geometry.sizes(lengths)

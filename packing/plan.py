@@ -1,32 +1,20 @@
-"""A plan says which lengths share a pack; an assignment, which sequences do."""
+"""A plan says which lengths share a pack, how often, and how good that is."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 
 import numpy as np
 
+from packing import assignment
+from packing.assignment import Assignment
+from packing.certificate import Certificate
 from packing.errors import InputError
-from packing.histogram import Histogram, check_lengths
-
-Strategy = tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Assignment:
-  """Which sequences share a pack, in compressed sparse row form.
-
-  Attributes:
-    offsets: int64[num_packs + 1]; pack `i` holds `sequence_ids[offsets[i]:offsets[i + 1]]`.
-    sequence_ids: int64[num_sequences]; each sequence number exactly once.
-  """
-
-  offsets: np.ndarray
-  sequence_ids: np.ndarray
-
-  @property
-  def num_packs(self) -> int:
-    return self.offsets.size - 1
+from packing.histogram import Histogram
+from packing.pricing import dual_bound, most_items
+from packing.problem import Geometry, Strategy
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,10 +24,16 @@ class Plan:
   Attributes:
     histogram: the lengths that are packed.
     strategies: K sorted tuples of lengths, in tokens; the sequences of one pack.
-    repeat_counts: int64[K]; how many packs use each strategy.
+    repeat_counts: int64[K]; how many packs use each strategy. Read-only.
     row_length: tokens of a row, at least the longest length.
     max_sequences_per_pack: the depth limit the plan was made under.
     algorithm: what made the plan.
+    length_multiple: lengths are rounded up to a multiple of this; the gap is padding.
+    separator_tokens: between two sequences of a pack; they count as padding.
+    bound_weights: int64[R]; a weight for each size that occurs, which proves
+      `lower_bound` (see `packing.pricing.dual_bound`); None where nothing but the
+      simple bound is known.
+    details: what the algorithm reports, by name.
 
   Raises:
     InputError: the packs overflow a row, exceed the depth limit, or do not use each
@@ -59,20 +53,82 @@ class Plan:
   row_length: int
   max_sequences_per_pack: int
   algorithm: str
+  length_multiple: int = 1
+  separator_tokens: int = 0
+  bound_weights: np.ndarray | None = None
+  details: dict = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
+    counts = np.array(self.repeat_counts)
+    if counts.ndim != 1 or counts.size != len(self.strategies) or counts.size == 0:
+      raise InputError(
+        f"Expected a repeat count for each of the {len(self.strategies)} strategies, at "
+        f"least one, found shape {counts.shape}."
+      )
+    if counts.dtype.kind not in "iu" or (counts < 1).any():
+      raise InputError(
+        "Expected repeat counts that are whole numbers of at least 1, found "
+        f"{counts.dtype} from {counts.min()}."
+      )
+    counts = counts.astype(np.int64)
+    counts.flags.writeable = False
+    object.__setattr__(self, "repeat_counts", counts)
+    self._check_geometry()
+    self._check_partition()
+
+  def _check_geometry(self):
+    Geometry.for_histogram(
+      self.histogram,
+      row_length=self.row_length,
+      max_sequences_per_pack=self.max_sequences_per_pack,
+      length_multiple=self.length_multiple,
+      separator_tokens=self.separator_tokens,
+    )
+    if self.bound_weights is None:
+      return
+    problem = self._problem
+    weights = np.array(self.bound_weights, np.int64)
+    most = 2**61 // most_items(problem)
+    if weights.shape != problem.sizes.shape or (weights < 0).any() or weights.max() > most:
+      raise InputError(
+        f"Expected bound_weights as {problem.sizes.size} integers from 0 to {most}, "
+        f"found shape {weights.shape} from {weights.min(initial=0)} to "
+        f"{weights.max(initial=0)}."
+      )
+    weights.flags.writeable = False
+    object.__setattr__(self, "bound_weights", weights)
+
+  def _check_partition(self):
+    depths = np.array([len(s) for s in self.strategies], np.int64)
+    for found in np.flatnonzero((depths < 1) | (depths > self.max_sequences_per_pack)):
+      raise InputError(
+        f"Strategy {self.strategies[found]} has {depths[found]} sequences; expected 1 to "
+        f"{self.max_sequences_per_pack}."
+      )
+    slots = np.fromiter(
+      itertools.chain.from_iterable(self.strategies), np.int64, int(depths.sum())
+    )
+    if slots.min() < 1 or slots.max() > self.histogram.max_sequence_length:
+      raise InputError(
+        f"A strategy holds a length of {slots.min() if slots.min() < 1 else slots.max()} "
+        f"tokens; expected 1 to {self.histogram.max_sequence_length}."
+      )
+    first = np.cumsum(depths) - depths
+    sizes = np.add.reduceat(self._geometry.sizes(slots), first)
+    for found in np.flatnonzero(sizes > self._geometry.capacity):
+      extra = ""
+      if self.length_multiple > 1 or self.separator_tokens:
+        extra = (
+          f", with separators of {self.separator_tokens} and lengths rounded up to a "
+          f"multiple of {self.length_multiple}"
+        )
+      raise InputError(
+        f"Strategy {self.strategies[found]} has "
+        f"{sizes[found] - self._geometry.separator_size} tokens{extra}; the row has "
+        f"{self.row_length}."
+      )
     used = np.zeros_like(self.histogram.counts)
-    for strategy, count in zip(self.strategies, self.repeat_counts, strict=True):
-      if sum(strategy) > self.row_length:
-        raise InputError(
-          f"Strategy {strategy} has {sum(strategy)} tokens; the row has {self.row_length}."
-        )
-      if not 1 <= len(strategy) <= self.max_sequences_per_pack or count < 1:
-        raise InputError(
-          f"Strategy {strategy}, used {count} times, has {len(strategy)} sequences; "
-          f"expected 1 to {self.max_sequences_per_pack}, used at least once."
-        )
-      np.add.at(used, np.array(strategy) - 1, count)
+    np.add.at(used, slots - 1, np.repeat(self.repeat_counts, depths))
     if not np.array_equal(used, self.histogram.counts):
       index = int(np.flatnonzero(used != self.histogram.counts)[0])
       raise InputError(
@@ -80,22 +136,45 @@ class Plan:
         f"has {self.histogram.counts[index]}."
       )
 
+  @functools.cached_property
+  def _geometry(self) -> Geometry:
+    return Geometry(
+      self.row_length,
+      min(self.max_sequences_per_pack, self.row_length),
+      self.length_multiple,
+      self.separator_tokens,
+    )
+
+  @functools.cached_property
+  def _problem(self):
+    return self._geometry.problem(self.histogram)
+
   @property
   def num_packs(self) -> int:
     return int(self.repeat_counts.sum())
+
+  @property
+  def num_strategies(self) -> int:
+    return len(self.strategies)
 
   @property
   def num_sequences(self) -> int:
     return self.histogram.num_sequences
 
   @property
+  def num_row_tokens(self) -> int:
+    """Tokens of all rows, padding included."""
+    return self.num_packs * self.row_length
+
+  @property
   def num_padding_tokens(self) -> int:
-    return self.num_packs * self.row_length - self.histogram.num_tokens
+    """Tokens of the rows that are not tokens of a sequence."""
+    return self.num_row_tokens - self.histogram.num_tokens
 
   @property
   def efficiency(self) -> float:
     """Real tokens / all tokens, a fraction."""
-    return self.histogram.num_tokens / (self.num_packs * self.row_length)
+    return self.histogram.num_tokens / self.num_row_tokens
 
   @property
   def packing_factor(self) -> float:
@@ -107,14 +186,49 @@ class Plan:
     """Most sequences in a pack of this plan."""
     return max(map(len, self.strategies))
 
-  @property
+  @functools.cached_property
   def lower_bound(self) -> int:
-    """No plan at this depth and row length can have fewer packs."""
-    counts = self.histogram.counts
-    return max(
-      -(-self.histogram.num_tokens // self.row_length),
-      -(-self.num_sequences // self.max_sequences_per_pack),
-      int(counts[self.row_length // 2 :].sum()),  # no two of these fit together
+    """No plan at this depth and row length can have fewer packs.
+
+    Proven in integers: by tokens, depth and halves of a row, and where there are
+    weights, by them.
+    """
+    bound = self._problem.simple_bound
+    if self.bound_weights is not None:
+      bound = max(bound, dual_bound(self._problem, self.bound_weights))
+    return bound
+
+  @property
+  def gap(self) -> int:
+    """Packs above the proven minimum."""
+    return self.num_packs - self.lower_bound
+
+  def certificate(self) -> Certificate:
+    """What went in, what comes out, and how far that is from the proven minimum."""
+    depths = np.array([len(s) for s in self.strategies], np.int64)
+    packs = np.zeros(int(depths.max()) + 1, np.int64)
+    np.add.at(packs, depths, self.repeat_counts)
+    tokens = np.array([sum(s) for s in self.strategies], object)
+    return Certificate(
+      algorithm=self.algorithm,
+      row_length=self.row_length,
+      max_sequences_per_pack=self.max_sequences_per_pack,
+      length_multiple=self.length_multiple,
+      separator_tokens=self.separator_tokens,
+      histogram_sha256=self.histogram.sha256,
+      num_sequences_in=self.num_sequences,
+      num_sequences_out=int(depths @ self.repeat_counts),
+      num_tokens_in=self.histogram.num_tokens,
+      num_tokens_out=int(tokens @ self.repeat_counts.astype(object)),
+      num_strategies=self.num_strategies,
+      num_packs=self.num_packs,
+      lower_bound=self.lower_bound,
+      bound_proof="simple" if self.lower_bound == self._problem.simple_bound else "weights",
+      gap=self.gap,
+      num_padding_tokens=self.num_padding_tokens,
+      efficiency=self.efficiency,
+      packing_factor=self.packing_factor,
+      packs_by_depth={d: int(n) for d, n in enumerate(packs) if n},
     )
 
   def assign(self, lengths, *, seed: int = 0) -> Assignment:
@@ -142,21 +256,12 @@ class Plan:
       >>> assignment.offsets.tolist(), assignment.sequence_ids.tolist()
       ([0, 2, 3], [2, 0, 1])
     """
-    lengths = check_lengths(lengths, self.histogram.max_sequence_length)
-    counts = np.bincount(lengths, minlength=self.histogram.max_sequence_length + 1)[1:]
-    if not np.array_equal(counts, self.histogram.counts):
-      index = int(np.flatnonzero(counts != self.histogram.counts)[0])
-      raise InputError(
-        f"There are {counts[index]} lengths of {index + 1} tokens; the plan was made for "
-        f"{self.histogram.counts[index]}. Make a plan from these lengths."
-      )
-    slot_lengths = np.concatenate(
-      [np.tile(s, n) for s, n in zip(self.strategies, self.repeat_counts, strict=True)]
+    return assignment.assign(
+      self.histogram, self.strategies, self.repeat_counts, lengths, seed=seed
     )
-    depths = np.repeat([len(s) for s in self.strategies], self.repeat_counts)
-    # Shuffle, then sort by length: the i-th slot of a length takes its i-th sequence.
-    shuffled = np.random.default_rng(seed).permutation(lengths.size)
-    by_length = shuffled[np.argsort(lengths[shuffled], kind="stable")]
-    sequence_ids = np.empty(lengths.size, np.int64)
-    sequence_ids[np.argsort(slot_lengths, kind="stable")] = by_length
-    return Assignment(np.concatenate([[0], np.cumsum(depths)]), sequence_ids)
+
+  def save(self, path):
+    """Writes the plan as one JSON file; see `packing.planfile` for the format."""
+    from packing import planfile  # it needs Plan
+
+    planfile.save(self, path)

@@ -1,0 +1,88 @@
+"""Which sequences share a pack: a plan's slots filled with sequence numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from packing.errors import InputError
+from packing.histogram import Histogram, check_lengths, count_lengths
+from packing.problem import Strategy
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Assignment:
+  """Which sequences share a pack, in compressed sparse row form.
+
+  Attributes:
+    offsets: int64[num_packs + 1]; pack `i` holds `sequence_ids[offsets[i]:offsets[i + 1]]`.
+    sequence_ids: int64[num_sequences]; each sequence number exactly once.
+  """
+
+  offsets: np.ndarray
+  sequence_ids: np.ndarray
+
+  @property
+  def num_packs(self) -> int:
+    return self.offsets.size - 1
+
+
+def assign(
+  histogram: Histogram,
+  strategies: list[Strategy],
+  repeat_counts: np.ndarray,
+  lengths,
+  *,
+  seed: int,
+) -> Assignment:
+  """Puts sequences into packs, at random among those of equal length.
+
+  The sequences are sorted by length in one counting sort and shuffled within each
+  length; then each slot of each strategy takes the next few of its length. Every
+  assignment of sequences to slots of their length is equally likely.
+
+  Args:
+    histogram: what the plan was made for.
+    strategies: K sorted tuples of lengths.
+    repeat_counts: int64[K]; packs of each strategy.
+    lengths: int[num_sequences]; tokens of each sequence.
+    seed: of the random order.
+
+  Returns:
+    Packs in the order of the strategies.
+
+  Raises:
+    InputError: the lengths do not count up to the histogram.
+  """
+  longest = histogram.max_sequence_length
+  lengths = check_lengths(lengths, longest)
+  counts = count_lengths(lengths, longest)
+  if not np.array_equal(counts, histogram.counts):
+    index = int(np.flatnonzero(counts != histogram.counts)[0])
+    raise InputError(
+      f"There are {counts[index]} lengths of {index + 1} tokens; the plan was made for "
+      f"{histogram.counts[index]}. Make a plan from these lengths."
+    )
+  # NumPy sorts 16-bit integers by counting; longer rows fall back to a merge sort.
+  small = np.uint16 if longest < 2**16 else np.uint32
+  by_length = np.argsort(lengths.astype(small, copy=False), kind="stable")
+  starts = np.concatenate([[0], np.cumsum(counts)])
+  rng = np.random.default_rng(seed)
+  for index in np.flatnonzero(counts > 1).tolist():
+    rng.shuffle(by_length[starts[index] : starts[index + 1]])
+  sequence_ids = np.empty(lengths.size, np.int64)
+  taken = starts[:-1].tolist()
+  at = 0
+  for strategy, count in zip(strategies, repeat_counts.tolist(), strict=True):
+    depth = len(strategy)
+    packs = sequence_ids[at : at + count * depth].reshape(count, depth)
+    for slot, length in enumerate(strategy):
+      first = taken[length - 1]
+      packs[:, slot] = by_length[first : first + count]
+      taken[length - 1] = first + count
+    at += count * depth
+  depths = np.repeat(np.array([len(s) for s in strategies], np.int64), repeat_counts)
+  offsets = np.zeros(depths.size + 1, np.int64)
+  np.cumsum(depths, out=offsets[1:])
+  return Assignment(offsets, sequence_ids)

@@ -1,0 +1,75 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import tempfile
+
+from packing.errors import InputError
+
+
+def write_text(path, text: str):
+  """Writes a text file at once: a reader sees the old file, or all of the new one."""
+  write_bytes(path, text.encode())
+
+
+def write_bytes(path, data: bytes):
+  """Writes a file at once: a reader sees the old file, or all of the new one.
+
+  Raises:
+    InputError: the file cannot be written; nothing is left behind.
+  """
+  path = pathlib.Path(path)
+  if path.exists() and not path.is_file():
+    raise InputError(f"Cannot write {path}: it is there and is no file. Name another one.")
+  try:
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+  except OSError as error:
+    raise InputError(f"Cannot write {path}: {error.strerror}.") from error
+  try:
+    with os.fdopen(descriptor, "wb") as file:
+      file.write(data)
+      file.flush()
+      os.fsync(file.fileno())
+    os.chmod(temporary, 0o666 & ~_umask())
+    os.replace(temporary, path)
+  except BaseException as error:
+    with contextlib.suppress(FileNotFoundError):
+      os.unlink(temporary)
+    if isinstance(error, OSError):
+      raise InputError(f"Cannot write {path}: {error.strerror}.") from error
+    raise
+
+
+def read_json(path, *, what: str) -> dict:
+  """Reads a JSON object.
+
+  Args:
+    path: the file.
+    what: what the file should be, for the error message.
+
+  Raises:
+    InputError: not a readable file, or not a JSON object.
+  """
+  try:
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+  except OSError as error:
+    raise InputError(f"Cannot read {path}: {error.strerror}. Expected {what}.") from error
+  except UnicodeDecodeError as error:
+    raise InputError(f"{path} is not text; expected {what}.") from error
+  try:
+    found = json.loads(text)
+  except (json.JSONDecodeError, RecursionError) as error:
+    raise InputError(f"{path} is not JSON ({error}); expected {what}.") from error
+  if not isinstance(found, dict):
+    raise InputError(f"{path} holds a {type(found).__name__}; expected {what}.")
+  return found
+
+
+def _umask() -> int:
+  mask = os.umask(0)
+  os.umask(mask)
+  return mask

@@ -1,0 +1,78 @@
+"""Next-fit: sequences go into rows as they arrive, and what does not fit starts a row."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+
+from packing.problem import Problem, Solution, Strategy
+
+_CHUNK = 2**20  # sequences
+
+
+def greedy(problem: Problem, *, order: np.ndarray | None = None, seed: int = 0) -> Solution:
+  """Packs sequences in the order of arrival, as T5 and others do.
+
+  A sequence joins the pack before it if it fits there; otherwise that pack is finished.
+
+  Args:
+    problem: sizes to pack.
+    order: int[num_sequences]; the sizes in the order of arrival; None for a random
+      order, as in section H. (`packing.pack` takes lengths here.)
+    seed: of the random order.
+
+  Returns:
+    Repeat counts and strategies, merged.
+
+  References:
+    Krell et al., https://arxiv.org/abs/2107.02027, section H.
+  """
+  if order is None:
+    small = np.uint16 if problem.capacity < 2**16 else np.uint32
+    order = np.repeat(problem.sizes.astype(small), problem.demand)
+    np.random.default_rng(seed).shuffle(order)
+  ends = np.cumsum(order, dtype=np.int64)
+  starts = _pack_starts(ends, problem)
+  depths = np.diff(starts, append=order.size)
+  packs: collections.Counter[Strategy] = collections.Counter()
+  for depth in np.unique(depths).tolist():
+    first = starts[depths == depth]
+    content = np.sort(order[first[:, None] + np.arange(depth)], axis=1)
+    kinds, counts = _unique_rows(content, problem.capacity)
+    packs.update(dict(zip(map(tuple, kinds.tolist()), counts.tolist(), strict=True)))
+  return Solution([(n, strategy) for strategy, n in packs.items()])
+
+
+def _pack_starts(ends: np.ndarray, problem: Problem) -> np.ndarray:
+  """int64[num_packs]; the number of the first sequence of each pack.
+
+  Args:
+    ends: int64[num_sequences]; tokens up to the end of each sequence.
+    problem: for capacity and depth.
+  """
+  starts, at, number = [], 0, ends.size
+  while at < number:
+    # Where would a pack end that starts here? For a stretch of sequences at once.
+    base = at
+    stop = min(base + _CHUNK, number)
+    before = np.concatenate([ends[base - 1 : base] if base else [0], ends[base : stop - 1]])
+    after = np.searchsorted(ends, before + problem.capacity, side="right")
+    following = np.minimum(after, np.arange(base, stop) + problem.depth).tolist()
+    while at < stop:
+      starts.append(at)
+      at = following[at - base]
+  return np.array(starts, np.int64)
+
+
+def _unique_rows(rows: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+  """Different rows and how often each occurs."""
+  bits = int(capacity).bit_length()
+  if bits * rows.shape[1] > 63:
+    kinds, counts = np.unique(rows, axis=0, return_counts=True)
+    return kinds, counts
+  keys = np.zeros(rows.shape[0], np.int64)
+  for column in rows.T:
+    keys = (keys << bits) | column
+  _, index, counts = np.unique(keys, return_index=True, return_counts=True)
+  return rows[index], counts

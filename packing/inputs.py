@@ -1,0 +1,267 @@
+"""Lengths and histograms from the files that people have."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from packing import files
+from packing.errors import InputError
+from packing.histogram import MAX_SEQUENCE_LENGTH, Histogram
+
+_PREFERRED = ("input_ids", "tokens", "token_ids", "length", "lengths", "num_tokens")
+_HISTOGRAM = 'a histogram, {"max_sequence_length": S, "counts": [S whole numbers]}'
+
+
+def read_histogram(path) -> Histogram:
+  """Reads a histogram file: {"max_sequence_length": S, "counts": [...]}.
+
+  Raises:
+    InputError: not such a file, or counts that are not a histogram.
+  """
+  content = files.read_json(path, what=_HISTOGRAM)
+  missing = {"max_sequence_length", "counts"} - content.keys()
+  if missing:
+    raise InputError(
+      f"{path} has no {' and no '.join(sorted(missing))}; expected {_HISTOGRAM}."
+    )
+  size, counts = content["max_sequence_length"], content["counts"]
+  if type(size) is not int or not 1 <= size <= MAX_SEQUENCE_LENGTH:
+    raise InputError(
+      f"{path}: max_sequence_length is {size!r}; expected a whole number from 1 to "
+      f"{MAX_SEQUENCE_LENGTH}."
+    )
+  if not isinstance(counts, list) or len(counts) != size:
+    found = len(counts) if isinstance(counts, list) else type(counts).__name__
+    raise InputError(
+      f"{path}: counts has {found} entries; expected {size}, one for each length up to "
+      "max_sequence_length."
+    )
+  for index, count in enumerate(counts):
+    if type(count) not in (int, float):
+      raise InputError(
+        f"{path}: counts[{index}] (length {index + 1}) is {count!r}; expected a whole "
+        "number of sequences."
+      )
+    if abs(count) > 2**62:
+      raise InputError(
+        f"{path}: counts[{index}] (length {index + 1}) is {count}; expected at most 2^53."
+      )
+  try:
+    return Histogram(np.array(counts), source=str(content.get("source", path)))
+  except InputError as error:
+    raise InputError(f"{path}: {error}") from error
+
+
+def read_lengths(path, *, column: str | None = None, split: str | None = None):
+  """Reads the lengths of sequences.
+
+  Args:
+    path: a `.npy` vector of integers; a text file of integers; an Arrow or Parquet file
+      with a column of lists (their lengths count) or of integers (the lengths); or a
+      directory with such Arrow or Parquet files, as Hugging Face `save_to_disk` and
+      `python -m pipeline prepare` write them.
+    column: the column to read; None to find it.
+    split: of a directory, the files or folders whose name begins with this; None for
+      "train" where there is such a one, else all.
+
+  Returns:
+    int64[num_sequences], and a sentence on where they come from.
+
+  Raises:
+    InputError: no such file, or not what its name says; lengths that are no whole
+      numbers.
+  """
+  path = pathlib.Path(path)
+  if not path.exists():
+    raise InputError(
+      f"There is no {path}; expected .npy, .txt, .arrow, .parquet or a directory of them."
+    )
+  parts = _directory_files(path, split) if path.is_dir() else [path]
+  try:
+    lengths = [_read_file(part, column) for part in parts]
+  except OSError as error:
+    raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
+  columns = sorted({name for _, name in lengths if name})
+  source = ", ".join(str(part) for part in parts[:3])
+  if len(parts) > 3:
+    source += f" and {len(parts) - 3} more files"
+  if columns:
+    source += f", column {' and '.join(columns)}"
+  return np.concatenate([values for values, _ in lengths]), source
+
+
+def _directory_files(path: pathlib.Path, split: str | None) -> list[pathlib.Path]:
+  found = sorted(
+    p
+    for p in path.rglob("*")
+    if p.suffix in (".arrow", ".parquet") and not p.name.startswith((".", "cache-"))
+  )
+  if not found:
+    raise InputError(
+      f"{path} holds no .arrow or .parquet file; expected a dataset written by Hugging "
+      "Face save_to_disk or by python -m pipeline prepare, or a folder of Parquet files."
+    )
+
+  def of_split(name):
+    return [p for p in found if p.relative_to(path).parts[0].startswith(name)]
+
+  if split is None:
+    return of_split("train") or found
+  chosen = of_split(split)
+  if not chosen:
+    names = sorted({p.relative_to(path).parts[0] for p in found})
+    raise InputError(
+      f"{path} has no split {split!r}; found {', '.join(names)}. Pass one of them."
+    )
+  return chosen
+
+
+def _read_file(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str | None]:
+  if path.suffix == ".npy":
+    return _from_npy(path), None
+  if path.suffix in (".arrow", ".feather"):
+    return _from_table(path, column, _arrow_batches)
+  if path.suffix == ".parquet":
+    return _from_table(path, column, _parquet_batches)
+  if path.suffix in (".txt", ".text", ".lengths", ""):
+    return _from_text(path), None
+  raise InputError(
+    f"{path} ends in {path.suffix!r}; expected .npy, .txt, .arrow, .feather or .parquet."
+  )
+
+
+def _from_npy(path: pathlib.Path) -> np.ndarray:
+  try:
+    lengths = np.load(path, allow_pickle=False, mmap_mode="r")
+  except (ValueError, EOFError) as error:
+    raise InputError(
+      f"{path} is no .npy file of numbers ({error}). Write one with numpy.save."
+    ) from error
+  if not isinstance(lengths, np.ndarray) or lengths.ndim != 1:
+    shape = getattr(lengths, "shape", "several arrays")
+    raise InputError(f"{path} has shape {shape}; expected a vector of lengths.")
+  if lengths.dtype.kind not in "iu":
+    raise InputError(f"{path} holds {lengths.dtype}; expected integers, the lengths.")
+  return np.array(lengths)
+
+
+def _from_text(path: pathlib.Path) -> np.ndarray:
+  try:
+    words = path.read_text(encoding="utf-8").split()
+  except UnicodeDecodeError as error:
+    raise InputError(f"{path} is not text; expected integers, the lengths.") from error
+  try:
+    return np.array([int(word) for word in words], np.int64)
+  except ValueError as error:
+    wrong = next(word for word in words if not word.lstrip("+-").isdecimal())
+    raise InputError(
+      f"{path} holds {wrong[:40]!r}; expected integers, the lengths of sequences."
+    ) from error
+  except OverflowError as error:
+    raise InputError(f"{path} holds a length beyond 64 bits.") from error
+
+
+def _pyarrow():
+  try:
+    import pyarrow
+    import pyarrow.compute
+    import pyarrow.ipc
+    import pyarrow.parquet
+  except ImportError as error:
+    raise InputError(
+      'Arrow and Parquet files need pyarrow; install it with pip install "isopack[arrow]".'
+    ) from error
+  return pyarrow
+
+
+def _from_table(path: pathlib.Path, column: str | None, batches):
+  pa = _pyarrow()
+  try:
+    schema, read = batches(pa, path)
+    name = _choose_column(pa, path, schema, column)
+    lengths = [_column_lengths(pa, path, name, array) for array in read(name)]
+  except pa.ArrowInvalid as error:
+    raise InputError(
+      f"{path} is no {path.suffix[1:]} file ({str(error).splitlines()[0]})."
+    ) from error
+  return np.concatenate([np.empty(0, np.int64), *lengths]), name
+
+
+def _arrow_batches(pa, path: pathlib.Path):
+  """Arrow in the file format, or in the stream format that Hugging Face writes."""
+  source = pa.memory_map(str(path))
+  if source.read(6) == b"ARROW1":
+    reader = pa.ipc.open_file(source)
+    batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+  else:
+    source.seek(0)
+    reader = pa.ipc.open_stream(source)
+    batches = iter(reader)
+
+  def read(name) -> Iterator:
+    return (batch.column(name) for batch in batches)
+
+  return reader.schema, read
+
+
+def _parquet_batches(pa, path: pathlib.Path):
+  file = pa.parquet.ParquetFile(str(path))
+
+  def read(name) -> Iterator:
+    return (batch.column(0) for batch in file.iter_batches(columns=[name]))
+
+  return file.schema_arrow, read
+
+
+def _choose_column(pa, path: pathlib.Path, schema, column: str | None) -> str:
+  usable = [f.name for f in schema if _is_list(pa, f.type) or pa.types.is_integer(f.type)]
+  described = ", ".join(f"{f.name} ({f.type})" for f in schema)
+  if column is not None:
+    if column not in schema.names:
+      raise InputError(f"{path} has no column {column!r}; found {described}.")
+    if column not in usable:
+      raise InputError(
+        f"Column {column!r} of {path} is {schema.field(column).type}; expected lists (of "
+        "tokens) or integers (lengths). Tokenize text first."
+      )
+    return column
+  for name in _PREFERRED:
+    if name in usable:
+      return name
+  lists = [name for name in usable if _is_list(pa, schema.field(name).type)]
+  for candidates in (lists, usable):
+    if len(candidates) == 1:
+      return candidates[0]
+  if usable:
+    raise InputError(
+      f"{path} has several columns that could be the sequences: {', '.join(usable)}. Name "
+      "one with --column."
+    )
+  raise InputError(
+    f"{path} has no column of lists or integers; found {described}. Tokenize text first."
+  )
+
+
+def _is_list(pa, kind) -> bool:
+  return (
+    pa.types.is_list(kind)
+    or pa.types.is_large_list(kind)
+    or pa.types.is_fixed_size_list(kind)
+  )
+
+
+def _column_lengths(pa, path: pathlib.Path, name: str, array) -> np.ndarray:
+  if array.null_count:
+    raise InputError(
+      f"Column {name!r} of {path} has {array.null_count} missing values; expected a "
+      "sequence in each row. Drop them."
+    )
+  if _is_list(pa, array.type):
+    array = pa.compute.list_value_length(array)
+  lengths = array.to_numpy(zero_copy_only=False)
+  if lengths.dtype == np.uint64 and lengths.size and lengths.max() > 2**62:
+    raise InputError(f"Column {name!r} of {path} holds a length of {lengths.max()}.")
+  return lengths.astype(np.int64)

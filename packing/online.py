@@ -1,0 +1,271 @@
+"""Packing a stream: a bounded number of open packs, nothing flushed, nothing lost."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator
+
+from packing.errors import InputError, whole
+
+_STATE_VERSION = 1
+
+
+class OnlinePacker:
+  """Packs sequences as they come, by best fit over a bounded number of open packs.
+
+  Arriving sequences wait in a look-ahead. When it is full, the longest of them goes to
+  the open pack with the least space that can hold it. If there is none, a new pack is
+  opened, and if that is one too many, the fullest pack is closed, and only that one:
+  the others keep the space that later sequences may fill. A pack is closed at once when
+  no sequence of `shortest` tokens fits any more.
+
+  With `max_delay`, no sequence is held for longer than so many later arrivals, neither
+  in the look-ahead nor in an open pack.
+
+  Args:
+    row_length: tokens of a row.
+    max_sequences_per_pack: the depth limit; None or "max" for no limit.
+    open_packs: most packs held open.
+    look_ahead: most sequences held back before they go to a pack.
+    max_delay: arrivals after which a sequence's pack is closed; None for no limit.
+    shortest: tokens of the shortest sequence that may come; a pack with less space
+      than that is closed. (Sequences that are shorter are packed all the same.)
+
+  Raises:
+    InputError: an argument out of range.
+
+  Example:
+    >>> packer = OnlinePacker(row_length=8, open_packs=2, look_ahead=0)
+    >>> [packer.add(name, length) for name, length in (("a", 5), ("b", 6), ("c", 3))]
+    [[], [], [['a', 'c']]]
+    >>> packer.flush()
+    [['b']]
+
+  References:
+    Krell et al., https://arxiv.org/abs/2107.02027, section 5, names online packing as
+    future work.
+  """
+
+  def __init__(
+    self,
+    *,
+    row_length: int,
+    max_sequences_per_pack: int | str | None = None,
+    open_packs: int = 64,
+    look_ahead: int | None = None,
+    max_delay: int | None = None,
+    shortest: int = 1,
+  ):
+    self._row_length = whole("row_length", row_length, at_least=1)
+    if max_sequences_per_pack in (None, "max"):
+      max_sequences_per_pack = row_length
+    self._depth = whole("max_sequences_per_pack", max_sequences_per_pack, at_least=1)
+    self._most_packs = whole("open_packs", open_packs, at_least=1)
+    look_ahead = open_packs if look_ahead is None else look_ahead
+    self._look_ahead = whole("look_ahead", look_ahead, at_least=0)
+    self._max_delay = (
+      None if max_delay is None else whole("max_delay", max_delay, at_least=0)
+    )
+    self._shortest = whole("shortest", shortest, at_least=1)
+    self._arrivals = 0
+    self._oldest = 0  # no sequence held arrived before this one
+    # Waiting sequences as (length, -arrival, name): the longest, oldest is the last.
+    self._waiting: list[tuple[int, int, object]] = []
+    # Open packs as (space, number); a pack's number grows with its opening.
+    self._open: list[tuple[int, int]] = []
+    self._opened = 0
+    # By number: oldest arrival, and what is in the pack as (name, length).
+    self._packs: dict[int, tuple[int, list[tuple[object, int]]]] = {}
+
+  @property
+  def num_waiting(self) -> int:
+    """Sequences in the look-ahead."""
+    return len(self._waiting)
+
+  @property
+  def num_open(self) -> int:
+    """Packs that are open."""
+    return len(self._open)
+
+  def add(self, name, length: int) -> list[list]:
+    """Takes one sequence in.
+
+    Args:
+      name: anything that stands for the sequence; it comes out again in a pack. For
+        `state`, it must be something that JSON can hold, such as an integer.
+      length: tokens of the sequence.
+
+    Returns:
+      Packs closed by this, each a list of names; often none.
+
+    Raises:
+      InputError: the length is not a whole number in 1..row_length.
+    """
+    length = whole("length", length, at_least=1)
+    if length > self._row_length:
+      raise InputError(
+        f"length is {length}; expected 1 to row_length={self._row_length}. Truncate it, "
+        "or pass a larger row_length."
+      )
+    bisect.insort(self._waiting, (length, -self._arrivals, name), key=_no_name)
+    self._arrivals += 1
+    closed: list[list] = []
+    if len(self._waiting) > self._look_ahead:
+      self._place(len(self._waiting) - 1, closed)
+    if self._max_delay is not None:
+      self._close_late(closed)
+    return closed
+
+  def pack(self, lengths: Iterable[int]) -> Iterator[list]:
+    """Packs a stream of lengths to its end; sequences are named 0, 1, ... on.
+
+    Yields:
+      Packs as lists of sequence numbers; at the end of the stream the open ones.
+
+    Example:
+      >>> list(OnlinePacker(row_length=8, open_packs=2).pack([5, 6, 3]))
+      [[0, 2], [1]]
+    """
+    for length in lengths:
+      yield from self.add(self._arrivals, length)
+    yield from self.flush()
+
+  def flush(self) -> list[list]:
+    """Packs what is waiting and closes all packs, the fullest first."""
+    closed: list[list] = []
+    while self._waiting:
+      self._place(len(self._waiting) - 1, closed)
+    while self._open:
+      closed.append(self._close(0))
+    return closed
+
+  def _place(self, position: int, closed: list[list]):
+    """Moves one waiting sequence into a pack."""
+    length, arrival, name = self._waiting.pop(position)
+    at = bisect.bisect_left(self._open, (length, -1))
+    if at < len(self._open):
+      space, number = self._open.pop(at)
+      oldest, content = self._packs[number]
+      self._packs[number] = (min(oldest, -arrival), content)
+    else:
+      if len(self._open) == self._most_packs:
+        self._top_up(closed)
+      space, number = self._row_length, self._opened
+      self._opened += 1
+      content = []
+      self._packs[number] = (-arrival, content)
+    content.append((name, length))
+    bisect.insort(self._open, (space - length, number))
+    if space - length < self._shortest or len(content) == self._depth:
+      closed.append(self._close(bisect.bisect_left(self._open, (space - length, number))))
+
+  def _top_up(self, closed: list[list]):
+    """Closes the fullest pack, after filling it from the look-ahead, longest first."""
+    space, number = self._open[0]
+    content = self._packs[number][1]
+    while len(content) < self._depth:
+      position = bisect.bisect_right(self._waiting, space, key=_length) - 1
+      if position < 0:
+        break
+      length, arrival, name = self._waiting.pop(position)
+      content.append((name, length))
+      self._packs[number] = (min(self._packs[number][0], -arrival), content)
+      space -= length
+    self._open[0] = (space, number)
+    closed.append(self._close(0))
+
+  def _close(self, position: int) -> list:
+    _, number = self._open.pop(position)
+    return [name for name, _ in self._packs.pop(number)[1]]
+
+  def _close_late(self, closed: list[list]):
+    """Places and closes what has waited for `max_delay` arrivals."""
+    assert self._max_delay is not None
+    latest = self._arrivals - 1 - self._max_delay
+    if self._oldest > latest:
+      return
+    while True:
+      late = (i for i, (_, arrival, _) in enumerate(self._waiting) if -arrival <= latest)
+      position = next(late, None)
+      if position is None:
+        break
+      self._place(position, closed)
+    for number in [n for n, (oldest, _) in self._packs.items() if oldest <= latest]:
+      position = next(i for i, (_, n) in enumerate(self._open) if n == number)
+      closed.append(self._close(position))
+    held = [-arrival for _, arrival, _ in self._waiting]
+    held += [oldest for oldest, _ in self._packs.values()]
+    self._oldest = min(held, default=self._arrivals)
+
+  def state(self) -> dict:
+    """All that the packer holds, as an object that JSON can store.
+
+    A packer made with `from_state` goes on exactly as this one does.
+
+    Example:
+      >>> packer = OnlinePacker(row_length=8, open_packs=2)
+      >>> _ = packer.add(0, 5)
+      >>> OnlinePacker.from_state(packer.state()).flush()
+      [[0]]
+    """
+    return {
+      "version": _STATE_VERSION,
+      "row_length": self._row_length,
+      "max_sequences_per_pack": self._depth,
+      "open_packs": self._most_packs,
+      "look_ahead": self._look_ahead,
+      "max_delay": self._max_delay,
+      "shortest": self._shortest,
+      "arrivals": self._arrivals,
+      "opened": self._opened,
+      "waiting": [list(waiting) for waiting in self._waiting],
+      "packs": [
+        [number, oldest, [list(sequence) for sequence in content]]
+        for number, (oldest, content) in self._packs.items()
+      ],
+    }
+
+  @classmethod
+  def from_state(cls, state: dict) -> OnlinePacker:
+    """Makes a packer that goes on where `state` was taken.
+
+    Raises:
+      InputError: not a state of this version, or one that contradicts itself.
+    """
+    if not isinstance(state, dict) or state.get("version") != _STATE_VERSION:
+      raise InputError(
+        f"Expected a state of OnlinePacker, version {_STATE_VERSION}; found "
+        f"{state.get('version') if isinstance(state, dict) else type(state).__name__}."
+      )
+    try:
+      packer = cls(
+        row_length=state["row_length"],
+        max_sequences_per_pack=state["max_sequences_per_pack"],
+        open_packs=state["open_packs"],
+        look_ahead=state["look_ahead"],
+        max_delay=state["max_delay"],
+        shortest=state["shortest"],
+      )
+      packer._arrivals = state["arrivals"]
+      packer._opened = state["opened"]
+      packer._waiting = [(length, late, name) for length, late, name in state["waiting"]]
+      for number, oldest, content in state["packs"]:
+        packer._packs[number] = (oldest, [(name, length) for name, length in content])
+        space = packer._row_length - sum(length for _, length in content)
+        packer._open.append((space, number))
+      packer._open.sort()
+    except (KeyError, TypeError, ValueError) as error:
+      raise InputError(
+        f"The state of OnlinePacker is damaged ({type(error).__name__}: {error})."
+      ) from error
+    if any(space < 0 for space, _ in packer._open):
+      raise InputError("The state of OnlinePacker is damaged: a pack overflows its row.")
+    return packer
+
+
+def _length(waiting):
+  return waiting[0]
+
+
+def _no_name(waiting):
+  return waiting[:2]

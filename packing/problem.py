@@ -1,0 +1,221 @@
+"""What the algorithms see: sizes to pack into a capacity.
+
+Rounding lengths up to a multiple and putting separators between sequences change what
+a sequence takes of a row, not how to pack. Both are worked into the sizes here, so that
+no algorithm needs to know of them:
+
+* a sequence of `l` tokens takes `ceil(l / m) * m` of them with `length_multiple=m`;
+* with `t` separator tokens between two sequences (rounded up to the multiple as well,
+  so that every sequence starts at one), k sequences need t * (k - 1) tokens more. With
+  `t` added to each size and once to the capacity, the sum says the same.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Iterable
+
+import numpy as np
+
+from packing.errors import InputError, whole
+from packing.histogram import Histogram
+
+Strategy = tuple[int, ...]
+Packs = Iterable[tuple[int, Strategy]]  # (repeat count, strategy)
+
+MAX_ROW_LENGTH = 2**24
+MAX_TOKENS = 2**62  # so that sums of sizes stay exact in int64
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+  """Sizes, how many there are of each, and the row they go into.
+
+  Attributes:
+    counts: int64[capacity]; entry `i` counts the sequences of size `i + 1`.
+    capacity: what a row holds, in units of size.
+    depth: most sequences in a pack.
+  """
+
+  counts: np.ndarray
+  capacity: int
+  depth: int
+
+  @functools.cached_property
+  def sizes(self) -> np.ndarray:
+    """int64[R]; the sizes that occur, ascending."""
+    return np.flatnonzero(self.counts) + 1
+
+  @functools.cached_property
+  def demand(self) -> np.ndarray:
+    """int64[R]; how many sequences there are of each size that occurs."""
+    return self.counts[self.sizes - 1]
+
+  @property
+  def simple_bound(self) -> int:
+    """Packs that any plan needs: by tokens, by depth, by halves.
+
+    Returns:
+      max(ceil(tokens / row), ceil(sequences / depth), sequences longer than half a row).
+    """
+    return max(
+      -(-int(self.sizes @ self.demand) // self.capacity),
+      -(-int(self.demand.sum()) // self.depth),
+      int(self.counts[self.capacity // 2 :].sum()),  # no two of these fit together
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Solution:
+  """What every algorithm returns.
+
+  Attributes:
+    packs: repeat counts and strategies in sizes; equal ones need not be merged.
+    weights: int64[R]; weights that prove a bound (`pricing.dual_bound`), or None where
+      nothing but the simple bound is known.
+    details: what the algorithm has to say, for people.
+  """
+
+  packs: list[tuple[int, Strategy]]
+  weights: np.ndarray | None = None
+  details: dict = dataclasses.field(default_factory=dict)
+
+  @property
+  def num_packs(self) -> int:
+    return sum(count for count, _ in self.packs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+  """How sequences lie in a row.
+
+  Attributes:
+    row_length: tokens of a row.
+    max_sequences_per_pack: the depth limit.
+    length_multiple: each sequence starts at a multiple of this many tokens.
+    separator_tokens: tokens between two sequences of a row.
+  """
+
+  row_length: int
+  max_sequences_per_pack: int
+  length_multiple: int = 1
+  separator_tokens: int = 0
+
+  @classmethod
+  def for_histogram(
+    cls,
+    histogram: Histogram,
+    *,
+    row_length: int | None,
+    max_sequences_per_pack: int | str | None,
+    length_multiple: int = 1,
+    separator_tokens: int = 0,
+  ) -> Geometry:
+    """Fills in what was left out, and refuses what cannot be.
+
+    Raises:
+      InputError: not whole numbers in range, or a row shorter than the longest sequence.
+    """
+    multiple = whole("length_multiple", length_multiple, at_least=1)
+    separator = whole("separator_tokens", separator_tokens, at_least=0)
+    longest = -(-histogram.longest // multiple) * multiple
+    if row_length is None:
+      row_length = max(histogram.max_sequence_length, longest)
+    row_length = whole("row_length", row_length, at_least=1)
+    if row_length < longest:
+      rounded = f", rounded up to {longest}" if longest > histogram.longest else ""
+      raise InputError(
+        f"A row of {row_length} tokens cannot hold the longest sequence, "
+        f"{histogram.longest} tokens{rounded}. Pass row_length={longest} or more."
+      )
+    if row_length > MAX_ROW_LENGTH:
+      raise InputError(
+        f"row_length is {row_length}; expected at most {MAX_ROW_LENGTH}. Nothing fills "
+        "such a row; use a shorter one."
+      )
+    if max_sequences_per_pack is None or max_sequences_per_pack == "max":
+      depth = row_length
+    else:
+      depth = whole(
+        "max_sequences_per_pack",
+        max_sequences_per_pack,
+        at_least=1,
+        otherwise=', or None (or "max") for no limit',
+      )
+    return cls(row_length, min(depth, row_length), multiple, separator)
+
+  @property
+  def separator_size(self) -> int:
+    """Separator tokens rounded up to the multiple."""
+    return -(-self.separator_tokens // self.length_multiple) * self.length_multiple
+
+  @property
+  def capacity(self) -> int:
+    return self.row_length + self.separator_size
+
+  def sizes(self, lengths):
+    """What sequences of these lengths take of the capacity."""
+    lengths = np.asarray(lengths, np.int64)
+    return -(-lengths // self.length_multiple) * self.length_multiple + self.separator_size
+
+  def problem(self, histogram: Histogram) -> Problem:
+    lengths = np.flatnonzero(histogram.counts) + 1
+    counts = np.zeros(self.capacity, np.int64)
+    sizes = self.sizes(lengths)
+    taken = float(histogram.counts[lengths - 1].astype(np.float64) @ sizes)
+    if taken > MAX_TOKENS:
+      raise InputError(
+        f"The sequences take {taken:.3g} tokens; expected at most 2^62. Scale the counts "
+        "down; the plan for a thousandth of them is as good."
+      )
+    np.add.at(counts, sizes - 1, histogram.counts[lengths - 1])
+    counts.flags.writeable = False
+    return Problem(counts, self.capacity, self.max_sequences_per_pack)
+
+  def expand(self, histogram: Histogram, packs: Packs) -> dict[Strategy, int]:
+    """Turns strategies of sizes into strategies of lengths, and merges equal ones.
+
+    Where several lengths have one size, a size stands for any of them; they are used
+    up from long to short.
+
+    Args:
+      histogram: the lengths.
+      packs: repeat counts and strategies in sizes; no more of a size than there are.
+
+    Returns:
+      Repeat counts by strategy (sorted lengths).
+    """
+    merged: collections.Counter[Strategy] = collections.Counter()
+    if self.length_multiple == 1:
+      shift = self.separator_size
+      for count, strategy in packs:
+        merged[tuple(sorted([size - shift for size in strategy]))] += count
+      return dict(merged)
+    stock: dict[int, list[list[int]]] = collections.defaultdict(list)
+    for length in (np.flatnonzero(histogram.counts) + 1).tolist():
+      size = int(self.sizes(length))
+      stock[size].append([length, int(histogram.counts[length - 1])])
+    for count, strategy in packs:
+      slots = collections.Counter(strategy)
+      while count:
+        # The first `step` packs take their sequences from the same entries of the stock.
+        step = count
+        for size, repeats in slots.items():
+          available = stock[size][-1][1]
+          step = min(step, max(available // repeats, 1))
+        taken: list[int] = []
+        for size, repeats in slots.items():
+          needed = repeats * step
+          while needed:
+            length, available = stock[size][-1]
+            used = min(needed, available)
+            taken += [length] * (used // step if used == repeats * step else used)
+            stock[size][-1][1] -= used
+            if not stock[size][-1][1]:
+              stock[size].pop()
+            needed -= used
+        merged[tuple(sorted(taken))] += step
+        count -= step
+    return dict(merged)

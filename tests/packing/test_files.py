@@ -1,0 +1,278 @@
+"""Plans, certificates and inputs as files."""
+
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+import packing
+from packing import files, inputs
+
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+LENGTHS = [5, 3, 8, 1, 3, 13, 2]
+TOKENS = [list(range(n)) for n in LENGTHS]
+
+
+@pytest.fixture
+def plan():
+  return packing.pack(
+    packing.load_histogram("squad_1_1_384"), max_sequences_per_pack=3, separator_tokens=1
+  )
+
+
+def test_a_plan_comes_back_as_it_was(plan, tmp_path):
+  path = tmp_path / "plan.json"
+  plan.save(path)
+  loaded = packing.load_plan(path, histogram=plan.histogram)
+  assert loaded.strategies == plan.strategies
+  for name in ("repeat_counts", "bound_weights"):
+    np.testing.assert_array_equal(getattr(loaded, name), getattr(plan, name))
+  assert loaded.certificate() == plan.certificate()
+  assert loaded.details == plan.details
+  assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_another_histogram_is_refused(plan, tmp_path):
+  path = tmp_path / "plan.json"
+  plan.save(path)
+  with pytest.raises(packing.InputError, match="made for another histogram"):
+    packing.load_plan(path, histogram=packing.load_histogram("glue_cola_128"))
+
+
+def damage(content, path, value):
+  *parents, last = path
+  for key in parents:
+    content = content[key]
+  content[last] = value
+
+
+@pytest.mark.parametrize(
+  ("path", "value", "message"),
+  [
+    (["format"], "other", "format 'other'"),
+    (["version"], 2, "version 2"),
+    (["histogram", "counts", 0, 1], 111, "the histogram was changed"),
+    (["histogram", "sha256"], "0", "the histogram was changed"),
+    (["histogram", "counts", 0, 0], 1000, "damaged"),
+    (["repeat_counts", 0], 10**6, "The plan uses"),
+    (["repeat_counts", 0], 1.5, "damaged"),
+    (["repeat_counts", 0], -1, "at least 1"),
+    (["strategies", 0], [384, 128], "tokens"),
+    (["strategies", 0], [], "has 0 sequences"),
+    (["strategies", 0, 0], 0, "a length of 0|holds a length"),
+    (["strategies", 0, 0], "a", "damaged"),
+    (["row_length"], 40, "cannot hold the longest"),
+    (["max_sequences_per_pack"], 1, "has . sequences"),
+    (["bound_weights"], [1, 2], "bound_weights"),
+    (["bound_weights", 0], 2**62, "bound_weights"),
+    (["histogram"], None, "damaged"),
+  ],
+)
+def test_a_changed_file_is_refused(plan, tmp_path, path, value, message):
+  file = tmp_path / "plan.json"
+  plan.save(file)
+  content = json.loads(file.read_text())
+  damage(content, path, value)
+  file.write_text(json.dumps(content))
+  with pytest.raises(packing.InputError, match=message):
+    packing.load_plan(file)
+
+
+def test_weights_in_a_file_cannot_lift_the_bound_above_the_truth(plan, tmp_path):
+  file = tmp_path / "plan.json"
+  plan.save(file)
+  content = json.loads(file.read_text())
+  rng = np.random.default_rng(0)
+  for _ in range(20):
+    content["bound_weights"] = rng.integers(0, 2**50, len(plan.bound_weights)).tolist()
+    file.write_text(json.dumps(content))
+    assert packing.load_plan(file).lower_bound <= plan.num_packs
+  content["bound_weights"] = plan.bound_weights.tolist()
+  file.write_text(json.dumps(content))
+  assert packing.load_plan(file).lower_bound == plan.lower_bound
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "\udcff", "[" * 100_000])
+def test_what_is_no_plan_is_refused(tmp_path, text):
+  file = tmp_path / "plan.json"
+  file.write_bytes(text.encode(errors="surrogateescape"))
+  with pytest.raises(packing.InputError, match="expected a plan"):
+    packing.load_plan(file)
+  with pytest.raises(packing.InputError, match="No such file"):
+    packing.load_plan(tmp_path / "other.json")
+
+
+def test_a_certificate_accounts_for_everything(plan, tmp_path):
+  certificate = plan.certificate()
+  assert certificate.num_sequences_in == certificate.num_sequences_out == 88_641
+  assert certificate.num_tokens_in == certificate.num_tokens_out == 15_249_479
+  assert sum(certificate.packs_by_depth.values()) == plan.num_packs
+  assert certificate.gap == plan.num_packs - plan.lower_bound
+  certificate.save(tmp_path / "certificate.json")
+  stored = json.loads((tmp_path / "certificate.json").read_text())
+  assert stored["num_packs"] == plan.num_packs
+  assert f"{plan.num_packs:,}" in str(certificate)
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
+  path = tmp_path / "plan.json"
+  path.write_text("before")
+
+  def full(descriptor):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(os, "fsync", full)
+  with pytest.raises(packing.InputError, match="No space left on device"):
+    files.write_text(path, "after")
+  assert path.read_text() == "before"
+  assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_device_or_directory_is_not_replaced(tmp_path):
+  for path in (tmp_path, pathlib.Path(os.devnull)):
+    with pytest.raises(packing.InputError, match="is no file"):
+      files.write_text(path, "x")
+
+
+def lists():
+  return pa.table({"input_ids": TOKENS, "label": [0] * len(LENGTHS)})
+
+
+def write_stream(table, path):
+  with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as out:
+    for batch in table.to_batches(max_chunksize=3):
+      out.write_batch(batch)
+
+
+def write_file(table, path):
+  with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as out:
+    for batch in table.to_batches(max_chunksize=3):
+      out.write_batch(batch)
+
+
+@pytest.mark.parametrize("kind", ["npy", "txt", "parquet", "arrow", "stream", "large"])
+def test_lengths_from_files(tmp_path, kind):
+  path = tmp_path / f"data.{ {'stream': 'arrow', 'large': 'parquet'}.get(kind, kind) }"
+  if kind == "npy":
+    np.save(path, np.array(LENGTHS, np.uint16))
+  elif kind == "txt":
+    path.write_text("5 3 8\n1 3\n13 2\n")
+  elif kind == "parquet":
+    parquet.write_table(lists(), path, row_group_size=2)
+  elif kind == "arrow":
+    write_file(lists(), path)
+  elif kind == "stream":
+    write_stream(lists(), path)
+  else:
+    column = pa.array(TOKENS, pa.large_list(pa.int64()))
+    parquet.write_table(pa.table({"x": column, "n": LENGTHS}), path)
+  lengths, source = inputs.read_lengths(path)
+  assert lengths.tolist() == LENGTHS
+  assert str(path) in source
+
+
+def test_an_integer_column_holds_lengths(tmp_path):
+  path = tmp_path / "n.parquet"
+  parquet.write_table(pa.table({"text": ["a"] * 7, "size": LENGTHS, "id": LENGTHS}), path)
+  assert inputs.read_lengths(path, column="size")[0].tolist() == LENGTHS
+  with pytest.raises(packing.InputError, match=r"several columns.*size, id"):
+    inputs.read_lengths(path)
+  with pytest.raises(packing.InputError, match="no column 'x'; found text"):
+    inputs.read_lengths(path, column="x")
+  with pytest.raises(packing.InputError, match="Tokenize text first"):
+    inputs.read_lengths(path, column="text")
+
+
+def test_directories_as_hugging_face_and_pipeline_write_them(tmp_path):
+  for split in ("train", "validation"):
+    (tmp_path / "hf" / split).mkdir(parents=True)
+    for part in range(2):
+      file = tmp_path / "hf" / split / f"data-0000{part}-of-00002.arrow"
+      write_stream(lists(), file)
+  (tmp_path / "hf" / "train" / "cache-1234.arrow").write_bytes(b"not to be read")
+  assert inputs.read_lengths(tmp_path / "hf")[0].tolist() == LENGTHS * 2
+  assert inputs.read_lengths(tmp_path / "hf", split="val")[0].size == 14
+  with pytest.raises(packing.InputError, match="no split 'test'; found train, validation"):
+    inputs.read_lengths(tmp_path / "hf", split="test")
+  (tmp_path / "prepared").mkdir()
+  for name in ("train", "held_out"):
+    write_file(lists(), tmp_path / "prepared" / f"{name}.arrow")
+  assert inputs.read_lengths(tmp_path / "prepared")[0].tolist() == LENGTHS
+  assert inputs.read_lengths(tmp_path / "prepared", split="held")[0].size == 7
+  (tmp_path / "empty").mkdir()
+  with pytest.raises(packing.InputError, match="holds no"):
+    inputs.read_lengths(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+  ("name", "data", "message"),
+  [
+    ("x.npy", b"nonsense", r"no \.npy file"),
+    ("x.npy", b"\x93NUMPY", r"no \.npy file"),
+    ("x.arrow", b"nonsense", "no arrow file"),
+    ("x.arrow", b"ARROW1\0\0nonsense", "no arrow file"),
+    ("x.parquet", b"nonsense", "no parquet file"),
+    ("x.parquet", b"", "no parquet file"),
+    ("x.txt", b"3 4 five", "'five'"),
+    ("x.txt", b"\xff\xfe", "not text"),
+    ("x.txt", b"99999999999999999999", "beyond 64 bits"),
+    ("x.csv", b"1,2", "ends in '.csv'"),
+  ],
+)
+def test_files_that_are_not_what_they_say(tmp_path, name, data, message):
+  (tmp_path / name).write_bytes(data)
+  with pytest.raises(packing.InputError, match=message):
+    inputs.read_lengths(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+  ("array", "message"),
+  [
+    (np.ones((2, 3), int), r"shape \(2, 3\)"),
+    (np.ones(3), "holds float64"),
+    (np.array(["a"]), "holds <U1"),
+    (np.array([{}], object), r"no \.npy file"),
+  ],
+)
+def test_arrays_that_are_no_lengths(tmp_path, array, message):
+  np.save(tmp_path / "x.npy", array, allow_pickle=True)
+  with pytest.raises(packing.InputError, match=message):
+    inputs.read_lengths(tmp_path / "x.npy")
+
+
+def test_missing_values_are_refused(tmp_path):
+  parquet.write_table(pa.table({"input_ids": [[1], None]}), tmp_path / "x.parquet")
+  with pytest.raises(packing.InputError, match="1 missing values"):
+    inputs.read_lengths(tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize(
+  ("content", "message"),
+  [
+    ({}, "no counts and no max_sequence_length"),
+    ({"max_sequence_length": 3, "counts": [1, 2]}, "counts has 2 entries; expected 3"),
+    ({"max_sequence_length": "3", "counts": [1]}, "max_sequence_length is '3'"),
+    (
+      {"max_sequence_length": 10**12, "counts": [1]},
+      "max_sequence_length is 1000000000000",
+    ),
+    ({"max_sequence_length": 2, "counts": [1, -1]}, "negative"),
+    ({"max_sequence_length": 2, "counts": [1, 0.5]}, "fractional"),
+    ({"max_sequence_length": 2, "counts": [1, float("nan")]}, "whole numbers"),
+    ({"max_sequence_length": 2, "counts": [1, None]}, "None"),
+    ({"max_sequence_length": 2, "counts": [1, True]}, "True"),
+    ({"max_sequence_length": 2, "counts": [0, 0]}, "empty"),
+    ({"max_sequence_length": 2, "counts": [1, 2**63]}, r"9223372036854775808; .*2\^53"),
+    ({"max_sequence_length": 2, "counts": [2**53, 2**53]}, r"sequences; expected at most"),
+    ({"max_sequence_length": 1, "counts": "1"}, "counts has str entries"),
+  ],
+)
+def test_histogram_files_that_are_none(tmp_path, content, message):
+  path = tmp_path / "h.json"
+  path.write_text(json.dumps(content))
+  with pytest.raises(packing.InputError, match=message):
+    inputs.read_histogram(path)

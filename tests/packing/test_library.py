@@ -1,0 +1,78 @@
+"""What the library is as a whole: light to import, and quick where it must be."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import packing
+
+
+def in_fresh_process(program, *, timeout=120):
+  done = subprocess.run(
+    [sys.executable, "-c", textwrap.dedent(program)],
+    capture_output=True,
+    text=True,
+    timeout=timeout,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  return done.stdout.split()
+
+
+def test_importing_needs_numpy_scipy_and_highspy_alone():
+  heavy = ("jax", "flax", "torch", "pyarrow", "matplotlib", "tqdm", "pandas", "grain")
+  loaded = in_fresh_process(
+    """
+    import sys, packing, packing.__main__
+    print(*sorted({name.partition(".")[0] for name in sys.modules}))
+    """
+  )
+  assert not set(heavy) & set(loaded)
+  assert {"numpy", "highspy"} <= set(loaded)
+
+
+def test_sixteen_million_lengths_are_assigned_in_five_seconds_and_one_gigabyte():
+  resource = pytest.importorskip("resource")
+  del resource  # the measurement is made in the other process
+  seconds, kilobytes, packs = in_fresh_process(
+    """
+    import resource, time
+    import numpy as np
+    import packing
+
+    histogram = packing.load_histogram("wikipedia_512")
+    plan = packing.pack(histogram, algorithm="lpfhp", max_sequences_per_pack=3)
+    lengths = np.repeat(np.arange(1, 513, dtype=np.int32), histogram.counts)
+    np.random.default_rng(0).shuffle(lengths)
+    start = time.perf_counter()
+    assignment = plan.assign(lengths, seed=1)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    tokens = np.add.reduceat(lengths[assignment.sequence_ids], assignment.offsets[:-1])
+    assert tokens.max() <= 512 and tokens.sum() == histogram.num_tokens
+    assert (np.bincount(assignment.sequence_ids) == 1).all()
+    print(seconds, peak, assignment.num_packs)
+    """
+  )
+  assert int(packs) == 9_090_154
+  assert float(seconds) < 5
+  assert int(kilobytes) < 10**9 / 1024
+
+
+def test_heuristics_take_a_tenth_of_a_second():
+  import time
+
+  histogram = packing.load_histogram("wikipedia_512")
+  for algorithm in ("spfhp", "lpfhp"):
+    start = time.perf_counter()
+    packing.pack(histogram, algorithm=algorithm)
+    assert time.perf_counter() - start < 0.1
+
+
+def test_algorithms_share_one_signature():
+  for name in packing.ALGORITHMS:
+    assert isinstance(packing.algorithm_options(name), dict)
+  with pytest.raises(packing.InputError, match="greedy has no option 'time_limit'"):
+    packing.pack(packing.load_histogram("glue_cola_128"), algorithm="greedy", time_limit=1)

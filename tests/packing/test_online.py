@@ -1,0 +1,141 @@
+"""The online packer: nothing lost, bounds kept, state exact."""
+
+import json
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+import packing
+
+# Packs of Grain 0.2.18, BestFitPackIterDataset(num_packing_bins=...), on these mixes;
+# benchmarks/packing.py runs it on more seeds.
+GRAIN = {
+  8: {"gamma": 613, "uniform": 1330, "normal": 1202, "full": 2143},
+  64: {"gamma": 601, "uniform": 1275, "normal": 1153, "full": 2024},
+  512: {"gamma": 597, "uniform": 1261, "normal": 1133, "full": 1953},
+}
+
+
+def mixes(seed, n=3000):
+  rng = np.random.default_rng(seed)
+  return {
+    "gamma": np.clip(rng.gamma(5, 20, n).astype(int), 1, 512),
+    "uniform": rng.integers(100, 301, n),
+    "normal": np.clip(rng.normal(180, 45, n).astype(int), 1, 512),
+    "full": np.where(rng.random(n) < 0.23, 512, rng.integers(10, 512, n)),
+  }
+
+
+@st.composite
+def streams(draw):
+  row = draw(st.integers(1, 29))
+  return draw(st.lists(st.integers(1, row), max_size=60)), {
+    "row_length": row,
+    "max_sequences_per_pack": draw(st.sampled_from([1, 2, 5, None])),
+    "open_packs": draw(st.integers(1, 7)),
+    "look_ahead": draw(st.sampled_from([0, 1, 3, 11])),
+    "max_delay": draw(st.sampled_from([None, 0, 1, 5, 13])),
+    "shortest": draw(st.integers(1, 3)),
+  }
+
+
+@hypothesis.settings(max_examples=1000, deadline=None)
+@hypothesis.given(streams())
+def test_nothing_is_lost_and_bounds_are_kept(stream):
+  lengths, options = stream
+  packer = packing.OnlinePacker(**options)
+  packs, delays = [], options["max_delay"]
+  held = set()
+  for i, length in enumerate(lengths):
+    held.add(i)
+    for pack in packer.add(i, length):
+      packs.append(pack)
+      held.difference_update(pack)
+    assert packer.num_open <= options["open_packs"]
+    assert packer.num_waiting <= options["look_ahead"]
+    if delays is not None:
+      assert all(i - name < delays for name in held)
+  packs += packer.flush()
+  assert sorted(name for pack in packs for name in pack) == list(range(len(lengths)))
+  depth = options["max_sequences_per_pack"] or len(lengths)
+  for pack in packs:
+    assert 1 <= len(pack) <= depth
+    assert sum(lengths[name] for name in pack) <= options["row_length"]
+  assert packer.flush() == []
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(streams(), st.data())
+def test_state_is_exact_at_any_step(stream, data):
+  lengths, options = stream
+  straight = packing.OnlinePacker(**options)
+  expected = [straight.add(i, length) for i, length in enumerate(lengths)]
+  stop = data.draw(st.integers(0, len(lengths)))
+  packer = packing.OnlinePacker(**options)
+  found = [packer.add(i, length) for i, length in enumerate(lengths[:stop])]
+  state = json.loads(json.dumps(packer.state()))
+  packer = packing.OnlinePacker.from_state(state)
+  assert packer.state() == state
+  found += [packer.add(i, lengths[i]) for i in range(stop, len(lengths))]
+  assert found == expected
+  assert packer.flush() == straight.flush()
+
+
+def test_only_the_fullest_pack_is_closed_when_nothing_fits():
+  packer = packing.OnlinePacker(row_length=10, open_packs=3, look_ahead=0)
+  assert [packer.add(name, n) for name, n in (("a", 6), ("b", 8), ("c", 7))] == [[]] * 3
+  assert packer.add("d", 9) == [["b"]]
+  assert packer.num_open == 3
+  assert packer.add("e", 4) == [["a", "e"]]
+  assert packer.flush() == [["d"], ["c"]]
+
+
+@pytest.mark.parametrize("open_packs", [8, 64, 512])
+@pytest.mark.parametrize("name", ["gamma", "uniform", "normal", "full"])
+def test_fewer_packs_than_grain_at_equal_open_packs(open_packs, name):
+  lengths = mixes(seed=0)[name].tolist()
+  packer = packing.OnlinePacker(row_length=512, open_packs=open_packs)
+  assert len(list(packer.pack(lengths))) < GRAIN[open_packs][name]
+
+
+def test_within_a_hundredth_of_the_optimum_on_wikipedia():
+  histogram = packing.load_histogram("wikipedia_512")
+  share = histogram.counts / histogram.num_sequences
+  lengths = np.random.default_rng(0).choice(np.arange(1, 513), size=400_009, p=share)
+  sample = packing.Histogram.from_lengths(lengths, max_sequence_length=512)
+  fewest = packing.pack(sample).num_packs
+  packer = packing.OnlinePacker(row_length=512, open_packs=512, shortest=5)
+  assert len(list(packer.pack(lengths.tolist()))) < 1.01 * fewest
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"row_length": 0}, "row_length is 0"),
+    ({"row_length": 8, "open_packs": 0}, "open_packs is 0"),
+    ({"row_length": 8, "look_ahead": -1}, "look_ahead is -1"),
+    ({"row_length": 8, "max_delay": 1.5}, "max_delay is 1.5"),
+    ({"row_length": 8, "max_sequences_per_pack": 0}, "max_sequences_per_pack is 0"),
+  ],
+)
+def test_bad_options_are_refused(options, message):
+  with pytest.raises(packing.InputError, match=message):
+    packing.OnlinePacker(**options)
+
+
+def test_bad_lengths_and_states_are_refused():
+  packer = packing.OnlinePacker(row_length=8)
+  for length, message in ((9, "length is 9"), (0, "length is 0"), (2.5, "length is 2.5")):
+    with pytest.raises(packing.InputError, match=message):
+      packer.add(0, length)  # type: ignore[arg-type]
+  packer.add(0, 5)
+  state = packer.state()
+  for change, message in (
+    ({"version": 7}, "version 1; found 7"),
+    ({"waiting": 3}, "damaged"),
+    ({"packs": [[0, 0, [[1, 9]]]]}, "overflows"),
+  ):
+    with pytest.raises(packing.InputError, match=message):
+      packing.OnlinePacker.from_state(state | change)
