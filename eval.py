@@ -2,13 +2,19 @@
 
   python eval.py --config=configs/quickstart.py --workdir=runs/quickstart
 
-Takes the newest checkpoint, or the one of --step. The result is printed, as JSON with
---json, and added to the run's eval.jsonl.
+Takes the newest checkpoint, or the one of --step, also while training goes on. The result
+is printed, as JSON with --json. Give --config.packing.algorithm=none to evaluate unpacked.
 """
 
 import json
+import os
 import pathlib
+import sys
 
+if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
+  os.environ.setdefault("TQDM_MININTERVAL", "15")
+
+import tqdm
 from absl import flags
 from ml_collections import config_flags
 
@@ -33,20 +39,18 @@ def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
   mesh = make_mesh()
   validate(config, algorithms=list(packing.ALGORITHMS), num_devices=mesh.size)
-  workdir.check_same(folder, config, groups=("data", "model"))
+  workdir.check_same(folder, config, groups=("seed", "data", "model"))
 
   dataset = pipeline.prepare_dataset(config)
+  workdir.check_dataset(folder, dataset.manifest["sha256"])
   held_out = pipeline.make_loader(config, dataset.held_out, dataset.vocabulary)
-  optimizer, _ = make_optimizer(config, packing_factor=1.0)  # for its state's shape alone
   program = TrainingProgram(
     bert_config(config, vocab_size=len(dataset.vocabulary)),
-    optimizer,
+    make_optimizer(config, packing_factor=1.0),  # for the shape of its state alone
     mesh=mesh,
     seed=config.seed,
   )
-  with Checkpoints(
-    folder / "checkpoints", keep=config.train.keep_checkpoints
-  ) as checkpoints:
+  with Checkpoints(folder / "checkpoints", keep=None) as checkpoints:
     steps = checkpoints.steps
     step = max(steps, default=None) if _STEP.value is None else _STEP.value
     if step not in steps:
@@ -59,7 +63,12 @@ def main():
   result = {"step": step} | evaluate(
     program,
     params,
-    held_out.evaluation_batches(),
+    tqdm.tqdm(
+      held_out.evaluation_batches(),
+      "evaluating",
+      held_out.num_evaluation_batches,
+      unit=" batches",
+    ),
     unigram_token=dataset.manifest["most_frequent_token"],
   )
   print(json.dumps(result) if _JSON.value else report.evaluation_table(result))

@@ -28,7 +28,13 @@ import pipeline
 from training import command, files, plots, report, workdir
 from training.checkpoint import Checkpoints
 from training.compilations import CompilationCounter
-from training.config import ConfigError, bert_config, make_optimizer, validate
+from training.config import (
+  ConfigError,
+  bert_config,
+  make_optimizer,
+  make_schedule,
+  validate,
+)
 from training.evaluation import evaluate
 from training.metrics import Meter, MetricsLog
 from training.parameters import count_parameters, parameters_digest
@@ -48,10 +54,11 @@ def main():
   # ---- config ------------------------------------------------------------------------
   mesh = make_mesh()
   validate(config, algorithms=list(packing.ALGORITHMS), num_devices=mesh.size)
-  workdir.claim(folder, config)
+  workdir.check(folder, config)
   if (folder / "summary.json").exists():
     summary = json.loads((folder / "summary.json").read_text())
-    print(f"{folder} is finished:\n\n{report.summary_table(summary)}")
+    print(f"{folder} is finished; for another run give another --workdir.\n")
+    print(report.summary_table(summary))
     return
 
   # ---- input: text to sequences, sequences to packs ------------------------------------
@@ -66,13 +73,14 @@ def main():
   )
 
   # ---- model and optimizer ---------------------------------------------------------------
-  optimizer, learning_rate = make_optimizer(config, packing_factor=plan.packing_factor)
   program = TrainingProgram(
     bert_config(config, vocab_size=len(dataset.vocabulary)),
-    optimizer,
+    make_optimizer(config, packing_factor=plan.packing_factor),
     mesh=mesh,
     seed=config.seed,
   )
+  steps = config.train.steps
+  learning_rates = np.asarray(jax.jit(jax.vmap(make_schedule(config)))(np.arange(steps)))
   compilations = CompilationCounter()
 
   # ---- loop ----------------------------------------------------------------------------
@@ -84,10 +92,10 @@ def main():
       unigram_token=dataset.manifest["most_frequent_token"],
     )
 
-  steps = config.train.steps
-  with Checkpoints(
-    folder / "checkpoints", keep=config.train.keep_checkpoints
-  ) as checkpoints:
+  with (
+    workdir.claimed(folder, config, dataset=dataset.manifest["sha256"]),
+    Checkpoints(folder / "checkpoints", keep=config.train.keep_checkpoints) as checkpoints,
+  ):
     first_step = max(checkpoints.steps, default=0)
     if first_step:
       print(f"going on from step {first_step}")
@@ -105,11 +113,15 @@ def main():
         meter.add(values)
         bar.update()
         if step % config.train.log_every == 0 or step == steps:
-          line = meter.line(learning_rate=float(learning_rate(step - 1)))
-          if not np.isfinite(line["loss"]):
+          line = meter.line(
+            learning_rate=float(learning_rates[step - 1]),
+            compilations=compilations.count(program.train_step_name),
+          )
+          if not np.isfinite([line["loss"], line["parameter_norm"]]).all():
             raise command.Stopped(
-              f"The loss is {line['loss']} at step {step}, or up to "
-              f"{config.train.log_every} steps before. Try another --workdir with a lower "
+              f"The loss is {line['loss']} and the norm of the parameters "
+              f"{line['parameter_norm']} at step {step}, or up to {config.train.log_every} "
+              "steps before. Try another --workdir with a lower "
               f"--config.optimizer.learning_rate. {folder} keeps its checkpoints of steps "
               f"{checkpoints.steps}."
             )
@@ -125,62 +137,46 @@ def main():
         if step % config.train.checkpoint_every == 0 or step == steps:
           with meter.paused():
             checkpoints.save(step, state)
-  compiled = compilations.count(program.train_step_name)
 
-  # ---- report ----------------------------------------------------------------------------
-  train_lines = files.read_json_lines(folder / "metrics.jsonl")
-  eval_lines = files.read_json_lines(folder / "eval.jsonl")
-  unpacked = pipeline.make_loader(
-    config, dataset.train, dataset.vocabulary, algorithm="none"
-  )
-  last, held = train_lines[-1], eval_lines[-1]
-  summary = {
-    "steps": steps,
-    "epochs": steps / loader.batches_per_epoch,
-    "sequences": plan.num_sequences,
-    "packs": plan.num_packs,
-    "packing_factor": plan.packing_factor,
-    "efficiency": plan.efficiency,
-    "packing_depth": plan.packing_depth,
-    "padding_tokens": plan.num_padding_tokens,
-    "unpacked_padding_tokens": unpacked.plan.num_padding_tokens,
-    "compilations": compiled,
-    "parameters": count_parameters(state["params"]),
-    "parameters_digest": parameters_digest(state["params"]),
-    "seconds": last["seconds"],
-    "sequences_per_second": last["sequences"] / last["seconds"],
-    "real_tokens_per_second": last["real_tokens"] / last["seconds"],
-    "train_loss": last["loss"],
-    "train_mlm_accuracy": last["mlm_accuracy"],
-    "train_nsp_accuracy": last["nsp_accuracy"],
-    "eval_loss": held["loss"],
-    "eval_mlm_loss": held["mlm_loss"],
-    "eval_mlm_accuracy": held["mlm_accuracy"],
-    "eval_nsp_accuracy": held["nsp_accuracy"],
-    "unigram_mlm_accuracy": held["unigram_mlm_accuracy"],
-    "nsp_majority_accuracy": held["nsp_majority_accuracy"],
-    "mlm_accuracy_by_length": held["mlm_accuracy_by_length"],
-    "devices": f"{mesh.size} x {jax.devices()[0].device_kind}",
-    "jax": jax.__version__,
-  }
-  if config.train.throughput_rounds:
-    summary |= packed_against_unpacked(
-      program,
-      loader.iterate(),
-      unpacked.iterate(),
-      rounds=config.train.throughput_rounds,
+    # ---- report --------------------------------------------------------------------------
+    unpacked = pipeline.make_loader(
+      config, dataset.train, dataset.vocabulary, algorithm="none"
     )
-  plots.plot_packing(
-    folder / "plots" / "packing.png",
-    dataset.train.lengths,
-    loader[0]["segment_ids"],
-    efficiency=plan.efficiency,
-  )
-  plots.plot_learning_curve(
-    folder / "plots" / "learning_curve.png", train_lines, eval_lines
-  )
-  files.write_json(folder / "summary.json", summary)
-  print(f"\n{report.summary_table(summary)}\n\nwritten to {folder}: summary.json, plots/")
+    train_lines = files.read_json_lines(folder / "metrics.jsonl")
+    eval_lines = files.read_json_lines(folder / "eval.jsonl")
+    summary = report.run_summary(train_lines, eval_lines) | {
+      "epochs": steps / loader.batches_per_epoch,
+      "packs": plan.num_packs,
+      "packing_factor": plan.packing_factor,
+      "efficiency": plan.efficiency,
+      "packing_depth": plan.packing_depth,
+      "padding_tokens": plan.num_padding_tokens,
+      "unpacked_padding_tokens": unpacked.plan.num_padding_tokens,
+      "sequences": plan.num_sequences,
+      "parameters": count_parameters(state["params"]),
+      "parameters_digest": parameters_digest(state["params"]),
+      "devices": f"{mesh.size} x {jax.devices()[0].device_kind}",
+      "jax": jax.__version__,
+      "xla_flags": os.environ.get("XLA_FLAGS", ""),
+    }
+    if config.train.throughput_rounds:
+      summary |= packed_against_unpacked(
+        program,
+        loader.iterate(),
+        unpacked.iterate(),
+        rounds=config.train.throughput_rounds,
+      )
+    plots.plot_packing(
+      folder / "plots" / "packing.png",
+      dataset.train.lengths,
+      loader.first_rows(plots.PACKS_SHOWN),
+      efficiency=plan.efficiency,
+    )
+    plots.plot_learning_curve(
+      folder / "plots" / "learning_curve.png", train_lines, eval_lines
+    )
+    files.write_json(folder / "summary.json", summary)
+    print(f"\n{report.summary_table(summary)}\n\nwritten to {folder}: summary.json, plots/")
 
 
 if __name__ == "__main__":

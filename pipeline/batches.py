@@ -50,12 +50,11 @@ class Masking:
 
   @classmethod
   def for_vocabulary(cls, vocabulary: list[str], *, rate: float, seed: int) -> Masking:
-    special = (wordpiece.PAD, wordpiece.CLS, wordpiece.SEP, wordpiece.MASK)
     return cls(
       rate=rate,
       seed=seed,
       mask_id=vocabulary.index(wordpiece.MASK),
-      special_ids=tuple(vocabulary.index(token) for token in special),
+      special_ids=tuple(vocabulary.index(token) for token in wordpiece.NEVER_MASKED),
       vocab_size=len(vocabulary),
     )
 
@@ -138,66 +137,83 @@ def mask_tokens(batch: PackedBatch, masking: Masking, *, epochs: np.ndarray) -> 
   References:
     Devlin et al., https://arxiv.org/abs/1810.04805, section 3.1 and appendix A.1.
   """
+  input_ids = batch["input_ids"]
+  bits = _bits_of_tokens(batch, masking.seed, epochs)
+  positions, in_use = _draw_positions(batch, masking, bits)
+  rows = np.broadcast_to(np.arange(len(positions))[:, None], positions.shape)[in_use]
+  columns = positions[in_use]
+
+  mlm_labels = np.zeros(positions.shape, np.int32)
+  mlm_labels[in_use] = input_ids[rows, columns]
+  mlm_segment_ids = np.zeros(positions.shape, np.int32)
+  mlm_segment_ids[in_use] = batch["segment_ids"][rows, columns]
+
+  choice = _mix(bits[rows, columns])
+  fraction = (choice >> np.uint64(40)).astype(np.float64) / 2**24
+  random_ids = (_mix(choice) % np.uint64(masking.vocab_size)).astype(np.int32)
+  masked_ids = input_ids.copy()
+  masked_ids[rows, columns] = np.select(
+    [fraction < 0.8, fraction < 0.9], [masking.mask_id, random_ids], mlm_labels[in_use]
+  )
+  return batch | {
+    "input_ids": masked_ids,
+    "mlm_positions": np.where(in_use, positions, 0),
+    "mlm_labels": mlm_labels,
+    "mlm_segment_ids": mlm_segment_ids,
+  }
+
+
+def _bits_of_tokens(batch: PackedBatch, seed: int, epochs: np.ndarray) -> np.ndarray:
+  """uint64[B, S]: random bits that depend on where a token comes from, and nothing else.
+
+  That is the seed, the epoch, the sequence's number and the position in the sequence;
+  not the row, the neighbours or the order of work.
+  """
+  epoch_key = _mix(np.uint64(seed) ^ _mix(epochs.astype(np.uint64)))[:, None]
+  sequence_key = _mix(batch["sequence_ids"].astype(np.uint64) ^ epoch_key)
+  slot = np.maximum(batch["segment_ids"] - 1, 0)
+  token_key = np.take_along_axis(sequence_key, slot, axis=1)
+  return _mix(token_key + batch["position_ids"].astype(np.uint64) * _GOLDEN)
+
+
+def _draw_positions(
+  batch: PackedBatch, masking: Masking, bits: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Draws the tokens to hide: int32[B, P], ascending, and bool[B, P], which are in use."""
   input_ids, segment_ids = batch["input_ids"], batch["segment_ids"]
   num_rows, row_length = input_ids.shape
   max_sequences = batch["sequence_ids"].shape[1]
-  slot = segment_ids - 1
   real = segment_ids > 0
   special = np.zeros(masking.vocab_size, bool)
   special[list(masking.special_ids)] = True
   hideable = real & ~special[input_ids]
 
-  slot_index = (np.arange(num_rows)[:, None] * max_sequences + slot)[real]
-  count = lambda mask: np.bincount(  # noqa: E731
-    slot_index, weights=mask[real], minlength=num_rows * max_sequences
-  ).reshape(num_rows, max_sequences)
-  wanted = np.maximum(1, np.rint(masking.rate * count(real)))
-  wanted = np.minimum(wanted, count(hideable))
+  # How many of each sequence, and for each token how many of its own sequence.
+  slot = np.maximum(segment_ids - 1, 0)
+  index = (np.arange(num_rows)[:, None] * max_sequences + slot)[real]
+  tokens, hideable_tokens = (
+    np.bincount(index, weights=weight[real], minlength=num_rows * max_sequences)
+    for weight in (real, hideable)
+  )
+  wanted = np.minimum(np.maximum(1, np.rint(masking.rate * tokens)), hideable_tokens)
+  wanted_here = np.take_along_axis(wanted.reshape(num_rows, max_sequences), slot, axis=1)
 
-  # One random number a token, a function of where it comes from and nothing else.
-  key = _mix(np.uint64(masking.seed) ^ _mix(epochs.astype(np.uint64)))[:, None]
-  sequence_key = _mix(batch["sequence_ids"].astype(np.uint64) ^ key)
-  token_key = np.take_along_axis(sequence_key, np.maximum(slot, 0), axis=1)
-  bits = _mix(token_key + batch["position_ids"].astype(np.uint64) * _GOLDEN)
-
-  # Sort each row by (sequence, hideable first, random) with the column along in the low
-  # bits: sequences stay where they are, and the first of each are the tokens drawn.
+  # Sort each row by (sequence, hideable first, random). Sequences stay where they are,
+  # the tokens drawn come first in each. One integer holds the three keys and the column:
+  # bits 49 to 63, 48, 16 to 47 and 0 to 15.
   order = np.where(real, slot, 2**15 - 1).astype(np.uint64) << np.uint64(49)
   order |= (~hideable).astype(np.uint64) << np.uint64(48)
   order |= (bits >> np.uint64(32)) << np.uint64(16)
   order |= np.arange(row_length, dtype=np.uint64)
   order.sort(axis=1)
-  drawn = np.take_along_axis(wanted, np.maximum(slot, 0), axis=1) > batch["position_ids"]
-  drawn &= real
+  drawn = real & (batch["position_ids"] < wanted_here)
 
   num_masked = masking.max_masked(row_length, max_sequences)
   in_use = np.arange(num_masked) < drawn.sum(axis=1, keepdims=True)
-  positions = np.full((num_rows, num_masked), row_length, np.int32)
+  positions = np.full(in_use.shape, row_length, np.int32)  # the unused sort to the end
   positions[in_use] = (order[drawn] & np.uint64(0xFFFF)).astype(np.int32)
   positions.sort(axis=1)
-  rows, columns = np.broadcast_to(np.arange(num_rows)[:, None], in_use.shape), positions
-  rows, columns = rows[in_use], columns[in_use]
-
-  labels = np.zeros(in_use.shape, np.int32)
-  labels[in_use] = input_ids[rows, columns]
-  mlm_segment_ids = np.zeros(in_use.shape, np.int32)
-  mlm_segment_ids[in_use] = segment_ids[rows, columns]
-  choice = _mix(bits[rows, columns])
-  fraction = (choice >> np.uint64(40)).astype(np.float64) / 2**24
-  random_ids = _mix(choice) % np.uint64(masking.vocab_size)
-  hidden = np.where(
-    fraction < 0.8,
-    masking.mask_id,
-    np.where(fraction < 0.9, random_ids.astype(np.int32), labels[in_use]),
-  )
-  masked_ids = input_ids.copy()
-  masked_ids[rows, columns] = hidden
-  return batch | {
-    "input_ids": masked_ids,
-    "mlm_positions": np.where(in_use, positions, 0),
-    "mlm_labels": labels,
-    "mlm_segment_ids": mlm_segment_ids,
-  }
+  return positions, in_use
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -23,15 +23,16 @@ def standard_library_documents(
   """English that every CPython carries: its help topics and its docstrings.
 
   Sources are parsed, never imported. Topics quote each other and docstrings are copied
-  from class to class: a sentence of more than a few words is given the first time only,
-  so that no held-out text is also trained on.
+  from class to class: a sentence of more than a few words, letter case and punctuation
+  aside, is given the first time only, so that no such sentence is both held out and
+  trained on. Phrases within sentences still recur, as they do in any text.
 
   Args:
     root: the folder of the standard library's sources; None for this interpreter's.
 
-  Yields:
-    The sentences of a document, one for each help topic of `pydoc_data.topics` and each
-    docstring of a module, class or function, in the order of the files' names.
+  Returns:
+    The sentences of each document. There is one for each help topic of `pydoc_data.topics`
+    and each docstring of a module, class or function, in the order of the files' names.
 
   Raises:
     InputError: the folder has no help topics.
@@ -49,13 +50,20 @@ def standard_library_documents(
     for path in sorted(root.rglob("*.py"))
     if _SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts) and path != topics
   ]
-  texts = itertools.chain(_topics(topics), *map(_docstrings, paths))
-  seen: set[str] = set()
+  return _unrepeated(itertools.chain(_topics(topics), *map(_docstrings, paths)))
+
+
+def _unrepeated(texts: Iterator[str]) -> Iterator[list[str]]:
+  seen: set[tuple[str, ...]] = set()
   for text in texts:
-    sentences = [s for s in split_sentences(text) if s not in seen]
-    seen.update(s for s in sentences if len(s.split()) > _FORMULA_WORDS)
+    sentences = [s for s in split_sentences(text) if _words(s) not in seen]
+    seen.update(w for w in map(_words, sentences) if len(w) > _FORMULA_WORDS)
     if sentences:
       yield sentences
+
+
+def _words(sentence: str) -> tuple[str, ...]:
+  return tuple(re.findall(r"\w+", sentence.lower()))
 
 
 def _topics(path: pathlib.Path) -> Iterator[str]:
@@ -67,7 +75,7 @@ def _topics(path: pathlib.Path) -> Iterator[str]:
 def _docstrings(path: pathlib.Path) -> Iterator[str]:
   try:
     tree = ast.parse(path.read_bytes())
-  except SyntaxError:  # templates and fixtures of other versions
+  except (SyntaxError, ValueError):  # templates and fixtures of other versions
     return
   kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
   for node in ast.walk(tree):

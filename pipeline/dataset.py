@@ -60,9 +60,13 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
   directory = pathlib.Path(directory)
   try:
     manifest = json.loads((directory / MANIFEST).read_text())
-  except (OSError, ValueError) as error:
-    raise InputError(f"{directory} is no prepared dataset: {error}.") from error
-  for name, digest in manifest["sha256"].items():
+    digests = manifest["sha256"].items()
+  except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    raise InputError(
+      f"{directory} is no prepared dataset ({error!r}). Name another folder with "
+      "--config.data.directory=DIR, or delete this one if nothing in it is needed."
+    ) from error
+  for name, digest in digests:
     if not (directory / name).is_file() or _sha256(directory / name) != digest:
       raise InputError(
         f"{directory / name} is missing or was altered since it was prepared. Delete "
@@ -90,18 +94,53 @@ def prepare(directory: str | pathlib.Path, settings: Settings) -> PreparedDatase
     InputError: the folder holds something else, or the corpus cannot be used.
   """
   directory = pathlib.Path(directory)
-  if directory.exists():
-    dataset = open_dataset(directory)
-    _check_same(directory, dataset.manifest["settings"], dataclasses.asdict(settings))
-    return dataset
-  partial = directory.with_name(f".{directory.name}.partial-{os.getpid()}")
+  if _is_there(directory):
+    return _open_same(directory, settings)
   try:
+    _sweep(directory)
+    partial = directory.with_name(f".{directory.name}.partial-{os.getpid()}")
     partial.mkdir(parents=True)
+  except OSError as error:
+    raise InputError(
+      f"The dataset cannot be written: {error}. Name another folder with "
+      "--config.data.directory=DIR."
+    ) from error
+  try:
     _write(partial, settings)
     os.rename(partial, directory)
+  except OSError:
+    if not _is_there(directory):
+      raise
+    return _open_same(directory, settings)  # another process was faster
   finally:
     shutil.rmtree(partial, ignore_errors=True)
   return open_dataset(directory)
+
+
+def _is_there(directory: pathlib.Path) -> bool:
+  return directory.exists() and any(directory.iterdir())
+
+
+def _sweep(directory: pathlib.Path):
+  """Removes what killed preparations of this folder left behind."""
+  for partial in directory.parent.glob(f".{directory.name}.partial-*"):
+    try:
+      os.kill(int(partial.name.rpartition("-")[2]), 0)
+    except ProcessLookupError:
+      shutil.rmtree(partial)
+
+
+def _open_same(directory: pathlib.Path, settings: Settings) -> PreparedDataset:
+  dataset = open_dataset(directory)
+  _check_same(directory, dataset.manifest["settings"], dataclasses.asdict(settings))
+  if settings.vocab_file:
+    given = wordpiece.read_vocabulary(settings.vocab_file)
+    if given != dataset.vocabulary:
+      raise InputError(
+        f"{directory} was prepared with another vocabulary than {settings.vocab_file} "
+        "holds now. Delete the folder, or name another with --config.data.directory=DIR."
+      )
+  return dataset
 
 
 def _check_same(directory: pathlib.Path, found: dict, expected: dict):
@@ -195,10 +234,10 @@ def _sequences(
 
 
 def _most_frequent_token(path: pathlib.Path, vocabulary: list[str]) -> int:
-  """The id that a unigram model predicts: the commonest that is not special."""
+  """The id that a unigram model predicts: the commonest of those that are hidden."""
   store = SequenceStore(path)
   tokens = np.bincount(store.gather(np.arange(len(store))), minlength=len(vocabulary))
-  tokens[[vocabulary.index(token) for token in wordpiece.SPECIAL_TOKENS]] = 0
+  tokens[[vocabulary.index(token) for token in wordpiece.NEVER_MASKED]] = 0
   return int(tokens.argmax())
 
 

@@ -63,6 +63,12 @@ class PackedLoader:
     iterator.set_state({"next_index": first_step})
     return iterator
 
+  def first_rows(self, num_rows: int) -> np.ndarray:
+    """int32[num_rows, S]: segment ids of the first rows, to look at."""
+    num_batches = math.ceil(num_rows / self.batch_size)
+    rows = [self[step]["segment_ids"] for step in range(num_batches)]
+    return np.concatenate(rows)[:num_rows]
+
   def evaluation_batches(self) -> Iterator[PackedBatch]:
     """Each sequence once, in the plan's order; the last rows are empty."""
     num_packs = self.plan.num_packs

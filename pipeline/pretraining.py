@@ -40,18 +40,18 @@ def segment_pairs(
 ) -> list[Pair]:
   """Cuts one document into pairs of segments.
 
-  Whole sentences are gathered up to the target length, which is the maximum, or with
-  `short_sequence_probability` a random one. The gathered sentences are cut in two at
-  random. With probability 1/2, or where there is a single sentence, the second part is
-  replaced by sentences of another document, and goes back to be gathered again. Pairs
-  that are too long lose tokens at the ends of the longer segment, front or back at
-  random.
+  Whole sentences are gathered up to the document's target length, which is the maximum,
+  or with `short_sequence_probability` a random one. The gathered sentences are cut in
+  two at random. With probability 1/2, or where there is a single sentence, the second
+  part is replaced by sentences of another document, and goes back to be gathered again.
+  So more than half of the pairs have a random next where documents are short. Pairs that
+  are too long lose tokens at the ends of the longer segment, front or back at random.
 
   Args:
     documents: sentences of token ids; at least two documents, without empty sentences.
     index: the document to cut.
     max_sequence_length: S, with the special tokens, at least 5.
-    short_sequence_probability: how often the target length is random, a fraction.
+    short_sequence_probability: share of documents whose target length is random.
     seed: with the index it fixes every choice.
 
   Returns:
@@ -61,13 +61,11 @@ def segment_pairs(
   document = documents[index]
   max_tokens = max_sequence_length - SPECIAL_TOKENS_IN_PAIR
 
-  def draw_target() -> int:
-    if rng.random() < short_sequence_probability:
-      return int(rng.integers(2, max_tokens + 1))
-    return max_tokens
+  target = max_tokens
+  if rng.random() < short_sequence_probability:
+    target = int(rng.integers(2, max_tokens + 1))
 
   pairs = []
-  target = draw_target()
   chunk: list[Sequence[int]] = []
   position = 0
   while position < len(document):
@@ -86,7 +84,6 @@ def segment_pairs(
     _truncate(a, b, max_tokens, rng)
     pairs.append(Pair(a, b, int(is_random_next)))
     chunk = []
-    target = draw_target()
   return pairs
 
 

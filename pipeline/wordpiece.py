@@ -11,6 +11,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from packing import InputError
 
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIAL_TOKENS = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+NEVER_MASKED = PAD, CLS, SEP, MASK  # unknown words are hidden and predicted like others
 
 
 def train_vocabulary(texts: Iterable[str], *, vocab_size: int) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -143,7 +144,7 @@ def test_a_killed_run_ends_with_the_same_bits(folder, finished):
   )
   assert one["parameters_digest"] == other["parameters_digest"]
   assert one["mlm_accuracy_by_length"] == other["mlm_accuracy_by_length"]
-  timings = ("seconds", "sequences_per_second")
+  timings = ("seconds", "sequences_per_second", "real_tokens_per_second")
   for name in ("metrics.jsonl", "eval.jsonl"):
     a, b = (
       [{k: v for k, v in x.items() if k not in timings} for x in lines_of(w / name)]
@@ -215,25 +216,96 @@ def test_several_devices_train_as_one_does(folder, finished):
     ("train.py", ["--config.train.steps=five"], "five"),
     ("train.py", ["--config.trian.steps=5"], "trian"),
     ("train.py", ["--config=configs/missing.py"], "missing.py"),
+    ("train.py", [f"--config={ROOT / 'README.md'}"], "README.md"),
     ("train.py", ["--config.packing.algorithm=magic"], "packing.algorithm is 'magic'"),
+    ("train.py", ["--config.optimizer.learning_rate=inf"], "finite"),
     ("train.py", ["--config.data.vocab_size=600"], "vocab_size: 500, now 600"),
-    ("train.py", ["--config.data.source=stdlib:/nowhere"], "source"),
+    (
+      "train.py",
+      ["--config.data.source=stdlib:/nowhere", "--config.data.directory=new"],
+      "pydoc_data/topics.py; it is not there",
+    ),
+    ("train.py", ["--config.data.directory=/proc/data"], "dataset cannot be written"),
     ("train.py", ["--workdir=/proc/run"], "cannot be written"),
     ("train.py", ["extra"], "Expected --name=value, found 'extra'"),
     ("eval.py", ["--workdir=/nowhere"], "Expected a run in"),
     ("eval.py", ["--step=7"], "Expected a checkpoint of step 7"),
     ("eval.py", ["--config.model.size=mini"], "model.size is 'tiny' there and 'mini' here"),
+    ("eval.py", ["--config.seed=7"], "seed is 0 there and 7 here"),
   ],
 )
 def test_a_users_mistake_is_told_in_a_line_with_status_2(
-  folder, finished, program, options, message
+  folder, finished, tmp_path, program, options, message
 ):
-  workdir = "whole" if program == "eval.py" else "mistake"
+  workdir = "whole" if program == "eval.py" else tmp_path
   result = run(folder, workdir, *options, program=program)
   assert result.returncode == 2, result.stderr
   assert message in result.stderr
   assert "Traceback" not in result.stderr
   assert len(result.stderr.strip().splitlines()) <= 2
+  assert not (tmp_path / "config.json").exists()  # the folder is free for the next try
+
+
+def test_a_run_on_data_prepared_anew_is_refused(folder, finished, tmp_path):
+  """The same settings, another text: going on would not be the same run."""
+  workdir, _ = finished
+  copy = tmp_path / "run"
+  shutil.copytree(workdir, copy)
+  (copy / "summary.json").unlink()
+  digests = json.loads((copy / "dataset.json").read_text())
+  (copy / "dataset.json").write_text(json.dumps(digests | {"train.arrow": "other"}))
+  for program in ("train.py", "eval.py"):
+    result = run(folder, copy, program=program)
+    assert result.returncode == 2
+    assert "a run on another dataset" in result.stderr
+
+
+def test_a_run_killed_while_it_reports_ends_the_same(folder, finished, tmp_path):
+  workdir, _ = finished
+  copy = tmp_path / "run"
+  shutil.copytree(workdir, copy)
+  (copy / "summary.json").unlink()
+  result = run(folder, copy)
+  assert result.returncode == 0, result.stderr
+  timings = ("speedup", "_per_second")
+  summaries = [
+    {k: v for k, v in summary_of(w).items() if not any(t in k for t in timings)}
+    for w in (copy, workdir)
+  ]
+  assert summaries[0] == summaries[1]
+  assert summaries[0]["compilations"] == 1
+
+
+def test_a_run_that_diverges_says_so_and_keeps_its_checkpoints(folder, finished, tmp_path):
+  result = run(folder, tmp_path, "--config.optimizer.learning_rate=1e38")
+  assert result.returncode == 1
+  assert "Try another --workdir with a lower" in result.stderr
+  assert "Traceback" not in result.stderr
+  for path in (tmp_path / "checkpoints").glob("[0-9]*"):
+    assert int(path.name) < 2
+
+
+def test_a_full_disk_is_told_and_the_run_goes_on_later(folder, finished, tmp_path):
+  """A limit on the size of a file stands for the full disk."""
+  limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); "
+  limit += "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+  program = limit + "import runpy, sys; sys.argv = sys.argv[1:]; "
+  program += "sys.path.insert(0, sys.argv[0].rpartition('/')[0]); "
+  program += "runpy.run_path(sys.argv[0], run_name='__main__')"
+  arguments = command(folder, tmp_path)
+  result = subprocess.run(
+    [arguments[0], "-c", program, *arguments[1:]],
+    cwd=folder,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert result.returncode == 1
+  assert "Make room, and run the same command again" in result.stderr
+  whole, _ = finished
+  result = run(folder, tmp_path)
+  assert result.returncode == 0, result.stderr
+  assert summary_of(tmp_path)["parameters_digest"] == summary_of(whole)["parameters_digest"]
 
 
 @pytest.mark.parametrize("given", ["--workdir=run", "--config=configs/quickstart.py"])
@@ -258,5 +330,6 @@ def test_help_teaches(folder, program):
     text=True,
     check=False,
   )
+  assert result.returncode == 0
   assert "--workdir" in result.stdout
   assert "configs/quickstart.py" in result.stdout

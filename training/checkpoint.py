@@ -17,14 +17,18 @@ class Checkpoints:
 
   Args:
     directory: of this run's checkpoints.
-    keep: how many of the newest to keep.
+    keep: how many of the newest to keep; None to read only, which leaves alone what
+      another process is saving.
   """
 
-  def __init__(self, directory: str | pathlib.Path, *, keep: int):
+  def __init__(self, directory: str | pathlib.Path, *, keep: int | None):
+    policies = ocp.training.preservation_policies
+    policy = policies.PreserveAll() if keep is None else policies.LatestN(keep)
+    self._directory = pathlib.Path(directory).absolute()
     self._checkpointer = ocp.training.Checkpointer(
-      pathlib.Path(directory).absolute(),
-      preservation_policy=ocp.training.preservation_policies.LatestN(keep),
-      cleanup_tmp_directories=True,
+      self._directory,
+      preservation_policy=policy,
+      cleanup_tmp_directories=keep is not None,
     )
 
   def __enter__(self) -> Checkpoints:
@@ -39,8 +43,18 @@ class Checkpoints:
     return sorted(checkpoint.step for checkpoint in self._checkpointer.checkpoints)
 
   def save(self, step: int, state: State):
-    """Saves the state after `step` updates, and waits for it."""
-    self._checkpointer.save(step, state)
+    """Saves the state after `step` updates, and waits for it.
+
+    Raises:
+      OSError: it could not be written; says what is left.
+    """
+    try:
+      self._checkpointer.save(step, state)
+    except (OSError, ValueError) as error:  # TensorStore reports a full disk as a value
+      raise OSError(
+        f"The checkpoint of step {step} could not be written to {self._directory}: {error} "
+        f"Steps {self.steps} are kept. Make room, and run the same command again."
+      ) from error
 
   def restore(self, step: int, abstract_state: State) -> State:
     """Loads a step in the shapes, types and shardings of `abstract_state`."""

@@ -23,7 +23,9 @@ def run(main: Callable[[], None], *, mistakes: tuple[type[Exception], ...]):
   def parse(argv: list[str]) -> list[str]:
     try:
       left = flags.FLAGS(argv)
-    except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+    except SystemExit:  # --help was shown
+      sys.exit(0)
+    except Exception as error:  # a config file may fail in any way
       _leave(2, str(error.args[0] if isinstance(error, KeyError) else error))
     if len(left) > 1:
       _leave(2, f"Expected --name=value, found {' '.join(left[1:])!r}. See --help.")
@@ -35,7 +37,7 @@ def run(main: Callable[[], None], *, mistakes: tuple[type[Exception], ...]):
       main()
     except mistakes as error:
       _leave(2, str(error))
-    except Stopped as error:
+    except (Stopped, OSError) as error:
       _leave(1, str(error))
     except KeyboardInterrupt:
       _leave(130, "Stopped. Run the same command again to go on from the last checkpoint.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 
 import ml_collections
+import optax
 
 import model
 from training import optimizer as optimizer_lib
@@ -55,7 +56,8 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
     "optimizer.eps",
     "optimizer.clip_norm",
   ):
-    _check(_get(config, field) > 0, field, _get(config, field), "more than 0")
+    finite = 0 < _get(config, field) < float("inf")
+    _check(finite, field, _get(config, field), "more than 0, and finite")
   length = data.max_sequence_length
   _check(5 <= length <= 65535, "data.max_sequence_length", length, "5 to 65535 tokens")
   _check(data.vocab_size >= 64, "data.vocab_size", data.vocab_size, "at least 64")
@@ -80,7 +82,10 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
   )
   dtypes = ("float32", "bfloat16")
   _check(config.model.dtype in dtypes, "model.dtype", config.model.dtype, ", ".join(dtypes))
-  _check(opt.weight_decay >= 0, "optimizer.weight_decay", opt.weight_decay, "0 or more")
+  decay = opt.weight_decay
+  _check(
+    0 <= decay < float("inf"), "optimizer.weight_decay", decay, "0 or more, and finite"
+  )
   _check(
     0 <= opt.warmup_steps < train.steps,
     "optimizer.warmup_steps",
@@ -125,19 +130,26 @@ def bert_config(config: ml_collections.ConfigDict, *, vocab_size: int) -> model.
   )
 
 
-def make_optimizer(config: ml_collections.ConfigDict, *, packing_factor: float):
-  """The optimizer of a config, its betas adjusted to the packing factor; its schedule."""
-  opt = config.optimizer
-  schedule = optimizer_lib.warmup_linear_decay(
-    peak=opt.learning_rate, warmup_steps=opt.warmup_steps, total_steps=config.train.steps
+def make_schedule(config: ml_collections.ConfigDict) -> optax.Schedule:
+  """The learning rate of a config, over updates from 0."""
+  return optimizer_lib.warmup_linear_decay(
+    peak=config.optimizer.learning_rate,
+    warmup_steps=config.optimizer.warmup_steps,
+    total_steps=config.train.steps,
   )
+
+
+def make_optimizer(
+  config: ml_collections.ConfigDict, *, packing_factor: float
+) -> optax.GradientTransformation:
+  """The optimizer of a config, its betas adjusted to the packing factor."""
+  opt = config.optimizer
   b1, b2 = optimizer_lib.packed_betas(opt.b1, opt.b2, packing_factor)
-  transformation = optimizer_lib.lamb(
-    schedule,
+  return optimizer_lib.lamb(
+    make_schedule(config),
     b1=b1,
     b2=b2,
     eps=opt.eps,
     weight_decay=opt.weight_decay,
     clip_norm=opt.clip_norm,
   )
-  return transformation, schedule

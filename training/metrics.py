@@ -14,6 +14,8 @@ import tensorboardX
 
 from training.files import read_json_lines, write_text
 
+_COUNTED = ("sequences", "real_tokens")
+
 
 class MetricsLog:
   """`metrics.jsonl`, `eval.jsonl` and TensorBoard events of a run; a context manager.
@@ -56,7 +58,7 @@ class MetricsLog:
 
   def _write(self, name: str, tag: str, step: int, values: dict):
     with (self._workdir / name).open("a") as file:
-      file.write(json.dumps({"step": step} | values) + "\n")
+      file.write(json.dumps({"step": step} | values, allow_nan=False) + "\n")
     for key, value in values.items():
       if isinstance(value, int | float):
         self._events.add_scalar(f"{tag}/{key}", value, step)
@@ -72,17 +74,17 @@ class Meter:
   """
 
   def __init__(self, last_line: Mapping[str, float]):
-    totals = ("sequences", "real_tokens", "seconds")
-    self._totals = {name: last_line.get(name, 0) for name in totals}
+    self._totals = {name: last_line.get(name, 0) for name in (*_COUNTED, "seconds")}
     self._pending: list[dict[str, jax.Array]] = []
-    self._start: float | None = None  # None until the first step, which compiles, is done
+    self._start: float | None = None
+    self._untimed = 0  # of the pending steps, the first so many
 
   def add(self, values: dict[str, jax.Array]):
     """Takes the metrics of one step: `sequences`, `real_tokens` and means."""
     self._pending.append(values)
-    if self._start is None:
+    if self._start is None:  # the first step compiles; time begins after it
       jax.block_until_ready(values)
-      self._start = time.perf_counter()
+      self._start, self._untimed = time.perf_counter(), 1
 
   def line(self, **fields: float) -> dict[str, float]:
     """Means over the steps since the last line, each weighted by its sequences.
@@ -91,24 +93,29 @@ class Meter:
       **fields: more to put into the line.
 
     Returns:
-      The means; `sequences`, `real_tokens` and `seconds` since the start of the run,
-      the first step's seconds left out; and `sequences_per_second` since the last line.
+      The means; `sequences` and `real_tokens` since the start of the run; `seconds` of
+      training since then, without each process's first step, evaluation and saving; and
+      `sequences_per_second` and `real_tokens_per_second` since the last line, of the
+      steps that are timed.
     """
     steps = jax.device_get(self._pending)
     now = time.perf_counter()
     seconds = now - (self._start or now)
-    self._pending, self._start = [], now
     weights = [int(values["sequences"]) for values in steps]
     means = {
       name: float(np.average([values[name] for values in steps], weights=weights))
       for name in steps[0]
-      if name not in self._totals
+      if name not in _COUNTED
     }
-    self._totals["sequences"] += sum(weights)
-    self._totals["real_tokens"] += sum(int(values["real_tokens"]) for values in steps)
+    speeds = {}
+    for name in _COUNTED:
+      counts = [int(values[name]) for values in steps]
+      self._totals[name] += sum(counts)
+      timed = sum(counts[self._untimed :])
+      speeds[f"{name}_per_second"] = timed / seconds if timed else 0.0
     self._totals["seconds"] += seconds
-    speed = {"sequences_per_second": sum(weights) / max(seconds, 1e-9)}
-    return means | fields | self._totals | speed
+    self._pending, self._start, self._untimed = [], now, 0
+    return means | fields | self._totals | speeds
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:

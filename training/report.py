@@ -1,6 +1,47 @@
-"""The table at the end of a run."""
+"""What a run comes to: figures for `summary.json`, and tables for people."""
 
 from __future__ import annotations
+
+import numpy as np
+
+
+def run_summary(train_lines: list[dict], eval_lines: list[dict]) -> dict:
+  """What the lines of a run say about the whole of it.
+
+  Args:
+    train_lines: of `metrics.jsonl`.
+    eval_lines: of `eval.jsonl`.
+
+  Returns:
+    Steps; `compilations`, the most that any of the run's processes made of the step;
+    seconds of training and sequences and real tokens a second over all of them; the last
+    figures of training and of evaluation.
+  """
+  last, held_out = train_lines[-1], eval_lines[-1]
+  seconds = np.diff([line["seconds"] for line in train_lines], prepend=0.0)
+
+  def rate(name: str) -> float:
+    if not seconds.any():
+      return 0.0  # a run of one step, which compiles and is not timed
+    return float(np.average([line[name] for line in train_lines], weights=seconds))
+
+  return {
+    "steps": last["step"],
+    "compilations": max(line["compilations"] for line in train_lines),
+    "seconds": last["seconds"],
+    "sequences_per_second": rate("sequences_per_second"),
+    "real_tokens_per_second": rate("real_tokens_per_second"),
+    "train_loss": last["loss"],
+    "train_mlm_accuracy": last["mlm_accuracy"],
+    "train_nsp_accuracy": last["nsp_accuracy"],
+    "eval_loss": held_out["loss"],
+    "eval_mlm_loss": held_out["mlm_loss"],
+    "eval_mlm_accuracy": held_out["mlm_accuracy"],
+    "eval_nsp_accuracy": held_out["nsp_accuracy"],
+    "unigram_mlm_accuracy": held_out["unigram_mlm_accuracy"],
+    "nsp_majority_accuracy": held_out["nsp_majority_accuracy"],
+    "mlm_accuracy_by_length": held_out["mlm_accuracy_by_length"],
+  }
 
 
 def summary_table(summary: dict) -> str:

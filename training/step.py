@@ -33,7 +33,10 @@ def split_rows(mesh: Mesh) -> NamedSharding:
 
 
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-  """Splits the rows of a PackedBatch over the devices; `sequence_ids` stay on the host."""
+  """Splits the rows of a PackedBatch over the devices; `sequence_ids` stay on the host.
+
+  One process alone: of several each would put the whole batch.
+  """
   sharding = split_rows(mesh)
   return {
     name: jax.make_array_from_process_local_data(sharding, field)
@@ -115,13 +118,15 @@ class TrainingProgram:
     updates, optimizer_state = self._optimizer.update(
       gradients, state["optimizer"], state["params"]
     )
+    params = optax.apply_updates(state["params"], updates)
     metrics |= {
       "gradient_norm": optax.tree.norm(gradients),
+      "parameter_norm": optax.tree.norm(params),
       "sequences": batch["sequence_mask"].sum(),
       "real_tokens": (batch["segment_ids"] > 0).sum(),
     }
     new_state = {
-      "params": optax.apply_updates(state["params"], updates),
+      "params": params,
       "optimizer": optimizer_state,
       "step": state["step"] + 1,
     }

@@ -2,30 +2,81 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import pathlib
+from collections.abc import Iterator
 
 import ml_collections
 
 from training.config import ConfigError
-from training.files import write_json
+from training.files import write_json, write_text
+
+_CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
 
 
-def claim(workdir: str | pathlib.Path, config: ml_collections.ConfigDict):
-  """Makes the folder and writes `config.json`, or checks that it holds this config.
+def check(workdir: str | pathlib.Path, config: ml_collections.ConfigDict):
+  """Checks that a run of this config may use the folder; makes it where it is not there.
 
   Raises:
     ConfigError: the folder belongs to a run with another config, or is not writable.
   """
   workdir = pathlib.Path(workdir)
-  if (workdir / "config.json").exists():
+  if (workdir / _CONFIG).exists():
     check_same(workdir, config)
-    return
   try:
     workdir.mkdir(parents=True, exist_ok=True)
-    write_json(workdir / "config.json", config.to_dict())
+    write_text(workdir / _LOCK, "")
   except OSError as error:
     raise ConfigError(f"--workdir={workdir} cannot be written: {error}.") from error
+
+
+@contextlib.contextmanager
+def claimed(
+  workdir: str | pathlib.Path, config: ml_collections.ConfigDict, *, dataset: dict[str, str]
+) -> Iterator[None]:
+  """Holds the folder for one process, and writes down what the run is made from.
+
+  Args:
+    workdir: the run's folder.
+    config: of the run; goes to `config.json`.
+    dataset: SHA-256 of each file of the dataset; goes to `dataset.json`.
+
+  Raises:
+    ConfigError: another process trains in the folder, or the run was begun with another
+      dataset.
+  """
+  workdir = pathlib.Path(workdir)
+  with (workdir / _LOCK).open() as lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      raise ConfigError(
+        f"Another process trains in {workdir}. Wait for it, or give another --workdir."
+      ) from error
+    check_dataset(workdir, dataset)
+    write_json(workdir / _DATASET, dataset)
+    write_json(workdir / _CONFIG, config.to_dict())
+    yield
+
+
+def check_dataset(workdir: str | pathlib.Path, dataset: dict[str, str]):
+  """Checks that the run, if it has begun, was begun with this dataset.
+
+  Args:
+    workdir: the run's folder.
+    dataset: SHA-256 of each file of the dataset.
+
+  Raises:
+    ConfigError: it was begun with another one.
+  """
+  path = pathlib.Path(workdir) / _DATASET
+  if path.exists() and json.loads(path.read_text()) != dataset:
+    raise ConfigError(
+      f"{workdir} holds a run on another dataset: what config.data.directory holds was "
+      "prepared anew since. Restore that dataset, or give another --workdir."
+    )
 
 
 def check_same(
@@ -44,7 +95,7 @@ def check_same(
   Raises:
     ConfigError: names the fields that differ, or says that there is no run.
   """
-  path = pathlib.Path(workdir) / "config.json"
+  path = pathlib.Path(workdir) / _CONFIG
   try:
     found = _flatten(json.loads(path.read_text()))
   except (OSError, ValueError) as error:

@@ -1,6 +1,7 @@
 """Checkpoints, metrics and the config of a run's folder."""
 
 import json
+import time
 
 import jax
 import ml_collections
@@ -60,15 +61,29 @@ def test_a_log_that_goes_on_drops_what_came_after_the_checkpoint(tmp_path):
 
 def test_the_meter_weighs_steps_by_their_sequences_and_counts_on():
   meter = metrics.Meter({"sequences": 100, "real_tokens": 1000, "seconds": 9.0})
-  for loss, sequences in ((1.0, 1), (5.0, 3)):
+
+  def add(loss, sequences):
     step = {"loss": loss, "sequences": sequences, "real_tokens": 10 * sequences}
     meter.add(jax.tree.map(np.asarray, step))
+
+  add(1.0, 1)
+  add(5.0, 3)
   line = meter.line(learning_rate=0.5)
   assert line["loss"] == 4.0
   assert line["sequences"] == 104
   assert line["real_tokens"] == 1040
   assert 9.0 <= line["seconds"] < 10.0
   assert line["learning_rate"] == 0.5
+  # The first step compiles and is not timed; from the second line on all are.
+  assert line["sequences_per_second"] == pytest.approx(3 / (line["seconds"] - 9.0))
+  add(2.0, 7)
+  second = meter.line()
+  elapsed = second["seconds"] - line["seconds"]
+  assert second["real_tokens_per_second"] == pytest.approx(70 / elapsed)
+  with meter.paused():
+    time.sleep(0.05)
+  add(2.0, 1)
+  assert meter.line()["seconds"] - second["seconds"] < 0.05
 
 
 def test_the_digest_tells_names_shapes_types_and_bytes_apart():
@@ -86,30 +101,77 @@ def test_the_digest_tells_names_shapes_types_and_bytes_apart():
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
   files.write_json(tmp_path / "a.json", {"x": 1})
-  with pytest.raises(TypeError):
-    files.write_json(tmp_path / "a.json", {"x": object()})
+  for value in (object(), float("nan")):
+    with pytest.raises((TypeError, ValueError)):
+      files.write_json(tmp_path / "a.json", {"x": value})
   assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1}
   assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+  (tmp_path / "plain").write_text("")
+  assert (tmp_path / "a.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_a_folder_belongs_to_one_config(tmp_path):
-  config = ml_collections.ConfigDict({"seed": 0, "train": {"steps": 5}})
-  workdir.claim(tmp_path / "run", config)
-  workdir.claim(tmp_path / "run", config)
-  config.train.steps = 6
+CONFIG = ml_collections.ConfigDict({"seed": 0, "train": {"steps": 5}})
+DATASET = {"train.arrow": "ab", "vocab.txt": "cd"}
+
+
+def test_a_folder_belongs_to_one_config_and_one_dataset(tmp_path):
+  workdir.check(tmp_path / "run", CONFIG)
+  with workdir.claimed(tmp_path / "run", CONFIG, dataset=DATASET):
+    pass
+  workdir.check(tmp_path / "run", CONFIG)
+  other = CONFIG.copy_and_resolve_references()
+  other.train.steps = 6
   with pytest.raises(ConfigError, match=r"train\.steps is 5 there and 6 here"):
-    workdir.claim(tmp_path / "run", config)
-  workdir.check_same(tmp_path / "run", config, groups=("seed",))
+    workdir.check(tmp_path / "run", other)
+  workdir.check_same(tmp_path / "run", other, groups=("seed",))
+  with (
+    pytest.raises(ConfigError, match="a run on another dataset"),
+    workdir.claimed(tmp_path / "run", CONFIG, dataset=DATASET | {"vocab.txt": "ef"}),
+  ):
+    pass
+
+
+def test_a_mistake_before_the_run_does_not_claim_the_folder(tmp_path):
+  workdir.check(tmp_path / "run", CONFIG)
+  other = CONFIG.copy_and_resolve_references()
+  other.seed = 1
+  workdir.check(tmp_path / "run", other)
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path):
+  workdir.check(tmp_path, CONFIG)
+  with (
+    workdir.claimed(tmp_path, CONFIG, dataset=DATASET),
+    pytest.raises(ConfigError, match="Another process trains in"),
+    workdir.claimed(tmp_path, CONFIG, dataset=DATASET),
+  ):
+    pass
+  with workdir.claimed(tmp_path, CONFIG, dataset=DATASET):
+    pass
 
 
 def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):
   (tmp_path / "file").write_text("")
-  config = ml_collections.ConfigDict({"seed": 0})
   with pytest.raises(ConfigError, match="cannot be written"):
-    workdir.claim(tmp_path / "file" / "run", config)
+    workdir.check(tmp_path / "file" / "run", CONFIG)
+
+
+def test_a_reader_leaves_a_save_in_progress_alone(tmp_path):
+  state = make_program(num_layers=1).init()
+  with Checkpoints(tmp_path, keep=2) as checkpoints:
+    checkpoints.save(10, state)
+  saving = tmp_path / "20.orbax-checkpoint-tmp"
+  saving.mkdir()
+  with Checkpoints(tmp_path, keep=None) as checkpoints:
+    assert checkpoints.steps == [10]
+  assert saving.exists()
+  with Checkpoints(tmp_path, keep=2):  # sweeps in the background
+    deadline = time.monotonic() + 60
+    while saving.exists() and time.monotonic() < deadline:
+      time.sleep(0.01)
+  assert not saving.exists()
 
 
 def test_relative_error_of_this_suite_sees_a_difference():
-  assert (
-    packs.relative_error({"a": np.array([1.0, 2.0])}, {"a": np.array([1.0, 4.0])}) == 0.5
-  )
+  ours, theirs = {"a": np.array([1.0, 2.0])}, {"a": np.array([1.0, 4.0])}
+  assert packs.relative_error(ours, theirs) == 0.5
