@@ -86,7 +86,6 @@ def segment_pairs(
     _truncate(a, b, max_tokens, rng)
     pairs.append(Pair(a, b, int(is_random_next)))
     chunk = []
-    target = draw_target()
   return pairs
 
 
