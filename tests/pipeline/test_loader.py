@@ -46,6 +46,34 @@ def test_each_sequence_is_used_once_an_epoch_with_other_neighbours_and_order(sto
   assert (epochs[0] != epochs[1]).any()
 
 
+def patterns(store, rows):
+  """The lengths of each pack, which tell its strategy."""
+  return [tuple(sorted(store.lengths[row[row >= 0]].tolist())) for row in rows]
+
+
+def share_equal(a, b) -> float:
+  return sum(x == y for x, y in zip(a, b, strict=True)) / len(a)
+
+
+def test_packs_of_one_strategy_do_not_follow_each_other_and_epochs_differ_in_order(store):
+  loader = make_loader(store)
+  plan = loader.plan
+  planned = [
+    tuple(sorted(strategy))
+    for strategy, count in zip(plan.strategies, plan.repeat_counts, strict=True)
+    for _ in range(count)
+  ]
+  epochs = [patterns(store, rows) for rows in epochs_of(loader, 3)]
+  by_chance = sum((planned.count(p) / len(planned)) ** 2 for p in set(planned))
+  assert by_chance < 0.1
+  for i, epoch in enumerate(epochs):
+    assert sorted(epoch) == sorted(planned)
+    for other in [planned, *epochs[:i]]:
+      assert share_equal(epoch, other) < by_chance + 0.15
+  evaluated = np.concatenate([b["sequence_ids"] for b in loader.evaluation_batches()])
+  assert patterns(store, evaluated[: plan.num_packs]) == planned
+
+
 def test_batches_have_one_shape_and_repeat_with_the_seed(store):
   loader, again, other = make_loader(store), make_loader(store), make_loader(store, seed=4)
   shapes = {name: field.shape for name, field in loader[0].items()}

@@ -70,17 +70,100 @@ def test_a_single_sentence_gets_a_random_next():
   assert [(p.a, p.is_random_next) for p in pairs] == [([1, 2], 1)]
 
 
-def test_some_targets_are_short():
-  """Counted where b follows a: a random b may end early with its document."""
+def targets_of(documents, **options) -> list[set[int]]:
+  """Of each document of one-token sentences, what its full chunks were gathered up to.
 
-  def share_of_short(probability):
-    documents = [[[1]] * 999, [[2]] * 999]
-    cut = all_pairs(documents, short_sequence_probability=probability)
-    real = [p for pairs in cut for p in pairs[:-1] if not p.is_random_next]
-    return np.mean([len(p.a) + len(p.b) < 28 for p in real])
+  Read off where b follows a (a random b may end early with its document) and the
+  document does not end there.
+  """
+  return [
+    {
+      len(p.a) + len(p.b)
+      for p in pairs
+      if not p.is_random_next and p.b[-1] != document[-1][0]
+    }
+    for document, pairs in zip(documents, all_pairs(documents, **options), strict=True)
+  ]
 
-  assert share_of_short(0.0) == 0
-  assert 0.5 < share_of_short(0.99) < 1
+
+def ones(num_documents, num_sentences):
+  return [[[1_000 * d + s] for s in range(num_sentences)] for d in range(num_documents)]
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.1, 0.4])
+def test_a_document_has_one_target_and_some_documents_a_short_one(probability):
+  documents, longest = ones(397, 211), 28
+  targets = targets_of(documents, short_sequence_probability=probability)
+  assert {len(found) for found in targets} == {1}
+  found = np.array([target for (target,) in targets])
+  share = probability * (longest - 2) / (longest - 1)  # a random one may be the longest
+  sigma = np.sqrt(share * (1 - share) / found.size)
+  assert abs(np.mean(found < longest) - share) <= 4 * sigma
+  short = found[found < longest]
+  if probability == 0.4:  # any from 2 on is as likely
+    assert short.min() < 5
+    assert short.max() == longest - 1
+    assert abs(short.mean() - (2 + longest - 1) / 2) < 4 * 8 / np.sqrt(short.size)
+
+
+def test_a_pair_with_a_random_next_aims_at_its_documents_target_too():
+  documents = ones(31, 211)
+  options = {"short_sequence_probability": 0.5}
+  targets = targets_of(documents, **options)
+  reached = 0
+  for (target,), pairs in zip(targets, all_pairs(documents, **options), strict=True):
+    random = [len(p.a) + len(p.b) for p in pairs if p.is_random_next]
+    assert max(random) <= target
+    reached += random.count(target)
+  assert reached > 31 * 5
+
+
+def pairs_of_two_sentences(length_a, length_b, num_documents=101):
+  """Pairs whose b follows a, of documents of two sentences; tokens tell the place."""
+  documents = [
+    [[*range(length_a)], [*range(1_000, 1_000 + length_b)]] for _ in range(num_documents)
+  ]
+  cut = all_pairs(documents, short_sequence_probability=0.0)
+  return [pairs[0] for pairs in cut if not pairs[0].is_random_next]
+
+
+def test_tokens_are_lost_at_both_ends_of_a_segment_as_often():
+  pairs = pairs_of_two_sentences(5, 43)  # of 28 that fit b keeps 23
+  assert len(pairs) > 30
+  assert all(p.a == [0, 1, 2, 3, 4] and len(p.b) == 23 for p in pairs)
+  in_front = np.array([p.b[0] - 1_000 for p in pairs])
+  # 20 fair coins a pair
+  assert abs(in_front.mean() - 10) < 4 * np.sqrt(20 / 4 / in_front.size)
+  assert 2 < in_front.var() < 10
+
+
+def test_the_longer_segment_loses_tokens_until_both_are_even():
+  for lengths in ((21, 19), (19, 21)):
+    pairs = pairs_of_two_sentences(*lengths)
+    assert {(len(p.a), len(p.b)) for p in pairs} == {(14, 14)}
+    starts_of_a, starts_of_b = {p.a[0] for p in pairs}, {p.b[0] - 1_000 for p in pairs}
+    assert len(starts_of_a) > 2
+    assert len(starts_of_b) > 2
+  assert {(len(p.a), len(p.b)) for p in pairs_of_two_sentences(27, 5)} == {(23, 5)}
+
+
+def test_a_random_next_starts_at_any_sentence_of_any_other_document():
+  num_documents, num_sentences = 5, 7
+  documents = ones(num_documents, num_sentences)
+  counts = np.zeros((num_documents, num_documents, num_sentences))
+  for seed in range(1_100):  # of a length that nothing is cut off
+    cut = all_pairs(documents, max_sequence_length=97, seed=seed)
+    for index, pairs in enumerate(cut):
+      for pair in pairs:
+        if pair.is_random_next:
+          document, sentence = divmod(pair.b[0], 1_000)
+          counts[index, document, sentence] += 1
+  own = np.eye(num_documents, dtype=bool)
+  assert (counts[own] == 0).all()
+  others = counts[~own]
+  expected = others.mean()
+  assert expected > 30
+  assert np.abs(others - expected).max() < 5 * np.sqrt(expected)
 
 
 def test_pairs_repeat_with_the_seed():

@@ -1,10 +1,18 @@
+import ast
 import importlib
+import json
 import pathlib
-import re
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import packing
+import pipeline
+from pipeline.wordpiece import SPECIAL_TOKENS
+from tests.pipeline.test_batches import random_store
+from tests.training.test_optimizer import numpy_lamb
 from training.config import ConfigError, bert_config, make_optimizer, validate
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -35,19 +43,212 @@ def leaves(config, prefix=""):
       yield prefix + name
 
 
-def test_every_field_is_read_somewhere_outside_validation():
-  """`data` goes as keywords into Settings, whose fields are then what is read."""
-  sources = [ROOT / "train.py", ROOT / "eval.py"]
-  for package in ("pipeline", "training"):
-    sources += (ROOT / package).glob("*.py")
-  text = "\n".join(path.read_text() for path in sources)
-  text = re.sub(r"def validate\(.*?\n\ndef ", "def ", text, flags=re.DOTALL)
-  unread = [
-    field
-    for field in leaves(get_config("base"))
-    if not re.search(rf"\w\.{field.split('.')[-1]}\b", text)
-  ]
-  assert unread == []
+def set_field(config, field, value):
+  group, _, name = field.rpartition(".")
+  (config[group] if group else config)[name] = value
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+  """Two libraries of one file each, two vocabularies, and a small store of sequences."""
+  folder = tmp_path_factory.mktemp("corpus")
+  rng = np.random.default_rng(0)
+  letters = [*"abcdefghijklmnopqrst"]
+  topics = {}
+  for number in range(61):
+    words = ["".join(rng.choice(letters, rng.integers(1, 6))) for _ in range(67)]
+    words[7 :: 3 + number % 5] = [w + "." for w in words[7 :: 3 + number % 5]]
+    topics[f"t{number}"] = " ".join(words).title()
+  words = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters), "."]
+  for name, first in (("given", 0), ("other", 7)):
+    (folder / name / "pydoc_data").mkdir(parents=True)
+    kept = {key: topics[key] for key in list(topics)[first:]}
+    (folder / name / "pydoc_data" / "topics.py").write_text(f"topics = {kept!r}\n")
+    (folder / f"{name}.txt").write_text("\n".join(words[: len(words) - first]) + "\n")
+  lengths = rng.integers(3, 37, 97)
+  return folder, random_store(folder / "s.arrow", lengths)[0]
+
+
+def small_base(folder):
+  config = get_config("base")
+  config.data.source = f"stdlib:{folder / 'given'}"
+  config.data.directory = str(folder / "data")
+  config.data.vocab_file = str(folder / "given.txt")
+  config.data.max_sequence_length = 61
+  config.train.batch_size = 7
+  config.train.steps = 11
+  config.optimizer.warmup_steps = 3
+  return config
+
+
+def dataset_of(config, corpus):
+  """The digests of what is written."""
+  del corpus
+  return pipeline.prepare_dataset(config).manifest["sha256"]
+
+
+def vocabulary_of(config, corpus):
+  """The size of a vocabulary that is trained."""
+  del corpus
+  config.data.vocab_file = ""
+  config.data.directory += f"-trained/{config.data.vocab_size}"
+  return len(pipeline.prepare_dataset(config).vocabulary)
+
+
+def folders_of(config, corpus):
+  """The datasets there are; all are the same, wherever they are."""
+  digests = dataset_of(config, corpus)
+  found = sorted(corpus[0].glob("*/manifest.json"))
+  assert all(json.loads(path.read_text())["sha256"] == digests for path in found)
+  return found
+
+
+def loader_of(config, corpus):
+  vocabulary = [*SPECIAL_TOKENS, *map(str, range(92))]
+  loader = pipeline.make_loader(config, corpus[1], vocabulary)
+  return {name: field.tolist() for name, field in loader[0].items()}
+
+
+def model_of(config, corpus):
+  del corpus
+  return bert_config(config, vocab_size=97)
+
+
+def optimizer_of(config, corpus):
+  del corpus
+  optimizer, schedule = make_optimizer(config, packing_factor=1.5)
+  return updated_parameters(optimizer), [float(schedule(t)) for t in range(4)]
+
+
+def program_of(config, corpus):
+  """Fields that train.py reads where the value is used, not told in a message."""
+  del corpus
+  tree = ast.parse((ROOT / "train.py").read_text())
+  told = {
+    id(node)
+    for text in ast.walk(tree)
+    if isinstance(text, ast.JoinedStr)
+    for node in ast.walk(text)
+  }
+  read = {
+    ast.unparse(node)
+    for node in ast.walk(tree)
+    if isinstance(node, ast.Attribute) and id(node) not in told
+  }
+  return {f: v for f, v in leaves_with_values(config) if f"config.{f}" in read}
+
+
+def leaves_with_values(config):
+  for field in leaves(config):
+    value = config
+    for name in field.split("."):
+      value = value[name]
+    yield field, value
+
+
+# Of each field another value than `small_base`, and what it must change.
+CHANGES = {
+  "seed": (1, loader_of),
+  "data.source": ("stdlib:FOLDER/other", dataset_of),
+  "data.directory": ("FOLDER/elsewhere", folders_of),
+  "data.max_sequence_length": (37, dataset_of),
+  "data.vocab_size": (73, vocabulary_of),
+  "data.vocab_file": ("FOLDER/other.txt", dataset_of),
+  "data.min_sentences": (12, dataset_of),
+  "data.held_out_fraction": (0.3, dataset_of),
+  "data.short_sequence_probability": (0.9, dataset_of),
+  "data.seed": (1, dataset_of),
+  "data.mask_rate": (0.3, loader_of),
+  "packing.algorithm": ("none", loader_of),
+  "packing.max_sequences_per_pack": (2, loader_of),
+  "model.size": ("mini", model_of),
+  "model.dropout_rate": (0.3, model_of),
+  "model.initializer_range": (0.1, model_of),
+  "model.attention_mask": ("none", model_of),
+  "model.position_reset": (False, model_of),
+  "model.dtype": ("bfloat16", model_of),
+  "optimizer.learning_rate": (0.2, optimizer_of),
+  "optimizer.warmup_steps": (1, optimizer_of),
+  "optimizer.b1": (0.8, optimizer_of),
+  "optimizer.b2": (0.9, optimizer_of),
+  "optimizer.eps": (0.1, optimizer_of),
+  "optimizer.weight_decay": (0.3, optimizer_of),
+  "optimizer.clip_norm": (0.2, optimizer_of),
+  "train.batch_size": (5, loader_of),
+  "train.steps": (5, optimizer_of),
+  "train.log_every": (3, program_of),
+  "train.eval_every": (3, program_of),
+  "train.checkpoint_every": (3, program_of),
+  "train.keep_checkpoints": (5, program_of),
+  "train.throughput_rounds": (5, program_of),
+}
+
+
+def test_the_table_of_changes_has_every_field():
+  assert set(CHANGES) == set(leaves(get_config("base")))
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_every_field_changes_what_is_made_of_it(field, corpus, tmp_path):
+  value, make = CHANGES[field]
+  if isinstance(value, str):
+    value = value.replace("FOLDER", str(corpus[0]))
+  config = small_base(corpus[0])
+  before = make(config, corpus)
+  assert make(small_base(corpus[0]), corpus) == before
+  changed = small_base(corpus[0])
+  if make is dataset_of:
+    changed.data.directory = str(tmp_path / "data")
+  set_field(changed, field, value)
+  assert make(changed, corpus) != before
+
+
+GRADIENTS = np.random.default_rng(3).standard_normal((5, 7, 3))
+
+
+def updated_parameters(optimizer) -> list:
+  """A matrix after an update with each of the gradients."""
+
+  @jax.jit
+  def step(x, state, gradient):
+    updates, state = optimizer.update({"kernel": gradient}, state, x)
+    return {"kernel": x["kernel"] + updates["kernel"]}, state
+
+  x = {"kernel": jnp.asarray(GRADIENTS.sum(0))}
+  state = optimizer.init(x)
+  for gradient in GRADIENTS:
+    x, state = step(x, state, gradient)
+  return x["kernel"].tolist()
+
+
+@pytest.mark.parametrize("packing_factor", [1.0, 1.5, 2.75])
+def test_the_optimizer_of_a_config_has_its_betas_raised_to_the_packing_factor(
+  packing_factor,
+):
+  config = get_config("base")
+  config.optimizer.learning_rate = 0.3
+  config.optimizer.warmup_steps = 2
+  config.optimizer.b1, config.optimizer.b2 = 0.83, 0.91
+  config.optimizer.eps = 0.02
+  config.optimizer.weight_decay = 0.17
+  config.optimizer.clip_norm = 0.7
+  config.train.steps = 6
+  with jax.enable_x64(True):
+    optimizer, schedule = make_optimizer(config, packing_factor=packing_factor)
+    found = updated_parameters(optimizer)
+  rates = [0.15, 0.3, 0.24, 0.18, 0.12]  # up to the peak in 2 updates, then down to 0
+  np.testing.assert_allclose([schedule(t) for t in range(5)], rates, rtol=1e-6)
+  expected = numpy_lamb(
+    {"kernel": (GRADIENTS.sum(0), True)},
+    [{"kernel": gradient} for gradient in GRADIENTS],
+    rates,
+    b1=0.83**packing_factor,
+    b2=0.91**packing_factor,
+    eps=0.02,
+    weight_decay=0.17,
+    clip_norm=0.7,
+  )
+  np.testing.assert_allclose(found, expected["kernel"], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +280,7 @@ def test_every_field_is_read_somewhere_outside_validation():
 )
 def test_bad_values_are_refused(field, value, expected):
   config = get_config("base")
-  group, _, name = field.rpartition(".")
-  (config[group] if group else config)[name] = value
+  set_field(config, field, value)
   pattern = rf"config\.{field} is {value!r}; expected .*{expected}".replace(".py", r"\.py")
   with pytest.raises(ConfigError, match=pattern):
     check(config, num_devices=2)

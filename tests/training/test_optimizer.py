@@ -1,11 +1,14 @@
 """LAMB against an independent float64 NumPy LAMB, and the packed betas."""
 
+import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from training.optimizer import lamb, packed_betas, warmup_linear_decay
+from model import BertForPreTraining
+from tests import packs
+from training.optimizer import is_weight_matrix, lamb, packed_betas, warmup_linear_decay
 
 
 def numpy_lamb(params, gradients_of_steps, rates, *, b1, b2, eps, weight_decay, clip_norm):
@@ -60,6 +63,34 @@ def test_lamb_equals_numpy_over_10_steps(clip_norm, packing_factor):
   )
   for name, array in expected.items():
     np.testing.assert_allclose(x[name], array, rtol=1e-12, atol=1e-14)
+
+
+def test_decay_and_trust_ratio_are_for_every_kernel_and_embedding_of_bert_alone():
+  """What a parameter is comes from the kind of module that holds it, not from its name."""
+  config = packs.small_config(num_layers=3)
+  bert = nnx.eval_shape(lambda: BertForPreTraining(config, rngs=nnx.Rngs(0)))
+  adapted = {
+    nnx.Linear: {"kernel": True, "bias": False},
+    nnx.Embed: {"embedding": True},
+    nnx.LayerNorm: {"scale": False, "bias": False},
+    BertForPreTraining: {"mlm_bias": False},
+  }
+  expected = {
+    (*path, name): value
+    for path, module in nnx.iter_modules(bert)
+    for name, value in adapted.get(type(module), {}).items()
+  }
+  params = nnx.to_pure_dict(nnx.state(bert, nnx.Param))
+  mask = is_weight_matrix(params)
+  found = {
+    tuple(key.key for key in path): value
+    for path, value in jax.tree_util.tree_leaves_with_path(mask)
+  }
+  assert found == expected
+  # Embeddings of token, position and type; in each layer query, key, value, output and
+  # two of the feed-forward; MLM transform, pooler and NSP.
+  assert sum(found.values()) == 3 + 6 * 3 + 3
+  assert len(found) - sum(found.values()) == 2 + (6 + 2 * 2) * 3 + 1 + 2 + 1 + 2
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 7])
