@@ -25,12 +25,29 @@ def train_vocabulary(texts: Iterable[str], *, vocab_size: int) -> list[str]:
     The tokens in the order of their ids: special tokens first (padding is 0), the rest
     by text, so that equal corpora give equal ids.
   """
+  texts = list(texts)
   tokenizer = _tokenizer(models.WordPiece(unk_token=UNKNOWN))
+  # The trainer numbers continuing characters in the order of a hash table and settles
+  # ties by number. Given as special tokens, they have theirs beforehand.
+  continuing = sorted(_continuing_characters(tokenizer, texts))
   trainer = trainers.WordPieceTrainer(
-    vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False
+    vocab_size=vocab_size,
+    special_tokens=[*SPECIAL_TOKENS, *(f"##{character}" for character in continuing)],
+    show_progress=False,
   )
   tokenizer.train_from_iterator(texts, trainer)
   return [*SPECIAL_TOKENS, *sorted(set(tokenizer.get_vocab()) - set(SPECIAL_TOKENS))]
+
+
+def _continuing_characters(
+  tokenizer: tokenizers.Tokenizer, texts: Iterable[str]
+) -> set[str]:
+  characters: set[str] = set()
+  for text in texts:
+    normalized = tokenizer.normalizer.normalize_str(text)
+    for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized):
+      characters.update(word[1:])
+  return characters
 
 
 def read_vocabulary(path: str | pathlib.Path) -> list[str]:

@@ -33,8 +33,8 @@ def evaluate(
     sequences (nats, fractions); `unigram_mlm_accuracy`, what always predicting the
     commonest token scores on the same masked tokens; `nsp_majority_accuracy`, what
     always predicting the commoner label scores; `mlm_accuracy_by_length`, a list of
-    objects with the range of lengths in tokens, `sequences` and `mlm_accuracy`; and
-    `sequences`.
+    objects with the range of lengths in tokens, `sequences` (those with a masked token)
+    and `mlm_accuracy`; and `sequences`.
   """
   columns: dict[str, list[np.ndarray]] = {}
 

@@ -13,7 +13,13 @@ import pipeline
 from pipeline.wordpiece import SPECIAL_TOKENS
 from tests.pipeline.test_batches import random_store
 from tests.training.test_optimizer import numpy_lamb
-from training.config import ConfigError, bert_config, make_optimizer, validate
+from training.config import (
+  ConfigError,
+  bert_config,
+  make_optimizer,
+  make_schedule,
+  validate,
+)
 
 ROOT = pathlib.Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
@@ -116,7 +122,8 @@ def model_of(config, corpus):
 
 def optimizer_of(config, corpus):
   del corpus
-  optimizer, schedule = make_optimizer(config, packing_factor=1.5)
+  optimizer = make_optimizer(config, packing_factor=1.5)
+  schedule = make_schedule(config)
   return updated_parameters(optimizer), [float(schedule(t)) for t in range(4)]
 
 
@@ -234,7 +241,8 @@ def test_the_optimizer_of_a_config_has_its_betas_raised_to_the_packing_factor(
   config.optimizer.clip_norm = 0.7
   config.train.steps = 6
   with jax.enable_x64(True):
-    optimizer, schedule = make_optimizer(config, packing_factor=packing_factor)
+    optimizer = make_optimizer(config, packing_factor=packing_factor)
+    schedule = make_schedule(config)
     found = updated_parameters(optimizer)
   rates = [0.15, 0.3, 0.24, 0.18, 0.12]  # up to the peak in 2 updates, then down to 0
   np.testing.assert_allclose([schedule(t) for t in range(5)], rates, rtol=1e-6)
