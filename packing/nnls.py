@@ -14,7 +14,7 @@ import numpy as np
 import scipy.optimize
 
 from packing import heuristics
-from packing.errors import InputError, whole
+from packing.errors import InputError, UnsolvedError, whole
 from packing.problem import Problem, Solution, Strategy
 
 MEMORY_LIMIT = 2 * 2**30  # bytes
@@ -155,7 +155,7 @@ def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
       <= memory_limit
     ):
       most += 1
-    raise InputError(
+    raise UnsolvedError(
       f"At depth {depth} there are {count:,} ways to fill {size} tokens, a matrix of "
       f"{needed / 2**30:,.1f} GiB; the limit is {memory_limit / 2**30:,.1f} GiB. Pass "
       f"max_sequences_per_pack={most} or less, a larger memory_limit, or use optimal."
@@ -195,7 +195,7 @@ def _solve(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
   try:
     return scipy.optimize.nnls(matrix, target)[0]
   except RuntimeError as error:
-    raise InputError(
+    raise UnsolvedError(
       "Non-negative least squares did not converge on this histogram "
       f"({str(error).rstrip('.')}). Use optimal or lpfhp."
     ) from error

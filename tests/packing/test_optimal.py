@@ -1,5 +1,8 @@
 """The optimum and its bound, against brute force and against known bounds."""
 
+import subprocess
+import sys
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 import packing
 from packing.pricing import Knapsack, dual_bound
 from packing.problem import Geometry, Problem
+from packing.relaxation import Master, SolverError
 from packing.rounding import cover
 from tests.packing.reference import fewest_packs
 
@@ -205,3 +209,39 @@ def test_random_histograms_with_counts_up_to_trillions():
       separator_tokens=int(rng.integers(0, 3)),
     )
     assert plan.gap <= max(1, 1e-6 * plan.lower_bound)
+
+
+def test_another_use_of_the_solver_in_the_process_does_no_harm():
+  code = """
+import highspy, numpy as np, packing
+lp = highspy.Highs()
+for name, value in (("output_flag", False), ("threads", 2), ("parallel", "on")):
+  lp.setOptionValue(name, value)
+lp.addVar(0.0, 1.0)
+lp.run()
+plan = packing.pack(packing.load_histogram("squad_1_1_384"), max_sequences_per_pack=3)
+print(plan.num_packs, plan.lower_bound)
+"""
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, check=True
+  )
+  assert done.stdout.split() == ["40195", "40195"]
+
+
+@pytest.mark.parametrize("good", [0, 1, 5, 12])
+def test_a_failure_of_the_solver_leaves_the_best_so_far(monkeypatch, good):
+  solve, calls = Master.solve, []
+
+  def failing(self, **options):
+    calls.append(0)
+    if len(calls) > good:
+      raise SolverError("HiGHS ended with Not Set.")
+    return solve(self, **options)
+
+  monkeypatch.setattr(Master, "solve", failing)
+  histogram = packing.load_histogram("squad_1_1_384")
+  for algorithm in ("optimal", "auto"):
+    calls.clear()
+    plan = packing.pack(histogram, algorithm=algorithm, max_sequences_per_pack=3)
+    assert plan.details["failure"] == "HiGHS ended with Not Set."
+    assert plan.lower_bound <= 40_195 <= plan.num_packs <= 40_808
