@@ -147,7 +147,7 @@ def test_known_bounds(name, depth, bound):
 @pytest.mark.parametrize("depth", [2, 3, 4, 8, None])
 def test_every_histogram_is_packed_to_within_a_millionth(name, depth):
   if name not in SMALL and depth in (4, 8):
-    pytest.skip("takes up to minutes; benchmarks/packing.py --optimal measures it")
+    pytest.skip("takes up to minutes; benchmarks/packing.py --only optimal measures it")
   plan = packing.pack(packing.load_histogram(name), max_sequences_per_pack=depth)
   assert plan.gap <= max(1, 1e-6 * plan.lower_bound)
 
@@ -179,11 +179,19 @@ def test_time_limit_gives_the_best_plan_so_far_with_its_bound():
   assert plan.lower_bound <= 21_697_115
 
 
-def test_a_relaxation_cut_short_still_improves_the_plan():
-  histogram = packing.load_histogram("wikipedia_1024")
-  plan = packing.pack(histogram, max_sequences_per_pack=8, time_limit=6.0)
-  heuristic = packing.pack(histogram, algorithm="lpfhp", max_sequences_per_pack=8)
-  assert plan.num_packs < 0.99 * heuristic.num_packs
+def test_a_relaxation_cut_short_still_improves_the_plan(monkeypatch):
+  solve, calls = Master.solve, []
+
+  def until_out_of_time(self, **options):
+    calls.append(0)
+    return solve(self, **options) if len(calls) <= 5 else None
+
+  monkeypatch.setattr(Master, "solve", until_out_of_time)
+  histogram = packing.load_histogram("squad_1_1_384")
+  plan = packing.pack(histogram, max_sequences_per_pack=3)
+  heuristic = packing.pack(histogram, algorithm="lpfhp", max_sequences_per_pack=3)
+  assert len(calls) > 5
+  assert plan.num_packs < heuristic.num_packs
 
 
 def test_many_lengths_are_refused_without_a_time_limit(monkeypatch):
@@ -191,7 +199,8 @@ def test_many_lengths_are_refused_without_a_time_limit(monkeypatch):
   histogram = packing.load_histogram("squad_1_1_384")
   with pytest.raises(packing.InputError, match=r"348 different lengths.*time_limit"):
     packing.pack(histogram)
-  assert packing.pack(histogram, time_limit=30.0).num_packs == 40_195
+  plan = packing.pack(histogram, time_limit=30.0)
+  assert plan.lower_bound <= 40_195 <= plan.num_packs
 
 
 def test_random_histograms_with_counts_up_to_trillions():

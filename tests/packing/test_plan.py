@@ -79,6 +79,7 @@ def test_a_plan_that_is_no_partition_is_refused():
     ([], "shape"),
     ([[1]], "shape"),
     (["a"], "whole numbers"),
+    ([0] * 2**10 + [2**53], r"more than 2\^62 tokens"),
   ],
 )
 def test_bad_counts_are_refused(counts, message):
