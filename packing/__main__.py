@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import pathlib
 import sys
 import time
 
@@ -12,9 +13,14 @@ import numpy as np
 
 from packing import advisor, files, inputs, pictures
 from packing.compare import FORMATS, compare, render
-from packing.errors import InputError
-from packing.histogram import Histogram, histogram_names, load_histogram
-from packing.pack import ALGORITHMS, algorithm_options, pack
+from packing.errors import InputError, shown, whole
+from packing.histogram import (
+  MAX_SEQUENCE_LENGTH,
+  Histogram,
+  histogram_names,
+  load_histogram,
+)
+from packing.pack import ALGORITHMS, check_options, pack
 from packing.progress import progress
 
 _EPILOGS = {
@@ -43,17 +49,10 @@ def main(arguments: list[str] | None = None) -> int:
   """Runs one command; returns the exit status."""
   options = _parser().parse_args(arguments)
   try:
-    print(options.run(options), flush=True)
+    text = options.run(options)
   except InputError as error:
     print(f"error: {error}", file=sys.stderr)
     return 2
-  except BrokenPipeError:
-    sys.stderr.close()  # the reader has had enough
-    return 1
-  except OSError as error:  # files are InputErrors; this is standard output
-    print(f"error: Cannot write the result: {error.strerror}.", file=sys.stderr)
-    sys.stdout = None  # nothing more can be written
-    return 1
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)
     return 130
@@ -64,11 +63,33 @@ def main(arguments: list[str] | None = None) -> int:
       file=sys.stderr,
     )
     return 2
+  if sys.stdout is None:
+    print("error: Cannot write the result: standard output is closed.", file=sys.stderr)
+    return 1
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:
+    sys.stderr.close()  # the reader has had enough
+    return 1
+  except OSError as error:
+    print(f"error: Cannot write the result: {error.strerror}.", file=sys.stderr)
+    sys.stdout = None  # nothing more can be written
+    return 1
   return 0
 
 
+class _Parser(argparse.ArgumentParser):
+  """Says what is wrong in one line, as for all mistakes, and where to read on."""
+
+  def error(self, message):
+    message = " ".join(message.split())
+    if len(message) > 300:
+      message = message[:297] + "..."
+    self.exit(2, f"error: {message}\nSee {self.prog} --help.\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-  parser = argparse.ArgumentParser(
+  parser = _Parser(
     prog="python -m packing",
     description="Packs sequences of different lengths into rows of one length, with the "
     "fewest rows that any plan can have, proven.",
@@ -119,7 +140,7 @@ def _add_input(command, *, positional: bool):
     help="column of an Arrow or Parquet file (found if left out)",
   )
   group.add_argument(
-    "--split", metavar="NAME", help="split of a directory (default: train if there is one)"
+    "--split", metavar="NAME", help="split of a directory, or all (default: train)"
   )
   group.add_argument(
     "--max-sequence-length",
@@ -239,9 +260,11 @@ def _add_analyze(command):
 
 def _histogram(options) -> Histogram:
   size = options.max_sequence_length
-  if size is not None and size < 1:
-    raise InputError(f"--max-sequence-length is {size}; expected at least 1.")
-  path = options.lengths or getattr(options, "dataset", None)
+  if size is not None:
+    size = whole("--max-sequence-length", size, at_least=1, at_most=MAX_SEQUENCE_LENGTH)
+  path = options.lengths
+  if path is None:
+    path = getattr(options, "dataset", None)
   if path is None:
     if options.histogram is not None:
       histogram = load_histogram(options.histogram)
@@ -283,13 +306,23 @@ def _resize(histogram: Histogram, size: int, too_long: str) -> Histogram:
 
 
 def _pack(options) -> str:
-  algorithm_options(options.algorithm)  # an unknown one is refused before any work
+  # What cannot be is refused before any work.
   depth = _depth(options.max_sequences_per_pack)
   chosen = dict(_option(text) for text in options.option)
+  check_options(options.algorithm, chosen)
+  whole("--seed", options.seed, at_least=0)
+  written = [p for p in (options.output, options.certificate) if p is not None]
+  if len({pathlib.Path(p).absolute() for p in written}) < len(written):
+    raise InputError(
+      f"--output and --certificate are both {shown(options.output)}; expected two files. "
+      "Name another one."
+    )
+  for path in written:
+    files.check_writable(path)
   histogram = _histogram(options)
   start = time.perf_counter()
-  with progress() as shown:
-    shown.step(f"{options.algorithm} at depth {options.max_sequences_per_pack}")
+  with progress() as bar:
+    bar.step(f"{options.algorithm} at depth {options.max_sequences_per_pack}")
     plan = pack(
       histogram,
       algorithm=options.algorithm,
@@ -301,9 +334,9 @@ def _pack(options) -> str:
       **chosen,
     )
   seconds = time.perf_counter() - start
-  if options.output:
+  if options.output is not None:
     plan.save(options.output)
-  if options.certificate:
+  if options.certificate is not None:
     plan.certificate().save(options.certificate)
   if not options.json:
     details = [f"{name}: {value}" for name, value in plan.details.items()]
@@ -313,7 +346,11 @@ def _pack(options) -> str:
       "algorithm": plan.algorithm,
       "max_sequence_length": histogram.max_sequence_length,
       "row_length": plan.row_length,
-      "max_sequences_per_pack": "max" if depth is None else depth,
+      "max_sequences_per_pack": (
+        "max"
+        if plan.max_sequences_per_pack == plan.row_length
+        else plan.max_sequences_per_pack
+      ),
       "length_multiple": plan.length_multiple,
       "separator_tokens": plan.separator_tokens,
       "num_sequences": plan.num_sequences,
@@ -342,13 +379,16 @@ def _compare(options) -> str:
     name, separator, rest = text.partition(":")
     if not separator or name not in algorithms:
       raise InputError(
-        f"--option is {text!r}; expected A:NAME=VALUE with A one of "
+        f"--option is {shown(text)}; expected A:NAME=VALUE with A one of "
         f"{', '.join(algorithms)}."
       )
     key, value = _option(rest)
     chosen.setdefault(name, {})[key] = value
+  whole("--seed", options.seed, at_least=0)
+  if options.output is not None:
+    files.check_writable(options.output)
   histogram = _histogram(options)
-  with progress(len(algorithms) * len(depths)) as shown:
+  with progress(len(algorithms) * len(depths)) as bar:
     rows = compare(
       histogram,
       algorithms=algorithms,
@@ -359,18 +399,18 @@ def _compare(options) -> str:
       seed=options.seed,
       batch_size=options.batch_size,
       options=chosen,
-      progress=shown,
+      progress=bar,
     )
   text = render(rows, style="json" if options.json else options.format)
-  if options.output:
+  if options.output is not None:
     files.write_text(options.output, text + "\n")
   return text
 
 
 def _analyze(options) -> str:
   histogram = _histogram(options)
-  with progress() as shown:
-    shown.step("looking for depth and row length")
+  with progress() as bar:
+    bar.step("looking for depth and row length")
     advice = advisor.advise(
       histogram,
       hidden_size=options.hidden_size,
@@ -422,17 +462,19 @@ def _depth(text: str) -> int | None:
   except ValueError:
     depth = 0
   if depth < 1:
-    raise InputError(f"A depth is {text!r}; expected a whole number of at least 1, or max.")
+    raise InputError(
+      f"A depth is {shown(text)}; expected a whole number of at least 1, or max."
+    )
   return depth
 
 
 def _option(text: str) -> tuple[str, object]:
   name, separator, value = text.partition("=")
   if not separator or not name.isidentifier():
-    raise InputError(f"--option is {text!r}; expected NAME=VALUE.")
+    raise InputError(f"--option is {shown(text)}; expected NAME=VALUE.")
   try:
     return name, ast.literal_eval(value)
-  except (ValueError, SyntaxError):
+  except (ValueError, SyntaxError, RecursionError, MemoryError):
     return name, value
 
 

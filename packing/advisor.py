@@ -18,6 +18,7 @@ from packing.errors import whole
 from packing.histogram import Histogram
 from packing.pack import pack
 from packing.plan import Plan
+from packing.problem import MAX_ROW_LENGTH
 from packing.sorting import sorted_batches
 
 _WORTH = 1.02  # a speed-up below this is not worth any change
@@ -159,7 +160,7 @@ def advise(
   size = histogram.max_sequence_length
   if row_lengths is None:
     longer = {-(-int(size * f) // 8) * 8 for f in (1.25, 1.5, 2)}
-    row_lengths = [size, *sorted(r for r in longer if r > size)]
+    row_lengths = [size, *sorted(r for r in longer if size < r <= MAX_ROW_LENGTH)]
 
   def cost(length):
     return length * (6.0 * hidden_size + length)

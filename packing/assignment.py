@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from packing.errors import InputError
+from packing.errors import InputError, whole
 from packing.histogram import Histogram, check_lengths, count_lengths
 from packing.problem import Strategy
 
@@ -55,6 +55,7 @@ def assign(
   Raises:
     InputError: the lengths do not count up to the histogram.
   """
+  seed = whole("seed", seed, at_least=0)
   longest = histogram.max_sequence_length
   lengths = check_lengths(lengths, longest)
   counts = count_lengths(lengths, longest)

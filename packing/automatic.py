@@ -33,6 +33,7 @@ def auto(problem: Problem, *, time_budget: float = 30.0, seed: int = 0) -> Solut
   tried: dict[str, int] = {}
   best: Solution | None = None
   weights = None
+  details: dict = {"tried": tried}
   many = problem.sizes.size > MAX_LENGTHS
   quick = (heuristics.lpfhp, heuristics.spfhp, *(() if many else (heuristics.ffd,)))
   for algorithm in quick:
@@ -49,6 +50,8 @@ def auto(problem: Problem, *, time_budget: float = 30.0, seed: int = 0) -> Solut
     found = optimal(problem, time_limit=left, seed=seed)
     tried["optimal"] = found.num_packs
     weights = found.weights
+    if "failure" in found.details:
+      details["failure"] = found.details["failure"]
     if found.num_packs < best.num_packs:
       best = found
-  return dataclasses.replace(best, weights=weights, details={"tried": tried})
+  return dataclasses.replace(best, weights=weights, details=details)

@@ -9,9 +9,10 @@ import json
 import time
 from collections.abc import Sequence
 
-from packing.errors import InputError
+from packing.errors import InputError, UnsolvedError, whole
 from packing.histogram import Histogram
-from packing.pack import ALGORITHMS, algorithm_options, pack
+from packing.pack import ALGORITHMS, check_options, pack
+from packing.problem import Geometry
 from packing.progress import Progress
 from packing.sorting import sorted_batches
 
@@ -84,15 +85,29 @@ def compare(
     progress: told about each row.
 
   Returns:
-    Rows in the order of the arguments. What an algorithm refuses, such as a depth that
-    does not fit in memory, is a row with a note.
+    Rows in the order of the arguments. What an algorithm cannot solve, such as a depth
+    that does not fit in memory, is a row with a note.
 
   Raises:
-    InputError: an unknown algorithm, or arguments that suit no algorithm.
+    InputError: no algorithm, an unknown algorithm or option, or arguments out of range.
   """
+  if not algorithms:
+    raise InputError(f"There is no algorithm; expected some of {', '.join(ALGORITHMS)}.")
   for name in algorithms:
-    if name != "sorted" and name not in ALGORITHMS:
-      algorithm_options(name)  # raises
+    given = (options or {}).get(name, {})
+    if name != "sorted":
+      check_options(name, given)
+    elif given:
+      raise InputError(f"sorted has no option {next(iter(given))!r}; expected none.")
+  whole("seed", seed, at_least=0)
+  for depth in depths:
+    Geometry.for_histogram(
+      histogram,
+      row_length=row_length,
+      max_sequences_per_pack=depth,
+      length_multiple=length_multiple,
+      separator_tokens=separator_tokens,
+    )
   jobs = [
     (name, depth)
     for name in algorithms
@@ -117,7 +132,7 @@ def compare(
       )
     if progress is not None:
       progress.done()
-  if rows and all(row.note for row in rows):
+  if all(row.note for row in rows):
     raise InputError(rows[0].note)
   best = {
     depth: max(r.lower_bound for r in rows if r.depth == depth and r.lower_bound)
@@ -138,7 +153,7 @@ def _plan_rows(histogram, name, depth, options, **geometry) -> list[Row]:
     plan = pack(
       histogram, algorithm=name, max_sequences_per_pack=depth, **geometry, **options
     )
-  except InputError as error:
+  except UnsolvedError as error:
     return [Row(name, limit, note=str(error))]
   seconds = time.perf_counter() - start
   row = Row(

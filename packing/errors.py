@@ -14,17 +14,38 @@ class InputError(ValueError):
   """
 
 
-def whole(name: str, value, *, at_least: int, otherwise: str = "") -> int:
+class UnsolvedError(InputError):
+  """One algorithm cannot do this, though another can: too much memory, too many lengths."""
+
+
+def shown(value) -> str:
+  """The value for a message, cut short.
+
+  Example:
+    >>> shown("a" * 100)
+    "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa..."
+  """
+  try:
+    text = repr(value)
+  except ValueError:  # an integer of thousands of digits
+    return f"a {type(value).__name__} beyond printing"
+  return text if len(text) <= 40 else text[:37] + "..."
+
+
+def whole(
+  name: str, value, *, at_least: int, at_most: int = 2**62, otherwise: str = ""
+) -> int:
   """Returns a whole number, or says that it is none.
 
   Args:
     name: of the argument, for the message.
     value: anything.
     at_least: the smallest number allowed.
+    at_most: the largest.
     otherwise: what else would have been right, for the message.
 
   Raises:
-    InputError: not a whole number, or too small.
+    InputError: not a whole number, or out of range.
 
   Example:
     >>> whole("depth", 3, at_least=1)
@@ -36,8 +57,10 @@ def whole(name: str, value, *, at_least: int, otherwise: str = "") -> int:
     number = at_least - 1
   if isinstance(value, bool) or number < at_least:
     raise InputError(
-      f"{name} is {value!r}; expected at least {at_least}, a whole number{otherwise}."
+      f"{name} is {shown(value)}; expected at least {at_least}, a whole number{otherwise}."
     )
+  if number > at_most:
+    raise InputError(f"{name} is {shown(value)}; expected at most {at_most}.")
   return number
 
 
@@ -49,5 +72,5 @@ def seconds(name: str, value) -> float:
   """
   is_number = isinstance(value, int | float) and not isinstance(value, bool)
   if not is_number or math.isnan(value) or value <= 0:
-    raise InputError(f"{name} is {value!r}; expected a number of seconds above 0.")
+    raise InputError(f"{name} is {shown(value)}; expected a number of seconds above 0.")
   return float(value)

@@ -8,7 +8,7 @@ import os
 import pathlib
 import tempfile
 
-from packing.errors import InputError
+from packing.errors import InputError, shown
 
 
 def write_text(path, text: str):
@@ -22,13 +22,7 @@ def write_bytes(path, data: bytes):
   Raises:
     InputError: the file cannot be written; nothing is left behind.
   """
-  path = pathlib.Path(path)
-  if path.exists() and not path.is_file():
-    raise InputError(f"Cannot write {path}: it is there and is no file. Name another one.")
-  try:
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-  except OSError as error:
-    raise InputError(f"Cannot write {path}: {error.strerror}.") from error
+  path, descriptor, temporary = _temporary(path)
   try:
     with os.fdopen(descriptor, "wb") as file:
       file.write(data)
@@ -44,6 +38,30 @@ def write_bytes(path, data: bytes):
     raise
 
 
+def check_writable(path):
+  """Finds out before the work whether a file could be written after it.
+
+  Raises:
+    InputError: it could not.
+  """
+  _, descriptor, temporary = _temporary(path)
+  os.close(descriptor)
+  os.unlink(temporary)
+
+
+def _temporary(path) -> tuple[pathlib.Path, int, str]:
+  """An open file beside the path, which may take its place."""
+  path = pathlib.Path(path)
+  try:
+    if path.exists() and not path.is_file():
+      raise InputError(
+        f"Cannot write {path}: it is there and is no file. Name another one."
+      )
+    return path, *tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+  except OSError as error:
+    raise InputError(f"Cannot write {shown(str(path))}: {error.strerror}.") from error
+
+
 def read_json(path, *, what: str) -> dict:
   """Reads a JSON object.
 
@@ -57,12 +75,14 @@ def read_json(path, *, what: str) -> dict:
   try:
     text = pathlib.Path(path).read_text(encoding="utf-8")
   except OSError as error:
-    raise InputError(f"Cannot read {path}: {error.strerror}. Expected {what}.") from error
+    raise InputError(
+      f"Cannot read {shown(str(path))}: {error.strerror}. Expected {what}."
+    ) from error
   except UnicodeDecodeError as error:
     raise InputError(f"{path} is not text; expected {what}.") from error
   try:
     found = json.loads(text)
-  except (json.JSONDecodeError, RecursionError) as error:
+  except (ValueError, RecursionError) as error:  # also an integer of 5000 digits
     raise InputError(f"{path} is not JSON ({error}); expected {what}.") from error
   if not isinstance(found, dict):
     raise InputError(f"{path} holds a {type(found).__name__}; expected {what}.")

@@ -26,8 +26,8 @@ class Histogram:
     source: where the counts come from, for people.
 
   Raises:
-    InputError: counts are not a non-empty vector of whole, non-negative numbers, or
-      count no sequence at all.
+    InputError: counts are not a non-empty vector of whole, non-negative numbers, count
+      no sequence at all, or more than 2^53 sequences or 2^62 tokens.
 
   Example:
     >>> histogram = Histogram(np.array([0, 3, 0, 1]))
@@ -66,6 +66,11 @@ class Histogram:
       raise InputError(
         f"The histogram counts {counts.astype(np.float64).sum():.3g} sequences; expected "
         "at most 2^53. Scale the counts down; the plan for a thousandth is as good."
+      )
+    if counts.astype(np.float64) @ np.arange(1.0, counts.size + 1) > 2.0**62:
+      raise InputError(
+        "The histogram has more than 2^62 tokens; expected at most so many. Scale the "
+        "counts down; the plan for a thousandth is as good."
       )
     if not counts.any():
       raise InputError("The histogram is empty: expected at least one sequence.")

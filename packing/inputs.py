@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Iterator
 
 import numpy as np
 
 from packing import files
-from packing.errors import InputError
+from packing.errors import InputError, shown
 from packing.histogram import MAX_SEQUENCE_LENGTH, Histogram
 
 _PREFERRED = ("input_ids", "tokens", "token_ids", "length", "lengths", "num_tokens")
@@ -64,8 +65,9 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
       directory with such Arrow or Parquet files, as Hugging Face `save_to_disk` and
       `python -m pipeline prepare` write them.
     column: the column to read; None to find it.
-    split: of a directory, the files or folders whose name begins with this; None for
-      "train" where there is such a one, else all.
+    split: of a directory, the files or folders of this name, or whose name goes on
+      after it with "-" or "."; None for "train" where there is such a one, else all
+      if they are of one split; "all" for all.
 
   Returns:
     int64[num_sequences], and a sentence on where they come from.
@@ -74,11 +76,16 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
     InputError: no such file, or not what its name says; lengths that are no whole
       numbers.
   """
-  path = pathlib.Path(path)
-  if not path.exists():
+  try:
+    found = str(path) != "" and pathlib.Path(path).exists()
+  except (OSError, ValueError):
+    found = False
+  if not found:
     raise InputError(
-      f"There is no {path}; expected .npy, .txt, .arrow, .parquet or a directory of them."
+      f"There is no {str(path)[:200] or 'file without a name'}; expected .npy, .txt, "
+      ".arrow, .parquet or a directory of them."
     )
+  path = pathlib.Path(path)
   parts = _directory_files(path, split) if path.is_dir() else [path]
   try:
     lengths = [_read_file(part, column) for part in parts]
@@ -104,19 +111,41 @@ def _directory_files(path: pathlib.Path, split: str | None) -> list[pathlib.Path
       f"{path} holds no .arrow or .parquet file; expected a dataset written by Hugging "
       "Face save_to_disk or by python -m pipeline prepare, or a folder of Parquet files."
     )
-
-  def of_split(name):
-    return [p for p in found if p.relative_to(path).parts[0].startswith(name)]
-
-  if split is None:
-    return of_split("train") or found
-  chosen = of_split(split)
-  if not chosen:
-    names = sorted({p.relative_to(path).parts[0] for p in found})
+  chosen = _of_split(found, path, "train" if split is None else split)
+  if chosen or split == "all":
+    return chosen or found
+  folders = {p.relative_to(path).parts[0] for p in found if p.parent != path} - {"data"}
+  names = folders if len(folders) > 1 else {_split_name(p) for p in found}
+  listed = ", ".join(sorted(names))
+  if split is not None:
     raise InputError(
-      f"{path} has no split {split!r}; found {', '.join(names)}. Pass one of them."
+      f"{path} has no split {split!r}; found {listed}. Pass one of them, or all."
     )
-  return chosen
+  if len(names) > 1:
+    raise InputError(
+      f"{path} has several splits, {listed}. Name one with --split, or pass all."
+    )
+  return found
+
+
+def _of_split(found, path: pathlib.Path, name: str) -> list[pathlib.Path]:
+  """Files in a folder of that name; if there is none, files of that name."""
+
+  def fits(part: str) -> bool:
+    return part == name or part.startswith((f"{name}-", f"{name}."))
+
+  inside = [p for p in found if any(map(fits, p.relative_to(path).parts[:-1]))]
+  return inside or [p for p in found if fits(p.name)]
+
+
+def _split_name(path: pathlib.Path) -> str:
+  """What the name of a file says, without numbers of parts.
+
+  Example:
+    >>> _split_name(pathlib.Path("data/train-00000-of-00001.parquet"))
+    'train'
+  """
+  return re.split(r"[-.]|_?\d", path.name)[0]
 
 
 def _read_file(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str | None]:
@@ -135,14 +164,16 @@ def _read_file(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str 
 
 def _from_npy(path: pathlib.Path) -> np.ndarray:
   try:
+    with path.open("rb") as file:
+      if not file.read(6).startswith(b"\x93NUMPY"):
+        raise ValueError("it does not begin as one")
     lengths = np.load(path, allow_pickle=False, mmap_mode="r")
   except (ValueError, EOFError) as error:
     raise InputError(
       f"{path} is no .npy file of numbers ({error}). Write one with numpy.save."
     ) from error
-  if not isinstance(lengths, np.ndarray) or lengths.ndim != 1:
-    shape = getattr(lengths, "shape", "several arrays")
-    raise InputError(f"{path} has shape {shape}; expected a vector of lengths.")
+  if lengths.ndim != 1:
+    raise InputError(f"{path} has shape {lengths.shape}; expected a vector of lengths.")
   if lengths.dtype.kind not in "iu":
     raise InputError(f"{path} holds {lengths.dtype}; expected integers, the lengths.")
   return np.array(lengths)
@@ -153,13 +184,16 @@ def _from_text(path: pathlib.Path) -> np.ndarray:
     words = path.read_text(encoding="utf-8").split()
   except UnicodeDecodeError as error:
     raise InputError(f"{path} is not text; expected integers, the lengths.") from error
+  lengths = []
+  for word in words:
+    try:
+      lengths.append(int(word))
+    except ValueError as error:
+      raise InputError(
+        f"{path} holds {shown(word)}; expected integers, the lengths of sequences."
+      ) from error
   try:
-    return np.array([int(word) for word in words], np.int64)
-  except ValueError as error:
-    wrong = next(word for word in words if not word.lstrip("+-").isdecimal())
-    raise InputError(
-      f"{path} holds {wrong[:40]!r}; expected integers, the lengths of sequences."
-    ) from error
+    return np.array(lengths, np.int64)
   except OverflowError as error:
     raise InputError(f"{path} holds a length beyond 64 bits.") from error
 
@@ -232,13 +266,12 @@ def _choose_column(pa, path: pathlib.Path, schema, column: str | None) -> str:
     if name in usable:
       return name
   lists = [name for name in usable if _is_list(pa, schema.field(name).type)]
-  for candidates in (lists, usable):
-    if len(candidates) == 1:
-      return candidates[0]
+  if len(lists) == 1:
+    return lists[0]
   if usable:
     raise InputError(
-      f"{path} has several columns that could be the sequences: {', '.join(usable)}. Name "
-      "one with --column."
+      f"{path} has no column that is the sequences for sure; found {', '.join(usable)}. "
+      "Name one with --column."
     )
   raise InputError(
     f"{path} has no column of lists or integers; found {described}. Tokenize text first."

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.optimize
 
 from packing import heuristics
-from packing.errors import InputError, whole
+from packing.errors import InputError, UnsolvedError, whole
 from packing.problem import Problem, Solution, Strategy
 
 MEMORY_LIMIT = 2 * 2**30  # bytes
@@ -81,7 +81,8 @@ def ennlshp(
 
   Args:
     problem: sizes to pack.
-    rounding: of the repeat counts, "nearest" or "up"; up leaves nothing over.
+    rounding: of the repeat counts, "nearest" or "up"; up leaves nothing over, but for
+      sizes that no strategy holds (at depth 1, those below the row).
     leftovers: "pad" or "best_fit", as for `nnlshp`.
     memory_limit: most bytes that the packing matrix may take.
 
@@ -103,7 +104,33 @@ def ennlshp(
   usage = _extended_usage(strategies, problem.counts)
   # A usage that is whole but for the last bits is whole.
   whole = np.rint(usage) if rounding == "nearest" else np.ceil(usage - 1e-6)
-  return _finish(problem, strategies, whole.astype(np.int64), leftovers)
+  whole = whole.astype(np.int64)
+  if rounding == "up":
+    _add_missing(strategies, whole, problem.counts)
+  return _finish(problem, strategies, whole, leftovers)
+
+
+def _add_missing(strategies: np.ndarray, usage: np.ndarray, counts: np.ndarray):
+  """Uses strategies more often, until there are slots for all sequences.
+
+  The solver keeps equation (23)'s constraint only nearly, so that rounding up alone may
+  leave a few sequences over.
+  """
+  missing_at_all = counts - _slots(strategies, usage, counts.size)[1:]
+  for size in (np.flatnonzero(missing_at_all > 0) + 1).tolist():
+    missing = counts[size - 1] - _slots(strategies, usage, counts.size)[size]
+    holding = np.flatnonzero((strategies == size).any(axis=1))
+    if missing > 0 and holding.size:
+      chosen = holding[usage[holding].argmax()]
+      usage[chosen] += -(-missing // (strategies[chosen] == size).sum())
+
+
+def _slots(strategies: np.ndarray, usage: np.ndarray, capacity: int) -> np.ndarray:
+  """int64[capacity + 1]; slots of each size, 0 included."""
+  slots = np.zeros(capacity + 1, np.int64)
+  for slot in strategies.T:
+    np.add.at(slots, slot, usage)
+  return slots
 
 
 def _extended_usage(strategies: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -155,7 +182,7 @@ def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
       <= memory_limit
     ):
       most += 1
-    raise InputError(
+    raise UnsolvedError(
       f"At depth {depth} there are {count:,} ways to fill {size} tokens, a matrix of "
       f"{needed / 2**30:,.1f} GiB; the limit is {memory_limit / 2**30:,.1f} GiB. Pass "
       f"max_sequences_per_pack={most} or less, a larger memory_limit, or use optimal."
@@ -195,7 +222,7 @@ def _solve(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
   try:
     return scipy.optimize.nnls(matrix, target)[0]
   except RuntimeError as error:
-    raise InputError(
+    raise UnsolvedError(
       "Non-negative least squares did not converge on this histogram "
       f"({str(error).rstrip('.')}). Use optimal or lpfhp."
     ) from error
@@ -207,10 +234,7 @@ def _finish(
   """Packs what is left over, and drops the slots for which no sequence is left."""
   if leftovers not in ("pad", "best_fit"):
     raise InputError(f'leftovers is {leftovers!r}; expected "pad" or "best_fit".')
-  used = np.zeros(problem.capacity + 1, np.int64)
-  for slot in strategies.T:
-    np.add.at(used, slot, usage)
-  residual = problem.counts - used[1:]
+  residual = problem.counts - _slots(strategies, usage, problem.capacity)[1:]
   chosen = np.flatnonzero(usage)
   packs = collections.Counter(
     {

@@ -10,10 +10,10 @@ import time
 import numpy as np
 
 from packing import heuristics
-from packing.errors import InputError, seconds, whole
+from packing.errors import UnsolvedError, seconds, whole
 from packing.pricing import most_items
 from packing.problem import Problem, Solution
-from packing.relaxation import solve_relaxation
+from packing.relaxation import SolverError, solve_relaxation
 from packing.rounding import Rounding, Usage, fill
 
 MAX_LENGTHS = 8192  # different lengths; beyond, nobody waits for the relaxation
@@ -43,10 +43,11 @@ def optimal(
     seed: of the random duals that the first patterns come from.
 
   Returns:
-    The plan and the weights that prove its bound.
+    The plan and the weights that prove its bound; the best so far where the solver
+    fails, with the `failure` in the details.
 
   Raises:
-    InputError: more than `MAX_LENGTHS` different lengths and no time limit.
+    UnsolvedError: more than `MAX_LENGTHS` different lengths and no time limit.
 
   References:
     Gilmore and Gomory (1961), Farley (1990). Krell et al.,
@@ -64,7 +65,7 @@ def optimal(
   if first.num_packs == problem.simple_bound:
     return dataclasses.replace(first, details={"solver": "none needed"})
   if problem.sizes.size > MAX_LENGTHS and time_limit is None:
-    raise InputError(
+    raise UnsolvedError(
       f"The histogram has {problem.sizes.size} different lengths; optimal takes at most "
       f"{MAX_LENGTHS} without a time limit. Pass time_limit=SECONDS, a larger "
       'length_multiple, or algorithm="auto".'
@@ -73,14 +74,17 @@ def optimal(
   guide = None
   if 3 < problem.depth < most_items(dataclasses.replace(problem, depth=problem.capacity)):
     guide, patterns = _without_depth_limit(problem, patterns, deadline, seed)
-  relaxation = solve_relaxation(
-    problem,
-    start=patterns,
-    upper=first.num_packs,
-    deadline=deadline,
-    seed=seed,
-    guide=guide,
-  )
+  try:
+    relaxation = solve_relaxation(
+      problem,
+      start=patterns,
+      upper=first.num_packs,
+      deadline=deadline,
+      seed=seed,
+      guide=guide,
+    )
+  except SolverError as error:
+    return dataclasses.replace(first, details={"solver": "failed", "failure": str(error)})
   if relaxation is None:
     return dataclasses.replace(first, details={"solver": "no time"})
   best: Usage = collections.Counter()
@@ -103,19 +107,22 @@ def optimal(
     "num_patterns": len(relaxation.master.patterns),
     "out_of_time": time.monotonic() > deadline,
   }
+  if rounding.failure:
+    details["failure"] = rounding.failure
   return Solution(fill(problem, rounding.best), relaxation.weights, details)
 
 
 def _without_depth_limit(problem, patterns, deadline, seed):
   """Duals and patterns of the problem without a depth limit, which is quick to solve."""
   relaxed = dataclasses.replace(problem, depth=problem.capacity)
-  relaxation = solve_relaxation(
-    relaxed, start=patterns, upper=0, deadline=deadline, seed=seed
-  )
-  if relaxation is None:
+  try:
+    relaxation = solve_relaxation(
+      relaxed, start=patterns, upper=0, deadline=deadline, seed=seed
+    )
+    solved = None if relaxation is None else relaxation.master.solve()
+  except SolverError:
     return None, patterns
-  solved = relaxation.master.solve()
-  if solved is None:
+  if relaxation is None or solved is None:
     return None, patterns
   known = [p for p in relaxation.master.patterns if len(p) <= problem.depth]
   return np.maximum.accumulate(np.clip(solved[2], 0, 1)), patterns + known

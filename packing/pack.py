@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from packing.automatic import auto
-from packing.errors import InputError
+from packing.errors import InputError, whole
 from packing.greedy import greedy
 from packing.heuristics import bfd, ffd, lpfhp, none, spfhp
 from packing.histogram import Histogram, check_lengths, count_lengths
@@ -51,6 +52,19 @@ def algorithm_options(algorithm: str) -> dict[str, object]:
   return {p.name: p.default for p in parameters if p.name != "seed"}
 
 
+def check_options(algorithm: str, options: Iterable[str]):
+  """Refuses names that are no options of the algorithm.
+
+  Raises:
+    InputError: an unknown algorithm or option.
+  """
+  known = sorted(algorithm_options(algorithm))
+  for name in sorted(set(options).difference(known)):
+    raise InputError(
+      f"{algorithm} has no option {name!r}; expected {', '.join(known) or 'none'}."
+    )
+
+
 def pack(
   histogram: Histogram,
   *,
@@ -87,13 +101,8 @@ def pack(
     >>> pack(histogram, algorithm="spfhp").strategies
     [(2, 3), (5,)]
   """
-  known = algorithm_options(algorithm)
-  unknown = sorted(set(options) - set(known))
-  if unknown:
-    raise InputError(
-      f"{algorithm} has no option {unknown[0]!r}; expected "
-      f"{', '.join(sorted(known)) or 'none'}."
-    )
+  check_options(algorithm, options)
+  seed = whole("seed", seed, at_least=0)
   geometry = Geometry.for_histogram(
     histogram,
     row_length=row_length,
@@ -102,7 +111,7 @@ def pack(
     separator_tokens=separator_tokens,
   )
   if algorithm == "none":
-    geometry = Geometry(geometry.row_length, 1, length_multiple, separator_tokens)
+    geometry = dataclasses.replace(geometry, max_sequences_per_pack=1)
   if options.get("order") is not None:
     options["order"] = _arrival(histogram, geometry, options["order"])
   if "seed" in inspect.signature(ALGORITHMS[algorithm]).parameters:

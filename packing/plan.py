@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import itertools
+import operator
 
 import numpy as np
 
 from packing import assignment
 from packing.assignment import Assignment
 from packing.certificate import Certificate
-from packing.errors import InputError
+from packing.errors import InputError, shown, whole
 from packing.histogram import Histogram
 from packing.pricing import dual_bound, most_items
 from packing.problem import Geometry, Strategy
@@ -23,10 +25,12 @@ class Plan:
 
   Attributes:
     histogram: the lengths that are packed.
-    strategies: K sorted tuples of lengths, in tokens; the sequences of one pack.
+    strategies: K different tuples of lengths, in tokens; the sequences of one pack.
+      Sorted here.
     repeat_counts: int64[K]; how many packs use each strategy. Read-only.
     row_length: tokens of a row, at least the longest length.
-    max_sequences_per_pack: the depth limit the plan was made under.
+    max_sequences_per_pack: the depth limit the plan was made under; None for no limit
+      becomes the row length.
     algorithm: what made the plan.
     length_multiple: lengths are rounded up to a multiple of this; the gap is padding.
     separator_tokens: between two sequences of a pack; they count as padding.
@@ -59,35 +63,41 @@ class Plan:
   details: dict = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
-    counts = np.array(self.repeat_counts)
-    if counts.ndim != 1 or counts.size != len(self.strategies) or counts.size == 0:
+    found = np.asarray(self.repeat_counts)
+    if found.ndim != 1 or found.size != len(self.strategies) or found.size == 0:
       raise InputError(
         f"Expected a repeat count for each of the {len(self.strategies)} strategies, at "
-        f"least one, found shape {counts.shape}."
+        f"least one, found shape {found.shape}."
       )
-    if counts.dtype.kind not in "iu" or (counts < 1).any():
-      raise InputError(
-        "Expected repeat counts that are whole numbers of at least 1, found "
-        f"{counts.dtype} from {counts.min()}."
-      )
-    counts = counts.astype(np.int64)
+    most = self.num_sequences  # with it, no sum below can wrap
+    counts = np.array(
+      [whole("A repeat count", n, at_least=1, at_most=most) for n in found.tolist()],
+      np.int64,
+    )
     counts.flags.writeable = False
     object.__setattr__(self, "repeat_counts", counts)
+    if not isinstance(self.algorithm, str):
+      raise InputError(f"algorithm is {shown(self.algorithm)}; expected a name.")
     self._check_geometry()
+    self._check_strategies()
     self._check_partition()
 
   def _check_geometry(self):
-    Geometry.for_histogram(
+    geometry = Geometry.for_histogram(
       self.histogram,
       row_length=self.row_length,
       max_sequences_per_pack=self.max_sequences_per_pack,
       length_multiple=self.length_multiple,
       separator_tokens=self.separator_tokens,
     )
+    object.__setattr__(self, "row_length", geometry.row_length)
+    object.__setattr__(self, "max_sequences_per_pack", geometry.max_sequences_per_pack)
     if self.bound_weights is None:
       return
     problem = self._problem
-    weights = np.array(self.bound_weights, np.int64)
+    weights = np.asarray(self.bound_weights)
+    if weights.dtype.kind not in "iu":
+      raise InputError(f"Expected bound_weights as integers, found {weights.dtype}.")
     most = 2**61 // most_items(problem)
     if weights.shape != problem.sizes.shape or (weights < 0).any() or weights.max() > most:
       raise InputError(
@@ -95,24 +105,40 @@ class Plan:
         f"found shape {weights.shape} from {weights.min(initial=0)} to "
         f"{weights.max(initial=0)}."
       )
+    weights = weights.astype(np.int64)
     weights.flags.writeable = False
     object.__setattr__(self, "bound_weights", weights)
 
+  def _check_strategies(self):
+    try:
+      strategies = [tuple(sorted(map(operator.index, s))) for s in self.strategies]
+    except TypeError as error:
+      raise InputError(f"Expected strategies of whole numbers; {error}.") from error
+    longest = self.histogram.max_sequence_length
+    for strategy in strategies:
+      if not 1 <= len(strategy) <= self.max_sequences_per_pack:
+        raise InputError(
+          f"Strategy {shown(strategy)} has {len(strategy)} sequences; expected 1 to "
+          f"{self.max_sequences_per_pack}."
+        )
+      if strategy[0] < 1 or strategy[-1] > longest:
+        raise InputError(
+          f"Strategy {shown(strategy)} holds a length that is none; expected 1 to "
+          f"{longest}."
+        )
+    if len(set(strategies)) < len(strategies):
+      strategy = collections.Counter(strategies).most_common(1)[0][0]
+      raise InputError(
+        f"Strategy {shown(strategy)} occurs more than once; expected different ones. Add "
+        "up their repeat counts."
+      )
+    object.__setattr__(self, "strategies", strategies)
+
   def _check_partition(self):
     depths = np.array([len(s) for s in self.strategies], np.int64)
-    for found in np.flatnonzero((depths < 1) | (depths > self.max_sequences_per_pack)):
-      raise InputError(
-        f"Strategy {self.strategies[found]} has {depths[found]} sequences; expected 1 to "
-        f"{self.max_sequences_per_pack}."
-      )
     slots = np.fromiter(
       itertools.chain.from_iterable(self.strategies), np.int64, int(depths.sum())
     )
-    if slots.min() < 1 or slots.max() > self.histogram.max_sequence_length:
-      raise InputError(
-        f"A strategy holds a length of {slots.min() if slots.min() < 1 else slots.max()} "
-        f"tokens; expected 1 to {self.histogram.max_sequence_length}."
-      )
     first = np.cumsum(depths) - depths
     sizes = np.add.reduceat(self._geometry.sizes(slots), first)
     for found in np.flatnonzero(sizes > self._geometry.capacity):
@@ -123,9 +149,17 @@ class Plan:
           f"multiple of {self.length_multiple}"
         )
       raise InputError(
-        f"Strategy {self.strategies[found]} has "
+        f"Strategy {shown(self.strategies[found])} has "
         f"{sizes[found] - self._geometry.separator_size} tokens{extra}; the row has "
         f"{self.row_length}."
+      )
+    total = sum(
+      n * len(s) for n, s in zip(self.repeat_counts.tolist(), self.strategies, strict=True)
+    )
+    if total > self.num_sequences:
+      raise InputError(
+        f"The plan uses {total} sequences; the histogram has {self.num_sequences}. Make "
+        "the plan anew."
       )
     used = np.zeros_like(self.histogram.counts)
     np.add.at(used, slots - 1, np.repeat(self.repeat_counts, depths))

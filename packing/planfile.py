@@ -122,10 +122,12 @@ def load_plan(path, *, histogram: Histogram | None = None) -> Plan:
       repeat_counts=np.array([_integer(n) for n in content["repeat_counts"]], np.int64),
       row_length=content["row_length"],
       max_sequences_per_pack=content["max_sequences_per_pack"],
-      algorithm=str(content["algorithm"]),
+      algorithm=content["algorithm"],
       length_multiple=content["length_multiple"],
       separator_tokens=content["separator_tokens"],
-      bound_weights=None if weights is None else np.array(weights, np.int64),
+      bound_weights=None
+      if weights is None
+      else np.array([_integer(w) for w in weights], np.int64),
       details=details,
     )
   except InputError as error:

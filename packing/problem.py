@@ -118,22 +118,19 @@ class Geometry:
     Raises:
       InputError: not whole numbers in range, or a row shorter than the longest sequence.
     """
-    multiple = whole("length_multiple", length_multiple, at_least=1)
-    separator = whole("separator_tokens", separator_tokens, at_least=0)
+    multiple = whole("length_multiple", length_multiple, at_least=1, at_most=MAX_ROW_LENGTH)
+    separator = whole(
+      "separator_tokens", separator_tokens, at_least=0, at_most=MAX_ROW_LENGTH
+    )
     longest = -(-histogram.longest // multiple) * multiple
     if row_length is None:
       row_length = max(histogram.max_sequence_length, longest)
-    row_length = whole("row_length", row_length, at_least=1)
+    row_length = whole("row_length", row_length, at_least=1, at_most=MAX_ROW_LENGTH)
     if row_length < longest:
       rounded = f", rounded up to {longest}" if longest > histogram.longest else ""
       raise InputError(
         f"A row of {row_length} tokens cannot hold the longest sequence, "
         f"{histogram.longest} tokens{rounded}. Pass row_length={longest} or more."
-      )
-    if row_length > MAX_ROW_LENGTH:
-      raise InputError(
-        f"row_length is {row_length}; expected at most {MAX_ROW_LENGTH}. Nothing fills "
-        "such a row; use a shorter one."
       )
     if max_sequences_per_pack is None or max_sequences_per_pack == "max":
       depth = row_length

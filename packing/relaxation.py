@@ -31,6 +31,10 @@ from packing.problem import Problem
 _ROUNDS, _NOISE = 4, 0.1
 
 
+class SolverError(RuntimeError):
+  """HiGHS failed; what was found before it still holds."""
+
+
 @dataclasses.dataclass
 class Relaxation:
   """What column generation found.
@@ -42,6 +46,7 @@ class Relaxation:
     master: the linear programme, ready to be solved for another demand.
     usage: float64[P]; how often the solution uses each pattern of the master.
     objective: sum of usage.
+    failure: why the solver gave up before the end, if it did.
   """
 
   bound: int
@@ -49,6 +54,7 @@ class Relaxation:
   master: Master
   usage: np.ndarray
   objective: float
+  failure: str | None = None
 
 
 class Master:
@@ -79,7 +85,7 @@ class Master:
     self._lp = highspy.Highs()
     for option, value in (
       ("output_flag", False),
-      ("threads", 1),
+      ("parallel", "off"),  # `threads` cannot be changed once HiGHS has run
       ("presolve", "off"),
       ("solver", "simplex"),
       ("dual_feasibility_tolerance", 1e-9),
@@ -169,7 +175,7 @@ class Master:
     if status == highspy.HighsModelStatus.kTimeLimit:
       return None
     if status != highspy.HighsModelStatus.kOptimal:
-      raise RuntimeError(f"HiGHS ended with {self._lp.modelStatusToString(status)}.")
+      raise SolverError(f"HiGHS ended with {self._lp.modelStatusToString(status)}.")
     solution = self._lp.getSolution()
     usage = np.array(solution.col_value)[self._rows - 1 :]
     duals = np.array(solution.row_dual)
@@ -203,7 +209,7 @@ class Master:
     _ok(part._lp.setOptionValue("presolve", "on"))
     _ok(part._lp.setOptionValue("solver", "choose"))
     _ok(part._lp.setOptionValue("time_limit", max(seconds, 0.1)))
-    part._lp.run()
+    _ok(part._lp.run())
     if not math.isfinite(part._lp.getInfo().objective_function_value):
       return None
     values = np.array(part._lp.getSolution().col_value)[first:]
@@ -248,7 +254,10 @@ def solve_relaxation(
 
   Returns:
     The relaxation, solved over all patterns unless time ran out or the bound met the
-    plan before; None if time ran out before the first solution.
+    plan before, or the solver failed; None if time ran out before the first solution.
+
+  Raises:
+    SolverError: the solver failed before the first solution.
   """
   scale = weight_scale(problem)
   rng = np.random.default_rng(seed)
@@ -273,8 +282,17 @@ def solve_relaxation(
     master.add(Knapsack(problem, weights).packs(everything).tolist())
 
   bound, proof = problem.simple_bound, None
-  found = None
-  while (solved := master.solve()) is not None:
+  found, failure = None, None
+  while True:
+    try:
+      solved = master.solve()
+    except SolverError as error:
+      if found is None:
+        raise
+      failure = str(error)
+      break
+    if solved is None:
+      break
     objective, usage, duals = found = solved
     weights = integer_weights(duals, scale)
     knapsack = Knapsack(problem, weights)
@@ -292,7 +310,7 @@ def solve_relaxation(
   if proof is not None and dual_bound(problem, proof) != bound:
     raise AssertionError("the proof of the bound does not hold")
   usage = np.concatenate([usage, np.zeros(len(master.patterns) - usage.size)])
-  return Relaxation(bound, proof, master, usage, objective)
+  return Relaxation(bound, proof, master, usage, objective, failure)
 
 
 def integer_weights(duals: np.ndarray, scale: int) -> np.ndarray:
@@ -320,7 +338,14 @@ def _farley(problem: Problem, weights: np.ndarray, value: int) -> int:
 
 def _ok(status):
   if status == highspy.HighsStatus.kError:
-    raise RuntimeError("HiGHS refused an input; this is a bug in packing.")
+    raise SolverError("HiGHS refused an input; this is a bug in packing.")
 
 
-__all__ = ["Master", "Relaxation", "integer_weights", "most_items", "solve_relaxation"]
+__all__ = [
+  "Master",
+  "Relaxation",
+  "SolverError",
+  "integer_weights",
+  "most_items",
+  "solve_relaxation",
+]

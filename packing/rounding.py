@@ -11,7 +11,7 @@ import numpy as np
 from packing import heuristics
 from packing.pricing import Knapsack, weight_scale
 from packing.problem import Problem, Strategy
-from packing.relaxation import Relaxation, integer_weights
+from packing.relaxation import Relaxation, SolverError, integer_weights
 
 Usage = collections.Counter[Strategy]  # slots of a pack -> how many such packs
 
@@ -101,6 +101,7 @@ class Rounding:
   Attributes:
     best: the best plan so far, as slots.
     num_packs: its packs.
+    failure: why the solver gave up, if it did.
   """
 
   def __init__(
@@ -125,13 +126,23 @@ class Rounding:
     self._scale = weight_scale(problem)
     self.best = best
     self.num_packs = sum(best.values())
+    self.failure = relaxation.failure
 
   @property
   def done(self) -> bool:
     return self.num_packs <= self._bound or time.monotonic() > self._deadline
 
   def run(self):
-    """Dives; where that leaves a gap, solves a small integer programme."""
+    """Dives; where that leaves a gap, solves a small integer programme.
+
+    Where the solver fails, the best plan until then stays.
+    """
+    try:
+      self._run()
+    except SolverError as error:
+      self.failure = str(error)
+
+  def _run(self):
     if self.num_packs <= self._bound:
       return
     for dive in range(_DIVES):

@@ -148,6 +148,30 @@ def test_analyze_does_not_sell_packing_where_nothing_is_to_gain(capsys, tmp_path
     ("pack --histogram glue_cola_128 --separator-tokens -1", "separator_tokens is -1"),
     ("pack --histogram glue_cola_128 --option depth=3", "no option 'depth'; expected"),
     ("pack --histogram glue_cola_128 --option x", "expected NAME=VALUE"),
+    ("pack --histogram glue_cola_128 --option seed=1", "no option 'seed'"),
+    ("pack --histogram glue_cola_128 --option algorithm=x", "no option 'algorithm'"),
+    ("pack --histogram glue_cola_128 --option row_length=200", "no option 'row_length'"),
+    ("pack --histogram glue_cola_128 --seed -1", "seed is -1"),
+    (f"pack --histogram glue_cola_128 --option target_gap={'7' * 5000}", "target_gap is"),
+    (f"pack --histogram glue_cola_128 --separator-tokens {10**12}", "separator_tokens is"),
+    (f"pack --histogram glue_cola_128 --max-sequence-length {10**24}", "at most 16777216"),
+    ("pack --lengths=", "There is no file without a name"),
+    (f"pack --lengths {'x' * 5000}", "There is no xxx"),
+    (f"pack --histogram-file {'x' * 5000}", "File name too long"),
+    (f"pack --histogram glue_cola_128 --output {'x' * 5000}", "File name too long"),
+    ("pack --histogram wikipedia_512 --output x --certificate ./x", "expected two files"),
+    ("pack --histogram wikipedia_2048 --certificate /no/such/place", "Cannot write"),
+    ("compare --histogram glue_cola_128 --option optimal:seed=1", "no option 'seed'"),
+    (
+      "compare --histogram glue_cola_128 --option lpfhp:x=1 --algorithms lpfhp",
+      "option 'x'",
+    ),
+    ("compare --histogram glue_cola_128 --row-length 10", "cannot hold the longest"),
+    ("compare --histogram glue_cola_128 --algorithms=", "There is no algorithm"),
+    ("compare --histogram glue_cola_128 --seed -1", "seed is -1"),
+    ("compare --histogram glue_cola_128 --output /no/such/place", "Cannot write"),
+    (f"compare --histogram glue_cola_128 --batch-size {10**30}", "batch_size is 1000"),
+    (f"analyze --histogram glue_cola_128 --hidden-size {10**400}", "hidden_size is 1000"),
     ("pack --histogram glue_cola_128 --option time_limit=0", "time_limit is 0"),
     ("pack --histogram glue_cola_128 --option time_limit=a", "time_limit is 'a'"),
     ("pack --histogram glue_cola_128 --max-sequence-length 40", "--too-long"),
@@ -192,6 +216,36 @@ def test_a_histogram_of_a_hundred_thousand_lengths(capsys, tmp_path):
   status, out, _ = run(capsys, *arguments, "--algorithm", "auto", "--json")
   assert status == 0
   assert json.loads(out)["num_sequences"] == counts.sum()
+
+
+def test_pack_prints_the_depth_of_the_plan(capsys):
+  arguments = ("pack", "--histogram", "glue_cola_128", "--max-sequences-per-pack", "3")
+  _, out, _ = run(capsys, *arguments, "--algorithm", "none", "--json")
+  result = json.loads(out)
+  assert result["max_sequences_per_pack"] == 1
+  assert result["gap"] == 0
+  arguments = ("pack", "--histogram", "glue_cola_128", "--max-sequences-per-pack", "128")
+  _, out, _ = run(capsys, *arguments, "--json")
+  assert json.loads(out)["max_sequences_per_pack"] == "max"
+
+
+@pytest.mark.parametrize(
+  "arguments", ["", "pack", "magic", "pack --histogram x --seed y", "pack --magic"]
+)
+def test_a_mistake_in_the_arguments_is_two_lines(capsys, arguments):
+  with pytest.raises(SystemExit) as raised:
+    main(arguments.split())
+  assert raised.value.code == 2
+  error = capsys.readouterr().err
+  assert error.startswith("error: ")
+  assert error.count("\n") <= 2
+
+
+def test_a_closed_output_is_an_error(monkeypatch, capsys):
+  monkeypatch.setattr(sys, "stdout", None)
+  status = main(["pack", "--histogram", "glue_cola_128", "--algorithm", "lpfhp"])
+  assert status == 1
+  assert "standard output is closed" in capsys.readouterr().err
 
 
 def test_as_a_program():

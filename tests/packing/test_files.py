@@ -58,7 +58,12 @@ def damage(content, path, value):
     (["histogram", "counts", 0, 1], 111, "the histogram was changed"),
     (["histogram", "sha256"], "0", "the histogram was changed"),
     (["histogram", "counts", 0, 0], 1000, "damaged"),
-    (["repeat_counts", 0], 10**6, "The plan uses"),
+    (["repeat_counts", 0], 1, "The plan uses 1 sequences"),
+    (["repeat_counts", 0], 10**6, "at most 88641"),
+    (["repeat_counts", 0], 2**62, "at most 88641"),
+    (["repeat_counts", 0], 2**64, "damaged"),
+    (["algorithm"], 3, "algorithm is 3"),
+    (["separator_tokens"], 2**60, "separator_tokens is .* at most 16777216"),
     (["repeat_counts", 0], 1.5, "damaged"),
     (["repeat_counts", 0], -1, "at least 1"),
     (["strategies", 0], [384, 128], "tokens"),
@@ -69,6 +74,9 @@ def damage(content, path, value):
     (["max_sequences_per_pack"], 1, "has . sequences"),
     (["bound_weights"], [1, 2], "bound_weights"),
     (["bound_weights", 0], 2**62, "bound_weights"),
+    (["bound_weights", 0], 1.0, "damaged"),
+    (["bound_weights", 0], True, "damaged"),
+    (["bound_weights", 0], "1", "damaged"),
     (["histogram"], None, "damaged"),
   ],
 )
@@ -96,7 +104,9 @@ def test_weights_in_a_file_cannot_lift_the_bound_above_the_truth(plan, tmp_path)
   assert packing.load_plan(file).lower_bound == plan.lower_bound
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "\udcff", "[" * 100_000])
+@pytest.mark.parametrize(
+  "text", ["", "{", "[1]", "\udcff", "[" * 100_000, '{"a": ' + "7" * 5000 + "}"]
+)
 def test_what_is_no_plan_is_refused(tmp_path, text):
   file = tmp_path / "plan.json"
   file.write_bytes(text.encode(errors="surrogateescape"))
@@ -179,12 +189,52 @@ def test_an_integer_column_holds_lengths(tmp_path):
   path = tmp_path / "n.parquet"
   parquet.write_table(pa.table({"text": ["a"] * 7, "size": LENGTHS, "id": LENGTHS}), path)
   assert inputs.read_lengths(path, column="size")[0].tolist() == LENGTHS
-  with pytest.raises(packing.InputError, match=r"several columns.*size, id"):
+  with pytest.raises(packing.InputError, match=r"found size, id\. Name one with --column"):
     inputs.read_lengths(path)
   with pytest.raises(packing.InputError, match="no column 'x'; found text"):
     inputs.read_lengths(path, column="x")
   with pytest.raises(packing.InputError, match="Tokenize text first"):
     inputs.read_lengths(path, column="text")
+
+
+def test_a_lone_integer_column_is_not_taken_for_lengths(tmp_path):
+  parquet.write_table(
+    pa.table({"text": ["a"] * 7, "label": LENGTHS}), tmp_path / "n.parquet"
+  )
+  with pytest.raises(packing.InputError, match=r"found label\. Name one with --column"):
+    inputs.read_lengths(tmp_path / "n.parquet")
+  parquet.write_table(
+    pa.table({"length": LENGTHS, "label": LENGTHS}), tmp_path / "n.parquet"
+  )
+  assert inputs.read_lengths(tmp_path / "n.parquet")[0].tolist() == LENGTHS
+
+
+def test_splits_are_told_apart(tmp_path):
+  def write(name, lengths):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pa.table({"length": lengths}), tmp_path / name)
+
+  def read(folder, split=None):
+    return inputs.read_lengths(tmp_path / folder, split=split)[0].tolist()
+
+  write("hub/data/train-00000-of-00001.parquet", [1])
+  write("hub/data/test-00000-of-00001.parquet", [2])
+  assert read("hub") == read("hub", "train") == [1]
+  assert read("hub", "test") == [2]
+  assert sorted(read("hub", "all")) == [1, 2]
+  with pytest.raises(packing.InputError, match="no split 'dev'; found test, train"):
+    read("hub", "dev")
+  write("several/data/dev-00000-of-00001.parquet", [1])
+  write("several/data/test-00000-of-00001.parquet", [2])
+  with pytest.raises(packing.InputError, match=r"several splits, dev, test\. Name one"):
+    read("several")
+  write("folders/train/part-0.parquet", [1])
+  write("folders/train_small/train-0.parquet", [2])
+  assert read("folders") == read("folders", "train") == [1]
+  assert read("folders", "train_small") == [2]
+  write("parts/part_0.parquet", [1])
+  write("parts/part_1.parquet", [2])
+  assert read("parts") == [1, 2]
 
 
 def test_directories_as_hugging_face_and_pipeline_write_them(tmp_path):
@@ -195,14 +245,14 @@ def test_directories_as_hugging_face_and_pipeline_write_them(tmp_path):
       write_stream(lists(), file)
   (tmp_path / "hf" / "train" / "cache-1234.arrow").write_bytes(b"not to be read")
   assert inputs.read_lengths(tmp_path / "hf")[0].tolist() == LENGTHS * 2
-  assert inputs.read_lengths(tmp_path / "hf", split="val")[0].size == 14
+  assert inputs.read_lengths(tmp_path / "hf", split="validation")[0].size == 14
   with pytest.raises(packing.InputError, match="no split 'test'; found train, validation"):
     inputs.read_lengths(tmp_path / "hf", split="test")
   (tmp_path / "prepared").mkdir()
   for name in ("train", "held_out"):
     write_file(lists(), tmp_path / "prepared" / f"{name}.arrow")
   assert inputs.read_lengths(tmp_path / "prepared")[0].tolist() == LENGTHS
-  assert inputs.read_lengths(tmp_path / "prepared", split="held")[0].size == 7
+  assert inputs.read_lengths(tmp_path / "prepared", split="held_out")[0].size == 7
   (tmp_path / "empty").mkdir()
   with pytest.raises(packing.InputError, match="holds no"):
     inputs.read_lengths(tmp_path / "empty")
@@ -213,11 +263,14 @@ def test_directories_as_hugging_face_and_pipeline_write_them(tmp_path):
   [
     ("x.npy", b"nonsense", r"no \.npy file"),
     ("x.npy", b"\x93NUMPY", r"no \.npy file"),
+    ("x.npy", b"PK\x03\x04nonsense", r"no \.npy file"),
     ("x.arrow", b"nonsense", "no arrow file"),
     ("x.arrow", b"ARROW1\0\0nonsense", "no arrow file"),
     ("x.parquet", b"nonsense", "no parquet file"),
     ("x.parquet", b"", "no parquet file"),
     ("x.txt", b"3 4 five", "'five'"),
+    ("x.txt", b"+-5 3", r"'\+-5'"),
+    ("x.txt", b"7" * 5000, "holds '777"),
     ("x.txt", b"\xff\xfe", "not text"),
     ("x.txt", b"99999999999999999999", "beyond 64 bits"),
     ("x.csv", b"1,2", "ends in '.csv'"),

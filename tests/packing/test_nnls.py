@@ -8,6 +8,7 @@ import pytest
 import scipy.optimize
 
 import packing
+from packing import nnls
 from packing.nnls import _extended_usage, _matrix, _strategies, count_strategies
 from packing.problem import Problem
 
@@ -91,6 +92,19 @@ def test_ennlshp_leaves_less_over_and_pads_less_than_nnlshp():
   left = [p.details["num_leftover_sequences"] for p in (plain, extended, up)]
   assert left[0] > left[1] >= left[2] == 0
   assert extended.num_packs <= plain.num_packs
+
+
+def test_rounding_up_leaves_nothing_over_where_the_solver_is_short(monkeypatch):
+  usage = nnls._extended_usage
+  short = lambda *arguments: np.maximum(usage(*arguments) - 2.5, 0)  # noqa: E731
+  monkeypatch.setattr(nnls, "_extended_usage", short)
+  plan = packing.pack(
+    packing.load_histogram("glue_cola_128"),
+    algorithm="ennlshp",
+    max_sequences_per_pack=2,
+    rounding="up",
+  )
+  assert plan.details["num_leftover_sequences"] == 0
 
 
 def test_ennlshp_solves_equation_23():

@@ -135,7 +135,38 @@ def test_bad_lengths_and_states_are_refused():
   for change, message in (
     ({"version": 7}, "version 1; found 7"),
     ({"waiting": 3}, "damaged"),
-    ({"packs": [[0, 0, [[1, 9]]]]}, "overflows"),
+    ({"packs": [[0, 0, [[1, 9]]]], "opened": 1, "arrivals": 9}, "length is out"),
+    ({"packs": [[0, 0, [[1, 5], [2, 4]]]], "opened": 1, "arrivals": 9}, "overflows"),
+    ({"packs": [[0, 0, [[1, 2]]] * 2], "opened": 1, "arrivals": 9}, "damaged"),
+    ({"packs": [[0, 0, [[1, 2]]]] * 2, "opened": 1, "arrivals": 9}, "same number"),
+    ({"packs": [[0, 0, [[1, 0]]]], "opened": 1, "arrivals": 9}, "length is out"),
+    ({"packs": [[0, 0, [[1, 1.5]]]], "opened": 1, "arrivals": 9}, "a number is none"),
+    ({"packs": [[0, 0, []]], "opened": 1}, "empty or full"),
+    (
+      {
+        "packs": [[0, 0, [[1, 2], [2, 2]]]],
+        "opened": 1,
+        "arrivals": 9,
+        "max_sequences_per_pack": 2,
+      },
+      "empty or full",
+    ),
+    ({"packs": [[1, 0, [[1, 2]]]], "opened": 1, "arrivals": 9}, "yet to be opened"),
+    (
+      {
+        "packs": [[i, 0, [[1, 2]]] for i in range(3)],
+        "opened": 3,
+        "arrivals": 9,
+        "open_packs": 2,
+      },
+      "too many packs",
+    ),
+    ({"waiting": [[5, 0, 0], [3, -1, 1]], "arrivals": 2}, "unsorted"),
+    ({"waiting": [[5, 0, 0]], "look_ahead": 0}, "too many sequences"),
+    ({"waiting": [[9, 0, 0]]}, "length is out"),
+    ({"waiting": [[5, -7, 0]]}, "yet to arrive"),
+    ({"arrivals": -1}, "a number is none"),
+    ({"opened": "1"}, "a number is none"),
   ):
     with pytest.raises(packing.InputError, match=message):
       packing.OnlinePacker.from_state(state | change)

@@ -79,6 +79,7 @@ def test_a_plan_that_is_no_partition_is_refused():
     ([], "shape"),
     ([[1]], "shape"),
     (["a"], "whole numbers"),
+    ([0] * 2**10 + [2**53], r"more than 2\^62 tokens"),
   ],
 )
 def test_bad_counts_are_refused(counts, message):
@@ -121,3 +122,43 @@ def test_lengths_the_plan_was_not_made_for_are_refused():
     packing.InputError, match="1 lengths of 3 tokens; the plan was made for 2"
   ):
     plan.assign([3, 5, 5])
+
+
+def test_repeat_counts_that_would_wrap_are_refused():
+  histogram = packing.Histogram(np.array([0, 0, 0, 0, 7]))
+  make = lambda strategies, counts: packing.Plan(  # noqa: E731
+    histogram, strategies, counts, 20, 4, "by hand"
+  )
+  for counts in ([7, 2**62], np.array([7, 2**64 - 1], np.uint64), [3, 2**80]):
+    with pytest.raises(packing.InputError, match=r"A repeat count is .* at most 7"):
+      make([(5,), (5, 5, 5, 5)], counts)
+  with pytest.raises(packing.InputError, match="uses 8 sequences; the histogram has 7"):
+    make([(5,), (5, 5)], [2, 3])
+
+
+def test_a_plan_puts_its_strategies_in_order():
+  histogram = packing.Histogram(np.array([0, 2, 1, 0]))
+  strategies = [[np.int64(3), np.int64(2)], [2]]
+  plan = packing.Plan(histogram, strategies, [1, 1], 5, None, "by hand")
+  assert plan.strategies == [(2, 3), (2,)]
+  assert {type(n) for s in plan.strategies for n in s} == {int}
+  assert plan.max_sequences_per_pack == 5
+  for wrong, message in (
+    ([(2, 3), (3, 2)], r"\(2, 3\) occurs more than once"),
+    ([(2, 3), (2.0,)], "strategies of whole numbers"),
+    ([(2, 3), (2**70,)], "expected 1 to 4"),
+  ):
+    with pytest.raises(packing.InputError, match=message):
+      packing.Plan(histogram, wrong, [1, 1], 5, None, "by hand")
+  with pytest.raises(packing.InputError, match="bound_weights as integers"):
+    packing.Plan(histogram, strategies, [1, 1], 5, 2, "x", bound_weights=np.ones(2))
+
+
+@pytest.mark.parametrize("seed", [-1, "a", 1.5])
+def test_seeds_are_checked(seed):
+  histogram = packing.Histogram.from_lengths([3, 3, 5], max_sequence_length=7)
+  plan = packing.pack(histogram, algorithm="spfhp")
+  with pytest.raises(packing.InputError, match="seed is"):
+    plan.assign([3, 3, 5], seed=seed)
+  with pytest.raises(packing.InputError, match="seed is"):
+    packing.pack(histogram, seed=seed)
