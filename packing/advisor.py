@@ -303,7 +303,7 @@ def _bucket_edges(lengths, counts, cost, num_buckets: int) -> np.ndarray:
   best = np.full(lengths.size + 1, np.inf)
   best[0] = 0.0
   choices = []
-  for _ in range(num_buckets):
+  for _ in range(min(num_buckets, lengths.size)):  # more would stay empty
     table = best[:, None] + (ranks[None, 1:] - ranks[:, None]) * prices[None, :]
     table[np.arange(lengths.size + 1)[:, None] > np.arange(lengths.size)[None, :]] = np.inf
     origin = table.argmin(axis=0)

@@ -68,6 +68,7 @@ def test_ragged_batches_wait_for_the_longest(advice):
     (2, [3, 10]),  # 7 * 3 + 10 = 31; [2, 10] costs 32, [1, 10] costs 35
     (3, [1, 3, 10]),  # 5 + 2 * 3 + 10 = 21; [2, 3, 10] costs 25, [1, 2, 10] costs 27
     (9, [1, 2, 3, 10]),
+    (10**9, [1, 2, 3, 10]),
   ],
 )
 def test_buckets_cost_least(number, edges):
