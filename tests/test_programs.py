@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests.library import make_library
+from tests.stdlib_corpus import make_library
 
 ROOT = pathlib.Path(__file__).parents[1]
 STEPS = 24

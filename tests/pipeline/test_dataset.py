@@ -9,7 +9,7 @@ import pytest
 from packing import InputError
 from pipeline import corpus, wordpiece
 from pipeline.dataset import Settings, open_dataset, prepare
-from tests.library import make_library
+from tests.stdlib_corpus import make_library
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.batches import pack_rows
 from pipeline.dataset import Settings, prepare
-from tests.library import make_library
+from tests.stdlib_corpus import make_library
 
 
 @pytest.fixture(scope="module")
