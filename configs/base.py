@@ -29,10 +29,17 @@ def get_config() -> ConfigDict:
 
   config.model = ConfigDict()
   config.model.size = "base"  # tiny, mini, small, medium, base, large
+  config.model.init_from = ""  # a folder with weights to start from; drawn if not given
   config.model.dropout_rate = 0.1
+  config.model.attention_dropout_rate = 0.1
   config.model.initializer_range = 0.02  # standard deviation that weights start from
-  config.model.attention_mask = "segment"  # none: the ablation without isolation
+  config.model.attention_mask = "segment"  # none: the ablation without isolation;
+  # token_type: the two segments of a sequence do not see each other either
   config.model.position_reset = True  # False: the ablation with positions of the row
+  config.model.next_sentence = True  # False: the ablation without NSP
+  config.model.attention_impl = "xla"  # cudnn, cudnn_packed, splash
+  config.model.remat = "none"  # layers: compute them twice, to save memory
+  config.model.vocab_multiple = 1  # 8 or 128: rows of the token embedding, rounded up
   config.model.dtype = "float32"  # of the computation; or bfloat16
 
   config.optimizer = ConfigDict()
@@ -45,6 +52,7 @@ def get_config() -> ConfigDict:
   config.optimizer.clip_norm = 1.0
 
   config.train = ConfigDict()
+  config.train.loss_unit = "sequence"  # token; pack: the ablation with the pack's mean
   config.train.batch_size = 32  # packs a step, over all devices
   config.train.steps = 1000
   config.train.log_every = 20  # steps

@@ -14,6 +14,7 @@ def get_config():
   config.data.max_sequence_length = 192  # half of it is padding without packing
   config.packing.max_sequences_per_pack = 5
   config.model.size = "tiny"
+  config.model.attention_dropout_rate = 0.0
   config.model.dropout_rate = 0.0  # a few epochs of a tiny model do not overfit
   config.optimizer.learning_rate = 0.015
   config.optimizer.warmup_steps = 100

@@ -1,9 +1,13 @@
-"""Losses and accuracies per sequence, for all sequences of a batch at once.
+"""Losses and accuracies of packed batches, for all sequences at once.
 
 An unpacked BERT averages over the sequences of its batch. A pack of three sequences
 must therefore weigh three times a pack of one: values are averaged within each sequence
-first, and only then over sequences. Everything is returned as a sum and a count, so that
-micro-batches and devices can be added without error.
+first, and only then over sequences. That is the loss unit `sequence`. With `token` every
+token weighs the same; `pack` averages within each pack first, which is the ablation that
+the paper warns of.
+
+Everything is a sum and a count, and the count depends on the batch alone. Micro-batches
+and devices therefore add up without error: sum each, divide by the count of the whole.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, section 3.2.3 and Listing 5.
@@ -11,10 +15,96 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+Arrays = Mapping[str, jax.Array]
+
+LOSS_UNITS = {
+  "sequence": "the mean of each sequence, then the mean over sequences",
+  "token": "the mean over tokens",
+  "pack": "the mean of each pack, then the mean over packs; the paper's ablation",
+}
+
+
+class Total(NamedTuple):
+  """A mean that can still be added to; both float[]."""
+
+  total: jax.Array
+  count: jax.Array
+
+  @property
+  def mean(self) -> jax.Array:
+    return self.total / jnp.maximum(self.count, 1)
+
+
+def loss(
+  outputs: Arrays,
+  batch: Arrays,
+  *,
+  unit: str = "sequence",
+  counts: Mapping[str, jax.Array] | None = None,
+) -> tuple[jax.Array, dict[str, Total]]:
+  """What training minimises: the sum of the losses of a model's heads.
+
+  Args:
+    outputs: the logits of a model; those of a head are called `{head}_logits`.
+    batch: a PackedBatch, or a part of one.
+    unit: what weighs the same; a key of `LOSS_UNITS`.
+    counts: where `batch` is a part, what `count` gives for the whole. The losses and
+      the gradients of the parts then add up to those of the whole.
+
+  Returns:
+    The loss in nats; and the totals of this batch for each head, such as `mlm_loss` in
+    nats and `mlm_accuracy` as a fraction.
+  """
+  totals = {}
+  for name, (values, owners) in _per_item(outputs, batch).items():
+    values, counted = _per_unit(values, owners, unit, _max_sequences(batch))
+    total = jnp.where(counted, values, 0).sum()
+    totals[name] = Total(total, counted.sum(dtype=total.dtype))
+  parts = []
+  for head in heads_of(outputs):
+    total, own_count = totals[f"{head}_loss"]
+    parts.append(Total(total, own_count if counts is None else counts[head]).mean)
+  return sum(parts[1:], parts[0]), totals
+
+
+def count(heads: Iterable[str], batch: Arrays, *, unit: str = "sequence") -> dict:
+  """How many units of a batch count, by head; float[] each.
+
+  Args:
+    heads: keys of `HEADS`.
+    batch: a PackedBatch; several stacked on a leading axis are counted under `vmap`.
+    unit: a key of `LOSS_UNITS`.
+  """
+  counts = {}
+  for head in heads:
+    owners = HEADS[head].owners(batch)
+    zeros = jnp.zeros(owners.shape)
+    counted = _per_unit(zeros, owners, unit, _max_sequences(batch))[1]
+    counts[head] = counted.sum(dtype=zeros.dtype)
+  return counts
+
+
+def per_sequence(outputs: Arrays, batch: Arrays) -> dict[str, tuple[jax.Array, jax.Array]]:
+  """Loss and accuracy of each head, for each sequence by itself.
+
+  Args:
+    outputs: the logits of a model.
+    batch: a PackedBatch.
+
+  Returns:
+    For each head, such as for `mlm_loss` and `mlm_accuracy`, the values float[B, M],
+    losses in nats and accuracies as fractions, and bool[B, M], which of them count.
+  """
+  return {
+    name: mean_per_sequence(values, owners, _max_sequences(batch))
+    for name, (values, owners) in _per_item(outputs, batch).items()
+  }
 
 
 def mean_per_sequence(
@@ -37,65 +127,146 @@ def mean_per_sequence(
     >>> means.tolist(), present.tolist()
     ([[2.0, 8.0, 0.0]], [[True, True, False]])
   """
+  belongs = _belongs(segment_ids, max_sequences)
+  items = belongs.sum(-1)  # [B, M]
+  totals = jnp.where(belongs, values[:, None, :], 0).sum(-1)
+  return totals / jnp.maximum(items, 1), items > 0
+
+
+def answer_scores(
+  answer_logits: jax.Array, segment_ids: jax.Array, max_sequences: int
+) -> jax.Array:
+  """Log-probabilities of start and end, normalised over each sequence's own tokens.
+
+  Args:
+    answer_logits: float[B, S, 2].
+    segment_ids: int32[B, S].
+    max_sequences: M.
+
+  Returns:
+    float[B, M, S, 2]; very low outside of the sequence.
+  """
+  logits = _wide(answer_logits)[:, None]  # [B, 1, S, 2]
+  belongs = _belongs(segment_ids, max_sequences)[..., None]
+  logits = jnp.where(belongs, logits, jnp.finfo(logits.dtype).min)
+  return jax.nn.log_softmax(logits, axis=2)
+
+
+# ---- heads ---------------------------------------------------------------------------
+
+
+class Head(NamedTuple):
+  """How a head's logits become numbers.
+
+  Attributes:
+    owners: a batch -> int32[B, K]: of each item that the head predicts, the number of
+      the sequence that it belongs to in its pack; 0 for none.
+    values: logits and a batch -> `loss` and what else is measured, float[B, K] each.
+  """
+
+  owners: Callable[[Arrays], jax.Array]
+  values: Callable[[jax.Array, Arrays], dict[str, jax.Array]]
+
+
+def _sequence_numbers(batch: Arrays) -> jax.Array:
+  mask = batch["sequence_mask"]
+  return jnp.where(mask, jnp.arange(1, mask.shape[1] + 1)[None], 0)
+
+
+def _labelled_tokens(batch: Arrays) -> jax.Array:
+  return jnp.where(batch["token_labels"] >= 0, batch["segment_ids"], 0)
+
+
+def _masked_tokens(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
+  return _cross_entropy(logits, batch["mlm_labels"])
+
+
+def _classes(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
+  return _cross_entropy(logits, batch["sequence_labels"])
+
+
+def _classes_or_numbers(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
+  if logits.shape[-1] > 1:
+    return _classes(logits, batch)
+  return {"loss": jnp.square(_wide(logits)[..., 0] - batch["sequence_labels"])}
+
+
+def _token_classes(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
+  return _cross_entropy(logits, jnp.maximum(batch["token_labels"], 0))
+
+
+def _answers(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
+  scores = answer_scores(logits, batch["segment_ids"], _max_sequences(batch))
+  positions = jnp.stack([batch["start_positions"], batch["end_positions"]], axis=-1)
+  chosen = jnp.take_along_axis(scores, positions[:, :, None], axis=2)[:, :, 0]
+  right = (scores.argmax(2) == positions).all(-1)  # [B, M]
+  return {"loss": -chosen.mean(-1), "accuracy": right.astype(scores.dtype)}
+
+
+# Labels of tokens below 0 do not count: inner word pieces, say. The loss of an answer is
+# the mean of those of its start and its end, that of a number the squared error.
+HEADS = {
+  "mlm": Head(lambda batch: batch["mlm_segment_ids"], _masked_tokens),
+  "nsp": Head(_sequence_numbers, _classes),
+  "sequence": Head(_sequence_numbers, _classes_or_numbers),
+  "token": Head(_labelled_tokens, _token_classes),
+  "answer": Head(_sequence_numbers, _answers),
+}
+
+
+def heads_of(outputs: Iterable[str]) -> list[str]:
+  """The heads whose logits are among some outputs, in the order of `HEADS`.
+
+  Example:
+    >>> heads_of({"nsp_logits": ..., "mlm_logits": ...})
+    ['mlm', 'nsp']
+  """
+  names = set(outputs)
+  return [head for head in HEADS if f"{head}_logits" in names]
+
+
+def _per_item(outputs: Arrays, batch: Arrays) -> dict[str, tuple[jax.Array, jax.Array]]:
+  """By name, float[B, K] and the owners int32[B, K]."""
+  items = {}
+  for head in heads_of(outputs):
+    owners = HEADS[head].owners(batch)
+    for name, values in HEADS[head].values(outputs[f"{head}_logits"], batch).items():
+      items[f"{head}_{name}"] = values, owners
+  return items
+
+
+def _per_unit(
+  values: jax.Array, owners: jax.Array, unit: str, max_sequences: int
+) -> tuple[jax.Array, jax.Array]:
+  """[B, K] -> [B, U], a value for each unit, and which of them count."""
+  if unit == "token":
+    return values, owners > 0
+  if unit == "pack":
+    return mean_per_sequence(values, (owners > 0).astype(jnp.int32), 1)
+  if unit == "sequence":
+    return mean_per_sequence(values, owners, max_sequences)
+  raise ValueError(f"The loss unit is {unit!r}; expected one of {', '.join(LOSS_UNITS)}.")
+
+
+def _max_sequences(batch: Arrays) -> int:
+  return batch["sequence_mask"].shape[1]
+
+
+def _belongs(segment_ids: jax.Array, max_sequences: int) -> jax.Array:
+  """int32[B, P] -> bool[B, M, P], which tokens are of which sequence."""
   numbers = jnp.arange(1, max_sequences + 1)
-  belongs = (segment_ids[:, None, :] == numbers[None, :, None]).astype(values.dtype)
-  count = belongs.sum(-1)  # [B, M]
-  return (belongs * values[:, None, :]).sum(-1) / jnp.maximum(count, 1), count > 0
+  return segment_ids[:, None, :] == numbers[None, :, None]
 
 
-def pretraining_per_sequence(
-  outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
-) -> dict[str, tuple[jax.Array, jax.Array]]:
-  """Loss and accuracy of both heads, for each sequence by itself.
-
-  Args:
-    outputs: `mlm_logits` [B, P, V] and `nsp_logits` [B, M, 2].
-    batch: a PackedBatch.
-
-  Returns:
-    For `mlm_loss`, `mlm_accuracy`, `nsp_loss` and `nsp_accuracy` the values float[B, M],
-    losses in nats and accuracies as fractions, and bool[B, M], which of them count.
-  """
-  max_sequences = batch["sequence_mask"].shape[1]
-
-  def mlm(values):
-    return mean_per_sequence(values, batch["mlm_segment_ids"], max_sequences)
-
-  mlm_loss, mlm_correct = _cross_entropy(outputs["mlm_logits"], batch["mlm_labels"])
-  nsp_loss, nsp_correct = _cross_entropy(outputs["nsp_logits"], batch["sequence_labels"])
-  used = batch["sequence_mask"]
-  return {
-    "mlm_loss": mlm(mlm_loss),
-    "mlm_accuracy": mlm(mlm_correct),
-    "nsp_loss": (jnp.where(used, nsp_loss, 0), used),
-    "nsp_accuracy": (jnp.where(used, nsp_correct, 0), used),
-  }
+def _wide(x: jax.Array) -> jax.Array:
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def pretraining_loss(
-  outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-  """The loss that training minimises: mean over sequences, MLM plus NSP.
-
-  Args:
-    outputs: `mlm_logits` [B, P, V] and `nsp_logits` [B, M, 2].
-    batch: a PackedBatch.
-
-  Returns:
-    The loss in nats; and the means over the batch's sequences of the entries of
-    `pretraining_per_sequence`, with `loss`.
-  """
-  metrics = {
-    name: values.sum() / jnp.maximum(counts.sum(), 1)
-    for name, (values, counts) in pretraining_per_sequence(outputs, batch).items()
-  }
-  loss = metrics["mlm_loss"] + metrics["nsp_loss"]
-  return loss, metrics | {"loss": loss}
-
-
-def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _cross_entropy(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]:
   """[..., V] and int[...] -> loss in nats and correctness, in at least float32."""
-  logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+  logits = _wide(logits)
   label_logits = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-  loss = jax.nn.logsumexp(logits, axis=-1) - label_logits
-  return loss, (logits.argmax(-1) == labels).astype(logits.dtype)
+  return {
+    "loss": jax.nn.logsumexp(logits, axis=-1) - label_logits,
+    "accuracy": (logits.argmax(-1) == labels).astype(logits.dtype),
+  }

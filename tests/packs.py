@@ -28,6 +28,7 @@ def small_config(**fields) -> BertConfig:
       intermediate_size=11,
       max_position_embeddings=17,
       dropout_rate=0.0,
+      attention_dropout_rate=0.0,
     ),
     **fields,
   )

@@ -8,6 +8,8 @@ import ml_collections
 import optax
 
 import model
+from model import attention
+from model.config import HEAD_SIZE
 from training import optimizer as optimizer_lib
 
 
@@ -44,9 +46,14 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
     "train.eval_every",
     "train.checkpoint_every",
     "train.keep_checkpoints",
+    "model.vocab_multiple",
   ):
     _check(_get(config, field) >= 1, field, _get(config, field), "at least 1")
-  for field in ("data.short_sequence_probability", "model.dropout_rate"):
+  for field in (
+    "data.short_sequence_probability",
+    "model.dropout_rate",
+    "model.attention_dropout_rate",
+  ):
     _check(0 <= _get(config, field) < 1, field, _get(config, field), "a fraction in [0, 1)")
   for field in ("data.held_out_fraction", "data.mask_rate", "optimizer.b1", "optimizer.b2"):
     _check(0 < _get(config, field) < 1, field, _get(config, field), "a fraction in (0, 1)")
@@ -73,15 +80,15 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
   _check(packs.algorithm in algorithms, "packing.algorithm", packs.algorithm, names)
   sizes = ", ".join(model.SIZES)
   _check(config.model.size in model.SIZES, "model.size", config.model.size, sizes)
-  masks = model.ATTENTION_MASKS
-  _check(
-    config.model.attention_mask in masks,
-    "model.attention_mask",
-    config.model.attention_mask,
-    ", ".join(masks),
-  )
-  dtypes = ("float32", "bfloat16")
-  _check(config.model.dtype in dtypes, "model.dtype", config.model.dtype, ", ".join(dtypes))
+  for field, known in (
+    ("model.attention_mask", model.ATTENTION_MASKS),
+    ("model.attention_impl", model.IMPLEMENTATIONS),
+    ("model.remat", model.REMATERIALISATIONS),
+    ("model.dtype", ("float32", "bfloat16")),
+    ("train.loss_unit", model.LOSS_UNITS),
+  ):
+    _check(_get(config, field) in known, field, _get(config, field), ", ".join(known))
+  _check_attention(config, num_devices=num_devices)
   decay = opt.weight_decay
   _check(
     0 <= decay < float("inf"), "optimizer.weight_decay", decay, "0 or more, and finite"
@@ -110,6 +117,27 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
   )
 
 
+def _check_attention(config, *, num_devices: int):
+  implementation = config.model.attention_impl
+  # A Pallas kernel does not say how it may be split.
+  _check(
+    num_devices == 1 or not implementation.startswith("splash"),
+    "model.attention_impl",
+    implementation,
+    f"xla on {num_devices} devices; splash runs on one",
+  )
+  try:
+    attention.check(
+      implementation,
+      dtype=config.model.dtype,
+      head_size=HEAD_SIZE,
+      row_length=config.data.max_sequence_length,
+      dropout_rate=config.model.attention_dropout_rate,
+    )
+  except model.AttentionError as error:
+    raise ConfigError(f"config.model: {error}") from error
+
+
 def _get(config, field: str):
   for name in field.split("."):
     config = config[name]
@@ -123,9 +151,14 @@ def bert_config(config: ml_collections.ConfigDict, *, vocab_size: int) -> model.
     vocab_size=vocab_size,
     max_position_embeddings=config.data.max_sequence_length,
     dropout_rate=config.model.dropout_rate,
+    attention_dropout_rate=config.model.attention_dropout_rate,
     initializer_range=config.model.initializer_range,
     attention_mask=config.model.attention_mask,
     position_reset=config.model.position_reset,
+    next_sentence=config.model.next_sentence,
+    attention_impl=config.model.attention_impl,
+    remat=config.model.remat,
+    vocab_multiple=config.model.vocab_multiple,
     dtype=config.model.dtype,
   )
 

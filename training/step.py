@@ -12,8 +12,7 @@ import numpy as np
 import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from model import BertConfig, BertForPreTraining
-from model.losses import pretraining_loss, pretraining_per_sequence
+from model import BertConfig, BertForPreTraining, losses
 
 State = dict[str, Any]
 
@@ -53,6 +52,7 @@ class TrainingProgram:
     optimizer: an Optax transformation.
     mesh: from `make_mesh`; the batch size is a multiple of its devices.
     seed: of the initial parameters and of dropout.
+    loss_unit: what weighs the same in the loss; a key of `model.LOSS_UNITS`.
   """
 
   def __init__(
@@ -62,8 +62,10 @@ class TrainingProgram:
     *,
     mesh: Mesh,
     seed: int,
+    loss_unit: str = "sequence",
   ):
     self.mesh = mesh
+    self._loss_unit = loss_unit
     self._optimizer = optimizer
     self._config = config
     self._seed = seed
@@ -108,18 +110,20 @@ class TrainingProgram:
 
   def _train_step(self, state: State, batch) -> tuple[State, dict[str, jax.Array]]:
     key = None
-    if self._config.dropout_rate > 0:
+    if self._config.dropout_rate > 0 or self._config.attention_dropout_rate > 0:
       key = jax.random.fold_in(jax.random.key(self._seed), state["step"])
 
     def loss_fn(params):
-      return pretraining_loss(self.apply(params, batch, dropout_key=key), batch)
+      outputs = self.apply(params, batch, dropout_key=key)
+      return losses.loss(outputs, batch, unit=self._loss_unit)
 
-    gradients, metrics = jax.grad(loss_fn, has_aux=True)(state["params"])
+    (loss, totals), gradients = jax.value_and_grad(loss_fn, has_aux=True)(state["params"])
     updates, optimizer_state = self._optimizer.update(
       gradients, state["optimizer"], state["params"]
     )
     params = optax.apply_updates(state["params"], updates)
-    metrics |= {
+    metrics = {name: total.mean for name, total in totals.items()} | {
+      "loss": loss,
       "gradient_norm": optax.tree.norm(gradients),
       "parameter_norm": optax.tree.norm(params),
       "sequences": batch["sequence_mask"].sum(),
@@ -133,4 +137,4 @@ class TrainingProgram:
     return new_state, metrics
 
   def _eval_step(self, params, batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-    return pretraining_per_sequence(self.apply(params, batch), batch)
+    return losses.per_sequence(self.apply(params, batch), batch)
