@@ -78,6 +78,7 @@ def main():
     make_optimizer(config, packing_factor=plan.packing_factor),
     mesh=mesh,
     seed=config.seed,
+    loss_unit=config.train.loss_unit,
   )
   steps = config.train.steps
   learning_rates = np.asarray(jax.jit(jax.vmap(make_schedule(config)))(np.arange(steps)))

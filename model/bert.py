@@ -249,7 +249,8 @@ class BertForPreTraining(Bert):
     del dropout_key  # as in the original: no dropout in these heads
     masked = _tokens_at(hidden, batch["mlm_positions"])
     masked = self.mlm_layer_norm(gelu(self.mlm_transform(masked)))
-    logits = self.embeddings.token.attend(masked) + self.mlm_bias[None, None]
+    logits = self.embeddings.token.attend(masked)
+    logits += self.mlm_bias[None, None].astype(logits.dtype)
     if self.config.padded_vocab_size > self.config.vocab_size:
       exists = jnp.arange(logits.shape[-1]) < self.config.vocab_size
       logits = jnp.where(exists[None, None], logits, jnp.finfo(logits.dtype).min)

@@ -34,11 +34,11 @@ class Total(NamedTuple):
   """A mean that can still be added to; both float[]."""
 
   total: jax.Array
-  count: jax.Array
+  units: jax.Array
 
   @property
   def mean(self) -> jax.Array:
-    return self.total / jnp.maximum(self.count, 1)
+    return self.total / jnp.maximum(self.units, 1)
 
 
 def loss(
@@ -68,8 +68,8 @@ def loss(
     totals[name] = Total(total, counted.sum(dtype=total.dtype))
   parts = []
   for head in heads_of(outputs):
-    total, own_count = totals[f"{head}_loss"]
-    parts.append(Total(total, own_count if counts is None else counts[head]).mean)
+    total, units = totals[f"{head}_loss"]
+    parts.append(Total(total, units if counts is None else counts[head]).mean)
   return sum(parts[1:], parts[0]), totals
 
 
@@ -162,13 +162,16 @@ class Head(NamedTuple):
     owners: a batch -> int32[B, K]: of each item that the head predicts, the number of
       the sequence that it belongs to in its pack; 0 for none.
     values: logits and a batch -> `loss` and what else is measured, float[B, K] each.
+    labels: the fields of a batch that `values` needs.
   """
 
   owners: Callable[[Arrays], jax.Array]
   values: Callable[[jax.Array, Arrays], dict[str, jax.Array]]
+  labels: tuple[str, ...]
 
 
-def _sequence_numbers(batch: Arrays) -> jax.Array:
+def sequence_numbers(batch: Arrays) -> jax.Array:
+  """int32[B, M]: 1, 2, ... for the sequences of each pack, 0 for empty slots."""
   mask = batch["sequence_mask"]
   return jnp.where(mask, jnp.arange(1, mask.shape[1] + 1)[None], 0)
 
@@ -206,11 +209,11 @@ def _answers(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
 # Labels of tokens below 0 do not count: inner word pieces, say. The loss of an answer is
 # the mean of those of its start and its end, that of a number the squared error.
 HEADS = {
-  "mlm": Head(lambda batch: batch["mlm_segment_ids"], _masked_tokens),
-  "nsp": Head(_sequence_numbers, _classes),
-  "sequence": Head(_sequence_numbers, _classes_or_numbers),
-  "token": Head(_labelled_tokens, _token_classes),
-  "answer": Head(_sequence_numbers, _answers),
+  "mlm": Head(lambda batch: batch["mlm_segment_ids"], _masked_tokens, ("mlm_labels",)),
+  "nsp": Head(sequence_numbers, _classes, ("sequence_labels",)),
+  "sequence": Head(sequence_numbers, _classes_or_numbers, ("sequence_labels",)),
+  "token": Head(_labelled_tokens, _token_classes, ("token_labels",)),
+  "answer": Head(sequence_numbers, _answers, ("start_positions", "end_positions")),
 }
 
 

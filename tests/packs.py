@@ -1,4 +1,4 @@
-"""Random packs for tests, and the same sequences one a row."""
+"""Small models and random packs for tests, and the same sequences one a row."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model import BertConfig, BertForPreTraining
+from model import MODELS, Bert, BertConfig, layout
 
 ROW_LENGTH = 13
 MAX_SEQUENCES = 3
@@ -39,74 +39,50 @@ def ordinary(config: BertConfig) -> BertConfig:
   return dataclasses.replace(config, attention_mask="none", position_reset=False)
 
 
-def random_params(config: BertConfig, seed: int = 0):
+def random_params(config: BertConfig, seed: int = 0, head: str = "pretraining"):
   """Graph definition and parameters, large enough for every path to matter."""
-  model = BertForPreTraining(config, rngs=nnx.Rngs(0))
-  graphdef, state = nnx.split(model, nnx.Param)
+  abstract = nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0)))
+  graphdef, state = nnx.split(abstract, nnx.Param)
   rng = np.random.default_rng(seed)
-  return graphdef, jax.tree.map(
-    lambda x: jnp.asarray(0.4 * rng.standard_normal(x.shape) + (x == 1), x.dtype),
+  return graphdef, jax.tree_util.tree_map_with_path(
+    lambda path, x: jnp.asarray(
+      0.4 * rng.standard_normal(x.shape) + (path[-1].key == "scale"), x.dtype
+    ),
     nnx.to_pure_dict(state),
   )
 
 
+def random_model(config: BertConfig, seed: int = 0, head: str = "pretraining") -> Bert:
+  return nnx.merge(*random_params(config, seed, head))
+
+
 def random_sequences(packs=PACKS, seed: int = 0) -> list[list[dict]]:
+  """With the labels of every head."""
   rng = np.random.default_rng(seed)
 
   def sequence(length: int) -> dict:
     positions = np.sort(rng.choice(length, size=min(2, length - 1), replace=False))
+    start, end = np.sort(rng.integers(length, size=2))
     return {
       "input_ids": rng.integers(1, VOCAB_SIZE, length),
       "token_type_ids": np.arange(length) >= length // 2,
       "mlm_positions": positions,
       "mlm_labels": rng.integers(1, VOCAB_SIZE, positions.size),
       "sequence_label": int(rng.integers(2)),
+      "token_labels": rng.integers(-1, 2, length),
+      "start_position": int(start),
+      "end_position": int(end),
     }
 
   return [[sequence(length) for length in pack] for pack in packs]
 
 
 def lay_out(packs: list[list[dict]], max_sequences: int = MAX_SEQUENCES) -> dict:
-  """A PackedBatch, built with plain loops."""
-  rows = lambda width: np.zeros((len(packs), width), np.int32)  # noqa: E731
-  names = ("input_ids", "token_type_ids", "segment_ids", "position_ids")
-  batch = {name: rows(ROW_LENGTH) for name in names}
-  for name in ("mlm_positions", "mlm_labels", "mlm_segment_ids"):
-    batch[name] = rows(MAX_MASKED)
-  batch["cls_positions"], batch["sequence_labels"] = (
-    rows(max_sequences),
-    rows(max_sequences),
+  return layout.lay_out(
+    packs, row_length=ROW_LENGTH, max_sequences=max_sequences, max_masked=MAX_MASKED
   )
-  batch["sequence_mask"] = np.zeros((len(packs), max_sequences), bool)
-  for row, pack in enumerate(packs):
-    start = masked = 0
-    for slot, sequence in enumerate(pack):
-      for i, token in enumerate(sequence["input_ids"]):
-        batch["input_ids"][row, start + i] = token
-        batch["token_type_ids"][row, start + i] = sequence["token_type_ids"][i]
-        batch["segment_ids"][row, start + i] = slot + 1
-        batch["position_ids"][row, start + i] = i
-      for position, label in zip(
-        sequence["mlm_positions"], sequence["mlm_labels"], strict=True
-      ):
-        batch["mlm_positions"][row, masked] = start + position
-        batch["mlm_labels"][row, masked] = label
-        batch["mlm_segment_ids"][row, masked] = slot + 1
-        masked += 1
-      batch["cls_positions"][row, slot] = start
-      batch["sequence_labels"][row, slot] = sequence["sequence_label"]
-      batch["sequence_mask"][row, slot] = True
-      start += len(sequence["input_ids"])
-  return batch
 
 
 def one_a_row(packs: list[list[dict]]) -> dict:
   """The same sequences in the same order, one a row."""
   return lay_out([[sequence] for pack in packs for sequence in pack], max_sequences=1)
-
-
-def relative_error(a, b) -> float:
-  """max|a - b| / max|b| over whole trees; max|a| where b is zero."""
-  difference = jax.tree.map(lambda x, y: jnp.abs(x - y).max(), a, b)
-  scale = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(b))
-  return max(map(float, jax.tree.leaves(difference))) / (scale or 1.0)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import packing
-from model import BertForPreTraining
-from model.losses import pretraining_loss, pretraining_per_sequence
+from model import BertForPreTraining, losses
+from model.testing import relative_difference
 from pipeline.batches import Masking, mask_tokens, pack_rows
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
 from tests import packs
@@ -105,14 +105,7 @@ def random_params(shapes, seed):
 @functools.partial(jax.value_and_grad, has_aux=True)
 def loss_and_gradients(params, graphdef, batch):
   outputs = nnx.merge(graphdef, params)(batch)
-  return pretraining_loss(outputs, batch)[0], pretraining_per_sequence(outputs, batch)
-
-
-def relative_error(a, b) -> float:
-  """max|a - b| / max|b| over whole trees; max|a| where b is zero."""
-  pairs = list(zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
-  scale = max(np.abs(y).max() for _, y in pairs)
-  return max(np.abs(x - y).max() for x, y in pairs) / (scale or 1.0)
+  return losses.loss(outputs, batch)[0], losses.per_sequence(outputs, batch)
 
 
 def by_sequence(per_sequence, batch) -> dict:
@@ -149,11 +142,11 @@ def test_losses_and_gradients_are_those_of_the_sequences_alone(
   (loss, each, gradients), (alone, each_alone, gradients_alone) = found
 
   assert float(alone) > 0
-  assert relative_error(loss, alone) < tolerance
-  assert relative_error(gradients, gradients_alone) < tolerance
+  assert relative_difference(loss, alone) < tolerance
+  assert relative_difference(gradients, gradients_alone) < tolerance
   for name, (values, counts) in each.items():
     values_alone, counts_alone = each_alone[name]
     assert values.shape == (NUM_SEQUENCES,)
     np.testing.assert_array_equal(counts, counts_alone)
-    assert relative_error(values, values_alone) < tolerance, name
+    assert relative_difference(values, values_alone) < tolerance, name
   assert each["mlm_loss"][1].any() == (case != "nothing to mask")

@@ -29,12 +29,12 @@ def evaluate(
     unigram_token: the id that the unigram baseline always predicts.
 
   Returns:
-    `mlm_loss`, `mlm_accuracy`, `nsp_loss`, `nsp_accuracy` and `loss`, as means over
-    sequences (nats, fractions); `unigram_mlm_accuracy`, what always predicting the
-    commonest token scores on the same masked tokens; `nsp_majority_accuracy`, what
-    always predicting the commoner label scores; `mlm_accuracy_by_length`, a list of
-    objects with the range of lengths in tokens, `sequences` (those with a masked token)
-    and `mlm_accuracy`; and `sequences`.
+    `mlm_loss`, `mlm_accuracy` and `loss`, as means over sequences (nats, fractions);
+    `unigram_mlm_accuracy`, what always predicting the commonest token scores on the same
+    masked tokens; unless the model has no such head `nsp_loss`, `nsp_accuracy` and
+    `nsp_majority_accuracy`, what always predicting the commoner label scores;
+    `mlm_accuracy_by_length`, a list of objects with the range of lengths in tokens,
+    `sequences` (those with a masked token) and `mlm_accuracy`; and `sequences`.
   """
   columns: dict[str, list[np.ndarray]] = {}
 
@@ -67,8 +67,11 @@ def evaluate(
   means = {
     name: mean(name, values[f"{name}_counts"])
     for name in ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy")
+    if name in values
   }
-  random_next = float(values["labels"].mean())
+  if "nsp_accuracy" in means:
+    random_next = float(values["labels"].mean())
+    means["nsp_majority_accuracy"] = max(random_next, 1 - random_next)
   edges = np.linspace(0, row_length, LENGTH_BINS + 1).astype(int)
   by_length = []
   for low, high in itertools.pairwise(edges.tolist()):
@@ -83,10 +86,9 @@ def evaluate(
         }
       )
   return {
-    "loss": means["mlm_loss"] + means["nsp_loss"],
+    "loss": means["mlm_loss"] + means.get("nsp_loss", 0.0),
     **means,
     "unigram_mlm_accuracy": mean("unigram_mlm_accuracy", has_mlm),
-    "nsp_majority_accuracy": max(random_next, 1 - random_next),
     "mlm_accuracy_by_length": by_length,
     "sequences": int(values["lengths"].size),
   }

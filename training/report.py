@@ -25,7 +25,7 @@ def run_summary(train_lines: list[dict], eval_lines: list[dict]) -> dict:
       return 0.0  # a run of one step, which compiles and is not timed
     return float(np.average([line[name] for line in train_lines], weights=seconds))
 
-  return {
+  summary = {
     "steps": last["step"],
     "compilations": max(line["compilations"] for line in train_lines),
     "seconds": last["seconds"],
@@ -33,15 +33,19 @@ def run_summary(train_lines: list[dict], eval_lines: list[dict]) -> dict:
     "real_tokens_per_second": rate("real_tokens_per_second"),
     "train_loss": last["loss"],
     "train_mlm_accuracy": last["mlm_accuracy"],
-    "train_nsp_accuracy": last["nsp_accuracy"],
     "eval_loss": held_out["loss"],
     "eval_mlm_loss": held_out["mlm_loss"],
     "eval_mlm_accuracy": held_out["mlm_accuracy"],
-    "eval_nsp_accuracy": held_out["nsp_accuracy"],
     "unigram_mlm_accuracy": held_out["unigram_mlm_accuracy"],
-    "nsp_majority_accuracy": held_out["nsp_majority_accuracy"],
     "mlm_accuracy_by_length": held_out["mlm_accuracy_by_length"],
   }
+  if "nsp_accuracy" in held_out:
+    summary |= {
+      "train_nsp_accuracy": last["nsp_accuracy"],
+      "eval_nsp_accuracy": held_out["nsp_accuracy"],
+      "nsp_majority_accuracy": held_out["nsp_majority_accuracy"],
+    }
+  return summary
 
 
 def summary_table(summary: dict) -> str:
@@ -63,18 +67,23 @@ def summary_table(summary: dict) -> str:
       f"{summary['eval_mlm_accuracy']:.1%} held out; "
       f"always the commonest token: {summary['unigram_mlm_accuracy']:.1%}",
     ),
-    (
-      "next-sentence accuracy",
-      f"{summary['train_nsp_accuracy']:.1%} training, "
-      f"{summary['eval_nsp_accuracy']:.1%} held out; "
-      f"always the commoner label: {summary['nsp_majority_accuracy']:.1%}",
-    ),
+  ]
+  if "eval_nsp_accuracy" in summary:
+    rows.append(
+      (
+        "next-sentence accuracy",
+        f"{summary['train_nsp_accuracy']:.1%} training, "
+        f"{summary['eval_nsp_accuracy']:.1%} held out; "
+        f"always the commoner label: {summary['nsp_majority_accuracy']:.1%}",
+      )
+    )
+  rows.append(
     (
       "training speed",
       f"{summary['sequences_per_second']:.0f} sequences, "
       f"{summary['real_tokens_per_second']:,.0f} real tokens a second",
-    ),
-  ]
+    )
+  )
   if "speedup_measured" in summary:
     speedup = summary["speedup_measured"]
     spread = f"quartiles {summary['speedup_low']:.2f} to {summary['speedup_high']:.2f}"
@@ -102,12 +111,15 @@ def evaluation_table(result: dict) -> str:
       f"{result['mlm_accuracy']:.2%}; always the commonest token: "
       f"{result['unigram_mlm_accuracy']:.2%}",
     ),
-    (
-      "next-sentence accuracy",
-      f"{result['nsp_accuracy']:.2%}; always the commoner label: "
-      f"{result['nsp_majority_accuracy']:.2%}",
-    ),
   ]
+  if "nsp_accuracy" in result:
+    rows.append(
+      (
+        "next-sentence accuracy",
+        f"{result['nsp_accuracy']:.2%}; always the commoner label: "
+        f"{result['nsp_majority_accuracy']:.2%}",
+      )
+    )
   return _table(rows + _by_length(result))
 
 

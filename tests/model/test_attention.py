@@ -1,7 +1,37 @@
+import functools
+import inspect
+import re
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.attention import packed_attention_mask, padding_attention_mask
+from model import attention as attention_lib
+from model import kernels
+from model.attention import (
+  AttentionError,
+  attention,
+  packed_attention_mask,
+  padding_attention_mask,
+  split_by_token_type,
+)
+
+# Interpreted, a kernel of the TPU runs anywhere.
+FUSED = [("splash_interpret", jnp.float32, 1e-5), ("splash_interpret", jnp.bfloat16, 3e-2)]
+ROW_LENGTH = 128  # the smallest that splash takes
+ROWS = [[128], [50, 50, 21], [2] * 7, [100, 1], []]
+
+
+def make_inputs(dtype, num_heads=3, head_size=10):
+  segment_ids = np.zeros((len(ROWS), ROW_LENGTH), np.int32)
+  for row, lengths in enumerate(ROWS):
+    ids = np.repeat(np.arange(1, len(lengths) + 1), lengths)
+    segment_ids[row, : len(ids)] = ids
+  rng = np.random.default_rng(0)
+  shape = (len(ROWS), ROW_LENGTH, num_heads, head_size)
+  arrays = (jnp.asarray(rng.standard_normal(shape), dtype) for _ in range(4))
+  return *arrays, segment_ids
 
 
 def test_the_masks_equal_a_triple_loop():
@@ -18,3 +48,178 @@ def test_the_masks_equal_a_triple_loop():
 def test_segment_ids_of_another_rank_are_refused():
   with pytest.raises(ValueError, match=r"shape \[B, S\], found \(3,\)"):
     packed_attention_mask(np.array([1, 1, 2]))
+
+
+def test_sentences_are_numbered_by_sequence_and_token_type():
+  segment_ids = np.array([[1, 1, 1, 2, 3, 3, 0]])
+  token_type_ids = np.array([[0, 0, 1, 0, 0, 2, 0]])
+  ids = split_by_token_type(segment_ids, token_type_ids, token_types=3)
+  assert ids.tolist() == [[1, 1, 2, 4, 7, 9, 0]]
+
+
+def test_what_another_sequence_shouts_is_not_heard():
+  """A key that everybody wants to attend to, with a value that everybody would notice."""
+  query = key = value = jnp.ones((1, 5, 1, 3))
+  key, value = key.at[0, 3].set(100.0), value.at[0, 3].set(300.0)
+  heard = attention(query, key, value, jnp.array([[1, 1, 1, 2, 2]]))
+  assert (heard[0, :3] == 1).all()
+  assert (heard[0, 3:] == 300).all()
+
+
+@functools.partial(jax.jit, static_argnames=("implementation", "mask"))
+def output_and_gradients(query, key, value, weights, segment_ids, *, implementation, mask):
+  real = (segment_ids > 0)[:, :, None, None]
+
+  def total(query, key, value):
+    output = attention(
+      query, key, value, segment_ids, implementation=implementation, mask=mask
+    )
+    output = jnp.where(real, output, 0)
+    return (output.astype(jnp.float32) * weights.astype(jnp.float32)).sum(), output
+
+  gradients, output = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(query, key, value)
+  return output, gradients
+
+
+@pytest.mark.parametrize("mask", ["segment", "none"])
+@pytest.mark.parametrize(("implementation", "dtype", "tolerance"), FUSED)
+def test_fused_attention_equals_xla(implementation, dtype, tolerance, mask):
+  *inputs, segment_ids = make_inputs(dtype)
+  ours, reference = (
+    output_and_gradients(*inputs, segment_ids, implementation=name, mask=mask)
+    for name in (implementation, "xla")
+  )
+  for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(reference), strict=True):
+    a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+    assert np.isfinite(a).all()
+    assert np.abs(a - b).max() < tolerance * np.abs(b).max()
+
+
+def test_softmax_is_in_float32_for_bfloat16():
+  query = key = jnp.ones((1, 2, 1, 1), jnp.bfloat16)
+  program = str(jax.make_jaxpr(attention)(query, key, key, jnp.ones((1, 2), jnp.int32)))
+  assert re.findall(r"(\w+)\[1,1,2,2\] = exp ", program) == ["f32"]
+
+
+def test_dropout_scales_what_it_keeps():
+  query, key, value, _, segment_ids = make_inputs(jnp.float32)
+  drop = functools.partial(attention, query, key, jnp.ones_like(value), segment_ids)
+  kept = drop(dropout_rate=0.25, dropout_key=jax.random.key(0))
+  assert (drop(dropout_rate=0.25) == drop()).all()
+  assert kept[0].mean() == pytest.approx(1.0, abs=0.02)
+  assert kept[0].std() > 0.01
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"implementation": "flash"}, "no attention_impl 'flash'; expected one of xla, cudnn"),
+    ({"implementation": "cudnn"}, "needs NVIDIA GPUs since Ampere, found cpu"),
+    ({"implementation": "cudnn_packed"}, "needs NVIDIA GPUs since Hopper, found cpu"),
+    ({"implementation": "splash"}, "needs TPUs, found cpu"),
+    ({"dropout_rate": 0.1}, "needs an attention dropout of 0, found 0.1"),
+    ({"dtype": jnp.float64}, "needs float32 or bfloat16, found float64"),
+    ({"row_length": 130}, "needs rows of a multiple of 128 tokens, found 130"),
+  ],
+)
+def test_what_an_implementation_cannot_do_is_refused(fields, message):
+  asked = {
+    "implementation": "splash_interpret",
+    "dtype": jnp.float32,
+    "head_size": 64,
+    "row_length": ROW_LENGTH,
+    "dropout_rate": 0.0,
+  }
+  attention_lib.check(**asked)
+  with pytest.raises(AttentionError, match=message):
+    attention_lib.check(**asked | fields)
+
+
+def test_a_call_is_checked_too():
+  x = jnp.ones((1, 4, 1, 2))
+  with pytest.raises(AttentionError, match="multiple of 128 tokens, found 4"):
+    attention(x, x, x, jnp.ones((1, 4), jnp.int32), implementation="splash_interpret")
+
+
+class Device:
+  platform = "gpu"
+  device_kind = "a GPU"
+
+  def __init__(self, capability):
+    self.compute_capability = capability
+
+
+@pytest.mark.parametrize(
+  ("implementation", "capability", "allowed"),
+  [
+    ("cudnn", "7.5", False),
+    ("cudnn", "8.0", True),
+    ("cudnn_packed", "8.9", False),
+    ("cudnn_packed", "10.0", True),
+  ],
+)
+def test_gpus_are_told_apart(monkeypatch, implementation, capability, allowed):
+  monkeypatch.setattr(jax, "local_devices", lambda: [Device(capability)])
+  check = functools.partial(
+    attention_lib.check,
+    implementation,
+    dtype=jnp.bfloat16,
+    head_size=64,
+    row_length=ROW_LENGTH,
+    dropout_rate=0.0,
+  )
+  if allowed:
+    check()
+  else:
+    with pytest.raises(AttentionError, match=f"of compute capability {capability}"):
+      check()
+
+
+@pytest.mark.parametrize("max_segments", [1, 7])
+def test_the_layout_for_cudnn_equals_a_loop(max_segments):
+  rows = [ids for ids in ROWS if len(ids) <= max_segments]
+  segment_ids = np.zeros((len(rows), ROW_LENGTH), np.int32)
+  width = max(max_segments, 2)
+  lengths = np.full((len(rows), width), -1)
+  starts = np.full((len(rows), width + 1), -1)
+  for row, sizes in enumerate(rows):
+    start = 0
+    for number, size in enumerate(sizes):
+      segment_ids[row, start : start + size] = number + 1
+      lengths[row, number], starts[row, number] = size, start
+      start += size
+  ours = kernels.segment_lengths_and_starts(segment_ids, max_segments)
+  assert ours[0].tolist() == lengths.tolist()
+  assert ours[1].tolist() == starts.tolist()
+
+
+def test_cudnn_still_takes_offsets():
+  """`cudnn_packed` calls a private function of JAX."""
+  from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+  parameters = inspect.signature(cudnn.dot_product_attention).parameters
+  assert {"q_seqlen", "kv_seqlen", "q_offsets", "kv_offsets", "mask_type"} <= set(
+    parameters
+  )
+  assert cudnn.MaskType.PADDING
+
+
+@pytest.mark.parametrize("implementation", ["cudnn", "cudnn_packed"])
+def test_cudnn_attention_compiles_to_its_kernel(monkeypatch, implementation):
+  """Lowered for a GPU that is not here: shapes, types and the call are right."""
+  from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+  monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
+  monkeypatch.setattr(cudnn, "check_compute_capability", lambda _: True)
+  query, key, value, weights, segment_ids = make_inputs(jnp.bfloat16, head_size=16)
+  attend = kernels.KERNELS[implementation].attend
+
+  def gradients(query, key, value):
+    total = lambda *x: (attend(*x, segment_ids, 7) * weights).sum()  # noqa: E731
+    return jax.grad(total, argnums=(0, 1, 2))(query, key, value)
+
+  traced = jax.jit(gradients).trace(query, key, value)
+  assert [x.shape for x in traced.out_info] == [query.shape] * 3
+  text = traced.lower(lowering_platforms=("cuda",)).as_text()
+  assert "__cudnn$fmhaSoftmax" in text or "__cudnn$fmhaScaleBiasSoftmax" in text
+  assert text.count("__cudnn$fmha") >= 2  # forward and backward

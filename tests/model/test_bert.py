@@ -1,6 +1,8 @@
 """Packed equals unpacked, and no sequence touches another."""
 
+import dataclasses
 import functools
+import re
 
 import flax.nnx as nnx
 import jax
@@ -8,118 +10,298 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model import BertConfig
-from model.losses import pretraining_loss, pretraining_per_sequence
+from model import MODELS, BertConfig, BertForPreTraining, losses
+from model.layout import lay_out
+from model.testing import (
+  TOLERANCES,
+  assert_no_cross_contamination,
+  assert_packed_equals_unpacked,
+  differences,
+  relative_difference,
+)
 from tests import packs
 
-PRECISIONS = [(jnp.float32, 1e-5), (jnp.float64, 1e-12)]
+# Every head, and the other forms of some.
+HEADS: dict[str, dict] = {
+  "pretraining": {},
+  "pretraining without NSP": {"next_sentence": False},
+  "sequence_classification": {"num_labels": 2},
+  "regression": {"num_labels": 1},
+  "token_classification": {},
+  "question_answering": {},
+}
+# Rows that hold the extremes: full, M of the shortest, all sorts. 128 is splash's least.
+LENGTHS = {13: (13, 5, 4, 3, 2, 2, 2, 7), 128: (128, 60, 50, 18, 2, 2, 2, 1)}
+CASES = [("xla", jnp.float32), ("xla", jnp.float64), ("splash_interpret", jnp.float32)]
+
+
+def head_of(name: str) -> str:
+  head = name.split()[0]
+  return "sequence_classification" if head == "regression" else head
+
+
+def make_model(name: str, *, seed=0, **fields):
+  """One layer is enough for the heads; pretraining has two."""
+  fields = {"num_layers": 2 if name == "pretraining" else 1} | HEADS[name] | fields
+  return packs.random_model(packs.small_config(**fields), seed, head_of(name))
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize(("implementation", "dtype"), CASES)
+def test_packed_equals_unpacked_and_none_touches_another(name, implementation, dtype):
+  row_length = 128 if implementation == "splash_interpret" else packs.ROW_LENGTH
+  sequences = packs.random_sequences([LENGTHS[row_length]])[0]
+  with jax.enable_x64(dtype == jnp.float64):
+    model = make_model(
+      name,
+      dtype=dtype,
+      param_dtype=dtype,
+      attention_impl=implementation,
+      max_position_embeddings=row_length,
+    )
+    found = differences(model, sequences, row_length=row_length)
+    rows = [sequences[:1], sequences[1:4], sequences[4:7], []]
+    batch = lay_out(rows, row_length=row_length)
+    assert_no_cross_contamination(model, batch)
+  outputs = {difference.output for difference in found}
+  assert {"embeddings", "layer 1", "gradients"} < outputs
+  assert len([o for o in outputs if o.endswith("_loss")]) == (
+    2 if name == "pretraining" else 1
+  )
+  for difference in found:
+    assert difference.limit == TOLERANCES[jnp.dtype(dtype).name]
+    assert difference.size < difference.limit, difference
 
 
 @functools.partial(jax.jit, static_argnums=1)
 @functools.partial(jax.value_and_grad, has_aux=True)
 def loss_and_gradients(params, graphdef, batch):
   outputs = nnx.merge(graphdef, params)(batch)
-  return pretraining_loss(outputs, batch)[0], pretraining_per_sequence(outputs, batch)
+  return losses.loss(outputs, batch)[0], losses.per_sequence(outputs, batch)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_packed_equals_unpacked(dtype, tolerance, seed):
+def test_packed_equals_an_ordinary_bert(dtype, seed):
+  """One that knows of no packs: positions of the row, a mask of padding alone."""
+  tolerance = TOLERANCES[jnp.dtype(dtype).name]
   with jax.enable_x64(dtype == jnp.float64):
     config = packs.small_config(dtype=dtype, param_dtype=dtype)
     packed_def, params = packs.random_params(config, seed)
-    unpacked_def, _ = packs.random_params(packs.ordinary(config), seed)
+    ordinary_def, _ = packs.random_params(packs.ordinary(config), seed)
     sequences = packs.random_sequences(seed=seed)
     packed, unpacked = packs.lay_out(sequences), packs.one_a_row(sequences)
 
     ours = loss_and_gradients(params, packed_def, packed)
-    theirs = loss_and_gradients(params, unpacked_def, unpacked)
+    theirs = loss_and_gradients(params, ordinary_def, unpacked)
     (packed_loss, packed_each), packed_grads = ours
     (unpacked_loss, unpacked_each), unpacked_grads = theirs
 
-    assert packs.relative_error(packed_loss, unpacked_loss) < tolerance
-    assert packs.relative_error(packed_grads, unpacked_grads) < tolerance
+    assert relative_difference(packed_loss, unpacked_loss) < tolerance
+    assert relative_difference(packed_grads, unpacked_grads) < tolerance
     for name, (values, _) in packed_each.items():
       each, counts = unpacked_each[name]
       assert values.dtype == dtype
       ours = values[packed["sequence_mask"]]
       assert ours.shape == (counts.size,)
-      assert packs.relative_error(ours, each[:, 0]) < tolerance, name
+      assert relative_difference(ours, each[:, 0]) < tolerance, name
 
 
-@pytest.mark.parametrize("fields", [{"attention_mask": "none"}, {"position_reset": False}])
-def test_each_ablation_breaks_the_equality(fields):
-  config = packs.small_config()
-  unpacked_def, params = packs.random_params(packs.ordinary(config))
-  ablated_def, _ = packs.random_params(packs.small_config(**fields))
-  sequences = packs.random_sequences()
-  packed, unpacked = packs.lay_out(sequences), packs.one_a_row(sequences)
-
-  @functools.partial(jax.jit, static_argnums=0)
-  def loss(graphdef, batch):
-    return pretraining_loss(nnx.merge(graphdef, params)(batch), batch)[0]
-
-  ours, theirs = loss(ablated_def, packed), loss(unpacked_def, unpacked)
-  assert packs.relative_error(ours, theirs) > 1e-4
+@functools.partial(jax.jit, static_argnums=(1, 3))
+def losses_of(params, graphdef, batch, unit):
+  outputs = nnx.merge(graphdef, params)(batch)
+  each = losses.per_sequence(outputs, batch)
+  return losses.loss(outputs, batch, unit=unit)[0], each["mlm_loss"][0]
 
 
-def influence(config: BertConfig) -> np.ndarray:
-  """Largest |d output of sequence i / d embedding of sequence j|, with padding as 0."""
-  graphdef, params = packs.random_params(config)
-  model = nnx.merge(graphdef, params)
-  batch = jax.tree.map(jnp.asarray, packs.lay_out(packs.random_sequences([[5, 4, 3]])))
-  embeddings = jax.jit(model.embeddings)(
-    batch["input_ids"], batch["token_type_ids"], batch["position_ids"]
+@pytest.mark.parametrize(
+  ("fields", "unit"),
+  [
+    ({"attention_mask": "none"}, "sequence"),
+    ({"position_reset": False}, "sequence"),
+    ({"attention_mask": "none", "position_reset": False}, "pack"),
+    ({"attention_mask": "token_type"}, "sequence"),
+    ({}, "pack"),
+  ],
+)
+def test_each_ablation_breaks_the_equality(fields, unit):
+  config = packs.small_config(num_layers=1)
+  packed_def, params = packs.random_params(config)
+  ablated_def, _ = packs.random_params(dataclasses.replace(config, **fields))
+  batch = packs.lay_out(packs.random_sequences())
+  ours = losses_of(params, packed_def, batch, "sequence")
+  ablated = losses_of(params, ablated_def, batch, unit)
+  assert relative_difference(ablated, ours) > 1e-4
+
+
+def test_without_the_mask_the_first_layer_leaks():
+  model = make_model("pretraining", attention_mask="none")
+  batch = packs.lay_out(packs.random_sequences([[5, 4, 3]]))
+  with pytest.raises(
+    AssertionError, match=r"sequence 1 of row 0 .* first in 'layer 1'.*5 more"
+  ):
+    assert_no_cross_contamination(model, batch)
+
+
+def test_the_ablation_without_nsp_has_no_such_head():
+  _, params = packs.random_params(packs.small_config(next_sentence=False))
+  assert not {"nsp", "pooler"} & set(params)
+
+
+@jax.jit
+def hidden_states(model, batch):
+  return model.hidden_states(batch)
+
+
+def test_the_token_type_mask_separates_the_sentences_of_a_sequence():
+  batch = packs.lay_out(packs.random_sequences())
+  ids = np.where(
+    batch["segment_ids"] > 0, 2 * batch["segment_ids"] - 1 + batch["token_type_ids"], 0
   )
+  ours = make_model("pretraining", attention_mask="token_type")
+  as_sequences = make_model("pretraining")
+  a = hidden_states(ours, batch)
+  b = hidden_states(as_sequences, batch | {"segment_ids": ids})
+  real = batch["segment_ids"] > 0
+  assert relative_difference(a["layer 2"][real], b["layer 2"][real]) < 1e-6
+  assert_no_cross_contamination(ours, batch)
 
-  def outputs(embeddings):
-    hidden = model.encoder(embeddings, batch["segment_ids"])
-    return {"hidden": hidden} | model.heads(hidden, batch)
 
-  jacobian = jax.jit(jax.jacrev(outputs))(embeddings)
-  owners = {
-    "hidden": batch["segment_ids"][0],
-    "mlm_logits": batch["mlm_segment_ids"][0],
-    "nsp_logits": jnp.arange(1, packs.MAX_SEQUENCES + 1),
+def test_patches_of_images_are_packed_as_well():
+  """No ids: patches of another width, projected by the user's own layer."""
+  rng = np.random.default_rng(0)
+  model = make_model("sequence_classification", num_labels=3)
+  graphdef, state = nnx.split(model, nnx.Param)
+  params = {
+    "bert": nnx.to_pure_dict(state),
+    "projection": rng.standard_normal((5, 14)).astype(np.float32),
   }
-  largest = np.zeros((packs.MAX_SEQUENCES + 1, packs.MAX_SEQUENCES + 1))
-  for name, owner in owners.items():
-    block = np.abs(jacobian[name][0, :, :, 0]).max((1, 3))  # [outputs, S]
-    for i in range(1, packs.MAX_SEQUENCES + 1):
-      for j in range(packs.MAX_SEQUENCES + 1):
-        part = block[np.asarray(owner == i)][:, np.asarray(batch["segment_ids"][0] == j)]
-        largest[i, j] = max(largest[i, j], part.max())
-  return largest[1:]
+  images = [
+    {"input_embeddings": rng.standard_normal((height * width, 5)).astype(np.float32)}
+    for height, width in [(1, 1), (2, 3), (1, 2), (3, 3), (2, 2)]
+  ]
+
+  def apply(params, batch):
+    model = nnx.merge(graphdef, params["bert"])
+    batch = {**batch, "input_embeddings": batch["input_embeddings"] @ params["projection"]}
+    states = model.hidden_states(batch)
+    return states | model.heads(states["layer 1"], batch)
+
+  assert_packed_equals_unpacked(apply, images, params=params)
+  batch = lay_out([images[:2], images[2:4]], row_length=13)
+  assert_no_cross_contamination(functools.partial(apply, params), batch)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
-def test_no_sequence_touches_another(dtype, tolerance):
-  del tolerance  # the influence is exactly zero
+def test_embeddings_of_tokens_equal_their_ids():
+  model = make_model("question_answering")
+  batch = packs.lay_out(packs.random_sequences())
+  embedded = {k: v for k, v in batch.items() if k != "input_ids"}
+  embedded["input_embeddings"] = model.embeddings.token(batch["input_ids"])
+  a, b = hidden_states(model, batch), hidden_states(model, embedded)
+  assert (a["layer 1"] == b["layer 1"]).all()
+
+
+def test_embeddings_of_another_width_are_refused():
+  batch = packs.lay_out(packs.random_sequences())
+  batch["input_embeddings"] = np.zeros((*batch["input_ids"].shape, 9), np.float32)
+  with pytest.raises(ValueError, match=r"\[B, S, D\] = \(5, 13, 14\), found \(5, 13, 9\)"):
+    make_model("pretraining")(batch)
+
+
+def test_positions_of_a_row_longer_than_there_are_are_refused():
+  model = make_model("pretraining", position_reset=False, max_position_embeddings=12)
+  with pytest.raises(ValueError, match=r"at most max_position_embeddings=12 .* found 13"):
+    model(packs.lay_out(packs.random_sequences()))
+
+
+def test_computing_layers_twice_changes_nothing():
+  config = packs.small_config(
+    num_layers=1, dropout_rate=0.3, attention_dropout_rate=0.3, next_sentence=False
+  )
+  batch = packs.lay_out(packs.random_sequences())
+  found = []
+  for remat in ("none", "layers"):
+    graphdef, params = packs.random_params(dataclasses.replace(config, remat=remat))
+
+    def loss(params, key, graphdef=graphdef):
+      return losses.loss(nnx.merge(graphdef, params)(batch, dropout_key=key), batch)[0]
+
+    found.append(jax.jit(jax.value_and_grad(loss))(params, jax.random.key(0)))
+    program = str(jax.make_jaxpr(loss)(params, jax.random.key(0)))
+    assert ("remat" in program or "checkpoint" in program) == (remat == "layers")
+  (value, gradients), (again, gradients_again) = found
+  assert relative_difference(again, value) < 1e-6
+  assert relative_difference(gradients_again, gradients) < 1e-6
+
+
+def test_a_wider_vocabulary_changes_nothing():
+  config = packs.small_config(num_layers=1)
+  wide = dataclasses.replace(config, vocab_multiple=8)
+  assert (config.padded_vocab_size, wide.padded_vocab_size) == (29, 32)
+  graphdef, params = packs.random_params(config)
+  wide_def, wide_params = packs.random_params(wide)
+  copied = jax.tree.map(
+    lambda x, y: y.at[: len(x)].set(x) if x.shape != y.shape else x, params, wide_params
+  )
+  batch = packs.lay_out(packs.random_sequences())
+  (value, _), gradients = loss_and_gradients(params, graphdef, batch)
+  (wide_value, _), wide_gradients = loss_and_gradients(copied, wide_def, batch)
+  assert relative_difference(wide_value, value) < 1e-6
+  assert (wide_gradients["mlm_bias"][29:] == 0).all()
+  assert (wide_gradients["embeddings"]["token"]["embedding"][29:] == 0).all()
+  wide_gradients["mlm_bias"] = wide_gradients["mlm_bias"][:29]
+  token = wide_gradients["embeddings"]["token"]
+  token["embedding"] = token["embedding"][:29]
+  assert relative_difference(wide_gradients, gradients) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["pretraining without NSP", "question_answering"])
+def test_bfloat16_is_for_the_computation_alone(name):
+  model = make_model(name, dtype=jnp.bfloat16)
+  sequences = packs.random_sequences([LENGTHS[13]])[0]
+  for difference in differences(model, sequences, row_length=13):
+    assert difference.size < difference.limit, difference
+  batch = packs.lay_out([sequences[1:4]])
+  assert_no_cross_contamination(model, batch)
+  outputs = jax.jit(lambda model: model(batch))(model)
+  assert {x.dtype for x in outputs.values()} == {jnp.dtype(jnp.bfloat16)}
+  loss, totals = losses.loss(outputs, batch)
+  assert {x.dtype for x in jax.tree.leaves((loss, totals))} == {jnp.dtype(jnp.float32)}
+  params = nnx.state(model, nnx.Param)
+  assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
+
+
+@pytest.mark.parametrize(
+  ("head", "implementation", "dtype"),
+  [
+    *(("pretraining", *case) for case in CASES),
+    ("pretraining", "xla", jnp.bfloat16),
+    ("pretraining", "splash_interpret", jnp.bfloat16),
+    *((head, "xla", jnp.float32) for head in MODELS if head != "pretraining"),
+  ],
+)
+def test_rows_of_padding_stay_finite(head, implementation, dtype):
   with jax.enable_x64(dtype == jnp.float64):
-    largest = influence(packs.small_config(dtype=dtype, param_dtype=dtype))
-  own = np.eye(packs.MAX_SEQUENCES, packs.MAX_SEQUENCES + 1, k=1, dtype=bool)
-  assert (largest[own] > 0.01).all()
-  assert (largest[~own] == 0).all()
+    config = packs.small_config(
+      dtype=dtype,
+      param_dtype=jnp.promote_types(dtype, jnp.float32),
+      attention_impl=implementation,
+      max_position_embeddings=128,
+      num_layers=1,
+    )
+    graphdef, params = packs.random_params(config, head=head)
+    batch = lay_out([packs.random_sequences([[2]])[0], []], row_length=128)
+    batch = jax.tree.map(np.zeros_like, batch)
 
+    def total(params):
+      outputs = nnx.merge(graphdef, params)(batch)
+      parts = sum(x.astype(jnp.float32).sum() for x in jax.tree.leaves(outputs))
+      return parts + losses.loss(outputs, batch)[0]
 
-def test_without_the_mask_sequences_touch_each_other():
-  largest = influence(packs.small_config(attention_mask="none"))
-  assert (largest[:, 1:] > 0).all()
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_rows_of_padding_stay_finite(dtype):
-  graphdef, params = packs.random_params(packs.small_config(dtype=dtype))
-  batch = packs.lay_out([[], []])
-
-  def loss(params):
-    outputs = nnx.merge(graphdef, params)(batch)
-    total = sum(x.astype(jnp.float32).sum() for x in jax.tree.leaves(outputs))
-    return total + pretraining_loss(outputs, batch)[0]
-
-  value, grads = jax.jit(jax.value_and_grad(loss))(params)
-  assert np.isfinite(value)
-  assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in jax.tree.leaves(grads))
+    value, grads = jax.jit(jax.value_and_grad(total))(params)
+    assert np.isfinite(value)
+    for x in jax.tree.leaves(grads):
+      assert np.isfinite(np.asarray(x, np.float32)).all()
 
 
 def test_dropout_needs_a_key_and_repeats_with_it():
@@ -134,11 +316,57 @@ def test_dropout_needs_a_key_and_repeats_with_it():
   assert (first != logits(None)).any()
 
 
+@pytest.mark.parametrize("head", ["sequence_classification", "token_classification"])
+def test_classifiers_drop_what_they_read(head):
+  config = packs.small_config(dropout_rate=0.5, num_layers=1)
+  model = packs.random_model(config, head=head)
+  batch = packs.lay_out(packs.random_sequences())
+  hidden = jnp.ones((*batch["segment_ids"].shape, config.hidden_size))
+  (plain,) = model.heads(hidden, batch).values()
+  (dropped,) = model.heads(hidden, batch, dropout_key=jax.random.key(0)).values()
+  assert (plain != dropped).any()
+
+
+def test_each_use_of_dropout_has_its_own_key(monkeypatch):
+  seen: list[jax.Array] = []
+
+  def record(_, x, *, rngs, **kwargs):
+    seen.append(rngs)
+    return x
+
+  monkeypatch.setattr(nnx.Dropout, "__call__", record)
+  config = packs.small_config(dropout_rate=0.5, attention_dropout_rate=0.5)
+  model = packs.random_model(config, head="token_classification")
+  model(packs.lay_out(packs.random_sequences()), dropout_key=jax.random.key(0))
+  assert len(seen) == 1 + 3 * config.num_layers + 1
+  assert len({jax.random.key_data(key).tobytes() for key in seen}) == len(seen)
+
+
+def test_the_mask_is_never_stored():
+  """XLA compares the ids where it needs the answer: the same memory as a padding mask."""
+  batch = packs.lay_out(packs.random_sequences())
+  found = {}
+  for mask in ("segment", "none"):
+    graphdef, params = packs.random_params(packs.small_config(attention_mask=mask))
+    compiled = loss_and_gradients.lower(params, graphdef, batch).compile()
+    program = compiled.as_text() or ""
+    stored = re.findall(r" = pred\[([\d,]+)\]", program[program.index("ENTRY") :])
+    assert "5,3" in stored  # the search finds what is there: sequence_mask
+    assert not [shape for shape in stored if shape.endswith("13,13")]
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    found[mask] = memory.temp_size_in_bytes
+  assert found["segment"] == pytest.approx(found["none"], rel=0.01)
+
+
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
     ({"num_heads": 3}, "not divisible by num_heads=3"),
-    ({"attention_mask": "causal"}, "expected one of"),
+    ({"attention_mask": "causal"}, "expected one of segment, token_type, none"),
+    ({"remat": "all"}, "expected one of none, layers"),
+    ({"num_labels": 0}, "num_labels is 0; expected at least 1"),
+    ({"dropout_rate": 1.0}, r"dropout_rate is 1.0; expected a fraction in \[0, 1\)"),
   ],
 )
 def test_bad_configs_are_refused(fields, message):
@@ -149,3 +377,12 @@ def test_bad_configs_are_refused(fields, message):
 def test_an_unknown_size_is_refused():
   with pytest.raises(ValueError, match="no size 'huge'; expected one of tiny"):
     BertConfig.from_size("huge", vocab_size=3, max_position_embeddings=5)
+
+
+def test_base_and_large_have_as_many_parameters_as_published():
+  """110 and 340 million, rounded; with the vocabulary and heads of the original."""
+  for size, expected in (("base", 110.1e6), ("large", 336.2e6)):
+    config = BertConfig.from_size(size, vocab_size=30522, max_position_embeddings=512)
+    model = nnx.eval_shape(lambda c=config: BertForPreTraining(c, rngs=nnx.Rngs(0)))
+    count = sum(x.size for x in jax.tree.leaves(nnx.state(model, nnx.Param)))
+    assert count == pytest.approx(expected, rel=1e-3)

@@ -171,7 +171,12 @@ CHANGES = {
   "model.size": ("mini", model_of),
   "model.dropout_rate": (0.3, model_of),
   "model.initializer_range": (0.1, model_of),
+  "model.attention_dropout_rate": (0.3, model_of),
   "model.attention_mask": ("none", model_of),
+  "model.attention_impl": ("cudnn", model_of),
+  "model.next_sentence": (False, model_of),
+  "model.remat": ("layers", model_of),
+  "model.vocab_multiple": (8, model_of),
   "model.position_reset": (False, model_of),
   "model.dtype": ("bfloat16", model_of),
   "optimizer.learning_rate": (0.2, optimizer_of),
@@ -181,6 +186,7 @@ CHANGES = {
   "optimizer.eps": (0.1, optimizer_of),
   "optimizer.weight_decay": (0.3, optimizer_of),
   "optimizer.clip_norm": (0.2, optimizer_of),
+  "train.loss_unit": ("token", program_of),
   "train.batch_size": (5, loader_of),
   "train.steps": (5, optimizer_of),
   "train.log_every": (3, program_of),
@@ -274,8 +280,13 @@ def test_the_optimizer_of_a_config_has_its_betas_raised_to_the_packing_factor(
     ("packing.max_sequences_per_pack", 0, "at least 1"),
     ("model.size", "huge", "tiny, mini"),
     ("model.dropout_rate", 1.0, "a fraction in"),
-    ("model.attention_mask", "causal", "segment, none"),
+    ("model.attention_mask", "causal", "segment, token_type, none"),
+    ("model.attention_impl", "flash", "xla, cudnn"),
+    ("model.attention_impl", "splash_interpret", "xla on 2 devices; splash runs on one"),
     ("model.dtype", "float16", "float32, bfloat16"),
+    ("model.remat", "all", "none, layers"),
+    ("model.vocab_multiple", 0, "at least 1"),
+    ("train.loss_unit", "word", "sequence, token, pack"),
     ("optimizer.learning_rate", 0.0, "more than 0"),
     ("optimizer.warmup_steps", 10**9, "0 to train.steps - 1"),
     ("optimizer.b1", 1.0, "a fraction in"),
@@ -291,4 +302,14 @@ def test_bad_values_are_refused(field, value, expected):
   set_field(config, field, value)
   pattern = rf"config\.{field} is {value!r}; expected .*{expected}".replace(".py", r"\.py")
   with pytest.raises(ConfigError, match=pattern):
+    check(config, num_devices=2)
+
+
+def test_an_attention_that_the_device_has_not_is_refused_before_any_work():
+  config = get_config("base")
+  config.model.attention_impl = "cudnn"
+  with pytest.raises(ConfigError, match="needs an attention dropout of 0, found"):
+    check(config, num_devices=2)
+  config.model.attention_dropout_rate = 0.0
+  with pytest.raises(ConfigError, match="needs NVIDIA GPUs since Ampere, found cpu"):
     check(config, num_devices=2)

@@ -8,7 +8,7 @@ import ml_collections
 import numpy as np
 import pytest
 
-from tests import packs
+from model.testing import relative_difference
 from tests.training.test_step import make_batch, make_program
 from training import files, metrics, workdir
 from training.checkpoint import Checkpoints
@@ -174,4 +174,4 @@ def test_a_reader_leaves_a_save_in_progress_alone(tmp_path):
 
 def test_relative_error_of_this_suite_sees_a_difference():
   ours, theirs = {"a": np.array([1.0, 2.0])}, {"a": np.array([1.0, 4.0])}
-  assert packs.relative_error(ours, theirs) == 0.5
+  assert relative_difference(ours, theirs) == 0.5

@@ -2,6 +2,7 @@ import jax
 import numpy as np
 import pytest
 
+from model.testing import relative_difference
 from tests import packs
 from training.compilations import CompilationCounter
 from training.optimizer import lamb
@@ -35,7 +36,7 @@ def test_several_devices_compute_what_one_computes():
     others, other_losses = run(program, batches)
     assert program.mesh.size == num_devices
     np.testing.assert_allclose(other_losses, losses, rtol=1e-5)
-    assert packs.relative_error(others, params) < 1e-5
+    assert relative_difference(others, params) < 1e-5
 
 
 def test_the_batch_is_split_and_the_parameters_are_on_every_device():
@@ -82,7 +83,7 @@ def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed():
   params, losses = run(make_program(dropout_rate=0.5), batches)
   again, losses_again = run(make_program(dropout_rate=0.5), batches)
   assert losses == losses_again
-  assert packs.relative_error(again, params) == 0
+  assert relative_difference(again, params) == 0
   frozen = TrainingProgram(
     packs.small_config(dropout_rate=0.5), lamb(0.0), mesh=make_mesh(1), seed=0
   )

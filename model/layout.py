@@ -1,0 +1,144 @@
+"""Packed batches laid out sequence by sequence: few, from anywhere, to look at or to prove.
+
+Training batches come from a pipeline that does the same for thousands at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+TOKEN_FIELDS = ("input_ids", "input_embeddings", "token_type_ids", "token_labels")
+
+
+def lay_out(
+  packs: Sequence[Sequence[Mapping[str, Any]]],
+  *,
+  row_length: int,
+  max_sequences: int | None = None,
+  max_masked: int | None = None,
+) -> dict[str, np.ndarray]:
+  """Lays sequences into rows, in the order given.
+
+  Args:
+    packs: for each row its sequences. A sequence holds `input_ids` int[L] or
+      `input_embeddings` float[L, D]; and if it likes `token_type_ids` and `token_labels`
+      int[L], `mlm_positions` and `mlm_labels` int[K], `sequence_label`, `start_position`
+      and `end_position`. Positions count from the start of the sequence.
+    row_length: S, in tokens.
+    max_sequences: M; by default the sequences of the fullest row.
+    max_masked: P; by default the masked tokens of the fullest row.
+
+  Returns:
+    A PackedBatch of numpy arrays, with the fields that the sequences hold. Positions
+    count from the start of the row.
+
+  Raises:
+    ValueError: a row that does not fit.
+
+  Example:
+    >>> batch = lay_out([[{"input_ids": [7, 8]}, {"input_ids": [9]}]], row_length=4)
+    >>> batch["segment_ids"].tolist(), batch["position_ids"].tolist()
+    ([[1, 1, 2, 0]], [[0, 1, 0, 0]])
+  """
+  sequences = [sequence for pack in packs for sequence in pack]
+  if not sequences:
+    raise ValueError("Expected at least one sequence, found none.")
+  fields = set(sequences[0])
+  if max_sequences is None:
+    max_sequences = max(len(pack) for pack in packs)
+  if max_masked is None:
+    masked = (sum(len(s.get("mlm_positions", ())) for s in pack) for pack in packs)
+    max_masked = max(masked)
+
+  def zeros(width: int, dtype=np.int32, *more: int) -> np.ndarray:
+    return np.zeros((len(packs), width, *more), dtype)
+
+  batch = {name: zeros(row_length) for name in ("segment_ids", "position_ids")}
+  batch |= {name: zeros(row_length) for name in {*TOKEN_FIELDS, "token_type_ids"} & fields}
+  batch.setdefault("token_type_ids", zeros(row_length))
+  if "input_embeddings" in fields:
+    first = np.asarray(sequences[0]["input_embeddings"])
+    batch["input_embeddings"] = zeros(row_length, first.dtype, first.shape[1])
+  if "mlm_positions" in fields:
+    for name in ("mlm_positions", "mlm_labels", "mlm_segment_ids"):
+      batch[name] = zeros(max_masked)
+  batch["cls_positions"] = zeros(max_sequences)
+  batch["sequence_mask"] = zeros(max_sequences, bool)
+  if "sequence_label" in fields:
+    dtype = np.result_type(*(np.asarray(s["sequence_label"]) for s in sequences))
+    whole = np.issubdtype(dtype, np.integer)
+    batch["sequence_labels"] = zeros(max_sequences, np.int32 if whole else np.float32)
+  for name in ("start_position", "end_position"):
+    if name in fields:
+      batch[f"{name}s"] = zeros(max_sequences)
+
+  for row, pack in enumerate(packs):
+    start = used = 0
+    for slot, sequence in enumerate(pack):
+      length = sequence_length(sequence)
+      if start + length > row_length or slot >= max_sequences:
+        raise ValueError(
+          f"Row {row} has room for {row_length} tokens and {max_sequences} sequences; its "
+          f"sequences are of {[sequence_length(s) for s in pack]} tokens."
+        )
+      here = slice(start, start + length)
+      batch["segment_ids"][row, here] = slot + 1
+      batch["position_ids"][row, here] = np.arange(length)
+      for name in TOKEN_FIELDS:
+        if name in sequence:
+          batch[name][row, here] = sequence[name]
+      if "mlm_positions" in fields:
+        there = slice(used, used := used + len(sequence["mlm_positions"]))
+        batch["mlm_positions"][row, there] = start + np.asarray(
+          sequence["mlm_positions"], np.int32
+        )
+        batch["mlm_labels"][row, there] = sequence["mlm_labels"]
+        batch["mlm_segment_ids"][row, there] = slot + 1
+      batch["cls_positions"][row, slot] = start
+      batch["sequence_mask"][row, slot] = True
+      if "sequence_label" in fields:
+        batch["sequence_labels"][row, slot] = sequence["sequence_label"]
+      for name in ("start_position", "end_position"):
+        if name in fields:
+          batch[f"{name}s"][row, slot] = start + sequence[name]
+      start += length
+  return batch
+
+
+def one_a_row(
+  packs: Sequence[Sequence[Mapping[str, Any]]], *, row_length: int
+) -> dict[str, np.ndarray]:
+  """The same sequences in the same order, one a row; empty rows are left out."""
+  sequences = [[sequence] for pack in packs for sequence in pack]
+  return lay_out(sequences, row_length=row_length)
+
+
+def sequence_length(sequence: Mapping[str, Any]) -> int:
+  """In tokens."""
+  field = "input_ids" if "input_ids" in sequence else "input_embeddings"
+  return len(sequence[field])
+
+
+def check_segment_ids(segment_ids: np.ndarray):
+  """Refuses rows that no packer of this project makes.
+
+  Args:
+    segment_ids: int[B, S]; each row 1 ... 1, 2 ... 2, and so on, then zeros.
+
+  Raises:
+    ValueError: names the first row that is otherwise.
+  """
+  segment_ids = np.asarray(segment_ids)
+  if segment_ids.ndim != 2:
+    raise ValueError(f"Expected segment_ids of shape [B, S], found {segment_ids.shape}.")
+  for number, row in enumerate(segment_ids):
+    real = int((row != 0).sum())
+    steps = np.diff(row[:real], prepend=0)
+    if (row[real:] != 0).any() or ((steps != 0) & (steps != 1)).any() or row[:1] > 1:
+      raise ValueError(
+        f"Expected each row's segment_ids to be 1, ..., 1, 2, ..., 2, ... and then 0 for "
+        f"padding, found {row.tolist()} in row {number}."
+      )
