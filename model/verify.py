@@ -1,0 +1,291 @@
+"""The table of differences: packed to unpacked, to the reference, between sequences.
+
+`python -m model verify` prints it. Every head, every attention implementation and every
+dtype gets a row; what this machine cannot run is a row that says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator
+
+import flax.nnx as nnx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model import attention, hf
+from model.bert import MODELS
+from model.config import BertConfig
+from model.layout import lay_out
+from model.testing import TOLERANCES, differences, find_leaks, first_fit
+
+ROW_LENGTH = 128  # tokens; the smallest that splash takes
+# A full row, several of the shortest, one token alone, and some of all sorts.
+LENGTHS = (128, 60, 50, 18, 2, 2, 2, 1, 33, 70)
+HEADS: dict[str, tuple[str, dict]] = {
+  "masked tokens, next sentence": ("pretraining", {}),
+  "sequence classes": ("sequence_classification", {"num_labels": 3}),
+  "regression": ("sequence_classification", {"num_labels": 1}),
+  "token classes": ("token_classification", {"num_labels": 3}),
+  "question answering": ("question_answering", {}),
+}
+IMPLEMENTATIONS = ("xla", "cudnn", "cudnn_packed", "splash", "splash_interpret")
+DTYPES = ("float32", "float64", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """What was found for one head, implementation and dtype.
+
+  Differences are the largest difference over the largest value, None where there is
+  nothing to compare.
+
+  Attributes:
+    head, implementation, dtype: what was looked at.
+    outputs: packed to unpacked, of hidden states and logits.
+    losses: packed to unpacked, of losses and accuracies per sequence.
+    gradients: packed to unpacked, over the whole tree.
+    reference: logits of packed sequences to Hugging Face's of each alone, which
+      computes in float32, or in float64 for float64.
+    influence: the largest derivative of a sequence's outputs by another's embeddings.
+    limit: what the differences may be.
+    not_run: why there are no numbers; empty where there are.
+  """
+
+  head: str
+  implementation: str
+  dtype: str
+  outputs: float | None = None
+  losses: float | None = None
+  gradients: float | None = None
+  reference: float | None = None
+  influence: float | None = None
+  limit: float | None = None
+  not_run: str = ""
+
+  @property
+  def passes(self) -> bool:
+    sizes = (self.outputs, self.losses, self.gradients, self.reference)
+    equal = all(size <= self.limit for size in sizes if size is not None)
+    return bool(self.not_run) or (equal and self.influence == 0)
+
+
+def reference_is_installed() -> bool:
+  return all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+
+
+def cases() -> list[tuple[str, str, str]]:
+  """Head, implementation and dtype of each row, in the order of the table."""
+  return [
+    (head, implementation, dtype)
+    for implementation in IMPLEMENTATIONS
+    for head in HEADS
+    for dtype in DTYPES
+    if dtype in attention.dtypes_of(implementation)
+  ]
+
+
+def verify(
+  show: Callable[[list], Iterator] = iter, *, reference: bool | None = None
+) -> list[Row]:
+  """Looks at every case on this machine.
+
+  Args:
+    show: wraps the cases, to show progress.
+    reference: whether to compare with Hugging Face; None for where it is installed.
+  """
+  reference = reference_is_installed() if reference is None else reference
+  return [verify_case(*case, reference=reference) for case in show(cases())]
+
+
+def verify_case(
+  head: str, implementation: str, dtype: str, *, reference: bool = False
+) -> Row:
+  """One row; arguments as the names of its columns."""
+  name, fields = HEADS[head]
+  row = Row(head, implementation, dtype)
+  with jax.enable_x64(dtype == "float64"):
+    config = BertConfig(
+      vocab_size=97,
+      hidden_size=64,
+      num_layers=2,
+      num_heads=2,
+      intermediate_size=96,
+      max_position_embeddings=ROW_LENGTH,
+      dropout_rate=0.0,
+      attention_dropout_rate=0.0,
+      attention_impl=implementation,
+      dtype=jnp.dtype(dtype),
+      param_dtype=jnp.promote_types(dtype, jnp.float32),
+      **fields,
+    )
+    try:
+      attention.check(
+        implementation,
+        dtype=config.dtype,
+        head_size=config.hidden_size // config.num_heads,
+        row_length=ROW_LENGTH,
+        dropout_rate=0.0,
+      )
+    except attention.AttentionError as error:
+      return dataclasses.replace(row, not_run=str(error))
+    graphdef, params = _random_params(config, name)
+    model = nnx.merge(graphdef, params)
+    sequences = _random_sequences(config, name)
+    packs = first_fit(sequences, ROW_LENGTH)
+    batch = lay_out([[sequences[i] for i in pack] for pack in packs], row_length=ROW_LENGTH)
+
+    found = {d.output: d.size for d in differences(model, sequences, row_length=ROW_LENGTH)}
+    gradients = found.pop("gradients")
+    of_losses = {k: v for k, v in found.items() if k.endswith(("_loss", "_accuracy"))}
+    leaks, _ = find_leaks(model, batch)
+    row = dataclasses.replace(
+      row,
+      outputs=max(v for k, v in found.items() if k not in of_losses),
+      losses=max(of_losses.values()),
+      gradients=gradients,
+      influence=max((leak.size for leak in leaks), default=0.0),
+      limit=TOLERANCES[dtype],
+    )
+    if reference:
+      ours = jax.jit(lambda model, batch: model(batch))(model, batch)
+      theirs = _reference(config, params, sequences)
+      sizes = []
+      for output, logits in ours.items():
+        items = _items(output, np.asarray(logits, np.float64), batch)
+        expected = np.concatenate([theirs[i][output] for pack in packs for i in pack])
+        sizes.append(np.abs(items - expected).max() / np.abs(expected).max())
+      row = dataclasses.replace(row, reference=float(max(sizes)))
+  return row
+
+
+def table(rows: list[Row]) -> str:
+  """The rows as Markdown, which reads well in a terminal too."""
+
+  def number(size: float | None) -> str:
+    return "-" if size is None else f"{size:.1e}" if size else "0"
+
+  lines = [
+    "| head | attention | dtype | outputs | losses | gradients | Hugging Face | influence |"
+    " |",
+    "|---|---|---|---:|---:|---:|---:|---:|---|",
+  ]
+  skipped: dict[str, str] = {}
+  for row in rows:
+    if row.not_run:
+      skipped.setdefault(row.implementation, row.not_run)
+      continue
+    sizes = (row.outputs, row.losses, row.gradients, row.reference, row.influence)
+    cells = [row.head, row.implementation, row.dtype, *map(number, sizes)]
+    lines.append(f"| {' | '.join(cells)} | {'' if row.passes else 'FAILS'} |")
+  lines += [f"\nNot run, {name}: {reason}" for name, reason in skipped.items()]
+  return "\n".join(lines)
+
+
+def _random_params(config: BertConfig, head: str):
+  """Large enough for every path to matter; kernels keep the size of what they get."""
+  abstract = nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0)))
+  graphdef, state = nnx.split(abstract, nnx.Param)
+  rng = np.random.default_rng(0)
+
+  def draw(path, x):
+    values = rng.standard_normal(x.shape)
+    kind = path[-1].key
+    if kind == "kernel":
+      values /= x.shape[0] ** 0.5
+    elif kind != "embedding":
+      values = 0.2 * values + (kind == "scale")
+    return jnp.asarray(values, x.dtype)
+
+  return graphdef, jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(state))
+
+
+def _random_sequences(config: BertConfig, head: str) -> list[dict]:
+  rng = np.random.default_rng(1)
+  sequences = []
+  for length in LENGTHS:
+    sequence = {
+      "input_ids": rng.integers(config.vocab_size, size=length),
+      "token_type_ids": np.arange(length) >= length // 2,
+    }
+    if head == "pretraining":
+      positions = np.sort(rng.choice(length, -(-length // 7), replace=False))
+      sequence["mlm_positions"] = positions
+      sequence["mlm_labels"] = rng.integers(config.vocab_size, size=positions.size)
+      sequence["sequence_label"] = int(rng.integers(2))
+    elif head == "sequence_classification":
+      number = config.num_labels == 1
+      sequence["sequence_label"] = (
+        float(rng.normal()) if number else int(rng.integers(config.num_labels))
+      )
+    elif head == "token_classification":
+      sequence["token_labels"] = rng.integers(-1, config.num_labels, size=length)
+    else:
+      start, end = np.sort(rng.integers(length, size=2))
+      sequence |= {"start_position": int(start), "end_position": int(end)}
+    sequences.append(sequence)
+  return sequences
+
+
+def _items(output: str, logits: np.ndarray, batch) -> np.ndarray:
+  """[items, width], in the order of the sequences in the batch."""
+  owners = {"mlm_logits": "mlm_segment_ids", "nsp_logits": "sequence_mask"}
+  owners |= {"sequence_logits": "sequence_mask"}
+  return logits[np.asarray(batch[owners.get(output, "segment_ids")]) > 0]
+
+
+def _reference(config: BertConfig, params, sequences: list[dict]) -> list[dict]:
+  """What `transformers` makes of each sequence alone: float64[items, width] by output."""
+  import torch
+  import transformers
+
+  with tempfile.TemporaryDirectory() as folder, _quiet(transformers):
+    directory = pathlib.Path(folder) / "model"
+    hf.export_bert(config, params, directory)
+    architecture = MODELS[hf.head_of(params)].__name__
+    model = getattr(transformers, architecture).from_pretrained(
+      directory, attn_implementation="eager"
+    )
+  model = model.to(getattr(torch, config.param_dtype.name)).eval()
+
+  run = functools.partial(_run_reference, torch, model, architecture)
+  return [run(sequence) for sequence in sequences]
+
+
+def _run_reference(torch, model, architecture: str, sequence: dict) -> dict:
+  inputs = {
+    name: torch.tensor(np.asarray(sequence[name], np.int64)[None])
+    for name in ("input_ids", "token_type_ids")
+  }
+  with torch.no_grad():
+    result = model(**inputs)
+  if architecture == "BertForPreTraining":
+    return {
+      "mlm_logits": result.prediction_logits[0].numpy()[sequence["mlm_positions"]],
+      "nsp_logits": result.seq_relationship_logits.numpy(),
+    }
+  if architecture == "BertForSequenceClassification":
+    return {"sequence_logits": result.logits.numpy()}
+  if architecture == "BertForTokenClassification":
+    return {"token_logits": result.logits[0].numpy()}
+  answers = torch.stack([result.start_logits[0], result.end_logits[0]], -1)
+  return {"answer_logits": answers.numpy()}
+
+
+@contextlib.contextmanager
+def _quiet(transformers):
+  logging = transformers.utils.logging
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity_error()
+  logging.disable_progress_bar()
+  try:
+    yield
+  finally:
+    logging.set_verbosity(verbosity)
+    logging.enable_progress_bar()
