@@ -14,8 +14,9 @@ tokens a row at most:
 | start_positions, end_positions, where the store has spans | int32[B, M] |
 | token_labels, where the store has labels of tokens        | int32[B, S] |
 
-`sequence_labels` are float32[B, M] where those of the store are fractions. `segment_ids` and `mlm_segment_ids` number the sequences of a row 1, 2, ...; 0 is
-padding. Every other entry of padding or of an empty slot is 0.
+`segment_ids` and `mlm_segment_ids` number the sequences of a row 1, 2, ...; 0 is
+padding. Every other entry of padding or of an empty slot is 0. `sequence_labels` are
+float32 where the store's are fractions.
 """
 
 from __future__ import annotations

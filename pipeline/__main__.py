@@ -1,0 +1,116 @@
+"""python -m pipeline: audit."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from absl import flags
+from ml_collections import config_flags
+
+import packing
+from pipeline import config as config_lib
+from pipeline.audit import AuditError, audit, report
+from pipeline.dataset import open_dataset
+
+_AUDIT_EPILOG = """examples:
+  python -m pipeline audit data/quickstart --config configs/quickstart.py
+  python -m pipeline audit data/quickstart --config configs/quickstart.py \\
+      --config.packing.algorithm=optimal --epoch 3 --hosts 4 --json
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+  """Runs one command; returns the exit status."""
+  parser = _parser()
+  options, rest = parser.parse_known_args(arguments)
+  if unknown := [text for text in rest if not text.startswith("--config.")]:
+    parser.error(f"Expected options of {options.command}, found {' '.join(unknown)!r}.")
+  options.overrides = rest
+  try:
+    print(options.run(options))
+  except packing.InputError as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 2
+  except AuditError as error:
+    print(f"audit failed: {error}", file=sys.stderr)
+    return 1
+  except KeyboardInterrupt:
+    print("interrupted", file=sys.stderr)
+    return 130
+  return 0
+
+
+class _Parser(argparse.ArgumentParser):
+  """Says what is wrong in one line, as for all mistakes, and where to read on."""
+
+  def error(self, message):
+    self.exit(2, f"error: {' '.join(message.split())}\nSee {self.prog} --help.\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = _Parser(
+    prog="python -m pipeline", description="Text to packed batches, and proof of them."
+  )
+  commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+  _add_audit(commands)
+  return parser
+
+
+def _add_audit(commands):
+  text = "prove that an epoch uses each sequence once and holds each token in its place"
+  command = commands.add_parser(
+    "audit",
+    help=text,
+    description=f"{text[0].upper()}{text[1:]}. Exit status 1 where it does not.",
+    epilog=_AUDIT_EPILOG,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    allow_abbrev=False,
+  )
+  command.set_defaults(run=_audit)
+  command.add_argument("directory", metavar="DIR", help="a prepared dataset")
+  command.add_argument(
+    "--config",
+    required=True,
+    metavar="F.py",
+    help="the run's config; a field is set with --config.a.b=VALUE, as for train.py",
+  )
+  command.add_argument(
+    "--split",
+    choices=("train", "held_out"),
+    default="train",
+    help="train: an epoch of training; held_out: the evaluation (default: train)",
+  )
+  command.add_argument("--epoch", type=int, default=0, metavar="N", help="default: 0")
+  command.add_argument(
+    "--hosts", type=int, default=1, metavar="H", help="join the blocks of H (default: 1)"
+  )
+  command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _audit(options) -> str:
+  packing.errors.whole("--epoch", options.epoch, at_least=0)
+  config = _read_config(options.config, options.overrides)
+  dataset = open_dataset(options.directory)
+  store = getattr(dataset, options.split)
+  loader = config_lib.make_loader(config, store, dataset.vocabulary, hosts=options.hosts)
+  result = audit(loader, epoch=options.epoch if options.split == "train" else None)
+  if options.json:
+    return json.dumps(result)
+  return report(result, loader.plan.certificate())
+
+
+def _read_config(path: str, overrides: list[str]):
+  """A config file with fields set on the command line, read as train.py reads it."""
+  values = flags.FlagValues()
+  config = config_flags.DEFINE_config_file("config", lock_config=True, flag_values=values)
+  try:
+    values(["audit", f"--config={path}", *overrides])
+  except Exception as error:  # a config file may fail in any way
+    raise packing.InputError(f"{path} cannot be used as --config: {error}") from error
+  return config.value
+
+
+if __name__ == "__main__":
+  sys.exit(main())
