@@ -10,6 +10,7 @@ from absl import flags
 from ml_collections import config_flags
 
 import packing
+from packing.errors import whole
 from pipeline import config as config_lib
 from pipeline.audit import AuditError, audit, report
 from pipeline.dataset import open_dataset
@@ -90,7 +91,7 @@ def _add_audit(commands):
 
 
 def _audit(options) -> str:
-  packing.errors.whole("--epoch", options.epoch, at_least=0)
+  whole("--epoch", options.epoch, at_least=0)
   config = _read_config(options.config, options.overrides)
   dataset = open_dataset(options.directory)
   store = getattr(dataset, options.split)
@@ -107,8 +108,12 @@ def _read_config(path: str, overrides: list[str]):
   config = config_flags.DEFINE_config_file("config", lock_config=True, flag_values=values)
   try:
     values(["audit", f"--config={path}", *overrides])
+    config.value["data"]  # a file that is not there is told only now
   except Exception as error:  # a config file may fail in any way
-    raise packing.InputError(f"{path} cannot be used as --config: {error}") from error
+    told = str(error.args[0] if isinstance(error, KeyError) else error)
+    raise packing.InputError(
+      f"{path} cannot be used as --config: {' '.join(told.split())}"
+    ) from error
   return config.value
 
 

@@ -115,6 +115,17 @@ def loader_of(config, corpus):
   return {name: field.tolist() for name, field in loader[0].items()}
 
 
+def second_epoch_of(config, corpus):
+  vocabulary = [*SPECIAL_TOKENS, *map(str, range(92))]
+  loader = pipeline.make_loader(config, corpus[1], vocabulary)
+  return loader.epochs.assignment(1).sequence_ids.tolist()
+
+
+def workers_of(config, corpus):
+  vocabulary = [*SPECIAL_TOKENS, *map(str, range(92))]
+  return pipeline.make_loader(config, corpus[1], vocabulary).workers
+
+
 def model_of(config, corpus):
   del corpus
   return bert_config(config, vocab_size=97)
@@ -168,6 +179,7 @@ CHANGES = {
   "data.mask_rate": (0.3, loader_of),
   "packing.algorithm": ("none", loader_of),
   "packing.max_sequences_per_pack": (2, loader_of),
+  "packing.assignment": ("fixed", second_epoch_of),
   "model.size": ("mini", model_of),
   "model.dropout_rate": (0.3, model_of),
   "model.initializer_range": (0.1, model_of),
@@ -182,6 +194,7 @@ CHANGES = {
   "optimizer.weight_decay": (0.3, optimizer_of),
   "optimizer.clip_norm": (0.2, optimizer_of),
   "train.batch_size": (5, loader_of),
+  "train.loader_workers": (2, workers_of),
   "train.steps": (5, optimizer_of),
   "train.log_every": (3, program_of),
   "train.eval_every": (3, program_of),
