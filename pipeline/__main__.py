@@ -94,6 +94,13 @@ def _audit(options) -> str:
   whole("--epoch", options.epoch, at_least=0)
   config = _read_config(options.config, options.overrides)
   dataset = open_dataset(options.directory)
+  longest = dataset.manifest["settings"]["max_sequence_length"]
+  if config.data.max_sequence_length != longest:
+    raise packing.InputError(
+      f"{options.directory} was prepared with max_sequence_length={longest}; the config "
+      f"has {config.data.max_sequence_length}. Name the config it was prepared for, or "
+      f"pass --config.data.max_sequence_length={longest}."
+    )
   store = getattr(dataset, options.split)
   loader = config_lib.make_loader(config, store, dataset.vocabulary, hosts=options.hosts)
   result = audit(loader, epoch=options.epoch if options.split == "train" else None)
@@ -106,14 +113,18 @@ def _read_config(path: str, overrides: list[str]):
   """A config file with fields set on the command line, read as train.py reads it."""
   values = flags.FlagValues()
   config = config_flags.DEFINE_config_file("config", lock_config=True, flag_values=values)
+  given = sys.argv
+  sys.argv = ["audit", f"--config={path}", *overrides]  # where ml_collections looks
   try:
-    values(["audit", f"--config={path}", *overrides])
+    values(sys.argv)
     config.value["data"]  # a file that is not there is told only now
   except Exception as error:  # a config file may fail in any way
     told = str(error.args[0] if isinstance(error, KeyError) else error)
     raise packing.InputError(
       f"{path} cannot be used as --config: {' '.join(told.split())}"
     ) from error
+  finally:
+    sys.argv = given
   return config.value
 
 

@@ -209,7 +209,7 @@ def check_rows(
   equal(
     "token_type_ids",
     batch["token_type_ids"],
-    real & (position_ids >= store.first_type_lengths[owners]),
+    (real & (position_ids >= store.first_type_lengths[owners])).astype(np.int32),
   )
   equal(
     "sequence_labels",

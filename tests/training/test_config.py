@@ -285,6 +285,7 @@ def test_the_optimizer_of_a_config_has_its_betas_raised_to_the_packing_factor(
     ("data.short_sequence_probability", 1.5, "a fraction in"),
     ("packing.algorithm", "magic", "none, .*spfhp"),
     ("packing.max_sequences_per_pack", 0, "at least 1"),
+    ("packing.assignment", "new", "fresh, fixed"),
     ("model.size", "huge", "tiny, mini"),
     ("model.dropout_rate", 1.0, "a fraction in"),
     ("model.attention_mask", "causal", "segment, none"),
@@ -297,6 +298,7 @@ def test_the_optimizer_of_a_config_has_its_betas_raised_to_the_packing_factor(
     ("train.steps", 0, "at least 1"),
     ("train.eval_every", 33, "a multiple of train.log_every=20"),
     ("train.throughput_rounds", -1, "0 or more"),
+    ("train.loader_workers", -1, "0 or more"),
   ],
 )
 def test_bad_values_are_refused(field, value, expected):
