@@ -63,8 +63,9 @@ def main():
 
   # ---- input: text to sequences, sequences to packs ------------------------------------
   dataset = pipeline.prepare_dataset(config)
-  loader = pipeline.make_loader(config, dataset.train, dataset.vocabulary)
-  held_out = pipeline.make_loader(config, dataset.held_out, dataset.vocabulary)
+  process = {"host": jax.process_index(), "hosts": jax.process_count()}
+  loader = pipeline.make_loader(config, dataset.train, dataset.vocabulary, **process)
+  held_out = pipeline.make_loader(config, dataset.held_out, dataset.vocabulary, **process)
   plan = loader.plan
   print(
     f"{plan.num_sequences:,} sequences in {plan.num_packs:,} packs of {plan.row_length} "
@@ -107,7 +108,7 @@ def main():
       tqdm.tqdm(total=steps, initial=first_step, desc="training", unit=" steps") as bar,
     ):
       meter = Meter(log.last_train_line)
-      batches = loader.iterate(first_step)
+      batches = loader.iterate(first_step)  # its state is the step, as the checkpoint's
       for step in range(first_step + 1, steps + 1):
         state, values = program.train_step(state, put_batch(next(batches), mesh))
         meter.add(values)
@@ -140,7 +141,7 @@ def main():
 
     # ---- report --------------------------------------------------------------------------
     unpacked = pipeline.make_loader(
-      config, dataset.train, dataset.vocabulary, algorithm="none"
+      config, dataset.train, dataset.vocabulary, algorithm="none", **process
     )
     train_lines = files.read_json_lines(folder / "metrics.jsonl")
     eval_lines = files.read_json_lines(folder / "eval.jsonl")

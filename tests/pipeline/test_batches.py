@@ -85,6 +85,9 @@ class TaskStore:
     self.answer_starts = rng.integers(0, store.lengths)
     self.answer_ends = rng.integers(self.answer_starts, store.lengths)
 
+  def __len__(self):
+    return self.lengths.size
+
   def gather_token_labels(self, ids):
     return self.gather(ids) % 7
 
