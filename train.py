@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import sys
+from contextlib import closing
 
 if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
   os.environ.setdefault("TQDM_MININTERVAL", "15")
@@ -106,9 +107,9 @@ def main():
     with (
       MetricsLog(folder, first_step=first_step) as log,
       tqdm.tqdm(total=steps, initial=first_step, desc="training", unit=" steps") as bar,
+      closing(loader.iterate(first_step)) as batches,  # its state is the step
     ):
       meter = Meter(log.last_train_line)
-      batches = loader.iterate(first_step)  # its state is the step, as the checkpoint's
       for step in range(first_step + 1, steps + 1):
         state, values = program.train_step(state, put_batch(next(batches), mesh))
         meter.add(values)
@@ -161,12 +162,10 @@ def main():
       "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
     if config.train.throughput_rounds:
-      summary |= packed_against_unpacked(
-        program,
-        loader.iterate(),
-        unpacked.iterate(),
-        rounds=config.train.throughput_rounds,
-      )
+      with closing(loader.iterate()) as packs, closing(unpacked.iterate()) as padded:
+        summary |= packed_against_unpacked(
+          program, packs, padded, rounds=config.train.throughput_rounds
+        )
     plots.plot_packing(
       folder / "plots" / "packing.png",
       dataset.train.lengths,

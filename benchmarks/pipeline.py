@@ -180,7 +180,7 @@ def _workers(
   store, plan, batch_size, masking, numbers: list[int], rounds: int, batches: int
 ) -> dict[str, list]:
   """Batches in the background: real tokens a second of the clock, in turns."""
-  found: dict[str, list] = {f"{n} processes" if n else "a thread": [] for n in numbers}
+  found: dict[str, list] = {f"processes: {n}" if n else "a thread": [] for n in numbers}
   iterators = [
     PackedLoader(
       store, plan, batch_size=batch_size, masking=masking, seed=0, workers=n

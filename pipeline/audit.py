@@ -24,8 +24,7 @@ class AuditError(Exception):
 def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
   """Runs through an epoch, of all hosts together, and proves that it is right.
 
-  Memory is that of one batch, of two assignments (8 bytes a sequence and 8 a pack each)
-  and of 5 bytes a sequence.
+  Memory is that of one batch and some 50 bytes a sequence, however long the sequences.
 
   Args:
     loader: whose batches to look at.
