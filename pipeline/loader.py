@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import multiprocessing
+import os
+import threading
 from collections.abc import Iterator
 
 import grain
@@ -212,6 +215,20 @@ class BatchIterator(Iterator[PackedBatch]):
       ahead = ahead.mp_prefetch(
         grain.MultiprocessingOptions(
           num_workers=self._loader.workers, per_worker_buffer_size=2
-        )
+        ),
+        _end_with_parent,
       )
     return iter(ahead)
+
+
+def _end_with_parent(worker: int, workers: int):
+  """Has a worker end when the program is killed: Grain's would wait for ever."""
+  del worker, workers
+  parent = multiprocessing.parent_process()
+  assert parent is not None
+
+  def watch():
+    parent.join()
+    os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()

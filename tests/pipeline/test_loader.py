@@ -3,6 +3,7 @@ import pathlib
 import pickle
 import subprocess
 import sys
+import time
 
 import hypothesis
 import hypothesis.strategies as st
@@ -280,14 +281,14 @@ def test_a_state_that_would_mean_other_batches_is_refused(store, state, message)
 
 
 HOST = """
-import json, sys
+import json, multiprocessing, sys, time
 import numpy as np
 import packing
 from pipeline.loader import PackedLoader
 from pipeline.store import SequenceStore
 from tests.pipeline.test_loader import MASKING
 
-def main(path, out, host, hosts, workers, state):
+def main(path, out, host, hosts, workers, state, *hangs):
   store = SequenceStore(path)
   histogram = packing.Histogram.from_lengths(store.lengths, max_sequence_length=43)
   plan = packing.pack(histogram, algorithm="spfhp", max_sequences_per_pack=3)
@@ -300,11 +301,46 @@ def main(path, out, host, hosts, workers, state):
   found = [next(batches) for _ in range(7)]
   fields = {f"{name} {i}": f for i, b in enumerate(found) for name, f in b.items()}
   np.savez(out, **fields)
+  if hangs:
+    print(*(p.pid for p in multiprocessing.active_children()), flush=True)
+    time.sleep(300)
   batches.close()
 
 if __name__ == "__main__":
   main(*sys.argv[1:])
 """
+
+
+def alive(pid: int) -> bool:
+  try:
+    status = pathlib.Path(f"/proc/{pid}/stat").read_text()
+  except OSError:
+    return False
+  return status.rpartition(")")[2].split()[0] != "Z"  # ended, but nobody asked for it
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_no_worker_outlives_a_program_that_is_killed(tmp_path):
+  random_store(tmp_path / "s.arrow", np.random.default_rng(1).integers(3, 41, 211))
+  (tmp_path / "host.py").write_text(HOST)
+  state = json.dumps({"step": 0, "batch_size": 12})
+  numbers = [tmp_path / "s.arrow", tmp_path / "out.npz", "0", "1", "2", state, "hang"]
+  process = subprocess.Popen(
+    [sys.executable, tmp_path / "host.py", *numbers],
+    env={"PYTHONPATH": str(ROOT)},
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+  with process:
+    assert process.stdout is not None
+    workers = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(workers) == 2
+    assert all(map(alive, workers))
+    process.kill()
+  deadline = time.monotonic() + 60
+  while any(map(alive, workers)):
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
 
 
 def test_processes_of_their_own_make_the_same_bytes_with_and_without_workers(
