@@ -49,13 +49,16 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
   pairs["number"] = _Pairs(np.arange(len(store), dtype=np.int32))
   counts = dict.fromkeys(("batches", "rows", "sequences", "tokens", "masked_tokens"), 0)
   depths = np.zeros(plan.packing_depth + 1, np.int64)
-  shapes = None
+  contract = _contract(loader)
 
   for batch in _global_batches(loader, epoch):
     found = {name: (field.dtype.name, field.shape[1:]) for name, field in batch.items()}
-    shapes = shapes or found
-    if found != shapes:
-      raise AuditError(f"Expected fields {shapes} in all batches, found {found}.")
+    for name in sorted(found.keys() | contract.keys()):
+      if found.get(name) != contract.get(name):
+        raise AuditError(
+          f"Field {name} of batch {counts['batches']}: expected {contract.get(name)}, type "
+          f"and shape of a row, found {found.get(name)}."
+        )
     check_rows(batch, store, masking=loader.masking, first_row=counts["rows"])
     ids = batch["sequence_ids"]
     used = ids >= 0
@@ -98,6 +101,29 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
     "neighbours_kept": None if epoch is None else _neighbours_kept(loader, epoch),
     "certificate": certificate.as_dict(),
   }
+
+
+def _contract(loader: PackedLoader) -> dict[str, tuple[str, tuple[int, ...]]]:
+  """Type and shape of a row of every field that a batch has."""
+  store, row, depth = loader.store, loader.plan.row_length, loader.plan.packing_depth
+  tokens, slots = ("int32", (row,)), ("int32", (depth,))
+  names = ("input_ids", "token_type_ids", "segment_ids", "position_ids")
+  fields: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(names, tokens)
+  labels = "float32" if store.sequence_labels.dtype.kind == "f" else "int32"
+  fields |= {
+    "cls_positions": slots,
+    "sequence_labels": (labels, (depth,)),
+    "sequence_mask": ("bool", (depth,)),
+    "sequence_ids": ("int64", (depth,)),
+  }
+  if loader.masking is not None:
+    masked = ("int32", (loader.masking.max_masked(row, depth),))
+    fields |= dict.fromkeys(("mlm_positions", "mlm_labels", "mlm_segment_ids"), masked)
+  if getattr(store, "answer_starts", None) is not None:
+    fields |= {"start_positions": slots, "end_positions": slots}
+  if getattr(store, "gather_token_labels", None) is not None:
+    fields["token_labels"] = tokens
+  return fields
 
 
 def _global_batches(loader: PackedLoader, epoch: int | None) -> Iterator[PackedBatch]:
@@ -210,10 +236,11 @@ def check_rows(
     batch["token_type_ids"],
     (real & (position_ids >= store.first_type_lengths[owners])).astype(np.int32),
   )
+  labels = np.where(used, store.sequence_labels[ids], 0)
   equal(
     "sequence_labels",
     batch["sequence_labels"],
-    np.where(used, store.sequence_labels[ids], 0),
+    labels.astype(batch["sequence_labels"].dtype),
   )
   for name, column in (
     ("start_positions", "answer_starts"),
@@ -222,6 +249,10 @@ def check_rows(
     if name in batch:
       answers = getattr(store, column)[ids] + starts
       equal(name, batch[name], np.where(used, answers, 0))
+  if "token_labels" in batch:
+    expected = np.zeros_like(batch["token_labels"])
+    expected[real] = store.gather_token_labels(ids[used])  # type: ignore[attr-defined]
+    equal("token_labels", batch["token_labels"], expected)
   if masking is not None:
     special = np.isin(input_ids, masking.special_ids)
     hideable = np.bincount(index, weights=~special[real], minlength=ids.size)

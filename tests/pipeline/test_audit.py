@@ -67,18 +67,21 @@ def test_what_the_loader_makes_passes(store, options, epoch):
 
 def test_fields_of_tasks_pass_and_are_looked_at(store):
   tasks = TaskStore(store)
-  tasks.sequence_labels = tasks.sequence_labels.astype(np.float32)
   loader = make_loader(tasks)
   audit(loader)
 
-  class Late(PackedLoader):
-    def __getitem__(self, step):
-      batch = super().__getitem__(step)
-      batch["end_positions"][0, 0] += 1
-      return batch
+  for name in ("start_positions", "end_positions", "token_labels", "sequence_labels"):
 
-  with pytest.raises(AuditError, match="end_positions in row 0, column 0"):
-    audit(make_loader(tasks, Late))
+    class Late(PackedLoader):
+      field = name
+
+      def __getitem__(self, step):
+        batch = super().__getitem__(step)
+        batch[self.field][0, 0] += 1
+        return batch
+
+    with pytest.raises(AuditError, match=f"{name} in row 0, column 0"):
+      audit(make_loader(tasks, Late))
 
 
 def reference_correlation(values, packs):
@@ -292,6 +295,17 @@ def test_other_broken_orders_are_seen(store):
       batch = super().__getitem__(step)
       return batch if step < 2 else batch | {"input_ids": batch["input_ids"].astype("i8")}
 
+  class Longer(PackedLoader):
+    def __getitem__(self, step):
+      batch = super().__getitem__(step)
+      return batch | {"position_ids": np.pad(batch["position_ids"], ((0, 0), (0, 1)))}
+
+  class Less(PackedLoader):
+    def __getitem__(self, step):
+      batch = super().__getitem__(step)
+      del batch["mlm_labels"]
+      return batch
+
   class SameBlock(PackedLoader):
     """Every host has the first block."""
 
@@ -300,7 +314,9 @@ def test_other_broken_orders_are_seen(store):
 
   for kind, message in (
     (Again, "came twice"),
-    (Wider, "Expected fields"),
+    (Wider, r"input_ids of batch 2: expected \('int32', \(43,\)\)"),
+    (Longer, r"position_ids of batch 0: expected .*\(43,\).*found .*\(44,\)"),
+    (Less, "mlm_labels of batch 0: expected .*found None"),
     (SameBlock, "came twice"),
   ):
     with pytest.raises(AuditError, match=message):
