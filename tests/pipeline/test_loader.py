@@ -344,7 +344,7 @@ def test_no_worker_outlives_a_program_that_is_killed(tmp_path):
 
 
 def test_processes_of_their_own_make_the_same_bytes_with_and_without_workers(
-  store, tmp_path
+  store, tmp_path, request
 ):
   """Two hosts, one of which has workers, go on from the state of one process."""
   path = tmp_path / "s.arrow"
@@ -369,6 +369,8 @@ def test_processes_of_their_own_make_the_same_bytes_with_and_without_workers(
     )
     for name, numbers in cases.items()
   ]
+  for process in processes:
+    request.addfinalizer(process.kill)
   for process in processes:
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors

@@ -82,7 +82,7 @@ def free_port() -> int:
     return server.getsockname()[1]
 
 
-def test_processes_with_a_block_each_have_the_numbers_of_one(tmp_path):
+def test_processes_with_a_block_each_have_the_numbers_of_one(tmp_path, request):
   rng = np.random.default_rng(0)
   rows = []
   for length in rng.integers(3, 14, 61).tolist():
@@ -103,6 +103,8 @@ def test_processes_with_a_block_each_have_the_numbers_of_one(tmp_path):
     )
     for host in range(2)
   ]
+  for process in processes:  # if one fails, none is left to wait for it
+    request.addfinalizer(process.kill)
   alone = numbers(tmp_path / "s.arrow")
   assert alone["shapes"]["input_ids"] == [8, 13]
   assert alone["evaluation"]["sequences"] == 61
