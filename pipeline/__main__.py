@@ -15,10 +15,13 @@ from pipeline import config as config_lib
 from pipeline.audit import AuditError, audit, report
 from pipeline.dataset import open_dataset
 
-_AUDIT_EPILOG = """examples:
+_AUDIT_EXAMPLES = """examples:
   python -m pipeline audit data/quickstart --config configs/quickstart.py
   python -m pipeline audit data/quickstart --config configs/quickstart.py \\
       --config.packing.algorithm=optimal --epoch 3 --hosts 4 --json
+
+Each sequence once, each token where it belongs, every field as it should be; exit status 1
+and the first thing that is wrong otherwise.
 """
 
 
@@ -26,21 +29,24 @@ def main(arguments: list[str] | None = None) -> int:
   """Runs one command; returns the exit status."""
   parser = _parser()
   options, rest = parser.parse_known_args(arguments)
-  if unknown := [text for text in rest if not text.startswith("--config.")]:
-    parser.error(f"Expected options of {options.command}, found {' '.join(unknown)!r}.")
-  options.overrides = rest
+  options.overrides = [text for text in rest if text.startswith("--config.")]
+  if len(options.overrides) < len(rest) or (rest and "config" not in options):
+    parser.error(f"Expected options of {options.command}, found {' '.join(rest)!r}.")
   try:
-    print(options.run(options))
+    status, text = options.run(options)
   except packing.InputError as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 2
+    return _failed(2, f"error: {error}")
   except AuditError as error:
-    print(f"audit failed: {error}", file=sys.stderr)
-    return 1
+    return _failed(1, f"audit failed: {error}")
   except KeyboardInterrupt:
-    print("interrupted", file=sys.stderr)
-    return 130
-  return 0
+    return _failed(130, "interrupted")
+  print(text)
+  return status
+
+
+def _failed(status: int, message: str) -> int:
+  print(" ".join(message.split()), file=sys.stderr)
+  return status
 
 
 class _Parser(argparse.ArgumentParser):
@@ -55,21 +61,30 @@ def _parser() -> argparse.ArgumentParser:
     prog="python -m pipeline", description="Text to packed batches, and proof of them."
   )
   commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-  _add_audit(commands)
+  for name, add, run, text, epilog in (
+    (
+      "audit",
+      _add_audit,
+      _audit,
+      "proof that an epoch's batches are right",
+      _AUDIT_EXAMPLES,
+    ),
+  ):
+    command = commands.add_parser(
+      name,
+      help=text,
+      description=text[0].upper() + text[1:] + ".",
+      epilog=epilog,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+      allow_abbrev=False,  # --config.a.b is no --config
+    )
+    command.set_defaults(run=run)
+    add(command)
+    command.add_argument("--json", action="store_true", help="print one JSON object")
   return parser
 
 
-def _add_audit(commands):
-  text = "prove that an epoch uses each sequence once and holds each token in its place"
-  command = commands.add_parser(
-    "audit",
-    help=text,
-    description=f"{text[0].upper()}{text[1:]}. Exit status 1 where it does not.",
-    epilog=_AUDIT_EPILOG,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-    allow_abbrev=False,
-  )
-  command.set_defaults(run=_audit)
+def _add_audit(command):
   command.add_argument("directory", metavar="DIR", help="a prepared dataset")
   command.add_argument(
     "--config",
@@ -87,10 +102,9 @@ def _add_audit(commands):
   command.add_argument(
     "--hosts", type=int, default=1, metavar="H", help="join the blocks of H (default: 1)"
   )
-  command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def _audit(options) -> str:
+def _audit(options) -> tuple[int, str]:
   whole("--epoch", options.epoch, at_least=0)
   config = _read_config(options.config, options.overrides)
   dataset = open_dataset(options.directory)
@@ -105,8 +119,8 @@ def _audit(options) -> str:
   loader = config_lib.make_loader(config, store, dataset.vocabulary, hosts=options.hosts)
   result = audit(loader, epoch=options.epoch if options.split == "train" else None)
   if options.json:
-    return json.dumps(result)
-  return report(result, loader.plan.certificate())
+    return 0, json.dumps(result)
+  return 0, report(result, loader.plan.certificate())
 
 
 def _read_config(path: str, overrides: list[str]):
