@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
-from absl import flags
-from ml_collections import config_flags
-
 import packing
-from packing.errors import whole
-from pipeline import config as config_lib
-from pipeline.audit import AuditError, audit, report
-from pipeline.dataset import open_dataset
-
-_AUDIT_EXAMPLES = """examples:
-  python -m pipeline audit data/quickstart --config configs/quickstart.py
-  python -m pipeline audit data/quickstart --config configs/quickstart.py \\
-      --config.packing.algorithm=optimal --epoch 3 --hosts 4 --json
-
-Each sequence once, each token where it belongs, every field as it should be; exit status 1
-and the first thing that is wrong otherwise.
-"""
+from pipeline import audit_command
+from pipeline.audit import AuditError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -61,85 +46,21 @@ def _parser() -> argparse.ArgumentParser:
     prog="python -m pipeline", description="Text to packed batches, and proof of them."
   )
   commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-  for name, add, run, text, epilog in (
-    (
-      "audit",
-      _add_audit,
-      _audit,
-      "proof that an epoch's batches are right",
-      _AUDIT_EXAMPLES,
-    ),
+  for name, module, text in (
+    ("audit", audit_command, "proof that an epoch's batches are right"),
   ):
     command = commands.add_parser(
       name,
       help=text,
       description=text[0].upper() + text[1:] + ".",
-      epilog=epilog,
+      epilog=module.EXAMPLES,
       formatter_class=argparse.RawDescriptionHelpFormatter,
       allow_abbrev=False,  # --config.a.b is no --config
     )
-    command.set_defaults(run=run)
-    add(command)
+    command.set_defaults(run=module.run)
+    module.add_arguments(command)
     command.add_argument("--json", action="store_true", help="print one JSON object")
   return parser
-
-
-def _add_audit(command):
-  command.add_argument("directory", metavar="DIR", help="a prepared dataset")
-  command.add_argument(
-    "--config",
-    required=True,
-    metavar="F.py",
-    help="the run's config; a field is set with --config.a.b=VALUE, as for train.py",
-  )
-  command.add_argument(
-    "--split",
-    choices=("train", "held_out"),
-    default="train",
-    help="train: an epoch of training; held_out: the evaluation (default: train)",
-  )
-  command.add_argument("--epoch", type=int, default=0, metavar="N", help="default: 0")
-  command.add_argument(
-    "--hosts", type=int, default=1, metavar="H", help="join the blocks of H (default: 1)"
-  )
-
-
-def _audit(options) -> tuple[int, str]:
-  whole("--epoch", options.epoch, at_least=0)
-  config = _read_config(options.config, options.overrides)
-  dataset = open_dataset(options.directory)
-  longest = dataset.manifest["settings"]["max_sequence_length"]
-  if config.data.max_sequence_length != longest:
-    raise packing.InputError(
-      f"{options.directory} was prepared with max_sequence_length={longest}; the config "
-      f"has {config.data.max_sequence_length}. Name the config it was prepared for, or "
-      f"pass --config.data.max_sequence_length={longest}."
-    )
-  store = getattr(dataset, options.split)
-  loader = config_lib.make_loader(config, store, dataset.vocabulary, hosts=options.hosts)
-  result = audit(loader, epoch=options.epoch if options.split == "train" else None)
-  if options.json:
-    return 0, json.dumps(result)
-  return 0, report(result, loader.plan.certificate())
-
-
-def _read_config(path: str, overrides: list[str]):
-  """A config file with fields set on the command line, read as train.py reads it."""
-  values = flags.FlagValues()
-  config = config_flags.DEFINE_config_file("config", lock_config=True, flag_values=values)
-  given = sys.argv
-  sys.argv = ["audit", f"--config={path}", *overrides]  # where ml_collections looks
-  try:
-    values(sys.argv)
-    config.value["data"]  # a file that is not there is told only now
-  except Exception as error:  # a config file may fail in any way
-    told = str(error.args[0] if isinstance(error, KeyError) else error)
-    raise packing.InputError(
-      f"{path} cannot be used as --config: {' '.join(told.split())}"
-    ) from error
-  finally:
-    sys.argv = given
-  return config.value
 
 
 if __name__ == "__main__":
