@@ -9,7 +9,7 @@ help:
 	@echo "make train   train a small packed BERT (about 5 minutes) into $(WORKDIR)"
 	@echo "make test    run the tests"
 	@echo "make lint    check style and types"
-	@echo "make bench   time the packer, beside peers where they are installed"
+	@echo "make bench   time the packer and the loader, beside peers where they are installed"
 
 train: .venv/installed
 	@$(BIN)/python train.py --config=configs/quickstart.py --workdir=$(WORKDIR)
@@ -23,6 +23,7 @@ lint: .venv/installed
 bench: .venv/installed
 	@mkdir -p results
 	@$(BIN)/python benchmarks/packing.py --picture results/packing.png --json results/packing.json
+	@$(BIN)/python benchmarks/pipeline.py --workers 0,1,2 --json results/pipeline.json
 
 format: .venv/installed
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

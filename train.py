@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import sys
+from contextlib import closing
 
 if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
   os.environ.setdefault("TQDM_MININTERVAL", "15")
@@ -63,8 +64,9 @@ def main():
 
   # ---- input: text to sequences, sequences to packs ------------------------------------
   dataset = pipeline.prepare_dataset(config)
-  loader = pipeline.make_loader(config, dataset.train, dataset.vocabulary)
-  held_out = pipeline.make_loader(config, dataset.held_out, dataset.vocabulary)
+  process = {"host": jax.process_index(), "hosts": jax.process_count()}
+  loader = pipeline.make_loader(config, dataset.train, dataset.vocabulary, **process)
+  held_out = pipeline.make_loader(config, dataset.held_out, dataset.vocabulary, **process)
   plan = loader.plan
   print(
     f"{plan.num_sequences:,} sequences in {plan.num_packs:,} packs of {plan.row_length} "
@@ -106,9 +108,9 @@ def main():
     with (
       MetricsLog(folder, first_step=first_step) as log,
       tqdm.tqdm(total=steps, initial=first_step, desc="training", unit=" steps") as bar,
+      closing(loader.iterate(first_step)) as batches,  # its state is the step
     ):
       meter = Meter(log.last_train_line)
-      batches = loader.iterate(first_step)
       for step in range(first_step + 1, steps + 1):
         state, values = program.train_step(state, put_batch(next(batches), mesh))
         meter.add(values)
@@ -141,7 +143,7 @@ def main():
 
     # ---- report --------------------------------------------------------------------------
     unpacked = pipeline.make_loader(
-      config, dataset.train, dataset.vocabulary, algorithm="none"
+      config, dataset.train, dataset.vocabulary, algorithm="none", **process
     )
     train_lines = files.read_json_lines(folder / "metrics.jsonl")
     eval_lines = files.read_json_lines(folder / "eval.jsonl")
@@ -161,12 +163,10 @@ def main():
       "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
     if config.train.throughput_rounds:
-      summary |= packed_against_unpacked(
-        program,
-        loader.iterate(),
-        unpacked.iterate(),
-        rounds=config.train.throughput_rounds,
-      )
+      with closing(loader.iterate()) as packs, closing(unpacked.iterate()) as padded:
+        summary |= packed_against_unpacked(
+          program, packs, padded, rounds=config.train.throughput_rounds
+        )
     plots.plot_packing(
       folder / "plots" / "packing.png",
       dataset.train.lengths,

@@ -26,6 +26,7 @@ def get_config() -> ConfigDict:
   config.packing = ConfigDict()
   config.packing.algorithm = "spfhp"  # none: one sequence a row, the unpacked baseline
   config.packing.max_sequences_per_pack = 3  # the row length for no limit
+  config.packing.assignment = "fresh"  # other neighbours each epoch; or fixed
 
   config.model = ConfigDict()
   config.model.size = "base"  # tiny, mini, small, medium, base, large
@@ -54,6 +55,7 @@ def get_config() -> ConfigDict:
   config.train = ConfigDict()
   config.train.loss_unit = "sequence"  # token; pack: the ablation with the pack's mean
   config.train.batch_size = 32  # packs a step, over all devices
+  config.train.loader_workers = 0  # processes that make batches; 0: a thread of this one
   config.train.steps = 1000
   config.train.log_every = 20  # steps
   config.train.eval_every = 100  # steps; a multiple of log_every

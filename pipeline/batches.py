@@ -11,9 +11,12 @@ tokens a row at most:
 | cls_positions, sequence_labels                            | int32[B, M] |
 | sequence_mask                                             | bool[B, M]  |
 | sequence_ids (stays on the host; -1 where a slot is empty)| int64[B, M] |
+| start_positions, end_positions, where the store has spans | int32[B, M] |
+| token_labels, where the store has labels of tokens        | int32[B, S] |
 
 `segment_ids` and `mlm_segment_ids` number the sequences of a row 1, 2, ...; 0 is
-padding. Every other entry of padding or of an empty slot is 0.
+padding. Every other entry of padding or of an empty slot is 0. `sequence_labels` are
+float32 where the store's are fractions.
 """
 
 from __future__ import annotations
@@ -69,12 +72,14 @@ def pack_rows(
   """Lays sequences into rows, without masking.
 
   Args:
-    store: the sequences.
+    store: the sequences. Of a task it may have `answer_starts` and `answer_ends`,
+      int[num_sequences], first and last token of an answer counted from the sequence's
+      own start; and `gather_token_labels(ids)`, as `gather`.
     sequence_ids: int64[B, M]; sequence numbers of each row from the left, then -1.
     row_length: S, in tokens.
 
   Returns:
-    A PackedBatch without the `mlm_` fields.
+    A PackedBatch without the `mlm_` fields. Answers are counted from the row's start.
 
   Example: sequences of 2 and 3 tokens in a row of 6.
 
@@ -105,17 +110,34 @@ def pack_rows(
     field[occupied] = values
     return field
 
-  labels = np.zeros(sequence_ids.shape, np.int32)
-  labels[sequence_mask] = store.sequence_labels[ids]
+  def slots_of(values, dtype=np.int32) -> np.ndarray:
+    field = np.zeros(sequence_ids.shape, dtype)
+    field[sequence_mask] = values
+    return field
+
+  cls_positions = np.where(sequence_mask, row_ends - slot_lengths, 0).astype(np.int32)
+  is_fraction = store.sequence_labels.dtype.kind == "f"
+  task = {}
+  for name, column in (
+    ("start_positions", "answer_starts"),
+    ("end_positions", "answer_ends"),
+  ):
+    if (answers := getattr(store, column, None)) is not None:
+      task[name] = slots_of(cls_positions[sequence_mask] + answers[ids])
+  if (gather_token_labels := getattr(store, "gather_token_labels", None)) is not None:
+    task["token_labels"] = rows(gather_token_labels(ids))
   return {
     "input_ids": rows(store.gather(ids)),
     "token_type_ids": rows(positions >= np.repeat(store.first_type_lengths[ids], lengths)),
     "segment_ids": rows(np.repeat(slots, lengths)),
     "position_ids": rows(positions),
-    "cls_positions": np.where(sequence_mask, row_ends - slot_lengths, 0).astype(np.int32),
-    "sequence_labels": labels,
+    "cls_positions": cls_positions,
+    "sequence_labels": slots_of(
+      store.sequence_labels[ids], np.float32 if is_fraction else np.int32
+    ),
     "sequence_mask": sequence_mask,
     "sequence_ids": sequence_ids,
+    **task,
   }
 
 

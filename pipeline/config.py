@@ -23,6 +23,8 @@ def make_loader(
   vocabulary: list[str],
   *,
   algorithm: str | None = None,
+  host: int = 0,
+  hosts: int = 1,
 ) -> PackedLoader:
   """Packs the sequences of a store as the config says.
 
@@ -31,6 +33,8 @@ def make_loader(
     store: the sequences.
     vocabulary: tokens in the order of their ids.
     algorithm: the packing algorithm; None for the config's.
+    host, hosts: this process's number and how many there are, such as
+      jax.process_index() and jax.process_count().
   """
   plan = packing.pack(
     packing.Histogram.from_lengths(
@@ -41,5 +45,13 @@ def make_loader(
   )
   masking = Masking.for_vocabulary(vocabulary, rate=config.data.mask_rate, seed=config.seed)
   return PackedLoader(
-    store, plan, batch_size=config.train.batch_size, masking=masking, seed=config.seed
+    store,
+    plan,
+    batch_size=config.train.batch_size,
+    masking=masking,
+    seed=config.seed,
+    assignment=config.packing.assignment,
+    host=host,
+    hosts=hosts,
+    workers=config.train.loader_workers,
   )

@@ -2,32 +2,60 @@
 
 from __future__ import annotations
 
-import functools
+import copy
 import math
+import multiprocessing
+import os
+import threading
 from collections.abc import Iterator
 
 import grain
 import numpy as np
+from absl import flags
 
 import packing
+from packing import InputError
+from packing.errors import shown, whole
 from pipeline.batches import Masking, PackedBatch, mask_tokens, pack_rows
+from pipeline.epochs import AssignmentMode, Epochs
 from pipeline.store import SequenceStore
+
+_ROWS_AT_ONCE = 32  # a few hundred kB of each array: they stay in the cache
 
 
 class PackedLoader:
-  """Packed, masked batches of one shape, without end.
+  """Packed batches of one shape, without end.
 
   Epoch after epoch the same plan gets a fresh assignment: every sequence is used exactly
   once an epoch, each time with other neighbours. Batch `t` is rows `t * B` to
-  `(t + 1) * B` of the epochs laid end to end, so that no row is dropped, and it depends
-  on the seed and on `t` alone.
+  `(t + 1) * B` of the epochs laid end to end, so no row is dropped and none is padding
+  alone. It depends on the seed and on `t` alone; host `h` of `H` gets the `h`-th of its
+  `H` equal blocks, so the blocks of all hosts are the same batch for any `H`.
 
   Args:
     store: the sequences.
     plan: made from their lengths.
-    batch_size: B, packs in a batch.
-    masking: how tokens are hidden.
+    batch_size: B, packs in a batch, over all hosts.
+    masking: how tokens are hidden; None to leave them and the `mlm_` fields out.
     seed: of the assignments and of the order of packs.
+    assignment: `fresh`, other neighbours each epoch; `fixed`, the same always. The order
+      of packs is another each epoch in both.
+    host, hosts: which block of a batch to make: number `host`, from 0, of `hosts`.
+    workers: processes that make batches ahead of time, for `iterate`; 0 for one thread
+      of this process. The batches are the same. A program that uses workers guards its
+      entry with `if __name__ == "__main__"`, since each imports it anew.
+
+  Attributes:
+    batches: the blocks of this host as a `grain.MapDataset`, for a pipeline of one's own.
+
+  Raises:
+    InputError: the hosts do not divide the batch, or an option is out of its range.
+
+  Example, of 2 hosts with 4 rows a batch:
+
+    global batch 7   rows 28 29 30 31 of the epochs laid end to end
+    host 0           rows 28 29
+    host 1                       rows 30 31
   """
 
   def __init__(
@@ -36,70 +64,171 @@ class PackedLoader:
     plan: packing.Plan,
     *,
     batch_size: int,
-    masking: Masking,
+    masking: Masking | None,
     seed: int,
+    assignment: AssignmentMode = "fresh",
+    host: int = 0,
+    hosts: int = 1,
+    workers: int = 0,
   ):
     self.store, self.plan, self.masking = store, plan, masking
-    self.batch_size = batch_size
-    self._seed = seed
-    self._assigned = functools.lru_cache(maxsize=2)(self._assign)
+    self.batch_size = whole("batch_size", batch_size, at_least=1)
+    self.workers = whole("workers", workers, at_least=0)
+    self.epochs = Epochs(plan, store.lengths, seed=seed, mode=assignment)
     # Grain counts rows on through the epochs; shuffled within each, a number holds both.
     rows = grain.MapDataset.range(plan.num_packs).map_with_index(lambda row, _: row)
-    rows = rows.seed(seed).shuffle().repeat().batch(batch_size, drop_remainder=True)
-    self._batches = rows.map(self._make_batch)
+    self._rows = rows.seed(seed).shuffle().repeat()
+    self._set_host(host, hosts)
+
+  def for_host(self, host: int, hosts: int) -> PackedLoader:
+    """The loader as another host has it. Assignments are shared, not made again."""
+    other = copy.copy(self)
+    other._set_host(host, hosts)
+    return other
+
+  def _set_host(self, host: int, hosts: int):
+    whole("hosts", hosts, at_least=1)
+    whole("host", host, at_least=0, at_most=hosts - 1)
+    if self.batch_size % hosts:
+      raise InputError(
+        f"batch_size is {self.batch_size}; expected a multiple of the {hosts} hosts, so "
+        "that each has as many packs."
+      )
+    self.host, self.hosts = host, hosts
+    blocks = self._rows.batch(self.batch_size // hosts, drop_remainder=True)
+    self.batches = blocks[host::hosts].map(self._make_batch)
 
   @property
   def batches_per_epoch(self) -> float:
     return self.plan.num_packs / self.batch_size
 
   def __getitem__(self, step: int) -> PackedBatch:
-    """Batch number `step`."""
-    return self._batches[step]
+    """This host's block of batch number `step`."""
+    return self.batches[step]
 
-  def iterate(self, first_step: int = 0) -> Iterator[PackedBatch]:
-    """Batches from `first_step` on, made ahead of time by a background thread."""
-    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
-    iterator = iter(self._batches.to_iter_dataset(options))
-    iterator.set_state({"next_index": first_step})
-    return iterator
+  def iterate(self, first_step: int = 0) -> BatchIterator:
+    """Batches from `first_step` on, made ahead of time in the background."""
+    return BatchIterator(self, first_step)
 
   def first_rows(self, num_rows: int) -> np.ndarray:
-    """int32[num_rows, S]: segment ids of the first rows, to look at."""
-    num_batches = math.ceil(num_rows / self.batch_size)
+    """int32[num_rows, S]: segment ids of the first rows of this host, to look at."""
+    num_batches = math.ceil(num_rows * self.hosts / self.batch_size)
     rows = [self[step]["segment_ids"] for step in range(num_batches)]
     return np.concatenate(rows)[:num_rows]
 
   def evaluation_batches(self) -> Iterator[PackedBatch]:
-    """Each sequence once, in the plan's order; the last rows are empty."""
-    num_packs = self.plan.num_packs
-    sequence_ids = self._assigned(0)
-    for start in range(0, num_packs, self.batch_size):
-      rows = np.full((self.batch_size, sequence_ids.shape[1]), -1, np.int64)
-      part = sequence_ids[start : start + self.batch_size]
-      rows[: len(part)] = part
-      yield self._pack(rows, epochs=np.zeros(self.batch_size, np.int64))
+    """Each sequence once over all hosts, in the plan's order; the last rows are empty."""
+    num_packs, size = self.plan.num_packs, self.batch_size // self.hosts
+    for step in range(self.num_evaluation_batches):
+      start = step * self.batch_size + self.host * size
+      packs = np.arange(min(start, num_packs), min(start + size, num_packs))
+      rows = np.full((size, self.plan.packing_depth), -1, np.int64)
+      rows[: packs.size] = self.epochs.sequence_ids(0, packs)
+      yield self._pack(rows, epochs=np.zeros(size, np.int64))
 
   @property
   def num_evaluation_batches(self) -> int:
     return math.ceil(self.plan.num_packs / self.batch_size)
-
-  def _assign(self, epoch: int) -> np.ndarray:
-    """int64[num_packs, M]; sequence numbers of each pack, then -1."""
-    seed = int(np.random.SeedSequence([self._seed, epoch]).generate_state(1)[0])
-    assignment = self.plan.assign(self.store.lengths, seed=seed)
-    depths = np.diff(assignment.offsets)
-    rows = np.full((self.plan.num_packs, self.plan.packing_depth), -1, np.int64)
-    rows[np.arange(self.plan.packing_depth) < depths[:, None]] = assignment.sequence_ids
-    return rows
 
   def _make_batch(self, row_numbers: np.ndarray) -> PackedBatch:
     epochs, packs = np.divmod(row_numbers, self.plan.num_packs)
     sequence_ids = np.empty((len(packs), self.plan.packing_depth), np.int64)
     for epoch in np.unique(epochs):
       here = epochs == epoch
-      sequence_ids[here] = self._assigned(int(epoch))[packs[here]]
+      sequence_ids[here] = self.epochs.sequence_ids(int(epoch), packs[here])
     return self._pack(sequence_ids, epochs=epochs)
 
   def _pack(self, sequence_ids: np.ndarray, *, epochs: np.ndarray) -> PackedBatch:
-    batch = pack_rows(self.store, sequence_ids, row_length=self.plan.row_length)
-    return mask_tokens(batch, self.masking, epochs=epochs)
+    parts = []
+    for start in range(0, len(sequence_ids), _ROWS_AT_ONCE):
+      rows = slice(start, start + _ROWS_AT_ONCE)
+      part = pack_rows(self.store, sequence_ids[rows], row_length=self.plan.row_length)
+      if self.masking is not None:
+        part = mask_tokens(part, self.masking, epochs=epochs[rows])
+      parts.append(part)
+    return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+
+
+class BatchIterator(Iterator[PackedBatch]):
+  """Batches one after the other; the position is the number of the next one.
+
+  Args:
+    loader: makes the batches.
+    first_step: the batch to begin with.
+
+  Example:
+
+    batches = loader.iterate()
+    next(batches)
+    state = batches.get_state()      # {"step": 1, "batch_size": 16}, for the checkpoint
+    other_loader.iterate().set_state(state)   # also on another number of hosts
+  """
+
+  def __init__(self, loader: PackedLoader, first_step: int):
+    self._loader = loader
+    self._step = whole("first_step", first_step, at_least=0)
+    self._ahead: grain.DatasetIterator | None = None  # begun with the first batch
+
+  def __next__(self) -> PackedBatch:
+    if self._ahead is None:
+      self._ahead = self._begin()
+    batch = next(self._ahead)
+    self._step += 1
+    if self._loader.workers:  # out of shared memory, which is not ours to keep
+      batch = {name: np.array(field) for name, field in batch.items()}
+    return batch
+
+  def get_state(self) -> dict[str, int]:
+    """`step`, the number of the next batch, and `batch_size`, for which it counts."""
+    return {"step": self._step, "batch_size": self._loader.batch_size}
+
+  def set_state(self, state: dict[str, int]):
+    """Goes on where `get_state` was called, on this or any other number of hosts.
+
+    Raises:
+      InputError: the state is of another batch size, or none.
+    """
+    if set(state) != {"step", "batch_size"}:
+      raise InputError(f"Expected a state with step and batch_size, found {shown(state)}.")
+    if state["batch_size"] != self._loader.batch_size:
+      raise InputError(
+        f"The state counts batches of {state['batch_size']} packs; expected "
+        f"{self._loader.batch_size}. Go on with the batch size it was saved with."
+      )
+    step = whole("step", state["step"], at_least=0)
+    self.close()
+    self._step = step
+
+  def close(self):
+    """Ends the thread or the workers; the next batch starts them again."""
+    if self._ahead is not None:
+      self._ahead.close()
+      self._ahead = None
+
+  def _begin(self) -> grain.DatasetIterator:
+    # Sliced, not moved to the step: so workers, too, start there at any number of them.
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
+    ahead = self._loader.batches[self._step :].to_iter_dataset(options)
+    if self._loader.workers:
+      if not flags.FLAGS.is_parsed():  # Grain reads its own, outside absl's app.run too
+        flags.FLAGS.mark_as_parsed()
+      ahead = ahead.mp_prefetch(
+        grain.MultiprocessingOptions(
+          num_workers=self._loader.workers, per_worker_buffer_size=2
+        ),
+        _end_with_parent,
+      )
+    return iter(ahead)
+
+
+def _end_with_parent(worker: int, workers: int):
+  """Has a worker end when the program is killed: Grain's would wait for ever."""
+  del worker, workers
+  parent = multiprocessing.parent_process()
+  assert parent is not None
+
+  def watch():
+    parent.join()
+    os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()

@@ -78,6 +78,10 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
     _check(0 <= _get(config, field) < 2**32, field, _get(config, field), "0 to 2^32 - 1")
   names = ", ".join(algorithms)
   _check(packs.algorithm in algorithms, "packing.algorithm", packs.algorithm, names)
+  modes = ("fresh", "fixed")
+  _check(
+    packs.assignment in modes, "packing.assignment", packs.assignment, ", ".join(modes)
+  )
   sizes = ", ".join(model.SIZES)
   _check(config.model.size in model.SIZES, "model.size", config.model.size, sizes)
   for field, known in (
@@ -99,12 +103,8 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
     opt.warmup_steps,
     f"0 to train.steps - 1 = {train.steps - 1}",
   )
-  _check(
-    train.throughput_rounds >= 0,
-    "train.throughput_rounds",
-    train.throughput_rounds,
-    "0 or more",
-  )
+  for field in ("train.throughput_rounds", "train.loader_workers"):
+    _check(_get(config, field) >= 0, field, _get(config, field), "0 or more")
   for field in ("train.eval_every", "train.checkpoint_every"):
     multiple = _get(config, field) % train.log_every == 0
     expected = f"a multiple of train.log_every={train.log_every}"

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from training.step import TrainingProgram, put_batch
 
 LENGTH_BINS = 4
+_READ = ("sequence_mask", "sequence_labels", "segment_ids", "mlm_segment_ids", "mlm_labels")
 
 
 def evaluate(
@@ -25,7 +27,8 @@ def evaluate(
   Args:
     program: its `eval_step` is run.
     params: the model's parameters.
-    batches: PackedBatches that hold each sequence once.
+    batches: PackedBatches that hold each sequence once; of several processes, each
+      gives its own rows of them.
     unigram_token: the id that the unigram baseline always predicts.
 
   Returns:
@@ -42,12 +45,12 @@ def evaluate(
     columns.setdefault(name, []).append(np.asarray(values))
 
   row_length = 0
-  for batch in batches:
+  for block in batches:
+    results = jax.device_get(program.eval_step(params, put_batch(block, program.mesh)))
+    batch = multihost_utils.process_allgather({n: block[n] for n in _READ}, tiled=True)
     used = batch["sequence_mask"]
     row_length = batch["segment_ids"].shape[1]
-    for name, (values, counts) in jax.device_get(
-      program.eval_step(params, put_batch(batch, program.mesh))
-    ).items():
+    for name, (values, counts) in results.items():
       add(name, values[used])
       add(f"{name}_counts", counts[used])
     numbers = np.arange(1, used.shape[1] + 1)

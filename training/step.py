@@ -34,7 +34,8 @@ def split_rows(mesh: Mesh) -> NamedSharding:
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
   """Splits the rows of a PackedBatch over the devices; `sequence_ids` stay on the host.
 
-  One process alone: of several each would put the whole batch.
+  Of several processes each gives its own block of rows, as a loader made with
+  `host=jax.process_index(), hosts=jax.process_count()` makes it.
   """
   sharding = split_rows(mesh)
   return {

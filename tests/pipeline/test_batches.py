@@ -74,6 +74,51 @@ def test_shapes_and_types_are_those_of_the_contract(store):
   }
 
 
+class TaskStore:
+  """A store as fine-tuning has it: fractions as labels, answers, labels of tokens."""
+
+  def __init__(self, store):
+    self.lengths, self.first_type_lengths = store.lengths, store.first_type_lengths
+    self.gather = store.gather
+    rng = np.random.default_rng(3)
+    self.sequence_labels = rng.random(len(store)).astype(np.float64)
+    self.answer_starts = rng.integers(0, store.lengths)
+    self.answer_ends = rng.integers(self.answer_starts, store.lengths)
+
+  def __len__(self):
+    return self.lengths.size
+
+  def gather_token_labels(self, ids):
+    return self.gather(ids) % 7
+
+
+def test_fields_of_tasks_are_laid_beside_their_sequences(store):
+  store, sequences = store
+  tasks = TaskStore(store)
+  batch = pack_rows(tasks, ROWS, row_length=150)
+  plain = pack_rows(store, ROWS, row_length=150)
+  names = ("start_positions", "end_positions", "token_labels")
+  assert batch.keys() - plain.keys() == set(names)
+  assert [batch[name].dtype for name in names] == [np.int32] * 3
+  assert batch["sequence_labels"].dtype == np.float32
+  used = 0
+  for row, ids in enumerate(ROWS):
+    for slot, number in enumerate(ids):
+      start, end = batch["start_positions"][row, slot], batch["end_positions"][row, slot]
+      label = batch["sequence_labels"][row, slot]
+      if number < 0:
+        assert (start, end, label) == (0, 0, 0)
+        continue
+      used += 1
+      answer = slice(tasks.answer_starts[number], tasks.answer_ends[number] + 1)
+      expected = sequences[number].input_ids[answer]
+      assert batch["input_ids"][row, start : end + 1].tolist() == expected
+      assert batch["segment_ids"][row, end] == slot + 1
+      assert label == np.float32(tasks.sequence_labels[number])
+  assert used == 7
+  np.testing.assert_array_equal(batch["token_labels"], plain["input_ids"] % 7)
+
+
 def test_a_pack_that_overflows_is_refused(store):
   store, _ = store
   with pytest.raises(ValueError, match="the row has 7"):

@@ -115,6 +115,17 @@ def loader_of(config, corpus):
   return {name: field.tolist() for name, field in loader[0].items()}
 
 
+def second_epoch_of(config, corpus):
+  vocabulary = [*SPECIAL_TOKENS, *map(str, range(92))]
+  loader = pipeline.make_loader(config, corpus[1], vocabulary)
+  return loader.epochs.assignment(1).sequence_ids.tolist()
+
+
+def workers_of(config, corpus):
+  vocabulary = [*SPECIAL_TOKENS, *map(str, range(92))]
+  return pipeline.make_loader(config, corpus[1], vocabulary).workers
+
+
 def model_of(config, corpus):
   del corpus
   return bert_config(config, vocab_size=97)
@@ -168,6 +179,7 @@ CHANGES = {
   "data.mask_rate": (0.3, loader_of),
   "packing.algorithm": ("none", loader_of),
   "packing.max_sequences_per_pack": (2, loader_of),
+  "packing.assignment": ("fixed", second_epoch_of),
   "model.size": ("mini", model_of),
   "model.dropout_rate": (0.3, model_of),
   "model.initializer_range": (0.1, model_of),
@@ -188,6 +200,7 @@ CHANGES = {
   "optimizer.clip_norm": (0.2, optimizer_of),
   "train.loss_unit": ("token", program_of),
   "train.batch_size": (5, loader_of),
+  "train.loader_workers": (2, workers_of),
   "train.steps": (5, optimizer_of),
   "train.log_every": (3, program_of),
   "train.eval_every": (3, program_of),
@@ -278,6 +291,7 @@ def test_the_optimizer_of_a_config_has_its_betas_raised_to_the_packing_factor(
     ("data.short_sequence_probability", 1.5, "a fraction in"),
     ("packing.algorithm", "magic", "none, .*spfhp"),
     ("packing.max_sequences_per_pack", 0, "at least 1"),
+    ("packing.assignment", "new", "fresh, fixed"),
     ("model.size", "huge", "tiny, mini"),
     ("model.dropout_rate", 1.0, "a fraction in"),
     ("model.attention_mask", "causal", "segment, token_type, none"),
@@ -295,6 +309,7 @@ def test_the_optimizer_of_a_config_has_its_betas_raised_to_the_packing_factor(
     ("train.steps", 0, "at least 1"),
     ("train.eval_every", 33, "a multiple of train.log_every=20"),
     ("train.throughput_rounds", -1, "0 or more"),
+    ("train.loader_workers", -1, "0 or more"),
   ],
 )
 def test_bad_values_are_refused(field, value, expected):

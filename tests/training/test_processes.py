@@ -1,0 +1,123 @@
+"""Two processes, each with its own rows from the loader, have the numbers of one."""
+
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import packing
+from pipeline.batches import Masking
+from pipeline.loader import PackedLoader
+from pipeline.store import SequenceStore, StoredSequence, write_sequences
+from training.evaluation import evaluate
+from training.step import make_mesh, put_batch, replicated
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+PROCESS = """
+import json, sys
+import jax
+
+_, host, port, store, out = sys.argv
+jax.config.update("jax_num_cpu_devices", 2)
+jax.distributed.initialize(f"localhost:{port}", 2, int(host))
+from tests.training import test_processes
+
+with open(out, "w") as file:
+  found = test_processes.numbers(store, host=jax.process_index(), hosts=jax.process_count())
+  json.dump(found, file)
+"""
+
+
+def numbers(path, *, host=0, hosts=1) -> dict:
+  """What 4 devices have of a training batch, and of an evaluation."""
+  import jax
+  import jax.numpy as jnp
+
+  store = SequenceStore(path)
+  histogram = packing.Histogram.from_lengths(store.lengths, max_sequence_length=13)
+  plan = packing.pack(histogram, max_sequences_per_pack=3)
+  masking = Masking(rate=0.15, seed=5, mask_id=4, special_ids=(0, 2, 3, 4), vocab_size=29)
+  options = {"masking": masking, "seed": 3, "host": host, "hosts": hosts}
+  loader = PackedLoader(store, plan, batch_size=8, **options)
+  mesh = make_mesh()
+  assert mesh.size == 4
+
+  def digests(batch):
+    """Of every row in its place."""
+    return {
+      name: (field * jnp.arange(1, field.size + 1).reshape(field.shape)).sum()
+      for name, field in batch.items()
+    }
+
+  def eval_step(scale, batch):
+    """Stands for a model: numbers of each sequence that depend on its row and slot."""
+    used, labels = batch["sequence_mask"], batch["sequence_labels"]
+    value = scale * batch["cls_positions"] + labels + batch["input_ids"][:, :1]
+    names = ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy")
+    return {name: (value + i, used & (labels != i)) for i, name in enumerate(names)}
+
+  everywhere = replicated(mesh)
+  batch = put_batch(next(loader.iterate(2)), mesh)
+  rows = jax.jit(digests, out_shardings=everywhere)(batch)
+  program = types.SimpleNamespace(
+    mesh=mesh, eval_step=jax.jit(eval_step, out_shardings=everywhere)
+  )
+  held_out = loader.evaluation_batches()
+  return {
+    "shapes": {name: list(field.shape) for name, field in batch.items()},
+    "rows": {name: int(digest) for name, digest in rows.items()},
+    "evaluation": evaluate(program, 0.37, held_out, unigram_token=7),
+  }
+
+
+def free_port() -> int:
+  with socket.socket() as server:
+    server.bind(("localhost", 0))
+    return server.getsockname()[1]
+
+
+def test_processes_with_a_block_each_have_the_numbers_of_one(tmp_path, request):
+  rng = np.random.default_rng(0)
+  rows = []
+  for length in rng.integers(3, 14, 61).tolist():
+    ids = [2, *rng.integers(5, 29, length - 2).tolist(), 3]
+    rows.append(StoredSequence(ids, length // 2, int(rng.integers(2))))
+  write_sequences(tmp_path / "s.arrow", rows)
+  (tmp_path / "process.py").write_text(PROCESS)
+  port = str(free_port())
+  processes = [
+    subprocess.Popen(
+      [
+        *(sys.executable, tmp_path / "process.py", str(host), port),
+        *(tmp_path / "s.arrow", tmp_path / f"{host}.json"),
+      ],
+      env={"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    for host in range(2)
+  ]
+  for process in processes:  # if one fails, none is left to wait for it
+    request.addfinalizer(process.kill)
+  alone = numbers(tmp_path / "s.arrow")
+  assert alone["shapes"]["input_ids"] == [8, 13]
+  assert alone["evaluation"]["sequences"] == 61
+  for host, process in enumerate(processes):
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors[-3000:]
+    found = json.loads((tmp_path / f"{host}.json").read_text())
+    assert found["shapes"] == alone["shapes"]
+    assert found["rows"] == alone["rows"]
+    assert found["evaluation"].keys() == alone["evaluation"].keys()
+    for name, value in alone["evaluation"].items():
+      if name == "mlm_accuracy_by_length":
+        for a, b in zip(found["evaluation"][name], value, strict=True):
+          assert a == pytest.approx(b, rel=1e-5)
+      else:
+        assert found["evaluation"][name] == pytest.approx(value, rel=1e-5), name
