@@ -1,53 +1,23 @@
 """Our models against Hugging Face's, with weights that went through `model.hf`."""
 
-import dataclasses
-import functools
+import json
+import pathlib
 
-import flax.nnx as nnx
-import jax
 import numpy as np
 import pytest
 
-from model import MODELS, Bert, hf, losses
-from model.weights import resize_vocabulary
+from model import hf
+from model.weights import Vocabulary, resize_vocabulary
+from pipeline.wordpiece import make_tokenizer
 from tests import packs
+from tests.model import ours
 
 pytest.importorskip("torch", reason="the extra `reference` is not installed")
 pytest.importorskip("transformers", reason="the extra `reference` is not installed")
 
 from tests.model import reference
 
-ABSOLUTE, RELATIVE = 1e-4, 1e-5
-
-
-@functools.cache
-def encoder(config):
-  """The last hidden state; all heads of a size share it, and so its compilation."""
-  graphdef = nnx.graphdef(nnx.eval_shape(lambda: Bert(config, rngs=nnx.Rngs(0))))
-
-  @jax.jit
-  def encode(params, batch):
-    return list(nnx.merge(graphdef, params).hidden_states(batch).values())[-1]
-
-  return encode
-
-
-def graphdef_of(config, head):
-  return nnx.graphdef(nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0))))
-
-
-def run(config, head, params, batch):
-  """Logits, and losses of each sequence."""
-  graphdef = graphdef_of(config, head)
-
-  @jax.jit
-  def read(params, hidden, batch):
-    outputs = nnx.merge(graphdef, params).heads(hidden, batch)
-    return outputs, losses.per_sequence(outputs, batch)
-
-  encode = encoder(dataclasses.replace(config, next_sentence=True, num_labels=2))
-  of_encoder = {name: params[name] for name in ("embeddings", "encoder")}
-  return read(params, encode(of_encoder, batch), batch)
+GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 
 def imported(model, folder):
@@ -56,29 +26,9 @@ def imported(model, folder):
   return config, params, hf.head_of(params)
 
 
-def assert_close(ours, theirs, mask):
-  """Both tolerances, where the reference computes anything."""
-  ours, theirs = np.asarray(ours)[mask], theirs[mask]
-  difference = np.abs(ours - theirs).max()
-  assert difference <= ABSOLUTE
-  assert difference <= RELATIVE * np.abs(theirs).max()
-
-
 def compare(model, batch, config, params, head):
-  outputs, per_sequence = run(config, head, params, batch)
-  expected, expected_loss = reference.run(model, batch)
-  assert outputs.keys() == expected.keys()
-  used = {
-    "mlm_logits": batch["mlm_segment_ids"] > 0,
-    "token_logits": batch["segment_ids"] > 0,
-    "answer_logits": batch["segment_ids"] > 0,
-  }
-  for name, theirs in expected.items():
-    ours = outputs[name][..., : theirs.shape[-1]]
-    assert_close(ours, theirs, used.get(name, batch["sequence_mask"]))
-  heads = [name.removesuffix("_logits") for name in outputs]
-  loss = sum(np.asarray(per_sequence[f"{head}_loss"][0]) for head in heads)
-  assert_close(loss, expected_loss, batch["sequence_mask"])
+  found = ours.run(config, head, params, batch)
+  ours.assert_equal(found, reference.run(model, batch), batch)
 
 
 @pytest.mark.parametrize("size", reference.SIZES)
@@ -105,32 +55,39 @@ def test_regression_and_a_padded_vocabulary(tmp_path):
   assert config.padded_vocab_size == 32
   batch = reference.make_batch()
   compare(model, batch, config, params, head)
-  logits = run(config, head, params, batch)[0]["mlm_logits"]
+  logits = ours.run(config, head, params, batch)[0]["mlm_logits"]
   assert (logits[..., packs.VOCAB_SIZE :] == np.finfo(np.float32).min).all()
 
 
 def test_gradients_of_a_packed_batch_are_those_of_the_reference(tmp_path):
   model = reference.make("BertForMaskedLM", **reference.SIZES["odd"])
   config, params, head = imported(model, tmp_path)
-  graphdef = graphdef_of(config, head)
   batch = reference.make_batch()
+  loss, found = ours.loss_and_gradients(config, head, params, batch)
+  expected, tensors = reference.gradients(model, batch)
+  assert loss == pytest.approx(expected, rel=ours.RELATIVE)
+  ours.assert_equal_gradients(found, tensors)
 
-  @jax.jit
-  def loss_and_gradients(params, batch):
-    def loss(params):
-      return losses.loss(nnx.merge(graphdef, params)(batch), batch, unit="token")[0]
 
-    return jax.value_and_grad(loss)(params)
-
-  loss, ours = loss_and_gradients(params, batch)
-  expected, gradients = reference.gradients(model, batch)
-  assert float(loss) == pytest.approx(expected, rel=RELATIVE)
-
-  def theirs(keys, _):
-    path = tuple(key.key for key in keys)
-    array = gradients[hf.tensor_name(path)]
-    return array.T if path[-1] == "kernel" else array
-
-  theirs = jax.tree_util.tree_map_with_path(theirs, ours)
-  assert packs.relative_error(ours, theirs) <= RELATIVE
-  assert len(jax.tree.leaves(theirs)) == len(gradients)
+def test_transformers_opens_what_is_exported_with_its_tokenizer(tmp_path):
+  golden = json.loads((GOLDEN / "tokenizer.json").read_text())
+  tokens = tuple(golden["tokens"])
+  fields = reference.SIZES["odd"] | {"vocab_size": len(tokens)}
+  for architecture, more in reference.HEADS.items():
+    model = reference.make(architecture, **fields, **more)
+    config, params, _ = imported(model, tmp_path / architecture)
+    folder = tmp_path / f"{architecture}-out"
+    hf.export_bert(config, params, folder, vocabulary=Vocabulary(tokens))
+    auto = getattr(reference.transformers, architecture.replace("Bert", "AutoModel"))
+    opened, report = auto.from_pretrained(folder, output_loading_info=True)
+    assert type(opened) is type(model)
+    assert not any(report.values())
+    for name, tensor in model.state_dict().items():
+      np.testing.assert_array_equal(reference.fetch(opened.state_dict()[name]), tensor)
+  tokenizer = reference.transformers.AutoTokenizer.from_pretrained(folder)
+  assert (tokenizer.model_max_length, tokenizer.mask_token_id) == (17, 4)
+  ours_too = make_tokenizer(tokens)
+  for text in (*golden["texts"], "packing a " * 7):
+    ids = ours_too.encode(text, add_special_tokens=False).ids
+    assert tokenizer(text)["input_ids"] == [2, *ids, 3]
+    assert tokenizer(text, add_special_tokens=False)["input_ids"] == ids
