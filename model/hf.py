@@ -163,7 +163,7 @@ def _open(directory: pathlib.Path) -> StoredModel:
   expected = abstract_params(config, head)
   _check_tensors(directory, tensors, expected)
   load = functools.partial(_load, directory, tensors, expected)
-  return StoredModel(directory, head, config, None, load)
+  return StoredModel(directory, head, config, None, None, load)
 
 
 def _read_headers(directory: pathlib.Path) -> dict[str, _Tensor]:

@@ -52,6 +52,7 @@ class StoredModel:
     head: a key of `model.MODELS`.
     config: of the model.
     vocabulary: None where there is none.
+    step: of the checkpoint; None in a Hugging Face directory.
     load: reads the parameters, a nested dictionary of arrays.
   """
 
@@ -59,6 +60,7 @@ class StoredModel:
   head: str
   config: BertConfig
   vocabulary: Vocabulary | None
+  step: int | None
   load: Callable[[], Params]
 
 
@@ -126,19 +128,20 @@ def save(directory: str | pathlib.Path, params: Params, *, step: int = 0):
 
 
 def steps(directory: str | pathlib.Path) -> list[int]:
-  """Steps whose parameters can be read, oldest first."""
-  return [
-    step
-    for step in _numbered(directory)
-    if (pathlib.Path(directory) / CHECKPOINTS / str(step) / PARAMS).is_dir()
-  ]
+  """Steps of the checkpoints, oldest first; a folder without Orbax's metadata is none.
 
-
-def _numbered(directory: str | pathlib.Path) -> list[int]:
-  """Steps of whole checkpoints; a folder without Orbax's metadata is none."""
-  paths = (pathlib.Path(directory) / CHECKPOINTS).glob("*/_CHECKPOINT_METADATA")
-  names = (path.parent.name for path in paths)
-  return sorted(int(name) for name in names if name.isdecimal())
+  Raises:
+    WeightsError: a checkpoint has no parameters of their own.
+  """
+  found = (pathlib.Path(directory) / CHECKPOINTS).glob("*/_CHECKPOINT_METADATA")
+  folders = [path.parent for path in found if path.parent.name.isdecimal()]
+  for folder in folders:
+    if not (folder / PARAMS).is_dir():
+      raise WeightsError(
+        f"{folder} holds no {PARAMS}; it was written by something else, or by an earlier "
+        "version. Move it away, or give another folder."
+      )
+  return sorted(int(folder.name) for folder in folders)
 
 
 def open_folder(
@@ -177,7 +180,7 @@ def open_folder(
         f"{error}"
       ) from error
 
-  return StoredModel(directory, head, config, vocabulary, load)
+  return StoredModel(directory, head, config, vocabulary, step, load)
 
 
 def read_description(

@@ -17,14 +17,14 @@ from tests import packs
 torch.set_num_threads(1)
 
 # By architecture: fields of its config.
-HEADS = {
+HEADS: dict[str, dict[str, int]] = {
   "BertForPreTraining": {},
   "BertForMaskedLM": {},
   "BertForSequenceClassification": {"num_labels": 3},
   "BertForTokenClassification": {"num_labels": 5},
   "BertForQuestionAnswering": {},
 }
-SIZES = {
+SIZES: dict[str, dict] = {
   "odd": {
     "vocab_size": packs.VOCAB_SIZE,
     "hidden_size": 14,
@@ -56,7 +56,7 @@ SIZES = {
 
 def make(architecture: str, *, seed: int = 0, scale: float = 1.0, **fields):
   """A model with random weights, large enough for every path to matter."""
-  config = transformers.BertConfig(**fields, attn_implementation="eager")
+  config = transformers.BertConfig(**fields, **{"attn_implementation": "eager"})
   model = getattr(transformers, architecture)(config).eval()
   generator = torch.Generator().manual_seed(seed)
   with torch.no_grad():
@@ -75,7 +75,7 @@ def fetch(tensor: torch.Tensor) -> np.ndarray:
   return tensor.detach().numpy()
 
 
-def run(model, batch: dict) -> tuple[dict, dict]:
+def run(model, batch: dict) -> tuple[dict[str, np.ndarray], np.ndarray]:
   """Each sequence alone.
 
   Args:
@@ -136,15 +136,15 @@ def _labels(name: str, batch: dict, row: int, slot: int) -> dict[str, torch.Tens
       field: torch.tensor([int(batch[field][row, slot]) - int(tokens[0])])
       for field in ("start_positions", "end_positions")
     }
-  labels = np.full((1, tokens.size), -100, np.int64)
+  of_tokens = np.full((1, tokens.size), -100, np.int64)
   if name == "BertForTokenClassification":
     given = batch["token_labels"][row, tokens]
-    labels[0] = np.where(given >= 0, given, -100)
-    return {"labels": torch.tensor(labels)}
-  labels[0, batch["mlm_positions"][row, masked] - tokens[0]] = batch["mlm_labels"][
+    of_tokens[0] = np.where(given >= 0, given, -100)
+    return {"labels": torch.tensor(of_tokens)}
+  of_tokens[0, batch["mlm_positions"][row, masked] - tokens[0]] = batch["mlm_labels"][
     row, masked
   ]
-  labels = {"labels": torch.tensor(labels)}
+  labels = {"labels": torch.tensor(of_tokens)}
   if name == "BertForPreTraining":
     labels["next_sentence_label"] = label.long()
   return labels
