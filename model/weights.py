@@ -7,6 +7,7 @@ A folder of this project, a run's or an imported one, holds `model.json`, `vocab
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Callable
@@ -66,12 +67,17 @@ class StoredModel:
 
 def abstract_params(config: BertConfig, head: str, *, sharding=None) -> Params:
   """Shapes and types of a model's parameters, as a nested dictionary."""
-  model = nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0)))
   sharding = sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
   return jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-    nnx.to_pure_dict(nnx.state(model, nnx.Param)),
+    _traced_params(config, head),
   )
+
+
+@functools.lru_cache(maxsize=8)  # tracing a model takes longer than reading a small one
+def _traced_params(config: BertConfig, head: str) -> Params:
+  model = nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0)))
+  return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
 def resize_vocabulary(config: BertConfig, params: Params, *, multiple: int):
