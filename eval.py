@@ -20,11 +20,11 @@ from ml_collections import config_flags
 
 import packing
 import pipeline
+from model import weights
 from training import command, report, workdir
-from training.checkpoint import Checkpoints
-from training.config import ConfigError, bert_config, make_optimizer, validate
+from training.config import ConfigError, make_optimizer, validate
 from training.evaluation import evaluate
-from training.step import TrainingProgram, make_mesh
+from training.step import TrainingProgram, make_mesh, replicated
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config", help_string="A config file, such as configs/quickstart.py.", lock_config=True
@@ -40,29 +40,20 @@ def main():
   mesh = make_mesh()
   validate(config, algorithms=list(packing.ALGORITHMS), num_devices=mesh.size)
   workdir.check_same(folder, config, groups=("seed", "data", "model"))
+  stored = weights.open_folder(folder, step=_STEP.value, sharding=replicated(mesh))
 
   dataset = pipeline.prepare_dataset(config)
   workdir.check_dataset(folder, dataset.manifest["sha256"])
   held_out = pipeline.make_loader(config, dataset.held_out, dataset.vocabulary)
   program = TrainingProgram(
-    bert_config(config, vocab_size=len(dataset.vocabulary)),
-    make_optimizer(config, packing_factor=1.0),  # for the shape of its state alone
+    stored.config,
+    make_optimizer(config, packing_factor=1.0),  # not run
     mesh=mesh,
     seed=config.seed,
   )
-  with Checkpoints(folder / "checkpoints", keep=None) as checkpoints:
-    steps = checkpoints.steps
-    step = max(steps, default=None) if _STEP.value is None else _STEP.value
-    if step not in steps:
-      found = ", ".join(map(str, steps)) or "none"
-      raise ConfigError(
-        f"Expected a checkpoint{'' if step is None else f' of step {step}'} in {folder}; "
-        f"there are {found}. Train first, or choose one with --step."
-      )
-    params = checkpoints.restore(step, program.abstract_state())["params"]
-  result = {"step": step} | evaluate(
+  result = {"step": stored.step} | evaluate(
     program,
-    params,
+    stored.load(),
     tqdm.tqdm(
       held_out.evaluation_batches(),
       "evaluating",
@@ -75,4 +66,4 @@ def main():
 
 
 if __name__ == "__main__":
-  command.run(main, mistakes=(packing.InputError, ConfigError))
+  command.run(main, mistakes=(packing.InputError, ConfigError, weights.WeightsError))

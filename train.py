@@ -26,12 +26,12 @@ from ml_collections import config_flags
 
 import packing
 import pipeline
-from training import command, files, plots, report, workdir
+from model import weights
+from training import command, files, initial, plots, report, workdir
 from training.checkpoint import Checkpoints
 from training.compilations import CompilationCounter
 from training.config import (
   ConfigError,
-  bert_config,
   make_optimizer,
   make_schedule,
   validate,
@@ -61,6 +61,8 @@ def main():
     print(f"{folder} is finished; for another run give another --workdir.\n")
     print(report.summary_table(summary))
     return
+  # What a run was begun with is in its checkpoints.
+  given = None if weights.steps(folder) else initial.open_weights(config)
 
   # ---- input: text to sequences, sequences to packs ------------------------------------
   dataset = pipeline.prepare_dataset(config)
@@ -75,8 +77,14 @@ def main():
   )
 
   # ---- model and optimizer ---------------------------------------------------------------
+  if given:
+    initial.check_vocabulary(given, dataset.vocabulary)
+  model_config = initial.model_config(
+    config, workdir=folder, vocab_size=len(dataset.vocabulary), given=given
+  )
+  params = initial.initial_params(given, model_config) if given else None
   program = TrainingProgram(
-    bert_config(config, vocab_size=len(dataset.vocabulary)),
+    model_config,
     make_optimizer(config, packing_factor=plan.packing_factor),
     mesh=mesh,
     seed=config.seed,
@@ -97,14 +105,21 @@ def main():
 
   with (
     workdir.claimed(folder, config, dataset=dataset.manifest["sha256"]),
-    Checkpoints(folder / "checkpoints", keep=config.train.keep_checkpoints) as checkpoints,
+    Checkpoints(folder, keep=config.train.keep_checkpoints) as checkpoints,
   ):
     first_step = max(checkpoints.steps, default=0)
     if first_step:
       print(f"going on from step {first_step}")
       state = checkpoints.restore(first_step, program.abstract_state())
     else:
-      state = program.init()
+      weights.describe(
+        folder,
+        model_config,
+        head="pretraining",
+        vocabulary=weights.Vocabulary(tuple(dataset.vocabulary)),
+      )
+      state = program.init(params)
+      del params
     with (
       MetricsLog(folder, first_step=first_step) as log,
       tqdm.tqdm(total=steps, initial=first_step, desc="training", unit=" steps") as bar,
@@ -181,4 +196,4 @@ def main():
 
 
 if __name__ == "__main__":
-  command.run(main, mistakes=(packing.InputError, ConfigError))
+  command.run(main, mistakes=(packing.InputError, ConfigError, weights.WeightsError))

@@ -72,7 +72,8 @@ class Row:
   @property
   def passes(self) -> bool:
     sizes = (self.outputs, self.losses, self.gradients, self.reference)
-    equal = all(size <= self.limit for size in sizes if size is not None)
+    limit = self.limit or 0.0
+    equal = all(size <= limit for size in sizes if size is not None)
     return bool(self.not_run) or (equal and self.influence == 0)
 
 
@@ -210,7 +211,7 @@ def _random_sequences(config: BertConfig, head: str) -> list[dict]:
   rng = np.random.default_rng(1)
   sequences = []
   for length in LENGTHS:
-    sequence = {
+    sequence: dict = {
       "input_ids": rng.integers(config.vocab_size, size=length),
       "token_type_ids": np.arange(length) >= length // 2,
     }

@@ -11,7 +11,10 @@ import time
 
 import pytest
 
+from model import weights
+from model.__main__ import main as model_command
 from tests.stdlib_corpus import make_library
+from training.parameters import parameters_digest
 
 ROOT = pathlib.Path(__file__).parents[1]
 STEPS = 24
@@ -189,6 +192,53 @@ def test_the_baseline_and_the_ablations_train(folder, options):
   )
 
 
+def test_a_run_describes_its_model(folder, finished):
+  workdir, _ = finished
+  head, config, vocabulary = weights.read_description(workdir)
+  assert head == "pretraining"
+  assert (config.hidden_size, config.max_position_embeddings) == (128, 128)
+  data = folder / "data" / "vocab.txt"
+  assert (workdir / "vocab.txt").read_bytes() == data.read_bytes()
+  assert config.vocab_size == len(vocabulary.tokens)
+  stored = weights.open_folder(workdir)
+  assert stored.step == STEPS
+  digest = parameters_digest(stored.load())  # without the state of the optimizer
+  assert digest == summary_of(workdir)["parameters_digest"]
+
+
+# Steps so small that no parameter changes: what comes out is what went in.
+STANDSTILL = [
+  "--config.optimizer.learning_rate=1e-30",
+  "--config.optimizer.warmup_steps=1",
+  "--config.train.throughput_rounds=0",
+  "--config.train.steps=4",
+  "--config.train.eval_every=4",
+  "--config.train.checkpoint_every=2",
+]
+
+
+def test_a_run_starts_from_given_weights_and_goes_on_without_them(folder, finished):
+  """Out to Hugging Face's form, in as the start of a run, killed, resumed."""
+  whole, _ = finished
+  exported = folder / "exported"
+  assert model_command(["export", str(whole), "--out", str(exported)]) == 0
+  options = [*STANDSTILL, f"--config.model.init_from={exported}"]
+  result = run(folder, "given", *options)
+  assert result.returncode == 0, result.stderr
+  expected = summary_of(whole)["parameters_digest"]
+  assert summary_of(folder / "given")["parameters_digest"] == expected
+
+  (folder / "given" / "summary.json").unlink()
+  shutil.rmtree(folder / "given" / "checkpoints" / "4")
+  shutil.rmtree(exported)
+  result = run(folder, "given", *options)
+  assert result.returncode == 0, result.stderr
+  assert "going on from step 2" in result.stdout
+  assert summary_of(folder / "given")["parameters_digest"] == expected
+  before, found = (lines_of(w / "eval.jsonl")[-1] for w in (whole, folder / "given"))
+  assert found == before | {"step": 4}
+
+
 def test_several_devices_train_as_one_does(folder, finished):
   whole, _ = finished
   result = subprocess.run(
@@ -227,6 +277,12 @@ def test_several_devices_train_as_one_does(folder, finished):
     ),
     ("train.py", ["--config.data.directory=/proc/data"], "dataset cannot be written"),
     ("train.py", ["--workdir=/proc/run"], "cannot be written"),
+    ("train.py", ["--config.model.init_from=/nowhere"], "init_from: Expected a Hugging"),
+    (
+      "train.py",
+      ["--config.model.init_from=whole", "--config.data.directory=new"],
+      "Set --config.data.vocab_file=whole/vocab.txt",
+    ),
     ("train.py", ["extra"], "Expected --name=value, found 'extra'"),
     ("eval.py", ["--workdir=/nowhere"], "Expected a run in"),
     ("eval.py", ["--step=7"], "Expected a checkpoint of step 7"),

@@ -6,29 +6,30 @@ import pathlib
 
 from orbax.checkpoint import v1 as ocp
 
+from model import weights
 from training.step import State
+
+_REST = "training"  # the part of a checkpoint that only training reads
 
 
 class Checkpoints:
   """The checkpoints of a run; a context manager.
 
-  Orbax writes each to a temporary folder and renames it, so a killed save leaves the
-  one before it as the newest.
+  Each has two parts: the parameters, which `model.weights` reads without the other, and
+  the rest of the state. Orbax writes each to a temporary folder and renames it, so a
+  killed save leaves the one before it as the newest.
 
   Args:
-    directory: of this run's checkpoints.
-    keep: how many of the newest to keep; None to read only, which leaves alone what
-      another process is saving.
+    workdir: the run's folder.
+    keep: how many of the newest to keep.
   """
 
-  def __init__(self, directory: str | pathlib.Path, *, keep: int | None):
-    policies = ocp.training.preservation_policies
-    policy = policies.PreserveAll() if keep is None else policies.LatestN(keep)
-    self._directory = pathlib.Path(directory).absolute()
+  def __init__(self, workdir: str | pathlib.Path, *, keep: int):
+    self._workdir = pathlib.Path(workdir).absolute()
     self._checkpointer = ocp.training.Checkpointer(
-      self._directory,
-      preservation_policy=policy,
-      cleanup_tmp_directories=keep is not None,
+      self._workdir / weights.CHECKPOINTS,
+      preservation_policy=ocp.training.preservation_policies.LatestN(keep),
+      cleanup_tmp_directories=True,
     )
 
   def __enter__(self) -> Checkpoints:
@@ -40,7 +41,7 @@ class Checkpoints:
   @property
   def steps(self) -> list[int]:
     """Steps that can be restored, oldest first."""
-    return sorted(checkpoint.step for checkpoint in self._checkpointer.checkpoints)
+    return weights.steps(self._workdir)
 
   def save(self, step: int, state: State):
     """Saves the state after `step` updates, and waits for it.
@@ -49,13 +50,19 @@ class Checkpoints:
       OSError: it could not be written; says what is left.
     """
     try:
-      self._checkpointer.save(step, state)
+      self._checkpointer.save_checkpointables(step, _parts(state))
     except (OSError, ValueError) as error:  # TensorStore reports a full disk as a value
       raise OSError(
-        f"The checkpoint of step {step} could not be written to {self._directory}: {error} "
+        f"The checkpoint of step {step} could not be written to {self._workdir}: {error} "
         f"Steps {self.steps} are kept. Make room, and run the same command again."
       ) from error
 
   def restore(self, step: int, abstract_state: State) -> State:
     """Loads a step in the shapes, types and shardings of `abstract_state`."""
-    return self._checkpointer.load(step, abstract_state)
+    parts = self._checkpointer.load_checkpointables(step, _parts(abstract_state))
+    return {weights.PARAMS: parts[weights.PARAMS], **parts[_REST]}
+
+
+def _parts(state: State) -> dict[str, State]:
+  rest = {name: value for name, value in state.items() if name != weights.PARAMS}
+  return {weights.PARAMS: state[weights.PARAMS], _REST: rest}

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 
+from model.files import write_json, write_text
 
-def write_json(path: str | pathlib.Path, value):
-  """Writes a JSON file whole or not at all; refuses NaN, which is no JSON."""
-  write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
-
-
-def write_text(path: str | pathlib.Path, text: str):
-  """Writes a text file whole or not at all."""
-  path = pathlib.Path(path)
-  partial = path.with_name(f".{path.name}.partial")
-  with partial.open("w", encoding="utf-8") as file:
-    file.write(text)
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(partial, path)
+__all__ = ["read_json_lines", "write_json", "write_text"]
 
 
 def read_json_lines(path: str | pathlib.Path) -> list[dict]:

@@ -84,9 +84,15 @@ class TrainingProgram:
       self._eval_step, in_shardings=(everywhere, rows), out_shardings=everywhere
     )
 
-  def init(self) -> State:
-    """Fresh parameters, optimizer state and step 0, on every device."""
-    return jax.jit(self._init, out_shardings=replicated(self.mesh))()
+  def init(self, params=None) -> State:
+    """Parameters, optimizer state and step 0, on every device.
+
+    Args:
+      params: to start from, a nested dictionary; drawn if not given.
+    """
+    if params is None:
+      return jax.jit(self._init, out_shardings=replicated(self.mesh))()
+    return jax.jit(self._state_of, out_shardings=replicated(self.mesh))(params)
 
   def abstract_state(self) -> State:
     """Shapes, types and shardings of the state, without its arrays."""
@@ -102,7 +108,9 @@ class TrainingProgram:
 
   def _init(self) -> State:
     model = BertForPreTraining(self._config, rngs=nnx.Rngs(self._seed))
-    params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    return self._state_of(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+
+  def _state_of(self, params) -> State:
     return {
       "params": params,
       "optimizer": self._optimizer.init(params),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import ml_collections
 
+from model import weights
 from training.config import ConfigError
 from training.files import write_json, write_text
 
@@ -25,6 +26,11 @@ def check(workdir: str | pathlib.Path, config: ml_collections.ConfigDict):
   workdir = pathlib.Path(workdir)
   if (workdir / _CONFIG).exists():
     check_same(workdir, config)
+  elif (workdir / weights.MODEL).exists():
+    raise ConfigError(
+      f"--workdir={workdir} holds an imported model. Name another folder for the run, and "
+      f"start from the model with --config.model.init_from={workdir}."
+    )
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     write_text(workdir / _LOCK, "")

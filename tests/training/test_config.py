@@ -10,9 +10,11 @@ import pytest
 
 import packing
 import pipeline
+from model import hf, weights
 from pipeline.wordpiece import SPECIAL_TOKENS
 from tests.pipeline.test_batches import random_store
 from tests.training.test_optimizer import numpy_lamb
+from training import initial
 from training.config import (
   ConfigError,
   bert_config,
@@ -131,6 +133,20 @@ def model_of(config, corpus):
   return bert_config(config, vocab_size=97)
 
 
+def weights_of(config, corpus):
+  """The weights that training starts from."""
+  config.model.size = "tiny"
+  folder = corpus[0] / "given.model"
+  if not folder.exists():
+    tiny = bert_config(config, vocab_size=46)
+    drawn = weights.abstract_params(tiny, "pretraining")
+    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), drawn)
+    vocabulary = weights.Vocabulary(weights.read_tokens(corpus[0] / "given.txt"))
+    hf.export_bert(tiny, params, folder, vocabulary=vocabulary)
+  given = initial.open_weights(config)
+  return given and given.vocabulary
+
+
 def optimizer_of(config, corpus):
   del corpus
   optimizer = make_optimizer(config, packing_factor=1.5)
@@ -191,6 +207,7 @@ CHANGES = {
   "model.vocab_multiple": (8, model_of),
   "model.position_reset": (False, model_of),
   "model.dtype": ("bfloat16", model_of),
+  "model.init_from": ("FOLDER/given.model", weights_of),
   "optimizer.learning_rate": (0.2, optimizer_of),
   "optimizer.warmup_steps": (1, optimizer_of),
   "optimizer.b1": (0.8, optimizer_of),

@@ -1,0 +1,356 @@
+"""Weights to and from Hugging Face directories: `config.json` and safetensors.
+
+The architecture names there are the class names here. Pickles are never opened.
+
+Example:
+  >>> tensor_name(("encoder", "layers", 3, "query", "kernel"))
+  'bert.encoder.layer.3.attention.self.query.weight'
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from model.bert import MODELS
+from model.config import BertConfig
+from model.files import whole_folder, write_json
+from model.hf_config import CONFIG, WEIGHTS, config_of, read_config
+from model.tokenizer_files import read_vocabulary, write_tokenizer
+from model.weights import (
+  MODEL,
+  Params,
+  StoredModel,
+  Vocabulary,
+  WeightsError,
+  abstract_params,
+  open_folder,
+  resize_vocabulary,
+)
+
+_INDEX = WEIGHTS + ".index.json"
+
+_MODULES = {
+  "embeddings.token": "bert.embeddings.word_embeddings",
+  "embeddings.position": "bert.embeddings.position_embeddings",
+  "embeddings.token_type": "bert.embeddings.token_type_embeddings",
+  "embeddings.layer_norm": "bert.embeddings.LayerNorm",
+  "pooler": "bert.pooler.dense",
+  "mlm_transform": "cls.predictions.transform.dense",
+  "mlm_layer_norm": "cls.predictions.transform.LayerNorm",
+  "nsp": "cls.seq_relationship",
+  "classifier": "classifier",
+  "answer": "qa_outputs",
+}
+_LAYER = {
+  "query": "attention.self.query",
+  "key": "attention.self.key",
+  "value": "attention.self.value",
+  "attention_output": "attention.output.dense",
+  "attention_layer_norm": "attention.output.LayerNorm",
+  "intermediate": "intermediate.dense",
+  "output": "output.dense",
+  "output_layer_norm": "output.LayerNorm",
+}
+_BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
+_POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
+# The decoder of masked tokens is tied; old files hold a copy.
+_TIED = {
+  "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+  "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+
+
+def tensor_name(path: tuple) -> str:
+  """The name of a tensor there, from the path of a parameter here."""
+  *modules, leaf = path
+  if leaf == "mlm_bias":
+    return "cls.predictions.bias"
+  suffix = "bias" if leaf == "bias" else "weight"
+  if modules[:2] == ["encoder", "layers"]:
+    return f"bert.encoder.layer.{modules[2]}.{_LAYER[modules[3]]}.{suffix}"
+  return f"{_MODULES['.'.join(modules)]}.{suffix}"
+
+
+def head_of(params: Params) -> str:
+  """The head that parameters have, a key of `model.MODELS`."""
+  if "mlm_transform" in params:
+    return "pretraining"
+  if "answer" in params:
+    return "question_answering"
+  return "sequence_classification" if "pooler" in params else "token_classification"
+
+
+# ---- import --------------------------------------------------------------------------
+
+
+def import_bert(
+  directory: str | pathlib.Path, *, vocab_multiple: int = 1
+) -> tuple[BertConfig, Params]:
+  """Reads a BERT from a Hugging Face directory.
+
+  Half-precision tensors become float32. Buffers of positions are ignored, and so is the
+  pooler that old files keep for a head which does not read it.
+
+  Args:
+    directory: with `config.json` and `model.safetensors` (or its parts with an index).
+    vocab_multiple: the token embedding gets rows of zeros up to a multiple of this.
+
+  Returns:
+    The config, and the parameters of the model that `architectures` names as a nested
+    dictionary of float32 arrays. `head_of` tells which it is.
+
+  Raises:
+    WeightsError: no such directory, a config that is not supported, or tensors that are
+      missing, foreign or of another shape; names them.
+  """
+  stored = _open(pathlib.Path(directory))
+  return resize_vocabulary(stored.config, stored.load(), multiple=vocab_multiple)
+
+
+def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> StoredModel:
+  """Opens a run's folder, an imported one or a Hugging Face directory.
+
+  Names and shapes of the tensors are checked; their values are not read yet.
+
+  Args:
+    directory: the folder.
+    step: of the checkpoint of a run; the newest if not given.
+
+  Raises:
+    WeightsError: it is none of these, or cannot be used; says why.
+  """
+  directory = pathlib.Path(directory)
+  if (directory / MODEL).exists():
+    return open_folder(directory, step=step)
+  stored = _open(directory)
+  if step is not None:
+    raise WeightsError(f"{directory} is a Hugging Face directory; it has no --step.")
+  vocabulary = read_vocabulary(directory)
+  if vocabulary and len(vocabulary.tokens) > stored.config.vocab_size:
+    raise WeightsError(
+      f"The vocabulary in {directory} has {len(vocabulary.tokens)} tokens, its {CONFIG} "
+      f"vocab_size={stored.config.vocab_size}. Expected at most as many tokens as that."
+    )
+  return dataclasses.replace(stored, vocabulary=vocabulary)
+
+
+class _Tensor(NamedTuple):
+  path: pathlib.Path  # of the file
+  name: str  # in the file
+  shape: tuple[int, ...]
+  dtype: str  # as safetensors names them
+
+
+def _open(directory: pathlib.Path) -> StoredModel:
+  head, config = read_config(directory)
+  tensors = _read_headers(directory)
+  if head == "pretraining":
+    # Files of BertForMaskedLM may hold both heads, such as that of bert-base-uncased.
+    both = "cls.seq_relationship.weight" in tensors
+    config = dataclasses.replace(config, next_sentence=config.next_sentence or both)
+  expected = abstract_params(config, head)
+  _check_tensors(directory, tensors, expected)
+  load = functools.partial(_load, directory, tensors, expected)
+  return StoredModel(directory, head, config, None, None, load)
+
+
+def _read_headers(directory: pathlib.Path) -> dict[str, _Tensor]:
+  """The tensors of a directory by their present names."""
+  tensors: dict[str, _Tensor] = {}
+  for path in _weight_files(directory):
+    try:
+      with safetensors.safe_open(path, framework="numpy") as file:
+        for stored_name in file.keys():  # noqa: SIM118  # not a dictionary
+          part = file.get_slice(stored_name)
+          name = stored_name.replace("LayerNorm.gamma", "LayerNorm.weight")
+          name = name.replace("LayerNorm.beta", "LayerNorm.bias")
+          if name in tensors:
+            raise WeightsError(
+              f"{directory} holds {name} twice, as {tensors[name].name} and as "
+              f"{stored_name}. Expected it once; remove one of them."
+            )
+          shape, dtype = tuple(part.get_shape()), part.get_dtype()
+          tensors[name] = _Tensor(path, stored_name, shape, dtype)
+    except (OSError, safetensors.SafetensorError) as error:
+      raise WeightsError(
+        f"{path} cannot be read as safetensors: {error}. Fetch it again."
+      ) from error
+  return tensors
+
+
+def _weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
+  if (directory / WEIGHTS).exists():
+    return [directory / WEIGHTS]
+  if (directory / _INDEX).exists():
+    try:
+      index = json.loads((directory / _INDEX).read_text(encoding="utf-8"))
+      names = sorted(set(index["weight_map"].values()))
+      if any(pathlib.PurePath(name).name != name for name in names):
+        raise ValueError("a part lies in another folder")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+      raise WeightsError(
+        f"{directory / _INDEX} is no index of safetensors: {error!r}. Fetch it again."
+      ) from error
+    return [directory / name for name in names]
+  pickles = sorted(path.name for path in directory.glob("*.bin"))
+  if pickles:
+    raise WeightsError(
+      f"Expected {WEIGHTS} in {directory}, found {', '.join(pickles)}. A pickle can run "
+      "any program, so it is not opened. Where you trust it, load it with transformers and "
+      "save_pretrained it to another folder."
+    )
+  raise WeightsError(
+    f"Expected {WEIGHTS} in {directory}; it is not there. Fetch it beside {CONFIG}."
+  )
+
+
+def _check_tensors(
+  directory: pathlib.Path, tensors: Mapping[str, _Tensor], expected: Params
+):
+  shapes = {name: _shape_there(path, leaf) for name, path, leaf in _named(expected)}
+  optional = {there: shapes[ours] for there, ours in _TIED.items() if ours in shapes}
+  if "mlm_transform" not in expected:
+    optional = {}
+  known = shapes | optional
+  ignored = {*_BUFFERS} | ({*_POOLER} - {*shapes})
+  problems = []
+  missing = [name for name in shapes if name not in tensors]
+  if missing:
+    problems.append(f"missing {_some(missing)}")
+  foreign = [name for name in tensors if name not in known and name not in ignored]
+  if foreign:
+    problems.append(f"foreign {_some(foreign)}")
+  wrong = [
+    f"{name} of shape {tensors[name].shape} instead of {shape}"
+    for name, shape in known.items()
+    if name in tensors and tensors[name].shape != shape
+  ]
+  wrong += [
+    f"{name} of type {tensors[name].dtype} instead of F32, F16 or BF16"
+    for name in known
+    if name in tensors and tensors[name].dtype not in ("F32", "F16", "BF16")
+  ]
+  if wrong:
+    problems.append(f"wrong {_some(wrong)}")
+  if problems:
+    raise WeightsError(
+      f"The tensors in {directory} are not those that its {CONFIG} asks for: "
+      f"{'; '.join(problems)}. Correct `architectures` or the sizes there, or save the "
+      "model again with save_pretrained."
+    )
+
+
+def _some(names: list[str]) -> str:
+  shown = ", ".join(names[:4])
+  return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
+
+
+def _named(params: Params) -> list[tuple[str, tuple, Any]]:
+  """Name there, path here and array of each parameter."""
+  leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+  paths = [(tuple(key.key for key in keys), leaf) for keys, leaf in leaves]
+  return [(tensor_name(path), path, leaf) for path, leaf in paths]
+
+
+def _shape_there(path: tuple, leaf) -> tuple[int, ...]:
+  return leaf.shape[::-1] if path[-1] == "kernel" else leaf.shape
+
+
+def _load(
+  directory: pathlib.Path, tensors: Mapping[str, _Tensor], expected: Params
+) -> Params:
+  files: dict[pathlib.Path, Any] = {}
+
+  def read(name: str) -> np.ndarray:
+    tensor = tensors[name]
+    if tensor.path not in files:
+      files[tensor.path] = safetensors.safe_open(tensor.path, framework="numpy")
+    return files[tensor.path].get_tensor(tensor.name).astype(np.float32)
+
+  for copy, original in _TIED.items():
+    if copy in tensors and not np.array_equal(read(copy), read(original)):
+      raise WeightsError(
+        f"In {directory} {copy} differs from {original}; expected the same numbers, since "
+        "this model ties them. Choose a model that was trained with tied embeddings."
+      )
+
+  def place(keys, _) -> jax.Array:
+    path = tuple(key.key for key in keys)
+    array = read(tensor_name(path))
+    return jnp.asarray(array.T if path[-1] == "kernel" else array)
+
+  return jax.tree_util.tree_map_with_path(place, expected)
+
+
+# ---- export --------------------------------------------------------------------------
+
+
+def export_bert(
+  config: BertConfig,
+  params: Params,
+  directory: str | pathlib.Path,
+  *,
+  vocabulary: Vocabulary | None = None,
+):
+  """Writes a BERT that `transformers` opens with `from_pretrained`.
+
+  The folder is there whole or not at all. Rows that `vocab_multiple` added are cut.
+
+  Args:
+    config: of the model.
+    params: of the model, a nested dictionary; its head is told by what it holds.
+    directory: to write; must be new or empty.
+    vocabulary: to write a tokenizer of; without it the folder has none.
+
+  Raises:
+    FileExistsError: there is something in the directory.
+    WeightsError: the reference cannot compute what this model does, or the parameters
+      are not those of the config.
+  """
+  if config.attention_mask == "token_type":
+    raise WeightsError(
+      "attention_mask is 'token_type', and a BERT of transformers lets sentence A see B. "
+      "Expected 'segment' or 'none'; this model cannot be exported."
+    )
+  if vocabulary and len(vocabulary.tokens) > config.vocab_size:
+    raise WeightsError(
+      f"Expected a vocabulary of at most vocab_size={config.vocab_size} tokens, found "
+      f"{len(vocabulary.tokens)}."
+    )
+  head = head_of(params)
+  config, params = resize_vocabulary(config, params, multiple=1)
+  expected = abstract_params(config, head)
+  if _shapes(expected) != _shapes(params):
+    different = sorted({str(item) for item in _shapes(expected) ^ _shapes(params)})
+    raise WeightsError(
+      f"The parameters are not those of a {MODELS[head].__name__} of this config: "
+      f"{_some(different)}."
+    )
+  tensors = {
+    name: np.ascontiguousarray(np.asarray(x).T if path[-1] == "kernel" else np.asarray(x))
+    for name, path, x in _named(params)
+  }
+  with whole_folder(directory) as partial:
+    safetensors.numpy.save_file(tensors, partial / WEIGHTS, metadata={"format": "pt"})
+    with (partial / WEIGHTS).open("rb") as file:
+      os.fsync(file.fileno())
+    write_json(partial / CONFIG, config_of(config, head, vocabulary))
+    if vocabulary:
+      write_tokenizer(partial, vocabulary, max_length=config.max_position_embeddings)
+
+
+def _shapes(params: Params) -> set[tuple[str, tuple[int, ...]]]:
+  leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+  return {(jax.tree_util.keystr(keys), leaf.shape) for keys, leaf in leaves}

@@ -1,0 +1,98 @@
+"""The tokenizer of a Hugging Face directory: read for its vocabulary, and written."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+from model.files import write_json, write_text
+from model.weights import VOCABULARY, Vocabulary, WeightsError, read_tokens
+
+_SETTINGS, _FAST = "tokenizer_config.json", "tokenizer.json"
+SPECIAL_TOKENS = {
+  "pad_token": "[PAD]",
+  "unk_token": "[UNK]",
+  "cls_token": "[CLS]",
+  "sep_token": "[SEP]",
+  "mask_token": "[MASK]",
+}
+
+
+def read_vocabulary(directory: pathlib.Path) -> Vocabulary | None:
+  """The vocabulary of a Hugging Face directory.
+
+  Args:
+    directory: with `vocab.txt` or `tokenizer.json`, as older and newer versions of
+      transformers save a BERT tokenizer.
+
+  Returns:
+    None where there is neither.
+
+  Raises:
+    WeightsError: not a WordPiece tokenizer, or one that splits text in another way.
+  """
+  try:
+    settings = _read_json(directory / _SETTINGS)
+    fast = _read_json(directory / _FAST)
+    normalizer = fast.get("normalizer") or {
+      "lowercase": settings.get("do_lower_case", True),
+      "strip_accents": settings.get("strip_accents"),
+      "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
+    }
+    if (directory / VOCABULARY).exists():
+      tokens = read_tokens(directory / VOCABULARY)
+    elif fast:
+      tokens = _tokens(fast)
+    else:
+      return None
+    lowercase = normalizer["lowercase"]
+    for name, expected in (
+      ("strip_accents", (None, lowercase)),
+      ("handle_chinese_chars", (True,)),
+    ):
+      if normalizer[name] not in expected:
+        raise ValueError(f"{name} is {normalizer[name]}, expected {expected[-1]}")
+    for name, token in SPECIAL_TOKENS.items():
+      if token not in tokens:
+        raise ValueError(f"there is no {name} {token}")
+    if len(set(tokens)) != len(tokens):
+      raise ValueError("a token is there twice")
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    raise WeightsError(
+      f"The tokenizer in {directory} cannot be used: {error}. Expected BERT's WordPiece, "
+      "as BertTokenizer.save_pretrained writes it."
+    ) from error
+  return Vocabulary(tokens, lowercase=lowercase)
+
+
+def write_tokenizer(directory: pathlib.Path, vocabulary: Vocabulary, *, max_length: int):
+  """Writes what `AutoTokenizer.from_pretrained` reads.
+
+  Args:
+    directory: that the model is written to.
+    vocabulary: of the tokenizer.
+    max_length: tokens of the longest sequence that the model takes.
+  """
+  write_text(directory / VOCABULARY, "\n".join(vocabulary.tokens) + "\n")
+  settings = {
+    "tokenizer_class": "BertTokenizer",
+    "do_lower_case": vocabulary.lowercase,
+    "strip_accents": None,
+    "tokenize_chinese_chars": True,
+    "model_max_length": max_length,
+  }
+  write_json(directory / _SETTINGS, settings | SPECIAL_TOKENS)
+
+
+def _read_json(path: pathlib.Path) -> dict:
+  return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _tokens(fast: dict) -> tuple[str, ...]:
+  if fast["model"]["type"] != "WordPiece":
+    raise ValueError(f"the model of {_FAST} is {fast['model']['type']}")
+  ids = dict(fast["model"]["vocab"])
+  ids |= {token["content"]: token["id"] for token in fast.get("added_tokens", [])}
+  if sorted(ids.values()) != list(range(len(ids))):
+    raise ValueError(f"the ids of {_FAST} are not 0 to {len(ids) - 1}")
+  return tuple(sorted(ids, key=ids.__getitem__))

@@ -1,0 +1,225 @@
+"""A model on disk: what it is, its vocabulary, and its parameters.
+
+A folder of this project, a run's or an imported one, holds `model.json`, `vocab.txt` and
+`checkpoints/STEP/params`. The parameters load without the rest of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import flax.nnx as nnx
+import jax
+import jax.numpy as jnp
+from orbax.checkpoint import v1 as ocp
+
+from model.bert import MODELS
+from model.config import BertConfig
+from model.files import write_json, write_text
+
+Params = dict[str, Any]
+MODEL, VOCABULARY, CHECKPOINTS = "model.json", "vocab.txt", "checkpoints"
+PARAMS = "params"  # the part of a checkpoint that holds them
+
+
+class WeightsError(ValueError):
+  """A folder does not hold the weights that are asked for, or they cannot be used."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+  """What turns text into ids.
+
+  Attributes:
+    tokens: WordPiece tokens in the order of their ids.
+    lowercase: whether text is lowered, and loses its accents, before it is split.
+  """
+
+  tokens: tuple[str, ...]
+  lowercase: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredModel:
+  """A model on disk, its parameters not read yet.
+
+  Attributes:
+    directory: where it is.
+    head: a key of `model.MODELS`.
+    config: of the model.
+    vocabulary: None where there is none.
+    step: of the checkpoint; None in a Hugging Face directory.
+    load: reads the parameters, a nested dictionary of arrays.
+  """
+
+  directory: pathlib.Path
+  head: str
+  config: BertConfig
+  vocabulary: Vocabulary | None
+  step: int | None
+  load: Callable[[], Params]
+
+
+def abstract_params(config: BertConfig, head: str, *, sharding=None) -> Params:
+  """Shapes and types of a model's parameters, as a nested dictionary."""
+  sharding = sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+    _traced_params(config, head),
+  )
+
+
+@functools.lru_cache(maxsize=8)  # tracing a model takes longer than reading a small one
+def _traced_params(config: BertConfig, head: str) -> Params:
+  model = nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0)))
+  return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+
+
+def resize_vocabulary(config: BertConfig, params: Params, *, multiple: int):
+  """Gives the token embedding another `vocab_multiple`.
+
+  Args:
+    config: of the parameters.
+    params: its rows beyond `vocab_size` are cut, new ones are zeros.
+    multiple: of the rows.
+
+  Returns:
+    The config and the parameters with it; the arrays that stay are shared.
+  """
+  new = dataclasses.replace(config, vocab_multiple=multiple)
+
+  def resize(x):
+    x = x[: config.vocab_size]
+    missing = new.padded_vocab_size - config.vocab_size
+    return jnp.pad(x, ((0, missing), *[(0, 0)] * (x.ndim - 1))) if missing else x
+
+  token = {"embedding": resize(params["embeddings"]["token"]["embedding"])}
+  params = params | {"embeddings": params["embeddings"] | {"token": token}}
+  if "mlm_bias" in params:
+    params |= {"mlm_bias": resize(params["mlm_bias"])}
+  return new, params
+
+
+# ---- folders of this project -----------------------------------------------------------
+
+
+def describe(
+  directory: str | pathlib.Path,
+  config: BertConfig,
+  *,
+  head: str,
+  vocabulary: Vocabulary | None,
+):
+  """Writes `model.json` and `vocab.txt`, each whole or not at all."""
+  directory = pathlib.Path(directory)
+  fields = dataclasses.asdict(config)
+  for name in ("dtype", "param_dtype"):
+    fields[name] = jnp.dtype(fields[name]).name
+  lowercase = vocabulary.lowercase if vocabulary else None
+  value = {"head": head, "lowercase": lowercase, "config": fields}
+  if vocabulary:
+    write_text(directory / VOCABULARY, "\n".join(vocabulary.tokens) + "\n")
+  write_json(directory / MODEL, value)
+
+
+def save(directory: str | pathlib.Path, params: Params, *, step: int = 0):
+  """Writes parameters alone as a checkpoint, so that they are read as a run's are."""
+  path = pathlib.Path(directory).absolute() / CHECKPOINTS / str(step)
+  ocp.save_checkpointables(path, {PARAMS: params})
+
+
+def steps(directory: str | pathlib.Path) -> list[int]:
+  """Steps of the checkpoints, oldest first; a folder without Orbax's metadata is none.
+
+  Raises:
+    WeightsError: a checkpoint has no parameters of their own.
+  """
+  found = (pathlib.Path(directory) / CHECKPOINTS).glob("*/_CHECKPOINT_METADATA")
+  folders = [path.parent for path in found if path.parent.name.isdecimal()]
+  for folder in folders:
+    if not (folder / PARAMS).is_dir():
+      raise WeightsError(
+        f"{folder} holds no {PARAMS}; it was written by something else, or by an earlier "
+        "version. Move it away, or give another folder."
+      )
+  return sorted(int(folder.name) for folder in folders)
+
+
+def open_folder(
+  directory: str | pathlib.Path, *, step: int | None = None, sharding=None
+) -> StoredModel:
+  """Opens a run's folder, or one that was imported.
+
+  Args:
+    directory: the folder.
+    step: of the checkpoint; the newest if not given.
+    sharding: of the parameters; the first device if not given.
+
+  Raises:
+    WeightsError: no model of this project, or no such checkpoint.
+  """
+  directory = pathlib.Path(directory)
+  head, config, vocabulary = read_description(directory)
+  found = steps(directory)
+  if step is None:
+    step = max(found, default=None)
+  if step not in found:
+    raise WeightsError(
+      f"Expected a checkpoint{'' if step is None else f' of step {step}'} in {directory}; "
+      f"there are {', '.join(map(str, found)) or 'none'}. Train first, or choose one with "
+      "--step."
+    )
+  path = directory.absolute() / CHECKPOINTS / str(step)
+
+  def load() -> Params:
+    abstract = abstract_params(config, head, sharding=sharding)
+    try:
+      return ocp.load_checkpointables(path, {PARAMS: abstract})[PARAMS]
+    except (ValueError, KeyError, OSError) as error:
+      raise WeightsError(
+        f"The parameters in {path} are not those of {directory / MODEL}, or were damaged: "
+        f"{error}"
+      ) from error
+
+  return StoredModel(directory, head, config, vocabulary, step, load)
+
+
+def read_description(
+  directory: str | pathlib.Path,
+) -> tuple[str, BertConfig, Vocabulary | None]:
+  """What `describe` wrote.
+
+  Raises:
+    WeightsError: it is not there, or was altered.
+  """
+  directory = pathlib.Path(directory)
+  try:
+    value = json.loads((directory / MODEL).read_text(encoding="utf-8"))
+    fields = value["config"]
+    for name in ("dtype", "param_dtype"):
+      fields[name] = jnp.dtype(fields[name])
+    head, config = value["head"], BertConfig(**fields)
+    if head not in MODELS:
+      raise ValueError(f"head is {head!r}, expected one of {', '.join(MODELS)}")
+    vocabulary = None
+    if value["lowercase"] is not None:
+      tokens = read_tokens(directory / VOCABULARY)
+      vocabulary = Vocabulary(tokens, lowercase=value["lowercase"])
+  except FileNotFoundError as error:
+    raise WeightsError(
+      f"Expected a run's folder or an imported one, with {MODEL}: {error.filename} is not "
+      f"there. Import a Hugging Face directory with python -m model import."
+    ) from error
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise WeightsError(f"{directory / MODEL} cannot be used: {error!r}.") from error
+  return head, config, vocabulary
+
+
+def read_tokens(path: pathlib.Path) -> tuple[str, ...]:
+  """The lines of a vocabulary file; a token may hold any other kind of space."""
+  return tuple(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"))

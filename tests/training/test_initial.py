@@ -1,0 +1,180 @@
+"""Which weights a run may start from, and with what model."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from configs import base
+from model import BertConfig, hf, weights
+from model.weights import Vocabulary
+from training import initial
+from training.config import ConfigError
+from training.optimizer import lamb
+from training.step import TrainingProgram, make_mesh
+
+TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(6)))
+TINY = BertConfig.from_size(
+  "tiny", vocab_size=13, max_position_embeddings=23, type_vocab_size=3
+)
+
+
+def random_params(config, head="pretraining"):
+  rng = np.random.default_rng(0)
+  return jax.tree.map(
+    lambda x: rng.standard_normal(x.shape).astype(np.float32),
+    weights.abstract_params(config, head),
+  )
+
+
+def write(folder, config=TINY, *, head="pretraining", tokens=TOKENS, lowercase=True):
+  vocabulary = tokens and Vocabulary(tokens, lowercase=lowercase)
+  hf.export_bert(config, random_params(config, head), folder, vocabulary=vocabulary)
+  return folder
+
+
+def config_for(folder, *, vocab_file=True):
+  config = base.get_config()
+  config.model.size = "tiny"
+  config.model.init_from = str(folder)
+  config.data.max_sequence_length = 19
+  config.data.directory = str(folder / "no-dataset-yet")
+  config.data.vocab_file = str(folder / "vocab.txt") if vocab_file else ""
+  return config
+
+
+def test_shapes_come_from_the_weights_and_the_rest_from_the_config(tmp_path):
+  folder = write(tmp_path / "hf", dataclasses.replace(TINY, layer_norm_epsilon=1e-6))
+  config = config_for(folder)
+  config.model.vocab_multiple = 8
+  config.model.dropout_rate = 0.25
+  given = initial.open_weights(config)
+  initial.check_vocabulary(given, list(TOKENS))
+  made = initial.model_config(
+    config, workdir=tmp_path / "run", vocab_size=len(TOKENS), given=given
+  )
+  assert (made.vocab_size, made.padded_vocab_size) == (13, 16)  # 13 in the weights
+  assert (made.max_position_embeddings, made.type_vocab_size) == (23, 3)
+  assert (made.layer_norm_epsilon, made.dropout_rate) == (1e-6, 0.25)
+  params = initial.initial_params(given, made)
+  program = TrainingProgram(made, lamb(0.01), mesh=make_mesh(2), seed=0)
+  state = program.init(params)
+  abstract = program.abstract_state()
+  assert jax.tree.structure(state) == jax.tree.structure(abstract)
+  jax.tree.map(_assert_same_kind, state, abstract)
+  expected = random_params(TINY)["embeddings"]["token"]["embedding"]
+  found = state["params"]["embeddings"]["token"]["embedding"]
+  np.testing.assert_array_equal(found[:13], expected)
+  assert not np.asarray(found[13:]).any()
+  assert int(state["step"]) == 0
+
+
+def _assert_same_kind(x, y):
+  assert (x.shape, x.dtype, x.sharding) == (y.shape, y.dtype, y.sharding)
+
+
+def test_a_run_that_goes_on_takes_its_own_description(tmp_path):
+  folder = write(tmp_path / "hf")
+  config = config_for(folder)
+  given = initial.open_weights(config)
+  weights.describe(tmp_path, TINY, head="pretraining", vocabulary=Vocabulary(TOKENS))
+  fresh = initial.model_config(config, workdir=tmp_path, vocab_size=97, given=given)
+  assert fresh.max_position_embeddings == 23
+  weights.save(tmp_path, {"any": np.zeros(3)}, step=5)
+  assert initial.model_config(config, workdir=tmp_path, vocab_size=97, given=None) == TINY
+
+
+def test_without_the_field_the_config_alone_counts(tmp_path):
+  config = config_for(tmp_path)
+  config.model.init_from = ""
+  assert initial.open_weights(config) is None
+  made = initial.model_config(config, workdir=tmp_path, vocab_size=97, given=None)
+  assert (made.vocab_size, made.max_position_embeddings) == (97, 19)
+
+
+def test_heads_that_a_run_does_without_are_left_out(tmp_path):
+  config = config_for(write(tmp_path / "hf"))
+  config.model.next_sentence = False
+  given = initial.open_weights(config)
+  made = initial.model_config(config, workdir=tmp_path, vocab_size=11, given=given)
+  params = initial.initial_params(given, made)
+  assert {"nsp", "pooler"} & params.keys() == set()
+  assert jax.tree.structure(params) == jax.tree.structure(
+    weights.abstract_params(made, "pretraining")
+  )
+
+
+def test_a_runs_folder_can_be_given(tmp_path):
+  params = random_params(TINY)
+  weights.describe(tmp_path, TINY, head="pretraining", vocabulary=Vocabulary(TOKENS))
+  weights.save(tmp_path, params, step=3)
+  given = initial.open_weights(config_for(tmp_path))
+  assert given.step == 3
+  jax.tree.map(np.testing.assert_array_equal, given.load(), params)
+
+
+def size(value):
+  return lambda config: setattr(config.model, "size", value)
+
+
+def length(config):
+  config.data.max_sequence_length = 24
+
+
+@pytest.mark.parametrize(
+  ("kind", "change", "message"),
+  [
+    ({}, size("mini"), r"num_layers is 2 there and 4 here.*--config\.model\.size"),
+    ({}, length, "max_sequence_length is 24.*has 23 positions.*length=23 or less"),
+    ({"tokens": None}, None, r"has no vocabulary; expected vocab\.txt"),
+    ({"lowercase": False}, None, "is cased; expected an uncased model"),
+    ({"head": "question_answering"}, None, "BertForQuestionAnswering.*head is missing"),
+    (
+      {"config": dataclasses.replace(TINY, next_sentence=False)},
+      None,
+      r"no next-sentence head.*--config\.model\.next_sentence=False",
+    ),
+    ({"config": dataclasses.replace(TINY, type_vocab_size=1)}, None, "type_vocab_size=1"),
+  ],
+)
+def test_weights_that_do_not_fit_are_refused_before_any_work(
+  tmp_path, kind, change, message
+):
+  config = config_for(write(tmp_path / "hf", **kind), vocab_file=False)
+  if change:
+    change(config)
+  with pytest.raises(ConfigError, match=message):
+    initial.open_weights(config)
+
+
+def test_another_vocabulary_is_refused_with_what_to_do(tmp_path):
+  folder = write(tmp_path / "hf")
+  with pytest.raises(ConfigError, match=r"would be trained.*vocab_file=.*/hf/vocab\.txt"):
+    initial.open_weights(config_for(folder, vocab_file=False))
+  config = config_for(folder)
+  other = tmp_path / "other.txt"
+  other.write_text("\n".join((*TOKENS[:-1], "x")) + "\n")
+  config.data.vocab_file = str(other)
+  with pytest.raises(ConfigError, match=r"of .*other\.txt \(11 tokens\) is not that of"):
+    initial.open_weights(config)
+
+  config = config_for(folder, vocab_file=False)
+  config.data.directory = str(tmp_path)  # there is a dataset; what it holds is seen later
+  given = initial.open_weights(config)
+  with pytest.raises(ConfigError, match="The vocabulary of the dataset"):
+    initial.check_vocabulary(given, TOKENS[::-1])
+
+  vocab = {token: i for i, token in enumerate(TOKENS)}
+  (folder / "tokenizer.json").write_text(
+    json.dumps({"model": {"type": "WordPiece", "vocab": vocab}})
+  )
+  (folder / "vocab.txt").unlink()
+  with pytest.raises(ConfigError, match=r"run python -m model import .* --out FOLDER"):
+    initial.open_weights(config_for(folder, vocab_file=False))
+
+
+def test_a_folder_without_weights_is_refused(tmp_path):
+  with pytest.raises(ConfigError, match="init_from: Expected a Hugging Face directory"):
+    initial.open_weights(config_for(tmp_path))
