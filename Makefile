@@ -3,12 +3,13 @@ PYTHON ?= python3
 WORKDIR ?= runs/quickstart
 BIN := .venv/bin
 
-.PHONY: help train test lint bench format clean
+.PHONY: help train test lint bench reference format clean
 
 help:
 	@echo "make train   train a small packed BERT (about 5 minutes) into $(WORKDIR)"
 	@echo "make test    run the tests"
 	@echo "make lint    check style and types"
+	@echo "make reference  install PyTorch and transformers, which more tests compare with"
 	@echo "make bench   time the packer, beside peers where they are installed"
 
 train: .venv/installed
@@ -23,6 +24,11 @@ lint: .venv/installed
 bench: .venv/installed
 	@mkdir -p results
 	@$(BIN)/python benchmarks/packing.py --picture results/packing.png --json results/packing.json
+
+# The extra of that name in pyproject.toml; a CPU build of PyTorch is enough.
+reference: .venv/installed
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock \
+	  $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["reference"])')
 
 format: .venv/installed
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
