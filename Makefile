@@ -3,13 +3,14 @@ PYTHON ?= python3
 WORKDIR ?= runs/quickstart
 BIN := .venv/bin
 
-.PHONY: help train test lint bench format clean
+.PHONY: help train test lint bench reference format clean
 
 help:
 	@echo "make train   train a small packed BERT (about 5 minutes) into $(WORKDIR)"
 	@echo "make test    run the tests"
 	@echo "make lint    check style and types"
 	@echo "make bench   time the packer and the loader, beside peers where they are installed"
+	@echo "make reference  install PyTorch and transformers, which more tests compare with"
 
 train: .venv/installed
 	@$(BIN)/python train.py --config=configs/quickstart.py --workdir=$(WORKDIR)
@@ -24,6 +25,11 @@ bench: .venv/installed
 	@mkdir -p results
 	@$(BIN)/python benchmarks/packing.py --picture results/packing.png --json results/packing.json
 	@$(BIN)/python benchmarks/pipeline.py --workers 0,1,2 --json results/pipeline.json
+
+# The extra of that name in pyproject.toml; a CPU build of PyTorch is enough.
+reference: .venv/installed
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock \
+	  $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["reference"])')
 
 format: .venv/installed
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -183,13 +183,13 @@ def _add_verify(commands):
     _verify,
     show=lambda result: result["table"],
     text="prove that packed equals unpacked, and that no sequence touches another",
-    epilog="""Every head, attention implementation and dtype gets a row: the largest difference
-over the largest value, packed to unpacked in hidden states and logits, in losses and
-accuracies per sequence and in all gradients; logits to those of Hugging Face, where
-torch and transformers are installed; and the largest derivative of one sequence's
-outputs by another's embeddings, which must be 0. What this machine cannot run is named.
-Exit status 1 if anything differs by more than 1e-5 in float32, 1e-12 in float64 or 3e-2
-in bfloat16. It takes about two minutes on two cores.
+    epilog="""Every head, attention implementation and dtype gets a row: the largest
+difference over the largest value, packed to unpacked in hidden states and logits, in
+losses and accuracies per sequence and in all gradients; logits to those of Hugging
+Face, where torch and transformers are installed; and the largest derivative of one
+sequence's outputs by another's embeddings, which must be 0. What this machine cannot
+run is named. Exit status 1 if anything differs by more than 1e-5 in float32, 1e-12 in
+float64 or 3e-2 in bfloat16. It takes about two minutes on two cores.
 
 The same proofs for your own model: model.testing, and the README.
 """,

@@ -199,6 +199,7 @@ def test_a_run_describes_its_model(folder, finished):
   assert (config.hidden_size, config.max_position_embeddings) == (128, 128)
   data = folder / "data" / "vocab.txt"
   assert (workdir / "vocab.txt").read_bytes() == data.read_bytes()
+  assert vocabulary is not None
   assert config.vocab_size == len(vocabulary.tokens)
   stored = weights.open_folder(workdir)
   assert stored.step == STEPS

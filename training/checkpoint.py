@@ -22,15 +22,28 @@ class Checkpoints:
   Args:
     workdir: the run's folder.
     keep: how many of the newest to keep.
+
+  Raises:
+    WeightsError: a folder among them is named like a checkpoint, and is none.
   """
 
   def __init__(self, workdir: str | pathlib.Path, *, keep: int):
     self._workdir = pathlib.Path(workdir).absolute()
+    self._refuse_foreign()  # Orbax would not save a step before that of such a folder
     self._checkpointer = ocp.training.Checkpointer(
       self._workdir / weights.CHECKPOINTS,
       preservation_policy=ocp.training.preservation_policies.LatestN(keep),
       cleanup_tmp_directories=True,
     )
+
+  def _refuse_foreign(self):
+    whole = {str(step) for step in self.steps}
+    for path in (self._workdir / weights.CHECKPOINTS).glob("*"):
+      if path.name.isdecimal() and path.name not in whole:
+        raise weights.WeightsError(
+          f"Expected checkpoints of this run alone in {path.parent}, found {path.name}, "
+          "which is none. Move it away, and run the same command again."
+        )
 
   def __enter__(self) -> Checkpoints:
     return self

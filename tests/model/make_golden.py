@@ -13,7 +13,6 @@ import tempfile
 
 import numpy as np
 import safetensors.numpy
-import transformers
 
 from model.hf import export_bert, import_bert
 from model.weights import Vocabulary
@@ -82,7 +81,7 @@ def tokenize(folder: pathlib.Path) -> list[list[int]]:
   config, params = with_vocabulary(config, params)
   with tempfile.TemporaryDirectory() as temporary:
     export_bert(config, params, temporary, vocabulary=Vocabulary(TOKENS))
-    tokenizer = transformers.AutoTokenizer.from_pretrained(temporary)
+    tokenizer = reference.transformers.AutoTokenizer.from_pretrained(temporary)
     return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
 
 

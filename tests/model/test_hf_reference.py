@@ -10,12 +10,7 @@ from model import hf
 from model.weights import Vocabulary, resize_vocabulary
 from pipeline.wordpiece import make_tokenizer
 from tests import packs
-from tests.model import ours
-
-pytest.importorskip("torch", reason="the extra `reference` is not installed")
-pytest.importorskip("transformers", reason="the extra `reference` is not installed")
-
-from tests.model import reference
+from tests.model import ours, reference
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 

@@ -43,6 +43,14 @@ def test_the_newest_checkpoints_are_kept(tmp_path):
     assert checkpoints.steps == [20, 30]
 
 
+def test_a_folder_that_only_looks_like_a_checkpoint_is_refused(tmp_path):
+  """Orbax would take it for the newest, and skip the steps before it without a word."""
+  (tmp_path / "checkpoints" / "30").mkdir(parents=True)
+  assert weights.steps(tmp_path) == []
+  with pytest.raises(weights.WeightsError, match=r"found 30, which is none\."):
+    Checkpoints(tmp_path, keep=2)
+
+
 def test_a_log_that_goes_on_drops_what_came_after_the_checkpoint(tmp_path):
   with metrics.MetricsLog(tmp_path, first_step=0) as log:
     for step in (10, 20, 30):

@@ -1,0 +1,72 @@
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from model import __main__ as command
+from model import attention, verify
+
+CASE = ("question answering", "xla", "float32")
+
+
+def test_every_head_implementation_and_dtype_has_its_row():
+  found = verify.cases()
+  assert len(set(found)) == len(found)
+  assert {head for head, _, _ in found} == set(verify.HEADS)
+  assert {name for _, name, _ in found} == set(attention.IMPLEMENTATIONS)
+  of = lambda name: {dtype for _, n, dtype in found if n == name}  # noqa: E731
+  assert of("xla") == {"float32", "float64", "bfloat16"}
+  assert of("splash") == of("splash_interpret") == {"float32", "bfloat16"}
+  assert of("cudnn") == of("cudnn_packed") == {"bfloat16"}
+
+
+def test_a_case_passes_with_numbers_of_its_own():
+  row = verify.verify_case(*CASE)
+  assert row.passes
+  assert row.influence == 0
+  assert row.outputs < row.limit == 1e-5
+  assert 0 < row.gradients < row.limit
+  assert row.reference is None
+
+
+def test_a_mask_that_forgets_a_sequence_is_found(monkeypatch):
+  def leaky(segment_ids):
+    return attention.padding_attention_mask(jnp.minimum(segment_ids, 2))
+
+  monkeypatch.setattr(attention, "packed_attention_mask", leaky)
+  row = verify.verify_case(*CASE)
+  assert not row.passes
+  assert row.influence > 1e-3
+  assert row.outputs > row.limit
+  assert "FAILS" in verify.table([row])
+
+
+@pytest.mark.parametrize("implementation", ["cudnn", "cudnn_packed", "splash"])
+def test_what_cannot_be_run_says_why(implementation):
+  row = verify.verify_case("regression", implementation, "bfloat16")
+  assert (row.passes, row.outputs) == (True, None)
+  assert f"Not run, {implementation}: attention_impl={implementation} needs" in (
+    verify.table([row])
+  )
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_command_prints_a_table_and_fails_with_a_row(monkeypatch, capsys, broken):
+  row = verify.Row(*CASE, 1e-7, 0.0, 2e-7, None, float(broken), 1e-5)
+  monkeypatch.setattr(verify, "cases", lambda: [CASE])
+  monkeypatch.setattr(verify, "verify_case", lambda *case, reference: row)
+  assert command.main(["verify"]) == broken
+  assert "| 1.0e-07 | 0 | 2.0e-07 | - |" in capsys.readouterr().out
+  assert command.main(["verify", "--json"]) == broken
+  result = json.loads(capsys.readouterr().out)
+  assert result["passes"] is not broken
+  assert result["rows"][0]["gradients"] == 2e-7
+  assert result["jax"] == jax.__version__
+
+
+def test_the_reference_agrees():
+  pytest.importorskip("torch")
+  pytest.importorskip("transformers")
+  row = verify.verify_case("masked tokens, next sentence", *CASE[1:], reference=True)
+  assert row.reference < 1e-5
