@@ -177,12 +177,25 @@ def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
   "options",
   [
     ("--config.packing.algorithm=none",),
-    ("--config.model.attention_mask=none", "--config.model.position_reset=False"),
+    (
+      "--config.model.attention_mask=none",
+      "--config.model.position_reset=False",
+      "--config.model.next_sentence=False",
+      "--config.train.loss_unit=pack",
+    ),
+    (
+      "--config.model.attention_mask=token_type",
+      "--config.model.dtype=bfloat16",
+      "--config.model.remat=layers",
+      "--config.model.vocab_multiple=128",
+      "--config.model.dropout_rate=0.1",
+      "--config.train.loss_unit=token",
+    ),
   ],
 )
 def test_the_baseline_and_the_ablations_train(folder, options):
   options += ("--config.train.throughput_rounds=0", "--config.train.steps=6")
-  workdir = "-".join(option.rpartition(".")[2] for option in options)
+  workdir = "-".join(option.rpartition(".")[2] for option in options[:2])
   result = run(folder, workdir, *options)
   assert result.returncode == 0, result.stderr
   summary = summary_of(folder / workdir)
@@ -190,6 +203,9 @@ def test_the_baseline_and_the_ablations_train(folder, options):
   assert (summary["packing_factor"] == 1.0) == (
     "none" in options[0].partition("algorithm")[2]
   )
+  without_nsp = "--config.model.next_sentence=False" in options
+  assert ("eval_nsp_accuracy" in summary) != without_nsp
+  assert ("next-sentence accuracy" in result.stdout) != without_nsp
 
 
 def test_a_run_describes_its_model(folder, finished):
