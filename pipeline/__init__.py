@@ -2,8 +2,9 @@
 
 from pipeline.batches import Masking, PackedBatch
 from pipeline.config import make_loader, prepare_dataset
-from pipeline.dataset import PreparedDataset, Settings, open_dataset, prepare
+from pipeline.dataset import PreparedDataset, open_dataset, prepare
 from pipeline.loader import PackedLoader
+from pipeline.settings import Settings
 from pipeline.store import SequenceStore
 
 __all__ = [
