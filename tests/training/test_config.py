@@ -98,13 +98,14 @@ def dataset_of(config, corpus):
 
 def text_dataset_of(config, corpus):
   config.data.source = str(corpus[0] / "texts.txt")
-  config.data.directory += f"-{config.data.documents}"
+  config.data.min_sentences = 1
+  config.data.directory += f"-text/{config.data.documents}"
   return dataset_of(config, corpus)
 
 
 def json_dataset_of(config, corpus):
   config.data.source = str(corpus[0] / "texts.jsonl")
-  config.data.directory += f"-json{config.data.columns}"
+  config.data.directory += f"-json/{config.data.columns}-"
   return dataset_of(config, corpus)
 
 
