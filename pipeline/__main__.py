@@ -1,4 +1,4 @@
-"""python -m pipeline: prepare, inspect."""
+"""python -m pipeline: prepare, inspect, assign."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import numpy as np
 
 import packing
 from packing import InputError
+from pipeline.assignments import write_assignment
+from pipeline.beam import BeamRunner
 from pipeline.dataset import PreparedDataset, open_dataset, prepare
 from pipeline.settings import TOO_LONG, Settings
 from pipeline.tasks import TASKS
@@ -44,6 +46,16 @@ The same command again does nothing where it is done, and goes on where it was s
 _INSPECT_EXAMPLES = """examples:
   python -m pipeline inspect data/mrpc
   python -m pipeline inspect data/cola --against glue_cola_128
+"""
+
+
+_ASSIGN_EXAMPLES = """examples:
+  python -m pipeline assign data/wiki-512 --max-sequences-per-pack 3 --out data/epoch-0
+  python -m pipeline assign data/wiki-512 --seed 1 --out data/epoch-1 --runner DirectRunner
+
+Writes plan.json and packs-00000.arrow, ...: a pack a row, its sequences in their order.
+Each shard of the dataset is assigned apart from the others; the lengths are nowhere
+gathered, and any runner gives the same packs.
 """
 
 
@@ -90,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
   for name, add, run, text, epilog in (
     ("prepare", _add_prepare, _prepare, "text to sequences", _PREPARE_EXAMPLES),
     ("inspect", _add_inspect, _inspect, "what a prepared dataset holds", _INSPECT_EXAMPLES),
+    ("assign", _add_assign, _assign, "which sequences share a pack", _ASSIGN_EXAMPLES),
   ):
     command = commands.add_parser(
       name,
@@ -138,7 +151,7 @@ def _add_prepare(command):
   add(group, "vocab_file", "vocab.txt of BERT, or tokenizer.json", metavar="FILE")
   add(group, "vocab_size", "of the WordPiece vocabulary learned without a file", **number)
   add(group, "seed", "of all random choices", **number)
-  add(group, "shard_bytes", "characters of documents that make a shard", **number)
+  add(group, "shard_bytes", "bytes of documents that make a shard", **number)
   group = command.add_argument_group("of --task pretraining")
   add(group, "dupe_factor", "times each document is cut", **number)
   add(group, "short_sequence_probability", "share of documents cut short", **fraction)
@@ -147,7 +160,29 @@ def _add_prepare(command):
   add(group, "doc_stride", "tokens from a window to the next", **number)
   add(group, "max_question_length", "in tokens", **number)
   group = command.add_argument_group("how")
-  group.add_argument("--workers", **number, help="processes (default: one a core)")
+  group.add_argument(
+    "--workers", **number, help="processes (default: one a core, at most 10)"
+  )
+  _add_runner(group)
+
+
+def _add_runner(group):
+  group.add_argument(
+    "--runner",
+    metavar="NAME",
+    help="run as an Apache Beam pipeline: DirectRunner, FlinkRunner, SparkRunner, ...",
+  )
+  group.add_argument(
+    "--runner-option",
+    metavar="OPTION",
+    action="append",
+    default=[],
+    help="of the Beam runner, such as --runner-option=--flink_master=localhost:8081",
+  )
+
+
+def _runner(options) -> BeamRunner | None:
+  return BeamRunner(options.runner, options.runner_option) if options.runner else None
 
 
 def _prepare(options) -> tuple[int, str]:
@@ -155,7 +190,9 @@ def _prepare(options) -> tuple[int, str]:
   settings = Settings(**{name: getattr(options, name) for name in names})
   if options.workers is not None:
     packing.errors.whole("--workers", options.workers, at_least=1, at_most=4096)
-  dataset = prepare(options.out, settings, num_workers=options.workers)
+  dataset = prepare(
+    options.out, settings, num_workers=options.workers, runner=_runner(options)
+  )
   return 0, _described(dataset, options)
 
 
@@ -200,6 +237,36 @@ def _inspect(options) -> tuple[int, str]:
     f"{options.against}; {result['lengths_that_differ']} lengths differ, the first is "
     f"{result['first_that_differs']}"
   )
+
+
+# ---- assign ----------------------------------------------------------------------------
+
+
+def _add_assign(command):
+  command.add_argument("directory", metavar="DIR", help="a prepared dataset")
+  command.add_argument("--out", required=True, metavar="DIR", help="where the packs go")
+  command.add_argument("--split", choices=("train", "held_out"), default="train")
+  command.add_argument("--algorithm", default="optimal", help="of packing (optimal)")
+  command.add_argument(
+    "--max-sequences-per-pack", type=int, metavar="M", help="depth limit (default: none)"
+  )
+  command.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
+  _add_runner(command)
+
+
+def _assign(options) -> tuple[int, str]:
+  runner = _runner(options)
+  plan = write_assignment(
+    options.directory,
+    options.out,
+    split=options.split,
+    algorithm=options.algorithm,
+    max_sequences_per_pack=options.max_sequences_per_pack,
+    seed=options.seed,
+    runner=runner,
+  )
+  certificate = plan.certificate()
+  return 0, json.dumps(certificate.as_dict()) if options.json else str(certificate)
 
 
 def _described(dataset: PreparedDataset, options) -> str:

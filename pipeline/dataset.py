@@ -117,7 +117,7 @@ def prepare(
   Args:
     directory: where the dataset is, or shall be.
     settings: what to prepare.
-    num_workers: processes; None for one a core.
+    num_workers: processes; None for one a core, at most 10.
     runner: does the work in another way, such as `pipeline.beam.runner`.
 
   Raises:

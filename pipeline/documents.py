@@ -77,14 +77,14 @@ def document_shards(
 
 
 def document_size(value) -> int:
-  """Characters of all texts, and 4 bytes a number.
+  """Bytes of all texts in UTF-8, and 4 a number.
 
   Example:
     >>> document_size({"sentences": ["a b", "c"], "label": 1})
     8
   """
   if isinstance(value, str):
-    return len(value)
+    return len(value) if value.isascii() else len(value.encode(errors="surrogatepass"))
   if isinstance(value, dict):
     return sum(document_size(part) for key, part in value.items() if key != "where")
   if isinstance(value, list):

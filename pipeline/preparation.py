@@ -30,6 +30,7 @@ from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 from pipeline.workers import write_shards
 
 VERSION = 1  # of the manifest
+MAX_WORKERS = 10  # of about 180 MB each, by default: within 2 GB in all
 VOCABULARY_CHARACTERS = 32_000_000  # of the training text that a vocabulary is learned from
 
 Sources = dict[str, list[Partition]]  # by split; held_out where it has a source of its own
@@ -64,7 +65,8 @@ def write(
     found = list(runner(directory, settings, sources, str(tokenizer.path)))
   else:
     work = _work(directory, settings, sources, str(tokenizer.path))
-    found = _watched(work, sources, num_workers or os.cpu_count() or 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    found = _watched(work, sources, num_workers or min(cores, MAX_WORKERS))
   return _manifest(settings, tokenizer, sorted(found, key=lambda summary: summary.name))
 
 
@@ -107,7 +109,7 @@ def _watched(work, sources: Sources, num_workers: int) -> list[ShardSummary]:
   unit = parts[0].counts if parts else ""
   sizes = [part.size for part in parts]
   total = sum(sizes) if all(sizes) and {p.counts for p in parts} == {unit} else None
-  read = {"characters": 0, "documents": 0}  # of work that was handed out
+  read = {"bytes": 0, "documents": 0}  # of work that was handed out
   sizes_of: dict[str, tuple[int, int]] = {}
 
   def counted():
@@ -128,12 +130,14 @@ def _watched(work, sources: Sources, num_workers: int) -> list[ShardSummary]:
       found.append(summary)
       documents += summary.documents
       tokens += summary.tokens
-      characters, number = sizes_of.pop(summary.name)
-      read["characters"] += characters
+      size, number = sizes_of.pop(summary.name)
+      read["bytes"] += size
       read["documents"] += number
       step = read[unit] - bar.n
       bar.set_postfix_str(f"{documents:,} documents, {tokens:,} tokens", refresh=False)
       bar.update(step if total is None else min(step, total - bar.n))
+    if total is not None:  # what lies between documents
+      bar.update(total - bar.n)
   return found
 
 

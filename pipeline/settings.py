@@ -34,7 +34,7 @@ class Settings:
     max_question_length: longer questions are truncated to so many tokens (squad).
     too_long: what is done with sequences over the limit: "error", "truncate" or "split";
       "" for what the task does usually.
-    shard_bytes: characters of documents that make a shard; random next segments come
+    shard_bytes: bytes of documents that make a shard; random next segments come
       from the same shard.
 
   Raises:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import pathlib
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -156,6 +157,14 @@ def load_summary(directory: str | pathlib.Path, name: str) -> ShardSummary | Non
       token_counts=tokens,
       **json.loads(str(found["head"])),
     )
+
+
+def all_summaries(directory: str | pathlib.Path) -> Iterator[ShardSummary]:
+  """The summaries of all shards that are written, in the order of their names."""
+  for path in sorted(pathlib.Path(directory).glob(f"*{_SUMMARY_SUFFIX}")):
+    summary = load_summary(directory, path.name.removesuffix(_SUMMARY_SUFFIX))
+    if summary is not None:
+      yield summary
 
 
 def remove_summaries(directory: str | pathlib.Path):

@@ -66,7 +66,7 @@ class Partition(Protocol):
 
   @property
   def size(self) -> int:
-    """Characters, or documents where `counts` is "documents"; for the progress bar."""
+    """Bytes, or documents where `counts` is "documents"; for the progress bar."""
 
   @property
   def counts(self) -> str: ...
@@ -87,7 +87,7 @@ class FilePartition:
 
   @property
   def counts(self) -> str:
-    return "documents" if self.kind == "table" else "characters"
+    return "documents" if self.kind == "table" else "bytes"
 
   @property
   def size(self) -> int:

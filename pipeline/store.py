@@ -51,7 +51,7 @@ def write_sequences(
   sequences: Iterable[Sequence],
   *,
   schema: pa.Schema = SCHEMA,
-  batch_size: int = 8192,
+  batch_size: int = 4096,
 ) -> int:
   """Writes sequences to an Arrow IPC file, `batch_size` at a time.
 

@@ -71,6 +71,11 @@ def read_table(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
         for values in batch.slice(start, _ROWS).to_pylist():
           yield textfiles.pick(values, wanted, f"{path}, row {row}")
           row += 1
+  except UnicodeDecodeError as error:
+    raise InputError(
+      f"{path}, row {row} or one of the {_ROWS} after it is no UTF-8 ({error.reason}). "
+      "Expected text; write the file again."
+    ) from error
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
       f"{path} is damaged after row {row} ({str(error).splitlines()[0]}). Get it again."

@@ -156,8 +156,8 @@ def pick(values: dict, wanted: Wanted, where: str) -> Document:
     column = wanted.column(field)
     if column in values:
       value = values[column]
-      if isinstance(value, str) and len(value) > MAX_DOCUMENT_BYTES:
-        raise InputError(_too_long(where))
+      if isinstance(value, str):
+        _check_text(value, where)
       document[field] = value
     elif field in wanted.required:
       raise InputError(
@@ -165,6 +165,18 @@ def pick(values: dict, wanted: Wanted, where: str) -> Document:
         f"Name the right one with --columns {field}=NAME."
       )
   return document
+
+
+def _check_text(value: str, where: str):
+  if len(value) > MAX_DOCUMENT_BYTES:
+    raise InputError(_too_long(where))
+  try:
+    value.encode()
+  except UnicodeEncodeError as error:  # JSON can say half of a character
+    raise InputError(
+      f"{where} holds {shown(value[error.start])}, half of a character. Expected text; "
+      "write it again with a program that keeps characters whole."
+    ) from error
 
 
 def _lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:

@@ -118,6 +118,7 @@ def _start() -> subprocess.Popen:
     "PYTHONPATH": os.pathsep.join(paths),
     "RAYON_NUM_THREADS": "1",  # the tokenizer's threads; there is a worker a core
     "OMP_NUM_THREADS": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",  # the others keep what is freed
   }
   return subprocess.Popen(
     [sys.executable, "-m", "pipeline.workers"],
