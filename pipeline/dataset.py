@@ -185,9 +185,10 @@ def _claimed(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[bool]:
   while True:
     try:
       partial.mkdir(parents=True, exist_ok=True)
-      lock = (partial / _LOCK).open("a")
-    except FileNotFoundError:  # finished, or swept, between the two
-      continue
+      try:
+        lock = (partial / _LOCK).open("a")
+      except FileNotFoundError:  # finished, or swept, between the two
+        continue
     except OSError as error:
       raise InputError(
         f"The dataset cannot be written: {error}. Name another folder."
