@@ -61,7 +61,8 @@ def write_assignment(
     raise InputError(f"{dataset} is no prepared dataset ({error!r}).") from error
   if directory.exists():
     raise InputError(f"{directory} is there already; expected a new folder. Name another.")
-  histogram = packing.Histogram(counts, source=f"{dataset}, {split}")
+  source = f"{manifest['settings']['source']}, {split}"
+  histogram = packing.Histogram(counts, source=source)
   plan = packing.pack(
     histogram, algorithm=algorithm, max_sequences_per_pack=max_sequences_per_pack
   )

@@ -21,7 +21,7 @@ def build(data_dir, name: str, features: dict, splits: dict, *, config=None, ver
     version: the catalogue's, which `tfds.builder` looks for.
   """
 
-  class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+  class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
     VERSION = tfds.core.Version(version)
     BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=config)] if config else []
     pkg_dir_path = epath.Path(pathlib.Path(__file__).parent)
