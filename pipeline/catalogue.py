@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,7 @@ def _builder(name: str):
   try:
     if (pathlib.Path(name) / "dataset_info.json").is_file():
       return tfds.builder_from_directory(name)
-    return tfds.builder(name)
+    return tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
   except tfds.core.DatasetNotFoundError as error:
     raise InputError(
       f"TensorFlow Datasets {tfds.__version__} has no dataset {name!r}. Names are listed "

@@ -62,12 +62,20 @@ def write(
   """
   tokenizer = _write_tokenizer(directory, settings, sources)
   if runner is not None:
-    found = list(runner(directory, settings, sources, str(tokenizer.path)))
+    found = iter(runner(directory, settings, sources, str(tokenizer.path)))
   else:
     work = _work(directory, settings, sources, str(tokenizer.path))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     found = _watched(work, sources, num_workers or min(cores, MAX_WORKERS))
-  return _manifest(settings, tokenizer, sorted(found, key=lambda summary: summary.name))
+  token_counts = np.zeros(len(tokenizer.vocabulary), np.int64)
+  summaries = []
+  for summary in found:
+    if summary.split == TRAIN:
+      token_counts += summary.token_counts
+    # Of a shard a row of lengths stays in memory, not one of the vocabulary.
+    summaries.append(dataclasses.replace(summary, token_counts=np.zeros(0, np.int64)))
+  summaries.sort(key=lambda summary: summary.name)
+  return _manifest(settings, tokenizer, summaries, token_counts)
 
 
 def clean(directory: pathlib.Path):
@@ -103,7 +111,7 @@ def _work(
     yield written or ShardWork(shard, settings, tokenizer, str(directory))
 
 
-def _watched(work, sources: Sources, num_workers: int) -> list[ShardSummary]:
+def _watched(work, sources: Sources, num_workers: int) -> Iterator[ShardSummary]:
   """Does the work, and shows documents, tokens and the time left."""
   parts = [part for partitions in sources.values() for part in partitions]
   unit = parts[0].counts if parts else ""
@@ -121,13 +129,12 @@ def _watched(work, sources: Sources, num_workers: int) -> list[ShardSummary]:
         sizes_of[item.name] = 0, item.documents
       yield item
 
-  found: list[ShardSummary] = []
   documents = tokens = 0
   with tqdm.tqdm(
     total=total, desc="preparing", unit=f" {unit}", unit_scale=True, smoothing=0.05
   ) as bar:
     for summary in write_shards(counted(), num_workers=num_workers):
-      found.append(summary)
+      yield summary
       documents += summary.documents
       tokens += summary.tokens
       size, number = sizes_of.pop(summary.name)
@@ -138,7 +145,6 @@ def _watched(work, sources: Sources, num_workers: int) -> list[ShardSummary]:
       bar.update(step if total is None else min(step, total - bar.n))
     if total is not None:  # what lies between documents
       bar.update(total - bar.n)
-  return found
 
 
 def _write_tokenizer(
@@ -176,12 +182,14 @@ def _training_texts(settings: Settings, sources: Sources) -> Iterator[str]:
 
 
 def _manifest(
-  settings: Settings, tokenizer: Tokenizer, summaries: list[ShardSummary]
+  settings: Settings,
+  tokenizer: Tokenizer,
+  summaries: list[ShardSummary],
+  token_counts: np.ndarray,
 ) -> dict:
   task = TASKS[settings.task]
   counts: dict = {"documents": sum(s.documents for s in summaries), "documents_used": 0}
   names, histograms = {}, {}
-  tokens = np.zeros(len(tokenizer.vocabulary), np.int64)
   for split in SPLITS:
     mine = [summary for summary in summaries if summary.split == split]
     tally: dict[str, int] = {}
@@ -203,12 +211,10 @@ def _manifest(
     counts[split] |= tally
     names[split] = [f"{summary.name}.arrow" for summary in mine if summary.sequences]
     histograms[split] = histogram.tolist()
-    if split == TRAIN:
-      tokens = sum((s.token_counts for s in mine), tokens)
   _check_enough(settings, counts)
   for token in wordpiece.NEVER_MASKED:
     if token in tokenizer.vocabulary:
-      tokens[tokenizer.id_of(token)] = 0
+      token_counts[tokenizer.id_of(token)] = 0
   return {
     "version": VERSION,
     "settings": dataclasses.asdict(settings),
@@ -219,7 +225,7 @@ def _manifest(
     },
     "counts": counts,
     "histograms": histograms,
-    "most_frequent_token": int(tokens.argmax()),  # of those that are masked
+    "most_frequent_token": int(token_counts.argmax()),  # of those that are masked
     "shards": names,
   }
 

@@ -163,10 +163,6 @@ def catalogue(tmp_path_factory):
 
 @pytest.fixture
 def data_dir(catalogue, monkeypatch):
-  import tensorflow_datasets.core.constants as constants
-
-  monkeypatch.setattr(constants, "DATA_DIR", str(catalogue))
-  monkeypatch.setattr(constants, "DEFAULT_DATA_DIR", str(catalogue), raising=False)
   monkeypatch.setenv("TFDS_DATA_DIR", str(catalogue))
   return catalogue
 
