@@ -39,8 +39,10 @@ def write_shards(
   """
   work = iter(work)
   first = list(itertools.islice(work, _ALONE + 1))
+  alone = num_workers <= 1 or len(first) <= _ALONE
   work = itertools.chain(first, work)
-  if num_workers <= 1 or len(first) <= _ALONE:
+  del first  # it would stay in memory
+  if alone:
     for item in work:
       yield item if isinstance(item, ShardSummary) else write_shard(item)
     return
