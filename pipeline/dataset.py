@@ -19,7 +19,7 @@ from pipeline import preparation
 from pipeline.settings import Settings
 from pipeline.sources import fingerprint, open_source
 from pipeline.store import SequenceStore
-from pipeline.tasks import find_task
+from pipeline.tasks import TASKS, find_task
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 
 MANIFEST = "manifest.json"
@@ -238,7 +238,30 @@ def _open_same(directory: pathlib.Path, settings: Settings) -> PreparedDataset:
         f"{directory} was prepared with another vocabulary than {settings.vocab_file} "
         "holds now. Delete the folder, or name another."
       )
+  _check_sources(dataset, settings)
   return dataset
+
+
+def _check_sources(dataset: PreparedDataset, settings: Settings):
+  """Compares names and sizes of the source's files, where they are still there.
+
+  Not those of the standard library, which is another with each patch of Python.
+  """
+  wanted = TASKS[settings.task].wanted(settings)
+  specs = {"train": settings.source, "held_out": settings.held_out_source}
+  for split, before in dataset.manifest["source"].items():
+    if specs[split].partition(":")[0] == "stdlib":
+      continue
+    try:
+      found = fingerprint(open_source(specs[split], wanted))
+    except InputError:
+      continue  # gone, which a finished dataset can do without
+    if found["sha256"] != before["sha256"]:
+      raise InputError(
+        f"{dataset.directory} was prepared from {before['files']} files with "
+        f"{before['bytes']:,} bytes; {specs[split]} has {found['files']} with "
+        f"{found['bytes']:,} now, or others. Delete the folder, or name another."
+      )
 
 
 def check_same(directory: pathlib.Path, found: dict, expected: dict):

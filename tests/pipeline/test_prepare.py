@@ -194,6 +194,20 @@ def test_the_command_prints_what_it_made_and_repeats_nothing(corpus, reference, 
   assert len(other.stderr.splitlines()) == 1
 
 
+def test_a_source_that_changed_is_refused_and_one_that_is_gone_is_not(corpus, tmp_path):
+  source = tmp_path / "a.txt"
+  shutil.copy(corpus / "0.txt", source)
+  chosen = settings(corpus, source=str(source))
+  made = prepare(tmp_path / "d", chosen).manifest
+  source.write_text(source.read_text() + "\n\nOne more. And more.")
+  with pytest.raises(
+    packing.InputError, match=r"was prepared from 1 files with [\d,]+ byt"
+  ):
+    prepare(tmp_path / "d", chosen)
+  source.unlink()
+  assert prepare(tmp_path / "d", chosen).manifest == made
+
+
 def test_a_killed_prepare_goes_on_and_its_workers_end(corpus, reference, tmp_path):
   process = subprocess.Popen(
     [sys.executable, "-m", "pipeline", *arguments(corpus, tmp_path / "d", "--workers=2")],
