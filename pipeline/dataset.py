@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -197,7 +198,7 @@ def _claimed(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[bool]:
       try:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if waited else fcntl.LOCK_NB))
       except BlockingIOError:
-        print(f"waiting for another process that prepares {directory}", flush=True)
+        print(f"waiting for another process that prepares {directory}", file=sys.stderr)
         waited = True
         continue
       with contextlib.suppress(FileNotFoundError):
