@@ -12,13 +12,17 @@ def get_config() -> ConfigDict:
   config.seed = 0  # of parameters, dropout, masking and the order of packs
 
   config.data = ConfigDict()
-  config.data.source = "stdlib"  # or stdlib:FOLDER, the sources of another Python
+  config.data.source = "stdlib"  # files, tfds:NAME, ...; "prepared": what directory holds
+  config.data.held_out_source = ""  # a source of its own, instead of a fraction
+  config.data.columns = ""  # what fields are called in the source, such as text=content
+  config.data.documents = "blank-line"  # how text files split: line, file, start:REGEX
   config.data.directory = "data/stdlib"  # the prepared dataset; made where it is not there
   config.data.max_sequence_length = 128  # tokens of a sequence and of a row
   config.data.vocab_size = 4096  # of the WordPiece vocabulary trained on the corpus
   config.data.vocab_file = ""  # a BERT vocabulary to use instead
   config.data.min_sentences = 2  # shorter documents have no next sentence to predict
   config.data.held_out_fraction = 0.05  # of the documents
+  config.data.dupe_factor = 1  # times each document is cut, each time at random
   config.data.short_sequence_probability = 0.1
   config.data.seed = 0  # of the held-out split and of how documents are cut
   config.data.mask_rate = 0.15  # masked tokens / tokens of a sequence

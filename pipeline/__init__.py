@@ -1,10 +1,19 @@
-"""Text to packed batches."""
+"""Text to packed batches.
 
-from pipeline.batches import Masking, PackedBatch
-from pipeline.config import make_loader, prepare_dataset
-from pipeline.dataset import PreparedDataset, Settings, open_dataset, prepare
-from pipeline.loader import PackedLoader
-from pipeline.store import SequenceStore
+Names are imported when they are asked for: the processes that tokenise need none of the
+loader's libraries.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+  from pipeline.batches import Masking, PackedBatch
+  from pipeline.config import make_loader, prepare_dataset
+  from pipeline.dataset import PreparedDataset, open_dataset, prepare
+  from pipeline.loader import PackedLoader
+  from pipeline.settings import Settings
+  from pipeline.store import SequenceStore
 
 __all__ = [
   "Masking",
@@ -18,3 +27,19 @@ __all__ = [
   "prepare",
   "prepare_dataset",
 ]
+
+_MODULES = {
+  "batches": ("Masking", "PackedBatch"),
+  "config": ("make_loader", "prepare_dataset"),
+  "dataset": ("PreparedDataset", "open_dataset", "prepare"),
+  "loader": ("PackedLoader",),
+  "settings": ("Settings",),
+  "store": ("SequenceStore",),
+}
+
+
+def __getattr__(name: str):
+  for module, names in _MODULES.items():
+    if name in names:
+      return getattr(importlib.import_module(f"pipeline.{module}"), name)
+  raise AttributeError(f"module 'pipeline' has no attribute {name!r}")

@@ -1,13 +1,64 @@
-"""python -m pipeline: audit."""
+"""python -m pipeline: prepare, inspect, assign, audit."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import errno
+import json
+import os
 import sys
 
+if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
+  os.environ.setdefault("TQDM_MININTERVAL", "15")
+
+import numpy as np
+
 import packing
+from packing import InputError
 from pipeline import audit_command
+from pipeline.assignments import write_assignment
 from pipeline.audit import AuditError
+from pipeline.beam import BeamRunner
+from pipeline.dataset import PreparedDataset, open_dataset, prepare
+from pipeline.settings import TOO_LONG, Settings
+from pipeline.tasks import TASKS
+
+_PREPARE_EXAMPLES = """sources:
+  stdlib                      docstrings and help topics of this Python
+  tfds:glue/cola              TensorFlow Datasets, prepared as array_record
+  tfds:squad#validation       another split than train
+  corpus/  'corpus/*.txt'     files by their suffix: .txt, .jsonl, .tsv, .parquet, .arrow,
+                              .json (SQuAD's layout); also Hugging Face save_to_disk
+
+examples:
+  python -m pipeline prepare --source 'wiki/*.txt' --vocab-file vocab.txt \\
+      --max-sequence-length 128 --dupe-factor 5 --out data/wiki-128
+  python -m pipeline prepare --source tfds:glue/mrpc --task glue/mrpc \\
+      --vocab-file vocab.txt --max-sequence-length 128 --out data/mrpc \\
+      --held-out-source tfds:glue/mrpc#validation
+  python -m pipeline prepare --source train-v1.1.json --task squad \\
+      --vocab-file vocab.txt --max-sequence-length 384 --out data/squad
+  python -m pipeline prepare --source tokens.parquet --task tokens \\
+      --columns input_ids=tokens --vocab-file tokenizer.json \\
+      --max-sequence-length 1024 --too-long split --out data/tokens
+
+The same command again does nothing where it is done, and goes on where it was stopped.
+"""
+_INSPECT_EXAMPLES = """examples:
+  python -m pipeline inspect data/mrpc
+  python -m pipeline inspect data/cola --against glue_cola_128
+"""
+
+
+_ASSIGN_EXAMPLES = """examples:
+  python -m pipeline assign data/wiki-512 --max-sequences-per-pack 3 --out data/epoch-0
+  python -m pipeline assign data/wiki-512 --seed 1 --out data/epoch-1 --runner DirectRunner
+
+Writes plan.json and packs-00000.arrow, ...: a pack a row, its sequences in their order.
+Each shard of the dataset is assigned apart from the others; the lengths are nowhere
+gathered, and any runner gives the same packs.
+"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,18 +70,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.error(f"Expected options of {options.command}, found {' '.join(rest)!r}.")
   try:
     status, text = options.run(options)
-  except packing.InputError as error:
-    return _failed(2, f"error: {error}")
+  except InputError as error:
+    return _failed(2, str(error))
   except AuditError as error:
     return _failed(1, f"audit failed: {error}")
   except KeyboardInterrupt:
-    return _failed(130, "interrupted")
-  print(text)
+    return _failed(130, "Stopped. Run the same command again to go on.")
+  except OSError as error:
+    remedy = ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+      remedy = " Make room, and run the same command again: it goes on where it stopped."
+    return _failed(1, f"{error}.{remedy}")
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:
+    sys.stderr.close()  # the reader has had enough
+    return 1
   return status
 
 
 def _failed(status: int, message: str) -> int:
-  print(" ".join(message.split()), file=sys.stderr)
+  print(f"error: {' '.join(message.split())}", file=sys.stderr)
   return status
 
 
@@ -38,29 +98,222 @@ class _Parser(argparse.ArgumentParser):
   """Says what is wrong in one line, as for all mistakes, and where to read on."""
 
   def error(self, message):
-    self.exit(2, f"error: {' '.join(message.split())}\nSee {self.prog} --help.\n")
+    self.exit(2, f"error: {' '.join(message.split())[:300]}\nSee {self.prog} --help.\n")
 
 
 def _parser() -> argparse.ArgumentParser:
   parser = _Parser(
-    prog="python -m pipeline", description="Text to packed batches, and proof of them."
+    prog="python -m pipeline",
+    description="Turns anybody's text into sequences on disk, ready to be packed.",
   )
   commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-  for name, module, text in (
-    ("audit", audit_command, "proof that an epoch's batches are right"),
+  for name, add, run, text, epilog in (
+    ("prepare", _add_prepare, _prepare, "text to sequences", _PREPARE_EXAMPLES),
+    ("inspect", _add_inspect, _inspect, "what a prepared dataset holds", _INSPECT_EXAMPLES),
+    ("assign", _add_assign, _assign, "which sequences share a pack", _ASSIGN_EXAMPLES),
+    (
+      "audit",
+      audit_command.add_arguments,
+      audit_command.run,
+      "proof that an epoch's batches are right",
+      audit_command.EXAMPLES,
+    ),
   ):
     command = commands.add_parser(
       name,
       help=text,
       description=text[0].upper() + text[1:] + ".",
-      epilog=module.EXAMPLES,
+      epilog=epilog,
       formatter_class=argparse.RawDescriptionHelpFormatter,
-      allow_abbrev=False,  # --config.a.b is no --config
+      allow_abbrev=False,
     )
-    command.set_defaults(run=module.run)
-    module.add_arguments(command)
+    command.set_defaults(run=run)
+    add(command)
     command.add_argument("--json", action="store_true", help="print one JSON object")
   return parser
+
+
+# ---- prepare ---------------------------------------------------------------------------
+
+
+def _add_prepare(command):
+  defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
+
+  def add(group, name: str, text: str, **options):
+    default = defaults[name]
+    if default not in ("", dataclasses.MISSING):
+      text += f" (default: {default})"
+    group.add_argument(
+      f"--{name.replace('_', '-')}",
+      default=None if default is dataclasses.MISSING else default,
+      required=default is dataclasses.MISSING,
+      help=text,
+      **options,
+    )
+
+  number = {"type": int, "metavar": "N"}
+  fraction = {"type": float, "metavar": "F"}
+  group = command.add_argument_group("what goes in")
+  add(group, "source", "where documents come from; see below", metavar="SOURCE")
+  add(group, "documents", "how text files split: blank-line, line, file or start:REGEX")
+  add(group, "columns", "what fields are called in the source", metavar="FIELD=NAME,...")
+  add(group, "held_out_source", "what to hold out", metavar="SOURCE")
+  add(group, "held_out_fraction", "of the documents, to hold out", **fraction)
+  group = command.add_argument_group("what comes out")
+  group.add_argument("--out", required=True, metavar="DIR", help="the prepared dataset")
+  add(group, "task", f"one of {', '.join(TASKS)}", metavar="TASK")
+  add(group, "max_sequence_length", "in tokens, special tokens included", **number)
+  add(group, "too_long", "what to do with longer ones", choices=TOO_LONG)
+  add(group, "vocab_file", "vocab.txt of BERT, or tokenizer.json", metavar="FILE")
+  add(group, "vocab_size", "of the WordPiece vocabulary learned without a file", **number)
+  add(group, "seed", "of all random choices", **number)
+  add(group, "shard_bytes", "bytes of documents that make a shard", **number)
+  group = command.add_argument_group("of --task pretraining")
+  add(group, "dupe_factor", "times each document is cut", **number)
+  add(group, "short_sequence_probability", "share of documents cut short", **fraction)
+  add(group, "min_sentences", "documents with fewer are left out", **number)
+  group = command.add_argument_group("of --task squad")
+  add(group, "doc_stride", "tokens from a window to the next", **number)
+  add(group, "max_question_length", "in tokens", **number)
+  group = command.add_argument_group("how")
+  group.add_argument(
+    "--workers", **number, help="processes (default: one a core, at most 10)"
+  )
+  _add_runner(group)
+
+
+def _add_runner(group):
+  group.add_argument(
+    "--runner",
+    metavar="NAME",
+    help="run as an Apache Beam pipeline: DirectRunner, FlinkRunner, SparkRunner, ...",
+  )
+  group.add_argument(
+    "--runner-option",
+    metavar="OPTION",
+    action="append",
+    default=[],
+    help="of the Beam runner, such as --runner-option=--flink_master=localhost:8081",
+  )
+
+
+def _runner(options) -> BeamRunner | None:
+  return BeamRunner(options.runner, options.runner_option) if options.runner else None
+
+
+def _prepare(options) -> tuple[int, str]:
+  names = [field.name for field in dataclasses.fields(Settings)]
+  settings = Settings(**{name: getattr(options, name) for name in names})
+  if options.workers is not None:
+    packing.errors.whole("--workers", options.workers, at_least=1, at_most=4096)
+  dataset = prepare(
+    options.out, settings, num_workers=options.workers, runner=_runner(options)
+  )
+  return 0, _described(dataset, options)
+
+
+# ---- inspect ---------------------------------------------------------------------------
+
+
+def _add_inspect(command):
+  command.add_argument("directory", metavar="DIR", help="a prepared dataset")
+  command.add_argument(
+    "--against",
+    metavar="NAME",
+    help="compare the training lengths with a histogram that is built in; exit status 1 "
+    f"if they differ. One of {', '.join(packing.histogram_names())}",
+  )
+
+
+def _inspect(options) -> tuple[int, str]:
+  expected = options.against and packing.load_histogram(options.against).counts
+  dataset = open_dataset(options.directory)
+  if expected is None:
+    return 0, _described(dataset, options)
+  found = np.array(dataset.manifest["histograms"]["train"])
+  size = max(found.size, expected.size)
+  difference = np.zeros(size, np.int64)
+  difference[: found.size] += found
+  difference[: expected.size] -= expected
+  result = {
+    "against": options.against,
+    "equal": not difference.any(),
+    "sequences": [int(found.sum()), int(expected.sum())],
+    "lengths_that_differ": int(np.count_nonzero(difference)),
+    "first_that_differs": int(np.flatnonzero(difference)[0]) + 1
+    if difference.any()
+    else None,
+  }
+  if options.json:
+    return int(difference.any()), json.dumps(result)
+  if result["equal"]:
+    return 0, f"equal: {int(found.sum()):,} sequences, as in {options.against}"
+  return 1, (
+    f"not equal: {int(found.sum()):,} sequences here, {int(expected.sum()):,} in "
+    f"{options.against}; {result['lengths_that_differ']} lengths differ, the first is "
+    f"{result['first_that_differs']}"
+  )
+
+
+# ---- assign ----------------------------------------------------------------------------
+
+
+def _add_assign(command):
+  command.add_argument("directory", metavar="DIR", help="a prepared dataset")
+  command.add_argument("--out", required=True, metavar="DIR", help="where the packs go")
+  command.add_argument("--split", choices=("train", "held_out"), default="train")
+  command.add_argument("--algorithm", default="optimal", help="of packing (optimal)")
+  command.add_argument(
+    "--max-sequences-per-pack", type=int, metavar="M", help="depth limit (default: none)"
+  )
+  command.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
+  _add_runner(command)
+
+
+def _assign(options) -> tuple[int, str]:
+  runner = _runner(options)
+  plan = write_assignment(
+    options.directory,
+    options.out,
+    split=options.split,
+    algorithm=options.algorithm,
+    max_sequences_per_pack=options.max_sequences_per_pack,
+    seed=options.seed,
+    runner=runner,
+  )
+  certificate = plan.certificate()
+  return 0, json.dumps(certificate.as_dict()) if options.json else str(certificate)
+
+
+def _described(dataset: PreparedDataset, options) -> str:
+  manifest = dataset.manifest
+  if options.json:
+    kept = ("settings", "source", "tokenizer", "labels", "counts", "histograms")
+    shards = sum(map(len, manifest["shards"].values()))
+    result = {"directory": str(dataset.directory), "num_shards": shards}
+    return json.dumps(result | {name: manifest[name] for name in kept})
+  settings, counts = manifest["settings"], manifest["counts"]
+  lines = [
+    f"{dataset.directory}: {settings['task']} from {settings['source']}",
+    f"{'documents':<12} {counts['documents']:>14,} read, {counts['documents_used']:,} used",
+    f"{'vocabulary':<12} {manifest['tokenizer']['size']:>14,} tokens",
+  ]
+  limit = settings["max_sequence_length"]
+  for split in ("train", "held_out"):
+    found = counts[split]
+    if found["sequences"]:
+      mean = found["tokens"] / found["sequences"]
+      lines.append(
+        f"{split.replace('_', ' '):<12} {found['sequences']:>14,} sequences, "
+        f"{found['tokens']:,} tokens, {mean:.1f} of {limit} on average"
+      )
+      extra = {k: v for k, v in found.items() if k not in ("sequences", "tokens")}
+      details = [
+        f"{name.replace('_', ' ')} {round(value, 4) if value % 1 else int(value):,}"
+        for name, value in extra.items()
+      ]
+      lines.append(f"{'':<12} {'':>14} {', '.join(details)}")
+  return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -5,16 +5,39 @@ from __future__ import annotations
 import ml_collections
 
 import packing
+from packing import InputError
 from pipeline.batches import Masking
-from pipeline.dataset import PreparedDataset, Settings, prepare
+from pipeline.dataset import PreparedDataset, open_dataset, prepare
 from pipeline.loader import PackedLoader
+from pipeline.settings import Settings
 from pipeline.store import SequenceStore
+
+PREPARED = "prepared"  # the source that stands for what the directory holds already
 
 
 def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
-  """Prepares the dataset of a config, or opens it where that is done already."""
-  fields = {k: v for k, v in config.data.items() if k not in ("directory", "mask_rate")}
-  return prepare(config.data.directory, Settings(**fields))
+  """Prepares the dataset of a config, or opens it where that is done already.
+
+  Raises:
+    InputError: the source cannot be used; or the directory holds a dataset with other
+      settings, or, with source "prepared", none that fits the config.
+  """
+  data = config.data
+  if data.source != PREPARED:
+    fields = {k: v for k, v in data.items() if k not in ("directory", "mask_rate")}
+    return prepare(data.directory, Settings(**fields))
+  dataset = open_dataset(data.directory)
+  found = dataset.manifest["settings"]
+  for name, expected in (
+    ("task", "pretraining"),
+    ("max_sequence_length", data.max_sequence_length),
+  ):
+    if found[name] != expected:
+      raise InputError(
+        f"{data.directory} was prepared with {name} {found[name]!r}; expected "
+        f"{expected!r}. Name another --config.data.directory, or change the config."
+      )
+  return dataset
 
 
 def make_loader(

@@ -37,20 +37,30 @@ def standard_library_documents(
   Raises:
     InputError: the folder has no help topics.
   """
+  topics, *paths = library_files(root)
+  docstrings = itertools.chain.from_iterable(map(_docstrings, paths))
+  return _unrepeated(itertools.chain(_topics(topics), docstrings))
+
+
+def library_files(root: str | pathlib.Path | None = None) -> list[pathlib.Path]:
+  """The files that are read, the help topics first.
+
+  Raises:
+    InputError: the folder has no help topics.
+  """
   root = pathlib.Path(root or sysconfig.get_path("stdlib"))
   topics = root / "pydoc_data" / "topics.py"
   if not topics.is_file():
     raise InputError(
       f"Expected the standard library's sources with {topics}; it is not there. Install "
       "the full Python (on Debian: apt install libpython3-stdlib), or name another one's "
-      "sources with --config.data.source=stdlib:/path/to/lib/python3.X."
+      "sources as stdlib:/path/to/lib/python3.X."
     )
-  paths = [
+  return [topics] + [
     path
     for path in sorted(root.rglob("*.py"))
     if _SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts) and path != topics
   ]
-  return _unrepeated(itertools.chain(_topics(topics), *map(_docstrings, paths)))
 
 
 def _unrepeated(texts: Iterator[str]) -> Iterator[list[str]]:

@@ -1,37 +1,30 @@
-"""From a corpus to a prepared dataset: a folder of sequences that is whole or not there."""
+"""Prepared datasets: a folder of sequences that is whole or not there."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
 import pathlib
 import shutil
+import sys
+import time
 from collections.abc import Iterator
-
-import numpy as np
-import tqdm
+from concurrent.futures import ThreadPoolExecutor
 
 from packing import InputError
-from pipeline import corpus, pretraining, wordpiece
-from pipeline.store import SequenceStore, StoredSequence, write_sequences
+from pipeline import preparation
+from pipeline.settings import Settings
+from pipeline.sources import fingerprint, open_source
+from pipeline.store import SequenceStore
+from pipeline.tasks import TASKS, find_task
+from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 
 MANIFEST = "manifest.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-  """What a prepared dataset depends on. Fields as in `configs/base.py`, group `data`."""
-
-  source: str
-  max_sequence_length: int
-  vocab_size: int
-  vocab_file: str
-  min_sentences: int
-  held_out_fraction: float
-  short_sequence_probability: float
-  seed: int
+_STATE, _LOCK = ".state.json", ".lock"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,20 +32,35 @@ class PreparedDataset:
   """A prepared dataset, opened.
 
   Attributes:
+    directory: where it is.
     train: sequences to train on.
-    held_out: sequences of documents that neither the vocabulary nor the training saw.
     vocabulary: tokens in the order of their ids.
-    manifest: settings and counts, as in `manifest.json`.
+    manifest: settings, counts and checksums, as in `manifest.json`.
   """
 
+  directory: pathlib.Path
   train: SequenceStore
-  held_out: SequenceStore
   vocabulary: list[str]
   manifest: dict
+  _held_out: SequenceStore | None
+
+  @property
+  def held_out(self) -> SequenceStore:
+    """Sequences of documents that neither the vocabulary nor the training saw.
+
+    Raises:
+      InputError: none were held out.
+    """
+    if self._held_out is None:
+      raise InputError(
+        f"{self.directory} was prepared without held-out documents. Prepare it with "
+        "--held-out-fraction or --held-out-source."
+      )
+    return self._held_out
 
 
 def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
-  """Opens a folder that `prepare` wrote.
+  """Opens a folder that `prepare` wrote, after its checksums were compared.
 
   Raises:
     InputError: the folder is not a prepared dataset, or a file of it was altered.
@@ -60,90 +68,209 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
   directory = pathlib.Path(directory)
   try:
     manifest = json.loads((directory / MANIFEST).read_text())
-    digests = manifest["sha256"].items()
+    digests = dict(manifest["sha256"])
+    shards = {split: list(names) for split, names in manifest["shards"].items()}
+    settings = dict(manifest["settings"])
   except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
     raise InputError(
-      f"{directory} is no prepared dataset ({error!r}). Name another folder with "
-      "--config.data.directory=DIR, or delete this one if nothing in it is needed."
+      f"{directory} is no prepared dataset ({error!r}). Name another folder, or delete "
+      "this one if nothing in it is needed."
     ) from error
-  for name, digest in digests:
-    if not (directory / name).is_file() or _sha256(directory / name) != digest:
+  paths = [directory / name for name in digests]
+  with ThreadPoolExecutor() as threads:
+    found = list(threads.map(_sha256, paths))
+  for path, digest in zip(paths, found, strict=True):
+    if digest != digests[path.name]:
       raise InputError(
-        f"{directory / name} is missing or was altered since it was prepared. Delete "
-        f"{directory} and prepare it again."
+        f"{path} is missing or was altered since it was prepared. Delete {directory} and "
+        "prepare it again."
       )
+  stores = {
+    split: SequenceStore([directory / name for name in names])
+    for split, names in shards.items()
+    if names
+  }
+  vocabulary = VOCABULARY_FILE if VOCABULARY_FILE in digests else TOKENIZER_FILE
+  if "train" not in stores or vocabulary not in digests or "task" not in settings:
+    raise InputError(f"{directory / MANIFEST} is not whole. Prepare the dataset again.")
   return PreparedDataset(
-    train=SequenceStore(directory / "train.arrow"),
-    held_out=SequenceStore(directory / "held_out.arrow"),
-    vocabulary=wordpiece.read_vocabulary(directory / "vocab.txt"),
+    directory=directory,
+    train=stores["train"],
+    vocabulary=Tokenizer(directory / vocabulary).vocabulary,
     manifest=manifest,
+    _held_out=stores.get("held_out"),
   )
 
 
-def prepare(directory: str | pathlib.Path, settings: Settings) -> PreparedDataset:
+def prepare(
+  directory: str | pathlib.Path,
+  settings: Settings,
+  *,
+  num_workers: int | None = None,
+  runner: preparation.Runner | None = None,
+) -> PreparedDataset:
   """Prepares a dataset, or opens it where that is done already.
 
-  Everything is written to a folder beside the final one and renamed at the end, so a
-  killed run leaves nothing that looks whole.
+  Everything is written to a folder beside the final one, which is renamed at the end. So
+  a killed run leaves nothing that looks whole; the same call again goes on with what it
+  has written, or starts clean where settings or sources are others.
 
   Args:
     directory: where the dataset is, or shall be.
     settings: what to prepare.
+    num_workers: processes; None for one a core, at most 10.
+    runner: does the work in another way, such as `pipeline.beam.runner`.
 
   Raises:
-    InputError: the folder holds something else, or the corpus cannot be used.
+    InputError: the folder holds something else, or the source cannot be used.
+    OSError: the disk is full. What is written is kept for the next call.
   """
   directory = pathlib.Path(directory)
+  task, settings = find_task(settings)
   if _is_there(directory):
     return _open_same(directory, settings)
-  try:
-    _sweep(directory)
-    partial = directory.with_name(f".{directory.name}.partial-{os.getpid()}")
-    partial.mkdir(parents=True)
-  except OSError as error:
-    raise InputError(
-      f"The dataset cannot be written: {error}. Name another folder with "
-      "--config.data.directory=DIR."
-    ) from error
-  try:
-    _write(partial, settings)
-    os.rename(partial, directory)
-  except OSError:
-    if not _is_there(directory):
+  wanted = task.wanted(settings)
+  sources = {"train": open_source(settings.source, wanted)}
+  if settings.held_out_source:
+    sources["held_out"] = open_source(settings.held_out_source, wanted)
+  given = Tokenizer(pathlib.Path(settings.vocab_file)) if settings.vocab_file else None
+  for token in task.special_tokens if given else ():
+    given.id_of(token)  # type: ignore[union-attr]
+  prints = {split: fingerprint(partitions) for split, partitions in sources.items()}
+
+  partial = directory.with_name(f".{directory.name}.partial")
+  with _claimed(partial, directory) as mine:
+    if not mine:
+      return _open_same(directory, settings)  # another process was faster
+    try:
+      _start_or_go_on(partial, settings, prints)
+      manifest = preparation.write(
+        partial, settings, sources, num_workers=num_workers, runner=runner
+      )
+      manifest["source"] = {
+        split: {k: v for k, v in found.items() if k != "version"}
+        for split, found in prints.items()
+      }
+      manifest["sha256"] = {
+        path.name: _sha256(path)
+        for path in sorted(partial.iterdir())
+        if not path.name.startswith(".") and path.suffix != ".npz"
+      }
+      preparation.clean(partial)
+      (partial / _STATE).unlink()
+      with (partial / MANIFEST).open("w") as file:
+        file.write(json.dumps(manifest, indent=1) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+      (partial / _LOCK).unlink()
+      os.rename(partial, directory)
+    except InputError:
+      shutil.rmtree(partial, ignore_errors=True)
       raise
-    return _open_same(directory, settings)  # another process was faster
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
   return open_dataset(directory)
 
 
 def _is_there(directory: pathlib.Path) -> bool:
-  return directory.exists() and any(directory.iterdir())
+  try:
+    return (directory.is_dir() and any(directory.iterdir())) or directory.is_file()
+  except OSError as error:
+    raise InputError(
+      f"{directory} cannot be read: {error}. Name another folder."
+    ) from error
 
 
-def _sweep(directory: pathlib.Path):
-  """Removes what killed preparations of this folder left behind."""
-  for partial in directory.parent.glob(f".{directory.name}.partial-*"):
+@contextlib.contextmanager
+def _claimed(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[bool]:
+  """Holds the unfinished folder for one process; False if another finished meanwhile."""
+  waited = False
+  while True:
     try:
-      os.kill(int(partial.name.rpartition("-")[2]), 0)
-    except ProcessLookupError:
-      shutil.rmtree(partial)
+      partial.mkdir(parents=True, exist_ok=True)
+      try:
+        lock = (partial / _LOCK).open("a")
+      except FileNotFoundError:  # finished, or swept, between the two
+        continue
+    except OSError as error:
+      raise InputError(
+        f"The dataset cannot be written: {error}. Name another folder."
+      ) from error
+    with lock:
+      try:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if waited else fcntl.LOCK_NB))
+      except BlockingIOError:
+        print(f"waiting for another process that prepares {directory}", file=sys.stderr)
+        waited = True
+        continue
+      with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(lock.fileno()), (partial / _LOCK).stat()):
+          done = _is_there(directory)
+          if done:
+            shutil.rmtree(partial)
+          yield not done
+          return
+    time.sleep(0.01)
+    if _is_there(directory):
+      yield False
+      return
+
+
+def _start_or_go_on(partial: pathlib.Path, settings: Settings, prints: dict):
+  """Keeps what a killed preparation wrote, if it was this one."""
+  state: dict = {"settings": dataclasses.asdict(settings), "sources": prints}
+  if settings.vocab_file:
+    state["vocabulary"] = _sha256(pathlib.Path(settings.vocab_file))
+  try:
+    same = json.loads((partial / _STATE).read_text()) == state
+  except (OSError, ValueError):
+    same = False
+  for path in partial.iterdir():
+    if path.name != _LOCK and (not same or ".partial-" in path.name):
+      path.unlink()
+  (partial / _STATE).write_text(json.dumps(state))
 
 
 def _open_same(directory: pathlib.Path, settings: Settings) -> PreparedDataset:
   dataset = open_dataset(directory)
-  _check_same(directory, dataset.manifest["settings"], dataclasses.asdict(settings))
+  check_same(directory, dataset.manifest["settings"], dataclasses.asdict(settings))
   if settings.vocab_file:
-    given = wordpiece.read_vocabulary(settings.vocab_file)
+    given = Tokenizer(pathlib.Path(settings.vocab_file)).vocabulary
     if given != dataset.vocabulary:
       raise InputError(
         f"{directory} was prepared with another vocabulary than {settings.vocab_file} "
-        "holds now. Delete the folder, or name another with --config.data.directory=DIR."
+        "holds now. Delete the folder, or name another."
       )
+  _check_sources(dataset, settings)
   return dataset
 
 
-def _check_same(directory: pathlib.Path, found: dict, expected: dict):
+def _check_sources(dataset: PreparedDataset, settings: Settings):
+  """Compares names and sizes of the source's files, where they are still there.
+
+  Not those of the standard library, which is another with each patch of Python.
+  """
+  wanted = TASKS[settings.task].wanted(settings)
+  specs = {"train": settings.source, "held_out": settings.held_out_source}
+  for split, before in dataset.manifest["source"].items():
+    if specs[split].partition(":")[0] == "stdlib":
+      continue
+    try:
+      found = fingerprint(open_source(specs[split], wanted))
+    except InputError:
+      continue  # gone, which a finished dataset can do without
+    if found["sha256"] != before["sha256"]:
+      raise InputError(
+        f"{dataset.directory} was prepared from {before['files']} files with "
+        f"{before['bytes']:,} bytes; {specs[split]} has {found['files']} with "
+        f"{found['bytes']:,} now, or others. Delete the folder, or name another."
+      )
+
+
+def check_same(directory: pathlib.Path, found: dict, expected: dict):
+  """Compares the settings of a dataset with those that are asked for.
+
+  Raises:
+    InputError: names the settings that differ.
+  """
   differences = [
     f"{name}: {found.get(name)!r}, now {value!r}"
     for name, value in expected.items()
@@ -152,95 +279,13 @@ def _check_same(directory: pathlib.Path, found: dict, expected: dict):
   if differences:
     raise InputError(
       f"{directory} was prepared with other settings ({'; '.join(differences)}). Delete "
-      "it, or name another folder with --config.data.directory=DIR."
+      "it, or name another folder."
     )
-
-
-def _documents(source: str) -> Iterator[list[str]]:
-  kind, _, root = source.partition(":")
-  if kind != "stdlib":
-    raise InputError(
-      f"There is no data source {source!r}; expected 'stdlib' or 'stdlib:FOLDER'."
-    )
-  return corpus.standard_library_documents(root or None)
-
-
-def _write(directory: pathlib.Path, settings: Settings):
-  source = _documents(settings.source)
-  documents = list(tqdm.tqdm(source, "reading documents", unit=" documents"))
-  num_documents = len(documents)
-  documents = [d for d in documents if len(d) >= settings.min_sentences]
-
-  # Split off what is held out before anything is learned from the rest.
-  order = np.random.default_rng(settings.seed).permutation(len(documents))
-  num_held_out = round(settings.held_out_fraction * len(documents))
-  if num_held_out < 2 or len(documents) - num_held_out < 2:
-    raise InputError(
-      f"Expected at least 2 documents to train on and 2 to hold out; {settings.source} "
-      f"has {len(documents)} documents of at least {settings.min_sentences} sentences, "
-      f"and held_out_fraction={settings.held_out_fraction} holds out {num_held_out}."
-    )
-  held_out = [documents[i] for i in order[:num_held_out]]
-  train = [documents[i] for i in order[num_held_out:]]
-
-  if settings.vocab_file:
-    vocabulary = wordpiece.read_vocabulary(settings.vocab_file)
-  else:
-    sentences = (sentence for document in train for sentence in document)
-    vocabulary = wordpiece.train_vocabulary(sentences, vocab_size=settings.vocab_size)
-  (directory / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
-
-  counts: dict = {"documents": num_documents, "documents_used": len(documents)}
-  for split, texts_of_split in (("train", train), ("held_out", held_out)):
-    sequences = _sequences(texts_of_split, vocabulary, settings, split)
-    write_sequences(directory / f"{split}.arrow", sequences)
-    store = SequenceStore(directory / f"{split}.arrow")
-    counts[split] = {
-      "documents": len(texts_of_split),
-      "sequences": len(store),
-      "tokens": int(store.lengths.sum()),
-      "random_next": float(store.sequence_labels.mean()),
-    }
-  manifest = {
-    "settings": dataclasses.asdict(settings),
-    "counts": counts,
-    "most_frequent_token": _most_frequent_token(directory / "train.arrow", vocabulary),
-    "sha256": {path.name: _sha256(path) for path in sorted(directory.iterdir())},
-  }
-  (directory / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
-
-
-def _sequences(
-  texts: list[list[str]], vocabulary: list[str], settings: Settings, split: str
-) -> Iterator[StoredSequence]:
-  tokenizer = wordpiece.make_tokenizer(vocabulary)
-  documents = []
-  for document in texts:
-    encoded = tokenizer.encode_batch_fast(document, add_special_tokens=False)
-    if sentences := [e.ids for e in encoded if e.ids]:
-      documents.append(sentences)
-  cls, sep = vocabulary.index(wordpiece.CLS), vocabulary.index(wordpiece.SEP)
-  numbers = tqdm.trange(len(documents), desc=f"cutting {split}", unit=" documents")
-  for index in numbers:
-    for pair in pretraining.segment_pairs(
-      documents,
-      index,
-      max_sequence_length=settings.max_sequence_length,
-      short_sequence_probability=settings.short_sequence_probability,
-      seed=settings.seed,
-    ):
-      input_ids = [cls, *pair.a, sep, *pair.b, sep]
-      yield StoredSequence(input_ids, len(pair.a) + 2, pair.is_random_next)
-
-
-def _most_frequent_token(path: pathlib.Path, vocabulary: list[str]) -> int:
-  """The id that a unigram model predicts: the commonest of those that are hidden."""
-  store = SequenceStore(path)
-  tokens = np.bincount(store.gather(np.arange(len(store))), minlength=len(vocabulary))
-  tokens[[vocabulary.index(token) for token in wordpiece.NEVER_MASKED]] = 0
-  return int(tokens.argmax())
 
 
 def _sha256(path: pathlib.Path) -> str:
-  with path.open("rb") as file:
-    return hashlib.file_digest(file, "sha256").hexdigest()
+  try:
+    with path.open("rb") as file:
+      return hashlib.file_digest(file, "sha256").hexdigest()
+  except OSError:
+    return ""

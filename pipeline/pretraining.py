@@ -23,11 +23,13 @@ class Pair(NamedTuple):
     a: token ids of the first segment.
     b: token ids of the second segment.
     is_random_next: 1 where b is from another document, 0 where it follows a.
+    lost_tokens: how many were cut off to make the pair fit.
   """
 
   a: list[int]
   b: list[int]
   is_random_next: int
+  lost_tokens: int = 0
 
 
 def segment_pairs(
@@ -36,7 +38,7 @@ def segment_pairs(
   *,
   max_sequence_length: int,
   short_sequence_probability: float,
-  seed: int,
+  seed: int | tuple[int, ...],
 ) -> list[Pair]:
   """Cuts one document into pairs of segments.
 
@@ -46,18 +48,21 @@ def segment_pairs(
   part is replaced by sentences of another document, and goes back to be gathered again.
   So more than half of the pairs have a random next where documents are short. Pairs that
   are too long lose tokens at the ends of the longer segment, front or back at random.
+  Where there is no other document, the second part is never replaced, and a single
+  sentence gives no pair.
 
   Args:
-    documents: sentences of token ids; at least two documents, without empty sentences.
+    documents: sentences of token ids, without empty sentences; one shard of documents.
     index: the document to cut.
     max_sequence_length: S, with the special tokens, at least 5.
     short_sequence_probability: share of documents whose target length is random.
-    seed: with the index it fixes every choice.
+    seed: one number or several; with the index it fixes every choice.
 
   Returns:
     Pairs in the order of the document.
   """
-  rng = np.random.default_rng([seed, index])
+  seeds = (seed,) if isinstance(seed, int) else seed
+  rng = np.random.default_rng([*seeds, index])
   document = documents[index]
   max_tokens = max_sequence_length - SPECIAL_TOKENS_IN_PAIR
 
@@ -76,13 +81,18 @@ def segment_pairs(
     cut = int(rng.integers(1, len(chunk))) if len(chunk) > 1 else 1
     a = _join(chunk[:cut])
     is_random_next = len(chunk) == 1 or bool(rng.random() < 0.5)
+    if len(documents) == 1:
+      if len(chunk) == 1:
+        chunk = []
+        continue
+      is_random_next = False
     if is_random_next:
       b = _random_segment(documents, index, target - len(a), rng)
       position -= len(chunk) - cut  # the sentences that b replaced
     else:
       b = _join(chunk[cut:])
-    _truncate(a, b, max_tokens, rng)
-    pairs.append(Pair(a, b, int(is_random_next)))
+    lost = _truncate(a, b, max_tokens, rng)
+    pairs.append(Pair(a, b, int(is_random_next), lost))
     chunk = []
   return pairs
 
@@ -106,7 +116,10 @@ def _random_segment(
   return segment
 
 
-def _truncate(a: list[int], b: list[int], max_tokens: int, rng: np.random.Generator):
-  while len(a) + len(b) > max_tokens:
+def _truncate(a: list[int], b: list[int], max_tokens: int, rng: np.random.Generator) -> int:
+  """Shortens the longer of two until they fit; returns how many tokens were lost."""
+  lost = max(0, len(a) + len(b) - max_tokens)
+  for _ in range(lost):
     longer = a if len(a) > len(b) else b
     longer.pop(0 if rng.random() < 0.5 else -1)
+  return lost

@@ -1,7 +1,8 @@
-"""Sequences on disk: written once to an Arrow file, read back memory-mapped."""
+"""Sequences on disk: written once to Arrow files, read back memory-mapped."""
 
 from __future__ import annotations
 
+import os
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -15,7 +16,24 @@ SCHEMA = pa.schema(
   [
     ("input_ids", pa.list_(pa.int32())),  # with special tokens
     ("first_type_length", pa.int32()),  # tokens of token type 0; the rest has type 1
-    ("sequence_label", pa.int32()),
+    ("sequence_label", pa.int32()),  # float32 for regression
+  ]
+)
+REGRESSION_SCHEMA = SCHEMA.set(2, pa.field("sequence_label", pa.float32()))
+# A window of a context, with its question in front. Positions are tokens of the
+# sequence, 0 (the [CLS]) for an answer that is not in the window. Characters count from
+# the start of `text`, the piece of the context that the window shows.
+QUESTION_SCHEMA = pa.schema(
+  [
+    *SCHEMA,
+    ("start_position", pa.int32()),
+    ("end_position", pa.int32()),  # of the answer's last token
+    ("example_id", pa.string()),
+    ("text", pa.string()),
+    ("token_starts", pa.list_(pa.int32())),  # of the context's tokens, in characters
+    ("token_ends", pa.list_(pa.int32())),
+    ("window_start", pa.int32()),  # in tokens of the context
+    ("answers", pa.list_(pa.string())),
   ]
 )
 
@@ -25,65 +43,74 @@ class StoredSequence(NamedTuple):
 
   input_ids: Sequence[int]
   first_type_length: int
-  sequence_label: int
+  sequence_label: int | float
 
 
 def write_sequences(
-  path: str | pathlib.Path, sequences: Iterable[StoredSequence], *, batch_size: int = 8192
+  path: str | pathlib.Path,
+  sequences: Iterable[Sequence],
+  *,
+  schema: pa.Schema = SCHEMA,
+  batch_size: int = 4096,
 ) -> int:
   """Writes sequences to an Arrow IPC file, `batch_size` at a time.
+
+  Args:
+    path: of the file.
+    sequences: rows with a value for each field of the schema, such as StoredSequences.
+    schema: `SCHEMA`, or one of the schemas that extend it.
+    batch_size: sequences in memory at a time.
 
   Returns:
     How many sequences were written.
   """
   written = 0
-  with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-    rows: list[StoredSequence] = []
+  with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+    rows: list[Sequence] = []
     for row in sequences:
       rows.append(row)
       if len(rows) == batch_size:
-        writer.write_batch(_record_batch(rows))
+        writer.write_batch(_record_batch(rows, schema))
         written += len(rows)
         rows = []
     if rows:
-      writer.write_batch(_record_batch(rows))
+      writer.write_batch(_record_batch(rows, schema))
       written += len(rows)
   return written
 
 
-def _record_batch(rows: list[StoredSequence]) -> pa.RecordBatch:
+def _record_batch(rows: list[Sequence], schema: pa.Schema) -> pa.RecordBatch:
   columns = zip(*rows, strict=True)
-  arrays = [pa.array(column, f.type) for column, f in zip(columns, SCHEMA, strict=True)]
-  return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+  arrays = [pa.array(column, f.type) for column, f in zip(columns, schema, strict=True)]
+  return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class SequenceStore:
-  """Read access to the sequences of an Arrow file, without loading their tokens.
+  """Read access to the sequences of Arrow files, without loading their tokens.
+
+  Sequences are numbered through the files in the order given.
+
+  Args:
+    paths: one file, or several with the same columns.
 
   Attributes:
     lengths: int32[num_sequences], in tokens.
     first_type_lengths: int32[num_sequences]; tokens of token type 0.
-    sequence_labels: int32[num_sequences].
+    sequence_labels: int32[num_sequences], or float32 for regression.
+    columns: names of all columns.
 
   Raises:
-    InputError: the file is not there, or is no Arrow file of sequences.
+    InputError: a file is not there, or is no Arrow file of sequences.
   """
 
-  def __init__(self, path: str | pathlib.Path):
-    try:
-      with pa.memory_map(str(path)) as source:
-        reader = pa.ipc.open_file(source)
-        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        schema = reader.schema
-    except (OSError, pa.ArrowInvalid) as error:
-      raise InputError(
-        f"Expected an Arrow file of sequences at {path}: {error}."
-      ) from error
-    if not schema.equals(SCHEMA) or not batches:
-      raise InputError(
-        f"{path} is no store of sequences: expected at least one batch with columns "
-        f"{SCHEMA.names}, found {len(batches)} with {schema.names}."
-      )
+  def __init__(self, paths: str | os.PathLike | Iterable[str | os.PathLike]):
+    one = isinstance(paths, str | os.PathLike)
+    files = [paths] if one else list(paths)  # type: ignore[arg-type,list-item]
+    batches: list[pa.RecordBatch] = []
+    for path in files:
+      batches += _read_batches(path, batches[0].schema if batches else None)
+    if not batches:
+      raise InputError("Expected at least one Arrow file of sequences; found none.")
     self._tokens = []  # of each record batch, int32, views into the mapped file
     starts, chunks = [], []
     for number, batch in enumerate(batches):
@@ -94,12 +121,26 @@ class SequenceStore:
     self._starts = np.concatenate([s[:-1] for s in starts])
     self._chunks = np.concatenate(chunks)
     self.lengths = np.concatenate([np.diff(s) for s in starts]).astype(np.int32)
-    table = pa.Table.from_batches(batches)
-    self.first_type_lengths = table["first_type_length"].to_numpy()
-    self.sequence_labels = table["sequence_label"].to_numpy()
+    self._table = pa.Table.from_batches(batches)
+    self.columns = tuple(self._table.column_names)
+    self.first_type_lengths = self._table["first_type_length"].to_numpy()
+    self.sequence_labels = self._table["sequence_label"].to_numpy()
 
   def __len__(self) -> int:
     return self.lengths.size
+
+  def column(self, name: str) -> pa.ChunkedArray:
+    """A column by name, such as `start_position`; [num_sequences], still on disk.
+
+    Raises:
+      InputError: this store has no such column.
+    """
+    if name not in self.columns:
+      raise InputError(
+        f"This dataset has no column {name!r}; found {', '.join(self.columns)}. Prepare "
+        "it with the task that needs it."
+      )
+    return self._table[name]
 
   def gather(self, ids: np.ndarray) -> np.ndarray:
     """Tokens of some sequences, end to end.
@@ -111,15 +152,36 @@ class SequenceStore:
       int32[sum of their lengths].
     """
     lengths = self.lengths[ids]
-    ends = np.cumsum(lengths)
-    within = np.arange(ends[-1] if ends.size else 0)
-    index = np.repeat(self._starts[ids] - (ends - lengths), lengths) + within
     chunks = self._chunks[ids]
-    if (chunks == chunks[:1]).all():
-      return self._tokens[chunks[0]][index] if ids.size else np.zeros(0, np.int32)
-    tokens = np.empty(index.size, np.int32)
-    token_chunks = np.repeat(chunks, lengths)
-    for chunk in np.unique(chunks):
-      mine = token_chunks == chunk
-      tokens[mine] = self._tokens[chunk][index[mine]]
-    return tokens
+    if not chunks.size:
+      return np.zeros(0, np.int32)
+    if (chunks == chunks[0]).all():
+      ends = np.cumsum(lengths)
+      index = np.repeat(self._starts[ids] - (ends - lengths), lengths) + np.arange(ends[-1])
+      return self._tokens[chunks[0]][index]
+    starts = self._starts[ids]
+    stops = starts + lengths
+    parts = zip(chunks.tolist(), starts.tolist(), stops.tolist(), strict=True)
+    return np.concatenate([self._tokens[chunk][i:j] for chunk, i, j in parts])
+
+
+def _read_batches(path, schema: pa.Schema | None) -> list[pa.RecordBatch]:
+  try:
+    with pa.memory_map(str(path)) as source:
+      reader = pa.ipc.open_file(source)
+      batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+      found = reader.schema
+  except (OSError, pa.ArrowInvalid) as error:
+    raise InputError(f"Expected an Arrow file of sequences at {path}: {error}.") from error
+  base = pa.schema([found.field(i) for i in range(min(3, len(found.names)))])
+  if not (base.equals(SCHEMA) or base.equals(REGRESSION_SCHEMA)) or not batches:
+    raise InputError(
+      f"{path} is no store of sequences: expected at least one batch with columns "
+      f"{SCHEMA.names}, found {len(batches)} with {found.names}."
+    )
+  if schema is not None and not found.equals(schema):
+    raise InputError(
+      f"{path} has the columns {found.names}; expected {schema.names}, as in the files "
+      "before it. Prepare the dataset again."
+    )
+  return batches

@@ -39,6 +39,7 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
   opt = config.optimizer
   for field in (
     "data.min_sentences",
+    "data.dupe_factor",
     "packing.max_sequences_per_pack",
     "train.batch_size",
     "train.steps",

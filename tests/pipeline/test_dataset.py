@@ -8,7 +8,8 @@ import pytest
 
 from packing import InputError
 from pipeline import corpus, wordpiece
-from pipeline.dataset import Settings, open_dataset, prepare
+from pipeline.dataset import open_dataset, prepare
+from pipeline.settings import Settings
 from tests.stdlib_corpus import make_library
 
 
@@ -85,10 +86,10 @@ def test_other_settings_are_refused(library, tmp_path):
 
 def test_an_altered_file_is_refused(library, tmp_path):
   prepare(tmp_path / "a", settings(library))
-  content = bytearray((tmp_path / "a" / "train.arrow").read_bytes())
+  content = bytearray((tmp_path / "a" / "train-00000-00000.arrow").read_bytes())
   content[len(content) // 2] ^= 1
-  (tmp_path / "a" / "train.arrow").write_bytes(content)
-  with pytest.raises(InputError, match=r"train\.arrow is missing or was altered"):
+  (tmp_path / "a" / "train-00000-00000.arrow").write_bytes(content)
+  with pytest.raises(InputError, match=r"train-.*\.arrow is missing or was altered"):
     open_dataset(tmp_path / "a")
 
 
@@ -104,12 +105,12 @@ def test_a_killed_preparation_leaves_nothing_that_looks_whole(library, tmp_path)
   """The process dies by SIGKILL when the training part is written."""
   program = f"""
 import os, signal
-from pipeline import dataset
-write = dataset.write_sequences
-def write_and_die(path, sequences):
-  write(path, sequences)
+from pipeline import dataset, shards
+write = shards.write_sequences
+def write_and_die(path, sequences, **options):
+  write(path, sequences, **options)
   os.kill(os.getpid(), signal.SIGKILL)
-dataset.write_sequences = write_and_die
+shards.write_sequences = write_and_die
 dataset.prepare({str(tmp_path / "a")!r}, dataset.Settings(**{settings(library).__dict__!r}))
 """
   result = subprocess.run([sys.executable, "-c", program], check=False)
@@ -126,7 +127,7 @@ def test_a_given_vocabulary_is_used(library, tmp_path):
   dataset = prepare(tmp_path / "a", chosen)
   assert dataset.vocabulary == [*wordpiece.SPECIAL_TOKENS, *words]
   manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
-  assert manifest["settings"] == dataclasses.asdict(chosen)
+  assert manifest["settings"] == dataclasses.asdict(chosen) | {"too_long": "truncate"}
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"the\na\n", b"[PAD]\n[PAD]\n"])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pipeline.batches import pack_rows
-from pipeline.dataset import Settings, prepare
+from pipeline.dataset import prepare
+from pipeline.settings import Settings
 from tests.stdlib_corpus import make_library
 
 

@@ -73,6 +73,9 @@ def corpus(tmp_path_factory):
     kept = {key: topics[key] for key in list(topics)[first:]}
     (folder / name / "pydoc_data" / "topics.py").write_text(f"topics = {kept!r}\n")
     (folder / f"{name}.txt").write_text("\n".join(words[: len(words) - first]) + "\n")
+  (folder / "texts.txt").write_text("\n\n".join(topics.values()).replace(". ", ".\n"))
+  rows = [json.dumps({"text": t, "content": t[9:]}) for t in topics.values()]
+  (folder / "texts.jsonl").write_text("\n".join(rows))
   lengths = rng.integers(3, 37, 97)
   return folder, random_store(folder / "s.arrow", lengths)[0]
 
@@ -93,6 +96,19 @@ def dataset_of(config, corpus):
   """The digests of what is written."""
   del corpus
   return pipeline.prepare_dataset(config).manifest["sha256"]
+
+
+def text_dataset_of(config, corpus):
+  config.data.source = str(corpus[0] / "texts.txt")
+  config.data.min_sentences = 1
+  config.data.directory += f"-text/{config.data.documents}"
+  return dataset_of(config, corpus)
+
+
+def json_dataset_of(config, corpus):
+  config.data.source = str(corpus[0] / "texts.jsonl")
+  config.data.directory += f"-json/{config.data.columns}-"
+  return dataset_of(config, corpus)
 
 
 def vocabulary_of(config, corpus):
@@ -184,12 +200,16 @@ def leaves_with_values(config):
 CHANGES = {
   "seed": (1, loader_of),
   "data.source": ("stdlib:FOLDER/other", dataset_of),
+  "data.held_out_source": ("stdlib:FOLDER/other", dataset_of),
+  "data.columns": ("text=content", json_dataset_of),
+  "data.documents": ("line", text_dataset_of),
   "data.directory": ("FOLDER/elsewhere", folders_of),
   "data.max_sequence_length": (37, dataset_of),
   "data.vocab_size": (73, vocabulary_of),
   "data.vocab_file": ("FOLDER/other.txt", dataset_of),
   "data.min_sentences": (12, dataset_of),
   "data.held_out_fraction": (0.3, dataset_of),
+  "data.dupe_factor": (2, dataset_of),
   "data.short_sequence_probability": (0.9, dataset_of),
   "data.seed": (1, dataset_of),
   "data.mask_rate": (0.3, loader_of),
@@ -303,6 +323,7 @@ def test_the_optimizer_of_a_config_has_its_betas_raised_to_the_packing_factor(
     ("data.vocab_size", 5, "at least 64"),
     ("data.vocab_file", "no/such/file", "a vocabulary file"),
     ("data.min_sentences", 0, "at least 1"),
+    ("data.dupe_factor", 0, "at least 1"),
     ("data.held_out_fraction", 0.0, "a fraction in"),
     ("data.mask_rate", 1.0, "a fraction in"),
     ("data.short_sequence_probability", 1.5, "a fraction in"),

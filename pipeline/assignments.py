@@ -1,0 +1,197 @@
+"""Assignments on disk, made shard by shard: for datasets whose lengths fill a memory."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+import packing
+from packing import InputError
+from packing.assignment import Assignment
+from pipeline import ranks
+from pipeline.beam import BeamRunner
+
+PACKS_A_FILE = 65_536
+_SCHEMA = pa.schema([("sequence_ids", pa.list_(pa.int64()))])
+_PLAN = "plan.json"
+
+
+def write_assignment(
+  dataset: str | pathlib.Path,
+  directory: str | pathlib.Path,
+  *,
+  split: str = "train",
+  algorithm: str = "optimal",
+  max_sequences_per_pack: int | None = None,
+  seed: int = 0,
+  runner: BeamRunner | None = None,
+) -> packing.Plan:
+  """Plans the packs of a prepared dataset and writes which sequences share one.
+
+  The plan is made here, from the sum of the histograms. Then each shard is told how many
+  sequences of each length come before it, finds pack and slot of each of its sequences,
+  and sends them to the file of that pack.
+
+  Args:
+    dataset: a prepared dataset. Its checksums are not compared.
+    directory: where to write; must not be there. Gets `plan.json` and `packs-00000.arrow`
+      and so on, with `PACKS_A_FILE` packs each.
+    split: "train" or "held_out".
+    algorithm: of the plan.
+    max_sequences_per_pack: depth limit; None for none.
+    seed: of the assignment.
+    runner: a Beam runner; None for this process.
+
+  Raises:
+    InputError: no prepared dataset, or the folder is there or cannot be written.
+  """
+  dataset, directory = pathlib.Path(dataset), pathlib.Path(directory)
+  try:
+    manifest = json.loads((dataset / "manifest.json").read_text())
+    paths = [str((dataset / name).absolute()) for name in manifest["shards"][split]]
+    counts = np.array(manifest["histograms"][split])
+  except (OSError, ValueError, LookupError, TypeError) as error:
+    raise InputError(f"{dataset} is no prepared dataset ({error!r}).") from error
+  if directory.exists():
+    raise InputError(f"{directory} is there already; expected a new folder. Name another.")
+  source = f"{manifest['settings']['source']}, {split}"
+  histogram = packing.Histogram(counts, source=source)
+  plan = packing.pack(
+    histogram, algorithm=algorithm, max_sequences_per_pack=max_sequences_per_pack
+  )
+  partial = directory.with_name(f".{directory.name}.partial-{os.getpid()}")
+  try:
+    partial.mkdir(parents=True)
+  except OSError as error:
+    raise InputError(f"The packs cannot be written: {error}. Name another.") from error
+  try:
+    plan.save(partial / _PLAN)
+    place = str(partial.absolute())
+    (_write_here if runner is None else _write_on(runner))(paths, place, seed)
+    os.rename(partial, directory)
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
+  return plan
+
+
+def read_assignment(directory: str | pathlib.Path) -> Assignment:
+  """The assignment that `write_assignment` wrote, in memory.
+
+  Raises:
+    InputError: it is not there.
+  """
+  paths = sorted(pathlib.Path(directory).glob("packs-*.arrow"))
+  if not paths:
+    raise InputError(
+      f"{directory} holds no packs. Write them with python -m pipeline assign."
+    )
+  tables = []
+  for path in paths:
+    with pa.memory_map(str(path)) as source:
+      tables.append(pa.ipc.open_file(source).read_all())
+  column = pa.concat_tables(tables)["sequence_ids"].combine_chunks()
+  depths = np.diff(column.offsets.to_numpy())
+  offsets = np.concatenate([[0], np.cumsum(depths)]).astype(np.int64)
+  return Assignment(offsets, column.flatten().to_numpy())
+
+
+def _write_here(paths: list[str], directory: str, seed: int):
+  parts = collections.defaultdict(list)
+  for item in _with_starts(paths, [count_lengths(path, directory) for path in paths]):
+    for number, part in place_shard(item, directory, seed):
+      parts[number].append(part)
+  for group in parts.items():
+    write_packs(group, directory)
+
+
+def _write_on(runner: BeamRunner):
+  def write(paths: list[str], directory: str, seed: int):
+    beam = runner.beam
+    with runner.pipeline() as pipeline:
+      _ = (
+        pipeline
+        | "shards to count" >> beam.Create(list(enumerate(paths)))
+        | "spread counting" >> beam.Reshuffle()
+        | "count lengths" >> beam.Map(_save_counts, directory)
+      )
+    # A row of S numbers a shard comes here, never the lengths.
+    rows = []
+    for number in range(len(paths)):
+      path = _counts_path(directory, number)
+      rows.append(np.load(path))
+      path.unlink()
+    with runner.pipeline() as pipeline:
+      _ = (
+        pipeline
+        | "shards to place" >> beam.Create(_with_starts(paths, rows))
+        | "spread placing" >> beam.Reshuffle()
+        | "place" >> beam.FlatMap(place_shard, directory, seed)
+        | "by pack" >> beam.GroupByKey()
+        | "write packs" >> beam.Map(write_packs, directory)
+      )
+
+  return write
+
+
+def _with_starts(paths: list[str], rows: list[np.ndarray]) -> list:
+  """Each shard with the number of sequences of each length in the shards before it."""
+  counts = np.array(rows)
+  return list(zip(paths, np.cumsum(counts, axis=0) - counts, strict=True))
+
+
+def _shard_lengths(path: str) -> np.ndarray:
+  with pa.memory_map(path) as source:
+    reader = pa.ipc.open_file(source)
+    batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+    columns = [batch.column("input_ids") for batch in batches]
+    return np.concatenate([np.diff(column.offsets.to_numpy()) for column in columns])
+
+
+def count_lengths(path: str, directory: str) -> np.ndarray:
+  """int64[S]: the histogram of a shard."""
+  size = _load_plan(directory).histogram.max_sequence_length
+  return np.bincount(_shard_lengths(path) - 1, minlength=size)
+
+
+def _counts_path(directory: str, number: int) -> pathlib.Path:
+  return pathlib.Path(directory) / f"counts-{number:05d}.npy"
+
+
+def _save_counts(item: tuple[int, str], directory: str):
+  np.save(_counts_path(directory, item[0]), count_lengths(item[1], directory))
+
+
+def place_shard(item: tuple[str, np.ndarray], directory: str, seed: int) -> Iterator:
+  """Packs, slots and numbers of a shard's sequences, by the file they go to."""
+  path, before = item
+  lengths = _shard_lengths(path)
+  packs, slots = ranks.place(_load_plan(directory), lengths, before, seed=seed)
+  ids = int(before.sum()) + np.arange(lengths.size)
+  files = packs // PACKS_A_FILE
+  for number in np.unique(files).tolist():
+    mine = files == number
+    yield number, (packs[mine], slots[mine], ids[mine])
+
+
+def write_packs(item, directory: str):
+  """Writes the packs of a file, from the parts that the shards have in it."""
+  number, parts = item
+  packs, slots, ids = map(np.concatenate, zip(*parts, strict=True))
+  order = np.lexsort((slots, packs))
+  depths = np.bincount(packs - number * PACKS_A_FILE)
+  offsets = np.concatenate([[0], np.cumsum(depths)]).astype(np.int32)
+  column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids[order]))
+  path = pathlib.Path(directory) / f"packs-{number:05d}.arrow"
+  with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
+    writer.write_batch(pa.RecordBatch.from_arrays([column], schema=_SCHEMA))
+
+
+def _load_plan(directory: str) -> packing.Plan:
+  return packing.load_plan(pathlib.Path(directory) / _PLAN)

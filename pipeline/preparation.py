@@ -1,0 +1,245 @@
+"""The work of preparing: read, learn a vocabulary, cut into sequences, count."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import shutil
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import numpy as np
+import tqdm
+
+from packing import InputError
+from pipeline import shards, wordpiece
+from pipeline.documents import (
+  HELD_OUT,
+  SPLITS,
+  TRAIN,
+  DocumentShard,
+  document_shards,
+  document_size,
+)
+from pipeline.settings import Settings
+from pipeline.shards import ShardSummary, ShardWork
+from pipeline.sources import Partition
+from pipeline.tasks import TASKS
+from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
+from pipeline.workers import write_shards
+
+VERSION = 1  # of the manifest
+MAX_WORKERS = 10  # of about 180 MB each, by default: within 2 GB in all
+VOCABULARY_CHARACTERS = 32_000_000  # of the training text that a vocabulary is learned from
+
+Sources = dict[str, list[Partition]]  # by split; held_out where it has a source of its own
+
+
+class Runner(Protocol):
+  """Reads sources and writes shards; returns their summaries in any order."""
+
+  def __call__(
+    self, directory: pathlib.Path, settings: Settings, sources: Sources, tokenizer: str
+  ) -> Iterable[ShardSummary]: ...
+
+
+def write(
+  directory: pathlib.Path,
+  settings: Settings,
+  sources: Sources,
+  *,
+  num_workers: int | None = None,
+  runner: Runner | None = None,
+) -> dict:
+  """Writes vocabulary and shards into a folder, which may hold some of them already.
+
+  Returns:
+    The manifest, but for what only the finished folder tells.
+
+  Raises:
+    InputError: the source gives no sequences, or documents that cannot be used.
+  """
+  tokenizer = _write_tokenizer(directory, settings, sources)
+  if runner is not None:
+    found = iter(runner(directory, settings, sources, str(tokenizer.path)))
+  else:
+    work = _work(directory, settings, sources, str(tokenizer.path))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    found = _watched(work, sources, num_workers or min(cores, MAX_WORKERS))
+  token_counts = np.zeros(len(tokenizer.vocabulary), np.int64)
+  summaries = []
+  for summary in found:
+    if summary.split == TRAIN:
+      token_counts += summary.token_counts
+    # Of a shard a row of lengths stays in memory, not one of the vocabulary.
+    summaries.append(dataclasses.replace(summary, token_counts=np.zeros(0, np.int64)))
+  summaries.sort(key=lambda summary: summary.name)
+  return _manifest(settings, tokenizer, summaries, token_counts)
+
+
+def clean(directory: pathlib.Path):
+  """Removes what the finished dataset does not need."""
+  shards.remove_summaries(directory)
+
+
+def shards_of(
+  settings: Settings, sources: Sources, split: str, number: int
+) -> Iterator[DocumentShard]:
+  """The shards of one partition of a source."""
+  return document_shards(
+    sources[split][number],
+    number,
+    split=split if HELD_OUT in sources else None,
+    held_out_fraction=settings.held_out_fraction,
+    shard_bytes=settings.shard_bytes,
+    seed=settings.seed,
+  )
+
+
+def _all_shards(settings: Settings, sources: Sources) -> Iterator[DocumentShard]:
+  for split, partitions in sources.items():
+    for number in range(len(partitions)):
+      yield from shards_of(settings, sources, split, number)
+
+
+def _work(
+  directory: pathlib.Path, settings: Settings, sources: Sources, tokenizer: str
+) -> Iterator[ShardWork | ShardSummary]:
+  for shard in _all_shards(settings, sources):
+    written = shards.load_summary(directory, shard.name)
+    yield written or ShardWork(shard, settings, tokenizer, str(directory))
+
+
+def _watched(work, sources: Sources, num_workers: int) -> Iterator[ShardSummary]:
+  """Does the work, and shows documents, tokens and the time left."""
+  parts = [part for partitions in sources.values() for part in partitions]
+  unit = parts[0].counts if parts else ""
+  sizes = [part.size for part in parts]
+  total = sum(sizes) if all(sizes) and {p.counts for p in parts} == {unit} else None
+  read = {"bytes": 0, "documents": 0}  # of work that was handed out
+  sizes_of: dict[str, tuple[int, int]] = {}
+
+  def counted():
+    for item in work:
+      if isinstance(item, ShardWork):
+        documents = item.shard.documents
+        sizes_of[item.shard.name] = sum(map(document_size, documents)), len(documents)
+      else:
+        sizes_of[item.name] = 0, item.documents
+      yield item
+
+  documents = tokens = 0
+  with tqdm.tqdm(
+    total=total, desc="preparing", unit=f" {unit}", unit_scale=True, smoothing=0.05
+  ) as bar:
+    for summary in write_shards(counted(), num_workers=num_workers):
+      yield summary
+      documents += summary.documents
+      tokens += summary.tokens
+      size, number = sizes_of.pop(summary.name)
+      read["bytes"] += size
+      read["documents"] += number
+      step = read[unit] - bar.n
+      bar.set_postfix_str(f"{documents:,} documents, {tokens:,} tokens", refresh=False)
+      bar.update(step if total is None else min(step, total - bar.n))
+    if total is not None:  # what lies between documents
+      bar.update(total - bar.n)
+
+
+def _write_tokenizer(
+  directory: pathlib.Path, settings: Settings, sources: Sources
+) -> Tokenizer:
+  given = settings.vocab_file
+  name = TOKENIZER_FILE if given.endswith(".json") else VOCABULARY_FILE
+  path = directory / name
+  if not path.exists():
+    partial = path.with_name(f".{name}.partial-{os.getpid()}")
+    if given:
+      shutil.copyfile(given, partial)
+    else:
+      texts = tqdm.tqdm(_training_texts(settings, sources), "reading", unit=" texts")
+      vocabulary = wordpiece.train_vocabulary(texts, vocab_size=settings.vocab_size)
+      partial.write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+  return Tokenizer(path)
+
+
+def _training_texts(settings: Settings, sources: Sources) -> Iterator[str]:
+  """The first texts of what is trained on."""
+  task = TASKS[settings.task]
+  left = VOCABULARY_CHARACTERS
+  for shard in _all_shards(
+    settings, {TRAIN: sources[TRAIN]} if HELD_OUT in sources else sources
+  ):
+    if shard.split == TRAIN:
+      for document in shard.documents:
+        for text in task.texts(document, settings):  # type: ignore[misc]
+          yield text
+          left -= len(text)
+        if left <= 0:
+          return
+
+
+def _manifest(
+  settings: Settings,
+  tokenizer: Tokenizer,
+  summaries: list[ShardSummary],
+  token_counts: np.ndarray,
+) -> dict:
+  task = TASKS[settings.task]
+  counts: dict = {"documents": sum(s.documents for s in summaries), "documents_used": 0}
+  names, histograms = {}, {}
+  for split in SPLITS:
+    mine = [summary for summary in summaries if summary.split == split]
+    tally: dict[str, int] = {}
+    for summary in mine:
+      for key, value in summary.tally.items():
+        tally[key] = tally.get(key, 0) + int(value)
+    histogram = sum((s.counts for s in mine), np.zeros(settings.max_sequence_length, int))
+    sequences = int(histogram.sum())
+    used = tally.pop("documents_used", 0)
+    counts["documents_used"] += used
+    counts[split] = {
+      "documents": used,
+      "sequences": sequences,
+      "tokens": int(histogram @ np.arange(1, histogram.size + 1)),
+      "too_long": tally.pop("too_long", 0),
+    }
+    if settings.task == "pretraining":
+      counts[split]["random_next"] = tally.pop("random_next", 0) / max(sequences, 1)
+    counts[split] |= tally
+    names[split] = [f"{summary.name}.arrow" for summary in mine if summary.sequences]
+    histograms[split] = histogram.tolist()
+  _check_enough(settings, counts)
+  for token in wordpiece.NEVER_MASKED:
+    if token in tokenizer.vocabulary:
+      token_counts[tokenizer.id_of(token)] = 0
+  return {
+    "version": VERSION,
+    "settings": dataclasses.asdict(settings),
+    "tokenizer": {"file": tokenizer.path.name, "size": len(tokenizer.vocabulary)},
+    "labels": {
+      "dtype": str(task.schema.field("sequence_label").type),
+      "names": list(task.label_names),
+    },
+    "counts": counts,
+    "histograms": histograms,
+    "most_frequent_token": int(token_counts.argmax()),  # of those that are masked
+    "shards": names,
+  }
+
+
+def _check_enough(settings: Settings, counts: dict):
+  wants_held_out = settings.held_out_source or settings.held_out_fraction
+  least = 2 if settings.task == "pretraining" else 1
+  for split, wanted in ((TRAIN, True), (HELD_OUT, wants_held_out)):
+    documents, sequences = counts[split]["documents"], counts[split]["sequences"]
+    if wanted and (documents < least or not sequences):
+      raise InputError(
+        f"Expected at least {least} documents to train on"
+        f"{f' and {least} to hold out' if wants_held_out else ''}; {settings.source} gave "
+        f"{counts[TRAIN]['documents']} and {counts[HELD_OUT]['documents']} that can be "
+        f"used, of {counts['documents']} in all. Give more documents, say with --documents "
+        "where they end, or change --held-out-fraction or --min-sentences."
+      )

@@ -1,0 +1,135 @@
+"""Assignments that need no list of all lengths: a sequence finds its own pack.
+
+The plan says how many slots there are for each length. A sequence of length l that is
+number r among those of its length, its rank, takes the slot that a random permutation of
+0, 1, ..., n - 1 gives r; the permutation is computed for r alone. So shards of a dataset
+are assigned apart from each other, as long as each knows how many sequences of each length
+the shards before it have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+import packing
+from packing.assignment import Assignment
+
+_ROUNDS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Slots:
+  """The slots of a plan by length, in compressed sparse row form.
+
+  The blocks of length `l` are `offsets[l - 1]` to `offsets[l]`; block `b` is slot
+  `slot[b]` of the packs from `first_pack[b]` on, and begins at rank `first_rank[b]`.
+  """
+
+  offsets: np.ndarray
+  first_rank: np.ndarray
+  first_pack: np.ndarray
+  slot: np.ndarray
+
+  @classmethod
+  def of_plan(cls, plan: packing.Plan) -> Slots:
+    depths = np.array([len(s) for s in plan.strategies])
+    counts = np.asarray(plan.repeat_counts)
+    lengths = np.array([length for s in plan.strategies for length in s])
+    block_counts = np.repeat(counts, depths)
+    first_pack = np.repeat(np.cumsum(counts) - counts, depths)
+    slot = np.concatenate([np.arange(depth) for depth in depths])
+    order = np.argsort(lengths, kind="stable")
+    sizes = np.bincount(lengths, minlength=plan.histogram.max_sequence_length + 1)[1:]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    before = np.concatenate([[0], np.cumsum(block_counts[order])])
+    starts = np.repeat(before[offsets[:-1]], sizes)
+    return cls(offsets, before[:-1] - starts, first_pack[order], slot[order])
+
+
+def place(
+  plan: packing.Plan, lengths: np.ndarray, ranks_before: np.ndarray, *, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Packs and slots of sequences that follow each other.
+
+  Args:
+    plan: for all sequences.
+    lengths: int[n]; of some of them that follow each other, such as those of a shard.
+    ranks_before: int64[S]; how many sequences of each length come before.
+    seed: another is another assignment.
+
+  Returns:
+    int64[n] packs and int64[n] slots in them.
+  """
+  slots = Slots.of_plan(plan)
+  packs = np.empty(lengths.size, np.int64)
+  places = np.empty(lengths.size, np.int64)
+  order = np.argsort(lengths, kind="stable")
+  found, starts = np.unique(lengths[order], return_index=True)
+  for length, ids in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+    count = int(plan.histogram.counts[length - 1])
+    ranks = np.arange(ids.size) + ranks_before[length - 1]
+    ranks = permute(ranks, count, key=(seed << 24) + length)
+    blocks = slice(slots.offsets[length - 1], slots.offsets[length])
+    first_rank = slots.first_rank[blocks]
+    block = np.searchsorted(first_rank, ranks, side="right") - 1
+    packs[ids] = slots.first_pack[blocks][block] + ranks - first_rank[block]
+    places[ids] = slots.slot[blocks][block]
+  return packs, places
+
+
+def assign(plan: packing.Plan, lengths: np.ndarray, *, seed: int) -> Assignment:
+  """The whole assignment at once, equal to that of shards apart.
+
+  Example:
+    >>> plan = packing.pack(packing.Histogram(np.array([0, 2, 2])), row_length=5)
+    >>> assign(plan, np.array([2, 3, 3, 2]), seed=0).offsets.tolist()
+    [0, 2, 4]
+  """
+  before = np.zeros(plan.histogram.max_sequence_length, np.int64)
+  packs, slots = place(plan, np.asarray(lengths), before, seed=seed)
+  depths = np.bincount(packs, minlength=plan.num_packs)
+  offsets = np.concatenate([[0], np.cumsum(depths)]).astype(np.int64)
+  return Assignment(offsets, np.lexsort((slots, packs)).astype(np.int64))
+
+
+def permute(numbers: np.ndarray, count: int, *, key: int) -> np.ndarray:
+  """A random permutation of 0, 1, ..., count - 1, for some of its arguments.
+
+  A Feistel network over the next power of four, applied again to what falls beyond.
+
+  Example:
+    >>> sorted(permute(np.arange(11), 11, key=5).tolist()) == list(range(11))
+    True
+
+  References:
+    Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002, section 4.
+  """
+  half = np.uint64(max(1, ((count - 1).bit_length() + 1) // 2))
+  mask = np.uint64((1 << int(half)) - 1)
+  keys = [np.uint64(_mix_one(key + (i << 56))) for i in range(_ROUNDS)]
+  x = numbers.astype(np.uint64)
+  out = np.arange(x.size)
+  result = np.empty(x.size, np.int64)
+  while out.size:
+    left, right = x >> half, x & mask
+    for round_key in keys:
+      left, right = right, left ^ (_mix(right ^ round_key) & mask)
+    x = (left << half) | right
+    inside = x < count
+    result[out[inside]] = x[inside].astype(np.int64)
+    out, x = out[~inside], x[~inside]
+  return result
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+  """SplitMix64 (Steele, Lea and Flood, 2014)."""
+  x = x + np.uint64(0x9E3779B97F4A7C15)
+  x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+  x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+  return x ^ (x >> np.uint64(31))
+
+
+def _mix_one(number: int) -> int:
+  return int(_mix(np.array([number & (2**64 - 1)], np.uint64))[0])

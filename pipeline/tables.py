@@ -1,0 +1,116 @@
+"""Documents from Arrow and Parquet files, Hugging Face's among them."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet
+
+from packing import InputError
+from pipeline import textfiles
+
+if TYPE_CHECKING:
+  from pipeline.sources import Document, Wanted
+
+_ROWS = 64  # turned into Python objects at a time
+
+
+def check(path: pathlib.Path, wanted: Wanted):
+  """Finds out before any work whether a file has what is wanted.
+
+  Raises:
+    InputError: it is no such file, or lacks a column.
+  """
+  schema, _ = _open(path)
+  for field in wanted.required:
+    column = wanted.column(field)
+    if column not in schema.names:
+      raise InputError(
+        f"{path} has no column {column!r}; found "
+        f"{', '.join(f'{f.name} ({f.type})' for f in schema) or 'none'}. Name the right "
+        f"one with --columns {field}=NAME."
+      )
+    kind = schema.field(column).type
+    if field == "text" and not _is_text(kind):
+      raise InputError(
+        f"Column {column!r} of {path} is {kind}; expected text. For lists of tokens use "
+        f"--task tokens --columns input_ids={column}."
+      )
+    if field == "input_ids" and not _is_tokens(kind):
+      raise InputError(
+        f"Column {column!r} of {path} is {kind}; expected lists of integers. For text use "
+        "another task."
+      )
+
+
+def num_rows(path: str | pathlib.Path) -> int:
+  """Rows of a file; 0 where only reading all of it would tell."""
+  if pathlib.Path(path).suffix == ".parquet":
+    return pa.parquet.read_metadata(path).num_rows
+  return 0
+
+
+def read_table(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
+  """Rows of a file, a few at a time.
+
+  Raises:
+    InputError: the file is damaged.
+  """
+  schema, read = _open(path)
+  fields = (*wanted.required, *wanted.optional)
+  names = [wanted.column(field) for field in fields]
+  names = [name for name in dict.fromkeys(names) if name in schema.names]
+  row = 0
+  try:
+    for batch in read(names):
+      for start in range(0, len(batch), _ROWS):
+        for values in batch.slice(start, _ROWS).to_pylist():
+          yield textfiles.pick(values, wanted, f"{path}, row {row}")
+          row += 1
+  except UnicodeDecodeError as error:
+    raise InputError(
+      f"{path}, row {row} or one of the {_ROWS} after it is no UTF-8 ({error.reason}). "
+      "Expected text; write the file again."
+    ) from error
+  except (pa.ArrowInvalid, OSError) as error:
+    raise InputError(
+      f"{path} is damaged after row {row} ({str(error).splitlines()[0]}). Get it again."
+    ) from error
+
+
+def _open(path: pathlib.Path):
+  """The schema of a file, and a function from column names to record batches."""
+  try:
+    if path.suffix.lower() == ".parquet":
+      parquet = pa.parquet.ParquetFile(str(path))
+      return parquet.schema_arrow, lambda names: parquet.iter_batches(
+        batch_size=1024, columns=names, use_threads=False
+      )
+    source = pa.memory_map(str(path))
+    if source.read(6) == b"ARROW1":
+      reader = pa.ipc.open_file(source)
+      batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+      return reader.schema, lambda names: (b.select(names) for b in batches)
+    source.seek(0)  # the stream format that Hugging Face writes
+    stream = pa.ipc.open_stream(source)
+    return stream.schema, lambda names: (b.select(names) for b in stream)
+  except (pa.ArrowInvalid, OSError) as error:
+    raise InputError(
+      f"{path} is no {path.suffix[1:]} file ({str(error).splitlines()[0]}). Get it again, "
+      "or leave it out."
+    ) from error
+
+
+def _is_text(kind: pa.DataType) -> bool:
+  if pa.types.is_dictionary(kind):
+    kind = kind.value_type
+  return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _is_tokens(kind: pa.DataType) -> bool:
+  lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+  return any(is_list(kind) for is_list in lists) and pa.types.is_integer(kind.value_type)

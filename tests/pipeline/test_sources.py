@@ -1,0 +1,250 @@
+"""Every kind of source gives the same documents, in order, by the fields of the task."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from packing import InputError
+from pipeline.settings import Settings
+from pipeline.sources import PARTITION_BYTES, Wanted, fingerprint, open_source
+from pipeline.tasks import find_task
+from tests import tfds_data
+
+TEXTS = ["One. Two.", "Drei änderbar.\nVier.", "五.", "x" * 3000]
+WANTED = Wanted(("text",))
+
+
+def read(spec, wanted=WANTED):
+  return [document for part in open_source(str(spec), wanted) for document in part.read()]
+
+
+def texts(spec, wanted=WANTED):
+  return [document["text"] for document in read(spec, wanted)]
+
+
+def arrow_stream(path, table):
+  with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+    writer.write_table(table, max_chunksize=2)
+
+
+def arrow_file(path, table):
+  with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+    writer.write_table(table, max_chunksize=3)
+
+
+def write(path, values=TEXTS, column="text"):
+  """The texts in the format that the suffix names."""
+  table = pa.table({"other": list(range(len(values))), column: values})
+  if path.suffix == ".jsonl":
+    rows = [json.dumps({"other": 1, column: value}) for value in values]
+    path.write_text("\n".join(rows) + "\n\n")
+  elif path.suffix == ".parquet":
+    pa.parquet.write_table(table, path, row_group_size=2)
+  elif path.suffix == ".arrow":
+    arrow_file(path, table)
+  elif path.suffix == ".tsv":
+    lines = ["other\t" + column, *(f"1\t{value}" for value in values)]
+    path.write_text("\n".join(lines) + "\n")
+  else:
+    path.write_text("\n\n".join(values))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "arrow", "txt"])
+def test_each_format_gives_the_documents(tmp_path, suffix):
+  write(tmp_path / f"a.{suffix}")
+  found = [text.strip() for text in texts(tmp_path / f"a.{suffix}")]
+  assert found == TEXTS
+  assert all(str(tmp_path) in d["where"] for d in read(tmp_path / f"a.{suffix}"))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "arrow", "tsv"])
+def test_a_column_is_named_or_the_error_says_what_there_is(tmp_path, suffix):
+  write(tmp_path / f"a.{suffix}", ["One.", "Two."], column="content")
+  with pytest.raises(
+    InputError, match=r"no .*'text'.*found other.*content.*--columns text="
+  ):
+    texts(tmp_path / f"a.{suffix}")
+  named = Wanted(("text",), columns=(("text", "content"),))
+  assert texts(tmp_path / f"a.{suffix}", named) == ["One.", "Two."]
+
+
+def test_tsv_columns_are_counted_and_quotes_are_text(tmp_path):
+  path = tmp_path / "in_domain_train.tsv"
+  path.write_text('gj04\t1\t\t"Our friends won\'t.\nbc01\t0\t*\tHe said "no".\n')
+  wanted = Wanted(("sentence", "label"), columns=(("sentence", "3"), ("label", "1")))
+  found = [(d["sentence"], d["label"]) for d in read(path, wanted)]
+  assert found == [("\"Our friends won't.", "1"), ('He said "no".', "0")]
+  path.write_text("a\tb\nx\ty\tz\n")
+  with pytest.raises(InputError, match=r"line 2 has 3 columns; expected 2"):
+    read(path, Wanted(("a",)))
+
+
+@pytest.mark.parametrize(
+  ("documents", "expected"),
+  [
+    ("blank-line", ["= A =\nOne.\n", "Two.\n", "= B =\nThree.\n"]),
+    ("line", ["= A =\n", "One.\n", "Two.\n", "= B =\n", "Three.\n"]),
+    ("file", ["= A =\nOne.\n \t\nTwo.\n\n= B =\nThree.\n"]),
+    ("start:^= .* =$", ["= A =\nOne.\n \t\nTwo.\n\n", "= B =\nThree.\n"]),
+  ],
+)
+def test_text_files_split_as_asked(tmp_path, documents, expected):
+  (tmp_path / "a.txt").write_text("\ufeff= A =\nOne.\n \t\nTwo.\n\n= B =\nThree.\n")
+  assert texts(tmp_path / "a.txt", Wanted(("text",), documents=documents)) == expected
+
+
+def test_folders_and_globs_are_read_in_the_order_of_names(tmp_path):
+  (tmp_path / "sub").mkdir()
+  for name in ("b.txt", "a.txt", "sub/c.txt", "notes.md", ".hidden.txt"):
+    (tmp_path / name).write_text(name)
+  assert texts(tmp_path) == ["a.txt", "b.txt", "sub/c.txt"]
+  assert texts(tmp_path / "*.md") == ["notes.md"]
+  assert texts(tmp_path / "[ab].*") == ["a.txt", "b.txt"]
+  (tmp_path / "d.jsonl").write_text('{"text": "d"}')
+  with pytest.raises(InputError, match=r"several kinds \(jsonl, text\)"):
+    texts(tmp_path)
+
+
+def test_small_files_share_a_partition_and_large_ones_do_not(tmp_path):
+  for number in range(7):
+    with (tmp_path / f"{number}.txt").open("wb") as file:
+      file.truncate(PARTITION_BYTES // 3)
+  parts = open_source(str(tmp_path), WANTED)
+  assert [len(part.inputs()) for part in parts] == [4, 3]
+  before = fingerprint(parts)
+  (tmp_path / "3.txt").write_text("other")
+  after = fingerprint(open_source(str(tmp_path), WANTED))
+  assert before["sha256"] != after["sha256"]
+
+
+def hugging_face(folder, values):
+  """The layout of `save_to_disk`: data in Arrow streams beside JSON files."""
+  folder.mkdir()
+  half = len(values) // 2
+  for number, part in enumerate((values[:half], values[half:])):
+    arrow_stream(folder / f"data-{number:05d}-of-00002.arrow", pa.table({"text": part}))
+  arrow_stream(folder / "cache-0123.arrow", pa.table({"text": ["stale"]}))
+  files = [{"filename": f"data-{i:05d}-of-00002.arrow"} for i in range(2)]
+  (folder / "state.json").write_text(json.dumps({"_data_files": files}))
+  (folder / "dataset_info.json").write_text("{}")
+
+
+def test_a_hugging_face_folder_works_as_it_is(tmp_path):
+  hugging_face(tmp_path / "one", TEXTS)
+  assert texts(tmp_path / "one") == TEXTS
+  (tmp_path / "several").mkdir()
+  (tmp_path / "several" / "dataset_dict.json").write_text('{"splits": ["test", "train"]}')
+  hugging_face(tmp_path / "several" / "train", TEXTS)
+  hugging_face(tmp_path / "several" / "test", ["Only.", "These."])
+  assert texts(tmp_path / "several") == TEXTS
+  assert texts(f"{tmp_path}/several#test") == ["Only.", "These."]
+  with pytest.raises(InputError, match=r"no split 'dev'; found test, train"):
+    texts(f"{tmp_path}/several#dev")
+
+
+def test_what_hugging_face_itself_writes(tmp_path):
+  datasets = pytest.importorskip("datasets")
+  whole = datasets.Dataset.from_dict({"text": TEXTS, "n": list(range(len(TEXTS)))})
+  chosen = whole.select([2, 0, 3])
+  datasets.DatasetDict(train=whole, test=chosen).save_to_disk(str(tmp_path / "d"))
+  assert texts(tmp_path / "d") == TEXTS
+  assert texts(f"{tmp_path}/d#test") == [TEXTS[i] for i in (2, 0, 3)]
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("tfds")
+  tfds_data.build_all(folder)
+  return folder
+
+
+@pytest.fixture
+def data_dir(catalogue, monkeypatch):
+  monkeypatch.setenv("TFDS_DATA_DIR", str(catalogue))
+  return catalogue
+
+
+def of_task(spec, task):
+  task, settings = find_task(Settings(source=spec, max_sequence_length=256, task=task))
+  return read(spec, task.wanted(settings))
+
+
+def test_tfds_by_name_without_tensorflow(data_dir):
+  import sys
+
+  cola = of_task("tfds:glue/cola", "glue/cola")
+  assert len(cola) == 61
+  assert isinstance(cola[0]["sentence"], str)
+  assert {document["label"] for document in cola} == {0, 1}
+  assert len(of_task("tfds:glue/cola#validation", "glue/cola")) == 13
+  assert len(of_task("tfds:glue/cola#train[:10]", "glue/cola")) == 10
+  mrpc = of_task("tfds:glue/mrpc", "glue/mrpc")
+  assert mrpc[0]["sentence1"] != mrpc[0]["sentence2"]
+  squad = of_task("tfds:squad", "squad")
+  assert {document["id"] for document in squad} == {f"q{i}" for i in range(11)}
+  assert squad[0]["answers"]["text"][0] in squad[0]["context"]
+  wikipedia = of_task("tfds:wikipedia/20230601.en", "pretraining")
+  assert len(wikipedia) == 29
+  folder = data_dir / "wikipedia" / "20230601.en" / "1.0.0"
+  assert of_task(f"tfds:{folder}", "text")[3]["text"] == wikipedia[3]["text"]
+  assert "tensorflow" not in sys.modules
+
+
+@pytest.mark.parametrize(
+  ("spec", "task", "message"),
+  [
+    ("tfds:glue/qqp", "glue/qqp", r"found nothing\..*tfds build glue/qqp --file_format="),
+    (
+      "tfds:wiki40b/en",
+      "text",
+      r"pip install tensorflow-datasets tensorflow apache-beam &&",
+    ),
+    ("tfds:no_such", "text", r"has no dataset 'no_such'"),
+    ("tfds:glue/zzz", "glue/cola", r"BuilderConfig zzz not found"),
+    ("tfds:glue/cola#dev", "glue/cola", r"no split 'dev'; found .*train"),
+    ("tfds:glue/cola", "squad", r"no 'id'; found .*sentence"),
+  ],
+)
+def test_tfds_that_cannot_be_read_says_what_to_do(data_dir, spec, task, message):
+  with pytest.raises(InputError, match=message):
+    of_task(spec, task)
+
+
+def test_tfds_in_another_format_is_refused_with_the_command(data_dir, tmp_path):
+  import shutil
+
+  folder = tmp_path / "squad" / "v1.1" / "3.0.0"
+  shutil.copytree(data_dir / "squad" / "v1.1" / "3.0.0", folder)
+  info = json.loads((folder / "dataset_info.json").read_text())
+  (folder / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": "tfrecord"}))
+  with pytest.raises(InputError, match=r"found tfrecord\. Prepare it once.*tfds build"):
+    of_task(f"tfds:{folder}", "squad")
+
+
+def test_a_stream_of_documents_is_not_held(tmp_path):
+  """Reading keeps a document, not the file."""
+  import tracemalloc
+
+  line = "word " * 2000 + "\n\n"
+  (tmp_path / "a.txt").write_text(line * 2000)
+  write(tmp_path / "a.parquet", [line] * 2000)
+  for name in ("a.txt", "a.parquet"):
+    tracemalloc.start()
+    assert (
+      sum(
+        len(d["text"]) for p in open_source(str(tmp_path / name), WANTED) for d in p.read()
+      )
+      > 2e7
+    )
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4e6, name
+
+
+def test_numbers_and_lists_come_as_pythons_own(data_dir):
+  document = of_task("tfds:squad", "squad")[0]
+  assert all(type(n) is int for n in document["answers"]["answer_start"])
+  assert np.isscalar(of_task("tfds:glue/cola", "glue/cola")[0]["label"])

@@ -1,0 +1,406 @@
+"""Sequences of each task, held against plain loops and the numbers of the data folder."""
+
+import numpy as np
+import pytest
+
+from packing import InputError
+from pipeline import glue, squad
+from pipeline.dataset import prepare
+from pipeline.settings import Settings
+from pipeline.tasks import TASKS
+from tests import shared_data
+
+WORDS = [*"abcdefghij", *(f"##{c}" for c in "abcdefghij"), "yes", "no", "?", "."]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+ID = {token: number for number, token in enumerate(VOCABULARY)}
+CLS, SEP = ID["[CLS]"], ID["[SEP]"]
+
+
+@pytest.fixture
+def vocab_file(tmp_path):
+  path = tmp_path / "vocab.txt"
+  path.write_text("\n".join(VOCABULARY) + "\n")
+  return str(path)
+
+
+def make(tmp_path, vocab_file, task, rows, **settings):
+  """Prepares rows given as JSON lines."""
+  import json
+
+  (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+  chosen = {"max_sequence_length": 16, "vocab_file": vocab_file, "seed": 3} | settings
+  source = str(tmp_path / "rows.jsonl")
+  return prepare(tmp_path / "out", Settings(source=source, task=task, **chosen))
+
+
+def sequences(store):
+  return [store.gather(np.array([i])).tolist() for i in range(len(store))]
+
+
+def tokens(store):
+  return [[VOCABULARY[t] for t in ids] for ids in sequences(store)]
+
+
+# ---- GLUE ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", glue.TASKS)
+def test_each_glue_task_has_its_sentences_and_labels(tmp_path, vocab_file, name):
+  fields, labels = glue.TASKS[name]
+  values = [1.5, 0.0, 5.0] if not labels else [len(labels) - 1, 0, labels[0]]
+  rows = [
+    {fields[0]: "a b c", "label": value} | dict.fromkeys(fields[1:], "d e")
+    for value in values
+  ]
+  dataset = make(tmp_path, vocab_file, f"glue/{name}", rows)
+  one, two = ["[CLS]", "a", "b", "c", "[SEP]"], ["d", "e", "[SEP]"]
+  expected = one + two if len(fields) == 2 else one
+  assert tokens(dataset.train) == [expected] * 3
+  assert dataset.train.first_type_lengths.tolist() == [5] * 3
+  found = dataset.train.sequence_labels
+  assert found.tolist() == ([1.5, 0.0, 5.0] if not labels else [len(labels) - 1, 0, 0])
+  assert found.dtype == (np.int32 if labels else np.float32)
+  assert dataset.manifest["labels"] == {
+    "dtype": "int32" if labels else "float",
+    "names": list(labels),
+  }
+
+
+def test_there_are_all_nine_with_their_numbers_of_classes():
+  classes = {name: len(labels) for name, (_, labels) in glue.TASKS.items()}
+  assert len(classes) == 9
+  assert classes.pop("stsb") == 0
+  assert classes.pop("mnli") == 3
+  assert set(classes.values()) == {2}
+  assert {f"glue/{name}" for name in glue.TASKS} <= set(TASKS)
+
+
+def test_glue_pairs_lose_tokens_at_the_end_of_the_longer(tmp_path, vocab_file):
+  rows = [
+    {"sentence1": "a b c d e f g h i j", "sentence2": "a b c", "label": 1},
+    {"sentence1": "a b", "sentence2": "j i h g f e d c b a", "label": 0},
+  ]
+  dataset = make(tmp_path, vocab_file, "glue/mrpc", rows, max_sequence_length=11)
+  assert tokens(dataset.train) == [
+    ["[CLS]", *"abcde", "[SEP]", *"abc", "[SEP]"],
+    ["[CLS]", *"ab", "[SEP]", *"jihgfe", "[SEP]"],
+  ]
+  assert dataset.manifest["counts"]["train"]["too_long"] == 2
+  with pytest.raises(InputError, match=r"line 1: The example has 16 tokens; expected at"):
+    prepare(
+      tmp_path / "strict",
+      Settings(**{**dataset.manifest["settings"], "too_long": "error"}),
+    )
+  with pytest.raises(InputError, match=r"glue/mrpc can do truncate or error"):
+    prepare(
+      tmp_path / "split", Settings(**{**dataset.manifest["settings"], "too_long": "split"})
+    )
+
+
+@pytest.mark.parametrize(
+  ("task", "label", "message"),
+  [
+    ("glue/cola", 2, r"label is 2; expected 0 to 1 or one of unacceptable, acceptable"),
+    ("glue/cola", -1, r"Test splits hide their labels"),
+    ("glue/cola", "maybe", r"label is 'maybe'"),
+    ("glue/cola", None, r"label is None"),
+    ("glue/stsb", "high", r"label is 'high'; expected a number"),
+    ("glue/stsb", "nan", r"expected a number"),
+  ],
+)
+def test_a_label_that_is_none_is_refused(tmp_path, vocab_file, task, label, message):
+  fields = glue.TASKS[task.removeprefix("glue/")][0]
+  rows = [{"label": label} | dict.fromkeys(fields, "a b.")]
+  with pytest.raises(InputError, match=message):
+    make(tmp_path, vocab_file, task, rows)
+  assert not (tmp_path / "out").exists()
+
+
+# ---- SQuAD -----------------------------------------------------------------------------
+
+CONTEXT = "A bc, d efg. H (ij) abc d; ef gh i j."
+
+
+def question(answer, *, start=None, context=CONTEXT, asked="yes no?"):
+  start = context.index(answer) if start is None else start
+  answers = {"text": [answer], "answer_start": [start]}
+  return {"id": answer, "question": asked, "context": context, "answers": answers}
+
+
+def windows_of(dataset):
+  names = dataset.train.columns
+  columns = [dataset.train.column(name).to_pylist() for name in names]
+  return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def test_squad_windows_cover_the_context_and_hold_the_answer(tmp_path, vocab_file):
+  answers = ["bc", "efg", "(ij)", "A bc, d efg. H (ij) abc d; ef gh i j.", "ef gh", "j."]
+  dataset = make(
+    tmp_path,
+    vocab_file,
+    "squad",
+    [question(answer) for answer in answers],
+    max_sequence_length=17,
+    max_question_length=3,
+    doc_stride=5,
+  )
+  found = windows_of(dataset)
+  for answer in answers:
+    mine = [window for window in found if window["example_id"] == answer]
+    assert [w["window_start"] for w in mine] == list(range(0, 5 * len(mine), 5))
+    assert mine[-1]["window_start"] + len(mine[-1]["token_starts"]) == 26
+    holding = 0
+    for window in mine:
+      ids = window["input_ids"]
+      assert len(ids) <= 17
+      assert ids[:5] == [CLS, ID["yes"], ID["no"], ID["?"], SEP]
+      assert ids[-1] == SEP
+      assert window["first_type_length"] == 5
+      pieces = zip(window["token_starts"], window["token_ends"], strict=True)
+      assert [len(window["text"][i:j]) for i, j in pieces] == [
+        len(VOCABULARY[t].removeprefix("##")) if t != ID["[UNK]"] else 1 for t in ids[5:-1]
+      ]
+      start, end = window["start_position"], window["end_position"]
+      if end:
+        holding += 1
+        i, j = window["token_starts"][start - 5], window["token_ends"][end - 5]
+        assert window["text"][i:j] == answer
+      assert window["answers"] == [answer]
+    assert (holding > 0) == (len(answer) < 20)
+  assert dataset.manifest["counts"]["train"]["windows_without_answer"] > 0
+
+
+def test_the_windows_of_the_real_questions_are_those_counted_elsewhere(tmp_path):
+  """The figures of the data folder's README, for windows that start 128 tokens later."""
+  source = shared_data.needed("squad/xquad.en.json")
+  vocabulary = shared_data.needed("bert-base-uncased-vocab.txt")
+  dataset = prepare(
+    tmp_path / "out",
+    Settings(str(source), 384, task="squad", vocab_file=str(vocabulary)),
+  )
+  store = dataset.train
+  assert len(store) == 1232
+  assert store.lengths.sum() == 225_824
+  assert (store.lengths == 384).sum() == 42
+  # Perfect logits decode to the answer, for all questions, through all windows.
+  windows: dict = {}
+  for window in windows_of(dataset):
+    windows.setdefault(window["example_id"], []).append(window)
+  assert len(windows) == 1190
+  for mine in windows.values():
+    logits = []
+    for place in ("start_position", "end_position"):
+      logits.append([np.zeros(len(w["input_ids"])) for w in mine])
+      for window, row in zip(mine, logits[-1], strict=True):
+        row[window[place]] = 9.0 * (window[place] > 0)
+    best = squad.n_best(mine, *logits, max_answer_length=50)[0]
+    expected = mine[0]["answers"][0]
+    # An answer may end inside a token, such as "Panther" in "Panthers".
+    assert expected in best.text
+    assert len(best.text) <= len(expected) + 12
+
+
+def brute_force(windows, starts, ends, max_answer_length):
+  """All spans of all windows, a token started only where it has the most context."""
+  found: dict[str, float] = {}
+  for number, window in enumerate(windows):
+    count, first = len(window["token_starts"]), window["first_type_length"]
+    for i in range(count):
+      token = window["window_start"] + i
+      context = [
+        min(
+          token - w["window_start"], w["window_start"] + len(w["token_starts"]) - 1 - token
+        )
+        + 0.01 * len(w["token_starts"])
+        if 0 <= token - w["window_start"] < len(w["token_starts"])
+        else -1
+        for w in windows
+      ]
+      if int(np.argmax(context)) != number:
+        continue
+      for j in range(i, min(count, i + max_answer_length)):
+        text = window["text"][window["token_starts"][i] : window["token_ends"][j]]
+        score = starts[number][first + i] + ends[number][first + j]
+        found[text] = max(score, found.get(text, -np.inf))
+  return sorted(found.items(), key=lambda item: -item[1])
+
+
+@pytest.mark.parametrize("seed", range(7))
+def test_the_n_best_are_those_of_all_spans(tmp_path, vocab_file, seed):
+  dataset = make(
+    tmp_path,
+    vocab_file,
+    "squad",
+    [question("bc")],
+    max_sequence_length=17,
+    max_question_length=3,
+    doc_stride=5,
+  )
+  windows = windows_of(dataset)
+  assert len(windows) > 3
+  rng = np.random.default_rng(seed)
+  starts, ends = (
+    [rng.standard_normal(len(w["input_ids"])) for w in windows] for _ in range(2)
+  )
+  found = squad.n_best(windows, starts, ends, num_answers=100, max_answer_length=4)
+  expected = brute_force(windows, starts, ends, 4)
+  assert [answer.text for answer in found] == [text for text, _ in expected[:100]]
+  assert [a.score for a in found] == pytest.approx([score for _, score in expected[:100]])
+  assert sum(a.probability for a in found) == pytest.approx(1)
+  ratio = np.exp(found[1].score - found[0].score)
+  assert found[1].probability / found[0].probability == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize(
+  ("row", "message"),
+  [
+    (question("bc", start=3), r"expected the answer 'bc' at character 3.*found 'c,'"),
+    (question("bc") | {"answers": "bc"}, r"answers is 'bc'; expected"),
+    (question("bc") | {"context": 3}, r"context is 3; expected a text"),
+  ],
+)
+def test_a_question_that_is_none_is_refused(tmp_path, vocab_file, row, message):
+  with pytest.raises(InputError, match=message):
+    make(tmp_path, vocab_file, "squad", [row], doc_stride=5, max_question_length=3)
+
+
+def test_windows_that_would_leave_tokens_out_are_refused(tmp_path, vocab_file):
+  with pytest.raises(InputError, match=r"doc_stride is 11; a question of 3 tokens leaves"):
+    make(
+      tmp_path, vocab_file, "squad", [question("bc")], doc_stride=11, max_question_length=3
+    )
+
+
+# ---- causal text, tokens, over-long sequences ------------------------------------------
+
+
+def test_text_ends_with_its_token_and_long_ones_as_asked(tmp_path, vocab_file):
+  rows = [{"text": "a b c"}, {"text": "  "}, {"text": "a b c d e f g h i j"}]
+  found = {
+    how: make(tmp_path / how, vocab_file, "text", rows, max_sequence_length=5, too_long=how)
+    for how in ("split", "truncate")
+    if not (tmp_path / how).mkdir()
+  }
+  first = [*"abc", "[SEP]"]
+  assert tokens(found["split"].train) == [
+    first,
+    [*"abcde"],
+    [*"fghij"],
+    ["[SEP]"],
+  ]
+  assert tokens(found["truncate"].train) == [first, [*"abcd", "[SEP]"]]
+  for dataset in found.values():
+    counts = dataset.manifest["counts"]
+    assert counts["train"]["too_long"] == 1
+    assert (counts["documents"], counts["documents_used"]) == (3, 2)
+    store = dataset.train
+    assert (store.first_type_lengths == store.lengths).all()
+  with pytest.raises(InputError, match=r"line 3: A sequence has 11 tokens; expected at mo"):
+    make(tmp_path, vocab_file, "text", rows, max_sequence_length=5, too_long="error")
+  assert not (tmp_path / "out").exists()
+
+
+def test_tokens_are_taken_as_they_are(tmp_path, vocab_file):
+  rows = [
+    {"input_ids": [CLS, 5, SEP, 6, SEP, 0, 0], "token_type_ids": [0, 0, 0, 1, 1, 0, 0]},
+    {"input_ids": [5, 6, 7], "label": 4},
+    {"input_ids": []},
+  ]
+  dataset = make(tmp_path, vocab_file, "tokens", rows)
+  assert sequences(dataset.train) == [[CLS, 5, SEP, 6, SEP], [5, 6, 7]]
+  assert dataset.train.first_type_lengths.tolist() == [3, 3]
+  assert dataset.train.sequence_labels.tolist() == [0, 4]
+
+
+def test_tokens_that_are_split_keep_their_types(tmp_path, vocab_file):
+  rows = [{"input_ids": list(range(5, 18)), "token_type_ids": [0] * 7 + [1] * 6}]
+  dataset = make(
+    tmp_path, vocab_file, "tokens", rows, max_sequence_length=5, too_long="split"
+  )
+  assert sequences(dataset.train) == [[5, 6, 7, 8, 9], [10, 11, 12, 13, 14], [15, 16, 17]]
+  assert dataset.train.first_type_lengths.tolist() == [5, 2, 0]
+
+
+@pytest.mark.parametrize(
+  ("row", "message"),
+  [
+    ({"input_ids": [5, 99]}, r"token 1 is 99; vocab\.txt has the ids 0 to 28"),
+    ({"input_ids": [5, -1]}, r"token 1 is -1"),
+    ({"input_ids": [5, 0, 6, 0]}, r"token 1 of 3 is 0, which is padding"),
+    ({"input_ids": [5, 0.5]}, r"expected a list of integers"),
+    ({"input_ids": "abc"}, r"expected a list of integers"),
+    ({"input_ids": [5, 6], "token_type_ids": [1, 0]}, r"zeros and then ones"),
+    ({"input_ids": [5, 6], "token_type_ids": [0]}, r"expected 2 numbers"),
+    ({"input_ids": [5] * 17}, r"A sequence has 17 tokens; expected at most 16"),
+    ({"input_ids": [5], "label": "x"}, r"label is 'x'; expected a whole number"),
+  ],
+)
+def test_tokens_that_cannot_be_are_refused(tmp_path, vocab_file, row, message):
+  with pytest.raises(InputError, match=rf"line 2: .*{message}|{message}"):
+    make(tmp_path, vocab_file, "tokens", [{"input_ids": [5]}, row])
+  assert not (tmp_path / "out").exists()
+
+
+def test_long_sentences_of_pretraining_as_asked(tmp_path, vocab_file):
+  long = "a b c d e f g h i j a b c d e."
+  rows = [{"text": f"{long} B c. D e."}, {"text": "G h. I j. A b c."}]
+  by_how = {}
+  for how in ("truncate", "split"):
+    (tmp_path / how).mkdir()
+    dataset = make(
+      tmp_path / how,
+      vocab_file,
+      "pretraining",
+      rows,
+      too_long=how,
+      short_sequence_probability=0.0,
+    )
+    assert dataset.train.lengths.max() <= 16
+    assert dataset.manifest["counts"]["train"]["too_long"] == 1
+    by_how[how] = dataset.train.lengths.sum()
+  assert by_how["split"] > by_how["truncate"]
+  with pytest.raises(InputError, match=r"A sentence has 16 tokens; expected at most 12"):
+    make(tmp_path, vocab_file, "pretraining", rows, too_long="error")
+
+
+def test_a_document_is_cut_dupe_factor_times_each_time_otherwise(tmp_path, vocab_file):
+  rng = np.random.default_rng(0)
+  rows = [
+    {
+      "text": " ".join(
+        " ".join(rng.choice([*"abcdefghij"], 4)).title() + "." for _ in range(9)
+      )
+    }
+    for _ in range(7)
+  ]
+  found = {}
+  for factor in (1, 3):
+    (tmp_path / str(factor)).mkdir()
+    found[factor] = make(
+      tmp_path / str(factor), vocab_file, "pretraining", rows, dupe_factor=factor
+    ).train
+  once, thrice = sequences(found[1]), sequences(found[3])
+  assert thrice[: len(once)] == once
+  assert len(thrice) > 2.5 * len(once)
+  assert thrice[len(once) : 2 * len(once)] != once
+
+
+def test_a_tokenizer_json_works_as_a_vocabulary(tmp_path):
+  import tokenizers
+
+  tokenizer = tokenizers.Tokenizer(
+    tokenizers.models.WordLevel({"<unk>": 0, "a": 1, "b": 2, "</s>": 3}, unk_token="<unk>")
+  )
+  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+  tokenizer.enable_padding(length=9)
+  tokenizer.enable_truncation(2)
+  tokenizer.save(str(tmp_path / "tokenizer.json"))
+  (tmp_path / "a.txt").write_text("b a b z\n\na\n")
+  settings = Settings(
+    str(tmp_path / "a.txt"), 9, task="text", vocab_file=str(tmp_path / "tokenizer.json")
+  )
+  dataset = prepare(tmp_path / "out", settings)
+  assert sequences(dataset.train) == [[2, 1, 2, 0, 3], [1, 3]]
+  assert dataset.vocabulary == ["<unk>", "a", "b", "</s>"]
+  with pytest.raises(InputError, match=r"has no token \[PAD\], which this task needs"):
+    prepare(tmp_path / "bert", Settings(settings.source, 9, vocab_file=settings.vocab_file))
