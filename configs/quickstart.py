@@ -1,7 +1,7 @@
 """A small packed BERT on the standard library's own text; `make train`.
 
-Reaches a held-out masked-token accuracy of more than 3 times the unigram baseline in 3
-minutes of training on 2 CPU cores.
+Reaches a held-out masked-token accuracy of 2.7 times the unigram baseline in 3 minutes of
+training on 2 CPU cores.
 """
 
 from configs import base
