@@ -106,6 +106,7 @@ class SequenceStore:
   def __init__(self, paths: str | os.PathLike | Iterable[str | os.PathLike]):
     one = isinstance(paths, str | os.PathLike)
     files = [paths] if one else list(paths)  # type: ignore[arg-type,list-item]
+    self._files = files
     batches: list[pa.RecordBatch] = []
     for path in files:
       batches += _read_batches(path, batches[0].schema if batches else None)
@@ -125,6 +126,14 @@ class SequenceStore:
     self.columns = tuple(self._table.column_names)
     self.first_type_lengths = self._table["first_type_length"].to_numpy()
     self.sequence_labels = self._table["sequence_label"].to_numpy()
+    self.answer_starts = self.answer_ends = None
+    if "start_position" in self.columns:
+      self.answer_starts = self._table["start_position"].to_numpy()
+      self.answer_ends = self._table["end_position"].to_numpy()
+
+  def __reduce__(self):
+    """A pickle holds the names of the files: a worker maps them anew."""
+    return SequenceStore, (self._files,)
 
   def __len__(self) -> int:
     return self.lengths.size
