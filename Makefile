@@ -16,7 +16,7 @@ train: .venv/installed
 	@$(BIN)/python train.py --config=configs/quickstart.py --workdir=$(WORKDIR)
 
 test: .venv/installed
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 
 lint: .venv/installed
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy .
