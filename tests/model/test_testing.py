@@ -105,7 +105,7 @@ def through_ids(apply):
   def opaque(batch):
     fields = {k: np.asarray(v) for k, v in batch.items() if k != "input_ids"}
     fields["input_embeddings"] = table[np.asarray(batch["input_ids"])]
-    return np.asarray(compiled(fields))
+    return jax.tree.map(np.asarray, compiled(fields))
 
   return opaque
 
