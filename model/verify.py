@@ -22,8 +22,9 @@ import numpy as np
 from model import attention, hf
 from model.bert import MODELS
 from model.config import BertConfig
+from model.influence import find_leaks
 from model.layout import lay_out
-from model.testing import TOLERANCES, differences, find_leaks, first_fit
+from model.testing import TOLERANCES, differences, first_fit
 
 ROW_LENGTH = 128  # tokens; the smallest that splash takes
 # A full row, several of the shortest, one token alone, and some of all sorts.
@@ -145,7 +146,7 @@ def verify_case(
     found = {d.output: d.size for d in differences(model, sequences, row_length=ROW_LENGTH)}
     gradients = found.pop("gradients")
     of_losses = {k: v for k, v in found.items() if k.endswith(("_loss", "_accuracy"))}
-    leaks, _ = find_leaks(model, batch)
+    leaks = find_leaks(model, batch)
     row = dataclasses.replace(
       row,
       outputs=max(v for k, v in found.items() if k not in of_losses),

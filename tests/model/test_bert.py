@@ -184,8 +184,7 @@ def test_patches_of_images_are_packed_as_well():
   def apply(params, batch):
     model = nnx.merge(graphdef, params["bert"])
     batch = {**batch, "input_embeddings": batch["input_embeddings"] @ params["projection"]}
-    states = model.hidden_states(batch)
-    return states | model.heads(states["layer 1"], batch)
+    return model.hidden_states(batch)
 
   assert_packed_equals_unpacked(apply, images, params=params)
   batch = lay_out([images[:2], images[2:4]], row_length=13)
