@@ -12,6 +12,7 @@ def get_config():
   config = base.get_config()
   config.data.directory = "data/quickstart"
   config.data.seed = 3  # the split whose commonest token is as common as in the rest
+  config.data.dupe_factor = 4  # other pairs of the same text: learned, not remembered
   config.data.vocab_size = 2048  # enough for half a million tokens
   config.data.max_sequence_length = 192  # half of it is padding without packing
   config.packing.max_sequences_per_pack = 5
@@ -21,5 +22,6 @@ def get_config():
   config.optimizer.learning_rate = 0.015
   config.optimizer.warmup_steps = 100
   config.train.batch_size = 16
-  config.train.steps = 1400
+  config.train.steps = 1700
+  config.train.eval_every = 200
   return config
