@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -26,6 +27,10 @@ def write_text(path: str | pathlib.Path, text: str):
   os.replace(partial, path)
 
 
+class NotWritten(OSError):
+  """A folder could not be written to its end; the disk is full, say."""
+
+
 @contextlib.contextmanager
 def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
   """A folder to write into, which takes its final name when the block ends.
@@ -41,6 +46,7 @@ def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
 
   Raises:
     FileExistsError: something is there; says what to do.
+    NotWritten: an OSError in the block, which is there to write.
   """
   directory = pathlib.Path(directory).absolute()
   check_new_folder(directory)
@@ -50,8 +56,15 @@ def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
   try:
     yield partial
     os.rename(partial, directory)
+  except OSError as error:
+    raise NotWritten(
+      f"{directory} could not be written: {error}. Nothing is left of it. Make room, and "
+      "run the same command again."
+    ) from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
+    if partial.exists():  # threads of a writer that failed still write
+      atexit.register(shutil.rmtree, partial, ignore_errors=True)
 
 
 def check_new_folder(directory: str | pathlib.Path):
