@@ -201,13 +201,6 @@ def check(
     )
 
 
-def dtypes_of(implementation: str) -> tuple[str, ...]:
-  """Those that query, key and value may have."""
-  if implementation == "xla":
-    return ("float64", "float32", "bfloat16", "float16")
-  return kernels.KERNELS[implementation].dtypes
-
-
 IMPLEMENTATIONS = {"xla": "any device; the reference"} | {
   name: kernel.runs_on for name, kernel in kernels.KERNELS.items()
 }

@@ -36,13 +36,22 @@ def _dense(config: BertConfig, inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx
   )
 
 
-def _embed(config: BertConfig, entries: int, rngs: nnx.Rngs) -> nnx.Embed:
+def _embed(
+  config: BertConfig, entries: int, rngs: nnx.Rngs, *, rows: int | None = None
+) -> nnx.Embed:
+  """Of more `rows` than entries the rest are zeros, and stay so in training."""
+  draw = nnx.initializers.truncated_normal(config.initializer_range)
+
+  def init(key, shape, dtype):
+    drawn = draw(key, (entries, shape[1]), dtype)
+    return jnp.pad(drawn, ((0, shape[0] - entries), (0, 0)))
+
   return nnx.Embed(
-    entries,
+    rows or entries,
     config.hidden_size,
     dtype=config.dtype,
     param_dtype=config.param_dtype,
-    embedding_init=nnx.initializers.truncated_normal(config.initializer_range),
+    embedding_init=init,
     rngs=rngs,
   )
 
@@ -66,7 +75,8 @@ class Embeddings(nnx.Module):
   """Sum of token, position and token-type embeddings, normalised."""
 
   def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
-    self.token = _embed(config, config.padded_vocab_size, rngs)
+    rows = config.padded_vocab_size
+    self.token = _embed(config, config.vocab_size, rngs, rows=rows)
     self.position = _embed(config, config.max_position_embeddings, rngs)
     self.token_type = _embed(config, config.type_vocab_size, rngs)
     self.layer_norm = _layer_norm(config, rngs)

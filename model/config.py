@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax.numpy as jnp
 
@@ -29,6 +30,7 @@ SIZES = {
   "large": (24, 1024),
 }
 HEAD_SIZE = 64  # of all of these
+MAX_VOCAB_MULTIPLE = 2**16  # wider than any matrix unit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +99,16 @@ class BertConfig:
     ):
       if getattr(self, name) < 1:
         raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1.")
+    if self.vocab_multiple > MAX_VOCAB_MULTIPLE:
+      raise ValueError(
+        f"vocab_multiple is {self.vocab_multiple}; expected at most {MAX_VOCAB_MULTIPLE}: "
+        "no hardware gains by more, and each row takes memory."
+      )
+    for name in ("layer_norm_epsilon", "initializer_range"):
+      if not 0 < getattr(self, name) < math.inf:
+        raise ValueError(
+          f"{name} is {getattr(self, name)}; expected more than 0, and finite."
+        )
     for name in ("dropout_rate", "attention_dropout_rate"):
       if not 0 <= getattr(self, name) < 1:
         raise ValueError(f"{name} is {getattr(self, name)}; expected a fraction in [0, 1).")

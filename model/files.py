@@ -26,12 +26,16 @@ def write_text(path: str | pathlib.Path, text: str):
   os.replace(partial, path)
 
 
+class NotWritten(OSError):
+  """A folder could not be written to its end; the disk is full, say."""
+
+
 @contextlib.contextmanager
 def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
   """A folder to write into, which takes its final name when the block ends.
 
-  An error leaves nothing behind. What a kill leaves does not have the final name, and the
-  next call for the same name removes it.
+  An error leaves nothing behind. What a kill leaves, or threads that still write after an
+  error, does not have the final name, and the next call for the same name removes it.
 
   Args:
     directory: the final name; nothing may be there, or an empty folder.
@@ -41,6 +45,7 @@ def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
 
   Raises:
     FileExistsError: something is there; says what to do.
+    NotWritten: an OSError in the block, which is there to write.
   """
   directory = pathlib.Path(directory).absolute()
   check_new_folder(directory)
@@ -50,6 +55,11 @@ def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
   try:
     yield partial
     os.rename(partial, directory)
+  except OSError as error:
+    raise NotWritten(
+      f"{directory} could not be written: {error}. Nothing has that name. Make room, and "
+      "run the same command again."
+    ) from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
 

@@ -316,6 +316,7 @@ def export_bert(
 
   Raises:
     FileExistsError: there is something in the directory.
+    NotWritten: the disk is full, say.
     WeightsError: the reference cannot compute what this model does, or the parameters
       are not those of the config.
   """
@@ -343,7 +344,10 @@ def export_bert(
     for name, path, x in _named(params)
   }
   with whole_folder(directory) as partial:
-    safetensors.numpy.save_file(tensors, partial / WEIGHTS, metadata={"format": "pt"})
+    try:
+      safetensors.numpy.save_file(tensors, partial / WEIGHTS, metadata={"format": "pt"})
+    except safetensors.SafetensorError as error:
+      raise OSError(str(error)) from error
     with (partial / WEIGHTS).open("rb") as file:
       os.fsync(file.fileno())
     write_json(partial / CONFIG, config_of(config, head, vocabulary))

@@ -149,6 +149,13 @@ KERNELS = {
 }
 
 
+def dtypes_of(implementation: str) -> tuple[str, ...]:
+  """Those that query, key and value may have; `implementation` may also be "xla"."""
+  if implementation == "xla":
+    return ("float64", "float32", *_HALF)
+  return KERNELS[implementation].dtypes
+
+
 def check(
   implementation: str,
   *,
@@ -164,22 +171,29 @@ def check(
   reason = None
   if dropout_rate > 0:
     reason = (
-      f"an attention dropout of 0, found {dropout_rate}; the kernel cannot take a key. "
+      f"an attention dropout of 0, found {dropout_rate}: the kernel cannot take a key. "
       "Set attention_dropout_rate=0"
     )
   elif kernel.platform not in (None, device.platform):
-    reason = f"{kernel.runs_on}, found {device.platform} ({device.device_kind})"
+    reason = f"{kernel.runs_on}, found {device.platform}. Use such a device"
   elif capability < kernel.compute_capability:
     reason = (
-      f"{kernel.runs_on}, found {device.device_kind} of compute capability {capability}"
+      f"{kernel.runs_on}, found {device.device_kind} of compute capability "
+      f"{capability}. Use such a device"
     )
   elif dtype.name not in kernel.dtypes:
     reason = f"{' or '.join(kernel.dtypes)}, found {dtype.name}. Set dtype=bfloat16"
   elif head_size % kernel.head_multiple:
-    reason = f"heads of a multiple of {kernel.head_multiple}, found {head_size}"
+    reason = (
+      f"heads of a multiple of {kernel.head_multiple}, found {head_size}. Set another "
+      "hidden_size or num_heads"
+    )
   elif row_length % kernel.row_multiple:
-    reason = f"rows of a multiple of {kernel.row_multiple} tokens, found {row_length}"
+    reason = (
+      f"rows of a multiple of {kernel.row_multiple} tokens, found {row_length}. Set "
+      "another row length"
+    )
   if reason:
     raise AttentionError(
-      f"attention_impl={implementation} needs {reason}, or choose attention_impl=xla."
+      f"attention_impl={implementation} needs {reason}, or attention_impl=xla."
     )

@@ -10,12 +10,14 @@ import dataclasses
 import functools
 import json
 import pathlib
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
 import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
+import tensorstore
 from orbax.checkpoint import v1 as ocp
 
 from model.bert import MODELS
@@ -128,9 +130,16 @@ def describe(
 
 
 def save(directory: str | pathlib.Path, params: Params, *, step: int = 0):
-  """Writes parameters alone as a checkpoint, so that they are read as a run's are."""
+  """Writes parameters alone as a checkpoint, so that they are read as a run's are.
+
+  Raises:
+    OSError: it could not be written.
+  """
   path = pathlib.Path(directory).absolute() / CHECKPOINTS / str(step)
-  ocp.save_checkpointables(path, {PARAMS: params})
+  try:
+    ocp.save_checkpointables(path, {PARAMS: params})
+  except ValueError as error:  # TensorStore reports a full disk as a value
+    raise OSError(_beginning(error)) from error
 
 
 def steps(directory: str | pathlib.Path) -> list[int]:
@@ -179,14 +188,48 @@ def open_folder(
   def load() -> Params:
     abstract = abstract_params(config, head, sharding=sharding)
     try:
+      _check_shapes(_stored_shapes(path / PARAMS), abstract)
       return ocp.load_checkpointables(path, {PARAMS: abstract})[PARAMS]
     except (ValueError, KeyError, OSError) as error:
       raise WeightsError(
         f"The parameters in {path} are not those of {directory / MODEL}, or were damaged: "
-        f"{error}"
+        f"{_beginning(error)} Restore the file, or choose another checkpoint with --step."
       ) from error
 
   return StoredModel(directory, head, config, vocabulary, step, load)
+
+
+def _stored_shapes(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
+  """Reads every byte of the parameters there: Orbax tells of damage on many pages."""
+  spec = {"driver": "ocdbt", "base": f"file://{path}/"}
+  store = tensorstore.KvStore.open(spec).result()
+  shapes = {}
+  for key in store.list().result():
+    value = store.read(key).result().value
+    name, _, part = key.decode().rpartition("/")
+    if part == "zarr.json":
+      shapes[name] = tuple(json.loads(value)["shape"])
+  return shapes
+
+
+def _check_shapes(found: dict[str, tuple[int, ...]], expected: Params):
+  leaves = jax.tree_util.tree_flatten_with_path(expected)[0]
+  shapes = {".".join(str(key.key) for key in keys): leaf.shape for keys, leaf in leaves}
+  different = [
+    f"{name} is {found.get(name, 'missing')}, expected {shapes.get(name, 'none')}"
+    for name in sorted(found.keys() | shapes.keys())
+    if found.get(name) != shapes.get(name)
+  ]
+  if different:
+    others = f" and {len(different) - 1} more differ" if len(different) > 1 else ""
+    raise ValueError(f"{different[0]}{others}.")
+
+
+def _beginning(error: Exception) -> str:
+  """Of a message that may go on for pages: Orbax and TensorStore tell all they know."""
+  text = str(error.args[0] if isinstance(error, KeyError) else error)
+  text = text.partition(" [tensorstore_spec")[0]
+  return textwrap.shorten(text, 300, placeholder=" ...")
 
 
 def read_description(

@@ -9,7 +9,7 @@ import optax
 
 import model
 from model import attention
-from model.config import HEAD_SIZE
+from model.config import HEAD_SIZE, MAX_VOCAB_MULTIPLE
 from training import optimizer as optimizer_lib
 
 
@@ -47,7 +47,6 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
     "train.eval_every",
     "train.checkpoint_every",
     "train.keep_checkpoints",
-    "model.vocab_multiple",
   ):
     _check(_get(config, field) >= 1, field, _get(config, field), "at least 1")
   for field in (
@@ -66,6 +65,9 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
   ):
     finite = 0 < _get(config, field) < float("inf")
     _check(finite, field, _get(config, field), "more than 0, and finite")
+  multiple, most = config.model.vocab_multiple, MAX_VOCAB_MULTIPLE
+  expected = f"at least 1 and at most {most}"
+  _check(1 <= multiple <= most, "model.vocab_multiple", multiple, expected)
   length = data.max_sequence_length
   _check(5 <= length <= 65535, "data.max_sequence_length", length, "5 to 65535 tokens")
   _check(data.vocab_size >= 64, "data.vocab_size", data.vocab_size, "at least 64")

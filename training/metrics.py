@@ -6,12 +6,12 @@ import contextlib
 import json
 import pathlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
-import numpy as np
 import tensorboardX
 
+from model.losses import Total
 from training.files import read_json_lines, write_text
 
 _COUNTED = ("sequences", "real_tokens")
@@ -64,6 +64,27 @@ class MetricsLog:
         self._events.add_scalar(f"{tag}/{key}", value, step)
 
 
+def means(steps: Sequence[Mapping]) -> dict[str, float]:
+  """Averages over all units of several steps, as if they were one.
+
+  Args:
+    steps: `losses.Total` by name; other values are left out.
+
+  Returns:
+    The means by the same names; and `loss`, the sum of those that end in `_loss`.
+
+  Example:
+    >>> means([{"mlm_loss": Total(2.0, 1.0)}, {"mlm_loss": Total(2.0, 3.0)}])["loss"]
+    1.0
+  """
+  found = {}
+  for name, first in steps[0].items():
+    if isinstance(first, Total):
+      units = sum(float(step[name].units) for step in steps)
+      found[name] = sum(float(step[name].total) for step in steps) / max(units, 1)
+  return found | {"loss": sum(x for name, x in found.items() if name.endswith("_loss"))}
+
+
 class Meter:
   """Gathers the metrics of steps into lines of `metrics.jsonl`.
 
@@ -75,38 +96,32 @@ class Meter:
 
   def __init__(self, last_line: Mapping[str, float]):
     self._totals = {name: last_line.get(name, 0) for name in (*_COUNTED, "seconds")}
-    self._pending: list[dict[str, jax.Array]] = []
+    self._pending: list[Mapping] = []
     self._start: float | None = None
     self._untimed = 0  # of the pending steps, the first so many
 
-  def add(self, values: dict[str, jax.Array]):
-    """Takes the metrics of one step: `sequences`, `real_tokens` and means."""
+  def add(self, values: Mapping):
+    """Takes the metrics of one step: `sequences`, `real_tokens` and totals."""
     self._pending.append(values)
     if self._start is None:  # the first step compiles; time begins after it
       jax.block_until_ready(values)
       self._start, self._untimed = time.perf_counter(), 1
 
   def line(self, **fields: float) -> dict[str, float]:
-    """Means over the steps since the last line, each weighted by its sequences.
+    """Means over the units of all steps since the last line.
 
     Args:
       **fields: more to put into the line.
 
     Returns:
-      The means; `sequences` and `real_tokens` since the start of the run; `seconds` of
-      training since then, without each process's first step, evaluation and saving; and
-      `sequences_per_second` and `real_tokens_per_second` since the last line, of the
-      steps that are timed.
+      What `means` gives; `sequences` and `real_tokens` since the start of the run;
+      `seconds` of training since then, without each process's first step, evaluation and
+      saving; and `sequences_per_second` and `real_tokens_per_second` since the last line,
+      of the steps that are timed.
     """
     steps = jax.device_get(self._pending)
     now = time.perf_counter()
     seconds = now - (self._start or now)
-    weights = [int(values["sequences"]) for values in steps]
-    means = {
-      name: float(np.average([values[name] for values in steps], weights=weights))
-      for name in steps[0]
-      if name not in _COUNTED
-    }
     speeds = {}
     for name in _COUNTED:
       counts = [int(values[name]) for values in steps]
@@ -115,7 +130,7 @@ class Meter:
       speeds[f"{name}_per_second"] = timed / seconds if timed else 0.0
     self._totals["seconds"] += seconds
     self._pending, self._start, self._untimed = [], now, 0
-    return means | fields | self._totals | speeds
+    return means(steps) | fields | self._totals | speeds
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:

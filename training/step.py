@@ -117,7 +117,7 @@ class TrainingProgram:
       "step": jnp.zeros((), jnp.int32),
     }
 
-  def _train_step(self, state: State, batch) -> tuple[State, dict[str, jax.Array]]:
+  def _train_step(self, state: State, batch) -> tuple[State, dict[str, Any]]:
     key = None
     if self._config.dropout_rate > 0 or self._config.attention_dropout_rate > 0:
       key = jax.random.fold_in(jax.random.key(self._seed), state["step"])
@@ -126,15 +126,15 @@ class TrainingProgram:
       outputs = self.apply(params, batch, dropout_key=key)
       return losses.loss(outputs, batch, unit=self._loss_unit)
 
-    (loss, totals), gradients = jax.value_and_grad(loss_fn, has_aux=True)(state["params"])
+    gradients, totals = jax.grad(loss_fn, has_aux=True)(state["params"])
     updates, optimizer_state = self._optimizer.update(
       gradients, state["optimizer"], state["params"]
     )
     params = optax.apply_updates(state["params"], updates)
-    metrics = {name: total.mean for name, total in totals.items()} | {
-      "loss": loss,
-      "gradient_norm": optax.tree.norm(gradients),
-      "parameter_norm": optax.tree.norm(params),
+    one = jnp.ones(())
+    metrics = totals | {
+      "gradient_norm": losses.Total(optax.tree.norm(gradients), one),
+      "parameter_norm": losses.Total(optax.tree.norm(params), one),
       "sequences": batch["sequence_mask"].sum(),
       "real_tokens": (batch["segment_ids"] > 0).sum(),
     }

@@ -90,6 +90,7 @@ def check_same(
   config: ml_collections.ConfigDict,
   *,
   groups: tuple[str, ...] = (),
+  but: tuple[str, ...] = (),
 ):
   """Checks that a run's folder belongs to a config.
 
@@ -97,6 +98,7 @@ def check_same(
     workdir: the run's folder.
     config: the config to compare its `config.json` with.
     groups: groups of fields to compare; all if there are none.
+    but: fields not to compare, such as "model.remat".
 
   Raises:
     ConfigError: names the fields that differ, or says that there is no run.
@@ -112,6 +114,7 @@ def check_same(
     for name in sorted(found.keys() | expected.keys())
     if found.get(name) != expected.get(name)
     and (not groups or name.split(".")[0] in groups)
+    and name not in but
   ]
   if differences:
     raise ConfigError(

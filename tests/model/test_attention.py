@@ -12,6 +12,7 @@ from model import kernels
 from model.attention import (
   AttentionError,
   attention,
+  dot_product_attention,
   packed_attention_mask,
   padding_attention_mask,
   split_by_token_type,
@@ -99,6 +100,8 @@ def test_softmax_is_in_float32_for_bfloat16():
   query = key = jnp.ones((1, 2, 1, 1), jnp.bfloat16)
   program = str(jax.make_jaxpr(attention)(query, key, key, jnp.ones((1, 2), jnp.int32)))
   assert re.findall(r"(\w+)\[1,1,2,2\] = exp ", program) == ["f32"]
+  # The scores too: float32 is asked of the product, not made of its rounded result.
+  assert re.findall(r"(\w+)\[1,1,2,2\] = dot_general", program) == ["f32"]
 
 
 def test_dropout_scales_what_it_keeps():
@@ -116,7 +119,10 @@ def test_dropout_scales_what_it_keeps():
     ({"implementation": "flash"}, "no attention_impl 'flash'; expected one of xla, cudnn"),
     ({"implementation": "cudnn"}, "needs NVIDIA GPUs since Ampere, found cpu"),
     ({"implementation": "cudnn_packed"}, "needs NVIDIA GPUs since Hopper, found cpu"),
-    ({"implementation": "splash"}, "needs TPUs, found cpu"),
+    (
+      {"implementation": "splash"},
+      r"needs TPUs, found cpu\. Use such a device, or attention_impl=xla\.",
+    ),
     ({"dropout_rate": 0.1}, "needs an attention dropout of 0, found 0.1"),
     ({"dtype": jnp.float64}, "needs float32 or bfloat16, found float64"),
     ({"row_length": 130}, "needs rows of a multiple of 128 tokens, found 130"),
@@ -202,6 +208,46 @@ def test_cudnn_still_takes_offsets():
     parameters
   )
   assert cudnn.MaskType.PADDING
+
+
+def kernel_with_a_mask(query, key, value, *, mask, implementation):
+  assert implementation == "cudnn"
+  return dot_product_attention(query, key, value, mask)
+
+
+def kernel_with_offsets(
+  query, key, value, *, q_seqlen, kv_seqlen, q_offsets, kv_offsets, scale, mask_type
+):
+  """Leaves padding as it finds it, as cuDNN does."""
+  assert mask_type.name == "PADDING"
+  assert scale == pytest.approx(query.shape[-1] ** -0.5)
+  assert (q_seqlen == kv_seqlen).all()
+  assert (q_offsets == kv_offsets).all()
+  lengths, starts = np.asarray(q_seqlen), np.asarray(q_offsets)
+  ids = np.zeros(query.shape[:2], np.int32)
+  for row, slot in np.argwhere(lengths > 0):
+    start = starts[row, slot]
+    ids[row, start : start + lengths[row, slot]] = slot + 1
+  padding = (ids == 0)[:, :, None, None]
+  for x in (query, key, value):
+    assert not np.asarray(x)[ids == 0].any()
+  attended = dot_product_attention(query, key, value, packed_attention_mask(ids))
+  return jnp.where(padding, jnp.nan, attended)
+
+
+@pytest.mark.parametrize("implementation", ["cudnn", "cudnn_packed"])
+def test_cudnn_is_told_of_segments_and_its_padding_is_not_read(monkeypatch, implementation):
+  from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+  monkeypatch.setattr(jax.nn, "dot_product_attention", kernel_with_a_mask)
+  monkeypatch.setattr(cudnn, "dot_product_attention", kernel_with_offsets)
+  *inputs, _, segment_ids = make_inputs(jnp.float32)
+  attend = kernels.KERNELS[implementation].attend
+  found = np.asarray(attend(*inputs, jnp.asarray(segment_ids), 7))
+  expected = np.asarray(attention(*inputs, segment_ids))
+  real = segment_ids > 0
+  np.testing.assert_allclose(found[real], expected[real], rtol=1e-5, atol=1e-6)
+  assert (found[~real] == 0).all()
 
 
 @pytest.mark.parametrize("implementation", ["cudnn", "cudnn_packed"])

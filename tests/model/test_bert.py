@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import re
 
 import flax.nnx as nnx
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model import MODELS, BertConfig, BertForPreTraining, losses
+from model import MODELS, BertConfig, BertForPreTraining, bert, kernels, losses
 from model.layout import lay_out
 from model.testing import (
   TOLERANCES,
@@ -341,6 +342,73 @@ def test_each_use_of_dropout_has_its_own_key(monkeypatch):
   assert len({jax.random.key_data(key).tobytes() for key in seen}) == len(seen)
 
 
+def trace(config):
+  """Runs a model on shapes alone."""
+  batch = packs.lay_out(packs.random_sequences())
+
+  def run(key):
+    return BertForPreTraining(config, rngs=nnx.Rngs(0))(batch, dropout_key=key)
+
+  jax.eval_shape(run, jax.random.key(0))
+
+
+def test_attention_has_a_dropout_of_its_own(monkeypatch):
+  rates = []
+
+  def record(query, key, value, *args, dropout_rate, **kwargs):
+    rates.append(dropout_rate)
+    return value
+
+  monkeypatch.setattr(bert, "attention", record)
+  trace(packs.small_config(dropout_rate=0.5, attention_dropout_rate=0.125))
+  assert rates == [0.125, 0.125]
+
+
+@pytest.mark.parametrize(("mask", "expected"), [("segment", 3), ("token_type", 15)])
+def test_attention_is_told_how_many_segments_there_can_be(monkeypatch, mask, expected):
+  found = []
+
+  def record(query, key, value, segment_ids, max_segments):
+    found.append(max_segments)
+    return value
+
+  kernel = kernels.Kernel(record, "any device", None, 0.0, ("float32",), 1, 1)
+  monkeypatch.setitem(kernels.KERNELS, "cudnn_packed", kernel)
+  assert packs.MAX_SEQUENCES == 3
+  fields = {"attention_impl": "cudnn_packed", "attention_mask": mask, "type_vocab_size": 5}
+  trace(packs.small_config(**fields))
+  assert found == [expected] * 2
+
+
+def test_weights_start_as_wide_as_the_initializer_range():
+  def drawn(width):
+    config = packs.small_config(num_layers=1, initializer_range=width)
+    make = lambda: BertForPreTraining(config, rngs=nnx.Rngs(0))  # noqa: E731
+    state = jax.jit(lambda: nnx.to_pure_dict(nnx.state(make(), nnx.Param)))()
+    return jax.tree_util.tree_flatten_with_path(state)[0]
+
+  for (path, narrow), (_, wide) in zip(drawn(0.125), drawn(0.25), strict=True):
+    if path[-1].key in ("kernel", "embedding"):
+      assert 0.1 < np.abs(narrow).max() < 0.3, path
+      np.testing.assert_allclose(wide, 2 * narrow, rtol=1e-6)
+    else:
+      assert (narrow == (path[-1].key == "scale")).all()
+
+
+def test_layer_norm_keeps_its_digits_far_from_zero():
+  """The mean of squares less the square of the mean would be all cancellation."""
+  x = 1e4 + np.random.default_rng(0).standard_normal((7, 14))
+  x = x.astype(np.float32)
+  wide = x.astype(np.float64)
+  expected = (wide - wide.mean(-1, keepdims=True)) / wide.std(-1, keepdims=True)
+  for norm in (
+    packs.random_model(packs.small_config(num_layers=1)).embeddings.layer_norm,
+    packs.random_model(packs.small_config(num_layers=1)).mlm_layer_norm,
+  ):
+    found = (np.asarray(norm(x)) - np.asarray(norm.bias[...])) / np.asarray(norm.scale[...])
+    np.testing.assert_allclose(found, expected, atol=1e-2)
+
+
 def test_the_mask_is_never_stored():
   """XLA compares the ids where it needs the answer: the same memory as a padding mask."""
   batch = packs.lay_out(packs.random_sequences())
@@ -365,6 +433,9 @@ def test_the_mask_is_never_stored():
     ({"attention_mask": "causal"}, "expected one of segment, token_type, none"),
     ({"remat": "all"}, "expected one of none, layers"),
     ({"num_labels": 0}, "num_labels is 0; expected at least 1"),
+    ({"layer_norm_epsilon": math.nan}, "epsilon is nan; expected more than 0, and finite"),
+    ({"initializer_range": math.inf}, "range is inf; expected more than 0, and finite"),
+    ({"vocab_multiple": 2**17}, "expected at most 65536: no hardware gains by more"),
     ({"dropout_rate": 1.0}, r"dropout_rate is 1.0; expected a fraction in \[0, 1\)"),
   ],
 )

@@ -223,6 +223,8 @@ def test_a_masked_lm_file_with_both_heads_keeps_both(tmp_path):
     ({"architectures": None}, "architectures is null"),
     ({"hidden_size": "14"}, "hidden_size is '14'; expected a whole number"),
     ({"layer_norm_eps": None}, "layer_norm_eps is None; expected a number"),
+    ({"layer_norm_eps": float("nan")}, "layer_norm_epsilon is nan; expected more than 0"),
+    ({"initializer_range": 0.0}, r"initializer_range is 0\.0; expected more than 0"),
     ({"num_attention_heads": 4}, "not divisible by num_heads=4"),
     ({"hidden_size": 16}, r"LayerNorm\.\w+ of shape \(14,\) instead of \(16,\)"),
     ({"num_hidden_layers": 3}, r"missing bert\.encoder\.layer\.2\..* more"),

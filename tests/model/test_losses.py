@@ -189,6 +189,14 @@ def test_a_sequence_without_masked_tokens_does_not_count():
   assert present.tolist() == [[False, False, True]]
 
 
+def test_what_stands_in_an_empty_slot_does_not_spread():
+  values, owners = jnp.array([[jnp.nan, 2.0, 4.0]]), jnp.array([[0, 1, 1]])
+  mean = lambda x: mean_per_sequence(x, owners, 2)[0]  # noqa: E731
+  assert mean(values).tolist() == [[3, 0]]
+  gradient = jax.grad(lambda x: jnp.square(mean(x)).sum())(values)
+  assert gradient.tolist() == [[0, 3, 3]]
+
+
 def test_a_pack_of_three_weighs_three_times_a_pack_of_one():
   """The paper's point against a loss averaged per pack."""
   values = np.array([[1, 1, 1], [5, 5, 5]], np.float32)

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import jax
@@ -45,10 +46,28 @@ def test_a_mask_that_forgets_a_sequence_is_found(monkeypatch):
 @pytest.mark.parametrize("implementation", ["cudnn", "cudnn_packed", "splash"])
 def test_what_cannot_be_run_says_why(implementation):
   row = verify.verify_case("regression", implementation, "bfloat16")
-  assert (row.passes, row.outputs) == (True, None)
+  assert (row.passes, row.outputs) == (None, None)
   assert f"Not run, {implementation}: attention_impl={implementation} needs" in (
     verify.table([row])
   )
+
+
+@pytest.mark.parametrize("name", ["outputs", "losses", "gradients", "reference"])
+def test_each_difference_and_any_influence_fails_a_row(name):
+  whole = verify.Row(*CASE, 1e-7, 0.0, 2e-7, 1e-5, influence=0.0, limit=1e-5)
+  assert whole.passes
+  assert not dataclasses.replace(whole, **{name: 1.1e-5}).passes
+  assert not dataclasses.replace(whole, **{name: float("nan")}).passes
+  assert not dataclasses.replace(whole, influence=1e-30).passes
+
+
+def test_rows_that_were_not_run_neither_pass_nor_fail(monkeypatch, capsys):
+  rows = [verify.Row(*CASE, not_run="no GPU"), verify.Row(*CASE, 0.0, 0.0, 0.0, None, 0.0)]
+  monkeypatch.setattr(verify, "verify", lambda *_, **__: rows)
+  assert command.main(["verify", "--json"]) == 0
+  result = json.loads(capsys.readouterr().out)
+  assert [row["passes"] for row in result["rows"]] == [None, True]
+  assert result["passes"] is True
 
 
 @pytest.mark.parametrize("broken", [False, True])

@@ -1,6 +1,7 @@
 """A model's folder on disk, and python -m model."""
 
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -80,12 +81,33 @@ def test_a_description_that_was_altered_is_refused(stored):
     with pytest.raises(WeightsError, match=message):
       weights.open_folder(folder)
     altered(folder, **value)
-  altered(folder, config=config | {"intermediate_size": 12})
-  with pytest.raises(WeightsError, match="are not those of"):
-    weights.open_folder(folder).load()
+  for fields, message in (
+    ({"intermediate_size": 12}, r"bias is \(11,\), expected \(12,\) and 5 more"),
+    ({"num_layers": 3}, r"layers\.2\.\S+ is missing, expected"),
+    ({"num_layers": 1}, r"layers\.1\.\S+ is \(14,\), expected none"),
+  ):
+    altered(folder, config=config | fields)
+    with pytest.raises(WeightsError, match=message) as raised:
+      weights.open_folder(folder).load()
+    assert len(str(raised.value)) < 600
   (folder / "vocab.txt").unlink()
   with pytest.raises(WeightsError, match=r"vocab\.txt is not there"):
     weights.open_folder(folder)
+
+
+def test_a_damaged_checkpoint_is_told_in_a_few_words(stored, capfd):
+  folder, _, _ = stored
+  params = folder / "checkpoints" / "11" / "params"
+  data = [path for path in (params / "d").iterdir() if path.stat().st_size]
+  for path in (*data, params / "manifest.ocdbt", params / "_METADATA"):
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(WeightsError, match="are not those of") as raised:
+      weights.open_folder(folder).load()
+    assert len(str(raised.value)) < 800
+    path.write_bytes(whole)
+  assert len(capfd.readouterr().err) < 2000
+  weights.open_folder(folder).load()
 
 
 # ---- commands --------------------------------------------------------------------------
@@ -125,7 +147,9 @@ def test_a_step_is_exported(stored, tmp_path, capsys):
   folder, _, params = stored
   out = tmp_path / "out"
   assert main(["export", str(folder), "--step", "7", "--out", str(out), "--json"]) == 0
-  assert json.loads(capsys.readouterr().out)["step"] == 7
+  told = json.loads(capsys.readouterr().out)
+  assert told["step"] == 7
+  assert told["parameters"] == sum(x.size for x in tensors_of(out).values())
   again = hf.open_model(out)
   np.testing.assert_array_equal(again.load()["nsp"]["kernel"], params["nsp"]["kernel"])
   assert again.vocabulary == Vocabulary(TOKENS, lowercase=False)
@@ -145,6 +169,7 @@ def test_mistakes_are_told_in_a_line_with_status_2(stored, tmp_path, capsys):
     (["import", folder, "--out", out], "a folder of this project already"),
     (["import", full, "--out", full], "Expected a new or empty folder"),
     (["import", full, "--out", out, "--vocab-multiple", "0"], "expected at least 1"),
+    (["import", full, "--out", out, "--vocab-multiple", "100000000000"], "at most 65536"),
     (["import", full, "--out", "/proc/out"], "/proc"),
   ):
     assert main([str(argument) for argument in arguments]) == 2
@@ -153,6 +178,39 @@ def test_mistakes_are_told_in_a_line_with_status_2(stored, tmp_path, capsys):
     assert message in error
     assert error.count("\n") == 1
     assert not out.exists()
+
+
+FULL = """
+import resource, signal, sys
+from model.__main__ import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
+imported = main(["import", {0!r}, "--out", "ours"])
+sys.exit(10 * imported + main(["export", {1!r}, "--out", "o"]))
+"""
+
+
+def test_a_full_disk_is_told_in_a_line_with_status_1(stored, tmp_path):
+  folder, _, _ = stored
+  place = tmp_path / "place"
+  place.mkdir()
+  result = subprocess.run(
+    [sys.executable, "-c", FULL.format(str(PRETRAINING), str(folder))],
+    capture_output=True,
+    text=True,
+    check=False,
+    cwd=place,
+    env=os.environ | {"PYTHONPATH": str(ROOT)},
+  )
+  assert result.returncode == 11, result.stderr
+  told = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+  for line, name in zip(told, ("ours", "o"), strict=True):
+    assert f"{place / name} could not be written" in line
+    assert "Make room" in line
+    assert len(line) < 800
+  assert "Traceback" not in result.stderr
+  # Threads of TensorStore may still write to what has another name.
+  assert [path for path in place.iterdir() if ".partial-" not in path.name] == []
 
 
 @pytest.mark.parametrize(

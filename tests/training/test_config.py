@@ -338,6 +338,7 @@ def test_the_optimizer_of_a_config_has_its_betas_raised_to_the_packing_factor(
     ("model.dtype", "float16", "float32, bfloat16"),
     ("model.remat", "all", "none, layers"),
     ("model.vocab_multiple", 0, "at least 1"),
+    ("model.vocab_multiple", 10**11, "at most 65536"),
     ("train.loss_unit", "word", "sequence, token, pack"),
     ("optimizer.learning_rate", 0.0, "more than 0"),
     ("optimizer.warmup_steps", 10**9, "0 to train.steps - 1"),

@@ -5,6 +5,7 @@ import pytest
 from model.testing import relative_difference
 from tests import packs
 from training.compilations import CompilationCounter
+from training.metrics import means
 from training.optimizer import lamb
 from training.step import TrainingProgram, make_mesh, put_batch
 
@@ -23,7 +24,7 @@ def run(program, batches):
   state, losses = program.init(), []
   for batch in batches:
     state, metrics = program.train_step(state, put_batch(batch, program.mesh))
-    losses.append(float(metrics["loss"]))
+    losses.append(means([jax.device_get(metrics)])["loss"])
   return jax.device_get(state["params"]), losses
 
 
@@ -71,11 +72,57 @@ def test_the_loss_falls_and_counts_are_right():
   losses = []
   for _ in range(30):
     state, metrics = program.train_step(state, put_batch(batch, program.mesh))
-    losses.append(float(metrics["loss"]))
+    losses.append(means([jax.device_get(metrics)])["loss"])
   assert losses[-1] < losses[0] - 0.3
   assert int(metrics["sequences"]) == batch["sequence_mask"].sum()
   assert int(metrics["real_tokens"]) == (batch["segment_ids"] > 0).sum()
   assert int(state["step"]) == 30
+
+
+def test_the_metrics_of_steps_add_up_to_those_of_one():
+  """Unequal numbers of sequences, tokens and packs; the parameters stand still."""
+  program = TrainingProgram(
+    packs.small_config(num_layers=1),
+    lamb(0.0),
+    mesh=make_mesh(1),
+    seed=0,
+    loss_unit="token",
+  )
+  lengths = [[13], [5, 4, 3], [2, 2, 2], [7, 6]], [[3], [1], [11], []]
+  batches = [packs.lay_out(packs.random_sequences(part)) for part in lengths]
+  whole = packs.lay_out(
+    packs.random_sequences(lengths[0]) + packs.random_sequences(lengths[1])
+  )
+
+  def run(batches):
+    state, found = program.init(), []
+    for batch in batches:
+      state, metrics = program.train_step(state, put_batch(batch, program.mesh))
+      found.append(jax.device_get(metrics))
+    return means(found)
+
+  parts, expected = run(batches), run([whole])
+  assert parts.keys() == expected.keys()
+  for name in ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"):
+    assert parts[name] == pytest.approx(expected[name], rel=1e-5)
+  assert parts["loss"] == parts["mlm_loss"] + parts["nsp_loss"]
+
+
+def test_rows_of_the_vocabulary_that_were_added_start_at_zero_and_stay():
+  ordinary = make_program(num_layers=1).init()["params"]["embeddings"]["token"]
+  program = make_program(num_layers=1, vocab_multiple=8)
+  state = program.init()
+  token = state["params"]["embeddings"]["token"]
+  assert token["embedding"].shape[0] == 32
+  np.testing.assert_array_equal(token["embedding"][:29], ordinary["embedding"])
+  before = np.asarray(token["embedding"])
+  for seed in range(3):
+    batch = put_batch(make_batch(5, seed), program.mesh)
+    state, _ = program.train_step(state, batch)
+  after = np.asarray(state["params"]["embeddings"]["token"]["embedding"])
+  assert (after[:29] != before[:29]).any(1).all()
+  assert (after[29:] == 0).all()
+  assert (np.asarray(state["params"]["mlm_bias"][29:]) == 0).all()
 
 
 def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed():
