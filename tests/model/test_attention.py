@@ -241,10 +241,10 @@ def test_cudnn_is_told_of_segments_and_its_padding_is_not_read(monkeypatch, impl
 
   monkeypatch.setattr(jax.nn, "dot_product_attention", kernel_with_a_mask)
   monkeypatch.setattr(cudnn, "dot_product_attention", kernel_with_offsets)
-  *inputs, _, segment_ids = make_inputs(jnp.float32)
+  query, key, value, _, segment_ids = make_inputs(jnp.float32)
   attend = kernels.KERNELS[implementation].attend
-  found = np.asarray(attend(*inputs, jnp.asarray(segment_ids), 7))
-  expected = np.asarray(attention(*inputs, segment_ids))
+  found = np.asarray(attend(query, key, value, jnp.asarray(segment_ids), 7))
+  expected = np.asarray(attention(query, key, value, segment_ids))
   real = segment_ids > 0
   np.testing.assert_allclose(found[real], expected[real], rtol=1e-5, atol=1e-6)
   assert (found[~real] == 0).all()
