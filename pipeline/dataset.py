@@ -139,13 +139,13 @@ def prepare(
   prints = {split: fingerprint(partitions) for split, partitions in sources.items()}
 
   partial = directory.with_name(f".{directory.name}.partial")
-  with _claimed(partial, directory) as mine:
-    if not mine:
+  with _claimed(partial, directory) as lock:
+    if lock is None:
       return _open_same(directory, settings)  # another process was faster
     try:
       _start_or_go_on(partial, settings, prints)
       manifest = preparation.write(
-        partial, settings, sources, num_workers=num_workers, runner=runner
+        partial, settings, sources, num_workers=num_workers, runner=runner, lock=lock
       )
       manifest["source"] = {
         split: {k: v for k, v in found.items() if k != "version"}
@@ -180,8 +180,11 @@ def _is_there(directory: pathlib.Path) -> bool:
 
 
 @contextlib.contextmanager
-def _claimed(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[bool]:
-  """Holds the unfinished folder for one process; False if another finished meanwhile."""
+def _claimed(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[int | None]:
+  """Holds the unfinished folder for one process and its workers.
+
+  Gives the descriptor of the lock; None if another process finished meanwhile.
+  """
   waited = False
   while True:
     try:
@@ -198,7 +201,10 @@ def _claimed(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[bool]:
       try:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if waited else fcntl.LOCK_NB))
       except BlockingIOError:
-        print(f"waiting for another process that prepares {directory}", file=sys.stderr)
+        print(
+          f"waiting for another process that prepares {directory}, or its last workers",
+          file=sys.stderr,
+        )
         waited = True
         continue
       with contextlib.suppress(FileNotFoundError):
@@ -206,11 +212,11 @@ def _claimed(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[bool]:
           done = _is_there(directory)
           if done:
             shutil.rmtree(partial)
-          yield not done
+          yield None if done else lock.fileno()
           return
     time.sleep(0.01)
     if _is_there(directory):
-      yield False
+      yield None
       return
 
 

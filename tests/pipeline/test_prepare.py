@@ -246,6 +246,49 @@ def test_a_killed_prepare_goes_on_and_its_workers_end(corpus, reference, tmp_pat
   assert contents(other.directory) == contents(clean.directory)
 
 
+def test_workers_that_outlive_a_prepare_are_waited_for(corpus, tmp_path):
+  """Those of a killed one, with other settings, which are held up for a while."""
+  start = [sys.executable, "-m", "pipeline"]
+  first = subprocess.Popen(
+    [*start, *arguments(corpus, tmp_path / "d", "--workers=2")],
+    cwd=ROOT,
+    stderr=subprocess.DEVNULL,
+    stdout=subprocess.DEVNULL,
+  )
+  deadline = time.monotonic() + 60
+  while not list((tmp_path / ".d.partial").glob("*.summary.npz")):
+    assert time.monotonic() < deadline
+    assert first.poll() is None
+    time.sleep(0.001)
+  first.send_signal(signal.SIGSTOP)
+  workers = subprocess.run(
+    ["ps", "-o", "pid=", "--ppid", str(first.pid)], capture_output=True, check=False
+  ).stdout.split()
+  assert workers
+  for pid in map(int, workers):
+    os.kill(pid, signal.SIGSTOP)
+  first.kill()
+  first.wait()
+  try:
+    second = subprocess.Popen(
+      [*start, *arguments(corpus, tmp_path / "d", "--workers=2", "--seed=1")],
+      cwd=ROOT,
+      stderr=subprocess.PIPE,
+      stdout=subprocess.DEVNULL,
+      text=True,
+    )
+    assert second.stderr is not None
+    told = second.stderr.readline()
+  finally:
+    for pid in map(int, workers):
+      os.kill(pid, signal.SIGCONT)
+  _, errors = second.communicate(timeout=60)
+  assert "or its last workers" in told
+  assert second.returncode == 0, errors
+  clean = prepare(tmp_path / "e", settings(corpus, seed=1), num_workers=1)
+  assert contents(tmp_path / "d") == contents(clean.directory)
+
+
 def _runs(pid: int) -> bool:
   with contextlib.suppress(OSError):
     return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()[0] != "Z"
