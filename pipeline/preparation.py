@@ -201,6 +201,8 @@ def _manifest(
   task = TASKS[settings.task]
   counts: dict = {"documents": sum(s.documents for s in summaries), "documents_used": 0}
   names, histograms = {}, {}
+  digests = {tokenizer.path.name: shards.file_sha256(tokenizer.path)}
+  digests |= {f"{s.name}.arrow": s.sha256 for s in summaries if s.sequences}
   for split in SPLITS:
     mine = [summary for summary in summaries if summary.split == split]
     tally: dict[str, int] = {}
@@ -238,6 +240,7 @@ def _manifest(
     "histograms": histograms,
     "most_frequent_token": int(token_counts.argmax()),  # of those that are masked
     "shards": names,
+    "sha256": dict(sorted(digests.items())),
   }
 
 

@@ -316,6 +316,65 @@ def test_what_is_written_is_not_written_again(corpus, tmp_path, monkeypatch):
   assert len(calls) - made == shards_made - 3
 
 
+@pytest.fixture(scope="module")
+def stopped(corpus, tmp_path_factory):
+  """What is left of a preparation that ended at the fourth shard."""
+  from pipeline import shards
+
+  folder, calls = tmp_path_factory.mktemp("stopped"), []
+
+  def failing(path, rows, **options):
+    calls.append(path)
+    if len(calls) == 4:
+      raise OSError(28, "No space left on device")
+    return write(path, rows, **options)
+
+  write, shards.write_sequences = shards.write_sequences, failing
+  try:
+    with pytest.raises(OSError, match="No space left"):
+      prepare(folder / "d", settings(corpus), num_workers=1)
+  finally:
+    shards.write_sequences = write
+  return folder / ".d.partial"
+
+
+@pytest.mark.parametrize("damage", ["cut", "altered", "gone"])
+@pytest.mark.parametrize("pattern", ["train-*.arrow", "train-*.summary.npz"])
+def test_a_shard_that_was_damaged_meanwhile_is_written_again(
+  corpus, reference, stopped, tmp_path, pattern, damage
+):
+  shutil.copytree(stopped, tmp_path / ".d.partial")
+  path = min((tmp_path / ".d.partial").glob(pattern))
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content if damage == "altered" else b"")
+  if damage == "gone":
+    path.unlink()
+  prepare(tmp_path / "d", settings(corpus), num_workers=1)
+  assert contents(tmp_path / "d") == contents(reference.directory)
+
+
+def test_a_shard_that_is_damaged_last_does_not_end_in_a_dataset(
+  corpus, reference, tmp_path, monkeypatch
+):
+  from pipeline import preparation
+
+  write = preparation.write
+
+  def damaging(directory, *args, **options):
+    manifest = write(directory, *args, **options)
+    min(directory.glob("train-*.arrow")).write_bytes(b"")
+    return manifest
+
+  with monkeypatch.context() as patch:
+    patch.setattr(preparation, "write", damaging)
+    with pytest.raises(OSError, match="arrow is not what was written to it"):
+      prepare(tmp_path / "d", settings(corpus), num_workers=1)
+  assert not (tmp_path / "d").exists()
+  prepare(tmp_path / "d", settings(corpus), num_workers=1)
+  assert contents(tmp_path / "d") == contents(reference.directory)
+
+
 def test_a_full_disk_is_told_and_goes_on_later(corpus, reference, tmp_path):
   """A limit on the size of a file stands for the full disk."""
 
