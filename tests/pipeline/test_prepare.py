@@ -375,21 +375,28 @@ def test_a_shard_that_is_damaged_last_does_not_end_in_a_dataset(
   assert contents(tmp_path / "d") == contents(reference.directory)
 
 
-def test_a_full_disk_is_told_and_goes_on_later(corpus, reference, tmp_path):
+@pytest.mark.parametrize(
+  "options",
+  [
+    ["--workers=1"],
+    ["--workers=2"],
+    pytest.param(["--runner=DirectRunner"], marks=needs_beam),
+  ],
+)
+def test_a_full_disk_is_told_and_goes_on_later(corpus, reference, tmp_path, options):
   """A limit on the size of a file stands for the full disk."""
 
   def limit():
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
-  for workers in (1, 2):
-    args = arguments(corpus, tmp_path / "d", f"--workers={workers}")
-    result = command(*args, preexec_fn=limit)
-    assert result.returncode == 1, result.stderr
-    assert "Make room, and run the same command again" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not (tmp_path / "d").exists()
-  assert main(arguments(corpus, tmp_path / "d")) == 0
+  args = arguments(corpus, tmp_path / "d", *options)
+  result = command(*args, preexec_fn=limit)
+  assert result.returncode == 1, result.stderr
+  assert "Make room, and run the same command again" in result.stderr
+  assert "Traceback" not in result.stderr
+  assert not (tmp_path / "d").exists()
+  assert main(args) == 0
   assert contents(tmp_path / "d") == contents(reference.directory)
 
 
@@ -634,6 +641,24 @@ def test_beam_gives_the_same_bytes_plan_and_packs(corpus, reference, tmp_path):
   assert contents(tmp_path / "here").keys() == contents(tmp_path / "there").keys()
   for name in ("packs-00000.arrow", "plan.json"):
     assert contents(tmp_path / "here")[name] == contents(tmp_path / "there")[name]
+
+
+@needs_beam
+def test_beam_tells_a_disk_without_space_for_the_error(corpus, tmp_path, monkeypatch):
+  from pipeline import shards
+  from pipeline.beam import BeamRunner
+
+  def full(*args, **options):
+    raise OSError(28, "No space left on device")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(shards, "write_sequences", full)
+    patch.setattr(pathlib.Path, "write_text", lambda path, text: path.touch() or full())
+    patch.setattr("pipeline.dataset._start_or_go_on", lambda *args: None)
+    with pytest.raises(OSError, match="No space left") as stop:
+      prepare(tmp_path / "d", settings(corpus), runner=BeamRunner("DirectRunner"))
+  assert stop.value.errno == 28
+  prepare(tmp_path / "d", settings(corpus), runner=BeamRunner("DirectRunner"))
 
 
 @needs_beam
