@@ -131,7 +131,7 @@ def prepare(
     InputError: the folder holds something else, or the source cannot be used.
     OSError: the disk is full. What is written is kept for the next call.
   """
-  directory = pathlib.Path(directory)
+  directory = pathlib.Path(os.path.realpath(directory))  # "." has no name
   task, settings = find_task(settings)
   if _is_there(directory):
     return _open_same(directory, settings)

@@ -329,12 +329,11 @@ def stopped(corpus, tmp_path_factory):
       raise OSError(28, "No space left on device")
     return write(path, rows, **options)
 
-  write, shards.write_sequences = shards.write_sequences, failing
-  try:
+  write = shards.write_sequences
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(shards, "write_sequences", failing)
     with pytest.raises(OSError, match="No space left"):
       prepare(folder / "d", settings(corpus), num_workers=1)
-  finally:
-    shards.write_sequences = write
   return folder / ".d.partial"
 
 
