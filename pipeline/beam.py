@@ -8,6 +8,10 @@ the seed and on where a document stands, so the result is the same, byte for byt
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import json
+import os
 import pathlib
 from collections.abc import Iterable, Iterator
 
@@ -18,7 +22,7 @@ from pipeline.settings import Settings
 from pipeline.shards import ShardSummary, ShardWork
 from pipeline.sources import Partition
 
-_ERROR_SUFFIX = ".error.npz"  # removed with the summaries
+_ERROR_SUFFIX = ".partial-error"  # removed when the preparation is started again
 
 
 def import_beam():
@@ -89,9 +93,7 @@ class BeamRunner:
         | "spread shards" >> beam.Reshuffle()
         | "cut and write" >> beam.Map(_write, settings, tokenizer, place)
       )
-    errors = sorted(directory.glob(f"*{_ERROR_SUFFIX}"))
-    if errors:
-      raise InputError(errors[0].read_text())
+    _raise_what_was_left(directory)
     yield from shards.all_summaries(directory)
 
 
@@ -108,7 +110,7 @@ def _read(
       shard_bytes=settings.shard_bytes,
       seed=settings.seed,
     )
-  except InputError as error:  # as data, since runners wrap and repeat what is raised
+  except (InputError, OSError) as error:
     _leave(error, directory, f"partition-{split or 'all'}-{number:05d}")
 
 
@@ -116,9 +118,28 @@ def _write(shard: DocumentShard, settings: Settings, tokenizer: str, directory: 
   if shards.load_summary(directory, shard.name) is None:
     try:
       shards.write_shard(ShardWork(shard, settings, tokenizer, directory))
-    except InputError as error:
+    except (InputError, OSError) as error:
       _leave(error, directory, shard.name)
 
 
-def _leave(error: InputError, directory: str, name: str):
-  (pathlib.Path(directory) / f"{name}{_ERROR_SUFFIX}").write_text(str(error))
+def _leave(error: InputError | OSError, directory: str, name: str):
+  """Writes an error as data, since runners wrap and repeat what is raised."""
+  number = error.errno if isinstance(error, OSError) else None
+  found = {"input": isinstance(error, InputError), "errno": number, "text": str(error)}
+  path = pathlib.Path(directory) / f".{name}{_ERROR_SUFFIX}"
+  path.touch()
+  with contextlib.suppress(OSError):  # no space for it; an empty file tells that
+    path.write_text(json.dumps(found))
+
+
+def _raise_what_was_left(directory: pathlib.Path):
+  for path in sorted(directory.glob(f".*{_ERROR_SUFFIX}")):
+    text = path.read_text()
+    if not text:
+      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
+    found = json.loads(text)
+    if found["input"]:
+      raise InputError(found["text"])
+    error = OSError(found["text"])
+    error.errno = found["errno"]
+    raise error

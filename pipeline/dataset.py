@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import hashlib
 import json
 import os
 import pathlib
@@ -18,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from packing import InputError
 from pipeline import preparation
 from pipeline.settings import Settings
+from pipeline.shards import file_sha256
 from pipeline.sources import fingerprint, open_source
 from pipeline.store import SequenceStore
 from pipeline.tasks import TASKS, find_task
@@ -76,15 +76,11 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
       f"{directory} is no prepared dataset ({error!r}). Name another folder, or delete "
       "this one if nothing in it is needed."
     ) from error
-  paths = [directory / name for name in digests]
-  with ThreadPoolExecutor() as threads:
-    found = list(threads.map(_sha256, paths))
-  for path, digest in zip(paths, found, strict=True):
-    if digest != digests[path.name]:
-      raise InputError(
-        f"{path} is missing or was altered since it was prepared. Delete {directory} and "
-        "prepare it again."
-      )
+  if altered := _altered(directory, digests):
+    raise InputError(
+      f"{altered} is missing or was altered since it was prepared. Delete {directory} and "
+      "prepare it again."
+    )
   stores = {
     split: SequenceStore([directory / name for name in names])
     for split, names in shards.items()
@@ -100,6 +96,16 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
     manifest=manifest,
     _held_out=stores.get("held_out"),
   )
+
+
+def _altered(directory: pathlib.Path, digests: dict[str, str]) -> pathlib.Path | None:
+  """The first file that is not as its checksum says, if any."""
+  paths = [directory / name for name in digests]
+  with ThreadPoolExecutor() as threads:
+    for path, digest in zip(paths, threads.map(file_sha256, paths), strict=True):
+      if digest != digests[path.name]:
+        return path
+  return None
 
 
 def prepare(
@@ -125,7 +131,7 @@ def prepare(
     InputError: the folder holds something else, or the source cannot be used.
     OSError: the disk is full. What is written is kept for the next call.
   """
-  directory = pathlib.Path(directory)
+  directory = pathlib.Path(os.path.realpath(directory))  # "." has no name
   task, settings = find_task(settings)
   if _is_there(directory):
     return _open_same(directory, settings)
@@ -139,23 +145,23 @@ def prepare(
   prints = {split: fingerprint(partitions) for split, partitions in sources.items()}
 
   partial = directory.with_name(f".{directory.name}.partial")
-  with _claimed(partial, directory) as mine:
-    if not mine:
+  with _claimed(partial, directory) as lock:
+    if lock is None:
       return _open_same(directory, settings)  # another process was faster
     try:
       _start_or_go_on(partial, settings, prints)
       manifest = preparation.write(
-        partial, settings, sources, num_workers=num_workers, runner=runner
+        partial, settings, sources, num_workers=num_workers, runner=runner, lock=lock
       )
       manifest["source"] = {
         split: {k: v for k, v in found.items() if k != "version"}
         for split, found in prints.items()
       }
-      manifest["sha256"] = {
-        path.name: _sha256(path)
-        for path in sorted(partial.iterdir())
-        if not path.name.startswith(".") and path.suffix != ".npz"
-      }
+      if altered := _altered(partial, manifest["sha256"]):
+        raise OSError(
+          f"{altered} is not what was written to it. Run the same command again: such "
+          "files are written anew"
+        )
       preparation.clean(partial)
       (partial / _STATE).unlink()
       with (partial / MANIFEST).open("w") as file:
@@ -180,8 +186,11 @@ def _is_there(directory: pathlib.Path) -> bool:
 
 
 @contextlib.contextmanager
-def _claimed(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[bool]:
-  """Holds the unfinished folder for one process; False if another finished meanwhile."""
+def _claimed(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[int | None]:
+  """Holds the unfinished folder for one process and its workers.
+
+  Gives the descriptor of the lock; None if another process finished meanwhile.
+  """
   waited = False
   while True:
     try:
@@ -198,7 +207,10 @@ def _claimed(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[bool]:
       try:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if waited else fcntl.LOCK_NB))
       except BlockingIOError:
-        print(f"waiting for another process that prepares {directory}", file=sys.stderr)
+        print(
+          f"waiting for another process that prepares {directory}, or its last workers",
+          file=sys.stderr,
+        )
         waited = True
         continue
       with contextlib.suppress(FileNotFoundError):
@@ -206,11 +218,11 @@ def _claimed(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[bool]:
           done = _is_there(directory)
           if done:
             shutil.rmtree(partial)
-          yield not done
+          yield None if done else lock.fileno()
           return
     time.sleep(0.01)
     if _is_there(directory):
-      yield False
+      yield None
       return
 
 
@@ -218,7 +230,7 @@ def _start_or_go_on(partial: pathlib.Path, settings: Settings, prints: dict):
   """Keeps what a killed preparation wrote, if it was this one."""
   state: dict = {"settings": dataclasses.asdict(settings), "sources": prints}
   if settings.vocab_file:
-    state["vocabulary"] = _sha256(pathlib.Path(settings.vocab_file))
+    state["vocabulary"] = file_sha256(pathlib.Path(settings.vocab_file))
   try:
     same = json.loads((partial / _STATE).read_text()) == state
   except (OSError, ValueError):
@@ -281,11 +293,3 @@ def check_same(directory: pathlib.Path, found: dict, expected: dict):
       f"{directory} was prepared with other settings ({'; '.join(differences)}). Delete "
       "it, or name another folder."
     )
-
-
-def _sha256(path: pathlib.Path) -> str:
-  try:
-    with path.open("rb") as file:
-      return hashlib.file_digest(file, "sha256").hexdigest()
-  except OSError:
-    return ""

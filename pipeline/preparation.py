@@ -51,8 +51,17 @@ def write(
   *,
   num_workers: int | None = None,
   runner: Runner | None = None,
+  lock: int | None = None,
 ) -> dict:
   """Writes vocabulary and shards into a folder, which may hold some of them already.
+
+  Args:
+    directory: where to write.
+    settings: what to make.
+    sources: of what.
+    num_workers: processes; None for one a core, at most `MAX_WORKERS`.
+    runner: does the work in another way.
+    lock: file descriptor of the folder's lock, which workers hold as well.
 
   Returns:
     The manifest, but for what only the finished folder tells.
@@ -66,7 +75,7 @@ def write(
   else:
     work = _work(directory, settings, sources, str(tokenizer.path))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    found = _watched(work, sources, num_workers or min(cores, MAX_WORKERS))
+    found = _watched(work, sources, num_workers or min(cores, MAX_WORKERS), lock)
   token_counts = np.zeros(len(tokenizer.vocabulary), np.int64)
   summaries = []
   for summary in found:
@@ -111,7 +120,9 @@ def _work(
     yield written or ShardWork(shard, settings, tokenizer, str(directory))
 
 
-def _watched(work, sources: Sources, num_workers: int) -> Iterator[ShardSummary]:
+def _watched(
+  work, sources: Sources, num_workers: int, lock: int | None
+) -> Iterator[ShardSummary]:
   """Does the work, and shows documents, tokens and the time left."""
   parts = [part for partitions in sources.values() for part in partitions]
   unit = parts[0].counts if parts else ""
@@ -133,7 +144,7 @@ def _watched(work, sources: Sources, num_workers: int) -> Iterator[ShardSummary]
   with tqdm.tqdm(
     total=total, desc="preparing", unit=f" {unit}", unit_scale=True, smoothing=0.05
   ) as bar:
-    for summary in write_shards(counted(), num_workers=num_workers):
+    for summary in write_shards(counted(), num_workers=num_workers, lock=lock):
       yield summary
       documents += summary.documents
       tokens += summary.tokens
@@ -190,6 +201,8 @@ def _manifest(
   task = TASKS[settings.task]
   counts: dict = {"documents": sum(s.documents for s in summaries), "documents_used": 0}
   names, histograms = {}, {}
+  digests = {tokenizer.path.name: shards.file_sha256(tokenizer.path)}
+  digests |= {f"{s.name}.arrow": s.sha256 for s in summaries if s.sequences}
   for split in SPLITS:
     mine = [summary for summary in summaries if summary.split == split]
     tally: dict[str, int] = {}
@@ -227,6 +240,7 @@ def _manifest(
     "histograms": histograms,
     "most_frequent_token": int(token_counts.argmax()),  # of those that are masked
     "shards": names,
+    "sha256": dict(sorted(digests.items())),
   }
 
 

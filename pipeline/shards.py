@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import pathlib
+import zipfile
 from collections.abc import Iterator
 
 import numpy as np
@@ -20,6 +21,15 @@ from pipeline.tasks import TASKS
 from pipeline.tokenizer import load_tokenizer
 
 _SUMMARY_SUFFIX = ".summary.npz"
+_UNREADABLE = (  # what a damaged summary raises
+  OSError,
+  EOFError,
+  ValueError,
+  LookupError,
+  TypeError,
+  RuntimeError,
+  zipfile.BadZipFile,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,14 +104,16 @@ def write_shard(work: ShardWork) -> ShardSummary:
 
   path = pathlib.Path(work.directory) / f"{work.shard.name}.arrow"
   partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-  digest = ""
   try:
     if write_sequences(partial, counted(), schema=task.schema):
       _count_tokens(partial, tokens)
+      digest = file_sha256(partial)
       with partial.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())
       os.replace(partial, path)
+    else:
+      digest = ""
+      path.unlink(missing_ok=True)
   finally:
     partial.unlink(missing_ok=True)
   summary = ShardSummary(
@@ -109,6 +121,15 @@ def write_shard(work: ShardWork) -> ShardSummary:
   )
   _save(summary, work.directory)
   return summary
+
+
+def file_sha256(path: pathlib.Path) -> str:
+  """The digest of a file; "" where it cannot be read."""
+  try:
+    with path.open("rb") as file:
+      return hashlib.file_digest(file, "sha256").hexdigest()
+  except OSError:
+    return ""
 
 
 def _count_tokens(path: pathlib.Path, tokens: np.ndarray):
@@ -138,33 +159,47 @@ def _save(summary: ShardSummary, directory: str):
         token_counts=summary.token_counts[used],
         vocab_size=summary.token_counts.size,
       )
+      file.flush()
+      os.fsync(file.fileno())
     os.replace(partial, path)
   finally:
     partial.unlink(missing_ok=True)
 
 
 def load_summary(directory: str | pathlib.Path, name: str) -> ShardSummary | None:
-  """The summary of a shard that is written already, or None."""
+  """The summary of a shard whose file is what was written, or None."""
+  summary = _load(directory, name)
+  path = pathlib.Path(directory) / f"{name}.arrow"
+  return summary if summary and file_sha256(path) == summary.sha256 else None
+
+
+def _load(directory: str | pathlib.Path, name: str) -> ShardSummary | None:
   path = pathlib.Path(directory) / f"{name}{_SUMMARY_SUFFIX}"
-  if not path.is_file():
-    return None
-  with np.load(path) as found:
-    tokens = np.zeros(int(found["vocab_size"]), np.int64)
-    tokens[found["used"]] = found["token_counts"]
-    return ShardSummary(
-      name=name,
-      counts=found["counts"],
-      token_counts=tokens,
-      **json.loads(str(found["head"])),
-    )
+  try:
+    with np.load(path) as found:
+      tokens = np.zeros(int(found["vocab_size"]), np.int64)
+      tokens[found["used"]] = found["token_counts"]
+      return ShardSummary(
+        name=name,
+        counts=found["counts"],
+        token_counts=tokens,
+        **json.loads(str(found["head"])),
+      )
+  except _UNREADABLE:
+    return None  # not there, or cut short
 
 
 def all_summaries(directory: str | pathlib.Path) -> Iterator[ShardSummary]:
-  """The summaries of all shards that are written, in the order of their names."""
+  """The summaries of all shards that are written, in the order of their names.
+
+  Raises:
+    OSError: one cannot be read.
+  """
   for path in sorted(pathlib.Path(directory).glob(f"*{_SUMMARY_SUFFIX}")):
-    summary = load_summary(directory, path.name.removesuffix(_SUMMARY_SUFFIX))
-    if summary is not None:
-      yield summary
+    summary = _load(directory, path.name.removesuffix(_SUMMARY_SUFFIX))
+    if summary is None:
+      raise OSError(f"{path} cannot be read; run the same command again")
+    yield summary
 
 
 def remove_summaries(directory: str | pathlib.Path):

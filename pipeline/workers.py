@@ -1,8 +1,9 @@
 """Work spread over processes, with results in the order of the work.
 
 A worker is a Python of its own that reads work from its standard input and writes results
-to its standard output. It inherits nothing, so it is safe beside JAX and its threads, it
-does not import the caller's program, and it ends when the caller does, however that ends.
+to its standard output. It inherits nothing but a lock, so it is safe beside JAX and its
+threads, it does not import the caller's program, and it ends when the caller does, however
+that ends: after the shard it is at, which is what it holds the lock for.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ALONE = 2  # so few shards are quicker without workers
 
 
 def write_shards(
-  work: Iterable[ShardWork | ShardSummary], *, num_workers: int
+  work: Iterable[ShardWork | ShardSummary], *, num_workers: int, lock: int | None = None
 ) -> Iterator[ShardSummary]:
   """Writes shards on several cores; summaries come in the order of the work.
 
@@ -33,6 +34,7 @@ def write_shards(
     work: what to write; a summary stands for a shard that is written already. At most
       `num_workers` + 2 are in memory.
     num_workers: processes; 1 for this one alone.
+    lock: file descriptor that the processes hold as well, until they end.
 
   Raises:
     InputError, OSError: what a worker raised. Workers are ended then.
@@ -47,7 +49,7 @@ def write_shards(
       yield item if isinstance(item, ShardSummary) else write_shard(item)
     return
   pending: collections.deque[Future] = collections.deque()
-  with _Pool(num_workers) as pool:
+  with _Pool(num_workers, lock) as pool:
     for item in work:
       pending.append(pool.submit(item))
       if len(pending) > num_workers + 1:
@@ -59,7 +61,8 @@ def write_shards(
 class _Pool:
   """Threads that hand work to a process each."""
 
-  def __init__(self, size: int):
+  def __init__(self, size: int, lock: int | None):
+    self._lock = lock
     self._threads = ThreadPoolExecutor(size)
     self._local = threading.local()
     self._processes: list[subprocess.Popen] = []
@@ -94,7 +97,7 @@ class _Pool:
       raise RuntimeError("The workers were ended.")
     process: subprocess.Popen | None = getattr(self._local, "process", None)
     if process is None:
-      process = self._local.process = _start()
+      process = self._local.process = _start(self._lock)
       self._processes.append(process)
     try:
       assert process.stdin is not None
@@ -113,7 +116,7 @@ class _Pool:
     return result
 
 
-def _start() -> subprocess.Popen:
+def _start(lock: int | None) -> subprocess.Popen:
   root = str(pathlib.Path(__file__).parents[1])
   paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
   environment = os.environ | {
@@ -127,6 +130,7 @@ def _start() -> subprocess.Popen:
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     env=environment,
+    pass_fds=() if lock is None else (lock,),
     start_new_session=True,  # Ctrl-C goes to the caller alone, which ends the workers
   )
 

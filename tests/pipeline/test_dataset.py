@@ -101,6 +101,15 @@ def test_a_folder_of_something_else_is_left_alone(library, tmp_path):
   assert (tmp_path / "a" / "thesis.txt").read_text() == "years of work"
 
 
+def test_the_folder_may_be_the_current_one(library, tmp_path, monkeypatch):
+  (tmp_path / "a").mkdir()
+  monkeypatch.chdir(tmp_path / "a")
+  assert prepare(".", settings(library)).directory == tmp_path / "a"
+  monkeypatch.chdir(tmp_path / "a")  # the empty one was replaced
+  assert prepare(".", settings(library)).manifest
+  assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
 def test_a_killed_preparation_leaves_nothing_that_looks_whole(library, tmp_path):
   """The process dies by SIGKILL when the training part is written."""
   program = f"""

@@ -246,6 +246,49 @@ def test_a_killed_prepare_goes_on_and_its_workers_end(corpus, reference, tmp_pat
   assert contents(other.directory) == contents(clean.directory)
 
 
+def test_workers_that_outlive_a_prepare_are_waited_for(corpus, tmp_path):
+  """Those of a killed one, with other settings, which are held up for a while."""
+  start = [sys.executable, "-m", "pipeline"]
+  first = subprocess.Popen(
+    [*start, *arguments(corpus, tmp_path / "d", "--workers=2")],
+    cwd=ROOT,
+    stderr=subprocess.DEVNULL,
+    stdout=subprocess.DEVNULL,
+  )
+  deadline = time.monotonic() + 60
+  while not list((tmp_path / ".d.partial").glob("*.summary.npz")):
+    assert time.monotonic() < deadline
+    assert first.poll() is None
+    time.sleep(0.001)
+  first.send_signal(signal.SIGSTOP)
+  workers = subprocess.run(
+    ["ps", "-o", "pid=", "--ppid", str(first.pid)], capture_output=True, check=False
+  ).stdout.split()
+  assert workers
+  for pid in map(int, workers):
+    os.kill(pid, signal.SIGSTOP)
+  first.kill()
+  first.wait()
+  try:
+    second = subprocess.Popen(
+      [*start, *arguments(corpus, tmp_path / "d", "--workers=2", "--seed=1")],
+      cwd=ROOT,
+      stderr=subprocess.PIPE,
+      stdout=subprocess.DEVNULL,
+      text=True,
+    )
+    assert second.stderr is not None
+    told = second.stderr.readline()
+  finally:
+    for pid in map(int, workers):
+      os.kill(pid, signal.SIGCONT)
+  _, errors = second.communicate(timeout=60)
+  assert "or its last workers" in told
+  assert second.returncode == 0, errors
+  clean = prepare(tmp_path / "e", settings(corpus, seed=1), num_workers=1)
+  assert contents(tmp_path / "d") == contents(clean.directory)
+
+
 def _runs(pid: int) -> bool:
   with contextlib.suppress(OSError):
     return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()[0] != "Z"
@@ -273,21 +316,86 @@ def test_what_is_written_is_not_written_again(corpus, tmp_path, monkeypatch):
   assert len(calls) - made == shards_made - 3
 
 
-def test_a_full_disk_is_told_and_goes_on_later(corpus, reference, tmp_path):
+@pytest.fixture(scope="module")
+def stopped(corpus, tmp_path_factory):
+  """What is left of a preparation that ended at the fourth shard."""
+  from pipeline import shards
+
+  folder, calls = tmp_path_factory.mktemp("stopped"), []
+
+  def failing(path, rows, **options):
+    calls.append(path)
+    if len(calls) == 4:
+      raise OSError(28, "No space left on device")
+    return write(path, rows, **options)
+
+  write = shards.write_sequences
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(shards, "write_sequences", failing)
+    with pytest.raises(OSError, match="No space left"):
+      prepare(folder / "d", settings(corpus), num_workers=1)
+  return folder / ".d.partial"
+
+
+@pytest.mark.parametrize("damage", ["cut", "altered", "gone"])
+@pytest.mark.parametrize("pattern", ["train-*.arrow", "train-*.summary.npz"])
+def test_a_shard_that_was_damaged_meanwhile_is_written_again(
+  corpus, reference, stopped, tmp_path, pattern, damage
+):
+  shutil.copytree(stopped, tmp_path / ".d.partial")
+  path = min((tmp_path / ".d.partial").glob(pattern))
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content if damage == "altered" else b"")
+  if damage == "gone":
+    path.unlink()
+  prepare(tmp_path / "d", settings(corpus), num_workers=1)
+  assert contents(tmp_path / "d") == contents(reference.directory)
+
+
+def test_a_shard_that_is_damaged_last_does_not_end_in_a_dataset(
+  corpus, reference, tmp_path, monkeypatch
+):
+  from pipeline import preparation
+
+  write = preparation.write
+
+  def damaging(directory, *args, **options):
+    manifest = write(directory, *args, **options)
+    min(directory.glob("train-*.arrow")).write_bytes(b"")
+    return manifest
+
+  with monkeypatch.context() as patch:
+    patch.setattr(preparation, "write", damaging)
+    with pytest.raises(OSError, match="arrow is not what was written to it"):
+      prepare(tmp_path / "d", settings(corpus), num_workers=1)
+  assert not (tmp_path / "d").exists()
+  prepare(tmp_path / "d", settings(corpus), num_workers=1)
+  assert contents(tmp_path / "d") == contents(reference.directory)
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    ["--workers=1"],
+    ["--workers=2"],
+    pytest.param(["--runner=DirectRunner"], marks=needs_beam),
+  ],
+)
+def test_a_full_disk_is_told_and_goes_on_later(corpus, reference, tmp_path, options):
   """A limit on the size of a file stands for the full disk."""
 
   def limit():
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
-  for workers in (1, 2):
-    args = arguments(corpus, tmp_path / "d", f"--workers={workers}")
-    result = command(*args, preexec_fn=limit)
-    assert result.returncode == 1, result.stderr
-    assert "Make room, and run the same command again" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not (tmp_path / "d").exists()
-  assert main(arguments(corpus, tmp_path / "d")) == 0
+  args = arguments(corpus, tmp_path / "d", *options)
+  result = command(*args, preexec_fn=limit)
+  assert result.returncode == 1, result.stderr
+  assert "Make room, and run the same command again" in result.stderr
+  assert "Traceback" not in result.stderr
+  assert not (tmp_path / "d").exists()
+  assert main(args) == 0
   assert contents(tmp_path / "d") == contents(reference.directory)
 
 
@@ -532,6 +640,24 @@ def test_beam_gives_the_same_bytes_plan_and_packs(corpus, reference, tmp_path):
   assert contents(tmp_path / "here").keys() == contents(tmp_path / "there").keys()
   for name in ("packs-00000.arrow", "plan.json"):
     assert contents(tmp_path / "here")[name] == contents(tmp_path / "there")[name]
+
+
+@needs_beam
+def test_beam_tells_a_disk_without_space_for_the_error(corpus, tmp_path, monkeypatch):
+  from pipeline import shards
+  from pipeline.beam import BeamRunner
+
+  def full(*args, **options):
+    raise OSError(28, "No space left on device")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(shards, "write_sequences", full)
+    patch.setattr(pathlib.Path, "write_text", lambda path, text: path.touch() or full())
+    patch.setattr("pipeline.dataset._start_or_go_on", lambda *args: None)
+    with pytest.raises(OSError, match="No space left") as stop:
+      prepare(tmp_path / "d", settings(corpus), runner=BeamRunner("DirectRunner"))
+  assert stop.value.errno == 28
+  prepare(tmp_path / "d", settings(corpus), runner=BeamRunner("DirectRunner"))
 
 
 @needs_beam
