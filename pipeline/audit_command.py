@@ -22,7 +22,8 @@ EXAMPLES = """examples:
       --config.packing.algorithm=optimal --epoch 3 --hosts 4 --json
 
 Each sequence once, each token where it belongs, every field as it should be; exit status 1
-and the first thing that is wrong otherwise.
+and the first thing that is wrong otherwise. Tokens are masked where the dataset was
+prepared for pretraining.
 """
 
 
@@ -57,7 +58,8 @@ def run(options: argparse.Namespace) -> tuple[int, str]:
   whole("--epoch", options.epoch, at_least=0)
   config = _read_config(options.config, options.overrides)
   dataset = open_dataset(options.directory)
-  longest = dataset.manifest["settings"]["max_sequence_length"]
+  settings = dataset.manifest["settings"]
+  longest = settings["max_sequence_length"]
   if config.data.max_sequence_length != longest:
     raise packing.InputError(
       f"{options.directory} was prepared with max_sequence_length={longest}; the config "
@@ -65,7 +67,13 @@ def run(options: argparse.Namespace) -> tuple[int, str]:
       f"pass --config.data.max_sequence_length={longest}."
     )
   store = getattr(dataset, options.split)
-  loader = config_lib.make_loader(config, store, dataset.vocabulary, hosts=options.hosts)
+  loader = config_lib.make_loader(
+    config,
+    store,
+    dataset.vocabulary,
+    masked=settings["task"] == "pretraining",
+    hosts=options.hosts,
+  )
   result = audit(loader, epoch=options.epoch if options.split == "train" else None)
   if options.json:
     return 0, json.dumps(result)

@@ -105,7 +105,6 @@ def _data_source(name: str, split: str):
   if found not in ("array_record", "parquet"):
     beam = " apache-beam" if _needs_beam(builder) else ""
     data_dir = builder.data_path.parents[_depth(builder)]
-    data_dir = builder.data_path.parents[_depth(builder)]
     raise InputError(
       f"Expected tfds:{name} prepared as array_record in {builder.data_path}; found "
       f"{found}. Prepare it once, in an environment of its own: pip install "

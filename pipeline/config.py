@@ -6,6 +6,7 @@ import ml_collections
 
 import packing
 from packing import InputError
+from packing.errors import whole
 from pipeline.batches import Masking
 from pipeline.dataset import PreparedDataset, open_dataset, prepare
 from pipeline.loader import PackedLoader
@@ -46,6 +47,7 @@ def make_loader(
   vocabulary: list[str],
   *,
   algorithm: str | None = None,
+  masked: bool = True,
   host: int = 0,
   hosts: int = 1,
 ) -> PackedLoader:
@@ -56,9 +58,17 @@ def make_loader(
     store: the sequences.
     vocabulary: tokens in the order of their ids.
     algorithm: the packing algorithm; None for the config's.
+    masked: whether tokens are hidden, as for pretraining.
     host, hosts: this process's number and how many there are, such as
       jax.process_index() and jax.process_count().
+
+  Raises:
+    InputError: a value of the config that cannot be used.
   """
+  seed = whole("config.seed", config.seed, at_least=0, at_most=2**32 - 1)
+  rate = config.data.mask_rate
+  if not 0 < rate < 1:
+    raise InputError(f"config.data.mask_rate is {rate}; expected a fraction in (0, 1).")
   plan = packing.pack(
     packing.Histogram.from_lengths(
       store.lengths, max_sequence_length=config.data.max_sequence_length
@@ -66,13 +76,13 @@ def make_loader(
     algorithm=algorithm or config.packing.algorithm,
     max_sequences_per_pack=config.packing.max_sequences_per_pack,
   )
-  masking = Masking.for_vocabulary(vocabulary, rate=config.data.mask_rate, seed=config.seed)
+  masking = Masking.for_vocabulary(vocabulary, rate=rate, seed=seed) if masked else None
   return PackedLoader(
     store,
     plan,
     batch_size=config.train.batch_size,
     masking=masking,
-    seed=config.seed,
+    seed=seed,
     assignment=config.packing.assignment,
     host=host,
     hosts=hosts,

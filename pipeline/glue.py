@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from packing import InputError
 from packing.errors import shown
 from pipeline import wordpiece
@@ -15,6 +17,7 @@ from pipeline.tokenizer import Tokenizer
 
 _TWO = "sentence1", "sentence2"
 _ENTAILMENT = "entailment", "not_entailment"
+_LARGEST = float(np.finfo(np.float32).max)  # of the labels of a regression
 
 # The fields of a document as in TensorFlow Datasets, and the classes in the order of their
 # numbers; no classes for regression.
@@ -110,12 +113,14 @@ def parse_label(example: Document, labels: tuple[str, ...]) -> int | float:
     return labels.index(value)
   try:
     number = float(value)
-  except (TypeError, ValueError):
+  except (TypeError, ValueError, OverflowError):
     number = float("nan")
   if not labels:
-    if number - number == 0:  # finite
+    if abs(number) <= _LARGEST:
       return number
-    raise InputError(f"{example['where']}: label is {shown(value)}; expected a number.")
+    raise InputError(
+      f"{example['where']}: label is {shown(value)}; expected a number that 32 bits hold."
+    )
   if number not in range(len(labels)):
     hidden = " Test splits hide their labels; use another split." if number == -1 else ""
     raise InputError(

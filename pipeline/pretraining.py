@@ -119,7 +119,13 @@ def _random_segment(
 def _truncate(a: list[int], b: list[int], max_tokens: int, rng: np.random.Generator) -> int:
   """Shortens the longer of two until they fit; returns how many tokens were lost."""
   lost = max(0, len(a) + len(b) - max_tokens)
-  for _ in range(lost):
-    longer = a if len(a) > len(b) else b
-    longer.pop(0 if rng.random() < 0.5 else -1)
+  kept_a, kept_b = [0, len(a)], [0, len(b)]
+  for in_front in (rng.random(lost) < 0.5).tolist():
+    a_is_longer = kept_a[1] - kept_a[0] > kept_b[1] - kept_b[0]
+    longer = kept_a if a_is_longer else kept_b
+    if in_front:
+      longer[0] += 1
+    else:
+      longer[1] -= 1
+  a[:], b[:] = a[slice(*kept_a)], b[slice(*kept_b)]
   return lost

@@ -86,7 +86,8 @@ def _open(path: pathlib.Path):
   """The schema of a file, and a function from column names to record batches."""
   try:
     if path.suffix.lower() == ".parquet":
-      parquet = pa.parquet.ParquetFile(str(path))
+      # Without a buffer, whole columns of a row group are in memory at once.
+      parquet = pa.parquet.ParquetFile(str(path), buffer_size=1 << 20, pre_buffer=False)
       return parquet.schema_arrow, lambda names: parquet.iter_batches(
         batch_size=1024, columns=names, use_threads=False
       )

@@ -197,13 +197,13 @@ def _cut_tokens(
     tally["documents_used"] += 1
     first_type = _first_type_length(document, len(ids))
     label = document.get("label") or 0
-    if not isinstance(label, int):
+    if not isinstance(label, int) or not -(2**31) <= label < 2**31:
       raise InputError(
-        f"{document['where']}: label is {shown(label)}; expected a whole number."
+        f"{document['where']}: label is {shown(label)}; expected a whole number of 32 bits."
       )
     start = 0
     for piece in _fit(ids, document, settings, tally):
-      yield StoredSequence(piece, min(max(first_type - start, 0), len(piece)), label)
+      yield StoredSequence(piece, min(max(first_type - start, 0), len(piece)), int(label))
       start += len(piece)
 
 
@@ -260,7 +260,7 @@ def _first_type_length(document: Document, length: int) -> int:
       f"{document['where']}: token_type_ids is {shown(types)}; expected {length} numbers, "
       "one for each token."
     )
-  ones = sum(types[:length])
+  ones = types[:length].count(1)
   if types[:length] != [0] * (length - ones) + [1] * ones:
     raise InputError(
       f"{document['where']}: token_type_ids is {shown(types)}; expected zeros and then "

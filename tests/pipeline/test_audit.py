@@ -369,6 +369,44 @@ def test_the_command_prints_the_certificate_and_what_it_proved(prepared, capsys)
   assert "audit of evaluation, 1 host: right" in capsys.readouterr().out
 
 
+def test_other_tasks_than_pretraining_are_audited_without_masks(tmp_path, capsys):
+  import tokenizers
+
+  from pipeline import Settings, prepare
+
+  vocabulary = {"<unk>": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "b": 4, "</s>": 5}
+  tokenizer = tokenizers.Tokenizer(
+    tokenizers.models.WordLevel(vocabulary, unk_token="<unk>")
+  )
+  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+  vocab_file, bert = tmp_path / "tokenizer.json", tmp_path / "vocab.txt"
+  tokenizer.save(str(vocab_file))
+  bert.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]))
+  answers = {"text": ["b"], "answer_start": [2]}
+  rows = {
+    "text": {"text": "a b a"},
+    "tokens": {"input_ids": [3, 4, 3]},
+    "glue/stsb": {"sentence1": "a b", "sentence2": "b", "label": 2.5},
+    "squad": {"id": "x", "question": "a", "context": "a b", "answers": answers},
+  }
+  config = ["--config", str(ROOT / "configs" / "base.py")]
+  for task, row in rows.items():
+    for vocabulary_file in (vocab_file, bert):
+      source = tmp_path / "rows.jsonl"
+      source.write_text(f"{json.dumps(row)}\n" * 5)
+      folder = tmp_path / task / vocabulary_file.name
+      prepare(
+        folder,
+        Settings(
+          str(source), 128, task=task, vocab_file=str(vocabulary_file), doc_stride=32
+        ),
+      )
+      assert command.main(["audit", str(folder), *config, "--json"]) == 0
+      result = json.loads(capsys.readouterr().out)
+      assert result["sequences"] == 5
+      assert result["masked_tokens"] == 0
+
+
 def test_the_command_fails_with_status_1_where_something_is_wrong(
   prepared, capsys, monkeypatch
 ):
@@ -394,6 +432,9 @@ def test_the_command_fails_with_status_1_where_something_is_wrong(
       ["--config.data.max_sequence_length=50"],
       "max_sequence_length=128; the config has 50",
     ),
+    (["--config.data.mask_rate=-1.0"], "mask_rate is -1.0; expected a fraction in (0, 1)"),
+    (["--config.data.mask_rate=2.0"], "mask_rate is 2.0; expected a fraction in (0, 1)"),
+    (["--config.seed=-1"], "seed is -1; expected at least 0"),
     (["--config", "missing.py"], "missing.py cannot be used as --config"),
   ],
 )

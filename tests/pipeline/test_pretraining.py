@@ -1,6 +1,9 @@
+import time
+
 import numpy as np
 import pytest
 
+from pipeline import pretraining
 from pipeline.pretraining import segment_pairs
 
 
@@ -145,6 +148,45 @@ def test_the_longer_segment_loses_tokens_until_both_are_even():
     assert len(starts_of_a) > 2
     assert len(starts_of_b) > 2
   assert {(len(p.a), len(p.b)) for p in pairs_of_two_sentences(27, 5)} == {(23, 5)}
+
+
+def truncate_one_by_one(a, b, max_tokens, rng):
+  """The plain loop of BERT's truncate_seq_pair."""
+  lost = 0
+  while len(a) + len(b) > max_tokens:
+    longer = a if len(a) > len(b) else b
+    longer.pop(0 if rng.random() < 0.5 else -1)
+    lost += 1
+  return lost
+
+
+@pytest.mark.parametrize("max_tokens", [2, 5, 28, 29])
+def test_tokens_are_lost_as_one_by_one(max_tokens):
+  for seed in range(300):
+    length_a, length_b = np.random.default_rng(seed).integers(1, 40, 2).tolist()
+    found, expected = (
+      ([*range(length_a)], [*range(100, 100 + length_b)], max_tokens, rng)
+      for rng in (np.random.default_rng([seed, 1]), np.random.default_rng([seed, 1]))
+    )
+    assert pretraining._truncate(*found) == truncate_one_by_one(*expected)
+    assert found[:2] == expected[:2]
+    assert found[3].random() == expected[3].random()  # as many numbers were drawn
+
+
+def test_of_two_even_segments_the_second_loses_a_token():
+  for seed in range(20):
+    a, b = [1, 2, 3], [4, 5, 6]
+    assert pretraining._truncate(a, b, 5, np.random.default_rng(seed)) == 1
+    assert a == [1, 2, 3]
+    assert b in ([4, 5], [5, 6])
+
+
+def test_the_time_to_truncate_grows_with_the_tokens():
+  begin = time.process_time()
+  pair = [*range(600_000)], [*range(600_000)]
+  pretraining._truncate(*pair, 125, np.random.default_rng(0))
+  assert [len(part) for part in pair] == [63, 62]
+  assert time.process_time() - begin < 4
 
 
 def test_a_random_next_starts_at_any_sentence_of_any_other_document():

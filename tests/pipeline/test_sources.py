@@ -244,6 +244,24 @@ def test_a_stream_of_documents_is_not_held(tmp_path):
     assert peak < 4e6, name
 
 
+def test_a_row_group_is_not_held(tmp_path):
+  """Arrow's own memory, which tracemalloc does not see."""
+  rng = np.random.default_rng(0)
+  table = pa.table({"text": [rng.bytes(1000).hex() for _ in range(10_000)]})
+  path = tmp_path / "a.parquet"
+  pa.parquet.write_table(table, path, row_group_size=10_000, use_dictionary=False)
+  assert pa.parquet.read_metadata(path).num_row_groups == 1
+  del table
+  before, held, rows = pa.total_allocated_bytes(), [], 0
+  for part in open_source(str(path), WANTED):
+    for _ in part.read():
+      if rows % 100 == 0:
+        held.append(pa.total_allocated_bytes() - before)
+      rows += 1
+  assert rows == 10_000
+  assert max(held) < path.stat().st_size / 2
+
+
 def test_numbers_and_lists_come_as_pythons_own(data_dir):
   document = of_task("tfds:squad", "squad")[0]
   assert all(type(n) is int for n in document["answers"]["answer_start"])

@@ -97,6 +97,14 @@ def test_glue_pairs_lose_tokens_at_the_end_of_the_longer(tmp_path, vocab_file):
     )
 
 
+def test_of_two_even_sentences_the_second_loses_a_token():
+  parts = [[1, 2, 3], [4, 5, 6]]
+  glue.shorten(parts, 5)
+  assert parts == [[1, 2, 3], [4, 5]]
+  glue.shorten(parts, 3)
+  assert parts == [[1, 2], [4]]
+
+
 @pytest.mark.parametrize(
   ("task", "label", "message"),
   [
@@ -106,6 +114,14 @@ def test_glue_pairs_lose_tokens_at_the_end_of_the_longer(tmp_path, vocab_file):
     ("glue/cola", None, r"label is None"),
     ("glue/stsb", "high", r"label is 'high'; expected a number"),
     ("glue/stsb", "nan", r"expected a number"),
+    ("glue/stsb", 1e39, r"label is 1e\+39; expected a number"),
+    ("glue/stsb", "-1e39", r"label is '-1e39'; expected a number"),
+    pytest.param(
+      "glue/stsb", 10**400, r"label is 10+\.\.\.; expected a number", id="stsb-huge"
+    ),
+    pytest.param(
+      "glue/cola", 10**400, r"label is 10+\.\.\.; expected 0 to 1", id="cola-huge"
+    ),
   ],
 )
 def test_a_label_that_is_none_is_refused(tmp_path, vocab_file, task, label, message):
@@ -168,6 +184,31 @@ def test_squad_windows_cover_the_context_and_hold_the_answer(tmp_path, vocab_fil
       assert window["answers"] == [answer]
     assert (holding > 0) == (len(answer) < 20)
   assert dataset.manifest["counts"]["train"]["windows_without_answer"] > 0
+
+
+@pytest.mark.parametrize(
+  ("answer", "places"),
+  [
+    ("e", [(9, 9), (0, 0)]),  # the last token of the first window
+    ("d e", [(8, 9), (0, 0)]),
+    ("e f", [(0, 0), (0, 0)]),  # on both sides of its end
+    ("f", [(0, 0), (5, 5)]),  # the first token after it
+    ("j", [(0, 0), (9, 9)]),
+  ],
+)
+def test_an_answer_may_end_with_its_window(tmp_path, vocab_file, answer, places):
+  dataset = make(
+    tmp_path,
+    vocab_file,
+    "squad",
+    [question(answer, context="a b c d e f g h i j")],
+    max_sequence_length=11,
+    max_question_length=3,
+    doc_stride=5,
+  )
+  found = windows_of(dataset)
+  assert [w["text"] for w in found] == ["a b c d e", "f g h i j"]
+  assert [(w["start_position"], w["end_position"]) for w in found] == places
 
 
 def test_the_windows_of_the_real_questions_are_those_counted_elsewhere(tmp_path):
@@ -312,6 +353,13 @@ def test_tokens_are_taken_as_they_are(tmp_path, vocab_file):
   assert dataset.train.sequence_labels.tolist() == [0, 4]
 
 
+def test_labels_of_tokens_may_have_32_bits(tmp_path, vocab_file):
+  labels = [-(2**31), 2**31 - 1, True]
+  rows = [{"input_ids": [5], "label": label} for label in labels]
+  dataset = make(tmp_path, vocab_file, "tokens", rows)
+  assert dataset.train.sequence_labels.tolist() == labels
+
+
 def test_tokens_that_are_split_keep_their_types(tmp_path, vocab_file):
   rows = [{"input_ids": list(range(5, 18)), "token_type_ids": [0] * 7 + [1] * 6}]
   dataset = make(
@@ -333,6 +381,12 @@ def test_tokens_that_are_split_keep_their_types(tmp_path, vocab_file):
     ({"input_ids": [5, 6], "token_type_ids": [0]}, r"expected 2 numbers"),
     ({"input_ids": [5] * 17}, r"A sequence has 17 tokens; expected at most 16"),
     ({"input_ids": [5], "label": "x"}, r"label is 'x'; expected a whole number"),
+    ({"input_ids": [5], "label": 3_000_000_000}, r"label is 3000000000; expected a whole"),
+    ({"input_ids": [5], "label": -(2**31) - 1}, r"label is -2147483649; expected a whole"),
+    ({"input_ids": [5, 6], "token_type_ids": ["a", "b"]}, r"\['a', 'b'\]; expected zeros"),
+    ({"input_ids": [5, 6], "token_type_ids": [0, None]}, r"\[0, None\]; expected zeros"),
+    ({"input_ids": [5, 6], "token_type_ids": [0, 2]}, r"\[0, 2\]; expected zeros"),
+    ({"input_ids": [5, 6], "token_type_ids": [[1], 1]}, r"\[\[1\], 1\]; expected zeros"),
   ],
 )
 def test_tokens_that_cannot_be_are_refused(tmp_path, vocab_file, row, message):
