@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import pathlib
-import resource
 import shutil
 import signal
 import subprocess
@@ -384,13 +383,18 @@ def test_a_shard_that_is_damaged_last_does_not_end_in_a_dataset(
 )
 def test_a_full_disk_is_told_and_goes_on_later(corpus, reference, tmp_path, options):
   """A limit on the size of a file stands for the full disk."""
-
-  def limit():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-
+  limit = (
+    "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
+    "runpy.run_module('pipeline', run_name='__main__', alter_sys=True)"
+  )
   args = arguments(corpus, tmp_path / "d", *options)
-  result = command(*args, preexec_fn=limit)
+  result = subprocess.run(
+    [sys.executable, "-c", limit, *args],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
   assert result.returncode == 1, result.stderr
   assert "Make room, and run the same command again" in result.stderr
   assert "Traceback" not in result.stderr

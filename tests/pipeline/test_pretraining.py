@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 
@@ -179,14 +177,6 @@ def test_of_two_even_segments_the_second_loses_a_token():
     assert pretraining._truncate(a, b, 5, np.random.default_rng(seed)) == 1
     assert a == [1, 2, 3]
     assert b in ([4, 5], [5, 6])
-
-
-def test_the_time_to_truncate_grows_with_the_tokens():
-  begin = time.process_time()
-  pair = [*range(600_000)], [*range(600_000)]
-  pretraining._truncate(*pair, 125, np.random.default_rng(0))
-  assert [len(part) for part in pair] == [63, 62]
-  assert time.process_time() - begin < 4
 
 
 def test_a_random_next_starts_at_any_sentence_of_any_other_document():
