@@ -101,7 +101,7 @@ def measure(size: str, row_length: int, num_rows: int, seconds: float) -> dict:
     for step, batch in steps.values():
       jax.block_until_ready(step(params, batch))
     round_seconds = time.perf_counter() - start
-  rounds = max(8, round(seconds / round_seconds))
+  rounds = max(6, round(seconds / round_seconds))
   rng = np.random.default_rng(0)
   found: dict[str, list[float]] = {name: [] for name in steps}
   for _ in tqdm.trange(rounds, desc=f"{size} {row_length}", leave=False):
