@@ -37,12 +37,12 @@ def standard_library_documents(
   Raises:
     InputError: the folder has no help topics.
   """
-  topics, *paths = library_files(root)
+  topics, *paths = source_files(root)
   docstrings = itertools.chain.from_iterable(map(_docstrings, paths))
   return _unrepeated(itertools.chain(_topics(topics), docstrings))
 
 
-def library_files(root: str | pathlib.Path | None = None) -> list[pathlib.Path]:
+def source_files(root: str | pathlib.Path | None = None) -> list[pathlib.Path]:
   """The files that are read, the help topics first.
 
   Raises:

@@ -120,7 +120,7 @@ class LibraryPartition:
   size = 0  # not known beforehand
 
   def inputs(self) -> list[tuple[str, int, int]]:
-    return [_stat(path) for path in corpus.library_files(self.root or None)]
+    return [_stat(path) for path in corpus.source_files(self.root or None)]
 
   def read(self) -> Iterator[Document]:
     for number, sentences in enumerate(
@@ -149,7 +149,7 @@ def open_source(spec: str, wanted: Wanted) -> list[Partition]:
         f"Source stdlib has text; the task needs {', '.join(wanted.required)}. Name a "
         "source which has these."
       )
-    corpus.library_files(rest or None)
+    corpus.source_files(rest or None)
     return [LibraryPartition(rest)]
   files = _find_files(spec)
   kinds = sorted({_kind(path) for path in files})
