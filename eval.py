@@ -26,7 +26,8 @@ from model import weights
 from training import command, report, workdir
 from training.config import ConfigError, make_optimizer, validate
 from training.evaluation import evaluate
-from training.step import TrainingProgram, make_mesh, replicated
+from training.mesh import make_mesh, replicated
+from training.step import TrainingProgram
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config", help_string="A config file, such as configs/quickstart.py.", lock_config=True

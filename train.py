@@ -37,9 +37,10 @@ from training.config import (
   validate,
 )
 from training.evaluation import evaluate
+from training.mesh import make_mesh, put_batch
 from training.metrics import Meter, MetricsLog
 from training.parameters import count_parameters, parameters_digest
-from training.step import TrainingProgram, make_mesh, put_batch
+from training.step import TrainingProgram
 from training.throughput import packed_against_unpacked
 
 _CONFIG = config_flags.DEFINE_config_file(

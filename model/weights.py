@@ -139,7 +139,7 @@ def save(directory: str | pathlib.Path, params: Params, *, step: int = 0):
   try:
     ocp.save_checkpointables(path, {PARAMS: params})
   except ValueError as error:  # TensorStore reports a full disk as a value
-    raise OSError(_beginning(error)) from error
+    raise OSError(beginning(error)) from error
 
 
 def steps(directory: str | pathlib.Path) -> list[int]:
@@ -188,33 +188,51 @@ def open_folder(
   def load() -> Params:
     abstract = abstract_params(config, head, sharding=sharding)
     try:
-      _check_shapes(_stored_shapes(path / PARAMS), abstract)
+      check_shapes(read_through(path / PARAMS), abstract)
       return ocp.load_checkpointables(path, {PARAMS: abstract})[PARAMS]
     except (ValueError, KeyError, OSError) as error:
       raise WeightsError(
         f"The parameters in {path} are not those of {directory / MODEL}, or were damaged: "
-        f"{_beginning(error)} Restore the file, or choose another checkpoint with --step."
+        f"{beginning(error)} Restore the file, or choose another checkpoint with --step."
       ) from error
 
   return StoredModel(directory, head, config, vocabulary, step, load)
 
 
-def _stored_shapes(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
-  """Reads every byte of the parameters there: Orbax tells of damage on many pages."""
-  spec = {"driver": "ocdbt", "base": f"file://{path}/"}
-  store = tensorstore.KvStore.open(spec).result()
+def read_through(path: str | pathlib.Path) -> dict[str, tuple[int, ...]]:
+  """Reads and decodes every array in a part of a checkpoint: is it whole?
+
+  Args:
+    path: such as `checkpoints/100/params`.
+
+  Returns:
+    The shape of each array by its name, dots between the keys.
+
+  Raises:
+    ValueError, KeyError, OSError: it is damaged. Orbax tells of that on many pages.
+  """
+  base = {"driver": "ocdbt", "base": f"file://{pathlib.Path(path).absolute()}/"}
+  keys = tensorstore.KvStore.open(base).result().list().result()
   shapes = {}
-  for key in store.list().result():
-    value = store.read(key).result().value
+  for key in keys:
     name, _, part = key.decode().rpartition("/")
     if part == "zarr.json":
-      shapes[name] = tuple(json.loads(value)["shape"])
+      spec = {"driver": "zarr3", "kvstore": base | {"path": f"{name}/"}}
+      shapes[name] = tensorstore.open(spec, open=True).result().read().result().shape
   return shapes
 
 
-def _check_shapes(found: dict[str, tuple[int, ...]], expected: Params):
+def check_shapes(found: dict[str, tuple[int, ...]], expected: Any):
+  """Holds what `read_through` gives against a tree.
+
+  Raises:
+    ValueError: names the first array that differs.
+  """
   leaves = jax.tree_util.tree_flatten_with_path(expected)[0]
-  shapes = {".".join(str(key.key) for key in keys): leaf.shape for keys, leaf in leaves}
+  shapes = {
+    jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape
+    for path, leaf in leaves
+  }
   different = [
     f"{name} is {found.get(name, 'missing')}, expected {shapes.get(name, 'none')}"
     for name in sorted(found.keys() | shapes.keys())
@@ -225,7 +243,7 @@ def _check_shapes(found: dict[str, tuple[int, ...]], expected: Params):
     raise ValueError(f"{different[0]}{others}.")
 
 
-def _beginning(error: Exception) -> str:
+def beginning(error: Exception) -> str:
   """Of a message that may go on for pages: Orbax and TensorStore tell all they know."""
   text = str(error.args[0] if isinstance(error, KeyError) else error)
   text = text.partition(" [tensorstore_spec")[0]

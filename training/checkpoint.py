@@ -1,79 +1,239 @@
-"""Checkpoints: whole or not there, the newest ones kept."""
+"""Checkpoints: whole or not there, written while training goes on, checked when read."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 from orbax.checkpoint import v1 as ocp
 
 from model import weights
+from training import processes
 from training.step import State
 
 _REST = "training"  # the part of a checkpoint that only training reads
+_METADATA = "_CHECKPOINT_METADATA"  # Orbax's, written last
+BROKEN = "broken"  # what cannot be read is moved there, out of Orbax's way
+
+
+class Restored(NamedTuple):
+  """What a checkpoint holds: its step, the state after it, and what `save` was given."""
+
+  step: int
+  state: State
+  run: dict[str, Any]
 
 
 class Checkpoints:
   """The checkpoints of a run; a context manager.
 
   Each has two parts: the parameters, which `model.weights` reads without the other, and
-  the rest of the state. Orbax writes each to a temporary folder and renames it, so a
-  killed save leaves the one before it as the newest.
+  the rest of the state. Beside them, as JSON, are what else a run goes on from and a
+  fingerprint of the state. Orbax writes all to a temporary folder and renames it, so a
+  killed save leaves the one before it as the newest. Several processes all make the same
+  calls.
 
   Args:
     workdir: the run's folder.
     keep: how many of the newest to keep.
-
-  Raises:
-    WeightsError: a folder among them is named like a checkpoint, and is none.
+    keep_every: those whose step is a multiple of it are kept for good; 0: none are.
   """
 
-  def __init__(self, workdir: str | pathlib.Path, *, keep: int):
-    self._workdir = pathlib.Path(workdir).absolute()
-    self._refuse_foreign()  # Orbax would not save a step before that of such a folder
-    self._checkpointer = ocp.training.Checkpointer(
-      self._workdir / weights.CHECKPOINTS,
-      preservation_policy=ocp.training.preservation_policies.LatestN(keep),
-      cleanup_tmp_directories=True,
-    )
-
-  def _refuse_foreign(self):
-    whole = {str(step) for step in self.steps}
-    for path in (self._workdir / weights.CHECKPOINTS).glob("*"):
-      if path.name.isdecimal() and path.name not in whole:
-        raise weights.WeightsError(
-          f"Expected checkpoints of this run alone in {path.parent}, found {path.name}, "
-          "which is none. Move it away, and run the same command again."
-        )
+  def __init__(self, workdir: str | pathlib.Path, *, keep: int, keep_every: int = 0):
+    self._folder = pathlib.Path(workdir).absolute() / weights.CHECKPOINTS
+    policies = ocp.training.preservation_policies
+    kept = [policies.LatestN(keep)]
+    if keep_every:
+      kept.append(policies.EveryNSteps(keep_every))
+    self._policy = policies.AnyPreservationPolicy(kept)
+    self._checkpointer: ocp.training.Checkpointer | None = None
+    self._saving: int | None = None
 
   def __enter__(self) -> Checkpoints:
     return self
 
   def __exit__(self, *_):
-    self._checkpointer.close()
+    try:
+      self.wait()
+    finally:
+      if self._checkpointer is not None:
+        self._checkpointer.close()
 
   @property
   def steps(self) -> list[int]:
     """Steps that can be restored, oldest first."""
-    return weights.steps(self._workdir)
+    return weights.steps(self._folder.parent)
 
-  def save(self, step: int, state: State):
-    """Saves the state after `step` updates, and waits for it.
+  def save(self, step: int, state: State, run: dict[str, Any]):
+    """Begins to save the state after `step` updates; training may go on meanwhile.
+
+    Waits first for the save before it.
+
+    Args:
+      step: its number.
+      state: of a `TrainingProgram`.
+      run: what else the run goes on from, as JSON takes it: the position of the input,
+        the config.
 
     Raises:
-      OSError: it could not be written; says what is left.
+      OSError: this one, or the one before, could not be written; says what is left.
     """
+    self.wait()
+    with self._told(step):
+      if self._checkpointer is None:  # after what is broken has been moved away
+        self._checkpointer = ocp.training.Checkpointer(
+          self._folder, preservation_policy=self._policy, cleanup_tmp_directories=True
+        )
+      self._checkpointer.save_checkpointables_async(
+        step, _parts(state), custom_metadata=run | {"fingerprint": fingerprint(state)}
+      )
+    self._saving = step
+
+  def wait(self):
+    """Waits until what is being saved is on disk.
+
+    Raises:
+      OSError: it could not be written.
+    """
+    if self._checkpointer is not None and self._saving is not None:
+      step, self._saving = self._saving, None
+      with self._told(step):
+        self._checkpointer.wait()
+
+  @contextlib.contextmanager
+  def _told(self, step: int) -> Iterator[None]:
     try:
-      self._checkpointer.save_checkpointables(step, _parts(state))
+      yield
     except (OSError, ValueError) as error:  # TensorStore reports a full disk as a value
       raise OSError(
-        f"The checkpoint of step {step} could not be written to {self._workdir}: {error} "
+        f"The checkpoint of step {step} could not be written to {self._folder}: {error} "
         f"Steps {self.steps} are kept. Make room, and run the same command again."
       ) from error
 
-  def restore(self, step: int, abstract_state: State) -> State:
-    """Loads a step in the shapes, types and shardings of `abstract_state`."""
-    parts = self._checkpointer.load_checkpointables(step, _parts(abstract_state))
-    return {weights.PARAMS: parts[weights.PARAMS], **parts[_REST]}
+  def restore_newest(self, abstract_state: State) -> Restored | None:
+    """Loads the newest checkpoint that is as it was written.
+
+    One that was cut short or altered is moved to `checkpoints/broken/` and the one before
+    it taken; standard error tells so.
+
+    Args:
+      abstract_state: shapes, types and shardings to load it in; the devices and the
+        processes need not be those that saved it.
+
+    Returns:
+      None where no checkpoint has been saved.
+
+    Raises:
+      WeightsError: they are all broken, or of another model or optimizer.
+    """
+    expected = _parts(abstract_state)
+    moved = processes.first(self._move_unfinished)
+    while step := processes.first(lambda: max(self.steps, default=0)):
+      why = processes.first(lambda step=step: self._damage(step, expected))
+      if why is None:
+        restored = self._load(step, expected)
+        if restored.run.pop("fingerprint", None) == fingerprint(restored.state):
+          return restored
+        why = "the numbers in it are not those that were saved."
+      processes.first(lambda step=step, why=why: self._move_away(str(step), why))
+      moved += 1
+    if moved:
+      raise weights.WeightsError(
+        f"No checkpoint in {self._folder} can be read; they are in {BROKEN}/ there. Bring "
+        "one back from a copy, or begin anew with another --workdir."
+      )
+    return None
+
+  def _load(self, step: int, expected: dict[str, Any]) -> Restored:
+    path = self._folder / str(step)
+    parts = ocp.load_checkpointables(path, expected)
+    run = json.loads((path / _METADATA).read_text())["custom_metadata"]
+    return Restored(step, {weights.PARAMS: parts[weights.PARAMS], **parts[_REST]}, run)
+
+  def _damage(self, step: int, expected: dict[str, Any]) -> str | None:
+    """What is wrong with the bytes of a checkpoint.
+
+    Raises:
+      WeightsError: it is whole, and of another model or optimizer.
+    """
+    path = self._folder / str(step)
+    try:
+      found = {part: weights.read_through(path / part) for part in expected}
+    except (ValueError, KeyError, OSError) as error:
+      return weights.beginning(error)
+    try:
+      for part, shapes in found.items():
+        weights.check_shapes(shapes, expected[part])
+    except ValueError as error:
+      raise weights.WeightsError(
+        f"{path} is of another model or optimizer than the config describes: {error} Give "
+        "the run's own config, or another --workdir."
+      ) from error
+    return None
+
+  def _move_unfinished(self) -> int:
+    """Of folders named like a checkpoint, those without Orbax's last word, or parts."""
+    folders = [path for path in self._folder.glob("*") if path.name.isdecimal()]
+    moved = 0
+    for path in folders:
+      try:
+        whole = isinstance(json.loads((path / _METADATA).read_text()), dict)
+      except (OSError, ValueError):
+        whole = False
+      if not whole or not all((path / part).is_dir() for part in (weights.PARAMS, _REST)):
+        self._move_away(path.name, "parts of it are missing.")
+        moved += 1
+    return moved
+
+  def _move_away(self, name: str, why: str):
+    aside = self._folder / BROKEN
+    aside.mkdir(exist_ok=True)
+    number = sum(1 for _ in aside.glob(f"{name}.*"))
+    (self._folder / name).rename(aside / f"{name}.{number}")
+    print(
+      f"WARNING: the checkpoint of step {name} is broken: {why} It is moved to {aside}, "
+      "and the one before it is looked for.",
+      file=sys.stderr,
+      flush=True,
+    )
+
+
+def fingerprint(state: State) -> list[int]:
+  """Two sums over the bits of a state, by which an altered one is told.
+
+  They are computed where the arrays are, in whole numbers, so they do not depend on how
+  the arrays are split.
+
+  Example:
+    >>> a, b = ({"x": jnp.array(x)} for x in ([1.0, 2.0], [2.0, 1.0]))
+    >>> fingerprint(a) == fingerprint(a), fingerprint(a) == fingerprint(b)
+    (True, False)
+  """
+  return [int(x) for x in _sums(state)]
+
+
+@jax.jit
+def _sums(state: State) -> list[jax.Array]:
+  sums = [jnp.uint32(0), jnp.uint32(0)]
+  for number, leaf in enumerate(jax.tree.leaves(state)):
+    unsigned = jnp.dtype(f"uint{8 * min(leaf.dtype.itemsize, 4)}")
+    bits = jax.lax.bitcast_convert_type(leaf, unsigned).astype(jnp.uint32)
+    place = jnp.uint32(number)
+    for axis in range(bits.ndim):
+      stride = jnp.uint32(math.prod(bits.shape[axis + 1 :]) % 2**32)
+      place += jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis) * stride
+    for i, odd in enumerate((0x9E3779B1, 0x85EBCA77)):
+      mixed = (bits ^ (place * jnp.uint32(odd))) * jnp.uint32(0xC2B2AE3D)
+      mixed = (mixed ^ (mixed >> 15)) * (2 * place + 1)
+      sums[i] = sums[i] * jnp.uint32(odd) + mixed.sum(dtype=jnp.uint32)
+  return sums
 
 
 def _parts(state: State) -> dict[str, State]:

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from training.step import TrainingProgram, put_batch
+from training.mesh import put_batch
+from training.step import TrainingProgram
 
 LENGTH_BINS = 4
 _READ = ("sequence_mask", "sequence_labels", "segment_ids", "mlm_segment_ids", "mlm_labels")

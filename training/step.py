@@ -8,52 +8,34 @@ from typing import Any
 import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from model import BertConfig, BertForPreTraining, losses
+from training.mesh import DATA, FSDP, replicated, split_rows, split_state
 
 State = dict[str, Any]
-
-
-def make_mesh(num_devices: int | None = None) -> Mesh:
-  """A mesh with one axis, `data`, over all devices or the first few."""
-  devices = jax.devices()[:num_devices]
-  return jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices)
-
-
-def replicated(mesh: Mesh) -> NamedSharding:
-  return NamedSharding(mesh, PartitionSpec())
-
-
-def split_rows(mesh: Mesh) -> NamedSharding:
-  return NamedSharding(mesh, PartitionSpec("data"))
-
-
-def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-  """Splits the rows of a PackedBatch over the devices; `sequence_ids` stay on the host.
-
-  Of several processes each gives its own block of rows, as a loader made with
-  `host=jax.process_index(), hosts=jax.process_count()` makes it.
-  """
-  sharding = split_rows(mesh)
-  return {
-    name: jax.make_array_from_process_local_data(sharding, field)
-    for name, field in batch.items()
-    if name != "sequence_ids"
-  }
+Batch = Mapping[str, jax.Array]
 
 
 class TrainingProgram:
   """The model and the optimizer as functions of arrays.
 
+  The state is a dictionary: `params`; `optimizer`, Optax's; `step`, updates so far;
+  `key`, of the random numbers of dropout; `skipped`, steps that were not finite and left
+  the rest as it was.
+
   Args:
     config: of the model.
     optimizer: an Optax transformation.
-    mesh: from `make_mesh`; the batch size is a multiple of its devices.
+    mesh: from `make_mesh`; the state is split along its `fsdp` axis.
     seed: of the initial parameters and of dropout.
     loss_unit: what weighs the same in the loss; a key of `model.LOSS_UNITS`.
+    accumulate: micro-batches of a step. Their losses and gradients are added as sums
+      over the counts of the whole batch, so the step is that of the whole batch. The
+      batch size is a multiple of this times the devices.
+    skip_bad_steps: whether a step with a loss, gradient or parameter that is not finite
+      is left out; it is made, and to be looked for in `finite`, otherwise.
   """
 
   def __init__(
@@ -64,45 +46,52 @@ class TrainingProgram:
     mesh: Mesh,
     seed: int,
     loss_unit: str = "sequence",
+    accumulate: int = 1,
+    skip_bad_steps: bool = False,
   ):
     self.mesh = mesh
     self._loss_unit = loss_unit
+    self._accumulate = accumulate
+    self._skip_bad_steps = skip_bad_steps
     self._optimizer = optimizer
     self._config = config
     self._seed = seed
     abstract = nnx.eval_shape(lambda: BertForPreTraining(config, rngs=nnx.Rngs(0)))
     self._graphdef = nnx.graphdef(abstract)
-    everywhere, rows = replicated(mesh), split_rows(mesh)
+    self._everywhere, rows = replicated(mesh), split_rows(mesh)
+    self._shardings = split_state(mesh, jax.eval_shape(self._init))
     self.train_step_name = self._train_step.__name__  # as JAX's events report it
     self.train_step = jax.jit(
       self._train_step,
-      in_shardings=(everywhere, rows),
-      out_shardings=everywhere,
+      in_shardings=(self._shardings, rows),
+      out_shardings=(self._shardings, self._everywhere),
       donate_argnums=0,
     )
     self.eval_step = jax.jit(
-      self._eval_step, in_shardings=(everywhere, rows), out_shardings=everywhere
+      self._eval_step,
+      in_shardings=(self._shardings["params"], rows),
+      out_shardings=self._everywhere,
     )
 
   def init(self, params=None) -> State:
-    """Parameters, optimizer state and step 0, on every device.
+    """Parameters, optimizer state and step 0, where they belong.
 
     Args:
       params: to start from, a nested dictionary; drawn if not given.
     """
     if params is None:
-      return jax.jit(self._init, out_shardings=replicated(self.mesh))()
-    return jax.jit(self._state_of, out_shardings=replicated(self.mesh))(params)
+      return jax.jit(self._init, out_shardings=self._shardings)()
+    return jax.jit(self._state_of, out_shardings=self._shardings)(params)
 
   def abstract_state(self) -> State:
     """Shapes, types and shardings of the state, without its arrays."""
-    sharding = replicated(self.mesh)
     return jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+      lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
       jax.eval_shape(self._init),
+      self._shardings,
     )
 
-  def apply(self, params, batch: Mapping[str, jax.Array], *, dropout_key=None):
+  def apply(self, params, batch: Batch, *, dropout_key=None):
     """The model's outputs, from a tree of parameters."""
     return nnx.merge(self._graphdef, params)(batch, dropout_key=dropout_key)
 
@@ -115,35 +104,88 @@ class TrainingProgram:
       "params": params,
       "optimizer": self._optimizer.init(params),
       "step": jnp.zeros((), jnp.int32),
+      "key": jax.random.key_data(jax.random.key(self._seed)),
+      "skipped": jnp.zeros((), jnp.int32),
     }
 
-  def _train_step(self, state: State, batch) -> tuple[State, dict[str, Any]]:
-    key = None
-    if self._config.dropout_rate > 0 or self._config.attention_dropout_rate > 0:
-      key = jax.random.fold_in(jax.random.key(self._seed), state["step"])
-
-    def loss_fn(params):
-      outputs = self.apply(params, batch, dropout_key=key)
-      return losses.loss(outputs, batch, unit=self._loss_unit)
-
-    gradients, totals = jax.grad(loss_fn, has_aux=True)(state["params"])
+  def _train_step(self, state: State, batch: Batch) -> tuple[State, dict[str, Any]]:
+    gradients, totals = self._gradients(state, batch)
     updates, optimizer_state = self._optimizer.update(
       gradients, state["optimizer"], state["params"]
     )
-    params = optax.apply_updates(state["params"], updates)
+    new_state = state | {
+      "params": optax.apply_updates(state["params"], updates),
+      "optimizer": optimizer_state,
+    }
+    gradient_norm = optax.tree.norm(gradients)
+    parameter_norm = optax.tree.norm(new_state["params"])
+    seen = jnp.stack([total.total for total in totals.values()])
+    finite = jnp.isfinite(jnp.array([seen.sum(), gradient_norm, parameter_norm])).all()
     one = jnp.ones(())
-    metrics = totals | {
-      "gradient_norm": losses.Total(optax.tree.norm(gradients), one),
-      "parameter_norm": losses.Total(optax.tree.norm(params), one),
+    totals |= {
+      "gradient_norm": losses.Total(gradient_norm, one),
+      "parameter_norm": losses.Total(parameter_norm, one),
+    }
+    if self._skip_bad_steps:
+      new_state, totals = jax.tree.map(
+        lambda new, old: jnp.where(finite, new, old),
+        (new_state, totals),
+        (state, jax.tree.map(jnp.zeros_like, totals)),
+      )
+      new_state["skipped"] = state["skipped"] + ~finite
+    new_state["step"] = state["step"] + 1
+    counts = {
+      "finite": finite,
+      "skipped": new_state["skipped"],
       "sequences": batch["sequence_mask"].sum(),
       "real_tokens": (batch["segment_ids"] > 0).sum(),
     }
-    new_state = {
-      "params": params,
-      "optimizer": optimizer_state,
-      "step": state["step"] + 1,
-    }
-    return new_state, metrics
+    return new_state, totals | counts
 
-  def _eval_step(self, params, batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+  def _gradients(self, state: State, batch: Batch):
+    """Of the loss of the whole batch; and the totals of its losses and accuracies."""
+    key = None
+    if self._config.dropout_rate > 0 or self._config.attention_dropout_rate > 0:
+      key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), state["step"])
+
+    def loss(params, part: Batch, key, counts=None):
+      # Gathered where they are used: the devices along `fsdp` compute as the others do.
+      params = jax.lax.with_sharding_constraint(params, self._everywhere)
+      outputs = self.apply(params, part, dropout_key=key)
+      return losses.loss(outputs, part, unit=self._loss_unit, counts=counts)
+
+    gradient = jax.grad(loss, has_aux=True)
+    if self._accumulate == 1:
+      return gradient(state["params"], batch, key)
+
+    outputs = jax.eval_shape(self.apply, state["params"], batch)
+    counts = losses.count(losses.heads_of(outputs), batch, unit=self._loss_unit)
+
+    def add(sums, numbered):
+      number, part = numbered
+      part_key = None if key is None else jax.random.fold_in(key, number)
+      gradients, totals = gradient(state["params"], part, part_key, counts)
+      gradients = jax.lax.with_sharding_constraint(gradients, self._shardings["params"])
+      return jax.tree.map(jnp.add, sums, (gradients, totals)), None
+
+    parts = jax.tree.map(self._split, batch)
+    zeros = jax.tree.map(
+      lambda x: jnp.zeros(x.shape, x.dtype),
+      jax.eval_shape(
+        gradient, state["params"], jax.tree.map(lambda x: x[0], parts), key, counts
+      ),
+    )
+    return jax.lax.scan(add, zeros, (jnp.arange(self._accumulate), parts))[0]
+
+  def _split(self, rows: jax.Array) -> jax.Array:
+    """[B, ...] -> [A, B / A, ...]; each device's rows stay on it."""
+    devices = self.mesh.size
+    rows = rows.reshape(devices, self._accumulate, -1, *rows.shape[1:])
+    parts = rows.swapaxes(0, 1).reshape(self._accumulate, -1, *rows.shape[3:])
+    spec = jax.sharding.PartitionSpec(None, (DATA, FSDP))
+    sharding = jax.sharding.NamedSharding(self.mesh, spec)
+    return jax.lax.with_sharding_constraint(parts, sharding)
+
+  def _eval_step(self, params, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+    params = jax.lax.with_sharding_constraint(params, self._everywhere)
     return losses.per_sequence(self.apply(params, batch), batch)

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 import tqdm
 
-from training.step import TrainingProgram, put_batch
+from training.mesh import put_batch
+from training.step import TrainingProgram
 
 
 def packed_against_unpacked(

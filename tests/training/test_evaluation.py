@@ -11,8 +11,9 @@ from matplotlib import colormaps, image
 from tests import packs
 from training import plots, report, throughput
 from training.evaluation import evaluate
+from training.mesh import make_mesh
 from training.optimizer import lamb
-from training.step import TrainingProgram, make_mesh
+from training.step import TrainingProgram
 
 # Rows of up to 13 tokens. No sequence has 7 to 9 tokens; those of one have no masked one.
 PACKS = [[[13], [5, 4, 3], [2, 2, 2], [6, 6], []], [[1, 3, 6], [11], [4], [10, 1], [12]]]

@@ -12,8 +12,9 @@ from model import BertConfig, hf, weights
 from model.weights import Vocabulary
 from training import initial
 from training.config import ConfigError
+from training.mesh import make_mesh
 from training.optimizer import lamb
-from training.step import TrainingProgram, make_mesh
+from training.step import TrainingProgram
 
 TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(6)))
 TINY = BertConfig.from_size(

@@ -15,7 +15,7 @@ from pipeline.batches import Masking
 from pipeline.loader import PackedLoader
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
 from training.evaluation import evaluate
-from training.step import make_mesh, put_batch, replicated
+from training.mesh import make_mesh, put_batch, replicated
 
 ROOT = pathlib.Path(__file__).parents[2]
 

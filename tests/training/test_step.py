@@ -5,14 +5,16 @@ import pytest
 from model.testing import relative_difference
 from tests import packs
 from training.compilations import CompilationCounter
+from training.mesh import make_mesh, put_batch, state_share
 from training.metrics import means
 from training.optimizer import lamb
-from training.step import TrainingProgram, make_mesh, put_batch
+from training.step import TrainingProgram
 
 
-def make_program(num_devices=1, **fields) -> TrainingProgram:
+def make_program(num_devices=1, *, fsdp=1, options=None, **fields) -> TrainingProgram:
   config = packs.small_config(**fields)
-  return TrainingProgram(config, lamb(0.01), mesh=make_mesh(num_devices), seed=0)
+  mesh = make_mesh(num_devices, fsdp=fsdp)
+  return TrainingProgram(config, lamb(0.01), mesh=mesh, seed=0, **options or {})
 
 
 def make_batch(num_rows, seed=0):
@@ -47,6 +49,115 @@ def test_the_batch_is_split_and_the_parameters_are_on_every_device():
   assert batch["input_ids"].addressable_shards[0].data.shape == (2, packs.ROW_LENGTH)
   leaf = jax.tree.leaves(program.init()["params"])[0]
   assert leaf.is_fully_replicated
+
+
+# Sizes that 2 and 4 devices divide, but for the two numbers of the NSP bias.
+SPLIT = {"num_layers": 1, "hidden_size": 32, "intermediate_size": 64, "vocab_multiple": 8}
+
+
+@pytest.mark.parametrize(("num_devices", "fsdp"), [(4, 2), (4, 4)])
+def test_a_split_state_takes_its_share_and_computes_the_same(num_devices, fsdp):
+  batches = [make_batch(8, seed) for seed in range(3)]
+  params, losses = run(make_program(1, **SPLIT), batches)
+  program = make_program(num_devices, fsdp=fsdp, **SPLIT)
+  state = program.init()
+  on_a_device = [
+    sum(
+      shard.data.nbytes
+      for leaf in jax.tree.leaves(state)
+      for shard in leaf.addressable_shards
+      if shard.device == device
+    )
+    for device in program.mesh.devices.flat
+  ]
+  whole = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+  assert max(on_a_device) <= 1.05 / fsdp * whole
+  assert state_share(program.abstract_state()) == max(on_a_device) / whole
+  others, other_losses = run(program, batches)
+  np.testing.assert_allclose(other_losses, losses, rtol=1e-5)
+  assert relative_difference(others, params) < 1e-5
+
+
+@pytest.mark.parametrize(
+  ("num_devices", "accumulate", "unit"),
+  [(1, 4, "sequence"), (2, 2, "token"), (2, 4, "pack")],
+)
+def test_micro_batches_add_up_to_the_batch(num_devices, accumulate, unit):
+  """Rows of one, three and no sequences: an average of averages would be wrong."""
+  batches = [make_batch(8, seed) for seed in range(2)]
+  options = {"loss_unit": unit}
+  params, losses = run(make_program(1, num_layers=1, options=options), batches)
+  options["accumulate"] = accumulate
+  program = make_program(num_devices, num_layers=1, options=options)
+  others, other_losses = run(program, batches)
+  np.testing.assert_allclose(other_losses, losses, rtol=1e-5)
+  assert relative_difference(others, params) < 1e-5
+
+
+def test_micro_batches_stay_on_their_devices():
+  """No rows are sent between devices to make them: sums of gradients alone are."""
+  program = make_program(4, num_layers=1, options={"accumulate": 2})
+  batch = put_batch(make_batch(8), program.mesh)
+  compiled = program.train_step.lower(program.abstract_state(), batch).compile()
+  text = compiled.as_text()
+  assert "all-reduce" in text
+  assert "all-to-all" not in text
+  assert "collective-permute" not in text
+
+
+def test_dropout_differs_between_micro_batches():
+  config = packs.small_config(num_layers=1, dropout_rate=0.5)
+  batch = make_batch(1)
+  twice = {name: np.concatenate([field, field]) for name, field in batch.items()}
+
+  def loss(accumulate, batch):
+    program = TrainingProgram(
+      config, lamb(0.0), mesh=make_mesh(1), seed=0, accumulate=accumulate
+    )
+    return run(program, [batch])[1][0]
+
+  one, two = loss(1, batch), loss(2, twice)
+  assert one != two  # they would be equal if both halves drew the same numbers
+  assert two == loss(2, twice)
+
+
+def poison(state):
+  """A parameter that makes each loss NaN."""
+  bias = state["params"]["mlm_bias"]
+  return state | {"params": state["params"] | {"mlm_bias": bias * np.nan}}
+
+
+def test_a_bad_step_is_seen():
+  program = make_program(num_layers=1)
+  batch = put_batch(make_batch(4), program.mesh)
+  state, values = program.train_step(program.init(), batch)
+  assert bool(values["finite"])
+  _, values = program.train_step(poison(state), batch)
+  assert not bool(values["finite"])
+
+
+def test_a_skipped_step_leaves_all_but_the_count():
+  program = make_program(num_layers=1, options={"skip_bad_steps": True})
+  batch = put_batch(make_batch(4), program.mesh)
+  good, values = program.train_step(program.init(), batch)
+  assert int(values["skipped"]) == 0
+  before = jax.device_get(poison(good))
+  after, values = program.train_step(poison(good), batch)
+  assert int(values["skipped"]) == 1
+  assert int(after["step"]) == 2
+  for name in ("params", "optimizer", "key"):
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(after[name]), before[name])
+  assert means([jax.device_get(values)])["loss"] == 0
+  assert float(values["mlm_loss"].units) == 0
+
+
+def test_skipping_changes_nothing_while_all_is_well():
+  batches = [make_batch(4, seed) for seed in range(3)]
+  params, losses = run(make_program(num_layers=1), batches)
+  program = make_program(num_layers=1, options={"skip_bad_steps": True})
+  others, other_losses = run(program, batches)
+  assert losses == other_losses
+  assert relative_difference(others, params) < 1e-6
 
 
 def test_the_state_is_donated():

@@ -1,0 +1,233 @@
+"""Checkpoints of a run: exact, kept by policy, and passed over where they are broken."""
+
+import resource
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from model import weights
+from model.testing import relative_difference
+from tests import packs
+from tests.training.test_step import make_batch, make_program
+from training.checkpoint import Checkpoints, fingerprint
+from training.mesh import make_mesh, put_batch, state_share
+from training.optimizer import lamb
+from training.step import TrainingProgram
+
+RUN = {"input": {"step": 3, "batch_size": 4}, "config": {"seed": 0}}
+
+
+@pytest.fixture(scope="module")
+def program():
+  return make_program(num_layers=1)
+
+
+@pytest.fixture
+def saved(tmp_path, program):
+  """Checkpoints of the steps 10, 20 and 30, and the states in them."""
+  state, states = program.init(), {}
+  batch = put_batch(make_batch(4), program.mesh)
+  with Checkpoints(tmp_path, keep=3) as checkpoints:
+    for step in (10, 20, 30):
+      state, _ = program.train_step(state, batch)
+      states[step] = jax.device_get(state)
+      checkpoints.save(step, state, RUN)
+  return tmp_path, states
+
+
+def restore(folder, program):
+  with Checkpoints(folder, keep=3) as checkpoints:
+    return checkpoints.restore_newest(program.abstract_state())
+
+
+def assert_equal(tree, expected):
+  jax.tree.map(np.testing.assert_array_equal, tree, expected)
+
+
+def test_a_restored_state_goes_on_bit_for_bit(tmp_path):
+  """Saved while training goes on into the same, donated buffers."""
+  program = make_program(2, dropout_rate=0.1)
+  batches = [put_batch(make_batch(4, seed), program.mesh) for seed in range(6)]
+  state = program.init()
+  with Checkpoints(tmp_path, keep=2) as checkpoints:
+    for step, batch in enumerate(batches, 1):
+      state, _ = program.train_step(state, batch)
+      if step == 3:
+        checkpoints.save(step, state, RUN)
+  restored = restore(tmp_path, program)
+  assert restored.step == 3
+  assert restored.run == RUN
+  resumed = restored.state
+  for batch in batches[3:]:
+    resumed, _ = program.train_step(resumed, batch)
+  assert_equal(resumed, state)
+
+
+def make_split(num_devices, fsdp):
+  """A model whose sizes 4 devices divide."""
+  config = packs.small_config(num_layers=1, hidden_size=16, intermediate_size=32)
+  mesh = make_mesh(num_devices, fsdp=fsdp)
+  return TrainingProgram(config, lamb(0.01), mesh=mesh, seed=0)
+
+
+def test_a_state_comes_back_on_another_mesh(tmp_path):
+  split, whole = make_split(4, 4), make_split(2, 1)
+  state = split.init()
+  with Checkpoints(tmp_path, keep=1) as checkpoints:
+    checkpoints.save(1, state, RUN)
+  assert_equal(jax.device_get(restore(tmp_path, whole).state), jax.device_get(state))
+  assert state_share(restore(tmp_path, split).state) < 0.3
+
+
+def test_checkpoints_are_kept_by_policy(tmp_path, program):
+  state = program.init()
+  with Checkpoints(tmp_path, keep=2, keep_every=20) as checkpoints:
+    assert checkpoints.restore_newest(program.abstract_state()) is None
+    for step in (10, 20, 30, 40, 50, 60):
+      checkpoints.save(step, state, RUN)
+    checkpoints.wait()
+    assert checkpoints.steps == [20, 40, 50, 60]
+
+
+def largest_file(folder):
+  return max(folder.glob("*/d/*"), key=lambda path: path.stat().st_size)
+
+
+def cut_short(folder):
+  path = largest_file(folder)
+  path.write_bytes(path.read_bytes()[:-100])
+
+
+def lose_a_file(folder):
+  largest_file(folder).unlink()
+
+
+def alter_a_byte(folder):
+  path = largest_file(folder)
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content)
+
+
+def lose_the_metadata(folder):
+  (folder / "_CHECKPOINT_METADATA").unlink()
+
+
+def garble_the_metadata(folder):
+  (folder / "_CHECKPOINT_METADATA").write_text('{"item_handlers": {"par')
+
+
+def lose_a_part(folder):
+  for path in sorted((folder / "training").rglob("*"), reverse=True):
+    path.rmdir() if path.is_dir() else path.unlink()
+  (folder / "training").rmdir()
+
+
+def empty_the_structure(folder):
+  (folder / "training" / "manifest.ocdbt").write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+  "damage",
+  [
+    cut_short,
+    lose_a_file,
+    alter_a_byte,
+    lose_the_metadata,
+    garble_the_metadata,
+    lose_a_part,
+    empty_the_structure,
+  ],
+)
+def test_a_broken_checkpoint_is_passed_over_loudly(saved, program, capfd, damage):
+  folder, states = saved
+  damage(folder / "checkpoints" / "30")
+  restored = restore(folder, program)
+  assert restored.step == 20
+  assert_equal(jax.device_get(restored.state), states[20])
+  assert "WARNING: the checkpoint of step 30 is broken" in capfd.readouterr().err
+  assert (folder / "checkpoints" / "broken" / "30.0").is_dir()
+  with Checkpoints(folder, keep=3) as checkpoints:  # the step can be saved again
+    checkpoints.save(30, restored.state, RUN)
+    checkpoints.wait()
+    assert checkpoints.steps == [10, 20, 30]
+
+
+def test_numbers_that_decode_and_are_not_those_saved_are_noticed(saved, program, capfd):
+  """Another checkpoint's parameters under this one's name."""
+  folder, _ = saved
+  newest = folder / "checkpoints" / "30"
+  (newest / "params").rename(newest / "away")
+  (folder / "checkpoints" / "20" / "params").rename(newest / "params")
+  (newest / "away").rename(folder / "checkpoints" / "20" / "params")
+  assert restore(folder, program).step == 10
+  assert capfd.readouterr().err.count("not those that were saved") == 2
+
+
+def test_when_all_are_broken_the_run_does_not_begin_anew_unasked(saved, program):
+  folder, _ = saved
+  for step in (10, 20, 30):
+    cut_short(folder / "checkpoints" / str(step))
+  with pytest.raises(weights.WeightsError, match=r"No checkpoint in .* can be read"):
+    restore(folder, program)
+
+
+def test_a_checkpoint_of_another_model_is_refused_and_stays(saved):
+  folder, _ = saved
+  with pytest.raises(weights.WeightsError, match="of another model or optimizer"):
+    restore(folder, make_program(num_layers=2))
+  assert weights.steps(folder) == [10, 20, 30]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_failed_save_is_told_and_the_ones_before_are_kept(saved, program):
+  """A limit on the size of a file stands for the full disk."""
+  folder, _ = saved
+  state = program.init()
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+  try:
+    with (
+      pytest.raises(OSError, match=r"step 40 could not .* Steps \[10, 20, 30\] are kept"),
+      Checkpoints(folder, keep=3) as checkpoints,
+    ):
+      checkpoints.save(40, state, RUN)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+  assert restore(folder, program).step == 30
+
+
+def test_a_reader_leaves_a_save_in_progress_alone(saved, program):
+  folder, _ = saved
+  saving = folder / "checkpoints" / "40.orbax-checkpoint-tmp"
+  saving.mkdir()
+  assert weights.steps(folder) == [10, 20, 30]
+  assert saving.exists()
+  with Checkpoints(folder, keep=2) as checkpoints:  # a new save sweeps
+    checkpoints.save(50, program.init(), RUN)
+    deadline = time.monotonic() + 60
+    while saving.exists() and time.monotonic() < deadline:
+      time.sleep(0.01)
+  assert not saving.exists()
+
+
+def test_the_fingerprint_sees_any_bit_and_place_and_not_the_mesh(program):
+  state = jax.device_get(program.init())
+  before = fingerprint(state)
+  leaves, tree = jax.tree.flatten(state)
+  for number, leaf in enumerate(leaves):
+    content = bytearray(leaf.tobytes())
+    content[-1] ^= 1
+    altered = np.frombuffer(content, leaf.dtype).reshape(leaf.shape)
+    others = [*leaves[:number], altered, *leaves[number + 1 :]]
+    assert fingerprint(tree.unflatten(others)) != before
+  x = np.arange(64, dtype=np.float32).reshape(8, 8)
+  assert fingerprint({"x": x}) != fingerprint({"x": x.T})
+  assert fingerprint(make_split(4, 4).init()) == fingerprint(make_split(1, 1).init())
+
+
+def test_relative_error_of_this_suite_sees_a_difference():
+  ours, theirs = {"a": np.array([1.0, 2.0])}, {"a": np.array([1.0, 4.0])}
+  assert relative_difference(ours, theirs) == 0.5

@@ -1,0 +1,124 @@
+"""One process or many: how they meet, what only the first does, and how they are stopped.
+
+Every process runs the same program on its own devices. The first alone prepares the
+dataset and writes the run's folder, which all of them can read.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+from jax.experimental import multihost_utils
+
+from training.command import Stopped
+from training.config import ConfigError
+
+_COORDINATOR = flags.DEFINE_string(
+  "coordinator",
+  "",
+  "HOST:PORT at which process 0 listens, to run as several processes; auto where the "
+  "cluster tells it (Slurm, Cloud TPU, GKE, MPI).",
+)
+_PROCESSES = flags.DEFINE_integer("processes", None, "How many there are.", 1)
+_PROCESS = flags.DEFINE_integer("process", None, "This one's number, from 0.", 0)
+
+
+def start():
+  """Joins the other processes, if the command line tells of any. Before any use of JAX.
+
+  Raises:
+    ConfigError: the flags do not go together, or the processes did not meet.
+  """
+  coordinator, number, count = _COORDINATOR.value, _PROCESS.value, _PROCESSES.value
+  given = [x is not None for x in (number, count)]
+  if coordinator in ("", "auto"):
+    if any(given):
+      raise ConfigError(
+        f"--processes and --process are given with --coordinator={coordinator!r}; expected "
+        "--coordinator=HOST:PORT of process 0."
+      )
+    if not coordinator:
+      return
+    found: dict[str, Any] = {}
+  else:
+    if not all(given) or number >= count:
+      raise ConfigError(
+        f"--processes={count} --process={number} with --coordinator={coordinator}; "
+        "expected both, and a process from 0 to processes - 1."
+      )
+    found = {
+      "coordinator_address": coordinator,
+      "num_processes": count,
+      "process_id": number,
+    }
+  try:
+    jax.distributed.initialize(**found)
+  except (RuntimeError, ValueError) as error:
+    raise ConfigError(
+      f"The processes did not meet at --coordinator={coordinator}: {error}"
+    ) from error
+
+
+def is_first() -> bool:
+  return jax.process_index() == 0
+
+
+def tell(text: str):
+  """Prints, once for all processes."""
+  if is_first():
+    print(text, flush=True)
+
+
+def first(work: Callable[[], Any]) -> Any:
+  """Has the first process do something, and gives the result to all of them.
+
+  Args:
+    work: its result can be written as JSON.
+
+  Raises:
+    Stopped: in the others, if it failed in the first, which raises what `work` raised.
+  """
+  if jax.process_count() == 1:
+    return work()
+  result, error = None, None
+  if is_first():
+    try:
+      result = work()
+    except Exception as caught:
+      error = caught
+  message = json.dumps({"failed": error is not None, "result": result}).encode()
+  length = int(multihost_utils.broadcast_one_to_all(np.int32(len(message))))
+  buffer = np.frombuffer(message[:length].ljust(length), np.uint8)
+  told = json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(buffer))))
+  if error is not None:
+    raise error
+  if told["failed"]:
+    raise Stopped("Process 0 stopped; its message says why.")
+  return told["result"]
+
+
+class Termination:
+  """Notices SIGTERM, which schedulers send before they take a machine away.
+
+  Several processes agree on the step after which all of them stop.
+  """
+
+  def __init__(self):
+    self._noticed = False
+    if jax.process_count() == 1:  # of several, JAX's coordination service listens
+      signal.signal(signal.SIGTERM, self._notice)
+
+  def _notice(self, *_):
+    self._noticed = True
+
+  def asked_for(self, step: int) -> bool:
+    """Whether to save now and leave. To be asked once after each step."""
+    if jax.process_count() == 1:
+      return self._noticed
+    return multihost_utils.reached_preemption_sync_point(step)
