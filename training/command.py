@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 
@@ -10,6 +11,10 @@ from absl import app, flags, logging
 
 class Stopped(Exception):
   """The run cannot go on; the message says why and what to do. Exit status 1."""
+
+
+class Terminated(Exception):
+  """The run was asked to stop by SIGTERM and has saved its state. Exit status 143."""
 
 
 def run(main: Callable[[], None], *, mistakes: tuple[type[Exception], ...]):
@@ -39,6 +44,8 @@ def run(main: Callable[[], None], *, mistakes: tuple[type[Exception], ...]):
       _leave(2, str(error))
     except (Stopped, OSError) as error:
       _leave(1, str(error))
+    except Terminated as error:
+      _leave(128 + signal.SIGTERM, str(error))
     except KeyboardInterrupt:
       _leave(130, "Stopped. Run the same command again to go on from the last checkpoint.")
 

@@ -17,15 +17,39 @@ from training.files import write_json, write_text
 _CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
 
 
-def check(workdir: str | pathlib.Path, config: ml_collections.ConfigDict):
+class ChangedConfig(ConfigError):
+  """A run's folder has another config; `differences` names the fields."""
+
+  def __init__(self, message: str, differences: str):
+    super().__init__(message)
+    self.differences = differences
+
+
+def check(
+  workdir: str | pathlib.Path,
+  config: ml_collections.ConfigDict,
+  *,
+  allow_changes: bool = False,
+):
   """Checks that a run of this config may use the folder; makes it where it is not there.
+
+  Args:
+    workdir: the run's folder.
+    config: of the run.
+    allow_changes: whether the config may differ from the one it was begun with, which is
+      then told on standard error.
 
   Raises:
     ConfigError: the folder belongs to a run with another config, or is not writable.
   """
   workdir = pathlib.Path(workdir)
   if (workdir / _CONFIG).exists():
-    check_same(workdir, config)
+    try:
+      check_same(workdir, config)
+    except ChangedConfig as error:
+      if not allow_changes:
+        raise
+      print(f"WARNING: going on with a changed config: {error.differences}", file=sys.stderr)
   elif (workdir / weights.MODEL).exists():
     raise ConfigError(
       f"--workdir={workdir} holds an imported model. Name another folder for the run, and "
@@ -117,9 +141,10 @@ def check_same(
     and name not in but
   ]
   if differences:
-    raise ConfigError(
+    raise ChangedConfig(
       f"{workdir} holds a run with another config: {'; '.join(differences)}. Give the same "
-      "config, or another --workdir."
+      "config, or another --workdir; train.py goes on with --allow_changed_config.",
+      "; ".join(differences),
     )
 
 
