@@ -27,7 +27,7 @@ from ml_collections import config_flags
 import packing
 import pipeline
 from model import weights
-from training import command, files, initial, plots, report, workdir
+from training import command, files, initial, plots, recipe, report, workdir
 from training.checkpoint import Checkpoints
 from training.compilations import CompilationCounter
 from training.config import (
@@ -68,13 +68,24 @@ def main():
   # ---- input: text to sequences, sequences to packs ------------------------------------
   dataset = pipeline.prepare_dataset(config)
   process = {"host": jax.process_index(), "hosts": jax.process_count()}
-  loader = pipeline.make_loader(config, dataset.train, dataset.vocabulary, **process)
+  plan = pipeline.make_plan(config, dataset.train)
   held_out = pipeline.make_loader(config, dataset.held_out, dataset.vocabulary, **process)
-  plan = loader.plan
   print(
     f"{plan.num_sequences:,} sequences in {plan.num_packs:,} packs of {plan.row_length} "
     f"tokens: packing factor {plan.packing_factor:.3f}, efficiency {plan.efficiency:.2%}, "
-    f"at most {plan.packing_depth} sequences a pack"
+    f"at most {plan.packing_depth} sequences a pack\n"
+  )
+  without_packing, this_run = recipe.resolve(
+    config,
+    packing_factor=plan.packing_factor,
+    num_sequences=plan.num_sequences,
+    num_tokens=plan.histogram.num_tokens,
+    num_devices=mesh.size,
+  )
+  print(recipe.table(without_packing, this_run), "\n")
+  rows = {"batch_size": this_run.rows} | process
+  loader = pipeline.make_loader(
+    config, dataset.train, dataset.vocabulary, plan=plan, **rows
   )
 
   # ---- model and optimizer ---------------------------------------------------------------
@@ -83,16 +94,16 @@ def main():
   model_config = initial.model_config(
     config, workdir=folder, vocab_size=len(dataset.vocabulary), given=given
   )
-  params = initial.initial_params(given, model_config) if given else None
+  params = initial.initial_params(given, model_config, seed=config.seed) if given else None
   program = TrainingProgram(
     model_config,
-    make_optimizer(config, packing_factor=plan.packing_factor),
+    make_optimizer(config, this_run),
     mesh=mesh,
     seed=config.seed,
     loss_unit=config.train.loss_unit,
   )
-  steps = config.train.steps
-  learning_rates = np.asarray(jax.jit(jax.vmap(make_schedule(config)))(np.arange(steps)))
+  steps = this_run.steps
+  learning_rates = np.asarray(jax.jit(jax.vmap(make_schedule(this_run)))(np.arange(steps)))
   compilations = CompilationCounter()
 
   # ---- loop ----------------------------------------------------------------------------
@@ -159,11 +170,16 @@ def main():
 
     # ---- report --------------------------------------------------------------------------
     unpacked = pipeline.make_loader(
-      config, dataset.train, dataset.vocabulary, algorithm="none", **process
+      config,
+      dataset.train,
+      dataset.vocabulary,
+      plan=pipeline.make_plan(config, dataset.train, algorithm="none"),
+      **rows,
     )
     train_lines = files.read_json_lines(folder / "metrics.jsonl")
     eval_lines = files.read_json_lines(folder / "eval.jsonl")
     summary = report.run_summary(train_lines, eval_lines) | {
+      "recipe": {"unpacked": without_packing.as_dict(), "packed": this_run.as_dict()},
       "epochs": steps / loader.batches_per_epoch,
       "packs": plan.num_packs,
       "packing_factor": plan.packing_factor,

@@ -31,6 +31,10 @@ def get_config() -> ConfigDict:
   config.packing.algorithm = "spfhp"  # none: one sequence a row, the unpacked baseline
   config.packing.max_sequences_per_pack = 3  # the row length for no limit
   config.packing.assignment = "fresh"  # other neighbours each epoch; or fixed
+  # What is done about steps that hold more sequences; the fields below say the recipe
+  # without packing. lamb_betas: beta ** packing factor; reduce_batch: fewer rows a step;
+  # lr_linear, lr_sqrt: a larger rate; none.
+  config.packing.adjust = "lamb_betas"
 
   config.model = ConfigDict()
   config.model.size = "base"  # tiny, mini, small, medium, base, large
@@ -48,20 +52,27 @@ def get_config() -> ConfigDict:
   config.model.dtype = "float32"  # of the computation; or bfloat16
 
   config.optimizer = ConfigDict()
+  config.optimizer.name = "lamb"  # adamw, sgd, adafactor
   config.optimizer.learning_rate = 1e-3  # the peak
   config.optimizer.warmup_steps = 100
-  config.optimizer.b1 = 0.9  # of the unpacked recipe; raised to the packing factor
-  config.optimizer.b2 = 0.999
-  config.optimizer.eps = 1e-6
-  config.optimizer.weight_decay = 0.01
-  config.optimizer.clip_norm = 1.0
+  config.optimizer.warmup = ""  # instead: such as "0.1 epochs", "5e4 sequences"
+  config.optimizer.b1 = 0.9  # sgd: the momentum; adafactor: none
+  config.optimizer.b2 = 0.999  # lamb, adamw
+  config.optimizer.eps = 1e-6  # lamb, adamw
+  config.optimizer.weight_decay = 0.01  # not of biases and LayerNorm
+  config.optimizer.clip_norm = 1.0  # global norm of the gradients; 0: not clipped
+  config.optimizer.bias_correction = True  # of lamb's and adamw's moments
+  config.optimizer.trust_ratio = "weights"  # lamb; all: of biases and LayerNorm too
+  config.optimizer.max_weight_norm = 0.0  # lamb: norms above count as this; 0: no bound
 
   config.train = ConfigDict()
   config.train.loss_unit = "sequence"  # token; pack: the ablation with the pack's mean
-  config.train.batch_size = 32  # packs a step, over all devices
+  config.train.batch_size = 32  # sequences a step without packing, over all devices
+  config.train.micro_batch_size = 0  # rows computed at once; 0: all rows of a step
   config.train.loader_workers = 0  # processes that make batches; 0: a thread of this one
-  config.train.steps = 1000
-  config.train.log_every = 20  # steps
+  config.train.steps = 1000  # without packing
+  config.train.duration = ""  # instead of steps: such as "3 epochs", "1e6 sequences"
+  config.train.log_every = 20  # steps of the run itself
   config.train.eval_every = 100  # steps; a multiple of log_every
   config.train.checkpoint_every = 200  # steps; a multiple of log_every
   config.train.keep_checkpoints = 2

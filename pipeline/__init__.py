@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
   from pipeline.batches import Masking, PackedBatch
-  from pipeline.config import make_loader, prepare_dataset
+  from pipeline.config import make_loader, make_plan, prepare_dataset
   from pipeline.dataset import PreparedDataset, open_dataset, prepare
   from pipeline.loader import PackedLoader
   from pipeline.settings import Settings
@@ -23,6 +23,7 @@ __all__ = [
   "SequenceStore",
   "Settings",
   "make_loader",
+  "make_plan",
   "open_dataset",
   "prepare",
   "prepare_dataset",
@@ -30,7 +31,7 @@ __all__ = [
 
 _MODULES = {
   "batches": ("Masking", "PackedBatch"),
-  "config": ("make_loader", "prepare_dataset"),
+  "config": ("make_loader", "make_plan", "prepare_dataset"),
   "dataset": ("PreparedDataset", "open_dataset", "prepare"),
   "loader": ("PackedLoader",),
   "settings": ("Settings",),

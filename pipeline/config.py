@@ -41,23 +41,44 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
   return dataset
 
 
+def make_plan(
+  config: ml_collections.ConfigDict, store: SequenceStore, *, algorithm: str | None = None
+) -> packing.Plan:
+  """Packs the lengths of a store as the config says.
+
+  Args:
+    config: of the run.
+    store: the sequences.
+    algorithm: the packing algorithm; None for the config's.
+  """
+  return packing.pack(
+    packing.Histogram.from_lengths(
+      store.lengths, max_sequence_length=config.data.max_sequence_length
+    ),
+    algorithm=algorithm or config.packing.algorithm,
+    max_sequences_per_pack=config.packing.max_sequences_per_pack,
+  )
+
+
 def make_loader(
   config: ml_collections.ConfigDict,
   store: SequenceStore,
   vocabulary: list[str],
   *,
-  algorithm: str | None = None,
+  plan: packing.Plan | None = None,
+  batch_size: int | None = None,
   masked: bool = True,
   host: int = 0,
   hosts: int = 1,
 ) -> PackedLoader:
-  """Packs the sequences of a store as the config says.
+  """The packed batches of a store, as the config says.
 
   Args:
     config: of the run.
     store: the sequences.
     vocabulary: tokens in the order of their ids.
-    algorithm: the packing algorithm; None for the config's.
+    plan: from `make_plan`; made if not given.
+    batch_size: rows of a batch; if not given, as many as the config computes at once.
     masked: whether tokens are hidden, as for pretraining.
     host, hosts: this process's number and how many there are, such as
       jax.process_index() and jax.process_count().
@@ -69,18 +90,11 @@ def make_loader(
   rate = config.data.mask_rate
   if not 0 < rate < 1:
     raise InputError(f"config.data.mask_rate is {rate}; expected a fraction in (0, 1).")
-  plan = packing.pack(
-    packing.Histogram.from_lengths(
-      store.lengths, max_sequence_length=config.data.max_sequence_length
-    ),
-    algorithm=algorithm or config.packing.algorithm,
-    max_sequences_per_pack=config.packing.max_sequences_per_pack,
-  )
   masking = Masking.for_vocabulary(vocabulary, rate=rate, seed=seed) if masked else None
   return PackedLoader(
     store,
-    plan,
-    batch_size=config.train.batch_size,
+    plan or make_plan(config, store),
+    batch_size=batch_size or config.train.micro_batch_size or config.train.batch_size,
     masking=masking,
     seed=seed,
     assignment=config.packing.assignment,

@@ -36,7 +36,9 @@ def command(folder, workdir, *options, program="train.py"):
     "data.vocab_size": 500,
     "data.held_out_fraction": 0.1,
     "data.short_sequence_probability": 0.9,
+    "packing.adjust": "reduce_batch",  # the steps stay, ...
     "train.batch_size": 8,
+    "train.micro_batch_size": 8,  # ... and, as the nearest multiple, so do the rows
     "train.steps": STEPS,
     "train.log_every": 2,
     "train.eval_every": 12,
@@ -86,6 +88,11 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
   assert summary["steps"] == STEPS
   assert summary["compilations"] == 1
   assert summary["packing_factor"] >= 1.2
+  before, after = summary["recipe"]["unpacked"], summary["recipe"]["packed"]
+  assert (before["rows"], after["rows"], after["accumulation"]) == (8, 8, 1)
+  assert before["steps"] == after["steps"] == STEPS
+  assert after["packing_factor"] == summary["packing_factor"]
+  assert after["epochs"] == pytest.approx(summary["epochs"])
   assert summary["efficiency"] >= 0.9
   assert summary["speedup_measured"] > 0
   assert 0 < summary["unigram_mlm_accuracy"] < 1
@@ -105,6 +112,7 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
   assert list((workdir / "tensorboard").glob("events*"))
   for text in (
     "packing factor",
+    "without packing",
     "padding avoided",
     "masked-token accuracy",
     "compilations",
@@ -182,6 +190,8 @@ def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
       "--config.model.position_reset=False",
       "--config.model.next_sentence=False",
       "--config.train.loss_unit=pack",
+      "--config.packing.adjust=lamb_betas",
+      "--config.optimizer.warmup_steps=2",
     ),
     (
       "--config.model.attention_mask=token_type",
@@ -203,6 +213,11 @@ def test_the_baseline_and_the_ablations_train(folder, options):
   assert (summary["packing_factor"] == 1.0) == (
     "none" in options[0].partition("algorithm")[2]
   )
+  recipe = summary["recipe"]["packed"]
+  assert summary["steps"] == recipe["steps"]
+  if recipe["adjust"] == "lamb_betas":
+    assert recipe["steps"] == round(6 / summary["packing_factor"]) < 6
+    assert recipe["b1"] == 0.9 ** summary["packing_factor"]
   without_nsp = "--config.model.next_sentence=False" in options
   assert ("eval_nsp_accuracy" in summary) != without_nsp
   assert ("next-sentence accuracy" in result.stdout) != without_nsp

@@ -11,17 +11,9 @@ import model
 from model import attention
 from model.config import HEAD_SIZE, MAX_VOCAB_MULTIPLE
 from training import optimizer as optimizer_lib
-
-
-class ConfigError(ValueError):
-  """A field of the config has a value that cannot be used."""
-
-
-def _check(condition: bool, field: str, value, expected: str):
-  if not condition:
-    raise ConfigError(
-      f"config.{field} is {value!r}; expected {expected}. Set it with --config.{field}=..."
-    )
+from training.errors import ConfigError
+from training.errors import check as _check
+from training.recipe import Recipe, check_recipe
 
 
 def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_devices: int):
@@ -35,8 +27,7 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
   Raises:
     ConfigError: names the field, what was expected and what was found.
   """
-  data, packs, train = config.data, config.packing, config.train
-  opt = config.optimizer
+  data, packs, train, opt = config.data, config.packing, config.train, config.optimizer
   for field in (
     "data.min_sentences",
     "data.dupe_factor",
@@ -61,7 +52,6 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
     "model.initializer_range",
     "optimizer.learning_rate",
     "optimizer.eps",
-    "optimizer.clip_norm",
   ):
     finite = 0 < _get(config, field) < float("inf")
     _check(finite, field, _get(config, field), "more than 0, and finite")
@@ -93,31 +83,36 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
     ("model.remat", model.REMATERIALISATIONS),
     ("model.dtype", ("float32", "bfloat16")),
     ("train.loss_unit", model.LOSS_UNITS),
+    ("optimizer.name", optimizer_lib.OPTIMIZERS),
+    ("optimizer.trust_ratio", optimizer_lib.TRUST_RATIOS),
   ):
     _check(_get(config, field) in known, field, _get(config, field), ", ".join(known))
   _check_attention(config, num_devices=num_devices)
-  decay = opt.weight_decay
-  _check(
-    0 <= decay < float("inf"), "optimizer.weight_decay", decay, "0 or more, and finite"
-  )
-  _check(
-    0 <= opt.warmup_steps < train.steps,
-    "optimizer.warmup_steps",
-    opt.warmup_steps,
-    f"0 to train.steps - 1 = {train.steps - 1}",
-  )
+  for field in (
+    "optimizer.weight_decay",
+    "optimizer.clip_norm",
+    "optimizer.max_weight_norm",
+  ):
+    finite = 0 <= _get(config, field) < float("inf")
+    _check(finite, field, _get(config, field), "0 or more, and finite")
+  for field, default, users in (
+    ("optimizer.bias_correction", True, ("lamb", "adamw")),
+    ("optimizer.trust_ratio", "weights", ("lamb",)),
+    ("optimizer.max_weight_norm", 0.0, ("lamb",)),
+  ):
+    _check(
+      opt.name in users or _get(config, field) == default,
+      field,
+      _get(config, field),
+      f"{default!r} with optimizer.name={opt.name}, which has no such option",
+    )
   for field in ("train.throughput_rounds", "train.loader_workers"):
     _check(_get(config, field) >= 0, field, _get(config, field), "0 or more")
   for field in ("train.eval_every", "train.checkpoint_every"):
     multiple = _get(config, field) % train.log_every == 0
     expected = f"a multiple of train.log_every={train.log_every}"
     _check(multiple, field, _get(config, field), expected)
-  _check(
-    train.batch_size % num_devices == 0,
-    "train.batch_size",
-    train.batch_size,
-    f"a multiple of the {num_devices} devices",
-  )
+  check_recipe(config, num_devices=num_devices)
 
 
 def _check_attention(config, *, num_devices: int):
@@ -166,26 +161,29 @@ def bert_config(config: ml_collections.ConfigDict, *, vocab_size: int) -> model.
   )
 
 
-def make_schedule(config: ml_collections.ConfigDict) -> optax.Schedule:
-  """The learning rate of a config, over updates from 0."""
+def make_schedule(recipe: Recipe) -> optax.Schedule:
+  """The learning rate of a recipe, over updates from 0."""
   return optimizer_lib.warmup_linear_decay(
-    peak=config.optimizer.learning_rate,
-    warmup_steps=config.optimizer.warmup_steps,
-    total_steps=config.train.steps,
+    peak=recipe.learning_rate,
+    warmup_steps=recipe.warmup_steps,
+    total_steps=recipe.steps,
   )
 
 
 def make_optimizer(
-  config: ml_collections.ConfigDict, *, packing_factor: float
+  config: ml_collections.ConfigDict, recipe: Recipe
 ) -> optax.GradientTransformation:
-  """The optimizer of a config, its betas adjusted to the packing factor."""
-  opt = config.optimizer
-  b1, b2 = optimizer_lib.packed_betas(opt.b1, opt.b2, packing_factor)
+  """The optimizer of a config, with the learning rate and the betas of a recipe."""
+  opt, rate = config.optimizer, make_schedule(recipe)
+  common = {"weight_decay": opt.weight_decay, "clip_norm": opt.clip_norm}
+  if opt.name == "sgd":
+    return optimizer_lib.sgd(rate, b1=recipe.b1, **common)
+  if opt.name == "adafactor":
+    return optimizer_lib.adafactor(rate, **common)
+  common |= {"b1": recipe.b1, "b2": recipe.b2, "eps": opt.eps}
+  common |= {"bias_correction": opt.bias_correction}
+  if opt.name == "adamw":
+    return optimizer_lib.adamw(rate, **common)
   return optimizer_lib.lamb(
-    make_schedule(config),
-    b1=b1,
-    b2=b2,
-    eps=opt.eps,
-    weight_decay=opt.weight_decay,
-    clip_norm=opt.clip_norm,
+    rate, trust_ratio=opt.trust_ratio, max_weight_norm=opt.max_weight_norm, **common
   )

@@ -6,6 +6,8 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
+import jax
+import jax.numpy as jnp
 import ml_collections
 
 import model
@@ -63,12 +65,6 @@ def _check_shape(config, given: weights.StoredModel):
       f"{'; '.join(differences)}. Give its size with --config.model.size=..., one of "
       f"{', '.join(model.SIZES)}."
     )
-  length, positions = config.data.max_sequence_length, given.config.max_position_embeddings
-  if length > positions:
-    raise ConfigError(
-      f"config.data.max_sequence_length is {length}; {_FIELD}={given.directory} has "
-      f"{positions} positions. Set --config.data.max_sequence_length={positions} or less."
-    )
   if given.config.type_vocab_size < 2:
     raise ConfigError(
       f"{_FIELD}={given.directory} has type_vocab_size={given.config.type_vocab_size}; "
@@ -90,7 +86,9 @@ def _check_vocabulary_file(config, given: weights.StoredModel):
   path = pathlib.Path(config.data.vocab_file)
   if config.data.vocab_file:
     check_vocabulary(given, weights.read_tokens(path), found_in=path)
-  elif not pathlib.Path(config.data.directory).exists():
+  elif (
+    config.data.source != "prepared" and not pathlib.Path(config.data.directory).exists()
+  ):
     raise ConfigError(
       f"{_FIELD}={given.directory} has a vocabulary, and one would be trained for the "
       f"dataset. {_remedy(given)}"
@@ -142,6 +140,9 @@ def model_config(
 ) -> model.BertConfig:
   """The model of a run: as it was begun, or as the config and the weights say.
 
+  Sequences longer than the positions of the weights get positions of their own, as in the
+  second phase of BERT's pretraining.
+
   Args:
     config: of the run.
     workdir: of the run; where it has a checkpoint, `model.json` there holds.
@@ -157,20 +158,45 @@ def model_config(
     return bert_config(config, vocab_size=vocab_size)
   return dataclasses.replace(
     bert_config(config, vocab_size=given.config.vocab_size),
-    max_position_embeddings=given.config.max_position_embeddings,
+    max_position_embeddings=max(
+      config.data.max_sequence_length, given.config.max_position_embeddings
+    ),
     type_vocab_size=given.config.type_vocab_size,
     layer_norm_epsilon=given.config.layer_norm_epsilon,
   )
 
 
-def initial_params(given: weights.StoredModel, config: model.BertConfig) -> weights.Params:
+def initial_params(
+  given: weights.StoredModel, config: model.BertConfig, *, seed: int = 0
+) -> weights.Params:
   """Reads the weights for a model of `model_config`.
 
   Rows of the vocabulary are padded anew, and heads that the model lacks are left out.
+  Positions that the weights lack are drawn, and the console is told.
+
+  Args:
+    given: from `open_weights`.
+    config: of the model.
+    seed: of the positions that are drawn.
   """
   params = given.load()
   _, params = weights.resize_vocabulary(
     given.config, params, multiple=config.vocab_multiple
   )
+  there, positions = given.config.max_position_embeddings, config.max_position_embeddings
+  if there < positions:
+    print(
+      f"{_FIELD}={given.directory} has {there} positions, the run {positions}: drawing the "
+      f"last {positions - there} anew"
+    )
+    params |= {"embeddings": _with_positions(params["embeddings"], config, seed=seed)}
   kept = weights.abstract_params(config, given.head)
   return {name: value for name, value in params.items() if name in kept}
+
+
+def _with_positions(embeddings, config: model.BertConfig, *, seed: int):
+  old = embeddings["position"]["embedding"]
+  shape = (config.max_position_embeddings - old.shape[0], old.shape[1])
+  draw = jax.nn.initializers.truncated_normal(config.initializer_range)
+  new = draw(jax.random.key(seed), shape, old.dtype)
+  return embeddings | {"position": {"embedding": jnp.concatenate([old, new])}}

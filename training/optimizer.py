@@ -1,9 +1,14 @@
-"""LAMB, and what packing asks of it."""
+"""LAMB and other optimizers, and what packing asks of them."""
 
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import optax
+
+OPTIMIZERS = ("lamb", "adamw", "sgd", "adafactor")
+HAS_BETAS = ("lamb", "adamw", "sgd")  # sgd: b1, its momentum, alone
+TRUST_RATIOS = ("weights", "all")
 
 
 def warmup_linear_decay(
@@ -61,12 +66,16 @@ def lamb(
   eps: float = 1e-6,
   weight_decay: float = 0.01,
   clip_norm: float = 1.0,
+  bias_correction: bool = True,
+  trust_ratio: str = "weights",
+  max_weight_norm: float = 0.0,
 ) -> optax.GradientTransformation:
   """LAMB as BERT is trained with it.
 
-  Gradients are clipped to a global norm; Adam's bias-corrected direction plus weight
-  decay is scaled by norm(parameter) / norm(direction), tensor by tensor. Biases and
-  LayerNorm get neither decay nor that trust ratio.
+  Gradients are clipped to a global norm; Adam's direction plus weight decay is scaled by
+  norm(parameter) / norm(direction), tensor by tensor, so layer by layer: each layer has
+  tensors of its own. Biases and LayerNorm get neither decay nor, unless asked for, that
+  trust ratio; it is 1 where a norm is 0.
 
   Args:
     learning_rate: a number, or a schedule over updates.
@@ -74,15 +83,110 @@ def lamb(
     b2: decay of the velocity.
     eps: added to the root of the velocity.
     weight_decay: fraction of a weight added to its direction.
-    clip_norm: largest global norm of the gradients.
+    clip_norm: largest global norm of the gradients; 0 for none.
+    bias_correction: whether momentum and velocity are divided by 1 - beta ** t, as in the
+      paper and at NVIDIA; Google's BERT and ALBERT do not.
+    trust_ratio: what has one: "weights", as at Google; "all", biases and LayerNorm too.
+    max_weight_norm: largest norm of a parameter in the ratio, the upper end of the paper's
+      phi; 0 for none.
 
   References:
     You et al., https://arxiv.org/abs/1904.00962, algorithm 2.
   """
+  ratio = optax.chain(optax.scale_by_trust_ratio(), _bound_weight_norm(max_weight_norm))
   return optax.chain(
-    optax.clip_by_global_norm(clip_norm),
-    optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
-    optax.add_decayed_weights(weight_decay, mask=is_weight_matrix),
-    optax.masked(optax.scale_by_trust_ratio(), mask=is_weight_matrix),
+    _clip(clip_norm),
+    _scale_by_adam(b1, b2, eps, bias_correction=bias_correction),
+    _decay(weight_decay),
+    ratio if trust_ratio == "all" else optax.masked(ratio, mask=is_weight_matrix),
     optax.scale_by_learning_rate(learning_rate),
+  )
+
+
+def adamw(
+  learning_rate: optax.ScalarOrSchedule,
+  *,
+  b1: float,
+  b2: float,
+  eps: float,
+  weight_decay: float,
+  clip_norm: float,
+  bias_correction: bool = True,
+) -> optax.GradientTransformation:
+  """Adam with decoupled weight decay: `lamb` without its trust ratio."""
+  return optax.chain(
+    _clip(clip_norm),
+    _scale_by_adam(b1, b2, eps, bias_correction=bias_correction),
+    _decay(weight_decay),
+    optax.scale_by_learning_rate(learning_rate),
+  )
+
+
+def sgd(
+  learning_rate: optax.ScalarOrSchedule,
+  *,
+  b1: float,
+  weight_decay: float,
+  clip_norm: float,
+) -> optax.GradientTransformation:
+  """Gradient descent with momentum.
+
+  The momentum is the average b1 * m + (1 - b1) * g, as Adam's, so that theorem D.1 holds
+  for it. Where it is the sum b1 * m + g, the same steps have 1 - b1 times the rate.
+  """
+  return optax.chain(
+    _clip(clip_norm),
+    optax.ema(b1, debias=False),
+    _decay(weight_decay),
+    optax.scale_by_learning_rate(learning_rate),
+  )
+
+
+def adafactor(
+  learning_rate: optax.ScalarOrSchedule, *, weight_decay: float, clip_norm: float
+) -> optax.GradientTransformation:
+  """Adafactor: a velocity of rows and columns, no momentum, steps relative to the weights.
+
+  References:
+    Shazeer and Stern, https://arxiv.org/abs/1804.04235.
+  """
+  return optax.chain(
+    _clip(clip_norm),
+    optax.scale_by_factored_rms(),
+    optax.clip_by_block_rms(1.0),
+    optax.scale_by_param_block_rms(),
+    _decay(weight_decay),
+    optax.scale_by_learning_rate(learning_rate),
+  )
+
+
+def _clip(norm: float) -> optax.GradientTransformation:
+  return optax.clip_by_global_norm(norm) if norm else optax.identity()
+
+
+def _decay(rate: float) -> optax.GradientTransformation:
+  return optax.add_decayed_weights(rate, mask=is_weight_matrix)
+
+
+def _scale_by_adam(
+  b1: float, b2: float, eps: float, *, bias_correction: bool
+) -> optax.GradientTransformation:
+  adam = optax.scale_by_adam(b1=b1, b2=b2, eps=eps)
+  if bias_correction:
+    return adam
+
+  def update(gradients, state, params=None):
+    _, state = adam.update(gradients, state, params)
+    direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), state.mu, state.nu)
+    return direction, state
+
+  return optax.GradientTransformation(adam.init, update)
+
+
+def _bound_weight_norm(most: float) -> optax.GradientTransformation:
+  """After a trust ratio: as if no parameter's norm were more."""
+  if not most:
+    return optax.identity()
+  return optax.stateless_with_tree_map(
+    lambda update, x: update * most / jnp.maximum(optax.tree.norm(x), most)
   )

@@ -22,6 +22,8 @@ from training.config import (
   make_schedule,
   validate,
 )
+from training.optimizer import OPTIMIZERS
+from training.recipe import resolve
 
 ROOT = pathlib.Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
@@ -40,7 +42,21 @@ def test_every_config_is_valid_and_can_be_made(name):
   config = get_config(name)
   check(config)
   assert bert_config(config, vocab_size=97).vocab_size == 97
-  make_optimizer(config, packing_factor=1.5)
+  make_optimizer(config, resolve(config, packing_factor=1.5)[1])
+
+
+@pytest.mark.parametrize("name", ["bert_base_phase2", "bert_large_phase2"])
+def test_the_second_phase_has_rows_of_384_or_512(name):
+  module = importlib.import_module(f"configs.{name}")
+  for length in ("384", "512"):
+    config = module.get_config(length)
+    check(config)
+    assert config.data.max_sequence_length == int(length)
+    assert config.data.directory.endswith(length)
+    assert config.model.init_from == f"runs/{name.replace('2', '1')}"
+    assert config.model.size in name
+  with pytest.raises(LookupError, match=r":384 or :512, found :128"):
+    module.get_config("128")
 
 
 def leaves(config, prefix=""):
@@ -163,10 +179,14 @@ def weights_of(config, corpus):
   return given and given.vocabulary
 
 
-def optimizer_of(config, corpus):
+def recipe_of(config, corpus):
   del corpus
-  optimizer = make_optimizer(config, packing_factor=1.5)
-  schedule = make_schedule(config)
+  return resolve(config, packing_factor=1.5, num_sequences=97, num_tokens=997)[1]
+
+
+def optimizer_of(config, corpus):
+  recipe = recipe_of(config, corpus)
+  optimizer, schedule = make_optimizer(config, recipe), make_schedule(recipe)
   return updated_parameters(optimizer), [float(schedule(t)) for t in range(4)]
 
 
@@ -216,6 +236,7 @@ CHANGES = {
   "packing.algorithm": ("none", loader_of),
   "packing.max_sequences_per_pack": (2, loader_of),
   "packing.assignment": ("fixed", second_epoch_of),
+  "packing.adjust": ("reduce_batch", recipe_of),
   "model.size": ("mini", model_of),
   "model.dropout_rate": (0.3, model_of),
   "model.initializer_range": (0.1, model_of),
@@ -228,17 +249,24 @@ CHANGES = {
   "model.position_reset": (False, model_of),
   "model.dtype": ("bfloat16", model_of),
   "model.init_from": ("FOLDER/given.model", weights_of),
+  "optimizer.name": ("adamw", optimizer_of),
   "optimizer.learning_rate": (0.2, optimizer_of),
   "optimizer.warmup_steps": (1, optimizer_of),
+  "optimizer.warmup": ("7 sequences", optimizer_of),
   "optimizer.b1": (0.8, optimizer_of),
   "optimizer.b2": (0.9, optimizer_of),
   "optimizer.eps": (0.1, optimizer_of),
   "optimizer.weight_decay": (0.3, optimizer_of),
   "optimizer.clip_norm": (0.2, optimizer_of),
+  "optimizer.bias_correction": (False, optimizer_of),
+  "optimizer.trust_ratio": ("all", optimizer_of),
+  "optimizer.max_weight_norm": (1.5, optimizer_of),
   "train.loss_unit": ("token", program_of),
   "train.batch_size": (5, loader_of),
+  "train.micro_batch_size": (1, loader_of),
   "train.loader_workers": (2, workers_of),
   "train.steps": (5, optimizer_of),
+  "train.duration": ("1 epoch", optimizer_of),
   "train.log_every": (3, program_of),
   "train.eval_every": (3, program_of),
   "train.checkpoint_every": (3, program_of),
@@ -267,44 +295,46 @@ def test_every_field_changes_what_is_made_of_it(field, corpus, tmp_path):
 
 
 GRADIENTS = np.random.default_rng(3).standard_normal((5, 7, 3))
+START = {"kernel": GRADIENTS.sum(0), "bias": GRADIENTS.sum((0, 1))}
 
 
 def updated_parameters(optimizer) -> list:
-  """A matrix after an update with each of the gradients."""
+  """A matrix and a bias after an update with each of the gradients."""
 
   @jax.jit
   def step(x, state, gradient):
-    updates, state = optimizer.update({"kernel": gradient}, state, x)
-    return {"kernel": x["kernel"] + updates["kernel"]}, state
+    updates, state = optimizer.update(gradient, state, x)
+    return jax.tree.map(jnp.add, x, updates), state
 
-  x = {"kernel": jnp.asarray(GRADIENTS.sum(0))}
+  x = jax.tree.map(jnp.asarray, START)
   state = optimizer.init(x)
   for gradient in GRADIENTS:
-    x, state = step(x, state, gradient)
-  return x["kernel"].tolist()
+    x, state = step(x, state, {"kernel": gradient, "bias": gradient[0]})
+  return [x["kernel"].tolist(), x["bias"].tolist()]
 
 
 @pytest.mark.parametrize("packing_factor", [1.0, 1.5, 2.75])
-def test_the_optimizer_of_a_config_has_its_betas_raised_to_the_packing_factor(
+def test_the_optimizer_of_a_config_has_the_betas_and_the_steps_of_its_recipe(
   packing_factor,
 ):
   config = get_config("base")
   config.optimizer.learning_rate = 0.3
-  config.optimizer.warmup_steps = 2
+  config.optimizer.warmup_steps = round(2 * packing_factor)
   config.optimizer.b1, config.optimizer.b2 = 0.83, 0.91
   config.optimizer.eps = 0.02
   config.optimizer.weight_decay = 0.17
   config.optimizer.clip_norm = 0.7
-  config.train.steps = 6
+  config.train.steps = round(6 * packing_factor)
+  _, recipe = resolve(config, packing_factor=packing_factor)
   with jax.enable_x64(True):
-    optimizer = make_optimizer(config, packing_factor=packing_factor)
-    schedule = make_schedule(config)
+    optimizer = make_optimizer(config, recipe)
+    schedule = make_schedule(recipe)
     found = updated_parameters(optimizer)
   rates = [0.15, 0.3, 0.24, 0.18, 0.12]  # up to the peak in 2 updates, then down to 0
   np.testing.assert_allclose([schedule(t) for t in range(5)], rates, rtol=1e-6)
   expected = numpy_lamb(
-    {"kernel": (GRADIENTS.sum(0), True)},
-    [{"kernel": gradient} for gradient in GRADIENTS],
+    {"kernel": (START["kernel"], True), "bias": (START["bias"], False)},
+    [{"kernel": gradient, "bias": gradient[0]} for gradient in GRADIENTS],
     rates,
     b1=0.83**packing_factor,
     b2=0.91**packing_factor,
@@ -312,7 +342,58 @@ def test_the_optimizer_of_a_config_has_its_betas_raised_to_the_packing_factor(
     weight_decay=0.17,
     clip_norm=0.7,
   )
-  np.testing.assert_allclose(found, expected["kernel"], rtol=1e-5)
+  np.testing.assert_allclose(found[0], expected["kernel"], rtol=1e-5)
+  np.testing.assert_allclose(found[1], expected["bias"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_goes_down(name):
+  """From the start towards the gradients' opposite, each in a way of its own."""
+  config = get_config("base")
+  config.optimizer.name = name
+  config.optimizer.warmup_steps = 0
+  config.packing.adjust = "none"
+  check(config)
+  _, recipe = resolve(config, packing_factor=1.5)
+  kernel, bias = updated_parameters(make_optimizer(config, recipe))
+  moved = START["kernel"] - np.asarray(kernel)
+  assert (moved * GRADIENTS.sum(0)).sum() > 0
+  assert ((START["bias"] - np.asarray(bias)) * GRADIENTS[:, 0].sum(0)).sum() > 0
+
+
+def test_options_that_an_optimizer_has_not_are_refused():
+  for name, field, value in (
+    ("adamw", "trust_ratio", "all"),
+    ("adamw", "max_weight_norm", 2.0),
+    ("sgd", "bias_correction", False),
+  ):
+    config = get_config("base")
+    config.optimizer.name = name
+    check(config)
+    config.optimizer[field] = value
+    with pytest.raises(ConfigError, match=rf"{field} is .*with optimizer\.name={name}"):
+      check(config)
+
+
+def test_betas_that_an_optimizer_has_not_cannot_be_adjusted():
+  config = get_config("base")
+  config.optimizer.name = "adafactor"
+  with pytest.raises(
+    ConfigError, match=r"expected another one with .*=adafactor, which has"
+  ):
+    check(config)
+  config.packing.algorithm = "none"  # there is nothing to adjust
+  check(config)
+  config.packing.algorithm, config.packing.adjust = "spfhp", "lr_sqrt"
+  check(config)
+
+
+def test_epochs_are_checked_once_the_data_are_known():
+  config = get_config("base")
+  config.train.duration, config.optimizer.warmup = "2 epochs", "3 epochs"
+  check(config)
+  with pytest.raises(ConfigError, match="warmup_steps comes to 9; expected 0 to 5"):
+    resolve(config, packing_factor=1.0, num_sequences=97)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +422,15 @@ def test_the_optimizer_of_a_config_has_its_betas_raised_to_the_packing_factor(
     ("model.vocab_multiple", 10**11, "at most 65536"),
     ("train.loss_unit", "word", "sequence, token, pack"),
     ("optimizer.learning_rate", 0.0, "more than 0"),
-    ("optimizer.warmup_steps", 10**9, "0 to train.steps - 1"),
+    ("optimizer.name", "lion", "lamb, adamw, sgd, adafactor"),
+    ("optimizer.trust_ratio", "none", "weights, all"),
+    ("optimizer.max_weight_norm", -1.0, "0 or more"),
+    ("optimizer.clip_norm", -1.0, "0 or more"),
+    ("optimizer.warmup", "3 fortnights", "a number of steps, sequences or epochs"),
+    ("train.duration", "-1 steps", "a number of steps, sequences or epochs"),
+    ("train.micro_batch_size", 7, "a multiple of the 2 devices"),
+    ("train.micro_batch_size", 6, "what divides train.batch_size=32"),
+    ("packing.adjust", "magic", "reduce_batch, lamb_betas, lr_linear, lr_sqrt, none"),
     ("optimizer.b1", 1.0, "a fraction in"),
     ("optimizer.weight_decay", -0.1, "0 or more"),
     ("train.batch_size", 31, "a multiple of the 2 devices"),
@@ -357,6 +446,13 @@ def test_bad_values_are_refused(field, value, expected):
   pattern = rf"config\.{field} is {value!r}; expected .*{expected}".replace(".py", r"\.py")
   with pytest.raises(ConfigError, match=pattern):
     check(config, num_devices=2)
+
+
+def test_a_warm_up_past_the_end_is_refused_before_any_work():
+  config = get_config("base")
+  config.optimizer.warmup_steps = 1000
+  with pytest.raises(ConfigError, match="warmup_steps comes to 1000; expected 0 to 999"):
+    check(config)
 
 
 def test_an_attention_that_the_device_has_not_is_refused_before_any_work():

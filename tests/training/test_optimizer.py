@@ -4,65 +4,232 @@ import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from model import BertForPreTraining
 from tests import packs
-from training.optimizer import is_weight_matrix, lamb, packed_betas, warmup_linear_decay
+from training.optimizer import (
+  adafactor,
+  adamw,
+  is_weight_matrix,
+  lamb,
+  packed_betas,
+  sgd,
+  warmup_linear_decay,
+)
 
 
-def numpy_lamb(params, gradients_of_steps, rates, *, b1, b2, eps, weight_decay, clip_norm):
-  """You et al., algorithm 2, written out; `params` maps a name to (array, adapted)."""
+def numpy_lamb(
+  params,
+  gradients_of_steps,
+  rates,
+  *,
+  b1,
+  b2,
+  eps,
+  weight_decay,
+  clip_norm,
+  bias_correction=True,
+  trust_ratio="weights",
+  max_weight_norm=0.0,
+):
+  """You et al., algorithm 2, written out; `params` maps a name to (array, is weight)."""
   x = {name: array.copy() for name, (array, _) in params.items()}
   m = {name: np.zeros_like(array) for name, array in x.items()}
   v = {name: np.zeros_like(array) for name, array in x.items()}
   for t, (gradients, rate) in enumerate(zip(gradients_of_steps, rates, strict=True), 1):
     norm = np.sqrt(sum((g**2).sum() for g in gradients.values()))
-    for name, (_, adapted) in params.items():
-      g = gradients[name] * min(1.0, clip_norm / norm)
+    scale = min(1.0, clip_norm / norm) if clip_norm else 1.0
+    for name, (_, is_weight) in params.items():
+      g = gradients[name] * scale
       m[name] = b1 * m[name] + (1 - b1) * g
       v[name] = b2 * v[name] + (1 - b2) * g**2
-      update = (m[name] / (1 - b1**t)) / (np.sqrt(v[name] / (1 - b2**t)) + eps)
-      if adapted:
+      first, second = m[name], v[name]
+      if bias_correction:
+        first, second = first / (1 - b1**t), second / (1 - b2**t)
+      update = first / (np.sqrt(second) + eps)
+      if is_weight:
         update = update + weight_decay * x[name]
-        update = update * np.linalg.norm(x[name]) / np.linalg.norm(update)
+      if trust_ratio == "all" or (trust_ratio == "weights" and is_weight):
+        weight_norm = np.linalg.norm(x[name])
+        if max_weight_norm:
+          weight_norm = min(weight_norm, max_weight_norm)
+        if weight_norm > 0 and np.linalg.norm(update) > 0:
+          update = update * weight_norm / np.linalg.norm(update)
       x[name] = x[name] - rate * update
   return x
 
 
-@pytest.mark.parametrize("clip_norm", [1.0, 1e6])
-@pytest.mark.parametrize("packing_factor", [1.0, 2.08])
-def test_lamb_equals_numpy_over_10_steps(clip_norm, packing_factor):
+SHAPES = {
+  "kernel": (5, 3),
+  "embedding": (7, 2),
+  "mlm_bias": (3,),
+  "layer_norm_scale": (2,),
+}
+WEIGHTS = ("kernel", "embedding")
+DEFAULTS = {"b1": 0.9, "b2": 0.999, "eps": 1e-6, "weight_decay": 0.01, "clip_norm": 1.0}
+
+
+def run(make, options):
+  """10 steps in float64: the parameters of our optimizer, and of the NumPy LAMB."""
   rng = np.random.default_rng(0)
-  adapted = {
-    "kernel": (5, 3),
-    "embedding": (7, 2),
-    "mlm_bias": (3,),
-    "layer_norm_scale": (2,),
-  }
-  params = {name: rng.standard_normal(shape) for name, shape in adapted.items()}
+  params = {name: rng.standard_normal(shape) for name, shape in SHAPES.items()}
+  params["mlm_bias"][:] = 0  # as at the start of training: a norm of 0
   gradients = [
-    {name: rng.standard_normal(shape) for name, shape in adapted.items()} for _ in range(10)
+    {name: rng.standard_normal(shape) for name, shape in SHAPES.items()} for _ in range(10)
   ]
-  b1, b2 = packed_betas(0.9, 0.999, packing_factor)
-  options = {"b1": b1, "b2": b2, "eps": 1e-6, "weight_decay": 0.01, "clip_norm": clip_norm}
   schedule = warmup_linear_decay(peak=0.1, warmup_steps=3, total_steps=10)
   with jax.enable_x64(True):
-    optimizer = lamb(schedule, **options)
+    optimizer = make(schedule)
     x = jax.tree.map(jnp.asarray, params)
     state = optimizer.init(x)
     for g in gradients:
       updates, state = optimizer.update(g, state, x)
       x = jax.tree.map(jnp.add, x, updates)
     rates = [float(schedule(jnp.int32(t))) for t in range(10)]  # float32, as in the update
-  expected = numpy_lamb(
-    {name: (array, name in ("kernel", "embedding")) for name, array in params.items()},
-    gradients,
-    rates,
-    **options,
-  )
+  arrays = {name: (array, name in WEIGHTS) for name, array in params.items()}
+  return x, numpy_lamb(arrays, gradients, rates, **options)
+
+
+def assert_same(found, expected):
   for name, array in expected.items():
-    np.testing.assert_allclose(x[name], array, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(found[name], array, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+  "changed",
+  [
+    {},
+    {"b1": 0.8, "b2": 0.99},
+    {"eps": 0.3},
+    {"weight_decay": 0.0},
+    {"weight_decay": 0.7},
+    {"clip_norm": 0.0},
+    {"clip_norm": 3.0},
+    {"bias_correction": False},
+    {"trust_ratio": "all"},
+    {"max_weight_norm": 2.5},  # the norms are 4.4 and 3.1 at first
+    {
+      "bias_correction": False,
+      "trust_ratio": "all",
+      "max_weight_norm": 1.5,
+      "clip_norm": 0.0,
+    },
+  ],
+)
+@pytest.mark.parametrize("packing_factor", [1.0, 2.08])
+def test_lamb_equals_numpy_over_10_steps(changed, packing_factor):
+  options = DEFAULTS | changed
+  options["b1"], options["b2"] = packed_betas(options["b1"], options["b2"], packing_factor)
+  found, expected = run(lambda schedule: lamb(schedule, **options), options)
+  assert_same(found, expected)
+  if changed:  # and the option does something
+    _, without = run(lambda schedule: lamb(schedule, **options), DEFAULTS)
+    assert any(abs(without[name] - expected[name]).max() > 1e-6 for name in expected)
+
+
+def test_lambs_defaults_are_those_of_bert():
+  found, expected = run(lamb, DEFAULTS)
+  assert_same(found, expected)
+
+
+@pytest.mark.parametrize("bias_correction", [True, False])
+def test_adamw_is_lamb_without_a_trust_ratio(bias_correction):
+  options = DEFAULTS | {"bias_correction": bias_correction}
+  found, expected = run(
+    lambda schedule: adamw(schedule, **options), options | {"trust_ratio": "none"}
+  )
+  assert_same(found, expected)
+
+
+def test_each_layer_has_a_trust_ratio_of_its_own():
+  """No tensor of the model holds several layers: its norm would be theirs together."""
+  shapes = []
+  for num_layers in (1, 3):
+    config = packs.small_config(num_layers=num_layers)
+    bert = nnx.eval_shape(lambda c=config: BertForPreTraining(c, rngs=nnx.Rngs(0)))
+    params = nnx.to_pure_dict(nnx.state(bert, nnx.Param))
+    shapes.append({x.shape for x in jax.tree.leaves(params)})
+  assert shapes[0] == shapes[1]  # more layers are more tensors, not larger ones
+
+
+def optimize(optimizer, x, gradients):
+  """The state after a step with each of the gradients, in float64."""
+  with jax.enable_x64(True):
+    state = optimizer.init(x)
+    for g in gradients:
+      _, state = optimizer.update({"kernel": jnp.asarray(g)}, state, x)
+  return state
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 7])
+@pytest.mark.parametrize(
+  ("make", "momenta"),
+  [
+    (lamb, ["mu", "nu"]),
+    (lambda rate, **o: lamb(rate, bias_correction=False, **o), ["mu", "nu"]),
+    (
+      lambda rate, **o: adamw(rate, eps=1e-6, weight_decay=0.1, clip_norm=0.0, **o),
+      ["mu", "nu"],
+    ),
+    (lambda rate, b1, b2: sgd(rate, b1=b1, weight_decay=0.1, clip_norm=1.0), ["ema"]),
+  ],
+)
+def test_one_step_with_packed_betas_equals_p_steps_with_the_same_gradient(make, momenta, p):
+  """Theorem D.1 for the optimizers' own momentum and velocity, from wherever they are."""
+  rng = np.random.default_rng(p)
+  before, g = rng.standard_normal((2, 5, 3))
+  b1, b2 = packed_betas(0.9, 0.999, p)
+  with jax.enable_x64(True):
+    x = {"kernel": jnp.asarray(rng.standard_normal((5, 3)))}
+    few, many = make(0.1, b1=0.9, b2=0.999), make(0.1, b1=b1, b2=b2)
+    state = optimize(few, x, [before])  # the momenta are not 0
+    _, once = many.update({"kernel": jnp.asarray(g)}, state, x)
+    for _ in range(p):
+      _, state = few.update({"kernel": jnp.asarray(g)}, state, x)
+  for name in momenta:
+    found, expected = (optax.tree.get(s, name)["kernel"] for s in (once, state))
+    assert expected.dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_sgd_moves_by_the_average_of_the_gradients():
+  rng = np.random.default_rng(1)
+  x = {"kernel": rng.standard_normal((5, 3)), "bias": rng.standard_normal(3)}
+  gradients = [jax.tree.map(lambda a: rng.standard_normal(a.shape), x) for _ in range(4)]
+  with jax.enable_x64(True):
+    optimizer = sgd(0.3, b1=0.8, weight_decay=0.1, clip_norm=0.0)
+    found = jax.tree.map(jnp.asarray, x)
+    state = optimizer.init(found)
+    for g in gradients:
+      updates, state = optimizer.update(g, state, found)
+      found = jax.tree.map(jnp.add, found, updates)
+  for name, decay in (("kernel", 0.1), ("bias", 0.0)):
+    m, expected = np.zeros_like(x[name]), x[name]
+    for g in gradients:
+      m = 0.8 * m + 0.2 * g[name]
+      expected = expected - 0.3 * (m + decay * expected)
+    np.testing.assert_allclose(found[name], expected, rtol=1e-7)  # 0.3 is a float32
+
+
+def test_adafactor_is_optax_with_our_clip_and_decay():
+  rng = np.random.default_rng(1)
+  x = {"kernel": rng.standard_normal((129, 131)), "bias": rng.standard_normal(3)}
+  x = jax.tree.map(jnp.float32, x)
+  ours = adafactor(0.3, weight_decay=0.0, clip_norm=0.0)
+  theirs = optax.adafactor(0.3)
+  decaying = adafactor(0.3, weight_decay=0.1, clip_norm=0.0)
+  states = [o.init(x) for o in (ours, theirs, decaying)]
+  for _ in range(3):
+    g = jax.tree.map(lambda a: jnp.float32(rng.standard_normal(a.shape)), x)
+    found, states[0] = ours.update(g, states[0], x)
+    expected, states[1] = theirs.update(g, states[1], x)
+    decayed, states[2] = decaying.update(g, states[2], x)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+    difference = jax.tree.map(jnp.subtract, decayed, found)
+    np.testing.assert_allclose(difference["kernel"], -0.03 * x["kernel"], atol=1e-5)
+    assert not difference["bias"].any()
 
 
 def test_decay_and_trust_ratio_are_for_every_kernel_and_embedding_of_bert_alone():
@@ -91,18 +258,6 @@ def test_decay_and_trust_ratio_are_for_every_kernel_and_embedding_of_bert_alone(
   # two of the feed-forward; MLM transform, pooler and NSP.
   assert sum(found.values()) == 3 + 6 * 3 + 3
   assert len(found) - sum(found.values()) == 2 + (6 + 2 * 2) * 3 + 1 + 2 + 1 + 2
-
-
-@pytest.mark.parametrize("p", [1, 2, 3, 7])
-def test_packed_betas_move_the_momenta_as_far_as_p_equal_steps(p):
-  """Theorem D.1, for momentum and velocity."""
-  rng = np.random.default_rng(p)
-  m, v, g = rng.standard_normal((3, 11))
-  b1, b2 = packed_betas(0.9, 0.999, p)
-  once = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
-  for _ in range(p):
-    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-  np.testing.assert_allclose(once, (m, v), rtol=1e-12, atol=1e-15)
 
 
 def test_the_schedule_rises_to_the_peak_and_falls_to_zero():

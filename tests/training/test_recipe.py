@@ -1,0 +1,273 @@
+"""From a recipe without packing to the packed one: by hand, at the edges, and printed."""
+
+import dataclasses
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from configs import base, bert_base_phase1, bert_base_phase2, quickstart
+from training.errors import ConfigError
+from training.recipe import ADJUSTMENTS, packed, parse_duration, resolve, table, unpacked
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def config_for(**fields):
+  """A config of 60 sequences a step, 1,000 steps, 100 of warm-up."""
+  config = base.get_config()
+  config.train.batch_size = 60
+  for name, value in fields.items():
+    group, field = name.split("__")
+    config[group][field] = value
+  return config
+
+
+def small(**fields):
+  return unpacked(config_for(**fields), num_sequences=5000, num_tokens=70_000)
+
+
+def test_without_packing_a_step_has_as_many_sequences_as_rows():
+  recipe = small()
+  assert (recipe.rows, recipe.accumulation, recipe.sequences) == (60, 1, 60)
+  assert recipe.real_tokens == 60 * 14
+  assert recipe.epochs == 1000 * 60 / 5000
+  assert unpacked(config_for()).epochs is None
+  assert small(train__micro_batch_size=12).accumulation == 5
+
+
+@pytest.mark.parametrize("adjust", ADJUSTMENTS)
+def test_a_packing_factor_of_1_changes_nothing(adjust):
+  recipe = small(train__micro_batch_size=12)
+  assert packed(recipe, packing_factor=1.0, adjust=adjust, multiple=12) == (
+    dataclasses.replace(recipe, adjust=adjust)
+  )
+
+
+def test_reduce_batch_divides_the_rows_and_leaves_the_rest():
+  recipe = packed(small(), packing_factor=2.5, adjust="reduce_batch")
+  assert (recipe.rows, recipe.accumulation, recipe.sequences) == (24, 1, 60)
+  assert (recipe.steps, recipe.warmup_steps) == (1000, 100)
+  assert (recipe.learning_rate, recipe.b1, recipe.b2) == (1e-3, 0.9, 0.999)
+  assert (recipe.epochs, recipe.rounding) == (12, 0)
+
+
+def test_reduce_batch_divides_the_accumulation_where_there_is_one():
+  accumulating = small(train__micro_batch_size=5)
+  recipe = packed(accumulating, packing_factor=2.0, adjust="reduce_batch", multiple=5)
+  assert (accumulating.accumulation, recipe.accumulation, recipe.rows) == (12, 6, 30)
+
+
+@pytest.mark.parametrize(
+  ("p", "multiple", "rows", "rounding"),
+  [
+    (1.7, 1, 35, 35 * 1.7 / 60 - 1),  # of 35.3
+    (1.7, 4, 36, 36 * 1.7 / 60 - 1),
+    (1.7, 10, 40, 40 * 1.7 / 60 - 1),
+    (7.0, 20, 20, 20 * 7 / 60 - 1),  # of 8.6, at least one multiple
+  ],
+)
+def test_a_batch_that_p_does_not_divide_is_rounded_to_the_nearest(
+  p, multiple, rows, rounding
+):
+  before = small()
+  after = packed(before, packing_factor=p, adjust="reduce_batch", multiple=multiple)
+  assert after.rows == rows
+  assert after.rounding == pytest.approx(rounding)
+  assert after.sequences == pytest.approx(60 * (1 + rounding))
+  assert f"{rounding:+.2%} by rounding the rows" in table(before, after)
+
+
+@pytest.mark.parametrize("adjust", ["lamb_betas", "lr_linear", "lr_sqrt", "none"])
+def test_the_others_keep_the_rows_and_the_sequences_in_all(adjust):
+  before = small(train__micro_batch_size=12)
+  after = packed(before, packing_factor=2.5, adjust=adjust, multiple=12)
+  assert (after.rows, after.accumulation, after.rounding) == (60, 5, 0)
+  assert (after.steps, after.warmup_steps) == (400, 40)
+  assert after.steps * after.sequences == before.steps * before.sequences
+  assert after.epochs == before.epochs
+  betas = (0.9**2.5, 0.999**2.5) if adjust == "lamb_betas" else (0.9, 0.999)
+  assert (after.b1, after.b2) == betas
+  factor = {"lr_linear": 2.5, "lr_sqrt": math.sqrt(2.5)}.get(adjust, 1)
+  assert after.learning_rate == pytest.approx(1e-3 * factor, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+  ("text", "steps"),
+  [
+    ("250 steps", 250),
+    ("1 step", 1),
+    ("3 epochs", 250),  # of 5000 sequences, 60 a step
+    ("0.5 epochs", 42),
+    ("6e3 sequences", 100),
+    (" 6_000  sequences ", 100),
+  ],
+)
+def test_a_duration_is_converted_to_steps(text, steps):
+  fields = {"train__duration": text, "optimizer__warmup_steps": 0}
+  assert small(**fields).steps == steps
+  warm = small(train__steps=10**6, optimizer__warmup=text)
+  assert (warm.steps, warm.warmup_steps) == (10**6, steps)
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "3 fortnights",
+    "-1 steps",
+    "steps",
+    "3",
+    "3epochs",
+    "inf steps",
+    "nan epochs",
+    "x steps",
+  ],
+)
+@pytest.mark.parametrize("field", ["train.duration", "optimizer.warmup"])
+def test_nonsense_is_no_duration(field, text):
+  with pytest.raises(
+    ConfigError, match=rf"config\.{field} is .*expected a number of steps"
+  ):
+    parse_duration(field, text)
+
+
+@pytest.mark.parametrize(
+  ("fields", "p", "message"),
+  [
+    ({"train__duration": "0 steps"}, 1, r"train\.steps comes to 0; expected at least 1"),
+    (
+      {"train__duration": "20 sequences"},
+      1,
+      r"train\.steps comes to 0; .*--config\.train\.duration",
+    ),
+    (
+      {"train__steps": 1, "optimizer__warmup_steps": 0},
+      3,
+      r"train\.steps comes to 0 at a packing factor of 3\.000; expected at least 1",
+    ),
+    (
+      {"optimizer__warmup_steps": 1000},
+      1,
+      r"warmup_steps comes to 1000; expected 0 to 999",
+    ),
+    (
+      {"train__steps": 11, "optimizer__warmup_steps": 10},
+      5,
+      r"warmup_steps comes to 2 at a packing factor of 5\.000; expected 0 to 1",
+    ),
+    (
+      {"train__micro_batch_size": 7},
+      1,
+      r"expected 0, or what divides train\.batch_size=60",
+    ),
+    (
+      {"train__duration": "2 epochs"},
+      1,
+      r"train\.duration is '2 epochs'; expected the num",
+    ),
+    ({}, 0.9, r"packing_factor is 0\.9; expected at least 1"),
+    ({}, math.nan, r"packing_factor is nan; expected at least 1"),
+  ],
+)
+def test_recipes_that_cannot_be_are_refused(fields, p, message):
+  with pytest.raises(ConfigError, match=message):
+    resolve(config_for(**fields), packing_factor=p)
+
+
+@pytest.mark.parametrize("devices", [1, 4, 6])
+def test_rows_are_a_multiple_of_the_devices_or_of_the_micro_batch(devices):
+  config = config_for(packing__adjust="reduce_batch")
+  _, after = resolve(config, packing_factor=1.7, num_devices=devices)
+  assert after.rows == {1: 35, 4: 36, 6: 36}[devices]
+  config.train.micro_batch_size = 12
+  _, after = resolve(config, packing_factor=1.7, num_devices=devices)
+  assert (after.rows, after.accumulation) == (36, 3)  # whatever the devices
+
+
+def test_the_quickstart_trains_1700_packed_steps_of_16_rows():
+  before, after = resolve(
+    quickstart.get_config(), packing_factor=27311 / 13977, num_sequences=27311
+  )
+  assert (after.rows, after.steps, after.warmup_steps) == (16, 1700, 100)
+  assert after.epochs == pytest.approx(before.epochs, rel=1e-3)
+  assert (after.b1, after.b2) == pytest.approx((0.9**1.954, 0.999**1.954), rel=1e-5)
+
+
+def test_the_papers_phases_keep_their_sequences_within_half_a_percent():
+  for config, p, rows in (
+    (bert_base_phase1.get_config(), 1.17, 55_808),
+    (bert_base_phase2.get_config("384"), 1.70, 9_600),
+    (bert_base_phase2.get_config("512"), 2.00, 8_192),
+  ):
+    before, after = resolve(config, packing_factor=p)
+    assert (after.rows, after.steps) == (rows, before.steps)
+    assert after.sequences == pytest.approx(before.sequences, rel=5e-3)
+
+
+def test_the_table_has_both_columns():
+  lines = table(small(), packed(small(), packing_factor=2.0, adjust="lamb_betas"))
+  found = [" ".join(line.split()) for line in lines.splitlines()]
+  assert found == [
+    "recipe without packing packed packing.adjust=lamb_betas",
+    "steps 1,000 500 x 0.500",
+    "of these warm-up 100 50 x 0.500",
+    "rows a step 60 60",
+    "micro-batches a step 1 1",
+    "sequences a row 1.000 2.000 x 2.000",
+    "sequences a step 60 120 x 2.000",
+    "real tokens a step 840 1,680 x 2.000",
+    "sequences in all 60,000 60,000",
+    "epochs 12 12",
+    "learning rate 0.001 0.001",
+    "beta 1 0.900000 0.810000 ** 2.000",
+    "beta 2 0.999000 0.998001 ** 2.000",
+  ]
+
+
+def command(*options):
+  return subprocess.run(
+    [sys.executable, "-m", "training.recipe", *options],
+    capture_output=True,
+    text=True,
+    check=False,
+    cwd=ROOT,
+  )
+
+
+def test_the_command_prints_the_translation_without_data():
+  options = ("--config=configs/bert_base_phase2.py:384", "--packing_factor=1.7")
+  result = command(*options, "--num_sequences=18608128", "--json")
+  assert result.returncode == 0, result.stderr
+  found = json.loads(result.stdout)
+  before, after = resolve(
+    bert_base_phase2.get_config("384"), packing_factor=1.7, num_sequences=18608128
+  )
+  assert found == {"unpacked": before.as_dict(), "packed": after.as_dict()}
+  shown = command(*options, "--config.packing.adjust=none")
+  assert shown.returncode == 0, shown.stderr
+  assert "micro-batches a step" in shown.stdout
+  assert "packing.adjust=none" in shown.stdout
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    (
+      ["--config=configs/bert_base_phase2.py:99"],
+      "expected bert_base_phase2.py:384 or :512",
+    ),
+    (
+      ["--config=configs/base.py", "--config.optimizer.warmup=3 fortnights"],
+      "config.optimizer.warmup is '3 fortnights'",
+    ),
+  ],
+)
+def test_the_command_tells_a_mistake_in_a_line(options, message):
+  result = command(*options, "--packing_factor=2")
+  assert result.returncode == 2
+  assert message in result.stderr.replace("Expected", "expected")
+  assert len(result.stderr.strip().splitlines()) == 1
+  assert "Traceback" not in result.stderr

@@ -1,0 +1,378 @@
+"""The recipe of a run: from the one without packing to the one with it.
+
+  python -m training.recipe --config=configs/bert_base_phase1.py --packing_factor=1.17 \\
+      --num_sequences=35974144 --num_tokens=3806242938
+
+prints the two side by side, without any data. A config says the recipe without packing;
+`packing.adjust` says how it is translated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import ml_collections
+
+from training.errors import ConfigError, check
+from training.optimizer import HAS_BETAS, packed_betas
+
+# What is done about a batch that holds `packing_factor` times the sequences.
+ADJUSTMENTS = ("reduce_batch", "lamb_betas", "lr_linear", "lr_sqrt", "none")
+
+_DURATION = re.compile(r"\s*(\S+)\s+(step|sequence|epoch)s?\s*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """What an optimizer is run with, in steps.
+
+  Attributes:
+    rows: rows a step, over all devices.
+    accumulation: micro-batches that the rows of a step are computed in.
+    packing_factor: sequences a row, on average.
+    steps: updates of the parameters.
+    warmup_steps: of these, with a rising learning rate.
+    learning_rate: the peak.
+    b1: decay of the momentum.
+    b2: decay of the velocity.
+    num_sequences: of the dataset; None where it is not known.
+    num_tokens: of the dataset, real ones; None where it is not known.
+    adjust: of `ADJUSTMENTS`, how it was made from one without packing.
+    rounding: fraction by which rounding the rows changed the sequences a step.
+
+  Raises:
+    ConfigError: there are no steps, or no step after the warm-up.
+  """
+
+  rows: int
+  accumulation: int
+  packing_factor: float
+  steps: int
+  warmup_steps: int
+  learning_rate: float
+  b1: float
+  b2: float
+  num_sequences: int | None = None
+  num_tokens: int | None = None
+  adjust: str = "none"
+  rounding: float = 0.0
+
+  def __post_init__(self):
+    packed = f" at a packing factor of {self.packing_factor:.3f}"
+    where = packed if self.packing_factor > 1 else ""
+    if self.steps < 1:
+      raise ConfigError(
+        f"config.train.steps comes to {self.steps}{where}; expected at least 1. Set more "
+        "with --config.train.steps=... or --config.train.duration=..."
+      )
+    if not 0 <= self.warmup_steps < self.steps:
+      raise ConfigError(
+        f"config.optimizer.warmup_steps comes to {self.warmup_steps}{where}; expected 0 to "
+        f"{self.steps - 1}, less than the {self.steps} steps. Set it with "
+        "--config.optimizer.warmup_steps=... or --config.optimizer.warmup=..."
+      )
+
+  @property
+  def sequences(self) -> float:
+    """Sequences a step, on average."""
+    return self.rows * self.packing_factor
+
+  @property
+  def real_tokens(self) -> float | None:
+    """Real tokens a step, on average."""
+    if not self.num_sequences or not self.num_tokens:
+      return None
+    return self.sequences * self.num_tokens / self.num_sequences
+
+  @property
+  def epochs(self) -> float | None:
+    """Times that each sequence of the dataset is seen."""
+    if not self.num_sequences:
+      return None
+    return self.steps * self.sequences / self.num_sequences
+
+  def as_dict(self) -> dict[str, Any]:
+    """The attributes and what follows from them, for JSON."""
+    names = ("sequences", "real_tokens", "epochs")
+    return dataclasses.asdict(self) | {name: getattr(self, name) for name in names}
+
+
+def parse_duration(field: str, text: str) -> tuple[float, str]:
+  """A number of steps, sequences or epochs.
+
+  Args:
+    field: of the config, for the message.
+    text: such as "3 epochs".
+
+  Returns:
+    The number and "step", "sequence" or "epoch".
+
+  Raises:
+    ConfigError: it is anything else, or negative.
+
+  Example:
+    >>> parse_duration("train.duration", "1e6 sequences")
+    (1000000.0, 'sequence')
+  """
+  match = _DURATION.fullmatch(text)
+  try:
+    number = float(match[1]) if match else math.nan
+  except ValueError:
+    number = math.nan
+  expected = "a number of steps, sequences or epochs, such as '3 epochs'"
+  check(0 <= number < math.inf, field, text, expected)
+  assert match is not None
+  return number, match[2]
+
+
+def unpacked(
+  config: ml_collections.ConfigDict,
+  *,
+  num_sequences: int | None = None,
+  num_tokens: int | None = None,
+) -> Recipe:
+  """The recipe that a config says, its durations converted to steps.
+
+  Args:
+    config: of the run.
+    num_sequences: of the dataset; without it nothing can be said in epochs.
+    num_tokens: of the dataset, real ones.
+
+  Raises:
+    ConfigError: a value that no recipe can have.
+  """
+  train, opt = config.train, config.optimizer
+  rows, micro = train.batch_size, train.micro_batch_size
+  check(rows >= 1, "train.batch_size", rows, "at least 1")
+  check(
+    micro >= 0 and (micro == 0 or rows % micro == 0),
+    "train.micro_batch_size",
+    micro,
+    f"0, or what divides train.batch_size={rows}",
+  )
+
+  def in_steps(field: str, text: str, steps: int) -> int:
+    if not text:
+      return steps
+    number, unit = parse_duration(field, text)
+    if unit == "epoch":
+      if num_sequences is None:
+        raise ConfigError(
+          f"config.{field} is {text!r}; expected the number of sequences as well. Give "
+          "--num_sequences=..., or set it in steps or sequences."
+        )
+      number, unit = number * num_sequences, "sequence"
+    return round(number / rows if unit == "sequence" else number)
+
+  return Recipe(
+    rows=rows,
+    accumulation=rows // micro if micro else 1,
+    packing_factor=1.0,
+    steps=in_steps("train.duration", train.duration, train.steps),
+    warmup_steps=in_steps("optimizer.warmup", opt.warmup, opt.warmup_steps),
+    learning_rate=opt.learning_rate,
+    b1=opt.b1,
+    b2=opt.b2,
+    num_sequences=num_sequences,
+    num_tokens=num_tokens,
+  )
+
+
+def packed(
+  recipe: Recipe, *, packing_factor: float, adjust: str, multiple: int = 1
+) -> Recipe:
+  """The recipe with which packed rows train as the unpacked ones of `recipe` would.
+
+  `reduce_batch` divides the rows of a step by the packing factor, to the nearest multiple
+  that there is; all else stays. The others leave the rows, and divide steps and warm-up
+  by it, so that the sequences in all stay; `lamb_betas` raises the betas to the packing
+  factor, `lr_linear` and `lr_sqrt` multiply the learning rate by it or by its root.
+
+  Args:
+    recipe: without packing.
+    packing_factor: p, sequences a row.
+    adjust: of `ADJUSTMENTS`.
+    multiple: of what the rows of a step are a multiple: a micro-batch where they are
+      accumulated, else the devices.
+
+  Raises:
+    ConfigError: the packing factor is below 1, or too few steps are left.
+
+  Example:
+    >>> recipe = Recipe(96, 12, 1.0, steps=100, warmup_steps=10, learning_rate=1e-3,
+    ...                 b1=0.9, b2=0.999)
+    >>> few = packed(recipe, packing_factor=2.0, adjust="reduce_batch", multiple=8)
+    >>> few.rows, few.accumulation, few.steps, few.sequences
+    (48, 6, 100, 96.0)
+    >>> slow = packed(recipe, packing_factor=2.0, adjust="lamb_betas", multiple=8)
+    >>> slow.rows, slow.steps, slow.warmup_steps, round(slow.b1, 4), slow.sequences
+    (96, 50, 5, 0.81, 192.0)
+
+  References:
+    Krell et al., https://arxiv.org/abs/2107.02027, sections 3.3 and 4.2, theorem D.1.
+  """
+  p = packing_factor
+  if not 1 <= p < math.inf:
+    raise ConfigError(f"packing_factor is {p}; expected at least 1 sequence a row.")
+  rows, steps, warmup_steps = recipe.rows, recipe.steps, recipe.warmup_steps
+  wanted = recipe.rows / p if adjust == "reduce_batch" else recipe.rows
+  if adjust == "reduce_batch":
+    rows = max(1, round(wanted / multiple)) * multiple
+  else:
+    steps, warmup_steps = round(steps / p), round(warmup_steps / p)
+  b1, b2, rate = recipe.b1, recipe.b2, recipe.learning_rate
+  if adjust == "lamb_betas":
+    b1, b2 = packed_betas(b1, b2, p)
+  return dataclasses.replace(
+    recipe,
+    rows=rows,
+    accumulation=rows // multiple if recipe.accumulation > 1 else 1,
+    packing_factor=p,
+    steps=steps,
+    warmup_steps=warmup_steps,
+    learning_rate=rate * {"lr_linear": p, "lr_sqrt": math.sqrt(p)}.get(adjust, 1.0),
+    b1=b1,
+    b2=b2,
+    adjust=adjust,
+    rounding=rows / wanted - 1,
+  )
+
+
+def resolve(
+  config: ml_collections.ConfigDict,
+  *,
+  packing_factor: float,
+  num_sequences: int | None = None,
+  num_tokens: int | None = None,
+  num_devices: int = 1,
+) -> tuple[Recipe, Recipe]:
+  """The recipe of a config without packing, and the one to run.
+
+  Args:
+    config: of the run.
+    packing_factor: of its plan.
+    num_sequences: of its dataset.
+    num_tokens: of its dataset, real ones.
+    num_devices: devices that share a batch.
+
+  Raises:
+    ConfigError: a value that no recipe can have.
+  """
+  before = unpacked(config, num_sequences=num_sequences, num_tokens=num_tokens)
+  after = packed(
+    before,
+    packing_factor=packing_factor,
+    adjust=config.packing.adjust,
+    multiple=config.train.micro_batch_size or num_devices,
+  )
+  return before, after
+
+
+def check_recipe(config: ml_collections.ConfigDict, *, num_devices: int):
+  """Refuses what can be seen to be wrong before there is any data.
+
+  Raises:
+    ConfigError: names the field.
+  """
+  adjust, train = config.packing.adjust, config.train
+  check(adjust in ADJUSTMENTS, "packing.adjust", adjust, ", ".join(ADJUSTMENTS))
+  name, packs = config.optimizer.name, config.packing.algorithm != "none"
+  check(
+    adjust != "lamb_betas" or name in HAS_BETAS or not packs,
+    "packing.adjust",
+    adjust,
+    f"another one with optimizer.name={name}, which has no betas",
+  )
+  for field in ("train.batch_size", "train.micro_batch_size"):
+    value = train[field.rpartition(".")[2]]
+    expected = f"a multiple of the {num_devices} devices"
+    check(value % num_devices == 0, field, value, expected)
+  texts = {"train.duration": train.duration, "optimizer.warmup": config.optimizer.warmup}
+  units = [parse_duration(field, text)[1] for field, text in texts.items() if text]
+  if "epoch" not in units:
+    unpacked(config)
+
+
+def table(before: Recipe, after: Recipe) -> str:
+  """The two side by side, in lines for people.
+
+  Args:
+    before: without packing.
+    after: what `packed` makes of it.
+  """
+
+  def number(x: float) -> str:
+    return f"{x:,.0f}" if x == round(x) else f"{x:,.1f}"
+
+  p = f"{after.packing_factor:.3f}"
+  lines = [("recipe", "without packing", "packed", f"packing.adjust={after.adjust}")]
+
+  def add(name: str, value: Callable[[Recipe], float | None], show=number, change=""):
+    a, b = value(before), value(after)
+    if a is None or b is None:
+      lines.append((name, "not known", "not known", ""))
+      return
+    ratio = f"x {b / a:.3f}" if a else ""
+    lines.append((name, show(a), show(b), "" if a == b else change or ratio))
+
+  def short(x: float) -> str:
+    return f"{x:.4g}"
+
+  add("steps", lambda r: r.steps)
+  add("of these warm-up", lambda r: r.warmup_steps)
+  add("rows a step", lambda r: r.rows)
+  add("micro-batches a step", lambda r: r.accumulation)
+  add("sequences a row", lambda r: r.packing_factor, lambda x: f"{x:.3f}")
+  rounded = f"{after.rounding:+.2%} by rounding the rows" if after.rounding else ""
+  add("sequences a step", lambda r: r.sequences, change=rounded)
+  add("real tokens a step", lambda r: r.real_tokens, lambda x: f"{x:,.0f}")
+  add("sequences in all", lambda r: r.steps * r.sequences, lambda x: f"{x:,.0f}")
+  add("epochs", lambda r: r.epochs, short)
+  add("learning rate", lambda r: r.learning_rate, short)
+  add("beta 1", lambda r: r.b1, lambda x: f"{x:.6f}", change=f"** {p}")
+  add("beta 2", lambda r: r.b2, lambda x: f"{x:.6f}", change=f"** {p}")
+  widths = [max(len(line[i]) for line in lines) for i in range(3)]
+  return "\n".join(
+    f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {d}".rstrip()
+    for a, b, c, d in lines
+  )
+
+
+def _run():
+  from absl import flags
+  from ml_collections import config_flags
+
+  from training import command
+
+  config = config_flags.DEFINE_config_file("config", lock_config=True)
+  factor = flags.DEFINE_float("packing_factor", None, "Sequences a row.", required=True)
+  sequences = flags.DEFINE_integer("num_sequences", None, "Of the dataset.")
+  tokens = flags.DEFINE_integer("num_tokens", None, "Of the dataset, real ones.")
+  devices = flags.DEFINE_integer("num_devices", 1, "That share a batch.", lower_bound=1)
+  as_json = flags.DEFINE_bool("json", False, "Print one JSON object.")
+  flags.mark_flag_as_required("config")
+
+  def main():
+    check_recipe(config.value, num_devices=devices.value)
+    before, after = resolve(
+      config.value,
+      packing_factor=factor.value,
+      num_sequences=sequences.value,
+      num_tokens=tokens.value,
+      num_devices=devices.value,
+    )
+    if as_json.value:
+      print(json.dumps({"unpacked": before.as_dict(), "packed": after.as_dict()}))
+    else:
+      print(table(before, after))
+
+  command.run(main, mistakes=(ConfigError,))
+
+
+if __name__ == "__main__":
+  _run()
