@@ -1,7 +1,8 @@
-"""How train.py and eval.py meet the command line."""
+"""How commands meet the command line."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
 
@@ -10,6 +11,13 @@ from absl import app, flags, logging
 
 class Stopped(Exception):
   """The run cannot go on; the message says why and what to do. Exit status 1."""
+
+
+class Parser(argparse.ArgumentParser):
+  """Tells a mistake in one line, with exit status 2, and where to read on."""
+
+  def error(self, message):
+    self.exit(2, f"error: {' '.join(message.split())}. See {self.prog} --help.\n")
 
 
 def run(main: Callable[[], None], *, mistakes: tuple[type[Exception], ...]):
