@@ -3,213 +3,320 @@
   python train.py --config=configs/quickstart.py --workdir=runs/quickstart
 
 Any field of the config can be set on the command line, such as
---config.train.steps=100. The unpacked baseline is --config.packing.algorithm=none; the
-paper's ablations are --config.model.attention_mask=none and
---config.model.position_reset=False. Run again on the same folder, training goes on where
-it stopped.
+--config.train.duration='2 epochs'. The unpacked baseline is
+--config.packing.algorithm=none; the paper's ablations are
+--config.model.attention_mask=none and --config.model.position_reset=False. Run again on
+the same folder, training goes on where it stopped; on SIGTERM it saves and leaves with
+status 143. Several processes run the same command, each with --coordinator=HOST:PORT
+--processes=N --process=I.
 """
 
+import contextlib
+import dataclasses
 import json
 import os
 import pathlib
-import sys
-from contextlib import closing
-
-if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
-  os.environ.setdefault("TQDM_MININTERVAL", "15")
+from typing import Any
 
 import jax
 import numpy as np
-import tqdm
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 import packing
 import pipeline
 from model import weights
-from training import command, files, initial, plots, recipe, report, workdir
+from training import command, files, initial, plots, processes, recipe, report, workdir
 from training.checkpoint import Checkpoints
 from training.compilations import CompilationCounter
-from training.config import (
-  ConfigError,
-  make_optimizer,
-  make_schedule,
-  validate,
-)
+from training.config import ConfigError, make_optimizer, make_schedule, validate
 from training.evaluation import evaluate
-from training.mesh import make_mesh, put_batch
+from training.flops import Peak, peak_of, training_flops
+from training.mesh import gather, make_mesh, put_batch
 from training.metrics import Meter, MetricsLog
 from training.parameters import count_parameters, parameters_digest
-from training.step import TrainingProgram
+from training.profiling import Profile
+from training.progress import Progress
+from training.step import State, TrainingProgram
 from training.throughput import packed_against_unpacked
+from training.watch import Watch
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config", help_string="A config file, such as configs/quickstart.py.", lock_config=True
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
+_ALLOW_CHANGED_CONFIG = flags.DEFINE_bool(
+  "allow_changed_config", False, "Go on with another config than the run was begun with."
+)
 flags.mark_flag_as_required("config")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """What a run is made of."""
+
+  config: ConfigDict
+  folder: pathlib.Path
+  dataset: pipeline.PreparedDataset
+  plan: packing.Plan
+  recipes: tuple[recipe.Recipe, recipe.Recipe]  # without packing; this run
+  program: TrainingProgram
+  params: Any  # to start from; None to draw them
+  peak: Peak
+  compilations: CompilationCounter
+
+  @property
+  def recipe(self) -> recipe.Recipe:
+    return self.recipes[1]
+
+  def loader(self, store=None, *, plan=None, batch_size=None) -> pipeline.PackedLoader:
+    """Of the training sequences, if not of others; of this process's rows."""
+    return pipeline.make_loader(
+      self.config,
+      store or self.dataset.train,
+      self.dataset.vocabulary,
+      plan=plan,
+      batch_size=batch_size,
+      host=jax.process_index(),
+      hosts=jax.process_count(),
+    )
 
 
 def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
-
-  # ---- config ------------------------------------------------------------------------
-  mesh = make_mesh()
-  validate(config, algorithms=list(packing.ALGORITHMS), num_devices=mesh.size)
-  workdir.check(folder, config)
+  processes.start()
+  validate(config, algorithms=list(packing.ALGORITHMS), num_devices=jax.device_count())
+  workdir.check(folder, config, allow_changes=_ALLOW_CHANGED_CONFIG.value)
   if (folder / "summary.json").exists():
     summary = json.loads((folder / "summary.json").read_text())
-    print(f"{folder} is finished; for another run give another --workdir.\n")
-    print(report.summary_table(summary))
+    processes.tell(f"{folder} is finished; for another run give another --workdir.\n")
+    processes.tell(report.summary_table(summary))
     return
+  with contextlib.ExitStack() as held:
+    run = prepare(config, folder)
+    claim = workdir.claimed(folder, config, dataset=run.dataset.manifest["sha256"])
+    processes.first(lambda: held.enter_context(claim))
+    state = train(run)
+    finish(run, state)
+
+
+def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
+  """Text to sequences, sequences to packs, and the model and the optimizer for them."""
+  if config.train.compilation_cache:
+    jax.config.update("jax_compilation_cache_dir", config.train.compilation_cache)
   # What a run was begun with is in its checkpoints.
   given = None if weights.steps(folder) else initial.open_weights(config)
-
-  # ---- input: text to sequences, sequences to packs ------------------------------------
-  dataset = pipeline.prepare_dataset(config)
-  process = {"host": jax.process_index(), "hosts": jax.process_count()}
+  dataset = processes.first_then_all(lambda: pipeline.prepare_dataset(config))
   plan = pipeline.make_plan(config, dataset.train)
-  held_out = pipeline.make_loader(config, dataset.held_out, dataset.vocabulary, **process)
-  print(
+  processes.tell(
     f"{plan.num_sequences:,} sequences in {plan.num_packs:,} packs of {plan.row_length} "
     f"tokens: packing factor {plan.packing_factor:.3f}, efficiency {plan.efficiency:.2%}, "
     f"at most {plan.packing_depth} sequences a pack\n"
   )
-  without_packing, this_run = recipe.resolve(
+  mesh = make_mesh(fsdp=config.train.fsdp)
+  recipes = recipe.resolve(
     config,
     packing_factor=plan.packing_factor,
     num_sequences=plan.num_sequences,
     num_tokens=plan.histogram.num_tokens,
     num_devices=mesh.size,
   )
-  print(recipe.table(without_packing, this_run), "\n")
-  rows = {"batch_size": this_run.rows} | process
-  loader = pipeline.make_loader(
-    config, dataset.train, dataset.vocabulary, plan=plan, **rows
-  )
-
-  # ---- model and optimizer ---------------------------------------------------------------
+  processes.tell(f"{recipe.table(*recipes)}\n")
   if given:
     initial.check_vocabulary(given, dataset.vocabulary)
   model_config = initial.model_config(
     config, workdir=folder, vocab_size=len(dataset.vocabulary), given=given
   )
-  params = initial.initial_params(given, model_config, seed=config.seed) if given else None
   program = TrainingProgram(
     model_config,
-    make_optimizer(config, this_run),
+    make_optimizer(config, recipes[1]),
     mesh=mesh,
     seed=config.seed,
     loss_unit=config.train.loss_unit,
+    accumulate=recipes[1].accumulation,
+    skip_bad_steps=config.train.skip_bad_steps > 0,
   )
-  steps = this_run.steps
-  learning_rates = np.asarray(jax.jit(jax.vmap(make_schedule(this_run)))(np.arange(steps)))
-  compilations = CompilationCounter()
+  program.check_split()
+  return Run(
+    config,
+    folder,
+    dataset,
+    plan,
+    recipes,
+    program,
+    initial.initial_params(given, model_config, seed=config.seed) if given else None,
+    peak_of(
+      list(mesh.devices.flat), dtype=config.model.dtype, given=config.train.peak_flops
+    ),
+    CompilationCounter(),
+  )
 
-  # ---- loop ----------------------------------------------------------------------------
-  def evaluate_held_out(params) -> dict:
-    return evaluate(
-      program,
-      params,
-      held_out.evaluation_batches(),
-      unigram_token=dataset.manifest["most_frequent_token"],
-    )
+
+def train(run: Run) -> State:
+  """The loop: from the newest checkpoint to the last step, or to the target."""
+  config, folder, program = run.config, run.folder, run.program
+  settings, steps, rows = config.train, run.recipe.steps, run.recipe.rows
+  rates = np.asarray(jax.jit(jax.vmap(make_schedule(run.recipe)))(np.arange(steps)))
+  loader = run.loader(plan=run.plan, batch_size=rows)
+  held_out = run.loader(run.dataset.held_out)
+  flops = training_flops(
+    program.config,
+    rows=rows,
+    row_length=run.plan.row_length,
+    mlm_slots=loader[0]["mlm_positions"].shape[1],
+    max_sequences=run.plan.packing_depth,
+  )
+  termination = processes.Termination()
 
   with (
-    workdir.claimed(folder, config, dataset=dataset.manifest["sha256"]),
-    Checkpoints(folder, keep=config.train.keep_checkpoints) as checkpoints,
+    Checkpoints(
+      folder, keep=settings.keep_checkpoints, keep_every=settings.keep_every
+    ) as checkpoints,
+    contextlib.closing(loader.iterate()) as batches,
   ):
-    first_step = max(checkpoints.steps, default=0)
-    if first_step:
-      print(f"going on from step {first_step}")
-      state = checkpoints.restore(first_step, program.abstract_state())
+    restored = checkpoints.restore_newest(program.abstract_state())
+    if restored:
+      processes.tell(f"going on from step {restored.step}")
+      state, first_step = restored.state, restored.step
+      batches.set_state(restored.run["input"])
     else:
-      weights.describe(
-        folder,
-        model_config,
-        head="pretraining",
-        vocabulary=weights.Vocabulary(tuple(dataset.vocabulary)),
-      )
-      state = program.init(params)
-      del params
+      state, first_step = program.init(run.params), 0
+      processes.first(lambda: describe(run))
     with (
       MetricsLog(folder, first_step=first_step) as log,
-      tqdm.tqdm(total=steps, initial=first_step, desc="training", unit=" steps") as bar,
-      closing(loader.iterate(first_step)) as batches,  # its state is the step
+      Progress("training", total=steps, done=first_step) as progress,
+      Profile(folder, first_step=first_step, steps=config.profile) as profile,
     ):
-      meter = Meter(log.last_train_line)
+      meter = Meter(
+        log.last_train_line,
+        packs=rows,
+        tokens=rows * run.plan.row_length,
+        flops_per_step=flops,
+        peak_flops=run.peak.flops,
+      )
+      watch = Watch(folder, skips=settings.skip_bad_steps)
+      saved, ended = first_step, target_of(run) is not None
       for step in range(first_step + 1, steps + 1):
-        state, values = program.train_step(state, put_batch(next(batches), mesh))
+        if ended:
+          break
+        profile.before(step)
+        with meter.waiting_for("input"):
+          batch = next(batches)
+          on_devices = put_batch(batch, program.mesh)
+        state, values = program.train_step(state, on_devices)
         meter.add(values)
-        bar.update()
-        if step % config.train.log_every == 0 or step == steps:
+        watch.add(step, batch["sequence_ids"], values)
+        with meter.waiting_for("compute"):
+          watch.check(but=1)  # the step before: this one is under way
+        progress.update()
+        stopping = termination.asked_for(step)
+        if step % settings.log_every == 0 or step == steps or stopping:
+          with meter.waiting_for("compute"):
+            watch.check()
           line = meter.line(
-            learning_rate=float(learning_rates[step - 1]),
-            compilations=compilations.count(program.train_step_name),
+            learning_rate=float(rates[step - 1]),
+            compilations=run.compilations.count(program.train_step_name),
           )
-          if not np.isfinite([line["loss"], line["parameter_norm"]]).all():
-            raise command.Stopped(
-              f"The loss is {line['loss']} and the norm of the parameters "
-              f"{line['parameter_norm']} at step {step}, or up to {config.train.log_every} "
-              "steps before. Try another --workdir with a lower "
-              f"--config.optimizer.learning_rate. {folder} keeps its checkpoints of steps "
-              f"{checkpoints.steps}."
-            )
           log.train(step, line)
-          bar.set_postfix_str(
-            f"loss {line['loss']:.3f}, accuracy {line['mlm_accuracy']:.1%}, "
-            f"{line['sequences_per_second']:.0f} sequences/s",
-            refresh=False,
+          progress.line(step, line)
+        if step % settings.eval_every == 0 or step == steps:
+          with meter.paused():
+            found = evaluate(
+              program,
+              state["params"],
+              held_out.evaluation_batches(),
+              unigram_token=run.dataset.manifest["most_frequent_token"],
+            )
+          trained = {"seconds": line["seconds"], "sequences_trained": line["sequences"]}
+          log.evaluation(step, found | trained)
+          ended = 0 < settings.target_mlm_accuracy <= found["mlm_accuracy"]
+        if step % settings.checkpoint_every == 0 or step == steps or stopping or ended:
+          with meter.paused():
+            position = {"input": batches.get_state(), "config": config.to_dict()}
+            checkpoints.save(step, state, position)
+          saved = step
+        if stopping and not ended:
+          checkpoints.wait()
+          raise command.Terminated(
+            f"Asked to stop by SIGTERM: saved step {saved} of {steps} in {folder}. Run the "
+            "same command again to go on."
           )
-        if step % config.train.eval_every == 0 or step == steps:
-          with meter.paused():
-            log.evaluation(step, evaluate_held_out(state["params"]))
-        if step % config.train.checkpoint_every == 0 or step == steps:
-          with meter.paused():
-            checkpoints.save(step, state)
+    checkpoints.wait()
+  return state
 
-    # ---- report --------------------------------------------------------------------------
-    unpacked = pipeline.make_loader(
-      config,
-      dataset.train,
-      dataset.vocabulary,
-      plan=pipeline.make_plan(config, dataset.train, algorithm="none"),
-      **rows,
-    )
-    train_lines = files.read_json_lines(folder / "metrics.jsonl")
-    eval_lines = files.read_json_lines(folder / "eval.jsonl")
-    summary = report.run_summary(train_lines, eval_lines) | {
-      "recipe": {"unpacked": without_packing.as_dict(), "packed": this_run.as_dict()},
-      "epochs": steps / loader.batches_per_epoch,
-      "packs": plan.num_packs,
-      "packing_factor": plan.packing_factor,
-      "efficiency": plan.efficiency,
-      "packing_depth": plan.packing_depth,
-      "padding_tokens": plan.num_padding_tokens,
-      "unpacked_padding_tokens": unpacked.plan.num_padding_tokens,
-      "sequences": plan.num_sequences,
-      "parameters": count_parameters(state["params"]),
-      "parameters_digest": parameters_digest(state["params"]),
-      "devices": f"{mesh.size} x {jax.devices()[0].device_kind}",
-      "jax": jax.__version__,
-      "xla_flags": os.environ.get("XLA_FLAGS", ""),
-    }
-    if config.train.throughput_rounds:
-      with closing(loader.iterate()) as packs, closing(unpacked.iterate()) as padded:
-        summary |= packed_against_unpacked(
-          program, packs, padded, rounds=config.train.throughput_rounds
-        )
-    plots.plot_packing(
-      folder / "plots" / "packing.png",
-      dataset.train.lengths,
-      loader.first_rows(plots.PACKS_SHOWN),
-      efficiency=plan.efficiency,
-    )
-    plots.plot_learning_curve(
-      folder / "plots" / "learning_curve.png", train_lines, eval_lines
-    )
-    files.write_json(folder / "summary.json", summary)
-    print(f"\n{report.summary_table(summary)}\n\nwritten to {folder}: summary.json, plots/")
+
+def describe(run: Run):
+  """Writes beside the checkpoints what they are parameters of."""
+  weights.describe(
+    run.folder,
+    run.program.config,
+    head="pretraining",
+    vocabulary=weights.Vocabulary(tuple(run.dataset.vocabulary)),
+  )
+
+
+def target_of(run: Run) -> dict[str, float] | None:
+  """Where the run reached its target, if it has one and did."""
+  target = run.config.train.target_mlm_accuracy
+  lines = files.read_json_lines(run.folder / "eval.jsonl")
+  return report.target_reached(lines, target=target) if target else None
+
+
+def finish(run: Run, state: State):
+  """Figures, pictures and the summary."""
+  config, folder, plan, program = run.config, run.folder, run.plan, run.program
+  unpacked_plan = pipeline.make_plan(config, run.dataset.train, algorithm="none")
+  loader = run.loader(plan=plan, batch_size=run.recipe.rows)
+  unpacked = run.loader(plan=unpacked_plan, batch_size=run.recipe.rows)
+  params = gather(state["params"], program.mesh)
+  train_lines = files.read_json_lines(folder / "metrics.jsonl")
+  eval_lines = files.read_json_lines(folder / "eval.jsonl")
+  summary = report.run_summary(train_lines, eval_lines) | {
+    "recipe": {
+      name: one.as_dict()
+      for name, one in zip(("unpacked", "packed"), run.recipes, strict=True)
+    },
+    "epochs": train_lines[-1]["step"] / loader.batches_per_epoch,
+    "packs": plan.num_packs,
+    "packing_factor": plan.packing_factor,
+    "efficiency": plan.efficiency,
+    "packing_depth": plan.packing_depth,
+    "padding_tokens": plan.num_padding_tokens,
+    "unpacked_padding_tokens": unpacked_plan.num_padding_tokens,
+    "sequences": plan.num_sequences,
+    "skipped_steps": int(state["skipped"]),
+    "parameters": count_parameters(params),
+    "parameters_digest": parameters_digest(params),
+    "target_mlm_accuracy": config.train.target_mlm_accuracy,
+    **(target_of(run) or {}),
+    "peak_flops": run.peak.flops,
+    "peak_flops_source": run.peak.source,
+    "devices": f"{program.mesh.size} x {jax.devices()[0].device_kind}",
+    "processes": jax.process_count(),
+    "jax": jax.__version__,
+    "xla_flags": os.environ.get("XLA_FLAGS", ""),
+  }
+  del state, params
+  if config.train.throughput_rounds:
+    with (
+      contextlib.closing(loader.iterate()) as packs,
+      contextlib.closing(unpacked.iterate()) as padded,
+    ):
+      summary |= packed_against_unpacked(
+        program, packs, padded, rounds=config.train.throughput_rounds
+      )
+  if not processes.is_first():
+    return
+  plots.plot_packing(
+    folder / "plots" / "packing.png",
+    run.dataset.train.lengths,
+    loader.first_rows(plots.PACKS_SHOWN),
+    efficiency=plan.efficiency,
+  )
+  curve = folder / "plots" / "learning_curve.png"
+  plots.plot_learning_curve(curve, train_lines, eval_lines)
+  files.write_json(folder / "summary.json", summary)
+  print(f"\n{report.summary_table(summary)}\n\nwritten to {folder}: summary.json, plots/")
 
 
 if __name__ == "__main__":

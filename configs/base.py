@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
   config = ConfigDict()
   config.seed = 0  # of parameters, dropout, masking and the order of packs
+  config.profile = 0  # steps to profile into the run's folder, after the first 10
 
   config.data = ConfigDict()
   config.data.source = "stdlib"  # files, tfds:NAME, ...; "prepared": what directory holds
@@ -69,12 +70,18 @@ def get_config() -> ConfigDict:
   config.train.loss_unit = "sequence"  # token; pack: the ablation with the pack's mean
   config.train.batch_size = 32  # sequences a step without packing, over all devices
   config.train.micro_batch_size = 0  # rows computed at once; 0: all rows of a step
+  config.train.fsdp = 1  # devices that share one copy of parameters and optimizer
+  config.train.skip_bad_steps = 0  # not finite, in a row; 0: the first ends the run
   config.train.loader_workers = 0  # processes that make batches; 0: a thread of this one
   config.train.steps = 1000  # without packing
   config.train.duration = ""  # instead of steps: such as "3 epochs", "1e6 sequences"
   config.train.log_every = 20  # steps of the run itself
   config.train.eval_every = 100  # steps; a multiple of log_every
   config.train.checkpoint_every = 200  # steps; a multiple of log_every
-  config.train.keep_checkpoints = 2
+  config.train.keep_checkpoints = 2  # the newest
+  config.train.keep_every = 0  # steps; checkpoints of its multiples are kept for good
+  config.train.target_mlm_accuracy = 0.0  # held out; training ends there; 0: no target
+  config.train.peak_flops = 0.0  # of all devices, for peak_share; 0: known or measured
+  config.train.compilation_cache = ""  # a folder that later runs take their programs from
   config.train.throughput_rounds = 24  # steps, packed and unpacked each; 0: do not measure
   return config

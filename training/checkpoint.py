@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import pathlib
@@ -136,13 +137,13 @@ class Checkpoints:
     expected = _parts(abstract_state)
     moved = processes.first(self._move_unfinished)
     while step := processes.first(lambda: max(self.steps, default=0)):
-      why = processes.first(lambda step=step: self._damage(step, expected))
+      why = processes.first(functools.partial(self._damage, step, expected))
       if why is None:
         restored = self._load(step, expected)
         if restored.run.pop("fingerprint", None) == fingerprint(restored.state):
           return restored
         why = "the numbers in it are not those that were saved."
-      processes.first(lambda step=step, why=why: self._move_away(str(step), why))
+      processes.first(functools.partial(self._move_away, str(step), why))
       moved += 1
     if moved:
       raise weights.WeightsError(

@@ -1,7 +1,8 @@
-"""How train.py and eval.py meet the command line."""
+"""How commands meet the command line."""
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 from collections.abc import Callable
@@ -15,6 +16,13 @@ class Stopped(Exception):
 
 class Terminated(Exception):
   """The run was asked to stop by SIGTERM and has saved its state. Exit status 143."""
+
+
+class Parser(argparse.ArgumentParser):
+  """Tells a mistake in one line, with exit status 2, and where to read on."""
+
+  def error(self, message):
+    self.exit(2, f"error: {' '.join(message.split())}. See {self.prog} --help.\n")
 
 
 def run(main: Callable[[], None], *, mistakes: tuple[type[Exception], ...]):

@@ -38,12 +38,14 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
     "train.eval_every",
     "train.checkpoint_every",
     "train.keep_checkpoints",
+    "train.fsdp",
   ):
     _check(_get(config, field) >= 1, field, _get(config, field), "at least 1")
   for field in (
     "data.short_sequence_probability",
     "model.dropout_rate",
     "model.attention_dropout_rate",
+    "train.target_mlm_accuracy",
   ):
     _check(0 <= _get(config, field) < 1, field, _get(config, field), "a fraction in [0, 1)")
   for field in ("data.held_out_fraction", "data.mask_rate", "optimizer.b1", "optimizer.b2"):
@@ -92,6 +94,7 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
     "optimizer.weight_decay",
     "optimizer.clip_norm",
     "optimizer.max_weight_norm",
+    "train.peak_flops",
   ):
     finite = 0 <= _get(config, field) < float("inf")
     _check(finite, field, _get(config, field), "0 or more, and finite")
@@ -106,12 +109,24 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
       _get(config, field),
       f"{default!r} with optimizer.name={opt.name}, which has no such option",
     )
-  for field in ("train.throughput_rounds", "train.loader_workers"):
+  for field in (
+    "profile",
+    "train.throughput_rounds",
+    "train.loader_workers",
+    "train.skip_bad_steps",
+    "train.keep_every",
+  ):
     _check(_get(config, field) >= 0, field, _get(config, field), "0 or more")
   for field in ("train.eval_every", "train.checkpoint_every"):
     multiple = _get(config, field) % train.log_every == 0
     expected = f"a multiple of train.log_every={train.log_every}"
     _check(multiple, field, _get(config, field), expected)
+  _check(
+    num_devices % train.fsdp == 0,
+    "train.fsdp",
+    train.fsdp,
+    f"what divides the {num_devices} devices",
+  )
   check_recipe(config, num_devices=num_devices)
 
 

@@ -15,13 +15,14 @@ from model.losses import Total
 from training.files import read_json_lines, write_text
 
 _COUNTED = ("sequences", "real_tokens")
+WAITS = ("input", "compute")  # what the loop waits for
 
 
 class MetricsLog:
   """`metrics.jsonl`, `eval.jsonl` and TensorBoard events of a run; a context manager.
 
   A run that goes on from a checkpoint drops the lines after it, so that each step
-  stands in the file once.
+  stands in the file once. Of several processes only the first writes.
 
   Args:
     workdir: the run's folder.
@@ -33,30 +34,38 @@ class MetricsLog:
 
   def __init__(self, workdir: str | pathlib.Path, *, first_step: int):
     self._workdir = pathlib.Path(workdir)
-    self.last_train_line: dict = {}
+    self._events: tensorboardX.SummaryWriter | None = None
+    writes = jax.process_index() == 0
     for name in ("eval.jsonl", "metrics.jsonl"):
       kept = [
         line for line in read_json_lines(self._workdir / name) if line["step"] <= first_step
       ]
-      write_text(self._workdir / name, "".join(json.dumps(line) + "\n" for line in kept))
-    self.last_train_line = kept[-1] if kept else {}
-    self._events = tensorboardX.SummaryWriter(
-      str(self._workdir / "tensorboard"), purge_step=first_step + 1
-    )
+      if writes:
+        write_text(self._workdir / name, "".join(json.dumps(line) + "\n" for line in kept))
+    self.last_train_line: dict = kept[-1] if kept else {}
+    if writes:
+      self._events = tensorboardX.SummaryWriter(
+        str(self._workdir / "tensorboard"), purge_step=first_step + 1
+      )
 
   def __enter__(self) -> MetricsLog:
     return self
 
   def __exit__(self, *_):
-    self._events.close()
+    if self._events:
+      self._events.close()
 
   def train(self, step: int, values: dict):
+    """Writes a line of `metrics.jsonl`."""
     self._write("metrics.jsonl", "train", step, values)
 
   def evaluation(self, step: int, values: dict):
+    """Writes a line of `eval.jsonl`."""
     self._write("eval.jsonl", "eval", step, values)
 
   def _write(self, name: str, tag: str, step: int, values: dict):
+    if not self._events:
+      return
     with (self._workdir / name).open("a") as file:
       file.write(json.dumps({"step": step} | values, allow_nan=False) + "\n")
     for key, value in values.items():
@@ -88,27 +97,47 @@ def means(steps: Sequence[Mapping]) -> dict[str, float]:
 class Meter:
   """Gathers the metrics of steps into lines of `metrics.jsonl`.
 
-  Values stay on the device until a line is asked for, so that steps need not wait.
+  Values stay on the device until a line is asked for, so that steps need not wait. Time is
+  split into waiting for input, waiting for the device, and the rest:
+
+      with meter.waiting_for("input"):
+        batch = put_batch(next(batches), mesh)
 
   Args:
     last_line: the line to count on from; empty at the start of a run.
+    packs: rows of a step, over all devices.
+    tokens: all tokens of these rows, padding too.
+    flops_per_step: operations of a step's matrix products; for `peak_share`.
+    peak_flops: what all devices can do of them a second; 0 for no `peak_share`.
   """
 
-  def __init__(self, last_line: Mapping[str, float]):
+  def __init__(
+    self,
+    last_line: Mapping[str, float],
+    *,
+    packs: int,
+    tokens: int,
+    flops_per_step: float = 0.0,
+    peak_flops: float = 0.0,
+  ):
     self._totals = {name: last_line.get(name, 0) for name in (*_COUNTED, "seconds")}
+    self._packs, self._tokens = packs, tokens
+    self._flops_per_step, self._peak_flops = flops_per_step, peak_flops
     self._pending: list[Mapping] = []
     self._start: float | None = None
     self._untimed = 0  # of the pending steps, the first so many
+    self._waited = dict.fromkeys(WAITS, 0.0)
 
   def add(self, values: Mapping):
     """Takes the metrics of one step: `sequences`, `real_tokens` and totals."""
     self._pending.append(values)
     if self._start is None:  # the first step compiles; time begins after it
       jax.block_until_ready(values)
-      self._start, self._untimed = time.perf_counter(), 1
+      self._begin()
+      self._untimed = 1
 
   def line(self, **fields: float) -> dict[str, float]:
-    """Means over the units of all steps since the last line.
+    """Means over the units of all steps since the last line, for which it waits.
 
     Args:
       **fields: more to put into the line.
@@ -116,24 +145,57 @@ class Meter:
     Returns:
       What `means` gives; `sequences` and `real_tokens` since the start of the run;
       `seconds` of training since then, without each process's first step, evaluation and
-      saving; and `sequences_per_second` and `real_tokens_per_second` since the last line,
-      of the steps that are timed.
+      saving; `padding`, the fraction of the tokens since the last line that is not real;
+      and of the steps since then that are timed `sequences_per_second`,
+      `real_tokens_per_second`, `packs_per_second`, `input_share`, `compute_share` and
+      `rest_share`, fractions of their time, and `peak_share`, the fraction of
+      `peak_flops` that their matrix products come to. The speeds and shares are 0 where
+      no step is timed.
     """
-    steps = jax.device_get(self._pending)
+    with self.waiting_for("compute"):
+      steps = jax.device_get(self._pending)
     now = time.perf_counter()
     seconds = now - (self._start or now)
-    speeds = {}
+    per_second = 1 / seconds if seconds else 0.0
+    timed = (len(steps) - self._untimed) * per_second  # steps a second
+    counts = {name: [int(values[name]) for values in steps] for name in _COUNTED}
     for name in _COUNTED:
-      counts = [int(values[name]) for values in steps]
-      self._totals[name] += sum(counts)
-      timed = sum(counts[self._untimed :])
-      speeds[f"{name}_per_second"] = timed / seconds if timed else 0.0
+      self._totals[name] += sum(counts[name])
     self._totals["seconds"] += seconds
-    self._pending, self._start, self._untimed = [], now, 0
+    waited = {name: per_second * self._waited[name] for name in WAITS}
+    speeds = {
+      **{
+        f"{n}_per_second": per_second * sum(c[self._untimed :]) for n, c in counts.items()
+      },
+      "packs_per_second": timed * self._packs,
+      "padding": 1 - sum(counts["real_tokens"]) / (len(steps) * self._tokens),
+      **{f"{name}_share": share for name, share in waited.items()},
+      "rest_share": max(1 - sum(waited.values()), 0.0) if seconds else 0.0,
+    }
+    if self._peak_flops:
+      speeds["peak_share"] = timed * self._flops_per_step / self._peak_flops
+    self._pending, self._untimed = [], 0
+    self._begin(now)
     return means(steps) | fields | self._totals | speeds
+
+  def _begin(self, now: float | None = None):
+    self._start = time.perf_counter() if now is None else now
+    self._waited = dict.fromkeys(WAITS, 0.0)
+
+  @contextlib.contextmanager
+  def waiting_for(self, name: str) -> Iterator[None]:
+    """Counts the time inside as waiting for "input" or for "compute"; not nested."""
+    start = time.perf_counter()
+    yield
+    self._waited[name] += time.perf_counter() - start
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """What happens inside does not count as training. Ask for a line first."""
+    """What happens inside does not count as training. Ask for a line first.
+
+    Without one, steps that still run would finish in the time that does not count.
+    """
+    start = time.perf_counter()
     yield
-    self._start = time.perf_counter()
+    if self._start is not None:
+      self._start += time.perf_counter() - start

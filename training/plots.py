@@ -1,9 +1,16 @@
-"""Pictures of a run."""
+"""Pictures of a run, and of several.
+
+  python -m training.plots RUN [RUN ...] --by steps|sequences|hours
+
+lays runs over each other.
+"""
 
 from __future__ import annotations
 
 import os
 import pathlib
+import sys
+from collections.abc import Mapping, Sequence
 
 import matplotlib
 import numpy as np
@@ -11,7 +18,31 @@ import numpy as np
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+from training.command import Parser
+from training.files import read_json_lines
+
 PACKS_SHOWN = 40
+# --by: the field of a line of metrics.jsonl, what of it is one on the axis, the label
+AXES = {
+  "steps": ("step", 1, "steps"),
+  "sequences": ("sequences", 1, "sequences trained on"),
+  "hours": ("seconds", 3600, "hours of training"),
+}
+_COUNTERS = (
+  "step",
+  "seconds",
+  "sequences",
+  "sequences_trained",
+  "real_tokens",
+  "compilations",
+)
+_LABELS = {
+  "loss": "loss in nats",
+  "mlm_loss": "masked-token loss in nats",
+  "nsp_loss": "next-sentence loss in nats",
+  "mlm_accuracy": "masked-token accuracy",
+  "nsp_accuracy": "next-sentence accuracy",
+}
 _PADDING = "0.88"
 _TRAIN, _HELD_OUT, _BASELINE = "tab:blue", "tab:orange", "tab:gray"
 
@@ -78,16 +109,14 @@ def plot_learning_curve(
     evaluation: lines of `eval.jsonl`.
   """
   figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-  panels = (("loss", "loss in nats"), ("mlm_accuracy", "masked-token accuracy"))
-  for axis, (name, label) in zip(axes, panels, strict=True):
+  for axis, name in zip(axes, ("loss", "mlm_accuracy"), strict=True):
     for lines, legend, style in (
       (train, "training", {"color": _TRAIN, "alpha": 0.8}),
-      (evaluation, "held out", {"color": _HELD_OUT, "marker": "o"}),
+      (evaluation, "held out", {"color": _HELD_OUT, "marker": "o", "markersize": 5}),
     ):
       steps = [line["step"] for line in lines]
       axis.plot(steps, [line[name] for line in lines], label=legend, **style)
-    axis.set(xlabel="step", ylabel=label)
-    axis.grid(alpha=0.3)
+    _describe(axis, name, "steps")
   if evaluation:
     axes[1].axhline(
       evaluation[-1]["unigram_mlm_accuracy"],
@@ -95,10 +124,154 @@ def plot_learning_curve(
       linestyle="--",
       label="always the commonest token",
     )
-  axes[1].set_ylim(bottom=0)
-  axes[1].yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
   axes[1].legend(frameon=False)
   _save(figure, path)
+
+
+class RunError(ValueError):
+  """A folder or a metric that cannot be drawn; says what is there."""
+
+
+def plot_runs(
+  path: str | pathlib.Path,
+  folders: Sequence[str | pathlib.Path],
+  *,
+  by: str = "steps",
+  metric: str = "mlm_accuracy",
+):
+  """Lays the curves of runs over each other: training light, held out strong.
+
+  Args:
+    path: of the PNG.
+    folders: of the runs.
+    by: what the axis counts; a key of `AXES`.
+    metric: a number in the lines of `metrics.jsonl` or `eval.jsonl`.
+
+  Raises:
+    RunError: a folder has no run, or not the metric; lists what is there.
+  """
+  field, unit, label = AXES[by]
+  names = _names([pathlib.Path(folder) for folder in folders])
+  runs = {name: _read(folder, metric) for name, folder in names.items()}
+  figure, axis = plt.subplots(figsize=(8, 4.8), layout="constrained")
+  drawn = []
+  for (name, (train, held_out)), colour in zip(
+    runs.items(), _colours(len(runs)), strict=True
+  ):
+    at = {line["step"]: line[field] / unit for line in train}
+    for kind, lines, style in (
+      ("training", train, {"alpha": 0.35, "linewidth": 1}),
+      ("held out", held_out, {"marker": "o", "markersize": 4}),
+    ):
+      points = [(at[x["step"]], x[metric]) for x in lines if metric in x]
+      if points:
+        drawn.append(kind)
+        axis.plot(*zip(*points, strict=True), color=colour, **style)
+    axis.plot([], [], color=colour, label=name)
+  _describe(axis, metric, label)
+  both = len(set(drawn)) == 2
+  title = "light: training, strong: held out" if both else drawn[0]
+  axis.set_title(title, fontsize="medium", loc="right")
+  axis.legend(frameon=False)
+  _save(figure, path)
+
+
+def plot_sweep(
+  path: str | pathlib.Path,
+  arms: Mapping[str, Sequence[Sequence[Mapping]]],
+  *,
+  metric: str = "mlm_accuracy",
+):
+  """Draws what each arm of a sweep comes to, a point a run, and the curves to it.
+
+  Args:
+    path: of the PNG.
+    arms: lines of `eval.jsonl` for each run of each arm, by the arm's name.
+    metric: a number in these lines.
+  """
+  height = max(3.6, 0.5 * len(arms) + 1.6)
+  figure, (left, right) = plt.subplots(
+    1, 2, figsize=(11, height), layout="constrained", width_ratios=(4, 5)
+  )
+  colours = _colours(len(arms))
+  for row, (runs, colour) in enumerate(zip(arms.values(), colours, strict=True)):
+    last = np.array([lines[-1][metric] for lines in runs])
+    left.plot(last, np.full(last.shape, row), "o", color=colour, alpha=0.5, clip_on=False)
+    left.plot(last.mean(), row, "|", color=colour, markersize=22, markeredgewidth=2.5)
+    for lines in runs:
+      steps = [line["step"] for line in lines]
+      values = [line[metric] for line in lines]
+      right.plot(steps, values, color=colour, alpha=0.25, linewidth=1)
+    common = sorted(set.intersection(*({x["step"] for x in lines} for lines in runs)))
+    means = [
+      np.mean([x[metric] for lines in runs for x in lines if x["step"] == step])
+      for step in common
+    ]
+    right.plot(common, means, color=colour, linewidth=2)
+  left.set_yticks(range(len(arms)), [name.replace(",", ",\n") for name in arms])
+  for tick, colour in zip(left.get_yticklabels(), colours, strict=True):
+    tick.set_color(colour)
+  left.set_ylim(len(arms) - 0.5, -0.5)
+  _describe(right, metric, "steps")
+  label = right.get_ylabel()
+  left.set_xlabel(f"held-out {label} at the end")
+  right.set_ylabel(f"held-out {label}")
+  left.xaxis.set_major_formatter(right.yaxis.get_major_formatter())
+  left.spines[["top", "right"]].set_visible(False)
+  left.grid(axis="x", alpha=0.3)
+  left.set_title("each run (dot) and the mean (bar)", fontsize="medium", loc="left")
+  right.set_title("each run (light) and the mean (strong)", fontsize="medium", loc="left")
+  _save(figure, path)
+
+
+def _describe(axis, metric: str, label: str):
+  axis.set(xlabel=label, ylabel=_LABELS.get(metric, metric.replace("_", " ")))
+  axis.grid(alpha=0.3)
+  axis.spines[["top", "right"]].set_visible(False)
+  axis.set_xlim(left=0)
+  if label != AXES["hours"][2]:
+    axis.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
+  if metric.endswith(("accuracy", "share")) or metric == "padding":
+    axis.set_ylim(bottom=0)
+    axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
+
+
+def _colours(count: int) -> list:
+  if count <= 10:
+    return list(plt.colormaps["tab10"](np.arange(count)))
+  return list(plt.colormaps["turbo"](np.linspace(0.05, 0.95, count)))
+
+
+def _names(folders: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
+  """The folders by their names, or where these are not unique by their paths."""
+  names = {folder.absolute().name: folder for folder in folders}
+  return names if len(names) == len(folders) else {str(x): x for x in folders}
+
+
+def _read(folder: pathlib.Path, metric: str) -> tuple[list[dict], list[dict]]:
+  """The lines of `metrics.jsonl` and `eval.jsonl`."""
+  if not folder.is_dir():
+    raise RunError(f"Expected the folder of a run, found nothing at {folder}.")
+  train, held_out = (
+    read_json_lines(folder / name) for name in ("metrics.jsonl", "eval.jsonl")
+  )
+  if not train:
+    below = " ".join(sorted(str(path.parent) for path in folder.glob("*/metrics.jsonl")))
+    raise RunError(
+      f"Expected a run in {folder}, found no line in {folder / 'metrics.jsonl'}."
+      + (f" There are runs below it: {below}." if below else "")
+    )
+  known = {
+    name
+    for lines in (train, held_out)
+    for name, value in (lines[-1] if lines else {}).items()
+    if isinstance(value, int | float) and name not in _COUNTERS
+  }
+  if metric not in known:
+    raise RunError(
+      f"{folder} has no metric {metric!r}; expected one of {', '.join(sorted(known))}."
+    )
+  return train, held_out
 
 
 def _save(figure, path: str | pathlib.Path):
@@ -108,3 +281,27 @@ def _save(figure, path: str | pathlib.Path):
   figure.savefig(partial, dpi=130, format="png")
   os.replace(partial, path)
   plt.close(figure)
+
+
+def main(arguments: list[str] | None = None) -> int:
+  """Runs the command; returns the exit status."""
+  parser = Parser(prog="python -m training.plots", description="Lays runs over each other.")
+  parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run")
+  parser.add_argument("--by", choices=AXES, default="steps", help="what the axis counts")
+  parser.add_argument(
+    "--metric", default="mlm_accuracy", help="such as loss; mlm_accuracy if not given"
+  )
+  parser.add_argument("--out", help="the PNG; METRIC_by_AXIS.png if not given")
+  options = parser.parse_args(arguments)
+  path = pathlib.Path(options.out or f"{options.metric}_by_{options.by}.png")
+  try:
+    plot_runs(path, options.runs, by=options.by, metric=options.metric)
+  except (RunError, OSError) as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 2
+  print(f"written to {path}")
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

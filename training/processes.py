@@ -17,7 +17,7 @@ from absl import flags
 from jax.experimental import multihost_utils
 
 from training.command import Stopped
-from training.config import ConfigError
+from training.errors import ConfigError
 
 _COORDINATOR = flags.DEFINE_string(
   "coordinator",
@@ -47,7 +47,7 @@ def start():
       return
     found: dict[str, Any] = {}
   else:
-    if not all(given) or number >= count:
+    if number is None or count is None or number >= count:
       raise ConfigError(
         f"--processes={count} --process={number} with --coordinator={coordinator}; "
         "expected both, and a process from 0 to processes - 1."
@@ -101,6 +101,17 @@ def first(work: Callable[[], Any]) -> Any:
   if told["failed"]:
     raise Stopped("Process 0 stopped; its message says why.")
   return told["result"]
+
+
+def first_then_all(work: Callable[[], Any]) -> Any:
+  """Has the first process do something, and the others after it, each for itself.
+
+  Raises:
+    Stopped: in the others, if it failed in the first, which raises what `work` raised.
+  """
+  results = []
+  first(lambda: results.append(work()))
+  return results[0] if results else work()
 
 
 class Termination:

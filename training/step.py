@@ -12,7 +12,8 @@ import optax
 from jax.sharding import Mesh
 
 from model import BertConfig, BertForPreTraining, losses
-from training.mesh import DATA, FSDP, replicated, split_rows, split_state
+from training.errors import ConfigError
+from training.mesh import DATA, FSDP, replicated, split_rows, split_state, state_share
 
 State = dict[str, Any]
 Batch = Mapping[str, jax.Array]
@@ -54,7 +55,7 @@ class TrainingProgram:
     self._accumulate = accumulate
     self._skip_bad_steps = skip_bad_steps
     self._optimizer = optimizer
-    self._config = config
+    self.config = config
     self._seed = seed
     abstract = nnx.eval_shape(lambda: BertForPreTraining(config, rngs=nnx.Rngs(0)))
     self._graphdef = nnx.graphdef(abstract)
@@ -72,6 +73,20 @@ class TrainingProgram:
       in_shardings=(self._shardings["params"], rows),
       out_shardings=self._everywhere,
     )
+
+  def check_split(self):
+    """Checks that the state is as small on a device as its split promises.
+
+    Raises:
+      ConfigError: a device would hold more than 1.05 / fsdp of it.
+    """
+    devices, share = self.mesh.shape[FSDP], state_share(self.abstract_state())
+    if share > 1.05 / devices:
+      raise ConfigError(
+        f"config.train.fsdp is {devices}, but each device would hold {share:.1%} of the "
+        f"state; expected at most {1.05 / devices:.1%}. Choose a number that divides the "
+        "sizes of the model's layers."
+      )
 
   def init(self, params=None) -> State:
     """Parameters, optimizer state and step 0, where they belong.
@@ -96,7 +111,7 @@ class TrainingProgram:
     return nnx.merge(self._graphdef, params)(batch, dropout_key=dropout_key)
 
   def _init(self) -> State:
-    model = BertForPreTraining(self._config, rngs=nnx.Rngs(self._seed))
+    model = BertForPreTraining(self.config, rngs=nnx.Rngs(self._seed))
     return self._state_of(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
 
   def _state_of(self, params) -> State:
@@ -145,7 +160,7 @@ class TrainingProgram:
   def _gradients(self, state: State, batch: Batch):
     """Of the loss of the whole batch; and the totals of its losses and accuracies."""
     key = None
-    if self._config.dropout_rate > 0 or self._config.attention_dropout_rate > 0:
+    if self.config.dropout_rate > 0 or self.config.attention_dropout_rate > 0:
       key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), state["step"])
 
     def loss(params, part: Batch, key, counts=None):

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import pathlib
+import sys
 from collections.abc import Iterator
 
 import ml_collections
@@ -49,7 +50,9 @@ def check(
     except ChangedConfig as error:
       if not allow_changes:
         raise
-      print(f"WARNING: going on with a changed config: {error.differences}", file=sys.stderr)
+      print(
+        f"WARNING: going on with a changed config: {error.differences}", file=sys.stderr
+      )
   elif (workdir / weights.MODEL).exists():
     raise ConfigError(
       f"--workdir={workdir} holds an imported model. Name another folder for the run, and "

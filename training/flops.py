@@ -1,0 +1,128 @@
+"""The matrix work of a training step, and the rate at which devices can do it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from model import BertConfig
+
+
+def training_flops(
+  config: BertConfig, *, rows: int, row_length: int, mlm_slots: int, max_sequences: int
+) -> int:
+  """Floating-point operations of the matrix products of one training step.
+
+  A product of [a, b] with [b, c] is 2abc operations; the backward pass has two products for
+  each of the forward pass. Every token of the rows counts, padding too, and attention is
+  the full S x S. What is computed twice to save memory counts once.
+
+  Args:
+    config: of the model.
+    rows: B, packs a step, over all devices.
+    row_length: S, in tokens.
+    mlm_slots: P, masked tokens of a row at most.
+    max_sequences: M, sequences of a row at most.
+
+  Example:
+    >>> base = BertConfig.from_size("base", vocab_size=30522, max_position_embeddings=512)
+    >>> flops = training_flops(base, rows=1, row_length=128, mlm_slots=20, max_sequences=1)
+    >>> f"{flops / 1e9:.1f} GFLOP a row"
+    '69.9 GFLOP a row'
+
+  References:
+    Chowdhery et al., https://arxiv.org/abs/2204.02311, appendix B.
+  """
+  width, tokens = config.hidden_size, row_length
+  projections = 2 * tokens * width * (4 * width)  # query, key, value and output
+  attention = 2 * (2 * tokens * tokens * width)  # the scores, and their product with values
+  feed_forward = 2 * (2 * tokens * width * config.intermediate_size)
+  head = 2 * mlm_slots * width * (width + config.padded_vocab_size)
+  if config.next_sentence:
+    head += 2 * max_sequences * width * (width + 2)
+  layers = config.num_layers * (projections + attention + feed_forward)
+  return 3 * rows * (layers + head)
+
+
+# By device_kind, in TFLOP/s of one device, without sparsity: products of bfloat16, and of
+# float32 as XLA computes them by default, in TF32 on NVIDIA and in bfloat16 on TPUs.
+_NVIDIA = "https://www.nvidia.com/en-us/data-center/"
+_CLOUD = "https://cloud.google.com/tpu/docs/"
+_A100, _HOPPER = (312.0, 156.0), (989.4, 494.7)
+PEAKS: dict[str, tuple[tuple[float, float], str]] = {
+  "NVIDIA A100-SXM4-40GB": (_A100, _NVIDIA + "a100/"),
+  "NVIDIA A100-SXM4-80GB": (_A100, _NVIDIA + "a100/"),
+  "NVIDIA A100-PCIE-40GB": (_A100, _NVIDIA + "a100/"),
+  "NVIDIA A100 80GB PCIe": (_A100, _NVIDIA + "a100/"),
+  "NVIDIA H100 80GB HBM3": (_HOPPER, _NVIDIA + "h100/"),
+  "NVIDIA H100 PCIe": ((756.5, 378.2), _NVIDIA + "h100/"),
+  "NVIDIA H100 NVL": ((835.5, 417.5), _NVIDIA + "h100/"),
+  "NVIDIA H200": (_HOPPER, _NVIDIA + "h200/"),
+  "TPU v4": ((275.0, 275.0), _CLOUD + "v4"),
+  "TPU v5 lite": ((197.0, 197.0), _CLOUD + "v5e"),
+  "TPU v5": ((459.0, 459.0), _CLOUD + "v5p"),
+  "TPU v5p": ((459.0, 459.0), _CLOUD + "v5p"),
+  "TPU v6 lite": ((918.0, 918.0), _CLOUD + "v6e"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Peak:
+  """What devices can do together.
+
+  Attributes:
+    flops: operations of matrix products a second.
+    source: "config"; "table", of the vendors' figures; "measured", where the table does
+      not have the device.
+  """
+
+  flops: float
+  source: str
+
+
+def peak_of(devices: Sequence[jax.Device], *, dtype: str, given: float = 0.0) -> Peak:
+  """The rate of matrix products of devices, the same on each.
+
+  Args:
+    devices: of the mesh, those of other processes too.
+    dtype: of the computation, "float32" or "bfloat16".
+    given: operations a second of all devices; 0 to look it up or measure it.
+
+  Example:
+    >>> peak_of(jax.devices(), dtype="float32", given=1e12)
+    Peak(flops=1000000000000.0, source='config')
+  """
+  if given:
+    return Peak(given, "config")
+  if devices[0].device_kind in PEAKS:
+    rates, _ = PEAKS[devices[0].device_kind]
+    rate = rates[("bfloat16", "float32").index(dtype)]
+    return Peak(1e12 * rate * len(devices), "table")
+  local = [device for device in devices if device.process_index == jax.process_index()]
+  return Peak(_measure(local, dtype) * len(devices) / len(local), "measured")
+
+
+def _measure(devices: Sequence[jax.Device], dtype: str, *, times: int = 5) -> float:
+  """The best of a few products on all devices at once; their cores may be shared.
+
+  The matrices grow until a product takes long enough for the clock.
+  """
+  multiply = jax.jit(jnp.matmul)
+  for size in itertools.accumulate(itertools.repeat(2), int.__mul__, initial=512):
+    ones = [jax.device_put(jnp.ones((size, size), dtype), device) for device in devices]
+
+    def seconds(ones=ones) -> float:
+      start = time.perf_counter()
+      jax.block_until_ready([multiply(x, x) for x in ones])
+      return time.perf_counter() - start
+
+    seconds()  # compiles
+    best = min(seconds() for _ in range(times))
+    if best > 0.01:
+      break
+  return len(devices) * 2 * size**3 / best

@@ -1,0 +1,44 @@
+"""A profile of a few steps, for TensorBoard, XProf or Perfetto."""
+
+from __future__ import annotations
+
+import pathlib
+
+import jax
+
+_FIRST_STEPS = 10  # compile and warm up; they are not profiled
+
+
+class Profile:
+  """Profiles steps of a run into `profile/` of its folder; a context manager.
+
+  Args:
+    workdir: the run's folder.
+    first_step: the step that the run goes on from.
+    steps: how many to profile; 0: none.
+  """
+
+  def __init__(self, workdir: str | pathlib.Path, *, first_step: int, steps: int):
+    self._folder = pathlib.Path(workdir) / "profile"
+    self._start = first_step + 1 + _FIRST_STEPS if steps else 0
+    self._end = self._start + steps
+    self._running = False
+
+  def __enter__(self) -> Profile:
+    return self
+
+  def __exit__(self, *_):
+    self._stop()
+
+  def before(self, step: int):
+    """To be called before each step."""
+    if step == self._start != self._end:
+      jax.profiler.start_trace(self._folder)
+      self._running = True
+    elif step == self._end:
+      self._stop()
+
+  def _stop(self):
+    if self._running:
+      self._running = False
+      jax.profiler.stop_trace()

@@ -1,0 +1,97 @@
+"""How far a run is: a bar on a terminal, lines in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+import jax
+import tqdm
+
+_Item = TypeVar("_Item")
+# name in a line of metrics: how it is shown
+_SHOWN = {
+  "loss": "loss {:.3f}",
+  "mlm_accuracy": "accuracy {:.1%}",
+  "sequences_per_second": "{:,.0f} sequences/s",
+  "padding": "padding {:.1%}",
+}
+
+
+class Progress:
+  """Shows how far a run is; a context manager.
+
+  On a terminal it is a live bar on standard error, with the newest metrics beside it. In a
+  log it is a line for each `line`, with no carriage returns. Of several processes only the
+  first shows anything.
+
+  Args:
+    name: what is done, such as "training".
+    total: steps at the end.
+    done: steps at the start.
+    unit: what a step is called.
+
+  Example:
+    >>> with Progress("training", total=10) as progress:  # on standard error
+    ...   for step in range(1, 11):
+    ...     progress.update()
+    ...     if step % 5 == 0:
+    ...       progress.line(step, {"loss": 1 / step})
+  """
+
+  def __init__(self, name: str, *, total: int, done: int = 0, unit: str = "steps"):
+    self._name, self._total, self._unit = name, total, unit
+    self._shown = jax.process_index() == 0
+    self._bar: tqdm.tqdm | None = None
+    if self._shown and sys.stderr.isatty():
+      self._bar = tqdm.tqdm(
+        desc=name, total=total, initial=done, unit=f" {unit}", dynamic_ncols=True
+      )
+    self._done = done
+    self._first: tuple[int, float] | None = None  # steps and time after the first step
+
+  def __enter__(self) -> Progress:
+    return self
+
+  def __exit__(self, *_):
+    if self._bar is not None:
+      self._bar.close()
+
+  def update(self):
+    """Counts a step as done."""
+    self._done += 1
+    if self._first is None:  # the first step compiles
+      self._first = self._done, time.perf_counter()
+    if self._bar is not None:
+      self._bar.update()
+
+  def over(self, items: Iterable[_Item]) -> Iterator[_Item]:
+    """Gives the items on, each of which is a step."""
+    for item in items:
+      yield item
+      self.update()
+
+  def line(self, step: int, values: Mapping[str, float]):
+    """Shows the metrics of a step, those of `values` that fit a line.
+
+    Args:
+      step: the number of the step.
+      values: a line of `metrics.jsonl`.
+    """
+    parts = [form.format(values[name]) for name, form in _SHOWN.items() if name in values]
+    if self._bar is not None:
+      self._bar.set_postfix_str(", ".join(parts), refresh=False)
+    elif self._shown:
+      number = f"{step:>{len(str(self._total))}}/{self._total}"
+      parts = [f"{self._name}: {number} {self._unit}", *parts, *self._time_left()]
+      print(", ".join(parts), file=sys.stderr, flush=True)
+
+  def _time_left(self) -> list[str]:
+    steps, start = self._first or (self._done, 0.0)
+    if self._done <= steps:
+      return []
+    pace = (time.perf_counter() - start) / (self._done - steps)
+    left = tqdm.tqdm.format_interval(pace * (self._total - self._done))
+    return [f"{left} left"]

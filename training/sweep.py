@@ -1,0 +1,257 @@
+"""Runs a grid of trainings from one file, and tabulates what they reach.
+
+  python -m training.sweep configs/sweeps/ablations.py
+
+The file has `get_sweep()`, which returns for example
+
+    {
+      "config": "configs/quickstart.py",  # what all runs start from
+      "overrides": {"train.steps": 600},  # for all runs
+      "grid": {"model.attention_mask": ["segment", "none"], "seed": [0, 1, 2]},
+    }
+
+With "arms", {name: {field: value}}, each arm is run at every point of the grid. Runs that
+differ in `seed` alone are one arm of the table. Every run is a train.py in a folder of its
+own; what is finished is not run again, so that the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from training import plots, workdir
+from training.command import Parser
+from training.config import ConfigError
+from training.files import read_json_lines, write_json, write_text
+from training.sweep_file import ROOT, Run, Sweep, SweepError, load_sweep
+
+# a field of summary.json: its column, and how a value is shown
+COLUMNS = {
+  "eval_mlm_accuracy": ("masked-token accuracy", "{:.2%}"),
+  "eval_mlm_loss": ("masked-token loss", "{:.4f}"),
+  "eval_nsp_accuracy": ("next-sentence accuracy", "{:.2%}"),
+  "sequences_per_second": ("sequences/s", "{:,.0f}"),
+  "seconds": ("seconds", "{:,.0f}"),
+}
+
+
+def is_finished(folder: pathlib.Path, config: ml_collections.ConfigDict) -> bool:
+  """Whether a run of this config has ended in the folder."""
+  try:
+    workdir.check_same(folder, config)
+  except ConfigError:
+    return False  # none, or another one, which train.py refuses
+  return (folder / "summary.json").exists()
+
+
+def train(sweep: Sweep, run: Run, folder: pathlib.Path, options: Sequence[str]) -> str:
+  """Runs train.py in a folder; its output goes to `train.log` there.
+
+  Returns:
+    Nothing if it ended well, else the last line that it said.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  command = [
+    sys.executable,
+    str(ROOT / "train.py"),
+    f"--config={sweep.config_file}",
+    f"--workdir={folder}",
+    *(f"--config.{field}={value}" for field, value in run.fields.items()),
+    *options,
+  ]
+  with (folder / "train.log").open("ab") as log:
+    start = log.tell()
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+      status = process.wait()
+    except BaseException:
+      process.terminate()
+      process.wait()
+      raise
+  if status == 0:
+    return ""
+  with (folder / "train.log").open("rb") as log:
+    log.seek(start)
+    lines = log.read().decode(errors="replace").split("\n")
+  said = [line.rpartition("\r")[2].strip() for line in lines if line.strip()]
+  return said[-1] if said else f"train.py ended with status {status} and said nothing"
+
+
+def tabulate(sweep: Sweep, folder: pathlib.Path, failures: Mapping[str, str]) -> list[dict]:
+  """What the arms come to, over the runs of them that are finished.
+
+  Args:
+    sweep: the sweep.
+    folder: with the folders of the runs.
+    failures: the last words of runs that failed, by their names.
+
+  Returns:
+    For each arm `arm`; `n`, how many of its runs are finished; for each of `COLUMNS` that
+    these have `mean`, `sd` (the sample's standard deviation; None for one run) and
+    `values`; and `runs`, each with `name`, `fields`, `finished`, and `error` if it failed.
+  """
+  arms: dict[str, list[Run]] = {}
+  for run in sweep.runs:
+    arms.setdefault(run.arm, []).append(run)
+  return [_row(arm, runs, folder, failures) for arm, runs in arms.items()]
+
+
+def _row(
+  arm: str, runs: Sequence[Run], folder: pathlib.Path, failures: Mapping[str, str]
+) -> dict[str, Any]:
+  finished = [is_finished(folder / run.name, run.config) for run in runs]
+  summaries = [
+    json.loads((folder / run.name / "summary.json").read_text())
+    for run in itertools.compress(runs, finished)
+  ]
+  row: dict[str, Any] = {"arm": arm, "n": len(summaries)}
+  for name in COLUMNS:
+    values = [summary[name] for summary in summaries if name in summary]
+    if values:
+      sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
+      row[name] = {"mean": float(np.mean(values)), "sd": sd, "values": values}
+  row["runs"] = [
+    {"name": run.name, "fields": dict(run.fields), "finished": done}
+    | ({"error": failures[run.name]} if run.name in failures else {})
+    for run, done in zip(runs, finished, strict=True)
+  ]
+  return row
+
+
+def table(arms: Sequence[Mapping]) -> str:
+  """The rows of `tabulate` as a table in Markdown: mean ± standard deviation."""
+  columns = {k: v for k, v in COLUMNS.items() if any(k in row for row in arms)}
+  rows = [["arm", "n", *(title for title, _ in columns.values())]]
+  for row in arms:
+    cells = [row["arm"], str(row["n"])]
+    for name, (_, form) in columns.items():
+      cell = ""
+      if name in row:
+        cell = form.format(row[name]["mean"])
+        if row[name]["sd"] is not None:
+          cell += f" ± {form.format(row[name]['sd'])}"
+      cells.append(cell)
+    rows.append(cells)
+  widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+  lines = [
+    "| " + " | ".join(
+      cell.ljust(width) if i == 0 else cell.rjust(width)
+      for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ) + " |"
+    for row in rows
+  ]  # fmt: skip
+  rule = "|" + "|".join("-" * (w + 1) + (":" if i else "-") for i, w in enumerate(widths))
+  return "\n".join([lines[0], rule + "|", *lines[1:]])
+
+
+def run_all(sweep: Sweep, folder: pathlib.Path, options: Sequence[str]) -> dict[str, str]:
+  """Runs what is not finished, one after the other; one that fails stops no other.
+
+  Returns:
+    The last words of the runs that failed, by their names.
+  """
+  failures = {}
+  for number, run in enumerate(sweep.runs, start=1):
+    title = f"[{number}/{len(sweep.runs)}] {run.name}"
+    if is_finished(folder / run.name, run.config):
+      _say(f"{title}: is finished")
+      continue
+    _say(f"{title}: trains, see {folder / run.name / 'train.log'}")
+    start = time.monotonic()
+    error = train(sweep, run, folder / run.name, options)
+    if error:
+      failures[run.name] = error
+    _say(f"{title}: {f'failed: {error}' if error else f'{time.monotonic() - start:.0f} s'}")
+  return failures
+
+
+def _say(line: str):
+  print(line, file=sys.stderr, flush=True)
+
+
+def write(folder: pathlib.Path, arms: Sequence[Mapping], failures: Mapping[str, str]):
+  """Writes `sweep.json`, `sweep.md` and, once a run is finished, `sweep.png`."""
+  write_json(folder / "sweep.json", {"arms": arms})
+  failed = "".join(f"\n- {name}: {error}" for name, error in failures.items())
+  write_text(
+    folder / "sweep.md",
+    f"Held out, at the end: mean ± standard deviation of n runs.\n\n{table(arms)}\n"
+    + (f"\nFailed:\n{failed}\n" if failed else ""),
+  )
+  curves = {
+    row["arm"]: [
+      read_json_lines(folder / run["name"] / "eval.jsonl")
+      for run in row["runs"]
+      if run["finished"]
+    ]
+    for row in arms
+    if row["n"]
+  }
+  if curves:
+    plots.plot_sweep(folder / "sweep.png", curves)
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = Parser(
+    prog="python -m training.sweep",
+    description="Runs a grid of trainings from one file, and tabulates what they reach.",
+    epilog="--config.FIELD=VALUE sets a field of all runs. The exit status is 1 if a run "
+    "failed. The same command goes on with what is not finished.",
+    allow_abbrev=False,
+  )
+  parser.add_argument("file", help="such as configs/sweeps/ablations.py")
+  parser.add_argument("--workdir", help="for the runs; runs/sweeps/NAME if not given")
+  parser.add_argument("--json", action="store_true", help="print one JSON object")
+  parser.add_argument("--dry-run", action="store_true", help="only list the runs")
+  return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+  """Runs the command; returns the exit status."""
+  options, fields = _parser().parse_known_args(arguments)
+  folder = pathlib.Path(
+    options.workdir or pathlib.Path("runs", "sweeps", pathlib.Path(options.file).stem)
+  )
+  try:
+    for field in fields:
+      if not field.startswith("--config.") or "=" not in field:
+        raise SweepError(f"Expected --config.FIELD=VALUE, found {field!r}.")
+    sweep = load_sweep(options.file, fields)
+    if options.dry_run:
+      failures: dict[str, str] = {}
+    else:
+      failures = run_all(sweep, folder, fields)
+    arms = tabulate(sweep, folder, failures)
+    if not options.dry_run:
+      write(folder, arms, failures)
+  except (SweepError, OSError) as error:
+    _say(f"error: {error}")
+    return 2
+  except KeyboardInterrupt:
+    _say("Stopped. Run the same command again to go on.")
+    return 130
+  if options.json:
+    print(json.dumps({"workdir": str(folder), "arms": arms}))
+  elif options.dry_run:
+    for run in (run for row in arms for run in row["runs"]):
+      print(f"{run['name']}{' (is finished)' if run['finished'] else ''}")
+  else:
+    print(f"\n{table(arms)}\n\nwritten to {folder}: sweep.md, sweep.json, sweep.png")
+  return 1 if failures else 0
+
+
+if __name__ == "__main__":
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  sys.exit(main())

@@ -1,0 +1,221 @@
+"""The file of a sweep: a grid of runs, checked before any is run."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib.util
+import itertools
+import pathlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import ml_collections
+from absl import flags
+from ml_collections import config_flags
+
+from model import IMPLEMENTATIONS
+from training.config import ConfigError, validate
+
+ROOT = pathlib.Path(__file__).parents[1]
+_SEED = "seed"
+_KEYS = ("config", "overrides", "arms", "grid")
+
+
+class SweepError(ValueError):
+  """A sweep that cannot be run; says what was expected and what was found."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """One run of a sweep.
+
+  Attributes:
+    name: of its folder.
+    arm: what it has in common with the runs of other seeds.
+    fields: values of the config that it sets, by field.
+    config: the whole config.
+  """
+
+  name: str
+  arm: str
+  fields: Mapping[str, Any]
+  config: ml_collections.ConfigDict
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+  """A file of a sweep, checked.
+
+  Attributes:
+    config_file: what all runs start from.
+    runs: in the order in which they are run; names are unique.
+  """
+
+  config_file: pathlib.Path
+  runs: Sequence[Run]
+
+
+def load_sweep(path: str | pathlib.Path, options: Sequence[str] = ()) -> Sweep:
+  """Reads a file of a sweep, and checks every run of it before any is run.
+
+  Args:
+    path: of the file.
+    options: such as "--config.train.steps=9", for all runs; they win over the file.
+
+  Raises:
+    SweepError: what is wrong, and where.
+  """
+  spec = _read(pathlib.Path(path))
+  config_file = ROOT / spec["config"]
+  base = _load_config(config_file, ())
+  given = {option.removeprefix("--config.").partition("=")[0] for option in options}
+  for field in given:
+    _field(base, field, where="--config")
+  base = _load_config(config_file, options)
+  runs: dict[str, Run] = {}
+  for arm, fields in _points(spec):
+    if both := sorted(given & fields.keys()):
+      raise SweepError(
+        f"--config.{both[0]} is given for all runs, but {path} sets it for {arm!r}. Leave "
+        "it out of one of them."
+      )
+    fields = {k: v for k, v in spec["overrides"].items() if k not in given} | fields
+    name = _name(arm, fields if _SEED in spec["grid"] else {})
+    run = Run(name, arm, fields, _changed(base, fields, where=f"{path}, run {name}"))
+    if name in runs:
+      raise SweepError(f"{path} has two runs that are called {name}.")
+    runs[name] = run
+  return Sweep(config_file, tuple(runs.values()))
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+  """What `get_sweep` returns, with every key of `_KEYS`."""
+  if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # files import from configs
+  if not path.is_file():
+    there = ", ".join(str(p) for p in sorted(path.parent.glob("*.py")))
+    raise SweepError(
+      f"Expected the file of a sweep, found nothing at {path}."
+      + (f" There are: {there}." if there else "")
+    )
+  module_spec = importlib.util.spec_from_file_location(path.stem, path)
+  if module_spec is None or module_spec.loader is None:
+    raise SweepError(f"Expected a Python file, found {path}.")
+  module = importlib.util.module_from_spec(module_spec)
+  try:
+    module_spec.loader.exec_module(module)
+    spec = module.get_sweep()
+  except Exception as error:  # a file may fail in any way
+    raise SweepError(f"{path}: {type(error).__name__}: {error}") from error
+  expected = f"expected a dictionary with {', '.join(_KEYS)}"
+  if not isinstance(spec, dict) or not isinstance(spec.get("config"), str):
+    raise SweepError(f"{path}: {expected}; found {spec!r}.")
+  if unknown := sorted(spec.keys() - set(_KEYS)):
+    raise SweepError(f"{path}: {expected}; found {unknown[0]!r} too.")
+  defaults: dict[str, Any] = {"overrides": {}, "arms": {"": {}}, "grid": {}}
+  spec = defaults | spec
+  for key in ("overrides", "arms", "grid"):
+    if not isinstance(spec[key], dict):
+      raise SweepError(f"{path}: expected {key!r} to be a dictionary, found {spec[key]!r}.")
+  for name, fields in spec["arms"].items():
+    if not isinstance(fields, dict):
+      raise SweepError(
+        f"{path}: expected arm {name!r} to be a dictionary of fields, found {fields!r}."
+      )
+    if both := sorted(fields.keys() & spec["grid"].keys()):
+      raise SweepError(f"{path}: {both[0]!r} is in the arm {name!r} and in the grid.")
+  if both := sorted(spec["overrides"].keys() & spec["grid"].keys()):
+    raise SweepError(f"{path}: {both[0]!r} is in the overrides and in the grid.")
+  for field, values in spec["grid"].items():
+    if not isinstance(values, list | tuple) or not values:
+      raise SweepError(
+        f"{path}: expected a list of values for {field!r} in the grid, found {values!r}."
+      )
+  if not spec["arms"] or (spec["arms"] == {"": {}} and not spec["grid"]):
+    raise SweepError(f"{path}: expected 'arms' or a 'grid' to run, found neither.")
+  return spec
+
+
+def _points(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+  """The arm's name and the fields of every run; arms inside seeds.
+
+  A sweep that is stopped in the middle has then as many seeds of one arm as of another.
+  """
+  grid = dict(spec["grid"])
+  seeds = [{_SEED: seed} for seed in grid.pop(_SEED, [])] or [{}]
+  for seed, (name, fields), values in itertools.product(
+    seeds, spec["arms"].items(), itertools.product(*grid.values())
+  ):
+    point = dict(zip(grid, values, strict=True))
+    yield ",".join(filter(None, (name, _words(point)))) or "run", fields | point | seed
+
+
+def _words(fields: Mapping[str, Any]) -> str:
+  """`attention_mask=none,position_reset=True`; whole fields where last parts are alike."""
+  last = [field.split(".")[-1] for field in fields]
+  names = last if len(set(last)) == len(last) else list(fields)
+  values = (str(value).replace("/", "_") for value in fields.values())
+  return ",".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
+
+
+def _name(arm: str, fields: Mapping[str, Any]) -> str:
+  """Of a run's folder."""
+  seed = f"seed={fields[_SEED]}" if _SEED in fields else ""
+  return ",".join(filter(None, (arm.replace("/", "_"), seed)))
+
+
+def _load_config(path: pathlib.Path, options: Sequence[str]) -> ml_collections.ConfigDict:
+  """Parses a config file and options as train.py does."""
+  arguments = ["sweep", f"--config={path}", *options]
+  parsed = flags.FlagValues()
+  config_flags.DEFINE_config_file(
+    "config", flag_values=parsed, lock_config=True, sys_argv=arguments
+  )
+  try:
+    parsed(arguments)
+    return parsed["config"].value
+  except Exception as error:  # a config file may fail in any way
+    message = str(error.args[0] if isinstance(error, KeyError) else error)
+    raise SweepError(" ".join(message.split())) from error
+
+
+def _field(config: ml_collections.ConfigDict, field: str, *, where: str):
+  """The value of a field."""
+  known = {
+    ".".join(filter(None, (group, name))): value
+    for group, values in [("", config), *config.items()]
+    if isinstance(values, ml_collections.ConfigDict)
+    for name, value in values.items()
+    if not isinstance(value, ml_collections.ConfigDict)
+  }
+  if field not in known:
+    near = difflib.get_close_matches(field, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ". configs/base.py lists them."
+    raise SweepError(f"{where}: there is no field {field!r} in the config{hint}")
+  return known[field]
+
+
+def _changed(
+  base: ml_collections.ConfigDict, fields: Mapping[str, Any], *, where: str
+) -> ml_collections.ConfigDict:
+  """A copy of the config with fields set, each of the type that it has."""
+  config = base.copy_and_resolve_references()
+  for field, value in fields.items():
+    found = _field(config, field, where=where)
+    same = type(value) is type(found)
+    if not same and not (isinstance(found, float) and type(value) is int):
+      raise SweepError(
+        f"{where}: {field} is {value!r}; expected {type(found).__name__}, such as "
+        f"{found!r}."
+      )
+    config.update_from_flattened_dict({field: value})
+  try:  # but for what depends on the devices; train.py checks again, with them
+    checked = config.copy_and_resolve_references()
+    if checked.model.attention_impl in IMPLEMENTATIONS:
+      checked.model.attention_impl = "xla"
+    validate(checked, algorithms=[config.packing.algorithm], num_devices=1)
+  except ConfigError as error:
+    raise SweepError(f"{where}: {error}") from error
+  return config
