@@ -16,7 +16,11 @@ import dataclasses
 import json
 import os
 import pathlib
+import sys
 from typing import Any
+
+if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
+  os.environ.setdefault("TQDM_MININTERVAL", "15")
 
 import jax
 import numpy as np

@@ -1,6 +1,9 @@
 import jax
 import pytest
 
+from tests import programs
+from tests.stdlib_corpus import make_library
+
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -12,3 +15,20 @@ def compilation_cache(tmp_path_factory):
   folder = tmp_path_factory.mktemp("compiled")
   jax.config.update("jax_compilation_cache_dir", str(folder))
   return folder
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+  """With a small corpus; where programs are run."""
+  path = tmp_path_factory.mktemp("programs")
+  (path / "library").mkdir()
+  make_library(path / "library")
+  return path
+
+
+@pytest.fixture(scope="session")
+def finished(folder):
+  """A run that nobody disturbed."""
+  result = programs.run(folder, "whole")
+  assert result.returncode == 0, result.stderr
+  return folder / "whole", result.stdout

@@ -1,0 +1,55 @@
+"""train.py and eval.py in processes of their own, on a small corpus."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[1]
+STEPS = 24
+
+
+def command(folder, workdir, *options, program="train.py"):
+  settings = {
+    "data.source": f"stdlib:{folder / 'library'}",
+    "data.directory": folder / "data",
+    "data.max_sequence_length": 128,
+    "data.vocab_size": 500,
+    "data.held_out_fraction": 0.1,
+    "data.short_sequence_probability": 0.9,
+    "packing.adjust": "reduce_batch",  # the steps stay, ...
+    "train.batch_size": 8,
+    "train.micro_batch_size": 8,  # ... and, as the nearest multiple, so do the rows
+    "train.steps": STEPS,
+    "train.log_every": 2,
+    "train.eval_every": 12,
+    "train.checkpoint_every": 4,
+    "train.throughput_rounds": 3,
+    "optimizer.warmup_steps": 5,
+  }
+  return [
+    sys.executable,
+    str(ROOT / program),
+    f"--config={ROOT / 'configs' / 'quickstart.py'}",
+    f"--workdir={folder / workdir}",
+    *(f"--config.{name}={value}" for name, value in settings.items()),
+    *options,
+  ]
+
+
+def run(folder, workdir, *options, program="train.py"):
+  return subprocess.run(
+    command(folder, workdir, *options, program=program),
+    capture_output=True,
+    text=True,
+    check=False,
+    cwd=folder,
+  )
+
+
+def summary_of(workdir):
+  return json.loads((workdir / "summary.json").read_text())
+
+
+def lines_of(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,190 @@
+"""Runs that are killed, stopped, broken or changed, and what becomes of them."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.programs import STEPS, command, lines_of, run, summary_of
+
+TIMINGS = ("seconds", "per_second", "share")
+
+
+def without_timings(lines):
+  return [
+    {k: v for k, v in line.items() if not any(name in k for name in TIMINGS)}
+    for line in lines
+  ]
+
+
+def assert_ends_as(workdir, whole):
+  """The same parameters, figures and lines as a run that nobody disturbed."""
+  one, other = summary_of(workdir), summary_of(whole)
+  assert one["parameters_digest"] == other["parameters_digest"]
+  assert one["mlm_accuracy_by_length"] == other["mlm_accuracy_by_length"]
+  for name in ("metrics.jsonl", "eval.jsonl"):
+    ours, expected = (without_timings(lines_of(w / name)) for w in (workdir, whole))
+    assert ours == expected
+
+
+def start(folder, workdir, *options):
+  return subprocess.Popen(
+    command(folder, workdir, *options),
+    cwd=folder,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+def wait_for(process, seen):
+  """Looks often: a save takes a moment."""
+  deadline = time.monotonic() + 300
+  while not seen():
+    assert process.poll() is None, "the run ended before it could be stopped"
+    assert time.monotonic() < deadline
+    time.sleep(0.0005)
+
+
+def kill(process):
+  process.send_signal(signal.SIGKILL)
+  process.communicate()
+  assert process.returncode == -signal.SIGKILL
+
+
+def test_a_run_killed_while_training_ends_with_the_same_bits(folder, finished):
+  whole, _ = finished
+  workdir = folder / "killed"
+  process = start(folder, "killed")
+  wait_for(process, (workdir / "checkpoints" / "8").exists)
+  kill(process)
+  assert not (workdir / "summary.json").exists()
+
+  result = run(folder, "killed")  # with a compiler of its own, as after any kill
+  assert result.returncode == 0, result.stderr
+  assert "going on from step" in result.stdout
+  assert_ends_as(workdir, whole)
+
+
+def test_a_run_killed_while_saving_ends_with_the_same_bits(folder, finished):
+  whole, _ = finished
+  workdir = folder / "saving"
+  checkpoints = workdir / "checkpoints"
+  process = start(folder, "saving")
+  wait_for(process, lambda: any(checkpoints.glob("12.*")))  # Orbax's temporary folder
+  kill(process)
+  assert any(checkpoints.glob("12.*")), "the save was over before the kill"
+  assert not (checkpoints / "12").exists()
+
+  result = run(folder, "saving")
+  assert result.returncode == 0, result.stderr
+  assert "going on from step 8" in result.stdout
+  assert_ends_as(workdir, whole)
+
+
+def test_on_sigterm_a_run_saves_and_says_so(folder, finished):
+  whole, _ = finished
+  workdir = folder / "terminated"
+  process = start(folder, "terminated", "--config.train.checkpoint_every=1000")
+  metrics = workdir / "metrics.jsonl"
+  wait_for(process, lambda: metrics.exists() and metrics.stat().st_size)
+  process.send_signal(signal.SIGTERM)
+  _, errors = process.communicate()
+  assert process.returncode == 128 + signal.SIGTERM
+  assert "Asked to stop by SIGTERM: saved step" in errors
+  assert "Traceback" not in errors
+  (saved,) = (int(path.name) for path in (workdir / "checkpoints").glob("[0-9]*"))
+  assert 2 <= saved < STEPS
+  assert lines_of(metrics)[-1]["step"] == saved  # what was trained is in the log
+
+  result = run(folder, "terminated", "--config.train.checkpoint_every=1000")
+  assert result.returncode == 0, result.stderr
+  assert f"going on from step {saved}" in result.stdout
+  one, other = summary_of(workdir), summary_of(whole)
+  assert one["parameters_digest"] == other["parameters_digest"]
+  ours, expected = (lines_of(w / "metrics.jsonl")[-1] for w in (workdir, whole))
+  for name in ("sequences", "real_tokens"):
+    assert ours[name] == expected[name]
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+  """A run that is at its end but for the report."""
+  whole, _ = finished
+  shutil.copytree(whole, tmp_path / "run")
+  (tmp_path / "run" / "summary.json").unlink()
+  return tmp_path / "run"
+
+
+def test_a_run_killed_while_it_reports_ends_the_same(folder, finished, copy):
+  result = run(folder, copy)
+  assert result.returncode == 0, result.stderr
+  assert summary_of(copy)["compilations"] == 1
+  assert_ends_as(copy, finished[0])
+
+
+def test_a_broken_checkpoint_is_passed_over(folder, finished, copy):
+  newest = copy / "checkpoints" / str(STEPS)
+  largest = max(newest.glob("*/d/*"), key=lambda path: path.stat().st_size)
+  os.truncate(largest, largest.stat().st_size // 2)
+  result = run(folder, copy)
+  assert result.returncode == 0, result.stderr
+  assert f"WARNING: the checkpoint of step {STEPS} is broken" in result.stderr
+  assert "Traceback" not in result.stderr
+  assert "going on from step 20" in result.stdout
+  assert_ends_as(copy, finished[0])
+
+
+def test_a_changed_config_is_refused_unless_told_otherwise(folder, copy):
+  options = ["--config.train.steps=26", "--config.train.throughput_rounds=0"]
+  result = run(folder, copy, *options)
+  assert result.returncode == 2
+  assert "train.steps is 24 there and 26 here" in result.stderr
+  result = run(folder, copy, *options, "--allow_changed_config")
+  assert result.returncode == 0, result.stderr
+  assert "WARNING: going on with a changed config: train.steps is 24" in result.stderr
+  assert "going on from step 24" in result.stdout
+  assert summary_of(copy)["steps"] == 26
+  assert json.loads((copy / "config.json").read_text())["train"]["steps"] == 26
+
+
+def test_a_run_on_data_prepared_anew_is_refused(folder, copy):
+  """The same settings, another text: going on would not be the same run."""
+  digests = json.loads((copy / "dataset.json").read_text())
+  (copy / "dataset.json").write_text(json.dumps(digests | {"train.arrow": "other"}))
+  for program in ("train.py", "eval.py"):
+    result = run(folder, copy, program=program)
+    assert result.returncode == 2
+    assert "a run on another dataset" in result.stderr
+
+
+def test_a_run_that_diverges_says_where_and_keeps_its_checkpoints(folder, copy):
+  (copy / "checkpoints" / str(STEPS)).rename(copy / "away")
+  options = ["--config.optimizer.learning_rate=1e38", "--allow_changed_config"]
+  result = run(folder, copy, *options)
+  assert result.returncode == 1
+  assert "Step 21 is not finite" in result.stderr
+  assert "--config.train.skip_bad_steps" in result.stderr
+  assert "Traceback" not in result.stderr
+  bad = json.loads((copy / "bad_step.json").read_text())
+  assert bad["step"] == 21
+  assert len(bad["sequence_ids"]) == len(set(bad["sequence_ids"])) >= 8
+  assert [path.name for path in (copy / "checkpoints").glob("[0-9]*")] == ["20"]
+
+
+def test_a_run_ends_at_its_target(folder, tmp_path):
+  options = ["--config.train.target_mlm_accuracy=0.001", "--config.train.eval_every=2"]
+  options += ["--config.train.throughput_rounds=0", "--config.profile=2"]
+  result = run(folder, tmp_path, *options)
+  assert result.returncode == 0, result.stderr
+  summary = summary_of(tmp_path)
+  assert summary["steps"] == summary["step_to_target"] < STEPS
+  (line,) = (x for x in lines_of(tmp_path / "eval.jsonl") if x["step"] == summary["steps"])
+  assert line["mlm_accuracy"] >= 0.001
+  assert summary["seconds_to_target"] == line["seconds"]
+  assert summary["sequences_to_target"] == line["sequences_trained"]
+  assert "target accuracy" in result.stdout
