@@ -1,9 +1,11 @@
 """train.py and eval.py in processes of their own, on a small corpus."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).parents[1]
 STEPS = 24
@@ -37,14 +39,54 @@ def command(folder, workdir, *options, program="train.py"):
   ]
 
 
-def run(folder, workdir, *options, program="train.py"):
+def environment(folder, **variables):
+  """In which programs that were compiled once are not compiled again."""
+  cache = {
+    "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+  }
+  return os.environ | cache | variables
+
+
+def run(folder, workdir, *options, program="train.py", **variables):
+  """Runs a program to its end.
+
+  Args:
+    folder: of the fixture.
+    workdir: the run's folder.
+    *options: more of the command line.
+    program: train.py or eval.py.
+    **variables: of the environment.
+  """
   return subprocess.run(
     command(folder, workdir, *options, program=program),
     capture_output=True,
     text=True,
     check=False,
     cwd=folder,
+    env=environment(folder, **variables),
   )
+
+
+def start(folder, workdir, *options, **variables):
+  """Begins to train; what is printed comes with `communicate`."""
+  return subprocess.Popen(
+    command(folder, workdir, *options),
+    cwd=folder,
+    env=environment(folder, **variables),
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+def wait_for(process, seen):
+  """Looks until something is seen, often: a save takes a moment."""
+  deadline = time.monotonic() + 300
+  while not seen():
+    assert process.poll() is None, f"ended too early: {process.communicate()}"
+    assert time.monotonic() < deadline
+    time.sleep(0.0005)
 
 
 def summary_of(workdir):

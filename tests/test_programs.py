@@ -1,7 +1,6 @@
 """train.py and eval.py as whole programs, in processes of their own."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -172,14 +171,8 @@ def test_a_run_starts_from_given_weights_and_goes_on_without_them(folder, finish
 
 def test_several_devices_train_as_one_does(folder, finished):
   whole, _ = finished
-  result = subprocess.run(
-    command(folder, "devices", "--config.train.throughput_rounds=0"),
-    cwd=folder,
-    env=os.environ | {"JAX_NUM_CPU_DEVICES": "4"},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  options = ["--config.train.throughput_rounds=0"]
+  result = run(folder, "devices", *options, JAX_NUM_CPU_DEVICES="4")
   assert result.returncode == 0, result.stderr
   summary = summary_of(folder / "devices")
   assert summary["devices"].startswith("4 x")

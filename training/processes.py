@@ -6,15 +6,16 @@ dataset and writes the run's folder, which all of them can read.
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 from absl import flags
 from jax.experimental import multihost_utils
+from orbax.checkpoint import multihost
 
 from training.command import Stopped
 from training.errors import ConfigError
@@ -27,6 +28,9 @@ _COORDINATOR = flags.DEFINE_string(
 )
 _PROCESSES = flags.DEFINE_integer("processes", None, "How many there are.", 1)
 _PROCESS = flags.DEFINE_integer("process", None, "This one's number, from 0.", 0)
+
+_LONGEST_WAIT_MS = 7 * 24 * 3600 * 1000
+_KEYS = itertools.count()  # the same in all processes, since all make the same calls
 
 
 def start():
@@ -78,6 +82,9 @@ def tell(text: str):
 def first(work: Callable[[], Any]) -> Any:
   """Has the first process do something, and gives the result to all of them.
 
+  The others wait as long as it takes: to prepare a dataset may take hours, which is more
+  than a collective operation between devices would wait.
+
   Args:
     work: its result can be written as JSON.
 
@@ -86,18 +93,16 @@ def first(work: Callable[[], Any]) -> Any:
   """
   if jax.process_count() == 1:
     return work()
-  result, error = None, None
+  client, key = multihost.get_jax_distributed_client(), f"isopack/first/{next(_KEYS)}"
   if is_first():
     try:
       result = work()
-    except Exception as caught:
-      error = caught
-  message = json.dumps({"failed": error is not None, "result": result}).encode()
-  length = int(multihost_utils.broadcast_one_to_all(np.int32(len(message))))
-  buffer = np.frombuffer(message[:length].ljust(length), np.uint8)
-  told = json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(buffer))))
-  if error is not None:
-    raise error
+    except Exception:
+      client.key_value_set(key, json.dumps({"failed": True}))
+      raise
+    client.key_value_set(key, json.dumps({"failed": False, "result": result}))
+    return result
+  told = json.loads(client.blocking_key_value_get(key, _LONGEST_WAIT_MS))
   if told["failed"]:
     raise Stopped("Process 0 stopped; its message says why.")
   return told["result"]

@@ -1,0 +1,113 @@
+"""train.py as two processes that train one model."""
+
+import signal
+import socket
+
+import pytest
+
+from tests.programs import STEPS, lines_of, run, start, summary_of, wait_for
+
+OPTIONS = ["--config.train.throughput_rounds=0"]
+
+
+@pytest.fixture
+def pair(folder, request):
+  """Starts both processes of a run, with two devices each."""
+
+  def begin(workdir, *options):
+    with socket.socket() as server:
+      server.bind(("localhost", 0))
+      port = server.getsockname()[1]
+    joined = ["--processes=2", f"--coordinator=localhost:{port}"]
+    both = [
+      start(
+        folder,
+        workdir,
+        *OPTIONS,
+        *options,
+        *joined,
+        f"--process={number}",
+        JAX_NUM_CPU_DEVICES="2",
+      )
+      for number in range(2)
+    ]
+    for process in both:  # if one fails, none is left to wait for it
+      request.addfinalizer(process.kill)
+    return both
+
+  return begin
+
+
+def outcome(processes):
+  """Of each its status, what it printed, and its errors."""
+  printed = [process.communicate(timeout=300) for process in processes]
+  return [(p.returncode, *texts) for p, texts in zip(processes, printed, strict=True)]
+
+
+def losses_of(workdir):
+  return [line["loss"] for line in lines_of(workdir / "metrics.jsonl")]
+
+
+def test_two_processes_train_as_one_and_stop_together(folder, finished, pair):
+  whole, _ = finished
+  workdir = folder / "pair"
+  options = ["--config.train.checkpoint_every=1000", "--config.train.fsdp=2"]
+  both = pair("pair", *options)
+  metrics = workdir / "metrics.jsonl"
+  wait_for(both[0], lambda: metrics.exists() and metrics.stat().st_size)
+  both[1].send_signal(signal.SIGTERM)  # the other one hears of it
+  for status, _, errors in outcome(both):
+    assert status == 128 + signal.SIGTERM, errors
+    assert "Asked to stop by SIGTERM: saved step" in errors
+  (saved,) = (int(path.name) for path in (workdir / "checkpoints").glob("[0-9]*"))
+  assert lines_of(metrics)[-1]["step"] == saved < STEPS
+
+  (first, printed, errors), (second, silence, _) = outcome(pair("pair", *options))
+  assert (first, second) == (0, 0), errors
+  assert f"going on from step {saved}" in printed
+  # The first one tells; the library for exchange between CPUs tells of itself.
+  assert all(line.startswith("[Gloo]") for line in silence.splitlines())
+  summary = summary_of(workdir)
+  assert summary["processes"] == 2
+  assert summary["devices"].startswith("4 x")
+  assert summary["compilations"] == 1
+  ours = {line["step"]: line["loss"] for line in lines_of(metrics)}
+  expected = {line["step"]: line["loss"] for line in lines_of(whole / "metrics.jsonl")}
+  for step in range(saved + 2 + saved % 2, STEPS + 1, 2):  # means over the same steps
+    assert ours[step] == pytest.approx(expected[step], rel=1e-3)
+  evaluated = (lines_of(w / "eval.jsonl")[-1] for w in (workdir, whole))
+  one, other = (line["loss"] for line in evaluated)
+  assert one == pytest.approx(other, rel=1e-3)
+
+
+def test_a_mistake_ends_both_processes(pair):
+  for status, _, errors in outcome(pair("mistake", "--config.data.source=stdlib:/nowhere")):
+    assert status in (1, 2), errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    (["--processes=2"], "expected --coordinator=HOST:PORT"),
+    (["--coordinator=localhost:1"], "expected both, and a process from 0"),
+    (
+      ["--coordinator=localhost:1", "--processes=2", "--process=2"],
+      "--processes=2 --process=2",
+    ),
+  ],
+)
+def test_flags_that_do_not_go_together_are_refused(folder, tmp_path, options, message):
+  result = run(folder, tmp_path, *options)
+  assert result.returncode == 2
+  assert message in result.stderr
+  assert "Traceback" not in result.stderr
+
+
+def test_a_split_state_trains_as_a_whole_one(folder, finished):
+  whole, _ = finished
+  options = ["--config.train.fsdp=4", *OPTIONS]
+  result = run(folder, "split", *options, JAX_NUM_CPU_DEVICES="8")
+  assert result.returncode == 0, result.stderr
+  assert summary_of(folder / "split")["devices"].startswith("8 x")
+  assert losses_of(folder / "split") == pytest.approx(losses_of(whole), rel=1e-3)
