@@ -81,7 +81,7 @@ def main():
     num_tokens=plan.histogram.num_tokens,
     num_devices=mesh.size,
   )
-  print(recipe.table(without_packing, this_run), "\n")
+  print(f"{recipe.table(without_packing, this_run)}\n")
   rows = {"batch_size": this_run.rows} | process
   loader = pipeline.make_loader(
     config, dataset.train, dataset.vocabulary, plan=plan, **rows
