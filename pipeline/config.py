@@ -90,11 +90,15 @@ def make_loader(
   rate = config.data.mask_rate
   if not 0 < rate < 1:
     raise InputError(f"config.data.mask_rate is {rate}; expected a fraction in (0, 1).")
+  if plan is None:
+    plan = make_plan(config, store)
+  if batch_size is None:
+    batch_size = config.train.micro_batch_size or config.train.batch_size
   masking = Masking.for_vocabulary(vocabulary, rate=rate, seed=seed) if masked else None
   return PackedLoader(
     store,
-    plan or make_plan(config, store),
-    batch_size=batch_size or config.train.micro_batch_size or config.train.batch_size,
+    plan,
+    batch_size=batch_size,
     masking=masking,
     seed=seed,
     assignment=config.packing.assignment,

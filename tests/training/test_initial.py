@@ -117,7 +117,7 @@ def test_longer_sequences_get_positions_of_their_own(tmp_path, capsys):
   batch["input_ids"] %= TINY.vocab_size
   _, params = made(5)
   short, long = (
-    TrainingProgram(c, lamb(0.01), mesh=make_mesh(1), seed=0).apply(p, batch)
+    jax.jit(TrainingProgram(c, lamb(0.01), mesh=make_mesh(1), seed=0).apply)(p, batch)
     for c, p in ((TINY, random_params(TINY)), (longer, params))
   )
   jax.tree.map(np.testing.assert_array_equal, short, long)
