@@ -164,7 +164,9 @@ class Meter:
     self._totals["seconds"] += seconds
     waited = {name: per_second * self._waited[name] for name in WAITS}
     speeds = {
-      **{f"{n}_per_second": per_second * sum(c[self._untimed :]) for n, c in counts.items()},
+      **{
+        f"{n}_per_second": per_second * sum(c[self._untimed :]) for n, c in counts.items()
+      },
       "packs_per_second": timed * self._packs,
       "padding": 1 - sum(counts["real_tokens"]) / (len(steps) * self._tokens),
       **{f"{name}_share": share for name, share in waited.items()},

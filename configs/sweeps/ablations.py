@@ -2,8 +2,8 @@
 
 Attention within each sequence or over the whole row, positions that start anew in each
 sequence or run on through the row, and losses averaged over sequences or over packs, with 3
-seeds each. The paper finds that without the mask loss and accuracy fall far behind, and that
-without the reset of positions accuracy stalls just under its target.
+seeds each. The paper finds that without the mask loss and accuracy fall far behind, and
+that without the reset of positions accuracy stalls just under its target.
 
 For a quick look: --config.train.steps=200 --config.train.eval_every=100.
 """
