@@ -13,10 +13,9 @@ import os
 import pathlib
 import sys
 
-if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
+if not sys.stderr.isatty():  # in a log, a bar of the pipeline is a new line at each change
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
-import tqdm
 from absl import flags
 from ml_collections import config_flags
 
@@ -26,6 +25,7 @@ from model import weights
 from training import command, report, workdir
 from training.config import ConfigError, make_optimizer, validate
 from training.evaluation import evaluate
+from training.progress import Progress
 from training.step import TrainingProgram, make_mesh, replicated
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -66,17 +66,14 @@ def main():
     mesh=mesh,
     seed=config.seed,
   )
-  result = {"step": stored.step} | evaluate(
-    program,
-    stored.load(),
-    tqdm.tqdm(
-      held_out.evaluation_batches(),
-      "evaluating",
-      held_out.num_evaluation_batches,
-      unit=" batches",
-    ),
-    unigram_token=dataset.manifest["most_frequent_token"],
-  )
+  batches = held_out.num_evaluation_batches
+  with Progress("evaluating", total=batches, unit="batches") as progress:
+    result = {"step": stored.step} | evaluate(
+      program,
+      stored.load(),
+      progress.over(held_out.evaluation_batches()),
+      unigram_token=dataset.manifest["most_frequent_token"],
+    )
   print(json.dumps(result) if _JSON.value else report.evaluation_table(result))
 
 

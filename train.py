@@ -15,19 +15,18 @@ import pathlib
 import sys
 from contextlib import closing
 
-if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
+if not sys.stderr.isatty():  # in a log, a bar of the pipeline is a new line at each change
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
 import jax
 import numpy as np
-import tqdm
 from absl import flags
 from ml_collections import config_flags
 
 import packing
 import pipeline
 from model import weights
-from training import command, files, initial, plots, report, workdir
+from training import command, files, flops, initial, plots, report, workdir
 from training.checkpoint import Checkpoints
 from training.compilations import CompilationCounter
 from training.config import (
@@ -39,6 +38,7 @@ from training.config import (
 from training.evaluation import evaluate
 from training.metrics import Meter, MetricsLog
 from training.parameters import count_parameters, parameters_digest
+from training.progress import Progress
 from training.step import TrainingProgram, make_mesh, put_batch
 from training.throughput import packed_against_unpacked
 
@@ -93,6 +93,13 @@ def main():
   steps = config.train.steps
   learning_rates = np.asarray(jax.jit(jax.vmap(make_schedule(config)))(np.arange(steps)))
   compilations = CompilationCounter()
+  rows, row_length = config.train.batch_size, plan.row_length
+  mlm_slots = (
+    loader.masking.max_masked(row_length, plan.packing_depth) if loader.masking else 0
+  )
+  peak = flops.peak_of(
+    list(mesh.devices.flat), dtype=config.model.dtype, given=config.train.peak_flops
+  )
 
   # ---- loop ----------------------------------------------------------------------------
   def evaluate_held_out(params) -> dict:
@@ -122,14 +129,34 @@ def main():
       del params
     with (
       MetricsLog(folder, first_step=first_step) as log,
-      tqdm.tqdm(total=steps, initial=first_step, desc="training", unit=" steps") as bar,
+      Progress("training", total=steps, done=first_step) as progress,
       closing(loader.iterate(first_step)) as batches,  # its state is the step
     ):
-      meter = Meter(log.last_train_line)
-      for step in range(first_step + 1, steps + 1):
-        state, values = program.train_step(state, put_batch(next(batches), mesh))
+      meter = Meter(
+        log.last_train_line,
+        packs=rows,
+        tokens=rows * row_length,
+        flops_per_step=flops.training_flops(
+          model_config,
+          rows=rows,
+          row_length=row_length,
+          mlm_slots=mlm_slots,
+          max_sequences=plan.packing_depth,
+        ),
+        peak_flops=peak.flops,
+      )
+      target = config.train.target_mlm_accuracy
+      held_out_lines = files.read_json_lines(folder / "eval.jsonl")
+      reached = bool(target and report.target_reached(held_out_lines, target=target))
+      step = first_step
+      while step < steps and not reached:
+        step += 1
+        with meter.waiting_for("input"):
+          batch = put_batch(next(batches), mesh)
+        with meter.waiting_for("compute"):  # a CPU may run the step before it returns
+          state, values = program.train_step(state, batch)
         meter.add(values)
-        bar.update()
+        progress.update()
         if step % config.train.log_every == 0 or step == steps:
           line = meter.line(
             learning_rate=float(learning_rates[step - 1]),
@@ -144,15 +171,16 @@ def main():
               f"{checkpoints.steps}."
             )
           log.train(step, line)
-          bar.set_postfix_str(
-            f"loss {line['loss']:.3f}, accuracy {line['mlm_accuracy']:.1%}, "
-            f"{line['sequences_per_second']:.0f} sequences/s",
-            refresh=False,
-          )
+          progress.line(step, line)
         if step % config.train.eval_every == 0 or step == steps:
           with meter.paused():
-            log.evaluation(step, evaluate_held_out(state["params"]))
-        if step % config.train.checkpoint_every == 0 or step == steps:
+            held_out_line = evaluate_held_out(state["params"]) | {
+              "seconds": line["seconds"],
+              "sequences_trained": line["sequences"],
+            }
+            log.evaluation(step, held_out_line)
+          reached = 0 < target <= held_out_line["mlm_accuracy"]
+        if step % config.train.checkpoint_every == 0 or step == steps or reached:
           with meter.paused():
             checkpoints.save(step, state)
 
@@ -163,7 +191,7 @@ def main():
     train_lines = files.read_json_lines(folder / "metrics.jsonl")
     eval_lines = files.read_json_lines(folder / "eval.jsonl")
     summary = report.run_summary(train_lines, eval_lines) | {
-      "epochs": steps / loader.batches_per_epoch,
+      "epochs": step / loader.batches_per_epoch,
       "packs": plan.num_packs,
       "packing_factor": plan.packing_factor,
       "efficiency": plan.efficiency,
@@ -176,7 +204,12 @@ def main():
       "devices": f"{mesh.size} x {jax.devices()[0].device_kind}",
       "jax": jax.__version__,
       "xla_flags": os.environ.get("XLA_FLAGS", ""),
+      "peak_flops": peak.flops,
+      "peak_flops_source": peak.source,
     }
+    if target:
+      summary["target_mlm_accuracy"] = target
+      summary |= report.target_reached(eval_lines, target=target) or {}
     if config.train.throughput_rounds:
       with closing(loader.iterate()) as packs, closing(unpacked.iterate()) as padded:
         summary |= packed_against_unpacked(

@@ -65,5 +65,7 @@ def get_config() -> ConfigDict:
   config.train.eval_every = 100  # steps; a multiple of log_every
   config.train.checkpoint_every = 200  # steps; a multiple of log_every
   config.train.keep_checkpoints = 2
+  config.train.target_mlm_accuracy = 0.0  # held out, a fraction: stop there; 0: run on
+  config.train.peak_flops = 0.0  # FLOP/s of all devices; 0: looked up, or measured
   config.train.throughput_rounds = 24  # steps, packed and unpacked each; 0: do not measure
   return config

@@ -96,7 +96,8 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
   lines = lines_of(workdir / "metrics.jsonl")
   assert [line["step"] for line in lines] == list(range(2, STEPS + 1, 2))
   fields = {"loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy", "learning_rate"}
-  fields |= {"sequences", "real_tokens", "seconds"}
+  fields |= {"sequences", "real_tokens", "seconds", "padding", "packs_per_second"}
+  fields |= {"input_share", "compute_share", "rest_share", "peak_share"}
   assert fields <= lines[0].keys()
   assert lines[-1]["loss"] < lines[0]["loss"]
   assert [line["step"] for line in lines_of(workdir / "eval.jsonl")] == [12, 24]
@@ -110,6 +111,26 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
     "compilations",
   ):
     assert text in output
+
+
+def test_a_run_stops_at_its_target(folder, finished):
+  options: dict = {"throughput_rounds": 0, "eval_every": 2}
+  options |= {"target_mlm_accuracy": 0.001, "peak_flops": 1e9}
+  result = run(folder, "target", *(f"--config.train.{k}={v}" for k, v in options.items()))
+  assert result.returncode == 0, result.stderr
+  *before, last = lines_of(folder / "target" / "eval.jsonl")
+  assert all(line["mlm_accuracy"] < 0.001 for line in before)
+  assert last["mlm_accuracy"] >= 0.001
+  trained = lines_of(folder / "target" / "metrics.jsonl")[-1]
+  summary = summary_of(folder / "target")
+  assert summary["steps"] == summary["step_to_target"] == last["step"] == trained["step"]
+  assert summary["steps"] < STEPS
+  assert summary["seconds_to_target"] == trained["seconds"]
+  assert summary["sequences_to_target"] == trained["sequences"]
+  assert (summary["peak_flops"], summary["peak_flops_source"]) == (1e9, "config")
+  assert weights.steps(folder / "target")[-1] == last["step"]
+  assert "0.1% at step" in result.stdout
+  assert "\r" not in result.stderr.partition("training:")[2]
 
 
 def test_a_finished_run_is_shown_not_repeated(folder, finished):
@@ -147,10 +168,10 @@ def test_a_killed_run_ends_with_the_same_bits(folder, finished):
   )
   assert one["parameters_digest"] == other["parameters_digest"]
   assert one["mlm_accuracy_by_length"] == other["mlm_accuracy_by_length"]
-  timings = ("seconds", "sequences_per_second", "real_tokens_per_second")
+  timings = ("seconds", "_per_second", "_share")
   for name in ("metrics.jsonl", "eval.jsonl"):
     a, b = (
-      [{k: v for k, v in x.items() if k not in timings} for x in lines_of(w / name)]
+      [{k: v for k, v in x.items() if not k.endswith(timings)} for x in lines_of(w / name)]
       for w in (whole, folder / "killed")
     )
     assert a == b
@@ -161,7 +182,8 @@ def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
   last = lines_of(workdir / "eval.jsonl")[-1]
   packed = run(folder, "whole", "--json", program="eval.py")
   assert packed.returncode == 0, packed.stderr
-  assert json.loads(packed.stdout) == last
+  of_the_run = ("seconds", "sequences_trained")
+  assert json.loads(packed.stdout) == {k: v for k, v in last.items() if k not in of_the_run}
   options = ("--json", "--config.packing.algorithm=none")
   unpacked = run(folder, "whole", *options, program="eval.py")
   assert unpacked.returncode == 0, unpacked.stderr
@@ -340,7 +362,7 @@ def test_a_run_killed_while_it_reports_ends_the_same(folder, finished, tmp_path)
   (copy / "summary.json").unlink()
   result = run(folder, copy)
   assert result.returncode == 0, result.stderr
-  timings = ("speedup", "_per_second")
+  timings = ("speedup", "_per_second", "peak_")  # the peak is measured anew
   summaries = [
     {k: v for k, v in summary_of(w).items() if not any(t in k for t in timings)}
     for w in (copy, workdir)

@@ -106,6 +106,9 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
     opt.warmup_steps,
     f"0 to train.steps - 1 = {train.steps - 1}",
   )
+  target, peak = train.target_mlm_accuracy, train.peak_flops
+  _check(0 <= target < 1, "train.target_mlm_accuracy", target, "a fraction in [0, 1)")
+  _check(0 <= peak < float("inf"), "train.peak_flops", peak, "0 or more, and finite")
   for field in ("train.throughput_rounds", "train.loader_workers"):
     _check(_get(config, field) >= 0, field, _get(config, field), "0 or more")
   for field in ("train.eval_every", "train.checkpoint_every"):
