@@ -100,6 +100,28 @@ def test_the_time_of_steps_is_split(clock):
   assert meter.line()["input_share"] == 0.25  # since the last line
 
 
+class Running(np.ndarray):
+  """An array that the device has not made yet."""
+
+  def is_ready(self):
+    return False
+
+
+def test_input_that_comes_while_the_device_works_costs_nothing(clock):
+  meter = make_meter()
+  run_step(meter, clock)
+  meter.line()
+  run_step(meter, clock, waits=(1.0, 0.0))
+  with meter.waiting_for("input"):
+    clock.now += 1.0
+  step = values_of((2.0, 1.0), (2.0, 1.0), 3)
+  meter.add(jax.tree.map(lambda x: x.view(Running), step))
+  with meter.waiting_for("input"):
+    clock.now += 2.0
+  line = meter.line()
+  assert (line["input_share"], line["compute_share"]) == (0.5, 0.5)
+
+
 def test_the_wait_for_a_line_is_one_for_the_device(clock, monkeypatch):
   meter = make_meter()
   run_step(meter, clock)
