@@ -107,8 +107,10 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
   defaults: dict[str, Any] = {"overrides": {}, "arms": {"": {}}, "grid": {}}
   spec = defaults | spec
   for key in ("overrides", "arms", "grid"):
-    if not isinstance(spec[key], dict):
-      raise SweepError(f"{path}: expected {key!r} to be a dictionary, found {spec[key]!r}.")
+    if not isinstance(spec[key], dict) or not all(isinstance(k, str) for k in spec[key]):
+      raise SweepError(
+        f"{path}: expected {key!r} to be a dictionary of names, found {spec[key]!r}."
+      )
   for name, fields in spec["arms"].items():
     if not isinstance(fields, dict):
       raise SweepError(

@@ -97,6 +97,7 @@ def test_fields_with_the_same_last_part_are_named_whole(tmp_path):
     ({"grid": GRID, "overrides": {FIELD: "none"}}, "in the overrides and in the grid"),
     ({"grid": GRID, "arms": {"x": {"seed": 1}}}, "'seed' is in the arm 'x' and in the"),
     ({"grid": GRID, "overrides": []}, "expected 'overrides' to be a dictionary"),
+    ({"arms": {3: {}}}, "expected 'arms' to be a dictionary of names"),
     ({"arms": {"x": 3}}, "expected arm 'x' to be a dictionary"),
     ({"arms": {}}, "expected 'arms' or a 'grid' to run"),
     ({}, "expected 'arms' or a 'grid' to run"),
