@@ -13,21 +13,22 @@ import os
 import pathlib
 import sys
 
-if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
+if not sys.stderr.isatty():  # in a log, a bar of the pipeline is a new line at each change
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
+import jax
 import optax
-import tqdm
 from absl import flags
 from ml_collections import config_flags
 
 import packing
 import pipeline
 from model import weights
-from training import command, report, workdir
+from training import command, processes, report, workdir
 from training.config import ConfigError, validate
 from training.evaluation import evaluate
 from training.mesh import make_mesh, replicated
+from training.progress import Progress
 from training.step import TrainingProgram
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -50,6 +51,7 @@ _NOT_OF_THE_WEIGHTS = (
 
 def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
+  processes.start()
   mesh = make_mesh()
   validate(config, algorithms=list(packing.ALGORITHMS), num_devices=mesh.size)
   workdir.check_same(
@@ -57,9 +59,15 @@ def main():
   )
   stored = weights.open_folder(folder, step=_STEP.value, sharding=replicated(mesh))
 
-  dataset = pipeline.prepare_dataset(config)
+  dataset = processes.first_then_all(lambda: pipeline.prepare_dataset(config))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
-  held_out = pipeline.make_loader(config, dataset.held_out, dataset.vocabulary)
+  held_out = pipeline.make_loader(
+    config,
+    dataset.held_out,
+    dataset.vocabulary,
+    host=jax.process_index(),
+    hosts=jax.process_count(),
+  )
   program = TrainingProgram(
     dataclasses.replace(
       stored.config, attention_impl=config.model.attention_impl, remat=config.model.remat
@@ -68,18 +76,15 @@ def main():
     mesh=mesh,
     seed=config.seed,
   )
-  result = {"step": stored.step} | evaluate(
-    program,
-    stored.load(),
-    tqdm.tqdm(
-      held_out.evaluation_batches(),
-      "evaluating",
-      held_out.num_evaluation_batches,
-      unit=" batches",
-    ),
-    unigram_token=dataset.manifest["most_frequent_token"],
-  )
-  print(json.dumps(result) if _JSON.value else report.evaluation_table(result))
+  batches = held_out.num_evaluation_batches
+  with Progress("evaluating", total=batches, unit="batches") as progress:
+    result = {"step": stored.step} | evaluate(
+      program,
+      stored.load(),
+      progress.over(held_out.evaluation_batches()),
+      unigram_token=dataset.manifest["most_frequent_token"],
+    )
+  processes.tell(json.dumps(result) if _JSON.value else report.evaluation_table(result))
 
 
 if __name__ == "__main__":

@@ -207,7 +207,8 @@ def train(run: Run) -> State:
         with meter.waiting_for("input"):
           batch = next(batches)
           on_devices = put_batch(batch, program.mesh)
-        state, values = program.train_step(state, on_devices)
+        with meter.waiting_for("compute"):  # a CPU may run the step before it returns
+          state, values = program.train_step(state, on_devices)
         meter.add(values)
         watch.add(step, batch["sequence_ids"], values)
         with meter.waiting_for("compute"):

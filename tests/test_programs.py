@@ -34,7 +34,8 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
   lines = lines_of(workdir / "metrics.jsonl")
   assert [line["step"] for line in lines] == list(range(2, STEPS + 1, 2))
   fields = {"loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy", "learning_rate"}
-  fields |= {"sequences", "real_tokens", "seconds"}
+  fields |= {"sequences", "real_tokens", "seconds", "padding", "packs_per_second"}
+  fields |= {"input_share", "compute_share", "rest_share", "peak_share"}
   assert fields <= lines[0].keys()
   assert lines[-1]["loss"] < lines[0]["loss"]
   assert [line["step"] for line in lines_of(workdir / "eval.jsonl")] == [12, 24]
@@ -49,6 +50,26 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
     "compilations",
   ):
     assert text in output
+
+
+def test_a_run_stops_at_its_target(folder, finished):
+  options: dict = {"throughput_rounds": 0, "eval_every": 2}
+  options |= {"target_mlm_accuracy": 0.001, "peak_flops": 1e9}
+  result = run(folder, "target", *(f"--config.train.{k}={v}" for k, v in options.items()))
+  assert result.returncode == 0, result.stderr
+  *before, last = lines_of(folder / "target" / "eval.jsonl")
+  assert all(line["mlm_accuracy"] < 0.001 for line in before)
+  assert last["mlm_accuracy"] >= 0.001
+  trained = lines_of(folder / "target" / "metrics.jsonl")[-1]
+  summary = summary_of(folder / "target")
+  assert summary["steps"] == summary["step_to_target"] == last["step"] == trained["step"]
+  assert summary["steps"] < STEPS
+  assert summary["seconds_to_target"] == trained["seconds"]
+  assert summary["sequences_to_target"] == trained["sequences"]
+  assert (summary["peak_flops"], summary["peak_flops_source"]) == (1e9, "config")
+  assert weights.steps(folder / "target")[-1] == last["step"]
+  assert "0.1% at step" in result.stdout
+  assert "\r" not in result.stderr.partition("training:")[2]
 
 
 def test_a_finished_run_is_shown_not_repeated(folder, finished):

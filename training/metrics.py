@@ -184,10 +184,20 @@ class Meter:
 
   @contextlib.contextmanager
   def waiting_for(self, name: str) -> Iterator[None]:
-    """Counts the time inside as waiting for "input" or for "compute"; not nested."""
+    """Counts the time inside as waiting for "input" or for "compute"; not nested.
+
+    Input that comes while the device still works at the steps before it has cost nothing:
+    that time is the device's.
+    """
     start = time.perf_counter()
     yield
+    if name == "input" and self._device_works():
+      name = "compute"
     self._waited[name] += time.perf_counter() - start
+
+  def _device_works(self) -> bool:
+    leaves = jax.tree.leaves(self._pending[-1:])
+    return not all(leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:

@@ -67,6 +67,7 @@ def plot_packing(
   bins = np.arange(1, row_length + 2) - 0.5
   left.hist(lengths, bins, color=_TRAIN)
   left.set_yscale("log")
+  left.spines[["top", "right"]].set_visible(False)
   left.axvline(
     lengths.mean(), color=_BASELINE, linestyle="--", label=f"mean {lengths.mean():.0f}"
   )
@@ -213,10 +214,11 @@ def plot_sweep(
     tick.set_color(colour)
   left.set_ylim(len(arms) - 0.5, -0.5)
   _describe(right, metric, "steps")
-  label = right.get_ylabel()
-  left.set_xlabel(f"held-out {label} at the end")
-  right.set_ylabel(f"held-out {label}")
-  left.xaxis.set_major_formatter(right.yaxis.get_major_formatter())
+  label = f"held-out {right.get_ylabel()}"
+  left.set_xlabel(f"{label} at the end")
+  right.set_ylabel(label)
+  if _is_fraction(metric):
+    left.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
   left.spines[["top", "right"]].set_visible(False)
   left.grid(axis="x", alpha=0.3)
   left.set_title("each run (dot) and the mean (bar)", fontsize="medium", loc="left")
@@ -231,9 +233,13 @@ def _describe(axis, metric: str, label: str):
   axis.set_xlim(left=0)
   if label != AXES["hours"][2]:
     axis.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
-  if metric.endswith(("accuracy", "share")) or metric == "padding":
+  if _is_fraction(metric):
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
+
+
+def _is_fraction(metric: str) -> bool:
+  return metric.endswith(("accuracy", "share")) or metric == "padding"
 
 
 def _colours(count: int) -> list:

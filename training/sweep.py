@@ -18,6 +18,7 @@ own; what is finished is not run again, so that the same command goes on.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import pathlib
@@ -25,7 +26,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -73,12 +74,15 @@ def train(sweep: Sweep, run: Run, folder: pathlib.Path, options: Sequence[str]) 
   ]
   with (folder / "train.log").open("ab") as log:
     start = log.tell()
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    process = None
     try:
+      with _undisturbed():
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
       status = process.wait()
     except BaseException:
-      process.terminate()
-      process.wait()
+      if process:
+        process.terminate()
+        process.wait()
       raise
   if status == 0:
     return ""
@@ -87,6 +91,23 @@ def train(sweep: Sweep, run: Run, folder: pathlib.Path, options: Sequence[str]) 
     lines = log.read().decode(errors="replace").split("\n")
   said = [line.rpartition("\r")[2].strip() for line in lines if line.strip()]
   return said[-1] if said else f"train.py ended with status {status} and said nothing"
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+  """Signals to stop that come inside are heard after it, when the process is known."""
+  heard: list[int] = []
+  handlers = {
+    number: signal.signal(number, lambda number, _: heard.append(number))
+    for number in (signal.SIGINT, signal.SIGTERM)
+  }
+  try:
+    yield
+  finally:
+    for number, handler in handlers.items():
+      signal.signal(number, handler)
+  for signal_number in heard:
+    signal.raise_signal(signal_number)
 
 
 def tabulate(sweep: Sweep, folder: pathlib.Path, failures: Mapping[str, str]) -> list[dict]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib.util
 import itertools
 import pathlib
 import sys
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,11 +69,11 @@ def load_sweep(path: str | pathlib.Path, options: Sequence[str] = ()) -> Sweep:
   """
   spec = _read(pathlib.Path(path))
   config_file = ROOT / spec["config"]
-  base = _load_config(config_file, ())
+  base = _call(config_file, "get_config")
   given = {option.removeprefix("--config.").partition("=")[0] for option in options}
   for field in given:
     _field(base, field, where="--config")
-  base = _load_config(config_file, options)
+  _parse(base, options)
   runs: dict[str, Run] = {}
   for arm, fields in _points(spec):
     if both := sorted(given & fields.keys()):
@@ -92,23 +92,13 @@ def load_sweep(path: str | pathlib.Path, options: Sequence[str] = ()) -> Sweep:
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
   """What `get_sweep` returns, with every key of `_KEYS`."""
-  if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))  # files import from configs
   if not path.is_file():
     there = ", ".join(str(p) for p in sorted(path.parent.glob("*.py")))
     raise SweepError(
       f"Expected the file of a sweep, found nothing at {path}."
       + (f" There are: {there}." if there else "")
     )
-  module_spec = importlib.util.spec_from_file_location(path.stem, path)
-  if module_spec is None or module_spec.loader is None:
-    raise SweepError(f"Expected a Python file, found {path}.")
-  module = importlib.util.module_from_spec(module_spec)
-  try:
-    module_spec.loader.exec_module(module)
-    spec = module.get_sweep()
-  except Exception as error:  # a file may fail in any way
-    raise SweepError(f"{path}: {type(error).__name__}: {error}") from error
+  spec = _call(path, "get_sweep")
   expected = f"expected a dictionary with {', '.join(_KEYS)}"
   if not isinstance(spec, dict) or not isinstance(spec.get("config"), str):
     raise SweepError(f"{path}: {expected}; found {spec!r}.")
@@ -117,8 +107,10 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
   defaults: dict[str, Any] = {"overrides": {}, "arms": {"": {}}, "grid": {}}
   spec = defaults | spec
   for key in ("overrides", "arms", "grid"):
-    if not isinstance(spec[key], dict):
-      raise SweepError(f"{path}: expected {key!r} to be a dictionary, found {spec[key]!r}.")
+    if not isinstance(spec[key], dict) or not all(isinstance(k, str) for k in spec[key]):
+      raise SweepError(
+        f"{path}: expected {key!r} to be a dictionary of names, found {spec[key]!r}."
+      )
   for name, fields in spec["arms"].items():
     if not isinstance(fields, dict):
       raise SweepError(
@@ -166,19 +158,29 @@ def _name(arm: str, fields: Mapping[str, Any]) -> str:
   return ",".join(filter(None, (arm.replace("/", "_"), seed)))
 
 
-def _load_config(path: pathlib.Path, options: Sequence[str]) -> ml_collections.ConfigDict:
-  """Parses a config file and options as train.py does."""
-  arguments = ["sweep", f"--config={path}", *options]
+def _call(path: pathlib.Path, function: str) -> Any:
+  """What a function of a Python file returns."""
+  if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # files import from configs
+  module = types.ModuleType(path.stem)
+  try:
+    exec(compile(path.read_bytes(), path, "exec"), vars(module))
+    return getattr(module, function)()
+  except Exception as error:  # a file may fail in any way
+    raise SweepError(f"{path}: {type(error).__name__}: {error}") from error
+
+
+def _parse(config: ml_collections.ConfigDict, options: Sequence[str]):
+  """Sets what options such as "--config.train.steps=9" say, as train.py does."""
+  arguments = ["sweep", *options]
   parsed = flags.FlagValues()
-  config_flags.DEFINE_config_file(
-    "config", flag_values=parsed, lock_config=True, sys_argv=arguments
+  config_flags.DEFINE_config_dict(
+    "config", config, flag_values=parsed, lock_config=True, sys_argv=arguments
   )
   try:
     parsed(arguments)
-    return parsed["config"].value
-  except Exception as error:  # a config file may fail in any way
-    message = str(error.args[0] if isinstance(error, KeyError) else error)
-    raise SweepError(" ".join(message.split())) from error
+  except flags.Error as error:
+    raise SweepError(" ".join(str(error).split())) from error
 
 
 def _field(config: ml_collections.ConfigDict, field: str, *, where: str):

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 import jax
 import numpy as np
-import tqdm
 
 from training.mesh import put_batch
+from training.progress import Progress
 from training.step import TrainingProgram
 
 
@@ -41,15 +41,16 @@ def packed_against_unpacked(
   states = {kind: program.init() for kind in kinds}
   seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
   sequences: dict[str, list[int]] = {kind: [] for kind in kinds}
-  for number in tqdm.trange(rounds + 1, desc="packed against unpacked", unit=" rounds"):
-    for kind, batches in kinds.items():
-      host_batch = next(batches)
-      batch = jax.block_until_ready(put_batch(host_batch, program.mesh))
-      start = time.perf_counter()
-      states[kind], _ = jax.block_until_ready(program.train_step(states[kind], batch))
-      if number:
-        seconds[kind].append(time.perf_counter() - start)
-        sequences[kind].append(int(host_batch["sequence_mask"].sum()))
+  with Progress("packed against unpacked", total=rounds + 1, unit="rounds") as progress:
+    for number in progress.over(range(rounds + 1)):
+      for kind, batches in kinds.items():
+        host_batch = next(batches)
+        batch = jax.block_until_ready(put_batch(host_batch, program.mesh))
+        start = time.perf_counter()
+        states[kind], _ = jax.block_until_ready(program.train_step(states[kind], batch))
+        if number:
+          seconds[kind].append(time.perf_counter() - start)
+          sequences[kind].append(int(host_batch["sequence_mask"].sum()))
   per_step = {kind: float(np.mean(sequences[kind])) for kind in kinds}
   ratios = np.divide(seconds["unpacked"], seconds["packed"])
   low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])

@@ -272,6 +272,8 @@ CHANGES = {
   "train.checkpoint_every": (3, program_of),
   "train.keep_checkpoints": (5, program_of),
   "train.throughput_rounds": (5, program_of),
+  "train.target_mlm_accuracy": (0.5, program_of),
+  "train.peak_flops": (1e12, program_of),
 }
 
 
@@ -437,6 +439,8 @@ def test_epochs_are_checked_once_the_data_are_known():
     ("train.steps", 0, "at least 1"),
     ("train.eval_every", 33, "a multiple of train.log_every=20"),
     ("train.throughput_rounds", -1, "0 or more"),
+    ("train.target_mlm_accuracy", 19.2, "a fraction"),
+    ("train.peak_flops", -1.0, "0 or more"),
     ("train.loader_workers", -1, "0 or more"),
   ],
 )

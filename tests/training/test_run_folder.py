@@ -1,14 +1,11 @@
 """Metrics and the config of a run's folder."""
 
 import json
-import time
 
-import jax
 import ml_collections
 import numpy as np
 import pytest
 
-from model import losses
 from training import files, metrics, workdir
 from training.config import ConfigError
 from training.parameters import parameters_digest
@@ -29,37 +26,6 @@ def test_a_log_that_goes_on_drops_what_came_after_the_checkpoint(tmp_path):
   assert lines[-1]["loss"] == 0.5
   assert [x["step"] for x in files.read_json_lines(tmp_path / "eval.jsonl")] == [10, 20]
   assert list((tmp_path / "tensorboard").glob("events*"))
-
-
-def test_the_meter_adds_up_units_and_counts_on():
-  meter = metrics.Meter({"sequences": 100, "real_tokens": 1000, "seconds": 9.0})
-
-  def add(mlm, nsp, sequences):
-    step = {"mlm_loss": losses.Total(*mlm), "nsp_loss": losses.Total(*nsp)}
-    step |= {"sequences": sequences, "real_tokens": 10 * sequences}
-    meter.add(jax.tree.map(np.asarray, step))
-
-  # The units of a loss need not be sequences: tokens or packs, or those with any token.
-  add((7.0, 7.0), (4.0, 1.0), 1)
-  add((3.0, 1.0), (2.0, 2.0), 3)
-  line = meter.line(learning_rate=0.5)
-  assert line["mlm_loss"] == 10 / 8
-  assert line["nsp_loss"] == 6 / 3
-  assert line["loss"] == 10 / 8 + 6 / 3
-  assert line["sequences"] == 104
-  assert line["real_tokens"] == 1040
-  assert 9.0 <= line["seconds"] < 10.0
-  assert line["learning_rate"] == 0.5
-  # The first step compiles and is not timed; from the second line on all are.
-  assert line["sequences_per_second"] == pytest.approx(3 / (line["seconds"] - 9.0))
-  add((2.0, 7.0), (2.0, 7.0), 7)
-  second = meter.line()
-  elapsed = second["seconds"] - line["seconds"]
-  assert second["real_tokens_per_second"] == pytest.approx(70 / elapsed)
-  with meter.paused():
-    time.sleep(0.05)
-  add((2.0, 1.0), (2.0, 1.0), 1)
-  assert meter.line()["seconds"] - second["seconds"] < 0.05
 
 
 def test_the_digest_tells_names_shapes_types_and_bytes_apart():

@@ -1,0 +1,315 @@
+"""Sweeps: the file, the runs, the table."""
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tests.stdlib_corpus import make_library
+from training import metrics, plots, sweep, sweep_file, workdir
+from training.config import ConfigError
+from training.sweep_file import SweepError, load_sweep
+
+ROOT = pathlib.Path(__file__).parents[2]
+FIELD = "model.attention_mask"
+GRID = {FIELD: ["segment", "none"], "seed": [0, 1, 2]}
+
+
+def write_sweep(folder, spec) -> pathlib.Path:
+  path = folder / "tried.py"
+  path.write_text(f"def get_sweep():\n  return {spec!r}\n")
+  return path
+
+
+def make_sweep(folder, *options, **spec) -> sweep_file.Sweep:
+  spec = {"config": "configs/quickstart.py"} | spec
+  return load_sweep(write_sweep(folder, spec), options)
+
+
+def test_a_grid_is_every_combination_seeds_outermost(tmp_path):
+  grid = {FIELD: ["segment", "none"], "model.position_reset": [True, False], "seed": [5, 6]}
+  runs = make_sweep(tmp_path, grid=grid).runs
+  assert [run.name for run in runs[:5]] == [
+    "attention_mask=segment,position_reset=True,seed=5",
+    "attention_mask=segment,position_reset=False,seed=5",
+    "attention_mask=none,position_reset=True,seed=5",
+    "attention_mask=none,position_reset=False,seed=5",
+    "attention_mask=segment,position_reset=True,seed=6",
+  ]
+  assert len(runs) == 8
+  for run in runs:
+    reset, mask = run.config.model.position_reset, run.config.model.attention_mask
+    assert run.name == f"{run.arm},seed={run.config.seed}"
+    assert run.arm == f"attention_mask={mask},position_reset={reset}"
+
+
+def test_arms_have_their_names_and_win_over_the_overrides(tmp_path):
+  found = make_sweep(
+    tmp_path,
+    "--config.train.log_every=50",
+    overrides={"train.steps": 600, "train.log_every": 10},
+    arms={"short": {"train.steps": 300}, "a/b": {"optimizer.learning_rate": 1}},
+    grid={"data.seed": [7], "seed": [0]},
+  )
+  short, other = found.runs
+  assert (short.name, other.name) == ("short,seed=7,seed=0", "a_b,seed=7,seed=0")
+  assert (short.config.train.steps, other.config.train.steps) == (300, 600)
+  assert short.config.train.log_every == 50  # the command line, over the file
+  assert other.config.optimizer.learning_rate == 1.0
+  assert other.fields == {
+    "train.steps": 600,
+    "optimizer.learning_rate": 1,
+    "data.seed": 7,
+    "seed": 0,
+  }
+
+
+def test_fields_with_the_same_last_part_are_named_whole(tmp_path):
+  grid: dict = {"model.dropout_rate": [0.1], "model.attention_dropout_rate": [0.2]}
+  (run,) = make_sweep(tmp_path, grid=grid).runs
+  assert run.name == run.arm == "dropout_rate=0.1,attention_dropout_rate=0.2"
+  grid = {FIELD: ["none"], "seed": [3]}
+  grid |= {"data.seed": [1], "packing.algorithm": ["none"], "seed": [3]}
+  (run,) = make_sweep(tmp_path, grid=grid).runs
+  assert run.name == "attention_mask=none,seed=1,algorithm=none,seed=3"
+
+
+@pytest.mark.parametrize(
+  ("spec", "message"),
+  [
+    ({"grid": {"model.attention_mast": ["none"]}}, "did you mean 'model.attention_mask'"),
+    ({"grid": {"nothing": [1]}}, "there is no field 'nothing'"),
+    ({"grid": {"model": [1]}}, "there is no field 'model'"),
+    ({"grid": {FIELD: []}}, "expected a list of values for 'model.attention_mask'"),
+    ({"grid": {FIELD: "none"}}, "expected a list of values for 'model.attention_mask'"),
+    ({"grid": {FIELD: [3]}}, "is 3; expected str, such as 'segment'"),
+    ({"grid": {FIELD: ["some"]}}, "config.model.attention_mask is 'some'; expected"),
+    ({"grid": {"train.steps": [2.5]}}, "train.steps is 2.5; expected int"),
+    ({"grid": {"train.steps": [True]}}, "train.steps is True; expected int"),
+    ({"grid": {"train.steps": [90]}}, "optimizer.warmup_steps is 100; expected 0 to"),
+    ({"grid": {"model.position_reset": [0]}}, "is 0; expected bool"),
+    ({"grid": {"seed": [1, 1]}}, "two runs that are called run,seed=1"),
+    ({"grid": GRID, "overrides": {FIELD: "none"}}, "in the overrides and in the grid"),
+    ({"grid": GRID, "arms": {"x": {"seed": 1}}}, "'seed' is in the arm 'x' and in the"),
+    ({"grid": GRID, "overrides": []}, "expected 'overrides' to be a dictionary"),
+    ({"arms": {3: {}}}, "expected 'arms' to be a dictionary of names"),
+    ({"arms": {"x": 3}}, "expected arm 'x' to be a dictionary"),
+    ({"arms": {}}, "expected 'arms' or a 'grid' to run"),
+    ({}, "expected 'arms' or a 'grid' to run"),
+    ({"grid": GRID, "gird": {}}, "found 'gird' too"),
+    ({"grid": GRID, "config": 3}, "expected a dictionary with config"),
+    ({"grid": GRID, "config": "configs/none.py"}, "configs/none.py"),
+  ],
+)
+def test_a_sweep_that_cannot_run_is_refused(tmp_path, capsys, spec, message):
+  path = write_sweep(tmp_path, {"config": "configs/quickstart.py"} | spec)
+  assert sweep.main([str(path), "--workdir", str(tmp_path / "runs")]) == 2
+  told = capsys.readouterr().err
+  assert message in told
+  assert len(told.splitlines()) == 1
+  assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+  ("option", "message"),
+  [
+    ("--config.train.stepz=9", "did you mean 'train.steps'"),
+    ("--config.train.steps=many", "many"),
+    ("--config.seed=4", "but FILE sets it for 'attention_mask=segment'"),
+    ("--steps=4", "Expected --config.FIELD=VALUE, found '--steps=4'"),
+    ("--config.train.steps", "Expected --config.FIELD=VALUE"),
+  ],
+)
+def test_an_option_that_cannot_be_is_refused(tmp_path, capsys, option, message):
+  path = write_sweep(tmp_path, {"config": "configs/quickstart.py", "grid": GRID})
+  assert sweep.main([str(path), f"--workdir={tmp_path / 'runs'}", option]) == 2
+  told = capsys.readouterr().err
+  assert message.replace("FILE", str(path)) in told
+  assert len(told.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [("1 +", "SyntaxError"), ("x = 1", "get_sweep"), ("def get_sweep(): 1 / 0", "ZeroDiv")],
+)
+def test_a_file_that_fails_is_told_in_a_line(tmp_path, text, message):
+  path = tmp_path / "broken.py"
+  path.write_text(text)
+  with pytest.raises(SweepError, match=message):
+    load_sweep(path)
+  with pytest.raises(SweepError, match=r"found nothing at .* There are: .*broken\.py"):
+    load_sweep(tmp_path / "other.py")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "sweeps").glob("*.py")))
+def test_every_sweep_of_the_project_can_be_run(path, capsys):
+  assert sweep.main([str(path), "--dry-run"]) == 0
+  names = capsys.readouterr().out.splitlines()
+  assert len(names) == len(set(names)) > 1
+
+
+def finish(folder, run, accuracy, **more):
+  """What train.py leaves of a run."""
+  workdir.check(folder / run.name, run.config)
+  with workdir.claimed(folder / run.name, run.config, dataset={}):
+    with metrics.MetricsLog(folder / run.name, first_step=0) as log:
+      for step in (10, 20):
+        log.evaluation(step, {"mlm_accuracy": accuracy * step / 20})
+    summary = {"eval_mlm_accuracy": accuracy, "sequences_per_second": 1234.5} | more
+    (folder / run.name / "summary.json").write_text(json.dumps(summary))
+
+
+def test_seeds_are_pooled_and_what_failed_is_told(tmp_path):
+  swept = make_sweep(tmp_path, grid=GRID)
+  accuracies = {"segment": [0.2, 0.3, 0.7], "none": [0.1]}
+  for run in swept.runs:
+    values = accuracies[run.config.model.attention_mask]
+    if run.config.seed < len(values):
+      finish(tmp_path, run, values[run.config.seed])
+  failures = {"attention_mask=none,seed=1": "train.py: no"}
+  arms = sweep.tabulate(swept, tmp_path, failures)
+  assert [(row["arm"], row["n"]) for row in arms] == [
+    ("attention_mask=segment", 3),
+    ("attention_mask=none", 1),
+  ]
+  pooled, alone = (row["eval_mlm_accuracy"] for row in arms)
+  assert pooled["values"] == accuracies["segment"]
+  assert pooled["mean"] == pytest.approx(0.4)
+  assert pooled["sd"] == pytest.approx(np.sqrt((0.04 + 0.01 + 0.09) / 2))
+  assert alone == {"mean": 0.1, "sd": None, "values": [0.1]}
+  assert [run["finished"] for run in arms[1]["runs"]] == [True, False, False]
+  assert arms[1]["runs"][1]["error"] == "train.py: no"
+
+  sweep.write(tmp_path, arms, failures)
+  written = (tmp_path / "sweep.md").read_text()
+  header, rule, first, second = sweep.table(arms).splitlines()
+  assert {len(header), len(rule)} == {len(first), len(second)} == {len(header)}
+  assert " 40.00% ± 26.46% |" in first
+  assert " 10.00% |" in second
+  assert "1,234 ± 0 |" in first
+  assert "loss" not in header  # no run has it
+  assert sweep.table(arms) in written
+  assert "- attention_mask=none,seed=1: train.py: no" in written
+  assert json.loads((tmp_path / "sweep.json").read_text()) == {"arms": arms}
+  assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_has_the_runs_that_are_finished(tmp_path, monkeypatch):
+  swept = make_sweep(tmp_path, grid=GRID)
+  for run in swept.runs[:3]:
+    finish(tmp_path, run, 0.1 * (1 + run.config.seed))
+  drawn = {}
+  monkeypatch.setattr(plots, "plot_sweep", lambda path, arms: drawn.update(arms))
+  sweep.write(tmp_path, sweep.tabulate(swept, tmp_path, {}), {})
+  ends = {arm: [lines[-1]["mlm_accuracy"] for lines in runs] for arm, runs in drawn.items()}
+  assert ends == {"attention_mask=segment": [0.1, 0.2], "attention_mask=none": [0.1]}
+
+
+def test_only_what_is_not_finished_is_run(tmp_path, monkeypatch, capsys):
+  """One of another config is run too: train.py refuses it."""
+  path = write_sweep(tmp_path, {"config": "configs/quickstart.py", "grid": GRID})
+  swept, longer = load_sweep(path), load_sweep(path, ["--config.train.steps=1800"])
+  finish(tmp_path / "runs", swept.runs[1], 0.3)
+  finish(tmp_path / "runs", longer.runs[2], 0.3)
+  began = []
+
+  def train(_, run, folder, options):
+    began.append(run.name)
+    try:
+      return "broken" if run.config.seed == 2 else finish(folder.parent, run, 0.4)
+    except ConfigError as error:
+      return str(error)
+
+  monkeypatch.setattr(sweep, "train", train)
+  arguments = [str(path), "--workdir", str(tmp_path / "runs"), "--json"]
+  assert sweep.main(arguments) == 1
+  names = [run.name for run in swept.runs]
+  assert began == [names[0], *names[2:]]
+  told = capsys.readouterr()
+  assert [row["n"] for row in json.loads(told.out)["arms"]] == [1, 2]
+  assert "train.steps is 1800 there and 1700 here" in told.err
+  assert f"[2/6] {names[1]}: is finished" in told.err
+  assert f"[6/6] {names[5]}: failed: broken" in told.err
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("sweep")
+  (folder / "library").mkdir()
+  make_library(folder / "library")
+  return folder
+
+
+def tiny(folder) -> dict:
+  return {
+    "data.source": f"stdlib:{folder / 'library'}",
+    "data.directory": str(folder / "data"),
+    "data.max_sequence_length": 64,
+    "data.vocab_size": 500,
+    "data.held_out_fraction": 0.1,
+    "train.batch_size": 4,
+    "train.steps": 4,
+    "train.log_every": 2,
+    "train.eval_every": 2,
+    "train.checkpoint_every": 4,
+    "train.throughput_rounds": 0,
+    "optimizer.warmup_steps": 1,
+  }
+
+
+def test_runs_are_real_and_one_that_is_refused_stops_no_other(corpus, capsys):
+  """The first folder belongs to another config; train.py says so, and the next runs."""
+  spec = {"config": "configs/quickstart.py", "overrides": tiny(corpus)}
+  path = write_sweep(corpus, spec | {"grid": {FIELD: ["none"], "seed": [0, 1]}})
+  refused, trained = load_sweep(path).runs
+  folder = corpus / "runs"
+  other = refused.config.copy_and_resolve_references()
+  other.train.steps = 6
+  (folder / refused.name).mkdir(parents=True)
+  (folder / refused.name / "config.json").write_text(json.dumps(other.to_dict()))
+
+  assert sweep.main([str(path), f"--workdir={folder}"]) == 1
+  told = capsys.readouterr()
+  assert f"{refused.name}: failed:" in told.err
+  assert "train.steps is 6 there and 4 here" in told.err
+  summary = json.loads((folder / trained.name / "summary.json").read_text())
+  assert summary["steps"] == 4
+  config = json.loads((folder / trained.name / "config.json").read_text())
+  assert config == trained.config.to_dict()
+  (row,) = json.loads((folder / "sweep.json").read_text())["arms"]
+  assert row["n"] == 1
+  assert row["eval_mlm_accuracy"]["values"] == [summary["eval_mlm_accuracy"]]
+  assert "| attention_mask=none | 1 |" in told.out
+  log = (folder / trained.name / "train.log").read_text()
+  assert "training: 4/4 steps, loss" in log
+
+
+def test_an_interrupted_sweep_takes_its_run_along(corpus, tmp_path):
+  spec = {"config": "configs/quickstart.py", "overrides": tiny(corpus), "grid": GRID}
+  path = write_sweep(tmp_path, spec)
+  process = subprocess.Popen(
+    [sys.executable, "-m", "training.sweep", path, f"--workdir={tmp_path / 'runs'}"],
+    cwd=ROOT,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  deadline = time.monotonic() + 300
+  while not (children := children_of(process.pid)):
+    assert process.poll() is None
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+  process.send_signal(signal.SIGTERM)
+  _, told = process.communicate(timeout=300)
+  assert process.returncode == 130
+  assert told.splitlines()[-1] == "Stopped. Run the same command again to go on."
+  assert not any(pathlib.Path(f"/proc/{child}").exists() for child in children)
+
+
+def children_of(process_id: int) -> list[int]:
+  path = pathlib.Path(f"/proc/{process_id}/task/{process_id}/children")
+  return [int(child) for child in path.read_text().split()]
