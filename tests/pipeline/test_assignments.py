@@ -1,16 +1,23 @@
 """Assignments by length and rank, and Apache Beam beside this process."""
 
+import json
 import pathlib
+import pickle
+import shutil
 import sys
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import packing
+from packing import Assignment
 from pipeline import ranks
 from pipeline.__main__ import main
 from pipeline.assignments import read_assignment, write_assignment
+from pipeline.audit import audit
 from pipeline.dataset import prepare
+from pipeline.loader import PackedLoader
 from tests.prepared import arguments, contents, needs_beam, settings
 
 
@@ -29,7 +36,8 @@ def test_shards_assigned_apart_are_the_whole_assignment(reference, tmp_path):
   plan = write_assignment(
     reference.directory, tmp_path / "a", max_sequences_per_pack=3, seed=5
   )
-  found = read_assignment(tmp_path / "a")
+  read, found = read_assignment(tmp_path / "a")
+  assert read.certificate() == plan.certificate()
   whole = ranks.assign(plan, reference.train.lengths, seed=5)
   np.testing.assert_array_equal(found.offsets, whole.offsets)
   np.testing.assert_array_equal(found.sequence_ids, whole.sequence_ids)
@@ -46,6 +54,134 @@ def test_shards_assigned_apart_are_the_whole_assignment(reference, tmp_path):
   assert packs == expected
   with pytest.raises(packing.InputError, match="is there already"):
     write_assignment(reference.directory, tmp_path / "a")
+
+
+@pytest.fixture(scope="module")
+def assigned(reference, tmp_path_factory):
+  """A folder that the command wrote, of the training split."""
+  folder = tmp_path_factory.mktemp("assigned") / "a"
+  args = ["assign", str(reference.directory), f"--out={folder}", "--seed=3"]
+  assert main([*args, "--max-sequences-per-pack=3"]) == 0
+  return folder
+
+
+def loader_of(store, plan, assignment, **options):
+  return PackedLoader(
+    store, plan, assignment=assignment, batch_size=7, masking=None, seed=0, **options
+  )
+
+
+def test_a_loader_is_fed_by_the_command(reference, assigned):
+  plan, assignment = read_assignment(assigned)
+  loader = loader_of(reference.train, plan, assignment)
+  for epoch in (0, 1):
+    result = audit(loader, epoch=epoch)
+    assert result["sequences"] == len(reference.train)
+    assert result["rows"] == plan.num_packs
+  assert result["neighbours_kept"] == 1.0
+  packs = {tuple(p) for p in np.split(assignment.sequence_ids, assignment.offsets[1:-1])}
+  rows = np.concatenate([b["sequence_ids"] for b in loader.evaluation_batches()])
+  assert {tuple(row[row >= 0]) for row in rows} - {()} == packs
+  first = np.arange(9)
+  again = pickle.loads(pickle.dumps(loader.epochs))  # as a worker gets them
+  expected = loader.epochs.sequence_ids(2, first)
+  np.testing.assert_array_equal(again.sequence_ids(2, first), expected)
+
+
+def test_an_assignment_of_something_else_is_refused(reference, assigned):
+  plan, assignment = read_assignment(assigned)
+  offsets, ids = assignment.offsets, assignment.sequence_ids
+  held_out = reference.held_out
+  other = packing.pack(plan.histogram, algorithm="none")
+  lengths = reference.train.lengths
+  swapped, twice = ids.copy(), ids.copy()
+  place = int((lengths[ids] != lengths[ids[0]]).argmax())
+  swapped[[0, place]] = ids[[place, 0]]
+  twice[1] = twice[0]
+  for store, planned, found, message in (
+    (reference.train, other, assignment, "the plan has"),
+    (held_out, plan, assignment, "Assign this dataset"),
+    (reference.train, plan, Assignment(offsets, twice), "expected each number once"),
+    (reference.train, plan, Assignment(offsets, swapped), "in a slot of"),
+    (reference.train, plan, Assignment(offsets, ids - 1), "expected each number once"),
+    (reference.train, plan, "frehs", "assignment is 'frehs'; expected 'fresh'"),
+  ):
+    with pytest.raises(packing.InputError, match=message):
+      loader_of(store, planned, found)
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "none"])
+def test_packs_that_are_not_whole_are_told(assigned, tmp_path, damage):
+  folder = shutil.copytree(assigned, tmp_path / "a")
+  path = folder / "packs-00000.arrow"
+  path.write_bytes(path.read_bytes()[:-100])
+  if damage == "gone":
+    (folder / "plan.json").unlink()
+    shutil.copy(assigned / "packs-00000.arrow", path)
+  if damage == "none":
+    path.unlink()
+  with pytest.raises(packing.InputError, match=r"plan written by|of packs|no packs"):
+    read_assignment(folder)
+
+
+RUNNERS = [[], pytest.param(["--runner=DirectRunner"], marks=needs_beam)]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize(
+  ("damage", "message"),
+  [
+    ("cut", "is missing or was altered since it was prepared"),
+    ("gone", "is missing or was altered since it was prepared"),
+    ("another", "sequences; the manifest says"),
+    ("seed", "seed is -1; expected at least 0"),
+    ("split", "holds no sequences of held_out"),
+    ("algorithm", "expected"),
+  ],
+)
+def test_mistakes_of_assign_are_told_in_a_line(
+  reference, tmp_path, capsys, runner, damage, message
+):
+  folder = shutil.copytree(reference.directory, tmp_path / "d")
+  first, second = reference.manifest["shards"]["train"][:2]
+  options = {
+    "seed": ["--seed=-1"],
+    "split": ["--split=held_out"],
+    "algorithm": ["--algorithm=x"],
+  }
+  if damage == "cut":
+    (folder / second).write_bytes((folder / second).read_bytes()[:-1000])
+  elif damage == "gone":
+    (folder / second).unlink()
+  elif damage == "another":
+    shutil.copy(folder / first, folder / second)
+  elif damage == "split":
+    manifest = dict(reference.manifest, shards=reference.manifest["shards"].copy())
+    manifest["shards"]["held_out"] = []
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+  args = ["assign", str(folder), f"--out={tmp_path / 'a'}", *runner]
+  assert main([*args, *options.get(damage, [])]) == 2
+  error = capsys.readouterr().err
+  assert message in error
+  assert error.splitlines()[-1].startswith("error: ")
+  assert "Traceback" not in error
+  assert [path.name for path in tmp_path.iterdir()] == ["d"]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_full_disk_is_told_by_assign(reference, tmp_path, capsys, runner, monkeypatch):
+  write = pa.ipc.new_file
+
+  def full(sink, schema, **options):
+    if schema.names == ["sequence_ids"]:
+      raise OSError(28, "No space left on device")
+    return write(sink, schema, **options)
+
+  monkeypatch.setattr(pa.ipc, "new_file", full)
+  out = tmp_path / "a"
+  assert main(["assign", str(reference.directory), f"--out={out}", *runner]) == 1
+  assert "No space left on device. Make room" in capsys.readouterr().err
+  assert not list(tmp_path.iterdir())
 
 
 @needs_beam
