@@ -90,6 +90,13 @@ def write(
 def clean(directory: pathlib.Path):
   """Removes what the finished dataset does not need."""
   shards.remove_summaries(directory)
+  remove_unfinished(directory)
+
+
+def remove_unfinished(directory: pathlib.Path):
+  """Removes files that were not finished, and errors that were left."""
+  for path in directory.glob(".*.partial-*"):
+    path.unlink(missing_ok=True)
 
 
 def shards_of(
@@ -172,6 +179,8 @@ def _write_tokenizer(
       texts = tqdm.tqdm(_training_texts(settings, sources), "reading", unit=" texts")
       vocabulary = wordpiece.train_vocabulary(texts, vocab_size=settings.vocab_size)
       partial.write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    with partial.open("rb") as file:
+      os.fsync(file.fileno())
     os.replace(partial, path)
   return Tokenizer(path)
 

@@ -12,8 +12,11 @@ import time
 import pytest
 
 import packing
+from pipeline import preparation
 from pipeline.__main__ import main
 from pipeline.dataset import open_dataset, prepare
+from pipeline.documents import DocumentShard
+from pipeline.shards import ShardWork, write_shard
 from tests.prepared import ROOT, arguments, contents, needs_beam, settings
 
 
@@ -26,7 +29,7 @@ def test_a_killed_prepare_goes_on_and_its_workers_end(corpus, reference, tmp_pat
   )
   partial = tmp_path / ".d.partial"
   deadline = time.monotonic() + 60
-  while len(list(partial.glob("*.summary.npz"))) < 3:
+  while len(list(partial.glob("*/*.summary.npz"))) < 3:
     assert time.monotonic() < deadline
     assert process.poll() is None
     time.sleep(0.001)
@@ -36,7 +39,7 @@ def test_a_killed_prepare_goes_on_and_its_workers_end(corpus, reference, tmp_pat
   process.send_signal(signal.SIGKILL)
   process.wait()
   assert not (tmp_path / "d").exists()
-  kept = {p.name: p.stat().st_mtime_ns for p in partial.glob("train-*.summary.npz")}
+  kept = {p.name: p.stat().st_mtime_ns for p in partial.glob("*/train-*.summary.npz")}
   assert kept
   while any(_runs(int(pid)) for pid in workers):
     assert time.monotonic() < deadline
@@ -65,7 +68,7 @@ def test_workers_that_outlive_a_prepare_are_waited_for(corpus, tmp_path):
     stdout=subprocess.DEVNULL,
   )
   deadline = time.monotonic() + 60
-  while not list((tmp_path / ".d.partial").glob("*.summary.npz")):
+  while not list((tmp_path / ".d.partial").glob("*/*.summary.npz")):
     assert time.monotonic() < deadline
     assert first.poll() is None
     time.sleep(0.001)
@@ -104,33 +107,26 @@ def _runs(pid: int) -> bool:
   return False
 
 
-def test_what_is_written_is_not_written_again(corpus, tmp_path, monkeypatch):
+def test_what_is_written_is_not_written_again(corpus, stopped, tmp_path, monkeypatch):
   from pipeline import shards
 
   write, calls = shards.write_sequences, []
 
-  def failing(path, rows, **options):
+  def counted(path, rows, **options):
     calls.append(path.name)
-    if len(calls) == 4:
-      raise OSError(28, "No space left on device")
     return write(path, rows, **options)
 
-  monkeypatch.setattr(shards, "write_sequences", failing)
-  with pytest.raises(OSError, match="No space left"):
-    prepare(tmp_path / "d", settings(corpus), num_workers=1)
-  assert not (tmp_path / "d").exists()
-  made = len(calls)
+  shutil.copytree(stopped, tmp_path / ".d.partial")
+  monkeypatch.setattr(shards, "write_sequences", counted)
   dataset = prepare(tmp_path / "d", settings(corpus), num_workers=1)
-  shards_made = sum(map(len, dataset.manifest["shards"].values()))
-  assert len(calls) - made == shards_made - 3
+  assert len(calls) == sum(map(len, dataset.manifest["shards"].values())) - 3
 
 
-@pytest.fixture(scope="module")
-def stopped(corpus, tmp_path_factory):
-  """What is left of a preparation that ended at the fourth shard."""
+def stop(directory, chosen):
+  """Prepares, up to a disk that is full at the fourth shard."""
   from pipeline import shards
 
-  folder, calls = tmp_path_factory.mktemp("stopped"), []
+  calls = []
 
   def failing(path, rows, **options):
     calls.append(path)
@@ -142,8 +138,64 @@ def stopped(corpus, tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(shards, "write_sequences", failing)
     with pytest.raises(OSError, match="No space left"):
-      prepare(folder / "d", settings(corpus), num_workers=1)
+      prepare(directory, chosen, num_workers=1)
+
+
+@pytest.fixture(scope="module")
+def stopped(corpus, tmp_path_factory):
+  """What is left of a preparation that ended at the fourth shard."""
+  folder = tmp_path_factory.mktemp("stopped")
+  stop(folder / "d", settings(corpus))
   return folder / ".d.partial"
+
+
+@pytest.mark.parametrize("changed", ["vocab", "source"])
+def test_files_of_the_same_size_with_other_content_start_clean(corpus, tmp_path, changed):
+  vocab, source = tmp_path / "vocab", tmp_path / "in" / "a.txt"
+  source.parent.mkdir()
+  shutil.copy(corpus / "vocab", vocab)
+  shutil.copy(corpus / "0.txt", source)
+  chosen = settings(corpus, source=str(source), vocab_file=str(vocab), shard_bytes=1000)
+  stop(tmp_path / "d", chosen)
+  path = {"vocab": vocab, "source": source}[changed]
+  before = path.stat()
+  if changed == "vocab":
+    path.write_text(path.read_text().replace("\na\nb\n", "\nb\na\n"))
+  else:
+    path.write_text(path.read_text().replace("cat", "hat"))
+  assert path.stat().st_size == before.st_size
+  os.utime(path, ns=(0, before.st_mtime_ns + 1))
+  prepare(tmp_path / "d", chosen, num_workers=1)
+  prepare(tmp_path / "e", chosen, num_workers=1)
+  assert contents(tmp_path / "d") == contents(tmp_path / "e")
+
+
+def test_a_worker_that_a_killed_run_left_writes_nothing_into_another(
+  corpus, stopped, tmp_path, monkeypatch
+):
+  """Such as one of a Beam job whose driver is gone: it holds no lock."""
+  shutil.copytree(stopped, tmp_path / ".d.partial")
+  (theirs,) = [path for path in (tmp_path / ".d.partial").iterdir() if path.is_dir()]
+  shard = DocumentShard("train", 0, 0, [{"text": "The cat. A cat.", "where": ""}])
+  left = ShardWork(shard, settings(corpus), str(corpus / "vocab"), str(theirs))
+  write, orphans = preparation.write, []
+
+  def beside_a_worker(directory, *args, **options):
+    manifest = write(directory, *args, **options)
+    with pytest.raises(FileNotFoundError):
+      write_shard(left)
+    orphans.append(directory)
+    return manifest
+
+  monkeypatch.setattr(preparation, "write", beside_a_worker)
+  prepare(tmp_path / "d", settings(corpus, seed=1), num_workers=1)
+  with pytest.raises(FileNotFoundError):
+    write_shard(left)
+  assert len(orphans) == 1
+  assert [path.name for path in tmp_path.iterdir()] == ["d"]
+  monkeypatch.undo()
+  clean = prepare(tmp_path / "e", settings(corpus, seed=1), num_workers=1)
+  assert contents(tmp_path / "d") == contents(clean.directory)
 
 
 @pytest.mark.parametrize("damage", ["cut", "altered", "gone"])
@@ -152,7 +204,7 @@ def test_a_shard_that_was_damaged_meanwhile_is_written_again(
   corpus, reference, stopped, tmp_path, pattern, damage
 ):
   shutil.copytree(stopped, tmp_path / ".d.partial")
-  path = min((tmp_path / ".d.partial").glob(pattern))
+  path = min((tmp_path / ".d.partial").glob(f"*/{pattern}"))
   content = bytearray(path.read_bytes())
   content[len(content) // 2] ^= 1
   path.write_bytes(content if damage == "altered" else b"")
@@ -165,8 +217,6 @@ def test_a_shard_that_was_damaged_meanwhile_is_written_again(
 def test_a_shard_that_is_damaged_last_does_not_end_in_a_dataset(
   corpus, reference, tmp_path, monkeypatch
 ):
-  from pipeline import preparation
-
   write = preparation.write
 
   def damaging(directory, *args, **options):
