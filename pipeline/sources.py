@@ -20,6 +20,7 @@ import dataclasses
 import glob
 import hashlib
 import json
+import os
 import pathlib
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -150,7 +151,7 @@ def open_source(spec: str, wanted: Wanted) -> list[Partition]:
         "source which has these."
       )
     corpus.source_files(rest or None)
-    return [LibraryPartition(rest)]
+    return [LibraryPartition(rest and os.path.abspath(rest))]
   files = _find_files(spec)
   kinds = sorted({_kind(path) for path in files})
   if len(kinds) > 1:
@@ -171,8 +172,9 @@ def open_source(spec: str, wanted: Wanted) -> list[Partition]:
   if kinds == ["table"]:
     for path in files:
       tables.check(path, wanted)
-  return [
-    FilePartition(kinds[0], tuple(map(str, group)), wanted) for group in _groups(files)
+  return [  # workers may have another working directory
+    FilePartition(kinds[0], tuple(map(os.path.abspath, group)), wanted)
+    for group in _groups(files)
   ]
 
 
@@ -216,7 +218,9 @@ def _find_files(spec: str) -> list[pathlib.Path]:
     if path.is_file():
       found = [path]
     else:
-      found = sorted(p for p in map(pathlib.Path, glob.glob(name)) if p.is_file())
+      found = sorted(
+        p for p in map(pathlib.Path, glob.glob(name, recursive=True)) if p.is_file()
+      )
   except (OSError, ValueError) as error:
     raise InputError(f"The source {name[:200]!r} cannot be read: {error}.") from error
   if not found:
