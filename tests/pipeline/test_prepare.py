@@ -5,15 +5,18 @@ import shutil
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 import packing
 from packing import inputs
 from pipeline.__main__ import main
 from pipeline.dataset import open_dataset, prepare
-from pipeline.documents import is_held_out
+from pipeline.documents import document_shards, is_held_out
 from pipeline.settings import Settings
+from pipeline.shards import ShardSummary
 from pipeline.wordpiece import SPECIAL_TOKENS
+from pipeline.workers import write_shards
 from tests import shared_data
 from tests.prepared import arguments, command, contents, settings
 
@@ -81,6 +84,78 @@ def test_held_out_documents_are_even_and_random():
   assert np.bincount(np.array(found) // 200, minlength=15).tolist() == [10] * 15
   assert len({i % 20 for i in found}) == 20
   assert found != [i for i in range(3000) if is_held_out(i, 0.05, 8)]
+
+
+def test_each_partition_holds_out_other_documents():
+  class Partition:
+    def read(self):
+      yield from ({"text": str(index), "where": ""} for index in range(200))
+
+  found = []
+  for number in (0, 1):
+    shards = document_shards(
+      Partition(),  # type: ignore[arg-type]
+      number,
+      split=None,
+      held_out_fraction=0.1,
+      shard_bytes=100,
+      seed=7,
+    )
+    held_out = [s.documents for s in shards if s.split == "held_out"]
+    found.append([d["text"] for documents in held_out for d in documents])
+  assert [len(texts) for texts in found] == [20, 20]
+  assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("suffix", ["txt", "jsonl", "parquet", "arrow"])
+def test_progress_goes_to_its_end(corpus, tmp_path, capsys, suffix):
+  path = tmp_path / f"a.{suffix}"
+  rows = (corpus / "0.txt").read_text().split("\n\n")
+  table = pa.table({"text": rows})
+  if suffix == "parquet":
+    pa.parquet.write_table(table, path)
+  elif suffix == "arrow":
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as out:
+      out.write_table(table, max_chunksize=7)
+  elif suffix == "jsonl":
+    path.write_text("\n".join(json.dumps({"text": row}) for row in rows))
+  else:
+    path.write_text("\n\n".join(rows))
+  options = [f"--source={path}", "--workers=1", "--shard-bytes=9000"]
+  assert main([*arguments(corpus, tmp_path / "d"), *options]) == 0
+  shown = capsys.readouterr().err.rpartition("preparing: ")[2]
+  assert shown.startswith("100%")
+  counts = open_dataset(tmp_path / "d").manifest["counts"]
+  tokens = counts["train"]["tokens"] + counts["held_out"]["tokens"]
+  assert f"{counts['documents']:,} documents, {tokens:,} tokens" in shown
+
+
+def test_the_commonest_token_is_that_of_the_training_split(corpus, tmp_path):
+  vocabulary = (corpus / "vocab").read_text().splitlines()
+  for name, word in (("train", "a"), ("held_out", "b")):
+    times = 9 if name == "train" else 99
+    (tmp_path / name).write_text("\n\n".join([f"{word} {word} {word}."] * times))
+  chosen = settings(
+    corpus, source=str(tmp_path / "train"), held_out_source=str(tmp_path / "held_out")
+  )
+  manifest = prepare(tmp_path / "d", chosen).manifest
+  assert vocabulary[manifest["most_frequent_token"]] == "a"
+
+
+def test_work_waits_while_so_many_shards_are_in_memory():
+  taken = 0
+
+  def work():
+    nonlocal taken
+    for number in range(50):
+      taken += 1
+      yield ShardSummary(f"train-0-{number}", 1, np.zeros(1), np.zeros(1), {}, "")
+
+  ahead = [
+    taken - given for given, _ in enumerate(write_shards(work(), num_workers=3), start=0)
+  ]
+  assert len(ahead) == 50
+  assert max(ahead) == 3 + 2
 
 
 def test_a_held_out_source_is_held_out(corpus, tmp_path):

@@ -12,7 +12,7 @@ import time
 import pytest
 
 import packing
-from pipeline import preparation
+from pipeline import beam, preparation
 from pipeline.__main__ import main
 from pipeline.dataset import open_dataset, prepare
 from pipeline.documents import DocumentShard
@@ -147,6 +147,20 @@ def stopped(corpus, tmp_path_factory):
   folder = tmp_path_factory.mktemp("stopped")
   stop(folder / "d", settings(corpus))
   return folder / ".d.partial"
+
+
+def test_a_beam_worker_writes_what_is_not_there(corpus, tmp_path):
+  shard = DocumentShard("train", 0, 0, [{"text": "The cat. A cat.", "where": ""}] * 2)
+  options = settings(corpus), str(corpus / "vocab"), str(tmp_path)
+  errors = beam.Errors(str(tmp_path), "run")
+  inodes = []
+  for _ in range(3):
+    beam._write(shard, *options, errors)
+    inodes.append((tmp_path / f"{shard.name}.arrow").stat().st_ino)
+    if len(inodes) == 2:
+      (tmp_path / f"{shard.name}.arrow").write_bytes(b"damaged")
+  assert inodes[0] == inodes[1] != inodes[2]
+  errors.raise_first()
 
 
 @pytest.mark.parametrize("changed", ["vocab", "source"])
