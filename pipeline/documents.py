@@ -86,7 +86,8 @@ def document_size(value) -> int:
   if isinstance(value, str):
     return len(value) if value.isascii() else len(value.encode(errors="surrogatepass"))
   if isinstance(value, dict):
-    return sum(document_size(part) for key, part in value.items() if key != "where")
+    parts = (part for key, part in value.items() if key not in ("where", "read"))
+    return sum(map(document_size, parts))
   if isinstance(value, list):
     if value and isinstance(value[0], int):
       return 4 * len(value)

@@ -39,7 +39,9 @@ _SUFFIXES = {
 }
 _TEXT_SUFFIXES = (".txt", ".text")
 
-Document = dict[str, Any]  # field: value, as the task names its fields, and "where"
+# Field: value, as the task names its fields, and "where"; and "read", the bytes it took
+# from the source, where that is not the size of what it holds.
+Document = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,17 +119,27 @@ class LibraryPartition:
 
   root: str
 
-  counts = "documents"
-  size = 0  # not known beforehand
+  counts = "bytes"
+
+  @property
+  def size(self) -> int:
+    return sum(size for _, size, _ in self.inputs())
 
   def inputs(self) -> list[tuple[str, int, int]]:
     return [_stat(path) for path in corpus.source_files(self.root or None)]
 
   def read(self) -> Iterator[Document]:
-    for number, sentences in enumerate(
-      corpus.standard_library_documents(self.root or None)
-    ):
-      yield {"sentences": sentences, "where": f"stdlib, document {number}"}
+    read = 0
+
+    def opened() -> Iterator[pathlib.Path]:
+      nonlocal read
+      for path in corpus.source_files(self.root or None):
+        read += path.stat().st_size
+        yield path
+
+    for number, sentences in enumerate(corpus.standard_library_documents(opened())):
+      yield {"sentences": sentences, "where": f"stdlib, document {number}", "read": read}
+      read = 0
 
 
 def open_source(spec: str, wanted: Wanted) -> list[Partition]:

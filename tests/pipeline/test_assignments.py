@@ -180,7 +180,10 @@ def test_a_full_disk_is_told_by_assign(reference, tmp_path, capsys, runner, monk
   monkeypatch.setattr(pa.ipc, "new_file", full)
   out = tmp_path / "a"
   assert main(["assign", str(reference.directory), f"--out={out}", *runner]) == 1
-  assert "No space left on device. Make room" in capsys.readouterr().err
+  assert (
+    "No space left on device. Make room. Run the same command again."
+    in capsys.readouterr().err
+  )
   assert not list(tmp_path.iterdir())
 
 

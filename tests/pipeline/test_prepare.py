@@ -19,6 +19,7 @@ from pipeline.wordpiece import SPECIAL_TOKENS
 from pipeline.workers import write_shards
 from tests import shared_data
 from tests.prepared import arguments, command, contents, settings
+from tests.stdlib_corpus import make_library
 
 
 def test_any_number_of_workers_gives_the_same_bytes(corpus, reference, tmp_path):
@@ -107,7 +108,7 @@ def test_each_partition_holds_out_other_documents():
   assert found[0] != found[1]
 
 
-@pytest.mark.parametrize("suffix", ["txt", "jsonl", "parquet", "arrow"])
+@pytest.mark.parametrize("suffix", ["txt", "jsonl", "parquet", "arrow", "stdlib"])
 def test_progress_goes_to_its_end(corpus, tmp_path, capsys, suffix):
   path = tmp_path / f"a.{suffix}"
   rows = (corpus / "0.txt").read_text().split("\n\n")
@@ -119,9 +120,13 @@ def test_progress_goes_to_its_end(corpus, tmp_path, capsys, suffix):
       out.write_table(table, max_chunksize=7)
   elif suffix == "jsonl":
     path.write_text("\n".join(json.dumps({"text": row}) for row in rows))
-  else:
+  elif suffix == "txt":
     path.write_text("\n\n".join(rows))
-  options = [f"--source={path}", "--workers=1", "--shard-bytes=9000"]
+  source = path
+  if suffix == "stdlib":
+    path.mkdir()
+    source = f"stdlib:{make_library(path)}"
+  options = [f"--source={source}", "--workers=1", "--shard-bytes=9000"]
   assert main([*arguments(corpus, tmp_path / "d"), *options]) == 0
   shown = capsys.readouterr().err.rpartition("preparing: ")[2]
   assert shown.startswith("100%")

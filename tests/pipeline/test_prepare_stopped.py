@@ -270,7 +270,7 @@ def test_a_full_disk_is_told_and_goes_on_later(corpus, reference, tmp_path, opti
     check=False,
   )
   assert result.returncode == 1, result.stderr
-  assert "Make room, and run the same command again" in result.stderr
+  assert "Make room. Run the same command again: it goes on" in result.stderr
   assert "Traceback" not in result.stderr
   assert not (tmp_path / "d").exists()
   assert main(args) == 0
