@@ -175,6 +175,27 @@ def test_text_may_be_of_any_of_arrows_types(tmp_path):
     assert [d["input_ids"] for d in read(tmp_path / "a.arrow", wanted)] == tokens
 
 
+def test_the_files_of_the_library_are_read_by_and_by(tmp_path):
+  """Which tells the time left, though nobody knows how many documents there will be."""
+  (part,) = open_source(f"stdlib:{make_library(tmp_path)}", WANTED)
+  sizes = [size for _, size, _ in part.inputs()]
+  read = [document["read"] for document in part.read()]
+  assert part.size == sum(sizes)
+  assert read[0] == sizes[0]
+  assert sum(read) + sizes[-1] >= part.size >= sum(read)
+  assert sum(n > 0 for n in read) > len(sizes) / 2
+
+
+def test_columns_are_found_by_name_wherever_they_stand(tmp_path):
+  tokens = [[1, 2], [3]]
+  one = pa.table({"n": [1, 2], "input_ids": pa.array(tokens, pa.list_(pa.int64()))})
+  two = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32())), "n": ["a", "b"]})
+  pa.parquet.write_table(one, tmp_path / "a.parquet")
+  pa.parquet.write_table(two, tmp_path / "b.parquet")
+  found = [d["input_ids"] for d in read(tmp_path, Wanted(("input_ids",)))]
+  assert found == tokens + tokens
+
+
 def hugging_face(folder, values):
   """The layout of `save_to_disk`: data in Arrow streams beside JSON files."""
   folder.mkdir()
