@@ -57,6 +57,7 @@ class BeamRunner:
   """
 
   def __init__(self, name: str, options: Iterable[str] = ()):
+    self.name = name
     self.beam = beam = import_beam()
     try:
       beam.runners.create_runner(name)
@@ -74,14 +75,16 @@ class BeamRunner:
     """A pipeline, run at the end, and where its workers leave their errors.
 
     Raises:
-      InputError, OSError: the first that was left.
+      InputError, OSError: the first that was left; or the job failed otherwise.
     """
     errors = Errors(str(directory), uuid.uuid4().hex)
     try:
       with self.beam.Pipeline(options=self._options) as pipeline:
         yield pipeline, errors
-    finally:
+    except Exception as error:  # runners raise what they like
       errors.raise_first()
+      raise OSError(f"The job on {self.name} failed: {str(error)[:600]}") from error
+    errors.raise_first()
 
   def __call__(
     self,

@@ -231,6 +231,20 @@ def test_beam_tells_bad_input_as_the_local_run_does(corpus, tmp_path, capsys):
   assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
+@needs_beam
+def test_a_job_that_fails_is_told_in_a_line(corpus, tmp_path, capsys, monkeypatch):
+  from pipeline import shards
+
+  def broken(*args):
+    raise RuntimeError("no such machine")
+
+  monkeypatch.setattr(shards, "write_shard", broken)
+  assert main([*arguments(corpus, tmp_path / "d"), "--runner=DirectRunner"]) == 1
+  error = capsys.readouterr().err.splitlines()[-1]
+  assert error.startswith("error: The job on DirectRunner failed: ")
+  assert "no such machine" in error
+
+
 def test_without_beam_the_error_says_how_to_get_it(corpus, tmp_path, capsys, monkeypatch):
   monkeypatch.setitem(sys.modules, "apache_beam", None)
   assert main([*arguments(corpus, tmp_path / "d"), "--runner=DirectRunner"]) == 2
