@@ -1,6 +1,7 @@
 """Preparations that are killed, run out of disk, meet each other or find damage."""
 
 import contextlib
+import errno
 import os
 import pathlib
 import shutil
@@ -161,6 +162,20 @@ def test_a_beam_worker_writes_what_is_not_there(corpus, tmp_path):
       (tmp_path / f"{shard.name}.arrow").write_bytes(b"damaged")
   assert inodes[0] == inodes[1] != inodes[2]
   errors.raise_first()
+
+
+def test_errors_that_workers_of_another_run_left_are_not_this_runs(tmp_path):
+  mine, theirs = (beam.Errors(str(tmp_path), run) for run in ("mine", "theirs"))
+  with theirs.left("train-00000-00000"):
+    raise packing.InputError("bad text")
+  mine.raise_first()
+  with pytest.raises(packing.InputError, match="bad text"):
+    theirs.raise_first()
+  with mine.left("train-00000-00001"):
+    raise OSError(errno.EDQUOT, "Disk quota exceeded")
+  with pytest.raises(OSError, match="Disk quota exceeded") as stop:
+    mine.raise_first()
+  assert stop.value.errno == errno.EDQUOT
 
 
 @pytest.mark.parametrize("changed", ["vocab", "source"])
