@@ -77,10 +77,10 @@ def document_shards(
 
 
 def document_size(value) -> int:
-  """Bytes of all texts in UTF-8, and 4 a number.
+  """Bytes of all texts in UTF-8, and 4 a number; of what a document holds, not its place.
 
   Example:
-    >>> document_size({"sentences": ["a b", "c"], "label": 1})
+    >>> document_size({"sentences": ["a b", "c"], "label": 1, "where": "x", "read": 9})
     8
   """
   if isinstance(value, str):
