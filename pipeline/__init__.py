@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+  from pipeline.assignments import read_assignment, write_assignment
   from pipeline.batches import Masking, PackedBatch
   from pipeline.config import make_loader, make_plan, prepare_dataset
   from pipeline.dataset import PreparedDataset, open_dataset, prepare
@@ -27,9 +28,12 @@ __all__ = [
   "open_dataset",
   "prepare",
   "prepare_dataset",
+  "read_assignment",
+  "write_assignment",
 ]
 
 _MODULES = {
+  "assignments": ("read_assignment", "write_assignment"),
   "batches": ("Masking", "PackedBatch"),
   "config": ("make_loader", "make_plan", "prepare_dataset"),
   "dataset": ("PreparedDataset", "open_dataset", "prepare"),

@@ -68,6 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
   options.overrides = [text for text in rest if text.startswith("--config.")]
   if len(options.overrides) < len(rest) or (rest and "config" not in options):
     parser.error(f"Expected options of {options.command}, found {' '.join(rest)!r}.")
+  again = "Run the same command again"
+  again += ": it goes on where it stopped." if options.command == "prepare" else "."
   try:
     status, text = options.run(options)
   except InputError as error:
@@ -75,11 +77,11 @@ def main(arguments: list[str] | None = None) -> int:
   except AuditError as error:
     return _failed(1, f"audit failed: {error}")
   except KeyboardInterrupt:
-    return _failed(130, "Stopped. Run the same command again to go on.")
+    return _failed(130, f"Stopped. {again}")
   except OSError as error:
     remedy = ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-      remedy = " Make room, and run the same command again: it goes on where it stopped."
+      remedy = f" Make room. {again}"
     return _failed(1, f"{error}.{remedy}")
   try:
     print(text, flush=True)

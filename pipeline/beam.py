@@ -9,11 +9,14 @@ the seed and on where a document stands, so the result is the same, byte for byt
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
 import pathlib
+import uuid
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from packing import InputError
 from pipeline import preparation, shards
@@ -22,7 +25,7 @@ from pipeline.settings import Settings
 from pipeline.shards import ShardSummary, ShardWork
 from pipeline.sources import Partition
 
-_ERROR_SUFFIX = ".partial-error"  # removed when the preparation is started again
+_ERROR_SUFFIX = ".partial-error-"  # removed when the preparation is started again
 
 
 def import_beam():
@@ -54,6 +57,7 @@ class BeamRunner:
   """
 
   def __init__(self, name: str, options: Iterable[str] = ()):
+    self.name = name
     self.beam = beam = import_beam()
     try:
       beam.runners.create_runner(name)
@@ -66,8 +70,21 @@ class BeamRunner:
       [f"--runner={name}", *options]
     )
 
-  def pipeline(self):
-    return self.beam.Pipeline(options=self._options)
+  @contextlib.contextmanager
+  def pipeline(self, directory: str | pathlib.Path) -> Iterator[tuple[Any, Errors]]:
+    """A pipeline, run at the end, and where its workers leave their errors.
+
+    Raises:
+      InputError, OSError: the first that was left; or the job failed otherwise.
+    """
+    errors = Errors(str(directory), uuid.uuid4().hex)
+    try:
+      with self.beam.Pipeline(options=self._options) as pipeline:
+        yield pipeline, errors
+    except Exception as error:  # runners raise what they like
+      errors.raise_first()
+      raise OSError(f"The job on {self.name} failed: {str(error)[:600]}") from error
+    errors.raise_first()
 
   def __call__(
     self,
@@ -84,24 +101,62 @@ class BeamRunner:
     ]
     place = str(directory.absolute())
     tokenizer = str(pathlib.Path(tokenizer).absolute())
-    with self.pipeline() as pipeline:
+    with self.pipeline(place) as (pipeline, errors):
       _ = (
         pipeline
         | "partitions" >> beam.Create(parts)
         | "spread partitions" >> beam.Reshuffle()
-        | "read" >> beam.FlatMap(_read, settings, place)
+        | "read" >> beam.FlatMap(_read, settings, errors)
         | "spread shards" >> beam.Reshuffle()
-        | "cut and write" >> beam.Map(_write, settings, tokenizer, place)
+        | "cut and write" >> beam.Map(_write, settings, tokenizer, place, errors)
       )
-    _raise_what_was_left(directory)
     yield from shards.all_summaries(directory)
 
 
+@dataclasses.dataclass(frozen=True)
+class Errors:
+  """Errors of workers as files, since runners wrap and repeat what is raised.
+
+  Attributes:
+    directory: where they are left.
+    run: tells them from those of another run, whose workers may outlive it.
+  """
+
+  directory: str
+  run: str
+
+  @contextlib.contextmanager
+  def left(self, name: str) -> Iterator[None]:
+    """Leaves what is raised inside, and goes on."""
+    try:
+      yield
+    except (InputError, OSError) as error:
+      number = error.errno if isinstance(error, OSError) else None
+      found = {"input": isinstance(error, InputError), "errno": number, "text": str(error)}
+      path = pathlib.Path(self.directory) / f".{name}{_ERROR_SUFFIX}{self.run}"
+      path.touch()
+      with contextlib.suppress(OSError):  # no space for it; an empty file tells that
+        path.write_text(json.dumps(found))
+
+  def raise_first(self):
+    """Raises what was left, if anything was."""
+    for path in sorted(pathlib.Path(self.directory).glob(f".*{_ERROR_SUFFIX}{self.run}")):
+      text = path.read_text()
+      if not text:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.directory)
+      found = json.loads(text)
+      if found["input"]:
+        raise InputError(found["text"])
+      error = OSError(found["text"])
+      error.errno = found["errno"]
+      raise error
+
+
 def _read(
-  part: tuple[str | None, int, Partition], settings: Settings, directory: str
+  part: tuple[str | None, int, Partition], settings: Settings, errors: Errors
 ) -> Iterator[DocumentShard]:
   split, number, partition = part
-  try:
+  with errors.left(f"partition-{split or 'all'}-{number:05d}"):
     yield from document_shards(
       partition,
       number,
@@ -110,36 +165,11 @@ def _read(
       shard_bytes=settings.shard_bytes,
       seed=settings.seed,
     )
-  except (InputError, OSError) as error:
-    _leave(error, directory, f"partition-{split or 'all'}-{number:05d}")
 
 
-def _write(shard: DocumentShard, settings: Settings, tokenizer: str, directory: str):
+def _write(
+  shard: DocumentShard, settings: Settings, tokenizer: str, directory: str, errors: Errors
+):
   if shards.load_summary(directory, shard.name) is None:
-    try:
+    with errors.left(shard.name):
       shards.write_shard(ShardWork(shard, settings, tokenizer, directory))
-    except (InputError, OSError) as error:
-      _leave(error, directory, shard.name)
-
-
-def _leave(error: InputError | OSError, directory: str, name: str):
-  """Writes an error as data, since runners wrap and repeat what is raised."""
-  number = error.errno if isinstance(error, OSError) else None
-  found = {"input": isinstance(error, InputError), "errno": number, "text": str(error)}
-  path = pathlib.Path(directory) / f".{name}{_ERROR_SUFFIX}"
-  path.touch()
-  with contextlib.suppress(OSError):  # no space for it; an empty file tells that
-    path.write_text(json.dumps(found))
-
-
-def _raise_what_was_left(directory: pathlib.Path):
-  for path in sorted(directory.glob(f".*{_ERROR_SUFFIX}")):
-    text = path.read_text()
-    if not text:
-      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
-    found = json.loads(text)
-    if found["input"]:
-      raise InputError(found["text"])
-    error = OSError(found["text"])
-    error.errno = found["errno"]
-    raise error

@@ -22,9 +22,10 @@ _EXAMPLES = 64  # decoded at a time
 
 @dataclasses.dataclass(frozen=True)
 class CataloguePartition:
-  """Examples `start` to `stop` of a split."""
+  """Examples `start` to `stop` of a split of what is prepared in a folder."""
 
   name: str
+  folder: str
   split: str
   start: int
   stop: int
@@ -37,12 +38,15 @@ class CataloguePartition:
     return self.stop - self.start
 
   def inputs(self) -> list[tuple[str, int, int]]:
-    builder = _builder(self.name)
-    split = builder.info.splits[self.split.partition("[")[0]]
-    return [(f"{builder.info.full_name} {self.split}", split.num_bytes, self.start)]
+    """The files of the split; those of one that has parts are told by its first."""
+    if self.start:
+      return []
+    paths = _builder(self.folder).info.splits[self.split].filepaths
+    found = [(path.name, os.stat(path)) for path in paths]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
 
   def read(self) -> Iterator[Document]:
-    examples = _data_source(self.name, self.split)
+    examples = _data_source(self.folder, self.split)
     for start in range(self.start, self.stop, _EXAMPLES):
       numbers = range(start, min(start + _EXAMPLES, self.stop))
       for number, example in zip(numbers, examples.__getitems__(numbers), strict=True):
@@ -64,7 +68,9 @@ def partitions(name: str, split: str, wanted: Wanted) -> Iterator[CatalogueParti
       TensorFlow (says with which command to prepare it); or a field is missing.
   """
   examples = _data_source(name, split)
-  features = _builder(name).info.features
+  builder = _builder(name)
+  folder = os.path.abspath(builder.data_path)  # for workers elsewhere
+  features = builder.info.features
   missing = [f for f in wanted.required if wanted.column(f) not in features]
   if missing:
     raise InputError(
@@ -73,7 +79,7 @@ def partitions(name: str, split: str, wanted: Wanted) -> Iterator[CatalogueParti
     )
   for start in range(0, len(examples), PARTITION_EXAMPLES):
     stop = min(start + PARTITION_EXAMPLES, len(examples))
-    yield CataloguePartition(name, split, start, stop, wanted)
+    yield CataloguePartition(name, folder, split, start, stop, wanted)
 
 
 def _builder(name: str):

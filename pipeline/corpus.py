@@ -7,7 +7,7 @@ import itertools
 import pathlib
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from packing import InputError
 
@@ -17,9 +17,7 @@ _FORMULA_WORDS = 4  # sentences up to this long may repeat: See also, Raises Val
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]*[A-Z0-9])|\n\s*\n")
 
 
-def standard_library_documents(
-  root: str | pathlib.Path | None = None,
-) -> Iterator[list[str]]:
+def standard_library_documents(paths: Iterable[pathlib.Path]) -> Iterator[list[str]]:
   """English that every CPython carries: its help topics and its docstrings.
 
   Sources are parsed, never imported. Topics quote each other and docstrings are copied
@@ -28,22 +26,23 @@ def standard_library_documents(
   trained on. Phrases within sentences still recur, as they do in any text.
 
   Args:
-    root: the folder of the standard library's sources; None for this interpreter's.
+    paths: the files, as `source_files` gives them; each is read when it is come to.
 
   Returns:
     The sentences of each document. There is one for each help topic of `pydoc_data.topics`
-    and each docstring of a module, class or function, in the order of the files' names.
-
-  Raises:
-    InputError: the folder has no help topics.
+    and each docstring of a module, class or function, in the order of the files.
   """
-  topics, *paths = source_files(root)
+  paths = iter(paths)
+  topics = _topics(next(paths))
   docstrings = itertools.chain.from_iterable(map(_docstrings, paths))
-  return _unrepeated(itertools.chain(_topics(topics), docstrings))
+  return _unrepeated(itertools.chain(topics, docstrings))
 
 
 def source_files(root: str | pathlib.Path | None = None) -> list[pathlib.Path]:
   """The files that are read, the help topics first.
+
+  Args:
+    root: the folder of the standard library's sources; None for this interpreter's.
 
   Raises:
     InputError: the folder has no help topics.

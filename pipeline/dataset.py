@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
 import json
 import os
 import pathlib
@@ -24,7 +25,7 @@ from pipeline.tasks import TASKS, find_task
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 
 MANIFEST = "manifest.json"
-_STATE, _LOCK = ".state.json", ".lock"
+_LOCK = ".lock"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,9 +118,10 @@ def prepare(
 ) -> PreparedDataset:
   """Prepares a dataset, or opens it where that is done already.
 
-  Everything is written to a folder beside the final one, which is renamed at the end. So
+  Everything is written to a folder beside the final one, and moved there at the end. So
   a killed run leaves nothing that looks whole; the same call again goes on with what it
-  has written, or starts clean where settings or sources are others.
+  has written, or starts clean where settings or sources are others. Workers of a killed
+  run that live on elsewhere write to a folder of those settings and sources alone.
 
   Args:
     directory: where the dataset is, or shall be.
@@ -149,27 +151,26 @@ def prepare(
     if lock is None:
       return _open_same(directory, settings)  # another process was faster
     try:
-      _start_or_go_on(partial, settings, prints)
+      work = _start_or_go_on(partial, settings, prints)
       manifest = preparation.write(
-        partial, settings, sources, num_workers=num_workers, runner=runner, lock=lock
+        work, settings, sources, num_workers=num_workers, runner=runner, lock=lock
       )
       manifest["source"] = {
         split: {k: v for k, v in found.items() if k != "version"}
         for split, found in prints.items()
       }
-      if altered := _altered(partial, manifest["sha256"]):
+      if altered := _altered(work, manifest["sha256"]):
         raise OSError(
           f"{altered} is not what was written to it. Run the same command again: such "
           "files are written anew"
         )
-      preparation.clean(partial)
-      (partial / _STATE).unlink()
-      with (partial / MANIFEST).open("w") as file:
+      preparation.clean(work)
+      with (work / MANIFEST).open("w") as file:
         file.write(json.dumps(manifest, indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())
-      (partial / _LOCK).unlink()
-      os.rename(partial, directory)
+      os.rename(work, directory)
+      shutil.rmtree(partial, ignore_errors=True)
     except InputError:
       shutil.rmtree(partial, ignore_errors=True)
       raise
@@ -226,19 +227,26 @@ def _claimed(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[int | N
       return
 
 
-def _start_or_go_on(partial: pathlib.Path, settings: Settings, prints: dict):
-  """Keeps what a killed preparation wrote, if it was this one."""
+def _start_or_go_on(
+  partial: pathlib.Path, settings: Settings, prints: dict
+) -> pathlib.Path:
+  """The folder of these settings and sources, with what a killed preparation wrote.
+
+  What others left is removed; a worker that they left finds its folder gone.
+  """
   state: dict = {"settings": dataclasses.asdict(settings), "sources": prints}
   if settings.vocab_file:
     state["vocabulary"] = file_sha256(pathlib.Path(settings.vocab_file))
-  try:
-    same = json.loads((partial / _STATE).read_text()) == state
-  except (OSError, ValueError):
-    same = False
+  text = json.dumps(state, sort_keys=True)
+  work = partial / hashlib.sha256(text.encode()).hexdigest()[:16]
   for path in partial.iterdir():
-    if path.name != _LOCK and (not same or ".partial-" in path.name):
+    if path.is_dir() and path != work:
+      shutil.rmtree(path, ignore_errors=True)
+    elif path.is_file() and path.name != _LOCK:
       path.unlink()
-  (partial / _STATE).write_text(json.dumps(state))
+  work.mkdir(exist_ok=True)
+  preparation.remove_unfinished(work)
+  return work
 
 
 def _open_same(directory: pathlib.Path, settings: Settings) -> PreparedDataset:

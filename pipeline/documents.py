@@ -77,16 +77,17 @@ def document_shards(
 
 
 def document_size(value) -> int:
-  """Bytes of all texts in UTF-8, and 4 a number.
+  """Bytes of all texts in UTF-8, and 4 a number; of what a document holds, not its place.
 
   Example:
-    >>> document_size({"sentences": ["a b", "c"], "label": 1})
+    >>> document_size({"sentences": ["a b", "c"], "label": 1, "where": "x", "read": 9})
     8
   """
   if isinstance(value, str):
     return len(value) if value.isascii() else len(value.encode(errors="surrogatepass"))
   if isinstance(value, dict):
-    return sum(document_size(part) for key, part in value.items() if key != "where")
+    parts = (part for key, part in value.items() if key not in ("where", "read"))
+    return sum(map(document_size, parts))
   if isinstance(value, list):
     if value and isinstance(value[0], int):
       return 4 * len(value)

@@ -9,6 +9,7 @@ import numpy as np
 
 import packing
 from packing import InputError
+from packing.errors import shown
 
 AssignmentMode = Literal["fresh", "fixed"]
 
@@ -23,25 +24,36 @@ class Epochs:
     plan: made from the lengths.
     lengths: int[num_sequences], in tokens.
     seed: of the assignments.
-    mode: `fresh`, other neighbours each epoch; `fixed`, those of epoch 0 always.
+    mode: `fresh`, other neighbours each epoch; `fixed`, those of epoch 0 always; or the
+      assignment of all epochs.
 
   Raises:
-    InputError: there is no such mode.
+    InputError: there is no such mode, or the assignment is of another plan or of other
+      lengths.
   """
 
   def __init__(
-    self, plan: packing.Plan, lengths: np.ndarray, *, seed: int, mode: AssignmentMode
+    self,
+    plan: packing.Plan,
+    lengths: np.ndarray,
+    *,
+    seed: int,
+    mode: AssignmentMode | packing.Assignment,
   ):
-    if mode not in ("fresh", "fixed"):
+    if isinstance(mode, packing.Assignment):
+      _check_belongs(mode, plan, lengths)
+    elif mode not in ("fresh", "fixed"):
       raise InputError(
-        f"assignment is {mode!r}; expected 'fresh', other neighbours each epoch, or "
-        "'fixed'."
+        f"assignment is {shown(mode)}; expected 'fresh', other neighbours each epoch, "
+        "'fixed', or an Assignment of this plan."
       )
     self.plan, self.lengths, self.seed, self.mode = plan, lengths, seed, mode
     self._forget()
 
   def assignment(self, epoch: int) -> packing.Assignment:
     """Which sequence is in which pack in an epoch, in the plan's order of packs."""
+    if isinstance(self.mode, packing.Assignment):
+      return self.mode
     return self._assigned(0 if self.mode == "fixed" else epoch)
 
   def sequence_ids(self, epoch: int, packs: np.ndarray) -> np.ndarray:
@@ -73,3 +85,30 @@ class Epochs:
   def __setstate__(self, state):
     vars(self).update(state)
     self._forget()
+
+
+def _check_belongs(assignment: packing.Assignment, plan: packing.Plan, lengths: np.ndarray):
+  """Refuses an assignment that is not of this plan and of sequences of these lengths."""
+  ids = assignment.sequence_ids
+  depths = np.repeat([len(s) for s in plan.strategies], plan.repeat_counts)
+  if not np.array_equal(np.diff(assignment.offsets), depths):
+    raise InputError(
+      f"The assignment has {assignment.num_packs:,} packs; the plan has "
+      f"{plan.num_packs:,}, or others. Give the plan that it was made from."
+    )
+  inside = ids[(ids >= 0) & (ids < lengths.size)]
+  once = np.bincount(inside, minlength=lengths.size) == 1
+  if ids.size != lengths.size or not once.all():
+    raise InputError(
+      f"The assignment has {ids.size:,} sequence numbers, and the dataset "
+      f"{lengths.size:,} sequences; expected each number once. Assign this dataset."
+    )
+  planned = np.concatenate(
+    [np.tile(s, n) for s, n in zip(plan.strategies, plan.repeat_counts, strict=True)]
+  )
+  if (wrong := lengths[ids] != planned).any():
+    place = int(wrong.argmax())
+    raise InputError(
+      f"The assignment has sequence {ids[place]} in a slot of {planned[place]} tokens; in "
+      f"this dataset it has {lengths[ids[place]]}. Assign this dataset."
+    )

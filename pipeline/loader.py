@@ -38,8 +38,9 @@ class PackedLoader:
     batch_size: B, packs in a batch, over all hosts.
     masking: how tokens are hidden; None to leave them and the `mlm_` fields out.
     seed: of the assignments and of the order of packs.
-    assignment: `fresh`, other neighbours each epoch; `fixed`, the same always. The order
-      of packs is another each epoch in both.
+    assignment: `fresh`, other neighbours each epoch; `fixed`, the same always; or an
+      assignment of this plan, such as `pipeline.read_assignment` gives, for all epochs.
+      The order of packs is another each epoch in all.
     host, hosts: which block of a batch to make: number `host`, from 0, of `hosts`.
     workers: processes that make batches ahead of time, for `iterate`; 0 for one thread
       of this process. The batches are the same. A program that uses workers guards its
@@ -49,7 +50,8 @@ class PackedLoader:
     batches: the blocks of this host as a `grain.MapDataset`, for a pipeline of one's own.
 
   Raises:
-    InputError: the hosts do not divide the batch, or an option is out of its range.
+    InputError: the hosts do not divide the batch, an option is out of its range, or the
+      assignment is of another plan or dataset.
 
   Example, of 2 hosts with 4 rows a batch:
 
@@ -66,7 +68,7 @@ class PackedLoader:
     batch_size: int,
     masking: Masking | None,
     seed: int,
-    assignment: AssignmentMode = "fresh",
+    assignment: AssignmentMode | packing.Assignment = "fresh",
     host: int = 0,
     hosts: int = 1,
     workers: int = 0,

@@ -73,9 +73,9 @@ def write(
   if runner is not None:
     found = iter(runner(directory, settings, sources, str(tokenizer.path)))
   else:
-    work = _work(directory, settings, sources, str(tokenizer.path))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    found = _watched(work, sources, num_workers or min(cores, MAX_WORKERS), lock)
+    workers = num_workers or min(cores, MAX_WORKERS)
+    found = _watched(directory, settings, sources, str(tokenizer.path), workers, lock)
   token_counts = np.zeros(len(tokenizer.vocabulary), np.int64)
   summaries = []
   for summary in found:
@@ -90,6 +90,13 @@ def write(
 def clean(directory: pathlib.Path):
   """Removes what the finished dataset does not need."""
   shards.remove_summaries(directory)
+  remove_unfinished(directory)
+
+
+def remove_unfinished(directory: pathlib.Path):
+  """Removes files that were not finished, and errors that were left."""
+  for path in directory.glob(".*.partial-*"):
+    path.unlink(missing_ok=True)
 
 
 def shards_of(
@@ -112,39 +119,34 @@ def _all_shards(settings: Settings, sources: Sources) -> Iterator[DocumentShard]
       yield from shards_of(settings, sources, split, number)
 
 
-def _work(
-  directory: pathlib.Path, settings: Settings, sources: Sources, tokenizer: str
-) -> Iterator[ShardWork | ShardSummary]:
-  for shard in _all_shards(settings, sources):
-    written = shards.load_summary(directory, shard.name)
-    yield written or ShardWork(shard, settings, tokenizer, str(directory))
-
-
 def _watched(
-  work, sources: Sources, num_workers: int, lock: int | None
+  directory: pathlib.Path,
+  settings: Settings,
+  sources: Sources,
+  tokenizer: str,
+  num_workers: int,
+  lock: int | None,
 ) -> Iterator[ShardSummary]:
   """Does the work, and shows documents, tokens and the time left."""
   parts = [part for partitions in sources.values() for part in partitions]
   unit = parts[0].counts if parts else ""
   sizes = [part.size for part in parts]
   total = sum(sizes) if all(sizes) and {p.counts for p in parts} == {unit} else None
-  read = {"bytes": 0, "documents": 0}  # of work that was handed out
+  read = {"bytes": 0, "documents": 0}  # of shards that are written
   sizes_of: dict[str, tuple[int, int]] = {}
 
-  def counted():
-    for item in work:
-      if isinstance(item, ShardWork):
-        documents = item.shard.documents
-        sizes_of[item.shard.name] = sum(map(document_size, documents)), len(documents)
-      else:
-        sizes_of[item.name] = 0, item.documents
-      yield item
+  def work() -> Iterator[ShardWork | ShardSummary]:
+    for shard in _all_shards(settings, sources):
+      taken = (d["read"] if "read" in d else document_size(d) for d in shard.documents)
+      sizes_of[shard.name] = sum(taken), len(shard.documents)
+      written = shards.load_summary(directory, shard.name)
+      yield written or ShardWork(shard, settings, tokenizer, str(directory))
 
   documents = tokens = 0
   with tqdm.tqdm(
     total=total, desc="preparing", unit=f" {unit}", unit_scale=True, smoothing=0.05
   ) as bar:
-    for summary in write_shards(counted(), num_workers=num_workers, lock=lock):
+    for summary in write_shards(work(), num_workers=num_workers, lock=lock):
       yield summary
       documents += summary.documents
       tokens += summary.tokens
@@ -172,6 +174,8 @@ def _write_tokenizer(
       texts = tqdm.tqdm(_training_texts(settings, sources), "reading", unit=" texts")
       vocabulary = wordpiece.train_vocabulary(texts, vocab_size=settings.vocab_size)
       partial.write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    with partial.open("rb") as file:
+      os.fsync(file.fileno())
     os.replace(partial, path)
   return Tokenizer(path)
 

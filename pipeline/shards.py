@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import pathlib
+import uuid
 import zipfile
 from collections.abc import Iterator
 
@@ -103,7 +104,7 @@ def write_shard(work: ShardWork) -> ShardSummary:
       yield row
 
   path = pathlib.Path(work.directory) / f"{work.shard.name}.arrow"
-  partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+  partial = path.with_name(f".{path.name}.partial-{uuid.uuid4().hex}")
   try:
     if write_sequences(partial, counted(), schema=task.schema):
       _count_tokens(partial, tokens)
@@ -142,7 +143,7 @@ def _count_tokens(path: pathlib.Path, tokens: np.ndarray):
 
 def _save(summary: ShardSummary, directory: str):
   path = pathlib.Path(directory) / f"{summary.name}{_SUMMARY_SUFFIX}"
-  partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+  partial = path.with_name(f".{path.name}.partial-{uuid.uuid4().hex}")
   head = {
     "documents": summary.documents,
     "tally": summary.tally,

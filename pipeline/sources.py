@@ -20,6 +20,7 @@ import dataclasses
 import glob
 import hashlib
 import json
+import os
 import pathlib
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -38,7 +39,9 @@ _SUFFIXES = {
 }
 _TEXT_SUFFIXES = (".txt", ".text")
 
-Document = dict[str, Any]  # field: value, as the task names its fields, and "where"
+# Field: value, as the task names its fields, and "where"; and "read", the bytes it took
+# from the source, where that is not the size of what it holds.
+Document = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,17 +119,27 @@ class LibraryPartition:
 
   root: str
 
-  counts = "documents"
-  size = 0  # not known beforehand
+  counts = "bytes"
+
+  @property
+  def size(self) -> int:
+    return sum(size for _, size, _ in self.inputs())
 
   def inputs(self) -> list[tuple[str, int, int]]:
     return [_stat(path) for path in corpus.source_files(self.root or None)]
 
   def read(self) -> Iterator[Document]:
-    for number, sentences in enumerate(
-      corpus.standard_library_documents(self.root or None)
-    ):
-      yield {"sentences": sentences, "where": f"stdlib, document {number}"}
+    read = 0
+
+    def opened() -> Iterator[pathlib.Path]:
+      nonlocal read
+      for path in corpus.source_files(self.root or None):
+        read += path.stat().st_size
+        yield path
+
+    for number, sentences in enumerate(corpus.standard_library_documents(opened())):
+      yield {"sentences": sentences, "where": f"stdlib, document {number}", "read": read}
+      read = 0
 
 
 def open_source(spec: str, wanted: Wanted) -> list[Partition]:
@@ -150,7 +163,7 @@ def open_source(spec: str, wanted: Wanted) -> list[Partition]:
         "source which has these."
       )
     corpus.source_files(rest or None)
-    return [LibraryPartition(rest)]
+    return [LibraryPartition(rest and os.path.abspath(rest))]
   files = _find_files(spec)
   kinds = sorted({_kind(path) for path in files})
   if len(kinds) > 1:
@@ -171,8 +184,9 @@ def open_source(spec: str, wanted: Wanted) -> list[Partition]:
   if kinds == ["table"]:
     for path in files:
       tables.check(path, wanted)
-  return [
-    FilePartition(kinds[0], tuple(map(str, group)), wanted) for group in _groups(files)
+  return [  # workers may have another working directory
+    FilePartition(kinds[0], tuple(map(os.path.abspath, group)), wanted)
+    for group in _groups(files)
   ]
 
 
@@ -216,7 +230,9 @@ def _find_files(spec: str) -> list[pathlib.Path]:
     if path.is_file():
       found = [path]
     else:
-      found = sorted(p for p in map(pathlib.Path, glob.glob(name)) if p.is_file())
+      found = sorted(
+        p for p in map(pathlib.Path, glob.glob(name, recursive=True)) if p.is_file()
+      )
   except (OSError, ValueError) as error:
     raise InputError(f"The source {name[:200]!r} cannot be read: {error}.") from error
   if not found:

@@ -48,10 +48,14 @@ def check(path: pathlib.Path, wanted: Wanted):
 
 
 def num_rows(path: str | pathlib.Path) -> int:
-  """Rows of a file; 0 where only reading all of it would tell."""
-  if pathlib.Path(path).suffix == ".parquet":
-    return pa.parquet.read_metadata(path).num_rows
-  return 0
+  """Rows of a file, from its metadata; 0 where it is damaged, which reading tells."""
+  try:
+    if pathlib.Path(path).suffix.lower() == ".parquet":
+      return pa.parquet.read_metadata(path).num_rows
+    with pa.memory_map(str(path)) as source:
+      return sum(map(len, _arrow_batches(source, columns=[0])[1]))
+  except (pa.ArrowInvalid, OSError):
+    return 0
 
 
 def read_table(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
@@ -91,14 +95,8 @@ def _open(path: pathlib.Path):
       return parquet.schema_arrow, lambda names: parquet.iter_batches(
         batch_size=1024, columns=names, use_threads=False
       )
-    source = pa.memory_map(str(path))
-    if source.read(6) == b"ARROW1":
-      reader = pa.ipc.open_file(source)
-      batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-      return reader.schema, lambda names: (b.select(names) for b in batches)
-    source.seek(0)  # the stream format that Hugging Face writes
-    stream = pa.ipc.open_stream(source)
-    return stream.schema, lambda names: (b.select(names) for b in stream)
+    schema, batches = _arrow_batches(pa.memory_map(str(path)))
+    return schema, lambda names: (b.select(names) for b in batches)
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
       f"{path} is no {path.suffix[1:]} file ({str(error).splitlines()[0]}). Get it again, "
@@ -106,12 +104,30 @@ def _open(path: pathlib.Path):
     ) from error
 
 
+def _arrow_batches(source: pa.NativeFile, columns: list[int] | None = None):
+  """The schema of a mapped file, and its record batches, of all columns or of some."""
+  options = pa.ipc.IpcReadOptions(included_fields=columns)
+  if source.read(6) == b"ARROW1":
+    reader = pa.ipc.open_file(source, options=options)
+    return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+  source.seek(0)  # the stream format that Hugging Face writes
+  stream = pa.ipc.open_stream(source, options=options)
+  return stream.schema, iter(stream)
+
+
 def _is_text(kind: pa.DataType) -> bool:
   if pa.types.is_dictionary(kind):
     kind = kind.value_type
-  return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+  texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+  return any(is_text(kind) for is_text in texts)
 
 
 def _is_tokens(kind: pa.DataType) -> bool:
-  lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+  lists = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+    pa.types.is_fixed_size_list,
+  )
   return any(is_list(kind) for is_list in lists) and pa.types.is_integer(kind.value_type)

@@ -160,7 +160,7 @@ def test_an_unknown_source_is_refused(tmp_path, library):
 
 def test_a_missing_corpus_is_one_clear_error(tmp_path):
   with pytest.raises(InputError, match=r"topics\.py; it is not there"):
-    list(corpus.standard_library_documents(tmp_path))
+    list(corpus.standard_library_documents(corpus.source_files(tmp_path)))
 
 
 def test_documents_are_parsed_not_imported_and_given_once(tmp_path):
@@ -173,5 +173,5 @@ def test_documents_are_parsed_not_imported_and_given_once(tmp_path):
   (tmp_path / "broken.py").write_text("def f(:\n")
   (tmp_path / "test").mkdir()
   (tmp_path / "test" / "skipped.py").write_text('"""Skipped."""\n')
-  documents = list(corpus.standard_library_documents(tmp_path))
+  documents = list(corpus.standard_library_documents(corpus.source_files(tmp_path)))
   assert documents == [["Topic."], ["Module."], ["This text is the same."]]

@@ -91,10 +91,16 @@ def ones(num_documents, num_sentences):
   return [[[1_000 * d + s] for s in range(num_sentences)] for d in range(num_documents)]
 
 
-@pytest.mark.parametrize("probability", [0.0, 0.1, 0.4])
-def test_a_document_has_one_target_and_some_documents_a_short_one(probability):
-  documents, longest = ones(397, 211), 28
-  targets = targets_of(documents, short_sequence_probability=probability)
+@pytest.mark.parametrize(
+  ("probability", "longest"), [(0.0, 28), (0.1, 28), (0.4, 28), (0.9, 3)]
+)
+def test_a_document_has_one_target_and_some_documents_a_short_one(probability, longest):
+  documents = ones(397, 211)
+  targets = targets_of(
+    documents,
+    short_sequence_probability=probability,
+    max_sequence_length=longest + pretraining.SPECIAL_TOKENS_IN_PAIR,
+  )
   assert {len(found) for found in targets} == {1}
   found = np.array([target for (target,) in targets])
   share = probability * (longest - 2) / (longest - 1)  # a random one may be the longest

@@ -1,6 +1,8 @@
 """Every kind of source gives the same documents, in order, by the fields of the task."""
 
 import json
+import os
+import pickle
 
 import numpy as np
 import pyarrow as pa
@@ -8,10 +10,12 @@ import pyarrow.parquet
 import pytest
 
 from packing import InputError
+from pipeline import catalogue
 from pipeline.settings import Settings
 from pipeline.sources import PARTITION_BYTES, Wanted, fingerprint, open_source
 from pipeline.tasks import find_task
 from tests import tfds_data
+from tests.stdlib_corpus import make_library
 
 TEXTS = ["One. Two.", "Drei änderbar.\nVier.", "五.", "x" * 3000]
 WANTED = Wanted(("text",))
@@ -103,6 +107,7 @@ def test_folders_and_globs_are_read_in_the_order_of_names(tmp_path):
   assert texts(tmp_path) == ["a.txt", "b.txt", "sub/c.txt"]
   assert texts(tmp_path / "*.md") == ["notes.md"]
   assert texts(tmp_path / "[ab].*") == ["a.txt", "b.txt"]
+  assert texts(tmp_path / "**" / "*.txt") == ["a.txt", "b.txt", "sub/c.txt"]
   (tmp_path / "d.jsonl").write_text('{"text": "d"}')
   with pytest.raises(InputError, match=r"several kinds \(jsonl, text\)"):
     texts(tmp_path)
@@ -118,6 +123,77 @@ def test_small_files_share_a_partition_and_large_ones_do_not(tmp_path):
   (tmp_path / "3.txt").write_text("other")
   after = fingerprint(open_source(str(tmp_path), WANTED))
   assert before["sha256"] != after["sha256"]
+
+
+def test_a_file_of_the_same_size_that_was_written_again_is_another_version(tmp_path):
+  (tmp_path / "a.txt").write_text("One.")
+  before = fingerprint(open_source(str(tmp_path), WANTED))
+  (tmp_path / "a.txt").write_text("Two.")
+  os.utime(tmp_path / "a.txt", ns=(0, 10**18))
+  after = fingerprint(open_source(str(tmp_path), WANTED))
+  assert before.pop("version") != after.pop("version")
+  assert before == after
+
+
+def test_a_partition_can_be_read_from_another_working_directory(tmp_path, monkeypatch):
+  (tmp_path / "in").mkdir()
+  (tmp_path / "elsewhere").mkdir()
+  write(tmp_path / "in" / "a.txt")
+  monkeypatch.chdir(tmp_path)
+  parts = [*open_source("in", WANTED), *open_source("in/*.txt", WANTED)]
+  parts += open_source(
+    f"stdlib:{make_library(tmp_path / 'in').relative_to(tmp_path)}", WANTED
+  )
+  monkeypatch.chdir(tmp_path / "elsewhere")
+  for part in pickle.loads(pickle.dumps(parts)):
+    assert list(part.read())
+    assert part.inputs()
+
+
+@pytest.mark.parametrize("name", ["a.arrow", "a.stream.ARROW", "a.PARQUET", "b.parquet"])
+def test_the_rows_of_a_table_are_known_before_they_are_read(tmp_path, name):
+  path = tmp_path / name
+  table = pa.table({"text": TEXTS, "n": list(range(len(TEXTS)))})
+  if path.suffix.lower() == ".parquet":
+    pa.parquet.write_table(table, path)
+  else:
+    (arrow_stream if "stream" in name else arrow_file)(path, table)
+  (part,) = open_source(str(path), WANTED)
+  assert (part.size, part.counts) == (len(TEXTS), "documents")
+  assert len(list(part.read())) == len(TEXTS)
+
+
+def test_text_may_be_of_any_of_arrows_types(tmp_path):
+  for kind in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
+    arrow_file(tmp_path / "a.arrow", pa.table({"text": pa.array(TEXTS).cast(kind)}))
+    assert texts(tmp_path / "a.arrow") == TEXTS
+  tokens = [[1, 2], [3], [], [4]]
+  wanted = Wanted(("input_ids",))
+  for of in (pa.large_list, pa.list_view, pa.large_list_view):
+    table = pa.table({"input_ids": pa.array(tokens, of(pa.int16()))})
+    arrow_file(tmp_path / "a.arrow", table)
+    assert [d["input_ids"] for d in read(tmp_path / "a.arrow", wanted)] == tokens
+
+
+def test_the_files_of_the_library_are_read_by_and_by(tmp_path):
+  """Which tells the time left, though nobody knows how many documents there will be."""
+  (part,) = open_source(f"stdlib:{make_library(tmp_path)}", WANTED)
+  sizes = [size for _, size, _ in part.inputs()]
+  read = [document["read"] for document in part.read()]
+  assert part.size == sum(sizes)
+  assert read[0] == sizes[0]
+  assert sum(read) + sizes[-1] >= part.size >= sum(read)
+  assert sum(n > 0 for n in read) > len(sizes) / 2
+
+
+def test_columns_are_found_by_name_wherever_they_stand(tmp_path):
+  tokens = [[1, 2], [3]]
+  one = pa.table({"n": [1, 2], "input_ids": pa.array(tokens, pa.list_(pa.int64()))})
+  two = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32())), "n": ["a", "b"]})
+  pa.parquet.write_table(one, tmp_path / "a.parquet")
+  pa.parquet.write_table(two, tmp_path / "b.parquet")
+  found = [d["input_ids"] for d in read(tmp_path, Wanted(("input_ids",)))]
+  assert found == tokens + tokens
 
 
 def hugging_face(folder, values):
@@ -155,16 +231,16 @@ def test_what_hugging_face_itself_writes(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def catalogue(tmp_path_factory):
+def prepared_data(tmp_path_factory):
   folder = tmp_path_factory.mktemp("tfds")
   tfds_data.build_all(folder)
   return folder
 
 
 @pytest.fixture
-def data_dir(catalogue, monkeypatch):
-  monkeypatch.setenv("TFDS_DATA_DIR", str(catalogue))
-  return catalogue
+def data_dir(prepared_data, monkeypatch):
+  monkeypatch.setenv("TFDS_DATA_DIR", str(prepared_data))
+  return prepared_data
 
 
 def of_task(spec, task):
@@ -191,6 +267,23 @@ def test_tfds_by_name_without_tensorflow(data_dir):
   folder = data_dir / "wikipedia" / "20230601.en" / "1.0.0"
   assert of_task(f"tfds:{folder}", "text")[3]["text"] == wikipedia[3]["text"]
   assert "tensorflow" not in sys.modules
+
+
+def test_parts_of_a_tfds_split_are_the_split(data_dir, tmp_path, monkeypatch):
+  wanted = Wanted(("sentence", "label"))
+  (whole,) = open_source("tfds:glue/cola", wanted)
+  monkeypatch.setattr(catalogue, "PARTITION_EXAMPLES", 20)
+  parts = open_source("tfds:glue/cola", wanted)
+  assert [part.size for part in parts] == [20, 20, 20, 1]
+  assert fingerprint(parts) == fingerprint([whole])
+  (record,) = (data_dir / "glue" / "cola").glob("*/glue-train.array_record*")
+  assert fingerprint(parts)["bytes"] == record.stat().st_size
+  two = open_source("tfds:glue/cola#train+validation", wanted)
+  assert fingerprint(two)["files"] == 2
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))  # a worker elsewhere
+  assert [d for part in pickle.loads(pickle.dumps(parts)) for d in part.read()] == list(
+    whole.read()
+  )
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,20 @@
 """Sequences of each task, held against plain loops and the numbers of the data folder."""
 
+import collections
+import pathlib
+
 import numpy as np
 import pytest
 
+import packing
 from packing import InputError
 from pipeline import glue, squad
 from pipeline.dataset import prepare
+from pipeline.documents import DocumentShard
+from pipeline.loader import PackedLoader
 from pipeline.settings import Settings
 from pipeline.tasks import TASKS
+from pipeline.tokenizer import Tokenizer
 from tests import shared_data
 
 WORDS = [*"abcdefghij", *(f"##{c}" for c in "abcdefghij"), "yes", "no", "?", "."]
@@ -64,6 +71,27 @@ def test_each_glue_task_has_its_sentences_and_labels(tmp_path, vocab_file, name)
     "dtype": "int32" if labels else "float",
     "names": list(labels),
   }
+
+
+def test_labels_of_regression_come_through_batches_as_they_are(tmp_path, vocab_file):
+  """STS-B's are numbers such as 3.8, which no integer and no half precision holds."""
+  values = [0.0, 3.8, 4.2, 2.6666667, 5.0, 0.001]
+  rows = [
+    {"sentence1": "a b", "sentence2": "c " * n, "label": str(value) if n % 2 else value}
+    for n, value in enumerate(values, 1)
+  ]
+  store = make(tmp_path, vocab_file, "glue/stsb", rows).train
+  histogram = packing.Histogram.from_lengths(store.lengths, max_sequence_length=16)
+  plan = packing.pack(histogram, row_length=32)
+  assert plan.packing_depth > 1
+  loader = PackedLoader(store, plan, batch_size=2, masking=None, seed=0)
+  found: dict = {}
+  for batch in (*loader.evaluation_batches(), loader[0]):
+    labels = batch["sequence_labels"]
+    assert labels.dtype == np.float32
+    assert (labels[batch["sequence_ids"] < 0] == 0).all()
+    found |= dict(zip(batch["sequence_ids"].ravel(), labels.ravel(), strict=True))
+  assert [found[n] for n in range(6)] == [np.float32(value) for value in values]
 
 
 def test_there_are_all_nine_with_their_numbers_of_classes():
@@ -266,6 +294,12 @@ def brute_force(windows, starts, ends, max_answer_length):
   return sorted(found.items(), key=lambda item: -item[1])
 
 
+def test_a_window_that_is_much_longer_wins_over_a_token_more_of_context():
+  spans = [(0, 300), (278, 100)]  # as BERT has it, 200 tokens count as 2 of context
+  assert squad._widest(spans, 289) == 0  # 10 to its end; 11 after the second's start
+  assert squad._widest(spans, 290) == 1  # 9 and 12
+
+
 @pytest.mark.parametrize("seed", range(7))
 def test_the_n_best_are_those_of_all_spans(tmp_path, vocab_file, seed):
   dataset = make(
@@ -437,6 +471,20 @@ def test_a_document_is_cut_dupe_factor_times_each_time_otherwise(tmp_path, vocab
   assert thrice[: len(once)] == once
   assert len(thrice) > 2.5 * len(once)
   assert thrice[len(once) : 2 * len(once)] != once
+
+
+def test_each_split_partition_and_shard_has_its_own_random_choices(vocab_file):
+  text = " ".join(f"{a.title()} {b} {a}." for a in "abcdefghij" for b in "abcdefghij")
+  documents = [{"text": text, "where": ""}] * 3
+  places = [("train", 0, 0), ("held_out", 0, 0), ("train", 1, 0), ("train", 0, 1)]
+  settings = Settings("", 16, vocab_file=vocab_file)
+  tokenizer = Tokenizer(pathlib.Path(vocab_file))
+  found = []
+  for place in places:
+    shard = DocumentShard(*place, documents)
+    cut = TASKS["pretraining"].cut(shard, settings, tokenizer, collections.Counter())
+    found.append([row[0] for row in cut])
+  assert all(rows not in found[:i] for i, rows in enumerate(found))
 
 
 def test_a_tokenizer_json_works_as_a_vocabulary(tmp_path):

@@ -1,0 +1,121 @@
+"""Memory and time of `python -m pipeline prepare` on texts of several sizes (Linux).
+
+    python benchmarks/prepare.py                       10 and 200 MB
+    python benchmarks/prepare.py --megabytes 10 --workers 1
+
+The text is words drawn by Zipf's law from a vocabulary as large as BERT's, in documents of
+a few hundred words; nothing is downloaded. Memory is what the processes have for
+themselves alone (private pages, without files that are mapped), all of them together,
+looked at ten times a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SPECIAL_TOKENS = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+VOCAB_SIZE = 30_522
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+WORDS_AT_ONCE = 200_000
+
+
+def _write_vocabulary(path: pathlib.Path) -> np.ndarray:
+  """A vocabulary of words that are drawn by chance, which are returned."""
+  rng = np.random.default_rng(0)
+  words: dict[str, None] = {}
+  while len(words) < VOCAB_SIZE - len(SPECIAL_TOKENS) - 1:
+    words["".join(rng.choice([*LETTERS], rng.integers(2, 11)))] = None
+  path.write_text("\n".join([*SPECIAL_TOKENS, ".", *words]) + "\n")
+  return np.array([*words])
+
+
+def _write_text(path: pathlib.Path, words: np.ndarray, num_bytes: int):
+  rng = np.random.default_rng(1)
+  chances = 1 / np.arange(1, words.size + 1)
+  with path.open("w") as file:
+    while file.tell() < num_bytes:
+      drawn = rng.choice(words, WORDS_AT_ONCE, p=chances / chances.sum()).tolist()
+      start = 0
+      while start < WORDS_AT_ONCE:
+        stop = start + int(rng.integers(5, 30))
+        file.write(" ".join(drawn[start:stop]).capitalize())
+        file.write(".\n\n" if rng.random() < 0.05 else ". ")
+        start = stop
+
+
+def _private_bytes(pid: int) -> int:
+  """Private pages of a process in memory; 0 where it has ended."""
+  try:
+    lines = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+  except OSError:
+    return 0
+  return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def _processes(pid: int) -> list[int]:
+  """A process and its children."""
+  found = [pid]
+  for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+    try:
+      found += map(int, path.read_text().split())
+    except OSError:  # the thread has ended
+      continue
+  return found
+
+
+def _measure(command: list[str]) -> tuple[float, list[int]]:
+  """Seconds, and what each process had when all together had the most."""
+  start = time.perf_counter()
+  process = subprocess.Popen(
+    command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+  )
+  most: list[int] = []
+  while process.poll() is None:
+    found = [_private_bytes(pid) for pid in _processes(process.pid)]
+    most = max(most, found, key=sum)
+    time.sleep(0.1)
+  if process.returncode:
+    raise SystemExit(f"error: {' '.join(command)} ended with {process.returncode}")
+  return time.perf_counter() - start, most
+
+
+def main():
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--megabytes", default="10,200", help="default: 10,200")
+  parser.add_argument("--workers", type=int, help="default: as prepare has it")
+  options = parser.parse_args()
+  print("| text | peak | of which this process, each worker | seconds |")
+  print("|---|---:|---|---:|")
+  with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    words = _write_vocabulary(folder / "vocab.txt")
+    for megabytes in map(int, options.megabytes.split(",")):
+      text = folder / f"{megabytes}.txt"
+      _write_text(text, words, megabytes * 10**6)
+      command = [sys.executable, "-m", "pipeline", "prepare", f"--source={text}"]
+      command += [f"--vocab-file={folder / 'vocab.txt'}", "--max-sequence-length=128"]
+      command += [f"--out={folder / str(megabytes)}"]
+      if options.workers is not None:
+        command += [f"--workers={options.workers}"]
+      seconds, most = _measure(command)
+      parts = ", ".join(f"{n / 1e6:.0f}" for n in most)
+      size = text.stat().st_size / 1e6
+      print(
+        f"| {size:.0f} MB | {sum(most) / 1e6:.0f} MB | {parts} MB | {seconds:.0f} |",
+        flush=True,
+      )
+      text.unlink()
+
+
+if __name__ == "__main__":
+  main()
