@@ -90,7 +90,9 @@ def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
   processes.start()
   validate(config, algorithms=list(packing.ALGORITHMS), num_devices=jax.device_count())
-  workdir.check(folder, config, allow_changes=_ALLOW_CHANGED_CONFIG.value)
+  processes.first(
+    lambda: workdir.check(folder, config, allow_changes=_ALLOW_CHANGED_CONFIG.value)
+  )
   if (folder / "summary.json").exists():
     summary = json.loads((folder / "summary.json").read_text())
     processes.tell(f"{folder} is finished; for another run give another --workdir.\n")
@@ -118,6 +120,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     f"at most {plan.packing_depth} sequences a pack\n"
   )
   mesh = make_mesh(fsdp=config.train.fsdp)
+  processes.connect(mesh)
   recipes = recipe.resolve(
     config,
     packing_factor=plan.packing_factor,
@@ -159,22 +162,23 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
 def train(run: Run) -> State:
   """The loop: from the newest checkpoint to the last step, or to the target."""
   config, folder, program = run.config, run.folder, run.program
-  settings, steps, rows = config.train, run.recipe.steps, run.recipe.rows
+  steps, rows = run.recipe.steps, run.recipe.rows
   rates = np.asarray(jax.jit(jax.vmap(make_schedule(run.recipe)))(np.arange(steps)))
   loader = run.loader(plan=run.plan, batch_size=rows)
   held_out = run.loader(run.dataset.held_out)
+  assert loader.masking is not None
   flops = training_flops(
     program.config,
     rows=rows,
     row_length=run.plan.row_length,
-    mlm_slots=loader[0]["mlm_positions"].shape[1],
+    mlm_slots=loader.masking.max_masked(run.plan.row_length, run.plan.packing_depth),
     max_sequences=run.plan.packing_depth,
   )
   termination = processes.Termination()
 
   with (
     Checkpoints(
-      folder, keep=settings.keep_checkpoints, keep_every=settings.keep_every
+      folder, keep=config.train.keep_checkpoints, keep_every=config.train.keep_every
     ) as checkpoints,
     contextlib.closing(loader.iterate()) as batches,
   ):
@@ -198,7 +202,7 @@ def train(run: Run) -> State:
         flops_per_step=flops,
         peak_flops=run.peak.flops,
       )
-      watch = Watch(folder, skips=settings.skip_bad_steps)
+      watch = Watch(folder, skips=config.train.skip_bad_steps)
       saved, ended = first_step, target_of(run) is not None
       for step in range(first_step + 1, steps + 1):
         if ended:
@@ -215,7 +219,7 @@ def train(run: Run) -> State:
           watch.check(but=1)  # the step before: this one is under way
         progress.update()
         stopping = termination.asked_for(step)
-        if step % settings.log_every == 0 or step == steps or stopping:
+        if step % config.train.log_every == 0 or step == steps or stopping:
           with meter.waiting_for("compute"):
             watch.check()
           line = meter.line(
@@ -224,7 +228,7 @@ def train(run: Run) -> State:
           )
           log.train(step, line)
           progress.line(step, line)
-        if step % settings.eval_every == 0 or step == steps:
+        if step % config.train.eval_every == 0 or step == steps:
           with meter.paused():
             found = evaluate(
               program,
@@ -234,8 +238,8 @@ def train(run: Run) -> State:
             )
           trained = {"seconds": line["seconds"], "sequences_trained": line["sequences"]}
           log.evaluation(step, found | trained)
-          ended = 0 < settings.target_mlm_accuracy <= found["mlm_accuracy"]
-        if step % settings.checkpoint_every == 0 or step == steps or stopping or ended:
+          ended = 0 < config.train.target_mlm_accuracy <= found["mlm_accuracy"]
+        if step % config.train.checkpoint_every == 0 or step == steps or stopping or ended:
           with meter.paused():
             position = {"input": batches.get_state(), "config": config.to_dict()}
             checkpoints.save(step, state, position)

@@ -6,6 +6,7 @@ dataset and writes the run's folder, which all of them can read.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import signal
@@ -13,8 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from absl import flags
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import multihost
 
 from training.command import Stopped
@@ -30,6 +33,7 @@ _PROCESSES = flags.DEFINE_integer("processes", None, "How many there are.", 1)
 _PROCESS = flags.DEFINE_integer("process", None, "This one's number, from 0.", 0)
 
 _LONGEST_WAIT_MS = 7 * 24 * 3600 * 1000
+_LONGEST_FAREWELL = 30  # seconds that one which fails waits for the others at the end
 _KEYS = itertools.count()  # the same in all processes, since all make the same calls
 
 
@@ -62,11 +66,36 @@ def start():
       "process_id": number,
     }
   try:
-    jax.distributed.initialize(**found)
+    jax.distributed.initialize(**found, shutdown_timeout_seconds=_LONGEST_FAREWELL)
   except (RuntimeError, ValueError) as error:
     raise ConfigError(
       f"The processes did not meet at --coordinator={coordinator}: {error}"
     ) from error
+
+
+def connect(mesh: Mesh):
+  """Has the devices of all processes exchange a number, at the same time.
+
+  They find each other in their first exchange and do not wait long for it; later ones
+  come after compilations, which take one process longer than another.
+  """
+  if jax.process_count() == 1:
+    return
+  first(lambda: None)
+  for axes in (mesh.axis_names, *((name,) for name in mesh.axis_names)):
+    exchange = jax.shard_map(
+      functools.partial(jax.lax.psum, axis_name=axes),
+      mesh=mesh,
+      in_specs=PartitionSpec(mesh.axis_names),
+      out_specs=PartitionSpec(tuple(set(mesh.axis_names) - set(axes)) or None),
+    )
+    ones = jax.make_array_from_callback(
+      (mesh.size,),
+      NamedSharding(mesh, PartitionSpec(mesh.axis_names)),
+      lambda index: np.ones(mesh.size, np.float32)[index],
+    )
+    jax.block_until_ready(jax.jit(exchange)(ones))
+  multihost_utils.sync_global_devices("connected")
 
 
 def is_first() -> bool:

@@ -205,6 +205,7 @@ def program_of(config, corpus):
     for node in ast.walk(tree)
     if isinstance(node, ast.Attribute) and id(node) not in told
   }
+  read |= {text.removeprefix("run.") for text in read}
   return {f: v for f, v in leaves_with_values(config) if f"config.{f}" in read}
 
 
@@ -274,6 +275,11 @@ CHANGES = {
   "train.throughput_rounds": (5, program_of),
   "train.target_mlm_accuracy": (0.5, program_of),
   "train.peak_flops": (1e12, program_of),
+  "train.fsdp": (2, program_of),
+  "train.skip_bad_steps": (2, program_of),
+  "train.keep_every": (2, program_of),
+  "train.compilation_cache": ("FOLDER/compiled", program_of),
+  "profile": (2, program_of),
 }
 
 

@@ -91,7 +91,7 @@ def test_fields_with_the_same_last_part_are_named_whole(tmp_path):
     ({"grid": {FIELD: ["some"]}}, "config.model.attention_mask is 'some'; expected"),
     ({"grid": {"train.steps": [2.5]}}, "train.steps is 2.5; expected int"),
     ({"grid": {"train.steps": [True]}}, "train.steps is True; expected int"),
-    ({"grid": {"train.steps": [90]}}, "optimizer.warmup_steps is 100; expected 0 to"),
+    ({"grid": {"train.steps": [90]}}, "optimizer.warmup_steps comes to 195; expected 0 to"),
     ({"grid": {"model.position_reset": [0]}}, "is 0; expected bool"),
     ({"grid": {"seed": [1, 1]}}, "two runs that are called run,seed=1"),
     ({"grid": GRID, "overrides": {FIELD: "none"}}, "in the overrides and in the grid"),
@@ -232,7 +232,7 @@ def test_only_what_is_not_finished_is_run(tmp_path, monkeypatch, capsys):
   assert began == [names[0], *names[2:]]
   told = capsys.readouterr()
   assert [row["n"] for row in json.loads(told.out)["arms"]] == [1, 2]
-  assert "train.steps is 1800 there and 1700 here" in told.err
+  assert "train.steps is 1800 there and 3322 here" in told.err
   assert f"[2/6] {names[1]}: is finished" in told.err
   assert f"[6/6] {names[5]}: failed: broken" in told.err
 
