@@ -1,13 +1,14 @@
-# make train | test | lint. Another interpreter: make PYTHON=python3.12 train
+# make train | test | soak | lint. Another interpreter: make PYTHON=python3.12 train
 PYTHON ?= python3
 WORKDIR ?= runs/quickstart
 BIN := .venv/bin
 
-.PHONY: help train test lint bench reference format clean
+.PHONY: help train test soak lint bench reference format clean
 
 help:
 	@echo "make train   train a small packed BERT (about 5 minutes) into $(WORKDIR)"
 	@echo "make test    run the tests"
+	@echo "make soak    kill 20 runs at random moments, resume them, compare (minutes)"
 	@echo "make lint    check style and types"
 	@echo "make bench   time the packer and the loader, beside peers where they are installed"
 	@echo "make reference  install PyTorch and transformers, which more tests compare with"
@@ -17,6 +18,9 @@ train: .venv/installed
 
 test: .venv/installed
 	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
+
+soak: .venv/installed
+	@$(BIN)/python -m tests.soak
 
 lint: .venv/installed
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy .
