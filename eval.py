@@ -53,11 +53,14 @@ def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
   processes.start()
   mesh = make_mesh()
+  processes.connect(mesh)
   validate(config, algorithms=list(packing.ALGORITHMS), num_devices=mesh.size)
   workdir.check_same(
     folder, config, groups=("seed", "data", "model"), but=_NOT_OF_THE_WEIGHTS
   )
-  stored = weights.open_folder(folder, step=_STEP.value, sharding=replicated(mesh))
+  # The first process chooses: while training goes on, there may be a newer one each moment.
+  step = processes.first(lambda: weights.open_folder(folder, step=_STEP.value).step)
+  stored = weights.open_folder(folder, step=step, sharding=replicated(mesh))
 
   dataset = processes.first_then_all(lambda: pipeline.prepare_dataset(config))
   workdir.check_dataset(folder, dataset.manifest["sha256"])

@@ -13,6 +13,7 @@ status 143. Several processes run the same command, each with --coordinator=HOST
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -30,7 +31,8 @@ from ml_collections import ConfigDict, config_flags
 import packing
 import pipeline
 from model import weights
-from training import command, files, initial, plots, processes, recipe, report, workdir
+from pipeline.loader import BatchIterator
+from training import command, files, initial, plots, processes, report, workdir
 from training.checkpoint import Checkpoints
 from training.compilations import CompilationCounter
 from training.config import ConfigError, make_optimizer, make_schedule, validate
@@ -41,6 +43,7 @@ from training.metrics import Meter, MetricsLog
 from training.parameters import count_parameters, parameters_digest
 from training.profiling import Profile
 from training.progress import Progress
+from training.recipe import Recipe, resolve, table
 from training.step import State, TrainingProgram
 from training.throughput import packed_against_unpacked
 from training.watch import Watch
@@ -63,21 +66,18 @@ class Run:
   folder: pathlib.Path
   dataset: pipeline.PreparedDataset
   plan: packing.Plan
-  recipes: tuple[recipe.Recipe, recipe.Recipe]  # without packing; this run
+  unpacked_recipe: Recipe
+  recipe: Recipe
   program: TrainingProgram
   params: Any  # to start from; None to draw them
   peak: Peak
   compilations: CompilationCounter
 
-  @property
-  def recipe(self) -> recipe.Recipe:
-    return self.recipes[1]
-
   def loader(self, store=None, *, plan=None, batch_size=None) -> pipeline.PackedLoader:
     """Of the training sequences, if not of others; of this process's rows."""
     return pipeline.make_loader(
       self.config,
-      store or self.dataset.train,
+      self.dataset.train if store is None else store,
       self.dataset.vocabulary,
       plan=plan,
       batch_size=batch_size,
@@ -99,11 +99,15 @@ def main():
     processes.tell(report.summary_table(summary))
     return
   with contextlib.ExitStack() as held:
+    checkpoints = held.enter_context(
+      Checkpoints(
+        folder, keep=config.train.keep_checkpoints, keep_every=config.train.keep_every
+      )
+    )
     run = prepare(config, folder)
     claim = workdir.claimed(folder, config, dataset=run.dataset.manifest["sha256"])
     processes.first(lambda: held.enter_context(claim))
-    state = train(run)
-    finish(run, state)
+    finish(run, train(run, checkpoints))
 
 
 def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
@@ -121,14 +125,14 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   )
   mesh = make_mesh(fsdp=config.train.fsdp)
   processes.connect(mesh)
-  recipes = recipe.resolve(
+  unpacked_recipe, recipe = resolve(
     config,
     packing_factor=plan.packing_factor,
     num_sequences=plan.num_sequences,
     num_tokens=plan.histogram.num_tokens,
     num_devices=mesh.size,
   )
-  processes.tell(f"{recipe.table(*recipes)}\n")
+  processes.tell(f"{table(unpacked_recipe, recipe)}\n")
   if given:
     initial.check_vocabulary(given, dataset.vocabulary)
   model_config = initial.model_config(
@@ -136,77 +140,81 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   )
   program = TrainingProgram(
     model_config,
-    make_optimizer(config, recipes[1]),
+    make_optimizer(config, recipe),
     mesh=mesh,
     seed=config.seed,
     loss_unit=config.train.loss_unit,
-    accumulate=recipes[1].accumulation,
+    accumulate=recipe.accumulation,
     skip_bad_steps=config.train.skip_bad_steps > 0,
   )
-  program.check_split()
   return Run(
     config,
     folder,
     dataset,
     plan,
-    recipes,
+    unpacked_recipe,
+    recipe,
     program,
     initial.initial_params(given, model_config, seed=config.seed) if given else None,
-    peak_of(
-      list(mesh.devices.flat), dtype=config.model.dtype, given=config.train.peak_flops
-    ),
+    peak_of(jax.devices(), dtype=config.model.dtype, given=config.train.peak_flops),
     CompilationCounter(),
   )
 
 
-def train(run: Run) -> State:
-  """The loop: from the newest checkpoint to the last step, or to the target."""
-  config, folder, program = run.config, run.folder, run.program
+def begin(run: Run, checkpoints: Checkpoints, batches: BatchIterator) -> tuple[State, int]:
+  """The state and the step to go on from; the batches are moved there."""
+  restored = checkpoints.restore_newest(run.program.abstract_state())
+  if restored:
+    processes.tell(f"going on from step {restored.step}")
+    batches.set_state(restored.run["input"])
+    return restored.state, restored.step
+  state = run.program.init(run.params)
+  processes.first(  # what the checkpoints will hold the parameters of
+    lambda: weights.describe(
+      run.folder,
+      run.program.config,
+      head="pretraining",
+      vocabulary=weights.Vocabulary(tuple(run.dataset.vocabulary)),
+    )
+  )
+  return state, 0
+
+
+def train(run: Run, checkpoints: Checkpoints) -> State:
+  """From the newest checkpoint to the last step, or to the target."""
+  config, program, row_length = run.config, run.program, run.plan.row_length
   steps, rows = run.recipe.steps, run.recipe.rows
   rates = np.asarray(jax.jit(jax.vmap(make_schedule(run.recipe)))(np.arange(steps)))
-  loader = run.loader(plan=run.plan, batch_size=rows)
-  held_out = run.loader(run.dataset.held_out)
-  assert loader.masking is not None
+  loader, held_out = (
+    run.loader(plan=run.plan, batch_size=rows),
+    run.loader(run.dataset.held_out),
+  )
   flops = training_flops(
     program.config,
     rows=rows,
-    row_length=run.plan.row_length,
-    mlm_slots=loader.masking.max_masked(run.plan.row_length, run.plan.packing_depth),
+    row_length=row_length,
+    mlm_slots=loader.max_masked,
     max_sequences=run.plan.packing_depth,
   )
-  termination = processes.Termination()
-
-  with (
-    Checkpoints(
-      folder, keep=config.train.keep_checkpoints, keep_every=config.train.keep_every
-    ) as checkpoints,
-    contextlib.closing(loader.iterate()) as batches,
-  ):
-    restored = checkpoints.restore_newest(program.abstract_state())
-    if restored:
-      processes.tell(f"going on from step {restored.step}")
-      state, first_step = restored.state, restored.step
-      batches.set_state(restored.run["input"])
-    else:
-      state, first_step = program.init(run.params), 0
-      processes.first(lambda: describe(run))
+  with contextlib.closing(loader.iterate()) as batches:
+    state, step = begin(run, checkpoints, batches)
     with (
-      MetricsLog(folder, first_step=first_step) as log,
-      Progress("training", total=steps, done=first_step) as progress,
-      Profile(folder, first_step=first_step, steps=config.profile) as profile,
+      MetricsLog(run.folder, first_step=step) as log,
+      Progress("training", total=steps, done=step) as progress,
+      Profile(run.folder, first_step=step, steps=config.profile) as profile,
+      processes.Termination() as termination,
     ):
       meter = Meter(
         log.last_train_line,
         packs=rows,
-        tokens=rows * run.plan.row_length,
+        tokens=rows * row_length,
         flops_per_step=flops,
         peak_flops=run.peak.flops,
       )
-      watch = Watch(folder, skips=config.train.skip_bad_steps)
-      saved, ended = first_step, target_of(run) is not None
-      for step in range(first_step + 1, steps + 1):
-        if ended:
-          break
+      watch = Watch(run.folder, skips=config.train.skip_bad_steps)
+      reached = processes.first(lambda: target_reached(run) is not None)
+      while step < steps and not reached:
+        step += 1
         profile.before(step)
         with meter.waiting_for("input"):
           batch = next(batches)
@@ -222,10 +230,8 @@ def train(run: Run) -> State:
         if step % config.train.log_every == 0 or step == steps or stopping:
           with meter.waiting_for("compute"):
             watch.check()
-          line = meter.line(
-            learning_rate=float(rates[step - 1]),
-            compilations=run.compilations.count(program.train_step_name),
-          )
+          line = meter.line(compilations=run.compilations.count(program.train_step_name))
+          line["learning_rate"] = float(rates[step - int(line["skipped"]) - 1])
           log.train(step, line)
           progress.line(step, line)
         if step % config.train.eval_every == 0 or step == steps:
@@ -238,33 +244,23 @@ def train(run: Run) -> State:
             )
           trained = {"seconds": line["seconds"], "sequences_trained": line["sequences"]}
           log.evaluation(step, found | trained)
-          ended = 0 < config.train.target_mlm_accuracy <= found["mlm_accuracy"]
-        if step % config.train.checkpoint_every == 0 or step == steps or stopping or ended:
+          reached = 0 < config.train.target_mlm_accuracy <= found["mlm_accuracy"]
+        ending = step == steps or reached or stopping
+        if step % config.train.checkpoint_every == 0 or ending:
           with meter.paused():
             position = {"input": batches.get_state(), "config": config.to_dict()}
             checkpoints.save(step, state, position)
-          saved = step
-        if stopping and not ended:
+        if stopping and step < steps and not reached:
           checkpoints.wait()
           raise command.Terminated(
-            f"Asked to stop by SIGTERM: saved step {saved} of {steps} in {folder}. Run the "
-            "same command again to go on."
+            f"Asked to stop by SIGTERM: saved step {step} of {steps} in {run.folder}. Run "
+            "the same command again to go on."
           )
-    checkpoints.wait()
+      checkpoints.wait()
   return state
 
 
-def describe(run: Run):
-  """Writes beside the checkpoints what they are parameters of."""
-  weights.describe(
-    run.folder,
-    run.program.config,
-    head="pretraining",
-    vocabulary=weights.Vocabulary(tuple(run.dataset.vocabulary)),
-  )
-
-
-def target_of(run: Run) -> dict[str, float] | None:
+def target_reached(run: Run) -> dict[str, float] | None:
   """Where the run reached its target, if it has one and did."""
   target = run.config.train.target_mlm_accuracy
   lines = files.read_json_lines(run.folder / "eval.jsonl")
@@ -273,18 +269,37 @@ def target_of(run: Run) -> dict[str, float] | None:
 
 def finish(run: Run, state: State):
   """Figures, pictures and the summary."""
-  config, folder, plan, program = run.config, run.folder, run.plan, run.program
+  config, plan, program = run.config, run.plan, run.program
+  params = gather(state["params"], program.mesh)
+  found = {
+    "skipped_steps": int(state["skipped"]),
+    "parameters": count_parameters(params),
+    "parameters_digest": processes.first(functools.partial(parameters_digest, params)),
+  }
+  del state, params
   unpacked_plan = pipeline.make_plan(config, run.dataset.train, algorithm="none")
   loader = run.loader(plan=plan, batch_size=run.recipe.rows)
   unpacked = run.loader(plan=unpacked_plan, batch_size=run.recipe.rows)
-  params = gather(state["params"], program.mesh)
+  if config.train.throughput_rounds:
+    with (
+      contextlib.closing(loader.iterate()) as packs,
+      contextlib.closing(unpacked.iterate()) as padded,
+    ):
+      found |= packed_against_unpacked(
+        program, packs, padded, rounds=config.train.throughput_rounds
+      )
+  processes.first(lambda: write_report(run, loader, unpacked_plan, found))
+
+
+def write_report(
+  run: Run, loader: pipeline.PackedLoader, unpacked_plan: packing.Plan, found: dict
+):
+  """`summary.json` and the pictures, from the lines of the run and what was found."""
+  folder, plan = run.folder, run.plan
   train_lines = files.read_json_lines(folder / "metrics.jsonl")
   eval_lines = files.read_json_lines(folder / "eval.jsonl")
   summary = report.run_summary(train_lines, eval_lines) | {
-    "recipe": {
-      name: one.as_dict()
-      for name, one in zip(("unpacked", "packed"), run.recipes, strict=True)
-    },
+    "recipe": {"unpacked": run.unpacked_recipe.as_dict(), "packed": run.recipe.as_dict()},
     "epochs": train_lines[-1]["step"] / loader.batches_per_epoch,
     "packs": plan.num_packs,
     "packing_factor": plan.packing_factor,
@@ -293,29 +308,16 @@ def finish(run: Run, state: State):
     "padding_tokens": plan.num_padding_tokens,
     "unpacked_padding_tokens": unpacked_plan.num_padding_tokens,
     "sequences": plan.num_sequences,
-    "skipped_steps": int(state["skipped"]),
-    "parameters": count_parameters(params),
-    "parameters_digest": parameters_digest(params),
-    "target_mlm_accuracy": config.train.target_mlm_accuracy,
-    **(target_of(run) or {}),
+    "target_mlm_accuracy": run.config.train.target_mlm_accuracy,
+    **(target_reached(run) or {}),
     "peak_flops": run.peak.flops,
     "peak_flops_source": run.peak.source,
-    "devices": f"{program.mesh.size} x {jax.devices()[0].device_kind}",
+    "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
     "processes": jax.process_count(),
     "jax": jax.__version__,
     "xla_flags": os.environ.get("XLA_FLAGS", ""),
+    **found,
   }
-  del state, params
-  if config.train.throughput_rounds:
-    with (
-      contextlib.closing(loader.iterate()) as packs,
-      contextlib.closing(unpacked.iterate()) as padded,
-    ):
-      summary |= packed_against_unpacked(
-        program, packs, padded, rounds=config.train.throughput_rounds
-      )
-  if not processes.is_first():
-    return
   plots.plot_packing(
     folder / "plots" / "packing.png",
     run.dataset.train.lengths,

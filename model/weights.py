@@ -69,7 +69,7 @@ class StoredModel:
 
 def abstract_params(config: BertConfig, head: str, *, sharding=None) -> Params:
   """Shapes and types of a model's parameters, as a nested dictionary."""
-  sharding = sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  sharding = sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
   return jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
     _traced_params(config, head),

@@ -141,10 +141,11 @@ def _write_on(runner: BeamRunner):
       path = _counts_path(directory, number)
       rows.append(np.load(path))
       path.unlink()
+    shards = _with_starts(paths, rows, directory)  # a mistake is told, not the job's
     with runner.pipeline(directory) as (pipeline, errors):
       _ = (
         pipeline
-        | "shards to place" >> beam.Create(_with_starts(paths, rows, directory))
+        | "shards to place" >> beam.Create(shards)
         | "spread placing" >> beam.Reshuffle()
         | "place" >> beam.FlatMap(_place_or_leave, directory, seed, errors)
         | "by pack" >> beam.GroupByKey()

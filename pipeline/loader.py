@@ -101,6 +101,13 @@ class PackedLoader:
     self.batches = blocks[host::hosts].map(self._make_batch)
 
   @property
+  def max_masked(self) -> int:
+    """P: masked tokens of a row at most; 0 where none are masked."""
+    if self.masking is None:
+      return 0
+    return self.masking.max_masked(self.plan.row_length, self.plan.packing_depth)
+
+  @property
   def batches_per_epoch(self) -> float:
     return self.plan.num_packs / self.batch_size
 

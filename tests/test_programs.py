@@ -55,7 +55,9 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
 def test_a_run_stops_at_its_target(folder, finished):
   options: dict = {"throughput_rounds": 0, "eval_every": 2}
   options |= {"target_mlm_accuracy": 0.001, "peak_flops": 1e9}
-  result = run(folder, "target", *(f"--config.train.{k}={v}" for k, v in options.items()))
+  options |= {"compilation_cache": folder / "cache"}
+  fields = (f"--config.train.{name}={value}" for name, value in options.items())
+  result = run(folder, "target", *fields)
   assert result.returncode == 0, result.stderr
   *before, last = lines_of(folder / "target" / "eval.jsonl")
   assert all(line["mlm_accuracy"] < 0.001 for line in before)
@@ -70,6 +72,7 @@ def test_a_run_stops_at_its_target(folder, finished):
   assert weights.steps(folder / "target")[-1] == last["step"]
   assert "0.1% at step" in result.stdout
   assert "\r" not in result.stderr.partition("training:")[2]
+  assert list((folder / "cache").iterdir())
 
 
 def test_a_finished_run_is_shown_not_repeated(folder, finished):
@@ -188,20 +191,6 @@ def test_a_run_starts_from_given_weights_and_goes_on_without_them(folder, finish
   before, found = (lines_of(w / "eval.jsonl")[-1] for w in (whole, folder / "given"))
   trained = ("step", "seconds", "sequences_trained")
   assert all(found[name] == before[name] for name in before if name not in trained)
-
-
-def test_several_devices_train_as_one_does(folder, finished):
-  whole, _ = finished
-  options = ["--config.train.throughput_rounds=0"]
-  result = run(folder, "devices", *options, JAX_NUM_CPU_DEVICES="4")
-  assert result.returncode == 0, result.stderr
-  summary = summary_of(folder / "devices")
-  assert summary["devices"].startswith("4 x")
-  assert summary["compilations"] == 1
-  losses = [
-    [x["loss"] for x in lines_of(w / "metrics.jsonl")] for w in (whole, folder / "devices")
-  ]
-  assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
 @pytest.mark.parametrize(

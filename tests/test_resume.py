@@ -55,14 +55,14 @@ def test_a_run_killed_while_saving_ends_with_the_same_bits(folder, finished):
   workdir = folder / "saving"
   checkpoints = workdir / "checkpoints"
   process = start(folder, "saving")
-  wait_for(process, lambda: any(checkpoints.glob("12.*")))  # Orbax's temporary folder
+  saving = "*.orbax-checkpoint-tmp*"
+  wait_for(process, lambda: any(checkpoints.glob(saving)))
   kill(process)
-  assert any(checkpoints.glob("12.*")), "the save was over before the kill"
-  assert not (checkpoints / "12").exists()
+  assert any(checkpoints.glob(saving)), "the save was over before the kill"
 
   result = run(folder, "saving")
   assert result.returncode == 0, result.stderr
-  assert "going on from step 8" in result.stdout
+  assert not any(checkpoints.glob(saving))
   assert_ends_as(workdir, whole)
 
 
@@ -154,17 +154,3 @@ def test_a_run_that_diverges_says_where_and_keeps_its_checkpoints(folder, copy):
   assert bad["step"] == 21
   assert len(bad["sequence_ids"]) == len(set(bad["sequence_ids"])) >= 8
   assert [path.name for path in (copy / "checkpoints").glob("[0-9]*")] == ["20"]
-
-
-def test_a_run_ends_at_its_target(folder, tmp_path):
-  options = ["--config.train.target_mlm_accuracy=0.001", "--config.train.eval_every=2"]
-  options += ["--config.train.throughput_rounds=0", "--config.profile=2"]
-  result = run(folder, tmp_path, *options)
-  assert result.returncode == 0, result.stderr
-  summary = summary_of(tmp_path)
-  assert summary["steps"] == summary["step_to_target"] < STEPS
-  (line,) = (x for x in lines_of(tmp_path / "eval.jsonl") if x["step"] == summary["steps"])
-  assert line["mlm_accuracy"] >= 0.001
-  assert summary["seconds_to_target"] == line["seconds"]
-  assert summary["sequences_to_target"] == line["sequences_trained"]
-  assert "target accuracy" in result.stdout

@@ -41,6 +41,8 @@ class Checkpoints:
   killed save leaves the one before it as the newest. Several processes all make the same
   calls.
 
+  Folders without Orbax's last word, or without a part, are moved away at once, loudly.
+
   Args:
     workdir: the run's folder.
     keep: how many of the newest to keep.
@@ -49,6 +51,7 @@ class Checkpoints:
 
   def __init__(self, workdir: str | pathlib.Path, *, keep: int, keep_every: int = 0):
     self._folder = pathlib.Path(workdir).absolute() / weights.CHECKPOINTS
+    processes.first(self._move_unfinished)
     policies = ocp.training.preservation_policies
     kept = [policies.LatestN(keep)]
     if keep_every:
@@ -114,8 +117,9 @@ class Checkpoints:
       yield
     except (OSError, ValueError) as error:  # TensorStore reports a full disk as a value
       raise OSError(
-        f"The checkpoint of step {step} could not be written to {self._folder}: {error} "
-        f"Steps {self.steps} are kept. Make room, and run the same command again."
+        f"The checkpoint of step {step} could not be written to {self._folder}: "
+        f"{weights.beginning(error)} Steps {self.steps} are kept. Make room, and run the "
+        "same command again."
       ) from error
 
   def restore_newest(self, abstract_state: State) -> Restored | None:
@@ -135,17 +139,18 @@ class Checkpoints:
       WeightsError: they are all broken, or of another model or optimizer.
     """
     expected = _parts(abstract_state)
-    moved = processes.first(self._move_unfinished)
     while step := processes.first(lambda: max(self.steps, default=0)):
       why = processes.first(functools.partial(self._damage, step, expected))
       if why is None:
-        restored = self._load(step, expected)
-        if restored.run.pop("fingerprint", None) == fingerprint(restored.state):
-          return restored
-        why = "the numbers in it are not those that were saved."
+        try:
+          restored = self._load(step, expected)
+          if restored.run.pop("fingerprint") == fingerprint(restored.state):
+            return restored
+          why = "the numbers in it are not those that were saved."
+        except Exception as error:  # Orbax has many kinds for metadata that it cannot read
+          why = weights.beginning(error)
       processes.first(functools.partial(self._move_away, str(step), why))
-      moved += 1
-    if moved:
+    if any((self._folder / BROKEN).glob("*")):
       raise weights.WeightsError(
         f"No checkpoint in {self._folder} can be read; they are in {BROKEN}/ there. Bring "
         "one back from a copy, or begin anew with another --workdir."
@@ -179,19 +184,14 @@ class Checkpoints:
       ) from error
     return None
 
-  def _move_unfinished(self) -> int:
-    """Of folders named like a checkpoint, those without Orbax's last word, or parts."""
-    folders = [path for path in self._folder.glob("*") if path.name.isdecimal()]
-    moved = 0
-    for path in folders:
+  def _move_unfinished(self):
+    for path in [path for path in self._folder.glob("*") if path.name.isdecimal()]:
       try:
-        whole = isinstance(json.loads((path / _METADATA).read_text()), dict)
-      except (OSError, ValueError):
+        whole = "custom_metadata" in json.loads((path / _METADATA).read_text())
+      except (OSError, ValueError, TypeError):
         whole = False
       if not whole or not all((path / part).is_dir() for part in (weights.PARAMS, _REST)):
         self._move_away(path.name, "parts of it are missing.")
-        moved += 1
-    return moved
 
   def _move_away(self, name: str, why: str):
     aside = self._folder / BROKEN

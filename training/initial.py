@@ -12,6 +12,7 @@ import ml_collections
 
 import model
 from model import hf, weights
+from training import processes
 from training.config import ConfigError, bert_config
 
 _FIELD = "config.model.init_from"
@@ -185,7 +186,7 @@ def initial_params(
   )
   there, positions = given.config.max_position_embeddings, config.max_position_embeddings
   if there < positions:
-    print(
+    processes.tell(
       f"{_FIELD}={given.directory} has {there} positions, the run {positions}: drawing the "
       f"last {positions - there} anew"
     )

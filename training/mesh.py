@@ -1,8 +1,8 @@
 """The mesh of devices, and what lies where on it.
 
 Rows of a batch are split over all devices. The state is on every device, or, on a mesh
-with more than one device along `fsdp`, split along that axis: parameters and optimizer
-alike, which is what ZeRO and fully sharded data parallelism do.
+with more than one device along `fsdp`, split along that axis between steps: parameters
+and optimizer alike (ZeRO, https://arxiv.org/abs/1910.02054).
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ def make_mesh(num_devices: int | None = None, *, fsdp: int = 1) -> Mesh:
     num_devices: all, of all processes, if not given.
     fsdp: devices that share one copy of the state; divides the number of devices.
   """
-  devices = jax.devices()[:num_devices]
-  shape = (len(devices) // fsdp, fsdp)
-  return jax.make_mesh(shape, (DATA, FSDP), (AxisType.Auto,) * 2, devices=devices)
+  # By process: rows of a batch are then in the order in which the processes give them.
+  devices = sorted(jax.devices(), key=lambda x: (x.process_index, x.id))[:num_devices]
+  return Mesh(np.reshape(devices, (-1, fsdp)), (DATA, FSDP), (AxisType.Auto,) * 2)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
+  """The whole array on every device."""
   return NamedSharding(mesh, PartitionSpec())
 
 
 def split_rows(mesh: Mesh) -> NamedSharding:
+  """The first dimension split over all devices."""
   return NamedSharding(mesh, PartitionSpec((DATA, FSDP)))
 
 

@@ -127,6 +127,7 @@ class Meter:
     self._start: float | None = None
     self._untimed = 0  # of the pending steps, the first so many
     self._waited = dict.fromkeys(WAITS, 0.0)
+    self._means: dict[str, float] = {}
 
   def add(self, values: Mapping):
     """Takes the metrics of one step: `sequences`, `real_tokens` and totals."""
@@ -143,7 +144,9 @@ class Meter:
       **fields: more to put into the line.
 
     Returns:
-      What `means` gives; `sequences` and `real_tokens` since the start of the run;
+      What `means` gives, for the steps that were not skipped; where all of them were,
+      what the line before had. `skipped`, `sequences` and `real_tokens` since the start of
+      the run;
       `seconds` of training since then, without each process's first step, evaluation and
       saving; `padding`, the fraction of the tokens since the last line that is not real;
       and of the steps since then that are timed `sequences_per_second`,
@@ -176,7 +179,11 @@ class Meter:
       speeds["peak_share"] = timed * self._flops_per_step / self._peak_flops
     self._pending, self._untimed = [], 0
     self._begin(now)
-    return means(steps) | fields | self._totals | speeds
+    kept = [values for values in steps if values.get("finite", True)]
+    if kept:
+      self._means = means(kept)
+    skipped = {"skipped": int(steps[-1].get("skipped", 0))}
+    return self._means | skipped | fields | self._totals | speeds
 
   def _begin(self, now: float | None = None):
     self._start = time.perf_counter() if now is None else now

@@ -76,8 +76,9 @@ def start():
 def connect(mesh: Mesh):
   """Has the devices of all processes exchange a number, at the same time.
 
-  They find each other in their first exchange and do not wait long for it; later ones
-  come after compilations, which take one process longer than another.
+  In their first exchange they find each other, and between CPUs (Gloo) they wait half a
+  minute for that. Later exchanges come after compilations, which take one process longer
+  than another.
   """
   if jax.process_count() == 1:
     return
@@ -99,6 +100,7 @@ def connect(mesh: Mesh):
 
 
 def is_first() -> bool:
+  """Whether this process is the one that writes and prints."""
   return jax.process_index() == 0
 
 
@@ -151,13 +153,23 @@ def first_then_all(work: Callable[[], Any]) -> Any:
 class Termination:
   """Notices SIGTERM, which schedulers send before they take a machine away.
 
-  Several processes agree on the step after which all of them stop.
+  A context manager: outside of it the signal ends the program, as ever. Several processes
+  agree on the step after which all of them stop; there JAX's coordination service listens
+  for the signal from the start.
   """
 
   def __init__(self):
     self._noticed = False
-    if jax.process_count() == 1:  # of several, JAX's coordination service listens
-      signal.signal(signal.SIGTERM, self._notice)
+    self._before: Any = None
+
+  def __enter__(self) -> Termination:
+    if jax.process_count() == 1:
+      self._before = signal.signal(signal.SIGTERM, self._notice)
+    return self
+
+  def __exit__(self, *_):
+    if self._before is not None:
+      signal.signal(signal.SIGTERM, self._before)
 
   def _notice(self, *_):
     self._noticed = True

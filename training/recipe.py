@@ -1,7 +1,7 @@
 """The recipe of a run: from the one without packing to the one with it.
 
   python -m training.recipe --config=configs/bert_base_phase1.py --packing_factor=1.17 \\
-      --num_sequences=35974144 --num_tokens=3806242938
+      --num_sequences=35974144 --num_tokens=3806243014
 
 prints the two side by side, without any data. A config says the recipe without packing;
 `packing.adjust` says how it is translated.

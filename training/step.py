@@ -74,28 +74,19 @@ class TrainingProgram:
       out_shardings=self._everywhere,
     )
 
-  def check_split(self):
-    """Checks that the state is as small on a device as its split promises.
-
-    Raises:
-      ConfigError: a device would hold more than 1.05 / fsdp of it.
-    """
-    devices, share = self.mesh.shape[FSDP], state_share(self.abstract_state())
-    if share > 1.05 / devices:
-      raise ConfigError(
-        f"config.train.fsdp is {devices}, but each device would hold {share:.1%} of the "
-        f"state; expected at most {1.05 / devices:.1%}. Choose a number that divides the "
-        "sizes of the model's layers."
-      )
-
   def init(self, params=None) -> State:
     """Parameters, optimizer state and step 0, where they belong.
 
     Args:
       params: to start from, a nested dictionary; drawn if not given.
+
+    Raises:
+      ConfigError: the split leaves a device with more than 1.05 / fsdp of the state.
     """
+    self._check_split()
     if params is None:
       return jax.jit(self._init, out_shardings=self._shardings)()
+    params = jax.device_get(params)  # from the device where they were read
     return jax.jit(self._state_of, out_shardings=self._shardings)(params)
 
   def abstract_state(self) -> State:
@@ -109,6 +100,15 @@ class TrainingProgram:
   def apply(self, params, batch: Batch, *, dropout_key=None):
     """The model's outputs, from a tree of parameters."""
     return nnx.merge(self._graphdef, params)(batch, dropout_key=dropout_key)
+
+  def _check_split(self):
+    devices, share = self.mesh.shape[FSDP], state_share(self.abstract_state())
+    if share > 1.05 / devices:
+      raise ConfigError(
+        f"config.train.fsdp is {devices}, but each device would hold {share:.1%} of the "
+        f"state; expected at most {1.05 / devices:.1%}. Choose a number that divides the "
+        "sizes of the model's layers."
+      )
 
   def _init(self) -> State:
     model = BertForPreTraining(self.config, rngs=nnx.Rngs(self._seed))
@@ -141,6 +141,7 @@ class TrainingProgram:
       "gradient_norm": losses.Total(gradient_norm, one),
       "parameter_norm": losses.Total(parameter_norm, one),
     }
+    found = totals
     if self._skip_bad_steps:
       new_state, totals = jax.tree.map(
         lambda new, old: jnp.where(finite, new, old),
@@ -150,6 +151,7 @@ class TrainingProgram:
       new_state["skipped"] = state["skipped"] + ~finite
     new_state["step"] = state["step"] + 1
     counts = {
+      "found": found,
       "finite": finite,
       "skipped": new_state["skipped"],
       "sequences": batch["sequence_mask"].sum(),

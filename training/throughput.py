@@ -38,7 +38,7 @@ def packed_against_unpacked(
     step times; and its quartiles over the rounds, `speedup_low` and `speedup_high`.
   """
   kinds = {"packed": packed, "unpacked": unpacked}
-  states = {kind: program.init() for kind in kinds}
+  state = program.init()
   seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
   sequences: dict[str, list[int]] = {kind: [] for kind in kinds}
   with Progress("packed against unpacked", total=rounds + 1, unit="rounds") as progress:
@@ -47,7 +47,7 @@ def packed_against_unpacked(
         host_batch = next(batches)
         batch = jax.block_until_ready(put_batch(host_batch, program.mesh))
         start = time.perf_counter()
-        states[kind], _ = jax.block_until_ready(program.train_step(states[kind], batch))
+        state, _ = jax.block_until_ready(program.train_step(state, batch))
         if number:
           seconds[kind].append(time.perf_counter() - start)
           sequences[kind].append(int(host_batch["sequence_mask"].sum()))

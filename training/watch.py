@@ -64,9 +64,9 @@ class Watch:
       sequence_ids = multihost_utils.process_allgather(sequence_ids, tiled=True)
     ids = sequence_ids[sequence_ids >= 0].tolist()
     found = {
-      name: f"{float(values[name].mean):g}"
+      name: f"{float(values['found'][name].mean):g}"
       for name in ("mlm_loss", "nsp_loss", "gradient_norm", "parameter_norm")
-      if name in values
+      if name in values["found"]
     }
     if is_first():
       write_json(
@@ -74,11 +74,14 @@ class Watch:
       )
     shown = ", ".join(map(str, ids[:_SHOWN])) + (", ..." if len(ids) > _SHOWN else "")
     numbers = ", ".join(f"{name} {value}" for name, value in found.items())
-    row = f", the {self._in_a_row}th bad step in a row" if self._in_a_row > 1 else ""
+    row = f", bad step number {self._in_a_row} in a row" if self._in_a_row > 1 else ""
+    skipping = (
+      "or go on here and leave up to 5 such steps in a row out with "
+      "--config.train.skip_bad_steps=5 --allow_changed_config."
+    )
     raise Stopped(
       f"Step {step} is not finite{row}: {numbers}. Its batch has the sequences {shown} "
       f"({self._workdir / BAD_STEP} lists all {len(ids)}). The checkpoints before it are "
-      "kept. Try a lower --config.optimizer.learning_rate in another --workdir, or go on "
-      "here and leave up to 5 such steps in a row out with --config.train.skip_bad_steps=5 "
-      "--allow_changed_config."
+      "kept. Try a lower --config.optimizer.learning_rate in another --workdir"
+      f"{'.' if self._skips else f', {skipping}'}"
     )

@@ -13,7 +13,7 @@ import ml_collections
 
 from model import weights
 from training.config import ConfigError
-from training.files import write_json, write_text
+from training.files import write_json
 
 _CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
 
@@ -60,7 +60,7 @@ def check(
     )
   try:
     workdir.mkdir(parents=True, exist_ok=True)
-    write_text(workdir / _LOCK, "")
+    (workdir / _LOCK).touch()  # not written anew: a lock is on the file that is there
   except OSError as error:
     raise ConfigError(f"--workdir={workdir} cannot be written: {error}.") from error
 

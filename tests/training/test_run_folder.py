@@ -85,12 +85,13 @@ def test_a_mistake_before_the_run_does_not_claim_the_folder(tmp_path):
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
   workdir.check(tmp_path, CONFIG)
-  with (
-    workdir.claimed(tmp_path, CONFIG, dataset=DATASET),
-    pytest.raises(ConfigError, match="Another process trains in"),
-    workdir.claimed(tmp_path, CONFIG, dataset=DATASET),
-  ):
-    pass
+  with workdir.claimed(tmp_path, CONFIG, dataset=DATASET):
+    workdir.check(tmp_path, CONFIG)  # as another process does before it claims
+    with (
+      pytest.raises(ConfigError, match="Another process trains in"),
+      workdir.claimed(tmp_path, CONFIG, dataset=DATASET),
+    ):
+      pass
   with workdir.claimed(tmp_path, CONFIG, dataset=DATASET):
     pass
 

@@ -5,6 +5,7 @@ import pytest
 from model.testing import relative_difference
 from tests import packs
 from training.compilations import CompilationCounter
+from training.errors import ConfigError
 from training.mesh import make_mesh, put_batch, state_share
 from training.metrics import means
 from training.optimizer import lamb
@@ -101,6 +102,7 @@ def test_micro_batches_stay_on_their_devices():
   compiled = program.train_step.lower(program.abstract_state(), batch).compile()
   text = compiled.as_text()
   assert "all-reduce" in text
+  assert "all-gather" not in text
   assert "all-to-all" not in text
   assert "collective-permute" not in text
 
@@ -149,6 +151,7 @@ def test_a_skipped_step_leaves_all_but_the_count():
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(after[name]), before[name])
   assert means([jax.device_get(values)])["loss"] == 0
   assert float(values["mlm_loss"].units) == 0
+  assert np.isnan(values["found"]["mlm_loss"].mean)
 
 
 def test_skipping_changes_nothing_while_all_is_well():
@@ -158,6 +161,19 @@ def test_skipping_changes_nothing_while_all_is_well():
   others, other_losses = run(program, batches)
   assert losses == other_losses
   assert relative_difference(others, params) < 1e-6
+
+
+@pytest.mark.parametrize(("num_devices", "fsdp"), [(4, 1), (4, 2)])
+def test_a_run_can_start_from_given_parameters_on_many_devices(num_devices, fsdp):
+  given = jax.device_get(make_program(1, **SPLIT).init()["params"])
+  given = jax.tree.map(lambda x: jax.device_put(x + 1, jax.devices()[0]), given)
+  state = make_program(num_devices, fsdp=fsdp, **SPLIT).init(given)
+  jax.tree.map(np.testing.assert_array_equal, state["params"], jax.device_get(given))
+
+
+def test_a_split_that_leaves_too_much_on_a_device_is_refused():
+  with pytest.raises(ConfigError, match=r"fsdp is 4, .* expected at most 26\.2%"):
+    make_program(4, fsdp=4, num_layers=1).init()
 
 
 def test_the_state_is_donated():
