@@ -155,6 +155,7 @@ def lose_the_parameters(folder):
     lose_the_parameters,
   ],
 )
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_broken_checkpoint_is_passed_over_loudly(saved, program, capfd, damage):
   folder, states = saved
   damage(folder / "checkpoints" / "30")

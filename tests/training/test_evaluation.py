@@ -193,7 +193,7 @@ def test_throughput_compares_neighbouring_steps_without_the_first(monkeypatch):
       "speedup_high": 2 * 3.5,
     }
   )
-  assert program.states == 2
+  assert program.states == 1
 
 
 BY_LENGTH = [
