@@ -9,6 +9,7 @@ and --config.model.attention_impl=... to evaluate on a machine of another kind.
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import sys
@@ -19,7 +20,7 @@ if not sys.stderr.isatty():  # in a log, a bar of the pipeline is a new line at 
 import jax
 import optax
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 import packing
 import pipeline
@@ -54,7 +55,11 @@ def main():
   processes.start()
   mesh = make_mesh()
   processes.connect(mesh)
-  validate(config, algorithms=list(packing.ALGORITHMS), num_devices=mesh.size)
+  validate(
+    for_evaluation(config, num_devices=mesh.size),
+    algorithms=list(packing.ALGORITHMS),
+    num_devices=mesh.size,
+  )
   workdir.check_same(
     folder, config, groups=("seed", "data", "model"), but=_NOT_OF_THE_WEIGHTS
   )
@@ -65,7 +70,7 @@ def main():
   dataset = processes.first_then_all(lambda: pipeline.prepare_dataset(config))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
   held_out = pipeline.make_loader(
-    config,
+    for_evaluation(config, num_devices=mesh.size),
     dataset.held_out,
     dataset.vocabulary,
     host=jax.process_index(),
@@ -88,6 +93,16 @@ def main():
       unigram_token=dataset.manifest["most_frequent_token"],
     )
   processes.tell(json.dumps(result) if _JSON.value else report.evaluation_table(result))
+
+
+def for_evaluation(config: ConfigDict, *, num_devices: int) -> ConfigDict:
+  """The config with what devices of another number can compute at once, and no split."""
+  config = config.copy_and_resolve_references()
+  rows = config.train.micro_batch_size or config.train.batch_size
+  config.train.batch_size = math.ceil(rows / num_devices) * num_devices
+  config.train.micro_batch_size = 0
+  config.train.fsdp = 1
+  return config
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def main():
       )
     )
     run = prepare(config, folder)
-    claim = workdir.claimed(folder, config, dataset=run.dataset.manifest["sha256"])
+    claim = workdir.claimed(folder, dataset=run.dataset.manifest["sha256"])
     processes.first(lambda: held.enter_context(claim))
     finish(run, train(run, checkpoints))
 
@@ -165,19 +165,32 @@ def begin(run: Run, checkpoints: Checkpoints, batches: BatchIterator) -> tuple[S
   """The state and the step to go on from; the batches are moved there."""
   restored = checkpoints.restore_newest(run.program.abstract_state())
   if restored:
+    position = restored.run["input"]
+    if position["batch_size"] != run.recipe.rows:
+      raise ConfigError(
+        f"The config comes to {run.recipe.rows} rows a step; the run in {run.folder} was "
+        f"begun with {position['batch_size']}, which its position in the data counts. Keep "
+        "train.batch_size, train.micro_batch_size and packing as they were, on as many "
+        "devices, or give another --workdir."
+      )
+    batches.set_state(position)
     processes.tell(f"going on from step {restored.step}")
-    batches.set_state(restored.run["input"])
-    return restored.state, restored.step
-  state = run.program.init(run.params)
-  processes.first(  # what the checkpoints will hold the parameters of
-    lambda: weights.describe(
-      run.folder,
-      run.program.config,
-      head="pretraining",
-      vocabulary=weights.Vocabulary(tuple(run.dataset.vocabulary)),
-    )
+    state, step = restored.state, restored.step
+  else:
+    state, step = run.program.init(run.params), 0
+  processes.first(functools.partial(record, run))
+  return state, step
+
+
+def record(run: Run):
+  """Writes down what the run, and the parameters in its checkpoints, are made from."""
+  workdir.record(run.folder, run.config, run.dataset.manifest["sha256"])
+  weights.describe(
+    run.folder,
+    run.program.config,
+    head="pretraining",
+    vocabulary=weights.Vocabulary(tuple(run.dataset.vocabulary)),
   )
-  return state, 0
 
 
 def train(run: Run, checkpoints: Checkpoints) -> State:
@@ -242,6 +255,7 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
               held_out.evaluation_batches(),
               unigram_token=run.dataset.manifest["most_frequent_token"],
             )
+          watch.check_evaluation(step, found["loss"])
           trained = {"seconds": line["seconds"], "sequences_trained": line["sequences"]}
           log.evaluation(step, found | trained)
           reached = 0 < config.train.target_mlm_accuracy <= found["mlm_accuracy"]

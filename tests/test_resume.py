@@ -132,6 +132,20 @@ def test_a_changed_config_is_refused_unless_told_otherwise(folder, copy):
   assert json.loads((copy / "config.json").read_text())["train"]["steps"] == 26
 
 
+def test_a_change_that_cannot_be_is_refused_and_leaves_the_run(folder, finished, copy):
+  for options, message in (
+    (["--config.model.size=mini"], "a model with num_layers 2"),
+    (["--config.optimizer.name=sgd"], "of another model or optimizer"),
+    (["--config.train.micro_batch_size=4"], "comes to 4 rows a step"),
+  ):
+    result = run(folder, copy, *options, "--allow_changed_config")
+    assert result.returncode == 2
+    assert message in result.stderr
+  result = run(folder, copy, "--config.model.dropout_rate=0.5", "--allow_changed_config")
+  assert result.returncode == 0, result.stderr
+  assert json.loads((copy / "model.json").read_text())["config"]["dropout_rate"] == 0.5
+
+
 def test_a_run_on_data_prepared_anew_is_refused(folder, copy):
   """The same settings, another text: going on would not be the same run."""
   digests = json.loads((copy / "dataset.json").read_text())

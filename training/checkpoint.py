@@ -232,7 +232,7 @@ def _sums(state: State) -> list[jax.Array]:
       place += jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis) * stride
     for i, odd in enumerate((0x9E3779B1, 0x85EBCA77)):
       mixed = (bits ^ (place * jnp.uint32(odd))) * jnp.uint32(0xC2B2AE3D)
-      mixed = (mixed ^ (mixed >> 15)) * (2 * place + 1)
+      mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(0x27D4EB2F)
       sums[i] = sums[i] * jnp.uint32(odd) + mixed.sum(dtype=jnp.uint32)
   return sums
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable
 
+import jax
 from absl import app, flags, logging
 
 
@@ -45,7 +47,8 @@ def run(main: Callable[[], None], *, mistakes: tuple[type[Exception], ...]):
     return left
 
   def guarded(_):
-    logging.set_verbosity(logging.WARNING)  # Orbax tells of each file it writes
+    # Orbax tells of each file it writes, and of errors on pages before it raises them.
+    logging.set_verbosity(logging.FATAL)
     try:
       main()
     except mistakes as error:
@@ -54,6 +57,13 @@ def run(main: Callable[[], None], *, mistakes: tuple[type[Exception], ...]):
       _leave(1, str(error))
     except Terminated as error:
       _leave(128 + signal.SIGTERM, str(error))
+    except jax.errors.JaxRuntimeError as error:
+      if jax.process_count() == 1:
+        raise
+      told = f"This process or another was lost: {str(error).splitlines()[0]}"
+      again = "Run the same commands again to go on from the last checkpoint."
+      print(f"{sys.argv[0]}: {told} {again}", file=sys.stderr, flush=True)
+      os._exit(1)  # at an ordinary exit JAX waits for the others, and aborts
     except KeyboardInterrupt:
       _leave(130, "Stopped. Run the same command again to go on from the last checkpoint.")
 

@@ -16,6 +16,16 @@ from training import processes
 from training.config import ConfigError, bert_config
 
 _FIELD = "config.model.init_from"
+# What a run's config does not say, and what its checkpoints cannot do without.
+_OF_THE_WEIGHTS = ("max_position_embeddings", "type_vocab_size", "layer_norm_epsilon")
+_SHAPES = (
+  "num_layers",
+  "hidden_size",
+  "num_heads",
+  "intermediate_size",
+  "next_sentence",
+  "vocab_multiple",
+)
 
 
 def open_weights(config: ml_collections.ConfigDict) -> weights.StoredModel | None:
@@ -139,22 +149,35 @@ def model_config(
   vocab_size: int,
   given: weights.StoredModel | None,
 ) -> model.BertConfig:
-  """The model of a run: as it was begun, or as the config and the weights say.
+  """The model of a run: as the config and the weights, its own or given ones, say.
 
   Sequences longer than the positions of the weights get positions of their own, as in the
   second phase of BERT's pretraining.
 
   Args:
     config: of the run.
-    workdir: of the run; where it has a checkpoint, `model.json` there holds.
+    workdir: of the run; where it has a checkpoint, the sizes are those of `model.json`.
     vocab_size: of the dataset.
     given: from `open_weights`.
 
   Raises:
     WeightsError: the run has checkpoints, and no `model.json` beside them.
+    ConfigError: the config has other sizes than they have.
   """
   if weights.steps(workdir):
-    return weights.read_description(workdir)[1]
+    begun = weights.read_description(workdir)[1]
+    now = dataclasses.replace(
+      bert_config(config, vocab_size=begun.vocab_size),
+      **{name: getattr(begun, name) for name in _OF_THE_WEIGHTS},
+    )
+    for name in _SHAPES:
+      if getattr(now, name) != getattr(begun, name):
+        raise ConfigError(
+          f"{workdir} holds checkpoints of a model with {name} {getattr(begun, name)}; the "
+          f"config has {getattr(now, name)}. Give the same config.model, or another "
+          "--workdir."
+        )
+    return now
   if given is None:
     return bert_config(config, vocab_size=vocab_size)
   return dataclasses.replace(

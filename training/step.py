@@ -195,10 +195,11 @@ class TrainingProgram:
     return jax.lax.scan(add, zeros, (jnp.arange(self._accumulate), parts))[0]
 
   def _split(self, rows: jax.Array) -> jax.Array:
-    """[B, ...] -> [A, B / A, ...]; each device's rows stay on it."""
-    devices = self.mesh.size
-    rows = rows.reshape(devices, self._accumulate, -1, *rows.shape[1:])
-    parts = rows.swapaxes(0, 1).reshape(self._accumulate, -1, *rows.shape[3:])
+    """[B, ...] -> [A, B / A, ...]; row r goes to micro-batch r mod A.
+
+    So each device's rows stay on it, and the parts are the same for any number of them.
+    """
+    parts = rows.reshape(-1, self._accumulate, *rows.shape[1:]).swapaxes(0, 1)
     spec = jax.sharding.PartitionSpec(None, (DATA, FSDP))
     sharding = jax.sharding.NamedSharding(self.mesh, spec)
     return jax.lax.with_sharding_constraint(parts, sharding)

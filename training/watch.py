@@ -59,6 +59,18 @@ class Watch:
       if self._in_a_row > self._skips:
         self._stop(step, sequence_ids, values)
 
+  def check_evaluation(self, step: int, loss: float):
+    """Looks at a held-out loss.
+
+    Raises:
+      Stopped: it is not finite.
+    """
+    if not np.isfinite(loss):
+      raise Stopped(
+        f"The held-out loss is {loss} at step {step}. The checkpoints before it are kept. "
+        "Try a lower --config.optimizer.learning_rate in another --workdir."
+      )
+
   def _stop(self, step: int, sequence_ids: np.ndarray, values: Mapping):
     if jax.process_count() > 1:
       sequence_ids = multihost_utils.process_allgather(sequence_ids, tiled=True)

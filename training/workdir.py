@@ -66,18 +66,15 @@ def check(
 
 
 @contextlib.contextmanager
-def claimed(
-  workdir: str | pathlib.Path, config: ml_collections.ConfigDict, *, dataset: dict[str, str]
-) -> Iterator[None]:
-  """Holds the folder for one process, and writes down what the run is made from.
+def claimed(workdir: str | pathlib.Path, *, dataset: dict[str, str]) -> Iterator[None]:
+  """Holds the folder for one run at a time.
 
   Args:
     workdir: the run's folder.
-    config: of the run; goes to `config.json`.
-    dataset: SHA-256 of each file of the dataset; goes to `dataset.json`.
+    dataset: SHA-256 of each file of the dataset.
 
   Raises:
-    ConfigError: another process trains in the folder, or the run was begun with another
+    ConfigError: another run trains in the folder, or this one was begun with another
       dataset.
   """
   workdir = pathlib.Path(workdir)
@@ -89,9 +86,22 @@ def claimed(
         f"Another process trains in {workdir}. Wait for it, or give another --workdir."
       ) from error
     check_dataset(workdir, dataset)
-    write_json(workdir / _DATASET, dataset)
-    write_json(workdir / _CONFIG, config.to_dict())
     yield
+
+
+def record(
+  workdir: str | pathlib.Path, config: ml_collections.ConfigDict, dataset: dict[str, str]
+):
+  """Writes down what a run is made from: `config.json` and `dataset.json`.
+
+  Args:
+    workdir: the run's folder, `claimed`.
+    config: of the run, which its checkpoints, if any, were found to fit.
+    dataset: SHA-256 of each file of the dataset.
+  """
+  workdir = pathlib.Path(workdir)
+  write_json(workdir / _DATASET, dataset)
+  write_json(workdir / _CONFIG, config.to_dict())
 
 
 def check_dataset(workdir: str | pathlib.Path, dataset: dict[str, str]):

@@ -168,6 +168,9 @@ def test_a_broken_checkpoint_is_passed_over_loudly(saved, program, capfd, damage
     checkpoints.save(30, restored.state, RUN)
     checkpoints.wait()
     assert checkpoints.steps == [10, 20, 30]
+  damage(folder / "checkpoints" / "30")
+  assert restore(folder, program).step == 20
+  assert (folder / "checkpoints" / "broken" / "30.1").is_dir()
 
 
 def test_numbers_that_decode_and_are_not_those_saved_are_noticed(saved, program, capfd):

@@ -123,7 +123,7 @@ def test_longer_sequences_get_positions_of_their_own(tmp_path, capsys):
   jax.tree.map(np.testing.assert_array_equal, short, long)
 
 
-def test_a_run_that_goes_on_takes_its_own_description(tmp_path):
+def test_a_run_that_goes_on_has_the_sizes_of_its_checkpoints(tmp_path):
   folder = write(tmp_path / "hf")
   config = config_for(folder)
   given = initial.open_weights(config)
@@ -131,7 +131,15 @@ def test_a_run_that_goes_on_takes_its_own_description(tmp_path):
   fresh = initial.model_config(config, workdir=tmp_path, vocab_size=97, given=given)
   assert fresh.max_position_embeddings == 23
   weights.save(tmp_path, {"any": np.zeros(3)}, step=5)
-  assert initial.model_config(config, workdir=tmp_path, vocab_size=97, given=None) == TINY
+  config.model.dropout_rate = 0.25  # told otherwise: what is no size
+  made = initial.model_config(config, workdir=tmp_path, vocab_size=97, given=None)
+  sizes = ("vocab_size", "max_position_embeddings", "type_vocab_size", "hidden_size")
+  for name in (*sizes, "layer_norm_epsilon"):
+    assert getattr(made, name) == getattr(TINY, name)
+  assert made.dropout_rate == 0.25
+  config.model.size = "mini"
+  with pytest.raises(ConfigError, match="a model with num_layers 2; the config has 4"):
+    initial.model_config(config, workdir=tmp_path, vocab_size=97, given=None)
 
 
 def test_without_the_field_the_config_alone_counts(tmp_path):

@@ -58,8 +58,8 @@ DATASET = {"train.arrow": "ab", "vocab.txt": "cd"}
 
 def test_a_folder_belongs_to_one_config_and_one_dataset(tmp_path):
   workdir.check(tmp_path / "run", CONFIG)
-  with workdir.claimed(tmp_path / "run", CONFIG, dataset=DATASET):
-    pass
+  with workdir.claimed(tmp_path / "run", dataset=DATASET):
+    workdir.record(tmp_path / "run", CONFIG, DATASET)
   workdir.check(tmp_path / "run", CONFIG)
   other = CONFIG.copy_and_resolve_references()
   other.train.steps = 6
@@ -71,7 +71,7 @@ def test_a_folder_belongs_to_one_config_and_one_dataset(tmp_path):
     workdir.check_same(tmp_path / "run", other, groups=("train",), but=("seed", "train"))
   with (
     pytest.raises(ConfigError, match="a run on another dataset"),
-    workdir.claimed(tmp_path / "run", CONFIG, dataset=DATASET | {"vocab.txt": "ef"}),
+    workdir.claimed(tmp_path / "run", dataset=DATASET | {"vocab.txt": "ef"}),
   ):
     pass
 
@@ -85,14 +85,14 @@ def test_a_mistake_before_the_run_does_not_claim_the_folder(tmp_path):
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
   workdir.check(tmp_path, CONFIG)
-  with workdir.claimed(tmp_path, CONFIG, dataset=DATASET):
+  with workdir.claimed(tmp_path, dataset=DATASET):
     workdir.check(tmp_path, CONFIG)  # as another process does before it claims
     with (
       pytest.raises(ConfigError, match="Another process trains in"),
-      workdir.claimed(tmp_path, CONFIG, dataset=DATASET),
+      workdir.claimed(tmp_path, dataset=DATASET),
     ):
       pass
-  with workdir.claimed(tmp_path, CONFIG, dataset=DATASET):
+  with workdir.claimed(tmp_path, dataset=DATASET):
     pass
 
 

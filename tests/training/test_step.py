@@ -112,15 +112,16 @@ def test_dropout_differs_between_micro_batches():
   batch = make_batch(1)
   twice = {name: np.concatenate([field, field]) for name, field in batch.items()}
 
-  def loss(accumulate, batch):
-    program = TrainingProgram(
-      config, lamb(0.0), mesh=make_mesh(1), seed=0, accumulate=accumulate
-    )
+  def loss(accumulate, batch, num_devices=1):
+    mesh = make_mesh(num_devices)
+    program = TrainingProgram(config, lamb(0.0), mesh=mesh, seed=0, accumulate=accumulate)
     return run(program, [batch])[1][0]
 
   one, two = loss(1, batch), loss(2, twice)
   assert one != two  # they would be equal if both halves drew the same numbers
   assert two == loss(2, twice)
+  batch = make_batch(8)
+  assert loss(2, batch, 4) == pytest.approx(loss(2, batch), rel=1e-5)
 
 
 def poison(state):

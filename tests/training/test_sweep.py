@@ -156,7 +156,8 @@ def test_every_sweep_of_the_project_can_be_run(path, capsys):
 def finish(folder, run, accuracy, **more):
   """What train.py leaves of a run."""
   workdir.check(folder / run.name, run.config)
-  with workdir.claimed(folder / run.name, run.config, dataset={}):
+  with workdir.claimed(folder / run.name, dataset={}):
+    workdir.record(folder / run.name, run.config, {})
     with metrics.MetricsLog(folder / run.name, first_step=0) as log:
       for step in (10, 20):
         log.evaluation(step, {"mlm_accuracy": accuracy * step / 20})

@@ -26,6 +26,13 @@ def feed(watch, pattern):
     watch.check(but=1)
 
 
+def test_a_held_out_loss_that_is_not_finite_stops_the_run(tmp_path):
+  watch = Watch(tmp_path, skips=3)
+  watch.check_evaluation(5, 1.5)
+  with pytest.raises(Stopped, match="held-out loss is nan at step 6"):
+    watch.check_evaluation(6, float("nan"))
+
+
 def test_good_steps_pass(tmp_path):
   watch = Watch(tmp_path, skips=0)
   feed(watch, "....")
