@@ -44,6 +44,7 @@ def environment(folder, **variables):
   cache = {
     "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling takes longer than these runs
   }
   return os.environ | cache | variables
 
