@@ -134,7 +134,6 @@ def test_a_changed_config_is_refused_unless_told_otherwise(folder, copy):
 
 def test_a_change_that_cannot_be_is_refused_and_leaves_the_run(folder, finished, copy):
   for options, message in (
-    (["--config.model.size=mini"], "a model with num_layers 2"),
     (["--config.optimizer.name=sgd"], "of another model or optimizer"),
     (["--config.train.micro_batch_size=4"], "comes to 4 rows a step"),
   ):
