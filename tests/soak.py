@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -44,12 +45,16 @@ def main() -> int:
     same, while_saving, kills = 0, 0, 0
     for number in range(1, options.runs + 1):
       workdir = f"run-{number}"
-      times = rng.randint(1, 3)
-      told = [kill_once(folder, workdir, rng, seconds) for _ in range(times)]
+      told: list[str] = []
+      for _ in range(rng.randint(1, 3)):
+        while (text := kill_once(folder, workdir, rng, seconds)) is None:
+          shutil.rmtree(folder / workdir)  # it ended too early: from the start again
+          told = []
+        told.append(text)
       digest = finish(folder, workdir)
       same += digest == expected
       while_saving += sum("saving" in text for text in told)
-      kills += sum("killed" in text for text in told)
+      kills += len(told)
       verdict = "the same" if digest == expected else f"ANOTHER: {digest[:12]}"
       print(f"run {number}: {', '.join(told)}; parameters {verdict}", flush=True)
   print(
@@ -69,8 +74,8 @@ def finish(folder: pathlib.Path, workdir: str) -> str:
 
 def kill_once(
   folder: pathlib.Path, workdir: str, rng: random.Random, seconds: float
-) -> str:
-  """Starts or resumes a run, and kills it; what became of it."""
+) -> str | None:
+  """Starts or resumes a run, and kills it; when. None if it ended before that."""
   checkpoints = folder / workdir / "checkpoints"
 
   def unfinished() -> set[str]:
@@ -91,7 +96,7 @@ def kill_once(
   process.send_signal(signal.SIGKILL)
   process.communicate()
   if process.returncode != -signal.SIGKILL:
-    return "ended before the kill"
+    return None
   saving = unfinished() - before
   steps = ", ".join(name.partition(".")[0] for name in saving)
   return f"killed saving {steps}" if saving else f"killed after checkpoint {newest()}"
