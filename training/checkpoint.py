@@ -147,6 +147,8 @@ class Checkpoints:
           if restored.run.pop("fingerprint") == fingerprint(restored.state):
             return restored
           why = "the numbers in it are not those that were saved."
+        except (jax.errors.JaxRuntimeError, MemoryError):
+          raise  # the device's trouble, not the checkpoint's
         except Exception as error:  # Orbax has many kinds for metadata that it cannot read
           why = weights.beginning(error)
       processes.first(functools.partial(self._move_away, str(step), why))

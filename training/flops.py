@@ -49,25 +49,22 @@ def training_flops(
   return 3 * rows * (layers + head)
 
 
-# By device_kind, in TFLOP/s of one device, without sparsity: products of bfloat16, and of
-# float32 as XLA computes them by default, in TF32 on NVIDIA and in bfloat16 on TPUs.
-_NVIDIA = "https://www.nvidia.com/en-us/data-center/"
-_CLOUD = "https://cloud.google.com/tpu/docs/"
+# By device_kind, the vendors' figures in TFLOP/s of one device, without sparsity: products
+# of bfloat16, and of float32 as XLA computes them by default, in TF32 on NVIDIA and in
+# bfloat16 on TPUs.
 _A100, _HOPPER = (312.0, 156.0), (989.4, 494.7)
-PEAKS: dict[str, tuple[tuple[float, float], str]] = {
-  "NVIDIA A100-SXM4-40GB": (_A100, _NVIDIA + "a100/"),
-  "NVIDIA A100-SXM4-80GB": (_A100, _NVIDIA + "a100/"),
-  "NVIDIA A100-PCIE-40GB": (_A100, _NVIDIA + "a100/"),
-  "NVIDIA A100 80GB PCIe": (_A100, _NVIDIA + "a100/"),
-  "NVIDIA H100 80GB HBM3": (_HOPPER, _NVIDIA + "h100/"),
-  "NVIDIA H100 PCIe": ((756.5, 378.2), _NVIDIA + "h100/"),
-  "NVIDIA H100 NVL": ((835.5, 417.5), _NVIDIA + "h100/"),
-  "NVIDIA H200": (_HOPPER, _NVIDIA + "h200/"),
-  "TPU v4": ((275.0, 275.0), _CLOUD + "v4"),
-  "TPU v5 lite": ((197.0, 197.0), _CLOUD + "v5e"),
-  "TPU v5": ((459.0, 459.0), _CLOUD + "v5p"),
-  "TPU v5p": ((459.0, 459.0), _CLOUD + "v5p"),
-  "TPU v6 lite": ((918.0, 918.0), _CLOUD + "v6e"),
+PEAKS = {
+  "NVIDIA A100-SXM4-40GB": _A100,
+  "NVIDIA A100-SXM4-80GB": _A100,
+  "NVIDIA A100-PCIE-40GB": _A100,
+  "NVIDIA A100 80GB PCIe": _A100,
+  "NVIDIA H100 80GB HBM3": _HOPPER,
+  "NVIDIA H200": _HOPPER,
+  "TPU v4": (275.0, 275.0),
+  "TPU v5 lite": (197.0, 197.0),
+  "TPU v5": (459.0, 459.0),
+  "TPU v5p": (459.0, 459.0),
+  "TPU v6 lite": (918.0, 918.0),
 }
 
 
@@ -100,8 +97,7 @@ def peak_of(devices: Sequence[jax.Device], *, dtype: str, given: float = 0.0) ->
   if given:
     return Peak(given, "config")
   if devices[0].device_kind in PEAKS:
-    rates, _ = PEAKS[devices[0].device_kind]
-    rate = rates[("bfloat16", "float32").index(dtype)]
+    rate = PEAKS[devices[0].device_kind][("bfloat16", "float32").index(dtype)]
     return Peak(1e12 * rate * len(devices), "table")
   local = [device for device in devices if device.process_index == jax.process_index()]
   return Peak(_measure(local, dtype) * len(devices) / len(local), "measured")

@@ -18,14 +18,8 @@ from training.config import ConfigError, bert_config
 _FIELD = "config.model.init_from"
 # What a run's config does not say, and what its checkpoints cannot do without.
 _OF_THE_WEIGHTS = ("max_position_embeddings", "type_vocab_size", "layer_norm_epsilon")
-_SHAPES = (
-  "num_layers",
-  "hidden_size",
-  "num_heads",
-  "intermediate_size",
-  "next_sentence",
-  "vocab_multiple",
-)
+_SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
+_SHAPES = (*_SIZES, "next_sentence", "vocab_multiple")
 
 
 def open_weights(config: ml_collections.ConfigDict) -> weights.StoredModel | None:
@@ -67,7 +61,7 @@ def _check_shape(config, given: weights.StoredModel):
   expected = bert_config(config, vocab_size=given.config.vocab_size)
   differences = [
     f"{name} is {getattr(given.config, name)} there and {getattr(expected, name)} here"
-    for name in ("num_layers", "hidden_size", "num_heads", "intermediate_size")
+    for name in _SIZES
     if getattr(given.config, name) != getattr(expected, name)
   ]
   if differences:

@@ -130,7 +130,7 @@ class Meter:
     self._means: dict[str, float] = {}
 
   def add(self, values: Mapping):
-    """Takes the metrics of one step: `sequences`, `real_tokens` and totals."""
+    """Takes the metrics of one step, as `TrainingProgram.train_step` gives them."""
     self._pending.append(values)
     if self._start is None:  # the first step compiles; time begins after it
       jax.block_until_ready(values)
@@ -146,10 +146,9 @@ class Meter:
     Returns:
       What `means` gives, for the steps that were not skipped; where all of them were,
       what the line before had. `skipped`, `sequences` and `real_tokens` since the start of
-      the run;
-      `seconds` of training since then, without each process's first step, evaluation and
-      saving; `padding`, the fraction of the tokens since the last line that is not real;
-      and of the steps since then that are timed `sequences_per_second`,
+      the run; `seconds` of training since then, without each process's first step,
+      evaluation and saving; `padding`, the fraction of the tokens since the last line that
+      is not real; and of the steps since then that are timed `sequences_per_second`,
       `real_tokens_per_second`, `packs_per_second`, `input_share`, `compute_share` and
       `rest_share`, fractions of their time, and `peak_share`, the fraction of
       `peak_flops` that their matrix products come to. The speeds and shares are 0 where
@@ -179,10 +178,10 @@ class Meter:
       speeds["peak_share"] = timed * self._flops_per_step / self._peak_flops
     self._pending, self._untimed = [], 0
     self._begin(now)
-    kept = [values for values in steps if values.get("finite", True)]
+    kept = [values for values in steps if values["finite"]]
     if kept:
       self._means = means(kept)
-    skipped = {"skipped": int(steps[-1].get("skipped", 0))}
+    skipped = {"skipped": int(steps[-1]["skipped"])}
     return self._means | skipped | fields | self._totals | speeds
 
   def _begin(self, now: float | None = None):

@@ -20,7 +20,7 @@ class Profile:
 
   def __init__(self, workdir: str | pathlib.Path, *, first_step: int, steps: int):
     self._folder = pathlib.Path(workdir) / "profile"
-    self._start = first_step + 1 + _FIRST_STEPS if steps else 0
+    self._start = first_step + 1 + _FIRST_STEPS if steps else 0  # 0: no step's number
     self._end = self._start + steps
     self._running = False
 
@@ -32,7 +32,7 @@ class Profile:
 
   def before(self, step: int):
     """To be called before each step."""
-    if step == self._start != self._end:
+    if step == self._start:
       jax.profiler.start_trace(self._folder)
       self._running = True
     elif step == self._end:

@@ -1,5 +1,6 @@
 """Checkpoints of a run: exact, kept by policy, and passed over where they are broken."""
 
+import gc
 import resource
 import shutil
 import time
@@ -36,6 +37,13 @@ def saved(tmp_path, program):
       states[step] = jax.device_get(state)
       checkpoints.save(step, state, RUN)
   return tmp_path, states
+
+
+@pytest.fixture
+def orbax_leaves_nothing():
+  """Coroutines that Orbax did not end are told of in the test that left them."""
+  yield
+  gc.collect()
 
 
 def restore(folder, program):
@@ -155,6 +163,7 @@ def lose_the_parameters(folder):
     lose_the_parameters,
   ],
 )
+@pytest.mark.usefixtures("orbax_leaves_nothing")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_broken_checkpoint_is_passed_over_loudly(saved, program, capfd, damage):
   folder, states = saved
@@ -200,6 +209,7 @@ def test_a_checkpoint_of_another_model_is_refused_and_stays(saved):
   assert weights.steps(folder) == [10, 20, 30]
 
 
+@pytest.mark.usefixtures("orbax_leaves_nothing")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_failed_save_is_told_and_the_ones_before_are_kept(saved, program):
   """A limit on the size of a file stands for the full disk."""

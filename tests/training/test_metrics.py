@@ -25,9 +25,10 @@ def clock(monkeypatch):
   return clock
 
 
-def values_of(mlm, nsp, sequences):
+def values_of(mlm, nsp, sequences, *, finite=True, skipped=0):
   step = {"mlm_loss": losses.Total(*mlm), "nsp_loss": losses.Total(*nsp)}
   step |= {"sequences": sequences, "real_tokens": 10 * sequences}
+  step |= {"finite": finite, "skipped": skipped}
   return jax.tree.map(np.asarray, step)
 
 
@@ -41,6 +42,20 @@ def run_step(meter, clock, *, sequences=3, waits=(0.0, 0.0), rest=0.0):
       clock.now += seconds
   meter.add(values_of((2.0, 1.0), (2.0, 1.0), sequences))
   clock.now += rest
+
+
+def test_skipped_steps_do_not_count_and_never_look_like_a_loss_of_0(clock):
+  meter = make_meter()
+  skipped = (0.0, 0.0), (0.0, 0.0), 3
+  meter.add(values_of((6.0, 2.0), (4.0, 1.0), 3))
+  meter.add(values_of(*skipped, finite=False, skipped=1))
+  line = meter.line()
+  assert (line["mlm_loss"], line["loss"], line["skipped"]) == (3.0, 7.0, 1)
+  assert line["sequences"] == 6  # the data moves on
+  meter.add(values_of(*skipped, finite=False, skipped=2))
+  clock.now += 1
+  line = meter.line()
+  assert (line["mlm_loss"], line["loss"], line["skipped"]) == (3.0, 7.0, 2)
 
 
 def test_the_meter_adds_up_units_and_counts_on(clock):

@@ -10,7 +10,6 @@ import time
 import numpy as np
 import pytest
 
-from tests.stdlib_corpus import make_library
 from training import metrics, plots, sweep, sweep_file, workdir
 from training.config import ConfigError
 from training.sweep_file import SweepError, load_sweep
@@ -238,18 +237,10 @@ def test_only_what_is_not_finished_is_run(tmp_path, monkeypatch, capsys):
   assert f"[6/6] {names[5]}: failed: broken" in told.err
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("sweep")
-  (folder / "library").mkdir()
-  make_library(folder / "library")
-  return folder
-
-
-def tiny(folder) -> dict:
+def tiny(folder, data) -> dict:
   return {
     "data.source": f"stdlib:{folder / 'library'}",
-    "data.directory": str(folder / "data"),
+    "data.directory": str(data),
     "data.max_sequence_length": 64,
     "data.vocab_size": 500,
     "data.held_out_fraction": 0.1,
@@ -263,35 +254,36 @@ def tiny(folder) -> dict:
   }
 
 
-def test_runs_are_real_and_one_that_is_refused_stops_no_other(corpus, capsys):
+def test_runs_are_real_and_one_that_is_refused_stops_no_other(folder, tmp_path, capsys):
   """The first folder belongs to another config; train.py says so, and the next runs."""
-  spec = {"config": "configs/quickstart.py", "overrides": tiny(corpus)}
-  path = write_sweep(corpus, spec | {"grid": {FIELD: ["none"], "seed": [0, 1]}})
+  spec = {"config": "configs/quickstart.py", "overrides": tiny(folder, tmp_path / "data")}
+  path = write_sweep(tmp_path, spec | {"grid": {FIELD: ["none"], "seed": [0, 1]}})
   refused, trained = load_sweep(path).runs
-  folder = corpus / "runs"
+  runs = tmp_path / "runs"
   other = refused.config.copy_and_resolve_references()
   other.train.steps = 6
-  (folder / refused.name).mkdir(parents=True)
-  (folder / refused.name / "config.json").write_text(json.dumps(other.to_dict()))
+  (runs / refused.name).mkdir(parents=True)
+  (runs / refused.name / "config.json").write_text(json.dumps(other.to_dict()))
 
-  assert sweep.main([str(path), f"--workdir={folder}"]) == 1
+  assert sweep.main([str(path), f"--workdir={runs}"]) == 1
   told = capsys.readouterr()
   assert f"{refused.name}: failed:" in told.err
   assert "train.steps is 6 there and 4 here" in told.err
-  summary = json.loads((folder / trained.name / "summary.json").read_text())
+  summary = json.loads((runs / trained.name / "summary.json").read_text())
   assert summary["steps"] == 4
-  config = json.loads((folder / trained.name / "config.json").read_text())
+  config = json.loads((runs / trained.name / "config.json").read_text())
   assert config == trained.config.to_dict()
-  (row,) = json.loads((folder / "sweep.json").read_text())["arms"]
+  (row,) = json.loads((runs / "sweep.json").read_text())["arms"]
   assert row["n"] == 1
   assert row["eval_mlm_accuracy"]["values"] == [summary["eval_mlm_accuracy"]]
   assert "| attention_mask=none | 1 |" in told.out
-  log = (folder / trained.name / "train.log").read_text()
+  log = (runs / trained.name / "train.log").read_text()
   assert "training: 4/4 steps, loss" in log
 
 
-def test_an_interrupted_sweep_takes_its_run_along(corpus, tmp_path):
-  spec = {"config": "configs/quickstart.py", "overrides": tiny(corpus), "grid": GRID}
+def test_an_interrupted_sweep_takes_its_run_along(folder, tmp_path):
+  overrides = tiny(folder, tmp_path / "data")
+  spec = {"config": "configs/quickstart.py", "overrides": overrides, "grid": GRID}
   path = write_sweep(tmp_path, spec)
   process = subprocess.Popen(
     [sys.executable, "-m", "training.sweep", path, f"--workdir={tmp_path / 'runs'}"],
