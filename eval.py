@@ -1,10 +1,13 @@
-"""Evaluates a checkpoint of a run on the held-out documents.
+"""Evaluates a checkpoint on held-out documents, or on the dev set of a task.
 
   python eval.py --config=configs/quickstart.py --workdir=runs/quickstart
+  python eval.py --config=configs/glue.py:cola --workdir=FOLDER \\
+      --config.model.init_from=FOLDER
 
-Takes the newest checkpoint, or the one of --step, also while training goes on. The result
-is printed, as JSON with --json. Give --config.packing.algorithm=none to evaluate unpacked,
-and --config.model.attention_impl=... to evaluate on a machine of another kind.
+Takes the newest checkpoint of a run, or the one of --step, also while training goes on; or
+a model that was imported, or a Hugging Face directory. The result is printed, as JSON with
+--json. Give --config.packing.algorithm=none to evaluate unpacked, and
+--config.model.attention_impl=... to evaluate on a machine of another kind.
 """
 
 import dataclasses
@@ -18,14 +21,15 @@ if not sys.stderr.isatty():  # in a log, a bar of the pipeline is a new line at 
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
 import jax
+import numpy as np
 import optax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import packing
 import pipeline
-from model import weights
-from training import command, processes, report, workdir
+from model import MODELS, weights
+from training import command, initial, processes, report, workdir
 from training.config import ConfigError, validate
 from training.evaluation import evaluate
 from training.mesh import make_mesh, replicated
@@ -35,8 +39,8 @@ from training.step import TrainingProgram
 _CONFIG = config_flags.DEFINE_config_file(
   "config", help_string="A config file, such as configs/quickstart.py.", lock_config=True
 )
-_WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
-_STEP = flags.DEFINE_integer("step", None, "Of the checkpoint; the newest if not given.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "The model's folder.", required=True)
+_STEP = flags.DEFINE_string("step", None, "Of the run; or best; the newest if not given.")
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
 flags.mark_flag_as_required("config")
 
@@ -58,21 +62,23 @@ def main():
   validate(
     for_evaluation(config, num_devices=mesh.size),
     algorithms=list(packing.ALGORITHMS),
+    tasks=pipeline.TASK_HEADS,
     num_devices=mesh.size,
   )
-  workdir.check_same(
-    folder, config, groups=("seed", "data", "model"), but=_NOT_OF_THE_WEIGHTS
-  )
-  # The first process chooses: while training goes on, there may be a newer one each moment.
-  step = processes.first(lambda: weights.open_folder(folder, step=_STEP.value).step)
-  stored = weights.open_folder(folder, step=step, sharding=replicated(mesh))
+  head = pipeline.TASK_HEADS[config.data.task]
+  if workdir.is_run(folder):
+    stored = open_run(config, folder, sharding=replicated(mesh))
+  else:
+    stored = open_model(config, folder, head=head)
 
   dataset = processes.first_then_all(lambda: pipeline.prepare_dataset(config))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
-  held_out = pipeline.make_loader(
+  if not workdir.is_run(folder):
+    initial.check_vocabulary(stored, dataset.vocabulary)
+    initial.check_labels(stored, dataset.labels)
+  held_out = pipeline.make_held_out(
     for_evaluation(config, num_devices=mesh.size),
-    dataset.held_out,
-    dataset.vocabulary,
+    dataset,
     host=jax.process_index(),
     hosts=jax.process_count(),
   )
@@ -83,16 +89,46 @@ def main():
     optax.identity(),  # not run
     mesh=mesh,
     seed=config.seed,
+    head=head,
   )
-  batches = held_out.num_evaluation_batches
+  batches = sum(one.num_batches for one in held_out)
   with Progress("evaluating", total=batches, unit="batches") as progress:
     result = {"step": stored.step} | evaluate(
       program,
-      stored.load(),
-      progress.over(held_out.evaluation_batches()),
+      jax.tree.map(np.asarray, stored.load()),
+      held_out,
       unigram_token=dataset.manifest["most_frequent_token"],
+      over=progress.over,
     )
   processes.tell(json.dumps(result) if _JSON.value else report.evaluation_table(result))
+
+
+def open_run(config: ConfigDict, folder: pathlib.Path, *, sharding) -> weights.StoredModel:
+  """A checkpoint of a run with this data and model."""
+  workdir.check_same(
+    folder, config, groups=("seed", "data", "model"), but=_NOT_OF_THE_WEIGHTS
+  )
+  # The first process chooses: while training goes on, there may be a newer one each moment.
+  wanted = _STEP.value
+  step = processes.first(lambda: workdir.choose_step(folder, wanted))
+  return weights.open_folder(folder, step=step, sharding=sharding)
+
+
+def open_model(
+  config: ConfigDict, folder: pathlib.Path, *, head: str
+) -> weights.StoredModel:
+  """A model that was not trained here, as it is."""
+  config = config.copy_and_resolve_references()
+  config.model.init_from = str(folder)
+  stored = initial.open_weights(config, head=head)
+  assert stored is not None
+  if stored.head != head:
+    raise ConfigError(
+      f"{folder} holds a {MODELS[stored.head].__name__}; config.data.task="
+      f"{config.data.task} needs a {MODELS[head].__name__}. Train one from it first: "
+      f"train.py with --config.model.init_from={folder}."
+    )
+  return stored
 
 
 def for_evaluation(config: ConfigDict, *, num_devices: int) -> ConfigDict:

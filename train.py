@@ -1,6 +1,8 @@
-"""Trains a packed BERT.
+"""Trains a packed BERT, on masked text or on a task.
 
   python train.py --config=configs/quickstart.py --workdir=runs/quickstart
+  python train.py --config=configs/glue.py:cola --workdir=runs/cola \\
+      --config.model.init_from=runs/quickstart
 
 Any field of the config can be set on the command line, such as
 --config.train.duration='2 epochs'. The unpacked baseline is
@@ -81,6 +83,7 @@ class Run:
       self.dataset.vocabulary,
       plan=plan,
       batch_size=batch_size,
+      masked=self.program.head == "pretraining",
       host=jax.process_index(),
       hosts=jax.process_count(),
     )
@@ -89,7 +92,12 @@ class Run:
 def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
   processes.start()
-  validate(config, algorithms=list(packing.ALGORITHMS), num_devices=jax.device_count())
+  validate(
+    config,
+    algorithms=list(packing.ALGORITHMS),
+    tasks=pipeline.TASK_HEADS,
+    num_devices=jax.device_count(),
+  )
   processes.first(
     lambda: workdir.check(folder, config, allow_changes=_ALLOW_CHANGED_CONFIG.value)
   )
@@ -115,7 +123,8 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   if config.train.compilation_cache:
     jax.config.update("jax_compilation_cache_dir", config.train.compilation_cache)
   # What a run was begun with is in its checkpoints.
-  given = None if weights.steps(folder) else initial.open_weights(config)
+  head = pipeline.TASK_HEADS[config.data.task]
+  given = None if weights.steps(folder) else initial.open_weights(config, head=head)
   dataset = processes.first_then_all(lambda: pipeline.prepare_dataset(config))
   plan = pipeline.make_plan(config, dataset.train)
   processes.tell(
@@ -136,13 +145,22 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   if given:
     initial.check_vocabulary(given, dataset.vocabulary)
   model_config = initial.model_config(
-    config, workdir=folder, vocab_size=len(dataset.vocabulary), given=given
+    config,
+    workdir=folder,
+    vocab_size=len(dataset.vocabulary),
+    given=given,
+    head=head,
+    labels=dataset.labels,
+  )
+  params = given and initial.initial_params(
+    given, model_config, head=head, labels=dataset.labels, seed=config.seed
   )
   program = TrainingProgram(
     model_config,
     make_optimizer(config, recipe),
     mesh=mesh,
     seed=config.seed,
+    head=head,
     loss_unit=config.train.loss_unit,
     accumulate=recipe.accumulation,
     skip_bad_steps=config.train.skip_bad_steps > 0,
@@ -155,7 +173,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     unpacked_recipe,
     recipe,
     program,
-    initial.initial_params(given, model_config, seed=config.seed) if given else None,
+    params,
     peak_of(jax.devices(), dtype=config.model.dtype, given=config.train.peak_flops),
     CompilationCounter(),
   )
@@ -188,19 +206,20 @@ def record(run: Run):
   weights.describe(
     run.folder,
     run.program.config,
-    head="pretraining",
+    head=run.program.head,
     vocabulary=weights.Vocabulary(tuple(run.dataset.vocabulary)),
+    labels=run.dataset.labels,
   )
 
 
 def train(run: Run, checkpoints: Checkpoints) -> State:
-  """From the newest checkpoint to the last step, or to the target."""
+  """From the newest checkpoint to the last step, or to where the config ends it."""
   config, program, row_length = run.config, run.program, run.plan.row_length
   steps, rows = run.recipe.steps, run.recipe.rows
   rates = np.asarray(jax.jit(jax.vmap(make_schedule(run.recipe)))(np.arange(steps)))
-  loader, held_out = (
-    run.loader(plan=run.plan, batch_size=rows),
-    run.loader(run.dataset.held_out),
+  loader = run.loader(plan=run.plan, batch_size=rows)
+  held_out = pipeline.make_held_out(
+    config, run.dataset, host=jax.process_index(), hosts=jax.process_count()
   )
   flops = training_flops(
     program.config,
@@ -208,6 +227,7 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
     row_length=row_length,
     mlm_slots=loader.max_masked,
     max_sequences=run.plan.packing_depth,
+    head=program.head,
   )
   with contextlib.closing(loader.iterate()) as batches:
     state, step = begin(run, checkpoints, batches)
@@ -225,8 +245,9 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
         peak_flops=run.peak.flops,
       )
       watch = Watch(run.folder, skips=config.train.skip_bad_steps)
-      reached = processes.first(lambda: target_reached(run) is not None)
-      while step < steps and not reached:
+      checkpoints.best = best_step(run, log.evaluations)
+      ended = has_ended(run, log.evaluations)
+      while step < steps and not ended:
         step += 1
         profile.before(step)
         with meter.waiting_for("input"):
@@ -252,19 +273,20 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
             found = evaluate(
               program,
               state["params"],
-              held_out.evaluation_batches(),
+              held_out,
               unigram_token=run.dataset.manifest["most_frequent_token"],
             )
           watch.check_evaluation(step, found["loss"])
           trained = {"seconds": line["seconds"], "sequences_trained": line["sequences"]}
           log.evaluation(step, found | trained)
-          reached = 0 < config.train.target_mlm_accuracy <= found["mlm_accuracy"]
-        ending = step == steps or reached or stopping
+          checkpoints.best = best_step(run, log.evaluations)
+          ended = has_ended(run, log.evaluations)
+        ending = step in (steps, checkpoints.best) or ended or stopping
         if step % config.train.checkpoint_every == 0 or ending:
           with meter.paused():
             position = {"input": batches.get_state(), "config": config.to_dict()}
             checkpoints.save(step, state, position)
-        if stopping and step < steps and not reached:
+        if stopping and step < steps and not ended:
           checkpoints.wait()
           raise command.Terminated(
             f"Asked to stop by SIGTERM: saved step {step} of {steps} in {run.folder}. Run "
@@ -274,11 +296,25 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
   return state
 
 
-def target_reached(run: Run) -> dict[str, float] | None:
+def best_step(run: Run, evaluations: list[dict]) -> int | None:
+  """The step whose checkpoint is kept for its evaluation, if the config asks for it."""
+  best = report.best_of(evaluations, metric=report.metric_of(run.program.head))
+  return best["step"] if best and run.config.train.keep_best else None
+
+
+def has_ended(run: Run, evaluations: list[dict]) -> bool:
+  """Whether the run reached its target, or gets no better."""
+  return target_reached(run, evaluations) is not None or report.out_of_patience(
+    evaluations,
+    metric=report.metric_of(run.program.head),
+    patience=run.config.train.patience,
+  )
+
+
+def target_reached(run: Run, evaluations: list[dict]) -> dict[str, float] | None:
   """Where the run reached its target, if it has one and did."""
   target = run.config.train.target_mlm_accuracy
-  lines = files.read_json_lines(run.folder / "eval.jsonl")
-  return report.target_reached(lines, target=target) if target else None
+  return report.target_reached(evaluations, target=target) if target else None
 
 
 def finish(run: Run, state: State):
@@ -309,10 +345,11 @@ def write_report(
   run: Run, loader: pipeline.PackedLoader, unpacked_plan: packing.Plan, found: dict
 ):
   """`summary.json` and the pictures, from the lines of the run and what was found."""
-  folder, plan = run.folder, run.plan
+  folder, plan, metric = run.folder, run.plan, report.metric_of(run.program.head)
   train_lines = files.read_json_lines(folder / "metrics.jsonl")
   eval_lines = files.read_json_lines(folder / "eval.jsonl")
-  summary = report.run_summary(train_lines, eval_lines) | {
+  summary = report.run_summary(train_lines, eval_lines, metric=metric) | {
+    "task": run.config.data.task,
     "recipe": {"unpacked": run.unpacked_recipe.as_dict(), "packed": run.recipe.as_dict()},
     "epochs": train_lines[-1]["step"] / loader.batches_per_epoch,
     "packs": plan.num_packs,
@@ -323,7 +360,7 @@ def write_report(
     "unpacked_padding_tokens": unpacked_plan.num_padding_tokens,
     "sequences": plan.num_sequences,
     "target_mlm_accuracy": run.config.train.target_mlm_accuracy,
-    **(target_reached(run) or {}),
+    **(target_reached(run, eval_lines) or {}),
     "peak_flops": run.peak.flops,
     "peak_flops_source": run.peak.source,
     "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
@@ -339,7 +376,7 @@ def write_report(
     efficiency=plan.efficiency,
   )
   curve = folder / "plots" / "learning_curve.png"
-  plots.plot_learning_curve(curve, train_lines, eval_lines)
+  plots.plot_learning_curve(curve, train_lines, eval_lines, metric=metric)
   files.write_json(folder / "summary.json", summary)
   print(f"\n{report.summary_table(summary)}\n\nwritten to {folder}: summary.json, plots/")
 

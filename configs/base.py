@@ -13,8 +13,11 @@ def get_config() -> ConfigDict:
   config.profile = 0  # steps to profile into the run's folder, after the first 10
 
   config.data = ConfigDict()
+  config.data.task = "pretraining"  # glue/NAME, squad, classification, regression
   config.data.source = "stdlib"  # files, tfds:NAME, ...; "prepared": what directory holds
   config.data.held_out_source = ""  # a source of its own, instead of a fraction
+  config.data.mismatched_source = ""  # held out too, of another kind: MNLI has one
+  config.data.labels = ""  # classification: its classes, such as "ham,spam"
   config.data.columns = ""  # what fields are called in the source, such as text=content
   config.data.documents = "blank-line"  # how text files split: line, file, start:REGEX
   config.data.directory = "data/stdlib"  # the prepared dataset; made where it is not there
@@ -25,6 +28,8 @@ def get_config() -> ConfigDict:
   config.data.held_out_fraction = 0.05  # of the documents
   config.data.dupe_factor = 1  # times each document is cut, each time at random
   config.data.short_sequence_probability = 0.1
+  config.data.doc_stride = 128  # squad: tokens from one window of a context to the next
+  config.data.max_question_length = 64  # squad: in tokens
   config.data.seed = 0  # of the held-out split and of how documents are cut
   config.data.mask_rate = 0.15  # masked tokens / tokens of a sequence
 
@@ -38,7 +43,7 @@ def get_config() -> ConfigDict:
   config.packing.adjust = "lamb_betas"
 
   config.model = ConfigDict()
-  config.model.size = "base"  # tiny, mini, small, medium, base, large
+  config.model.size = "base"  # tiny, mini, small, medium, large; given: of init_from
   config.model.init_from = ""  # a folder with weights to start from; drawn if not given
   config.model.dropout_rate = 0.1
   config.model.attention_dropout_rate = 0.1
@@ -79,7 +84,9 @@ def get_config() -> ConfigDict:
   config.train.eval_every = 100  # steps; a multiple of log_every
   config.train.checkpoint_every = 200  # steps; a multiple of log_every
   config.train.keep_checkpoints = 2  # the newest
+  config.train.keep_best = False  # of the best evaluation, too
   config.train.keep_every = 0  # steps; checkpoints of its multiples are kept for good
+  config.train.patience = 0  # evaluations without a better one; then it ends; 0: no end
   config.train.target_mlm_accuracy = 0.0  # held out; training ends there; 0: no target
   config.train.peak_flops = 0.0  # of all devices, for peak_share; 0: known or measured
   config.train.compilation_cache = ""  # a folder that later runs take their programs from

@@ -136,7 +136,13 @@ def _import(options) -> dict:
   )
   with whole_folder(options.out) as partial:
     weights.save(partial, params)
-    weights.describe(partial, config, head=stored.head, vocabulary=stored.vocabulary)
+    weights.describe(
+      partial,
+      config,
+      head=stored.head,
+      vocabulary=stored.vocabulary,
+      labels=stored.labels,
+    )
   return _summary(options.out, stored, params)
 
 
@@ -167,7 +173,13 @@ def _export(options) -> dict:
   stored = weights.open_folder(options.folder, step=options.step)
   # Without the rows that vocab_multiple added, as they are written and counted.
   config, params = weights.resize_vocabulary(stored.config, stored.load(), multiple=1)
-  hf.export_bert(config, params, options.out, vocabulary=stored.vocabulary)
+  hf.export_bert(
+    config,
+    params,
+    options.out,
+    vocabulary=stored.vocabulary,
+    labels=stored.labels,
+  )
   return {"step": stored.step} | _summary(options.out, stored, params)
 
 

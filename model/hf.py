@@ -14,7 +14,7 @@ import functools
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -154,7 +154,7 @@ class _Tensor(NamedTuple):
 
 
 def _open(directory: pathlib.Path) -> StoredModel:
-  head, config = read_config(directory)
+  head, config, labels = read_config(directory)
   tensors = _read_headers(directory)
   if head == "pretraining":
     # Files of BertForMaskedLM may hold both heads, such as that of bert-base-uncased.
@@ -163,7 +163,8 @@ def _open(directory: pathlib.Path) -> StoredModel:
   expected = abstract_params(config, head)
   _check_tensors(directory, tensors, expected)
   load = functools.partial(_load, directory, tensors, expected)
-  return StoredModel(directory, head, config, None, None, load)
+  names = labels if head == "sequence_classification" else ()
+  return StoredModel(directory, head, config, None, names, None, load)
 
 
 def _read_headers(directory: pathlib.Path) -> dict[str, _Tensor]:
@@ -303,6 +304,7 @@ def export_bert(
   directory: str | pathlib.Path,
   *,
   vocabulary: Vocabulary | None = None,
+  labels: Sequence[str] = (),
 ):
   """Writes a BERT that `transformers` opens with `from_pretrained`.
 
@@ -313,6 +315,7 @@ def export_bert(
     params: of the model, a nested dictionary; its head is told by what it holds.
     directory: to write; must be new or empty.
     vocabulary: to write a tokenizer of; without it the folder has none.
+    labels: names of the classes.
 
   Raises:
     FileExistsError: there is something in the directory.
@@ -350,7 +353,7 @@ def export_bert(
       raise OSError(str(error)) from error
     with (partial / WEIGHTS).open("rb") as file:
       os.fsync(file.fileno())
-    write_json(partial / CONFIG, config_of(config, head, vocabulary))
+    write_json(partial / CONFIG, config_of(config, head, vocabulary, labels))
     if vocabulary:
       write_tokenizer(partial, vocabulary, max_length=config.max_position_embeddings)
 

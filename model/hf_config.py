@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 
@@ -46,8 +47,10 @@ _SUPPORTED: dict[str, tuple] = {
 }
 
 
-def read_config(directory: pathlib.Path) -> tuple[str, BertConfig]:
-  """The head, a key of `model.MODELS`, and the config.
+def read_config(directory: pathlib.Path) -> tuple[str, BertConfig, tuple[str, ...]]:
+  """The head, a key of `model.MODELS`; the config; and the names of the classes.
+
+  Names that transformers makes up, LABEL_0 and so on, are none.
 
   Raises:
     WeightsError: names the value that this model cannot have.
@@ -73,6 +76,7 @@ def read_config(directory: pathlib.Path) -> tuple[str, BertConfig]:
   labels = value.get("id2label")
   named = isinstance(labels, dict)
   given["num_labels"] = len(labels) if named else value.get("num_labels", 2)
+  names = _label_names(labels) if named else ()
   if value.get("problem_type") == "regression":
     _refuse_unless(path, "num_labels", given["num_labels"], (1,))
   for field in dataclasses.fields(BertConfig):
@@ -89,9 +93,19 @@ def read_config(directory: pathlib.Path) -> tuple[str, BertConfig]:
       )
   given["next_sentence"] = architectures != ["BertForMaskedLM"]
   try:
-    return _HEADS[architectures[0]], BertConfig(**given)
+    return _HEADS[architectures[0]], BertConfig(**given), names
   except ValueError as error:
     raise WeightsError(f"{path}: {error}") from error
+
+
+def _label_names(labels: dict) -> tuple[str, ...]:
+  names = tuple(str(labels.get(str(number))) for number in range(len(labels)))
+  return () if "None" in names or names == _made_up(len(names)) else names
+
+
+def _made_up(number: int) -> tuple[str, ...]:
+  """What transformers calls classes without names."""
+  return tuple(f"LABEL_{i}" for i in range(number))
 
 
 def _refuse_unless(path: pathlib.Path, name: str, found, supported):
@@ -103,19 +117,21 @@ def _refuse_unless(path: pathlib.Path, name: str, found, supported):
     )
 
 
-def config_of(config: BertConfig, head: str, vocabulary: Vocabulary | None) -> dict:
+def config_of(
+  config: BertConfig, head: str, vocabulary: Vocabulary | None, labels: Sequence[str] = ()
+) -> dict:
   """The `config.json` of a model; the opposite of `read_config`."""
   architecture = MODELS[head].__name__
   if head == "pretraining" and not config.next_sentence:
     architecture = "BertForMaskedLM"
   # What answers a question has two outputs there, start and end.
   num_labels = 2 if head == "question_answering" else config.num_labels
-  labels = {str(i): f"LABEL_{i}" for i in range(num_labels)}
+  names = {str(i): name for i, name in enumerate(labels or _made_up(num_labels))}
   value = {
     "architectures": [architecture],
     "dtype": jnp.dtype(config.param_dtype).name,
-    "id2label": labels,
-    "label2id": {label: int(i) for i, label in labels.items()},
+    "id2label": names,
+    "label2id": {name: int(i) for i, name in names.items()},
     "tie_word_embeddings": True,
   }
   value |= {theirs: getattr(config, ours) for ours, theirs in _FIELDS.items()}

@@ -108,6 +108,37 @@ def lay_out(
   return batch
 
 
+def take_apart(
+  name: str, values: np.ndarray, batch: Mapping[str, np.ndarray]
+) -> list[np.ndarray]:
+  """What a model gives of a batch, sequence by sequence: as if each had been alone.
+
+  Args:
+    name: of the output: `sequence_...` has an entry a sequence, others one a token.
+    values: [B, M, ...] or [B, S, ...].
+    batch: the PackedBatch.
+
+  Returns:
+    For each sequence, in the order of `batch["sequence_ids"][batch["sequence_mask"]]`, its
+    entry [...], or those of its tokens [length, ...].
+
+  Example:
+    >>> batch = lay_out([[{"input_ids": [7, 8]}, {"input_ids": [9]}]], row_length=4)
+    >>> [x.tolist() for x in take_apart("token_logits", np.array([[3, 4, 5, 6]]), batch)]
+    [[3, 4], [5]]
+  """
+  used = np.asarray(batch["sequence_mask"])
+  if name.startswith("sequence_"):
+    return list(values[used])
+  segment_ids = np.asarray(batch["segment_ids"])
+  rows, slots = np.nonzero(used)
+  starts = np.asarray(batch["cls_positions"])[rows, slots]
+  numbers = np.arange(1, used.shape[1] + 1)
+  lengths = (segment_ids[:, None] == numbers[:, None]).sum(-1)[rows, slots]
+  places = zip(rows.tolist(), starts.tolist(), (starts + lengths).tolist(), strict=True)
+  return [values[row, start:stop] for row, start, stop in places]
+
+
 def one_a_row(
   packs: Sequence[Sequence[Mapping[str, Any]]], *, row_length: int
 ) -> dict[str, np.ndarray]:

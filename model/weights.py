@@ -11,8 +11,8 @@ import functools
 import json
 import pathlib
 import textwrap
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import flax.nnx as nnx
 import jax
@@ -55,6 +55,7 @@ class StoredModel:
     head: a key of `model.MODELS`.
     config: of the model.
     vocabulary: None where there is none.
+    labels: of the classes, in the order of their numbers; () where they have no names.
     step: of the checkpoint; None in a Hugging Face directory.
     load: reads the parameters, a nested dictionary of arrays.
   """
@@ -63,6 +64,7 @@ class StoredModel:
   head: str
   config: BertConfig
   vocabulary: Vocabulary | None
+  labels: tuple[str, ...]
   step: int | None
   load: Callable[[], Params]
 
@@ -116,6 +118,7 @@ def describe(
   *,
   head: str,
   vocabulary: Vocabulary | None,
+  labels: Sequence[str] = (),
 ):
   """Writes `model.json` and `vocab.txt`, each whole or not at all."""
   directory = pathlib.Path(directory)
@@ -123,7 +126,12 @@ def describe(
   for name in ("dtype", "param_dtype"):
     fields[name] = jnp.dtype(fields[name]).name
   lowercase = vocabulary.lowercase if vocabulary else None
-  value = {"head": head, "lowercase": lowercase, "config": fields}
+  value = {
+    "head": head,
+    "labels": list(labels),
+    "lowercase": lowercase,
+    "config": fields,
+  }
   if vocabulary:
     write_text(directory / VOCABULARY, "\n".join(vocabulary.tokens) + "\n")
   write_json(directory / MODEL, value)
@@ -173,7 +181,7 @@ def open_folder(
     WeightsError: no model of this project, or no such checkpoint.
   """
   directory = pathlib.Path(directory)
-  head, config, vocabulary = read_description(directory)
+  head, config, vocabulary, labels = read_description(directory)
   found = steps(directory)
   if step is None:
     step = max(found, default=None)
@@ -196,7 +204,7 @@ def open_folder(
         f"{beginning(error)} Restore the file, or choose another checkpoint with --step."
       ) from error
 
-  return StoredModel(directory, head, config, vocabulary, step, load)
+  return StoredModel(directory, head, config, vocabulary, labels, step, load)
 
 
 def read_through(path: str | pathlib.Path) -> dict[str, tuple[int, ...]]:
@@ -250,9 +258,16 @@ def beginning(error: Exception) -> str:
   return textwrap.shorten(text, 300, placeholder=" ...")
 
 
-def read_description(
-  directory: str | pathlib.Path,
-) -> tuple[str, BertConfig, Vocabulary | None]:
+class Description(NamedTuple):
+  """What a folder says of its model; as in `StoredModel`."""
+
+  head: str
+  config: BertConfig
+  vocabulary: Vocabulary | None
+  labels: tuple[str, ...]
+
+
+def read_description(directory: str | pathlib.Path) -> Description:
   """What `describe` wrote.
 
   Raises:
@@ -267,6 +282,7 @@ def read_description(
     head, config = value["head"], BertConfig(**fields)
     if head not in MODELS:
       raise ValueError(f"head is {head!r}, expected one of {', '.join(MODELS)}")
+    labels = tuple(map(str, value["labels"]))
     vocabulary = None
     if value["lowercase"] is not None:
       tokens = read_tokens(directory / VOCABULARY)
@@ -278,7 +294,7 @@ def read_description(
     ) from error
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise WeightsError(f"{directory / MODEL} cannot be used: {error!r}.") from error
-  return head, config, vocabulary
+  return Description(head, config, vocabulary, labels)
 
 
 def read_tokens(path: pathlib.Path) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import math
@@ -32,6 +33,17 @@ class Restored(NamedTuple):
   run: dict[str, Any]
 
 
+@dataclasses.dataclass
+class _Best(ocp.training.preservation_policies.PreservationPolicy):
+  """Preserves one step, which changes."""
+
+  step: int | None = None
+
+  def should_preserve(self, checkpoints, *, context):
+    del context
+    return [checkpoint.step == self.step for checkpoint in checkpoints]
+
+
 class Checkpoints:
   """The checkpoints of a run; a context manager.
 
@@ -47,13 +59,17 @@ class Checkpoints:
     workdir: the run's folder.
     keep: how many of the newest to keep.
     keep_every: those whose step is a multiple of it are kept for good; 0: none are.
+
+  Attributes:
+    best: a step that is kept as long as it stands here; to be set before `save`.
   """
 
   def __init__(self, workdir: str | pathlib.Path, *, keep: int, keep_every: int = 0):
     self._folder = pathlib.Path(workdir).absolute() / weights.CHECKPOINTS
     processes.first(self._move_unfinished)
     policies = ocp.training.preservation_policies
-    kept = [policies.LatestN(keep)]
+    self._best = _Best()
+    kept = [policies.LatestN(keep), self._best]
     if keep_every:
       kept.append(policies.EveryNSteps(keep_every))
     self._policy = policies.AnyPreservationPolicy(kept)
@@ -69,6 +85,14 @@ class Checkpoints:
     finally:
       if self._checkpointer is not None:
         self._checkpointer.close()
+
+  @property
+  def best(self) -> int | None:
+    return self._best.step
+
+  @best.setter
+  def best(self, step: int | None):
+    self._best.step = step
 
   @property
   def steps(self) -> list[int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
+from collections.abc import Collection, Mapping
 
 import ml_collections
 import optax
@@ -15,13 +17,22 @@ from training.errors import ConfigError
 from training.errors import check as _check
 from training.recipe import Recipe, check_recipe
 
+GIVEN = "given"  # the size of a model that has the sizes of model.init_from
 
-def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_devices: int):
+
+def validate(
+  config: ml_collections.ConfigDict,
+  *,
+  algorithms: Collection[str],
+  tasks: Mapping[str, str],
+  num_devices: int,
+):
   """Refuses values that would fail, or mislead, later.
 
   Args:
     config: a config as `configs/base.py` makes it.
     algorithms: names of the packing algorithms.
+    tasks: by name the head that learns a task, a key of `model.MODELS`.
     num_devices: devices that share a batch.
 
   Raises:
@@ -77,8 +88,22 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
   _check(
     packs.assignment in modes, "packing.assignment", packs.assignment, ", ".join(modes)
   )
-  sizes = ", ".join(model.SIZES)
-  _check(config.model.size in model.SIZES, "model.size", config.model.size, sizes)
+  _check(data.task in tasks, "data.task", data.task, ", ".join(tasks))
+  _check(
+    data.task == "pretraining" or not train.target_mlm_accuracy,
+    "train.target_mlm_accuracy",
+    train.target_mlm_accuracy,
+    f"0 with data.task={data.task}, which masks no tokens",
+  )
+  _check(
+    data.held_out_source or not data.mismatched_source,
+    "data.mismatched_source",
+    data.mismatched_source,
+    "data.held_out_source as well",
+  )
+  sizes = (*model.SIZES, *((GIVEN,) if config.model.init_from else ()))
+  expected = ", ".join(sizes) + ("" if GIVEN in sizes else "; given with model.init_from")
+  _check(config.model.size in sizes, "model.size", config.model.size, expected)
   for field, known in (
     ("model.attention_mask", model.ATTENTION_MASKS),
     ("model.attention_impl", model.IMPLEMENTATIONS),
@@ -89,7 +114,15 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
     ("optimizer.trust_ratio", optimizer_lib.TRUST_RATIOS),
   ):
     _check(_get(config, field) in known, field, _get(config, field), ", ".join(known))
-  _check_attention(config, num_devices=num_devices)
+  # A Pallas kernel does not say how it may be split.
+  _check(
+    num_devices == 1 or not config.model.attention_impl.startswith("splash"),
+    "model.attention_impl",
+    config.model.attention_impl,
+    f"xla on {num_devices} devices; splash runs on one",
+  )
+  if config.model.size != GIVEN:
+    check_attention(config, head_size=HEAD_SIZE)
   for field in (
     "optimizer.weight_decay",
     "optimizer.clip_norm",
@@ -115,6 +148,7 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
     "train.loader_workers",
     "train.skip_bad_steps",
     "train.keep_every",
+    "train.patience",
   ):
     _check(_get(config, field) >= 0, field, _get(config, field), "0 or more")
   for field in ("train.eval_every", "train.checkpoint_every"):
@@ -130,20 +164,21 @@ def validate(config: ml_collections.ConfigDict, *, algorithms: list[str], num_de
   check_recipe(config, num_devices=num_devices)
 
 
-def _check_attention(config, *, num_devices: int):
-  implementation = config.model.attention_impl
-  # A Pallas kernel does not say how it may be split.
-  _check(
-    num_devices == 1 or not implementation.startswith("splash"),
-    "model.attention_impl",
-    implementation,
-    f"xla on {num_devices} devices; splash runs on one",
-  )
+def check_attention(config: ml_collections.ConfigDict, *, head_size: int):
+  """Refuses an implementation of attention that cannot compute this model.
+
+  Args:
+    config: of the run.
+    head_size: H, of the model.
+
+  Raises:
+    ConfigError: says why.
+  """
   try:
     attention.check(
-      implementation,
+      config.model.attention_impl,
       dtype=config.model.dtype,
-      head_size=HEAD_SIZE,
+      head_size=head_size,
       row_length=config.data.max_sequence_length,
       dropout_rate=config.model.attention_dropout_rate,
     )
@@ -157,11 +192,32 @@ def _get(config, field: str):
   return config
 
 
-def bert_config(config: ml_collections.ConfigDict, *, vocab_size: int) -> model.BertConfig:
-  """The model of a config."""
-  return model.BertConfig.from_size(
-    config.model.size,
+def bert_config(
+  config: ml_collections.ConfigDict,
+  *,
+  vocab_size: int,
+  sizes: model.BertConfig | None = None,
+  num_labels: int = 2,
+) -> model.BertConfig:
+  """The model of a config.
+
+  Args:
+    config: of the run.
+    vocab_size: V.
+    sizes: what has the sizes of the layers where `model.size` is `GIVEN`.
+    num_labels: classes of a sequence; 1 for regression.
+  """
+  if config.model.size == GIVEN:
+    assert sizes is not None  # validate asks for model.init_from
+    names = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
+    make = functools.partial(
+      model.BertConfig, **{name: getattr(sizes, name) for name in names}
+    )
+  else:
+    make = functools.partial(model.BertConfig.from_size, config.model.size)
+  return make(
     vocab_size=vocab_size,
+    num_labels=num_labels,
     max_position_embeddings=config.data.max_sequence_length,
     dropout_rate=config.model.dropout_rate,
     attention_dropout_rate=config.model.attention_dropout_rate,

@@ -1,25 +1,86 @@
-"""Evaluation: the same per-sequence numbers, packed or not."""
+"""Evaluation: the same numbers for each sequence, packed or not."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from training.mesh import put_batch
+from training.predictions import predict
 from training.step import TrainingProgram
 
 LENGTH_BINS = 4
 _READ = ("sequence_mask", "sequence_labels", "segment_ids", "mlm_segment_ids", "mlm_labels")
 
 
+Batches = Iterable[Mapping[str, np.ndarray]]
+Score = Callable[[Sequence[np.ndarray]], dict[str, float]]
+
+
+class HeldOut(Protocol):
+  """Sequences to evaluate on.
+
+  Attributes:
+    batches: gives PackedBatches that hold each sequence once; of several processes, each
+      gives its own rows of them.
+    num_batches: how many.
+    score: from what the head gives for each sequence to a task's own metrics, among them
+      `score`; None for pretraining.
+    prefix: of the names of its figures.
+  """
+
+  @property
+  def batches(self) -> Callable[[], Batches]: ...
+  @property
+  def num_batches(self) -> int: ...
+  @property
+  def score(self) -> Score | None: ...
+  @property
+  def prefix(self) -> str: ...
+
+
 def evaluate(
   program: TrainingProgram,
   params,
-  batches: Iterable[Mapping[str, np.ndarray]],
+  held_out: Iterable[HeldOut],
+  *,
+  unigram_token: int,
+  over: Callable[[Batches], Iterator] = iter,
+) -> dict:
+  """Losses and metrics of a model on held-out sequences.
+
+  Args:
+    program: its `eval_step` is run.
+    params: the model's parameters.
+    held_out: one set or several, whose figures get a prefix.
+    unigram_token: the id that the unigram baseline always predicts; for pretraining.
+    over: is given the batches, to show how far it is.
+
+  Returns:
+    For pretraining what `evaluate_pretraining` returns. For other heads `loss`, the mean
+    over sequences; the metrics of `score`; and `sequences`.
+  """
+  found: dict = {}
+  for one in held_out:
+    batches = over(one.batches())
+    if one.score is None:
+      values = evaluate_pretraining(program, params, batches, unigram_token=unigram_token)
+    else:
+      logits, loss = predict(program, params, batches)
+      values = {"loss": loss, **one.score(logits), "sequences": len(logits)}
+    found |= {f"{one.prefix}{name}": value for name, value in values.items()}
+  return found
+
+
+def evaluate_pretraining(
+  program: TrainingProgram,
+  params,
+  batches: Batches,
   *,
   unigram_token: int,
 ) -> dict:
@@ -47,7 +108,7 @@ def evaluate(
 
   row_length = 0
   for block in batches:
-    results = jax.device_get(program.eval_step(params, put_batch(block, program.mesh)))
+    results, _ = jax.device_get(program.eval_step(params, put_batch(block, program.mesh)))
     batch = multihost_utils.process_allgather({n: block[n] for n in _READ}, tiled=True)
     used = batch["sequence_mask"]
     row_length = batch["segment_ids"].shape[1]

@@ -14,7 +14,13 @@ from model import BertConfig
 
 
 def training_flops(
-  config: BertConfig, *, rows: int, row_length: int, mlm_slots: int, max_sequences: int
+  config: BertConfig,
+  *,
+  rows: int,
+  row_length: int,
+  mlm_slots: int,
+  max_sequences: int,
+  head: str = "pretraining",
 ) -> int:
   """Floating-point operations of the matrix products of one training step.
 
@@ -28,6 +34,7 @@ def training_flops(
     row_length: S, in tokens.
     mlm_slots: P, masked tokens of a row at most.
     max_sequences: M, sequences of a row at most.
+    head: of the model; a key of `model.MODELS`.
 
   Example:
     >>> base = BertConfig.from_size("base", vocab_size=30522, max_position_embeddings=512)
@@ -42,11 +49,16 @@ def training_flops(
   projections = 2 * tokens * width * (4 * width)  # query, key, value and output
   attention = 2 * (2 * tokens * tokens * width)  # the scores, and their product with values
   feed_forward = 2 * (2 * tokens * width * config.intermediate_size)
-  head = 2 * mlm_slots * width * (width + config.padded_vocab_size)
-  if config.next_sentence:
-    head += 2 * max_sequences * width * (width + 2)
+  masked = 2 * mlm_slots * width * (width + config.padded_vocab_size)
+  next_sentence = 2 * max_sequences * width * (width + 2) if config.next_sentence else 0
+  heads = {
+    "pretraining": masked + next_sentence,
+    "sequence_classification": 2 * max_sequences * width * (width + config.num_labels),
+    "token_classification": 2 * tokens * width * config.num_labels,
+    "question_answering": 2 * tokens * width * 2,
+  }
   layers = config.num_layers * (projections + attention + feed_forward)
-  return 3 * rows * (layers + head)
+  return 3 * rows * (layers + heads[head])
 
 
 # By device_kind, the vendors' figures in TFLOP/s of one device, without sparsity: products

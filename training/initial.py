@@ -6,6 +6,7 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
+import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
 import ml_collections
@@ -13,20 +14,26 @@ import ml_collections
 import model
 from model import hf, weights
 from training import processes
-from training.config import ConfigError, bert_config
+from training.config import ConfigError, bert_config, check_attention
 
 _FIELD = "config.model.init_from"
 # What a run's config does not say, and what its checkpoints cannot do without.
 _OF_THE_WEIGHTS = ("max_position_embeddings", "type_vocab_size", "layer_norm_epsilon")
 _SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
-_SHAPES = (*_SIZES, "next_sentence", "vocab_multiple")
+_SHAPES = (*_SIZES, "next_sentence", "vocab_multiple", "num_labels")
+# Of the model that a task adds to the encoder, in the order in which it reads.
+_HEAD = ("pooler", "classifier", "answer")
 
 
-def open_weights(config: ml_collections.ConfigDict) -> weights.StoredModel | None:
+def open_weights(
+  config: ml_collections.ConfigDict, *, head: str = "pretraining"
+) -> weights.StoredModel | None:
   """Checks the weights that a config names, as far as can be before any work.
 
   Args:
     config: of the run.
+    head: that the run trains. Pretraining goes on from a pretrained model alone; others
+      take the encoder of any model.
 
   Returns:
     None where it names none. The arrays are not read yet.
@@ -41,13 +48,15 @@ def open_weights(config: ml_collections.ConfigDict) -> weights.StoredModel | Non
     given = hf.open_model(directory)
   except (weights.WeightsError, OSError) as error:
     raise ConfigError(f"{_FIELD}: {error}") from error
-  if given.head != "pretraining":
+  if head == "pretraining" and given.head != head:
     raise ConfigError(
       f"{_FIELD}={directory} holds a {model.MODELS[given.head].__name__}; its "
       "masked-language-model head is missing. Expected BertForPreTraining or "
       "BertForMaskedLM; give other weights."
     )
-  if config.model.next_sentence and not given.config.next_sentence:
+  if (
+    head == "pretraining" and config.model.next_sentence and not given.config.next_sentence
+  ):
     raise ConfigError(
       f"{_FIELD}={directory} has no next-sentence head (pooler, nsp). Give other weights, "
       "or train without it: --config.model.next_sentence=False."
@@ -58,17 +67,19 @@ def open_weights(config: ml_collections.ConfigDict) -> weights.StoredModel | Non
 
 
 def _check_shape(config, given: weights.StoredModel):
-  expected = bert_config(config, vocab_size=given.config.vocab_size)
+  sizes = given.config
+  check_attention(config, head_size=sizes.hidden_size // sizes.num_heads)
+  expected = bert_config(config, vocab_size=sizes.vocab_size, sizes=sizes)
   differences = [
-    f"{name} is {getattr(given.config, name)} there and {getattr(expected, name)} here"
+    f"{name} is {getattr(sizes, name)} there and {getattr(expected, name)} here"
     for name in _SIZES
-    if getattr(given.config, name) != getattr(expected, name)
+    if getattr(sizes, name) != getattr(expected, name)
   ]
   if differences:
     raise ConfigError(
       f"{_FIELD}={given.directory} is not of config.model.size={config.model.size}: "
       f"{'; '.join(differences)}. Give its size with --config.model.size=..., one of "
-      f"{', '.join(model.SIZES)}."
+      f"{', '.join(model.SIZES)}; given takes any."
     )
   if given.config.type_vocab_size < 2:
     raise ConfigError(
@@ -142,6 +153,8 @@ def model_config(
   workdir: str | pathlib.Path,
   vocab_size: int,
   given: weights.StoredModel | None,
+  head: str = "pretraining",
+  labels: Sequence[str] = (),
 ) -> model.BertConfig:
   """The model of a run: as the config and the weights, its own or given ones, say.
 
@@ -153,15 +166,18 @@ def model_config(
     workdir: of the run; where it has a checkpoint, the sizes are those of `model.json`.
     vocab_size: of the dataset.
     given: from `open_weights`.
+    head: that the run trains.
+    labels: of its classes; () for regression.
 
   Raises:
     WeightsError: the run has checkpoints, and no `model.json` beside them.
     ConfigError: the config has other sizes than they have.
   """
+  num_labels = num_labels_of(head, labels)
   if weights.steps(workdir):
-    begun = weights.read_description(workdir)[1]
+    begun = weights.read_description(workdir).config
     now = dataclasses.replace(
-      bert_config(config, vocab_size=begun.vocab_size),
+      bert_config(config, vocab_size=begun.vocab_size, sizes=begun, num_labels=num_labels),
       **{name: getattr(begun, name) for name in _OF_THE_WEIGHTS},
     )
     for name in _SHAPES:
@@ -173,9 +189,10 @@ def model_config(
         )
     return now
   if given is None:
-    return bert_config(config, vocab_size=vocab_size)
+    return bert_config(config, vocab_size=vocab_size, num_labels=num_labels)
+  sizes = given.config
   return dataclasses.replace(
-    bert_config(config, vocab_size=given.config.vocab_size),
+    bert_config(config, vocab_size=sizes.vocab_size, sizes=sizes, num_labels=num_labels),
     max_position_embeddings=max(
       config.data.max_sequence_length, given.config.max_position_embeddings
     ),
@@ -184,18 +201,51 @@ def model_config(
   )
 
 
+def num_labels_of(head: str, labels: Sequence[str]) -> int:
+  """Outputs a sequence: one a class, or one number; 2 where the head has no say."""
+  return max(len(labels), 1) if head == "sequence_classification" else 2
+
+
+def check_labels(given: weights.StoredModel, labels: Sequence[str]):
+  """Checks that a model tells the classes of a dataset.
+
+  Args:
+    given: from `open_weights`.
+    labels: of the dataset; () for regression.
+
+  Raises:
+    ConfigError: it tells others, or as many in another order.
+  """
+  expected = num_labels_of(given.head, labels)
+  if given.config.num_labels != expected or given.labels not in ((), tuple(labels)):
+    raise ConfigError(
+      f"{given.directory} tells {given.config.num_labels} classes "
+      f"({', '.join(given.labels) or 'without names'}), the dataset has "
+      f"{', '.join(labels) or 'numbers'}. Give a model of this task, or train one with "
+      f"--config.model.init_from={given.directory}."
+    )
+
+
 def initial_params(
-  given: weights.StoredModel, config: model.BertConfig, *, seed: int = 0
+  given: weights.StoredModel,
+  config: model.BertConfig,
+  *,
+  head: str = "pretraining",
+  labels: Sequence[str] = (),
+  seed: int = 0,
 ) -> weights.Params:
   """Reads the weights for a model of `model_config`.
 
   Rows of the vocabulary are padded anew, and heads that the model lacks are left out.
-  Positions that the weights lack are drawn, and the console is told.
+  Positions and parts of the head that the weights lack are drawn, and the console is told;
+  a classifier is kept where it tells the same classes, or as many that have no names.
 
   Args:
     given: from `open_weights`.
     config: of the model.
-    seed: of the positions that are drawn.
+    head: of the model.
+    labels: of its classes.
+    seed: of what is drawn.
   """
   params = given.load()
   _, params = weights.resize_vocabulary(
@@ -208,8 +258,31 @@ def initial_params(
       f"last {positions - there} anew"
     )
     params |= {"embeddings": _with_positions(params["embeddings"], config, seed=seed)}
-  kept = weights.abstract_params(config, given.head)
-  return {name: value for name, value in params.items() if name in kept}
+  wanted = weights.abstract_params(config, head)
+  params = {name: value for name, value in params.items() if name in wanted}
+  same = given.head == head and given.config.num_labels == config.num_labels
+  if not same or given.labels not in ((), tuple(labels)):
+    params.pop("classifier", None)
+  missing = [name for name in _HEAD if name in wanted and name not in params]
+  if missing:
+    processes.tell(
+      f"{_FIELD}={given.directory} is a {model.MODELS[given.head].__name__}, the run a "
+      f"{model.MODELS[head].__name__}: drawing {', '.join(missing)} anew"
+    )
+    params |= _draw(missing, config, head=head, seed=seed)
+  return params
+
+
+def _draw(names: Sequence[str], config: model.BertConfig, *, head: str, seed: int):
+  """Some parts of a model, as a fresh one has them."""
+
+  @jax.jit
+  def draw():
+    fresh = model.MODELS[head](config, rngs=nnx.Rngs(seed))
+    params = nnx.to_pure_dict(nnx.state(fresh, nnx.Param))
+    return {name: params[name] for name in names}
+
+  return draw()
 
 
 def _with_positions(embeddings, config: model.BertConfig, *, seed: int):

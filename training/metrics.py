@@ -30,19 +30,22 @@ class MetricsLog:
 
   Attributes:
     last_train_line: the last line of `metrics.jsonl` that was kept; empty if none.
+    evaluations: the lines of `eval.jsonl`.
   """
 
   def __init__(self, workdir: str | pathlib.Path, *, first_step: int):
     self._workdir = pathlib.Path(workdir)
     self._events: tensorboardX.SummaryWriter | None = None
     writes = jax.process_index() == 0
+    kept: dict[str, list[dict]] = {}
     for name in ("eval.jsonl", "metrics.jsonl"):
-      kept = [
-        line for line in read_json_lines(self._workdir / name) if line["step"] <= first_step
-      ]
+      lines = read_json_lines(self._workdir / name)
+      kept[name] = [line for line in lines if line["step"] <= first_step]
       if writes:
-        write_text(self._workdir / name, "".join(json.dumps(line) + "\n" for line in kept))
-    self.last_train_line: dict = kept[-1] if kept else {}
+        text = "".join(json.dumps(line) + "\n" for line in kept[name])
+        write_text(self._workdir / name, text)
+    self.last_train_line: dict = (kept["metrics.jsonl"] or [{}])[-1]
+    self.evaluations = kept["eval.jsonl"]
     if writes:
       self._events = tensorboardX.SummaryWriter(
         str(self._workdir / "tensorboard"), purge_step=first_step + 1
@@ -61,6 +64,7 @@ class MetricsLog:
 
   def evaluation(self, step: int, values: dict):
     """Writes a line of `eval.jsonl`."""
+    self.evaluations.append({"step": step} | values)
     self._write("eval.jsonl", "eval", step, values)
 
   def _write(self, name: str, tag: str, step: int, values: dict):

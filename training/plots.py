@@ -42,6 +42,7 @@ _LABELS = {
   "nsp_loss": "next-sentence loss in nats",
   "mlm_accuracy": "masked-token accuracy",
   "nsp_accuracy": "next-sentence accuracy",
+  "score": "score of the task",
 }
 _PADDING = "0.88"
 _TRAIN, _HELD_OUT, _BASELINE = "tab:blue", "tab:orange", "tab:gray"
@@ -100,25 +101,31 @@ def plot_packing(
 
 
 def plot_learning_curve(
-  path: str | pathlib.Path, train: list[dict], evaluation: list[dict]
+  path: str | pathlib.Path,
+  train: list[dict],
+  evaluation: list[dict],
+  *,
+  metric: str = "mlm_accuracy",
 ):
-  """Draws loss and masked-token accuracy over steps.
+  """Draws the loss and a metric over steps.
 
   Args:
     path: of the PNG.
     train: lines of `metrics.jsonl`.
     evaluation: lines of `eval.jsonl`.
+    metric: a number in these lines, or in those of `eval.jsonl` alone.
   """
   figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-  for axis, name in zip(axes, ("loss", "mlm_accuracy"), strict=True):
+  for axis, name in zip(axes, ("loss", metric), strict=True):
     for lines, legend, style in (
       (train, "training", {"color": _TRAIN, "alpha": 0.8}),
       (evaluation, "held out", {"color": _HELD_OUT, "marker": "o", "markersize": 5}),
     ):
-      steps = [line["step"] for line in lines]
-      axis.plot(steps, [line[name] for line in lines], label=legend, **style)
+      points = [(line["step"], line[name]) for line in lines if name in line]
+      if points:
+        axis.plot(*zip(*points, strict=True), label=legend, **style)
     _describe(axis, name, "steps")
-  if evaluation:
+  if evaluation and metric == "mlm_accuracy":
     axes[1].axhline(
       evaluation[-1]["unigram_mlm_accuracy"],
       color=_BASELINE,
@@ -239,7 +246,7 @@ def _describe(axis, metric: str, label: str):
 
 
 def _is_fraction(metric: str) -> bool:
-  return metric.endswith(("accuracy", "share")) or metric == "padding"
+  return metric.endswith(("accuracy", "share")) or metric in ("padding", "score")
 
 
 def _colours(count: int) -> list:

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 _SHARES = ("input_share", "compute_share", "rest_share")
+# Of a line of eval.jsonl: what is said of the held-out data, and what is no figure of it.
+_OF_THE_DATA = ("unigram_mlm_accuracy", "nsp_majority_accuracy", "mlm_accuracy_by_length")
+_NO_FIGURES = ("step", "seconds", "sequences", "sequences_trained")
 
 
-def run_summary(train_lines: list[dict], eval_lines: list[dict]) -> dict:
+def run_summary(
+  train_lines: list[dict], eval_lines: list[dict], *, metric: str = "mlm_accuracy"
+) -> dict:
   """What the lines of a run say about the whole of it.
 
   Args:
     train_lines: of `metrics.jsonl`.
     eval_lines: of `eval.jsonl`.
+    metric: of these, that says which is best; more is better.
 
   Returns:
     Steps; `compilations`, the most that any of the run's processes made of the step;
     seconds of training and sequences, real tokens and packs a second over them; the last
-    figures of training and of evaluation; and over all steps that are timed
-    `input_share`, `compute_share` and `rest_share` of the time, and `peak_share`.
+    figures of training and of evaluation, called `train_` and `eval_`; `best_step` and
+    what `metric` was there; and over all steps that are timed `input_share`,
+    `compute_share` and `rest_share` of the time, and `peak_share`.
   """
   last, held_out = train_lines[-1], eval_lines[-1]
+  best = best_of(eval_lines, metric=metric)
+  assert best is not None  # the last step is evaluated
   seconds = np.diff([line["seconds"] for line in train_lines], prepend=0.0)
 
   def rate(name: str) -> float:
@@ -38,23 +47,56 @@ def run_summary(train_lines: list[dict], eval_lines: list[dict]) -> dict:
     "real_tokens_per_second": rate("real_tokens_per_second"),
     "packs_per_second": rate("packs_per_second"),
     **{name: rate(name) for name in _SHARES},
-    "train_loss": last["loss"],
-    "train_mlm_accuracy": last["mlm_accuracy"],
-    "eval_loss": held_out["loss"],
-    "eval_mlm_loss": held_out["mlm_loss"],
-    "eval_mlm_accuracy": held_out["mlm_accuracy"],
-    "unigram_mlm_accuracy": held_out["unigram_mlm_accuracy"],
-    "mlm_accuracy_by_length": held_out["mlm_accuracy_by_length"],
+    **{f"train_{k}": v for k, v in last.items() if k.endswith(("loss", "accuracy"))},
+    **{
+      k if k in _OF_THE_DATA else f"eval_{k}": v
+      for k, v in held_out.items()
+      if k not in _NO_FIGURES
+    },
+    "best_step": best["step"],
+    f"best_{metric}": best[metric],
   }
   if "peak_share" in last:
     summary["peak_share"] = rate("peak_share")
-  if "nsp_accuracy" in held_out:
-    summary |= {
-      "train_nsp_accuracy": last["nsp_accuracy"],
-      "eval_nsp_accuracy": held_out["nsp_accuracy"],
-      "nsp_majority_accuracy": held_out["nsp_majority_accuracy"],
-    }
   return summary
+
+
+def metric_of(head: str) -> str:
+  """The held-out figure that says how good a model is; more is better.
+
+  Args:
+    head: of the model; a key of `model.MODELS`.
+  """
+  return "mlm_accuracy" if head == "pretraining" else "score"
+
+
+def best_of(eval_lines: Sequence[Mapping], *, metric: str) -> Mapping | None:
+  """The first of the lines whose metric none exceeds; None of no lines.
+
+  Example:
+    >>> best_of([{"step": 5, "f1": 0.5}, {"step": 10, "f1": 0.5}], metric="f1")["step"]
+    5
+  """
+  return max(eval_lines, key=lambda line: line[metric], default=None)
+
+
+def out_of_patience(eval_lines: Sequence[Mapping], *, metric: str, patience: int) -> bool:
+  """Whether the last `patience` evaluations were all no better than one before them.
+
+  Args:
+    eval_lines: of `eval.jsonl`, in order.
+    metric: a field of the lines; more is better.
+    patience: how many; 0 for no end.
+
+  Example:
+    >>> lines = [{"f1": 0.3}, {"f1": 0.5}, {"f1": 0.5}, {"f1": 0.4}]
+    >>> [out_of_patience(lines, metric="f1", patience=n) for n in (0, 1, 2, 3)]
+    [False, True, True, False]
+  """
+  if not patience or len(eval_lines) <= patience:
+    return False
+  values = [line[metric] for line in eval_lines]
+  return max(values[-patience:]) <= max(values[:-patience])
 
 
 def target_reached(
@@ -106,13 +148,25 @@ def summary_table(summary: dict) -> str:
       f"{1 - padding / max(unpacked_padding, 1):.1%} of it: {unpacked_padding:,} -> "
       f"{padding:,} tokens an epoch",
     ),
-    (
-      "masked-token accuracy",
-      f"{summary['train_mlm_accuracy']:.1%} training, "
-      f"{summary['eval_mlm_accuracy']:.1%} held out; "
-      f"always the commonest token: {summary['unigram_mlm_accuracy']:.1%}",
-    ),
   ]
+  if "eval_mlm_accuracy" in summary:
+    rows.append(
+      (
+        "masked-token accuracy",
+        f"{summary['train_mlm_accuracy']:.1%} training, "
+        f"{summary['eval_mlm_accuracy']:.1%} held out; "
+        f"always the commonest token: {summary['unigram_mlm_accuracy']:.1%}",
+      )
+    )
+  else:
+    figures = {
+      name.removeprefix("eval_"): value
+      for name, value in summary.items()
+      if name.startswith("eval_")
+    }
+    rows.append(("held out", _task_figures(figures)))
+    best = f"{summary['best_score']:.2%} at step {summary['best_step']:,}"
+    rows.append(("best score", best))
   if "eval_nsp_accuracy" in summary:
     rows.append(
       (
@@ -178,11 +232,25 @@ def _flops(rate: float) -> str:
   return f"{rate / 1e12:,.0f} TFLOP/s" if rate >= 1e13 else f"{rate / 1e9:,.0f} GFLOP/s"
 
 
+def _task_figures(figures: Mapping[str, float]) -> str:
+  """The metrics of a task as percentages, but for the losses."""
+  return ", ".join(
+    f"{name} {value:.4f}" if name.endswith("loss") else f"{name} {value:.2%}"
+    for name, value in figures.items()
+    if not name.endswith("sequences")
+  )
+
+
 def evaluation_table(result: dict) -> str:
   """What `evaluate` returns, in lines for people."""
   rows = [
     ("step", str(result["step"])),
     ("held-out sequences", f"{result['sequences']:,}"),
+  ]
+  if "mlm_accuracy" not in result:
+    figures = {name: value for name, value in result.items() if name != "step"}
+    return _table([*rows, ("held out", _task_figures(figures))])
+  rows += [
     ("loss", f"{result['loss']:.4f} nats"),
     (
       "masked-token accuracy",
@@ -207,7 +275,7 @@ def _by_length(result: dict) -> list[tuple[str, str]]:
       f"  {part['from']} to {part['to']} tokens",
       f"{part['mlm_accuracy']:.1%} masked-token accuracy of {part['sequences']} sequences",
     )
-    for part in result["mlm_accuracy_by_length"]
+    for part in result.get("mlm_accuracy_by_length", ())
   ]
 
 

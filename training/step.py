@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from model import BertConfig, BertForPreTraining, losses
+from model import MODELS, BertConfig, losses
 from training.errors import ConfigError
 from training.mesh import DATA, FSDP, replicated, split_rows, split_state, state_share
 
@@ -29,6 +29,7 @@ class TrainingProgram:
   Args:
     config: of the model.
     optimizer: an Optax transformation.
+    head: what the model learns; a key of `model.MODELS`.
     mesh: from `make_mesh`; the state is split along its `fsdp` axis.
     seed: of the initial parameters and of dropout.
     loss_unit: what weighs the same in the loss; a key of `model.LOSS_UNITS`.
@@ -46,6 +47,7 @@ class TrainingProgram:
     *,
     mesh: Mesh,
     seed: int,
+    head: str = "pretraining",
     loss_unit: str = "sequence",
     accumulate: int = 1,
     skip_bad_steps: bool = False,
@@ -55,9 +57,9 @@ class TrainingProgram:
     self._accumulate = accumulate
     self._skip_bad_steps = skip_bad_steps
     self._optimizer = optimizer
-    self.config = config
+    self.config, self.head = config, head
     self._seed = seed
-    abstract = nnx.eval_shape(lambda: BertForPreTraining(config, rngs=nnx.Rngs(0)))
+    abstract = nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0)))
     self._graphdef = nnx.graphdef(abstract)
     self._everywhere, rows = replicated(mesh), split_rows(mesh)
     self._shardings = split_state(mesh, jax.eval_shape(self._init))
@@ -111,7 +113,7 @@ class TrainingProgram:
       )
 
   def _init(self) -> State:
-    model = BertForPreTraining(self.config, rngs=nnx.Rngs(self._seed))
+    model = MODELS[self.head](self.config, rngs=nnx.Rngs(self._seed))
     return self._state_of(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
 
   def _state_of(self, params) -> State:
@@ -204,6 +206,9 @@ class TrainingProgram:
     sharding = jax.sharding.NamedSharding(self.mesh, spec)
     return jax.lax.with_sharding_constraint(parts, sharding)
 
-  def _eval_step(self, params, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+  def _eval_step(self, params, batch: Batch) -> tuple[dict[str, Any], dict[str, jax.Array]]:
+    """What `losses.per_sequence` gives; and the logits, but those over a vocabulary."""
     params = jax.lax.with_sharding_constraint(params, self._everywhere)
-    return losses.per_sequence(self.apply(params, batch), batch)
+    outputs = self.apply(params, batch)
+    logits = {} if self.head == "pretraining" else outputs
+    return losses.per_sequence(outputs, batch), logits

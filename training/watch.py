@@ -77,8 +77,8 @@ class Watch:
     ids = sequence_ids[sequence_ids >= 0].tolist()
     found = {
       name: f"{float(values['found'][name].mean):g}"
-      for name in ("mlm_loss", "nsp_loss", "gradient_norm", "parameter_norm")
-      if name in values["found"]
+      for name in values["found"]
+      if name.endswith(("_loss", "_norm"))
     }
     if is_first():
       write_json(

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 import ml_collections
 
-from model import weights
+from model import hf, weights
 from training.config import ConfigError
-from training.files import write_json
+from training.files import read_json_lines, write_json
+from training.report import best_of, metric_of
 
 _CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
 
@@ -24,6 +25,40 @@ class ChangedConfig(ConfigError):
   def __init__(self, message: str, differences: str):
     super().__init__(message)
     self.differences = differences
+
+
+def is_run(workdir: str | pathlib.Path) -> bool:
+  """Whether a folder is meant to be a run's, and not a model that was imported."""
+  workdir = pathlib.Path(workdir)
+  models = weights.MODEL, hf.CONFIG  # a run has them too
+  return (workdir / _DATASET).exists() or not any((workdir / n).exists() for n in models)
+
+
+def choose_step(workdir: str | pathlib.Path, wanted: str | None) -> int | None:
+  """The step of a run's checkpoint that is asked for.
+
+  Args:
+    workdir: the run's folder.
+    wanted: a number; "best", by the held-out figure that matters; None for the newest.
+
+  Returns:
+    None where there is no checkpoint.
+
+  Raises:
+    ConfigError: neither, or the run has not been evaluated.
+  """
+  steps = weights.steps(workdir)
+  if wanted is None:
+    return max(steps, default=None)
+  if wanted == "best":
+    metric = metric_of(weights.read_description(workdir).head)
+    best = best_of(read_json_lines(pathlib.Path(workdir) / "eval.jsonl"), metric=metric)
+    if best is None:
+      raise ConfigError(f"{workdir} has not been evaluated; --step=best is not known yet.")
+    return best["step"]
+  if not wanted.isdecimal():
+    raise ConfigError(f"--step is {wanted!r}; expected a number, or best.")
+  return int(wanted)
 
 
 def check(

@@ -1,0 +1,50 @@
+"""Packed fine-tuning on a task of GLUE.
+
+  python train.py --config=configs/glue.py:cola --workdir=runs/cola \\
+      --config.model.init_from=FOLDER
+  python eval.py --config=configs/glue.py:cola --workdir=runs/cola --step=best \\
+      --config.model.init_from=FOLDER
+  python predict.py runs/cola --input='tfds:glue/cola#test' --submission=glue/
+
+FOLDER is a run's, or an imported one (python -m model import). The data is that of
+TensorFlow Datasets, prepared once (docs/data.md); other files with the same fields take its
+place with --config.data.source and --config.data.held_out_source.
+
+Recipe: that of `configs/classification.py`, evaluated 4 times an epoch; it ends when 6
+evaluations bring nothing better, and the best checkpoint is kept. Dev set: MNLI's has a
+matched and a mismatched part.
+
+Reaches: without packing table 1 of arXiv 1810.04805. Not run here yet on this data.
+"""
+
+from configs import classification
+
+# Sequences of the training set.
+TASKS = {
+  "cola": 8_551,
+  "sst2": 67_349,
+  "mrpc": 3_668,
+  "qqp": 363_846,
+  "stsb": 5_749,
+  "mnli": 392_702,
+  "qnli": 104_743,
+  "rte": 2_490,
+  "wnli": 635,
+}
+
+
+def get_config(task: str = "cola"):
+  if task not in TASKS:
+    raise LookupError(f"Expected glue.py:TASK of {', '.join(TASKS)}; found :{task}.")
+  config = classification.get_config()
+  dev = "validation_matched" if task == "mnli" else "validation"
+  config.data.task = f"glue/{task}"
+  config.data.source = f"tfds:glue/{task}"
+  config.data.held_out_source = f"tfds:glue/{task}#{dev}"
+  if task == "mnli":
+    config.data.mismatched_source = "tfds:glue/mnli#validation_mismatched"
+  config.data.directory = f"data/glue-{task}"
+  quarter = TASKS[task] // (4 * config.train.batch_size)
+  config.train.log_every = max(quarter // 5, 1)
+  config.train.eval_every = config.train.checkpoint_every = 5 * config.train.log_every
+  return config

@@ -1,0 +1,36 @@
+"""Packed fine-tuning on SQuAD 1.1.
+
+  python train.py --config=configs/squad.py --workdir=runs/squad \\
+      --config.model.init_from=FOLDER
+  python eval.py --config=configs/squad.py --workdir=runs/squad --step=best \\
+      --config.model.init_from=FOLDER
+  python predict.py runs/squad --input=dev-v1.1.json --submission=squad/
+
+FOLDER is a run's, or an imported one (python -m model import). The data is that of
+TensorFlow Datasets, prepared once (docs/data.md); files in SQuAD's own layout take its
+place with --config.data.source=train-v1.1.json --config.data.held_out_source=dev-v1.1.json.
+
+Recipe: section 4.2 and A.3 of arXiv 1810.04805, with 2 epochs and windows of 384 tokens as
+in its code, packed with the same windows a step. The 88,641 windows have a packing factor
+of up to 2.2 (table 5 of arXiv 2107.02027).
+
+Reaches: with BERT-base without packing 88.5 F1 and 80.8 exact match on the dev set (table 2
+there). Not run here yet on this data.
+"""
+
+from configs import classification
+
+
+def get_config():
+  config = classification.get_config()
+  config.data.task = "squad"
+  config.data.source = "tfds:squad/v1.1"
+  config.data.held_out_source = "tfds:squad/v1.1#validation"
+  config.data.directory = "data/squad"
+  config.data.max_sequence_length = 384
+  config.packing.max_sequences_per_pack = 384  # no limit
+  config.train.duration = "2 epochs"
+  config.optimizer.warmup = "0.2 epochs"
+  config.train.log_every = 50
+  config.train.eval_every = config.train.checkpoint_every = 500
+  return config

@@ -1,0 +1,57 @@
+"""What a fine-tuned model says of each sequence, packed or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from model.layout import take_apart
+from training.mesh import put_batch
+from training.step import TrainingProgram
+
+_READ = ("sequence_mask", "segment_ids", "cls_positions", "sequence_ids")
+
+
+class Predictions(NamedTuple):
+  """What a head gives for some sequences.
+
+  Attributes:
+    logits: of each sequence, in the order of their numbers: float[num_labels], or float
+      [length, 2] for the start and the end of an answer.
+    loss: mean over the sequences, in nats; the squared error of a regression.
+  """
+
+  logits: list[np.ndarray]
+  loss: float
+
+
+def predict(
+  program: TrainingProgram, params, batches: Iterable[Mapping[str, np.ndarray]]
+) -> Predictions:
+  """Runs a model on batches, and takes the packs apart.
+
+  Args:
+    program: its `eval_step` is run; of a head that reads sequences, not masked tokens.
+    params: the model's parameters.
+    batches: PackedBatches that hold each sequence once; of several processes, each gives
+      its own rows of them.
+  """
+  found: dict[int, np.ndarray] = {}
+  losses = []
+  for block in batches:
+    values, outputs = jax.device_get(
+      program.eval_step(params, put_batch(block, program.mesh))
+    )
+    batch = multihost_utils.process_allgather({n: block[n] for n in _READ}, tiled=True)
+    used = batch["sequence_mask"]
+    ((name, logits),) = outputs.items()
+    parts = take_apart(name, logits, batch)
+    found |= dict(zip(batch["sequence_ids"][used].tolist(), parts, strict=True))
+    losses.append(values[name.replace("_logits", "_loss")][0][used])
+  return Predictions(
+    [found[number] for number in sorted(found)], float(np.concatenate(losses).mean())
+  )
