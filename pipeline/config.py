@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
 import ml_collections
+import numpy as np
 
 import packing
 from packing import InputError
 from packing.errors import whole
-from pipeline.batches import Masking
+from pipeline.batches import Masking, PackedBatch
 from pipeline.dataset import PreparedDataset, open_dataset, prepare
 from pipeline.loader import PackedLoader
 from pipeline.settings import Settings
 from pipeline.store import SequenceStore
+from pipeline.tasks import score
 
 PREPARED = "prepared"  # the source that stands for what the directory holds already
 
@@ -58,6 +64,54 @@ def make_plan(
     algorithm=algorithm or config.packing.algorithm,
     max_sequences_per_pack=config.packing.max_sequences_per_pack,
   )
+
+
+class HeldOut(NamedTuple):
+  """Held-out sequences as batches, and how to judge what a model says of them.
+
+  Attributes:
+    batches: gives this host's batches, with each sequence once over all hosts.
+    num_batches: how many.
+    score: of what the head gives for each sequence; see `tasks.Task`. None for pretraining.
+    prefix: of the names of its figures.
+  """
+
+  batches: Callable[[], Iterator[PackedBatch]]
+  num_batches: int
+  score: Callable[[Sequence[np.ndarray]], dict[str, float]] | None
+  prefix: str
+
+
+def make_held_out(
+  config: ml_collections.ConfigDict,
+  dataset: PreparedDataset,
+  *,
+  host: int = 0,
+  hosts: int = 1,
+) -> list[HeldOut]:
+  """What a run of a config is evaluated on.
+
+  Args:
+    config: of the run.
+    dataset: its dataset.
+    host, hosts: this process's number and how many there are.
+
+  Raises:
+    InputError: nothing was held out.
+  """
+  sets = [("", dataset.held_out)]
+  if dataset.mismatched is not None:
+    sets.append(("mismatched_", dataset.mismatched))
+  found = []
+  for prefix, store in sets:
+    masked = config.data.task == "pretraining"
+    loader = make_loader(
+      config, store, dataset.vocabulary, masked=masked, host=host, hosts=hosts
+    )
+    judge = None if masked else functools.partial(score, config.data.task, store)
+    batches = loader.num_evaluation_batches
+    found.append(HeldOut(loader.evaluation_batches, batches, judge, prefix))
+  return found
 
 
 def make_loader(

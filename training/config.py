@@ -75,6 +75,15 @@ def validate(
   _check(5 <= length <= 65535, "data.max_sequence_length", length, "5 to 65535 tokens")
   _check(data.vocab_size >= 64, "data.vocab_size", data.vocab_size, "at least 64")
   _check(
+    config.model.size != GIVEN or config.model.init_from,
+    "model.init_from",
+    config.model.init_from,
+    "the folder of a model to start from, a run's or an imported one, since model.size is "
+    f"{GIVEN!r}",
+  )
+  sizes = (*model.SIZES, GIVEN)
+  _check(config.model.size in sizes, "model.size", config.model.size, ", ".join(sizes))
+  _check(
     not data.vocab_file or pathlib.Path(data.vocab_file).is_file(),
     "data.vocab_file",
     data.vocab_file,
@@ -101,9 +110,6 @@ def validate(
     data.mismatched_source,
     "data.held_out_source as well",
   )
-  sizes = (*model.SIZES, *((GIVEN,) if config.model.init_from else ()))
-  expected = ", ".join(sizes) + ("" if GIVEN in sizes else "; given with model.init_from")
-  _check(config.model.size in sizes, "model.size", config.model.size, expected)
   for field, known in (
     ("model.attention_mask", model.ATTENTION_MASKS),
     ("model.attention_impl", model.IMPLEMENTATIONS),

@@ -48,22 +48,26 @@ def open_weights(
     given = hf.open_model(directory)
   except (weights.WeightsError, OSError) as error:
     raise ConfigError(f"{_FIELD}: {error}") from error
-  if head == "pretraining" and given.head != head:
+  if head == "pretraining":
+    _check_pretrained(config, given)
+  _check_shape(config, given)
+  _check_vocabulary_file(config, given)
+  return given
+
+
+def _check_pretrained(config, given: weights.StoredModel):
+  directory = given.directory
+  if given.head != "pretraining":
     raise ConfigError(
       f"{_FIELD}={directory} holds a {model.MODELS[given.head].__name__}; its "
       "masked-language-model head is missing. Expected BertForPreTraining or "
       "BertForMaskedLM; give other weights."
     )
-  if (
-    head == "pretraining" and config.model.next_sentence and not given.config.next_sentence
-  ):
+  if config.model.next_sentence and not given.config.next_sentence:
     raise ConfigError(
       f"{_FIELD}={directory} has no next-sentence head (pooler, nsp). Give other weights, "
       "or train without it: --config.model.next_sentence=False."
     )
-  _check_shape(config, given)
-  _check_vocabulary_file(config, given)
-  return given
 
 
 def _check_shape(config, given: weights.StoredModel):
