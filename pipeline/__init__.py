@@ -15,6 +15,7 @@ if TYPE_CHECKING:
   from pipeline.loader import PackedLoader
   from pipeline.settings import Settings
   from pipeline.store import SequenceStore
+  from pipeline.tasks import score
 
 __all__ = [
   "Masking",
@@ -29,6 +30,7 @@ __all__ = [
   "prepare",
   "prepare_dataset",
   "read_assignment",
+  "score",
   "write_assignment",
 ]
 
@@ -40,6 +42,7 @@ _MODULES = {
   "loader": ("PackedLoader",),
   "settings": ("Settings",),
   "store": ("SequenceStore",),
+  "tasks": ("score",),
 }
 
 

@@ -37,6 +37,8 @@ examples:
   python -m pipeline prepare --source tfds:glue/mrpc --task glue/mrpc \\
       --vocab-file vocab.txt --max-sequence-length 128 --out data/mrpc \\
       --held-out-source tfds:glue/mrpc#validation
+  python -m pipeline prepare --source reviews.tsv --task classification \\
+      --labels bad,good --vocab-file vocab.txt --max-sequence-length 128 --out data/reviews
   python -m pipeline prepare --source train-v1.1.json --task squad \\
       --vocab-file vocab.txt --max-sequence-length 384 --out data/squad
   python -m pipeline prepare --source tokens.parquet --task tokens \\
@@ -161,6 +163,12 @@ def _add_prepare(command):
   add(group, "columns", "what fields are called in the source", metavar="FIELD=NAME,...")
   add(group, "held_out_source", "what to hold out", metavar="SOURCE")
   add(group, "held_out_fraction", "of the documents, to hold out", **fraction)
+  add(
+    group,
+    "mismatched_source",
+    "what to hold out too, such as tfds:glue/mnli#validation_mismatched",
+    metavar="SOURCE",
+  )
   group = command.add_argument_group("what comes out")
   group.add_argument("--out", required=True, metavar="DIR", help="the prepared dataset")
   add(group, "task", f"one of {', '.join(TASKS)}", metavar="TASK")
@@ -174,6 +182,8 @@ def _add_prepare(command):
   add(group, "dupe_factor", "times each document is cut", **number)
   add(group, "short_sequence_probability", "share of documents cut short", **fraction)
   add(group, "min_sentences", "documents with fewer are left out", **number)
+  group = command.add_argument_group("of --task classification")
+  add(group, "labels", "of the classes, in the order of their numbers", metavar="NAME,...")
   group = command.add_argument_group("of --task squad")
   add(group, "doc_stride", "tokens from a window to the next", **number)
   add(group, "max_question_length", "in tokens", **number)
@@ -301,7 +311,7 @@ def _described(dataset: PreparedDataset, options) -> str:
     f"{'vocabulary':<12} {manifest['tokenizer']['size']:>14,} tokens",
   ]
   limit = settings["max_sequence_length"]
-  for split in ("train", "held_out"):
+  for split in manifest["shards"]:
     found = counts[split]
     if found["sequences"]:
       mean = found["tokens"] / found["sequences"]

@@ -30,15 +30,14 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
       settings, or, with source "prepared", none that fits the config.
   """
   data = config.data
+  fields = {k: v for k, v in data.items() if k not in ("directory", "mask_rate")}
+  settings = Settings(**fields)
   if data.source != PREPARED:
-    fields = {k: v for k, v in data.items() if k not in ("directory", "mask_rate")}
-    return prepare(data.directory, Settings(**fields))
+    return prepare(data.directory, settings)
   dataset = open_dataset(data.directory)
   found = dataset.manifest["settings"]
-  for name, expected in (
-    ("task", "pretraining"),
-    ("max_sequence_length", data.max_sequence_length),
-  ):
+  for name in ("task", "max_sequence_length"):
+    expected = getattr(settings, name)
     if found[name] != expected:
       raise InputError(
         f"{data.directory} was prepared with {name} {found[name]!r}; expected "

@@ -37,6 +37,7 @@ class PreparedDataset:
     train: sequences to train on.
     vocabulary: tokens in the order of their ids.
     manifest: settings, counts and checksums, as in `manifest.json`.
+    mismatched: held out too, of another kind than `train`; None where none was given.
   """
 
   directory: pathlib.Path
@@ -44,6 +45,7 @@ class PreparedDataset:
   vocabulary: list[str]
   manifest: dict
   _held_out: SequenceStore | None
+  mismatched: SequenceStore | None = None
 
   @property
   def held_out(self) -> SequenceStore:
@@ -96,6 +98,7 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
     vocabulary=Tokenizer(directory / vocabulary).vocabulary,
     manifest=manifest,
     _held_out=stores.get("held_out"),
+    mismatched=stores.get("mismatched"),
   )
 
 
@@ -141,6 +144,8 @@ def prepare(
   sources = {"train": open_source(settings.source, wanted)}
   if settings.held_out_source:
     sources["held_out"] = open_source(settings.held_out_source, wanted)
+  if settings.mismatched_source:
+    sources["mismatched"] = open_source(settings.mismatched_source, wanted)
   given = Tokenizer(pathlib.Path(settings.vocab_file)) if settings.vocab_file else None
   for token in task.special_tokens if given else ():
     given.id_of(token)  # type: ignore[union-attr]
@@ -269,7 +274,11 @@ def _check_sources(dataset: PreparedDataset, settings: Settings):
   Not those of the standard library, which is another with each patch of Python.
   """
   wanted = TASKS[settings.task].wanted(settings)
-  specs = {"train": settings.source, "held_out": settings.held_out_source}
+  specs = {
+    "train": settings.source,
+    "held_out": settings.held_out_source,
+    "mismatched": settings.mismatched_source,
+  }
   for split, before in dataset.manifest["source"].items():
     if specs[split].partition(":")[0] == "stdlib":
       continue
@@ -291,10 +300,12 @@ def check_same(directory: pathlib.Path, found: dict, expected: dict):
   Raises:
     InputError: names the settings that differ.
   """
+  # A dataset from before a setting was there is as the setting's default makes it.
+  found = {f.name: f.default for f in dataclasses.fields(Settings)} | found
   differences = [
-    f"{name}: {found.get(name)!r}, now {value!r}"
+    f"{name}: {found[name]!r}, now {value!r}"
     for name, value in expected.items()
-    if found.get(name) != value
+    if found[name] != value
   ]
   if differences:
     raise InputError(

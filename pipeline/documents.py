@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pipeline.sources import Document, Partition
 
-TRAIN, HELD_OUT = SPLITS = "train", "held_out"
+TRAIN, HELD_OUT, MISMATCHED = SPLITS = "train", "held_out", "mismatched"
 
 
 class DocumentShard(NamedTuple):
@@ -17,7 +17,7 @@ class DocumentShard(NamedTuple):
   shard's number and the document's number in it; never the order of work.
 
   Attributes:
-    split: "train" or "held_out".
+    split: "train", "held_out" or "mismatched".
     partition: number of the partition in its source.
     number: of the shard in its partition and split.
     documents: at least one.

@@ -1,8 +1,9 @@
-"""The nine tasks of GLUE: a sentence or a pair, and a class or a number."""
+"""A sentence or a pair, and a class or a number: GLUE's nine tasks, and one's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -32,6 +33,26 @@ TASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
   "rte": (_TWO, _ENTAILMENT),
   "wnli": (_TWO, ("not_entailment", "entailment")),
 }
+# The benchmark's metrics of each; its score is their mean.
+METRICS: dict[str, tuple[str, ...]] = {
+  "cola": ("matthews",),
+  "sst2": ("accuracy",),
+  "mrpc": ("f1", "accuracy"),
+  "qqp": ("f1", "accuracy"),
+  "stsb": ("pearson", "spearman"),
+  "mnli": ("accuracy",),
+  "qnli": ("accuracy",),
+  "rte": ("accuracy",),
+  "wnli": ("accuracy",),
+}
+OWN = "sentence", "sentence2"  # fields of one's own tasks; the second may be missing
+
+
+def fields_and_labels(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+  """The sentences of a document, and the names of the classes, () for a regression."""
+  if settings.task.startswith("glue/"):
+    return TASKS[settings.task.removeprefix("glue/")]
+  return OWN, settings.label_names()
 
 
 def cut(
@@ -39,25 +60,40 @@ def cut(
 ) -> Iterator[StoredSequence]:
   """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], one sequence an example.
 
-  What is too long loses tokens at the end, a pair at the end of the longer sentence, as
-  BERT's run_classifier.py does.
-
   Raises:
     InputError: a sentence or a label that is none; or, where settings ask for it, a
       sequence that is too long.
   """
-  fields, labels = TASKS[settings.task.removeprefix("glue/")]
-  cls, sep = tokenizer.id_of(wordpiece.CLS), tokenizer.id_of(wordpiece.SEP)
-  most = settings.max_sequence_length - 1 - len(fields)
+  _, labels = fields_and_labels(settings)
   examples = shard.documents
-  encoded = [tokenizer.encode([sentence(e, f) for e in examples]) for f in fields]
-  for example, *parts in zip(examples, *encoded, strict=True):
-    found = sum(map(len, parts))
-    if found > most:
+  encoded = encode(examples, settings, tokenizer, tally)
+  for example, (input_ids, first_type) in zip(examples, encoded, strict=True):
+    yield StoredSequence(input_ids, first_type, parse_label(example, labels))
+
+
+def encode(
+  examples: Sequence[Document], settings: Settings, tokenizer: Tokenizer, tally
+) -> Iterator[tuple[list[int], int]]:
+  """Tokens of each example, and how many have token type 0.
+
+  What is too long loses tokens at the end, a pair at the end of the longer sentence, as
+  BERT's run_classifier.py does.
+
+  Raises:
+    InputError: as of `cut`, but for labels.
+  """
+  cls, sep = tokenizer.id_of(wordpiece.CLS), tokenizer.id_of(wordpiece.SEP)
+  texts = [sentences(example, settings) for example in examples]
+  flat = iter(tokenizer.encode([text for found in texts for text in found]))
+  for example, found in zip(examples, texts, strict=True):
+    parts = [next(flat) for _ in found]
+    most = settings.max_sequence_length - 1 - len(parts)
+    length = sum(map(len, parts))
+    if length > most:
       tally["too_long"] += 1
       if settings.too_long == "error":
         raise InputError(
-          f"{example['where']}: The example has {found + 1 + len(fields)} tokens; expected "
+          f"{example['where']}: The example has {length + 1 + len(parts)} tokens; expected "
           f"at most {settings.max_sequence_length}. Raise --max-sequence-length, or choose "
           "--too-long truncate."
         )
@@ -67,7 +103,19 @@ def cut(
     first_type = len(input_ids)
     for part in parts[1:]:
       input_ids += [*part, sep]
-    yield StoredSequence(input_ids, first_type, parse_label(example, labels))
+    yield input_ids, first_type
+
+
+def sentences(example: Document, settings: Settings) -> list[str]:
+  """One or two; of one's own tasks only one where the second is missing or empty.
+
+  Raises:
+    InputError: one is no text.
+  """
+  fields, _ = fields_and_labels(settings)
+  if fields == OWN and not example.get(OWN[1]):
+    fields = fields[:1]
+  return [sentence(example, field) for field in fields]
 
 
 def sentence(example: Document, field: str) -> str:
@@ -104,27 +152,37 @@ def parse_label(example: Document, labels: tuple[str, ...]) -> int | float:
     0
     >>> parse_label({"label": "3.25"}, ())
     3.25
+    >>> parse_label({"label": 5}, ("1", "5"))
+    1
 
   Raises:
     InputError: neither a class nor its number; or no number.
   """
   value = example["label"]
-  if value in labels:
-    return labels.index(value)
-  try:
-    number = float(value)
-  except (TypeError, ValueError, OverflowError):
-    number = float("nan")
+  for place, name in enumerate(labels):
+    if name == value or _number(name) == _number(value):
+      return place
+  number = _number(value)
   if not labels:
     if abs(number) <= _LARGEST:
       return number
     raise InputError(
       f"{example['where']}: label is {shown(value)}; expected a number that 32 bits hold."
     )
-  if number not in range(len(labels)):
+  # Where names are numbers, a number that is none of them names no class by its place.
+  named = not all(math.isnan(_number(name)) for name in labels)
+  if named or number not in range(len(labels)):
     hidden = " Test splits hide their labels; use another split." if number == -1 else ""
+    numbers = "" if named else f"0 to {len(labels) - 1} or "
     raise InputError(
-      f"{example['where']}: label is {shown(value)}; expected 0 to {len(labels) - 1} or "
-      f"one of {', '.join(labels)}.{hidden}"
+      f"{example['where']}: label is {shown(value)}; expected {numbers}one of "
+      f"{', '.join(labels)}.{hidden}"
     )
   return int(number)
+
+
+def _number(value) -> float:
+  try:
+    return float(value)
+  except (TypeError, ValueError, OverflowError):
+    return math.nan

@@ -16,7 +16,7 @@ from packing import InputError
 from pipeline import shards, wordpiece
 from pipeline.documents import (
   HELD_OUT,
-  SPLITS,
+  MISMATCHED,
   TRAIN,
   DocumentShard,
   document_shards,
@@ -25,7 +25,7 @@ from pipeline.documents import (
 from pipeline.settings import Settings
 from pipeline.shards import ShardSummary, ShardWork
 from pipeline.sources import Partition
-from pipeline.tasks import TASKS
+from pipeline.tasks import TASKS, find_task
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 from pipeline.workers import write_shards
 
@@ -33,7 +33,7 @@ VERSION = 1  # of the manifest
 MAX_WORKERS = 10  # of about 180 MB each, by default: within 2 GB in all
 VOCABULARY_CHARACTERS = 32_000_000  # of the training text that a vocabulary is learned from
 
-Sources = dict[str, list[Partition]]  # by split; held_out where it has a source of its own
+Sources = dict[str, list[Partition]]  # by split; what is held out where it has its own
 
 
 class Runner(Protocol):
@@ -202,12 +202,12 @@ def _manifest(
   summaries: list[ShardSummary],
   token_counts: np.ndarray,
 ) -> dict:
-  task = TASKS[settings.task]
+  task, _ = find_task(settings)
   counts: dict = {"documents": sum(s.documents for s in summaries), "documents_used": 0}
   names, histograms = {}, {}
   digests = {tokenizer.path.name: shards.file_sha256(tokenizer.path)}
   digests |= {f"{s.name}.arrow": s.sha256 for s in summaries if s.sequences}
-  for split in SPLITS:
+  for split in _splits(settings):
     mine = [summary for summary in summaries if summary.split == split]
     tally: dict[str, int] = {}
     for summary in mine:
@@ -248,6 +248,10 @@ def _manifest(
   }
 
 
+def _splits(settings: Settings) -> tuple[str, ...]:
+  return (TRAIN, HELD_OUT, *([MISMATCHED] if settings.mismatched_source else []))
+
+
 def _check_enough(settings: Settings, counts: dict):
   wants_held_out = settings.held_out_source or settings.held_out_fraction
   least = 2 if settings.task == "pretraining" else 1
@@ -261,3 +265,8 @@ def _check_enough(settings: Settings, counts: dict):
         f"used, of {counts['documents']} in all. Give more documents, say with --documents "
         "where they end, or change --held-out-fraction or --min-sentences."
       )
+  if settings.mismatched_source and not counts[MISMATCHED]["sequences"]:
+    raise InputError(
+      f"{settings.mismatched_source} gave no documents that can be used; expected at least "
+      "one to hold out. Name another --mismatched-source, or leave it out."
+    )

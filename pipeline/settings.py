@@ -36,6 +36,9 @@ class Settings:
       "" for what the task does usually.
     shard_bytes: bytes of documents that make a shard; random next segments come
       from the same shard.
+    labels: names of the classes in the order of their numbers, "no,yes" (classification).
+    mismatched_source: held out too, of another kind than what is trained on, as MNLI's
+      mismatched genres; needs held_out_source.
 
   Raises:
     InputError: a value that cannot be used.
@@ -58,6 +61,8 @@ class Settings:
   max_question_length: int = 64
   too_long: str = ""
   shard_bytes: int = 4_000_000
+  labels: str = ""
+  mismatched_source: str = ""
 
   def __post_init__(self):
     for name, least, most in (
@@ -79,7 +84,13 @@ class Settings:
       raise InputError(
         f"too_long is {shown(self.too_long)}; expected one of {', '.join(TOO_LONG)}."
       )
+    if self.mismatched_source and not self.held_out_source:
+      raise InputError(
+        f"mismatched_source is {shown(self.mismatched_source)} without a held_out_source; "
+        "expected both, or held_out_source alone."
+      )
     self.column_names()
+    self.label_names()
     how = self.documents
     if how not in ("blank-line", "line", "file") and not how.startswith("start:"):
       raise InputError(
@@ -106,3 +117,20 @@ class Settings:
         raise InputError(f"columns is {shown(self.columns)}; expected FIELD=NAME,...")
       pairs.append((field.strip(), name.strip()))
     return tuple(pairs)
+
+  def label_names(self) -> tuple[str, ...]:
+    """Names of the classes, in the order of their numbers.
+
+    Example:
+      >>> Settings("x.tsv", 128, labels="no, yes").label_names()
+      ('no', 'yes')
+    """
+    if not self.labels:
+      return ()
+    names = tuple(name.strip() for name in self.labels.split(","))
+    if len(set(names)) < max(2, len(names)) or "" in names:
+      raise InputError(
+        f"labels is {shown(self.labels)}; expected at least two different names, with "
+        "commas between them."
+      )
+    return names

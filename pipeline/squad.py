@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -86,60 +86,90 @@ def cut(
   References:
     Devlin et al., https://github.com/google-research/bert, run_squad.py.
   """
-  cls, sep = tokenizer.id_of(wordpiece.CLS), tokenizer.id_of(wordpiece.SEP)
   for example in shard.documents:
-    answers, span = _answers(example)
-    (question,) = tokenizer.encode([example["question"]])
-    if len(question) > settings.max_question_length:
-      tally["truncated_questions"] += 1
-      question = question[: settings.max_question_length]
-    ids, offsets = tokenizer.encode_with_offsets(example["context"])
-    if not ids:
-      continue
-    tally["documents_used"] += 1
-    room = settings.max_sequence_length - len(question) - _SPECIAL_TOKENS
-    if len(ids) > room:
-      tally["too_long"] += 1
-      if settings.too_long == "error":
-        raise InputError(
-          f"{example['where']}: The context has {len(ids)} tokens; expected at most "
-          f"{room}. Raise --max-sequence-length, or choose --too-long split."
-        )
-    answer = _token_span(offsets, span)
-    prefix = [cls, *question, sep]
-    start = 0
-    while True:
-      stop = min(start + room, len(ids))
-      places = 0, 0
-      if answer is not None and start <= answer[0] and answer[1] < stop:
-        places = tuple(len(prefix) + token - start for token in answer)  # type: ignore[assignment]
-      elif answer is not None:
-        tally["windows_without_answer"] += 1
-      first = offsets[start][0]
-      yield Window(
-        [*prefix, *ids[start:stop], sep],
-        len(prefix),
-        0,
-        *places,
-        str(example["id"]),
-        example["context"][first : offsets[stop - 1][1]],
-        [begin - first for begin, _ in offsets[start:stop]],
-        [end - first for _, end in offsets[start:stop]],
-        start,
-        answers,
+    yield from windows(example, *_answers(example), settings, tokenizer, tally)
+
+
+def windows(
+  example: Document,
+  answers: list[str],
+  span: tuple[int, int] | None,
+  settings: Settings,
+  tokenizer: Tokenizer,
+  tally,
+) -> Iterator[Window]:
+  """The windows of one example; none where its context is empty.
+
+  Args:
+    example: question and context, which `check_texts` found to be texts.
+    answers: texts to keep with each window.
+    span: where the answer to learn starts and ends, in characters; None for none.
+    settings, tokenizer, tally: as of `cut`.
+
+  Raises:
+    InputError: the context is too long, where settings ask for it.
+  """
+  cls, sep = tokenizer.id_of(wordpiece.CLS), tokenizer.id_of(wordpiece.SEP)
+  (question,) = tokenizer.encode([example["question"]])
+  if len(question) > settings.max_question_length:
+    tally["truncated_questions"] += 1
+    question = question[: settings.max_question_length]
+  ids, offsets = tokenizer.encode_with_offsets(example["context"])
+  if not ids:
+    return
+  tally["documents_used"] += 1
+  room = settings.max_sequence_length - len(question) - _SPECIAL_TOKENS
+  if len(ids) > room:
+    tally["too_long"] += 1
+    if settings.too_long == "error":
+      raise InputError(
+        f"{example['where']}: The context has {len(ids)} tokens; expected at most "
+        f"{room}. Raise --max-sequence-length, or choose --too-long split."
       )
-      if stop == len(ids) or settings.too_long == "truncate":
-        break
-      start += min(settings.doc_stride, room)
+  answer = _token_span(offsets, span)
+  prefix = [cls, *question, sep]
+  start = 0
+  while True:
+    stop = min(start + room, len(ids))
+    places = 0, 0
+    if answer is not None and start <= answer[0] and answer[1] < stop:
+      places = tuple(len(prefix) + token - start for token in answer)  # type: ignore[assignment]
+    elif answer is not None:
+      tally["windows_without_answer"] += 1
+    first = offsets[start][0]
+    yield Window(
+      [*prefix, *ids[start:stop], sep],
+      len(prefix),
+      0,
+      *places,
+      str(example["id"]),
+      example["context"][first : offsets[stop - 1][1]],
+      [begin - first for begin, _ in offsets[start:stop]],
+      [end - first for _, end in offsets[start:stop]],
+      start,
+      answers,
+    )
+    if stop == len(ids) or settings.too_long == "truncate":
+      break
+    start += min(settings.doc_stride, room)
 
 
-def _answers(example: Document) -> tuple[list[str], tuple[int, int] | None]:
-  """All answers, and where the first one starts and ends, in characters."""
+def check_texts(example: Document):
+  """Refuses a question or a context that is no text.
+
+  Raises:
+    InputError: one is none.
+  """
   for field in ("question", "context"):
     if not isinstance(example[field], str):
       raise InputError(
         f"{example['where']}: {field} is {shown(example[field])}; expected a text."
       )
+
+
+def _answers(example: Document) -> tuple[list[str], tuple[int, int] | None]:
+  """All answers, and where the first one starts and ends, in characters."""
+  check_texts(example)
   try:
     answers = [str(text) for text in example["answers"]["text"]]
     starts = [int(start) for start in example["answers"]["answer_start"]]
@@ -169,6 +199,40 @@ def _token_span(
   first = bisect.bisect_right(offsets, span[0], key=lambda offset: offset[1])
   last = bisect.bisect_left(offsets, span[1], key=lambda offset: offset[0]) - 1
   return (first, last) if first <= last else None
+
+
+def questions(
+  rows: Iterable[Mapping], outputs: Iterable[np.ndarray]
+) -> Iterator[tuple[list[Mapping], list[np.ndarray]]]:
+  """The windows of each question, which follow each other, and their outputs."""
+  windows: list[Mapping] = []
+  logits: list[np.ndarray] = []
+  for row, output in zip(rows, outputs, strict=True):
+    if windows and row["window_start"] == 0:
+      yield windows, logits
+      windows, logits = [], []
+    windows.append(row)
+    logits.append(output)
+  if windows:
+    yield windows, logits
+
+
+def start_and_end(
+  windows: Sequence[Mapping], outputs: Sequence[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+  """Start and end logits apart, each float[length] of each window.
+
+  Raises:
+    ValueError: an output is no float[length, 2], or not finite.
+  """
+  for window, output in zip(windows, outputs, strict=True):
+    expected = len(window["input_ids"]), 2
+    if np.shape(output) != expected or not np.isfinite(output).all():
+      raise ValueError(
+        f"The output for a window of question {window['example_id']} has the shape "
+        f"{np.shape(output)}; expected {expected} and finite numbers."
+      )
+  return [output[:, 0] for output in outputs], [output[:, 1] for output in outputs]
 
 
 def n_best(

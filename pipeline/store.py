@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -80,7 +80,7 @@ def write_sequences(
 
 
 def _record_batch(rows: list[Sequence], schema: pa.Schema) -> pa.RecordBatch:
-  columns = zip(*rows, strict=True)
+  columns = zip(*rows, strict=True) if rows else [[] for _ in schema]
   arrays = [pa.array(column, f.type) for column, f in zip(columns, schema, strict=True)]
   return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -106,12 +106,37 @@ class SequenceStore:
   def __init__(self, paths: str | os.PathLike | Iterable[str | os.PathLike]):
     one = isinstance(paths, str | os.PathLike)
     files = [paths] if one else list(paths)  # type: ignore[arg-type,list-item]
-    self._files = files
     batches: list[pa.RecordBatch] = []
     for path in files:
       batches += _read_batches(path, batches[0].schema if batches else None)
     if not batches:
       raise InputError("Expected at least one Arrow file of sequences; found none.")
+    self._origin: tuple = SequenceStore, (files,)
+    self._take(batches)
+
+  @classmethod
+  def from_rows(cls, rows: Iterable[Sequence], schema: pa.Schema) -> SequenceStore:
+    """A store in memory.
+
+    Args:
+      rows: with a value for each field of the schema; there may be none.
+      schema: `SCHEMA`, or one of the schemas that extend it.
+
+    Example:
+      >>> rows = [StoredSequence([2, 7, 3], 3, 1), StoredSequence([2, 3], 2, 0)]
+      >>> SequenceStore.from_rows(rows, SCHEMA).lengths.tolist()
+      [3, 2]
+    """
+    return cls._of_batch(_record_batch(list(rows), schema))
+
+  @classmethod
+  def _of_batch(cls, batch: pa.RecordBatch) -> SequenceStore:
+    store = cls.__new__(cls)
+    store._origin = cls._of_batch, (batch,)
+    store._take([batch])
+    return store
+
+  def _take(self, batches: list[pa.RecordBatch]):
     self._tokens = []  # of each record batch, int32, views into the mapped file
     starts, chunks = [], []
     for number, batch in enumerate(batches):
@@ -133,7 +158,7 @@ class SequenceStore:
 
   def __reduce__(self):
     """A pickle holds the names of the files: a worker maps them anew."""
-    return SequenceStore, (self._files,)
+    return self._origin
 
   def __len__(self) -> int:
     return self.lengths.size
@@ -150,6 +175,11 @@ class SequenceStore:
         "it with the task that needs it."
       )
     return self._table[name]
+
+  def rows(self) -> Iterator[dict]:
+    """Each sequence as a dictionary, a few in memory at a time."""
+    for batch in self._table.to_batches(max_chunksize=64):
+      yield from batch.to_pylist()
 
   def gather(self, ids: np.ndarray) -> np.ndarray:
     """Tokens of some sequences, end to end.

@@ -8,21 +8,24 @@
 | `tokens`      | input_ids; token_type_ids and label | its tokens as they are            |
 |               | where it has them                   |                                   |
 | `glue/NAME`   | a sentence or two, and a label      | [CLS] A [SEP] or a pair           |
+| `classification`, `regression` | sentence, perhaps sentence2, label | as of GLUE's  |
 | `squad`       | id, question, context, answers      | [CLS] question [SEP] window [SEP] |
 """
 
 from __future__ import annotations
 
 import array
-import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from packing import InputError
 from packing.errors import shown
-from pipeline import corpus, glue, pretraining, squad, wordpiece
+from pipeline import causal, corpus, glue, pretraining, scores, squad, wordpiece
+from pipeline.causal import Tally
 from pipeline.documents import DocumentShard
 from pipeline.settings import Settings
 from pipeline.sources import Document, Wanted
@@ -30,11 +33,11 @@ from pipeline.store import (
   QUESTION_SCHEMA,
   REGRESSION_SCHEMA,
   SCHEMA,
+  SequenceStore,
   StoredSequence,
 )
 from pipeline.tokenizer import Tokenizer
 
-Tally = collections.Counter[str]  # what happened to documents, for the manifest
 Cut = Callable[[DocumentShard, Settings, Tokenizer, Tally], Iterator[Sequence]]
 
 
@@ -51,6 +54,9 @@ class Task:
     special_tokens: that the vocabulary must have.
     schema: of the store.
     label_names: of the classes, in the order of their numbers; () for none.
+    head: the model that learns the task, as `model.MODELS` names it; "" for none.
+    score: what `pipeline.score` does for it; None where there is no such thing.
+    metrics: names of what `score` gives, beside `score` itself.
   """
 
   fields: tuple[str, ...]
@@ -61,6 +67,9 @@ class Task:
   special_tokens: tuple[str, ...] = (wordpiece.CLS, wordpiece.SEP)
   schema: pa.Schema = SCHEMA
   label_names: tuple[str, ...] = ()
+  head: str = ""
+  score: Callable[[SequenceStore, Sequence[np.ndarray]], dict[str, float]] | None = None
+  metrics: tuple[str, ...] = ()
 
   def wanted(self, settings: Settings) -> Wanted:
     """What to read of each document."""
@@ -72,11 +81,15 @@ class Task:
           f"columns names {shown(field)}; the task {settings.task} has the fields "
           f"{', '.join(known)}."
         )
-    return Wanted(self.fields, self.optional, columns, settings.documents)
+    named = tuple(field for field, _ in columns if field in self.optional)
+    optional = tuple(field for field in self.optional if field not in named)
+    return Wanted((*self.fields, *named), optional, columns, settings.documents)
 
 
 def find_task(settings: Settings) -> tuple[Task, Settings]:
   """The task of some settings, and the settings with what the task leaves open.
+
+  A classification has the names of its classes from the settings.
 
   Raises:
     InputError: no such task, or it cannot do what the settings ask for.
@@ -102,6 +115,19 @@ def find_task(settings: Settings) -> tuple[Task, Settings]:
     )
   if settings.task == "squad":
     squad.check(settings)
+  names = settings.label_names()
+  if settings.task == "classification":
+    if not names:
+      raise InputError(
+        "classification needs the names of its classes, in the order of their numbers. "
+        "Give them with --labels, such as --labels no,yes."
+      )
+    task = dataclasses.replace(task, label_names=names)
+  elif names:
+    raise InputError(
+      f"labels is {shown(settings.labels)}; expected none for {settings.task}, only for "
+      "classification. Leave it out."
+    )
   return task, settings
 
 
@@ -112,7 +138,7 @@ def sentences_of(document: Document, settings: Settings) -> list[str]:
   """The sentences of a document, none where there are too few."""
   found = document.get("sentences")
   if found is None:
-    found = corpus.split_sentences(text_of(document))
+    found = corpus.split_sentences(causal.text_of(document))
   return found if len(found) >= settings.min_sentences else []
 
 
@@ -127,7 +153,7 @@ def _cut_pairs(
       if len(ids) > most:
         tally["too_long"] += 1
         if settings.too_long == "error":
-          raise too_long_error(document, "A sentence", len(ids), most)
+          raise causal.too_long_error(document, "A sentence", len(ids), most)
       pieces = [ids]
       if settings.too_long == "split":
         pieces = [ids[i : i + most] for i in range(0, len(ids), most)]
@@ -151,153 +177,32 @@ def _cut_pairs(
         yield StoredSequence(input_ids, len(pair.a) + 2, pair.is_random_next)
 
 
-# ---- causal text and tokens ------------------------------------------------------------
-
-
-def text_of(document: Document) -> str:
-  """The text of a document.
-
-  Raises:
-    InputError: it is no text.
-  """
-  if "sentences" in document:
-    return " ".join(document["sentences"])
-  text = document["text"]
-  if text is None:
-    return ""
-  if not isinstance(text, str):
-    raise InputError(
-      f"{document['where']}: text is {shown(text)}; expected a string. Name another "
-      "column with --columns text=NAME."
-    )
-  return text
-
-
-def _cut_text(
-  shard: DocumentShard, settings: Settings, tokenizer: Tokenizer, tally: Tally
-) -> Iterator[StoredSequence]:
-  end = tokenizer.end_id
-  for document in shard.documents:
-    text = text_of(document)
-    if not text.strip():
-      continue
-    (ids,) = tokenizer.encode([text])
-    tally["documents_used"] += 1
-    for piece in _fit([*ids, end], document, settings, tally, last=end):
-      yield StoredSequence(piece, len(piece), 0)
-
-
-def _cut_tokens(
-  shard: DocumentShard, settings: Settings, tokenizer: Tokenizer, tally: Tally
-) -> Iterator[StoredSequence]:
-  for document in shard.documents:
-    ids = _checked_tokens(document, tokenizer)
-    if not ids:
-      continue
-    tally["documents_used"] += 1
-    first_type = _first_type_length(document, len(ids))
-    label = document.get("label") or 0
-    if not isinstance(label, int) or not -(2**31) <= label < 2**31:
-      raise InputError(
-        f"{document['where']}: label is {shown(label)}; expected a whole number of 32 bits."
-      )
-    start = 0
-    for piece in _fit(ids, document, settings, tally):
-      yield StoredSequence(piece, min(max(first_type - start, 0), len(piece)), int(label))
-      start += len(piece)
-
-
-def _fit(
-  ids: list[int], document: Document, settings: Settings, tally: Tally, *, last=None
-) -> list[list[int]]:
-  """The tokens as sequences of at most S."""
-  most = settings.max_sequence_length
-  if len(ids) <= most:
-    return [ids]
-  tally["too_long"] += 1
-  if settings.too_long == "error":
-    raise too_long_error(document, "A sequence", len(ids), most)
-  if settings.too_long == "truncate":
-    return [ids[:most] if last is None else [*ids[: most - 1], last]]
-  return [ids[i : i + most] for i in range(0, len(ids), most)]
-
-
-def _checked_tokens(document: Document, tokenizer: Tokenizer) -> list[int]:
-  """Tokens without the padding at their end."""
-  where, ids = document["where"], document["input_ids"]
-  if not ids:
-    return []
-  if not isinstance(ids, list) or not all(type(n) is int for n in ids):
-    raise InputError(f"{where}: input_ids is {shown(ids)}; expected a list of integers.")
-  size = len(tokenizer.vocabulary)
-  for place, token in enumerate(ids):
-    if not 0 <= token < size:
-      raise InputError(
-        f"{where}: token {place} is {token}; {tokenizer.path.name} has the ids 0 to "
-        f"{size - 1}. Give the vocabulary that the tokens were made with."
-      )
-  padding = tokenizer.padding_id
-  if padding is None:
-    return ids
-  end = len(ids)
-  while end and ids[end - 1] == padding:
-    end -= 1
-  if padding in ids[:end]:
-    raise InputError(
-      f"{where}: token {ids.index(padding)} of {end} is {padding}, which is padding; "
-      "expected padding at the end only. Take it out, or give the vocabulary that the "
-      "tokens were made with."
-    )
-  return ids[:end]
-
-
-def _first_type_length(document: Document, length: int) -> int:
-  types = document.get("token_type_ids")
-  if types is None:
-    return length
-  if not isinstance(types, list) or len(types) < length:
-    raise InputError(
-      f"{document['where']}: token_type_ids is {shown(types)}; expected {length} numbers, "
-      "one for each token."
-    )
-  ones = types[:length].count(1)
-  if types[:length] != [0] * (length - ones) + [1] * ones:
-    raise InputError(
-      f"{document['where']}: token_type_ids is {shown(types)}; expected zeros and then "
-      "ones."
-    )
-  return length - ones
-
-
-def too_long_error(document: Document, what: str, found: int, most: int) -> InputError:
-  return InputError(
-    f"{document['where']}: {what} has {found} tokens; expected at most {most}. Raise "
-    "--max-sequence-length, or choose --too-long truncate or split."
-  )
-
-
 # ---- the table -------------------------------------------------------------------------
 
 
 def _one_text(document: Document, settings: Settings) -> list[str]:
   del settings
-  return [text_of(document)]
+  return [causal.text_of(document)]
 
 
-def _glue_task(name: str) -> Task:
-  fields, labels = glue.TASKS[name]
-
-  def texts(document: Document, settings: Settings) -> list[str]:
-    del settings
-    return [glue.sentence(document, field) for field in fields]
-
+def _sentence_task(
+  fields: tuple[str, ...],
+  metrics: tuple[str, ...],
+  *,
+  optional: tuple[str, ...] = (),
+  has_classes: bool = True,
+) -> Task:
+  scored = scores.score_classes if has_classes else scores.score_values
   return Task(
     fields=(*fields, "label"),
+    optional=optional,
     cut=glue.cut,
-    texts=texts,
+    texts=glue.sentences,
     too_long=("truncate", "error"),
-    schema=SCHEMA if labels else REGRESSION_SCHEMA,
-    label_names=labels,
+    schema=SCHEMA if has_classes else REGRESSION_SCHEMA,
+    head="sequence_classification",
+    score=functools.partial(scored, metrics=metrics),
+    metrics=metrics,
   )
 
 
@@ -309,10 +214,11 @@ TASKS = {
     too_long=("truncate", "split", "error"),
     special_tokens=wordpiece.SPECIAL_TOKENS,
     label_names=("next", "random"),
+    head="pretraining",
   ),
   "text": Task(
     fields=("text",),
-    cut=_cut_text,
+    cut=causal.cut_text,
     texts=_one_text,
     too_long=("split", "truncate", "error"),
     special_tokens=(),
@@ -320,10 +226,11 @@ TASKS = {
   "tokens": Task(
     fields=("input_ids",),
     optional=("token_type_ids", "label"),
-    cut=_cut_tokens,
+    cut=causal.cut_tokens,
     texts=None,
     too_long=("error", "truncate", "split"),
     special_tokens=(),
+    head="pretraining",
   ),
   "squad": Task(
     fields=("id", "question", "context", "answers"),
@@ -331,5 +238,44 @@ TASKS = {
     texts=squad.texts,
     too_long=("split", "truncate", "error"),
     schema=QUESTION_SCHEMA,
+    head="question_answering",
+    score=scores.score_answers,
+    metrics=("exact_match", "f1"),
   ),
-} | {f"glue/{name}": _glue_task(name) for name in glue.TASKS}
+  "classification": _sentence_task(glue.OWN[:1], ("accuracy",), optional=glue.OWN[1:]),
+  "regression": _sentence_task(
+    glue.OWN[:1], ("pearson", "spearman"), optional=glue.OWN[1:], has_classes=False
+  ),
+} | {
+  f"glue/{name}": dataclasses.replace(
+    _sentence_task(fields, glue.METRICS[name], has_classes=bool(labels)),
+    label_names=labels,
+  )
+  for name, (fields, labels) in glue.TASKS.items()
+}
+
+
+def score(
+  task_name: str, store: SequenceStore, outputs: Sequence[np.ndarray]
+) -> dict[str, float]:
+  """How good a model's outputs are, by the metrics of a task.
+
+  Args:
+    task_name: such as "glue/cola".
+    store: sequences of the task.
+    outputs: what the task's head gave for each: float[num_labels] logits, float[1] for a
+      regression; float[length, 2] start and end logits for squad.
+
+  Returns:
+    `score`, the benchmark's number, more is better: the mean of the task's metrics, for
+    squad F1. And the metrics by name, fractions: correlations in [-1, 1], others in [0, 1].
+
+  Raises:
+    InputError: no such task, or one without metrics.
+    ValueError: outputs of another number or shape, or not finite.
+  """
+  task = TASKS.get(task_name)
+  if task is None or task.score is None:
+    known = ", ".join(name for name, task in TASKS.items() if task.score)
+    raise InputError(f"{shown(task_name)} has no score; expected one of {known}.")
+  return task.score(store, outputs)

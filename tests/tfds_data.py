@@ -54,7 +54,7 @@ def sentence(rng) -> str:
 
 
 def build_all(data_dir):
-  """glue/cola, glue/mrpc, squad and wikipedia/20230601.en."""
+  """glue/cola, glue/mrpc, glue/mnli, squad and wikipedia/20230601.en."""
   rng = np.random.default_rng(0)
   cola = {
     "sentence": TEXT,
@@ -83,6 +83,24 @@ def build_all(data_dir):
     for i in range(37)
   ]
   build(data_dir, "glue", mrpc, {"train": rows}, config="mrpc", version="2.0.0")
+
+  mnli = {
+    "premise": TEXT,
+    "hypothesis": TEXT,
+    "label": tfds.features.ClassLabel(names=["entailment", "neutral", "contradiction"]),
+    "idx": np.int32,
+  }
+
+  def mnli_rows(count):
+    return [
+      {"premise": sentence(rng), "hypothesis": sentence(rng), "label": i % 3, "idx": i}
+      for i in range(count)
+    ]
+
+  sizes = {"train": 19, "validation_matched": 7, "validation_mismatched": 11}
+  splits = {name: mnli_rows(count) for name, count in sizes.items()}
+  splits["test_matched"] = [row | {"label": -1} for row in mnli_rows(5)]
+  build(data_dir, "glue", mnli, splits, config="mnli", version="2.0.0")
 
   squad = {
     "id": np.str_,

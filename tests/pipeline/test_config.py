@@ -1,13 +1,17 @@
 """A run's config names any source, or what a directory holds already."""
 
+import json
+
 import numpy as np
 import pytest
 
 import pipeline
 from configs import base
 from packing import InputError
+from pipeline.__main__ import main
 from pipeline.settings import Settings
 from tests import tfds_data
+from tests.prepared import contents, needs_beam
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +91,73 @@ def test_hidden_labels_are_refused(tmp_path):
       tmp_path / "d",
       Settings("tfds:glue/cola#test", 64, task="glue/cola", vocab_size=100),
     )
+
+
+MNLI = {
+  "task": "glue/mnli",
+  "vocab_size": 100,
+  "held_out_source": "tfds:glue/mnli#validation_matched",
+}
+MISMATCHED = "tfds:glue/mnli#validation_mismatched"
+
+
+@pytest.fixture(scope="module")
+def mnli(tmp_path_factory, catalogue):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("TFDS_DATA_DIR", str(catalogue))
+    settings = Settings("tfds:glue/mnli", 64, mismatched_source=MISMATCHED, **MNLI)
+    return pipeline.prepare(tmp_path_factory.mktemp("mnli") / "d", settings)
+
+
+def test_mnli_has_a_second_held_out_set(mnli):
+  for split, count in (("train", 19), ("held_out", 7), ("mismatched", 11)):
+    store = getattr(mnli, split)
+    # TFDS has an order of its own.
+    assert sorted(store.sequence_labels) == sorted(i % 3 for i in range(count))
+    assert mnli.manifest["counts"][split]["sequences"] == count
+    assert sum(mnli.manifest["histograms"][split]) == count
+    assert mnli.manifest["shards"][split] == [f"{split}-00000-00000.arrow"]
+  assert mnli.manifest["counts"]["documents"] == 37
+  assert mnli.manifest["source"].keys() == {"train", "held_out", "mismatched"}
+
+
+def test_without_it_a_dataset_is_what_it_was(mnli, tmp_path):
+  alone = pipeline.prepare(tmp_path / "d", Settings("tfds:glue/mnli", 64, **MNLI))
+  assert alone.mismatched is None
+  for name in ("counts", "histograms", "shards", "source"):
+    expected = {k: v for k, v in mnli.manifest[name].items() if k != "mismatched"}
+    if name == "counts":
+      expected |= {"documents": 26, "documents_used": 26}
+    assert alone.manifest[name] == expected
+  for name, digest in alone.manifest["sha256"].items():
+    assert mnli.manifest["sha256"][name] == digest
+
+
+@pytest.mark.parametrize("runner", [None, pytest.param("DirectRunner", marks=needs_beam)])
+def test_the_command_prepares_both_held_out_sets(mnli, tmp_path, capsys, runner):
+  options = [f"--{name.replace('_', '-')}={value}" for name, value in MNLI.items()]
+  options += [f"--mismatched-source={MISMATCHED}", "--max-sequence-length=64"]
+  options += [f"--out={tmp_path / 'd'}", *([f"--runner={runner}"] if runner else [])]
+  assert main(["prepare", "--source=tfds:glue/mnli", *options]) == 0
+  assert "mismatched               11 sequences" in capsys.readouterr().out
+  assert contents(tmp_path / "d") == contents(mnli.directory)
+
+
+def test_a_second_held_out_set_needs_the_first_and_something_in_it(tmp_path):
+  with pytest.raises(InputError, match=r"without a held_out_source; expected both"):
+    Settings("a.tsv", 64, mismatched_source="b.tsv")
+  (tmp_path / "empty.jsonl").write_text("\n")
+  settings = Settings(
+    "tfds:glue/mnli", 64, mismatched_source=str(tmp_path / "empty.jsonl"), **MNLI
+  )
+  with pytest.raises(InputError, match=r"empty.jsonl gave no documents that can be used"):
+    pipeline.prepare(tmp_path / "d", settings)
+
+
+def test_a_dataset_from_before_these_settings_still_opens(tmp_path):
+  settings = Settings("tfds:glue/mnli", 64, **MNLI)
+  dataset = pipeline.prepare(tmp_path / "d", settings)
+  manifest = dataset.manifest | {"settings": dict(dataset.manifest["settings"])}
+  del manifest["settings"]["labels"], manifest["settings"]["mismatched_source"]
+  (tmp_path / "d" / "manifest.json").write_text(json.dumps(manifest))
+  assert pipeline.prepare(tmp_path / "d", settings).manifest == manifest

@@ -2,18 +2,20 @@
 
 import collections
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
 
 import packing
+import pipeline
 from packing import InputError
 from pipeline import glue, squad
 from pipeline.dataset import prepare
 from pipeline.documents import DocumentShard
 from pipeline.loader import PackedLoader
 from pipeline.settings import Settings
-from pipeline.tasks import TASKS
+from pipeline.tasks import TASKS, find_task
 from pipeline.tokenizer import Tokenizer
 from tests import shared_data
 
@@ -343,6 +345,114 @@ def test_windows_that_would_leave_tokens_out_are_refused(tmp_path, vocab_file):
   with pytest.raises(InputError, match=r"doc_stride is 11; a question of 3 tokens leaves"):
     make(
       tmp_path, vocab_file, "squad", [question("bc")], doc_stride=11, max_question_length=3
+    )
+
+
+def test_squad_is_scored_by_the_best_answer_over_all_windows(tmp_path, vocab_file):
+  rows = [question("bc"), question("(ij)"), question("d") | {"context": "  "}]
+  rows[2]["answers"] = {"text": [], "answer_start": []}
+  rows[1]["answers"]["text"].append("the E F G")  # a second answer
+  dataset = make(
+    tmp_path,
+    vocab_file,
+    "squad",
+    rows,
+    max_sequence_length=17,
+    max_question_length=3,
+    doc_stride=5,
+  )
+  windows = windows_of(dataset)
+  outputs = [np.zeros((len(w["input_ids"]), 2), np.float32) for w in windows]
+  for window, output in zip(windows, outputs, strict=True):
+    if window["example_id"] == "bc":
+      output[window["start_position"], 0] = output[window["end_position"], 1] = 5
+    elif window["window_start"] == 0:
+      first = window["text"].index("efg")  # d and e, f, g: three words and one
+      token = window["token_starts"].index(first) + window["first_type_length"]
+      output[token, 0] = output[token + 2, 1] = 7
+  found = pipeline.score("squad", dataset.train, outputs)
+  # The second answer is three words, "efg" is one other.
+  assert found == {"score": 0.5, "exact_match": 0.5, "f1": 0.5}
+  rows[1]["answers"]["text"][1] = "efg xyz"  # of two words one is found: 2 / (1 + 2)
+  store = pipeline.SequenceStore.from_rows(
+    [
+      tuple((row | {"answers": ["efg xyz"]}).values())
+      for row in windows[len(windows) // 2 :]
+    ],
+    TASKS["squad"].schema,
+  )
+  found = pipeline.score("squad", store, outputs[len(windows) // 2 :])
+  assert found == pytest.approx({"score": 2 / 3, "exact_match": 0, "f1": 2 / 3})
+  with pytest.raises(ValueError, match=r"window of question \(ij\) has the shape \(17,\)"):
+    pipeline.score("squad", store, [o[:, 0] for o in outputs[len(windows) // 2 :]])
+
+
+# ---- one's own -------------------------------------------------------------------------
+
+
+def test_one_s_own_classes_have_names_and_sentences_may_be_pairs(tmp_path, vocab_file):
+  rows = [
+    {"sentence": "a b", "label": "good"},
+    {"sentence": "a b", "sentence2": "c", "label": 0},
+    {"sentence": "a b", "sentence2": "", "label": 1.0},
+    {"sentence": "a b", "sentence2": None, "label": "bad"},
+  ]
+  dataset = make(tmp_path, vocab_file, "classification", rows, labels="bad, good")
+  one, two = ["[CLS]", "a", "b", "[SEP]"], ["c", "[SEP]"]
+  assert tokens(dataset.train) == [one, one + two, one, one]
+  assert dataset.train.first_type_lengths.tolist() == [4] * 4
+  assert dataset.train.sequence_labels.tolist() == [1, 0, 1, 0]
+  assert dataset.manifest["labels"] == {"dtype": "int32", "names": ["bad", "good"]}
+  task, _ = find_task(Settings(**dataset.manifest["settings"]))
+  assert task.label_names == ("bad", "good")
+  assert TASKS["classification"].label_names == ()
+
+
+def test_names_that_are_numbers_are_names(tmp_path, vocab_file):
+  rows = [{"sentence": "a", "label": n} for n in ("1", 5, 3.0, " 3 ", 1)]
+  dataset = make(tmp_path, vocab_file, "classification", rows, labels="1,3,5")
+  assert dataset.train.sequence_labels.tolist() == [0, 2, 1, 1, 0]
+  rows[3]["label"] = 2
+  shutil.rmtree(tmp_path / "out")
+  with pytest.raises(InputError, match=r"line 4: label is 2; expected one of 1, 3, 5"):
+    make(tmp_path, vocab_file, "classification", rows, labels="1,3,5")
+
+
+def test_one_s_own_numbers(tmp_path, vocab_file):
+  rows = [{"sentence": "a", "label": 3.5}, {"sentence": "b", "label": "-1e3"}]
+  dataset = make(tmp_path, vocab_file, "regression", rows)
+  assert dataset.train.sequence_labels.tolist() == [3.5, -1000]
+  assert dataset.manifest["labels"] == {"dtype": "float", "names": []}
+
+
+@pytest.mark.parametrize(
+  ("task", "labels", "message"),
+  [
+    ("classification", "", r"needs the names of its classes.*--labels no,yes"),
+    ("classification", "yes", r"labels is 'yes'; expected at least two different names"),
+    ("classification", "a,b,a", r"expected at least two different names"),
+    ("classification", "a,,b", r"expected at least two different names"),
+    ("regression", "a,b", r"labels is 'a,b'; expected none for regression"),
+    ("glue/cola", "a,b", r"expected none for glue/cola"),
+  ],
+)
+def test_names_of_classes_are_for_classification(
+  tmp_path, vocab_file, task, labels, message
+):
+  with pytest.raises(InputError, match=message):
+    make(tmp_path, vocab_file, task, [{"sentence": "a", "label": 0}], labels=labels)
+
+
+def test_a_column_that_is_named_has_to_be_there(tmp_path, vocab_file):
+  rows = [{"sentence": "a", "label": 0}]
+  with pytest.raises(InputError, match=r"line 1 has no 'reply'; found sentence, label"):
+    make(
+      tmp_path,
+      vocab_file,
+      "classification",
+      rows,
+      labels="n,y",
+      columns="sentence2=reply",
     )
 
 
