@@ -282,7 +282,7 @@ def read_description(directory: str | pathlib.Path) -> Description:
     head, config = value["head"], BertConfig(**fields)
     if head not in MODELS:
       raise ValueError(f"head is {head!r}, expected one of {', '.join(MODELS)}")
-    labels = tuple(map(str, value["labels"]))
+    labels = tuple(map(str, value.get("labels", ())))  # not there in older folders
     vocabulary = None
     if value["lowercase"] is not None:
       tokens = read_tokens(directory / VOCABULARY)

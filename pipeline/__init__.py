@@ -10,20 +10,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
   from pipeline.assignments import read_assignment, write_assignment
   from pipeline.batches import Masking, PackedBatch
-  from pipeline.config import make_loader, make_plan, prepare_dataset
+  from pipeline.config import (
+    HeldOut,
+    make_held_out,
+    make_loader,
+    make_plan,
+    prepare_dataset,
+  )
   from pipeline.dataset import PreparedDataset, open_dataset, prepare
   from pipeline.loader import PackedLoader
   from pipeline.settings import Settings
   from pipeline.store import SequenceStore
-  from pipeline.tasks import score
+  from pipeline.tasks import TASK_HEADS, score
 
 __all__ = [
+  "TASK_HEADS",
+  "HeldOut",
   "Masking",
   "PackedBatch",
   "PackedLoader",
   "PreparedDataset",
   "SequenceStore",
   "Settings",
+  "make_held_out",
   "make_loader",
   "make_plan",
   "open_dataset",
@@ -37,12 +46,18 @@ __all__ = [
 _MODULES = {
   "assignments": ("read_assignment", "write_assignment"),
   "batches": ("Masking", "PackedBatch"),
-  "config": ("make_loader", "make_plan", "prepare_dataset"),
+  "config": (
+    "HeldOut",
+    "make_held_out",
+    "make_loader",
+    "make_plan",
+    "prepare_dataset",
+  ),
   "dataset": ("PreparedDataset", "open_dataset", "prepare"),
   "loader": ("PackedLoader",),
   "settings": ("Settings",),
   "store": ("SequenceStore",),
-  "tasks": ("score",),
+  "tasks": ("TASK_HEADS", "score"),
 }
 
 

@@ -34,7 +34,7 @@ def standard_library_documents(paths: Iterable[pathlib.Path]) -> Iterator[list[s
   """
   paths = iter(paths)
   topics = _topics(next(paths))
-  docstrings = itertools.chain.from_iterable(map(_docstrings, paths))
+  docstrings = itertools.chain.from_iterable(map(docstrings, paths))
   return _unrepeated(itertools.chain(topics, docstrings))
 
 
@@ -81,7 +81,8 @@ def _topics(path: pathlib.Path) -> Iterator[str]:
       yield from ast.literal_eval(node.value).values()
 
 
-def _docstrings(path: pathlib.Path) -> Iterator[str]:
+def docstrings(path: pathlib.Path) -> Iterator[str]:
+  """The docstrings of a Python file, of the module first; none where it is no Python."""
   try:
     tree = ast.parse(path.read_bytes())
   except (SyntaxError, ValueError):  # templates and fixtures of other versions

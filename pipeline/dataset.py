@@ -48,6 +48,12 @@ class PreparedDataset:
   mismatched: SequenceStore | None = None
 
   @property
+  def labels(self) -> tuple[str, ...]:
+    """Names of the classes of a task, in the order of their numbers; () for none."""
+    is_task = self.manifest["settings"]["task"] != "pretraining"
+    return tuple(self.manifest["labels"]["names"]) if is_task else ()
+
+  @property
   def held_out(self) -> SequenceStore:
     """Sequences of documents that neither the vocabulary nor the training saw.
 

@@ -253,6 +253,10 @@ TASKS = {
   )
   for name, (fields, labels) in glue.TASKS.items()
 }
+# Of the tasks that a model is trained on, the head that learns each.
+TASK_HEADS = {
+  name: task.head for name, task in TASKS.items() if task.score or name == "pretraining"
+}
 
 
 def score(

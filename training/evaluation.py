@@ -72,7 +72,9 @@ def evaluate(
       values = evaluate_pretraining(program, params, batches, unigram_token=unigram_token)
     else:
       logits, loss = predict(program, params, batches)
-      values = {"loss": loss, **one.score(logits), "sequences": len(logits)}
+      # A loss that is not finite stops a run, with a message of its own.
+      values = {"loss": loss, **(one.score(logits) if np.isfinite(loss) else {})}
+      values["sequences"] = len(logits)
     found |= {f"{one.prefix}{name}": value for name, value in values.items()}
   return found
 

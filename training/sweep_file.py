@@ -217,7 +217,12 @@ def _changed(
     checked = config.copy_and_resolve_references()
     if checked.model.attention_impl in IMPLEMENTATIONS:
       checked.model.attention_impl = "xla"
-    validate(checked, algorithms=[config.packing.algorithm], num_devices=1)
+    validate(
+      checked,
+      algorithms=[config.packing.algorithm],
+      tasks={config.data.task: ""},
+      num_devices=1,
+    )
   except ConfigError as error:
     raise SweepError(f"{where}: {error}") from error
   return config

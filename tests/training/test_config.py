@@ -34,7 +34,12 @@ def get_config(name):
 
 
 def check(config, num_devices=1):
-  validate(config, algorithms=list(packing.ALGORITHMS), num_devices=num_devices)
+  validate(
+    config,
+    algorithms=list(packing.ALGORITHMS),
+    tasks=pipeline.TASK_HEADS,
+    num_devices=num_devices,
+  )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,172 @@
+"""Tasks of GLUE's kinds, made from text at hand: their labels are true by construction.
+
+| file   | a sequence                              | label                                  |
+|--------|-----------------------------------------|----------------------------------------|
+| `cola` | a sentence, half of them with shuffled  | whether the words are in their order   |
+|        | words                                   |                                        |
+| `sst2` | a sentence                              | which of two modules it documents      |
+| `qqp`  | two sentences                           | whether they follow each other in one  |
+|        |                                         | docstring, or are of two modules       |
+| `stsb` | a sentence, and it with some words of   | 5 x the share of words that were left  |
+|        | another one in place of its own         |                                        |
+
+The text is the standard library's docstrings. Fields are called as in GLUE, so that
+`configs/glue.py` takes the files with `--config.data.source=FILE.jsonl`. SQuAD's kind is
+XQuAD's English part, split by article.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import pathlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from pipeline import corpus
+
+TASKS = ("cola", "sst2", "qqp", "stsb")
+DEV_FRACTION = 0.2
+_WORDS = 5, 25  # of a sentence, at least and at most
+
+Docstring = list[str]  # sentences
+Example = dict[str, object]
+
+
+def write(folder: str | pathlib.Path, *, seed: int = 0) -> dict[str, tuple[str, str]]:
+  """Writes `NAME-train.jsonl` and `NAME-dev.jsonl` for each of `TASKS`.
+
+  No docstring has sentences in both. The same interpreter and seed give the same bytes.
+
+  Args:
+    folder: to write to.
+    seed: of all that is drawn.
+
+  Returns:
+    By name the paths of both files.
+  """
+  folder = pathlib.Path(folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  modules = docstrings_by_module()
+  makers: dict[str, Callable[..., Iterator[Example]]] = {
+    "cola": _order,
+    "sst2": _module,
+    "qqp": _neighbours,
+    "stsb": _overlap,
+  }
+  rng = np.random.default_rng(seed)
+  train: dict[str, list[Docstring]] = {}
+  dev: dict[str, list[Docstring]] = {}
+  for name, docstrings in modules.items():
+    held_out = rng.random(len(docstrings)) < DEV_FRACTION
+    for part, wanted in ((train, False), (dev, True)):
+      part[name] = [d for d, h in zip(docstrings, held_out, strict=True) if h == wanted]
+  paths = {}
+  for number, (task, make) in enumerate(makers.items()):
+    names = []
+    for split, part in (("train", train), ("dev", dev)):
+      path = folder / f"{task}-{split}.jsonl"
+      examples = make(part, np.random.default_rng((seed, number, split == "dev")))
+      lines = [json.dumps(e | {"idx": i}) for i, e in enumerate(examples)]
+      path.write_text("\n".join(lines) + "\n")
+      names.append(str(path))
+    paths[task] = names[0], names[1]
+  return paths
+
+
+def docstrings_by_module() -> dict[str, list[Docstring]]:
+  """Of the top-level modules; sentences of 5 to 25 words, each the first time only."""
+  files = corpus.source_files()[1:]
+  root = pathlib.Path(corpus.source_files()[0]).parents[1]
+  found: dict[str, list[Docstring]] = collections.defaultdict(list)
+  seen: set[str] = set()
+  for path in files:
+    name = path.relative_to(root).parts[0].removesuffix(".py")
+    for text in corpus.docstrings(path):
+      sentences = []
+      for sentence in corpus.split_sentences(text):
+        count = len(sentence.split())
+        if _WORDS[0] <= count <= _WORDS[1] and sentence.lower() not in seen:
+          seen.add(sentence.lower())
+          sentences.append(sentence)
+      if sentences:
+        found[name].append(sentences)
+  return dict(found)
+
+
+def _order(modules, rng: np.random.Generator) -> Iterator[Example]:
+  for sentence in _sentences(modules):
+    words = sentence.split()
+    shuffled = list(rng.permutation(words))
+    kept = rng.random() < 0.5 or shuffled == words
+    text = sentence if kept else " ".join(shuffled)
+    yield {"sentence": text, "label": int(kept)}
+
+
+def _module(modules, rng: np.random.Generator) -> Iterator[Example]:
+  """Of the two modules with the most sentences, in the order of their names."""
+  sizes = {name: sum(map(len, docstrings)) for name, docstrings in modules.items()}
+  two = sorted(sorted(sizes, key=lambda name: (-sizes[name], name))[:2])
+  examples = [
+    {"sentence": sentence, "label": label}
+    for label, name in enumerate(two)
+    for docstring in modules[name]
+    for sentence in docstring
+  ]
+  for i in rng.permutation(len(examples)):
+    yield examples[i]
+
+
+def _neighbours(modules, rng: np.random.Generator) -> Iterator[Example]:
+  names = sorted(modules)
+  for name in names:
+    for docstring in modules[name]:
+      for first, second in zip(docstring[:-1], docstring[1:], strict=True):
+        follows = rng.random() < 0.5
+        if not follows:
+          other = modules[rng.choice([n for n in names if n != name])]
+          second = rng.choice(other[rng.integers(len(other))]) if other else second
+          follows = not other
+        yield {"question1": first, "question2": str(second), "label": int(follows)}
+
+
+def _overlap(modules, rng: np.random.Generator) -> Iterator[Example]:
+  sentences = list(_sentences(modules))
+  for sentence in sentences:
+    words = sentence.split()
+    others = sentences[rng.integers(len(sentences))].split()
+    replaced = rng.random(len(words)) < rng.random()
+    copy = [rng.choice(others) if r else w for w, r in zip(words, replaced, strict=True)]
+    left = sum(a == b for a, b in zip(words, copy, strict=True)) / len(words)
+    yield {"sentence1": sentence, "sentence2": " ".join(copy), "label": 5 * left}
+
+
+def _sentences(modules) -> Iterator[str]:
+  for name in sorted(modules):
+    for docstring in modules[name]:
+      yield from docstring
+
+
+def split_questions(
+  path: str | pathlib.Path, folder: str | pathlib.Path
+) -> tuple[str, str]:
+  """Splits a file in SQuAD's layout by article: the last fifth of them is the dev set.
+
+  Args:
+    path: of the file, such as `xquad.en.json`.
+    folder: to write `squad-train.json` and `squad-dev.json` to.
+
+  Returns:
+    The paths of both.
+  """
+  articles = json.loads(pathlib.Path(path).read_text())["data"]
+  cut = round(len(articles) * (1 - DEV_FRACTION))
+  folder = pathlib.Path(folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  paths = []
+  for split, part in (("train", articles[:cut]), ("dev", articles[cut:])):
+    out = folder / f"squad-{split}.json"
+    out.write_text(json.dumps({"version": "1.1", "data": part}))
+    paths.append(str(out))
+  return paths[0], paths[1]
