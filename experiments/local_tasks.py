@@ -1,14 +1,14 @@
 """Tasks of GLUE's kinds, made from text at hand: their labels are true by construction.
 
-| file   | a sequence                              | label                                  |
-|--------|-----------------------------------------|----------------------------------------|
-| `cola` | a sentence, half of them with shuffled  | whether the words are in their order   |
-|        | words                                   |                                        |
-| `sst2` | a sentence                              | which of two modules it documents      |
-| `qqp`  | two sentences                           | whether they follow each other in one  |
-|        |                                         | docstring, or are of two modules       |
-| `stsb` | a sentence, and it with some words of   | 5 x the share of words that were left  |
-|        | another one in place of its own         |                                        |
+| file   | a sequence                             | label                                |
+|--------|----------------------------------------|--------------------------------------|
+| `cola` | a sentence, half of them with shuffled | whether the words are in their order |
+|        | words                                  |                                      |
+| `sst2` | a sentence                             | which of two modules it documents    |
+| `qqp`  | two sentences                          | whether they follow each other in    |
+|        |                                        | one docstring, or are of two modules |
+| `stsb` | a sentence, and it with some words of  | 5 x the share of words that were     |
+|        | another one in place of its own        | left                                 |
 
 The text is the standard library's docstrings. Fields are called as in GLUE, so that
 `configs/glue.py` takes the files with `--config.data.source=FILE.jsonl`. SQuAD's kind is
@@ -18,6 +18,7 @@ XQuAD's English part, split by article.
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import pathlib
 from collections.abc import Callable, Iterator
@@ -122,7 +123,7 @@ def _neighbours(modules, rng: np.random.Generator) -> Iterator[Example]:
   names = sorted(modules)
   for name in names:
     for docstring in modules[name]:
-      for first, second in zip(docstring[:-1], docstring[1:], strict=True):
+      for first, second in itertools.pairwise(docstring):
         follows = rng.random() < 0.5
         if not follows:
           other = modules[rng.choice([n for n in names if n != name])]

@@ -34,8 +34,8 @@ def standard_library_documents(paths: Iterable[pathlib.Path]) -> Iterator[list[s
   """
   paths = iter(paths)
   topics = _topics(next(paths))
-  docstrings = itertools.chain.from_iterable(map(docstrings, paths))
-  return _unrepeated(itertools.chain(topics, docstrings))
+  texts = itertools.chain.from_iterable(map(docstrings, paths))
+  return _unrepeated(itertools.chain(topics, texts))
 
 
 def source_files(root: str | pathlib.Path | None = None) -> list[pathlib.Path]:

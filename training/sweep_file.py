@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import itertools
@@ -49,11 +50,11 @@ class Sweep:
   """A file of a sweep, checked.
 
   Attributes:
-    config_file: what all runs start from.
+    config_file: what all runs start from, as train.py's --config takes it.
     runs: in the order in which they are run; names are unique.
   """
 
-  config_file: pathlib.Path
+  config_file: str
   runs: Sequence[Run]
 
 
@@ -67,9 +68,25 @@ def load_sweep(path: str | pathlib.Path, options: Sequence[str] = ()) -> Sweep:
   Raises:
     SweepError: what is wrong, and where.
   """
-  spec = _read(pathlib.Path(path))
-  config_file = ROOT / spec["config"]
-  base = _call(config_file, "get_config")
+  return make_sweep(_read(pathlib.Path(path)), options, where=str(path))
+
+
+def make_sweep(
+  spec: Mapping[str, Any], options: Sequence[str] = (), *, where: str
+) -> Sweep:
+  """Checks every run of a sweep before any is run.
+
+  Args:
+    spec: what `get_sweep` of a file returns; see `training.sweep`.
+    options: such as "--config.train.steps=9", for all runs; they win over the sweep.
+    where: it is from, for messages.
+
+  Raises:
+    SweepError: what is wrong, and where.
+  """
+  spec = _checked(spec, where)
+  name, _, argument = spec["config"].partition(":")
+  base = _call(ROOT / name, "get_config", *filter(None, [argument]))
   given = {option.removeprefix("--config.").partition("=")[0] for option in options}
   for field in given:
     _field(base, field, where="--config")
@@ -78,27 +95,31 @@ def load_sweep(path: str | pathlib.Path, options: Sequence[str] = ()) -> Sweep:
   for arm, fields in _points(spec):
     if both := sorted(given & fields.keys()):
       raise SweepError(
-        f"--config.{both[0]} is given for all runs, but {path} sets it for {arm!r}. Leave "
+        f"--config.{both[0]} is given for all runs, but {where} sets it for {arm!r}. Leave "
         "it out of one of them."
       )
     fields = {k: v for k, v in spec["overrides"].items() if k not in given} | fields
     name = _name(arm, fields if _SEED in spec["grid"] else {})
-    run = Run(name, arm, fields, _changed(base, fields, where=f"{path}, run {name}"))
+    run = Run(name, arm, fields, _changed(base, fields, where=f"{where}, run {name}"))
     if name in runs:
-      raise SweepError(f"{path} has two runs that are called {name}.")
+      raise SweepError(f"{where} has two runs that are called {name}.")
     runs[name] = run
-  return Sweep(config_file, tuple(runs.values()))
+  return Sweep(str(ROOT / spec["config"]), tuple(runs.values()))
 
 
-def _read(path: pathlib.Path) -> dict[str, Any]:
-  """What `get_sweep` returns, with every key of `_KEYS`."""
+def _read(path: pathlib.Path) -> Any:
+  """What `get_sweep` returns."""
   if not path.is_file():
     there = ", ".join(str(p) for p in sorted(path.parent.glob("*.py")))
     raise SweepError(
       f"Expected the file of a sweep, found nothing at {path}."
       + (f" There are: {there}." if there else "")
     )
-  spec = _call(path, "get_sweep")
+  return _call(path, "get_sweep")
+
+
+def _checked(spec: Any, path: str) -> dict[str, Any]:
+  """The description of a sweep, with every key of `_KEYS`."""
   expected = f"expected a dictionary with {', '.join(_KEYS)}"
   if not isinstance(spec, dict) or not isinstance(spec.get("config"), str):
     raise SweepError(f"{path}: {expected}; found {spec!r}.")
@@ -158,14 +179,14 @@ def _name(arm: str, fields: Mapping[str, Any]) -> str:
   return ",".join(filter(None, (arm.replace("/", "_"), seed)))
 
 
-def _call(path: pathlib.Path, function: str) -> Any:
+def _call(path: pathlib.Path, function: str, *arguments: str) -> Any:
   """What a function of a Python file returns."""
   if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # files import from configs
   module = types.ModuleType(path.stem)
   try:
     exec(compile(path.read_bytes(), path, "exec"), vars(module))
-    return getattr(module, function)()
+    return getattr(module, function)(*arguments)
   except Exception as error:  # a file may fail in any way
     raise SweepError(f"{path}: {type(error).__name__}: {error}") from error
 
@@ -203,7 +224,7 @@ def _changed(
   base: ml_collections.ConfigDict, fields: Mapping[str, Any], *, where: str
 ) -> ml_collections.ConfigDict:
   """A copy of the config with fields set, each of the type that it has."""
-  config = base.copy_and_resolve_references()
+  config = copy.deepcopy(base)  # with the fields that follow from others
   for field, value in fields.items():
     found = _field(config, field, where=where)
     same = type(value) is type(found)
@@ -213,6 +234,7 @@ def _changed(
         f"{found!r}."
       )
     config.update_from_flattened_dict({field: value})
+  config = config.copy_and_resolve_references()
   try:  # but for what depends on the devices; train.py checks again, with them
     checked = config.copy_and_resolve_references()
     if checked.model.attention_impl in IMPLEMENTATIONS:
