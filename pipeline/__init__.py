@@ -8,40 +8,50 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+  from pipeline.answers import answer
   from pipeline.assignments import read_assignment, write_assignment
   from pipeline.batches import Masking, PackedBatch
   from pipeline.config import make_loader, make_plan, prepare_dataset
   from pipeline.dataset import PreparedDataset, open_dataset, prepare
+  from pipeline.examples import Example, read_examples
   from pipeline.loader import PackedLoader
   from pipeline.settings import Settings
   from pipeline.store import SequenceStore
+  from pipeline.submission import write_submission
   from pipeline.tasks import score
 
 __all__ = [
+  "Example",
   "Masking",
   "PackedBatch",
   "PackedLoader",
   "PreparedDataset",
   "SequenceStore",
   "Settings",
+  "answer",
   "make_loader",
   "make_plan",
   "open_dataset",
   "prepare",
   "prepare_dataset",
   "read_assignment",
+  "read_examples",
   "score",
   "write_assignment",
+  "write_submission",
 ]
 
 _MODULES = {
+  "answers": ("answer",),
   "assignments": ("read_assignment", "write_assignment"),
   "batches": ("Masking", "PackedBatch"),
   "config": ("make_loader", "make_plan", "prepare_dataset"),
   "dataset": ("PreparedDataset", "open_dataset", "prepare"),
+  "examples": ("Example", "read_examples"),
   "loader": ("PackedLoader",),
   "settings": ("Settings",),
   "store": ("SequenceStore",),
+  "submission": ("write_submission",),
   "tasks": ("score",),
 }
 
