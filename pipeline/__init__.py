@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+  from pipeline.answers import answer
   from pipeline.assignments import read_assignment, write_assignment
   from pipeline.batches import Masking, PackedBatch
   from pipeline.config import (
@@ -18,13 +19,16 @@ if TYPE_CHECKING:
     prepare_dataset,
   )
   from pipeline.dataset import PreparedDataset, open_dataset, prepare
+  from pipeline.examples import Example, read_examples
   from pipeline.loader import PackedLoader
   from pipeline.settings import Settings
   from pipeline.store import SequenceStore
+  from pipeline.submission import write_submission
   from pipeline.tasks import TASK_HEADS, score
 
 __all__ = [
   "TASK_HEADS",
+  "Example",
   "HeldOut",
   "Masking",
   "PackedBatch",
@@ -32,6 +36,7 @@ __all__ = [
   "PreparedDataset",
   "SequenceStore",
   "Settings",
+  "answer",
   "make_held_out",
   "make_loader",
   "make_plan",
@@ -39,11 +44,14 @@ __all__ = [
   "prepare",
   "prepare_dataset",
   "read_assignment",
+  "read_examples",
   "score",
   "write_assignment",
+  "write_submission",
 ]
 
 _MODULES = {
+  "answers": ("answer",),
   "assignments": ("read_assignment", "write_assignment"),
   "batches": ("Masking", "PackedBatch"),
   "config": (
@@ -54,9 +62,11 @@ _MODULES = {
     "prepare_dataset",
   ),
   "dataset": ("PreparedDataset", "open_dataset", "prepare"),
+  "examples": ("Example", "read_examples"),
   "loader": ("PackedLoader",),
   "settings": ("Settings",),
   "store": ("SequenceStore",),
+  "submission": ("write_submission",),
   "tasks": ("TASK_HEADS", "score"),
 }
 

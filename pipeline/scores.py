@@ -179,7 +179,7 @@ def score_answers(store: SequenceStore, outputs: Sequence[np.ndarray]) -> dict[s
   _check_count(store, outputs)
   exact, shared = [], []
   for windows, logits in squad.questions(store.rows(), outputs):
-    best = squad.n_best(windows, *squad.start_and_end(windows, logits), num_answers=1)
+    best = squad.n_best(windows, *squad.start_and_end(windows, logits))
     text, answers = best[0].text if best else "", windows[0]["answers"]
     exact.append(exact_match(text, answers))
     shared.append(answer_f1(text, answers))

@@ -53,12 +53,14 @@ class Wanted:
     optional: names of fields that are taken where they are there.
     columns: what a field is called in the source, where that is something else.
     documents: how a text file splits into documents; see `textfiles.read_text`.
+    line_fields: what a line of a text file holds instead, with tabs between them.
   """
 
   required: tuple[str, ...]
   optional: tuple[str, ...] = ()
   columns: tuple[tuple[str, str], ...] = ()
   documents: str = "blank-line"
+  line_fields: tuple[str, ...] = ()
 
   def column(self, field: str) -> str:
     return dict(self.columns).get(field, field)
@@ -103,7 +105,7 @@ class FilePartition:
 
   def read(self) -> Iterator[Document]:
     read = {
-      "text": textfiles.read_text,
+      "text": textfiles.read_sentences if self.wanted.line_fields else textfiles.read_text,
       "jsonl": textfiles.read_json_lines,
       "tsv": textfiles.read_tsv,
       "squad": textfiles.read_squad,
@@ -171,12 +173,12 @@ def open_source(spec: str, wanted: Wanted) -> list[Partition]:
       f"{spec} holds files of several kinds ({', '.join(kinds)}); expected one. Name one "
       "with a glob, such as 'FOLDER/*.jsonl'."
     )
-  if kinds == ["text"] and wanted.required != ("text",):
+  if kinds == ["text"] and wanted.required != ("text",) and not wanted.line_fields:
     raise InputError(
       f"{files[0]} is read as text; the task needs {', '.join(wanted.required)}. Give a "
       ".jsonl, .tsv, .parquet or .arrow file, or tfds:NAME."
     )
-  if kinds == ["squad"] and "question" not in wanted.required:
+  if kinds == ["squad"] and "context" not in wanted.required:
     raise InputError(
       f"{files[0]} is read as SQuAD's JSON, for --task squad. For others give .jsonl, one "
       "object a line."

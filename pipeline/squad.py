@@ -116,6 +116,7 @@ def windows(
     question = question[: settings.max_question_length]
   ids, offsets = tokenizer.encode_with_offsets(example["context"])
   if not ids:
+    tally["empty_contexts"] += 1  # no row, so no score of the dataset counts the question
     return
   tally["documents_used"] += 1
   room = settings.max_sequence_length - len(question) - _SPECIAL_TOKENS

@@ -98,6 +98,7 @@ class SequenceStore:
     first_type_lengths: int32[num_sequences]; tokens of token type 0.
     sequence_labels: int32[num_sequences], or float32 for regression.
     columns: names of all columns.
+    schema: `SCHEMA`, or the one that extends it.
 
   Raises:
     InputError: a file is not there, or is no Arrow file of sequences.
@@ -148,6 +149,7 @@ class SequenceStore:
     self._chunks = np.concatenate(chunks)
     self.lengths = np.concatenate([np.diff(s) for s in starts]).astype(np.int32)
     self._table = pa.Table.from_batches(batches)
+    self.schema = self._table.schema
     self.columns = tuple(self._table.column_names)
     self.first_type_lengths = self._table["first_type_length"].to_numpy()
     self.sequence_labels = self._table["sequence_label"].to_numpy()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import pathlib
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, BinaryIO
 
 from packing import InputError
 from packing.errors import shown
@@ -65,10 +65,17 @@ def read_json_lines(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
   Raises:
     InputError: a line is no JSON object, or lacks a field.
   """
-  for number, line in _lines(path):
+  yield from parse_json_lines(_lines(path), str(path), wanted)
+
+
+def parse_json_lines(
+  lines: Iterable[tuple[int, str]], name: str, wanted: Wanted
+) -> Iterator[Document]:
+  """As `read_json_lines`, of numbered lines of a file with a name."""
+  for number, line in lines:
     if not line.strip():
       continue
-    where = f"{path}, line {number}"
+    where = f"{name}, line {number}"
     try:
       found = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -82,6 +89,36 @@ def read_json_lines(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
         f"{', '.join(map(wanted.column, wanted.required))}."
       )
     yield pick(found, wanted, where)
+
+
+def read_sentences(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
+  """The fields of `wanted.line_fields` on each line, with tabs between them.
+
+  A blank line is a document with empty ones, so that line n is document n.
+
+  Raises:
+    InputError: a line has more fields or fewer.
+  """
+  yield from parse_sentences(_lines(path), str(path), wanted)
+
+
+def parse_sentences(
+  lines: Iterable[tuple[int, str]], name: str, wanted: Wanted
+) -> Iterator[Document]:
+  """As `read_sentences`, of numbered lines of a file with a name."""
+  fields = wanted.line_fields
+  least = sum(field in wanted.required for field in fields)
+  for number, line in lines:
+    where = f"{name}, line {number}"
+    cells = line.rstrip("\r\n").split("\t") if line.strip() else [""] * least
+    if not least <= len(cells) <= len(fields):
+      either = f"{least} or " if least < len(fields) else ""
+      raise InputError(
+        f"{where} has {len(cells)} texts with tabs between them; expected {either}"
+        f"{len(fields)}: {', '.join(fields)}. Other columns are read from .tsv or .jsonl."
+      )
+    document: Document = {"where": where} | dict(zip(fields, cells, strict=False))
+    yield document
 
 
 def read_tsv(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
@@ -115,7 +152,6 @@ def read_squad(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
   Raises:
     InputError: another layout.
   """
-  del wanted  # the layout is fixed
   size = path.stat().st_size
   if size > MAX_JSON_BYTES:
     raise InputError(
@@ -127,17 +163,19 @@ def read_squad(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
     for article in articles:
       for paragraph in article["paragraphs"]:
         for question in paragraph["qas"]:
-          answers = question.get("answers", [])
-          yield {
+          document = {
             "id": str(question["id"]),
             "question": question["question"],
             "context": paragraph["context"],
-            "answers": {
-              "text": [answer["text"] for answer in answers],
-              "answer_start": [answer["answer_start"] for answer in answers],
-            },
             "where": f"{path}, question {question['id']}",
           }
+          if "answers" in wanted.required:
+            answers = question.get("answers", [])
+            document["answers"] = {
+              "text": [answer["text"] for answer in answers],
+              "answer_start": [answer["answer_start"] for answer in answers],
+            }
+          yield document
   except (ValueError, LookupError, TypeError, AttributeError) as error:
     raise InputError(
       f"{path} is not in SQuAD's layout ({error!r}); expected "
@@ -180,30 +218,38 @@ def _check_text(value: str, where: str):
 
 
 def _lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
-  """Numbered lines of a text file, with their ends."""
   try:
     with path.open("rb") as file:
-      number = 0
-      while line := file.readline(MAX_DOCUMENT_BYTES + 1):
-        number += 1
-        if b"\0" in line:
-          raise InputError(
-            f"{path} is a binary file: line {number} holds a zero byte. Expected text in "
-            "UTF-8; leave the file out."
-          )
-        if len(line) > MAX_DOCUMENT_BYTES:
-          raise InputError(_too_long(f"{path}, line {number}"))
-        try:
-          text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-          raise InputError(
-            f"{path}, line {number} is no UTF-8: byte {shown(line[error.start])} at "
-            f"{error.start} of the line. Convert the file, such as with: iconv -f "
-            "ISO-8859-1 -t UTF-8."
-          ) from error
-        yield number, text
+      yield from numbered_lines(file, str(path))
   except OSError as error:
     raise InputError(f"Cannot read {path}: {error.strerror}.") from error
+
+
+def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
+  """Lines of text from 1, with their ends.
+
+  Raises:
+    InputError: not UTF-8, binary, or a line that is too long.
+  """
+  number = 0
+  while line := file.readline(MAX_DOCUMENT_BYTES + 1):
+    number += 1
+    if b"\0" in line:
+      raise InputError(
+        f"{name} is a binary file: line {number} holds a zero byte. Expected text in "
+        "UTF-8; leave the file out."
+      )
+    if len(line) > MAX_DOCUMENT_BYTES:
+      raise InputError(_too_long(f"{name}, line {number}"))
+    try:
+      text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+      raise InputError(
+        f"{name}, line {number} is no UTF-8: byte {shown(line[error.start])} at "
+        f"{error.start} of the line. Convert the file, such as with: iconv -f "
+        "ISO-8859-1 -t UTF-8."
+      ) from error
+    yield number, text
 
 
 def _too_long(where: str) -> str:

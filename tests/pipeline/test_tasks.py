@@ -361,6 +361,7 @@ def test_squad_is_scored_by_the_best_answer_over_all_windows(tmp_path, vocab_fil
     max_question_length=3,
     doc_stride=5,
   )
+  assert dataset.manifest["counts"]["train"]["empty_contexts"] == 1
   windows = windows_of(dataset)
   outputs = [np.zeros((len(w["input_ids"]), 2), np.float32) for w in windows]
   for window, output in zip(windows, outputs, strict=True):

@@ -204,7 +204,7 @@ def test_the_picture_has_the_runs_that_are_finished(tmp_path, monkeypatch):
   for run in swept.runs[:3]:
     finish(tmp_path, run, 0.1 * (1 + run.config.seed))
   drawn = {}
-  monkeypatch.setattr(plots, "plot_sweep", lambda path, arms: drawn.update(arms))
+  monkeypatch.setattr(plots, "plot_sweep", lambda _, arms, metric: drawn.update(arms))
   sweep.write(tmp_path, sweep.tabulate(swept, tmp_path, {}), {})
   ends = {arm: [lines[-1]["mlm_accuracy"] for lines in runs] for arm, runs in drawn.items()}
   assert ends == {"attention_mask=segment": [0.1, 0.2], "attention_mask=none": [0.1]}
