@@ -29,6 +29,7 @@ from pipeline import corpus
 
 TASKS = ("cola", "sst2", "qqp", "stsb")
 DEV_FRACTION = 0.2
+LARGEST = {"train": 5000, "dev": 1250}  # examples of a task; more are left out at random
 _WORDS = 5, 25  # of a sentence, at least and at most
 
 Docstring = list[str]  # sentences
@@ -68,8 +69,10 @@ def write(folder: str | pathlib.Path, *, seed: int = 0) -> dict[str, tuple[str, 
     names = []
     for split, part in (("train", train), ("dev", dev)):
       path = folder / f"{task}-{split}.jsonl"
-      examples = make(part, np.random.default_rng((seed, number, split == "dev")))
-      lines = [json.dumps(e | {"idx": i}) for i, e in enumerate(examples)]
+      draw = np.random.default_rng((seed, number, split == "dev"))
+      examples = list(make(part, draw))
+      kept = draw.permutation(len(examples))[: LARGEST[split]]
+      lines = [json.dumps(examples[j] | {"idx": i}) for i, j in enumerate(kept)]
       path.write_text("\n".join(lines) + "\n")
       names.append(str(path))
     paths[task] = names[0], names[1]

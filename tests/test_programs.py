@@ -146,8 +146,8 @@ def test_the_baseline_and_the_ablations_train(folder, options):
 
 def test_a_run_describes_its_model(folder, finished):
   workdir, _ = finished
-  head, config, vocabulary = weights.read_description(workdir)
-  assert head == "pretraining"
+  head, config, vocabulary, labels = weights.read_description(workdir)
+  assert (head, labels) == ("pretraining", ())
   assert (config.hidden_size, config.max_position_embeddings) == (128, 128)
   data = folder / "data" / "vocab.txt"
   assert (workdir / "vocab.txt").read_bytes() == data.read_bytes()
