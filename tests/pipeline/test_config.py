@@ -161,3 +161,12 @@ def test_a_dataset_from_before_these_settings_still_opens(tmp_path):
   del manifest["settings"]["labels"], manifest["settings"]["mismatched_source"]
   (tmp_path / "d" / "manifest.json").write_text(json.dumps(manifest))
   assert pipeline.prepare(tmp_path / "d", settings).manifest == manifest
+
+
+def test_a_config_names_the_task_of_what_is_prepared(mnli):
+  fields = {"source": "prepared", "max_sequence_length": 64}
+  config = config_for(mnli.directory, task="glue/mnli", **fields)
+  assert pipeline.prepare_dataset(config).manifest == mnli.manifest
+  config = config_for(mnli.directory, **fields)
+  with pytest.raises(InputError, match="task 'glue/mnli'; expected 'pretraining'"):
+    pipeline.prepare_dataset(config)
