@@ -246,8 +246,9 @@ def n_best(
 ) -> list[Answer]:
   """The likeliest answers to one question, over all windows of its context.
 
-  A span starts in the window in which its first token has the most context, ends in the
-  same window, and has at most `max_answer_length` tokens.
+  Of each window the `num_answers` likeliest starts and as many ends count, wherever in the
+  sequence they are. They make a span where both are in the context, the first token has
+  the most context in this window, and there are at most `max_answer_length` tokens.
 
   Args:
     windows: of one example, with the fields of `store.QUESTION_SCHEMA`.
@@ -257,7 +258,8 @@ def n_best(
     max_answer_length: in tokens.
 
   Returns:
-    Answers with different texts, the likeliest first. None where no window has a context.
+    Answers with different texts, the likeliest first. None where no start and end make a
+    span; BERT answers "empty" then.
 
   Example:
     >>> window = {"input_ids": [2, 9, 3, 5, 6, 3], "first_type_length": 3,
@@ -271,25 +273,32 @@ def n_best(
     Devlin et al., https://github.com/google-research/bert, run_squad.py.
   """
   spans = [(w["window_start"], len(w["token_starts"])) for w in windows]
-  found: dict[str, float] = {}
+  found: list[tuple[float, str]] = []
   for number, window in enumerate(windows):
-    first, count = window["first_type_length"], len(window["token_starts"])
-    starts = np.asarray(start_logits[number])[first : first + count]
-    ends = np.asarray(end_logits[number])[first : first + count]
-    for i in np.argsort(-starts, kind="stable")[:num_answers].tolist():
+    ends = _highest(end_logits[number], window, num_answers=num_answers)
+    for i, start in _highest(start_logits[number], window, num_answers=num_answers).items():
       if _widest(spans, window["window_start"] + i) != number:
         continue
-      reach = ends[i : i + max_answer_length]
-      for j in (i + np.argsort(-reach, kind="stable")[:num_answers]).tolist():
-        text = window["text"][window["token_starts"][i] : window["token_ends"][j]]
-        score = float(starts[i] + ends[j])
-        found[text] = max(score, found.get(text, -math.inf))
-  best = sorted(found.items(), key=lambda item: -item[1])[:num_answers]
+      for j, end in ends.items():
+        if i <= j < i + max_answer_length:
+          text = window["text"][window["token_starts"][i] : window["token_ends"][j]]
+          found.append((start + end, text))
+  scores: dict[str, float] = {}
+  for score, text in sorted(found, key=lambda pair: -pair[0]):
+    scores.setdefault(text, score)
+  best = list(scores.items())[:num_answers]
   weights = [math.exp(score - best[0][1]) for _, score in best]
   return [
     Answer(text, weight / sum(weights), score)
     for (text, score), weight in zip(best, weights, strict=True)
   ]
+
+
+def _highest(logits: np.ndarray, window: Mapping, *, num_answers: int) -> dict[int, float]:
+  """The highest logits, by token of the context; those elsewhere are left out."""
+  first, count = window["first_type_length"], len(window["token_starts"])
+  places = np.argsort(-np.asarray(logits), kind="stable")[:num_answers].tolist()
+  return {i - first: float(logits[i]) for i in places if first <= i < first + count}
 
 
 def _widest(spans: list[tuple[int, int]], token: int) -> int:
