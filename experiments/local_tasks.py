@@ -18,6 +18,7 @@ XQuAD's English part, split by article.
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import json
 import pathlib
@@ -53,7 +54,7 @@ def write(folder: str | pathlib.Path, *, seed: int = 0) -> dict[str, tuple[str, 
   modules = docstrings_by_module()
   makers: dict[str, Callable[..., Iterator[Example]]] = {
     "cola": _order,
-    "sst2": _module,
+    "sst2": functools.partial(_module, names=_two_largest(modules)),
     "qqp": _neighbours,
     "stsb": _overlap,
   }
@@ -99,6 +100,12 @@ def docstrings_by_module() -> dict[str, list[Docstring]]:
   return dict(found)
 
 
+def _two_largest(modules: dict[str, list[Docstring]]) -> list[str]:
+  """The modules with the most sentences, in the order of their names."""
+  sizes = {name: sum(map(len, docstrings)) for name, docstrings in modules.items()}
+  return sorted(sorted(sizes, key=lambda name: (-sizes[name], name))[:2])
+
+
 def _order(modules, rng: np.random.Generator) -> Iterator[Example]:
   for sentence in _sentences(modules):
     words = sentence.split()
@@ -108,13 +115,10 @@ def _order(modules, rng: np.random.Generator) -> Iterator[Example]:
     yield {"sentence": text, "label": int(kept)}
 
 
-def _module(modules, rng: np.random.Generator) -> Iterator[Example]:
-  """Of the two modules with the most sentences, in the order of their names."""
-  sizes = {name: sum(map(len, docstrings)) for name, docstrings in modules.items()}
-  two = sorted(sorted(sizes, key=lambda name: (-sizes[name], name))[:2])
+def _module(modules, rng: np.random.Generator, *, names: list[str]) -> Iterator[Example]:
   examples = [
     {"sentence": sentence, "label": label}
-    for label, name in enumerate(two)
+    for label, name in enumerate(names)
     for docstring in modules[name]
     for sentence in docstring
   ]
