@@ -99,6 +99,18 @@ def test_import_and_export_give_the_same_tensors(tmp_path, architecture):
   jax.tree.map(np.testing.assert_array_equal, params, same)
 
 
+def test_names_of_classes_go_in_and_out(tmp_path):
+  folder = GOLDEN / "BertForSequenceClassification"
+  stored = hf.open_model(folder)
+  assert stored.labels == ()  # LABEL_0 and so on are none
+  names = tuple("xyzuvw"[: stored.config.num_labels])
+  hf.export_bert(stored.config, stored.load(), tmp_path / "named", labels=names)
+  written = json.loads((tmp_path / "named" / "config.json").read_text())
+  assert written["id2label"] == {str(i): name for i, name in enumerate(names)}
+  assert written["label2id"] == {name: i for i, name in enumerate(names)}
+  assert hf.open_model(tmp_path / "named").labels == names
+
+
 def test_masked_lm_alone_and_regression_keep_their_kind(tmp_path):
   config, params = hf.import_bert(PRETRAINING)
   alone = {name: x for name, x in params.items() if name not in ("pooler", "nsp")}

@@ -100,6 +100,16 @@ def test_checkpoints_are_kept_by_policy(tmp_path, program):
     assert checkpoints.steps == [20, 40, 50, 60]
 
 
+def test_the_best_is_kept_until_another_is_better(tmp_path, program):
+  state = program.init()
+  with Checkpoints(tmp_path, keep=1) as checkpoints:
+    for step, best in ((10, 10), (20, 10), (30, 10), (40, 40), (50, 40), (60, 40)):
+      checkpoints.best = best
+      checkpoints.save(step, state, RUN)
+      checkpoints.wait()
+      assert checkpoints.steps == sorted({step, best})
+
+
 def largest_file(folder):
   return max(folder.glob("*/d/*"), key=lambda path: path.stat().st_size)
 

@@ -10,8 +10,11 @@ import pytest
 
 import packing
 import pipeline
+from configs import glue
 from model import hf, weights
+from pipeline import glue as glue_tasks
 from pipeline.wordpiece import SPECIAL_TOKENS
+from tests import packs
 from tests.pipeline.test_batches import random_store
 from tests.training.test_optimizer import numpy_lamb
 from training import initial
@@ -27,6 +30,7 @@ from training.recipe import resolve
 
 ROOT = pathlib.Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
+GIVEN = packs.small_config()
 
 
 def get_config(name):
@@ -43,11 +47,20 @@ def check(config, num_devices=1):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_config_is_valid_and_can_be_made(name):
+def test_every_config_is_valid_and_can_be_made(name, tmp_path):
   config = get_config(name)
+  if config.model.size == "given":
+    with pytest.raises(ConfigError, match="init_from is ''; expected the folder of a mod"):
+      check(config)
+    (tmp_path / "vocab.txt").touch()
+    config.model.init_from = str(tmp_path)
+    assert config.data.vocab_file == str(tmp_path / "vocab.txt")
   check(config)
-  assert bert_config(config, vocab_size=97).vocab_size == 97
-  make_optimizer(config, resolve(config, packing_factor=1.5)[1])
+  made = bert_config(config, vocab_size=97, sizes=GIVEN)
+  assert made.vocab_size == 97
+  same = made.intermediate_size == GIVEN.intermediate_size
+  assert same == (config.model.size == "given")
+  make_optimizer(config, resolve(config, packing_factor=1.5, num_sequences=9973)[1])
 
 
 @pytest.mark.parametrize("name", ["bert_base_phase2", "bert_large_phase2"])
@@ -62,6 +75,20 @@ def test_the_second_phase_has_rows_of_384_or_512(name):
     assert config.model.size in name
   with pytest.raises(LookupError, match=r":384 or :512, found :128"):
     module.get_config("128")
+
+
+def test_there_is_a_config_for_each_task_of_glue():
+  for name in glue_tasks.TASKS:
+    config = glue.get_config(name)
+    assert (config.data.task, config.data.source) == (f"glue/{name}", f"tfds:glue/{name}")
+    assert config.data.task in pipeline.TASK_HEADS
+    assert bool(config.data.mismatched_source) == (name == "mnli")
+    steps = 3 * glue.TASKS[name] / config.train.batch_size
+    assert 11 <= steps / config.train.eval_every <= 20
+    assert config.train.eval_every % config.train.log_every == 0
+  assert glue.TASKS.keys() == glue_tasks.TASKS.keys()
+  with pytest.raises(LookupError, match=r"TASK of cola, .*, wnli; found :squad"):
+    glue.get_config("squad")
 
 
 def leaves(config, prefix=""):
@@ -97,8 +124,21 @@ def corpus(tmp_path_factory):
   (folder / "texts.txt").write_text("\n\n".join(topics.values()).replace(". ", ".\n"))
   rows = [json.dumps({"text": t, "content": t[9:]}) for t in topics.values()]
   (folder / "texts.jsonl").write_text("\n".join(rows))
+  questions = [
+    {"id": str(i), "question": t[:41], "context": t, "answers": _answer_in(t)}
+    for i, t in enumerate(topics.values())
+  ]
+  classes = [{"sentence": t[:29], "label": i % 2} for i, t in enumerate(topics.values())]
+  for name, examples in (("questions", questions), ("classes", classes)):
+    text = "\n".join(json.dumps(example) for example in examples)
+    (folder / f"{name}.jsonl").write_text(text)
   lengths = rng.integers(3, 37, 97)
   return folder, random_store(folder / "s.arrow", lengths)[0]
+
+
+def _answer_in(text):
+  word = text.split()[3]
+  return {"text": [word], "answer_start": [text.index(word)]}
 
 
 def small_base(folder):
@@ -129,6 +169,29 @@ def text_dataset_of(config, corpus):
 def json_dataset_of(config, corpus):
   config.data.source = str(corpus[0] / "texts.jsonl")
   config.data.directory += f"-json/{config.data.columns}-"
+  return dataset_of(config, corpus)
+
+
+def questions_of(config, corpus):
+  data = config.data
+  data.task, data.source = "squad", str(corpus[0] / "questions.jsonl")
+  data.doc_stride = min(data.doc_stride, 19)
+  data.max_question_length = min(data.max_question_length, 11)
+  data.directory += f"-squad/{data.doc_stride}-{data.max_question_length}"
+  return dataset_of(config, corpus)
+
+
+def classes_of(config, corpus):
+  data = config.data
+  data.task, data.source = "classification", str(corpus[0] / "classes.jsonl")
+  data.labels = data.labels or "yes,no"
+  data.directory += f"-classes/{data.labels}"
+  return pipeline.prepare_dataset(config).labels
+
+
+def two_held_out_sets_of(config, corpus):
+  config.data.held_out_source = config.data.source
+  config.data.directory += f"-two/{len(config.data.mismatched_source)}"
   return dataset_of(config, corpus)
 
 
@@ -227,6 +290,11 @@ CHANGES = {
   "seed": (1, loader_of),
   "data.source": ("stdlib:FOLDER/other", dataset_of),
   "data.held_out_source": ("stdlib:FOLDER/other", dataset_of),
+  "data.mismatched_source": ("stdlib:FOLDER/other", two_held_out_sets_of),
+  "data.task": ("squad", program_of),
+  "data.labels": ("no,yes", classes_of),
+  "data.doc_stride": (5, questions_of),
+  "data.max_question_length": (3, questions_of),
   "data.columns": ("text=content", json_dataset_of),
   "data.documents": ("line", text_dataset_of),
   "data.directory": ("FOLDER/elsewhere", folders_of),
@@ -283,6 +351,8 @@ CHANGES = {
   "train.fsdp": (2, program_of),
   "train.skip_bad_steps": (2, program_of),
   "train.keep_every": (2, program_of),
+  "train.keep_best": (True, program_of),
+  "train.patience": (3, program_of),
   "train.compilation_cache": ("FOLDER/compiled", program_of),
   "profile": (2, program_of),
 }

@@ -2,6 +2,7 @@
 
 import math
 import types
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib import colormaps, image
 
 from tests import packs
 from training import plots, report, throughput
-from training.evaluation import evaluate
+from training.evaluation import evaluate, evaluate_pretraining
 from training.mesh import make_mesh
 from training.optimizer import lamb
 from training.step import TrainingProgram
@@ -122,7 +123,7 @@ def test_every_number_is_that_of_a_plain_loop(program, params, batches, kind):
   logits_of = lambda batch: jax.device_get(apply(params, batch))  # noqa: E731
   rng = np.random.default_rng(5)
   given = [predict_some(logits_of, batch, rng) for batch in batches[kind]]
-  found = evaluate(program, params, given, unigram_token=UNIGRAM)
+  found = evaluate_pretraining(program, params, given, unigram_token=UNIGRAM)
   expected = reference(logits_of, given)
   by_length, expected_by_length = (
     numbers.pop("mlm_accuracy_by_length") for numbers in (found, expected)
@@ -140,7 +141,7 @@ def test_every_number_is_that_of_a_plain_loop(program, params, batches, kind):
 
 def test_packed_and_unpacked_give_the_same_numbers(program, params, batches):
   packed, unpacked = (
-    evaluate(program, params, batches[kind], unigram_token=UNIGRAM)
+    evaluate_pretraining(program, params, batches[kind], unigram_token=UNIGRAM)
     for kind in ("packed", "unpacked")
   )
   by_length = [x.pop("mlm_accuracy_by_length") for x in (packed, unpacked)]
@@ -194,6 +195,54 @@ def test_throughput_compares_neighbouring_steps_without_the_first(monkeypatch):
     }
   )
   assert program.states == 1
+
+
+class Judged(NamedTuple):
+  """Held-out packs of a task: a class is scored by how near the logits come to it."""
+
+  packs: list
+  prefix: str
+  num_batches: int = 1
+
+  def batches(self):
+    batch = packs.lay_out(self.packs)
+    used = batch["sequence_mask"]
+    batch["sequence_ids"] = np.where(used, np.cumsum(used).reshape(used.shape) - 1, -1)
+    return [batch]
+
+  def score(self, logits):
+    return {"score": float(np.mean([row.argmax() for row in logits]))}
+
+
+def test_a_task_is_evaluated_by_its_own_score_on_each_held_out_set():
+  head = "sequence_classification"
+  config = packs.small_config(num_labels=3, num_layers=1)
+  program = TrainingProgram(config, lamb(0.01), mesh=make_mesh(1), seed=0, head=head)
+  params = packs.random_params(config, head=head)[1]
+  sets = [
+    Judged(packs.random_sequences([[5, 4], [13]], seed=1), ""),
+    Judged(packs.random_sequences([[2], [3, 4, 5]], seed=2), "mismatched_"),
+  ]
+  counted = []
+  found = evaluate(
+    program,
+    params,
+    sets,
+    unigram_token=0,
+    over=lambda batches: counted.append(1) or iter(batches),
+  )
+  assert len(counted) == 2
+  assert (found["sequences"], found["mismatched_sequences"]) == (3, 4)
+  for one in sets:
+    losses, classes = [], []
+    for sequence in (s for pack in one.packs for s in pack):
+      batch = packs.lay_out([[sequence]])
+      logits = jax.jit(program.apply)(params, batch)["sequence_logits"][0, 0].astype(float)
+      label = sequence["sequence_label"]
+      losses.append(math.log(sum(math.exp(x) for x in logits)) - logits[label])
+      classes.append(int(logits.argmax()))
+    assert found[f"{one.prefix}loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert found[f"{one.prefix}score"] == np.mean(classes)
 
 
 BY_LENGTH = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs import base
-from model import BertConfig, hf, weights
+from model import MODELS, BertConfig, hf, weights
 from model.weights import Vocabulary
 from tests import packs
 from training import initial
@@ -232,3 +232,90 @@ def test_another_vocabulary_is_refused_with_what_to_do(tmp_path):
 def test_a_folder_without_weights_is_refused(tmp_path):
   with pytest.raises(ConfigError, match="init_from: Expected a Hugging Face directory"):
     initial.open_weights(config_for(tmp_path))
+
+
+CLASSIFIER = "sequence_classification"
+
+
+def finetuned(folder, labels=("ham", "spam")):
+  """A classifier as a run leaves it."""
+  config = dataclasses.replace(TINY, num_labels=max(len(labels), 1))
+  vocabulary = Vocabulary(TOKENS)
+  weights.describe(folder, config, head=CLASSIFIER, vocabulary=vocabulary, labels=labels)
+  weights.save(folder, random_params(config, CLASSIFIER))
+  return folder
+
+
+def start(config, head, labels=()):
+  given = initial.open_weights(config, head=head)
+  made = initial.model_config(
+    config, workdir="no-run", vocab_size=11, given=given, head=head, labels=labels
+  )
+  return made, initial.initial_params(given, made, head=head, labels=labels, seed=5)
+
+
+@pytest.mark.parametrize(
+  ("head", "labels", "drawn"),
+  [
+    (CLASSIFIER, ("a", "b", "c"), "classifier"),
+    (CLASSIFIER, (), "classifier"),  # one number
+    ("question_answering", (), "answer"),
+  ],
+)
+def test_a_task_starts_from_a_pretrained_encoder(tmp_path, capsys, head, labels, drawn):
+  config = config_for(write(tmp_path / "hf"))
+  config.model.size = "given"
+  made, params = start(config, head, labels)
+  told = f"is a BertForPreTraining, the run a {MODELS[head].__name__}: drawing {drawn} anew"
+  assert told in capsys.readouterr().out
+  assert made.hidden_size == TINY.hidden_size
+  given = random_params(TINY)
+  for part in ("embeddings", "encoder", *(["pooler"] if head == CLASSIFIER else [])):
+    jax.tree.map(np.testing.assert_array_equal, params[part], given[part])
+  expected = weights.abstract_params(made, head)
+  assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, expected)
+  if labels:
+    assert params["classifier"]["kernel"].shape == (TINY.hidden_size, len(labels))
+    spread = np.asarray(params["classifier"]["kernel"]).std()
+    assert 0.5 * made.initializer_range < spread < 1.5 * made.initializer_range
+    again = start(config, head, labels)[1]["classifier"]["kernel"]
+    np.testing.assert_array_equal(again, params["classifier"]["kernel"])
+
+
+def test_weights_without_a_pooler_get_one(tmp_path, capsys):
+  folder = write(tmp_path / "hf", dataclasses.replace(TINY, next_sentence=False))
+  _, params = start(config_for(folder), CLASSIFIER, ("a", "b"))
+  assert "drawing pooler, classifier anew" in capsys.readouterr().out
+  assert params["pooler"]["kernel"].shape == (TINY.hidden_size, TINY.hidden_size)
+
+
+@pytest.mark.parametrize(
+  ("there", "here", "kept"),
+  [
+    (("ham", "spam"), ("ham", "spam"), True),
+    ((), (), True),  # a regression
+    (("ham", "spam"), ("spam", "ham"), False),
+    (("ham", "spam"), ("ham", "spam", "eggs"), False),
+    ((), ("ham", "spam"), False),
+  ],
+)
+def test_a_classifier_is_kept_for_the_same_classes_alone(
+  tmp_path, capsys, there, here, kept
+):
+  folder = finetuned(tmp_path, there)
+  _, params = start(config_for(folder), CLASSIFIER, here)
+  assert ("drawing classifier anew" in capsys.readouterr().out) != kept
+  if kept:
+    given = weights.open_folder(folder).load()["classifier"]
+    jax.tree.map(np.testing.assert_array_equal, params["classifier"], given)
+  stored = weights.open_folder(folder)
+  if kept:
+    initial.check_labels(stored, here)
+  else:
+    with pytest.raises(ConfigError, match=r"tells \d classes .*, the dataset has"):
+      initial.check_labels(stored, here)
+
+
+def test_a_classifier_cannot_go_on_with_masked_text(tmp_path):
+  with pytest.raises(ConfigError, match=r"BertForSequenceClassification; .*head is miss"):
+    initial.open_weights(config_for(finetuned(tmp_path)))

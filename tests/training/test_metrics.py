@@ -189,6 +189,7 @@ def lines_of_a_run(clock, **options) -> list[dict]:
 
 
 HELD_OUT = {
+  "step": 20,
   "loss": 3.0,
   "mlm_loss": 2.0,
   "mlm_accuracy": 0.3,
@@ -245,3 +246,20 @@ def test_a_target_is_reached_where_it_is_first_met():
   assert (report.target_reached(lines, target=0.31) or {})["step_to_target"] == 28
   assert report.target_reached(lines, target=0.41) is None
   assert report.target_reached([], target=0.1) is None
+
+
+def test_the_summary_of_a_task_has_its_metrics_and_the_best(clock):
+  evaluations = [
+    {"step": step, "loss": 0.5, "score": score, "f1": score, "sequences": 7}
+    for step, score in ((10, 0.25), (20, 0.75), (30, 0.5))
+  ]
+  lines = lines_of_a_run(clock)
+  for line in lines:
+    del line["mlm_accuracy"]
+  summary = report.run_summary(lines, evaluations, metric="score")
+  assert (summary["best_step"], summary["best_score"]) == (20, 0.75)
+  assert (summary["eval_score"], summary["eval_f1"]) == (0.5, 0.5)
+  assert "eval_sequences" not in summary
+  shown = row_of(summary, "held out")
+  assert shown == "loss 0.5000, score 50.00%, f1 50.00%"
+  assert row_of(summary, "best score") == "75.00% at step 20"

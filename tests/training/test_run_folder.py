@@ -6,6 +6,8 @@ import ml_collections
 import numpy as np
 import pytest
 
+from model import weights
+from tests import packs
 from training import files, metrics, workdir
 from training.config import ConfigError
 from training.parameters import parameters_digest
@@ -100,3 +102,30 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(ConfigError, match="cannot be written"):
     workdir.check(tmp_path / "file" / "run", CONFIG)
+
+
+def test_the_best_step_is_chosen_by_the_metric_of_the_head(tmp_path):
+  config = packs.small_config()
+  for head, metric in (("pretraining", "mlm_accuracy"), ("question_answering", "score")):
+    folder = tmp_path / head
+    weights.describe(folder, config, head=head, vocabulary=None)
+    assert workdir.choose_step(folder, None) is None
+    with pytest.raises(ConfigError, match=r"not been evaluated; --step=best is not known"):
+      workdir.choose_step(folder, "best")
+    lines = [{"step": 2, metric: 0.1}, {"step": 4, metric: 0.3}, {"step": 6, metric: 0.2}]
+    (folder / "eval.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    assert workdir.choose_step(folder, "best") == 4
+    assert workdir.choose_step(folder, "6") == 6
+    with pytest.raises(ConfigError, match="--step is 'last'; expected a number, or best"):
+      workdir.choose_step(folder, "last")
+
+
+def test_a_model_that_was_imported_is_no_run(tmp_path):
+  assert workdir.is_run(tmp_path / "nothing")  # meant to be one
+  for number, name in enumerate(("model.json", "config.json")):
+    folder = tmp_path / str(number)
+    folder.mkdir()
+    (folder / name).touch()
+    assert not workdir.is_run(folder)
+    (folder / "dataset.json").touch()
+    assert workdir.is_run(folder)
