@@ -311,6 +311,12 @@ def expectations(
     yield Expected(setting, item.name, windows, answers, logits)
 
 
+def added(windows: list[dict], setting) -> int:
+  """The tokens that only the last window has."""
+  sizes = [len(window["offsets"]) for window in windows]
+  return sizes[-1] - sizes[-2] + setting[1] if len(sizes) > 1 else sizes[-1]
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--data", type=pathlib.Path, required=True, help="the data folder")
@@ -336,7 +342,8 @@ def main():
       several = [item for item, mine in pairs if len(mine) >= least]
       full = SETTINGS[name][2] + 2  # [CLS] question [SEP]
       long = [item for item, mine in pairs if mine[0]["first_type_length"] == full]
-      chosen = [*several[:: len(several) // most][:most], *long[:9]]
+      edge = [item for item, mine in pairs if added(mine, SETTINGS[name]) == 1]
+      chosen = [*several[:: len(several) // most][:most], *long[:9], *edge[:3]]
     exact = options.all is not None
     found += expectations(chosen, name, options.data, model, exact=exact)
     print(f"setting {name}: {len(chosen)} questions")
