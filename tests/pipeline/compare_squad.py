@@ -94,11 +94,15 @@ def compare(folder: pathlib.Path, data: pathlib.Path) -> Iterator[Compared]:
     shard = DocumentShard("train", 0, 0, [document])
     found = squad.cut(shard, settings, tokenizer, collections.Counter())
     windows = [window._asdict() for window in found]
-    starts, ends = ([both[:, kind] for both in expected.logits] for kind in (0, 1))
-    best = squad.n_best(
-      windows, starts, ends, num_answers=NUM_ANSWERS, max_answer_length=MAX_ANSWER_LENGTH
-    )
+    best = decode(windows, expected.logits)
     yield Compared(expected, document, windows, best)
+
+
+def decode(windows: list[dict], logits: list[np.ndarray]) -> list[squad.Answer]:
+  starts, ends = ([both[:, kind] for both in logits] for kind in (0, 1))
+  return squad.n_best(
+    windows, starts, ends, num_answers=NUM_ANSWERS, max_answer_length=MAX_ANSWER_LENGTH
+  )
 
 
 def as_fast(window: dict) -> dict:

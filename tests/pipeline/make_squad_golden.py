@@ -311,6 +311,12 @@ def expectations(
     yield Expected(setting, item.name, windows, answers, logits)
 
 
+def added(windows: list[dict], setting) -> int:
+  """The tokens that only the last window has."""
+  sizes = [len(window["offsets"]) for window in windows]
+  return sizes[-1] - sizes[-2] + setting[1] if len(sizes) > 1 else sizes[-1]
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--data", type=pathlib.Path, required=True, help="the data folder")
@@ -329,12 +335,15 @@ def main():
   folder = options.all or FOLDER
   folder.mkdir(parents=True, exist_ok=True)
   found: list[Expected] = []
-  for name, least, most in (("384", 2, 5), ("128", 3, 40)):
+  for name, least, most in (("384", 2, 5), ("128", 3, 36)):
     chosen = items
     if options.all is None:  # some with several windows, from all over the file
-      pairs = zip(items, windows[name], strict=True)
-      chosen = [item for item, mine in pairs if len(mine) >= least]
-      chosen = chosen[:: len(chosen) // most][:most]
+      pairs = list(zip(items, windows[name], strict=True))
+      several = [item for item, mine in pairs if len(mine) >= least]
+      full = SETTINGS[name][2] + 2  # [CLS] question [SEP]
+      long = [item for item, mine in pairs if mine[0]["first_type_length"] == full]
+      edge = [item for item, mine in pairs if added(mine, SETTINGS[name]) == 1]
+      chosen = [*several[:: len(several) // most][:most], *long[:9], *edge[:3]]
     exact = options.all is not None
     found += expectations(chosen, name, options.data, model, exact=exact)
     print(f"setting {name}: {len(chosen)} questions")

@@ -5,12 +5,13 @@
 
 import collections
 
+import numpy as np
 import pytest
 
 from pipeline.tokenizer import Tokenizer
 from tests import shared_data
 from tests.pipeline import compare_squad
-from tests.pipeline.squad_reference import FOLDER
+from tests.pipeline.squad_reference import FOLDER, SETTINGS
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +26,13 @@ def compared(data):
 
 
 @pytest.fixture(scope="module")
-def found(compared, data):
+def tokenizer(data):
+  return Tokenizer(data / "bert-base-uncased-vocab.txt")
+
+
+@pytest.fixture(scope="module")
+def found(compared, tokenizer):
   """What is not equal, by the name of the check."""
-  tokenizer = Tokenizer(data / "bert-base-uncased-vocab.txt")
   found = collections.defaultdict(list)
   for one in compared:
     for name, text in compare_squad.differences(one, tokenizer):
@@ -36,11 +41,14 @@ def found(compared, data):
   return found
 
 
-def test_the_questions_have_several_windows_with_and_without_their_answers(compared):
-  assert all(len(one.windows) > 1 for one in compared)
-  labels = [window["end_position"] > 0 for one in compared for window in one.windows]
-  assert len(compared) >= 45
+def test_the_questions_have_what_may_go_wrong(compared):
+  """Several windows, with the answer and without; questions of the greatest length."""
+  windows = [window for one in compared for window in one.windows]
+  assert sum(len(one.windows) > 1 for one in compared) >= 41
+  labels = [window["end_position"] > 0 for window in windows]
   assert min(sum(labels), len(labels) - sum(labels)) > 50
+  questions = [one.windows[0]["first_type_length"] - 2 for one in compared]
+  assert questions.count(SETTINGS["128"][2]) >= 9
 
 
 @pytest.mark.parametrize("how", ["fast", "legacy"])
@@ -56,10 +64,27 @@ def test_the_n_best_are_those_of_bert(found):
   assert not found["best score"]
 
 
-def test_answers_differ_from_transformers_only_where_it_loses_them_in_the_text(found):
-  """Texts as they are aligned there, and the scores of all 20, are equal."""
+def test_equal_logits_and_spans_from_the_question_decode_by_the_rule_of_bert(
+  compared, tokenizer
+):
+  rng = np.random.default_rng(0)
+  for one in compared[::7]:
+    logits = [rng.standard_normal(both.shape).round(1) for both in one.expected.logits]
+    noise = one._replace(expected=one.expected._replace(logits=logits))
+    expected = compare_squad.by_bert_rule(noise, tokenizer, alignment="exact")
+    best = compare_squad.decode(one.windows, logits)
+    assert expected
+    assert [(answer.text, answer.score) for answer in best] == expected
+
+
+def test_answers_differ_from_transformers_only_where_it_loses_them_in_the_text(
+  found, compared
+):
+  """Then it gives whole words; with these its texts, and the scores of all 20, are ours."""
   assert not found["n best, aligned as there"]
-  assert len(found["best answer"]) <= 1
+  assert len(found["best answer"]) < len(compared) / 10
+  for one in compared:
+    assert one.best[0].text in one.expected.answers["bert"]["text"]
 
 
 def test_the_pipeline_follows_from_our_windows_and_its_own_rule(found, compared):
