@@ -14,8 +14,9 @@ import packing
 from pipeline.batches import Masking
 from pipeline.loader import PackedLoader
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
-from training.evaluation import evaluate
+from training.evaluation import evaluate_pretraining
 from training.mesh import make_mesh, put_batch, replicated
+from training.predictions import predict
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -60,19 +61,30 @@ def numbers(path, *, host=0, hosts=1) -> dict:
     used, labels = batch["sequence_mask"], batch["sequence_labels"]
     value = scale * batch["cls_positions"] + labels + batch["input_ids"][:, :1]
     names = ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy")
-    return {name: (value + i, used & (labels != i)) for i, name in enumerate(names)}
+    values = {name: (value + i, used & (labels != i)) for i, name in enumerate(names)}
+    return values, {}
+
+  def predict_step(scale, batch):
+    values, _ = eval_step(scale, batch)
+    value, used = values["mlm_loss"]
+    logits = value[..., None] * jnp.array([1.0, -2.0, 3.0])
+    return {"sequence_loss": (value, used)}, {"sequence_logits": logits}
 
   everywhere = replicated(mesh)
   batch = put_batch(next(loader.iterate(2)), mesh)
   rows = jax.jit(digests, out_shardings=everywhere)(batch)
-  program = types.SimpleNamespace(
-    mesh=mesh, eval_step=jax.jit(eval_step, out_shardings=everywhere)
+  pretrained, finetuned = (
+    types.SimpleNamespace(mesh=mesh, eval_step=jax.jit(step, out_shardings=everywhere))
+    for step in (eval_step, predict_step)
   )
-  held_out = loader.evaluation_batches()
+  held_out = loader.evaluation_batches
+  predictions = predict(finetuned, 0.37, held_out())
   return {
     "shapes": {name: list(field.shape) for name, field in batch.items()},
     "rows": {name: int(digest) for name, digest in rows.items()},
-    "evaluation": evaluate(program, 0.37, held_out, unigram_token=7),
+    "evaluation": evaluate_pretraining(pretrained, 0.37, held_out(), unigram_token=7),
+    "predictions": [logits.tolist() for logits in predictions.logits],
+    "loss": predictions.loss,
   }
 
 
@@ -108,12 +120,15 @@ def test_processes_with_a_block_each_have_the_numbers_of_one(tmp_path, request):
   alone = numbers(tmp_path / "s.arrow")
   assert alone["shapes"]["input_ids"] == [8, 13]
   assert alone["evaluation"]["sequences"] == 61
+  assert np.shape(alone["predictions"]) == (61, 3)
   for host, process in enumerate(processes):
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors[-3000:]
     found = json.loads((tmp_path / f"{host}.json").read_text())
     assert found["shapes"] == alone["shapes"]
     assert found["rows"] == alone["rows"]
+    np.testing.assert_allclose(found["predictions"], alone["predictions"], rtol=1e-5)
+    assert found["loss"] == pytest.approx(alone["loss"], rel=1e-5)
     assert found["evaluation"].keys() == alone["evaluation"].keys()
     for name, value in alone["evaluation"].items():
       if name == "mlm_accuracy_by_length":

@@ -108,6 +108,7 @@ def test_the_best_step_is_chosen_by_the_metric_of_the_head(tmp_path):
   config = packs.small_config()
   for head, metric in (("pretraining", "mlm_accuracy"), ("question_answering", "score")):
     folder = tmp_path / head
+    folder.mkdir()
     weights.describe(folder, config, head=head, vocabulary=None)
     assert workdir.choose_step(folder, None) is None
     with pytest.raises(ConfigError, match=r"not been evaluated; --step=best is not known"):

@@ -1,0 +1,232 @@
+"""Fine-tuning as whole programs: train.py and eval.py on a task, from given weights."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from model import weights
+from model.__main__ import main as model_command
+from pipeline.wordpiece import SPECIAL_TOKENS
+from tests import packs
+from tests.programs import ROOT, environment, lines_of, summary_of, wait_for
+
+WORDS = ("able", "back", "call", "data", "each", "file", "give", "hash", "into", "join")
+
+
+@pytest.fixture(scope="session")
+def task(tmp_path_factory):
+  """Random weights, and a task like CoLA: whether words are in the alphabet's order."""
+  folder = tmp_path_factory.mktemp("finetuning")
+  rng = np.random.default_rng(0)
+  tokens = (*SPECIAL_TOKENS, *WORDS)
+  config = packs.small_config(vocab_size=len(tokens), max_position_embeddings=41)
+  (folder / "given").mkdir()
+  weights.describe(
+    folder / "given", config, head="pretraining", vocabulary=weights.Vocabulary(tokens)
+  )
+  params = jax.tree.map(np.asarray, packs.random_params(config)[1])
+  weights.save(folder / "given", params)
+  for split, number in (("train", 90), ("dev", 41)):
+    lines = []
+    for _ in range(number):
+      words = list(rng.choice(WORDS, rng.integers(3, 12)))
+      if rng.random() < 0.5:
+        words.sort()
+      lines.append({"sentence": " ".join(words), "label": int(words == sorted(words))})
+    text = "\n".join(json.dumps(line) for line in lines)
+    (folder / f"{split}.jsonl").write_text(text)
+  return folder
+
+
+def command(folder, workdir, *options, program="train.py", config="glue.py:cola"):
+  fields = {
+    "model.init_from": folder / "given",
+    "data.source": folder / "train.jsonl",
+    "data.held_out_source": folder / "dev.jsonl",
+    "data.directory": folder / "cola",
+    "data.max_sequence_length": 41,
+    "train.batch_size": 8,
+    "train.duration": "",
+    "train.steps": 12,
+    "train.log_every": 2,
+    "train.eval_every": 2,
+    "train.checkpoint_every": 12,
+    "train.patience": 0,
+    "train.throughput_rounds": 0,
+    "optimizer.warmup": "",
+    "optimizer.warmup_steps": 2,
+    "optimizer.learning_rate": 1e-3,
+  }
+  given = {option.partition("=")[0] for option in options}
+  return [
+    sys.executable,
+    str(ROOT / program),
+    f"--config={ROOT / 'configs' / config}",
+    f"--workdir={folder / workdir}",
+    *(f"--config.{k}={v}" for k, v in fields.items() if f"--config.{k}" not in given),
+    *options,
+  ]
+
+
+def start(folder, *arguments, **options):
+  return subprocess.Popen(
+    command(folder, *arguments, **options),
+    cwd=folder,
+    env=environment(folder),
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+def finish(process):
+  output, errors = process.communicate(timeout=600)
+  assert process.returncode == 0, errors[-3000:]
+  return output, errors
+
+
+@pytest.fixture(scope="session")
+def finetuned(task):
+  output, errors = finish(start(task, "cola-run"))
+  assert "drawing classifier anew" in output
+  assert "training: 12/12 steps, loss" in errors
+  return task / "cola-run", output
+
+
+def test_a_run_on_a_task_leaves_its_metrics_and_its_best_checkpoint(finetuned):
+  workdir, output = finetuned
+  summary = summary_of(workdir)
+  lines = lines_of(workdir / "eval.jsonl")
+  assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12]
+  scores = [line["score"] for line in lines]
+  best = lines[int(np.argmax(scores))]
+  assert (summary["best_step"], summary["best_score"]) == (best["step"], best["score"])
+  assert summary["eval_matthews"] == lines[-1]["matthews"] == lines[-1]["score"]
+  assert summary["task"] == "glue/cola"
+  assert summary["compilations"] == 1
+  assert summary["packing_factor"] > 2
+  kept = {int(path.name) for path in (workdir / "checkpoints").iterdir()}
+  assert kept == {best["step"], 12}
+  assert f"at step {best['step']}" in output
+  assert "matthews" in output
+  described = json.loads((workdir / "model.json").read_text())
+  assert described["labels"] == ["unacceptable", "acceptable"]
+  assert (workdir / "plots" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def evaluate(task, workdir, *options):
+  output, _ = finish(start(task, workdir, "--json", *options, program="eval.py"))
+  return json.loads(output)
+
+
+def test_evaluation_is_the_same_packed_or_not_and_after_export(finetuned):
+  workdir, _ = finetuned
+  folder = workdir.parent
+  last = lines_of(workdir / "eval.jsonl")[-1]
+  packed = evaluate(folder, "cola-run")
+  trained = {"seconds", "sequences_trained"}
+  assert packed == {k: v for k, v in last.items() if k not in trained}
+  assert model_command(["export", str(workdir), "--out", str(folder / "cola-hf")]) == 0
+  unpacked = evaluate(folder, "cola-hf", "--config.packing.algorithm=none")
+  assert unpacked.pop("step") is None
+  assert unpacked["loss"] == pytest.approx(packed["loss"], rel=1e-5)
+  for name in ("score", "matthews", "sequences"):
+    assert unpacked[name] == packed[name]
+  best = evaluate(folder, "cola-run", "--step=best")
+  summary = summary_of(workdir)
+  assert (best["step"], best["score"]) == (summary["best_step"], summary["best_score"])
+
+
+def test_a_killed_run_ends_where_patience_ends_it(task, finetuned):
+  """With the same parameters and the same best step as one that was left alone."""
+  options = ("--config.train.patience=2", "--config.train.steps=60")
+  options += ("--config.optimizer.learning_rate=0.05",)  # so that it gets no better soon
+  finish(start(task, "whole-patience", *options))
+  expected = summary_of(task / "whole-patience")
+  assert expected["best_step"] + 4 == expected["steps"] < 60
+
+  killed = start(task, "killed-patience", *options)
+  lines = task / "killed-patience" / "eval.jsonl"
+  wait_for(killed, lambda: lines.exists() and len(lines.read_text().splitlines()) >= 2)
+  killed.kill()
+  killed.communicate()
+  finish(start(task, "killed-patience", *options))
+  found = summary_of(task / "killed-patience")
+  for name in ("steps", "best_step", "best_score", "parameters_digest"):
+    assert found[name] == expected[name]
+
+
+def write_examples(folder, name, examples):
+  path = folder / f"{name}.jsonl"
+  path.write_text("\n".join(json.dumps(example) for example in examples))
+  return path
+
+
+def test_questions_are_trained_on_and_scored(task):
+  rng = np.random.default_rng(1)
+  questions = []
+  for number in range(31):
+    words = rng.choice(WORDS, rng.integers(8, 50))
+    answer = {"text": [words[3]], "answer_start": [len(" ".join(words[:3])) + 1]}
+    fields = {"question": str(words[2]), "context": " ".join(words), "answers": answer}
+    questions.append({"id": f"q{number}"} | fields)
+  source = write_examples(task, "questions", questions)
+  finish(
+    start(
+      task,
+      "squad-run",
+      f"--config.data.source={source}",
+      f"--config.data.held_out_source={source}",
+      f"--config.data.directory={task / 'squad'}",
+      "--config.data.doc_stride=16",
+      "--config.data.max_question_length=5",
+      "--config.train.steps=4",
+      config="squad.py",
+    )
+  )
+  summary = summary_of(task / "squad-run")
+  assert summary["sequences"] > 31  # several windows of a question
+  assert (
+    0 <= summary["eval_exact_match"] <= summary["eval_f1"] == summary["eval_score"] <= 1
+  )
+  assert summary["train_answer_loss"] > 0
+  evaluated = lines_of(task / "squad-run" / "eval.jsonl")[-1]
+  assert evaluated["sequences"] == summary["sequences"]
+
+
+def test_mnli_is_scored_on_matched_and_mismatched_genres(task):
+  rng = np.random.default_rng(2)
+  names = ("entailment", "neutral", "contradiction")
+  sources = {}
+  for name, number in (("train", 61), ("matched", 23), ("mismatched", 19)):
+    examples = [
+      {
+        "premise": " ".join(rng.choice(WORDS, rng.integers(2, 9))),
+        "hypothesis": " ".join(rng.choice(WORDS, rng.integers(2, 9))),
+        "label": names[rng.integers(3)],
+      }
+      for _ in range(number)
+    ]
+    sources[name] = write_examples(task, f"mnli-{name}", examples)
+  finish(
+    start(
+      task,
+      "mnli-run",
+      f"--config.data.source={sources['train']}",
+      f"--config.data.held_out_source={sources['matched']}",
+      f"--config.data.mismatched_source={sources['mismatched']}",
+      f"--config.data.directory={task / 'mnli'}",
+      "--config.train.steps=4",
+      config="glue.py:mnli",
+    )
+  )
+  line = lines_of(task / "mnli-run" / "eval.jsonl")[-1]
+  assert (line["sequences"], line["mismatched_sequences"]) == (23, 19)
+  for prefix, number in (("", 23), ("mismatched_", 19)):
+    right = line[f"{prefix}accuracy"] * number
+    assert right == pytest.approx(round(right))
+  assert line["score"] == line["accuracy"]
