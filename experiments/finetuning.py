@@ -69,15 +69,11 @@ def task_sweep(task: str, files: tuple[str, str], options) -> Sweep:
     "data.source": files[0],
     "data.held_out_source": files[1],
     "data.directory": str(options.workdir / "data" / task),
-    "data.max_sequence_length": options.max_sequence_length,
     "optimizer.learning_rate": LEARNING_RATE,
     "train.log_every": 20,
     "train.eval_every": 100,
     "train.checkpoint_every": 100,
   }
-  if task == "squad":
-    overrides["data.max_question_length"] = options.max_sequence_length // 4
-    overrides["data.doc_stride"] = options.max_sequence_length // 3
   config = "configs/squad.py" if task == "squad" else f"configs/glue.py:{task}"
   return make_sweep(
     {
@@ -214,7 +210,6 @@ def _parser():
   )
   parser.add_argument("--xquad", metavar="FILE", help="in SQuAD's layout, to split")
   parser.add_argument("--seeds", type=int, default=1, help="runs of each arm; 1")
-  parser.add_argument("--max-sequence-length", type=int, default=128, help="128")
   parser.add_argument("--workdir", type=pathlib.Path, default="runs/finetuning")
   parser.add_argument("--json", action="store_true", help="print one JSON object")
   return parser
