@@ -50,14 +50,14 @@ from training.mesh import make_mesh, replicated
 from training.predictions import predict
 from training.step import TrainingProgram
 
-_EXAMPLES = """FOLDER is a run's, an imported one (python -m model import), or a Hugging Face
-directory of BertForSequenceClassification or BertForQuestionAnswering. Of a run, the task and
-how text is cut are its own, and the checkpoint is the best where the run keeps that, else the
-newest.
+_EXAMPLES = """FOLDER is a run's, an imported one (python -m model import), or a Hugging
+Face directory of BertForSequenceClassification or BertForQuestionAnswering. Of a run, the
+task and how text is cut are its own, and the checkpoint is the best where the run keeps
+that, else the newest.
 
 input:
-  -                           standard input: JSON lines, or a sentence a line, a tab between
-                              the two of a pair; the default
+  -                           the default, standard input: JSON lines, or a sentence a
+                              line, a tab between the two of a pair
   FILE, FOLDER, 'FILES*'      by their suffix: .txt, .jsonl, .tsv, .parquet, .arrow, .json
                               (SQuAD's layout); also Hugging Face save_to_disk
   tfds:glue/cola#test         TensorFlow Datasets, prepared as array_record
@@ -299,7 +299,8 @@ def open_model(options: argparse.Namespace) -> FineTuned:
   run_config = None
   if (folder / weights.MODEL).exists() and workdir.is_run(folder):
     run_config = read_json(folder / "config.json", what="the config of a run")
-    step = _step(folder, run_config, options.step)
+    best = run_config["train"].get("keep_best", False)  # not in older runs
+    step = workdir.choose_step(folder, options.step, prefer_best=best)
   else:
     if options.step and not options.step.isdecimal():
       raise InputError(f"--step is {shown(options.step)}; expected a number: no run.")
@@ -312,22 +313,11 @@ def open_model(options: argparse.Namespace) -> FineTuned:
       f"--workdir=RUN --config.model.init_from={folder}; then give RUN."
     )
   settings = _settings(options, stored, run_config)
-  number = stored.config.num_labels
-  labels = (
-    ()
-    if settings.task == "squad"
-    else pipeline.label_names(settings.task, number, given=stored.labels)
-  )
+  labels: tuple[str, ...] = ()
+  if stored.head == "sequence_classification":
+    outputs = stored.config.num_labels
+    labels = pipeline.label_names(settings.task, outputs, given=stored.labels)
   return FineTuned(stored, settings, _tokenizer(stored, settings), labels)
-
-
-def _step(folder: pathlib.Path, run_config: dict, wanted: str | None) -> int | None:
-  """Of the checkpoint: as asked for, or the best that the run keeps, or the newest."""
-  if wanted is None and run_config["train"].get("keep_best"):  # not in older runs
-    with contextlib.suppress(ConfigError):  # not evaluated yet
-      best = workdir.choose_step(folder, "best")
-      return best if best in weights.steps(folder) else None
-  return workdir.choose_step(folder, wanted)
 
 
 def _settings(options, stored, run_config: dict | None) -> pipeline.Settings:

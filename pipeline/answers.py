@@ -106,8 +106,8 @@ def label_names(
     fitting = "regression" if has_classes else "classification"
     raise InputError(
       f"The model gives {num_outputs} number{'s' * (num_outputs > 1)} a sequence; "
-      f"{task_name} takes {'one a class' if has_classes else 'one'}. Give another model, or "
-      f"the task {fitting}."
+      f"{task_name} takes {'one a class' if has_classes else 'one'}. Give another model, "
+      f"or the task {fitting}."
     )
   if not has_classes:
     return ()
