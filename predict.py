@@ -108,9 +108,7 @@ def run(options: argparse.Namespace):
   """What the command does, its options parsed."""
   whole("--max-answer-length", options.max_answer_length, at_least=1)
   if options.genres != MATCHED and not options.submission:
-    raise InputError(
-      f"--genres {options.genres} names a submission; expected --submission."
-    )
+    raise InputError(f"--genres {options.genres} is of a --submission; give both.")
   fine_tuned = open_model(options)
   settings, stored = fine_tuned.settings, fine_tuned.stored
   mesh = make_mesh()

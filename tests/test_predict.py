@@ -89,7 +89,7 @@ def write_lines(path, rows):
 def probabilities_alone(sentence):
   """What the classifier of `folders` says of one sentence, without any of predict.py."""
   ids = [VOCABULARY.index(word) for word in ("[CLS]", *sentence.split(), "[SEP]")]
-  batch = layout.lay_out([[{"input_ids": ids}]], row_length=len(ids))
+  batch = layout.lay_out([[{"input_ids": ids}]], row_length=ROW)
   config, _ = model_of("classification")
   head = packs.random_model(config, head="sequence_classification")
   logits = np.asarray(head(batch)["sequence_logits"])[0, 0]
@@ -330,7 +330,11 @@ def test_submissions_are_as_the_servers_take_them(folders, answer, tmp_path):
     ("classification", ("--batch-size", "0"), "batch_size is 0; expected at least 1"),
     ("classification", ("--max-sequences-per-pack", "0"), "expected at least 1"),
     ("classification", ("--step", "best"), "--step is 'best'; expected a number"),
-    ("classification", ("--genres", "mismatched"), "give --submission"),
+    (
+      "classification",
+      ("--genres", "mismatched"),
+      "--genres mismatched is of a --submission; give both",
+    ),
     ("classification", ("--submission", "x.tsv"), "'classification' has no server"),
     ("classification", ("--out", "/no/such/x"), "Cannot write '/no/such/x'"),
     ("classification", ("--attention-impl", "cudnn"), "attention_impl=cudnn needs"),
