@@ -171,7 +171,10 @@ def main():
     head = HEADS.get(name.partition("_")[0], "sequence_classification")
     schema = QUESTION_SCHEMA if head == "question_answering" else SCHEMA
     config = BertConfig.from_size(
-      options.size, vocab_size=VOCAB_SIZE, max_position_embeddings=row
+      options.size,
+      vocab_size=VOCAB_SIZE,
+      max_position_embeddings=row,
+      initializer_range=0.2,  # so that answers differ from sequence to sequence
     )
     stored = weights.StoredModel(pathlib.Path(), head, config, None, (), None, dict)
     program = predict.make_program(stored, mesh=mesh, dtype=options.dtype)

@@ -333,7 +333,7 @@ def test_submissions_are_as_the_servers_take_them(folders, answer, tmp_path):
     (
       "classification",
       ("--genres", "mismatched"),
-      "--genres mismatched is of a --submission; give both",
+      "mismatched is of a --submission",
     ),
     ("classification", ("--submission", "x.tsv"), "'classification' has no server"),
     ("classification", ("--out", "/no/such/x"), "Cannot write '/no/such/x'"),
