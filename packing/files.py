@@ -7,6 +7,8 @@ import json
 import os
 import pathlib
 import tempfile
+from collections.abc import Iterator
+from typing import BinaryIO
 
 from packing.errors import InputError, shown
 
@@ -22,10 +24,21 @@ def write_bytes(path, data: bytes):
   Raises:
     InputError: the file cannot be written; nothing is left behind.
   """
+  with whole_file(path) as file:
+    file.write(data)
+
+
+@contextlib.contextmanager
+def whole_file(path) -> Iterator[BinaryIO]:
+  """A file to write to bit by bit, which takes its name when the block ends without error.
+
+  Raises:
+    InputError: the file cannot be written; nothing is left behind.
+  """
   path, descriptor, temporary = _temporary(path)
   try:
     with os.fdopen(descriptor, "wb") as file:
-      file.write(data)
+      yield file
       file.flush()
       os.fsync(file.fileno())
     os.chmod(temporary, 0o666 & ~_umask())

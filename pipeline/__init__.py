@@ -8,15 +8,17 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-  from pipeline.answers import answer
+  from pipeline.answers import answer, label_names
   from pipeline.assignments import read_assignment, write_assignment
   from pipeline.batches import Masking, PackedBatch
+  from pipeline.chunks import Chunk, Rows, pack_examples
   from pipeline.config import (
     HeldOut,
     make_held_out,
     make_loader,
     make_plan,
     prepare_dataset,
+    settings_of,
   )
   from pipeline.dataset import PreparedDataset, open_dataset, prepare
   from pipeline.examples import Example, read_examples
@@ -28,38 +30,45 @@ if TYPE_CHECKING:
 
 __all__ = [
   "TASK_HEADS",
+  "Chunk",
   "Example",
   "HeldOut",
   "Masking",
   "PackedBatch",
   "PackedLoader",
   "PreparedDataset",
+  "Rows",
   "SequenceStore",
   "Settings",
   "answer",
+  "label_names",
   "make_held_out",
   "make_loader",
   "make_plan",
   "open_dataset",
+  "pack_examples",
   "prepare",
   "prepare_dataset",
   "read_assignment",
   "read_examples",
   "score",
+  "settings_of",
   "write_assignment",
   "write_submission",
 ]
 
 _MODULES = {
-  "answers": ("answer",),
+  "answers": ("answer", "label_names"),
   "assignments": ("read_assignment", "write_assignment"),
   "batches": ("Masking", "PackedBatch"),
+  "chunks": ("Chunk", "Rows", "pack_examples"),
   "config": (
     "HeldOut",
     "make_held_out",
     "make_loader",
     "make_plan",
     "prepare_dataset",
+    "settings_of",
   ),
   "dataset": ("PreparedDataset", "open_dataset", "prepare"),
   "examples": ("Example", "read_examples"),

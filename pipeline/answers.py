@@ -20,6 +20,7 @@ def answer(
   outputs: Iterable[Sequence[np.ndarray]],
   *,
   label_names: Sequence[str] = (),
+  max_answer_length: int = squad.MAX_ANSWER_LENGTH,
 ) -> Iterator[dict]:
   """What the outputs say of each example, one by one.
 
@@ -30,6 +31,7 @@ def answer(
       `pipeline.score` takes it.
     label_names: of the classes, in the order of their numbers; those that the manifest
       of the training data has.
+    max_answer_length: of squad, in tokens.
 
   Returns:
     Of classes `{"id", "label", "probabilities"}`, the likeliest class and all of them by
@@ -65,7 +67,7 @@ def answer(
           f"found {len(found)}."
         )
       if task_name == "squad":
-        yield {"id": example.id} | _answer_of_question(example, found)
+        yield {"id": example.id} | _answer_of_question(example, found, max_answer_length)
       else:
         numbers = _numbers(example, found[0], width)
         yield {"id": example.id} | (
@@ -75,6 +77,51 @@ def answer(
         )
 
   return answers()
+
+
+def label_names(
+  task_name: str, num_outputs: int, *, given: Sequence[str] = ()
+) -> tuple[str, ...]:
+  """Names of the classes of a model that is to answer a task of sentences.
+
+  Args:
+    task_name: such as "glue/cola".
+    num_outputs: numbers that the model gives for a sequence.
+    given: names that it has for them, in their order; () for none. A task of GLUE then
+      has its own, and others LABEL_0 and so on.
+
+  Returns:
+    () for a regression.
+
+  Raises:
+    InputError: the model is of another task.
+
+  Example:
+    >>> label_names("glue/cola", 2), label_names("classification", 2)
+    (('unacceptable', 'acceptable'), ('LABEL_0', 'LABEL_1'))
+  """
+  task = TASKS[task_name]
+  has_classes = task.schema != REGRESSION_SCHEMA
+  if has_classes != (num_outputs > 1):
+    fitting = "regression" if has_classes else "classification"
+    raise InputError(
+      f"The model gives {num_outputs} number{'s' * (num_outputs > 1)} a sequence; "
+      f"{task_name} takes {'one a class' if has_classes else 'one'}. Give another model, "
+      f"or the task {fitting}."
+    )
+  if not has_classes:
+    return ()
+  made_up = tuple(f"LABEL_{number}" for number in range(num_outputs))
+  names = tuple(given) or task.label_names or made_up
+  if len(set(names)) < len(names):
+    raise InputError(f"The model has two classes of one name: {', '.join(names)}.")
+  expected = task.label_names or names
+  if len(names) != num_outputs or set(names) != set(expected):
+    raise InputError(
+      f"The model tells {', '.join(given or made_up)}; {task_name} has "
+      f"{', '.join(expected)}. Give a model of this task, or the task classification."
+    )
+  return names
 
 
 def _numbers(example: Example, output: np.ndarray, width: int) -> np.ndarray:
@@ -96,9 +143,12 @@ def _answer_of_classes(logits: np.ndarray, label_names: Sequence[str]) -> dict:
   }
 
 
-def _answer_of_question(example: Example, outputs: Sequence[np.ndarray]) -> dict:
+def _answer_of_question(
+  example: Example, outputs: Sequence[np.ndarray], max_answer_length: int
+) -> dict:
   windows = [row._asdict() for row in example.rows]  # type: ignore[attr-defined]
-  best = squad.n_best(windows, *squad.start_and_end(windows, outputs))
+  starts, ends = squad.start_and_end(windows, outputs)
+  best = squad.n_best(windows, starts, ends, max_answer_length=max_answer_length)
   return {
     "answer": best[0].text if best else "",
     "probability": best[0].probability if best else 0.0,

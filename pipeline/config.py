@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import ml_collections
@@ -11,9 +13,10 @@ import numpy as np
 
 import packing
 from packing import InputError
-from packing.errors import whole
+from packing.errors import shown, whole
+from packing.files import read_json
 from pipeline.batches import Masking, PackedBatch
-from pipeline.dataset import PreparedDataset, open_dataset, prepare
+from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset, prepare
 from pipeline.loader import PackedLoader
 from pipeline.settings import Settings
 from pipeline.store import SequenceStore
@@ -30,8 +33,9 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
       settings, or, with source "prepared", none that fits the config.
   """
   data = config.data
-  fields = {k: v for k, v in data.items() if k not in ("directory", "mask_rate")}
-  settings = Settings(**fields)
+  settings = _settings(
+    {k: v for k, v in data.items() if k not in ("directory", "mask_rate")}
+  )
   if data.source != PREPARED:
     return prepare(data.directory, settings)
   dataset = open_dataset(data.directory)
@@ -44,6 +48,34 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
         f"{expected!r}. Name another --config.data.directory, or change the config."
       )
   return dataset
+
+
+def settings_of(data: Mapping) -> Settings:
+  """Of the dataset of a config: what its manifest says, where it was prepared before.
+
+  Args:
+    data: the config's `data`.
+
+  Raises:
+    InputError: a value that cannot be used, fields of another version, or the manifest is
+      needed and not there.
+  """
+  if data["source"] == PREPARED:
+    path = pathlib.Path(data["directory"]) / MANIFEST
+    what = "the manifest of the dataset, which alone says how it was made; restore it"
+    return _settings(read_json(path, what=what).get("settings", {}))
+  return _settings({k: v for k, v in data.items() if k not in ("directory", "mask_rate")})
+
+
+def _settings(fields: Mapping) -> Settings:
+  known = [field.name for field in dataclasses.fields(Settings)]
+  for name in fields:
+    if name not in known:
+      raise InputError(
+        f"The dataset has the setting {shown(name)}; expected some of {', '.join(known)}. "
+        "It is of another version; use that one."
+      )
+  return Settings(**fields)
 
 
 def make_plan(

@@ -18,6 +18,7 @@ from pipeline.sources import Document
 from pipeline.tokenizer import Tokenizer
 
 _SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
+MAX_ANSWER_LENGTH = 30  # in tokens, as in run_squad.py
 
 
 class Window(NamedTuple):
@@ -242,7 +243,7 @@ def n_best(
   end_logits: Sequence[np.ndarray],
   *,
   num_answers: int = 20,
-  max_answer_length: int = 30,
+  max_answer_length: int = MAX_ANSWER_LENGTH,
 ) -> list[Answer]:
   """The likeliest answers to one question, over all windows of its context.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ from model.layout import take_apart
 from training.mesh import put_batch
 from training.step import TrainingProgram
 
+_Step = TypeVar("_Step")
 _READ = ("sequence_mask", "segment_ids", "cls_positions", "sequence_ids")
 
 
@@ -42,10 +44,9 @@ def predict(
   """
   found: dict[int, np.ndarray] = {}
   losses = []
-  for block in batches:
-    values, outputs = jax.device_get(
-      program.eval_step(params, put_batch(block, program.mesh))
-    )
+  steps = ((b, program.eval_step(params, put_batch(b, program.mesh))) for b in batches)
+  for block, results in _one_ahead(steps):
+    values, outputs = jax.device_get(results)
     batch = multihost_utils.process_allgather({n: block[n] for n in _READ}, tiled=True)
     used = batch["sequence_mask"]
     ((name, logits),) = outputs.items()
@@ -55,3 +56,9 @@ def predict(
   return Predictions(
     [found[number] for number in sorted(found)], float(np.concatenate(losses).mean())
   )
+
+
+def _one_ahead(steps: Iterator[_Step]) -> Iterator[_Step]:
+  """The same; the devices compute one while the host reads the one before."""
+  for before, _ in itertools.pairwise(itertools.chain(steps, [None])):
+    yield before  # type: ignore[misc]

@@ -34,12 +34,15 @@ def is_run(workdir: str | pathlib.Path) -> bool:
   return (workdir / _DATASET).exists() or not any((workdir / n).exists() for n in models)
 
 
-def choose_step(workdir: str | pathlib.Path, wanted: str | None) -> int | None:
+def choose_step(
+  workdir: str | pathlib.Path, wanted: str | None, *, prefer_best: bool = False
+) -> int | None:
   """The step of a run's checkpoint that is asked for.
 
   Args:
     workdir: the run's folder.
     wanted: a number; "best", by the held-out figure that matters; None for the newest.
+    prefer_best: whether None is for the best, where its checkpoint is kept.
 
   Returns:
     None where there is no checkpoint.
@@ -48,14 +51,16 @@ def choose_step(workdir: str | pathlib.Path, wanted: str | None) -> int | None:
     ConfigError: neither, or the run has not been evaluated.
   """
   steps = weights.steps(workdir)
-  if wanted is None:
-    return max(steps, default=None)
-  if wanted == "best":
+  if wanted == "best" or (wanted is None and prefer_best):
     metric = metric_of(weights.read_description(workdir).head)
     best = best_of(read_json_lines(pathlib.Path(workdir) / "eval.jsonl"), metric=metric)
+    if wanted is None and (best is None or best["step"] not in steps):
+      return max(steps, default=None)
     if best is None:
       raise ConfigError(f"{workdir} has not been evaluated; --step=best is not known yet.")
     return best["step"]
+  if wanted is None:
+    return max(steps, default=None)
   if not wanted.isdecimal():
     raise ConfigError(f"--step is {wanted!r}; expected a number, or best.")
   return int(wanted)
