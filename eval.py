@@ -95,7 +95,7 @@ def main():
   with Progress("evaluating", total=batches, unit="batches") as progress:
     result = {"step": stored.step} | evaluate(
       program,
-      jax.tree.map(np.asarray, stored.load()),
+      jax.device_put(jax.tree.map(np.asarray, stored.load()), replicated(mesh)),
       held_out,
       unigram_token=dataset.manifest["most_frequent_token"],
       over=progress.over,
