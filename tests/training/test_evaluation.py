@@ -2,6 +2,7 @@
 
 import math
 import types
+import unittest.mock
 from typing import NamedTuple
 
 import jax
@@ -223,15 +224,15 @@ def test_a_task_is_evaluated_by_its_own_score_on_each_held_out_set():
     Judged(packs.random_sequences([[5, 4], [13]], seed=1), ""),
     Judged(packs.random_sequences([[2], [3, 4, 5]], seed=2), "mismatched_"),
   ]
-  counted = []
+  over = unittest.mock.Mock(side_effect=iter)
   found = evaluate(
     program,
     params,
     sets,
     unigram_token=0,
-    over=lambda batches: counted.append(1) or iter(batches),
+    over=over,
   )
-  assert len(counted) == 2
+  assert over.call_count == 2
   assert (found["sequences"], found["mismatched_sequences"]) == (3, 4)
   for one in sets:
     losses, classes = [], []
