@@ -143,8 +143,11 @@ def test_evaluation_is_the_same_packed_or_not_and_after_export(finetuned):
 
 def test_a_killed_run_ends_where_patience_ends_it(task, finetuned):
   """With the same parameters and the same best step as one that was left alone."""
-  options = ("--config.train.patience=2", "--config.train.steps=60")
-  options += ("--config.optimizer.learning_rate=0.05",)  # so that it gets no better soon
+  options = (
+    "--config.train.patience=2",
+    "--config.train.steps=60",
+    "--config.optimizer.learning_rate=0.05",  # so that it gets no better soon
+  )
   finish(start(task, "whole-patience", *options))
   expected = summary_of(task / "whole-patience")
   assert expected["best_step"] + 4 == expected["steps"] < 60
