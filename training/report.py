@@ -244,7 +244,7 @@ def _task_figures(figures: Mapping[str, float]) -> str:
 def evaluation_table(result: dict) -> str:
   """What `evaluate` returns, in lines for people."""
   rows = [
-    ("step", str(result["step"])),
+    *([] if result["step"] is None else [("step", str(result["step"]))]),
     ("held-out sequences", f"{result['sequences']:,}"),
   ]
   if "mlm_accuracy" not in result:
