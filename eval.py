@@ -21,7 +21,6 @@ if not sys.stderr.isatty():  # in a log, a bar of the pipeline is a new line at 
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
 import jax
-import numpy as np
 import optax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
@@ -91,14 +90,22 @@ def main():
     seed=config.seed,
     head=head,
   )
+  # Once, not with each batch; from the device where a folder without a split was read.
+  place = jax.jit(lambda params: params, out_shardings=replicated(mesh))
+  params = place(jax.device_get(stored.load()))
   batches = sum(one.num_batches for one in held_out)
   with Progress("evaluating", total=batches, unit="batches") as progress:
     result = {"step": stored.step} | evaluate(
       program,
-      jax.device_put(jax.tree.map(np.asarray, stored.load()), replicated(mesh)),
+      params,
       held_out,
       unigram_token=dataset.manifest["most_frequent_token"],
       over=progress.over,
+    )
+  if not math.isfinite(result["loss"]):
+    raise command.Stopped(
+      f"The held-out loss is {result['loss']}: what {folder} holds gives no numbers. Choose "
+      "another checkpoint with --step, or compute with --config.model.dtype=float32."
     )
   processes.tell(json.dumps(result) if _JSON.value else report.evaluation_table(result))
 
@@ -118,6 +125,11 @@ def open_model(
   config: ConfigDict, folder: pathlib.Path, *, head: str
 ) -> weights.StoredModel:
   """A model that was not trained here, as it is."""
+  if _STEP.value is not None:
+    raise ConfigError(
+      f"--step is {_STEP.value!r}, but {folder} is no run and holds one model. Leave it "
+      "out."
+    )
   config = config.copy_and_resolve_references()
   config.model.init_from = str(folder)
   stored = initial.open_weights(config, head=head)
@@ -127,6 +139,13 @@ def open_model(
       f"{folder} holds a {MODELS[stored.head].__name__}; config.data.task="
       f"{config.data.task} needs a {MODELS[head].__name__}. Train one from it first: "
       f"train.py with --config.model.init_from={folder}."
+    )
+  positions, length = stored.config.max_position_embeddings, config.data.max_sequence_length
+  if length > positions:
+    raise ConfigError(
+      f"{folder} has {positions} positions, config.data.max_sequence_length is {length}. "
+      f"Give --config.data.max_sequence_length={positions} and another "
+      "--config.data.directory."
     )
   return stored
 

@@ -245,8 +245,7 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
         peak_flops=run.peak.flops,
       )
       watch = Watch(run.folder, skips=config.train.skip_bad_steps)
-      checkpoints.best = best_step(run, log.evaluations)
-      ended = has_ended(run, log.evaluations)
+      checkpoints.best, ended = judge(run, log.evaluations)
       while step < steps and not ended:
         step += 1
         profile.before(step)
@@ -276,11 +275,10 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
               held_out,
               unigram_token=run.dataset.manifest["most_frequent_token"],
             )
-          watch.check_evaluation(step, found["loss"])
+          watch.check_evaluation(step, report.sum_of_losses(found))
           trained = {"seconds": line["seconds"], "sequences_trained": line["sequences"]}
           log.evaluation(step, found | trained)
-          checkpoints.best = best_step(run, log.evaluations)
-          ended = has_ended(run, log.evaluations)
+          checkpoints.best, ended = judge(run, log.evaluations)
         ending = step in (steps, checkpoints.best) or ended or stopping
         if step % config.train.checkpoint_every == 0 or ending:
           with meter.paused():
@@ -294,6 +292,17 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
           )
       checkpoints.wait()
   return state
+
+
+def judge(run: Run, evaluations: list[dict]) -> tuple[int | None, bool]:
+  """`best_step` and `has_ended`, as the first process finds them.
+
+  All processes save and stop together, so a last bit must not part them.
+  """
+  best, ended = processes.first(
+    lambda: (best_step(run, evaluations), has_ended(run, evaluations))
+  )
+  return best, ended
 
 
 def best_step(run: Run, evaluations: list[dict]) -> int | None:

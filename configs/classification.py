@@ -34,7 +34,6 @@ def get_config():
   config.train.log_every = 10
   config.train.eval_every = 50
   config.train.checkpoint_every = 50
-  config.train.keep_checkpoints = 1
   config.train.keep_best = True
   config.train.patience = 6
   return config

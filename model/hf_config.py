@@ -99,8 +99,11 @@ def read_config(directory: pathlib.Path) -> tuple[str, BertConfig, tuple[str, ..
 
 
 def _label_names(labels: dict) -> tuple[str, ...]:
-  names = tuple(str(labels.get(str(number))) for number in range(len(labels)))
-  return () if "None" in names or names == _made_up(len(names)) else names
+  numbers = [str(number) for number in range(len(labels))]
+  if len(numbers) < 2 or labels.keys() != set(numbers):  # of a regression, there are none
+    return ()
+  names = tuple(str(labels[number]) for number in numbers)
+  return () if names == _made_up(len(names)) else names
 
 
 def _made_up(number: int) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
     return prepare(data.directory, settings)
   dataset = open_dataset(data.directory)
   found = dataset.manifest["settings"]
-  for name in ("task", "max_sequence_length"):
+  for name in ("task", "max_sequence_length", *(["labels"] if data.labels else [])):
     expected = getattr(settings, name)
     if found[name] != expected:
       raise InputError(

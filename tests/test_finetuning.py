@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from model import weights
+from model import hf, weights
 from model.__main__ import main as model_command
 from pipeline.wordpiece import SPECIAL_TOKENS
 from tests import packs
@@ -139,6 +139,22 @@ def test_evaluation_is_the_same_packed_or_not_and_after_export(finetuned):
   best = evaluate(folder, "cola-run", "--step=best")
   summary = summary_of(workdir)
   assert (best["step"], best["score"]) == (summary["best_step"], summary["best_score"])
+
+
+def test_an_imported_model_is_evaluated_only_where_it_fits(task):
+  given = weights.open_folder(task / "given")
+  params = packs.random_params(given.config, head="sequence_classification")[1]
+  folder = task / "classifier"
+  hf.export_bert(given.config, params, folder, vocabulary=given.vocabulary)
+  for option, message in (
+    ("--step=best", "--step is 'best', but"),
+    ("--config.data.max_sequence_length=43", "has 41 positions"),
+  ):
+    process = start(task, "classifier", option, program="eval.py")
+    errors = process.communicate(timeout=600)[1]
+    assert process.returncode
+    assert message in errors
+    assert "Traceback" not in errors
 
 
 def test_a_killed_run_ends_where_patience_ends_it(task, finetuned):

@@ -184,6 +184,7 @@ def model_config(
       bert_config(config, vocab_size=begun.vocab_size, sizes=begun, num_labels=num_labels),
       **{name: getattr(begun, name) for name in _OF_THE_WEIGHTS},
     )
+    check_attention(config, head_size=now.hidden_size // now.num_heads)
     for name in _SHAPES:
       if getattr(now, name) != getattr(begun, name):
         raise ConfigError(
@@ -220,6 +221,8 @@ def check_labels(given: weights.StoredModel, labels: Sequence[str]):
   Raises:
     ConfigError: it tells others, or as many in another order.
   """
+  if given.head != "sequence_classification":
+    return  # Hugging Face gives other heads a number of classes too
   expected = num_labels_of(given.head, labels)
   if given.config.num_labels != expected or given.labels not in ((), tuple(labels)):
     raise ConfigError(
@@ -269,12 +272,20 @@ def initial_params(
     params.pop("classifier", None)
   missing = [name for name in _HEAD if name in wanted and name not in params]
   if missing:
+    theirs, ours = model.MODELS[given.head].__name__, model.MODELS[head].__name__
+    if given.head == head:
+      theirs += f" of {_classes(given.labels, given.config)}"
+      ours += f" of {_classes(labels, config)}"
     processes.tell(
-      f"{_FIELD}={given.directory} is a {model.MODELS[given.head].__name__}, the run a "
-      f"{model.MODELS[head].__name__}: drawing {', '.join(missing)} anew"
+      f"{_FIELD}={given.directory} is a {theirs}, the run a {ours}: drawing "
+      f"{', '.join(missing)} anew"
     )
     params |= _draw(missing, config, head=head, seed=seed)
   return params
+
+
+def _classes(labels: Sequence[str], config: model.BertConfig) -> str:
+  return ", ".join(labels) or f"{config.num_labels} without names"
 
 
 def _draw(names: Sequence[str], config: model.BertConfig, *, head: str, seed: int):

@@ -70,6 +70,11 @@ def metric_of(head: str) -> str:
   return "mlm_accuracy" if head == "pretraining" else "score"
 
 
+def sum_of_losses(figures: Mapping[str, float]) -> float:
+  """Of all held-out sets; not finite where one is not."""
+  return sum(value for name, value in figures.items() if name.endswith("loss"))
+
+
 def best_of(eval_lines: Sequence[Mapping], *, metric: str) -> Mapping | None:
   """The first of the lines whose metric none exceeds; None of no lines.
 
@@ -244,7 +249,7 @@ def _task_figures(figures: Mapping[str, float]) -> str:
 def evaluation_table(result: dict) -> str:
   """What `evaluate` returns, in lines for people."""
   rows = [
-    ("step", str(result["step"])),
+    *([] if result["step"] is None else [("step", str(result["step"]))]),
     ("held-out sequences", f"{result['sequences']:,}"),
   ]
   if "mlm_accuracy" not in result:

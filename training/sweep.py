@@ -40,7 +40,7 @@ from training.sweep_file import ROOT, Run, Sweep, SweepError, load_sweep
 
 # a field of summary.json: its column, and how a value is shown
 COLUMNS = {
-  "eval_score": ("score", "{:.2%}"),
+  "best_score": ("best score", "{:.2%}"),
   "eval_mlm_accuracy": ("masked-token accuracy", "{:.2%}"),
   "eval_mlm_loss": ("masked-token loss", "{:.4f}"),
   "eval_nsp_accuracy": ("next-sentence accuracy", "{:.2%}"),
@@ -222,7 +222,7 @@ def write(folder: pathlib.Path, arms: Sequence[Mapping], failures: Mapping[str, 
     if row["n"]
   }
   if curves:
-    has_score = "eval_score" in next(row for row in arms if row["n"])
+    has_score = "best_score" in next(row for row in arms if row["n"])
     metric = "score" if has_score else "mlm_accuracy"
     plots.plot_sweep(folder / "sweep.png", curves, metric=metric)
 

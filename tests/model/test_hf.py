@@ -16,6 +16,7 @@ import pytest
 import safetensors.numpy
 
 from model import hf
+from model.hf_config import _label_names
 from model.weights import Vocabulary, WeightsError, resize_vocabulary
 from pipeline.wordpiece import make_tokenizer
 from tests import packs
@@ -109,6 +110,9 @@ def test_names_of_classes_go_in_and_out(tmp_path):
   assert written["id2label"] == {str(i): name for i, name in enumerate(names)}
   assert written["label2id"] == {name: i for i, name in enumerate(names)}
   assert hf.open_model(tmp_path / "named").labels == names
+  assert _label_names({"0": "None", "1": "Some"}) == ("None", "Some")
+  for no_classes in ({"0": "similarity"}, {"1": "a", "2": "b"}):
+    assert _label_names(no_classes) == ()
 
 
 def test_masked_lm_alone_and_regression_keep_their_kind(tmp_path):

@@ -304,7 +304,11 @@ def test_a_classifier_is_kept_for_the_same_classes_alone(
 ):
   folder = finetuned(tmp_path, there)
   _, params = start(config_for(folder), CLASSIFIER, here)
-  assert ("drawing classifier anew" in capsys.readouterr().out) != kept
+  told = capsys.readouterr().out
+  assert ("drawing classifier anew" in told) != kept
+  if not kept and there:  # why: they are of one kind
+    assert f"of {', '.join(there)}, the run a BertForS" in told
+    assert f"of {', '.join(here)}: drawing" in told
   if kept:
     given = weights.open_folder(folder).load()["classifier"]
     jax.tree.map(np.testing.assert_array_equal, params["classifier"], given)
@@ -314,6 +318,12 @@ def test_a_classifier_is_kept_for_the_same_classes_alone(
   else:
     with pytest.raises(ConfigError, match=r"tells \d classes .*, the dataset has"):
       initial.check_labels(stored, here)
+
+
+def test_only_a_classifier_is_asked_for_its_classes(tmp_path):
+  config = dataclasses.replace(TINY, num_labels=3)  # as left over from another task
+  folder = write(tmp_path / "hf", config, head="question_answering")
+  initial.check_labels(hf.open_model(folder), ())
 
 
 def test_a_classifier_cannot_go_on_with_masked_text(tmp_path):
