@@ -230,7 +230,6 @@ TASKS = {
     texts=None,
     too_long=("error", "truncate", "split"),
     special_tokens=(),
-    head="pretraining",
   ),
   "squad": Task(
     fields=("id", "question", "context", "answers"),

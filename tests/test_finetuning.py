@@ -55,6 +55,7 @@ def command(folder, workdir, *options, program="train.py", config="glue.py:cola"
     "train.log_every": 2,
     "train.eval_every": 2,
     "train.checkpoint_every": 12,
+    "train.keep_checkpoints": 1,
     "train.patience": 0,
     "train.throughput_rounds": 0,
     "optimizer.warmup": "",
