@@ -104,8 +104,8 @@ def main():
     )
   if not math.isfinite(result["loss"]):
     raise command.Stopped(
-      f"The held-out loss is {result['loss']}; expected a number. Choose another checkpoint "
-      "with --step, or compute with --config.model.dtype=float32."
+      f"The held-out loss is {result['loss']}; expected a number. Choose another "
+      "checkpoint with --step, or compute with --config.model.dtype=float32."
     )
   processes.tell(json.dumps(result) if _JSON.value else report.evaluation_table(result))
 
