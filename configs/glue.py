@@ -8,7 +8,8 @@
 
 FOLDER is a run's, or an imported one (python -m model import). The data is that of
 TensorFlow Datasets, prepared once (docs/data.md); other files with the same fields take its
-place with --config.data.source and --config.data.held_out_source.
+place with --config.data.source and --config.data.held_out_source; of mnli with
+--config.data.mismatched_source too, which may be empty.
 
 Recipe: that of `configs/classification.py`, evaluated 4 times an epoch; it ends when 6
 evaluations bring nothing better, and the best checkpoint is kept. Dev set: MNLI's has a

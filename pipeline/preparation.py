@@ -257,6 +257,11 @@ def _check_enough(settings: Settings, counts: dict):
   least = 2 if settings.task == "pretraining" else 1
   for split, wanted in ((TRAIN, True), (HELD_OUT, wants_held_out)):
     documents, sequences = counts[split]["documents"], counts[split]["sequences"]
+    if split == HELD_OUT and settings.held_out_source and not sequences:
+      raise InputError(
+        f"{settings.held_out_source} gave no documents that can be used; expected at least "
+        "one to hold out. Name another --held-out-source."
+      )
     if wanted and (documents < least or not sequences):
       raise InputError(
         f"Expected at least {least} documents to train on"

@@ -183,8 +183,13 @@ def _answers(example: Document) -> tuple[list[str], tuple[int, int] | None]:
   if not answers:
     return [], None
   start, answer = starts[0], answers[0]
+  if not answer.strip():
+    raise InputError(
+      f"{example['where']}: the answer is {shown(answer)}; expected words of the context. "
+      "Give one, or an empty list of answers where there is none."
+    )
   found = example["context"][start : start + len(answer)]
-  if start < 0 or found != answer or not answer.strip():
+  if start < 0 or found != answer:
     raise InputError(
       f"{example['where']}: expected the answer {shown(answer)} at character {start} of "
       f"the context; found {shown(found)}. Correct answer_start, or leave the question out."

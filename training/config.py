@@ -83,8 +83,15 @@ def validate(
   )
   sizes = (*model.SIZES, GIVEN)
   _check(config.model.size in sizes, "model.size", config.model.size, ", ".join(sizes))
+  found = not data.vocab_file or pathlib.Path(data.vocab_file).is_file()
+  _check(  # where the vocabulary is taken from the model, its folder is what is wrong
+    found or pathlib.Path(config.model.init_from or ".").is_dir(),
+    "model.init_from",
+    config.model.init_from,
+    "the folder of a model to start from, a run's or an imported one",
+  )
   _check(
-    not data.vocab_file or pathlib.Path(data.vocab_file).is_file(),
+    found,
     "data.vocab_file",
     data.vocab_file,
     "a vocabulary file, or nothing to train one",

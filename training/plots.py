@@ -45,6 +45,7 @@ _LABELS = {
   "score": "score of the task",
 }
 _PADDING = "0.88"
+_LEGEND = 7  # entries that fit under a picture
 _TRAIN, _HELD_OUT, _BASELINE = "tab:blue", "tab:orange", "tab:gray"
 
 
@@ -72,7 +73,7 @@ def plot_packing(
   left.axvline(
     lengths.mean(), color=_BASELINE, linestyle="--", label=f"mean {lengths.mean():.0f}"
   )
-  left.legend(frameon=False, loc="upper left")
+  left.legend(frameon=False, loc="upper right")
   left.set(
     xlabel="length in tokens", ylabel="sequences", title=f"{lengths.size:,} sequences"
   )
@@ -91,7 +92,11 @@ def plot_packing(
   handles = [
     matplotlib.patches.Patch(color=c, label=n) for c, n in zip(colours, names, strict=True)
   ]
-  figure.legend(handles=handles, loc="outside lower right", ncols=len(names), frameon=False)
+  if len(handles) > _LEGEND:  # of many, what the two ends of the colours are
+    handles = [*handles[:2], handles[-1]]
+  figure.legend(
+    handles=handles, loc="outside lower right", ncols=len(handles), frameon=False
+  )
   right.set(
     xlabel="position in the row, in tokens",
     ylabel="pack",
@@ -124,7 +129,6 @@ def plot_learning_curve(
       points = [(line["step"], line[name]) for line in lines if name in line]
       if points:
         axis.plot(*zip(*points, strict=True), label=legend, **style)
-    _describe(axis, name, "steps")
   if evaluation and metric == "mlm_accuracy":
     axes[1].axhline(
       evaluation[-1]["unigram_mlm_accuracy"],
@@ -132,7 +136,9 @@ def plot_learning_curve(
       linestyle="--",
       label="always the commonest token",
     )
-  axes[1].legend(frameon=False)
+  for axis, name in zip(axes, ("loss", metric), strict=True):
+    _describe(axis, name, "steps")  # after all lines, whose ends it takes
+    axis.legend(frameon=False)
   _save(figure, path)
 
 
@@ -240,8 +246,12 @@ def _describe(axis, metric: str, label: str):
   axis.set_xlim(left=0)
   if label != AXES["hours"][2]:
     axis.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
+    axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
   if _is_fraction(metric):
-    axis.set_ylim(bottom=0)
+    lowest, highest = axis.dataLim.intervaly
+    margin = 0.05 * (highest - min(lowest, 0))  # a correlation may be below 0
+    if margin > 0:
+      axis.set_ylim(lowest - margin if lowest < 0 else 0, highest + margin)
     axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
 
 

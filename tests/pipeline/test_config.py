@@ -147,9 +147,12 @@ def test_a_second_held_out_set_needs_the_first_and_something_in_it(tmp_path):
   with pytest.raises(InputError, match=r"without a held_out_source; expected both"):
     Settings("a.tsv", 64, mismatched_source="b.tsv")
   (tmp_path / "empty.jsonl").write_text("\n")
-  settings = Settings(
-    "tfds:glue/mnli", 64, mismatched_source=str(tmp_path / "empty.jsonl"), **MNLI
-  )
+  empty = str(tmp_path / "empty.jsonl")
+  with pytest.raises(InputError, match=r"empty.jsonl gave no .* another --held-out-source"):
+    pipeline.prepare(
+      tmp_path / "d", Settings("tfds:glue/mnli", 64, **MNLI | {"held_out_source": empty})
+    )
+  settings = Settings("tfds:glue/mnli", 64, mismatched_source=empty, **MNLI)
   with pytest.raises(InputError, match=r"empty.jsonl gave no documents that can be used"):
     pipeline.prepare(tmp_path / "d", settings)
 

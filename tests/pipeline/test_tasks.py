@@ -332,6 +332,7 @@ def test_the_n_best_are_those_of_all_spans(tmp_path, vocab_file, seed):
   ("row", "message"),
   [
     (question("bc", start=3), r"expected the answer 'bc' at character 3.*found 'c,'"),
+    (question("", start=0), r"the answer is ''; expected words of the context"),
     (question("bc") | {"answers": "bc"}, r"answers is 'bc'; expected"),
     (question("bc") | {"context": 3}, r"context is 3; expected a text"),
   ],

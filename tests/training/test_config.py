@@ -533,6 +533,13 @@ def test_bad_values_are_refused(field, value, expected):
     check(config, num_devices=2)
 
 
+def test_a_model_that_is_not_there_is_named_before_its_vocabulary():
+  config = get_config("classification")
+  config.model.init_from = "no/such/model"
+  with pytest.raises(ConfigError, match=r"config\.model\.init_from is 'no/such/model'"):
+    check(config)
+
+
 def test_a_warm_up_past_the_end_is_refused_before_any_work():
   config = get_config("base")
   config.optimizer.warmup_steps = 1000

@@ -374,6 +374,20 @@ def test_the_picture_of_packs_has_as_much_padding_as_the_packs(tmp_path, padding
   assert [p.name for p in path.parent.iterdir()] == ["packing.png"]
 
 
+def test_the_names_of_many_sequences_do_not_leave_the_picture(tmp_path):
+  segment_ids = np.tile(np.arange(1, 24, dtype=np.int32), (3, 1))
+  path = tmp_path / "packing.png"
+  plots.plot_packing(path, np.ones(69, int), segment_ids, efficiency=1.0)
+  assert (picture(path)[-60:, :5] == 255).all()
+
+
+def test_scores_below_0_are_drawn(tmp_path):
+  held_out = [{"step": t, "loss": 2.0, "score": -0.5 + t / 100} for t in (5, 11, 17)]
+  plots.plot_learning_curve(tmp_path / "a.png", held_out, held_out, metric="score")
+  right = picture(tmp_path / "a.png")[:, -700:]
+  assert share_of(right, (1.0, 127 / 255, 14 / 255)) > 1e-3
+
+
 def test_the_learning_curve_is_drawn_and_differs_with_the_lines(tmp_path):
   def draw(name, slope):
     train = [
