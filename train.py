@@ -385,7 +385,14 @@ def write_report(
     efficiency=plan.efficiency,
   )
   curve = folder / "plots" / "learning_curve.png"
-  plots.plot_learning_curve(curve, train_lines, eval_lines, metric=metric)
+  is_regression = run.program.head == "sequence_classification" and not run.dataset.labels
+  plots.plot_learning_curve(
+    curve,
+    train_lines,
+    eval_lines,
+    metric=metric,
+    loss="squared error" if is_regression else "loss in nats",
+  )
   files.write_json(folder / "summary.json", summary)
   print(f"\n{report.summary_table(summary)}\n\nwritten to {folder}: summary.json, plots/")
 

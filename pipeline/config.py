@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from pipeline.store import SequenceStore
 from pipeline.tasks import score
 
 PREPARED = "prepared"  # the source that stands for what the directory holds already
+_FLAG = re.compile(r"(?<!\S)--([a-z]+(?:-[a-z]+)*)")  # of python -m pipeline prepare
 
 
 def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
@@ -37,7 +39,10 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
     {k: v for k, v in data.items() if k not in ("directory", "mask_rate")}
   )
   if data.source != PREPARED:
-    return prepare(data.directory, settings)
+    try:
+      return prepare(data.directory, settings)
+    except InputError as error:
+      raise InputError(in_terms_of_config(str(error), data)) from error
   dataset = open_dataset(data.directory)
   found = dataset.manifest["settings"]
   for name in ("task", "max_sequence_length", *(["labels"] if data.labels else [])):
@@ -48,6 +53,21 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
         f"{expected!r}. Name another --config.data.directory, or change the config."
       )
   return dataset
+
+
+def in_terms_of_config(message: str, data: Mapping) -> str:
+  """Flags of `python -m pipeline prepare` as train.py calls them.
+
+  Example:
+    >>> in_terms_of_config("Give it with --vocab-file.", {"vocab_file": ""})
+    'Give it with --config.data.vocab_file.'
+  """
+
+  def field(flag: re.Match) -> str:
+    name = flag[1].replace("-", "_")
+    return f"--config.data.{name}" if name in data else flag[0]
+
+  return _FLAG.sub(field, message)
 
 
 def settings_of(data: Mapping) -> Settings:

@@ -82,12 +82,19 @@ def cut(
 
   Raises:
     InputError: an example that is none, or whose answer does not stand in the context
-      where it says.
+      where it says; two with one id in a shard.
 
   References:
     Devlin et al., https://github.com/google-research/bert, run_squad.py.
   """
+  seen: set[str] = set()
   for example in shard.documents:
+    if (name := str(example["id"])) in seen:
+      raise InputError(
+        f"{example['where']}: the id {shown(name)} is that of a question before; expected "
+        "one of its own for each."
+      )
+    seen.add(name)
     yield from windows(example, *_answers(example), settings, tokenizer, tally)
 
 

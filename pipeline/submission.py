@@ -56,7 +56,9 @@ def write_submission(
   name = task.removeprefix("glue/")
   if task != "squad" and (name == task or name not in _FILES):
     known = ", ".join(f"glue/{name}" for name in _FILES)
-    raise InputError(f"{shown(task)} has no server; expected squad, {known}.")
+    raise InputError(
+      f"{shown(task)} has no server; expected squad, {known}. Leave --submission out."
+    )
   if genres not in (MATCHED, MISMATCHED) or (genres == MISMATCHED and name != "mnli"):
     raise InputError(
       f"genres is {shown(genres)} for {task}; expected {MATCHED}, or for glue/mnli "

@@ -142,9 +142,13 @@ class Checkpoints:
     except (OSError, ValueError) as error:  # TensorStore reports a full disk as a value
       raise OSError(
         f"The checkpoint of step {step} could not be written to {self._folder}: "
-        f"{weights.beginning(error)} Steps {self.steps} are kept. Make room, and run the "
-        "same command again."
+        f"{weights.beginning(error)} {self._kept()} Make room, and run the same command "
+        "again."
       ) from error
+
+  def _kept(self) -> str:
+    steps = ", ".join(map(str, self.steps))
+    return f"Those of the steps {steps} are kept." if steps else "There is none before it."
 
   def restore_newest(self, abstract_state: State) -> Restored | None:
     """Loads the newest checkpoint that is as it was written.

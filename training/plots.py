@@ -111,6 +111,7 @@ def plot_learning_curve(
   evaluation: list[dict],
   *,
   metric: str = "mlm_accuracy",
+  loss: str = "loss in nats",
 ):
   """Draws the loss and a metric over steps.
 
@@ -119,6 +120,7 @@ def plot_learning_curve(
     train: lines of `metrics.jsonl`.
     evaluation: lines of `eval.jsonl`.
     metric: a number in these lines, or in those of `eval.jsonl` alone.
+    loss: what the loss is called.
   """
   figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
   for axis, name in zip(axes, ("loss", metric), strict=True):
@@ -139,6 +141,7 @@ def plot_learning_curve(
   for axis, name in zip(axes, ("loss", metric), strict=True):
     _describe(axis, name, "steps")  # after all lines, whose ends it takes
     axis.legend(frameon=False)
+  axes[0].set_ylabel(loss)
   _save(figure, path)
 
 
@@ -297,6 +300,12 @@ def _read(folder: pathlib.Path, metric: str) -> tuple[list[dict], list[dict]]:
   return train, held_out
 
 
+def _usual_metric(folder: pathlib.Path) -> str:
+  """What says how good a run is."""
+  lines = read_json_lines(folder / "eval.jsonl") if folder.is_dir() else []
+  return "score" if lines and "score" in lines[-1] else "mlm_accuracy"
+
+
 def _save(figure, path: str | pathlib.Path):
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
@@ -312,13 +321,14 @@ def main(arguments: list[str] | None = None) -> int:
   parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run")
   parser.add_argument("--by", choices=AXES, default="steps", help="what the axis counts")
   parser.add_argument(
-    "--metric", default="mlm_accuracy", help="such as loss; mlm_accuracy if not given"
+    "--metric", help="such as loss; mlm_accuracy, of tasks score, if not given"
   )
   parser.add_argument("--out", help="the PNG; METRIC_by_AXIS.png if not given")
   options = parser.parse_args(arguments)
-  path = pathlib.Path(options.out or f"{options.metric}_by_{options.by}.png")
+  metric = options.metric or _usual_metric(pathlib.Path(options.runs[0]))
+  path = pathlib.Path(options.out or f"{metric}_by_{options.by}.png")
   try:
-    plot_runs(path, options.runs, by=options.by, metric=options.metric)
+    plot_runs(path, options.runs, by=options.by, metric=metric)
   except (RunError, OSError) as error:
     print(f"error: {error}", file=sys.stderr)
     return 2

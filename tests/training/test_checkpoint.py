@@ -229,7 +229,9 @@ def test_a_failed_save_is_told_and_the_ones_before_are_kept(saved, program):
   resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
   try:
     with (
-      pytest.raises(OSError, match=r"step 40 could not .* Steps \[10, 20, 30\] are kept"),
+      pytest.raises(
+        OSError, match=r"step 40 could not .* Those of the steps 10, 20, 30 are kept"
+      ),
       Checkpoints(folder, keep=3) as checkpoints,
     ):
       checkpoints.save(40, state, RUN)
