@@ -124,9 +124,7 @@ def crossing(one: Gumbel, speedup: float, *, most: int) -> int | None:
   low, high = 0, most  # low is not enough, high is
   while high - low > 1:
     middle = (low + high) // 2
-    low, high = (
-      (low, middle) if mean_of_slowest(one, middle) < speedup else (middle, high)
-    )
+    low, high = (low, middle) if mean_of_slowest(one, middle) < speedup else (middle, high)
   return high
 
 
