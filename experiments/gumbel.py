@@ -1,4 +1,4 @@
-"""The paper's estimate of what un-padding gives on many devices: section E, Figures 5 and 6.
+"""The paper's estimate of un-padding on many devices: section E, Figures 5 and 6.
 
 Each step waits for the slowest device, so the speed-up of n devices is the smallest of n
 draws from that of one device. The paper takes both as Gumbel distributions, fits the one of
@@ -20,7 +20,7 @@ import scipy.stats
 
 
 class Gumbel(NamedTuple):
-  """The Gumbel distribution of maxima; its mode and its scale, the paper's alpha and beta."""
+  """The Gumbel distribution of maxima: its mode and scale, the paper's alpha and beta."""
 
   location: float
   scale: float

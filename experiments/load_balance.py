@@ -3,9 +3,10 @@
   python -m experiments.load_balance
   python -m experiments.load_balance --coefficients results/load_balance/coefficients.json
 
-First the paper's estimate (section E). Then training steps of this machine by the clock, a
-cost of a step fitted to them, and steps of many such devices simulated from the real lengths.
-Writes load_balance.md, load_balance.json, coefficients.json and pictures to --workdir.
+First the paper's estimate (section E). Then training steps of this machine by the clock,
+a cost of a step fitted to them, and steps of many such devices simulated from the real
+lengths. Writes load_balance.md, load_balance.json, coefficients.json and pictures to
+--workdir.
 """
 
 from __future__ import annotations
@@ -18,21 +19,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tqdm
 
 import packing
 from experiments import gumbel, imbalance, step_time
-from experiments import load_balance_pictures as pictures
+from experiments.batching import PADDING, UNPADDING, make_ways
 from experiments.imbalance import Lengths, Way
+from experiments.load_balance_pictures import draw
 from experiments.load_balance_tables import tables
-from experiments.step_time import Coefficients, Measurement, Network
+from experiments.step_time import Coefficients, Network
 from packing import InputError
 from training.command import Parser
 from training.files import write_json, write_text
 
-PADDING, UNPADDING = "padding", "un-padding"
-BY_TOKENS, BY_TIME = "un-padding, balanced by tokens", "un-padding, balanced by time"
 PAPER_BATCH = 32  # sequences of a device, section E
 CHECKED = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # by the paper's method
 
@@ -86,45 +85,6 @@ def measure(options) -> dict[str, Any]:
       for x, error in zip(measurements, fitted.errors, strict=True)
     ],
   }
-
-
-def make_ways(
-  costs: Coefficients,
-  lengths: Lengths,
-  plans: Mapping[str, packing.Plan],
-  *,
-  bounds: tuple[int, ...],
-  sequences: str,
-) -> dict[str, Way]:
-  """All ways to make batches, by name; the first is what the others are held against.
-
-  Args:
-    costs: of a device.
-    lengths: of the dataset.
-    plans: by depth.
-    bounds: upper ends of the buckets.
-    sequences: of un-padding, "in_turn" or "at_once".
-  """
-  size = np.arange(lengths.longest + 1.0)
-  ways = {PADDING: imbalance.padded(costs, lengths)}
-  for told, together in (("", False), (", the same on all", True)):
-    ways[f"sorted batches{told}"] = imbalance.sorted_batches(
-      costs, lengths, together=together
-    )
-    ways[f"length buckets{told}"] = imbalance.bucketed(
-      costs, lengths, bounds=bounds, together=together
-    )
-  for name, balance in ((UNPADDING, None), (BY_TOKENS, size), (BY_TIME, None)):
-    if name == BY_TIME:
-      balance = costs.row_seconds(size)
-    ways[name] = imbalance.unpadded(costs, lengths, sequences=sequences, balance=balance)
-  for depth, plan in plans.items():
-    ways[f"packing, depth {depth}"] = imbalance.packed(costs, lengths, plan)
-  depth, plan = list(plans.items())[-1]
-  ways[f"packing, depth {depth}, own attention"] = imbalance.packed(
-    costs, lengths, plan, attention="sequence"
-  )
-  return ways
 
 
 def simulate(
@@ -228,8 +188,8 @@ def run(options) -> dict[str, Any]:
     "estimate": paper_estimate(2048),
     "device": device,
     "histogram": options.histogram,
-    "network": network._asdict()
-    | {"seconds": {n: network.seconds(n) for n in options.devices}},
+    "network": network._asdict(),
+    "exchange_seconds": {n: network.seconds(n) for n in options.devices},
     "unpadding": options.unpadding,
     "buckets": bounds,
     "packing": f"packing, depth {options.depths[-1]}",
@@ -241,70 +201,6 @@ def run(options) -> dict[str, Any]:
       ways, lengths, network, devices=options.devices, batches=options.batches, **draws
     ),
   }
-
-
-def draw(folder: pathlib.Path, result: Mapping[str, Any]):
-  """All pictures.
-
-  Args:
-    folder: where to.
-    result: of the whole command.
-  """
-  estimate, rows, batch = result["estimate"], result["rows"], result["batch"]
-  pictures.estimate(
-    folder / "estimate.png",
-    gumbel.Gumbel(**estimate["one"]),
-    packing=estimate["packing"],
-    most=estimate["rows"][-1]["devices"],
-  )
-
-  def lines(value: str, ways: Sequence[str], size: int) -> dict[str, dict[int, float]]:
-    return {
-      way: {x["devices"]: x[value] for x in rows if x["way"] == way and x["batch"] == size}
-      for way in ways
-    }
-
-  best = result["packing"]
-  shown = lines("speedup", [UNPADDING, BY_TOKENS, best], batch)
-  plain, even, flat = ([*line.values()] for line in shown.values())
-  pictures.lines(
-    folder / "speedup.png",
-    shown,
-    title=f"Un-padding goes from {plain[0]:.2f} to {plain[-1]:.2f}, balanced it stays at "
-    f"{min(even):.2f} to {max(even):.2f}, packing at {min(flat):.2f} to {max(flat):.2f} "
-    f"(batch {batch})",
-    label="speed-up over padding",
-  )
-  others = ["sorted batches", "length buckets"]
-  shown = lines("speedup", [*others, *(f"{x}, the same on all" for x in others)], batch)
-  last = [list(line.values())[-1] for line in shown.values()]
-  pictures.lines(
-    folder / "sorting.png",
-    shown,
-    title=f"Sorting and buckets come to {last[0]:.2f} and {last[1]:.2f} where each device "
-    f"has its own length, {last[2]:.2f} and {last[3]:.2f} where all have one",
-    label="speed-up over padding",
-  )
-  batches = sorted({x["batch"] for x in rows})
-  idle = {
-    f"un-padding, batch {b}": lines("idle", [UNPADDING], b)[UNPADDING] for b in batches
-  }
-  most = [max(line.values()) for line in idle.values()]
-  pictures.lines(
-    folder / "idle.png",
-    idle,
-    title=f"Un-padding: devices wait up to {most[0]:.0%} of the time with batch "
-    f"{batches[0]}, {most[-1]:.0%} with batch {batches[-1]}",
-    label="time that devices wait for the slowest, fraction",
-  )
-  pictures.extrapolation(folder / "paper_method.png", result["paper_method"]["rows"])
-  if measured := result["device"].get("measurements"):
-    fields = Measurement._fields
-    pictures.fitted_steps(
-      folder / "fit.png",
-      [Measurement(*(x[name] for name in fields)) for x in measured],
-      Coefficients(**result["device"]["coefficients"]),
-    )
 
 
 def _parser() -> Parser:

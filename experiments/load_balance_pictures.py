@@ -5,17 +5,91 @@ from __future__ import annotations
 import io
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.figure
 import matplotlib.ticker
 import numpy as np
+import scipy.stats
 
 from experiments import gumbel
+from experiments.batching import BY_TOKENS, UNPADDING
 from experiments.gumbel import Gumbel
 from experiments.step_time import Coefficients, Measurement
 from packing import files
 
 _COLOURS = ("#2a6f97", "#c1666b", "#6a994e", "#8d6a9f", "#d08c3f", "#555555", "#3aa6a0")
+
+
+def draw(folder: pathlib.Path, result: Mapping[str, Any]):
+  """All of them.
+
+  Args:
+    folder: where to.
+    result: of the whole command.
+  """
+  rows, batch = result["rows"], result["batch"]
+  of_paper = result["estimate"]
+  estimate(
+    folder / "estimate.png",
+    gumbel.Gumbel(**of_paper["one"]),
+    packing=of_paper["packing"],
+    most=of_paper["rows"][-1]["devices"],
+  )
+  distributions(
+    folder / "distributions.png",
+    gumbel.Gumbel(**of_paper["one"]),
+    gumbel.PAPER,
+    devices=gumbel.PAPER_DEVICES,
+  )
+
+  def series(value: str, ways: Sequence[str], size: int) -> dict[str, dict[int, float]]:
+    return {
+      way: {x["devices"]: x[value] for x in rows if x["way"] == way and x["batch"] == size}
+      for way in ways
+    }
+
+  best = result["packing"]
+  shown = series("speedup", [best, UNPADDING, BY_TOKENS], batch)
+  flat, plain, even = ([*line.values()] for line in shown.values())
+  lines(
+    folder / "speedup.png",
+    shown,
+    title=f"Un-padding goes from {plain[0]:.2f} to {plain[-1]:.2f}, balanced it stays at "
+    f"{min(even):.2f} to {max(even):.2f}, packing at {min(flat):.2f} to {max(flat):.2f} "
+    f"(batch {batch})",
+    label="speed-up over padding",
+  )
+  others = ["sorted batches", "length buckets"]
+  shown = series("speedup", [*others, *(f"{x}, the same on all" for x in others)], batch)
+  last = [list(line.values())[-1] for line in shown.values()]
+  lines(
+    folder / "sorting.png",
+    shown,
+    title=f"Sorting and buckets come to {last[0]:.2f} and {last[1]:.2f} where each device "
+    f"has its own length, {last[2]:.2f} and {last[3]:.2f} where all have one",
+    label="speed-up over padding",
+  )
+  batches = sorted({x["batch"] for x in rows})
+  idle = {
+    f"un-padding, batch {b}": series("idle", [UNPADDING], b)[UNPADDING] for b in batches
+  }
+  most = [max(line.values()) for line in idle.values()]
+  lines(
+    folder / "idle.png",
+    idle,
+    title=f"Un-padding: devices wait up to {most[0]:.0%} of the time with batch "
+    f"{batches[0]}, {most[-1]:.0%} with batch {batches[-1]}",
+    label="time that devices wait for the slowest, fraction",
+  )
+  extrapolation(folder / "paper_method.png", result["paper_method"]["rows"])
+  if measured := result["device"].get("measurements"):
+    fields = Measurement._fields
+    fitted_steps(
+      folder / "fit.png",
+      [Measurement(*(x[name] for name in fields)) for x in measured],
+      Coefficients(**result["device"]["coefficients"]),
+    )
 
 
 def estimate(path: pathlib.Path, one: Gumbel, *, packing: float, most: int):
@@ -37,7 +111,7 @@ def estimate(path: pathlib.Path, one: Gumbel, *, packing: float, most: int):
   axes.plot(devices, mean, "o-", color=_COLOURS[1])
   axes.axhline(packing, color=_COLOURS[0])
   axes.axhline(1, color="grey", linestyle=":")
-  _label(axes, devices[-1], mean[-1] + 0.1, "un-padding (mean; 80 % of steps)", _COLOURS[1])
+  _label(axes, devices[-1], mean[0] - 0.48, "un-padding (mean; 80 % of steps)", _COLOURS[1])
   _label(axes, devices[-1], packing + 0.03, f"packing {packing}", _COLOURS[0])
   axes.set_ylim(0.95, max(high) * 1.02)
   _save(
@@ -45,6 +119,36 @@ def estimate(path: pathlib.Path, one: Gumbel, *, packing: float, most: int):
     path,
     f"The paper's estimate: un-padding is {mean[0]:.2f} times as fast as padding on 1 "
     f"device, {mean[-1]:.2f} times on {most:,}",
+  )
+
+
+def distributions(path: pathlib.Path, one: Gumbel, several: Gumbel, *, devices: int):
+  """The paper's Figure 6: the fit of several devices, and what it says of one.
+
+  Args:
+    path: of the PNG.
+    one: the distribution of one device.
+    several: the fitted one of several.
+    devices: how many these are.
+  """
+  axes = _figure().add_subplot()
+  speedup = np.linspace(1, 3.5, 400)
+  of_one = scipy.stats.gumbel_r(*one)
+  slowest = devices * of_one.sf(speedup) ** (devices - 1) * of_one.pdf(speedup)
+  fitted = scipy.stats.gumbel_r(*several).pdf(speedup)
+  axes.plot(speedup, fitted, color=_COLOURS[1], label=f"{devices} devices, fitted")
+  axes.plot(
+    speedup, slowest, "--", color=_COLOURS[1], label=f"slowest of {devices} of those below"
+  )
+  axes.plot(speedup, of_one.pdf(speedup), color=_COLOURS[3], label="1 device, inferred")
+  axes.set(xlabel="speed-up over padding", ylabel="density", xlim=(1, 3.5))
+  axes.set_ylim(bottom=0)
+  axes.legend(frameon=False)
+  _save(
+    axes,
+    path,
+    f"The paper's speed-ups: {several.location:.2f} most often on {devices} devices, "
+    f"{one.location:.2f} on one, and wider",
   )
 
 
@@ -89,22 +193,19 @@ def extrapolation(path: pathlib.Path, found: Sequence[Mapping[str, float]]):
     found: `devices`, `simulated` and `estimated` speed-ups.
   """
   devices = [int(x["devices"]) for x in found]
-  axes = _axes(devices, "speed-up over padding, without the exchange of gradients")
+  axes = _axes(devices, "speed-up over padding, computing only")
   for name, colour, label in (
     ("simulated", _COLOURS[1], "simulated, each number of devices"),
     ("estimated", _COLOURS[3], "estimated from 8 devices by the paper's method"),
   ):
     axes.plot(devices, [x[name] for x in found], "o-", color=colour, label=label)
   axes.legend(frameon=False)
-  off = {
-    n: x["estimated"] / x["simulated"] - 1 for n, x in zip(devices, found, strict=True)
-  }
-  few, many = devices[0], devices[-1]
+  off = [x["estimated"] / x["simulated"] - 1 for x in found]
   _save(
     axes,
     path,
-    f"The paper's method on the simulated 8 devices: {off[few]:+.1%} off on {few}, "
-    f"{off[many]:+.1%} on {many:,}",
+    f"The paper's method on the simulated 8 devices: {off[0]:+.1%} off on "
+    f"{devices[0]}, {off[-1]:+.1%} on {devices[-1]:,}",
   )
 
 

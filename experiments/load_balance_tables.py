@@ -18,7 +18,7 @@ def tables(result: Mapping[str, Any]) -> str:
   some = [x for x in rows if x["batch"] == batch]
   unpadding = [x for x in rows if x["way"] in ("un-padding", result["packing"])]
   for_batches = [x | {"way": f"{x['way']}, batch {x['batch']}"} for x in unpadding]
-  exchange = ", ".join(f"{s:.2g} s on {n:,}" for n, s in network["seconds"].items())
+  exchange = ", ".join(f"{s:.2g} s on {n:,}" for n, s in result["exchange_seconds"].items())
   depths = result["packing_factors"].items()
   factors = ", ".join(f"{factor:.4f} at depth {depth}" for depth, factor in depths)
   parts = [
@@ -38,8 +38,8 @@ def tables(result: Mapping[str, Any]) -> str:
     _by_devices(some, devices, _seconds),
     "Real sequences a second over padding's, by batch of a device.",
     _by_devices(for_batches, devices, lambda x: f"{x['speedup']:.3f}"),
-    "The paper's method on the simulated speed-ups of 8 devices: fitted there, inferred for "
-    "1, and the mean of the smallest.",
+    "The paper's method on the simulated speed-ups of 8 devices: fitted there, inferred "
+    "for 1, and the mean of the smallest.",
     _method(result["paper_method"]["rows"]),
   ]
   return "\n\n".join(part for part in parts if part)

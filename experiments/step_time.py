@@ -159,7 +159,7 @@ def read_coefficients(path: str | pathlib.Path) -> dict[str, Any]:
     path: of the file.
 
   Returns:
-    The file's object: `coefficients`, seconds by name, `parameters`, and what else there is.
+    The file's object: `coefficients`, in seconds by name, `parameters`, and what else.
 
   Raises:
     InputError: not such a file.
