@@ -28,6 +28,7 @@ from experiments.imbalance import Lengths, Way
 from experiments.load_balance_pictures import draw
 from experiments.load_balance_tables import tables
 from experiments.step_time import Coefficients, Network
+from model.config import SIZES
 from packing import InputError
 from training.command import Parser
 from training.files import write_json, write_text
@@ -164,22 +165,28 @@ def run(options) -> dict[str, Any]:
     options: of the command line.
 
   Raises:
-    InputError: no such histogram, or no coefficients in the file.
+    InputError: no such histogram, no coefficients in the file, or more asked for than the
+      histogram has.
   """
   lengths = Lengths(packing.load_histogram(options.histogram))
-  if options.coefficients:
-    device = step_time.read_coefficients(options.coefficients)
-  else:
-    device = measure(options)
-  costs = Coefficients(**device["coefficients"])
-  network = Network(4 * device["parameters"], options.bandwidth, options.latency)
+  size, found = lengths.longest, lengths.histogram.num_sequences
+  if max(options.batches) > found or options.buckets > size:
+    raise InputError(
+      f"{options.histogram} has {found:,} sequences of up to {size} tokens; expected no "
+      "larger batch, and no more buckets."
+    )
   plans = {
     depth: packing.pack(
       lengths.histogram, max_sequences_per_pack=None if depth == "max" else int(depth)
     )
     for depth in options.depths
   }
-  size = lengths.longest
+  if options.coefficients:
+    device = step_time.read_coefficients(options.coefficients)
+  else:
+    device = measure(options)
+  costs = Coefficients(**device["coefficients"])
+  network = Network(4 * device["parameters"], options.bandwidth, options.latency)
   bounds = tuple(size * k // options.buckets for k in range(1, options.buckets + 1))
   ways = make_ways(costs, lengths, plans, bounds=bounds, sequences=options.unpadding)
   draws = {"sequences": options.sequences, "seed": options.seed}
@@ -209,6 +216,7 @@ def _parser() -> Parser:
     description=__doc__.partition("\n\n")[0],
     epilog=__doc__.partition("\n\n")[2],
     formatter_class=argparse.RawDescriptionHelpFormatter,
+    allow_abbrev=False,  # --quick is looked for by its name
   )
 
   def add(name: str, default, what: str, **more):
@@ -232,7 +240,7 @@ def _parser() -> Parser:
   parser.add_argument(
     "--coefficients", metavar="FILE", help="of an earlier run, instead of measuring"
   )
-  add("--size", "mini", "of the BERT that is measured")
+  add("--size", "mini", "of the BERT that is measured", choices=list(SIZES))
   add("--lengths", "64,128,256,384,512", "of the rows measured, in tokens", type=_numbers)
   add("--rows", "1,4", "of the steps measured", type=_numbers)
   add("--rounds", 9, "measured steps of each shape", type=int)
@@ -295,8 +303,8 @@ def main(arguments: list[str] | None = None) -> int:
   options = parser.parse_args(arguments)
   _check(parser, options)
   try:
-    result = run(options)
     options.workdir.mkdir(parents=True, exist_ok=True)
+    result = run(options)
     write_json(options.workdir / "coefficients.json", result["device"])
     write_json(options.workdir / "load_balance.json", result)
     write_text(options.workdir / "load_balance.md", tables(result) + "\n")

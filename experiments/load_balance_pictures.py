@@ -230,7 +230,7 @@ def fitted_steps(
     fitted = costs.step + rows * costs.row_seconds(lengths)
     axes.plot(lengths, fitted, color=colour, label=f"{rows} rows" if rows > 1 else "1 row")
   axes.set(xlabel="tokens of a row", ylabel="seconds of a step", xlim=0, ylim=0)
-  axes.legend(frameon=False)
+  axes.legend(loc="upper left", frameon=False)
   share = lengths[-1] ** 2 * costs.token_pair / costs.row_seconds(lengths[-1])
   _save(
     axes,

@@ -315,4 +315,15 @@ class TestCommand:
       path.write_text(content)
     assert self.run(tmp_path / "a", path) == 2
     assert "does not hold coefficients" in capsys.readouterr().err
-    assert not (tmp_path / "a").exists()
+    assert not any((tmp_path / "a").iterdir())
+
+  @pytest.mark.parametrize(
+    ("option", "message"),
+    [
+      ("--histogram=nothing", "There is no built-in histogram 'nothing'"),
+      ("--buckets=513", "wikipedia_512 has 16,279,552 sequences of up to 512 tokens"),
+    ],
+  )
+  def test_more_than_there_is(self, tmp_path, coefficients, capsys, option, message):
+    assert self.run(tmp_path / "a", coefficients, option) == 2
+    assert message in capsys.readouterr().err
