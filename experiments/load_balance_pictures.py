@@ -78,11 +78,12 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
   lines(
     folder / "idle.png",
     idle,
-    title=f"Un-padding: devices wait up to {most[0]:.0%} of the time with batch "
-    f"{batches[0]}, {most[-1]:.0%} with batch {batches[-1]}",
+    title=f"Un-padding: devices wait up to {max(most):.0%} of the time, and up to "
+    f"{most[-1]:.0%} with batch {batches[-1]}",
     label="time that devices wait for the slowest, fraction",
   )
-  extrapolation(folder / "paper_method.png", result["paper_method"]["rows"])
+  if checked := result["paper_method"]:
+    extrapolation(folder / "paper_method.png", checked["rows"])
   if measured := result["device"].get("measurements"):
     fields = Measurement._fields
     fitted_steps(
@@ -137,10 +138,9 @@ def distributions(path: pathlib.Path, one: Gumbel, several: Gumbel, *, devices: 
   slowest = devices * of_one.sf(speedup) ** (devices - 1) * of_one.pdf(speedup)
   fitted = scipy.stats.gumbel_r(*several).pdf(speedup)
   axes.plot(speedup, fitted, color=_COLOURS[1], label=f"{devices} devices, fitted")
-  axes.plot(
-    speedup, slowest, "--", color=_COLOURS[1], label=f"slowest of {devices} of those below"
-  )
   axes.plot(speedup, of_one.pdf(speedup), color=_COLOURS[3], label="1 device, inferred")
+  told = f"the slowest of {devices} such devices"
+  axes.plot(speedup, slowest, "--", color=_COLOURS[3], label=told)
   axes.set(xlabel="speed-up over padding", ylabel="density", xlim=(1, 3.5))
   axes.set_ylim(bottom=0)
   axes.legend(frameon=False)

@@ -293,6 +293,12 @@ class TestCommand:
     assert all(x["speedup"] == 1 for x in result["rows"] if x["way"] == "padding")
     assert written["load_balance.md"].decode() in capsys.readouterr().out
 
+  def test_sequences_at_once_have_no_spread_to_fit(self, tmp_path, coefficients):
+    assert self.run(tmp_path / "a", coefficients, "--unpadding=at_once") == 0
+    result = json.loads((tmp_path / "a" / "load_balance.json").read_text())
+    assert result["paper_method"] is None  # of 8 x 32 sequences one is of full length
+    assert not (tmp_path / "a" / "paper_method.png").exists()
+
   @pytest.mark.parametrize(
     ("options", "message"),
     [
