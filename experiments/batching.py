@@ -41,9 +41,8 @@ def make_ways(
     ways[f"length buckets{told}"] = bucketed(
       costs, lengths, bounds=bounds, together=together
     )
-  for name, balance in ((UNPADDING, None), (BY_TOKENS, size), (BY_TIME, None)):
-    if name == BY_TIME:
-      balance = costs.row_seconds(size)
+  weights = {UNPADDING: None, BY_TOKENS: size, BY_TIME: costs.row_seconds(size)}
+  for name, balance in weights.items():
     ways[name] = unpadded(costs, lengths, sequences=sequences, balance=balance)
   for depth, plan in plans.items():
     ways[f"packing, depth {depth}"] = packed(costs, lengths, plan)
@@ -56,11 +55,10 @@ def make_ways(
 
 def padded(costs: Coefficients, lengths: Lengths) -> Way:
   """Each sequence in a row of the longest length."""
-  seconds = costs.step
 
   def way(rng, deal):
     steps, devices, batch = deal.lengths.shape
-    each = seconds + batch * costs.row_seconds(lengths.longest)
+    each = costs.step + batch * costs.row_seconds(lengths.longest)
     return Steps(np.full((steps, devices), each), np.full(steps, devices * batch))
 
   return way

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -294,10 +295,10 @@ def _check(parser: Parser, options):
   if options.batch not in options.batches:
     parser.error(f"--batch {options.batch} is not among --batches")
   for name in ("bandwidth", "rounds", "sequences", "buckets"):
-    if getattr(options, name) <= 0:
+    if not 0 < getattr(options, name) < math.inf:
       parser.error(f"--{name} is {getattr(options, name)}; expected more than 0")
   for name in ("latency", "seed"):
-    if getattr(options, name) < 0:
+    if not 0 <= getattr(options, name) < math.inf:
       parser.error(f"--{name} is {getattr(options, name)}; expected at least 0")
   if len(options.lengths) < 3 or len(options.rows) < 2:
     parser.error("expected at least 3 --lengths and 2 --rows, to fit 4 coefficients")
@@ -321,7 +322,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"error: {error}", file=sys.stderr)
     return 2
   except KeyboardInterrupt:
-    print("Stopped; nothing was written.", file=sys.stderr)
+    print("Stopped before the end.", file=sys.stderr)
     return 130
   print(json.dumps(result) if options.json else tables(result))
   return 0

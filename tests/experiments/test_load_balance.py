@@ -305,6 +305,7 @@ class TestCommand:
       (["--batch=5"], "--batch 5 is not among --batches"),
       (["--devices=4,0"], "'4,0' is no list of numbers; expected such as 1,4,16"),
       (["--depths=three"], "'three' is no list of numbers"),
+      (["--latency=nan"], "--latency is nan; expected at least 0"),
       (["--bandwidth=0"], "--bandwidth is 0.0; expected more than 0"),
     ],
   )
