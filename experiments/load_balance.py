@@ -255,7 +255,11 @@ def _parser() -> Parser:
   add("--rounds", 9, "measured steps of each shape", type=int)
   add("--sequences", 2**22, "to draw for each cell, about", type=int)
   add("--seed", 0, "of the draws", type=int)
-  parser.add_argument("--quick", action="store_true", help="less of all, in seconds")
+  parser.add_argument(
+    "--quick",
+    action="store_true",
+    help="less of all: a minute, seconds with --coefficients",
+  )
   add("--workdir", "results/load_balance", "where to write", type=pathlib.Path)
   parser.add_argument("--json", action="store_true", help="print one JSON object")
   return parser
