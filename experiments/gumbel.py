@@ -1,0 +1,133 @@
+"""The paper's estimate of un-padding on many devices: section E, Figures 5 and 6.
+
+Each step waits for the slowest device, so the speed-up of n devices is the smallest of n
+draws from that of one device. The paper takes both as Gumbel distributions, fits the one of
+eight devices, solves for the one of one device, and draws. Here the equations are solved in
+closed form, and the mean of the smallest is an integral.
+
+References:
+  Krell et al., https://arxiv.org/abs/2107.02027, section E.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import scipy.integrate
+import scipy.stats
+
+
+class Gumbel(NamedTuple):
+  """The Gumbel distribution of maxima: its mode and scale, the paper's alpha and beta."""
+
+  location: float
+  scale: float
+
+
+PAPER_DEVICES = 8
+PAPER = Gumbel(1.6038, 0.1288)  # of eight devices, Listing 1
+PAPER_PACKING = 1.913  # of any number of devices, section E
+
+
+def fit(speedups) -> Gumbel:
+  """The distribution of observed speed-ups, by maximum likelihood.
+
+  Args:
+    speedups: float[K], one a step.
+  """
+  location, scale = scipy.stats.gumbel_r.fit(np.asarray(speedups))
+  return Gumbel(float(location), float(scale))
+
+
+def infer_one_device(several: Gumbel, *, devices: int) -> Gumbel:
+  """The distribution of one device from that of the slowest of several.
+
+  The chance that all of n devices are faster than s is 1 - P_n(s) = (1 - P_1(s))^n. The
+  two distributions agree in this at the median (13) and at the mode (14) of the second:
+  two equations, each linear in location and scale once -ln(-ln) is taken.
+
+  Args:
+    several: of the speed-up of all devices together.
+    devices: how many these are.
+
+  Example:
+    >>> one = infer_one_device(PAPER, devices=8)
+    >>> f"alpha {one.location:.3f}, beta {one.scale:.3f}"
+    'alpha 1.941, beta 0.318'
+
+  References:
+    Equations (12) to (14). The paper prints beta 0.108, which does not solve them.
+  """
+  median = several.location - several.scale * math.log(math.log(2))
+  at_median = _reduced_quantile(-math.expm1(math.log(0.5) / devices))
+  at_mode = _reduced_quantile(-math.expm1(math.log1p(-math.exp(-1)) / devices))
+  scale = (median - several.location) / (at_median - at_mode)
+  return Gumbel(several.location - scale * at_mode, scale)
+
+
+def quantile_of_slowest(one: Gumbel, devices: int, *, probability: float) -> float:
+  """A quantile of the speed-up of n devices, the smallest of n draws.
+
+  Args:
+    one: of one device.
+    devices: n.
+    probability: of a smaller speed-up, between 0 and 1.
+  """
+  of_one = -math.expm1(math.log1p(-probability) / devices)
+  return one.location + one.scale * _reduced_quantile(of_one)
+
+
+def mean_of_slowest(one: Gumbel, devices: int) -> float:
+  """The expected speed-up of n devices, the mean of the smallest of n draws.
+
+  Args:
+    one: of one device.
+    devices: n.
+
+  Example:
+    >>> one = infer_one_device(PAPER, devices=8)
+    >>> [f"{mean_of_slowest(one, n):.2f}" for n in (1, 2, 32, 2048)]
+    ['2.12', '1.90', '1.51', '1.28']
+
+  References:
+    Figure 5.
+  """
+  middle = quantile_of_slowest(Gumbel(0, 1), devices, probability=0.5)
+
+  def above(z: float) -> float:  # the chance that all n are above z
+    return math.exp(devices * math.log(-math.expm1(-math.exp(-z))))
+
+  # The mean is middle + the tail above it - the tail below it. Below, exp(-exp(-z)) falls
+  # so fast that nothing is left at middle - 10; above, at most exp(-z) is.
+  right, _ = scipy.integrate.quad(above, middle, middle + 50, limit=200, epsabs=1e-12)
+  left, _ = scipy.integrate.quad(
+    lambda z: 1 - above(z), middle - 10, middle, limit=200, epsabs=1e-12
+  )
+  return one.location + one.scale * (middle + right - left)
+
+
+def crossing(one: Gumbel, speedup: float, *, most: int) -> int | None:
+  """The fewest devices with an expected speed-up below one that does not fall.
+
+  Args:
+    one: of one device.
+    speedup: that of packing.
+    most: devices to look up to, a power of two.
+
+  Returns:
+    Their number, or None if there are more than `most`.
+  """
+  if mean_of_slowest(one, most) >= speedup:
+    return None
+  low, high = 0, most  # low is not enough, high is
+  while high - low > 1:
+    middle = (low + high) // 2
+    low, high = (low, middle) if mean_of_slowest(one, middle) < speedup else (middle, high)
+  return high
+
+
+def _reduced_quantile(probability: float) -> float:
+  """z with exp(-exp(-z)) = probability."""
+  return -math.log(-math.log(probability))

@@ -1,0 +1,181 @@
+"""How long a training step takes: a device's rows, and the exchange of gradients.
+
+A device spends a fixed time on a step and, on a row of L tokens, a fixed time, a time that
+grows with L and one that grows with L squared (attention). The coefficients are fitted to
+measured steps, or given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.optimize
+
+from packing import InputError
+
+
+class Measurement(NamedTuple):
+  """Steps of one shape.
+
+  Attributes:
+    row_length: L, in tokens.
+    rows: B.
+    seconds: the median step.
+    low: the first quartile.
+    high: the third quartile.
+  """
+
+  row_length: int
+  rows: int
+  seconds: float
+  low: float
+  high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Coefficients:
+  """What a device spends, in seconds.
+
+  Attributes:
+    step: on each step, whatever is in it.
+    row: on each row.
+    token: on each token of a row.
+    token_pair: on each pair of tokens of a row, L squared of them.
+
+  Raises:
+    InputError: not numbers of at least 0, or nothing but the step takes time.
+
+  Example:
+    >>> Coefficients(step=1.0, row=0.5, token=0.25, token_pair=0.125).row_seconds(4)
+    3.5
+  """
+
+  step: float
+  row: float
+  token: float
+  token_pair: float
+
+  def __post_init__(self):
+    for name, value in dataclasses.asdict(self).items():
+      number = isinstance(value, int | float) and not isinstance(value, bool)
+      if not number or not math.isfinite(value) or value < 0:
+        raise InputError(
+          f"The coefficient {name!r} is {value!r}; expected a time in seconds, at least 0."
+        )
+    if self.row + self.token + self.token_pair == 0:
+      raise InputError("No row takes any time; expected a coefficient above 0 beside step.")
+
+  def row_seconds(self, lengths):
+    """Of a row, by its length.
+
+    Args:
+      lengths: in tokens; a number or an array.
+    """
+    return self.row + lengths * (self.token + lengths * self.token_pair)
+
+
+class Fit(NamedTuple):
+  """Coefficients, and by how much they miss what was measured.
+
+  Attributes:
+    coefficients: fitted.
+    errors: of each measurement, (fitted - measured) / measured.
+  """
+
+  coefficients: Coefficients
+  errors: list[float]
+
+
+def fit(measurements: Sequence[Measurement]) -> Fit:
+  """Non-negative least squares of the relative errors of the median steps.
+
+  Args:
+    measurements: of several lengths and, to tell a step from its rows, several B.
+
+  Raises:
+    InputError: fewer than three lengths or two numbers of rows.
+
+  Example:
+    >>> truth = Coefficients(step=3.0, row=0.0, token=0.2, token_pair=0.01)
+    >>> shapes = [(length, rows) for length in (5, 7, 11) for rows in (2, 3)]
+    >>> steps = [truth.step + rows * truth.row_seconds(length) for length, rows in shapes]
+    >>> found = fit([Measurement(*shape, t, t, t) for shape, t in zip(shapes, steps)])
+    >>> [round(x, 6) for x in dataclasses.astuple(found.coefficients)]
+    [3.0, 0.0, 0.2, 0.01]
+  """
+  lengths = np.array([x.row_length for x in measurements], float)
+  rows = np.array([x.rows for x in measurements], float)
+  seconds = np.array([x.seconds for x in measurements])
+  if np.unique(lengths).size < 3 or np.unique(rows).size < 2:
+    raise InputError(
+      f"Found measurements of {np.unique(lengths).size} lengths and "
+      f"{np.unique(rows).size} numbers of rows; expected at least 3 and 2."
+    )
+  terms = np.stack([np.ones_like(rows), rows, rows * lengths, rows * lengths**2], 1)
+  scale = np.abs(terms).max(0)  # columns of one size, for the solver
+  weighted = terms / scale / seconds[:, None]
+  solution, _ = scipy.optimize.nnls(weighted, np.ones_like(seconds))
+  found = Coefficients(*(solution / scale).tolist())
+  return Fit(found, (weighted @ solution - 1).tolist())
+
+
+class Network(NamedTuple):
+  """What the exchange of gradients takes; an assumption, where it is not measured.
+
+  Attributes:
+    gradient_bytes: of one copy of the gradients.
+    bandwidth: bytes a second of each link.
+    latency: seconds of each hop.
+  """
+
+  gradient_bytes: float
+  bandwidth: float
+  latency: float
+
+  def seconds(self, devices: int) -> float:
+    """Of a ring all-reduce: n - 1 hops to add, n - 1 to hand on, each of 1/n of the bytes.
+
+    Args:
+      devices: n.
+
+    Example:
+      >>> Network(gradient_bytes=8e9, bandwidth=1e9, latency=0.5).seconds(4)
+      15.0
+    """
+    hops = 2 * (devices - 1)
+    return hops / devices * self.gradient_bytes / self.bandwidth + hops * self.latency
+
+
+def read_coefficients(path: str | pathlib.Path) -> dict[str, Any]:
+  """What an earlier run wrote to `coefficients.json`.
+
+  Args:
+    path: of the file.
+
+  Returns:
+    The file's object: `coefficients`, in seconds by name, `parameters`, and what else.
+
+  Raises:
+    InputError: not such a file.
+  """
+  names = [field.name for field in dataclasses.fields(Coefficients)]
+  try:
+    found = json.loads(pathlib.Path(path).read_text())
+    values, parameters = found["coefficients"], found["parameters"]
+    told = {name: values[name] for name in names}
+  except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+    raise InputError(
+      f"{path} does not hold coefficients ({error}). Expected a JSON object with "
+      f"'parameters' of the model and 'coefficients' with {', '.join(names)}, in seconds, "
+      "as python -m experiments.load_balance writes it."
+    ) from error
+  if not isinstance(parameters, int) or parameters < 1:
+    raise InputError(f"{path}: parameters is {parameters!r}; expected their number.")
+  Coefficients(**told)  # checks them
+  return found | {"coefficients": told}

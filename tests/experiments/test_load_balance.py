@@ -1,0 +1,336 @@
+"""Load balance: the paper's numbers, and the simulation beside plain loops."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+import packing
+from experiments import batching, gumbel, imbalance, load_balance, measured_steps, step_time
+from experiments.imbalance import Deal, Lengths
+from experiments.step_time import Coefficients, Measurement, Network
+
+COSTS = Coefficients(step=0.7, row=0.3, token=0.02, token_pair=0.0005)
+NETWORK = Network(gradient_bytes=1e6, bandwidth=1e8, latency=1e-4)
+
+
+@pytest.fixture(scope="module")
+def lengths():
+  return Lengths(packing.load_histogram("wikipedia_512"))
+
+
+@pytest.fixture(scope="module")
+def plan(lengths):
+  return packing.pack(lengths.histogram, algorithm="lpfhp", max_sequences_per_pack=3)
+
+
+@pytest.fixture
+def deal(lengths):
+  """5 steps of 7 devices with 3 sequences each."""
+  rng = np.random.default_rng(0)
+  return Deal(lengths.draw(rng, (5, 7, 3)), np.linspace(0.01, 0.99, 5))
+
+
+def steps_of(way, deal):
+  return way(np.random.default_rng(1), deal)
+
+
+class TestPaper:
+  one = gumbel.infer_one_device(gumbel.PAPER, devices=8)
+
+  def test_one_device(self):
+    assert round(self.one.location, 3) == 1.941
+    assert round(self.one.scale, 3) == 0.318
+
+  def test_one_device_solves_the_equations(self):
+    """(13) and (14), as they are printed."""
+
+    def of_one(s):
+      return math.exp(-math.exp(-(s - self.one.location) / self.one.scale))
+
+    location, scale = gumbel.PAPER
+    median = location - scale * math.log(math.log(2))
+    assert (1 - of_one(median)) ** 8 == pytest.approx(0.5, rel=1e-12)
+    assert (1 - of_one(location)) ** 8 == pytest.approx(1 - math.exp(-1), rel=1e-12)
+
+  @pytest.mark.parametrize(
+    ("devices", "speedup"), [(1, 2.12), (2, 1.90), (32, 1.51), (2048, 1.28)]
+  )
+  def test_mean_of_the_slowest(self, devices, speedup):
+    assert round(gumbel.mean_of_slowest(self.one, devices), 2) == speedup
+
+  @pytest.mark.parametrize("devices", [1, 2, 3, 7])
+  def test_mean_of_the_slowest_is_the_alternating_sum(self, devices):
+    """Few devices have a closed form; its terms cancel for many."""
+    terms = [
+      (-1) ** (k + 1) * math.comb(devices, k) * (np.euler_gamma + math.log(k))
+      for k in range(1, devices + 1)
+    ]
+    expected = self.one.location + self.one.scale * sum(terms)
+    assert gumbel.mean_of_slowest(self.one, devices) == pytest.approx(expected, rel=1e-9)
+
+  def test_quantiles_and_mean_are_those_of_draws(self):
+    drawn = np.random.default_rng(0).gumbel(*self.one, (20_000, 11)).min(1)
+    error = drawn.std() / math.sqrt(drawn.size)
+    assert abs(gumbel.mean_of_slowest(self.one, 11) - drawn.mean()) < 4 * error
+    for p in (0.1, 0.9):
+      quantile = gumbel.quantile_of_slowest(self.one, 11, probability=p)
+      assert (drawn < quantile).mean() == pytest.approx(p, abs=0.01)
+
+  def test_packing_is_ahead_from_two_devices(self):
+    assert gumbel.crossing(self.one, gumbel.PAPER_PACKING, most=2048) == 2
+    assert gumbel.crossing(self.one, 1.2, most=2048) is None
+    assert gumbel.crossing(self.one, 2.2, most=2048) == 1
+
+  def test_a_fit_finds_what_was_drawn(self):
+    drawn = np.random.default_rng(0).gumbel(1.6, 0.13, 5_000)
+    assert gumbel.fit(drawn) == pytest.approx((1.6, 0.13), abs=0.01)
+
+
+class TestWaysBesidePlainLoops:
+  def test_padding(self, lengths, deal):
+    found = steps_of(batching.padded(COSTS, lengths), deal)
+    row = 0.3 + 0.02 * 512 + 0.0005 * 512**2
+    assert found.seconds == pytest.approx(np.full((5, 7), 0.7 + 3 * row))
+    assert found.sequences.tolist() == [21] * 5
+
+  @pytest.mark.parametrize("sequences", ["in_turn", "at_once"])
+  def test_unpadding(self, lengths, deal, sequences):
+    found = steps_of(batching.unpadded(COSTS, lengths, sequences=sequences), deal)
+    for step in range(5):
+      for device in range(7):
+        each = [
+          0.3 + 0.02 * length + 0.0005 * length**2
+          for length in deal.lengths[step, device].tolist()
+        ]
+        seconds = sum(each) if sequences == "in_turn" else 3 * max(each)
+        assert found.seconds[step, device] == pytest.approx(0.7 + seconds)
+
+  def test_balancing(self, lengths, deal):
+    weights = COSTS.row_seconds(np.arange(513.0))
+    found = batching.balanced(deal.lengths, weights)
+    for step in range(5):
+      heaviest_first = sorted(deal.lengths[step].ravel().tolist(), reverse=True)
+      loads = [0.0] * 7
+      for first in range(0, 21, 7):
+        order = sorted(range(7), key=loads.__getitem__)
+        for device, length in zip(order, heaviest_first[first : first + 7], strict=True):
+          loads[device] += weights[length]
+      given = weights[deal.lengths[step]].sum(1).max()
+      slowest = weights[found[step]].sum(1).max()
+      assert slowest == pytest.approx(min(max(loads), given))
+      assert sorted(found[step].ravel()) == sorted(deal.lengths[step].ravel())
+
+  @pytest.mark.parametrize("together", [True, False])
+  def test_sorted_batches(self, deal, together):
+    small = Lengths(packing.Histogram(np.array([40, 2, 0, 31, 5])))  # 26 batches of 3
+    found = steps_of(batching.sorted_batches(COSTS, small, together=together), deal)
+    ordered = np.repeat([1, 2, 4, 5], [40, 2, 31, 5])
+    possible = [
+      0.7 + 3 * COSTS.row_seconds(ordered[i : i + 3].max()) for i in range(0, 78, 3)
+    ]
+    for step in found.seconds:
+      assert all(min(abs(possible - seconds)) < 1e-12 for seconds in step)
+      if together:
+        assert any(step.tolist() == possible[i : i + 7] for i in range(20))
+    assert len(np.unique(found.seconds)) > 1
+
+  @pytest.mark.parametrize("together", [True, False])
+  def test_buckets(self, lengths, deal, together):
+    way = batching.bucketed(COSTS, lengths, bounds=(128, 300, 512), together=together)
+    found = steps_of(way, deal)
+    possible = {0.7 + 3 * COSTS.row_seconds(bound) for bound in (128, 300, 512)}
+    assert set(found.seconds.ravel()) <= possible
+    assert all((len(set(step)) == 1) == together for step in found.seconds.tolist())
+
+  def test_buckets_are_as_likely_as_their_sequences(self, lengths):
+    way = batching.bucketed(COSTS, lengths, bounds=(128, 512), together=False)
+    deal = Deal(np.ones((1, 20_000, 1), int), np.zeros(1))
+    short = steps_of(way, deal).seconds == 0.7 + COSTS.row_seconds(128)
+    histogram = lengths.histogram
+    share = histogram.counts[:128].sum() / histogram.num_sequences
+    assert short.mean() == pytest.approx(share, abs=0.02)
+
+  def test_packs_are_equal(self, lengths, plan, deal):
+    found = steps_of(batching.packed(COSTS, lengths, plan), deal)
+    rows = round(3 / plan.packing_factor)
+    assert found.seconds == pytest.approx(
+      np.full((5, 7), 0.7 + rows * COSTS.row_seconds(512))
+    )
+    assert (found.sequences >= 7 * rows).all()
+    assert imbalance.summarise(found, NETWORK).idle == pytest.approx(0, abs=1e-12)
+
+  def test_packs_that_compute_own_attention_only_are_not(self, lengths, deal):
+    way = packing.pack(
+      packing.Histogram(np.array([0, 0, 6, 0, 0, 3])), max_sequences_per_pack=2
+    )
+    assert sorted(way.strategies) == [(3, 3), (6,)]
+    small = Lengths(way.histogram)
+    found = steps_of(batching.packed(COSTS, small, way, attention="sequence"), deal)
+    rows = round(3 / way.packing_factor)
+    step = 0.7 + rows * (0.3 + 0.02 * 6)
+    possible = {step + 0.0005 * (18 * i + 36 * (rows - i)) for i in range(rows + 1)}
+    assert {round(x, 9) for x in found.seconds.ravel()} == {round(x, 9) for x in possible}
+
+
+class TestSimulation:
+  def simulate(self, lengths, plan, *, devices=7, batch=3, seed=0):
+    ways = batching.make_ways(
+      COSTS, lengths, {"3": plan}, bounds=(128, 512), sequences="in_turn"
+    )
+    return imbalance.simulate(
+      ways, lengths, devices=devices, batch=batch, sequences=1, seed=seed
+    )
+
+  def test_draws_are_those_of_the_histogram(self, lengths):
+    drawn = lengths.draw(np.random.default_rng(0), (3, 5, 4_000))
+    histogram = lengths.histogram
+    mean = histogram.num_tokens / histogram.num_sequences
+    assert drawn.shape == (3, 5, 4_000)
+    assert drawn.mean() == pytest.approx(mean, rel=0.01)
+    assert drawn.mean((1, 2)) == pytest.approx(np.full(3, mean), rel=0.03)  # in no order
+    assert (drawn == 512).mean() == pytest.approx(
+      histogram.counts[511] / 16_279_552, abs=0.01
+    )
+
+  def test_balancing_is_never_worse_and_nothing_idles_below_none(self, lengths, plan):
+    found = self.simulate(lengths, plan)
+    slowest = {name: steps.seconds.max(1) for name, steps in found.items()}
+    assert (slowest[batching.BY_TIME] <= slowest[batching.UNPADDING] + 1e-9).all()
+    assert (slowest[batching.BY_TIME] < slowest[batching.UNPADDING] - 1e-9).any()
+    for steps in found.values():
+      summary = imbalance.summarise(steps, NETWORK)
+      assert summary.steps == imbalance.FEWEST_STEPS
+      assert 0 <= summary.idle <= 1
+      assert summary.mean <= summary.percentile_99
+    assert imbalance.summarise(found[batching.UNPADDING], NETWORK).idle > 0.1
+
+  def test_one_device_never_waits(self, lengths, plan):
+    found = self.simulate(lengths, plan, devices=1)
+    for steps in found.values():
+      summary = imbalance.summarise(steps, NETWORK)
+      assert summary.idle == pytest.approx(0, abs=1e-12)
+      assert summary.mean == pytest.approx(steps.seconds.mean())  # nothing to exchange
+    plain, by_time = found[batching.UNPADDING], found[batching.BY_TIME]
+    assert plain.seconds.tolist() == by_time.seconds.tolist()
+
+  def test_chunks_do_not_change_the_number_of_steps(self, lengths, plan, monkeypatch):
+    monkeypatch.setattr(imbalance, "CHUNK", 100)
+    found = self.simulate(lengths, plan)
+    assert {steps.seconds.shape for steps in found.values()} == {(100, 7)}
+
+  def test_summary(self):
+    steps = imbalance.Steps(np.array([[1.0, 3.0], [2.0, 6.0]]), np.array([5, 6]))
+    found = imbalance.summarise(steps, Network(4.0, 2.0, 0.5))
+    exchange = 2 / 2 * 4 / 2 + 2 * 0.5
+    assert found.mean == pytest.approx((3 + 6) / 2 + exchange)
+    assert found.deviation == pytest.approx(1.5)
+    assert found.sequences_per_second == pytest.approx(11 / (9 + 2 * exchange))
+    assert found.idle == pytest.approx(1 - (2 + 4) / 9)
+
+
+class TestCosts:
+  def test_a_fit_is_never_negative(self):
+    shapes = [(length, rows) for length in (64, 256, 512) for rows in (1, 3)]
+    steps = [
+      Measurement(*shape, *[0.5 + shape[1] * shape[0] * 1e-3] * 3) for shape in shapes
+    ]
+    found = step_time.fit(steps)
+    assert found.coefficients.token_pair == pytest.approx(0, abs=1e-9)
+    assert found.coefficients.token == pytest.approx(1e-3)
+    assert min(dataclasses.astuple(found.coefficients)) >= 0
+    assert max(map(abs, found.errors)) < 1e-6
+
+  def test_too_few_shapes(self):
+    with pytest.raises(
+      packing.InputError, match=r"2 lengths and 1 numbers.* at least 3 and 2"
+    ):
+      step_time.fit([Measurement(64, 1, 1, 1, 1), Measurement(128, 1, 1, 1, 1)])
+
+  @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, True, "1"])
+  def test_a_coefficient_that_is_no_time(self, value):
+    with pytest.raises(packing.InputError, match=r"'token' is .*; expected a time"):
+      Coefficients(step=1.0, row=1.0, token=value, token_pair=1.0)
+
+  def test_measured(self):
+    """Real steps; one shape, since each is compiled."""
+    program = measured_steps.make_program("tiny", longest=16)
+    (found,) = measured_steps.measure(program, [16], [3], rounds=3, seed=0)
+    assert (found.row_length, found.rows) == (16, 3)
+    assert 0 < found.low <= found.seconds <= found.high
+    assert measured_steps.count_parameters(program) > 30522 * 128
+
+
+class TestCommand:
+  @pytest.fixture
+  def coefficients(self, tmp_path):
+    path = tmp_path / "given.json"
+    record = {"parameters": 1_000_000, "coefficients": dataclasses.asdict(COSTS)}
+    path.write_text(json.dumps(record))
+    return path
+
+  def run(self, workdir, coefficients, *options):
+    sizes = ["--devices=1,4", "--batches=2,3", "--batch=3", "--sequences=100"]
+    return load_balance.main(
+      [f"--workdir={workdir}", f"--coefficients={coefficients}", *sizes, *options]
+    )
+
+  def test_the_same_seed_writes_the_same_bytes(self, tmp_path, coefficients, capsys):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+      assert self.run(tmp_path / name, coefficients, f"--seed={seed}") == 0
+    written = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    assert len(written) == 9
+    for name, content in written.items():
+      assert (tmp_path / "b" / name).read_bytes() == content, name
+    other = (tmp_path / "c" / "load_balance.json").read_bytes()
+    assert other != written["load_balance.json"]
+    result = json.loads(written["load_balance.json"])
+    assert {(x["devices"], x["batch"]) for x in result["rows"]} == {
+      (n, b) for n in (1, 4) for b in (2, 3)
+    }
+    assert all(x["speedup"] == 1 for x in result["rows"] if x["way"] == "padding")
+    assert written["load_balance.md"].decode() in capsys.readouterr().out
+
+  def test_sequences_at_once_have_no_spread_to_fit(self, tmp_path, coefficients):
+    assert self.run(tmp_path / "a", coefficients, "--unpadding=at_once") == 0
+    result = json.loads((tmp_path / "a" / "load_balance.json").read_text())
+    assert result["paper_method"] is None  # of 8 x 32 sequences one is of full length
+    assert not (tmp_path / "a" / "paper_method.png").exists()
+
+  @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+      (["--batch=5"], "--batch 5 is not among --batches"),
+      (["--devices=4,0"], "'4,0' is no list of numbers; expected such as 1,4,16"),
+      (["--depths=three"], "'three' is no list of numbers"),
+      (["--latency=nan"], "--latency is nan; expected at least 0"),
+      (["--bandwidth=0"], "--bandwidth is 0.0; expected more than 0"),
+    ],
+  )
+  def test_mistakes(self, tmp_path, coefficients, capsys, options, message):
+    with pytest.raises(SystemExit) as leaving:
+      self.run(tmp_path / "a", coefficients, *options)
+    assert leaving.value.code == 2
+    assert message in capsys.readouterr().err
+
+  @pytest.mark.parametrize("content", ["", "[]", '{"parameters": 3}', None])
+  def test_a_file_without_coefficients(self, tmp_path, capsys, content):
+    path = tmp_path / "broken.json"
+    if content is not None:
+      path.write_text(content)
+    assert self.run(tmp_path / "a", path) == 2
+    assert "does not hold coefficients" in capsys.readouterr().err
+    assert not any((tmp_path / "a").iterdir())
+
+  @pytest.mark.parametrize(
+    ("option", "message"),
+    [
+      ("--histogram=nothing", "There is no built-in histogram 'nothing'"),
+      ("--buckets=513", "wikipedia_512 has 16,279,552 sequences of up to 512 tokens"),
+    ],
+  )
+  def test_more_than_there_is(self, tmp_path, coefficients, capsys, option, message):
+    assert self.run(tmp_path / "a", coefficients, option) == 2
+    assert message in capsys.readouterr().err
