@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import pathlib
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +29,7 @@ if __package__ in (None, ""):  # as a script: the checkout, not the folder of be
 
 import packing
 import predict
+from benchmarks.machine import machine
 from model import BertConfig, weights
 from pipeline.batches import PackedBatch, pack_rows
 from pipeline.chunks import Rows, pack_examples
@@ -135,16 +134,6 @@ def table(found: dict[str, dict], number: int) -> str:
   return "\n".join(lines)
 
 
-def machine() -> str:
-  info = pathlib.Path("/proc/cpuinfo")
-  lines = info.read_text().splitlines() if info.exists() else []
-  names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
-  return (
-    f"{(names or [platform.machine()])[0]}, {os.cpu_count()} cores; "
-    f"{jax.device_count()} x {jax.devices()[0].device_kind}, jax {jax.__version__}"
-  )
-
-
 def main():
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -163,8 +152,10 @@ def main():
   options = parser.parse_args()
   mesh = make_mesh()
   size = -(-options.batch_size // mesh.size) * mesh.size
-  results: dict = {"machine": machine(), "options": vars(options), "histograms": {}}
-  print(results["machine"])
+  devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
+  told = f"{machine()}; {devices}, jax {jax.__version__}"
+  results: dict = {"machine": told, "options": vars(options), "histograms": {}}
+  print(told)
   for name in options.histograms.split(","):
     histogram = packing.load_histogram(name)
     row = histogram.max_sequence_length

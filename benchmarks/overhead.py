@@ -15,9 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import pathlib
-import platform
 import sys
 import time
 
@@ -29,6 +27,7 @@ import tqdm
 if __package__ in (None, ""):  # as a script: the checkout, not the folder of benchmarks
   sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
+from benchmarks.machine import machine
 from model import BertConfig, BertForPreTraining, losses
 from model.layout import lay_out
 
@@ -140,8 +139,8 @@ def main():
   )
   parser.add_argument("--json", metavar="FILE", help="write the results there")
   options = parser.parse_args()
-  machine = f"{platform.machine()}, {os.cpu_count()} cores, {jax.devices()[0].device_kind}"
-  print(f"{machine}, jax {jax.__version__}\n")
+  device = f"{machine()}, {jax.devices()[0].device_kind}"
+  print(f"{device}, jax {jax.__version__}\n")
   print("| size | S | B | step | packed : ordinary | quartiles | ordinary : itself |")
   print("|---|---:|---:|---:|---:|---|---|")
   results = []
@@ -158,7 +157,7 @@ def main():
       )
       results.append(found)
   if options.json:
-    record = {"machine": machine, "jax": jax.__version__, "results": results}
+    record = {"machine": device, "jax": jax.__version__, "results": results}
     pathlib.Path(options.json).write_text(json.dumps(record, indent=1) + "\n")
 
 

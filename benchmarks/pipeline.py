@@ -18,7 +18,6 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
-import os
 import pathlib
 import platform
 import sys
@@ -33,6 +32,7 @@ if __package__ in (None, ""):  # as a script: the checkout, not the folder of be
   sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
 import packing
+from benchmarks.machine import machine
 from pipeline.batches import Masking
 from pipeline.loader import PackedLoader
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
@@ -203,15 +203,9 @@ def _workers(
 
 
 def _machine() -> str:
-  names = {}
-  info = pathlib.Path("/proc/cpuinfo")
-  if info.exists():
-    lines = (line.partition(":") for line in info.read_text().splitlines())
-    names = {key.strip(): value.strip() for key, _, value in lines}
-  processor = names.get("model name", platform.processor() or platform.machine())
   return (
-    f"{processor}, {os.cpu_count()} cores; Python {platform.python_version()}, NumPy "
-    f"{np.__version__}, Grain {importlib.metadata.version('grain')}"
+    f"{machine()}; Python {platform.python_version()}, NumPy {np.__version__}, Grain "
+    f"{importlib.metadata.version('grain')}"
   )
 
 

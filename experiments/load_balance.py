@@ -78,7 +78,7 @@ def measure(options) -> dict[str, Any]:
   )
   fitted = step_time.fit(measurements)
   return {
-    "machine": measured_steps.machine(),
+    "machine": measured_steps.machine_and_device(),
     "model": f"BERT-{options.size}",
     "parameters": measured_steps.count_parameters(program),
     "coefficients": dataclasses.asdict(fitted.coefficients),

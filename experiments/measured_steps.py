@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
-import pathlib
-import platform
 import time
 from collections.abc import Sequence
 
 import jax
 import numpy as np
 
+from benchmarks.machine import machine
 from experiments.step_time import Measurement
 from model import BertConfig
 from model.layout import lay_out
@@ -107,12 +105,6 @@ def count_parameters(program: TrainingProgram) -> int:
   return sum(int(np.prod(x.shape)) for x in arrays)
 
 
-def machine() -> str:
+def machine_and_device() -> str:
   """The processor, its cores, and JAX's device."""
-  info = pathlib.Path("/proc/cpuinfo")
-  lines = info.read_text().splitlines() if info.exists() else []
-  names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
-  return (
-    f"{(names or [platform.machine()])[0]}, {os.cpu_count()} cores; "
-    f"{jax.devices()[0].device_kind}, jax {jax.__version__}"
-  )
+  return f"{machine()}; {jax.devices()[0].device_kind}, jax {jax.__version__}"
