@@ -17,7 +17,7 @@ train: .venv/installed
 	@$(BIN)/python train.py --config=configs/quickstart.py --workdir=$(WORKDIR)
 
 test: .venv/installed
-	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
+	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --durations=20
 
 soak: .venv/installed
 	@$(BIN)/python -m tests.soak

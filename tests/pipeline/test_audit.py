@@ -387,13 +387,13 @@ def test_other_tasks_than_pretraining_are_audited_without_masks(tmp_path, capsys
     "text": {"text": "a b a"},
     "tokens": {"input_ids": [3, 4, 3]},
     "glue/stsb": {"sentence1": "a b", "sentence2": "b", "label": 2.5},
-    "squad": {"id": "x", "question": "a", "context": "a b", "answers": answers},
+    "squad": {"question": "a", "context": "a b", "answers": answers},
   }
   config = ["--config", str(ROOT / "configs" / "base.py")]
   for task, row in rows.items():
     for vocabulary_file in (vocab_file, bert):
       source = tmp_path / "rows.jsonl"
-      source.write_text(f"{json.dumps(row)}\n" * 5)
+      source.write_text("".join(f"{json.dumps({**row, 'id': str(i)})}\n" for i in range(5)))
       folder = tmp_path / task / vocabulary_file.name
       prepare(
         folder,
