@@ -383,7 +383,7 @@ def test_other_tasks_than_pretraining_are_audited_without_masks(tmp_path, capsys
   tokenizer.save(str(vocab_file))
   bert.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]))
   answers = {"text": ["b"], "answer_start": [2]}
-  rows = {
+  rows: dict[str, dict] = {
     "text": {"text": "a b a"},
     "tokens": {"input_ids": [3, 4, 3]},
     "glue/stsb": {"sentence1": "a b", "sentence2": "b", "label": 2.5},
