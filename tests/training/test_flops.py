@@ -1,12 +1,12 @@
 """The count of matrix work against JAX's own program, and against XLA's count."""
 
-import math
 import types
 
 import jax
 import numpy as np
 import pytest
 
+from benchmarks.steps import dot_flops
 from model import BertConfig
 from training import flops
 from training.mesh import make_mesh
@@ -43,28 +43,13 @@ def abstract_batch(*, rows, row_length, mlm_slots, max_sequences):
   return batch | {"sequence_mask": jax.ShapeDtypeStruct((rows, max_sequences), bool)}
 
 
-def products(jaxpr) -> int:
-  """Operations of every dot_general of a program, those that it calls too."""
-  total = 0
-  for equation in jaxpr.eqns:
-    if equation.primitive.name == "dot_general":
-      (contracted, _), _ = equation.params["dimension_numbers"]
-      shape = equation.invars[0].aval.shape
-      inner = math.prod(shape[axis] for axis in contracted)
-      total += 2 * inner * math.prod(equation.outvars[0].aval.shape)
-    for value in equation.params.values():
-      if inner_jaxpr := getattr(value, "jaxpr", value if hasattr(value, "eqns") else None):
-        total += products(inner_jaxpr)
-  return total
-
-
 @pytest.mark.parametrize("fields", [{}, {"next_sentence": False}, {"vocab_multiple": 128}])
 def test_every_matrix_product_of_a_step_is_counted(fields):
   config, program = program_of(**fields)
   step = jax.make_jaxpr(program.train_step)(
     program.abstract_state(), abstract_batch(**SHAPES)
   )
-  assert flops.training_flops(config, **SHAPES) == products(step.jaxpr)
+  assert flops.training_flops(config, **SHAPES) == dot_flops(step.jaxpr)
 
 
 def test_the_count_is_that_of_xla():

@@ -1,0 +1,283 @@
+"""How time and memory of a training step grow.
+
+    python benchmarks/growth.py --picture growth.png
+    python benchmarks/growth.py --only depth,rows --rounds 5
+
+Four curves: over the row length S, the sequences M of a row, the rows B of a step and the
+parameters of the model. Rows are full, packs of M equal sequences; the step is that of
+training, LAMB too. Each round runs every shape once, in another order. Memory is XLA's
+plan of the compiled step: arguments (parameters and optimizer among them), results and
+what is temporary; it is the same each time. An exponent is the slope of a line through
+log y over log x, by least squares: of all points, and of the upper half of them; that of
+time is found round by round: median and quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+if __package__ in (None, ""):  # as a script: the checkout, not the folder of benchmarks
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
+
+from benchmarks.steps import Trainer, compile_step, in_turns, quartiles, random_batch
+from experiments.measured_steps import count_parameters, machine_and_device, make_program
+from training.mesh import put_batch
+from training.progress import Progress
+
+
+class Shape(NamedTuple):
+  """Of a step.
+
+  Attributes:
+    size: of the model, as of `BertConfig.from_size`.
+    row_length: S, in tokens.
+    depth: M, sequences of a row.
+    rows: B.
+  """
+
+  size: str
+  row_length: int
+  depth: int
+  rows: int
+
+
+def _vary(base: Shape, **values) -> list[Shape]:
+  ((field, each),) = values.items()
+  return [base._replace(**{field: value}) for value in each]
+
+
+SHORT, LONG = Shape("mini", 128, 1, 4), Shape("mini", 512, 1, 4)
+CURVES = {
+  "row_length": _vary(SHORT, row_length=(64, 128, 256, 512, 1024)),
+  "depth": _vary(LONG, depth=(1, 2, 4, 8, 16)),
+  "rows": _vary(SHORT, rows=(1, 2, 4, 8, 16, 32)),
+  "size": _vary(SHORT, size=("tiny", "mini", "small", "medium")),
+}
+NAMES = {
+  "row_length": "row length S, tokens",
+  "depth": "sequences of a row M",
+  "rows": "rows of a step B",
+  "size": "parameters",
+}
+LONGEST = 1024  # positions of all models
+
+
+def make_batch(shape: Shape) -> dict[str, np.ndarray]:
+  """Full rows of equal sequences.
+
+  Example:
+    >>> batch = make_batch(Shape("tiny", row_length=8, depth=2, rows=1))
+    >>> batch["segment_ids"].tolist()
+    [[1, 1, 1, 1, 2, 2, 2, 2]]
+  """
+  cuts = np.linspace(0, shape.row_length, shape.depth + 1).astype(int)
+  return random_batch(
+    [np.diff(cuts).tolist()] * shape.rows,
+    np.random.default_rng(0),
+    row_length=shape.row_length,
+    max_sequences=shape.depth,
+  )
+
+
+def exponents(x: Sequence[float], y: np.ndarray) -> np.ndarray:
+  """Of y = c x^e: slopes of the least-squares lines through log y over log x.
+
+  Args:
+    x: float[n], at least two different ones.
+    y: float[..., n].
+
+  Returns:
+    e, float[...].
+
+  Example:
+    >>> exponents([1, 2, 4], np.array([[3.0, 12, 48], [5, 5, 5]])).round(6).tolist()
+    [2.0, 0.0]
+  """
+  log_x = np.log(x) - np.log(x).mean()
+  return np.log(y) @ log_x / (log_x @ log_x)
+
+
+def growth(
+  x: Sequence[float], seconds: np.ndarray, memory: Sequence[int]
+) -> dict[str, Any]:
+  """What one curve comes to.
+
+  Args:
+    x: float[n], rising.
+    seconds: float[rounds, n].
+    memory: int[n], in bytes.
+
+  Returns:
+    `x`; `seconds`, quartiles of each point; `bytes`; `time_exponent` and
+    `memory_exponent` of all points, and with `_upper` of the upper half, at least two.
+  """
+  half = slice(len(x) // 2, None)
+  of_memory = np.array(memory, float)
+  return {
+    "x": list(x),
+    "seconds": [quartiles(point) for point in seconds.T],
+    "bytes": list(memory),
+    "time_exponent": quartiles(exponents(x, seconds)),
+    "time_exponent_upper": quartiles(exponents(x[half], seconds[:, half])),
+    "memory_exponent": float(exponents(x, of_memory)),
+    "memory_exponent_upper": float(exponents(x[half], of_memory[half])),
+  }
+
+
+def measure(names: Sequence[str], *, rounds: int) -> dict[str, dict]:
+  """`growth` of the curves by name; a shape of two of them is run once."""
+  shapes = sorted({shape for name in names for shape in CURVES[name]})
+  sizes = sorted({shape.size for shape in shapes})
+  programs = {size: make_program(size, longest=LONGEST) for size in sizes}
+  trainers = {size: Trainer(program) for size, program in programs.items()}
+  runs, memory, arguments = {}, {}, {}
+  with Progress("compiling", total=len(shapes), unit="shapes") as progress:
+    for shape in progress.over(shapes):
+      program, trainer = programs[shape.size], trainers[shape.size]
+      batch = put_batch(make_batch(shape), program.mesh)
+      step = compile_step(program, batch)
+      memory[shape], arguments[shape] = step.bytes, step.argument_bytes
+      runs[shape] = functools.partial(_run, trainer, step, batch)
+  seconds = in_turns(runs, rounds=rounds, seed=0, name="measuring")
+  found = {}
+  for name in names:
+    values = [getattr(shape, name) for shape in CURVES[name]]
+    if name == "size":
+      values = [count_parameters(programs[size]) for size in values]
+    found[name] = growth(
+      values,
+      np.stack([seconds[shape] for shape in CURVES[name]], 1),
+      [memory[shape] for shape in CURVES[name]],
+    )
+    found[name]["argument_bytes"] = [arguments[shape] for shape in CURVES[name]]
+  return found
+
+
+def _run(trainer: Trainer, step, batch, _):
+  return trainer.start(step, batch)
+
+
+def finding(name: str, curve: dict) -> str:
+  """One sentence."""
+  first, last = curve["seconds"][0]["median"], curve["seconds"][-1]["median"]
+  return (
+    f"{NAMES[name].partition(',')[0]}: {curve['x'][-1] / curve['x'][0]:.3g} times as "
+    f"many take {last / first:.3g} times the time (exponent "
+    f"{curve['time_exponent']['median']:.2f}, upper half "
+    f"{curve['time_exponent_upper']['median']:.2f}) and "
+    f"{curve['bytes'][-1] / curve['bytes'][0]:.3g} times the memory "
+    f"({curve['memory_exponent']:.2f}, {curve['memory_exponent_upper']:.2f})"
+  )
+
+
+def table(curves: Mapping[str, dict]) -> str:
+  """Exponents of all curves."""
+  lines = [
+    "| over | from | to | time | its upper half | memory | its upper half |",
+    "|---|---:|---:|---:|---:|---:|---:|",
+  ]
+  for name, curve in curves.items():
+    whole, upper = (_spread(curve[f"time_exponent{half}"]) for half in ("", "_upper"))
+    lines.append(
+      f"| {NAMES[name]} | {curve['x'][0]:,} | {curve['x'][-1]:,} | {whole} | {upper} "
+      f"| {curve['memory_exponent']:.2f} | {curve['memory_exponent_upper']:.2f} |"
+    )
+  return "\n".join(lines)
+
+
+def points(name: str, curve: dict) -> str:
+  """What was measured."""
+  lines = [
+    f"| {NAMES[name]} | seconds (quartiles) | MB | of them state and batch |",
+    "|---:|---:|---:|---:|",
+  ]
+  each = (curve["x"], curve["seconds"], curve["bytes"], curve["argument_bytes"])
+  for x, seconds, memory, arguments in zip(*each, strict=True):
+    lines.append(
+      f"| {x:,} | {_spread(seconds, 4)} | {memory / 1e6:,.0f} | {arguments / 1e6:,.0f} |"
+    )
+  return "\n".join(lines)
+
+
+def _spread(found: dict[str, float], digits: int = 2) -> str:
+  low, median, high = (f"{found[x]:.{digits}f}" for x in ("low", "median", "high"))
+  return f"{median} ({low} to {high})"
+
+
+def draw(curves: Mapping[str, dict], path: str):
+  """A panel a curve, seconds on the left, memory on the right, all logarithmic."""
+  import matplotlib.figure
+  import matplotlib.ticker
+
+  figure = matplotlib.figure.Figure(figsize=(11, 7), dpi=110, layout="constrained")
+  panels = figure.subplots(2, 2).flat
+  time_colour, memory_colour = "#2a6f97", "#c1666b"
+  for axes, (name, curve) in zip(panels, curves.items(), strict=False):
+    x = curve["x"]
+    median, low, high = (
+      np.array([point[key] for point in curve["seconds"]])
+      for key in ("median", "low", "high")
+    )
+    axes.errorbar(x, median, [median - low, high - median], fmt="o-", color=time_colour)
+    other = axes.twinx()
+    other.plot(x, np.array(curve["bytes"]) / 1e6, "s--", color=memory_colour)
+    axes.set_xscale("log", base=2)
+    labels = [f"{n:,}" if n < 1e6 else f"{n / 1e6:.1f} M" for n in x]
+    axes.set_xticks(x, labels)
+    axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    told = ((axes, "seconds a step", time_colour), (other, "MB", memory_colour))
+    for side, label, colour in told:
+      side.set_yscale("log")
+      least, most = side.get_ylim()
+      side.set_ylim(min(least, most / 10), most)  # a flat curve looks flat
+      side.set_ylabel(label, color=colour)
+      side.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%g"))
+      side.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+      side.spines["top"].set_visible(False)
+    axes.set_xlabel(NAMES[name])
+    axes.set_title(
+      f"exponent of time {curve['time_exponent']['median']:.2f}, upper half "
+      f"{curve['time_exponent_upper']['median']:.2f};\nof memory "
+      f"{curve['memory_exponent']:.2f}, upper half {curve['memory_exponent_upper']:.2f}",
+      fontsize=10,
+    )
+  figure.savefig(path)
+
+
+def main():
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument(
+    "--only", default=",".join(CURVES), help=f"default: all, {','.join(CURVES)}"
+  )
+  parser.add_argument("--rounds", type=int, default=11, help="default: 11")
+  parser.add_argument("--picture", metavar="F.png", help="draw the curves here")
+  parser.add_argument("--json", metavar="F.json", help="write all numbers here")
+  options = parser.parse_args()
+  names = options.only.split(",")
+  if unknown := [name for name in names if name not in CURVES]:
+    parser.error(f"there is no curve {unknown[0]!r}; expected some of {', '.join(CURVES)}")
+  told = machine_and_device()
+  print(told, flush=True)
+  curves = measure(names, rounds=options.rounds)
+  print(f"\nExponents, {options.rounds} rounds\n\n{table(curves)}")
+  for name, curve in curves.items():
+    print(f"\n{finding(name, curve)}.\n\n{points(name, curve)}")
+  if options.picture:
+    draw(curves, options.picture)
+  if options.json:
+    record = {"machine": told, "rounds": options.rounds, "curves": curves}
+    pathlib.Path(options.json).write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+  main()

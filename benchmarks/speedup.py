@@ -1,0 +1,363 @@
+"""What packing gives in training: its speed-up, and the share of the machine's peak.
+
+    python benchmarks/speedup.py
+    python benchmarks/speedup.py --row-lengths 128 --size tiny --rounds 5
+    python benchmarks/speedup.py --size base --tokens 65536     on an accelerator
+
+Rows have the lengths of the paper's histograms of Wikipedia. Packed, they are packs drawn
+from the optimal plan; unpacked, the same sequences one a row, and the model an ordinary
+one: a padding mask, the row's positions, one [CLS], the mean over tokens. Both make whole
+training steps of as many rows, LAMB too, from batches that are on the device. Each round
+runs all of them and a product of large matrices, in another order, with sequences of its
+own; ratios are taken round by round: medians and quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+if __package__ in (None, ""):  # as a script: the checkout, not the folder of benchmarks
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
+
+import packing
+from benchmarks.steps import (
+  VOCAB_SIZE,
+  Trainer,
+  compile_step,
+  in_turns,
+  quartiles,
+  random_batch,
+)
+from experiments.imbalance import draw
+from experiments.measured_steps import machine_and_device
+from model import IMPLEMENTATIONS, AttentionError, BertConfig
+from model.attention import check
+from training.flops import peak_of, training_flops
+from training.mesh import make_mesh, put_batch
+from training.optimizer import lamb
+from training.step import TrainingProgram
+
+# Row length: packing factor and realised speed-up in the paper: table 2, BERT-base, and
+# for 512 table 1, NNLSHP at depth 3.
+PAPER = {128: (1.17, 1.15), 384: (1.70, 1.68), 512: (2.00, 1.913)}
+# One is interpreted, for tests.
+MEASURED = tuple(name for name in IMPLEMENTATIONS if name != "splash_interpret")
+KINDS = ("packed", "unpacked")
+
+
+def make_batches(
+  plan: packing.Plan, *, rows: int, number: int, seed: int = 0
+) -> dict[str, list[dict[str, np.ndarray]]]:
+  """Batches of packs, and batches of the same sequences one a row.
+
+  Args:
+    plan: each of its packs is as likely to be drawn.
+    rows: B, of both kinds.
+    number: of batches of each kind. The sequences that have no row in the unpacked ones
+      are left out at random.
+    seed: of the draws.
+
+  Returns:
+    PackedBatches as "packed" and "unpacked".
+  """
+  rng = np.random.default_rng(seed)
+  drawn = draw(rng, plan.repeat_counts, (number * rows,))
+  packs = [plan.strategies[index] for index in drawn.tolist()]
+  alone = [(length,) for length in rng.permutation(np.concatenate(packs)).tolist()]
+
+  def batches(packs: Sequence[Sequence[int]], depth: int) -> list[dict]:
+    parts = [packs[start : start + rows] for start in range(0, number * rows, rows)]
+    row = plan.row_length
+    return [random_batch(x, rng, row_length=row, max_sequences=depth) for x in parts]
+
+  return {"packed": batches(packs, plan.packing_depth), "unpacked": batches(alone, 1)}
+
+
+def make_programs(
+  size: str, implementation: str, dtype: str, row_length: int
+) -> dict[str, TrainingProgram]:
+  """The packed model and an ordinary one, as "packed" and "unpacked"."""
+  config = BertConfig.from_size(
+    size,
+    vocab_size=VOCAB_SIZE,
+    max_position_embeddings=row_length,
+    dropout_rate=0.0,
+    attention_dropout_rate=0.0,
+    attention_impl=implementation,
+    dtype=jnp.dtype(dtype),
+  )
+  check(
+    implementation,
+    dtype=dtype,
+    head_size=config.hidden_size // config.num_heads,
+    row_length=row_length,
+    dropout_rate=0.0,
+  )
+  ordinary = dataclasses.replace(config, attention_mask="none", position_reset=False)
+  kinds = {"packed": (config, "sequence"), "unpacked": (ordinary, "token")}
+  return {
+    kind: TrainingProgram(
+      config, lamb(1e-4), mesh=make_mesh(1), seed=0, loss_unit=loss_unit
+    )
+    for kind, (config, loss_unit) in kinds.items()
+  }
+
+
+def matrix_product(dtype: str) -> tuple[Callable[[], jax.Array], int]:
+  """A product large enough for the clock, and its operations."""
+  multiply = jax.jit(jnp.matmul)
+  size, seconds = 512, 0.0
+  while seconds < 0.05:
+    size *= 2
+    matrix = jax.random.normal(jax.random.key(0), (size, size), dtype)
+    for _ in range(2):  # the first compiles
+      start = time.perf_counter()
+      multiply(matrix, matrix).block_until_ready()
+      seconds = time.perf_counter() - start
+  return lambda: multiply(matrix, matrix), 2 * size**3
+
+
+def measure(
+  plan: packing.Plan,
+  *,
+  size: str,
+  dtype: str,
+  implementations: Sequence[str],
+  rows: int,
+  rounds: int,
+) -> list[dict[str, Any]]:
+  """Times steps of packed and of unpacked rows with each implementation, all in turns.
+
+  Args:
+    plan: of the packs.
+    size: as of `BertConfig.from_size`.
+    dtype: of the computation.
+    implementations: of attention.
+    rows: B.
+    rounds: steps of each kind.
+
+  Returns:
+    For each implementation what `summarise` gives, and `flops` of both kinds of steps:
+    by `training_flops`, of the dots, by XLA. Or `not_run`, the reason.
+  """
+  batches = make_batches(plan, rows=rows, number=rounds + 1)
+  placed = {kind: [put_batch(x, make_mesh(1)) for x in batches[kind]] for kind in KINDS}
+  slots = {kind: batches[kind][0] for kind in KINDS}
+  product, product_flops = matrix_product(dtype)
+  runs: dict[str, Callable[[int], Any]] = {"product": lambda _: product()}
+  records: list[dict[str, Any]] = []
+  trainer = None
+  for name in implementations:
+    record: dict[str, Any] = {"row_length": plan.row_length, "attention": name}
+    records.append(record)
+    try:
+      programs = make_programs(size, name, dtype, plan.row_length)
+    except AttentionError as error:
+      record["not_run"] = str(error)
+      continue
+    trainer = trainer or Trainer(programs["packed"])
+    compiled = {kind: compile_step(programs[kind], placed[kind][0]) for kind in KINDS}
+    record["flops"] = {
+      kind: {
+        "model": training_flops(
+          programs[kind].config,
+          rows=rows,
+          row_length=plan.row_length,
+          mlm_slots=slots[kind]["mlm_positions"].shape[1],
+          max_sequences=slots[kind]["cls_positions"].shape[1],
+        ),
+        "dots": compiled[kind].dot_flops,
+        "xla": compiled[kind].xla_flops,
+      }
+      for kind in KINDS
+    }
+    for kind in (*KINDS, "again"):
+      shown = "unpacked" if kind == "again" else kind
+      runs[f"{name} {kind}"] = functools.partial(
+        _start, trainer, compiled[shown], placed[shown]
+      )
+  ran = [record for record in records if "flops" in record]
+  if not ran:
+    return records
+  seconds = in_turns(runs, rounds=rounds, seed=0, name=f"rows of {plan.row_length}")
+  sequences = np.array([int(x["sequence_mask"].sum()) for x in batches["packed"][1:]])
+  fastest = min((seconds[f"{x['attention']} unpacked"] for x in ran), key=np.median)
+  for record in ran:
+    of_kinds = {k: seconds[f"{record['attention']} {k}"] for k in (*KINDS, "again")}
+    record |= summarise(
+      of_kinds | {"product": seconds["product"], "fastest": fastest},
+      sequences,
+      rows=rows,
+      packing_factor=plan.packing_factor,
+      flops={kind: record["flops"][kind]["model"] for kind in KINDS},
+      product_flops=product_flops,
+    )
+  return records
+
+
+def _start(trainer: Trainer, step, batches: Sequence[dict], number: int):
+  return trainer.start(step, batches[number])
+
+
+def summarise(
+  seconds: Mapping[str, np.ndarray],
+  sequences: np.ndarray,
+  *,
+  rows: int,
+  packing_factor: float,
+  flops: Mapping[str, int],
+  product_flops: int,
+) -> dict[str, Any]:
+  """Ratios round by round, as medians and quartiles.
+
+  Args:
+    seconds: float[rounds] of "packed" and "unpacked" steps, of the latter "again", of the
+      "fastest" unpacked steps of any implementation, and of the "product".
+    sequences: int[rounds]; in each packed batch.
+    rows: B; sequences of an unpacked batch.
+    packing_factor: of the plan.
+    flops: operations of a step of either kind.
+    product_flops: operations of the product.
+
+  Returns:
+    `speedup`, sequences a second, packed over unpacked; `over_batches` and `over_plan`,
+    that over the packing factor of the batch and of the plan; `over_fastest`, as
+    `over_batches` beside the fastest unpacked step; `noise`, unpacked over itself;
+    `share` by kind, operations a second over those of the product; and medians.
+  """
+  factor = sequences / rows
+  of_time = seconds["unpacked"] / seconds["packed"]
+  rate = product_flops / seconds["product"]
+  return {
+    "plan_factor": packing_factor,
+    "batch_factor": float(factor.mean()),
+    "speedup": quartiles(factor * of_time),
+    "over_batches": quartiles(of_time),
+    "over_plan": quartiles(factor * of_time / packing_factor),
+    "over_fastest": quartiles(seconds["fastest"] / seconds["packed"]),
+    "noise": quartiles(seconds["again"] / seconds["unpacked"]),
+    "share": {kind: quartiles(flops[kind] / seconds[kind] / rate) for kind in KINDS},
+    "seconds": {kind: quartiles(seconds[kind]) for kind in KINDS},
+    "product_rate": quartiles(rate),
+  }
+
+
+def speedup_table(records: Sequence[dict]) -> str:
+  lines = [
+    "| S | attention | p, plan | p, batches | speed-up | over p of the batches "
+    "| over p of the plan | beside the fastest unpacked | unpacked : itself "
+    "| paper: p, speed-up, ratio |",
+    "|---:|---|---:|---:|---:|---:|---:|---:|---:|---|",
+  ]
+  for record in records:
+    start = f"| {record['row_length']} | {record['attention']} "
+    if "not_run" in record:
+      lines.append(f"{start}| not run: {record['not_run']} |" + " |" * 7)
+      continue
+    names = ("speedup", "over_batches", "over_plan", "over_fastest", "noise")
+    told = " | ".join(_spread(record[name]) for name in names)
+    paper = "not in it"
+    if record["row_length"] in PAPER:
+      factor, speedup = PAPER[record["row_length"]]
+      paper = f"{factor:.2f}, {speedup}, {speedup / factor:.3f}"
+    lines.append(
+      f"{start}| {record['plan_factor']:.3f} | {record['batch_factor']:.3f} | {told} "
+      f"| {paper} |"
+    )
+  return "\n".join(lines)
+
+
+def share_table(records: Sequence[dict]) -> str:
+  lines = [
+    "| S | attention | step | GFLOP, model | dots : model | XLA : model | seconds "
+    "| GFLOP/s | product, GFLOP/s | share |",
+    "|---:|---|---|---:|---:|---:|---:|---:|---:|---:|",
+  ]
+  for record in (x for x in records if "flops" in x):
+    for kind in KINDS:
+      flops, seconds = record["flops"][kind], record["seconds"][kind]["median"]
+      model = flops["model"]
+      lines.append(
+        f"| {record['row_length']} | {record['attention']} | {kind} | {model / 1e9:.2f} "
+        f"| {flops['dots'] / model:.6f} | {flops['xla'] / model:.4f} | {seconds:.4f} "
+        f"| {model / seconds / 1e9:,.1f} | {record['product_rate']['median'] / 1e9:,.1f} "
+        f"| {_spread(record['share'][kind])} |"
+      )
+  return "\n".join(lines)
+
+
+def _spread(found: dict[str, float]) -> str:
+  return f"{found['median']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
+
+
+def main():
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--row-lengths", default="128,384,512", help="default: 128,384,512")
+  parser.add_argument("--size", default="mini", help="of the model (default: mini)")
+  parser.add_argument("--depth", type=int, default=3, help="of a pack (default: 3)")
+  parser.add_argument(
+    "--tokens", type=int, default=2048, help="of a step, about: B x S (default: 2048)"
+  )
+  parser.add_argument("--rounds", type=int, default=25, help="default: 25")
+  parser.add_argument(
+    "--implementations",
+    default=",".join(MEASURED),
+    help=f"of attention (default: {','.join(MEASURED)})",
+  )
+  on_cpu = jax.default_backend() == "cpu"
+  dtype = "float32" if on_cpu else "bfloat16"
+  parser.add_argument(
+    "--dtype", default=dtype, help="default: float32 on a CPU, else bfloat16"
+  )
+  parser.add_argument("--json", metavar="F.json", help="write all numbers here")
+  options = parser.parse_args()
+  peak = peak_of(jax.devices()[:1], dtype=options.dtype)
+  print(machine_and_device())
+  print(
+    f"Peak as training logs it: {peak.flops / 1e9:,.0f} GFLOP/s ({peak.source})", flush=True
+  )
+  records = []
+  for row_length in map(int, options.row_lengths.split(",")):
+    histogram = packing.load_histogram(f"wikipedia_{row_length}")
+    records += measure(
+      packing.pack(histogram, max_sequences_per_pack=options.depth),
+      size=options.size,
+      dtype=options.dtype,
+      implementations=options.implementations.split(","),
+      rows=max(1, options.tokens // row_length),
+      rounds=options.rounds,
+    )
+  print(
+    f"\nBERT-{options.size}, {options.dtype}, about {options.tokens} tokens a step, depth "
+    f"{options.depth}, {options.rounds} rounds\n\nRealised speed-up\n"
+  )
+  print(speedup_table(records))
+  print("\nShare of the machine's peak\n")
+  print(share_table(records))
+  if options.json:
+    told = {
+      "machine": machine_and_device(),
+      "options": vars(options),
+      "peak": dataclasses.asdict(peak),
+    }
+    pathlib.Path(options.json).write_text(
+      json.dumps(told | {"steps": records}, indent=1) + "\n"
+    )
+
+
+if __name__ == "__main__":
+  main()

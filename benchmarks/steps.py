@@ -1,0 +1,174 @@
+"""Training steps by the clock, in turns, and what is counted in them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+from model.layout import lay_out
+from training.progress import Progress
+from training.step import TrainingProgram
+
+Key = TypeVar("Key", bound=Hashable)
+VOCAB_SIZE = 30522
+MASK_RATE = 0.15
+
+
+def random_batch(
+  packs: Sequence[Sequence[int]],
+  rng: np.random.Generator,
+  *,
+  row_length: int,
+  max_sequences: int,
+) -> dict[str, np.ndarray]:
+  """A PackedBatch of random tokens, 15 % of each sequence masked, at least one.
+
+  Args:
+    packs: for each row the lengths of its sequences, in tokens.
+    rng: of the tokens.
+    row_length: S, in tokens.
+    max_sequences: M. P is as `pipeline.batches.Masking.max_masked` has it.
+  """
+
+  def sequence(length: int) -> dict:
+    masked = max(1, round(MASK_RATE * length))
+    return {
+      "input_ids": rng.integers(VOCAB_SIZE, size=length),
+      "token_type_ids": np.arange(length) > length // 2,
+      "mlm_positions": np.sort(rng.choice(length, masked, replace=False)),
+      "mlm_labels": rng.integers(VOCAB_SIZE, size=masked),
+      "sequence_label": int(rng.integers(2)),
+    }
+
+  return lay_out(
+    [[sequence(length) for length in pack] for pack in packs],
+    row_length=row_length,
+    max_sequences=max_sequences,
+    max_masked=math.floor(MASK_RATE * row_length) + max_sequences,
+  )
+
+
+class CompiledStep(NamedTuple):
+  """A training step for batches of one shape.
+
+  Attributes:
+    run: from a state and a batch to the next state and the step's totals.
+    dot_flops: operations of the matrix products, as JAX traces them.
+    xla_flops: of everything, by XLA's own count; of a fused kernel it sees nothing.
+    bytes: memory by XLA's plan: arguments, results and what is temporary. The new state
+      takes the place of the old and counts once.
+    argument_bytes: of these the state and the batch.
+  """
+
+  run: jax.stages.Compiled
+  dot_flops: int
+  xla_flops: float
+  bytes: int
+  argument_bytes: int
+
+
+def compile_step(program: TrainingProgram, batch: Mapping[str, jax.Array]) -> CompiledStep:
+  """Compiles the training step for batches like this one."""
+  traced = program.train_step.trace(program.abstract_state(), batch)
+  step = traced.lower().compile()
+  plan: Any = step.memory_analysis()
+  return CompiledStep(
+    run=step,
+    dot_flops=dot_flops(traced.jaxpr.jaxpr),
+    xla_flops=float((step.cost_analysis() or {})["flops"]),
+    bytes=plan.argument_size_in_bytes
+    + plan.output_size_in_bytes
+    - plan.alias_size_in_bytes
+    + plan.temp_size_in_bytes,
+    argument_bytes=plan.argument_size_in_bytes,
+  )
+
+
+class Trainer:
+  """A state that compiled steps take on, one after the other.
+
+  Args:
+    program: whose state it is; steps of others with the same parameters take it too.
+  """
+
+  def __init__(self, program: TrainingProgram):
+    self._state = program.init()
+
+  def start(self, step: CompiledStep, batch: Mapping[str, jax.Array]) -> Any:
+    """What it returns is there when the step is done."""
+    self._state, totals = step.run(self._state, batch)
+    return totals
+
+
+def in_turns(
+  runs: Mapping[Key, Callable[[int], Any]], *, rounds: int, seed: int, name: str
+) -> dict[Key, np.ndarray]:
+  """Times several runs; a machine that drifts does so for all of them.
+
+  A round runs each once, in another order, and the first round is not counted.
+
+  Args:
+    runs: by key; each takes the number of the round, from 0, and returns arrays that
+      are there when it is done.
+    rounds: those that are counted.
+    seed: of the orders.
+    name: for the progress bar.
+
+  Returns:
+    float[rounds] by key, in seconds.
+
+  Example:
+    >>> seconds = in_turns({"a": lambda number: number}, rounds=3, seed=0, name="a")
+    >>> seconds["a"].shape
+    (3,)
+  """
+  rng = np.random.default_rng(seed)
+  keys = list(runs)
+  seconds = {key: np.empty(rounds + 1) for key in runs}
+  with Progress(name, total=rounds + 1, unit="rounds") as progress:
+    for number in progress.over(range(rounds + 1)):
+      for index in rng.permutation(len(keys)).tolist():
+        key = keys[index]
+        start = time.perf_counter()
+        jax.block_until_ready(runs[key](number))
+        seconds[key][number] = time.perf_counter() - start
+  return {key: values[1:] for key, values in seconds.items()}
+
+
+def quartiles(values: np.ndarray) -> dict[str, float]:
+  """The median, and the quartiles as `low` and `high`."""
+  low, median, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
+  return {"median": median, "low": low, "high": high}
+
+
+def dot_flops(jaxpr: Any) -> int:
+  """Operations of every matrix product of a traced program, those that it calls too.
+
+  A product of [a, b] with [b, c] is 2abc; the body of a scan counts as often as it runs.
+
+  Args:
+    jaxpr: such as `jax.make_jaxpr(function)(*arguments).jaxpr`.
+
+  Example:
+    >>> ones = np.ones((3, 5), np.float32)
+    >>> dot_flops(jax.make_jaxpr(lambda x: x @ x.T)(ones).jaxpr)
+    90
+  """
+  total = 0
+  for equation in jaxpr.eqns:
+    if equation.primitive.name == "dot_general":
+      (contracted, _), _ = equation.params["dimension_numbers"]
+      shape = equation.invars[0].aval.shape
+      inner = math.prod(shape[axis] for axis in contracted)
+      total += 2 * inner * math.prod(equation.outvars[0].aval.shape)
+    times = equation.params["length"] if equation.primitive.name == "scan" else 1
+    for value in equation.params.values():
+      inner_jaxpr = getattr(value, "jaxpr", value if hasattr(value, "eqns") else None)
+      if inner_jaxpr is not None:
+        total += times * dot_flops(inner_jaxpr)
+  return total
