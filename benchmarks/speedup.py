@@ -18,6 +18,7 @@ import argparse
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 import sys
 import time
@@ -122,10 +123,11 @@ def matrix_product(dtype: str) -> tuple[Callable[[], jax.Array], int]:
   while seconds < 0.05:
     size *= 2
     matrix = jax.random.normal(jax.random.key(0), (size, size), dtype)
-    for _ in range(2):  # the first compiles
+    seconds = math.inf
+    for _ in range(4):  # the first compiles
       start = time.perf_counter()
       multiply(matrix, matrix).block_until_ready()
-      seconds = time.perf_counter() - start
+      seconds = min(seconds, time.perf_counter() - start)
   return lambda: multiply(matrix, matrix), 2 * size**3
 
 
@@ -321,24 +323,34 @@ def main():
   on_cpu = jax.default_backend() == "cpu"
   dtype = "float32" if on_cpu else "bfloat16"
   parser.add_argument(
-    "--dtype", default=dtype, help="default: float32 on a CPU, else bfloat16"
+    "--dtype",
+    default=dtype,
+    choices=("float32", "bfloat16"),
+    help="default: float32 on a CPU, else bfloat16",
   )
   parser.add_argument("--json", metavar="F.json", help="write all numbers here")
   options = parser.parse_args()
+  implementations = options.implementations.split(",")
+  histograms = [f"wikipedia_{x}" for x in options.row_lengths.split(",")]
+  for names, known in (
+    (implementations, IMPLEMENTATIONS),
+    (histograms, packing.histogram_names()),
+  ):
+    if unknown := [name for name in names if name not in known]:
+      parser.error(f"there is no {unknown[0]}; expected some of {', '.join(known)}")
   peak = peak_of(jax.devices()[:1], dtype=options.dtype)
   print(machine_and_device())
   print(
     f"Peak as training logs it: {peak.flops / 1e9:,.0f} GFLOP/s ({peak.source})", flush=True
   )
   records = []
-  for row_length in map(int, options.row_lengths.split(",")):
-    histogram = packing.load_histogram(f"wikipedia_{row_length}")
+  for histogram in map(packing.load_histogram, histograms):
     records += measure(
       packing.pack(histogram, max_sequences_per_pack=options.depth),
       size=options.size,
       dtype=options.dtype,
-      implementations=options.implementations.split(","),
-      rows=max(1, options.tokens // row_length),
+      implementations=implementations,
+      rows=max(1, options.tokens // histogram.max_sequence_length),
       rounds=options.rounds,
     )
   print(

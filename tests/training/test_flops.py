@@ -43,7 +43,15 @@ def abstract_batch(*, rows, row_length, mlm_slots, max_sequences):
   return batch | {"sequence_mask": jax.ShapeDtypeStruct((rows, max_sequences), bool)}
 
 
-@pytest.mark.parametrize("fields", [{}, {"next_sentence": False}, {"vocab_multiple": 128}])
+@pytest.mark.parametrize(
+  "fields",
+  [
+    {},
+    {"next_sentence": False},
+    {"vocab_multiple": 128},
+    {"attention_mask": "none", "position_reset": False},
+  ],
+)
 def test_every_matrix_product_of_a_step_is_counted(fields):
   config, program = program_of(**fields)
   step = jax.make_jaxpr(program.train_step)(

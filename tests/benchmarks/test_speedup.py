@@ -1,0 +1,108 @@
+"""Realised speed-up: what is in the batches, and the ratios by hand."""
+
+import collections
+
+import jax
+import numpy as np
+import pytest
+
+import packing
+from benchmarks import speedup, steps
+
+
+@pytest.fixture(scope="module")
+def plan():
+  counts = np.array([0, 0, 5, 4, 7, 0, 3, 0, 0, 0, 2])
+  return packing.pack(packing.Histogram(counts), max_sequences_per_pack=3)
+
+
+@pytest.fixture(scope="module")
+def batches(plan):
+  return speedup.make_batches(plan, rows=3, number=7)
+
+
+def lengths_of(batch) -> list[tuple[int, ...]]:
+  """Of the sequences of each row."""
+  slots = np.arange(1, batch["sequence_mask"].shape[1] + 1)
+  lengths = (batch["segment_ids"][:, None] == slots[:, None]).sum(-1)
+  return [tuple(row[row > 0].tolist()) for row in lengths]
+
+
+def test_packed_rows_are_packs_of_the_plan(plan, batches):
+  rows = [row for batch in batches["packed"] for row in lengths_of(batch)]
+  assert len(rows) == 3 * 7
+  assert set(rows) <= set(plan.strategies)
+  assert len(set(rows)) > 1
+
+
+def test_unpacked_rows_are_sequences_of_these_packs(batches):
+  packed, alone = (
+    collections.Counter(
+      length for batch in batches[kind] for row in lengths_of(batch) for length in row
+    )
+    for kind in ("packed", "unpacked")
+  )
+  assert alone.total() == 3 * 7
+  assert alone <= packed
+
+
+def test_shapes_are_those_of_training(plan, batches):
+  for kind, depth in (("packed", plan.packing_depth), ("unpacked", 1)):
+    for batch in batches[kind]:
+      assert batch["input_ids"].shape == (3, 11)
+      assert batch["cls_positions"].shape == (3, depth)
+      assert batch["mlm_positions"].shape == (3, 1 + depth)  # 15 % of 11, and one each
+
+
+def test_ratios_are_taken_round_by_round():
+  """Three rounds of 2 rows; the medians below are not ratios of medians."""
+  seconds = {
+    "packed": np.array([1.0, 2, 4]),
+    "unpacked": np.array([2.0, 2, 6]),
+    "again": np.array([2.0, 1, 9]),
+    "fastest": np.array([1.0, 1, 6]),
+    "product": np.array([0.5, 1, 1]),
+  }
+  found = speedup.summarise(
+    seconds,
+    np.array([3, 5, 4]),
+    rows=2,
+    packing_factor=2.5,
+    flops={"packed": 60, "unpacked": 40},
+    product_flops=100,
+  )
+  assert found["batch_factor"] == 2
+  assert found["over_batches"] == {"median": 1.5, "low": 1.25, "high": 1.75}
+  assert found["speedup"] == {"median": 3, "low": 2.75, "high": 3}  # 3, 2.5, 3
+  assert found["over_plan"]["median"] == pytest.approx(3 / 2.5)
+  assert found["over_fastest"]["median"] == 1  # 1, 0.5, 1.5
+  assert found["noise"]["median"] == 1  # 1, 0.5, 1.5
+  assert found["share"]["packed"]["median"] == pytest.approx(0.3)  # 60/200, 30/100, 15/100
+  assert found["share"]["unpacked"]["median"] == pytest.approx(0.1)  # 20/200, 20/100, 7/100
+
+
+def test_what_the_device_lacks_is_told_by_the_implementation(plan):
+  if jax.default_backend() != "cpu":
+    pytest.skip("needs a machine without an accelerator")
+  records = speedup.measure(
+    plan,
+    size="tiny",
+    dtype="bfloat16",
+    implementations=["cudnn", "splash"],
+    rows=2,
+    rounds=1,
+  )
+  assert [record["attention"] for record in records] == ["cudnn", "splash"]
+  lines = speedup.speedup_table(records).splitlines()
+  for line, needs in zip(lines[2:], ("NVIDIA GPUs", "TPUs"), strict=True):
+    assert "not run: attention_impl=" in line
+    assert needs in line
+    assert line.count("|") == lines[0].count("|")
+
+
+def test_products_in_a_scan_count_as_often_as_it_runs():
+  def function(x):
+    return jax.lax.scan(lambda x, _: (x @ x, None), x, length=7)[0] @ x
+
+  found = jax.make_jaxpr(function)(np.ones((3, 3), np.float32))
+  assert steps.dot_flops(found.jaxpr) == 8 * 2 * 3**3
