@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
+import optax
 
 from model.layout import lay_out
 from training.progress import Progress
@@ -59,7 +60,8 @@ class CompiledStep(NamedTuple):
   Attributes:
     run: from a state and a batch to the next state and the step's totals.
     dot_flops: operations of the matrix products, as JAX traces them.
-    xla_flops: of everything, by XLA's own count; of a fused kernel it sees nothing.
+    xla_flops: of everything, by XLA's own count: each addition and multiplication of
+      arrays, entry by entry, too. Of a fused kernel it sees nothing.
     bytes: memory by XLA's plan: arguments, results and what is temporary. The new state
       takes the place of the old and counts once.
     argument_bytes: of these the state and the batch.
@@ -80,7 +82,7 @@ def compile_step(program: TrainingProgram, batch: Mapping[str, jax.Array]) -> Co
   return CompiledStep(
     run=step,
     dot_flops=dot_flops(traced.jaxpr.jaxpr),
-    xla_flops=float((step.cost_analysis() or {})["flops"]),
+    xla_flops=_xla_flops(step),
     bytes=plan.argument_size_in_bytes
     + plan.output_size_in_bytes
     - plan.alias_size_in_bytes
@@ -144,6 +146,19 @@ def quartiles(values: np.ndarray) -> dict[str, float]:
   """The median, and the quartiles as `low` and `high`."""
   low, median, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
   return {"median": median, "low": low, "high": high}
+
+
+def update_flops(
+  optimizer: optax.GradientTransformation, program: TrainingProgram
+) -> float:
+  """Operations of an optimizer's update of a program's parameters, by XLA's count."""
+  params = program.abstract_state()["params"]
+  state = jax.eval_shape(optimizer.init, params)
+  return _xla_flops(jax.jit(optimizer.update).lower(params, state, params))
+
+
+def _xla_flops(program: jax.stages.Compiled | jax.stages.Lowered) -> float:
+  return float((program.cost_analysis() or {})["flops"])
 
 
 def dot_flops(jaxpr: Any) -> int:
