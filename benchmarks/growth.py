@@ -27,7 +27,14 @@ import numpy as np
 if __package__ in (None, ""):  # as a script: the checkout, not the folder of benchmarks
   sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
-from benchmarks.steps import Trainer, compile_step, in_turns, quartiles, random_batch
+from benchmarks.steps import (
+  Trainer,
+  add_clock,
+  compile_step,
+  in_turns,
+  quartiles,
+  random_batch,
+)
 from experiments.measured_steps import count_parameters, machine_and_device, make_program
 from training.mesh import put_batch
 from training.progress import Progress
@@ -132,7 +139,7 @@ def growth(
   }
 
 
-def measure(names: Sequence[str], *, rounds: int) -> dict[str, dict]:
+def measure(names: Sequence[str], *, rounds: int, clock: str) -> dict[str, dict]:
   """`growth` of the curves by name; a shape of two of them is run once."""
   shapes = sorted({shape for name in names for shape in CURVES[name]})
   sizes = sorted({shape.size for shape in shapes})
@@ -146,7 +153,7 @@ def measure(names: Sequence[str], *, rounds: int) -> dict[str, dict]:
       step = compile_step(program, batch)
       memory[shape], arguments[shape] = step.bytes, step.argument_bytes
       runs[shape] = functools.partial(_run, trainer, step, batch)
-  seconds = in_turns(runs, rounds=rounds, seed=0, name="measuring")
+  seconds = in_turns(runs, rounds=rounds, seed=0, name="measuring", clock=clock)
   found = {}
   for name in names:
     values = [getattr(shape, name) for shape in CURVES[name]]
@@ -260,6 +267,7 @@ def main():
     "--only", default=",".join(CURVES), help=f"default: all, {','.join(CURVES)}"
   )
   parser.add_argument("--rounds", type=int, default=11, help="default: 11")
+  add_clock(parser)
   parser.add_argument("--picture", metavar="F.png", help="draw the curves here")
   parser.add_argument("--json", metavar="F.json", help="write all numbers here")
   options = parser.parse_args()
@@ -268,14 +276,19 @@ def main():
     parser.error(f"there is no curve {unknown[0]!r}; expected some of {', '.join(CURVES)}")
   told = machine_and_device()
   print(told, flush=True)
-  curves = measure(names, rounds=options.rounds)
-  print(f"\nExponents, {options.rounds} rounds\n\n{table(curves)}")
+  curves = measure(names, rounds=options.rounds, clock=options.clock)
+  print(f"\nExponents, {options.rounds} rounds, {options.clock} time\n\n{table(curves)}")
   for name, curve in curves.items():
     print(f"\n{finding(name, curve)}.\n\n{points(name, curve)}")
   if options.picture:
     draw(curves, options.picture)
   if options.json:
-    record = {"machine": told, "rounds": options.rounds, "curves": curves}
+    record = {
+      "machine": told,
+      "rounds": options.rounds,
+      "clock": options.clock,
+      "curves": curves,
+    }
     pathlib.Path(options.json).write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -36,6 +36,7 @@ import packing
 from benchmarks.steps import (
   VOCAB_SIZE,
   Trainer,
+  add_clock,
   compile_step,
   in_turns,
   quartiles,
@@ -139,6 +140,7 @@ def measure(
   implementations: Sequence[str],
   rows: int,
   rounds: int,
+  clock: str = "wall",
 ) -> list[dict[str, Any]]:
   """Times steps of packed and of unpacked rows with each implementation, all in turns.
 
@@ -149,6 +151,7 @@ def measure(
     implementations: of attention.
     rows: B.
     rounds: steps of each kind.
+    clock: as of `in_turns`.
 
   Returns:
     For each implementation what `summarise` gives, and `flops` of both kinds of steps:
@@ -195,7 +198,8 @@ def measure(
   ran = [record for record in records if "flops" in record]
   if not ran:
     return records
-  seconds = in_turns(runs, rounds=rounds, seed=0, name=f"rows of {plan.row_length}")
+  name = f"rows of {plan.row_length}"
+  seconds = in_turns(runs, rounds=rounds, seed=0, name=name, clock=clock)
   sequences = np.array([int(x["sequence_mask"].sum()) for x in batches["packed"][1:]])
   fastest = min((seconds[f"{x['attention']} unpacked"] for x in ran), key=np.median)
   for record in ran:
@@ -333,6 +337,7 @@ def main():
     choices=("float32", "bfloat16"),
     help="default: float32 on a CPU, else bfloat16",
   )
+  add_clock(parser)
   parser.add_argument("--json", metavar="F.json", help="write all numbers here")
   options = parser.parse_args()
   implementations = options.implementations.split(",")
@@ -350,7 +355,8 @@ def main():
   )
   print(
     f"\nBERT-{options.size}, {options.dtype}, about {options.tokens} tokens a step, depth "
-    f"{options.depth}, {options.rounds} rounds\n\nRealised speed-up\n\n{SPEEDUP_HEADER}",
+    f"{options.depth}, {options.rounds} rounds, {options.clock} time\n\n"
+    f"Realised speed-up\n\n{SPEEDUP_HEADER}",
     flush=True,
   )
   records = []
@@ -362,6 +368,7 @@ def main():
       implementations=implementations,
       rows=max(1, options.tokens // histogram.max_sequence_length),
       rounds=options.rounds,
+      clock=options.clock,
     )
     print("\n".join(map(speedup_line, found)), flush=True)
     records += found

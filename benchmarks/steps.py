@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -16,6 +17,7 @@ from training.progress import Progress
 from training.step import TrainingProgram
 
 Key = TypeVar("Key", bound=Hashable)
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 VOCAB_SIZE = 30522
 MASK_RATE = 0.15
 
@@ -108,7 +110,12 @@ class Trainer:
 
 
 def in_turns(
-  runs: Mapping[Key, Callable[[int], Any]], *, rounds: int, seed: int, name: str
+  runs: Mapping[Key, Callable[[int], Any]],
+  *,
+  rounds: int,
+  seed: int,
+  name: str,
+  clock: str = "wall",
 ) -> dict[Key, np.ndarray]:
   """Times several runs; a machine that drifts does so for all of them.
 
@@ -120,6 +127,8 @@ def in_turns(
     rounds: those that are counted.
     seed: of the orders.
     name: for the progress bar.
+    clock: "wall"; or "processor", the time that all cores of a CPU spent on it, which
+      says less about a step and is steadier where others share the machine.
 
   Returns:
     float[rounds] by key, in seconds.
@@ -130,16 +139,27 @@ def in_turns(
     (3,)
   """
   rng = np.random.default_rng(seed)
-  keys = list(runs)
+  keys, now = list(runs), CLOCKS[clock]
   seconds = {key: np.empty(rounds + 1) for key in runs}
   with Progress(name, total=rounds + 1, unit="rounds") as progress:
     for number in progress.over(range(rounds + 1)):
       for index in rng.permutation(len(keys)).tolist():
         key = keys[index]
-        start = time.perf_counter()
+        start = now()
         jax.block_until_ready(runs[key](number))
-        seconds[key][number] = time.perf_counter() - start
+        seconds[key][number] = now() - start
   return {key: values[1:] for key, values in seconds.items()}
+
+
+def add_clock(parser: argparse.ArgumentParser):
+  """The option `--clock`, of `in_turns`; a step on an accelerator has the wall's alone."""
+  on_cpu = jax.default_backend() == "cpu"
+  parser.add_argument(
+    "--clock",
+    choices=tuple(CLOCKS) if on_cpu else ("wall",),
+    default="wall",
+    help="processor: the time of all cores, steadier on a shared CPU (default: wall)",
+  )
 
 
 def quartiles(values: np.ndarray) -> dict[str, float]:
