@@ -43,7 +43,6 @@ from benchmarks.steps import (
   random_batch,
   update_flops,
 )
-from experiments.imbalance import draw
 from experiments.measured_steps import machine_and_device
 from model import IMPLEMENTATIONS, AttentionError, BertConfig
 from model.attention import check
@@ -77,8 +76,12 @@ def make_batches(
     PackedBatches as "packed" and "unpacked".
   """
   rng = np.random.default_rng(seed)
-  drawn = draw(rng, plan.repeat_counts, (number * rows,))
-  packs = [plan.strategies[index] for index in drawn.tolist()]
+  by_depth = sorted(range(plan.num_strategies), key=lambda k: len(plan.strategies[k]))
+  ends = np.cumsum(plan.repeat_counts[by_depth])
+  # Evenly over packs sorted by depth: together they have the packing factor of the plan.
+  places = (np.arange(number * rows) + rng.random()) / (number * rows) * plan.num_packs
+  drawn = rng.permutation(np.searchsorted(ends, places, side="right"))
+  packs = [plan.strategies[by_depth[index]] for index in drawn.tolist()]
   alone = [(length,) for length in rng.permutation(np.concatenate(packs)).tolist()]
 
   def batches(packs: Sequence[Sequence[int]], depth: int) -> list[dict]:

@@ -35,6 +35,11 @@ def test_packed_rows_are_packs_of_the_plan(plan, batches):
   assert len(set(rows)) > 1
 
 
+def test_batches_have_the_packing_factor_of_the_plan(plan, batches):
+  sequences = sum(int(batch["sequence_mask"].sum()) for batch in batches["packed"])
+  assert abs(sequences - 3 * 7 * plan.packing_factor) <= plan.packing_depth
+
+
 def test_unpacked_rows_are_sequences_of_these_packs(batches):
   packed, alone = (
     collections.Counter(
