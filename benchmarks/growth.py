@@ -175,13 +175,13 @@ def _run(trainer: Trainer, step, batch, _):
 def finding(name: str, curve: dict) -> str:
   """One sentence."""
   first, last = curve["seconds"][0]["median"], curve["seconds"][-1]["median"]
+  what = NAMES[name].partition(",")[0]
   return (
-    f"{NAMES[name].partition(',')[0]}: {curve['x'][-1] / curve['x'][0]:.3g} times as "
-    f"many take {last / first:.3g} times the time (exponent "
-    f"{curve['time_exponent']['median']:.2f}, upper half "
-    f"{curve['time_exponent_upper']['median']:.2f}) and "
-    f"{curve['bytes'][-1] / curve['bytes'][0]:.3g} times the memory "
-    f"({curve['memory_exponent']:.2f}, {curve['memory_exponent_upper']:.2f})"
+    f"{what} times {curve['x'][-1] / curve['x'][0]:.3g}: time times "
+    f"{last / first:.3g} (exponent {curve['time_exponent']['median']:.2f}, upper half "
+    f"{curve['time_exponent_upper']['median']:.2f}), memory times "
+    f"{curve['bytes'][-1] / curve['bytes'][0]:.3g} ({curve['memory_exponent']:.2f}, "
+    f"{curve['memory_exponent_upper']:.2f})"
   )
 
 
@@ -244,7 +244,8 @@ def draw(curves: Mapping[str, dict], path: str):
     for side, label, colour in told:
       side.set_yscale("log")
       least, most = side.get_ylim()
-      side.set_ylim(min(least, most / 10), most)  # a flat curve looks flat
+      side.set_ylim(min(least, most / 10), 1.3 * most)  # a flat curve looks flat
+      side.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
       side.set_ylabel(label, color=colour)
       side.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%g"))
       side.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
