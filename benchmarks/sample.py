@@ -90,7 +90,9 @@ def draw(
   edges = -(-row * np.arange(1, BUCKETS + 1) // BUCKETS)
   bucket = np.append(np.searchsorted(edges, lengths), BUCKETS)  # the last: an empty slot
   counts = (bucket[packs][:, :, None] == np.arange(BUCKETS)).sum(axis=1)
-  chosen = _full_batches(counts, sequences, batch_size, rng)
+  half = batch_size // 2
+  rows = half * max(1, round(sequences * len(packs) / lengths.size / half))
+  chosen = _full_batches(counts, sequences, rows, batch_size, rng)
 
   packs = packs[chosen]
   old = packs[packs >= 0]
@@ -100,19 +102,18 @@ def draw(
   lengths = lengths[old[np.argsort(new[old])]]
   store = SequenceStore.from_rows(_sequences(lengths, vocab_size, rng), SCHEMA)
 
-  def rows(ids: np.ndarray, longest: Callable[[np.ndarray], int]) -> list:
+  def one_a_row(ids: np.ndarray, longest: Callable[[np.ndarray], int]) -> list:
     batches = ids.reshape(-1, batch_size, 1)
     return [(batch, int(longest(store.lengths[batch]))) for batch in batches]
 
   numbers = np.arange(sequences)
   by_length = np.argsort(lengths, kind="stable")
-  half = batch_size // 2
   batches = {
     "packs": [(ids, row) for ids in packs.reshape(-1, half, DEPTH)],
-    "rows": rows(numbers, lambda _: row),
-    "buckets": rows(by_length, lambda x: edges[np.searchsorted(edges, x.max())]),
-    "longest": rows(numbers, np.max),
-    "sorted": rows(by_length, np.max),
+    "rows": one_a_row(numbers, lambda _: row),
+    "buckets": one_a_row(by_length, lambda x: edges[np.searchsorted(edges, x.max())]),
+    "longest": one_a_row(numbers, np.max),
+    "sorted": one_a_row(by_length, np.max),
   }
   first = packs[:half]
   few = first[(first >= 0).sum(axis=1).cumsum() <= batch_size]  # also one a row in a batch
@@ -120,11 +121,10 @@ def draw(
 
 
 def _full_batches(
-  counts: np.ndarray, sequences: int, batch_size: int, rng: np.random.Generator
+  counts: np.ndarray, sequences: int, rows: int, batch_size: int, rng: np.random.Generator
 ) -> np.ndarray:
-  """Some packs; `counts` are their sequences in each bucket, int[packs, buckets]."""
-  rows = sequences // 2
-  for _ in range(2000):
+  """So many packs; `counts` are their sequences in each bucket, int[packs, buckets]."""
+  for _ in range(500):
     order = rng.permutation(len(counts))
     sums = np.cumsum(np.pad(counts[order], ((1, 0), (0, 0))), axis=0)
     windows = sums[rows:] - sums[:-rows]  # any so many neighbours are a random draw
