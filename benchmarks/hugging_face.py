@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 from transformers import AttentionInterface, BertForPreTraining
+from transformers.utils import logging
 
 from pipeline.batches import PackedBatch
 
@@ -189,6 +190,7 @@ def _attend_within(
 
 
 AttentionInterface.register(UNPADDED, _attend_within)
+logging.disable_progress_bar()  # of weights that are read
 
 COMPUTATIONS = {
   "whole": (_prepare_whole, _whole),

@@ -67,19 +67,20 @@ def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample):
   config = packs.small_config(
     vocab_size=VOCAB_SIZE, max_position_embeddings=ROW_LENGTH, initializer_range=0.2
   )
-  names = [name for name in training.WAYS if name != "buckets"]  # it would compile more
+  names = ["packed", "unpacked", "padded", "masked", "unpadded"]
   learners = training.make_learners(config, names)
-  found = training.measure(learners, sample, rounds=2)
+  found = training.measure(learners, sample, rounds=1)
   assert list(found) == names
   first, second = found["unpacked"]["losses"]
   assert abs(first - second) > 1e-3
   for name, way in found.items():
     assert way["losses"] == pytest.approx([first, second], abs=1e-4), name
     assert way["compilations"] == (1 if name in training.OURS else 0)
-    assert len(way["rates"]) == 2
+    assert len(way["rates"]) == 1
   real = int(sample.store.lengths.sum())
   assert found["unpadded"]["computed_tokens"] == real
-  assert found["packed"]["computed_tokens"] == SEQUENCES // 2 * ROW_LENGTH
+  rows = sum(len(ids) for ids, _ in sample.batches["packs"])
+  assert found["packed"]["computed_tokens"] == rows * ROW_LENGTH < real * 1.1
   text = training.table(found, names, sequences=SEQUENCES)
   assert len(text.splitlines()) == 2 + len(names)
   *factors, whole = [
