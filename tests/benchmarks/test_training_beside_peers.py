@@ -100,6 +100,7 @@ def test_a_peer_that_is_not_installed_is_named(monkeypatch):
     "first_seconds": 3.0,
     "computed_tokens": 4,
     "rates": [5.0],
+    "processor_rates": [2.5],
   }
   rows = training.table({"packed": packed}, ["packed", "padded"], sequences=2).splitlines()
   assert rows[2].startswith("| isopack, packed | 5.00 ")
