@@ -8,7 +8,6 @@ each sequence. A user of PyTorch can write each of them in a few lines.
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -32,12 +31,15 @@ class HuggingFace:
   Args:
     folder: of the weights of the start.
     attention: of the padded computations, such as "sdpa" and "eager".
+    threads: of PyTorch.
     adamw: `learning_rate`, `b1`, `b2`, `eps` and `weight_decay`, which neither biases nor
       LayerNorm have.
   """
 
-  def __init__(self, folder: str | pathlib.Path, attention: str, **adamw: float):
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+  def __init__(
+    self, folder: str | pathlib.Path, attention: str, threads: int, **adamw: float
+  ):
+    torch.set_num_threads(threads)
     self.model = BertForPreTraining.from_pretrained(folder, attn_implementation=attention)
     self.model.train()
     self.attention = attention

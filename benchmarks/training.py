@@ -21,6 +21,7 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -112,9 +113,16 @@ class Ours:
 
 
 def make_learners(
-  config: BertConfig, names: Iterable[str], attention: str = "sdpa"
+  config: BertConfig, names: Iterable[str], *, attention: str, threads: int
 ) -> dict[str, Any]:
-  """By the name of a way, what takes its steps; peers where they are installed."""
+  """By the name of a way, what takes its steps; peers where they are installed.
+
+  Args:
+    config: of the model.
+    names: keys of `WAYS`.
+    attention: of Hugging Face's padded ways, "sdpa" or "eager".
+    threads: of PyTorch.
+  """
   names = list(names)
   ours = Ours(config)
   learners: dict[str, Any] = {name: ours for name in names if name in OURS}
@@ -124,7 +132,7 @@ def make_learners(
 
     with tempfile.TemporaryDirectory() as folder:
       hf.export_bert(config, ours.params, pathlib.Path(folder) / "bert")
-      peer = HuggingFace(pathlib.Path(folder) / "bert", attention, **ADAMW)
+      peer = HuggingFace(pathlib.Path(folder) / "bert", attention, threads, **ADAMW)
     learners |= {name: peer.computing(PEERS[name][2]) for name in peers}
   return {name: learners[name] for name in names if name in learners}
 
@@ -282,7 +290,8 @@ def main():
   print(told)
   if missing():
     print(f"{' and '.join(missing())} not installed: no peers. make reference", flush=True)
-  learners = make_learners(config, names, options.attention)
+  threads = len(os.sched_getaffinity(0))
+  learners = make_learners(config, names, attention=options.attention, threads=threads)
   if not learners:
     parser.error("none of these ways is installed")
   found = measure(learners, sample, rounds=options.rounds)

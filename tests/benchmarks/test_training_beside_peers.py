@@ -68,7 +68,7 @@ def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample):
     vocab_size=VOCAB_SIZE, max_position_embeddings=ROW_LENGTH, initializer_range=0.2
   )
   names = ["packed", "unpacked", "padded", "masked", "unpadded"]
-  learners = training.make_learners(config, names)
+  learners = training.make_learners(config, names, attention="sdpa", threads=1)
   found = training.measure(learners, sample, rounds=1)
   assert list(found) == names
   first, second = found["unpacked"]["losses"]
