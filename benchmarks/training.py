@@ -86,13 +86,13 @@ class Ours:
   The loss is that of `loss_unit="token"`, which is the one of an ordinary BERT.
   """
 
-  def __init__(self, config: BertConfig):
+  def __init__(self, config: BertConfig, params: Any = None):
     optimizer = adamw(**ADAMW, clip_norm=0)
     self._program = TrainingProgram(
       config, optimizer, mesh=make_mesh(1), seed=0, loss_unit="token"
     )
     self.step_name = self._program.train_step_name
-    self.params = jax.device_get(self._program.init()["params"])
+    self.params = params or jax.device_get(self._program.init()["params"])
     self._state: dict[str, Any] = {}
 
   def reset(self):
@@ -124,14 +124,15 @@ def make_learners(
     threads: of PyTorch.
   """
   names = list(names)
-  ours = Ours(config)
-  learners: dict[str, Any] = {name: ours for name in names if name in OURS}
+  params = Ours(config).params
+  # A program for each way, so that each pays for its own compilations.
+  learners: dict[str, Any] = {n: Ours(config, params) for n in names if n in OURS}
   peers = [name for name in names if name in PEERS]
   if peers and not missing():
     from benchmarks.hugging_face import HuggingFace  # an extra
 
     with tempfile.TemporaryDirectory() as folder:
-      hf.export_bert(config, ours.params, pathlib.Path(folder) / "bert")
+      hf.export_bert(config, params, pathlib.Path(folder) / "bert")
       peer = HuggingFace(pathlib.Path(folder) / "bert", attention, threads, **ADAMW)
     learners |= {name: peer.computing(PEERS[name][2]) for name in peers}
   return {name: learners[name] for name in names if name in learners}
