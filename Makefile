@@ -10,7 +10,7 @@ help:
 	@echo "make test    run the tests"
 	@echo "make soak    kill 20 runs at random moments, resume them, compare (minutes)"
 	@echo "make lint    check style and types"
-	@echo "make bench   time packer, loader, inference, training and its growth (half an hour)"
+	@echo "make bench   time packer, loader, inference and training, beside peers that are installed"
 	@echo "make reference  install PyTorch and transformers, which more tests compare with"
 
 train: .venv/installed
@@ -30,6 +30,7 @@ bench: .venv/installed
 	@$(BIN)/python benchmarks/packing.py --picture results/packing.png --json results/packing.json
 	@$(BIN)/python benchmarks/pipeline.py --workers 0,1,2 --json results/pipeline.json
 	@$(BIN)/python benchmarks/inference.py --json results/inference.json
+	@$(BIN)/python benchmarks/training.py --sequences 64 --batch-size 8 --json results/training.json
 	@$(BIN)/python benchmarks/speedup.py --json results/speedup.json
 	@$(BIN)/python benchmarks/growth.py --picture results/growth.png --json results/growth.json
 

@@ -1,0 +1,145 @@
+"""Sequences that fill the batches of each way to train on them, for `training.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+import packing
+from pipeline.batches import Masking, PackedBatch, mask_tokens, pack_rows
+from pipeline.store import SCHEMA, SequenceStore, StoredSequence
+
+PAD, CLS, SEP, MASK, FIRST_WORD = 0, 101, 102, 103, 999
+MASK_RATE = 0.15
+DEPTH = 3  # sequences a pack, at most
+BUCKETS = 4
+
+
+@dataclasses.dataclass
+class Sample:
+  """Sequences, and how each way lays them out.
+
+  Attributes:
+    store: the sequences.
+    row_length: S, in tokens.
+    vocab_size: V.
+    batches: by name, all batches: int64[B, M] of sequence numbers, -1 where there is
+      none, and the length of their rows.
+    check: int64[C], those of the first few packs; no more than a batch with one a row.
+  """
+
+  store: SequenceStore
+  row_length: int
+  vocab_size: int
+  batches: dict[str, list[tuple[np.ndarray, int]]]
+  check: np.ndarray
+
+  def lay_out(self, ids: np.ndarray, row_length: int) -> PackedBatch:
+    """Rows of a batch, masked; the same tokens of a sequence, wherever it lies."""
+    masking = Masking(MASK_RATE, 0, MASK, (PAD, CLS, SEP, MASK), self.vocab_size)
+    rows = pack_rows(self.store, ids, row_length=row_length)
+    return mask_tokens(rows, masking, epochs=np.zeros(len(ids), np.int64))
+
+  def check_batch(self, name: str) -> PackedBatch:
+    """`check` in the shape of the largest of the way's batches."""
+    ids, row_length = max(self.batches[name], key=lambda batch: batch[1])
+    rows = np.full_like(ids, -1)
+    if name == "packs":
+      taken = np.isin(ids, self.check).any(axis=1)
+      rows[taken] = ids[taken]
+    else:
+      rows[: self.check.size, 0] = self.check
+    return self.lay_out(rows, row_length)
+
+
+def draw(
+  histogram: packing.Histogram,
+  *,
+  sequences: int,
+  batch_size: int,
+  vocab_size: int,
+  seed: int = 0,
+) -> Sample:
+  """Draws sequences that fill the batches of every way.
+
+  A large sample is packed, and some of its packs are drawn at random, again until all
+  batches are full: none of the ways pays for a remainder, which a data set has once.
+
+  Args:
+    histogram: of lengths, in tokens; its longest is S.
+    sequences: N, a multiple of `batch_size`.
+    batch_size: sequences of a batch with one a row; even. Batches of packs have
+      half the rows.
+    vocab_size: V.
+    seed: of all draws.
+
+  Raises:
+    InputError: there is no such draw among many.
+  """
+  rng = np.random.default_rng(seed)
+  row = histogram.max_sequence_length
+  shares = histogram.counts / histogram.num_sequences
+  lengths = np.maximum(rng.choice(np.arange(1, row + 1), 64 * sequences, p=shares), 4)
+  pool = packing.Histogram.from_lengths(lengths, max_sequence_length=row)
+  assignment = packing.pack(pool, max_sequences_per_pack=DEPTH).assign(lengths, seed=seed)
+  packs = np.full((assignment.num_packs, DEPTH), -1, np.int64)
+  sizes = np.diff(assignment.offsets)
+  packs[np.arange(DEPTH) < sizes[:, None]] = assignment.sequence_ids
+  edges = -(-row * np.arange(1, BUCKETS + 1) // BUCKETS)
+  bucket = np.append(np.searchsorted(edges, lengths), BUCKETS)  # the last: an empty slot
+  counts = (bucket[packs][:, :, None] == np.arange(BUCKETS)).sum(axis=1)
+  half = batch_size // 2
+  rows = half * max(1, round(sequences * len(packs) / lengths.size / half))
+  chosen = _full_batches(counts, sequences, rows, batch_size, rng)
+
+  packs = packs[chosen]
+  old = packs[packs >= 0]
+  new = np.full(lengths.size, -1)
+  new[old] = rng.permutation(old.size)
+  packs = np.where(packs >= 0, new[packs], -1)
+  lengths = lengths[old[np.argsort(new[old])]]
+  store = SequenceStore.from_rows(_sequences(lengths, vocab_size, rng), SCHEMA)
+
+  def one_a_row(ids: np.ndarray, longest: Callable[[np.ndarray], int]) -> list:
+    batches = ids.reshape(-1, batch_size, 1)
+    return [(batch, int(longest(store.lengths[batch]))) for batch in batches]
+
+  numbers = np.arange(sequences)
+  by_length = np.argsort(lengths, kind="stable")
+  batches = {
+    "packs": [(ids, row) for ids in packs.reshape(-1, half, DEPTH)],
+    "rows": one_a_row(numbers, lambda _: row),
+    "buckets": one_a_row(by_length, lambda x: edges[np.searchsorted(edges, x.max())]),
+    "longest": one_a_row(numbers, np.max),
+    "sorted": one_a_row(by_length, np.max),
+  }
+  first = packs[:half]
+  few = first[(first >= 0).sum(axis=1).cumsum() <= batch_size]  # also one a row in a batch
+  return Sample(store, row, vocab_size, batches, np.sort(few[few >= 0]))
+
+
+def _full_batches(
+  counts: np.ndarray, sequences: int, rows: int, batch_size: int, rng: np.random.Generator
+) -> np.ndarray:
+  """So many packs; `counts` are their sequences in each bucket, int[packs, buckets]."""
+  for _ in range(500):
+    order = rng.permutation(len(counts))
+    sums = np.cumsum(np.pad(counts[order], ((1, 0), (0, 0))), axis=0)
+    windows = sums[rows:] - sums[:-rows]  # any so many neighbours are a random draw
+    full = (windows.sum(axis=1) == sequences) & (windows % batch_size == 0).all(axis=1)
+    if full.any():
+      return order[(start := int(full.argmax())) : start + rows]
+  raise packing.InputError(
+    f"No draw of {sequences} sequences in {rows} packs fills batches of {batch_size} in "
+    f"each of {BUCKETS} buckets. Take more sequences, or smaller batches."
+  )
+
+
+def _sequences(
+  lengths: np.ndarray, vocab_size: int, rng: np.random.Generator
+) -> Iterable[StoredSequence]:
+  for length in lengths.tolist():
+    words = rng.integers(min(FIRST_WORD, vocab_size // 2), vocab_size, length - 2)
+    yield StoredSequence([CLS, *words.tolist(), SEP], length // 2, int(rng.integers(2)))
