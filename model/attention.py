@@ -163,12 +163,17 @@ def dot_product_attention(
     [B, S, N, H], in the dtype of `value`.
   """
   wide = jnp.promote_types(query.dtype, jnp.float32)
+  query = query / math.sqrt(query.shape[-1])
   scores = jnp.einsum("BQNH,BKNH->BNQK", query, key, preferred_element_type=wide)
-  scores = jnp.where(mask, scores / math.sqrt(query.shape[-1]), jnp.finfo(wide).min)
-  probabilities = jax.nn.softmax(scores).astype(value.dtype)
+  scores = jnp.where(mask, scores, jnp.finfo(wide).min)
+  highest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
+  weights = jnp.exp(scores - highest)
+  # The sum divides what comes out, [B, Q, N, H], and not the weights, [B, N, Q, K].
+  total = weights.sum(axis=-1).swapaxes(1, 2)[..., None]
   drop = nnx.Dropout(dropout_rate, deterministic=dropout_key is None)
-  probabilities = drop(probabilities, rngs=dropout_key)
-  return jnp.einsum("BNQK,BKNH->BQNH", probabilities, value)
+  weights = drop(weights.astype(value.dtype), rngs=dropout_key)
+  attended = jnp.einsum("BNQK,BKNH->BQNH", weights, value, preferred_element_type=wide)
+  return (attended / total).astype(value.dtype)
 
 
 def check(
