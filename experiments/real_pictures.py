@@ -1,0 +1,99 @@
+"""Pictures of what was really run."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib.ticker
+import numpy as np
+
+from experiments.load_balance_pictures import COLOURS, figure, save
+from experiments.real_steps import PACKED, UNPADDED
+
+
+def draw(folder: pathlib.Path, real: Mapping[str, Any]):
+  """All of them.
+
+  Args:
+    folder: where to.
+    real: of `experiments.real.run`.
+  """
+  idle(folder / "real_idle.png", real)
+  if real["devices"]:
+    timeline(folder / "real_step.png", real)
+
+
+def idle(path: pathlib.Path, real: Mapping[str, Any]):
+  """Idle time, seen and foretold, un-padding beside packing.
+
+  Args:
+    path: of the PNG.
+    real: of `experiments.real.run`.
+  """
+  # Where processes share cores, the clock shows how they do, not what each had to do.
+  seen = "processor", "clock"
+  rows = [(f"{x['devices']} devices", x, x["composed"]) for x in real["devices"]]
+  rows += [
+    (f"{x['processes']} processes", x, x[seen[x["own_core"]]])
+    for x in real["processes"]
+    if x["processes"] > 1
+  ]
+  bars = {
+    "un-padding, foretold for the sequences dealt": [x["predicted"] for _, x, _ in rows],
+    "un-padding, seen": [found[UNPADDED] for *_, found in rows],
+    "packing, seen": [found[PACKED] for *_, found in rows],
+  }
+  axes = figure().add_subplot()
+  colours = ("#e3b7b9", COLOURS[1], COLOURS[0])
+  for number, ((name, values), colour) in enumerate(
+    zip(bars.items(), colours, strict=True)
+  ):
+    places = np.arange(len(rows)) + 0.27 * (number - 1)
+    drawn = axes.bar(places, values, width=0.25, color=colour, label=name)
+    axes.bar_label(drawn, [f"{x:.0%}" for x in values], fontsize="small")
+  axes.set_xticks(range(len(rows)), [name for name, *_ in rows])
+  axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1, decimals=0))
+  axes.set_ylabel("time that devices wait for the slowest")
+  axes.legend(frameon=False)
+  own, packed = bars["un-padding, seen"], bars["packing, seen"]
+  save(
+    axes,
+    path,
+    f"Really run, BERT-{real['size']}: devices wait {min(own):.0%} to {max(own):.0%} of "
+    f"the time with un-padding, {min(packed):.0%} to {max(packed):.0%} with packing",
+  )
+
+
+def timeline(path: pathlib.Path, real: Mapping[str, Any]):
+  """The first step of the most devices, composed: each at work, then waiting.
+
+  Args:
+    path: of the PNG.
+    real: of `experiments.real.run`, with devices.
+  """
+  row = real["devices"][-1]
+  n, exchange = row["devices"], row["exchange"]
+  whole = figure()
+  top, bottom = whole.subplots(2, sharex=True)
+  for axes, way, colour in ((top, UNPADDED, COLOURS[1]), (bottom, PACKED, COLOURS[0])):
+    busy = np.array(real["alone"][way][:n])
+    places = np.arange(1, n + 1)
+    axes.barh(places, busy, color=colour, height=0.7, label=f"{way}: at work")
+    left = busy.max()
+    axes.barh(places, left - busy, left=busy, color="#e6e6e6", height=0.7, label="waits")
+    axes.barh(places, exchange, left=left, color="#8a8a8a", height=0.7, label="exchange")
+    axes.set_ylabel("device")
+    axes.set_yticks(places)
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+  bottom.set_xlabel("seconds from the start of the step")
+  waits = {way: 1 - np.mean(x[:n]) / max(x[:n]) for way, x in real["alone"].items()}
+  save(
+    bottom,
+    path,
+    f"One step of {n} devices, each share measured alone: un-padding waits "
+    f"{waits[UNPADDED]:.0%} of the time up to the exchange, packing {waits[PACKED]:.0%}",
+  )
