@@ -21,39 +21,17 @@ import tqdm
 import packing
 from experiments import batching, imbalance, real_runs
 from experiments.imbalance import Lengths, idle
-from experiments.real_steps import ONE_PROGRAM, PACKED, UNPADDED, Case
-from experiments.shares import Shares, draw_shares, predict
+from experiments.real_options import Wanted
+from experiments.real_steps import Case
+from experiments.shares import ONE_PROGRAM, PACKED, UNPADDED, Shares, draw_shares, predict
 from experiments.step_time import Coefficients, Network
 
 _WAYS = (UNPADDED, PACKED)
 _NO_NETWORK = Network(gradient_bytes=0, bandwidth=1, latency=0)
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-  """What is to be run.
-
-  Attributes:
-    devices: of one process, each number a case.
-    processes: of one device each, each number a case.
-    batch: b, sequences of a device.
-    steps: K of each case.
-    multiple: to which un-padding rounds lengths up, in tokens.
-    size: of the BERT.
-    seed: of all draws.
-  """
-
-  devices: Sequence[int]
-  processes: Sequence[int]
-  batch: int
-  steps: int
-  multiple: int
-  size: str
-  seed: int
-
-
 def run(
-  wanted: Plan, lengths: Lengths, plan: packing.Plan, costs: Coefficients
+  wanted: Wanted, lengths: Lengths, plan: packing.Plan, costs: Coefficients
 ) -> dict[str, Any]:
   """Runs all cases, one after the other.
 
@@ -122,7 +100,7 @@ def run(
 class _Context:
   """What all rows are held against; seconds are float[N], of each share."""
 
-  wanted: Plan
+  wanted: Wanted
   shares: Shares
   alone: Mapping[str, np.ndarray]
   foretold: Mapping[str, np.ndarray]
@@ -237,7 +215,7 @@ def _quartiles(values: np.ndarray) -> list[float]:
   return np.quantile(values, [0.5, 0.25, 0.75]).tolist()
 
 
-def _simulated(way, lengths: Lengths, wanted: Plan, devices: int) -> float:
+def _simulated(way, lengths: Lengths, wanted: Wanted, devices: int) -> float:
   """Idle, as the simulation has it: any deals, exact lengths, the fixed time of a step."""
   found = imbalance.simulate(
     {batching.UNPADDING: way},

@@ -10,7 +10,7 @@ import matplotlib.ticker
 import numpy as np
 
 from experiments.load_balance_pictures import COLOURS, figure, save
-from experiments.real_steps import PACKED, UNPADDED
+from experiments.shares import PACKED, UNPADDED
 
 
 def draw(folder: pathlib.Path, real: Mapping[str, Any]):

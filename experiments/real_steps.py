@@ -23,14 +23,11 @@ from jax.experimental import multihost_utils
 
 from experiments import measured_steps
 from experiments.measured_steps import masked_tokens
-from experiments.shares import Shares
+from experiments.shares import ONE_PROGRAM, UNPADDED, Shares
 from experiments.unpadded import UnpaddedProgram
 from model.layout import lay_out
 from training import processes
 from training.mesh import put_batch
-
-UNPADDED, PACKED = "un-padding", "packing"  # in two programs each: compute, exchange
-ONE_PROGRAM = "packing, one program"  # the step that training makes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +39,7 @@ class Case:
     compiled: lengths that un-padding rounds up to; the last is the row length.
     shares: of all devices and steps; step k of n devices takes those from k n on.
     steps: K; one more goes before, which compiles.
-    ways: which of the three above, in turns.
+    ways: of `experiments.shares`, in turns.
     devices: of this process.
     processes: that run the same case.
     process: the number of this one.
@@ -194,9 +191,15 @@ def main() -> int:
     os.sched_setaffinity(0, {case.core})  # before JAX starts as many threads as cores
   jax.config.update("jax_platforms", "cpu")
   jax.config.update("jax_num_cpu_devices", case.devices)
-  if case.processes > 1:
-    jax.distributed.initialize(case.coordinator, case.processes, case.process)
-  print(json.dumps(run(case)), flush=True)
+  try:
+    if case.processes > 1:
+      jax.distributed.initialize(case.coordinator, case.processes, case.process)
+    found = run(case)
+  except Exception as error:
+    told = str(error).partition("\n")[0]
+    print(f"{type(error).__name__}: {told}", file=sys.stderr, flush=True)
+    os._exit(1)  # at an ordinary exit JAX would wait for the other processes
+  print(json.dumps(found), flush=True)
   return 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.load_balance_tables import table
-from experiments.real_steps import ONE_PROGRAM, PACKED, UNPADDED
+from experiments.shares import ONE_PROGRAM, PACKED, UNPADDED
 
 
 def tables(real: Mapping[str, Any]) -> str:

@@ -15,6 +15,9 @@ import packing
 from experiments.imbalance import Lengths, draw
 from experiments.step_time import Coefficients
 
+UNPADDED, PACKED = "un-padding", "packing"  # in two programs each: compute, exchange
+ONE_PROGRAM = "packing, one program"  # the step that training makes
+
 
 class Shares(NamedTuple):
   """Of N shares; all lengths in tokens.
@@ -82,4 +85,4 @@ def predict(
   """
   own = costs.row_seconds(round_up(np.array(shares.unpadded), compiled)).sum(1)
   rows = np.array([len(share) for share in shares.packed])
-  return own, rows * costs.row_seconds(compiled[-1]))
+  return own, rows * costs.row_seconds(compiled[-1])
