@@ -49,11 +49,9 @@ def run(
   Raises:
     Stopped: a process failed.
   """
-  most = max([*wanted.devices, *wanted.processes])
+  most = max(n * wanted.steps_of(n) for n in [*wanted.devices, *wanted.processes])
   compiled = [*range(wanted.multiple, lengths.longest, wanted.multiple), lengths.longest]
-  shares = draw_shares(
-    lengths, plan, number=wanted.steps * most, batch=wanted.batch, seed=wanted.seed
-  )
+  shares = draw_shares(lengths, plan, number=most, batch=wanted.batch, seed=wanted.seed)
   alone = Case(
     size=wanted.size,
     compiled=compiled,
@@ -62,11 +60,14 @@ def run(
     ways=list(_WAYS),
     seed=wanted.seed,
   )
-  together = dataclasses.replace(alone, steps=wanted.steps, ways=[*_WAYS, ONE_PROGRAM])
   cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else None
   cases: list[tuple[Case, list[int] | None]] = [(alone, None)]
-  cases += [(dataclasses.replace(together, devices=n), None) for n in wanted.devices]
-  cases += [(dataclasses.replace(together, processes=n), cores) for n in wanted.processes]
+  for n in wanted.devices:
+    steps, ways = wanted.steps_of(n), [*_WAYS, ONE_PROGRAM]
+    cases.append((dataclasses.replace(alone, devices=n, steps=steps, ways=ways), None))
+  for n in wanted.processes:
+    several = dataclasses.replace(alone, processes=n, steps=wanted.steps_of(n))
+    cases.append((several, cores))
   shown = tqdm.tqdm(cases, desc="really running", disable=not sys.stderr.isatty())
   found = [real_runs.run(case, cores=cores) for case, cores in shown]
 
@@ -146,7 +147,7 @@ def _of_devices(context: _Context, n: int, output: Mapping[str, Any]) -> dict[st
   walls = {way: _seconds([output], way) for way in (*_WAYS, ONE_PROGRAM)}
   return {
     "devices": n,
-    "steps": context.wanted.steps,
+    "steps": context.wanted.steps_of(n),
     "composed_steps": steps,
     **context.foretold_idle(n, steps),
     "composed": {way: idle(x) for way, x in alone.items()},
@@ -163,10 +164,11 @@ def _of_devices(context: _Context, n: int, output: Mapping[str, Any]) -> dict[st
 
 def _of_processes(context: _Context, outputs: Sequence[Mapping[str, Any]]):
   """A row: processes of one device each."""
-  n, steps = len(outputs), context.wanted.steps
+  n = len(outputs)
+  steps = context.wanted.steps_of(n)
   busy = {way: _busy(outputs, way) for way in _WAYS}
   cpu = {way: _column(outputs, way, "cpu") for way in _WAYS}
-  walls = {way: _seconds(outputs, way) for way in (*_WAYS, ONE_PROGRAM)}
+  walls = {way: _seconds(outputs, way) for way in _WAYS}
   foretold = {way: x[: steps * n].reshape(steps, n) for way, x in context.foretold.items()}
   by_model = {way: x.max(1) + context.step for way, x in foretold.items()}
   return {
@@ -180,7 +182,7 @@ def _of_processes(context: _Context, outputs: Sequence[Mapping[str, Any]]):
     "exchange": _exchange(outputs),
     "seconds": {way: _quartiles(x) for way, x in walls.items()},
     "gain_predicted": context.gain(by_model, n),
-    "gain": context.gain({way: walls[way] for way in _WAYS}, n),
+    "gain": context.gain(walls, n),
   }
 
 

@@ -11,7 +11,7 @@ from training.command import Parser
 
 DEVICES, PROCESSES = "2,4,8", "1,2,4"
 QUICK_DEVICES, QUICK_PROCESSES = "2,4", "2"
-QUICK = {"real_batch": 4, "real_steps": 3, "real_multiple": 128}
+QUICK = {"real_batch": 4, "real_steps": 2, "real_multiple": 128}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Wanted:
     devices: of one process, each number a case.
     processes: of one device each, each number a case.
     batch: b, sequences of a device.
-    steps: K of each case.
+    steps: K of each case, twice as many where there are one or two devices.
     multiple: to which un-padding rounds lengths up, in tokens.
     size: of the BERT.
     seed: of all draws.
@@ -35,6 +35,10 @@ class Wanted:
   multiple: int
   size: str
   seed: int
+
+  def steps_of(self, devices: int) -> int:
+    """Of the case with so many devices, in one process or in several."""
+    return self.steps * (2 if devices <= 2 else 1)
 
 
 def add_to(parser: Parser):
@@ -52,7 +56,7 @@ def add_to(parser: Parser):
   add("devices", None, said.format("devices of one process", DEVICES), **cases)
   add("processes", None, said.format("processes of one device", PROCESSES), **cases)
   add("batch", 8, "sequences of a device, there; 8", type=int)
-  add("steps", 6, "of each of them; 6", type=int)
+  add("steps", 4, "of each of them, twice as many on one or two; 4", type=int)
   add("multiple", 64, "of tokens, to which un-padding rounds up there; 64", type=int)
 
 

@@ -119,7 +119,9 @@ def _seconds(row: Mapping[str, Any]) -> list[list[str]]:
   else:
     name = f"{row['devices']} devices"
   exchange, foretold = f"{row['exchange']:.3f}", f"{row['gain_predicted']:.2f}"
-  shown = (_quartiles(row["seconds"][way]) for way in (UNPADDED, PACKED, ONE_PROGRAM))
+  seconds = row["seconds"]
+  ways = UNPADDED, PACKED, ONE_PROGRAM
+  shown = (_quartiles(seconds[way]) if way in seconds else "" for way in ways)
   lines = [[name, *shown, exchange, foretold, f"{row['gain']:.2f}"]]
   if "composed_seconds" in row:
     shown = (_quartiles(row["composed_seconds"][way]) for way in (UNPADDED, PACKED))

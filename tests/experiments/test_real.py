@@ -1,4 +1,4 @@
-"""Un-padding and packing, really run: the same step as training's, and what is made of it."""
+"""Un-padding and packing, really run: the step of training, and what is made of it."""
 
 import dataclasses
 import json
@@ -31,56 +31,60 @@ ROW_LENGTH = 13
 SHAPES = [(5, 1), (10, 3), (13, 4)]
 
 
+@pytest.fixture(scope="module")
+def packs():
+  """Of each of 4 devices 2 packs; 3 sequences a device in all."""
+  rng = np.random.default_rng(0)
+
+  def sequence(length):
+    masked = next(masked for most, masked in SHAPES if length <= most)
+    return {
+      "input_ids": rng.integers(VOCAB_SIZE, size=length),
+      "mlm_positions": rng.choice(length, min(masked, length), replace=False),
+      "mlm_labels": rng.integers(VOCAB_SIZE, size=min(masked, length)),
+      "sequence_label": int(rng.integers(2)),
+    }
+
+  lengths = [[(5, 1), (13,)], [(6, 7), (10,)], [(11, 2), (3,)], [(1, 12), (4,)]]
+  return [[sequence(x) for x in pack] for device in lengths for pack in device]
+
+
+@pytest.fixture(scope="module")
+def x64():
+  with jax.enable_x64(True):
+    yield
+
+
+@pytest.fixture(scope="module")
+def programs(x64):
+  config = BertConfig(
+    vocab_size=VOCAB_SIZE,
+    hidden_size=8,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=11,
+    max_position_embeddings=ROW_LENGTH,
+    dropout_rate=0.0,
+    attention_dropout_rate=0.0,
+    dtype=jnp.float64,
+    param_dtype=jnp.float64,
+  )
+  optimizer = lamb(1e-2)
+  program = TrainingProgram(config, optimizer, mesh=make_mesh(DEVICES), seed=0)
+  return program, UnpaddedProgram(program, optimizer, shapes=SHAPES)
+
+
+@pytest.fixture(scope="module")
+def trained(programs, packs):
+  """Parameters after training's own step of the packs."""
+  program, _ = programs
+  batch = put_batch(lay_out(packs, row_length=ROW_LENGTH), program.mesh)
+  state, _ = program.train_step(program.init(), batch)
+  return jax.device_get(state["params"])
+
+
 class TestProgram:
   """The steps of two programs beside that of training."""
-
-  @pytest.fixture(scope="class")
-  def packs(self):
-    """Of each of 4 devices 2 packs; 3 sequences a device in all."""
-    rng = np.random.default_rng(0)
-
-    def sequence(length):
-      masked = next(masked for most, masked in SHAPES if length <= most)
-      return {
-        "input_ids": rng.integers(VOCAB_SIZE, size=length),
-        "mlm_positions": rng.choice(length, min(masked, length), replace=False),
-        "mlm_labels": rng.integers(VOCAB_SIZE, size=min(masked, length)),
-        "sequence_label": int(rng.integers(2)),
-      }
-
-    lengths = [[(5, 1), (13,)], [(6, 7), (10,)], [(11, 2), (3,)], [(1, 12), (4,)]]
-    return [[sequence(x) for x in pack] for device in lengths for pack in device]
-
-  @pytest.fixture(scope="class")
-  def x64(self):
-    with jax.enable_x64(True):
-      yield
-
-  @pytest.fixture(scope="class")
-  def programs(self, x64):
-    config = BertConfig(
-      vocab_size=VOCAB_SIZE,
-      hidden_size=8,
-      num_layers=1,
-      num_heads=2,
-      intermediate_size=11,
-      max_position_embeddings=ROW_LENGTH,
-      dropout_rate=0.0,
-      attention_dropout_rate=0.0,
-      dtype=jnp.float64,
-      param_dtype=jnp.float64,
-    )
-    optimizer = lamb(1e-2)
-    program = TrainingProgram(config, optimizer, mesh=make_mesh(DEVICES), seed=0)
-    return program, UnpaddedProgram(program, optimizer, shapes=SHAPES)
-
-  @pytest.fixture(scope="class")
-  def trained(self, programs, packs):
-    """Parameters after training's own step of the packs."""
-    program, _ = programs
-    batch = put_batch(lay_out(packs, row_length=ROW_LENGTH), program.mesh)
-    state, _ = program.train_step(program.init(), batch)
-    return jax.device_get(state["params"])
 
   @pytest.mark.parametrize("way", [UNPADDED, PACKED])
   def test_is_the_step_of_training(self, programs, packs, trained, way):
