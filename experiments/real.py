@@ -24,10 +24,9 @@ from experiments.imbalance import Lengths, idle
 from experiments.real_options import Wanted
 from experiments.real_steps import Case
 from experiments.shares import ONE_PROGRAM, PACKED, UNPADDED, Shares, draw_shares, predict
-from experiments.step_time import Coefficients, Network
+from experiments.step_time import Coefficients
 
 _WAYS = (UNPADDED, PACKED)
-_NO_NETWORK = Network(gradient_bytes=0, bandwidth=1, latency=0)
 
 
 def run(
@@ -42,9 +41,9 @@ def run(
     costs: of a device, to foretell the same steps.
 
   Returns:
-    What was asked for; `alone`, seconds of each share; `foretold`, the same by the cost
-    model; `sequence_seconds`, what a sequence takes beyond it; and `devices` and
-    `processes`, a row a case.
+    What was asked for; of each share alone its seconds by the `clock`, by `processor`
+    time and `foretold` by the cost model; `beyond`, what a sequence takes beyond that; and
+    `cases`, a row each.
 
   Raises:
     Stopped: a process failed.
@@ -71,119 +70,133 @@ def run(
   shown = tqdm.tqdm(cases, desc="really running", disable=not sys.stderr.isatty())
   found = [real_runs.run(case, cores=cores) for case, cores in shown]
 
-  seconds = {way: _busy(found[0], way)[:, 0] for way in _WAYS}
   own, packs = predict(shares, costs, compiled=compiled)
-  foretold = {UNPADDED: own, PACKED: packs}
-  beyond = float((seconds[UNPADDED] - own).mean() / wanted.batch)
-  simulated = batching.unpadded(costs, lengths)
+  context = _Context(
+    wanted=wanted,
+    shares=shares,
+    clock={way: _busy(found[0], way)[:, 0] for way in _WAYS},
+    processor={way: _column(found[0], way, "processor")[:, 0] for way in _WAYS},
+    foretold={UNPADDED: own, PACKED: packs},
+    step=costs.step,
+  )
   split = 1 + len(wanted.devices)
-  context = _Context(wanted, shares, seconds, foretold, beyond, costs.step)
+  rows = [
+    _devices(context, n, outputs)
+    for n, outputs in zip(wanted.devices, found[1:split], strict=True)
+  ]
+  rows += [
+    _processes(context, outputs, own_core=cores is not None and n <= len(cores))
+    for n, outputs in zip(wanted.processes, found[split:], strict=True)
+  ]
+  for row in rows:
+    row["simulated"] = _simulated(costs, lengths, wanted, row["devices"])
   return dataclasses.asdict(wanted) | {
     "machine": found[0][0]["machine"],
     "cores": len(cores) if cores else os.cpu_count(),
-    "pinned": cores is not None,
-    "sequence_seconds": beyond,
-    "alone": {way: x.tolist() for way, x in seconds.items()},
-    "foretold": {way: x.tolist() for way, x in foretold.items()},
-    "devices": [
-      _of_devices(context, n, outputs[0])
-      | {"simulated": _simulated(simulated, lengths, wanted, n)}
-      for n, outputs in zip(wanted.devices, found[1:split], strict=True)
-    ],
-    "processes": [
-      _of_processes(context, outputs) | {"own_core": bool(cores) and n <= len(cores or ())}
-      for n, outputs in zip(wanted.processes, found[split:], strict=True)
-    ],
+    "beyond": context.beyond,
+    "clock": {way: x.tolist() for way, x in context.clock.items()},
+    "processor": {way: x.tolist() for way, x in context.processor.items()},
+    "foretold": {way: x.tolist() for way, x in context.foretold.items()},
+    "cases": rows,
   }
 
 
 @dataclasses.dataclass(frozen=True)
 class _Context:
-  """What all rows are held against; seconds are float[N], of each share."""
+  """What all cases are held against; seconds are float[N], of each share alone."""
 
   wanted: Wanted
   shares: Shares
-  alone: Mapping[str, np.ndarray]
+  clock: Mapping[str, np.ndarray]
+  processor: Mapping[str, np.ndarray]
   foretold: Mapping[str, np.ndarray]
-  beyond: float
   step: float
 
-  def sequences(self, way: str, number: int) -> int:
+  @property
+  def beyond(self) -> float:
+    """Seconds of a sequence that the cost model lacks."""
+    mean = (self.clock[UNPADDED] - self.foretold[UNPADDED]).mean()
+    return float(mean / self.wanted.batch)
+
+  def foretell(self, n: int, steps: int, seconds: Mapping[str, np.ndarray]):
+    """What the cost model says of the first steps of n devices, and what was seen.
+
+    Args:
+      n: devices.
+      steps: K.
+      seconds: [K'] of each way, of whole steps that were seen.
+    """
+    foretold = {way: _grouped(x, n)[:steps] for way, x in self.foretold.items()}
+    more = foretold[UNPADDED] + self.beyond * self.wanted.batch
+    whole = {way: x.max(1) + self.step for way, x in foretold.items()}
+    return {
+      "foretold": idle(foretold[UNPADDED]),
+      "foretold_beyond": idle(more),
+      "gain_foretold": self._gain(whole, n),
+      "gain": self._gain(seconds, n),
+    }
+
+  def _gain(self, seconds: Mapping[str, np.ndarray], n: int) -> float:
+    """Sequences a second of packing over those of un-padding."""
+    speed = {way: self._sequences(way, n * x.size) / x.sum() for way, x in seconds.items()}
+    return float(speed[PACKED] / speed[UNPADDED])
+
+  def _sequences(self, way: str, number: int) -> int:
     """Of the first shares."""
     if way == UNPADDED:
       return number * self.wanted.batch
     return sum(len(pack) for share in self.shares.packed[:number] for pack in share)
 
-  def foretold_idle(self, devices: int, steps: int) -> dict[str, float]:
-    """By the cost model, and with what a sequence takes beyond it."""
-    own = self.foretold[UNPADDED][: steps * devices].reshape(steps, devices)
-    more = own + self.beyond * self.wanted.batch
-    return {"predicted": idle(own), "predicted_beyond": idle(more)}
 
-  def gain(self, seconds: Mapping[str, np.ndarray], devices: int) -> float:
-    """Sequences a second of packing over those of un-padding.
-
-    Args:
-      seconds: [K] of each way, of whole steps.
-      devices: n.
-    """
-    speed = {
-      way: self.sequences(way, devices * x.size) / x.sum() for way, x in seconds.items()
-    }
-    return float(speed[PACKED] / speed[UNPADDED])
-
-
-def _of_devices(context: _Context, n: int, output: Mapping[str, Any]) -> dict[str, Any]:
-  """A row: n devices of one process, and n shares measured alone."""
-  steps = context.alone[UNPADDED].size // n
-  alone, foretold = (
-    {way: x[way][: steps * n].reshape(steps, n) for way in _WAYS}
-    for x in (context.alone, context.foretold)
-  )
-  together = {way: _busy([output], way) for way in _WAYS}
-  exchange = _exchange([output])
+def _devices(context: _Context, n: int, outputs) -> dict[str, Any]:
+  """n devices of one process, and shares measured alone, n of them a step."""
+  alone = {way: _grouped(x, n) for way, x in context.clock.items()}
+  processor = {way: _grouped(x, n) for way, x in context.processor.items()}
+  together = {way: _busy(outputs, way) for way in _WAYS}
+  exchange = _exchange(outputs)
   composed = {way: x.max(1) + exchange for way, x in alone.items()}
-  by_model = {way: x.max(1) + context.step for way, x in foretold.items()}
-  walls = {way: _seconds([output], way) for way in (*_WAYS, ONE_PROGRAM)}
+  walls = {way: _seconds(outputs, way) for way in (*_WAYS, ONE_PROGRAM)}
+  seen = {"clock": alone, "processor": processor, "together": together}
   return {
+    "name": f"{n} devices" if n > 1 else "1 device",
     "devices": n,
-    "steps": context.wanted.steps_of(n),
-    "composed_steps": steps,
-    **context.foretold_idle(n, steps),
-    "composed": {way: idle(x) for way, x in alone.items()},
-    "together": {way: idle(x) for way, x in together.items()},
+    "processes": 1,
+    "idle": {how: _idle(x) for how, x in seen.items()},
     "slowest": _quartiles(alone[UNPADDED].max(1) / alone[UNPADDED].mean(1)),
     "exchange": exchange,
-    "composed_seconds": {way: _quartiles(x) for way, x in composed.items()},
     "seconds": {way: _quartiles(x) for way, x in walls.items()},
-    "gain_predicted": context.gain(by_model, n),
-    "gain_composed": context.gain(composed, n),
-    "gain": context.gain({way: walls[way] for way in _WAYS}, n),
+    "composed_seconds": {way: _quartiles(x) for way, x in composed.items()},
+    **context.foretell(n, len(alone[UNPADDED]), composed),
   }
 
 
-def _of_processes(context: _Context, outputs: Sequence[Mapping[str, Any]]):
-  """A row: processes of one device each."""
+def _processes(context: _Context, outputs, *, own_core: bool) -> dict[str, Any]:
+  """Processes of one device each."""
   n = len(outputs)
-  steps = context.wanted.steps_of(n)
   busy = {way: _busy(outputs, way) for way in _WAYS}
-  cpu = {way: _column(outputs, way, "cpu") for way in _WAYS}
+  processor = {way: _column(outputs, way, "processor") for way in _WAYS}
   walls = {way: _seconds(outputs, way) for way in _WAYS}
-  foretold = {way: x[: steps * n].reshape(steps, n) for way, x in context.foretold.items()}
-  by_model = {way: x.max(1) + context.step for way, x in foretold.items()}
+  seen = {"clock" if own_core else "together": busy, "processor": processor}
   return {
+    "name": f"{n} processes" if n > 1 else "1 process",
+    "devices": n,
     "processes": n,
-    "steps": steps,
-    **context.foretold_idle(n, steps),
-    "clock": {way: idle(x) for way, x in busy.items()},
-    "processor": {way: idle(x) for way, x in cpu.items()},
-    "busy": {way: x.tolist() for way, x in busy.items()},
+    "idle": {how: _idle(x) for how, x in seen.items()},
     "slowest": _quartiles(busy[UNPADDED].max(1) / busy[UNPADDED].mean(1)),
+    "busy": {way: x.tolist() for way, x in busy.items()},
     "exchange": _exchange(outputs),
     "seconds": {way: _quartiles(x) for way, x in walls.items()},
-    "gain_predicted": context.gain(by_model, n),
-    "gain": context.gain(walls, n),
+    **context.foretell(n, len(busy[UNPADDED]), walls),
   }
+
+
+def _grouped(shares: np.ndarray, n: int) -> np.ndarray:
+  """[N] -> [K, n]: n shares after each other are a step."""
+  return shares[: shares.size // n * n].reshape(-1, n)
+
+
+def _idle(seconds: Mapping[str, np.ndarray]) -> dict[str, float]:
+  return {way: idle(x) for way, x in seconds.items()}
 
 
 def _busy(outputs: Sequence[Mapping[str, Any]], way: str) -> np.ndarray:
@@ -217,14 +230,16 @@ def _quartiles(values: np.ndarray) -> list[float]:
   return np.quantile(values, [0.5, 0.25, 0.75]).tolist()
 
 
-def _simulated(way, lengths: Lengths, wanted: Wanted, devices: int) -> float:
+def _simulated(
+  costs: Coefficients, lengths: Lengths, wanted: Wanted, devices: int
+) -> float:
   """Idle, as the simulation has it: any deals, exact lengths, the fixed time of a step."""
   found = imbalance.simulate(
-    {batching.UNPADDING: way},
+    {batching.UNPADDING: batching.unpadded(costs, lengths)},
     lengths,
     devices=devices,
     batch=wanted.batch,
     sequences=2**18,
     seed=wanted.seed,
   )
-  return imbalance.summarise(found[batching.UNPADDING], _NO_NETWORK).idle
+  return idle(found[batching.UNPADDING].seconds)

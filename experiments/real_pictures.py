@@ -10,6 +10,7 @@ import matplotlib.ticker
 import numpy as np
 
 from experiments.load_balance_pictures import COLOURS, figure, save
+from experiments.real_tables import seen
 from experiments.shares import PACKED, UNPADDED
 
 
@@ -20,9 +21,9 @@ def draw(folder: pathlib.Path, real: Mapping[str, Any]):
     folder: where to.
     real: of `experiments.real.run`.
   """
-  idle(folder / "real_idle.png", real)
-  if real["devices"]:
-    timeline(folder / "real_step.png", real)
+  if any(x["devices"] > 1 for x in real["cases"]):
+    idle(folder / "real_idle.png", real)
+  timeline(folder / "real_step.png", real)
 
 
 def idle(path: pathlib.Path, real: Mapping[str, Any]):
@@ -32,18 +33,11 @@ def idle(path: pathlib.Path, real: Mapping[str, Any]):
     path: of the PNG.
     real: of `experiments.real.run`.
   """
-  # Where processes share cores, the clock shows how they do, not what each had to do.
-  seen = "processor", "clock"
-  rows = [(f"{x['devices']} devices", x, x["composed"]) for x in real["devices"]]
-  rows += [
-    (f"{x['processes']} processes", x, x[seen[x["own_core"]]])
-    for x in real["processes"]
-    if x["processes"] > 1
-  ]
+  rows = [x for x in real["cases"] if x["devices"] > 1]
   bars = {
-    "un-padding, foretold for the sequences dealt": [x["predicted"] for _, x, _ in rows],
-    "un-padding, seen": [found[UNPADDED] for *_, found in rows],
-    "packing, seen": [found[PACKED] for *_, found in rows],
+    "un-padding, foretold for the sequences dealt": [x["foretold"] for x in rows],
+    "un-padding, seen": [seen(x)[UNPADDED] for x in rows],
+    "packing, seen": [seen(x)[PACKED] for x in rows],
   }
   axes = figure().add_subplot()
   colours = ("#e3b7b9", COLOURS[1], COLOURS[0])
@@ -53,7 +47,7 @@ def idle(path: pathlib.Path, real: Mapping[str, Any]):
     places = np.arange(len(rows)) + 0.27 * (number - 1)
     drawn = axes.bar(places, values, width=0.25, color=colour, label=name)
     axes.bar_label(drawn, [f"{x:.0%}" for x in values], fontsize="small")
-  axes.set_xticks(range(len(rows)), [name for name, *_ in rows])
+  axes.set_xticks(range(len(rows)), [x["name"] for x in rows])
   axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1, decimals=0))
   axes.set_ylabel("time that devices wait for the slowest")
   axes.legend(frameon=False)
@@ -71,14 +65,14 @@ def timeline(path: pathlib.Path, real: Mapping[str, Any]):
 
   Args:
     path: of the PNG.
-    real: of `experiments.real.run`, with devices.
+    real: of `experiments.real.run`.
   """
-  row = real["devices"][-1]
+  row = max(real["cases"], key=lambda x: x["devices"])
   n, exchange = row["devices"], row["exchange"]
   whole = figure()
   top, bottom = whole.subplots(2, sharex=True)
   for axes, way, colour in ((top, UNPADDED, COLOURS[1]), (bottom, PACKED, COLOURS[0])):
-    busy = np.array(real["alone"][way][:n])
+    busy = np.array(real["clock"][way][:n])
     places = np.arange(1, n + 1)
     axes.barh(places, busy, color=colour, height=0.7, label=f"{way}: at work")
     left = busy.max()
@@ -90,7 +84,7 @@ def timeline(path: pathlib.Path, real: Mapping[str, Any]):
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
   bottom.set_xlabel("seconds from the start of the step")
-  waits = {way: 1 - np.mean(x[:n]) / max(x[:n]) for way, x in real["alone"].items()}
+  waits = {way: 1 - np.mean(x[:n]) / max(x[:n]) for way, x in real["clock"].items()}
   save(
     bottom,
     path,

@@ -90,7 +90,7 @@ class _Runner:
     params = self.state["params"]
     if jax.process_count() > 1:
       multihost_utils.sync_global_devices(f"{way} {number}")
-    start, start_cpu = time.perf_counter(), time.process_time()
+    start, start_processor = time.perf_counter(), time.process_time()
     busy: list[float] = []
     if way == ONE_PROGRAM:
       self.state, _ = self.program.train_step(self.state, rows)
@@ -100,12 +100,18 @@ class _Runner:
       else:
         gradients = self.own.packed_gradients(params, rows, counts)
       busy = [end - start for end in _ends(gradients)]
-    cpu = time.process_time() - start_cpu
+    processor = time.process_time() - start_processor
     if way != ONE_PROGRAM:
       self.state = self.own.update(self.state, gradients)
     jax.block_until_ready(self.state)
     seconds = time.perf_counter() - start
-    return {"way": way, "step": number, "busy": busy, "cpu": cpu, "seconds": seconds}
+    return {
+      "way": way,
+      "step": number,
+      "busy": busy,
+      "processor": processor,
+      "seconds": seconds,
+    }
 
   def _rows(self, way: str, number: int):
     """This process's part of a step, put on the devices."""
@@ -140,8 +146,8 @@ def run(case: Case) -> dict[str, Any]:
 
   Returns:
     `steps`, of each `way`, `step`, `seconds` of the whole, `busy`, the seconds until each
-    of this process's devices had its gradients (none for `ONE_PROGRAM`), and `cpu`, those
-    of processor time until then; `cores` of this process; and `machine`.
+    of this process's devices had its gradients (none for `ONE_PROGRAM`), and `processor`,
+    those of processor time until then; and `machine`.
   """
   runner = _Runner(case)
   rng = np.random.default_rng(case.seed)
@@ -151,11 +157,7 @@ def run(case: Case) -> dict[str, Any]:
       step = runner.step(way, max(number, 0))
       if number >= 0:
         found.append(step)
-  return {
-    "steps": found,
-    "cores": _cores(),
-    "machine": measured_steps.machine_and_device(),
-  }
+  return {"steps": found, "machine": measured_steps.machine_and_device()}
 
 
 def _ends(tree) -> list[float]:
@@ -169,10 +171,6 @@ def _ends(tree) -> list[float]:
   shards = sorted(leaf.addressable_shards, key=lambda x: x.device.id)
   with concurrent.futures.ThreadPoolExecutor(len(shards)) as pool:
     return list(pool.map(wait, shards))
-
-
-def _cores() -> int:
-  return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _end_with_parent():
