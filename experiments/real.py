@@ -2,7 +2,8 @@
 
 Devices of one process share its cores, so that one which has finished lends its part to
 the others, and nobody is seen to wait. So each share is also measured alone, on one
-device, and composed: a step takes as long as its slowest share and then the exchange.
+device, and composed: a step takes as long as its slowest share and then the update of one
+device. (That of all of them and their exchange would share the cores as well.)
 Processes, each on a core of its own, show the waiting by the clock; where there are
 fewer cores than processes, processor time stands in for it.
 """
@@ -42,8 +43,9 @@ def run(
 
   Returns:
     What was asked for; of each share alone its seconds by the `clock`, by `processor`
-    time and `foretold` by the cost model; `beyond`, what a sequence takes beyond that; and
-    `cases`, a row each.
+    time and `foretold` by the cost model; `pace`, seconds seen over foretold of packing;
+    `beyond`, seconds that a sequence of un-padding takes more than that; `update`, of one
+    device; and `cases`, a row each.
 
   Raises:
     Stopped: a process failed.
@@ -77,6 +79,7 @@ def run(
     clock={way: _busy(found[0], way)[:, 0] for way in _WAYS},
     processor={way: _column(found[0], way, "processor")[:, 0] for way in _WAYS},
     foretold={UNPADDED: own, PACKED: packs},
+    update=_exchange(found[0]),
     step=costs.step,
   )
   split = 1 + len(wanted.devices)
@@ -93,7 +96,9 @@ def run(
   return dataclasses.asdict(wanted) | {
     "machine": found[0][0]["machine"],
     "cores": len(cores) if cores else os.cpu_count(),
+    "pace": context.pace,
     "beyond": context.beyond,
+    "update": context.update,
     "clock": {way: x.tolist() for way, x in context.clock.items()},
     "processor": {way: x.tolist() for way, x in context.processor.items()},
     "foretold": {way: x.tolist() for way, x in context.foretold.items()},
@@ -110,13 +115,19 @@ class _Context:
   clock: Mapping[str, np.ndarray]
   processor: Mapping[str, np.ndarray]
   foretold: Mapping[str, np.ndarray]
+  update: float  # seconds of one device
   step: float
 
   @property
+  def pace(self) -> float:
+    """Seconds of a share of packing over those foretold: how fast the machine is now."""
+    return float(self.clock[PACKED].mean() / self.foretold[PACKED].mean())
+
+  @property
   def beyond(self) -> float:
-    """Seconds of a sequence that the cost model lacks."""
-    mean = (self.clock[UNPADDED] - self.foretold[UNPADDED]).mean()
-    return float(mean / self.wanted.batch)
+    """Seconds that a sequence of un-padding takes beyond the cost model at this pace."""
+    more = self.clock[UNPADDED] - self.pace * self.foretold[UNPADDED]
+    return float(more.mean() / self.wanted.batch)
 
   def foretell(self, n: int, steps: int, seconds: Mapping[str, np.ndarray]):
     """What the cost model says of the first steps of n devices, and what was seen.
@@ -127,7 +138,7 @@ class _Context:
       seconds: [K'] of each way, of whole steps that were seen.
     """
     foretold = {way: _grouped(x, n)[:steps] for way, x in self.foretold.items()}
-    more = foretold[UNPADDED] + self.beyond * self.wanted.batch
+    more = self.pace * foretold[UNPADDED] + self.beyond * self.wanted.batch
     whole = {way: x.max(1) + self.step for way, x in foretold.items()}
     return {
       "foretold": idle(foretold[UNPADDED]),
@@ -153,8 +164,7 @@ def _devices(context: _Context, n: int, outputs) -> dict[str, Any]:
   alone = {way: _grouped(x, n) for way, x in context.clock.items()}
   processor = {way: _grouped(x, n) for way, x in context.processor.items()}
   together = {way: _busy(outputs, way) for way in _WAYS}
-  exchange = _exchange(outputs)
-  composed = {way: x.max(1) + exchange for way, x in alone.items()}
+  composed = {way: x.max(1) + context.update for way, x in alone.items()}
   walls = {way: _seconds(outputs, way) for way in (*_WAYS, ONE_PROGRAM)}
   seen = {"clock": alone, "processor": processor, "together": together}
   return {
@@ -163,7 +173,7 @@ def _devices(context: _Context, n: int, outputs) -> dict[str, Any]:
     "processes": 1,
     "idle": {how: _idle(x) for how, x in seen.items()},
     "slowest": _quartiles(alone[UNPADDED].max(1) / alone[UNPADDED].mean(1)),
-    "exchange": exchange,
+    "exchange": _exchange(outputs),
     "seconds": {way: _quartiles(x) for way, x in walls.items()},
     "composed_seconds": {way: _quartiles(x) for way, x in composed.items()},
     **context.foretell(n, len(alone[UNPADDED]), composed),

@@ -49,6 +49,9 @@ def idle(path: pathlib.Path, real: Mapping[str, Any]):
     axes.bar_label(drawn, [f"{x:.0%}" for x in values], fontsize="small")
   axes.set_xticks(range(len(rows)), [x["name"] for x in rows])
   axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1, decimals=0))
+  axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(steps=[1, 2, 5, 10]))
+  axes.set_ylim(top=1.35 * max(map(max, bars.values())))  # room for the names
+  axes.set_axisbelow(True)
   axes.set_ylabel("time that devices wait for the slowest")
   axes.legend(frameon=False)
   own, packed = bars["un-padding, seen"], bars["packing, seen"]
@@ -68,7 +71,7 @@ def timeline(path: pathlib.Path, real: Mapping[str, Any]):
     real: of `experiments.real.run`.
   """
   row = max(real["cases"], key=lambda x: x["devices"])
-  n, exchange = row["devices"], row["exchange"]
+  n, update = row["devices"], real["update"]
   whole = figure()
   top, bottom = whole.subplots(2, sharex=True)
   for axes, way, colour in ((top, UNPADDED, COLOURS[1]), (bottom, PACKED, COLOURS[0])):
@@ -77,11 +80,15 @@ def timeline(path: pathlib.Path, real: Mapping[str, Any]):
     axes.barh(places, busy, color=colour, height=0.7, label=f"{way}: at work")
     left = busy.max()
     axes.barh(places, left - busy, left=busy, color="#e6e6e6", height=0.7, label="waits")
-    axes.barh(places, exchange, left=left, color="#8a8a8a", height=0.7, label="exchange")
+    axes.barh(
+      places, real["update"], left=left, color="#8a8a8a", height=0.7, label="update"
+    )
     axes.set_ylabel("device")
     axes.set_yticks(places)
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    axes.grid(alpha=0.3)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
   bottom.set_xlabel("seconds from the start of the step")
   waits = {way: 1 - np.mean(x[:n]) / max(x[:n]) for way, x in real["clock"].items()}
@@ -89,5 +96,5 @@ def timeline(path: pathlib.Path, real: Mapping[str, Any]):
     bottom,
     path,
     f"One step of {n} devices, each share measured alone: un-padding waits "
-    f"{waits[UNPADDED]:.0%} of the time up to the exchange, packing {waits[PACKED]:.0%}",
+    f"{waits[UNPADDED]:.0%} of the time up to the update, packing {waits[PACKED]:.0%}",
   )

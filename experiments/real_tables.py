@@ -28,10 +28,10 @@ def tables(real: Mapping[str, Any]) -> str:
   several = [x for x in real["cases"] if x["devices"] > 1]
   parts = [
     f"Really run: BERT-{real['size']}, {real['batch']} sequences a device, lengths rounded "
-    f"up to a multiple of {real['multiple']}, {real['machine']}. A share of un-padding "
-    f"takes {clock[UNPADDED]:.3g} s alone ({foretold[UNPADDED]:.3g} s by the cost model, "
-    f"so {real['beyond']:.3g} s a sequence beyond it), one of packing "
-    f"{clock[PACKED]:.3g} s ({foretold[PACKED]:.3g} s).",
+    f"up to a multiple of {real['multiple']}, {real['machine']}. A share of packing takes "
+    f"{clock[PACKED]:.3g} s alone, {real['pace']:.2f} times what the cost model foretells "
+    f"({foretold[PACKED]:.3g} s); one of un-padding {clock[UNPADDED]:.3g} s, foretold "
+    f"{foretold[UNPADDED]:.3g} s, so at that pace {real['beyond']:+.3g} s a sequence.",
     "Time that devices wait for the slowest. Seen: shares of devices are measured alone "
     f"and composed; processes run at the same time. Shared cores: all run on "
     f"{real['cores']} cores at the same time, and the clock is no measure. Of packing what "
@@ -48,7 +48,7 @@ def tables(real: Mapping[str, Any]) -> str:
         "gain foretold",
         "gain seen",
       ],
-      [line for x in real["cases"] for line in _seconds(x)],
+      [line for x in real["cases"] for line in _seconds(x, real["update"])],
     ),
   ]
   return "\n\n".join(parts)
@@ -57,7 +57,7 @@ def tables(real: Mapping[str, Any]) -> str:
 def _idle(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
   """A line for each way to know, a cell for each case."""
   names = ("simulated", "foretold", "foretold_beyond")
-  labels = ("simulated", "foretold for the sequences dealt", "with the time beyond")
+  labels = ("simulated", "foretold for the sequences dealt", "and at the pace seen")
   lines = [
     [label, *(f"{x[name]:.1%}" for x in rows)]
     for name, label in zip(names, labels, strict=True)
@@ -81,7 +81,7 @@ def seen(row: Mapping[str, Any]) -> Mapping[str, float]:
   return row["idle"].get("clock", row["idle"]["processor"])
 
 
-def _seconds(row: Mapping[str, Any]) -> list[list[str]]:
+def _seconds(row: Mapping[str, Any], update: float) -> list[list[str]]:
   """A line of what was seen; of devices, whose cores are shared, then what is composed."""
   seconds, composed = row["seconds"], row.get("composed_seconds")
   ways = UNPADDED, PACKED, ONE_PROGRAM
@@ -91,7 +91,8 @@ def _seconds(row: Mapping[str, Any]) -> list[list[str]]:
   if composed is None:
     return [[*line, *gains]]
   shown = (_quartiles(composed[way]) for way in (UNPADDED, PACKED))
-  return [[*line, "", ""], [f"{row['name']}, composed", *shown, "", "", *gains]]
+  alone = [f"{row['name']}, composed", *shown, "", f"{update:.3f}", *gains]
+  return [[*line, "", ""], alone]
 
 
 def _quartiles(values: Sequence[float]) -> str:
