@@ -80,9 +80,7 @@ def timeline(path: pathlib.Path, real: Mapping[str, Any]):
     axes.barh(places, busy, color=colour, height=0.7, label=f"{way}: at work")
     left = busy.max()
     axes.barh(places, left - busy, left=busy, color="#e6e6e6", height=0.7, label="waits")
-    axes.barh(
-      places, real["update"], left=left, color="#8a8a8a", height=0.7, label="update"
-    )
+    axes.barh(places, update, left=left, color="#8a8a8a", height=0.7, label="update")
     axes.set_ylabel("device")
     axes.set_yticks(places)
     axes.invert_yaxis()
