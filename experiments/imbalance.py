@@ -156,8 +156,8 @@ def idle(seconds: np.ndarray) -> float:
     seconds: [K, n]; of the devices' own work.
 
   Example:
-    >>> idle(np.array([[1.0, 3.0], [2.0, 2.0]]))
-    0.2
+    >>> idle(np.array([[0.0, 2.0], [2.0, 2.0]]))
+    0.25
   """
   return max(0.0, float(1 - seconds.mean(1).sum() / seconds.max(1).sum()))
 
