@@ -145,8 +145,21 @@ def summarise(steps: Steps, network: Network) -> Summary:
     deviation=float(whole.std()) if np.ptp(whole) else 0.0,  # no rounding error
     percentile_99=float(np.quantile(whole, 0.99)),
     sequences_per_second=float(steps.sequences.sum() / whole.sum()),
-    idle=max(0.0, float(1 - steps.seconds.mean(1).sum() / slowest.sum())),
+    idle=idle(steps.seconds),
   )
+
+
+def idle(seconds: np.ndarray) -> float:
+  """The fraction of the devices' time in which they wait for the slowest of their step.
+
+  Args:
+    seconds: [K, n]; of the devices' own work.
+
+  Example:
+    >>> idle(np.array([[0.0, 2.0], [2.0, 2.0]]))
+    0.25
+  """
+  return max(0.0, float(1 - seconds.mean(1).sum() / seconds.max(1).sum()))
 
 
 def draw(rng: np.random.Generator, counts: np.ndarray, shape: tuple) -> np.ndarray:

@@ -5,8 +5,9 @@
 
 First the paper's estimate (section E). Then training steps of this machine by the clock,
 a cost of a step fitted to them, and steps of many such devices simulated from the real
-lengths. Writes load_balance.md, load_balance.json, coefficients.json and pictures to
---workdir.
+lengths. Last, steps of un-padding and of packing really run beside each other, on a few
+devices and processes of this machine. Writes load_balance.md, load_balance.json,
+coefficients.json and pictures to --workdir.
 """
 
 from __future__ import annotations
@@ -24,15 +25,23 @@ import numpy as np
 import tqdm
 
 import packing
-from experiments import gumbel, imbalance, step_time
+from experiments import (
+  gumbel,
+  imbalance,
+  real_options,
+  real_pictures,
+  real_tables,
+  step_time,
+)
 from experiments.batching import PADDING, UNPADDING, make_ways
 from experiments.imbalance import Lengths, Way
 from experiments.load_balance_pictures import draw
 from experiments.load_balance_tables import tables
+from experiments.real_options import Wanted, numbers
 from experiments.step_time import Coefficients, Network
 from model.config import SIZES
 from packing import InputError
-from training.command import Parser
+from training.command import Parser, Stopped
 from training.files import write_json, write_text
 
 PAPER_BATCH = 32  # sequences of a device, section E
@@ -167,15 +176,17 @@ def check_paper_method(
   return {"several": several._asdict(), "one": one._asdict(), "rows": rows}
 
 
-def run(options) -> dict[str, Any]:
-  """All of it, but for the files.
+def run(options, wanted: Wanted) -> dict[str, Any]:
+  """All of it, but for the files; of these only coefficients.json, as soon as it is known.
 
   Args:
     options: of the command line.
+    wanted: what is to be really run.
 
   Raises:
     InputError: no such histogram, no coefficients in the file, or more asked for than the
-      histogram has.
+      histogram has, or coefficients of another model than the one to be run.
+    Stopped: a process that really ran failed.
   """
   lengths = Lengths(packing.load_histogram(options.histogram))
   size, found = lengths.longest, lengths.histogram.num_sequences
@@ -194,13 +205,16 @@ def run(options) -> dict[str, Any]:
     device = step_time.read_coefficients(options.coefficients)
   else:
     device = measure(options)
+  if wanted.devices or wanted.processes:
+    real_options.check_model(wanted, device)
+  write_json(options.workdir / "coefficients.json", device)
   costs = Coefficients(**device["coefficients"])
   network = Network(4 * device["parameters"], options.bandwidth, options.latency)
   bounds = tuple(size * k // options.buckets for k in range(1, options.buckets + 1))
   ways = make_ways(costs, lengths, plans, bounds=bounds, sequences=options.unpadding)
   draws = {"sequences": options.sequences, "seed": options.seed}
   most = max(options.devices)
-  return {
+  result = {
     "estimate": paper_estimate(2048),
     "device": device,
     "histogram": options.histogram,
@@ -217,6 +231,11 @@ def run(options) -> dict[str, Any]:
       ways, lengths, network, devices=options.devices, batches=options.batches, **draws
     ),
   }
+  if wanted.devices or wanted.processes:
+    from experiments import real  # JAX
+
+    result["real"] = real.run(wanted, lengths, plans[options.depths[-1]], costs)
+  return result
 
 
 def _parser() -> Parser:
@@ -232,8 +251,8 @@ def _parser() -> Parser:
     parser.add_argument(name, default=default, help=f"{what}; {default}", **more)
 
   add("--histogram", "wikipedia_512", "lengths of the dataset, a built-in histogram")
-  add("--devices", "1,4,16,64,256,1024,4096,16384", "their numbers", type=_numbers)
-  add("--batches", "1,4,16,32,64,256", "sequences of a device", type=_numbers)
+  add("--devices", "1,4,16,64,256,1024,4096,16384", "their numbers", type=numbers)
+  add("--batches", "1,4,16,32,64,256", "sequences of a device", type=numbers)
   add("--batch", PAPER_BATCH, "of --batches, the one of most tables", type=int)
   add("--depths", "2,3,max", "most sequences in a pack", type=_depths)
   add("--buckets", 4, "of equal width, up to the longest length", type=int)
@@ -250,15 +269,16 @@ def _parser() -> Parser:
     "--coefficients", metavar="FILE", help="of an earlier run, instead of measuring"
   )
   add("--size", "mini", "of the BERT that is measured", choices=list(SIZES))
-  add("--lengths", "64,128,256,384,512", "of the rows measured, in tokens", type=_numbers)
-  add("--rows", "1,4", "of the steps measured", type=_numbers)
+  add("--lengths", "64,128,256,384,512", "of the rows measured, in tokens", type=numbers)
+  add("--rows", "1,4", "of the steps measured", type=numbers)
   add("--rounds", 9, "measured steps of each shape", type=int)
   add("--sequences", 2**22, "to draw for each cell, about", type=int)
   add("--seed", 0, "of the draws", type=int)
+  real_options.add_to(parser)
   parser.add_argument(
     "--quick",
     action="store_true",
-    help="less of all: a minute, seconds with --coefficients",
+    help="less of all: 2 minutes, seconds with --coefficients",
   )
   add("--workdir", "results/load_balance", "where to write", type=pathlib.Path)
   parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -273,25 +293,13 @@ QUICK = {
   "lengths": "64,256,512",
   "rows": "1,3",
   "rounds": 3,
-}
-
-
-def _numbers(text: str) -> list[int]:
-  try:
-    found = sorted({int(x) for x in text.split(",")})
-  except ValueError:
-    found = [0]
-  if found[0] < 1:
-    raise argparse.ArgumentTypeError(
-      f"{text!r} is no list of numbers; expected such as 1,4,16"
-    )
-  return found
+} | real_options.QUICK
 
 
 def _depths(text: str) -> list[str]:
   for x in text.split(","):
     if x != "max":
-      _numbers(x)
+      numbers(x)
   return text.split(",")
 
 
@@ -315,20 +323,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.set_defaults(**QUICK)
   options = parser.parse_args(arguments)
   _check(parser, options)
+  wanted = real_options.wanted(parser, options)
   try:
     options.workdir.mkdir(parents=True, exist_ok=True)
-    result = run(options)
-    write_json(options.workdir / "coefficients.json", result["device"])
+    result = run(options, wanted)
     write_json(options.workdir / "load_balance.json", result)
-    write_text(options.workdir / "load_balance.md", tables(result) + "\n")
     draw(options.workdir, result)
+    text = tables(result)
+    if "real" in result:
+      text += "\n\n" + real_tables.tables(result["real"])
+      real_pictures.draw(options.workdir, result["real"])
+    write_text(options.workdir / "load_balance.md", text + "\n")
   except (InputError, OSError) as error:
     print(f"error: {error}", file=sys.stderr)
     return 2
+  except Stopped as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 1
   except KeyboardInterrupt:
     print("Stopped before the end.", file=sys.stderr)
     return 130
-  print(json.dumps(result) if options.json else tables(result))
+  print(json.dumps(result) if options.json else text)
   return 0
 
 

@@ -18,7 +18,7 @@ from experiments.gumbel import Gumbel
 from experiments.step_time import Coefficients, Measurement
 from packing import files
 
-_COLOURS = ("#2a6f97", "#c1666b", "#6a994e", "#8d6a9f", "#d08c3f", "#555555", "#3aa6a0")
+COLOURS = ("#2a6f97", "#c1666b", "#6a994e", "#8d6a9f", "#d08c3f", "#555555", "#3aa6a0")
 
 
 def draw(folder: pathlib.Path, result: Mapping[str, Any]):
@@ -108,14 +108,14 @@ def estimate(path: pathlib.Path, one: Gumbel, *, packing: float, most: int):
     [gumbel.quantile_of_slowest(one, n, probability=p) for n in devices] for p in (0.1, 0.9)
   )
   mean = [gumbel.mean_of_slowest(one, n) for n in devices]
-  axes.fill_between(devices, low, high, color=_COLOURS[1], alpha=0.2, linewidth=0)
-  axes.plot(devices, mean, "o-", color=_COLOURS[1])
-  axes.axhline(packing, color=_COLOURS[0])
+  axes.fill_between(devices, low, high, color=COLOURS[1], alpha=0.2, linewidth=0)
+  axes.plot(devices, mean, "o-", color=COLOURS[1])
+  axes.axhline(packing, color=COLOURS[0])
   axes.axhline(1, color="grey", linestyle=":")
-  _label(axes, devices[-1], mean[0] - 0.48, "un-padding (mean; 80 % of steps)", _COLOURS[1])
-  _label(axes, devices[-1], packing + 0.03, f"packing {packing}", _COLOURS[0])
+  _label(axes, devices[-1], mean[0] - 0.48, "un-padding (mean; 80 % of steps)", COLOURS[1])
+  _label(axes, devices[-1], packing + 0.03, f"packing {packing}", COLOURS[0])
   axes.set_ylim(0.95, max(high) * 1.02)
-  _save(
+  save(
     axes,
     path,
     f"The paper's estimate: un-padding is {mean[0]:.2f} times as fast as padding on 1 "
@@ -132,19 +132,19 @@ def distributions(path: pathlib.Path, one: Gumbel, several: Gumbel, *, devices: 
     several: the fitted one of several.
     devices: how many these are.
   """
-  axes = _figure().add_subplot()
+  axes = figure().add_subplot()
   speedup = np.linspace(1, 3.5, 400)
   of_one = scipy.stats.gumbel_r(*one)
   slowest = devices * of_one.sf(speedup) ** (devices - 1) * of_one.pdf(speedup)
   fitted = scipy.stats.gumbel_r(*several).pdf(speedup)
-  axes.plot(speedup, fitted, color=_COLOURS[1], label=f"{devices} devices, fitted")
-  axes.plot(speedup, of_one.pdf(speedup), color=_COLOURS[3], label="1 device, inferred")
+  axes.plot(speedup, fitted, color=COLOURS[1], label=f"{devices} devices, fitted")
+  axes.plot(speedup, of_one.pdf(speedup), color=COLOURS[3], label="1 device, inferred")
   told = f"the slowest of {devices} such devices"
-  axes.plot(speedup, slowest, "--", color=_COLOURS[3], label=told)
+  axes.plot(speedup, slowest, "--", color=COLOURS[3], label=told)
   axes.set(xlabel="speed-up over padding", ylabel="density", xlim=(1, 3.5))
   axes.set_ylim(bottom=0)
   axes.legend(frameon=False)
-  _save(
+  save(
     axes,
     path,
     f"The paper's speed-ups: {several.location:.2f} most often on {devices} devices, "
@@ -170,7 +170,7 @@ def lines(
   devices = sorted({n for line in values.values() for n in line})
   fraction = label.endswith("fraction")
   axes = _axes(devices, label.removesuffix(", fraction"))
-  for (name, line), colour in zip(values.items(), _COLOURS, strict=False):
+  for (name, line), colour in zip(values.items(), COLOURS, strict=False):
     style = "s--" if "balanced" in name else "o-"
     axes.plot(
       list(line), list(line.values()), style, color=colour, label=name, markersize=4
@@ -182,7 +182,7 @@ def lines(
     axes.axhline(1, color="grey", linestyle=":")
     axes.set_ylim(bottom=0.95)
   axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-  _save(axes, path, title)
+  save(axes, path, title)
 
 
 def extrapolation(path: pathlib.Path, found: Sequence[Mapping[str, float]]):
@@ -195,13 +195,13 @@ def extrapolation(path: pathlib.Path, found: Sequence[Mapping[str, float]]):
   devices = [int(x["devices"]) for x in found]
   axes = _axes(devices, "speed-up over padding, computing only")
   for name, colour, label in (
-    ("simulated", _COLOURS[1], "simulated, each number of devices"),
-    ("estimated", _COLOURS[3], "estimated from 8 devices by the paper's method"),
+    ("simulated", COLOURS[1], "simulated, each number of devices"),
+    ("estimated", COLOURS[3], "estimated from 8 devices by the paper's method"),
   ):
     axes.plot(devices, [x[name] for x in found], "o-", color=colour, label=label)
   axes.legend(frameon=False)
   off = [x["estimated"] / x["simulated"] - 1 for x in found]
-  _save(
+  save(
     axes,
     path,
     f"The paper's method on the simulated 8 devices: {off[0]:+.1%} off on "
@@ -219,10 +219,9 @@ def fitted_steps(
     measurements: of all shapes.
     costs: fitted to them.
   """
-  figure = _figure()
-  axes = figure.add_subplot()
+  axes = figure().add_subplot()
   lengths = np.linspace(0, max(x.row_length for x in measurements), 100)
-  for rows, colour in zip(sorted({x.rows for x in measurements}), _COLOURS, strict=False):
+  for rows, colour in zip(sorted({x.rows for x in measurements}), COLOURS, strict=False):
     some = [x for x in measurements if x.rows == rows]
     middle = np.array([x.seconds for x in some])
     ends = np.abs(np.array([[x.low for x in some], [x.high for x in some]]) - middle)
@@ -232,7 +231,7 @@ def fitted_steps(
   axes.set(xlabel="tokens of a row", ylabel="seconds of a step", xlim=0, ylim=0)
   axes.legend(loc="upper left", frameon=False)
   share = lengths[-1] ** 2 * costs.token_pair / costs.row_seconds(lengths[-1])
-  _save(
+  save(
     axes,
     path,
     f"Measured steps (quartiles) and fit: {share:.0%} of a row of {lengths[-1]:.0f} "
@@ -244,12 +243,13 @@ def _powers(most: int) -> list[int]:
   return [2**k for k in range(most.bit_length())]
 
 
-def _figure():
+def figure():
+  """An empty one, of the size of all of them."""
   return matplotlib.figure.Figure(figsize=(9, 4.5), dpi=120, layout="constrained")
 
 
 def _axes(devices: Sequence[int], label: str):
-  axes = _figure().add_subplot()
+  axes = figure().add_subplot()
   axes.set_xscale("log", base=2)
   shown = [n for n in devices if len(devices) <= 10 or n.bit_length() % 2]
   axes.set_xticks(shown, [f"{n:,}" for n in shown])
@@ -262,11 +262,17 @@ def _label(axes, x: float, y: float, text: str, colour: str):
   axes.text(x, y, text, color=colour, ha="right", va="bottom")
 
 
-def _save(axes, path: pathlib.Path, title: str):
+def save(axes, path: pathlib.Path, title: str):
+  """Writes the figure of some axes.
+
+  Args:
+    axes: of it.
+    path: of the PNG.
+    title: what the picture shows.
+  """
   axes.spines[["top", "right"]].set_visible(False)
   axes.grid(alpha=0.3)
-  figure = axes.figure
-  figure.suptitle(title, fontsize="medium")
+  axes.figure.suptitle(title, fontsize="medium")
   data = io.BytesIO()
-  figure.savefig(data, format="png")
+  axes.figure.savefig(data, format="png")
   files.write_bytes(path, data.getvalue())

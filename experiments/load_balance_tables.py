@@ -56,7 +56,7 @@ def _estimate(estimate: Mapping[str, Any]) -> str:
     [f"{x['devices']:,}", f"{x['speedup']:.2f}", f"{x['low']:.2f} to {x['high']:.2f}"]
     for x in estimate["rows"]
   ]
-  return f"{told}\n\n{_table(['devices', 'un-padding', '80 %'], cells)}"
+  return f"{told}\n\n{table(['devices', 'un-padding', '80 %'], cells)}"
 
 
 def _device(device: Mapping[str, Any]) -> str:
@@ -80,7 +80,7 @@ def _measured(measurements: Sequence[Mapping[str, Any]]) -> str:
     ]
     for x in measurements
   ]
-  return _table(["tokens", "rows", "seconds of a step (quartiles)", "fit"], cells)
+  return table(["tokens", "rows", "seconds of a step (quartiles)", "fit"], cells)
 
 
 def _method(checked: Mapping[str, Any] | None) -> str:
@@ -95,7 +95,7 @@ def _method(checked: Mapping[str, Any] | None) -> str:
     "The paper's method on the simulated speed-ups of 8 devices: fitted alpha "
     f"{fitted['location']:.4f}, beta {fitted['scale']:.4f}; so of 1 device alpha "
     f"{one['location']:.3f}, beta {one['scale']:.3f}; and the mean of the smallest.\n\n"
-    + _table(["devices", "simulated", "estimated"], cells)
+    + table(["devices", "simulated", "estimated"], cells)
   )
 
 
@@ -107,10 +107,16 @@ def _by_devices(rows: Iterable[Mapping[str, Any]], devices: Sequence[int], shown
   lines: dict[str, list[str]] = {}
   for row in rows:
     lines.setdefault(row["way"], [row["way"]]).append(shown(row))
-  return _table(["", *(f"{n:,}" for n in devices)], lines.values())
+  return table(["", *(f"{n:,}" for n in devices)], lines.values())
 
 
-def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+  """A table in Markdown, its first column to the left.
+
+  Args:
+    head: of the columns.
+    lines: cells.
+  """
   rule = "|---|" + "---:|" * (len(head) - 1)
   cells = [f"| {' | '.join(line)} |" for line in (head, *lines)]
   return "\n".join([cells[0], rule, *cells[1:]])

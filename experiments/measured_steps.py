@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
+import optax
 
 from benchmarks.machine import machine
 from experiments.step_time import Measurement
@@ -22,12 +24,18 @@ VOCAB_SIZE = 30522
 MASK_RATE = 0.15
 
 
-def make_program(size: str, *, longest: int) -> TrainingProgram:
-  """A BERT of one size with LAMB, on one device.
+def make_optimizer() -> optax.GradientTransformation:
+  """LAMB, as in every step that is measured."""
+  return lamb(1e-4)
+
+
+def make_program(size: str, *, longest: int, devices: int = 1) -> TrainingProgram:
+  """A BERT of one size with LAMB.
 
   Args:
     size: as of `BertConfig.from_size`.
     longest: positions, in tokens.
+    devices: the first few, of all processes.
   """
   config = BertConfig.from_size(
     size,
@@ -36,7 +44,7 @@ def make_program(size: str, *, longest: int) -> TrainingProgram:
     dropout_rate=0.0,
     attention_dropout_rate=0.0,
   )
-  return TrainingProgram(config, lamb(1e-4), mesh=make_mesh(1), seed=0)
+  return TrainingProgram(config, make_optimizer(), mesh=make_mesh(devices), seed=0)
 
 
 def full_rows(row_length: int, rows: int) -> dict[str, np.ndarray]:
@@ -47,17 +55,33 @@ def full_rows(row_length: int, rows: int) -> dict[str, np.ndarray]:
     rows: B.
   """
   rng = np.random.default_rng(0)
-  masked = max(1, round(MASK_RATE * row_length))
+  return lay_out([[sequence(rng, row_length)] for _ in range(rows)], row_length=row_length)
 
-  def sequence() -> dict:
-    return {
-      "input_ids": rng.integers(VOCAB_SIZE, size=row_length),
-      "mlm_positions": np.sort(rng.choice(row_length, masked, replace=False)),
-      "mlm_labels": rng.integers(VOCAB_SIZE, size=masked),
-      "sequence_label": int(rng.integers(2)),
-    }
 
-  return lay_out([[sequence()] for _ in range(rows)], row_length=row_length)
+def sequence(rng: np.random.Generator, length: int) -> dict[str, Any]:
+  """Random tokens, 15 % of them masked, as `lay_out` takes them.
+
+  Args:
+    rng: to draw with.
+    length: in tokens.
+  """
+  masked = masked_tokens(length)
+  return {
+    "input_ids": rng.integers(VOCAB_SIZE, size=length),
+    "mlm_positions": np.sort(rng.choice(length, masked, replace=False)),
+    "mlm_labels": rng.integers(VOCAB_SIZE, size=masked),
+    "sequence_label": int(rng.integers(2)),
+  }
+
+
+def masked_tokens(length: int) -> int:
+  """How many tokens of a sequence are masked; never fewer in a longer one.
+
+  Example:
+    >>> masked_tokens(1), masked_tokens(512)
+    (1, 77)
+  """
+  return max(1, round(MASK_RATE * length))
 
 
 def measure(

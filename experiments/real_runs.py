@@ -1,0 +1,110 @@
+"""Starts processes that really run steps, and waits for what they find.
+
+A failure of one ends all; none is left behind, however this ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import IO, Any
+
+from experiments.real_steps import Case
+from training.command import Stopped
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def run(case: Case, *, cores: list[int] | None = None) -> list[dict[str, Any]]:
+  """Runs all processes of a case.
+
+  Args:
+    case: its process and coordinator are filled in here.
+    cores: if given, process p keeps to core p, and from the first again where there are
+      fewer.
+
+  Returns:
+    What `experiments.real_steps.run` gives in each.
+
+  Raises:
+    Stopped: one of them failed; with its last words.
+  """
+  coordinator = f"localhost:{_free_port()}" if case.processes > 1 else ""
+  cases = [
+    dataclasses.replace(
+      case,
+      process=number,
+      coordinator=coordinator,
+      core=cores[number % len(cores)] if cores else None,
+    )
+    for number in range(case.processes)
+  ]
+  with contextlib.ExitStack() as stack:
+    workers = [stack.enter_context(_worker(case)) for case in cases]
+    running = set(range(len(workers)))
+    while running:
+      for number in sorted(running):
+        status = workers[number].process.poll()
+        if status is not None:
+          running.remove(number)
+        if status:
+          raise Stopped(
+            f"Process {number} of {case.processes} with {case.devices} devices each ended "
+            f"with status {status}: {workers[number].last_words()}"
+          )
+      time.sleep(0.1)
+    return [json.loads(worker.lines()[-1]) for worker in workers]
+
+
+@dataclasses.dataclass
+class _Worker:
+  process: subprocess.Popen
+  output: IO[str]
+  errors: IO[str]
+
+  def lines(self) -> list[str]:
+    self.output.seek(0)
+    return self.output.read().splitlines()
+
+  def last_words(self) -> str:
+    self.errors.seek(0)
+    said = [line.strip() for line in self.errors.read().splitlines() if line.strip()]
+    return said[-1] if said else "it said nothing"
+
+
+@contextlib.contextmanager
+def _worker(case: Case) -> Iterator[_Worker]:
+  """A process with its case; ended at the latest when this is left."""
+  with (
+    tempfile.TemporaryFile("w+") as output,
+    tempfile.TemporaryFile("w+") as errors,
+    subprocess.Popen(
+      [sys.executable, "-m", "experiments.real_steps"],
+      cwd=ROOT,
+      stdin=subprocess.PIPE,
+      stdout=output,
+      stderr=errors,
+      text=True,
+    ) as process,
+  ):
+    try:
+      assert process.stdin is not None
+      process.stdin.write(json.dumps(dataclasses.asdict(case)) + "\n")
+      process.stdin.flush()  # stays open: that it closes is how a worker knows to end
+      yield _Worker(process, output, errors)
+    finally:
+      process.kill()
+
+
+def _free_port() -> int:
+  with socket.socket() as server:
+    server.bind(("localhost", 0))
+    return server.getsockname()[1]
