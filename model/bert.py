@@ -267,10 +267,8 @@ class BertForPreTraining(Bert):
     del dropout_key  # as in the original: no dropout in these heads
     masked = _tokens_at(hidden, batch["mlm_positions"])
     masked = self.mlm_layer_norm(gelu(self.mlm_transform(masked)))
-    logits = self.embeddings.token.attend(masked)
-    # As a product: the gradient is one too, which XLA sums sooner on CPUs.
-    ones = jnp.ones((*masked.shape[:-1], 1), logits.dtype)
-    logits += ones @ self.mlm_bias[None].astype(logits.dtype)
+    embedding = self.embeddings.token.embedding[...].astype(masked.dtype)
+    logits = _vocabulary_logits(masked, embedding, self.mlm_bias.astype(masked.dtype))
     if self.config.padded_vocab_size > self.config.vocab_size:
       exists = jnp.arange(logits.shape[-1]) < self.config.vocab_size
       logits = jnp.where(exists[None, None], logits, jnp.finfo(logits.dtype).min)
@@ -345,6 +343,34 @@ MODELS: dict[str, type[Bert]] = {
 def _tokens_at(hidden: jax.Array, positions: jax.Array) -> jax.Array:
   """[B, S, D] at int32[B, P] -> [B, P, D]."""
   return jnp.take_along_axis(hidden, positions[:, :, None], axis=1)
+
+
+@jax.custom_vjp
+def _vocabulary_logits(
+  hidden: jax.Array, embedding: jax.Array, bias: jax.Array
+) -> jax.Array:
+  """[B, P, D], [V, D] and [V] -> [B, P, V].
+
+  The gradients are products that XLA does not have to transpose [B, P, V] for, which is
+  most of what this head has in memory.
+  """
+  return jnp.einsum("BPD,VD->BPV", hidden, embedding) + bias[None, None]
+
+
+def _vocabulary_logits_forward(hidden, embedding, bias):
+  return _vocabulary_logits(hidden, embedding, bias), (hidden, embedding)
+
+
+def _vocabulary_logits_backward(saved, gradient):
+  hidden, embedding = saved
+  of_hidden = jnp.einsum("BPV,VD->BPD", gradient, embedding)
+  of_embedding = jnp.einsum("BPD,BPV->DV", hidden, gradient).T
+  ones = jnp.ones(gradient.shape[:2], gradient.dtype)
+  of_bias = jnp.einsum("BP,BPV->V", ones, gradient)
+  return of_hidden, of_embedding, of_bias
+
+
+_vocabulary_logits.defvjp(_vocabulary_logits_forward, _vocabulary_logits_backward)
 
 
 def _pooled(pooler: nnx.Linear, hidden: jax.Array, batch: Batch) -> jax.Array:
