@@ -30,7 +30,7 @@ bench: .venv/installed
 	@$(BIN)/python benchmarks/packing.py --picture results/packing.png --json results/packing.json
 	@$(BIN)/python benchmarks/pipeline.py --workers 0,1,2 --json results/pipeline.json
 	@$(BIN)/python benchmarks/inference.py --json results/inference.json
-	@$(BIN)/python benchmarks/training.py --sequences 64 --batch-size 8 --json results/training.json
+	@$(BIN)/python benchmarks/training.py --json results/training.json
 	@$(BIN)/python benchmarks/speedup.py --json results/speedup.json
 	@$(BIN)/python benchmarks/growth.py --picture results/growth.png --json results/growth.json
 

@@ -1,7 +1,7 @@
 """Training steps beside peers: forward, backward and update on the same sequences.
 
     python benchmarks/training.py --size mini
-    python benchmarks/training.py --size base --sequences 32 --batch-size 8 --rounds 2
+    python benchmarks/training.py --size base --sequences 16 --batch-size 4 --rounds 2
     python benchmarks/training.py --ways packed,padded,unpadded --json results/training.json
 
 Sequences have the lengths of a built-in histogram and random tokens; 15 % of the tokens are
@@ -156,7 +156,7 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
   rng = np.random.default_rng(0)
   found: dict[str, dict] = {}
   batches: dict[str, list] = {}
-  for name, learner in tqdm.tqdm(learners.items(), "first steps", leave=False):
+  for name, learner in tqdm.tqdm(learners.items(), "first steps", leave=False, disable=None):
     layout = WAYS[name][1]
     step_name = getattr(learner, "step_name", "")  # PyTorch compiles nothing here
     compiled, began = counter.count(step_name), time.perf_counter()
@@ -177,7 +177,7 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
       "processor_rates": [],
     }
   steps = [(name, index) for name in learners for index in range(len(batches[name]))]
-  with tqdm.tqdm(total=rounds * len(steps), unit="steps", leave=False) as progress:
+  with tqdm.tqdm(total=rounds * len(steps), unit="steps", leave=False, disable=None) as progress:
     for _ in range(rounds):
       seconds = {name: np.zeros(2) for name in learners}
       for name, index in [steps[number] for number in rng.permutation(len(steps))]:
@@ -254,9 +254,9 @@ def main():
   parser.add_argument(
     "--histogram", default="wikipedia_512", help="of lengths (default: wikipedia_512)"
   )
-  parser.add_argument("--sequences", type=int, default=128, help="default: 128")
+  parser.add_argument("--sequences", type=int, default=64, help="default: 64")
   parser.add_argument(
-    "--batch-size", type=int, default=16, help="sequences, where one a row (default: 16)"
+    "--batch-size", type=int, default=8, help="sequences, where one a row (default: 8)"
   )
   parser.add_argument("--rounds", type=int, default=3, help="default: 3")
   parser.add_argument(
