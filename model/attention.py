@@ -172,8 +172,8 @@ def dot_product_attention(
   total = weights.sum(axis=-1).swapaxes(1, 2)[..., None]
   drop = nnx.Dropout(dropout_rate, deterministic=dropout_key is None)
   weights = drop(weights.astype(value.dtype), rngs=dropout_key)
-  attended = jnp.einsum("BNQK,BKNH->BQNH", weights, value, preferred_element_type=wide)
-  return (attended / total).astype(value.dtype)
+  attended = jnp.einsum("BNQK,BKNH->BQNH", weights, value)
+  return (attended.astype(wide) / total).astype(value.dtype)
 
 
 def check(

@@ -276,7 +276,12 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]
 
 
 def _first_of_highest(logits: jax.Array) -> jax.Array:
-  """`argmax` over the last axis; XLA vectorises it on CPUs, and shares its maximum."""
+  """`argmax` over the last axis, sooner on CPUs; past the end where one is not a number.
+
+  Example:
+    >>> _first_of_highest(jnp.array([[1.0, 3.0, 3.0], [2.0, jnp.nan, 1.0]])).tolist()
+    [1, 3]
+  """
   highest = logits == logits.max(axis=-1, keepdims=True)
   numbers = jnp.arange(logits.shape[-1])
   return jnp.where(highest, numbers, logits.shape[-1]).min(axis=-1)

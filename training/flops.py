@@ -58,7 +58,9 @@ def training_flops(
     "question_answering": 2 * tokens * width * 2,
   }
   layers = config.num_layers * (projections + attention + feed_forward)
-  return 3 * rows * (layers + heads[head])
+  # The gradient of the vocabulary's bias is a product with ones.
+  bias = 2 * mlm_slots * config.padded_vocab_size if head == "pretraining" else 0
+  return rows * (3 * (layers + heads[head]) + bias)
 
 
 # By device_kind, the vendors' figures in TFLOP/s of one device, without sparsity: products

@@ -395,6 +395,42 @@ def test_weights_start_as_wide_as_the_initializer_range():
       assert (narrow == (path[-1].key == "scale")).all()
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64, jnp.bfloat16])
+def test_gelu_is_the_exact_one(dtype):
+  with jax.enable_x64(dtype == jnp.float64):
+    x = jnp.linspace(-7, 7, 1001, dtype=dtype)
+    ours, slopes = jax.vmap(jax.value_and_grad(bert.gelu))(x)
+    exact, exact_slopes = jax.vmap(
+      jax.value_and_grad(functools.partial(jax.nn.gelu, approximate=False))
+    )(x.astype(jnp.float64 if dtype == jnp.float64 else jnp.float32))
+    assert ours.dtype == dtype
+    rounding = float(jnp.finfo(dtype).eps)
+    assert jnp.abs(ours - exact).max() < 8 * rounding
+    assert jnp.abs(slopes - exact_slopes).max() < 8 * rounding
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64, jnp.bfloat16])
+def test_gradients_of_the_vocabulary_are_those_of_the_plain_product(dtype):
+  def plain(hidden, embedding, bias):
+    return jnp.einsum("BPD,VD->BPV", hidden, embedding) + bias[None, None]
+
+  with jax.enable_x64(dtype == jnp.float64):
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = [(3, 5, 7), (11, 7), (11,)]
+    arguments = [
+      jax.random.normal(k, shape, dtype) for k, shape in zip(keys, shapes, strict=False)
+    ]
+    upstream = jax.random.normal(keys[3], (3, 5, 11), dtype)
+    found, expected = (
+      jax.vjp(function, *arguments) for function in (bert._vocabulary_logits, plain)
+    )
+    np.testing.assert_array_equal(found[0], expected[0])
+    tolerance = 8 * float(jnp.finfo(dtype).eps)
+    for ours, theirs in zip(found[1](upstream), expected[1](upstream), strict=True):
+      assert ours.dtype == dtype
+      assert relative_difference(ours, theirs) < tolerance
+
+
 def test_layer_norm_keeps_its_digits_far_from_zero():
   """The mean of squares less the square of the mean would be all cancellation."""
   x = 1e4 + np.random.default_rng(0).standard_normal((7, 14))
