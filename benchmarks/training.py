@@ -299,7 +299,7 @@ def main(arguments: list[str] | None = None):
       vocab_size=VOCAB_SIZE,
     )
   except packing.InputError as error:
-    parser.error(str(error))
+    parser.error(str(error).rstrip("."))
   told = _machine()
   print(told)
   if missing():
@@ -308,7 +308,9 @@ def main(arguments: list[str] | None = None):
   reasons = not_run(config, keys, sample, device=jax.devices()[0])
   running = [key for key in keys if key not in reasons]
   if not running:
-    parser.error(f"none of these ways runs here: {next(iter(reasons.values()))}")
+    parser.error(
+      f"none of these ways runs here: {next(iter(reasons.values())).rstrip('.')}"
+    )
   learners = make_learners(
     config, running, attention=options.attention, threads=options.threads
   )
