@@ -336,8 +336,9 @@ def main(arguments: list[str] | None = None):
     }
     write_json(options.json, told | {"steps": records})
   reasons = [(x["attention"], x["not_run"]) for x in records if "not_run" in x]
-  print(f"\n{not_run_lines(reasons)}\n\nShare of the machine's peak\n")
-  print(share_table(records))
+  if reasons:
+    print(f"\n{not_run_lines(reasons)}")
+  print(f"\nShare of the machine's peak\n\n{share_table(records)}")
 
 
 if __name__ == "__main__":

@@ -105,17 +105,15 @@ def make_learners(
     threads: of PyTorch; as many as it takes by itself if None.
   """
   learners: dict[str, Any] = {}
-  params, peer = None, None
+  params = Ours(config).params
+  peer = None
   for key in keys:
     name, implementation = split(key)
     if name in PEERS:
-      if peer is None:
-        params = params or Ours(config).params
-        peer = _hugging_face(config, params, attention, threads)
+      peer = peer or _hugging_face(config, params, attention, threads)
       learners[key] = peer.computing(PEERS[name][2])
     else:  # a program for each way, so that each pays for its own compilations
       own = dataclasses.replace(config, attention_impl=implementation)
-      params = params or Ours(config).params
       learners[key] = Ours(own, params)
   return learners
 
@@ -308,9 +306,8 @@ def main(arguments: list[str] | None = None):
   reasons = not_run(config, keys, sample, device=jax.devices()[0])
   running = [key for key in keys if key not in reasons]
   if not running:
-    parser.error(
-      f"none of these ways runs here: {next(iter(reasons.values())).rstrip('.')}"
-    )
+    first = next(iter(reasons.values())).rstrip(".")
+    parser.error(f"none of these ways runs here: {first}")
   learners = make_learners(
     config, running, attention=options.attention, threads=options.threads
   )
