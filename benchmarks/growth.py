@@ -127,7 +127,7 @@ def growth(
     `x`; `seconds`, quartiles of each point; `bytes`; `time_exponent` and
     `memory_exponent` of all points, and with `_upper` of the upper half, at least two.
   """
-  half = slice(len(x) // 2, None)
+  half = slice(min(len(x) // 2, len(x) - 2), None)
   of_memory = np.array(memory, float)
   return {
     "x": list(x),

@@ -130,7 +130,8 @@ def test_a_short_run_prints_its_tables_and_what_the_device_lacks(tmp_path, capsy
   assert line.count("|") == speedup_tables.SPEEDUP_HEADER.partition("\n")[0].count("|")
   for kind in speedup_tables.KINDS:
     flops = ran["flops"][kind]
-    assert flops["dots"] == flops["model"] < flops["xla"]
+    assert flops["dots"] == pytest.approx(flops["model"], rel=0.005)
+    assert flops["dots"] < flops["xla"]
 
 
 def test_products_in_a_scan_count_as_often_as_it_runs():

@@ -122,9 +122,9 @@ def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample, to
 
 
 def reasons(sample, keys, *, platform="cpu", kind="cpu", **config) -> dict[str, str]:
-  config = packs.small_config(max_position_embeddings=ROW_LENGTH, **config)
+  model = packs.small_config(max_position_embeddings=ROW_LENGTH, **config)
   device = types.SimpleNamespace(platform=platform, device_kind=kind)
-  return training.not_run(config, keys, sample, device=device)
+  return training.not_run(model, keys, sample, device=device)
 
 
 def test_what_does_not_run_says_why(sample, monkeypatch):
