@@ -14,9 +14,7 @@ time is found round by round: median and quartiles.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,6 +25,7 @@ import numpy as np
 if __package__ in (None, ""):  # as a script: the checkout, not the folder of benchmarks
   sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
+from benchmarks.command import make_parser, output_file, positive, run, some_of
 from benchmarks.steps import (
   Trainer,
   add_clock,
@@ -34,8 +33,10 @@ from benchmarks.steps import (
   in_turns,
   quartiles,
   random_batch,
+  spread,
 )
 from experiments.measured_steps import count_parameters, machine_and_device, make_program
+from model.files import write_json
 from training.mesh import put_batch
 from training.progress import Progress
 
@@ -126,7 +127,7 @@ def growth(
     `x`; `seconds`, quartiles of each point; `bytes`; `time_exponent` and
     `memory_exponent` of all points, and with `_upper` of the upper half, at least two.
   """
-  half = slice(len(x) // 2, None)
+  half = slice(min(len(x) // 2, len(x) - 2), None)
   of_memory = np.array(memory, float)
   return {
     "x": list(x),
@@ -192,7 +193,7 @@ def table(curves: Mapping[str, dict]) -> str:
     "|---|---:|---:|---:|---:|---:|---:|",
   ]
   for name, curve in curves.items():
-    whole, upper = (_spread(curve[f"time_exponent{half}"]) for half in ("", "_upper"))
+    whole, upper = (spread(curve[f"time_exponent{half}"]) for half in ("", "_upper"))
     lines.append(
       f"| {NAMES[name]} | {curve['x'][0]:,} | {curve['x'][-1]:,} | {whole} | {upper} "
       f"| {curve['memory_exponent']:.2f} | {curve['memory_exponent_upper']:.2f} |"
@@ -209,14 +210,9 @@ def points(name: str, curve: dict) -> str:
   each = (curve["x"], curve["seconds"], curve["bytes"], curve["argument_bytes"])
   for x, seconds, memory, arguments in zip(*each, strict=True):
     lines.append(
-      f"| {x:,} | {_spread(seconds, 4)} | {memory / 1e6:,.0f} | {arguments / 1e6:,.0f} |"
+      f"| {x:,} | {spread(seconds, 4)} | {memory / 1e6:,.0f} | {arguments / 1e6:,.0f} |"
     )
   return "\n".join(lines)
-
-
-def _spread(found: dict[str, float], digits: int = 2) -> str:
-  low, median, high = (f"{found[x]:.{digits}f}" for x in ("low", "median", "high"))
-  return f"{median} ({low} to {high})"
 
 
 def draw(curves: Mapping[str, dict], path: str):
@@ -260,38 +256,36 @@ def draw(curves: Mapping[str, dict], path: str):
   figure.savefig(path)
 
 
-def main():
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def main(arguments: list[str] | None = None):
+  parser = make_parser(__doc__)
+  parser.add_argument(
+    "--only",
+    type=some_of(CURVES),
+    default=list(CURVES),
+    help=f"default: all, {','.join(CURVES)}",
+  )
+  parser.add_argument("--rounds", type=positive, default=11, help="default: 11")
+  add_clock(parser)
+  parser.add_argument(
+    "--picture", type=output_file, metavar="F.png", help="draw the curves here"
   )
   parser.add_argument(
-    "--only", default=",".join(CURVES), help=f"default: all, {','.join(CURVES)}"
+    "--json", type=output_file, metavar="F.json", help="write all numbers here"
   )
-  parser.add_argument("--rounds", type=int, default=11, help="default: 11")
-  add_clock(parser)
-  parser.add_argument("--picture", metavar="F.png", help="draw the curves here")
-  parser.add_argument("--json", metavar="F.json", help="write all numbers here")
-  options = parser.parse_args()
-  names = options.only.split(",")
-  if unknown := [name for name in names if name not in CURVES]:
-    parser.error(f"there is no curve {unknown[0]!r}; expected some of {', '.join(CURVES)}")
+  options = parser.parse_args(arguments)
+  if options.picture and not options.picture.endswith((".png", ".svg", ".pdf")):
+    parser.error(f"--picture is {options.picture}; expected .png, .svg or .pdf")
   told = machine_and_device()
   print(told, flush=True)
-  curves = measure(names, rounds=options.rounds, clock=options.clock)
+  curves = measure(options.only, rounds=options.rounds, clock=options.clock)
+  if options.json:
+    write_json(options.json, {"machine": told, "options": vars(options), "curves": curves})
   print(f"\nExponents, {options.rounds} rounds, {options.clock} time\n\n{table(curves)}")
   for name, curve in curves.items():
     print(f"\n{finding(name, curve)}.\n\n{points(name, curve)}")
   if options.picture:
     draw(curves, options.picture)
-  if options.json:
-    record = {
-      "machine": told,
-      "rounds": options.rounds,
-      "clock": options.clock,
-      "curves": curves,
-    }
-    pathlib.Path(options.json).write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(run(main))

@@ -8,6 +8,7 @@ each sequence. A user of PyTorch can write each of them in a few lines.
 
 from __future__ import annotations
 
+import copy
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -31,18 +32,21 @@ class HuggingFace:
   Args:
     folder: of the weights of the start.
     attention: of the padded computations, such as "sdpa" and "eager".
-    threads: of PyTorch.
+    threads: of PyTorch; as many as it takes by itself if None.
     adamw: `learning_rate`, `b1`, `b2`, `eps` and `weight_decay`, which neither biases nor
       LayerNorm have.
   """
 
   def __init__(
-    self, folder: str | pathlib.Path, attention: str, threads: int, **adamw: float
+    self, folder: str | pathlib.Path, attention: str, threads: int | None, **adamw: float
   ):
-    torch.set_num_threads(threads)
+    if threads:
+      torch.set_num_threads(threads)
     self.model = BertForPreTraining.from_pretrained(folder, attn_implementation=attention)
     self.model.train()
-    self.attention = attention
+    # The same parameters: a switch of attention takes time, which is no step's.
+    self.unpadded = copy.deepcopy(self.model, {id(x): x for x in self.model.parameters()})
+    self.unpadded.set_attn_implementation(UNPADDED)
     self._adamw = adamw
     self._start = {name: x.clone() for name, x in self.model.state_dict().items()}
     self.reset()
@@ -86,15 +90,12 @@ class Computation:
   ):
     self.prepare, self._loss = prepare, loss
     self._trained = trained
-    self._attention = UNPADDED if loss is _unpadded else trained.attention
+    self._model = trained.unpadded if loss is _unpadded else trained.model
     self.reset = trained.reset
 
   def step(self, batch: Tensors) -> float:
     """One update; the loss before it, in nats."""
-    model = self._trained.model
-    if model.config._attn_implementation != self._attention:
-      model.set_attn_implementation(self._attention)
-    loss = self._loss(model, batch)
+    loss = self._loss(self._model, batch)
     self._trained.update(loss)
     return loss.item()
 

@@ -28,11 +28,10 @@ if __package__ in (None, ""):  # as a script: the checkout, not the folder of be
   sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
 from benchmarks.machine import machine
+from experiments.measured_steps import MASK_RATE, VOCAB_SIZE
 from model import BertConfig, BertForPreTraining, losses
 from model.layout import lay_out
 
-VOCAB_SIZE = 30522
-MASK_RATE = 0.15
 SEQUENCES_A_PACK = 3
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 import packing
+from experiments.measured_steps import MASK_RATE
 from pipeline.batches import Masking, PackedBatch, mask_tokens, pack_rows
 from pipeline.store import SCHEMA, SequenceStore, StoredSequence
 
 PAD, CLS, SEP, MASK, FIRST_WORD = 0, 101, 102, 103, 999
-MASK_RATE = 0.15
 DEPTH = 3  # sequences a pack, at most
 BUCKETS = 4
 
@@ -70,14 +70,23 @@ def draw(
   Args:
     histogram: of lengths, in tokens; its longest is S.
     sequences: N, a multiple of `batch_size`.
-    batch_size: sequences of a batch with one a row; even. Batches of packs have
-      half the rows.
+    batch_size: sequences of a batch with one a row; even, and above `DEPTH`. Batches of
+      packs have half the rows.
     vocab_size: V.
     seed: of all draws.
 
   Raises:
-    InputError: there is no such draw among many.
+    InputError: the numbers do not fit each other, or there is no such draw among many.
   """
+  if batch_size <= DEPTH or batch_size % 2:
+    raise packing.InputError(
+      f"The batch size is {batch_size}; expected an even number above {DEPTH}, the "
+      "sequences of one pack."
+    )
+  if sequences < batch_size or sequences % batch_size:
+    raise packing.InputError(
+      f"{sequences} sequences do not fill batches of {batch_size}; expected a multiple."
+    )
   rng = np.random.default_rng(seed)
   row = histogram.max_sequence_length
   shares = histogram.counts / histogram.num_sequences

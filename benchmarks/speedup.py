@@ -14,10 +14,8 @@ own; ratios are taken round by round: medians and quartiles.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
-import json
 import math
 import pathlib
 import sys
@@ -33,31 +31,27 @@ if __package__ in (None, ""):  # as a script: the checkout, not the folder of be
   sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
 import packing
+from benchmarks.command import make_parser, output_file, positive, run, some_of
+from benchmarks.speedup_tables import KINDS, SPEEDUP_HEADER, share_table, speedup_line
 from benchmarks.steps import (
-  VOCAB_SIZE,
+  MEASURED,
   Trainer,
   add_clock,
+  add_dtype,
   compile_step,
   in_turns,
+  not_run_lines,
   quartiles,
   random_batch,
   update_flops,
+  why_not,
 )
-from experiments.measured_steps import machine_and_device
-from model import IMPLEMENTATIONS, AttentionError, BertConfig
-from model.attention import check
+from experiments.measured_steps import VOCAB_SIZE, machine_and_device, make_optimizer
+from model import IMPLEMENTATIONS, SIZES, AttentionError, BertConfig
+from model.files import write_json
 from training.flops import peak_of, training_flops
 from training.mesh import make_mesh, put_batch
-from training.optimizer import lamb
 from training.step import TrainingProgram
-
-# Row length: packing factor and realised speed-up in the paper: table 2, BERT-base, and
-# for 512 table 1, NNLSHP at depth 3.
-PAPER = {128: (1.17, 1.15), 384: (1.70, 1.68), 512: (2.00, 1.913)}
-# One is interpreted, for tests.
-MEASURED = tuple(name for name in IMPLEMENTATIONS if name != "splash_interpret")
-KINDS = ("packed", "unpacked")
-OPTIMIZER = lamb(1e-4)
 
 
 def make_batches(
@@ -95,7 +89,11 @@ def make_batches(
 def make_programs(
   size: str, implementation: str, dtype: str, row_length: int
 ) -> dict[str, TrainingProgram]:
-  """The packed model and an ordinary one, as "packed" and "unpacked"."""
+  """The packed model and an ordinary one, as "packed" and "unpacked".
+
+  Raises:
+    AttentionError: the implementation cannot run here.
+  """
   config = BertConfig.from_size(
     size,
     vocab_size=VOCAB_SIZE,
@@ -105,17 +103,14 @@ def make_programs(
     attention_impl=implementation,
     dtype=jnp.dtype(dtype),
   )
-  check(
-    implementation,
-    dtype=dtype,
-    head_size=config.hidden_size // config.num_heads,
-    row_length=row_length,
-    dropout_rate=0.0,
-  )
+  if reason := why_not(config, row_length):
+    raise AttentionError(reason)
   ordinary = dataclasses.replace(config, attention_mask="none", position_reset=False)
   kinds = {"packed": (config, "sequence"), "unpacked": (ordinary, "token")}
   return {
-    kind: TrainingProgram(config, OPTIMIZER, mesh=make_mesh(1), seed=0, loss_unit=loss_unit)
+    kind: TrainingProgram(
+      config, make_optimizer(), mesh=make_mesh(1), seed=0, loss_unit=loss_unit
+    )
     for kind, (config, loss_unit) in kinds.items()
   }
 
@@ -189,7 +184,7 @@ def measure(
         ),
         "dots": compiled[kind].dot_flops,
         "xla": compiled[kind].xla_flops,
-        "update": update_flops(OPTIMIZER, programs[kind]),
+        "update": update_flops(make_optimizer(), programs[kind]),
       }
       for kind in KINDS
     }
@@ -243,20 +238,22 @@ def summarise(
     product_flops: operations of the product.
 
   Returns:
-    `speedup`, sequences a second, packed over unpacked; `over_batches` and `over_plan`,
-    that over the packing factor of the batch and of the plan; `over_fastest`, as
-    `over_batches` beside the fastest unpacked step; `noise`, unpacked over itself;
-    `share` by kind, operations a second over those of the product; and medians.
+    `plan_factor` and `batch_factor`, the packing factors of the plan and of all batches
+    together; `over_factor`, seconds of unpacked steps over those of packed ones: the
+    speed-up over the packing factor, as both have as many rows; `speedup`, that times
+    `batch_factor`, so that its spread is that of the clock and not of the draw;
+    `over_fastest`, as `over_factor` beside the fastest unpacked step; `noise`, unpacked
+    over itself; `share` by kind, operations a second over those of the product;
+    `seconds` by kind, and `product_rate`.
   """
-  factor = sequences / rows
+  factor = float(sequences.mean()) / rows
   of_time = seconds["unpacked"] / seconds["packed"]
   rate = product_flops / seconds["product"]
   return {
     "plan_factor": packing_factor,
-    "batch_factor": float(factor.mean()),
+    "batch_factor": factor,
     "speedup": quartiles(factor * of_time),
-    "over_batches": quartiles(of_time),
-    "over_plan": quartiles(factor * of_time / packing_factor),
+    "over_factor": quartiles(of_time),
     "over_fastest": quartiles(seconds["fastest"] / seconds["packed"]),
     "noise": quartiles(seconds["again"] / seconds["unpacked"]),
     "share": {kind: quartiles(flops[kind] / seconds[kind] / rate) for kind in KINDS},
@@ -265,127 +262,84 @@ def summarise(
   }
 
 
-SPEEDUP_HEADER = (
-  "| S | attention | p, plan | p, batches | speed-up | over p of the batches "
-  "| operations, unpacked : packed | over p of the plan | beside the fastest unpacked "
-  "| unpacked : itself | paper: p, speed-up, ratio |\n"
-  "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---|"
-)
-
-
-def speedup_line(record: dict) -> str:
-  start = f"| {record['row_length']} | {record['attention']} "
-  if "not_run" in record:
-    return f"{start}| not run: {record['not_run']} |" + " |" * 8
-  model = {kind: record["flops"][kind]["model"] for kind in KINDS}
-  speedup, over = _spread(record["speedup"]), _spread(record["over_batches"])
-  rest = [_spread(record[x]) for x in ("over_plan", "over_fastest", "noise")]
-  work = f"{model['unpacked'] / model['packed']:.3f}"
-  told = " | ".join([speedup, over, work, *rest])
-  paper = "not in it"
-  if record["row_length"] in PAPER:
-    factor, realised = PAPER[record["row_length"]]
-    paper = f"{factor:.2f}, {realised}, {realised / factor:.3f}"
-  return (
-    f"{start}| {record['plan_factor']:.3f} | {record['batch_factor']:.3f} | {told} "
-    f"| {paper} |"
-  )
-
-
-def share_table(records: Sequence[dict]) -> str:
-  lines = [
-    "| S | attention | step | GFLOP, model | dots : model | XLA : model | LAMB : model "
-    "| seconds | GFLOP/s | product, GFLOP/s | share |",
-    "|---:|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+def main(arguments: list[str] | None = None):
+  parser = make_parser(__doc__)
+  known = [
+    name.removeprefix("wikipedia_")
+    for name in packing.histogram_names()
+    if name.startswith("wikipedia_")
   ]
-  for record in (x for x in records if "flops" in x):
-    for kind in KINDS:
-      flops, seconds = record["flops"][kind], record["seconds"][kind]["median"]
-      model = flops["model"]
-      lines.append(
-        f"| {record['row_length']} | {record['attention']} | {kind} | {model / 1e9:.2f} "
-        f"| {flops['dots'] / model:.6f} | {flops['xla'] / model:.4f} "
-        f"| {flops['update'] / model:.4f} | {seconds:.4f} "
-        f"| {model / seconds / 1e9:,.1f} | {record['product_rate']['median'] / 1e9:,.1f} "
-        f"| {_spread(record['share'][kind])} |"
-      )
-  return "\n".join(lines)
-
-
-def _spread(found: dict[str, float]) -> str:
-  return f"{found['median']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
-
-
-def main():
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
-  parser.add_argument("--row-lengths", default="128,384,512", help="default: 128,384,512")
-  parser.add_argument("--size", default="mini", help="of the model (default: mini)")
-  parser.add_argument("--depth", type=int, default=3, help="of a pack (default: 3)")
   parser.add_argument(
-    "--tokens", type=int, default=1536, help="of a step, about: B x S (default: 1536)"
+    "--row-lengths",
+    type=some_of(known),
+    default=["128", "384", "512"],
+    help=f"some of {','.join(known)} (default: 128,384,512)",
   )
-  parser.add_argument("--rounds", type=int, default=15, help="default: 15")
+  parser.add_argument(
+    "--size", choices=list(SIZES), default="mini", help="of the model (default: mini)"
+  )
+  parser.add_argument("--depth", type=positive, default=3, help="of a pack (default: 3)")
+  parser.add_argument(
+    "--tokens",
+    type=positive,
+    default=4096,
+    help="of a step, B x S at most (default: 4096, 8 rows of 512)",
+  )
+  parser.add_argument("--rounds", type=positive, default=15, help="default: 15")
   parser.add_argument(
     "--implementations",
-    default=",".join(MEASURED),
+    type=some_of(IMPLEMENTATIONS),
+    default=list(MEASURED),
     help=f"of attention (default: {','.join(MEASURED)})",
   )
-  on_cpu = jax.default_backend() == "cpu"
-  dtype = "float32" if on_cpu else "bfloat16"
-  parser.add_argument(
-    "--dtype",
-    default=dtype,
-    choices=("float32", "bfloat16"),
-    help="default: float32 on a CPU, else bfloat16",
-  )
+  add_dtype(parser)
   add_clock(parser)
-  parser.add_argument("--json", metavar="F.json", help="write all numbers here")
-  options = parser.parse_args()
-  implementations = options.implementations.split(",")
-  histograms = [f"wikipedia_{x}" for x in options.row_lengths.split(",")]
-  for names, known in (
-    (implementations, IMPLEMENTATIONS),
-    (histograms, packing.histogram_names()),
-  ):
-    if unknown := [name for name in names if name not in known]:
-      parser.error(f"there is no {unknown[0]}; expected some of {', '.join(known)}")
+  parser.add_argument(
+    "--json", type=output_file, metavar="F.json", help="write all numbers here"
+  )
+  options = parser.parse_args(arguments)
+  longest = max(map(int, options.row_lengths))
+  if options.tokens < longest:
+    parser.error(f"--tokens is {options.tokens}; expected at least a row, {longest}")
   peak = peak_of(jax.devices()[:1], dtype=options.dtype)
   print(machine_and_device())
   print(
     f"Peak as training logs it: {peak.flops / 1e9:,.0f} GFLOP/s ({peak.source})", flush=True
   )
   print(
-    f"\nBERT-{options.size}, {options.dtype}, about {options.tokens} tokens a step, depth "
-    f"{options.depth}, {options.rounds} rounds, {options.clock} time\n\n"
+    f"\nBERT-{options.size}, {options.dtype}, {options.tokens} tokens a step at most, "
+    f"depth {options.depth}, {options.rounds} rounds, {options.clock} time\n\n"
     f"Realised speed-up\n\n{SPEEDUP_HEADER}",
     flush=True,
   )
   records = []
-  for histogram in map(packing.load_histogram, histograms):
+  for row_length in options.row_lengths:
+    histogram = packing.load_histogram(f"wikipedia_{row_length}")
     found = measure(
       packing.pack(histogram, max_sequences_per_pack=options.depth),
       size=options.size,
       dtype=options.dtype,
-      implementations=implementations,
-      rows=max(1, options.tokens // histogram.max_sequence_length),
+      implementations=options.implementations,
+      rows=options.tokens // histogram.max_sequence_length,
       rounds=options.rounds,
       clock=options.clock,
     )
-    print("\n".join(map(speedup_line, found)), flush=True)
+    for record in found:
+      if "not_run" not in record:
+        print(speedup_line(record), flush=True)
     records += found
-  print(f"\nShare of the machine's peak\n\n{share_table(records)}")
   if options.json:
     told = {
       "machine": machine_and_device(),
       "options": vars(options),
       "peak": dataclasses.asdict(peak),
     }
-    pathlib.Path(options.json).write_text(
-      json.dumps(told | {"steps": records}, indent=1) + "\n"
-    )
+    write_json(options.json, told | {"steps": records})
+  reasons = [(x["attention"], x["not_run"]) for x in records if "not_run" in x]
+  if reasons:
+    print(f"\n{not_run_lines(reasons)}")
+  print(f"\nShare of the machine's peak\n\n{share_table(records)}")
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(run(main))

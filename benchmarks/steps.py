@@ -5,21 +5,25 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 import optax
 
+from experiments.measured_steps import MASK_RATE, sequence
+from model import IMPLEMENTATIONS, AttentionError, BertConfig
+from model.attention import check
 from model.layout import lay_out
 from training.progress import Progress
 from training.step import TrainingProgram
 
 Key = TypeVar("Key", bound=Hashable)
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
-VOCAB_SIZE = 30522
-MASK_RATE = 0.15
+DTYPES = ("float32", "bfloat16")
+# One is interpreted, for tests.
+MEASURED = tuple(name for name in IMPLEMENTATIONS if name != "splash_interpret")
 
 
 def random_batch(
@@ -38,18 +42,11 @@ def random_batch(
     max_sequences: M. P is as `pipeline.batches.Masking.max_masked` has it.
   """
 
-  def sequence(length: int) -> dict:
-    masked = max(1, round(MASK_RATE * length))
-    return {
-      "input_ids": rng.integers(VOCAB_SIZE, size=length),
-      "token_type_ids": np.arange(length) > length // 2,
-      "mlm_positions": np.sort(rng.choice(length, masked, replace=False)),
-      "mlm_labels": rng.integers(VOCAB_SIZE, size=masked),
-      "sequence_label": int(rng.integers(2)),
-    }
+  def paired(length: int) -> dict:
+    return sequence(rng, length) | {"token_type_ids": np.arange(length) > length // 2}
 
   return lay_out(
-    [[sequence(length) for length in pack] for pack in packs],
+    [[paired(length) for length in pack] for pack in packs],
     row_length=row_length,
     max_sequences=max_sequences,
     max_masked=math.floor(MASK_RATE * row_length) + max_sequences,
@@ -162,10 +159,62 @@ def add_clock(parser: argparse.ArgumentParser):
   )
 
 
-def quartiles(values: np.ndarray) -> dict[str, float]:
+def add_dtype(parser: argparse.ArgumentParser):
+  """The option `--dtype`, of the computation."""
+  parser.add_argument(
+    "--dtype",
+    choices=DTYPES,
+    default="float32" if jax.default_backend() == "cpu" else "bfloat16",
+    help="default: float32 on a CPU, else bfloat16",
+  )
+
+
+def why_not(config: BertConfig, row_length: int) -> str:
+  """Why a model's implementation of attention cannot run here; "" where it can.
+
+  Args:
+    config: of the model.
+    row_length: S, in tokens.
+  """
+  try:
+    check(
+      config.attention_impl,
+      dtype=config.dtype,
+      head_size=config.hidden_size // config.num_heads,
+      row_length=row_length,
+      dropout_rate=config.attention_dropout_rate,
+    )
+  except AttentionError as error:
+    return str(error)
+  return ""
+
+
+def not_run_lines(reasons: Iterable[tuple[str, str]]) -> str:
+  """A line for each implementation and reason, however often it is given.
+
+  Example:
+    >>> print(not_run_lines([("splash", "Needs a TPU."), ("splash", "Needs a TPU.")]))
+    attention splash: not run: Needs a TPU.
+  """
+  different = dict.fromkeys(reasons)
+  return "\n".join(f"attention {name}: not run: {reason}" for name, reason in different)
+
+
+def quartiles(values: np.ndarray | Sequence[float]) -> dict[str, float]:
   """The median, and the quartiles as `low` and `high`."""
   low, median, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
   return {"median": median, "low": low, "high": high}
+
+
+def spread(found: Mapping[str, float], digits: int = 2) -> str:
+  """Quartiles as tables show them.
+
+  Example:
+    >>> spread(quartiles([1.0, 2.0, 4.0]), 1)
+    '2.0 (1.5 to 3.0)'
+  """
+  low, median, high = (f"{found[x]:.{digits}f}" for x in ("low", "median", "high"))
+  return f"{median} ({low} to {high})"
 
 
 def update_flops(

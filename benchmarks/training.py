@@ -3,25 +3,26 @@
     python benchmarks/training.py --size mini
     python benchmarks/training.py --size base --sequences 16 --batch-size 4 --rounds 2
     python benchmarks/training.py --ways packed,padded,unpadded --json results/training.json
+    python benchmarks/training.py --size base --batch-size 64 --sequences 512   on a GPU
 
 Sequences have the lengths of a built-in histogram and random tokens; 15 % of the tokens are
 masked, and each sequence has a next-sentence label. All ways start from the same weights,
-with AdamW, float32 and no dropout. A round is every sequence once in each way, all steps of
-all ways in random order; ratios are taken round by round. Before that each way takes two
-steps on a few sequences: their losses say that the same work is done. The time of a step
-includes handing over the arrays, not making them. Processor time, of all threads, is told
-beside the clock's: other programs on the machine matter less to it.
+with AdamW, one dtype and no dropout. A round is every sequence once in each way, all steps
+of all ways in random order; the first is not counted, and ratios are taken round by round.
+Before that each way takes two steps on a few sequences: their losses say that the same work
+is done. The time of a step includes handing over the arrays, not making them. Processor
+time, of all threads, is told beside the clock's. Other programs on the machine matter less
+to it; but threads of a pool that spin while they wait count as if they worked.
 
-Peers are Hugging Face's BERT in PyTorch; `make reference` installs it.
+Peers are Hugging Face's BERT in PyTorch, on the CPU, in float32; `make reference` installs
+it. Where JAX has another device or another dtype is asked for they are not run.
 """
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import importlib.metadata
 import importlib.util
-import json
-import os
 import pathlib
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tqdm
 
@@ -37,16 +39,20 @@ if __package__ in (None, ""):  # as a script: the checkout, not the folder of be
   sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
 import packing
+from benchmarks.command import make_parser, output_file, positive, run, some_of
 from benchmarks.machine import machine
-from benchmarks.sample import BUCKETS, Sample, draw
-from model import BertConfig, hf
+from benchmarks.sample import Sample, draw
+from benchmarks.steps import MEASURED, add_dtype, not_run_lines, why_not
+from benchmarks.training_tables import PEERS, WAYS, expand, parts, split, table
+from experiments.measured_steps import VOCAB_SIZE
+from model import IMPLEMENTATIONS, SIZES, BertConfig, hf
+from model.files import write_json
 from pipeline.batches import PackedBatch
 from training.compilations import CompilationCounter
 from training.mesh import make_mesh, put_batch
 from training.optimizer import adamw
 from training.step import TrainingProgram
 
-VOCAB_SIZE = 30522
 ADAMW: dict[str, Any] = {
   "learning_rate": 1e-4,
   "b1": 0.9,
@@ -55,29 +61,7 @@ ADAMW: dict[str, Any] = {
   "weight_decay": 0.01,
 }
 
-# By name: what it is called in the table, its batches, and of peers what they compute.
-OURS = {
-  "packed": ("isopack, packed", "packs"),
-  "unpacked": ("isopack, one sequence a row", "rows"),
-  "buckets": (f"isopack, {BUCKETS} buckets of lengths", "buckets"),
-}
-PEERS = {
-  "padded": ("Hugging Face, padded to the row", "rows", "whole"),
-  "longest": ("Hugging Face, padded to the longest of the batch", "longest", "whole"),
-  "sorted": ("Hugging Face, sorted by length", "sorted", "whole"),
-  "masked": ("the same, padded to the row, head at masked tokens", "rows", "masked"),
-  "sorted_masked": ("the same, sorted, head at masked tokens", "sorted", "masked"),
-  "unpadded": ("the same, un-padded, head at masked tokens", "rows", "unpadded"),
-}
-WAYS: dict[str, tuple] = {**OURS, **PEERS}
 NEEDED = ("torch", "transformers")  # by peers
-# The product of three quotients is the whole.
-PARTS = (
-  ("packing", "packed", "unpacked"),
-  ("head", "masked", "padded"),
-  ("framework", "unpacked", "masked"),
-  ("the whole", "packed", "padded"),
-)
 
 
 class Ours:
@@ -100,9 +84,6 @@ class Ours:
     self._state = {}
     self._state = jax.block_until_ready(self._program.init(self.params))
 
-  def prepare(self, batch: PackedBatch) -> PackedBatch:
-    return batch
-
   def step(self, batch: PackedBatch) -> float:
     """One update; the loss before it, in nats."""
     on_device = put_batch(batch, self._program.mesh)
@@ -113,29 +94,73 @@ class Ours:
 
 
 def make_learners(
-  config: BertConfig, names: Iterable[str], *, attention: str, threads: int
+  config: BertConfig, keys: Iterable[str], *, attention: str, threads: int | None
 ) -> dict[str, Any]:
-  """By the name of a way, what takes its steps; peers where they are installed.
+  """What takes the steps of each way.
 
   Args:
     config: of the model.
-    names: keys of `WAYS`.
+    keys: of ways that run here, as `training_tables.expand` gives them.
     attention: of Hugging Face's padded ways, "sdpa" or "eager".
-    threads: of PyTorch.
+    threads: of PyTorch; as many as it takes by itself if None.
   """
-  names = list(names)
+  learners: dict[str, Any] = {}
   params = Ours(config).params
-  # A program for each way, so that each pays for its own compilations.
-  learners: dict[str, Any] = {n: Ours(config, params) for n in names if n in OURS}
-  peers = [name for name in names if name in PEERS]
-  if peers and not missing():
-    from benchmarks.hugging_face import HuggingFace  # an extra
+  peer = None
+  for key in keys:
+    name, implementation = split(key)
+    if name in PEERS:
+      peer = peer or _hugging_face(config, params, attention, threads)
+      learners[key] = peer.computing(PEERS[name][2])
+    else:  # a program for each way, so that each pays for its own compilations
+      own = dataclasses.replace(config, attention_impl=implementation)
+      learners[key] = Ours(own, params)
+  return learners
 
-    with tempfile.TemporaryDirectory() as folder:
-      hf.export_bert(config, params, pathlib.Path(folder) / "bert")
-      peer = HuggingFace(pathlib.Path(folder) / "bert", attention, threads, **ADAMW)
-    learners |= {name: peer.computing(PEERS[name][2]) for name in peers}
-  return {name: learners[name] for name in names if name in learners}
+
+def _hugging_face(config: BertConfig, params, attention: str, threads: int | None):
+  from benchmarks.hugging_face import HuggingFace  # an extra
+
+  with tempfile.TemporaryDirectory() as folder:
+    hf.export_bert(config, params, pathlib.Path(folder) / "bert")
+    return HuggingFace(pathlib.Path(folder) / "bert", attention, threads, **ADAMW)
+
+
+def not_run(
+  config: BertConfig, keys: Iterable[str], sample: Sample, *, device: jax.Device
+) -> dict[str, str]:
+  """Why ways do not run here, by their keys; those that do are not in it.
+
+  Args:
+    config: of the model.
+    keys: as `training_tables.expand` gives them.
+    sample: whose rows are as long as they are.
+    device: JAX's.
+  """
+  reasons = {}
+  for key in keys:
+    name, implementation = split(key)
+    if name in PEERS:
+      reason = _why_no_peers(config, device)
+    else:
+      own = dataclasses.replace(config, attention_impl=implementation)
+      row_lengths = {row_length for _, row_length in sample.batches[WAYS[name][1]]}
+      found = (why_not(own, row_length) for row_length in sorted(row_lengths))
+      reason = next(filter(None, found), "")
+    if reason:
+      reasons[key] = reason
+  return reasons
+
+
+def _why_no_peers(config: BertConfig, device: jax.Device) -> str:
+  dtype = jnp.dtype(config.dtype).name
+  if missing():
+    return "not installed: make reference"
+  if device.platform != "cpu":
+    return f"not run: PyTorch here is on the CPU, JAX on {device.device_kind}"
+  if dtype != "float32":
+    return f"not run: PyTorch here computes in float32, JAX in {dtype}"
+  return ""
 
 
 def missing() -> list[str]:
@@ -146,23 +171,36 @@ def missing() -> list[str]:
 def first_losses(learner, batch: PackedBatch) -> list[float]:
   """Of two steps from the weights of the start on one batch, in nats."""
   learner.reset()
-  prepared = learner.prepare(batch)
+  prepared = _prepare(learner, batch)
   return [learner.step(prepared) for _ in range(2)]
 
 
+def _prepare(learner, batch: PackedBatch) -> Any:
+  """What the learner's steps take: ours take a PackedBatch as it is."""
+  return learner.prepare(batch) if hasattr(learner, "prepare") else batch
+
+
 def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[str, dict]:
-  """Real sequences a second of each way, in turns; and its first losses."""
+  """Real sequences a second of each way, in turns; and its first losses.
+
+  Args:
+    learners: by the keys of ways.
+    sample: what they learn from.
+    rounds: those that are counted; one before them is not.
+  """
   counter = CompilationCounter()
   rng = np.random.default_rng(0)
   found: dict[str, dict] = {}
   batches: dict[str, list] = {}
-  for name, learner in tqdm.tqdm(learners.items(), "first steps", leave=False, disable=None):
-    layout = WAYS[name][1]
+  for name, learner in tqdm.tqdm(
+    learners.items(), "first steps", leave=False, disable=None
+  ):
+    layout = WAYS[split(name)[0]][1]
     step_name = getattr(learner, "step_name", "")  # PyTorch compiles nothing here
     compiled, began = counter.count(step_name), time.perf_counter()
     few = sample.check_batch(layout)
     losses = first_losses(learner, few)
-    batches[name] = [learner.prepare(sample.lay_out(*x)) for x in sample.batches[layout]]
+    batches[name] = [_prepare(learner, sample.lay_out(*x)) for x in sample.batches[layout]]
     if step_name:  # compile the other shapes
       shapes = {x["input_ids"].shape: x for x in batches[name]}
       shapes.pop(few["input_ids"].shape)
@@ -177,14 +215,17 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
       "processor_rates": [],
     }
   steps = [(name, index) for name in learners for index in range(len(batches[name]))]
-  with tqdm.tqdm(total=rounds * len(steps), unit="steps", leave=False, disable=None) as progress:
-    for _ in range(rounds):
+  total = (rounds + 1) * len(steps)
+  with tqdm.tqdm(total=total, unit="steps", leave=False, disable=None) as progress:
+    for number in range(rounds + 1):
       seconds = {name: np.zeros(2) for name in learners}
-      for name, index in [steps[number] for number in rng.permutation(len(steps))]:
+      for name, index in [steps[k] for k in rng.permutation(len(steps))]:
         start = _clocks()
         learners[name].step(batches[name][index])
         seconds[name] += _clocks() - start
         progress.update()
+      if number == 0:  # every shape for the first time, of peers too
+        continue
       for name, (passed, of_processor) in seconds.items():
         found[name]["rates"].append(len(sample.store) / passed)
         found[name]["processor_rates"].append(len(sample.store) / of_processor)
@@ -196,118 +237,101 @@ def _clocks() -> np.ndarray:
   return np.array([time.perf_counter(), time.process_time()])
 
 
-def table(found: dict[str, dict], names: Iterable[str], *, sequences: int) -> str:
-  """A row for each way, in Markdown; of those that were not run it says so."""
-  base = "padded" if "padded" in found else next(iter(found))
-  lines = [
-    f"| way | sequences a second (quartiles) | {base} = 1 (quartiles) "
-    "| by processor time | thousand tokens a second, with padding | compilations "
-    "| first steps | loss of steps 1 and 2 |",
-    "|---|---:|---:|---:|---:|---:|---:|---:|",
-  ]
-  for name in names:
-    if name not in found:
-      lines.append(f"| {WAYS[name][0]} | not installed: make reference | | | | | | |")
-      continue
-    way = found[name]
-    low, middle, high = np.quantile(way["rates"], [0.25, 0.5, 0.75])
-    few, ratio, many = _ratio(found, name, base)
-    processor = _ratio(found, name, base, rates="processor_rates")[1]
-    tokens = way["computed_tokens"] / sequences * middle / 1000
-    lines.append(
-      f"| {WAYS[name][0]} | {middle:.2f} ({low:.2f} to {high:.2f}) "
-      f"| {ratio:.2f} ({few:.2f} to {many:.2f}) "
-      f"| {processor:.2f} | {tokens:.2f} | {way['compilations']} "
-      f"| {way['first_seconds']:.1f} s | {way['losses'][0]:.5f}, {way['losses'][1]:.5f} |"
-    )
-  return "\n".join(lines)
-
-
-def parts(found: dict[str, dict]) -> str:
-  """What packing, the head and the framework give of the whole, where all were run."""
-  if not {"packed", "unpacked", "masked", "padded"} <= set(found):
-    return ""
-  lines = ["| of the whole | what | times (quartiles) |", "|---|---|---:|"]
-  for part, one, other in PARTS:
-    low, middle, high = _ratio(found, one, other)
-    lines.append(
-      f"| {part} | {WAYS[one][0]} : {WAYS[other][0]} | {middle:.2f} ({low:.2f} to "
-      f"{high:.2f}) |"
-    )
-  return "\n".join(lines)
-
-
-def _ratio(
-  found: dict[str, dict], one: str, other: str, *, rates: str = "rates"
-) -> tuple[float, float, float]:
-  """Lower quartile, median and upper quartile over rounds."""
-  ratios = np.divide(found[one][rates], found[other][rates])
-  low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75]).tolist()
-  return low, middle, high
-
-
-def main():
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
-  parser.add_argument("--size", default="mini", help="of the model (default: mini)")
+def main(arguments: list[str] | None = None):
+  parser = make_parser(__doc__)
   parser.add_argument(
-    "--histogram", default="wikipedia_512", help="of lengths (default: wikipedia_512)"
-  )
-  parser.add_argument("--sequences", type=int, default=64, help="default: 64")
-  parser.add_argument(
-    "--batch-size", type=int, default=8, help="sequences, where one a row (default: 8)"
-  )
-  parser.add_argument("--rounds", type=int, default=3, help="default: 3")
-  parser.add_argument(
-    "--ways", default=",".join(WAYS), help=f"some of {','.join(WAYS)} (default: all)"
+    "--size", choices=list(SIZES), default="mini", help="of the model (default: mini)"
   )
   parser.add_argument(
-    "--attention", default="sdpa", help="of Hugging Face: sdpa or eager (default: sdpa)"
+    "--histogram",
+    choices=packing.histogram_names(),
+    default="wikipedia_512",
+    help="of lengths (default: wikipedia_512)",
   )
-  parser.add_argument("--json", metavar="F.json", help="write all numbers here")
-  options = parser.parse_args()
-  names = options.ways.split(",")
-  if unknown := [name for name in names if name not in WAYS]:
-    parser.error(f"--ways has {unknown[0]!r}; expected some of {', '.join(WAYS)}")
+  parser.add_argument("--sequences", type=positive, default=64, help="default: 64")
+  parser.add_argument(
+    "--batch-size",
+    type=positive,
+    default=8,
+    help="sequences, where one a row; even (default: 8)",
+  )
+  parser.add_argument("--rounds", type=positive, default=5, help="default: 5")
+  parser.add_argument(
+    "--ways",
+    type=some_of(WAYS),
+    default=list(WAYS),
+    help=f"some of {','.join(WAYS)} (default: all)",
+  )
+  parser.add_argument(
+    "--attention-impls",
+    type=some_of(IMPLEMENTATIONS),
+    default=list(MEASURED),
+    help=f"attention of our ways (default: {','.join(MEASURED)})",
+  )
+  add_dtype(parser)
+  parser.add_argument(
+    "--attention",
+    choices=("sdpa", "eager"),
+    default="sdpa",
+    help="of Hugging Face (default: sdpa)",
+  )
+  parser.add_argument("--threads", type=positive, help="of PyTorch (default: its own)")
+  parser.add_argument(
+    "--json", type=output_file, metavar="F.json", help="write all numbers here"
+  )
+  options = parser.parse_args(arguments)
+  histogram = packing.load_histogram(options.histogram)
+  config = BertConfig.from_size(
+    options.size,
+    vocab_size=VOCAB_SIZE,
+    max_position_embeddings=histogram.max_sequence_length,
+    dropout_rate=0.0,
+    attention_dropout_rate=0.0,
+    dtype=jnp.dtype(options.dtype),
+  )
   try:
-    histogram = packing.load_histogram(options.histogram)
-    config = BertConfig.from_size(
-      options.size,
-      vocab_size=VOCAB_SIZE,
-      max_position_embeddings=histogram.max_sequence_length,
-      dropout_rate=0.0,
-      attention_dropout_rate=0.0,
-    )
     sample = draw(
       histogram,
       sequences=options.sequences,
       batch_size=options.batch_size,
       vocab_size=VOCAB_SIZE,
     )
-  except ValueError as error:
-    parser.error(str(error))
+  except packing.InputError as error:
+    parser.error(str(error).rstrip("."))
   told = _machine()
   print(told)
   if missing():
     print(f"{' and '.join(missing())} not installed: no peers. make reference", flush=True)
-  threads = len(os.sched_getaffinity(0))
-  learners = make_learners(config, names, attention=options.attention, threads=threads)
-  if not learners:
-    parser.error("none of these ways is installed")
+  keys = expand(options.ways, options.attention_impls)
+  reasons = not_run(config, keys, sample, device=jax.devices()[0])
+  running = [key for key in keys if key not in reasons]
+  if not running:
+    first = next(iter(reasons.values())).rstrip(".")
+    parser.error(f"none of these ways runs here: {first}")
+  learners = make_learners(
+    config, running, attention=options.attention, threads=options.threads
+  )
   found = measure(learners, sample, rounds=options.rounds)
+  if options.json:
+    results = {
+      "machine": told,
+      "options": vars(options),
+      "ways": found,
+      "not_run": reasons,
+    }
+    write_json(options.json, results)
   lengths = sample.store.lengths
   print(
-    f"\nBERT-{options.size}, float32, AdamW; {lengths.size} sequences of "
+    f"\nBERT-{options.size}, {options.dtype}, AdamW; {lengths.size} sequences of "
     f"{options.histogram}, {lengths.mean():.1f} tokens on average; "
     f"{options.batch_size} sequences a step, or {options.batch_size // 2} rows of packs; "
     f"{options.rounds} rounds\n"
   )
-  print(table(found, names, sequences=lengths.size))
-  print(f"\n{parts(found)}")
-  if options.json:
-    results = {"machine": told, "options": vars(options), "ways": found}
-    pathlib.Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
+  print(table(found, keys, reasons, sequences=lengths.size))
+  ours = [(split(key)[1], reasons[key]) for key in reasons if split(key)[0] not in PEERS]
+  for text in (not_run_lines(ours), parts(found)):
+    if text:
+      print(f"\n{text}")
 
 
 def _machine() -> str:
@@ -320,4 +344,4 @@ def _machine() -> str:
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(run(main))

@@ -1,4 +1,6 @@
-"""Growth: exponents that are known, and the shapes of the curves."""
+"""Growth: exponents that are known, and all of a short run."""
+
+import json
 
 import numpy as np
 import pytest
@@ -29,14 +31,6 @@ def test_an_even_number_of_points_has_half_of_them_above():
   assert found["memory_exponent_upper"] == pytest.approx(3)
 
 
-@pytest.mark.parametrize("name", growth.CURVES)
-def test_a_curve_varies_one_thing(name):
-  shapes = growth.CURVES[name]
-  for field in growth.Shape._fields:
-    values = {getattr(shape, field) for shape in shapes}
-    assert len(values) == (len(shapes) if field == name else 1)
-
-
 @pytest.mark.parametrize("shape", [growth.Shape("mini", 64, 16, 3), growth.LONG])
 def test_rows_are_full(shape):
   batch = growth.make_batch(shape)
@@ -44,3 +38,19 @@ def test_rows_are_full(shape):
   assert (batch["segment_ids"] > 0).all()
   assert batch["sequence_mask"].all()
   assert batch["sequence_mask"].shape == (shape.rows, shape.depth)
+
+
+def test_a_short_run_measures_writes_and_draws(tmp_path, capsys, monkeypatch):
+  shapes = [growth.Shape("tiny", row_length, 1, 1) for row_length in (13, 29)]
+  monkeypatch.setattr(growth, "CURVES", {"row_length": shapes})
+  files = {name: tmp_path / "new" / f"growth.{name}" for name in ("json", "png")}
+  growth.main(["--rounds=1", f"--json={files['json']}", f"--picture={files['png']}"])
+  curve = json.loads(files["json"].read_text())["curves"]["row_length"]
+  assert curve["x"] == [13, 29]
+  assert all(point["median"] > 0 for point in curve["seconds"])
+  assert curve["bytes"][0] < curve["bytes"][1]
+  assert min(curve["argument_bytes"]) < curve["bytes"][0]
+  assert files["png"].read_bytes().startswith(b"\x89PNG")
+  printed = capsys.readouterr().out
+  assert "row length S times 2.23: time times" in printed
+  assert f"{curve['memory_exponent']:.2f}" in printed

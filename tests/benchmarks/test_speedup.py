@@ -1,13 +1,14 @@
 """Realised speed-up: what is in the batches, and the ratios by hand."""
 
 import collections
+import json
 
 import jax
 import numpy as np
 import pytest
 
 import packing
-from benchmarks import speedup, steps
+from benchmarks import speedup, speedup_tables, steps
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_shapes_are_those_of_training(plan, batches):
       assert batch["mlm_positions"].shape == (3, 1 + depth)  # 15 % of 11, and one each
 
 
-def test_ratios_are_taken_round_by_round():
+def test_ratios_of_time_are_taken_round_by_round():
   """Three rounds of 2 rows; the medians below are not ratios of medians."""
   seconds = {
     "packed": np.array([1.0, 2, 4]),
@@ -77,32 +78,60 @@ def test_ratios_are_taken_round_by_round():
     product_flops=100,
   )
   assert found["batch_factor"] == 2
-  assert found["over_batches"] == {"median": 1.5, "low": 1.25, "high": 1.75}
-  assert found["speedup"] == {"median": 3, "low": 2.75, "high": 3}  # 3, 2.5, 3
-  assert found["over_plan"]["median"] == pytest.approx(3 / 2.5)
+  assert found["over_factor"] == {"median": 1.5, "low": 1.25, "high": 1.75}
+  assert found["speedup"] == {"median": 3, "low": 2.5, "high": 3.5}  # twice that
   assert found["over_fastest"]["median"] == 1  # 1, 0.5, 1.5
   assert found["noise"]["median"] == 1  # 1, 0.5, 1.5
   assert found["share"]["packed"]["median"] == pytest.approx(0.3)  # 60/200, 30/100, 15/100
   assert found["share"]["unpacked"]["median"] == pytest.approx(0.1)  # 20/200, 20/100, 7/100
 
 
-def test_what_the_device_lacks_is_told_by_the_implementation(plan):
+def test_steps_of_one_speed_have_the_packing_factor_whatever_was_drawn():
+  seconds = dict.fromkeys(
+    ("packed", "unpacked", "again", "fastest", "product"), np.full(4, 0.3)
+  )
+  found = speedup.summarise(
+    seconds,
+    np.array([3, 7, 7, 7]),
+    rows=4,
+    packing_factor=1.4,
+    flops={"packed": 1, "unpacked": 1},
+    product_flops=1,
+  )
+  assert found["speedup"] == {"median": 1.5, "low": 1.5, "high": 1.5}
+
+
+def test_a_short_run_prints_its_tables_and_what_the_device_lacks(tmp_path, capsys):
   if jax.default_backend() != "cpu":
     pytest.skip("needs a machine without an accelerator")
-  records = speedup.measure(
-    plan,
-    size="tiny",
-    dtype="bfloat16",
-    implementations=["cudnn", "splash"],
-    rows=2,
-    rounds=1,
+  written = tmp_path / "new" / "speedup.json"
+  speedup.main(
+    [
+      "--row-lengths=128",
+      "--size=tiny",
+      "--tokens=300",
+      "--depth=2",
+      "--rounds=1",
+      f"--json={written}",
+    ]
   )
-  assert [record["attention"] for record in records] == ["cudnn", "splash"]
-  for record, needs in zip(records, ("NVIDIA GPUs", "TPUs"), strict=True):
-    line = speedup.speedup_line(record)
-    assert "not run: attention_impl=" in line
-    assert needs in line
-    assert line.count("|") == speedup.SPEEDUP_HEADER.partition("\n")[0].count("|")
+  records = {x["attention"]: x for x in json.loads(written.read_text())["steps"]}
+  assert list(records) == list(steps.MEASURED)
+  printed = capsys.readouterr().out
+  for name, needs in (("cudnn", "NVIDIA GPUs"), ("splash", "TPUs")):
+    assert printed.count(f"attention {name}: not run: attention_impl={name} needs") == 1
+    assert needs in records[name]["not_run"]
+  ran = records["xla"]
+  assert ran["over_factor"]["median"] * ran["batch_factor"] == pytest.approx(
+    ran["speedup"]["median"]
+  )
+  line = speedup_tables.speedup_line(ran)
+  assert line in printed
+  assert line.count("|") == speedup_tables.SPEEDUP_HEADER.partition("\n")[0].count("|")
+  for kind in speedup_tables.KINDS:
+    flops = ran["flops"][kind]
+    assert flops["dots"] == pytest.approx(flops["model"], rel=0.005)
+    assert flops["dots"] < flops["xla"]
 
 
 def test_products_in_a_scan_count_as_often_as_it_runs():

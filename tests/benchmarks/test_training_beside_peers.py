@@ -1,10 +1,15 @@
 """benchmarks/training.py: each way has the same sequences, and takes the same steps."""
 
+import json
+import types
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import packing
-from benchmarks import training
+from benchmarks import training, training_tables
 from benchmarks.sample import BUCKETS, draw
 from tests import packs
 
@@ -16,6 +21,15 @@ def sample():
   lengths = np.arange(4, ROW_LENGTH + 1)
   histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=ROW_LENGTH)
   return draw(histogram, sequences=SEQUENCES, batch_size=BATCH_SIZE, vocab_size=VOCAB_SIZE)
+
+
+@pytest.fixture
+def torch():
+  torch = pytest.importorskip("torch", reason="make reference installs it")
+  pytest.importorskip("transformers", reason="make reference installs it")
+  threads = torch.get_num_threads()
+  yield torch
+  torch.set_num_threads(threads)
 
 
 def masked_sequences(batch) -> dict:
@@ -61,9 +75,23 @@ def test_batches_that_cannot_be_full_are_refused():
     draw(histogram, sequences=6, batch_size=6, vocab_size=VOCAB_SIZE)
 
 
-def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample):
-  pytest.importorskip("torch", reason="make reference installs it")
-  pytest.importorskip("transformers", reason="make reference installs it")
+@pytest.mark.parametrize(
+  ("sequences", "batch_size", "told"),
+  [
+    (32, 1, "The batch size is 1; expected an even number above 3"),
+    (32, 2, "The batch size is 2; expected an even number above 3"),
+    (32, 5, "The batch size is 5; expected an even number above 3"),
+    (30, 4, "30 sequences do not fill batches of 4; expected a multiple"),
+    (0, 4, "0 sequences do not fill batches of 4; expected a multiple"),
+  ],
+)
+def test_sizes_that_do_not_fit_are_refused(sequences, batch_size, told):
+  histogram = packing.Histogram.from_lengths([4, 9], max_sequence_length=13)
+  with pytest.raises(packing.InputError, match=told):
+    draw(histogram, sequences=sequences, batch_size=batch_size, vocab_size=VOCAB_SIZE)
+
+
+def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample, torch):
   config = packs.small_config(
     vocab_size=VOCAB_SIZE, max_position_embeddings=ROW_LENGTH, initializer_range=0.2
   )
@@ -75,25 +103,47 @@ def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample):
   assert abs(first - second) > 1e-3
   for name, way in found.items():
     assert way["losses"] == pytest.approx([first, second], abs=1e-4), name
-    assert way["compilations"] == (1 if name in training.OURS else 0)
+    assert way["compilations"] == (1 if name in training_tables.OURS else 0)
     assert len(way["rates"]) == 1
   real = int(sample.store.lengths.sum())
   assert found["unpadded"]["computed_tokens"] == real
   rows = sum(len(ids) for ids, _ in sample.batches["packs"])
   assert found["packed"]["computed_tokens"] == rows * ROW_LENGTH < real * 1.1
-  text = training.table(found, names, sequences=SEQUENCES)
+  text = training.table(found, names, {}, sequences=SEQUENCES)
   assert len(text.splitlines()) == 2 + len(names)
+  faster = found["packed"]["rates"][0] / found["padded"]["rates"][0]
+  assert f"| {faster:.2f} ({faster:.2f} to {faster:.2f}) |" in text.splitlines()[4]
   *factors, whole = [
     np.divide(found[one]["rates"], found[other]["rates"])
-    for _, one, other in training.PARTS
+    for _, one, other in training_tables.PARTS
   ]
   np.testing.assert_allclose(np.prod(factors, axis=0), whole)
-  assert len(training.parts(found).splitlines()) == 2 + len(training.PARTS)
+  assert len(training.parts(found).splitlines()) == 2 + len(training_tables.PARTS)
 
 
-def test_a_peer_that_is_not_installed_is_named(monkeypatch):
+def reasons(sample, keys, *, platform="cpu", kind="cpu", **config) -> dict[str, str]:
+  model = packs.small_config(max_position_embeddings=ROW_LENGTH, **config)
+  device = types.SimpleNamespace(platform=platform, device_kind=kind)
+  return training.not_run(model, keys, sample, device=device)
+
+
+def test_what_does_not_run_says_why(sample, monkeypatch):
+  if jax.default_backend() != "cpu":
+    pytest.skip("needs a machine without an accelerator")
+  monkeypatch.setattr(training, "NEEDED", ("json",))
+  keys = ["packed", "buckets splash", "padded"]
+  assert list(reasons(sample, keys)) == ["buckets splash"]
+  assert "needs TPUs, found cpu" in reasons(sample, keys)["buckets splash"]
+  on_gpu = reasons(sample, keys, platform="gpu", kind="H")["padded"]
+  assert on_gpu == "not run: PyTorch here is on the CPU, JAX on H"
+  half = reasons(sample, keys, dtype=jnp.bfloat16)["padded"]
+  assert half == "not run: PyTorch here computes in float32, JAX in bfloat16"
   monkeypatch.setattr(training, "NEEDED", ("no_such_package",))
   assert training.missing() == ["no_such_package"]
+  assert reasons(sample, keys)["padded"] == "not installed: make reference"
+
+
+def test_peers_that_do_not_run_have_rows_of_their_own():
   packed = {
     "losses": [2.0, 1.0],
     "compilations": 1,
@@ -102,6 +152,38 @@ def test_a_peer_that_is_not_installed_is_named(monkeypatch):
     "rates": [5.0],
     "processor_rates": [2.5],
   }
-  rows = training.table({"packed": packed}, ["packed", "padded"], sequences=2).splitlines()
-  assert rows[2].startswith("| isopack, packed | 5.00 ")
-  assert "Hugging Face, padded to the row | not installed: make reference |" in rows[3]
+  keys = training_tables.expand(["packed", "padded"], ["xla", "splash"])
+  not_run = {"packed splash": "Needs TPUs.", "padded": "not installed: make reference"}
+  _, line, *rows = training.table({"packed": packed}, keys, not_run, sequences=2).split(
+    "\n"
+  )
+  assert len(rows) == 2
+  assert rows[0].startswith("| isopack, packed | 5.00 ")
+  assert "Hugging Face, padded to the row | not installed: make reference |" in rows[1]
+  assert {row.count("|") for row in rows} == {line.count("|")}
+
+
+def test_a_short_run_has_a_row_for_every_way(tmp_path, capsys, torch):
+  written = tmp_path / "new" / "training.json"
+  training.main(
+    [
+      "--size=tiny",
+      "--histogram=wikipedia_128",
+      "--sequences=16",
+      "--batch-size=4",
+      "--ways=packed,sorted_masked",
+      "--attention-impls=xla,cudnn",
+      "--dtype=float32",
+      "--rounds=1",
+      "--threads=1",
+      f"--json={written}",
+    ]
+  )
+  assert torch.get_num_threads() == 1
+  told = json.loads(written.read_text())
+  assert list(told["ways"]) == ["packed", "sorted_masked"]
+  assert all(len(way["rates"]) == 1 for way in told["ways"].values())
+  printed = capsys.readouterr().out
+  assert "\n| isopack, packed | " in printed
+  assert "\n| the same, sorted, head at masked tokens | " in printed
+  assert printed.count(f"attention cudnn: not run: {told['not_run']['packed cudnn']}") == 1
