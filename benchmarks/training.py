@@ -156,9 +156,7 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
   rng = np.random.default_rng(0)
   found: dict[str, dict] = {}
   batches: dict[str, list] = {}
-  for name, learner in tqdm.tqdm(
-    learners.items(), "first steps", leave=False, disable=None
-  ):
+  for name, learner in tqdm.tqdm(learners.items(), "first steps", leave=False, disable=None):
     layout = WAYS[name][1]
     step_name = getattr(learner, "step_name", "")  # PyTorch compiles nothing here
     compiled, began = counter.count(step_name), time.perf_counter()
@@ -179,9 +177,7 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
       "processor_rates": [],
     }
   steps = [(name, index) for name in learners for index in range(len(batches[name]))]
-  with tqdm.tqdm(
-    total=rounds * len(steps), unit="steps", leave=False, disable=None
-  ) as progress:
+  with tqdm.tqdm(total=rounds * len(steps), unit="steps", leave=False, disable=None) as progress:
     for _ in range(rounds):
       seconds = {name: np.zeros(2) for name in learners}
       for name, index in [steps[number] for number in rng.permutation(len(steps))]:

@@ -107,6 +107,7 @@ def run(
   pace = _pace(context.clock, context.foretold, wanted.batch)
   return dataclasses.asdict(wanted) | {
     "shares": number,
+    "composed": _COMPOSED,
     "machine": found[0][0]["machine"],
     "cores": len(cores) if cores else os.cpu_count(),
     "pace": pace.pace,
@@ -228,7 +229,8 @@ def _idle(seconds: _ByWay) -> dict[str, list[float]]:
 
 def _waiting(seconds: np.ndarray) -> list[float]:
   """[K, n] -> the part of a step that devices wait for the slowest; quartiles of steps."""
-  return _quartiles(1 - seconds.mean(1) / seconds.max(1))
+  waiting = 1 - seconds.mean(1) / seconds.max(1)
+  return _quartiles(np.maximum(waiting, 0))  # no rounding error
 
 
 def _busy(outputs: Sequence[Mapping[str, Any]], way: str) -> np.ndarray:
@@ -265,7 +267,7 @@ def _quartiles(values: np.ndarray) -> list[float]:
 def _simulated(
   costs: Coefficients, lengths: Lengths, wanted: Wanted, devices: int
 ) -> list[float]:
-  """Waiting, as the simulation has it: any deals, exact lengths, the fixed time of a step."""
+  """Of simulated steps: any deals, exact lengths, the fixed time of a step."""
   found = imbalance.simulate(
     {batching.UNPADDING: batching.unpadded(costs, lengths)},
     lengths,

@@ -46,13 +46,11 @@ def idle(path: pathlib.Path, real: Mapping[str, Any]):
   ):
     places = np.arange(len(rows)) + 0.27 * (number - 1)
     middle, low, high = np.array(values).T
-    drawn = axes.bar(places, middle, width=0.25, color=colour, label=name)
-    axes.errorbar(
-      places, middle, [middle - low, high - middle], fmt="none", color="#555555"
+    ends = np.array([middle - low, high - middle])
+    drawn = axes.bar(
+      places, middle, yerr=ends, ecolor="#555555", width=0.25, color=colour, label=name
     )
-    axes.bar_label(
-      drawn, [f"{x:.0%}" for x in middle], fontsize="small", label_type="center"
-    )
+    axes.bar_label(drawn, [f"{x:.0%}" for x in middle], fontsize="small")
   axes.set_xticks(range(len(rows)), [x["name"] for x in rows])
   axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1, decimals=0))
   axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(steps=[1, 2, 5, 10]))
@@ -64,8 +62,8 @@ def idle(path: pathlib.Path, real: Mapping[str, Any]):
   save(
     axes,
     path,
-    f"Really run, BERT-{real['size']}: devices wait {min(own):.0%} to {max(own):.0%} of "
-    f"the time with un-padding, {min(packed):.0%} to {max(packed):.0%} with packing (medians, "
+    f"Really run, BERT-{real['size']}: devices wait {min(own):.0%} to {max(own):.0%} of a "
+    f"step with un-padding, {min(packed):.0%} to {max(packed):.0%} with packing (median, "
     "quartiles)",
   )
 

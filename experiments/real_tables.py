@@ -28,17 +28,17 @@ def tables(real: Mapping[str, Any]) -> str:
   several = [x for x in real["cases"] if x["devices"] > 1]
   parts = [
     f"Really run: BERT-{real['size']}, {real['batch']} sequences a device, lengths rounded "
-    f"up to a multiple of {real['multiple']}, {real['machine']}. A share is what one device "
+    f"up to a multiple of {real['multiple']}, {real['machine']}. A share is what a device "
     f"does in a step. Of {real['shares']} measured alone one of packing takes "
     f"{clock[PACKED]:.3g} s, {real['pace']:.2f} times what the cost model foretells "
     f"({foretold[PACKED]:.3g} s); one of un-padding {clock[UNPADDED]:.3g} s, foretold "
     f"{foretold[UNPADDED]:.3g} s, so at that pace {real['beyond']:+.3g} s a sequence.",
     "The part of a step that devices wait for the slowest: median (quartiles) of steps. "
-    "Seen: devices are composed, 1000 times, of shares measured alone; processes run at "
-    "the same time. Shared cores: all run on "
-    f"{real['cores']} cores at the same time, and the clock is no measure. Of packing what "
-    "is seen is noise. Un-padding here adds up gradients of all parameters for each "
-    "sequence, whatever its length: that makes it slower, and its devices more alike.",
+    f"Seen: devices are composed, {real['composed']} times, of shares measured alone; "
+    f"processes run at the same time. Shared cores: all run on {real['cores']} cores at "
+    "the same time, and the clock is no measure. Of packing what is seen is noise. "
+    "Un-padding here adds up gradients of all parameters for each sequence, whatever its "
+    "length: that makes it slower, and its devices more alike.",
     table(["", *(x["name"] for x in several)], _idle(several)),
     "Beside the cost model, which was fitted on all cores: seconds of a share of packing "
     "over those foretold, and what a sequence of un-padding takes more at that pace. Of "
