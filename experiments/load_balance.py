@@ -177,7 +177,7 @@ def check_paper_method(
 
 
 def run(options, wanted: Wanted) -> dict[str, Any]:
-  """All of it, but for the files; of these only coefficients.json, as soon as it is known.
+  """All of it, with its files, each as soon as what is in it is known.
 
   Args:
     options: of the command line.
@@ -186,7 +186,7 @@ def run(options, wanted: Wanted) -> dict[str, Any]:
   Raises:
     InputError: no such histogram, no coefficients in the file, or more asked for than the
       histogram has, or coefficients of another model than the one to be run.
-    Stopped: a process that really ran failed.
+    Stopped: a process that really ran failed; all else is written.
   """
   lengths = Lengths(packing.load_histogram(options.histogram))
   size, found = lengths.longest, lengths.histogram.num_sequences
@@ -195,6 +195,9 @@ def run(options, wanted: Wanted) -> dict[str, Any]:
       f"{options.histogram} has {found:,} sequences of up to {size} tokens; expected no "
       "larger batch, and no more buckets."
     )
+  real_wanted = bool(wanted.devices or wanted.processes)
+  if real_wanted:
+    real_options.check_lengths(wanted, size)
   plans = {
     depth: packing.pack(
       lengths.histogram, max_sequences_per_pack=None if depth == "max" else int(depth)
@@ -205,7 +208,7 @@ def run(options, wanted: Wanted) -> dict[str, Any]:
     device = step_time.read_coefficients(options.coefficients)
   else:
     device = measure(options)
-  if wanted.devices or wanted.processes:
+  if real_wanted:
     real_options.check_model(wanted, device)
   write_json(options.workdir / "coefficients.json", device)
   costs = Coefficients(**device["coefficients"])
@@ -231,11 +234,26 @@ def run(options, wanted: Wanted) -> dict[str, Any]:
       ways, lengths, network, devices=options.devices, batches=options.batches, **draws
     ),
   }
-  if wanted.devices or wanted.processes:
+  _write(options.workdir, result)
+  draw(options.workdir, result)
+  if real_wanted:
     from experiments import real  # JAX
 
     result["real"] = real.run(wanted, lengths, plans[options.depths[-1]], costs)
+    _write(options.workdir, result)
+    real_pictures.draw(options.workdir, result["real"])
   return result
+
+
+def _write(folder: pathlib.Path, result: Mapping[str, Any]):
+  write_json(folder / "load_balance.json", result)
+  write_text(folder / "load_balance.md", _told(result) + "\n")
+
+
+def _told(result: Mapping[str, Any]) -> str:
+  """All tables."""
+  real = [real_tables.tables(result["real"])] if "real" in result else []
+  return "\n\n".join([tables(result), *real])
 
 
 def _parser() -> Parser:
@@ -327,13 +345,6 @@ def main(arguments: list[str] | None = None) -> int:
   try:
     options.workdir.mkdir(parents=True, exist_ok=True)
     result = run(options, wanted)
-    write_json(options.workdir / "load_balance.json", result)
-    draw(options.workdir, result)
-    text = tables(result)
-    if "real" in result:
-      text += "\n\n" + real_tables.tables(result["real"])
-      real_pictures.draw(options.workdir, result["real"])
-    write_text(options.workdir / "load_balance.md", text + "\n")
   except (InputError, OSError) as error:
     print(f"error: {error}", file=sys.stderr)
     return 2
@@ -343,7 +354,7 @@ def main(arguments: list[str] | None = None) -> int:
   except KeyboardInterrupt:
     print("Stopped before the end.", file=sys.stderr)
     return 130
-  print(json.dumps(result) if options.json else text)
+  print(json.dumps(result) if options.json else _told(result))
   return 0
 
 

@@ -2,8 +2,9 @@
 
 Devices of one process share its cores, so that one which has finished lends its part to
 the others, and nobody is seen to wait. So each share is also measured alone, on one
-device, and composed: a step takes as long as its slowest share and then the update of one
-device. (That of all of them and their exchange would share the cores as well.)
+device, and composed: any n shares are a step of n devices, which takes as long as its
+slowest share and then the update of one device. (That of all of them and their exchange
+would share the cores as well.)
 Processes, each on a core of its own, show the waiting by the clock; where there are
 fewer cores than processes, processor time stands in for it.
 """
@@ -14,20 +15,28 @@ import dataclasses
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tqdm
 
 import packing
 from experiments import batching, imbalance, real_runs
-from experiments.imbalance import Lengths, idle
+from experiments.imbalance import Lengths
 from experiments.real_options import Wanted
 from experiments.real_steps import Case
-from experiments.shares import ONE_PROGRAM, PACKED, UNPADDED, Shares, draw_shares, predict
+from experiments.shares import (
+  ONE_PROGRAM,
+  PACKED,
+  UNPADDED,
+  count_tokens,
+  draw_shares,
+  predict,
+)
 from experiments.step_time import Coefficients
 
 _WAYS = (UNPADDED, PACKED)
+_COMPOSED = 1000  # steps of shares measured alone
 
 
 def run(
@@ -45,37 +54,39 @@ def run(
     What was asked for; of each share alone its seconds by the `clock`, by `processor`
     time and `foretold` by the cost model; `pace`, seconds seen over foretold of packing;
     `beyond`, seconds that a sequence of un-padding takes more than that; `update`, of one
-    device; and `cases`, a row each.
+    device; and `cases`, a row each. What has a spread is median, first and third quartile.
 
   Raises:
     Stopped: a process failed.
   """
-  most = max(n * wanted.steps_of(n) for n in [*wanted.devices, *wanted.processes])
+  dealt = [n * wanted.steps_of(n) for n in [*wanted.devices, *wanted.processes]]
+  number = max(wanted.shares, *dealt)
   compiled = [*range(wanted.multiple, lengths.longest, wanted.multiple), lengths.longest]
-  shares = draw_shares(lengths, plan, number=most, batch=wanted.batch, seed=wanted.seed)
+  shares = draw_shares(lengths, plan, number=number, batch=wanted.batch, seed=wanted.seed)
   alone = Case(
     size=wanted.size,
     compiled=compiled,
     shares=shares,
-    steps=len(shares.unpadded),
+    steps=number,
     ways=list(_WAYS),
     seed=wanted.seed,
   )
   cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else None
   cases: list[tuple[Case, list[int] | None]] = [(alone, None)]
+  ways = [*_WAYS, ONE_PROGRAM]
   for n in wanted.devices:
-    steps, ways = wanted.steps_of(n), [*_WAYS, ONE_PROGRAM]
-    cases.append((dataclasses.replace(alone, devices=n, steps=steps, ways=ways), None))
+    several = dataclasses.replace(alone, ways=ways, steps=wanted.steps_of(n))
+    cases.append((dataclasses.replace(several, devices=n), None))
   for n in wanted.processes:
-    several = dataclasses.replace(alone, processes=n, steps=wanted.steps_of(n))
-    cases.append((several, cores))
+    several = dataclasses.replace(alone, ways=ways, steps=wanted.steps_of(n))
+    cases.append((dataclasses.replace(several, processes=n), cores))
   shown = tqdm.tqdm(cases, desc="really running", disable=not sys.stderr.isatty())
   found = [real_runs.run(case, cores=cores) for case, cores in shown]
 
   own, packs = predict(shares, costs, compiled=compiled)
   context = _Context(
     wanted=wanted,
-    shares=shares,
+    tokens=count_tokens(shares),
     clock={way: _busy(found[0], way)[:, 0] for way in _WAYS},
     processor={way: _column(found[0], way, "processor")[:, 0] for way in _WAYS},
     foretold={UNPADDED: own, PACKED: packs},
@@ -93,11 +104,14 @@ def run(
   ]
   for row in rows:
     row["simulated"] = _simulated(costs, lengths, wanted, row["devices"])
+  pace = _pace(context.clock, context.foretold, wanted.batch)
   return dataclasses.asdict(wanted) | {
+    "shares": number,
+    "composed": _COMPOSED,
     "machine": found[0][0]["machine"],
     "cores": len(cores) if cores else os.cpu_count(),
-    "pace": context.pace,
-    "beyond": context.beyond,
+    "pace": pace.pace,
+    "beyond": pace.beyond,
     "update": context.update,
     "clock": {way: x.tolist() for way, x in context.clock.items()},
     "processor": {way: x.tolist() for way, x in context.processor.items()},
@@ -106,107 +120,117 @@ def run(
   }
 
 
+_ByWay = Mapping[str, np.ndarray]
+
+
 @dataclasses.dataclass(frozen=True)
 class _Context:
-  """What all cases are held against; seconds are float[N], of each share alone."""
+  """What all cases are held against; [N], of each share, and seconds of it alone."""
 
   wanted: Wanted
-  shares: Shares
-  clock: Mapping[str, np.ndarray]
-  processor: Mapping[str, np.ndarray]
-  foretold: Mapping[str, np.ndarray]
+  tokens: _ByWay
+  clock: _ByWay
+  processor: _ByWay
+  foretold: _ByWay
   update: float  # seconds of one device
   step: float
 
-  @property
-  def pace(self) -> float:
-    """Seconds of a share of packing over those foretold: how fast the machine is now."""
-    return float(self.clock[PACKED].mean() / self.foretold[PACKED].mean())
 
-  @property
-  def beyond(self) -> float:
-    """Seconds that a sequence of un-padding takes beyond the cost model at this pace."""
-    more = self.clock[UNPADDED] - self.pace * self.foretold[UNPADDED]
-    return float(more.mean() / self.wanted.batch)
+class _Pace(NamedTuple):
+  """How shares go beside the cost model.
 
-  def foretell(self, n: int, steps: int, seconds: Mapping[str, np.ndarray]):
-    """What the cost model says of the first steps of n devices, and what was seen.
+  Attributes:
+    pace: seconds of packing over those foretold: how fast the machine is now.
+    beyond: seconds that a sequence of un-padding takes more than is foretold at this pace.
+  """
 
-    Args:
-      n: devices.
-      steps: K.
-      seconds: [K'] of each way, of whole steps that were seen.
-    """
-    foretold = {way: _grouped(x, n)[:steps] for way, x in self.foretold.items()}
-    more = self.pace * foretold[UNPADDED] + self.beyond * self.wanted.batch
-    whole = {way: x.max(1) + self.step for way, x in foretold.items()}
-    return {
-      "foretold": idle(foretold[UNPADDED]),
-      "foretold_beyond": idle(more),
-      "gain_foretold": self._gain(whole, n),
-      "gain": self._gain(seconds, n),
-    }
+  pace: float
+  beyond: float
 
-  def _gain(self, seconds: Mapping[str, np.ndarray], n: int) -> float:
-    """Sequences a second of packing over those of un-padding."""
-    speed = {way: self._sequences(way, n * x.size) / x.sum() for way, x in seconds.items()}
-    return float(speed[PACKED] / speed[UNPADDED])
 
-  def _sequences(self, way: str, number: int) -> int:
-    """Of the first shares."""
-    if way == UNPADDED:
-      return number * self.wanted.batch
-    return sum(len(pack) for share in self.shares.packed[:number] for pack in share)
+def _pace(seconds: _ByWay, foretold: _ByWay, batch: int) -> _Pace:
+  pace = float(seconds[PACKED].mean() / foretold[PACKED].mean())
+  more = seconds[UNPADDED] - pace * foretold[UNPADDED]
+  return _Pace(pace, float(more.mean() / batch))
 
 
 def _devices(context: _Context, n: int, outputs) -> dict[str, Any]:
-  """n devices of one process, and shares measured alone, n of them a step."""
-  alone = {way: _grouped(x, n) for way, x in context.clock.items()}
-  processor = {way: _grouped(x, n) for way, x in context.processor.items()}
+  """n devices of one process, and shares measured alone, any n of them a step."""
+  number = context.clock[UNPADDED].size
+  rng = np.random.default_rng([context.wanted.seed, n])
+  steps = rng.random((_COMPOSED, number)).argsort(1)[:, :n]  # none twice in a step
+  clock, processor, foretold, tokens = (
+    {way: x[steps] for way, x in shares.items()}
+    for shares in (context.clock, context.processor, context.foretold, context.tokens)
+  )
   together = {way: _busy(outputs, way) for way in _WAYS}
-  composed = {way: x.max(1) + context.update for way, x in alone.items()}
+  composed = {way: x.max(1) + context.update for way, x in clock.items()}
   walls = {way: _seconds(outputs, way) for way in (*_WAYS, ONE_PROGRAM)}
-  seen = {"clock": alone, "processor": processor, "together": together}
+  seen = {"clock": clock, "processor": processor, "together": together}
+  pace = _pace(context.clock, context.foretold, context.wanted.batch)
   return {
     "name": f"{n} devices" if n > 1 else "1 device",
     "devices": n,
-    "processes": 1,
     "idle": {how: _idle(x) for how, x in seen.items()},
-    "slowest": _quartiles(alone[UNPADDED].max(1) / alone[UNPADDED].mean(1)),
     "exchange": _exchange(outputs),
     "seconds": {way: _quartiles(x) for way, x in walls.items()},
     "composed_seconds": {way: _quartiles(x) for way, x in composed.items()},
-    **context.foretell(n, len(alone[UNPADDED]), composed),
+    "gain": _gain(tokens, composed, PACKED),
+    **_foretell(context, foretold, tokens, pace),
   }
 
 
 def _processes(context: _Context, outputs, *, own_core: bool) -> dict[str, Any]:
-  """Processes of one device each."""
+  """Processes of one device each, at their own pace: a core each is not all cores."""
   n = len(outputs)
   busy = {way: _busy(outputs, way) for way in _WAYS}
   processor = {way: _column(outputs, way, "processor") for way in _WAYS}
-  walls = {way: _seconds(outputs, way) for way in _WAYS}
+  walls = {way: _seconds(outputs, way) for way in (*_WAYS, ONE_PROGRAM)}
+  dealt = busy[UNPADDED].size
+  foretold, tokens = (
+    {way: x[:dealt].reshape(-1, n) for way, x in shares.items()}
+    for shares in (context.foretold, context.tokens)
+  )
+  pace = _pace(busy if own_core else processor, foretold, context.wanted.batch)
   seen = {"clock" if own_core else "together": busy, "processor": processor}
   return {
     "name": f"{n} processes" if n > 1 else "1 process",
     "devices": n,
-    "processes": n,
     "idle": {how: _idle(x) for how, x in seen.items()},
-    "slowest": _quartiles(busy[UNPADDED].max(1) / busy[UNPADDED].mean(1)),
-    "busy": {way: x.tolist() for way, x in busy.items()},
     "exchange": _exchange(outputs),
     "seconds": {way: _quartiles(x) for way, x in walls.items()},
-    **context.foretell(n, len(busy[UNPADDED]), walls),
+    "gain": _gain(tokens, walls, PACKED),
+    "gain_one_program": _gain(tokens, walls, ONE_PROGRAM),
+    **_foretell(context, foretold, tokens, pace),
   }
 
 
-def _grouped(shares: np.ndarray, n: int) -> np.ndarray:
-  """[N] -> [K, n]: n shares after each other are a step."""
-  return shares[: shares.size // n * n].reshape(-1, n)
+def _foretell(context: _Context, foretold: _ByWay, tokens: _ByWay, pace: _Pace):
+  """What the cost model says of steps, [K, n], and at the pace seen."""
+  more = pace.pace * foretold[UNPADDED] + pace.beyond * context.wanted.batch
+  whole = {way: x.max(1) + context.step for way, x in foretold.items()}
+  return {
+    "foretold": _waiting(foretold[UNPADDED]),
+    "foretold_beyond": _waiting(more),
+    "gain_foretold": _gain(tokens, whole, PACKED),
+    **pace._asdict(),
+  }
 
 
-def _idle(seconds: Mapping[str, np.ndarray]) -> dict[str, float]:
-  return {way: idle(x) for way, x in seconds.items()}
+def _gain(tokens: _ByWay, seconds: _ByWay, way: str) -> float:
+  """Real tokens a second of a way of packing over those of un-padding."""
+  packed = tokens[PACKED].sum() / seconds[way].sum()
+  return float(packed / (tokens[UNPADDED].sum() / seconds[UNPADDED].sum()))
+
+
+def _idle(seconds: _ByWay) -> dict[str, list[float]]:
+  return {way: _waiting(x) for way, x in seconds.items()}
+
+
+def _waiting(seconds: np.ndarray) -> list[float]:
+  """[K, n] -> the part of a step that devices wait for the slowest; quartiles of steps."""
+  waiting = 1 - seconds.mean(1) / seconds.max(1)
+  return _quartiles(np.maximum(waiting, 0))  # no rounding error
 
 
 def _busy(outputs: Sequence[Mapping[str, Any]], way: str) -> np.ndarray:
@@ -242,8 +266,8 @@ def _quartiles(values: np.ndarray) -> list[float]:
 
 def _simulated(
   costs: Coefficients, lengths: Lengths, wanted: Wanted, devices: int
-) -> float:
-  """Idle, as the simulation has it: any deals, exact lengths, the fixed time of a step."""
+) -> list[float]:
+  """Of simulated steps: any deals, exact lengths, the fixed time of a step."""
   found = imbalance.simulate(
     {batching.UNPADDING: batching.unpadded(costs, lengths)},
     lengths,
@@ -252,4 +276,4 @@ def _simulated(
     sequences=2**18,
     seed=wanted.seed,
   )
-  return idle(found[batching.UNPADDING].seconds)
+  return _waiting(found[batching.UNPADDING].seconds)

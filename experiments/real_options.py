@@ -11,7 +11,7 @@ from training.command import Parser
 
 DEVICES, PROCESSES = "2,4,8", "1,2,4"
 QUICK_DEVICES, QUICK_PROCESSES = "2,4", "2"
-QUICK = {"real_batch": 4, "real_steps": 2, "real_multiple": 128}
+QUICK = {"real_batch": 4, "real_shares": 8, "real_steps": 2, "real_multiple": 256}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Wanted:
     devices: of one process, each number a case.
     processes: of one device each, each number a case.
     batch: b, sequences of a device.
-    steps: K of each case, twice as many where there are one or two devices.
+    shares: N, to measure alone, each what a device does in a step.
+    steps: K of the cases of one or two devices; of more devices so many fewer, but two.
     multiple: to which un-padding rounds lengths up, in tokens.
     size: of the BERT.
     seed: of all draws.
@@ -31,6 +32,7 @@ class Wanted:
   devices: Sequence[int]
   processes: Sequence[int]
   batch: int
+  shares: int
   steps: int
   multiple: int
   size: str
@@ -38,7 +40,7 @@ class Wanted:
 
   def steps_of(self, devices: int) -> int:
     """Of the case with so many devices, in one process or in several."""
-    return self.steps * (2 if devices <= 2 else 1)
+    return max(min(self.steps, 2), 2 * self.steps // max(devices, 2))
 
 
 def add_to(parser: Parser):
@@ -56,8 +58,9 @@ def add_to(parser: Parser):
   add("devices", None, said.format("devices of one process", DEVICES), **cases)
   add("processes", None, said.format("processes of one device", PROCESSES), **cases)
   add("batch", 8, "sequences of a device, there; 8", type=int)
-  add("steps", 4, "of each of them, twice as many on one or two; 4", type=int)
-  add("multiple", 64, "of tokens, to which un-padding rounds up there; 64", type=int)
+  add("shares", 24, "parts of a step, of a device, to measure alone; 24", type=int)
+  add("steps", 6, "on one or two devices, of more so many fewer, but two; 6", type=int)
+  add("multiple", 128, "of tokens, to which un-padding rounds up there; 128", type=int)
 
 
 def wanted(parser: Parser, options) -> Wanted:
@@ -67,7 +70,7 @@ def wanted(parser: Parser, options) -> Wanted:
     parser: which refuses.
     options: of the command line.
   """
-  for name in ("batch", "steps", "multiple"):
+  for name in ("batch", "shares", "steps", "multiple"):
     if getattr(options, f"real_{name}") < 1:
       parser.error(
         f"--real-{name} is {getattr(options, f'real_{name}')}; expected more than 0"
@@ -83,11 +86,29 @@ def wanted(parser: Parser, options) -> Wanted:
     devices=devices,
     processes=processes,
     batch=options.real_batch,
+    shares=options.real_shares,
     steps=options.real_steps,
     multiple=options.real_multiple,
     size=options.size,
     seed=options.seed,
   )
+
+
+def check_lengths(wanted: Wanted, longest: int):
+  """Refuses to round all lengths up to the same.
+
+  Args:
+    wanted: what is to be run.
+    longest: length of the dataset, in tokens.
+
+  Raises:
+    InputError: its multiple is no smaller.
+  """
+  if wanted.multiple >= longest:
+    raise InputError(
+      f"--real-multiple is {wanted.multiple}, the longest length {longest}; expected a "
+      "smaller multiple, since un-padding would pad all sequences to the longest."
+    )
 
 
 def check_model(wanted: Wanted, device: Mapping[str, object]):
@@ -98,13 +119,13 @@ def check_model(wanted: Wanted, device: Mapping[str, object]):
     device: of coefficients.json.
 
   Raises:
-    InputError: they are.
+    InputError: they are, or do not say of which.
   """
-  ours = f"BERT-{wanted.size}"
-  if device.get("model", ours) != ours:
+  if device.get("model") != f"BERT-{wanted.size}":
     raise InputError(
-      f"The coefficients are of {device['model']}, --size is {wanted.size}; expected the "
-      "same model, to hold what is really run against what they foretell."
+      f"The coefficients are of {device.get('model', 'a model not named')}, --size is "
+      f"{wanted.size}; expected 'model' to be 'BERT-{wanted.size}', to hold what is really "
+      "run against what they foretell."
     )
 
 

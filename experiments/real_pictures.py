@@ -27,7 +27,7 @@ def draw(folder: pathlib.Path, real: Mapping[str, Any]):
 
 
 def idle(path: pathlib.Path, real: Mapping[str, Any]):
-  """Idle time, seen and foretold, un-padding beside packing.
+  """Waiting, seen and foretold, un-padding beside packing.
 
   Args:
     path: of the PNG.
@@ -45,21 +45,26 @@ def idle(path: pathlib.Path, real: Mapping[str, Any]):
     zip(bars.items(), colours, strict=True)
   ):
     places = np.arange(len(rows)) + 0.27 * (number - 1)
-    drawn = axes.bar(places, values, width=0.25, color=colour, label=name)
-    axes.bar_label(drawn, [f"{x:.0%}" for x in values], fontsize="small")
+    middle, low, high = np.array(values).T
+    ends = np.array([middle - low, high - middle])
+    drawn = axes.bar(
+      places, middle, yerr=ends, ecolor="#555555", width=0.25, color=colour, label=name
+    )
+    axes.bar_label(drawn, [f"{x:.0%}" for x in middle], fontsize="small")
   axes.set_xticks(range(len(rows)), [x["name"] for x in rows])
   axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1, decimals=0))
   axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(steps=[1, 2, 5, 10]))
-  axes.set_ylim(top=1.35 * max(map(max, bars.values())))  # room for the names
+  axes.set_ylim(0, 1.35 * np.max([*bars.values()]))  # room for the names
   axes.set_axisbelow(True)
-  axes.set_ylabel("time that devices wait for the slowest")
+  axes.set_ylabel("part of a step that devices wait")
   axes.legend(frameon=False)
-  own, packed = bars["un-padding, seen"], bars["packing, seen"]
+  own, packed = ([x[0] for x in bars[f"{way}, seen"]] for way in (UNPADDED, PACKED))
   save(
     axes,
     path,
-    f"Really run, BERT-{real['size']}: devices wait {min(own):.0%} to {max(own):.0%} of "
-    f"the time with un-padding, {min(packed):.0%} to {max(packed):.0%} with packing",
+    f"Really run, BERT-{real['size']}: devices wait {min(own):.0%} to {max(own):.0%} of a "
+    f"step with un-padding, {min(packed):.0%} to {max(packed):.0%} with packing (median, "
+    "quartiles)",
   )
 
 

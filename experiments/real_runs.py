@@ -21,21 +21,25 @@ from experiments.real_steps import Case
 from training.command import Stopped
 
 ROOT = pathlib.Path(__file__).parents[1]
+LIMIT = 30 * 60  # seconds of a case: processes that wait for each other may do so for ever
 
 
-def run(case: Case, *, cores: list[int] | None = None) -> list[dict[str, Any]]:
+def run(
+  case: Case, *, cores: list[int] | None = None, limit: float = LIMIT
+) -> list[dict[str, Any]]:
   """Runs all processes of a case.
 
   Args:
     case: its process and coordinator are filled in here.
     cores: if given, process p keeps to core p, and from the first again where there are
       fewer.
+    limit: seconds after which all are ended.
 
   Returns:
     What `experiments.real_steps.run` gives in each.
 
   Raises:
-    Stopped: one of them failed; with its last words.
+    Stopped: one of them failed, or the time is over; with its last words.
   """
   coordinator = f"localhost:{_free_port()}" if case.processes > 1 else ""
   cases = [
@@ -47,6 +51,8 @@ def run(case: Case, *, cores: list[int] | None = None) -> list[dict[str, Any]]:
     )
     for number in range(case.processes)
   ]
+  told = f"of {case.processes} with {case.devices} devices each"
+  end = time.monotonic() + limit
   with contextlib.ExitStack() as stack:
     workers = [stack.enter_context(_worker(case)) for case in cases]
     running = set(range(len(workers)))
@@ -57,9 +63,15 @@ def run(case: Case, *, cores: list[int] | None = None) -> list[dict[str, Any]]:
           running.remove(number)
         if status:
           raise Stopped(
-            f"Process {number} of {case.processes} with {case.devices} devices each ended "
-            f"with status {status}: {workers[number].last_words()}"
+            f"Process {number} {told} ended with status {status}: "
+            f"{workers[number].last_words()}"
           )
+      if running and time.monotonic() > end:
+        number = min(running)
+        raise Stopped(
+          f"Process {number} {told} was not done after {limit / 60:.3g} minutes: "
+          f"{workers[number].last_words()}"
+        )
       time.sleep(0.1)
     return [json.loads(worker.lines()[-1]) for worker in workers]
 
@@ -92,13 +104,14 @@ def _worker(case: Case) -> Iterator[_Worker]:
       stdin=subprocess.PIPE,
       stdout=output,
       stderr=errors,
-      text=True,
+      bufsize=0,  # else what is left of the case is written again when this is left
     ) as process,
   ):
     try:
       assert process.stdin is not None
-      process.stdin.write(json.dumps(dataclasses.asdict(case)) + "\n")
-      process.stdin.flush()  # stays open: that it closes is how a worker knows to end
+      # It stays open: that it closes is how a worker knows to end.
+      with contextlib.suppress(BrokenPipeError):  # `run` tells why it is gone
+        process.stdin.write(json.dumps(dataclasses.asdict(case)).encode() + b"\n")
       yield _Worker(process, output, errors)
     finally:
       process.kill()

@@ -1,7 +1,8 @@
 """What devices are dealt in a step, to be really run: sequences, and packs of others.
 
 A share is one device's part of one step. Shares are drawn independently of each other, so
-any n of them are a step of n devices.
+any n of them are a step of n devices. So are those of the two ways: they have about as many
+sequences, not the same ones, and are to be compared by the token.
 """
 
 from __future__ import annotations
@@ -49,6 +50,25 @@ def draw_shares(
   packs = draw(rng, plan.repeat_counts, (number, rows)).tolist()
   strategies = [list(map(int, strategy)) for strategy in plan.strategies]
   return Shares(unpadded, [[strategies[k] for k in share] for share in packs])
+
+
+def count_tokens(shares: Shares) -> dict[str, np.ndarray]:
+  """Real tokens of each share.
+
+  Args:
+    shares: as drawn.
+
+  Returns:
+    int[N] by way.
+
+  Example:
+    >>> {way: x.tolist() for way, x in count_tokens(Shares([[1, 6]], [[[2, 6]]])).items()}
+    {'un-padding': [7], 'packing': [8]}
+  """
+  return {
+    UNPADDED: np.array([sum(share) for share in shares.unpadded]),
+    PACKED: np.array([sum(map(sum, share)) for share in shares.packed]),
+  }
 
 
 def round_up(lengths: Sequence[int] | np.ndarray, compiled: Sequence[int]) -> np.ndarray:

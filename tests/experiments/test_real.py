@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,15 @@ from experiments import (
 )
 from experiments.imbalance import Lengths
 from experiments.real_steps import Case
-from experiments.shares import ONE_PROGRAM, PACKED, UNPADDED, Shares, draw_shares, predict
+from experiments.shares import (
+  ONE_PROGRAM,
+  PACKED,
+  UNPADDED,
+  Shares,
+  count_tokens,
+  draw_shares,
+  predict,
+)
 from experiments.step_time import Coefficients
 from experiments.unpadded import UnpaddedProgram
 from model import BertConfig
@@ -141,6 +150,15 @@ class TestShares:
     assert sum(map(len, packs)) == pytest.approx(23 * 7, rel=0.25)
     assert self.draw() == shares != self.draw(seed=1)
 
+  def test_tokens_beside_a_loop(self):
+    shares = self.draw()
+    found = count_tokens(shares)
+    assert found[UNPADDED].tolist() == [sum(share) for share in shares.unpadded]
+    assert found[PACKED].tolist() == [
+      sum(length for pack in share for length in pack) for share in shares.packed
+    ]
+    assert found[PACKED].max() <= round(7 / self.plan.packing_factor) * 512
+
   def test_prediction_beside_a_loop(self):
     shares = self.draw()
     compiled = [*range(100, 512, 100), 512]
@@ -162,22 +180,58 @@ def case():
   return Case(size="tiny", compiled=[7, 12], shares=shares, steps=2, ways=ways)
 
 
-class TestProcesses:
-  def test_steps_by_the_clock(self, case, compilation_cache, monkeypatch):
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiling is most of it
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(compilation_cache))
-    case = dataclasses.replace(case, processes=2)
-    outputs = real_runs.run(case)
-    assert len(outputs) == 2
-    for output in outputs:
-      steps = output["steps"]
-      found = sorted((x["way"], x["step"]) for x in steps)
-      assert found == sorted((way, k) for way in case.ways for k in range(2))
-      for step in steps:
-        (busy,) = step["busy"]
-        assert 0 < busy < step["seconds"]
-        assert step["processor"] > 0
+class TestRealRun:
+  """Of everything, but few steps of a small model with short rows."""
 
+  @pytest.fixture(scope="class")
+  @classmethod
+  def result(cls, compilation_cache):
+    histogram = packing.Histogram(np.array([3, 2, 4, 1, 0, 3, 2, 1, 0, 1, 0, 2]))
+    plan = packing.pack(histogram, max_sequences_per_pack=3)
+    wanted = real_options.Wanted(
+      devices=[2],
+      processes=[],
+      batch=3,
+      shares=4,
+      steps=1,
+      multiple=7,
+      size="tiny",
+      seed=0,
+    )
+    with pytest.MonkeyPatch.context() as patch:  # compiling is most of it
+      patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+      patch.setenv("JAX_COMPILATION_CACHE_DIR", str(compilation_cache))
+      return real.run(wanted, Lengths(histogram), plan, COSTS)
+
+  def test_shares_alone(self, result):
+    assert result["shares"] == 4
+    for way in (UNPADDED, PACKED):
+      assert len(result["clock"][way]) == len(result["processor"][way]) == 4
+      assert min(result["clock"][way] + result["processor"][way]) > 0
+    assert result["pace"] > 0
+    assert result["update"] > 0
+
+  def test_steps(self, result):
+    (row,) = result["cases"]
+    assert row["name"] == "2 devices"
+    assert row["exchange"] > 0
+    assert row["pace"] == result["pace"]
+    assert set(row["seconds"]) == {UNPADDED, PACKED, ONE_PROGRAM}
+    for middle, low, high in row["seconds"].values():
+      assert 0 < low <= middle <= high
+    assert set(row["idle"]) == {"clock", "processor", "together"}
+    for found in row["idle"].values():
+      for middle, low, high in found.values():
+        assert 0 <= low <= middle <= high < 0.5  # of two, one always works
+
+  def test_written(self, result, tmp_path):
+    assert json.loads(json.dumps(result)) == result
+    assert "| 2 devices, composed |" in real_tables.tables(result)
+    real_pictures.draw(tmp_path, result)
+    assert (tmp_path / "real_idle.png").stat().st_size > 10_000
+
+
+class TestProcesses:
   def test_a_failure_is_a_line_and_ends_all(self, case):
     broken = dataclasses.replace(case, size="huge", processes=2)
     with pytest.raises(Stopped, match=r"Process \d of 2 .* status 1: .*huge") as caught:
@@ -194,78 +248,125 @@ class TestProcesses:
     process.communicate(json.dumps(dataclasses.asdict(case)).encode(), timeout=60)
     assert process.returncode == 1
 
+  @pytest.fixture
+  def worker(self, tmp_path, monkeypatch):
+    """Has a script of a shell run instead of Python."""
+
+    def replace(script):
+      path = tmp_path / "worker"
+      path.write_text(f"#!/bin/sh\n{script}\n")
+      path.chmod(0o755)
+      monkeypatch.setattr(sys, "executable", str(path))
+
+    return replace
+
+  def test_a_worker_that_never_reads_has_last_words(self, case, worker):
+    worker("echo no such thing >&2; exit 3")
+    long = dataclasses.replace(case, compiled=list(range(100_000)))  # fills the pipe
+    with pytest.raises(Stopped, match=r"Process 0 of 1 .* status 3: no such thing"):
+      real_runs.run(long)
+
+  def test_time_is_limited(self, case, worker):
+    worker("echo waiting >&2; exec sleep 60")
+    start = time.monotonic()
+    with pytest.raises(Stopped, match=r"not done after 0\.01 minutes: waiting"):
+      real_runs.run(case, limit=0.6)
+    assert time.monotonic() - start < 30
+
 
 class TestComposition:
-  """Devices at a pace of 1.5 times the model's, and a bit more on each sequence."""
+  """The arithmetic alone: shares take what is foretold, slower, and more a sequence.
+
+  On processes all is twice as slow again.
+  """
 
   pace, beyond, exchange = 1.5, 0.01, 0.5
 
-  @pytest.fixture
-  def wanted(self):
-    return real_options.Wanted(
-      devices=[2, 4], processes=[2], batch=3, steps=5, multiple=64, size="tiny", seed=0
+  @pytest.fixture(scope="class")
+  @classmethod
+  def result(cls):
+    wanted = real_options.Wanted(
+      devices=[2, 4],
+      processes=[2],
+      batch=3,
+      shares=400,
+      steps=6,
+      multiple=1,
+      size="tiny",
+      seed=0,
     )
-
-  @pytest.fixture
-  def result(self, wanted, monkeypatch):
-    """Of the arithmetic alone."""
 
     def run(case, *, cores):
       own, packs = predict(case.shares, COSTS, compiled=case.compiled)
-      pace = self.pace
-      shares = {UNPADDED: pace * own + 3 * self.beyond, PACKED: pace * packs}
+      scale = 1 if case.processes == 1 else 2
+      shares = {
+        UNPADDED: scale * (cls.pace * own + 3 * cls.beyond),
+        PACKED: scale * cls.pace * packs,
+      }
+      shares[ONE_PROGRAM] = 0.9 * shares[PACKED]
       n = case.devices * case.processes
 
       def step(way, number, process):
         everyone = shares[way][number * n : (number + 1) * n]
         mine = everyone[process * case.devices :][: case.devices]
-        seconds = everyone.max() + self.exchange
-        found = {"way": way, "step": number, "seconds": float(seconds)}
+        found = {"way": way, "step": number}
+        found["seconds"] = float(everyone.max() + scale * cls.exchange)
         return found | {"busy": mine.tolist(), "processor": float(mine.sum())}
 
       def output(process):
-        steps = [step(way, k, process) for way in shares for k in range(case.steps)]
-        steps += [
-          {"way": ONE_PROGRAM, "step": k, "seconds": 1.0, "busy": [], "processor": 1.0}
-          for k in range(case.steps)
-        ]
+        steps = [step(way, k, process) for way in case.ways for k in range(case.steps)]
         return {"steps": steps[::-1], "machine": "none"}
 
       return [output(process) for process in range(case.processes)]
 
-    monkeypatch.setattr(real_runs, "run", run)
-    return real.run(wanted, TestShares.lengths, TestShares.plan, COSTS)
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(real_runs, "run", run)
+      return real.run(wanted, TestShares.lengths, TestShares.plan, COSTS)
 
   def test_what_is_seen_is_what_is_foretold(self, result):
-    assert result["pace"] == pytest.approx(self.pace)
-    assert result["beyond"] == pytest.approx(self.beyond)
     names = [x["name"] for x in result["cases"]]
     assert names == ["2 devices", "4 devices", "2 processes"]
     for row in result["cases"]:
+      scale = 2 if row["name"] == "2 processes" else 1
+      assert row["pace"] == pytest.approx(scale * self.pace)
+      assert row["beyond"] == pytest.approx(scale * self.beyond)
+      assert row["exchange"] == pytest.approx(scale * self.exchange)
+      alone = "clock" if scale == 1 else "processor"  # 2 processes may share one core
+      assert row["idle"][alone][UNPADDED] == pytest.approx(row["foretold_beyond"])
       for found in row["idle"].values():
-        assert found[UNPADDED] == pytest.approx(row["foretold_beyond"])
-        assert found[PACKED] == 0
-      assert 0 < row["foretold_beyond"] < row["foretold"]
-      assert row["exchange"] == pytest.approx(self.exchange)
-      assert row["foretold"] == pytest.approx(row["simulated"], abs=0.15)
-    few, many, _ = (row["foretold"] for row in result["cases"])
-    assert few < many
+        assert found[PACKED] == pytest.approx([0, 0, 0], abs=1e-12)
+      for more, none in zip(row["foretold_beyond"], row["foretold"], strict=True):
+        assert 0 < more < none
+    assert result["pace"] == pytest.approx(self.pace)
 
-  def test_gain_beside_a_loop(self, result, wanted):
-    shares = draw_shares(TestShares.lengths, TestShares.plan, number=20, batch=3, seed=0)
-    alone = result["clock"]
-    row = result["cases"][1]
-    seconds = {
-      way: sum(max(alone[way][k * 4 : k * 4 + 4]) + self.exchange for k in range(5))
-      for way in (UNPADDED, PACKED)
-    }
-    packed = sum(len(pack) for share in shares.packed for pack in share)
-    expected = (packed / seconds[PACKED]) / (60 / seconds[UNPADDED])
-    assert row["gain"] == pytest.approx(expected)
+  def test_composed_steps_are_as_the_simulation_has_them(self, result):
+    few, many, _ = result["cases"]
+    for row in (few, many):
+      assert row["foretold"] == pytest.approx(row["simulated"], abs=0.03)
+    for one, other in zip(few["foretold"], many["foretold"], strict=True):
+      assert other > one + 0.05
+
+  def test_gains_beside_a_loop(self, result):
+    shares = draw_shares(TestShares.lengths, TestShares.plan, number=400, batch=3, seed=0)
+    tokens = {way: x.tolist() for way, x in count_tokens(shares).items()}
+    own, packs = predict(shares, COSTS, compiled=range(1, 513))
+    seconds = {UNPADDED: 0.0, PACKED: 0.0, ONE_PROGRAM: 0.0}
+    for k in range(0, 12, 2):  # 6 steps of 2 processes
+      seconds[UNPADDED] += 2 * (self.pace * max(own[k : k + 2]) + 3 * self.beyond + 0.5)
+      seconds[PACKED] += 2 * (self.pace * max(packs[k : k + 2]) + 0.5)
+      seconds[ONE_PROGRAM] += 2 * (0.9 * self.pace * max(packs[k : k + 2]) + 0.5)
+    row = result["cases"][2]
+    padded = sum(tokens[UNPADDED][:12]) / seconds[UNPADDED]
+    for way, name in ((PACKED, "gain"), (ONE_PROGRAM, "gain_one_program")):
+      packed = sum(tokens[PACKED][:12]) / seconds[way]
+      assert row[name] == pytest.approx(packed / padded)
 
   def test_tables_and_pictures(self, result, tmp_path):
     text = real_tables.tables(result)
-    cells = " | ".join(f"{x['foretold']:.1%}" for x in result["cases"])
+    cells = " | ".join(
+      "{:.1f}% ({:.1f} to {:.1f})".format(*(100 * q for q in x["foretold"]))
+      for x in result["cases"]
+    )
     assert f"| foretold for the sequences dealt | {cells} |" in text
     assert "| 2 devices | 4 devices | 2 processes |" in text
     assert "| 4 devices, composed |" in text
@@ -285,10 +386,45 @@ class TestOptions:
   def run(self, tmp_path, *options):
     return load_balance.main([f"--workdir={tmp_path / 'out'}", *options])
 
-  def test_coefficients_of_another_model(self, tmp_path, coefficients, capsys):
+  @pytest.mark.parametrize("model", ["BERT-base", None])
+  def test_coefficients_of_another_model(self, tmp_path, coefficients, capsys, model):
+    if model is None:
+      record = json.loads(coefficients.read_text())
+      del record["model"]
+      coefficients.write_text(json.dumps(record))
     given = f"--coefficients={coefficients}"
     assert self.run(tmp_path, given, "--real-devices=2", "--size=tiny") == 2
-    assert "coefficients are of BERT-base, --size is tiny" in capsys.readouterr().err
+    told = f"coefficients are of {model or 'a model not named'}, --size is tiny"
+    assert told in capsys.readouterr().err
+
+  def test_a_multiple_that_leaves_one_length(self, tmp_path, capsys):
+    assert self.run(tmp_path, "--real-multiple=512") == 2
+    assert "--real-multiple is 512, the longest length 512" in capsys.readouterr().err
+
+  def test_a_failure_leaves_the_simulation(
+    self, tmp_path, coefficients, capsys, monkeypatch
+  ):
+    def fail(*_, **__):
+      raise Stopped("Process 0 was lost.")
+
+    monkeypatch.setattr(real_runs, "run", fail)
+    given = [f"--coefficients={coefficients}", "--real-devices=2", "--size=base"]
+    small = ["--devices=1,4", "--batches=2", "--batch=2", "--sequences=100", "--depths=2"]
+    assert self.run(tmp_path, *given, *small) == 1
+    assert "error: Process 0 was lost." in capsys.readouterr().err
+    result = json.loads((tmp_path / "out" / "load_balance.json").read_text())
+    assert result["rows"]
+    assert "real" not in result
+    assert (tmp_path / "out" / "load_balance.md").exists()
+    assert (tmp_path / "out" / "speedup.png").exists()
+
+  def test_more_devices_make_fewer_steps(self):
+    parser = real_options.Parser()
+    real_options.add_to(parser)
+    parser.set_defaults(quick=False, coefficients=None, size="mini", seed=0)
+    wanted = real_options.wanted(parser, parser.parse_args([]))
+    assert [wanted.steps_of(n) for n in (1, 2, 4, 8)] == [6, 6, 3, 2]
+    assert dataclasses.replace(wanted, steps=1).steps_of(8) == 1
 
   @pytest.mark.parametrize(
     ("option", "message"),
