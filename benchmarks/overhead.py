@@ -28,7 +28,7 @@ if __package__ in (None, ""):  # as a script: the checkout, not the folder of be
   sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
 from benchmarks.machine import machine
-from experiments.measured_steps import MASK_RATE, VOCAB_SIZE
+from experiments.measured_steps import MASK_RATE, VOCAB_SIZE, make_config
 from model import BertConfig, BertForPreTraining, losses
 from model.layout import lay_out
 
@@ -76,13 +76,7 @@ def make_step(config: BertConfig, unit: str):
 
 def measure(size: str, row_length: int, num_rows: int, seconds: float) -> dict:
   """Ratios of the packed step's time to the ordinary one's, for so many seconds."""
-  config = BertConfig.from_size(
-    size,
-    vocab_size=VOCAB_SIZE,
-    max_position_embeddings=512,
-    dropout_rate=0.0,
-    attention_dropout_rate=0.0,
-  )
+  config = make_config(size, longest=512)
   ordinary_config = dataclasses.replace(config, attention_mask="none", position_reset=False)
   packed, ordinary = make_batches(row_length, num_rows)
   model = BertForPreTraining(config, rngs=nnx.Rngs(0))

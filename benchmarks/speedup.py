@@ -46,8 +46,8 @@ from benchmarks.steps import (
   update_flops,
   why_not,
 )
-from experiments.measured_steps import VOCAB_SIZE, machine_and_device, make_optimizer
-from model import IMPLEMENTATIONS, SIZES, AttentionError, BertConfig
+from experiments.measured_steps import machine_and_device, make_config, make_optimizer
+from model import IMPLEMENTATIONS, SIZES, AttentionError
 from model.files import write_json
 from training.flops import peak_of, training_flops
 from training.mesh import make_mesh, put_batch
@@ -94,14 +94,8 @@ def make_programs(
   Raises:
     AttentionError: the implementation cannot run here.
   """
-  config = BertConfig.from_size(
-    size,
-    vocab_size=VOCAB_SIZE,
-    max_position_embeddings=row_length,
-    dropout_rate=0.0,
-    attention_dropout_rate=0.0,
-    attention_impl=implementation,
-    dtype=jnp.dtype(dtype),
+  config = make_config(
+    size, longest=row_length, attention_impl=implementation, dtype=jnp.dtype(dtype)
   )
   if reason := why_not(config, row_length):
     raise AttentionError(reason)

@@ -44,7 +44,7 @@ from benchmarks.machine import machine
 from benchmarks.sample import Sample, draw
 from benchmarks.steps import MEASURED, add_dtype, not_run_lines, why_not
 from benchmarks.training_tables import PEERS, WAYS, expand, parts, split, table
-from experiments.measured_steps import VOCAB_SIZE
+from experiments.measured_steps import VOCAB_SIZE, make_config
 from model import IMPLEMENTATIONS, SIZES, BertConfig, hf
 from model.files import write_json
 from pipeline.batches import PackedBatch
@@ -83,6 +83,10 @@ class Ours:
     """The weights of the start, and a new optimizer."""
     self._state = {}
     self._state = jax.block_until_ready(self._program.init(self.params))
+
+  def prepare(self, batch: PackedBatch) -> PackedBatch:
+    """As it is; handing it over is part of a step."""
+    return batch
 
   def step(self, batch: PackedBatch) -> float:
     """One update; the loss before it, in nats."""
@@ -171,13 +175,8 @@ def missing() -> list[str]:
 def first_losses(learner, batch: PackedBatch) -> list[float]:
   """Of two steps from the weights of the start on one batch, in nats."""
   learner.reset()
-  prepared = _prepare(learner, batch)
+  prepared = learner.prepare(batch)
   return [learner.step(prepared) for _ in range(2)]
-
-
-def _prepare(learner, batch: PackedBatch) -> Any:
-  """What the learner's steps take: ours take a PackedBatch as it is."""
-  return learner.prepare(batch) if hasattr(learner, "prepare") else batch
 
 
 def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[str, dict]:
@@ -200,7 +199,7 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
     compiled, began = counter.count(step_name), time.perf_counter()
     few = sample.check_batch(layout)
     losses = first_losses(learner, few)
-    batches[name] = [_prepare(learner, sample.lay_out(*x)) for x in sample.batches[layout]]
+    batches[name] = [learner.prepare(sample.lay_out(*x)) for x in sample.batches[layout]]
     if step_name:  # compile the other shapes
       shapes = {x["input_ids"].shape: x for x in batches[name]}
       shapes.pop(few["input_ids"].shape)
@@ -281,12 +280,9 @@ def main(arguments: list[str] | None = None):
   )
   options = parser.parse_args(arguments)
   histogram = packing.load_histogram(options.histogram)
-  config = BertConfig.from_size(
+  config = make_config(
     options.size,
-    vocab_size=VOCAB_SIZE,
-    max_position_embeddings=histogram.max_sequence_length,
-    dropout_rate=0.0,
-    attention_dropout_rate=0.0,
+    longest=histogram.max_sequence_length,
     dtype=jnp.dtype(options.dtype),
   )
   try:

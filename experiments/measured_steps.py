@@ -29,21 +29,33 @@ def make_optimizer() -> optax.GradientTransformation:
   return lamb(1e-4)
 
 
+def make_config(size: str, *, longest: int, **fields) -> BertConfig:
+  """A BERT of one size without dropout, as in every step that is measured.
+
+  Args:
+    size: as of `BertConfig.from_size`.
+    longest: positions, in tokens.
+    **fields: the rest.
+  """
+  return BertConfig.from_size(
+    size,
+    vocab_size=VOCAB_SIZE,
+    max_position_embeddings=longest,
+    dropout_rate=0.0,
+    attention_dropout_rate=0.0,
+    **fields,
+  )
+
+
 def make_program(size: str, *, longest: int, devices: int = 1) -> TrainingProgram:
-  """A BERT of one size with LAMB.
+  """Such a BERT with LAMB.
 
   Args:
     size: as of `BertConfig.from_size`.
     longest: positions, in tokens.
     devices: the first few, of all processes.
   """
-  config = BertConfig.from_size(
-    size,
-    vocab_size=VOCAB_SIZE,
-    max_position_embeddings=longest,
-    dropout_rate=0.0,
-    attention_dropout_rate=0.0,
-  )
+  config = make_config(size, longest=longest)
   return TrainingProgram(config, make_optimizer(), mesh=make_mesh(devices), seed=0)
 
 
