@@ -190,7 +190,7 @@ class TestRealRun:
     plan = packing.pack(histogram, max_sequences_per_pack=3)
     wanted = real_options.Wanted(
       devices=[2],
-      processes=[],
+      processes=[2],
       batch=3,
       shares=4,
       steps=1,
@@ -212,21 +212,27 @@ class TestRealRun:
     assert result["update"] > 0
 
   def test_steps(self, result):
-    (row,) = result["cases"]
-    assert row["name"] == "2 devices"
-    assert row["exchange"] > 0
-    assert row["pace"] == result["pace"]
-    assert set(row["seconds"]) == {UNPADDED, PACKED, ONE_PROGRAM}
-    for middle, low, high in row["seconds"].values():
-      assert 0 < low <= middle <= high
-    assert set(row["idle"]) == {"clock", "processor", "together"}
-    for found in row["idle"].values():
-      for middle, low, high in found.values():
-        assert 0 <= low <= middle <= high < 0.5  # of two, one always works
+    devices, processes = result["cases"]
+    assert devices["name"] == "2 devices"
+    assert devices["pace"] == result["pace"]
+    assert set(devices["idle"]) == {"clock", "processor", "together"}
+    assert processes["name"] == "2 processes"
+    assert set(processes["idle"]) in ({"clock", "processor"}, {"together", "processor"})
+    assert processes["gain_one_program"] > 0
+    for row in (devices, processes):
+      assert row["exchange"] > 0
+      assert set(row["seconds"]) == {UNPADDED, PACKED, ONE_PROGRAM}
+      for middle, low, high in row["seconds"].values():
+        assert 0 < low <= middle <= high
+      for found in row["idle"].values():
+        for middle, low, high in found.values():
+          assert 0 <= low <= middle <= high < 0.5  # of two, one always works
 
   def test_written(self, result, tmp_path):
     assert json.loads(json.dumps(result)) == result
-    assert "| 2 devices, composed |" in real_tables.tables(result)
+    text = real_tables.tables(result)
+    assert "| 2 devices, composed |" in text
+    assert "| 2 processes |" in text
     real_pictures.draw(tmp_path, result)
     assert (tmp_path / "real_idle.png").stat().st_size > 10_000
 
