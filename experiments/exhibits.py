@@ -1,0 +1,160 @@
+"""A table or figure of the paper, as what it says beside what is found here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+Agreement = Literal["to the digit", "within a tolerance", "in shape", "not run here"]
+Outcome = Literal["holds", "fails", "no power"]
+
+
+class Value(NamedTuple):
+  """A number of the paper beside ours.
+
+  Attributes:
+    name: what it is.
+    paper: as the paper prints it.
+    here: as found, to as many digits.
+    difference: here - paper; "" where nothing is to be compared.
+    agrees: whether it is as near as it must be; None where it need not.
+    note: why it is not, where that is known.
+  """
+
+  name: str
+  paper: str
+  here: str
+  difference: str = ""
+  agrees: bool | None = None
+  note: str = ""
+
+
+class Statement(NamedTuple):
+  """A claim, and what the runs say of it.
+
+  Attributes:
+    claim: in words.
+    outcome: whether it holds; "no power" where the test cannot tell.
+    evidence: estimate, interval, test and number of runs.
+  """
+
+  claim: str
+  outcome: Outcome
+  evidence: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Exhibit:
+  """One table, figure or section.
+
+  Attributes:
+    name: as the paper calls it, such as "Table 7".
+    title: what it shows.
+    agreement: how near ours must be.
+    finding: one sentence, from what was found.
+    command: that makes it.
+    values: numbers beside the paper's.
+    statements: claims and what became of them.
+    pictures: names of files in the folder of its part.
+    text: more, in Markdown, such as a table of our own.
+  """
+
+  name: str
+  title: str
+  agreement: Agreement
+  finding: str
+  command: str
+  values: Sequence[Value] = ()
+  statements: Sequence[Statement] = ()
+  pictures: Sequence[str] = ()
+  text: str = ""
+
+  @classmethod
+  def from_dict(cls, found: Mapping[str, Any]) -> Exhibit:
+    """What `dataclasses.asdict` gave and JSON kept."""
+    return cls(
+      **{
+        **found,
+        "values": [Value(*x) for x in found["values"]],
+        "statements": [Statement(*x) for x in found["statements"]],
+      }
+    )
+
+  @property
+  def state(self) -> str:
+    """How many numbers agree and statements hold, in a few words."""
+    compared = [value.agrees for value in self.values if value.agrees is not None]
+    parts = []
+    if compared:
+      parts.append(f"{sum(compared)} of {len(compared)} numbers agree")
+    for outcome, word in (("holds", "hold"), ("fails", "fail"), ("no power", "no power")):
+      if number := sum(statement.outcome == outcome for statement in self.statements):
+        parts.append(f"{number} {outcome if number == 1 else word}")
+    return ", ".join(parts) or "-"
+
+
+def to_the_digit(name: str, paper: str, here: float, *, note: str = "") -> Value:
+  """Compares with a number as it is printed: agrees if ours rounds to the same digits.
+
+  Args:
+    name: what it is.
+    paper: the paper's number, perhaps with commas between thousands.
+    here: ours, in the same unit.
+    note: why it differs, where that is known.
+
+  Example:
+    >>> to_the_digit("efficiency (%)", "99.949", 99.94943)
+    Value(name='efficiency (%)', paper='99.949', here='99.949', ... agrees=True, note='')
+    >>> to_the_digit("packs", "8,168,000", 8166708).difference
+    '-1,292'
+  """
+  return within(name, paper, here, tolerance=0, note=note)
+
+
+def within(
+  name: str, paper: str, here: float, *, tolerance: float, note: str = ""
+) -> Value:
+  """Compares with a number as it is printed, and allows for some difference.
+
+  Args:
+    name: what it is.
+    paper: the paper's number, perhaps with commas between thousands.
+    here: ours, in the same unit.
+    tolerance: the largest difference, after ours is rounded to as many digits.
+    note: why it differs, where that is known.
+
+  Example:
+    >>> within("packs", "40,808", 40778, tolerance=40).agrees
+    True
+  """
+  plain = paper.replace(",", "")
+  digits = len(plain.partition(".")[2])
+  thousands = "," if "," in paper else ""
+  shown = f"{here:{thousands}.{digits}f}"
+  apart = round(float(shown.replace(",", "")) - float(plain), digits)
+  return Value(
+    name,
+    paper,
+    shown,
+    f"{apart:+{thousands}.{digits}f}" if apart else "0",
+    abs(apart) <= tolerance,
+    note if apart else "",
+  )
+
+
+def compared(
+  names: Sequence[str], paper: Sequence[str], here: Sequence[float], *, prefix: str = ""
+) -> list[Value]:
+  """A row of a table, each number to the digit.
+
+  Args:
+    names: of the columns.
+    paper: what the paper prints in each.
+    here: ours.
+    prefix: of the names, which row it is.
+  """
+  return [
+    to_the_digit(f"{prefix}{name}", a, b)
+    for name, a, b in zip(names, paper, here, strict=True)
+  ]
