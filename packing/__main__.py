@@ -339,7 +339,10 @@ def _pack(options) -> str:
   if options.certificate is not None:
     plan.certificate().save(options.certificate)
   if not options.json:
-    details = [f"{name}: {value}" for name, value in plan.details.items()]
+    details = [
+      f"{name}: {shown(value) if isinstance(value, list) else value}"
+      for name, value in plan.details.items()
+    ]
     return "\n".join([str(plan.certificate()), *details, f"seconds: {seconds:.3f}"])
   return json.dumps(
     {

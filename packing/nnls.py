@@ -44,7 +44,8 @@ def nnlshp(
   Returns:
     Packs without empty slots. The details give strategies and packs before and after
     empty slots are dropped, padding tokens before (the tokens of sequences that the
-    plan lacks), and how many sequences least squares left over.
+    plan lacks), how many sequences least squares left over, and by size the `residual`
+    (17) of its rounded solution: sequences left over, or below 0 slots too many.
 
   Raises:
     InputError: the packing matrix is larger than `memory_limit`; options out of range.
@@ -87,9 +88,7 @@ def ennlshp(
     memory_limit: most bytes that the packing matrix may take.
 
   Returns:
-    Packs without empty slots. The details give strategies and packs before and after
-    empty slots are dropped, padding tokens before (the tokens of sequences that the
-    plan lacks), and how many sequences least squares left over.
+    Packs without empty slots, and details as of `nnlshp`.
 
   Raises:
     InputError: the packing matrix is larger than `memory_limit`; options out of range.
@@ -167,6 +166,23 @@ def count_strategies(capacity: int, depth: int) -> int:
   return ways[capacity]
 
 
+def packing_matrix(capacity: int, depth: int) -> np.ndarray:
+  """int64[capacity, P]; how many sequences of each size each way to fill a row holds.
+
+  Example:
+    >>> packing_matrix(3, 2).tolist()  # (3) and (1, 2)
+    [[0, 1], [0, 1], [1, 0]]
+
+  Raises:
+    InputError: the matrix is larger than 2 GiB.
+
+  References:
+    Krell et al., https://arxiv.org/abs/2107.02027, section F.4.2 and Table 4.
+  """
+  problem = Problem(np.zeros(capacity, np.int64), capacity, depth)
+  return _matrix(_strategies(problem, 1, MEMORY_LIMIT), capacity).astype(np.int64)
+
+
 def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
   """int64[P, depth]; all exact fillings, sizes ascending, 0 in front where fewer."""
   memory_limit = whole("memory_limit", memory_limit, at_least=1)
@@ -235,6 +251,7 @@ def _finish(
   if leftovers not in ("pad", "best_fit"):
     raise InputError(f'leftovers is {leftovers!r}; expected "pad" or "best_fit".')
   residual = problem.counts - _slots(strategies, usage, problem.capacity)[1:]
+  found = residual.tolist()
   chosen = np.flatnonzero(usage)
   packs = collections.Counter(
     {
@@ -272,6 +289,7 @@ def _finish(
     "num_padding_tokens_before": padding,
     "efficiency_before": 1 - padding / (num_before * problem.capacity),
     "num_leftover_sequences": int(left.sum()),
+    "residual": found,
   }
   return Solution([(n, key) for key, n in after.items()], details=details)
 

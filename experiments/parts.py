@@ -1,0 +1,105 @@
+"""Parts of the reproduction: each makes some exhibits in a folder of its own, once."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from experiments import report
+from experiments.exhibits import Exhibit
+from packing import InputError
+from training.command import Parser, Stopped
+from training.files import write_json
+
+# From a folder and whether it is to be quick to the exhibits of the part.
+Maker = Callable[..., list[Exhibit]]
+
+_FILE = "exhibits.json"
+
+
+def make(
+  maker: Maker, folder: pathlib.Path, *, quick: bool = False, **options: Any
+) -> list[Exhibit]:
+  """The exhibits of a part, from its file where it is finished.
+
+  Args:
+    maker: called as maker(folder, quick=quick, **options).
+    folder: of the part, for its pictures and what it keeps.
+    quick: whether less is enough; what was made quickly does not count as finished.
+    **options: of the part; with other ones it is made anew.
+  """
+  made_with = {"quick": quick, **options}
+  path = folder / _FILE
+  if path.exists():
+    found = json.loads(path.read_text())
+    if found["made_with"] == made_with:
+      return [Exhibit.from_dict(x) for x in found["exhibits"]]
+  folder.mkdir(parents=True, exist_ok=True)
+  exhibits = maker(folder, quick=quick, **options)
+  told = [dataclasses.asdict(exhibit) for exhibit in exhibits]
+  write_json(path, {"made_with": made_with, "exhibits": told})
+  return exhibits
+
+
+def is_finished(folder: pathlib.Path, *, quick: bool = False) -> bool:
+  """Whether `make` would only read."""
+  path = folder / _FILE
+  return path.exists() and json.loads(path.read_text())["made_with"]["quick"] == quick
+
+
+def main(
+  doc: str | None,
+  maker: Maker,
+  *,
+  name: str,
+  add_options: Callable[[Parser], None] = lambda parser: None,
+  arguments: Sequence[str] | None = None,
+) -> int:
+  """The command of a part; returns the exit status.
+
+  Args:
+    doc: of its module, to show as help.
+    maker: of its exhibits.
+    name: of its module.
+    add_options: adds those of the part.
+    arguments: of the command line; sys.argv's if not given.
+  """
+  title, _, rest = (doc or "").partition("\n\n")
+  parser = Parser(
+    prog=f"python -m experiments.{name}",
+    description=title,
+    epilog=rest,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument(
+    "--workdir",
+    type=pathlib.Path,
+    default=pathlib.Path("results", name),
+    help=f"where to write; results/{name}. What is finished there is not made again",
+  )
+  parser.add_argument("--quick", action="store_true", help="less of all")
+  parser.add_argument("--json", action="store_true", help="print one JSON object")
+  add_options(parser)
+  options = vars(parser.parse_args(arguments))
+  workdir, as_json = options.pop("workdir"), options.pop("json")
+  try:
+    exhibits = make(maker, workdir, **options)
+  except (InputError, OSError) as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 2
+  except Stopped as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 1
+  except KeyboardInterrupt:
+    print("Stopped. Run the same command again to go on.", file=sys.stderr)
+    return 130
+  if as_json:
+    print(json.dumps([dataclasses.asdict(exhibit) for exhibit in exhibits]))
+  else:
+    print("\n\n".join(report.section(exhibit, folder=".") for exhibit in exhibits))
+  return 0

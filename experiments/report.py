@@ -1,0 +1,113 @@
+"""Exhibits as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from experiments.exhibits import Exhibit
+
+_AGREES = {True: "yes", False: "**no**", None: ""}
+_OUTCOMES = {"holds": "holds", "fails": "**fails**", "no power": "no power"}
+
+
+def document(parts: Mapping[str, Sequence[Exhibit]], *, machine: str, quick: bool) -> str:
+  """The whole report in Markdown.
+
+  Args:
+    parts: by the folder of each part, its exhibits.
+    machine: that it was made on.
+    quick: whether it was made with less of all.
+  """
+  rows = [
+    [
+      f"[{exhibit.name}](#{_anchor(exhibit)})",
+      exhibit.title,
+      exhibit.agreement,
+      exhibit.state,
+      f"`{exhibit.command}`",
+    ]
+    for exhibits in parts.values()
+    for exhibit in exhibits
+  ]
+  header = ["exhibit", "what", "must agree", "does", "command"]
+  sections = [
+    section(exhibit, folder=folder)
+    for folder, exhibits in parts.items()
+    for exhibit in exhibits
+  ]
+  warning = (
+    "\nMade with `--quick`: runs are short and few, and what they say has no weight.\n"
+    if quick
+    else ""
+  )
+  return (
+    "# The packing paper, reproduced\n\n"
+    "Each table and figure of Krell et al., *Efficient Sequence Packing without "
+    "Cross-contamination*, [arXiv 2107.02027](https://arxiv.org/abs/2107.02027), beside "
+    "what this project finds. Made by `make reproduce`; each part alone by its command. "
+    f"Machine: {machine}.\n{warning}\n"
+    "*To the digit*: our number, rounded to the digits that the paper prints, is the "
+    "paper's. *Within a tolerance*: drawn at random, or it depends on the solver. *In "
+    "shape*: a small model and other text; the claim is tested, not the number. What does "
+    "not agree says no, and a claim that does not hold says fails.\n\n"
+    f"{table(header, rows)}\n\n" + "\n\n".join(sections) + "\n"
+  )
+
+
+def section(exhibit: Exhibit, *, folder: str) -> str:
+  """One exhibit in Markdown.
+
+  Args:
+    exhibit: what to tell.
+    folder: of its pictures, from where the text is.
+  """
+  parts = [f"## {exhibit.name}: {exhibit.title}", exhibit.finding]
+  if exhibit.statements:
+    rows = [[x.claim, _OUTCOMES[x.outcome], x.evidence] for x in exhibit.statements]
+    parts.append(table(["claim", "outcome", "evidence"], rows))
+  parts += [f"![{exhibit.title}]({folder}/{name})" for name in exhibit.pictures]
+  if exhibit.values:
+    has_note = any(value.note for value in exhibit.values)
+    header = ["", "paper", "here", "difference", "agrees", *["why not"][: int(has_note)]]
+    rows = [
+      [x.name, x.paper, x.here, x.difference, _AGREES[x.agrees], x.note][: len(header)]
+      for x in exhibit.values
+    ]
+    parts.append(table(header, rows, right=(1, 2, 3)))
+  if exhibit.text:
+    parts.append(exhibit.text)
+  parts.append(f"Must agree {exhibit.agreement}. `{exhibit.command}`")
+  if exhibit.agreement == "not run here":
+    parts[-1] = f"Not run here; with the data: `{exhibit.command}`"
+  return "\n\n".join(parts)
+
+
+def table(
+  header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()
+) -> str:
+  """A table in Markdown.
+
+  Args:
+    header: titles of the columns.
+    rows: cells.
+    right: columns whose cells stand at the right.
+
+  Example:
+    >>> print(table(["name", "n"], [["a", "1"]], right=[1]))
+    | name | n |
+    |---|---:|
+    | a | 1 |
+  """
+  rule = "".join("---:|" if i in right else "---|" for i in range(len(header)))
+  lines = [_line(header), f"|{rule}", *(_line(row) for row in rows)]
+  return "\n".join(lines)
+
+
+def _line(cells: Iterable[str]) -> str:
+  return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _anchor(exhibit: Exhibit) -> str:
+  """Of the heading, as GitHub makes it."""
+  title = f"{exhibit.name}: {exhibit.title}".lower().replace(" ", "-")
+  return "".join(c for c in title if c.isalnum() or c in "-_")
