@@ -3,7 +3,7 @@ PYTHON ?= python3
 WORKDIR ?= runs/quickstart
 BIN := .venv/bin
 
-.PHONY: help train test soak lint bench reference format clean
+.PHONY: help train test soak lint bench reproduce reference format clean
 
 help:
 	@echo "make train   train a small packed BERT (about 5 minutes) into $(WORKDIR)"
@@ -11,6 +11,7 @@ help:
 	@echo "make soak    kill 20 runs at random moments, resume them, compare (minutes)"
 	@echo "make lint    check style and types"
 	@echo "make bench   time packer, loader, inference and training, beside peers that are installed"
+	@echo "make reproduce  every table and figure of the packing paper, into results/REPORT.md"
 	@echo "make reference  install PyTorch and transformers, which more tests compare with"
 
 train: .venv/installed
@@ -33,6 +34,10 @@ bench: .venv/installed
 	@$(BIN)/python benchmarks/training.py --json results/training.json
 	@$(BIN)/python benchmarks/speedup.py --json results/speedup.json
 	@$(BIN)/python benchmarks/growth.py --picture results/growth.png --json results/growth.json
+
+# With QUICK=--quick less of all, in minutes.
+reproduce: .venv/installed
+	@$(BIN)/python -m experiments.reproduce $(QUICK)
 
 # The extra of that name in pyproject.toml; a CPU build of PyTorch is enough.
 reference: .venv/installed

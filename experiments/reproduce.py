@@ -33,6 +33,7 @@ PARTS = (
   "longer_rows",
   "model_changes",
   "unpadding_estimate",
+  "speedups",
 )
 
 
