@@ -3,8 +3,8 @@
   python -m experiments.speedups
 
 Whole training steps of packed rows and of one sequence a row, in turns, as
-`benchmarks/speedup.py` times them; models are small. So ratios are to be compared, and seconds
-are not.
+`benchmarks/speedup.py` times them; models are small, so that ratios are to be compared and
+seconds are not.
 """
 
 from __future__ import annotations
