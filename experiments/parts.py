@@ -35,15 +35,14 @@ def make(
   """
   made_with = {"quick": quick, **options}
   path = folder / _FILE
-  if path.exists():
+  found = json.loads(path.read_text()) if path.exists() else {}
+  if found.get("made_with") != made_with:
+    folder.mkdir(parents=True, exist_ok=True)
+    exhibits = maker(folder, quick=quick, **options)
+    told = [dataclasses.asdict(exhibit) for exhibit in exhibits]
+    write_json(path, {"made_with": made_with, "exhibits": told})
     found = json.loads(path.read_text())
-    if found["made_with"] == made_with:
-      return [Exhibit.from_dict(x) for x in found["exhibits"]]
-  folder.mkdir(parents=True, exist_ok=True)
-  exhibits = maker(folder, quick=quick, **options)
-  told = [dataclasses.asdict(exhibit) for exhibit in exhibits]
-  write_json(path, {"made_with": made_with, "exhibits": told})
-  return exhibits
+  return [Exhibit.from_dict(x) for x in found["exhibits"]]
 
 
 def is_finished(folder: pathlib.Path, *, quick: bool = False) -> bool:
