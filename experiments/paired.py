@@ -17,7 +17,7 @@ import collections
 import dataclasses
 import pathlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -143,7 +143,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     keep_in: the folder for the parameters, if they are kept; what is there goes.
 
   Returns:
-    `run`, its `identity`; `recipe`, `plan` and `parameters_digest`; `curve`, for each
+    `recipe`, `plan` and `parameters_digest`; `curve`, for each
     point the counters at its end and means over its steps; `evaluations`, each with
     `step`, `sequences` and, as `evaluate_pretraining` gives them, `own`, as the model was
     trained, and `alone`, each sequence by itself; `sequences_a_step`, with `steps` by
@@ -205,8 +205,8 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
       line = meter.line() | {"step": step}
       if not (values["finite"] and np.isfinite(line["loss"])):
         raise command.Stopped(
-          f"The loss of {arm.name}, seed {config.seed}, is not finite at step {step}. Set a "
-          "lower --config.optimizer.learning_rate."
+          f"The loss of {arm.name}, seed {config.seed}, is not finite at step {step}. Set "
+          "a lower --config.optimizer.learning_rate."
         )
       curve.append({name: line[name] for name in (*_CURVE, *_HEADS) if name in line})
       if step in evaluated:
@@ -219,7 +219,6 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     vocabulary = weights.Vocabulary(tuple(dataset.vocabulary))
     hf.export_bert(model_config, state["params"], keep_in, vocabulary=vocabulary)
   return {
-    "run": identity(arm, config),
     "recipe": recipe.as_dict(),
     "plan": {
       "packs": plan.num_packs,
@@ -254,7 +253,12 @@ def _spread_of_packs(plan: packing.Plan) -> float:
   return float(np.sqrt(np.average((depths - mean) ** 2, weights=plan.repeat_counts)))
 
 
-def _main():
+def worker(work: Callable[..., dict[str, Any]]):
+  """A command that does one piece of work of a study, and writes what it found.
+
+  Args:
+    work: as `run`.
+  """
   config = config_flags.DEFINE_config_file(
     "config", help_string="A config file.", lock_config=True
   )
@@ -282,11 +286,12 @@ def _main():
         f"config.data.task is {chosen.data.task}; expected one that masks tokens."
       )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, run(arm, chosen, keep_in=path.with_suffix("")))
+    found = work(arm, chosen, keep_in=path.with_suffix(""))
+    write_json(path, {"run": identity(arm, chosen)} | found)
     print(f"written to {path}")
 
   command.run(main, mistakes=(packing.InputError, ConfigError))
 
 
 if __name__ == "__main__":
-  _main()
+  worker(run)

@@ -1,4 +1,4 @@
-"""Runs commands beside each other, each on cores of its own, and goes on where it stopped."""
+"""Runs commands beside each other, each on cores of its own, and goes on later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A paired study: every arm with every seed, run beside each other, and what they came to."""
+"""A paired study: every arm with every seed, and what they came to."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import ml_collections
 
 import pipeline
 from experiments import schedule
-from experiments.paired import Arm, identity
+from experiments.paired import EVALUATED, POINTS, Arm, identity
 from training.command import Stopped
 from training.sweep_file import Run, make_sweep
 
 CONFIG = "configs/quickstart.py"
+EARLY = 2  # the number of the evaluation that early convergence is judged by
 _COST = {"packed": 1.0, "unpacked": 2.1, "even": 2.0}  # of a run, in packed ones
 
 
@@ -34,6 +35,7 @@ class Study:
     seeds: how many, from 0 on.
     overrides: fields of the config that all arms have.
     config: the file that all start from.
+    module: that does one run; its command is `paired.worker`.
   """
 
   folder: pathlib.Path
@@ -41,6 +43,7 @@ class Study:
   seeds: int
   overrides: Mapping[str, Any]
   config: str = CONFIG
+  module: str = "experiments.paired"
 
   @functools.cached_property
   def runs(self) -> list[tuple[Arm, Run]]:
@@ -94,7 +97,7 @@ class Study:
     path = self.path(run)
     fields = [f"--config.{field}={value}" for field, value in run.fields.items()]
     command = [
-      *(sys.executable, "-m", "experiments.paired"),
+      *(sys.executable, "-m", self.module),
       f"--config={schedule.ROOT / self.config}",
       *fields,
       f"--arm={arm.name}",
@@ -159,3 +162,8 @@ def in_training(
     sum(point[metric] for point in run["curve"][-points:]) / len(run["curve"][-points:])
     for run in results
   ]
+
+
+def early_share() -> float:
+  """The part of a run's sequences that it has seen by the evaluation `EARLY`."""
+  return EVALUATED[EARLY] / POINTS
