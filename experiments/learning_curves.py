@@ -19,7 +19,7 @@ import signal
 import sys
 from typing import Any
 
-from experiments import learning_exhibits, schedule
+from experiments import ablation_exhibits, learning_exhibits, schedule
 from experiments.exhibits import Exhibit
 from experiments.paired import Arm
 from experiments.study import Study
@@ -84,8 +84,8 @@ def exhibits(
     learning_exhibits.heuristics(found, folder, command),
     learning_exhibits.by_time(found, speed, folder, command),
     learning_exhibits.spread(found, folder, command),
-    learning_exhibits.ablation(found, folder, command),
-    learning_exhibits.loss_unit(found, folder, command),
+    ablation_exhibits.ablation(found, folder, command),
+    ablation_exhibits.loss_unit(found, folder, command),
   ]
   if not quick:
     return made

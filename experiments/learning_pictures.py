@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import matplotlib.ticker
 import numpy as np
 
-from experiments.load_balance_pictures import COLOURS, figure, save
+from experiments import load_balance_pictures
+from experiments.load_balance_pictures import COLOURS, figure
 from experiments.statistics import MARGIN
 from experiments.study import Results, held_out
 
@@ -52,7 +54,7 @@ def curves(
   for axes in (left, right):
     _sequences(axes)
   left.legend(frameon=False, fontsize="small")
-  save(left, path, title)
+  _save(left, path, title)
 
 
 def by_time(
@@ -86,7 +88,7 @@ def by_time(
     axes.set_xlim(left=0)
     _plain(axes)
   left.legend(frameon=False, fontsize="small")
-  save(left, path, title)
+  _save(left, path, title)
 
 
 def spread(
@@ -113,7 +115,7 @@ def spread(
   axes.set(xlabel="sequences of a step", ylabel="share of the steps", xlim=0)
   axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1, decimals=0))
   axes.legend(frameon=False)
-  save(axes, path, title)
+  _save(axes, path, title)
 
 
 def by_length(
@@ -143,7 +145,11 @@ def by_length(
   axes.axhline(0, color="#555555", linewidth=0.8)
   axes.set_xticks(places, lengths)
   axes.set(xlabel="length of the sequence, tokens", ylabel=label)
-  save(axes, path, title)
+  _save(axes, path, title)
+
+
+def _save(axes, path: pathlib.Path, title: str):
+  load_balance_pictures.save(axes, path, textwrap.fill(title, 120))
 
 
 def _mean(rows: Sequence[Sequence[float]]) -> np.ndarray:
