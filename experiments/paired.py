@@ -107,6 +107,11 @@ def plan_run(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Plan:
   Raises:
     ConfigError: a value that no recipe can have, or that no pairs can.
   """
+  if config.model.init_from:
+    raise ConfigError(
+      f"config.model.init_from is {config.model.init_from}; expected nothing, since paired "
+      "runs start from weights that are drawn."
+    )
   if config.train.micro_batch_size:
     raise ConfigError(
       f"config.train.micro_batch_size is {config.train.micro_batch_size}; expected 0, "

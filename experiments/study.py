@@ -76,8 +76,9 @@ class Study:
       InputError: the data cannot be prepared.
     """
     tasks = [self._task(arm, run) for arm, run in self.runs]
-    for config in self._distinct_data():
-      pipeline.prepare_dataset(config)
+    if not all(task.is_finished() for task in tasks):
+      for config in self._distinct_data():
+        pipeline.prepare_dataset(config)
     cache = {"JAX_COMPILATION_CACHE_DIR": str((self.folder / "compiled").absolute())}
     platform = {} if "JAX_PLATFORMS" in os.environ else {"JAX_PLATFORMS": "cpu"}
     failures = schedule.run_all(tasks, jobs=jobs, environment=cache | platform)
