@@ -35,8 +35,8 @@ _SAME = {"packing.adjust": "reduce_batch"}
 _BETAS = {"packing.adjust": "lamb_betas"}
 ARMS = (
   Arm("unpacked", _SAME, "unpacked"),
-  Arm("even", _SAME, "even"),
-  Arm("even_twice_betas", _BETAS, "even"),
+  Arm("constant", _SAME, "constant"),
+  Arm("constant_twice_betas", _BETAS, "constant"),
   Arm("packed", _SAME),
   Arm("twice", {"packing.adjust": "none"}),
   Arm("twice_rate", {"packing.adjust": "lr_linear"}),

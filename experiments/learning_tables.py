@@ -15,11 +15,11 @@ Found = Mapping[str, Results]
 NAMES = {
   "packed": "packed",
   "unpacked": "unpacked, the same sequences each step",
-  "even": "unpacked, as many sequences each step",
+  "constant": "unpacked, a constant number of sequences",
   "twice": "packed, twice the batch",
   "twice_rate": "packed, twice the batch, rate * p",
   "twice_betas": "packed, twice the batch, betas ** p",
-  "even_twice_betas": "unpacked, twice the batch, betas ** p",
+  "constant_twice_betas": "unpacked, twice the batch, betas ** p",
   "no_mask": "no attention mask",
   "no_position_reset": "no position reset",
   "neither": "neither mask nor reset",

@@ -5,7 +5,7 @@
 
 Runs of one seed start from the same weights and see the same packs in the same order, so
 that step t of R rows has the packs R * t to R * (t + 1) - 1 of one stream. --batches says
-how their sequences come: packed, unpacked (those of each packed step, one a row) or even
+how their sequences come: packed, unpacked (those of each packed step, one a row) or constant
 (as many each step). The recipe is that of the packed run. Writes one JSON file when all is
 done: the recipe, the learning curve, evaluations and the sequences of each step; with
 --keep also a Hugging Face directory beside it, which --config.model.init_from takes.
@@ -96,7 +96,7 @@ def plan_run(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Plan:
   """Steps that see the same packs in all arms, and where these are compared.
 
   All arms see the packs that the config's batch size comes to with as many rows packed,
-  whatever rounding `reduce_batch` does; "even" ones the same number of sequences but for
+  whatever rounding `reduce_batch` does; "constant" ones the same number of sequences but for
   the last step.
 
   Args:
@@ -126,7 +126,7 @@ def plan_run(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Plan:
   whole = round(before.steps / plan.packing_factor)  # steps of the config's rows
   packs = whole * before.rows
   rows, steps = recipe.rows, packs // recipe.rows
-  if batches == "even":
+  if batches == "constant":
     rows = round(recipe.rows * plan.packing_factor)
     steps = round(packs * plan.packing_factor / rows)
   recipe = dataclasses.replace(recipe, steps=steps)
@@ -197,7 +197,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   curve: list[dict[str, Any]] = []
   kind = arm.batches
   meter = Meter({}, packs=rows, tokens=rows * plan.row_length)
-  batches = stream(loader, kind, rows=rows if kind == "even" else recipe.rows)
+  batches = stream(loader, kind, rows=rows if kind == "constant" else recipe.rows)
   with Progress(arm.name, total=recipe.steps) as progress:
     for step in range(1, recipe.steps + 1):
       batch = next(batches)

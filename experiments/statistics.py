@@ -121,6 +121,20 @@ def equivalent(
   )
 
 
+def throughout(claim: str, statements: Sequence[Statement]) -> Statement:
+  """Whether each of several statements holds; at the level of one (intersection-union).
+
+  Args:
+    claim: in words.
+    statements: of which the least favourable is the evidence.
+  """
+  order = ("fails", "no power", "holds")
+  worst = min(statements, key=lambda x: order.index(x.outcome))
+  held = sum(x.outcome == "holds" for x in statements)
+  told = f"{held} of {len(statements)} hold; of '{worst.claim}': {worst.evidence}"
+  return Statement(claim, worst.outcome, told)
+
+
 def larger(
   claim: str,
   a: Sequence[float],

@@ -14,7 +14,7 @@ from pipeline.loader import PackedLoader
 BATCHES = {
   "packed": "as the loader gives them",
   "unpacked": "those of each packed step, one a row",
-  "even": "one a row in the same order, as many each step",
+  "constant": "one a row in the same order, a constant number a step",
 }
 ROWS = 4  # unpacked rows are a multiple of this: few shapes, which each compile once
 
@@ -37,10 +37,10 @@ def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatc
 
     packed     [ab, c]      [d, efg]
     unpacked   [a, b, c]    [d, e, f, g]
-    even       [a, b, c]    [d, e, f]       3 rows
+    constant   [a, b, c]    [d, e, f]       3 rows
   """
-  if kind == "even":
-    return _even(loader, rows)
+  if kind == "constant":
+    return _constant(loader, rows)
   if rows != loader.batch_size:
     raise ValueError(f"Expected the loader's {loader.batch_size} rows, found {rows}.")
   steps = itertools.count()
@@ -68,7 +68,7 @@ def sequences(loader: PackedLoader, step: int) -> tuple[np.ndarray, np.ndarray]:
   return ids[used], epochs[used]
 
 
-def _even(loader: PackedLoader, rows: int) -> Iterator[PackedBatch]:
+def _constant(loader: PackedLoader, rows: int) -> Iterator[PackedBatch]:
   ids, epochs = np.empty(0, np.int64), np.empty(0, np.int64)
   for step in itertools.count():
     more_ids, more_epochs = sequences(loader, step)

@@ -21,7 +21,7 @@ from training.sweep_file import Run, make_sweep
 
 CONFIG = "configs/quickstart.py"
 EARLY = 2  # the number of the evaluation that early convergence is judged by
-_COST = {"packed": 1.0, "unpacked": 2.1, "even": 2.0}  # of a run, in packed ones
+_COST = {"packed": 1.0, "unpacked": 2.1, "constant": 2.0}  # of a run, in packed ones
 
 
 @dataclasses.dataclass(frozen=True)

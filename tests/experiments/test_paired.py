@@ -97,13 +97,13 @@ class TestStreams:
       assert len(b["input_ids"]) % streams.ROWS == 0
     assert len({len(b["input_ids"]) for b in unpacked}) > 1
 
-  def test_even_steps_have_the_same_order(self, store, plan):
+  def test_constant_steps_have_the_same_order(self, store, plan):
     loader = make_loader(store, plan, self.ROWS)
     packed = take(streams.stream(loader, "packed", rows=self.ROWS), self.STEPS)
-    even = take(streams.stream(loader, "even", rows=7), 20)
-    assert {len(b["input_ids"]) for b in even} == {7}
+    constant = take(streams.stream(loader, "constant", rows=7), 20)
+    assert {len(b["input_ids"]) for b in constant} == {7}
     expected = [x for batch in packed for x in examples(batch)]
-    found = [x for batch in even for x in examples(batch)]
+    found = [x for batch in constant for x in examples(batch)]
     assert len(found) == 140
     assert found == expected[:140]
 
@@ -218,7 +218,7 @@ class TestStudy:
     other = run.config.copy_and_resolve_references()
     other.train.steps += 1
     assert study.read(one.path(run), arm, other) is None
-    renamed = Arm(arm.name, {}, "even", keep=True)
+    renamed = Arm(arm.name, {}, "constant", keep=True)
     assert study.read(one.path(run), renamed, run.config) is None
 
 
@@ -280,18 +280,18 @@ def test_arms_see_the_same_packs(plan):
   for name, adjust, kind in (
     ("few", "reduce_batch", "packed"),
     ("many", "lamb_betas", "packed"),
-    ("even", "reduce_batch", "even"),
+    ("constant", "reduce_batch", "constant"),
   ):
     config.packing.adjust = adjust
     found[name] = paired.plan_run(config, plan, batches=kind)
-  few, many, even = (found[name] for name in ("few", "many", "even"))
+  few, many, constant = (found[name] for name in ("few", "many", "constant"))
   ratio = many.recipe.rows / few.recipe.rows
   assert few.recipe.steps * few.recipe.rows == many.recipe.steps * many.recipe.rows
   assert [x / ratio for x in few.points] == list(many.points)
   assert [x / ratio for x in few.evaluated] == list(many.evaluated)
   assert few.points[-1] == few.evaluated[-1] == few.recipe.steps
   packs = few.recipe.steps * few.recipe.rows
-  assert even.rows * even.recipe.steps == pytest.approx(
-    packs * plan.packing_factor, abs=even.rows
+  assert constant.rows * constant.recipe.steps == pytest.approx(
+    packs * plan.packing_factor, abs=constant.rows
   )
-  assert even.points[-1] == even.recipe.steps
+  assert constant.points[-1] == constant.recipe.steps

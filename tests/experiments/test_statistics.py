@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments.statistics import equivalent, larger, paired
+from experiments.statistics import equivalent, larger, paired, throughout
 
 
 def of_two(t):
@@ -73,6 +73,18 @@ def test_equivalence_needs_power(a, power, outcome):
 )
 def test_larger(a, outcome):
   assert larger("more", a, BASE).outcome == outcome
+
+
+def test_all_are_to_hold():
+  good, bad, unsure = (
+    equivalent(x, a, BASE, power=power)
+    for x, a, power in (("good", NEAR, FAR), ("bad", FAR, FAR), ("unsure", NEAR, NEAR))
+  )
+  assert throughout("all", [good, good]).outcome == "holds"
+  assert throughout("all", [good, unsure]).outcome == "no power"
+  found = throughout("all", [good, bad, unsure])
+  assert found.outcome == "fails"
+  assert found.evidence.startswith("1 of 3 hold; of 'bad': difference +0.3033")
 
 
 def test_equal_values_and_single_ones():
