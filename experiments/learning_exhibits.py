@@ -111,15 +111,9 @@ def heuristics(found: Found, folder: pathlib.Path, command: str) -> Exhibit:
     folder: for the picture.
     command: that makes it.
   """
-  names = [
-    "constant",
-    "packed",
-    "twice",
-    "twice_rate",
-    "twice_betas",
-    "constant_twice_betas",
-  ]
-  finals = {name: float(np.mean(held_out(found[name]))) for name in names[2:5]}
+  twice = ["twice", "twice_rate", "twice_betas"]
+  names = ["constant", "packed", *twice, "constant_twice_betas"]
+  finals = {name: float(np.mean(held_out(found[name]))) for name in twice}
   best, worst = min(finals, key=finals.__getitem__), max(finals, key=finals.__getitem__)
   base = float(np.mean(held_out(found["constant"])))
   finding = (

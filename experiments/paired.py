@@ -5,10 +5,11 @@
 
 Runs of one seed start from the same weights and see the same packs in the same order, so
 that step t of R rows has the packs R * t to R * (t + 1) - 1 of one stream. --batches says
-how their sequences come: packed, unpacked (those of each packed step, one a row) or constant
-(as many each step). The recipe is that of the packed run. Writes one JSON file when all is
-done: the recipe, the learning curve, evaluations and the sequences of each step; with
---keep also a Hugging Face directory beside it, which --config.model.init_from takes.
+how their sequences come: packed; unpacked, those of each packed step, one a row; or
+constant, one a row and as many each step. The recipe is that of the packed run. Writes one
+JSON file when all is done: the recipe, the learning curve, evaluations and the sequences of
+each step; with --keep also a Hugging Face directory beside it, which
+--config.model.init_from takes.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ def plan_run(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Plan:
   """Steps that see the same packs in all arms, and where these are compared.
 
   All arms see the packs that the config's batch size comes to with as many rows packed,
-  whatever rounding `reduce_batch` does; "constant" ones the same number of sequences but for
-  the last step.
+  whatever rounding `reduce_batch` does; "constant" ones the same number of sequences, but
+  for the last step.
 
   Args:
     config: of the run.
@@ -123,7 +124,7 @@ def plan_run(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Plan:
     num_sequences=plan.num_sequences,
     num_tokens=plan.histogram.num_tokens,
   )
-  whole = round(before.steps / plan.packing_factor)  # steps of the config's rows
+  whole = max(1, round(before.steps / plan.packing_factor))  # steps of the config's rows
   packs = whole * before.rows
   rows, steps = recipe.rows, packs // recipe.rows
   if batches == "constant":
