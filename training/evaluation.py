@@ -101,7 +101,7 @@ def evaluate_pretraining(
     masked tokens; unless the model has no such head `nsp_loss`, `nsp_accuracy` and
     `nsp_majority_accuracy`, what always predicting the commoner label scores;
     `mlm_accuracy_by_length`, a list of objects with the range of lengths in tokens,
-    `sequences` (those with a masked token) and `mlm_accuracy`; and `sequences`.
+    `sequences` (those with a masked token), `mlm_accuracy` and `mlm_loss`; and `sequences`.
   """
   columns: dict[str, list[np.ndarray]] = {}
 
@@ -150,6 +150,7 @@ def evaluate_pretraining(
           "to": high,
           "sequences": int(inside.sum()),
           "mlm_accuracy": mean("mlm_accuracy", inside),
+          "mlm_loss": mean("mlm_loss", inside),
         }
       )
   return {

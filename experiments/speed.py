@@ -1,0 +1,59 @@
+"""Steps of packed and of unpacked rows, by the clock; a part of a paired study.
+
+  python -m experiments.speed --config=configs/quickstart.py --out=speed.json
+
+As many rows a step, full of sequences or with one each, in turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from typing import Any
+
+from ml_collections import ConfigDict
+
+import pipeline
+from experiments.paired import Arm, worker
+from training.config import bert_config, make_optimizer
+from training.mesh import make_mesh
+from training.recipe import resolve
+from training.step import TrainingProgram
+from training.throughput import packed_against_unpacked
+
+
+def measure(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any]:
+  """What `packed_against_unpacked` finds, and `packing_factor`.
+
+  Args:
+    arm: not read.
+    config: of the run; `train.throughput_rounds` says how often.
+    keep_in: not read.
+  """
+  del arm, keep_in
+  dataset = pipeline.prepare_dataset(config)
+  plan = pipeline.make_plan(config, dataset.train)
+  unpacked_plan = pipeline.make_plan(config, dataset.train, algorithm="none")
+  _, recipe = resolve(config, packing_factor=plan.packing_factor)
+  program = TrainingProgram(
+    bert_config(config, vocab_size=len(dataset.vocabulary)),
+    make_optimizer(config, recipe),
+    mesh=make_mesh(1),
+    seed=config.seed,
+    loss_unit=config.train.loss_unit,
+  )
+  packed, unpacked = (
+    pipeline.make_loader(
+      config, dataset.train, dataset.vocabulary, plan=one, batch_size=recipe.rows
+    ).iterate()
+    for one in (plan, unpacked_plan)
+  )
+  with contextlib.closing(packed), contextlib.closing(unpacked):
+    found = packed_against_unpacked(
+      program, packed, unpacked, rounds=config.train.throughput_rounds
+    )
+  return found | {"packing_factor": plan.packing_factor}
+
+
+if __name__ == "__main__":
+  worker(measure)

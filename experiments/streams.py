@@ -1,0 +1,94 @@
+"""The same sequences in the same order, packed or one a row."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from pipeline.batches import PackedBatch, mask_tokens, pack_rows
+from pipeline.loader import PackedLoader
+
+# How the sequences of a packed loader come, step after step.
+BATCHES = {
+  "packed": "as the loader gives them",
+  "unpacked": "those of each packed step, one a row",
+  "constant": "one a row in the same order, a constant number a step",
+}
+ROWS = 4  # unpacked rows are a multiple of this: few shapes, which each compile once
+
+
+def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatch]:
+  """Batches without end.
+
+  A sequence has the same masked tokens in all kinds: they follow from the seed, the epoch,
+  its number and the position in it.
+
+  Args:
+    loader: of packed rows; its order of packs is the order of the sequences.
+    kind: a key of `BATCHES`.
+    rows: of a step; of "unpacked" those of the packed step.
+
+  Raises:
+    ValueError: the loader has another number of rows a step.
+
+  Example: two steps of 2 packs, "ab c" and "d efg"; each letter is a sequence.
+
+    packed     [ab, c]      [d, efg]
+    unpacked   [a, b, c]    [d, e, f, g]
+    constant   [a, b, c]    [d, e, f]       3 rows
+  """
+  if kind == "constant":
+    return _constant(loader, rows)
+  if rows != loader.batch_size:
+    raise ValueError(f"Expected the loader's {loader.batch_size} rows, found {rows}.")
+  steps = itertools.count()
+  if kind == "packed":
+    return (loader[step] for step in steps)
+  if kind == "unpacked":
+    return (_one_a_row(loader, *sequences(loader, step), multiple=ROWS) for step in steps)
+  raise ValueError(f"There is no {kind!r}; expected one of {', '.join(BATCHES)}.")
+
+
+def sequences(loader: PackedLoader, step: int) -> tuple[np.ndarray, np.ndarray]:
+  """The sequences of a packed step, row after row.
+
+  Args:
+    loader: of packed rows, on one host.
+    step: from 0.
+
+  Returns:
+    int64[N], their numbers; and int64[N], the epoch of each.
+  """
+  ids = loader[step]["sequence_ids"]
+  rows = step * loader.batch_size + np.arange(loader.batch_size)
+  epochs = np.broadcast_to(rows[:, None] // loader.plan.num_packs, ids.shape)
+  used = ids >= 0
+  return ids[used], epochs[used]
+
+
+def _constant(loader: PackedLoader, rows: int) -> Iterator[PackedBatch]:
+  ids, epochs = np.empty(0, np.int64), np.empty(0, np.int64)
+  for step in itertools.count():
+    more_ids, more_epochs = sequences(loader, step)
+    ids = np.concatenate([ids, more_ids])
+    epochs = np.concatenate([epochs, more_epochs])
+    while len(ids) >= rows:
+      yield _one_a_row(loader, ids[:rows], epochs[:rows], multiple=rows)
+      ids, epochs = ids[rows:], epochs[rows:]
+
+
+def _one_a_row(
+  loader: PackedLoader, ids: np.ndarray, epochs: np.ndarray, *, multiple: int
+) -> PackedBatch:
+  """Rows of one sequence each, and empty ones up to a multiple."""
+  rows = -(-len(ids) // multiple) * multiple
+  slots = np.full((rows, 1), -1, np.int64)
+  slots[: len(ids), 0] = ids
+  batch = pack_rows(loader.store, slots, row_length=loader.plan.row_length)
+  if loader.masking is None:
+    return batch
+  of_rows = np.zeros(rows, np.int64)
+  of_rows[: len(ids)] = epochs
+  return mask_tokens(batch, loader.masking, epochs=of_rows)

@@ -1,0 +1,170 @@
+"""A paired study: every arm with every seed, and what they came to."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_collections
+
+import pipeline
+from experiments import schedule
+from experiments.paired import EVALUATED, POINTS, Arm, identity
+from training.command import Stopped
+from training.sweep_file import Run, make_sweep
+
+CONFIG = "configs/quickstart.py"
+EARLY = 2  # the number of the evaluation that early convergence is judged by
+_COST = {"packed": 1.0, "unpacked": 2.1, "constant": 2.0}  # of a run, in packed ones
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+  """Arms and seeds.
+
+  Attributes:
+    folder: for the runs; `runs/ARM,seed=N.json` and beside it the log, and the parameters
+      of arms that keep them.
+    arms: what is compared.
+    seeds: how many, from 0 on.
+    overrides: fields of the config that all arms have.
+    config: the file that all start from.
+    module: that does one run; its command is `paired.worker`.
+  """
+
+  folder: pathlib.Path
+  arms: Sequence[Arm]
+  seeds: int
+  overrides: Mapping[str, Any]
+  config: str = CONFIG
+  module: str = "experiments.paired"
+
+  @functools.cached_property
+  def runs(self) -> list[tuple[Arm, Run]]:
+    """All of them, checked; seeds outermost.
+
+    Raises:
+      SweepError: a field or a value that no run can have.
+    """
+    arms = {arm.name: arm for arm in self.arms}
+    spec = {
+      "config": self.config,
+      "overrides": dict(self.overrides),
+      "arms": {name: dict(arm.fields) for name, arm in arms.items()},
+      "grid": {"seed": list(range(self.seeds))},
+    }
+    return [(arms[run.arm], run) for run in make_sweep(spec, where="the study").runs]
+
+  def path(self, run: Run) -> pathlib.Path:
+    """Of its file."""
+    return self.folder / "runs" / f"{run.name}.json"
+
+  def run_all(self, *, jobs: int):
+    """Runs what is not finished; prepares the data first, once.
+
+    Args:
+      jobs: how many at a time.
+
+    Raises:
+      Stopped: some failed, with their last words; all others are finished.
+      InputError: the data cannot be prepared.
+    """
+    tasks = [self._task(arm, run) for arm, run in self.runs]
+    if not all(task.is_finished() for task in tasks):
+      for config in self._distinct_data():
+        pipeline.prepare_dataset(config)
+    cache = {"JAX_COMPILATION_CACHE_DIR": str((self.folder / "compiled").absolute())}
+    platform = {} if "JAX_PLATFORMS" in os.environ else {"JAX_PLATFORMS": "cpu"}
+    failures = schedule.run_all(tasks, jobs=jobs, environment=cache | platform)
+    if failures:
+      told = "; ".join(f"{name}: {words}" for name, words in failures.items())
+      raise Stopped(f"{len(failures)} of {len(tasks)} runs failed. {told}")
+
+  def results(self) -> dict[str, list[dict[str, Any]]]:
+    """What each arm's runs wrote, by seed, of those that are finished."""
+    found: dict[str, list[dict[str, Any]]] = {arm.name: [] for arm in self.arms}
+    for arm, run in self.runs:
+      if (result := read(self.path(run), arm, run.config)) is not None:
+        found[arm.name].append(result)
+    return found
+
+  def _task(self, arm: Arm, run: Run) -> schedule.Task:
+    path = self.path(run)
+    fields = [f"--config.{field}={value}" for field, value in run.fields.items()]
+    command = [
+      *(sys.executable, "-m", self.module),
+      f"--config={schedule.ROOT / self.config}",
+      *fields,
+      f"--arm={arm.name}",
+      f"--batches={arm.batches}",
+      f"--keep={arm.keep}",
+      f"--out={path}",
+      "--end_with_parent",
+    ]
+    return schedule.Task(
+      run.name,
+      command,
+      path.with_suffix(".log"),
+      lambda: read(path, arm, run.config) is not None,
+      _COST[arm.batches],
+    )
+
+  def _distinct_data(self) -> list[ml_collections.ConfigDict]:
+    found = {json.dumps(run.config.data.to_dict()): run.config for _, run in self.runs}
+    return list(found.values())
+
+
+Results = Sequence[Mapping[str, Any]]  # of one arm, by seed
+
+
+def read(
+  path: pathlib.Path, arm: Arm, config: ml_collections.ConfigDict
+) -> dict[str, Any] | None:
+  """What a run wrote; None where it is not finished, or was another one.
+
+  Args:
+    path: of its file.
+    arm: that it is to be of.
+    config: that it is to have.
+  """
+  try:
+    found = json.loads(path.read_text())
+  except (OSError, ValueError):
+    return None
+  kept = not arm.keep or path.with_suffix("").is_dir()
+  return found if kept and found.get("run") == identity(arm, config) else None
+
+
+def held_out(
+  results: Results, metric: str = "mlm_loss", *, at: int = -1, way: str = "own"
+) -> list[float]:
+  """A metric of each seed.
+
+  Args:
+    results: of an arm.
+    metric: that `evaluate_pretraining` gives.
+    at: which evaluation, from 0; the last by default.
+    way: "own", as the model was trained, or "alone".
+  """
+  return [run["evaluations"][at][way][metric] for run in results]
+
+
+def in_training(
+  results: Results, metric: str = "mlm_loss", *, points: int = 10
+) -> list[float]:
+  """A metric of each seed, the mean over the last points of its learning curve."""
+  return [
+    sum(point[metric] for point in run["curve"][-points:]) / len(run["curve"][-points:])
+    for run in results
+  ]
+
+
+def early_share() -> float:
+  """The part of a run's sequences that it has seen by the evaluation `EARLY`."""
+  return EVALUATED[EARLY] / POINTS

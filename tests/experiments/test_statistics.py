@@ -1,0 +1,96 @@
+"""Tests of claims: against closed forms, and against scipy's own."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from experiments.statistics import equivalent, larger, paired, throughout
+
+
+def of_two(t):
+  """P(T > t) with 2 degrees of freedom."""
+  return (1 - t / math.sqrt(t * t + 2)) / 2
+
+
+def test_by_hand():
+  difference = paired([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])  # 1, 2, 3
+  assert difference == pytest.approx((2, 1 / math.sqrt(3), 3))
+  assert difference.p_above(0) == pytest.approx(of_two(2 * math.sqrt(3)))
+  assert difference.p_below(5) == pytest.approx(of_two(3 * math.sqrt(3)))
+  assert difference.p_equivalent(5) == pytest.approx(of_two(3 * math.sqrt(3)))
+  assert difference.p_equivalent(1) == pytest.approx(1 - of_two(math.sqrt(3)))
+
+
+def test_beside_scipy():
+  rng = np.random.default_rng(0)
+  a, b = rng.normal(0.1, 1, 11), rng.normal(0, 1, 11)
+  difference = paired(a, b)
+  assert difference.p_above(0) == pytest.approx(
+    scipy.stats.ttest_rel(a, b, alternative="greater").pvalue
+  )
+  interval = scipy.stats.ttest_rel(a, b).confidence_interval(0.9)
+  assert difference.interval(0.9) == pytest.approx((interval.low, interval.high))
+  both = [
+    scipy.stats.ttest_1samp(a - b, bound, alternative=side).pvalue
+    for bound, side in ((-0.7, "greater"), (0.7, "less"))
+  ]
+  assert difference.p_equivalent(0.7) == pytest.approx(max(both))
+  # The 90 % interval lies within the margin just when the two tests say so.
+  for margin in (0.2, 0.7, 3.0):
+    inside = -margin < interval.low and interval.high < margin
+    assert (difference.p_equivalent(margin) < 0.05) == inside
+
+
+BASE = [2.0, 2.1, 2.2]
+NEAR = [2.001, 2.099, 2.201]
+FAR = [2.3, 2.42, 2.49]
+BETWEEN = [2.01, 2.13, 2.2]
+
+
+@pytest.mark.parametrize(
+  ("a", "power", "outcome"),
+  [
+    (NEAR, FAR, "holds"),
+    (FAR, FAR, "fails"),
+    (BETWEEN, FAR, "fails"),
+    (NEAR, NEAR, "no power"),  # the control is as equivalent
+    (NEAR, BETWEEN, "no power"),  # the test cannot tell of the control
+    (NEAR, [1.7, 1.8, 1.9], "no power"),  # the control is to be worse
+  ],
+)
+def test_equivalence_needs_power(a, power, outcome):
+  statement = equivalent("the same", a, BASE, power=power)
+  assert statement.outcome == outcome
+  assert f"{np.mean(a) - np.mean(BASE):+.4f} nats" in statement.evidence
+  assert "3 pairs" in statement.evidence
+
+
+@pytest.mark.parametrize(
+  ("a", "outcome"),
+  [(FAR, "holds"), (NEAR, "fails"), ([1.7, 1.8, 1.9], "fails"), (BETWEEN, "no power")],
+)
+def test_larger(a, outcome):
+  assert larger("more", a, BASE).outcome == outcome
+
+
+def test_all_are_to_hold():
+  good, bad, unsure = (
+    equivalent(x, a, BASE, power=power)
+    for x, a, power in (("good", NEAR, FAR), ("bad", FAR, FAR), ("unsure", NEAR, NEAR))
+  )
+  assert throughout("all", [good, good]).outcome == "holds"
+  assert throughout("all", [good, unsure]).outcome == "no power"
+  found = throughout("all", [good, bad, unsure])
+  assert found.outcome == "fails"
+  assert found.evidence.startswith("1 of 3 hold; of 'bad': difference +0.3033")
+
+
+def test_equal_values_and_single_ones():
+  assert equivalent("the same", BASE, BASE, power=FAR).outcome == "holds"
+  assert larger("more", BASE, BASE).outcome == "fails"
+  assert larger("more", [2.0], [1.0]).outcome == "no power"
+  assert equivalent("the same", [2.0], [2.0], power=[3.0]).outcome == "no power"
+  with pytest.raises(ValueError, match="found 2 and 1"):
+    paired([1.0, 2.0], [1.0])
