@@ -55,7 +55,7 @@ def fine_tune(
     Stopped: some runs failed, with their last words.
   """
   files = local_tasks.write(folder / "text")
-  waiting = []
+  waiting: list[schedule.Task] = []
   for task in tasks:
     spec = {
       "config": f"configs/glue.py:{task}",
@@ -77,8 +77,9 @@ def fine_tune(
       },
     }
     swept = make_sweep(spec, where=f"fine-tuning on {task}")
-    for run in swept.runs:
-      waiting.append(_task(folder / "runs" / task / run.name, swept.config_file, run))
+    waiting += [
+      _task(folder / "runs" / task / run.name, swept.config_file, run) for run in swept.runs
+    ]
   platform = {} if "JAX_PLATFORMS" in os.environ else {"JAX_PLATFORMS": "cpu"}
   cache = {"JAX_COMPILATION_CACHE_DIR": str((folder / "compiled").absolute())}
   if failures := schedule.run_all(waiting, jobs=jobs, environment=cache | platform):

@@ -1,0 +1,339 @@
+"""Two phases of pretraining, or one packed phase at full length; Figures 18 to 21.
+
+  python -m experiments.two_phases
+
+BERT is trained on short rows first, to waste less on padding. The 2021 version of the
+paper asks whether packing makes that superfluous, as it leaves no padding in long rows
+either. Here a small model sees as many real tokens in both ways: in one phase with rows of
+192 tokens, or nine of ten sequences in rows of 64 and the rest in rows of 192, from the
+weights of the first phase. Both phases are trained one sequence a row as well. Runs of the
+learning curves are taken from results/learning_curves; what is finished is not run again.
+
+References:
+  Krell et al., *Packing: Towards 2x NLP BERT Acceleration*, section 5; and
+  https://arxiv.org/abs/2107.02027, section 4.3 and appendix P.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+import pipeline
+from experiments import learning_curves, learning_pictures, parts, schedule
+from experiments.exhibits import Exhibit
+from experiments.learning_tables import Found, mean_difference
+from experiments.paired import Arm
+from experiments.report import table
+from experiments.statistics import equivalent, larger
+from experiments.study import Study, held_out
+
+COMMAND = "python -m experiments.two_phases"
+
+SHORT, FULL = 64, 192  # tokens of a row
+SHARE = 0.9  # of the sequences, in the first phase: 900 of 1,000 thousand steps of BERT
+WARMUP = 0.06  # of a phase, as on the quickstart
+BATCH = {SHORT: 48, FULL: 16}  # sequences a step without packing: as many tokens a row each
+NAMES = {
+  "phase_1": "first phase, packed",
+  "phase_1_unpacked": "first phase, unpacked",
+  "phase_2": "two phases, packed",
+  "phase_2_unpacked": "two phases, unpacked",
+  "packed": "one phase, packed",
+  "same_time": "one phase, packed, as long as two",
+}
+
+
+def fields(sequences: float, row_length: int) -> dict[str, Any]:
+  """Of the config of a phase.
+
+  Args:
+    sequences: that it sees.
+    row_length: S, in tokens.
+  """
+  of_data: dict[str, Any] = {}
+  if row_length == SHORT:
+    of_data = {
+      "data.directory": "data/quickstart-64",
+      "data.max_sequence_length": SHORT,
+      "data.vocab_file": "data/quickstart/vocab.txt",  # that of the second phase
+    }
+  return of_data | {
+    "packing.adjust": "reduce_batch",
+    "train.batch_size": BATCH[row_length],
+    "train.duration": f"{round(sequences)} sequences",
+    "optimizer.warmup": f"{round(WARMUP * sequences)} sequences",
+  }
+
+
+def split(sequences: float, mean_length: dict[int, float]) -> dict[int, float]:
+  """Sequences of both phases that have as many real tokens as one phase.
+
+  Args:
+    sequences: of the one phase.
+    mean_length: of the sequences by row length, in tokens.
+
+  Example:
+    >>> split(1000, {SHORT: 40.0, FULL: 90.0})
+    {64: 2000.0, 192: 222.22222222222223}
+  """
+  first, second = SHARE * mean_length[SHORT], (1 - SHARE) * mean_length[FULL]
+  total = sequences * mean_length[FULL] / (first + second)
+  return {SHORT: SHARE * total, FULL: (1 - SHARE) * total}
+
+
+class Phases:
+  """The runs, and what they are compared with.
+
+  Args:
+    folder: of this part.
+    quick: a few steps.
+    seeds: how many; as many as the learning curves have if not given.
+    jobs: runs at a time; as many as cores if not given.
+  """
+
+  def __init__(
+    self, folder: pathlib.Path, *, quick: bool, seeds: int | None, jobs: int | None
+  ):
+    self._folder, self._quick = folder, quick
+    self._jobs = jobs or len(schedule.cores())
+    self._one = learning_curves.shared(
+      folder, ["packed", "no_mask"], quick=quick, seeds=seeds
+    )
+    self._seeds = self._one.seeds
+
+  def run(self) -> tuple[Found, dict[int, dict[str, Any]], dict[int, float]]:
+    """Runs what is not finished.
+
+    Returns:
+      The results of each arm; the steps' speed, and the mean length, by row length.
+    """
+    self._one.run_all(jobs=self._jobs)
+    found = dict(self._one.results())
+    config = self._one.runs[0][1].config
+    sequences = config.train.steps * config.train.batch_size
+    mean = {length: _mean_length(config, length) for length in (SHORT, FULL)}
+    parts_of = split(sequences, mean)
+    speed = {length: self._speed(parts_of[length], length) for length in (SHORT, FULL)}
+    # As long as both phases take, by the clock of steps that were measured alone.
+    rates = {n: speed[n]["packed_sequences_per_second"] for n in (SHORT, FULL)}
+    as_long = sum(parts_of[n] / rates[n] for n in rates) * rates[FULL]
+    arms = []
+    for suffix, batches in (("", "packed"), ("_unpacked", "constant")):
+      first = f"phase_1{suffix}"
+      arms += [
+        Arm(first, fields(parts_of[SHORT], SHORT), batches, keep=True),
+        Arm(
+          f"phase_2{suffix}",
+          fields(parts_of[FULL], FULL),
+          batches,
+          starts_from=first,
+        ),
+      ]
+    arms.append(Arm("same_time", fields(as_long, FULL)))
+    study = Study(self._folder, arms, self._seeds, learning_curves.OVERRIDES)
+    study.run_all(jobs=self._jobs)
+    return found | study.results(), speed, mean
+
+  def _speed(self, sequences: float, row_length: int) -> dict[str, Any]:
+    """Sequences a second of both kinds of steps, measured alone, once."""
+    arm = Arm(
+      f"speed_{row_length}", fields(sequences, row_length) | {"packing.adjust": "none"}
+    )
+    timing = Study(
+      self._folder,
+      [arm],
+      1,
+      learning_curves.OVERRIDES | ({"train.throughput_rounds": 3} if self._quick else {}),
+      module="experiments.speed",
+    )
+    timing.run_all(jobs=1)
+    return timing.results()[arm.name][0]
+
+
+def _mean_length(config: ml_collections.ConfigDict, row_length: int) -> float:
+  """Of the sequences that are cut for rows of this length, in tokens."""
+  chosen = config.copy_and_resolve_references()
+  if row_length != config.data.max_sequence_length:
+    chosen.update_from_flattened_dict(fields(1, row_length))
+  return float(pipeline.prepare_dataset(chosen).train.lengths.mean())
+
+
+def outlook(
+  found: Found, speed: dict[int, dict[str, Any]], folder: pathlib.Path
+) -> Exhibit:
+  """Two phases against one, at as many real tokens and at as much time.
+
+  Args:
+    found: the results of each arm.
+    speed: of steps, by row length.
+    folder: for the picture.
+  """
+  one, two, same_time = (found[name] for name in ("packed", "phase_2", "same_time"))
+  apart = [mean_difference(two, runs) for runs in (one, same_time)]
+  seconds = {name: _seconds(found[name], speed) for name in ("packed", "same_time")}
+  seconds["phase_2"] = _seconds(found["phase_1"], speed, SHORT) + _seconds(two, speed)
+  finding = (
+    f"Two phases end {apart[0]:+.3f} nats from one phase at as many real tokens, and "
+    f"{apart[1]:+.3f} at as much time; they take "
+    f"{seconds['phase_2'] / seconds['packed']:.2f} times as long as one at as many tokens."
+  )
+  rows = []
+  for name in ("packed", "same_time", "phase_2", "phase_2_unpacked"):
+    runs = found[name]
+    before = {"phase_2": "phase_1", "phase_2_unpacked": "phase_1_unpacked"}.get(name)
+    tokens = _tokens(runs) + (_tokens(found[before]) if before else 0)
+    losses = held_out(runs)
+    rows.append(
+      [
+        NAMES[name],
+        f"{tokens:,.0f}",
+        f"{seconds[name] / 60:.1f}" if name in seconds else "",
+        f"{np.mean(losses):.4f}" + _spread(losses),
+        f"{np.mean(held_out(runs, 'mlm_accuracy')):.2%}",
+      ]
+    )
+  learning_pictures.bars(
+    folder / "two_phases.png",
+    {NAMES[name]: held_out(found[name]) for name in ("packed", "same_time", "phase_2")},
+    label="held-out loss of masked tokens at the end, nats",
+    title=finding,
+  )
+  return Exhibit(
+    name="2021 version, section 5",
+    title="Two phases, or one packed phase at full length",
+    agreement="in shape",
+    finding=finding,
+    command=COMMAND,
+    statements=[
+      larger(
+        "At as many real tokens one packed phase comes to a lower loss than two phases",
+        held_out(two),
+        held_out(one),
+      ),
+      larger(
+        "At as much time one packed phase comes to a lower loss than two phases",
+        held_out(two),
+        held_out(same_time),
+      ),
+    ],
+    pictures=["two_phases.png"],
+    text=table(
+      ["", "real tokens", "minutes of steps", "held-out loss", "accuracy"],
+      rows,
+      right=(1, 2, 3, 4),
+    )
+    + "\n\nMinutes are sequences over sequences a second of steps that were timed alone, "
+    "in turns. Held-out text is the same for all, in sequences of up to 192 tokens.",
+  )
+
+
+def phase(number: int, found: Found, folder: pathlib.Path) -> Exhibit:
+  """The learning curves of a phase, packed and unpacked.
+
+  Args:
+    number: 1 or 2.
+    found: the results of each arm.
+    folder: for the picture.
+  """
+  packed, unpacked = (found[f"phase_{number}{x}"] for x in ("", "_unpacked"))
+  factor = packed[0]["plan"]["packing_factor"]
+  length = SHORT if number == 1 else FULL
+  finding = (
+    f"In phase {number}, rows of {length} tokens, packed training ends "
+    f"{mean_difference(packed, unpacked):+.4f} nats from unpacked training on held-out "
+    f"text, with 1 / {factor:.2f} of the rows."
+  )
+  name = f"phase_{number}.png"
+  learning_pictures.curves(
+    folder / name,
+    {NAMES[x]: found[x] for x in (f"phase_{number}", f"phase_{number}_unpacked")},
+    title=finding,
+  )
+  return Exhibit(
+    name=f"Figure {17 + number}",
+    title=f"Phase {number} of a small model, packed and unpacked",
+    agreement="in shape",
+    finding=finding,
+    command=COMMAND,
+    statements=[
+      equivalent(
+        f"In phase {number} packed training comes to the same as unpacked training",
+        held_out(packed),
+        held_out(unpacked),
+        power=_control(found, packed),
+      )
+    ],
+    pictures=[name],
+  )
+
+
+def _control(found: Found, packed) -> list[float]:
+  """What the lack of a mask adds at full length, added to the arm in question."""
+  more = np.subtract(held_out(found["no_mask"]), held_out(found["packed"]))
+  return np.add(held_out(packed), more).tolist()
+
+
+def _seconds(runs, speed: dict[int, dict[str, Any]], row_length: int = FULL) -> float:
+  """Of a run of packed steps."""
+  sequences = np.mean([run["curve"][-1]["sequences"] for run in runs])
+  return float(sequences / speed[row_length]["packed_sequences_per_second"])
+
+
+def _tokens(runs) -> float:
+  return float(np.mean([run["curve"][-1]["real_tokens"] for run in runs]))
+
+
+def _spread(values: list[float]) -> str:
+  return f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
+
+
+def exhibits(
+  folder: pathlib.Path,
+  *,
+  quick: bool = False,
+  seeds: int | None = None,
+  jobs: int | None = None,
+) -> list[Exhibit]:
+  """Trains what is not trained yet, draws and tests.
+
+  Args:
+    folder: for the runs and the pictures.
+    quick: a few steps with few seeds, to see that it works.
+    seeds: how many; as many as the learning curves have if not given.
+    jobs: runs at a time; as many as cores if not given.
+
+  Raises:
+    Stopped: some runs failed; all others are finished.
+  """
+  found, speed, _ = Phases(folder, quick=quick, seeds=seeds, jobs=jobs).run()
+  large = " ".join(
+    f"python -m experiments.paired --config=configs/quickstart.py --batches={way} "
+    f"--config.model.size=mini --config.packing.adjust=reduce_batch --out={way}.json;"
+    for way in ("packed", "constant")
+  )
+  return [
+    outlook(found, speed, folder),
+    phase(1, found, folder),
+    phase(2, found, folder),
+    Exhibit(
+      name="Figures 20 and 21",
+      title="Both phases of a larger model",
+      agreement="not run here",
+      finding="A larger model takes hours on two cores: BERT-mini has 8 times the "
+      "operations of the tiny one.",
+      command=large.removesuffix(";"),
+    ),
+  ]
+
+
+if __name__ == "__main__":
+  sys.exit(
+    parts.main(
+      __doc__, exhibits, name="two_phases", add_options=learning_curves.add_options
+    )
+  )
