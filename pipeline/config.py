@@ -123,7 +123,7 @@ class HeldOut(NamedTuple):
   Attributes:
     batches: gives this host's batches, with each sequence once over all hosts.
     num_batches: how many.
-    score: of what the head gives for each sequence; see `tasks.Task`. None of masked ones.
+    score: of the head's output for each sequence, see `tasks.Task`; None for masked tokens.
     prefix: of the names of its figures.
   """
 

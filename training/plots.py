@@ -7,10 +7,11 @@ lays runs over each other.
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import matplotlib
 import numpy as np
@@ -195,51 +196,74 @@ def plot_runs(
 
 def plot_sweep(
   path: str | pathlib.Path,
-  arms: Mapping[str, Sequence[Sequence[Mapping]]],
+  fields: Mapping[str, Mapping[str, Mapping[Hashable, Sequence[Mapping]]]],
   *,
   metric: str = "mlm_accuracy",
 ):
-  """Draws what each arm of a sweep comes to, a point a run, and the curves to it.
+  """Draws what the runs of a sweep come to by each field, and the curves to it.
 
   Args:
     path: of the PNG.
-    arms: lines of `eval.jsonl` for each run of each arm, by the arm's name.
+    fields: lines of `eval.jsonl` by field, its value, and what else is the run's; a thin
+      line joins runs of a field that have all else in common.
     metric: a number in these lines.
   """
-  height = max(3.6, 0.5 * len(arms) + 1.6)
-  figure, (left, right) = plt.subplots(
-    1, 2, figsize=(11, height), layout="constrained", width_ratios=(4, 5)
+  heights = [max(2.2, 0.5 * len(values) + 1.2) for values in fields.values()]
+  figure, rows = plt.subplots(
+    len(fields),
+    2,
+    figsize=(11, sum(heights) + 0.6),
+    layout="constrained",
+    sharex="col",
+    squeeze=False,
+    height_ratios=heights,
+    width_ratios=(4, 5),
   )
-  colours = _colours(len(arms))
-  for row, (runs, colour) in enumerate(zip(arms.values(), colours, strict=True)):
-    last = np.array([lines[-1][metric] for lines in runs])
+  for (left, right), (field, values) in zip(rows, fields.items(), strict=True):
+    _plot_field(left, right, values, metric)
+    label = f"held-out {right.get_ylabel()}"
+    left.set_ylabel(field)
+    right.set(ylabel=label, xlabel="")
+  left.set_xlabel(f"{label} at the end")
+  right.set_xlabel("steps")
+  told = "each run (dot) and the mean (bar); a line joins runs alike in all else"
+  rows[0, 0].set_title(told, fontsize="small", loc="left")
+  told = "each run (light) and the mean (strong)"
+  rows[0, 1].set_title(told, fontsize="small", loc="left")
+  _save(figure, path)
+
+
+def _plot_field(left, right, values: Mapping[str, Mapping], metric: str):
+  """The last values of the runs of a field by its values, and their curves."""
+  ends = [{key: x[-1][metric] for key, x in runs.items()} for runs in values.values()]
+  for key in dict.fromkeys(itertools.chain(*ends)):
+    joined = [(end[key], row) for row, end in enumerate(ends) if key in end]
+    if len(joined) > 1:
+      left.plot(*zip(*joined, strict=True), color=_BASELINE, alpha=0.35, linewidth=0.7)
+  colours = _colours(len(values))
+  for row, (runs, colour) in enumerate(zip(values.values(), colours, strict=True)):
+    last = np.array(list(ends[row].values()))
     left.plot(last, np.full(last.shape, row), "o", color=colour, alpha=0.5, clip_on=False)
     left.plot(last.mean(), row, "|", color=colour, markersize=22, markeredgewidth=2.5)
-    for lines in runs:
+    for lines in runs.values():
       steps = [line["step"] for line in lines]
-      values = [line[metric] for line in lines]
-      right.plot(steps, values, color=colour, alpha=0.25, linewidth=1)
-    common = sorted(set.intersection(*({x["step"] for x in lines} for lines in runs)))
+      right.plot(steps, [x[metric] for x in lines], color=colour, alpha=0.25, linewidth=1)
+    found = list(runs.values())
+    common = sorted(set.intersection(*({x["step"] for x in lines} for lines in found)))
     means = [
-      np.mean([x[metric] for lines in runs for x in lines if x["step"] == step])
+      np.mean([x[metric] for lines in found for x in lines if x["step"] == step])
       for step in common
     ]
     right.plot(common, means, color=colour, linewidth=2)
-  left.set_yticks(range(len(arms)), [name.replace(",", ",\n") for name in arms])
+  left.set_yticks(range(len(values)), list(values))
   for tick, colour in zip(left.get_yticklabels(), colours, strict=True):
     tick.set_color(colour)
-  left.set_ylim(len(arms) - 0.5, -0.5)
+  left.set_ylim(len(values) - 0.5, -0.5)
   _describe(right, metric, "steps")
-  label = f"held-out {right.get_ylabel()}"
-  left.set_xlabel(f"{label} at the end")
-  right.set_ylabel(label)
   if _is_fraction(metric):
     left.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
   left.spines[["top", "right"]].set_visible(False)
   left.grid(axis="x", alpha=0.3)
-  left.set_title("each run (dot) and the mean (bar)", fontsize="medium", loc="left")
-  right.set_title("each run (light) and the mean (strong)", fontsize="medium", loc="left")
-  _save(figure, path)
 
 
 def _describe(axis, metric: str, label: str):

@@ -138,11 +138,15 @@ def test_the_picture_of_a_sweep_has_every_run_and_the_means(tmp_path, monkeypatc
   def lines(last):
     return [{"step": t, "mlm_accuracy": last * t / 30} for t in (10, 20, 30)]
 
-  arms = {"with": [lines(0.2), lines(0.4)], "without": [lines(0.1)]}
+  arms = {"with": {0: lines(0.2), 1: lines(0.4)}, "without": {1: lines(0.1)}}
   path = tmp_path / "sweep.png"
-  left, right = axes_of(monkeypatch, lambda: plots.plot_sweep(path, arms))
+  fields = {"mask": arms, "reset": {"yes": arms["with"]}}
+  left, right, *below = axes_of(monkeypatch, lambda: plots.plot_sweep(path, fields))
   assert [text.get_text() for text in left.get_yticklabels()] == ["with", "without"]
+  assert [axis.get_ylabel() for axis in (left, below[0])] == ["mask", "reset"]
+  assert len(curves_of(below[0])) == 2  # runs and their mean; no pair
   assert [curve.tolist() for curve in curves_of(left)] == [
+    [[0.4, 0], [0.1, 1]],  # alike in all else
     [[0.2, 0], [0.4, 0]],
     [[pytest.approx(0.3), 0]],
     [[0.1, 1]],
