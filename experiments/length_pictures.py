@@ -64,16 +64,17 @@ def _distribution(axes, histogram: Histogram):
   width = -(-size // _BARS)
   # The last bar ends at the longest length: where sequences are cut, it stands out.
   edges = np.arange(size, -width, -width)[::-1] + 0.5
-  counts, _ = np.histogram(np.arange(1, size + 1), edges, weights=histogram.counts)
-  shares = counts / histogram.num_sequences
+  counts = histogram.counts
+  sums, _ = np.histogram(np.arange(1, size + 1), edges, weights=counts)
+  shares = sums / histogram.num_sequences
   axes.stairs(shares, edges, fill=True, color=COLOURS[0])
   *_, next_to, most = np.sort([0, 0, *shares])
   if 0 < next_to < most / _TALL:
     axes.set_ylim(0, 1.25 * next_to)
-    bar = int(shares.argmax())
+    bar, common = int(shares.argmax()), int(counts.argmax())
     below = edges[bar] > size / 2
     axes.annotate(
-      f"{most:.1%}",
+      f"{counts[common] / histogram.num_sequences:.1%} at {common + 1}",
       (edges[bar if below else bar + 1], 1.18 * next_to),
       (-3 if below else 3, 0),
       textcoords="offset points",
@@ -82,7 +83,7 @@ def _distribution(axes, histogram: Histogram):
       color=COLOURS[0],
     )
   axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
-  axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4, integer=True))
+  axes.set_xticks(np.linspace(0, size, 5, dtype=int))
   axes.set_xlim(0, size + 0.5)
   bars = f" (bars of {width})" if width > 1 else ""
   axes.set_xlabel(f"tokens{bars}", fontsize="small")
@@ -122,7 +123,7 @@ def speedup_by_depth(path: pathlib.Path, curves: Mapping[int, Mapping[int, float
     axes,
     path,
     f"Packing by LPFHP is worth {deepest[short]:.2f} at {short:,} tokens and "
-    f"{deepest[long]:.2f} at {long:,}, where packs must be deeper",
+    f"{deepest[long]:.2f} at {long:,}",
   )
 
 
