@@ -7,11 +7,10 @@ lays runs over each other.
 
 from __future__ import annotations
 
-import itertools
 import os
 import pathlib
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
@@ -80,10 +79,10 @@ def plot_packing(
   )
   shown = segment_ids[:PACKS_SHOWN]
   depth = int(segment_ids.max())
-  colours = [_PADDING, *plt.colormaps["viridis"](np.linspace(0.15, 0.9, depth))]
+  shades = [_PADDING, *plt.colormaps["viridis"](np.linspace(0.15, 0.9, depth))]
   right.imshow(
     shown,
-    cmap=matplotlib.colors.ListedColormap(colours),
+    cmap=matplotlib.colors.ListedColormap(shades),
     vmin=-0.5,
     vmax=depth + 0.5,
     aspect="auto",
@@ -91,7 +90,7 @@ def plot_packing(
   )
   names = ["padding", *(f"sequence {i}" for i in range(1, depth + 1))]
   handles = [
-    matplotlib.patches.Patch(color=c, label=n) for c, n in zip(colours, names, strict=True)
+    matplotlib.patches.Patch(color=c, label=n) for c, n in zip(shades, names, strict=True)
   ]
   if len(handles) > _LEGEND:  # of many, what the two ends of the colours are
     handles = [*handles[:2], handles[-1]]
@@ -103,7 +102,7 @@ def plot_packing(
     ylabel="pack",
     title=f"{len(shown)} packs; {efficiency:.1%} of all tokens are real",
   )
-  _save(figure, path)
+  save(figure, path)
 
 
 def plot_learning_curve(
@@ -140,10 +139,10 @@ def plot_learning_curve(
       label="always the commonest token",
     )
   for axis, name in zip(axes, ("loss", metric), strict=True):
-    _describe(axis, name, "steps")  # after all lines, whose ends it takes
+    describe(axis, name, "steps")  # after all lines, whose ends it takes
     axis.legend(frameon=False)
   axes[0].set_ylabel(loss)
-  _save(figure, path)
+  save(figure, path)
 
 
 class RunError(ValueError):
@@ -174,7 +173,7 @@ def plot_runs(
   figure, axis = plt.subplots(figsize=(8, 4.8), layout="constrained")
   drawn = []
   for (name, (train, held_out)), colour in zip(
-    runs.items(), _colours(len(runs)), strict=True
+    runs.items(), colours(len(runs)), strict=True
   ):
     at = {line["step"]: line[field] / unit for line in train}
     for kind, lines, style in (
@@ -186,95 +185,30 @@ def plot_runs(
         drawn.append(kind)
         axis.plot(*zip(*points, strict=True), color=colour, **style)
     axis.plot([], [], color=colour, label=name)
-  _describe(axis, metric, label)
+  describe(axis, metric, label)
   both = len(set(drawn)) == 2
   title = "light: training, strong: held out" if both else drawn[0]
   axis.set_title(title, fontsize="medium", loc="right")
   axis.legend(frameon=False)
-  _save(figure, path)
+  save(figure, path)
 
 
-def plot_sweep(
-  path: str | pathlib.Path,
-  fields: Mapping[str, Mapping[str, Mapping[Hashable, Sequence[Mapping]]]],
-  *,
-  metric: str = "mlm_accuracy",
-):
-  """Draws what the runs of a sweep come to by each field, and the curves to it.
+def describe(axis, metric: str, label: str):
+  """Labels, grid and limits of an axis, once all is drawn that is its.
 
   Args:
-    path: of the PNG.
-    fields: lines of `eval.jsonl` by field, its value, and what else is the run's; a thin
-      line joins runs of a field that have all else in common.
-    metric: a number in these lines.
+    axis: of Matplotlib.
+    metric: what it shows.
+    label: of the other axis.
   """
-  heights = [max(2.2, 0.5 * len(values) + 1.2) for values in fields.values()]
-  figure, rows = plt.subplots(
-    len(fields),
-    2,
-    figsize=(11, sum(heights) + 0.6),
-    layout="constrained",
-    sharex="col",
-    squeeze=False,
-    height_ratios=heights,
-    width_ratios=(4, 5),
-  )
-  for (left, right), (field, values) in zip(rows, fields.items(), strict=True):
-    _plot_field(left, right, values, metric)
-    label = f"held-out {right.get_ylabel()}"
-    left.set_ylabel(field)
-    right.set(ylabel=label, xlabel="")
-  left.set_xlabel(f"{label} at the end")
-  right.set_xlabel("steps")
-  told = "each run (dot) and the mean (bar); a line joins runs alike in all else"
-  rows[0, 0].set_title(told, fontsize="small", loc="left")
-  told = "each run (light) and the mean (strong)"
-  rows[0, 1].set_title(told, fontsize="small", loc="left")
-  _save(figure, path)
-
-
-def _plot_field(left, right, values: Mapping[str, Mapping], metric: str):
-  """The last values of the runs of a field by its values, and their curves."""
-  ends = [{key: x[-1][metric] for key, x in runs.items()} for runs in values.values()]
-  for key in dict.fromkeys(itertools.chain(*ends)):
-    joined = [(end[key], row) for row, end in enumerate(ends) if key in end]
-    if len(joined) > 1:
-      left.plot(*zip(*joined, strict=True), color=_BASELINE, alpha=0.35, linewidth=0.7)
-  colours = _colours(len(values))
-  for row, (runs, colour) in enumerate(zip(values.values(), colours, strict=True)):
-    last = np.array(list(ends[row].values()))
-    left.plot(last, np.full(last.shape, row), "o", color=colour, alpha=0.5, clip_on=False)
-    left.plot(last.mean(), row, "|", color=colour, markersize=22, markeredgewidth=2.5)
-    for lines in runs.values():
-      steps = [line["step"] for line in lines]
-      right.plot(steps, [x[metric] for x in lines], color=colour, alpha=0.25, linewidth=1)
-    found = list(runs.values())
-    common = sorted(set.intersection(*({x["step"] for x in lines} for lines in found)))
-    means = [
-      np.mean([x[metric] for lines in found for x in lines if x["step"] == step])
-      for step in common
-    ]
-    right.plot(common, means, color=colour, linewidth=2)
-  left.set_yticks(range(len(values)), list(values))
-  for tick, colour in zip(left.get_yticklabels(), colours, strict=True):
-    tick.set_color(colour)
-  left.set_ylim(len(values) - 0.5, -0.5)
-  _describe(right, metric, "steps")
-  if _is_fraction(metric):
-    left.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
-  left.spines[["top", "right"]].set_visible(False)
-  left.grid(axis="x", alpha=0.3)
-
-
-def _describe(axis, metric: str, label: str):
-  axis.set(xlabel=label, ylabel=_LABELS.get(metric, metric.replace("_", " ")))
+  axis.set(xlabel=label, ylabel=label_of(metric))
   axis.grid(alpha=0.3)
   axis.spines[["top", "right"]].set_visible(False)
   axis.set_xlim(left=0)
   if label != AXES["hours"][2]:
     axis.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
     axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-  if _is_fraction(metric):
+  if is_fraction(metric):
     lowest, highest = axis.dataLim.intervaly
     margin = 0.05 * (highest - min(lowest, 0))  # a correlation may be below 0
     if margin > 0:
@@ -282,11 +216,18 @@ def _describe(axis, metric: str, label: str):
     axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
 
 
-def _is_fraction(metric: str) -> bool:
+def label_of(metric: str) -> str:
+  """What a metric is called on an axis."""
+  return _LABELS.get(metric, metric.replace("_", " "))
+
+
+def is_fraction(metric: str) -> bool:
+  """Whether a metric is shown in percent."""
   return metric.endswith(("accuracy", "share")) or metric in ("padding", "score")
 
 
-def _colours(count: int) -> list:
+def colours(count: int) -> list:
+  """As many as there are, told from each other as well as may be."""
   if count <= 10:
     return list(plt.colormaps["tab10"](np.arange(count)))
   return list(plt.colormaps["turbo"](np.linspace(0.05, 0.95, count)))
@@ -330,7 +271,13 @@ def _usual_metric(folder: pathlib.Path) -> str:
   return "score" if lines and "score" in lines[-1] else "mlm_accuracy"
 
 
-def _save(figure, path: str | pathlib.Path):
+def save(figure, path: str | pathlib.Path):
+  """Writes a figure, whole or not at all, and closes it.
+
+  Args:
+    figure: of Matplotlib.
+    path: of the PNG.
+  """
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
   partial = path.with_name(f".{path.name}")

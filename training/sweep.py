@@ -33,7 +33,7 @@ from typing import Any
 
 import ml_collections
 
-from training import plots, workdir
+from training import sweep_picture, workdir
 from training.command import Parser
 from training.config import ConfigError
 from training.files import read_json_lines, write_json, write_text
@@ -203,7 +203,7 @@ def write(folder: pathlib.Path, arms: Sequence[Mapping], failures: Mapping[str, 
     }
   has_score = "best_score" in next(row for row in arms if row["n"])
   metric = "score" if has_score else "mlm_accuracy"
-  plots.plot_sweep(folder / "sweep.png", curves, metric=metric)
+  sweep_picture.draw(folder / "sweep.png", curves, metric=metric)
 
 
 def _alone(arms: Sequence[Mapping]) -> dict[str, list]:

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from training import metrics, plots, sweep, sweep_file, sweep_table, workdir
+from training import metrics, sweep, sweep_file, sweep_picture, sweep_table, workdir
 from training.config import ConfigError
 from training.sweep_file import SweepError, load_sweep
 
@@ -227,7 +227,7 @@ def test_the_picture_has_the_runs_that_are_finished(tmp_path, monkeypatch):
   for run in swept.runs[:3]:
     finish(tmp_path, run, 0.1 * (1 + run.config.seed))
   drawn = {}
-  monkeypatch.setattr(plots, "plot_sweep", lambda _, fields, metric: drawn.update(fields))
+  monkeypatch.setattr(sweep_picture, "draw", lambda _, fields, metric: drawn.update(fields))
   sweep.write(tmp_path, sweep.tabulate(swept, tmp_path, {}), {})
   ends = {
     value: {key[-1][1]: lines[-1]["mlm_accuracy"] for key, lines in runs.items()}
