@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import pathlib
 import textwrap
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.ticker
 import numpy as np
@@ -14,7 +15,7 @@ from matplotlib import pyplot as plt
 from training import plots
 
 Lines = Sequence[Mapping]  # of eval.jsonl
-Runs = Mapping[Hashable, Lines]  # by all that is theirs but the value of the field
+Runs = Mapping[Any, Lines]  # by all that is theirs but the value of the field
 
 
 def draw(
@@ -88,7 +89,7 @@ def _name(axis, field: str, values: Sequence[str]):
     tick.set_color(colour)
 
 
-def _plot_ends(axis, ends: Sequence[Mapping[Hashable, float]]):
+def _plot_ends(axis, ends: Sequence[Mapping[Any, float]]):
   """Of the runs of each value."""
   for key in dict.fromkeys(itertools.chain(*ends)):
     joined = [(end[key], row) for row, end in enumerate(ends) if key in end]
@@ -98,7 +99,7 @@ def _plot_ends(axis, ends: Sequence[Mapping[Hashable, float]]):
     _plot_points(axis, list(end.values()), row, colour)
 
 
-def _plot_differences(axis, ends: Sequence[Mapping[Hashable, float]]):
+def _plot_differences(axis, ends: Sequence[Mapping[Any, float]]):
   """Of the runs of each value, to those of the first."""
   axis.axvline(0, color=plots.colours(len(ends))[0])
   for row, (end, colour) in enumerate(zip(ends, plots.colours(len(ends)), strict=True)):

@@ -571,6 +571,7 @@ def test_long_sentences_of_pretraining_as_asked(tmp_path, vocab_file):
     ("error", r"line 3: A sentence has 11 tokens; expected at most 9"),
   ],
 )
+@pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # reads a config
 def test_whole_sentences_of_one_document_as_many_as_fit(
   tmp_path, vocab_file, capsys, how, end
 ):
