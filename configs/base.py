@@ -13,7 +13,8 @@ def get_config() -> ConfigDict:
   config.profile = 0  # steps to profile into the run's folder, after the first 10
 
   config.data = ConfigDict()
-  config.data.task = "pretraining"  # glue/NAME, squad, classification, regression
+  # sentences, glue/NAME, squad, classification, regression
+  config.data.task = "pretraining"
   config.data.source = "stdlib"  # files, tfds:NAME, ...; "prepared": what directory holds
   config.data.held_out_source = ""  # a source of its own, instead of a fraction
   config.data.mismatched_source = ""  # held out too, of another kind: MNLI has one

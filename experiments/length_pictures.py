@@ -115,7 +115,7 @@ def speedup_by_depth(path: pathlib.Path, curves: Mapping[int, Mapping[int, float
   ticks = [2**k for k in range(most.bit_length())]
   axes.set_xticks(ticks, [str(n) for n in ticks])
   axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-  axes.set_xlim(0.9, 2.5 * most)
+  axes.set_xlim(0.9, 4 * most)
   axes.set(xlabel="most sequences in a pack", ylabel="speed-up over padding")
   deepest = {length: curve[max(curve)] for length, curve in curves.items()}
   short, long = min(deepest), max(deepest)

@@ -181,7 +181,7 @@ def _add_prepare(command):
   group = command.add_argument_group("of --task pretraining")
   add(group, "dupe_factor", "times each document is cut", **number)
   add(group, "short_sequence_probability", "share of documents cut short", **fraction)
-  add(group, "min_sentences", "documents with fewer are left out", **number)
+  add(group, "min_sentences", "documents with fewer are left out (sentences too)", **number)
   group = command.add_argument_group("of --task classification")
   add(group, "labels", "of the classes, in the order of their numbers", metavar="NAME,...")
   group = command.add_argument_group("of --task squad")

@@ -15,6 +15,7 @@ from packing.errors import whole
 from pipeline import config as config_lib
 from pipeline.audit import audit, report
 from pipeline.dataset import open_dataset
+from pipeline.tasks import is_masked
 
 EXAMPLES = """examples:
   python -m pipeline audit data/quickstart --config configs/quickstart.py
@@ -23,7 +24,7 @@ EXAMPLES = """examples:
 
 Each sequence once, each token where it belongs, every field as it should be; exit status 1
 and the first thing that is wrong otherwise. Tokens are masked where the dataset was
-prepared for pretraining.
+prepared for pretraining or sentences.
 """
 
 
@@ -71,7 +72,7 @@ def run(options: argparse.Namespace) -> tuple[int, str]:
     config,
     store,
     dataset.vocabulary,
-    masked=settings["task"] == "pretraining",
+    masked=is_masked(settings["task"]),
     hosts=options.hosts,
   )
   result = audit(loader, epoch=options.epoch if options.split == "train" else None)

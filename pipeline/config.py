@@ -21,7 +21,7 @@ from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset, prepare
 from pipeline.loader import PackedLoader
 from pipeline.settings import Settings
 from pipeline.store import SequenceStore
-from pipeline.tasks import score
+from pipeline.tasks import is_masked, score
 
 PREPARED = "prepared"  # the source that stands for what the directory holds already
 _FLAG = re.compile(r"(?<!\S)--([a-z]+(?:-[a-z]+)*)")  # of python -m pipeline prepare
@@ -123,7 +123,7 @@ class HeldOut(NamedTuple):
   Attributes:
     batches: gives this host's batches, with each sequence once over all hosts.
     num_batches: how many.
-    score: of what the head gives for each sequence; see `tasks.Task`. None for pretraining.
+    score: of the head's output for each sequence, see `tasks.Task`; None for masked tokens.
     prefix: of the names of its figures.
   """
 
@@ -155,7 +155,7 @@ def make_held_out(
     sets.append(("mismatched_", dataset.mismatched))
   found = []
   for prefix, store in sets:
-    masked = config.data.task == "pretraining"
+    masked = is_masked(config.data.task)
     loader = make_loader(
       config, store, dataset.vocabulary, masked=masked, host=host, hosts=hosts
     )

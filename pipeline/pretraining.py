@@ -1,7 +1,7 @@
-"""Sequences for BERT pretraining: pairs of segments, the second real or random.
+"""Sequences for pretraining: pairs of segments, the second real or random, or sentences.
 
-A port of the rules, not of the code, of `create_pretraining_data.py` in
-https://github.com/google-research/bert.
+The pairs are a port of the rules, not of the code, of `create_pretraining_data.py` in
+https://github.com/google-research/bert; the sentences are RoBERTa's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 SPECIAL_TOKENS_IN_PAIR = 3  # [CLS] A [SEP] B [SEP]
+SPECIAL_TOKENS = 2  # [CLS] sentences [SEP]
 
 Document = Sequence[Sequence[int]]  # sentences of token ids
 
@@ -95,6 +96,33 @@ def segment_pairs(
     pairs.append(Pair(a, b, int(is_random_next), lost))
     chunk = []
   return pairs
+
+
+def whole_sentences(document: Document, *, max_tokens: int) -> list[list[int]]:
+  """Cuts one document into runs of whole sentences, as many in each as fit.
+
+  No run crosses documents, so the last of each is as short as what is left.
+
+  Args:
+    document: sentences of token ids; one that is too long is truncated, and alone.
+    max_tokens: of a run, without special tokens.
+
+  Returns:
+    Runs in the order of the document.
+
+  Example:
+    >>> whole_sentences([[1, 2], [3], [4, 5], [6]], max_tokens=4)
+    [[1, 2, 3], [4, 5, 6]]
+
+  References:
+    Liu et al., https://arxiv.org/abs/1907.11692, section 4.2, DOC-SENTENCES.
+  """
+  runs: list[list[int]] = []
+  for sentence in document:
+    if not runs or len(runs[-1]) + len(sentence) > max_tokens:
+      runs.append([])
+    runs[-1].extend(sentence)
+  return [run[:max_tokens] for run in runs]
 
 
 def _join(sentences: Sequence[Sequence[int]]) -> list[int]:

@@ -21,7 +21,7 @@ class Settings:
     max_sequence_length: S, in tokens, special tokens included.
     vocab_size: of the WordPiece vocabulary that is trained where none is given.
     vocab_file: a BERT vocabulary, or a tokenizer.json; "" to train one.
-    min_sentences: documents with fewer are left out (pretraining).
+    min_sentences: documents with fewer are left out (pretraining, sentences).
     held_out_fraction: of the documents; 0 for none.
     short_sequence_probability: share of documents cut to a random length (pretraining).
     seed: of the held-out documents and of how documents are cut.

@@ -4,6 +4,8 @@
 |---------------|-------------------------------------|-----------------------------------|
 | `pretraining` | text                                | [CLS] A [SEP] B [SEP], B the next |
 |               |                                     | segment or a random one           |
+| `sentences`   | text                                | [CLS] whole sentences [SEP], as   |
+|               |                                     | many of the document as fit       |
 | `text`        | text                                | its tokens and an end token       |
 | `tokens`      | input_ids; token_type_ids and label | its tokens as they are            |
 |               | where it has them                   |                                   |
@@ -142,11 +144,10 @@ def sentences_of(document: Document, settings: Settings) -> list[str]:
   return found if len(found) >= settings.min_sentences else []
 
 
-def _cut_pairs(
-  shard: DocumentShard, settings: Settings, tokenizer: Tokenizer, tally: Tally
-) -> Iterator[StoredSequence]:
-  most = settings.max_sequence_length - pretraining.SPECIAL_TOKENS_IN_PAIR - 1
-  documents = []
+def _tokenised(
+  shard: DocumentShard, settings: Settings, tokenizer: Tokenizer, tally: Tally, *, most: int
+) -> Iterator[pretraining.Document]:
+  """Sentences of each document, those over `most` tokens split or as they are."""
   for document in shard.documents:
     sentences: list[Sequence[int]] = []
     for ids in tokenizer.encode(sentences_of(document, settings)):
@@ -159,8 +160,25 @@ def _cut_pairs(
         pieces = [ids[i : i + most] for i in range(0, len(ids), most)]
       sentences += [array.array("i", piece) for piece in pieces if piece]
     if sentences:
-      documents.append(sentences)
-  tally["documents_used"] += len(documents)
+      tally["documents_used"] += 1
+      yield sentences
+
+
+def _cut_sentences(
+  shard: DocumentShard, settings: Settings, tokenizer: Tokenizer, tally: Tally
+) -> Iterator[StoredSequence]:
+  most = settings.max_sequence_length - pretraining.SPECIAL_TOKENS
+  cls, sep = tokenizer.id_of(wordpiece.CLS), tokenizer.id_of(wordpiece.SEP)
+  for document in _tokenised(shard, settings, tokenizer, tally, most=most):
+    for run in pretraining.whole_sentences(document, max_tokens=most):
+      yield StoredSequence([cls, *run, sep], len(run) + 2, 0)
+
+
+def _cut_pairs(
+  shard: DocumentShard, settings: Settings, tokenizer: Tokenizer, tally: Tally
+) -> Iterator[StoredSequence]:
+  most = settings.max_sequence_length - pretraining.SPECIAL_TOKENS_IN_PAIR - 1
+  documents = list(_tokenised(shard, settings, tokenizer, tally, most=most))
   cls, sep = tokenizer.id_of(wordpiece.CLS), tokenizer.id_of(wordpiece.SEP)
   for repeat in range(settings.dupe_factor):
     for index in range(len(documents)):
@@ -216,6 +234,14 @@ TASKS = {
     label_names=("next", "random"),
     head="pretraining",
   ),
+  "sentences": Task(
+    fields=("text",),
+    cut=_cut_sentences,
+    texts=sentences_of,
+    too_long=("truncate", "split", "error"),
+    special_tokens=wordpiece.SPECIAL_TOKENS,
+    head="pretraining",
+  ),
   "text": Task(
     fields=("text",),
     cut=causal.cut_text,
@@ -253,9 +279,12 @@ TASKS = {
   for name, (fields, labels) in glue.TASKS.items()
 }
 # Of the tasks that a model is trained on, the head that learns each.
-TASK_HEADS = {
-  name: task.head for name, task in TASKS.items() if task.score or name == "pretraining"
-}
+TASK_HEADS = {name: task.head for name, task in TASKS.items() if task.head}
+
+
+def is_masked(task_name: str) -> bool:
+  """Whether tokens are hidden, and to be told, where a model is trained on a task."""
+  return TASK_HEADS.get(task_name) == "pretraining"
 
 
 def score(

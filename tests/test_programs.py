@@ -110,6 +110,8 @@ def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
       "--config.model.attention_mask=none",
       "--config.model.position_reset=False",
       "--config.model.next_sentence=False",
+      "--config.data.task=sentences",
+      "--config.data.directory=sentences",
       "--config.train.loss_unit=pack",
       "--config.packing.adjust=lamb_betas",
       "--config.optimizer.warmup_steps=2",

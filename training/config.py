@@ -17,6 +17,7 @@ from training.errors import ConfigError
 from training.errors import check as _check
 from training.recipe import Recipe, check_recipe
 
+MASKED_TASKS = ("pretraining", "sentences")  # whose tokens are hidden, and to be told
 GIVEN = "given"  # the size of a model that has the sizes of model.init_from
 
 
@@ -106,10 +107,16 @@ def validate(
   )
   _check(data.task in tasks, "data.task", data.task, ", ".join(tasks))
   _check(
-    data.task == "pretraining" or not train.target_mlm_accuracy,
+    data.task in MASKED_TASKS or not train.target_mlm_accuracy,
     "train.target_mlm_accuracy",
     train.target_mlm_accuracy,
     f"0 with data.task={data.task}, which masks no tokens",
+  )
+  _check(
+    data.task != "sentences" or not config.model.next_sentence,
+    "model.next_sentence",
+    config.model.next_sentence,
+    "False with data.task=sentences, which has no next sentence",
   )
   _check(
     data.held_out_source or not data.mismatched_source,

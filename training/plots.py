@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
@@ -79,10 +79,10 @@ def plot_packing(
   )
   shown = segment_ids[:PACKS_SHOWN]
   depth = int(segment_ids.max())
-  colours = [_PADDING, *plt.colormaps["viridis"](np.linspace(0.15, 0.9, depth))]
+  shades = [_PADDING, *plt.colormaps["viridis"](np.linspace(0.15, 0.9, depth))]
   right.imshow(
     shown,
-    cmap=matplotlib.colors.ListedColormap(colours),
+    cmap=matplotlib.colors.ListedColormap(shades),
     vmin=-0.5,
     vmax=depth + 0.5,
     aspect="auto",
@@ -90,7 +90,7 @@ def plot_packing(
   )
   names = ["padding", *(f"sequence {i}" for i in range(1, depth + 1))]
   handles = [
-    matplotlib.patches.Patch(color=c, label=n) for c, n in zip(colours, names, strict=True)
+    matplotlib.patches.Patch(color=c, label=n) for c, n in zip(shades, names, strict=True)
   ]
   if len(handles) > _LEGEND:  # of many, what the two ends of the colours are
     handles = [*handles[:2], handles[-1]]
@@ -102,7 +102,7 @@ def plot_packing(
     ylabel="pack",
     title=f"{len(shown)} packs; {efficiency:.1%} of all tokens are real",
   )
-  _save(figure, path)
+  save(figure, path)
 
 
 def plot_learning_curve(
@@ -139,10 +139,10 @@ def plot_learning_curve(
       label="always the commonest token",
     )
   for axis, name in zip(axes, ("loss", metric), strict=True):
-    _describe(axis, name, "steps")  # after all lines, whose ends it takes
+    describe(axis, name, "steps")  # after all lines, whose ends it takes
     axis.legend(frameon=False)
   axes[0].set_ylabel(loss)
-  _save(figure, path)
+  save(figure, path)
 
 
 class RunError(ValueError):
@@ -173,7 +173,7 @@ def plot_runs(
   figure, axis = plt.subplots(figsize=(8, 4.8), layout="constrained")
   drawn = []
   for (name, (train, held_out)), colour in zip(
-    runs.items(), _colours(len(runs)), strict=True
+    runs.items(), colours(len(runs)), strict=True
   ):
     at = {line["step"]: line[field] / unit for line in train}
     for kind, lines, style in (
@@ -185,72 +185,30 @@ def plot_runs(
         drawn.append(kind)
         axis.plot(*zip(*points, strict=True), color=colour, **style)
     axis.plot([], [], color=colour, label=name)
-  _describe(axis, metric, label)
+  describe(axis, metric, label)
   both = len(set(drawn)) == 2
   title = "light: training, strong: held out" if both else drawn[0]
   axis.set_title(title, fontsize="medium", loc="right")
   axis.legend(frameon=False)
-  _save(figure, path)
+  save(figure, path)
 
 
-def plot_sweep(
-  path: str | pathlib.Path,
-  arms: Mapping[str, Sequence[Sequence[Mapping]]],
-  *,
-  metric: str = "mlm_accuracy",
-):
-  """Draws what each arm of a sweep comes to, a point a run, and the curves to it.
+def describe(axis, metric: str, label: str):
+  """Labels, grid and limits of an axis, once all is drawn that is its.
 
   Args:
-    path: of the PNG.
-    arms: lines of `eval.jsonl` for each run of each arm, by the arm's name.
-    metric: a number in these lines.
+    axis: of Matplotlib.
+    metric: what it shows.
+    label: of the other axis.
   """
-  height = max(3.6, 0.5 * len(arms) + 1.6)
-  figure, (left, right) = plt.subplots(
-    1, 2, figsize=(11, height), layout="constrained", width_ratios=(4, 5)
-  )
-  colours = _colours(len(arms))
-  for row, (runs, colour) in enumerate(zip(arms.values(), colours, strict=True)):
-    last = np.array([lines[-1][metric] for lines in runs])
-    left.plot(last, np.full(last.shape, row), "o", color=colour, alpha=0.5, clip_on=False)
-    left.plot(last.mean(), row, "|", color=colour, markersize=22, markeredgewidth=2.5)
-    for lines in runs:
-      steps = [line["step"] for line in lines]
-      values = [line[metric] for line in lines]
-      right.plot(steps, values, color=colour, alpha=0.25, linewidth=1)
-    common = sorted(set.intersection(*({x["step"] for x in lines} for lines in runs)))
-    means = [
-      np.mean([x[metric] for lines in runs for x in lines if x["step"] == step])
-      for step in common
-    ]
-    right.plot(common, means, color=colour, linewidth=2)
-  left.set_yticks(range(len(arms)), [name.replace(",", ",\n") for name in arms])
-  for tick, colour in zip(left.get_yticklabels(), colours, strict=True):
-    tick.set_color(colour)
-  left.set_ylim(len(arms) - 0.5, -0.5)
-  _describe(right, metric, "steps")
-  label = f"held-out {right.get_ylabel()}"
-  left.set_xlabel(f"{label} at the end")
-  right.set_ylabel(label)
-  if _is_fraction(metric):
-    left.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
-  left.spines[["top", "right"]].set_visible(False)
-  left.grid(axis="x", alpha=0.3)
-  left.set_title("each run (dot) and the mean (bar)", fontsize="medium", loc="left")
-  right.set_title("each run (light) and the mean (strong)", fontsize="medium", loc="left")
-  _save(figure, path)
-
-
-def _describe(axis, metric: str, label: str):
-  axis.set(xlabel=label, ylabel=_LABELS.get(metric, metric.replace("_", " ")))
+  axis.set(xlabel=label, ylabel=label_of(metric))
   axis.grid(alpha=0.3)
   axis.spines[["top", "right"]].set_visible(False)
   axis.set_xlim(left=0)
   if label != AXES["hours"][2]:
     axis.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
     axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-  if _is_fraction(metric):
+  if is_fraction(metric):
     lowest, highest = axis.dataLim.intervaly
     margin = 0.05 * (highest - min(lowest, 0))  # a correlation may be below 0
     if margin > 0:
@@ -258,11 +216,18 @@ def _describe(axis, metric: str, label: str):
     axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
 
 
-def _is_fraction(metric: str) -> bool:
+def label_of(metric: str) -> str:
+  """What a metric is called on an axis."""
+  return _LABELS.get(metric, metric.replace("_", " "))
+
+
+def is_fraction(metric: str) -> bool:
+  """Whether a metric is shown in percent."""
   return metric.endswith(("accuracy", "share")) or metric in ("padding", "score")
 
 
-def _colours(count: int) -> list:
+def colours(count: int) -> list:
+  """As many as there are, told from each other as well as may be."""
   if count <= 10:
     return list(plt.colormaps["tab10"](np.arange(count)))
   return list(plt.colormaps["turbo"](np.linspace(0.05, 0.95, count)))
@@ -306,7 +271,13 @@ def _usual_metric(folder: pathlib.Path) -> str:
   return "score" if lines and "score" in lines[-1] else "mlm_accuracy"
 
 
-def _save(figure, path: str | pathlib.Path):
+def save(figure, path: str | pathlib.Path):
+  """Writes a figure, whole or not at all, and closes it.
+
+  Args:
+    figure: of Matplotlib.
+    path: of the PNG.
+  """
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
   partial = path.with_name(f".{path.name}")

@@ -11,15 +11,17 @@ The file has `get_sweep()`, which returns for example
     }
 
 With "arms", {name: {field: value}}, each arm is run at every point of the grid. Runs that
-differ in `seed` alone are one arm of the table. Every run is a train.py in a folder of its
-own; what is finished is not run again, so that the same command goes on.
+differ in `seed` alone are one arm of the table; a second table has what each field of the
+grid does by itself. Every run is a train.py in a folder of its own; what is finished is not
+run again, so that the same command goes on. A part of the grid is run with
+
+  python -m training.sweep configs/sweeps/grid.py --only seed=0 --only train.loss_unit=token
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import json
 import pathlib
 import signal
@@ -30,23 +32,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_collections
-import numpy as np
 
-from training import plots, workdir
+from training import sweep_picture, workdir
 from training.command import Parser
 from training.config import ConfigError
 from training.files import read_json_lines, write_json, write_text
 from training.sweep_file import ROOT, Run, Sweep, SweepError, load_sweep
-
-# a field of summary.json: its column, and how a value is shown
-COLUMNS = {
-  "best_score": ("best score", "{:.2%}"),
-  "eval_mlm_accuracy": ("masked-token accuracy", "{:.2%}"),
-  "eval_mlm_loss": ("masked-token loss", "{:.4f}"),
-  "eval_nsp_accuracy": ("next-sentence accuracy", "{:.2%}"),
-  "sequences_per_second": ("sequences/s", "{:,.0f}"),
-  "seconds": ("seconds", "{:,.0f}"),
-}
+from training.sweep_table import (
+  COLUMNS,
+  effects,
+  effects_table,
+  finished_runs,
+  pooled,
+  table,
+  varied,
+)
 
 
 def is_finished(folder: pathlib.Path, config: ml_collections.ConfigDict) -> bool:
@@ -120,9 +120,10 @@ def tabulate(sweep: Sweep, folder: pathlib.Path, failures: Mapping[str, str]) ->
     failures: the last words of runs that failed, by their names.
 
   Returns:
-    For each arm `arm`; `n`, how many of its runs are finished; for each of `COLUMNS` that
-    these have `mean`, `sd` (the sample's standard deviation; None for one run) and
-    `values`; and `runs`, each with `name`, `fields`, `finished`, and `error` if it failed.
+    For each arm `arm`; `point`, what tells it from others, by field; `n`, how many of its
+    runs are finished; for each of `COLUMNS` that these have `mean`, `sd` (the sample's
+    standard deviation; None for one run) and `values`; and `runs`, each with `name`,
+    `fields`, `finished`, `figures` if it is, and `error` if it failed.
   """
   arms: dict[str, list[Run]] = {}
   for run in sweep.runs:
@@ -133,49 +134,22 @@ def tabulate(sweep: Sweep, folder: pathlib.Path, failures: Mapping[str, str]) ->
 def _row(
   arm: str, runs: Sequence[Run], folder: pathlib.Path, failures: Mapping[str, str]
 ) -> dict[str, Any]:
-  finished = [is_finished(folder / run.name, run.config) for run in runs]
-  summaries = [
-    json.loads((folder / run.name / "summary.json").read_text())
-    for run in itertools.compress(runs, finished)
-  ]
-  row: dict[str, Any] = {"arm": arm, "n": len(summaries)}
+  found = []
+  for run in runs:
+    done = is_finished(folder / run.name, run.config)
+    one: dict[str, Any] = {"name": run.name, "fields": dict(run.fields), "finished": done}
+    if done:
+      summary = json.loads((folder / run.name / "summary.json").read_text())
+      one["figures"] = {name: summary[name] for name in COLUMNS if name in summary}
+    if run.name in failures:
+      one["error"] = failures[run.name]
+    found.append(one)
+  figures = [one["figures"] for one in found if one["finished"]]
+  row: dict[str, Any] = {"arm": arm, "point": dict(runs[0].point), "n": len(figures)}
   for name in COLUMNS:
-    values = [summary[name] for summary in summaries if name in summary]
-    if values:
-      sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
-      row[name] = {"mean": float(np.mean(values)), "sd": sd, "values": values}
-  row["runs"] = [
-    {"name": run.name, "fields": dict(run.fields), "finished": done}
-    | ({"error": failures[run.name]} if run.name in failures else {})
-    for run, done in zip(runs, finished, strict=True)
-  ]
-  return row
-
-
-def table(arms: Sequence[Mapping]) -> str:
-  """The rows of `tabulate` as a table in Markdown: mean ± standard deviation."""
-  columns = {k: v for k, v in COLUMNS.items() if any(k in row for row in arms)}
-  rows = [["arm", "n", *(title for title, _ in columns.values())]]
-  for row in arms:
-    cells = [row["arm"], str(row["n"])]
-    for name, (_, form) in columns.items():
-      cell = ""
-      if name in row:
-        cell = form.format(row[name]["mean"])
-        if row[name]["sd"] is not None:
-          cell += f" ± {form.format(row[name]['sd'])}"
-      cells.append(cell)
-    rows.append(cells)
-  widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-  lines = [
-    "| " + " | ".join(
-      cell.ljust(width) if i == 0 else cell.rjust(width)
-      for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ) + " |"
-    for row in rows
-  ]  # fmt: skip
-  rule = "|" + "|".join("-" * (w + 1) + (":" if i else "-") for i, w in enumerate(widths))
-  return "\n".join([lines[0], rule + "|", *lines[1:]])
+    if values := [some[name] for some in figures if name in some]:
+      row[name] = pooled(values)
+  return row | {"runs": found}
 
 
 def run_all(sweep: Sweep, folder: pathlib.Path, options: Sequence[str]) -> dict[str, str]:
@@ -205,26 +179,49 @@ def _say(line: str):
 
 def write(folder: pathlib.Path, arms: Sequence[Mapping], failures: Mapping[str, str]):
   """Writes `sweep.json`, `sweep.md` and, once a run is finished, `sweep.png`."""
-  write_json(folder / "sweep.json", {"arms": arms})
+  write_json(folder / "sweep.json", {"arms": arms, "effects": effects(arms)})
   failed = "".join(f"\n- {name}: {error}" for name, error in failures.items())
   write_text(
     folder / "sweep.md",
-    f"Held out, at the end: mean ± standard deviation of n runs.\n\n{table(arms)}\n"
-    + (f"\nFailed:\n{failed}\n" if failed else ""),
+    f"{tables(arms)}\n" + (f"\nFailed:\n{failed}\n" if failed else ""),
   )
-  curves = {
-    row["arm"]: [
-      read_json_lines(folder / run["name"] / "eval.jsonl")
-      for run in row["runs"]
-      if run["finished"]
-    ]
+  if not any(row["n"] for row in arms):
+    return
+  lines = {
+    run["name"]: read_json_lines(folder / run["name"] / "eval.jsonl")
     for row in arms
-    if row["n"]
+    for run in row["runs"]
+    if run["finished"]
   }
-  if curves:
-    has_score = "best_score" in next(row for row in arms if row["n"])
-    metric = "score" if has_score else "mlm_accuracy"
-    plots.plot_sweep(folder / "sweep.png", curves, metric=metric)
+  curves = {}
+  for field, values in (varied(arms) or _alone(arms)).items():
+    runs = {str(value): finished_runs(arms, field, value) for value in values}
+    curves[field] = {
+      value: {key: lines[run["name"]] for key, run in found.items()}
+      for value, found in runs.items()
+      if found
+    }
+  has_score = "best_score" in next(row for row in arms if row["n"])
+  metric = "score" if has_score else "mlm_accuracy"
+  sweep_picture.draw(folder / "sweep.png", curves, metric=metric)
+
+
+def _alone(arms: Sequence[Mapping]) -> dict[str, list]:
+  """The first field of a single arm, as `varied` gives it."""
+  field, value = next(iter(arms[0]["point"].items()))
+  return {field: [value]}
+
+
+def tables(arms: Sequence[Mapping]) -> str:
+  """All that people read of the rows of `tabulate`, in Markdown."""
+  told = f"Held out, at the end: mean ± standard deviation of n runs.\n\n{table(arms)}"
+  if len(varied(arms)) < 2:
+    return told
+  return (
+    f"{told}\n\nBy field, over all else: of the first value the mean ± standard deviation "
+    "of n runs, of\nthe others the difference to it, over n pairs of runs that differ in "
+    f"nothing else.\n\n{effects_table(effects(arms))}"
+  )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -237,6 +234,14 @@ def _parser() -> argparse.ArgumentParser:
   )
   parser.add_argument("file", help="such as configs/sweeps/ablations.py")
   parser.add_argument("--workdir", help="for the runs; runs/sweeps/NAME if not given")
+  parser.add_argument(
+    "--only",
+    action="append",
+    default=[],
+    metavar="FIELD=VALUE,...",
+    help="of a field of the grid, or of arm, some of its values, such as seed=0,1; may be "
+    "given for several fields",
+  )
   parser.add_argument("--json", action="store_true", help="print one JSON object")
   parser.add_argument("--dry-run", action="store_true", help="only list the runs")
   return parser
@@ -252,7 +257,7 @@ def main(arguments: list[str] | None = None) -> int:
     for field in fields:
       if not field.startswith("--config.") or "=" not in field:
         raise SweepError(f"Expected --config.FIELD=VALUE, found {field!r}.")
-    sweep = load_sweep(options.file, fields)
+    sweep = load_sweep(options.file, fields, only=options.only)
     if options.dry_run:
       failures: dict[str, str] = {}
     else:
@@ -267,12 +272,12 @@ def main(arguments: list[str] | None = None) -> int:
     _say("Stopped. Run the same command again to go on.")
     return 130
   if options.json:
-    print(json.dumps({"workdir": str(folder), "arms": arms}))
+    print(json.dumps({"workdir": str(folder), "arms": arms, "effects": effects(arms)}))
   elif options.dry_run:
     for run in (run for row in arms for run in row["runs"]):
       print(f"{run['name']}{' (is finished)' if run['finished'] else ''}")
   else:
-    print(f"\n{table(arms)}\n\nwritten to {folder}: sweep.md, sweep.json, sweep.png")
+    print(f"\n{tables(arms)}\n\nwritten to {folder}: sweep.md, sweep.json, sweep.png")
   return 1 if failures else 0
 
 

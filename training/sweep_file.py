@@ -9,7 +9,7 @@ import itertools
 import pathlib
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -20,7 +20,7 @@ from model import IMPLEMENTATIONS
 from training.config import ConfigError, validate
 
 ROOT = pathlib.Path(__file__).parents[1]
-_SEED = "seed"
+_SEED, _ARM = "seed", "arm"
 _KEYS = ("config", "overrides", "arms", "grid")
 
 
@@ -35,12 +35,14 @@ class Run:
   Attributes:
     name: of its folder.
     arm: what it has in common with the runs of other seeds.
+    point: the same by field: "arm" where arms have names, and fields of the grid.
     fields: values of the config that it sets, by field.
     config: the whole config.
   """
 
   name: str
   arm: str
+  point: Mapping[str, Any]
   fields: Mapping[str, Any]
   config: ml_collections.ConfigDict
 
@@ -58,33 +60,41 @@ class Sweep:
   runs: Sequence[Run]
 
 
-def load_sweep(path: str | pathlib.Path, options: Sequence[str] = ()) -> Sweep:
+def load_sweep(
+  path: str | pathlib.Path, options: Sequence[str] = (), *, only: Sequence[str] = ()
+) -> Sweep:
   """Reads a file of a sweep, and checks every run of it before any is run.
 
   Args:
     path: of the file.
     options: such as "--config.train.steps=9", for all runs; they win over the file.
+    only: such as "seed=0,1", the part of the grid to run.
 
   Raises:
     SweepError: what is wrong, and where.
   """
-  return make_sweep(_read(pathlib.Path(path)), options, where=str(path))
+  return make_sweep(_read(pathlib.Path(path)), options, only=only, where=str(path))
 
 
 def make_sweep(
-  spec: Mapping[str, Any], options: Sequence[str] = (), *, where: str
+  spec: Mapping[str, Any],
+  options: Sequence[str] = (),
+  *,
+  only: Sequence[str] = (),
+  where: str,
 ) -> Sweep:
   """Checks every run of a sweep before any is run.
 
   Args:
     spec: what `get_sweep` of a file returns; see `training.sweep`.
     options: such as "--config.train.steps=9", for all runs; they win over the sweep.
+    only: such as "seed=0,1", the part of the grid to run.
     where: it is from, for messages.
 
   Raises:
     SweepError: what is wrong, and where.
   """
-  spec = _checked(spec, where)
+  spec = _part(_checked(spec, where), only, where)
   name, _, argument = spec["config"].partition(":")
   base = _call(ROOT / name, "get_config", *filter(None, [argument]))
   given = {option.removeprefix("--config.").partition("=")[0] for option in options}
@@ -92,7 +102,7 @@ def make_sweep(
     _field(base, field, where="--config")
   _parse(base, options)
   runs: dict[str, Run] = {}
-  for arm, fields in _points(spec):
+  for arm, point, fields in _points(spec):
     if both := sorted(given & fields.keys()):
       raise SweepError(
         f"--config.{both[0]} is given for all runs, but {where} sets it for {arm!r}. Leave "
@@ -100,7 +110,8 @@ def make_sweep(
       )
     fields = {k: v for k, v in spec["overrides"].items() if k not in given} | fields
     name = _name(arm, fields if _SEED in spec["grid"] else {})
-    run = Run(name, arm, fields, _changed(base, fields, where=f"{where}, run {name}"))
+    config = _changed(base, fields, where=f"{where}, run {name}")
+    run = Run(name, arm, point, fields, config)
     if name in runs:
       raise SweepError(f"{where} has two runs that are called {name}.")
     runs[name] = run
@@ -151,8 +162,34 @@ def _checked(spec: Any, path: str) -> dict[str, Any]:
   return spec
 
 
-def _points(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-  """The arm's name and the fields of every run; arms inside seeds.
+def _part(spec: dict[str, Any], only: Sequence[str], where: str) -> dict[str, Any]:
+  """A sweep with some of the values of some fields of its grid, or of its arms."""
+  arms, grid = spec["arms"], spec["grid"]
+  parts = ({} if "" in arms else {_ARM: list(arms)}) | grid
+  for text in only:
+    field, _, values = text.partition("=")
+    if field not in parts:
+      raise SweepError(
+        f"--only: expected FIELD=VALUE,... with a field of {where}, one of "
+        f"{', '.join(parts)}; found {text!r}."
+      )
+    known = {str(value): value for value in parts[field]}
+    wanted = values.split(",")
+    if unknown := [value for value in wanted if value not in known]:
+      raise SweepError(
+        f"--only: expected some of {','.join(known)} for {field}, found {unknown[0]!r}."
+      )
+    parts[field] = [value for text, value in known.items() if text in wanted]
+  arms = {name: arms[name] for name in parts.pop(_ARM, arms)}
+  return spec | {"arms": arms, "grid": parts}
+
+
+def _points(
+  spec: Mapping[str, Any],
+) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+  """The arm's name, what tells it from others, and the fields of every run.
+
+  Arms are inside seeds.
 
   A sweep that is stopped in the middle has then as many seeds of one arm as of another.
   """
@@ -162,15 +199,25 @@ def _points(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     seeds, spec["arms"].items(), itertools.product(*grid.values())
   ):
     point = dict(zip(grid, values, strict=True))
-    yield ",".join(filter(None, (name, _words(point)))) or "run", fields | point | seed
+    short = dict(zip(_short(grid), values, strict=True))
+    arm = ",".join(filter(None, (name, _words(short)))) or "run"
+    yield (
+      arm,
+      ({_ARM: name} if name else {}) | short or {_ARM: arm},
+      fields | point | seed,
+    )
+
+
+def _short(fields: Collection[str]) -> list[str]:
+  """Fields by their last parts; whole where these are alike."""
+  last = [field.split(".")[-1] for field in fields]
+  return last if len(set(last)) == len(last) else list(fields)
 
 
 def _words(fields: Mapping[str, Any]) -> str:
-  """`attention_mask=none,position_reset=True`; whole fields where last parts are alike."""
-  last = [field.split(".")[-1] for field in fields]
-  names = last if len(set(last)) == len(last) else list(fields)
+  """`attention_mask=none,position_reset=True`."""
   values = (str(value).replace("/", "_") for value in fields.values())
-  return ",".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
+  return ",".join(f"{name}={value}" for name, value in zip(fields, values, strict=True))
 
 
 def _name(arm: str, fields: Mapping[str, Any]) -> str:

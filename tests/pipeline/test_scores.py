@@ -142,12 +142,12 @@ def test_the_heads_are_those_of_the_model():
 
   heads = {name: task.head for name, task in TASKS.items()}
   assert heads["squad"] == "question_answering"
-  assert heads["pretraining"] == "pretraining"
+  assert heads["pretraining"] == heads["sentences"] == "pretraining"
   assert heads["text"] == heads["tokens"] == ""
   assert set(heads.values()) - {""} <= set(model.MODELS)
 
 
-@pytest.mark.parametrize("task", ["pretraining", "text", "tokens", "glue/ax"])
+@pytest.mark.parametrize("task", ["pretraining", "sentences", "text", "tokens", "glue/ax"])
 def test_tasks_without_a_score_say_which_have_one(task):
   with pytest.raises(InputError, match=rf"'{task}' has no score; expected one of squad"):
     pipeline.score(task, store_of([0]), [np.zeros(2)])

@@ -1,6 +1,7 @@
 """Sequences of each task, held against plain loops and the numbers of the data folder."""
 
 import collections
+import json
 import pathlib
 import shutil
 
@@ -10,6 +11,7 @@ import pytest
 import packing
 import pipeline
 from packing import InputError
+from pipeline import __main__ as command
 from pipeline import glue, squad
 from pipeline.dataset import prepare
 from pipeline.documents import DocumentShard
@@ -34,8 +36,6 @@ def vocab_file(tmp_path):
 
 def make(tmp_path, vocab_file, task, rows, **settings):
   """Prepares rows given as JSON lines."""
-  import json
-
   (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
   chosen = {"max_sequence_length": 16, "vocab_file": vocab_file, "seed": 3} | settings
   source = str(tmp_path / "rows.jsonl")
@@ -561,6 +561,48 @@ def test_long_sentences_of_pretraining_as_asked(tmp_path, vocab_file):
   assert by_how["split"] > by_how["truncate"]
   with pytest.raises(InputError, match=r"A sentence has 16 tokens; expected at most 12"):
     make(tmp_path, vocab_file, "pretraining", rows, too_long="error")
+
+
+@pytest.mark.parametrize(
+  ("how", "end"),
+  [
+    ("truncate", ["[CLS] a b c d e f g h i [SEP]", "[CLS] b c . [SEP]"]),
+    ("split", ["[CLS] a b c d e f g h i [SEP]", "[CLS] j . b c . [SEP]"]),
+    ("error", r"line 3: A sentence has 11 tokens; expected at most 9"),
+  ],
+)
+@pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # reads a config
+def test_whole_sentences_of_one_document_as_many_as_fit(
+  tmp_path, vocab_file, capsys, how, end
+):
+  rows = [
+    {"text": "A b c. D e f. G h. I j a b."},  # 4 + 4, and then 3 + 5, of 9 tokens
+    {"text": "J."},
+    {"text": "A b c d e f g h i j. B c."},
+    {"text": " "},
+  ]
+  chosen: dict = {"max_sequence_length": 11, "too_long": how}
+  if how == "error":
+    with pytest.raises(InputError, match=end):
+      make(tmp_path, vocab_file, "sentences", rows, **chosen)
+    return
+  dataset = make(tmp_path, vocab_file, "sentences", rows, **chosen)
+  assert [" ".join(found) for found in tokens(dataset.train)] == [
+    "[CLS] a b c . d e f . [SEP]",
+    "[CLS] g h . i j a b . [SEP]",
+    "[CLS] j . [SEP]",
+    *end,
+  ]
+  store, counts = dataset.train, dataset.manifest["counts"]["train"]
+  assert (store.first_type_lengths == store.lengths).all()  # token type 0 throughout
+  assert not store.sequence_labels.any()
+  expected = {"documents": 3, "sequences": 5, "tokens": store.lengths.sum(), "too_long": 1}
+  assert counts == expected
+  assert dataset.labels == ()
+  config = pathlib.Path(__file__).parents[2] / "configs" / "base.py"
+  options = ["--config", str(config), "--config.data.max_sequence_length=11", "--json"]
+  assert command.main(["audit", str(tmp_path / "out"), *options]) == 0
+  assert json.loads(capsys.readouterr().out)["masked_tokens"] > 0
 
 
 def test_a_document_is_cut_dupe_factor_times_each_time_otherwise(tmp_path, vocab_file):

@@ -540,6 +540,16 @@ def test_a_model_that_is_not_there_is_named_before_its_vocabulary():
     check(config)
 
 
+def test_sentences_are_masked_tokens_without_a_next_sentence():
+  config = get_config("base")
+  config.data.task, config.train.target_mlm_accuracy = "sentences", 0.5
+  expected = "next_sentence is True; expected False with data.task=sentences"
+  with pytest.raises(ConfigError, match=expected):
+    check(config)
+  config.model.next_sentence = False
+  check(config)
+
+
 def test_a_warm_up_past_the_end_is_refused_before_any_work():
   config = get_config("base")
   config.optimizer.warmup_steps = 1000

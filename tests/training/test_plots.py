@@ -5,7 +5,7 @@ import pytest
 from matplotlib import colormaps
 
 from tests.training.test_evaluation import picture, share_of
-from training import metrics, plots
+from training import metrics, plots, sweep_picture
 
 FIRST, SECOND = colormaps["tab10"]([0, 1])
 
@@ -30,13 +30,13 @@ def runs(tmp_path):
 def axes_of(monkeypatch, draw):
   """The axes of a picture, as they are when it is saved."""
   found = []
-  save = plots._save
+  save = plots.save
 
   def keep(figure, path):
     found.extend(figure.axes)
     save(figure, path)
 
-  monkeypatch.setattr(plots, "_save", keep)
+  monkeypatch.setattr(plots, "save", keep)
   draw()
   return found
 
@@ -138,18 +138,28 @@ def test_the_picture_of_a_sweep_has_every_run_and_the_means(tmp_path, monkeypatc
   def lines(last):
     return [{"step": t, "mlm_accuracy": last * t / 30} for t in (10, 20, 30)]
 
-  arms = {"with": [lines(0.2), lines(0.4)], "without": [lines(0.1)]}
+  arms = {"with": {0: lines(0.2), 1: lines(0.4)}, "without": {1: lines(0.1)}}
   path = tmp_path / "sweep.png"
-  left, right = axes_of(monkeypatch, lambda: plots.plot_sweep(path, arms))
+  left, right = axes_of(monkeypatch, lambda: sweep_picture.draw(path, {"mask": arms}))
   assert [text.get_text() for text in left.get_yticklabels()] == ["with", "without"]
-  assert [curve.tolist() for curve in curves_of(left)] == [
+  ends = [
+    [[0.4, 0], [0.1, 1]],  # alike in all else
     [[0.2, 0], [0.4, 0]],
     [[pytest.approx(0.3), 0]],
     [[0.1, 1]],
     [[0.1, 1]],
   ]
-  ends = [curve[-1].tolist() for curve in curves_of(right)]
-  assert ends == [[30, pytest.approx(y)] for y in (0.2, 0.4, 0.3, 0.1, 0.1)]
+  assert [curve.tolist() for curve in curves_of(left)] == ends
+  last = [curve[-1].tolist() for curve in curves_of(right)]
+  assert last == [[30, pytest.approx(y)] for y in (0.2, 0.4, 0.3, 0.1, 0.1)]
   pixels = picture(path)
   for colour in (FIRST, SECOND):
     assert share_of(pixels, colour) > 5e-4
+
+  fields = {"mask": arms, "reset": {"yes": arms["with"]}}  # each beside its differences
+  axes = axes_of(monkeypatch, lambda: sweep_picture.draw(path, fields))
+  assert [axis.get_ylabel() for axis in axes] == ["mask", "", "reset", ""]
+  assert [curve.tolist() for curve in curves_of(axes[0])] == ends
+  zero, pair, mean = curves_of(axes[1])
+  assert pair.tolist() == mean.tolist() == [[pytest.approx(-0.3), 1]]
+  assert (zero[:, 0] == 0).all()

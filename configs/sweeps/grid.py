@@ -1,0 +1,33 @@
+"""What packing needs, each thing with each other: 48 arms of 3 seeds, on the quickstart.
+
+Attention within each sequence or over the whole row; positions that start anew or run on;
+losses averaged over sequences, tokens or packs; packs of at most 2 or 5 sequences; and a
+heuristic's packs or the provably fewest. A part of it, and of one's own data:
+
+  python -m training.sweep configs/sweeps/grid.py --only seed=0 \\
+      --only model.attention_mask=segment,none --only packing.algorithm=spfhp
+  python -m training.sweep configs/sweeps/grid.py --workdir=runs/sweeps/mine \\
+      --config.data.source=prepared --config.data.directory=data/mine \\
+      --config.data.max_sequence_length=128
+
+The unpacked baseline is no arm of it, since most of these make no difference to it.
+"""
+
+
+def get_sweep():
+  return {
+    "config": "configs/quickstart.py",
+    "overrides": {
+      "train.steps": 800,
+      "train.eval_every": 100,
+      "train.throughput_rounds": 0,
+    },
+    "grid": {
+      "model.attention_mask": ["segment", "none"],
+      "model.position_reset": [True, False],
+      "train.loss_unit": ["sequence", "token", "pack"],
+      "packing.max_sequences_per_pack": [2, 5],
+      "packing.algorithm": ["spfhp", "optimal"],
+      "seed": [0, 1, 2],
+    },
+  }

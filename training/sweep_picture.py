@@ -1,0 +1,126 @@
+"""The picture of a sweep: what its runs come to, by each field of the grid."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.ticker
+import numpy as np
+from matplotlib import pyplot as plt
+
+from training import plots
+
+Lines = Sequence[Mapping]  # of eval.jsonl
+Runs = Mapping[Any, Lines]  # by all that is theirs but the value of the field
+
+
+def draw(
+  path: str | pathlib.Path,
+  fields: Mapping[str, Mapping[str, Runs]],
+  *,
+  metric: str = "mlm_accuracy",
+):
+  """Draws a row of two panels a field: what the runs come to, and what the field does.
+
+  A single field has the curves of its runs beside it; of several, each has the differences
+  between runs that differ in nothing else.
+
+  Args:
+    path: of the PNG.
+    fields: runs by field and its value, as shown. The first value is the one that others
+      differ from.
+    metric: a number in the lines.
+  """
+  heights = [max(1.5, 0.5 * len(values) + 0.6) for values in fields.values()]
+  alone = len(fields) == 1
+  figure, rows = plt.subplots(
+    len(fields),
+    2,
+    figsize=(11, sum(heights) + 1.5),
+    layout="constrained",
+    squeeze=False,
+    height_ratios=heights,
+    width_ratios=(4, 5) if alone else (5, 4),
+  )
+  for (left, right), (field, values) in zip(rows, fields.items(), strict=True):
+    ends = [{key: x[-1][metric] for key, x in runs.items()} for runs in values.values()]
+    _plot_ends(left, ends)
+    if alone:
+      _plot_curves(right, list(values.values()), metric)
+    else:
+      _plot_differences(right, ends)
+    _name(left, field, list(values))
+    for axis in [left] if alone else [left, right]:
+      axis.set_ylim(len(values) - 0.5, -0.5)
+      axis.spines[["top", "right"]].set_visible(False)
+      axis.grid(axis="x", alpha=0.3)
+      if plots.is_fraction(metric):
+        axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
+        axis.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
+  told = f"held-out {plots.label_of(metric)}"
+  left.set_xlabel(f"{told} at the end")
+  if alone:
+    right.set_ylabel(told)
+  else:
+    right.set_xlabel("difference of it to the first value")
+  for axis, title in (
+    (rows[0, 0], "each run (dot) and the mean (bar); lines join those alike in all else"),
+    (
+      rows[0, 1],
+      "each run (light) and the mean (strong)"
+      if alone
+      else "each pair of runs alike in all else (dot) and the mean (bar)",
+    ),
+  ):
+    axis.set_title(title, fontsize="small", loc="left")
+  figure.align_ylabels(rows[:, 0])
+  plots.save(figure, path)
+
+
+def _name(axis, field: str, values: Sequence[str]):
+  """The values of a field in their colours."""
+  axis.set_ylabel(textwrap.fill(field.replace("_", " "), 16))
+  axis.set_yticks(range(len(values)), values)
+  for tick, colour in zip(axis.get_yticklabels(), plots.colours(len(values)), strict=True):
+    tick.set_color(colour)
+
+
+def _plot_ends(axis, ends: Sequence[Mapping[Any, float]]):
+  """Of the runs of each value."""
+  for key in dict.fromkeys(itertools.chain(*ends)):
+    joined = [(end[key], row) for row, end in enumerate(ends) if key in end]
+    if len(joined) > 1:
+      axis.plot(*zip(*joined, strict=True), color="tab:gray", alpha=0.35, linewidth=0.7)
+  for row, (end, colour) in enumerate(zip(ends, plots.colours(len(ends)), strict=True)):
+    _plot_points(axis, list(end.values()), row, colour)
+
+
+def _plot_differences(axis, ends: Sequence[Mapping[Any, float]]):
+  """Of the runs of each value, to those of the first."""
+  axis.axvline(0, color=plots.colours(len(ends))[0])
+  for row, (end, colour) in enumerate(zip(ends, plots.colours(len(ends)), strict=True)):
+    if found := [end[key] - ends[0][key] for key in end if row and key in ends[0]]:
+      _plot_points(axis, found, row, colour)
+  axis.set_yticks([])
+
+
+def _plot_points(axis, values: Sequence[float], row: int, colour):
+  rows = np.full(len(values), row)
+  axis.plot(values, rows, "o", color=colour, alpha=0.5, clip_on=False)
+  axis.plot(np.mean(values), row, "|", color=colour, markersize=22, markeredgewidth=2.5)
+
+
+def _plot_curves(axis, values: Sequence[Runs], metric: str):
+  """Of the runs of each value, and their mean where all have one."""
+  for runs, colour in zip(values, plots.colours(len(values)), strict=True):
+    found = [{line["step"]: line[metric] for line in lines} for lines in runs.values()]
+    for curve in found:
+      axis.plot(list(curve), list(curve.values()), color=colour, alpha=0.25, linewidth=1)
+    common = sorted(set.intersection(*map(set, found)))
+    means = [np.mean([curve[step] for curve in found]) for step in common]
+    axis.plot(common, means, color=colour, linewidth=2)
+  plots.describe(axis, metric, "steps")
