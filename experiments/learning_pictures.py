@@ -47,7 +47,7 @@ def curves(
   right.axhline(0, color=COLOURS[0])
   left.set_ylabel("training loss of masked tokens, nats")
   right.set_ylabel("difference of the held-out loss, nats")
-  told = f"from '{next(iter(arms))}', by seed; grey: {MARGIN} nats"
+  told = f"from the first of the legend, by seed; grey: {MARGIN} nats"
   right.set_title(told, fontsize="small", loc="left")
   left.set_title("mean, least and most of the seeds", fontsize="small", loc="left")
   for axes in (left, right):
