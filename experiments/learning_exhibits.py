@@ -12,7 +12,7 @@ import collections
 import itertools
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -286,7 +286,7 @@ def _sequences_to(run: Mapping[str, Any], loss: float) -> float:
   return counts[-1]
 
 
-def _spread_statement(rows: int, values: Sequence[int], expected: float) -> Statement:
+def _spread_statement(rows: int, values: np.ndarray, expected: float) -> Statement:
   """Whether the spread is that of packs drawn at random."""
   freedom, found = len(values) - 1, float(np.std(values, ddof=1))
   low, high = (

@@ -46,13 +46,14 @@ def curves(
   right.axhspan(-MARGIN, MARGIN, color="grey", alpha=0.15, linewidth=0)
   right.axhline(0, color=COLOURS[0])
   left.set_ylabel("training loss of masked tokens, nats")
-  right.set_ylabel(f"held-out loss less that of '{next(iter(arms))}', nats")
-  right.set_title(
-    f"paired by seed; grey: within {MARGIN} nats", fontsize="small", loc="left"
-  )
+  right.set_ylabel("difference of the held-out loss, nats")
+  told = f"from the first of the legend, by seed; grey: {MARGIN} nats"
+  right.set_title(told, fontsize="small", loc="left")
   left.set_title("mean, least and most of the seeds", fontsize="small", loc="left")
   for axes in (left, right):
     _sequences(axes)
+  shown = [point["mlm_loss"] for run in base for point in run["curve"][_SMOOTHED:]]
+  left.set_ylim(min(shown) - 0.05, max(shown) + 0.05)  # all begin far above
   left.legend(frameon=False, fontsize="small")
   _save(left, path, title)
 
@@ -84,7 +85,7 @@ def by_time(
   right.set_ylabel("held-out accuracy of masked tokens")
   right.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
   for axes in (left, right):
-    axes.set_xlabel("minutes of training, each kind of step measured alone")
+    axes.set_xlabel("minutes of training, from steps timed alone")
     axes.set_xlim(left=0)
     _plain(axes)
   left.legend(frameon=False, fontsize="small")
@@ -149,7 +150,7 @@ def by_length(
 
 
 def _save(axes, path: pathlib.Path, title: str):
-  load_balance_pictures.save(axes, path, textwrap.fill(title, 120))
+  load_balance_pictures.save(axes, path, textwrap.fill(title.removesuffix("."), 115))
 
 
 def _mean(rows: Sequence[Sequence[float]]) -> np.ndarray:

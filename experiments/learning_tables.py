@@ -32,9 +32,9 @@ def named(found: Found, *names: str) -> dict[str, Results]:
   return {NAMES[name]: found[name] for name in names}
 
 
-def mean_difference(a: Results, b: Results, **which: str) -> float:
-  """Of the held-out loss, a - b; `which` as `study.held_out` takes it."""
-  return float(np.mean(np.subtract(held_out(a, **which), held_out(b, **which))))
+def mean_difference(a: Results, b: Results, *, way: str = "own") -> float:
+  """Of the held-out loss, a - b; `way` as `study.held_out` takes it."""
+  return float(np.mean(np.subtract(held_out(a, way=way), held_out(b, way=way))))
 
 
 def accuracy(runs: Results) -> list[float]:
@@ -56,8 +56,8 @@ def table(found: Found, names: Sequence[str]) -> str:
   """
   base = held_out(found[names[0]])
   rows = [
-    "| arm | sequences a step | steps | held-out loss | alone | accuracy | times unigram | "
-    "loss less that of the first |",
+    "| arm | sequences a step | steps | held-out masked-token loss | alone | accuracy | "
+    "times unigram | loss less that of the first |",
     "|---|---:|---:|---:|---:|---:|---:|---:|",
   ]
   for name in names:
