@@ -140,7 +140,7 @@ def kept(study: Study, arm: str) -> list[pathlib.Path]:
     study: with the arm, which keeps its parameters; all its runs are finished.
     arm: its name.
   """
-  return [study.path(run).with_suffix("") for one, run in study.runs if one.name == arm]
+  return [study.kept(run) for one, run in study.runs if one.name == arm]
 
 
 def exhibits(

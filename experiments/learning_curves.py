@@ -102,76 +102,50 @@ def exhibits(
   return [dataclasses.replace(x, finding=note + x.finding) for x in made]
 
 
-def told(exhibit: Exhibit) -> str:
-  """In Markdown.
+def shared(
+  folder: pathlib.Path, names: Sequence[str], *, quick: bool, seeds: int | None
+) -> Study:
+  """Some of these arms for another part of the report, which are not run twice.
 
   Args:
-    exhibit: any.
+    folder: of the other part, beside that of this one.
+    names: of the arms.
+    quick: as for `exhibits`.
+    seeds: as for `exhibits`.
   """
-  statements = [
-    f"- **{x.outcome}**: {x.claim}. ({x.evidence}.)" for x in exhibit.statements
-  ]
-  pictures = [f"![{exhibit.title}]({name})" for name in exhibit.pictures]
-  parts = [
-    f"## {exhibit.name}: {exhibit.title}",
-    exhibit.finding,
-    "\n".join(statements),
-    exhibit.text,
-    "\n".join(pictures),
-  ]
-  return "\n\n".join(filter(None, parts))
+  arms = [arm for arm in ARMS if arm.name in names]
+  return _study(folder.parent / "learning_curves", arms, quick=quick, seeds=seeds)
 
 
-def _parser() -> Parser:
-  parser = Parser(
-    prog="python -m experiments.learning_curves",
-    description=__doc__.partition("\n\n")[0],
-    epilog=__doc__.partition("\n\n")[2],
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-    allow_abbrev=False,
+def _study(
+  folder: pathlib.Path, arms: Sequence[Arm], *, quick: bool, seeds: int | None
+) -> Study:
+  seeds = seeds or (QUICK_SEEDS if quick else SEEDS)
+  runs = folder / "quick" if quick else folder
+  return Study(runs, arms, seeds, OVERRIDES | QUICK if quick else OVERRIDES)
+
+
+def add_options(parser: Parser):
+  """Those of a part that trains.
+
+  Args:
+    parser: of its command.
+  """
+  parser.add_argument(
+    "--seeds", type=_positive, help=f"how many; {SEEDS}, or {QUICK_SEEDS} if quick"
   )
   parser.add_argument(
-    "--workdir",
-    type=pathlib.Path,
-    default=pathlib.Path("results", "learning_curves"),
-    help="where to write; results/learning_curves",
+    "--jobs", type=_positive, help="runs at a time; as many as cores if not given"
   )
-  parser.add_argument("--quick", action="store_true", help="a few steps, in 3 minutes")
-  parser.add_argument("--seeds", type=int, help=f"how many; {SEEDS}, or {QUICK_SEEDS}")
-  parser.add_argument("--jobs", type=int, help="runs at a time; as many as cores")
-  parser.add_argument("--json", action="store_true", help="print one JSON object")
-  return parser
 
 
-def main(arguments: list[str] | None = None) -> int:
-  """Runs the command; returns the exit status."""
-  parser = _parser()
-  options = parser.parse_args(arguments)
-  for name in ("seeds", "jobs"):
-    value = getattr(options, name)
-    if value is not None and value < 1:
-      parser.error(f"--{name} is {value}; expected at least 1")
-  folder = options.workdir
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    made = exhibits(folder, quick=options.quick, seeds=options.seeds, jobs=options.jobs)
-    result = {"exhibits": [dataclasses.asdict(x) for x in made]}
-    write_json(folder / "learning_curves.json", result)
-    text = "\n\n".join(map(told, made))
-    write_text(folder / "learning_curves.md", text + "\n")
-  except (SweepError, ConfigError, InputError, OSError) as error:
-    schedule.say(f"error: {error}")
-    return 2
-  except Stopped as error:
-    schedule.say(f"error: {error}")
-    return 1
-  except KeyboardInterrupt:
-    schedule.say("Stopped. The same command goes on with what is not finished.")
-    return 130
-  print(json.dumps(result) if options.json else text)
-  return 0
+def _positive(text: str) -> int:
+  if not text.isdecimal() or int(text) < 1:
+    raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text}")
+  return int(text)
 
 
 if __name__ == "__main__":
-  signal.signal(signal.SIGTERM, signal.default_int_handler)
-  sys.exit(main())
+  sys.exit(
+    parts.main(__doc__, exhibits, name="learning_curves", add_options=add_options)
+  )

@@ -31,7 +31,7 @@ import pipeline
 from experiments import schedule
 from experiments.streams import BATCHES, stream
 from model import hf, weights
-from training import command
+from training import command, initial
 from training.config import ConfigError, bert_config, make_optimizer, validate
 from training.evaluation import evaluate_pretraining
 from training.files import write_json
@@ -58,12 +58,15 @@ class Arm:
     fields: of the config, that differ from what all arms have.
     batches: a key of `streams.BATCHES`.
     keep: whether the parameters are kept.
+    starts_from: the arm of the same study, which keeps them, whose parameters runs of the
+      same seed start from; "" to draw them.
   """
 
   name: str
   fields: Mapping[str, Any]
   batches: str = "packed"
   keep: bool = False
+  starts_from: str = ""
 
 
 class Plan(NamedTuple):
@@ -108,11 +111,6 @@ def plan_run(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Plan:
   Raises:
     ConfigError: a value that no recipe can have, or that no pairs can.
   """
-  if config.model.init_from:
-    raise ConfigError(
-      f"config.model.init_from is {config.model.init_from}; expected nothing, since paired "
-      "runs start from weights that are drawn."
-    )
   if config.train.micro_batch_size:
     raise ConfigError(
       f"config.train.micro_batch_size is {config.train.micro_batch_size}; expected 0, "
@@ -166,6 +164,10 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     config, dataset.train, dataset.vocabulary, plan=plan, batch_size=recipe.rows
   )
   model_config = bert_config(config, vocab_size=len(dataset.vocabulary))
+  params = None  # to be drawn
+  if given := initial.open_weights(config):
+    initial.check_vocabulary(given, dataset.vocabulary)
+    params = initial.initial_params(given, model_config, seed=config.seed)
   mesh = make_mesh(1)
 
   def program_of(model_config):
@@ -194,7 +196,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     }
     return {"alone": found["own"]} | found
 
-  state, counts, evaluations = program.init(), [], []
+  state, counts, evaluations = program.init(params), [], []
   curve: list[dict[str, Any]] = []
   kind = arm.batches
   meter = Meter({}, packs=rows, tokens=rows * plan.row_length)

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import pathlib
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,10 +15,15 @@ from experiments import report
 from experiments.exhibits import Exhibit
 from packing import InputError
 from training.command import Parser, Stopped
-from training.files import write_json
+from training.config import ConfigError
+from training.files import write_json, write_text
+from training.sweep_file import SweepError
 
 # From a folder and whether it is to be quick to the exhibits of the part.
 Maker = Callable[..., list[Exhibit]]
+
+# What a maker raises where its input is wrong.
+MISTAKES = (InputError, ConfigError, SweepError, OSError)
 
 _FILE = "exhibits.json"
 
@@ -31,15 +37,18 @@ def make(
     maker: called as maker(folder, quick=quick, **options).
     folder: of the part, for its pictures and what it keeps.
     quick: whether less is enough; what was made quickly does not count as finished.
-    **options: of the part; with other ones it is made anew.
+    **options: of the part; with other ones it is made anew, but for `jobs`.
   """
-  made_with = {"quick": quick, **options}
+  options = {name: value for name, value in options.items() if value is not None}
+  made_with = {"quick": quick} | {k: v for k, v in options.items() if k != "jobs"}
   path = folder / _FILE
   found = json.loads(path.read_text()) if path.exists() else {}
   if found.get("made_with") != made_with:
     folder.mkdir(parents=True, exist_ok=True)
     exhibits = maker(folder, quick=quick, **options)
     told = [dataclasses.asdict(exhibit) for exhibit in exhibits]
+    sections = [report.section(exhibit, folder=".") for exhibit in exhibits]
+    write_text(folder / "exhibits.md", "\n\n".join(sections) + "\n")
     write_json(path, {"made_with": made_with, "exhibits": told})
     found = json.loads(path.read_text())
   return [Exhibit.from_dict(x) for x in found["exhibits"]]
@@ -68,6 +77,8 @@ def main(
     add_options: adds those of the part.
     arguments: of the command line; sys.argv's if not given.
   """
+  if arguments is None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
   title, _, rest = (doc or "").partition("\n\n")
   parser = Parser(
     prog=f"python -m experiments.{name}",
@@ -88,7 +99,7 @@ def main(
   workdir, as_json = options.pop("workdir"), options.pop("json")
   try:
     exhibits = make(maker, workdir, **options)
-  except (InputError, OSError) as error:
+  except MISTAKES as error:
     print(f"error: {error}", file=sys.stderr)
     return 2
   except Stopped as error:

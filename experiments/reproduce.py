@@ -15,12 +15,12 @@ import argparse
 import importlib
 import json
 import pathlib
+import signal
 import sys
 import time
 
 from benchmarks.machine import machine
 from experiments import parts, report
-from packing import InputError
 from training.command import Parser, Stopped
 from training.files import write_text
 
@@ -34,12 +34,18 @@ PARTS = (
   "model_changes",
   "unpadding_estimate",
   "speedups",
+  "learning_curves",
+  "two_phases",
+  "next_sentence",
+  "downstream",
 )
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
   options = _parser().parse_args(arguments)
+  if arguments is None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
   folder = options.workdir / "quick" if options.quick else options.workdir
   made, failures = {}, {}
   try:
@@ -51,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
       module = importlib.import_module(f"experiments.{name}")
       try:
         made[name] = parts.make(module.exhibits, folder / name, quick=options.quick)
-      except (InputError, Stopped) as error:
+      except (Stopped, *parts.MISTAKES) as error:
         failures[name] = str(error)
         _say(f"{title}: failed: {error}")
         continue

@@ -59,11 +59,22 @@ class Study:
       "arms": {name: dict(arm.fields) for name, arm in arms.items()},
       "grid": {"seed": list(range(self.seeds))},
     }
-    return [(arms[run.arm], run) for run in make_sweep(spec, where="the study").runs]
+    runs = [(arms[run.arm], run) for run in make_sweep(spec, where="the study").runs]
+    kept = {(arm.name, run.config.seed): self.kept(run) for arm, run in runs}
+    return [
+      (arm, _started_from(run, kept[arm.starts_from, run.config.seed]))
+      if arm.starts_from
+      else (arm, run)
+      for arm, run in runs
+    ]
 
   def path(self, run: Run) -> pathlib.Path:
     """Of its file."""
     return self.folder / "runs" / f"{run.name}.json"
+
+  def kept(self, run: Run) -> pathlib.Path:
+    """Of its parameters, if its arm keeps them."""
+    return self.path(run).with_suffix("")
 
   def run_all(self, *, jobs: int):
     """Runs what is not finished; prepares the data first, once.
@@ -81,7 +92,15 @@ class Study:
         pipeline.prepare_dataset(config)
     cache = {"JAX_COMPILATION_CACHE_DIR": str((self.folder / "compiled").absolute())}
     platform = {} if "JAX_PLATFORMS" in os.environ else {"JAX_PLATFORMS": "cpu"}
-    failures = schedule.run_all(tasks, jobs=jobs, environment=cache | platform)
+    failures: dict[str, str] = {}
+    for later in (False, True):  # those that start from others come after them
+      wave = [
+        task
+        for task, (arm, _) in zip(tasks, self.runs, strict=True)
+        if bool(arm.starts_from) == later
+      ]
+      if wave and not failures:
+        failures = schedule.run_all(wave, jobs=jobs, environment=cache | platform)
     if failures:
       told = "; ".join(f"{name}: {words}" for name, words in failures.items())
       raise Stopped(f"{len(failures)} of {len(tasks)} runs failed. {told}")
@@ -120,6 +139,13 @@ class Study:
     return list(found.values())
 
 
+def _started_from(run: Run, directory: pathlib.Path) -> Run:
+  fields = {"model.init_from": str(directory)}
+  config = run.config.copy_and_resolve_references()
+  config.update_from_flattened_dict(fields)
+  return dataclasses.replace(run, fields={**run.fields, **fields}, config=config)
+
+
 Results = Sequence[Mapping[str, Any]]  # of one arm, by seed
 
 
@@ -138,6 +164,11 @@ def read(
   except (OSError, ValueError):
     return None
   kept = not arm.keep or path.with_suffix("").is_dir()
+  before = pathlib.Path(config.model.init_from)
+  if config.model.init_from and not (
+    before.is_dir() and before.stat().st_mtime <= path.stat().st_mtime
+  ):
+    return None  # what it started from is gone, or was made anew
   return found if kept and found.get("run") == identity(arm, config) else None
 
 
