@@ -4,30 +4,25 @@
 
 Trains every arm with every seed, a few at a time: packed and unpacked with the same
 sequences each step, twice the batch with each adjustment, and what packing needs left out.
-Then it tests the paper's claims over the seeds. Writes learning_curves.md,
-learning_curves.json and pictures to --workdir. The same command goes on with what is not
-finished. Runs are on the CPU, unless JAX_PLATFORMS says otherwise.
+Then it tests the paper's claims over the seeds. Writes exhibits.md, exhibits.json and
+pictures to --workdir. The same command goes on with what is not finished. Runs are on the
+CPU, unless JAX_PLATFORMS says otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import pathlib
-import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-from experiments import ablation_exhibits, learning_exhibits, schedule
+from experiments import ablation_exhibits, learning_exhibits, parts, schedule
 from experiments.exhibits import Exhibit
 from experiments.paired import Arm
 from experiments.study import Study
-from packing import InputError
-from training.command import Parser, Stopped
-from training.config import ConfigError
-from training.files import write_json, write_text
-from training.sweep_file import SweepError
+from training.command import Parser
 
 SEEDS = 3
 QUICK_SEEDS = 1
@@ -35,13 +30,13 @@ _SAME = {"packing.adjust": "reduce_batch"}
 _BETAS = {"packing.adjust": "lamb_betas"}
 ARMS = (
   Arm("unpacked", _SAME, "unpacked"),
-  Arm("constant", _SAME, "constant"),
+  Arm("constant", _SAME, "constant", keep=True),
   Arm("constant_twice_betas", _BETAS, "constant"),
-  Arm("packed", _SAME),
+  Arm("packed", _SAME, keep=True),
   Arm("twice", {"packing.adjust": "none"}),
   Arm("twice_rate", {"packing.adjust": "lr_linear"}),
   Arm("twice_betas", _BETAS),
-  Arm("no_mask", _SAME | {"model.attention_mask": "none"}),
+  Arm("no_mask", _SAME | {"model.attention_mask": "none"}, keep=True),
   Arm("no_position_reset", _SAME | {"model.position_reset": False}),
   Arm("neither", _SAME | {"model.attention_mask": "none", "model.position_reset": False}),
   Arm("loss_of_packs", _SAME | {"train.loss_unit": "pack"}),
@@ -62,7 +57,7 @@ QUICK: dict[str, Any] = {
 def exhibits(
   folder: pathlib.Path,
   *,
-  quick: bool,
+  quick: bool = False,
   seeds: int | None = None,
   jobs: int | None = None,
 ) -> list[Exhibit]:
@@ -78,12 +73,9 @@ def exhibits(
     Stopped: some runs failed; all others are finished.
     InputError: the data cannot be prepared.
   """
-  seeds = seeds or (QUICK_SEEDS if quick else SEEDS)
-  runs = folder / "quick" if quick else folder
-  overrides = OVERRIDES | QUICK if quick else OVERRIDES
-  study = Study(runs, ARMS, seeds, overrides)
+  study = _study(folder, ARMS, quick=quick, seeds=seeds)
   study.run_all(jobs=jobs or len(schedule.cores()))
-  timing = Study(runs, [_SPEED], 1, overrides, module="experiments.speed")
+  timing = dataclasses.replace(study, arms=[_SPEED], seeds=1, module="experiments.speed")
   timing.run_all(jobs=1)  # alone, on all cores
   found, speed = study.results(), timing.results()["speed"][0]
   command = f"python -m experiments.learning_curves{' --quick' if quick else ''}"
@@ -98,7 +90,7 @@ def exhibits(
   if not quick:
     return made
   steps = found["packed"][0]["recipe"]["steps"]
-  note = f"Quick, {seeds} seeds of {steps} steps; the statements have no weight. "
+  note = f"Quick, {study.seeds} seeds of {steps} steps; the statements have no weight. "
   return [dataclasses.replace(x, finding=note + x.finding) for x in made]
 
 
@@ -146,6 +138,4 @@ def _positive(text: str) -> int:
 
 
 if __name__ == "__main__":
-  sys.exit(
-    parts.main(__doc__, exhibits, name="learning_curves", add_options=add_options)
-  )
+  sys.exit(parts.main(__doc__, exhibits, name="learning_curves", add_options=add_options))

@@ -92,6 +92,27 @@ def by_time(
   _save(left, path, title)
 
 
+def bars(
+  path: pathlib.Path, arms: Mapping[str, Sequence[float]], *, label: str, title: str
+):
+  """A value of each arm: every seed, and their mean.
+
+  Args:
+    path: of the PNG.
+    arms: values by seed, by the arms' names in words.
+    label: of the values.
+    title: what the picture shows.
+  """
+  axes = figure().add_subplot()
+  for row, ((name, values), colour) in enumerate(zip(arms.items(), COLOURS, strict=False)):
+    axes.plot(values, [row] * len(values), "o", color=colour, alpha=0.6)
+    axes.plot(np.mean(values), row, "|", color=colour, markersize=28, markeredgewidth=2.5)
+    axes.annotate(name, (np.mean(values), row - 0.3), color=colour, ha="center")
+  axes.set(xlabel=label, ylim=(len(arms) - 0.5, -0.7), yticks=[])
+  _plain(axes)
+  _save(axes, path, title)
+
+
 def spread(
   path: pathlib.Path,
   counts: Mapping[str, Mapping[int, int]],

@@ -98,8 +98,7 @@ def section_j(folder: pathlib.Path) -> Exhibit:
     values=values,
     pictures=[picture.name],
     text="Speed-ups by depth, and the least depth with which LPFHP comes to 99 % of the "
-    "theoretical one:\n\n"
-    + table(header, rows, right=range(1, len(header))),
+    "theoretical one:\n\n" + table(header, rows, right=range(1, len(header))),
   )
 
 
