@@ -221,7 +221,8 @@ class Tables:
     """Greedy packing in random order."""
     shares = [100 * plan.efficiency for plan in self._greedy(0)]
     with_one, with_two = (
-      np.mean([100 * plan.efficiency for plan in self._greedy(number)]) for number in (1, 2)
+      float(np.mean([100 * plan.efficiency for plan in self._greedy(number)]))
+      for number in (1, 2)
     )
     mean = float(np.mean(shares))
     several = len(shares) > 1

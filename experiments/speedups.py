@@ -17,7 +17,7 @@ import packing
 from benchmarks import speedup
 from benchmarks.steps import spread
 from experiments import parts
-from experiments.exhibits import Exhibit, Statement, Value
+from experiments.exhibits import Exhibit, Outcome, Statement, Value
 from experiments.measured_steps import machine_and_device
 from experiments.packing_tables import WIKIPEDIA
 from experiments.plans import cached_plan
@@ -75,9 +75,11 @@ def enough(what: str, record: dict[str, Any]) -> Statement:
   """
   found = record["over_factor"]
   least = 1 / (1 + MOST_OVERHEAD)
-  outcome = "holds" if found["low"] >= least else "fails"
-  if outcome == "fails" and found["high"] >= least:
-    outcome = "no power"
+  outcome: Outcome = "no power"
+  if found["low"] >= least:
+    outcome = "holds"
+  elif found["high"] < least:
+    outcome = "fails"
   return Statement(
     f"{what}: the overhead is below {MOST_OVERHEAD:.0%}",
     outcome,
