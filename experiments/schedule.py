@@ -68,8 +68,8 @@ def run_all(
   """
   waiting = [task for task in tasks if not task.is_finished()]
   done, total = len(tasks) - len(waiting), len(tasks)
-  left, begun, spent = sum(task.cost for task in waiting), time.monotonic(), 0.0
-  told_at = begun
+  told_at, left = time.monotonic(), sum(task.cost for task in waiting)
+  seconds, cost = 0.0, 0.0  # of what has ended
   if done:
     say(f"{done} of {total} runs are finished")
   failures: dict[str, str] = {}
@@ -86,16 +86,19 @@ def run_all(
         if status is None:
           continue
         _close(running.pop(slot))
-        done, left, spent = done + 1, left - one.task.cost, spent + one.task.cost
-        told = f"{time.monotonic() - one.start:.0f} s"
+        now = time.monotonic()
+        done, left, cost = done + 1, left - one.task.cost, cost + one.task.cost
+        seconds += now - one.start
+        told = f"{now - one.start:.0f} s"
         if status or not one.task.is_finished():
           said = _last_words(one) or f"ended with status {status} and said nothing"
           failures[one.task.name] = said
           told = f"failed: {failures[one.task.name]}"
-        pace = (time.monotonic() - begun) / spent
-        then = f", about {left * pace / 60:.0f} min left" if left > 1e-9 else ""
+        under_way = sum(now - other.start for other in running.values())
+        minutes = max(left * seconds / cost - under_way, 0) / jobs / 60
+        then = f", about {minutes:.0f} min left" if done < total else ""
         say(f"[{done}/{total}] {one.task.name}: {told}{then}")
-        told_at = time.monotonic()
+        told_at = now
       if time.monotonic() - told_at > _PULSE:
         names = (f"{x.task.name} ({_last_words(x)})" for x in running.values())
         say(f"[{done}/{total}] under way: {'; '.join(names)}")
