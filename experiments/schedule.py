@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).parents[1]
 _PATIENCE = 10  # seconds that a command has to end when it is asked to
+_PULSE = 60  # seconds without news after which it is told what runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,8 @@ def run_all(
   """
   waiting = [task for task in tasks if not task.is_finished()]
   done, total = len(tasks) - len(waiting), len(tasks)
-  left, begun, spent = sum(task.cost for task in waiting), time.monotonic(), 0.0
+  told_at, left = time.monotonic(), sum(task.cost for task in waiting)
+  seconds, cost = 0.0, 0.0  # of what has ended
   if done:
     say(f"{done} of {total} runs are finished")
   failures: dict[str, str] = {}
@@ -84,14 +86,23 @@ def run_all(
         if status is None:
           continue
         _close(running.pop(slot))
-        done, left, spent = done + 1, left - one.task.cost, spent + one.task.cost
-        told = f"{time.monotonic() - one.start:.0f} s"
+        now = time.monotonic()
+        done, left, cost = done + 1, left - one.task.cost, cost + one.task.cost
+        seconds += now - one.start
+        told = f"{now - one.start:.0f} s"
         if status or not one.task.is_finished():
-          failures[one.task.name] = _last_words(one, status)
+          said = _last_words(one) or f"ended with status {status} and said nothing"
+          failures[one.task.name] = said
           told = f"failed: {failures[one.task.name]}"
-        pace = (time.monotonic() - begun) / spent
-        then = f", about {left * pace / 60:.0f} min left" if left > 1e-9 else ""
+        under_way = sum(now - other.start for other in running.values())
+        minutes = max(left * seconds / cost - under_way, 0) / jobs / 60
+        then = f", about {minutes:.0f} min left" if done < total else ""
         say(f"[{done}/{total}] {one.task.name}: {told}{then}")
+        told_at = now
+      if time.monotonic() - told_at > _PULSE:
+        names = (f"{x.task.name} ({_last_words(x)})" for x in running.values())
+        say(f"[{done}/{total}] under way: {'; '.join(names)}")
+        told_at = time.monotonic()
   finally:
     for one in running.values():
       one.process.terminate()
@@ -155,9 +166,9 @@ def _close(one: _Running):
     one.process.stdin.close()
 
 
-def _last_words(one: _Running, status: int) -> str:
+def _last_words(one: _Running) -> str:
   with one.task.log.open("rb") as log:
     log.seek(one.log_start)
     text = log.read().decode(errors="replace")
   said = [line.rpartition("\r")[2].strip() for line in text.split("\n") if line.strip()]
-  return said[-1] if said else f"ended with status {status} and said nothing"
+  return said[-1] if said else ""
