@@ -18,12 +18,12 @@ BASE = pathlib.Path(__file__).parents[1] / "configs" / "base.py"
 
 _HEAD = """# The fields of a config
 
-Written by `python -m training.config_reference > docs/config.md`: the defaults and comments of
-`configs/base.py`. The other files in `configs/` change some of them, and any can be set on the
-command line, such as `--config.train.steps=400`. An unknown field, a value of another type and
-one that cannot be used are refused before any work. Where a description begins with values,
-they are what there is besides the default. What a run does with them:
-[training.md](training.md)."""
+Written by `python -m training.config_reference > docs/config.md`: the defaults and
+comments of `configs/base.py`. The other files in `configs/` change some of them, and any
+can be set on the command line, such as `--config.train.steps=400`. An unknown field, a
+value of another type and one that cannot be used are refused before any work. Where a
+description begins with values, they are what there is besides the default. What a run
+does with them: [training.md](training.md)."""
 _FIELD = re.compile(r" *config\.([a-z0-9_.]+) = (?!ConfigDict)\S.*?(?:  # (.*))?")
 
 
