@@ -138,7 +138,7 @@ def test_fields_of_the_config_are_there():
   """Wherever one is set, with a value of its type."""
   for path in CURRENT:
     for option in re.findall(
-      r"--config\.([a-z0-9_.]+[a-z0-9_])(?:=([^\s`),;]+))?", path.read_text()
+      r"--config\.([a-z0-9_.]+[a-z0-9_])(?:=([^\s`),;\"]+))?", path.read_text()
     ):
       field, value = option
       config: ml_collections.ConfigDict | object = base.get_config()
