@@ -31,5 +31,6 @@ def test_a_hugging_face_model_is_isolated_by_a_mask_of_four_axes(bert):
   assert_packed_equals_unpacked(layers(bert), SEQUENCES)
   with pytest.raises(LeakError) as caught:
     assert_no_cross_contamination(layers(bert, whole_row=True), batch)
-  page = (RECIPE.parents[1] / "how_to_check_a_model.md").read_text()
-  assert str(caught.value) in " ".join(page.split())
+  page = " ".join((RECIPE.parents[1] / "how_to_check_a_model.md").read_text().split())
+  for part in str(caught.value).split("0.332"):  # its last digit is the machine's
+    assert part in page

@@ -58,7 +58,12 @@ def source(program: str):
   return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-COMMANDS = [(where, words) for where, words in python_commands() if words[0] != "-c"]
+OTHERS = ("-c", "pip", "pytest", "venv")
+COMMANDS = [
+  (where, words)
+  for where, words in python_commands()
+  if words[words[0] == "-m"] not in OTHERS
+]
 
 
 def test_there_are_commands():
@@ -69,8 +74,7 @@ def test_there_are_commands():
 def test_programs_are_there():
   for where, words in COMMANDS:
     (program, *_), _ = split(words)
-    if program not in ("pip", "venv", "pytest"):
-      assert source(program).is_file(), f"{where}: {program}"
+    assert source(program).is_file(), f"{where}: {program}"
 
 
 def test_python_on_the_command_line_is_python():

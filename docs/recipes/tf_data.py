@@ -18,7 +18,7 @@ def packed_rows(
       "segment_ids": tf.cast(tokens.value_rowids(), tokens.dtype) + 1,
       "position_ids": tf.cast(tf.ragged.range(tokens.row_lengths()).values, tokens.dtype),
     }
-    fill = [[0, plan.row_length - tokens.nvals()]]
+    fill = [[0, plan.row_length - tf.size(tokens.values)]]
     rows = {name: tf.pad(x, fill) for name, x in fields.items()}
     return {name: tf.ensure_shape(x, [plan.row_length]) for name, x in rows.items()}
 
