@@ -46,8 +46,8 @@ def test_files_named_are_there(path):
   text = path.read_text()
   named = [span for span in markdown.spans(text) if span.partition("/")[0] in OURS]
   for span in named:
-    file = re.match(r"[\w./-]*", span)[0]
-    if "/" in file and span[len(file) : len(file) + 1] not in ("*", "{"):
+    file, more = re.fullmatch(r"([\w./-]*)(.*)", span).groups()
+    if "/" in file and not more.startswith("*"):
       assert (ROOT / file).exists(), span
 
 

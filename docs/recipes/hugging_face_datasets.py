@@ -14,7 +14,8 @@ def packed_rows(
   packs = np.split(assignment.sequence_ids, assignment.offsets[1:-1])
 
   def rows(batch):
-    found = {"input_ids": [], "segment_ids": [], "position_ids": []}
+    names = ("input_ids", "segment_ids", "position_ids")
+    found: dict[str, list] = {name: [] for name in names}
     for pack in batch["pack"]:
       sequences = dataset[pack]["input_ids"]
       numbers = np.arange(1, len(sequences) + 1)
@@ -24,7 +25,7 @@ def packed_rows(
         np.concatenate([np.arange(len(sequence)) for sequence in sequences]),
       )
       fill = (0, plan.row_length - len(values[0]))
-      for name, value in zip(found, values, strict=True):
+      for name, value in zip(names, values, strict=True):
         found[name].append(np.pad(value, fill))
     return found
 
