@@ -28,7 +28,7 @@ def get_config() -> ConfigDict:
   config.data.min_sentences = 2  # shorter documents have no next sentence to predict
   config.data.held_out_fraction = 0.05  # of the documents
   config.data.dupe_factor = 1  # times each document is cut, each time at random
-  config.data.short_sequence_probability = 0.1
+  config.data.short_sequence_probability = 0.1  # share of documents cut short
   config.data.doc_stride = 128  # squad: tokens from one window of a context to the next
   config.data.max_question_length = 64  # squad: in tokens
   config.data.seed = 0  # of the held-out split and of how documents are cut
@@ -46,11 +46,12 @@ def get_config() -> ConfigDict:
   config.model = ConfigDict()
   config.model.size = "base"  # tiny, mini, small, medium, large; given: of init_from
   config.model.init_from = ""  # a folder with weights to start from; drawn if not given
-  config.model.dropout_rate = 0.1
-  config.model.attention_dropout_rate = 0.1
+  config.model.dropout_rate = 0.1  # of embeddings and of what a layer adds
+  config.model.attention_dropout_rate = 0.1  # of attention's probabilities
   config.model.initializer_range = 0.02  # standard deviation that weights start from
-  config.model.attention_mask = "segment"  # none: the ablation without isolation;
-  # token_type: the two segments of a sequence do not see each other either
+  # none: the ablation without isolation. token_type: the two segments of a sequence do
+  # not see each other either.
+  config.model.attention_mask = "segment"
   config.model.position_reset = True  # False: the ablation with positions of the row
   config.model.next_sentence = True  # False: the ablation without NSP
   config.model.attention_impl = "xla"  # cudnn, cudnn_packed, splash
@@ -61,7 +62,7 @@ def get_config() -> ConfigDict:
   config.optimizer = ConfigDict()
   config.optimizer.name = "lamb"  # adamw, sgd, adafactor
   config.optimizer.learning_rate = 1e-3  # the peak
-  config.optimizer.warmup_steps = 100
+  config.optimizer.warmup_steps = 100  # of the steps, with a rising rate
   config.optimizer.warmup = ""  # instead: such as "0.1 epochs", "5e4 sequences"
   config.optimizer.b1 = 0.9  # sgd: the momentum; adafactor: none
   config.optimizer.b2 = 0.999  # lamb, adamw

@@ -1,0 +1,102 @@
+"""The documents: links lead somewhere, files named are there, examples run."""
+
+import ast
+import doctest
+import re
+import tomllib
+
+import pytest
+import yaml
+
+from tests import markdown
+from tests.markdown import CURRENT, DOCUMENTS, ROOT
+from training import config_reference
+
+OURS = [path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()]
+OURS += ["benchmarks", "configs", "docs", "tests"]
+EXAMPLES = [path for path in CURRENT if ">>> " in path.read_text()]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=markdown.name)
+def test_links_lead_somewhere(path):
+  for link in markdown.links(path.read_text()):
+    if link.startswith(("http://", "https://")):
+      continue
+    file, _, anchor = link.partition("#")
+    target = path.parent / file if file else path
+    assert target.exists(), link
+    if anchor:
+      assert anchor in markdown.anchors(target.read_text()), link
+
+
+def test_every_page_can_be_found():
+  """From the README, or the index that it links."""
+  linked = {
+    (page.parent / link.partition("#")[0]).resolve()
+    for page in (ROOT / "README.md", ROOT / "docs" / "README.md")
+    for link in markdown.links(page.read_text())
+  }
+  pages = {path.resolve() for path in (ROOT / "docs").glob("*.md")}
+  assert pages <= linked
+  assert ROOT / "docs" / "README.md" in linked
+
+
+@pytest.mark.parametrize("path", CURRENT, ids=markdown.name)
+def test_files_named_are_there(path):
+  text = path.read_text()
+  named = [span for span in markdown.spans(text) if span.partition("/")[0] in OURS]
+  for span in named:
+    file, more = re.fullmatch(r"([\w./-]*)(.*)", span).groups()
+    if "/" in file and not more.startswith("*"):
+      assert (ROOT / file).exists(), span
+
+
+@pytest.mark.parametrize("path", CURRENT, ids=markdown.name)
+def test_python_is_python(path):
+  for block in markdown.blocks(path.read_text(), "python"):
+    if ">>> " not in block:
+      ast.parse(block)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=markdown.name)
+def test_examples_print_what_they_say(path, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  parts = [x for x in markdown.blocks(path.read_text(), "python") if ">>> " in x]
+  name = markdown.name(path)
+  test = doctest.DocTestParser().get_doctest("\n".join(parts), {}, name, name, 0)
+  told: list[str] = []
+  result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=told.append)
+  assert result.attempted > 0
+  assert not result.failed, "".join(told)
+
+
+def test_recipes_are_shown_as_they_are():
+  shown = "\n".join(
+    block for path in CURRENT for block in markdown.blocks(path.read_text(), "python")
+  )
+  recipes = sorted((ROOT / "docs" / "recipes").glob("*.py"))
+  assert recipes
+  for recipe in recipes:
+    assert recipe.read_text() in shown, f"{recipe.name} differs from its page"
+
+
+def test_the_reference_of_the_config_is_that_of_the_code():
+  """python -m training.config_reference > docs/config.md"""
+  page = (ROOT / "docs" / "config.md").read_text()
+  assert page == config_reference.reference() + "\n"
+
+
+@pytest.mark.parametrize("said", [{"a.b": ""}, {"a.b": "in tokens", "c": "no field"}])
+def test_a_field_without_a_description_is_refused(said):
+  config = config_reference.ml_collections.ConfigDict({"a": {"b": 1}})
+  with pytest.raises(ValueError, match=r"a\.b|c\."):
+    config_reference.page(config, said)
+
+
+def test_the_citation_is_of_this_version():
+  citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+  assert citation["cff-version"] == "1.2.0"
+  assert citation["version"] == project["version"]
+  assert citation["license"] == project["license"]
+  assert "2107.02027" in citation["references"][0]["url"]

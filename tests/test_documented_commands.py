@@ -1,0 +1,176 @@
+"""Commands in the documents: programs, options, configs and their fields are there."""
+
+import ast
+import json
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from typing import Any
+
+import pytest
+
+from configs import base
+from tests import markdown
+from tests.markdown import CURRENT, ROOT
+
+# Prints the help of several programs as one JSON object; what they import is shared.
+HELP = """
+import contextlib, io, json, runpy, sys
+found = {}
+for program, *command in json.loads(sys.argv.pop()):
+  sys.argv[:] = [program, *command, "--help"]
+  run = runpy.run_path if program.endswith(".py") else runpy.run_module
+  with contextlib.redirect_stdout(io.StringIO()) as told, contextlib.suppress(SystemExit):
+    run(program, run_name="__main__")
+  found[" ".join([program, *command])] = told.getvalue()
+print(json.dumps(found))
+"""
+WITH_COMMANDS = ("packing", "pipeline", "model")
+# Theirs are absl's flags, which are one set a process.
+WITH_FLAGS = ("train.py", "eval.py", "training.recipe")
+PLACEHOLDER = re.compile(r"\.\.\.|[A-Z]+|'.*'|.*[|<].*")
+
+
+def python_commands() -> list[tuple[str, list[str]]]:
+  """Where they stand, and their words after python."""
+  return [
+    (markdown.name(path), words[1:])
+    for path in CURRENT
+    for words in markdown.commands(path.read_text())
+    if words[0].rpartition("/")[2] == "python" and len(words) > 1
+  ]
+
+
+def split(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
+  """A program, with its command if it has some, and its arguments."""
+  program, *rest = words[1:] if words[0] == "-m" else words
+  if program in WITH_COMMANDS and rest:
+    return (program, rest[0]), rest[1:]
+  return (program,), rest
+
+
+def source(program: str):
+  if program.endswith(".py"):
+    return ROOT / program
+  path = ROOT / program.replace(".", "/")
+  return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+OTHERS = ("-c", "pip", "pytest", "venv")
+COMMANDS = [
+  (where, words)
+  for where, words in python_commands()
+  if words[words[0] == "-m"] not in OTHERS
+]
+
+
+def test_there_are_commands():
+  assert len(COMMANDS) > 60
+  assert {words[0] for _, words in COMMANDS} >= {"train.py", "eval.py", "predict.py", "-m"}
+
+
+def test_programs_are_there():
+  for where, words in COMMANDS:
+    (program, *_), _ = split(words)
+    assert source(program).is_file(), f"{where}: {program}"
+
+
+def test_python_on_the_command_line_is_python():
+  for _, words in python_commands():
+    if words[0] == "-c":
+      ast.parse(words[1])
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, set[str]]:
+  """By program the options that its own parser tells of."""
+  programs = {split(words)[0] for _, words in COMMANDS}
+  asked = []
+  found = {}
+  for program in sorted(programs):
+    text = source(program[0]).read_text()
+    if program[0].startswith("tests."):  # some need an environment of their own
+      found[program[0]] = text
+    elif program[0] not in WITH_FLAGS:
+      asked.append(program)
+  started = [start("-c", HELP, json.dumps(asked))]
+  started += [start(*named(program), "--helpfull") for program in WITH_FLAGS]
+  told = [process.communicate()[0] for process in started]
+  found |= json.loads(told[0].splitlines()[-1]) | dict(
+    zip(WITH_FLAGS, told[1:], strict=True)
+  )
+  flags = {
+    name: set(re.findall(r"--(?:\[no\])?([a-z][\w-]*)", text))
+    for name, text in found.items()
+  }
+  assert all(flags[" ".join(program)] for program in asked), flags
+  return flags
+
+
+def named(program: str) -> tuple[str, ...]:
+  return (program,) if program.endswith(".py") else ("-m", program)
+
+
+def start(*arguments: str) -> subprocess.Popen:
+  return subprocess.Popen(
+    [sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
+  )
+
+
+def test_options_are_known(known):
+  for where, words in COMMANDS:
+    program, rest = split(words)
+    for word in rest:
+      option = word.removeprefix("--").partition("=")[0]
+      if word.startswith("--") and not option.startswith("config."):
+        assert option in known[" ".join(program)], f"{where}: {' '.join(words)}"
+
+
+def test_configs_are_there():
+  for where, words in COMMANDS:
+    for word in words:
+      file, _, argument = word.removeprefix("--config=").partition(":")
+      if file.startswith("configs/"):
+        module = runpy.run_path(str(ROOT / file))
+        make = module["get_sweep" if "/sweeps/" in file else "get_config"]
+        assert make(*filter(None, [argument])), f"{where}: {word}"
+
+
+def test_fields_of_the_config_are_there():
+  """Wherever one is set, with a value of its type."""
+  for path in CURRENT:
+    for option in re.findall(
+      r"--config\.([a-z0-9_.]+[a-z0-9_])(?:=([^\s`),;\"]+))?", path.read_text()
+    ):
+      field, value = option
+      config: Any = base.get_config()
+      for part in field.split("."):
+        assert part in config, f"{markdown.name(path)}: --config.{field}"
+        config = config[part]
+      if value and not PLACEHOLDER.fullmatch(value):
+        made = ast.literal_eval(value) if type(config) is bool else type(config)(value)
+        assert type(made) is type(config), (
+          f"{markdown.name(path)}: --config.{field}={value}"
+        )
+
+
+def test_targets_of_make_are_there():
+  targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+  seen = set()
+  for path in CURRENT:
+    for words in markdown.commands(path.read_text()):
+      if words[0] == "make" and len(words) > 1:
+        seen.add(words[1])
+        assert words[1] in targets, f"{markdown.name(path)}: {' '.join(words)}"
+  assert {"train", "test"} <= seen
+
+
+def test_extras_are_there():
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+  for path in CURRENT:
+    for words in markdown.commands(path.read_text()):
+      if words[0] == "pip":
+        for extra in re.findall(r"\[(\w+)\]", " ".join(words)):
+          assert extra in project["optional-dependencies"], markdown.name(path)

@@ -1,0 +1,102 @@
+"""The fields of a config as a page, from `configs/base.py` and its comments.
+
+python -m training.config_reference > docs/config.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import pathlib
+import re
+import runpy
+from collections.abc import Mapping
+
+import ml_collections
+
+BASE = pathlib.Path(__file__).parents[1] / "configs" / "base.py"
+
+_HEAD = """# The fields of a config
+
+Written by `python -m training.config_reference > docs/config.md`: the defaults and
+comments of `configs/base.py`. The other files in `configs/` change some of them, and any
+can be set on the command line, such as `--config.train.steps=400`. An unknown field, a
+value of another type and one that cannot be used are refused before any work. Where a
+description begins with values, they are what there is besides the default. What a run
+does with them: [training.md](training.md)."""
+_FIELD = re.compile(r" *config\.([a-z0-9_.]+) = (?!ConfigDict)\S.*?(?:  # (.*))?")
+
+
+def comments(source: str) -> dict[str, str]:
+  """What a config file says of its fields: on the lines above one, then beside it.
+
+  Args:
+    source: of the file.
+
+  Returns:
+    By field, in the order of the file.
+
+  Example:
+    >>> comments("# In tokens.\\nconfig.data.length = 9  # or 8\\nconfig.seed = 0")
+    {'data.length': 'In tokens. or 8', 'seed': ''}
+  """
+  found: dict[str, str] = {}
+  above: list[str] = []
+  for line in source.splitlines():
+    if match := _FIELD.fullmatch(line):
+      found[match[1]] = " ".join(filter(None, [*above, match[2]]))
+      above = []
+    elif line.lstrip().startswith("# "):
+      above.append(line.lstrip().removeprefix("# "))
+    else:
+      above = []
+  return found
+
+
+def page(config: ml_collections.ConfigDict, said: Mapping[str, str]) -> str:
+  """The page, in Markdown: a table of the fields outside of sections, and one a section.
+
+  Args:
+    config: with the defaults.
+    said: by field its description, in the order of the page.
+
+  Raises:
+    ValueError: a field without a description, or a description without a field.
+  """
+  values = _fields(config)
+  wrong = sorted({name for name in values if not said.get(name)} | said.keys() - values)
+  if wrong:
+    raise ValueError(f"Expected a comment on each field of {BASE}; see {', '.join(wrong)}.")
+  parts = [_HEAD]
+  for section, names in itertools.groupby(said, key=lambda name: name.rpartition(".")[0]):
+    lines = [f"## {section}", ""] if section else []
+    lines += ["| field | type | default | what it is |", "|---|---|---|---|"]
+    for name in names:
+      value = values[name]
+      default = f'"{value}"' if isinstance(value, str) else repr(value)
+      lines.append(f"| `{name}` | {type(value).__name__} | `{default}` | {said[name]} |")
+    parts.append("\n".join(lines))
+  return "\n\n".join(parts)
+
+
+def _fields(config: ml_collections.ConfigDict, prefix: str = "") -> dict[str, object]:
+  found: dict[str, object] = {}
+  for name, value in config.items():
+    if isinstance(value, ml_collections.ConfigDict):
+      found |= _fields(value, f"{prefix}{name}.")
+    else:
+      found[prefix + name] = value
+  return found
+
+
+def reference() -> str:
+  """The page of `configs/base.py`."""
+  return page(runpy.run_path(str(BASE))["get_config"](), comments(BASE.read_text()))
+
+
+if __name__ == "__main__":
+  argparse.ArgumentParser(
+    prog="python -m training.config_reference",
+    description="Prints the reference of the config fields, docs/config.md.",
+  ).parse_args()
+  print(reference())
