@@ -90,7 +90,7 @@ def exhibits(
   if not quick:
     return made
   steps = found["packed"][0]["recipe"]["steps"]
-  note = f"Quick, {study.seeds} seeds of {steps} steps; the statements have no weight. "
+  note = f"Quick: {steps} steps, seeds: {study.seeds}; the statements have no weight. "
   return [dataclasses.replace(x, finding=note + x.finding) for x in made]
 
 

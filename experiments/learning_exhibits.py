@@ -280,9 +280,11 @@ def _sequences_to(run: Mapping[str, Any], loss: float) -> float:
   """After how many sequences a run had a loss, on lines between its evaluations."""
   counts = [one["sequences"] for one in run["evaluations"]]
   losses = _losses(run)
+  if losses[0] <= loss:
+    return counts[0]
   for (n, x), (m, y) in itertools.pairwise(zip(counts, losses, strict=True)):
     if y <= loss:
-      return m if x <= y or loss >= x else n + (x - loss) / (x - y) * (m - n)
+      return n + (x - loss) / (x - y) * (m - n)
   return counts[-1]
 
 

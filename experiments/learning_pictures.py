@@ -52,8 +52,8 @@ def curves(
   left.set_title("mean, least and most of the seeds", fontsize="small", loc="left")
   for axes in (left, right):
     _sequences(axes)
-  first = min(_SMOOTHED, len(base[0]["curve"]) // 2)
-  shown = [point["mlm_loss"] for run in base for point in run["curve"][first:]]
+  late = len(base[0]["curve"]) // 20
+  shown = [point["mlm_loss"] for run in base for point in run["curve"][late:]]
   left.set_ylim(min(shown) - 0.05, max(shown) + 0.05)  # all begin far above
   left.legend(frameon=False, fontsize="small")
   _save(left, path, title)
