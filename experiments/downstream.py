@@ -166,7 +166,8 @@ def exhibits(
   study = learning_curves.shared(folder, list(arms), quick=quick, seeds=seeds)
   study.run_all(jobs=jobs)
   models = {told: kept(study, arm) for arm, told in arms.items()}
-  scores = fine_tune(folder, models, overrides=QUICK if quick else None, jobs=jobs)
+  runs = learning_curves.runs_folder(folder, quick=quick)
+  scores = fine_tune(runs, models, overrides=QUICK if quick else None, jobs=jobs)
   apart = [
     float(np.mean(np.subtract(of_arm["packed"], of_arm["unpacked"])))
     for of_arm in scores.values()

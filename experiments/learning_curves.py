@@ -113,8 +113,13 @@ def _study(
   folder: pathlib.Path, arms: Sequence[Arm], *, quick: bool, seeds: int | None
 ) -> Study:
   seeds = seeds or (QUICK_SEEDS if quick else SEEDS)
-  runs = folder / "quick" if quick else folder
-  return Study(runs, arms, seeds, OVERRIDES | QUICK if quick else OVERRIDES)
+  overrides = OVERRIDES | QUICK if quick else OVERRIDES
+  return Study(runs_folder(folder, quick=quick), arms, seeds, overrides)
+
+
+def runs_folder(folder: pathlib.Path, *, quick: bool) -> pathlib.Path:
+  """Where a part has its runs: quick ones must not take the place of others."""
+  return folder / "quick" if quick else folder
 
 
 def add_options(parser: Parser):

@@ -16,6 +16,7 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import sys
 from collections.abc import Mapping
@@ -114,12 +115,13 @@ def exhibits(
   jobs = jobs or len(schedule.cores())
   pairs = learning_curves.shared(folder, ["packed"], quick=quick, seeds=seeds)
   pairs.run_all(jobs=jobs)
-  study = Study(folder, make_arms(pairs), pairs.seeds, learning_curves.OVERRIDES)
+  runs = learning_curves.runs_folder(folder, quick=quick)
+  study = dataclasses.replace(pairs, folder=runs, arms=make_arms(pairs))
   study.run_all(jobs=jobs)
   models = {NAMES["packed"]: downstream.kept(pairs, "packed")}
   models |= {NAMES[arm.name]: downstream.kept(study, arm.name) for arm in study.arms}
   overrides = downstream.QUICK if quick else None
-  scores = downstream.fine_tune(folder, models, overrides=overrides, jobs=jobs)
+  scores = downstream.fine_tune(runs, models, overrides=overrides, jobs=jobs)
   first, pairs_alone, sentences, greedy = NAMES.values()
   statements = []
   for task, of_arm in scores.items():

@@ -16,6 +16,7 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import sys
 from typing import Any
@@ -30,7 +31,7 @@ from experiments.learning_tables import Found, mean_difference
 from experiments.paired import Arm
 from experiments.report import table
 from experiments.statistics import equivalent, larger
-from experiments.study import Study, held_out
+from experiments.study import held_out
 
 COMMAND = "python -m experiments.two_phases"
 
@@ -99,12 +100,11 @@ class Phases:
   def __init__(
     self, folder: pathlib.Path, *, quick: bool, seeds: int | None, jobs: int | None
   ):
-    self._folder, self._quick = folder, quick
+    self._runs = learning_curves.runs_folder(folder, quick=quick)
     self._jobs = jobs or len(schedule.cores())
     self._one = learning_curves.shared(
       folder, ["packed", "no_mask"], quick=quick, seeds=seeds
     )
-    self._seeds = self._one.seeds
 
   def run(self) -> tuple[Found, dict[int, dict[str, Any]], dict[int, float]]:
     """Runs what is not finished.
@@ -135,7 +135,7 @@ class Phases:
         ),
       ]
     arms.append(Arm("same_time", fields(as_long, FULL)))
-    study = Study(self._folder, arms, self._seeds, learning_curves.OVERRIDES)
+    study = dataclasses.replace(self._one, folder=self._runs, arms=arms)
     study.run_all(jobs=self._jobs)
     return found | study.results(), speed, mean
 
@@ -144,12 +144,8 @@ class Phases:
     arm = Arm(
       f"speed_{row_length}", fields(sequences, row_length) | {"packing.adjust": "none"}
     )
-    timing = Study(
-      self._folder,
-      [arm],
-      1,
-      learning_curves.OVERRIDES | ({"train.throughput_rounds": 3} if self._quick else {}),
-      module="experiments.speed",
+    timing = dataclasses.replace(
+      self._one, folder=self._runs, arms=[arm], seeds=1, module="experiments.speed"
     )
     timing.run_all(jobs=1)
     return timing.results()[arm.name][0]
