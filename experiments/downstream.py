@@ -31,7 +31,11 @@ COMMAND = "python -m experiments.downstream"
 
 TASKS = {"sst2": "which of two modules", "qqp": "whether two sentences follow"}
 LEARNING_RATE = 3e-4  # as in experiments/finetuning.py
-QUICK = {"train.duration": "256 sequences", "train.eval_every": 20, "train.patience": 0}
+QUICK = {
+  "train.duration": "256 sequences",
+  "optimizer.warmup": "32 sequences",
+  "train.patience": 0,
+}
 MARGIN = 2.0  # points of the score; less is no difference
 
 Scores = dict[str, dict[str, list[float]]]  # by task and arm, percent, a value a seed
@@ -61,6 +65,7 @@ def fine_tune(
     Stopped: some runs failed, with their last words.
   """
   files = local_tasks.write(folder / "text")
+  first = next(iter(models.values()))[0]  # the vocabulary of all, each in its own file
   waiting: list[schedule.Task] = []
   for task in tasks:
     spec = {
@@ -69,6 +74,7 @@ def fine_tune(
         "data.source": files[task][0],
         "data.held_out_source": files[task][1],
         "data.directory": str(folder / "data" / task),
+        "data.vocab_file": str(first / "vocab.txt"),
         "optimizer.learning_rate": LEARNING_RATE,
         "train.throughput_rounds": 0,
         "train.log_every": 20,
