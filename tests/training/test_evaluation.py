@@ -65,7 +65,7 @@ def reference(logits_of, batches) -> dict:
     name: [] for name in ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy")
   }
   unigram, labels, lengths = [], [], []
-  bins: dict[tuple[int, int], list[float]] = {edges: [] for edges in BINS}
+  bins: dict[tuple[int, int], list[tuple[float, float]]] = {edges: [] for edges in BINS}
   for batch in batches:
     logits = logits_of(batch)
     for row, slot in np.argwhere(batch["sequence_mask"]):
@@ -90,7 +90,7 @@ def reference(logits_of, batches) -> dict:
         unigram.append(sum(unigram_hits) / len(unigram_hits))
         for low, high in BINS:
           if low <= length <= high:
-            bins[low, high].append(each["mlm_accuracy"][-1])
+            bins[low, high].append((each["mlm_accuracy"][-1], each["mlm_loss"][-1]))
   means = {name: sum(values) / len(values) for name, values in each.items()}
   ones = sum(labels)
   return means | {
@@ -103,7 +103,8 @@ def reference(logits_of, batches) -> dict:
         "from": low,
         "to": high,
         "sequences": len(values),
-        "mlm_accuracy": sum(values) / len(values),
+        "mlm_accuracy": sum(accuracy for accuracy, _ in values) / len(values),
+        "mlm_loss": sum(loss for _, loss in values) / len(values),
       }
       for (low, high), values in bins.items()
       if values
