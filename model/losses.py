@@ -176,8 +176,38 @@ def sequence_numbers(batch: Arrays) -> jax.Array:
   return jnp.where(mask, jnp.arange(1, mask.shape[1] + 1)[None], 0)
 
 
+def next_token_owners(batch: Arrays) -> jax.Array:
+  """Which tokens predict the token after them: none across the end of a sequence.
+
+  Args:
+    batch: `segment_ids` int32[B, S]; and, where some tokens are no targets, `loss_mask`
+      bool[B, S].
+
+  Returns:
+    int32[B, S]: the number of the token's sequence, 0 where it predicts nothing.
+
+  Example:
+    >>> next_token_owners({"segment_ids": jnp.array([[1, 1, 1, 2, 2, 0]])}).tolist()
+    [[1, 1, 0, 2, 0, 0]]
+  """
+  segment_ids = batch["segment_ids"]
+  predicts = segment_ids == _following(segment_ids)
+  if "loss_mask" in batch:
+    predicts &= _following(batch["loss_mask"])
+  return jnp.where(predicts, segment_ids, 0)
+
+
+def _following(tokens: jax.Array) -> jax.Array:
+  """[B, S]: what stands at the next token; 0 or False after the last."""
+  return jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
+
+
 def _labelled_tokens(batch: Arrays) -> jax.Array:
   return jnp.where(batch["token_labels"] >= 0, batch["segment_ids"], 0)
+
+
+def _next_tokens(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
+  return _cross_entropy(logits, _following(batch["input_ids"]))
 
 
 def _masked_tokens(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
@@ -207,13 +237,15 @@ def _answers(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
 
 
 # Labels of tokens below 0 do not count: inner word pieces, say. The loss of an answer is
-# the mean of those of its start and its end, that of a number the squared error.
+# the mean of those of its start and its end, that of a number the squared error. The labels
+# of a causal model are its own tokens.
 HEADS = {
   "mlm": Head(lambda batch: batch["mlm_segment_ids"], _masked_tokens, ("mlm_labels",)),
   "nsp": Head(sequence_numbers, _classes, ("sequence_labels",)),
   "sequence": Head(sequence_numbers, _classes_or_numbers, ("sequence_labels",)),
   "token": Head(_labelled_tokens, _token_classes, ("token_labels",)),
   "answer": Head(sequence_numbers, _answers, ("start_positions", "end_positions")),
+  "causal": Head(next_token_owners, _next_tokens, ("input_ids",)),
 }
 
 

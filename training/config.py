@@ -209,7 +209,7 @@ def bert_config(
   config: ml_collections.ConfigDict,
   *,
   vocab_size: int,
-  sizes: model.BertConfig | None = None,
+  sizes: model.ModelConfig | None = None,
   num_labels: int = 2,
 ) -> model.BertConfig:
   """The model of a config.

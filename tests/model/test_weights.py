@@ -73,7 +73,7 @@ def test_a_description_that_was_altered_is_refused(stored):
   folder, _, _ = stored
   config = altered(folder)["config"]
   for fields, message in (
-    ({"head": "causal"}, "head is 'causal', expected one of pretraining"),
+    ({"head": "generative"}, "head is 'generative', expected one of pretraining"),
     ({"config": config | {"layers": 3}}, "unexpected keyword argument 'layers'"),
     ({"config": config | {"hidden_size": 0}}, "hidden_size is 0; expected at least 1"),
   ):
