@@ -35,11 +35,20 @@ def small_config(**fields) -> BertConfig:
 
 
 def small_gpt2(**fields) -> Gpt2Config:
-  """Of 3 heads: as their number is no power of 2, all of ALiBi's slopes are used."""
-  sizes = dataclasses.asdict(small_config())
-  kept = {f.name: sizes[f.name] for f in dataclasses.fields(Gpt2Config) if f.name in sizes}
-  kept |= {"hidden_size": 15, "num_heads": 3, "layer_norm_epsilon": 1e-5}
-  return dataclasses.replace(Gpt2Config(**kept), **fields)
+  """Of 3 heads, which is no power of 2: ALiBi's slopes are then of both kinds."""
+  return dataclasses.replace(
+    Gpt2Config(
+      vocab_size=VOCAB_SIZE,
+      hidden_size=15,
+      num_layers=2,
+      num_heads=3,
+      intermediate_size=11,
+      max_position_embeddings=17,
+      dropout_rate=0.0,
+      attention_dropout_rate=0.0,
+    ),
+    **fields,
+  )
 
 
 def ordinary(config: BertConfig) -> BertConfig:

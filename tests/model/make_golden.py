@@ -1,8 +1,9 @@
 """Writes tests/model/golden anew: python -m tests.model.make_golden.
 
 Needs the extra `reference`. The folder holds a small model of each head as transformers
-saves it, one of them under the names of the original BERT, and what transformers computes
-with them; so the comparison runs where neither it nor PyTorch is installed.
+saves it, two of them under the names of the original BERT and of the original GPT-2, and
+what transformers computes with them; so the comparison runs where neither it nor PyTorch
+is installed.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ import safetensors.numpy
 
 from model.hf import export_bert, import_bert
 from model.weights import Vocabulary
-from tests.model import reference
+from tests.model import gpt2_reference, reference
 
 FOLDER = pathlib.Path(__file__).parent / "golden"
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -55,10 +56,30 @@ def main():
       expected["token_loss"], gradients = reference.gradients(model, batch)
       expected |= {f"gradient/{name}": x for name, x in gradients.items()}
       rename(folder / "model.safetensors")
+  expected |= make_gpt2(batch)
   np.savez_compressed(FOLDER / "expected.npz", **expected)
   ids = tokenize(FOLDER / "BertForQuestionAnswering")
   value = {"tokens": TOKENS, "texts": TEXTS, "ids": ids}
   (FOLDER / "tokenizer.json").write_text(json.dumps(value) + "\n")
+
+
+def make_gpt2(batch: dict) -> dict[str, np.ndarray]:
+  model = gpt2_reference.make(**gpt2_reference.SIZES["odd"])
+  folder = FOLDER / "GPT2LMHeadModel"
+  model.save_pretrained(folder)
+  path = folder / "model.safetensors"
+  tensors = safetensors.numpy.load_file(path)
+  tensors = {name.removeprefix("transformer."): x for name, x in tensors.items()}
+  positions = model.config.n_positions
+  for layer in range(model.config.n_layer):  # the mask, which the original keeps
+    mask = np.tri(positions, dtype=np.float32)[None, None]
+    tensors[f"h.{layer}.attn.bias"] = mask
+  safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
+  outputs, losses = gpt2_reference.run(model, batch)
+  loss, gradients = gpt2_reference.gradients(model, batch)
+  found = {**outputs, "loss": losses, "token_loss": np.asarray(loss)}
+  found |= {f"gradient/{name}": x for name, x in gradients.items()}
+  return {f"GPT2LMHeadModel/{name}": x for name, x in found.items()}
 
 
 def rename(path: pathlib.Path):

@@ -43,6 +43,18 @@ def run(config, head, params, batch):
   return read(params, encode(of_encoder, batch), batch)
 
 
+def whole(config, head, params, batch):
+  """As `run`, where nothing is shared with other heads."""
+  graphdef = graphdef_of(config, head)
+
+  @jax.jit
+  def run(params, batch):
+    outputs = nnx.merge(graphdef, params)(batch)
+    return outputs, losses.per_sequence(outputs, batch)
+
+  return run(params, batch)
+
+
 def loss_and_gradients(config, head, params, batch):
   """Of the loss over tokens."""
   graphdef = graphdef_of(config, head)

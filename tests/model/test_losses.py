@@ -216,9 +216,7 @@ def test_tokens_that_are_no_targets_do_not_count():
   outputs = random_logits(batch, ["causal"])
   batch["loss_mask"] = np.ones(batch["segment_ids"].shape, bool)
   everything = losses.loss(outputs, batch, unit="token")[1]["causal_loss"]
-  batch["loss_mask"][0, [0, 2, 5, 12]] = (
-    False  # the first of a sequence is no target anyway
-  )
+  batch["loss_mask"][0, [0, 2, 5, 12]] = False  # a sequence's first never is
   total = losses.loss(outputs, batch, unit="token")[1]["causal_loss"]
   assert (everything.units, total.units) == (7, 6)
   counts = losses.count(["causal"], batch, unit="token")

@@ -193,6 +193,29 @@ def test_the_step_compiles_once_for_one_shape_and_again_for_another():
   assert counter.count(program.train_step_name) == 2
 
 
+def test_a_causal_model_is_trained_by_the_same_step():
+  """Compiled once; the loss falls, and micro-batches add up to the batch."""
+  batches = [make_batch(8)] * 20
+  runs = {}
+  for accumulate in (1, 4):
+    program = TrainingProgram(
+      packs.small_gpt2(num_layers=1),
+      lamb(0.01),
+      mesh=make_mesh(1),
+      seed=0,
+      head="causal",
+      loss_unit="token",
+      accumulate=accumulate,
+    )
+    counter = CompilationCounter()
+    runs[accumulate] = run(program, batches)
+    assert counter.count(program.train_step_name) == 1
+  (params, losses), (others, other_losses) = runs.values()
+  assert losses[-1] < losses[0] - 0.3
+  np.testing.assert_allclose(other_losses, losses, rtol=1e-4)
+  assert relative_difference(others, params) < 1e-3
+
+
 def test_the_loss_falls_and_counts_are_right():
   program = make_program(num_layers=1)
   batch = make_batch(5)
