@@ -91,6 +91,7 @@ _GPT2 = _Family(
   | _SHARED,
   {"embd_pdrop": ()},
 )
+_END_OF_TEXT = 50256  # of GPT-2's own vocabulary
 _FAMILIES = {"bert": _BERT, "gpt2": _GPT2}  # by model_type
 
 
@@ -214,8 +215,13 @@ def bert_json(
 def gpt2_json(config: Gpt2Config) -> dict:
   """The `config.json` of a GPT-2; the opposite of `read_config`."""
   (architecture,) = _GPT2.heads
-  value = _json(config, "gpt2", architecture)
-  return value | {"embd_pdrop": config.dropout_rate, "activation_function": "gelu_new"}
+  value = _json(config, "gpt2", architecture) | {
+    "embd_pdrop": config.dropout_rate,
+    "activation_function": "gelu_new",
+  }
+  if config.vocab_size <= _END_OF_TEXT:  # else it is the default there
+    value |= {"bos_token_id": None, "eos_token_id": None}
+  return value
 
 
 def _json(config: ModelConfig, kind: str, architecture: str) -> dict:

@@ -29,7 +29,8 @@ SIZES: dict[str, dict] = {
 
 def make(**fields):
   """A model with random weights, large enough for every path to matter."""
-  config = transformers.GPT2Config(**fields, **{"attn_implementation": "eager"})
+  fields |= {"attn_implementation": "eager", "bos_token_id": None, "eos_token_id": None}
+  config = transformers.GPT2Config(**fields)
   model = transformers.GPT2LMHeadModel(config).eval()
   generator = torch.Generator().manual_seed(0)
   with torch.no_grad():

@@ -56,17 +56,18 @@ def main():
       expected["token_loss"], gradients = reference.gradients(model, batch)
       expected |= {f"gradient/{name}": x for name, x in gradients.items()}
       rename(folder / "model.safetensors")
-  expected |= make_gpt2(batch)
   np.savez_compressed(FOLDER / "expected.npz", **expected)
+  make_gpt2(batch)
   ids = tokenize(FOLDER / "BertForQuestionAnswering")
   value = {"tokens": TOKENS, "texts": TEXTS, "ids": ids}
   (FOLDER / "tokenizer.json").write_text(json.dumps(value) + "\n")
 
 
-def make_gpt2(batch: dict) -> dict[str, np.ndarray]:
+def make_gpt2(batch: dict):
   model = gpt2_reference.make(**gpt2_reference.SIZES["odd"])
   folder = FOLDER / "GPT2LMHeadModel"
   model.save_pretrained(folder)
+  (folder / "generation_config.json").unlink()
   path = folder / "model.safetensors"
   tensors = safetensors.numpy.load_file(path)
   tensors = {name.removeprefix("transformer."): x for name, x in tensors.items()}
@@ -79,7 +80,8 @@ def make_gpt2(batch: dict) -> dict[str, np.ndarray]:
   loss, gradients = gpt2_reference.gradients(model, batch)
   found = {**outputs, "loss": losses, "token_loss": np.asarray(loss)}
   found |= {f"gradient/{name}": x for name, x in gradients.items()}
-  return {f"GPT2LMHeadModel/{name}": x for name, x in found.items()}
+  found |= {f"batch/{name}": field for name, field in batch.items()}
+  np.savez_compressed(FOLDER / "gpt2.npz", **found)
 
 
 def rename(path: pathlib.Path):

@@ -505,7 +505,7 @@ def test_tokens_that_see_what_comes_after_them_are_found(apply):
 
 
 def test_what_comes_after_is_found_by_change_too():
-  with pytest.raises(AssertionError, match="position 1 of row 0 .* a change of up to"):
+  with pytest.raises(AssertionError, match=r"position 1 of row 0 .* a change of up to"):
     assert_causal(through_ids(isolated), make_batch(tokens()))
 
 
