@@ -145,12 +145,13 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
 
 def _read_classes(path: pathlib.Path, value: dict, given: dict) -> tuple[str, ...]:
   """Puts the number of classes into `given`; returns their names."""
-  labels = value.get("id2label")
-  named = isinstance(labels, dict)
-  given["num_labels"] = len(labels) if named else value.get("num_labels", 2)
+  labels, names = value.get("id2label"), ()
+  given["num_labels"] = value.get("num_labels", 2)
+  if isinstance(labels, dict):
+    given["num_labels"], names = len(labels), _label_names(labels)
   if value.get("problem_type") == "regression":
     _refuse_unless(path, "num_labels", given["num_labels"], (1,))
-  return _label_names(labels) if named else ()
+  return names
 
 
 def _check_numbers(path: pathlib.Path, family: _Family, given: dict):

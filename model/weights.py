@@ -128,7 +128,7 @@ def resize_vocabulary(config: ModelConfig, params: Params, *, multiple: int):
 
 def describe(
   directory: str | pathlib.Path,
-  config: BertConfig,
+  config: ModelConfig,
   *,
   head: str,
   vocabulary: Vocabulary | None,

@@ -157,11 +157,12 @@ def test_attention_equals_loops(mask):
   segment_ids = np.array([[1, 1, 1, 2, 2, 3, 0], [1] * 7])
   rng = np.random.default_rng(0)
   with jax.enable_x64(True):
-    inputs = rng.standard_normal((3, 2, 7, 3, 5))
-    slopes = alibi_slopes(3)
-    found = attention(*inputs, segment_ids, mask=mask, causal=True, slopes=slopes)
+    query, key, value = rng.standard_normal((3, 2, 7, 3, 5))
+    found = attention(
+      query, key, value, segment_ids, mask=mask, causal=True, slopes=alibi_slopes(3)
+    )
   real = segment_ids > 0
-  expected = attention_by_hand(*inputs, segment_ids, mask)
+  expected = attention_by_hand(query, key, value, segment_ids, mask)
   np.testing.assert_allclose(np.asarray(found)[real], expected[real], rtol=1e-12)
 
 

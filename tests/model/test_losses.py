@@ -234,11 +234,11 @@ def test_the_loss_of_a_sequence_does_not_see_the_first_token_of_the_next():
   np.testing.assert_array_equal(before, after)
   # In one stream it is a target as any other.
   stream = np.ones_like(batch["segment_ids"])
-  before, after = (
+  ours, theirs = (
     losses.loss(outputs, x | {"segment_ids": stream}, unit="token") for x in (batch, other)
   )
-  assert before[0] != after[0]
-  assert before[1]["causal_loss"].units == packs.ROW_LENGTH - 1
+  assert ours[0] != theirs[0]
+  assert ours[1]["causal_loss"].units == packs.ROW_LENGTH - 1
 
 
 def test_an_answer_outside_of_its_sequence_is_not_hidden():

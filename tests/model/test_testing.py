@@ -497,16 +497,21 @@ def hears_the_third_token_before(batch):
   return causal(batch) + 1e-30 * jnp.roll(x, -3, axis=1)
 
 
-@pytest.mark.parametrize("apply", [isolated, hears_the_third_token_before])
-def test_tokens_that_see_what_comes_after_them_are_found(apply):
-  expected = r"before position 1 of row 0 changes .* a derivative of up to"
+@pytest.mark.parametrize(
+  ("apply", "sequences", "methods", "measure"),
+  [
+    (isolated, embedded(), ("derivative",), "derivative"),
+    (isolated, embedded(), None, "change"),
+    (hears_the_third_token_before, embedded(), None, "derivative"),  # too small to change
+    (through_ids(isolated), tokens(), None, "change"),
+  ],
+)
+def test_tokens_that_see_what_comes_after_them_are_found(
+  apply, sequences, methods, measure
+):
+  expected = f"before position 1 of row 0 changes .* a {measure} of up to"
   with pytest.raises(AssertionError, match=expected):
-    assert_causal(apply, make_batch(embedded()))
-
-
-def test_what_comes_after_is_found_by_change_too():
-  with pytest.raises(AssertionError, match=r"position 1 of row 0 .* a change of up to"):
-    assert_causal(through_ids(isolated), make_batch(tokens()))
+    assert_causal(apply, make_batch(sequences), methods=methods)
 
 
 def test_what_depends_on_nothing_is_not_called_causal():
