@@ -51,6 +51,7 @@ def get_config() -> ConfigDict:
   config.model.attention_mask = "segment"  # none: the ablation without isolation;
   # token_type: the two segments of a sequence do not see each other either
   config.model.position_reset = True  # False: the ablation with positions of the row
+  config.model.positions = "alibi"  # of a GPT-2; learned: a table, as BERT has
   config.model.next_sentence = True  # False: the ablation without NSP
   config.model.attention_impl = "xla"  # cudnn, cudnn_packed, splash
   config.model.remat = "none"  # layers: compute them twice, to save memory

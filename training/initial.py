@@ -14,13 +14,13 @@ import ml_collections
 import model
 from model import hf, weights
 from training import processes
-from training.config import ConfigError, bert_config, check_attention
+from training.config import ConfigError, bert_config, check_attention, gpt2_config
 
 _FIELD = "config.model.init_from"
 # What a run's config does not say, and what its checkpoints cannot do without.
 _OF_THE_WEIGHTS = ("max_position_embeddings", "type_vocab_size", "layer_norm_epsilon")
 _SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
-_SHAPES = (*_SIZES, "next_sentence", "vocab_multiple", "num_labels")
+_SHAPES = (*_SIZES, "next_sentence", "vocab_multiple", "num_labels", "positions")
 # Of the model that a task adds to the encoder, in the order in which it reads.
 _HEAD = ("pooler", "classifier", "answer")
 
@@ -159,7 +159,7 @@ def model_config(
   given: weights.StoredModel | None,
   head: str = "pretraining",
   labels: Sequence[str] = (),
-) -> model.BertConfig:
+) -> model.ModelConfig:
   """The model of a run: as the config and the weights, its own or given ones, say.
 
   Sequences longer than the positions of the weights get positions of their own, as in the
@@ -180,19 +180,27 @@ def model_config(
   num_labels = num_labels_of(head, labels)
   if weights.steps(workdir):
     begun = weights.read_description(workdir).config
-    now = dataclasses.replace(
-      bert_config(config, vocab_size=begun.vocab_size, sizes=begun, num_labels=num_labels),
-      **{name: getattr(begun, name) for name in _OF_THE_WEIGHTS},
-    )
-    check_attention(config, head_size=now.hidden_size // now.num_heads)
-    for name in _SHAPES:
-      if getattr(now, name) != getattr(begun, name):
+    now: model.ModelConfig
+    if head == "causal":
+      now = gpt2_config(config, vocab_size=begun.vocab_size)
+    else:
+      now = dataclasses.replace(
+        bert_config(
+          config, vocab_size=begun.vocab_size, sizes=begun, num_labels=num_labels
+        ),
+        **{name: getattr(begun, name) for name in _OF_THE_WEIGHTS},
+      )
+      check_attention(config, head_size=now.hidden_size // now.num_heads)
+    for name in _SHAPES:  # each is of some kind of model, and not of others
+      there, here = (getattr(x, name, None) for x in (begun, now))
+      if there != here:
         raise ConfigError(
-          f"{workdir} holds checkpoints of a model with {name} {getattr(begun, name)}; the "
-          f"config has {getattr(now, name)}. Give the same config.model, or another "
-          "--workdir."
+          f"{workdir} holds checkpoints of a model with {name} {there}; the config has "
+          f"{here}. Give the same config.model, or another --workdir."
         )
     return now
+  if head == "causal":
+    return gpt2_config(config, vocab_size=vocab_size)
   if given is None:
     return bert_config(config, vocab_size=vocab_size, num_labels=num_labels)
   sizes = given.bert
@@ -235,7 +243,7 @@ def check_labels(given: weights.StoredModel, labels: Sequence[str]):
 
 def initial_params(
   given: weights.StoredModel,
-  config: model.BertConfig,
+  config: model.ModelConfig,
   *,
   head: str = "pretraining",
   labels: Sequence[str] = (),
@@ -254,6 +262,7 @@ def initial_params(
     labels: of its classes.
     seed: of what is drawn.
   """
+  assert isinstance(config, model.BertConfig)  # others start from no given weights
   params = given.load()
   _, params = weights.resize_vocabulary(
     given.config, params, multiple=config.vocab_multiple

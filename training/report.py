@@ -67,7 +67,8 @@ def metric_of(head: str) -> str:
   Args:
     head: of the model; a key of `model.MODELS`.
   """
-  return "mlm_accuracy" if head == "pretraining" else "score"
+  language = {"pretraining": "mlm_accuracy", "causal": "causal_accuracy"}
+  return language.get(head, "score")
 
 
 def sum_of_losses(figures: Mapping[str, float]) -> float:
@@ -238,11 +239,13 @@ def _flops(rate: float) -> str:
 
 
 def _task_figures(figures: Mapping[str, float]) -> str:
-  """The metrics of a task as percentages, but for the losses."""
+  """The metrics of a task as percentages, but for losses and perplexity."""
   return ", ".join(
-    f"{name} {value:.4f}" if name.endswith("loss") else f"{name} {value:.2%}"
+    f"{name} {value:.4f}"
+    if name.endswith(("loss", "perplexity"))
+    else f"{name} {value:.2%}"
     for name, value in figures.items()
-    if not name.endswith("sequences")
+    if not name.endswith(("sequences", "tokens"))
   )
 
 
