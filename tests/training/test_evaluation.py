@@ -420,12 +420,11 @@ def test_a_causal_model_is_judged_by_its_tokens():
     batch["loss_mask"] = batch["loss_mask"].reshape(batch["segment_ids"].shape)
     logits = np.asarray(program.apply(params, batch)["causal_logits"], np.float64)
     ids = batch["segment_ids"]
-    for row, i in np.argwhere(ids > 0):
-      if i + 1 < ids.shape[1] and ids[row, i + 1] == ids[row, i]:
-        if batch["loss_mask"][row, i + 1]:
-          scores, label = logits[row, i], batch["input_ids"][row, i + 1]
-          costs.append(np.log(np.exp(scores).sum()) - scores[label])
-          hits.append(scores.argmax() == label)
+    for row, i in np.argwhere(ids[:, 1:] > 0):
+      if ids[row, i] == ids[row, i + 1] and batch["loss_mask"][row, i + 1]:
+        scores, label = logits[row, i], batch["input_ids"][row, i + 1]
+        costs.append(np.log(np.exp(scores).sum()) - scores[label])
+        hits.append(scores.argmax() == label)
   found = evaluate_causal(program, params, batches)
   assert found["tokens"] == len(costs) > 40
   assert found["sequences"] == sum(int(b["sequence_mask"].sum()) for b in batches)
