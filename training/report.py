@@ -164,6 +164,14 @@ def summary_table(summary: dict) -> str:
         f"always the commonest token: {summary['unigram_mlm_accuracy']:.1%}",
       )
     )
+  elif "eval_perplexity" in summary:
+    rows.append(
+      (
+        "held out",
+        f"perplexity {summary['eval_perplexity']:.2f}, next-token accuracy "
+        f"{summary['eval_causal_accuracy']:.1%} of {summary['eval_tokens']:,} tokens",
+      )
+    )
   else:
     figures = {
       name.removeprefix("eval_"): value
