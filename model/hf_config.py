@@ -145,7 +145,8 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
 
 def _read_classes(path: pathlib.Path, value: dict, given: dict) -> tuple[str, ...]:
   """Puts the number of classes into `given`; returns their names."""
-  labels, names = value.get("id2label"), ()
+  labels = value.get("id2label")
+  names: tuple[str, ...] = ()
   given["num_labels"] = value.get("num_labels", 2)
   if isinstance(labels, dict):
     given["num_labels"], names = len(labels), _label_names(labels)

@@ -303,17 +303,22 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]
   label_logits = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
   return {
     "loss": jax.nn.logsumexp(logits, axis=-1) - label_logits,
-    "accuracy": (_first_of_highest(logits) == labels).astype(logits.dtype),
+    "accuracy": _is_argmax(logits, labels, label_logits).astype(logits.dtype),
   }
 
 
-def _first_of_highest(logits: jax.Array) -> jax.Array:
-  """`argmax` over the last axis, sooner on CPUs; past the end where one is not a number.
+def _is_argmax(logits: jax.Array, labels: jax.Array, label_logits: jax.Array) -> jax.Array:
+  """Whether each label is the first of the highest; no where a logit is not a number.
+
+  Comparing with the label's own takes a quarter of the memory of an `argmax` on CPUs, where
+  XLA stores what it reduces.
 
   Example:
-    >>> _first_of_highest(jnp.array([[1.0, 3.0, 3.0], [2.0, jnp.nan, 1.0]])).tolist()
-    [1, 3]
+    >>> logits = jnp.array([[1.0, 3.0, 3.0], [1.0, 3.0, 3.0], [2.0, jnp.nan, 1.0]])
+    >>> labels = jnp.array([1, 2, 0])
+    >>> _is_argmax(logits, labels, logits[jnp.arange(3), labels]).tolist()
+    [True, False, False]
   """
-  highest = logits == logits.max(axis=-1, keepdims=True)
-  numbers = jnp.arange(logits.shape[-1])
-  return jnp.where(highest, numbers, logits.shape[-1]).min(axis=-1)
+  numbers = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
+  labels, own = labels[..., None], label_logits[..., None]
+  return jnp.where(numbers < labels, logits < own, logits <= own).all(axis=-1)
