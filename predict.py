@@ -257,7 +257,7 @@ def make_program(
 
 
 def _check_isolated(stored: weights.StoredModel, rows: Rows):
-  config = stored.config
+  config = stored.bert
   alone = config.attention_mask != "none" and config.position_reset
   if not alone and rows.algorithm != "none":
     raise InputError(
@@ -313,7 +313,7 @@ def open_model(options: argparse.Namespace) -> FineTuned:
   settings = _settings(options, stored, run_config)
   labels: tuple[str, ...] = ()
   if stored.head == "sequence_classification":
-    outputs = stored.config.num_labels
+    outputs = stored.bert.num_labels
     labels = pipeline.label_names(settings.task, outputs, given=stored.labels)
   return FineTuned(stored, settings, _tokenizer(stored, settings), labels)
 
@@ -323,7 +323,7 @@ def _settings(options, stored, run_config: dict | None) -> pipeline.Settings:
   folder, positions = stored.directory, stored.config.max_position_embeddings
   if run_config is None:
     task = options.task or _DEFAULT_TASKS[stored.head]
-    if options.task is None and stored.config.num_labels == 1 and task == "classification":
+    if options.task is None and stored.bert.num_labels == 1 and task == "classification":
       task = "regression"
     longest = min(positions, _LONGEST_WINDOW) if task == "squad" else positions
     settings = pipeline.Settings(options.input, longest, task=task)
@@ -356,7 +356,7 @@ def _settings(options, stored, run_config: dict | None) -> pipeline.Settings:
       f"{positions}, the positions of {folder}."
     )
   # The reader asks for names of classes and looks at none; the model's may have commas.
-  names = ",".join(f"LABEL_{n}" for n in range(max(stored.config.num_labels, 2)))
+  names = ",".join(f"LABEL_{n}" for n in range(max(stored.bert.num_labels, 2)))
   return dataclasses.replace(settings, labels=names if task == "classification" else "")
 
 

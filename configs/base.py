@@ -53,6 +53,7 @@ def get_config() -> ConfigDict:
   # not see each other either.
   config.model.attention_mask = "segment"
   config.model.position_reset = True  # False: the ablation with positions of the row
+  config.model.positions = "alibi"  # of a GPT-2; learned: a table, as BERT has
   config.model.next_sentence = True  # False: the ablation without NSP
   config.model.attention_impl = "xla"  # cudnn, cudnn_packed, splash
   config.model.remat = "none"  # layers: compute them twice, to save memory

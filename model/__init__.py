@@ -2,21 +2,30 @@
 
 from model.attention import IMPLEMENTATIONS, AttentionError
 from model.bert import (
-  MODELS,
   Bert,
   BertForPreTraining,
   BertForQuestionAnswering,
   BertForSequenceClassification,
   BertForTokenClassification,
 )
-from model.config import ATTENTION_MASKS, REMATERIALISATIONS, SIZES, BertConfig
+from model.config import (
+  ATTENTION_MASKS,
+  REMATERIALISATIONS,
+  SIZES,
+  BertConfig,
+  ModelConfig,
+)
+from model.gpt2 import POSITIONS, Gpt2, Gpt2Config
 from model.losses import LOSS_UNITS
+from model.models import LANGUAGE_MODELS, MODELS
 
 __all__ = [
   "ATTENTION_MASKS",
   "IMPLEMENTATIONS",
+  "LANGUAGE_MODELS",
   "LOSS_UNITS",
   "MODELS",
+  "POSITIONS",
   "REMATERIALISATIONS",
   "SIZES",
   "AttentionError",
@@ -26,4 +35,7 @@ __all__ = [
   "BertForQuestionAnswering",
   "BertForSequenceClassification",
   "BertForTokenClassification",
+  "Gpt2",
+  "Gpt2Config",
+  "ModelConfig",
 ]

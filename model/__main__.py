@@ -15,9 +15,9 @@ import jax
 import tqdm
 
 from model import hf, verify, weights
-from model.bert import MODELS
 from model.config import MAX_VOCAB_MULTIPLE
 from model.files import NotWritten, check_new_folder, whole_folder
+from model.models import MODELS
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,7 +55,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
   parser = _Parser(
     prog="python -m model",
-    description="Weights of a packed BERT, to and from Hugging Face directories.",
+    description="Weights of packed models, to and from Hugging Face directories.",
   )
   commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
   for add in _COMMANDS:
@@ -97,8 +97,8 @@ def _add_import(commands):
     _import,
     text="read a Hugging Face directory into a folder of this project",
     epilog="""The directory holds config.json, model.safetensors and vocab.txt or
-tokenizer.json; pickles are not opened. The folder gets model.json, vocab.txt and
-checkpoints/0. Training goes on from either:
+tokenizer.json; pickles are not opened. Of a GPT-2 the tokenizer is not read. The folder
+gets model.json, vocab.txt and checkpoints/0. Training of a BERT goes on from either:
 
   python -m model import bert-mini/ --out imported/
   python train.py ... --config.model.init_from=imported \\
@@ -173,7 +173,7 @@ def _export(options) -> dict:
   stored = weights.open_folder(options.folder, step=options.step)
   # Without the rows that vocab_multiple added, as they are written and counted.
   config, params = weights.resize_vocabulary(stored.config, stored.load(), multiple=1)
-  hf.export_bert(
+  hf.export_model(
     config,
     params,
     options.out,

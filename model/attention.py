@@ -1,13 +1,14 @@
 """Attention that keeps the sequences of a pack apart.
 
 Every implementation has one interface, `attention`, and one meaning: a token attends to
-the tokens with its own segment id. One that cannot do what it is asked for raises; none
-stands in for another.
+the tokens with its own segment id; in a causal model, to those that do not come after it.
+One that cannot do what it is asked for raises; none stands in for another.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import flax.nnx as nnx
 import jax
@@ -58,6 +59,42 @@ def padding_attention_mask(segment_ids: jax.Array) -> jax.Array:
   return (segment_ids > 0)[:, None, None, :]
 
 
+def alibi_slopes(num_heads: int) -> tuple[float, ...]:
+  """By how much attention falls with each token of distance, for each head.
+
+  2^(-8/N), 2^(-16/N), ... for N heads, a power of 2. For other numbers those of the power
+  below, and then every other one of the power above, as in the authors' code.
+
+  Example:
+    >>> alibi_slopes(4)
+    (0.25, 0.0625, 0.015625, 0.00390625)
+    >>> alibi_slopes(3)
+    (0.0625, 0.00390625, 0.25)
+
+  References:
+    Press et al., https://arxiv.org/abs/2108.12409, section 3.
+  """
+  power = 1 << (num_heads.bit_length() - 1)
+  slopes = [2 ** (-8 * head / power) for head in range(1, power + 1)]
+  between = [2 ** (-4 * head / power) for head in range(1, 2 * power, 2)]
+  return (*slopes, *between[: num_heads - power])
+
+
+def alibi_bias(slopes: Sequence[float], row_length: int) -> jax.Array:
+  """-slope x distance of query and key in tokens, float[1, N, S, S].
+
+  Distances within a sequence are the same wherever it stands in its row, so these
+  positions need no reset.
+
+  Args:
+    slopes: of each head, from `alibi_slopes`.
+    row_length: S, in tokens.
+  """
+  positions = jnp.arange(row_length)
+  distances = jnp.abs(positions[:, None] - positions[None, :])
+  return -jnp.asarray(slopes)[None, :, None, None] * distances[None, None]
+
+
 def split_by_token_type(
   segment_ids: jax.Array, token_type_ids: jax.Array, *, token_types: int
 ) -> jax.Array:
@@ -91,6 +128,8 @@ def attention(
   *,
   implementation: str = "xla",
   mask: str = "segment",
+  causal: bool = False,
+  slopes: Sequence[float] | None = None,
   max_segments: int | None = None,
   dropout_rate: float = 0.0,
   dropout_key: jax.Array | None = None,
@@ -105,6 +144,8 @@ def attention(
     segment_ids: int32[B, S]; 1, 2, ... numbers the sequences from the left, 0 is padding.
     implementation: a key of `IMPLEMENTATIONS`.
     mask: "segment"; or "none", by which a token sees every real token of its row.
+    causal: whether it sees none that comes after it.
+    slopes: of each head, from `alibi_slopes`, for ALiBi's bias; None for no bias.
     max_segments: the largest segment id there can be; `cudnn_packed` needs it.
     dropout_rate: of the probabilities.
     dropout_key: for the dropout; None for no dropout.
@@ -113,31 +154,39 @@ def attention(
     [B, S, N, H], in the dtype of `value`.
 
   Raises:
-    AttentionError: the implementation cannot honour the dropout, the type, the shape or
-      the device.
+    AttentionError: the implementation cannot honour the dropout, the bias, the type, the
+      shape or the device.
   """
   dropout_rate = 0.0 if dropout_key is None else dropout_rate
+  row_length = query.shape[1]
   check(
     implementation,
     dtype=query.dtype,
     head_size=query.shape[-1],
-    row_length=query.shape[1],
+    row_length=row_length,
     dropout_rate=dropout_rate,
+    alibi=slopes is not None,
   )
+  bias = None if slopes is None else alibi_bias(slopes, row_length)
   if implementation == "xla":
     masks = {"segment": packed_attention_mask, "none": padding_attention_mask}
+    allowed = masks[mask](segment_ids)
+    if causal:
+      allowed &= jnp.tri(row_length, dtype=bool)[None, None]
     return dot_product_attention(
       query,
       key,
       value,
-      masks[mask](segment_ids),
+      allowed,
+      bias=bias,
       dropout_rate=dropout_rate,
       dropout_key=dropout_key,
     )
   if mask == "none":
     segment_ids, max_segments = (segment_ids > 0).astype(jnp.int32), 1
+  options = {} if bias is None else {"bias": bias.astype(query.dtype)}
   fused = kernels.KERNELS[implementation].attend
-  return fused(query, key, value, segment_ids, max_segments)
+  return fused(query, key, value, segment_ids, max_segments, causal=causal, **options)
 
 
 def dot_product_attention(
@@ -146,6 +195,7 @@ def dot_product_attention(
   value: jax.Array,
   mask: jax.Array,
   *,
+  bias: jax.Array | None = None,
   dropout_rate: float = 0.0,
   dropout_key: jax.Array | None = None,
 ) -> jax.Array:
@@ -156,6 +206,7 @@ def dot_product_attention(
   Args:
     query, key, value: [B, S, N, H].
     mask: bool, broadcastable to [B, N, S, S], True = may attend.
+    bias: float, broadcastable to [B, N, S, S], added to the scaled scores.
     dropout_rate: of the probabilities.
     dropout_key: for the dropout; None for no dropout.
 
@@ -165,6 +216,8 @@ def dot_product_attention(
   wide = jnp.promote_types(query.dtype, jnp.float32)
   query = query / math.sqrt(query.shape[-1])
   scores = jnp.einsum("BQNH,BKNH->BNQK", query, key, preferred_element_type=wide)
+  if bias is not None:
+    scores += bias.astype(wide)
   scores = jnp.where(mask, scores, jnp.finfo(wide).min)
   highest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
   weights = jnp.exp(scores - highest)
@@ -177,7 +230,13 @@ def dot_product_attention(
 
 
 def check(
-  implementation: str, *, dtype, head_size: int, row_length: int, dropout_rate: float
+  implementation: str,
+  *,
+  dtype,
+  head_size: int,
+  row_length: int,
+  dropout_rate: float,
+  alibi: bool = False,
 ):
   """Refuses what an implementation cannot do on this machine's device.
 
@@ -187,6 +246,7 @@ def check(
     head_size: H.
     row_length: S, in tokens.
     dropout_rate: of the probabilities.
+    alibi: whether ALiBi's bias is added to the scores.
 
   Raises:
     AttentionError: says what was expected, what was found and what to do.
@@ -203,6 +263,7 @@ def check(
       head_size=head_size,
       row_length=row_length,
       dropout_rate=dropout_rate,
+      alibi=alibi,
     )
 
 

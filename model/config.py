@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 import jax.numpy as jnp
 
-# Which tokens a token may attend to.
+# Which tokens a token may attend to; a causal model's none that come after it.
 ATTENTION_MASKS = {
   "segment": "those of its own sequence",
   "token_type": "those of its own sequence and token type: sentence A does not see B",
@@ -29,30 +31,26 @@ SIZES = {
   "base": (12, 768),
   "large": (24, 1024),
 }
-HEAD_SIZE = 64  # of all of these
+HEAD_SIZE = 64  # of all of these, and of GPT-2's
 MAX_VOCAB_MULTIPLE = 2**16  # wider than any matrix unit
 
 
-@dataclasses.dataclass(frozen=True)
-class BertConfig:
-  """A BERT encoder and what its heads need.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+  """What all models have.
 
   Attributes:
     vocab_size: V.
     hidden_size: D, the width of the model.
-    num_layers: encoder layers.
+    num_layers: layers of attention and feed-forward.
     num_heads: N; divides D.
     intermediate_size: width of the feed-forward layer.
     max_position_embeddings: positions a sequence may have, in tokens.
-    type_vocab_size: token types.
     dropout_rate: of embeddings, residual branches and what classifiers read.
     attention_dropout_rate: of attention probabilities.
-    layer_norm_epsilon: as in the original BERT, not Flax's default.
+    layer_norm_epsilon: as in the original, not Flax's default.
     initializer_range: standard deviation of the truncated normal that weights start from.
-    attention_mask: which tokens a token may attend to; a key of `ATTENTION_MASKS`.
-    position_reset: False is the paper's ablation: positions run on through the row.
-    next_sentence: False is the ablation without next-sentence prediction.
-    num_labels: classes of a sequence or token classifier; 1 for regression.
+    attention_mask: which tokens a token may attend to; one of `MASKS`.
     vocab_multiple: the token embedding has its rows rounded up to a multiple of this,
       for hardware with wide matrix units. The added entries are never predicted.
     attention_impl: a key of `model.attention.IMPLEMENTATIONS`.
@@ -64,21 +62,20 @@ class BertConfig:
     ValueError: a value that no model can have; says what was expected.
   """
 
+  SIZES: ClassVar[Mapping[str, tuple[int, int]]]  # name: (layers, width)
+  MASKS: ClassVar[tuple[str, ...]]  # of `ATTENTION_MASKS`
+
   vocab_size: int
   hidden_size: int
   num_layers: int
   num_heads: int
   intermediate_size: int
   max_position_embeddings: int
-  type_vocab_size: int = 2
   dropout_rate: float = 0.1
   attention_dropout_rate: float = 0.1
-  layer_norm_epsilon: float = 1e-12
+  layer_norm_epsilon: float
   initializer_range: float = 0.02
   attention_mask: str = "segment"
-  position_reset: bool = True
-  next_sentence: bool = True
-  num_labels: int = 2
   vocab_multiple: int = 1
   attention_impl: str = "xla"
   remat: str = "none"
@@ -86,19 +83,11 @@ class BertConfig:
   param_dtype: jnp.dtype = jnp.float32
 
   def __post_init__(self):
-    for name in (
-      "vocab_size",
-      "hidden_size",
-      "num_layers",
-      "num_heads",
-      "intermediate_size",
-      "max_position_embeddings",
-      "type_vocab_size",
-      "num_labels",
-      "vocab_multiple",
-    ):
-      if getattr(self, name) < 1:
-        raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1.")
+    for field in dataclasses.fields(self):
+      if field.type == "int" and getattr(self, field.name) < 1:
+        raise ValueError(
+          f"{field.name} is {getattr(self, field.name)}; expected at least 1."
+        )
     if self.vocab_multiple > MAX_VOCAB_MULTIPLE:
       raise ValueError(
         f"vocab_multiple is {self.vocab_multiple}; expected at most {MAX_VOCAB_MULTIPLE}: "
@@ -116,11 +105,14 @@ class BertConfig:
       raise ValueError(
         f"hidden_size={self.hidden_size} is not divisible by num_heads={self.num_heads}."
       )
-    for name, known in (("attention_mask", ATTENTION_MASKS), ("remat", REMATERIALISATIONS)):
-      if getattr(self, name) not in known:
-        raise ValueError(
-          f"{name} is {getattr(self, name)!r}; expected one of {', '.join(known)}."
-        )
+    self._check_choice("attention_mask", self.MASKS)
+    self._check_choice("remat", REMATERIALISATIONS)
+
+  def _check_choice(self, name: str, known):
+    if getattr(self, name) not in known:
+      raise ValueError(
+        f"{name} is {getattr(self, name)!r}; expected one of {', '.join(known)}."
+      )
 
   @property
   def padded_vocab_size(self) -> int:
@@ -128,16 +120,18 @@ class BertConfig:
     return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
   @classmethod
-  def from_size(cls, size: str, **fields) -> BertConfig:
+  def from_size(cls, size: str, **fields) -> Self:
     """A named size; `fields` are the rest, such as `vocab_size`.
 
     Example:
       >>> BertConfig.from_size("tiny", vocab_size=7, max_position_embeddings=5).num_layers
       2
     """
-    if size not in SIZES:
-      raise ValueError(f"There is no size {size!r}; expected one of {', '.join(SIZES)}.")
-    num_layers, hidden_size = SIZES[size]
+    if size not in cls.SIZES:
+      raise ValueError(
+        f"There is no size {size!r}; expected one of {', '.join(cls.SIZES)}."
+      )
+    num_layers, hidden_size = cls.SIZES[size]
     return cls(
       num_layers=num_layers,
       hidden_size=hidden_size,
@@ -145,3 +139,24 @@ class BertConfig:
       intermediate_size=4 * hidden_size,
       **fields,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BertConfig(ModelConfig):
+  """A BERT encoder and what its heads need.
+
+  Attributes:
+    type_vocab_size: token types.
+    position_reset: False is the paper's ablation: positions run on through the row.
+    next_sentence: False is the ablation without next-sentence prediction.
+    num_labels: classes of a sequence or token classifier; 1 for regression.
+  """
+
+  SIZES: ClassVar = SIZES
+  MASKS: ClassVar = tuple(ATTENTION_MASKS)
+
+  layer_norm_epsilon: float = 1e-12
+  type_vocab_size: int = 2
+  position_reset: bool = True
+  next_sentence: bool = True
+  num_labels: int = 2

@@ -1,20 +1,18 @@
 """Weights to and from Hugging Face directories: `config.json` and safetensors.
 
-The architecture names there are the class names here. Pickles are never opened.
-
-Example:
-  >>> tensor_name(("encoder", "layers", 3, "query", "kernel"))
-  'bert.encoder.layer.3.attention.self.query.weight'
+The architecture names there are the class names here, but for GPT2LMHeadModel, the `Gpt2`.
+Pickles are never opened.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,10 +21,12 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from model.bert import MODELS
-from model.config import BertConfig
+from model import hf_names
+from model.config import BertConfig, ModelConfig
 from model.files import whole_folder, write_json
-from model.hf_config import CONFIG, WEIGHTS, config_of, read_config
+from model.gpt2 import Gpt2Config
+from model.hf_config import CONFIG, WEIGHTS, bert_json, gpt2_json, read_config
+from model.models import MODELS
 from model.tokenizer_files import read_vocabulary, write_tokenizer
 from model.weights import (
   MODEL,
@@ -41,50 +41,11 @@ from model.weights import (
 
 _INDEX = WEIGHTS + ".index.json"
 
-_MODULES = {
-  "embeddings.token": "bert.embeddings.word_embeddings",
-  "embeddings.position": "bert.embeddings.position_embeddings",
-  "embeddings.token_type": "bert.embeddings.token_type_embeddings",
-  "embeddings.layer_norm": "bert.embeddings.LayerNorm",
-  "pooler": "bert.pooler.dense",
-  "mlm_transform": "cls.predictions.transform.dense",
-  "mlm_layer_norm": "cls.predictions.transform.LayerNorm",
-  "nsp": "cls.seq_relationship",
-  "classifier": "classifier",
-  "answer": "qa_outputs",
-}
-_LAYER = {
-  "query": "attention.self.query",
-  "key": "attention.self.key",
-  "value": "attention.self.value",
-  "attention_output": "attention.output.dense",
-  "attention_layer_norm": "attention.output.LayerNorm",
-  "intermediate": "intermediate.dense",
-  "output": "output.dense",
-  "output_layer_norm": "output.LayerNorm",
-}
-_BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
-_POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
-# The decoder of masked tokens is tied; old files hold a copy.
-_TIED = {
-  "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-  "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
-
-
-def tensor_name(path: tuple) -> str:
-  """The name of a tensor there, from the path of a parameter here."""
-  *modules, leaf = path
-  if leaf == "mlm_bias":
-    return "cls.predictions.bias"
-  suffix = "bias" if leaf == "bias" else "weight"
-  if modules[:2] == ["encoder", "layers"]:
-    return f"bert.encoder.layer.{modules[2]}.{_LAYER[modules[3]]}.{suffix}"
-  return f"{_MODULES['.'.join(modules)]}.{suffix}"
-
 
 def head_of(params: Params) -> str:
   """The head that parameters have, a key of `model.MODELS`."""
+  if "decoder" in params:
+    return "causal"
   if "mlm_transform" in params:
     return "pretraining"
   if "answer" in params:
@@ -116,6 +77,23 @@ def import_bert(
       missing, foreign or of another shape; names them.
   """
   stored = _open(pathlib.Path(directory))
+  return resize_vocabulary(stored.bert, stored.load(), multiple=vocab_multiple)
+
+
+def import_gpt2(
+  directory: str | pathlib.Path, *, vocab_multiple: int = 1
+) -> tuple[Gpt2Config, Params]:
+  """Reads a GPT-2 from a Hugging Face directory; its positions are learned ones.
+
+  The names of the original's file, without `transformer.`, are known too; the masks that
+  it holds are ignored. The rest is as for `import_bert`.
+  """
+  stored = _open(pathlib.Path(directory))
+  if not isinstance(stored.config, Gpt2Config):
+    raise WeightsError(
+      f"{directory} holds a {MODELS[stored.head].__name__}; expected a GPT2LMHeadModel. "
+      "Read it with import_bert."
+    )
   return resize_vocabulary(stored.config, stored.load(), multiple=vocab_multiple)
 
 
@@ -137,6 +115,8 @@ def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> Sto
   stored = _open(directory)
   if step is not None:
     raise WeightsError(f"{directory} is a Hugging Face directory; it has no --step.")
+  if stored.head == "causal":  # its vocabulary is no WordPiece
+    return stored
   vocabulary = read_vocabulary(directory)
   if vocabulary and len(vocabulary.tokens) > stored.config.vocab_size:
     raise WeightsError(
@@ -146,7 +126,7 @@ def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> Sto
   return dataclasses.replace(stored, vocabulary=vocabulary)
 
 
-class _Tensor(NamedTuple):
+class _Stored(NamedTuple):
   path: pathlib.Path  # of the file
   name: str  # in the file
   shape: tuple[int, ...]
@@ -155,35 +135,34 @@ class _Tensor(NamedTuple):
 
 def _open(directory: pathlib.Path) -> StoredModel:
   head, config, labels = read_config(directory)
-  tensors = _read_headers(directory)
-  if head == "pretraining":
+  tensors = _read_headers(directory, head)
+  if isinstance(config, BertConfig) and head == "pretraining":
     # Files of BertForMaskedLM may hold both heads, such as that of bert-base-uncased.
     both = "cls.seq_relationship.weight" in tensors
     config = dataclasses.replace(config, next_sentence=config.next_sentence or both)
   expected = abstract_params(config, head)
-  _check_tensors(directory, tensors, expected)
-  load = functools.partial(_load, directory, tensors, expected)
+  _check_tensors(directory, tensors, head, hf_names.shapes_there(expected, head=head))
+  load = functools.partial(_load, directory, tensors, head, expected)
   names = labels if head == "sequence_classification" else ()
   return StoredModel(directory, head, config, None, names, None, load)
 
 
-def _read_headers(directory: pathlib.Path) -> dict[str, _Tensor]:
+def _read_headers(directory: pathlib.Path, head: str) -> dict[str, _Stored]:
   """The tensors of a directory by their present names."""
-  tensors: dict[str, _Tensor] = {}
+  tensors: dict[str, _Stored] = {}
   for path in _weight_files(directory):
     try:
       with safetensors.safe_open(path, framework="numpy") as file:
         for stored_name in file.keys():  # noqa: SIM118  # not a dictionary
           part = file.get_slice(stored_name)
-          name = stored_name.replace("LayerNorm.gamma", "LayerNorm.weight")
-          name = name.replace("LayerNorm.beta", "LayerNorm.bias")
+          name = hf_names.present_name(stored_name, head=head)
           if name in tensors:
             raise WeightsError(
               f"{directory} holds {name} twice, as {tensors[name].name} and as "
               f"{stored_name}. Expected it once; remove one of them."
             )
           shape, dtype = tuple(part.get_shape()), part.get_dtype()
-          tensors[name] = _Tensor(path, stored_name, shape, dtype)
+          tensors[name] = _Stored(path, stored_name, shape, dtype)
     except (OSError, safetensors.SafetensorError) as error:
       raise WeightsError(
         f"{path} cannot be read as safetensors: {error}. Fetch it again."
@@ -218,19 +197,21 @@ def _weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _check_tensors(
-  directory: pathlib.Path, tensors: Mapping[str, _Tensor], expected: Params
+  directory: pathlib.Path,
+  tensors: Mapping[str, _Stored],
+  head: str,
+  shapes: Mapping[str, tuple[int, ...]],
 ):
-  shapes = {name: _shape_there(path, leaf) for name, path, leaf in _named(expected)}
-  optional = {there: shapes[ours] for there, ours in _TIED.items() if ours in shapes}
-  if "mlm_transform" not in expected:
-    optional = {}
-  known = shapes | optional
-  ignored = {*_BUFFERS} | ({*_POOLER} - {*shapes})
+  known = {**shapes, **{copy: shapes[of] for copy, of in hf_names.tied(head).items()}}
   problems = []
   missing = [name for name in shapes if name not in tensors]
   if missing:
     problems.append(f"missing {_some(missing)}")
-  foreign = [name for name in tensors if name not in known and name not in ignored]
+  foreign = [
+    name
+    for name in tensors
+    if name not in known and not hf_names.is_ignored(name, head=head)
+  ]
   if foreign:
     problems.append(f"foreign {_some(foreign)}")
   wrong = [
@@ -258,19 +239,8 @@ def _some(names: list[str]) -> str:
   return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
 
 
-def _named(params: Params) -> list[tuple[str, tuple, Any]]:
-  """Name there, path here and array of each parameter."""
-  leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-  paths = [(tuple(key.key for key in keys), leaf) for keys, leaf in leaves]
-  return [(tensor_name(path), path, leaf) for path, leaf in paths]
-
-
-def _shape_there(path: tuple, leaf) -> tuple[int, ...]:
-  return leaf.shape[::-1] if path[-1] == "kernel" else leaf.shape
-
-
 def _load(
-  directory: pathlib.Path, tensors: Mapping[str, _Tensor], expected: Params
+  directory: pathlib.Path, tensors: Mapping[str, _Stored], head: str, expected: Params
 ) -> Params:
   files: dict[pathlib.Path, Any] = {}
 
@@ -280,19 +250,14 @@ def _load(
       files[tensor.path] = safetensors.safe_open(tensor.path, framework="numpy")
     return files[tensor.path].get_tensor(tensor.name).astype(np.float32)
 
-  for copy, original in _TIED.items():
+  for copy, original in hf_names.tied(head).items():
     if copy in tensors and not np.array_equal(read(copy), read(original)):
       raise WeightsError(
         f"In {directory} {copy} differs from {original}; expected the same numbers, since "
         "this model ties them. Choose a model that was trained with tied embeddings."
       )
 
-  def place(keys, _) -> jax.Array:
-    path = tuple(key.key for key in keys)
-    array = read(tensor_name(path))
-    return jnp.asarray(array.T if path[-1] == "kernel" else array)
-
-  return jax.tree_util.tree_map_with_path(place, expected)
+  return jax.tree.map(jnp.asarray, hf_names.from_tensors(read, expected, head=head))
 
 
 # ---- export --------------------------------------------------------------------------
@@ -333,6 +298,48 @@ def export_bert(
       f"Expected a vocabulary of at most vocab_size={config.vocab_size} tokens, found "
       f"{len(vocabulary.tokens)}."
     )
+  with _written(config, params, directory) as partial:
+    head = head_of(params)
+    write_json(partial / CONFIG, bert_json(config, head, vocabulary, labels))
+    if vocabulary:
+      write_tokenizer(partial, vocabulary, max_length=config.max_position_embeddings)
+
+
+def export_gpt2(config: Gpt2Config, params: Params, directory: str | pathlib.Path):
+  """Writes a GPT-2 that `transformers` opens with `from_pretrained`, without tokenizer.
+
+  Arguments and errors as of `export_bert`.
+  """
+  if config.positions != "learned":
+    raise WeightsError(
+      f"positions is {config.positions!r}, and a GPT-2 of transformers has learned ones. "
+      "Expected 'learned'; this model cannot be exported."
+    )
+  with _written(config, params, directory) as partial:
+    write_json(partial / CONFIG, gpt2_json(config))
+
+
+def export_model(
+  config: ModelConfig,
+  params: Params,
+  directory: str | pathlib.Path,
+  *,
+  vocabulary: Vocabulary | None = None,
+  labels: Sequence[str] = (),
+):
+  """`export_bert`, or `export_gpt2` where it is one."""
+  if isinstance(config, Gpt2Config):
+    export_gpt2(config, params, directory)
+  else:
+    assert isinstance(config, BertConfig)
+    export_bert(config, params, directory, vocabulary=vocabulary, labels=labels)
+
+
+@contextlib.contextmanager
+def _written(
+  config: ModelConfig, params: Params, directory: str | pathlib.Path
+) -> Iterator[pathlib.Path]:
+  """A folder with the tensors, to write the rest to; whole where the block ends."""
   head = head_of(params)
   config, params = resize_vocabulary(config, params, multiple=1)
   expected = abstract_params(config, head)
@@ -342,10 +349,7 @@ def export_bert(
       f"The parameters are not those of a {MODELS[head].__name__} of this config: "
       f"{_some(different)}."
     )
-  tensors = {
-    name: np.ascontiguousarray(np.asarray(x).T if path[-1] == "kernel" else np.asarray(x))
-    for name, path, x in _named(params)
-  }
+  tensors = hf_names.to_tensors(params, head=head)
   with whole_folder(directory) as partial:
     try:
       safetensors.numpy.save_file(tensors, partial / WEIGHTS, metadata={"format": "pt"})
@@ -353,9 +357,7 @@ def export_bert(
       raise OSError(str(error)) from error
     with (partial / WEIGHTS).open("rb") as file:
       os.fsync(file.fileno())
-    write_json(partial / CONFIG, config_of(config, head, vocabulary, labels))
-    if vocabulary:
-      write_tokenizer(partial, vocabulary, max_length=config.max_position_embeddings)
+    yield partial
 
 
 def _shapes(params: Params) -> set[tuple[str, tuple[int, ...]]]:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model.bert import Bert
+from model.blocks import Transformer
 from model.layout import check_segment_ids
 from model.probe import (
   PADDING,
@@ -61,12 +61,10 @@ def find_leaks(
   sequences = places(batch)
   if not any(place.number > 1 for place in sequences):
     raise ValueError("Expected a row with two sequences or more, found none to tell apart.")
-  if isinstance(apply, Bert) and "input_ids" in batch and methods != ("change",):
-    embeddings = apply.embeddings.token(jnp.asarray(batch["input_ids"]))
-    batch = {k: v for k, v in batch.items() if k != "input_ids"}
-    batch["input_embeddings"] = embeddings
+  if methods != ("change",):
+    batch = with_embeddings(apply, batch)
   probe = make_probe(apply)
-  methods = _usable_methods(probe, batch) if methods is None else methods
+  methods = usable_methods(probe, batch) if methods is None else methods
   found: list[Leak] = []
   for method in methods:
     find = {"change": _changes, "derivative": _derivatives}[method]
@@ -88,10 +86,18 @@ def find_leaks(
   )
 
 
-def _usable_methods(probe: Probe, batch: Arrays) -> tuple[str, ...]:
+def with_embeddings(apply: Callable, batch: Arrays) -> Arrays:
+  """The embeddings of a model of ours beside the ids, to differentiate by."""
+  if not isinstance(apply, Transformer) or "input_embeddings" in batch:
+    return batch
+  return {**batch, "input_embeddings": apply.embeddings.of_tokens(batch)}
+
+
+def usable_methods(probe: Probe, batch: Arrays) -> tuple[str, ...]:
+  """Those that this model and this batch allow."""
   if "input_embeddings" not in batch:
     return ("change",)
-  if probe.is_bert:
+  if probe.is_ours:
     return ("derivative",)
   try:
     jax.eval_shape(lambda x: probe.apply(None, {**batch, "input_embeddings": x}), _x(batch))
@@ -117,15 +123,28 @@ def _check_alive(found: list[Leak], probe: Probe, batch: Arrays):
   for name, output in probe.apply(probe.params, batch).items():
     if name in names or not (probe.owners(name, output, batch) > 0).any():
       continue
-    if probe.is_bert and name.endswith("_accuracy"):
+    if probe.is_ours and name.endswith("_accuracy"):
       continue  # steps, which have no derivative
     raise AssertionError(
       f"Output {name!r} depends on no token, so nothing is proved of it. Leave it out."
     )
 
 
-def _derivatives(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Iterator[Leak]:
-  """Pulls random weights on each sequence's outputs back to all embeddings."""
+class Pull(NamedTuple):
+  """Random weights on outputs, pulled back to the embeddings.
+
+  `names` and `owners` are those of the outputs of floating type, in the order of
+  computation; `back` takes bool[B, K] for each, which of its items to weigh, and gives
+  float64[B, S], the largest derivative by each token's embedding, whatever the sign.
+  """
+
+  names: list[str]
+  owners: list[np.ndarray]
+  back: Callable[[list[np.ndarray]], np.ndarray]
+
+
+def make_pull(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Pull:
+  """Of a function of JAX and a batch with `input_embeddings`."""
   names: list[str] = []
 
   def run(params, embeddings):
@@ -144,15 +163,26 @@ def _derivatives(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Itera
     raise ValueError("Expected an output of floating type, found none to differentiate.")
   owners = [probe.owners(name, x, batch) for name, x in zip(names, shapes, strict=True)]
   weights = [rng.standard_normal(x.shape) for x in shapes]
+
+  def back(chosen: list[np.ndarray]) -> np.ndarray:
+    kept = []
+    for x, mine, weight in zip(shapes, chosen, weights, strict=True):
+      mine = mine.reshape(*mine.shape, *[1] * (weight.ndim - 2))
+      kept.append(jnp.asarray(np.where(mine, weight, 0), x.dtype))
+    return np.asarray(pull(probe.params, _x(batch), kept), np.float64)
+
+  return Pull(names, owners, back)
+
+
+def _derivatives(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Iterator[Leak]:
+  """Pulls random weights on each sequence's outputs back to all embeddings."""
+  names, owners, back = make_pull(probe, batch, rng)
   segment_ids = np.asarray(batch["segment_ids"])
 
   def sizes(target: Place, depths) -> dict[Place, float]:
-    chosen = []
-    for depth, (x, owner, weight) in enumerate(zip(shapes, owners, weights, strict=True)):
-      mine = items_of(target, owner) & (depth in depths)
-      mine = mine.reshape(*mine.shape, *[1] * (weight.ndim - 2))
-      chosen.append(jnp.asarray(np.where(mine, weight, 0), x.dtype))
-    gradient = np.asarray(pull(probe.params, _x(batch), chosen), np.float64)
+    gradient = back(
+      [items_of(target, owner) & (n in depths) for n, owner in enumerate(owners)]
+    )
     return {
       source: float(gradient[items_of(source, segment_ids)].max())
       for source in places(batch, padding=True)
@@ -177,11 +207,7 @@ def _derivatives(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Itera
 def _changes(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Iterator[Leak]:
   """Puts other tokens in each place in turn, and looks for any change of the outputs."""
 
-  def run(batch) -> dict[str, np.ndarray]:
-    outputs = probe.apply(probe.params, batch)
-    return {name: as_array(name, x) for name, x in outputs.items()}
-
-  before, again = run(batch), run(batch)
+  before, again = run_arrays(probe, batch), run_arrays(probe, batch)
   owners = {name: probe.owners(name, x, batch) for name, x in before.items()}
   for name, old in before.items():
     real = owners[name] > 0
@@ -190,7 +216,8 @@ def _changes(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Iterator[
     if not np.array_equal(old[real], again[name][real]):
       raise ValueError("Expected the same outputs for the same batch. Turn dropout off.")
   for source in places(batch, padding=True):
-    after = run(_with_other_tokens(batch, source, rng))
+    here = items_of(source, np.asarray(batch["segment_ids"]))
+    after = run_arrays(probe, with_other_tokens(batch, here, rng))
     for depth, (name, old) in enumerate(before.items()):
       for target in places(batch):
         mine = items_of(target, owners[name])
@@ -200,8 +227,15 @@ def _changes(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Iterator[
           yield Leak(source, target, name, depth, float(gap.max()), "change")
 
 
-def _with_other_tokens(batch: Arrays, place: Place, rng: np.random.Generator) -> Arrays:
-  here = items_of(place, np.asarray(batch["segment_ids"]))
+def run_arrays(probe: Probe, batch: Arrays) -> dict[str, np.ndarray]:
+  outputs = probe.apply(probe.params, batch)
+  return {name: as_array(name, x) for name, x in outputs.items()}
+
+
+def with_other_tokens(
+  batch: Arrays, here: np.ndarray, rng: np.random.Generator
+) -> dict[str, Any]:
+  """Another token, or embedding, wherever bool[B, S] `here` says."""
   if "input_embeddings" in batch:
     embeddings = np.array(batch["input_embeddings"])
     noise = rng.standard_normal((int(here.sum()), *embeddings.shape[2:]))

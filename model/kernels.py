@@ -7,7 +7,8 @@
 | splash           | compares segment ids block by block; no [S, S] array in memory   |
 | splash_interpret | the same kernel, interpreted: slow, on any device, for tests     |
 
-`model.attention.attention` calls them. None has attention dropout under a key of ours.
+`model.attention.attention` calls them. All can be causal; `cudnn` alone can add a bias to
+the scores, as ALiBi asks for. None has attention dropout under a key of ours.
 """
 
 from __future__ import annotations
@@ -24,18 +25,27 @@ class AttentionError(ValueError):
   """An attention implementation cannot do what is asked of it."""
 
 
-def cudnn_attention(query, key, value, segment_ids, max_segments) -> jax.Array:
-  """Arguments and result as of `model.attention.attention`; padding gets zeros."""
+def cudnn_attention(
+  query, key, value, segment_ids, max_segments, *, causal=False, bias=None
+) -> jax.Array:
+  """Arguments and result as of `model.attention.attention`; padding gets zeros.
+
+  `bias` is of the type of the query, [1, N, S, S].
+  """
   del max_segments
   real = segment_ids > 0
-  same = segment_ids[:, :, None] == segment_ids[:, None, :]  # padding sees padding
+  mask = segment_ids[:, :, None] == segment_ids[:, None, :]  # padding sees padding
+  if causal:
+    mask &= jnp.tri(query.shape[1], dtype=bool)[None]
   attended = jax.nn.dot_product_attention(
-    query, key, value, mask=same[:, None], implementation="cudnn"
+    query, key, value, bias=bias, mask=mask[:, None], implementation="cudnn"
   )
   return _where(real, attended)
 
 
-def cudnn_packed_attention(query, key, value, segment_ids, max_segments) -> jax.Array:
+def cudnn_packed_attention(
+  query, key, value, segment_ids, max_segments, *, causal=False
+) -> jax.Array:
   """Arguments and result as of `model.attention.attention`; padding gets zeros."""
   # Private: jax.nn has no offsets. The names are tested against the pinned JAX.
   from jax._src.cudnn import fused_attention_stablehlo as cudnn
@@ -56,7 +66,7 @@ def cudnn_packed_attention(query, key, value, segment_ids, max_segments) -> jax.
     q_offsets=starts,
     kv_offsets=starts,
     scale=1 / math.sqrt(query.shape[-1]),
-    mask_type=cudnn.MaskType.PADDING,
+    mask_type=cudnn.MaskType.PADDING_CAUSAL if causal else cudnn.MaskType.PADDING,
   )
   return _where(real, attended)
 
@@ -88,7 +98,7 @@ def segment_lengths_and_starts(
 
 
 def splash_attention(
-  query, key, value, segment_ids, max_segments, *, interpret: bool = False
+  query, key, value, segment_ids, max_segments, *, causal=False, interpret=False
 ) -> jax.Array:
   """Arguments and result as of `model.attention.attention`; padding attends to padding."""
   del max_segments
@@ -98,9 +108,12 @@ def splash_attention(
   from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask
 
   row_length, num_heads, head_size = query.shape[1:]
-  everything = splash_attention_mask.FullMask((row_length, row_length))
+  shape = (row_length, row_length)
+  mask: splash_attention_mask.Mask = splash_attention_mask.FullMask(shape)
+  if causal:
+    mask = splash_attention_mask.CausalMask(shape)
   kernel = splash.make_splash_mha(
-    splash_attention_mask.MultiHeadMask([everything] * num_heads),
+    splash_attention_mask.MultiHeadMask([mask] * num_heads),
     head_shards=1,
     q_seq_shards=1,
     interpret=interpret,
@@ -130,15 +143,18 @@ class Kernel(NamedTuple):
   dtypes: tuple[str, ...]
   head_multiple: int
   row_multiple: int  # tokens
+  takes_bias: bool = False
 
 
-def _splash_interpret(*args):
-  return splash_attention(*args, interpret=True)
+def _splash_interpret(*args, **options):
+  return splash_attention(*args, **options, interpret=True)
 
 
 _HALF = ("bfloat16", "float16")
 KERNELS = {
-  "cudnn": Kernel(cudnn_attention, "NVIDIA GPUs since Ampere", "gpu", 8.0, _HALF, 8, 2),
+  "cudnn": Kernel(
+    cudnn_attention, "NVIDIA GPUs since Ampere", "gpu", 8.0, _HALF, 8, 2, takes_bias=True
+  ),
   "cudnn_packed": Kernel(
     cudnn_packed_attention, "NVIDIA GPUs since Hopper", "gpu", 9.0, _HALF, 8, 1
   ),
@@ -163,6 +179,7 @@ def check(
   head_size: int,
   row_length: int,
   dropout_rate: float,
+  alibi: bool,
 ):
   """Arguments and errors as of `model.attention.check`."""
   kernel = KERNELS[implementation]
@@ -173,6 +190,11 @@ def check(
     reason = (
       f"an attention dropout of 0, found {dropout_rate}: the kernel cannot take a key. "
       "Set attention_dropout_rate=0"
+    )
+  elif alibi and not kernel.takes_bias:
+    reason = (
+      "scores without a bias, found ALiBi's: the kernel cannot add it. Set "
+      "positions=learned"
     )
   elif kernel.platform not in (None, device.platform):
     reason = f"{kernel.runs_on}, found {device.platform}. Use such a device"

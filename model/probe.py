@@ -1,8 +1,8 @@
 """What the proofs of `model.testing` ask of a model: its outputs, and whose they are.
 
 A model is a function from a packed batch to arrays of its tokens, [B, S, ...], one or
-several by name. A `Bert` needs no function around it; its heads give fewer items than
-tokens, whose owners are known.
+several by name. A model of this project needs no function around it; its heads may give
+fewer items than tokens, whose owners are known.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import jax
 import numpy as np
 
 from model import losses
-from model.bert import Bert
+from model.blocks import Transformer
 
 Arrays = Mapping[str, Any]
 PADDING = 0
+_OF_TOKENS = ("token", "answer", "causal")  # heads with logits for every token
 
 
 class Place(NamedTuple):
@@ -39,16 +40,16 @@ class Probe(NamedTuple):
   Attributes:
     apply: params and a batch -> outputs by name, in the order of computation.
     params: a tree of arrays; None where the function takes a batch alone.
-    is_bert: whether the outputs are those of a `Bert`.
+    is_ours: whether the outputs are those of a model of this project.
   """
 
   apply: Callable[[Any, Arrays], dict[str, Any]]
   params: Any
-  is_bert: bool
+  is_ours: bool
 
   def owners(self, name: str, output: Any, batch: Arrays) -> np.ndarray:
     """int[B, K]: the number of the sequence that each item belongs to, 0 for none."""
-    owners = np.asarray(_bert_owners(name, batch) if self.is_bert else batch["segment_ids"])
+    owners = np.asarray(_our_owners(name, batch) if self.is_ours else batch["segment_ids"])
     shape = tuple(getattr(output, "shape", ()))
     if shape[:2] != owners.shape:
       raise ValueError(
@@ -59,14 +60,14 @@ class Probe(NamedTuple):
 
 
 def make_probe(model: Callable[..., Any], params: Any = None) -> Probe:
-  """Of a `Bert`, or of a function of a batch, or of params and a batch."""
-  if isinstance(model, Bert):
+  """Of a model of this project, or a function of a batch, or of params and a batch."""
+  if isinstance(model, Transformer):
     graphdef, state = nnx.split(model, nnx.Param)
-    run = functools.partial(_run_bert, graphdef)
-    return Probe(run, nnx.to_pure_dict(state), is_bert=True)
+    run = functools.partial(_run_ours, graphdef)
+    return Probe(run, nnx.to_pure_dict(state), is_ours=True)
   if params is None:
-    return Probe(lambda _, batch: _named(model(batch)), None, is_bert=False)
-  return Probe(lambda *args: _named(model(*args)), params, is_bert=False)
+    return Probe(lambda _, batch: _named(model(batch)), None, is_ours=False)
+  return Probe(lambda *args: _named(model(*args)), params, is_ours=False)
 
 
 def as_array(name: str, output: Any) -> np.ndarray:
@@ -105,13 +106,14 @@ def items_of(place: Place, owners: np.ndarray) -> np.ndarray:
   return (rows == place.row) & (owners == place.number)
 
 
-def _run_bert(graphdef, params, batch: Arrays) -> dict[str, jax.Array]:
+def _run_ours(graphdef, params, batch: Arrays) -> dict[str, jax.Array]:
   """Layers, logits, and what the losses make of each sequence where it has labels."""
   model = nnx.merge(graphdef, params)
   outputs = model.hidden_states(batch)
   outputs |= model.heads(list(outputs.values())[-1], batch)
-  if "mlm_logits" in outputs:  # without those that `vocab_multiple` adds
-    outputs["mlm_logits"] = outputs["mlm_logits"][..., : model.config.vocab_size]
+  for name in ("mlm_logits", "causal_logits"):  # without those that `vocab_multiple` adds
+    if name in outputs:
+      outputs[name] = outputs[name][..., : model.config.vocab_size]
   labels = [x for head in losses.heads_of(outputs) for x in losses.HEADS[head].labels]
   if all(label in batch for label in labels):
     each = losses.per_sequence(outputs, batch)
@@ -119,9 +121,9 @@ def _run_bert(graphdef, params, batch: Arrays) -> dict[str, jax.Array]:
   return outputs
 
 
-def _bert_owners(name: str, batch: Arrays) -> jax.Array:
+def _our_owners(name: str, batch: Arrays) -> jax.Array:
   head, _, kind = name.rpartition("_")
-  if head not in losses.HEADS or (kind == "logits" and head in ("token", "answer")):
+  if head not in losses.HEADS or (kind == "logits" and head in _OF_TOKENS):
     return batch["segment_ids"]
   if kind == "logits":
     return losses.HEADS[head].owners(batch)

@@ -3,8 +3,8 @@
 A model is a function from a packed batch to outputs of its tokens, [B, S, ...], one of
 them or several by name, of this project or of another: a JAX function, or a wrapped
 PyTorch model that takes and gives NumPy arrays. Named in the order of computation, the
-first output that leaks tells where in the model to look. A `model.Bert` needs no function
-around it.
+first output that leaks tells where in the model to look. A model of this project needs no
+function around it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from model.causality import find_lookahead
 from model.influence import Leak, find_leaks
 from model.layout import lay_out, sequence_length
 from model.probe import Arrays, Probe, as_array, make_probe
@@ -64,11 +65,12 @@ def assert_no_cross_contamination(
 
   Args:
     apply: from a packed batch to [B, S, ...], or several of them by name; without
-      dropout. Or a `Bert`, whose layers, heads and losses are looked at.
+      dropout. Or a model of this project, whose layers, heads and losses are looked at.
     batch: a PackedBatch with `segment_ids` and either `input_ids` or `input_embeddings`,
       with two sequences or more in some row.
     methods: `change`, `derivative` or both. By default both for a function of JAX and
-      `input_embeddings`, the derivative for a `Bert`, and the change for all others.
+      `input_embeddings`, the derivative for a model of this project, and the change for
+      all others.
     seed: of the directions, and of the tokens that are put in.
 
   Raises:
@@ -91,6 +93,37 @@ def assert_no_cross_contamination(
     raise LeakError(leaks)
 
 
+def assert_causal(
+  apply: Callable[[Arrays], Any],
+  batch: Arrays,
+  *,
+  methods: tuple[str, ...] | None = None,
+  seed: int = 0,
+):
+  """Fails if any token has an influence on one that stands before it in its row.
+
+  Arguments as of `assert_no_cross_contamination`, which looks at sequences and not at the
+  order in them; one sequence a row will do. Outputs that are not of tokens are left out.
+
+  Raises:
+    AssertionError: a position, and a token before it that changes with those after it; or
+      outputs that depend on no token.
+    ValueError: a batch or an output of another shape.
+
+  Example: a model that adds to each token the one after it.
+
+    >>> def apply(batch):
+    ...   x = batch["input_embeddings"]
+    ...   return x + jnp.roll(x, -1, axis=1)
+    >>> pack = [{"input_embeddings": np.ones((3, 5), np.float32)}]
+    >>> assert_causal(apply, lay_out([pack], row_length=4))
+    Traceback (most recent call last):
+    AssertionError: A token before position 1 of row 0 changes with those from there on: ...
+  """
+  if found := find_lookahead(apply, batch, methods=methods, seed=seed):
+    raise AssertionError(str(found))
+
+
 def assert_packed_equals_unpacked(
   apply: Callable[..., Any],
   sequences: Sequence[Mapping[str, Any]],
@@ -106,7 +139,8 @@ def assert_packed_equals_unpacked(
 
   Args:
     apply: from a packed batch to [B, S, ...], or several of them by name; without
-      dropout. With `params` a differentiable function of params and batch. Or a `Bert`.
+      dropout. With `params` a differentiable function of params and batch. Or a model of
+      this project.
     sequences: what `model.layout.lay_out` takes, such as `{"input_ids": int[L]}`. They
       are packed in the order given, each into the first row that has room.
     params: a tree of arrays. The gradients by those of floating type, of outputs under

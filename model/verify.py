@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
+import json
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,10 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from model import attention, hf, kernels
-from model.bert import MODELS
-from model.config import BertConfig
+from model.causality import find_lookahead
+from model.config import ModelConfig
 from model.influence import find_leaks
 from model.layout import lay_out
+from model.models import MODELS
 from model.testing import TOLERANCES, differences, first_fit
 
 ROW_LENGTH = 128  # tokens; the smallest that splash takes
@@ -35,6 +37,8 @@ HEADS: dict[str, tuple[str, dict]] = {
   "regression": ("sequence_classification", {"num_labels": 1}),
   "token classes": ("token_classification", {"num_labels": 3}),
   "question answering": ("question_answering", {}),
+  "next tokens, ALiBi": ("causal", {"positions": "alibi"}),
+  "next tokens, learned positions": ("causal", {"positions": "learned"}),
 }
 DTYPES = ("float32", "float64", "bfloat16")
 
@@ -53,7 +57,8 @@ class Row:
     gradients: packed to unpacked, over the whole tree.
     reference: logits of packed sequences to Hugging Face's of each alone, which
       computes in float32, or in float64 for float64.
-    influence: the largest derivative of a sequence's outputs by another's embeddings.
+    influence: the largest derivative of a sequence's outputs by another's embeddings; of
+      a causal model, of a token's by those that come after it, too.
     limit: what the differences may be.
     not_run: why there are no numbers; empty where there are.
   """
@@ -115,7 +120,7 @@ def verify_case(
   name, fields = HEADS[head]
   row = Row(head, implementation, dtype)
   with jax.enable_x64(dtype == "float64"):
-    config = BertConfig(
+    config = MODELS[name].config_type(
       vocab_size=97,
       hidden_size=64,
       num_layers=2,
@@ -136,28 +141,31 @@ def verify_case(
         head_size=config.hidden_size // config.num_heads,
         row_length=ROW_LENGTH,
         dropout_rate=0.0,
+        alibi=fields.get("positions") == "alibi",
       )
     except attention.AttentionError as error:
       return dataclasses.replace(row, not_run=str(error))
     graphdef, params = _random_params(config, name)
     model = nnx.merge(graphdef, params)
-    sequences = _random_sequences(config, name)
+    sequences = _random_sequences(config.vocab_size, name, fields.get("num_labels", 2))
     packs = first_fit(sequences, ROW_LENGTH)
     batch = lay_out([[sequences[i] for i in pack] for pack in packs], row_length=ROW_LENGTH)
 
     found = {d.output: d.size for d in differences(model, sequences, row_length=ROW_LENGTH)}
     gradients = found.pop("gradients")
     of_losses = {k: v for k, v in found.items() if k.endswith(("_loss", "_accuracy"))}
-    leaks = find_leaks(model, batch)
+    influences = [leak.size for leak in find_leaks(model, batch)]
+    if name == "causal" and (seen := find_lookahead(model, batch)):
+      influences.append(seen.size)
     row = dataclasses.replace(
       row,
       outputs=max(v for k, v in found.items() if k not in of_losses),
       losses=max(of_losses.values()),
       gradients=gradients,
-      influence=max((leak.size for leak in leaks), default=0.0),
+      influence=max(influences, default=0.0),
       limit=TOLERANCES[dtype],
     )
-    if reference:
+    if reference and fields.get("positions") != "alibi":  # the reference has none
       ours = jax.jit(lambda model, batch: model(batch))(model, batch)
       theirs = _reference(config, params, sequences)
       sizes = []
@@ -192,7 +200,7 @@ def table(rows: list[Row]) -> str:
   return "\n".join(lines)
 
 
-def _random_params(config: BertConfig, head: str):
+def _random_params(config: ModelConfig, head: str):
   """Large enough for every path to matter; kernels keep the size of what they get."""
   abstract = nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0)))
   graphdef, state = nnx.split(abstract, nnx.Param)
@@ -210,27 +218,27 @@ def _random_params(config: BertConfig, head: str):
   return graphdef, jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(state))
 
 
-def _random_sequences(config: BertConfig, head: str) -> list[dict]:
+def _random_sequences(vocab_size: int, head: str, num_labels: int) -> list[dict]:
   rng = np.random.default_rng(1)
   sequences = []
   for length in LENGTHS:
     sequence: dict = {
-      "input_ids": rng.integers(config.vocab_size, size=length),
+      "input_ids": rng.integers(vocab_size, size=length),
       "token_type_ids": np.arange(length) >= length // 2,
     }
     if head == "pretraining":
       positions = np.sort(rng.choice(length, -(-length // 7), replace=False))
       sequence["mlm_positions"] = positions
-      sequence["mlm_labels"] = rng.integers(config.vocab_size, size=positions.size)
+      sequence["mlm_labels"] = rng.integers(vocab_size, size=positions.size)
       sequence["sequence_label"] = int(rng.integers(2))
     elif head == "sequence_classification":
-      number = config.num_labels == 1
+      number = num_labels == 1
       sequence["sequence_label"] = (
-        float(rng.normal()) if number else int(rng.integers(config.num_labels))
+        float(rng.normal()) if number else int(rng.integers(num_labels))
       )
     elif head == "token_classification":
-      sequence["token_labels"] = rng.integers(-1, config.num_labels, size=length)
-    else:
+      sequence["token_labels"] = rng.integers(-1, num_labels, size=length)
+    elif head == "question_answering":
       start, end = np.sort(rng.integers(length, size=2))
       sequence |= {"start_position": int(start), "end_position": int(end)}
     sequences.append(sequence)
@@ -244,15 +252,15 @@ def _items(output: str, logits: np.ndarray, batch) -> np.ndarray:
   return logits[np.asarray(batch[owners.get(output, "segment_ids")]) > 0]
 
 
-def _reference(config: BertConfig, params, sequences: list[dict]) -> list[dict]:
+def _reference(config: ModelConfig, params, sequences: list[dict]) -> list[dict]:
   """What `transformers` makes of each sequence alone: float64[items, width] by output."""
   import torch
   import transformers
 
   with tempfile.TemporaryDirectory() as folder, _quiet(transformers):
     directory = pathlib.Path(folder) / "model"
-    hf.export_bert(config, params, directory)
-    architecture = MODELS[hf.head_of(params)].__name__
+    hf.export_model(config, params, directory)
+    (architecture,) = json.loads((directory / hf.CONFIG).read_text())["architectures"]
     model = getattr(transformers, architecture).from_pretrained(
       directory, attn_implementation="eager"
     )
@@ -263,12 +271,13 @@ def _reference(config: BertConfig, params, sequences: list[dict]) -> list[dict]:
 
 
 def _run_reference(torch, model, architecture: str, sequence: dict) -> dict:
-  inputs = {
-    name: torch.tensor(np.asarray(sequence[name], np.int64)[None])
-    for name in ("input_ids", "token_type_ids")
-  }
+  causal = architecture == "GPT2LMHeadModel"
+  names = ("input_ids",) if causal else ("input_ids", "token_type_ids")
+  inputs = {n: torch.tensor(np.asarray(sequence[n], np.int64)[None]) for n in names}
   with torch.no_grad():
     result = model(**inputs)
+  if causal:
+    return {"causal_logits": result.logits[0].numpy()}
   if architecture == "BertForPreTraining":
     return {
       "mlm_logits": result.prediction_logits[0].numpy()[sequence["mlm_positions"]],

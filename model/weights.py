@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import tensorstore
 from orbax.checkpoint import v1 as ocp
 
-from model.bert import MODELS
-from model.config import BertConfig
+from model.config import BertConfig, ModelConfig
 from model.files import write_json, write_text
+from model.models import MODELS
 
 Params = dict[str, Any]
 MODEL, VOCABULARY, CHECKPOINTS = "model.json", "vocab.txt", "checkpoints"
@@ -62,14 +62,28 @@ class StoredModel:
 
   directory: pathlib.Path
   head: str
-  config: BertConfig
+  config: ModelConfig
   vocabulary: Vocabulary | None
   labels: tuple[str, ...]
   step: int | None
   load: Callable[[], Params]
 
+  @property
+  def bert(self) -> BertConfig:
+    """Its config, where only a BERT will do.
 
-def abstract_params(config: BertConfig, head: str, *, sharding=None) -> Params:
+    Raises:
+      WeightsError: it is none.
+    """
+    if not isinstance(self.config, BertConfig):
+      raise WeightsError(
+        f"{self.directory} holds a {MODELS[self.head].__name__}; expected a BERT. Give "
+        "other weights."
+      )
+    return self.config
+
+
+def abstract_params(config: ModelConfig, head: str, *, sharding=None) -> Params:
   """Shapes and types of a model's parameters, as a nested dictionary."""
   sharding = sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
   return jax.tree.map(
@@ -79,12 +93,12 @@ def abstract_params(config: BertConfig, head: str, *, sharding=None) -> Params:
 
 
 @functools.lru_cache(maxsize=8)  # tracing a model takes longer than reading a small one
-def _traced_params(config: BertConfig, head: str) -> Params:
+def _traced_params(config: ModelConfig, head: str) -> Params:
   model = nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0)))
   return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
-def resize_vocabulary(config: BertConfig, params: Params, *, multiple: int):
+def resize_vocabulary(config: ModelConfig, params: Params, *, multiple: int):
   """Gives the token embedding another `vocab_multiple`.
 
   Args:
@@ -114,7 +128,7 @@ def resize_vocabulary(config: BertConfig, params: Params, *, multiple: int):
 
 def describe(
   directory: str | pathlib.Path,
-  config: BertConfig,
+  config: ModelConfig,
   *,
   head: str,
   vocabulary: Vocabulary | None,
@@ -262,7 +276,7 @@ class Description(NamedTuple):
   """What a folder says of its model; as in `StoredModel`."""
 
   head: str
-  config: BertConfig
+  config: ModelConfig
   vocabulary: Vocabulary | None
   labels: tuple[str, ...]
 
@@ -279,9 +293,10 @@ def read_description(directory: str | pathlib.Path) -> Description:
     fields = value["config"]
     for name in ("dtype", "param_dtype"):
       fields[name] = jnp.dtype(fields[name])
-    head, config = value["head"], BertConfig(**fields)
+    head = value["head"]
     if head not in MODELS:
       raise ValueError(f"head is {head!r}, expected one of {', '.join(MODELS)}")
+    config = MODELS[head].config_type(**fields)
     labels = tuple(map(str, value.get("labels", ())))  # not there in older folders
     vocabulary = None
     if value["lowercase"] is not None:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model import MODELS, Bert, BertConfig, layout
+from model import MODELS, BertConfig, Gpt2Config, ModelConfig, layout
 
 ROW_LENGTH = 13
 MAX_SEQUENCES = 3
@@ -34,12 +34,29 @@ def small_config(**fields) -> BertConfig:
   )
 
 
+def small_gpt2(**fields) -> Gpt2Config:
+  """Of 3 heads, which is no power of 2: ALiBi's slopes are then of both kinds."""
+  return dataclasses.replace(
+    Gpt2Config(
+      vocab_size=VOCAB_SIZE,
+      hidden_size=15,
+      num_layers=2,
+      num_heads=3,
+      intermediate_size=11,
+      max_position_embeddings=17,
+      dropout_rate=0.0,
+      attention_dropout_rate=0.0,
+    ),
+    **fields,
+  )
+
+
 def ordinary(config: BertConfig) -> BertConfig:
   """The BERT without packing: positions of the row, an ordinary padding mask."""
   return dataclasses.replace(config, attention_mask="none", position_reset=False)
 
 
-def random_params(config: BertConfig, seed: int = 0, head: str = "pretraining"):
+def random_params(config: ModelConfig, seed: int = 0, head: str = "pretraining"):
   """Graph definition and parameters, large enough for every path to matter."""
   abstract = nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0)))
   graphdef, state = nnx.split(abstract, nnx.Param)
@@ -52,7 +69,7 @@ def random_params(config: BertConfig, seed: int = 0, head: str = "pretraining"):
   )
 
 
-def random_model(config: BertConfig, seed: int = 0, head: str = "pretraining") -> Bert:
+def random_model(config: ModelConfig, seed: int = 0, head: str = "pretraining"):
   return nnx.merge(*random_params(config, seed, head))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import pathlib
 from collections.abc import Collection, Mapping
+from typing import TypeVar
 
 import ml_collections
 import optax
@@ -82,8 +83,22 @@ def validate(
     "the folder of a model to start from, a run's or an imported one, since model.size is "
     f"{GIVEN!r}",
   )
-  sizes = (*model.SIZES, GIVEN)
+  causal = tasks.get(data.task) == "causal"
+  kind = model.Gpt2Config if causal else model.BertConfig
+  sizes = tuple(kind.SIZES) if causal else (*kind.SIZES, GIVEN)
   _check(config.model.size in sizes, "model.size", config.model.size, ", ".join(sizes))
+  _check(
+    not causal or not config.model.init_from,
+    "model.init_from",
+    config.model.init_from,
+    f"nothing with data.task={data.task}: its weights are drawn",
+  )
+  _check(
+    causal or config.model.positions == "alibi",
+    "model.positions",
+    config.model.positions,
+    f"'alibi' with data.task={data.task}, which trains a BERT: its positions are learned",
+  )
   found = not data.vocab_file or pathlib.Path(data.vocab_file).is_file()
   _check(  # where the vocabulary is taken from the model, its folder is what is wrong
     found or pathlib.Path(config.model.init_from or ".").is_dir(),
@@ -125,7 +140,8 @@ def validate(
     "data.held_out_source as well",
   )
   for field, known in (
-    ("model.attention_mask", model.ATTENTION_MASKS),
+    ("model.attention_mask", kind.MASKS),
+    ("model.positions", model.POSITIONS),
     ("model.attention_impl", model.IMPLEMENTATIONS),
     ("model.remat", model.REMATERIALISATIONS),
     ("model.dtype", ("float32", "bfloat16")),
@@ -142,7 +158,8 @@ def validate(
     f"xla on {num_devices} devices; splash runs on one",
   )
   if config.model.size != GIVEN:
-    check_attention(config, head_size=HEAD_SIZE)
+    alibi = causal and config.model.positions == "alibi"
+    check_attention(config, head_size=HEAD_SIZE, alibi=alibi)
   for field in (
     "optimizer.weight_decay",
     "optimizer.clip_norm",
@@ -184,12 +201,15 @@ def validate(
   check_recipe(config, num_devices=num_devices)
 
 
-def check_attention(config: ml_collections.ConfigDict, *, head_size: int):
+def check_attention(
+  config: ml_collections.ConfigDict, *, head_size: int, alibi: bool = False
+):
   """Refuses an implementation of attention that cannot compute this model.
 
   Args:
     config: of the run.
     head_size: H, of the model.
+    alibi: whether its positions are a bias of attention.
 
   Raises:
     ConfigError: says why.
@@ -201,6 +221,7 @@ def check_attention(config: ml_collections.ConfigDict, *, head_size: int):
       head_size=head_size,
       row_length=config.data.max_sequence_length,
       dropout_rate=config.model.attention_dropout_rate,
+      alibi=alibi,
     )
   except model.AttentionError as error:
     raise ConfigError(f"config.model: {error}") from error
@@ -216,7 +237,7 @@ def bert_config(
   config: ml_collections.ConfigDict,
   *,
   vocab_size: int,
-  sizes: model.BertConfig | None = None,
+  sizes: model.ModelConfig | None = None,
   num_labels: int = 2,
 ) -> model.BertConfig:
   """The model of a config.
@@ -227,28 +248,54 @@ def bert_config(
     sizes: what has the sizes of the layers where `model.size` is `GIVEN`.
     num_labels: classes of a sequence; 1 for regression.
   """
+  return _model_config(
+    model.BertConfig,
+    config,
+    sizes,
+    vocab_size=vocab_size,
+    num_labels=num_labels,
+    position_reset=config.model.position_reset,
+    next_sentence=config.model.next_sentence,
+  )
+
+
+def gpt2_config(config: ml_collections.ConfigDict, *, vocab_size: int) -> model.Gpt2Config:
+  """The model of a config whose task has the head `causal`; V is `vocab_size`."""
+  return _model_config(
+    model.Gpt2Config,
+    config,
+    vocab_size=vocab_size,
+    positions=config.model.positions,
+  )
+
+
+_Config = TypeVar("_Config", bound=model.ModelConfig)
+
+
+def _model_config(
+  kind: type[_Config],
+  config: ml_collections.ConfigDict,
+  sizes: model.ModelConfig | None = None,
+  **fields,
+) -> _Config:
+  """Of a kind, with its own `fields`, and those that all models have."""
   if config.model.size == GIVEN:
     assert sizes is not None  # validate asks for model.init_from
     names = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
-    make = functools.partial(
-      model.BertConfig, **{name: getattr(sizes, name) for name in names}
-    )
+    make = functools.partial(kind, **{name: getattr(sizes, name) for name in names})
   else:
-    make = functools.partial(model.BertConfig.from_size, config.model.size)
+    make = functools.partial(kind.from_size, config.model.size)
   return make(
-    vocab_size=vocab_size,
-    num_labels=num_labels,
     max_position_embeddings=config.data.max_sequence_length,
     dropout_rate=config.model.dropout_rate,
     attention_dropout_rate=config.model.attention_dropout_rate,
     initializer_range=config.model.initializer_range,
     attention_mask=config.model.attention_mask,
-    position_reset=config.model.position_reset,
-    next_sentence=config.model.next_sentence,
     attention_impl=config.model.attention_impl,
     remat=config.model.remat,
     vocab_multiple=config.model.vocab_multiple,
     dtype=config.model.dtype,
+    **fields,
   )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -10,6 +11,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from model import losses
 from training.mesh import put_batch
 from training.predictions import predict
 from training.step import TrainingProgram
@@ -30,7 +32,7 @@ class HeldOut(Protocol):
       gives its own rows of them.
     num_batches: how many.
     score: from what the head gives for each sequence to a task's own metrics, among them
-      `score`; None for pretraining.
+      `score`; None for language models.
     prefix: of the names of its figures.
   """
 
@@ -62,13 +64,16 @@ def evaluate(
     over: is given the batches, to show how far it is.
 
   Returns:
-    For pretraining what `evaluate_pretraining` returns. For other heads `loss`, the mean
-    over sequences; the metrics of `score`; and `sequences`.
+    For pretraining what `evaluate_pretraining` returns, for a causal model what
+    `evaluate_causal` does. For other heads `loss`, the mean over sequences; the metrics of
+    `score`; and `sequences`.
   """
   found: dict = {}
   for one in held_out:
     batches = over(one.batches())
-    if one.score is None:
+    if program.head == "causal":
+      values = evaluate_causal(program, params, batches)
+    elif one.score is None:
       values = evaluate_pretraining(program, params, batches, unigram_token=unigram_token)
     else:
       logits, loss = predict(program, params, batches)
@@ -77,6 +82,47 @@ def evaluate(
       values["sequences"] = len(logits)
     found |= {f"{one.prefix}{name}": value for name, value in values.items()}
   return found
+
+
+def evaluate_causal(program: TrainingProgram, params, batches: Batches) -> dict:
+  """Averages the loss of a causal model over all tokens that it predicts.
+
+  Args:
+    program: its `eval_step` is run.
+    params: the model's parameters.
+    batches: PackedBatches; of several processes, each gives its own rows of them. A token
+      that stands in two of them, as in windows that overlap, is to be a target in one,
+      which `loss_mask` says.
+
+  Returns:
+    `causal_loss` in nats and `causal_accuracy`, a fraction, as means over the tokens;
+    `loss`, the same; `perplexity`, its exp; `tokens` that were predicted; and `sequences`.
+  """
+  totals = {"causal_loss": 0.0, "causal_accuracy": 0.0}
+  tokens = sequences = 0
+  for block in batches:
+    results, _ = jax.device_get(program.eval_step(params, put_batch(block, program.mesh)))
+    read = ("sequence_mask", "segment_ids", "loss_mask")
+    batch = multihost_utils.process_allgather(
+      {name: block[name] for name in read if name in block}, tiled=True
+    )
+    used = batch["sequence_mask"]
+    owners = np.asarray(losses.next_token_owners(batch))
+    numbers = np.arange(1, used.shape[1] + 1)
+    targets = (owners[:, None, :] == numbers[None, :, None]).sum(-1)  # [B, M]
+    for name in totals:
+      totals[name] += float((results[name][0].astype(np.float64) * targets).sum())
+    tokens += int(targets.sum())
+    sequences += int(used.sum())
+  means = {name: total / tokens for name, total in totals.items()}
+  loss = means["causal_loss"]
+  return {
+    "loss": loss,
+    **means,
+    "perplexity": math.exp(loss) if loss < 700 else math.inf,
+    "tokens": tokens,
+    "sequences": sequences,
+  }
 
 
 def evaluate_pretraining(

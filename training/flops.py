@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from model import BertConfig
+from model import BertConfig, ModelConfig
 
 
 def training_flops(
-  config: BertConfig,
+  config: ModelConfig,
   *,
   rows: int,
   row_length: int,
@@ -26,7 +26,7 @@ def training_flops(
 
   A product of [a, b] with [b, c] is 2abc operations; the backward pass has two products for
   each of the forward pass. Every token of the rows counts, padding too, and attention is
-  the full S x S. What is computed twice to save memory counts once.
+  the full S x S, of a causal model too. What is computed twice to save memory counts once.
 
   Args:
     config: of the model.
@@ -49,15 +49,17 @@ def training_flops(
   projections = 2 * tokens * width * (4 * width)  # query, key, value and output
   attention = 2 * (2 * tokens * tokens * width)  # the scores, and their product with values
   feed_forward = 2 * (2 * tokens * width * config.intermediate_size)
-  masked = 2 * mlm_slots * width * (width + config.padded_vocab_size)
-  next_sentence = 2 * max_sequences * width * (width + 2) if config.next_sentence else 0
-  heads = {
-    "pretraining": masked + next_sentence,
-    "sequence_classification": 2 * max_sequences * width * (width + config.num_labels),
-    "token_classification": 2 * tokens * width * config.num_labels,
-    "question_answering": 2 * tokens * width * 2,
-  }
   layers = config.num_layers * (projections + attention + feed_forward)
+  heads = {"causal": 2 * tokens * width * config.padded_vocab_size}
+  if isinstance(config, BertConfig):
+    masked = 2 * mlm_slots * width * (width + config.padded_vocab_size)
+    next_sentence = 2 * max_sequences * width * (width + 2) if config.next_sentence else 0
+    heads |= {
+      "pretraining": masked + next_sentence,
+      "sequence_classification": 2 * max_sequences * width * (width + config.num_labels),
+      "token_classification": 2 * tokens * width * config.num_labels,
+      "question_answering": 2 * tokens * width * 2,
+    }
   # The gradient of the vocabulary's bias is a product with ones.
   bias = 2 * mlm_slots * config.padded_vocab_size if head == "pretraining" else 0
   return rows * (3 * (layers + heads[head]) + bias)

@@ -14,13 +14,13 @@ import ml_collections
 import model
 from model import hf, weights
 from training import processes
-from training.config import ConfigError, bert_config, check_attention
+from training.config import ConfigError, bert_config, check_attention, gpt2_config
 
 _FIELD = "config.model.init_from"
 # What a run's config does not say, and what its checkpoints cannot do without.
 _OF_THE_WEIGHTS = ("max_position_embeddings", "type_vocab_size", "layer_norm_epsilon")
 _SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
-_SHAPES = (*_SIZES, "next_sentence", "vocab_multiple", "num_labels")
+_SHAPES = (*_SIZES, "next_sentence", "vocab_multiple", "num_labels", "positions")
 # Of the model that a task adds to the encoder, in the order in which it reads.
 _HEAD = ("pooler", "classifier", "answer")
 
@@ -46,11 +46,12 @@ def open_weights(
     return None
   try:
     given = hf.open_model(directory)
+    sizes = given.bert
   except (weights.WeightsError, OSError) as error:
     raise ConfigError(f"{_FIELD}: {error}") from error
   if head == "pretraining":
     _check_pretrained(config, given)
-  _check_shape(config, given)
+  _check_shape(config, directory, sizes)
   _check_vocabulary_file(config, given)
   return given
 
@@ -63,15 +64,14 @@ def _check_pretrained(config, given: weights.StoredModel):
       "masked-language-model head is missing. Expected BertForPreTraining or "
       "BertForMaskedLM; give other weights."
     )
-  if config.model.next_sentence and not given.config.next_sentence:
+  if config.model.next_sentence and not given.bert.next_sentence:
     raise ConfigError(
       f"{_FIELD}={directory} has no next-sentence head (pooler, nsp). Give other weights, "
       "or train without it: --config.model.next_sentence=False."
     )
 
 
-def _check_shape(config, given: weights.StoredModel):
-  sizes = given.config
+def _check_shape(config, directory: str, sizes: model.BertConfig):
   check_attention(config, head_size=sizes.hidden_size // sizes.num_heads)
   expected = bert_config(config, vocab_size=sizes.vocab_size, sizes=sizes)
   differences = [
@@ -81,13 +81,13 @@ def _check_shape(config, given: weights.StoredModel):
   ]
   if differences:
     raise ConfigError(
-      f"{_FIELD}={given.directory} is not of config.model.size={config.model.size}: "
+      f"{_FIELD}={directory} is not of config.model.size={config.model.size}: "
       f"{'; '.join(differences)}. Give its size with --config.model.size=..., one of "
       f"{', '.join(model.SIZES)}; given takes any."
     )
-  if given.config.type_vocab_size < 2:
+  if sizes.type_vocab_size < 2:
     raise ConfigError(
-      f"{_FIELD}={given.directory} has type_vocab_size={given.config.type_vocab_size}; "
+      f"{_FIELD}={directory} has type_vocab_size={sizes.type_vocab_size}; "
       "expected 2 or more, for the two sentences of a sequence. Give other weights."
     )
 
@@ -159,7 +159,7 @@ def model_config(
   given: weights.StoredModel | None,
   head: str = "pretraining",
   labels: Sequence[str] = (),
-) -> model.BertConfig:
+) -> model.ModelConfig:
   """The model of a run: as the config and the weights, its own or given ones, say.
 
   Sequences longer than the positions of the weights get positions of their own, as in the
@@ -180,29 +180,37 @@ def model_config(
   num_labels = num_labels_of(head, labels)
   if weights.steps(workdir):
     begun = weights.read_description(workdir).config
-    now = dataclasses.replace(
-      bert_config(config, vocab_size=begun.vocab_size, sizes=begun, num_labels=num_labels),
-      **{name: getattr(begun, name) for name in _OF_THE_WEIGHTS},
-    )
-    check_attention(config, head_size=now.hidden_size // now.num_heads)
-    for name in _SHAPES:
-      if getattr(now, name) != getattr(begun, name):
+    now: model.ModelConfig
+    if head == "causal":
+      now = gpt2_config(config, vocab_size=begun.vocab_size)
+    else:
+      now = dataclasses.replace(
+        bert_config(
+          config, vocab_size=begun.vocab_size, sizes=begun, num_labels=num_labels
+        ),
+        **{name: getattr(begun, name) for name in _OF_THE_WEIGHTS},
+      )
+      check_attention(config, head_size=now.hidden_size // now.num_heads)
+    for name in _SHAPES:  # each is of some kind of model, and not of others
+      there, here = (getattr(x, name, None) for x in (begun, now))
+      if there != here:
         raise ConfigError(
-          f"{workdir} holds checkpoints of a model with {name} {getattr(begun, name)}; the "
-          f"config has {getattr(now, name)}. Give the same config.model, or another "
-          "--workdir."
+          f"{workdir} holds checkpoints of a model with {name} {there}; the config has "
+          f"{here}. Give the same config.model, or another --workdir."
         )
     return now
+  if head == "causal":
+    return gpt2_config(config, vocab_size=vocab_size)
   if given is None:
     return bert_config(config, vocab_size=vocab_size, num_labels=num_labels)
-  sizes = given.config
+  sizes = given.bert
   return dataclasses.replace(
     bert_config(config, vocab_size=sizes.vocab_size, sizes=sizes, num_labels=num_labels),
     max_position_embeddings=max(
-      config.data.max_sequence_length, given.config.max_position_embeddings
+      config.data.max_sequence_length, sizes.max_position_embeddings
     ),
-    type_vocab_size=given.config.type_vocab_size,
-    layer_norm_epsilon=given.config.layer_norm_epsilon,
+    type_vocab_size=sizes.type_vocab_size,
+    layer_norm_epsilon=sizes.layer_norm_epsilon,
   )
 
 
@@ -224,9 +232,9 @@ def check_labels(given: weights.StoredModel, labels: Sequence[str]):
   if given.head != "sequence_classification":
     return  # Hugging Face gives other heads a number of classes too
   expected = num_labels_of(given.head, labels)
-  if given.config.num_labels != expected or given.labels not in ((), tuple(labels)):
+  if given.bert.num_labels != expected or given.labels not in ((), tuple(labels)):
     raise ConfigError(
-      f"{given.directory} tells {given.config.num_labels} classes "
+      f"{given.directory} tells {given.bert.num_labels} classes "
       f"({', '.join(given.labels) or 'without names'}), the dataset has "
       f"{', '.join(labels) or 'numbers'}. Give a model of this task, or train one with "
       f"--config.model.init_from={given.directory}."
@@ -235,7 +243,7 @@ def check_labels(given: weights.StoredModel, labels: Sequence[str]):
 
 def initial_params(
   given: weights.StoredModel,
-  config: model.BertConfig,
+  config: model.ModelConfig,
   *,
   head: str = "pretraining",
   labels: Sequence[str] = (),
@@ -254,6 +262,7 @@ def initial_params(
     labels: of its classes.
     seed: of what is drawn.
   """
+  assert isinstance(config, model.BertConfig)  # others start from no given weights
   params = given.load()
   _, params = weights.resize_vocabulary(
     given.config, params, multiple=config.vocab_multiple
@@ -267,14 +276,14 @@ def initial_params(
     params |= {"embeddings": _with_positions(params["embeddings"], config, seed=seed)}
   wanted = weights.abstract_params(config, head)
   params = {name: value for name, value in params.items() if name in wanted}
-  same = given.head == head and given.config.num_labels == config.num_labels
+  same = given.head == head and given.bert.num_labels == config.num_labels
   if not same or given.labels not in ((), tuple(labels)):
     params.pop("classifier", None)
   missing = [name for name in _HEAD if name in wanted and name not in params]
   if missing:
     theirs, ours = model.MODELS[given.head].__name__, model.MODELS[head].__name__
     if given.head == head:
-      theirs += f" of {_classes(given.labels, given.config)}"
+      theirs += f" of {_classes(given.labels, given.bert)}"
       ours += f" of {_classes(labels, config)}"
     processes.tell(
       f"{_FIELD}={given.directory} is a {theirs}, the run a {ours}: drawing "

@@ -42,6 +42,8 @@ _LABELS = {
   "nsp_loss": "next-sentence loss in nats",
   "mlm_accuracy": "masked-token accuracy",
   "nsp_accuracy": "next-sentence accuracy",
+  "causal_loss": "next-token loss in nats",
+  "causal_accuracy": "next-token accuracy",
   "score": "score of the task",
 }
 _PADDING = "0.88"
@@ -268,7 +270,8 @@ def _read(folder: pathlib.Path, metric: str) -> tuple[list[dict], list[dict]]:
 def _usual_metric(folder: pathlib.Path) -> str:
   """What says how good a run is."""
   lines = read_json_lines(folder / "eval.jsonl") if folder.is_dir() else []
-  return "score" if lines and "score" in lines[-1] else "mlm_accuracy"
+  known = [name for name in ("score", "causal_accuracy") if lines and name in lines[-1]]
+  return known[0] if known else "mlm_accuracy"
 
 
 def save(figure, path: str | pathlib.Path):

@@ -15,6 +15,7 @@ _Item = TypeVar("_Item")
 _SHOWN = {
   "loss": "loss {:.3f}",
   "mlm_accuracy": "accuracy {:.1%}",
+  "causal_accuracy": "accuracy {:.1%}",
   "sequence_accuracy": "accuracy {:.1%}",
   "answer_accuracy": "exact {:.1%}",
   "sequences_per_second": "{:,.0f} sequences/s",

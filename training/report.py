@@ -67,7 +67,8 @@ def metric_of(head: str) -> str:
   Args:
     head: of the model; a key of `model.MODELS`.
   """
-  return "mlm_accuracy" if head == "pretraining" else "score"
+  language = {"pretraining": "mlm_accuracy", "causal": "causal_accuracy"}
+  return language.get(head, "score")
 
 
 def sum_of_losses(figures: Mapping[str, float]) -> float:
@@ -163,6 +164,14 @@ def summary_table(summary: dict) -> str:
         f"always the commonest token: {summary['unigram_mlm_accuracy']:.1%}",
       )
     )
+  elif "eval_perplexity" in summary:
+    rows.append(
+      (
+        "held out",
+        f"perplexity {summary['eval_perplexity']:.2f}, next-token accuracy "
+        f"{summary['eval_causal_accuracy']:.1%} of {summary['eval_tokens']:,} tokens",
+      )
+    )
   else:
     figures = {
       name.removeprefix("eval_"): value
@@ -238,11 +247,13 @@ def _flops(rate: float) -> str:
 
 
 def _task_figures(figures: Mapping[str, float]) -> str:
-  """The metrics of a task as percentages, but for the losses."""
+  """The metrics of a task as percentages, but for losses and perplexity."""
   return ", ".join(
-    f"{name} {value:.4f}" if name.endswith("loss") else f"{name} {value:.2%}"
+    f"{name} {value:.4f}"
+    if name.endswith(("loss", "perplexity"))
+    else f"{name} {value:.2%}"
     for name, value in figures.items()
-    if not name.endswith("sequences")
+    if not name.endswith(("sequences", "tokens"))
   )
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from model import MODELS, BertConfig, losses
+from model import LANGUAGE_MODELS, MODELS, ModelConfig, losses
 from training.errors import ConfigError
 from training.mesh import DATA, FSDP, replicated, split_rows, split_state, state_share
 
@@ -42,7 +42,7 @@ class TrainingProgram:
 
   def __init__(
     self,
-    config: BertConfig,
+    config: ModelConfig,
     optimizer: optax.GradientTransformation,
     *,
     mesh: Mesh,
@@ -210,5 +210,5 @@ class TrainingProgram:
     """What `losses.per_sequence` gives; and the logits, but those over a vocabulary."""
     params = jax.lax.with_sharding_constraint(params, self._everywhere)
     outputs = self.apply(params, batch)
-    logits = {} if self.head == "pretraining" else outputs
+    logits = {} if self.head in LANGUAGE_MODELS else outputs
     return losses.per_sequence(outputs, batch), logits

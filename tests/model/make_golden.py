@@ -1,8 +1,9 @@
 """Writes tests/model/golden anew: python -m tests.model.make_golden.
 
 Needs the extra `reference`. The folder holds a small model of each head as transformers
-saves it, one of them under the names of the original BERT, and what transformers computes
-with them; so the comparison runs where neither it nor PyTorch is installed.
+saves it, two of them under the names of the original BERT and of the original GPT-2, and
+what transformers computes with them; so the comparison runs where neither it nor PyTorch
+is installed.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ import safetensors.numpy
 
 from model.hf import export_bert, import_bert
 from model.weights import Vocabulary
-from tests.model import reference
+from tests.model import gpt2_reference, reference
 
 FOLDER = pathlib.Path(__file__).parent / "golden"
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -56,9 +57,31 @@ def main():
       expected |= {f"gradient/{name}": x for name, x in gradients.items()}
       rename(folder / "model.safetensors")
   np.savez_compressed(FOLDER / "expected.npz", **expected)
+  make_gpt2(batch)
   ids = tokenize(FOLDER / "BertForQuestionAnswering")
   value = {"tokens": TOKENS, "texts": TEXTS, "ids": ids}
   (FOLDER / "tokenizer.json").write_text(json.dumps(value) + "\n")
+
+
+def make_gpt2(batch: dict):
+  model = gpt2_reference.make(**gpt2_reference.SIZES["odd"])
+  folder = FOLDER / "GPT2LMHeadModel"
+  model.save_pretrained(folder)
+  (folder / "generation_config.json").unlink()
+  path = folder / "model.safetensors"
+  tensors = safetensors.numpy.load_file(path)
+  tensors = {name.removeprefix("transformer."): x for name, x in tensors.items()}
+  positions = model.config.n_positions
+  for layer in range(model.config.n_layer):  # the mask, which the original keeps
+    mask = np.tri(positions, dtype=np.float32)[None, None]
+    tensors[f"h.{layer}.attn.bias"] = mask
+  safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
+  outputs, losses = gpt2_reference.run(model, batch)
+  loss, gradients = gpt2_reference.gradients(model, batch)
+  found = {**outputs, "loss": losses, "token_loss": np.asarray(loss)}
+  found |= {f"gradient/{name}": x for name, x in gradients.items()}
+  found |= {f"batch/{name}": field for name, field in batch.items()}
+  np.savez_compressed(FOLDER / "gpt2.npz", **found)
 
 
 def rename(path: pathlib.Path):

@@ -7,8 +7,7 @@ import flax.nnx as nnx
 import jax
 import numpy as np
 
-from model import MODELS, Bert, losses
-from model.hf import tensor_name
+from model import MODELS, Bert, hf_names, losses
 from model.testing import relative_difference
 
 ABSOLUTE, RELATIVE = 1e-4, 1e-5
@@ -44,6 +43,18 @@ def run(config, head, params, batch):
   return read(params, encode(of_encoder, batch), batch)
 
 
+def whole(config, head, params, batch):
+  """As `run`, where nothing is shared with other heads."""
+  graphdef = graphdef_of(config, head)
+
+  @jax.jit
+  def run(params, batch):
+    outputs = nnx.merge(graphdef, params)(batch)
+    return outputs, losses.per_sequence(outputs, batch)
+
+  return run(params, batch)
+
+
 def loss_and_gradients(config, head, params, batch):
   """Of the loss over tokens."""
   graphdef = graphdef_of(config, head)
@@ -76,6 +87,7 @@ def assert_equal(found, reference, batch):
     "mlm_logits": batch["mlm_segment_ids"] > 0,
     "token_logits": batch["segment_ids"] > 0,
     "answer_logits": batch["segment_ids"] > 0,
+    "causal_logits": batch["segment_ids"] > 0,
   }
   for name, theirs in expected.items():
     ours = outputs[name][..., : theirs.shape[-1]]
@@ -85,14 +97,8 @@ def assert_equal(found, reference, batch):
   assert_close(loss, expected_loss, batch["sequence_mask"])
 
 
-def assert_equal_gradients(ours, tensors):
+def assert_equal_gradients(ours, tensors, head="pretraining"):
   """Against gradients by the names of the reference's tensors."""
-
-  def place(keys, _):
-    path = tuple(key.key for key in keys)
-    array = tensors[tensor_name(path)]
-    return array.T if path[-1] == "kernel" else array
-
-  theirs = jax.tree_util.tree_map_with_path(place, ours)
+  theirs = hf_names.from_tensors(tensors.__getitem__, ours, head=head)
   assert relative_difference(ours, theirs) <= RELATIVE
-  assert len(jax.tree.leaves(theirs)) == len(tensors)
+  assert hf_names.shapes_there(ours, head=head).keys() == tensors.keys()

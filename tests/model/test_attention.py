@@ -11,6 +11,7 @@ from model import attention as attention_lib
 from model import kernels
 from model.attention import (
   AttentionError,
+  alibi_slopes,
   attention,
   dot_product_attention,
   packed_attention_mask,
@@ -67,13 +68,21 @@ def test_what_another_sequence_shouts_is_not_heard():
   assert (heard[0, 3:] == 300).all()
 
 
-@functools.partial(jax.jit, static_argnames=("implementation", "mask"))
-def output_and_gradients(query, key, value, weights, segment_ids, *, implementation, mask):
+@functools.partial(jax.jit, static_argnames=("implementation", "mask", "causal"))
+def output_and_gradients(
+  query, key, value, weights, segment_ids, *, implementation, mask, causal
+):
   real = (segment_ids > 0)[:, :, None, None]
 
   def total(query, key, value):
     output = attention(
-      query, key, value, segment_ids, implementation=implementation, mask=mask
+      query,
+      key,
+      value,
+      segment_ids,
+      implementation=implementation,
+      mask=mask,
+      causal=causal,
     )
     output = jnp.where(real, output, 0)
     return (output.astype(jnp.float32) * weights.astype(jnp.float32)).sum(), output
@@ -82,12 +91,17 @@ def output_and_gradients(query, key, value, weights, segment_ids, *, implementat
   return output, gradients
 
 
-@pytest.mark.parametrize("mask", ["segment", "none"])
+@pytest.mark.parametrize(
+  ("mask", "causal"),
+  [("segment", False), ("none", False), ("segment", True), ("none", True)],
+)
 @pytest.mark.parametrize(("implementation", "dtype", "tolerance"), FUSED)
-def test_fused_attention_equals_xla(implementation, dtype, tolerance, mask):
+def test_fused_attention_equals_xla(implementation, dtype, tolerance, mask, causal):
   *inputs, segment_ids = make_inputs(dtype)
   ours, reference = (
-    output_and_gradients(*inputs, segment_ids, implementation=name, mask=mask)
+    output_and_gradients(
+      *inputs, segment_ids, implementation=name, mask=mask, causal=causal
+    )
     for name in (implementation, "xla")
   )
   for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(reference), strict=True):
@@ -126,6 +140,7 @@ def test_dropout_scales_what_it_keeps():
     ({"dropout_rate": 0.1}, "needs an attention dropout of 0, found 0.1"),
     ({"dtype": jnp.float64}, "needs float32 or bfloat16, found float64"),
     ({"row_length": 130}, "needs rows of a multiple of 128 tokens, found 130"),
+    ({"alibi": True}, "needs scores without a bias, found ALiBi's"),
   ],
 )
 def test_what_an_implementation_cannot_do_is_refused(fields, message):
@@ -210,16 +225,16 @@ def test_cudnn_still_takes_offsets():
   assert cudnn.MaskType.PADDING
 
 
-def kernel_with_a_mask(query, key, value, *, mask, implementation):
+def kernel_with_a_mask(query, key, value, *, bias, mask, implementation):
   assert implementation == "cudnn"
-  return dot_product_attention(query, key, value, mask)
+  assert bias is None or bias.dtype == query.dtype
+  return dot_product_attention(query, key, value, mask, bias=bias)
 
 
 def kernel_with_offsets(
   query, key, value, *, q_seqlen, kv_seqlen, q_offsets, kv_offsets, scale, mask_type
 ):
   """Leaves padding as it finds it, as cuDNN does."""
-  assert mask_type.name == "PADDING"
   assert scale == pytest.approx(query.shape[-1] ** -0.5)
   assert (q_seqlen == kv_seqlen).all()
   assert (q_offsets == kv_offsets).all()
@@ -231,34 +246,54 @@ def kernel_with_offsets(
   padding = (ids == 0)[:, :, None, None]
   for x in (query, key, value):
     assert not np.asarray(x)[ids == 0].any()
-  attended = dot_product_attention(query, key, value, packed_attention_mask(ids))
+  mask = packed_attention_mask(ids)
+  if mask_type.name != "PADDING":
+    assert mask_type.name == "PADDING_CAUSAL"
+    mask &= np.tri(ids.shape[1], dtype=bool)[None, None]
+  attended = dot_product_attention(query, key, value, mask)
   return jnp.where(padding, jnp.nan, attended)
 
 
-@pytest.mark.parametrize("implementation", ["cudnn", "cudnn_packed"])
-def test_cudnn_is_told_of_segments_and_its_padding_is_not_read(monkeypatch, implementation):
+@pytest.mark.parametrize(
+  ("implementation", "options"),
+  [
+    ("cudnn", {}),
+    ("cudnn", {"causal": True, "slopes": alibi_slopes(3)}),
+    ("cudnn_packed", {}),
+    ("cudnn_packed", {"causal": True}),
+  ],
+)
+def test_cudnn_is_told_of_segments_and_its_padding_is_not_read(
+  monkeypatch, implementation, options
+):
   from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
   monkeypatch.setattr(jax.nn, "dot_product_attention", kernel_with_a_mask)
   monkeypatch.setattr(cudnn, "dot_product_attention", kernel_with_offsets)
   query, key, value, _, segment_ids = make_inputs(jnp.float32)
+  expected = np.asarray(attention(query, key, value, segment_ids, **options))
+  if slopes := options.pop("slopes", None):
+    options["bias"] = attention_lib.alibi_bias(slopes, ROW_LENGTH)
   attend = kernels.KERNELS[implementation].attend
-  found = np.asarray(attend(query, key, value, jnp.asarray(segment_ids), 7))
-  expected = np.asarray(attention(query, key, value, segment_ids))
+  found = np.asarray(attend(query, key, value, jnp.asarray(segment_ids), 7, **options))
   real = segment_ids > 0
   np.testing.assert_allclose(found[real], expected[real], rtol=1e-5, atol=1e-6)
   assert (found[~real] == 0).all()
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("implementation", ["cudnn", "cudnn_packed"])
-def test_cudnn_attention_compiles_to_its_kernel(monkeypatch, implementation):
+def test_cudnn_attention_compiles_to_its_kernel(monkeypatch, implementation, causal):
   """Lowered for a GPU that is not here: shapes, types and the call are right."""
   from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
   monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
   monkeypatch.setattr(cudnn, "check_compute_capability", lambda _: True)
   query, key, value, weights, segment_ids = make_inputs(jnp.bfloat16, head_size=16)
-  attend = kernels.KERNELS[implementation].attend
+  attend = functools.partial(kernels.KERNELS[implementation].attend, causal=causal)
+  if causal and implementation == "cudnn":
+    bias = attention_lib.alibi_bias(alibi_slopes(3), ROW_LENGTH).astype(jnp.bfloat16)
+    attend = functools.partial(attend, bias=bias)
 
   def gradients(query, key, value):
     total = lambda *x: (attend(*x, segment_ids, 7) * weights).sum()  # noqa: E731

@@ -10,7 +10,7 @@ from model import hf
 from model.weights import Vocabulary, resize_vocabulary
 from pipeline.wordpiece import make_tokenizer
 from tests import packs
-from tests.model import ours, reference
+from tests.model import gpt2_reference, ours, reference
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
@@ -62,6 +62,35 @@ def test_gradients_of_a_packed_batch_are_those_of_the_reference(tmp_path):
   expected, tensors = reference.gradients(model, batch)
   assert loss == pytest.approx(expected, rel=ours.RELATIVE)
   ours.assert_equal_gradients(found, tensors)
+
+
+@pytest.mark.parametrize("size", gpt2_reference.SIZES)
+def test_a_packed_gpt2_gives_what_the_reference_gives_for_each_sequence_alone(
+  tmp_path, size
+):
+  model = gpt2_reference.make(**gpt2_reference.SIZES[size])
+  model.save_pretrained(tmp_path)
+  config, params = hf.import_gpt2(tmp_path)
+  batch = reference.make_batch()
+  found = ours.whole(config, "causal", params, batch)
+  ours.assert_equal(found, gpt2_reference.run(model, batch), batch)
+  if size == "odd":
+    loss, gradients = ours.loss_and_gradients(config, "causal", params, batch)
+    expected, tensors = gpt2_reference.gradients(model, batch)
+    assert loss == pytest.approx(expected, rel=ours.RELATIVE)
+    ours.assert_equal_gradients(gradients, tensors, "causal")
+
+
+def test_transformers_opens_the_gpt2_that_is_exported(tmp_path):
+  model = gpt2_reference.make(**gpt2_reference.SIZES["odd"])
+  model.save_pretrained(tmp_path / "theirs")
+  hf.export_gpt2(*hf.import_gpt2(tmp_path / "theirs"), tmp_path / "ours")
+  auto = getattr(reference.transformers, "AutoModelForCausalLM")  # noqa: B009
+  opened, report = auto.from_pretrained(tmp_path / "ours", output_loading_info=True)
+  assert type(opened) is type(model)
+  assert not any(report.values())
+  for name, tensor in model.state_dict().items():
+    np.testing.assert_array_equal(reference.fetch(opened.state_dict()[name]), tensor)
 
 
 def test_transformers_opens_what_is_exported_with_its_tokenizer(tmp_path):

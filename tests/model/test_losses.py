@@ -10,6 +10,7 @@ from tests import packs
 
 PACKS = [[13], [5, 4, 3], [2, 2, 2], [7, 6], [], [], [1, 3], [6, 2]]
 WIDTHS = {"mlm": packs.VOCAB_SIZE, "nsp": 2, "sequence": 2, "token": 2, "answer": 2}
+WIDTHS["causal"] = packs.VOCAB_SIZE
 
 
 def make_batch():
@@ -28,6 +29,7 @@ def random_logits(batch, heads=WIDTHS, seed=0) -> dict:
 
 def _items(head, batch):
   per_token = {"mlm": "mlm_segment_ids", "token": "segment_ids", "answer": "segment_ids"}
+  per_token["causal"] = "segment_ids"
   return batch[per_token.get(head, "sequence_mask")]
 
 
@@ -55,6 +57,11 @@ def by_hand(outputs, batch) -> dict:
         cost = -np.mean([scores[label] for scores, label in ends])
         found[head, row, slot] = [(cost, hit)]
         continue
+      elif head == "causal":
+        mine = np.nonzero(batch["segment_ids"][row] == slot + 1)[0]
+        pairs += [
+          (log_softmax(logits[i]), batch["input_ids"][row, i + 1]) for i in mine[:-1]
+        ]
       else:
         ids, labels = (
           ("mlm_segment_ids", "mlm_labels")
@@ -133,7 +140,7 @@ def test_regression_is_the_squared_error():
 
 
 @pytest.mark.parametrize("unit", losses.LOSS_UNITS)
-@pytest.mark.parametrize("heads", [["mlm", "nsp"], ["token"], ["answer"]])
+@pytest.mark.parametrize("heads", [["mlm", "nsp"], ["token"], ["answer"], ["causal"]])
 def test_parts_add_up_to_the_whole(unit, heads):
   """Micro-batches: unequal counts in each, and one of padding alone."""
   with jax.enable_x64(True):
@@ -202,6 +209,36 @@ def test_a_pack_of_three_weighs_three_times_a_pack_of_one():
   values = np.array([[1, 1, 1], [5, 5, 5]], np.float32)
   means, present = mean_per_sequence(values, np.array([[1, 2, 3], [1, 1, 1]]), 3)
   assert means.sum() / present.sum() == pytest.approx(2.0)
+
+
+def test_tokens_that_are_no_targets_do_not_count():
+  batch = packs.lay_out(packs.random_sequences([[5, 4]]))
+  outputs = random_logits(batch, ["causal"])
+  batch["loss_mask"] = np.ones(batch["segment_ids"].shape, bool)
+  everything = losses.loss(outputs, batch, unit="token")[1]["causal_loss"]
+  batch["loss_mask"][0, [0, 2, 5, 12]] = False  # a sequence's first never is
+  total = losses.loss(outputs, batch, unit="token")[1]["causal_loss"]
+  assert (everything.units, total.units) == (7, 6)
+  counts = losses.count(["causal"], batch, unit="token")
+  assert counts["causal"] == 6
+  missing = -log_softmax(outputs["causal_logits"][0, 1])[batch["input_ids"][0, 2]]
+  assert everything.total - total.total == pytest.approx(missing, rel=1e-5)
+
+
+def test_the_loss_of_a_sequence_does_not_see_the_first_token_of_the_next():
+  batch = packs.lay_out(packs.random_sequences([[5, 4]]))
+  outputs = random_logits(batch, ["causal"])
+  other = batch | {"input_ids": batch["input_ids"].copy()}
+  other["input_ids"][0, 5] += 1
+  before, after = (losses.per_sequence(outputs, x)["causal_loss"] for x in (batch, other))
+  np.testing.assert_array_equal(before, after)
+  # In one stream it is a target as any other.
+  stream = np.ones_like(batch["segment_ids"])
+  ours, theirs = (
+    losses.loss(outputs, x | {"segment_ids": stream}, unit="token") for x in (batch, other)
+  )
+  assert ours[0] != theirs[0]
+  assert ours[1]["causal_loss"].units == packs.ROW_LENGTH - 1
 
 
 def test_an_answer_outside_of_its_sequence_is_not_hidden():

@@ -13,6 +13,7 @@ from model.influence import METHODS, find_leaks
 from model.layout import lay_out
 from model.testing import (
   LeakError,
+  assert_causal,
   assert_no_cross_contamination,
   assert_packed_equals_unpacked,
   differences,
@@ -475,3 +476,47 @@ def test_a_model_of_pytorch():
     assert_no_cross_contamination(
       functools.partial(apply, packed=False), make_batch(tokens())
     )
+
+
+# ---- the order of tokens -----------------------------------------------------------------
+
+
+def causal(batch):
+  x = batch["input_embeddings"]
+  mask = packed_attention_mask(jnp.asarray(batch["segment_ids"]))[:, 0]
+  return attend(x, batch["segment_ids"], mask & np.tri(x.shape[1], dtype=bool)[None])
+
+
+def test_a_causal_model_passes_by_derivative_and_by_change():
+  assert_causal(causal, make_batch(embedded()))
+  assert_causal(through_ids(causal), make_batch(tokens()))
+
+
+def hears_the_third_token_before(batch):
+  x = batch["input_embeddings"]
+  return causal(batch) + 1e-30 * jnp.roll(x, -3, axis=1)
+
+
+@pytest.mark.parametrize(
+  ("apply", "sequences", "methods", "measure"),
+  [
+    (isolated, embedded(), ("derivative",), "derivative"),
+    (isolated, embedded(), None, "change"),
+    (hears_the_third_token_before, embedded(), None, "derivative"),  # too small to change
+    (through_ids(isolated), tokens(), None, "change"),
+  ],
+)
+def test_tokens_that_see_what_comes_after_them_are_found(
+  apply, sequences, methods, measure
+):
+  expected = f"before position 1 of row 0 changes .* a {measure} of up to"
+  with pytest.raises(AssertionError, match=expected):
+    assert_causal(apply, make_batch(sequences), methods=methods)
+
+
+def test_what_depends_on_nothing_is_not_called_causal():
+  for sequences in (embedded(), tokens()):
+    apply = lambda batch: 0 * isolated(batch)  # noqa: E731
+    function = apply if "input_embeddings" in sequences[0] else through_ids(apply)
+    with pytest.raises(AssertionError, match="depend on no token"):
+      assert_causal(function, make_batch(sequences))

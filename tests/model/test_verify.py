@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from model import __main__ as command
-from model import attention, verify
+from model import attention, gpt2, verify
 
 CASE = ("question answering", "xla", "float32")
 
@@ -52,6 +52,24 @@ def test_what_cannot_be_run_says_why(implementation):
   )
 
 
+def test_a_kernel_that_cannot_add_alibi_says_so():
+  row = verify.verify_case("next tokens, ALiBi", "splash_interpret", "float32")
+  assert row.passes is None
+  assert "found ALiBi's" in row.not_run
+
+
+def test_a_model_that_looks_ahead_is_found(monkeypatch):
+  monkeypatch.setattr(gpt2.DecoderLayer, "__call__", blind_to_order)
+  row = verify.verify_case("next tokens, ALiBi", "xla", "float32")
+  assert not row.passes
+  assert row.influence > 1e-3
+
+
+def blind_to_order(layer, hidden, segment_ids, dropout_key=None, *, max_segments=None):
+  del dropout_key
+  return hidden + layer.attend(hidden, segment_ids, [None] * 2, max_segments=max_segments)
+
+
 @pytest.mark.parametrize("name", ["outputs", "losses", "gradients", "reference"])
 def test_each_difference_and_any_influence_fails_a_row(name):
   whole = verify.Row(*CASE, 1e-7, 0.0, 2e-7, 1e-5, influence=0.0, limit=1e-5)
@@ -84,8 +102,12 @@ def test_the_command_prints_a_table_and_fails_with_a_row(monkeypatch, capsys, br
   assert result["jax"] == jax.__version__
 
 
-def test_the_reference_agrees():
+@pytest.mark.parametrize(
+  "head", ["masked tokens, next sentence", "next tokens, learned positions"]
+)
+def test_the_reference_agrees(head):
   pytest.importorskip("torch")
   pytest.importorskip("transformers")
-  row = verify.verify_case("masked tokens, next sentence", *CASE[1:], reference=True)
+  row = verify.verify_case(head, *CASE[1:], reference=True)
+  assert row.passes
   assert row.reference < 1e-5

@@ -20,7 +20,7 @@ from tests import packs
 ROOT = pathlib.Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "model" / "golden"
 PRETRAINING = GOLDEN / "BertForPreTraining"
-HEADS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+HEADS = sorted(path.name for path in GOLDEN.glob("Bert*"))
 TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##\u2028b")
 
 
@@ -73,7 +73,7 @@ def test_a_description_that_was_altered_is_refused(stored):
   folder, _, _ = stored
   config = altered(folder)["config"]
   for fields, message in (
-    ({"head": "causal"}, "head is 'causal', expected one of pretraining"),
+    ({"head": "generative"}, "head is 'generative', expected one of pretraining"),
     ({"config": config | {"layers": 3}}, "unexpected keyword argument 'layers'"),
     ({"config": config | {"hidden_size": 0}}, "hidden_size is 0; expected at least 1"),
   ):

@@ -1,4 +1,5 @@
 import ast
+import functools
 import importlib
 import json
 import pathlib
@@ -21,6 +22,7 @@ from training import initial
 from training.config import (
   ConfigError,
   bert_config,
+  gpt2_config,
   make_optimizer,
   make_schedule,
   validate,
@@ -233,6 +235,12 @@ def model_of(config, corpus):
   return bert_config(config, vocab_size=97)
 
 
+def causal_model_of(config, corpus):
+  del corpus
+  config.model.size = "tiny"
+  return gpt2_config(config, vocab_size=97)
+
+
 def weights_of(config, corpus):
   """The weights that training starts from."""
   config.model.size = "tiny"
@@ -317,6 +325,7 @@ CHANGES = {
   "model.attention_dropout_rate": (0.3, model_of),
   "model.attention_mask": ("none", model_of),
   "model.attention_impl": ("cudnn", model_of),
+  "model.positions": ("learned", causal_model_of),
   "model.next_sentence": (False, model_of),
   "model.remat": ("layers", model_of),
   "model.vocab_multiple": (8, model_of),
@@ -497,6 +506,11 @@ def test_epochs_are_checked_once_the_data_are_known():
     ("model.size", "huge", "tiny, mini"),
     ("model.dropout_rate", 1.0, "a fraction in"),
     ("model.attention_mask", "causal", "segment, token_type, none"),
+    (
+      "model.positions",
+      "learned",
+      "'alibi' with data.task=pretraining",
+    ),
     ("model.attention_impl", "flash", "xla, cudnn"),
     ("model.attention_impl", "splash_interpret", "xla on 2 devices; splash runs on one"),
     ("model.dtype", "float16", "float32, bfloat16"),
@@ -565,3 +579,38 @@ def test_an_attention_that_the_device_has_not_is_refused_before_any_work():
   config.model.attention_dropout_rate = 0.0
   with pytest.raises(ConfigError, match="needs NVIDIA GPUs since Ampere, found cpu"):
     check(config, num_devices=2)
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({}, ""),
+    ({"positions": "learned"}, ""),
+    (
+      {"size": "base"},
+      "'base'; expected tiny, mini, small, medium, large, xl",
+    ),
+    ({"size": "given", "init_from": "."}, "model.size is 'given'; expected tiny"),
+    ({"init_from": "."}, "expected nothing with data.task=text"),
+    ({"positions": "rotary"}, "model.positions is 'rotary'; expected alibi, learned"),
+    ({"attention_mask": "token_type"}, "expected segment, none"),
+    ({"attention_impl": "splash"}, "found ALiBi's"),
+  ],
+)
+def test_a_causal_model_has_fields_of_its_own(fields, message):
+  config = get_config("base")
+  config.data.task, config.model.size = "text", "tiny"
+  config.model.attention_dropout_rate = 0.0
+  config.model.update(fields)
+  tasks = {"text": "causal"}
+  run = functools.partial(
+    validate, config, algorithms=list(packing.ALGORITHMS), tasks=tasks, num_devices=1
+  )
+  if message:
+    with pytest.raises(ConfigError, match=message):
+      run()
+  else:
+    run()
+    made = gpt2_config(config, vocab_size=97)
+    assert made.positions == config.model.positions
+    assert made.num_layers == 2

@@ -12,7 +12,7 @@ from matplotlib import colormaps, image
 
 from tests import packs
 from training import plots, report, throughput
-from training.evaluation import evaluate, evaluate_pretraining
+from training.evaluation import evaluate, evaluate_causal, evaluate_pretraining
 from training.mesh import make_mesh
 from training.optimizer import lamb
 from training.step import TrainingProgram
@@ -405,3 +405,32 @@ def test_the_learning_curve_is_drawn_and_differs_with_the_lines(tmp_path):
     assert share_of(pixels, (1.0, 127 / 255, 14 / 255)) > 1e-3  # the held-out line
   np.testing.assert_array_equal(first, again)
   assert (first != other).any()
+
+
+def test_a_causal_model_is_judged_by_its_tokens():
+  """Against a loop over tokens; every third is no target."""
+  config = packs.small_gpt2(num_layers=1)
+  program = TrainingProgram(config, lamb(0.01), mesh=make_mesh(1), seed=0, head="causal")
+  params = packs.random_params(config, head="causal")[1]
+  batches = [
+    packs.lay_out(packs.random_sequences(part, seed)) for seed, part in enumerate(PACKS)
+  ]
+  costs, hits = [], []
+  for batch in batches:
+    batch["loss_mask"] = np.arange(batch["segment_ids"].size) % 3 != 1
+    batch["loss_mask"] = batch["loss_mask"].reshape(batch["segment_ids"].shape)
+    logits = np.asarray(program.apply(params, batch)["causal_logits"], np.float64)
+    ids = batch["segment_ids"]
+    for row, i in np.argwhere(ids[:, 1:] > 0):
+      if ids[row, i] == ids[row, i + 1] and batch["loss_mask"][row, i + 1]:
+        scores, label = logits[row, i], batch["input_ids"][row, i + 1]
+        costs.append(np.log(np.exp(scores).sum()) - scores[label])
+        hits.append(scores.argmax() == label)
+  found = evaluate_causal(program, params, batches)
+  assert found["tokens"] == len(costs) > 40
+  assert found["sequences"] == sum(int(b["sequence_mask"].sum()) for b in batches)
+  assert found["loss"] == found["causal_loss"] == pytest.approx(np.mean(costs), rel=1e-5)
+  assert found["causal_accuracy"] == pytest.approx(np.mean(hits))
+  assert found["perplexity"] == pytest.approx(np.exp(np.mean(costs)), rel=1e-4)
+  held_out = types.SimpleNamespace(batches=lambda: batches, score=None, prefix="")
+  assert evaluate(program, params, [held_out], unigram_token=0) == found

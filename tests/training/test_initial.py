@@ -57,6 +57,7 @@ def test_shapes_come_from_the_weights_and_the_rest_from_the_config(tmp_path):
   made = initial.model_config(
     config, workdir=tmp_path / "run", vocab_size=len(TOKENS), given=given
   )
+  assert isinstance(made, BertConfig)
   assert (made.vocab_size, made.padded_vocab_size) == (13, 16)  # 13 in the weights
   assert (made.max_position_embeddings, made.type_vocab_size) == (23, 3)
   assert (made.layer_norm_epsilon, made.dropout_rate) == (1e-6, 0.25)

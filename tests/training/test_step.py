@@ -193,6 +193,31 @@ def test_the_step_compiles_once_for_one_shape_and_again_for_another():
   assert counter.count(program.train_step_name) == 2
 
 
+def test_a_causal_model_is_trained_by_the_same_step():
+  """Compiled once; micro-batches add up to the batch, and the loss falls."""
+
+  def program_of(accumulate):
+    return TrainingProgram(
+      packs.small_gpt2(num_layers=1),
+      lamb(0.1),
+      mesh=make_mesh(1),
+      seed=0,
+      head="causal",
+      loss_unit="token",
+      accumulate=accumulate,
+    )
+
+  counter = CompilationCounter()
+  batches = [make_batch(8, seed) for seed in range(2)]
+  params, losses = run(whole := program_of(1), batches)
+  others, other_losses = run(program_of(4), batches)
+  np.testing.assert_allclose(other_losses, losses, rtol=1e-5)
+  assert relative_difference(others, params) < 1e-5
+  losses = run(whole, batches[:1] * 30)[1]
+  assert losses[-1] < losses[0] - 0.3
+  assert counter.count(whole.train_step_name) == 2
+
+
 def test_the_loss_falls_and_counts_are_right():
   program = make_program(num_layers=1)
   batch = make_batch(5)
