@@ -13,7 +13,7 @@ import numpy as np
 import tqdm
 
 from packing import InputError
-from pipeline import shards, wordpiece
+from pipeline import bpe, shards, wordpiece
 from pipeline.documents import (
   HELD_OUT,
   MISMATCHED,
@@ -163,17 +163,24 @@ def _watched(
 def _write_tokenizer(
   directory: pathlib.Path, settings: Settings, sources: Sources
 ) -> Tokenizer:
-  given = settings.vocab_file
-  name = TOKENIZER_FILE if given.endswith(".json") else VOCABULARY_FILE
+  given, byte_level = settings.vocab_file, TASKS[settings.task].byte_level
+  as_json = given.endswith(".json") if given else byte_level
+  name = TOKENIZER_FILE if as_json else VOCABULARY_FILE
   path = directory / name
   if not path.exists():
     partial = path.with_name(f".{name}.partial-{os.getpid()}")
-    if given:
+    if pathlib.Path(given).name == bpe.VOCABULARY_FILE:  # one file of its two
+      Tokenizer(pathlib.Path(given)).save(partial)
+    elif given:
       shutil.copyfile(given, partial)
     else:
       texts = tqdm.tqdm(_training_texts(settings, sources), "reading", unit=" texts")
-      vocabulary = wordpiece.train_vocabulary(texts, vocab_size=settings.vocab_size)
-      partial.write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+      if byte_level:
+        text = bpe.train_tokenizer(texts, vocab_size=settings.vocab_size)
+      else:
+        vocabulary = wordpiece.train_vocabulary(texts, vocab_size=settings.vocab_size)
+        text = "\n".join(vocabulary) + "\n"
+      partial.write_text(text, encoding="utf-8")
     with partial.open("rb") as file:
       os.fsync(file.fileno())
     os.replace(partial, path)
