@@ -262,6 +262,7 @@ def _splits(settings: Settings) -> tuple[str, ...]:
 def _check_enough(settings: Settings, counts: dict):
   wants_held_out = settings.held_out_source or settings.held_out_fraction
   least = 2 if settings.task == "pretraining" else 1
+  filter_flag = "--min-words" if settings.task == "text" else "--min-sentences"
   for split, wanted in ((TRAIN, True), (HELD_OUT, wants_held_out)):
     documents, sequences = counts[split]["documents"], counts[split]["sequences"]
     if split == HELD_OUT and settings.held_out_source and not sequences:
@@ -275,7 +276,7 @@ def _check_enough(settings: Settings, counts: dict):
         f"{f' and {least} to hold out' if wants_held_out else ''}; {settings.source} gave "
         f"{counts[TRAIN]['documents']} and {counts[HELD_OUT]['documents']} that can be "
         f"used, of {counts['documents']} in all. Give more documents, say with --documents "
-        "where they end, or change --held-out-fraction or --min-sentences."
+        f"where they end, or change --held-out-fraction or {filter_flag}."
       )
   if settings.mismatched_source and not counts[MISMATCHED]["sequences"]:
     raise InputError(

@@ -22,8 +22,8 @@ TEXT = "The bœuf , 3 @.@ 5 kg of it , is <unk> .\n"
 def trained(tmp_path_factory):
   folder = tmp_path_factory.mktemp("bpe")
   texts = [TEXT * 7, "a b c\n", "It is 3 kg ."]
-  learned = bpe.train_tokenizer(texts, vocab_size=290)
-  assert bpe.train_tokenizer(iter(texts), vocab_size=290) == learned
+  learned = bpe.train_tokenizer(texts, vocab_size=280)
+  assert bpe.train_tokenizer(iter(texts), vocab_size=280) == learned
   (folder / "tokenizer.json").write_text(learned)
   tokenizers.Tokenizer.from_str(learned).model.save(str(folder))
   return folder
@@ -31,7 +31,7 @@ def trained(tmp_path_factory):
 
 def test_any_text_comes_back_and_only_documents_end(trained):
   tokenizer = Tokenizer(trained / "tokenizer.json")
-  assert (len(tokenizer.vocabulary), tokenizer.end_id) == (290, 0)
+  assert (len(tokenizer.vocabulary), tokenizer.end_id) == (280, 0)
   texts = [TEXT, " \n", "<|endoftext|> 日本", "\x00\t x"]
   found = tokenizer.encode(texts)
   plain = tokenizers.Tokenizer.from_file(str(trained / "tokenizer.json"))

@@ -29,7 +29,7 @@ def test_every_token_but_the_first_of_a_document_is_scored_once(
 ):
   loader = WindowLoader(store, row_length=row_length, stride=stride, batch_size=4)
   texts = [[*document, END] for document in documents]
-  scored = [[] for _ in texts]  # of each document the places, in order
+  scored: list[list[int]] = [[] for _ in texts]  # of each document the places, in order
   number, end = -1, 0
   batches = list(loader.batches())
   assert len(batches) == loader.num_batches

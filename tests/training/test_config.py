@@ -238,6 +238,7 @@ def loader_of(config, corpus):
 def second_epoch_of(config, corpus):
   vocabulary = [*SPECIAL_TOKENS, *map(str, range(92))]
   loader = pipeline.make_loader(config, corpus[1], vocabulary)
+  assert isinstance(loader, pipeline.PackedLoader)
   return loader.epochs.assignment(1).sequence_ids.tolist()
 
 
@@ -320,7 +321,7 @@ CHANGES = {
   "data.vocab_size": (73, vocabulary_of),
   "data.vocab_file": ("FOLDER/other.txt", dataset_of),
   "data.min_sentences": (12, dataset_of),
-  "data.min_words": (9, words_of),
+  "data.min_words": (4, words_of),
   "data.layout": ("concat", rows_of_text),
   "data.atom_size": (16, padded_rows_of),
   "data.loss_on_padding": (True, padded_rows_of),
