@@ -75,7 +75,7 @@ class Run:
   peak: Peak
   compilations: CompilationCounter
 
-  def loader(self, store=None, *, plan=None, batch_size=None) -> pipeline.PackedLoader:
+  def loader(self, store=None, *, plan=None, batch_size=None) -> pipeline.RowLoader:
     """Of the training sequences, if not of others; of this process's rows."""
     return pipeline.make_loader(
       self.config,
@@ -351,7 +351,7 @@ def finish(run: Run, state: State):
 
 
 def write_report(
-  run: Run, loader: pipeline.PackedLoader, unpacked_plan: packing.Plan, found: dict
+  run: Run, loader: pipeline.RowLoader, unpacked_plan: packing.Plan, found: dict
 ):
   """`summary.json` and the pictures, from the lines of the run and what was found."""
   folder, plan, metric = run.folder, run.plan, report.metric_of(run.program.head)

@@ -13,7 +13,7 @@ def get_config() -> ConfigDict:
   config.profile = 0  # steps to profile into the run's folder, after the first 10
 
   config.data = ConfigDict()
-  # sentences, glue/NAME, squad, classification, regression
+  # sentences, text, glue/NAME, squad, classification, regression
   config.data.task = "pretraining"
   config.data.source = "stdlib"  # files, tfds:NAME, ...; "prepared": what directory holds
   config.data.held_out_source = ""  # a source of its own, instead of a fraction
@@ -23,14 +23,20 @@ def get_config() -> ConfigDict:
   config.data.documents = "blank-line"  # how text files split: line, file, start:REGEX
   config.data.directory = "data/stdlib"  # the prepared dataset; made where it is not there
   config.data.max_sequence_length = 128  # tokens of a sequence and of a row
-  config.data.vocab_size = 4096  # of the WordPiece vocabulary trained on the corpus
-  config.data.vocab_file = ""  # a BERT vocabulary to use instead
+  config.data.vocab_size = 4096  # of the vocabulary trained on the corpus
+  config.data.vocab_file = ""  # a BERT vocabulary, or GPT-2's, to use instead
   config.data.min_sentences = 2  # shorter documents have no next sentence to predict
   config.data.held_out_fraction = 0.05  # of the documents
   config.data.dupe_factor = 1  # times each document is cut, each time at random
   config.data.short_sequence_probability = 0.1  # share of documents cut short
   config.data.doc_stride = 128  # squad: tokens from one window of a context to the next
   config.data.max_question_length = 64  # squad: in tokens
+  config.data.min_words = 0  # text: shorter documents are left out
+  # text: how documents become rows. packed: cut at the row length, packed, and isolated;
+  # concat, padding: by atoms, the units of shuffling, which share rows (docs/batches.md).
+  config.data.layout = "packed"
+  config.data.atom_size = 0  # concat, padding: in tokens; 0: the row length
+  config.data.loss_on_padding = False  # padding: predict end tokens that only fill an atom
   config.data.seed = 0  # of the held-out split and of how documents are cut
   config.data.mask_rate = 0.15  # masked tokens / tokens of a sequence
 

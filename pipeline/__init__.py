@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
   from pipeline.answers import answer, label_names
   from pipeline.assignments import read_assignment, write_assignment
+  from pipeline.atom_loader import AtomLoader
   from pipeline.batches import Masking, PackedBatch
   from pipeline.chunks import Chunk, Rows, pack_examples
   from pipeline.config import (
@@ -22,14 +23,16 @@ if TYPE_CHECKING:
   )
   from pipeline.dataset import PreparedDataset, open_dataset, prepare
   from pipeline.examples import Example, read_examples
-  from pipeline.loader import PackedLoader
+  from pipeline.loader import PackedLoader, RowLoader
   from pipeline.settings import Settings
   from pipeline.store import SequenceStore
   from pipeline.submission import write_submission
   from pipeline.tasks import TASK_HEADS, score
+  from pipeline.windows import WindowLoader, perplexity
 
 __all__ = [
   "TASK_HEADS",
+  "AtomLoader",
   "Chunk",
   "Example",
   "HeldOut",
@@ -37,9 +40,11 @@ __all__ = [
   "PackedBatch",
   "PackedLoader",
   "PreparedDataset",
+  "RowLoader",
   "Rows",
   "SequenceStore",
   "Settings",
+  "WindowLoader",
   "answer",
   "label_names",
   "make_held_out",
@@ -47,6 +52,7 @@ __all__ = [
   "make_plan",
   "open_dataset",
   "pack_examples",
+  "perplexity",
   "prepare",
   "prepare_dataset",
   "read_assignment",
@@ -59,6 +65,7 @@ __all__ = [
 
 _MODULES = {
   "answers": ("answer", "label_names"),
+  "atom_loader": ("AtomLoader",),
   "assignments": ("read_assignment", "write_assignment"),
   "batches": ("Masking", "PackedBatch"),
   "chunks": ("Chunk", "Rows", "pack_examples"),
@@ -72,11 +79,12 @@ _MODULES = {
   ),
   "dataset": ("PreparedDataset", "open_dataset", "prepare"),
   "examples": ("Example", "read_examples"),
-  "loader": ("PackedLoader",),
+  "loader": ("PackedLoader", "RowLoader"),
   "settings": ("Settings",),
   "store": ("SequenceStore",),
   "submission": ("write_submission",),
   "tasks": ("TASK_HEADS", "score"),
+  "windows": ("WindowLoader", "perplexity"),
 }
 
 

@@ -15,6 +15,7 @@ from packing.errors import whole
 from pipeline import config as config_lib
 from pipeline.audit import audit, report
 from pipeline.dataset import open_dataset
+from pipeline.loader import PackedLoader
 from pipeline.tasks import is_masked
 
 EXAMPLES = """examples:
@@ -67,6 +68,11 @@ def run(options: argparse.Namespace) -> tuple[int, str]:
       f"has {config.data.max_sequence_length}. Name the config it was prepared for, or "
       f"pass --config.data.max_sequence_length={longest}."
     )
+  if config.data.layout != "packed":
+    raise packing.InputError(
+      f"data.layout is {config.data.layout!r}; expected 'packed', whose rows hold whole "
+      "sequences. Pass --config.data.layout=packed."
+    )
   store = getattr(dataset, options.split)
   loader = config_lib.make_loader(
     config,
@@ -75,6 +81,7 @@ def run(options: argparse.Namespace) -> tuple[int, str]:
     masked=is_masked(settings["task"]),
     hosts=options.hosts,
   )
+  assert isinstance(loader, PackedLoader)
   result = audit(loader, epoch=options.epoch if options.split == "train" else None)
   if options.json:
     return 0, json.dumps(result)

@@ -13,10 +13,14 @@ tokens a row at most:
 | sequence_ids (stays on the host; -1 where a slot is empty)| int64[B, M] |
 | start_positions, end_positions, where the store has spans | int32[B, M] |
 | token_labels, where the store has labels of tokens        | int32[B, S] |
+| loss_mask, where not every token is to be predicted       | bool[B, S]  |
 
 `segment_ids` and `mlm_segment_ids` number the sequences of a row 1, 2, ...; 0 is
 padding. Every other entry of padding or of an empty slot is 0. `sequence_labels` are
 float32 where the store's are fractions.
+
+Of a next-token loss, the token at t + 1 is predicted if it is of the same segment as the
+one at t, not 0, and `loss_mask` is True at t + 1; without that field every token is.
 """
 
 from __future__ import annotations

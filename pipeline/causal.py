@@ -43,6 +43,11 @@ def cut_text(
     text = text_of(document)
     if not text.strip():
       continue
+    if settings.min_words:
+      is_short = len(text.split()) < settings.min_words
+      tally["too_short"] += is_short
+      if is_short:
+        continue
     (ids,) = tokenizer.encode([text])
     tally["documents_used"] += 1
     for piece in _fit([*ids, end], document, settings, tally, last=end):

@@ -16,14 +16,19 @@ import packing
 from packing import InputError
 from packing.errors import shown, whole
 from packing.files import read_json
+from pipeline import atoms
+from pipeline.atom_loader import AtomLoader
 from pipeline.batches import Masking, PackedBatch
 from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset, prepare
-from pipeline.loader import PackedLoader
+from pipeline.loader import PackedLoader, RowLoader
 from pipeline.settings import Settings
 from pipeline.store import SequenceStore
 from pipeline.tasks import is_masked, score
+from pipeline.windows import WindowLoader
 
 PREPARED = "prepared"  # the source that stands for what the directory holds already
+# Of `data`, what is done with a dataset, not what it is.
+_OF_THE_RUN = ("directory", "mask_rate", "layout", "atom_size", "loss_on_padding")
 _FLAG = re.compile(r"(?<!\S)--([a-z]+(?:-[a-z]+)*)")  # of python -m pipeline prepare
 
 
@@ -35,9 +40,7 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
       settings, or, with source "prepared", none that fits the config.
   """
   data = config.data
-  settings = _settings(
-    {k: v for k, v in data.items() if k not in ("directory", "mask_rate")}
-  )
+  settings = _settings({k: v for k, v in data.items() if k not in _OF_THE_RUN})
   if data.source != PREPARED:
     try:
       return prepare(data.directory, settings)
@@ -84,7 +87,7 @@ def settings_of(data: Mapping) -> Settings:
     path = pathlib.Path(data["directory"]) / MANIFEST
     what = "the manifest of the dataset, which alone says how it was made; restore it"
     return _settings(read_json(path, what=what).get("settings", {}))
-  return _settings({k: v for k, v in data.items() if k not in ("directory", "mask_rate")})
+  return _settings({k: v for k, v in data.items() if k not in _OF_THE_RUN})
 
 
 def _settings(fields: Mapping) -> Settings:
@@ -103,17 +106,33 @@ def make_plan(
 ) -> packing.Plan:
   """Packs the lengths of a store as the config says.
 
+  Of the layouts `concat` and `padding` it is a plan of their rows, each a pack by itself.
+
   Args:
     config: of the run.
     store: the sequences.
     algorithm: the packing algorithm; None for the config's.
   """
+  lengths, depth = store.lengths, config.packing.max_sequences_per_pack
+  if config.data.layout in atoms.LAYOUTS:
+    lengths, algorithm, depth = _atoms_of(config, store).row_tokens(), "none", 1
   return packing.pack(
     packing.Histogram.from_lengths(
-      store.lengths, max_sequence_length=config.data.max_sequence_length
+      lengths, max_sequence_length=config.data.max_sequence_length
     ),
     algorithm=algorithm or config.packing.algorithm,
-    max_sequences_per_pack=config.packing.max_sequences_per_pack,
+    max_sequences_per_pack=depth,
+  )
+
+
+def _atoms_of(config: ml_collections.ConfigDict, store: SequenceStore) -> atoms.Atoms:
+  lengths, _ = atoms.documents(store)
+  row_length = config.data.max_sequence_length
+  return atoms.cut(
+    lengths,
+    layout=config.data.layout,
+    atom_size=config.data.atom_size or row_length,
+    row_length=row_length,
   )
 
 
@@ -123,7 +142,8 @@ class HeldOut(NamedTuple):
   Attributes:
     batches: gives this host's batches, with each sequence once over all hosts.
     num_batches: how many.
-    score: of the head's output for each sequence, see `tasks.Task`; None for masked tokens.
+    score: of the head's output for each sequence, see `tasks.Task`; None for masked tokens,
+      and for text, of which each batch holds windows; see `windows.WindowLoader`.
     prefix: of the names of its figures.
   """
 
@@ -155,6 +175,16 @@ def make_held_out(
     sets.append(("mismatched_", dataset.mismatched))
   found = []
   for prefix, store in sets:
+    if config.data.task == "text":  # in one way, whatever the layout of training
+      windows = WindowLoader(
+        store,
+        row_length=config.data.max_sequence_length,
+        batch_size=config.train.micro_batch_size or config.train.batch_size,
+        host=host,
+        hosts=hosts,
+      )
+      found.append(HeldOut(windows.batches, windows.num_batches, None, prefix))
+      continue
     masked = is_masked(config.data.task)
     loader = make_loader(
       config, store, dataset.vocabulary, masked=masked, host=host, hosts=hosts
@@ -175,8 +205,8 @@ def make_loader(
   masked: bool = True,
   host: int = 0,
   hosts: int = 1,
-) -> PackedLoader:
-  """The packed batches of a store, as the config says.
+) -> RowLoader:
+  """The batches of a store, packed or of the layout that the config says.
 
   Args:
     config: of the run.
@@ -184,7 +214,7 @@ def make_loader(
     vocabulary: tokens in the order of their ids.
     plan: from `make_plan`; made if not given.
     batch_size: rows of a batch; if not given, as many as the config computes at once.
-    masked: whether tokens are hidden, as for pretraining.
+    masked: whether tokens are hidden, as for pretraining; of text they never are.
     host, hosts: this process's number and how many there are, such as
       jax.process_index() and jax.process_count().
 
@@ -195,10 +225,24 @@ def make_loader(
   rate = config.data.mask_rate
   if not 0 < rate < 1:
     raise InputError(f"config.data.mask_rate is {rate}; expected a fraction in (0, 1).")
-  if plan is None:
-    plan = make_plan(config, store)
   if batch_size is None:
     batch_size = config.train.micro_batch_size or config.train.batch_size
+  if config.data.layout in atoms.LAYOUTS:
+    return AtomLoader(
+      store,
+      layout=config.data.layout,
+      row_length=config.data.max_sequence_length,
+      atom_size=config.data.atom_size,
+      batch_size=batch_size,
+      seed=seed,
+      loss_on_padding=config.data.loss_on_padding,
+      host=host,
+      hosts=hosts,
+      workers=config.train.loader_workers,
+    )
+  if plan is None:
+    plan = make_plan(config, store)
+  masked = masked and config.data.task != "text"
   masking = Masking.for_vocabulary(vocabulary, rate=rate, seed=seed) if masked else None
   return PackedLoader(
     store,

@@ -1,13 +1,15 @@
-"""The order of batches: packs shuffled anew each epoch, epochs laid end to end."""
+"""The order of batches: rows shuffled anew each epoch, epochs laid end to end."""
 
 from __future__ import annotations
 
+import abc
 import copy
 import math
 import multiprocessing
 import os
 import threading
 from collections.abc import Iterator
+from typing import Self
 
 import grain
 import numpy as np
@@ -23,24 +25,19 @@ from pipeline.store import SequenceStore
 _ROWS_AT_ONCE = 32  # a few hundred kB of each array: they stay in the cache
 
 
-class PackedLoader:
-  """Packed batches of one shape, without end.
+class RowLoader(abc.ABC):
+  """Batches of rows of one shape, without end.
 
-  Epoch after epoch the same plan gets a fresh assignment: every sequence is used exactly
-  once an epoch, each time with other neighbours. Batch `t` is rows `t * B` to
-  `(t + 1) * B` of the epochs laid end to end, so no row is dropped and none is padding
-  alone. It depends on the seed and on `t` alone; host `h` of `H` gets the `h`-th of its
-  `H` equal blocks, so the blocks of all hosts are the same batch for any `H`.
+  Batch `t` is rows `t * B` to `(t + 1) * B` of the epochs laid end to end, so no row is
+  dropped and none is padding alone. It depends on the seed and on `t` alone; host `h` of
+  `H` gets the `h`-th of its `H` equal blocks, so the blocks of all hosts are the same
+  batch for any `H`.
 
   Args:
-    store: the sequences.
-    plan: made from their lengths.
-    batch_size: B, packs in a batch, over all hosts.
-    masking: how tokens are hidden; None to leave them and the `mlm_` fields out.
-    seed: of the assignments and of the order of packs.
-    assignment: `fresh`, other neighbours each epoch; `fixed`, the same always; or an
-      assignment of this plan, such as `pipeline.read_assignment` gives, for all epochs.
-      The order of packs is another each epoch in all.
+    num_rows: rows of an epoch.
+    row_length: S, in tokens.
+    batch_size: B, rows in a batch, over all hosts.
+    shuffle_seed: rows are shuffled with it in each epoch; None to leave their order.
     host, hosts: which block of a batch to make: number `host`, from 0, of `hosts`.
     workers: processes that make batches ahead of time, for `iterate`; 0 for one thread
       of this process. The batches are the same. A program that uses workers guards its
@@ -50,8 +47,7 @@ class PackedLoader:
     batches: the blocks of this host as a `grain.MapDataset`, for a pipeline of one's own.
 
   Raises:
-    InputError: the hosts do not divide the batch, an option is out of its range, or the
-      assignment is of another plan or dataset.
+    InputError: the hosts do not divide the batch, or an option is out of its range.
 
   Example, of 2 hosts with 4 rows a batch:
 
@@ -62,27 +58,26 @@ class PackedLoader:
 
   def __init__(
     self,
-    store: SequenceStore,
-    plan: packing.Plan,
     *,
+    num_rows: int,
+    row_length: int,
     batch_size: int,
-    masking: Masking | None,
-    seed: int,
-    assignment: AssignmentMode | packing.Assignment = "fresh",
-    host: int = 0,
-    hosts: int = 1,
-    workers: int = 0,
+    shuffle_seed: int | None,
+    host: int,
+    hosts: int,
+    workers: int,
   ):
-    self.store, self.plan, self.masking = store, plan, masking
+    self.num_rows, self.row_length = num_rows, row_length
     self.batch_size = whole("batch_size", batch_size, at_least=1)
     self.workers = whole("workers", workers, at_least=0)
-    self.epochs = Epochs(plan, store.lengths, seed=seed, mode=assignment)
     # Grain counts rows on through the epochs; shuffled within each, a number holds both.
-    rows = grain.MapDataset.range(plan.num_packs).map_with_index(lambda row, _: row)
-    self._rows = rows.seed(seed).shuffle().repeat()
+    rows = grain.MapDataset.range(num_rows).map_with_index(lambda row, _: row)
+    if shuffle_seed is not None:
+      rows = rows.seed(shuffle_seed).shuffle()
+    self._rows = rows.repeat()
     self._set_host(host, hosts)
 
-  def for_host(self, host: int, hosts: int) -> PackedLoader:
+  def for_host(self, host: int, hosts: int) -> Self:
     """The loader as another host has it. Assignments are shared, not made again."""
     other = copy.copy(self)
     other._set_host(host, hosts)
@@ -100,16 +95,22 @@ class PackedLoader:
     blocks = self._rows.batch(self.batch_size // hosts, drop_remainder=True)
     self.batches = blocks[host::hosts].map(self._make_batch)
 
+  @abc.abstractmethod
+  def _make_batch(self, row_numbers: np.ndarray) -> PackedBatch:
+    """Rows by their numbers, counted on through the epochs."""
+
+  @abc.abstractmethod
+  def _evaluation_batch(self, rows: np.ndarray, size: int) -> PackedBatch:
+    """Rows of an epoch that is not shuffled, and empty ones up to a size."""
+
   @property
   def max_masked(self) -> int:
     """P: masked tokens of a row at most; 0 where none are masked."""
-    if self.masking is None:
-      return 0
-    return self.masking.max_masked(self.plan.row_length, self.plan.packing_depth)
+    return 0
 
   @property
   def batches_per_epoch(self) -> float:
-    return self.plan.num_packs / self.batch_size
+    return self.num_rows / self.batch_size
 
   def __getitem__(self, step: int) -> PackedBatch:
     """This host's block of batch number `step`."""
@@ -126,18 +127,78 @@ class PackedLoader:
     return np.concatenate(rows)[:num_rows]
 
   def evaluation_batches(self) -> Iterator[PackedBatch]:
-    """Each sequence once over all hosts, in the plan's order; the last rows are empty."""
-    num_packs, size = self.plan.num_packs, self.batch_size // self.hosts
+    """Each row once over all hosts, not shuffled; the last rows are empty."""
+    size = self.batch_size // self.hosts
     for step in range(self.num_evaluation_batches):
       start = step * self.batch_size + self.host * size
-      packs = np.arange(min(start, num_packs), min(start + size, num_packs))
-      rows = np.full((size, self.plan.packing_depth), -1, np.int64)
-      rows[: packs.size] = self.epochs.sequence_ids(0, packs)
-      yield self._pack(rows, epochs=np.zeros(size, np.int64))
+      rows = np.arange(min(start, self.num_rows), min(start + size, self.num_rows))
+      yield self._evaluation_batch(rows, size)
 
   @property
   def num_evaluation_batches(self) -> int:
-    return math.ceil(self.plan.num_packs / self.batch_size)
+    return math.ceil(self.num_rows / self.batch_size)
+
+
+class PackedLoader(RowLoader):
+  """Packed batches of one shape, without end.
+
+  Epoch after epoch the same plan gets a fresh assignment: every sequence is used exactly
+  once an epoch, each time with other neighbours. The order of batches, hosts and workers
+  are those of `RowLoader`.
+
+  Args:
+    store: the sequences.
+    plan: made from their lengths.
+    batch_size: B, packs in a batch, over all hosts.
+    masking: how tokens are hidden; None to leave them and the `mlm_` fields out.
+    seed: of the assignments and of the order of packs.
+    assignment: `fresh`, other neighbours each epoch; `fixed`, the same always; or an
+      assignment of this plan, such as `pipeline.read_assignment` gives, for all epochs.
+      The order of packs is another each epoch in all.
+    host, hosts, workers: as of `RowLoader`.
+
+  Raises:
+    InputError: the hosts do not divide the batch, an option is out of its range, or the
+      assignment is of another plan or dataset.
+  """
+
+  def __init__(
+    self,
+    store: SequenceStore,
+    plan: packing.Plan,
+    *,
+    batch_size: int,
+    masking: Masking | None,
+    seed: int,
+    assignment: AssignmentMode | packing.Assignment = "fresh",
+    host: int = 0,
+    hosts: int = 1,
+    workers: int = 0,
+  ):
+    self.store, self.plan, self.masking = store, plan, masking
+    self.epochs = Epochs(plan, store.lengths, seed=seed, mode=assignment)
+    super().__init__(
+      num_rows=plan.num_packs,
+      row_length=plan.row_length,
+      batch_size=batch_size,
+      shuffle_seed=seed,
+      host=host,
+      hosts=hosts,
+      workers=workers,
+    )
+
+  @property
+  def max_masked(self) -> int:
+    """P: masked tokens of a row at most; 0 where none are masked."""
+    if self.masking is None:
+      return 0
+    return self.masking.max_masked(self.plan.row_length, self.plan.packing_depth)
+
+  def _evaluation_batch(self, rows: np.ndarray, size: int) -> PackedBatch:
+    """Packs in the plan's order."""
+    sequence_ids = np.full((size, self.plan.packing_depth), -1, np.int64)
+    sequence_ids[: rows.size] = self.epochs.sequence_ids(0, rows)
+    return self._pack(sequence_ids, epochs=np.zeros(size, np.int64))
 
   def _make_batch(self, row_numbers: np.ndarray) -> PackedBatch:
     epochs, packs = np.divmod(row_numbers, self.plan.num_packs)
@@ -173,7 +234,7 @@ class BatchIterator(Iterator[PackedBatch]):
     other_loader.iterate().set_state(state)   # also on another number of hosts
   """
 
-  def __init__(self, loader: PackedLoader, first_step: int):
+  def __init__(self, loader: RowLoader, first_step: int):
     self._loader = loader
     self._step = whole("first_step", first_step, at_least=0)
     self._ahead: grain.DatasetIterator | None = None  # begun with the first batch

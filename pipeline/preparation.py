@@ -13,7 +13,7 @@ import numpy as np
 import tqdm
 
 from packing import InputError
-from pipeline import shards, wordpiece
+from pipeline import bpe, shards, wordpiece
 from pipeline.documents import (
   HELD_OUT,
   MISMATCHED,
@@ -163,17 +163,24 @@ def _watched(
 def _write_tokenizer(
   directory: pathlib.Path, settings: Settings, sources: Sources
 ) -> Tokenizer:
-  given = settings.vocab_file
-  name = TOKENIZER_FILE if given.endswith(".json") else VOCABULARY_FILE
+  given, byte_level = settings.vocab_file, TASKS[settings.task].byte_level
+  as_json = given.endswith(".json") if given else byte_level
+  name = TOKENIZER_FILE if as_json else VOCABULARY_FILE
   path = directory / name
   if not path.exists():
     partial = path.with_name(f".{name}.partial-{os.getpid()}")
-    if given:
+    if pathlib.Path(given).name == bpe.VOCABULARY_FILE:  # one file of its two
+      Tokenizer(pathlib.Path(given)).save(partial)
+    elif given:
       shutil.copyfile(given, partial)
     else:
       texts = tqdm.tqdm(_training_texts(settings, sources), "reading", unit=" texts")
-      vocabulary = wordpiece.train_vocabulary(texts, vocab_size=settings.vocab_size)
-      partial.write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+      if byte_level:
+        text = bpe.train_tokenizer(texts, vocab_size=settings.vocab_size)
+      else:
+        vocabulary = wordpiece.train_vocabulary(texts, vocab_size=settings.vocab_size)
+        text = "\n".join(vocabulary) + "\n"
+      partial.write_text(text, encoding="utf-8")
     with partial.open("rb") as file:
       os.fsync(file.fileno())
     os.replace(partial, path)
@@ -255,6 +262,7 @@ def _splits(settings: Settings) -> tuple[str, ...]:
 def _check_enough(settings: Settings, counts: dict):
   wants_held_out = settings.held_out_source or settings.held_out_fraction
   least = 2 if settings.task == "pretraining" else 1
+  filter_flag = "--min-words" if settings.task == "text" else "--min-sentences"
   for split, wanted in ((TRAIN, True), (HELD_OUT, wants_held_out)):
     documents, sequences = counts[split]["documents"], counts[split]["sequences"]
     if split == HELD_OUT and settings.held_out_source and not sequences:
@@ -268,7 +276,7 @@ def _check_enough(settings: Settings, counts: dict):
         f"{f' and {least} to hold out' if wants_held_out else ''}; {settings.source} gave "
         f"{counts[TRAIN]['documents']} and {counts[HELD_OUT]['documents']} that can be "
         f"used, of {counts['documents']} in all. Give more documents, say with --documents "
-        "where they end, or change --held-out-fraction or --min-sentences."
+        f"where they end, or change --held-out-fraction or {filter_flag}."
       )
   if settings.mismatched_source and not counts[MISMATCHED]["sequences"]:
     raise InputError(

@@ -19,8 +19,9 @@ class Settings:
   Attributes:
     source: where documents come from; see `pipeline/sources.py`.
     max_sequence_length: S, in tokens, special tokens included.
-    vocab_size: of the WordPiece vocabulary that is trained where none is given.
-    vocab_file: a BERT vocabulary, or a tokenizer.json; "" to train one.
+    vocab_size: of the vocabulary that is trained where none is given.
+    vocab_file: a BERT vocabulary, a tokenizer.json, or GPT-2's vocab.json with its
+      merges.txt beside it; "" to train one.
     min_sentences: documents with fewer are left out (pretraining, sentences).
     held_out_fraction: of the documents; 0 for none.
     short_sequence_probability: share of documents cut to a random length (pretraining).
@@ -39,6 +40,7 @@ class Settings:
     labels: names of the classes in the order of their numbers, "no,yes" (classification).
     mismatched_source: held out too, of another kind than what is trained on, as MNLI's
       mismatched genres; needs held_out_source.
+    min_words: documents with fewer are left out (text); words have white space between.
 
   Raises:
     InputError: a value that cannot be used.
@@ -63,12 +65,14 @@ class Settings:
   shard_bytes: int = 4_000_000
   labels: str = ""
   mismatched_source: str = ""
+  min_words: int = 0
 
   def __post_init__(self):
     for name, least, most in (
       ("max_sequence_length", 5, 65_535),
       ("vocab_size", 64, 2**31 - 1),
       ("min_sentences", 1, 2**31),
+      ("min_words", 0, 2**31),
       ("seed", 0, 2**32 - 1),
       ("dupe_factor", 1, 10_000),
       ("doc_stride", 1, 65_535),

@@ -142,9 +142,11 @@ class SequenceStore:
     starts, chunks = [], []
     for number, batch in enumerate(batches):
       column = batch.column("input_ids")
-      self._tokens.append(column.values.to_numpy())
-      starts.append(column.offsets.to_numpy().astype(np.int64))
+      offsets = column.offsets.to_numpy().astype(np.int64)
+      self._tokens.append(column.values.to_numpy()[offsets[0] : offsets[-1]])
+      starts.append(offsets - offsets[0])
       chunks.append(np.full(len(batch), number, np.int32))
+    self._bounds = np.cumsum([0, *(tokens.size for tokens in self._tokens)])
     self._starts = np.concatenate([s[:-1] for s in starts])
     self._chunks = np.concatenate(chunks)
     self.lengths = np.concatenate([np.diff(s) for s in starts]).astype(np.int32)
@@ -204,6 +206,32 @@ class SequenceStore:
     stops = starts + lengths
     parts = zip(chunks.tolist(), starts.tolist(), stops.tolist(), strict=True)
     return np.concatenate([self._tokens[chunk][i:j] for chunk, i, j in parts])
+
+  def read(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Tokens of stretches of the stream: all sequences laid end to end.
+
+    Args:
+      starts: int64[n]; where each begins, in tokens from the start of the stream.
+      lengths: int[n]; in tokens.
+
+    Returns:
+      int32[sum of the lengths]; the stretches, end to end.
+
+    Example:
+      >>> rows = [StoredSequence([2, 7, 3], 3, 0), StoredSequence([5, 3], 2, 0)]
+      >>> store = SequenceStore.from_rows(rows, SCHEMA)
+      >>> store.read(np.array([3, 1]), np.array([1, 3])).tolist()
+      [5, 7, 3, 5]
+    """
+    ends = np.cumsum(lengths, dtype=np.int64)
+    places = np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum())
+    chunks = np.searchsorted(self._bounds, places, side="right") - 1
+    order = np.argsort(chunks, kind="stable")
+    found = np.empty(places.size, np.int32)
+    used, first = np.unique(chunks[order], return_index=True)
+    for chunk, here in zip(used.tolist(), np.split(order, first[1:]), strict=False):
+      found[here] = self._tokens[chunk][places[here] - self._bounds[chunk]]
+    return found
 
 
 def _read_batches(path, schema: pa.Schema | None) -> list[pa.RecordBatch]:

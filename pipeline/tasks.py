@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from packing import InputError
 from packing.errors import shown
-from pipeline import causal, corpus, glue, pretraining, scores, squad, wordpiece
+from pipeline import bpe, causal, corpus, glue, pretraining, scores, squad, wordpiece
 from pipeline.causal import Tally
 from pipeline.documents import DocumentShard
 from pipeline.settings import Settings
@@ -52,6 +52,7 @@ class Task:
     optional: what it may have.
     cut: from a shard of documents to rows of the schema.
     texts: of a document, to learn a vocabulary from; None where one must be given.
+    byte_level: whether that is a byte-level BPE, as GPT-2's, and not a WordPiece.
     too_long: what may be done with sequences over the limit, the usual first.
     special_tokens: that the vocabulary must have.
     schema: of the store.
@@ -67,6 +68,7 @@ class Task:
   too_long: tuple[str, ...]
   optional: tuple[str, ...] = ()
   special_tokens: tuple[str, ...] = (wordpiece.CLS, wordpiece.SEP)
+  byte_level: bool = False
   schema: pa.Schema = SCHEMA
   label_names: tuple[str, ...] = ()
   head: str = ""
@@ -114,6 +116,17 @@ def find_task(settings: Settings) -> tuple[Task, Settings]:
     raise InputError(
       f"{settings.task} takes tokens as they are; expected the vocabulary they belong to. "
       "Give it with --vocab-file (vocab.txt or tokenizer.json)."
+    )
+  if task.byte_level and not settings.vocab_file and settings.vocab_size < bpe.SMALLEST:
+    raise InputError(
+      f"vocab_size is {settings.vocab_size}; expected at least {bpe.SMALLEST} for "
+      f"{settings.task}: each byte and the end token. Raise it, or give a vocabulary with "
+      "--vocab-file."
+    )
+  if settings.min_words and settings.task != "text":
+    raise InputError(
+      f"min_words is {settings.min_words}; expected 0 for {settings.task}, only text "
+      "leaves short documents out by their words. Leave it out."
     )
   if settings.task == "squad":
     squad.check(settings)
@@ -248,6 +261,8 @@ TASKS = {
     texts=_one_text,
     too_long=("split", "truncate", "error"),
     special_tokens=(),
+    byte_level=True,
+    head="causal",
   ),
   "tokens": Task(
     fields=("input_ids",),

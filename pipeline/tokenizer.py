@@ -1,4 +1,4 @@
-"""A tokenizer and its vocabulary: of a BERT vocabulary file, or of a tokenizer.json."""
+"""A tokenizer and its vocabulary: of a BERT vocabulary, a tokenizer.json, GPT-2's files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import tokenizers
 
 from packing import InputError
-from pipeline import wordpiece
+from pipeline import bpe, wordpiece
 
 VOCABULARY_FILE, TOKENIZER_FILE = "vocab.txt", "tokenizer.json"
 _PADDING = wordpiece.PAD, "<pad>", "<|pad|>"
-_ENDS = "<|endoftext|>", "</s>", "<eos>", wordpiece.SEP
+_ENDS = bpe.END, "</s>", "<eos>", wordpiece.SEP
 _BATCH = 1000  # texts encoded at a time, since their encodings are large
 
 
@@ -76,6 +76,10 @@ class Tokenizer:
       found += [encoding.ids for encoding in encoded]
     return found
 
+  def save(self, path: pathlib.Path):
+    """Writes a tokenizer.json."""
+    self._tokenizer.save(str(path))
+
   def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     """Token ids of a text, and where each token starts and ends, in characters."""
     encoding = self._tokenizer.encode(text, add_special_tokens=False)
@@ -84,7 +88,10 @@ class Tokenizer:
 
 def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
   try:
-    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    if path.name == bpe.VOCABULARY_FILE:
+      tokenizer = bpe.read_tokenizer(path)
+    else:
+      tokenizer = tokenizers.Tokenizer.from_file(str(path))
   except Exception as error:  # the library raises nothing narrower
     raise InputError(
       f"Expected a tokenizer of Hugging Face's tokenizers at {path}: "
@@ -92,6 +99,7 @@ def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
     ) from error
   tokenizer.no_padding()
   tokenizer.no_truncation()
+  tokenizer.encode_special_tokens = True  # "<|endoftext|>" in a text ends no document
   ids = tokenizer.get_vocab(with_added_tokens=True)
   vocabulary = [f"[unused {number}]" for number in range(max(ids.values(), default=-1) + 1)]
   for token, number in ids.items():

@@ -127,6 +127,31 @@ def validate(
     train.target_mlm_accuracy,
     f"0 with data.task={data.task}, which masks no tokens",
   )
+  layouts = ("packed", "concat", "padding") if data.task == "text" else ("packed",)
+  _check(data.layout in layouts, "data.layout", data.layout, ", ".join(layouts))
+  size = data.atom_size
+  _check(
+    not size or (size > 1 and max(size, length) % min(size, length) == 0),
+    "data.atom_size",
+    size,
+    f"0, or what divides data.max_sequence_length={length} or is its multiple, from 2 on",
+  )
+  for field, users in (
+    ("data.atom_size", ("concat", "padding")),
+    ("data.loss_on_padding", ("padding",)),
+  ):
+    _check(
+      data.layout in users or not _get(config, field),
+      field,
+      _get(config, field),
+      f"{type(_get(config, field))()} with data.layout={data.layout}",
+    )
+  _check(
+    data.min_words >= 0 and (data.task == "text" or not data.min_words),
+    "data.min_words",
+    data.min_words,
+    "0 or more for data.task=text, 0 for others",
+  )
   _check(
     data.task != "sentences" or not config.model.next_sentence,
     "model.next_sentence",

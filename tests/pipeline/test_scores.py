@@ -143,7 +143,7 @@ def test_the_heads_are_those_of_the_model():
   heads = {name: task.head for name, task in TASKS.items()}
   assert heads["squad"] == "question_answering"
   assert heads["pretraining"] == heads["sentences"] == "pretraining"
-  assert heads["text"] == heads["tokens"] == ""
+  assert (heads["text"], heads["tokens"]) == ("causal", "")
   assert set(heads.values()) - {""} <= set(model.MODELS)
 
 

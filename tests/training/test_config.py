@@ -197,6 +197,24 @@ def two_held_out_sets_of(config, corpus):
   return dataset_of(config, corpus)
 
 
+def words_of(config, corpus):
+  config.data.task, config.data.documents = "text", "line"
+  config.data.source = str(corpus[0] / "texts.txt")
+  config.data.directory += f"-words/{config.data.min_words}"
+  return dataset_of(config, corpus)
+
+
+def rows_of_text(config, corpus):
+  config.data.task = "text"
+  return loader_of(config, corpus)
+
+
+def padded_rows_of(config, corpus):
+  config.data.task, config.data.layout = "text", "padding"
+  config.data.max_sequence_length = 64
+  return loader_of(config, corpus)
+
+
 def vocabulary_of(config, corpus):
   """The size of a vocabulary that is trained."""
   del corpus
@@ -222,6 +240,7 @@ def loader_of(config, corpus):
 def second_epoch_of(config, corpus):
   vocabulary = [*SPECIAL_TOKENS, *map(str, range(92))]
   loader = pipeline.make_loader(config, corpus[1], vocabulary)
+  assert isinstance(loader, pipeline.PackedLoader)
   return loader.epochs.assignment(1).sequence_ids.tolist()
 
 
@@ -310,6 +329,10 @@ CHANGES = {
   "data.vocab_size": (73, vocabulary_of),
   "data.vocab_file": ("FOLDER/other.txt", dataset_of),
   "data.min_sentences": (12, dataset_of),
+  "data.min_words": (4, words_of),
+  "data.layout": ("concat", rows_of_text),
+  "data.atom_size": (16, padded_rows_of),
+  "data.loss_on_padding": (True, padded_rows_of),
   "data.held_out_fraction": (0.3, dataset_of),
   "data.dupe_factor": (2, dataset_of),
   "data.short_sequence_probability": (0.9, dataset_of),
@@ -497,6 +520,11 @@ def test_epochs_are_checked_once_the_data_are_known():
     ("data.vocab_file", "no/such/file", "a vocabulary file"),
     ("data.min_sentences", 0, "at least 1"),
     ("data.dupe_factor", 0, "at least 1"),
+    ("data.min_words", 3, "0 or more for data.task=text, 0 for others"),
+    ("data.layout", "concat", "packed"),
+    ("data.atom_size", 3, "what divides data.max_sequence_length=128 or is its multiple"),
+    ("data.atom_size", 64, "0 with data.layout=packed"),
+    ("data.loss_on_padding", True, "False with data.layout=packed"),
     ("data.held_out_fraction", 0.0, "a fraction in"),
     ("data.mask_rate", 1.0, "a fraction in"),
     ("data.short_sequence_probability", 1.5, "a fraction in"),

@@ -1,0 +1,118 @@
+"""Byte-level BPE: learned from a corpus, or GPT-2's files; and text prepared with it."""
+
+import pathlib
+
+import numpy as np
+import pytest
+import tokenizers
+
+from configs import gpt2_atoms
+from packing import InputError
+from pipeline import bpe, make_held_out, make_loader, make_plan
+from pipeline.config import prepare_dataset
+from pipeline.dataset import prepare
+from pipeline.settings import Settings
+from pipeline.tokenizer import Tokenizer
+from tests import shared_data
+
+TEXT = "The bœuf , 3 @.@ 5 kg of it , is <unk> .\n"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("bpe")
+  texts = [TEXT * 7, "a b c\n", "It is 3 kg ."]
+  learned = bpe.train_tokenizer(texts, vocab_size=280)
+  assert bpe.train_tokenizer(iter(texts), vocab_size=280) == learned
+  (folder / "tokenizer.json").write_text(learned)
+  tokenizers.Tokenizer.from_str(learned).model.save(str(folder))
+  return folder
+
+
+def test_any_text_comes_back_and_only_documents_end(trained):
+  tokenizer = Tokenizer(trained / "tokenizer.json")
+  assert (len(tokenizer.vocabulary), tokenizer.end_id) == (280, 0)
+  texts = [TEXT, " \n", "<|endoftext|> 日本", "\x00\t x"]
+  found = tokenizer.encode(texts)
+  plain = tokenizers.Tokenizer.from_file(str(trained / "tokenizer.json"))
+  assert [plain.decode(ids) for ids in found] == texts
+  assert all(tokenizer.end_id not in ids for ids in found)
+
+
+def test_gpt2s_two_files_are_the_same_tokenizer(trained, tmp_path):
+  texts = [TEXT, "<|endoftext|> é"]
+  vocabulary = trained / "vocab.json"
+  expected = Tokenizer(trained / "tokenizer.json").encode(texts)
+  assert Tokenizer(vocabulary).encode(texts) == expected
+  (tmp_path / "a.txt").write_text(TEXT)
+  settings = Settings(str(tmp_path / "a.txt"), 64, task="text", vocab_file=str(vocabulary))
+  dataset = prepare(tmp_path / "out", settings)
+  assert (tmp_path / "out" / "tokenizer.json").exists()
+  assert dataset.train.gather(np.array([0])).tolist() == [*expected[0], 0]
+  alone = tmp_path / "vocab.json"
+  alone.write_text(vocabulary.read_text())
+  with pytest.raises(InputError, match=r"there is no .*merges.txt beside it"):
+    Tokenizer(alone)
+
+
+def test_short_documents_are_left_out_and_counted(tmp_path):
+  lines = ["one two three", "one  two\tthree four ", "", " = Title = ", "a b c d e"]
+  (tmp_path / "a.txt").write_text("\n".join(lines))
+  settings = Settings(
+    str(tmp_path / "a.txt"), 32, task="text", documents="line", vocab_size=260, min_words=4
+  )
+  counts = prepare(tmp_path / "out", settings).manifest["counts"]
+  assert (counts["documents"], counts["documents_used"]) == (4, 2)
+  assert counts["train"]["too_short"] == 2
+  for fields, message in (
+    ({"vocab_size": 256}, "vocab_size is 256; expected at least 257 for text"),
+    ({"task": "pretraining"}, "min_words is 4; expected 0 for pretraining"),
+  ):
+    with pytest.raises(InputError, match=message):
+      prepare(tmp_path / "no", Settings(**vars(settings) | fields))
+
+
+@pytest.fixture(scope="module")
+def wikitext(tmp_path_factory):
+  """WikiText-2 as the config of the real size has WikiText-103."""
+  config = gpt2_atoms.get_config()
+  config.data.source = str(shared_data.needed("wikitext-2/test.txt"))
+  config.data.held_out_source = str(shared_data.needed("wikitext-2/valid.txt"))
+  config.data.directory = str(tmp_path_factory.mktemp("wikitext") / "data")
+  config.data.vocab_size = 1000
+  config.train.batch_size = 8
+  return config, prepare_dataset(config)
+
+
+def test_lines_of_wikitext_with_50_words_are_documents_as_they_are(wikitext):
+  config, dataset = wikitext
+  lines = pathlib.Path(config.data.source).read_text().splitlines(keepends=True)
+  kept = [line for line in lines if len(line.split()) >= 50]
+  counts = dataset.manifest["counts"]["train"]
+  assert counts["documents"] == len(kept) == 1632
+  assert counts["too_short"] == sum(bool(line.strip()) for line in lines) - len(kept)
+  plain = tokenizers.Tokenizer.from_file(str(dataset.directory / "tokenizer.json"))
+  tokens = dataset.train.gather(np.arange(len(dataset.train)))
+  text = plain.decode(tokens.tolist(), skip_special_tokens=False)
+  assert text == "".join(line + bpe.END for line in kept)
+
+
+def test_every_layout_of_wikitext_has_all_tokens_and_the_same_held_out(wikitext):
+  config, dataset = wikitext
+  (held_out,) = make_held_out(config, dataset)
+  expected = [batch["input_ids"] for batch in held_out.batches()]
+  rows, tokens = {}, dataset.train.lengths.sum()
+  for layout in ("packed", "concat", "padding"):
+    config.data.layout = layout
+    loader = make_loader(config, dataset.train, dataset.vocabulary)
+    plan = make_plan(config, dataset.train)
+    assert plan.num_packs == loader.num_rows
+    rows[layout] = plan.num_packs
+    real = sum(int((b["segment_ids"] > 0).sum()) for b in loader.evaluation_batches())
+    if layout != "padding":
+      assert real == tokens == plan.histogram.num_tokens
+    (again,) = make_held_out(config, dataset)
+    np.testing.assert_array_equal(
+      np.concatenate([b["input_ids"] for b in again.batches()]), np.concatenate(expected)
+    )
+  assert rows["concat"] == -(-tokens // 64) <= rows["packed"] < rows["padding"]
