@@ -163,6 +163,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   loader = pipeline.make_loader(
     config, dataset.train, dataset.vocabulary, plan=plan, batch_size=recipe.rows
   )
+  assert isinstance(loader, pipeline.PackedLoader)  # of a task that masks tokens
   model_config = bert_config(config, vocab_size=len(dataset.vocabulary))
   params = None  # to be drawn
   if given := initial.open_weights(config):
