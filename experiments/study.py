@@ -169,7 +169,16 @@ def read(
     before.is_dir() and before.stat().st_mtime <= path.stat().st_mtime
   ):
     return None  # what it started from is gone, or was made anew
-  return found if kept and found.get("run") == identity(arm, config) else None
+  stored, wanted = found.get("run", {}), identity(arm, config)
+  same = stored.keys() == wanted.keys() and _agrees(stored, wanted)
+  return found if kept and same else None
+
+
+def _agrees(stored: Any, wanted: Any) -> bool:
+  """Whether a config is as it was; a field that came since then had no other value."""
+  if isinstance(stored, dict) and isinstance(wanted, dict):
+    return all(k in wanted and _agrees(v, wanted[k]) for k, v in stored.items())
+  return stored == wanted
 
 
 def held_out(
