@@ -246,7 +246,7 @@ def sleeper(folder: pathlib.Path, name: str, seconds: float) -> schedule.Task:
 
 class TestSchedule:
   def test_stopped_it_leaves_no_process_and_goes_on_later(self, tmp_path):
-    tasks = [sleeper(tmp_path, "short", 0), sleeper(tmp_path, "long", 600)]
+    tasks = [sleeper(tmp_path, "short", 0), sleeper(tmp_path, "long", 60)]
 
     def interrupt():
       while not ((tmp_path / "short").exists() and (tmp_path / "long.pid").exists()):
