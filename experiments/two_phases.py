@@ -79,8 +79,8 @@ def split(sequences: float, mean_length: dict[int, float]) -> dict[int, float]:
     mean_length: of the sequences by row length, in tokens.
 
   Example:
-    >>> split(1000, {SHORT: 40.0, FULL: 90.0})
-    {64: 2000.0, 192: 222.22222222222223}
+    >>> [round(n) for n in split(1000, {SHORT: 40.0, FULL: 90.0}).values()]
+    [1800, 200]
   """
   first, second = SHARE * mean_length[SHORT], (1 - SHARE) * mean_length[FULL]
   total = sequences * mean_length[FULL] / (first + second)

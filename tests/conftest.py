@@ -1,8 +1,13 @@
+import signal
+
 import jax
 import pytest
 
 from tests import programs
 from tests.stdlib_corpus import make_library
+
+# Where tests are run in the background, Ctrl-C is ignored, here and in what is started.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -12,6 +12,7 @@ import time
 
 import flax.nnx as nnx
 import jax
+import ml_collections
 import numpy as np
 import pytest
 
@@ -221,9 +222,8 @@ class TestStudy:
     assert study.read(one.path(run), arm, other) is None
     renamed = Arm(arm.name, {}, "constant", keep=True)
     assert study.read(one.path(run), renamed, run.config) is None
-    newer = run.config.copy_and_resolve_references()
-    with newer.unlocked():
-      newer.data.field_to_come = 3
+    newer = ml_collections.ConfigDict(run.config.to_dict())
+    newer.data.field_to_come = 3
     assert study.read(one.path(run), arm, newer) is not None  # made before there was one
     del newer.data.seed
     assert study.read(one.path(run), arm, newer) is None
@@ -246,7 +246,7 @@ def sleeper(folder: pathlib.Path, name: str, seconds: float) -> schedule.Task:
 
 class TestSchedule:
   def test_stopped_it_leaves_no_process_and_goes_on_later(self, tmp_path):
-    tasks = [sleeper(tmp_path, "short", 0), sleeper(tmp_path, "long", 600)]
+    tasks = [sleeper(tmp_path, "short", 0), sleeper(tmp_path, "long", 60)]
 
     def interrupt():
       while not ((tmp_path / "short").exists() and (tmp_path / "long.pid").exists()):
