@@ -54,12 +54,6 @@ def make(
   return [Exhibit.from_dict(x) for x in found["exhibits"]]
 
 
-def is_finished(folder: pathlib.Path, *, quick: bool = False) -> bool:
-  """Whether `make` would only read."""
-  path = folder / _FILE
-  return path.exists() and json.loads(path.read_text())["made_with"]["quick"] == quick
-
-
 def main(
   doc: str | None,
   maker: Maker,

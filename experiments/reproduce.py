@@ -35,6 +35,7 @@ PARTS = (
   "unpadding_estimate",
   "speedups",
   "learning_curves",
+  "other_text",
   "two_phases",
   "next_sentence",
   "downstream",
@@ -51,12 +52,13 @@ def main(arguments: list[str] | None = None) -> int:
   try:
     for number, name in enumerate(options.only, start=1):
       title = f"[{number}/{len(options.only)}] {name}"
-      if parts.is_finished(folder / name, quick=options.quick):
-        _say(f"{title}: is finished")
       start = time.monotonic()
       module = importlib.import_module(f"experiments.{name}")
       try:
-        made[name] = parts.make(module.exhibits, folder / name, quick=options.quick)
+        given = {"wikitext": options.wikitext} if name == "other_text" else {}
+        made[name] = parts.make(
+          module.exhibits, folder / name, quick=options.quick, **given
+        )
       except (Stopped, *parts.MISTAKES) as error:
         failures[name] = str(error)
         _say(f"{title}: failed: {error}")
@@ -99,6 +101,11 @@ def _parser() -> Parser:
     default=list(PARTS),
     metavar="PARTS",
     help=f"separated by commas, of {','.join(PARTS)}",
+  )
+  parser.add_argument(
+    "--wikitext",
+    metavar="FOLDER",
+    help="with test.txt and valid.txt of WikiText-2, for the part other_text",
   )
   parser.add_argument("--quick", action="store_true", help="less of all")
   parser.add_argument(
