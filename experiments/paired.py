@@ -147,7 +147,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     keep_in: the folder for the parameters, if they are kept; what is there goes.
 
   Returns:
-    `recipe`, `plan` and `parameters_digest`; `curve`, for each
+    `dataset`, its checksums; `recipe`, `plan` and `parameters_digest`; `curve`, for each
     point the counters at its end and means over its steps; `evaluations`, each with
     `step`, `sequences` and, as `evaluate_pretraining` gives them, `own`, as the model was
     trained, and `alone`, each sequence by itself; `sequences_a_step`, with `steps` by
@@ -227,6 +227,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     vocabulary = weights.Vocabulary(tuple(dataset.vocabulary))
     hf.export_bert(model_config, state["params"], keep_in, vocabulary=vocabulary)
   return {
+    "dataset": dataset.manifest["sha256"],
     "recipe": recipe.as_dict(),
     "plan": {
       "packs": plan.num_packs,

@@ -32,7 +32,7 @@ class Study:
     folder: for the runs; `runs/ARM,seed=N.json` and beside it the log, and the parameters
       of arms that keep them.
     arms: what is compared.
-    seeds: how many, from 0 on.
+    seeds: how many, from 1 on; what was chosen by trial was chosen with seed 0.
     overrides: fields of the config that all arms have.
     config: the file that all start from.
     module: that does one run; its command is `paired.worker`.
@@ -57,7 +57,7 @@ class Study:
       "config": self.config,
       "overrides": dict(self.overrides),
       "arms": {name: dict(arm.fields) for name, arm in arms.items()},
-      "grid": {"seed": list(range(self.seeds))},
+      "grid": {"seed": list(range(1, self.seeds + 1))},
     }
     runs = [(arms[run.arm], run) for run in make_sweep(spec, where="the study").runs]
     kept = {(arm.name, run.config.seed): self.kept(run) for arm, run in runs}
@@ -169,6 +169,10 @@ def read(
     before.is_dir() and before.stat().st_mtime <= path.stat().st_mtime
   ):
     return None  # what it started from is gone, or was made anew
+  manifest = pathlib.Path(config.data.directory, "manifest.json")
+  if "dataset" in found and manifest.exists():
+    if json.loads(manifest.read_text())["sha256"] != found["dataset"]:
+      return None  # of another text, or prepared by another version
   stored, wanted = found.get("run", {}), identity(arm, config)
   same = stored.keys() == wanted.keys() and _agrees(stored, wanted)
   return found if kept and same else None

@@ -173,7 +173,7 @@ def trained(tmp_path_factory):
       with pytest.raises(Stopped) as error:
         one.run_all(jobs=2)
       told.append(str(error.value))
-      paths = [folder / "runs" / f"{arm.name},seed=0.json" for arm in arms]
+      paths = [folder / "runs" / f"{arm.name},seed=1.json" for arm in arms]
       times.append([p.stat().st_mtime_ns if p.exists() else None for p in paths])
   return one, told, times
 
@@ -190,8 +190,8 @@ class TestStudy:
       assert a == pytest.approx(b, rel=1e-5)
     tokens = [x["real_tokens"] for x in packed["curve"]]
     assert tokens == [x["real_tokens"] for x in unpacked["curve"]]
-    _, params = hf.import_bert(one.folder / "runs" / "packed,seed=0")
-    _, others = hf.import_bert(one.folder / "runs" / "unpacked,seed=0")
+    _, params = hf.import_bert(one.folder / "runs" / "packed,seed=1")
+    _, others = hf.import_bert(one.folder / "runs" / "unpacked,seed=1")
     assert relative_difference(params, others) < 1e-5
 
   def test_what_is_evaluated(self, trained):
@@ -208,7 +208,7 @@ class TestStudy:
   def test_what_failed_is_told_and_what_is_finished_stays(self, trained):
     _, told, times = trained
     for words in told:
-      assert "1 of 3 runs failed. broken,seed=0: " in words
+      assert "1 of 3 runs failed. broken,seed=1: " in words
       assert "config.train.micro_batch_size is 4; expected 0" in words
     assert times[0] == times[1]
     assert times[0][2] is None
