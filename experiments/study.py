@@ -169,13 +169,17 @@ def read(
     before.is_dir() and before.stat().st_mtime <= path.stat().st_mtime
   ):
     return None  # what it started from is gone, or was made anew
-  manifest = pathlib.Path(config.data.directory, "manifest.json")
-  if "dataset" in found and manifest.exists():
-    if json.loads(manifest.read_text())["sha256"] != found["dataset"]:
-      return None  # of another text, or prepared by another version
+  if found.get("dataset") not in (None, _dataset_of(config)):
+    return None  # of another text, or prepared by another version
   stored, wanted = found.get("run", {}), identity(arm, config)
   same = stored.keys() == wanted.keys() and _agrees(stored, wanted)
   return found if kept and same else None
+
+
+def _dataset_of(config: ml_collections.ConfigDict) -> dict[str, str] | None:
+  """The checksums of the dataset of a config, if it is prepared."""
+  manifest = pathlib.Path(config.data.directory, "manifest.json")
+  return json.loads(manifest.read_text())["sha256"] if manifest.exists() else None
 
 
 def _agrees(stored: Any, wanted: Any) -> bool:
