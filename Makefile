@@ -35,9 +35,9 @@ bench: .venv/installed
 	@$(BIN)/python benchmarks/speedup.py --json results/speedup.json
 	@$(BIN)/python benchmarks/growth.py --picture results/growth.png --json results/growth.json
 
-# With QUICK=--quick less of all, in minutes.
+# With QUICK=--quick less of all; with WIKITEXT=FOLDER on WikiText-2's files too.
 reproduce: .venv/installed
-	@$(BIN)/python -m experiments.reproduce $(QUICK)
+	@$(BIN)/python -m experiments.reproduce $(QUICK) $(if $(WIKITEXT),--wikitext $(WIKITEXT))
 
 # The extra of that name in pyproject.toml; a CPU build of PyTorch is enough.
 reference: .venv/installed

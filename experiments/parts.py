@@ -1,4 +1,4 @@
-"""Parts of the reproduction: each makes some exhibits in a folder of its own, once."""
+"""Parts of the reproduction: each makes some exhibits in a folder of its own."""
 
 from __future__ import annotations
 
@@ -31,27 +31,31 @@ _FILE = "exhibits.json"
 def make(
   maker: Maker, folder: pathlib.Path, *, quick: bool = False, **options: Any
 ) -> list[Exhibit]:
-  """The exhibits of a part, from its file where it is finished.
+  """Makes the exhibits of a part, and writes them down.
+
+  What takes long is kept by the part itself: plans, runs and measurements, by what they
+  were made from. So this is quick where all of them are there, and never out of date.
 
   Args:
     maker: called as maker(folder, quick=quick, **options).
     folder: of the part, for its pictures and what it keeps.
-    quick: whether less is enough; what was made quickly does not count as finished.
-    **options: of the part; with other ones it is made anew, but for `jobs`.
+    quick: whether less is enough.
+    **options: of the part; None for its default.
   """
   options = {name: value for name, value in options.items() if value is not None}
-  made_with = {"quick": quick} | {k: v for k, v in options.items() if k != "jobs"}
+  folder.mkdir(parents=True, exist_ok=True)
+  exhibits = maker(folder, quick=quick, **options)
+  sections = [report.section(exhibit, folder=".") for exhibit in exhibits]
+  write_text(folder / "exhibits.md", "\n\n".join(sections) + "\n")
+  write_json(folder / _FILE, [dataclasses.asdict(exhibit) for exhibit in exhibits])
+  return exhibits
+
+
+def read(folder: pathlib.Path) -> list[Exhibit]:
+  """The exhibits that a part made last; none where it has made none."""
   path = folder / _FILE
-  found = json.loads(path.read_text()) if path.exists() else {}
-  if found.get("made_with") != made_with:
-    folder.mkdir(parents=True, exist_ok=True)
-    exhibits = maker(folder, quick=quick, **options)
-    told = [dataclasses.asdict(exhibit) for exhibit in exhibits]
-    sections = [report.section(exhibit, folder=".") for exhibit in exhibits]
-    write_text(folder / "exhibits.md", "\n\n".join(sections) + "\n")
-    write_json(path, {"made_with": made_with, "exhibits": told})
-    found = json.loads(path.read_text())
-  return [Exhibit.from_dict(x) for x in found["exhibits"]]
+  found = json.loads(path.read_text()) if path.exists() else []
+  return [Exhibit.from_dict(x) for x in found]
 
 
 def main(
@@ -83,14 +87,15 @@ def main(
   parser.add_argument(
     "--workdir",
     type=pathlib.Path,
-    default=pathlib.Path("results", name),
-    help=f"where to write; results/{name}. What is finished there is not made again",
+    help=f"where to write; results/{name}, or results/quick/{name} with --quick",
   )
   parser.add_argument("--quick", action="store_true", help="less of all")
   parser.add_argument("--json", action="store_true", help="print one JSON object")
   add_options(parser)
   options = vars(parser.parse_args(arguments))
   workdir, as_json = options.pop("workdir"), options.pop("json")
+  if workdir is None:
+    workdir = pathlib.Path("results", *["quick"][: options["quick"]], name)
   try:
     exhibits = make(maker, workdir, **options)
   except MISTAKES as error:

@@ -10,13 +10,20 @@ _AGREES = {True: "yes", False: "**no**", None: ""}
 _OUTCOMES = {"holds": "holds", "fails": "**fails**", "no power": "no power"}
 
 
-def document(parts: Mapping[str, Sequence[Exhibit]], *, machine: str, quick: bool) -> str:
+def document(
+  parts: Mapping[str, Sequence[Exhibit]],
+  *,
+  machine: str,
+  quick: bool,
+  failures: Mapping[str, str],
+) -> str:
   """The whole report in Markdown.
 
   Args:
-    parts: by the folder of each part, its exhibits.
+    parts: by the folder of each part, its exhibits; none where it was not made.
     machine: that it was made on.
     quick: whether it was made with less of all.
+    failures: the last words of parts that could not be made, by their names.
   """
   rows = [
     [
@@ -35,11 +42,14 @@ def document(parts: Mapping[str, Sequence[Exhibit]], *, machine: str, quick: boo
     for folder, exhibits in parts.items()
     for exhibit in exhibits
   ]
-  warning = (
-    "\nMade with `--quick`: runs are short and few, and what they say has no weight.\n"
-    if quick
-    else ""
-  )
+  warning = ""
+  if quick:
+    warning += "\nMade with `--quick`: runs are short, and what they say has no weight.\n"
+  for name, exhibits in parts.items():
+    if name in failures:
+      warning += f"\n**{name} failed**: {failures[name]}\n"
+    elif not exhibits:
+      warning += f"\n**{name} was not made**: `python -m experiments.{name}`\n"
   return (
     "# The packing paper, reproduced\n\n"
     "Each table and figure of Krell et al., *Efficient Sequence Packing without "

@@ -4,9 +4,9 @@
   python -m experiments.reproduce --quick
   python -m experiments.reproduce --only packing_tables,residuals
 
-Writes REPORT.md to --workdir, and each part into a folder there. A part that is finished is
-not made again: the same command goes on where it was stopped. --quick goes to a folder of
-its own.
+Writes REPORT.md to --workdir, and each part into a folder there; the report has all parts
+that were made there. Plans, runs and measurements are kept: the same command goes on where
+it was stopped. --quick goes to a folder of its own.
 """
 
 from __future__ import annotations
@@ -48,24 +48,23 @@ def main(arguments: list[str] | None = None) -> int:
   if arguments is None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
   folder = options.workdir / "quick" if options.quick else options.workdir
-  made, failures = {}, {}
+  failures: dict[str, str] = {}
   try:
+    folder.mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(options.only, start=1):
       title = f"[{number}/{len(options.only)}] {name}"
       start = time.monotonic()
       module = importlib.import_module(f"experiments.{name}")
+      given = {"wikitext": options.wikitext} if name == "other_text" else {}
       try:
-        given = {"wikitext": options.wikitext} if name == "other_text" else {}
-        made[name] = parts.make(
-          module.exhibits, folder / name, quick=options.quick, **given
-        )
+        parts.make(module.exhibits, folder / name, quick=options.quick, **given)
       except (Stopped, *parts.MISTAKES) as error:
         failures[name] = str(error)
         _say(f"{title}: failed: {error}")
         continue
       _say(f"{title}: {time.monotonic() - start:.0f} s")
-    folder.mkdir(parents=True, exist_ok=True)
-    text = report.document(made, machine=machine(), quick=options.quick)
+    made = {name: parts.read(folder / name) for name in PARTS}
+    text = report.document(made, machine=machine(), quick=options.quick, failures=failures)
     write_text(folder / "REPORT.md", text)
   except OSError as error:
     _say(f"error: {error}")
@@ -79,7 +78,8 @@ def main(arguments: list[str] | None = None) -> int:
     for exhibit in exhibits
   }
   if options.json:
-    print(json.dumps({"report": str(folder / "REPORT.md"), "exhibits": found}))
+    told = {"report": str(folder / "REPORT.md"), "exhibits": found, "failures": failures}
+    print(json.dumps(told))
   else:
     for name, state in found.items():
       print(f"{name}: {state['does']} ({state['must agree']})")

@@ -94,6 +94,8 @@ def equivalent(
 ) -> Statement:
   """Whether two arms come to the same, within a margin.
 
+  It fails where they are shown to differ, by a two-sided t-test; "no power" is between.
+
   Args:
     claim: in words.
     a: of one arm, a value a seed.
@@ -109,8 +111,10 @@ def equivalent(
   p, p_control = difference.p_equivalent(margin), control.p_equivalent(margin)
   apart = p_control >= LEVEL and control.p_above(0) < LEVEL
   outcome: Outcome = "no power"
-  if apart:
-    outcome = "holds" if p < LEVEL else "fails"
+  if apart and p < LEVEL:
+    outcome = "holds"
+  elif apart and min(difference.p_above(0), difference.p_below(0)) < LEVEL / 2:
+    outcome = "fails"
   told = "tells" if apart else "does not tell"
   return Statement(
     claim,
@@ -145,13 +149,14 @@ def larger(
 ) -> Statement:
   """Whether one arm comes to more than the other.
 
-  It fails where a difference of the margin or more is ruled out; "no power" is between.
+  It holds for any difference that is shown to be above 0, and fails where one of the
+  margin or more is ruled out; "no power" is between.
 
   Args:
     claim: in words.
     a: of the arm that is to have more, a value a seed.
     b: of the other.
-    margin: differences below it are none.
+    margin: what is to be ruled out where it fails.
     unit: of the values.
   """
   if len(a) < 2:

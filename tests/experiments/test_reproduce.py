@@ -81,17 +81,12 @@ def test_a_plan_made_by_other_code_is_another(folder, monkeypatch):
   assert len(list((folder / "code").iterdir())) == 2
 
 
-def test_a_finished_part_is_not_made_again(tmp_path):
-  calls = []
-
-  def maker(folder, *, quick, seeds=3):
-    calls.append((quick, seeds))
-    return strategies.exhibits(folder)
-
-  first = parts.make(maker, tmp_path / "part", quick=True)
-  assert parts.make(maker, tmp_path / "part", quick=True) == first
-  parts.make(maker, tmp_path / "part", seeds=2)
-  assert calls == [(True, 3), (False, 2)]
+def test_a_part_is_written_and_read_again(tmp_path):
+  made = parts.make(lambda folder, *, quick: strategies.exhibits(folder), tmp_path / "part")
+  assert [x.name for x in parts.read(tmp_path / "part")] == [x.name for x in made]
+  assert parts.read(tmp_path / "part")[0].values == list(made[0].values)
+  assert "## Table 4" in (tmp_path / "part" / "exhibits.md").read_text()
+  assert parts.read(tmp_path / "other") == []
 
 
 def test_a_part_that_fails_leaves_nothing_that_looks_finished(tmp_path):
@@ -107,17 +102,29 @@ def test_a_part_that_fails_leaves_nothing_that_looks_finished(tmp_path):
 
 
 def test_the_report_tells_what_does_not_agree(tmp_path, capsys):
-  arguments = ["--only", "model_changes,strategies", "--workdir", str(tmp_path), "--quick"]
-  assert reproduce.main([*arguments, "--json"]) == 0
-  found = json.loads(capsys.readouterr().out)
+  arguments = ["--workdir", str(tmp_path), "--quick", "--json"]
+  assert reproduce.main(["--only", "model_changes", *arguments]) == 0
+  assert reproduce.main(["--only", "strategies", *arguments]) == 0
+  found = json.loads(capsys.readouterr().out.splitlines()[-1])
   assert found["exhibits"]["Section G"]["does"] == "5 of 6 numbers agree"
   assert found["exhibits"]["Theorem D.1"]["does"] == "9 of 9 numbers agree"
   text = (tmp_path / "quick" / "REPORT.md").read_text()
-  assert text.index("## Table 4") < text.index("## Theorem D.1")
+  assert text.index("## Table 4") < text.index("## Theorem D.1")  # both calls, in order
   assert re.search(r"350,540 \| 350,550 \| \+10 \| \*\*no\*\* \| a slip", text)
   assert "no weight" in text  # it was quick
+  assert "**residuals was not made**" in text
   anchors = {report._anchor(x) for x in strategies.exhibits(None)}
   assert all(f"(#{anchor})" in text for anchor in anchors)
+
+
+def test_a_part_that_cannot_be_made_is_told(tmp_path, capsys):
+  arguments = ["--only", "strategies,other_text", "--workdir", str(tmp_path), "--json"]
+  assert reproduce.main([*arguments, "--wikitext", str(tmp_path / "nowhere")]) == 1
+  failures = json.loads(capsys.readouterr().out)["failures"]
+  assert "expected a folder with .txt files" in failures["other_text"]
+  text = (tmp_path / "REPORT.md").read_text()
+  assert "**other_text failed**" in text
+  assert "## Table 4" in text
 
 
 def test_statements_are_told_as_they_came_out():

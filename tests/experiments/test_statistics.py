@@ -54,7 +54,7 @@ BETWEEN = [2.01, 2.13, 2.2]
   [
     (NEAR, FAR, "holds"),
     (FAR, FAR, "fails"),
-    (BETWEEN, FAR, "fails"),
+    (BETWEEN, FAR, "no power"),  # neither the same nor apart
     (NEAR, NEAR, "no power"),  # the control is as equivalent
     (NEAR, BETWEEN, "no power"),  # the test cannot tell of the control
     (NEAR, [1.7, 1.8, 1.9], "no power"),  # the control is to be worse
