@@ -12,9 +12,11 @@ from __future__ import annotations
 import pathlib
 import sys
 
+import numpy as np
+
 import packing
 from experiments import parts
-from experiments.exhibits import Exhibit, within
+from experiments.exhibits import Exhibit, Statement, within
 from experiments.length_pictures import speedup_by_depth
 from experiments.plans import cached_plan
 from experiments.report import table
@@ -28,6 +30,7 @@ ENOUGH = 0.99  # of the theoretical speed-up
 
 # Rows over the longest sequence: the paper's molecules 36 / 27, its audio 457 / 330.
 RATIOS = {"1": 1.0, "36 / 27": 36 / 27, "457 / 330": 457 / 330, "2": 2.0}
+PERFECT = 0.999
 SHORTER = ("squad_1_1_384", "glue_sst2_128", "glue_cola_128", "wikipedia_512")
 
 
@@ -105,7 +108,7 @@ def section_j(folder: pathlib.Path) -> Exhibit:
 def section_q(folder: pathlib.Path) -> list[Exhibit]:
   """Rows longer than the longest sequence."""
   rows = []
-  gains = []
+  gains, at_36, gaps = [], [], []
   for name in SHORTER:
     histogram = packing.load_histogram(name)
     size = histogram.max_sequence_length
@@ -115,9 +118,11 @@ def section_q(folder: pathlib.Path) -> list[Exhibit]:
       row_length = round(size * ratio)
       plan = cached_plan(folder / "plans", name, algorithm="optimal", row_length=row_length)
       shares.append(plan.efficiency)
+      gaps.append(plan.gap)
       speedup = histogram.num_sequences * size / plan.num_row_tokens
       cells.append(f"{100 * plan.efficiency:.2f} %, {speedup:.3f}")
     gains.append((max(shares[1:]) - shares[0], name))
+    at_36.append(shares[1])
     rows.append(cells)
   gain, where = max(gains)
   header = ["histogram", *(f"rows of {ratio} times the longest" for ratio in RATIOS)]
@@ -126,9 +131,18 @@ def section_q(folder: pathlib.Path) -> list[Exhibit]:
       name="Section Q",
       title="Rows longer than the longest sequence",
       agreement="in shape",
-      finding=f"Longer rows gain {100 * gain:.2f} points of efficiency at most, on "
-      f"{where}: the optimum leaves little to gain where sequences are short, and "
-      "attention over longer rows costs more.",
+      finding=f"Rows longer than the longest sequence gain {100 * gain:.2f} points of "
+      f"efficiency at most, on {where}.",
+      statements=[
+        Statement(
+          "Longer rows make optimal packing possible: with 36 / 27 of the longest sequence "
+          "efficiency is at least 99.9 %",
+          "holds" if min(at_36) >= PERFECT else "fails",
+          f"efficiency {100 * min(at_36):.2f} % ({SHORTER[int(np.argmin(at_36))]}) to "
+          f"{100 * max(at_36):.2f} %, of plans that are proven to be within "
+          f"{max(gaps)} packs of the fewest",
+        )
+      ],
       command=COMMAND,
       text="Efficiency by `optimal` without a limit of depth, and tokens of padding over "
       f"tokens of packing:\n\n{table(header, rows, right=range(1, len(header)))}",
@@ -138,7 +152,8 @@ def section_q(folder: pathlib.Path) -> list[Exhibit]:
       title="Molecules in rows of 36 instead of 27",
       agreement="not run here",
       finding="The sizes of QM9's molecules are not at hand.",
-      command="python -m packing analyze --lengths qm9.npy --max-sequence-length 27",
+      command="python -m packing pack --lengths qm9.npy --max-sequence-length 27 "
+      "--row-length 36",
     ),
   ]
 
