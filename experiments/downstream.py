@@ -10,6 +10,7 @@ itself is packed for all. Runs that are finished are not repeated.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pathlib
@@ -29,7 +30,8 @@ from training.sweep_file import ROOT, Run, make_sweep
 
 COMMAND = "python -m experiments.downstream"
 
-TASKS = {"sst2": "which of two modules", "qqp": "whether two sentences follow"}
+# Not qqp, whether two sentences follow each other: pairs are pretrained on just that.
+TASKS = {"sst2": "which of two modules", "cola": "whether the words are in order"}
 LEARNING_RATE = 3e-4  # as in experiments/finetuning.py
 QUICK = {
   "train.duration": "256 sequences",
@@ -67,6 +69,7 @@ def fine_tune(
   files = local_tasks.write(folder / "text")
   first = next(iter(models.values()))[0]  # the vocabulary of all, each in its own file
   waiting: list[schedule.Task] = []
+  places: dict[tuple[str, str], pathlib.Path] = {}
   for task in tasks:
     spec = {
       "config": f"configs/glue.py:{task}",
@@ -89,9 +92,10 @@ def fine_tune(
       },
     }
     swept = make_sweep(spec, where=f"fine-tuning on {task}")
-    waiting += [
-      _task(folder / "runs" / task / run.name, swept.config_file, run) for run in swept.runs
-    ]
+    for run in swept.runs:
+      place = folder / "runs" / task / f"{run.name}-{_digest(run)}"
+      places[task, run.arm] = place
+      waiting.append(_task(place, swept.config_file, run))
   platform = {} if "JAX_PLATFORMS" in os.environ else {"JAX_PLATFORMS": "cpu"}
   cache = {"JAX_COMPILATION_CACHE_DIR": str((folder / "compiled").absolute())}
   if failures := schedule.run_all(waiting, jobs=jobs, environment=cache | platform):
@@ -99,7 +103,7 @@ def fine_tune(
     raise Stopped(f"{len(failures)} of {len(waiting)} runs failed. {told}")
   return {
     task: {
-      arm: [_score(folder / "runs" / task / f"{arm},{seed}") for seed in range(len(paths))]
+      arm: [_score(places[task, f"{arm},{seed}"]) for seed in range(len(paths))]
       for arm, paths in models.items()
     }
     for task in tasks
@@ -111,12 +115,21 @@ def _task(folder: pathlib.Path, config_file: str, run: Run) -> schedule.Task:
   return schedule.Task(
     f"{folder.parent.name}, {run.name}",
     [
-      *(sys.executable, str(ROOT / "train.py"), f"--config={config_file}"),
+      *schedule.ends_with_parent(ROOT / "train.py"),
+      f"--config={config_file}",
       *(f"--workdir={folder}", *fields),
     ],
     folder.with_suffix(".log"),
     lambda: sweep.is_finished(folder, run.config),
   )
+
+
+def _digest(run: Run) -> str:
+  """Of what the run is: its config, and the weights that it starts from."""
+  digest = hashlib.sha256(run.config.to_json(sort_keys=True).encode())
+  weights = pathlib.Path(run.config.model.init_from, "model.safetensors")
+  digest.update(weights.read_bytes())
+  return digest.hexdigest()[:12]
 
 
 def _score(folder: pathlib.Path) -> float:

@@ -76,9 +76,9 @@ def exhibits(
   """
   study = _study(folder, ARMS, quick=quick, seeds=seeds)
   study.run_all(jobs=jobs or len(schedule.cores()))
-  timing = dataclasses.replace(study, arms=[_SPEED], seeds=1, module="experiments.speed")
+  timing = dataclasses.replace(study, arms=[_SPEED], module="experiments.speed")
   timing.run_all(jobs=1)  # alone, on all cores
-  found, speed = study.results(), timing.results()["speed"][0]
+  found, speed = study.results(), timing.results()["speed"]
   command = f"python -m experiments.learning_curves{' --quick' if quick else ''}"
   made = [
     learning_exhibits.same_batch(found, folder, command),

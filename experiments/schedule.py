@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import runpy
 import subprocess
 import sys
 import threading
@@ -120,6 +121,15 @@ def say(line: str):
   print(line, file=sys.stderr, flush=True)
 
 
+def ends_with_parent(program: pathlib.Path) -> list[str]:
+  """The command of a program, with which it ends when who started it is gone.
+
+  Args:
+    program: a Python file.
+  """
+  return [sys.executable, "-m", "experiments.schedule", str(program)]
+
+
 def end_with_parent():
   """Has this process end when its standard input is closed: who started it is gone."""
 
@@ -172,3 +182,9 @@ def _last_words(one: _Running) -> str:
     text = log.read().decode(errors="replace")
   said = [line.rpartition("\r")[2].strip() for line in text.split("\n") if line.strip()]
   return said[-1] if said else ""
+
+
+if __name__ == "__main__":
+  end_with_parent()
+  sys.argv = sys.argv[1:]
+  runpy.run_path(sys.argv[0], run_name="__main__")

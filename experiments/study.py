@@ -94,13 +94,15 @@ class Study:
     platform = {} if "JAX_PLATFORMS" in os.environ else {"JAX_PLATFORMS": "cpu"}
     failures: dict[str, str] = {}
     for later in (False, True):  # those that start from others come after them
-      wave = [
-        task
-        for task, (arm, _) in zip(tasks, self.runs, strict=True)
-        if bool(arm.starts_from) == later
-      ]
-      if wave and not failures:
-        failures = schedule.run_all(wave, jobs=jobs, environment=cache | platform)
+      wave = []
+      for task, (arm, run) in zip(tasks, self.runs, strict=True):
+        if bool(arm.starts_from) != later:
+          continue
+        if later and not pathlib.Path(run.config.model.init_from).is_dir():
+          failures[task.name] = f"{arm.starts_from}, which it starts from, is not there"
+        else:
+          wave.append(task)
+      failures |= schedule.run_all(wave, jobs=jobs, environment=cache | platform)
     if failures:
       told = "; ".join(f"{name}: {words}" for name, words in failures.items())
       raise Stopped(f"{len(failures)} of {len(tasks)} runs failed. {told}")

@@ -85,7 +85,7 @@ def exhibits(tmp_path_factory):
   made = [
     learning_exhibits.same_batch(found, folder, "command"),
     learning_exhibits.heuristics(found, folder, "command"),
-    learning_exhibits.by_time(found, SPEED, folder, "command"),
+    learning_exhibits.by_time(found, [SPEED] * SEEDS, folder, "command"),
     learning_exhibits.spread(found, folder, "command"),
     ablation_exhibits.ablation(found, folder, "command"),
     ablation_exhibits.loss_unit(found, folder, "command"),
