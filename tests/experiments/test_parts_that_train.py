@@ -1,0 +1,121 @@
+"""Parts that train, on made-up results; and how their runs hang together."""
+
+import os
+
+import numpy as np
+import pytest
+
+from experiments import downstream, next_sentence, schedule, study, two_phases
+from experiments.paired import EVALUATED, Arm
+from experiments.study import Study
+from training.files import write_json
+
+SEEDS = 3
+# How far the held-out loss of each arm lies above that of `packed`.
+ABOVE = {
+  "packed": 0.0,
+  "no_mask": 0.2,
+  "same_time": 0.05,
+  "phase_1": 0.3,
+  "phase_1_unpacked": 0.3005,
+  "phase_2": 0.1,
+  "phase_2_unpacked": 0.1005,
+}
+
+
+def made_up(arm, seed):
+  rng = np.random.default_rng((seed, len(arm)))
+  losses = [4 + 0.1 * seed + ABOVE[arm] + 40 / share for share in EVALUATED]
+  return {
+    "plan": {"packing_factor": 1.5},
+    "curve": [
+      {"sequences": 500 * share, "real_tokens": 9000 * share, "mlm_loss": 4 + 40 / share}
+      for share in range(1, 101)
+    ],
+    "evaluations": [
+      {
+        "sequences": 500 * share,
+        "own": {
+          "mlm_loss": loss + 0.001 * rng.standard_normal(),
+          "mlm_accuracy": 1 - loss / 6,
+        },
+      }
+      for share, loss in zip(EVALUATED, losses, strict=True)
+    ],
+  }
+
+
+@pytest.fixture(scope="module")
+def found():
+  return {arm: [made_up(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
+
+
+def test_two_phases_against_one(found, tmp_path):
+  rates = {64: 500.0, 192: 250.0}
+  speed = {n: {"packed_sequences_per_second": rate} for n, rate in rates.items()}
+  exhibit = two_phases.outlook(found, speed, tmp_path)
+  assert [x.outcome for x in exhibit.statements] == ["holds", "holds"]
+  assert "take 1.50 times as long" in exhibit.finding  # 50,000 at 500 and at 250
+  assert (tmp_path / "two_phases.png").stat().st_size
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_phase_packed_and_unpacked(found, tmp_path, number):
+  exhibit = two_phases.phase(number, found, tmp_path)
+  assert exhibit.name == f"Figure {17 + number}"
+  assert exhibit.statements[0].outcome == "holds"
+
+
+def test_phases_have_as_many_real_tokens_as_one():
+  mean = {two_phases.SHORT: 37.0, two_phases.FULL: 91.0}
+  parts = two_phases.split(12_345, mean)
+  tokens = sum(parts[length] * mean[length] for length in parts)
+  assert tokens == pytest.approx(12_345 * mean[two_phases.FULL])
+  assert parts[two_phases.SHORT] == pytest.approx(9 * parts[two_phases.FULL])
+
+
+class TestArmsThatStartFromOthers:
+  def make(self, folder):
+    arms = [Arm("first", {}, keep=True), Arm("second", {}, starts_from="first")]
+    return Study(folder, arms, 2, {"train.steps": 300})
+
+  def test_each_starts_from_its_own_seed(self, tmp_path):
+    runs = {run.name: run for _, run in self.make(tmp_path).runs}
+    given = runs["second,seed=2"].config.model.init_from
+    assert given == str(tmp_path / "runs" / "first,seed=2")
+    assert runs["second,seed=2"].fields["model.init_from"] == given
+    assert runs["first,seed=2"].config.model.init_from == ""
+
+  def test_it_is_finished_only_after_what_it_starts_from(self, tmp_path):
+    one = self.make(tmp_path)
+    arm, run = next((a, r) for a, r in one.runs if r.name == "second,seed=1")
+    path, before = one.path(run), tmp_path / "runs" / "first,seed=1"
+    path.parent.mkdir()
+    write_json(path, {"run": study.identity(arm, run.config)})
+    assert study.read(path, arm, run.config) is None  # there is nothing to start from
+    before.mkdir()
+    os.utime(before, (1, 1))
+    assert study.read(path, arm, run.config) is not None
+    os.utime(before)  # made anew
+    os.utime(path, (1, 1))
+    assert study.read(path, arm, run.config) is None
+
+
+def test_a_program_ends_with_who_started_it(tmp_path):
+  program = tmp_path / "program.py"
+  program.write_text("import sys; print(sys.argv[1:], __name__)")
+  log = tmp_path / "log"
+  command = [*schedule.ends_with_parent(program), "--x=1"]
+  task = schedule.Task("one", command, log, log.exists)
+  assert schedule.run_all([task], jobs=1) == {}  # it finds a log, and runs nothing
+  again = schedule.Task("two", command, log, lambda: "--x=1" in log.read_text())
+  log.write_text("")
+  assert schedule.run_all([again], jobs=1) == {}
+  assert log.read_text().split("\n")[0] == "['--x=1'] __main__"
+
+
+def test_scores_are_told_with_their_spread():
+  scores = {"sst2": {"packed": [80.0, 82.0], "unpacked": [81.0, 81.0]}}
+  table = downstream.score_table(scores)
+  assert "| sst2 (which of two modules) | 81.0 ± 1.4 | 81.0 ± 0.0 |" in table
+  assert next_sentence._told(scores, "packed", "unpacked") == "+0.0 points (sst2)"
