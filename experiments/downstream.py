@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,9 +22,8 @@ from experiments import learning_curves, local_tasks, parts, schedule
 from experiments.exhibits import Exhibit
 from experiments.report import table
 from experiments.statistics import equivalent
-from experiments.study import Study
+from experiments.study import Study, run_tasks, stop_if_failed
 from training import sweep
-from training.command import Stopped
 from training.sweep_file import ROOT, Run, make_sweep
 
 COMMAND = "python -m experiments.downstream"
@@ -53,16 +51,14 @@ def fine_tune(
   folder: pathlib.Path,
   models: Mapping[str, Sequence[pathlib.Path]],
   *,
-  tasks: Sequence[str] = tuple(TASKS),
   overrides: Mapping[str, object] | None = None,
   jobs: int,
 ) -> Scores:
-  """Fine-tunes each model on each task, and reads what it scores on the dev set.
+  """Fine-tunes each model on each of `TASKS`, and reads what it scores on the dev set.
 
   Args:
     folder: for text, prepared data and runs.
     models: by arm, the pretrained directories, by seed.
-    tasks: of `local_tasks.TASKS`.
     overrides: more fields of the config.
     jobs: runs at a time.
 
@@ -76,7 +72,7 @@ def fine_tune(
   first = next(iter(models.values()))[0]  # the vocabulary of all, each in its own file
   waiting: list[schedule.Task] = []
   places: dict[tuple[str, str], pathlib.Path] = {}
-  for task in tasks:
+  for task in TASKS:
     spec = {
       "config": f"configs/glue.py:{task}",
       "overrides": {
@@ -102,17 +98,13 @@ def fine_tune(
       place = folder / "runs" / task / f"{run.name}-{_digest(run)}"
       places[task, run.arm] = place
       waiting.append(_task(place, swept.config_file, run))
-  platform = {} if "JAX_PLATFORMS" in os.environ else {"JAX_PLATFORMS": "cpu"}
-  cache = {"JAX_COMPILATION_CACHE_DIR": str((folder / "compiled").absolute())}
-  if failures := schedule.run_all(waiting, jobs=jobs, environment=cache | platform):
-    told = "; ".join(f"{name}: {words}" for name, words in failures.items())
-    raise Stopped(f"{len(failures)} of {len(waiting)} runs failed. {told}")
+  stop_if_failed(run_tasks(waiting, jobs=jobs, folder=folder), len(waiting))
   return {
     task: {
       arm: [_score(places[task, f"{arm},{seed}"]) for seed in range(len(paths))]
       for arm, paths in models.items()
     }
-    for task in tasks
+    for task in TASKS
   }
 
 
@@ -146,7 +138,7 @@ def score_table(scores: Scores) -> str:
   """Means and standard deviations over the seeds."""
   arms = list(next(iter(scores.values())))
   rows = [
-    [f"{task} ({TASKS.get(task, task)})", *(_told(of_arm[arm]) for arm in arms)]
+    [f"{task} ({TASKS[task]})", *(_told(of_arm[arm]) for arm in arms)]
     for task, of_arm in scores.items()
   ]
   return table(["score (%)", *arms], rows, right=range(1, len(arms) + 1))

@@ -27,6 +27,7 @@ from experiments.statistics import equivalent, larger
 from experiments.study import held_out
 from packing import InputError
 from training.command import Parser
+from training.files import write_text
 
 COMMAND = "python -m experiments.other_text --wikitext FOLDER"
 
@@ -62,8 +63,9 @@ def exhibits(
   """
   name = "Figures 3 and 4, on WikiText-2"
   title = "packed, unpacked and unmasked training on other text"
-  if wikitext is None and (earlier := parts.read(folder)):
-    return earlier  # made with the text, or told that it is not there
+  given = folder / "wikitext"  # remembers where the text is, for calls without it
+  if wikitext is None and given.exists():
+    wikitext = given.read_text()
   if wikitext is None:
     return [
       Exhibit(
@@ -79,6 +81,8 @@ def exhibits(
       f"--wikitext is {wikitext}; expected a folder with .txt files of WikiText-2, such as "
       "test.txt and valid.txt."
     )
+  wikitext = str(pathlib.Path(wikitext).absolute())
+  write_text(given, wikitext)
   of_text = FIELDS | {
     "data.source": f"{wikitext}/*.txt",
     "data.directory": str(folder / "data"),

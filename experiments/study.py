@@ -90,8 +90,6 @@ class Study:
     if not all(task.is_finished() for task in tasks):
       for config in self._distinct_data():
         pipeline.prepare_dataset(config)
-    cache = {"JAX_COMPILATION_CACHE_DIR": str((self.folder / "compiled").absolute())}
-    platform = {} if "JAX_PLATFORMS" in os.environ else {"JAX_PLATFORMS": "cpu"}
     failures: dict[str, str] = {}
     for later in (False, True):  # those that start from others come after them
       wave = []
@@ -102,10 +100,8 @@ class Study:
           failures[task.name] = f"{arm.starts_from}, which it starts from, is not there"
         else:
           wave.append(task)
-      failures |= schedule.run_all(wave, jobs=jobs, environment=cache | platform)
-    if failures:
-      told = "; ".join(f"{name}: {words}" for name, words in failures.items())
-      raise Stopped(f"{len(failures)} of {len(tasks)} runs failed. {told}")
+      failures |= run_tasks(wave, jobs=jobs, folder=self.folder)
+    stop_if_failed(failures, len(tasks))
 
   def results(self) -> dict[str, list[dict[str, Any]]]:
     """What each arm's runs wrote, by seed, of those that are finished."""
@@ -139,6 +135,32 @@ class Study:
   def _distinct_data(self) -> list[ml_collections.ConfigDict]:
     found = {json.dumps(run.config.data.to_dict()): run.config for _, run in self.runs}
     return list(found.values())
+
+
+def run_tasks(
+  tasks: Sequence[schedule.Task], *, jobs: int, folder: pathlib.Path
+) -> dict[str, str]:
+  """Runs tasks of JAX, on the CPU unless JAX_PLATFORMS says otherwise.
+
+  Args:
+    tasks: as of `schedule.run_all`.
+    jobs: how many at a time.
+    folder: for programs that were compiled once.
+
+  Returns:
+    The last words of those that failed, by their names.
+  """
+  environment = {"JAX_COMPILATION_CACHE_DIR": str((folder / "compiled").absolute())}
+  if "JAX_PLATFORMS" not in os.environ:
+    environment["JAX_PLATFORMS"] = "cpu"
+  return schedule.run_all(tasks, jobs=jobs, environment=environment)
+
+
+def stop_if_failed(failures: Mapping[str, str], total: int):
+  """Raises `Stopped` with the last words of runs that failed, of so many in all."""
+  if failures:
+    told = "; ".join(f"{name}: {words}" for name, words in failures.items())
+    raise Stopped(f"{len(failures)} of {total} runs failed. {told}")
 
 
 def _started_from(run: Run, directory: pathlib.Path) -> Run:

@@ -106,11 +106,11 @@ class Phases:
       folder, ["packed", "no_mask"], quick=quick, seeds=seeds
     )
 
-  def run(self) -> tuple[Found, dict[int, dict[str, Any]], dict[int, float]]:
+  def run(self) -> tuple[Found, dict[int, dict[str, Any]]]:
     """Runs what is not finished.
 
     Returns:
-      The results of each arm; the steps' speed, and the mean length, by row length.
+      The results of each arm; and the steps' speed, by row length.
     """
     self._one.run_all(jobs=self._jobs)
     found = dict(self._one.results())
@@ -137,7 +137,7 @@ class Phases:
     arms.append(Arm("same_time", fields(as_long, FULL)))
     study = dataclasses.replace(self._one, folder=self._runs, arms=arms)
     study.run_all(jobs=self._jobs)
-    return found | study.results(), speed, mean
+    return found | study.results(), speed
 
   def _speed(self, sequences: float, row_length: int) -> dict[str, Any]:
     """Sequences a second of both kinds of steps, measured alone, once."""
@@ -305,7 +305,7 @@ def exhibits(
   Raises:
     Stopped: some runs failed; all others are finished.
   """
-  found, speed, _ = Phases(folder, quick=quick, seeds=seeds, jobs=jobs).run()
+  found, speed = Phases(folder, quick=quick, seeds=seeds, jobs=jobs).run()
   return [
     outlook(found, speed, folder),
     phase(1, found, folder),

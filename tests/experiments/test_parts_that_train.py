@@ -1,6 +1,7 @@
 """Parts that train, on made-up results; and how their runs hang together."""
 
 import os
+import subprocess
 
 import numpy as np
 import pytest
@@ -103,15 +104,21 @@ class TestArmsThatStartFromOthers:
 
 def test_a_program_ends_with_who_started_it(tmp_path):
   program = tmp_path / "program.py"
-  program.write_text("import sys; print(sys.argv[1:], __name__)")
-  log = tmp_path / "log"
+  program.write_text(
+    "import sys, time; print(sys.argv[1:], __name__, flush=True); time.sleep(60)"
+  )
   command = [*schedule.ends_with_parent(program), "--x=1"]
-  task = schedule.Task("one", command, log, log.exists)
-  assert schedule.run_all([task], jobs=1) == {}  # it finds a log, and runs nothing
-  again = schedule.Task("two", command, log, lambda: "--x=1" in log.read_text())
-  log.write_text("")
-  assert schedule.run_all([again], jobs=1) == {}
-  assert log.read_text().split("\n")[0] == "['--x=1'] __main__"
+  with subprocess.Popen(
+    command,
+    cwd=schedule.ROOT,
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+  ) as process:
+    assert process.stdout.readline() == "['--x=1'] __main__\n"
+    assert process.poll() is None  # for as long as its input is open
+    process.stdin.close()
+    assert process.wait(timeout=30) == 1
 
 
 def test_scores_are_told_with_their_spread():
