@@ -1,0 +1,178 @@
+"""How to cut, shuffle and fill rows of a causal model: the atom-size paper, and packing.
+
+  python -m experiments.atom_size --wikitext wikitext-2
+
+Trains small GPT-2s with ALiBi on the same text in rows of several lengths: concat and
+padding with atoms of a quarter to four rows, and packed. Rows of 64 come first, with three
+seeds; all others with one, and with the other seeds at last. What is finished is not run
+again, and --minutes says when no further run is to be begun, so that the report can be
+read at any time. It goes to exhibits.md and exhibits.json in --workdir, with pictures.
+
+The text is test.txt of WikiText-2, with valid.txt held out; without --wikitext the
+docstrings of the standard library.
+
+References:
+  Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
+  Models (the atom-size paper).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from experiments import atom_exhibits, parts
+from experiments.atom_exhibits import CONCAT, PACKED, PADDING, PADDING_ALL
+from experiments.atom_runs import TOKENS, Arm, RowLengthStudy
+from experiments.exhibits import Exhibit
+from experiments.schedule import say
+from packing import InputError
+from training.command import Parser
+
+SEEDS = 3
+FULL = 64  # the row length with all atoms and seeds first
+PAPER_ROWS = (64, 32, 128)
+LONG_ROWS = (256, 512)  # longer than documents, which the paper leaves open
+_ALONE = (CONCAT, PADDING, PADDING_ALL, PACKED)
+
+
+def stages(*, quick: bool) -> Iterator[tuple[int, Arm, int]]:
+  """Row lengths, arms and seeds of all runs, in their order; seeds from 1 on.
+
+  Args:
+    quick: whether one seed is enough, and atoms of half a row to two.
+  """
+  seeds = range(1, 2 if quick else SEEDS + 1)
+  near, far = ((0.5, 2.0), (0.25, 4.0))
+  for seed in seeds:
+    yield from ((FULL, arm, seed) for arm in (*_ALONE, *_of_atoms(*near, *far)))
+  for row_length in (x for x in PAPER_ROWS if x != FULL):
+    yield from ((row_length, arm, 1) for arm in (*_ALONE, *_of_atoms(*near)))
+  for row_length in LONG_ROWS:
+    yield from ((row_length, arm, 1) for arm in _ALONE)
+  if quick:
+    return
+  for row_length in (x for x in PAPER_ROWS if x != FULL):
+    yield from ((row_length, arm, 1) for arm in _of_atoms(*far))
+  for seed in seeds[1:]:
+    for row_length in (*LONG_ROWS, *(x for x in PAPER_ROWS if x != FULL)):
+      of_atoms = () if row_length in LONG_ROWS else _of_atoms(*near, *far)
+      yield from ((row_length, arm, seed) for arm in (*_ALONE, *of_atoms))
+
+
+def _of_atoms(*sizes: float) -> tuple[Arm, ...]:
+  return tuple(Arm(layout, size) for size in sizes for layout in ("concat", "padding"))
+
+
+def exhibits(
+  folder: pathlib.Path,
+  *,
+  quick: bool = False,
+  wikitext: str | None = None,
+  minutes: float | None = None,
+) -> list[Exhibit]:
+  """Trains what is not trained yet, draws and tests.
+
+  Args:
+    folder: for the data, the runs and the pictures.
+    quick: some steps with one seed, to see that it works; says nothing of the claims.
+    wikitext: the folder of the text; None for docstrings.
+    minutes: after which no further run is begun; None for no end.
+
+  Raises:
+    InputError: there is no text in the folder.
+    Stopped: a run failed.
+  """
+  data = _data_of(wikitext)
+  name = "stdlib" if wikitext is None else "wikitext"
+  runs = folder / (f"{name}-quick" if quick else name)
+  studies: dict[int, RowLengthStudy] = {}
+  found: dict[int, dict[Arm, dict[int, dict[str, Any]]]] = {}
+  planned = list(stages(quick=quick))
+  end = time.monotonic() + 60 * minutes if minutes is not None else None
+  left_out = 0
+  for number, (row_length, arm, seed) in enumerate(planned, start=1):
+    if row_length not in studies:
+      where = runs / str(row_length)
+      studies[row_length] = RowLengthStudy(where, row_length, data=data, quick=quick)
+    study = studies[row_length]
+    result = study.read(arm, seed)
+    if result is None and end is not None and time.monotonic() > end:
+      left_out += 1
+      continue
+    if result is None:
+      start = time.monotonic()
+      result = study.run(arm, seed)
+      seconds = time.monotonic() - start
+      title = f"rows of {row_length}, {arm.name}, seed {seed}"
+      say(f"[{number}/{len(planned)}] {title}: {seconds:.0f} s")
+    found.setdefault(row_length, {}).setdefault(arm, {})[seed] = result
+  whole = {length: arms for length, arms in found.items() if _has(arms, *_ALONE)}
+  if not whole:
+    raise InputError(
+      "No row length has all its layouts trained yet; run again, with more --minutes."
+    )
+  made = [
+    atom_exhibits.atom_sizes(layout, row_length, whole[row_length], folder, quick=quick)
+    for row_length in PAPER_ROWS
+    for layout in ("concat", "padding")
+    if row_length in whole and _has(whole[row_length], *_of_atoms(0.5, 2.0))
+  ]
+  made.append(atom_exhibits.concat_and_padding(whole, folder, quick=quick))
+  made += [atom_exhibits.packed(length, arms, folder) for length, arms in whole.items()]
+  lengths = next(iter(studies.values())).lengths
+  made.insert(0, atom_exhibits.steps_an_epoch(lengths, found, tokens=TOKENS))
+  return [_noted(exhibit, quick=quick, left_out=left_out) for exhibit in made]
+
+
+def _has(arms, *wanted: Arm) -> bool:
+  return all(arm in arms for arm in wanted)
+
+
+def _noted(exhibit: Exhibit, *, quick: bool, left_out: int) -> Exhibit:
+  note = "Quick: some steps; the statements have no weight. " if quick else ""
+  if left_out:
+    note += f"{left_out} runs are left out. "
+  return dataclasses.replace(exhibit, finding=note + exhibit.finding)
+
+
+def _data_of(wikitext: str | None) -> dict[str, Any]:
+  if wikitext is None:
+    return {"source": "stdlib", "held_out_source": "", "documents": "blank-line"}
+  folder = pathlib.Path(wikitext).absolute()
+  files = {"source": folder / "test.txt", "held_out_source": folder / "valid.txt"}
+  for path in files.values():
+    if not path.is_file():
+      raise InputError(
+        f"--wikitext is {wikitext}; expected a folder with test.txt and valid.txt of "
+        f"WikiText-2, found no {path.name} there."
+      )
+  return {name: str(path) for name, path in files.items()} | {"documents": "line"}
+
+
+def _add_options(parser: Parser):
+  parser.add_argument(
+    "--wikitext", metavar="FOLDER", help="with test.txt and valid.txt of WikiText-2"
+  )
+  parser.add_argument(
+    "--minutes", type=_minutes, help="begin no further run after so many; no end"
+  )
+
+
+def _minutes(text: str) -> float:
+  try:
+    minutes = float(text)
+  except ValueError:
+    minutes = -1.0
+  if not 0 <= minutes < float("inf"):
+    raise argparse.ArgumentTypeError(f"expected a number of at least 0, found {text}")
+  return minutes
+
+
+if __name__ == "__main__":
+  sys.exit(parts.main(__doc__, exhibits, name="atom_size", add_options=_add_options))

@@ -1,0 +1,99 @@
+"""What the atom-size paper compares runs by: segments, final perplexity, ranks, averages.
+
+References:
+  Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
+  Models (the atom-size paper), appendices A.6 and A.7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import scipy.stats
+
+SEGMENTS = 100  # of an epoch
+
+
+def last_epoch(
+  perplexities: npt.ArrayLike, *, steps_per_epoch: float, epochs: int
+) -> np.ndarray:
+  """The mean perplexity in each segment of the last epoch; a segment is 1 % of an epoch.
+
+  Args:
+    perplexities: of each step of a run, from the first on.
+    steps_per_epoch: a fraction, for epochs laid end to end.
+    epochs: of the run. A step belongs where its middle is.
+
+  Returns:
+    float64[SEGMENTS].
+
+  Raises:
+    ValueError: a segment has no step.
+
+  Example: a run of 2 epochs of 200 steps.
+
+    >>> found = last_epoch(range(400), steps_per_epoch=200, epochs=2)
+    >>> found[:2].tolist(), found[-1].item()
+    ([200.5, 202.5], 398.5)
+
+  References:
+    The atom-size paper, A.6; the last segment is its final perplexity.
+  """
+  values = np.asarray(perplexities, float)
+  middles = (np.arange(values.size) + 0.5) / steps_per_epoch - (epochs - 1)
+  segments = np.floor(middles * SEGMENTS).astype(int)
+  inside = (segments >= 0) & (segments < SEGMENTS)
+  counts = np.bincount(segments[inside], minlength=SEGMENTS)
+  if not counts.all():
+    raise ValueError(
+      f"Expected a step in each of the {SEGMENTS} segments of the last epoch, found "
+      f"{steps_per_epoch:.1f} steps an epoch and {values.size} in all."
+    )
+  sums = np.bincount(segments[inside], weights=values[inside], minlength=SEGMENTS)
+  return sums / counts
+
+
+def mean_ranks(segments: Mapping[str, np.ndarray]) -> dict[str, float]:
+  """The rank of each run among all, averaged over segments; 1 is the lowest perplexity.
+
+  Args:
+    segments: of each run, as `last_epoch` gives them.
+
+  Example:
+    >>> mean_ranks({"a": np.array([3.0, 3.0]), "b": np.array([2.0, 4.0])})
+    {'a': 1.5, 'b': 1.5}
+
+  References:
+    The atom-size paper, A.6.
+  """
+  ranks = scipy.stats.rankdata(np.stack(list(segments.values())), axis=0).mean(1)
+  return dict(zip(segments, ranks.tolist(), strict=True))
+
+
+def smooth(values: npt.ArrayLike, alpha: float = 0.99) -> np.ndarray:
+  """An exponential moving average, S_t = a S_(t-1) + (1 - a) y_t.
+
+  The weight a is min(sqrt(alpha), 0.999), and the average starts from the first value.
+
+  Args:
+    values: y, one a step.
+    alpha: in [0, 1); more is smoother.
+
+  Example:
+    >>> smooth([4.0, 8.0], alpha=0.25).tolist()
+    [4.0, 6.0]
+
+  References:
+    The atom-size paper, A.7, which prints the two weights the other way round: so the
+    average would hardly smooth at all.
+  """
+  weight = min(math.sqrt(alpha), 0.999)
+  smoothed = np.array(values, float)
+  last = smoothed[0] if smoothed.size else math.nan
+  for place, value in enumerate(smoothed):
+    last = weight * last + (1 - weight) * value
+    smoothed[place] = last
+  return smoothed
