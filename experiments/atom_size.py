@@ -50,7 +50,8 @@ def stages(*, quick: bool) -> Iterator[tuple[int, Arm, int]]:
   seeds = range(1, 2 if quick else SEEDS + 1)
   near, far = ((0.5, 2.0), (0.25, 4.0))
   for seed in seeds:
-    yield from ((FULL, arm, seed) for arm in (*_ALONE, *_of_atoms(*near, *far)))
+    atoms = near if quick else (*near, *far)
+    yield from ((FULL, arm, seed) for arm in (*_ALONE, *_of_atoms(*atoms)))
   for row_length in (x for x in PAPER_ROWS if x != FULL):
     yield from ((row_length, arm, 1) for arm in (*_ALONE, *_of_atoms(*near)))
   for row_length in LONG_ROWS:
@@ -88,7 +89,7 @@ def exhibits(
     InputError: there is no text in the folder.
     Stopped: a run failed.
   """
-  data = _data_of(wikitext)
+  data = data_of(wikitext)
   name = "stdlib" if wikitext is None else "wikitext"
   runs = folder / (f"{name}-quick" if quick else name)
   studies: dict[int, RowLengthStudy] = {}
@@ -141,7 +142,7 @@ def _noted(exhibit: Exhibit, *, quick: bool, left_out: int) -> Exhibit:
   return dataclasses.replace(exhibit, finding=note + exhibit.finding)
 
 
-def _data_of(wikitext: str | None) -> dict[str, Any]:
+def data_of(wikitext: str | None) -> dict[str, Any]:
   if wikitext is None:
     return {"source": "stdlib", "held_out_source": "", "documents": "blank-line"}
   folder = pathlib.Path(wikitext).absolute()
