@@ -83,7 +83,7 @@ def steps(path: pathlib.Path, panels: Mapping[int, Mapping[str, Runs]], *, title
     title: what the picture shows.
   """
   whole = figure()
-  whole.set_size_inches(3.3 * len(panels) + 1, 4.2)
+  whole.set_size_inches(max(9, 3.3 * len(panels) + 1), 4.2)
   for axes, (row_length, arms) in zip(
     whole.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
   ):

@@ -160,8 +160,9 @@ class RowLengthStudy:
     Returns:
       `run`, what it was; `rows`, of an epoch, and `steps_per_epoch`; `nats`, the mean loss
       of each step, and `targets`, the tokens that were predicted; `evaluations`, each with
-      `step`, `seconds` of training from the first step on until then, and `perplexity` and `tokens` of a sample of
-      the held-out text; and `held_out`, the same for all of it at the end.
+      `step`, `seconds` of training from the end of the first step on, and `perplexity` and
+      `tokens` of a sample of the held-out text; and `held_out`, the same for all of it at
+      the end.
 
     Raises:
       Stopped: the loss is not finite.
