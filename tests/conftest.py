@@ -12,6 +12,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+# Compiling takes most of the time of tests, and speed is not what they test.
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,6 +22,14 @@ def compilation_cache(tmp_path_factory):
   folder = tmp_path_factory.mktemp("compiled")
   jax.config.update("jax_compilation_cache_dir", str(folder))
   return folder
+
+
+@pytest.fixture
+def optimised():
+  """Programs are compiled as users run them."""
+  jax.config.update("jax_disable_most_optimizations", False)
+  yield
+  jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,24 @@
 import os
 import subprocess
 
+import jax
 import numpy as np
 import pytest
 
-from experiments import downstream, next_sentence, schedule, study, two_phases
+from experiments import (
+  downstream,
+  learning_curves,
+  local_tasks,
+  next_sentence,
+  schedule,
+  study,
+  two_phases,
+)
 from experiments.paired import EVALUATED, Arm
 from experiments.study import Study
+from model import hf, weights
+from pipeline.wordpiece import SPECIAL_TOKENS
+from tests import packs
 from training.files import write_json
 
 SEEDS = 3
@@ -119,6 +131,60 @@ def test_a_program_ends_with_who_started_it(tmp_path):
     assert process.poll() is None  # for as long as its input is open
     process.stdin.close()
     assert process.wait(timeout=30) == 1
+
+
+def test_the_arms_of_section_i_have_as_many_real_tokens(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  vocabulary = tmp_path / "data" / "quickstart" / "vocab.txt"
+  vocabulary.parent.mkdir(parents=True)
+  vocabulary.write_text("\n".join(SPECIAL_TOKENS))
+  tokens = {True: 30.0, False: 90.0}  # of a sequence: of sentences, and of pairs
+  monkeypatch.setattr(
+    next_sentence, "_mean_length", lambda _, fields: tokens["data.task" in fields]
+  )
+  pairs = learning_curves.shared(tmp_path / "part", ["packed"], quick=False, seeds=1)
+  arms = next_sentence.make_arms(pairs)
+  ((_, of_pairs),) = pairs.runs
+  made = Study(tmp_path, arms, 1, pairs.overrides).runs
+  configs = {arm.name: run.config for arm, run in made}
+  assert list(configs) == list(next_sentence.NAMES)[1:]
+  batch, steps = of_pairs.config.train.batch_size, of_pairs.config.train.steps
+  for name in ("sentences", "greedy"):
+    train = configs[name].train
+    assert train.batch_size * tokens[True] == batch * tokens[False]
+    assert train.duration == f"{steps * train.batch_size} sequences"
+  assert configs["no_next_sentence"].train.batch_size == batch
+  assert not any(config.model.next_sentence for config in configs.values())
+  assert configs["greedy"].model.attention_mask == "none"
+
+
+def test_a_model_is_fine_tuned_once(tmp_path, monkeypatch):
+  text = local_tasks.write(tmp_path / "text")["sst2"][0]
+  with open(text) as file:
+    words = sorted({word for line in list(file)[:200] for word in line.lower().split()})
+  tokens = (*SPECIAL_TOKENS, *(word for word in words if word.isalpha()))
+  config = packs.small_config(vocab_size=len(tokens), max_position_embeddings=128)
+  params = jax.tree.map(np.asarray, packs.random_params(config)[1])
+  given = tmp_path / "given"
+  hf.export_bert(config, params, given, vocabulary=weights.Vocabulary(tokens))
+  monkeypatch.setattr(downstream, "TASKS", {"sst2": downstream.TASKS["sst2"]})
+  overrides = {
+    "train.duration": "64 sequences",
+    "optimizer.warmup": "16 sequences",
+    "train.patience": 0,
+    "model.size": "given",
+  }
+
+  def scores():
+    return downstream.fine_tune(tmp_path, {"packed": [given]}, overrides=overrides, jobs=1)
+
+  found = scores()
+  ((score,),) = found["sst2"].values()
+  assert 30 < score < 100
+  (log,) = (tmp_path / "runs" / "sst2").glob("*.log")
+  before = log.read_text()
+  assert scores() == found
+  assert log.read_text() == before  # it was not run again
 
 
 def test_scores_are_told_with_their_spread():

@@ -451,6 +451,7 @@ def test_layer_norm_keeps_its_digits_far_from_zero():
   np.testing.assert_allclose((np.asarray(norm(x)) - bias) / scale, expected, atol=1e-2)
 
 
+@pytest.mark.usefixtures("optimised")
 def test_the_mask_is_never_stored():
   """XLA compares the ids where it needs the answer: the same memory as a padding mask."""
   batch = packs.lay_out(packs.random_sequences())
