@@ -304,6 +304,12 @@ def open_model(options: argparse.Namespace) -> FineTuned:
       raise InputError(f"--step is {shown(options.step)}; expected a number: no run.")
     step = int(options.step) if options.step else None
   stored = hf.open_model(folder, step=step)
+  if stored.head == "causal":
+    raise InputError(
+      f"{folder} holds a {model.MODELS[stored.head].__name__}, which predicts next tokens. "
+      "Here it is trained and evaluated (train.py, eval.py); to write text, export it: "
+      "python -m model export."
+    )
   if stored.head not in _DEFAULT_TASKS:
     raise InputError(
       f"{folder} holds a {model.MODELS[stored.head].__name__}, which answers nothing. "

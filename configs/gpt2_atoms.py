@@ -6,11 +6,14 @@
       --config.data.vocab_file=gpt2/vocab.json --config.data.layout=concat \\
       --config.data.atom_size=128
 
-Data: WikiText-103-raw as it is published (wiki.train.raw, wiki.valid.raw), in
-data/wikitext-103-raw; a document is a line, and those of fewer than 50 words are left out.
---config.data.source=tfds:FOLDER takes one that TensorFlow Datasets has prepared, with a
-`text` of each line. GPT-2's vocab.json, with merges.txt beside it, or its tokenizer.json;
-without one a byte-level BPE of as many tokens is learned.
+Data: WikiText-103-raw as it is published (https://arxiv.org/abs/1609.07843), wiki.train.raw
+and wiki.valid.raw, in data/wikitext-103-raw. A document is a line; those of fewer than 50
+words are left out.
+--config.data.source=tfds:FOLDER --config.data.held_out_source=tfds:FOLDER#validation takes
+one that TensorFlow Datasets has prepared, with a `text` of each line. The vocabulary is
+GPT-2's vocab.json, with merges.txt beside it, or its tokenizer.json, all at
+https://huggingface.co/openai-community/gpt2; without --config.data.vocab_file a byte-level
+BPE of as many tokens is learned.
 
 --config.data.layout=padding, concat or packed; with the first two --config.data.atom_size
 is a quarter of the row to 4 rows. For rows of 32 and 128 tokens name another
@@ -18,8 +21,9 @@ is a quarter of the row to 4 rows. For rows of 32 and 128 tokens name another
 of 32 and of 64 tokens, and 128 of 128.
 
 Recipe: 2 epochs and the shuffle's seed are those of the paper (appendices A.3 and A.5); it
-gives no optimizer and no rate. Those here, but for the warm-up, are GPT-3's of this size
-(Brown et al., https://arxiv.org/abs/2005.14165, table 2.1 and appendix B).
+gives no optimizer, rate or schedule. Rate, betas, epsilon, weight decay and clipping are
+GPT-3's of this size (Brown et al., https://arxiv.org/abs/2005.14165, table 2.1 and appendix
+B); its batch and its schedule are not: here the rate falls to 0 on a line.
 
 Reaches: with rows of 64 and atoms of 64, a perplexity over the training rows of 110.45
 (concat, 14,058 steps) and 99.79 (padding, 17,308 steps; table 3 there). Not run here yet.

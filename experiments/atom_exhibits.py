@@ -9,6 +9,7 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,8 @@ from experiments.report import table
 from experiments.statistics import larger, paired, throughout
 from pipeline import atoms
 
-COMMAND = "python -m experiments.atom_size"
+MARGIN = 0.01  # nats; the paper's atoms of two rows differ by 0.013 from those of one
+RANKS = 0.25  # the same for mean ranks
 ATOMS = (0.25, 0.5, 1.0, 2.0, 4.0)  # in rows
 CONCAT, PADDING, PACKED = Arm("concat"), Arm("padding"), Arm("packed")
 PADDING_ALL = Arm("padding", loss_on_padding=True)
@@ -37,9 +39,8 @@ NAMES = {
 Run = Mapping[str, Any]
 Found = Mapping[Arm, Mapping[int, Run]]  # of a row length: by arm and seed, the finished
 
-# Final perplexities for `ATOMS`, in Tables 2 and 3 and the captions of Figures 7 to
-# 10 of the paper. Those of Table 3 for rows of 64 and 128 differ from those of Table 2 and
-# of the figures.
+# Final perplexities for `ATOMS`, in Table 2 and the captions of Figures 7 to 10 of the
+# paper. Those of its Table 3 are others.
 PAPER: dict[tuple[str, int], tuple[str, ...]] = {
   ("concat", 32): ("222.14", "", "91.21", "", ""),
   ("concat", 64): ("207.04", "157.39", "118.08", "119.66", "121.18"),
@@ -56,11 +57,12 @@ PAPER_RANKS: dict[tuple[str, int], tuple[str, ...]] = {
   ("padding", 64): ("5.00", "4.00", "1.18", "2.03", "2.79"),
   ("padding", 128): ("4", "", "1.23", "", ""),
 }
-# Table 3: steps of two epochs and final perplexity, concat and padding.
+PAPER_ATOMS = {32: ATOMS, 64: ATOMS, 128: ATOMS[:-1]}
+# Table 3: steps of its two epochs and final perplexity, of concat and of padding.
 PAPER_TABLE_3 = {
-  32: ("28,120", "31,816", "91.01", "87.22"),
-  64: ("14,058", "17,308", "110.45", "99.79"),
-  128: ("14,056", "20,496", "102.42", "82.55"),
+  32: ((28_120, "91.01"), (31_816, "87.22")),
+  64: ((14_058, "110.45"), (17_308, "99.79")),
+  128: ((14_056, "102.42"), (20_496, "82.55")),
 }
 FIGURES = {
   ("concat", 64): "Figure 1 and Table 2",
@@ -72,16 +74,64 @@ FIGURES = {
 }
 
 NOT_COMPARABLE = (
-  "Perplexities of training rows are not the same measure in all layouts: rows of concat "
-  "have the tokens of other documents as context, rows of padding lack the context before "
-  "their atom, and with the loss on padding end tokens that are certain count as tokens. "
-  "Held-out perplexity is one for all: each document alone, in windows of a row that move "
-  "on by half a row, each token once."
+  "Perplexities of training rows are not one measure for all layouts. Rows of concat have "
+  "tokens of other documents as context; rows of padding lack what comes before their "
+  "atom, and each atom ends with an end token where the text goes on, which is certain "
+  "at its place and counts as a token; with the loss on padding all the others do too. "
+  "Held-out perplexity is computed in one way: each document alone, in windows of a row "
+  "that move on by half a row, each token once. There a model of padding pays for the end "
+  "tokens that it has learned to expect at the end of a row."
+)
+FEW = (
+  "A step has few atoms here, so that parts of one that follow each other fill much of a "
+  "step, or all of it; in the paper's 16,384 tokens a step they do not. Documents are "
+  "paragraphs in the order of the text: what concat mixes in is often of the same article."
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Study:
+  """What all exhibits tell of.
+
+  Attributes:
+    command: that makes them.
+    recipe: what was trained on what, in a sentence or two.
+    quick: whether runs have no whole epochs.
+  """
+
+  command: str
+  recipe: str
+  quick: bool
+
+  def exhibit(self, name: str, title: str, finding: str, **fields) -> Exhibit:
+    """One of them, in shape."""
+    fields["text"] += f"\n\n{self.recipe}"
+    return Exhibit(name, title, "in shape", finding, self.command, **fields)
+
+  def span(self, run: Run) -> tuple[float, float]:
+    """Of what is judged, in epochs: the last one, or all of a quick run."""
+    if self.quick:
+      return 0.0, len(run["nats"]) / run["steps_per_epoch"]
+    return EPOCHS - 1.0, float(EPOCHS)
+
+  def segments(self, run: Run) -> np.ndarray:
+    """Perplexity in hundredths of that."""
+    quick = {"steps_per_epoch": len(run["nats"]), "epochs": 1}
+    whole = {"steps_per_epoch": run["steps_per_epoch"], "epochs": EPOCHS}
+    return perplexities.last_epoch(
+      run["nats"], run["targets"], **(quick if self.quick else whole)
+    )
+
+  def mean_nats(self, run: Run) -> float:
+    """Of all tokens of that."""
+    middles = (np.arange(len(run["nats"])) + 0.5) / run["steps_per_epoch"]
+    judged = middles > self.span(run)[0]
+    weights = np.array(run["targets"])[judged]
+    return float(np.average(np.array(run["nats"])[judged], weights=weights))
+
+
 def steps_an_epoch(
-  lengths: np.ndarray, row_lengths: Mapping[int, Found], *, tokens: int
+  lengths: np.ndarray, row_lengths: Mapping[int, Found], *, tokens: int, study: Study
 ) -> Exhibit:
   """Whether the loaders make as many steps of an epoch as the token counts foretell.
 
@@ -89,6 +139,7 @@ def steps_an_epoch(
     lengths: tokens of each document.
     row_lengths: what was found, by row length.
     tokens: of a step.
+    study: what it is of.
   """
   values = []
   for row_length, found in row_lengths.items():
@@ -108,23 +159,22 @@ def steps_an_epoch(
       values.append(to_the_digit(name, f"{foretold:,.3f}", made))
   text = int((lengths + 1).sum())
   agree = sum(bool(x.agrees) for x in values)
-  return Exhibit(
+  exhibit = study.exhibit(
     "Table 1, Appendices A.3 and A.9",
     "steps of an epoch, from the token counts and as made",
-    "to the digit",
     f"{agree} of {len(values)} layouts have the steps of an epoch that {lengths.size:,} "
     f"documents with {text:,} tokens, end tokens included, foretell.",
-    COMMAND,
     values=values,
     text="'Paper' is here what its method predicts for this text "
     "(`pipeline.atoms.num_rows`); 'here' is what the loader gives. The paper's own steps "
     "of concat, 14,060, 7,029 and 7,028 an epoch, are those of 115.1 to 115.2 million "
     "tokens at its batches; it counts 114.4 million of words.",
   )
+  return dataclasses.replace(exhibit, agreement="to the digit")
 
 
 def atom_sizes(
-  layout: str, row_length: int, found: Found, folder: pathlib.Path, *, quick: bool
+  layout: str, row_length: int, found: Found, folder: pathlib.Path, *, study: Study
 ) -> Exhibit:
   """Which atom is best: Figures 1, 2 and 7 to 10, and Table 2.
 
@@ -133,19 +183,14 @@ def atom_sizes(
     row_length: S, in tokens.
     found: what the runs of that row length found.
     folder: for the picture.
-    quick: whether the runs have no whole epochs.
+    study: what it is of.
   """
   arms = [Arm(layout, atom) for atom in ATOMS if Arm(layout, atom) in found]
   seeds = _common_seeds(found, arms)
   runs = {arm: [found[arm][seed] for seed in seeds] for arm in arms}
-  segments = {
-    arm: np.array([_last_epoch(run, quick=quick) for run in runs[arm]]) for arm in arms
-  }
-  ranks_by_seed = [
-    perplexities.mean_ranks({arm.name: segments[arm][i] for arm in arms})
-    for i in range(len(seeds))
-  ]
-  ranks = {arm: float(np.mean([x[arm.name] for x in ranks_by_seed])) for arm in arms}
+  segments = {arm: np.array([study.segments(run) for run in runs[arm]]) for arm in arms}
+  ranked = [arm for arm in arms if arm.atom in PAPER_ATOMS[row_length]]
+  ranks = _ranks({arm: segments[arm] for arm in ranked})
   named = {arm: f"{arm.atom:g} S" for arm in arms}
   final = {arm: segments[arm][:, -1] for arm in arms}
   held = {arm: np.array([_held_out(run) for run in runs[arm]]) for arm in arms}
@@ -161,239 +206,271 @@ def atom_sizes(
     folder / picture,
     {named[arm]: runs[arm] for arm in arms},
     {named[arm]: segments[arm] for arm in arms},
-    {named[arm]: ranks[arm] for arm in arms},
-    epochs=EPOCHS,
+    {named[arm]: np.array(ranks[arm]) for arm in ranked},
+    span=study.span(runs[arms[0]][0]),
     title=finding,
   )
-  of_paper = dict(zip(ATOMS, PAPER[layout, row_length], strict=True))
-  of_paper_ranks = dict(zip(ATOMS, PAPER_RANKS[layout, row_length], strict=True))
-  header = ["atom", "final perplexity", "paper", "rank", "paper", "held out", "steps"]
-  rows = [
-    [
-      named[arm],
-      _with_sd(final[arm]),
-      of_paper[arm.atom],
-      f"{ranks[arm]:.2f}",
-      of_paper_ranks[arm.atom],
-      _with_sd(held[arm]),
-      f"{len(runs[arm][0]['nats']):,}",
-    ]
-    for arm in arms
-  ]
   base = Arm(layout)
   others = [arm for arm in arms if arm != base]
-  statements = []
-  for what, values in (("final training perplexity", final), ("held-out perplexity", held)):
-    compared = [
-      larger(f"atoms of {named[arm]}", _nats(values[arm]), _nats(values[base]))
-      for arm in others
-    ]
-    claim = f"Atoms of a row have the lowest {what}: all others have more"
-    statements.append(throughout(claim, compared))
+  nats = {arm: [study.mean_nats(run) for run in runs[arm]] for arm in arms}
+  judged = (
+    ("final training perplexity", {arm: _nats(final[arm]) for arm in arms}),
+    ("training perplexity over the last epoch", nats),
+    ("held-out perplexity", {arm: _nats(held[arm]) for arm in arms}),
+  )
+  statements = [
+    throughout(
+      f"Atoms of a row have the lowest {what}: all others have more",
+      [
+        larger(f"atoms of {named[arm]}", values[arm], values[base], margin=MARGIN)
+        for arm in others
+      ],
+    )
+    for what, values in judged
+  ]
   statements.append(
-    _told(
-      "Atoms of a row have the best mean rank in the last epoch",
-      ranks[base] == min(ranks.values()),
-      f"{ranks[base]:.2f}; the others {min(ranks[x] for x in others):.2f} or more; "
-      f"{len(seeds)} seeds, not tested",
+    throughout(
+      "Atoms of a row have the lowest mean rank in the last epoch",
+      [
+        larger(
+          f"atoms of {named[arm]}", ranks[arm], ranks[base], margin=RANKS, unit="ranks"
+        )
+        for arm in ranked
+        if arm != base
+      ],
     )
   )
-  return Exhibit(
+  return study.exhibit(
     FIGURES[layout, row_length],
     f"{layout}, rows of {row_length}: perplexity by the size of atoms",
-    "in shape",
     finding,
-    COMMAND,
     statements=statements,
     pictures=[picture],
-    text=table(header, rows, right=range(1, 7))
-    + f"\n\n{len(seeds)} seeds; differences are of logarithms, in nats. {NOT_COMPARABLE}",
+    text=_table_of_atoms(layout, row_length, final, held, ranks)
+    + f"\n\nSeeds: {len(seeds)}; differences are of logarithms, in nats. {NOT_COMPARABLE} "
+    + FEW,
   )
+
+
+def _ranks(segments: Mapping[Arm, np.ndarray]) -> dict[Arm, list[float]]:
+  """The mean rank of each arm among all, by seed."""
+  seeds = len(next(iter(segments.values())))
+  by_seed = [
+    perplexities.mean_ranks({arm.name: values[seed] for arm, values in segments.items()})
+    for seed in range(seeds)
+  ]
+  return {arm: [ranks[arm.name] for ranks in by_seed] for arm in segments}
+
+
+def _table_of_atoms(layout: str, row_length: int, final, held, ranks) -> str:
+  of_paper = dict(zip(ATOMS, PAPER[layout, row_length], strict=True))
+  of_paper_ranks = dict(zip(ATOMS, PAPER_RANKS[layout, row_length], strict=True))
+  same_ranks = len(ranks) == len(PAPER_ATOMS[row_length])  # among as many
+  base = Arm(layout)
+  rows = []
+  for arm in final:
+    printed = of_paper[arm.atom]
+    ratio = float(printed) / float(of_paper[1.0]) if printed else math.nan
+    rows.append(
+      [
+        f"{arm.atom:g} S",
+        _with_sd(final[arm]),
+        f"{final[arm].mean() / final[base].mean():.3f}",
+        f"{printed} ({ratio:.3f})" if printed else "",
+        f"{np.mean(ranks[arm]):.2f}" if arm in ranks else "",
+        of_paper_ranks[arm.atom] if same_ranks else "",
+        _with_sd(held[arm]),
+      ]
+    )
+  header = ["atom", "final perplexity", "of 1 S", "paper", "rank", "paper", "held out"]
+  return table(header, rows, right=range(1, 7))
 
 
 def concat_and_padding(
-  row_lengths: Mapping[int, Found], folder: pathlib.Path, *, quick: bool
+  row_lengths: Mapping[int, Found], folder: pathlib.Path, *, study: Study
 ) -> Exhibit:
   """Table 3 and Figure 3: atoms of a row, concat and padding, and the loss on padding.
 
   Args:
     row_lengths: what was found, by row length.
     folder: for the picture.
-    quick: whether the runs have no whole epochs.
+    study: what it is of.
   """
-  arms = (CONCAT, PADDING, PADDING_ALL, PACKED)
   rows, panels, statements, told = [], {}, [], []
   for row_length, found in row_lengths.items():
-    here = [arm for arm in arms if arm in found]
+    here = [arm for arm in NAMES if arm in found]
     seeds = _common_seeds(found, here)
     runs = {arm: [found[arm][seed] for seed in seeds] for arm in here}
     panels[row_length] = {NAMES[arm]: runs[arm] for arm in here}
-    final = {
-      arm: np.array([_last_epoch(run, quick=quick)[-1] for run in runs[arm]])
-      for arm in here
-    }
-    steps = {arm: len(runs[arm][0]["nats"]) for arm in here}
-    paper = PAPER_TABLE_3.get(row_length, ("", "", "", ""))
-    of_paper = {CONCAT: (paper[0], paper[2]), PADDING: (paper[1], paper[3])}
-    rows += [
-      [
-        f"{row_length}",
-        NAMES[arm],
-        f"{steps[arm]:,}",
-        of_paper.get(arm, ("", ""))[0],
-        _with_sd(final[arm]),
-        of_paper.get(arm, ("", ""))[1],
-        _with_sd(np.array([_held_out(run) for run in runs[arm]])),
-      ]
-      for arm in here
-    ]
-    told.append(f"{steps[PADDING] / steps[CONCAT]:.2f} at {row_length}")
-    statements += [
-      _told(
-        f"Rows of {row_length}: padding takes more steps than concat",
-        steps[PADDING] > steps[CONCAT],
-        f"{steps[PADDING]:,} and {steps[CONCAT]:,}",
-      ),
-      larger(
-        f"Rows of {row_length}: padding ends with a lower training perplexity than concat",
-        _nats(final[CONCAT]),
-        _nats(final[PADDING]),
-      ),
-    ]
-    if PADDING_ALL in here:
-      statements.append(
-        larger(
-          f"Rows of {row_length}: with the loss on padding it does",
-          _nats(final[CONCAT]),
-          _nats(final[PADDING_ALL]),
-        )
+    final = {arm: np.array([study.segments(run)[-1] for run in runs[arm]]) for arm in here}
+    steps = {arm: runs[arm][0]["steps_per_epoch"] for arm in here}
+    told.append(f"{steps[PADDING] / steps[CONCAT]:.2f} (rows of {row_length})")
+    paper = dict(zip((CONCAT, PADDING), PAPER_TABLE_3.get(row_length, ()), strict=False))
+    for arm in here:
+      of_paper = paper.get(arm)
+      rows.append(
+        [
+          f"{row_length}",
+          NAMES[arm],
+          f"{steps[arm]:,.1f}",
+          f"{of_paper[0] / 2:,.0f}" if of_paper else "",
+          _with_sd(final[arm]),
+          of_paper[1] if of_paper else "",
+          _with_sd(np.array([_held_out(run) for run in runs[arm]])),
+        ]
       )
-    statements.append(
-      larger(
-        f"Rows of {row_length}: padding ends with a lower held-out perplexity than concat",
-        _nats([_held_out(run) for run in runs[CONCAT]]),
-        _nats([_held_out(run) for run in runs[PADDING]]),
-      )
-    )
-  finding = f"Padding takes so many times concat's steps an epoch: {', '.join(told)}."
+    statements += _padding_statements(f"Rows of {row_length}", runs, final)
+  finding = f"Padding takes more steps an epoch than concat: {', '.join(told)} times."
   atom_pictures.steps(folder / "concat_and_padding.png", panels, title=finding)
-  header = ["rows of", "layout", "steps", "paper", "final perplexity", "paper", "held out"]
-  return Exhibit(
+  header = ["rows of", "layout", "steps an epoch", "paper", "final perplexity", "paper"]
+  return study.exhibit(
     "Table 3 and Figure 3",
     "concat and padding with atoms of a row, and whether padding is predicted",
-    "in shape",
     finding,
-    COMMAND,
     statements=statements,
     pictures=["concat_and_padding.png"],
-    text=table(header, rows, right=(0, 2, 3, 4, 5, 6))
-    + f"\n\n{EPOCHS} epochs here, 2 in the paper, which does not say whether end tokens "
-    f"that pad are predicted. {NOT_COMPARABLE}",
+    text=table([*header, "held out"], rows, right=(0, 2, 3, 4, 5, 6))
+    + "\n\nThe paper's perplexities are those of 124 million parameters, 50,257 tokens and "
+    "2 epochs of WikiText-103; it does not say whether end tokens that pad are predicted. "
+    + NOT_COMPARABLE,
   )
 
 
-def packed(row_length: int, found: Found, folder: pathlib.Path) -> Exhibit:
+def _padding_statements(where: str, runs, final) -> list[Statement]:
+  concat, padding = runs[CONCAT], runs[PADDING]
+  steps = [runs[arm][0]["steps_per_epoch"] for arm in (PADDING, CONCAT)]
+  ours, theirs = zip(*_at_equal(padding, concat, by="step"), strict=True)
+  return [
+    Statement(
+      f"{where}: padding takes more steps an epoch than concat",
+      "holds" if steps[0] > steps[1] else "fails",
+      f"{steps[0]:,.1f} and {steps[1]:,.1f}, counted",
+    ),
+    larger(
+      f"{where}: padding ends with a lower training perplexity than concat",
+      _nats(final[CONCAT]),
+      _nats(final[PADDING]),
+    ),
+    larger(
+      f"{where}: padding that is predicted too ends with a lower one than concat",
+      _nats(final[CONCAT]),
+      _nats(final[PADDING_ALL]),
+    ),
+    larger(
+      f"{where}: padding ends with a lower held-out perplexity than concat",
+      _nats([_held_out(run) for run in concat]),
+      _nats([_held_out(run) for run in padding]),
+    ),
+    larger(
+      f"{where}: at equal steps padding has a higher held-out perplexity than concat",
+      ours,
+      theirs,
+    ),
+  ]
+
+
+def packed(
+  row_length: int,
+  found: Found,
+  seconds: Mapping[str, Sequence[float]],
+  folder: pathlib.Path,
+  *,
+  study: Study,
+) -> Exhibit:
   """Where packing stands: held-out perplexity at equal steps, text and time.
 
   Args:
     row_length: S, in tokens.
     found: what the runs of that row length found.
+    seconds: of a step of each arm, in turns.
     folder: for the picture.
+    study: what it is of.
   """
-  arms = [arm for arm in (PACKED, CONCAT, PADDING, PADDING_ALL) if arm in found]
+  arms = [PACKED, CONCAT, PADDING, PADDING_ALL]
   seeds = _common_seeds(found, arms)
-  runs = {arm: [found[arm][seed] for seed in seeds] for arm in arms}
+  clock = {arm: float(np.median(seconds[arm.name])) for arm in arms}
+  runs = {arm: [_timed(found[arm][seed], clock[arm]) for seed in seeds] for arm in arms}
   statements, rows = [], []
   for arm in arms[1:]:
-    by_step, by_time = (_at_equal(runs[PACKED], runs[arm], what) for what in _MEASURES)
-    by_text = [
+    at_end = [
       (math.log(_held_out(a)), math.log(_held_out(b)))
       for a, b in zip(runs[PACKED], runs[arm], strict=True)
     ]
     cells = []
     for what, pairs in (
-      ("equal steps", by_step),
-      ("equal text, all of it", by_text),
-      ("equal time", by_time),
+      ("equal steps", _at_equal(runs[PACKED], runs[arm], by="step")),
+      ("equal text", at_end),
+      ("equal time", _at_equal(runs[PACKED], runs[arm], by="seconds")),
     ):
       ours, theirs = (list(x) for x in zip(*pairs, strict=True))
       cells.append(_difference(theirs, ours))
       if arm != PADDING_ALL:
-        claim = f"At {what} packed has a lower held-out perplexity than {NAMES[arm]}"
+        claim = (
+          f"Rows of {row_length}: at {what} packed has a lower held-out perplexity than "
+          f"{NAMES[arm]}"
+        )
         statements.append(larger(claim, theirs, ours))
     rows.append([NAMES[arm], *cells])
-  clocks = {
-    arm: float(np.mean([x["evaluations"][-1]["seconds"] for x in runs[arm]]))
-    for arm in arms
-  }
-  steps = {arm: len(runs[arm][0]["nats"]) for arm in arms}
   held = {arm: np.array([_held_out(run) for run in runs[arm]]) for arm in arms}
+  steps = {arm: len(runs[arm][0]["nats"]) for arm in arms}
   totals = [
-    [NAMES[arm], f"{steps[arm]:,}", f"{clocks[arm]:.0f}", _with_sd(held[arm])]
+    [
+      NAMES[arm],
+      f"{steps[arm]:,}",
+      f"{1e3 * clock[arm]:.1f} ({_quartiles(seconds[arm.name])})",
+      f"{steps[arm] * clock[arm]:.0f}",
+      _with_sd(held[arm]),
+    ]
     for arm in arms
   ]
-  finding = (
-    f"Rows of {row_length} tokens: after {EPOCHS} epochs packed ends at a held-out "
-    f"perplexity of {held[PACKED].mean():.1f} in {steps[PACKED]:,} steps, concat at "
-    f"{held[CONCAT].mean():.1f} in {steps[CONCAT]:,}, padding at "
-    f"{held[PADDING].mean():.1f} in {steps[PADDING]:,}."
-  )
+  ends = [
+    f"{NAMES[arm]} at {held[arm].mean():.1f} in {steps[arm]:,} steps" for arm in arms[:3]
+  ]
+  finding = f"Rows of {row_length} tokens, held-out perplexity: {', '.join(ends)}."
   picture = f"packed_{row_length}.png"
   atom_pictures.held_out(
-    folder / picture,
-    {NAMES[arm]: runs[arm] for arm in arms},
-    epochs=EPOCHS,
-    title=finding,
+    folder / picture, {NAMES[arm]: runs[arm] for arm in arms}, title=finding
   )
   header = ["more than packed, in nats", "equal steps", "equal text", "equal time"]
-  return Exhibit(
+  columns = ["layout", "steps", "ms a step (quartiles)", "seconds", "held out"]
+  return study.exhibit(
     f"Packed, rows of {row_length}",
     "where packing stands beside concat and padding, atoms of a row",
-    "in shape",
     finding,
-    COMMAND,
     statements=statements,
     pictures=[picture],
-    text=table(["layout", "steps", "seconds", "held out"], totals, right=(1, 2, 3))
+    text=table(columns, totals, right=(1, 2, 3, 4))
     + "\n\n"
     + table(header, rows, right=(1, 2, 3))
-    + f"\n\n{len(seeds)} seeds; all runs of these rows are one compiled step, so equal "
-    "steps are equal time but for the noise of the clock. At equal steps and time the "
-    "longer run is read where the shorter ends, between evaluations of a part of the "
-    "held-out text; at equal text both at their ends, on all of it.",
+    + f"\n\nSeeds: {len(seeds)}. All runs of these rows are one compiled step on rows of "
+    "one shape; the clock is that of the layouts in turns, each with its loader. At equal "
+    "steps and time the longer run is read where the shorter ends, between evaluations "
+    "on a part of the held-out text; at equal text both at their ends, on all of it. "
+    f"{NOT_COMPARABLE}",
   )
 
 
-_MEASURES = ("step", "seconds")
+def _timed(run: Run, seconds_a_step: float) -> Run:
+  evaluations = [
+    point | {"seconds": point["step"] * seconds_a_step} for point in run["evaluations"]
+  ]
+  return {**run, "evaluations": evaluations}
 
 
-def _at_equal(
-  a: Sequence[Run], b: Sequence[Run], measure: str
-) -> list[tuple[float, float]]:
+def _at_equal(a: Sequence[Run], b: Sequence[Run], *, by: str) -> list[tuple[float, float]]:
   """Held-out nats of pairs where the shorter run of each ends."""
   return [
-    (_at(x, least, measure), _at(y, least, measure))
+    (_at(x, least, by), _at(y, least, by))
     for x, y in zip(a, b, strict=True)
-    for least in [min(_last(x, measure), _last(y, measure))]
+    for least in [min(run["evaluations"][-1][by] for run in (x, y))]
   ]
 
 
-def _last(run: Run, measure: str) -> float:
-  return run["evaluations"][-1][measure]
-
-
-def _at(run: Run, value: float, measure: str) -> float:
+def _at(run: Run, value: float, by: str) -> float:
+  """Held-out nats on lines between evaluations, over the logarithm: they bend less."""
   points = run["evaluations"]
   nats = [math.log(point["perplexity"]) for point in points]
-  return float(np.interp(value, [point[measure] for point in points], nats))
-
-
-def _last_epoch(run: Run, *, quick: bool) -> np.ndarray:
-  values = atom_pictures.perplexities(run)
-  if quick:  # as if all of it were one epoch
-    return perplexities.last_epoch(values, steps_per_epoch=values.size, epochs=1)
-  per_epoch = run["steps_per_epoch"]
-  return perplexities.last_epoch(values, steps_per_epoch=per_epoch, epochs=EPOCHS)
+  return float(np.interp(math.log(value), [math.log(x[by]) for x in points], nats))
 
 
 def _held_out(run: Run) -> float:
@@ -413,13 +490,14 @@ def _with_sd(values: np.ndarray) -> str:
   return f"{values.mean():.2f}{sd}"
 
 
+def _quartiles(seconds: Sequence[float]) -> str:
+  low, high = np.percentile(seconds, [25, 75])
+  return f"{1e3 * low:.1f} to {1e3 * high:.1f}"
+
+
 def _difference(a: Sequence[float], b: Sequence[float]) -> str:
   mean = float(np.mean(np.subtract(a, b)))
   if len(a) < 2:
     return f"{mean:+.4f}"
   low, high = paired(a, b).interval()
   return f"{mean:+.4f} ({low:+.4f} to {high:+.4f})"
-
-
-def _told(claim: str, holds: bool, evidence: str) -> Statement:
-  return Statement(claim, "holds" if holds else "fails", evidence)

@@ -23,9 +23,9 @@ def atoms(
   path: pathlib.Path,
   arms: Mapping[str, Runs],
   segments: Mapping[str, np.ndarray],
-  ranks: Mapping[str, float],
+  ranks: Mapping[str, np.ndarray],
   *,
-  epochs: int,
+  span: tuple[float, float],
   title: str,
 ):
   """Figures 1, 2, 7 to 10: whole runs, the last epoch, what it ends with, and the ranks.
@@ -34,27 +34,25 @@ def atoms(
     path: of the PNG.
     arms: runs by the names of their atoms.
     segments: of each arm float[seeds, segments], the perplexity in the last epoch.
-    ranks: of each arm, 1 for the best.
-    epochs: of a run.
+    ranks: of those arms that are ranked float[seeds], 1 for the best.
+    span: of the last epoch, or of what is judged in its place; in epochs.
     title: what the picture shows.
   """
   whole = figure()
   whole.set_size_inches(9, 7)
   (full, last), (final, rank) = whole.subplots(2, 2)
   for (name, runs), colour in zip(arms.items(), COLOURS, strict=False):
-    steps = len(runs[0]["nats"])
-    curve = np.mean([smooth(perplexities(run), _ALPHA) for run in runs], axis=0)
-    x = np.arange(1, steps + 1) * epochs / steps
-    full.plot(x, curve, color=colour, label=name)
-    y = segments[name]
-    x = epochs - 1 + (np.arange(y.shape[1]) + 0.5) / y.shape[1]
-    averaged = smooth(y.mean(0), 0.6)
-    last.plot(x, averaged, color=colour, label=name)
-  names = list(arms)
-  for axes, values in (
-    (final, [segments[name][:, -1] for name in names]),
-    (rank, [np.array([ranks[name]]) for name in names]),
+    y = _curve(runs)
+    x = np.arange(1, y.size + 1) / runs[0]["steps_per_epoch"]
+    full.plot(x, y, color=colour, label=name)
+    y = smooth(segments[name].mean(0), 0.6)
+    x = np.linspace(*span, y.size)
+    last.plot(x, y, color=colour, label=name)
+  for axes, of_arms in (
+    (final, {name: segments[name][:, -1] for name in arms}),
+    (rank, ranks),
   ):
+    names, values = list(of_arms), list(of_arms.values())
     means = [float(x.mean()) for x in values]
     axes.bar(range(len(names)), means, color=COLOURS[: len(names)], alpha=0.7)
     for place, of_arm in enumerate(values):
@@ -63,7 +61,7 @@ def atoms(
       axes.annotate(f"{means[place]:.4g}", (place, means[place]), ha="center", va="bottom")
     axes.set_xticks(range(len(names)), names)
     axes.margins(y=0.12)
-  _limits(full, [perplexities(run) for runs in arms.values() for run in runs])
+  _limits(full, [_curve(runs) for runs in arms.values()])
   full.set(xlabel="epochs", ylabel="training perplexity, moving average")
   last.set(xlabel="epochs", ylabel="the same in the last epoch")
   final.set(xlabel="atom", ylabel="final perplexity")
@@ -88,9 +86,9 @@ def steps(path: pathlib.Path, panels: Mapping[int, Mapping[str, Runs]], *, title
     whole.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
   ):
     for (name, runs), colour in zip(arms.items(), COLOURS, strict=False):
-      y = np.mean([smooth(perplexities(run), _ALPHA) for run in runs], axis=0)
+      y = _curve(runs)
       axes.plot(np.arange(1, y.size + 1), y, color=colour, label=name)
-    _limits(axes, [perplexities(run) for runs in arms.values() for run in runs])
+    _limits(axes, [_curve(runs) for runs in arms.values()])
     axes.set(xlabel="steps", title=f"rows of {row_length}")
     _plain(axes)
   first = whole.axes[0]
@@ -99,13 +97,12 @@ def steps(path: pathlib.Path, panels: Mapping[int, Mapping[str, Runs]], *, title
   _save(first, path, title)
 
 
-def held_out(path: pathlib.Path, arms: Mapping[str, Runs], *, epochs: int, title: str):
+def held_out(path: pathlib.Path, arms: Mapping[str, Runs], *, title: str):
   """Held-out perplexity over steps, over text and over time.
 
   Args:
     path: of the PNG.
-    arms: runs by the name of their layout.
-    epochs: of a run.
+    arms: runs by the name of their layout, with the `seconds` of each evaluation.
     title: what the picture shows.
   """
   whole = figure()
@@ -116,11 +113,11 @@ def held_out(path: pathlib.Path, arms: Mapping[str, Runs], *, epochs: int, title
     points = [run["evaluations"] for run in runs]
     y = np.array([[x["perplexity"] for x in one] for one in points])
     lowest.append(y.min())
-    text = np.array([x["step"] for x in points[0]]) * epochs / points[0][-1]["step"]
+    steps = np.array([point["step"] for point in points[0]])
     for axes, x in (
-      (by_step, np.array([x["step"] for x in points[0]])),
-      (by_text, text),
-      (by_time, np.mean([[x["seconds"] for x in one] for one in points], axis=0)),
+      (by_step, steps),
+      (by_text, steps / runs[0]["steps_per_epoch"]),
+      (by_time, np.array([point["seconds"] for point in points[0]])),
     ):
       axes.plot(x, y.mean(0), color=colour, marker="o", markersize=3, label=name)
       if len(y) > 1:
@@ -136,14 +133,14 @@ def held_out(path: pathlib.Path, arms: Mapping[str, Runs], *, epochs: int, title
   _save(by_step, path, title)
 
 
-def perplexities(run: Mapping[str, Any]) -> np.ndarray:
-  """float[T]: of each step of a run."""
-  return np.exp(run["nats"])
+def _curve(runs: Runs) -> np.ndarray:
+  """float[T]: training perplexity over steps, of the averaged loss of all seeds."""
+  return np.exp(np.mean([smooth(run["nats"], _ALPHA) for run in runs], axis=0))
 
 
 def _limits(axes, curves: Sequence[np.ndarray]):
   """Cuts off the beginning, where all fall from far above."""
-  late = [smooth(y, _ALPHA)[int(_SHOWN * y.size) :] for y in curves]
+  late = [y[int(_SHOWN * y.size) :] for y in curves]
   axes.set_ylim(min(y.min() for y in late) * 0.95, np.median([y[0] for y in late]) * 1.05)
 
 

@@ -9,16 +9,20 @@ import itertools
 import json
 import pathlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from ml_collections import ConfigDict
 
 import packing
 import pipeline
 from configs import gpt2_atoms
+from experiments.perplexities import SEGMENTS
+from experiments.study import agrees
+from packing import InputError
 from pipeline import atoms
 from pipeline.batches import PackedBatch
 from pipeline.loader import RowLoader
@@ -31,13 +35,14 @@ from training.optimizer import adamw
 from training.progress import Progress
 from training.step import TrainingProgram
 
-FORMAT = 1  # of the files; one of another format is made anew
 TOKENS = 512  # of a step: rows times their length, the same for all row lengths
 EPOCHS = 3
-EVALUATIONS = 3  # of an epoch
-SAMPLE = 16  # evaluations but the last read one of so many held-out batches
+EVALUATIONS = 9  # of a run, on a sample of the held-out text
+SAMPLE = 80  # batches of that sample
+QUICK = {"steps": 120, "evaluations": 3, "sample": 20}
 WARMUP_STEPS = 100
-QUICK_STEPS = 120  # in place of all epochs
+TURNS = 20  # of each arm, when steps are timed
+STEPS_A_TURN = 5
 # Beside those of configs/gpt2_atoms.py.
 OVERRIDES: dict[str, Any] = {
   "data.vocab_size": 2048,
@@ -46,7 +51,6 @@ OVERRIDES: dict[str, Any] = {
   "model.attention_dropout_rate": 0.0,
   "optimizer.learning_rate": 2e-3,  # of 1e-3, 2e-3, 4e-3 the best for concat with seed 0
   "optimizer.weight_decay": 0.01,
-  "packing.max_sequences_per_pack": 8,
 }
 
 
@@ -120,7 +124,7 @@ class RowLengthStudy:
     quick: whether some steps are enough.
 
   Raises:
-    ConfigError, InputError: the text cannot be used.
+    ConfigError, InputError: the text cannot be used, or is too short.
   """
 
   def __init__(
@@ -137,6 +141,13 @@ class RowLengthStudy:
     self.dataset = pipeline.prepare_dataset(config)
     self.plan = pipeline.make_plan(config, self.dataset.train)
     self.lengths, _ = atoms.documents(self.dataset.train)  # of documents, in tokens
+    self._initial: dict[int, Any] = {}
+    tokens = int((self.lengths + 1).sum())
+    if not quick and tokens < SEGMENTS * TOKENS:
+      raise InputError(
+        f"The text has {tokens:,} tokens; expected at least {SEGMENTS * TOKENS:,}, so that "
+        f"an epoch has {SEGMENTS} steps of {TOKENS} tokens. Give more text."
+      )
 
   def config(self, arm: Arm, seed: int) -> ConfigDict:
     """Of a run."""
@@ -152,7 +163,7 @@ class RowLengthStudy:
       found = json.loads(self.path(arm, seed).read_text())
     except (OSError, ValueError):
       return None
-    return found if found.get("run") == self._identity(arm, seed) else None
+    return found if agrees(found.get("run"), self._identity(arm, seed)) else None
 
   def run(self, arm: Arm, seed: int) -> dict[str, Any]:
     """Trains, evaluates and writes the file, unless it is there.
@@ -160,9 +171,8 @@ class RowLengthStudy:
     Returns:
       `run`, what it was; `rows`, of an epoch, and `steps_per_epoch`; `nats`, the mean loss
       of each step, and `targets`, the tokens that were predicted; `evaluations`, each with
-      `step`, `seconds` of training from the end of the first step on, and `perplexity` and
-      `tokens` of a sample of the held-out text; and `held_out`, the same for all of it at
-      the end.
+      `step`, and `perplexity` and `tokens` of a sample of the held-out text; and
+      `held_out`, the same for all of it at the end.
 
     Raises:
       Stopped: the loss is not finite.
@@ -181,9 +191,9 @@ class RowLengthStudy:
     """The step of all arms and seeds, whose batches have the same shapes."""
     config = self.config(Arm("packed"), 0)
     opt = config.optimizer
-    rate = optax.warmup_constant_schedule(0.0, opt.learning_rate, opt.warmup_steps)
+    peak, steps = opt.learning_rate, opt.warmup_steps
     optimizer = adamw(
-      rate,
+      optax.warmup_constant_schedule(peak / steps, peak, steps - 1),
       b1=opt.b1,
       b2=opt.b2,
       eps=opt.eps,
@@ -202,6 +212,13 @@ class RowLengthStudy:
       head="causal",
       loss_unit=config.train.loss_unit,
     )
+
+  def initial_params(self, seed: int):
+    """What all arms of a seed start from, on the host."""
+    if seed not in self._initial:
+      program = self._program_of(seed=seed, optimizer=optax.identity())
+      self._initial[seed] = jax.device_get(program.init()["params"])
+    return self._initial[seed]
 
   def loader(self, arm: Arm, seed: int) -> RowLoader:
     """The rows of an arm, with as many slots as packs have."""
@@ -227,54 +244,92 @@ class RowLengthStudy:
     (held_out,) = pipeline.make_held_out(self.config(Arm("packed"), 0), self.dataset)
     return list(held_out.batches())
 
+  def seconds_a_step(self, arms: Sequence[Arm]) -> dict[str, list[float]]:
+    """Steps of several arms by the clock, in turns; measured once and kept.
+
+    Args:
+      arms: to time, with their loaders.
+
+    Returns:
+      By the arms' names, the seconds of a step in each turn.
+    """
+    path = self.folder / "seconds.json"
+    if path.exists():
+      found = json.loads(path.read_text())
+      if all(arm.name in found for arm in arms):
+        return found
+    state = self.program.init(self.initial_params(0))
+    found = {arm.name: [] for arm in arms}
+    with contextlib.ExitStack() as stack:
+      batches = {
+        arm: stack.enter_context(contextlib.closing(self.loader(arm, 0).iterate()))
+        for arm in arms
+      }
+      for turn in range(TURNS + 1):
+        for arm in arms:
+          start = time.perf_counter()
+          for batch in itertools.islice(batches[arm], STEPS_A_TURN):
+            state, _ = self._step(state, batch)
+          jax.block_until_ready(state)
+          if turn:  # the first may compile
+            taken = time.perf_counter() - start
+            found[arm.name].append(taken / STEPS_A_TURN)
+    write_json(path, found)
+    return found
+
   def _identity(self, arm: Arm, seed: int) -> dict[str, Any]:
+    config = self.config(arm, seed).to_dict()
+    for name in ("directory", "source", "held_out_source"):
+      del config["data"][name]  # where it is; the checksums say what it is
     return {
-      "format": FORMAT,
       "arm": dataclasses.asdict(arm),
       "seed": seed,
-      "config": self.config(arm, seed).to_dict(),
-      "quick": self.quick,
+      "config": config,
+      "learning_rate": "constant after the warm-up",
+      "lengths": self._run_lengths(),
       "dataset": self.dataset.manifest["sha256"],
     }
 
+  def _run_lengths(self) -> dict[str, int]:
+    """Steps, 0 for those of the epochs; and how often and on what it is evaluated."""
+    if self.quick:
+      return dict(QUICK)
+    return {"steps": 0, "evaluations": EVALUATIONS, "sample": SAMPLE}
+
+  def _step(self, state, batch: PackedBatch):
+    ready = put_batch(as_atoms(batch), self.program.mesh)
+    return self.program.train_step(state, ready)
+
   def _train(self, arm: Arm, seed: int) -> dict[str, Any]:
-    loader, program = self.loader(arm, seed), self.program
-    per_epoch = loader.batches_per_epoch
-    steps = QUICK_STEPS if self.quick else round(EPOCHS * per_epoch)
-    parts = EVALUATIONS * EPOCHS
+    loader, lengths = self.loader(arm, seed), self._run_lengths()
+    per_epoch, parts = loader.batches_per_epoch, lengths["evaluations"]
+    steps = lengths["steps"] or round(EPOCHS * per_epoch)
     evaluated = {round(steps * n / parts) for n in range(1, parts + 1)} - {0}
-    drawn = self._program_of(seed=seed, optimizer=optax.identity()).init()["params"]
-    state = program.init(drawn)
+    sample = self.held_out[:: max(1, len(self.held_out) // lengths["sample"])]
+    state = self.program.init(self.initial_params(seed))
     values: list[Any] = []
     evaluations: list[dict[str, Any]] = []
     title = f"{self.row_length}: {arm.name}, seed {seed}"
 
-    def evaluate(every: int) -> dict[str, Any]:
-      found = evaluate_causal(program, state["params"], self.held_out[::every])
+    def evaluate(batches: Sequence[PackedBatch]) -> dict[str, Any]:
+      found = evaluate_causal(self.program, state["params"], batches)
       return {name: found[name] for name in ("perplexity", "tokens")}
 
-    seconds, start = 0.0, time.perf_counter()
     with (
       contextlib.closing(loader.iterate()) as batches,
       Progress(title, total=steps) as progress,
     ):
       for step, batch in enumerate(itertools.islice(batches, steps), start=1):
-        ready = put_batch(with_loss_mask(batch), program.mesh)
-        state, told = program.train_step(state, ready)
+        state, told = self._step(state, batch)
         values.append((told["causal_loss"], told["finite"]))
         progress.update()
-        if step == 1:  # which may compile
-          jax.block_until_ready(state)
-          start = time.perf_counter()
         if step not in evaluated:
           continue
         values = jax.device_get(values)
-        seconds += time.perf_counter() - start
         if not all(finite for _, finite in values):
           raise Stopped(f"{title}: the loss is not finite; use a lower learning rate.")
-        evaluations.append({"step": step, "seconds": seconds} | evaluate(SAMPLE))
-        progress.line(step, {"perplexity": evaluations[-1]["perplexity"]})
-        start = time.perf_counter()
+        evaluations.append({"step": step} | evaluate(sample))
+        progress.line(step, evaluations[-1])
     losses = [loss for loss, _ in values]
     return {
       "rows": loader.num_rows,
@@ -282,14 +337,15 @@ class RowLengthStudy:
       "nats": [float(x.total / max(x.units, 1)) for x in losses],
       "targets": [int(x.units) for x in losses],
       "evaluations": evaluations,
-      "held_out": evaluate(SAMPLE if self.quick else 1),
+      "held_out": evaluate(sample if self.quick else self.held_out),
     }
 
 
-def with_loss_mask(batch: PackedBatch) -> PackedBatch:
-  """Packs predict all their tokens; said in words, they have the fields of atoms.
+def as_atoms(batch: PackedBatch) -> PackedBatch:
+  """A batch with the fields of one of atoms: packs predict all of their real tokens.
 
   Args:
     batch: of any layout.
   """
-  return {"loss_mask": batch["segment_ids"] > 0} | batch
+  is_real = batch["segment_ids"] > 0
+  return {"loss_mask": is_real, "real_tokens": is_real.sum(1, dtype=np.int32)} | batch

@@ -5,8 +5,9 @@
 Trains small GPT-2s with ALiBi on the same text in rows of several lengths: concat and
 padding with atoms of a quarter to four rows, and packed. Rows of 64 come first, with three
 seeds; all others with one, and with the other seeds at last. What is finished is not run
-again, and --minutes says when no further run is to be begun, so that the report can be
-read at any time. It goes to exhibits.md and exhibits.json in --workdir, with pictures.
+again: stopped, the same command goes on. With --minutes no run is begun after so many, and
+the report is of what there is; --minutes=0 runs nothing. It goes to exhibits.md and
+exhibits.json in --workdir, with pictures.
 
 The text is test.txt of WikiText-2, with valid.txt held out; without --wikitext the
 docstrings of the standard library.
@@ -19,25 +20,31 @@ References:
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import math
 import pathlib
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+
 from experiments import atom_exhibits, parts
-from experiments.atom_exhibits import CONCAT, PACKED, PADDING, PADDING_ALL
-from experiments.atom_runs import TOKENS, Arm, RowLengthStudy
+from experiments.atom_exhibits import CONCAT, PACKED, PADDING, PADDING_ALL, Study
+from experiments.atom_runs import EPOCHS, QUICK, TOKENS, Arm, RowLengthStudy
 from experiments.exhibits import Exhibit
 from experiments.schedule import say
 from packing import InputError
-from training.command import Parser
+from training.command import Parser, Stopped
 
 SEEDS = 3
 FULL = 64  # the row length with all atoms and seeds first
 PAPER_ROWS = (64, 32, 128)
 LONG_ROWS = (256, 512)  # longer than documents, which the paper leaves open
+TEXTS = {
+  "wikitext": "test.txt of WikiText-2",
+  "stdlib": "the standard library's docstrings",
+}
 _ALONE = (CONCAT, PADDING, PADDING_ALL, PACKED)
 
 
@@ -86,66 +93,103 @@ def exhibits(
     minutes: after which no further run is begun; None for no end.
 
   Raises:
-    InputError: there is no text in the folder.
-    Stopped: a run failed.
+    InputError: there is no text in the folder, or too little; or nothing is trained yet.
+    Stopped: some runs failed; all others are finished.
   """
   data = data_of(wikitext)
-  name = "stdlib" if wikitext is None else "wikitext"
-  runs = folder / (f"{name}-quick" if quick else name)
+  text = "stdlib" if wikitext is None else "wikitext"
+  runs = folder / (f"{text}-quick" if quick else text)
+  end = time.monotonic() + 60 * (math.inf if minutes is None else minutes)
+  planned = list(stages(quick=quick))
   studies: dict[int, RowLengthStudy] = {}
   found: dict[int, dict[Arm, dict[int, dict[str, Any]]]] = {}
-  planned = list(stages(quick=quick))
-  end = time.monotonic() + 60 * minutes if minutes is not None else None
+  failures: list[str] = []
   left_out = 0
   for number, (row_length, arm, seed) in enumerate(planned, start=1):
+    where = runs / str(row_length)
+    is_late = time.monotonic() >= end
+    if row_length not in studies and is_late and not where.exists():
+      left_out += 1
+      continue
     if row_length not in studies:
-      where = runs / str(row_length)
       studies[row_length] = RowLengthStudy(where, row_length, data=data, quick=quick)
     study = studies[row_length]
     result = study.read(arm, seed)
-    if result is None and end is not None and time.monotonic() > end:
+    if result is None and is_late:
       left_out += 1
       continue
     if result is None:
       start = time.monotonic()
-      result = study.run(arm, seed)
-      seconds = time.monotonic() - start
+      try:
+        result = study.run(arm, seed)
+      except Stopped as error:
+        failures.append(str(error))
+        continue
       title = f"rows of {row_length}, {arm.name}, seed {seed}"
-      say(f"[{number}/{len(planned)}] {title}: {seconds:.0f} s")
+      say(f"[{number}/{len(planned)}] {title}: {time.monotonic() - start:.0f} s")
     found.setdefault(row_length, {}).setdefault(arm, {})[seed] = result
+  if failures:
+    raise Stopped(f"{len(failures)} of {len(planned)} runs failed. {' '.join(failures)}")
   whole = {length: arms for length, arms in found.items() if _has(arms, *_ALONE)}
   if not whole:
     raise InputError(
-      "No row length has all its layouts trained yet; run again, with more --minutes."
+      "No row length has all its layouts trained yet. Run again with more --minutes."
     )
-  made = [
-    atom_exhibits.atom_sizes(layout, row_length, whole[row_length], folder, quick=quick)
+  told = Study(
+    _command(wikitext, quick=quick),
+    _recipe(text, studies, quick=quick, left_out=left_out),
+    quick,
+  )
+  lengths = next(iter(studies.values())).lengths
+  made = [atom_exhibits.steps_an_epoch(lengths, found, tokens=TOKENS, study=told)]
+  made += [
+    atom_exhibits.atom_sizes(layout, row_length, whole[row_length], folder, study=told)
     for row_length in PAPER_ROWS
     for layout in ("concat", "padding")
     if row_length in whole and _has(whole[row_length], *_of_atoms(0.5, 2.0))
   ]
-  made.append(atom_exhibits.concat_and_padding(whole, folder, quick=quick))
-  made += [atom_exhibits.packed(length, arms, folder) for length, arms in whole.items()]
-  lengths = next(iter(studies.values())).lengths
-  made.insert(0, atom_exhibits.steps_an_epoch(lengths, found, tokens=TOKENS))
-  return [_noted(exhibit, quick=quick, left_out=left_out) for exhibit in made]
+  made.append(atom_exhibits.concat_and_padding(whole, folder, study=told))
+  for length, arms in whole.items():
+    seconds = studies[length].seconds_a_step(_ALONE)
+    made.append(atom_exhibits.packed(length, arms, seconds, folder, study=told))
+  return made
+
+
+def _command(wikitext: str | None, *, quick: bool) -> str:
+  text = "" if wikitext is None else " --wikitext FOLDER"
+  return f"python -m experiments.atom_size{text}{' --quick' if quick else ''}"
+
+
+def _recipe(text: str, studies, *, quick: bool, left_out: int) -> str:
+  """What was trained on what, for the report."""
+  study = next(iter(studies.values()))
+  config = study.config(PACKED, 1)
+  parameters = sum(x.size for x in jax.tree.leaves(study.initial_params(1)))
+  length = (
+    f"{QUICK['steps']} steps, which say that it works and nothing of the claims"
+    if quick
+    else f"{EPOCHS} epochs"
+  )
+  rest = f" {left_out} runs were left out for want of time." if left_out else ""
+  return (
+    f"Text: {TEXTS[text]}, documents of {config.data.min_words} words and more, "
+    f"{(study.lengths + 1).sum():,} tokens of a byte-level BPE of "
+    f"{len(study.dataset.vocabulary):,}. Model: {config.model.size}, {parameters:,} "
+    f"parameters, ALiBi. {length[0].upper()}{length[1:]}; {TOKENS} tokens a step, padding "
+    f"included; AdamW, rate {config.optimizer.learning_rate:g}, constant after "
+    f"{config.optimizer.warmup_steps} steps, chosen for concat in rows of {FULL} with seed "
+    f"0, which is in no statement.{rest}"
+  )
 
 
 def _has(arms, *wanted: Arm) -> bool:
   return all(arm in arms for arm in wanted)
 
 
-def _noted(exhibit: Exhibit, *, quick: bool, left_out: int) -> Exhibit:
-  note = "Quick: some steps; the statements have no weight. " if quick else ""
-  if left_out:
-    note += f"{left_out} runs are left out. "
-  return dataclasses.replace(exhibit, finding=note + exhibit.finding)
-
-
 def data_of(wikitext: str | None) -> dict[str, Any]:
   if wikitext is None:
     return {"source": "stdlib", "held_out_source": "", "documents": "blank-line"}
-  folder = pathlib.Path(wikitext).absolute()
+  folder = pathlib.Path(wikitext).resolve()
   files = {"source": folder / "test.txt", "held_out_source": folder / "valid.txt"}
   for path in files.values():
     if not path.is_file():

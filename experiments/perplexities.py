@@ -18,12 +18,21 @@ SEGMENTS = 100  # of an epoch
 
 
 def last_epoch(
-  perplexities: npt.ArrayLike, *, steps_per_epoch: float, epochs: int
+  nats: npt.ArrayLike,
+  targets: npt.ArrayLike,
+  *,
+  steps_per_epoch: float,
+  epochs: int,
 ) -> np.ndarray:
-  """The mean perplexity in each segment of the last epoch; a segment is 1 % of an epoch.
+  """The perplexity in each segment of the last epoch; a segment is 1 % of an epoch.
+
+  It is exp of the mean over all tokens of a segment. The paper averages perplexities of
+  steps; where these have few tokens that grows with their spread, which the size of atoms
+  changes.
 
   Args:
-    perplexities: of each step of a run, from the first on.
+    nats: the mean loss of each step of a run, from the first on.
+    targets: tokens that were predicted in each.
     steps_per_epoch: a fraction, for epochs laid end to end.
     epochs: of the run. A step belongs where its middle is.
 
@@ -31,29 +40,33 @@ def last_epoch(
     float64[SEGMENTS].
 
   Raises:
-    ValueError: a segment has no step.
+    ValueError: a segment has no tokens.
 
-  Example: a run of 2 epochs of 200 steps.
+  Example: a run of 2 epochs of 200 steps, with a token each.
 
-    >>> found = last_epoch(range(400), steps_per_epoch=200, epochs=2)
-    >>> found[:2].tolist(), found[-1].item()
-    ([200.5, 202.5], 398.5)
+    >>> found = last_epoch(np.log(np.arange(1, 401)), np.ones(400), steps_per_epoch=200,
+    ...                    epochs=2)
+    >>> found[0].round(3).item() ** 2, 201 * 202
+    (40602.25, 40602)
 
   References:
     The atom-size paper, A.6; the last segment is its final perplexity.
   """
-  values = np.asarray(perplexities, float)
-  middles = (np.arange(values.size) + 0.5) / steps_per_epoch - (epochs - 1)
+  weights = np.asarray(targets, float)
+  middles = (np.arange(weights.size) + 0.5) / steps_per_epoch - (epochs - 1)
   segments = np.floor(middles * SEGMENTS).astype(int)
   inside = (segments >= 0) & (segments < SEGMENTS)
-  counts = np.bincount(segments[inside], minlength=SEGMENTS)
-  if not counts.all():
+
+  def total(values) -> np.ndarray:
+    return np.bincount(segments[inside], weights=values[inside], minlength=SEGMENTS)
+
+  tokens = total(weights)
+  if not tokens.all():
     raise ValueError(
       f"Expected a step in each of the {SEGMENTS} segments of the last epoch, found "
-      f"{steps_per_epoch:.1f} steps an epoch and {values.size} in all."
+      f"{steps_per_epoch:.1f} steps an epoch and {weights.size} in all."
     )
-  sums = np.bincount(segments[inside], weights=values[inside], minlength=SEGMENTS)
-  return sums / counts
+  return np.exp(total(weights * np.asarray(nats, float)) / tokens)
 
 
 def mean_ranks(segments: Mapping[str, np.ndarray]) -> dict[str, float]:

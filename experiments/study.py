@@ -196,7 +196,7 @@ def read(
   if found.get("dataset") not in (None, _dataset_of(config)):
     return None  # of another text, or prepared by another version
   stored, wanted = found.get("run", {}), identity(arm, config)
-  same = stored.keys() == wanted.keys() and _agrees(stored, wanted)
+  same = stored.keys() == wanted.keys() and agrees(stored, wanted)
   return found if kept and same else None
 
 
@@ -206,10 +206,15 @@ def _dataset_of(config: ml_collections.ConfigDict) -> dict[str, str] | None:
   return json.loads(manifest.read_text())["sha256"] if manifest.exists() else None
 
 
-def _agrees(stored: Any, wanted: Any) -> bool:
-  """Whether a config is as it was; a field that came since then had no other value."""
+def agrees(stored: Any, wanted: Any) -> bool:
+  """Whether a config is as it was; a field that came since then had no other value.
+
+  Args:
+    stored: nested dictionaries, as they were written.
+    wanted: the same as they are now.
+  """
   if isinstance(stored, dict) and isinstance(wanted, dict):
-    return all(k in wanted and _agrees(v, wanted[k]) for k, v in stored.items())
+    return all(k in wanted and agrees(v, wanted[k]) for k, v in stored.items())
   return stored == wanted
 
 

@@ -305,10 +305,16 @@ def export_bert(
       write_tokenizer(partial, vocabulary, max_length=config.max_position_embeddings)
 
 
-def export_gpt2(config: Gpt2Config, params: Params, directory: str | pathlib.Path):
+def export_gpt2(
+  config: Gpt2Config,
+  params: Params,
+  directory: str | pathlib.Path,
+  *,
+  vocabulary: Vocabulary | None = None,
+):
   """Writes a GPT-2 that `transformers` opens with `from_pretrained`, without tokenizer.
 
-  Arguments and errors as of `export_bert`.
+  Arguments and errors as of `export_bert`; of the vocabulary only the end token is told.
   """
   if config.positions != "learned":
     raise WeightsError(
@@ -316,7 +322,7 @@ def export_gpt2(config: Gpt2Config, params: Params, directory: str | pathlib.Pat
       "Expected 'learned'; this model cannot be exported."
     )
   with _written(config, params, directory) as partial:
-    write_json(partial / CONFIG, gpt2_json(config))
+    write_json(partial / CONFIG, gpt2_json(config, vocabulary))
 
 
 def export_model(
@@ -329,7 +335,7 @@ def export_model(
 ):
   """`export_bert`, or `export_gpt2` where it is one."""
   if isinstance(config, Gpt2Config):
-    export_gpt2(config, params, directory)
+    export_gpt2(config, params, directory, vocabulary=vocabulary)
   else:
     assert isinstance(config, BertConfig)
     export_bert(config, params, directory, vocabulary=vocabulary, labels=labels)

@@ -91,7 +91,7 @@ _GPT2 = _Family(
   | _SHARED,
   {"embd_pdrop": ()},
 )
-_END_OF_TEXT = 50256  # of GPT-2's own vocabulary
+_END, _END_ID = "<|endoftext|>", 50256  # in GPT-2's own vocabulary
 _FAMILIES = {"bert": _BERT, "gpt2": _GPT2}  # by model_type
 
 
@@ -214,16 +214,18 @@ def bert_json(
   return value
 
 
-def gpt2_json(config: Gpt2Config) -> dict:
+def gpt2_json(config: Gpt2Config, vocabulary: Vocabulary | None) -> dict:
   """The `config.json` of a GPT-2; the opposite of `read_config`."""
   (architecture,) = _GPT2.heads
   value = _json(config, "gpt2", architecture) | {
     "embd_pdrop": config.dropout_rate,
     "activation_function": "gelu_new",
   }
-  if config.vocab_size <= _END_OF_TEXT:  # else it is the default there
-    value |= {"bos_token_id": None, "eos_token_id": None}
-  return value
+  end = _END_ID if config.vocab_size > _END_ID else None  # as in its own vocabulary
+  if vocabulary:
+    tokens = vocabulary.tokens
+    end = tokens.index(_END) if _END in tokens else None
+  return value | {"bos_token_id": end, "eos_token_id": end}
 
 
 def _json(config: ModelConfig, kind: str, architecture: str) -> dict:

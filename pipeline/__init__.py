@@ -28,7 +28,7 @@ if TYPE_CHECKING:
   from pipeline.store import SequenceStore
   from pipeline.submission import write_submission
   from pipeline.tasks import TASK_HEADS, score
-  from pipeline.windows import WindowLoader, perplexity
+  from pipeline.windows import WindowLoader
 
 __all__ = [
   "TASK_HEADS",
@@ -52,7 +52,6 @@ __all__ = [
   "make_plan",
   "open_dataset",
   "pack_examples",
-  "perplexity",
   "prepare",
   "prepare_dataset",
   "read_assignment",
@@ -84,7 +83,7 @@ _MODULES = {
   "store": ("SequenceStore",),
   "submission": ("write_submission",),
   "tasks": ("TASK_HEADS", "score"),
-  "windows": ("WindowLoader", "perplexity"),
+  "windows": ("WindowLoader",),
 }
 
 

@@ -9,6 +9,9 @@ paper's MSL). Smaller atoms are merged into rows after the shuffle, larger ones 
 | padding | each document by itself is cut every s - 1 tokens, and the end token fills |
 |         | each piece up to s; a tail fills its last row alone where s > MSL          |
 
+A tail of exactly k rows, where s > MSL, fills them with text and ends with no end token: a
+row of end tokens alone would teach nothing.
+
 Documents lie in a stream: the tokens of each and one end token, laid end to end. All that
 is here follows from their lengths; a number of tokens leaves the end token out.
 
@@ -209,13 +212,14 @@ def lay_out(
     read: gives the tokens of stretches of the stream.
     end_id: of the end token, which pads as well.
     loss_on_padding: whether the end tokens that pad a block are predicted too; the first
-      one, which ends it, always is.
+      one, which ends it where there is room, always is.
     num_slots: M, sequences that the batch has room for; a row of atoms is one.
 
   Returns:
-    A PackedBatch with `loss_mask`. End tokens in a block are tokens as others; what is
-    left of the last row is padding, with segment 0. `sequence_ids` is the number of the
-    row's first atom.
+    A PackedBatch with `loss_mask` and `real_tokens`, int32[B], which end tokens that only
+    fill a block are not among. To the model these are tokens as others; what is left of
+    the last row is padding, with segment 0. `sequence_ids` is the number of the row's
+    first atom.
   """
   sizes = atoms.sizes(blocks)
   ends = sizes.sum(axis=1)
@@ -226,7 +230,7 @@ def lay_out(
   is_real = places < np.repeat(real, sizes)
   tokens = np.full(places.size, end_id, np.int32)
   tokens[is_real] = read(atoms.starts[blocks[used]], real)
-  predicted = loss_on_padding | (places <= np.repeat(real, sizes))
+  is_told = places <= np.repeat(real, sizes)  # text, and the first end token
 
   def rows(values, dtype=np.int32) -> np.ndarray:
     field = np.zeros(occupied.shape, dtype)
@@ -245,7 +249,8 @@ def lay_out(
     "token_type_ids": rows(0),
     "segment_ids": rows(1),
     "position_ids": rows(positions[occupied]),
-    "loss_mask": rows(predicted, bool),
+    "loss_mask": rows(loss_on_padding | is_told, bool),
+    "real_tokens": rows(is_told).sum(1, dtype=np.int32),
     "cls_positions": slots,
     "sequence_labels": slots.copy(),
     "sequence_mask": sequence_mask,

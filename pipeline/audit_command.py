@@ -70,8 +70,9 @@ def run(options: argparse.Namespace) -> tuple[int, str]:
     )
   if config.data.layout != "packed":
     raise packing.InputError(
-      f"data.layout is {config.data.layout!r}; expected 'packed', whose rows hold whole "
-      "sequences. Pass --config.data.layout=packed."
+      f"data.layout is {config.data.layout!r}; expected 'packed'. Rows of atoms hold parts "
+      "of documents, which this does not audit; tests/pipeline/test_atoms.py holds that "
+      "each token is used once an epoch."
     )
   store = getattr(dataset, options.split)
   loader = config_lib.make_loader(

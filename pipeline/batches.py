@@ -14,6 +14,7 @@ tokens a row at most:
 | start_positions, end_positions, where the store has spans | int32[B, M] |
 | token_labels, where the store has labels of tokens        | int32[B, S] |
 | loss_mask, where not every token is to be predicted       | bool[B, S]  |
+| real_tokens, where tokens pad, of each row                | int32[B]    |
 
 `segment_ids` and `mlm_segment_ids` number the sequences of a row 1, 2, ...; 0 is
 padding. Every other entry of padding or of an empty slot is 0. `sequence_labels` are

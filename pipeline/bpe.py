@@ -47,7 +47,9 @@ def read_tokenizer(path: pathlib.Path) -> tokenizers.Tokenizer:
   """
   merges = path.with_name(MERGES_FILE)
   if not merges.is_file():
-    raise ValueError(f"there is no {merges} beside it")
+    raise ValueError(
+      f"there is no {merges}. Put it there, or give a tokenizer.json, which has both"
+    )
   if END not in json.loads(path.read_text(encoding="utf-8")):
     raise ValueError(f"it has no token {END}")
   tokenizer = _tokenizer(models.BPE.from_file(str(path), str(merges)))

@@ -106,15 +106,17 @@ def make_plan(
 ) -> packing.Plan:
   """Packs the lengths of a store as the config says.
 
-  Of the layouts `concat` and `padding` it is a plan of their rows, each a pack by itself.
+  Of the layouts `concat` and `padding` it is a plan of their rows, each a pack by itself,
+  unless an algorithm is given.
 
   Args:
     config: of the run.
     store: the sequences.
-    algorithm: the packing algorithm; None for the config's.
+    algorithm: the packing algorithm, such as "none" for what packing is compared with;
+      None for the config's.
   """
   lengths, depth = store.lengths, config.packing.max_sequences_per_pack
-  if config.data.layout in atoms.LAYOUTS:
+  if config.data.layout in atoms.LAYOUTS and algorithm is None:
     lengths, algorithm, depth = _atoms_of(config, store).row_tokens(), "none", 1
   return packing.pack(
     packing.Histogram.from_lengths(

@@ -95,17 +95,22 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
     for split, names in shards.items()
     if names
   }
-  vocabulary = VOCABULARY_FILE if VOCABULARY_FILE in digests else TOKENIZER_FILE
-  if "train" not in stores or vocabulary not in digests or "task" not in settings:
+  has_vocabulary = digests.keys() & {VOCABULARY_FILE, TOKENIZER_FILE}
+  if "train" not in stores or not has_vocabulary or "task" not in settings:
     raise InputError(f"{directory / MANIFEST} is not whole. Prepare the dataset again.")
   return PreparedDataset(
     directory=directory,
     train=stores["train"],
-    vocabulary=Tokenizer(directory / vocabulary).vocabulary,
+    vocabulary=_stored_tokenizer(directory).vocabulary,
     manifest=manifest,
     _held_out=stores.get("held_out"),
     mismatched=stores.get("mismatched"),
   )
+
+
+def _stored_tokenizer(directory: pathlib.Path) -> Tokenizer:
+  vocabulary = directory / VOCABULARY_FILE
+  return Tokenizer(vocabulary if vocabulary.exists() else directory / TOKENIZER_FILE)
 
 
 def _altered(directory: pathlib.Path, digests: dict[str, str]) -> pathlib.Path | None:
@@ -247,7 +252,7 @@ def _start_or_go_on(
   """
   state: dict = {"settings": dataclasses.asdict(settings), "sources": prints}
   if settings.vocab_file:
-    state["vocabulary"] = file_sha256(pathlib.Path(settings.vocab_file))
+    state["tokenizer"] = Tokenizer(pathlib.Path(settings.vocab_file)).definition
   text = json.dumps(state, sort_keys=True)
   work = partial / hashlib.sha256(text.encode()).hexdigest()[:16]
   for path in partial.iterdir():
@@ -264,11 +269,11 @@ def _open_same(directory: pathlib.Path, settings: Settings) -> PreparedDataset:
   dataset = open_dataset(directory)
   check_same(directory, dataset.manifest["settings"], dataclasses.asdict(settings))
   if settings.vocab_file:
-    given = Tokenizer(pathlib.Path(settings.vocab_file)).vocabulary
-    if given != dataset.vocabulary:
+    given = Tokenizer(pathlib.Path(settings.vocab_file))
+    if given.definition != _stored_tokenizer(directory).definition:
       raise InputError(
-        f"{directory} was prepared with another vocabulary than {settings.vocab_file} "
-        "holds now. Delete the folder, or name another."
+        f"{directory} was prepared with another vocabulary, or other merges, than those of "
+        f"{settings.vocab_file} now. Delete the folder, or name another."
       )
   _check_sources(dataset, settings)
   return dataset

@@ -76,6 +76,11 @@ class Tokenizer:
       found += [encoding.ids for encoding in encoded]
     return found
 
+  @property
+  def definition(self) -> str:
+    """All that it is: a tokenizer.json."""
+    return self._tokenizer.to_str()
+
   def save(self, path: pathlib.Path):
     """Writes a tokenizer.json."""
     self._tokenizer.save(str(path))
@@ -94,8 +99,8 @@ def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
       tokenizer = tokenizers.Tokenizer.from_file(str(path))
   except Exception as error:  # the library raises nothing narrower
     raise InputError(
-      f"Expected a tokenizer of Hugging Face's tokenizers at {path}: "
-      f"{str(error).splitlines()[0]}."
+      f"Expected a tokenizer.json of Hugging Face's tokenizers, or GPT-2's "
+      f"{bpe.VOCABULARY_FILE} by that name, at {path}: {str(error).splitlines()[0]}."
     ) from error
   tokenizer.no_padding()
   tokenizer.no_truncation()

@@ -2,8 +2,9 @@
 
 A document longer than a row is read in windows, each `stride` tokens after the last one,
 and of each but the first only what is new is scored. So every token of a document but its
-first is scored exactly once, with S - stride tokens of its own document before it, or all
-there are; neither padding nor another document is among what is seen or scored.
+first is scored exactly once, with at least S - stride tokens of its own document before it,
+or all there are; neither padding nor another document is among what is seen or scored.
+Perplexities of other S or stride do not compare: these say how much is seen.
 """
 
 from __future__ import annotations
@@ -151,17 +152,3 @@ class WindowLoader:
       "sequence_mask": lengths > 0,
       "sequence_ids": sequence_ids,
     }
-
-
-def perplexity(nats: float, num_tokens: int) -> float:
-  """exp(sum of the losses / tokens that were scored).
-
-  Args:
-    nats: the sum of the losses of all tokens that were scored.
-    num_tokens: how many these are.
-
-  Example:
-    >>> round(perplexity(8 * math.log(3), 8), 6)
-    3.0
-  """
-  return math.exp(nats / num_tokens)

@@ -127,6 +127,12 @@ def validate(
     train.target_mlm_accuracy,
     f"0 with data.task={data.task}, which masks no tokens",
   )
+  _check(
+    not causal or config.model.position_reset,
+    "model.position_reset",
+    config.model.position_reset,
+    f"True with data.task={data.task}: positions of a GPT-2 are those of its sequences",
+  )
   layouts = ("packed", "concat", "padding") if data.task == "text" else ("packed",)
   _check(data.layout in layouts, "data.layout", data.layout, ", ".join(layouts))
   size = data.atom_size
@@ -136,6 +142,13 @@ def validate(
     size,
     f"0, or what divides data.max_sequence_length={length} or is its multiple, from 2 on",
   )
+  for field, value in (("packing.assignment", "fresh"), ("train.throughput_rounds", 0)):
+    _check(
+      data.layout not in layouts[1:] or _get(config, field) == value,
+      field,
+      _get(config, field),
+      f"{value} with data.layout={data.layout}, whose atoms are shuffled and not packed",
+    )
   for field, users in (
     ("data.atom_size", ("concat", "padding")),
     ("data.loss_on_padding", ("padding",)),

@@ -119,7 +119,7 @@ def evaluate_causal(program: TrainingProgram, params, batches: Batches) -> dict:
   return {
     "loss": loss,
     **means,
-    "perplexity": math.exp(loss) if loss < 700 else math.inf,
+    "perplexity": math.exp(min(loss, 700)),  # more is no number of JSON
     "tokens": tokens,
     "sequences": sequences,
   }

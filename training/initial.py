@@ -46,6 +46,12 @@ def open_weights(
     return None
   try:
     given = hf.open_model(directory)
+    if head == "causal":
+      raise ConfigError(
+        f"{directory} holds a {model.MODELS[given.head].__name__} that no run of this task "
+        "has trained; expected the folder of such a run. Weights from elsewhere are "
+        "neither trained on nor evaluated with it yet."
+      )
     sizes = given.bert
   except (weights.WeightsError, OSError) as error:
     raise ConfigError(f"{_FIELD}: {error}") from error

@@ -165,13 +165,7 @@ def summary_table(summary: dict) -> str:
       )
     )
   elif "eval_perplexity" in summary:
-    rows.append(
-      (
-        "held out",
-        f"perplexity {summary['eval_perplexity']:.2f}, next-token accuracy "
-        f"{summary['eval_causal_accuracy']:.1%} of {summary['eval_tokens']:,} tokens",
-      )
-    )
+    rows.append(_perplexity(summary, prefix="eval_"))
   else:
     figures = {
       name.removeprefix("eval_"): value
@@ -257,12 +251,20 @@ def _task_figures(figures: Mapping[str, float]) -> str:
   )
 
 
+def _perplexity(result: dict, *, prefix: str = "") -> tuple[str, str]:
+  return (
+    "held out",
+    f"perplexity {result[f'{prefix}perplexity']:.2f}, next-token accuracy "
+    f"{result[f'{prefix}causal_accuracy']:.1%} of {result[f'{prefix}tokens']:,} tokens",
+  )
+
+
 def evaluation_table(result: dict) -> str:
   """What `evaluate` returns, in lines for people."""
-  rows = [
-    *([] if result["step"] is None else [("step", str(result["step"]))]),
-    ("held-out sequences", f"{result['sequences']:,}"),
-  ]
+  rows = [*([] if result["step"] is None else [("step", str(result["step"]))])]
+  if "perplexity" in result:
+    return _table([*rows, _perplexity(result)])
+  rows.append(("held-out sequences", f"{result['sequences']:,}"))
   if "mlm_accuracy" not in result:
     figures = {name: value for name, value in result.items() if name != "step"}
     return _table([*rows, ("held out", _task_figures(figures))])

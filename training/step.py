@@ -157,7 +157,7 @@ class TrainingProgram:
       "finite": finite,
       "skipped": new_state["skipped"],
       "sequences": batch["sequence_mask"].sum(),
-      "real_tokens": (batch["segment_ids"] > 0).sum(),
+      "real_tokens": _real_tokens(batch),
     }
     return new_state, totals | counts
 
@@ -212,3 +212,10 @@ class TrainingProgram:
     outputs = self.apply(params, batch)
     logits = {} if self.head in LANGUAGE_MODELS else outputs
     return losses.per_sequence(outputs, batch), logits
+
+
+def _real_tokens(batch: Batch) -> jax.Array:
+  """All but padding; some rows are padded with tokens, and say how many they mean."""
+  if "real_tokens" in batch:
+    return batch["real_tokens"].sum()
+  return (batch["segment_ids"] > 0).sum()

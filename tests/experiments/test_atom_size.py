@@ -3,15 +3,19 @@
 import collections
 import itertools
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from experiments import atom_exhibits, atom_runs, atom_size, parts, perplexities
-from experiments.atom_exhibits import ATOMS, CONCAT, PACKED, PADDING, PADDING_ALL
+from experiments.atom_exhibits import ATOMS, CONCAT, PACKED, PADDING_ALL
 from experiments.atom_runs import Arm
 from packing import InputError
-from pipeline import corpus
+from pipeline import atoms, corpus
+from training.command import Stopped
+from training.compilations import CompilationCounter
+from training.parameters import parameters_digest
 
 STEPS = 1200  # of a made-up run of concat
 WORSE = {0.25: 0.5, 0.5: 0.2, 1.0: 0.0, 2.0: 0.05, 4.0: 0.1}  # nats, by the atom
@@ -44,17 +48,27 @@ class TestStages:
     assert {atom for _, atom in planned} == set(ATOMS)
 
 
+ONES = np.ones(1200)
+
+
 def test_a_segment_without_a_step_is_refused():
   with pytest.raises(ValueError, match=r"99\.0 steps an epoch"):
-    perplexities.last_epoch(np.ones(99), steps_per_epoch=99, epochs=1)
+    perplexities.last_epoch(ONES[:99], ONES[:99], steps_per_epoch=99, epochs=1)
 
 
 def test_epochs_need_no_whole_number_of_steps():
-  values = np.arange(round(3 * 333.3))
-  found = perplexities.last_epoch(values, steps_per_epoch=333.3, epochs=3)
+  steps = round(3 * 333.3)
+  nats = np.log(np.arange(1, steps + 1))
+  found = perplexities.last_epoch(nats, ONES[:steps], steps_per_epoch=333.3, epochs=3)
   assert found.size == perplexities.SEGMENTS
   assert (np.diff(found) > 0).all()
-  assert found[0] == pytest.approx(667.5, abs=2)
+  assert found[0] == pytest.approx(668.5, abs=2)
+
+
+def test_tokens_weigh_the_same_and_not_steps():
+  nats, targets = np.tile([2.0, 5.0], 100), np.tile([3, 1], 100)
+  found = perplexities.last_epoch(nats, targets, steps_per_epoch=200, epochs=1)
+  np.testing.assert_allclose(found, np.exp((3 * 2.0 + 5.0) / 4))
 
 
 def made_up(arm, seed):
@@ -69,10 +83,10 @@ def made_up(arm, seed):
     "rows": steps / 3,
     "steps_per_epoch": steps / 3,
     "nats": nats.tolist(),
+    "targets": [500] * steps,
     "evaluations": [
       {
         "step": round(steps * n / 9),
-        "seconds": 0.05 * steps * n / 9,
         "perplexity": float(np.exp(held_out + 2.0 * np.exp(-4 * n / 9))),
       }
       for n in range(1, 10)
@@ -90,46 +104,88 @@ def found():
   }
 
 
+STUDY = atom_exhibits.Study("the command", "The recipe.", quick=False)
+SECONDS = {arm.name: [0.04, 0.05, 0.06] for arm in atom_exhibits.NAMES}
+
+
 class TestExhibits:
   @pytest.mark.parametrize("layout", ["concat", "padding"])
   def test_atoms_of_a_row_are_found_to_be_best(self, found, tmp_path, layout):
-    exhibit = atom_exhibits.atom_sizes(layout, 64, found, tmp_path, quick=False)
-    assert [x.outcome for x in exhibit.statements] == ["holds"] * 3
+    exhibit = atom_exhibits.atom_sizes(layout, 64, found, tmp_path, study=STUDY)
+    assert [x.outcome for x in exhibit.statements] == ["holds"] * 4
     assert "atoms of 1 S have the lowest final training perplexity" in exhibit.finding
     assert (tmp_path / exhibit.pictures[0]).read_bytes().startswith(b"\x89PNG")
-    assert "118.08" in exhibit.text or layout == "padding"
+    assert {"concat": "118.08", "padding": "102.82"}[layout] in exhibit.text
+    assert exhibit.text.endswith("The recipe.")
 
   def test_it_fails_where_another_atom_is_better(self, found, tmp_path):
     swapped = found | {CONCAT: found[Arm("concat", 2.0)], Arm("concat", 2.0): found[CONCAT]}
-    exhibit = atom_exhibits.atom_sizes("concat", 64, swapped, tmp_path, quick=False)
-    assert [x.outcome for x in exhibit.statements] == ["fails"] * 3
+    exhibit = atom_exhibits.atom_sizes("concat", 64, swapped, tmp_path, study=STUDY)
+    assert [x.outcome for x in exhibit.statements] == ["fails"] * 4
     assert "atoms of 2 S have the lowest" in exhibit.finding
 
   def test_one_seed_has_no_power(self, found, tmp_path):
     one = {arm: {1: runs[1]} for arm, runs in found.items()}
-    exhibit = atom_exhibits.atom_sizes("concat", 32, one, tmp_path, quick=False)
-    assert [x.outcome for x in exhibit.statements[:2]] == ["no power"] * 2
+    exhibit = atom_exhibits.atom_sizes("concat", 32, one, tmp_path, study=STUDY)
+    assert {x.outcome for x in exhibit.statements} == {"no power"}
+
+  def test_ranks_are_among_the_atoms_of_the_paper(self, found, tmp_path):
+    exhibit = atom_exhibits.atom_sizes("concat", 128, found, tmp_path, study=STUDY)
+    rows = [line.split(" | ") for line in exhibit.text.splitlines() if " S | " in line]
+    assert [row[4:6] for row in rows] == [
+      ["4.00", "4"],
+      ["3.00", ""],
+      ["1.00", "1"],
+      ["2.00", ""],
+      ["", ""],  # the paper has no atoms of 4 rows of 128
+    ]
+
+  def test_ranks_among_fewer_atoms_are_not_beside_those_of_the_paper(self, found, tmp_path):
+    fewer = {arm: runs for arm, runs in found.items() if arm.atom != 0.25}
+    text = atom_exhibits.atom_sizes("concat", 64, fewer, tmp_path, study=STUDY).text
+    assert "| 1.00 |  |" in text
+    assert "1.05" not in text
 
   def test_only_seeds_that_all_arms_have_are_compared(self, found, tmp_path):
     fewer = found | {PACKED: {2: found[PACKED][2], 3: found[PACKED][3]}}
-    assert "2 seeds" in atom_exhibits.packed(64, fewer, tmp_path).text
+    exhibit = atom_exhibits.packed(64, fewer, SECONDS, tmp_path, study=STUDY)
+    assert "Seeds: 2." in exhibit.text
 
   def test_padding_against_concat(self, found, tmp_path):
-    exhibit = atom_exhibits.concat_and_padding({64: found}, tmp_path, quick=False)
-    assert [x.outcome for x in exhibit.statements] == ["holds"] * 4
-    assert "1.25 at 64" in exhibit.finding
-    assert "14,058" in exhibit.text
+    exhibit = atom_exhibits.concat_and_padding({64: found}, tmp_path, study=STUDY)
+    # The last is that at equal steps padding is worse; made up, it is better there too.
+    assert [x.outcome for x in exhibit.statements] == [*["holds"] * 4, "fails"]
+    assert "1.25 (rows of 64)" in exhibit.finding
+    assert "| 64 | concat | 400.0 | 7,029 |" in exhibit.text
 
   def test_where_packing_stands(self, found, tmp_path):
-    exhibit = atom_exhibits.packed(64, found, tmp_path)
-    outcomes = {x.claim: x.outcome for x in exhibit.statements}
-    assert outcomes["At equal steps packed has a lower held-out perplexity than concat"]
-    assert set(outcomes.values()) == {"holds"}
-    assert len(outcomes) == 6
+    exhibit = atom_exhibits.packed(64, found, SECONDS, tmp_path, study=STUDY)
+    assert [x.outcome for x in exhibit.statements] == ["holds"] * 6
+    swapped = found | {PACKED: found[CONCAT], CONCAT: found[PACKED]}
+    exhibit = atom_exhibits.packed(64, swapped, SECONDS, tmp_path, study=STUDY)
+    assert [x.outcome for x in exhibit.statements[:3]] == ["fails"] * 3
+
+  def test_a_slower_step_tells_at_equal_time_alone(self, found, tmp_path):
+    slow = SECONDS | {PACKED.name: [0.5]}  # ten times that of the others
+    exhibit = atom_exhibits.packed(64, found, slow, tmp_path, study=STUDY)
+    outcomes = {x.claim.partition(": at ")[2]: x.outcome for x in exhibit.statements}
+    against = "packed has a lower held-out perplexity than concat"
+    assert outcomes[f"equal steps {against}"] == "holds"
+    assert outcomes[f"equal time {against}"] == "fails"
+
+  def test_equal_steps_are_read_where_the_shorter_run_ends(self):
+    short, long = (
+      {"evaluations": [{"step": n, "perplexity": np.exp(1 / np.log(n))} for n in steps]}
+      for steps in ((10, 100), (10, 1000))
+    )
+    ((ours, theirs),) = atom_exhibits._at_equal([short], [long], by="step")
+    assert ours == pytest.approx(1 / np.log(100))
+    middle = (1 / np.log(10) + 1 / np.log(1000)) / 2  # 100 is half-way by its logarithm
+    assert theirs == pytest.approx(middle)
 
   def test_steps_that_are_not_as_foretold_are_told(self, found):
     lengths = np.array([130, 35])
-    exhibit = atom_exhibits.steps_an_epoch(lengths, {64: found}, tokens=512)
+    exhibit = atom_exhibits.steps_an_epoch(lengths, {64: found}, tokens=512, study=STUDY)
     assert not any(value.agrees for value in exhibit.values)
     assert exhibit.finding.startswith("0 of 10")
 
@@ -150,7 +206,8 @@ def text(tmp_path_factory):
 def small():
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(atom_runs, "TOKENS", 128)
-    patch.setattr(atom_runs, "QUICK_STEPS", 100)
+    patch.setattr(atom_runs, "TURNS", 2)
+    patch.setitem(atom_runs.QUICK, "steps", 100)
     patch.setitem(atom_runs.OVERRIDES, "data.vocab_size", 400)
     patch.setattr(atom_size, "TOKENS", 128)
     patch.setattr(atom_size, "PAPER_ROWS", (64,))
@@ -161,27 +218,43 @@ def small():
 @pytest.fixture(scope="module")
 def made(text, small, tmp_path_factory):
   folder = tmp_path_factory.mktemp("made")
+  counter = CompilationCounter()
   exhibits = parts.make(atom_size.exhibits, folder, quick=True, wikitext=str(text))
-  return folder, exhibits
+  return folder, exhibits, counter
 
 
 class TestTheWholeStudy:
+  def study(self, folder, text):
+    where = folder / "wikitext-quick" / "64"
+    data = atom_size.data_of(str(text))
+    return atom_runs.RowLengthStudy(where, 64, data=data, quick=True)
+
   def test_it_makes_all_exhibits_and_pictures(self, made):
-    folder, exhibits = made
+    folder, exhibits, _ = made
     told = {exhibit.name: exhibit for exhibit in exhibits}
-    assert {"Figure 1 and Table 2", "Figure 2 and Table 2", "Table 3 and Figure 3"} <= {
-      *told
-    }
+    assert list(told) == [
+      "Table 1, Appendices A.3 and A.9",
+      "Figure 1 and Table 2",
+      "Figure 2 and Table 2",
+      "Table 3 and Figure 3",
+      "Packed, rows of 64",
+    ]
     steps = told["Table 1, Appendices A.3 and A.9"]
     assert steps.state == "6 of 6 numbers agree"
     for exhibit in exhibits:
-      assert "Quick" in exhibit.finding
+      assert "100 steps, which say" in exhibit.text
+      assert exhibit.command.endswith("--wikitext FOLDER --quick")
       for picture in exhibit.pictures:
         assert (folder / picture).read_bytes().startswith(b"\x89PNG")
     assert (folder / "exhibits.md").read_text().count("## ") == len(exhibits)
 
-  def test_runs_start_from_the_same_weights_and_learn(self, made):
-    folder, _ = made
+  def test_all_arms_are_one_compiled_step(self, made, text):
+    folder, _, counter = made
+    name = self.study(folder, text).program.train_step_name
+    assert counter.count(name) == 1
+
+  def test_runs_learn_and_are_judged_on_as_many_tokens(self, made, text):
+    folder, *_ = made
     runs = [json.loads(x.read_text()) for x in folder.glob("*/64/runs/*.json")]
     assert len(runs) == 8
     for run in runs:
@@ -189,43 +262,74 @@ class TestTheWholeStudy:
       assert np.mean(run["nats"][-10:]) < run["nats"][0] - 0.5
       points = [point["perplexity"] for point in run["evaluations"]]
       assert points[-1] < points[0]
+    assert len({run["held_out"]["tokens"] for run in runs}) == 1
 
-  def test_what_is_finished_is_not_run_again(self, made, text, monkeypatch):
-    folder, before = made
+  def test_all_of_the_held_out_text_is_judged_once(self, made, text):
+    study = self.study(made[0], text)
+    judged = sum(int(batch["loss_mask"].sum()) for batch in study.held_out)
+    lengths, _ = atoms.documents(study.dataset.held_out)
+    assert judged == lengths.sum()  # and the end tokens, less the first of each
+
+  def test_arms_of_a_seed_start_from_the_same_weights(self, made, text):
+    study = self.study(made[0], text)
+    first, again, other = (study.initial_params(seed) for seed in (1, 1, 2))
+    assert parameters_digest(first) == parameters_digest(again)
+    assert parameters_digest(first) != parameters_digest(other)
+    assert study.program.init(first)["params"].keys() == first.keys()
+
+  def test_what_is_finished_is_not_run_again_in_another_place(
+    self, made, text, monkeypatch, tmp_path
+  ):
+    folder, before, _ = made
+    shutil.copytree(folder, tmp_path / "moved")
 
     def fail(*_):
       raise AssertionError("A run was repeated.")
 
     monkeypatch.setattr(atom_runs.RowLengthStudy, "_train", fail)
-    after = parts.make(atom_size.exhibits, folder, quick=True, wikitext=str(text))
-    assert after == before
+    for place in (folder, tmp_path / "moved"):
+      after = parts.make(atom_size.exhibits, place, quick=True, wikitext=str(text))
+      assert after == before
 
   def test_a_run_of_another_recipe_is_not_taken(self, made, text, monkeypatch):
-    folder, _ = made
-    study = self.study(folder, text)
+    study = self.study(made[0], text)
     assert study.read(CONCAT, 1)
-    monkeypatch.setitem(atom_runs.OVERRIDES, "optimizer.learning_rate", 1e-3)
+    assert study.read(CONCAT, 2) is None
+    with monkeypatch.context() as patch:
+      patch.setitem(atom_runs.OVERRIDES, "optimizer.learning_rate", 1e-4)
+      assert study.read(CONCAT, 1) is None
+    monkeypatch.setitem(atom_runs.QUICK, "sample", 3)
     assert study.read(CONCAT, 1) is None
 
-  def test_without_time_it_says_so(self, text, small, tmp_path):
+  def test_without_time_nothing_is_prepared(self, text, small, tmp_path):
     with pytest.raises(InputError, match="more --minutes"):
       atom_size.exhibits(tmp_path, quick=True, wikitext=str(text), minutes=0)
+    assert not list(tmp_path.iterdir())
 
-  def test_all_arms_are_one_compiled_step(self, made, text):
-    folder, _ = made
-    study = self.study(folder, text)
-    for arm in (PACKED, CONCAT, PADDING, Arm("padding", 0.5), PADDING_ALL):
-      batch = atom_runs.with_loss_mask(study.loader(arm, 1)[0])
-      shapes = {name: (x.shape, x.dtype) for name, x in batch.items()}
-      if arm == PACKED:
-        expected = shapes
-      assert shapes == expected
+  def test_a_run_that_fails_is_told_when_all_others_are_done(
+    self, made, text, monkeypatch, tmp_path
+  ):
+    shutil.copytree(made[0], tmp_path / "copy")
+    runs = tmp_path / "copy" / "wikitext-quick" / "64" / "runs"
+    for name in ("concat,atom=1,seed=1", "packed,seed=1"):
+      (runs / f"{name}.json").unlink()
+    train = atom_runs.RowLengthStudy._train
 
-  def study(self, folder, text):
-    data = atom_size.data_of(str(text))
-    return atom_runs.RowLengthStudy(
-      folder / "wikitext-quick" / "64", 64, data=data, quick=True
-    )
+    def diverge(self, arm, seed):
+      if arm == CONCAT:
+        raise Stopped("concat: the loss is not finite.")
+      return train(self, arm, seed)
+
+    monkeypatch.setattr(atom_runs.RowLengthStudy, "_train", diverge)
+    with pytest.raises(Stopped, match=r"1 of 8 runs failed\. concat: the loss"):
+      atom_size.exhibits(tmp_path / "copy", quick=True, wikitext=str(text))
+    assert (runs / "packed,seed=1.json").exists()
+
+  def test_too_little_text_is_refused_before_any_work(self, made, text, monkeypatch):
+    data, where = atom_size.data_of(str(text)), made[0] / "wikitext-quick" / "64"
+    monkeypatch.setattr(atom_runs, "TOKENS", 10_240)
+    with pytest.raises(InputError, match="Give more text"):
+      atom_runs.RowLengthStudy(where, 64, data=data)
 
 
 def test_a_folder_without_the_text_is_refused(tmp_path):

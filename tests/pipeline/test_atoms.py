@@ -215,7 +215,7 @@ def test_targets_are_all_but_the_end_tokens_that_only_fill(loss_on_padding):
   assert batch["sequence_ids"].tolist() == [[0, -1], [2, -1]]
   assert batch["loss_mask"].dtype == bool
   loader = make_loader(documents, "padding", 4, 8)
-  assert loader.atoms.row_tokens().tolist() == [7, 4]
+  assert batch["real_tokens"].tolist() == loader.atoms.row_tokens().tolist() == [7, 4]
 
 
 # ---- the loader ------------------------------------------------------------------------
