@@ -1,4 +1,4 @@
-"""Trains a packed BERT, on masked text or on a task.
+"""Trains a packed BERT, on masked text or on a task, or a packed GPT-2 on text.
 
   python train.py --config=configs/quickstart.py --workdir=runs/quickstart
   python train.py --config=configs/glue.py:cola --workdir=runs/cola \\
