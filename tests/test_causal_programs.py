@@ -1,0 +1,95 @@
+"""A GPT-2 as whole programs: train.py, stopped and gone on, and eval.py, on rows of atoms."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.programs import ROOT, environment, lines_of, summary_of, wait_for
+
+STEPS = 12
+
+
+def command(folder, workdir, *options, program="train.py"):
+  fields = {
+    "data.source": f"stdlib:{folder / 'library'}",
+    "data.held_out_source": "",
+    "data.held_out_fraction": 0.1,
+    "data.directory": folder / "text",
+    "data.vocab_size": 400,
+    "data.max_sequence_length": 32,
+    "data.layout": "padding",
+    "data.atom_size": 64,
+    "model.size": "tiny",
+    "optimizer.warmup": "2 steps",
+    "train.batch_size": 4,
+    "train.duration": f"{STEPS} steps",
+    "train.log_every": 2,
+    "train.eval_every": 6,
+    "train.checkpoint_every": 4,
+  }
+  return [
+    *(sys.executable, str(ROOT / program)),
+    f"--config={ROOT / 'configs' / 'gpt2_atoms.py'}",
+    f"--workdir={folder / workdir}",
+    *(f"--config.{name}={value}" for name, value in fields.items()),
+    *options,
+  ]
+
+
+def run(folder, workdir, *options, program="train.py"):
+  return subprocess.run(
+    command(folder, workdir, *options, program=program),
+    capture_output=True,
+    text=True,
+    check=False,
+    cwd=folder,
+    env=environment(folder),
+  )
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+  result = run(folder, "causal")
+  assert result.returncode == 0, result.stderr
+  return folder / "causal", result.stdout
+
+
+def test_it_learns_and_says_how_well(whole):
+  workdir, output = whole
+  summary = summary_of(workdir)
+  assert (summary["steps"], summary["compilations"]) == (STEPS, 1)
+  lines = lines_of(workdir / "metrics.jsonl")
+  assert lines[-1]["causal_loss"] < lines[0]["causal_loss"]
+  # Rows are full of end tokens, of which only the first of an atom is real.
+  assert lines[-1]["padding"] > 0.02
+  assert summary["unpacked_padding_tokens"] > 0
+  (before, last) = lines_of(workdir / "eval.jsonl")
+  assert last["perplexity"] < before["perplexity"] < 500
+  assert f"perplexity {last['perplexity']:.2f}" in output
+
+
+def test_it_goes_on_where_it_was_stopped(folder, whole):
+  workdir = folder / "stopped"
+  with subprocess.Popen(
+    command(folder, "stopped"), cwd=folder, env=environment(folder)
+  ) as process:
+    wait_for(process, (workdir / "checkpoints" / "4").exists)
+    process.send_signal(signal.SIGKILL)
+  result = run(folder, "stopped")
+  assert result.returncode == 0, result.stderr
+  assert "going on from step" in result.stdout
+  ours, expected = summary_of(workdir), summary_of(whole[0])
+  assert ours["parameters_digest"] == expected["parameters_digest"]
+  assert ours["eval_perplexity"] == expected["eval_perplexity"]
+
+
+def test_it_is_evaluated_as_it_was(folder, whole):
+  result = run(folder, "causal", "--json", program="eval.py")
+  assert result.returncode == 0, result.stderr
+  told = json.loads(result.stdout)
+  summary = summary_of(whole[0])
+  assert told["perplexity"] == pytest.approx(summary["eval_perplexity"])
+  assert told["tokens"] == summary["eval_tokens"]
