@@ -1,4 +1,4 @@
-"""A GPT-2 as whole programs: train.py, stopped and gone on, and eval.py, on rows of atoms."""
+"""A GPT-2 as whole programs, on rows of atoms: train.py, stopped and gone on, and eval.py."""
 
 import json
 import signal
