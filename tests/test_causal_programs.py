@@ -1,4 +1,4 @@
-"""A GPT-2 as whole programs, on rows of atoms: train.py, stopped and gone on, and eval.py."""
+"""A GPT-2 as whole programs, on rows of atoms: trained, stopped, gone on, evaluated."""
 
 import json
 import signal
