@@ -206,11 +206,11 @@ def text(tmp_path_factory):
 @pytest.fixture(scope="module")
 def small():
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(atom_runs, "TOKENS", 128)
+    patch.setattr(atom_runs, "TOKENS", 64)
     patch.setattr(atom_runs, "TURNS", 2)
     patch.setitem(atom_runs.QUICK, "steps", 100)
     patch.setitem(atom_runs.OVERRIDES, "data.vocab_size", 400)
-    patch.setattr(atom_size, "TOKENS", 128)
+    patch.setattr(atom_size, "TOKENS", 64)
     patch.setattr(atom_size, "PAPER_ROWS", (64,))
     patch.setattr(atom_size, "LONG_ROWS", ())
     yield
