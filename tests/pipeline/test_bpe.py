@@ -41,7 +41,9 @@ def test_any_text_comes_back_and_only_documents_end(trained):
 
 def test_gpt2s_two_files_are_the_same_tokenizer(trained, tmp_path):
   texts = [TEXT, "<|endoftext|> é"]
-  vocabulary = trained / "vocab.json"
+  vocabulary, merges = (tmp_path / name for name in ("vocab.json", "merges.txt"))
+  for path in (vocabulary, merges):
+    path.write_text((trained / path.name).read_text())
   expected = Tokenizer(trained / "tokenizer.json").encode(texts)
   assert Tokenizer(vocabulary).encode(texts) == expected
   (tmp_path / "a.txt").write_text(TEXT)
@@ -49,10 +51,14 @@ def test_gpt2s_two_files_are_the_same_tokenizer(trained, tmp_path):
   dataset = prepare(tmp_path / "out", settings)
   assert (tmp_path / "out" / "tokenizer.json").exists()
   assert dataset.train.gather(np.array([0])).tolist() == [*expected[0], 0]
-  alone = tmp_path / "vocab.json"
-  alone.write_text(vocabulary.read_text())
-  with pytest.raises(InputError, match=r"there is no .*merges.txt beside it"):
-    Tokenizer(alone)
+  prepare(tmp_path / "out", settings)  # opens it
+
+  merges.write_text("\n".join(merges.read_text().splitlines()[:-1]) + "\n")
+  with pytest.raises(InputError, match="another vocabulary, or other merges"):
+    prepare(tmp_path / "out", settings)
+  merges.unlink()
+  with pytest.raises(InputError, match=r"there is no .*merges\.txt\. Put it there"):
+    Tokenizer(vocabulary)
 
 
 def test_short_documents_are_left_out_and_counted(tmp_path):

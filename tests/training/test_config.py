@@ -620,6 +620,7 @@ def test_an_attention_that_the_device_has_not_is_refused_before_any_work():
     ),
     ({"size": "given", "init_from": "."}, "model.size is 'given'; expected tiny"),
     ({"init_from": "."}, "expected nothing with data.task=text"),
+    ({"position_reset": False}, "expected True with data.task=text"),
     ({"positions": "rotary"}, "model.positions is 'rotary'; expected alibi, learned"),
     ({"attention_mask": "token_type"}, "expected segment, none"),
     ({"attention_impl": "splash"}, "found ALiBi's"),
@@ -642,3 +643,22 @@ def test_a_causal_model_has_fields_of_its_own(fields, message):
     made = gpt2_config(config, vocab_size=97)
     assert made.positions == config.model.positions
     assert made.num_layers == 2
+
+
+@pytest.mark.parametrize(
+  ("field", "value", "expected"),
+  [
+    ("packing.assignment", "fixed", "fresh with data.layout=concat"),
+    ("train.throughput_rounds", 3, "0 with data.layout=concat"),
+  ],
+)
+def test_what_rows_of_atoms_do_not_read_is_refused(field, value, expected):
+  config = get_config("base")
+  fields = {"data.task": "text", "data.layout": "concat", "train.throughput_rounds": 0}
+  fields |= {"model.size": "tiny", "model.attention_dropout_rate": 0.0}
+  config.update_from_flattened_dict(fields)
+  options = {"algorithms": list(packing.ALGORITHMS), "tasks": {"text": "causal"}}
+  validate(config, num_devices=1, **options)
+  config.update_from_flattened_dict({field: value})
+  with pytest.raises(ConfigError, match=f"config.{field} is .*expected {expected}"):
+    validate(config, num_devices=1, **options)
