@@ -170,7 +170,7 @@ def logits_by_hand(config, params, batch):
   params = jax.tree.map(np.asarray, params)
   table = params["embeddings"]["token"]["embedding"]
   hidden = table[batch["input_ids"]]
-  for layer in params["decoder"]["layers"]:
+  for _, layer in sorted(params["decoder"]["layers"].items()):
     x = normalised(hidden, layer["attention_layer_norm"])
     query, key, value = (
       dense(x, layer[name]).reshape(*x.shape[:2], config.num_heads, -1)
