@@ -59,8 +59,13 @@ def run(folder, workdir, *options, program="train.py", **variables):
     program: train.py or eval.py.
     **variables: of the environment.
   """
+  return complete(command(folder, workdir, *options, program=program), folder, **variables)
+
+
+def complete(words, folder, **variables):
+  """Runs a command to its end, in a folder."""
   return subprocess.run(
-    command(folder, workdir, *options, program=program),
+    words,
     capture_output=True,
     text=True,
     check=False,

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.programs import ROOT, environment, lines_of, summary_of, wait_for
+from tests.programs import ROOT, complete, environment, lines_of, summary_of, wait_for
 
 STEPS = 12
 
@@ -40,14 +40,7 @@ def command(folder, workdir, *options, program="train.py"):
 
 
 def run(folder, workdir, *options, program="train.py"):
-  return subprocess.run(
-    command(folder, workdir, *options, program=program),
-    capture_output=True,
-    text=True,
-    check=False,
-    cwd=folder,
-    env=environment(folder),
-  )
+  return complete(command(folder, workdir, *options, program=program), folder)
 
 
 @pytest.fixture(scope="module")
