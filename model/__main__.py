@@ -189,8 +189,14 @@ def _summary(out: str, stored: weights.StoredModel, params: weights.Params) -> d
     "architecture": MODELS[stored.head].__name__,
     "parameters": sum(x.size for x in jax.tree.leaves(params)),
     "vocab_size": stored.config.vocab_size,
-    "tokenizer": "none" if stored.vocabulary is None else "WordPiece",
+    "tokenizer": _tokenizer_of(stored),
   }
+
+
+def _tokenizer_of(stored: weights.StoredModel) -> str:
+  if stored.vocabulary is None:
+    return "none"
+  return "its tokens alone" if stored.head == "causal" else "WordPiece"
 
 
 def _add_verify(commands):

@@ -27,7 +27,12 @@ from model.files import whole_folder, write_json
 from model.gpt2 import Gpt2Config
 from model.hf_config import CONFIG, WEIGHTS, bert_json, gpt2_json, read_config
 from model.models import MODELS
-from model.tokenizer_files import read_vocabulary, write_tokenizer
+from model.tokenizer_files import (
+  BYTE_LEVEL_FILES,
+  read_byte_level_tokens,
+  read_vocabulary,
+  write_tokenizer,
+)
 from model.weights import (
   MODEL,
   Params,
@@ -115,9 +120,12 @@ def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> Sto
   stored = _open(directory)
   if step is not None:
     raise WeightsError(f"{directory} is a Hugging Face directory; it has no --step.")
-  if stored.head == "causal":  # its vocabulary is no WordPiece
-    return stored
-  vocabulary = read_vocabulary(directory)
+  if stored.head == "causal":
+    paths = (directory / name for name in BYTE_LEVEL_FILES)
+    tokens = next((read_byte_level_tokens(path) for path in paths if path.exists()), None)
+    vocabulary = Vocabulary(tokens, lowercase=False) if tokens else None
+  else:
+    vocabulary = read_vocabulary(directory)
   if vocabulary and len(vocabulary.tokens) > stored.config.vocab_size:
     raise WeightsError(
       f"The vocabulary in {directory} has {len(vocabulary.tokens)} tokens, its {CONFIG} "

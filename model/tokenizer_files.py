@@ -1,4 +1,8 @@
-"""The tokenizer of a Hugging Face directory: read for its vocabulary, and written."""
+"""The tokenizer of a Hugging Face directory: read for its vocabulary, and written.
+
+Of a byte-level BPE, such as GPT-2's, the tokens alone are read: with their ids they say
+whether a dataset was made with it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from model.files import write_json, write_text
 from model.weights import VOCABULARY, Vocabulary, WeightsError, read_tokens
 
 _SETTINGS, _FAST = "tokenizer_config.json", "tokenizer.json"
+BYTE_LEVEL_FILES = (_FAST, "vocab.json")  # either
 SPECIAL_TOKENS = {
   "pad_token": "[PAD]",
   "unk_token": "[UNK]",
@@ -42,7 +47,7 @@ def read_vocabulary(directory: pathlib.Path) -> Vocabulary | None:
     if (directory / VOCABULARY).exists():
       tokens = read_tokens(directory / VOCABULARY)
     elif fast:
-      tokens = _tokens(fast)
+      tokens = _tokens(fast, "WordPiece")
     else:
       return None
     lowercase = normalizer["lowercase"]
@@ -63,6 +68,24 @@ def read_vocabulary(directory: pathlib.Path) -> Vocabulary | None:
       "as BertTokenizer.save_pretrained writes it."
     ) from error
   return Vocabulary(tokens, lowercase=lowercase)
+
+
+def read_byte_level_tokens(path: pathlib.Path) -> tuple[str, ...]:
+  """The tokens of a `tokenizer.json` of a BPE, or of a `vocab.json` as GPT-2's.
+
+  Raises:
+    WeightsError: it is neither, or its ids have gaps.
+  """
+  try:
+    found = _read_json(path)
+    if path.name == _FAST:
+      return _tokens(found, "BPE")
+    return _in_order(found, path.name)
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    raise WeightsError(
+      f"{path} cannot be used: {error}. Expected a byte-level BPE, as "
+      "GPT2Tokenizer.save_pretrained writes it."
+    ) from error
 
 
 def write_tokenizer(directory: pathlib.Path, vocabulary: Vocabulary, *, max_length: int):
@@ -88,11 +111,15 @@ def _read_json(path: pathlib.Path) -> dict:
   return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def _tokens(fast: dict) -> tuple[str, ...]:
-  if fast["model"]["type"] != "WordPiece":
+def _tokens(fast: dict, kind: str) -> tuple[str, ...]:
+  if fast["model"]["type"] != kind:
     raise ValueError(f"the model of {_FAST} is {fast['model']['type']}")
   ids = dict(fast["model"]["vocab"])
   ids |= {token["content"]: token["id"] for token in fast.get("added_tokens", [])}
+  return _in_order(ids, _FAST)
+
+
+def _in_order(ids: dict[str, int], name: str) -> tuple[str, ...]:
   if sorted(ids.values()) != list(range(len(ids))):
-    raise ValueError(f"the ids of {_FAST} are not 0 to {len(ids) - 1}")
+    raise ValueError(f"the ids of {name} are not 0 to {len(ids) - 1}")
   return tuple(sorted(ids, key=ids.__getitem__))

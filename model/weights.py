@@ -22,6 +22,7 @@ from orbax.checkpoint import v1 as ocp
 
 from model.config import BertConfig, ModelConfig
 from model.files import write_json, write_text
+from model.gpt2 import Gpt2Config
 from model.models import MODELS
 
 Params = dict[str, Any]
@@ -38,8 +39,9 @@ class Vocabulary:
   """What turns text into ids.
 
   Attributes:
-    tokens: WordPiece tokens in the order of their ids.
-    lowercase: whether text is lowered, and loses its accents, before it is split.
+    tokens: in the order of their ids, of a WordPiece or a byte-level BPE.
+    lowercase: of a WordPiece, whether text is lowered, and loses its accents, before it is
+      split.
   """
 
   tokens: tuple[str, ...]
@@ -78,6 +80,20 @@ class StoredModel:
     if not isinstance(self.config, BertConfig):
       raise WeightsError(
         f"{self.directory} holds a {MODELS[self.head].__name__}; expected a BERT. Give "
+        "other weights."
+      )
+    return self.config
+
+  @property
+  def gpt2(self) -> Gpt2Config:
+    """Its config, where only a GPT-2 will do.
+
+    Raises:
+      WeightsError: it is none.
+    """
+    if not isinstance(self.config, Gpt2Config):
+      raise WeightsError(
+        f"{self.directory} holds a {MODELS[self.head].__name__}; expected a GPT-2. Give "
         "other weights."
       )
     return self.config

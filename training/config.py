@@ -85,14 +85,8 @@ def validate(
   )
   causal = tasks.get(data.task) == "causal"
   kind = model.Gpt2Config if causal else model.BertConfig
-  sizes = tuple(kind.SIZES) if causal else (*kind.SIZES, GIVEN)
+  sizes = (*kind.SIZES, GIVEN)
   _check(config.model.size in sizes, "model.size", config.model.size, ", ".join(sizes))
-  _check(
-    not causal or not config.model.init_from,
-    "model.init_from",
-    config.model.init_from,
-    f"nothing with data.task={data.task}: its weights are drawn",
-  )
   _check(
     causal or config.model.positions == "alibi",
     "model.positions",
@@ -297,11 +291,17 @@ def bert_config(
   )
 
 
-def gpt2_config(config: ml_collections.ConfigDict, *, vocab_size: int) -> model.Gpt2Config:
-  """The model of a config whose task has the head `causal`; V is `vocab_size`."""
+def gpt2_config(
+  config: ml_collections.ConfigDict,
+  *,
+  vocab_size: int,
+  sizes: model.ModelConfig | None = None,
+) -> model.Gpt2Config:
+  """The model of a config whose task has the head `causal`; see `bert_config`."""
   return _model_config(
     model.Gpt2Config,
     config,
+    sizes,
     vocab_size=vocab_size,
     positions=config.model.positions,
   )

@@ -13,6 +13,7 @@ import ml_collections
 
 import model
 from model import hf, weights
+from model.tokenizer_files import BYTE_LEVEL_FILES, read_byte_level_tokens
 from training import processes
 from training.config import ConfigError, bert_config, check_attention, gpt2_config
 
@@ -32,8 +33,8 @@ def open_weights(
 
   Args:
     config: of the run.
-    head: that the run trains. Pretraining goes on from a pretrained model alone; others
-      take the encoder of any model.
+    head: that the run trains. Pretraining goes on from a pretrained model alone, a causal
+      model from a causal one; others take the encoder of any BERT.
 
   Returns:
     None where it names none. The arrays are not read yet.
@@ -46,20 +47,32 @@ def open_weights(
     return None
   try:
     given = hf.open_model(directory)
-    if head == "causal":
-      raise ConfigError(
-        f"{directory} holds a {model.MODELS[given.head].__name__} that no run of this task "
-        "has trained; expected the folder of such a run. Weights from elsewhere are "
-        "neither trained on nor evaluated with it yet."
-      )
-    sizes = given.bert
+    sizes = given.gpt2 if head == "causal" else given.bert
   except (weights.WeightsError, OSError) as error:
     raise ConfigError(f"{_FIELD}: {error}") from error
-  if head == "pretraining":
+  if isinstance(sizes, model.Gpt2Config):
+    _check_positions(config, directory, sizes)
+  elif head == "pretraining":
     _check_pretrained(config, given)
-  _check_shape(config, directory, sizes)
+  _check_shape(config, directory, sizes, head=head)
   _check_vocabulary_file(config, given)
   return given
+
+
+def _check_positions(config, directory: str, sizes: model.Gpt2Config):
+  there, here = sizes.positions, config.model.positions
+  if there != here:
+    raise ConfigError(
+      f"{_FIELD}={directory} has {there} positions, config.model.positions is {here!r}. "
+      f"Set --config.model.positions={there}."
+    )
+  most, length = sizes.max_position_embeddings, config.data.max_sequence_length
+  if there == "learned" and most < length:
+    raise ConfigError(
+      f"{_FIELD}={directory} has {most} positions, config.data.max_sequence_length is "
+      f"{length}. Set --config.data.max_sequence_length={most} and another "
+      "--config.data.directory."
+    )
 
 
 def _check_pretrained(config, given: weights.StoredModel):
@@ -77,9 +90,10 @@ def _check_pretrained(config, given: weights.StoredModel):
     )
 
 
-def _check_shape(config, directory: str, sizes: model.BertConfig):
-  check_attention(config, head_size=sizes.hidden_size // sizes.num_heads)
-  expected = bert_config(config, vocab_size=sizes.vocab_size, sizes=sizes)
+def _check_shape(config, directory: str, sizes: model.ModelConfig, *, head: str):
+  alibi = head == "causal" and config.model.positions == "alibi"
+  check_attention(config, head_size=sizes.hidden_size // sizes.num_heads, alibi=alibi)
+  expected = _expected(config, head=head, vocab_size=sizes.vocab_size, sizes=sizes)
   differences = [
     f"{name} is {getattr(sizes, name)} there and {getattr(expected, name)} here"
     for name in _SIZES
@@ -89,9 +103,9 @@ def _check_shape(config, directory: str, sizes: model.BertConfig):
     raise ConfigError(
       f"{_FIELD}={directory} is not of config.model.size={config.model.size}: "
       f"{'; '.join(differences)}. Give its size with --config.model.size=..., one of "
-      f"{', '.join(model.SIZES)}; given takes any."
+      f"{', '.join(type(expected).SIZES)}; given takes any."
     )
-  if sizes.type_vocab_size < 2:
+  if isinstance(sizes, model.BertConfig) and sizes.type_vocab_size < 2:
     raise ConfigError(
       f"{_FIELD}={directory} has type_vocab_size={sizes.type_vocab_size}; "
       "expected 2 or more, for the two sentences of a sequence. Give other weights."
@@ -99,19 +113,26 @@ def _check_shape(config, directory: str, sizes: model.BertConfig):
 
 
 def _check_vocabulary_file(config, given: weights.StoredModel):
+  is_causal = given.head == "causal"
   if given.vocabulary is None:
+    expected = " or ".join(BYTE_LEVEL_FILES) if is_causal else weights.VOCABULARY
     raise ConfigError(
-      f"{_FIELD}={given.directory} has no vocabulary; expected vocab.txt there. Copy the "
+      f"{_FIELD}={given.directory} has no vocabulary; expected {expected} there. Copy the "
       "one that it was trained with to it."
     )
-  if not given.vocabulary.lowercase:
+  if not given.vocabulary.lowercase and not is_causal:
     raise ConfigError(
       f"{_FIELD}={given.directory} is cased; expected an uncased model, since the "
       "pipeline lowers its text. Give other weights."
     )
   path = pathlib.Path(config.data.vocab_file)
   if config.data.vocab_file:
-    check_vocabulary(given, weights.read_tokens(path), found_in=path)
+    read = read_byte_level_tokens if path.suffix == ".json" else weights.read_tokens
+    try:
+      tokens = read(path)
+    except weights.WeightsError as error:
+      raise ConfigError(f"config.data.vocab_file: {error}") from error
+    check_vocabulary(given, tokens, found_in=path)
   elif (
     config.data.source != "prepared" and not pathlib.Path(config.data.directory).exists()
   ):
@@ -147,6 +168,11 @@ def check_vocabulary(
 
 
 def _remedy(given: weights.StoredModel) -> str:
+  if given.head == "causal":
+    return (
+      f"Set --config.data.vocab_file to the {' or '.join(BYTE_LEVEL_FILES)} that it was "
+      "trained with, and another --config.data.directory."
+    )
   path = given.directory / weights.VOCABULARY
   if path.exists():
     return f"Set --config.data.vocab_file={path} and another --config.data.directory."
@@ -186,17 +212,12 @@ def model_config(
   num_labels = num_labels_of(head, labels)
   if weights.steps(workdir):
     begun = weights.read_description(workdir).config
-    now: model.ModelConfig
-    if head == "causal":
-      now = gpt2_config(config, vocab_size=begun.vocab_size)
-    else:
-      now = dataclasses.replace(
-        bert_config(
-          config, vocab_size=begun.vocab_size, sizes=begun, num_labels=num_labels
-        ),
-        **{name: getattr(begun, name) for name in _OF_THE_WEIGHTS},
-      )
-      check_attention(config, head_size=now.hidden_size // now.num_heads)
+    now = _expected(
+      config, head=head, vocab_size=begun.vocab_size, sizes=begun, num_labels=num_labels
+    )
+    now = _with_fields_of(begun, now)
+    alibi = getattr(now, "positions", None) == "alibi"
+    check_attention(config, head_size=now.hidden_size // now.num_heads, alibi=alibi)
     for name in _SHAPES:  # each is of some kind of model, and not of others
       there, here = (getattr(x, name, None) for x in (begun, now))
       if there != here:
@@ -205,19 +226,34 @@ def model_config(
           f"{here}. Give the same config.model, or another --workdir."
         )
     return now
-  if head == "causal":
-    return gpt2_config(config, vocab_size=vocab_size)
   if given is None:
-    return bert_config(config, vocab_size=vocab_size, num_labels=num_labels)
-  sizes = given.bert
-  return dataclasses.replace(
-    bert_config(config, vocab_size=sizes.vocab_size, sizes=sizes, num_labels=num_labels),
-    max_position_embeddings=max(
-      config.data.max_sequence_length, sizes.max_position_embeddings
-    ),
-    type_vocab_size=sizes.type_vocab_size,
-    layer_norm_epsilon=sizes.layer_norm_epsilon,
+    return _expected(config, head=head, vocab_size=vocab_size, num_labels=num_labels)
+  sizes = given.config
+  made = _expected(
+    config, head=head, vocab_size=sizes.vocab_size, sizes=sizes, num_labels=num_labels
   )
+  longest = max(config.data.max_sequence_length, sizes.max_position_embeddings)
+  return dataclasses.replace(_with_fields_of(sizes, made), max_position_embeddings=longest)
+
+
+def _expected(
+  config,
+  *,
+  head: str,
+  vocab_size: int,
+  sizes: model.ModelConfig | None = None,
+  num_labels: int = 2,
+) -> model.ModelConfig:
+  """What a config says, with the sizes of given weights where it says `given`."""
+  if head == "causal":
+    return gpt2_config(config, vocab_size=vocab_size, sizes=sizes)
+  return bert_config(config, vocab_size=vocab_size, sizes=sizes, num_labels=num_labels)
+
+
+def _with_fields_of(there: model.ModelConfig, here: model.ModelConfig):
+  """What no config says, as weights have it."""
+  names = [name for name in _OF_THE_WEIGHTS if hasattr(here, name) and hasattr(there, name)]
+  return dataclasses.replace(here, **{name: getattr(there, name) for name in names})
 
 
 def num_labels_of(head: str, labels: Sequence[str]) -> int:
@@ -268,11 +304,12 @@ def initial_params(
     labels: of its classes.
     seed: of what is drawn.
   """
-  assert isinstance(config, model.BertConfig)  # others start from no given weights
   params = given.load()
   _, params = weights.resize_vocabulary(
     given.config, params, multiple=config.vocab_multiple
   )
+  if not isinstance(config, model.BertConfig):
+    return params  # a GPT-2 has no other head, and open_weights wants all its positions
   there, positions = given.config.max_position_embeddings, config.max_position_embeddings
   if there < positions:
     processes.tell(

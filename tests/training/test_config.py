@@ -616,10 +616,9 @@ def test_an_attention_that_the_device_has_not_is_refused_before_any_work():
     ({"positions": "learned"}, ""),
     (
       {"size": "base"},
-      "'base'; expected tiny, mini, small, medium, large, xl",
+      "'base'; expected tiny, mini, small, medium, large, xl, given",
     ),
-    ({"size": "given", "init_from": "."}, "model.size is 'given'; expected tiny"),
-    ({"init_from": "."}, "expected nothing with data.task=text"),
+    ({"size": "given"}, "expected the folder of a model to start from"),
     ({"position_reset": False}, "expected True with data.task=text"),
     ({"positions": "rotary"}, "model.positions is 'rotary'; expected alibi, learned"),
     ({"attention_mask": "token_type"}, "expected segment, none"),

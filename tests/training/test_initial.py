@@ -7,12 +7,14 @@ import jax
 import numpy as np
 import pytest
 
+import packing
 from configs import base
-from model import MODELS, BertConfig, hf, weights
+from model import MODELS, BertConfig, Gpt2Config, hf, weights
+from model.__main__ import main as model_command
 from model.weights import Vocabulary
 from tests import packs
 from training import initial
-from training.config import ConfigError
+from training.config import ConfigError, validate
 from training.mesh import make_mesh
 from training.optimizer import lamb
 from training.step import TrainingProgram
@@ -330,3 +332,81 @@ def test_only_a_classifier_is_asked_for_its_classes(tmp_path):
 def test_a_classifier_cannot_go_on_with_masked_text(tmp_path):
   with pytest.raises(ConfigError, match=r"BertForSequenceClassification; .*head is miss"):
     initial.open_weights(config_for(finetuned(tmp_path)))
+
+
+GPT2 = Gpt2Config.from_size(
+  "tiny", vocab_size=11, max_position_embeddings=23, positions="learned"
+)
+LETTERS = (*"abcdefghij", "<|endoftext|>")
+
+
+def write_gpt2(folder, tokens=LETTERS):
+  hf.export_gpt2(GPT2, random_params(GPT2, "causal"), folder)
+  if tokens:
+    ids = {token: number for number, token in enumerate(tokens)}
+    (folder / "vocab.json").write_text(json.dumps(ids))
+  return folder
+
+
+def config_for_gpt2(folder, **fields):
+  config = config_for(folder, vocab_file=False)
+  config.data.task = "text"
+  config.data.vocab_file = str(folder / "vocab.json")
+  config.model.update({"size": "given", "positions": "learned"} | fields)
+  config.model.attention_dropout_rate = 0.0
+  return config
+
+
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_a_gpt2_goes_on_from_given_weights(tmp_path, is_imported):
+  folder = theirs = write_gpt2(tmp_path / "hf")
+  if is_imported:
+    folder = tmp_path / "imported"
+    assert model_command(["import", str(theirs), "--out", str(folder)]) == 0
+  config = config_for_gpt2(theirs, init_from=str(folder), vocab_multiple=8)
+  tasks = {"text": "causal"}
+  validate(config, algorithms=list(packing.ALGORITHMS), tasks=tasks, num_devices=1)
+  given = initial.open_weights(config, head="causal")
+  initial.check_vocabulary(given, list(LETTERS))
+  made = initial.model_config(
+    config, workdir=tmp_path / "run", vocab_size=11, given=given, head="causal"
+  )
+  assert isinstance(made, Gpt2Config)
+  assert (made.num_layers, made.hidden_size, made.positions) == (2, 128, "learned")
+  assert (made.padded_vocab_size, made.max_position_embeddings) == (16, 23)
+  params = initial.initial_params(given, made, head="causal")
+  shapes = jax.tree.map(np.shape, weights.abstract_params(made, "causal"))
+  assert jax.tree.map(np.shape, params) == shapes
+  expected = random_params(GPT2, "causal")
+  for name in ("decoder", "final_layer_norm"):
+    jax.tree.map(np.testing.assert_array_equal, params[name], expected[name])
+
+
+@pytest.mark.parametrize(
+  ("fields", "length", "tokens", "message"),
+  [
+    ({"positions": "alibi"}, 19, LETTERS, r"learned positions.*--config.model.positions=l"),
+    ({}, 24, LETTERS, "has 23 positions, config.data.max_sequence_length is 24"),
+    ({"size": "mini"}, 19, LETTERS, "num_layers is 2 there and 4 here.*tiny, mini, small"),
+    ({}, 19, (), r"no vocabulary; expected tokenizer\.json or vocab\.json"),
+    ({}, 19, LETTERS[::-1], r"is not that of .*Set --config.data.vocab_file to the tok"),
+  ],
+)
+def test_a_gpt2_that_cannot_be_gone_on_from_is_refused(
+  tmp_path, fields, length, tokens, message
+):
+  folder = write_gpt2(tmp_path / "hf", tokens)
+  config = config_for_gpt2(folder, **fields)
+  config.data.max_sequence_length = length
+  if tokens == LETTERS[::-1]:
+    config.data.vocab_file = str(write_gpt2(tmp_path / "other") / "vocab.json")
+  with pytest.raises(ConfigError, match=message):
+    initial.open_weights(config, head="causal")
+
+
+def test_each_kind_of_model_goes_on_from_its_own(tmp_path):
+  bert, gpt2 = write(tmp_path / "bert"), write_gpt2(tmp_path / "gpt2")
+  with pytest.raises(ConfigError, match="BertForPreTraining; expected a GPT-2"):
+    initial.open_weights(config_for_gpt2(bert), head="causal")
+  with pytest.raises(ConfigError, match="holds a Gpt2; expected a BERT"):
+    initial.open_weights(config_for(gpt2))
