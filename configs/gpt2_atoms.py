@@ -15,8 +15,8 @@ GPT-2's vocab.json, with merges.txt beside it, or its tokenizer.json, all at
 https://huggingface.co/openai-community/gpt2; without --config.data.vocab_file a byte-level
 BPE of as many tokens is learned.
 
---config.model.init_from=FOLDER --config.model.size=given --config.model.positions=learned goes
-on from a GPT-2 of Hugging Face's.
+With --config.model.init_from=FOLDER --config.model.size=given
+--config.model.positions=learned it goes on from a GPT-2 of Hugging Face's.
 
 --config.data.layout=padding, concat or packed; with the first two --config.data.atom_size
 is a quarter of the row to 4 rows. For rows of 32 and 128 tokens name another
