@@ -44,7 +44,7 @@ ARMS = (
 _SPEED = Arm("speed", _BETAS)
 OVERRIDES: dict[str, Any] = {
   "packing.algorithm": "optimal",
-  "train.steps": 2000,  # of the quickstart's 3322: about 100 minutes for 33 runs
+  "train.steps": 2000,  # of the quickstart's 3322: less than 2 hours for 33 runs
   "optimizer.warmup_steps": 117,  # the same share
   "optimizer.learning_rate": 0.0106,  # for half of its sequences a step (LOG.md)
 }
