@@ -80,6 +80,7 @@ def write(folder: str | pathlib.Path, *, seed: int = 0) -> dict[str, tuple[str, 
   return paths
 
 
+@functools.cache  # it reads all of the library, and several parts ask for it
 def docstrings_by_module() -> dict[str, list[Docstring]]:
   """Of the top-level modules; sentences of 5 to 25 words, each the first time only."""
   files = corpus.source_files()[1:]

@@ -11,7 +11,6 @@ import collections
 import functools
 
 import numpy as np
-import scipy.optimize
 
 from packing import heuristics
 from packing.errors import InputError, UnsolvedError, whole
@@ -235,6 +234,8 @@ def _matrix(strategies: np.ndarray, capacity: int) -> np.ndarray:
 
 
 def _solve(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
+  import scipy.optimize  # takes as long as all other imports, and serves this alone
+
   try:
     return scipy.optimize.nnls(matrix, target)[0]
   except RuntimeError as error:

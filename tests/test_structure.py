@@ -4,6 +4,7 @@ import ast
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -78,3 +79,12 @@ def test_make_says_in_one_line_what_it_needs(checkout, script, message):
   assert len(lines) == 1
   assert message in lines[0]
   assert not (checkout / ".venv").exists()
+
+
+def test_the_packer_alone_is_imported_quickly():
+  """SciPy serves one algorithm; to import it takes longer than all the rest."""
+  program = "import sys, packing; print([x for x in sys.modules if x == 'scipy'])"
+  result = subprocess.run(
+    [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+  )
+  assert result.stdout == "[]\n"

@@ -7,9 +7,9 @@ import json
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
-import tensorboardX
 
 from model.losses import Total
 from training.files import read_json_lines, write_text
@@ -35,7 +35,7 @@ class MetricsLog:
 
   def __init__(self, workdir: str | pathlib.Path, *, first_step: int):
     self._workdir = pathlib.Path(workdir)
-    self._events: tensorboardX.SummaryWriter | None = None
+    self._events: Any = None  # a tensorboardX.SummaryWriter
     writes = jax.process_index() == 0
     kept: dict[str, list[dict]] = {}
     for name in ("eval.jsonl", "metrics.jsonl"):
@@ -47,6 +47,8 @@ class MetricsLog:
     self.last_train_line: dict = (kept["metrics.jsonl"] or [{}])[-1]
     self.evaluations = kept["eval.jsonl"]
     if writes:
+      import tensorboardX  # which imports PyTorch where it is installed: seconds
+
       self._events = tensorboardX.SummaryWriter(
         str(self._workdir / "tensorboard"), purge_step=first_step + 1
       )

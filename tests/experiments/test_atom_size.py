@@ -209,6 +209,7 @@ def small():
     patch.setattr(atom_runs, "TOKENS", 64)
     patch.setattr(atom_runs, "TURNS", 2)
     patch.setitem(atom_runs.QUICK, "steps", 100)
+    patch.setitem(atom_runs.QUICK, "sample", 5)
     patch.setitem(atom_runs.OVERRIDES, "data.vocab_size", 400)
     patch.setattr(atom_size, "TOKENS", 64)
     patch.setattr(atom_size, "PAPER_ROWS", (64,))
