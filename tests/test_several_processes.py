@@ -1,5 +1,6 @@
 """train.py as two processes that train one model."""
 
+import re
 import signal
 import socket
 
@@ -8,6 +9,7 @@ import pytest
 from tests.programs import STEPS, lines_of, run, start, summary_of, wait_for
 
 OPTIONS = ["--config.train.throughput_rounds=0"]
+GLOO = r"\[Gloo\]|peer ranks"  # of its lines
 
 
 @pytest.fixture
@@ -65,8 +67,11 @@ def test_two_processes_train_as_one_and_stop_together(folder, finished, pair):
   (first, printed, errors), (second, silence, _) = outcome(pair("pair", *options))
   assert (first, second) == (0, 0), errors
   assert f"going on from step {saved}" in printed
-  # The first one tells; the library for exchange between CPUs tells of itself.
-  assert all(line.startswith("[Gloo]") for line in silence.splitlines())
+  # Only the first one tells. Gloo, which connects CPUs, prints to both from several threads
+  # at once, so that its lines are torn.
+  told = [x for x in printed.splitlines() if " " in x.strip() and not re.search(GLOO, x)]
+  assert len(told) > 5
+  assert not [line for line in told if line in silence]
   summary = summary_of(workdir)
   assert summary["processes"] == 2
   assert summary["devices"].startswith("4 x")
