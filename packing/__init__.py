@@ -15,6 +15,7 @@ from packing.online import OnlinePacker
 from packing.pack import ALGORITHMS, algorithm_options, pack
 from packing.plan import Plan
 from packing.planfile import load_plan
+from packing.row import make_row
 from packing.sorting import SortedBatches, sorted_batches
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
   "histogram_names",
   "load_histogram",
   "load_plan",
+  "make_row",
   "pack",
   "sorted_batches",
 ]

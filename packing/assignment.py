@@ -15,6 +15,8 @@ from packing.problem import Strategy
 class Assignment:
   """Which sequences share a pack, in compressed sparse row form.
 
+  `len(assignment)` is the number of packs, `assignment[i]` the sequence numbers of one.
+
   Attributes:
     offsets: int64[num_packs + 1]; pack `i` holds `sequence_ids[offsets[i]:offsets[i + 1]]`.
     sequence_ids: int64[num_sequences]; each sequence number exactly once.
@@ -26,6 +28,14 @@ class Assignment:
   @property
   def num_packs(self) -> int:
     return self.offsets.size - 1
+
+  def __len__(self) -> int:
+    return self.num_packs
+
+  def __getitem__(self, pack: int) -> np.ndarray:
+    if not 0 <= pack < self.num_packs:
+      raise IndexError(f"There are {self.num_packs} packs from 0 on; no pack {pack}.")
+    return self.sequence_ids[self.offsets[pack] : self.offsets[pack + 1]]
 
 
 def assign(

@@ -4,22 +4,18 @@ import tensorflow as tf
 
 import packing
 
+NAMES = ("input_ids", "segment_ids", "position_ids")
 
-def packed_rows(
-  sequences: tf.RaggedTensor, plan: packing.Plan, *, epoch: int
-) -> tf.data.Dataset:
-  assignment = plan.assign(sequences.row_lengths().numpy(), seed=epoch)
-  packs = tf.RaggedTensor.from_row_splits(assignment.sequence_ids, assignment.offsets)
+
+def packed_rows(sequences: tf.RaggedTensor, plan: packing.Plan, *, epoch: int):
+  packs = plan.assign(sequences.row_lengths().numpy(), seed=epoch)
+  packs = tf.RaggedTensor.from_row_splits(packs.sequence_ids, packs.offsets)
 
   def row(pack):
     tokens = tf.gather(sequences, pack)
-    fields = {
-      "input_ids": tokens.values,
-      "segment_ids": tf.cast(tokens.value_rowids(), tokens.dtype) + 1,
-      "position_ids": tf.cast(tf.ragged.range(tokens.row_lengths()).values, tokens.dtype),
-    }
-    fill = [[0, plan.row_length - tf.size(tokens.values)]]
-    rows = {name: tf.pad(x, fill) for name, x in fields.items()}
-    return {name: tf.ensure_shape(x, [plan.row_length]) for name, x in rows.items()}
+    segments, positions = tokens.value_rowids() + 1, tf.ragged.range(tokens.row_lengths())
+    fields = [tf.cast(x, tf.int32) for x in (tokens.values, segments, positions.values)]
+    fields = tf.unstack(tf.ragged.stack(fields).to_tensor(shape=[3, plan.row_length]))
+    return dict(zip(NAMES, fields, strict=True))
 
   return tf.data.Dataset.from_tensor_slices(packs).map(row)

@@ -79,7 +79,7 @@ def test_a_loader_is_fed_by_the_command(reference, assigned):
     assert result["sequences"] == len(reference.train)
     assert result["rows"] == plan.num_packs
   assert result["neighbours_kept"] == 1.0
-  packs = {tuple(p) for p in np.split(assignment.sequence_ids, assignment.offsets[1:-1])}
+  packs = {tuple(pack) for pack in assignment}
   rows = np.concatenate([b["sequence_ids"] for b in loader.evaluation_batches()])
   assert {tuple(row[row >= 0]) for row in rows} - {()} == packs
   first = np.arange(9)

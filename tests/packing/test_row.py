@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+
+import packing
+
+
+def test_a_row_has_the_pack_from_the_left():
+  row = packing.make_row([np.array([7, 8]), [9], (3, 3, 3)], row_length=8)
+  assert {name: field.tolist() for name, field in row.items()} == {
+    "input_ids": [7, 8, 9, 3, 3, 3, 0, 0],
+    "segment_ids": [1, 1, 2, 3, 3, 3, 0, 0],
+    "position_ids": [0, 1, 0, 0, 1, 2, 0, 0],
+  }
+  assert all(field.dtype == np.int32 for field in row.values())
+
+
+def test_a_row_may_be_full():
+  assert packing.make_row([[1], [2, 3]], row_length=3)["segment_ids"].tolist() == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+  ("sequences", "message"),
+  [
+    ([[1, 2, 3], [4, 5]], "have 5 tokens together; expected 1 to 4"),
+    ([], "have 0 tokens"),
+    ([[]], "have 0 tokens"),
+    ([[0.5]], "Tokens are float64; expected integers"),
+  ],
+)
+def test_what_is_no_row_is_refused(sequences, message):
+  with pytest.raises(packing.InputError, match=message):
+    packing.make_row(sequences, row_length=4)
+
+
+def test_an_assignment_reads_like_a_list_of_packs():
+  lengths = [4, 2, 3, 3, 2]
+  histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=8)
+  packs = packing.pack(histogram, max_sequences_per_pack=3).assign(lengths)
+  assert len(packs) == packs.num_packs == 2
+  assert sorted(number for pack in packs for number in pack) == [0, 1, 2, 3, 4]
+  np.testing.assert_array_equal(packs[1], packs.sequence_ids[packs.offsets[1] :])
+  for wrong in (-1, 2):
+    with pytest.raises(IndexError, match="There are 2 packs"):
+      packs[wrong]
