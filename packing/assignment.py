@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -36,6 +37,9 @@ class Assignment:
     if not 0 <= pack < self.num_packs:
       raise IndexError(f"There are {self.num_packs} packs from 0 on; no pack {pack}.")
     return self.sequence_ids[self.offsets[pack] : self.offsets[pack + 1]]
+
+  def __iter__(self) -> Iterator[np.ndarray]:
+    return iter(np.split(self.sequence_ids, self.offsets[1:-1]) if len(self) else [])
 
 
 def assign(
