@@ -31,10 +31,29 @@ import math
 
 import numpy as np
 
+from packing import InputError
+from packing.errors import whole
 from pipeline import wordpiece
 from pipeline.store import SequenceStore
 
 PackedBatch = dict[str, np.ndarray]
+
+
+def rows_of_host(batch_size: int, *, host: int, hosts: int) -> int:
+  """Rows that each host makes of a batch.
+
+  Raises:
+    InputError: a value out of its range, or hosts that do not divide the batch.
+  """
+  whole("batch_size", batch_size, at_least=1)
+  whole("hosts", hosts, at_least=1)
+  whole("host", host, at_least=0, at_most=hosts - 1)
+  if batch_size % hosts:
+    raise InputError(
+      f"batch_size is {batch_size}; expected a multiple of the {hosts} hosts, so that each "
+      "has as many rows."
+    )
+  return batch_size // hosts
 
 
 @dataclasses.dataclass(frozen=True)

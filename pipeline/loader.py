@@ -18,7 +18,7 @@ from absl import flags
 import packing
 from packing import InputError
 from packing.errors import shown, whole
-from pipeline.batches import Masking, PackedBatch, mask_tokens, pack_rows
+from pipeline.batches import Masking, PackedBatch, mask_tokens, pack_rows, rows_of_host
 from pipeline.epochs import AssignmentMode, Epochs
 from pipeline.store import SequenceStore
 
@@ -68,7 +68,7 @@ class RowLoader(abc.ABC):
     workers: int,
   ):
     self.num_rows, self.row_length = num_rows, row_length
-    self.batch_size = whole("batch_size", batch_size, at_least=1)
+    self.batch_size = batch_size
     self.workers = whole("workers", workers, at_least=0)
     # Grain counts rows on through the epochs; shuffled within each, a number holds both.
     rows = grain.MapDataset.range(num_rows).map_with_index(lambda row, _: row)
@@ -84,15 +84,9 @@ class RowLoader(abc.ABC):
     return other
 
   def _set_host(self, host: int, hosts: int):
-    whole("hosts", hosts, at_least=1)
-    whole("host", host, at_least=0, at_most=hosts - 1)
-    if self.batch_size % hosts:
-      raise InputError(
-        f"batch_size is {self.batch_size}; expected a multiple of the {hosts} hosts, so "
-        "that each has as many packs."
-      )
+    self._size = rows_of_host(self.batch_size, host=host, hosts=hosts)
     self.host, self.hosts = host, hosts
-    blocks = self._rows.batch(self.batch_size // hosts, drop_remainder=True)
+    blocks = self._rows.batch(self._size, drop_remainder=True)
     self.batches = blocks[host::hosts].map(self._make_batch)
 
   @abc.abstractmethod
@@ -128,11 +122,10 @@ class RowLoader(abc.ABC):
 
   def evaluation_batches(self) -> Iterator[PackedBatch]:
     """Each row once over all hosts, not shuffled; the last rows are empty."""
-    size = self.batch_size // self.hosts
     for step in range(self.num_evaluation_batches):
-      start = step * self.batch_size + self.host * size
-      rows = np.arange(min(start, self.num_rows), min(start + size, self.num_rows))
-      yield self._evaluation_batch(rows, size)
+      start = step * self.batch_size + self.host * self._size
+      end = min(start + self._size, self.num_rows)
+      yield self._evaluation_batch(np.arange(min(start, end), end), self._size)
 
   @property
   def num_evaluation_batches(self) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from packing import InputError
 from packing.errors import whole
 from pipeline import atoms
-from pipeline.batches import PackedBatch
+from pipeline.batches import PackedBatch, rows_of_host
 from pipeline.store import SequenceStore
 
 
@@ -101,14 +101,8 @@ class WindowLoader:
     host: int = 0,
     hosts: int = 1,
   ):
-    self.store, self.row_length = store, row_length
-    self.batch_size = whole("batch_size", batch_size, at_least=1)
-    if batch_size % whole("hosts", hosts, at_least=1):
-      raise InputError(
-        f"batch_size is {batch_size}; expected a multiple of the {hosts} hosts, so that "
-        "each has as many rows."
-      )
-    self.host, self.hosts = whole("host", host, at_least=0, at_most=hosts - 1), hosts
+    self.store, self.row_length, self.batch_size = store, row_length, batch_size
+    self._size, self.host = rows_of_host(batch_size, host=host, hosts=hosts), host
     lengths, _ = atoms.documents(store)
     self.windows = cut_windows(
       lengths,
@@ -123,19 +117,18 @@ class WindowLoader:
 
     `loss_mask` says which tokens are scored; `sequence_ids` is the number of the window.
     """
-    size = self.batch_size // self.hosts
     for step in range(self.num_batches):
-      first = step * self.batch_size + self.host * size
-      yield self._lay_out(np.arange(first, min(first + size, self.windows.starts.size)))
+      first = step * self.batch_size + self.host * self._size
+      end = min(first + self._size, self.windows.starts.size)
+      yield self._lay_out(np.arange(first, end))
 
   def _lay_out(self, windows: np.ndarray) -> PackedBatch:
-    size = self.batch_size // self.hosts
-    lengths = np.zeros((size, 1), np.int64)
-    seen, sequence_ids = lengths.copy(), np.full((size, 1), -1, np.int64)
+    lengths = np.zeros((self._size, 1), np.int64)
+    seen, sequence_ids = lengths.copy(), np.full(lengths.shape, -1, np.int64)
     lengths[: windows.size, 0] = self.windows.lengths[windows]
     seen[: windows.size, 0] = self.windows.seen[windows]
     sequence_ids[: windows.size, 0] = windows
-    places = np.broadcast_to(np.arange(self.row_length), (size, self.row_length))
+    places = np.broadcast_to(np.arange(self.row_length), (self._size, self.row_length))
     occupied = places < lengths
     input_ids = np.zeros(occupied.shape, np.int32)
     input_ids[occupied] = self.store.read(
@@ -147,8 +140,8 @@ class WindowLoader:
       "segment_ids": occupied.astype(np.int32),
       "position_ids": np.where(occupied, places, 0).astype(np.int32),
       "loss_mask": occupied & (places >= seen),
-      "cls_positions": np.zeros((size, 1), np.int32),
-      "sequence_labels": np.zeros((size, 1), np.int32),
+      "cls_positions": np.zeros(lengths.shape, np.int32),
+      "sequence_labels": np.zeros(lengths.shape, np.int32),
       "sequence_mask": lengths > 0,
       "sequence_ids": sequence_ids,
     }
