@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import time
@@ -84,6 +85,15 @@ def start(folder, workdir, *options, **variables):
     stderr=subprocess.PIPE,
     text=True,
   )
+
+
+def flags_of_two_processes():
+  """What each of two processes that train one model is started with besides."""
+  with socket.socket() as server:
+    server.bind(("localhost", 0))
+    port = server.getsockname()[1]
+  joined = ["--processes=2", f"--coordinator=localhost:{port}"]
+  return [[*joined, f"--process={number}"] for number in range(2)]
 
 
 def wait_for(process, seen):

@@ -7,7 +7,15 @@ import sys
 
 import pytest
 
-from tests.programs import ROOT, complete, environment, lines_of, summary_of, wait_for
+from tests.programs import (
+  ROOT,
+  complete,
+  environment,
+  flags_of_two_processes,
+  lines_of,
+  summary_of,
+  wait_for,
+)
 
 STEPS = 12
 
@@ -86,3 +94,25 @@ def test_it_is_evaluated_as_it_was(folder, whole):
   summary = summary_of(whole[0])
   assert told["perplexity"] == pytest.approx(summary["eval_perplexity"])
   assert told["tokens"] == summary["eval_tokens"]
+
+
+def test_two_processes_train_and_evaluate_as_one(folder, whole, request):
+  both = [
+    subprocess.Popen(
+      command(folder, "pair_of_causal", *flags),
+      cwd=folder,
+      env=environment(folder, JAX_NUM_CPU_DEVICES="2"),
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    for flags in flags_of_two_processes()
+  ]
+  for process in both:  # if one fails, none is left to wait for it
+    request.addfinalizer(process.kill)
+  for process in both:
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+  ours, expected = summary_of(folder / "pair_of_causal"), summary_of(whole[0])
+  assert (ours["processes"], ours["eval_tokens"]) == (2, expected["eval_tokens"])
+  assert ours["eval_perplexity"] == pytest.approx(expected["eval_perplexity"], rel=1e-3)

@@ -2,11 +2,18 @@
 
 import re
 import signal
-import socket
 
 import pytest
 
-from tests.programs import STEPS, lines_of, run, start, summary_of, wait_for
+from tests.programs import (
+  STEPS,
+  flags_of_two_processes,
+  lines_of,
+  run,
+  start,
+  summary_of,
+  wait_for,
+)
 
 OPTIONS = ["--config.train.throughput_rounds=0"]
 GLOO = r"\[Gloo\]|peer ranks"  # of its lines
@@ -17,21 +24,9 @@ def pair(folder, request):
   """Starts both processes of a run, with two devices each."""
 
   def begin(workdir, *options):
-    with socket.socket() as server:
-      server.bind(("localhost", 0))
-      port = server.getsockname()[1]
-    joined = ["--processes=2", f"--coordinator=localhost:{port}"]
     both = [
-      start(
-        folder,
-        workdir,
-        *OPTIONS,
-        *options,
-        *joined,
-        f"--process={number}",
-        JAX_NUM_CPU_DEVICES="2",
-      )
-      for number in range(2)
+      start(folder, workdir, *OPTIONS, *options, *flags, JAX_NUM_CPU_DEVICES="2")
+      for flags in flags_of_two_processes()
     ]
     for process in both:  # if one fails, none is left to wait for it
       request.addfinalizer(process.kill)
