@@ -106,11 +106,11 @@ class Phases:
       folder, ["packed", "no_mask"], quick=quick, seeds=seeds
     )
 
-  def run(self) -> tuple[Found, dict[int, dict[str, Any]]]:
+  def run(self) -> tuple[Found, dict[int, float]]:
     """Runs what is not finished.
 
     Returns:
-      The results of each arm; and the steps' speed, by row length.
+      The results of each arm; and packed sequences a second, by row length.
     """
     self._one.run_all(jobs=self._jobs)
     found = dict(self._one.results())
@@ -118,10 +118,9 @@ class Phases:
     sequences = config.train.steps * config.train.batch_size
     mean = {length: _mean_length(config, length) for length in (SHORT, FULL)}
     parts_of = split(sequences, mean)
-    speed = {length: self._speed(parts_of[length], length) for length in (SHORT, FULL)}
+    speed = self._measure(parts_of)
     # As long as both phases take, by the clock of steps that were measured alone.
-    rates = {n: speed[n]["packed_sequences_per_second"] for n in (SHORT, FULL)}
-    as_long = sum(parts_of[n] / rates[n] for n in rates) * rates[FULL]
+    as_long = sum(parts_of[n] / speed[n] for n in speed) * speed[FULL]
     arms = []
     for suffix, batches in (("", "packed"), ("_unpacked", "constant")):
       first = f"phase_1{suffix}"
@@ -139,14 +138,21 @@ class Phases:
     study.run_all(jobs=self._jobs)
     return found | study.results(), speed
 
-  def _speed(self, sequences: float, row_length: int) -> dict[str, Any]:
-    """Sequences a second of both kinds of steps, measured alone, once."""
-    arm = Arm(f"speed_{row_length}", fields(sequences, row_length))
+  def _measure(self, parts_of: dict[int, float]) -> dict[int, float]:
+    """Packed sequences a second: the median of a measurement a seed.
+
+    Row lengths take turns, alone on all cores, so that a slow moment slows both.
+    """
+    arms = {n: Arm(f"speed_{n}", fields(parts_of[n], n)) for n in parts_of}
     timing = dataclasses.replace(
-      self._one, folder=self._runs, arms=[arm], seeds=1, module="experiments.speed"
+      self._one, folder=self._runs, arms=list(arms.values()), module="experiments.speed"
     )
     timing.run_all(jobs=1)
-    return timing.results()[arm.name][0]
+    found = timing.results()
+    return {
+      n: float(np.median([x["packed_sequences_per_second"] for x in found[arm.name]]))
+      for n, arm in arms.items()
+    }
 
 
 def _mean_length(config: ml_collections.ConfigDict, row_length: int) -> float:
@@ -157,14 +163,12 @@ def _mean_length(config: ml_collections.ConfigDict, row_length: int) -> float:
   return float(pipeline.prepare_dataset(chosen).train.lengths.mean())
 
 
-def outlook(
-  found: Found, speed: dict[int, dict[str, Any]], folder: pathlib.Path
-) -> Exhibit:
+def outlook(found: Found, speed: dict[int, float], folder: pathlib.Path) -> Exhibit:
   """Two phases against one, at as many real tokens and at as much time.
 
   Args:
     found: the results of each arm.
-    speed: of steps, by row length.
+    speed: packed sequences a second, by row length.
     folder: for the picture.
   """
   one, two, same_time = (found[name] for name in ("packed", "phase_2", "same_time"))
@@ -222,7 +226,8 @@ def outlook(
       right=(1, 2, 3, 4),
     )
     + "\n\nMinutes are sequences over sequences a second of steps that were timed alone, "
-    "in turns. Held-out text is the same for all, in sequences of up to 192 tokens.",
+    "row lengths in turns, the median over seeds. Held-out text is the same for all, in "
+    "sequences of up to 192 tokens.",
   )
 
 
@@ -273,10 +278,10 @@ def _control(found: Found, packed: Results) -> list[float]:
   return np.add(held_out(packed), more).tolist()
 
 
-def _seconds(runs, speed: dict[int, dict[str, Any]], row_length: int = FULL) -> float:
+def _seconds(runs, speed: dict[int, float], row_length: int = FULL) -> float:
   """Of a run of packed steps."""
   sequences = np.mean([run["curve"][-1]["sequences"] for run in runs])
-  return float(sequences / speed[row_length]["packed_sequences_per_second"])
+  return float(sequences / speed[row_length])
 
 
 def _tokens(runs) -> float:

@@ -65,8 +65,7 @@ def found():
 
 def test_two_phases_against_one(found, tmp_path):
   rates = {64: 500.0, 192: 250.0}
-  speed = {n: {"packed_sequences_per_second": rate} for n, rate in rates.items()}
-  exhibit = two_phases.outlook(found, speed, tmp_path)
+  exhibit = two_phases.outlook(found, rates, tmp_path)
   assert [x.outcome for x in exhibit.statements] == ["holds", "holds"]
   assert "take 1.50 times as long" in exhibit.finding  # 50,000 at 500 and at 250
   assert (tmp_path / "two_phases.png").stat().st_size
