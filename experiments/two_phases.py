@@ -245,7 +245,7 @@ def phase(number: int, found: Found, folder: pathlib.Path) -> Exhibit:
   finding = (
     f"In phase {number}, rows of {length} tokens, packed training ends "
     f"{mean_difference(packed, unpacked):+.4f} nats from unpacked training on held-out "
-    f"text, with 1 / {factor:.2f} of the rows."
+    f"text, in {1 / factor:.0%} of the rows."
   )
   name = f"phase_{number}.png"
   learning_pictures.curves(
