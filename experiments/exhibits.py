@@ -83,7 +83,10 @@ class Exhibit:
 
   @property
   def state(self) -> str:
-    """How many numbers agree and statements hold, in a few words."""
+    """How many numbers agree and statements hold, in a few words.
+
+    "shown" where there is a picture alone, "-" where there is nothing to judge.
+    """
     compared = [value.agrees for value in self.values if value.agrees is not None]
     parts = []
     if compared:
@@ -91,7 +94,7 @@ class Exhibit:
     for outcome, word in (("holds", "hold"), ("fails", "fail"), ("no power", "no power")):
       if number := sum(statement.outcome == outcome for statement in self.statements):
         parts.append(f"{number} {outcome if number == 1 else word}")
-    return ", ".join(parts) or "-"
+    return ", ".join(parts) or ("shown" if self.pictures else "-")
 
 
 def to_the_digit(name: str, paper: str, here: float, *, note: str = "") -> Value:

@@ -58,7 +58,12 @@ def _values(name: str, histogram: packing.Histogram) -> list:
   return [
     to_the_digit("wikipedia_512: theoretical speed-up", "2.0", speedup),
     to_the_digit("the same, section 4.1", "2.001", speedup),
-    to_the_digit("of the longest length (%)", "23.5", full),
+    to_the_digit(
+      "of the longest length (%)",
+      "23.5",
+      full,
+      note=f"{histogram.counts[-1]:,} of the {histogram.num_sequences:,} published ones",
+    ),
     to_the_digit("shortest (tokens)", "5", shortest),
     to_the_digit(
       "tokens with padding (billion)", "8.33", tokens / 1e9, note="8.335 cut off"

@@ -114,14 +114,23 @@ class Tables:
     in_order = packing.sorted_batches(packing.load_histogram(WIKIPEDIA))
     shares = [100 * in_order.efficiency, in_order.packing_factor]
     values += [
-      within(f"sorted batches: {name}", printed, found, tolerance=0.1)
+      within(
+        f"sorted batches: {name}",
+        printed,
+        found,
+        tolerance=0.1,
+        note="within 0.1: it depends on the size of a batch",
+      )
       for name, printed, found in zip(_SHARES, ("99.9", "2.00"), shares, strict=True)
     ]
     greedy = self._greedy(0)
     values += [
-      within("greedy: efficiency (%)", "78", 100 * greedy[0].efficiency, tolerance=1),
-      within("greedy: packing factor", "1.6", greedy[0].packing_factor, tolerance=0.1),
-      within("greedy: packing depth", "10", greedy[0].packing_depth, tolerance=2),
+      within(f"greedy: {name}", printed, found, tolerance=most, note="a random order")
+      for name, printed, found, most in (
+        ("efficiency (%)", "78", 100 * greedy[0].efficiency, 1),
+        ("packing factor", "1.6", greedy[0].packing_factor, 0.1),
+        ("packing depth", "10", greedy[0].packing_depth, 2),
+      )
     ]
     plans = [(a, d, self._plan(WIKIPEDIA, a, d)) for a, d, *_ in TABLE_1]
     best = self._plan(WIKIPEDIA, "optimal", 3)

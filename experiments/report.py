@@ -78,7 +78,7 @@ def section(exhibit: Exhibit, *, folder: str) -> str:
   parts += [f"![{exhibit.title}]({folder}/{name})" for name in exhibit.pictures]
   if exhibit.values:
     has_note = any(value.note for value in exhibit.values)
-    header = ["", "paper", "here", "difference", "agrees", *["why not"][: int(has_note)]]
+    header = ["", "paper", "here", "difference", "agrees", *["note"][: int(has_note)]]
     rows = [
       [x.name, x.paper, x.here, x.difference, _AGREES[x.agrees], x.note][: len(header)]
       for x in exhibit.values
