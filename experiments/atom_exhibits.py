@@ -80,7 +80,7 @@ NOT_COMPARABLE = (
   "at its place and counts as a token; with the loss on padding all the others do too. "
   "Held-out perplexity is computed in one way: each document alone, in windows of a row "
   "that move on by half a row, each token once. There a model of padding pays for the end "
-  "tokens that it has learned to expect at the end of a row."
+  "tokens that it has learned to expect where an atom would end."
 )
 FEW = (
   "A step has few atoms here, so that parts of one that follow each other fill much of a "

@@ -49,7 +49,10 @@ OVERRIDES: dict[str, Any] = {
   "optimizer.learning_rate": 0.0106,  # for half of its sequences a step (LOG.md)
 }
 QUICK: dict[str, Any] = {
-  "train.steps": 10,
+  "data.directory": "data/quick",
+  "data.dupe_factor": 1,
+  "data.held_out_fraction": 0.01,
+  "train.steps": 6,
   "optimizer.warmup_steps": 1,
   "train.throughput_rounds": 6,
 }

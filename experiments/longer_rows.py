@@ -18,7 +18,7 @@ import packing
 from experiments import parts
 from experiments.exhibits import Exhibit, Statement
 from experiments.length_pictures import speedup_by_depth
-from experiments.plans import cached_plan
+from experiments.plans import cached_plan, plans_folder
 from experiments.report import table
 
 COMMAND = "python -m experiments.longer_rows"
@@ -61,7 +61,7 @@ def section_j(folder: pathlib.Path) -> Exhibit:
 
     def plan(algorithm: str, depth: int | None, name: str = name) -> packing.Plan:
       return cached_plan(
-        folder / "plans", name, algorithm=algorithm, max_sequences_per_pack=depth
+        plans_folder(folder), name, algorithm=algorithm, max_sequences_per_pack=depth
       )
 
     limit = theoretical_speedup(packing.load_histogram(name))
@@ -121,7 +121,9 @@ def section_q(folder: pathlib.Path) -> list[Exhibit]:
     shares = []
     for ratio in RATIOS.values():
       row_length = round(size * ratio)
-      plan = cached_plan(folder / "plans", name, algorithm="optimal", row_length=row_length)
+      plan = cached_plan(
+        plans_folder(folder), name, algorithm="optimal", row_length=row_length
+      )
       shares.append(plan.efficiency)
       gaps.append(plan.gap)
       speedup = histogram.num_sequences * size / plan.num_row_tokens

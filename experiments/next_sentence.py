@@ -34,13 +34,6 @@ from experiments.study import Study
 
 COMMAND = "python -m experiments.next_sentence"
 
-_SENTENCES: dict[str, Any] = {
-  "data.task": "sentences",
-  "data.directory": "data/quickstart-sentences",
-  "data.dupe_factor": 1,  # nothing is random that could be cut again
-  "data.vocab_file": "data/quickstart/vocab.txt",  # that of the pairs
-  "model.next_sentence": False,
-}
 _GREEDY: dict[str, Any] = {
   "packing.algorithm": "greedy",
   "packing.max_sequences_per_pack": 192,  # the row length: no limit
@@ -63,10 +56,17 @@ def make_arms(study: Study) -> list[Arm]:
     study: with the arm of the pairs.
   """
   config = study.runs[0][1].config
-  longer = _mean_length(config, {}) / _mean_length(config, _SENTENCES)
+  whole_sentences = {
+    "data.task": "sentences",
+    "data.directory": f"{config.data.directory}-sentences",
+    "data.dupe_factor": 1,  # nothing is random that could be cut again
+    "data.vocab_file": f"{config.data.directory}/vocab.txt",  # that of the pairs
+    "model.next_sentence": False,
+  }
+  longer = _mean_length(config, {}) / _mean_length(config, whole_sentences)
   batch = round(config.train.batch_size * longer)  # as many real tokens a step, and in all
   sequences = config.train.steps * batch
-  of_sentences = _SENTENCES | {
+  of_sentences = whole_sentences | {
     "packing.adjust": "reduce_batch",
     "train.batch_size": batch,
     "train.duration": f"{round(sequences)} sequences",
@@ -121,8 +121,7 @@ def exhibits(
   study.run_all(jobs=jobs)
   models = {NAMES["packed"]: downstream.kept(pairs, "packed")}
   models |= {NAMES[arm.name]: downstream.kept(study, arm.name) for arm in study.arms}
-  overrides = downstream.QUICK if quick else None
-  scores = downstream.fine_tune(runs, models, overrides=overrides, jobs=jobs)
+  scores = downstream.fine_tune(runs, models, quick=quick, jobs=jobs)
   first, pairs_alone, sentences, greedy = NAMES.values()
   statements = []
   for task, of_arm in scores.items():

@@ -83,14 +83,14 @@ def exhibits(
     )
   wikitext = str(pathlib.Path(wikitext).absolute())
   write_text(given, wikitext)
-  of_text = FIELDS | {
+  study = learning_curves.shared(folder, ARMS, quick=quick, seeds=seeds)
+  overrides = {**study.overrides, **FIELDS}
+  if quick:
+    overrides |= learning_curves.QUICK
+  overrides |= {
     "data.source": f"{wikitext}/*.txt",
     "data.directory": str(folder / "data"),
   }
-  study = learning_curves.shared(folder, ARMS, quick=quick, seeds=seeds)
-  overrides = {**study.overrides, **of_text}
-  if quick:
-    overrides |= learning_curves.QUICK
   study = dataclasses.replace(
     study, folder=learning_curves.runs_folder(folder, quick=quick), overrides=overrides
   )

@@ -15,6 +15,15 @@ import scipy
 import packing
 
 
+def plans_folder(folder: pathlib.Path) -> pathlib.Path:
+  """Where a part of the report has its plans: beside it, for all parts.
+
+  Args:
+    folder: of the part.
+  """
+  return folder.parent / "plans"
+
+
 def cached_plan(
   folder: pathlib.Path, histogram: str, *, algorithm: str, **options
 ) -> packing.Plan:

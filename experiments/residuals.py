@@ -17,7 +17,7 @@ import packing
 from experiments import parts
 from experiments.exhibits import Exhibit, Value, to_the_digit, within
 from experiments.length_pictures import residuals as draw_residuals
-from experiments.plans import cached_plan
+from experiments.plans import cached_plan, plans_folder
 from experiments.report import table
 
 COMMAND = "python -m experiments.residuals"
@@ -35,6 +35,7 @@ WEIGHTS = {
   (16, 0.09): "99.728",
   (256, 0.09): "99.53",
 }
+DEFAULT = (8, 0.09)  # of the algorithm: the same plan as in other parts
 UNPRINTED = ((4, 0.0), (4, 0.09), (4, 0.9), (8, 0.9))
 SQUAD_WEIGHTS = {(0, 1.0): "96.94", (8, 0.09): "97.38", (64, 0.002): "98.767"}
 
@@ -43,13 +44,13 @@ def plan_of(
   folder: pathlib.Path, histogram: str, offset: int, weight: float
 ) -> packing.Plan:
   """By least squares at depth 3, with residuals of lengths up to the offset weighted."""
+  weights = {"residual_offset": offset, "residual_weight": weight}
   return cached_plan(
     folder,
     histogram,
     algorithm="nnlshp",
     max_sequences_per_pack=3,
-    residual_offset=offset,
-    residual_weight=weight,
+    **({} if (offset, weight) == DEFAULT else weights),
   )
 
 
@@ -66,7 +67,7 @@ def residual_of(plan: packing.Plan) -> np.ndarray:
 def section_f44(folder: pathlib.Path) -> Exhibit:
   """The residual without weights, and with them."""
   plain, weighted = (
-    plan_of(folder / "plans", WIKIPEDIA, *w) for w in ((0, 1.0), (8, 0.09))
+    plan_of(plans_folder(folder), WIKIPEDIA, *w) for w in ((0, 1.0), DEFAULT)
   )
   residual = residual_of(plain)
   lengths = np.arange(1, residual.size + 1)
@@ -118,7 +119,7 @@ def section_f5(folder: pathlib.Path, *, quick: bool) -> Exhibit:
     if quick and histogram == WIKIPEDIA:
       wanted = wanted[:2]
     for offset, weight in wanted:
-      plan = plan_of(folder / "plans", histogram, offset, weight)
+      plan = plan_of(plans_folder(folder), histogram, offset, weight)
       name = f"{histogram}, offset {offset}, weight {weight:g}"
       if (offset, weight) in printed:
         tolerance = 0.02 if histogram == WIKIPEDIA else 0.15
@@ -128,7 +129,7 @@ def section_f5(folder: pathlib.Path, *, quick: bool) -> Exhibit:
           within(f"{name} (%)", paper, efficiency(plan), tolerance=tolerance, note=note)
         )
       best = cached_plan(
-        folder / "plans", histogram, algorithm="optimal", max_sequences_per_pack=3
+        plans_folder(folder), histogram, algorithm="optimal", max_sequences_per_pack=3
       )
       rows.append(
         [

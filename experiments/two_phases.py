@@ -49,19 +49,20 @@ NAMES = {
 }
 
 
-def fields(sequences: float, row_length: int) -> dict[str, Any]:
+def fields(sequences: float, row_length: int, *, data: str) -> dict[str, Any]:
   """Of the config of a phase.
 
   Args:
     sequences: that it sees.
     row_length: S, in tokens.
+    data: the directory of the second phase's.
   """
   of_data: dict[str, Any] = {}
   if row_length == SHORT:
     of_data = {
-      "data.directory": "data/quickstart-64",
+      "data.directory": f"{data}-{SHORT}",
       "data.max_sequence_length": SHORT,
-      "data.vocab_file": "data/quickstart/vocab.txt",  # that of the second phase
+      "data.vocab_file": f"{data}/vocab.txt",
     }
   return of_data | {
     "packing.adjust": "reduce_batch",
@@ -114,9 +115,9 @@ class Phases:
     """
     self._one.run_all(jobs=self._jobs)
     found = dict(self._one.results())
-    config = self._one.runs[0][1].config
+    config = self._config
     sequences = config.train.steps * config.train.batch_size
-    mean = {length: _mean_length(config, length) for length in (SHORT, FULL)}
+    mean = {length: self._mean_length(length) for length in (SHORT, FULL)}
     parts_of = split(sequences, mean)
     speed = self._measure(parts_of)
     # As long as both phases take, by the clock of steps that were measured alone.
@@ -125,15 +126,15 @@ class Phases:
     for suffix, batches in (("", "packed"), ("_unpacked", "constant")):
       first = f"phase_1{suffix}"
       arms += [
-        Arm(first, fields(parts_of[SHORT], SHORT), batches, keep=True),
+        Arm(first, self._fields(parts_of[SHORT], SHORT), batches, keep=True),
         Arm(
           f"phase_2{suffix}",
-          fields(parts_of[FULL], FULL),
+          self._fields(parts_of[FULL], FULL),
           batches,
           starts_from=first,
         ),
       ]
-    arms.append(Arm("same_time", fields(as_long, FULL)))
+    arms.append(Arm("same_time", self._fields(as_long, FULL)))
     study = dataclasses.replace(self._one, folder=self._runs, arms=arms)
     study.run_all(jobs=self._jobs)
     return found | study.results(), speed
@@ -143,7 +144,7 @@ class Phases:
 
     Row lengths take turns, alone on all cores, so that a slow moment slows both.
     """
-    arms = {n: Arm(f"speed_{n}", fields(parts_of[n], n)) for n in parts_of}
+    arms = {n: Arm(f"speed_{n}", self._fields(parts_of[n], n)) for n in parts_of}
     timing = dataclasses.replace(
       self._one, folder=self._runs, arms=list(arms.values()), module="experiments.speed"
     )
@@ -154,13 +155,20 @@ class Phases:
       for n, arm in arms.items()
     }
 
+  @property
+  def _config(self) -> ml_collections.ConfigDict:
+    """Of the one phase."""
+    return self._one.runs[0][1].config
 
-def _mean_length(config: ml_collections.ConfigDict, row_length: int) -> float:
-  """Of the sequences that are cut for rows of this length, in tokens."""
-  chosen = config.copy_and_resolve_references()
-  if row_length != config.data.max_sequence_length:
-    chosen.update_from_flattened_dict(fields(1, row_length))
-  return float(pipeline.prepare_dataset(chosen).train.lengths.mean())
+  def _fields(self, sequences: float, row_length: int) -> dict[str, Any]:
+    return fields(sequences, row_length, data=self._config.data.directory)
+
+  def _mean_length(self, row_length: int) -> float:
+    """Of the sequences that are cut for rows of this length, in tokens."""
+    chosen = self._config.copy_and_resolve_references()
+    if row_length != chosen.data.max_sequence_length:
+      chosen.update_from_flattened_dict(self._fields(1, row_length))
+    return float(pipeline.prepare_dataset(chosen).train.lengths.mean())
 
 
 def outlook(found: Found, speed: dict[int, float], folder: pathlib.Path) -> Exhibit:

@@ -168,8 +168,7 @@ def test_a_model_is_fine_tuned_once(tmp_path, monkeypatch):
   params = jax.tree.map(np.asarray, packs.random_params(config)[1])
   given = tmp_path / "given"
   hf.export_bert(config, params, given, vocabulary=weights.Vocabulary(tokens))
-  monkeypatch.setattr(downstream, "TASKS", {"sst2": downstream.TASKS["sst2"]})
-  overrides = {
+  fields = {
     "train.duration": "64 sequences",
     "optimizer.warmup": "16 sequences",
     "train.patience": 0,
@@ -177,9 +176,10 @@ def test_a_model_is_fine_tuned_once(tmp_path, monkeypatch):
     "data.max_sequence_length": 64,
     "train.peak_flops": 1e9,
   }
+  monkeypatch.setattr(downstream, "QUICK", fields)
 
   def scores():
-    return downstream.fine_tune(tmp_path, {"packed": [given]}, overrides=overrides, jobs=1)
+    return downstream.fine_tune(tmp_path, {"packed": [given]}, quick=True, jobs=1)
 
   found = scores()
   ((score,),) = found["sst2"].values()
