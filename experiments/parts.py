@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks.machine import machine
 from experiments import report
 from experiments.exhibits import Exhibit
 from packing import InputError
@@ -46,7 +47,13 @@ def make(
   folder.mkdir(parents=True, exist_ok=True)
   exhibits = maker(folder, quick=quick, **options)
   sections = [report.section(exhibit, folder=".") for exhibit in exhibits]
-  write_text(folder / "exhibits.md", "\n\n".join(sections) + "\n")
+  text = [
+    f"# {folder.resolve().name}",
+    f"Machine: {machine()}.",
+    report.summary(exhibits),
+    *sections,
+  ]
+  write_text(folder / "exhibits.md", "\n\n".join(text) + "\n")
   write_json(folder / _FILE, [dataclasses.asdict(exhibit) for exhibit in exhibits])
   return exhibits
 

@@ -25,18 +25,7 @@ def document(
     quick: whether it was made with less of all.
     failures: the last words of parts that could not be made, by their names.
   """
-  rows = [
-    [
-      f"[{exhibit.name}](#{_anchor(exhibit)})",
-      exhibit.title,
-      exhibit.agreement,
-      exhibit.state,
-      f"`{exhibit.command}`",
-    ]
-    for exhibits in parts.values()
-    for exhibit in exhibits
-  ]
-  header = ["exhibit", "what", "must agree", "does", "command"]
+  overview = summary([exhibit for exhibits in parts.values() for exhibit in exhibits])
   sections = [
     section(exhibit, folder=folder)
     for folder, exhibits in parts.items()
@@ -60,8 +49,23 @@ def document(
     "paper's. *Within a tolerance*: drawn at random, or it depends on the solver. *In "
     "shape*: a small model and other text; the claim is tested, not the number. What does "
     "not agree says no, and a claim that does not hold says fails.\n\n"
-    f"{table(header, rows)}\n\n" + "\n\n".join(sections) + "\n"
+    f"{overview}\n\n" + "\n\n".join(sections) + "\n"
   )
+
+
+def summary(exhibits: Iterable[Exhibit]) -> str:
+  """A table of what each came to, with links to their sections."""
+  rows = [
+    [
+      f"[{exhibit.name}](#{_anchor(exhibit)})",
+      exhibit.title,
+      exhibit.agreement,
+      exhibit.state,
+      f"`{exhibit.command}`",
+    ]
+    for exhibit in exhibits
+  ]
+  return table(["exhibit", "what", "must agree", "does", "command"], rows)
 
 
 def section(exhibit: Exhibit, *, folder: str) -> str:
