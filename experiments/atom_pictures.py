@@ -58,7 +58,15 @@ def atoms(
     for place, of_arm in enumerate(values):
       if len(of_arm) > 1:
         axes.plot([place] * len(of_arm), of_arm, "o", color="#333333", markersize=3)
-      axes.annotate(f"{means[place]:.4g}", (place, means[place]), ha="center", va="bottom")
+      top = (place, of_arm.max())
+      axes.annotate(
+        f"{means[place]:.4g}",
+        top,
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+      )
     axes.set_xticks(range(len(names)), names)
     axes.margins(y=0.12)
   _limits(full, [_curve(runs) for runs in arms.values()])

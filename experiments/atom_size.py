@@ -130,7 +130,7 @@ def exhibits(
     found.setdefault(row_length, {}).setdefault(arm, {})[seed] = result
   if failures:
     raise Stopped(f"{len(failures)} of {len(planned)} runs failed. {' '.join(failures)}")
-  whole = {length: arms for length, arms in found.items() if _has(arms, *_ALONE)}
+  whole = {n: found[n] for n in sorted(found) if _has(found[n], *_ALONE)}
   if not whole:
     raise InputError(
       "No row length has all its layouts trained yet. Run again with more --minutes."
@@ -170,7 +170,9 @@ def _recipe(text: str, studies, *, quick: bool, left_out: int) -> str:
     if quick
     else f"{EPOCHS} epochs"
   )
-  rest = f" {left_out} runs were left out for want of time." if left_out else ""
+  rest = (
+    f" {left_out} runs of further seeds and atoms are not made yet." if left_out else ""
+  )
   return (
     f"Text: {TEXTS[text]}, documents of {config.data.min_words} words and more, "
     f"{(study.lengths + 1).sum():,} tokens of a byte-level BPE of "

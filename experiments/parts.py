@@ -47,12 +47,9 @@ def make(
   folder.mkdir(parents=True, exist_ok=True)
   exhibits = maker(folder, quick=quick, **options)
   sections = [report.section(exhibit, folder=".") for exhibit in exhibits]
-  text = [
-    f"# {folder.resolve().name}",
-    f"Machine: {machine()}.",
-    report.summary(exhibits),
-    *sections,
-  ]
+  text = [f"# {folder.resolve().name}", f"Machine: {machine()}."]
+  text += [report.QUICK] if quick else []
+  text += [report.summary(exhibits), *sections]
   write_text(folder / "exhibits.md", "\n\n".join(text) + "\n")
   write_json(folder / _FILE, [dataclasses.asdict(exhibit) for exhibit in exhibits])
   return exhibits

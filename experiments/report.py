@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from experiments.exhibits import Exhibit
 
+QUICK = "Made with `--quick`: runs are short, and what they say has no weight."
 _AGREES = {True: "yes", False: "**no**", None: ""}
 _OUTCOMES = {"holds": "holds", "fails": "**fails**", "no power": "no power"}
 
@@ -33,7 +34,7 @@ def document(
   ]
   warning = ""
   if quick:
-    warning += "\nMade with `--quick`: runs are short, and what they say has no weight.\n"
+    warning += f"\n{QUICK}\n"
   for name, exhibits in parts.items():
     if name in failures:
       warning += f"\n**{name} failed**: {failures[name]}\n"

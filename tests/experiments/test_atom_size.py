@@ -116,7 +116,7 @@ class TestExhibits:
     assert "atoms of 1 S have the lowest final training perplexity" in exhibit.finding
     assert (tmp_path / exhibit.pictures[0]).read_bytes().startswith(b"\x89PNG")
     assert {"concat": "118.08", "padding": "102.82"}[layout] in exhibit.text
-    assert exhibit.text.endswith("The recipe.")
+    assert exhibit.text.endswith(atom_exhibits.ELSEWHERE)
 
   def test_it_fails_where_another_atom_is_better(self, found, tmp_path):
     swapped = found | {CONCAT: found[Arm("concat", 2.0)], Arm("concat", 2.0): found[CONCAT]}
@@ -243,12 +243,14 @@ class TestTheWholeStudy:
     ]
     steps = told["Table 1, Appendices A.3 and A.9"]
     assert steps.state == "6 of 6 numbers agree"
+    assert "100 steps, which say" in steps.text
     for exhibit in exhibits:
-      assert "100 steps, which say" in exhibit.text
       assert exhibit.command.endswith("--wikitext FOLDER --quick")
       for picture in exhibit.pictures:
         assert (folder / picture).read_bytes().startswith(b"\x89PNG")
-    assert (folder / "exhibits.md").read_text().count("## ") == len(exhibits)
+    text = (folder / "exhibits.md").read_text()
+    assert text.count("\n## ") == len(exhibits)
+    assert "no weight" in text  # it was quick
 
   def test_all_arms_are_one_compiled_step(self, made, text):
     folder, _, counter = made
