@@ -32,7 +32,7 @@ PADDING_ALL = Arm("padding", loss_on_padding=True)
 NAMES = {
   CONCAT: "concat",
   PADDING: "padding",
-  PADDING_ALL: "padding, its loss too",
+  PADDING_ALL: "padding, predicted too",
   PACKED: "packed",
 }
 
@@ -78,9 +78,14 @@ NOT_COMPARABLE = (
   "tokens of other documents as context; rows of padding lack what comes before their "
   "atom, and each atom ends with an end token where the text goes on, which is certain "
   "at its place and counts as a token; with the loss on padding all the others do too. "
-  "Held-out perplexity is computed in one way: each document alone, in windows of a row "
-  "that move on by half a row, each token once. There a model of padding pays for the end "
-  "tokens that it has learned to expect where an atom would end."
+  "Rows of packed have documents, or parts of a row of longer ones, each alone. Held-out "
+  "perplexity is computed in one way: each document alone, in windows of a row that move "
+  "on by half a row, each token once. That is how packed trains; concat trains with "
+  "foreign context too, and padding with an end token where an atom ends. A model that has "
+  "learned to expect one there has to pay for it where the text goes on: in windows of "
+  "rows of 64 tokens that is about one token in 32 with atoms of a row, and more with "
+  "smaller ones. The learning rate was chosen for concat; steps of padding have fewer "
+  "tokens of text."
 )
 ELSEWHERE = (
   "What was trained is told at Table 1, what perplexities of training rows and of held-out "
@@ -125,12 +130,19 @@ class Study:
       run["nats"], run["targets"], **(quick if self.quick else whole)
     )
 
-  def mean_nats(self, run: Run) -> float:
-    """Of all tokens of that."""
+  def mean_nats(self, run: Run, *, certain: int = 0) -> float:
+    """Of all tokens of that.
+
+    Args:
+      run: what it found.
+      certain: tokens of an epoch that are left out as if they had cost nothing.
+    """
     middles = (np.arange(len(run["nats"])) + 0.5) / run["steps_per_epoch"]
-    judged = middles > self.span(run)[0]
-    weights = np.array(run["targets"])[judged]
-    return float(np.average(np.array(run["nats"])[judged], weights=weights))
+    start, end = self.span(run)
+    judged = middles > start
+    targets = np.array(run["targets"])[judged]
+    nats = float(np.array(run["nats"])[judged] @ targets)
+    return nats / (targets.sum() - certain * (end - start))
 
 
 def steps_an_epoch(
@@ -171,13 +183,40 @@ def steps_an_epoch(
     text="'Paper' is here what its method predicts for this text "
     "(`pipeline.atoms.num_rows`); 'here' is what the loader gives. The paper's own steps "
     "of concat, 14,060, 7,029 and 7,028 an epoch, are those of 115.1 to 115.2 million "
-    f"tokens at its batches; it counts 114.4 million of words.\n\n{study.recipe}",
+    "tokens at its batches, more than the 114,400,095 'word tokens' that it names.\n\n"
+    f"{study.recipe}",
   )
   return dataclasses.replace(exhibit, agreement="to the digit")
 
 
+def ends_at_cuts(lengths: np.ndarray, arm: Arm, row_length: int) -> int:
+  """End tokens of an epoch that stand where a document is cut and goes on elsewhere.
+
+  Args:
+    lengths: int[D]; tokens of each document.
+    arm: its layout.
+    row_length: S, in tokens.
+
+  Example: of a document of 130 tokens in atoms of 64 the first two end in such a token.
+
+    >>> ends_at_cuts(np.array([130, 35]), Arm("padding"), 64)
+    2
+  """
+  if arm.layout != "padding":
+    return 0
+  size = round(arm.atom * row_length)
+  made = atoms.cut(lengths, layout=arm.layout, atom_size=size, row_length=row_length)
+  return made.num_atoms - lengths.size
+
+
 def atom_sizes(
-  layout: str, row_length: int, found: Found, folder: pathlib.Path, *, study: Study
+  layout: str,
+  row_length: int,
+  found: Found,
+  lengths: np.ndarray,
+  folder: pathlib.Path,
+  *,
+  study: Study,
 ) -> Exhibit:
   """Which atom is best: Figures 1, 2 and 7 to 10, and Table 2.
 
@@ -185,6 +224,7 @@ def atom_sizes(
     layout: concat or padding.
     row_length: S, in tokens.
     found: what the runs of that row length found.
+    lengths: int[D]; tokens of each document.
     folder: for the picture.
     study: what it is of.
   """
@@ -197,12 +237,18 @@ def atom_sizes(
   named = {arm: f"{arm.atom:g} S" for arm in arms}
   final = {arm: segments[arm][:, -1] for arm in arms}
   held = {arm: np.array([_held_out(run) for run in runs[arm]]) for arm in arms}
-  best = min(arms, key=lambda arm: final[arm].mean())
-  best_held = min(arms, key=lambda arm: held[arm].mean())
+  nats = {arm: [study.mean_nats(run) for run in runs[arm]] for arm in arms}
+  cuts = {arm: ends_at_cuts(lengths, arm, row_length) for arm in arms}
+  of_text = {
+    arm: [study.mean_nats(run, certain=cuts[arm]) for run in runs[arm]] for arm in arms
+  }
+  best, best_held = (
+    min(arms, key=lambda arm: np.mean(values[arm])) for values in (nats, held)
+  )
   finding = (
-    f"Rows of {row_length} tokens, {layout}: atoms of {named[best]} have the lowest final "
-    f"training perplexity ({final[best].mean():.1f}), those of {named[best_held]} the "
-    f"lowest held-out perplexity ({held[best_held].mean():.1f})."
+    f"Rows of {row_length} tokens, {layout}: atoms of {named[best]} have the lowest "
+    f"training perplexity over the last epoch ({math.exp(np.mean(nats[best])):.1f}), those "
+    f"of {named[best_held]} the lowest held-out perplexity ({held[best_held].mean():.1f})."
   )
   picture = f"{layout}_{row_length}.png"
   atom_pictures.atoms(
@@ -214,42 +260,35 @@ def atom_sizes(
     title=finding,
   )
   base = Arm(layout)
-  others = [arm for arm in arms if arm != base]
-  nats = {arm: [study.mean_nats(run) for run in runs[arm]] for arm in arms}
-  judged = (
+  last_epoch = "training perplexity over the last epoch"
+  judged = [
     ("final training perplexity", {arm: _nats(final[arm]) for arm in arms}),
-    ("training perplexity over the last epoch", nats),
+    (last_epoch, nats),
     ("held-out perplexity", {arm: _nats(held[arm]) for arm in arms}),
-  )
-  statements = [
-    throughout(
+  ]
+  if layout == "padding":
+    judged.insert(2, (f"{last_epoch}, end tokens at cuts left out as certain", of_text))
+
+  def lowest(what: str, values: Mapping[Arm, list[float]], **unit) -> Statement:
+    return throughout(
       f"Atoms of a row have the lowest {what}: all others have more",
       [
-        larger(f"atoms of {named[arm]}", values[arm], values[base], margin=MARGIN)
-        for arm in others
-      ],
-    )
-    for what, values in judged
-  ]
-  statements.append(
-    throughout(
-      "Atoms of a row have the lowest mean rank in the last epoch",
-      [
-        larger(
-          f"atoms of {named[arm]}", ranks[arm], ranks[base], margin=RANKS, unit="ranks"
-        )
-        for arm in ranked
+        larger(f"atoms of {named[arm]}", values[arm], values[base], **unit)
+        for arm in sorted(values, key=lambda arm: np.mean(values[arm]))
         if arm != base
       ],
     )
-  )
+
+  statements = [lowest(what, values, margin=MARGIN) for what, values in judged]
+  in_ranks = {"margin": RANKS, "unit": "ranks"}
+  statements.append(lowest("mean rank in the last epoch", ranks, **in_ranks))
   return study.exhibit(
     FIGURES[layout, row_length],
     f"{layout}, rows of {row_length}: perplexity by the size of atoms",
     finding,
     statements=statements,
     pictures=[picture],
-    text=_table_of_atoms(layout, row_length, final, held, ranks)
+    text=_table_of_atoms(layout, row_length, final, ranks, nats, of_text, held)
     + f"\n\nSeeds: {len(seeds)}; differences are of logarithms, in nats. {ELSEWHERE}",
   )
 
@@ -264,7 +303,7 @@ def _ranks(segments: Mapping[Arm, np.ndarray]) -> dict[Arm, list[float]]:
   return {arm: [ranks[arm.name] for ranks in by_seed] for arm in segments}
 
 
-def _table_of_atoms(layout: str, row_length: int, final, held, ranks) -> str:
+def _table_of_atoms(layout: str, row_length: int, final, ranks, nats, of_text, held) -> str:
   of_paper = dict(zip(ATOMS, PAPER[layout, row_length], strict=True))
   of_paper_ranks = dict(zip(ATOMS, PAPER_RANKS[layout, row_length], strict=True))
   same_ranks = len(ranks) == len(PAPER_ATOMS[row_length])  # among as many
@@ -281,11 +320,14 @@ def _table_of_atoms(layout: str, row_length: int, final, held, ranks) -> str:
         f"{printed} ({ratio:.3f})" if printed else "",
         f"{np.mean(ranks[arm]):.2f}" if arm in ranks else "",
         of_paper_ranks[arm.atom] if same_ranks else "",
+        _with_sd(np.exp(nats[arm])),
+        _with_sd(np.exp(of_text[arm])),
         _with_sd(held[arm]),
       ]
     )
-  header = ["atom", "final perplexity", "of 1 S", "paper", "rank", "paper", "held out"]
-  return table(header, rows, right=range(1, 7))
+  header = ["atom", "final perplexity", "its share of 1 S", "the paper's", "rank"]
+  header += ["the paper's", "last epoch", "without ends at cuts", "held out"]
+  return table(header, rows, right=range(1, 9))
 
 
 def concat_and_padding(
@@ -305,6 +347,7 @@ def concat_and_padding(
     runs = {arm: [found[arm][seed] for seed in seeds] for arm in here}
     panels[row_length] = {NAMES[arm]: runs[arm] for arm in here}
     final = {arm: np.array([study.segments(run)[-1] for run in runs[arm]]) for arm in here}
+    nats = {arm: [study.mean_nats(run) for run in runs[arm]] for arm in here}
     steps = {arm: runs[arm][0]["steps_per_epoch"] for arm in here}
     told.append(f"{steps[PADDING] / steps[CONCAT]:.2f} (rows of {row_length})")
     paper = dict(zip((CONCAT, PADDING), PAPER_TABLE_3.get(row_length, ()), strict=False))
@@ -318,27 +361,30 @@ def concat_and_padding(
           f"{of_paper[0] / 2:,.0f}" if of_paper else "",
           _with_sd(final[arm]),
           of_paper[1] if of_paper else "",
+          _with_sd(np.exp(nats[arm])),
           _with_sd(np.array([_held_out(run) for run in runs[arm]])),
         ]
       )
-    statements += _padding_statements(f"Rows of {row_length}", runs, final)
+    statements += _padding_statements(f"Rows of {row_length}", runs, final, nats)
   finding = f"Padding takes more steps an epoch than concat: {', '.join(told)} times."
   atom_pictures.steps(folder / "concat_and_padding.png", panels, title=finding)
-  header = ["rows of", "layout", "steps an epoch", "paper", "final perplexity", "paper"]
+  header = ["rows of", "layout", "steps an epoch", "the paper's", "final perplexity"]
+  header += ["the paper's", "last epoch", "held out"]
   return study.exhibit(
     "Table 3 and Figure 3",
     "concat and padding with atoms of a row, and whether padding is predicted",
     finding,
     statements=statements,
     pictures=["concat_and_padding.png"],
-    text=table([*header, "held out"], rows, right=(0, 2, 3, 4, 5, 6))
+    text=table(header, rows, right=(0, *range(2, 8)))
     + "\n\nThe paper's perplexities are those of 124 million parameters, 50,257 tokens and "
-    "2 epochs of WikiText-103; it does not say whether end tokens that pad are predicted."
+    "2 epochs of WikiText-103, by its Table 3; its figures have others of the same "
+    "layouts. It does not say whether end tokens that pad are predicted."
     f"\n\n{NOT_COMPARABLE}\n\n{FEW}",
   )
 
 
-def _padding_statements(where: str, runs, final) -> list[Statement]:
+def _padding_statements(where: str, runs, final, nats) -> list[Statement]:
   concat, padding = runs[CONCAT], runs[PADDING]
   steps = [runs[arm][0]["steps_per_epoch"] for arm in (PADDING, CONCAT)]
   ours, theirs = zip(*_at_equal(padding, concat, by="step"), strict=True)
@@ -352,6 +398,11 @@ def _padding_statements(where: str, runs, final) -> list[Statement]:
       f"{where}: padding ends with a lower training perplexity than concat",
       _nats(final[CONCAT]),
       _nats(final[PADDING]),
+    ),
+    larger(
+      f"{where}: padding has a lower training perplexity over the last epoch than concat",
+      nats[CONCAT],
+      nats[PADDING],
     ),
     larger(
       f"{where}: padding that is predicted too ends with a lower one than concat",
@@ -390,7 +441,10 @@ def packed(
   """
   arms = [PACKED, CONCAT, PADDING, PADDING_ALL]
   seeds = _common_seeds(found, arms)
-  clock = {arm: float(np.median(seconds[arm.name])) for arm in arms}
+  base = np.array(seconds[PACKED.name])  # in turns: what slows one slows the next
+  clock = {
+    arm: float(np.median(base) * np.median(seconds[arm.name] / base)) for arm in arms
+  }
   runs = {arm: [_timed(found[arm][seed], clock[arm]) for seed in seeds] for arm in arms}
   statements, rows = [], []
   for arm in arms[1:]:
@@ -445,9 +499,11 @@ def packed(
     + "\n\n"
     + table(header, rows, right=(1, 2, 3))
     + f"\n\nSeeds: {len(seeds)}. All runs of these rows are one compiled step on rows of "
-    "one shape; the clock is that of the layouts in turns, each with its loader. At equal "
-    "steps and time the longer run is read where the shorter ends, between evaluations "
-    "on a part of the held-out text; at equal text both at their ends, on all of it. "
+    "one shape; the clock is that of the layouts in turns, each with its loader: packed's "
+    "median, times the median of what others take of it turn by turn. At equal steps (and "
+    "tokens, padding included) and time the longer run is read where the shorter ends, "
+    "between evaluations on a part of the held-out text; at equal text both at their ends, "
+    "on all of it. "
     f"{ELSEWHERE}",
   )
 

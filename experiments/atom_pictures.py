@@ -16,6 +16,7 @@ from experiments.perplexities import smooth
 
 Runs = Sequence[Mapping[str, Any]]  # of one arm, by seed
 _ALPHA = 0.98  # of the moving average
+_COLOURS = dict(zip(("0.25 S", "0.5 S", "1 S", "2 S", "4 S"), COLOURS, strict=False))
 _SHOWN = 0.1  # of a run is left out at its beginning, where all fall from far above
 
 
@@ -41,20 +42,21 @@ def atoms(
   whole = figure()
   whole.set_size_inches(9, 7)
   (full, last), (final, rank) = whole.subplots(2, 2)
-  for (name, runs), colour in zip(arms.items(), COLOURS, strict=False):
+  for name, runs in arms.items():
     y = _curve(runs)
     x = np.arange(1, y.size + 1) / runs[0]["steps_per_epoch"]
-    full.plot(x, y, color=colour, label=name)
+    full.plot(x, y, color=_COLOURS[name], label=name)
     y = smooth(segments[name].mean(0), 0.6)
     x = np.linspace(*span, y.size)
-    last.plot(x, y, color=colour, label=name)
+    last.plot(x, y, color=_COLOURS[name], label=name)
   for axes, of_arms in (
     (final, {name: segments[name][:, -1] for name in arms}),
     (rank, ranks),
   ):
     names, values = list(of_arms), list(of_arms.values())
     means = [float(x.mean()) for x in values]
-    axes.bar(range(len(names)), means, color=COLOURS[: len(names)], alpha=0.7)
+    colours = [_COLOURS[name] for name in names]
+    axes.bar(range(len(names)), means, color=colours, alpha=0.7)
     for place, of_arm in enumerate(values):
       if len(of_arm) > 1:
         axes.plot([place] * len(of_arm), of_arm, "o", color="#333333", markersize=3)
@@ -71,7 +73,7 @@ def atoms(
     axes.margins(y=0.12)
   _limits(full, [_curve(runs) for runs in arms.values()])
   full.set(xlabel="epochs", ylabel="training perplexity, moving average")
-  last.set(xlabel="epochs", ylabel="the same in the last epoch")
+  last.set(xlabel="epochs", ylabel="in hundredths of the last epoch, smoothed")
   final.set(xlabel="atom", ylabel="final perplexity")
   rank.set(xlabel="atom", ylabel="mean rank in the last epoch")
   full.legend(frameon=False, fontsize="small", title="atom")

@@ -6,7 +6,7 @@ Trains small GPT-2s with ALiBi on the same text in rows of several lengths: conc
 padding with atoms of a quarter to four rows, and packed. Rows of 64 come first, with three
 seeds; all others with one, and with the other seeds at last. What is finished is not run
 again: stopped, the same command goes on. With --minutes no run is begun after so many, and
-the report is of what there is; --minutes=0 runs nothing. It goes to exhibits.md and
+the report is of what there is; --minutes=0 trains nothing. It goes to exhibits.md and
 exhibits.json in --workdir, with pictures.
 
 The text is test.txt of WikiText-2, with valid.txt held out; without --wikitext the
@@ -141,9 +141,12 @@ def exhibits(
     quick,
   )
   lengths = next(iter(studies.values())).lengths
-  made = [atom_exhibits.steps_an_epoch(lengths, found, tokens=TOKENS, study=told)]
+  by_length = {n: found[n] for n in sorted(found)}
+  made = [atom_exhibits.steps_an_epoch(lengths, by_length, tokens=TOKENS, study=told)]
   made += [
-    atom_exhibits.atom_sizes(layout, row_length, whole[row_length], folder, study=told)
+    atom_exhibits.atom_sizes(
+      layout, row_length, whole[row_length], lengths, folder, study=told
+    )
     for row_length in PAPER_ROWS
     for layout in ("concat", "padding")
     if row_length in whole and _has(whole[row_length], *_of_atoms(0.5, 2.0))
@@ -170,9 +173,8 @@ def _recipe(text: str, studies, *, quick: bool, left_out: int) -> str:
     if quick
     else f"{EPOCHS} epochs"
   )
-  rest = (
-    f" {left_out} runs of further seeds and atoms are not made yet." if left_out else ""
-  )
+  planned = len(list(stages(quick=quick)))
+  rest = f" Of {planned} planned runs {left_out} are not made yet." if left_out else ""
   return (
     f"Text: {TEXTS[text]}, documents of {config.data.min_words} words and more, "
     f"{(study.lengths + 1).sum():,} tokens of a byte-level BPE of "

@@ -83,17 +83,16 @@ def exhibits(
     )
   wikitext = str(pathlib.Path(wikitext).absolute())
   write_text(given, wikitext)
+  runs = learning_curves.runs_folder(folder, quick=quick)
   study = learning_curves.shared(folder, ARMS, quick=quick, seeds=seeds)
   overrides = {**study.overrides, **FIELDS}
   if quick:
     overrides |= learning_curves.QUICK
   overrides |= {
     "data.source": f"{wikitext}/*.txt",
-    "data.directory": str(folder / "data"),
+    "data.directory": str(runs / "data"),
   }
-  study = dataclasses.replace(
-    study, folder=learning_curves.runs_folder(folder, quick=quick), overrides=overrides
-  )
+  study = dataclasses.replace(study, folder=runs, overrides=overrides)
   study.run_all(jobs=jobs or len(schedule.cores()))
   found = study.results()
   packed, constant, no_mask = (found[arm] for arm in ARMS)

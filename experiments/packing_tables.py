@@ -333,7 +333,7 @@ def exhibits(folder: pathlib.Path, *, quick: bool = False) -> list[Exhibit]:
   """All of them.
 
   Args:
-    folder: for the plans.
+    folder: of the part, beside that of the plans.
     quick: one order for greedy packing instead of five, and no separators.
   """
   tables = Tables(plans_folder(folder), seeds=range(1 if quick else 5))

@@ -34,8 +34,9 @@ def make(
 ) -> list[Exhibit]:
   """Makes the exhibits of a part, and writes them down.
 
-  What takes long is kept by the part itself: plans, runs and measurements, by what they
-  were made from. So this is quick where all of them are there, and never out of date.
+  What takes long is kept, by what it was made from: runs and measurements by the part
+  itself, plans beside it. So this is quick where all of them are there, and never out of
+  date.
 
   Args:
     maker: called as maker(folder, quick=quick, **options).

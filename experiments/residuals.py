@@ -2,8 +2,8 @@
 
   python -m experiments.residuals
 
-Each solution is kept in --workdir. --quick leaves out the weights of section F.5 on
-Wikipedia, which take half a minute each.
+Each solution is kept beside --workdir, in plans. --quick leaves out most weights of section
+F.5 on Wikipedia, which take half a minute each.
 """
 
 from __future__ import annotations

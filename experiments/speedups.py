@@ -198,7 +198,7 @@ def exhibits(folder: pathlib.Path, *, quick: bool = False) -> list[Exhibit]:
   """Both.
 
   Args:
-    folder: for plans.
+    folder: for measurements, beside that of the plans.
     quick: fewer rounds, one row of Table 1 and the smaller size of Table 2.
   """
   return [table_1(folder, quick=quick), table_2(folder, quick=quick)]

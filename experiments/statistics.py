@@ -130,7 +130,7 @@ def throughout(claim: str, statements: Sequence[Statement]) -> Statement:
 
   Args:
     claim: in words.
-    statements: of which the least favourable is the evidence.
+    statements: of which the least favourable is the evidence; of several such the first.
   """
   order = ("fails", "no power", "holds")
   worst = min(statements, key=lambda x: order.index(x.outcome))

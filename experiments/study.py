@@ -140,9 +140,10 @@ class Study:
 def run_tasks(tasks: Sequence[schedule.Task], *, jobs: int) -> dict[str, str]:
   """Runs tasks of JAX, on the CPU unless JAX_PLATFORMS says otherwise.
 
-  What one has compiled, others need not: it is kept in data/compiled, unless
-  JAX_COMPILATION_CACHE_DIR says where. And glibc keeps the memory of arrays that are gone
-  for the next ones, or else a fifth of the time of small models goes to page faults.
+  What one has compiled, others need not: it is kept in data/compiled, beside the data of
+  the configs, unless JAX_COMPILATION_CACHE_DIR says where. And glibc keeps the memory of
+  arrays that are gone for the next ones, or else a fifth of the time of small BERTs goes
+  to page faults (LOG.md); what the environment says already, stays.
 
   Args:
     tasks: as of `schedule.run_all`.

@@ -104,6 +104,7 @@ def found():
   }
 
 
+LENGTHS = np.full(100, 500)  # of documents, in tokens
 STUDY = atom_exhibits.Study("the command", "The recipe.", quick=False)
 SECONDS = {arm.name: [0.04, 0.05, 0.06] for arm in atom_exhibits.NAMES}
 
@@ -111,26 +112,50 @@ SECONDS = {arm.name: [0.04, 0.05, 0.06] for arm in atom_exhibits.NAMES}
 class TestExhibits:
   @pytest.mark.parametrize("layout", ["concat", "padding"])
   def test_atoms_of_a_row_are_found_to_be_best(self, found, tmp_path, layout):
-    exhibit = atom_exhibits.atom_sizes(layout, 64, found, tmp_path, study=STUDY)
-    assert [x.outcome for x in exhibit.statements] == ["holds"] * 4
-    assert "atoms of 1 S have the lowest final training perplexity" in exhibit.finding
+    exhibit = atom_exhibits.atom_sizes(layout, 64, found, LENGTHS, tmp_path, study=STUDY)
+    outcomes = [x.outcome for x in exhibit.statements]
+    assert outcomes == ["holds"] * {"concat": 4, "padding": 5}[layout]
+    assert "atoms of 1 S have the lowest training perplexity over" in exhibit.finding
     assert (tmp_path / exhibit.pictures[0]).read_bytes().startswith(b"\x89PNG")
     assert {"concat": "118.08", "padding": "102.82"}[layout] in exhibit.text
     assert exhibit.text.endswith(atom_exhibits.ELSEWHERE)
 
   def test_it_fails_where_another_atom_is_better(self, found, tmp_path):
     swapped = found | {CONCAT: found[Arm("concat", 2.0)], Arm("concat", 2.0): found[CONCAT]}
-    exhibit = atom_exhibits.atom_sizes("concat", 64, swapped, tmp_path, study=STUDY)
+    exhibit = atom_exhibits.atom_sizes(
+      "concat", 64, swapped, LENGTHS, tmp_path, study=STUDY
+    )
     assert [x.outcome for x in exhibit.statements] == ["fails"] * 4
     assert "atoms of 2 S have the lowest" in exhibit.finding
+    # The least favourable of those that fail is told.
+    assert all("of 'atoms of 2 S': difference -" in x.evidence for x in exhibit.statements)
+
+  def test_ends_at_cuts_can_be_left_out(self, found, tmp_path):
+    run = found[Arm("padding")][1] | {"nats": [2.0] * (STEPS + 300)}
+    assert STUDY.mean_nats(run) == pytest.approx(2)
+    assert STUDY.mean_nats(run, certain=50_000) == pytest.approx(2 * 250 / 200)
+    # Text costs 5 % more with atoms of half a row, whose many ends hide it.
+    lengths = np.full(1000, 500)
+    share = atom_exhibits.ends_at_cuts(lengths, Arm("padding", 0.5), 64) / 250_000
+    assert share == pytest.approx(16 * 1000 / 250_000)
+    runs = {
+      seed: run | {"nats": [1.05 * (1 - share) * x for x in run["nats"]]}
+      for seed, run in found[Arm("padding")].items()
+    }
+    given = {Arm("padding"): found[Arm("padding")], Arm("padding", 0.5): runs}
+    exhibit = atom_exhibits.atom_sizes("padding", 64, given, lengths, tmp_path, study=STUDY)
+    _, as_counted, of_text, *_ = exhibit.statements
+    assert as_counted.outcome == "fails"
+    assert "left out as certain" in of_text.claim
+    assert of_text.outcome == "holds"
 
   def test_one_seed_has_no_power(self, found, tmp_path):
     one = {arm: {1: runs[1]} for arm, runs in found.items()}
-    exhibit = atom_exhibits.atom_sizes("concat", 32, one, tmp_path, study=STUDY)
+    exhibit = atom_exhibits.atom_sizes("concat", 32, one, LENGTHS, tmp_path, study=STUDY)
     assert {x.outcome for x in exhibit.statements} == {"no power"}
 
   def test_ranks_are_among_the_atoms_of_the_paper(self, found, tmp_path):
-    exhibit = atom_exhibits.atom_sizes("concat", 128, found, tmp_path, study=STUDY)
+    exhibit = atom_exhibits.atom_sizes("concat", 128, found, LENGTHS, tmp_path, study=STUDY)
     _, _, *table = exhibit.text.partition("\n\n")[0].splitlines()
     rows = [line.split(" | ") for line in table]
     assert [row[4:6] for row in rows] == [
@@ -143,7 +168,9 @@ class TestExhibits:
 
   def test_ranks_among_fewer_atoms_are_not_beside_those_of_the_paper(self, found, tmp_path):
     fewer = {arm: runs for arm, runs in found.items() if arm.atom != 0.25}
-    text = atom_exhibits.atom_sizes("concat", 64, fewer, tmp_path, study=STUDY).text
+    text = atom_exhibits.atom_sizes(
+      "concat", 64, fewer, LENGTHS, tmp_path, study=STUDY
+    ).text
     assert "| 1.00 |  |" in text
     assert "| 1.05 |" not in text
 
@@ -155,7 +182,7 @@ class TestExhibits:
   def test_padding_against_concat(self, found, tmp_path):
     exhibit = atom_exhibits.concat_and_padding({64: found}, tmp_path, study=STUDY)
     # The last is that at equal steps padding is worse; made up, it is better there too.
-    assert [x.outcome for x in exhibit.statements] == [*["holds"] * 4, "fails"]
+    assert [x.outcome for x in exhibit.statements] == [*["holds"] * 5, "fails"]
     assert "1.25 (rows of 64)" in exhibit.finding
     assert "| 64 | concat | 400.0 | 7,029 |" in exhibit.text
 
