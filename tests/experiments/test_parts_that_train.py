@@ -1,7 +1,9 @@
 """Parts that train, on made-up results; and how their runs hang together."""
 
+import json
 import os
 import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -111,6 +113,41 @@ class TestArmsThatStartFromOthers:
     os.utime(before)  # made anew
     os.utime(path, (1, 1))
     assert study.read(path, arm, run.config) is None
+
+
+def test_runs_keep_freed_memory_and_what_is_compiled(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+  monkeypatch.setenv("MALLOC_ARENA_MAX", "7")  # what is set already stays
+  told = tmp_path / "told.json"
+  program = f"import json, os; json.dump(dict(os.environ), open({str(told)!r}, 'w'))"
+  task = schedule.Task(
+    "one", [sys.executable, "-c", program], tmp_path / "log", told.exists
+  )
+  assert not study.run_tasks([task], jobs=1)
+  found = json.loads(told.read_text())
+  assert found["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path / "data" / "compiled")
+  assert found["MALLOC_ARENA_MAX"] == "7"
+  assert found["MALLOC_MMAP_MAX_"] == "0"
+  assert int(found["MALLOC_TRIM_THRESHOLD_"]) > 2**30
+
+
+def test_quick_runs_leave_the_data_of_others_alone(tmp_path, monkeypatch):
+  monkeypatch.setattr(next_sentence, "_mean_length", lambda *_: 90.0)
+
+  def directories(*, quick):
+    pairs = learning_curves.shared(tmp_path / "part", ["packed"], quick=quick, seeds=1)
+    ((_, run),) = pairs.runs
+    data = run.config.data.directory
+    of_short_rows = two_phases.fields(1, two_phases.SHORT, data=data)
+    of_sentences = next_sentence.make_arms(pairs)[1].fields
+    others = {x["data.directory"] for x in (of_short_rows, of_sentences)}
+    assert of_short_rows["data.vocab_file"] == f"{data}/vocab.txt"
+    return {str(pairs.folder), data, *others}
+
+  quick, full = directories(quick=True), directories(quick=False)
+  assert len(quick) == len(full) == 4
+  assert not quick & full
 
 
 def test_a_program_ends_with_who_started_it(tmp_path):
