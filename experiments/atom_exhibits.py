@@ -76,16 +76,15 @@ FIGURES = {
 NOT_COMPARABLE = (
   "Perplexities of training rows are not one measure for all layouts. Rows of concat have "
   "tokens of other documents as context; rows of padding lack what comes before their "
-  "atom, and each atom ends with an end token where the text goes on, which is certain "
-  "at its place and counts as a token; with the loss on padding all the others do too. "
+  "atom, and each atom ends with an end token where the text goes on, which counts as a "
+  "token and can cost less than one of text; with the loss on padding all the others do "
+  "too. "
   "Rows of packed have documents, or parts of a row of longer ones, each alone. Held-out "
   "perplexity is computed in one way: each document alone, in windows of a row that move "
   "on by half a row, each token once. That is how packed trains; concat trains with "
-  "foreign context too, and padding with an end token where an atom ends. A model that has "
-  "learned to expect one there has to pay for it where the text goes on: in windows of "
-  "rows of 64 tokens that is about one token in 32 with atoms of a row, and more with "
-  "smaller ones. The learning rate was chosen for concat; steps of padding have fewer "
-  "tokens of text."
+  "foreign context too, and padding with an end token where an atom ends: what its model "
+  "holds ready for one is lost where the text goes on. The learning rate was chosen for "
+  "concat; steps of padding have fewer tokens of text."
 )
 ELSEWHERE = (
   "What was trained is told at Table 1, what perplexities of training rows and of held-out "
@@ -130,19 +129,19 @@ class Study:
       run["nats"], run["targets"], **(quick if self.quick else whole)
     )
 
-  def mean_nats(self, run: Run, *, certain: int = 0) -> float:
+  def mean_nats(self, run: Run, *, free: int = 0) -> float:
     """Of all tokens of that.
 
     Args:
       run: what it found.
-      certain: tokens of an epoch that are left out as if they had cost nothing.
+      free: tokens of an epoch that are left out as if they had cost nothing.
     """
     middles = (np.arange(len(run["nats"])) + 0.5) / run["steps_per_epoch"]
     start, end = self.span(run)
     judged = middles > start
     targets = np.array(run["targets"])[judged]
     nats = float(np.array(run["nats"])[judged] @ targets)
-    return nats / (targets.sum() - certain * (end - start))
+    return nats / (targets.sum() - free * (end - start))
 
 
 def steps_an_epoch(
@@ -239,8 +238,8 @@ def atom_sizes(
   held = {arm: np.array([_held_out(run) for run in runs[arm]]) for arm in arms}
   nats = {arm: [study.mean_nats(run) for run in runs[arm]] for arm in arms}
   cuts = {arm: ends_at_cuts(lengths, arm, row_length) for arm in arms}
-  of_text = {
-    arm: [study.mean_nats(run, certain=cuts[arm]) for run in runs[arm]] for arm in arms
+  if_free = {
+    arm: [study.mean_nats(run, free=cuts[arm]) for run in runs[arm]] for arm in arms
   }
   best, best_held = (
     min(arms, key=lambda arm: np.mean(values[arm])) for values in (nats, held)
@@ -267,7 +266,7 @@ def atom_sizes(
     ("held-out perplexity", {arm: _nats(held[arm]) for arm in arms}),
   ]
   if layout == "padding":
-    judged.insert(2, (f"{last_epoch}, end tokens at cuts left out as certain", of_text))
+    judged.insert(2, (f"{last_epoch}, even if ends at cuts cost nothing", if_free))
 
   def lowest(what: str, values: Mapping[Arm, list[float]], **unit) -> Statement:
     return throughout(
@@ -288,7 +287,7 @@ def atom_sizes(
     finding,
     statements=statements,
     pictures=[picture],
-    text=_table_of_atoms(layout, row_length, final, ranks, nats, of_text, held)
+    text=_table_of_atoms(layout, row_length, final, ranks, nats, if_free, held)
     + f"\n\nSeeds: {len(seeds)}; differences are of logarithms, in nats. {ELSEWHERE}",
   )
 
@@ -303,7 +302,7 @@ def _ranks(segments: Mapping[Arm, np.ndarray]) -> dict[Arm, list[float]]:
   return {arm: [ranks[arm.name] for ranks in by_seed] for arm in segments}
 
 
-def _table_of_atoms(layout: str, row_length: int, final, ranks, nats, of_text, held) -> str:
+def _table_of_atoms(layout: str, row_length: int, final, ranks, nats, if_free, held) -> str:
   of_paper = dict(zip(ATOMS, PAPER[layout, row_length], strict=True))
   of_paper_ranks = dict(zip(ATOMS, PAPER_RANKS[layout, row_length], strict=True))
   same_ranks = len(ranks) == len(PAPER_ATOMS[row_length])  # among as many
@@ -321,12 +320,12 @@ def _table_of_atoms(layout: str, row_length: int, final, ranks, nats, of_text, h
         f"{np.mean(ranks[arm]):.2f}" if arm in ranks else "",
         of_paper_ranks[arm.atom] if same_ranks else "",
         _with_sd(np.exp(nats[arm])),
-        _with_sd(np.exp(of_text[arm])),
+        _with_sd(np.exp(if_free[arm])),
         _with_sd(held[arm]),
       ]
     )
   header = ["atom", "final perplexity", "its share of 1 S", "the paper's", "rank"]
-  header += ["the paper's", "last epoch", "without ends at cuts", "held out"]
+  header += ["the paper's", "last epoch", "if ends at cuts cost nothing", "held out"]
   return table(header, rows, right=range(1, 9))
 
 
