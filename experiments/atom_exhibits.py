@@ -244,11 +244,19 @@ def atom_sizes(
   best, best_held = (
     min(arms, key=lambda arm: np.mean(values[arm])) for values in (nats, held)
   )
+  by_epoch, by_text = (
+    f"{x:.1f}" for x in (math.exp(np.mean(nats[best])), held[best_held].mean())
+  )
   finding = (
     f"Rows of {row_length} tokens, {layout}: atoms of {named[best]} have the lowest "
-    f"training perplexity over the last epoch ({math.exp(np.mean(nats[best])):.1f}), those "
-    f"of {named[best_held]} the lowest held-out perplexity ({held[best_held].mean():.1f})."
+    f"training perplexity over the last epoch ({by_epoch}), those of {named[best_held]} "
+    f"the lowest held-out perplexity ({by_text})."
   )
+  if best == best_held:
+    finding = (
+      f"Rows of {row_length} tokens, {layout}: atoms of {named[best]} have the lowest "
+      f"perplexity over the last epoch ({by_epoch}) and on held-out text ({by_text})."
+    )
   picture = f"{layout}_{row_length}.png"
   atom_pictures.atoms(
     folder / picture,

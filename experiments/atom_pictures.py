@@ -73,7 +73,7 @@ def atoms(
     axes.margins(y=0.12)
   _limits(full, [_curve(runs) for runs in arms.values()])
   full.set(xlabel="epochs", ylabel="training perplexity, moving average")
-  last.set(xlabel="epochs", ylabel="in hundredths of the last epoch, smoothed")
+  last.set(xlabel="epochs", ylabel="last epoch by hundredths, smoothed")
   final.set(xlabel="atom", ylabel="final perplexity")
   rank.set(xlabel="atom", ylabel="mean rank in the last epoch")
   full.legend(frameon=False, fontsize="small", title="atom")

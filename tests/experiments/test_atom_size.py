@@ -115,7 +115,7 @@ class TestExhibits:
     exhibit = atom_exhibits.atom_sizes(layout, 64, found, LENGTHS, tmp_path, study=STUDY)
     outcomes = [x.outcome for x in exhibit.statements]
     assert outcomes == ["holds"] * {"concat": 4, "padding": 5}[layout]
-    assert "atoms of 1 S have the lowest training perplexity over" in exhibit.finding
+    assert "atoms of 1 S have the lowest perplexity over" in exhibit.finding
     assert (tmp_path / exhibit.pictures[0]).read_bytes().startswith(b"\x89PNG")
     assert {"concat": "118.08", "padding": "102.82"}[layout] in exhibit.text
     assert exhibit.text.endswith(atom_exhibits.ELSEWHERE)
