@@ -1,5 +1,6 @@
 """The parts of the reproduction that need no training, and their report."""
 
+import inspect
 import json
 import re
 
@@ -7,9 +8,17 @@ import numpy as np
 import pytest
 
 import packing
-from experiments import packing_tables, parts, plans, report, reproduce, strategies
+from experiments import (
+  packing_tables,
+  parts,
+  plans,
+  report,
+  reproduce,
+  residuals,
+  strategies,
+)
 from experiments.exhibits import Exhibit, Statement, to_the_digit
-from packing import InputError
+from packing import InputError, nnls
 
 
 def agreements(exhibit: Exhibit) -> list[bool]:
@@ -20,6 +29,12 @@ def test_a_number_agrees_if_it_rounds_to_the_printed_one():
   assert to_the_digit("x", "1.25", 1.2549).agrees
   assert not to_the_digit("x", "1.25", 1.2551).agrees
   assert to_the_digit("x", "8,168", 8167).difference == "-1"
+
+
+def test_weights_that_are_not_named_are_those_of_the_algorithm():
+  defaults = inspect.signature(nnls.nnlshp).parameters
+  wanted = ("residual_offset", "residual_weight")
+  assert tuple(defaults[name].default for name in wanted) == residuals.DEFAULT
 
 
 def test_the_packing_matrix_of_table_4_is_ours():
