@@ -27,8 +27,8 @@ def ablation(found: Found, folder: pathlib.Path, command: str) -> Exhibit:
     folder: for the pictures.
     command: that makes it.
   """
-  names = ["packed", "no_mask", "no_position_reset", "neither"]
-  packed, no_mask, no_reset, _ = (found[name] for name in names)
+  names = ["packed", "no_mask", "no_position_reset"]
+  packed, no_mask, no_reset = (found[name] for name in names)
   control = held_out(no_mask)
   apart = [mean_difference(x, packed) for x in (no_mask, no_reset)]
   alone = [mean_difference(x, packed, way="alone") for x in (no_mask, no_reset)]

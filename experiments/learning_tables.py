@@ -22,7 +22,6 @@ NAMES = {
   "constant_twice_betas": "unpacked, twice the batch, betas ** p",
   "no_mask": "no attention mask",
   "no_position_reset": "no position reset",
-  "neither": "neither mask nor reset",
   "loss_of_packs": "loss averaged over packs",
 }
 

@@ -35,7 +35,6 @@ ABOVE = {
   "constant_twice_betas": 0.0301,
   "no_mask": 0.3,
   "no_position_reset": 0.004,
-  "neither": 0.4,
   "loss_of_packs": 0.0,
 }
 BY_LENGTH = np.array([0.2, 0.05, 0.0, -0.1])  # of the loss of packs
