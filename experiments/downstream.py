@@ -28,8 +28,16 @@ from training.sweep_file import ROOT, Run, make_sweep
 
 COMMAND = "python -m experiments.downstream"
 
-# Not qqp, whether two sentences follow each other: pairs are pretrained on just that.
-TASKS = {"sst2": "which of two modules", "cola": "whether the words are in order"}
+# By the task of GLUE whose config they have. Not qqp, whether two sentences follow each
+# other: pairs are pretrained on just that.
+TASKS = {"sst2": "which module", "cola": "word order"}
+ABOUT_TASKS = (
+  "The tasks are made from docstrings (experiments/local_tasks.py), and their labels are "
+  "true by construction: 'which module' says which of two modules a sentence documents, in "
+  "percent that are right, 'word order' whether the words of a sentence are in order, as "
+  "100 times Matthews' correlation. Docstrings of their dev sets are not held out of "
+  "pretraining."
+)
 PAPER = (
   ("BERT-base, F1", "88.5", "88.32"),
   ("BERT-base, exact match", "80.8", "81.03"),
@@ -45,6 +53,16 @@ QUICK = {  # and one task
 MARGIN = 2.0  # points of the score; less is no difference
 
 Scores = dict[str, dict[str, list[float]]]  # by task and arm, percent, a value a seed
+
+
+def tuning_folder(folder: pathlib.Path, *, quick: bool) -> pathlib.Path:
+  """Where a part fine-tunes: beside it, so that what another part did is not done again.
+
+  Args:
+    folder: of the part.
+    quick: as for `exhibits`.
+  """
+  return learning_curves.runs_folder(folder.parent / "fine_tuning", quick=quick)
 
 
 def fine_tune(
@@ -96,7 +114,8 @@ def fine_tune(
     }
     swept = make_sweep(spec, where=f"fine-tuning on {task}")
     for run in swept.runs:
-      place = folder / "runs" / task / f"{run.name}-{_digest(run)}"
+      model = pathlib.Path(run.config.model.init_from)
+      place = folder / "runs" / task / f"{model.name}-{_digest(run)}"
       places[task, run.arm] = place
       waiting.append(_task(place, swept.config_file, run))
   stop_if_failed(run_tasks(waiting, jobs=jobs), len(waiting))
@@ -139,8 +158,7 @@ def score_table(scores: Scores) -> str:
   """Means and standard deviations over the seeds."""
   arms = list(next(iter(scores.values())))
   rows = [
-    [f"{task} ({TASKS[task]})", *(_told(of_arm[arm]) for arm in arms)]
-    for task, of_arm in scores.items()
+    [TASKS[task], *(_told(of_arm[arm]) for arm in arms)] for task, of_arm in scores.items()
   ]
   return table(["score (%)", *arms], rows, right=range(1, len(arms) + 1))
 
@@ -184,8 +202,7 @@ def exhibits(
   study = learning_curves.shared(folder, list(arms), quick=quick, seeds=seeds)
   study.run_all(jobs=jobs)
   models = {told: kept(study, arm) for arm, told in arms.items()}
-  runs = learning_curves.runs_folder(folder, quick=quick)
-  scores = fine_tune(runs, models, quick=quick, jobs=jobs)
+  scores = fine_tune(tuning_folder(folder, quick=quick), models, quick=quick, jobs=jobs)
   apart = [
     float(np.mean(np.subtract(of_arm["packed"], of_arm["unpacked"])))
     for of_arm in scores.values()
@@ -197,13 +214,13 @@ def exhibits(
       agreement="in shape",
       finding="Models that were pretrained packed score "
       + " and ".join(
-        f"{x:+.1f} points ({task})" for x, task in zip(apart, scores, strict=True)
+        f"{x:+.1f} points ({TASKS[task]})" for x, task in zip(apart, scores, strict=True)
       )
       + " from those that were pretrained unpacked.",
       command=COMMAND,
       statements=[
         equivalent(
-          f"{task}: packed pretraining comes to the same score",
+          f"{TASKS[task]}: packed pretraining comes to the same score",
           of_arm["packed"],
           of_arm["unpacked"],
           # The score is to be high, the control of the test is to be more.
@@ -218,14 +235,14 @@ def exhibits(
       text="\n\n".join(
         [
           score_table(scores),
-          "The dev set's best evaluation, mean and standard deviation over seeds. The "
-          f"margin of {MARGIN:g} points is what dev sets of some hundred sentences can "
-          "show; the paper's differences are smaller:",
+          "The dev set's best evaluation, mean and standard deviation over seeds. "
+          f"{ABOUT_TASKS} The margin of {MARGIN:g} points is what a dev set of some "
+          "hundred sentences can show; the paper's differences are smaller:",
           table(["SQuAD 1.1 in the paper", "reference", "packed"], PAPER, right=(1, 2)),
-          "There the reference is Devlin et al.'s published scores, medians of 10 seeds, "
-          "and fine-tuning is not packed; here it is our own unpacked pretraining, and "
-          "fine-tuning is packed for both. SQuAD with BERT-base and BERT-large is not run "
-          "here; its config is configs/squad.py.",
+          "There the reference is what Devlin et al. published, packed is a median of 10 "
+          "seeds, and fine-tuning is not packed; here the reference is our own unpacked "
+          "pretraining, and fine-tuning is packed for both. SQuAD with BERT-base and "
+          "BERT-large is not run here; its config is configs/squad.py.",
         ]
       ),
     )

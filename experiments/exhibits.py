@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 Agreement = Literal["to the digit", "within a tolerance", "in shape", "not run here"]
@@ -20,6 +20,7 @@ class Value(NamedTuple):
     difference: here - paper; "" where nothing is to be compared.
     agrees: whether it is as near as it must be; None where it need not.
     note: why it is not, where that is known.
+    allowed: the largest difference that agrees; "" where it is to the digit.
   """
 
   name: str
@@ -28,6 +29,7 @@ class Value(NamedTuple):
   difference: str = ""
   agrees: bool | None = None
   note: str = ""
+  allowed: str = ""
 
 
 class Statement(NamedTuple):
@@ -87,14 +89,29 @@ class Exhibit:
 
     "shown" where there is a picture alone, "-" where there is nothing to judge.
     """
-    compared = [value.agrees for value in self.values if value.agrees is not None]
-    parts = []
-    if compared:
-      parts.append(f"{sum(compared)} of {len(compared)} numbers agree")
+    parts = [told] if (told := agreeing(self.values)) else []
     for outcome, word in (("holds", "hold"), ("fails", "fail"), ("no power", "no power")):
       if number := sum(statement.outcome == outcome for statement in self.statements):
         parts.append(f"{number} {outcome if number == 1 else word}")
     return ", ".join(parts) or ("shown" if self.pictures else "-")
+
+
+def agreeing(values: Iterable[Value]) -> str:
+  """How many numbers agree, in words; "" where none has to.
+
+  Example:
+    >>> agreeing([to_the_digit("a", "1", 1), within("b", "10", 12, tolerance=1)])
+    '1 of 1 to the digit, 0 of 1 within their tolerance'
+  """
+  judged = [value for value in values if value.agrees is not None]
+  told = []
+  for some, how in (
+    ([x for x in judged if not x.allowed], "to the digit"),
+    ([x for x in judged if x.allowed], "within their tolerance"),
+  ):
+    if some:
+      told.append(f"{sum(x.agrees is True for x in some)} of {len(some)} {how}")
+  return ", ".join(told)
 
 
 def to_the_digit(name: str, paper: str, here: float, *, note: str = "") -> Value:
@@ -108,7 +125,7 @@ def to_the_digit(name: str, paper: str, here: float, *, note: str = "") -> Value
 
   Example:
     >>> to_the_digit("efficiency (%)", "99.949", 99.94943)
-    Value(name='efficiency (%)', paper='99.949', here='99.949', ... agrees=True, note='')
+    Value(name='efficiency (%)', paper='99.949', here='99.949', ... agrees=True, ...)
     >>> to_the_digit("packs", "8,168,000", 8166708).difference
     '-1,292'
   """
@@ -124,7 +141,8 @@ def within(
     name: what it is.
     paper: the paper's number, perhaps with commas between thousands.
     here: ours, in the same unit.
-    tolerance: the largest difference, after ours is rounded to as many digits.
+    tolerance: the largest difference, after ours is rounded to as many digits; 0 to have
+      it to the digit.
     note: why it differs, where that is known.
 
   Example:
@@ -142,7 +160,8 @@ def within(
     shown,
     f"{apart:+{thousands}.{digits}f}" if apart else "0",
     abs(apart) <= tolerance,
-    note if apart else "",
+    note if apart or tolerance else "",
+    f"{tolerance:{thousands}.3g}" if tolerance else "",
   )
 
 

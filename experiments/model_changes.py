@@ -22,10 +22,11 @@ from training.optimizer import lamb, packed_betas
 COMMAND = "python -m experiments.model_changes"
 
 POSITIONS = [0, 1, 0, 1, 2]  # of sequences of 2 and 3 tokens, section 3.2.1
-MASK = [  # of segment ids 1 1 1 2 2, Figure 2
+SEGMENTS = [1, 1, 1, 2, 2]  # in the code of Figure 2
+MASK = [  # as printed beside it
   [1, 1, 1, 0, 0],
   [1, 1, 1, 0, 0],
-  [1, 1, 1, 0, 0],
+  [0, 0, 0, 1, 1],
   [0, 0, 0, 1, 1],
   [0, 0, 0, 1, 1],
 ]
@@ -36,23 +37,25 @@ EXACT = 1e-12  # relative, in float64
 def section_32() -> Exhibit:
   """Positions that start anew, and the mask by equality."""
 
-  def same(name: str, paper: list, here: list) -> Value:
-    return Value(name, str(paper), str(here), "", paper == here)
+  def same(name: str, paper: list, here: list, note: str = "") -> Value:
+    agrees = paper == here
+    return Value(name, str(paper), str(here), "", agrees, "" if agrees else note)
 
   sequences = [{"input_ids": np.arange(length) + 5} for length in (2, 3)]
   positions = lay_out([sequences], row_length=5)["position_ids"][0].tolist()
-  mask = packed_attention_mask(jnp.array([[1, 1, 1, 2, 2]]))[0, 0].astype(int).tolist()
+  mask = packed_attention_mask(jnp.array([SEGMENTS]))[0, 0].astype(int).tolist()
+  slip = "a slip: token 3 is of the first sequence in the figure's own segment ids"
   values = [
     same("positions of 2 and 3 tokens in a row", POSITIONS, positions),
-    *(same(f"mask of token {i + 1}", MASK[i], mask[i]) for i in range(5)),
+    *(same(f"mask of token {i + 1}", MASK[i], mask[i], slip) for i in range(5)),
   ]
   return Exhibit(
     name="Section 3.2, Figure 2",
     title="Positions and mask of a pack",
     agreement="to the digit",
     finding="Positions start anew in each sequence, and a token attends where segment ids "
-    "are equal. (The matrix is that of the segment ids 1 1 1 2 2 in the figure's code; "
-    "as printed it has two rows of the first sequence and three of the second.)",
+    f"are equal: here of the segment ids {' '.join(map(str, SEGMENTS))}, those of the "
+    "figure's code.",
     command=COMMAND,
     values=values,
   )

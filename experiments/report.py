@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from experiments.exhibits import Exhibit
+from experiments.exhibits import Exhibit, Value
 
 QUICK = "Made with `--quick`: runs are short, and what they say has no weight."
+_TERMS = """\
+- *To the digit*: our number, rounded to the digits that the paper prints, is the paper's.
+  *Within a tolerance*: drawn at random, or it depends on the solver; the column "allowed"
+  has the largest difference that agrees. *In shape*: a small model and other text; the
+  claim is tested, not the number.
+- A claim *holds* or *fails* where its test can tell, at the level of 5 %; else it has *no
+  power*. Of two that are to be the same, that is shown by two one-sided tests with a margin
+  of 0.02 nats, and only where the same test tells an arm that differs apart.
+- An *arm* is one way to train, run with several seeds. *Pairs* are runs of two arms with
+  the same seed: they start from the same weights and, where the text does not say
+  otherwise, see the same sequences in the same order.
+- *Nats*: of the loss of masked tokens, natural logarithms. *Alone*: the loss where held-out
+  sequences are evaluated one a row. *Times unigram*: the accuracy over that of always
+  saying the commonest token."""
 _AGREES = {True: "yes", False: "**no**", None: ""}
 _OUTCOMES = {"holds": "holds", "fails": "**fails**", "no power": "no power"}
 
@@ -46,10 +60,7 @@ def document(
     "Cross-contamination*, [arXiv 2107.02027](https://arxiv.org/abs/2107.02027), beside "
     "what this project finds. Made by `make reproduce`; each part alone by its command. "
     f"Machine: {machine}.\n{warning}\n"
-    "*To the digit*: our number, rounded to the digits that the paper prints, is the "
-    "paper's. *Within a tolerance*: drawn at random, or it depends on the solver. *In "
-    "shape*: a small model and other text; the claim is tested, not the number. What does "
-    "not agree says no, and a claim that does not hold says fails.\n\n"
+    f"{_TERMS}\n\n"
     f"{overview}\n\n" + "\n\n".join(sections) + "\n"
   )
 
@@ -66,7 +77,7 @@ def summary(exhibits: Iterable[Exhibit]) -> str:
     ]
     for exhibit in exhibits
   ]
-  return table(["exhibit", "what", "must agree", "does", "command"], rows)
+  return table(["exhibit", "what", "must agree", "what came out", "command"], rows)
 
 
 def section(exhibit: Exhibit, *, folder: str) -> str:
@@ -82,19 +93,31 @@ def section(exhibit: Exhibit, *, folder: str) -> str:
     parts.append(table(["claim", "outcome", "evidence"], rows))
   parts += [f"![{exhibit.title}]({folder}/{name})" for name in exhibit.pictures]
   if exhibit.values:
-    has_note = any(value.note for value in exhibit.values)
-    header = ["", "paper", "here", "difference", "agrees", *["note"][: int(has_note)]]
-    rows = [
-      [x.name, x.paper, x.here, x.difference, _AGREES[x.agrees], x.note][: len(header)]
-      for x in exhibit.values
-    ]
-    parts.append(table(header, rows, right=(1, 2, 3)))
+    parts.append(_values(exhibit.values))
   if exhibit.text:
     parts.append(exhibit.text)
   parts.append(f"Must agree {exhibit.agreement}. `{exhibit.command}`")
   if exhibit.agreement == "not run here":
     parts[-1] = f"Not run here; with the data: `{exhibit.command}`"
   return "\n\n".join(parts)
+
+
+def _values(values: Sequence[Value]) -> str:
+  """A table of numbers, without the columns that none of them needs."""
+  columns = {
+    "": [x.name for x in values],
+    "paper": [x.paper for x in values],
+    "here": [x.here for x in values],
+    "difference": [x.difference for x in values],
+    "allowed": [x.allowed for x in values],
+    "agrees": [_AGREES[x.agrees] for x in values],
+    "note": [x.note for x in values],
+  }
+  shown = {name: cells for name, cells in columns.items() if any(cells)}
+  numbers = [
+    i for i, x in enumerate(shown) if x in ("paper", "here", "difference", "allowed")
+  ]
+  return table(list(shown), zip(*shown.values(), strict=True), right=numbers)
 
 
 def table(

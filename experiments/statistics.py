@@ -88,7 +88,7 @@ def equivalent(
   a: Sequence[float],
   b: Sequence[float],
   *,
-  power: Sequence[float],
+  power: Sequence[float] | None,
   margin: float = MARGIN,
   unit: str = "nats",
 ) -> Statement:
@@ -101,14 +101,21 @@ def equivalent(
     a: of one arm, a value a seed.
     b: of the other.
     power: of an arm that differs from `b` for certain. If the same test takes it for
-      equivalent too, or cannot tell that it is more, the outcome is "no power".
+      equivalent too, or cannot tell that it is more, the outcome is "no power"; so it is
+      where there is none.
     margin: differences below it are none.
     unit: of the values.
   """
   if len(a) < 2:
     return _one_pair(claim, a, b, unit)
-  difference, control = paired(a, b), paired(power, b)
-  p, p_control = difference.p_equivalent(margin), control.p_equivalent(margin)
+  difference = paired(a, b)
+  p = difference.p_equivalent(margin)
+  tests = f"two one-sided tests, margin {margin:g} {unit}: {_p(p)}"
+  if power is None:
+    told = f"{_told(difference, unit)}; {tests}; no arm that differs was trained"
+    return Statement(claim, "no power", told)
+  control = paired(power, b)
+  p_control = control.p_equivalent(margin)
   apart = p_control >= LEVEL and control.p_above(0) < LEVEL
   outcome: Outcome = "no power"
   if apart and p < LEVEL:
@@ -119,9 +126,8 @@ def equivalent(
   return Statement(
     claim,
     outcome,
-    f"{_told(difference, unit)}; two one-sided tests, margin {margin:g} {unit}: "
-    f"{_p(p)}; the same test {told} the arm that differs apart ({control.mean:+.4f} "
-    f"{unit}, {_p(p_control)}; above 0: {_p(control.p_above(0))})",
+    f"{_told(difference, unit)}; {tests}; the same test {told} the arm that differs apart "
+    f"({control.mean:+.4f} {unit}, {_p(p_control)}; above 0: {_p(control.p_above(0))})",
   )
 
 
@@ -150,13 +156,14 @@ def larger(
   """Whether one arm comes to more than the other.
 
   It holds for any difference that is shown to be above 0, and fails where one of the
-  margin or more is ruled out; "no power" is between.
+  margin or more is ruled out; "no power" is between. Where both are shown it holds, and
+  the evidence says that it is less than the margin.
 
   Args:
     claim: in words.
     a: of the arm that is to have more, a value a seed.
     b: of the other.
-    margin: what is to be ruled out where it fails.
+    margin: what is to be ruled out where it fails; less is no difference that matters.
     unit: of the values.
   """
   if len(a) < 2:
@@ -173,7 +180,50 @@ def larger(
     claim,
     outcome,
     f"{_told(difference, unit)}; paired one-sided t: {_p(p)}"
-    + (ruled_out if outcome == "fails" else ""),
+    + (ruled_out if p_less < LEVEL else ""),
+  )
+
+
+def not_more(
+  claim: str,
+  a: Sequence[float],
+  b: Sequence[float],
+  *,
+  power: Sequence[float],
+  margin: float = MARGIN,
+  unit: str = "nats",
+) -> Statement:
+  """Whether one arm comes to no more than the other, but for less than a margin.
+
+  It fails where the arm is shown to come to more and the margin is not ruled out; "no
+  power" is between.
+
+  Args:
+    claim: in words.
+    a: of the arm that is to have no more, a value a seed.
+    b: of the other.
+    power: of an arm that has more than `b` for certain. If the same test rules the margin
+      out for it too, or cannot tell that it is more, the outcome is "no power".
+    margin: differences below it are none.
+    unit: of the values.
+  """
+  if len(a) < 2:
+    return _one_pair(claim, a, b, unit)
+  difference, control = paired(a, b), paired(power, b)
+  p, p_control = difference.p_below(margin), control.p_below(margin)
+  apart = p_control >= LEVEL and control.p_above(0) < LEVEL
+  outcome: Outcome = "no power"
+  if apart and p < LEVEL:
+    outcome = "holds"
+  elif apart and difference.p_above(0) < LEVEL:
+    outcome = "fails"
+  told = "tells" if apart else "does not tell"
+  return Statement(
+    claim,
+    outcome,
+    f"{_told(difference, unit)}; {margin:g} {unit} or more: {_p(p)}; the same test {told} "
+    f"the arm that differs apart ({control.mean:+.4f} {unit}, {_p(p_control)}; above 0: "
+    f"{_p(control.p_above(0))})",
   )
 
 

@@ -90,7 +90,7 @@ def section_g() -> Exhibit:
       "strategies at depth 3, 2,048 tokens",
       "350,540",
       long,
-      note="a slip: its own formula gives 350,550",
+      note=f"a slip: by its own formula (19) {formula_at_3(2048):,}",
     ),
   ]
   return Exhibit(

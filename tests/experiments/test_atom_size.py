@@ -269,7 +269,7 @@ class TestTheWholeStudy:
       "Packed, rows of 64",
     ]
     steps = told["Table 1, Appendices A.3 and A.9"]
-    assert steps.state == "6 of 6 numbers agree"
+    assert steps.state == "6 of 6 to the digit"
     assert "100 steps, which say" in steps.text
     for exhibit in exhibits:
       assert exhibit.command.endswith("--wikitext FOLDER --quick")

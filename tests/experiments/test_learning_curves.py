@@ -59,7 +59,7 @@ def made_up(arm, seed):
     }
     alone = own | {"mlm_loss": loss + (1.0 if arm == "no_mask" else 0.0)}
     evaluations.append({"sequences": 500 * share, "own": own, "alone": alone})
-  counts = np.random.default_rng(seed).binomial(3 * rows, 0.6, 400)
+  counts = np.random.default_rng(seed).binomial(3 * rows, 0.6, 2000)
   return {
     "recipe": {"rows": rows, "steps": 400 * 8 // rows},
     "plan": {"sequences_a_pack_sd": (3 * 0.6 * 0.4) ** 0.5},
@@ -105,7 +105,8 @@ def test_claims_that_are_true_hold_and_others_fail(exhibits):
     # in less time, but not by the packing factor: its loss is higher to the end
     "Figure 3 right, Figure 17": ["holds", "fails"],
     "Section 3.3": ["holds", "holds"],
-    "Figure 4, section 4.2.1": ["holds"] * 6,
+    # without the mask it is as far behind early on
+    "Figure 4, section 4.2.1": ["holds", "holds", "fails", *["holds"] * 5],
     "Section 3.2.3": ["fails", "holds", "holds"],
   }
 

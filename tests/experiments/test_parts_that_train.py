@@ -30,9 +30,9 @@ SEEDS = 3
 ABOVE = {
   "packed": 0.0,
   "same_time": 0.05,
+  "no_mask": 0.4,
   "phase_1": 0.3,
   "phase_1_unpacked": 0.3005,
-  "phase_1_no_mask": 0.5,
   "phase_2": 0.1,
   "phase_2_unpacked": 0.1005,
   "phase_2_no_mask": 0.3,
@@ -69,16 +69,16 @@ def found():
 def test_two_phases_against_one(found, tmp_path):
   rates = {64: 500.0, 192: 250.0}
   exhibit = two_phases.outlook(found, rates, tmp_path)
-  assert [x.outcome for x in exhibit.statements] == ["holds", "holds"]
+  assert [x.outcome for x in exhibit.statements] == ["holds"] * 4
   assert "take 1.50 times as long" in exhibit.finding  # 50,000 at 500 and at 250
   assert (tmp_path / "two_phases.png").stat().st_size
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_phase_packed_and_unpacked(found, tmp_path, number):
+@pytest.mark.parametrize(("number", "outcome"), [(1, "no power"), (2, "holds")])
+def test_a_phase_packed_and_unpacked(found, tmp_path, number, outcome):
   exhibit = two_phases.phase(number, found, tmp_path)
   assert exhibit.name == f"Figure {17 + number}"
-  assert exhibit.statements[0].outcome == "holds"
+  assert exhibit.statements[0].outcome == outcome  # 1: nothing that is told apart
 
 
 def test_phases_have_as_many_real_tokens_as_one():
@@ -231,5 +231,5 @@ def test_a_model_is_fine_tuned_once(tmp_path, monkeypatch):
 def test_scores_are_told_with_their_spread():
   scores = {"sst2": {"packed": [80.0, 82.0], "unpacked": [81.0, 81.0]}}
   table = downstream.score_table(scores)
-  assert "| sst2 (which of two modules) | 81.0 ± 1.4 | 81.0 ± 0.0 |" in table
-  assert next_sentence._told(scores, "packed", "unpacked") == "+0.0 points (sst2)"
+  assert "| which module | 81.0 ± 1.4 | 81.0 ± 0.0 |" in table
+  assert next_sentence._told(scores, "packed", "unpacked") == "+0.0 points (which module)"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments.statistics import equivalent, larger, paired, throughout
+from experiments.statistics import equivalent, larger, not_more, paired, throughout
 
 
 def of_two(t):
@@ -58,6 +58,7 @@ BETWEEN = [2.01, 2.13, 2.2]
     (NEAR, NEAR, "no power"),  # the control is as equivalent
     (NEAR, BETWEEN, "no power"),  # the test cannot tell of the control
     (NEAR, [1.7, 1.8, 1.9], "no power"),  # the control is to be worse
+    (NEAR, None, "no power"),  # there is no control
   ],
 )
 def test_equivalence_needs_power(a, power, outcome):
@@ -73,6 +74,28 @@ def test_equivalence_needs_power(a, power, outcome):
 )
 def test_larger(a, outcome):
   assert larger("more", a, BASE).outcome == outcome
+
+
+def test_what_is_larger_by_less_than_the_margin_is_told():
+  found = larger("more", [2.002, 2.102, 2.203], BASE)
+  assert found.outcome == "holds"
+  assert "0.02 nats or more: ruled out" in found.evidence
+  assert "ruled out" not in larger("more", FAR, BASE).evidence
+
+
+@pytest.mark.parametrize(
+  ("a", "power", "outcome"),
+  [
+    (NEAR, FAR, "holds"),
+    ([1.7, 1.8, 1.9], FAR, "holds"),  # less is no more
+    (FAR, FAR, "fails"),
+    (BETWEEN, FAR, "no power"),
+    (NEAR, NEAR, "no power"),  # the control has no more either
+    (NEAR, BETWEEN, "no power"),  # the test cannot tell of the control
+  ],
+)
+def test_no_more_needs_power(a, power, outcome):
+  assert not_more("no more", a, BASE, power=power).outcome == outcome
 
 
 def test_all_are_to_hold():
@@ -91,6 +114,7 @@ def test_equal_values_and_single_ones():
   assert equivalent("the same", BASE, BASE, power=FAR).outcome == "holds"
   assert larger("more", BASE, BASE).outcome == "fails"
   assert larger("more", [2.0], [1.0]).outcome == "no power"
+  assert not_more("no more", [2.0], [2.0], power=[3.0]).outcome == "no power"
   assert equivalent("the same", [2.0], [2.0], power=[3.0]).outcome == "no power"
   with pytest.raises(ValueError, match="found 2 and 1"):
     paired([1.0, 2.0], [1.0])
