@@ -198,7 +198,7 @@ def exhibits(
     Stopped: some runs failed; all others are finished.
   """
   jobs = jobs or len(schedule.cores())
-  arms = {"packed": "packed", "constant": "unpacked", "no_mask": "packed without mask"}
+  arms = {"packed": "packed", "unpacked": "unpacked", "no_mask": "packed without mask"}
   study = learning_curves.shared(folder, list(arms), quick=quick, seeds=seeds)
   study.run_all(jobs=jobs)
   models = {told: kept(study, arm) for arm, told in arms.items()}
