@@ -18,6 +18,7 @@ def get_sweep():
   return {
     "config": "configs/quickstart.py",
     "overrides": {
+      "packing.adjust": "reduce_batch",  # as many sequences a step, whatever the depth
       "train.steps": 800,
       "train.eval_every": 100,
       "train.throughput_rounds": 0,
