@@ -100,3 +100,14 @@ def test_the_citation_is_of_this_version():
   assert citation["version"] == project["version"]
   assert citation["license"] == project["license"]
   assert "2107.02027" in citation["references"][0]["url"]
+
+
+@pytest.mark.parametrize("page", ["docs/reproduce.md", "docs/learning_curves.md"])
+def test_figures_that_are_told_are_in_the_report(page):
+  number = re.compile(r"\d+\.\d+")
+  found = number.findall((ROOT / "docs/reproduction/REPORT.md").read_text())
+  text = (ROOT / page).read_text().partition("## What came out")[2]
+  text = re.sub(r"jax [\d.]+", "", text.partition("**Time.**")[0])
+  for told in number.findall(text):
+    digits = len(told.partition(".")[2])
+    assert any(f"{float(x):.{digits}f}" == told for x in found), f"{told} in {page}"
