@@ -76,7 +76,7 @@ def section_j(folder: pathlib.Path) -> Exhibit:
           "tokens",
           "holds" if share >= ENOUGH else "fails",
           f"LPFHP comes to {share:.1%} of the theoretical speed-up with {depth}; "
-          f"{ENOUGH:.0%}, which counts as enough here, take {needed}",
+          f"{ENOUGH:.0%} of it, which counts as enough here, take {needed}",
         )
       )
     told.append(f"{needed} at {length:,} tokens")
@@ -107,7 +107,7 @@ def section_j(folder: pathlib.Path) -> Exhibit:
     text="Speed-ups by depth, and the least depth with which LPFHP comes to 99 % of the "
     "theoretical one:\n\n"
     + table(header, rows, right=range(1, len(header)))
-    + f"\n\nPlans by `optimal` are proven to be within {max(gaps)} packs of the fewest.",
+    + f"\n\nPlans by `optimal` are proven to be within {max(gaps)} of the fewest packs.",
   )
 
 
@@ -155,7 +155,7 @@ def section_q(folder: pathlib.Path) -> list[Exhibit]:
           f"of {len(SHORTER)} histograms {len(SHORTER) - len(imperfect)} have one among "
           f"{', '.join(list(RATIOS)[1:])} times the longest sequence"
           + (f", not {', '.join(imperfect)}" if imperfect else "")
-          + f"; plans are proven to be within {max(gaps)} packs of the fewest",
+          + f"; plans are proven to be within {max(gaps)} of the fewest packs",
         )
       ],
       command=COMMAND,
