@@ -88,7 +88,7 @@ def equivalent(
   a: Sequence[float],
   b: Sequence[float],
   *,
-  power: Sequence[float] | None,
+  power: Sequence[float],
   margin: float = MARGIN,
   unit: str = "nats",
 ) -> Statement:
@@ -101,21 +101,14 @@ def equivalent(
     a: of one arm, a value a seed.
     b: of the other.
     power: of an arm that differs from `b` for certain. If the same test takes it for
-      equivalent too, or cannot tell that it is more, the outcome is "no power"; so it is
-      where there is none.
+      equivalent too, or cannot tell that it is more, the outcome is "no power".
     margin: differences below it are none.
     unit: of the values.
   """
   if len(a) < 2:
     return _one_pair(claim, a, b, unit)
-  difference = paired(a, b)
-  p = difference.p_equivalent(margin)
-  tests = f"two one-sided tests, margin {margin:g} {unit}: {_p(p)}"
-  if power is None:
-    told = f"{_told(difference, unit)}; {tests}; no arm that differs was trained"
-    return Statement(claim, "no power", told)
-  control = paired(power, b)
-  p_control = control.p_equivalent(margin)
+  difference, control = paired(a, b), paired(power, b)
+  p, p_control = difference.p_equivalent(margin), control.p_equivalent(margin)
   apart = p_control >= LEVEL and control.p_above(0) < LEVEL
   outcome: Outcome = "no power"
   if apart and p < LEVEL:
@@ -126,8 +119,9 @@ def equivalent(
   return Statement(
     claim,
     outcome,
-    f"{_told(difference, unit)}; {tests}; the same test {told} the arm that differs apart "
-    f"({control.mean:+.4f} {unit}, {_p(p_control)}; above 0: {_p(control.p_above(0))})",
+    f"{_told(difference, unit)}; two one-sided tests, margin {margin:g} {unit}: "
+    f"{_p(p)}; the same test {told} the arm that differs apart ({control.mean:+.4f} "
+    f"{unit}, {_p(p_control)}; above 0: {_p(control.p_above(0))})",
   )
 
 

@@ -33,6 +33,7 @@ ABOVE = {
   "no_mask": 0.4,
   "phase_1": 0.3,
   "phase_1_unpacked": 0.3005,
+  "phase_1_no_mask": 0.5,
   "phase_2": 0.1,
   "phase_2_unpacked": 0.1005,
   "phase_2_no_mask": 0.3,
@@ -74,11 +75,11 @@ def test_two_phases_against_one(found, tmp_path):
   assert (tmp_path / "two_phases.png").stat().st_size
 
 
-@pytest.mark.parametrize(("number", "outcome"), [(1, "no power"), (2, "holds")])
-def test_a_phase_packed_and_unpacked(found, tmp_path, number, outcome):
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_phase_packed_and_unpacked(found, tmp_path, number):
   exhibit = two_phases.phase(number, found, tmp_path)
   assert exhibit.name == f"Figure {17 + number}"
-  assert exhibit.statements[0].outcome == outcome  # 1: nothing that is told apart
+  assert exhibit.statements[0].outcome == "holds"
 
 
 def test_phases_have_as_many_real_tokens_as_one():

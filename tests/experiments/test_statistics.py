@@ -58,7 +58,6 @@ BETWEEN = [2.01, 2.13, 2.2]
     (NEAR, NEAR, "no power"),  # the control is as equivalent
     (NEAR, BETWEEN, "no power"),  # the test cannot tell of the control
     (NEAR, [1.7, 1.8, 1.9], "no power"),  # the control is to be worse
-    (NEAR, None, "no power"),  # there is no control
   ],
 )
 def test_equivalence_needs_power(a, power, outcome):
