@@ -3,7 +3,7 @@
   python -m experiments.downstream
 
 The paper pretrains BERT packed and fine-tunes it on SQuAD. Here tiny models that were
-pretrained on the same sequences a step, packed and one a row, are fine-tuned on tasks from
+pretrained on the same sequences a step, packed and one a row, are fine-tuned on a task from
 docstrings (`experiments/local_tasks.py`), each seed from its own pretraining; fine-tuning
 itself is packed for all. Runs that are finished are not repeated.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -146,8 +147,8 @@ def within(
     note: why it differs, where that is known.
 
   Example:
-    >>> within("packs", "40,808", 40778, tolerance=40).agrees
-    True
+    >>> within("packs", "40,808", 40778, tolerance=40.5)
+    Value(name='packs', ..., difference='-30', agrees=True, note='', allowed='40')
   """
   plain = paper.replace(",", "")
   digits = len(plain.partition(".")[2])
@@ -161,8 +162,15 @@ def within(
     f"{apart:+{thousands}.{digits}f}" if apart else "0",
     abs(apart) <= tolerance,
     note if apart or tolerance else "",
-    f"{tolerance:{thousands}.3g}" if tolerance else "",
+    _largest(tolerance, digits) if tolerance else "",
   )
+
+
+def _largest(tolerance: float, digits: int) -> str:
+  """The largest difference of so many digits within a tolerance."""
+  whole = math.floor(tolerance * 10**digits + 1e-9) / 10**digits
+  shown = f"{whole:,.{digits}f}"
+  return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 
 def compared(

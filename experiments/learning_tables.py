@@ -56,7 +56,7 @@ def table(found: Found, names: Sequence[str]) -> str:
   base = held_out(found[names[0]])
   rows = [
     "| arm | sequences a step | steps | held-out masked-token loss | alone | accuracy | "
-    "times unigram | loss less that of the first |",
+    "times unigram | loss minus the first arm's |",
     "|---|---:|---:|---:|---:|---:|---:|---:|",
   ]
   for name in names:

@@ -13,8 +13,11 @@ _TERMS = """\
   has the largest difference that agrees. *In shape*: a small model and other text; the
   claim is tested, not the number.
 - A claim *holds* or *fails* where its test can tell, at the level of 5 %; else it has *no
-  power*. Of two that are to be the same, that is shown by two one-sided tests with a margin
-  of 0.02 nats, and only where the same test tells an arm that differs apart.
+  power*. That two arms are the same holds by two one-sided tests with a margin, 0.02 nats
+  of loss where nothing else is said, and fails where they are shown to differ; both need
+  that the same runs can tell apart an arm that is known to differ. That one is larger holds
+  where any difference is shown, and fails where one of the margin is ruled out. Claims on
+  speed go by quartiles of the clock, those on plans by counting.
 - An *arm* is one way to train, run with several seeds. *Pairs* are runs of two arms with
   the same seed: they start from the same weights and, where the text does not say
   otherwise, see the same sequences in the same order.

@@ -115,13 +115,12 @@ def equivalent(
     outcome = "holds"
   elif apart and min(difference.p_above(0), difference.p_below(0)) < LEVEL / 2:
     outcome = "fails"
-  told = "tells" if apart else "does not tell"
   return Statement(
     claim,
     outcome,
     f"{_told(difference, unit)}; two one-sided tests, margin {margin:g} {unit}: "
-    f"{_p(p)}; the same test {told} the arm that differs apart ({control.mean:+.4f} "
-    f"{unit}, {_p(p_control)}; above 0: {_p(control.p_above(0))})",
+    f"{_p(p)}; the arm that is known to differ is {_apart(apart)} ({control.mean:+.4f} "
+    f"{unit}, the same tests: {_p(p_control)}; above 0: {_p(control.p_above(0))})",
   )
 
 
@@ -189,41 +188,43 @@ def not_more(
 ) -> Statement:
   """Whether one arm comes to no more than the other, but for less than a margin.
 
-  It fails where the arm is shown to come to more and the margin is not ruled out; "no
-  power" is between.
+  It fails where the arm is shown to come to more by the margin; "no power" is between.
 
   Args:
     claim: in words.
     a: of the arm that is to have no more, a value a seed.
     b: of the other.
-    power: of an arm that has more than `b` for certain. If the same test rules the margin
-      out for it too, or cannot tell that it is more, the outcome is "no power".
+    power: of an arm that has more than `b` for certain. If the same runs cannot show that
+      it has, by the margin, the outcome is "no power".
     margin: differences below it are none.
     unit: of the values.
   """
   if len(a) < 2:
     return _one_pair(claim, a, b, unit)
   difference, control = paired(a, b), paired(power, b)
-  p, p_control = difference.p_below(margin), control.p_below(margin)
-  apart = p_control >= LEVEL and control.p_above(0) < LEVEL
+  p, p_control = difference.p_below(margin), control.p_above(margin)
+  apart = p_control < LEVEL
   outcome: Outcome = "no power"
   if apart and p < LEVEL:
     outcome = "holds"
-  elif apart and difference.p_above(0) < LEVEL:
+  elif apart and difference.p_above(margin) < LEVEL:
     outcome = "fails"
-  told = "tells" if apart else "does not tell"
   return Statement(
     claim,
     outcome,
-    f"{_told(difference, unit)}; {margin:g} {unit} or more: {_p(p)}; the same test {told} "
-    f"the arm that differs apart ({control.mean:+.4f} {unit}, {_p(p_control)}; above 0: "
-    f"{_p(control.p_above(0))})",
+    f"{_told(difference, unit)}; less than {margin:g} {unit}: {_p(p)}; the arm that is "
+    f"known to differ is {_apart(apart)} ({control.mean:+.4f} {unit}, more than the "
+    f"margin: {_p(p_control)})",
   )
 
 
 def _one_pair(claim: str, a: Sequence[float], b: Sequence[float], unit: str) -> Statement:
   found = f"difference {a[0] - b[0]:+.4f} {unit}; " if len(a) == len(b) == 1 else ""
   return Statement(claim, "no power", f"{found}1 pair, which no test can judge")
+
+
+def _apart(apart: bool) -> str:
+  return "told apart" if apart else "not told apart"
 
 
 def _told(difference: Difference, unit: str) -> str:

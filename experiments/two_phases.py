@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
@@ -92,6 +93,28 @@ def split(sequences: float, mean_length: dict[int, float]) -> dict[int, float]:
   return {SHORT: SHARE * total, FULL: (1 - SHARE) * total}
 
 
+def make_arms(short: Mapping[str, Any], full: Mapping[str, Any]) -> list[Arm]:
+  """Both phases, packed and unpacked; and each packed without the mask.
+
+  Args:
+    short: fields of the first phase.
+    full: of the second.
+  """
+  arms = []
+  for suffix, batches in WAYS.items():
+    first = f"phase_1{suffix}"
+    arms += [
+      Arm(first, short, batches, keep=True),
+      Arm(f"phase_2{suffix}", full, batches, starts_from=first),
+    ]
+  no_mask = {"model.attention_mask": "none"}
+  return [
+    *arms,
+    Arm("phase_1_no_mask", {**short, **no_mask}),
+    Arm("phase_2_no_mask", {**full, **no_mask}, starts_from="phase_1"),
+  ]
+
+
 class Phases:
   """The runs, and what they are compared with.
 
@@ -126,19 +149,7 @@ class Phases:
     speed = self._measure(parts_of)
     # As long as both phases take, by the clock of steps that were measured alone.
     as_long = sum(parts_of[n] / speed[n] for n in speed) * speed[FULL]
-    arms = []
-    short, full = (self._fields(parts_of[n], n) for n in (SHORT, FULL))
-    for suffix, batches in WAYS.items():
-      first = f"phase_1{suffix}"
-      arms += [
-        Arm(first, short, batches, keep=True),
-        Arm(f"phase_2{suffix}", full, batches, starts_from=first),
-      ]
-    no_mask = {"model.attention_mask": "none"}
-    arms += [
-      Arm("phase_1_no_mask", short | no_mask),
-      Arm("phase_2_no_mask", full | no_mask, starts_from="phase_1"),
-    ]
+    arms = make_arms(*(self._fields(parts_of[n], n) for n in (SHORT, FULL)))
     arms.append(Arm("same_time", self._fields(as_long, FULL)))
     study = dataclasses.replace(self._one, folder=self._runs, arms=arms)
     study.run_all(jobs=self._jobs)
@@ -296,10 +307,9 @@ def phase(number: int, found: Found, folder: pathlib.Path) -> Exhibit:
       )
     ],
     pictures=[name],
-    text="The unpacked arm begins with the weights of its own first phase, that without "
-    "the mask with those of the first phase with it."
-    if number == 2
-    else "",
+    text="Unpacked steps have a constant number of sequences."
+    + " The unpacked arm begins with the weights of its own first phase, that without the "
+    "mask with those of the first phase with it." * (number == 2),
   )
 
 

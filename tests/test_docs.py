@@ -106,8 +106,22 @@ def test_the_citation_is_of_this_version():
 def test_figures_that_are_told_are_in_the_report(page):
   number = re.compile(r"\d+\.\d+")
   found = number.findall((ROOT / "docs/reproduction/REPORT.md").read_text())
-  text = (ROOT / page).read_text().partition("## What came out")[2]
-  text = re.sub(r"jax [\d.]+", "", text.partition("**Time.**")[0])
+  _, heading, text = (ROOT / page).read_text().partition("## What came out")
+  assert heading
+  text = re.sub(r"jax [\d.]+|\*\*Time\.\*\*.*?\n\n", "", text, flags=re.DOTALL)
+  assert len(number.findall(text)) > 10
   for told in number.findall(text):
     digits = len(told.partition(".")[2])
     assert any(f"{float(x):.{digits}f}" == told for x in found), f"{told} in {page}"
+
+
+def test_as_many_numbers_agree_as_is_told():
+  report = (ROOT / "docs/reproduction/REPORT.md").read_text().partition("\n## ")[0]
+  told = (ROOT / "docs/reproduce.md").read_text()
+  for how, sentence in (
+    ("to the digit", "{} of {} numbers are the paper's"),
+    ("within their tolerance", "{} of the {} that have a tolerance"),
+  ):
+    counts = [map(int, x) for x in re.findall(rf"(\d+) of (\d+) {how}", report)]
+    agree, total = (sum(x) for x in zip(*counts, strict=True))
+    assert sentence.format(agree, total) in " ".join(told.split())

@@ -82,6 +82,19 @@ def test_a_phase_packed_and_unpacked(found, tmp_path, number):
   assert exhibit.statements[0].outcome == "holds"
 
 
+def test_arms_of_both_phases():
+  short, full = {"data.max_sequence_length": 64}, {"data.max_sequence_length": 192}
+  arms = {arm.name: arm for arm in two_phases.make_arms(short, full)}
+  assert {arm.starts_from for arm in arms.values()} == {"", "phase_1", "phase_1_unpacked"}
+  for name, arm in arms.items():
+    assert arm.fields["data.max_sequence_length"] == (64 if "1" in name else 192)
+    assert ("model.attention_mask" in arm.fields) == ("no_mask" in name)
+    assert arm.batches == ("constant" if "unpacked" in name else "packed")
+    assert bool(arm.starts_from) == ("2" in name)
+    assert arm.keep or not any(x.starts_from == name for x in arms.values())
+  assert arms["phase_2_no_mask"].starts_from == "phase_1"
+
+
 def test_phases_have_as_many_real_tokens_as_one():
   mean = {two_phases.SHORT: 37.0, two_phases.FULL: 91.0}
   parts = two_phases.split(12_345, mean)
@@ -217,16 +230,18 @@ def test_a_model_is_fine_tuned_once(tmp_path, monkeypatch):
   }
   monkeypatch.setattr(downstream, "QUICK", fields)
 
-  def scores():
-    return downstream.fine_tune(tmp_path, {"packed": [given]}, quick=True, jobs=1)
+  def scores(arm, part):
+    folder = downstream.tuning_folder(tmp_path / part, quick=True)
+    return downstream.fine_tune(folder, {arm: [given]}, quick=True, jobs=1)["sst2"][arm]
 
-  found = scores()
-  ((score,),) = found["sst2"].values()
+  (score,) = scores("packed", "downstream")
   assert 30 < score < 100
-  (log,) = (tmp_path / "runs" / "sst2").glob("*.log")
-  before = log.read_text()
-  assert scores() == found
-  assert log.read_text() == before  # it was not run again
+  runs = tmp_path / "fine_tuning" / "quick" / "runs" / "sst2"
+  (log,) = runs.glob("*.log")
+  before = log.stat().st_mtime_ns
+  assert scores("pairs", "next_sentence") == [score]  # the same model in another part
+  assert list(runs.glob("*.log")) == [log]
+  assert log.stat().st_mtime_ns == before  # it was not run again
 
 
 def test_scores_are_told_with_their_spread():

@@ -89,6 +89,7 @@ def test_what_is_larger_by_less_than_the_margin_is_told():
     ([1.7, 1.8, 1.9], FAR, "holds"),  # less is no more
     (FAR, FAR, "fails"),
     (BETWEEN, FAR, "no power"),
+    ([2.019, 2.1205, 2.2205], FAR, "no power"),  # more for certain, but by the margin?
     (NEAR, NEAR, "no power"),  # the control has no more either
     (NEAR, BETWEEN, "no power"),  # the test cannot tell of the control
   ],
