@@ -88,7 +88,7 @@ def same_batch(found: Found, folder: pathlib.Path, command: str) -> Exhibit:
     + "\n\nEach step has the same sequences, so that but for rounding the arithmetic is "
     "the same, which tests of the model show one step at a time: the claims hold unless "
     "something is wrong. The paper's unpacked steps have a constant number of sequences; "
-    "so have those on WikiText-2 and of both phases, of which the second has no power.",
+    "so have those on WikiText-2 and of both phases, below.",
   )
 
 
