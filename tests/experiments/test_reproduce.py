@@ -1,5 +1,6 @@
 """The parts of the reproduction that need no training, and their report."""
 
+import dataclasses
 import inspect
 import json
 import re
@@ -17,7 +18,7 @@ from experiments import (
   residuals,
   strategies,
 )
-from experiments.exhibits import Exhibit, Statement, to_the_digit
+from experiments.exhibits import Exhibit, Statement, Value, to_the_digit, within
 from packing import InputError, nnls
 
 
@@ -174,3 +175,14 @@ def test_least_squares_tells_its_residual():
   residual = np.array(plan.details["residual"])
   assert residual.shape == (5,)
   assert plan.details["num_leftover_sequences"] == np.maximum(residual, 0).sum()
+
+
+def test_columns_that_no_number_needs_are_left_out():
+  values = [within("a", "40,808", 40778, tolerance=40.5, note="why")]
+  exhibit = Exhibit("A", "b", "in shape", "", "command", values=values)
+  head, rule, row = report.section(exhibit, folder=".").splitlines()[4:7]
+  assert head == "|  | paper | here | difference | allowed | agrees | note |"
+  assert rule == "|---|---:|---:|---:|---:|---|---|"
+  assert row == "| a | 40,808 | 40,778 | -30 | 40 | yes | why |"
+  listed = dataclasses.replace(exhibit, values=[Value("a", "1", "not run")])
+  assert "|  | paper | here |\n" in report.section(listed, folder=".")
