@@ -1,13 +1,19 @@
-# make train | test | soak | lint. Another interpreter: make PYTHON=python3.12 train
+# make train | test | test-all | lint. Another interpreter: make PYTHON=python3.12 train
 PYTHON ?= python3
 WORKDIR ?= runs/quickstart
 BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --durations=20
+# Of the tests, by the marks in pyproject.toml: make test MARK=slow
+MARK ?= not slow
+# Of pyproject.toml, for make reference.
+EXTRAS ?= reference
 
-.PHONY: help train test soak lint bench reproduce reference format clean
+.PHONY: help train test test-all soak lint bench reproduce reference format clean
 
 help:
 	@echo "make train   train a small packed BERT (about 5 minutes) into $(WORKDIR)"
-	@echo "make test    run the tests"
+	@echo "make test    run the tests that take minutes"
+	@echo "make test-all  run every test (about 10 minutes)"
 	@echo "make soak    kill 20 runs at random moments, resume them, compare (minutes)"
 	@echo "make lint    check style and types"
 	@echo "make bench   time packer, loader, inference and training, beside peers that are installed"
@@ -18,7 +24,10 @@ train: .venv/installed
 	@$(BIN)/python train.py --config=configs/quickstart.py --workdir=$(WORKDIR)
 
 test: .venv/installed
-	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --durations=20
+	@$(PYTEST) -m "$(MARK)"
+
+test-all: .venv/installed
+	@$(PYTEST)
 
 soak: .venv/installed
 	@$(BIN)/python -m tests.soak
@@ -39,10 +48,10 @@ bench: .venv/installed
 reproduce: .venv/installed
 	@$(BIN)/python -m experiments.reproduce $(QUICK) $(if $(WIKITEXT),--wikitext $(WIKITEXT))
 
-# The extra of that name in pyproject.toml; a CPU build of PyTorch is enough.
+# A CPU build of PyTorch is enough.
 reference: .venv/installed
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock \
-	  $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["reference"])')
+	  $$($(BIN)/python -c 'import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*(x for name in sys.argv[1:] for x in extras[name]))' $(EXTRAS))
 
 format: .venv/installed
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -1,27 +1,56 @@
+import fcntl
+import gc
+import importlib.util
+import os
+import pathlib
+import shutil
 import signal
+from collections.abc import Callable
 
-import jax
 import pytest
 
 from tests import programs
-from tests.stdlib_corpus import make_library
+
+# JAX reads these when it is imported, here and in what tests start.
+os.environ.update(programs.COMPILING)
+
+import jax  # noqa: E402
+
+from tests.stdlib_corpus import make_library  # noqa: E402
 
 # Where tests are run in the background, Ctrl-C is ignored, here and in what is started.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-# Compiling takes most of the time of tests, and speed is not what they test.
-jax.config.update("jax_disable_most_optimizations", True)
+
+# Tracing makes many objects that live on; to look through them often takes a tenth of the time.
+gc.freeze()
+gc.set_threshold(100_000, 50, 50)
+
+LARGEST_CACHE = 2**30  # bytes
 
 
-@pytest.fixture(scope="session", autouse=True)
-def compilation_cache(tmp_path_factory):
-  """Programs that several tests compile are compiled once."""
-  folder = tmp_path_factory.mktemp("compiled")
-  jax.config.update("jax_compilation_cache_dir", str(folder))
-  return folder
+def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
+  """What tests share holds no doctests, and may need a library that is not installed."""
+  name = collection_path.name
+  return True if name.endswith(".py") and not name.startswith("test_") else None
+
+
+def pytest_runtest_setup(item: pytest.Item):
+  for mark in item.iter_markers("extra"):
+    for name in mark.args:
+      if not importlib.util.find_spec(name):
+        pytest.skip(f"{name} is not installed; it is in an extra of pyproject.toml")
+
+
+def pytest_sessionstart(session):
+  """Empties the cache of compiled programs when it has grown too large."""
+  cache = pathlib.Path(programs.COMPILING["JAX_COMPILATION_CACHE_DIR"])
+  if hasattr(session.config, "workerinput") or not cache.exists():
+    return
+  if sum(path.stat().st_size for path in cache.iterdir()) > LARGEST_CACHE:
+    shutil.rmtree(cache)
 
 
 @pytest.fixture
@@ -34,16 +63,31 @@ def optimised():
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-  """With a small corpus; where programs are run."""
-  path = tmp_path_factory.mktemp("programs")
-  (path / "library").mkdir()
-  make_library(path / "library")
+  """With a small corpus; where programs are run. All workers of a session share it."""
+  base = tmp_path_factory.getbasetemp()
+  path = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "programs"
+  path.mkdir(exist_ok=True)
+  once(path / "library", make_library)
   return path
 
 
 @pytest.fixture(scope="session")
 def finished(folder):
-  """A run that nobody disturbed."""
-  result = programs.run(folder, "whole")
-  assert result.returncode == 0, result.stderr
-  return folder / "whole", result.stdout
+  """A run that nobody disturbed, and what it printed."""
+
+  def train(printed):
+    result = programs.run(folder, "whole")
+    assert result.returncode == 0, result.stderr
+    printed.write_text(result.stdout)
+
+  printed = once(folder / "whole.txt", train)
+  return folder / "whole", printed.read_text()
+
+
+def once(path: pathlib.Path, make: Callable[[pathlib.Path], object]) -> pathlib.Path:
+  """Makes a file or folder in the first worker that needs it; the others wait for it."""
+  with path.with_suffix(".lock").open("w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if not path.exists():
+      make(path)
+  return path

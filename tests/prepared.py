@@ -1,20 +1,16 @@
 """A small corpus prepared by the command, for the tests of preparation."""
 
-import importlib.util
 import pathlib
 import subprocess
-import sys
 
 import pytest
 
 from pipeline.settings import Settings
+from tests import forked
 
 ROOT = pathlib.Path(__file__).parents[1]
 SHARD_BYTES = 5_000
-needs_beam = pytest.mark.skipif(
-  importlib.util.find_spec("apache_beam") is None,
-  reason='Apache Beam is not installed; pip install -c requirements.lock -e ".[beam]"',
-)
+needs_beam = pytest.mark.extra("apache_beam")
 
 
 def settings(corpus, **fields) -> Settings:
@@ -37,15 +33,8 @@ def arguments(corpus, out, *more) -> list[str]:
   return ["prepare", "--out", str(out), *options, *map(str, more)]
 
 
-def command(*args, **options) -> subprocess.CompletedProcess:
-  return subprocess.run(
-    [sys.executable, "-m", "pipeline", *map(str, args)],
-    capture_output=True,
-    text=True,
-    check=False,
-    cwd=ROOT,
-    **options,
-  )
+def command(*args, env=None) -> subprocess.CompletedProcess:
+  return forked.run(["-m", "pipeline", *args], cwd=ROOT, env=env)
 
 
 def contents(folder) -> dict:

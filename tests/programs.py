@@ -8,8 +8,25 @@ import subprocess
 import sys
 import time
 
+from tests import forked
+
 ROOT = pathlib.Path(__file__).parents[1]
-STEPS = 24
+STEPS, SAVED_EVERY = 12, 4
+# For tests, and for what they start. Compiling takes most of their time: a program is compiled
+# once on this machine, with few optimisations and by XLA's plain emitters, which take a third
+# of the time of those for fusions.
+XLA_FLAGS = (
+  "--xla_cpu_use_fusion_emitters=false",
+  "--xla_cpu_parallel_codegen_split_count=1",
+)
+COMPILING = {
+  "XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), *XLA_FLAGS]),
+  "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "compiled"),
+  "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+  "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+}
+# For a process that may be killed: it must not leave half a file in the cache.
+READ_ONLY_CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9"}
 
 
 def command(folder, workdir, *options, program="train.py"):
@@ -18,16 +35,17 @@ def command(folder, workdir, *options, program="train.py"):
     "data.directory": folder / "data",
     "data.max_sequence_length": 128,
     "data.vocab_size": 500,
-    "data.held_out_fraction": 0.1,
+    "data.held_out_fraction": 0.03,
     "data.short_sequence_probability": 0.9,
     "packing.adjust": "reduce_batch",  # the steps stay, ...
     "train.batch_size": 8,
     "train.micro_batch_size": 8,  # ... and, as the nearest multiple, so do the rows
     "train.steps": STEPS,
     "train.log_every": 2,
-    "train.eval_every": 12,
-    "train.checkpoint_every": 4,
-    "train.throughput_rounds": 3,
+    "train.eval_every": STEPS // 2,
+    "train.checkpoint_every": SAVED_EVERY,
+    "train.throughput_rounds": 0,
+    "train.peak_flops": 1e9,
     "optimizer.warmup_steps": 5,
   }
   return [
@@ -38,16 +56,6 @@ def command(folder, workdir, *options, program="train.py"):
     *(f"--config.{name}={value}" for name, value in settings.items()),
     *options,
   ]
-
-
-def environment(folder, **variables):
-  """In which programs that were compiled once are not compiled again."""
-  cache = {
-    "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling takes longer than these runs
-  }
-  return os.environ | cache | variables
 
 
 def run(folder, workdir, *options, program="train.py", **variables):
@@ -65,14 +73,7 @@ def run(folder, workdir, *options, program="train.py", **variables):
 
 def complete(words, folder, **variables):
   """Runs a command to its end, in a folder."""
-  return subprocess.run(
-    words,
-    capture_output=True,
-    text=True,
-    check=False,
-    cwd=folder,
-    env=environment(folder, **variables),
-  )
+  return forked.run(words[1:], cwd=folder, env=os.environ | variables)
 
 
 def start(folder, workdir, *options, **variables):
@@ -80,7 +81,7 @@ def start(folder, workdir, *options, **variables):
   return subprocess.Popen(
     command(folder, workdir, *options),
     cwd=folder,
-    env=environment(folder, **variables),
+    env=os.environ | READ_ONLY_CACHE | variables,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,

@@ -10,6 +10,7 @@ parameters of a run that nobody disturbed, to the last bit.
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 import random
 import shutil
@@ -18,11 +19,11 @@ import sys
 import tempfile
 import time
 
+from tests import programs
 from tests.programs import run, start, summary_of
 from tests.stdlib_corpus import make_library
 
-OPTIONS = ["--config.train.throughput_rounds=0"]
-_CHECKPOINTS = range(4, 25, 4)  # as tests.programs saves them
+_CHECKPOINTS = range(programs.SAVED_EVERY, programs.STEPS + 1, programs.SAVED_EVERY)
 
 
 def main() -> int:
@@ -32,10 +33,10 @@ def main() -> int:
   parser.add_argument("--runs", type=int, default=20)
   parser.add_argument("--seed", type=int, default=0, help="of the moments (default: 0)")
   options = parser.parse_args()
+  os.environ.update(programs.COMPILING)
   rng = random.Random(options.seed)
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
-    (folder / "library").mkdir()
     make_library(folder / "library")
     finish(folder, "first")  # compiles
     began = time.monotonic()
@@ -66,7 +67,7 @@ def main() -> int:
 
 def finish(folder: pathlib.Path, workdir: str) -> str:
   """Runs to the end; the digest of the parameters."""
-  result = run(folder, workdir, *OPTIONS)
+  result = run(folder, workdir)
   if result.returncode:
     raise SystemExit(f"{workdir} did not end: {result.stderr}")
   return summary_of(folder / workdir)["parameters_digest"]
@@ -88,7 +89,7 @@ def kill_once(
   before, later = unfinished(), [step for step in _CHECKPOINTS if step > newest()]
   awaited = rng.choice(later) if later and rng.random() < 0.5 else None
   end = time.monotonic() + (600 if awaited else rng.uniform(0, seconds))
-  process = start(folder, workdir, *OPTIONS)
+  process = start(folder, workdir)
   while process.poll() is None and time.monotonic() < end:
     if awaited and any(name.startswith(f"{awaited}.") for name in unfinished() - before):
       break

@@ -19,7 +19,7 @@ MODULES = (
 def make_library(folder: pathlib.Path) -> pathlib.Path:
   """Copies a few modules and the help topics."""
   root = pathlib.Path(sysconfig.get_path("stdlib"))
-  (folder / "pydoc_data").mkdir()
+  (folder / "pydoc_data").mkdir(parents=True)
   shutil.copy(root / "pydoc_data" / "topics.py", folder / "pydoc_data")
   for name in MODULES:
     source = root / f"{name}.py"

@@ -1,6 +1,7 @@
 """A GPT-2 as whole programs, on rows of atoms: trained, stopped, gone on, evaluated."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -8,9 +9,9 @@ import sys
 import pytest
 
 from tests.programs import (
+  READ_ONLY_CACHE,
   ROOT,
   complete,
-  environment,
   flags_of_two_processes,
   lines_of,
   summary_of,
@@ -75,7 +76,7 @@ def test_it_learns_and_says_how_well(whole):
 def test_it_goes_on_where_it_was_stopped(folder, whole):
   workdir = folder / "stopped"
   with subprocess.Popen(
-    command(folder, "stopped"), cwd=folder, env=environment(folder)
+    command(folder, "stopped"), cwd=folder, env=os.environ | READ_ONLY_CACHE
   ) as process:
     wait_for(process, (workdir / "checkpoints" / "4").exists)
     process.send_signal(signal.SIGKILL)
@@ -101,7 +102,7 @@ def test_two_processes_train_and_evaluate_as_one(folder, whole, request):
     subprocess.Popen(
       command(folder, "pair_of_causal", *flags),
       cwd=folder,
-      env=environment(folder, JAX_NUM_CPU_DEVICES="2"),
+      env=os.environ | {"JAX_NUM_CPU_DEVICES": "2"},
       stdout=subprocess.DEVNULL,
       stderr=subprocess.PIPE,
       text=True,

@@ -1,6 +1,7 @@
 """Fine-tuning as whole programs: train.py and eval.py on a task, from given weights."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -12,7 +13,14 @@ from model import hf, weights
 from model.__main__ import main as model_command
 from pipeline.wordpiece import SPECIAL_TOKENS
 from tests import packs
-from tests.programs import ROOT, environment, lines_of, summary_of, wait_for
+from tests.programs import (
+  READ_ONLY_CACHE,
+  ROOT,
+  complete,
+  lines_of,
+  summary_of,
+  wait_for,
+)
 
 WORDS = ("able", "back", "call", "data", "each", "file", "give", "hash", "into", "join")
 
@@ -73,21 +81,11 @@ def command(folder, workdir, *options, program="train.py", config="glue.py:cola"
   ]
 
 
-def start(folder, *arguments, **options):
-  return subprocess.Popen(
-    command(folder, *arguments, **options),
-    cwd=folder,
-    env=environment(folder),
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
-
-
-def finish(process):
-  output, errors = process.communicate(timeout=600)
-  assert process.returncode == 0, errors[-3000:]
-  return output, errors
+def run(folder, *arguments, **options):
+  """Runs a program to its end, which must be a good one; what it printed, and its errors."""
+  result = complete(command(folder, *arguments, **options), folder)
+  assert result.returncode == 0, result.stderr[-3000:]
+  return result.stdout, result.stderr
 
 
 # So large a rate that it gets no better soon.
@@ -100,7 +98,7 @@ OPTIONS = (
 
 @pytest.fixture(scope="session")
 def finetuned(task):
-  output, errors = finish(start(task, "cola-run", *OPTIONS))
+  output, errors = run(task, "cola-run", *OPTIONS)
   assert "drawing classifier anew" in output
   assert "/60 steps, loss" in errors
   return task / "cola-run", output
@@ -130,7 +128,7 @@ def test_a_run_on_a_task_leaves_its_metrics_and_its_best_checkpoint(finetuned):
 
 
 def evaluate(task, workdir, *options):
-  output, _ = finish(start(task, workdir, "--json", *options, program="eval.py"))
+  output, _ = run(task, workdir, "--json", *options, program="eval.py")
   return json.loads(output)
 
 
@@ -161,22 +159,28 @@ def test_an_imported_model_is_evaluated_only_where_it_fits(task):
     ("--step=best", "--step is 'best', but"),
     ("--config.data.max_sequence_length=43", "has 41 positions"),
   ):
-    process = start(task, "classifier", option, program="eval.py")
-    errors = process.communicate(timeout=600)[1]
-    assert process.returncode
-    assert message in errors
-    assert "Traceback" not in errors
+    result = complete(command(task, "classifier", option, program="eval.py"), task)
+    assert result.returncode
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_a_killed_run_ends_where_patience_ends_it(task, finetuned):
   """With the same parameters and the same best step as the one that was left alone."""
   expected = summary_of(finetuned[0])
-  killed = start(task, "killed", *OPTIONS)
+  killed = subprocess.Popen(
+    command(task, "killed", *OPTIONS),
+    cwd=task,
+    env=os.environ | READ_ONLY_CACHE,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
   lines = task / "killed" / "eval.jsonl"
   wait_for(killed, lambda: lines.exists() and len(lines.read_text().splitlines()) >= 2)
   killed.kill()
   killed.communicate()
-  finish(start(task, "killed", *OPTIONS))
+  run(task, "killed", *OPTIONS)
   found = summary_of(task / "killed")
   for name in ("steps", "best_step", "best_score", "parameters_digest"):
     assert found[name] == expected[name]
@@ -197,18 +201,16 @@ def test_questions_are_trained_on_and_scored(task):
     fields = {"question": str(words[2]), "context": " ".join(words), "answers": answer}
     questions.append({"id": f"q{number}"} | fields)
   source = write_examples(task, "questions", questions)
-  finish(
-    start(
-      task,
-      "squad-run",
-      f"--config.data.source={source}",
-      f"--config.data.held_out_source={source}",
-      f"--config.data.directory={task / 'squad'}",
-      "--config.data.doc_stride=16",
-      "--config.data.max_question_length=5",
-      "--config.train.steps=4",
-      config="squad.py",
-    )
+  run(
+    task,
+    "squad-run",
+    f"--config.data.source={source}",
+    f"--config.data.held_out_source={source}",
+    f"--config.data.directory={task / 'squad'}",
+    "--config.data.doc_stride=16",
+    "--config.data.max_question_length=5",
+    "--config.train.steps=4",
+    config="squad.py",
   )
   summary = summary_of(task / "squad-run")
   assert summary["sequences"] > 31  # several windows of a question
@@ -234,17 +236,15 @@ def test_mnli_is_scored_on_matched_and_mismatched_genres(task):
       for _ in range(number)
     ]
     sources[name] = write_examples(task, f"mnli-{name}", examples)
-  finish(
-    start(
-      task,
-      "mnli-run",
-      f"--config.data.source={sources['train']}",
-      f"--config.data.held_out_source={sources['matched']}",
-      f"--config.data.mismatched_source={sources['mismatched']}",
-      f"--config.data.directory={task / 'mnli'}",
-      "--config.train.steps=4",
-      config="glue.py:mnli",
-    )
+  run(
+    task,
+    "mnli-run",
+    f"--config.data.source={sources['train']}",
+    f"--config.data.held_out_source={sources['matched']}",
+    f"--config.data.mismatched_source={sources['mismatched']}",
+    f"--config.data.directory={task / 'mnli'}",
+    "--config.train.steps=4",
+    config="glue.py:mnli",
   )
   line = lines_of(task / "mnli-run" / "eval.jsonl")[-1]
   assert (line["sequences"], line["mismatched_sequences"]) == (23, 19)

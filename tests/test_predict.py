@@ -378,10 +378,9 @@ def test_weights_that_are_not_finite_are_told(answer, tmp_path):
 # ---- as a process -----------------------------------------------------------------------
 
 
-def start(folder, folders, *options):
+def start(folders, *options):
   return subprocess.Popen(
     [sys.executable, programs.ROOT / "predict.py", folders / "classification", *options],
-    env=programs.environment(folder),
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
@@ -389,10 +388,10 @@ def start(folder, folders, *options):
   )
 
 
-def test_a_reader_may_leave_early(folder, folders, tmp_path):
+def test_a_reader_may_leave_early(folders, tmp_path):
   path = tmp_path / "many.txt"
   path.write_text("a b c d\n" * 9000)
-  with start(folder, folders, "--input", path) as process:
+  with start(folders, "--input", path) as process:
     assert json.loads(process.stdout.readline())["id"] == "0"
     process.stdout.close()
     told = process.stderr.read()
@@ -400,8 +399,8 @@ def test_a_reader_may_leave_early(folder, folders, tmp_path):
   assert not any(word in told for word in ("Traceback", "rror", "Broken"))
 
 
-def test_an_interrupt_is_one_line(folder, folders):
-  with start(folder, folders) as process:
+def test_an_interrupt_is_one_line(folders):
+  with start(folders) as process:
     process.stdin.write("a\n")
     process.stdin.flush()
     process.stderr.read(len("answering"))  # and it waits for more

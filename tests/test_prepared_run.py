@@ -1,16 +1,14 @@
 """train.py on a dataset that `python -m pipeline prepare` made."""
 
 import json
-import subprocess
-import sys
 
 from pipeline.dataset import open_dataset
+from tests import forked
 from tests.prepared import ROOT, command, contents
 from tests.stdlib_corpus import make_library
 
 
 def test_a_prepared_dataset_is_trained_on_as_it_is(tmp_path):
-  (tmp_path / "library").mkdir()
   data = tmp_path / "data"
   made = command(
     "prepare",
@@ -35,17 +33,13 @@ def test_a_prepared_dataset_is_trained_on_as_it_is(tmp_path):
     "train.throughput_rounds": 0,
     "optimizer.warmup_steps": 2,
   }
-  result = subprocess.run(
+  result = forked.run(
     [
-      sys.executable,
-      str(ROOT / "train.py"),
+      ROOT / "train.py",
       f"--config={ROOT / 'configs' / 'quickstart.py'}",
       f"--workdir={tmp_path / 'run'}",
       *(f"--config.{name}={value}" for name, value in settings.items()),
     ],
-    capture_output=True,
-    text=True,
-    check=False,
     cwd=tmp_path,
   )
   assert result.returncode == 0, result.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from model import weights
 from model.__main__ import main as model_command
-from tests.programs import ROOT, STEPS, command, lines_of, run, summary_of
+from tests.programs import ROOT, SAVED_EVERY, STEPS, command, lines_of, run, summary_of
 from training.parameters import parameters_digest
 
 
@@ -18,6 +18,7 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
   summary = summary_of(workdir)
   assert summary["steps"] == STEPS
   assert summary["compilations"] == 1
+  assert (summary["peak_flops"], summary["peak_flops_source"]) == (1e9, "config")
   assert summary["packing_factor"] >= 1.2
   before, after = summary["recipe"]["unpacked"], summary["recipe"]["packed"]
   assert (before["rows"], after["rows"], after["accumulation"]) == (8, 8, 1)
@@ -25,7 +26,6 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
   assert after["packing_factor"] == summary["packing_factor"]
   assert after["epochs"] == pytest.approx(summary["epochs"])
   assert summary["efficiency"] >= 0.9
-  assert summary["speedup_measured"] > 0
   assert 0 < summary["unigram_mlm_accuracy"] < 1
   assert 0 <= summary["eval_mlm_accuracy"] <= 1
   assert len(summary["parameters_digest"]) == 64
@@ -38,7 +38,7 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
   fields |= {"input_share", "compute_share", "rest_share", "peak_share"}
   assert fields <= lines[0].keys()
   assert lines[-1]["loss"] < lines[0]["loss"]
-  assert [line["step"] for line in lines_of(workdir / "eval.jsonl")] == [12, 24]
+  assert [line["step"] for line in lines_of(workdir / "eval.jsonl")] == [STEPS // 2, STEPS]
   for picture in ("packing.png", "learning_curve.png"):
     assert (workdir / "plots" / picture).read_bytes().startswith(b"\x89PNG")
   assert list((workdir / "tensorboard").glob("events*"))
@@ -53,8 +53,8 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
 
 
 def test_a_run_stops_at_its_target(folder, finished):
-  options: dict = {"throughput_rounds": 0, "eval_every": 2}
-  options |= {"target_mlm_accuracy": 0.001, "peak_flops": 1e9}
+  options: dict = {"throughput_rounds": 1, "eval_every": 2}
+  options |= {"target_mlm_accuracy": 0.001, "peak_flops": 0.0}
   options |= {"compilation_cache": folder / "cache"}
   fields = (f"--config.train.{name}={value}" for name, value in options.items())
   result = run(folder, "target", *fields)
@@ -68,7 +68,8 @@ def test_a_run_stops_at_its_target(folder, finished):
   assert summary["steps"] < STEPS
   assert summary["seconds_to_target"] == trained["seconds"]
   assert summary["sequences_to_target"] == trained["sequences"]
-  assert (summary["peak_flops"], summary["peak_flops_source"]) == (1e9, "config")
+  assert (summary["peak_flops"] > 1e9, summary["peak_flops_source"]) == (True, "measured")
+  assert summary["speedup_measured"] > 0
   assert weights.steps(folder / "target")[-1] == last["step"]
   assert "0.1% at step" in result.stdout
   assert "\r" not in result.stderr.partition("training:")[2]
@@ -97,7 +98,7 @@ def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
   found = json.loads(unpacked.stdout)
   for name in ("loss", "mlm_accuracy", "nsp_accuracy", "unigram_mlm_accuracy"):
     assert found[name] == pytest.approx(last[name], rel=1e-4)
-  table = run(folder, "whole", "--step=20", program="eval.py")
+  table = run(folder, "whole", f"--step={STEPS - SAVED_EVERY}", program="eval.py")
   assert table.returncode == 0, table.stderr
   assert "masked-token accuracy" in table.stdout
 
@@ -127,7 +128,7 @@ def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
   ],
 )
 def test_the_baseline_and_the_ablations_train(folder, options):
-  options += ("--config.train.throughput_rounds=0", "--config.train.steps=6")
+  options += ("--config.train.steps=6",)
   workdir = "-".join(option.rpartition(".")[2] for option in options[:2])
   result = run(folder, workdir, *options)
   assert result.returncode == 0, result.stderr
@@ -165,7 +166,6 @@ def test_a_run_describes_its_model(folder, finished):
 STANDSTILL = [
   "--config.optimizer.learning_rate=1e-30",
   "--config.optimizer.warmup_steps=1",
-  "--config.train.throughput_rounds=0",
   "--config.train.steps=4",
   "--config.train.eval_every=4",
   "--config.train.checkpoint_every=2",

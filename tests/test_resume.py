@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.programs import STEPS, lines_of, run, start, summary_of, wait_for
+from tests.programs import SAVED_EVERY, STEPS, lines_of, run, start, summary_of, wait_for
 
 TIMINGS = ("seconds", "per_second", "share")
 
@@ -39,7 +39,7 @@ def test_a_run_killed_while_training_ends_with_the_same_bits(folder, finished):
   whole, _ = finished
   workdir = folder / "killed"
   process = start(folder, "killed")
-  wait_for(process, (workdir / "checkpoints" / "8").exists)
+  wait_for(process, (workdir / "checkpoints" / str(SAVED_EVERY)).exists)
   kill(process)
   assert not (workdir / "summary.json").exists()
 
@@ -115,21 +115,21 @@ def test_a_broken_checkpoint_is_passed_over(folder, finished, copy):
   assert result.returncode == 0, result.stderr
   assert f"WARNING: the checkpoint of step {STEPS} is broken" in result.stderr
   assert "Traceback" not in result.stderr
-  assert "going on from step 20" in result.stdout
+  assert f"going on from step {STEPS - SAVED_EVERY}" in result.stdout
   assert_ends_as(copy, finished[0])
 
 
 def test_a_changed_config_is_refused_unless_told_otherwise(folder, copy):
-  options = ["--config.train.steps=26", "--config.train.throughput_rounds=0"]
+  options = [f"--config.train.steps={STEPS + 2}"]
   result = run(folder, copy, *options)
   assert result.returncode == 2
-  assert "train.steps is 24 there and 26 here" in result.stderr
+  assert f"train.steps is {STEPS} there and {STEPS + 2} here" in result.stderr
   result = run(folder, copy, *options, "--allow_changed_config")
   assert result.returncode == 0, result.stderr
-  assert "WARNING: going on with a changed config: train.steps is 24" in result.stderr
-  assert "going on from step 24" in result.stdout
-  assert summary_of(copy)["steps"] == 26
-  assert json.loads((copy / "config.json").read_text())["train"]["steps"] == 26
+  assert f"WARNING: going on with a changed config: train.steps is {STEPS}" in result.stderr
+  assert f"going on from step {STEPS}" in result.stdout
+  assert summary_of(copy)["steps"] == STEPS + 2
+  assert json.loads((copy / "config.json").read_text())["train"]["steps"] == STEPS + 2
 
 
 def test_a_change_that_cannot_be_is_refused_and_leaves_the_run(folder, finished, copy):
@@ -156,14 +156,15 @@ def test_a_run_on_data_prepared_anew_is_refused(folder, copy):
 
 
 def test_a_run_that_diverges_says_where_and_keeps_its_checkpoints(folder, copy):
+  before = STEPS - SAVED_EVERY
   (copy / "checkpoints" / str(STEPS)).rename(copy / "away")
   options = ["--config.optimizer.learning_rate=1e38", "--allow_changed_config"]
   result = run(folder, copy, *options)
   assert result.returncode == 1
-  assert "Step 21 is not finite" in result.stderr
+  assert f"Step {before + 1} is not finite" in result.stderr
   assert "--config.train.skip_bad_steps" in result.stderr
   assert "Traceback" not in result.stderr
   bad = json.loads((copy / "bad_step.json").read_text())
-  assert bad["step"] == 21
+  assert bad["step"] == before + 1
   assert len(bad["sequence_ids"]) == len(set(bad["sequence_ids"])) >= 8
-  assert [path.name for path in (copy / "checkpoints").glob("[0-9]*")] == ["20"]
+  assert [path.name for path in (copy / "checkpoints").glob("[0-9]*")] == [str(before)]

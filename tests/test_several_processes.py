@@ -15,7 +15,6 @@ from tests.programs import (
   wait_for,
 )
 
-OPTIONS = ["--config.train.throughput_rounds=0"]
 GLOO = r"\[Gloo\]|peer ranks"  # of its lines
 
 
@@ -25,7 +24,7 @@ def pair(folder, request):
 
   def begin(workdir, *options):
     both = [
-      start(folder, workdir, *OPTIONS, *options, *flags, JAX_NUM_CPU_DEVICES="2")
+      start(folder, workdir, *options, *flags, JAX_NUM_CPU_DEVICES="2")
       for flags in flags_of_two_processes()
     ]
     for process in both:  # if one fails, none is left to wait for it
@@ -106,7 +105,7 @@ def test_flags_that_do_not_go_together_are_refused(folder, tmp_path, options, me
 
 def test_a_split_state_trains_as_a_whole_one(folder, finished):
   whole, _ = finished
-  options = ["--config.train.fsdp=4", *OPTIONS]
+  options = ["--config.train.fsdp=4"]
   result = run(folder, "split", *options, JAX_NUM_CPU_DEVICES="8")
   assert result.returncode == 0, result.stderr
   assert summary_of(folder / "split")["devices"].startswith("8 x")

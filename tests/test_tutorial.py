@@ -9,7 +9,7 @@ import sys
 
 from tests import markdown
 from tests.markdown import ROOT
-from tests.programs import environment, lines_of, summary_of
+from tests.programs import lines_of, summary_of
 
 PAGE = ROOT / "docs" / "tutorial.md"
 NEEDED = ("train.py", "eval.py", "predict.py", "configs", "experiments")
@@ -43,7 +43,7 @@ def test_the_tutorial(tmp_path):
   result = subprocess.run(
     ["bash", "-euo", "pipefail", "-c", script(PAGE.read_text())],
     cwd=tmp_path,
-    env=environment(tmp_path, PATH=path),
+    env=os.environ | {"PATH": path},
     capture_output=True,
     text=True,
     check=False,

@@ -59,10 +59,13 @@ class TrainingProgram:
     self._optimizer = optimizer
     self.config, self.head = config, head
     self._seed = seed
-    abstract = nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0)))
-    self._graphdef = nnx.graphdef(abstract)
+    # A model takes long to make, also an abstract one: once.
+    model = nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(seed)))
+    self._graphdef, params = nnx.split(model, nnx.Param)
+    self._abstract = jax.eval_shape(self._state_of, nnx.to_pure_dict(params))
     self._everywhere, rows = replicated(mesh), split_rows(mesh)
-    self._shardings = split_state(mesh, jax.eval_shape(self._init))
+    self._shardings = split_state(mesh, self._abstract)
+    self._draw = jax.jit(self._init, out_shardings=self._shardings)
     self.train_step_name = self._train_step.__name__  # as JAX's events report it
     self.train_step = jax.jit(
       self._train_step,
@@ -87,7 +90,7 @@ class TrainingProgram:
     """
     self._check_split()
     if params is None:
-      return jax.jit(self._init, out_shardings=self._shardings)()
+      return self._draw()
     params = jax.device_get(params)  # from the device where they were read
     return jax.jit(self._state_of, out_shardings=self._shardings)(params)
 
@@ -95,7 +98,7 @@ class TrainingProgram:
     """Shapes, types and shardings of the state, without its arrays."""
     return jax.tree.map(
       lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-      jax.eval_shape(self._init),
+      self._abstract,
       self._shardings,
     )
 

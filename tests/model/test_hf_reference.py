@@ -12,6 +12,7 @@ from pipeline.wordpiece import make_tokenizer
 from tests import packs
 from tests.model import gpt2_reference, ours, reference
 
+pytestmark = pytest.mark.extra("torch", "transformers")
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 

@@ -439,10 +439,12 @@ def test_a_model_of_another_project():
     assert_no_cross_contamination(model, make_batch(embedded()))
 
 
+@pytest.mark.extra("torch", "transformers")
 def test_a_model_of_pytorch():
   """Hugging Face's BERT, told of the pack by a mask of its own and by positions."""
-  torch = pytest.importorskip("torch")
-  transformers = pytest.importorskip("transformers")
+  import torch
+  import transformers
+
   config = transformers.BertConfig(
     vocab_size=11,
     hidden_size=14,

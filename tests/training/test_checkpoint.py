@@ -23,20 +23,27 @@ RUN = {"input": {"step": 3, "batch_size": 4}, "config": {"seed": 0}}
 
 @pytest.fixture(scope="module")
 def program():
-  return make_program(num_layers=1)
+  return make_program()
 
 
-@pytest.fixture
-def saved(tmp_path, program):
-  """Checkpoints of the steps 10, 20 and 30, and the states in them."""
+@pytest.fixture(scope="module")
+def original(tmp_path_factory, program):
+  folder = tmp_path_factory.mktemp("saved")
   state, states = program.init(), {}
-  batch = put_batch(make_batch(4), program.mesh)
-  with Checkpoints(tmp_path, keep=3) as checkpoints:
+  batch = put_batch(make_batch(8), program.mesh)
+  with Checkpoints(folder, keep=3) as checkpoints:
     for step in (10, 20, 30):
       state, _ = program.train_step(state, batch)
       states[step] = jax.device_get(state)
       checkpoints.save(step, state, RUN)
-  return tmp_path, states
+  return folder, states
+
+
+@pytest.fixture
+def saved(original, tmp_path):
+  """Checkpoints of the steps 10, 20 and 30, and the states in them."""
+  folder, states = original
+  return shutil.copytree(folder, tmp_path, dirs_exist_ok=True), states
 
 
 @pytest.fixture

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -12,10 +14,16 @@ from training.optimizer import lamb
 from training.step import TrainingProgram
 
 
-def make_program(num_devices=1, *, fsdp=1, options=None, **fields) -> TrainingProgram:
-  config = packs.small_config(**fields)
+def new_program(
+  num_devices=1, *, fsdp=1, learning_rate=0.01, step=(), **fields
+) -> TrainingProgram:
+  """`step`: pairs of options of the program; `fields`: of the model's config."""
+  config = packs.small_config(**{"num_layers": 1} | fields)
   mesh = make_mesh(num_devices, fsdp=fsdp)
-  return TrainingProgram(config, lamb(0.01), mesh=mesh, seed=0, **options or {})
+  return TrainingProgram(config, lamb(learning_rate), mesh=mesh, seed=0, **dict(step))
+
+
+make_program = functools.cache(new_program)  # what it compiled stays compiled
 
 
 def make_batch(num_rows, seed=0):
@@ -34,9 +42,9 @@ def run(program, batches):
 def test_several_devices_compute_what_one_computes():
   """Rows differ in sequences, one is empty: a mean of the devices' means would be wrong."""
   batches = [make_batch(8, seed) for seed in range(3)]
-  params, losses = run(make_program(1, num_layers=1), batches)
+  params, losses = run(make_program(), batches)
   for num_devices in (2, 4):
-    program = make_program(num_devices, num_layers=1)
+    program = make_program(num_devices)
     others, other_losses = run(program, batches)
     assert program.mesh.size == num_devices
     np.testing.assert_allclose(other_losses, losses, rtol=1e-5)
@@ -53,7 +61,7 @@ def test_the_batch_is_split_and_the_parameters_are_on_every_device():
 
 
 # Sizes that 2 and 4 devices divide, but for the two numbers of the NSP bias.
-SPLIT = {"num_layers": 1, "hidden_size": 32, "intermediate_size": 64, "vocab_multiple": 8}
+SPLIT = {"hidden_size": 32, "intermediate_size": 64, "vocab_multiple": 8}
 
 
 @pytest.mark.parametrize(("num_devices", "fsdp"), [(4, 2), (4, 4)])
@@ -86,18 +94,17 @@ def test_a_split_state_takes_its_share_and_computes_the_same(num_devices, fsdp):
 def test_micro_batches_add_up_to_the_batch(num_devices, accumulate, unit):
   """Rows of one, three and no sequences: an average of averages would be wrong."""
   batches = [make_batch(8, seed) for seed in range(2)]
-  options = {"loss_unit": unit}
-  params, losses = run(make_program(1, num_layers=1, options=options), batches)
-  options["accumulate"] = accumulate
-  program = make_program(num_devices, num_layers=1, options=options)
-  others, other_losses = run(program, batches)
+  step = (("loss_unit", unit),)
+  params, losses = run(make_program(step=step), batches)
+  step += (("accumulate", accumulate),)
+  others, other_losses = run(make_program(num_devices, step=step), batches)
   np.testing.assert_allclose(other_losses, losses, rtol=1e-5)
   assert relative_difference(others, params) < 1e-5
 
 
 def test_micro_batches_stay_on_their_devices():
   """No rows are sent between devices to make them: sums of gradients alone are."""
-  program = make_program(4, num_layers=1, options={"accumulate": 2})
+  program = make_program(4, step=(("accumulate", 2),))
   batch = put_batch(make_batch(8), program.mesh)
   compiled = program.train_step.lower(program.abstract_state(), batch).compile()
   text = compiled.as_text()
@@ -107,21 +114,21 @@ def test_micro_batches_stay_on_their_devices():
   assert "collective-permute" not in text
 
 
+def frozen(num_devices=1, *, accumulate=1):
+  """With dropout, and parameters that stand still."""
+  step = (("accumulate", accumulate),)
+  return make_program(num_devices, learning_rate=0.0, dropout_rate=0.5, step=step)
+
+
 def test_dropout_differs_between_micro_batches():
-  config = packs.small_config(num_layers=1, dropout_rate=0.5)
-  batch = make_batch(1)
+  batch = make_batch(4)
   twice = {name: np.concatenate([field, field]) for name, field in batch.items()}
-
-  def loss(accumulate, batch, num_devices=1):
-    mesh = make_mesh(num_devices)
-    program = TrainingProgram(config, lamb(0.0), mesh=mesh, seed=0, accumulate=accumulate)
-    return run(program, [batch])[1][0]
-
-  one, two = loss(1, batch), loss(2, twice)
+  (one,) = run(frozen(), [batch])[1]
+  (two,) = run(frozen(accumulate=2), [twice])[1]
   assert one != two  # they would be equal if both halves drew the same numbers
-  assert two == loss(2, twice)
-  batch = make_batch(8)
-  assert loss(2, batch, 4) == pytest.approx(loss(2, batch), rel=1e-5)
+  assert run(frozen(accumulate=2), [twice])[1] == [two]
+  (of_devices,) = run(frozen(4, accumulate=2), [twice])[1]
+  assert of_devices == pytest.approx(two, rel=1e-5)
 
 
 def poison(state):
@@ -131,8 +138,8 @@ def poison(state):
 
 
 def test_a_bad_step_is_seen():
-  program = make_program(num_layers=1)
-  batch = put_batch(make_batch(4), program.mesh)
+  program = make_program()
+  batch = put_batch(make_batch(8), program.mesh)
   state, values = program.train_step(program.init(), batch)
   assert bool(values["finite"])
   _, values = program.train_step(poison(state), batch)
@@ -140,8 +147,8 @@ def test_a_bad_step_is_seen():
 
 
 def test_a_skipped_step_leaves_all_but_the_count():
-  program = make_program(num_layers=1, options={"skip_bad_steps": True})
-  batch = put_batch(make_batch(4), program.mesh)
+  program = make_program(step=(("skip_bad_steps", True),))
+  batch = put_batch(make_batch(8), program.mesh)
   good, values = program.train_step(program.init(), batch)
   assert int(values["skipped"]) == 0
   before = jax.device_get(poison(good))
@@ -156,9 +163,9 @@ def test_a_skipped_step_leaves_all_but_the_count():
 
 
 def test_skipping_changes_nothing_while_all_is_well():
-  batches = [make_batch(4, seed) for seed in range(3)]
-  params, losses = run(make_program(num_layers=1), batches)
-  program = make_program(num_layers=1, options={"skip_bad_steps": True})
+  batches = [make_batch(8, seed) for seed in range(3)]
+  params, losses = run(make_program(), batches)
+  program = make_program(step=(("skip_bad_steps", True),))
   others, other_losses = run(program, batches)
   assert losses == other_losses
   assert relative_difference(others, params) < 1e-6
@@ -174,18 +181,18 @@ def test_a_run_can_start_from_given_parameters_on_many_devices(num_devices, fsdp
 
 def test_a_split_that_leaves_too_much_on_a_device_is_refused():
   with pytest.raises(ConfigError, match=r"fsdp is 4, .* expected at most 26\.2%"):
-    make_program(4, fsdp=4, num_layers=1).init()
+    make_program(4, fsdp=4).init()
 
 
 def test_the_state_is_donated():
   program = make_program()
   before = program.init()
-  program.train_step(before, put_batch(make_batch(4), program.mesh))
+  program.train_step(before, put_batch(make_batch(8), program.mesh))
   assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before["params"]))
 
 
 def test_the_step_compiles_once_for_one_shape_and_again_for_another():
-  program = make_program(num_layers=1)
+  program = new_program()
   counter = CompilationCounter()
   run(program, [make_batch(4, seed) for seed in range(5)])
   assert counter.count(program.train_step_name) == 1
@@ -219,8 +226,8 @@ def test_a_causal_model_is_trained_by_the_same_step():
 
 
 def test_the_loss_falls_and_counts_are_right():
-  program = make_program(num_layers=1)
-  batch = make_batch(5)
+  program = make_program()
+  batch = make_batch(8)
   state = program.init()
   losses = []
   for _ in range(30):
@@ -234,13 +241,7 @@ def test_the_loss_falls_and_counts_are_right():
 
 def test_the_metrics_of_steps_add_up_to_those_of_one():
   """Unequal numbers of sequences, tokens and packs; the parameters stand still."""
-  program = TrainingProgram(
-    packs.small_config(num_layers=1),
-    lamb(0.0),
-    mesh=make_mesh(1),
-    seed=0,
-    loss_unit="token",
-  )
+  program = make_program(learning_rate=0.0, step=(("loss_unit", "token"),))
   lengths = [[13], [5, 4, 3], [2, 2, 2], [7, 6]], [[3], [1], [11], []]
   batches = [packs.lay_out(packs.random_sequences(part)) for part in lengths]
   whole = packs.lay_out(
@@ -262,15 +263,15 @@ def test_the_metrics_of_steps_add_up_to_those_of_one():
 
 
 def test_rows_of_the_vocabulary_that_were_added_start_at_zero_and_stay():
-  ordinary = make_program(num_layers=1).init()["params"]["embeddings"]["token"]
-  program = make_program(num_layers=1, vocab_multiple=8)
+  ordinary = make_program().init()["params"]["embeddings"]["token"]
+  program = make_program(vocab_multiple=8)
   state = program.init()
   token = state["params"]["embeddings"]["token"]
   assert token["embedding"].shape[0] == 32
   np.testing.assert_array_equal(token["embedding"][:29], ordinary["embedding"])
   before = np.asarray(token["embedding"])
   for seed in range(3):
-    batch = put_batch(make_batch(5, seed), program.mesh)
+    batch = put_batch(make_batch(8, seed), program.mesh)
     state, _ = program.train_step(state, batch)
   after = np.asarray(state["params"]["embeddings"]["token"]["embedding"])
   assert (after[:29] != before[:29]).any(1).all()
@@ -279,15 +280,13 @@ def test_rows_of_the_vocabulary_that_were_added_start_at_zero_and_stay():
 
 
 def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed():
-  batches = [make_batch(5)] * 2
-  params, losses = run(make_program(dropout_rate=0.5), batches)
-  again, losses_again = run(make_program(dropout_rate=0.5), batches)
+  batches = [make_batch(4)] * 2
+  program = make_program(dropout_rate=0.5)
+  params, losses = run(program, batches)
+  again, losses_again = run(program, batches)
   assert losses == losses_again
   assert relative_difference(again, params) == 0
-  frozen = TrainingProgram(
-    packs.small_config(dropout_rate=0.5), lamb(0.0), mesh=make_mesh(1), seed=0
-  )
-  _, losses = run(frozen, batches)
+  _, losses = run(frozen(), batches)
   assert losses[0] != losses[1]
 
 

@@ -1,0 +1,142 @@
+"""Runs Python programs in processes that have imported their libraries already.
+
+The imports of train.py take as long as many of its steps. A server imports them once for each
+worker of pytest, and forks for each program. All else is as in a process of its own: the
+program has an environment, a folder, standard streams and an exit status.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import functools
+import json
+import os
+import pathlib
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+
+_ROOT = pathlib.Path(__file__).parents[1]
+
+
+def run(
+  arguments: Sequence[object],
+  *,
+  cwd: str | pathlib.Path | None = None,
+  env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess:
+  """As `subprocess.run([sys.executable, *arguments], capture_output=True, text=True)`.
+
+  Args:
+    arguments: a program and its arguments, or "-m", a module and its arguments.
+    cwd: the folder to run it in; this one if None.
+    env: the environment; this process's if None.
+  """
+  words = [str(word) for word in arguments]
+  server = _server()
+  with tempfile.TemporaryDirectory() as name:
+    streams = [pathlib.Path(name, stream) for stream in ("out", "err")]
+    order = {"words": words, "cwd": str(cwd or os.getcwd())}
+    order |= {"env": dict(os.environ if env is None else env)}
+    order |= {"streams": [str(path) for path in streams]}
+    server.stdin.write(json.dumps(order) + "\n")
+    server.stdin.flush()
+    status = int(server.stdout.readline())
+    printed = [path.read_text() for path in streams]
+  return subprocess.CompletedProcess(words, status, *printed)
+
+
+@functools.cache
+def _server() -> subprocess.Popen:
+  """Ends with this process."""
+  server = subprocess.Popen(
+    [sys.executable, "-m", "tests.forked"],
+    cwd=_ROOT,
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+  atexit.register(server.communicate)
+  return server
+
+
+def _serve():
+  """Runs what is ordered, line by line."""
+  # What the programs import. No device is touched, so that forking is safe.
+  os.environ.setdefault("TQDM_MININTERVAL", "15")  # as programs set it; read at import
+  import gc
+
+  import orbax.checkpoint
+  import tensorboardX
+
+  import pipeline.loader
+  import training.checkpoint
+  import training.evaluation
+  import training.plots
+  import training.step
+  import training.throughput  # noqa: F401
+
+  gc.freeze()
+  for line in sys.stdin:
+    order = json.loads(line)
+    if not (process := os.fork()):
+      _become(**order)
+    _, status = os.waitpid(process, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _become(words: list[str], cwd: str, env: dict[str, str], streams: list[str]):
+  """Turns this process into the program."""
+  os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+  for number, path in enumerate(streams, start=1):
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+  os.chdir(cwd)
+  os.environ.clear()
+  os.environ.update(env)
+  _configure_jax(env)
+  status = 1
+  try:
+    status = _run(words)
+  except BaseException:
+    sys.excepthook(*sys.exc_info())
+  finally:
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _run(words: list[str]) -> int:
+  """Its exit status."""
+  is_module = words[0] == "-m"
+  sys.argv = words[is_module:]
+  sys.path[0] = os.getcwd() if is_module else str(pathlib.Path(words[0]).absolute().parent)
+  try:
+    if is_module:
+      runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+      runpy.run_path(sys.argv[0], run_name="__main__")
+  except SystemExit as end:
+    if end.code is None or isinstance(end.code, int):
+      return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
+  return 0
+
+
+def _configure_jax(env: Mapping[str, str]):
+  """JAX read the environment of the server when it was imported."""
+  import jax
+
+  for name, value in env.items():
+    option = name.lower()
+    if name.startswith("JAX_") and option in jax.config.values:
+      is_text = isinstance(jax.config.values[option], str | None)
+      jax.config.update(option, value if is_text else ast.literal_eval(value.capitalize()))
+
+
+if __name__ == "__main__":
+  _serve()
