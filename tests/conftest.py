@@ -14,9 +14,9 @@ from tests import programs
 # JAX reads these when it is imported, here and in what tests start.
 os.environ.update(programs.COMPILING)
 
-import jax  # noqa: E402
+import jax
 
-from tests.stdlib_corpus import make_library  # noqa: E402
+from tests.stdlib_corpus import make_library
 
 # Where tests are run in the background, Ctrl-C is ignored, here and in what is started.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -24,7 +24,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Tracing makes many objects that live on; to look through them often takes a tenth of the time.
+# Tracing leaves many objects; looking through them often would take a tenth of the time.
 gc.freeze()
 gc.set_threshold(100_000, 50, 50)
 

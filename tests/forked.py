@@ -1,8 +1,8 @@
 """Runs Python programs in processes that have imported their libraries already.
 
-The imports of train.py take as long as many of its steps. A server imports them once for each
-worker of pytest, and forks for each program. All else is as in a process of its own: the
-program has an environment, a folder, standard streams and an exit status.
+The imports of train.py take longer than many of its steps. A server imports them once for
+each worker of pytest, and forks for each program. The rest is as in a new process: the
+program has an environment, a folder, standard streams and an exit status of its own.
 """
 
 from __future__ import annotations
@@ -69,10 +69,6 @@ def _serve():
   os.environ.setdefault("TQDM_MININTERVAL", "15")  # as programs set it; read at import
   import gc
 
-  import orbax.checkpoint
-  import tensorboardX
-
-  import pipeline.loader
   import training.checkpoint
   import training.evaluation
   import training.plots

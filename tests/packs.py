@@ -1,6 +1,7 @@
 """Small models and random packs for tests, and the same sequences one a row."""
 
 import dataclasses
+import functools
 
 import flax.nnx as nnx
 import jax
@@ -58,14 +59,21 @@ def ordinary(config: BertConfig) -> BertConfig:
 
 def random_params(config: ModelConfig, seed: int = 0, head: str = "pretraining"):
   """Graph definition and parameters, large enough for every path to matter."""
-  abstract = nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0)))
-  graphdef, state = nnx.split(abstract, nnx.Param)
+  graphdef, state = _abstract(config, head, jax.config.read("jax_enable_x64"))
   rng = np.random.default_rng(seed)
   return graphdef, jax.tree_util.tree_map_with_path(
     lambda path, x: jnp.asarray(
       0.4 * rng.standard_normal(x.shape) + (path[-1].key == "scale"), x.dtype
     ),
     nnx.to_pure_dict(state),
+  )
+
+
+@functools.cache
+def _abstract(config: ModelConfig, head: str, x64: bool):
+  del x64
+  return nnx.split(
+    nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0))), nnx.Param
   )
 
 

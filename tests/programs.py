@@ -12,9 +12,9 @@ from tests import forked
 
 ROOT = pathlib.Path(__file__).parents[1]
 STEPS, SAVED_EVERY = 12, 4
-# For tests, and for what they start. Compiling takes most of their time: a program is compiled
-# once on this machine, with few optimisations and by XLA's plain emitters, which take a third
-# of the time of those for fusions.
+# For tests, and for what they start. Compiling takes most of their time: each program is
+# compiled once in this checkout, with few optimisations, and without XLA's emitters for
+# fusions, which take three times as long as the plain ones.
 XLA_FLAGS = (
   "--xla_cpu_use_fusion_emitters=false",
   "--xla_cpu_parallel_codegen_split_count=1",

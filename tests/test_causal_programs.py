@@ -38,6 +38,8 @@ def command(folder, workdir, *options, program="train.py"):
     "train.log_every": 2,
     "train.eval_every": 6,
     "train.checkpoint_every": 4,
+    "train.throughput_rounds": 0,
+    "train.peak_flops": 1e9,
   }
   return [
     *(sys.executable, str(ROOT / program)),
@@ -73,6 +75,7 @@ def test_it_learns_and_says_how_well(whole):
   assert f"perplexity {last['perplexity']:.2f}" in output
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_was_stopped(folder, whole):
   workdir = folder / "stopped"
   with subprocess.Popen(
@@ -97,6 +100,7 @@ def test_it_is_evaluated_as_it_was(folder, whole):
   assert told["tokens"] == summary["eval_tokens"]
 
 
+@pytest.mark.slow
 def test_two_processes_train_and_evaluate_as_one(folder, whole, request):
   both = [
     subprocess.Popen(

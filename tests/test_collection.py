@@ -15,5 +15,3 @@ def test_tests_are_collected_without_any_extra():
   result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
   assert result.returncode == 0, result.stdout[-3000:]
   assert re.search(r"^\d{4} tests collected", result.stdout, re.M), result.stdout[-300:]
-  for module in ("tests/model/test_hf_reference.py", "tests/test_recipes.py"):
-    assert (module in result.stdout) or "skipped" in result.stdout

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from configs import base
-from tests import markdown
+from tests import forked, markdown
 from tests.markdown import CURRENT, ROOT
 
 # Prints the help of several programs as one JSON object; what they import is shared.
@@ -95,12 +95,11 @@ def known() -> dict[str, set[str]]:
       found[program[0]] = text
     elif program[0] not in WITH_FLAGS:
       asked.append(program)
-  started = [start("-c", HELP, json.dumps(asked))]
-  started += [start(*named(program), "--helpfull") for program in WITH_FLAGS]
-  told = [process.communicate()[0] for process in started]
-  found |= json.loads(told[0].splitlines()[-1]) | dict(
-    zip(WITH_FLAGS, told[1:], strict=True)
-  )
+  command = [sys.executable, "-c", HELP, json.dumps(asked)]
+  told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+  found |= json.loads(told.stdout.splitlines()[-1])
+  for program in WITH_FLAGS:
+    found[program] = forked.run([*named(program), "--helpfull"], cwd=ROOT).stdout
   flags = {
     name: set(re.findall(r"--(?:\[no\])?([a-z][\w-]*)", text))
     for name, text in found.items()
@@ -111,12 +110,6 @@ def known() -> dict[str, set[str]]:
 
 def named(program: str) -> tuple[str, ...]:
   return (program,) if program.endswith(".py") else ("-m", program)
-
-
-def start(*arguments: str) -> subprocess.Popen:
-  return subprocess.Popen(
-    [sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
-  )
 
 
 def test_options_are_known(known):

@@ -66,6 +66,7 @@ def command(folder, workdir, *options, program="train.py", config="glue.py:cola"
     "train.keep_checkpoints": 1,
     "train.patience": 0,
     "train.throughput_rounds": 0,
+    "train.peak_flops": 1e9,
     "optimizer.warmup": "",
     "optimizer.warmup_steps": 2,
     "optimizer.learning_rate": 1e-3,
@@ -82,7 +83,7 @@ def command(folder, workdir, *options, program="train.py", config="glue.py:cola"
 
 
 def run(folder, *arguments, **options):
-  """Runs a program to its end, which must be a good one; what it printed, and its errors."""
+  """Runs a program, which must succeed; its standard output and standard error."""
   result = complete(command(folder, *arguments, **options), folder)
   assert result.returncode == 0, result.stderr[-3000:]
   return result.stdout, result.stderr
@@ -165,6 +166,7 @@ def test_an_imported_model_is_evaluated_only_where_it_fits(task):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_where_patience_ends_it(task, finetuned):
   """With the same parameters and the same best step as the one that was left alone."""
   expected = summary_of(finetuned[0])
@@ -192,6 +194,7 @@ def write_examples(folder, name, examples):
   return path
 
 
+@pytest.mark.slow
 def test_questions_are_trained_on_and_scored(task):
   rng = np.random.default_rng(1)
   questions = []
@@ -222,6 +225,7 @@ def test_questions_are_trained_on_and_scored(task):
   assert evaluated["sequences"] == summary["sequences"]
 
 
+@pytest.mark.slow
 def test_mnli_is_scored_on_matched_and_mismatched_genres(task):
   rng = np.random.default_rng(2)
   names = ("entailment", "neutral", "contradiction")

@@ -2,12 +2,15 @@
 
 import json
 
+import pytest
+
 from pipeline.dataset import open_dataset
 from tests import forked
 from tests.prepared import ROOT, command, contents
 from tests.stdlib_corpus import make_library
 
 
+@pytest.mark.slow
 def test_a_prepared_dataset_is_trained_on_as_it_is(tmp_path):
   data = tmp_path / "data"
   made = command(
@@ -31,6 +34,7 @@ def test_a_prepared_dataset_is_trained_on_as_it_is(tmp_path):
     "train.eval_every": 4,
     "train.checkpoint_every": 4,
     "train.throughput_rounds": 0,
+    "train.peak_flops": 1e9,
     "optimizer.warmup_steps": 2,
   }
   result = forked.run(

@@ -1,6 +1,7 @@
 """train.py and eval.py as whole programs, in processes of their own."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,17 @@ import pytest
 
 from model import weights
 from model.__main__ import main as model_command
-from tests.programs import ROOT, SAVED_EVERY, STEPS, command, lines_of, run, summary_of
+from tests import forked
+from tests.programs import (
+  READ_ONLY_CACHE,
+  ROOT,
+  SAVED_EVERY,
+  STEPS,
+  command,
+  lines_of,
+  run,
+  summary_of,
+)
 from training.parameters import parameters_digest
 
 
@@ -52,6 +63,7 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
     assert text in output
 
 
+@pytest.mark.slow
 def test_a_run_stops_at_its_target(folder, finished):
   options: dict = {"throughput_rounds": 1, "eval_every": 2}
   options |= {"target_mlm_accuracy": 0.001, "peak_flops": 0.0}
@@ -106,7 +118,7 @@ def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
 @pytest.mark.parametrize(
   "options",
   [
-    ("--config.packing.algorithm=none",),
+    pytest.param(("--config.packing.algorithm=none",), marks=pytest.mark.slow),
     (
       "--config.model.attention_mask=none",
       "--config.model.position_reset=False",
@@ -117,13 +129,16 @@ def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
       "--config.packing.adjust=lamb_betas",
       "--config.optimizer.warmup_steps=2",
     ),
-    (
-      "--config.model.attention_mask=token_type",
-      "--config.model.dtype=bfloat16",
-      "--config.model.remat=layers",
-      "--config.model.vocab_multiple=128",
-      "--config.model.dropout_rate=0.1",
-      "--config.train.loss_unit=token",
+    pytest.param(
+      (
+        "--config.model.attention_mask=token_type",
+        "--config.model.dtype=bfloat16",
+        "--config.model.remat=layers",
+        "--config.model.vocab_multiple=128",
+        "--config.model.dropout_rate=0.1",
+        "--config.train.loss_unit=token",
+      ),
+      marks=pytest.mark.slow,
     ),
   ],
 )
@@ -172,6 +187,7 @@ STANDSTILL = [
 ]
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_given_weights_and_goes_on_without_them(folder, finished):
   """Out to Hugging Face's form, in as the start of a run, killed, resumed."""
   whole, _ = finished
@@ -238,6 +254,7 @@ def test_a_users_mistake_is_told_in_a_line_with_status_2(
   assert not (tmp_path / "config.json").exists()  # the folder is free for the next try
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_the_run_goes_on_later(folder, finished, tmp_path):
   """A limit on the size of a file stands for the full disk."""
   limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); "
@@ -249,6 +266,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_later(folder, finished, tmp_pat
   result = subprocess.run(
     [arguments[0], "-c", program, *arguments[1:]],
     cwd=folder,
+    env=os.environ | READ_ONLY_CACHE,
     capture_output=True,
     text=True,
     check=False,
@@ -263,13 +281,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_later(folder, finished, tmp_pat
 
 @pytest.mark.parametrize("given", ["--workdir=run", "--config=configs/quickstart.py"])
 def test_both_flags_are_required(given):
-  result = subprocess.run(
-    [sys.executable, "train.py", given],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  result = forked.run(["train.py", given], cwd=ROOT)
   assert result.returncode == 2
   assert "must have a value other than None" in result.stderr
   assert "Traceback" not in result.stderr

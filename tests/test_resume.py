@@ -50,6 +50,7 @@ def test_a_run_killed_while_training_ends_with_the_same_bits(folder, finished):
   assert_ends_as(workdir, whole)
 
 
+@pytest.mark.slow
 def test_a_run_killed_while_saving_ends_with_the_same_bits(folder, finished):
   whole, _ = finished
   workdir = folder / "saving"
@@ -66,6 +67,7 @@ def test_a_run_killed_while_saving_ends_with_the_same_bits(folder, finished):
   assert_ends_as(workdir, whole)
 
 
+@pytest.mark.slow
 def test_on_sigterm_a_run_saves_and_says_so(folder, finished):
   whole, _ = finished
   workdir = folder / "terminated"
@@ -119,6 +121,7 @@ def test_a_broken_checkpoint_is_passed_over(folder, finished, copy):
   assert_ends_as(copy, finished[0])
 
 
+@pytest.mark.slow
 def test_a_changed_config_is_refused_unless_told_otherwise(folder, copy):
   options = [f"--config.train.steps={STEPS + 2}"]
   result = run(folder, copy, *options)
@@ -132,6 +135,7 @@ def test_a_changed_config_is_refused_unless_told_otherwise(folder, copy):
   assert json.loads((copy / "config.json").read_text())["train"]["steps"] == STEPS + 2
 
 
+@pytest.mark.slow
 def test_a_change_that_cannot_be_is_refused_and_leaves_the_run(folder, finished, copy):
   for options, message in (
     (["--config.optimizer.name=sgd"], "of another model or optimizer"),
@@ -155,6 +159,7 @@ def test_a_run_on_data_prepared_anew_is_refused(folder, copy):
     assert "a run on another dataset" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_says_where_and_keeps_its_checkpoints(folder, copy):
   before = STEPS - SAVED_EVERY
   (copy / "checkpoints" / str(STEPS)).rename(copy / "away")

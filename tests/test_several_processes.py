@@ -44,6 +44,7 @@ def losses_of(workdir):
   return [line["loss"] for line in lines_of(workdir / "metrics.jsonl")]
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_and_stop_together(folder, finished, pair):
   whole, _ = finished
   workdir = folder / "pair"
@@ -103,6 +104,7 @@ def test_flags_that_do_not_go_together_are_refused(folder, tmp_path, options, me
   assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_a_split_state_trains_as_a_whole_one(folder, finished):
   whole, _ = finished
   options = ["--config.train.fsdp=4"]

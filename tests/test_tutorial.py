@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests import markdown
 from tests.markdown import ROOT
 from tests.programs import lines_of, summary_of
@@ -36,6 +38,7 @@ def script(page: str) -> str:
   )
 
 
+@pytest.mark.slow
 def test_the_tutorial(tmp_path):
   for name in NEEDED:
     (tmp_path / name).symlink_to(ROOT / name)

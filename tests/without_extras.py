@@ -22,5 +22,15 @@ def _libraries(lines) -> set[str]:
   return {found[0] for line in lines if (found := re.match(r"[\w-]+", line))}
 
 
-for name in names():
-  sys.modules[name] = None  # type: ignore[assignment]
+class _Blind:
+  """A finder of modules that finds none of some libraries."""
+
+  def __init__(self, finder, hidden: list[str]):
+    self._finder, self._hidden = finder, hidden
+
+  def find_spec(self, name, path=None, target=None):
+    hidden = name.partition(".")[0] in self._hidden
+    return None if hidden else self._finder.find_spec(name, path, target)
+
+
+sys.meta_path[:] = [_Blind(finder, names()) for finder in sys.meta_path]

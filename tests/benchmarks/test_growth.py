@@ -40,6 +40,7 @@ def test_rows_are_full(shape):
   assert batch["sequence_mask"].shape == (shape.rows, shape.depth)
 
 
+@pytest.mark.slow
 def test_a_short_run_measures_writes_and_draws(tmp_path, capsys, monkeypatch):
   shapes = [growth.Shape("tiny", row_length, 1, 1) for row_length in (13, 29)]
   monkeypatch.setattr(growth, "CURVES", {"row_length": shapes})

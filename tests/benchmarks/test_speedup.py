@@ -101,6 +101,7 @@ def test_steps_of_one_speed_have_the_packing_factor_whatever_was_drawn():
   assert found["speedup"] == {"median": 1.5, "low": 1.5, "high": 1.5}
 
 
+@pytest.mark.slow
 def test_a_short_run_prints_its_tables_and_what_the_device_lacks(tmp_path, capsys):
   if jax.default_backend() != "cpu":
     pytest.skip("needs a machine without an accelerator")

@@ -252,6 +252,7 @@ def made(text, small, tmp_path_factory):
   return folder, exhibits, counter
 
 
+@pytest.mark.slow
 class TestTheWholeStudy:
   def study(self, folder, text):
     where = folder / "wikitext-quick" / "64"

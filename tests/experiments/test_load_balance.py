@@ -254,6 +254,7 @@ class TestCosts:
     with pytest.raises(packing.InputError, match=r"'token' is .*; expected a time"):
       Coefficients(step=1.0, row=1.0, token=value, token_pair=1.0)
 
+  @pytest.mark.slow
   def test_measured(self):
     """Real steps; one shape, since each is compiled."""
     program = measured_steps.make_program("tiny", longest=16)

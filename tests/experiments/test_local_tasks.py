@@ -29,6 +29,7 @@ def sentences():
   }
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_files(written):
   _, folder = written
   local_tasks.write(folder / "b")

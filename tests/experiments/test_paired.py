@@ -167,17 +167,16 @@ def trained(tmp_path_factory):
   ]
   one = study.Study(folder, arms, 1, overrides)
   told, times = [], []
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    for _ in range(2):
-      with pytest.raises(Stopped) as error:
-        one.run_all(jobs=2)
-      told.append(str(error.value))
-      paths = [folder / "runs" / f"{arm.name},seed=1.json" for arm in arms]
-      times.append([p.stat().st_mtime_ns if p.exists() else None for p in paths])
+  for _ in range(2):
+    with pytest.raises(Stopped) as error:
+      one.run_all(jobs=2)
+    told.append(str(error.value))
+    paths = [folder / "runs" / f"{arm.name},seed=1.json" for arm in arms]
+    times.append([p.stat().st_mtime_ns if p.exists() else None for p in paths])
   return one, told, times
 
 
+@pytest.mark.slow
 class TestStudy:
   def test_packed_training_is_unpacked_training(self, trained):
     one, *_ = trained

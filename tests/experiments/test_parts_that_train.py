@@ -209,9 +209,9 @@ def test_the_arms_of_section_i_have_as_many_real_tokens(tmp_path, monkeypatch):
   assert configs["greedy"].model.attention_mask == "none"
 
 
+@pytest.mark.slow
 def test_a_model_is_fine_tuned_once(tmp_path, monkeypatch):
   monkeypatch.setattr(local_tasks, "LARGEST", {"train": 200, "dev": 50})
-  monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
   text = local_tasks.write(tmp_path / "text")["sst2"][0]
   with open(text) as file:
     words = sorted({word for line in list(file)[:200] for word in line.lower().split()})

@@ -99,6 +99,7 @@ def trained(programs, packs):
   return jax.device_get(state["params"])
 
 
+@pytest.mark.slow
 class TestProgram:
   """The steps of two programs beside that of training."""
 
@@ -180,12 +181,13 @@ def case():
   return Case(size="tiny", compiled=[7, 12], shares=shares, steps=2, ways=ways)
 
 
+@pytest.mark.slow
 class TestRealRun:
   """Of everything, but few steps of a small model with short rows."""
 
   @pytest.fixture(scope="class")
   @classmethod
-  def result(cls, compilation_cache):
+  def result(cls):
     histogram = packing.Histogram(np.array([3, 2, 4, 1, 0, 3, 2, 1, 0, 1, 0, 2]))
     plan = packing.pack(histogram, max_sequences_per_pack=3)
     wanted = real_options.Wanted(
@@ -198,10 +200,7 @@ class TestRealRun:
       size="tiny",
       seed=0,
     )
-    with pytest.MonkeyPatch.context() as patch:  # compiling is most of it
-      patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-      patch.setenv("JAX_COMPILATION_CACHE_DIR", str(compilation_cache))
-      return real.run(wanted, Lengths(histogram), plan, COSTS)
+    return real.run(wanted, Lengths(histogram), plan, COSTS)
 
   def test_shares_alone(self, result):
     assert result["shares"] == 4

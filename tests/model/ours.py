@@ -25,6 +25,7 @@ def encoder(config):
   return encode
 
 
+@functools.cache
 def graphdef_of(config, head):
   return nnx.graphdef(nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0))))
 

@@ -41,7 +41,11 @@ HEADS: dict[str, dict] = {
 }
 # Rows that hold the extremes: full, M of the shortest, all sorts. 128 is splash's least.
 LENGTHS = {13: (13, 5, 4, 3, 2, 2, 2, 7), 128: (128, 60, 50, 18, 2, 2, 2, 1)}
-CASES = [("xla", jnp.float32), ("xla", jnp.float64), ("splash_interpret", jnp.float32)]
+CASES = [
+  pytest.param("xla", jnp.float32, marks=pytest.mark.slow),
+  ("xla", jnp.float64),
+  pytest.param("splash_interpret", jnp.float32, marks=pytest.mark.slow),
+]
 
 
 def head_of(name: str) -> str:
@@ -286,7 +290,9 @@ def test_bfloat16_is_for_the_computation_alone(name):
 @pytest.mark.parametrize(
   ("head", "implementation", "dtype"),
   [
-    *(("pretraining", *case) for case in CASES),
+    ("pretraining", "xla", jnp.float32),
+    ("pretraining", "xla", jnp.float64),
+    ("pretraining", "splash_interpret", jnp.float32),
     ("pretraining", "xla", jnp.bfloat16),
     ("pretraining", "splash_interpret", jnp.bfloat16),
     *((head, "xla", jnp.float32) for head in MODELS if head not in LANGUAGE_MODELS),

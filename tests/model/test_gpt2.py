@@ -34,9 +34,9 @@ def make_model(seed=0, **fields):
 @pytest.mark.parametrize(
   ("fields", "dtype"),
   [
-    ({"vocab_multiple": 8}, jnp.float32),
+    pytest.param({"vocab_multiple": 8}, jnp.float32, marks=pytest.mark.slow),
     ({}, jnp.float64),
-    (SPLASH | {"num_layers": 1}, jnp.float32),
+    pytest.param(SPLASH | {"num_layers": 1}, jnp.float32, marks=pytest.mark.slow),
   ],
 )
 def test_packed_equals_unpacked_and_nothing_is_seen_that_must_not(fields, dtype):

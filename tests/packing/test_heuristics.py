@@ -123,12 +123,14 @@ def test_greedy_equals_its_per_sequence_version(lengths, depth, separator):
   assert sorted(plan.strategies[k] for k in packs) == reference.as_multiset(expected)
 
 
+@pytest.mark.slow
 def test_greedy_gives_section_h():
   # 78.24 % with a standard deviation of 0.005 over orders: within three of them.
   plan = packing.pack(packing.load_histogram("wikipedia_512"), algorithm="greedy", seed=3)
   assert abs(100 * plan.efficiency - 78.24) < 3 * 0.005
 
 
+@pytest.mark.slow
 def test_separators_cost_greedy_what_section_h_says():
   # About 0.13 points for one between two sequences and 0.27 for two. Differences show
   # on a tenth of the sequences as well.

@@ -53,8 +53,13 @@ def test_strategy_counts_of_section_g():
   ("options", "packs", "efficiency"),
   [
     ({}, 40_808, 97.38),
-    ({"residual_weight": 1.0}, None, 96.94),
-    ({"residual_offset": 64, "residual_weight": 0.002}, None, 98.767),
+    pytest.param({"residual_weight": 1.0}, None, 96.94, marks=pytest.mark.slow),
+    pytest.param(
+      {"residual_offset": 64, "residual_weight": 0.002},
+      None,
+      98.767,
+      marks=pytest.mark.slow,
+    ),
   ],
 )
 def test_nnlshp_on_squad_gives_table_5_and_section_f5(options, packs, efficiency):
@@ -71,6 +76,7 @@ def test_nnlshp_on_squad_gives_table_5_and_section_f5(options, packs, efficiency
   assert plan.num_packs <= plan.details["num_packs_before"]
 
 
+@pytest.mark.slow
 def test_nnlshp_on_wikipedia_gives_the_row_of_table_1():
   plan = packing.pack(
     packing.load_histogram("wikipedia_512"), algorithm="nnlshp", max_sequences_per_pack=3

@@ -144,7 +144,9 @@ def test_known_bounds(name, depth, bound):
 
 
 @pytest.mark.parametrize("name", packing.histogram_names())
-@pytest.mark.parametrize("depth", [2, 3, 4, 8, None])
+@pytest.mark.parametrize(
+  "depth", [3, None, *(pytest.param(x, marks=pytest.mark.slow) for x in (2, 4, 8))]
+)
 def test_every_histogram_is_packed_to_within_a_millionth(name, depth):
   if (name, depth) in SLOW:
     pytest.skip("takes up to minutes; benchmarks/packing.py --only optimal checks it")

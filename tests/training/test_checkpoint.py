@@ -49,6 +49,7 @@ def saved(original, tmp_path):
 @pytest.fixture
 def orbax_leaves_nothing():
   """Coroutines that Orbax did not end are told of in the test that left them."""
+  gc.freeze()
   yield
   gc.collect()
 

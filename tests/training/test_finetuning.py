@@ -58,7 +58,11 @@ def make_program(task, dtype, optimizer, **fields):
 
 @pytest.mark.parametrize(
   ("task", "optimizer"),
-  [("classification", "adamw"), ("regression", "adamw"), ("answers", "lamb")],
+  [
+    ("classification", "adamw"),
+    pytest.param("regression", "adamw", marks=pytest.mark.slow),
+    pytest.param("answers", "lamb", marks=pytest.mark.slow),
+  ],
 )
 def test_20_packed_steps_give_the_parameters_of_20_unpacked_ones(task, optimizer):
   """In float64: in float32 the optimizers amplify noise."""

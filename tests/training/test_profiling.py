@@ -13,7 +13,9 @@ def run(folder, *, first_step, last_step, steps):
       double(jnp.ones(3)).block_until_ready()
 
 
-@pytest.mark.parametrize(("first_step", "last_step"), [(0, 20), (100, 112)])
+@pytest.mark.parametrize(
+  ("first_step", "last_step"), [pytest.param(0, 20, marks=pytest.mark.slow), (100, 112)]
+)
 def test_steps_are_profiled_after_the_first_ones(tmp_path, first_step, last_step):
   """Also where the run ends before all of them are."""
   run(tmp_path, first_step=first_step, last_step=last_step, steps=3)

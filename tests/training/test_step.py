@@ -64,7 +64,9 @@ def test_the_batch_is_split_and_the_parameters_are_on_every_device():
 SPLIT = {"hidden_size": 32, "intermediate_size": 64, "vocab_multiple": 8}
 
 
-@pytest.mark.parametrize(("num_devices", "fsdp"), [(4, 2), (4, 4)])
+@pytest.mark.parametrize(
+  ("num_devices", "fsdp"), [pytest.param(4, 2, marks=pytest.mark.slow), (4, 4)]
+)
 def test_a_split_state_takes_its_share_and_computes_the_same(num_devices, fsdp):
   batches = [make_batch(8, seed) for seed in range(3)]
   params, losses = run(make_program(1, **SPLIT), batches)
@@ -89,7 +91,11 @@ def test_a_split_state_takes_its_share_and_computes_the_same(num_devices, fsdp):
 
 @pytest.mark.parametrize(
   ("num_devices", "accumulate", "unit"),
-  [(1, 4, "sequence"), (2, 2, "token"), (2, 4, "pack")],
+  [
+    (1, 4, "sequence"),
+    (2, 2, "token"),
+    pytest.param(2, 4, "pack", marks=pytest.mark.slow),
+  ],
 )
 def test_micro_batches_add_up_to_the_batch(num_devices, accumulate, unit):
   """Rows of one, three and no sequences: an average of averages would be wrong."""

@@ -300,10 +300,12 @@ def tiny(folder, data) -> dict:
     "train.eval_every": 2,
     "train.checkpoint_every": 4,
     "train.throughput_rounds": 0,
+    "train.peak_flops": 1e9,
     "optimizer.warmup_steps": 1,
   }
 
 
+@pytest.mark.slow
 def test_runs_are_real_and_one_that_is_refused_stops_no_other(folder, tmp_path, capsys):
   """The first folder belongs to another config; train.py says so, and the next runs."""
   spec = {"config": "configs/quickstart.py", "overrides": tiny(folder, tmp_path / "data")}
