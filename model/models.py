@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+import flax.nnx as nnx
+import jax
+
 from model.bert import (
   BertForPreTraining,
   BertForQuestionAnswering,
@@ -9,6 +14,7 @@ from model.bert import (
   BertForTokenClassification,
 )
 from model.blocks import Transformer
+from model.config import ModelConfig
 from model.gpt2 import Gpt2
 
 # As configs and commands name them.
@@ -21,3 +27,39 @@ MODELS: dict[str, type[Transformer]] = {
 }
 # Those whose logits are over the vocabulary, too many to take out of a step.
 LANGUAGE_MODELS = ("pretraining", "causal")
+
+
+class _ParameterKeys:
+  """The keys that `nnx.Rngs(seed).params()` gives, one by one, without its variables.
+
+  Under `jit`, nnx asks the counter of `nnx.Rngs` for a sharding at each key. A traced value
+  has none, and the error that JAX formats each time takes longer than all the rest.
+  """
+
+  def __init__(self, seed: int):
+    self._key, self._count = jax.random.key(seed), 0
+
+  def params(self) -> jax.Array:
+    key = jax.random.fold_in(self._key, self._count)
+    self._count += 1
+    return key
+
+
+def make_model(config: ModelConfig, head: str, *, seed: int) -> Transformer:
+  """A model with random parameters; the same as with `rngs=nnx.Rngs(seed)`.
+
+  Example:
+    >>> from model import Gpt2Config
+    >>> config = Gpt2Config.from_size("tiny", vocab_size=11)
+    >>> ours = nnx.state(make_model(config, "causal", seed=3), nnx.Param)
+    >>> theirs = nnx.state(MODELS["causal"](config, rngs=nnx.Rngs(3)), nnx.Param)
+    >>> all(jax.tree.leaves(jax.tree.map(lambda a, b: (a == b).all(), ours, theirs)))
+    True
+  """
+  return MODELS[head](config, rngs=cast(nnx.Rngs, _ParameterKeys(seed)))
+
+
+def abstract_model(config: ModelConfig, head: str) -> tuple[nnx.GraphDef, nnx.State]:
+  """A model's structure, and the shapes and types of its parameters."""
+  model = nnx.eval_shape(lambda: make_model(config, head, seed=0))
+  return nnx.split(model, nnx.Param)

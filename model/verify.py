@@ -25,7 +25,7 @@ from model.causality import find_lookahead
 from model.config import ModelConfig
 from model.influence import find_leaks
 from model.layout import lay_out
-from model.models import MODELS
+from model.models import MODELS, abstract_model
 from model.testing import TOLERANCES, differences, first_fit
 
 ROW_LENGTH = 128  # tokens; the smallest that splash takes
@@ -202,8 +202,7 @@ def table(rows: list[Row]) -> str:
 
 def _random_params(config: ModelConfig, head: str):
   """Large enough for every path to matter; kernels keep the size of what they get."""
-  abstract = nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0)))
-  graphdef, state = nnx.split(abstract, nnx.Param)
+  graphdef, state = abstract_model(config, head)
   rng = np.random.default_rng(0)
 
   def draw(path, x):

@@ -23,7 +23,7 @@ from orbax.checkpoint import v1 as ocp
 from model.config import BertConfig, ModelConfig
 from model.files import write_json, write_text
 from model.gpt2 import Gpt2Config
-from model.models import MODELS
+from model.models import MODELS, abstract_model
 
 Params = dict[str, Any]
 MODEL, VOCABULARY, CHECKPOINTS = "model.json", "vocab.txt", "checkpoints"
@@ -110,8 +110,7 @@ def abstract_params(config: ModelConfig, head: str, *, sharding=None) -> Params:
 
 @functools.lru_cache(maxsize=8)  # tracing a model takes longer than reading a small one
 def _traced_params(config: ModelConfig, head: str) -> Params:
-  model = nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0)))
-  return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+  return nnx.to_pure_dict(abstract_model(config, head)[1])
 
 
 def resize_vocabulary(config: ModelConfig, params: Params, *, multiple: int):

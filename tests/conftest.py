@@ -37,6 +37,7 @@ def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
   return True if name.endswith(".py") and not name.startswith("test_") else None
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item):
   for mark in item.iter_markers("extra"):
     for name in mark.args:

@@ -39,7 +39,7 @@ def run(
   server = _server()
   with tempfile.TemporaryDirectory() as name:
     streams = [pathlib.Path(name, stream) for stream in ("out", "err")]
-    order = {"words": words, "cwd": str(cwd or os.getcwd())}
+    order: dict = {"words": words, "cwd": str(cwd or os.getcwd())}
     order |= {"env": dict(os.environ if env is None else env)}
     order |= {"streams": [str(path) for path in streams]}
     server.stdin.write(json.dumps(order) + "\n")

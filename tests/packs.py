@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model import MODELS, BertConfig, Gpt2Config, ModelConfig, layout
+from model import BertConfig, Gpt2Config, ModelConfig, layout
+from model.models import abstract_model
 
 ROW_LENGTH = 13
 MAX_SEQUENCES = 3
@@ -72,9 +73,7 @@ def random_params(config: ModelConfig, seed: int = 0, head: str = "pretraining")
 @functools.cache
 def _abstract(config: ModelConfig, head: str, x64: bool):
   del x64
-  return nnx.split(
-    nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(0))), nnx.Param
-  )
+  return abstract_model(config, head)
 
 
 def random_model(config: ModelConfig, seed: int = 0, head: str = "pretraining"):

@@ -98,8 +98,8 @@ def known() -> dict[str, set[str]]:
   command = [sys.executable, "-c", HELP, json.dumps(asked)]
   told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
   found |= json.loads(told.stdout.splitlines()[-1])
-  for program in WITH_FLAGS:
-    found[program] = forked.run([*named(program), "--helpfull"], cwd=ROOT).stdout
+  for name in WITH_FLAGS:
+    found[name] = forked.run([*named(name), "--helpfull"], cwd=ROOT).stdout
   flags = {
     name: set(re.findall(r"--(?:\[no\])?([a-z][\w-]*)", text))
     for name, text in found.items()

@@ -133,6 +133,7 @@ def evaluate(task, workdir, *options):
   return json.loads(output)
 
 
+@pytest.mark.slow
 def test_evaluation_is_the_same_packed_or_not_and_after_export(finetuned):
   workdir, _ = finetuned
   folder = workdir.parent

@@ -115,10 +115,11 @@ def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
   assert "masked-token accuracy" in table.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "options",
   [
-    pytest.param(("--config.packing.algorithm=none",), marks=pytest.mark.slow),
+    ("--config.packing.algorithm=none",),
     (
       "--config.model.attention_mask=none",
       "--config.model.position_reset=False",
@@ -129,16 +130,13 @@ def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
       "--config.packing.adjust=lamb_betas",
       "--config.optimizer.warmup_steps=2",
     ),
-    pytest.param(
-      (
-        "--config.model.attention_mask=token_type",
-        "--config.model.dtype=bfloat16",
-        "--config.model.remat=layers",
-        "--config.model.vocab_multiple=128",
-        "--config.model.dropout_rate=0.1",
-        "--config.train.loss_unit=token",
-      ),
-      marks=pytest.mark.slow,
+    (
+      "--config.model.attention_mask=token_type",
+      "--config.model.dtype=bfloat16",
+      "--config.model.remat=layers",
+      "--config.model.vocab_multiple=128",
+      "--config.model.dropout_rate=0.1",
+      "--config.train.loss_unit=token",
     ),
   ],
 )

@@ -58,6 +58,7 @@ def check(batches, sequences, plan):
   assert sorted(found) == sorted(sequence.tolist() for sequence in sequences)
 
 
+@pytest.mark.extra("torch")
 def test_pytorch(sequences, plan):
   made = recipe("torch_dataloader.py", "torch")
   import torch
@@ -70,6 +71,7 @@ def test_pytorch(sequences, plan):
   check(batches, sequences, plan)
 
 
+@pytest.mark.extra("tensorflow")
 def test_tf_data(sequences, plan):
   made = recipe("tf_data.py", "tensorflow")
   import tensorflow as tf
@@ -80,6 +82,7 @@ def test_tf_data(sequences, plan):
   check(list(rows.as_numpy_iterator()), sequences, plan)
 
 
+@pytest.mark.extra("datasets")
 def test_hugging_face_datasets(sequences, plan, tmp_path):
   made = recipe("hugging_face_datasets.py", "datasets")
   import datasets

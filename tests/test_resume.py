@@ -109,6 +109,7 @@ def test_a_run_killed_while_it_reports_ends_the_same(folder, finished, copy):
   assert_ends_as(copy, finished[0])
 
 
+@pytest.mark.slow
 def test_a_broken_checkpoint_is_passed_over(folder, finished, copy):
   newest = copy / "checkpoints" / str(STEPS)
   largest = max(newest.glob("*/d/*"), key=lambda path: path.stat().st_size)

@@ -80,6 +80,7 @@ def test_two_processes_train_as_one_and_stop_together(folder, finished, pair):
   assert one == pytest.approx(other, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_mistake_ends_both_processes(pair):
   for status, _, errors in outcome(pair("mistake", "--config.data.source=stdlib:/nowhere")):
     assert status in (1, 2), errors

@@ -13,6 +13,7 @@ import ml_collections
 
 import model
 from model import hf, weights
+from model.models import make_model
 from model.tokenizer_files import BYTE_LEVEL_FILES, read_byte_level_tokens
 from training import processes
 from training.config import ConfigError, bert_config, check_attention, gpt2_config
@@ -345,7 +346,7 @@ def _draw(names: Sequence[str], config: model.BertConfig, *, head: str, seed: in
 
   @jax.jit
   def draw():
-    fresh = model.MODELS[head](config, rngs=nnx.Rngs(seed))
+    fresh = make_model(config, head, seed=seed)
     params = nnx.to_pure_dict(nnx.state(fresh, nnx.Param))
     return {name: params[name] for name in names}
 

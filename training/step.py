@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from model import LANGUAGE_MODELS, MODELS, ModelConfig, losses
+from model import LANGUAGE_MODELS, ModelConfig, losses
+from model.models import abstract_model, make_model
 from training.errors import ConfigError
 from training.mesh import DATA, FSDP, replicated, split_rows, split_state, state_share
 
@@ -60,8 +61,7 @@ class TrainingProgram:
     self.config, self.head = config, head
     self._seed = seed
     # A model takes long to make, also an abstract one: once.
-    model = nnx.eval_shape(lambda: MODELS[head](config, rngs=nnx.Rngs(seed)))
-    self._graphdef, params = nnx.split(model, nnx.Param)
+    self._graphdef, params = abstract_model(config, head)
     self._abstract = jax.eval_shape(self._state_of, nnx.to_pure_dict(params))
     self._everywhere, rows = replicated(mesh), split_rows(mesh)
     self._shardings = split_state(mesh, self._abstract)
@@ -116,7 +116,7 @@ class TrainingProgram:
       )
 
   def _init(self) -> State:
-    model = MODELS[self.head](self.config, rngs=nnx.Rngs(self._seed))
+    model = make_model(self.config, self.head, seed=self._seed)
     return self._state_of(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
 
   def _state_of(self, params) -> State:

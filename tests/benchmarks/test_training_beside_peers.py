@@ -25,8 +25,8 @@ def sample():
 
 @pytest.fixture
 def torch():
-  torch = pytest.importorskip("torch", reason="make reference installs it")
-  pytest.importorskip("transformers", reason="make reference installs it")
+  import torch
+
   threads = torch.get_num_threads()
   yield torch
   torch.set_num_threads(threads)
@@ -91,6 +91,7 @@ def test_sizes_that_do_not_fit_are_refused(sequences, batch_size, told):
     draw(histogram, sequences=sequences, batch_size=batch_size, vocab_size=VOCAB_SIZE)
 
 
+@pytest.mark.extra("torch", "transformers")
 def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample, torch):
   config = packs.small_config(
     vocab_size=VOCAB_SIZE, max_position_embeddings=ROW_LENGTH, initializer_range=0.2
@@ -163,6 +164,7 @@ def test_peers_that_do_not_run_have_rows_of_their_own():
   assert {row.count("|") for row in rows} == {line.count("|")}
 
 
+@pytest.mark.extra("torch", "transformers")
 def test_a_short_run_has_a_row_for_every_way(tmp_path, capsys, torch):
   written = tmp_path / "new" / "training.json"
   training.main(

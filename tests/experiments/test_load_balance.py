@@ -278,6 +278,7 @@ class TestCommand:
       [f"--workdir={workdir}", f"--coefficients={coefficients}", *sizes, *options]
     )
 
+  @pytest.mark.slow
   def test_the_same_seed_writes_the_same_bytes(self, tmp_path, coefficients, capsys):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
       assert self.run(tmp_path / name, coefficients, f"--seed={seed}") == 0

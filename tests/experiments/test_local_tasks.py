@@ -71,6 +71,7 @@ def test_labels_are_balanced_and_splits_share_no_sentence(written):
       assert not {e["sentence"] for e in train} & {e["sentence"] for e in dev}
 
 
+@pytest.mark.extra
 def test_questions_are_split_by_article(tmp_path):
   xquad = shared_data.needed("squad/xquad.en.json")
   paths = local_tasks.split_questions(xquad, tmp_path)

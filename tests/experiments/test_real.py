@@ -236,6 +236,7 @@ class TestRealRun:
     assert (tmp_path / "real_idle.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 class TestProcesses:
   def test_a_failure_is_a_line_and_ends_all(self, case):
     broken = dataclasses.replace(case, size="huge", processes=2)

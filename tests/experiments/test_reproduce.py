@@ -67,6 +67,7 @@ def test_tables_of_glue_agree_to_the_digit(folder):
   assert missing.agreement == "not run here"
 
 
+@pytest.mark.slow
 def test_table_7_agrees_to_the_digit(folder):
   table_7 = packing_tables.Tables(folder / "plans", seeds=[0]).table_7()
   assert len(agreements(table_7)) == 43

@@ -442,9 +442,8 @@ def test_a_model_of_another_project():
 @pytest.mark.extra("torch", "transformers")
 def test_a_model_of_pytorch():
   """Hugging Face's BERT, told of the pack by a mask of its own and by positions."""
-  import torch
-  import transformers
-
+  torch = pytest.importorskip("torch")
+  transformers = pytest.importorskip("transformers")
   config = transformers.BertConfig(
     vocab_size=11,
     hidden_size=14,

@@ -105,9 +105,8 @@ def test_the_command_prints_a_table_and_fails_with_a_row(monkeypatch, capsys, br
 @pytest.mark.parametrize(
   "head", ["masked tokens, next sentence", "next tokens, learned positions"]
 )
+@pytest.mark.extra("torch", "transformers")
 def test_the_reference_agrees(head):
-  pytest.importorskip("torch")
-  pytest.importorskip("transformers")
   row = verify.verify_case(head, *CASE[1:], reference=True)
   assert row.passes
   assert row.reference < 1e-5

@@ -34,6 +34,7 @@ def test_importing_needs_numpy_scipy_and_highspy_alone():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
 def test_sixteen_million_lengths_are_assigned_in_one_gigabyte():
   peak, packs = in_fresh_process(
     """

@@ -53,15 +53,11 @@ def test_strategy_counts_of_section_g():
   ("options", "packs", "efficiency"),
   [
     ({}, 40_808, 97.38),
-    pytest.param({"residual_weight": 1.0}, None, 96.94, marks=pytest.mark.slow),
-    pytest.param(
-      {"residual_offset": 64, "residual_weight": 0.002},
-      None,
-      98.767,
-      marks=pytest.mark.slow,
-    ),
+    ({"residual_weight": 1.0}, None, 96.94),
+    ({"residual_offset": 64, "residual_weight": 0.002}, None, 98.767),
   ],
 )
+@pytest.mark.slow
 def test_nnlshp_on_squad_gives_table_5_and_section_f5(options, packs, efficiency):
   # Its minimiser is not unique: 0.1 % of the packs and 0.02 points.
   plan = packing.pack(

@@ -58,6 +58,7 @@ def test_outputs_that_are_none_are_refused(task, outputs, names, message):
     list(pipeline.answer(task, examples(1), outputs, label_names=names))
 
 
+@pytest.mark.extra
 def test_answers_to_real_questions_are_what_is_scored(tmp_path):
   """Random logits: what is written for the server has the score that `score` gives."""
   path = shared_data.needed("squad/xquad.en.json")

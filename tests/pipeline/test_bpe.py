@@ -90,6 +90,7 @@ def wikitext(tmp_path_factory):
   return config, prepare_dataset(config)
 
 
+@pytest.mark.extra
 def test_lines_of_wikitext_with_50_words_are_documents_as_they_are(wikitext):
   config, dataset = wikitext
   lines = pathlib.Path(config.data.source).read_text().splitlines(keepends=True)
@@ -103,6 +104,7 @@ def test_lines_of_wikitext_with_50_words_are_documents_as_they_are(wikitext):
   assert text == "".join(line + bpe.END for line in kept)
 
 
+@pytest.mark.extra
 def test_every_layout_of_wikitext_has_all_tokens_and_the_same_held_out(wikitext):
   config, dataset = wikitext
   (held_out,) = make_held_out(config, dataset)

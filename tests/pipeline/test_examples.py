@@ -75,6 +75,7 @@ def test_examples_are_those_of_training_whatever_their_labels(tmp_path, tokenize
       assert made._asdict() | {"sequence_label": row["sequence_label"]} == row
 
 
+@pytest.mark.extra
 def test_the_windows_of_real_questions_are_those_of_training(tmp_path):
   source = shared_data.needed("squad/xquad.en.json")
   path = shared_data.needed("bert-base-uncased-vocab.txt")

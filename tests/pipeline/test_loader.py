@@ -320,6 +320,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.slow
 def test_no_worker_outlives_a_program_that_is_killed(tmp_path):
   random_store(tmp_path / "s.arrow", np.random.default_rng(1).integers(3, 41, 211))
   (tmp_path / "host.py").write_text(HOST)

@@ -227,6 +227,7 @@ def test_help_teaches(capsys):
   assert stop.value.code == 2
 
 
+@pytest.mark.extra
 def test_real_text_is_prepared_and_inspected(tmp_path, capsys):
   vocabulary = shared_data.needed("bert-base-uncased-vocab.txt")
   text = shared_data.needed("wikitext-2/valid.txt")

@@ -59,6 +59,7 @@ def test_a_killed_prepare_goes_on_and_its_workers_end(corpus, reference, tmp_pat
   assert contents(other.directory) == contents(clean.directory)
 
 
+@pytest.mark.slow
 def test_workers_that_outlive_a_prepare_are_waited_for(corpus, tmp_path):
   """Those of a killed one, with other settings, which are held up for a while."""
   start = [sys.executable, "-m", "pipeline"]

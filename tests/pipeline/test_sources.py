@@ -221,8 +221,10 @@ def test_a_hugging_face_folder_works_as_it_is(tmp_path):
     texts(f"{tmp_path}/several#dev")
 
 
+@pytest.mark.extra("datasets")
 def test_what_hugging_face_itself_writes(tmp_path):
-  datasets = pytest.importorskip("datasets")
+  import datasets
+
   whole = datasets.Dataset.from_dict({"text": TEXTS, "n": list(range(len(TEXTS)))})
   chosen = whole.select([2, 0, 3])
   datasets.DatasetDict(train=whole, test=chosen).save_to_disk(str(tmp_path / "d"))

@@ -13,6 +13,8 @@ from tests import shared_data
 from tests.pipeline import compare_squad
 from tests.pipeline.squad_reference import FOLDER, SETTINGS
 
+pytestmark = pytest.mark.extra
+
 
 @pytest.fixture(scope="module")
 def data():

@@ -241,6 +241,7 @@ def test_an_answer_may_end_with_its_window(tmp_path, vocab_file, answer, places)
   assert [(w["start_position"], w["end_position"]) for w in found] == places
 
 
+@pytest.mark.extra
 def test_the_windows_of_the_real_questions_are_those_counted_elsewhere(tmp_path):
   """The figures of the data folder's README, for windows that start 128 tokens later."""
   source = shared_data.needed("squad/xquad.en.json")

@@ -100,7 +100,7 @@ def test_a_split_state_takes_its_share_and_computes_the_same(num_devices, fsdp):
 def test_micro_batches_add_up_to_the_batch(num_devices, accumulate, unit):
   """Rows of one, three and no sequences: an average of averages would be wrong."""
   batches = [make_batch(8, seed) for seed in range(2)]
-  step = (("loss_unit", unit),)
+  step: tuple = (("loss_unit", unit),)
   params, losses = run(make_program(step=step), batches)
   step += (("accumulate", accumulate),)
   others, other_losses = run(make_program(num_devices, step=step), batches)
