@@ -18,6 +18,7 @@ from tests.programs import (
   wait_for,
 )
 
+pytestmark = pytest.mark.slow
 STEPS = 12
 
 
@@ -75,7 +76,6 @@ def test_it_learns_and_says_how_well(whole):
   assert f"perplexity {last['perplexity']:.2f}" in output
 
 
-@pytest.mark.slow
 def test_it_goes_on_where_it_was_stopped(folder, whole):
   workdir = folder / "stopped"
   with subprocess.Popen(
@@ -100,7 +100,6 @@ def test_it_is_evaluated_as_it_was(folder, whole):
   assert told["tokens"] == summary["eval_tokens"]
 
 
-@pytest.mark.slow
 def test_two_processes_train_and_evaluate_as_one(folder, whole, request):
   both = [
     subprocess.Popen(

@@ -93,7 +93,12 @@ def output_and_gradients(
 
 @pytest.mark.parametrize(
   ("mask", "causal"),
-  [("segment", False), ("none", False), ("segment", True), ("none", True)],
+  [
+    ("segment", False),
+    pytest.param("none", False, marks=pytest.mark.slow),
+    ("segment", True),
+    pytest.param("none", True, marks=pytest.mark.slow),
+  ],
 )
 @pytest.mark.parametrize(("implementation", "dtype", "tolerance"), FUSED)
 def test_fused_attention_equals_xla(implementation, dtype, tolerance, mask, causal):

@@ -69,6 +69,13 @@ def test_a_plan_that_is_no_partition_is_refused():
     make([(2, 4), (2,)], [1, 1])
 
 
+def test_a_plan_that_is_deeper_than_its_limit_by_one_is_refused():
+  histogram = packing.Histogram(np.array([3]))
+  assert packing.Plan(histogram, [(1, 1, 1)], [1], 4, 3, "by hand").packing_depth == 3
+  with pytest.raises(packing.InputError, match="has 3 sequences; expected 1 to 2"):
+    packing.Plan(histogram, [(1, 1, 1)], [1], 4, 2, "by hand")
+
+
 @pytest.mark.parametrize(
   ("counts", "message"),
   [

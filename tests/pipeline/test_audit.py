@@ -4,8 +4,6 @@ import dataclasses
 import itertools
 import json
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ import packing
 from pipeline import __main__ as command
 from pipeline.audit import AuditError, audit
 from pipeline.loader import PackedLoader
+from tests import forked
 from tests.pipeline.test_batches import MASKING, TaskStore, random_store
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -451,13 +450,7 @@ def test_the_command_as_a_program(prepared, tmp_path):
     ([str(tmp_path), *prepared[1:]], 2, "is no prepared dataset"),
     ([*prepared, "extra"], 2, "found 'extra'"),
   ):
-    result = subprocess.run(
-      [sys.executable, "-m", "pipeline", "audit", *arguments],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      check=False,
-    )
+    result = forked.run(["-m", "pipeline", "audit", *arguments], cwd=ROOT)
     assert result.returncode == status, result.stderr
     assert message in (result.stderr if status else result.stdout)
     assert "Traceback" not in result.stderr

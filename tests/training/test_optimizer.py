@@ -118,7 +118,9 @@ def assert_same(found, expected):
     },
   ],
 )
-@pytest.mark.parametrize("packing_factor", [1.0, 2.08])
+@pytest.mark.parametrize(
+  "packing_factor", [pytest.param(1.0, marks=pytest.mark.slow), 2.08]
+)
 def test_lamb_equals_numpy_over_10_steps(changed, packing_factor):
   options = DEFAULTS | changed
   options["b1"], options["b2"] = packed_betas(options["b1"], options["b2"], packing_factor)

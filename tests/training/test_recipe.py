@@ -4,12 +4,11 @@ import dataclasses
 import json
 import math
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
 from configs import base, bert_base_phase1, bert_base_phase2, quickstart
+from tests import forked
 from training.errors import ConfigError
 from training.recipe import ADJUSTMENTS, packed, parse_duration, resolve, table, unpacked
 
@@ -228,13 +227,7 @@ def test_the_table_has_both_columns():
 
 
 def command(*options):
-  return subprocess.run(
-    [sys.executable, "-m", "training.recipe", *options],
-    capture_output=True,
-    text=True,
-    check=False,
-    cwd=ROOT,
-  )
+  return forked.run(["-m", "training.recipe", *options], cwd=ROOT)
 
 
 def test_the_command_prints_the_translation_without_data():
