@@ -191,6 +191,16 @@ def test_80_10_10_and_another_draw_each_epoch(store):
   assert np.unique(drawn).size > 0.5 * (store.lengths[100] - 2)
 
 
+def test_the_shortest_sequence_has_a_masked_token(tmp_path):
+  """15 % of 3 tokens would be none."""
+  store, _ = random_store(tmp_path / "s.arrow", [3, 3])
+  batch = mask_tokens(
+    pack_rows(store, np.array([[0, 1]]), row_length=7), MASKING, epochs=np.zeros(1, int)
+  )
+  assert batch["mlm_positions"][0, :2].tolist() == [1, 4]
+  assert batch["mlm_segment_ids"][0, :2].tolist() == [1, 2]
+
+
 @hypothesis.given(
   st.lists(st.integers(3, 40), min_size=1, max_size=13), st.floats(0.01, 0.9)
 )
