@@ -3,16 +3,16 @@ PYTHON ?= python3
 WORKDIR ?= runs/quickstart
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --durations=20
-# Of the tests, by the marks in pyproject.toml: make test MARK=slow
+# Which tests make test runs, by their marks: make test MARK=slow
 MARK ?= not slow
-# Of pyproject.toml, for make reference.
+# Which extras of pyproject.toml make reference installs.
 EXTRAS ?= reference
 
 .PHONY: help train test test-all soak lint bench reproduce reference format clean
 
 help:
 	@echo "make train   train a small packed BERT (about 5 minutes) into $(WORKDIR)"
-	@echo "make test    run the tests that take minutes"
+	@echo "make test    run the quick tests (a few minutes)"
 	@echo "make test-all  run every test (about 10 minutes)"
 	@echo "make soak    kill 20 runs at random moments, resume them, compare (minutes)"
 	@echo "make lint    check style and types"
@@ -57,7 +57,7 @@ format: .venv/installed
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .cache
 
 .venv/installed: requirements.txt requirements.lock
 	@command -v $(PYTHON) >/dev/null || { echo \

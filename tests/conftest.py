@@ -32,9 +32,14 @@ LARGEST_CACHE = 2**30  # bytes
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
-  """What tests share holds no doctests, and may need a library that is not installed."""
-  name = collection_path.name
-  return True if name.endswith(".py") and not name.startswith("test_") else None
+  """What tests share is imported for doctests only if it has some.
+
+  It may need a library that is not installed, and an import that is skipped half-way would
+  leave half a module for the tests that import it.
+  """
+  if collection_path.suffix != ".py" or collection_path.name.startswith("test_"):
+    return None
+  return None if ">>> " in collection_path.read_text() else True
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -48,15 +53,16 @@ def pytest_runtest_setup(item: pytest.Item):
 def pytest_sessionstart(session):
   """Empties the cache of compiled programs when it has grown too large."""
   cache = pathlib.Path(programs.COMPILING["JAX_COMPILATION_CACHE_DIR"])
-  if hasattr(session.config, "workerinput") or not cache.exists():
+  others_run = os.environ.get("PYTEST_XDIST_WORKER") or session.config.option.collectonly
+  if others_run or not cache.exists():
     return
   if sum(path.stat().st_size for path in cache.iterdir()) > LARGEST_CACHE:
-    shutil.rmtree(cache)
+    shutil.rmtree(cache, ignore_errors=True)
 
 
 @pytest.fixture
 def optimised():
-  """Programs are compiled as users run them."""
+  """With all optimisations; of what users run, only the emitters for fusions differ."""
   jax.config.update("jax_disable_most_optimizations", False)
   yield
   jax.config.update("jax_disable_most_optimizations", True)

@@ -1,8 +1,9 @@
 """Runs Python programs in processes that have imported their libraries already.
 
 The imports of train.py take longer than many of its steps. A server imports them once for
-each worker of pytest, and forks for each program. The rest is as in a new process: the
-program has an environment, a folder, standard streams and an exit status of its own.
+each worker of pytest, and forks for each program. The program has an environment, a folder,
+standard streams and an exit status of its own. What libraries read of the environment when
+they are imported is the server's, except JAX's options.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import json
 import os
 import pathlib
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 
 _ROOT = pathlib.Path(__file__).parents[1]
+_LIMIT = 600  # seconds, after which a program is ended
 
 
 def run(
@@ -44,9 +48,10 @@ def run(
     order |= {"streams": [str(path) for path in streams]}
     server.stdin.write(json.dumps(order) + "\n")
     server.stdin.flush()
-    status = int(server.stdout.readline())
+    status = server.stdout.readline()
+    assert status, "the server of programs ended; see its errors"
     printed = [path.read_text() for path in streams]
-  return subprocess.CompletedProcess(words, status, *printed)
+  return subprocess.CompletedProcess(words, int(status), *printed)
 
 
 @functools.cache
@@ -79,6 +84,7 @@ def _serve():
   for line in sys.stdin:
     order = json.loads(line)
     if not (process := os.fork()):
+      signal.alarm(_LIMIT)
       _become(**order)
     _, status = os.waitpid(process, 0)
     print(os.waitstatus_to_exitcode(status), flush=True)
@@ -99,6 +105,7 @@ def _become(words: list[str], cwd: str, env: dict[str, str], streams: list[str])
   except BaseException:
     sys.excepthook(*sys.exc_info())
   finally:
+    threading._shutdown()  # type: ignore[attr-defined]  # as at the end of any program
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

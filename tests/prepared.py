@@ -33,8 +33,8 @@ def arguments(corpus, out, *more) -> list[str]:
   return ["prepare", "--out", str(out), *options, *map(str, more)]
 
 
-def command(*args, env=None) -> subprocess.CompletedProcess:
-  return forked.run(["-m", "pipeline", *args], cwd=ROOT, env=env)
+def command(*args) -> subprocess.CompletedProcess:
+  return forked.run(["-m", "pipeline", *args], cwd=ROOT)
 
 
 def contents(folder) -> dict:

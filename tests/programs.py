@@ -25,6 +25,8 @@ COMPILING = {
   "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
   "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
 }
+# For what must compile as users do.
+AS_USERS = {"XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
 # For a process that may be killed: it must not leave half a file in the cache.
 READ_ONLY_CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9"}
 

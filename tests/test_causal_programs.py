@@ -105,7 +105,7 @@ def test_two_processes_train_and_evaluate_as_one(folder, whole, request):
     subprocess.Popen(
       command(folder, "pair_of_causal", *flags),
       cwd=folder,
-      env=os.environ | {"JAX_NUM_CPU_DEVICES": "2"},
+      env=os.environ | READ_ONLY_CACHE | {"JAX_NUM_CPU_DEVICES": "2"},
       stdout=subprocess.DEVNULL,
       stderr=subprocess.PIPE,
       text=True,

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -381,6 +382,7 @@ def test_weights_that_are_not_finite_are_told(answer, tmp_path):
 def start(folders, *options):
   return subprocess.Popen(
     [sys.executable, programs.ROOT / "predict.py", folders / "classification", *options],
+    env=os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"},  # no word of other tests
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,

@@ -1,12 +1,14 @@
 """train.py on a dataset that `python -m pipeline prepare` made."""
 
 import json
+import os
 
 import pytest
 
 from pipeline.dataset import open_dataset
 from tests import forked
 from tests.prepared import ROOT, command, contents
+from tests.programs import AS_USERS
 from tests.stdlib_corpus import make_library
 
 
@@ -45,6 +47,7 @@ def test_a_prepared_dataset_is_trained_on_as_it_is(tmp_path):
       *(f"--config.{name}={value}" for name, value in settings.items()),
     ],
     cwd=tmp_path,
+    env=os.environ | AS_USERS,
   )
   assert result.returncode == 0, result.stderr
   summary = json.loads((tmp_path / "run" / "summary.json").read_text())

@@ -28,6 +28,9 @@ class _Blind:
   def __init__(self, finder, hidden: list[str]):
     self._finder, self._hidden = finder, hidden
 
+  def __getattr__(self, name):
+    return getattr(self._finder, name)
+
   def find_spec(self, name, path=None, target=None):
     hidden = name.partition(".")[0] in self._hidden
     return None if hidden else self._finder.find_spec(name, path, target)

@@ -90,6 +90,14 @@ def test_packed_equals_unpacked_and_none_touches_another(
     assert difference.size < difference.limit, difference
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("optimised")
+def test_the_same_in_float64_with_all_optimisations(request):
+  test_packed_equals_unpacked_and_none_touches_another(
+    "pretraining", "xla", jnp.float64, request
+  )
+
+
 @functools.partial(jax.jit, static_argnums=1)
 @functools.partial(jax.value_and_grad, has_aux=True)
 def loss_and_gradients(params, graphdef, batch):
@@ -474,7 +482,8 @@ def test_the_mask_is_never_stored():
   found = {}
   for mask in ("segment", "none"):
     graphdef, params = packs.random_params(packs.small_config(attention_mask=mask))
-    compiled = loss_and_gradients.lower(params, graphdef, batch).compile()
+    lowered = loss_and_gradients.lower(params, graphdef, batch)
+    compiled = lowered.compile({"xla_cpu_use_fusion_emitters": True})  # as users do
     program = compiled.as_text() or ""
     stored = re.findall(r" = pred\[([\d,]+)\]", program[program.index("ENTRY") :])
     assert "5,3" in stored  # the search finds what is there: sequence_mask

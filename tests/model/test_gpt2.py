@@ -63,6 +63,12 @@ def test_packed_equals_unpacked_and_nothing_is_seen_that_must_not(fields, dtype,
     assert difference.size < difference.limit, difference
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("optimised")
+def test_the_same_in_float64_with_all_optimisations(request):
+  test_packed_equals_unpacked_and_nothing_is_seen_that_must_not({}, jnp.float64, request)
+
+
 def test_packed_equals_an_ordinary_gpt2():
   """One that knows of no packs: one sequence a row, a mask of padding alone."""
   sequences = packs.random_sequences()

@@ -287,9 +287,8 @@ def test_rows_of_the_vocabulary_that_were_added_start_at_zero_and_stay():
 
 def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed():
   batches = [make_batch(4)] * 2
-  program = make_program(dropout_rate=0.5)
-  params, losses = run(program, batches)
-  again, losses_again = run(program, batches)
+  params, losses = run(make_program(dropout_rate=0.5), batches)
+  again, losses_again = run(new_program(dropout_rate=0.5), batches)
   assert losses == losses_again
   assert relative_difference(again, params) == 0
   _, losses = run(frozen(), batches)

@@ -1,6 +1,7 @@
 """Sweeps: the file, the runs, the table."""
 
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.programs import READ_ONLY_CACHE
 from training import metrics, sweep, sweep_file, sweep_picture, sweep_table, workdir
 from training.config import ConfigError
 from training.sweep_file import SweepError, load_sweep
@@ -340,6 +342,7 @@ def test_an_interrupted_sweep_takes_its_run_along(folder, tmp_path):
   process = subprocess.Popen(
     [sys.executable, "-m", "training.sweep", path, f"--workdir={tmp_path / 'runs'}"],
     cwd=ROOT,
+    env=os.environ | READ_ONLY_CACHE,
     stderr=subprocess.PIPE,
     text=True,
   )
