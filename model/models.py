@@ -33,7 +33,7 @@ class _ParameterKeys:
   """The keys that `nnx.Rngs(seed).params()` gives, one by one, without its variables.
 
   Under `jit`, nnx asks the counter of `nnx.Rngs` for a sharding at each key. A traced value
-  has none, and the error that JAX formats each time takes longer than all the rest.
+  has none, and JAX takes long to format the error, each time.
   """
 
   def __init__(self, seed: int):
