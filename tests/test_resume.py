@@ -7,7 +7,17 @@ import signal
 
 import pytest
 
-from tests.programs import SAVED_EVERY, STEPS, lines_of, run, start, summary_of, wait_for
+from tests.programs import (
+  READ_ONLY_CACHE,
+  SAVED_EVERY,
+  STEPS,
+  command,
+  lines_of,
+  run,
+  start,
+  summary_of,
+  wait_for,
+)
 
 TIMINGS = ("seconds", "per_second", "share")
 
@@ -38,13 +48,12 @@ def kill(process):
 def test_a_run_killed_while_training_ends_with_the_same_bits(folder, finished):
   whole, _ = finished
   workdir = folder / "killed"
-  process = start(folder, "killed")
+  process = start(command(folder, "killed"), folder, **READ_ONLY_CACHE)
   wait_for(process, (workdir / "checkpoints" / str(SAVED_EVERY)).exists)
   kill(process)
   assert not (workdir / "summary.json").exists()
 
-  # Compiled anew: the bits do not hang on what the first process left.
-  result = run(folder, "killed", JAX_ENABLE_COMPILATION_CACHE="false")
+  result = run(folder, "killed")
   assert result.returncode == 0, result.stderr
   assert "going on from step" in result.stdout
   assert_ends_as(workdir, whole)
@@ -55,13 +64,14 @@ def test_a_run_killed_while_saving_ends_with_the_same_bits(folder, finished):
   whole, _ = finished
   workdir = folder / "saving"
   checkpoints = workdir / "checkpoints"
-  process = start(folder, "saving")
+  process = start(command(folder, "saving"), folder, **READ_ONLY_CACHE)
   saving = "*.orbax-checkpoint-tmp*"
-  wait_for(process, lambda: any(checkpoints.glob(saving)))
+  wait_for(process, lambda: any(checkpoints.glob(saving)), every=0.0005)  # a save is quick
   kill(process)
   assert any(checkpoints.glob(saving)), "the save was over before the kill"
 
-  result = run(folder, "saving")
+  # Compiled anew: the bits do not depend on what the first process left.
+  result = run(folder, "saving", JAX_ENABLE_COMPILATION_CACHE="false")
   assert result.returncode == 0, result.stderr
   assert not any(checkpoints.glob(saving))
   assert_ends_as(workdir, whole)
@@ -71,7 +81,8 @@ def test_a_run_killed_while_saving_ends_with_the_same_bits(folder, finished):
 def test_on_sigterm_a_run_saves_and_says_so(folder, finished):
   whole, _ = finished
   workdir = folder / "terminated"
-  process = start(folder, "terminated", "--config.train.checkpoint_every=1000")
+  rarely = "--config.train.checkpoint_every=1000"
+  process = start(command(folder, "terminated", rarely), folder)
   metrics = workdir / "metrics.jsonl"
   wait_for(process, lambda: metrics.exists() and metrics.stat().st_size)
   process.send_signal(signal.SIGTERM)
@@ -83,7 +94,7 @@ def test_on_sigterm_a_run_saves_and_says_so(folder, finished):
   assert 2 <= saved < STEPS
   assert lines_of(metrics)[-1]["step"] == saved  # what was trained is in the log
 
-  result = run(folder, "terminated", "--config.train.checkpoint_every=1000")
+  result = run(folder, "terminated", rarely)
   assert result.returncode == 0, result.stderr
   assert f"going on from step {saved}" in result.stdout
   one, other = summary_of(workdir), summary_of(whole)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.programs import (
   STEPS,
+  command,
   flags_of_two_processes,
   lines_of,
   run,
@@ -24,7 +25,7 @@ def pair(folder, request):
 
   def begin(workdir, *options):
     both = [
-      start(folder, workdir, *options, *flags, JAX_NUM_CPU_DEVICES="2")
+      start(command(folder, workdir, *options, *flags), folder, JAX_NUM_CPU_DEVICES="2")
       for flags in flags_of_two_processes()
     ]
     for process in both:  # if one fails, none is left to wait for it
@@ -36,7 +37,7 @@ def pair(folder, request):
 
 def outcome(processes):
   """Of each its status, what it printed, and its errors."""
-  printed = [process.communicate(timeout=300) for process in processes]
+  printed = [process.communicate() for process in processes]
   return [(p.returncode, *texts) for p, texts in zip(processes, printed, strict=True)]
 
 
