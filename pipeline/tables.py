@@ -193,9 +193,9 @@ def _is_quoted(path: pathlib.Path) -> bool:
     if delimiter == "\t":
       return False
     raise InputError(
-      f"{path}: the row at line {last + 1} is no CSV ({error}). Expected a quoted field to "
-      "end with a quote, and those inside of it doubled. Write it with a library, such as "
-      "Python's csv or pandas, or as .jsonl."
+      f"{path}: the row at line {last + 1} is not valid CSV ({error}). Expected a quoted "
+      "field to end with a quote, and quotes inside it doubled. Write it with csv or "
+      "pandas in Python, or as .jsonl."
     ) from error
   return True
 

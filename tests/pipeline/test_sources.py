@@ -148,8 +148,12 @@ def test_a_row_of_a_table_may_be_long(tmp_path):
 @pytest.mark.parametrize(
   ("name", "content", "message"),
   [
-    ("a.csv", 'a,text\n1,b\n2,"b" c\n', r"the row at line 3 is no CSV .*Python's csv or"),
-    ("a.csv", 'text\n"a\nb\nc\n', r"the row at line 2 is no CSV \(unexpected end"),
+    (
+      "a.csv",
+      'a,text\n1,b\n2,"b" c\n',
+      r"the row at line 3 is not valid CSV .*Write it with csv or pandas",
+    ),
+    ("a.csv", 'text\n"a\nb\nc\n', r"the row at line 2 is not valid CSV \(unexpected end"),
     ("a.csv", "a,text\n1,b\n\n2,b,c\n", r"row 1 has 3 columns; expected 2"),
     ("a.tsv", 'a\ttext\n1\t"b\n2\n', r"row 1 has 1 columns; expected 2"),
     ("a.csv", "text,a,text\nb,1,c\n", r"has 2 columns 'text'; expected one"),
