@@ -28,9 +28,7 @@ from model.models import MODELS, abstract_model
 Params = dict[str, Any]
 MODEL, VOCABULARY, CHECKPOINTS = "model.json", "vocab.txt", "checkpoints"
 PARAMS = "params"  # the part of a checkpoint that holds them
-_EMBEDDING_PADDING = (
-  128  # rows; published embeddings are padded to a multiple of it at most
-)
+_EMBEDDING_PADDING = 128  # published embeddings are padded to a multiple of at most this
 
 
 class WeightsError(ValueError):
