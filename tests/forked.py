@@ -47,18 +47,25 @@ def run(
 class Process:
   """A program that runs; as much of `subprocess.Popen` as tests use.
 
-  Args: as of `run`.
+  Args: as of `run`, and
+    new_session: whether signals to the terminal's processes do not reach it.
+
+  Attributes:
+    output: the file of what it prints.
   """
 
   returncode: int | None = None
 
-  def __init__(self, arguments, *, cwd=None, env=None):
+  def __init__(self, arguments, *, cwd=None, env=None, new_session=False):
     self.args = [str(word) for word in arguments]
     self._folder = tempfile.TemporaryDirectory()
     self._streams = [pathlib.Path(self._folder.name, stream) for stream in ("out", "err")]
+    self.output, _ = self._streams
+    self.output.touch()
     order: dict = {"words": self.args, "cwd": str(cwd or os.getcwd())}
     order |= {"env": dict(os.environ if env is None else env)}
     order |= {"streams": [str(path) for path in self._streams]}
+    order |= {"new_session": new_session}
     self.pid = _answer(order)
 
   def poll(self) -> int | None:
@@ -137,8 +144,12 @@ def _serve():
     print(json.dumps(answer), flush=True)
 
 
-def _become(words: list[str], cwd: str, env: dict[str, str], streams: list[str]):
+def _become(
+  words: list[str], cwd: str, env: dict[str, str], streams: list[str], new_session: bool
+):
   """Turns this process into the program."""
+  if new_session:
+    os.setsid()
   os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
   for number, path in enumerate(streams, start=1):
     os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)

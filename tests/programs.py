@@ -77,9 +77,10 @@ def complete(words, folder, **variables):
   return forked.run(words[1:], cwd=folder, env=os.environ | variables)
 
 
-def start(words, folder, **variables):
+def start(words, folder, *, new_session=False, **variables):
   """Begins to run a command in a folder, as `forked.Process`."""
-  return forked.Process(words[1:], cwd=folder, env=os.environ | variables)
+  env = os.environ | variables
+  return forked.Process(words[1:], cwd=folder, env=env, new_session=new_session)
 
 
 def flags_of_two_processes():

@@ -1,13 +1,16 @@
 """Runs that are killed, stopped, broken or changed, and what becomes of them."""
 
+import functools
 import json
 import os
 import shutil
 import signal
+import time
 
 import pytest
 
 from tests.programs import (
+  AS_USERS,
   READ_ONLY_CACHE,
   SAVED_EVERY,
   STEPS,
@@ -83,16 +86,7 @@ def test_on_sigterm_a_run_saves_and_says_so(folder, finished):
   workdir = folder / "terminated"
   rarely = "--config.train.checkpoint_every=1000"
   process = start(command(folder, "terminated", rarely), folder)
-  metrics = workdir / "metrics.jsonl"
-  wait_for(process, lambda: metrics.exists() and metrics.stat().st_size)
-  process.send_signal(signal.SIGTERM)
-  _, errors = process.communicate()
-  assert process.returncode == 128 + signal.SIGTERM
-  assert "Asked to stop by SIGTERM: saved step" in errors
-  assert "Traceback" not in errors
-  (saved,) = (int(path.name) for path in (workdir / "checkpoints").glob("[0-9]*"))
-  assert 2 <= saved < STEPS
-  assert lines_of(metrics)[-1]["step"] == saved  # what was trained is in the log
+  saved = stop(process, workdir, process.send_signal, signal.SIGTERM)
 
   result = run(folder, "terminated", rarely)
   assert result.returncode == 0, result.stderr
@@ -102,6 +96,75 @@ def test_on_sigterm_a_run_saves_and_says_so(folder, finished):
   ours, expected = (lines_of(w / "metrics.jsonl")[-1] for w in (workdir, whole))
   for name in ("sequences", "real_tokens"):
     assert ours[name] == expected[name]
+
+
+@pytest.mark.slow
+def test_on_ctrl_c_too_and_its_workers_still_make_batches(folder, finished):
+  """All processes of a terminal get it; the step that is under way may need a batch."""
+  options = ["--config.train.loader_workers=1", "--config.train.checkpoint_every=1000"]
+  words = command(folder, "interrupted", *options)
+  process = start(words, folder, new_session=True)
+  everyone = functools.partial(os.killpg, process.pid)
+  stop(process, folder / "interrupted", everyone, signal.SIGINT)
+
+
+def stop(process, workdir, send, number) -> int:
+  """Sends a signal when there are metrics. Returns the step that was saved."""
+  metrics = workdir / "metrics.jsonl"
+  wait_for(process, lambda: metrics.exists() and metrics.stat().st_size)
+  send(number)
+  _, errors = process.communicate()
+  assert process.returncode == 128 + number
+  assert "Asked to stop: saved step" in errors
+  assert "Traceback" not in errors
+  (saved,) = (int(path.name) for path in (workdir / "checkpoints").glob("[0-9]*"))
+  assert 2 <= saved < STEPS
+  assert lines_of(metrics)[-1]["step"] == saved  # what was trained is in the log
+  return saved
+
+
+@pytest.fixture
+def compiling(folder, finished, request):
+  """Starts a run that compiles all that it needs, as for users."""
+
+  def begin(workdir):
+    anew = AS_USERS | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+    process = start(command(folder, workdir), folder, **anew)
+    request.addfinalizer(process.kill)
+    return process
+
+  return begin
+
+
+@pytest.mark.slow
+def test_ctrl_c_before_the_first_step_ends_in_one_true_line(compiling):
+  process = compiling("before")
+  wait_for(process, lambda: "compiling" in process.output.read_text())
+  time.sleep(1)
+  process.send_signal(signal.SIGINT)
+  _, errors = process.communicate()
+  assert process.returncode == 130, errors
+  assert "train.py: Stopped. No checkpoint is saved yet" in errors.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_while_the_step_compiles(compiling, folder, times):
+  workdir = folder / f"compiling{times}"
+  process = compiling(workdir.name)
+  wait_for(process, lambda: any(workdir.glob("tensorboard/events*")))
+  for _ in range(times):
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+  _, errors = process.communicate()
+  assert process.returncode == 130, errors
+  steps = [path.name for path in workdir.glob("checkpoints/[0-9]*")]
+  if times == 1:
+    assert f"Asked to stop: saved step 1 of {STEPS}" in errors
+    assert steps == ["1"]
+  else:
+    assert "No checkpoint is saved yet" in errors
+    assert steps == []
 
 
 @pytest.fixture
