@@ -192,8 +192,10 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   )
 
 
-def begin(run: Run, checkpoints: Checkpoints, batches: BatchIterator) -> tuple[State, int]:
-  """The state and the step to go on from; the batches are moved there."""
+def begin(
+  run: Run, checkpoints: Checkpoints, batches: BatchIterator
+) -> tuple[State, int, dict[str, Any] | None]:
+  """The state, the step and the meter to go on from; the batches are moved there."""
   restored = checkpoints.restore_newest(run.program.abstract_state())
   if restored:
     position = restored.run["input"]
@@ -206,11 +208,11 @@ def begin(run: Run, checkpoints: Checkpoints, batches: BatchIterator) -> tuple[S
       )
     batches.set_state(position)
     processes.tell(f"going on from step {restored.step}")
-    state, step = restored.state, restored.step
+    state, step, meter = restored.state, restored.step, restored.run.get("meter")
   else:
-    state, step = run.program.init(run.params), 0
+    state, step, meter = run.program.init(run.params), 0, None
   processes.first(functools.partial(record, run))
-  return state, step
+  return state, step, meter
 
 
 def record(run: Run):
@@ -244,7 +246,7 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
     head=program.head,
   )
   with contextlib.closing(loader.iterate()) as batches:
-    state, step = begin(run, checkpoints, batches)
+    state, step, measured = begin(run, checkpoints, batches)
     with (
       MetricsLog(run.folder, first_step=step) as log,
       Progress("training", total=steps, done=step) as progress,
@@ -257,6 +259,8 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
         tokens=rows * row_length,
         flops_per_step=flops,
         peak_flops=run.peak.flops,
+        window=config.train.log_every,
+        state=measured,
       )
       watch = Watch(run.folder, skips=config.train.skip_bad_steps)
       checkpoints.best, ended = judge(run, log.evaluations)
@@ -274,9 +278,11 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
           watch.check(but=1)  # the step before: this one is under way
         progress.update()
         stopping = processes.asked_to_stop(step)
-        if step % config.train.log_every == 0 or step == steps or stopping:
+        logging = step % config.train.log_every == 0 or step == steps
+        if logging or stopping:
           with meter.waiting_for("compute"):
             watch.check()
+        if logging:
           line = meter.line(compilations=run.compilations.count(program.train_step_name))
           line["learning_rate"] = float(rates[step - int(line["skipped"]) - 1])
           log.train(step, line)
@@ -295,8 +301,10 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
           checkpoints.best, ended = judge(run, log.evaluations)
         ending = step in (steps, checkpoints.best) or ended or stopping
         if step % config.train.checkpoint_every == 0 or ending:
+          measured = meter.state()
           with meter.paused():
             position = {"input": batches.get_state(), "config": config.to_dict()}
+            position["meter"] = measured
             checkpoints.save(step, state, position)
         if stopping:
           checkpoints.wait()

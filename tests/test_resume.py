@@ -93,9 +93,10 @@ def test_on_sigterm_a_run_saves_and_says_so(folder, finished):
   assert f"going on from step {saved}" in result.stdout
   one, other = summary_of(workdir), summary_of(whole)
   assert one["parameters_digest"] == other["parameters_digest"]
-  ours, expected = (lines_of(w / "metrics.jsonl")[-1] for w in (workdir, whole))
-  for name in ("sequences", "real_tokens"):
-    assert ours[name] == expected[name]
+  ours, expected = (
+    without_timings(lines_of(w / "metrics.jsonl")) for w in (workdir, whole)
+  )
+  assert ours == expected
 
 
 @pytest.mark.slow
@@ -119,7 +120,7 @@ def stop(process, workdir, send, number) -> int:
   assert "Traceback" not in errors
   (saved,) = (int(path.name) for path in (workdir / "checkpoints").glob("[0-9]*"))
   assert 2 <= saved < STEPS
-  assert lines_of(metrics)[-1]["step"] == saved  # what was trained is in the log
+  assert lines_of(metrics)[-1]["step"] == saved - saved % 2  # steps of a line are whole
   return saved
 
 

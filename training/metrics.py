@@ -16,6 +16,7 @@ from training.files import read_json_lines, write_text
 
 _COUNTED = ("sequences", "real_tokens")
 WAITS = ("input", "compute")  # what the loop waits for
+_NO_WAITS = dict.fromkeys(WAITS, 0.0)
 
 
 class MetricsLog:
@@ -115,6 +116,8 @@ class Meter:
     tokens: all tokens of these rows, padding too.
     flops_per_step: operations of a step's matrix products; for `peak_share`.
     peak_flops: what all devices can do of them a second; 0 for no `peak_share`.
+    window: the fewest steps that a line's means are taken over, if there were so many.
+    state: what `state` gave, of the run that is resumed.
   """
 
   def __init__(
@@ -125,26 +128,49 @@ class Meter:
     tokens: int,
     flops_per_step: float = 0.0,
     peak_flops: float = 0.0,
+    window: int = 0,
+    state: Mapping[str, Any] | None = None,
   ):
     self._totals = {name: last_line.get(name, 0) for name in (*_COUNTED, "seconds")}
     self._packs, self._tokens = packs, tokens
     self._flops_per_step, self._peak_flops = flops_per_step, peak_flops
-    self._pending: list[Mapping] = []
+    self._window = window
+    state = state or {"before": [], "pending": [], "seconds": 0.0, "waited": _NO_WAITS}
+    self._before = [_from_json(step) for step in state["before"]]  # whose line is written
+    self._pending = [_from_json(step) for step in state["pending"]]
+    self._resumed = state["seconds"], state["waited"]  # of the pending steps
     self._start: float | None = None
-    self._untimed = 0  # of the pending steps, the first so many
-    self._waited = dict.fromkeys(WAITS, 0.0)
+    self._waited = _NO_WAITS.copy()
     self._means: dict[str, float] = {}
 
   def add(self, values: Mapping):
     """Takes the metrics of one step, as `TrainingProgram.train_step` gives them."""
-    self._pending.append(values)
-    if self._start is None:  # the first step compiles; time begins after it
+    timed = self._start is not None
+    self._pending.append(
+      {k: v for k, v in values.items() if k != "found"} | {"timed": timed}
+    )
+    if not timed:  # the first step compiles; time begins after it
       jax.block_until_ready(values)
-      self._begin()
-      self._untimed = 1
+      self._begin(time.perf_counter(), *self._resumed)
+
+  def state(self) -> dict[str, Any]:
+    """What the meter of a resumed run goes on from, as JSON takes it.
+
+    With it a run that is stopped between two lines writes them as one that is not does.
+    """
+    self._pending = jax.device_get(self._pending)
+    return {
+      "before": [_to_json(step) for step in self._before],
+      "pending": [_to_json(step) for step in self._pending],
+      "seconds": self._elapsed(time.perf_counter()),
+      "waited": dict(self._waited),
+    }
 
   def line(self, **fields: float) -> dict[str, float]:
     """Means over the units of all steps since the last line, for which it waits.
+
+    If these are fewer than `window`, as at the end of a run, the means are over the last
+    `window` steps: a step or two alone would be noise.
 
     Args:
       **fields: more to put into the line.
@@ -163,36 +189,45 @@ class Meter:
     with self.waiting_for("compute"):
       steps = jax.device_get(self._pending)
     now = time.perf_counter()
-    seconds = now - (self._start or now)
+    seconds = self._elapsed(now)
     per_second = 1 / seconds if seconds else 0.0
-    timed = (len(steps) - self._untimed) * per_second  # steps a second
-    counts = {name: [int(values[name]) for values in steps] for name in _COUNTED}
+    timed = [values for values in steps if values["timed"]]
+    rate = len(timed) * per_second  # steps a second
+    count = {
+      name: [sum(int(values[name]) for values in some) for some in (steps, timed)]
+      for name in _COUNTED
+    }
     for name in _COUNTED:
-      self._totals[name] += sum(counts[name])
+      self._totals[name] += count[name][0]
     self._totals["seconds"] += seconds
     waited = {name: per_second * self._waited[name] for name in WAITS}
     speeds = {
-      **{
-        f"{n}_per_second": per_second * sum(c[self._untimed :]) for n, c in counts.items()
-      },
-      "packs_per_second": timed * self._packs,
-      "padding": 1 - sum(counts["real_tokens"]) / (len(steps) * self._tokens),
+      **{f"{name}_per_second": per_second * count[name][1] for name in _COUNTED},
+      "packs_per_second": rate * self._packs,
+      "padding": 1 - count["real_tokens"][0] / (len(steps) * self._tokens),
       **{f"{name}_share": share for name, share in waited.items()},
       "rest_share": max(1 - sum(waited.values()), 0.0) if seconds else 0.0,
     }
     if self._peak_flops:
-      speeds["peak_share"] = timed * self._flops_per_step / self._peak_flops
-    self._pending, self._untimed = [], 0
+      speeds["peak_share"] = rate * self._flops_per_step / self._peak_flops
+    recent = (self._before + steps)[-max(len(steps), self._window) :]
+    self._before = recent[-self._window :] if self._window else []
+    self._pending = []
     self._begin(now)
-    kept = [values for values in steps if values["finite"]]
+    kept = [values for values in recent if values["finite"]]
     if kept:
       self._means = means(kept)
     skipped = {"skipped": int(steps[-1]["skipped"])}
     return self._means | skipped | fields | self._totals | speeds
 
-  def _begin(self, now: float | None = None):
-    self._start = time.perf_counter() if now is None else now
-    self._waited = dict.fromkeys(WAITS, 0.0)
+  def _begin(
+    self, now: float, seconds: float = 0.0, waited: Mapping[str, float] = _NO_WAITS
+  ):
+    self._start = now - seconds
+    self._waited = dict(waited)
+
+  def _elapsed(self, now: float) -> float:
+    return now - (now if self._start is None else self._start)
 
   @contextlib.contextmanager
   def waiting_for(self, name: str) -> Iterator[None]:
@@ -221,3 +256,18 @@ class Meter:
     yield
     if self._start is not None:
       self._start += time.perf_counter() - start
+
+
+def _to_json(step: Mapping) -> dict[str, Any]:
+  """The metrics of one step, on the host; their floats keep every bit."""
+  return {
+    name: list(map(float, value)) if isinstance(value, Total) else int(value)
+    for name, value in step.items()
+  }
+
+
+def _from_json(step: Mapping) -> dict[str, Any]:
+  return {
+    name: Total(*value) if isinstance(value, list) else value
+    for name, value in step.items()
+  }

@@ -1,5 +1,7 @@
 """Lines of metrics on a clock of the test's own, and what a whole run comes to."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -82,6 +84,60 @@ def test_the_meter_adds_up_units_and_counts_on(clock):
   assert second["seconds"] == 11.5
   assert second["real_tokens_per_second"] == 70 / 2.0
   assert second["padding"] == 0
+
+
+def lines_of_losses(meter, mlm_losses, *, first_step, last_step, log_every):
+  """As train.py writes them: the means of each line, by its step."""
+  found = {}
+  for step, mlm_loss in enumerate(mlm_losses, start=first_step):
+    units = 1.0 + step % 3
+    meter.add(values_of((mlm_loss * units, units), (0.1, 1.0), 3))
+    if step % log_every == 0 or step == last_step:
+      line = meter.line()
+      found[step] = {k: v for k, v in line.items() if not k.endswith(("second", "share"))}
+  return found
+
+
+def test_a_last_line_of_one_step_is_the_mean_of_a_whole_window(clock):
+  meter = make_meter(window=4)
+  mlm_losses = np.array([9.0, 9.0, 9.0, 9.0, 5.0, 3.0, 2.0, 4.0, 8.0])
+  lines = lines_of_losses(meter, mlm_losses, first_step=1, last_step=9, log_every=4)
+  units = 1.0 + np.arange(1, 10) % 3
+  assert {step: line["mlm_loss"] for step, line in lines.items()} == {
+    4: 9.0,
+    8: pytest.approx(np.average(mlm_losses[4:8], weights=units[4:8])),
+    9: pytest.approx(np.average(mlm_losses[5:], weights=units[5:])),
+  }
+  assert [line["sequences"] for line in lines.values()] == [12, 24, 27]
+
+
+@pytest.mark.parametrize("stopped", [6, 8])
+def test_a_run_that_is_stopped_writes_the_lines_of_one_that_is_not(clock, stopped):
+  mlm_losses = np.random.default_rng(0).random(9) / 3
+  of = {"last_step": 9, "log_every": 4}
+  whole = lines_of_losses(make_meter(window=4), mlm_losses, first_step=1, **of)
+  meter = make_meter(window=4)
+  lines = lines_of_losses(meter, mlm_losses[:stopped], first_step=1, **of)
+  state = json.loads(json.dumps(meter.state()))
+  meter = make_meter(list(lines.values())[-1], window=4, state=state)
+  lines |= lines_of_losses(meter, mlm_losses[stopped:], first_step=stopped + 1, **of)
+  assert lines == whole
+
+
+def test_the_time_of_a_window_is_kept_when_a_run_is_stopped_in_it(clock):
+  meter = make_meter()
+  run_step(meter, clock)
+  meter.line()
+  run_step(meter, clock, waits=(0.5, 1.5))
+  state = json.loads(json.dumps(meter.state()))
+  meter = make_meter({"seconds": 7.0}, state=state)
+  clock.now += 1000
+  run_step(meter, clock, waits=(50.0, 60.0))  # compiles
+  run_step(meter, clock, waits=(0.5, 1.0), rest=0.5, sequences=5)
+  line = meter.line()
+  assert line["seconds"] == 7.0 + 2.0 + 2.0
+  assert line["sequences_per_second"] == (3 + 5) / 4
+  assert (line["input_share"], line["compute_share"]) == (1 / 4, 2.5 / 4)
 
 
 @pytest.mark.parametrize("line_before", [True, False])
