@@ -39,6 +39,7 @@ from training.config import ConfigError
 from training.files import read_json_lines, write_json, write_text
 from training.sweep_file import ROOT, Run, Sweep, SweepError, load_sweep
 from training.sweep_table import (
+  BASELINES,
   COLUMNS,
   effects,
   effects_table,
@@ -140,7 +141,8 @@ def _row(
     one: dict[str, Any] = {"name": run.name, "fields": dict(run.fields), "finished": done}
     if done:
       summary = json.loads((folder / run.name / "summary.json").read_text())
-      one["figures"] = {name: summary[name] for name in COLUMNS if name in summary}
+      names = [*COLUMNS, *BASELINES.values()]
+      one["figures"] = {name: summary[name] for name in names if name in summary}
     if run.name in failures:
       one["error"] = failures[run.name]
     found.append(one)
@@ -214,7 +216,10 @@ def _alone(arms: Sequence[Mapping]) -> dict[str, list]:
 
 def tables(arms: Sequence[Mapping]) -> str:
   """All that people read of the rows of `tabulate`, in Markdown."""
-  told = f"Held out, at the end: mean ± standard deviation of n runs.\n\n{table(arms)}"
+  told = (
+    "Held out, at the end: mean ± standard deviation of n runs. Always the commonest: what "
+    f"that token,\nor label, scores for every input.\n\n{table(arms)}"
+  )
   if len(varied(arms)) < 2:
     return told
   return (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pathlib
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -68,7 +67,7 @@ def draw(
   else:
     right.set_xlabel("difference of it to the first value")
   for axis, title in (
-    (rows[0, 0], "each run (dot) and the mean (bar); lines join those alike in all else"),
+    (rows[0, 0], "each run (dot) and the mean (bar)"),
     (
       rows[0, 1],
       "each run (light) and the mean (strong)"
@@ -91,10 +90,6 @@ def _name(axis, field: str, values: Sequence[str]):
 
 def _plot_ends(axis, ends: Sequence[Mapping[Any, float]]):
   """Of the runs of each value."""
-  for key in dict.fromkeys(itertools.chain(*ends)):
-    joined = [(end[key], row) for row, end in enumerate(ends) if key in end]
-    if len(joined) > 1:
-      axis.plot(*zip(*joined, strict=True), color="tab:gray", alpha=0.35, linewidth=0.7)
   for row, (end, colour) in enumerate(zip(ends, plots.colours(len(ends)), strict=True)):
     _plot_points(axis, list(end.values()), row, colour)
 

@@ -16,6 +16,11 @@ COLUMNS = {
   "sequences_per_second": ("sequences/s", "{:,.0f}"),
   "seconds": ("seconds", "{:,.0f}"),
 }
+# a column: the field of summary.json with what always the commonest token, or label, scores
+BASELINES = {
+  "eval_mlm_accuracy": "unigram_mlm_accuracy",
+  "eval_nsp_accuracy": "nsp_majority_accuracy",
+}
 
 
 def pooled(values: Sequence[float]) -> dict[str, Any]:
@@ -103,11 +108,20 @@ def effects(arms: Sequence[Mapping]) -> list[dict[str, Any]]:
 
 
 def table(arms: Sequence[Mapping]) -> str:
-  """The rows of `sweep.tabulate` in Markdown: mean ± standard deviation."""
-  return _markdown(
-    list(arms[0]["point"]),
-    [([str(value) for value in arm["point"].values()], arm, "") for arm in arms],
-  )
+  """The rows of `sweep.tabulate` in Markdown: mean ± standard deviation.
+
+  The last row is the baseline, over the runs of all arms, where there is one.
+  """
+  titles = list(arms[0]["point"])
+  lines = [([str(value) for value in arm["point"].values()], arm, "") for arm in arms]
+  figures = [run["figures"] for arm in arms for run in arm["runs"] if run["finished"]]
+  row: dict[str, Any] = {"n": len(figures)}
+  for name, field in BASELINES.items():
+    if values := [some[field] for some in figures if field in some]:
+      row[name] = pooled(values)
+  if len(row) > 1:
+    lines.append((["always the commonest", *[""] * (len(titles) - 1)], row, ""))
+  return _markdown(titles, lines)
 
 
 def effects_table(rows: Sequence[Mapping]) -> str:

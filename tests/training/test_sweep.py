@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -222,6 +223,38 @@ def test_seeds_are_pooled_and_what_failed_is_told(tmp_path):
   found = json.loads((tmp_path / "sweep.json").read_text())
   assert found == {"arms": arms, "effects": sweep_table.effects(arms)}
   assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_baseline_is_the_last_row(tmp_path):
+  swept = make_sweep(tmp_path, grid=GRID | {"model.position_reset": [True]})
+  for run, unigram in zip(swept.runs, (0.05, 0.07), strict=False):
+    finish(tmp_path, run, 0.3, unigram_mlm_accuracy=unigram)
+  arms = sweep.tabulate(swept, tmp_path, {})
+  header, *_, last = sweep_table.table(arms).splitlines()
+  cells = [cell.strip() for cell in last.strip("|").split("|")]
+  assert cells == ["always the commonest", "", "2", "6.00% ± 1.41%", ""]
+  assert len(last) == len(header)
+
+
+def test_the_picture_draws_nothing_between_arms_that_have_no_order(tmp_path, monkeypatch):
+  """Each line of the ends is of one arm."""
+  drawn = []
+  monkeypatch.setattr(sweep_picture.plots, "save", lambda figure, _: drawn.append(figure))
+  lines = [{"step": step, "mlm_accuracy": step / 50} for step in (10, 20)]
+  arms = {arm: {seed: lines for seed in range(2)} for arm in ("packed", "no mask")}
+  sweep_picture.draw(tmp_path / "sweep.png", {"arm": arms})
+  (figure,) = drawn
+  rows = [set(line.get_ydata()) for line in figure.axes[0].lines]
+  assert all(len(row) == 1 for row in rows)
+  assert set.union(*rows) == {0, 1}
+
+
+def test_the_quick_look_that_is_advised_is_not_all_warm_up():
+  path = ROOT / "configs" / "sweeps" / "ablations.py"
+  advice = path.read_text().partition("quick look")[2].partition("\n\n")[0]
+  options = re.findall(r"--config\.[a-z_.]+=\w+", advice)
+  for run in load_sweep(path, options).runs:
+    assert run.config.optimizer.warmup_steps <= run.config.train.steps / 5
 
 
 def test_the_picture_has_the_runs_that_are_finished(tmp_path, monkeypatch):
