@@ -34,14 +34,17 @@ _PREPARE_EXAMPLES = """sources:
 
 examples:
   python -m pipeline prepare --source 'wiki/*.txt' --vocab-file vocab.txt \\
-      --max-sequence-length 128 --dupe-factor 5 --out data/wiki-128
+      --max-sequence-length 128 --dupe-factor 5 --held-out-fraction 0.01 \\
+      --out data/wiki-128
   python -m pipeline prepare --source tfds:glue/mrpc --task glue/mrpc \\
       --vocab-file vocab.txt --max-sequence-length 128 --out data/mrpc \\
       --held-out-source tfds:glue/mrpc#validation
   python -m pipeline prepare --source reviews.csv --task classification \\
-      --labels bad,good --vocab-file vocab.txt --max-sequence-length 128 --out data/reviews
+      --labels bad,good --vocab-file vocab.txt --max-sequence-length 128 \\
+      --held-out-fraction 0.05 --out data/reviews
   python -m pipeline prepare --source train-v1.1.json --task squad \\
-      --vocab-file vocab.txt --max-sequence-length 384 --out data/squad
+      --held-out-source dev-v1.1.json --vocab-file vocab.txt \\
+      --max-sequence-length 384 --out data/squad
   python -m pipeline prepare --source tokens.parquet --task tokens \\
       --columns input_ids=tokens --vocab-file tokenizer.json \\
       --max-sequence-length 1024 --too-long split --out data/tokens

@@ -36,26 +36,49 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
   """Prepares the dataset of a config, or opens it where that is done already.
 
   Raises:
-    InputError: the source cannot be used; or the directory holds a dataset with other
-      settings, or, with source "prepared", none that fits the config.
+    InputError: the source cannot be used, or nothing of it is held out; or the directory
+      holds a dataset with other settings, or, with source "prepared", none that fits the
+      config.
   """
   data = config.data
   settings = _settings({k: v for k, v in data.items() if k not in _OF_THE_RUN})
   if data.source != PREPARED:
+    if not (data.held_out_fraction or data.held_out_source):
+      raise InputError(
+        "config.data.held_out_fraction is 0 and config.data.held_out_source is empty; "
+        "expected one of them, for a run is evaluated on what is held out."
+      )
     try:
       return prepare(data.directory, settings)
     except InputError as error:
       raise InputError(in_terms_of_config(str(error), data)) from error
   dataset = open_dataset(data.directory)
-  found = dataset.manifest["settings"]
-  for name in ("task", "max_sequence_length", *(["labels"] if data.labels else [])):
-    expected = getattr(settings, name)
-    if found[name] != expected:
-      raise InputError(
-        f"{data.directory} was prepared with {name} {found[name]!r}; expected "
-        f"{expected!r}. Name another --config.data.directory, or change the config."
-      )
+  check_prepared(data, dataset.manifest["settings"])
   return dataset
+
+
+def check_prepared(data: Mapping, found: Mapping):
+  """Checks that a run of a config can use a dataset that was prepared before.
+
+  Args:
+    data: the config's `data`.
+    found: the settings in the manifest of the dataset.
+
+  Raises:
+    InputError: it has another task, length or labels, or nothing was held out.
+  """
+  directory = data["directory"]
+  for name in ("task", "max_sequence_length", *(["labels"] if data["labels"] else [])):
+    if found[name] != data[name]:
+      raise InputError(
+        f"{directory} was prepared with {name} {found[name]!r}; expected {data[name]!r}. "
+        "Name another --config.data.directory, or change the config."
+      )
+  if not (found["held_out_fraction"] or found["held_out_source"]):
+    raise InputError(
+      f"{directory} was prepared without held-out documents, on which a run is evaluated. "
+      "Prepare it in another folder, with --held-out-fraction or --held-out-source."
+    )
 
 
 def in_terms_of_config(message: str, data: Mapping) -> str:

@@ -1,19 +1,29 @@
 """Commands in the documents: programs, options, configs and their fields are there."""
 
 import ast
+import contextlib
+import dataclasses
 import json
+import pydoc_data.topics
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
 from typing import Any
+from unittest import mock
 
 import pytest
+from ml_collections import ConfigDict
 
+import pipeline.__main__
 from configs import base
+from pipeline.config import PREPARED, check_prepared
+from pipeline.settings import Settings
 from tests import forked, markdown
 from tests.markdown import CURRENT, ROOT
+from training.sweep_file import load_sweep, make_sweep
 
 # Prints the help of several programs as one JSON object; what they import is shared.
 HELP = """
@@ -129,6 +139,81 @@ def test_configs_are_there():
         module = runpy.run_path(str(ROOT / file))
         make = module["get_sweep" if "/sweeps/" in file else "get_config"]
         assert make(*filter(None, [argument])), f"{where}: {word}"
+
+
+class Prepared(Exception):
+  """Raised in place of the work, with the settings of the dataset."""
+
+
+def steps_on_prepared_data() -> list[tuple[str, list[str], Settings, list[str]]]:
+  """The page, a command that prepares a dataset, and a later one that is run on it."""
+
+  def caught(_, settings, **options):
+    raise Prepared(settings)
+
+  found = []
+  prepared: dict[tuple[str, str], tuple[list[str], Settings]] = {}
+  for where, words in COMMANDS:
+    program, arguments = split(words)
+    directory = option_of(arguments, "--config.data.directory")
+    if program == ("pipeline", "prepare") and "--out" in arguments:
+      with (
+        mock.patch.object(pipeline.__main__, "prepare", caught),
+        pytest.raises(Prepared) as made,
+      ):
+        pipeline.__main__.main(["prepare", *arguments])
+      out = arguments[arguments.index("--out") + 1]
+      prepared[where, out] = words, made.value.args[0]
+    elif (where, directory) in prepared:
+      found.append((where, *prepared[where, directory], words))
+  return found
+
+
+def option_of(words: list[str], name: str) -> str:
+  return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), "")
+
+
+def configs_of(words: list[str]) -> list[ConfigDict]:
+  """Of the runs that a documented train.py, eval.py or sweep makes; they are checked."""
+  (program,), arguments = split(words)
+  options = [word for word in arguments if word.startswith("--config.")]
+  if program == "training.sweep":
+    at = [i + 1 for i, word in enumerate(arguments) if word == "--only"]
+    swept = load_sweep(arguments[0], options, only=[arguments[i] for i in at])
+  else:
+    spec = {"config": option_of(arguments, "--config"), "grid": {"seed": [0]}}
+    swept = make_sweep(spec, options, where=" ".join(words))
+  return [run.config for run in swept.runs]
+
+
+def test_what_is_prepared_is_what_the_next_command_needs():
+  steps = steps_on_prepared_data()
+  assert {where for where, *_ in steps} >= {"README.md", "docs/data.md", "docs/training.md"}
+  for _, _, settings, words in steps:
+    for config in configs_of(words):
+      assert config.data.source == PREPARED, words
+      check_prepared(config.data, dataclasses.asdict(settings))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/data.md"])
+def test_a_prepared_dataset_is_trained_on_as_the_page_says(page, finished, tmp_path):
+  """On other text, with a small model and a few steps."""
+  few = ["model.size=tiny", "train.batch_size=8", "train.steps=4", "train.log_every=2"]
+  few += ["train.eval_every=4", "train.checkpoint_every=4", "train.throughput_rounds=0"]
+  few += ["train.peak_flops=1e9", "optimizer.warmup_steps=2"]
+  (tmp_path / "wiki").mkdir()
+  with contextlib.redirect_stdout((tmp_path / "wiki" / "a.txt").open("w")):
+    print(*pydoc_data.topics.topics.values(), sep="\n\n")
+  shutil.copy(finished[0] / "vocab.txt", tmp_path)
+  for name in ("configs", "model", "packing", "pipeline", "training", "train.py"):
+    (tmp_path / name).symlink_to(ROOT / name)
+  ((prepare, train),) = [(x[1], x[3]) for x in steps_on_prepared_data() if x[0] == page]
+  for words in (prepare, [*train, *(f"--config.{option}" for option in few)]):
+    result = forked.run(words, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+  (made,) = (tmp_path / "runs").glob("*/summary.json")
+  assert json.loads(made.read_text())["steps"] > 0
 
 
 def test_fields_of_the_config_are_there():

@@ -37,6 +37,18 @@ def config_for(directory, **data):
   return config
 
 
+def test_a_run_without_held_out_documents_is_refused_before_any_work(tmp_path):
+  source = "tfds:wikipedia/20230601.en"
+  with pytest.raises(InputError, match=r"held_out_fraction is 0 and .*held_out_source is"):
+    pipeline.prepare_dataset(
+      config_for(tmp_path / "d", source=source, held_out_fraction=0.0)
+    )
+  assert not (tmp_path / "d").exists()
+  pipeline.prepare(tmp_path / "d", Settings(source, 41, vocab_size=100))
+  with pytest.raises(InputError, match=r"Prepare it in another folder, with --held-out-f"):
+    pipeline.prepare_dataset(config_for(tmp_path / "d", source="prepared"))
+
+
 def test_a_config_names_any_source(tmp_path):
   config = config_for(
     tmp_path / "d", source="tfds:wikipedia/20230601.en", held_out_fraction=0.2
