@@ -6,13 +6,18 @@ import packing
 
 
 class PackedRows(torch.utils.data.Dataset):
-  def __init__(self, sequences, plan: packing.Plan, *, epoch: int):
+  """`others` has more of each token by name, such as token_type_ids, labels."""
+
+  def __init__(self, sequences, plan: packing.Plan, *, epoch: int, **others):
     self.packs = plan.assign([len(sequence) for sequence in sequences], seed=epoch)
-    self.sequences, self.row_length = sequences, plan.row_length
+    self.sequences, self.others, self.row_length = sequences, others, plan.row_length
 
   def __len__(self):
     return len(self.packs)
 
   def __getitem__(self, number):
-    pack = [self.sequences[i] for i in self.packs[number]]
-    return packing.make_row(pack, self.row_length)
+    def row(values):
+      return packing.make_row([values[i] for i in self.packs[number]], self.row_length)
+
+    others = {name: row(values)["input_ids"] for name, values in self.others.items()}
+    return row(self.sequences) | others
