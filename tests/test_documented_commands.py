@@ -1,7 +1,6 @@
 """Commands in the documents: programs, options, configs and their fields are there."""
 
 import ast
-import contextlib
 import dataclasses
 import json
 import pydoc_data.topics
@@ -203,8 +202,8 @@ def test_a_prepared_dataset_is_trained_on_as_the_page_says(page, finished, tmp_p
   few += ["train.eval_every=4", "train.checkpoint_every=4", "train.throughput_rounds=0"]
   few += ["train.peak_flops=1e9", "optimizer.warmup_steps=2"]
   (tmp_path / "wiki").mkdir()
-  with contextlib.redirect_stdout((tmp_path / "wiki" / "a.txt").open("w")):
-    print(*pydoc_data.topics.topics.values(), sep="\n\n")
+  text = "\n\n".join(pydoc_data.topics.topics.values())
+  (tmp_path / "wiki" / "a.txt").write_text(text)
   shutil.copy(finished[0] / "vocab.txt", tmp_path)
   for name in ("configs", "model", "packing", "pipeline", "training", "train.py"):
     (tmp_path / name).symlink_to(ROOT / name)
