@@ -5,8 +5,9 @@ sequence or run on through the row, and losses averaged over sequences or over p
 seeds each. The paper finds that without the mask loss and accuracy fall far behind, and
 that without the reset of positions accuracy stalls just under its target.
 
-For a quick look, which learns: --only seed=0 --config.train.steps=400
---config.optimizer.warmup_steps=40.
+For a quick look: --only seed=0 --config.train.steps=400 --config.optimizer.warmup_steps=40.
+It learns: 9.0% to 10.0% of masked tokens, where always the commonest token has 5.7%.
+One seed and 205 steps do not tell the arms apart.
 """
 
 

@@ -8,8 +8,8 @@ IGNORED = -100  # a label that the losses of PyTorch leave out
 
 def model_arguments(rows, *, causal, pad_id, first_position=0, dtype=torch.float32):
   """From rows of `packing.make_row`, which may have token_type_ids and labels besides."""
-  batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-  batch = {name: torch.as_tensor(values).long() for name, values in batch.items()}
+  stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+  batch = {name: torch.as_tensor(values).long() for name, values in stacked.items()}
   segments, positions = batch.pop("segment_ids"), batch["position_ids"]
   allowed = segments[:, :, None] == segments[:, None, :]
   if causal:
