@@ -143,7 +143,6 @@ def test_the_picture_of_a_sweep_has_every_run_and_the_means(tmp_path, monkeypatc
   left, right = axes_of(monkeypatch, lambda: sweep_picture.draw(path, {"mask": arms}))
   assert [text.get_text() for text in left.get_yticklabels()] == ["with", "without"]
   ends = [
-    [[0.4, 0], [0.1, 1]],  # alike in all else
     [[0.2, 0], [0.4, 0]],
     [[pytest.approx(0.3), 0]],
     [[0.1, 1]],

@@ -236,19 +236,6 @@ def test_the_baseline_is_the_last_row(tmp_path):
   assert len(last) == len(header)
 
 
-def test_the_picture_draws_nothing_between_arms_that_have_no_order(tmp_path, monkeypatch):
-  """Each line of the ends is of one arm."""
-  drawn = []
-  monkeypatch.setattr(sweep_picture.plots, "save", lambda figure, _: drawn.append(figure))
-  lines = [{"step": step, "mlm_accuracy": step / 50} for step in (10, 20)]
-  arms = {arm: {seed: lines for seed in range(2)} for arm in ("packed", "no mask")}
-  sweep_picture.draw(tmp_path / "sweep.png", {"arm": arms})
-  (figure,) = drawn
-  rows = [set(line.get_ydata()) for line in figure.axes[0].lines]
-  assert all(len(row) == 1 for row in rows)
-  assert set.union(*rows) == {0, 1}
-
-
 def test_the_quick_look_that_is_advised_is_not_all_warm_up():
   path = ROOT / "configs" / "sweeps" / "ablations.py"
   advice = path.read_text().partition("quick look")[2].partition("\n\n")[0]
