@@ -16,7 +16,6 @@ status 143. Several processes run the same command, each with --coordinator=HOST
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 import sys
@@ -67,13 +66,18 @@ class Run:
   config: ConfigDict
   folder: pathlib.Path
   dataset: pipeline.PreparedDataset
-  plan: packing.Plan
+  plans: dict[str, packing.Plan]
   unpacked_recipe: Recipe
   recipe: Recipe
   program: TrainingProgram
   params: Any  # to start from; None to draw them
   peak: Peak
   compilations: CompilationCounter
+
+  @property
+  def plan(self) -> packing.Plan:
+    """Of the training sequences."""
+    return self.plans["train"]
 
   def loader(self, store=None, *, plan=None, batch_size=None) -> pipeline.RowLoader:
     """Of the training sequences, if not of others; of this process's rows."""
@@ -97,25 +101,42 @@ def main():
     algorithms=list(packing.ALGORITHMS),
     tasks=pipeline.TASK_HEADS,
     num_devices=jax.device_count(),
+    typed=typed_fields(),
   )
-  processes.first(
+  changed = processes.first(
     lambda: workdir.check(folder, config, allow_changes=_ALLOW_CHANGED_CONFIG.value)
   )
-  if (folder / "summary.json").exists():
-    summary = json.loads((folder / "summary.json").read_text())
-    processes.tell(f"{folder} is finished; for another run give another --workdir.\n")
-    processes.tell(report.summary_table(summary))
+  if not changed and (told := processes.first(lambda: ended(folder))):
+    processes.tell(
+      f"{folder} is finished; for another run give another --workdir, to go on with this "
+      f"one more steps and --allow_changed_config.\n\n{told}"
+    )
     return
   with contextlib.ExitStack() as held:
+    processes.first(lambda: held.enter_context(workdir.claimed(folder)))
     checkpoints = held.enter_context(
       Checkpoints(
         folder, keep=config.train.keep_checkpoints, keep_every=config.train.keep_every
       )
     )
     run = prepare(config, folder)
-    claim = workdir.claimed(folder, dataset=run.dataset.manifest["sha256"])
-    processes.first(lambda: held.enter_context(claim))
-    finish(run, train(run, checkpoints))
+    finish(run, *train(run, checkpoints))
+
+
+def typed_fields() -> list[str]:
+  """The fields of the config that the command line sets."""
+  return list(config_flags.get_override_values(flags.FLAGS["config"]))
+
+
+def ended(folder: pathlib.Path) -> str | None:
+  """What a run that is finished came to; None of one that is not."""
+  summary = workdir.read_summary(folder)
+  try:
+    return None if summary is None else report.summary_table(summary)
+  except (KeyError, TypeError, ValueError) as error:
+    what = f"WARNING: {folder / 'summary.json'} is damaged ({error!r}) and written again."
+    print(what, file=sys.stderr, flush=True)
+    return None
 
 
 def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
@@ -126,7 +147,9 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   head = pipeline.TASK_HEADS[config.data.task]
   given = None if weights.steps(folder) else initial.open_weights(config, head=head)
   dataset = processes.first_then_all(lambda: pipeline.prepare_dataset(config))
-  plan = pipeline.make_plan(config, dataset.train)
+  processes.first(lambda: workdir.check_dataset(folder, dataset.manifest["sha256"]))
+  plans = kept_plans(config, folder, dataset)
+  plan = plans["train"]
   processes.tell(
     f"{plan.num_sequences:,} sequences in {plan.num_packs:,} packs of {plan.row_length} "
     f"tokens: packing factor {plan.packing_factor:.3f}, efficiency {plan.efficiency:.2%}, "
@@ -140,6 +163,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     num_sequences=plan.num_sequences,
     num_tokens=plan.histogram.num_tokens,
     num_devices=mesh.size,
+    typed=typed_fields(),
   )
   processes.tell(f"{table(unpacked_recipe, recipe)}\n")
   if given:
@@ -169,7 +193,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     config,
     folder,
     dataset,
-    plan,
+    plans,
     unpacked_recipe,
     recipe,
     program,
@@ -179,8 +203,31 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   )
 
 
-def begin(run: Run, checkpoints: Checkpoints, batches: BatchIterator) -> tuple[State, int]:
-  """The state and the step to go on from; the batches are moved there."""
+def kept_plans(
+  config: ConfigDict, folder: pathlib.Path, dataset: pipeline.PreparedDataset
+) -> dict[str, packing.Plan]:
+  """Made once, by the first process; read by all of them, now and at every later start."""
+
+  def keep():
+    begun = workdir.has_begun(folder)
+    if (made := pipeline.keep_plans(config, dataset, folder, anew=not begun)) and begun:
+      print(f"{', '.join(made)}: not kept until now, so made again and kept", flush=True)
+
+  processes.first(keep)
+  plans = pipeline.read_plans(config, dataset, folder)
+  digests = {name: pipeline.plan_sha256(plan) for name, plan in plans.items()}
+  if digests != processes.first(lambda: digests):
+    raise command.Stopped(
+      f"This process reads other plans in {folder} than process 0. Give all processes the "
+      "same folder as --workdir."
+    )
+  return plans
+
+
+def begin(
+  run: Run, checkpoints: Checkpoints, batches: BatchIterator
+) -> tuple[State, int, dict | None]:
+  """The state, the step and the log to go on from; the batches are moved there."""
   restored = checkpoints.restore_newest(run.program.abstract_state())
   if restored:
     position = restored.run["input"]
@@ -191,13 +238,24 @@ def begin(run: Run, checkpoints: Checkpoints, batches: BatchIterator) -> tuple[S
         "train.batch_size, train.micro_batch_size and packing as they were, on as many "
         "devices, or give another --workdir."
       )
-    batches.set_state(position)
+    if restored.step > run.recipe.steps:
+      raise ConfigError(
+        f"The config comes to {run.recipe.steps} steps; the run in {run.folder} has made "
+        f"{restored.step}. Give more with --config.train.steps, or another --workdir."
+      )
+    try:
+      batches.set_state(position)
+    except packing.InputError as error:
+      raise ConfigError(
+        f"{run.folder / 'plans' / 'train.json'} is not what the checkpoint of step "
+        f"{restored.step} was saved with. {error} Or give another --workdir."
+      ) from error
     processes.tell(f"going on from step {restored.step}")
-    state, step = restored.state, restored.step
+    found = restored.state, restored.step, restored.run.get("log")
   else:
-    state, step = run.program.init(run.params), 0
+    found = run.program.init(run.params), 0, None
   processes.first(functools.partial(record, run))
-  return state, step
+  return found
 
 
 def record(run: Run):
@@ -212,14 +270,22 @@ def record(run: Run):
   )
 
 
-def train(run: Run, checkpoints: Checkpoints) -> State:
-  """From the newest checkpoint to the last step, or to where the config ends it."""
+def train(run: Run, checkpoints: Checkpoints) -> tuple[State, int]:
+  """From the newest checkpoint to the last step, or to where the config ends it.
+
+  Returns:
+    The state, and how many lines `metrics.jsonl` lacks.
+  """
   config, program, row_length = run.config, run.program, run.plan.row_length
   steps, rows = run.recipe.steps, run.recipe.rows
   rates = np.asarray(jax.jit(jax.vmap(make_schedule(run.recipe)))(np.arange(steps)))
   loader = run.loader(plan=run.plan, batch_size=rows)
   held_out = pipeline.make_held_out(
-    config, run.dataset, host=jax.process_index(), hosts=jax.process_count()
+    config,
+    run.dataset,
+    plans=run.plans,
+    host=jax.process_index(),
+    hosts=jax.process_count(),
   )
   flops = training_flops(
     program.config,
@@ -230,9 +296,9 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
     head=program.head,
   )
   with contextlib.closing(loader.iterate()) as batches:
-    state, step = begin(run, checkpoints, batches)
+    state, step, log_state = begin(run, checkpoints, batches)
     with (
-      MetricsLog(run.folder, first_step=step) as log,
+      MetricsLog(run.folder, first_step=step, state=log_state) as log,
       Progress("training", total=steps, done=step) as progress,
       Profile(run.folder, first_step=step, steps=config.profile) as profile,
       processes.Termination() as termination,
@@ -282,8 +348,8 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
         ending = step in (steps, checkpoints.best) or ended or stopping
         if step % config.train.checkpoint_every == 0 or ending:
           with meter.paused():
-            position = {"input": batches.get_state(), "config": config.to_dict()}
-            checkpoints.save(step, state, position)
+            position = {"input": batches.get_state(), "log": log.get_state()}
+            checkpoints.save(step, state, position | {"config": config.to_dict()})
         if stopping and step < steps and not ended:
           checkpoints.wait()
           raise command.Terminated(
@@ -291,7 +357,7 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
             "the same command again to go on."
           )
       checkpoints.wait()
-  return state
+  return state, log.missing
 
 
 def judge(run: Run, evaluations: list[dict]) -> tuple[int | None, bool]:
@@ -326,12 +392,13 @@ def target_reached(run: Run, evaluations: list[dict]) -> dict[str, float] | None
   return report.target_reached(evaluations, target=target) if target else None
 
 
-def finish(run: Run, state: State):
+def finish(run: Run, state: State, missing_lines: int):
   """Figures, pictures and the summary."""
   config, plan, program = run.config, run.plan, run.program
   params = gather(state["params"], program.mesh)
   found = {
     "skipped_steps": int(state["skipped"]),
+    "missing_lines": missing_lines,
     "parameters": count_parameters(params),
     "parameters_digest": processes.first(functools.partial(parameters_digest, params)),
   }
@@ -362,6 +429,7 @@ def write_report(
     "recipe": {"unpacked": run.unpacked_recipe.as_dict(), "packed": run.recipe.as_dict()},
     "epochs": train_lines[-1]["step"] / loader.batches_per_epoch,
     "packs": plan.num_packs,
+    "plan_sha256": pipeline.plan_sha256(plan),
     "packing_factor": plan.packing_factor,
     "efficiency": plan.efficiency,
     "packing_depth": plan.packing_depth,
