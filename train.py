@@ -101,7 +101,7 @@ def main():
     algorithms=list(packing.ALGORITHMS),
     tasks=pipeline.TASK_HEADS,
     num_devices=jax.device_count(),
-    typed=typed_fields(),
+    typed=command.typed_fields(),
   )
   changed = processes.first(
     lambda: workdir.check(folder, config, allow_changes=_ALLOW_CHANGED_CONFIG.value)
@@ -121,11 +121,6 @@ def main():
     )
     run = prepare(config, folder)
     finish(run, *train(run, checkpoints))
-
-
-def typed_fields() -> list[str]:
-  """The fields of the config that the command line sets."""
-  return list(config_flags.get_override_values(flags.FLAGS["config"]))
 
 
 def ended(folder: pathlib.Path) -> str | None:
@@ -163,7 +158,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     num_sequences=plan.num_sequences,
     num_tokens=plan.histogram.num_tokens,
     num_devices=mesh.size,
-    typed=typed_fields(),
+    typed=command.typed_fields(),
   )
   processes.tell(f"{table(unpacked_recipe, recipe)}\n")
   if given:

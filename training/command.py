@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import jax
 from absl import app, flags, logging
+from ml_collections import config_flags
 
 
 class Stopped(Exception):
@@ -75,6 +76,11 @@ def run(
       _leave(130, "Stopped. Run the same command again to go on from the last checkpoint.")
 
   app.run(guarded, flags_parser=parse)
+
+
+def typed_fields() -> list[str]:
+  """The fields of --config that the command line sets."""
+  return list(config_flags.get_override_values(flags.FLAGS["config"]))
 
 
 def positional(words: list[str]) -> list[str]:

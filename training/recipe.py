@@ -388,7 +388,7 @@ def _run():
   flags.mark_flag_as_required("config")
 
   def main():
-    typed = list(config_flags.get_override_values(flags.FLAGS["config"]))
+    typed = command.typed_fields()
     check_recipe(config.value, num_devices=devices.value, typed=typed)
     before, after = resolve(
       config.value,

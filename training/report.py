@@ -236,8 +236,8 @@ def summary_table(summary: dict) -> str:
     rows.append(("target accuracy", f"{summary['target_mlm_accuracy']:.1%} not reached"))
   rows.append(("compilations of the step", str(summary["compilations"])))
   if summary.get("missing_lines"):
-    lost = f"{summary['missing_lines']} lines of metrics.jsonl; speeds are of the others"
-    rows.append(("damaged and lost", lost))
+    lost = f"{summary['missing_lines']}; the speeds are those of the others"
+    rows.append(("lines of metrics.jsonl lost", lost))
   return _table(rows + _by_length(summary))
 
 
