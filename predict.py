@@ -9,6 +9,7 @@ An answer is one JSON object a line, in the order of the input, the same as with
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import dataclasses
 import json
@@ -58,8 +59,8 @@ that, else the newest.
 input:
   -                           the default, standard input: JSON lines, or a sentence a
                               line, a tab between the two of a pair
-  FILE, FOLDER, 'FILES*'      by their suffix: .txt, .jsonl, .tsv, .parquet, .arrow, .json
-                              (SQuAD's layout); also Hugging Face save_to_disk
+  FILE, FOLDER, 'FILES*'      by their suffix: .txt, .jsonl, .csv, .tsv, .parquet, .arrow,
+                              .json (SQuAD's layout); also Hugging Face save_to_disk
   tfds:glue/cola#test         TensorFlow Datasets, prepared as array_record
 
 output, a line an example; the id is that of the source, else the number from 0:
@@ -72,7 +73,7 @@ examples:
   python predict.py runs/squad --input dev-v1.1.json --submission predictions.json
   python predict.py runs/mnli --input 'tfds:glue/mnli#test_mismatched' \\
       --submission glue/ --genres mismatched
-  python predict.py bert-sst2/ --input reviews.tsv --columns sentence=review,id=number
+  python predict.py bert-sst2/ --input reviews.csv --columns sentence=review,id=number
 """
 _DEFAULT_TASKS = {
   "sequence_classification": "classification",
@@ -131,7 +132,8 @@ def run(options: argparse.Namespace):
   )
   if options.input == STANDARD_INPUT and sys.stdin.isatty():
     print("reading standard input; Ctrl-D ends it", file=sys.stderr)
-  examples = read_examples(options.input, settings, fine_tuned.tokenizer)
+  tally: collections.Counter[str] = collections.Counter()
+  examples = read_examples(options.input, settings, fine_tuned.tokenizer, tally)
 
   def found() -> Iterator[dict]:
     return answers(
@@ -147,6 +149,7 @@ def run(options: argparse.Namespace):
   # Where answers and progress go to the same terminal, they would be mixed.
   hidden = not (options.out or options.submission) and sys.stdout.isatty()
   _write(found, options, task=settings.task, hidden=hidden)
+  _report_cuts(tally, settings)
 
 
 def _write(found, options, *, task: str, hidden: bool):
@@ -176,6 +179,17 @@ def _write(found, options, *, task: str, hidden: bool):
     told = ""
   seconds = time.perf_counter() - start
   print(f"answered {number:,} examples in {seconds:.1f} s{told}", file=sys.stderr)
+
+
+def _report_cuts(tally: collections.Counter[str], settings: pipeline.Settings):
+  """Says how many examples lost tokens; a context that is split into windows loses none."""
+  cut = {"max_question_length": tally["truncated_questions"]}
+  if settings.task != "squad" or settings.too_long == "truncate":
+    cut["max_sequence_length"] = tally["too_long"]
+  for name, count in cut.items():
+    if count:
+      limit = f"--{name.replace('_', '-')} {getattr(settings, name)}"
+      print(f"cut {count:,} of them: longer than {limit}", file=sys.stderr)
 
 
 # ---- the core: examples and a model in, answers out -------------------------------------

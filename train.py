@@ -8,9 +8,9 @@ Any field of the config can be set on the command line, such as
 --config.train.duration='2 epochs'. The unpacked baseline is
 --config.packing.algorithm=none; the paper's ablations are
 --config.model.attention_mask=none and --config.model.position_reset=False. Run again on
-the same folder, training goes on where it stopped; on SIGTERM it saves and leaves with
-status 143. Several processes run the same command, each with --coordinator=HOST:PORT
---processes=N --process=I.
+the same folder, training goes on where it stopped; on Ctrl-C or SIGTERM it ends the step,
+saves and leaves, with status 130 or 143. Several processes run the same command, each with
+--coordinator=HOST:PORT --processes=N --process=I.
 """
 
 import contextlib
@@ -21,6 +21,11 @@ import pathlib
 import sys
 from typing import Any
 
+from training.stopping import signals
+
+if __name__ == "__main__":  # not in processes that make batches, which import this too
+  signals.listen()
+  print("train.py: loading JAX and other libraries ...", file=sys.stderr, flush=True)
 if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
@@ -95,6 +100,7 @@ class Run:
 
 def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
+  signals.kept = functools.partial(kept, folder)
   processes.start()
   validate(
     config,
@@ -106,7 +112,7 @@ def main():
   changed = processes.first(
     lambda: workdir.check(folder, config, allow_changes=_ALLOW_CHANGED_CONFIG.value)
   )
-  if not changed and (told := processes.first(lambda: ended(folder))):
+  if not changed and (told := processes.first(lambda: outcome(folder))):
     processes.tell(
       f"{folder} is finished; for another run give another --workdir, to go on with this "
       f"one more steps and --allow_changed_config.\n\n{told}"
@@ -123,7 +129,7 @@ def main():
     finish(run, *train(run, checkpoints))
 
 
-def ended(folder: pathlib.Path) -> str | None:
+def outcome(folder: pathlib.Path) -> str | None:
   """What a run that is finished came to; None of one that is not."""
   summary = workdir.read_summary(folder)
   try:
@@ -132,6 +138,13 @@ def ended(folder: pathlib.Path) -> str | None:
     what = f"WARNING: {folder / 'summary.json'} is damaged ({error!r}) and written again."
     print(what, file=sys.stderr, flush=True)
     return None
+
+
+def kept(folder: pathlib.Path) -> str:
+  """What the same command begins with, for someone who stopped it."""
+  if steps := weights.steps(folder):
+    return f"Run the same command again to go on from step {max(steps)}."
+  return "No checkpoint is saved yet: the same command starts from the beginning."
 
 
 def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
@@ -273,6 +286,7 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, int]:
   """
   config, program, row_length = run.config, run.program, run.plan.row_length
   steps, rows = run.recipe.steps, run.recipe.rows
+  processes.tell("compiling ...")
   rates = np.asarray(jax.jit(jax.vmap(make_schedule(run.recipe)))(np.arange(steps)))
   loader = run.loader(plan=run.plan, batch_size=rows)
   held_out = pipeline.make_held_out(
@@ -296,7 +310,7 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, int]:
       MetricsLog(run.folder, first_step=step, state=log_state) as log,
       Progress("training", total=steps, done=step) as progress,
       Profile(run.folder, first_step=step, steps=config.profile) as profile,
-      processes.Termination() as termination,
+      signals.deferred(),
     ):
       meter = Meter(
         log.last_train_line,
@@ -320,7 +334,7 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, int]:
         with meter.waiting_for("compute"):
           watch.check(but=1)  # the step before: this one is under way
         progress.update()
-        stopping = termination.asked_for(step)
+        stopping = processes.asked_to_stop(step)
         if step % config.train.log_every == 0 or step == steps or stopping:
           with meter.waiting_for("compute"):
             watch.check()
@@ -345,11 +359,11 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, int]:
           with meter.paused():
             position = {"input": batches.get_state(), "log": log.get_state()}
             checkpoints.save(step, state, position | {"config": config.to_dict()})
-        if stopping and step < steps and not ended:
+        if stopping:
           checkpoints.wait()
           raise command.Terminated(
-            f"Asked to stop by SIGTERM: saved step {step} of {steps} in {run.folder}. Run "
-            "the same command again to go on."
+            f"Asked to stop: saved step {step} of {steps} in {run.folder}. Run the same "
+            "command again to go on."
           )
       checkpoints.wait()
   return state, log.missing

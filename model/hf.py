@@ -40,6 +40,7 @@ from model.weights import (
   Vocabulary,
   WeightsError,
   abstract_params,
+  check_vocabulary_size,
   open_folder,
   resize_vocabulary,
 )
@@ -126,11 +127,7 @@ def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> Sto
     vocabulary = Vocabulary(tokens, lowercase=False) if tokens else None
   else:
     vocabulary = read_vocabulary(directory)
-  if vocabulary and len(vocabulary.tokens) > stored.config.vocab_size:
-    raise WeightsError(
-      f"The vocabulary in {directory} has {len(vocabulary.tokens)} tokens, its {CONFIG} "
-      f"vocab_size={stored.config.vocab_size}. Expected at most as many tokens as that."
-    )
+  check_vocabulary_size(directory, vocabulary, stored.config)
   return dataclasses.replace(stored, vocabulary=vocabulary)
 
 

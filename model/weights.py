@@ -28,6 +28,7 @@ from model.models import MODELS, abstract_model
 Params = dict[str, Any]
 MODEL, VOCABULARY, CHECKPOINTS = "model.json", "vocab.txt", "checkpoints"
 PARAMS = "params"  # the part of a checkpoint that holds them
+_EMBEDDING_PADDING = 128  # published embeddings are padded to a multiple of at most this
 
 
 class WeightsError(ValueError):
@@ -138,6 +139,24 @@ def resize_vocabulary(config: ModelConfig, params: Params, *, multiple: int):
   return new, params
 
 
+def check_vocabulary_size(
+  directory: str | pathlib.Path, vocabulary: Vocabulary | None, config: ModelConfig
+):
+  """Checks that a vocabulary is one of the embeddings, which may be padded.
+
+  Raises:
+    WeightsError: it has more tokens than there are embeddings, or far fewer.
+  """
+  most = config.vocab_size
+  least = max(most - _EMBEDDING_PADDING + 1, 1)
+  if vocabulary and not least <= len(vocabulary.tokens) <= most:
+    raise WeightsError(
+      f"The vocabulary in {directory} has {len(vocabulary.tokens):,} tokens; expected "
+      f"{least:,} to {most:,}, as vocab_size is {most:,}. Copy the tokenizer of this model "
+      "to it."
+    )
+
+
 # ---- folders of this project -----------------------------------------------------------
 
 
@@ -207,10 +226,12 @@ def open_folder(
     sharding: of the parameters; the first device if not given.
 
   Raises:
-    WeightsError: no model of this project, or no such checkpoint.
+    WeightsError: no model of this project, or no such checkpoint; or its vocabulary does
+      not fit its embeddings.
   """
   directory = pathlib.Path(directory)
   head, config, vocabulary, labels = read_description(directory)
+  check_vocabulary_size(directory, vocabulary, config)
   found = steps(directory)
   if step is None:
     step = max(found, default=None)

@@ -28,8 +28,9 @@ _PREPARE_EXAMPLES = """sources:
   stdlib                      docstrings and help topics of this Python
   tfds:glue/cola              TensorFlow Datasets, prepared as array_record
   tfds:squad#validation       another split than train
-  corpus/  'corpus/*.txt'     files by their suffix: .txt, .jsonl, .tsv, .parquet, .arrow,
-                              .json (SQuAD's layout); also Hugging Face save_to_disk
+  corpus/  'corpus/*.txt'     files by their suffix: .txt, .jsonl, .csv, .tsv, .parquet,
+                              .arrow, .json (SQuAD's layout); also Hugging Face
+                              save_to_disk
 
 examples:
   python -m pipeline prepare --source 'wiki/*.txt' --vocab-file vocab.txt \\
@@ -37,7 +38,7 @@ examples:
   python -m pipeline prepare --source tfds:glue/mrpc --task glue/mrpc \\
       --vocab-file vocab.txt --max-sequence-length 128 --out data/mrpc \\
       --held-out-source tfds:glue/mrpc#validation
-  python -m pipeline prepare --source reviews.tsv --task classification \\
+  python -m pipeline prepare --source reviews.csv --task classification \\
       --labels bad,good --vocab-file vocab.txt --max-sequence-length 128 --out data/reviews
   python -m pipeline prepare --source train-v1.1.json --task squad \\
       --vocab-file vocab.txt --max-sequence-length 384 --out data/squad

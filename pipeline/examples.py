@@ -40,7 +40,10 @@ class Example(NamedTuple):
 
 
 def read_examples(
-  source: str, settings: Settings, tokenizer: Tokenizer
+  source: str,
+  settings: Settings,
+  tokenizer: Tokenizer,
+  tally: collections.Counter[str] | None = None,
 ) -> Iterator[Example]:
   """Examples of a source, as `settings.task` makes them for training but for the labels.
 
@@ -51,11 +54,13 @@ def read_examples(
     settings: of the dataset that the model was trained on. Their columns name those of
       this source, `id=NAME` what an example is called.
     tokenizer: of that dataset.
+    tally: to count in, as in the manifest of a dataset, what was too long or truncated.
 
   Raises:
     InputError: the task asks nothing; no such source, or one without these fields. While
       it is read: an example that is none, two questions of one id.
   """
+  tally = collections.Counter() if tally is None else tally
   task, settings = find_task(settings)
   if task.score is None:
     raise InputError(
@@ -69,7 +74,7 @@ def read_examples(
     partitions = open_source(source, wanted)
     documents = itertools.chain.from_iterable(part.read() for part in partitions)
   make = _questions if settings.task == "squad" else _sentences
-  return make(documents, settings, tokenizer)
+  return make(documents, settings, tokenizer, tally)
 
 
 def _wanted(task: Task, settings: Settings) -> Wanted:
@@ -104,21 +109,20 @@ def _standard_input(wanted: Wanted) -> Iterator[Document]:
 
 
 def _sentences(
-  documents: Iterable[Document], settings: Settings, tokenizer: Tokenizer
+  documents: Iterable[Document], settings: Settings, tokenizer: Tokenizer, tally
 ) -> Iterator[Example]:
   numbered = enumerate(documents)
   while some := list(itertools.islice(numbered, _EXAMPLES)):
     examples = [document for _, document in some]
-    encoded = glue.encode(examples, settings, tokenizer, collections.Counter())
+    encoded = glue.encode(examples, settings, tokenizer, tally)
     for (number, document), (input_ids, first_type) in zip(some, encoded, strict=True):
       rows: list[Sequence] = [StoredSequence(input_ids, first_type, 0)]
       yield Example(_id(document, number), rows, document["where"])
 
 
 def _questions(
-  documents: Iterable[Document], settings: Settings, tokenizer: Tokenizer
+  documents: Iterable[Document], settings: Settings, tokenizer: Tokenizer, tally
 ) -> Iterator[Example]:
-  tally: collections.Counter[str] = collections.Counter()
   seen = set()
   for number, document in enumerate(documents):
     squad.check_texts(document)

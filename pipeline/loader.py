@@ -7,6 +7,7 @@ import copy
 import math
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Self
@@ -298,7 +299,7 @@ class BatchIterator(Iterator[PackedBatch]):
         grain.MultiprocessingOptions(
           num_workers=self._loader.workers, per_worker_buffer_size=2
         ),
-        _end_with_parent,
+        _follow_parent,
       )
     return iter(ahead)
 
@@ -307,9 +308,14 @@ def _short(sha256) -> str:
   return f"{str(sha256)[:12]}..." if sha256 else "none"
 
 
-def _end_with_parent(worker: int, workers: int):
-  """Has a worker end when the program is killed: Grain's would wait for ever."""
+def _follow_parent(worker: int, workers: int):
+  """Has a worker end when the program does, also if it is killed, and not before.
+
+  Grain's would wait for ever for a program that was killed. Ctrl-C on a terminal goes to
+  them all, and the program may need more batches to end in good order.
+  """
   del worker, workers
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
   parent = multiprocessing.parent_process()
   assert parent is not None
 

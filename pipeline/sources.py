@@ -6,8 +6,8 @@ A source is named by a string:
 |---------------------------------|------------------------------------------------------|
 | `stdlib`, `stdlib:FOLDER`       | docstrings and help topics of a Python               |
 | `tfds:NAME`, `tfds:FOLDER`      | a TensorFlow Dataset, prepared as array_record       |
-| a file, a folder or a glob      | by suffix: .jsonl, .tsv, .parquet, .arrow, .json     |
-|                                 | (the layout of SQuAD); any other file is text        |
+| a file, a folder or a glob      | by suffix: .txt, .jsonl, .csv, .tsv, .parquet,       |
+|                                 | .arrow, .json (the layout of SQuAD)                  |
 
 `#SPLIT` at the end names a split, of TensorFlow Datasets and of Hugging Face folders with
 several; without it that is `train`. A source is read in partitions, one after the other,
@@ -34,10 +34,14 @@ _SUFFIXES = {
   ".parquet": "table",
   ".jsonl": "jsonl",
   ".ndjson": "jsonl",
+  ".csv": "csv",
   ".tsv": "tsv",
   ".json": "squad",
+  ".txt": "text",
+  ".text": "text",
 }
-_TEXT_SUFFIXES = (".txt", ".text")
+# Text where a file is named, and left out of folders: notes, and WikiText's own names.
+_TEXT_IF_NAMED = (".md", ".raw", ".tokens", "")
 
 # Field: value, as the task names its fields, and "where"; and "read", the bytes it took
 # from the source, where that is not the size of what it holds.
@@ -107,7 +111,8 @@ class FilePartition:
     read = {
       "text": textfiles.read_sentences if self.wanted.line_fields else textfiles.read_text,
       "jsonl": textfiles.read_json_lines,
-      "tsv": textfiles.read_tsv,
+      "csv": tables.read_table,
+      "tsv": tables.read_table,
       "squad": textfiles.read_squad,
       "table": tables.read_table,
     }[self.kind]
@@ -176,14 +181,14 @@ def open_source(spec: str, wanted: Wanted) -> list[Partition]:
   if kinds == ["text"] and wanted.required != ("text",) and not wanted.line_fields:
     raise InputError(
       f"{files[0]} is read as text; the task needs {', '.join(wanted.required)}. Give a "
-      ".jsonl, .tsv, .parquet or .arrow file, or tfds:NAME."
+      ".jsonl, .csv, .tsv, .parquet or .arrow file, or tfds:NAME."
     )
   if kinds == ["squad"] and "context" not in wanted.required:
     raise InputError(
       f"{files[0]} is read as SQuAD's JSON, for --task squad. For others give .jsonl, one "
       "object a line."
     )
-  if kinds == ["table"]:
+  if kinds[0] in ("table", "csv", "tsv"):
     for path in files:
       tables.check(path, wanted)
   return [  # workers may have another working directory
@@ -213,7 +218,15 @@ def _stat(path: pathlib.Path) -> tuple[str, int, int]:
 
 
 def _kind(path: pathlib.Path) -> str:
-  return _SUFFIXES.get(path.suffix.lower(), "text")
+  suffix = path.suffix.lower()
+  if suffix in _TEXT_IF_NAMED:
+    return "text"
+  if suffix not in _SUFFIXES:
+    raise InputError(
+      f"{path} ends in {suffix!r}; expected {', '.join(sorted(_SUFFIXES))}. Rename it to "
+      ".txt if it is plain text, or convert it."
+    )
+  return _SUFFIXES[suffix]
 
 
 def _split_of(spec: str) -> tuple[str, str]:
@@ -259,19 +272,18 @@ def _files_of_folder(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
     folder, split = folder / split, ""
   if split:
     raise InputError(f"{folder} has no splits; found #{split}. Leave it out.")
-  known = (*_SUFFIXES, *_TEXT_SUFFIXES)
   found = sorted(
     path
     for path in folder.rglob("*")
     if path.is_file()
-    and path.suffix.lower() in known
+    and path.suffix.lower() in _SUFFIXES
     and not path.name.startswith((".", "cache-"))
   )
   # A folder of data holds JSON that is no data, such as dataset_info.json.
   data = [path for path in found if path.suffix.lower() != ".json"] or found
   if not data:
     raise InputError(
-      f"{folder} holds no file ending in {', '.join(sorted(known))}. Name other text "
+      f"{folder} holds no file ending in {', '.join(sorted(_SUFFIXES))}. Name other text "
       "files with a glob, such as 'FOLDER/*.md'."
     )
   return data

@@ -1,12 +1,14 @@
-"""Documents from Arrow and Parquet files, Hugging Face's among them."""
+"""Documents from tables: CSV, TSV, Parquet and Arrow, Hugging Face's among them."""
 
 from __future__ import annotations
 
+import csv
 import pathlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet
 
@@ -17,15 +19,23 @@ if TYPE_CHECKING:
   from pipeline.sources import Document, Wanted
 
 _ROWS = 64  # turned into Python objects at a time
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def check(path: pathlib.Path, wanted: Wanted):
   """Finds out before any work whether a file has what is wanted.
 
   Raises:
-    InputError: it is no such file, or lacks a column.
+    InputError: it is no such file, lacks a column, or has one twice.
   """
-  schema, _ = _open(path)
+  schema, _ = _open(path, wanted)
+  for field in (*wanted.required, *wanted.optional):
+    column = wanted.column(field)
+    if schema.names.count(column) > 1:
+      raise InputError(
+        f"{path} has {schema.names.count(column)} columns {column!r}; expected one. Rename "
+        "the others."
+      )
   for field in wanted.required:
     column = wanted.column(field)
     if column not in schema.names:
@@ -64,7 +74,7 @@ def read_table(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
   Raises:
     InputError: the file is damaged.
   """
-  schema, read = _open(path)
+  schema, read = _open(path, wanted)
   fields = (*wanted.required, *wanted.optional)
   names = [wanted.column(field) for field in fields]
   names = [name for name in dict.fromkeys(names) if name in schema.names]
@@ -86,8 +96,10 @@ def read_table(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
     ) from error
 
 
-def _open(path: pathlib.Path):
+def _open(path: pathlib.Path, wanted: Wanted):
   """The schema of a file, and a function from column names to record batches."""
+  if path.suffix.lower() in _DELIMITERS:
+    return _open_delimited(path, wanted)
   try:
     if path.suffix.lower() == ".parquet":
       # Without a buffer, whole columns of a row group are in memory at once.
@@ -102,6 +114,90 @@ def _open(path: pathlib.Path):
       f"{path} is no {path.suffix[1:]} file ({str(error).splitlines()[0]}). Get it again, "
       "or leave it out."
     ) from error
+
+
+def _open_delimited(path: pathlib.Path, wanted: Wanted):
+  """As `_open`, of a .csv or .tsv, whose columns are all text.
+
+  Columns are named by the first line; or, where the columns wanted are numbers, counted
+  from 0 and the first line is data.
+  """
+  delimiter, quoted = _DELIMITERS[path.suffix.lower()], _is_quoted(path)
+  rows = csv.reader(
+    _lines(path),
+    delimiter=delimiter,
+    quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+  )
+  cells = next(filter(None, rows), [])
+  counted = all(wanted.column(field).isdigit() for field in wanted.required)
+  names = [str(number) for number in range(len(cells))] if counted else cells
+
+  def invalid(row: pa.csv.InvalidRow) -> str:
+    found.append(
+      f"{path}, row {row.number - (1 if counted else 2)} has {row.actual_columns} columns; "
+      f"expected {row.expected_columns}, as the first line."
+    )
+    return "error"
+
+  found: list[str] = []
+
+  def read(chosen: list[str]) -> Iterator[pa.RecordBatch]:
+    try:
+      yield from pa.csv.open_csv(
+        path,
+        read_options=pa.csv.ReadOptions(
+          use_threads=False,  # which holds fewer blocks, and counts rows
+          block_size=textfiles.MAX_DOCUMENT_BYTES,  # a row has to fit
+          column_names=names if counted else None,
+        ),
+        parse_options=pa.csv.ParseOptions(
+          delimiter=delimiter,
+          quote_char='"' if quoted else False,
+          newlines_in_values=quoted,
+          invalid_row_handler=invalid,
+        ),
+        convert_options=pa.csv.ConvertOptions(
+          include_columns=chosen, column_types=dict.fromkeys(chosen, pa.string())
+        ),
+      )
+    except pa.ArrowInvalid as error:
+      if found:
+        raise InputError(found[0]) from error
+      raise
+
+  return pa.schema([(name, pa.string()) for name in names]), read
+
+
+def _lines(path: pathlib.Path) -> Iterator[str]:
+  return (line for _, line in textfiles.lines_of(path))
+
+
+def _is_quoted(path: pathlib.Path) -> bool:
+  """Whether quotes enclose fields: each field that begins with one ends with one.
+
+  Quotes inside such a field are doubled. A .tsv with any other field that begins with a
+  quote has no enclosed fields: its quotes are text, as in GLUE's files. Arrow does not
+  check this; it would swallow the rows up to the next quote.
+
+  Raises:
+    InputError: a .csv with other quotes; not UTF-8, binary, or a line that is too long.
+  """
+  delimiter = _DELIMITERS[path.suffix.lower()]
+  csv.field_size_limit(textfiles.MAX_DOCUMENT_BYTES)
+  rows = csv.reader(_lines(path), delimiter=delimiter, strict=True)
+  last = 0  # line of the row before
+  try:
+    for _ in rows:
+      last = rows.line_num
+  except csv.Error as error:
+    if delimiter == "\t":
+      return False
+    raise InputError(
+      f"{path}: the row at line {last + 1} is not valid CSV ({error}). Expected a quoted "
+      "field to end with a quote, and quotes inside it doubled. Write it with csv or "
+      "pandas in Python, or as .jsonl."
+    ) from error
+  return True
 
 
 def _arrow_batches(source: pa.NativeFile, columns: list[int] | None = None):

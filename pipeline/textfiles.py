@@ -1,4 +1,4 @@
-"""Documents from text: plain, JSON lines, tab-separated, SQuAD's JSON.
+"""Documents from text: plain, JSON lines, SQuAD's JSON.
 
 Lines are read one at a time and no document may be longer than `MAX_DOCUMENT_BYTES`, so
 memory is bounded whatever is in the file.
@@ -38,7 +38,7 @@ def read_text(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
   start = re.compile(how.removeprefix("start:")) if how.startswith("start:") else None
   lines: list[str] = []
   size, first = 0, 1
-  for number, line in _lines(path):
+  for number, line in lines_of(path):
     blank = not line.strip()
     begins = start is not None and start.search(line.rstrip("\r\n"))
     if lines and (begins or (blank and how == "blank-line")):
@@ -65,7 +65,7 @@ def read_json_lines(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
   Raises:
     InputError: a line is no JSON object, or lacks a field.
   """
-  yield from parse_json_lines(_lines(path), str(path), wanted)
+  yield from parse_json_lines(lines_of(path), str(path), wanted)
 
 
 def parse_json_lines(
@@ -99,7 +99,7 @@ def read_sentences(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
   Raises:
     InputError: a line has more fields or fewer.
   """
-  yield from parse_sentences(_lines(path), str(path), wanted)
+  yield from parse_sentences(lines_of(path), str(path), wanted)
 
 
 def parse_sentences(
@@ -115,35 +115,10 @@ def parse_sentences(
       either = f"{least} or " if least < len(fields) else ""
       raise InputError(
         f"{where} has {len(cells)} texts with tabs between them; expected {either}"
-        f"{len(fields)}: {', '.join(fields)}. Other columns are read from .tsv or .jsonl."
+        f"{len(fields)}: {', '.join(fields)}. Give other columns as .csv, .tsv or .jsonl."
       )
     document: Document = {"where": where} | dict(zip(fields, cells, strict=False))
     yield document
-
-
-def read_tsv(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
-  """Tab-separated lines, split without any quote handling.
-
-  Columns are named by the first line; or, where the columns given are numbers, counted
-  from 0 and the first line is data.
-
-  Raises:
-    InputError: a line has fewer columns than are needed.
-  """
-  counted = all(wanted.column(field).isdigit() for field in wanted.required)
-  names: list[str] | None = None
-  for number, line in _lines(path):
-    cells = line.rstrip("\r\n").split("\t")
-    where = f"{path}, line {number}"
-    if not counted and names is None:
-      names = cells
-      continue
-    if names is not None and len(cells) != len(names):
-      raise InputError(
-        f"{where} has {len(cells)} columns; expected {len(names)}, as the first line."
-      )
-    values = dict(zip(names or map(str, range(len(cells))), cells, strict=True))
-    yield pick(values, wanted, where)
 
 
 def read_squad(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
@@ -217,7 +192,8 @@ def _check_text(value: str, where: str):
     ) from error
 
 
-def _lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
+def lines_of(path: pathlib.Path) -> Iterator[tuple[int, str]]:
+  """The lines of a file; as `numbered_lines`."""
   try:
     with path.open("rb") as file:
       yield from numbered_lines(file, str(path))

@@ -39,19 +39,66 @@ def run(
     cwd: the folder to run it in; this one if None.
     env: the environment; this process's if None.
   """
-  words = [str(word) for word in arguments]
-  server = _server()
-  with tempfile.TemporaryDirectory() as name:
-    streams = [pathlib.Path(name, stream) for stream in ("out", "err")]
-    order: dict = {"words": words, "cwd": str(cwd or os.getcwd())}
+  process = Process(arguments, cwd=cwd, env=env)
+  printed = process.communicate()
+  return subprocess.CompletedProcess(process.args, process.returncode, *printed)
+
+
+class Process:
+  """A program that runs; as much of `subprocess.Popen` as tests use.
+
+  Args: as of `run`, and
+    new_session: whether signals to the terminal's processes do not reach it.
+
+  Attributes:
+    output: the file of what it prints.
+  """
+
+  returncode: int | None = None
+
+  def __init__(self, arguments, *, cwd=None, env=None, new_session=False):
+    self.args = [str(word) for word in arguments]
+    self._folder = tempfile.TemporaryDirectory()
+    self._streams = [pathlib.Path(self._folder.name, stream) for stream in ("out", "err")]
+    self.output, _ = self._streams
+    self.output.touch()
+    order: dict = {"words": self.args, "cwd": str(cwd or os.getcwd())}
     order |= {"env": dict(os.environ if env is None else env)}
-    order |= {"streams": [str(path) for path in streams]}
-    server.stdin.write(json.dumps(order) + "\n")
-    server.stdin.flush()
-    status = server.stdout.readline()
-    assert status, "the server of programs ended; see its errors"
-    printed = [path.read_text() for path in streams]
-  return subprocess.CompletedProcess(words, int(status), *printed)
+    order |= {"streams": [str(path) for path in self._streams]}
+    order |= {"new_session": new_session}
+    self.pid = _answer(order)
+
+  def poll(self) -> int | None:
+    return self._wait(os.WNOHANG)
+
+  def communicate(self) -> tuple[str, str]:
+    """Waits for its end; what it printed, and its errors. Once."""
+    self._wait(0)
+    printed, errors = (path.read_text() for path in self._streams)
+    self._folder.cleanup()
+    return printed, errors
+
+  def send_signal(self, number: int):
+    if self.poll() is None:
+      os.kill(self.pid, number)
+
+  def kill(self):
+    self.send_signal(signal.SIGKILL)
+
+  def _wait(self, options: int) -> int | None:
+    if self.returncode is None:
+      self.returncode = _answer({"pid": self.pid, "options": options})
+    return self.returncode
+
+
+def _answer(order: dict) -> int | None:
+  """What the server answers."""
+  server = _server()
+  server.stdin.write(json.dumps(order) + "\n")
+  server.stdin.flush()
+  line = server.stdout.readline()
+  assert line, "the server of programs ended; see its errors"
+  return json.loads(line)
 
 
 @functools.cache
@@ -69,10 +116,12 @@ def _server() -> subprocess.Popen:
 
 
 def _serve():
-  """Runs what is ordered, line by line."""
+  """Starts what is ordered, and waits for it, line by line."""
   # What the programs import. No device is touched, so that forking is safe.
   os.environ.setdefault("TQDM_MININTERVAL", "15")  # as programs set it; read at import
   import gc
+
+  import tensorboardX  # noqa: F401
 
   import training.checkpoint
   import training.evaluation
@@ -81,17 +130,26 @@ def _serve():
   import training.throughput  # noqa: F401
 
   gc.freeze()
+  gc.set_threshold(100_000, 50, 50)  # tracing leaves many objects
   for line in sys.stdin:
     order = json.loads(line)
-    if not (process := os.fork()):
-      signal.alarm(_LIMIT)
-      _become(**order)
-    _, status = os.waitpid(process, 0)
-    print(os.waitstatus_to_exitcode(status), flush=True)
+    if "words" in order:
+      answer: int | None = os.fork()
+      if not answer:
+        signal.alarm(_LIMIT)
+        _become(**order)
+    else:
+      ended, status = os.waitpid(order["pid"], order["options"])
+      answer = os.waitstatus_to_exitcode(status) if ended else None
+    print(json.dumps(answer), flush=True)
 
 
-def _become(words: list[str], cwd: str, env: dict[str, str], streams: list[str]):
+def _become(
+  words: list[str], cwd: str, env: dict[str, str], streams: list[str], new_session: bool
+):
   """Turns this process into the program."""
+  if new_session:
+    os.setsid()
   os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
   for number, path in enumerate(streams, start=1):
     os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)

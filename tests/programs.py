@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import socket
-import subprocess
 import sys
 import time
 
@@ -78,16 +77,10 @@ def complete(words, folder, **variables):
   return forked.run(words[1:], cwd=folder, env=os.environ | variables)
 
 
-def start(folder, workdir, *options, **variables):
-  """Begins to train; what is printed comes with `communicate`."""
-  return subprocess.Popen(
-    command(folder, workdir, *options),
-    cwd=folder,
-    env=os.environ | READ_ONLY_CACHE | variables,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
+def start(words, folder, *, new_session=False, **variables):
+  """Begins to run a command in a folder, as `forked.Process`."""
+  env = os.environ | variables
+  return forked.Process(words[1:], cwd=folder, env=env, new_session=new_session)
 
 
 def flags_of_two_processes():
@@ -99,13 +92,13 @@ def flags_of_two_processes():
   return [[*joined, f"--process={number}"] for number in range(2)]
 
 
-def wait_for(process, seen):
-  """Looks until something is seen, often: a save takes a moment."""
+def wait_for(process, seen, every=0.02):
+  """Looks until something is seen, every so many seconds."""
   deadline = time.monotonic() + 300
   while not seen():
     assert process.poll() is None, f"ended too early: {process.communicate()}"
     assert time.monotonic() < deadline
-    time.sleep(0.0005)
+    time.sleep(every)
 
 
 def summary_of(workdir):

@@ -1,9 +1,6 @@
 """A GPT-2 as whole programs, on rows of atoms: trained, stopped, gone on, evaluated."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
 
 import pytest
@@ -14,6 +11,7 @@ from tests.programs import (
   complete,
   flags_of_two_processes,
   lines_of,
+  start,
   summary_of,
   wait_for,
 )
@@ -78,11 +76,10 @@ def test_it_learns_and_says_how_well(whole):
 
 def test_it_goes_on_where_it_was_stopped(folder, whole):
   workdir = folder / "stopped"
-  with subprocess.Popen(
-    command(folder, "stopped"), cwd=folder, env=os.environ | READ_ONLY_CACHE
-  ) as process:
-    wait_for(process, (workdir / "checkpoints" / "4").exists)
-    process.send_signal(signal.SIGKILL)
+  process = start(command(folder, "stopped"), folder, **READ_ONLY_CACHE)
+  wait_for(process, (workdir / "checkpoints" / "4").exists)
+  process.kill()
+  process.communicate()
   result = run(folder, "stopped")
   assert result.returncode == 0, result.stderr
   assert "going on from step" in result.stdout
@@ -102,20 +99,13 @@ def test_it_is_evaluated_as_it_was(folder, whole):
 
 def test_two_processes_train_and_evaluate_as_one(folder, whole, request):
   both = [
-    subprocess.Popen(
-      command(folder, "pair_of_causal", *flags),
-      cwd=folder,
-      env=os.environ | READ_ONLY_CACHE | {"JAX_NUM_CPU_DEVICES": "2"},
-      stdout=subprocess.DEVNULL,
-      stderr=subprocess.PIPE,
-      text=True,
-    )
+    start(command(folder, "pair_of_causal", *flags), folder, JAX_NUM_CPU_DEVICES="2")
     for flags in flags_of_two_processes()
   ]
   for process in both:  # if one fails, none is left to wait for it
     request.addfinalizer(process.kill)
   for process in both:
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate()
     assert process.returncode == 0, errors
   ours, expected = summary_of(folder / "pair_of_causal"), summary_of(whole[0])
   assert (ours["processes"], ours["eval_tokens"]) == (2, expected["eval_tokens"])

@@ -1,8 +1,6 @@
 """Fine-tuning as whole programs: train.py and eval.py on a task, from given weights."""
 
 import json
-import os
-import subprocess
 import sys
 
 import jax
@@ -18,6 +16,7 @@ from tests.programs import (
   ROOT,
   complete,
   lines_of,
+  start,
   summary_of,
   wait_for,
 )
@@ -171,14 +170,7 @@ def test_an_imported_model_is_evaluated_only_where_it_fits(task):
 def test_a_killed_run_ends_where_patience_ends_it(task, finetuned):
   """With the same parameters and the same best step as the one that was left alone."""
   expected = summary_of(finetuned[0])
-  killed = subprocess.Popen(
-    command(task, "killed", *OPTIONS),
-    cwd=task,
-    env=os.environ | READ_ONLY_CACHE,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
+  killed = start(command(task, "killed", *OPTIONS), task, **READ_ONLY_CACHE)
   lines = task / "killed" / "eval.jsonl"
   wait_for(killed, lambda: lines.exists() and len(lines.read_text().splitlines()) >= 2)
   killed.kill()

@@ -217,6 +217,8 @@ def test_lines_of_standard_input_are_answered_in_their_order(folders, answer):
     assert one["probabilities"] == pytest.approx(expected, abs=1e-5)
     assert one["label"] == max(expected, key=expected.get)
   assert "answered 5 examples" in told
+  assert told.endswith(f"cut 1 of them: longer than --max-sequence-length {ROW}\n")
+  assert "cut" not in answer(folders / "classification", typed=lines[-1])[2]
 
 
 def test_nothing_in_is_nothing_out(folders, answer, tmp_path):
@@ -229,7 +231,7 @@ def test_windows_make_one_answer_and_an_empty_context_an_empty_one(folders, answ
   rows = [
     {"id": "long", "question": "a ?", "context": "b c d e f g h i j " * 5},
     {"id": "none", "question": "a ?", "context": " "},
-    {"id": "short", "question": "a ?", "context": "c"},
+    {"id": "short", "question": "a b c d e ?", "context": "c"},  # a token too long
   ]
   typed = "\n\n".join(map(json.dumps, rows))
   limit = ("--max-answer-length", "1")
@@ -239,6 +241,7 @@ def test_windows_make_one_answer_and_an_empty_context_an_empty_one(folders, answ
   assert all(len(best["text"].split()) == 1 for best in found[0]["n_best"])
   assert (found[1]["answer"], found[1]["n_best"]) == ("", [])
   assert found[2]["answer"] == "c"
+  assert told.endswith("cut 1 of them: longer than --max-question-length 5\n")
 
 
 def test_a_hugging_face_directory_answers_as_the_folder_it_is_of(folders, answer, tmp_path):

@@ -1,7 +1,7 @@
 """train.py and eval.py as whole programs, in processes of their own."""
 
 import json
-import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -22,6 +22,7 @@ from tests.programs import (
   complete,
   lines_of,
   run,
+  start,
   summary_of,
 )
 from training.parameters import parameters_digest
@@ -271,22 +272,11 @@ def test_a_users_mistake_is_told_in_a_line_with_status_2(
 @pytest.mark.slow
 def test_a_full_disk_is_told_and_the_run_goes_on_later(folder, finished, tmp_path):
   """A limit on the size of a file stands for the full disk."""
-  limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); "
-  limit += "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-  program = limit + "import runpy, sys; sys.argv = sys.argv[1:]; "
-  program += "sys.path.insert(0, sys.argv[0].rpartition('/')[0]); "
-  program += "runpy.run_path(sys.argv[0], run_name='__main__')"
-  arguments = command(folder, tmp_path)
-  result = subprocess.run(
-    [arguments[0], "-c", program, *arguments[1:]],
-    cwd=folder,
-    env=os.environ | READ_ONLY_CACHE,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert result.returncode == 1
-  assert "Make room, and run the same command again" in result.stderr
+  process = start(command(folder, tmp_path), folder, **READ_ONLY_CACHE)
+  resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (300_000, 300_000))
+  _, errors = process.communicate()
+  assert process.returncode == 1
+  assert "Make room, and run the same command again" in errors
   whole, _ = finished
   result = run(folder, tmp_path)
   assert result.returncode == 0, result.stderr
@@ -303,12 +293,7 @@ def test_both_flags_are_required(given):
 
 @pytest.mark.parametrize("program", ["train.py", "eval.py"])
 def test_help_teaches(folder, program):
-  result = subprocess.run(
-    [sys.executable, str(ROOT / program), "--help"],
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  result = forked.run([ROOT / program, "--help"])
   assert result.returncode == 0
   assert "--workdir" in result.stdout
   assert "configs/quickstart.py" in result.stdout

@@ -1,15 +1,28 @@
 """Runs that are killed, stopped, broken or changed, and what becomes of them."""
 
 import dataclasses
+import functools
 import json
 import os
 import shutil
 import signal
+import time
 
 import pytest
 
 import packing
-from tests.programs import SAVED_EVERY, STEPS, lines_of, run, start, summary_of, wait_for
+from tests.programs import (
+  AS_USERS,
+  READ_ONLY_CACHE,
+  SAVED_EVERY,
+  STEPS,
+  command,
+  lines_of,
+  run,
+  start,
+  summary_of,
+  wait_for,
+)
 
 TIMINGS = ("seconds", "per_second", "share")
 
@@ -40,13 +53,12 @@ def kill(process):
 def test_a_run_killed_while_training_ends_with_the_same_bits(folder, finished):
   whole, _ = finished
   workdir = folder / "killed"
-  process = start(folder, "killed")
+  process = start(command(folder, "killed"), folder, **READ_ONLY_CACHE)
   wait_for(process, (workdir / "checkpoints" / str(SAVED_EVERY)).exists)
   kill(process)
   assert not (workdir / "summary.json").exists()
 
-  # Compiled anew: the bits do not hang on what the first process left.
-  result = run(folder, "killed", JAX_ENABLE_COMPILATION_CACHE="false")
+  result = run(folder, "killed")
   assert result.returncode == 0, result.stderr
   assert "going on from step" in result.stdout
   assert_ends_as(workdir, whole)
@@ -57,13 +69,14 @@ def test_a_run_killed_while_saving_ends_with_the_same_bits(folder, finished):
   whole, _ = finished
   workdir = folder / "saving"
   checkpoints = workdir / "checkpoints"
-  process = start(folder, "saving")
+  process = start(command(folder, "saving"), folder, **READ_ONLY_CACHE)
   saving = "*.orbax-checkpoint-tmp*"
-  wait_for(process, lambda: any(checkpoints.glob(saving)))
+  wait_for(process, lambda: any(checkpoints.glob(saving)), every=0.0005)  # a save is quick
   kill(process)
   assert any(checkpoints.glob(saving)), "the save was over before the kill"
 
-  result = run(folder, "saving")
+  # Compiled anew: the bits do not depend on what the first process left.
+  result = run(folder, "saving", JAX_ENABLE_COMPILATION_CACHE="false")
   assert result.returncode == 0, result.stderr
   assert not any(checkpoints.glob(saving))
   assert_ends_as(workdir, whole)
@@ -73,19 +86,11 @@ def test_a_run_killed_while_saving_ends_with_the_same_bits(folder, finished):
 def test_on_sigterm_a_run_saves_and_says_so(folder, finished):
   whole, _ = finished
   workdir = folder / "terminated"
-  process = start(folder, "terminated", "--config.train.checkpoint_every=1000")
-  metrics = workdir / "metrics.jsonl"
-  wait_for(process, lambda: metrics.exists() and metrics.stat().st_size)
-  process.send_signal(signal.SIGTERM)
-  _, errors = process.communicate()
-  assert process.returncode == 128 + signal.SIGTERM
-  assert "Asked to stop by SIGTERM: saved step" in errors
-  assert "Traceback" not in errors
-  (saved,) = (int(path.name) for path in (workdir / "checkpoints").glob("[0-9]*"))
-  assert 2 <= saved < STEPS
-  assert lines_of(metrics)[-1]["step"] == saved  # what was trained is in the log
+  rarely = "--config.train.checkpoint_every=1000"
+  process = start(command(folder, "terminated", rarely), folder)
+  saved = stop(process, workdir, process.send_signal, signal.SIGTERM)
 
-  result = run(folder, "terminated", "--config.train.checkpoint_every=1000")
+  result = run(folder, "terminated", rarely)
   assert result.returncode == 0, result.stderr
   assert f"going on from step {saved}" in result.stdout
   one, other = summary_of(workdir), summary_of(whole)
@@ -93,6 +98,75 @@ def test_on_sigterm_a_run_saves_and_says_so(folder, finished):
   ours, expected = (lines_of(w / "metrics.jsonl")[-1] for w in (workdir, whole))
   for name in ("sequences", "real_tokens"):
     assert ours[name] == expected[name]
+
+
+@pytest.mark.slow
+def test_on_ctrl_c_too_and_its_workers_still_make_batches(folder, finished):
+  """All processes of a terminal get it; the step that is under way may need a batch."""
+  options = ["--config.train.loader_workers=1", "--config.train.checkpoint_every=1000"]
+  words = command(folder, "interrupted", *options)
+  process = start(words, folder, new_session=True)
+  everyone = functools.partial(os.killpg, process.pid)
+  stop(process, folder / "interrupted", everyone, signal.SIGINT)
+
+
+def stop(process, workdir, send, number) -> int:
+  """Sends a signal when there are metrics. Returns the step that was saved."""
+  metrics = workdir / "metrics.jsonl"
+  wait_for(process, lambda: metrics.exists() and metrics.stat().st_size)
+  send(number)
+  _, errors = process.communicate()
+  assert process.returncode == 128 + number
+  assert "Asked to stop: saved step" in errors
+  assert "Traceback" not in errors
+  (saved,) = (int(path.name) for path in (workdir / "checkpoints").glob("[0-9]*"))
+  assert 2 <= saved < STEPS
+  assert lines_of(metrics)[-1]["step"] == saved  # what was trained is in the log
+  return saved
+
+
+@pytest.fixture
+def compiling(folder, finished, request):
+  """Starts a run that compiles all that it needs, as for users."""
+
+  def begin(workdir):
+    anew = AS_USERS | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+    process = start(command(folder, workdir), folder, **anew)
+    request.addfinalizer(process.kill)
+    return process
+
+  return begin
+
+
+@pytest.mark.slow
+def test_ctrl_c_before_the_first_step_ends_in_one_true_line(compiling):
+  process = compiling("before")
+  wait_for(process, lambda: "compiling" in process.output.read_text())
+  time.sleep(1)
+  process.send_signal(signal.SIGINT)
+  _, errors = process.communicate()
+  assert process.returncode == 130, errors
+  assert "train.py: Stopped. No checkpoint is saved yet" in errors.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_while_the_step_compiles(compiling, folder, times):
+  workdir = folder / f"compiling{times}"
+  process = compiling(workdir.name)
+  wait_for(process, lambda: any(workdir.glob("tensorboard/events*")))
+  for _ in range(times):
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+  _, errors = process.communicate()
+  assert process.returncode == 130, errors
+  steps = [path.name for path in workdir.glob("checkpoints/[0-9]*")]
+  if times == 1:
+    assert f"Asked to stop: saved step 1 of {STEPS}" in errors
+    assert steps == ["1"]
+  else:
+    assert "No checkpoint is saved yet" in errors
+    assert steps == []
 
 
 @pytest.fixture

@@ -12,13 +12,15 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+from training.stopping import signals
+
 
 class Stopped(Exception):
   """The run cannot go on; the message says why and what to do. Exit status 1."""
 
 
 class Terminated(Exception):
-  """The run was asked to stop by SIGTERM and has saved its state. Exit status 143."""
+  """The run was asked to stop and has saved its state. Exit status 130 or 143."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -64,7 +66,7 @@ def run(
     except (Stopped, OSError) as error:
       _leave(1, str(error))
     except Terminated as error:
-      _leave(128 + signal.SIGTERM, str(error))
+      _leave(128 + (signals.heard or signal.SIGTERM), str(error))
     except jax.errors.JaxRuntimeError as error:
       if jax.process_count() == 1:
         raise
@@ -73,7 +75,7 @@ def run(
       print(f"{sys.argv[0]}: {told} {again}", file=sys.stderr, flush=True)
       os._exit(1)  # at an ordinary exit JAX waits for the others, and aborts
     except KeyboardInterrupt:
-      _leave(130, "Stopped. Run the same command again to go on from the last checkpoint.")
+      signals.leave()
 
   app.run(guarded, flags_parser=parse)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ from orbax.checkpoint import multihost
 
 from training.command import Stopped
 from training.errors import ConfigError
+from training.stopping import signals
 
 _COORDINATOR = flags.DEFINE_string(
   "coordinator",
@@ -150,32 +150,11 @@ def first_then_all(work: Callable[[], Any]) -> Any:
   return results[0] if results else work()
 
 
-class Termination:
-  """Notices SIGTERM, which schedulers send before they take a machine away.
+def asked_to_stop(step: int) -> bool:
+  """Whether to save now and leave. To be asked once after each step.
 
-  A context manager: outside of it the signal ends the program, as ever. Several processes
-  agree on the step after which all of them stop; there JAX's coordination service listens
-  for the signal from the start.
+  Several processes agree on the step after which all of them stop, whichever got a signal.
   """
-
-  def __init__(self):
-    self._noticed = False
-    self._before: Any = None
-
-  def __enter__(self) -> Termination:
-    if jax.process_count() == 1:
-      self._before = signal.signal(signal.SIGTERM, self._notice)
-    return self
-
-  def __exit__(self, *_):
-    if self._before is not None:
-      signal.signal(signal.SIGTERM, self._before)
-
-  def _notice(self, *_):
-    self._noticed = True
-
-  def asked_for(self, step: int) -> bool:
-    """Whether to save now and leave. To be asked once after each step."""
-    if jax.process_count() == 1:
-      return self._noticed
-    return multihost_utils.reached_preemption_sync_point(step)
+  if jax.process_count() == 1:
+    return signals.heard is not None
+  return multihost_utils.reached_preemption_sync_point(step)

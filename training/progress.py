@@ -11,6 +11,8 @@ import jax
 import tqdm
 
 _Item = TypeVar("_Item")
+_BAR = "{desc}: {percentage:3.0f}%|{bar:8}| {n_fmt}/{total_fmt}{unit}{postfix}"
+_FEWEST_STEPS = 10  # to tell the time left from
 # name in a line of metrics: how it is shown
 _SHOWN = {
   "loss": "loss {:.3f}",
@@ -27,9 +29,9 @@ _SHOWN = {
 class Progress:
   """Shows how far a run is; a context manager.
 
-  On a terminal it is a live bar on standard error, with the newest metrics beside it. In a
-  log it is a line for each `line`, with no carriage returns. Of several processes only the
-  first shows anything.
+  On a terminal it is a live bar on standard error, and beside it the time left and those of
+  the newest metrics that fit. In a log it is a line for each `line`, with no carriage
+  returns. Of several processes only the first shows anything.
 
   Args:
     name: what is done, such as "training".
@@ -48,13 +50,20 @@ class Progress:
   def __init__(self, name: str, *, total: int, done: int = 0, unit: str = "steps"):
     self._name, self._total, self._unit = name, total, unit
     self._shown = jax.process_index() == 0
+    self._start = self._done = done
+    self._first_ended = 0.0
+    self._figures: list[str] = []
     self._bar: tqdm.tqdm | None = None
     if self._shown and sys.stderr.isatty():
       self._bar = tqdm.tqdm(
-        desc=name, total=total, initial=done, unit=f" {unit}", dynamic_ncols=True
+        desc=name,
+        total=total,
+        initial=done,
+        unit=f" {unit}",
+        bar_format=_BAR,
+        dynamic_ncols=True,
+        postfix="compiling",
       )
-    self._done = done
-    self._first: tuple[int, float] | None = None  # steps and time after the first step
 
   def __enter__(self) -> Progress:
     return self
@@ -66,9 +75,10 @@ class Progress:
   def update(self):
     """Counts a step as done."""
     self._done += 1
-    if self._first is None:  # the first step compiles
-      self._first = self._done, time.perf_counter()
+    if self._done == self._start + 1:  # the first step compiles
+      self._first_ended = time.perf_counter()
     if self._bar is not None:
+      self._bar.set_postfix_str(self._fitting(self._bar), refresh=False)
       self._bar.update()
 
   def over(self, items: Iterable[_Item]) -> Iterator[_Item]:
@@ -85,17 +95,27 @@ class Progress:
       values: a line of `metrics.jsonl`.
     """
     parts = [form.format(values[name]) for name, form in _SHOWN.items() if name in values]
-    if self._bar is not None:
-      self._bar.set_postfix_str(", ".join(parts), refresh=False)
-    elif self._shown:
+    self._figures = parts
+    if self._bar is None and self._shown:
       number = f"{step:>{len(str(self._total))}}/{self._total}"
       parts = [f"{self._name}: {number} {self._unit}", *parts, *self._time_left()]
       print(", ".join(parts), file=sys.stderr, flush=True)
 
+  def _fitting(self, bar: tqdm.tqdm) -> str:
+    """What stands beside the bar, so that the bar keeps its width."""
+    columns, shown = bar.format_dict["ncols"], ""
+    now = bar.format_dict | {"n": self._done, "ncols": None}
+    for part in [*self._time_left(), *self._figures]:
+      longer = f"{shown}, {part}" if shown else part
+      if columns and len(bar.format_meter(**now | {"postfix": longer})) > columns:
+        break
+      shown = longer
+    return shown
+
   def _time_left(self) -> list[str]:
-    steps, start = self._first or (self._done, 0.0)
-    if self._done <= steps:
+    steps = self._done - self._start
+    if steps < _FEWEST_STEPS:
       return []
-    pace = (time.perf_counter() - start) / (self._done - steps)
+    pace = (time.perf_counter() - self._first_ended) / (steps - 1)
     left = tqdm.tqdm.format_interval(pace * (self._total - self._done))
     return [f"{left} left"]

@@ -37,6 +37,7 @@ def test_the_same_seed_writes_the_same_files(written):
     assert path.read_bytes() == (folder / "b" / path.name).read_bytes()
 
 
+@pytest.mark.slow
 def test_every_label_is_true(written, sentences):
   tasks, _ = written
   examples = {task: train + dev for task, (train, dev) in tasks.items()}
@@ -60,6 +61,7 @@ def test_every_label_is_true(written, sentences):
     assert example["label"] == pytest.approx(5 * same / len(words))
 
 
+@pytest.mark.slow
 def test_labels_are_balanced_and_splits_share_no_sentence(written):
   tasks, _ = written
   for task, (train, dev) in tasks.items():

@@ -180,6 +180,24 @@ def test_mistakes_are_told_in_a_line_with_status_2(stored, tmp_path, capsys):
     assert not out.exists()
 
 
+def test_a_vocabulary_of_another_size_than_the_embedding_is_refused(tmp_path, capsys):
+  config = packs.small_config(vocab_size=300)
+  params = packs.random_params(config)[1]
+  hf.export_bert(config, params, tmp_path / "hf", vocabulary=Vocabulary(TOKENS))
+  arguments = ["import", str(tmp_path / "hf"), "--out", str(tmp_path / "ours")]
+  for number, status in ((7, 2), (172, 2), (301, 2), (173, 0)):  # 173: padded by 127 rows
+    tokens = [*TOKENS, *map(str, range(number - len(TOKENS)))]
+    (tmp_path / "hf" / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    assert main(arguments) == status
+    told = capsys.readouterr().err
+    message = f"has {number} tokens; expected 173 to 300, as vocab_size is 300. Copy"
+    assert (message in told) == bool(status)
+    assert (tmp_path / "ours").exists() == (not status)
+  (tmp_path / "ours" / "vocab.txt").write_text("\n".join(TOKENS))
+  with pytest.raises(WeightsError, match="has 7 tokens; expected 173 to 300"):
+    weights.open_folder(tmp_path / "ours")
+
+
 FULL = """
 import resource, signal, sys
 from model.__main__ import main

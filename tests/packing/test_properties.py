@@ -59,11 +59,28 @@ def check(plan, histogram, geometry):
   assert plan.lower_bound >= (lengths > geometry["row_length"] / 2).sum()
 
 
-@hypothesis.settings(
-  max_examples=1000, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
-)
+def settings(examples: int) -> hypothesis.settings:
+  return hypothesis.settings(
+    max_examples=examples,
+    deadline=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+  )
+
+
+@settings(250)
 @hypothesis.given(problems())
 def test_every_algorithm_makes_a_partition_and_no_bound_is_above_any_plan(problem):
+  check_every_algorithm(problem)
+
+
+@pytest.mark.slow
+@settings(1000)
+@hypothesis.given(problems())
+def test_the_same_of_four_times_as_many(problem):
+  check_every_algorithm(problem)
+
+
+def check_every_algorithm(problem):
   histogram, geometry = problem
   plans = []
   for algorithm in packing.ALGORITHMS:

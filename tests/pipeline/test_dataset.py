@@ -1,7 +1,5 @@
 import dataclasses
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -10,6 +8,8 @@ from packing import InputError
 from pipeline import corpus, wordpiece
 from pipeline.dataset import open_dataset, prepare
 from pipeline.settings import Settings
+from tests import forked
+from tests.prepared import ROOT
 from tests.stdlib_corpus import make_library
 
 
@@ -113,7 +113,8 @@ def test_the_folder_may_be_the_current_one(library, tmp_path, monkeypatch):
 def test_a_killed_preparation_leaves_nothing_that_looks_whole(library, tmp_path):
   """The process dies by SIGKILL when the training part is written."""
   program = f"""
-import os, signal
+import os, signal, sys
+sys.path.insert(0, {str(ROOT)!r})
 from pipeline import dataset, shards
 write = shards.write_sequences
 def write_and_die(path, sequences, **options):
@@ -122,7 +123,8 @@ def write_and_die(path, sequences, **options):
 shards.write_sequences = write_and_die
 dataset.prepare({str(tmp_path / "a")!r}, dataset.Settings(**{settings(library).__dict__!r}))
 """
-  result = subprocess.run([sys.executable, "-c", program], check=False)
+  (tmp_path / "program.py").write_text(program)
+  result = forked.run([tmp_path / "program.py"], cwd=ROOT)
   assert result.returncode == -9
   assert not (tmp_path / "a").exists()
   dataset = prepare(tmp_path / "a", settings(library))

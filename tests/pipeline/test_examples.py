@@ -1,5 +1,7 @@
 """Examples without labels: the same tokens as for training, from any source."""
 
+import collections
+import csv
 import io
 import json
 import pickle
@@ -169,6 +171,35 @@ def test_questions_on_standard_input(monkeypatch, tokenizer):
     InputError, match=r"line 1 is 'a b\\n'; expected JSON lines with id, "
   ):
     read("-", "squad", tokenizer, **short)
+
+
+@pytest.mark.parametrize(("suffix", "delimiter"), [(".csv", ","), (".tsv", "\t")])
+def test_a_table_gives_the_examples_that_json_lines_give(
+  tmp_path, tokenizer, suffix, delimiter
+):
+  rows = [
+    {"id": f"n{n}", "label": "no", "sentence": text}
+    for n, text in enumerate(['a, "b"', "c\nd\te?", "", '"', "f"])
+  ]
+  (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+  with (tmp_path / f"a{suffix}").open("w", newline="") as file:
+    writer = csv.DictWriter(file, ["id", "label", "sentence"], delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(rows)
+  lines = read(tmp_path / "a.jsonl", "classification", tokenizer)
+  found = read(tmp_path / f"a{suffix}", "classification", tokenizer)
+  assert [e._replace(where="") for e in found] == [e._replace(where="") for e in lines]
+
+
+def test_what_is_too_long_is_counted(tmp_path, tokenizer):
+  texts = ["a " * 15, "a " * 16, "b " * 40]
+  rows = [{"sentence": text, "sentence2": ""} for text in texts]
+  (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+  tally: collections.Counter[str] = collections.Counter()
+  settings = settings_of("regression")
+  found = list(read_examples(str(tmp_path / "a.jsonl"), settings, tokenizer, tally))
+  assert [len(words(e)[0].split()) for e in found] == [17, 17, 17]
+  assert tally["too_long"] == 2
 
 
 def test_ids_are_those_of_the_source(tmp_path, tokenizer):

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import subprocess
@@ -18,16 +19,16 @@ from pipeline.__main__ import main
 from pipeline.dataset import open_dataset, prepare
 from pipeline.documents import DocumentShard
 from pipeline.shards import ShardWork, write_shard
+from tests import forked
 from tests.prepared import ROOT, arguments, contents, needs_beam, settings
 
 
+def start(*options) -> forked.Process:
+  return forked.Process(["-m", "pipeline", *options], cwd=ROOT)
+
+
 def test_a_killed_prepare_goes_on_and_its_workers_end(corpus, reference, tmp_path):
-  process = subprocess.Popen(
-    [sys.executable, "-m", "pipeline", *arguments(corpus, tmp_path / "d", "--workers=2")],
-    cwd=ROOT,
-    stderr=subprocess.DEVNULL,
-    stdout=subprocess.DEVNULL,
-  )
+  process = start(*arguments(corpus, tmp_path / "d", "--workers=2"))
   partial = tmp_path / ".d.partial"
   deadline = time.monotonic() + 60
   while len(list(partial.glob("*/*.summary.npz"))) < 3:
@@ -37,8 +38,8 @@ def test_a_killed_prepare_goes_on_and_its_workers_end(corpus, reference, tmp_pat
   workers = subprocess.run(
     ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, check=False
   ).stdout.split()
-  process.send_signal(signal.SIGKILL)
-  process.wait()
+  process.kill()
+  process.communicate()
   assert not (tmp_path / "d").exists()
   kept = {p.name: p.stat().st_mtime_ns for p in partial.glob("*/train-*.summary.npz")}
   assert kept
@@ -62,13 +63,7 @@ def test_a_killed_prepare_goes_on_and_its_workers_end(corpus, reference, tmp_pat
 @pytest.mark.slow
 def test_workers_that_outlive_a_prepare_are_waited_for(corpus, tmp_path):
   """Those of a killed one, with other settings, which are held up for a while."""
-  start = [sys.executable, "-m", "pipeline"]
-  first = subprocess.Popen(
-    [*start, *arguments(corpus, tmp_path / "d", "--workers=2")],
-    cwd=ROOT,
-    stderr=subprocess.DEVNULL,
-    stdout=subprocess.DEVNULL,
-  )
+  first = start(*arguments(corpus, tmp_path / "d", "--workers=2"))
   deadline = time.monotonic() + 60
   while not list((tmp_path / ".d.partial").glob("*/*.summary.npz")):
     assert time.monotonic() < deadline
@@ -82,10 +77,15 @@ def test_workers_that_outlive_a_prepare_are_waited_for(corpus, tmp_path):
   for pid in map(int, workers):
     os.kill(pid, signal.SIGSTOP)
   first.kill()
-  first.wait()
+  first.communicate()
   try:
     second = subprocess.Popen(
-      [*start, *arguments(corpus, tmp_path / "d", "--workers=2", "--seed=1")],
+      [
+        sys.executable,
+        "-m",
+        "pipeline",
+        *arguments(corpus, tmp_path / "d", "--workers=2", "--seed=1"),
+      ],
       cwd=ROOT,
       stderr=subprocess.PIPE,
       stdout=subprocess.DEVNULL,
@@ -273,33 +273,21 @@ def test_a_shard_that_is_damaged_last_does_not_end_in_a_dataset(
 )
 def test_a_full_disk_is_told_and_goes_on_later(corpus, reference, tmp_path, options):
   """A limit on the size of a file stands for the full disk."""
-  limit = (
-    "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
-    "runpy.run_module('pipeline', run_name='__main__', alter_sys=True)"
-  )
   args = arguments(corpus, tmp_path / "d", *options)
-  result = subprocess.run(
-    [sys.executable, "-c", limit, *args],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert result.returncode == 1, result.stderr
-  assert "Make room. Run the same command again: it goes on" in result.stderr
-  assert "Traceback" not in result.stderr
+  process = start(*args)
+  resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (20_000, 20_000))
+  _, errors = process.communicate()
+  assert process.returncode == 1, errors
+  assert "Make room. Run the same command again: it goes on" in errors
+  assert "Traceback" not in errors
   assert not (tmp_path / "d").exists()
   assert main(args) == 0
   assert contents(tmp_path / "d") == contents(reference.directory)
 
 
 def test_two_processes_make_one_dataset(corpus, reference, tmp_path):
-  start = [sys.executable, "-m", "pipeline", *arguments(corpus, tmp_path / "d")]
-  both = [
-    subprocess.Popen(start, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
-    for _ in range(2)
-  ]
-  outputs = [process.communicate(timeout=120) for process in both]
+  both = [start(*arguments(corpus, tmp_path / "d")) for _ in range(2)]
+  outputs = [process.communicate() for process in both]
   assert [process.returncode for process in both] == [0, 0], outputs
   assert contents(tmp_path / "d") == contents(reference.directory)
   assert [path.name for path in tmp_path.iterdir()] == ["d"]

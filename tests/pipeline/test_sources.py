@@ -1,24 +1,28 @@
 """Every kind of source gives the same documents, in order, by the fields of the task."""
 
+import csv
 import json
 import os
 import pickle
 
+import hypothesis
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from hypothesis import strategies as st
 
 from packing import InputError
 from pipeline import catalogue
 from pipeline.settings import Settings
 from pipeline.sources import PARTITION_BYTES, Wanted, fingerprint, open_source
 from pipeline.tasks import find_task
-from tests import tfds_data
+from tests import shared_data, tfds_data
 from tests.stdlib_corpus import make_library
 
 TEXTS = ["One. Two.", "Drei änderbar.\nVier.", "五.", "x" * 3000]
 WANTED = Wanted(("text",))
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def read(spec, wanted=WANTED):
@@ -39,6 +43,11 @@ def arrow_file(path, table):
     writer.write_table(table, max_chunksize=3)
 
 
+def write_delimited(path, rows, quoting=csv.QUOTE_MINIMAL):
+  with path.open("w", encoding="utf-8", newline="") as file:
+    csv.writer(file, delimiter=DELIMITERS[path.suffix], quoting=quoting).writerows(rows)
+
+
 def write(path, values=TEXTS, column="text"):
   """The texts in the format that the suffix names."""
   table = pa.table({"other": list(range(len(values))), column: values})
@@ -49,14 +58,13 @@ def write(path, values=TEXTS, column="text"):
     pa.parquet.write_table(table, path, row_group_size=2)
   elif path.suffix == ".arrow":
     arrow_file(path, table)
-  elif path.suffix == ".tsv":
-    lines = ["other\t" + column, *(f"1\t{value}" for value in values)]
-    path.write_text("\n".join(lines) + "\n")
+  elif path.suffix in DELIMITERS:
+    write_delimited(path, [["other", column], *([1, value] for value in values)])
   else:
     path.write_text("\n\n".join(values))
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "arrow", "txt"])
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "arrow", "csv", "tsv", "txt"])
 def test_each_format_gives_the_documents(tmp_path, suffix):
   write(tmp_path / f"a.{suffix}")
   found = [text.strip() for text in texts(tmp_path / f"a.{suffix}")]
@@ -64,7 +72,7 @@ def test_each_format_gives_the_documents(tmp_path, suffix):
   assert all(str(tmp_path) in d["where"] for d in read(tmp_path / f"a.{suffix}"))
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "arrow", "tsv"])
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "arrow", "csv", "tsv"])
 def test_a_column_is_named_or_the_error_says_what_there_is(tmp_path, suffix):
   write(tmp_path / f"a.{suffix}", ["One.", "Two."], column="content")
   with pytest.raises(
@@ -82,8 +90,87 @@ def test_tsv_columns_are_counted_and_quotes_are_text(tmp_path):
   found = [(d["sentence"], d["label"]) for d in read(path, wanted)]
   assert found == [("\"Our friends won't.", "1"), ('He said "no".', "0")]
   path.write_text("a\tb\nx\ty\tz\n")
-  with pytest.raises(InputError, match=r"line 2 has 3 columns; expected 2"):
+  with pytest.raises(InputError, match=r"row 0 has 3 columns; expected 2, as the first"):
     read(path, Wanted(("a",)))
+
+
+@pytest.mark.parametrize("suffix", DELIMITERS)
+def test_a_table_that_python_wrote_is_read_as_it_was(tmp_path, suffix):
+  """Delimiters, quotes and line breaks in a field; what looks like a number or no value."""
+  path = tmp_path / f"a{suffix}"
+  cell = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+  tricky = ['a,b\t"c"\n\nd', '"', '""', "", "NA", "null", "007", "\ufeff", "\r", ' "x"']
+
+  @hypothesis.settings(max_examples=20, deadline=None, database=None)
+  @hypothesis.seed(0)
+  @hypothesis.given(
+    rows=st.lists(st.tuples(cell, cell), max_size=5),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    counted=st.booleans(),
+  )
+  @hypothesis.example([*zip(tricky, tricky[::-1], strict=True)], csv.QUOTE_MINIMAL, False)
+  def check(rows, quoting, counted):
+    names = ("1", "0") if counted else ("text", "a,b")
+    write_delimited(path, rows if counted else [("a,b", "text"), *rows], quoting)
+    fields = "text", "other"
+    wanted = Wanted(fields, columns=tuple(zip(fields, names, strict=True)))
+    if counted and not rows:
+      with pytest.raises(InputError, match="has no column '1'; found none"):
+        read(path, wanted)
+      return
+    found = read(path, wanted)
+    assert [(d["other"], d["text"]) for d in found] == rows
+    assert [d["where"] for d in found] == [f"{path}, row {n}" for n in range(len(rows))]
+
+  check()
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize("task", ["CoLA", "SST-2", "MRPC", "STS-B", "RTE"])
+def test_quotes_in_the_files_of_glue_are_text(task):
+  for path in sorted(shared_data.needed(f"glue/{task}").glob("*.tsv")):
+    lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
+    cells = [line.split("\t") for line in lines]
+    names = [str(n) for n in range(len(cells[0]))]
+    if task != "CoLA":
+      names, *cells = cells
+    found = read(path, Wanted(tuple(names)))
+    assert [[document[name] for name in names] for document in found] == cells
+
+
+def test_a_row_of_a_table_may_be_long(tmp_path):
+  text = "word " * 400_000  # beyond the block that Arrow reads by default
+  for suffix in DELIMITERS:
+    write_delimited(tmp_path / f"a{suffix}", [["text"], [text], [text + "\nb"]])
+    assert texts(tmp_path / f"a{suffix}") == [text, text + "\nb"]
+
+
+@pytest.mark.parametrize(
+  ("name", "content", "message"),
+  [
+    (
+      "a.csv",
+      'a,text\n1,b\n2,"b" c\n',
+      r"the row at line 3 is not valid CSV .*Write it with csv or pandas",
+    ),
+    ("a.csv", 'text\n"a\nb\nc\n', r"the row at line 2 is not valid CSV \(unexpected end"),
+    ("a.csv", "a,text\n1,b\n\n2,b,c\n", r"row 1 has 3 columns; expected 2"),
+    ("a.tsv", 'a\ttext\n1\t"b\n2\n', r"row 1 has 1 columns; expected 2"),
+    ("a.csv", "text,a,text\nb,1,c\n", r"has 2 columns 'text'; expected one"),
+    ("a.tsv", "", r"has no column 'text'; found none"),
+    ("a.csv", "text\na\nb\0\n", r"binary file: line 3 holds a zero byte"),
+    ("a.csv", "text\na\n\udce9\n", r"line 3 is no UTF-8: byte 233"),
+    (
+      "a.xls",
+      "text\n",
+      r"a.xls ends in '.xls'; expected .arrow, .csv, .*Rename it to .txt",
+    ),
+  ],
+)
+def test_a_table_that_cannot_be_read_says_where(tmp_path, name, content, message):
+  (tmp_path / name).write_text(content, encoding="utf-8", errors="surrogateescape")
+  with pytest.raises(InputError, match=message):
+    read(tmp_path / name)
 
 
 @pytest.mark.parametrize(

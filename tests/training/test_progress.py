@@ -1,6 +1,12 @@
 """A bar for people, lines for logs."""
 
+import fcntl
 import io
+import os
+import pty
+import re
+import struct
+import termios
 import types
 
 import pytest
@@ -60,6 +66,55 @@ def test_a_terminal_has_a_bar(monkeypatch, now):
   assert "training" in shown
   assert "111/300" in shown
   assert "loss 4.124" in shown
+
+
+@pytest.fixture
+def frames(monkeypatch, now):
+  """What a terminal of some columns shows after each step, the first of which compiles."""
+
+  def show(columns, *, total=1700, steps=25):
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    with os.fdopen(theirs, "w") as stderr:
+      monkeypatch.setattr(progress.sys, "stderr", stderr)
+      seen = []
+
+      def look(bar):
+        bar.refresh()
+        seen.append(os.read(ours, 4096).decode().split("\r")[-1])
+
+      with progress.Progress("training", total=total) as shown:
+        look(shown._bar)
+        for step in range(1, steps + 1):
+          now[0] += 2.0 if step > 1 else 1000.0
+          shown.update()
+          if step % 5 == 0:
+            shown.line(step, LINE | {"loss": 10.5 / step, "mlm_accuracy": step / 25})
+          look(shown._bar)
+    os.close(ours)
+    return seen
+
+  return show
+
+
+@pytest.mark.parametrize(
+  ("columns", "figure"), [(60, ""), (80, "accuracy"), (100, "sequences/s")]
+)
+def test_a_bar_keeps_its_width_and_has_the_figures_that_fit(frames, columns, figure):
+  seen = frames(columns)
+  assert {len(frame.split("|")[1]) for frame in seen} == {8}
+  assert max(map(len, seen)) < columns
+  assert figure in seen[-1]
+  for frame in seen:  # figures are whole
+    assert re.search(r"(steps|compiling|left|loss \S+|%|sequences/s) *$", frame), frame
+
+
+def test_a_bar_says_that_it_compiles_and_tells_the_time_left_after_ten_steps(frames):
+  seen = frames(80)
+  assert ["compiling" in frame for frame in seen] == [True] + 25 * [False]
+  assert "left" not in "".join(seen[:10])
+  assert "56:20 left" in seen[10]  # 1690 steps of 2 seconds, without the one that compiled
+  assert "?" not in "".join(seen)
 
 
 def test_what_is_gone_through_is_counted(monkeypatch, now):

@@ -1,0 +1,154 @@
+"""Ctrl-C and SIGTERM in processes of their own, which only listen: they begin at once."""
+
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+# Like a compilation: the main thread runs no Python, and a signal does not wake it.
+COMPILE = "hashlib.pbkdf2_hmac('sha256', b'', b'', {})"
+SHORT, LONG = COMPILE.format(500_000), COMPILE.format(10**9)
+
+
+@pytest.fixture
+def program(request):
+  """Starts a program that listens; the test goes on when it has printed a line."""
+
+  def start(body, *, ignored=()):
+    before = "import hashlib, signal, sys, time\nfrom training.stopping import signals\n"
+    before += "".join(f"signal.signal({n:d}, signal.SIG_IGN)\n" for n in ignored)
+    process = subprocess.Popen(
+      [sys.executable, "-c", f"{before}signals.listen()\n{textwrap.dedent(body)}"],
+      cwd=ROOT,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    request.addfinalizer(process.communicate)
+    request.addfinalizer(process.kill)
+    assert process.stdout.readline()
+    return process
+
+  return start
+
+
+def end(process):
+  out, err = process.communicate(timeout=60)
+  assert "Traceback" not in err
+  return process.returncode, out, err
+
+
+TRAINS = """
+  signals.kept = lambda: "Nothing is kept."
+  with signals.deferred():
+    print("begins", flush=True)
+    {work}
+    print("saved after", signals.heard, flush=True)
+    raise SystemExit(128 + signals.heard)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_lets_the_step_end(program, number):
+  process = program(TRAINS.format(work=SHORT))
+  process.send_signal(number)
+  status, out, err = end(process)
+  assert status == 128 + number
+  assert out == f"saved after {number:d}\n"
+  assert ("Ctrl-C again leaves at once" in err) == (number == signal.SIGINT)
+
+
+def test_a_second_ctrl_c_leaves_at_once_and_says_what_is_kept(program):
+  process = program(TRAINS.format(work=LONG))
+  process.send_signal(signal.SIGINT)
+  assert "Ctrl-C again leaves at once" in process.stderr.readline()  # while it compiles
+  process.send_signal(signal.SIGINT)
+  status, out, err = end(process)
+  assert (status, out) == (130, "")
+  assert err.endswith(": Stopped. Nothing is kept.\n")
+
+
+def test_another_sigterm_does_not_hurry_a_run_that_saves(program):
+  """A sweep passes SIGTERM on to a run that may have got its Ctrl-C already."""
+  process = program(TRAINS.format(work=SHORT))
+  process.send_signal(signal.SIGINT)
+  process.stderr.readline()
+  for _ in range(2):
+    process.send_signal(signal.SIGTERM)
+  assert end(process)[:2] == (130, "saved after 2\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_before_and_after_training_a_signal_breaks_off(program, number):
+  process = program("""
+    signals.kept = lambda: "Step 8 is kept."
+    try:
+      print("begins", flush=True)
+      time.sleep(60)
+    except KeyboardInterrupt:
+      print("cleaned", flush=True)
+      signals.leave()
+  """)
+  process.send_signal(number)
+  status, out, err = end(process)
+  assert (status, out) == (128 + number, "cleaned\n")
+  assert err.endswith(": Stopped. Step 8 is kept.\n")
+
+
+def test_a_signal_after_the_last_step_is_not_lost(program):
+  process = program("""
+    signals.kept = lambda: ""
+    try:
+      with signals.deferred():
+        print("begins", flush=True)
+        while not signals.heard:
+          time.sleep(0.01)
+      print("went on")
+    except KeyboardInterrupt:
+      signals.leave()
+  """)
+  process.send_signal(signal.SIGINT)
+  assert end(process)[:2] == (130, "")
+
+
+def test_a_signal_that_a_library_swallowed_is_not_lost(program):
+  process = program("""
+    signals.kept = lambda: ""
+    try:
+      print("begins", flush=True)
+      time.sleep(60)
+    except BaseException:
+      pass
+    try:
+      with signals.deferred():
+        print("trains")
+    except KeyboardInterrupt:
+      signals.leave()
+  """)
+  process.send_signal(signal.SIGINT)
+  assert end(process)[:2] == (130, "")
+
+
+def test_while_it_imports_a_program_ends_with_one_line(program):
+  process = program("print('begins', flush=True)\ntime.sleep(60)")
+  process.send_signal(signal.SIGINT)
+  assert end(process) == (130, "", "-c: Stopped.\n")
+
+
+def test_train_speaks_before_it_imports():
+  command = [sys.executable, "train.py", "--config=configs/quickstart.py", "--workdir=x"]
+  process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+  assert "loading JAX" in process.stderr.readline()
+  process.send_signal(signal.SIGINT)
+  assert process.communicate(timeout=60)[1] == "train.py: Stopped.\n"
+  assert process.returncode == 130
+
+
+def test_a_ctrl_c_that_the_shell_has_switched_off_stays_so(program):
+  process = program("print('begins', flush=True)\ntime.sleep(0.3)", ignored=[signal.SIGINT])
+  process.send_signal(signal.SIGINT)
+  assert end(process) == (0, "", "")

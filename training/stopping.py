@@ -1,0 +1,108 @@
+"""Ctrl-C and SIGTERM, at any moment of a program.
+
+This module imports nothing that takes long, so that a program hears them before it imports
+JAX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+_SIGNALS = signal.SIGINT, signal.SIGTERM
+_SAVING = (
+  "Ending this step, to save it; the first one compiles first. Ctrl-C again leaves at "
+  "once, without saving."
+)
+
+
+class Signals:
+  """Hears Ctrl-C and SIGTERM.
+
+  A run that trains asks for `heard` after each step, saves and ends. Before and after that
+  there is nothing to save: the signal raises `KeyboardInterrupt`. A second Ctrl-C ends the
+  process at once, also while the main thread compiles and runs no Python.
+
+  Attributes:
+    heard: the first signal; None as long as there was none.
+    kept: says what another run of the same command begins with; None as long as the program
+      has not begun, when a signal ends the process at once.
+  """
+
+  def __init__(self):
+    self.heard: int | None = None
+    self.kept: Callable[[], str] | None = None
+    self._deferred = False
+
+  def listen(self):
+    """Begins to hear; for the main thread of a program, not for a library."""
+    for number in _SIGNALS:
+      if signal.getsignal(number) != signal.SIG_IGN:  # as the shell's `&` and nohup have it
+        signal.signal(number, self._handle)
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    threading.Thread(target=self._watch, args=(read,), daemon=True).start()
+
+  @contextlib.contextmanager
+  def deferred(self) -> Iterator[None]:
+    """A block that asks for `heard` itself, and is not broken off.
+
+    Raises:
+      KeyboardInterrupt: at the end, if a signal came after it had asked the last time; at
+        the start, if one came before and a library caught what it raised.
+    """
+    if self.heard:
+      raise KeyboardInterrupt
+    self._deferred = True
+    try:
+      yield
+    finally:
+      self._deferred = False
+    if self.heard:
+      raise KeyboardInterrupt
+
+  def leave(self) -> NoReturn:
+    """Says what is kept and ends the process, with status 130 or 143.
+
+    Not by `sys.exit`: threads that still compile crash when the interpreter ends.
+    """
+    try:
+      _say(f"Stopped. {self.kept()}" if self.kept else "Stopped.")
+    finally:
+      os._exit(128 + (self.heard or signal.SIGINT))
+
+  def _handle(self, number: int, _):
+    """In the main thread, where it runs Python."""
+    is_first, self.heard = self.heard is None, self.heard or number
+    if self.kept is None:
+      self.leave()
+    elif self._deferred and number == signal.SIGINT:
+      signal.raise_signal(signal.SIGTERM)  # of several processes JAX tells the others
+    elif is_first and not self._deferred:
+      raise KeyboardInterrupt
+
+  def _watch(self, read: int):
+    """In a thread, whatever the main thread does."""
+    interrupts = 0
+    while number := os.read(read, 1):
+      interrupts += number[0] == signal.SIGINT
+      if interrupts == 2:
+        self.heard = self.heard or signal.SIGINT
+        self.leave()
+      if interrupts == 1 and self._deferred and number[0] == signal.SIGINT:
+        _say(_SAVING)
+
+
+def _say(text: str):
+  # The bar, or the terminal's ^C, is on this line. No lock of sys.stderr is waited for.
+  start = "\n" if sys.stderr.isatty() else ""
+  os.write(2, f"{start}{sys.argv[0]}: {text}\n".encode())
+
+
+signals = Signals()
