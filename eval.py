@@ -1,12 +1,12 @@
 """Evaluates a checkpoint on held-out documents, or on the dev set of a task.
 
-  python eval.py --config=configs/quickstart.py --workdir=runs/quickstart
+  python eval.py runs/quickstart
   python eval.py --config=configs/glue.py:cola --workdir=FOLDER \\
       --config.model.init_from=FOLDER
 
 Takes the newest checkpoint of a run, or the one of --step, also while training goes on; or
-a model that was imported, or a Hugging Face directory. The result is printed, as JSON with
---json. Give --config.packing.algorithm=none to evaluate unpacked, and
+a model that was imported, or a Hugging Face directory, which need a --config. The result is
+printed, as JSON with --json. Give --config.packing.algorithm=none to evaluate unpacked, and
 --config.model.attention_impl=... to evaluate on a machine of another kind.
 """
 
@@ -28,7 +28,7 @@ from ml_collections import ConfigDict, config_flags
 import packing
 import pipeline
 from model import MODELS, weights
-from training import command, initial, processes, report, workdir
+from training import command, initial, processes, report, saved_config, workdir
 from training.config import ConfigError, validate
 from training.evaluation import evaluate
 from training.mesh import make_mesh, replicated
@@ -36,7 +36,9 @@ from training.progress import Progress
 from training.step import TrainingProgram
 
 _CONFIG = config_flags.DEFINE_config_file(
-  "config", help_string="A config file, such as configs/quickstart.py.", lock_config=True
+  "config",
+  help_string="A config file, such as configs/quickstart.py; the run's own if not given.",
+  lock_config=True,
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "The model's folder.", required=True)
 _STEP = flags.DEFINE_string("step", None, "Of the run; or best; the newest if not given.")
@@ -78,6 +80,7 @@ def main():
   held_out = pipeline.make_held_out(
     for_evaluation(config, num_devices=mesh.size),
     dataset,
+    plans=kept_plans(config, folder, dataset),
     host=jax.process_index(),
     hosts=jax.process_count(),
   )
@@ -108,6 +111,35 @@ def main():
       "checkpoint with --step, or compute with --config.model.dtype=float32."
     )
   processes.tell(json.dumps(result) if _JSON.value else report.evaluation_table(result))
+
+
+def as_flags(words: list[str]) -> list[str]:
+  """Of a folder without --workdir, and of a run's without --config, these flags."""
+  folders = command.positional(words)
+  if len(folders) > 1:
+    raise ConfigError(f"Expected one folder, found {' '.join(folders)!r}.")
+  words = [word for word in words if word not in folders]
+  named = [w.partition("=")[2] for w in words if w.lstrip("-").startswith("workdir=")]
+  if folders and named:
+    raise ConfigError(f"The folder is {folders[0]!r} and --workdir={named[0]}; give one.")
+  words = [*(f"--workdir={folder}" for folder in folders), *words]
+  given = [w for w in words if w.lstrip("-").partition("=")[0] in ("config", "help")]
+  folder = pathlib.Path(*folders, *named)
+  if not (folders or named) or given:
+    return words
+  if not workdir.is_run(folder):
+    raise ConfigError(
+      f"{folder} is no run, whose config would be known. Give --config=configs/..., such "
+      "as configs/classification.py."
+    )
+  saved_config.get_config(str(folder))  # absl would tell a mistake with a traceback
+  return [f"--config={saved_config.FILE}:{folder}", *words]
+
+
+def kept_plans(config: ConfigDict, folder: pathlib.Path, dataset) -> dict:
+  """Those of the run, packed as it was; of another model, and of older runs, none."""
+  is_run = workdir.is_run(folder)
+  return pipeline.read_plans(config, dataset, folder) if is_run else {}
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path, *, sharding) -> weights.StoredModel:
@@ -161,4 +193,8 @@ def for_evaluation(config: ConfigDict, *, num_devices: int) -> ConfigDict:
 
 
 if __name__ == "__main__":
-  command.run(main, mistakes=(packing.InputError, ConfigError, weights.WeightsError))
+  command.run(
+    main,
+    mistakes=(packing.InputError, ConfigError, weights.WeightsError),
+    as_flags=as_flags,
+  )

@@ -37,7 +37,7 @@ import pipeline
 from model import attention, hf, weights
 from packing import InputError
 from packing.errors import shown, whole
-from packing.files import read_json, whole_file
+from packing.files import whole_file
 from pipeline.chunks import CHUNK_SIZE, Rows, pack_examples
 from pipeline.examples import STANDARD_INPUT, read_examples
 from pipeline.squad import MAX_ANSWER_LENGTH
@@ -310,7 +310,7 @@ def open_model(options: argparse.Namespace) -> FineTuned:
   folder = pathlib.Path(options.folder)
   run_config = None
   if (folder / weights.MODEL).exists() and workdir.is_run(folder):
-    run_config = read_json(folder / "config.json", what="the config of a run")
+    run_config = workdir.read_config(folder)
     best = run_config["train"].get("keep_best", False)  # not in older runs
     step = workdir.choose_step(folder, options.step, prefer_best=best)
   else:

@@ -16,7 +16,6 @@ saves and leaves, with status 130 or 143. Several processes run the same command
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 import sys
@@ -72,13 +71,18 @@ class Run:
   config: ConfigDict
   folder: pathlib.Path
   dataset: pipeline.PreparedDataset
-  plan: packing.Plan
+  plans: dict[str, packing.Plan]
   unpacked_recipe: Recipe
   recipe: Recipe
   program: TrainingProgram
   params: Any  # to start from; None to draw them
   peak: Peak
   compilations: CompilationCounter
+
+  @property
+  def plan(self) -> packing.Plan:
+    """Of the training sequences."""
+    return self.plans["train"]
 
   def loader(self, store=None, *, plan=None, batch_size=None) -> pipeline.RowLoader:
     """Of the training sequences, if not of others; of this process's rows."""
@@ -103,25 +107,37 @@ def main():
     algorithms=list(packing.ALGORITHMS),
     tasks=pipeline.TASK_HEADS,
     num_devices=jax.device_count(),
+    typed=command.typed_fields(),
   )
-  processes.first(
+  changed = processes.first(
     lambda: workdir.check(folder, config, allow_changes=_ALLOW_CHANGED_CONFIG.value)
   )
-  if (folder / "summary.json").exists():
-    summary = json.loads((folder / "summary.json").read_text())
-    processes.tell(f"{folder} is finished; for another run give another --workdir.\n")
-    processes.tell(report.summary_table(summary))
+  if not changed and (told := processes.first(lambda: outcome(folder))):
+    processes.tell(
+      f"{folder} is finished; for another run give another --workdir, to go on with this "
+      f"one more steps and --allow_changed_config.\n\n{told}"
+    )
     return
   with contextlib.ExitStack() as held:
+    processes.first(lambda: held.enter_context(workdir.claimed(folder)))
     checkpoints = held.enter_context(
       Checkpoints(
         folder, keep=config.train.keep_checkpoints, keep_every=config.train.keep_every
       )
     )
     run = prepare(config, folder)
-    claim = workdir.claimed(folder, dataset=run.dataset.manifest["sha256"])
-    processes.first(lambda: held.enter_context(claim))
-    finish(run, train(run, checkpoints))
+    finish(run, *train(run, checkpoints))
+
+
+def outcome(folder: pathlib.Path) -> str | None:
+  """What a run that is finished came to; None of one that is not."""
+  summary = workdir.read_summary(folder)
+  try:
+    return None if summary is None else report.summary_table(summary)
+  except (KeyError, TypeError, ValueError) as error:
+    what = f"WARNING: {folder / 'summary.json'} is damaged ({error!r}) and written again."
+    print(what, file=sys.stderr, flush=True)
+    return None
 
 
 def kept(folder: pathlib.Path) -> str:
@@ -139,7 +155,9 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   head = pipeline.TASK_HEADS[config.data.task]
   given = None if weights.steps(folder) else initial.open_weights(config, head=head)
   dataset = processes.first_then_all(lambda: pipeline.prepare_dataset(config))
-  plan = pipeline.make_plan(config, dataset.train)
+  processes.first(lambda: workdir.check_dataset(folder, dataset.manifest["sha256"]))
+  plans = kept_plans(config, folder, dataset)
+  plan = plans["train"]
   processes.tell(
     f"{plan.num_sequences:,} sequences in {plan.num_packs:,} packs of {plan.row_length} "
     f"tokens: packing factor {plan.packing_factor:.3f}, efficiency {plan.efficiency:.2%}, "
@@ -153,6 +171,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     num_sequences=plan.num_sequences,
     num_tokens=plan.histogram.num_tokens,
     num_devices=mesh.size,
+    typed=command.typed_fields(),
   )
   processes.tell(f"{table(unpacked_recipe, recipe)}\n")
   if given:
@@ -182,7 +201,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     config,
     folder,
     dataset,
-    plan,
+    plans,
     unpacked_recipe,
     recipe,
     program,
@@ -192,10 +211,34 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   )
 
 
+def kept_plans(
+  config: ConfigDict, folder: pathlib.Path, dataset: pipeline.PreparedDataset
+) -> dict[str, packing.Plan]:
+  """Made once, by the first process; read by all of them, now and at every later start."""
+
+  def keep():
+    begun = workdir.has_begun(folder)
+    if (made := pipeline.keep_plans(config, dataset, folder, anew=not begun)) and begun:
+      print(f"{', '.join(made)}: not kept until now, so made again and kept", flush=True)
+
+  processes.first(keep)
+  plans = pipeline.read_plans(config, dataset, folder)
+  digests = {name: pipeline.plan_sha256(plan) for name, plan in plans.items()}
+  if digests != processes.first(lambda: digests):
+    raise command.Stopped(
+      f"This process reads other plans in {folder} than process 0. Give all processes the "
+      "same folder as --workdir."
+    )
+  return plans
+
+
 def begin(
   run: Run, checkpoints: Checkpoints, batches: BatchIterator
-) -> tuple[State, int, dict[str, Any] | None]:
-  """The state, the step and the meter to go on from; the batches are moved there."""
+) -> tuple[State, int, dict[str, Any]]:
+  """The state and the step to resume from; the batches are moved there.
+
+  Also what the checkpoint holds of the run besides.
+  """
   restored = checkpoints.restore_newest(run.program.abstract_state())
   if restored:
     position = restored.run["input"]
@@ -206,13 +249,24 @@ def begin(
         "train.batch_size, train.micro_batch_size and packing as they were, on as many "
         "devices, or give another --workdir."
       )
-    batches.set_state(position)
+    if restored.step > run.recipe.steps:
+      raise ConfigError(
+        f"The config comes to {run.recipe.steps} steps; the run in {run.folder} has made "
+        f"{restored.step}. Give more with --config.train.steps, or another --workdir."
+      )
+    try:
+      batches.set_state(position)
+    except packing.InputError as error:
+      raise ConfigError(
+        f"{run.folder / 'plans' / 'train.json'} is not what the checkpoint of step "
+        f"{restored.step} was saved with. {error} Or give another --workdir."
+      ) from error
     processes.tell(f"going on from step {restored.step}")
-    state, step, meter = restored.state, restored.step, restored.run.get("meter")
+    found = restored.state, restored.step, restored.run
   else:
-    state, step, meter = run.program.init(run.params), 0, None
+    found = run.program.init(run.params), 0, {}
   processes.first(functools.partial(record, run))
-  return state, step, meter
+  return found
 
 
 def record(run: Run):
@@ -227,15 +281,23 @@ def record(run: Run):
   )
 
 
-def train(run: Run, checkpoints: Checkpoints) -> State:
-  """From the newest checkpoint to the last step, or to where the config ends it."""
+def train(run: Run, checkpoints: Checkpoints) -> tuple[State, int]:
+  """From the newest checkpoint to the last step, or to where the config ends it.
+
+  Returns:
+    The state, and how many lines `metrics.jsonl` lacks.
+  """
   config, program, row_length = run.config, run.program, run.plan.row_length
   steps, rows = run.recipe.steps, run.recipe.rows
   processes.tell("compiling ...")
   rates = np.asarray(jax.jit(jax.vmap(make_schedule(run.recipe)))(np.arange(steps)))
   loader = run.loader(plan=run.plan, batch_size=rows)
   held_out = pipeline.make_held_out(
-    config, run.dataset, host=jax.process_index(), hosts=jax.process_count()
+    config,
+    run.dataset,
+    plans=run.plans,
+    host=jax.process_index(),
+    hosts=jax.process_count(),
   )
   flops = training_flops(
     program.config,
@@ -246,9 +308,9 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
     head=program.head,
   )
   with contextlib.closing(loader.iterate()) as batches:
-    state, step, measured = begin(run, checkpoints, batches)
+    state, step, saved = begin(run, checkpoints, batches)
     with (
-      MetricsLog(run.folder, first_step=step) as log,
+      MetricsLog(run.folder, first_step=step, state=saved.get("log")) as log,
       Progress("training", total=steps, done=step) as progress,
       Profile(run.folder, first_step=step, steps=config.profile) as profile,
       signals.deferred(),
@@ -260,7 +322,7 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
         flops_per_step=flops,
         peak_flops=run.peak.flops,
         window=config.train.log_every,
-        state=measured,
+        state=saved.get("meter"),
       )
       watch = Watch(run.folder, skips=config.train.skip_bad_steps)
       checkpoints.best, ended = judge(run, log.evaluations)
@@ -304,7 +366,7 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
           measured = meter.state()
           with meter.paused():
             position = {"input": batches.get_state(), "config": config.to_dict()}
-            position["meter"] = measured
+            position |= {"log": log.get_state(), "meter": measured}
             checkpoints.save(step, state, position)
         if stopping:
           checkpoints.wait()
@@ -313,7 +375,7 @@ def train(run: Run, checkpoints: Checkpoints) -> State:
             "command again to go on."
           )
       checkpoints.wait()
-  return state
+  return state, log.missing
 
 
 def judge(run: Run, evaluations: list[dict]) -> tuple[int | None, bool]:
@@ -348,12 +410,13 @@ def target_reached(run: Run, evaluations: list[dict]) -> dict[str, float] | None
   return report.target_reached(evaluations, target=target) if target else None
 
 
-def finish(run: Run, state: State):
+def finish(run: Run, state: State, missing_lines: int):
   """Figures, pictures and the summary."""
   config, plan, program = run.config, run.plan, run.program
   params = gather(state["params"], program.mesh)
   found = {
     "skipped_steps": int(state["skipped"]),
+    "missing_lines": missing_lines,
     "parameters": count_parameters(params),
     "parameters_digest": processes.first(functools.partial(parameters_digest, params)),
   }
@@ -384,6 +447,7 @@ def write_report(
     "recipe": {"unpacked": run.unpacked_recipe.as_dict(), "packed": run.recipe.as_dict()},
     "epochs": train_lines[-1]["step"] / loader.batches_per_epoch,
     "packs": plan.num_packs,
+    "plan_sha256": pipeline.plan_sha256(plan),
     "packing_factor": plan.packing_factor,
     "efficiency": plan.efficiency,
     "packing_depth": plan.packing_depth,

@@ -69,7 +69,8 @@ def get_config() -> ConfigDict:
   config.optimizer = ConfigDict()
   config.optimizer.name = "lamb"  # adamw, sgd, adafactor
   config.optimizer.learning_rate = 1e-3  # the peak
-  config.optimizer.warmup_steps = 100  # of the steps, with a rising rate
+  # Of the steps, with a rising rate; a tenth of them where it would outlast the run.
+  config.optimizer.warmup_steps = 100
   config.optimizer.warmup = ""  # instead: such as "0.1 epochs", "5e4 sequences"
   config.optimizer.b1 = 0.9  # sgd: the momentum; adafactor: none
   config.optimizer.b2 = 0.999  # lamb, adamw

@@ -2,8 +2,7 @@
 
   python train.py --config=configs/glue.py:cola --workdir=runs/cola \\
       --config.model.init_from=FOLDER
-  python eval.py --config=configs/glue.py:cola --workdir=runs/cola --step=best \\
-      --config.model.init_from=FOLDER
+  python eval.py runs/cola --step=best
   python predict.py runs/cola --input='tfds:glue/cola#test' --submission=glue/
 
 FOLDER is a run's, or an imported one (python -m model import). The data is that of

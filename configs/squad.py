@@ -2,8 +2,7 @@
 
   python train.py --config=configs/squad.py --workdir=runs/squad \\
       --config.model.init_from=FOLDER
-  python eval.py --config=configs/squad.py --workdir=runs/squad --step=best \\
-      --config.model.init_from=FOLDER
+  python eval.py runs/squad --step=best
   python predict.py runs/squad --input=dev-v1.1.json --submission=squad/
 
 FOLDER is a run's, or an imported one (python -m model import). The data is that of

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     HeldOut,
     make_held_out,
     make_loader,
-    make_plan,
     prepare_dataset,
     settings_of,
   )
   from pipeline.dataset import PreparedDataset, open_dataset, prepare
   from pipeline.examples import Example, read_examples
   from pipeline.loader import PackedLoader, RowLoader
+  from pipeline.plans import keep_plans, make_plan, plan_sha256, read_plans
   from pipeline.settings import Settings
   from pipeline.store import SequenceStore
   from pipeline.submission import write_submission
@@ -46,16 +46,19 @@ __all__ = [
   "Settings",
   "WindowLoader",
   "answer",
+  "keep_plans",
   "label_names",
   "make_held_out",
   "make_loader",
   "make_plan",
   "open_dataset",
   "pack_examples",
+  "plan_sha256",
   "prepare",
   "prepare_dataset",
   "read_assignment",
   "read_examples",
+  "read_plans",
   "score",
   "settings_of",
   "write_assignment",
@@ -72,13 +75,13 @@ _MODULES = {
     "HeldOut",
     "make_held_out",
     "make_loader",
-    "make_plan",
     "prepare_dataset",
     "settings_of",
   ),
   "dataset": ("PreparedDataset", "open_dataset", "prepare"),
   "examples": ("Example", "read_examples"),
   "loader": ("PackedLoader", "RowLoader"),
+  "plans": ("keep_plans", "make_plan", "plan_sha256", "read_plans"),
   "settings": ("Settings",),
   "store": ("SequenceStore",),
   "submission": ("write_submission",),

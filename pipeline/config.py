@@ -21,6 +21,7 @@ from pipeline.atom_loader import AtomLoader
 from pipeline.batches import Masking, PackedBatch
 from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset, prepare
 from pipeline.loader import PackedLoader, RowLoader
+from pipeline.plans import held_out_stores, make_plan
 from pipeline.settings import Settings
 from pipeline.store import SequenceStore
 from pipeline.tasks import is_masked, score
@@ -124,43 +125,6 @@ def _settings(fields: Mapping) -> Settings:
   return Settings(**fields)
 
 
-def make_plan(
-  config: ml_collections.ConfigDict, store: SequenceStore, *, algorithm: str | None = None
-) -> packing.Plan:
-  """Packs the lengths of a store as the config says.
-
-  Of the layouts `concat` and `padding` it is a plan of their rows, each a pack by itself,
-  unless an algorithm is given.
-
-  Args:
-    config: of the run.
-    store: the sequences.
-    algorithm: the packing algorithm, such as "none" for what packing is compared with;
-      None for the config's.
-  """
-  lengths, depth = store.lengths, config.packing.max_sequences_per_pack
-  if config.data.layout in atoms.LAYOUTS and algorithm is None:
-    lengths, algorithm, depth = _atoms_of(config, store).row_tokens(), "none", 1
-  return packing.pack(
-    packing.Histogram.from_lengths(
-      lengths, max_sequence_length=config.data.max_sequence_length
-    ),
-    algorithm=algorithm or config.packing.algorithm,
-    max_sequences_per_pack=depth,
-  )
-
-
-def _atoms_of(config: ml_collections.ConfigDict, store: SequenceStore) -> atoms.Atoms:
-  lengths, _ = atoms.documents(store)
-  row_length = config.data.max_sequence_length
-  return atoms.cut(
-    lengths,
-    layout=config.data.layout,
-    atom_size=config.data.atom_size or row_length,
-    row_length=row_length,
-  )
-
-
 class HeldOut(NamedTuple):
   """Held-out sequences as batches, and how to judge what a model says of them.
 
@@ -182,6 +146,7 @@ def make_held_out(
   config: ml_collections.ConfigDict,
   dataset: PreparedDataset,
   *,
+  plans: Mapping[str, packing.Plan] | None = None,
   host: int = 0,
   hosts: int = 1,
 ) -> list[HeldOut]:
@@ -190,16 +155,15 @@ def make_held_out(
   Args:
     config: of the run.
     dataset: its dataset.
+    plans: from `read_plans`; one that is not among them is made.
     host, hosts: this process's number and how many there are.
 
   Raises:
     InputError: nothing was held out.
   """
-  sets = [("", dataset.held_out)]
-  if dataset.mismatched is not None:
-    sets.append(("mismatched_", dataset.mismatched))
   found = []
-  for prefix, store in sets:
+  for name, store in held_out_stores(dataset).items():
+    prefix = "" if name == "held_out" else f"{name}_"
     if config.data.task == "text":  # in one way, whatever the layout of training
       windows = WindowLoader(
         store,
@@ -212,7 +176,13 @@ def make_held_out(
       continue
     masked = is_masked(config.data.task)
     loader = make_loader(
-      config, store, dataset.vocabulary, masked=masked, host=host, hosts=hosts
+      config,
+      store,
+      dataset.vocabulary,
+      plan=(plans or {}).get(name),
+      masked=masked,
+      host=host,
+      hosts=hosts,
     )
     judge = None if masked else functools.partial(score, config.data.task, store)
     batches = loader.num_evaluation_batches

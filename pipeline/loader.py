@@ -21,6 +21,7 @@ from packing import InputError
 from packing.errors import shown, whole
 from pipeline.batches import Masking, PackedBatch, mask_tokens, pack_rows, rows_of_host
 from pipeline.epochs import AssignmentMode, Epochs
+from pipeline.plans import plan_sha256
 from pipeline.store import SequenceStore
 
 _ROWS_AT_ONCE = 32  # a few hundred kB of each array: they stay in the cache
@@ -46,6 +47,7 @@ class RowLoader(abc.ABC):
 
   Attributes:
     batches: the blocks of this host as a `grain.MapDataset`, for a pipeline of one's own.
+    plan_sha256: of the plan that the rows follow; None where they follow none.
 
   Raises:
     InputError: the hosts do not divide the batch, or an option is out of its range.
@@ -56,6 +58,8 @@ class RowLoader(abc.ABC):
     host 0           rows 28 29
     host 1                       rows 30 31
   """
+
+  plan_sha256: str | None = None
 
   def __init__(
     self,
@@ -170,6 +174,7 @@ class PackedLoader(RowLoader):
     workers: int = 0,
   ):
     self.store, self.plan, self.masking = store, plan, masking
+    self.plan_sha256 = plan_sha256(plan)
     self.epochs = Epochs(plan, store.lengths, seed=seed, mode=assignment)
     super().__init__(
       num_rows=plan.num_packs,
@@ -224,7 +229,7 @@ class BatchIterator(Iterator[PackedBatch]):
 
     batches = loader.iterate()
     next(batches)
-    state = batches.get_state()      # {"step": 1, "batch_size": 16}, for the checkpoint
+    state = batches.get_state()  # {"step": 1, "batch_size": 16, "plan": "9f3a..."}
     other_loader.iterate().set_state(state)   # also on another number of hosts
   """
 
@@ -242,22 +247,36 @@ class BatchIterator(Iterator[PackedBatch]):
       batch = {name: np.array(field) for name, field in batch.items()}
     return batch
 
-  def get_state(self) -> dict[str, int]:
-    """`step`, the number of the next batch, and `batch_size`, for which it counts."""
-    return {"step": self._step, "batch_size": self._loader.batch_size}
+  def get_state(self) -> dict[str, int | str]:
+    """For the checkpoint: `step`, the number of the next batch, and what it counts in.
 
-  def set_state(self, state: dict[str, int]):
+    That is `batch_size`, and of packed rows `plan`, the SHA-256 of their plan.
+    """
+    state = {"step": self._step, "batch_size": self._loader.batch_size}
+    plan = self._loader.plan_sha256
+    return state | ({"plan": plan} if plan else {})
+
+  def set_state(self, state: dict[str, int | str]):
     """Goes on where `get_state` was called, on this or any other number of hosts.
 
+    Args:
+      state: of `get_state`; earlier versions did not name the plan.
+
     Raises:
-      InputError: the state is of another batch size, or none.
+      InputError: the state is of another batch size or another plan, or none.
     """
-    if set(state) != {"step", "batch_size"}:
+    if set(state) - {"plan"} != {"step", "batch_size"}:
       raise InputError(f"Expected a state with step and batch_size, found {shown(state)}.")
     if state["batch_size"] != self._loader.batch_size:
       raise InputError(
         f"The state counts batches of {state['batch_size']} packs; expected "
         f"{self._loader.batch_size}. Go on with the batch size it was saved with."
+      )
+    plan = self._loader.plan_sha256
+    if state.get("plan", plan) != plan:
+      raise InputError(
+        f"The state counts packs of the plan {_short(state['plan'])}; here it is "
+        f"{_short(plan)} (SHA-256). Go on with the plan it was saved with."
       )
     step = whole("step", state["step"], at_least=0)
     self.close()
@@ -283,6 +302,10 @@ class BatchIterator(Iterator[PackedBatch]):
         _follow_parent,
       )
     return iter(ahead)
+
+
+def _short(sha256) -> str:
+  return f"{str(sha256)[:12]}..." if sha256 else "none"
 
 
 def _follow_parent(worker: int, workers: int):

@@ -4,9 +4,12 @@ import json
 import resource
 import shutil
 import subprocess
+import sys
 
 import pytest
 
+import packing
+import pipeline
 from model import weights
 from model.__main__ import main as model_command
 from tests import forked
@@ -16,6 +19,7 @@ from tests.programs import (
   SAVED_EVERY,
   STEPS,
   command,
+  complete,
   lines_of,
   run,
   start,
@@ -42,6 +46,12 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
   assert len(summary["parameters_digest"]) == 64
   config = json.loads((workdir / "config.json").read_text())
   assert config["train"]["steps"] == STEPS
+  plan = packing.load_plan(workdir / "plans" / "train.json")
+  assert plan.num_packs == summary["packs"]
+  metadata = workdir / "checkpoints" / str(STEPS) / "_CHECKPOINT_METADATA"
+  saved = json.loads(metadata.read_text())["custom_metadata"]["input"]
+  assert saved["plan"] == summary["plan_sha256"] == pipeline.plan_sha256(plan)
+  assert (workdir / "plans" / "held_out.json").exists()
   lines = lines_of(workdir / "metrics.jsonl")
   assert [line["step"] for line in lines] == list(range(2, STEPS + 1, 2))
   fields = {"loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy", "learning_rate"}
@@ -106,12 +116,12 @@ def test_a_finished_run_is_shown_not_repeated(folder, finished):
 def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
   workdir, _ = finished
   last = lines_of(workdir / "eval.jsonl")[-1]
-  packed = run(folder, "whole", "--json", program="eval.py")
+  packed = complete([sys.executable, ROOT / "eval.py", "whole", "--json"], folder)
   assert packed.returncode == 0, packed.stderr
   trained = {"seconds", "sequences_trained"}
   assert json.loads(packed.stdout) == {k: v for k, v in last.items() if k not in trained}
-  options = ("--json", "--config.packing.algorithm=none")
-  unpacked = run(folder, "whole", *options, program="eval.py")
+  options = ("--config.packing.algorithm=none", "--json")
+  unpacked = complete([sys.executable, ROOT / "eval.py", *options, "whole"], folder)
   assert unpacked.returncode == 0, unpacked.stderr
   found = json.loads(unpacked.stdout)
   for name in ("loss", "mlm_accuracy", "nsp_accuracy", "unigram_mlm_accuracy"):
@@ -242,6 +252,7 @@ def test_a_run_starts_from_given_weights_and_goes_on_without_them(folder, finish
     ("train.py", ["extra"], "Expected --name=value, found 'extra'"),
     ("eval.py", ["--workdir=/nowhere"], "Expected a run in"),
     ("eval.py", ["--step=7"], "Expected a checkpoint of step 7"),
+    ("eval.py", ["other"], "The folder is 'other' and --workdir="),
     ("eval.py", ["--config.model.size=mini"], "model.size is 'tiny' there and 'mini' here"),
     ("eval.py", ["--config.seed=7"], "seed is 0 there and 7 here"),
   ],

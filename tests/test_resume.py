@@ -1,5 +1,6 @@
 """Runs that are killed, stopped, broken or changed, and what becomes of them."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -9,6 +10,7 @@ import time
 
 import pytest
 
+import packing
 from tests.programs import (
   AS_USERS,
   READ_ONLY_CACHE,
@@ -177,9 +179,25 @@ def copy(finished, tmp_path):
   return tmp_path / "run"
 
 
-def test_a_run_killed_while_it_reports_ends_the_same(folder, finished, copy):
+def test_a_run_killed_while_it_reports_and_damaged_since_ends_the_same(
+  folder, finished, copy
+):
+  """What it lost is made again, and each file is named."""
+  plans = {path.name: path.read_bytes() for path in (copy / "plans").iterdir()}
+  shutil.rmtree(copy / "plans")
+  (copy / "summary.json").touch()
+  text = (copy / "eval.jsonl").read_text()
+  (copy / "eval.jsonl").write_text(text.replace("loss", "lo{s", 1))
+  metrics = (copy / "metrics.jsonl").read_bytes()
+  (copy / "metrics.jsonl").write_bytes(metrics[:-20])
+
   result = run(folder, copy)
   assert result.returncode == 0, result.stderr
+  assert {path.name: path.read_bytes() for path in (copy / "plans").iterdir()} == plans
+  assert f"{copy / 'plans' / 'train.json'}" in result.stdout
+  for name in ("summary.json", "eval.jsonl", "metrics.jsonl"):
+    (line,) = (x for x in result.stderr.splitlines() if str(copy / name) in x)
+    assert line.startswith("WARNING: ")
   assert summary_of(copy)["compilations"] == 1
   assert_ends_as(copy, finished[0])
 
@@ -198,11 +216,16 @@ def test_a_broken_checkpoint_is_passed_over(folder, finished, copy):
 
 
 @pytest.mark.slow
-def test_a_changed_config_is_refused_unless_told_otherwise(folder, copy):
+def test_a_finished_run_with_more_steps_is_refused_and_extended_if_told_so(
+  folder, finished, tmp_path
+):
+  copy = tmp_path / "run"
+  shutil.copytree(finished[0], copy)
   options = [f"--config.train.steps={STEPS + 2}"]
   result = run(folder, copy, *options)
   assert result.returncode == 2
   assert f"train.steps is {STEPS} there and {STEPS + 2} here" in result.stderr
+  assert summary_of(copy)["steps"] == STEPS
   result = run(folder, copy, *options, "--allow_changed_config")
   assert result.returncode == 0, result.stderr
   assert f"WARNING: going on with a changed config: train.steps is {STEPS}" in result.stderr
@@ -216,6 +239,8 @@ def test_a_change_that_cannot_be_is_refused_and_leaves_the_run(folder, finished,
   for options, message in (
     (["--config.optimizer.name=sgd"], "of another model or optimizer"),
     (["--config.train.micro_batch_size=4"], "comes to 4 rows a step"),
+    (["--config.train.steps=8"], f"comes to 8 steps; the run in {copy} has made {STEPS}"),
+    (["--config.packing.max_sequences_per_pack=2"], "train.json was made with packing"),
   ):
     result = run(folder, copy, *options, "--allow_changed_config")
     assert result.returncode == 2
@@ -223,6 +248,20 @@ def test_a_change_that_cannot_be_is_refused_and_leaves_the_run(folder, finished,
   result = run(folder, copy, "--config.model.dropout_rate=0.5", "--allow_changed_config")
   assert result.returncode == 0, result.stderr
   assert json.loads((copy / "model.json").read_text())["config"]["dropout_rate"] == 0.5
+
+
+@pytest.mark.slow
+def test_another_plan_than_the_checkpoints_is_refused(folder, copy):
+  path = copy / "plans" / "train.json"
+  plan = packing.load_plan(path)
+  other = packing.pack(
+    plan.histogram, algorithm="lpfhp", max_sequences_per_pack=plan.max_sequences_per_pack
+  )
+  dataclasses.replace(other, algorithm=plan.algorithm).save(path)
+  result = run(folder, copy)
+  assert result.returncode == 2
+  (line,) = result.stderr.strip().splitlines()
+  assert f"{path} is not what the checkpoint of step {STEPS} was saved with" in line
 
 
 def test_a_run_on_data_prepared_anew_is_refused(folder, copy):

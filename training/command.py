@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import jax
 from absl import app, flags, logging
+from ml_collections import config_flags
 
 from training.stopping import signals
 
@@ -29,16 +30,23 @@ class Parser(argparse.ArgumentParser):
     self.exit(2, f"error: {' '.join(message.split())}. See {self.prog} --help.\n")
 
 
-def run(main: Callable[[], None], *, mistakes: tuple[type[Exception], ...]):
+def run(
+  main: Callable[[], None],
+  *,
+  mistakes: tuple[type[Exception], ...],
+  as_flags: Callable[[list[str]], list[str]] = lambda words: words,
+):
   """Runs a command: a user's mistake is one line and exit status 2, not a traceback.
 
   Args:
     main: called after the flags are parsed.
     mistakes: exceptions that stand for a user's mistake.
+    as_flags: makes flags of the words of the command line that are none.
   """
 
   def parse(argv: list[str]) -> list[str]:
     try:
+      argv[1:] = as_flags(argv[1:])  # in place: ml_collections reads sys.argv
       left = flags.FLAGS(argv)
     except SystemExit:  # --help was shown
       sys.exit(0)
@@ -70,6 +78,33 @@ def run(main: Callable[[], None], *, mistakes: tuple[type[Exception], ...]):
       signals.leave()
 
   app.run(guarded, flags_parser=parse)
+
+
+def typed_fields() -> list[str]:
+  """The fields of --config that the command line sets."""
+  return list(config_flags.get_override_values(flags.FLAGS["config"]))
+
+
+def positional(words: list[str]) -> list[str]:
+  """The words that are neither a flag nor the value of one.
+
+  Example:
+    >>> positional(["--seed=3", "runs/cola"])
+    ['runs/cola']
+  """
+  return [
+    word
+    for before, word in zip(["", *words], words, strict=False)
+    if not word.startswith("-") and not _awaits_value(before)
+  ]
+
+
+def _awaits_value(word: str) -> bool:
+  if not word.startswith("-") or "=" in word:
+    return False
+  name = word.lstrip("-")
+  known = [flags.FLAGS[n] for n in (name, name.removeprefix("no")) if n in flags.FLAGS]
+  return not any(flag.boolean for flag in known)
 
 
 def _leave(status: int, message: str):

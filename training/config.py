@@ -28,6 +28,7 @@ def validate(
   algorithms: Collection[str],
   tasks: Mapping[str, str],
   num_devices: int,
+  typed: Collection[str] = (),
 ):
   """Refuses values that would fail, or mislead, later.
 
@@ -36,6 +37,7 @@ def validate(
     algorithms: names of the packing algorithms.
     tasks: by name the head that learns a task, a key of `model.MODELS`.
     num_devices: devices that share a batch.
+    typed: fields that were asked for, and did not come with the config file.
 
   Raises:
     ConfigError: names the field, what was expected and what was found.
@@ -230,7 +232,7 @@ def validate(
     train.fsdp,
     f"what divides the {num_devices} devices",
   )
-  check_recipe(config, num_devices=num_devices)
+  check_recipe(config, num_devices=num_devices, typed=typed)
 
 
 def check_attention(

@@ -4,17 +4,76 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Collection
 
 from model.files import write_json, write_text
+from training.errors import ConfigError
 
-__all__ = ["read_json_lines", "write_json", "write_text"]
+__all__ = ["read_json", "read_json_lines", "read_lines", "write_json", "write_text"]
 
 
-def read_json_lines(path: str | pathlib.Path) -> list[dict]:
-  """The objects of a JSON-lines file, without a last line that a kill cut short.
+def read_json(path: str | pathlib.Path, *, remedy: str) -> dict:
+  """The object in a JSON file.
 
-  None where there is no file.
+  Args:
+    path: of the file.
+    remedy: what to do where it is damaged, for the message.
+
+  Raises:
+    ConfigError: it is damaged.
+    OSError: it cannot be read.
+  """
+  try:
+    found = json.loads(pathlib.Path(path).read_bytes())
+    if not isinstance(found, dict):
+      raise ValueError(f"a {type(found).__name__}")
+  except ValueError as error:
+    raise ConfigError(
+      f"{path} is damaged: expected a JSON object, found {error}. {remedy}"
+    ) from error
+  return found
+
+
+def read_lines(
+  path: str | pathlib.Path, *, names: Collection[str] = ()
+) -> list[dict | None]:
+  """The lines of a JSON-lines file, without a last one that a kill cut short.
+
+  Args:
+    path: of the file; where there is none, there are no lines.
+    names: of numbers that each line has, besides `step`.
+
+  Returns:
+    An object for each line; None for one that is damaged.
   """
   path = pathlib.Path(path)
-  lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-  return [json.loads(line) for line in lines if line.endswith("\n")]
+  lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+  return [_parse(line, ("step", *names)) for line in lines]
+
+
+def _parse(line: bytes, names: Collection[str]) -> dict | None:
+  try:
+    found = json.loads(line)
+  except ValueError:
+    return None
+  is_whole = isinstance(found, dict) and all(
+    isinstance(found.get(name), int | float) for name in names
+  )
+  return found if is_whole else None
+
+
+def read_json_lines(path: str | pathlib.Path, *, names: Collection[str] = ()) -> list[dict]:
+  """As `read_lines`, for those who need all of them.
+
+  Raises:
+    ConfigError: a line is damaged.
+  """
+  lines = read_lines(path, names=names)
+  whole = [line for line in lines if line is not None]
+  if len(whole) < len(lines):
+    raise ConfigError(
+      f"{path} is damaged in line {lines.index(None) + 1}: expected a JSON object with "
+      f"{', '.join(('step', *names))}. Restore the file. Where the run has not ended, "
+      "train.py goes on, and mends it."
+    )
+  return whole

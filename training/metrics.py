@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,9 +13,12 @@ from typing import Any
 import jax
 
 from model.losses import Total
-from training.files import read_json_lines, write_text
+from training.errors import ConfigError
+from training.files import read_lines, write_text
+from training.report import TRAIN_NUMBERS
 
 _COUNTED = ("sequences", "real_tokens")
+_TRAIN, _EVAL = "metrics.jsonl", "eval.jsonl"
 WAITS = ("input", "compute")  # what the loop waits for
 _NO_WAITS = dict.fromkeys(WAITS, 0.0)
 
@@ -23,36 +27,72 @@ class MetricsLog:
   """`metrics.jsonl`, `eval.jsonl` and TensorBoard events of a run; a context manager.
 
   A run that goes on from a checkpoint drops the lines after it, so that each step
-  stands in the file once. Of several processes only the first writes.
+  stands in the file once. Lines before it that are damaged or gone are written again from
+  the checkpoint, which holds all evaluations, since they decide where a run ends, and the
+  last line of `metrics.jsonl`. Standard error tells of that, and of lines that stay lost.
+  Of several processes only the first writes.
 
   Args:
     workdir: the run's folder.
     first_step: the step that the run goes on from.
+    state: of `get_state`, from the checkpoint; None at the start of a run, and where an
+      earlier version wrote the checkpoint.
 
   Attributes:
-    last_train_line: the last line of `metrics.jsonl` that was kept; empty if none.
-    evaluations: the lines of `eval.jsonl`.
+    missing: lines that `metrics.jsonl` lacks.
+
+  Raises:
+    ConfigError: `metrics.jsonl` has no line up to `first_step`, and there is no state.
   """
 
-  def __init__(self, workdir: str | pathlib.Path, *, first_step: int):
+  def __init__(
+    self, workdir: str | pathlib.Path, *, first_step: int, state: dict | None = None
+  ):
     self._workdir = pathlib.Path(workdir)
     self._events: Any = None  # a tensorboardX.SummaryWriter
-    writes = jax.process_index() == 0
-    kept: dict[str, list[dict]] = {}
-    for name in ("eval.jsonl", "metrics.jsonl"):
-      lines = read_json_lines(self._workdir / name)
-      kept[name] = [line for line in lines if line["step"] <= first_step]
-      if writes:
-        text = "".join(json.dumps(line) + "\n" for line in kept[name])
-        write_text(self._workdir / name, text)
-    self.last_train_line: dict = (kept["metrics.jsonl"] or [{}])[-1]
-    self.evaluations = kept["eval.jsonl"]
-    if writes:
+    self._counts: dict[str, int] = {}
+    self._newest: dict[str, list[dict]] = {}
+    self.missing = 0
+    for name in (_TRAIN, _EVAL):
+      missing = self._go_on(name, first_step, state and state[name])
+      self.missing += missing if name == _TRAIN else 0
+    if jax.process_index() == 0:
       import tensorboardX  # which imports PyTorch where it is installed: seconds
 
       self._events = tensorboardX.SummaryWriter(
         str(self._workdir / "tensorboard"), purge_step=first_step + 1
       )
+
+  def _go_on(self, name: str, first_step: int, state: dict | None) -> int:
+    """Mends a file as far as it can be; returns how many lines it lacks."""
+    path = self._workdir / name
+    lines = read_lines(path, names=TRAIN_NUMBERS if name == _TRAIN else ())
+    damaged = lines.count(None)
+    found = kept = [line for line in lines if line and line["step"] <= first_step]
+    if state is None:
+      if first_step and not kept and name == _TRAIN:
+        raise ConfigError(
+          f"{path} has no line up to step {first_step}, from which the run goes on. "
+          "Restore the file, or give another --workdir."
+        )
+      self._counts[name], self._newest[name] = len(kept) + damaged, kept
+    else:
+      newest = state["newest"]
+      start = newest[0]["step"] if newest else 0
+      kept = [line for line in kept if line["step"] < start] + newest
+      self._counts[name], self._newest[name] = state["lines"], newest
+    missing = self._counts[name] - len(kept)
+    if jax.process_index() == 0:
+      write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+      if damaged or missing or kept != found:
+        lost = f"{missing} of {self._counts[name]} cannot be had again"
+        print(
+          f"WARNING: {path} was damaged or cut. Its lines up to step {first_step} are "
+          f"mended from the checkpoint{f', but {lost}' if missing else ''}.",
+          file=sys.stderr,
+          flush=True,
+        )
+    return missing
 
   def __enter__(self) -> MetricsLog:
     return self
@@ -61,23 +101,42 @@ class MetricsLog:
     if self._events:
       self._events.close()
 
+  @property
+  def last_train_line(self) -> dict:
+    """The newest line of `metrics.jsonl`; empty if there is none."""
+    return (self._newest[_TRAIN] or [{}])[-1]
+
+  @property
+  def evaluations(self) -> list[dict]:
+    """The lines of `eval.jsonl`."""
+    return self._newest[_EVAL]
+
+  def get_state(self) -> dict[str, dict]:
+    """For the checkpoint: of each file how many lines it has, and the newest of them."""
+    newest = {_TRAIN: self._newest[_TRAIN][-1:], _EVAL: list(self._newest[_EVAL])}
+    return {
+      name: {"lines": self._counts[name], "newest": lines} for name, lines in newest.items()
+    }
+
   def train(self, step: int, values: dict):
     """Writes a line of `metrics.jsonl`."""
-    self._write("metrics.jsonl", "train", step, values)
+    self._newest[_TRAIN] = []  # the others need not be held
+    self._write(_TRAIN, "train", {"step": step} | values)
 
   def evaluation(self, step: int, values: dict):
     """Writes a line of `eval.jsonl`."""
-    self.evaluations.append({"step": step} | values)
-    self._write("eval.jsonl", "eval", step, values)
+    self._write(_EVAL, "eval", {"step": step} | values)
 
-  def _write(self, name: str, tag: str, step: int, values: dict):
+  def _write(self, name: str, tag: str, line: dict):
+    self._newest[name].append(line)
+    self._counts[name] += 1
     if not self._events:
       return
     with (self._workdir / name).open("a") as file:
-      file.write(json.dumps({"step": step} | values, allow_nan=False) + "\n")
-    for key, value in values.items():
-      if isinstance(value, int | float):
-        self._events.add_scalar(f"{tag}/{key}", value, step)
+      file.write(json.dumps(line, allow_nan=False) + "\n")
+    for key, value in line.items():
+      if isinstance(value, int | float) and key != "step":
+        self._events.add_scalar(f"{tag}/{key}", value, line["step"])
 
 
 def means(steps: Sequence[Mapping]) -> dict[str, float]:

@@ -19,6 +19,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from training.command import Parser
+from training.errors import ConfigError
 from training.files import read_json_lines
 
 PACKS_SHOWN = 40
@@ -299,11 +300,11 @@ def main(arguments: list[str] | None = None) -> int:
   )
   parser.add_argument("--out", help="the PNG; METRIC_by_AXIS.png if not given")
   options = parser.parse_args(arguments)
-  metric = options.metric or _usual_metric(pathlib.Path(options.runs[0]))
-  path = pathlib.Path(options.out or f"{metric}_by_{options.by}.png")
   try:
+    metric = options.metric or _usual_metric(pathlib.Path(options.runs[0]))
+    path = pathlib.Path(options.out or f"{metric}_by_{options.by}.png")
     plot_runs(path, options.runs, by=options.by, metric=metric)
-  except (RunError, OSError) as error:
+  except (RunError, ConfigError, OSError) as error:
     print(f"error: {error}", file=sys.stderr)
     return 2
   print(f"written to {path}")

@@ -13,7 +13,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import ml_collections
@@ -23,6 +23,9 @@ from training.optimizer import HAS_BETAS, packed_betas
 
 # What is done about a batch that holds `packing_factor` times the sequences.
 ADJUSTMENTS = ("reduce_batch", "lamb_betas", "lr_linear", "lr_sqrt", "none")
+
+_SHORT_WARMUP = 0.1  # of the steps, where the config's would not end before the run
+_WARMUP = ("optimizer.warmup_steps", "optimizer.warmup")
 
 _DURATION = re.compile(r"\s*(\S+)\s+(step|sequence|epoch)s?\s*")
 
@@ -37,6 +40,7 @@ class Recipe:
     packing_factor: sequences a row, on average.
     steps: updates of the parameters.
     warmup_steps: of these, with a rising learning rate.
+    shortened_from: warm-up that the config comes to, where it was too long for the steps.
     learning_rate: the peak.
     b1: decay of the momentum.
     b2: decay of the velocity.
@@ -59,6 +63,7 @@ class Recipe:
   b2: float
   num_sequences: int | None = None
   num_tokens: int | None = None
+  shortened_from: int | None = None
   adjust: str = "none"
   rounding: float = 0.0
 
@@ -135,13 +140,18 @@ def unpacked(
   *,
   num_sequences: int | None = None,
   num_tokens: int | None = None,
+  typed: Collection[str] = (),
 ) -> Recipe:
   """The recipe that a config says, its durations converted to steps.
+
+  A warm-up that would not end before the run is a tenth of the steps instead, so that a
+  short run of any config can be tried; one that was asked for is refused.
 
   Args:
     config: of the run.
     num_sequences: of the dataset; without it nothing can be said in epochs.
     num_tokens: of the dataset, real ones.
+    typed: fields of the config that were asked for, and did not come with it.
 
   Raises:
     ConfigError: a value that no recipe can have.
@@ -169,12 +179,17 @@ def unpacked(
       number, unit = number * num_sequences, "sequence"
     return round(number / rows if unit == "sequence" else number)
 
+  steps = in_steps("train.duration", train.duration, train.steps)
+  warmup = asked = in_steps("optimizer.warmup", opt.warmup, opt.warmup_steps)
+  if 0 < steps <= asked and not set(typed) & set(_WARMUP):
+    warmup = int(steps * _SHORT_WARMUP)
   return Recipe(
     rows=rows,
     accumulation=rows // micro if micro else 1,
     packing_factor=1.0,
-    steps=in_steps("train.duration", train.duration, train.steps),
-    warmup_steps=in_steps("optimizer.warmup", opt.warmup, opt.warmup_steps),
+    steps=steps,
+    warmup_steps=warmup,
+    shortened_from=None if warmup == asked else asked,
     learning_rate=opt.learning_rate,
     b1=opt.b1,
     b2=opt.b2,
@@ -224,7 +239,8 @@ def packed(
   if adjust == "reduce_batch":
     rows = max(1, round(wanted / multiple)) * multiple
   else:
-    steps, warmup_steps = round(steps / p), round(warmup_steps / p)
+    steps = round(steps / p)
+    warmup_steps = min(round(warmup_steps / p), max(steps - 1, 0))
   b1, b2, rate = recipe.b1, recipe.b2, recipe.learning_rate
   if adjust == "lamb_betas":
     b1, b2 = packed_betas(b1, b2, p)
@@ -250,6 +266,7 @@ def resolve(
   num_sequences: int | None = None,
   num_tokens: int | None = None,
   num_devices: int = 1,
+  typed: Collection[str] = (),
 ) -> tuple[Recipe, Recipe]:
   """The recipe of a config without packing, and the one to run.
 
@@ -259,11 +276,12 @@ def resolve(
     num_sequences: of its dataset.
     num_tokens: of its dataset, real ones.
     num_devices: devices that share a batch.
+    typed: as of `unpacked`.
 
   Raises:
     ConfigError: a value that no recipe can have.
   """
-  before = unpacked(config, num_sequences=num_sequences, num_tokens=num_tokens)
+  before = unpacked(config, num_sequences=num_sequences, num_tokens=num_tokens, typed=typed)
   after = packed(
     before,
     packing_factor=packing_factor,
@@ -273,8 +291,15 @@ def resolve(
   return before, after
 
 
-def check_recipe(config: ml_collections.ConfigDict, *, num_devices: int):
+def check_recipe(
+  config: ml_collections.ConfigDict, *, num_devices: int, typed: Collection[str] = ()
+):
   """Refuses what can be seen to be wrong before there is any data.
+
+  Args:
+    config: of the run.
+    num_devices: devices that share a batch.
+    typed: as of `unpacked`.
 
   Raises:
     ConfigError: names the field.
@@ -295,7 +320,7 @@ def check_recipe(config: ml_collections.ConfigDict, *, num_devices: int):
   texts = {"train.duration": train.duration, "optimizer.warmup": config.optimizer.warmup}
   units = [parse_duration(field, text)[1] for field, text in texts.items() if text]
   if "epoch" not in units:
-    unpacked(config)
+    unpacked(config, typed=typed)
 
 
 def table(before: Recipe, after: Recipe) -> str:
@@ -312,19 +337,24 @@ def table(before: Recipe, after: Recipe) -> str:
   p = f"{after.packing_factor:.3f}"
   lines = [("recipe", "without packing", "packed", f"packing.adjust={after.adjust}")]
 
-  def add(name: str, value: Callable[[Recipe], float | None], show=number, change=""):
+  def add(
+    name: str, value: Callable[[Recipe], float | None], show=number, change="", note=""
+  ):
     a, b = value(before), value(after)
     if a is None or b is None:
       lines.append((name, "not known", "not known", ""))
       return
     ratio = f"x {b / a:.3f}" if a else ""
-    lines.append((name, show(a), show(b), "" if a == b else change or ratio))
+    told = "" if a == b else change or ratio
+    lines.append((name, show(a), show(b), "; ".join(filter(None, (told, note)))))
 
   def short(x: float) -> str:
     return f"{x:.4g}"
 
   add("steps", lambda r: r.steps)
-  add("of these warm-up", lambda r: r.warmup_steps)
+  asked = before.shortened_from
+  shortened = f"a tenth: {asked:,}, as configured, outlast the run" if asked else ""
+  add("of these warm-up", lambda r: r.warmup_steps, note=shortened)
   add("rows a step", lambda r: r.rows)
   add("micro-batches a step", lambda r: r.accumulation)
   add("sequences a row", lambda r: r.packing_factor, lambda x: f"{x:.3f}")
@@ -358,13 +388,15 @@ def _run():
   flags.mark_flag_as_required("config")
 
   def main():
-    check_recipe(config.value, num_devices=devices.value)
+    typed = command.typed_fields()
+    check_recipe(config.value, num_devices=devices.value, typed=typed)
     before, after = resolve(
       config.value,
       packing_factor=factor.value,
       num_sequences=sequences.value,
       num_tokens=tokens.value,
       num_devices=devices.value,
+      typed=typed,
     )
     if as_json.value:
       print(json.dumps({"unpacked": before.as_dict(), "packed": after.as_dict()}))

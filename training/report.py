@@ -7,6 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 _SHARES = ("input_share", "compute_share", "rest_share")
+# What each line of metrics.jsonl has, whatever is trained.
+TRAIN_NUMBERS = (
+  "seconds",
+  "compilations",
+  "sequences_per_second",
+  "real_tokens_per_second",
+  "packs_per_second",
+  *_SHARES,
+)
 # Of a line of eval.jsonl: what is said of the held-out data, and what is no figure of it.
 _OF_THE_DATA = ("unigram_mlm_accuracy", "nsp_majority_accuracy", "mlm_accuracy_by_length")
 _NO_FIGURES = ("step", "seconds", "sequences", "sequences_trained")
@@ -226,6 +235,9 @@ def summary_table(summary: dict) -> str:
   elif summary.get("target_mlm_accuracy"):
     rows.append(("target accuracy", f"{summary['target_mlm_accuracy']:.1%} not reached"))
   rows.append(("compilations of the step", str(summary["compilations"])))
+  if summary.get("missing_lines"):
+    lost = f"{summary['missing_lines']}; the speeds are those of the others"
+    rows.append(("lines of metrics.jsonl lost", lost))
   return _table(rows + _by_length(summary))
 
 

@@ -56,7 +56,7 @@ def is_finished(folder: pathlib.Path, config: ml_collections.ConfigDict) -> bool
     workdir.check_same(folder, config)
   except ConfigError:
     return False  # none, or another one, which train.py refuses
-  return (folder / "summary.json").exists()
+  return workdir.read_summary(folder) is not None
 
 
 def train(sweep: Sweep, run: Run, folder: pathlib.Path, options: Sequence[str]) -> str:
@@ -139,8 +139,7 @@ def _row(
   for run in runs:
     done = is_finished(folder / run.name, run.config)
     one: dict[str, Any] = {"name": run.name, "fields": dict(run.fields), "finished": done}
-    if done:
-      summary = json.loads((folder / run.name / "summary.json").read_text())
+    if summary := workdir.read_summary(folder / run.name) if done else None:
       names = [*COLUMNS, *BASELINES.values()]
       one["figures"] = {name: summary[name] for name in names if name in summary}
     if run.name in failures:
@@ -270,7 +269,7 @@ def main(arguments: list[str] | None = None) -> int:
     arms = tabulate(sweep, folder, failures)
     if not options.dry_run:
       write(folder, arms, failures)
-  except (SweepError, OSError) as error:
+  except (SweepError, ConfigError, OSError) as error:
     _say(f"error: {error}")
     return 2
   except KeyboardInterrupt:

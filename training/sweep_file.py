@@ -291,6 +291,7 @@ def _changed(
       algorithms=[config.packing.algorithm],
       tasks={config.data.task: ""},
       num_devices=1,
+      typed=fields,
     )
   except ConfigError as error:
     raise SweepError(f"{where}: {error}") from error

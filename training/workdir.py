@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -13,10 +12,11 @@ import ml_collections
 
 from model import hf, weights
 from training.config import ConfigError
-from training.files import read_json_lines, write_json
+from training.files import read_json, read_json_lines, write_json
 from training.report import best_of, metric_of
 
 _CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
+_SUMMARY = "summary.json"
 
 
 class ChangedConfig(ConfigError):
@@ -48,12 +48,13 @@ def choose_step(
     None where there is no checkpoint.
 
   Raises:
-    ConfigError: neither, or the run has not been evaluated.
+    ConfigError: neither, the run has not been evaluated, or `eval.jsonl` is damaged.
   """
   steps = weights.steps(workdir)
   if wanted == "best" or (wanted is None and prefer_best):
     metric = metric_of(weights.read_description(workdir).head)
-    best = best_of(read_json_lines(pathlib.Path(workdir) / "eval.jsonl"), metric=metric)
+    lines = read_json_lines(pathlib.Path(workdir) / "eval.jsonl", names=[metric])
+    best = best_of(lines, metric=metric)
     if wanted is None and (best is None or best["step"] not in steps):
       return max(steps, default=None)
     if best is None:
@@ -71,7 +72,7 @@ def check(
   config: ml_collections.ConfigDict,
   *,
   allow_changes: bool = False,
-):
+) -> bool:
   """Checks that a run of this config may use the folder; makes it where it is not there.
 
   Args:
@@ -80,16 +81,20 @@ def check(
     allow_changes: whether the config may differ from the one it was begun with, which is
       then told on standard error.
 
+  Returns:
+    Whether it differs.
+
   Raises:
     ConfigError: the folder belongs to a run with another config, or is not writable.
   """
-  workdir = pathlib.Path(workdir)
-  if (workdir / _CONFIG).exists():
+  workdir, changed = pathlib.Path(workdir), False
+  if has_begun(workdir):
     try:
       check_same(workdir, config)
     except ChangedConfig as error:
       if not allow_changes:
         raise
+      changed = True
       print(
         f"WARNING: going on with a changed config: {error.differences}", file=sys.stderr
       )
@@ -103,29 +108,31 @@ def check(
     (workdir / _LOCK).touch()  # not written anew: a lock is on the file that is there
   except OSError as error:
     raise ConfigError(f"--workdir={workdir} cannot be written: {error}.") from error
+  return changed
+
+
+def has_begun(workdir: str | pathlib.Path) -> bool:
+  """Whether a run was recorded in the folder: what is there is its own."""
+  return (pathlib.Path(workdir) / _CONFIG).exists()
 
 
 @contextlib.contextmanager
-def claimed(workdir: str | pathlib.Path, *, dataset: dict[str, str]) -> Iterator[None]:
+def claimed(workdir: str | pathlib.Path) -> Iterator[None]:
   """Holds the folder for one run at a time.
 
   Args:
     workdir: the run's folder.
-    dataset: SHA-256 of each file of the dataset.
 
   Raises:
-    ConfigError: another run trains in the folder, or this one was begun with another
-      dataset.
+    ConfigError: another run trains in the folder.
   """
-  workdir = pathlib.Path(workdir)
-  with (workdir / _LOCK).open() as lock:
+  with (pathlib.Path(workdir) / _LOCK).open() as lock:
     try:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
       raise ConfigError(
         f"Another process trains in {workdir}. Wait for it, or give another --workdir."
       ) from error
-    check_dataset(workdir, dataset)
     yield
 
 
@@ -140,8 +147,35 @@ def record(
     dataset: SHA-256 of each file of the dataset.
   """
   workdir = pathlib.Path(workdir)
+  (workdir / _SUMMARY).unlink(missing_ok=True)  # of fewer steps: the run goes on
   write_json(workdir / _DATASET, dataset)
   write_json(workdir / _CONFIG, config.to_dict())
+
+
+def read_summary(workdir: str | pathlib.Path) -> dict | None:
+  """What a run that has ended came to; None of one that has not.
+
+  A damaged summary is none, which standard error tells: train.py writes it again.
+  """
+  path = pathlib.Path(workdir) / _SUMMARY
+  try:
+    return read_json(path, remedy="train.py writes it again.") if path.exists() else None
+  except ConfigError as error:
+    print(f"WARNING: {error}", file=sys.stderr, flush=True)
+    return None
+
+
+def read_config(workdir: str | pathlib.Path) -> dict:
+  """The config that a run was begun with.
+
+  Raises:
+    ConfigError: there is none, or it is damaged.
+  """
+  path = pathlib.Path(workdir) / _CONFIG
+  try:
+    return read_json(path, remedy="Restore the file, or give another --workdir.")
+  except OSError as error:
+    raise ConfigError(f"Expected a run in --workdir={workdir}: {error}.") from error
 
 
 def check_dataset(workdir: str | pathlib.Path, dataset: dict[str, str]):
@@ -152,10 +186,14 @@ def check_dataset(workdir: str | pathlib.Path, dataset: dict[str, str]):
     dataset: SHA-256 of each file of the dataset.
 
   Raises:
-    ConfigError: it was begun with another one.
+    ConfigError: it was begun with another one, or the file that says so is damaged.
   """
   path = pathlib.Path(workdir) / _DATASET
-  if path.exists() and json.loads(path.read_text()) != dataset:
+  remedy = (
+    "It says which dataset the run was begun with. Restore it; or remove it, if "
+    "config.data.directory still holds that dataset: train.py writes it again."
+  )
+  if path.exists() and read_json(path, remedy=remedy) != dataset:
     raise ConfigError(
       f"{workdir} holds a run on another dataset: what config.data.directory holds was "
       "prepared anew since. Restore that dataset, or give another --workdir."
@@ -180,11 +218,7 @@ def check_same(
   Raises:
     ConfigError: names the fields that differ, or says that there is no run.
   """
-  path = pathlib.Path(workdir) / _CONFIG
-  try:
-    found = _flatten(json.loads(path.read_text()))
-  except (OSError, ValueError) as error:
-    raise ConfigError(f"Expected a run in --workdir={workdir}: {error}.") from error
+  found = _flatten(read_config(workdir))
   expected = _flatten(config.to_dict())
   differences = [
     f"{name} is {found.get(name)!r} there and {expected.get(name)!r} here"

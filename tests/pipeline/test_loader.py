@@ -13,6 +13,7 @@ import pytest
 import packing
 from pipeline.batches import Masking, pack_rows
 from pipeline.loader import PackedLoader
+from pipeline.plans import plan_sha256
 from tests.pipeline.test_batches import random_store
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -246,12 +247,13 @@ def test_a_pickle_leaves_assignments_out_and_makes_the_same_ones(store):
   np.testing.assert_array_equal(found.offsets, expected.offsets)
 
 
-def test_the_state_is_two_integers_that_any_number_of_hosts_can_go_on_from(store):
+def test_the_state_is_a_step_that_any_number_of_hosts_can_go_on_from(store):
   batches = make_loader(store, batch_size=12, hosts=2).iterate()
   for _ in range(17):
     next(batches)
   state = json.loads(json.dumps(batches.get_state()))
-  assert state == {"step": 17, "batch_size": 12}
+  plan = plan_sha256(make_loader(store).plan)
+  assert state == {"step": 17, "batch_size": 12, "plan": plan}
   expected = [make_loader(store, batch_size=12)[t] for t in (17, 18)]
   for hosts in (1, 3, 4):
     resumed = [
@@ -271,13 +273,22 @@ def test_the_state_is_two_integers_that_any_number_of_hosts_can_go_on_from(store
     ({"step": 3, "batch_size": 14}, "batches of 14 packs; expected 7"),
     ({"step": 3}, "Expected a state with step and batch_size"),
     ({"step": -1, "batch_size": 7}, "step is -1"),
+    ({"step": 3, "batch_size": 7, "plan": "0" * 64}, "of the plan 000000000000...; here"),
+    ({"step": 3, "batch_size": 7, "seed": 1}, "Expected a state with step and batch_size"),
   ],
 )
 def test_a_state_that_would_mean_other_batches_is_refused(store, state, message):
   batches = make_loader(store).iterate(2)
   with pytest.raises(packing.InputError, match=message):
     batches.set_state(state)
-  assert batches.get_state() == {"step": 2, "batch_size": 7}
+  before = make_loader(store).iterate(2).get_state()
+  assert batches.get_state() == before
+
+  batches.set_state({"step": 5, "batch_size": 7})  # of an earlier version
+  assert batches.get_state() == before | {"step": 5}
+  other = make_loader(store, depth=2).iterate()
+  with pytest.raises(packing.InputError, match="Go on with the plan it was saved with"):
+    other.set_state(before)
 
 
 HOST = """

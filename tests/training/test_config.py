@@ -39,12 +39,13 @@ def get_config(name):
   return importlib.import_module(f"configs.{name}").get_config()
 
 
-def check(config, num_devices=1):
+def check(config, num_devices=1, typed=()):
   validate(
     config,
     algorithms=list(packing.ALGORITHMS),
     tasks=pipeline.TASK_HEADS,
     num_devices=num_devices,
+    typed=typed,
   )
 
 
@@ -507,8 +508,10 @@ def test_epochs_are_checked_once_the_data_are_known():
   config = get_config("base")
   config.train.duration, config.optimizer.warmup = "2 epochs", "3 epochs"
   check(config)
+  typed = ["optimizer.warmup"]
+  check(config, typed=typed)
   with pytest.raises(ConfigError, match="warmup_steps comes to 9; expected 0 to 5"):
-    resolve(config, packing_factor=1.0, num_sequences=97)
+    resolve(config, packing_factor=1.0, num_sequences=97, typed=typed)
 
 
 @pytest.mark.parametrize(
@@ -596,7 +599,7 @@ def test_a_warm_up_past_the_end_is_refused_before_any_work():
   config = get_config("base")
   config.optimizer.warmup_steps = 1000
   with pytest.raises(ConfigError, match="warmup_steps comes to 1000; expected 0 to 999"):
-    check(config)
+    check(config, typed=["optimizer.warmup_steps"])
 
 
 def test_an_attention_that_the_device_has_not_is_refused_before_any_work():

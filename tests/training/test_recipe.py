@@ -148,16 +148,6 @@ def test_nonsense_is_no_duration(field, text):
       r"train\.steps comes to 0 at a packing factor of 3\.000; expected at least 1",
     ),
     (
-      {"optimizer__warmup_steps": 1000},
-      1,
-      r"warmup_steps comes to 1000; expected 0 to 999",
-    ),
-    (
-      {"train__steps": 11, "optimizer__warmup_steps": 10},
-      5,
-      r"warmup_steps comes to 2 at a packing factor of 5\.000; expected 0 to 1",
-    ),
-    (
       {"train__micro_batch_size": 7},
       1,
       r"expected 0, or what divides train\.batch_size=60",
@@ -174,6 +164,40 @@ def test_nonsense_is_no_duration(field, text):
 def test_recipes_that_cannot_be_are_refused(fields, p, message):
   with pytest.raises(ConfigError, match=message):
     resolve(config_for(**fields), packing_factor=p)
+
+
+@pytest.mark.parametrize(
+  ("fields", "steps", "warmup"),
+  [
+    ({"train__steps": 50}, 50, 5),
+    ({"train__steps": 100}, 100, 10),
+    ({"train__steps": 5}, 5, 0),
+    ({"train__duration": "1 epochs", "optimizer__warmup": "2 epochs"}, 83, 8),
+  ],
+)
+def test_a_short_run_of_any_config_has_a_short_warm_up(fields, steps, warmup):
+  recipe = small(**fields)
+  assert (recipe.steps, recipe.warmup_steps) == (steps, warmup)
+  asked = recipe.shortened_from
+  assert asked == (100 if "train__steps" in fields else 167)
+  told = table(recipe, packed(recipe, packing_factor=1.0, adjust="none"))
+  assert f"a tenth: {asked}, as configured, outlast the run" in told
+
+
+def test_a_warm_up_that_fits_stays():
+  recipe = small(train__steps=101)
+  assert (recipe.warmup_steps, recipe.shortened_from) == (100, None)
+  after = packed(recipe, packing_factor=2.5, adjust="none")
+  assert (after.steps, after.warmup_steps) == (40, 39)  # both would round to 40
+  assert "a tenth" not in table(recipe, after)
+
+
+@pytest.mark.parametrize("field", ["optimizer.warmup_steps", "optimizer.warmup"])
+def test_a_warm_up_that_was_asked_for_is_not_shortened(field):
+  config = config_for(optimizer__warmup_steps=1000)
+  assert resolve(config, packing_factor=1.0)[0].warmup_steps == 100
+  with pytest.raises(ConfigError, match=r"warmup_steps comes to 1000; expected 0 to 999"):
+    resolve(config, packing_factor=1.0, typed=["train.steps", field])
 
 
 @pytest.mark.parametrize("devices", [1, 4, 6])
