@@ -245,21 +245,35 @@ def _draw_positions(
   wanted_here = np.take_along_axis(wanted.reshape(num_rows, max_sequences), slot, axis=1)
 
   # Sort each row by (sequence, hideable first, random). Sequences stay where they are,
-  # the tokens drawn come first in each. One integer holds the three keys and the column:
-  # bits 49 to 63, 48, 16 to 47 and 0 to 15.
-  order = np.where(real, slot, 2**15 - 1).astype(np.uint64) << np.uint64(49)
-  order |= (~hideable).astype(np.uint64) << np.uint64(48)
-  order |= (bits >> np.uint64(32)) << np.uint64(16)
-  order |= np.arange(row_length, dtype=np.uint64)
-  order.sort(axis=1)
+  # the tokens drawn come first in each. One integer holds the three keys: bits 33 to 63,
+  # 32 and 0 to 31.
+  keys = np.where(real, slot, max_sequences).astype(np.uint64) << np.uint64(33)
+  keys |= (~hideable).astype(np.uint64) << np.uint64(32)
+  keys |= bits >> np.uint64(32)
+  order = _stable_argsort(keys)
   drawn = real & (batch["position_ids"] < wanted_here)
 
   num_masked = masking.max_masked(row_length, max_sequences)
   in_use = np.arange(num_masked) < drawn.sum(axis=1, keepdims=True)
   positions = np.full(in_use.shape, row_length, np.int32)  # the unused sort to the end
-  positions[in_use] = (order[drawn] & np.uint64(0xFFFF)).astype(np.int32)
+  positions[in_use] = order[drawn]
   positions.sort(axis=1)
   return positions, in_use
+
+
+def _stable_argsort(keys: np.ndarray) -> np.ndarray:
+  """uint64[B, S] -> int[B, S]: the columns of each row, sorted by key and then column.
+
+  Where the column fits beside the key, one sort of both is several times faster.
+  """
+  columns = np.arange(keys.shape[1], dtype=np.uint64)
+  bits = keys.shape[1].bit_length()
+  if int(keys.max(initial=0)).bit_length() + bits > 64:
+    return np.argsort(keys, axis=1, kind="stable")
+  order = (keys << np.uint64(bits)) | columns
+  order.sort(axis=1)
+  order &= np.uint64(2**bits - 1)
+  return order.view(np.int64)
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -3,8 +3,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from pipeline.batches import Masking, mask_tokens, pack_rows
-from pipeline.store import SequenceStore, StoredSequence, write_sequences
+from pipeline.batches import Masking, _stable_argsort, mask_tokens, pack_rows
+from pipeline.store import SCHEMA, SequenceStore, StoredSequence, write_sequences
 
 VOCAB_SIZE = 97
 MASK_ID, CLS, SEP = 4, 2, 3
@@ -199,6 +199,43 @@ def test_the_shortest_sequence_has_a_masked_token(tmp_path):
   )
   assert batch["mlm_positions"][0, :2].tolist() == [1, 4]
   assert batch["mlm_segment_ids"][0, :2].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+  "lengths",
+  [[65_537, 4_460, 3], [131_072], [2] * 33_000 + [29]],
+  ids=["beyond 65,536 tokens", "131,072 tokens", "33,001 sequences"],
+)
+def test_long_rows_are_masked_as_their_sequences_alone(lengths):
+  tokens = np.random.default_rng(3).integers(5, VOCAB_SIZE, sum(lengths)).tolist()
+  ends = np.cumsum(lengths).tolist()
+  store = SequenceStore.from_rows(
+    [
+      StoredSequence(tokens[end - n : end], n, 0)
+      for end, n in zip(ends, lengths, strict=True)
+    ],
+    SCHEMA,
+  )
+  row = np.arange(len(lengths))[None]
+  batch = pack_rows(store, row, row_length=sum(lengths))
+  batch = mask_tokens(batch, MASKING, epochs=np.zeros(1, int))
+  used = batch["mlm_segment_ids"] > 0
+  positions = batch["mlm_positions"][used]
+  assert np.unique(positions).size == positions.size
+  masked = np.bincount(batch["mlm_segment_ids"][used], minlength=len(lengths) + 1)[1:]
+  expected = np.maximum(1, np.rint(MASKING.rate * np.array(lengths)))
+  assert masked.tolist() == expected.tolist()
+  short = len(lengths) - 1  # the last sequence, alone in a short row
+  alone = pack_rows(store, np.array([[short]]), row_length=lengths[short])
+  alone = mask_tokens(alone, MASKING, epochs=np.zeros(1, int))
+  assert masked_of(batch, 0, short) == masked_of(alone, 0, 0)
+
+
+def test_the_order_of_a_row_is_the_stable_one_however_it_is_sorted():
+  keys = np.random.default_rng(0).integers(0, 5, (3, 11)).astype(np.uint64)
+  expected = np.argsort(keys, axis=1, kind="stable")
+  np.testing.assert_array_equal(_stable_argsort(keys), expected)
+  np.testing.assert_array_equal(_stable_argsort(keys << np.uint64(61)), expected)
 
 
 @hypothesis.given(
