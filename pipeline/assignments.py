@@ -109,10 +109,12 @@ def read_assignment(directory: str | pathlib.Path) -> tuple[packing.Plan, Assign
         f"{path} is no file of packs ({error}). Write them again with python -m pipeline "
         "assign."
       ) from error
-  column = pa.concat_tables(tables)["sequence_ids"].combine_chunks()
-  depths = np.diff(column.offsets.to_numpy())
-  offsets = np.concatenate([[0], np.cumsum(depths)]).astype(np.int64)
-  return _load_plan(directory), Assignment(offsets, column.flatten().to_numpy())
+  # Arrow's offsets have 32 bits: those of all files together would not fit.
+  chunks = [part for table in tables for part in table["sequence_ids"].chunks]
+  depths = np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in chunks])
+  offsets = np.concatenate([[0], np.cumsum(depths, dtype=np.int64)])
+  ids = np.concatenate([chunk.flatten().to_numpy() for chunk in chunks])
+  return _load_plan(directory), Assignment(offsets, ids)
 
 
 def _write_here(paths: list[str], directory: str, seed: int):
@@ -228,8 +230,8 @@ def write_packs(item, directory: str):
   packs, slots, ids = map(np.concatenate, zip(*parts, strict=True))
   order = np.lexsort((slots, packs))
   depths = np.bincount(packs - number * PACKS_A_FILE)
-  offsets = np.concatenate([[0], np.cumsum(depths)]).astype(np.int32)
-  column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids[order]))
+  offsets = pa.array(np.concatenate([[0], np.cumsum(depths)]), pa.int32())
+  column = pa.ListArray.from_arrays(offsets, pa.array(ids[order]))
   path = pathlib.Path(directory) / f"packs-{number:05d}.arrow"
   with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
     writer.write_batch(pa.RecordBatch.from_arrays([column], schema=_SCHEMA))

@@ -46,7 +46,7 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
   seen = np.zeros(len(store), bool)
   shuffled = np.random.default_rng(0).permuted(lengths)
   pairs = {"length": _Pairs(lengths), "shuffled": _Pairs(shuffled)}
-  pairs["number"] = _Pairs(np.arange(len(store), dtype=np.int32))
+  pairs["number"] = _Pairs(np.arange(len(store)))
   counts = dict.fromkeys(("batches", "rows", "sequences", "tokens", "masked_tokens"), 0)
   depths = np.zeros(plan.packing_depth + 1, np.int64)
   contract = _contract(loader)
