@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"error: Cannot write the result: {error.strerror}.", file=sys.stderr)
     sys.stdout = None  # nothing more can be written
     return 1
-  return 0
+  return options.status
 
 
 class _Parser(argparse.ArgumentParser):
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
       epilog=_EPILOGS[name],
       formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, status=0)
     _add_input(command, positional=name == "analyze")
     if name != "analyze":
       _add_geometry(command)
@@ -195,7 +195,7 @@ def _add_pack(command):
     metavar="NAME=VALUE",
     action="append",
     default=[],
-    help="option of the algorithm, such as time_limit=60 (may be repeated)",
+    help="option of the algorithm, such as work_limit=1000000000 (may be repeated)",
   )
   command.add_argument("--output", metavar="F.json", help="write the plan here")
   command.add_argument("--certificate", metavar="F.json", help="write the certificate here")
@@ -331,6 +331,7 @@ def _pack(options) -> str:
       length_multiple=options.length_multiple,
       separator_tokens=options.separator_tokens,
       seed=options.seed,
+      progress=bar,
       **chosen,
     )
   seconds = time.perf_counter() - start
@@ -338,6 +339,13 @@ def _pack(options) -> str:
     plan.save(options.output)
   if options.certificate is not None:
     plan.certificate().save(options.certificate)
+  if bar.stopped:
+    options.status = 130
+    print(
+      f"interrupted: the best plan so far has {plan.num_packs:,} packs; at least "
+      f"{plan.lower_bound:,} are needed.",
+      file=sys.stderr,
+    )
   if not options.json:
     details = [
       f"{name}: {shown(value) if isinstance(value, list) else value}"

@@ -126,7 +126,7 @@ def advise(
   batch_size: int = 256,
   depths: Sequence[int | None] = (2, 3, 4, 6, 8, 12, 16, None),
   row_lengths: Sequence[int] | None = None,
-  time_budget: float = 10.0,
+  work_limit: int = 10**9,
 ) -> Advice:
   """Advises on padding.
 
@@ -138,7 +138,7 @@ def advise(
     depths: depth limits to try.
     row_lengths: rows to try; None for 1, 1.25, 1.5 and 2 times the maximum sequence
       length, in multiples of 8 (section Q: longer rows can pack better).
-    time_budget: seconds for good plans of the recommended row length.
+    work_limit: of `auto`, for all good plans of the recommended row length together.
 
   Returns:
     The advice.
@@ -155,6 +155,7 @@ def advise(
     ("hidden_size", hidden_size),
     ("num_buckets", num_buckets),
     ("batch_size", batch_size),
+    ("work_limit", work_limit),
   ):
     whole(name, value, at_least=1)
   size = histogram.max_sequence_length
@@ -207,7 +208,7 @@ def advise(
       algorithm="auto",
       max_sequences_per_pack=depth,
       row_length=row,
-      time_budget=time_budget / len(of_row),
+      work_limit=-(-work_limit // len(of_row)),
     )
     packs[packs.index(quick)] = choice(plans[depth], depth)
   enough = _NEAR * min(plan.num_packs for plan in plans.values())

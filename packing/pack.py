@@ -17,6 +17,7 @@ from packing.nnls import ennlshp, nnlshp
 from packing.optimal import optimal
 from packing.plan import Plan
 from packing.problem import Geometry, Solution
+from packing.progress import Progress
 
 # Each takes a Problem and keyword options, and returns a Solution.
 ALGORITHMS: dict[str, Callable[..., Solution]] = {
@@ -34,7 +35,7 @@ ALGORITHMS: dict[str, Callable[..., Solution]] = {
 
 
 def algorithm_options(algorithm: str) -> dict[str, object]:
-  """Options of an algorithm with their defaults; `seed` is left out.
+  """Options of an algorithm with their defaults; those that `pack` has are left out.
 
   Example:
     >>> algorithm_options("nnlshp")["residual_weight"]
@@ -49,7 +50,7 @@ def algorithm_options(algorithm: str) -> dict[str, object]:
       f"{', '.join(ALGORITHMS)}."
     )
   parameters = list(inspect.signature(ALGORITHMS[algorithm]).parameters.values())[1:]
-  return {p.name: p.default for p in parameters if p.name != "seed"}
+  return {p.name: p.default for p in parameters if p.name not in ("seed", "progress")}
 
 
 def check_options(algorithm: str, options: Iterable[str]):
@@ -74,6 +75,7 @@ def pack(
   length_multiple: int = 1,
   separator_tokens: int = 0,
   seed: int = 0,
+  progress: Progress | None = None,
   **options,
 ) -> Plan:
   """Packs the sequences of a histogram into rows.
@@ -87,6 +89,8 @@ def pack(
     length_multiple: lengths are rounded up to a multiple of this; the gap is padding.
     separator_tokens: tokens between two sequences of a pack; they count as padding.
     seed: for the algorithms that draw random numbers (greedy, optimal, auto).
+    progress: is told how far a long search is, and lets Ctrl-C end it with the best plan
+      so far (optimal, auto); see `packing.progress`.
     **options: of the algorithm; see its own documentation, or `algorithm_options`.
 
   Returns:
@@ -114,8 +118,9 @@ def pack(
     geometry = dataclasses.replace(geometry, max_sequences_per_pack=1)
   if options.get("order") is not None:
     options["order"] = _arrival(histogram, geometry, options["order"])
-  if "seed" in inspect.signature(ALGORITHMS[algorithm]).parameters:
-    options["seed"] = seed
+  takes = inspect.signature(ALGORITHMS[algorithm]).parameters
+  common = {"seed": seed, "progress": progress}
+  options |= {name: value for name, value in common.items() if name in takes}
   solution = ALGORITHMS[algorithm](geometry.problem(histogram), **options)
   merged = geometry.expand(histogram, solution.packs)
   strategies = sorted(merged)

@@ -60,6 +60,7 @@ class Knapsack:
   Attributes:
     best_value: int; the largest weight of any pack within capacity and depth.
     values: int64[R]; the same among the packs that hold a given size.
+    work: entries of the tables that were filled.
   """
 
   def __init__(self, problem: Problem, weights: np.ndarray):
@@ -68,7 +69,9 @@ class Knapsack:
     self._space = problem.capacity - problem.sizes  # left beside one of each size
     items = most_items(problem)
     self._unlimited = None
+    self.work = 0
     if items > 6:
+      self.work += problem.capacity * problem.sizes.size
       self._unlimited = _Unlimited(problem, self._weights)
       if items < problem.capacity // int(problem.sizes[0]):
         # The limit is there; it may still not matter to these weights.
@@ -80,6 +83,7 @@ class Knapsack:
       self.best_value = int(self._unlimited.value[-1])
       self.values = self._weights + self._unlimited.value[self._space]
     else:
+      self.work += items * problem.capacity * problem.sizes.size
       self._levels = _levels(problem, self._weights, items)
       self.best_value = int(self._levels[-1][0][-1])
       # One item is spent on the size itself.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import threading
 import time
@@ -16,17 +17,47 @@ class Progress:
 
   Nothing is shown where standard error is no terminal. Uses tqdm where it is installed;
   otherwise one line says what is going on.
+
+  Attributes:
+    stopped: whether the user asked to stop; see `stoppable`.
   """
 
   def __init__(self, total: int):
     self._total = total
     self._done = 0
-    self._what = ""
+    self._what = self._found = ""
+    self.stopped = False
     self._finished = threading.Event()
 
   def step(self, what: str):
     """Says what is being done now."""
-    self._what = what
+    self._what, self._found = what, ""
+
+  def found(self, result: str):
+    """Says what there is so far."""
+    self._found = result
+
+  @contextlib.contextmanager
+  def stoppable(self) -> Iterator[None]:
+    """While the block runs, the first Ctrl-C sets `stopped`; the next one interrupts.
+
+    Python handles signals in its main thread alone; in others nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+      yield
+      return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(*_):
+      self.stopped = True
+      signal.signal(signal.SIGINT, before)
+      self._found = "stopping; Ctrl-C again to give up"
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+      yield
+    finally:
+      signal.signal(signal.SIGINT, before)
 
   def done(self):
     """Counts one of `total` as done."""
@@ -49,7 +80,8 @@ class Progress:
     ) as bar:
       while True:
         bar.n = self._done
-        bar.set_description_str(self._what, refresh=False)
+        what = f"{self._what}: {self._found}" if self._found else self._what
+        bar.set_description_str(what, refresh=False)
         bar.set_postfix_str(f"{time.monotonic() - start:.0f} s")
         if self._finished.wait(0.5):
           return

@@ -20,15 +20,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 
 import highspy
 import numpy as np
 
+from packing.effort import Effort
 from packing.pricing import Knapsack, dual_bound, most_items, weight_scale
 from packing.problem import Problem
 
 _ROUNDS, _NOISE = 4, 0.1
+# In units of `Effort`: of a column in an iteration; of a coefficient each time that the
+# integer programme's solver asks whether to go on; and how many that one may take.
+_WORK_A_COLUMN, _WORK_A_COEFFICIENT = 2, 8
+_PROGRAMME_WORK = 2 * 10**9
+
+_CUT_SHORT = (
+  highspy.HighsModelStatus.kTimeLimit,
+  highspy.HighsModelStatus.kIterationLimit,
+)
 
 
 class SolverError(RuntimeError):
@@ -68,9 +77,9 @@ class Master:
     patterns: list of tuples of sizes, in the order of the columns.
   """
 
-  def __init__(self, problem: Problem, deadline: float):
+  def __init__(self, problem: Problem, effort: Effort):
     self.patterns: list[tuple[int, ...]] = []
-    self._deadline = deadline
+    self._effort = effort
     self._known: set[tuple[int, ...]] = set()
     self._row = np.searchsorted(
       problem.sizes, np.arange(problem.capacity + 1), side="right"
@@ -155,24 +164,16 @@ class Master:
     """Solves the programme from where the last solution was.
 
     Returns:
-      Objective, usage float64[P] and duals float64[R]; None if time ran out.
+      Objective, usage float64[P] and duals float64[R]; None if the effort is over.
     """
-    strategy = {"dual": 1, "primal": 4}[method]
-    left = max(self._deadline - time.monotonic(), 0.0)
-    _ok(self._lp.setOptionValue("simplex_strategy", strategy))
-    if math.isfinite(left):
-      _ok(self._lp.setOptionValue("time_limit", self._lp.getRunTime() + left))
-    self._lp.run()
-    status = self._lp.getModelStatus()
-    if status == highspy.HighsModelStatus.kTimeLimit:
-      return None
-    if status != highspy.HighsModelStatus.kOptimal:
+    _ok(self._lp.setOptionValue("simplex_strategy", {"dual": 1, "primal": 4}[method]))
+    status = self._run()
+    if status not in (highspy.HighsModelStatus.kOptimal, None):
       # The last basis led astray; once more without it.
       _ok(self._lp.clearSolver())
       _ok(self._lp.setOptionValue("simplex_strategy", 1))
-      self._lp.run()
-      status = self._lp.getModelStatus()
-    if status == highspy.HighsModelStatus.kTimeLimit:
+      status = self._run()
+    if status is None:
       return None
     if status != highspy.HighsModelStatus.kOptimal:
       raise SolverError(f"HiGHS ended with {self._lp.modelStatusToString(status)}.")
@@ -182,15 +183,31 @@ class Master:
     objective = float(self._lp.getInfo().objective_function_value)
     return objective * self._unit, usage * self._unit, duals
 
-  def solve_whole(
-    self, demand: np.ndarray, columns: np.ndarray, *, seconds: float
-  ) -> np.ndarray | None:
+  def _run(self) -> highspy.HighsModelStatus | None:
+    """Runs the solver as far as the effort goes; None if that was not to the end."""
+    effort = self._effort
+    if effort.over:
+      return None
+    work = _WORK_A_COLUMN * (self._rows + len(self.patterns))  # of an iteration
+    if effort.work_left < math.inf:
+      most = min(int(effort.work_left) // work + 1, highspy.kHighsIInf)
+      _ok(self._lp.setOptionValue("simplex_iteration_limit", most))
+    if effort.seconds_left < math.inf:
+      limit = self._lp.getRunTime() + effort.seconds_left
+      _ok(self._lp.setOptionValue("time_limit", limit))
+    self._lp.run()
+    effort.spend(work * self._lp.getInfo().simplex_iteration_count)
+    status = self._lp.getModelStatus()
+    return None if status in _CUT_SHORT else status
+
+  def solve_whole(self, demand: np.ndarray, columns: np.ndarray) -> np.ndarray | None:
     """Solves in whole packs over some of the patterns, apart from the programme here.
+
+    The solver asks whether to go on at fixed points of its search; these are counted.
 
     Args:
       demand: int64[R]; sequences of each size.
       columns: int[n]; the patterns to use.
-      seconds: time limit.
 
     Returns:
       int64[P]; usage of each pattern, the best found; None if nothing was found, or
@@ -208,7 +225,13 @@ class Master:
     _ok(part._lp.changeColsIntegrality(n, index, kinds))
     _ok(part._lp.setOptionValue("presolve", "on"))
     _ok(part._lp.setOptionValue("solver", "choose"))
-    _ok(part._lp.setOptionValue("time_limit", max(seconds, 0.1)))
+    effort, last = self._effort, self._effort.spent + _PROGRAMME_WORK
+
+    def check(event):
+      effort.spend(_WORK_A_COEFFICIENT * self._rows * n)
+      event.interrupt(effort.over or effort.spent > last)
+
+    part._lp.cbMipInterrupt += check
     _ok(part._lp.run())
     if not math.isfinite(part._lp.getInfo().objective_function_value):
       return None
@@ -238,7 +261,8 @@ def solve_relaxation(
   *,
   start: list[tuple[int, ...]],
   upper: int,
-  deadline: float = math.inf,
+  effort: Effort,
+  last_pack_work: float = math.inf,
   seed: int = 0,
   guide: np.ndarray | None = None,
 ) -> Relaxation | None:
@@ -248,20 +272,23 @@ def solve_relaxation(
     problem: what is to be packed.
     start: patterns to begin with, such as those of a heuristic plan.
     upper: packs of a known plan; generation stops as soon as the bound meets it.
-    deadline: when to stop, in seconds of `time.monotonic`.
+    effort: how long to go on.
+    last_pack_work: units of `effort` with which generation stops, too, where the bound is
+      one pack below the known plan.
     seed: of the random duals that the first patterns come from.
     guide: float64[R]; duals near which to look for the first patterns.
 
   Returns:
-    The relaxation, solved over all patterns unless time ran out or the bound met the
-    plan before, or the solver failed; None if time ran out before the first solution.
+    The relaxation, solved over all patterns unless the effort was over or the bound met
+    the plan, or nearly so, before, or the solver failed; None if the effort was over
+    before the first solution.
 
   Raises:
     SolverError: the solver failed before the first solution.
   """
   scale = weight_scale(problem)
   rng = np.random.default_rng(seed)
-  master = Master(problem, deadline)
+  master = Master(problem, effort)
   master.add(start)
   master.add(
     (size,) * min(problem.depth, problem.capacity // size)
@@ -269,7 +296,7 @@ def solve_relaxation(
   )
   everything = np.arange(problem.sizes.size)
   for i in range(_ROUNDS if guide is None else 2 * _ROUNDS):
-    if time.monotonic() > deadline:
+    if effort.over:
       break
     if guide is None:
       # A sequence weighs what it takes of the row, or of the row and of the depth.
@@ -279,7 +306,9 @@ def solve_relaxation(
       typical = guide
     noise = 1 + _NOISE * rng.standard_normal(problem.sizes.size) / (1 + i // 2)
     weights = (np.clip(typical * noise, 0, 1) * scale).astype(np.int64)
-    master.add(Knapsack(problem, weights).packs(everything).tolist())
+    knapsack = Knapsack(problem, weights)
+    effort.spend(knapsack.work)
+    master.add(knapsack.packs(everything).tolist())
 
   bound, proof = problem.simple_bound, None
   found, failure = None, None
@@ -296,10 +325,14 @@ def solve_relaxation(
     objective, usage, duals = found = solved
     weights = integer_weights(duals, scale)
     knapsack = Knapsack(problem, weights)
+    effort.spend(knapsack.work)
     proven = _farley(problem, weights, knapsack.best_value)
     if proven > bound:
       bound, proof = proven, weights
+      effort.say(bound=bound)
     if bound >= upper or bound >= math.ceil(objective - 1e-6 - 1e-11 * objective):
+      break
+    if upper - bound <= 1 and effort.spent > last_pack_work:
       break
     rows = np.flatnonzero(knapsack.values > scale + scale // 10**9)
     if not master.add(knapsack.packs(rows).tolist()):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import collections
 import math
-import time
 
 import numpy as np
 
 from packing import heuristics
+from packing.effort import Effort
 from packing.pricing import Knapsack, weight_scale
 from packing.problem import Problem, Strategy
 from packing.relaxation import Relaxation, SolverError, integer_weights
@@ -18,7 +18,10 @@ Usage = collections.Counter[Strategy]  # slots of a pack -> how many such packs
 _DIVES = 4
 _AT_ONCE = 4  # the first dive rounds up one of so many packs that remain
 _INTEGRAL = 1e-6
-_PROGRAMME_SECONDS = 20.0
+# Units of `Effort` that the dives may take beside twice those of the relaxation.
+_DIVES_WORK = 5 * 10**8
+# Those to try to save a last pack with, which most often cannot be saved.
+LAST_PACK_WORK = 10**8
 
 
 def cover(demand: np.ndarray, slots: np.ndarray) -> np.ndarray:
@@ -93,9 +96,9 @@ class Rounding:
     problem: what is to be packed.
     relaxation: its linear relaxation.
     best: a plan to begin with, as slots.
-    dive_gap: packs above the bound with which one dive is enough.
-    search_gap: packs above the bound with which no integer programme is solved.
-    deadline: when to stop, in seconds of `time.monotonic`.
+    target_gap: packs above the bound that are enough; None for a millionth of it, and
+      one pack more where that is none and takes more than a little work to save.
+    effort: how long to go on, which has spent on the relaxation alone.
     seed: of the later dives.
 
   Attributes:
@@ -110,18 +113,23 @@ class Rounding:
     relaxation: Relaxation,
     *,
     best: Usage,
-    dive_gap: int,
-    search_gap: int,
-    deadline: float = math.inf,
+    target_gap: int | None,
+    effort: Effort,
     seed: int = 0,
   ):
     self._problem = problem
     self._master = relaxation.master
     self._usage = relaxation.usage
     self._bound = relaxation.bound
-    self._dive_until = relaxation.bound + dive_gap
-    self._search_until = relaxation.bound + search_gap
-    self._deadline = deadline
+    millionth = relaxation.bound // 10**6
+    gap = millionth if target_gap is None else target_gap
+    self._dive_until = self._search_until = relaxation.bound + gap
+    self._effort = effort
+    self._last_pack_until = math.inf
+    if target_gap is None:
+      self._search_until = relaxation.bound + max(1, millionth)
+      self._last_pack_until = effort.spent + LAST_PACK_WORK
+    self._dives_until = 3 * effort.spent + _DIVES_WORK
     self._rng = np.random.default_rng(seed)
     self._scale = weight_scale(problem)
     self.best = best
@@ -130,7 +138,10 @@ class Rounding:
 
   @property
   def done(self) -> bool:
-    return self.num_packs <= self._bound or time.monotonic() > self._deadline
+    """Whether the plan is good enough, or the effort over."""
+    gap = self.num_packs - self._bound
+    tired = gap <= 1 and self._effort.spent > self._last_pack_until
+    return gap <= 0 or tired or self._effort.over
 
   def run(self):
     """Dives; where that leaves a gap, solves a small integer programme.
@@ -146,12 +157,16 @@ class Rounding:
     if self.num_packs <= self._bound:
       return
     for dive in range(_DIVES):
-      # Out of time, the first dive still gives what its first step does.
-      if dive and (self.done or self.num_packs <= self._dive_until):
-        return
+      # With the effort over, the first dive still gives what its first step does.
+      if dive and (self._dived or self.num_packs <= self._dive_until):
+        break
       self._dive(dive)
     if not self.done and self.num_packs > self._search_until:
       self._integer_programme()
+
+  @property
+  def _dived(self) -> bool:
+    return self.done or self._effort.spent > self._dives_until
 
   def _dive(self, number: int):
     """Fixes the integral part, or a few packs more, and solves what remains; repeats.
@@ -178,7 +193,7 @@ class Rounding:
       if 4 * left <= tried:  # heuristics take time too
         tried = left
         self._complete(demand, fixed)
-      if not left or self.done:
+      if not left or self._dived:
         return
       solved = self._solve(demand, self.num_packs - 1 - sum(fixed.values()))
       if solved is None:
@@ -206,6 +221,7 @@ class Rounding:
     packs = sum(usage.values())
     if packs < self.num_packs:
       self.best, self.num_packs = usage.copy(), packs
+      self._effort.say(packs=packs)
 
   def _solve(self, demand: np.ndarray, most: int) -> np.ndarray | None:
     """Solves the relaxation for what remains; None if it needs more than `most` packs.
@@ -218,9 +234,10 @@ class Rounding:
       objective, usage, duals = solved
       if objective <= most + _INTEGRAL:
         return usage
-      if self.num_packs <= self._dive_until:
+      if self.num_packs <= self._dive_until or self._dived:
         return None
       knapsack = Knapsack(self._problem, integer_weights(duals, self._scale))
+      self._effort.spend(knapsack.work)
       rows = np.flatnonzero(knapsack.values > self._scale + self._scale // 10**9)
       if not self._master.add(knapsack.packs(rows).tolist()):
         return None
@@ -248,9 +265,7 @@ class Rounding:
     )
     chosen = np.argsort(reduced, kind="stable")[: 4 * self._problem.sizes.size]
     chosen = np.union1d(chosen, np.flatnonzero(usage > _INTEGRAL))
-    found = self._master.solve_whole(
-      demand, chosen, seconds=min(_PROGRAMME_SECONDS, self._deadline - time.monotonic())
-    )
+    found = self._master.solve_whole(demand, chosen)
     if found is None:
       return
     for p in np.flatnonzero(found).tolist():
@@ -267,4 +282,4 @@ class Rounding:
     return slots
 
 
-__all__ = ["Rounding", "Usage", "cover", "fill"]
+__all__ = ["LAST_PACK_WORK", "Rounding", "Usage", "cover", "fill"]

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -11,12 +13,69 @@ import pytest
 
 import packing
 from packing.__main__ import main
+from packing.progress import Progress
+from packing.relaxation import Master
 
 
 def run(capsys, *arguments):
   status = main(list(arguments))
   captured = capsys.readouterr()
   return status, captured.out, captured.err
+
+
+def interrupt(monkeypatch, *, times):
+  """Has Ctrl-C come while the solver runs for the second time."""
+  solve, calls = Master.solve, []
+
+  def interrupted(self, **options):
+    calls.append(0)
+    if len(calls) == 2:
+      for _ in range(times):
+        os.kill(os.getpid(), signal.SIGINT)
+    return solve(self, **options)
+
+  monkeypatch.setattr(Master, "solve", interrupted)
+
+
+@pytest.mark.parametrize("algorithm", ["optimal", "auto"])
+def test_ctrl_c_gives_the_best_plan_so_far(capsys, monkeypatch, tmp_path, algorithm):
+  interrupt(monkeypatch, times=1)
+  handler = signal.getsignal(signal.SIGINT)
+  status, out, err = run(
+    capsys,
+    *("pack", "--histogram", "squad_1_1_384", "--max-sequences-per-pack", "3", "--json"),
+    *("--algorithm", algorithm, "--output", str(tmp_path / "plan.json")),
+  )
+  result = json.loads(out)
+  assert status == 130
+  assert result["details"]["stopped_by"] == "Ctrl-C"
+  assert result["lower_bound"] <= 40_195 < result["num_packs"] <= 40_808
+  assert packing.load_plan(tmp_path / "plan.json").num_packs == result["num_packs"]
+  assert err == (
+    f"interrupted: the best plan so far has {result['num_packs']:,} packs; at least "
+    f"{result['lower_bound']:,} are needed.\n"
+  )
+  assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_second_ctrl_c_gives_up(capsys, monkeypatch):
+  interrupt(monkeypatch, times=2)
+  handler = signal.getsignal(signal.SIGINT)
+  arguments = ["pack", "--histogram", "squad_1_1_384", "--max-sequences-per-pack", "3"]
+  assert run(capsys, *arguments) == (130, "", "interrupted\n")
+  assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_progress_hears_of_the_best_plan_and_bound():
+  class Heard(Progress):
+    def found(self, result):
+      heard.append(result)
+
+  heard: list[str] = []
+  histogram = packing.load_histogram("squad_1_1_384")
+  packing.pack(histogram, max_sequences_per_pack=3, progress=Heard(1))
+  assert heard[0] == "40,631 packs, at least 39,713 needed"
+  assert heard[-1] == "40,195 packs, at least 40,195 needed"
 
 
 def test_pack_prints_one_object(capsys, tmp_path):

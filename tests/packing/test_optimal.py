@@ -1,8 +1,11 @@
 """The optimum and its bound, against brute force and against known bounds."""
 
+import itertools
 import subprocess
 import sys
+import time
 
+import highspy
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -179,6 +182,70 @@ def test_time_limit_gives_the_best_plan_so_far_with_its_bound():
   heuristic = packing.pack(histogram, algorithm="lpfhp", max_sequences_per_pack=8)
   assert plan.num_packs <= heuristic.num_packs
   assert plan.lower_bound <= 21_697_115
+
+
+def plan_of(name, **options):
+  plan = packing.pack(packing.load_histogram(name), **options)
+  return plan.strategies, plan.repeat_counts.tolist(), plan.bound_weights.tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"work_limit": 10**7}], ids=["whole", "limited"])
+def test_the_plan_does_not_depend_on_the_clock(monkeypatch, options):
+  """Not even where each look at the clock finds an hour gone."""
+  options |= {"algorithm": "auto", "max_sequences_per_pack": 8}
+  expected = plan_of("squad_1_1_384", **options)
+  hours = itertools.count()
+  monkeypatch.setattr(time, "monotonic", lambda: 3600.0 * next(hours))
+  assert plan_of("squad_1_1_384", **options) == expected
+
+
+def nearly_full_rows(*, rows, parts, capacity, seed):
+  """Lengths that fill rows, all but one token."""
+  rng = np.random.default_rng(seed)
+  cuts = np.sort(rng.integers(1, capacity, (rows, parts - 1)), axis=1)
+  edges = np.pad(cuts, ((0, 0), (1, 1)), constant_values=((0, 0), (0, capacity)))
+  lengths = np.diff(edges).ravel()
+  lengths[lengths.argmax()] -= 1
+  return packing.Histogram.from_lengths(lengths[lengths > 0], max_sequence_length=capacity)
+
+
+def test_the_integer_programme_looks_at_no_clock(monkeypatch):
+  asked, set_option = [], highspy.Highs.setOptionValue
+
+  def recorded(self, name, value):
+    asked.append((name, value))
+    return set_option(self, name, value)
+
+  monkeypatch.setattr(highspy.Highs, "setOptionValue", recorded)
+  monkeypatch.setattr("packing.rounding._DIVES", 1)
+  histogram = nearly_full_rows(rows=9, parts=4, capacity=256, seed=0)
+  plan = packing.pack(histogram, target_gap=0)
+  assert plan.gap <= 1
+  assert ("solver", "choose") in asked  # it ran
+  assert "time_limit" not in dict(asked)
+
+
+def test_the_last_pack_of_a_hard_case_is_given_up_soon(monkeypatch):
+  """LPFHP is one pack above the tokens; to prove or save that one takes minutes."""
+  monkeypatch.setattr("packing.optimal.LAST_PACK_WORK", 10**7)
+  monkeypatch.setattr("packing.rounding.LAST_PACK_WORK", 10**7)
+  histogram = nearly_full_rows(rows=120, parts=4, capacity=2048, seed=0)
+  plan = packing.pack(histogram)
+  assert plan.num_sequences == 480
+  assert plan.gap == 1
+  assert plan.details["work"] < 10**8
+
+
+def test_a_limit_of_work_gives_the_best_plan_so_far_with_its_bound():
+  histogram = packing.load_histogram("squad_1_1_384")
+  plans = [
+    packing.pack(histogram, max_sequences_per_pack=3, work_limit=n)
+    for n in (10**5, 10**6, 10**9)
+  ]
+  assert [plan.details.get("stopped_by") for plan in plans] == [*["work_limit"] * 2, None]
+  assert [plan.num_packs for plan in plans] == sorted(p.num_packs for p in plans)[::-1]
+  assert plans[0].num_packs > plans[-1].num_packs == 40_195
+  assert all(plan.lower_bound <= 40_195 for plan in plans)
 
 
 def test_a_relaxation_cut_short_still_improves_the_plan(monkeypatch):
