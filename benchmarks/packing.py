@@ -73,7 +73,7 @@ def _ours(algorithm: str):
   def prepare(lengths, row):
     def run():
       histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=row)
-      plan = packing.pack(histogram, algorithm=algorithm)
+      plan = packing.pack(histogram, algorithm=algorithm, max_sequences_per_pack="max")
       return plan.assign(lengths).num_packs
 
     return run
@@ -208,7 +208,7 @@ def _peers(seeds: int, limit: float) -> list[dict]:
       histogram = packing.Histogram.from_lengths(
         lengths, max_sequence_length=_row(workload)
       )
-      bounds.append(packing.pack(histogram).lower_bound)
+      bounds.append(packing.pack(histogram, max_sequences_per_pack="max").lower_bound)
     for name in installed:
       runs: list[dict] = []
       for seed in range(seeds):

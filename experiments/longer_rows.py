@@ -124,7 +124,11 @@ def section_q(folder: pathlib.Path) -> list[Exhibit]:
     for told, ratio in RATIOS.items():
       row_length = round(size * ratio)
       plan = cached_plan(
-        plans_folder(folder), name, algorithm="optimal", row_length=row_length
+        plans_folder(folder),
+        name,
+        algorithm="optimal",
+        max_sequences_per_pack="max",
+        row_length=row_length,
       )
       shares.append(plan.efficiency)
       gaps.append(plan.gap)

@@ -1,6 +1,8 @@
 """Packs sequences of different lengths into rows of one length. Needs no JAX.
 
 >>> import packing
+>>> packing.pack([5, 3, 8, 2, 6, 8], max_sequence_length=8)
+<Plan: 6 sequences in 4 packs of 8 tokens by optimal; proven minimal; efficiency 1.0000>
 >>> histogram = packing.load_histogram("squad_1_1_384")
 >>> plan = packing.pack(histogram, algorithm="optimal", max_sequences_per_pack=3)
 >>> plan.num_packs, plan.lower_bound, round(plan.packing_factor, 3)
@@ -9,6 +11,7 @@
 
 from packing.assignment import Assignment
 from packing.certificate import Certificate
+from packing.depth import choose_depth
 from packing.errors import InputError
 from packing.histogram import Histogram, histogram_names, load_histogram
 from packing.online import OnlinePacker
@@ -17,6 +20,8 @@ from packing.plan import Plan
 from packing.planfile import load_plan
 from packing.row import make_row
 from packing.sorting import SortedBatches, sorted_batches
+
+__version__ = "0.1.0"
 
 __all__ = [
   "ALGORITHMS",
@@ -28,6 +33,7 @@ __all__ = [
   "Plan",
   "SortedBatches",
   "algorithm_options",
+  "choose_depth",
   "histogram_names",
   "load_histogram",
   "load_plan",

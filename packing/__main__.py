@@ -6,13 +6,16 @@ import argparse
 import ast
 import json
 import pathlib
+import shlex
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
 from packing import advisor, files, inputs, pictures
 from packing.compare import FORMATS, compare, render
+from packing.depth import choose_depth
 from packing.errors import InputError, shown, whole
 from packing.histogram import (
   MAX_SEQUENCE_LENGTH,
@@ -187,8 +190,9 @@ def _add_pack(command):
   command.add_argument(
     "--max-sequences-per-pack",
     metavar="M",
-    default="max",
-    help="depth limit, or max for none (default: max)",
+    default="auto",
+    help="depth limit, or max for none (default: auto, the smallest that costs at most "
+    "0.1 %% more packs)",
   )
   command.add_argument(
     "--option",
@@ -307,8 +311,10 @@ def _resize(histogram: Histogram, size: int, too_long: str) -> Histogram:
 
 def _pack(options) -> str:
   # What cannot be is refused before any work.
-  depth = _depth(options.max_sequences_per_pack)
-  chosen = dict(_option(text) for text in options.option)
+  depth: int | str | None = options.max_sequences_per_pack
+  if depth != "auto":
+    depth = _depth(options.max_sequences_per_pack)
+  chosen: dict[str, Any] = dict(_option(text) for text in options.option)
   check_options(options.algorithm, chosen)
   whole("--seed", options.seed, at_least=0)
   written = [p for p in (options.output, options.certificate) if p is not None]
@@ -429,8 +435,9 @@ def _analyze(options) -> str:
       batch_size=options.batch_size,
     )
   drawn = pictures.draw(advice, options.pictures) if options.pictures else []
+  flags = _flags(options, advice)
   if options.json:
-    result = advice.as_dict() | {"source": histogram.source}
+    result = advice.as_dict() | {"source": histogram.source, "flags": flags}
     return json.dumps(result | {"pictures": [str(path) for path in drawn]})
   mean = histogram.num_tokens / histogram.num_sequences
   lines = [
@@ -460,9 +467,47 @@ def _analyze(options) -> str:
     "Speed-ups count a layer's matrix products at width "
     f"{advice.hidden_size}, over padding to {histogram.max_sequence_length}; 'skipping' is "
     "for attention kernels that skip foreign blocks.",
+    "",
+    "To pack so:",
+    f"  python -m packing pack {flags['pack']}",
+    f"  python train.py --config=... --workdir=... {flags['train']}",
     *(f"wrote {path}" for path in drawn),
   ]
   return "\n".join(lines)
+
+
+def _flags(options, advice: advisor.Advice) -> dict[str, str]:
+  """By command, what to give it for the advised plan."""
+  algorithm = advisor.solver(advice.histogram)
+  if options.histogram is not None:
+    given = {"--histogram": options.histogram}
+  elif options.histogram_file is not None:
+    given = {"--histogram-file": options.histogram_file}
+  else:
+    given = {
+      "--lengths": options.lengths or options.dataset,
+      "--column": options.column,
+      "--split": options.split,
+    }
+  size, rows = options.max_sequence_length, advice.histogram.max_sequence_length
+  row = advice.plan.row_length
+  given |= {
+    "--max-sequence-length": size,
+    "--too-long": options.too_long if size is not None else None,
+    "--row-length": row if row > rows else None,
+    "--algorithm": algorithm,
+    "--max-sequences-per-pack": advice.plan.max_sequences_per_pack,
+  }
+  # Rows of train.py are as long as the longest sequence may be.
+  depth = choose_depth(advice.histogram, algorithm=algorithm)
+  return {
+    "pack": shlex.join(
+      str(w) for item in given.items() if item[1] is not None for w in item
+    ),
+    "train": f"--config.data.max_sequence_length={rows} "
+    f"--config.packing.algorithm={algorithm} "
+    f"--config.packing.max_sequences_per_pack={depth}",
+  }
 
 
 def _depth(text: str) -> int | None:

@@ -14,15 +14,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from packing.depth import choose_depth
 from packing.errors import whole
 from packing.histogram import Histogram
+from packing.optimal import MAX_LENGTHS
 from packing.pack import pack
 from packing.plan import Plan
 from packing.problem import MAX_ROW_LENGTH
 from packing.sorting import sorted_batches
 
 _WORTH = 1.02  # a speed-up below this is not worth any change
-_NEAR = 1.01  # a smaller depth that needs at most this many times the packs will do
+_NEAR = 1.01  # a shorter row that is at most this much slower will do
 _EDGES = 2048  # lengths that bucket boundaries are chosen from
 
 
@@ -135,7 +137,7 @@ def advise(
     hidden_size: width d of the model, for the share of attention in the cost.
     num_buckets: shapes that bucketing may use.
     batch_size: sequences in a batch of sorted batching.
-    depths: depth limits to try.
+    depths: depth limits to show besides the one that is advised.
     row_lengths: rows to try; None for 1, 1.25, 1.5 and 2 times the maximum sequence
       length, in multiples of 8 (section Q: longer rows can pack better).
     work_limit: of `auto`, for all good plans of the recommended row length together.
@@ -188,15 +190,20 @@ def advise(
       speed_up_blocks=padded / blocks,
     )
 
+  algorithm = solver(histogram)
+  advised = {
+    row: choose_depth(histogram, algorithm=algorithm, row_length=row) for row in row_lengths
+  }
+  tried = sorted({*depths, *advised.values()}, key=lambda depth: depth or float("inf"))
   packs = [
     choice(
       pack(histogram, algorithm="lpfhp", max_sequences_per_pack=depth, row_length=row),
       depth,
     )
     for row in row_lengths
-    for depth in depths
+    for depth in tried
   ]
-  # The row by LPFHP; the depth by better plans, which need less of it.
+  # The row by LPFHP; the plans of its depths by what is better.
   fastest = max(packs, key=lambda c: c.speed_up)
   row = min(c.row_length for c in packs if c.speed_up * _NEAR >= fastest.speed_up)
   of_row = [c for c in packs if c.row_length == row]
@@ -211,11 +218,7 @@ def advise(
       work_limit=-(-work_limit // len(of_row)),
     )
     packs[packs.index(quick)] = choice(plans[depth], depth)
-  enough = _NEAR * min(plan.num_packs for plan in plans.values())
-  depth = min(
-    (depth for depth, plan in plans.items() if plan.num_packs <= enough),
-    key=lambda depth: depth or float("inf"),
-  )
+  depth = advised[row]
   plan = plans[depth]
   chosen = choice(plan, depth)
 
@@ -287,6 +290,12 @@ def advise(
     plan=plan,
     reasons=_reasons(recommendation, named, plan, unpadding, chosen),
   )
+
+
+def solver(histogram: Histogram) -> str:
+  """The algorithm that is advised: `optimal`, or `auto` where that takes too long."""
+  many = np.count_nonzero(histogram.counts) > MAX_LENGTHS
+  return "auto" if many else "optimal"
 
 
 def _bucket_edges(lengths, counts, cost, num_buckets: int) -> np.ndarray:

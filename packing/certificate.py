@@ -17,6 +17,7 @@ class Certificate:
     num_sequences_in, num_tokens_in: counted in the histogram.
     num_sequences_out, num_tokens_out: counted in the packs.
     lower_bound: packs that any plan needs under the same limits.
+    unlimited_bound: packs that any plan needs without the limit of depth.
     bound_proof: "simple" if tokens, depth or halves of a row prove the bound; "weights"
       if the weights stored with the plan do.
     gap: packs above the bound.
@@ -40,6 +41,7 @@ class Certificate:
   num_strategies: int
   num_packs: int
   lower_bound: int
+  unlimited_bound: int
   bound_proof: str
   gap: int
   num_padding_tokens: int
@@ -67,12 +69,12 @@ class Certificate:
       "simple": "by tokens, depth or halves of a row",
       "weights": "by the weights stored with the plan",
     }[self.bound_proof]
-    verdict = "proven minimal" if self.optimal else f"{self.gap:,} above the minimum proven"
     lines = [
       f"{self.algorithm}, rows of {self.row_length} tokens, {limit}",
       f"sequences {self.num_sequences_in:>20,} in = {self.num_sequences_out:,} out",
       f"tokens    {self.num_tokens_in:>20,} in = {self.num_tokens_out:,} out",
-      f"packs     {self.num_packs:>20,} of {self.num_strategies:,} kinds; {verdict}",
+      f"packs     {self.num_packs:>20,} of {self.num_strategies:,} kinds; "
+      f"{verdict(self.gap)}",
       f"minimum   {self.lower_bound:>20,} proven {how}",
       f"padding   {self.num_padding_tokens:>20,} tokens",
       f"efficiency{self.efficiency:>20.6f} real tokens / all tokens",
@@ -81,5 +83,20 @@ class Certificate:
     lines += [
       f"depth {depth:<4}{packs:>20,} packs" for depth, packs in self.packs_by_depth.items()
     ]
+    if depth < self.row_length:
+      lines.append(self._limit_cost())
     lines.append(f"histogram sha256 {self.histogram_sha256}")
     return "\n".join(lines)
+
+  def _limit_cost(self) -> str:
+    without = f"without it a plan needs at least {self.unlimited_bound:,} packs."
+    cost = self.num_packs - self.unlimited_bound
+    if not cost:
+      return f"The depth limit costs nothing: {without}"
+    share = cost / self.unlimited_bound
+    return f"The depth limit costs at most {cost:,} packs ({share:.3%}): {without}"
+
+
+def verdict(gap: int) -> str:
+  """How far a plan with a gap is from the proven minimum, in words."""
+  return f"{gap:,} above the minimum proven" if gap else "proven minimal"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from packing.automatic import auto
+from packing.depth import choose_depth
 from packing.errors import InputError, whole
 from packing.greedy import greedy
 from packing.heuristics import bfd, ffd, lpfhp, none, spfhp
@@ -67,10 +68,11 @@ def check_options(algorithm: str, options: Iterable[str]):
 
 
 def pack(
-  histogram: Histogram,
+  histogram: Histogram | Sequence[int] | np.ndarray,
   *,
+  max_sequence_length: int | None = None,
   algorithm: str = "optimal",
-  max_sequences_per_pack: int | str | None = None,
+  max_sequences_per_pack: int | str | None = "auto",
   row_length: int | None = None,
   length_multiple: int = 1,
   separator_tokens: int = 0,
@@ -78,12 +80,14 @@ def pack(
   progress: Progress | None = None,
   **options,
 ) -> Plan:
-  """Packs the sequences of a histogram into rows.
+  """Packs sequences into rows.
 
   Args:
-    histogram: the lengths to pack.
+    histogram: the lengths to pack, counted, or int[num_sequences], one by one in tokens.
+    max_sequence_length: with lengths one by one the longest allowed, in tokens.
     algorithm: a name from `ALGORITHMS`.
-    max_sequences_per_pack: the depth limit; None or "max" for no limit.
+    max_sequences_per_pack: the depth limit; "auto" for the smallest that costs at most
+      0.1 % more packs (`choose_depth`); None or "max" for no limit.
     row_length: tokens of a row, which may be more than the longest sequence; None for
       the histogram's maximum sequence length, rounded up if need be.
     length_multiple: lengths are rounded up to a multiple of this; the gap is padding.
@@ -97,16 +101,25 @@ def pack(
     A plan, checked to be a partition of the histogram.
 
   Raises:
-    InputError: an unknown algorithm or option, a depth below 1, a row shorter than the
-      longest sequence, or what the algorithm cannot do.
+    InputError: an unknown algorithm or option, lengths that are not whole numbers in
+      1..max_sequence_length, a depth below 1, a row shorter than the longest sequence, or
+      what the algorithm cannot do.
 
   Example:
-    >>> histogram = Histogram.from_lengths([3, 5, 2], max_sequence_length=5)
-    >>> pack(histogram, algorithm="spfhp").strategies
+    >>> pack([3, 5, 2], max_sequence_length=5, algorithm="spfhp").strategies
     [(2, 3), (5,)]
   """
   check_options(algorithm, options)
   seed = whole("seed", seed, at_least=0)
+  histogram = _counted(histogram, max_sequence_length)
+  if max_sequences_per_pack == "auto":
+    max_sequences_per_pack = choose_depth(
+      histogram,
+      algorithm=algorithm,
+      row_length=row_length,
+      length_multiple=length_multiple,
+      separator_tokens=separator_tokens,
+    )
   geometry = Geometry.for_histogram(
     histogram,
     row_length=row_length,
@@ -136,6 +149,22 @@ def pack(
     bound_weights=solution.weights,
     details=solution.details,
   )
+
+
+def _counted(lengths, max_sequence_length: int | None) -> Histogram:
+  if not isinstance(lengths, Histogram):
+    if max_sequence_length is None:
+      raise InputError(
+        "Expected max_sequence_length with lengths, the longest allowed, in tokens; found "
+        "None. Pass it, such as max_sequence_length=512."
+      )
+    return Histogram.from_lengths(lengths, max_sequence_length=max_sequence_length)
+  if max_sequence_length not in (None, lengths.max_sequence_length):
+    raise InputError(
+      f"max_sequence_length is {max_sequence_length!r}; expected that of the histogram, "
+      f"{lengths.max_sequence_length}. Leave it out; row_length makes longer rows."
+    )
+  return lengths
 
 
 def _arrival(histogram: Histogram, geometry: Geometry, order) -> np.ndarray:

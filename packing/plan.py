@@ -10,16 +10,17 @@ import operator
 
 import numpy as np
 
-from packing import assignment
+from packing import assignment, certificate
 from packing.assignment import Assignment
 from packing.certificate import Certificate
+from packing.depth import bounds
 from packing.errors import InputError, shown, whole
 from packing.histogram import Histogram
 from packing.pricing import dual_bound, most_items
 from packing.problem import Geometry, Strategy
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Plan:
   """A partition of a histogram into packs.
 
@@ -81,6 +82,13 @@ class Plan:
     self._check_geometry()
     self._check_strategies()
     self._check_partition()
+
+  def __repr__(self) -> str:
+    return (
+      f"<Plan: {self.num_sequences:,} sequences in {self.num_packs:,} packs of "
+      f"{self.row_length:,} tokens by {self.algorithm}; {certificate.verdict(self.gap)}; "
+      f"efficiency {self.efficiency:.4f}>"
+    )
 
   def _check_geometry(self):
     geometry = Geometry.for_histogram(
@@ -232,6 +240,18 @@ class Plan:
       bound = max(bound, dual_bound(self._problem, self.bound_weights))
     return bound
 
+  @functools.cached_property
+  def unlimited_bound(self) -> int:
+    """No plan at this row length can have fewer packs, whatever its depth.
+
+    Proven by the linear relaxation with up to 2,048 different lengths; beyond, by tokens
+    and halves of a row.
+    """
+    if self.max_sequences_per_pack == self.row_length:
+      return self.lower_bound
+    problem = dataclasses.replace(self._problem, depth=self._problem.capacity)
+    return bounds(problem)[0] if problem.sizes.size <= 2048 else problem.simple_bound
+
   @property
   def gap(self) -> int:
     """Packs above the proven minimum."""
@@ -257,6 +277,7 @@ class Plan:
       num_strategies=self.num_strategies,
       num_packs=self.num_packs,
       lower_bound=self.lower_bound,
+      unlimited_bound=self.unlimited_bound,
       bound_proof="simple" if self.lower_bound == self._problem.simple_bound else "weights",
       gap=self.gap,
       num_padding_tokens=self.num_padding_tokens,

@@ -8,6 +8,7 @@ import tomllib
 import pytest
 import yaml
 
+import packing
 from tests import markdown
 from tests.markdown import CURRENT, DOCUMENTS, ROOT
 from training import config_reference
@@ -97,7 +98,7 @@ def test_the_citation_is_of_this_version():
   citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
   project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
   assert citation["cff-version"] == "1.2.0"
-  assert citation["version"] == project["version"]
+  assert citation["version"] == packing.__version__
   assert citation["license"] == project["license"]
   assert "2107.02027" in citation["references"][0]["url"]
 

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+import shlex
 import subprocess
 import sys
 
@@ -118,7 +119,7 @@ def test_pack_takes_lengths_rows_multiples_and_options(capsys, tmp_path):
   result = json.loads(out)
   assert status == 0
   assert (result["num_packs"], result["lower_bound"]) == (3, 3)
-  assert result["max_sequences_per_pack"] == "max"
+  assert result["max_sequences_per_pack"] == 2  # more bring nothing
   status, out, _ = run(
     capsys,
     *("pack", "--lengths", str(tmp_path / "lengths.npy"), "--max-sequence-length", "20"),
@@ -186,6 +187,23 @@ def test_analyze_advises_and_draws(capsys, tmp_path):
   assert {c["name"] for c in advice["choices"]} == {
     *("pad", "bucket", "sorted batches", "concatenate", "unpad", "pack")
   }
+
+
+def test_analyze_prints_flags_that_make_its_plan(capsys, tmp_path):
+  lengths = [2] * 30 + [30, 16, 14] * 5
+  (tmp_path / "my lengths.txt").write_text(" ".join(map(str, lengths)))
+  chosen = ("--lengths", str(tmp_path / "my lengths.txt"), "--max-sequence-length", "32")
+  _, out, _ = run(capsys, "analyze", *chosen, "--json")
+  advice = json.loads(out)
+  _, packed, _ = run(capsys, "pack", *shlex.split(advice["flags"]["pack"]), "--json")
+  assert json.loads(packed)["num_packs"] == advice["num_packs"]
+  # With no depth given the same is chosen, here and by train.py.
+  _, default, _ = run(capsys, "pack", *chosen, "--json")
+  depth = json.loads(default)["max_sequences_per_pack"]
+  assert f"--config.packing.max_sequences_per_pack={depth}" in advice["flags"]["train"]
+  _, text, _ = run(capsys, "analyze", *chosen)
+  assert advice["flags"]["pack"] in text
+  assert advice["flags"]["train"] in text
 
 
 def test_analyze_does_not_sell_packing_where_nothing_is_to_gain(capsys, tmp_path):

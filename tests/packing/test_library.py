@@ -3,7 +3,9 @@
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
+import numpy as np
 import pytest
 
 import packing
@@ -65,3 +67,35 @@ def test_algorithms_share_one_signature():
     assert isinstance(packing.algorithm_options(name), dict)
   with pytest.raises(packing.InputError, match="greedy has no option 'time_limit'"):
     packing.pack(packing.load_histogram("glue_cola_128"), algorithm="greedy", time_limit=1)
+
+
+def test_pack_takes_lengths():
+  lengths = [3, 5, 2, 5]
+  histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=7)
+  plan = packing.pack(histogram)
+  for given in (lengths, tuple(lengths), np.array(lengths, np.int32)):
+    found = packing.pack(given, max_sequence_length=7)
+    assert found.strategies == plan.strategies
+    assert found.histogram.sha256 == histogram.sha256
+  mistakes: list[tuple[Any, int | None, str]] = [
+    (lengths, None, "Expected max_sequence_length with lengths.*such as"),
+    (lengths, 4, r"lengths\[1\] is 5; expected 1 to max_sequence_length=4"),
+    ([2.5], 4, "vector of integers"),
+    ([], 4, "non-empty vector of integers"),
+    (histogram, 8, "max_sequence_length is 8; expected that of the histogram, 7"),
+  ]
+  for wrong, size, message in mistakes:
+    with pytest.raises(packing.InputError, match=message):
+      packing.pack(wrong, max_sequence_length=size)
+
+
+def test_a_plan_is_shown_in_a_line():
+  plan = packing.pack(packing.load_histogram("glue_cola_128"), max_sequences_per_pack=3)
+  assert repr(plan) == (
+    "<Plan: 8,551 sequences in 2,851 packs of 128 tokens by optimal; proven minimal; "
+    "efficiency 0.2654>"
+  )
+
+
+def test_the_version_is_told():
+  assert packing.__version__.count(".") == 2
