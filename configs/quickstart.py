@@ -15,6 +15,7 @@ def get_config():
   config.data.dupe_factor = 4  # other pairs of the same text: learned, not remembered
   config.data.vocab_size = 2048  # enough for half a million tokens
   config.data.max_sequence_length = 192  # half of it is padding without packing
+  config.packing.algorithm = "spfhp"
   config.packing.max_sequences_per_pack = 5
   config.model.size = "tiny"
   config.model.attention_dropout_rate = 0.0

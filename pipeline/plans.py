@@ -40,8 +40,8 @@ def make_plan(
 
 def _problem(
   config: ml_collections.ConfigDict, store: SequenceStore, algorithm: str | None = None
-) -> tuple[packing.Histogram, str, int]:
-  """What is packed, with which algorithm, and how deep."""
+) -> tuple[packing.Histogram, str, int | str]:
+  """What is packed, with which algorithm, and how deep; "auto" where that is chosen."""
   lengths, depth = store.lengths, config.packing.max_sequences_per_pack
   if config.data.layout in atoms.LAYOUTS and algorithm is None:
     lengths, algorithm = _atoms_of(config, store).row_tokens(), "none"
@@ -49,7 +49,7 @@ def _problem(
     lengths, max_sequence_length=config.data.max_sequence_length
   )
   algorithm = algorithm or config.packing.algorithm
-  return histogram, algorithm, 1 if algorithm == "none" else depth
+  return histogram, algorithm, 1 if algorithm == "none" else depth or "auto"
 
 
 def _atoms_of(config: ml_collections.ConfigDict, store: SequenceStore) -> atoms.Atoms:
@@ -164,5 +164,6 @@ def _read(path: pathlib.Path, config, store: SequenceStore) -> packing.Plan:
 
 def _fits(plan: packing.Plan, config, store: SequenceStore) -> bool:
   _, algorithm, depth = _problem(config, store)
-  depth = min(depth, plan.row_length)
-  return (plan.algorithm, plan.max_sequences_per_pack) == (algorithm, depth)
+  if isinstance(depth, int):
+    depth = min(depth, plan.row_length)
+  return plan.algorithm == algorithm and depth in ("auto", plan.max_sequences_per_pack)

@@ -46,7 +46,6 @@ def validate(
   for field in (
     "data.min_sentences",
     "data.dupe_factor",
-    "packing.max_sequences_per_pack",
     "train.batch_size",
     "train.steps",
     "train.log_every",
@@ -215,6 +214,7 @@ def validate(
     )
   for field in (
     "profile",
+    "packing.max_sequences_per_pack",
     "train.throughput_rounds",
     "train.loader_workers",
     "train.skip_bad_steps",

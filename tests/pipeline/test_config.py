@@ -1,10 +1,13 @@
 """A run's config names any source, or what a directory holds already."""
 
 import json
+import types
+from typing import Any
 
 import numpy as np
 import pytest
 
+import packing
 import pipeline
 from configs import base
 from packing import InputError
@@ -58,6 +61,17 @@ def test_a_config_names_any_source(tmp_path):
   loader = pipeline.make_loader(config, dataset.train, dataset.vocabulary)
   assert loader[0]["input_ids"].shape == (3, 41)
   assert len(dataset.held_out) > 3
+
+
+def test_without_a_depth_the_advised_one_is_taken(tmp_path):
+  config = config_for(tmp_path / "d")
+  lengths = np.random.default_rng(0).integers(3, 12, 997)
+  store: Any = types.SimpleNamespace(lengths=lengths)
+  plan = pipeline.make_plan(config, store)
+  histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=41)
+  assert plan.max_sequences_per_pack == packing.choose_depth(histogram) != 3
+  config.packing.max_sequences_per_pack = 2
+  assert pipeline.make_plan(config, store).max_sequences_per_pack == 2
 
 
 def test_a_config_takes_what_is_prepared(tmp_path):

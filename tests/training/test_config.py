@@ -500,7 +500,7 @@ def test_betas_that_an_optimizer_has_not_cannot_be_adjusted():
     check(config)
   config.packing.algorithm = "none"  # there is nothing to adjust
   check(config)
-  config.packing.algorithm, config.packing.adjust = "spfhp", "lr_sqrt"
+  config.packing.algorithm, config.packing.adjust = "optimal", "lr_sqrt"
   check(config)
 
 
@@ -532,7 +532,7 @@ def test_epochs_are_checked_once_the_data_are_known():
     ("data.mask_rate", 1.0, "a fraction in"),
     ("data.short_sequence_probability", 1.5, "a fraction in"),
     ("packing.algorithm", "magic", "none, .*spfhp"),
-    ("packing.max_sequences_per_pack", 0, "at least 1"),
+    ("packing.max_sequences_per_pack", -1, "0 or more"),
     ("packing.assignment", "new", "fresh, fixed"),
     ("model.size", "huge", "tiny, mini"),
     ("model.dropout_rate", 1.0, "a fraction in"),
