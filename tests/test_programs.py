@@ -228,7 +228,7 @@ def test_a_run_starts_from_given_weights_and_goes_on_without_them(folder, finish
 @pytest.mark.parametrize(
   ("program", "options", "message"),
   [
-    ("train.py", ["--config.train.step=5"], "Did you mean"),
+    ("train.py", ["--config.train.step=5"], "did you mean 'train.steps'"),
     ("train.py", ["--config.train.steps=five"], "five"),
     ("train.py", ["--config.trian.steps=5"], "trian"),
     ("train.py", ["--config=configs/missing.py"], "missing.py"),

@@ -12,6 +12,8 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+from training.errors import ConfigError
+from training.fields import field, wrong_type
 from training.stopping import signals
 
 
@@ -51,7 +53,7 @@ def run(
     except SystemExit:  # --help was shown
       sys.exit(0)
     except Exception as error:  # a config file may fail in any way
-      _leave(2, str(error.args[0] if isinstance(error, KeyError) else error))
+      _leave(2, _explained(error, argv))
     if len(left) > 1:
       _leave(2, f"Expected --name=value, found {' '.join(left[1:])!r}. See --help.")
     return left
@@ -105,6 +107,36 @@ def _awaits_value(word: str) -> bool:
   name = word.lstrip("-")
   known = [flags.FLAGS[n] for n in (name, name.removeprefix("no")) if n in flags.FLAGS]
   return not any(flag.boolean for flag in known)
+
+
+def _explained(error: Exception, argv: list[str]) -> str:
+  """What is wrong with the first wrong --config.FIELD=VALUE; else what the error says.
+
+  ml_collections names neither the whole field nor what it expects.
+  """
+  text = str(error.args[0] if isinstance(error, KeyError) else error)
+  words = [word.lstrip("-") for word in argv[1:]]
+  files = [word for word in words if word.startswith("config=")]
+  if not files or not any(word.startswith("config.") for word in words):
+    return text
+  alone = flags.FlagValues()
+  config_flags.DEFINE_config_file(
+    "config", flag_values=alone, sys_argv=["", f"--{files[0]}"]
+  )
+  try:
+    alone(["", f"--{files[0]}"])
+    for word in words:
+      name, _, value = word.removeprefix("config.").partition("=")
+      if not word.startswith("config."):
+        continue
+      found = field(alone["config"].value, name, where="--config")
+      if f"config.{name}=" in text:  # absl names the flag whose value it cannot parse
+        return str(wrong_type(name, value, found, where="--config"))
+  except ConfigError as unknown:
+    return str(unknown)
+  except Exception:  # the file itself is wrong, which the error says
+    return text
+  return text
 
 
 def _leave(status: int, message: str):

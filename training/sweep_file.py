@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import itertools
 import pathlib
 import sys
@@ -18,6 +17,8 @@ from ml_collections import config_flags
 
 from model import IMPLEMENTATIONS
 from training.config import ConfigError, validate
+from training.fields import field as field_of
+from training.fields import wrong_type
 
 ROOT = pathlib.Path(__file__).parents[1]
 _SEED, _ARM = "seed", "arm"
@@ -251,20 +252,11 @@ def _parse(config: ml_collections.ConfigDict, options: Sequence[str]):
     raise SweepError(" ".join(str(error).split())) from error
 
 
-def _field(config: ml_collections.ConfigDict, field: str, *, where: str):
-  """The value of a field."""
-  known = {
-    ".".join(filter(None, (group, name))): value
-    for group, values in [("", config), *config.items()]
-    if isinstance(values, ml_collections.ConfigDict)
-    for name, value in values.items()
-    if not isinstance(value, ml_collections.ConfigDict)
-  }
-  if field not in known:
-    near = difflib.get_close_matches(field, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ". configs/base.py lists them."
-    raise SweepError(f"{where}: there is no field {field!r} in the config{hint}")
-  return known[field]
+def _field(config: ml_collections.ConfigDict, name: str, *, where: str):
+  try:
+    return field_of(config, name, where=where)
+  except ConfigError as error:
+    raise SweepError(str(error)) from error
 
 
 def _changed(
@@ -276,10 +268,7 @@ def _changed(
     found = _field(config, field, where=where)
     same = type(value) is type(found)
     if not same and not (isinstance(found, float) and type(value) is int):
-      raise SweepError(
-        f"{where}: {field} is {value!r}; expected {type(found).__name__}, such as "
-        f"{found!r}."
-      )
+      raise SweepError(str(wrong_type(field, value, found, where=where)))
     config.update_from_flattened_dict({field: value})
   config = config.copy_and_resolve_references()
   try:  # but for what depends on the devices; train.py checks again, with them
