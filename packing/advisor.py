@@ -140,7 +140,8 @@ def advise(
     depths: depth limits to show besides the one that is advised.
     row_lengths: rows to try; None for 1, 1.25, 1.5 and 2 times the maximum sequence
       length, in multiples of 8 (section Q: longer rows can pack better).
-    work_limit: of `auto`, for all good plans of the recommended row length together.
+    work_limit: of `auto` for the advised plan, and for all others of its row length
+      together.
 
   Returns:
     The advice.
@@ -215,7 +216,7 @@ def advise(
       algorithm="auto",
       max_sequences_per_pack=depth,
       row_length=row,
-      work_limit=-(-work_limit // len(of_row)),
+      work_limit=work_limit if depth == advised[row] else -(-work_limit // len(of_row)),
     )
     packs[packs.index(quick)] = choice(plans[depth], depth)
   depth = advised[row]
