@@ -356,12 +356,17 @@ def prepared(tmp_path_factory):
 def test_the_command_prints_the_certificate_and_what_it_proved(prepared, capsys):
   assert command.main(["audit", *prepared, "--hosts=4", "--epoch=1"]) == 0
   output = capsys.readouterr().out
-  for text in ("spfhp, rows of 128", "audit of epoch 1, 4 hosts: right", "lengths", "kept"):
+  for text in (
+    "optimal, rows of 128",
+    "audit of epoch 1, 4 hosts: right",
+    "lengths",
+    "kept",
+  ):
     assert text in output
-  arguments = ["audit", *prepared, "--json", "--config.packing.algorithm=optimal"]
+  arguments = ["audit", *prepared, "--json", "--config.packing.algorithm=spfhp"]
   assert command.main(arguments) == 0
   result = json.loads(capsys.readouterr().out)
-  assert result["certificate"]["algorithm"] == "optimal"
+  assert result["certificate"]["algorithm"] == "spfhp"
   assert result["sequences"] == result["certificate"]["num_sequences_out"]
   assert command.main(["audit", *prepared, "--split=held_out"]) == 0
   assert "audit of evaluation, 1 host: right" in capsys.readouterr().out
