@@ -130,7 +130,7 @@ def _explained(error: Exception, argv: list[str]) -> str:
       if not word.startswith("config."):
         continue
       found = field(alone["config"].value, name, where="--config")
-      if f"config.{name}=" in text:  # absl names the flag whose value it cannot parse
+      if f"--{word}: " in text:  # absl names the flag whose value it cannot parse
         return str(wrong_type(name, value, found, where="--config"))
   except ConfigError as unknown:
     return str(unknown)

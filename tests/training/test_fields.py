@@ -26,7 +26,8 @@ from training import command
   ],
 )
 def test_a_wrong_option_is_told_with_what_was_expected(monkeypatch, option, message):
-  argv = ["train.py", "--config=configs/base.py", f"--config.{option}"]
+  argv = ["train.py", "--config=configs/base.py", "--config.train.steps=9"]
+  argv.append(f"--config.{option}")
   monkeypatch.setattr(sys, "argv", argv)
   values = flags.FlagValues()
   config_flags.DEFINE_config_file("config", flag_values=values, lock_config=True)
