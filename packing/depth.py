@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from packing import heuristics
+from packing.effort import Effort
 from packing.histogram import Histogram
 from packing.optimal import MAX_LENGTHS
 from packing.pricing import most_items
@@ -15,6 +16,7 @@ from packing.relaxation import SolverError, solve_relaxation
 
 _COST = 0.001  # packs that a limit may cost, as a share
 _SIZES = 128  # sizes for which the relaxation takes hundredths of a second at any depth
+_WORK = 10**9  # some seconds; bounds of so few sizes take far less
 _BY_PLAN = {"ffd": heuristics.ffd, "bfd": heuristics.bfd}
 _BY_PLAN |= {"lpfhp": heuristics.lpfhp, "spfhp": heuristics.spfhp}
 _BY_PLAN |= {"greedy": heuristics.lpfhp}  # its own plan is of one order of arrival
@@ -88,15 +90,17 @@ def choose_depth(
 def bounds(problem: Problem) -> tuple[int, int]:
   """Packs that any plan needs, and about how many the best plan has.
 
-  Both are the bound of the relaxation. Where the solver fails, they are the simple bound
-  and the packs of LPFHP.
+  Both are the bound of the relaxation, as far as a limit of work proves it. Where the
+  solver fails, they are the simple bound and the packs of LPFHP.
   """
   plan = heuristics.lpfhp(problem)
   if plan.num_packs == problem.simple_bound:
     return plan.num_packs, plan.num_packs
   patterns = [tuple(sorted(strategy, reverse=True)) for _, strategy in plan.packs]
   try:
-    relaxation = solve_relaxation(problem, start=patterns, upper=plan.num_packs)
+    relaxation = solve_relaxation(
+      problem, start=patterns, upper=plan.num_packs, effort=Effort(work=_WORK)
+    )
   except SolverError:
     relaxation = None
   if relaxation is None or relaxation.failure:
