@@ -17,6 +17,9 @@ from packing.relaxation import SolverError, solve_relaxation
 _COST = 0.001  # packs that a limit may cost, as a share
 _SIZES = 128  # sizes for which the relaxation takes hundredths of a second at any depth
 _WORK = 10**9  # some seconds; bounds of so few sizes take far less
+# Depth times row length times lengths squared. Where that is 4 to 5 * 10^9, `optimal` was
+# seen to take 18 to 37 seconds of a core; at 2 * 10^10 it took more than a minute.
+_SOLVED_WORK = 6 * 10**9
 _BY_PLAN = {"ffd": heuristics.ffd, "bfd": heuristics.bfd}
 _BY_PLAN |= {"lpfhp": heuristics.lpfhp, "spfhp": heuristics.spfhp}
 _BY_PLAN |= {"greedy": heuristics.lpfhp}  # its own plan is of one order of arrival
@@ -38,6 +41,9 @@ def choose_depth(
   rows of 1,024 tokens these are bounds for sizes rounded to 1/128 of a row, some of
   each length up and some down, so that the tokens stay the same. The same lengths always
   have the same answer.
+
+  Where rows are long and lengths many, `optimal` takes minutes at a small depth and a second
+  without a limit. There the answer is the depth of the deepest possible pack: no limit.
 
   Args:
     histogram: the lengths to pack.
@@ -67,6 +73,7 @@ def choose_depth(
   if algorithm == "auto" and problem.sizes.size > MAX_LENGTHS:
     algorithm = "lpfhp"  # which is what auto uses then
   high = min(most_items(problem), histogram.num_sequences)
+  deepest, solved_work = high, problem.capacity * problem.sizes.size**2
   if algorithm not in _BY_PLAN:
     problem = _rounded(problem)
 
@@ -84,6 +91,8 @@ def choose_depth(
       high = middle
     else:
       low = middle + 1
+  if algorithm in ("optimal", "auto") and high * solved_work > _SOLVED_WORK:
+    return deepest
   return high
 
 
