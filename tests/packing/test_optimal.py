@@ -230,7 +230,7 @@ def test_the_last_pack_of_a_hard_case_is_given_up_soon(monkeypatch):
   monkeypatch.setattr("packing.optimal.LAST_PACK_WORK", 10**7)
   monkeypatch.setattr("packing.rounding.LAST_PACK_WORK", 10**7)
   histogram = nearly_full_rows(rows=120, parts=4, capacity=2048, seed=0)
-  plan = packing.pack(histogram)
+  plan = packing.pack(histogram, max_sequences_per_pack="max")
   assert plan.num_sequences == 480
   assert plan.gap == 1
   assert plan.details["work"] < 10**8

@@ -16,7 +16,8 @@ from tests.pipeline.test_batches import random_store
 def config_for(**fields):
   config = base.get_config()
   config.data.max_sequence_length = 43
-  config.packing.update(fields)
+  packed = {"algorithm": "spfhp", "max_sequences_per_pack": 3}
+  config.packing.update(packed | fields)
   return config
 
 
@@ -60,6 +61,14 @@ def test_plans_are_made_once_and_then_read(dataset, run, monkeypatch):
   assert pipeline.keep_plans(config_for(), dataset, run, anew=False) == []
   other = pipeline.read_plans(config_for(), dataset, run)["train"]
   assert pipeline.plan_sha256(other) != pipeline.plan_sha256(found["train"])
+
+
+def test_a_depth_that_was_chosen_is_kept(dataset, tmp_path):
+  config = config_for(max_sequences_per_pack=0)
+  pipeline.keep_plans(config, dataset, tmp_path, anew=True)
+  assert pipeline.keep_plans(config, dataset, tmp_path, anew=False) == []
+  found = pipeline.read_plans(config, dataset, tmp_path)
+  assert list(found) == ["train", "held_out", "mismatched"]
 
 
 def test_what_is_evaluated_is_packed_as_the_kept_plan_says(dataset, run):
