@@ -42,8 +42,8 @@ def choose_depth(
   each length up and some down, so that the tokens stay the same. The same lengths always
   have the same answer.
 
-  Where rows are long and lengths many, `optimal` takes minutes at a small depth and a second
-  without a limit. There the answer is the depth of the deepest possible pack: no limit.
+  Where rows are long and lengths many, `optimal` takes minutes at a small depth and a
+  second without a limit. There the answer is the depth of the deepest possible pack.
 
   Args:
     histogram: the lengths to pack.
