@@ -104,6 +104,7 @@ def finetuned(task):
   return task / "cola-run", output
 
 
+@pytest.mark.slow
 def test_a_run_on_a_task_leaves_its_metrics_and_its_best_checkpoint(finetuned):
   workdir, output = finetuned
   summary = summary_of(workdir)

@@ -92,9 +92,11 @@ esac
 
 
 def make(checkout, *words):
+  outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # these tests may be run by make
   result = subprocess.run(
     ["make", f"PYTHON={checkout}/python-for-test", *words],
     cwd=checkout,
+    env={name: value for name, value in os.environ.items() if name not in outer},
     capture_output=True,
     text=True,
     check=False,

@@ -178,6 +178,7 @@ def hidden_states(model, batch):
   return model.hidden_states(batch)
 
 
+@pytest.mark.slow
 def test_the_token_type_mask_separates_the_sentences_of_a_sequence():
   batch = packs.lay_out(packs.random_sequences())
   ids = np.where(
@@ -475,6 +476,7 @@ def test_layer_norm_keeps_its_digits_far_from_zero():
   np.testing.assert_allclose((np.asarray(norm(x)) - bias) / scale, expected, atol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("optimised")
 def test_the_mask_is_never_stored():
   """XLA compares the ids where it needs the answer: the same memory as a padding mask."""

@@ -22,6 +22,7 @@ def test_every_head_implementation_and_dtype_has_its_row():
   assert of("cudnn") == of("cudnn_packed") == {"bfloat16"}
 
 
+@pytest.mark.slow
 def test_a_case_passes_with_numbers_of_its_own():
   row = verify.verify_case(*CASE)
   assert row.passes

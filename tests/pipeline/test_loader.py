@@ -355,6 +355,7 @@ def test_no_worker_outlives_a_program_that_is_killed(tmp_path):
     time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_processes_of_their_own_make_the_same_bytes_with_and_without_workers(
   store, tmp_path, request
 ):

@@ -89,6 +89,7 @@ def make_split(num_devices, fsdp):
   return TrainingProgram(config, lamb(0.01), mesh=mesh, seed=0)
 
 
+@pytest.mark.slow
 def test_a_state_comes_back_on_another_mesh(tmp_path):
   split, whole = make_split(4, 4), make_split(2, 1)
   state = split.init()

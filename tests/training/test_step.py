@@ -93,7 +93,7 @@ def test_a_split_state_takes_its_share_and_computes_the_same(num_devices, fsdp):
   ("num_devices", "accumulate", "unit"),
   [
     (1, 4, "sequence"),
-    (2, 2, "token"),
+    pytest.param(2, 2, "token", marks=pytest.mark.slow),
     pytest.param(2, 4, "pack", marks=pytest.mark.slow),
   ],
 )
@@ -126,6 +126,7 @@ def frozen(num_devices=1, *, accumulate=1):
   return make_program(num_devices, learning_rate=0.0, dropout_rate=0.5, step=step)
 
 
+@pytest.mark.slow
 def test_dropout_differs_between_micro_batches():
   batch = make_batch(4)
   # Row r goes to micro-batch r mod 2: each of them is the batch.
