@@ -118,7 +118,7 @@ def as_flags(words: list[str]) -> list[str]:
   folders = command.positional(words)
   if len(folders) > 1:
     raise ConfigError(f"Expected one folder, found {' '.join(folders)!r}.")
-  words = [word for word in words if word not in folders]
+  words = _joined([word for word in words if word not in folders])
   named = [w.partition("=")[2] for w in words if w.lstrip("-").startswith("workdir=")]
   if folders and named:
     raise ConfigError(f"The folder is {folders[0]!r} and --workdir={named[0]}; give one.")
@@ -129,17 +129,27 @@ def as_flags(words: list[str]) -> list[str]:
     return words
   if not workdir.is_run(folder):
     raise ConfigError(
-      f"{folder} is no run, whose config would be known. Give --config=configs/..., such "
-      "as configs/classification.py."
+      f"{folder} does not hold a run, so its config is not known. Give "
+      "--config=configs/..., such as configs/classification.py."
     )
-  saved_config.get_config(str(folder))  # absl would tell a mistake with a traceback
+  saved_config.get_config(str(folder))  # absl would show a traceback
   return [f"--config={saved_config.FILE}:{folder}", *words]
+
+
+def _joined(words: list[str]) -> list[str]:
+  """`--workdir=F` in place of `--workdir F`."""
+  for name in ("--workdir", "-workdir"):
+    if name in words[:-1]:
+      at = words.index(name)
+      return [*words[:at], f"--workdir={words[at + 1]}", *words[at + 2 :]]
+  return words
 
 
 def kept_plans(config: ConfigDict, folder: pathlib.Path, dataset) -> dict:
   """Those of the run, packed as it was; of another model, and of older runs, none."""
-  is_run = workdir.is_run(folder)
-  return pipeline.read_plans(config, dataset, folder) if is_run else {}
+  if not workdir.is_run(folder):
+    return {}
+  return pipeline.read_plans(config, dataset, folder, held_out_only=True)
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path, *, sharding) -> weights.StoredModel:

@@ -114,8 +114,8 @@ def main():
   )
   if not changed and (told := processes.first(lambda: outcome(folder))):
     processes.tell(
-      f"{folder} is finished; for another run give another --workdir, to go on with this "
-      f"one more steps and --allow_changed_config.\n\n{told}"
+      f"{folder} is finished. To start another run, give another --workdir. To extend "
+      f"this one, give more steps and --allow_changed_config.\n\n{told}"
     )
     return
   with contextlib.ExitStack() as held:
@@ -135,8 +135,8 @@ def outcome(folder: pathlib.Path) -> str | None:
   try:
     return None if summary is None else report.summary_table(summary)
   except (KeyError, TypeError, ValueError) as error:
-    what = f"WARNING: {folder / 'summary.json'} is damaged ({error!r}) and written again."
-    print(what, file=sys.stderr, flush=True)
+    damaged = f"WARNING: {folder / 'summary.json'} is damaged ({error!r})"
+    print(f"{damaged}; it will be written again.", file=sys.stderr, flush=True)
     return None
 
 
@@ -219,7 +219,12 @@ def kept_plans(
   def keep():
     begun = workdir.has_begun(folder)
     if (made := pipeline.keep_plans(config, dataset, folder, anew=not begun)) and begun:
-      print(f"{', '.join(made)}: not kept until now, so made again and kept", flush=True)
+      print(
+        f"WARNING: {', '.join(made)}: an earlier version kept no plan, so it was made "
+        "again. If that version packed otherwise, rows differ from here on.",
+        file=sys.stderr,
+        flush=True,
+      )
 
   processes.first(keep)
   plans = pipeline.read_plans(config, dataset, folder)

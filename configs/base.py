@@ -41,8 +41,9 @@ def get_config() -> ConfigDict:
   config.data.mask_rate = 0.15  # masked tokens / tokens of a sequence
 
   config.packing = ConfigDict()
-  config.packing.algorithm = "optimal"  # none: one sequence a row, the unpacked baseline
-  # 0: the smallest that costs at most 0.1 % more packs; the row length for no limit.
+  config.packing.algorithm = "auto"  # near the optimum; none: unpacked, the baseline
+  # 0: chosen, the smallest that costs at most 0.1 % more packs, if a plan with it is found
+  # in less than a minute; the row length for no limit.
   config.packing.max_sequences_per_pack = 0
   config.packing.assignment = "fresh"  # other neighbours each epoch; or fixed
   # What is done about steps that hold more sequences; the fields below say the recipe

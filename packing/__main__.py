@@ -468,7 +468,7 @@ def _analyze(options) -> str:
     f"{advice.hidden_size}, over padding to {histogram.max_sequence_length}; 'skipping' is "
     "for attention kernels that skip foreign blocks.",
     "",
-    "To pack so:",
+    "To make this plan:",
     f"  python -m packing pack {flags['pack']}",
     f"  python train.py --config=... --workdir=... {flags['train']}",
     *(f"wrote {path}" for path in drawn),

@@ -43,7 +43,8 @@ def choose_depth(
   have the same answer.
 
   Where rows are long and lengths many, `optimal` takes minutes at a small depth and a
-  second without a limit. There the answer is the depth of the deepest possible pack.
+  second without a limit. There, and where many sequences are shorter than 1/128 of a row,
+  the answer is the depth of the deepest possible pack, which is no limit.
 
   Args:
     histogram: the lengths to pack.
@@ -75,7 +76,9 @@ def choose_depth(
   high = min(most_items(problem), histogram.num_sequences)
   deepest, solved_work = high, problem.capacity * problem.sizes.size**2
   if algorithm not in _BY_PLAN:
-    problem = _rounded(problem)
+    exact, problem = problem, _rounded(problem)
+    if _mean_share(problem) > _mean_share(exact) * (1 + _COST / 2):
+      return deepest  # many are shorter than the unit, and rounded up to it
 
   def packs(depth: int) -> int:
     limited = dataclasses.replace(problem, depth=depth)
@@ -96,11 +99,15 @@ def choose_depth(
   return high
 
 
-def bounds(problem: Problem) -> tuple[int, int]:
+def bounds(problem: Problem, *, work: int = _WORK) -> tuple[int, int]:
   """Packs that any plan needs, and about how many the best plan has.
 
   Both are the bound of the relaxation, as far as a limit of work proves it. Where the
   solver fails, they are the simple bound and the packs of LPFHP.
+
+  Args:
+    problem: what is to be packed.
+    work: units of `Effort` after which the best bound so far is returned.
   """
   plan = heuristics.lpfhp(problem)
   if plan.num_packs == problem.simple_bound:
@@ -108,13 +115,19 @@ def bounds(problem: Problem) -> tuple[int, int]:
   patterns = [tuple(sorted(strategy, reverse=True)) for _, strategy in plan.packs]
   try:
     relaxation = solve_relaxation(
-      problem, start=patterns, upper=plan.num_packs, effort=Effort(work=_WORK)
+      problem, start=patterns, upper=plan.num_packs, effort=Effort(work=work)
     )
   except SolverError:
     relaxation = None
   if relaxation is None or relaxation.failure:
     return problem.simple_bound, plan.num_packs
   return relaxation.bound, relaxation.bound
+
+
+def _mean_share(problem: Problem) -> float:
+  """Of a row, what a sequence takes on average."""
+  tokens = float(problem.sizes @ problem.demand)
+  return tokens / float(problem.demand.sum()) / problem.capacity
 
 
 def _rounded(problem: Problem) -> Problem:

@@ -18,7 +18,7 @@ class Effort:
   Args:
     work: units after which it is over.
     seconds: from now on; what is found then depends on the machine.
-    progress: is told how far the search is, and asked whether to stop.
+    progress: shows how far the search is, and says whether the user wants to stop.
 
   Attributes:
     spent: units so far.
@@ -67,13 +67,13 @@ class Effort:
     return max(self._deadline - time.monotonic(), 0.0)
 
   def say(self, *, packs: int = 0, bound: int = 0):
-    """Tells the progress what is known so far: a plan's packs, or the packs needed."""
+    """Reports what is known so far: the packs of a plan, or the packs needed."""
     self._packs, self._bound = packs or self._packs, bound or self._bound
     if self._progress is not None:
       self._progress.found(f"{self._packs:,} packs, at least {self._bound:,} needed")
 
   def stoppable(self) -> contextlib.AbstractContextManager:
-    """Has the first Ctrl-C end the search, where there is a progress to ask."""
+    """The first Ctrl-C ends the search, if there is a progress to ask."""
     if self._progress is None:
       return contextlib.nullcontext()
     return self._progress.stoppable()

@@ -87,7 +87,8 @@ def pack(
     max_sequence_length: with lengths one by one the longest allowed, in tokens.
     algorithm: a name from `ALGORITHMS`.
     max_sequences_per_pack: the depth limit; "auto" for the smallest that costs at most
-      0.1 % more packs (`choose_depth`); None or "max" for no limit.
+      0.1 % more packs, if the plan is soon found (`choose_depth`); None or "max" for no
+      limit.
     row_length: tokens of a row, which may be more than the longest sequence; None for
       the histogram's maximum sequence length, rounded up if need be.
     length_multiple: lengths are rounded up to a multiple of this; the gap is padding.

@@ -244,13 +244,15 @@ class Plan:
   def unlimited_bound(self) -> int:
     """No plan at this row length can have fewer packs, whatever its depth.
 
-    Proven by the linear relaxation with up to 2,048 different lengths; beyond, by tokens
-    and halves of a row.
+    Proven by the linear relaxation with up to 2,048 different lengths, as far as a few
+    seconds of work go; beyond, by tokens and halves of a row.
     """
-    if self.max_sequences_per_pack == self.row_length:
-      return self.lower_bound
     problem = dataclasses.replace(self._problem, depth=self._problem.capacity)
-    return bounds(problem)[0] if problem.sizes.size <= 2048 else problem.simple_bound
+    if self.max_sequences_per_pack >= most_items(problem):
+      return self.lower_bound
+    if problem.sizes.size > 2048:
+      return problem.simple_bound
+    return bounds(problem, work=10**8)[0]
 
   @property
   def gap(self) -> int:

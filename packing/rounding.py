@@ -96,8 +96,8 @@ class Rounding:
     problem: what is to be packed.
     relaxation: its linear relaxation.
     best: a plan to begin with, as slots.
-    target_gap: packs above the bound that are enough; None for a millionth of it, and
-      one pack more where that is none and takes more than a little work to save.
+    target_gap: packs above the bound that are enough. None for a millionth of the bound,
+      or one pack where a little work (`LAST_PACK_WORK`) does not save it.
     effort: how long to go on, which has spent on the relaxation alone.
     seed: of the later dives.
 

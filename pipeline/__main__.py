@@ -283,10 +283,18 @@ def _add_assign(command):
   command.add_argument("--split", choices=("train", "held_out"), default="train")
   command.add_argument("--algorithm", default="optimal", help="of packing (optimal)")
   command.add_argument(
-    "--max-sequences-per-pack", type=int, metavar="M", help="depth limit (default: none)"
+    "--max-sequences-per-pack",
+    type=_depth,
+    default="auto",
+    metavar="M",
+    help="depth limit, or max for none (default: auto, as of packing pack)",
   )
   command.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
   _add_runner(command)
+
+
+def _depth(text: str) -> int | str:
+  return text if text in ("auto", "max") else int(text)
 
 
 def _assign(options) -> tuple[int, str]:

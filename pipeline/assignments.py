@@ -29,7 +29,7 @@ def write_assignment(
   *,
   split: str = "train",
   algorithm: str = "optimal",
-  max_sequences_per_pack: int | None = None,
+  max_sequences_per_pack: int | str | None = "auto",
   seed: int = 0,
   runner: BeamRunner | None = None,
 ) -> packing.Plan:
@@ -45,7 +45,7 @@ def write_assignment(
       and so on, with `PACKS_A_FILE` packs each.
     split: "train" or "held_out".
     algorithm: of the plan.
-    max_sequences_per_pack: depth limit; None for none.
+    max_sequences_per_pack: depth limit; as of `packing.pack`.
     seed: of the assignment.
     runner: a Beam runner; None for this process.
 

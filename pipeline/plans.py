@@ -123,17 +123,25 @@ def keep_plans(
 
 
 def read_plans(
-  config: ml_collections.ConfigDict, dataset: PreparedDataset, workdir: str | pathlib.Path
+  config: ml_collections.ConfigDict,
+  dataset: PreparedDataset,
+  workdir: str | pathlib.Path,
+  *,
+  held_out_only: bool = False,
 ) -> dict[str, packing.Plan]:
   """The plans that a run's folder holds, by `train`, `held_out` and `mismatched`.
 
-  Those that are not there, or of another packing than the config says, are left out.
+  Those that are not there, or of another packing than the config says, are left out, and
+  that of training where only the others are asked for.
 
   Raises:
     InputError: a file is damaged, or of another dataset.
   """
   found = {}
-  for name, store in _stores(config, dataset).items():
+  stores = _stores(config, dataset)
+  if held_out_only:
+    del stores["train"]
+  for name, store in stores.items():
     path = _path(workdir, name)
     if path.exists() and _fits(plan := _read(path, config, store), config, store):
       found[name] = plan

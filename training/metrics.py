@@ -194,13 +194,19 @@ class Meter:
     self._packs, self._tokens = packs, tokens
     self._flops_per_step, self._peak_flops = flops_per_step, peak_flops
     self._window = window
-    state = state or {"before": [], "pending": [], "seconds": 0.0, "waited": _NO_WAITS}
+    nothing: dict[str, Any] = {
+      "before": [],
+      "pending": [],
+      "seconds": 0.0,
+      "waited": _NO_WAITS,
+    }
+    state = nothing | {"means": {}} | dict(state or {})
     self._before = [_from_json(step) for step in state["before"]]  # whose line is written
     self._pending = [_from_json(step) for step in state["pending"]]
     self._resumed = state["seconds"], state["waited"]  # of the pending steps
     self._start: float | None = None
     self._waited = _NO_WAITS.copy()
-    self._means: dict[str, float] = {}
+    self._means: dict[str, float] = state["means"]
 
   def add(self, values: Mapping):
     """Takes the metrics of one step, as `TrainingProgram.train_step` gives them."""
@@ -223,6 +229,7 @@ class Meter:
       "pending": [_to_json(step) for step in self._pending],
       "seconds": self._elapsed(time.perf_counter()),
       "waited": dict(self._waited),
+      "means": self._means,
     }
 
   def line(self, **fields: float) -> dict[str, float]:

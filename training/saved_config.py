@@ -29,7 +29,7 @@ def get_config(folder: str) -> ml_collections.ConfigDict:
   except (KeyError, TypeError, AttributeError) as error:
     told = str(error.args[0] if error.args else error).splitlines()[0]
     raise ConfigError(
-      f"{pathlib.Path(folder) / 'config.json'} is damaged, or of another version: {told} "
+      f"{pathlib.Path(folder) / 'config.json'} is damaged, or of another version: {told}. "
       "Give the config with --config=..."
     ) from error
   return config

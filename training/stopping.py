@@ -29,9 +29,9 @@ class Signals:
   process at once, also while the main thread compiles and runs no Python.
 
   Attributes:
-    heard: the first signal; None as long as there was none.
-    kept: says what another run of the same command begins with; None as long as the program
-      has not begun, when a signal ends the process at once.
+    heard: the first signal; None until one arrives.
+    kept: says what another run of the same command begins with. None before the program
+      begins: a signal then ends the process at once.
   """
 
   def __init__(self):
@@ -51,7 +51,7 @@ class Signals:
 
   @contextlib.contextmanager
   def deferred(self) -> Iterator[None]:
-    """A block that asks for `heard` itself, and is not broken off.
+    """A block that asks for `heard` itself, and is not interrupted.
 
     Raises:
       KeyboardInterrupt: at the end, if a signal came after it had asked the last time; at

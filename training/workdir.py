@@ -155,7 +155,7 @@ def record(
 def read_summary(workdir: str | pathlib.Path) -> dict | None:
   """What a run that has ended came to; None of one that has not.
 
-  A damaged summary is none, which standard error tells: train.py writes it again.
+  A damaged summary counts as none, with a warning: train.py writes it again.
   """
   path = pathlib.Path(workdir) / _SUMMARY
   try:

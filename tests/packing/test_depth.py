@@ -101,3 +101,11 @@ def test_the_bound_of_a_failing_solver_is_one(monkeypatch):
   proven, about = depth.bounds(problem)
   assert proven == problem.simple_bound
   assert about == heuristics.lpfhp(problem).num_packs
+
+
+def test_where_many_are_shorter_than_the_unit_there_is_no_limit():
+  """Rounded up, they would seem to fill rows that hold three times as many."""
+  lengths = np.random.default_rng(0).integers(10, 40, 100_000)
+  histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=8192)
+  plan = packing.pack(histogram)
+  assert plan.num_packs <= 1.001 * plan.unlimited_bound

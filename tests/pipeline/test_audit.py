@@ -357,7 +357,7 @@ def test_the_command_prints_the_certificate_and_what_it_proved(prepared, capsys)
   assert command.main(["audit", *prepared, "--hosts=4", "--epoch=1"]) == 0
   output = capsys.readouterr().out
   for text in (
-    "optimal, rows of 128",
+    "auto, rows of 128",
     "audit of epoch 1, 4 hosts: right",
     "lengths",
     "kept",
