@@ -81,7 +81,11 @@ def frames(monkeypatch, now):
 
       def look(bar):
         bar.refresh()
-        seen.append(os.read(ours, 4096).decode().split("\r")[-1])
+        print(end="|end", file=stderr, flush=True)
+        text = b""
+        while not text.endswith(b"|end"):  # a terminal may give it in pieces
+          text += os.read(ours, 4096)
+        seen.append(text.decode().removesuffix("|end").split("\r")[-1])
 
       with progress.Progress("training", total=total) as shown:
         look(shown._bar)
