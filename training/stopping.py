@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM
+_PATIENCE = 2.0  # seconds for the main thread, which may compile and not hear a signal
 _SAVING = (
   "Ending this step, to save it; the first one compiles first. Ctrl-C again leaves at "
   "once, without saving."
@@ -25,8 +26,9 @@ class Signals:
   """Hears Ctrl-C and SIGTERM.
 
   A run that trains asks for `heard` after each step, saves and ends. Before and after that
-  there is nothing to save: the signal raises `KeyboardInterrupt`. A second Ctrl-C ends the
-  process at once, also while the main thread compiles and runs no Python.
+  there is nothing to save: the signal raises `KeyboardInterrupt`, or ends the process after
+  two seconds if the main thread compiles and runs no Python. A second Ctrl-C ends it at
+  once.
 
   Attributes:
     heard: the first signal; None until one arrives.
@@ -95,8 +97,18 @@ class Signals:
       if interrupts == 2:
         self.heard = self.heard or signal.SIGINT
         self.leave()
-      if interrupts == 1 and self._deferred and number[0] == signal.SIGINT:
+      if not self._deferred:
+        late = threading.Timer(_PATIENCE, self._leave_unless_deferred, [number[0]])
+        late.daemon = True
+        late.start()
+      elif interrupts == 1 and number[0] == signal.SIGINT:
         _say(_SAVING)
+
+  def _leave_unless_deferred(self, number: int):
+    """In a thread, when the main thread has had its time."""
+    if not self._deferred:
+      self.heard = self.heard or number
+      self.leave()
 
 
 def _say(text: str):

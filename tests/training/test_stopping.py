@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -97,6 +98,20 @@ def test_before_and_after_training_a_signal_breaks_off(program, number):
   status, out, err = end(process)
   assert (status, out) == (128 + number, "cleaned\n")
   assert err.endswith(": Stopped. Step 8 is kept.\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_before_training_a_compilation_is_not_waited_for(program, number):
+  process = program(f"""
+    signals.kept = lambda: "Nothing is kept."
+    print("begins", flush=True)
+    {LONG}
+  """)
+  time.sleep(0.5)  # it has begun to compile
+  process.send_signal(number)
+  status, _, err = end(process)
+  assert status == 128 + number
+  assert err.endswith(": Stopped. Nothing is kept.\n")
 
 
 def test_a_signal_after_the_last_step_is_not_lost(program):
