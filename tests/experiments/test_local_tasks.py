@@ -8,14 +8,17 @@ import pytest
 
 from experiments import finetuning, local_tasks
 from tests import shared_data
-from training import files
+from tests.programs import lines_of
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
   folder = tmp_path_factory.mktemp("tasks")
   paths = local_tasks.write(folder / "a")
-  return {task: [*map(files.read_json_lines, both)] for task, both in paths.items()}, folder
+  lines = {
+    task: [lines_of(pathlib.Path(path)) for path in both] for task, both in paths.items()
+  }
+  return lines, folder
 
 
 @pytest.fixture(scope="module")
