@@ -259,7 +259,7 @@ def test_another_plan_than_the_checkpoints_is_refused(folder, copy):
   dataclasses.replace(other, algorithm=plan.algorithm).save(path)
   result = run(folder, copy)
   assert result.returncode == 2
-  (line,) = result.stderr.strip().splitlines()
+  *_, line = result.stderr.splitlines()
   assert f"{path} is not what the checkpoint of step {STEPS} was saved with" in line
 
 
