@@ -28,11 +28,12 @@ from ml_collections import ConfigDict, config_flags
 import packing
 import pipeline
 from model import MODELS, weights
-from training import command, initial, processes, report, saved_config, workdir
+from training import command, init_from, processes
 from training.config import ConfigError, validate
 from training.evaluation import evaluate
 from training.mesh import make_mesh, replicated
-from training.progress import Progress
+from training.record import report, saved_config, workdir
+from training.record.progress import Progress
 from training.step import TrainingProgram
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -75,8 +76,8 @@ def main():
   dataset = processes.first_then_all(lambda: pipeline.prepare_dataset(config))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
   if not workdir.is_run(folder):
-    initial.check_vocabulary(stored, dataset.vocabulary)
-    initial.check_labels(stored, dataset.labels)
+    init_from.check_vocabulary(stored, dataset.vocabulary)
+    init_from.check_labels(stored, dataset.labels)
   held_out = pipeline.make_held_out(
     for_evaluation(config, num_devices=mesh.size),
     dataset,
@@ -174,7 +175,7 @@ def open_model(
     )
   config = config.copy_and_resolve_references()
   config.model.init_from = str(folder)
-  stored = initial.open_weights(config, head=head)
+  stored = init_from.open_weights(config, head=head)
   assert stored is not None
   if stored.head != head:
     raise ConfigError(

@@ -38,17 +38,17 @@ from model import attention, hf, weights
 from packing import InputError
 from packing.errors import shown, whole
 from packing.files import whole_file
-from pipeline.chunks import CHUNK_SIZE, Rows, pack_examples
-from pipeline.examples import STANDARD_INPUT, read_examples
-from pipeline.squad import MAX_ANSWER_LENGTH
-from pipeline.submission import MATCHED, MISMATCHED
-from pipeline.tasks import TASKS
+from pipeline.prediction.chunks import CHUNK_SIZE, Rows, pack_examples
+from pipeline.prediction.examples import STANDARD_INPUT, read_examples
+from pipeline.prediction.submission import MATCHED, MISMATCHED
+from pipeline.tasks.squad import MAX_ANSWER_LENGTH
+from pipeline.tasks.table import TASKS
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
-from training import workdir
 from training.command import Parser
 from training.errors import ConfigError
 from training.mesh import make_mesh, replicated
 from training.predictions import predict
+from training.record import workdir
 from training.step import TrainingProgram
 
 _EXAMPLES = """FOLDER is a run's, an imported one (python -m model import), or a Hugging

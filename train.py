@@ -37,22 +37,23 @@ from ml_collections import ConfigDict, config_flags
 import packing
 import pipeline
 from model import weights
-from pipeline.loader import BatchIterator
-from training import command, files, initial, plots, processes, report, workdir
+from pipeline.batches.loader import BatchIterator
+from training import command, init_from, plots, processes
 from training.checkpoint import Checkpoints
-from training.compilations import CompilationCounter
 from training.config import ConfigError, make_optimizer, make_schedule, validate
 from training.evaluation import evaluate
-from training.flops import Peak, peak_of, training_flops
 from training.mesh import gather, make_mesh, put_batch
-from training.metrics import Meter, MetricsLog
-from training.parameters import count_parameters, parameters_digest
-from training.profiling import Profile
-from training.progress import Progress
 from training.recipe import Recipe, resolve, table
+from training.record import files, report, workdir
+from training.record.compilations import CompilationCounter
+from training.record.flops import Peak, peak_of, training_flops
+from training.record.metrics import Meter, MetricsLog
+from training.record.parameters import count_parameters, parameters_digest
+from training.record.profiling import Profile
+from training.record.progress import Progress
+from training.record.throughput import packed_against_unpacked
+from training.record.watch import Watch
 from training.step import State, TrainingProgram
-from training.throughput import packed_against_unpacked
-from training.watch import Watch
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config", help_string="A config file, such as configs/quickstart.py.", lock_config=True
@@ -153,7 +154,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     jax.config.update("jax_compilation_cache_dir", config.train.compilation_cache)
   # What a run was begun with is in its checkpoints.
   head = pipeline.TASK_HEADS[config.data.task]
-  given = None if weights.steps(folder) else initial.open_weights(config, head=head)
+  given = None if weights.steps(folder) else init_from.open_weights(config, head=head)
   dataset = processes.first_then_all(lambda: pipeline.prepare_dataset(config))
   processes.first(lambda: workdir.check_dataset(folder, dataset.manifest["sha256"]))
   plans = kept_plans(config, folder, dataset)
@@ -175,8 +176,8 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   )
   processes.tell(f"{table(unpacked_recipe, recipe)}\n")
   if given:
-    initial.check_vocabulary(given, dataset.vocabulary)
-  model_config = initial.model_config(
+    init_from.check_vocabulary(given, dataset.vocabulary)
+  model_config = init_from.model_config(
     config,
     workdir=folder,
     vocab_size=len(dataset.vocabulary),
@@ -184,7 +185,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     head=head,
     labels=dataset.labels,
   )
-  params = given and initial.initial_params(
+  params = given and init_from.initial_params(
     given, model_config, head=head, labels=dataset.labels, seed=config.seed
   )
   program = TrainingProgram(

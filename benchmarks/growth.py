@@ -38,7 +38,7 @@ from benchmarks.steps import (
 from experiments.measured_steps import count_parameters, machine_and_device, make_program
 from model.files import write_json
 from training.mesh import put_batch
-from training.progress import Progress
+from training.record.progress import Progress
 
 
 class Shape(NamedTuple):

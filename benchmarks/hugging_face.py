@@ -19,7 +19,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, BertForPreTraining
 from transformers.utils import logging
 
-from pipeline.batches import PackedBatch
+from pipeline.batches.packed import PackedBatch
 
 Tensors = dict[str, Any]
 NOT_MASKED = -100  # as the labels of the model have it

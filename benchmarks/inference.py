@@ -31,14 +31,14 @@ import packing
 import predict
 from benchmarks.machine import machine
 from model import BertConfig, weights
-from pipeline.batches import PackedBatch, pack_rows
-from pipeline.chunks import Rows, pack_examples
-from pipeline.examples import Example
-from pipeline.squad import Window
+from pipeline.batches.packed import PackedBatch, pack_rows
+from pipeline.prediction.chunks import Rows, pack_examples
+from pipeline.prediction.examples import Example
 from pipeline.store import QUESTION_SCHEMA, SCHEMA, SequenceStore, StoredSequence
-from training.compilations import CompilationCounter
+from pipeline.tasks.squad import Window
 from training.mesh import make_mesh
 from training.predictions import predict as run_batches
+from training.record.compilations import CompilationCounter
 from training.step import TrainingProgram
 
 VOCAB_SIZE, CLS, SEP, FIRST_WORD = 30522, 101, 102, 999

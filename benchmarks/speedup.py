@@ -49,8 +49,8 @@ from benchmarks.steps import (
 from experiments.measured_steps import machine_and_device, make_config, make_optimizer
 from model import IMPLEMENTATIONS, SIZES, AttentionError
 from model.files import write_json
-from training.flops import peak_of, training_flops
 from training.mesh import make_mesh, put_batch
+from training.record.flops import peak_of, training_flops
 from training.step import TrainingProgram
 
 

@@ -16,7 +16,7 @@ from experiments.measured_steps import MASK_RATE, sequence
 from model import IMPLEMENTATIONS, AttentionError, BertConfig
 from model.attention import check
 from model.layout import lay_out
-from training.progress import Progress
+from training.record.progress import Progress
 from training.step import TrainingProgram
 
 Key = TypeVar("Key", bound=Hashable)
@@ -39,7 +39,7 @@ def random_batch(
     packs: for each row the lengths of its sequences, in tokens.
     rng: of the tokens.
     row_length: S, in tokens.
-    max_sequences: M. P is as `pipeline.batches.Masking.max_masked` has it.
+    max_sequences: M. P is as `pipeline.batches.packed.Masking.max_masked` has it.
   """
 
   def paired(length: int) -> dict:

@@ -47,10 +47,10 @@ from benchmarks.training_tables import PEERS, WAYS, expand, parts, split, table
 from experiments.measured_steps import VOCAB_SIZE, make_config
 from model import IMPLEMENTATIONS, SIZES, BertConfig, hf
 from model.files import write_json
-from pipeline.batches import PackedBatch
-from training.compilations import CompilationCounter
+from pipeline.batches.packed import PackedBatch
 from training.mesh import make_mesh, put_batch
 from training.optimizer import adamw
+from training.record.compilations import CompilationCounter
 from training.step import TrainingProgram
 
 ADAMW: dict[str, Any] = {

@@ -22,7 +22,7 @@ from experiments.atom_runs import EPOCHS, Arm
 from experiments.exhibits import Exhibit, Statement, to_the_digit
 from experiments.report import table
 from experiments.statistics import larger, paired, throughout
-from pipeline import atoms
+from pipeline.batches import atoms
 
 MARGIN = 0.01  # nats; the paper's atoms of two rows differ by 0.013 from those of one
 RANKS = 0.25  # the same for mean ranks
@@ -180,9 +180,10 @@ def steps_an_epoch(
     f"documents with {text:,} tokens, end tokens included, foretell.",
     values=values,
     text="'Paper' is here what its method predicts for this text "
-    "(`pipeline.atoms.num_rows`); 'here' is what the loader gives. The paper's own steps "
-    "of concat, 14,060, 7,029 and 7,028 an epoch, are those of 115.1 to 115.2 million "
-    "tokens at its batches, more than the 114,400,095 'word tokens' that it names.\n\n"
+    "(`atoms.num_rows` in pipeline/batches); 'here' is what the loader gives. The "
+    "paper's own steps of concat, 14,060, 7,029 and 7,028 an epoch, are of 115.1 "
+    "to 115.2 million tokens at its batches, more than the 114,400,095 'word tokens' that "
+    "it names.\n\n"
     f"{study.recipe}",
   )
   return dataclasses.replace(exhibit, agreement="to the digit")

@@ -23,16 +23,16 @@ from configs import gpt2_atoms
 from experiments.perplexities import SEGMENTS
 from experiments.study import agrees
 from packing import InputError
-from pipeline import atoms
-from pipeline.batches import PackedBatch
-from pipeline.loader import RowLoader
+from pipeline.batches import atoms
+from pipeline.batches.loader import RowLoader
+from pipeline.batches.packed import PackedBatch
 from training.command import Stopped
 from training.config import gpt2_config, validate
 from training.evaluation import evaluate_causal
-from training.files import write_json
 from training.mesh import make_mesh, put_batch
 from training.optimizer import adamw
-from training.progress import Progress
+from training.record.files import write_json
+from training.record.progress import Progress
 from training.step import TrainingProgram
 
 TOKENS = 512  # of a step: rows times their length, the same for all row lengths

@@ -23,8 +23,8 @@ from experiments.exhibits import Exhibit
 from experiments.report import table
 from experiments.statistics import equivalent
 from experiments.study import Study, run_tasks, stop_if_failed
-from training import sweep
-from training.sweep_file import ROOT, Run, make_sweep
+from training.sweep import __main__ as sweep
+from training.sweep.file import ROOT, Run, make_sweep
 
 COMMAND = "python -m experiments.downstream"
 

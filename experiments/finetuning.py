@@ -27,13 +27,14 @@ import pipeline
 from experiments import local_tasks
 from model import weights
 from packing import InputError
-from training import sweep, workdir
 from training.command import Parser
-from training.files import write_json, write_text
 from training.mesh import make_mesh
 from training.predictions import predict
+from training.record import workdir
+from training.record.files import write_json, write_text
 from training.step import TrainingProgram
-from training.sweep_file import Sweep, SweepError, make_sweep
+from training.sweep import __main__ as sweep
+from training.sweep.file import Sweep, SweepError, make_sweep
 
 LEARNING_RATE = 3e-4  # a small model wants more than BERT-base
 ARMS = {

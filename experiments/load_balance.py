@@ -42,7 +42,7 @@ from experiments.step_time import Coefficients, Network
 from model.config import SIZES
 from packing import InputError
 from training.command import Parser, Stopped
-from training.files import write_json, write_text
+from training.record.files import write_json, write_text
 
 PAPER_BATCH = 32  # sequences of a device, section E
 CHECKED = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # by the paper's method

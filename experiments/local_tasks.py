@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pipeline import corpus
+from pipeline.sources import stdlib
 
 TASKS = ("cola", "sst2", "qqp", "stsb")
 DEV_FRACTION = 0.2
@@ -83,15 +83,15 @@ def write(folder: str | pathlib.Path, *, seed: int = 0) -> dict[str, tuple[str, 
 @functools.cache  # it reads all of the library, and several parts ask for it
 def docstrings_by_module() -> dict[str, list[Docstring]]:
   """Of the top-level modules; sentences of 5 to 25 words, each the first time only."""
-  files = corpus.source_files()[1:]
-  root = pathlib.Path(corpus.source_files()[0]).parents[1]
+  files = stdlib.source_files()[1:]
+  root = pathlib.Path(stdlib.source_files()[0]).parents[1]
   found: dict[str, list[Docstring]] = collections.defaultdict(list)
   seen: set[str] = set()
   for path in files:
     name = path.relative_to(root).parts[0].removesuffix(".py")
-    for text in corpus.docstrings(path):
+    for text in stdlib.docstrings(path):
       sentences = []
-      for sentence in corpus.split_sentences(text):
+      for sentence in stdlib.split_sentences(text):
         count = len(sentence.split())
         if _WORDS[0] <= count <= _WORDS[1] and sentence.lower() not in seen:
           seen.add(sentence.lower())

@@ -17,7 +17,7 @@ from model import BertConfig
 from model.layout import lay_out
 from training.mesh import make_mesh, put_batch
 from training.optimizer import lamb
-from training.progress import Progress
+from training.record.progress import Progress
 from training.step import TrainingProgram
 
 VOCAB_SIZE = 30522

@@ -28,7 +28,7 @@ from experiments.statistics import equivalent, larger
 from experiments.study import held_out
 from packing import InputError
 from training.command import Parser
-from training.files import write_text
+from training.record.files import write_text
 
 COMMAND = "python -m experiments.other_text --wikitext FOLDER"
 

@@ -31,15 +31,15 @@ import pipeline
 from experiments import schedule
 from experiments.streams import BATCHES, stream
 from model import hf, weights
-from training import command, initial
+from training import command, init_from
 from training.config import ConfigError, bert_config, make_optimizer, validate
 from training.evaluation import evaluate_pretraining
-from training.files import write_json
 from training.mesh import make_mesh, put_batch
-from training.metrics import Meter
-from training.parameters import parameters_digest
-from training.progress import Progress
 from training.recipe import Recipe, resolve
+from training.record.files import write_json
+from training.record.metrics import Meter
+from training.record.parameters import parameters_digest
+from training.record.progress import Progress
 from training.step import TrainingProgram
 
 FORMAT = 1  # of the file; one of another format is made anew
@@ -166,9 +166,9 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   assert isinstance(loader, pipeline.PackedLoader)  # of a task that masks tokens
   model_config = bert_config(config, vocab_size=len(dataset.vocabulary))
   params = None  # to be drawn
-  if given := initial.open_weights(config):
-    initial.check_vocabulary(given, dataset.vocabulary)
-    params = initial.initial_params(given, model_config, seed=config.seed)
+  if given := init_from.open_weights(config):
+    init_from.check_vocabulary(given, dataset.vocabulary)
+    params = init_from.initial_params(given, model_config, seed=config.seed)
   mesh = make_mesh(1)
 
   def program_of(model_config):

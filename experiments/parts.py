@@ -17,8 +17,8 @@ from experiments.exhibits import Exhibit
 from packing import InputError
 from training.command import Parser, Stopped
 from training.config import ConfigError
-from training.files import write_json, write_text
-from training.sweep_file import SweepError
+from training.record.files import write_json, write_text
+from training.sweep.file import SweepError
 
 # From a folder and whether it is to be quick to the exhibits of the part.
 Maker = Callable[..., list[Exhibit]]

@@ -22,7 +22,7 @@ import time
 from benchmarks.machine import machine
 from experiments import parts, report
 from training.command import Parser, Stopped
-from training.files import write_text
+from training.record.files import write_text
 
 # In the order of the report; each is a module of experiments that has `exhibits`.
 PARTS = (

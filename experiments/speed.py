@@ -19,8 +19,8 @@ from experiments.paired import Arm, worker
 from training.config import bert_config, make_optimizer
 from training.mesh import make_mesh
 from training.recipe import resolve
+from training.record.throughput import packed_against_unpacked
 from training.step import TrainingProgram
-from training.throughput import packed_against_unpacked
 
 _SPEEDUP = ("speedup_measured", "speedup_low", "speedup_high")
 

@@ -24,7 +24,7 @@ from experiments.measured_steps import machine_and_device
 from experiments.packing_tables import WIKIPEDIA
 from experiments.plans import cached_plan, plans_folder
 from experiments.report import table
-from training.files import write_json
+from training.record.files import write_json
 
 COMMAND = "python -m experiments.speedups"
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments import parts
 from experiments.exhibits import Exhibit, Value, to_the_digit, within
-from packing.nnls import count_strategies, packing_matrix
+from packing.algorithms.nnls import count_strategies, packing_matrix
 
 COMMAND = "python -m experiments.strategies"
 

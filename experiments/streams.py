@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pipeline.batches import PackedBatch, mask_tokens, pack_rows
-from pipeline.loader import PackedLoader
+from pipeline.batches.loader import PackedLoader
+from pipeline.batches.packed import PackedBatch, mask_tokens, pack_rows
 
 # How the sequences of a packed loader come, step after step.
 BATCHES = {

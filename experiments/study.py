@@ -17,7 +17,7 @@ import pipeline
 from experiments import schedule
 from experiments.paired import EVALUATED, POINTS, Arm, identity
 from training.command import Stopped
-from training.sweep_file import Run, make_sweep
+from training.sweep.file import Run, make_sweep
 
 CONFIG = "configs/quickstart.py"
 EARLY = 2  # the number of the evaluation that early convergence is judged by

@@ -14,10 +14,11 @@ import time
 import jax
 import tqdm
 
-from model import hf, verify, weights
+from model import hf, weights
 from model.config import MAX_VOCAB_MULTIPLE
 from model.files import NotWritten, check_new_folder, whole_folder
 from model.models import MODELS
+from model.testing import verify
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,9 +9,9 @@
 (40195, 40195, 2.205)
 """
 
+from packing.algorithms.depth import choose_depth
 from packing.assignment import Assignment
 from packing.certificate import Certificate
-from packing.depth import choose_depth
 from packing.errors import InputError
 from packing.histogram import Histogram, histogram_names, load_histogram
 from packing.online import OnlinePacker

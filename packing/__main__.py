@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from packing import advisor, files, inputs, pictures
-from packing.compare import FORMATS, compare, render
-from packing.depth import choose_depth
+from packing import files
+from packing.algorithms.depth import choose_depth
+from packing.algorithms.progress import progress
+from packing.commands import advisor, inputs, pictures
+from packing.commands.compare import FORMATS, compare, render
 from packing.errors import InputError, shown, whole
 from packing.histogram import (
   MAX_SEQUENCE_LENGTH,
@@ -24,7 +26,6 @@ from packing.histogram import (
   load_histogram,
 )
 from packing.pack import ALGORITHMS, check_options, pack
-from packing.progress import progress
 
 _EPILOGS = {
   "pack": """examples:

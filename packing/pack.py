@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from packing.automatic import auto
-from packing.depth import choose_depth
+from packing.algorithms.auto import auto
+from packing.algorithms.depth import choose_depth
+from packing.algorithms.greedy import greedy
+from packing.algorithms.heuristics import bfd, ffd, lpfhp, none, spfhp
+from packing.algorithms.nnls import ennlshp, nnlshp
+from packing.algorithms.optimal import optimal
+from packing.algorithms.progress import Progress
 from packing.errors import InputError, whole
-from packing.greedy import greedy
-from packing.heuristics import bfd, ffd, lpfhp, none, spfhp
 from packing.histogram import Histogram, check_lengths, count_lengths
-from packing.nnls import ennlshp, nnlshp
-from packing.optimal import optimal
 from packing.plan import Plan
 from packing.problem import Geometry, Solution
-from packing.progress import Progress
 
 # Each takes a Problem and keyword options, and returns a Solution.
 ALGORITHMS: dict[str, Callable[..., Solution]] = {
@@ -95,7 +95,7 @@ def pack(
     separator_tokens: tokens between two sequences of a pack; they count as padding.
     seed: for the algorithms that draw random numbers (greedy, optimal, auto).
     progress: is told how far a long search is, and lets Ctrl-C end it with the best plan
-      so far (optimal, auto); see `packing.progress`.
+      so far (optimal, auto); see `packing.algorithms.progress`.
     **options: of the algorithm; see its own documentation, or `algorithm_options`.
 
   Returns:

@@ -11,9 +11,9 @@ import operator
 import numpy as np
 
 from packing import assignment, certificate
+from packing.algorithms.depth import bounds
 from packing.assignment import Assignment
 from packing.certificate import Certificate
-from packing.depth import bounds
 from packing.errors import InputError, shown, whole
 from packing.histogram import Histogram
 from packing.pricing import dual_bound, most_items

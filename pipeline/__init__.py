@@ -8,11 +8,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-  from pipeline.answers import answer, label_names
-  from pipeline.assignments import read_assignment, write_assignment
-  from pipeline.atom_loader import AtomLoader
-  from pipeline.batches import Masking, PackedBatch
-  from pipeline.chunks import Chunk, Rows, pack_examples
+  from pipeline.batches.atom_loader import AtomLoader
+  from pipeline.batches.loader import PackedLoader, RowLoader
+  from pipeline.batches.packed import Masking, PackedBatch
+  from pipeline.batches.plans import keep_plans, make_plan, plan_sha256, read_plans
+  from pipeline.batches.windows import WindowLoader
   from pipeline.config import (
     HeldOut,
     make_held_out,
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     settings_of,
   )
   from pipeline.dataset import PreparedDataset, open_dataset, prepare
-  from pipeline.examples import Example, read_examples
-  from pipeline.loader import PackedLoader, RowLoader
-  from pipeline.plans import keep_plans, make_plan, plan_sha256, read_plans
+  from pipeline.prediction.answers import answer, label_names
+  from pipeline.prediction.chunks import Chunk, Rows, pack_examples
+  from pipeline.prediction.examples import Example, read_examples
+  from pipeline.prediction.submission import write_submission
+  from pipeline.preparation.assignments import read_assignment, write_assignment
   from pipeline.settings import Settings
   from pipeline.store import SequenceStore
-  from pipeline.submission import write_submission
-  from pipeline.tasks import TASK_HEADS, score
-  from pipeline.windows import WindowLoader
+  from pipeline.tasks.table import TASK_HEADS, score
 
 __all__ = [
   "TASK_HEADS",
@@ -66,11 +66,11 @@ __all__ = [
 ]
 
 _MODULES = {
-  "answers": ("answer", "label_names"),
-  "atom_loader": ("AtomLoader",),
-  "assignments": ("read_assignment", "write_assignment"),
-  "batches": ("Masking", "PackedBatch"),
-  "chunks": ("Chunk", "Rows", "pack_examples"),
+  "prediction.answers": ("answer", "label_names"),
+  "batches.atom_loader": ("AtomLoader",),
+  "preparation.assignments": ("read_assignment", "write_assignment"),
+  "batches.packed": ("Masking", "PackedBatch"),
+  "prediction.chunks": ("Chunk", "Rows", "pack_examples"),
   "config": (
     "HeldOut",
     "make_held_out",
@@ -79,14 +79,14 @@ _MODULES = {
     "settings_of",
   ),
   "dataset": ("PreparedDataset", "open_dataset", "prepare"),
-  "examples": ("Example", "read_examples"),
-  "loader": ("PackedLoader", "RowLoader"),
-  "plans": ("keep_plans", "make_plan", "plan_sha256", "read_plans"),
+  "prediction.examples": ("Example", "read_examples"),
+  "batches.loader": ("PackedLoader", "RowLoader"),
+  "batches.plans": ("keep_plans", "make_plan", "plan_sha256", "read_plans"),
   "settings": ("Settings",),
   "store": ("SequenceStore",),
-  "submission": ("write_submission",),
-  "tasks": ("TASK_HEADS", "score"),
-  "windows": ("WindowLoader",),
+  "prediction.submission": ("write_submission",),
+  "tasks.table": ("TASK_HEADS", "score"),
+  "batches.windows": ("WindowLoader",),
 }
 
 

@@ -17,12 +17,12 @@ import numpy as np
 import packing
 from packing import InputError
 from pipeline import audit_command
-from pipeline.assignments import write_assignment
-from pipeline.audit import AuditError
-from pipeline.beam import BeamRunner
+from pipeline.batches.audit import AuditError
 from pipeline.dataset import PreparedDataset, open_dataset, prepare
+from pipeline.preparation.assignments import write_assignment
+from pipeline.preparation.beam import BeamRunner
 from pipeline.settings import TOO_LONG, Settings
-from pipeline.tasks import TASKS
+from pipeline.tasks.table import TASKS
 
 _PREPARE_EXAMPLES = """sources:
   stdlib                      docstrings and help topics of this Python

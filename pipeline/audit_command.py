@@ -13,10 +13,10 @@ from ml_collections import config_flags
 import packing
 from packing.errors import whole
 from pipeline import config as config_lib
-from pipeline.audit import audit, report
+from pipeline.batches.audit import audit, report
+from pipeline.batches.loader import PackedLoader
 from pipeline.dataset import open_dataset
-from pipeline.loader import PackedLoader
-from pipeline.tasks import is_masked
+from pipeline.tasks.table import is_masked
 
 EXAMPLES = """examples:
   python -m pipeline audit data/quickstart --config configs/quickstart.py
@@ -71,8 +71,8 @@ def run(options: argparse.Namespace) -> tuple[int, str]:
   if config.data.layout != "packed":
     raise packing.InputError(
       f"data.layout is {config.data.layout!r}; expected 'packed'. Rows of atoms hold parts "
-      "of documents, which this does not audit; tests/pipeline/test_atoms.py holds that "
-      "each token is used once an epoch."
+      "of documents, which this does not audit. That each token is used once an epoch is "
+      "tested in tests/pipeline/batches/test_atoms.py."
     )
   store = getattr(dataset, options.split)
   loader = config_lib.make_loader(

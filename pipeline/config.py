@@ -16,16 +16,16 @@ import packing
 from packing import InputError
 from packing.errors import shown, whole
 from packing.files import read_json
-from pipeline import atoms
-from pipeline.atom_loader import AtomLoader
-from pipeline.batches import Masking, PackedBatch
+from pipeline.batches import atoms
+from pipeline.batches.atom_loader import AtomLoader
+from pipeline.batches.loader import PackedLoader, RowLoader
+from pipeline.batches.packed import Masking, PackedBatch
+from pipeline.batches.plans import held_out_stores, make_plan
+from pipeline.batches.windows import WindowLoader
 from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset, prepare
-from pipeline.loader import PackedLoader, RowLoader
-from pipeline.plans import held_out_stores, make_plan
 from pipeline.settings import Settings
 from pipeline.store import SequenceStore
-from pipeline.tasks import is_masked, score
-from pipeline.windows import WindowLoader
+from pipeline.tasks.table import is_masked, score
 
 PREPARED = "prepared"  # the source that stands for what the directory holds already
 # Of `data`, what is done with a dataset, not what it is.

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from packing import InputError
-from pipeline import preparation
+from pipeline.preparation import write
+from pipeline.preparation.shard_files import file_sha256
 from pipeline.settings import Settings
-from pipeline.shards import file_sha256
-from pipeline.sources import fingerprint, open_source
+from pipeline.sources.partitions import fingerprint, open_source
 from pipeline.store import SequenceStore
-from pipeline.tasks import TASKS, find_task
+from pipeline.tasks.table import TASKS, find_task
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 
 MANIFEST = "manifest.json"
@@ -128,7 +128,7 @@ def prepare(
   settings: Settings,
   *,
   num_workers: int | None = None,
-  runner: preparation.Runner | None = None,
+  runner: write.Runner | None = None,
 ) -> PreparedDataset:
   """Prepares a dataset, or opens it where that is done already.
 
@@ -141,7 +141,7 @@ def prepare(
     directory: where the dataset is, or shall be.
     settings: what to prepare.
     num_workers: processes; None for one a core, at most 10.
-    runner: does the work in another way, such as `pipeline.beam.runner`.
+    runner: does the work in another way, such as `pipeline.preparation.beam.runner`.
 
   Raises:
     InputError: the folder holds something else, or the source cannot be used.
@@ -168,7 +168,7 @@ def prepare(
       return _open_same(directory, settings)  # another process was faster
     try:
       work = _start_or_go_on(partial, settings, prints)
-      manifest = preparation.write(
+      manifest = write.write(
         work, settings, sources, num_workers=num_workers, runner=runner, lock=lock
       )
       manifest["source"] = {
@@ -180,7 +180,7 @@ def prepare(
           f"{altered} is not what was written to it. Run the same command again: such "
           "files are written anew"
         )
-      preparation.clean(work)
+      write.clean(work)
       with (work / MANIFEST).open("w") as file:
         file.write(json.dumps(manifest, indent=1) + "\n")
         file.flush()
@@ -261,7 +261,7 @@ def _start_or_go_on(
     elif path.is_file() and path.name != _LOCK:
       path.unlink()
   work.mkdir(exist_ok=True)
-  preparation.remove_unfinished(work)
+  write.remove_unfinished(work)
   return work
 
 

@@ -17,7 +17,7 @@ class Settings:
   """What a prepared dataset depends on.
 
   Attributes:
-    source: where documents come from; see `pipeline/sources.py`.
+    source: where documents come from; see `pipeline/sources/partitions.py`.
     max_sequence_length: S, in tokens, special tokens included.
     vocab_size: of the vocabulary that is trained where none is given.
     vocab_file: a BERT vocabulary, a tokenizer.json, or GPT-2's vocab.json with its
@@ -26,7 +26,7 @@ class Settings:
     held_out_fraction: of the documents; 0 for none.
     short_sequence_probability: share of documents cut to a random length (pretraining).
     seed: of the held-out documents and of how documents are cut.
-    task: what sequences are made; see `pipeline/tasks.py`.
+    task: what sequences are made; see `pipeline/tasks/table.py`.
     held_out_source: a source of its own for what is held out, instead of a fraction.
     columns: what fields are called in the source, "field=name,field=name".
     documents: how text files split: "blank-line", "line", "file" or "start:REGEX".

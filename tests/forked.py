@@ -123,12 +123,6 @@ def _serve():
 
   import tensorboardX  # noqa: F401
 
-  import training.checkpoint
-  import training.evaluation
-  import training.plots
-  import training.step
-  import training.throughput  # noqa: F401
-
   gc.freeze()
   gc.set_threshold(100_000, 50, 50)  # tracing leaves many objects
   for line in sys.stdin:

@@ -22,7 +22,7 @@ from pipeline.config import PREPARED, check_prepared
 from pipeline.settings import Settings
 from tests import forked, markdown
 from tests.markdown import CURRENT, ROOT
-from training.sweep_file import load_sweep, make_sweep
+from training.sweep.file import load_sweep, make_sweep
 
 # Prints the help of several programs as one JSON object; what they import is shared.
 HELP = """

@@ -18,12 +18,12 @@ import pipeline
 import predict
 from configs import base
 from model import hf, layout, weights
-from pipeline.chunks import Rows
+from pipeline.prediction.chunks import Rows
 from pipeline.store import SCHEMA
 from pipeline.tokenizer import Tokenizer
 from tests import packs, programs
-from training.compilations import CompilationCounter
 from training.mesh import make_mesh
+from training.record.compilations import CompilationCounter
 
 LETTERS = [*"abcdefghij", *(f"##{c}" for c in "abcdefghij"), "?", "."]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]

@@ -25,7 +25,7 @@ from tests.programs import (
   start,
   summary_of,
 )
-from training.parameters import parameters_digest
+from training.record.parameters import parameters_digest
 
 
 def test_a_run_leaves_everything_that_the_contract_names(finished):

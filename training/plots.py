@@ -20,7 +20,7 @@ from matplotlib import pyplot as plt
 
 from training.command import Parser
 from training.errors import ConfigError
-from training.files import read_json_lines
+from training.record.files import read_json_lines
 
 PACKS_SHOWN = 40
 # --by: the field of a line of metrics.jsonl, what of it is one on the axis, the label

@@ -12,10 +12,11 @@ from experiments import atom_exhibits, atom_runs, atom_size, parts, perplexities
 from experiments.atom_exhibits import ATOMS, CONCAT, PACKED, PADDING_ALL
 from experiments.atom_runs import Arm
 from packing import InputError
-from pipeline import atoms, corpus
+from pipeline.batches import atoms
+from pipeline.sources import stdlib
 from training.command import Stopped
-from training.compilations import CompilationCounter
-from training.parameters import parameters_digest
+from training.record.compilations import CompilationCounter
+from training.record.parameters import parameters_digest
 
 STEPS = 1200  # of a made-up run of concat
 WORSE = {0.25: 0.5, 0.5: 0.2, 1.0: 0.0, 2.0: 0.05, 4.0: 0.1}  # nats, by the atom
@@ -222,7 +223,7 @@ class TestExhibits:
 def text(tmp_path_factory):
   """A folder as that of WikiText-2: a document a line."""
   folder = tmp_path_factory.mktemp("text")
-  found = corpus.standard_library_documents(corpus.source_files())
+  found = stdlib.standard_library_documents(stdlib.source_files())
   long = (" ".join(" ".join(x).split()) for x in found if len(" ".join(x).split()) >= 60)
   documents = list(itertools.islice(long, 140))
   for name, part in (("test", documents[:120]), ("valid", documents[120:])):

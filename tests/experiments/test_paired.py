@@ -21,8 +21,8 @@ from experiments import paired, schedule, streams, study
 from experiments.paired import Arm
 from model import BertForPreTraining, hf
 from model.testing import relative_difference
-from pipeline.batches import Masking
-from pipeline.loader import PackedLoader
+from pipeline.batches.loader import PackedLoader
+from pipeline.batches.packed import Masking
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
 from tests import packs
 from tests.stdlib_corpus import make_library

@@ -23,7 +23,7 @@ from experiments.study import Study
 from model import hf, weights
 from pipeline.wordpiece import SPECIAL_TOKENS
 from tests import packs
-from training.files import write_json
+from training.record.files import write_json
 
 SEEDS = 3
 # How far the held-out loss of each arm lies above that of `packed`.

@@ -19,7 +19,8 @@ from experiments import (
   strategies,
 )
 from experiments.exhibits import Exhibit, Statement, Value, to_the_digit, within
-from packing import InputError, nnls
+from packing import InputError
+from packing.algorithms import nnls
 
 
 def agreements(exhibit: Exhibit) -> list[bool]:

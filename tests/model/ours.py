@@ -7,7 +7,8 @@ import flax.nnx as nnx
 import jax
 import numpy as np
 
-from model import Bert, hf_names, losses
+from model import Bert, losses
+from model.hf import names as hf_names
 from model.models import abstract_model
 from model.testing import relative_difference
 

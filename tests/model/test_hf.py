@@ -16,7 +16,7 @@ import pytest
 import safetensors.numpy
 
 from model import hf
-from model.hf_config import _label_names
+from model.hf.config import _label_names
 from model.weights import Vocabulary, WeightsError, resize_vocabulary
 from pipeline.wordpiece import make_tokenizer
 from tests import packs

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from model.attention import packed_attention_mask
-from model.influence import METHODS, find_leaks
 from model.layout import lay_out
 from model.testing import (
   LeakError,
@@ -20,6 +19,7 @@ from model.testing import (
   first_fit,
   relative_difference,
 )
+from model.testing.influence import METHODS, find_leaks
 
 WIDTH = 5
 LENGTHS = (4, 3, 2, 1)

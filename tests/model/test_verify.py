@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import pytest
 
 from model import __main__ as command
-from model import attention, gpt2, verify
+from model import attention, gpt2
+from model.testing import verify
 
 CASE = ("question answering", "xla", "float32")
 

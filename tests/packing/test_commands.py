@@ -14,8 +14,8 @@ import pytest
 
 import packing
 from packing.__main__ import main
-from packing.progress import Progress
-from packing.relaxation import Master
+from packing.algorithms.progress import Progress
+from packing.algorithms.relaxation import Master
 
 
 def run(capsys, *arguments):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import packing
-from packing import files, inputs
+from packing import files
+from packing.commands import inputs
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -18,10 +18,11 @@ import jax
 import numpy as np
 
 from model import hf, layout
-from pipeline import squad, textfiles
-from pipeline.documents import DocumentShard
 from pipeline.settings import Settings
-from pipeline.sources import Document, Wanted
+from pipeline.sources import textfiles
+from pipeline.sources.document_shards import DocumentShard
+from pipeline.sources.partitions import Document, Wanted
+from pipeline.tasks import squad
 from pipeline.tokenizer import Tokenizer
 from tests.model import ours
 from tests.pipeline.squad_reference import (

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from packing import InputError
-from pipeline import corpus, wordpiece
+from pipeline import wordpiece
 from pipeline.dataset import open_dataset, prepare
 from pipeline.settings import Settings
+from pipeline.sources import stdlib
 from tests import forked
 from tests.prepared import ROOT
 from tests.stdlib_corpus import make_library
@@ -115,12 +116,13 @@ def test_a_killed_preparation_leaves_nothing_that_looks_whole(library, tmp_path)
   program = f"""
 import os, signal, sys
 sys.path.insert(0, {str(ROOT)!r})
-from pipeline import dataset, shards
-write = shards.write_sequences
+from pipeline import dataset
+from pipeline.preparation import shard_files
+write = shard_files.write_sequences
 def write_and_die(path, sequences, **options):
   write(path, sequences, **options)
   os.kill(os.getpid(), signal.SIGKILL)
-shards.write_sequences = write_and_die
+shard_files.write_sequences = write_and_die
 dataset.prepare({str(tmp_path / "a")!r}, dataset.Settings(**{settings(library).__dict__!r}))
 """
   (tmp_path / "program.py").write_text(program)
@@ -162,7 +164,7 @@ def test_an_unknown_source_is_refused(tmp_path, library):
 
 def test_a_missing_corpus_is_one_clear_error(tmp_path):
   with pytest.raises(InputError, match=r"topics\.py; it is not there"):
-    list(corpus.standard_library_documents(corpus.source_files(tmp_path)))
+    list(stdlib.standard_library_documents(stdlib.source_files(tmp_path)))
 
 
 def test_documents_are_parsed_not_imported_and_given_once(tmp_path):
@@ -175,5 +177,5 @@ def test_documents_are_parsed_not_imported_and_given_once(tmp_path):
   (tmp_path / "broken.py").write_text("def f(:\n")
   (tmp_path / "test").mkdir()
   (tmp_path / "test" / "skipped.py").write_text('"""Skipped."""\n')
-  documents = list(corpus.standard_library_documents(corpus.source_files(tmp_path)))
+  documents = list(stdlib.standard_library_documents(stdlib.source_files(tmp_path)))
   assert documents == [["Topic."], ["Module."], ["This text is the same."]]

@@ -13,12 +13,12 @@ import packing
 import pipeline
 from configs import glue
 from model import hf, weights
-from pipeline import glue as glue_tasks
+from pipeline.tasks import glue as glue_tasks
 from pipeline.wordpiece import SPECIAL_TOKENS
 from tests import packs
-from tests.pipeline.test_batches import random_store
+from tests.pipeline.batches.test_batches import random_store
 from tests.training.test_optimizer import numpy_lamb
-from training import initial
+from training import init_from
 from training.config import (
   ConfigError,
   bert_config,
@@ -271,7 +271,7 @@ def weights_of(config, corpus):
     params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), drawn)
     vocabulary = weights.Vocabulary(weights.read_tokens(corpus[0] / "given.txt"))
     hf.export_bert(tiny, params, folder, vocabulary=vocabulary)
-  given = initial.open_weights(config)
+  given = init_from.open_weights(config)
   return given and given.vocabulary
 
 

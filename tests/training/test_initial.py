@@ -13,7 +13,7 @@ from model import MODELS, BertConfig, Gpt2Config, hf, weights
 from model.__main__ import main as model_command
 from model.weights import Vocabulary
 from tests import packs
-from training import initial
+from training import init_from
 from training.config import ConfigError, validate
 from training.mesh import make_mesh
 from training.optimizer import lamb
@@ -54,16 +54,16 @@ def test_shapes_come_from_the_weights_and_the_rest_from_the_config(tmp_path):
   config = config_for(folder)
   config.model.vocab_multiple = 8
   config.model.dropout_rate = 0.25
-  given = initial.open_weights(config)
-  initial.check_vocabulary(given, list(TOKENS))
-  made = initial.model_config(
+  given = init_from.open_weights(config)
+  init_from.check_vocabulary(given, list(TOKENS))
+  made = init_from.model_config(
     config, workdir=tmp_path / "run", vocab_size=len(TOKENS), given=given
   )
   assert isinstance(made, BertConfig)
   assert (made.vocab_size, made.padded_vocab_size) == (13, 16)  # 13 in the weights
   assert (made.max_position_embeddings, made.type_vocab_size) == (23, 3)
   assert (made.layer_norm_epsilon, made.dropout_rate) == (1e-6, 0.25)
-  params = initial.initial_params(given, made)
+  params = init_from.initial_params(given, made)
   program = TrainingProgram(made, lamb(0.01), mesh=make_mesh(2), seed=0)
   state = program.init(params)
   abstract = program.abstract_state()
@@ -83,13 +83,13 @@ def test_longer_sequences_get_positions_of_their_own(tmp_path, capsys):
   """Phase 2 of BERT's pretraining: old rows the same bits, new ones drawn and told."""
   config = config_for(write(tmp_path / "hf"))
   config.data.max_sequence_length = 41
-  given = initial.open_weights(config)
+  given = init_from.open_weights(config)
 
   def made(seed):
-    as_config = initial.model_config(
+    as_config = init_from.model_config(
       config, workdir=tmp_path / "run", vocab_size=13, given=given
     )
-    return as_config, initial.initial_params(given, as_config, seed=seed)
+    return as_config, init_from.initial_params(given, as_config, seed=seed)
 
   longer, params = made(5)
   assert "has 23 positions, the run 41: drawing the last 18 anew" in capsys.readouterr().out
@@ -129,36 +129,36 @@ def test_longer_sequences_get_positions_of_their_own(tmp_path, capsys):
 def test_a_run_that_goes_on_has_the_sizes_of_its_checkpoints(tmp_path):
   folder = write(tmp_path / "hf")
   config = config_for(folder)
-  given = initial.open_weights(config)
+  given = init_from.open_weights(config)
   weights.describe(tmp_path, TINY, head="pretraining", vocabulary=Vocabulary(TOKENS))
-  fresh = initial.model_config(config, workdir=tmp_path, vocab_size=97, given=given)
+  fresh = init_from.model_config(config, workdir=tmp_path, vocab_size=97, given=given)
   assert fresh.max_position_embeddings == 23
   weights.save(tmp_path, {"any": np.zeros(3)}, step=5)
   config.model.dropout_rate = 0.25  # told otherwise: what is no size
-  made = initial.model_config(config, workdir=tmp_path, vocab_size=97, given=None)
+  made = init_from.model_config(config, workdir=tmp_path, vocab_size=97, given=None)
   sizes = ("vocab_size", "max_position_embeddings", "type_vocab_size", "hidden_size")
   for name in (*sizes, "layer_norm_epsilon"):
     assert getattr(made, name) == getattr(TINY, name)
   assert made.dropout_rate == 0.25
   config.model.size = "mini"
   with pytest.raises(ConfigError, match="a model with num_layers 2; the config has 4"):
-    initial.model_config(config, workdir=tmp_path, vocab_size=97, given=None)
+    init_from.model_config(config, workdir=tmp_path, vocab_size=97, given=None)
 
 
 def test_without_the_field_the_config_alone_counts(tmp_path):
   config = config_for(tmp_path)
   config.model.init_from = ""
-  assert initial.open_weights(config) is None
-  made = initial.model_config(config, workdir=tmp_path, vocab_size=97, given=None)
+  assert init_from.open_weights(config) is None
+  made = init_from.model_config(config, workdir=tmp_path, vocab_size=97, given=None)
   assert (made.vocab_size, made.max_position_embeddings) == (97, 19)
 
 
 def test_heads_that_a_run_does_without_are_left_out(tmp_path):
   config = config_for(write(tmp_path / "hf"))
   config.model.next_sentence = False
-  given = initial.open_weights(config)
-  made = initial.model_config(config, workdir=tmp_path, vocab_size=11, given=given)
-  params = initial.initial_params(given, made)
+  given = init_from.open_weights(config)
+  made = init_from.model_config(config, workdir=tmp_path, vocab_size=11, given=given)
+  params = init_from.initial_params(given, made)
   assert {"nsp", "pooler"} & params.keys() == set()
   abstract = weights.abstract_params(made, "pretraining")
   assert {k: v.keys() for k, v in params.items() if k != "mlm_bias"} == {
@@ -171,7 +171,7 @@ def test_a_runs_folder_can_be_given(tmp_path):
   params = random_params(TINY)
   weights.describe(tmp_path, TINY, head="pretraining", vocabulary=Vocabulary(TOKENS))
   weights.save(tmp_path, params, step=3)
-  given = initial.open_weights(config_for(tmp_path))
+  given = init_from.open_weights(config_for(tmp_path))
   assert given is not None
   assert given.step == 3
   jax.tree.map(np.testing.assert_array_equal, given.load(), params)
@@ -203,25 +203,25 @@ def test_weights_that_do_not_fit_are_refused_before_any_work(
   if change:
     change(config)
   with pytest.raises(ConfigError, match=message):
-    initial.open_weights(config)
+    init_from.open_weights(config)
 
 
 def test_another_vocabulary_is_refused_with_what_to_do(tmp_path):
   folder = write(tmp_path / "hf")
   with pytest.raises(ConfigError, match=r"would be trained.*vocab_file=.*/hf/vocab\.txt"):
-    initial.open_weights(config_for(folder, vocab_file=False))
+    init_from.open_weights(config_for(folder, vocab_file=False))
   config = config_for(folder)
   other = tmp_path / "other.txt"
   other.write_text("\n".join((*TOKENS[:-1], "x")) + "\n")
   config.data.vocab_file = str(other)
   with pytest.raises(ConfigError, match=r"of .*other\.txt \(11 tokens\) is not that of"):
-    initial.open_weights(config)
+    init_from.open_weights(config)
 
   config = config_for(folder, vocab_file=False)
   config.data.directory = str(tmp_path)  # there is a dataset; what it holds is seen later
-  given = initial.open_weights(config)
+  given = init_from.open_weights(config)
   with pytest.raises(ConfigError, match="The vocabulary of the dataset"):
-    initial.check_vocabulary(given, TOKENS[::-1])
+    init_from.check_vocabulary(given, TOKENS[::-1])
 
   vocab = {token: i for i, token in enumerate(TOKENS)}
   (folder / "tokenizer.json").write_text(
@@ -229,12 +229,12 @@ def test_another_vocabulary_is_refused_with_what_to_do(tmp_path):
   )
   (folder / "vocab.txt").unlink()
   with pytest.raises(ConfigError, match=r"run python -m model import .* --out FOLDER"):
-    initial.open_weights(config_for(folder, vocab_file=False))
+    init_from.open_weights(config_for(folder, vocab_file=False))
 
 
 def test_a_folder_without_weights_is_refused(tmp_path):
   with pytest.raises(ConfigError, match="init_from: Expected a Hugging Face directory"):
-    initial.open_weights(config_for(tmp_path))
+    init_from.open_weights(config_for(tmp_path))
 
 
 CLASSIFIER = "sequence_classification"
@@ -250,11 +250,11 @@ def finetuned(folder, labels=("ham", "spam")):
 
 
 def start(config, head, labels=()):
-  given = initial.open_weights(config, head=head)
-  made = initial.model_config(
+  given = init_from.open_weights(config, head=head)
+  made = init_from.model_config(
     config, workdir="no-run", vocab_size=11, given=given, head=head, labels=labels
   )
-  return made, initial.initial_params(given, made, head=head, labels=labels, seed=5)
+  return made, init_from.initial_params(given, made, head=head, labels=labels, seed=5)
 
 
 @pytest.mark.parametrize(
@@ -317,21 +317,21 @@ def test_a_classifier_is_kept_for_the_same_classes_alone(
     jax.tree.map(np.testing.assert_array_equal, params["classifier"], given)
   stored = weights.open_folder(folder)
   if kept:
-    initial.check_labels(stored, here)
+    init_from.check_labels(stored, here)
   else:
     with pytest.raises(ConfigError, match=r"tells \d classes .*, the dataset has"):
-      initial.check_labels(stored, here)
+      init_from.check_labels(stored, here)
 
 
 def test_only_a_classifier_is_asked_for_its_classes(tmp_path):
   config = dataclasses.replace(TINY, num_labels=3)  # as left over from another task
   folder = write(tmp_path / "hf", config, head="question_answering")
-  initial.check_labels(hf.open_model(folder), ())
+  init_from.check_labels(hf.open_model(folder), ())
 
 
 def test_a_classifier_cannot_go_on_with_masked_text(tmp_path):
   with pytest.raises(ConfigError, match=r"BertForSequenceClassification; .*head is miss"):
-    initial.open_weights(config_for(finetuned(tmp_path)))
+    init_from.open_weights(config_for(finetuned(tmp_path)))
 
 
 GPT2 = Gpt2Config.from_size(
@@ -366,15 +366,15 @@ def test_a_gpt2_goes_on_from_given_weights(tmp_path, is_imported):
   config = config_for_gpt2(theirs, init_from=str(folder), vocab_multiple=8)
   tasks = {"text": "causal"}
   validate(config, algorithms=list(packing.ALGORITHMS), tasks=tasks, num_devices=1)
-  given = initial.open_weights(config, head="causal")
-  initial.check_vocabulary(given, list(LETTERS))
-  made = initial.model_config(
+  given = init_from.open_weights(config, head="causal")
+  init_from.check_vocabulary(given, list(LETTERS))
+  made = init_from.model_config(
     config, workdir=tmp_path / "run", vocab_size=11, given=given, head="causal"
   )
   assert isinstance(made, Gpt2Config)
   assert (made.num_layers, made.hidden_size, made.positions) == (2, 128, "learned")
   assert (made.padded_vocab_size, made.max_position_embeddings) == (16, 23)
-  params = initial.initial_params(given, made, head="causal")
+  params = init_from.initial_params(given, made, head="causal")
   shapes = jax.tree.map(np.shape, weights.abstract_params(made, "causal"))
   assert jax.tree.map(np.shape, params) == shapes
   expected = random_params(GPT2, "causal")
@@ -401,12 +401,12 @@ def test_a_gpt2_that_cannot_be_gone_on_from_is_refused(
   if tokens == LETTERS[::-1]:
     config.data.vocab_file = str(write_gpt2(tmp_path / "other") / "vocab.json")
   with pytest.raises(ConfigError, match=message):
-    initial.open_weights(config, head="causal")
+    init_from.open_weights(config, head="causal")
 
 
 def test_each_kind_of_model_goes_on_from_its_own(tmp_path):
   bert, gpt2 = write(tmp_path / "bert"), write_gpt2(tmp_path / "gpt2")
   with pytest.raises(ConfigError, match="BertForPreTraining; expected a GPT-2"):
-    initial.open_weights(config_for_gpt2(bert), head="causal")
+    init_from.open_weights(config_for_gpt2(bert), head="causal")
   with pytest.raises(ConfigError, match="holds a Gpt2; expected a BERT"):
-    initial.open_weights(config_for(gpt2))
+    init_from.open_weights(config_for(gpt2))

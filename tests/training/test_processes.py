@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import packing
-from pipeline.batches import Masking
-from pipeline.loader import PackedLoader
+from pipeline.batches.loader import PackedLoader
+from pipeline.batches.packed import Masking
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
 from training.evaluation import evaluate_pretraining
 from training.mesh import make_mesh, put_batch, replicated

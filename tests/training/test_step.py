@@ -6,11 +6,11 @@ import pytest
 
 from model.testing import relative_difference
 from tests import packs
-from training.compilations import CompilationCounter
 from training.errors import ConfigError
 from training.mesh import make_mesh, put_batch, state_share
-from training.metrics import means
 from training.optimizer import lamb
+from training.record.compilations import CompilationCounter
+from training.record.metrics import means
 from training.step import TrainingProgram
 
 

@@ -13,9 +13,13 @@ import numpy as np
 import pytest
 
 from tests.programs import READ_ONLY_CACHE
-from training import metrics, sweep, sweep_file, sweep_picture, sweep_table, workdir
 from training.config import ConfigError
-from training.sweep_file import SweepError, load_sweep
+from training.record import metrics, workdir
+from training.sweep import __main__ as sweep
+from training.sweep import file as sweep_file
+from training.sweep import picture as sweep_picture
+from training.sweep import table as sweep_table
+from training.sweep.file import SweepError, load_sweep
 
 ROOT = pathlib.Path(__file__).parents[2]
 FIELD = "model.attention_mask"

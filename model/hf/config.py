@@ -1,0 +1,238 @@
+"""`config.json` of a Hugging Face directory, both ways."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from model.bert import Bert
+from model.config import BertConfig, ModelConfig
+from model.gpt2 import Gpt2Config
+from model.hf.tokenizer import SPECIAL_TOKENS
+from model.models import MODELS
+from model.weights import MODEL, Vocabulary, WeightsError
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+class _Family(NamedTuple):
+  """How the configs of a kind of model are written there.
+
+  Attributes:
+    config_type: ours.
+    heads: by the name of the architecture the head, a key of `model.MODELS`.
+    fields: ours: theirs. What config.json leaves out has the same default in both.
+    supported: values that mean a model as ours; the first is the default.
+    dropouts: fields that must have the value of `dropout_rate`, and those that may be null.
+  """
+
+  config_type: type[ModelConfig]
+  heads: dict[str, str]
+  fields: dict[str, str]
+  supported: dict[str, tuple]
+  dropouts: dict[str, tuple]
+
+
+_SHARED = {"add_cross_attention": (False,), "quantization_config": (None,)}
+_BERT = _Family(
+  BertConfig,
+  {model.__name__: head for head, model in MODELS.items() if issubclass(model, Bert)}
+  | {"BertForMaskedLM": "pretraining"},
+  {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_position_embeddings": "max_position_embeddings",
+    "type_vocab_size": "type_vocab_size",
+    "dropout_rate": "hidden_dropout_prob",
+    "attention_dropout_rate": "attention_probs_dropout_prob",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "initializer_range": "initializer_range",
+  },
+  {
+    "hidden_act": ("gelu",),
+    "position_embedding_type": ("absolute",),
+    "is_decoder": (False,),
+    "is_encoder_decoder": (False,),
+    "pruned_heads": (None, {}),
+    "problem_type": (None, "single_label_classification", "regression"),
+  }
+  | _SHARED,
+  {"classifier_dropout": (None,)},
+)
+_GPT2 = _Family(
+  Gpt2Config,
+  {"GPT2LMHeadModel": "causal"},
+  {
+    "vocab_size": "vocab_size",
+    "hidden_size": "n_embd",
+    "num_layers": "n_layer",
+    "num_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "max_position_embeddings": "n_positions",
+    "dropout_rate": "resid_pdrop",
+    "attention_dropout_rate": "attn_pdrop",
+    "layer_norm_epsilon": "layer_norm_epsilon",
+    "initializer_range": "initializer_range",
+  },
+  {
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "tie_word_embeddings": (True,),
+  }
+  | _SHARED,
+  {"embd_pdrop": ()},
+)
+_END, _END_ID = "<|endoftext|>", 50256  # in GPT-2's own vocabulary
+_FAMILIES = {"bert": _BERT, "gpt2": _GPT2}  # by model_type
+
+
+def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, ...]]:
+  """The head, a key of `model.MODELS`; the config; and the names of the classes.
+
+  Names that transformers makes up, LABEL_0 and so on, are none.
+
+  Raises:
+    WeightsError: names the value that this model cannot have.
+  """
+  path = directory / CONFIG
+  try:
+    value = json.loads(path.read_text(encoding="utf-8"))
+    kind = value.get("model_type", "bert")
+    _refuse_unless(path, "model_type", kind, tuple(_FAMILIES))
+    family = _FAMILIES[kind]
+    given = {o: value[theirs] for o, theirs in family.fields.items() if theirs in value}
+    architectures = value.get("architectures")
+  except OSError as error:
+    raise WeightsError(
+      f"Expected a Hugging Face directory with {CONFIG} and {WEIGHTS}, or a run's folder "
+      f"with {MODEL}: {path} cannot be read ({error.strerror})."
+    ) from error
+  except WeightsError:
+    raise
+  except (ValueError, TypeError, AttributeError) as error:
+    raise WeightsError(f"{path} is not the config of a model: {error}.") from error
+  for name, supported in family.supported.items():
+    _refuse_unless(path, name, value.get(name, supported[0]), supported)
+  known = [[name] for name in family.heads]
+  _refuse_unless(path, "architectures", architectures, known)
+  dropout = value.get(family.fields["dropout_rate"], 0.1)
+  for name, others in family.dropouts.items():
+    default = others[0] if others else 0.1
+    _refuse_unless(path, name, value.get(name, default), (*others, dropout))
+  names: tuple[str, ...] = ()
+  if family is _BERT:
+    names = _read_classes(path, value, given)
+    given["next_sentence"] = architectures != ["BertForMaskedLM"]
+  else:
+    given["positions"] = "learned"
+    if given.get("intermediate_size") is None and isinstance(value.get("n_embd"), int):
+      given["intermediate_size"] = 4 * value["n_embd"]
+  _check_numbers(path, family, given)
+  try:
+    return family.heads[architectures[0]], family.config_type(**given), names
+  except ValueError as error:
+    raise WeightsError(f"{path}: {error}") from error
+
+
+def _read_classes(path: pathlib.Path, value: dict, given: dict) -> tuple[str, ...]:
+  """Puts the number of classes into `given`; returns their names."""
+  labels = value.get("id2label")
+  names: tuple[str, ...] = ()
+  given["num_labels"] = value.get("num_labels", 2)
+  if isinstance(labels, dict):
+    given["num_labels"], names = len(labels), _label_names(labels)
+  if value.get("problem_type") == "regression":
+    _refuse_unless(path, "num_labels", given["num_labels"], (1,))
+  return names
+
+
+def _check_numbers(path: pathlib.Path, family: _Family, given: dict):
+  for field in dataclasses.fields(family.config_type):
+    name = family.fields.get(field.name, field.name)
+    if field.name not in given:
+      if field.default is dataclasses.MISSING:
+        raise WeightsError(f"{path} has no {name}; expected a number. Complete it.")
+      continue
+    numbers = {"int": (int,), "float": (int, float)}.get(str(field.type))
+    if numbers and type(given[field.name]) not in numbers:
+      kind = "a whole number" if field.type == "int" else "a number"
+      raise WeightsError(
+        f"{path}: {name} is {given[field.name]!r}; expected {kind}. Correct it."
+      )
+
+
+def _label_names(labels: dict) -> tuple[str, ...]:
+  numbers = [str(number) for number in range(len(labels))]
+  if len(numbers) < 2 or labels.keys() != set(numbers):  # of a regression, there are none
+    return ()
+  names = tuple(str(labels[number]) for number in numbers)
+  return () if names == _made_up(len(names)) else names
+
+
+def _made_up(number: int) -> tuple[str, ...]:
+  """What transformers calls classes without names."""
+  return tuple(f"LABEL_{i}" for i in range(number))
+
+
+def _refuse_unless(path: pathlib.Path, name: str, found, supported):
+  if found not in supported:
+    expected = " or ".join(json.dumps(value) for value in supported)
+    raise WeightsError(
+      f"{path}: {name} is {json.dumps(found)}, which this model cannot do; expected "
+      f"{expected}. Choose another model."
+    )
+
+
+def bert_json(
+  config: BertConfig, head: str, vocabulary: Vocabulary | None, labels: Sequence[str] = ()
+) -> dict:
+  """The `config.json` of a BERT; the opposite of `read_config`."""
+  architecture = MODELS[head].__name__
+  if head == "pretraining" and not config.next_sentence:
+    architecture = "BertForMaskedLM"
+  # What answers a question has two outputs there, start and end.
+  num_labels = 2 if head == "question_answering" else config.num_labels
+  names = {str(i): name for i, name in enumerate(labels or _made_up(num_labels))}
+  value = _json(config, "bert", architecture) | {
+    "id2label": names,
+    "label2id": {name: int(i) for i, name in names.items()},
+    "hidden_act": "gelu",
+  }
+  if vocabulary:
+    value["pad_token_id"] = vocabulary.tokens.index(SPECIAL_TOKENS["pad_token"])
+  if head == "sequence_classification" and config.num_labels == 1:
+    value["problem_type"] = "regression"
+  return value
+
+
+def gpt2_json(config: Gpt2Config, vocabulary: Vocabulary | None) -> dict:
+  """The `config.json` of a GPT-2; the opposite of `read_config`."""
+  (architecture,) = _GPT2.heads
+  value = _json(config, "gpt2", architecture) | {
+    "embd_pdrop": config.dropout_rate,
+    "activation_function": "gelu_new",
+  }
+  end = _END_ID if config.vocab_size > _END_ID else None  # as in its own vocabulary
+  if vocabulary:
+    tokens = vocabulary.tokens
+    end = tokens.index(_END) if _END in tokens else None
+  return value | {"bos_token_id": end, "eos_token_id": end}
+
+
+def _json(config: ModelConfig, kind: str, architecture: str) -> dict:
+  value = {
+    "architectures": [architecture],
+    "dtype": jnp.dtype(config.param_dtype).name,
+    "tie_word_embeddings": True,
+    "model_type": kind,
+  }
+  return value | {o: getattr(config, n) for n, o in _FAMILIES[kind].fields.items()}

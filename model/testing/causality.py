@@ -1,0 +1,111 @@
+"""Finds tokens that a model lets see what comes after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from model.layout import check_segment_ids
+from model.testing.influence import (
+  make_pull,
+  run_arrays,
+  usable_methods,
+  with_embeddings,
+  with_other_tokens,
+)
+from model.testing.probe import Arrays, Probe, make_probe
+
+
+class Lookahead(NamedTuple):
+  """A token before `position` of `row` changes with the tokens from there on."""
+
+  row: int
+  position: int
+  size: float
+  measure: str
+
+  def __str__(self) -> str:
+    return (
+      f"A token before position {self.position} of row {self.row} changes with those from "
+      f"there on: expected an influence of exactly 0, found a {self.measure} of up to "
+      f"{self.size:.3g}."
+    )
+
+
+def find_lookahead(
+  apply: Callable[[Arrays], Any],
+  batch: Arrays,
+  *,
+  methods: tuple[str, ...] | None = None,
+  seed: int = 0,
+) -> Lookahead | None:
+  """The first that is found; None where no token sees what comes after it.
+
+  Arguments and errors as of `model.testing.assert_causal`.
+  """
+  check_segment_ids(batch["segment_ids"])
+  if methods != ("change",):
+    batch = with_embeddings(apply, batch)
+  probe = make_probe(apply)
+  for method in usable_methods(probe, batch) if methods is None else methods:
+    find = {"change": _by_change, "derivative": _by_derivative}[method]
+    if found := find(probe, batch, np.random.default_rng(seed)):
+      return found
+  return None
+
+
+def _by_derivative(probe: Probe, batch: Arrays, rng) -> Lookahead | None:
+  names, owners, back = make_pull(probe, batch, rng)
+  columns = np.arange(np.shape(batch["segment_ids"])[1])
+  of_tokens = [_is_of_tokens(name, x, batch) for name, x in zip(names, owners, strict=True)]
+
+  def before(position: int) -> list[np.ndarray]:
+    early = columns < position
+    return [
+      (owner > 0) & early if mine else np.zeros(owner.shape, bool)
+      for owner, mine in zip(owners, of_tokens, strict=True)
+    ]
+
+  if not back(before(columns.size)).any():
+    raise AssertionError("The outputs depend on no token, so nothing is proved.")
+  for position in columns[1:].tolist():
+    late = back(before(position))[:, position:].max(axis=1)
+    if (late != 0).any():
+      row = int((late != 0).argmax())
+      return Lookahead(row, position, float(late[row]), "derivative")
+  return None
+
+
+def _by_change(probe: Probe, batch: Arrays, rng) -> Lookahead | None:
+  segment_ids = np.asarray(batch["segment_ids"])
+  columns = np.arange(segment_ids.shape[1])
+  old = run_arrays(probe, batch)
+  tokens = {
+    name: x
+    for name, x in old.items()
+    if _is_of_tokens(name, probe.owners(name, x, batch), batch)
+  }
+  changes = False
+  for position in columns.tolist():
+    late = np.broadcast_to(columns >= position, segment_ids.shape)
+    new = run_arrays(probe, with_other_tokens(batch, late, rng))
+    for name, x in tokens.items():
+      gap = np.abs(new[name].astype(np.float64) - x.astype(np.float64))
+      gap = np.where(segment_ids > 0, gap.reshape(*segment_ids.shape, -1).max(-1), 0)
+      changes |= bool((gap != 0).any())
+      early = gap[:, :position].max(axis=1, initial=0)
+      if (early != 0).any():
+        row = int((early != 0).argmax())
+        return Lookahead(row, position, float(early[row]), "change")
+  if not changes:
+    raise AssertionError("The outputs depend on no token, so nothing is proved.")
+  return None
+
+
+def _is_of_tokens(name: str, owners: np.ndarray, batch: Arrays) -> bool:
+  """Whether an output has a value for each token, and not for each sequence."""
+  return not name.endswith(("_loss", "_accuracy")) and np.array_equal(
+    owners, np.asarray(batch["segment_ids"])
+  )

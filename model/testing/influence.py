@@ -1,0 +1,250 @@
+"""Finds the sequences of a batch that touch each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model.blocks import Transformer
+from model.layout import check_segment_ids
+from model.testing.probe import (
+  PADDING,
+  Arrays,
+  Place,
+  Probe,
+  as_array,
+  items_of,
+  make_probe,
+  places,
+)
+
+METHODS = ("change", "derivative")
+
+
+class Leak(NamedTuple):
+  """`source` has an influence on `target`, first seen in `output`.
+
+  `depth` is the number of that output in the order of computation, and `size` its largest
+  derivative, or its largest change, whatever the sign, as `measure` says.
+  """
+
+  source: Place
+  target: Place
+  output: str
+  depth: int
+  size: float
+  measure: str
+
+  def __str__(self) -> str:
+    return (
+      f"{self.target} changes with {self.source}: expected an influence of exactly 0, "
+      f"found a {self.measure} of up to {self.size:.3g}, first in {self.output!r}."
+    )
+
+
+def find_leaks(
+  apply: Callable[[Arrays], Any],
+  batch: Arrays,
+  *,
+  methods: tuple[str, ...] | None = None,
+  seed: int = 0,
+) -> list[Leak]:
+  """All pairs that touch; those that touch in the first output come first.
+
+  Arguments and errors as of `model.testing.assert_no_cross_contamination`.
+  """
+  check_segment_ids(batch["segment_ids"])
+  sequences = places(batch)
+  if not any(place.number > 1 for place in sequences):
+    raise ValueError("Expected a row with two sequences or more, found none to tell apart.")
+  if methods != ("change",):
+    batch = with_embeddings(apply, batch)
+  probe = make_probe(apply)
+  methods = usable_methods(probe, batch) if methods is None else methods
+  found: list[Leak] = []
+  for method in methods:
+    find = {"change": _changes, "derivative": _derivatives}[method]
+    found += find(probe, batch, np.random.default_rng(seed))
+  first: dict[tuple[Place, Place], Leak] = {}
+  for leak in sorted(found, key=lambda leak: leak.depth):
+    if leak.source != leak.target:
+      first.setdefault((leak.source, leak.target), leak)
+  if not first:
+    _check_alive(found, probe, batch)
+  return sorted(
+    first.values(),
+    key=lambda leak: (
+      leak.depth,
+      leak.source.number == PADDING,
+      leak.target,
+      leak.source,
+    ),
+  )
+
+
+def with_embeddings(apply: Callable, batch: Arrays) -> Arrays:
+  """The embeddings of a model of ours beside the ids, to differentiate by."""
+  if not isinstance(apply, Transformer) or "input_embeddings" in batch:
+    return batch
+  return {**batch, "input_embeddings": apply.embeddings.of_tokens(batch)}
+
+
+def usable_methods(probe: Probe, batch: Arrays) -> tuple[str, ...]:
+  """Those that this model and this batch allow."""
+  if "input_embeddings" not in batch:
+    return ("change",)
+  if probe.is_ours:
+    return ("derivative",)
+  try:
+    jax.eval_shape(lambda x: probe.apply(None, {**batch, "input_embeddings": x}), _x(batch))
+  except Exception:  # not a function of JAX; errors of its own come up again by change
+    return ("change",)
+  return METHODS
+
+
+def _x(batch: Arrays) -> jax.Array:
+  return jnp.asarray(batch["input_embeddings"])
+
+
+def _check_alive(found: list[Leak], probe: Probe, batch: Arrays):
+  """What depends on nothing proves nothing: each sequence, and each output."""
+  own = [leak for leak in found if leak.source == leak.target]
+  for place in places(batch):
+    if all(leak.target != place for leak in own):
+      raise AssertionError(
+        f"The outputs of {place} do not depend on its own tokens, so nothing is proved. "
+        "Expected a function of input_ids or input_embeddings."
+      )
+  names = {leak.output for leak in own}
+  for name, output in probe.apply(probe.params, batch).items():
+    if name in names or not (probe.owners(name, output, batch) > 0).any():
+      continue
+    if probe.is_ours and name.endswith("_accuracy"):
+      continue  # steps, which have no derivative
+    raise AssertionError(
+      f"Output {name!r} depends on no token, so nothing is proved of it. Leave it out."
+    )
+
+
+class Pull(NamedTuple):
+  """Random weights on outputs, pulled back to the embeddings.
+
+  `names` and `owners` are those of the outputs of floating type, in the order of
+  computation; `back` takes bool[B, K] for each, which of its items to weigh, and gives
+  float64[B, S], the largest derivative by each token's embedding, whatever the sign.
+  """
+
+  names: list[str]
+  owners: list[np.ndarray]
+  back: Callable[[list[np.ndarray]], np.ndarray]
+
+
+def make_pull(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Pull:
+  """Of a function of JAX and a batch with `input_embeddings`."""
+  names: list[str] = []
+
+  def run(params, embeddings):
+    outputs = probe.apply(params, {**batch, "input_embeddings": embeddings})
+    kept = {k: x for k, x in outputs.items() if jnp.issubdtype(x.dtype, jnp.floating)}
+    names[:] = kept
+    return list(kept.values())
+
+  @jax.jit
+  def pull(params, embeddings, weights):
+    gradients = jax.vjp(lambda x: run(params, x), embeddings)[1](weights)[0]
+    return jnp.abs(gradients).max(axis=-1)  # [B, S]
+
+  shapes = jax.eval_shape(run, probe.params, _x(batch))
+  if not shapes:
+    raise ValueError("Expected an output of floating type, found none to differentiate.")
+  owners = [probe.owners(name, x, batch) for name, x in zip(names, shapes, strict=True)]
+  weights = [rng.standard_normal(x.shape) for x in shapes]
+
+  def back(chosen: list[np.ndarray]) -> np.ndarray:
+    kept = []
+    for x, mine, weight in zip(shapes, chosen, weights, strict=True):
+      mine = mine.reshape(*mine.shape, *[1] * (weight.ndim - 2))
+      kept.append(jnp.asarray(np.where(mine, weight, 0), x.dtype))
+    return np.asarray(pull(probe.params, _x(batch), kept), np.float64)
+
+  return Pull(names, owners, back)
+
+
+def _derivatives(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Iterator[Leak]:
+  """Pulls random weights on each sequence's outputs back to all embeddings."""
+  names, owners, back = make_pull(probe, batch, rng)
+  segment_ids = np.asarray(batch["segment_ids"])
+
+  def sizes(target: Place, depths) -> dict[Place, float]:
+    gradient = back(
+      [items_of(target, owner) & (n in depths) for n, owner in enumerate(owners)]
+    )
+    return {
+      source: float(gradient[items_of(source, segment_ids)].max())
+      for source in places(batch, padding=True)
+    }
+
+  everything = range(len(names))
+  dead = set(everything)  # outputs that are not seen yet to depend on anything
+  for target in places(batch):
+    together = sizes(target, everything)
+    leaking = any(size != 0 for source, size in together.items() if source != target)
+    if not leaking and not dead and together[target] != 0:
+      yield Leak(target, target, names[0], 0, together[target], "derivative")
+      continue
+    for depth in everything:
+      for source, size in sizes(target, {depth}).items():
+        if size != 0:
+          yield Leak(source, target, names[depth], depth, size, "derivative")
+          if source == target:
+            dead.discard(depth)
+
+
+def _changes(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Iterator[Leak]:
+  """Puts other tokens in each place in turn, and looks for any change of the outputs."""
+
+  before, again = run_arrays(probe, batch), run_arrays(probe, batch)
+  owners = {name: probe.owners(name, x, batch) for name, x in before.items()}
+  for name, old in before.items():
+    real = owners[name] > 0
+    if (old[real] != old[real]).any():
+      raise AssertionError(f"Output {name!r} has NaN at real tokens, which proves nothing.")
+    if not np.array_equal(old[real], again[name][real]):
+      raise ValueError("Expected the same outputs for the same batch. Turn dropout off.")
+  for source in places(batch, padding=True):
+    here = items_of(source, np.asarray(batch["segment_ids"]))
+    after = run_arrays(probe, with_other_tokens(batch, here, rng))
+    for depth, (name, old) in enumerate(before.items()):
+      for target in places(batch):
+        mine = items_of(target, owners[name])
+        old_items, new_items = old[mine], after[name][mine]
+        if not np.array_equal(old_items, new_items):
+          gap = np.abs(old_items.astype(np.float64) - new_items.astype(np.float64))
+          yield Leak(source, target, name, depth, float(gap.max()), "change")
+
+
+def run_arrays(probe: Probe, batch: Arrays) -> dict[str, np.ndarray]:
+  outputs = probe.apply(probe.params, batch)
+  return {name: as_array(name, x) for name, x in outputs.items()}
+
+
+def with_other_tokens(
+  batch: Arrays, here: np.ndarray, rng: np.random.Generator
+) -> dict[str, Any]:
+  """Another token, or embedding, wherever bool[B, S] `here` says."""
+  if "input_embeddings" in batch:
+    embeddings = np.array(batch["input_embeddings"])
+    noise = rng.standard_normal((int(here.sum()), *embeddings.shape[2:]))
+    embeddings[here] += (noise * (embeddings.std() or 1.0)).astype(embeddings.dtype)
+    return {**batch, "input_embeddings": embeddings}
+  ids = np.array(batch["input_ids"])
+  known = np.unique(ids[np.asarray(batch["segment_ids"]) > 0])
+  if known.size < 2:
+    raise ValueError(f"Expected at least two kinds of tokens to swap, found {known.size}.")
+  shift = rng.integers(1, known.size, size=int(here.sum()))
+  ids[here] = known[(np.searchsorted(known, ids[here]) + shift) % known.size]
+  return {**batch, "input_ids": ids}

@@ -1,0 +1,303 @@
+"""The table of differences: packed to unpacked, to the reference, between sequences.
+
+`python -m model verify` prints it. Every head, every attention implementation and every
+dtype gets a row; what this machine cannot run is a row that says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import json
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator
+
+import flax.nnx as nnx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model import attention, hf, kernels
+from model.config import ModelConfig
+from model.layout import lay_out
+from model.models import MODELS, abstract_model
+from model.testing import TOLERANCES, differences, first_fit
+from model.testing.causality import find_lookahead
+from model.testing.influence import find_leaks
+
+ROW_LENGTH = 128  # tokens; the smallest that splash takes
+# A full row, several of the shortest, one token alone, and some of all sorts.
+LENGTHS = (128, 60, 50, 18, 2, 2, 2, 1, 33, 70)
+HEADS: dict[str, tuple[str, dict]] = {
+  "masked tokens, next sentence": ("pretraining", {}),
+  "sequence classes": ("sequence_classification", {"num_labels": 3}),
+  "regression": ("sequence_classification", {"num_labels": 1}),
+  "token classes": ("token_classification", {"num_labels": 3}),
+  "question answering": ("question_answering", {}),
+  "next tokens, ALiBi": ("causal", {"positions": "alibi"}),
+  "next tokens, learned positions": ("causal", {"positions": "learned"}),
+}
+DTYPES = ("float32", "float64", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """What was found for one head, implementation and dtype.
+
+  Differences are the largest difference over the largest value, None where there is
+  nothing to compare.
+
+  Attributes:
+    head, implementation, dtype: what was looked at.
+    outputs: packed to unpacked, of hidden states and logits.
+    losses: packed to unpacked, of losses and accuracies per sequence.
+    gradients: packed to unpacked, over the whole tree.
+    reference: logits of packed sequences to Hugging Face's of each alone, which
+      computes in float32, or in float64 for float64.
+    influence: the largest derivative of a sequence's outputs by another's embeddings; of
+      a causal model, of a token's by those that come after it, too.
+    limit: what the differences may be.
+    not_run: why there are no numbers; empty where there are.
+  """
+
+  head: str
+  implementation: str
+  dtype: str
+  outputs: float | None = None
+  losses: float | None = None
+  gradients: float | None = None
+  reference: float | None = None
+  influence: float | None = None
+  limit: float | None = None
+  not_run: str = ""
+
+  @property
+  def passes(self) -> bool | None:
+    """Whether all is within its limit; None where nothing was run."""
+    if self.not_run:
+      return None
+    sizes = (self.outputs, self.losses, self.gradients, self.reference)
+    limit = self.limit or 0.0
+    equal = all(size <= limit for size in sizes if size is not None)
+    return equal and self.influence == 0
+
+
+def reference_is_installed() -> bool:
+  return all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+
+
+def cases() -> list[tuple[str, str, str]]:
+  """Head, implementation and dtype of each row, in the order of the table."""
+  return [
+    (head, implementation, dtype)
+    for implementation in attention.IMPLEMENTATIONS
+    for head in HEADS
+    for dtype in DTYPES
+    if dtype in kernels.dtypes_of(implementation)
+  ]
+
+
+def verify(
+  show: Callable[[list], Iterator] = iter, *, reference: bool | None = None
+) -> list[Row]:
+  """Looks at every case on this machine.
+
+  Args:
+    show: wraps the cases, to show progress.
+    reference: whether to compare with Hugging Face; None for where it is installed.
+  """
+  reference = reference_is_installed() if reference is None else reference
+  return [verify_case(*case, reference=reference) for case in show(cases())]
+
+
+def verify_case(
+  head: str, implementation: str, dtype: str, *, reference: bool = False
+) -> Row:
+  """One row; arguments as the names of its columns."""
+  name, fields = HEADS[head]
+  row = Row(head, implementation, dtype)
+  with jax.enable_x64(dtype == "float64"):
+    config = MODELS[name].config_type(
+      vocab_size=97,
+      hidden_size=64,
+      num_layers=2,
+      num_heads=2,
+      intermediate_size=96,
+      max_position_embeddings=ROW_LENGTH,
+      dropout_rate=0.0,
+      attention_dropout_rate=0.0,
+      attention_impl=implementation,
+      dtype=jnp.dtype(dtype),
+      param_dtype=jnp.promote_types(dtype, jnp.float32),
+      **fields,
+    )
+    try:
+      attention.check(
+        implementation,
+        dtype=config.dtype,
+        head_size=config.hidden_size // config.num_heads,
+        row_length=ROW_LENGTH,
+        dropout_rate=0.0,
+        alibi=fields.get("positions") == "alibi",
+      )
+    except attention.AttentionError as error:
+      return dataclasses.replace(row, not_run=str(error))
+    graphdef, params = _random_params(config, name)
+    model = nnx.merge(graphdef, params)
+    sequences = _random_sequences(config.vocab_size, name, fields.get("num_labels", 2))
+    packs = first_fit(sequences, ROW_LENGTH)
+    batch = lay_out([[sequences[i] for i in pack] for pack in packs], row_length=ROW_LENGTH)
+
+    found = {d.output: d.size for d in differences(model, sequences, row_length=ROW_LENGTH)}
+    gradients = found.pop("gradients")
+    of_losses = {k: v for k, v in found.items() if k.endswith(("_loss", "_accuracy"))}
+    influences = [leak.size for leak in find_leaks(model, batch)]
+    if name == "causal" and (seen := find_lookahead(model, batch)):
+      influences.append(seen.size)
+    row = dataclasses.replace(
+      row,
+      outputs=max(v for k, v in found.items() if k not in of_losses),
+      losses=max(of_losses.values()),
+      gradients=gradients,
+      influence=max(influences, default=0.0),
+      limit=TOLERANCES[dtype],
+    )
+    if reference and fields.get("positions") != "alibi":  # the reference has none
+      ours = jax.jit(lambda model, batch: model(batch))(model, batch)
+      theirs = _reference(config, params, sequences)
+      sizes = []
+      for output, logits in ours.items():
+        items = _items(output, np.asarray(logits, np.float64), batch)
+        expected = np.concatenate([theirs[i][output] for pack in packs for i in pack])
+        sizes.append(np.abs(items - expected).max() / np.abs(expected).max())
+      row = dataclasses.replace(row, reference=float(max(sizes)))
+  return row
+
+
+def table(rows: list[Row]) -> str:
+  """The rows as Markdown, which reads well in a terminal too."""
+
+  def number(size: float | None) -> str:
+    return "-" if size is None else f"{size:.1e}" if size else "0"
+
+  lines = [
+    "| head | attention | dtype | outputs | losses | gradients | Hugging Face | influence |"
+    " |",
+    "|---|---|---|---:|---:|---:|---:|---:|---|",
+  ]
+  skipped: dict[str, str] = {}
+  for row in rows:
+    if row.not_run:
+      skipped.setdefault(row.implementation, row.not_run)
+      continue
+    sizes = (row.outputs, row.losses, row.gradients, row.reference, row.influence)
+    cells = [row.head, row.implementation, row.dtype, *map(number, sizes)]
+    lines.append(f"| {' | '.join(cells)} | {'' if row.passes else 'FAILS'} |")
+  lines += [f"\nNot run, {name}: {reason}" for name, reason in skipped.items()]
+  return "\n".join(lines)
+
+
+def _random_params(config: ModelConfig, head: str):
+  """Large enough for every path to matter; kernels keep the size of what they get."""
+  graphdef, state = abstract_model(config, head)
+  rng = np.random.default_rng(0)
+
+  def draw(path, x):
+    values = rng.standard_normal(x.shape)
+    kind = path[-1].key
+    if kind == "kernel":
+      values /= x.shape[0] ** 0.5
+    elif kind != "embedding":
+      values = 0.2 * values + (kind == "scale")
+    return jnp.asarray(values, x.dtype)
+
+  return graphdef, jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(state))
+
+
+def _random_sequences(vocab_size: int, head: str, num_labels: int) -> list[dict]:
+  rng = np.random.default_rng(1)
+  sequences = []
+  for length in LENGTHS:
+    sequence: dict = {
+      "input_ids": rng.integers(vocab_size, size=length),
+      "token_type_ids": np.arange(length) >= length // 2,
+    }
+    if head == "pretraining":
+      positions = np.sort(rng.choice(length, -(-length // 7), replace=False))
+      sequence["mlm_positions"] = positions
+      sequence["mlm_labels"] = rng.integers(vocab_size, size=positions.size)
+      sequence["sequence_label"] = int(rng.integers(2))
+    elif head == "sequence_classification":
+      number = num_labels == 1
+      sequence["sequence_label"] = (
+        float(rng.normal()) if number else int(rng.integers(num_labels))
+      )
+    elif head == "token_classification":
+      sequence["token_labels"] = rng.integers(-1, num_labels, size=length)
+    elif head == "question_answering":
+      start, end = np.sort(rng.integers(length, size=2))
+      sequence |= {"start_position": int(start), "end_position": int(end)}
+    sequences.append(sequence)
+  return sequences
+
+
+def _items(output: str, logits: np.ndarray, batch) -> np.ndarray:
+  """[items, width], in the order of the sequences in the batch."""
+  owners = {"mlm_logits": "mlm_segment_ids", "nsp_logits": "sequence_mask"}
+  owners |= {"sequence_logits": "sequence_mask"}
+  return logits[np.asarray(batch[owners.get(output, "segment_ids")]) > 0]
+
+
+def _reference(config: ModelConfig, params, sequences: list[dict]) -> list[dict]:
+  """What `transformers` makes of each sequence alone: float64[items, width] by output."""
+  import torch
+  import transformers
+
+  with tempfile.TemporaryDirectory() as folder, _quiet(transformers):
+    directory = pathlib.Path(folder) / "model"
+    hf.export_model(config, params, directory)
+    (architecture,) = json.loads((directory / hf.CONFIG).read_text())["architectures"]
+    model = getattr(transformers, architecture).from_pretrained(
+      directory, attn_implementation="eager"
+    )
+  model = model.to(getattr(torch, config.param_dtype.name)).eval()
+
+  run = functools.partial(_run_reference, torch, model, architecture)
+  return [run(sequence) for sequence in sequences]
+
+
+def _run_reference(torch, model, architecture: str, sequence: dict) -> dict:
+  causal = architecture == "GPT2LMHeadModel"
+  names = ("input_ids",) if causal else ("input_ids", "token_type_ids")
+  inputs = {n: torch.tensor(np.asarray(sequence[n], np.int64)[None]) for n in names}
+  with torch.no_grad():
+    result = model(**inputs)
+  if causal:
+    return {"causal_logits": result.logits[0].numpy()}
+  if architecture == "BertForPreTraining":
+    return {
+      "mlm_logits": result.prediction_logits[0].numpy()[sequence["mlm_positions"]],
+      "nsp_logits": result.seq_relationship_logits.numpy(),
+    }
+  if architecture == "BertForSequenceClassification":
+    return {"sequence_logits": result.logits.numpy()}
+  if architecture == "BertForTokenClassification":
+    return {"token_logits": result.logits[0].numpy()}
+  answers = torch.stack([result.start_logits[0], result.end_logits[0]], -1)
+  return {"answer_logits": answers.numpy()}
+
+
+@contextlib.contextmanager
+def _quiet(transformers):
+  logging = transformers.utils.logging
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity_error()
+  logging.disable_progress_bar()
+  try:
+    yield
+  finally:
+    logging.set_verbosity(verbosity)
+    logging.enable_progress_bar()

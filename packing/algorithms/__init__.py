@@ -1,0 +1,1 @@
+"""From a problem to packs: heuristics of the papers, and the optimum."""

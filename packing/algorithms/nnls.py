@@ -1,0 +1,335 @@
+"""Non-negative least squares histogram packing (NNLSHP), and its extension (ENNLSHP).
+
+Both list every way to fill a row exactly with at most `depth` sequences and ask how
+often to use each, so that as many sequences of each length are used as there are. What
+the answer uses too many of becomes empty slots; what it leaves over is packed after.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+
+import numpy as np
+
+from packing.algorithms import heuristics
+from packing.errors import InputError, UnsolvedError, whole
+from packing.problem import Problem, Solution, Strategy
+
+MEMORY_LIMIT = 2 * 2**30  # bytes
+
+_STRICT = 1e6  # the weight that makes a residual non-positive; w-bar of section S
+
+
+def nnlshp(
+  problem: Problem,
+  *,
+  residual_offset: int = 8,
+  residual_weight: float = 0.09,
+  leftovers: str = "pad",
+  memory_limit: int = MEMORY_LIMIT,
+) -> Solution:
+  """Minimises the weighted squared residual of the histogram, equation (18).
+
+  Args:
+    problem: sizes to pack.
+    residual_offset: residuals of sizes up to this one weigh less than 1.
+    residual_weight: how much they weigh, at least 0; 1 for the unweighted problem.
+    leftovers: what becomes of sequences that the rounded solution leaves over: "pad"
+      gives each a row of its own, as in the paper; "best_fit" packs them by LPFHP, as
+      section R suggests.
+    memory_limit: most bytes that the packing matrix may take.
+
+  Returns:
+    Packs without empty slots. The details give strategies and packs before and after
+    empty slots are dropped, padding tokens before (the tokens of sequences that the
+    plan lacks), how many sequences least squares left over, and by size the `residual`
+    (17) of its rounded solution: sequences left over, or below 0 slots too many.
+
+  Raises:
+    InputError: the packing matrix is larger than `memory_limit`; options out of range.
+
+  References:
+    Krell et al., https://arxiv.org/abs/2107.02027, sections 3.1.2, F.4 and F.5.
+  """
+  if not (isinstance(residual_weight, int | float) and 0 <= residual_weight < 1e6):
+    raise InputError(
+      f"residual_weight is {residual_weight}; expected 0 to 1 (or at most 1e6)."
+    )
+  residual_offset = whole("residual_offset", residual_offset, at_least=0)
+  strategies = _strategies(problem, 1, memory_limit)
+  matrix = _matrix(strategies, problem.capacity)
+  weights = np.ones(problem.capacity)
+  weights[:residual_offset] = residual_weight
+  matrix *= weights[:, None]
+  usage = _solve(matrix, weights * problem.counts)
+  del matrix
+  return _finish(problem, strategies, np.rint(usage).astype(np.int64), leftovers)
+
+
+def ennlshp(
+  problem: Problem,
+  *,
+  rounding: str = "nearest",
+  leftovers: str = "pad",
+  memory_limit: int = MEMORY_LIMIT,
+) -> Solution:
+  """Minimises the squared padding with no sequence left over, equations (23) and (24).
+
+  An auxiliary variable for each size takes the surplus of slots, and a large weight
+  ties it to the residual, which thereby cannot have the wrong sign (before rounding).
+
+  Args:
+    problem: sizes to pack.
+    rounding: of the repeat counts, "nearest" or "up"; up leaves nothing over, but for
+      sizes that no strategy holds (at depth 1, those below the row).
+    leftovers: "pad" or "best_fit", as for `nnlshp`.
+    memory_limit: most bytes that the packing matrix may take.
+
+  Returns:
+    Packs without empty slots, and details as of `nnlshp`.
+
+  Raises:
+    InputError: the packing matrix is larger than `memory_limit`; options out of range.
+
+  References:
+    Krell et al., https://arxiv.org/abs/2107.02027, supplement, section S; the block -D
+    is the identity, as equation (24) says, and not the ones of Listing 9.
+  """
+  if rounding not in ("nearest", "up"):
+    raise InputError(f'rounding is {rounding!r}; expected "nearest" or "up".')
+  strategies = _strategies(problem, 2, memory_limit)
+  usage = _extended_usage(strategies, problem.counts)
+  # A usage that is whole but for the last bits is whole.
+  whole = np.rint(usage) if rounding == "nearest" else np.ceil(usage - 1e-6)
+  whole = whole.astype(np.int64)
+  if rounding == "up":
+    _add_missing(strategies, whole, problem.counts)
+  return _finish(problem, strategies, whole, leftovers)
+
+
+def _add_missing(strategies: np.ndarray, usage: np.ndarray, counts: np.ndarray):
+  """Uses strategies more often, until there are slots for all sequences.
+
+  The solver keeps equation (23)'s constraint only nearly, so that rounding up alone may
+  leave a few sequences over.
+  """
+  missing_at_all = counts - _slots(strategies, usage, counts.size)[1:]
+  for size in (np.flatnonzero(missing_at_all > 0) + 1).tolist():
+    missing = counts[size - 1] - _slots(strategies, usage, counts.size)[size]
+    holding = np.flatnonzero((strategies == size).any(axis=1))
+    if missing > 0 and holding.size:
+      chosen = holding[usage[holding].argmax()]
+      usage[chosen] += -(-missing // (strategies[chosen] == size).sum())
+
+
+def _slots(strategies: np.ndarray, usage: np.ndarray, capacity: int) -> np.ndarray:
+  """int64[capacity + 1]; slots of each size, 0 included."""
+  slots = np.zeros(capacity + 1, np.int64)
+  for slot in strategies.T:
+    np.add.at(slots, slot, usage)
+  return slots
+
+
+def _extended_usage(strategies: np.ndarray, counts: np.ndarray) -> np.ndarray:
+  """float64[P]; the minimiser of equation (23), by the blocks of equation (24)."""
+  size, count = counts.size, strategies.shape[0]
+  packing_matrix = _matrix(strategies, size)
+  padding = np.arange(1.0, size + 1)  # w: an empty slot of i tokens costs i
+  matrix = np.zeros((2 * size, count + size))
+  np.multiply(packing_matrix, padding[:, None], out=matrix[:size, :count])
+  np.multiply(packing_matrix, _STRICT, out=matrix[size:, :count])
+  del packing_matrix
+  matrix[np.arange(size, 2 * size), np.arange(count, count + size)] = -_STRICT
+  target = np.concatenate([padding * counts, _STRICT * counts])
+  return _solve(matrix, target)[:count]
+
+
+def count_strategies(capacity: int, depth: int) -> int:
+  """Ways to fill a row exactly with 1 to `depth` sequences of 1 token or more.
+
+  Example:
+    >>> count_strategies(512, 3), count_strategies(512, 4) - count_strategies(512, 3)
+    (22102, 937529)
+
+  References:
+    Krell et al., https://arxiv.org/abs/2107.02027, section G.1.
+  """
+  # Partitions into parts of at most `depth` (the conjugates), by part size.
+  ways = [1] + [0] * capacity
+  for part in range(1, min(depth, capacity) + 1):
+    for total in range(part, capacity + 1):
+      ways[total] += ways[total - part]
+    if ways[capacity] > 10**12:
+      break
+  return ways[capacity]
+
+
+def packing_matrix(capacity: int, depth: int) -> np.ndarray:
+  """int64[capacity, P]; how many sequences of each size each way to fill a row holds.
+
+  Example:
+    >>> packing_matrix(3, 2).tolist()  # (3) and (1, 2)
+    [[0, 1], [0, 1], [1, 0]]
+
+  Raises:
+    InputError: the matrix is larger than 2 GiB.
+
+  References:
+    Krell et al., https://arxiv.org/abs/2107.02027, section F.4.2 and Table 4.
+  """
+  problem = Problem(np.zeros(capacity, np.int64), capacity, depth)
+  return _matrix(_strategies(problem, 1, MEMORY_LIMIT), capacity).astype(np.int64)
+
+
+def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
+  """int64[P, depth]; all exact fillings, sizes ascending, 0 in front where fewer."""
+  memory_limit = whole("memory_limit", memory_limit, at_least=1)
+  size, depth = problem.capacity, min(problem.depth, problem.capacity)
+  count = count_strategies(size, depth)
+  # The solver works on a copy of the matrix.
+  needed = 2 * 8 * blocks * size * (count + (size if blocks > 1 else 0))
+  if needed > memory_limit:
+    most = 1
+    while (
+      most < depth
+      and 16 * blocks * size * (count_strategies(size, most + 1) + size * (blocks - 1))
+      <= memory_limit
+    ):
+      most += 1
+    raise UnsolvedError(
+      f"At depth {depth} there are {count:,} ways to fill {size} tokens, a matrix of "
+      f"{needed / 2**30:,.1f} GiB; the limit is {memory_limit / 2**30:,.1f} GiB. Pass "
+      f"max_sequences_per_pack={most} or less, a larger memory_limit, or use optimal."
+    )
+  # Partial fillings in ascending order; each step appends one more sequence.
+  partial = np.zeros((1, 0), np.int64)
+  total = np.zeros(1, np.int64)
+  smallest = np.ones(1, np.int64)
+  found: list[np.ndarray] = []
+  for filled in range(1, depth + 1):
+    # The last sequence takes what is left, and is no smaller than those before it.
+    last = size - total
+    fits = last >= smallest
+    done = np.concatenate([partial[fits], last[fits, None]], axis=1)
+    found.append(np.pad(done, ((0, 0), (depth - filled, 0))))
+    # Or another one goes before it, so that as large a one still fits after.
+    largest = (size - total) // 2
+    repeats = np.maximum(largest - smallest + 1, 0)
+    origin = np.repeat(np.arange(total.size), repeats)
+    starts = np.cumsum(repeats) - repeats
+    added = smallest[origin] + np.arange(origin.size) - starts[origin]
+    partial = np.concatenate([partial[origin], added[:, None]], axis=1)
+    total, smallest = total[origin] + added, added
+  return np.concatenate(found)
+
+
+def _matrix(strategies: np.ndarray, capacity: int) -> np.ndarray:
+  """float64[capacity, P]; how many sequences of each size each strategy holds."""
+  matrix = np.zeros((capacity, strategies.shape[0]))
+  for slot in strategies.T:
+    used = np.flatnonzero(slot)
+    matrix[slot[used] - 1, used] += 1  # a column occurs once in `used`
+  return matrix
+
+
+def _solve(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
+  import scipy.optimize  # takes as long as all other imports, and serves this alone
+
+  try:
+    return scipy.optimize.nnls(matrix, target)[0]
+  except RuntimeError as error:
+    raise UnsolvedError(
+      "Non-negative least squares did not converge on this histogram "
+      f"({str(error).rstrip('.')}). Use optimal or lpfhp."
+    ) from error
+
+
+def _finish(
+  problem: Problem, strategies: np.ndarray, usage: np.ndarray, leftovers: str
+) -> Solution:
+  """Packs what is left over, and drops the slots for which no sequence is left."""
+  if leftovers not in ("pad", "best_fit"):
+    raise InputError(f'leftovers is {leftovers!r}; expected "pad" or "best_fit".')
+  residual = problem.counts - _slots(strategies, usage, problem.capacity)[1:]
+  found = residual.tolist()
+  chosen = np.flatnonzero(usage)
+  packs = collections.Counter(
+    {
+      tuple(size for size in row if size): n
+      for row, n in zip(strategies[chosen].tolist(), usage[chosen].tolist(), strict=True)
+    }
+  )
+  left = np.maximum(residual, 0)
+  rest = Problem(left, problem.capacity, problem.depth)
+  if leftovers == "pad":
+    # The paper completes (l) to the strategy (l, row - l) with an empty slot.
+    for size, n in zip(rest.sizes.tolist(), rest.demand.tolist(), strict=True):
+      beside = problem.capacity - size
+      pair = (size, beside) if beside and problem.depth > 1 else (size,)
+      packs[tuple(sorted(pair))] += n
+      if len(pair) == 2:
+        residual[beside - 1] -= n
+      residual[size - 1] -= n
+  elif left.any():
+    for n, strategy in heuristics.lpfhp(rest).packs:
+      packs[tuple(sorted(strategy))] += n
+    residual -= left
+  before = {key: n for key, n in packs.items() if n}
+  num_before = sum(before.values())
+  sizes = np.arange(1, problem.capacity + 1)
+  exact = sum(n * (problem.capacity - sum(key)) for key, n in before.items())
+  padding = int(-np.minimum(residual, 0) @ sizes) + exact
+  after = _drop_empty_slots(before, np.maximum(-residual, 0).tolist())
+  details = {
+    "num_candidates": int(strategies.shape[0]),
+    "num_strategies_before": len(before),
+    "num_strategies_after": len(after),
+    "num_packs_before": num_before,
+    "num_packs_after": sum(after.values()),
+    "num_padding_tokens_before": padding,
+    "efficiency_before": 1 - padding / (num_before * problem.capacity),
+    "num_leftover_sequences": int(left.sum()),
+    "residual": found,
+  }
+  return Solution([(n, key) for key, n in after.items()], details=details)
+
+
+def _drop_empty_slots(packs: dict[Strategy, int], empty: list[int]) -> dict[Strategy, int]:
+  """Takes `empty[size - 1]` slots of each size out of the plan.
+
+  Packs all of whose slots are superfluous go first, as a whole.
+  """
+  kept: collections.Counter[Strategy] = collections.Counter()
+  for strategy, count in packs.items():
+    slots = collections.Counter(strategy)
+    whole = min([count] + [empty[size - 1] // n for size, n in slots.items()])
+    for size, n in slots.items():
+      empty[size - 1] -= whole * n
+    if count > whole:
+      kept[strategy] += count - whole
+  done: collections.Counter[Strategy] = collections.Counter()
+  for strategy, count in kept.items():
+    pieces = [(strategy, count)]
+    for size in dict.fromkeys(strategy):
+      pieces = [p for piece in pieces for p in _without(piece, size, empty)]
+    for rest, n in pieces:
+      if rest:
+        done[rest] += n
+  return dict(done)
+
+
+def _without(piece: tuple[Strategy, int], size: int, empty: list[int]):
+  """Splits packs by how many of their slots of this size are taken out."""
+  strategy, count = piece
+  for out in range(strategy.count(size), 0, -1):
+    packs = min(count, empty[size - 1] // out)
+    if packs:
+      empty[size - 1] -= packs * out
+      count -= packs
+      rest = functools.reduce(
+        lambda s, _: s[: s.index(size)] + s[s.index(size) + 1 :], range(out), strategy
+      )
+      yield rest, packs
+  if count:
+    yield strategy, count

@@ -1,0 +1,384 @@
+"""The linear relaxation of packing: column generation, and the bound it proves.
+
+The patterns of packs are far too many to list. Column generation keeps a few thousand,
+solves the linear programme over them (the master problem), and asks the knapsack of
+`pricing` for patterns that the duals say are worth more than the one pack they cost.
+When there are none, the programme over all patterns is solved.
+
+Three things make it fast. A slot may hold any shorter sequence: the master has a free
+column from each size to the next smaller one, so that patterns need not name which
+short sequence they end with, and the duals stay monotone. Each pricing adds the best
+pattern for every size, not one pattern. And the first patterns come from LPFHP and from
+pricing under duals drawn at random around what the duals of such a problem look like.
+
+References:
+  Gilmore and Gomory, A linear programming approach to the cutting-stock problem (1961).
+  Valerio de Carvalho, Using extra dual cuts to accelerate column generation (2005).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import highspy
+import numpy as np
+
+from packing.algorithms.effort import Effort
+from packing.pricing import Knapsack, dual_bound, most_items, weight_scale
+from packing.problem import Problem
+
+_ROUNDS, _NOISE = 4, 0.1
+# In units of `Effort`: of a column in an iteration; of a coefficient each time that the
+# integer programme's solver asks whether to go on; and how many that one may take.
+_WORK_A_COLUMN, _WORK_A_COEFFICIENT = 2, 8
+_PROGRAMME_WORK = 2 * 10**9
+
+_CUT_SHORT = (
+  highspy.HighsModelStatus.kTimeLimit,
+  highspy.HighsModelStatus.kIterationLimit,
+)
+
+
+class SolverError(RuntimeError):
+  """HiGHS failed; what was found before it still holds."""
+
+
+@dataclasses.dataclass
+class Relaxation:
+  """What column generation found.
+
+  Attributes:
+    bound: packs that any plan needs; proven by `weights`.
+    weights: int64[R]; integer duals, see `pricing.dual_bound`. None if they prove no
+      more than the simple bound does.
+    master: the linear programme, ready to be solved for another demand.
+    usage: float64[P]; how often the solution uses each pattern of the master.
+    objective: sum of usage.
+    failure: why the solver gave up before the end, if it did.
+  """
+
+  bound: int
+  weights: np.ndarray | None
+  master: Master
+  usage: np.ndarray
+  objective: float
+  failure: str | None = None
+
+
+class Master:
+  """The linear programme over the patterns known so far.
+
+  Minimises the number of packs subject to: the slots of each size, plus the slots
+  handed down from the next larger size, less those handed down from here, are at
+  least the sequences of that size.
+
+  Attributes:
+    patterns: list of tuples of sizes, in the order of the columns.
+  """
+
+  def __init__(self, problem: Problem, effort: Effort):
+    self.patterns: list[tuple[int, ...]] = []
+    self._effort = effort
+    self._known: set[tuple[int, ...]] = set()
+    self._row = np.searchsorted(
+      problem.sizes, np.arange(problem.capacity + 1), side="right"
+    )
+    self._row -= 1
+    self._rows = problem.sizes.size
+    self._create(problem.demand)
+
+  def _create(self, demand: np.ndarray):
+    rows = self._rows
+    self._right, self._unit = _right_hand_side(demand)
+    self._lp = highspy.Highs()
+    for option, value in (
+      ("output_flag", False),
+      ("parallel", "off"),  # `threads` cannot be changed once HiGHS has run
+      ("presolve", "off"),
+      ("solver", "simplex"),
+      ("dual_feasibility_tolerance", 1e-9),
+    ):
+      _ok(self._lp.setOptionValue(option, value))
+    nothing = np.empty(0, np.int32)
+    _ok(
+      self._lp.addRows(
+        rows,
+        self._right,
+        np.full(rows, highspy.kHighsInf),
+        0,
+        nothing,
+        nothing,
+        np.empty(0),
+      )
+    )
+    if rows > 1:
+      down = np.arange(1, rows)  # from row i to row i - 1, at no cost
+      self._add_columns(
+        0.0,
+        starts=np.arange(0, 2 * (rows - 1), 2),
+        rows=np.stack([down - 1, down], axis=1).ravel(),
+        values=np.tile([1.0, -1.0], rows - 1),
+      )
+
+  def add(self, patterns) -> int:
+    """Adds patterns (sequences of sizes, 0 is nothing); returns how many were new."""
+    starts: list[int] = []
+    rows: list[int] = []
+    values: list[float] = []
+    for pattern in patterns:
+      key = tuple(size for size in pattern if size)
+      if key in self._known:
+        continue
+      self._known.add(key)
+      self.patterns.append(key)
+      starts.append(len(rows))
+      last = -1
+      for size in key:  # equal sizes are neighbours
+        row = int(self._row[size])
+        if row == last:
+          values[-1] += 1.0
+        else:
+          rows.append(row)
+          values.append(1.0)
+          last = row
+    if starts:
+      self._add_columns(1.0, starts=starts, rows=rows, values=values)
+    return len(starts)
+
+  def slots(self, usage: np.ndarray) -> np.ndarray:
+    """int64[R]; slots of each size when pattern `p` is used `usage[p]` times."""
+    slots = np.zeros(self._rows, np.int64)
+    for p in np.flatnonzero(usage).tolist():
+      for size in self.patterns[p]:
+        slots[self._row[size]] += usage[p]
+    return slots
+
+  def set_demand(self, demand: np.ndarray):
+    right, self._unit = _right_hand_side(demand)
+    for row in np.flatnonzero(right != self._right).tolist():
+      _ok(self._lp.changeRowBounds(row, float(right[row]), highspy.kHighsInf))
+    self._right = right
+
+  def solve(self, *, method: str = "primal") -> tuple[float, np.ndarray, np.ndarray] | None:
+    """Solves the programme from where the last solution was.
+
+    Returns:
+      Objective, usage float64[P] and duals float64[R]; None if the effort is over.
+    """
+    _ok(self._lp.setOptionValue("simplex_strategy", {"dual": 1, "primal": 4}[method]))
+    status = self._run()
+    if status not in (highspy.HighsModelStatus.kOptimal, None):
+      # The last basis led astray; once more without it.
+      _ok(self._lp.clearSolver())
+      _ok(self._lp.setOptionValue("simplex_strategy", 1))
+      status = self._run()
+    if status is None:
+      return None
+    if status != highspy.HighsModelStatus.kOptimal:
+      raise SolverError(f"HiGHS ended with {self._lp.modelStatusToString(status)}.")
+    solution = self._lp.getSolution()
+    usage = np.array(solution.col_value)[self._rows - 1 :]
+    duals = np.array(solution.row_dual)
+    objective = float(self._lp.getInfo().objective_function_value)
+    return objective * self._unit, usage * self._unit, duals
+
+  def _run(self) -> highspy.HighsModelStatus | None:
+    """Runs the solver as far as the effort goes; None if that was not to the end."""
+    effort = self._effort
+    if effort.over:
+      return None
+    work = _WORK_A_COLUMN * (self._rows + len(self.patterns))  # of an iteration
+    if effort.work_left < math.inf:
+      most = min(int(effort.work_left) // work + 1, highspy.kHighsIInf)
+      _ok(self._lp.setOptionValue("simplex_iteration_limit", most))
+    if effort.seconds_left < math.inf:
+      limit = self._lp.getRunTime() + effort.seconds_left
+      _ok(self._lp.setOptionValue("time_limit", limit))
+    self._lp.run()
+    effort.spend(work * self._lp.getInfo().simplex_iteration_count)
+    status = self._lp.getModelStatus()
+    return None if status in _CUT_SHORT else status
+
+  def solve_whole(self, demand: np.ndarray, columns: np.ndarray) -> np.ndarray | None:
+    """Solves in whole packs over some of the patterns, apart from the programme here.
+
+    The solver asks whether to go on at fixed points of its search; these are counted.
+
+    Args:
+      demand: int64[R]; sequences of each size.
+      columns: int[n]; the patterns to use.
+
+    Returns:
+      int64[P]; usage of each pattern, the best found; None if nothing was found, or
+      the demand is too large for a solver that works in floats.
+    """
+    if _right_hand_side(demand)[1] != 1:
+      return None
+    part = Master.__new__(Master)
+    part.__dict__.update(self.__dict__, patterns=[], _known=set())
+    part._create(demand)
+    part.add(self.patterns[p] for p in columns.tolist())
+    first, n = self._rows - 1, len(part.patterns)
+    index = np.arange(first, first + n, dtype=np.int32)
+    kinds = np.full(n, highspy.HighsVarType.kInteger.value, np.uint8)
+    _ok(part._lp.changeColsIntegrality(n, index, kinds))
+    _ok(part._lp.setOptionValue("presolve", "on"))
+    _ok(part._lp.setOptionValue("solver", "choose"))
+    effort, last = self._effort, self._effort.spent + _PROGRAMME_WORK
+
+    def check(event):
+      effort.spend(_WORK_A_COEFFICIENT * self._rows * n)
+      event.interrupt(effort.over or effort.spent > last)
+
+    part._lp.cbMipInterrupt += check
+    _ok(part._lp.run())
+    if not math.isfinite(part._lp.getInfo().objective_function_value):
+      return None
+    values = np.array(part._lp.getSolution().col_value)[first:]
+    usage = np.zeros(len(self.patterns), np.int64)
+    usage[columns] = np.rint(values).astype(np.int64)
+    return usage
+
+  def _add_columns(self, cost: float, *, starts, rows, values):
+    n = len(starts)
+    _ok(
+      self._lp.addCols(
+        n,
+        np.full(n, cost),
+        np.zeros(n),
+        np.full(n, highspy.kHighsInf),
+        len(rows),
+        np.asarray(starts, np.int32),
+        np.asarray(rows, np.int32),
+        np.asarray(values, np.float64),
+      )
+    )
+
+
+def solve_relaxation(
+  problem: Problem,
+  *,
+  start: list[tuple[int, ...]],
+  upper: int,
+  effort: Effort,
+  last_pack_work: float = math.inf,
+  seed: int = 0,
+  guide: np.ndarray | None = None,
+) -> Relaxation | None:
+  """Solves the relaxation by column generation.
+
+  Args:
+    problem: what is to be packed.
+    start: patterns to begin with, such as those of a heuristic plan.
+    upper: packs of a known plan; generation stops as soon as the bound meets it.
+    effort: how long to go on.
+    last_pack_work: units of `effort` with which generation stops, too, where the bound is
+      one pack below the known plan.
+    seed: of the random duals that the first patterns come from.
+    guide: float64[R]; duals near which to look for the first patterns.
+
+  Returns:
+    The relaxation, solved over all patterns unless the effort was over or the bound met
+    the plan, or nearly so, before, or the solver failed; None if the effort was over
+    before the first solution.
+
+  Raises:
+    SolverError: the solver failed before the first solution.
+  """
+  scale = weight_scale(problem)
+  rng = np.random.default_rng(seed)
+  master = Master(problem, effort)
+  master.add(start)
+  master.add(
+    (size,) * min(problem.depth, problem.capacity // size)
+    for size in problem.sizes.tolist()
+  )
+  everything = np.arange(problem.sizes.size)
+  for i in range(_ROUNDS if guide is None else 2 * _ROUNDS):
+    if effort.over:
+      break
+    if guide is None:
+      # A sequence weighs what it takes of the row, or of the row and of the depth.
+      share = 0.5 * (i % 2)
+      typical = (1 - share) * problem.sizes / problem.capacity + share / problem.depth
+    else:
+      typical = guide
+    noise = 1 + _NOISE * rng.standard_normal(problem.sizes.size) / (1 + i // 2)
+    weights = (np.clip(typical * noise, 0, 1) * scale).astype(np.int64)
+    knapsack = Knapsack(problem, weights)
+    effort.spend(knapsack.work)
+    master.add(knapsack.packs(everything).tolist())
+
+  bound, proof = problem.simple_bound, None
+  found, failure = None, None
+  while True:
+    try:
+      solved = master.solve()
+    except SolverError as error:
+      if found is None:
+        raise
+      failure = str(error)
+      break
+    if solved is None:
+      break
+    objective, usage, duals = found = solved
+    weights = integer_weights(duals, scale)
+    knapsack = Knapsack(problem, weights)
+    effort.spend(knapsack.work)
+    proven = _farley(problem, weights, knapsack.best_value)
+    if proven > bound:
+      bound, proof = proven, weights
+      effort.say(bound=bound)
+    if bound >= upper or bound >= math.ceil(objective - 1e-6 - 1e-11 * objective):
+      break
+    if upper - bound <= 1 and effort.spent > last_pack_work:
+      break
+    rows = np.flatnonzero(knapsack.values > scale + scale // 10**9)
+    if not master.add(knapsack.packs(rows).tolist()):
+      break
+  if found is None:
+    return None
+  objective, usage, _ = found
+  if proof is not None and dual_bound(problem, proof) != bound:
+    raise AssertionError("the proof of the bound does not hold")
+  usage = np.concatenate([usage, np.zeros(len(master.patterns) - usage.size)])
+  return Relaxation(bound, proof, master, usage, objective, failure)
+
+
+def integer_weights(duals: np.ndarray, scale: int) -> np.ndarray:
+  """Float duals as integers: within [0, scale], not falling with size."""
+  rising = np.maximum.accumulate(np.clip(duals, 0.0, 1.0))
+  return np.floor(rising * scale).astype(np.int64)
+
+
+def _right_hand_side(demand: np.ndarray) -> tuple[np.ndarray, float]:
+  """The demand in units that suit the solver's absolute tolerances, and the unit.
+
+  The unit is a power of two; it is 1 up to some millions of sequences of a size. In
+  units of one, counts of 10^10 and more end in wrong answers of the solver.
+  """
+  unit = 2.0 ** max(int(demand.max()).bit_length() - 23, 0)
+  return demand / unit, unit
+
+
+def _farley(problem: Problem, weights: np.ndarray, value: int) -> int:
+  if not value:
+    return 0
+  demand = problem.demand.tolist()
+  return -(-sum(n * w for n, w in zip(demand, weights.tolist(), strict=True)) // value)
+
+
+def _ok(status):
+  if status == highspy.HighsStatus.kError:
+    raise SolverError("HiGHS refused an input; this is a bug in packing.")
+
+
+__all__ = [
+  "Master",
+  "Relaxation",
+  "SolverError",
+  "integer_weights",
+  "most_items",
+  "solve_relaxation",
+]

@@ -1,0 +1,285 @@
+"""From the fractional solution of the relaxation to a plan in whole packs."""
+
+from __future__ import annotations
+
+import collections
+import math
+
+import numpy as np
+
+from packing.algorithms import heuristics
+from packing.algorithms.effort import Effort
+from packing.algorithms.relaxation import Relaxation, SolverError, integer_weights
+from packing.pricing import Knapsack, weight_scale
+from packing.problem import Problem, Strategy
+
+Usage = collections.Counter[Strategy]  # slots of a pack -> how many such packs
+
+_DIVES = 4
+_AT_ONCE = 4  # the first dive rounds up one of so many packs that remain
+_INTEGRAL = 1e-6
+# Units of `Effort` that the dives may take beside twice those of the relaxation.
+_DIVES_WORK = 5 * 10**8
+# Those to try to save a last pack with, which most often cannot be saved.
+LAST_PACK_WORK = 10**8
+
+
+def cover(demand: np.ndarray, slots: np.ndarray) -> np.ndarray:
+  """What is left of the demand when slots take sequences of their size or shorter.
+
+  Args:
+    demand: int64[R]; sequences of each size, ascending in size.
+    slots: int64[R]; slots of each size.
+
+  Returns:
+    int64[R]; sequences without a slot.
+  """
+  # From the largest size down: `spare` slots are handed on, and never below zero.
+  surplus = np.cumsum((slots - demand)[::-1])
+  lowest = np.minimum(np.minimum.accumulate(surplus), 0)
+  return -np.diff(lowest, prepend=0)[::-1]
+
+
+def fill(problem: Problem, usage: Usage) -> list[tuple[int, Strategy]]:
+  """Puts the sequences into the slots of a plan, the longest into the largest.
+
+  Args:
+    problem: the sequences.
+    usage: the packs, as slots; enough for all sequences.
+
+  Returns:
+    Repeat counts and strategies that use every sequence exactly once; slots for which
+    no sequence is left are dropped, and so are empty packs.
+  """
+  blocks = [(slots, n) for slots, n in usage.items() if n]
+  # All slots in descending order, equal ones in the order of their blocks.
+  order = sorted(
+    ((size, b, j) for b, (slots, _) in enumerate(blocks) for j, size in enumerate(slots)),
+    key=lambda slot: -slot[0],
+  )
+  remaining = list(
+    zip(problem.sizes.tolist(), problem.demand.tolist(), strict=True)
+  )  # the longest at the end
+  # For each block and slot: the sequences along its copies, as (until copy, size).
+  runs: list[list[list[tuple[int, int]]]] = [[[] for _ in slots] for slots, _ in blocks]
+  for slot_size, b, j in order:
+    copies, at = blocks[b][1], 0
+    while at < copies and remaining:
+      size, left = remaining.pop()
+      if size > slot_size:
+        raise AssertionError("the slots do not cover the sequences")
+      used = min(left, copies - at)
+      if left > used:
+        remaining.append((size, left - used))
+      at += used
+      runs[b][j].append((at, size))
+    if at < copies:
+      runs[b][j].append((copies, 0))
+  if remaining:
+    raise AssertionError("the slots do not cover the sequences")
+  packs: collections.Counter[Strategy] = collections.Counter()
+  for block in runs:
+    at, positions = 0, [0] * len(block)
+    ends = sorted({end for run in block for end, _ in run})
+    for end in ends:
+      content = [run[i][1] for run, i in zip(block, positions, strict=True)]
+      packs[tuple(sorted([size for size in content if size]))] += end - at
+      positions = [i + (run[i][0] == end) for run, i in zip(block, positions, strict=True)]
+      at = end
+  return [(n, strategy) for strategy, n in packs.items() if strategy]
+
+
+class Rounding:
+  """Looks for a plan in whole packs, near a solution of the relaxation.
+
+  Args:
+    problem: what is to be packed.
+    relaxation: its linear relaxation.
+    best: a plan to begin with, as slots.
+    target_gap: packs above the bound that are enough. None for a millionth of the bound,
+      or one pack where a little work (`LAST_PACK_WORK`) does not save it.
+    effort: how long to go on, which has spent on the relaxation alone.
+    seed: of the later dives.
+
+  Attributes:
+    best: the best plan so far, as slots.
+    num_packs: its packs.
+    failure: why the solver gave up, if it did.
+  """
+
+  def __init__(
+    self,
+    problem: Problem,
+    relaxation: Relaxation,
+    *,
+    best: Usage,
+    target_gap: int | None,
+    effort: Effort,
+    seed: int = 0,
+  ):
+    self._problem = problem
+    self._master = relaxation.master
+    self._usage = relaxation.usage
+    self._bound = relaxation.bound
+    millionth = relaxation.bound // 10**6
+    gap = millionth if target_gap is None else target_gap
+    self._dive_until = self._search_until = relaxation.bound + gap
+    self._effort = effort
+    self._last_pack_until = math.inf
+    if target_gap is None:
+      self._search_until = relaxation.bound + max(1, millionth)
+      self._last_pack_until = effort.spent + LAST_PACK_WORK
+    self._dives_until = 3 * effort.spent + _DIVES_WORK
+    self._rng = np.random.default_rng(seed)
+    self._scale = weight_scale(problem)
+    self.best = best
+    self.num_packs = sum(best.values())
+    self.failure = relaxation.failure
+
+  @property
+  def done(self) -> bool:
+    """Whether the plan is good enough, or the effort over."""
+    gap = self.num_packs - self._bound
+    tired = gap <= 1 and self._effort.spent > self._last_pack_until
+    return gap <= 0 or tired or self._effort.over
+
+  def run(self):
+    """Dives; where that leaves a gap, solves a small integer programme.
+
+    Where the solver fails, the best plan until then stays.
+    """
+    try:
+      self._run()
+    except SolverError as error:
+      self.failure = str(error)
+
+  def _run(self):
+    if self.num_packs <= self._bound:
+      return
+    for dive in range(_DIVES):
+      # With the effort over, the first dive still gives what its first step does.
+      if dive and (self._dived or self.num_packs <= self._dive_until):
+        break
+      self._dive(dive)
+    if not self.done and self.num_packs > self._search_until:
+      self._integer_programme()
+
+  @property
+  def _dived(self) -> bool:
+    return self.done or self._effort.spent > self._dives_until
+
+  def _dive(self, number: int):
+    """Fixes the integral part, or a few packs more, and solves what remains; repeats.
+
+    The first dive rounds up several packs at a time, the others one by one and, from
+    the second on, with some chance in the choice.
+    """
+    demand = self._problem.demand
+    usage = self._usage
+    fixed: Usage = collections.Counter()
+    tried = 4 * int(demand.sum())
+    while True:
+      whole = np.floor(usage + _INTEGRAL).astype(np.int64)
+      if not whole.any():
+        fraction = usage
+        if number > 1:
+          fraction = usage * self._rng.uniform(0.7, 1, usage.size)
+        few = 1 if number else max(int(usage.sum()) // _AT_ONCE, 1)
+        whole[np.argpartition(fraction, -few)[-few:]] = 1
+      for p in np.flatnonzero(whole).tolist():
+        fixed[self._master.patterns[p]] += int(whole[p])
+      demand = cover(demand, self._master.slots(whole))
+      left = int(demand.sum())
+      if 4 * left <= tried:  # heuristics take time too
+        tried = left
+        self._complete(demand, fixed)
+      if not left or self._dived:
+        return
+      solved = self._solve(demand, self.num_packs - 1 - sum(fixed.values()))
+      if solved is None:
+        return
+      usage = solved
+
+  def _complete(self, demand: np.ndarray, fixed: Usage):
+    """Packs the remaining sequences, if there are any, by heuristics."""
+    if not demand.any():
+      self._keep(fixed)
+      return
+    rest = self._rest(demand)
+    for algorithm in (heuristics.lpfhp, heuristics.spfhp):
+      usage = fixed.copy()
+      for n, strategy in algorithm(rest).packs:
+        usage[tuple(sorted(strategy, reverse=True))] += n
+      self._keep(usage)
+
+  def _rest(self, demand: np.ndarray) -> Problem:
+    counts = np.zeros(self._problem.capacity, np.int64)
+    counts[self._problem.sizes - 1] = demand
+    return Problem(counts, self._problem.capacity, self._problem.depth)
+
+  def _keep(self, usage: Usage):
+    packs = sum(usage.values())
+    if packs < self.num_packs:
+      self.best, self.num_packs = usage.copy(), packs
+      self._effort.say(packs=packs)
+
+  def _solve(self, demand: np.ndarray, most: int) -> np.ndarray | None:
+    """Solves the relaxation for what remains; None if it needs more than `most` packs.
+
+    New patterns are generated only where the known ones need too many packs.
+    """
+    self._master.set_demand(demand)
+    method = "dual"  # the last basis is still dual feasible
+    while (solved := self._master.solve(method=method)) is not None:
+      objective, usage, duals = solved
+      if objective <= most + _INTEGRAL:
+        return usage
+      if self.num_packs <= self._dive_until or self._dived:
+        return None
+      knapsack = Knapsack(self._problem, integer_weights(duals, self._scale))
+      self._effort.spend(knapsack.work)
+      rows = np.flatnonzero(knapsack.values > self._scale + self._scale // 10**9)
+      if not self._master.add(knapsack.packs(rows).tolist()):
+        return None
+      method = "primal"
+    return None
+
+  def _integer_programme(self):
+    """Solves for what the integral part leaves, in whole packs, over the patterns known.
+
+    A pattern unused in the relaxation takes part if its reduced cost is small.
+    """
+    self._master.set_demand(self._problem.demand)
+    solved = self._master.solve(method="primal")
+    if solved is None:
+      return
+    _, usage, duals = solved
+    keep_back = np.floor(usage - 1 + _INTEGRAL).clip(0).astype(np.int64)
+    fixed: Usage = collections.Counter()
+    for p in np.flatnonzero(keep_back).tolist():
+      fixed[self._master.patterns[p]] += int(keep_back[p])
+    demand = cover(self._problem.demand, self._master.slots(keep_back))
+    row = {size: r for r, size in enumerate(self._problem.sizes.tolist())}
+    reduced = np.array(
+      [1 - sum(duals[row[size]] for size in p) for p in self._master.patterns]
+    )
+    chosen = np.argsort(reduced, kind="stable")[: 4 * self._problem.sizes.size]
+    chosen = np.union1d(chosen, np.flatnonzero(usage > _INTEGRAL))
+    found = self._master.solve_whole(demand, chosen)
+    if found is None:
+      return
+    for p in np.flatnonzero(found).tolist():
+      fixed[self._master.patterns[p]] += int(found[p])
+    if not cover(self._problem.demand, self._slots(fixed)).any():
+      self._keep(fixed)
+
+  def _slots(self, usage: Usage) -> np.ndarray:
+    sizes = self._problem.sizes
+    slots = np.zeros(sizes.size, np.int64)
+    for pattern, n in usage.items():
+      for size in pattern:
+        slots[np.searchsorted(sizes, size)] += n
+    return slots
+
+
+__all__ = ["LAST_PACK_WORK", "Rounding", "Usage", "cover", "fill"]

@@ -1,0 +1,1 @@
+"""What `python -m packing` needs besides the library."""

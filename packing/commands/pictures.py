@@ -1,0 +1,131 @@
+"""Pictures of a dataset's lengths and of what packing makes of them."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+
+import numpy as np
+
+from packing import files
+from packing.commands.advisor import Advice
+from packing.errors import InputError
+
+_COLORS = ("#2a6f97", "#c1666b", "#6a994e", "#8d6a9f")
+
+
+def draw(advice: Advice, directory) -> list[pathlib.Path]:
+  """Draws histogram, efficiency against depth, and fill, as PNG files.
+
+  Args:
+    advice: what to draw.
+    directory: where to; made if it is not there.
+
+  Returns:
+    The files.
+
+  Raises:
+    InputError: matplotlib is missing, or the files cannot be written.
+  """
+  try:
+    import matplotlib.figure
+  except ImportError as error:
+    raise InputError(
+      'Pictures need matplotlib; install it with pip install "isopack[pictures]".'
+    ) from error
+  directory = pathlib.Path(directory)
+  try:
+    directory.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise InputError(f"Cannot make {directory}: {error.strerror}.") from error
+  written = []
+  for name, picture in (
+    ("histogram", _histogram),
+    ("efficiency", _efficiency),
+    ("fill", _fill),
+  ):
+    figure = matplotlib.figure.Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    picture(axes, advice)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    axes.grid(axis="y", alpha=0.3)
+    data = io.BytesIO()
+    figure.savefig(data, format="png")
+    written.append(directory / f"{name}.png")
+    files.write_bytes(written[-1], data.getvalue())
+  return written
+
+
+def _histogram(axes, advice: Advice):
+  histogram = advice.histogram
+  size = histogram.max_sequence_length
+  width = max(size // 128, 1)
+  edges = np.arange(0, size + width, width)
+  counts, _ = np.histogram(np.arange(1, size + 1) - 0.5, edges, weights=histogram.counts)
+  shares = counts / histogram.num_sequences
+  axes.bar(edges[:-1], shares, width, align="edge", color=_COLORS[0])
+  mean = histogram.num_tokens / histogram.num_sequences
+  axes.axvline(mean, color=_COLORS[1])
+  axes.text(mean, 0.97 * shares.max(), f" mean {mean:.1f}", color=_COLORS[1], va="top")
+  axes.set_xlim(0, size)
+  axes.set_xlabel(f"tokens of a sequence (bars of {width})")
+  axes.set_ylabel("share of the sequences")
+  axes.set_title(
+    f"{histogram.num_sequences:,} sequences; padding to {size} wastes {advice.padding:.1%}"
+  )
+
+
+def _efficiency(axes, advice: Advice):
+  rows = sorted({choice.row_length for choice in advice.packs})
+  depths = list(dict.fromkeys(choice.max_sequences_per_pack for choice in advice.packs))
+  labels = ["1", *("max" if depth is None else str(depth) for depth in depths)]
+  for row, color in zip(rows, _COLORS * len(rows), strict=False):
+    line = [c.efficiency for c in advice.packs if c.row_length == row]
+    first = advice.histogram.num_tokens / (advice.histogram.num_sequences * row)
+    axes.plot(
+      range(len(labels)), [first, *line], marker="o", color=color, label=f"rows of {row}"
+    )
+  plan = advice.plan
+  depth = next(
+    (d for d in depths if (d or plan.row_length) == plan.max_sequences_per_pack), None
+  )
+  axes.plot(
+    [1 + depths.index(depth)],
+    [plan.efficiency],
+    marker="*",
+    markersize=16,
+    color="black",
+    linestyle="none",
+    label="advised",
+  )
+  axes.set_xticks(range(len(labels)), labels)
+  axes.set_ylim(0, 1.02)
+  axes.set_xlabel("most sequences in a pack")
+  axes.set_ylabel("real tokens / all tokens")
+  axes.set_title("Efficiency by depth (shortest good row: optimum; others: LPFHP)")
+  axes.legend(loc="lower right", frameon=False)
+
+
+def _fill(axes, advice: Advice):
+  plan, histogram = advice.plan, advice.histogram
+  tokens = np.array([sum(strategy) for strategy in plan.strategies])
+  bins = np.linspace(0, 1, 41)
+  packed, _ = np.histogram(tokens / plan.row_length, bins, weights=plan.repeat_counts)
+  lengths = np.arange(1, histogram.counts.size + 1)
+  padded, _ = np.histogram(
+    lengths / histogram.max_sequence_length, bins, weights=histogram.counts
+  )
+  width = bins[1] - bins[0]
+  for shares, color, label in (
+    (padded / padded.sum(), _COLORS[1], "padded, one sequence a row"),
+    (packed / packed.sum(), _COLORS[0], f"packed, {plan.packing_factor:.2f} a row"),
+  ):
+    axes.bar(bins[:-1], shares, width, align="edge", color=color, alpha=0.7, label=label)
+  axes.set_xlim(0, 1)
+  axes.set_xlabel("fill of a row, real tokens / all tokens")
+  axes.set_ylabel("share of the rows")
+  axes.set_title(
+    f"Fill: mean {1 - advice.padding:.1%} padded, {plan.efficiency:.2%} packed"
+  )
+  axes.legend(loc="upper left", frameon=False)

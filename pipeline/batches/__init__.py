@@ -1,0 +1,1 @@
+"""From stored sequences to batches of packed rows."""

@@ -1,0 +1,1 @@
+"""From a user's examples to answers in files."""

@@ -1,0 +1,150 @@
+"""Examples packed a chunk at a time: batches of one shape, however many examples come."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+import packing
+from packing.errors import whole
+from pipeline.batches.packed import PackedBatch, pack_rows
+from pipeline.prediction.examples import Example
+from pipeline.store import SequenceStore
+
+CHUNK_SIZE = 4096  # sequences: enough to pack well, few enough to hold and to wait for
+_SHORTEST = 4  # tokens; with sequences that are shorter, some rows are less full
+_Output = TypeVar("_Output")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+  """The shape of batches, and how rows are filled.
+
+  Attributes:
+    length: S, in tokens.
+    batch_size: B, rows of a batch.
+    max_sequences: M, sequences of a row at most; None for S / 4, which hardly limits.
+    algorithm: a key of `packing.ALGORITHMS`; "none" for one sequence a row.
+
+  Raises:
+    InputError: a value that cannot be used.
+  """
+
+  length: int
+  batch_size: int = 8
+  max_sequences: int | None = None
+  algorithm: str = "lpfhp"
+
+  def __post_init__(self):
+    packing.algorithm_options(self.algorithm)
+    whole("max_sequence_length", self.length, at_least=1)
+    whole("batch_size", self.batch_size, at_least=1)
+    if self.max_sequences is not None:
+      whole("max_sequences_per_pack", self.max_sequences, at_least=1)
+
+  @property
+  def slots(self) -> int:
+    """M: sequences that a row has room for."""
+    if self.algorithm == "none":
+      return 1
+    return min(self.max_sequences or max(self.length // _SHORTEST, 1), self.length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+  """Some examples, packed.
+
+  Attributes:
+    examples: in the order of their source.
+    store: their sequences.
+    assignment: of the sequences to packs; None where there are no sequences.
+    rows: of the batches.
+  """
+
+  examples: list[Example]
+  store: SequenceStore
+  assignment: packing.Assignment | None
+  rows: Rows
+
+  @property
+  def num_packs(self) -> int:
+    return self.assignment.num_packs if self.assignment else 0
+
+  def batches(self) -> Iterator[PackedBatch]:
+    """Each sequence once; the last rows are empty."""
+    if self.assignment is None:
+      return
+    size = self.rows.batch_size
+    num_rows = -(-self.num_packs // size) * size
+    sequence_ids = np.full((num_rows, self.rows.slots), -1, np.int64)
+    depths = np.zeros(num_rows, np.int64)
+    depths[: self.num_packs] = np.diff(self.assignment.offsets)
+    filled = np.arange(self.rows.slots) < depths[:, None]
+    sequence_ids[filled] = self.assignment.sequence_ids
+    for start in range(0, num_rows, size):
+      ids = sequence_ids[start : start + size]
+      yield pack_rows(self.store, ids, row_length=self.rows.length)
+
+  def by_example(self, outputs: Iterable[_Output]) -> Iterator[list[_Output]]:
+    """Outputs of the sequences, in the order of their numbers, example by example."""
+    left = iter(outputs)
+    for example in self.examples:
+      yield list(itertools.islice(left, len(example.rows)))
+
+
+def pack_examples(
+  examples: Iterable[Example],
+  schema: pa.Schema,
+  *,
+  rows: Rows,
+  chunk_size: int = CHUNK_SIZE,
+) -> Iterator[Chunk]:
+  """Packs examples as they come; no more than a chunk of them is held.
+
+  Args:
+    examples: of `read_examples`.
+    schema: of their rows, as the task has it.
+    rows: to pack into.
+    chunk_size: sequences of a chunk; the windows of one question stay together.
+
+  Raises:
+    InputError: of the examples.
+
+  Example:
+    >>> from pipeline.store import SCHEMA
+    >>> examples = [Example(str(n), [([2, 5, 3], 3, 0)], "") for n in range(5)]
+    >>> chunks = pack_examples(examples, SCHEMA, rows=Rows(8, batch_size=2), chunk_size=3)
+    >>> [(len(c.examples), c.num_packs, len(list(c.batches()))) for c in chunks]
+    [(3, 2, 1), (2, 1, 1)]
+  """
+  whole("chunk_size", chunk_size, at_least=1)
+  held: list[Example] = []
+  sequences = 0
+  for example in examples:
+    held.append(example)
+    # An example without sequences is held, too, and counts as one.
+    sequences += max(len(example.rows), 1)
+    if sequences >= chunk_size:
+      yield _pack(held, schema, rows)
+      held, sequences = [], 0
+  if held:
+    yield _pack(held, schema, rows)
+
+
+def _pack(examples: Sequence[Example], schema: pa.Schema, rows: Rows) -> Chunk:
+  found = [row for example in examples for row in example.rows]
+  store = SequenceStore.from_rows(found, schema)
+  if not len(store):
+    return Chunk(list(examples), store, None, rows)
+  plan = packing.pack(
+    packing.Histogram.from_lengths(store.lengths, max_sequence_length=rows.length),
+    algorithm=rows.algorithm,
+    max_sequences_per_pack=rows.slots,
+  )
+  assignment = plan.assign(store.lengths, seed=0)
+  return Chunk(list(examples), store, assignment, rows)

@@ -1,0 +1,144 @@
+"""Answers as the servers of GLUE and SQuAD take them."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterable
+
+from packing import InputError
+from packing.errors import shown
+from packing.files import check_writable, write_text
+from pipeline.tasks import glue
+
+MATCHED, MISMATCHED = "matched", "mismatched"
+_FILES = {
+  "cola": "CoLA.tsv",
+  "sst2": "SST-2.tsv",
+  "mrpc": "MRPC.tsv",
+  "stsb": "STS-B.tsv",
+  "qqp": "QQP.tsv",
+  "mnli": "MNLI-m.tsv",
+  "qnli": "QNLI.tsv",
+  "rte": "RTE.tsv",
+  "wnli": "WNLI.tsv",
+}
+_IN_WORDS = "mnli", "qnli", "rte"  # the others want the class's number
+_HIGHEST = 5.0  # similarity of STS-B
+
+
+def write_submission(
+  path: str | pathlib.Path, task: str, answers: Iterable[dict], *, genres: str = MATCHED
+) -> list[pathlib.Path]:
+  """Writes answers in the benchmark's format, whole or not at all.
+
+  GLUE: `index` and `prediction` with a tab between them, in the order of the index. SQuAD:
+  `predictions.json`, texts by id, and beside it `nbest_predictions.json`.
+
+  Args:
+    path: a file that ends in .tsv, for squad in .json; or a folder, made if it is not
+      there, where the file has the name that the server expects.
+    task: "squad" or "glue/NAME".
+    answers: of `pipeline.prediction.answers.answer`; GLUE's in any order, such as TFDS's.
+    genres: of MNLI's test set, "matched" or "mismatched"; names the file in a folder.
+
+  Returns:
+    The files that were written.
+
+  Raises:
+    InputError: another task; answers of another task; ids that are not those of a whole
+      test set; or the file cannot be written.
+
+  References:
+    Wang et al., https://gluebenchmark.com/faq; Devlin et al., run_squad.py.
+  """
+  path = pathlib.Path(path)
+  name = task.removeprefix("glue/")
+  if task != "squad" and (name == task or name not in _FILES):
+    known = ", ".join(f"glue/{name}" for name in _FILES)
+    raise InputError(
+      f"{shown(task)} has no server; expected squad, {known}. Leave --submission out."
+    )
+  if genres not in (MATCHED, MISMATCHED) or (genres == MISMATCHED and name != "mnli"):
+    raise InputError(
+      f"genres is {shown(genres)} for {task}; expected {MATCHED}, or for glue/mnli "
+      f"{MISMATCHED}."
+    )
+  if task == "squad":
+    first = path if path.suffix == ".json" else _in_folder(path, "predictions.json")
+    files = [first, first.with_name(f"nbest_{first.name}")]
+  else:
+    usual = "MNLI-mm.tsv" if genres == MISMATCHED else _FILES[name]
+    files = [path if path.suffix == ".tsv" else _in_folder(path, usual)]
+  for file in files:
+    check_writable(file)
+  texts = _squad(answers) if task == "squad" else [_glue(name, answers)]
+  for file, text in zip(files, texts, strict=True):
+    write_text(file, text)
+  return files
+
+
+def _in_folder(folder: pathlib.Path, name: str) -> pathlib.Path:
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise InputError(f"Cannot write to {folder}: {error.strerror}.") from error
+  return folder / name
+
+
+def _glue(name: str, answers: Iterable[dict]) -> str:
+  by_index: dict[int, str] = {}
+  for found in answers:
+    index = _index(found["id"])
+    if index in by_index:
+      raise InputError(f"The index {index} comes twice; expected each once.")
+    by_index[index] = _prediction(name, found)
+  missing = next((n for n in range(len(by_index)) if n not in by_index), None)
+  if missing is not None or not by_index:
+    raise InputError(
+      f"There is no answer with the index {missing or 0}; expected all from 0 to the last "
+      "of the test set. Answer the whole of it."
+    )
+  lines = [f"{index}\t{by_index[index]}\n" for index in range(len(by_index))]
+  return "".join(["index\tprediction\n", *lines])
+
+
+def _index(text: str) -> int:
+  if not (text.isascii() and text.isdecimal() and str(int(text)) == text):
+    raise InputError(
+      f"The id {shown(text)} is no index of GLUE; expected a whole number from 0. Leave "
+      "the ids out of the source, and examples are counted."
+    )
+  return int(text)
+
+
+def _prediction(name: str, found: dict) -> str:
+  _, labels = glue.TASKS[name]
+  if not labels:
+    value = found.get("value")
+    if not isinstance(value, float):
+      raise InputError(
+        f"Answer {found['id']} has the value {shown(value)}; expected a number."
+      )
+    return f"{min(max(value, 0.0), _HIGHEST):.4f}"
+  label = found.get("label")
+  if label not in labels:
+    raise InputError(
+      f"Answer {found['id']} has the label {shown(label)}; expected one of "
+      f"{', '.join(labels)}."
+    )
+  return label if name in _IN_WORDS else str(labels.index(label))
+
+
+def _squad(answers: Iterable[dict]) -> list[str]:
+  texts, n_best = {}, {}
+  for found in answers:
+    if "n_best" not in found:
+      raise InputError(f"Answer {found['id']} is not to a question; expected n_best in it.")
+    if found["id"] in texts:
+      raise InputError(f"The id {found['id']} comes twice; expected each once.")
+    texts[found["id"]] = found["answer"]
+    n_best[found["id"]] = found["n_best"]
+  if not texts:
+    raise InputError("There are no answers; expected one to each question.")
+  return [json.dumps(part, indent=1) + "\n" for part in (texts, n_best)]

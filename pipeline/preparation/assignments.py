@@ -1,0 +1,241 @@
+"""Assignments on disk, made shard by shard: for datasets whose lengths fill a memory."""
+
+from __future__ import annotations
+
+import collections
+import json
+import pathlib
+import shutil
+import uuid
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+import packing
+from packing import Assignment, InputError
+from packing.errors import whole
+from pipeline.preparation import ranks
+from pipeline.preparation.beam import BeamRunner, Errors
+
+PACKS_A_FILE = 65_536
+_SCHEMA = pa.schema([("sequence_ids", pa.list_(pa.int64()))])
+_PLAN = "plan.json"
+
+
+def write_assignment(
+  dataset: str | pathlib.Path,
+  directory: str | pathlib.Path,
+  *,
+  split: str = "train",
+  algorithm: str = "optimal",
+  max_sequences_per_pack: int | str | None = "auto",
+  seed: int = 0,
+  runner: BeamRunner | None = None,
+) -> packing.Plan:
+  """Plans the packs of a prepared dataset and writes which sequences share one.
+
+  The plan is made here, from the sum of the histograms. Then each shard is told how many
+  sequences of each length come before it, finds pack and slot of each of its sequences,
+  and sends them to the file of that pack.
+
+  Args:
+    dataset: a prepared dataset. Its checksums are not compared, its lengths are.
+    directory: where to write; must not be there. Gets `plan.json` and `packs-00000.arrow`
+      and so on, with `PACKS_A_FILE` packs each.
+    split: "train" or "held_out".
+    algorithm: of the plan.
+    max_sequences_per_pack: depth limit; as of `packing.pack`.
+    seed: of the assignment.
+    runner: a Beam runner; None for this process.
+
+  Raises:
+    InputError: no prepared dataset, or one that was altered; or the folder is there or
+      cannot be written.
+    OSError: the disk is full.
+  """
+  whole("seed", seed, at_least=0, at_most=2**32 - 1)
+  dataset, directory = pathlib.Path(dataset), pathlib.Path(directory)
+  try:
+    manifest = json.loads((dataset / "manifest.json").read_text())
+    paths = [str((dataset / name).absolute()) for name in manifest["shards"][split]]
+    counts = np.array(manifest["histograms"][split])
+  except (OSError, ValueError, LookupError, TypeError) as error:
+    raise InputError(f"{dataset} is no prepared dataset ({error!r}).") from error
+  if not paths:
+    raise InputError(f"{dataset} holds no sequences of {split}. Name another split.")
+  if directory.exists():
+    raise InputError(f"{directory} is there already; expected a new folder. Name another.")
+  source = f"{manifest['settings']['source']}, {split}"
+  histogram = packing.Histogram(counts, source=source)
+  plan = packing.pack(
+    histogram, algorithm=algorithm, max_sequences_per_pack=max_sequences_per_pack
+  )
+  partial = directory.with_name(f".{directory.name}.partial-{uuid.uuid4().hex}")
+  try:
+    partial.mkdir(parents=True)
+  except OSError as error:
+    raise InputError(f"The packs cannot be written: {error}. Name another.") from error
+  try:
+    plan.save(partial / _PLAN)
+    place = str(partial.absolute())
+    (_write_here if runner is None else _write_on(runner))(paths, place, seed)
+    partial.rename(directory)
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
+  return plan
+
+
+def read_assignment(directory: str | pathlib.Path) -> tuple[packing.Plan, Assignment]:
+  """The plan and the assignment that `write_assignment` wrote, in memory.
+
+  Whether they belong to a dataset is checked where they meet it, by `PackedLoader`.
+
+  Raises:
+    InputError: they are not there, or not whole.
+  """
+  paths = sorted(pathlib.Path(directory).glob("packs-*.arrow"))
+  if not paths:
+    raise InputError(
+      f"{directory} holds no packs. Write them with python -m pipeline assign."
+    )
+  tables = []
+  for path in paths:
+    try:
+      with pa.memory_map(str(path)) as source:
+        tables.append(pa.ipc.open_file(source).read_all().cast(_SCHEMA))
+    except (OSError, ValueError) as error:
+      raise InputError(
+        f"{path} is no file of packs ({error}). Write them again with python -m pipeline "
+        "assign."
+      ) from error
+  # Arrow's offsets have 32 bits: those of all files together would not fit.
+  chunks = [part for table in tables for part in table["sequence_ids"].chunks]
+  depths = np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in chunks])
+  offsets = np.concatenate([[0], np.cumsum(depths, dtype=np.int64)])
+  ids = np.concatenate([chunk.flatten().to_numpy() for chunk in chunks])
+  return _load_plan(directory), Assignment(offsets, ids)
+
+
+def _write_here(paths: list[str], directory: str, seed: int):
+  parts = collections.defaultdict(list)
+  rows = [count_lengths(path, directory) for path in paths]
+  for item in _with_starts(paths, rows, directory):
+    for number, part in place_shard(item, directory, seed):
+      parts[number].append(part)
+  for group in parts.items():
+    write_packs(group, directory)
+
+
+def _write_on(runner: BeamRunner):
+  def write(paths: list[str], directory: str, seed: int):
+    beam = runner.beam
+    with runner.pipeline(directory) as (pipeline, errors):
+      _ = (
+        pipeline
+        | "shards to count" >> beam.Create(list(enumerate(paths)))
+        | "spread counting" >> beam.Reshuffle()
+        | "count lengths" >> beam.Map(_save_counts, directory, errors)
+      )
+    # A row of S numbers a shard comes here, never the lengths.
+    rows = []
+    for number in range(len(paths)):
+      path = _counts_path(directory, number)
+      rows.append(np.load(path))
+      path.unlink()
+    shards = _with_starts(paths, rows, directory)  # a mistake is told, not the job's
+    with runner.pipeline(directory) as (pipeline, errors):
+      _ = (
+        pipeline
+        | "shards to place" >> beam.Create(shards)
+        | "spread placing" >> beam.Reshuffle()
+        | "place" >> beam.FlatMap(_place_or_leave, directory, seed, errors)
+        | "by pack" >> beam.GroupByKey()
+        | "write packs" >> beam.Map(_write_or_leave, directory, errors)
+      )
+
+  return write
+
+
+def _with_starts(paths: list[str], rows: list[np.ndarray], directory: str) -> list:
+  """Each shard with the number of sequences of each length in the shards before it."""
+  counts = np.array(rows)
+  planned = _load_plan(directory).histogram.counts
+  if not np.array_equal(counts.sum(axis=0), planned):
+    raise InputError(
+      f"The shards in {pathlib.Path(paths[0]).parent} hold {counts.sum():,} sequences; "
+      f"the manifest says {planned.sum():,}, or others. Prepare the dataset again."
+    )
+  return list(zip(paths, np.cumsum(counts, axis=0) - counts, strict=True))
+
+
+def _shard_lengths(path: str, size: int) -> np.ndarray:
+  try:
+    with pa.memory_map(path) as source:
+      reader = pa.ipc.open_file(source)
+      batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+      columns = [batch.column("input_ids") for batch in batches]
+      lengths = np.concatenate([np.diff(column.offsets.to_numpy()) for column in columns])
+    if lengths.min() < 1 or lengths.max() > size:
+      raise ValueError(f"lengths from {lengths.min()} to {lengths.max()}")
+  except (OSError, ValueError, LookupError) as error:
+    raise InputError(
+      f"{path} is missing or was altered since it was prepared ({error}). Prepare the "
+      "dataset again."
+    ) from error
+  return lengths
+
+
+def count_lengths(path: str, directory: str) -> np.ndarray:
+  """int64[S]: the histogram of a shard."""
+  size = _load_plan(directory).histogram.max_sequence_length
+  return np.bincount(_shard_lengths(path, size) - 1, minlength=size)
+
+
+def _counts_path(directory: str, number: int) -> pathlib.Path:
+  return pathlib.Path(directory) / f"counts-{number:05d}.npy"
+
+
+def _save_counts(item: tuple[int, str], directory: str, errors: Errors):
+  with errors.left(f"counts-{item[0]:05d}"):
+    np.save(_counts_path(directory, item[0]), count_lengths(item[1], directory))
+
+
+def _place_or_leave(item: tuple[str, np.ndarray], directory: str, seed: int, errors):
+  with errors.left(pathlib.Path(item[0]).stem):
+    yield from place_shard(item, directory, seed)
+
+
+def _write_or_leave(item, directory: str, errors: Errors):
+  with errors.left(f"packs-{item[0]:05d}"):
+    write_packs(item, directory)
+
+
+def place_shard(item: tuple[str, np.ndarray], directory: str, seed: int) -> Iterator:
+  """Packs, slots and numbers of a shard's sequences, by the file they go to."""
+  path, before = item
+  plan = _load_plan(directory)
+  lengths = _shard_lengths(path, plan.histogram.max_sequence_length)
+  packs, slots = ranks.place(plan, lengths, before, seed=seed)
+  ids = int(before.sum()) + np.arange(lengths.size)
+  files = packs // PACKS_A_FILE
+  for number in np.unique(files).tolist():
+    mine = files == number
+    yield number, (packs[mine], slots[mine], ids[mine])
+
+
+def write_packs(item, directory: str):
+  """Writes the packs of a file, from the parts that the shards have in it."""
+  number, parts = item
+  packs, slots, ids = map(np.concatenate, zip(*parts, strict=True))
+  order = np.lexsort((slots, packs))
+  depths = np.bincount(packs - number * PACKS_A_FILE)
+  offsets = pa.array(np.concatenate([[0], np.cumsum(depths)]), pa.int32())
+  column = pa.ListArray.from_arrays(offsets, pa.array(ids[order]))
+  path = pathlib.Path(directory) / f"packs-{number:05d}.arrow"
+  with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
+    writer.write_batch(pa.RecordBatch.from_arrays([column], schema=_SCHEMA))
+
+
+def _load_plan(directory: str | pathlib.Path) -> packing.Plan:
+  return packing.load_plan(pathlib.Path(directory) / _PLAN)

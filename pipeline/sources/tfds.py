@@ -1,0 +1,156 @@
+"""Documents from TensorFlow Datasets, without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packing import InputError
+from pipeline.sources import textfiles
+
+if TYPE_CHECKING:
+  from pipeline.sources.partitions import Document, Wanted
+
+PARTITION_EXAMPLES = 65_536
+_EXAMPLES = 64  # decoded at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class CataloguePartition:
+  """Examples `start` to `stop` of a split of what is prepared in a folder."""
+
+  name: str
+  folder: str
+  split: str
+  start: int
+  stop: int
+  wanted: Wanted
+
+  counts = "documents"
+
+  @property
+  def size(self) -> int:
+    return self.stop - self.start
+
+  def inputs(self) -> list[tuple[str, int, int]]:
+    """The files of the split; those of one that has parts are told by its first."""
+    if self.start:
+      return []
+    paths = _builder(self.folder).info.splits[self.split].filepaths
+    found = [(path.name, os.stat(path)) for path in paths]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
+
+  def read(self) -> Iterator[Document]:
+    examples = _data_source(self.folder, self.split)
+    for start in range(self.start, self.stop, _EXAMPLES):
+      numbers = range(start, min(start + _EXAMPLES, self.stop))
+      for number, example in zip(numbers, examples.__getitems__(numbers), strict=True):
+        where = f"tfds:{self.name}#{self.split}, example {number}"
+        yield textfiles.pick(_plain(example), self.wanted, where)
+
+
+def partitions(name: str, split: str, wanted: Wanted) -> Iterator[CataloguePartition]:
+  """The parts of a split of a dataset.
+
+  Args:
+    name: as TFDS takes it, such as `glue/cola` or `wikipedia/20230601.en`; or a folder
+      that holds a prepared dataset. `TFDS_DATA_DIR` says where TFDS looks.
+    split: a name, or a slice of one such as `train[:10%]`.
+    wanted: the fields of a document.
+
+  Raises:
+    InputError: no such dataset or split; not prepared, or prepared in a format that needs
+      TensorFlow (says with which command to prepare it); or a field is missing.
+  """
+  examples = _data_source(name, split)
+  builder = _builder(name)
+  folder = os.path.abspath(builder.data_path)  # for workers elsewhere
+  features = builder.info.features
+  missing = [f for f in wanted.required if wanted.column(f) not in features]
+  if missing:
+    raise InputError(
+      f"tfds:{name} has no {wanted.column(missing[0])!r}; found {', '.join(features)}. "
+      f"Name the right one with --columns {missing[0]}=NAME."
+    )
+  for start in range(0, len(examples), PARTITION_EXAMPLES):
+    stop = min(start + PARTITION_EXAMPLES, len(examples))
+    yield CataloguePartition(name, folder, split, start, stop, wanted)
+
+
+def _builder(name: str):
+  try:
+    import tensorflow_datasets as tfds
+    import tensorflow_datasets.text
+  except ImportError as error:
+    raise InputError(
+      f"tfds: needs tensorflow-datasets ({error}). Install requirements.txt."
+    ) from error
+  try:
+    if (pathlib.Path(name) / "dataset_info.json").is_file():
+      return tfds.builder_from_directory(name)
+    return tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
+  except tfds.core.DatasetNotFoundError as error:
+    raise InputError(
+      f"TensorFlow Datasets {tfds.__version__} has no dataset {name!r}. Names are listed "
+      "at tensorflow.org/datasets; of your own builders name the folder with the prepared "
+      "data: tfds:FOLDER."
+    ) from error
+  except (ValueError, RuntimeError) as error:
+    text = " ".join(str(error).split())[:300]
+    raise InputError(f"tfds:{name} cannot be opened: {text}") from error
+
+
+def _data_source(name: str, split: str):
+  builder = _builder(name)
+  found = builder.info.file_format.value if builder.data_path.exists() else "nothing"
+  if found not in ("array_record", "parquet"):
+    beam = " apache-beam" if _needs_beam(builder) else ""
+    data_dir = builder.data_path.parents[_depth(builder)]
+    raise InputError(
+      f"Expected tfds:{name} prepared as array_record in {builder.data_path}; found "
+      f"{found}. Prepare it once, in an environment of its own: pip install "
+      f"tensorflow-datasets tensorflow{beam} && tfds build {name} "
+      f"--file_format=array_record --data_dir={data_dir}. TFDS_DATA_DIR names another "
+      "place where it is prepared already."
+    )
+  try:
+    return builder.as_data_source(split)
+  except (ValueError, KeyError) as error:
+    raise InputError(
+      f"tfds:{name} has no split {split!r}; found {', '.join(builder.info.splits)}. Name "
+      f"one: tfds:{name}#SPLIT."
+    ) from error
+
+
+def _depth(builder) -> int:
+  """Folders between the data folder of TFDS and that of the dataset: version, config."""
+  return 2 if builder.builder_config else 1
+
+
+def _needs_beam(builder) -> bool:
+  from tensorflow_datasets.core import dataset_builder
+
+  return builder.name.startswith(("wikipedia", "wiki40b", "c4")) or issubclass(
+    type(builder), dataset_builder.BeamBasedBuilder
+  )
+
+
+def _plain(value: Any) -> Any:
+  """Text for bytes and Python's numbers for NumPy's, all the way down."""
+  if isinstance(value, bytes):
+    try:
+      return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+      raise InputError(f"A text is no UTF-8 ({error}); expected text.") from error
+  if isinstance(value, dict):
+    return {name: _plain(part) for name, part in value.items()}
+  if isinstance(value, np.ndarray):
+    return _plain(value.tolist())
+  if isinstance(value, list | tuple):
+    return [_plain(part) for part in value]
+  return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,1 @@
+"""What documents become: sequences of each task, and its scores."""

@@ -1,0 +1,143 @@
+"""Documents as they are: their text and an end token, or tokens made elsewhere."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+
+from packing import InputError
+from packing.errors import shown
+from pipeline.settings import Settings
+from pipeline.sources.document_shards import DocumentShard
+from pipeline.sources.partitions import Document
+from pipeline.store import StoredSequence
+from pipeline.tokenizer import Tokenizer
+
+Tally = collections.Counter[str]  # what happened to documents, for the manifest
+
+
+def text_of(document: Document) -> str:
+  """The text of a document.
+
+  Raises:
+    InputError: it is no text.
+  """
+  if "sentences" in document:
+    return " ".join(document["sentences"])
+  text = document["text"]
+  if text is None:
+    return ""
+  if not isinstance(text, str):
+    raise InputError(
+      f"{document['where']}: text is {shown(text)}; expected a string. Name another "
+      "column with --columns text=NAME."
+    )
+  return text
+
+
+def cut_text(
+  shard: DocumentShard, settings: Settings, tokenizer: Tokenizer, tally: Tally
+) -> Iterator[StoredSequence]:
+  end = tokenizer.end_id
+  for document in shard.documents:
+    text = text_of(document)
+    if not text.strip():
+      continue
+    if settings.min_words:
+      is_short = len(text.split()) < settings.min_words
+      tally["too_short"] += is_short
+      if is_short:
+        continue
+    (ids,) = tokenizer.encode([text])
+    tally["documents_used"] += 1
+    for piece in _fit([*ids, end], document, settings, tally, last=end):
+      yield StoredSequence(piece, len(piece), 0)
+
+
+def cut_tokens(
+  shard: DocumentShard, settings: Settings, tokenizer: Tokenizer, tally: Tally
+) -> Iterator[StoredSequence]:
+  for document in shard.documents:
+    ids = _checked_tokens(document, tokenizer)
+    if not ids:
+      continue
+    tally["documents_used"] += 1
+    first_type = _first_type_length(document, len(ids))
+    label = document.get("label") or 0
+    if not isinstance(label, int) or not -(2**31) <= label < 2**31:
+      raise InputError(
+        f"{document['where']}: label is {shown(label)}; expected a whole number of 32 bits."
+      )
+    start = 0
+    for piece in _fit(ids, document, settings, tally):
+      yield StoredSequence(piece, min(max(first_type - start, 0), len(piece)), int(label))
+      start += len(piece)
+
+
+def _fit(
+  ids: list[int], document: Document, settings: Settings, tally: Tally, *, last=None
+) -> list[list[int]]:
+  """The tokens as sequences of at most S."""
+  most = settings.max_sequence_length
+  if len(ids) <= most:
+    return [ids]
+  tally["too_long"] += 1
+  if settings.too_long == "error":
+    raise too_long_error(document, "A sequence", len(ids), most)
+  if settings.too_long == "truncate":
+    return [ids[:most] if last is None else [*ids[: most - 1], last]]
+  return [ids[i : i + most] for i in range(0, len(ids), most)]
+
+
+def _checked_tokens(document: Document, tokenizer: Tokenizer) -> list[int]:
+  """Tokens without the padding at their end."""
+  where, ids = document["where"], document["input_ids"]
+  if not ids:
+    return []
+  if not isinstance(ids, list) or not all(type(n) is int for n in ids):
+    raise InputError(f"{where}: input_ids is {shown(ids)}; expected a list of integers.")
+  size = len(tokenizer.vocabulary)
+  for place, token in enumerate(ids):
+    if not 0 <= token < size:
+      raise InputError(
+        f"{where}: token {place} is {token}; {tokenizer.path.name} has the ids 0 to "
+        f"{size - 1}. Give the vocabulary that the tokens were made with."
+      )
+  padding = tokenizer.padding_id
+  if padding is None:
+    return ids
+  end = len(ids)
+  while end and ids[end - 1] == padding:
+    end -= 1
+  if padding in ids[:end]:
+    raise InputError(
+      f"{where}: token {ids.index(padding)} of {end} is {padding}, which is padding; "
+      "expected padding at the end only. Take it out, or give the vocabulary that the "
+      "tokens were made with."
+    )
+  return ids[:end]
+
+
+def _first_type_length(document: Document, length: int) -> int:
+  types = document.get("token_type_ids")
+  if types is None:
+    return length
+  if not isinstance(types, list) or len(types) < length:
+    raise InputError(
+      f"{document['where']}: token_type_ids is {shown(types)}; expected {length} numbers, "
+      "one for each token."
+    )
+  ones = types[:length].count(1)
+  if types[:length] != [0] * (length - ones) + [1] * ones:
+    raise InputError(
+      f"{document['where']}: token_type_ids is {shown(types)}; expected zeros and then "
+      "ones."
+    )
+  return length - ones
+
+
+def too_long_error(document: Document, what: str, found: int, most: int) -> InputError:
+  return InputError(
+    f"{document['where']}: {what} has {found} tokens; expected at most {most}. Raise "
+    "--max-sequence-length, or choose --too-long truncate or split."
+  )

@@ -1,0 +1,83 @@
+"""The advisor's costs, against numbers worked out by hand."""
+
+import numpy as np
+import pytest
+
+import packing
+from packing.commands.advisor import _bucket_edges, advise
+
+
+@pytest.fixture(scope="module")
+def advice():
+  histogram = packing.Histogram.from_lengths([2, 2, 2, 8], max_sequence_length=8)
+  return advise(histogram, hidden_size=1, num_buckets=2, batch_size=2)
+
+
+def test_costs_of_the_choices(advice):
+  # A row of L tokens costs L (6 + L): 112 for 8 tokens, 16 for 2; padding costs 4 * 112.
+  speed_ups = {choice.name: choice.speed_up for choice in advice.choices}
+  assert speed_ups == pytest.approx(
+    {
+      "pad": 1.0,
+      "bucket": 448 / (3 * 16 + 112),
+      "sorted batches": 448 / (2 * 16 + 2 * 112),
+      "concatenate": 448 / (2 * 112),
+      "unpad": 448 / (3 * 16 + 112),
+      "pack": 448 / (2 * 112),
+    }
+  )
+  assert [c.speed_up for c in advice.choices] == sorted(speed_ups.values(), reverse=True)
+  efficiencies = {choice.name: choice.efficiency for choice in advice.choices}
+  assert efficiencies == pytest.approx(
+    {
+      "pad": 14 / 32,
+      "bucket": 1.0,
+      "sorted batches": 14 / 20,
+      "concatenate": 14 / 16,
+      "unpad": 1.0,
+      "pack": 14 / 16,
+    }
+  )
+  assert advice.padding == pytest.approx(18 / 32)
+  assert advice.recommendation == "bucket"
+
+
+def test_costs_of_packing(advice):
+  found = {(p.row_length, p.max_sequences_per_pack): p for p in advice.packs}
+  three = found[8, 3]
+  assert (three.num_packs, found[8, 2].num_packs, found[16, None].num_packs) == (2, 3, 1)
+  assert three.speed_up == pytest.approx(448 / (2 * 112))
+  # Attention within each sequence: 3 * 2^2 + 8^2.
+  assert three.speed_up_blocks == pytest.approx(448 / (2 * 8 * 6 + 76))
+  assert found[16, None].speed_up == pytest.approx(448 / (16 * 22))
+  assert advice.plan.row_length == 8
+  assert advice.plan.max_sequences_per_pack == 3
+
+
+def test_ragged_batches_wait_for_the_longest(advice):
+  for devices in (1, 8, 64, 512):
+    short = 0.75**devices  # no device has the sequence of 8 tokens
+    expected = 112 / (16 * short + 112 * (1 - short))
+    assert advice.unpadding[devices] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+  ("number", "edges"),
+  [
+    (1, [10]),
+    (2, [3, 10]),  # 7 * 3 + 10 = 31; [2, 10] costs 32, [1, 10] costs 35
+    (3, [1, 3, 10]),  # 5 + 2 * 3 + 10 = 21; [2, 3, 10] costs 25, [1, 2, 10] costs 27
+    (9, [1, 2, 3, 10]),
+    (10**9, [1, 2, 3, 10]),
+  ],
+)
+def test_buckets_cost_least(number, edges):
+  lengths, counts = np.array([1, 2, 3, 10]), np.array([5.0, 1.0, 1.0, 1.0])
+  assert _bucket_edges(lengths, counts, lambda n: n, number).tolist() == edges
+
+
+def test_rows_beyond_the_longest_possible_are_left_out(monkeypatch):
+  monkeypatch.setattr("packing.commands.advisor.MAX_ROW_LENGTH", 40)
+  monkeypatch.setattr("packing.problem.MAX_ROW_LENGTH", 40)
+  histogram = packing.Histogram.from_lengths([3, 29, 31], max_sequence_length=32)
+  assert {p.row_length for p in advise(histogram).packs} == {32, 40}

@@ -1,0 +1,279 @@
+"""Rows of atoms, held against the paper's worked examples and plain loops."""
+
+import cloudpickle
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from packing import InputError
+from pipeline.batches import atoms
+from pipeline.batches.atom_loader import AtomLoader
+from pipeline.store import SCHEMA, SequenceStore, StoredSequence, write_sequences
+from tests.pipeline.batches.test_loader import assert_same, joined
+
+END = 1
+SIZES = [(2, 16), (4, 16), (8, 16), (16, 16), (32, 16), (64, 16), (7, 21), (63, 21)]
+
+
+def sequences_of(documents, *, cut):
+  """Documents and end tokens, cut into sequences as the task `text` does."""
+  texts = [[*document, END] for document in documents]
+  pieces = [text[i : i + cut] for text in texts for i in range(0, len(text), cut)]
+  return [StoredSequence(piece, len(piece), 0) for piece in pieces]
+
+
+def make_loader(documents, layout, atom_size, row_length, **options) -> AtomLoader:
+  store = SequenceStore.from_rows(sequences_of(documents, cut=row_length), SCHEMA)
+  chosen = {"batch_size": 1, "seed": 42} | options
+  return AtomLoader(
+    store, layout=layout, atom_size=atom_size, row_length=row_length, **chosen
+  )
+
+
+def expected_atoms(documents, layout, size, row_length):
+  """Appendix A.3, in plain loops."""
+  if layout == "concat":
+    stream = [token for document in documents for token in [*document, END]]
+    return [stream[i : i + size] for i in range(0, len(stream), size)]
+  found = []
+  for document in documents:
+    for i in range(0, len(document), size - 1):
+      piece = list(document[i : i + size - 1])
+      if len(piece) == size - 1:
+        found.append([*piece, END])
+      else:  # a tail
+        found.append(piece + [END] * (-len(piece) % min(size, row_length)))
+  return found
+
+
+def expected_rows(pieces, size, row_length):
+  if size <= row_length:
+    together = row_length // size
+    groups = [pieces[i : i + together] for i in range(0, len(pieces), together)]
+    return [[token for piece in group for token in piece] for group in groups]
+  return [p[i : i + row_length] for p in pieces for i in range(0, len(p), row_length)]
+
+
+def rows_of(batches):
+  """The tokens of each row that is not empty, without its padding."""
+  found = []
+  for batch in batches:
+    ids, segments = batch["input_ids"], batch["segment_ids"]
+    assert (np.diff(segments) <= 0).all()
+    assert set(segments.ravel()) <= {0, 1}
+    assert not (ids[segments == 0]).any()
+    used = segments.any(axis=1)
+    np.testing.assert_array_equal(batch["sequence_mask"][:, 0], used)
+    rows = zip(ids[used], segments[used], strict=True)
+    found += [row[segment > 0].tolist() for row, segment in rows]
+  return found
+
+
+def epoch_of(loader, epoch=0):
+  """Its rows, of a loader with one row a batch."""
+  first = epoch * loader.num_rows
+  return rows_of(loader[step] for step in range(first, first + loader.num_rows))
+
+
+@st.composite
+def corpora(draw):
+  lengths = draw(st.lists(st.integers(1, 150), min_size=1, max_size=9))
+  lengths += draw(st.sampled_from([[], [15, 62, 63, 16, 30, 32], [1]]))
+  documents, first = [], 2
+  for length in lengths:
+    documents.append(list(range(first, first + length)))
+    first += length
+  return documents
+
+
+# ---- the paper's worked examples -------------------------------------------------------
+
+
+def test_130_tokens_are_two_atoms_of_64_and_a_tail():
+  document = list(range(100, 230))
+  loader = make_loader([document], "padding", 64, 64)
+  (found,) = AtomLoader(
+    loader.store, layout="padding", row_length=64, batch_size=3, seed=0
+  ).evaluation_batches()
+  assert rows_of([found]) == [
+    [*document[:63], END],
+    [*document[63:126], END],
+    [*document[126:], *[END] * 60],
+  ]
+  assert loader.num_rows == 3
+  assert sorted(epoch_of(loader)) == sorted(rows_of([found]))
+
+
+def test_35_tokens_with_atoms_of_128_make_two_rows_of_32_and_none_of_padding_alone():
+  document = list(range(100, 135))
+  loader = make_loader([document], "padding", 128, 32)
+  assert epoch_of(loader) == [document[:32], [*document[32:], *[END] * 29]]
+
+
+def test_atoms_of_64_are_split_into_two_rows_of_32_that_follow_each_other():
+  document = list(range(2, 2 + 63 * 8))
+  rows = epoch_of(make_loader([document], "padding", 64, 32))
+  firsts, seconds = rows[::2], rows[1::2]
+  assert [len(row) for row in rows] == [32] * 16
+  for first, second in zip(firsts, seconds, strict=True):
+    assert (second[0], second[-1]) == (first[-1] + 1, END)
+  starts = [row[0] for row in firsts]
+  assert sorted(starts) == [2 + 63 * i for i in range(8)] != starts
+
+
+def test_concat_is_one_stream_with_end_tokens():
+  documents = [[11, 12, 13], [21], [31, 32, 33, 34]]
+  loader = make_loader(documents, "concat", 4, 4, batch_size=3)
+  assert rows_of(loader.evaluation_batches()) == [
+    [11, 12, 13, END],
+    [21, END, 31, 32],
+    [33, 34, END],
+  ]
+
+
+def test_steps_of_the_papers_concat_epochs():
+  """Table 3: two epochs; 1.81 M rows of text, of which 55.62 % were left out (A.1)."""
+  lengths = np.full(803_000, 142)
+  lengths[: 114_400_095 - lengths.sum()] += 1  # tokens an epoch (A.5)
+  for row_length, batch_size, steps in (
+    (32, 256, 28_120),
+    (64, 256, 14_058),
+    (128, 128, 14_056),
+  ):
+    found = 2 * atoms.steps_per_epoch(
+      lengths,
+      layout="concat",
+      atom_size=row_length,
+      row_length=row_length,
+      batch_size=batch_size,
+    )
+    assert found == pytest.approx(steps, rel=1e-3)
+
+
+# ---- any documents ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", atoms.LAYOUTS)
+@pytest.mark.parametrize(("size", "row_length"), SIZES)
+@hypothesis.given(documents=corpora())
+@hypothesis.settings(max_examples=25, deadline=None)
+def test_atoms_and_rows_are_those_of_plain_loops(layout, size, row_length, documents):
+  pieces = expected_atoms(documents, layout, size, row_length)
+  loader = make_loader(documents, layout, size, row_length, batch_size=3)
+  expected = expected_rows(pieces, size, row_length)
+  assert rows_of(loader.evaluation_batches()) == expected
+
+  lengths = np.array([len(document) for document in documents])
+  sizes = {"layout": layout, "atom_size": size, "row_length": row_length}
+  assert atoms.num_rows(lengths, **sizes) == loader.num_rows == len(expected)
+  steps = atoms.steps_per_epoch(lengths, **sizes, batch_size=3)
+  assert steps == loader.batches_per_epoch
+  ended = len(documents) if layout == "concat" else sum(p[-1] == END for p in pieces)
+  assert loader.atoms.row_tokens().sum() == lengths.sum() + ended
+
+
+@pytest.mark.parametrize("layout", atoms.LAYOUTS)
+@pytest.mark.parametrize(("size", "row_length"), [(4, 16), (16, 16), (64, 16)])
+def test_an_epoch_has_each_atom_whole_and_once_in_another_order(layout, size, row_length):
+  documents = [list(range(100 * i, 100 * i + 18 + 7 * i)) for i in range(1, 12)]
+  pieces = expected_atoms(documents, layout, size, row_length)
+  assert layout == "padding" or len(pieces[-1]) < size
+  loader = make_loader(documents, layout, size, row_length)
+  epochs = [epoch_of(loader, epoch) for epoch in range(2)]
+  for rows in epochs:
+    stream = [token for row in rows for token in row]
+    found = []
+    while stream:  # the atom that begins as the rest of the epoch
+      (piece,) = (p for p in pieces if stream[: len(p)] == p and p not in found)
+      found.append(piece)
+      stream = stream[len(piece) :]
+    assert len(found) == len(pieces)
+    assert found != pieces
+  assert epochs[0] != epochs[1]
+  again = make_loader(documents, layout, size, row_length)
+  assert epoch_of(again, 1) == epochs[1]
+  assert epoch_of(make_loader(documents, layout, size, row_length, seed=7)) != epochs[0]
+
+
+@pytest.mark.parametrize("loss_on_padding", [False, True])
+def test_targets_are_all_but_the_end_tokens_that_only_fill(loss_on_padding):
+  documents = [[11, 12, 13, 14, 15], [21, 22, 23]]
+  options = {"loss_on_padding": loss_on_padding, "batch_size": 2, "num_slots": 2}
+  (batch,) = make_loader(documents, "padding", 4, 8, **options).evaluation_batches()
+  assert batch["input_ids"].tolist() == [
+    [11, 12, 13, END, 14, 15, END, END],
+    [21, 22, 23, END, 0, 0, 0, 0],
+  ]
+  assert batch["segment_ids"].tolist() == [[1] * 8, [1] * 4 + [0] * 4]
+  assert batch["position_ids"].tolist() == [[*range(8)], [0, 1, 2, 3, 0, 0, 0, 0]]
+  assert batch["loss_mask"].astype(int).tolist() == [
+    [1, 1, 1, 1, 1, 1, 1, int(loss_on_padding)],
+    [1, 1, 1, 1, 0, 0, 0, 0],
+  ]
+  assert batch["sequence_mask"].tolist() == [[True, False]] * 2
+  assert batch["sequence_ids"].tolist() == [[0, -1], [2, -1]]
+  assert batch["loss_mask"].dtype == bool
+  loader = make_loader(documents, "padding", 4, 8)
+  assert batch["real_tokens"].tolist() == loader.atoms.row_tokens().tolist() == [7, 4]
+
+
+# ---- the loader ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+  """From a file with several batches of records, which atoms cross."""
+  rng = np.random.default_rng(0)
+  documents = [rng.integers(2, 97, n).tolist() for n in rng.integers(1, 90, 37)]
+  path = tmp_path_factory.mktemp("atoms") / "s.arrow"
+  write_sequences(path, sequences_of(documents, cut=13), batch_size=5)
+  return SequenceStore(path)
+
+
+@pytest.mark.parametrize(("layout", "size"), [("concat", 13), ("padding", 26)])
+def test_batches_are_rows_of_epochs_laid_end_to_end_on_any_hosts(store, layout, size):
+  options = {"layout": layout, "atom_size": size, "row_length": 13, "seed": 5}
+  alone = AtomLoader(store, batch_size=1, **options)
+  loader = AtomLoader(store, batch_size=4, **options)
+  assert alone.num_rows % 4
+  last = 2 * alone.num_rows // 4 - 1
+  batches = loader.iterate(last - 1)
+  for step in (last - 1, last):
+    rows = joined(alone[row] for row in range(4 * step, 4 * step + 4))
+    assert_same(rows, loader[step])
+    assert_same(next(batches), rows)
+    blocks = [AtomLoader(store, batch_size=4, host=h, hosts=2, **options) for h in range(2)]
+    assert_same(joined(block[step] for block in blocks), rows)
+  assert batches.get_state() == {"step": last + 1, "batch_size": 4}
+  batches.close()
+  assert_same(cloudpickle.loads(cloudpickle.dumps(loader))[last], rows)
+  evaluated = [block.evaluation_batches() for block in blocks]
+  together = [joined(parts) for parts in zip(*evaluated, strict=True)]
+  assert len(together) == loader.num_evaluation_batches
+  for a, b in zip(together, loader.evaluation_batches(), strict=True):
+    assert_same(a, b)
+
+
+def test_documents_are_whole_again_however_they_were_cut(store):
+  documents = [[5] * 12, [6] * 13, [7], [8] * 40]
+  for cut in (5, 13, 100):
+    cut_store = SequenceStore.from_rows(sequences_of(documents, cut=cut), SCHEMA)
+    lengths, end_id = atoms.documents(cut_store)
+    assert (lengths.tolist(), end_id) == ([12, 13, 1, 40], END)
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"layout": "packed"}, "layout is 'packed'; expected one of concat, padding"),
+    ({"atom_size": 5}, "atom_size is 5; expected what divides the row of 16 tokens"),
+    ({"atom_size": 24}, "atom_size is 24; expected"),
+    ({"atom_size": 1}, "atom_size is 1; expected at least 2"),
+    ({"batch_size": 7, "hosts": 2}, "batch_size is 7; expected a multiple of the 2 hosts"),
+  ],
+)
+def test_what_cannot_be_is_refused(store, fields, message):
+  options = {"layout": "concat", "atom_size": 16, "row_length": 16, "batch_size": 4}
+  with pytest.raises(InputError, match=message):
+    AtomLoader(store, seed=0, **options | fields)

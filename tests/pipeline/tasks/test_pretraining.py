@@ -1,0 +1,210 @@
+import numpy as np
+import pytest
+
+from pipeline.tasks import pretraining
+from pipeline.tasks.pretraining import segment_pairs
+
+
+def make_documents(seed: int = 0, num_documents: int = 23):
+  """Documents of token ids that tell the document, the sentence and the place."""
+  rng = np.random.default_rng(seed)
+  return [
+    [
+      [1_000_000 * d + 1_000 * s + t for t in range(rng.integers(1, 12))]
+      for s in range(rng.integers(1, 9))
+    ]
+    for d in range(num_documents)
+  ]
+
+
+def all_pairs(documents, **options):
+  options = {
+    "max_sequence_length": 31,
+    "short_sequence_probability": 0.1,
+    "seed": 7,
+  } | options
+  return [segment_pairs(documents, i, **options) for i in range(len(documents))]
+
+
+def is_run(tokens, document) -> bool:
+  """Whether the tokens stand next to each other in the document."""
+  text = [t for sentence in document for t in sentence]
+  return any(text[i : i + len(tokens)] == tokens for i in range(len(text)))
+
+
+def test_segments_are_runs_of_the_right_documents():
+  documents = make_documents()
+  seen = {0: 0, 1: 0}
+  for index, pairs in enumerate(all_pairs(documents)):
+    for pair in pairs:
+      assert pair.a
+      assert pair.b
+      assert len(pair.a) + len(pair.b) + 3 <= 31
+      assert is_run(pair.a, documents[index])
+      other = pair.b[0] // 1_000_000
+      assert is_run(pair.b, documents[other])
+      assert (other != index) == pair.is_random_next
+      if not pair.is_random_next:
+        assert pair.b[0] > pair.a[-1]
+      seen[pair.is_random_next] += 1
+  assert min(seen.values()) > 10
+
+
+def test_without_truncation_every_sentence_is_used_once_and_whole():
+  documents = make_documents()
+  pairs = all_pairs(documents, max_sequence_length=999, short_sequence_probability=0.0)
+  for index, document in enumerate(documents):
+    own = [p.a for p in pairs[index]]
+    own += [p.b for p in pairs[index] if not p.is_random_next]
+    assert sorted(t for part in own for t in part) == [t for s in document for t in s]
+
+
+def test_half_of_the_longer_documents_pairs_have_a_random_next():
+  documents = [[[d, s] for s in range(2)] for d in range(4001)]
+  pairs = all_pairs(documents, short_sequence_probability=0.0)
+  first = [document_pairs[0].is_random_next for document_pairs in pairs]
+  assert np.mean(first) == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(4001))
+
+
+def test_a_single_sentence_gets_a_random_next():
+  (pairs, _) = all_pairs([[[1, 2]], [[3, 4], [5]]])
+  assert [(p.a, p.is_random_next) for p in pairs] == [([1, 2], 1)]
+
+
+def targets_of(documents, **options) -> list[set[int]]:
+  """Of each document of one-token sentences, what its full chunks were gathered up to.
+
+  Read off where b follows a (a random b may end early with its document) and the
+  document does not end there.
+  """
+  return [
+    {
+      len(p.a) + len(p.b)
+      for p in pairs
+      if not p.is_random_next and p.b[-1] != document[-1][0]
+    }
+    for document, pairs in zip(documents, all_pairs(documents, **options), strict=True)
+  ]
+
+
+def ones(num_documents, num_sentences):
+  return [[[1_000 * d + s] for s in range(num_sentences)] for d in range(num_documents)]
+
+
+@pytest.mark.parametrize(
+  ("probability", "longest"), [(0.0, 28), (0.1, 28), (0.4, 28), (0.9, 3)]
+)
+def test_a_document_has_one_target_and_some_documents_a_short_one(probability, longest):
+  documents = ones(397, 211)
+  targets = targets_of(
+    documents,
+    short_sequence_probability=probability,
+    max_sequence_length=longest + pretraining.SPECIAL_TOKENS_IN_PAIR,
+  )
+  assert {len(found) for found in targets} == {1}
+  found = np.array([target for (target,) in targets])
+  share = probability * (longest - 2) / (longest - 1)  # a random one may be the longest
+  sigma = np.sqrt(share * (1 - share) / found.size)
+  assert abs(np.mean(found < longest) - share) <= 4 * sigma
+  short = found[found < longest]
+  if probability == 0.4:  # any from 2 on is as likely
+    assert short.min() < 5
+    assert short.max() == longest - 1
+    assert abs(short.mean() - (2 + longest - 1) / 2) < 4 * 8 / np.sqrt(short.size)
+
+
+def test_a_pair_with_a_random_next_aims_at_its_documents_target_too():
+  documents = ones(31, 211)
+  options = {"short_sequence_probability": 0.5}
+  targets = targets_of(documents, **options)
+  reached = 0
+  for (target,), pairs in zip(targets, all_pairs(documents, **options), strict=True):
+    random = [len(p.a) + len(p.b) for p in pairs if p.is_random_next]
+    assert max(random) <= target
+    reached += random.count(target)
+  assert reached > 31 * 5
+
+
+def pairs_of_two_sentences(length_a, length_b, num_documents=101):
+  """Pairs whose b follows a, of documents of two sentences; tokens tell the place."""
+  documents = [
+    [[*range(length_a)], [*range(1_000, 1_000 + length_b)]] for _ in range(num_documents)
+  ]
+  cut = all_pairs(documents, short_sequence_probability=0.0)
+  return [pairs[0] for pairs in cut if not pairs[0].is_random_next]
+
+
+def test_tokens_are_lost_at_both_ends_of_a_segment_as_often():
+  pairs = pairs_of_two_sentences(5, 43)  # of 28 that fit b keeps 23
+  assert len(pairs) > 30
+  assert all(p.a == [0, 1, 2, 3, 4] and len(p.b) == 23 for p in pairs)
+  in_front = np.array([p.b[0] - 1_000 for p in pairs])
+  # 20 fair coins a pair
+  assert abs(in_front.mean() - 10) < 4 * np.sqrt(20 / 4 / in_front.size)
+  assert 2 < in_front.var() < 10
+
+
+def test_the_longer_segment_loses_tokens_until_both_are_even():
+  for lengths in ((21, 19), (19, 21)):
+    pairs = pairs_of_two_sentences(*lengths)
+    assert {(len(p.a), len(p.b)) for p in pairs} == {(14, 14)}
+    starts_of_a, starts_of_b = {p.a[0] for p in pairs}, {p.b[0] - 1_000 for p in pairs}
+    assert len(starts_of_a) > 2
+    assert len(starts_of_b) > 2
+  assert {(len(p.a), len(p.b)) for p in pairs_of_two_sentences(27, 5)} == {(23, 5)}
+
+
+def truncate_one_by_one(a, b, max_tokens, rng):
+  """The plain loop of BERT's truncate_seq_pair."""
+  lost = 0
+  while len(a) + len(b) > max_tokens:
+    longer = a if len(a) > len(b) else b
+    longer.pop(0 if rng.random() < 0.5 else -1)
+    lost += 1
+  return lost
+
+
+@pytest.mark.parametrize("max_tokens", [2, 5, 28, 29])
+def test_tokens_are_lost_as_one_by_one(max_tokens):
+  for seed in range(300):
+    length_a, length_b = np.random.default_rng(seed).integers(1, 40, 2).tolist()
+    found, expected = (
+      ([*range(length_a)], [*range(100, 100 + length_b)], max_tokens, rng)
+      for rng in (np.random.default_rng([seed, 1]), np.random.default_rng([seed, 1]))
+    )
+    assert pretraining._truncate(*found) == truncate_one_by_one(*expected)
+    assert found[:2] == expected[:2]
+    assert found[3].random() == expected[3].random()  # as many numbers were drawn
+
+
+def test_of_two_even_segments_the_second_loses_a_token():
+  for seed in range(20):
+    a, b = [1, 2, 3], [4, 5, 6]
+    assert pretraining._truncate(a, b, 5, np.random.default_rng(seed)) == 1
+    assert a == [1, 2, 3]
+    assert b in ([4, 5], [5, 6])
+
+
+def test_a_random_next_starts_at_any_sentence_of_any_other_document():
+  num_documents, num_sentences = 5, 7
+  documents = ones(num_documents, num_sentences)
+  counts = np.zeros((num_documents, num_documents, num_sentences))
+  for seed in range(1_100):  # of a length that nothing is cut off
+    cut = all_pairs(documents, max_sequence_length=97, seed=seed)
+    for index, pairs in enumerate(cut):
+      for pair in pairs:
+        if pair.is_random_next:
+          document, sentence = divmod(pair.b[0], 1_000)
+          counts[index, document, sentence] += 1
+  own = np.eye(num_documents, dtype=bool)
+  assert (counts[own] == 0).all()
+  others = counts[~own]
+  expected = others.mean()
+  assert expected > 30
+  assert np.abs(others - expected).max() < 5 * np.sqrt(expected)
+
+
+def test_pairs_repeat_with_the_seed():
+  documents = make_documents()
+  assert all_pairs(documents) == all_pairs(documents)
+  assert all_pairs(documents) != all_pairs(documents, seed=8)

@@ -1,0 +1,1 @@
+"""What a run writes and shows: its folder, metrics, report and progress."""

@@ -1,0 +1,339 @@
+"""What a run writes down as it goes: JSON lines and TensorBoard events."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from model.losses import Total
+from training.errors import ConfigError
+from training.record.files import read_lines, write_text
+from training.record.report import TRAIN_NUMBERS
+
+_COUNTED = ("sequences", "real_tokens")
+_TRAIN, _EVAL = "metrics.jsonl", "eval.jsonl"
+WAITS = ("input", "compute")  # what the loop waits for
+_NO_WAITS = dict.fromkeys(WAITS, 0.0)
+
+
+class MetricsLog:
+  """`metrics.jsonl`, `eval.jsonl` and TensorBoard events of a run; a context manager.
+
+  A run that goes on from a checkpoint drops the lines after it, so that each step
+  stands in the file once. Lines before it that are damaged or gone are written again from
+  the checkpoint, which holds all evaluations, since they decide where a run ends, and the
+  last line of `metrics.jsonl`. Standard error tells of that, and of lines that stay lost.
+  Of several processes only the first writes.
+
+  Args:
+    workdir: the run's folder.
+    first_step: the step that the run goes on from.
+    state: of `get_state`, from the checkpoint; None at the start of a run, and where an
+      earlier version wrote the checkpoint.
+
+  Attributes:
+    missing: lines that `metrics.jsonl` lacks.
+
+  Raises:
+    ConfigError: `metrics.jsonl` has no line up to `first_step`, and there is no state.
+  """
+
+  def __init__(
+    self, workdir: str | pathlib.Path, *, first_step: int, state: dict | None = None
+  ):
+    self._workdir = pathlib.Path(workdir)
+    self._events: Any = None  # a tensorboardX.SummaryWriter
+    self._counts: dict[str, int] = {}
+    self._newest: dict[str, list[dict]] = {}
+    self.missing = 0
+    for name in (_TRAIN, _EVAL):
+      missing = self._go_on(name, first_step, state and state[name])
+      self.missing += missing if name == _TRAIN else 0
+    if jax.process_index() == 0:
+      import tensorboardX  # which imports PyTorch where it is installed: seconds
+
+      self._events = tensorboardX.SummaryWriter(
+        str(self._workdir / "tensorboard"), purge_step=first_step + 1
+      )
+
+  def _go_on(self, name: str, first_step: int, state: dict | None) -> int:
+    """Mends a file as far as it can be; returns how many lines it lacks."""
+    path = self._workdir / name
+    lines = read_lines(path, names=TRAIN_NUMBERS if name == _TRAIN else ())
+    damaged = lines.count(None)
+    found = kept = [line for line in lines if line and line["step"] <= first_step]
+    if state is None:
+      if first_step and not kept and name == _TRAIN:
+        raise ConfigError(
+          f"{path} has no line up to step {first_step}, from which the run goes on. "
+          "Restore the file, or give another --workdir."
+        )
+      self._counts[name], self._newest[name] = len(kept) + damaged, kept
+    else:
+      newest = state["newest"]
+      start = newest[0]["step"] if newest else 0
+      kept = [line for line in kept if line["step"] < start] + newest
+      self._counts[name], self._newest[name] = state["lines"], newest
+    missing = self._counts[name] - len(kept)
+    if jax.process_index() == 0:
+      write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+      if damaged or missing or kept != found:
+        lost = f"{missing} of {self._counts[name]} cannot be had again"
+        print(
+          f"WARNING: {path} was damaged or cut. Its lines up to step {first_step} are "
+          f"mended from the checkpoint{f', but {lost}' if missing else ''}.",
+          file=sys.stderr,
+          flush=True,
+        )
+    return missing
+
+  def __enter__(self) -> MetricsLog:
+    return self
+
+  def __exit__(self, *_):
+    if self._events:
+      self._events.close()
+
+  @property
+  def last_train_line(self) -> dict:
+    """The newest line of `metrics.jsonl`; empty if there is none."""
+    return (self._newest[_TRAIN] or [{}])[-1]
+
+  @property
+  def evaluations(self) -> list[dict]:
+    """The lines of `eval.jsonl`."""
+    return self._newest[_EVAL]
+
+  def get_state(self) -> dict[str, dict]:
+    """For the checkpoint: of each file how many lines it has, and the newest of them."""
+    newest = {_TRAIN: self._newest[_TRAIN][-1:], _EVAL: list(self._newest[_EVAL])}
+    return {
+      name: {"lines": self._counts[name], "newest": lines} for name, lines in newest.items()
+    }
+
+  def train(self, step: int, values: dict):
+    """Writes a line of `metrics.jsonl`."""
+    self._newest[_TRAIN] = []  # the others need not be held
+    self._write(_TRAIN, "train", {"step": step} | values)
+
+  def evaluation(self, step: int, values: dict):
+    """Writes a line of `eval.jsonl`."""
+    self._write(_EVAL, "eval", {"step": step} | values)
+
+  def _write(self, name: str, tag: str, line: dict):
+    self._newest[name].append(line)
+    self._counts[name] += 1
+    if not self._events:
+      return
+    with (self._workdir / name).open("a") as file:
+      file.write(json.dumps(line, allow_nan=False) + "\n")
+    for key, value in line.items():
+      if isinstance(value, int | float) and key != "step":
+        self._events.add_scalar(f"{tag}/{key}", value, line["step"])
+
+
+def means(steps: Sequence[Mapping]) -> dict[str, float]:
+  """Averages over all units of several steps, as if they were one.
+
+  Args:
+    steps: `losses.Total` by name; other values are left out.
+
+  Returns:
+    The means by the same names; and `loss`, the sum of those that end in `_loss`.
+
+  Example:
+    >>> means([{"mlm_loss": Total(2.0, 1.0)}, {"mlm_loss": Total(2.0, 3.0)}])["loss"]
+    1.0
+  """
+  found = {}
+  for name, first in steps[0].items():
+    if isinstance(first, Total):
+      units = sum(float(step[name].units) for step in steps)
+      found[name] = sum(float(step[name].total) for step in steps) / max(units, 1)
+  return found | {"loss": sum(x for name, x in found.items() if name.endswith("_loss"))}
+
+
+class Meter:
+  """Gathers the metrics of steps into lines of `metrics.jsonl`.
+
+  Values stay on the device until a line is asked for, so that steps need not wait. Time is
+  split into waiting for input, waiting for the device, and the rest:
+
+      with meter.waiting_for("input"):
+        batch = put_batch(next(batches), mesh)
+
+  Args:
+    last_line: the line to count on from; empty at the start of a run.
+    packs: rows of a step, over all devices.
+    tokens: all tokens of these rows, padding too.
+    flops_per_step: operations of a step's matrix products; for `peak_share`.
+    peak_flops: what all devices can do of them a second; 0 for no `peak_share`.
+    window: the fewest steps that a line's means are taken over, if there were so many.
+    state: what `state` gave, of the run that is resumed.
+  """
+
+  def __init__(
+    self,
+    last_line: Mapping[str, float],
+    *,
+    packs: int,
+    tokens: int,
+    flops_per_step: float = 0.0,
+    peak_flops: float = 0.0,
+    window: int = 0,
+    state: Mapping[str, Any] | None = None,
+  ):
+    self._totals = {name: last_line.get(name, 0) for name in (*_COUNTED, "seconds")}
+    self._packs, self._tokens = packs, tokens
+    self._flops_per_step, self._peak_flops = flops_per_step, peak_flops
+    self._window = window
+    nothing: dict[str, Any] = {
+      "before": [],
+      "pending": [],
+      "seconds": 0.0,
+      "waited": _NO_WAITS,
+    }
+    state = nothing | {"means": {}} | dict(state or {})
+    self._before = [_from_json(step) for step in state["before"]]  # whose line is written
+    self._pending = [_from_json(step) for step in state["pending"]]
+    self._resumed = state["seconds"], state["waited"]  # of the pending steps
+    self._start: float | None = None
+    self._waited = _NO_WAITS.copy()
+    self._means: dict[str, float] = state["means"]
+
+  def add(self, values: Mapping):
+    """Takes the metrics of one step, as `TrainingProgram.train_step` gives them."""
+    timed = self._start is not None
+    self._pending.append(
+      {k: v for k, v in values.items() if k != "found"} | {"timed": timed}
+    )
+    if not timed:  # the first step compiles; time begins after it
+      jax.block_until_ready(values)
+      self._begin(time.perf_counter(), *self._resumed)
+
+  def state(self) -> dict[str, Any]:
+    """What the meter of a resumed run goes on from, as JSON takes it.
+
+    With it a run that is stopped between two lines writes them as one that is not does.
+    """
+    self._pending = jax.device_get(self._pending)
+    return {
+      "before": [_to_json(step) for step in self._before],
+      "pending": [_to_json(step) for step in self._pending],
+      "seconds": self._elapsed(time.perf_counter()),
+      "waited": dict(self._waited),
+      "means": self._means,
+    }
+
+  def line(self, **fields: float) -> dict[str, float]:
+    """Means over the units of all steps since the last line, for which it waits.
+
+    If these are fewer than `window`, as at the end of a run, the means are over the last
+    `window` steps: a step or two alone would be noise.
+
+    Args:
+      **fields: more to put into the line.
+
+    Returns:
+      What `means` gives, for the steps that were not skipped; where all of them were,
+      what the line before had. `skipped`, `sequences` and `real_tokens` since the start of
+      the run; `seconds` of training since then, without each process's first step,
+      evaluation and saving; `padding`, the fraction of the tokens since the last line that
+      is not real; and of the steps since then that are timed `sequences_per_second`,
+      `real_tokens_per_second`, `packs_per_second`, `input_share`, `compute_share` and
+      `rest_share`, fractions of their time, and `peak_share`, the fraction of
+      `peak_flops` that their matrix products come to. The speeds and shares are 0 where
+      no step is timed.
+    """
+    with self.waiting_for("compute"):
+      steps = jax.device_get(self._pending)
+    now = time.perf_counter()
+    seconds = self._elapsed(now)
+    per_second = 1 / seconds if seconds else 0.0
+    timed = [values for values in steps if values["timed"]]
+    rate = len(timed) * per_second  # steps a second
+    count = {
+      name: [sum(int(values[name]) for values in some) for some in (steps, timed)]
+      for name in _COUNTED
+    }
+    for name in _COUNTED:
+      self._totals[name] += count[name][0]
+    self._totals["seconds"] += seconds
+    waited = {name: per_second * self._waited[name] for name in WAITS}
+    speeds = {
+      **{f"{name}_per_second": per_second * count[name][1] for name in _COUNTED},
+      "packs_per_second": rate * self._packs,
+      "padding": 1 - count["real_tokens"][0] / (len(steps) * self._tokens),
+      **{f"{name}_share": share for name, share in waited.items()},
+      "rest_share": max(1 - sum(waited.values()), 0.0) if seconds else 0.0,
+    }
+    if self._peak_flops:
+      speeds["peak_share"] = rate * self._flops_per_step / self._peak_flops
+    recent = (self._before + steps)[-max(len(steps), self._window) :]
+    self._before = recent[-self._window :] if self._window else []
+    self._pending = []
+    self._begin(now)
+    kept = [values for values in recent if values["finite"]]
+    if kept:
+      self._means = means(kept)
+    skipped = {"skipped": int(steps[-1]["skipped"])}
+    return self._means | skipped | fields | self._totals | speeds
+
+  def _begin(
+    self, now: float, seconds: float = 0.0, waited: Mapping[str, float] = _NO_WAITS
+  ):
+    self._start = now - seconds
+    self._waited = dict(waited)
+
+  def _elapsed(self, now: float) -> float:
+    return now - (now if self._start is None else self._start)
+
+  @contextlib.contextmanager
+  def waiting_for(self, name: str) -> Iterator[None]:
+    """Counts the time inside as waiting for "input" or for "compute"; not nested.
+
+    Input that comes while the device still works at the steps before it has cost nothing:
+    that time is the device's.
+    """
+    start = time.perf_counter()
+    yield
+    if name == "input" and self._device_works():
+      name = "compute"
+    self._waited[name] += time.perf_counter() - start
+
+  def _device_works(self) -> bool:
+    leaves = jax.tree.leaves(self._pending[-1:])
+    return not all(leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """What happens inside does not count as training. Ask for a line first.
+
+    Without one, steps that still run would finish in the time that does not count.
+    """
+    start = time.perf_counter()
+    yield
+    if self._start is not None:
+      self._start += time.perf_counter() - start
+
+
+def _to_json(step: Mapping) -> dict[str, Any]:
+  """The metrics of one step, on the host; their floats keep every bit."""
+  return {
+    name: list(map(float, value)) if isinstance(value, Total) else int(value)
+    for name, value in step.items()
+  }
+
+
+def _from_json(step: Mapping) -> dict[str, Any]:
+  return {
+    name: Total(*value) if isinstance(value, list) else value
+    for name, value in step.items()
+  }

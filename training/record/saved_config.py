@@ -1,0 +1,35 @@
+"""The config that a run was begun with, as a config file: `--config=THIS_FILE:WORKDIR`.
+
+Fields that were added since then have the values of `configs/base.py`.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import runpy
+
+import ml_collections
+
+from training.errors import ConfigError
+from training.record import workdir
+
+FILE = pathlib.Path(__file__)
+_BASE = FILE.parents[2] / "configs" / "base.py"
+
+
+def get_config(folder: str) -> ml_collections.ConfigDict:
+  """The config of the run in a folder.
+
+  Raises:
+    ConfigError: there is no run, or its `config.json` is damaged or of another version.
+  """
+  config = runpy.run_path(str(_BASE))["get_config"]().lock()
+  try:
+    config.update(workdir.read_config(folder))
+  except (KeyError, TypeError, AttributeError) as error:
+    told = str(error.args[0] if error.args else error).splitlines()[0]
+    raise ConfigError(
+      f"{pathlib.Path(folder) / 'config.json'} is damaged, or of another version: {told}. "
+      "Give the config with --config=..."
+    ) from error
+  return config

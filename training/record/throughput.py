@@ -1,0 +1,65 @@
+"""Throughput of two ways to feed one model, measured in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+import jax
+import numpy as np
+
+from training.mesh import put_batch
+from training.record.progress import Progress
+from training.step import TrainingProgram
+
+
+def packed_against_unpacked(
+  program: TrainingProgram,
+  packed: Iterator[Mapping[str, np.ndarray]],
+  unpacked: Iterator[Mapping[str, np.ndarray]],
+  *,
+  rounds: int,
+) -> dict[str, float]:
+  """Times training steps on packed and on unpacked batches, alternating.
+
+  Machines drift; a step of one kind is compared with the step of the other right beside
+  it. Steps run on fresh parameters, and the first of each kind, which compiles, is not
+  counted.
+
+  Args:
+    program: its `train_step` is run.
+    packed: PackedBatches.
+    unpacked: PackedBatches with one sequence a row.
+    rounds: steps of each kind.
+
+  Returns:
+    `packed_sequences_per_second` and `unpacked_sequences_per_second` at the median step
+    time; `speedup_measured`, the ratio of sequences per step times the median ratio of
+    step times; and its quartiles over the rounds, `speedup_low` and `speedup_high`.
+  """
+  kinds = {"packed": packed, "unpacked": unpacked}
+  state = program.init()
+  seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+  sequences: dict[str, list[int]] = {kind: [] for kind in kinds}
+  with Progress("packed against unpacked", total=rounds + 1, unit="rounds") as progress:
+    for number in progress.over(range(rounds + 1)):
+      for kind, batches in kinds.items():
+        host_batch = next(batches)
+        batch = jax.block_until_ready(put_batch(host_batch, program.mesh))
+        start = time.perf_counter()
+        state, _ = jax.block_until_ready(program.train_step(state, batch))
+        if number:
+          seconds[kind].append(time.perf_counter() - start)
+          sequences[kind].append(int(host_batch["sequence_mask"].sum()))
+  per_step = {kind: float(np.mean(sequences[kind])) for kind in kinds}
+  ratios = np.divide(seconds["unpacked"], seconds["packed"])
+  low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+  scale = per_step["packed"] / per_step["unpacked"]
+  return {
+    "packed_sequences_per_second": per_step["packed"] / float(np.median(seconds["packed"])),
+    "unpacked_sequences_per_second": per_step["unpacked"]
+    / float(np.median(seconds["unpacked"])),
+    "speedup_measured": scale * float(middle),
+    "speedup_low": scale * float(low),
+    "speedup_high": scale * float(high),
+  }

@@ -1,0 +1,99 @@
+"""Stops a run whose numbers are not finite, and says where it went wrong."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from training.command import Stopped
+from training.processes import is_first
+from training.record.files import write_json
+
+_SHOWN = 8  # sequence numbers in the message; the file has them all
+BAD_STEP = "bad_step.json"
+
+
+class Watch:
+  """Looks at each step's `finite`, a step late, so that the device never waits for it.
+
+  Args:
+    workdir: the run's folder; `bad_step.json` there tells of the step that stopped it.
+    skips: how many bad steps in a row may be left out; 0: the first stops the run.
+  """
+
+  def __init__(self, workdir: str | pathlib.Path, *, skips: int):
+    self._workdir = pathlib.Path(workdir)
+    self._skips = skips
+    self._in_a_row = 0
+    self._waiting: list[tuple[int, np.ndarray, Mapping]] = []
+
+  def add(self, step: int, sequence_ids: np.ndarray, values: Mapping):
+    """Takes what a step was made from, and its metrics.
+
+    Args:
+      step: its number.
+      sequence_ids: int64[B, M], -1 where a slot is empty; of this process's rows.
+      values: from `TrainingProgram.train_step`.
+    """
+    self._waiting.append((step, sequence_ids, values))
+
+  def check(self, *, but: int = 0):
+    """Looks at the steps that were added.
+
+    Args:
+      but: this many of the newest are left for later.
+
+    Raises:
+      Stopped: one was not finite, and may not be skipped.
+    """
+    while len(self._waiting) > but:
+      step, sequence_ids, values = self._waiting.pop(0)
+      if bool(values["finite"]):
+        self._in_a_row = 0
+        continue
+      self._in_a_row += 1
+      if self._in_a_row > self._skips:
+        self._stop(step, sequence_ids, values)
+
+  def check_evaluation(self, step: int, loss: float):
+    """Looks at a held-out loss.
+
+    Raises:
+      Stopped: it is not finite.
+    """
+    if not np.isfinite(loss):
+      raise Stopped(
+        f"The held-out loss is {loss} at step {step}. The checkpoints before it are kept. "
+        "Try a lower --config.optimizer.learning_rate in another --workdir."
+      )
+
+  def _stop(self, step: int, sequence_ids: np.ndarray, values: Mapping):
+    if jax.process_count() > 1:
+      sequence_ids = multihost_utils.process_allgather(sequence_ids, tiled=True)
+    ids = sequence_ids[sequence_ids >= 0].tolist()
+    found = {
+      name: f"{float(values['found'][name].mean):g}"
+      for name in values["found"]
+      if name.endswith(("_loss", "_norm"))
+    }
+    if is_first():
+      write_json(
+        self._workdir / BAD_STEP, {"step": step, "sequence_ids": ids, "values": found}
+      )
+    shown = ", ".join(map(str, ids[:_SHOWN])) + (", ..." if len(ids) > _SHOWN else "")
+    numbers = ", ".join(f"{name} {value}" for name, value in found.items())
+    row = f", bad step number {self._in_a_row} in a row" if self._in_a_row > 1 else ""
+    skipping = (
+      "or go on here and leave up to 5 such steps in a row out with "
+      "--config.train.skip_bad_steps=5 --allow_changed_config."
+    )
+    raise Stopped(
+      f"Step {step} is not finite{row}: {numbers}. Its batch has the sequences {shown} "
+      f"({self._workdir / BAD_STEP} lists all {len(ids)}). The checkpoints before it are "
+      "kept. Try a lower --config.optimizer.learning_rate in another --workdir"
+      f"{'.' if self._skips else f', {skipping}'}"
+    )

@@ -1,0 +1,245 @@
+"""A run's folder, and the config it belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import pathlib
+import sys
+from collections.abc import Iterator
+
+import ml_collections
+
+from model import hf, weights
+from training.config import ConfigError
+from training.record.files import read_json, read_json_lines, write_json
+from training.record.report import best_of, metric_of
+
+_CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
+_SUMMARY = "summary.json"
+
+
+class ChangedConfig(ConfigError):
+  """A run's folder has another config; `differences` names the fields."""
+
+  def __init__(self, message: str, differences: str):
+    super().__init__(message)
+    self.differences = differences
+
+
+def is_run(workdir: str | pathlib.Path) -> bool:
+  """Whether a folder is meant to be a run's, and not a model that was imported."""
+  workdir = pathlib.Path(workdir)
+  models = weights.MODEL, hf.CONFIG  # a run has them too
+  return (workdir / _DATASET).exists() or not any((workdir / n).exists() for n in models)
+
+
+def choose_step(
+  workdir: str | pathlib.Path, wanted: str | None, *, prefer_best: bool = False
+) -> int | None:
+  """The step of a run's checkpoint that is asked for.
+
+  Args:
+    workdir: the run's folder.
+    wanted: a number; "best", by the held-out figure that matters; None for the newest.
+    prefer_best: whether None is for the best, where its checkpoint is kept.
+
+  Returns:
+    None where there is no checkpoint.
+
+  Raises:
+    ConfigError: neither, the run has not been evaluated, or `eval.jsonl` is damaged.
+  """
+  steps = weights.steps(workdir)
+  if wanted == "best" or (wanted is None and prefer_best):
+    metric = metric_of(weights.read_description(workdir).head)
+    lines = read_json_lines(pathlib.Path(workdir) / "eval.jsonl", names=[metric])
+    best = best_of(lines, metric=metric)
+    if wanted is None and (best is None or best["step"] not in steps):
+      return max(steps, default=None)
+    if best is None:
+      raise ConfigError(f"{workdir} has not been evaluated; --step=best is not known yet.")
+    return best["step"]
+  if wanted is None:
+    return max(steps, default=None)
+  if not wanted.isdecimal():
+    raise ConfigError(f"--step is {wanted!r}; expected a number, or best.")
+  return int(wanted)
+
+
+def check(
+  workdir: str | pathlib.Path,
+  config: ml_collections.ConfigDict,
+  *,
+  allow_changes: bool = False,
+) -> bool:
+  """Checks that a run of this config may use the folder; makes it where it is not there.
+
+  Args:
+    workdir: the run's folder.
+    config: of the run.
+    allow_changes: whether the config may differ from the one it was begun with, which is
+      then told on standard error.
+
+  Returns:
+    Whether it differs.
+
+  Raises:
+    ConfigError: the folder belongs to a run with another config, or is not writable.
+  """
+  workdir, changed = pathlib.Path(workdir), False
+  if has_begun(workdir):
+    try:
+      check_same(workdir, config)
+    except ChangedConfig as error:
+      if not allow_changes:
+        raise
+      changed = True
+      print(
+        f"WARNING: going on with a changed config: {error.differences}", file=sys.stderr
+      )
+  elif (workdir / weights.MODEL).exists():
+    raise ConfigError(
+      f"--workdir={workdir} holds an imported model. Name another folder for the run, and "
+      f"start from the model with --config.model.init_from={workdir}."
+    )
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    (workdir / _LOCK).touch()  # not written anew: a lock is on the file that is there
+  except OSError as error:
+    raise ConfigError(f"--workdir={workdir} cannot be written: {error}.") from error
+  return changed
+
+
+def has_begun(workdir: str | pathlib.Path) -> bool:
+  """Whether a run was recorded in the folder: what is there is its own."""
+  return (pathlib.Path(workdir) / _CONFIG).exists()
+
+
+@contextlib.contextmanager
+def claimed(workdir: str | pathlib.Path) -> Iterator[None]:
+  """Holds the folder for one run at a time.
+
+  Args:
+    workdir: the run's folder.
+
+  Raises:
+    ConfigError: another run trains in the folder.
+  """
+  with (pathlib.Path(workdir) / _LOCK).open() as lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      raise ConfigError(
+        f"Another process trains in {workdir}. Wait for it, or give another --workdir."
+      ) from error
+    yield
+
+
+def record(
+  workdir: str | pathlib.Path, config: ml_collections.ConfigDict, dataset: dict[str, str]
+):
+  """Writes down what a run is made from: `config.json` and `dataset.json`.
+
+  Args:
+    workdir: the run's folder, `claimed`.
+    config: of the run, which its checkpoints, if any, were found to fit.
+    dataset: SHA-256 of each file of the dataset.
+  """
+  workdir = pathlib.Path(workdir)
+  (workdir / _SUMMARY).unlink(missing_ok=True)  # of fewer steps: the run goes on
+  write_json(workdir / _DATASET, dataset)
+  write_json(workdir / _CONFIG, config.to_dict())
+
+
+def read_summary(workdir: str | pathlib.Path) -> dict | None:
+  """What a run that has ended came to; None of one that has not.
+
+  A damaged summary counts as none, with a warning: train.py writes it again.
+  """
+  path = pathlib.Path(workdir) / _SUMMARY
+  try:
+    return read_json(path, remedy="train.py writes it again.") if path.exists() else None
+  except ConfigError as error:
+    print(f"WARNING: {error}", file=sys.stderr, flush=True)
+    return None
+
+
+def read_config(workdir: str | pathlib.Path) -> dict:
+  """The config that a run was begun with.
+
+  Raises:
+    ConfigError: there is none, or it is damaged.
+  """
+  path = pathlib.Path(workdir) / _CONFIG
+  try:
+    return read_json(path, remedy="Restore the file, or give another --workdir.")
+  except OSError as error:
+    raise ConfigError(f"Expected a run in --workdir={workdir}: {error}.") from error
+
+
+def check_dataset(workdir: str | pathlib.Path, dataset: dict[str, str]):
+  """Checks that the run, if it has begun, was begun with this dataset.
+
+  Args:
+    workdir: the run's folder.
+    dataset: SHA-256 of each file of the dataset.
+
+  Raises:
+    ConfigError: it was begun with another one, or the file that says so is damaged.
+  """
+  path = pathlib.Path(workdir) / _DATASET
+  remedy = (
+    "It says which dataset the run was begun with. Restore it; or remove it, if "
+    "config.data.directory still holds that dataset: train.py writes it again."
+  )
+  if path.exists() and read_json(path, remedy=remedy) != dataset:
+    raise ConfigError(
+      f"{workdir} holds a run on another dataset: what config.data.directory holds was "
+      "prepared anew since. Restore that dataset, or give another --workdir."
+    )
+
+
+def check_same(
+  workdir: str | pathlib.Path,
+  config: ml_collections.ConfigDict,
+  *,
+  groups: tuple[str, ...] = (),
+  but: tuple[str, ...] = (),
+):
+  """Checks that a run's folder belongs to a config.
+
+  Args:
+    workdir: the run's folder.
+    config: the config to compare its `config.json` with.
+    groups: groups of fields to compare; all if there are none.
+    but: fields not to compare, such as "model.remat".
+
+  Raises:
+    ConfigError: names the fields that differ, or says that there is no run.
+  """
+  found = _flatten(read_config(workdir))
+  expected = _flatten(config.to_dict())
+  differences = [
+    f"{name} is {found.get(name)!r} there and {expected.get(name)!r} here"
+    for name in sorted(found.keys() | expected.keys())
+    if found.get(name) != expected.get(name)
+    and (not groups or name.split(".")[0] in groups)
+    and name not in but
+  ]
+  if differences:
+    raise ChangedConfig(
+      f"{workdir} holds a run with another config: {'; '.join(differences)}. Give the same "
+      "config, or another --workdir; train.py goes on with --allow_changed_config.",
+      "; ".join(differences),
+    )
+
+
+def _flatten(tree: dict, prefix: str = "") -> dict:
+  flat: dict = {}
+  for name, value in tree.items():
+    if isinstance(value, dict):
+      flat |= _flatten(value, f"{prefix}{name}.")
+    else:
+      flat[prefix + name] = value
+  return flat

@@ -1,0 +1,291 @@
+"""Runs a grid of trainings from one file, and tabulates what they reach.
+
+  python -m training.sweep configs/sweeps/ablations.py
+
+The file has `get_sweep()`, which returns for example
+
+    {
+      "config": "configs/quickstart.py",  # what all runs start from
+      "overrides": {"train.steps": 600},  # for all runs
+      "grid": {"model.attention_mask": ["segment", "none"], "seed": [0, 1, 2]},
+    }
+
+With "arms", {name: {field: value}}, each arm is run at every point of the grid. Runs that
+differ in `seed` alone are one arm of the table; a second table has what each field of the
+grid does by itself. Every run is a train.py in a folder of its own; what is finished is not
+run again, so that the same command goes on. A part of the grid is run with
+
+  python -m training.sweep configs/sweeps/grid.py --only seed=0 --only train.loss_unit=token
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import ml_collections
+
+from training.command import Parser
+from training.config import ConfigError
+from training.record import workdir
+from training.record.files import read_json_lines, write_json, write_text
+from training.sweep import picture as sweep_picture
+from training.sweep.file import ROOT, Run, Sweep, SweepError, load_sweep
+from training.sweep.table import (
+  BASELINES,
+  COLUMNS,
+  effects,
+  effects_table,
+  finished_runs,
+  pooled,
+  table,
+  varied,
+)
+
+
+def is_finished(folder: pathlib.Path, config: ml_collections.ConfigDict) -> bool:
+  """Whether a run of this config has ended in the folder."""
+  try:
+    workdir.check_same(folder, config)
+  except ConfigError:
+    return False  # none, or another one, which train.py refuses
+  return workdir.read_summary(folder) is not None
+
+
+def train(sweep: Sweep, run: Run, folder: pathlib.Path, options: Sequence[str]) -> str:
+  """Runs train.py in a folder; its output goes to `train.log` there.
+
+  Returns:
+    Nothing if it ended well, else the last line that it said.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  command = [
+    sys.executable,
+    str(ROOT / "train.py"),
+    f"--config={sweep.config_file}",
+    f"--workdir={folder}",
+    *(f"--config.{field}={value}" for field, value in run.fields.items()),
+    *options,
+  ]
+  with (folder / "train.log").open("ab") as log:
+    start = log.tell()
+    process = None
+    try:
+      with _undisturbed():
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+      status = process.wait()
+    except BaseException:
+      if process:
+        process.terminate()
+        process.wait()
+      raise
+  if status == 0:
+    return ""
+  with (folder / "train.log").open("rb") as log:
+    log.seek(start)
+    lines = log.read().decode(errors="replace").split("\n")
+  said = [line.rpartition("\r")[2].strip() for line in lines if line.strip()]
+  return said[-1] if said else f"train.py ended with status {status} and said nothing"
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+  """Signals to stop that come inside are heard after it, when the process is known."""
+  heard: list[int] = []
+  handlers = {
+    number: signal.signal(number, lambda number, _: heard.append(number))
+    for number in (signal.SIGINT, signal.SIGTERM)
+  }
+  try:
+    yield
+  finally:
+    for number, handler in handlers.items():
+      signal.signal(number, handler)
+  for signal_number in heard:
+    signal.raise_signal(signal_number)
+
+
+def tabulate(sweep: Sweep, folder: pathlib.Path, failures: Mapping[str, str]) -> list[dict]:
+  """What the arms come to, over the runs of them that are finished.
+
+  Args:
+    sweep: the sweep.
+    folder: with the folders of the runs.
+    failures: the last words of runs that failed, by their names.
+
+  Returns:
+    For each arm `arm`; `point`, what tells it from others, by field; `n`, how many of its
+    runs are finished; for each of `COLUMNS` that these have `mean`, `sd` (the sample's
+    standard deviation; None for one run) and `values`; and `runs`, each with `name`,
+    `fields`, `finished`, `figures` if it is, and `error` if it failed.
+  """
+  arms: dict[str, list[Run]] = {}
+  for run in sweep.runs:
+    arms.setdefault(run.arm, []).append(run)
+  return [_row(arm, runs, folder, failures) for arm, runs in arms.items()]
+
+
+def _row(
+  arm: str, runs: Sequence[Run], folder: pathlib.Path, failures: Mapping[str, str]
+) -> dict[str, Any]:
+  found = []
+  for run in runs:
+    done = is_finished(folder / run.name, run.config)
+    one: dict[str, Any] = {"name": run.name, "fields": dict(run.fields), "finished": done}
+    if summary := workdir.read_summary(folder / run.name) if done else None:
+      names = [*COLUMNS, *BASELINES.values()]
+      one["figures"] = {name: summary[name] for name in names if name in summary}
+    if run.name in failures:
+      one["error"] = failures[run.name]
+    found.append(one)
+  figures = [one["figures"] for one in found if one["finished"]]
+  row: dict[str, Any] = {"arm": arm, "point": dict(runs[0].point), "n": len(figures)}
+  for name in COLUMNS:
+    if values := [some[name] for some in figures if name in some]:
+      row[name] = pooled(values)
+  return row | {"runs": found}
+
+
+def run_all(sweep: Sweep, folder: pathlib.Path, options: Sequence[str]) -> dict[str, str]:
+  """Runs what is not finished, one after the other; one that fails stops no other.
+
+  Returns:
+    The last words of the runs that failed, by their names.
+  """
+  failures = {}
+  for number, run in enumerate(sweep.runs, start=1):
+    title = f"[{number}/{len(sweep.runs)}] {run.name}"
+    if is_finished(folder / run.name, run.config):
+      _say(f"{title}: is finished")
+      continue
+    _say(f"{title}: trains, see {folder / run.name / 'train.log'}")
+    start = time.monotonic()
+    error = train(sweep, run, folder / run.name, options)
+    if error:
+      failures[run.name] = error
+    _say(f"{title}: {f'failed: {error}' if error else f'{time.monotonic() - start:.0f} s'}")
+  return failures
+
+
+def _say(line: str):
+  print(line, file=sys.stderr, flush=True)
+
+
+def write(folder: pathlib.Path, arms: Sequence[Mapping], failures: Mapping[str, str]):
+  """Writes `sweep.json`, `sweep.md` and, once a run is finished, `sweep.png`."""
+  write_json(folder / "sweep.json", {"arms": arms, "effects": effects(arms)})
+  failed = "".join(f"\n- {name}: {error}" for name, error in failures.items())
+  write_text(
+    folder / "sweep.md",
+    f"{tables(arms)}\n" + (f"\nFailed:\n{failed}\n" if failed else ""),
+  )
+  if not any(row["n"] for row in arms):
+    return
+  lines = {
+    run["name"]: read_json_lines(folder / run["name"] / "eval.jsonl")
+    for row in arms
+    for run in row["runs"]
+    if run["finished"]
+  }
+  curves = {}
+  for field, values in (varied(arms) or _alone(arms)).items():
+    runs = {str(value): finished_runs(arms, field, value) for value in values}
+    curves[field] = {
+      value: {key: lines[run["name"]] for key, run in found.items()}
+      for value, found in runs.items()
+      if found
+    }
+  has_score = "best_score" in next(row for row in arms if row["n"])
+  metric = "score" if has_score else "mlm_accuracy"
+  sweep_picture.draw(folder / "sweep.png", curves, metric=metric)
+
+
+def _alone(arms: Sequence[Mapping]) -> dict[str, list]:
+  """The first field of a single arm, as `varied` gives it."""
+  field, value = next(iter(arms[0]["point"].items()))
+  return {field: [value]}
+
+
+def tables(arms: Sequence[Mapping]) -> str:
+  """All that people read of the rows of `tabulate`, in Markdown."""
+  told = (
+    "Held out, at the end: mean ± standard deviation of n runs. Always the commonest: what "
+    f"that token,\nor label, scores for every input.\n\n{table(arms)}"
+  )
+  if len(varied(arms)) < 2:
+    return told
+  return (
+    f"{told}\n\nBy field, over all else: of the first value the mean ± standard deviation "
+    "of n runs, of\nthe others the difference to it, over n pairs of runs that differ in "
+    f"nothing else.\n\n{effects_table(effects(arms))}"
+  )
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = Parser(
+    prog="python -m training.sweep",
+    description="Runs a grid of trainings from one file, and tabulates what they reach.",
+    epilog="--config.FIELD=VALUE sets a field of all runs. The exit status is 1 if a run "
+    "failed. The same command goes on with what is not finished.",
+    allow_abbrev=False,
+  )
+  parser.add_argument("file", help="such as configs/sweeps/ablations.py")
+  parser.add_argument("--workdir", help="for the runs; runs/sweeps/NAME if not given")
+  parser.add_argument(
+    "--only",
+    action="append",
+    default=[],
+    metavar="FIELD=VALUE,...",
+    help="of a field of the grid, or of arm, some of its values, such as seed=0,1; may be "
+    "given for several fields",
+  )
+  parser.add_argument("--json", action="store_true", help="print one JSON object")
+  parser.add_argument("--dry-run", action="store_true", help="only list the runs")
+  return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+  """Runs the command; returns the exit status."""
+  options, fields = _parser().parse_known_args(arguments)
+  folder = pathlib.Path(
+    options.workdir or pathlib.Path("runs", "sweeps", pathlib.Path(options.file).stem)
+  )
+  try:
+    for field in fields:
+      if not field.startswith("--config.") or "=" not in field:
+        raise SweepError(f"Expected --config.FIELD=VALUE, found {field!r}.")
+    sweep = load_sweep(options.file, fields, only=options.only)
+    if options.dry_run:
+      failures: dict[str, str] = {}
+    else:
+      failures = run_all(sweep, folder, fields)
+    arms = tabulate(sweep, folder, failures)
+    if not options.dry_run:
+      write(folder, arms, failures)
+  except (SweepError, ConfigError, OSError) as error:
+    _say(f"error: {error}")
+    return 2
+  except KeyboardInterrupt:
+    _say("Stopped. Run the same command again to go on.")
+    return 130
+  if options.json:
+    print(json.dumps({"workdir": str(folder), "arms": arms, "effects": effects(arms)}))
+  elif options.dry_run:
+    for run in (run for row in arms for run in row["runs"]):
+      print(f"{run['name']}{' (is finished)' if run['finished'] else ''}")
+  else:
+    print(f"\n{tables(arms)}\n\nwritten to {folder}: sweep.md, sweep.json, sweep.png")
+  return 1 if failures else 0
+
+
+if __name__ == "__main__":
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  sys.exit(main())

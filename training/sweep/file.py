@@ -1,0 +1,287 @@
+"""The file of a sweep: a grid of runs, checked before any is run."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import pathlib
+import sys
+import types
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import ml_collections
+from absl import flags
+from ml_collections import config_flags
+
+from model import IMPLEMENTATIONS
+from training.config import ConfigError, validate
+from training.fields import field as field_of
+from training.fields import wrong_type
+
+ROOT = pathlib.Path(__file__).parents[2]
+_SEED, _ARM = "seed", "arm"
+_KEYS = ("config", "overrides", "arms", "grid")
+
+
+class SweepError(ValueError):
+  """A sweep that cannot be run; says what was expected and what was found."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """One run of a sweep.
+
+  Attributes:
+    name: of its folder.
+    arm: what it has in common with the runs of other seeds.
+    point: the same by field: "arm" where arms have names, and fields of the grid.
+    fields: values of the config that it sets, by field.
+    config: the whole config.
+  """
+
+  name: str
+  arm: str
+  point: Mapping[str, Any]
+  fields: Mapping[str, Any]
+  config: ml_collections.ConfigDict
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+  """A file of a sweep, checked.
+
+  Attributes:
+    config_file: what all runs start from, as train.py's --config takes it.
+    runs: in the order in which they are run; names are unique.
+  """
+
+  config_file: str
+  runs: Sequence[Run]
+
+
+def load_sweep(
+  path: str | pathlib.Path, options: Sequence[str] = (), *, only: Sequence[str] = ()
+) -> Sweep:
+  """Reads a file of a sweep, and checks every run of it before any is run.
+
+  Args:
+    path: of the file.
+    options: such as "--config.train.steps=9", for all runs; they win over the file.
+    only: such as "seed=0,1", the part of the grid to run.
+
+  Raises:
+    SweepError: what is wrong, and where.
+  """
+  return make_sweep(_read(pathlib.Path(path)), options, only=only, where=str(path))
+
+
+def make_sweep(
+  spec: Mapping[str, Any],
+  options: Sequence[str] = (),
+  *,
+  only: Sequence[str] = (),
+  where: str,
+) -> Sweep:
+  """Checks every run of a sweep before any is run.
+
+  Args:
+    spec: what `get_sweep` of a file returns; see `training.sweep`.
+    options: such as "--config.train.steps=9", for all runs; they win over the sweep.
+    only: such as "seed=0,1", the part of the grid to run.
+    where: it is from, for messages.
+
+  Raises:
+    SweepError: what is wrong, and where.
+  """
+  spec = _part(_checked(spec, where), only, where)
+  name, _, argument = spec["config"].partition(":")
+  base = _call(ROOT / name, "get_config", *filter(None, [argument]))
+  given = {option.removeprefix("--config.").partition("=")[0] for option in options}
+  for field in given:
+    _field(base, field, where="--config")
+  _parse(base, options)
+  runs: dict[str, Run] = {}
+  for arm, point, fields in _points(spec):
+    if both := sorted(given & fields.keys()):
+      raise SweepError(
+        f"--config.{both[0]} is given for all runs, but {where} sets it for {arm!r}. Leave "
+        "it out of one of them."
+      )
+    fields = {k: v for k, v in spec["overrides"].items() if k not in given} | fields
+    name = _name(arm, fields if _SEED in spec["grid"] else {})
+    config = _changed(base, fields, where=f"{where}, run {name}")
+    run = Run(name, arm, point, fields, config)
+    if name in runs:
+      raise SweepError(f"{where} has two runs that are called {name}.")
+    runs[name] = run
+  return Sweep(str(ROOT / spec["config"]), tuple(runs.values()))
+
+
+def _read(path: pathlib.Path) -> Any:
+  """What `get_sweep` returns."""
+  if not path.is_file():
+    there = ", ".join(str(p) for p in sorted(path.parent.glob("*.py")))
+    raise SweepError(
+      f"Expected the file of a sweep, found nothing at {path}."
+      + (f" There are: {there}." if there else "")
+    )
+  return _call(path, "get_sweep")
+
+
+def _checked(spec: Any, path: str) -> dict[str, Any]:
+  """The description of a sweep, with every key of `_KEYS`."""
+  expected = f"expected a dictionary with {', '.join(_KEYS)}"
+  if not isinstance(spec, dict) or not isinstance(spec.get("config"), str):
+    raise SweepError(f"{path}: {expected}; found {spec!r}.")
+  if unknown := sorted(spec.keys() - set(_KEYS)):
+    raise SweepError(f"{path}: {expected}; found {unknown[0]!r} too.")
+  defaults: dict[str, Any] = {"overrides": {}, "arms": {"": {}}, "grid": {}}
+  spec = defaults | spec
+  for key in ("overrides", "arms", "grid"):
+    if not isinstance(spec[key], dict) or not all(isinstance(k, str) for k in spec[key]):
+      raise SweepError(
+        f"{path}: expected {key!r} to be a dictionary of names, found {spec[key]!r}."
+      )
+  for name, fields in spec["arms"].items():
+    if not isinstance(fields, dict):
+      raise SweepError(
+        f"{path}: expected arm {name!r} to be a dictionary of fields, found {fields!r}."
+      )
+    if both := sorted(fields.keys() & spec["grid"].keys()):
+      raise SweepError(f"{path}: {both[0]!r} is in the arm {name!r} and in the grid.")
+  if both := sorted(spec["overrides"].keys() & spec["grid"].keys()):
+    raise SweepError(f"{path}: {both[0]!r} is in the overrides and in the grid.")
+  for field, values in spec["grid"].items():
+    if not isinstance(values, list | tuple) or not values:
+      raise SweepError(
+        f"{path}: expected a list of values for {field!r} in the grid, found {values!r}."
+      )
+  if not spec["arms"] or (spec["arms"] == {"": {}} and not spec["grid"]):
+    raise SweepError(f"{path}: expected 'arms' or a 'grid' to run, found neither.")
+  return spec
+
+
+def _part(spec: dict[str, Any], only: Sequence[str], where: str) -> dict[str, Any]:
+  """A sweep with some of the values of some fields of its grid, or of its arms."""
+  arms, grid = spec["arms"], spec["grid"]
+  parts = ({} if "" in arms else {_ARM: list(arms)}) | grid
+  for text in only:
+    field, _, values = text.partition("=")
+    if field not in parts:
+      raise SweepError(
+        f"--only: expected FIELD=VALUE,... with a field of {where}, one of "
+        f"{', '.join(parts)}; found {text!r}."
+      )
+    known = {str(value): value for value in parts[field]}
+    wanted = values.split(",")
+    if unknown := [value for value in wanted if value not in known]:
+      raise SweepError(
+        f"--only: expected some of {','.join(known)} for {field}, found {unknown[0]!r}."
+      )
+    parts[field] = [value for text, value in known.items() if text in wanted]
+  arms = {name: arms[name] for name in parts.pop(_ARM, arms)}
+  return spec | {"arms": arms, "grid": parts}
+
+
+def _points(
+  spec: Mapping[str, Any],
+) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+  """The arm's name, what tells it from others, and the fields of every run.
+
+  Arms are inside seeds.
+
+  A sweep that is stopped in the middle has then as many seeds of one arm as of another.
+  """
+  grid = dict(spec["grid"])
+  seeds = [{_SEED: seed} for seed in grid.pop(_SEED, [])] or [{}]
+  for seed, (name, fields), values in itertools.product(
+    seeds, spec["arms"].items(), itertools.product(*grid.values())
+  ):
+    point = dict(zip(grid, values, strict=True))
+    short = dict(zip(_short(grid), values, strict=True))
+    arm = ",".join(filter(None, (name, _words(short)))) or "run"
+    yield (
+      arm,
+      ({_ARM: name} if name else {}) | short or {_ARM: arm},
+      fields | point | seed,
+    )
+
+
+def _short(fields: Collection[str]) -> list[str]:
+  """Fields by their last parts; whole where these are alike."""
+  last = [field.split(".")[-1] for field in fields]
+  return last if len(set(last)) == len(last) else list(fields)
+
+
+def _words(fields: Mapping[str, Any]) -> str:
+  """`attention_mask=none,position_reset=True`."""
+  values = (str(value).replace("/", "_") for value in fields.values())
+  return ",".join(f"{name}={value}" for name, value in zip(fields, values, strict=True))
+
+
+def _name(arm: str, fields: Mapping[str, Any]) -> str:
+  """Of a run's folder."""
+  seed = f"seed={fields[_SEED]}" if _SEED in fields else ""
+  return ",".join(filter(None, (arm.replace("/", "_"), seed)))
+
+
+def _call(path: pathlib.Path, function: str, *arguments: str) -> Any:
+  """What a function of a Python file returns."""
+  if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # files import from configs
+  module = types.ModuleType(path.stem)
+  try:
+    exec(compile(path.read_bytes(), path, "exec"), vars(module))
+    return getattr(module, function)(*arguments)
+  except Exception as error:  # a file may fail in any way
+    raise SweepError(f"{path}: {type(error).__name__}: {error}") from error
+
+
+def _parse(config: ml_collections.ConfigDict, options: Sequence[str]):
+  """Sets what options such as "--config.train.steps=9" say, as train.py does."""
+  arguments = ["sweep", *options]
+  parsed = flags.FlagValues()
+  config_flags.DEFINE_config_dict(
+    "config", config, flag_values=parsed, lock_config=True, sys_argv=arguments
+  )
+  try:
+    parsed(arguments)
+  except flags.Error as error:
+    raise SweepError(" ".join(str(error).split())) from error
+
+
+def _field(config: ml_collections.ConfigDict, name: str, *, where: str):
+  try:
+    return field_of(config, name, where=where)
+  except ConfigError as error:
+    raise SweepError(str(error)) from error
+
+
+def _changed(
+  base: ml_collections.ConfigDict, fields: Mapping[str, Any], *, where: str
+) -> ml_collections.ConfigDict:
+  """A copy of the config with fields set, each of the type that it has."""
+  config = copy.deepcopy(base)  # with the fields that follow from others
+  for field, value in fields.items():
+    found = _field(config, field, where=where)
+    same = type(value) is type(found)
+    if not same and not (isinstance(found, float) and type(value) is int):
+      raise SweepError(str(wrong_type(field, value, found, where=where)))
+    config.update_from_flattened_dict({field: value})
+  config = config.copy_and_resolve_references()
+  try:  # but for what depends on the devices; train.py checks again, with them
+    checked = config.copy_and_resolve_references()
+    if checked.model.attention_impl in IMPLEMENTATIONS:
+      checked.model.attention_impl = "xla"
+    validate(
+      checked,
+      algorithms=[config.packing.algorithm],
+      tasks={config.data.task: ""},
+      num_devices=1,
+      typed=fields,
+    )
+  except ConfigError as error:
+    raise SweepError(f"{where}: {error}") from error
+  return config
