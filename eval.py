@@ -82,8 +82,8 @@ def main():
     for_evaluation(config, num_devices=mesh.size),
     dataset,
     plans=kept_plans(config, folder, dataset),
-    host=jax.process_index(),
-    hosts=jax.process_count(),
+    process_index=jax.process_index(),
+    process_count=jax.process_count(),
   )
   program = TrainingProgram(
     dataclasses.replace(

@@ -36,9 +36,9 @@ import packing
 import pipeline
 from model import attention, hf, weights
 from packing import InputError
-from packing.errors import shown, whole
+from packing.errors import check_integer, short_repr
 from packing.files import whole_file
-from pipeline.prediction.chunks import CHUNK_SIZE, Rows, pack_examples
+from pipeline.prediction.chunks import CHUNK_SIZE, BatchShape, pack_examples
 from pipeline.prediction.examples import STANDARD_INPUT, read_examples
 from pipeline.prediction.submission import MATCHED, MISMATCHED
 from pipeline.tasks.squad import MAX_ANSWER_LENGTH
@@ -107,13 +107,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace):
   """What the command does, its options parsed."""
-  whole("--max-answer-length", options.max_answer_length, at_least=1)
+  check_integer("--max-answer-length", options.max_answer_length, at_least=1)
   if options.genres != MATCHED and not options.submission:
     raise InputError(f"--genres {options.genres} is of a --submission; give both.")
   fine_tuned = open_model(options)
   settings, stored = fine_tuned.settings, fine_tuned.stored
   mesh = make_mesh()
-  rows = Rows(
+  rows = BatchShape(
     settings.max_sequence_length,
     batch_size=-(-options.batch_size // mesh.size) * mesh.size,
     max_sequences=options.max_sequences_per_pack,
@@ -181,7 +181,7 @@ def _write(found, options, *, task: str, hidden: bool):
   print(f"answered {number:,} examples in {seconds:.1f} s{told}", file=sys.stderr)
 
 
-def _report_cuts(tally: collections.Counter[str], settings: pipeline.Settings):
+def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSettings):
   """Says how many examples lost tokens; a context that is split into windows loses none."""
   cut = {"max_question_length": tally["truncated_questions"]}
   if settings.task != "squad" or settings.too_long == "truncate":
@@ -201,7 +201,7 @@ def answers(
   examples: Iterable[pipeline.Example],
   *,
   task: str,
-  rows: Rows,
+  rows: BatchShape,
   labels: tuple[str, ...] = (),
   chunk_size: int = CHUNK_SIZE,
   max_answer_length: int = MAX_ANSWER_LENGTH,
@@ -270,7 +270,7 @@ def make_program(
   return TrainingProgram(config, optax.identity(), mesh=mesh, seed=0, head=stored.head)
 
 
-def _check_isolated(stored: weights.StoredModel, rows: Rows):
+def _check_isolated(stored: weights.StoredModel, rows: BatchShape):
   config = stored.bert
   alone = config.attention_mask != "none" and config.position_reset
   if not alone and rows.algorithm != "none":
@@ -295,7 +295,7 @@ class FineTuned(NamedTuple):
   """
 
   stored: weights.StoredModel
-  settings: pipeline.Settings
+  settings: pipeline.DatasetSettings
   tokenizer: Tokenizer
   labels: tuple[str, ...]
 
@@ -315,7 +315,7 @@ def open_model(options: argparse.Namespace) -> FineTuned:
     step = workdir.choose_step(folder, options.step, prefer_best=best)
   else:
     if options.step and not options.step.isdecimal():
-      raise InputError(f"--step is {shown(options.step)}; expected a number: no run.")
+      raise InputError(f"--step is {short_repr(options.step)}; expected a number: no run.")
     step = int(options.step) if options.step else None
   stored = hf.open_model(folder, step=step)
   if stored.head == "causal":
@@ -338,7 +338,7 @@ def open_model(options: argparse.Namespace) -> FineTuned:
   return FineTuned(stored, settings, _tokenizer(stored, settings), labels)
 
 
-def _settings(options, stored, run_config: dict | None) -> pipeline.Settings:
+def _settings(options, stored, run_config: dict | None) -> pipeline.DatasetSettings:
   """How examples are read and cut: as for training, but for what the options say."""
   folder, positions = stored.directory, stored.config.max_position_embeddings
   if run_config is None:
@@ -346,19 +346,20 @@ def _settings(options, stored, run_config: dict | None) -> pipeline.Settings:
     if options.task is None and stored.bert.num_labels == 1 and task == "classification":
       task = "regression"
     longest = min(positions, _LONGEST_WINDOW) if task == "squad" else positions
-    settings = pipeline.Settings(options.input, longest, task=task)
+    settings = pipeline.DatasetSettings(options.input, longest, task=task)
   else:
     settings = pipeline.settings_of(run_config["data"])
     task = settings.task
     if options.task not in (None, task):
       raise InputError(
-        f"--task is {shown(options.task)}; {folder} is a run of {task}. Leave it out."
+        f"--task is {short_repr(options.task)}; {folder} is a run of {task}. Leave it out."
       )
   head = pipeline.TASK_HEADS.get(task)
   if head != stored.head:
     fitting = [name for name, head in pipeline.TASK_HEADS.items() if head == stored.head]
     raise InputError(
-      f"The task {shown(task)} is not one of a {model.MODELS[stored.head].__name__}, which "
+      f"The task {short_repr(task)} is not one of a "
+      f"{model.MODELS[stored.head].__name__}, which "
       f"{folder} holds; expected one of {', '.join(fitting)}."
     )
   given = {
@@ -380,7 +381,9 @@ def _settings(options, stored, run_config: dict | None) -> pipeline.Settings:
   return dataclasses.replace(settings, labels=names if task == "classification" else "")
 
 
-def _tokenizer(stored: weights.StoredModel, settings: pipeline.Settings) -> Tokenizer:
+def _tokenizer(
+  stored: weights.StoredModel, settings: pipeline.DatasetSettings
+) -> Tokenizer:
   folder = stored.directory
   if stored.vocabulary is None:
     raise InputError(
@@ -459,9 +462,9 @@ def _parser() -> argparse.ArgumentParser:
     "--algorithm",
     choices=packing.ALGORITHMS,
     metavar="A",
-    default=Rows.algorithm,
+    default=BatchShape.algorithm,
     help=f"of packing: {', '.join(packing.ALGORITHMS)}; none for one sequence a row "
-    f"(default: {Rows.algorithm})",
+    f"(default: {BatchShape.algorithm})",
   )
   add(
     "--max-sequences-per-pack", metavar="M", type=int, help="default: S / 4, hardly a limit"

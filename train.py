@@ -94,8 +94,8 @@ class Run:
       plan=plan,
       batch_size=batch_size,
       masked=self.program.head == "pretraining",
-      host=jax.process_index(),
-      hosts=jax.process_count(),
+      process_index=jax.process_index(),
+      process_count=jax.process_count(),
     )
 
 
@@ -302,8 +302,8 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, int]:
     config,
     run.dataset,
     plans=run.plans,
-    host=jax.process_index(),
-    hosts=jax.process_count(),
+    process_index=jax.process_index(),
+    process_count=jax.process_count(),
   )
   flops = training_flops(
     program.config,

@@ -32,7 +32,7 @@ import predict
 from benchmarks.machine import machine
 from model import BertConfig, weights
 from pipeline.batches.packed import PackedBatch, pack_rows
-from pipeline.prediction.chunks import Rows, pack_examples
+from pipeline.prediction.chunks import BatchShape, pack_examples
 from pipeline.prediction.examples import Example
 from pipeline.store import QUESTION_SCHEMA, SCHEMA, SequenceStore, StoredSequence
 from pipeline.tasks.squad import Window
@@ -67,7 +67,7 @@ def ways_of(examples: list[Example], schema, *, row: int, size: int) -> dict[str
   store = SequenceStore.from_rows((e.rows[0] for e in examples), schema)
 
   def packed() -> Iterator[PackedBatch]:
-    rows = Rows(row, batch_size=size)
+    rows = BatchShape(row, batch_size=size)
     (chunk,) = pack_examples(examples, schema, rows=rows, chunk_size=len(examples))
     return chunk.batches()
 

@@ -37,7 +37,7 @@ from experiments.batching import PADDING, UNPADDING, make_ways
 from experiments.imbalance import Lengths, Way
 from experiments.load_balance_pictures import draw
 from experiments.load_balance_tables import tables
-from experiments.real_options import Wanted, numbers
+from experiments.real_options import DocumentFields, numbers
 from experiments.step_time import Coefficients, Network
 from model.config import SIZES
 from packing import InputError
@@ -176,7 +176,7 @@ def check_paper_method(
   return {"several": several._asdict(), "one": one._asdict(), "rows": rows}
 
 
-def run(options, wanted: Wanted) -> dict[str, Any]:
+def run(options, wanted: DocumentFields) -> dict[str, Any]:
   """All of it, with its files, each as soon as what is in it is known.
 
   Args:

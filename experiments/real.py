@@ -23,7 +23,7 @@ import tqdm
 import packing
 from experiments import batching, imbalance, real_runs
 from experiments.imbalance import Lengths
-from experiments.real_options import Wanted
+from experiments.real_options import DocumentFields
 from experiments.real_steps import Case
 from experiments.shares import (
   ONE_PROGRAM,
@@ -40,7 +40,7 @@ _COMPOSED = 1000  # steps of shares measured alone
 
 
 def run(
-  wanted: Wanted, lengths: Lengths, plan: packing.Plan, costs: Coefficients
+  wanted: DocumentFields, lengths: Lengths, plan: packing.Plan, costs: Coefficients
 ) -> dict[str, Any]:
   """Runs all cases, one after the other.
 
@@ -127,7 +127,7 @@ _ByWay = Mapping[str, np.ndarray]
 class _Context:
   """What all cases are held against; [N], of each share, and seconds of it alone."""
 
-  wanted: Wanted
+  wanted: DocumentFields
   tokens: _ByWay
   clock: _ByWay
   processor: _ByWay
@@ -265,7 +265,7 @@ def _quartiles(values: np.ndarray) -> list[float]:
 
 
 def _simulated(
-  costs: Coefficients, lengths: Lengths, wanted: Wanted, devices: int
+  costs: Coefficients, lengths: Lengths, wanted: DocumentFields, devices: int
 ) -> list[float]:
   """Of simulated steps: any deals, exact lengths, the fixed time of a step."""
   found = imbalance.simulate(

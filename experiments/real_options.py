@@ -15,7 +15,7 @@ QUICK = {"real_batch": 4, "real_shares": 8, "real_steps": 2, "real_multiple": 25
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class DocumentFields:
   """What is to be run.
 
   Attributes:
@@ -63,7 +63,7 @@ def add_to(parser: Parser):
   add("multiple", 128, "of tokens, to which un-padding rounds up there; 128", type=int)
 
 
-def wanted(parser: Parser, options) -> Wanted:
+def wanted(parser: Parser, options) -> DocumentFields:
   """Reads and checks them.
 
   Args:
@@ -82,7 +82,7 @@ def wanted(parser: Parser, options) -> Wanted:
       (options.real_devices, options.real_processes), both, strict=True
     )
   )
-  return Wanted(
+  return DocumentFields(
     devices=devices,
     processes=processes,
     batch=options.real_batch,
@@ -94,7 +94,7 @@ def wanted(parser: Parser, options) -> Wanted:
   )
 
 
-def check_lengths(wanted: Wanted, longest: int):
+def check_lengths(wanted: DocumentFields, longest: int):
   """Refuses to round all lengths up to the same.
 
   Args:
@@ -111,7 +111,7 @@ def check_lengths(wanted: Wanted, longest: int):
     )
 
 
-def check_model(wanted: Wanted, device: Mapping[str, object]):
+def check_model(wanted: DocumentFields, device: Mapping[str, object]):
   """Refuses coefficients of another model than the one that is to be run.
 
   Args:

@@ -18,7 +18,7 @@ from packing.algorithms.depth import choose_depth
 from packing.algorithms.progress import progress
 from packing.commands import advisor, inputs, pictures
 from packing.commands.compare import FORMATS, compare, render
-from packing.errors import InputError, shown, whole
+from packing.errors import InputError, check_integer, short_repr
 from packing.histogram import (
   MAX_SEQUENCE_LENGTH,
   Histogram,
@@ -266,7 +266,9 @@ def _add_analyze(command):
 def _histogram(options) -> Histogram:
   size = options.max_sequence_length
   if size is not None:
-    size = whole("--max-sequence-length", size, at_least=1, at_most=MAX_SEQUENCE_LENGTH)
+    size = check_integer(
+      "--max-sequence-length", size, at_least=1, at_most=MAX_SEQUENCE_LENGTH
+    )
   path = options.lengths
   if path is None:
     path = getattr(options, "dataset", None)
@@ -317,11 +319,12 @@ def _pack(options) -> str:
     depth = _depth(options.max_sequences_per_pack)
   chosen: dict[str, Any] = dict(_option(text) for text in options.option)
   check_options(options.algorithm, chosen)
-  whole("--seed", options.seed, at_least=0)
+  check_integer("--seed", options.seed, at_least=0)
   written = [p for p in (options.output, options.certificate) if p is not None]
   if len({pathlib.Path(p).absolute() for p in written}) < len(written):
     raise InputError(
-      f"--output and --certificate are both {shown(options.output)}; expected two files. "
+      f"--output and --certificate are both {short_repr(options.output)}; expected two "
+      "files. "
       "Name another one."
     )
   for path in written:
@@ -355,7 +358,7 @@ def _pack(options) -> str:
     )
   if not options.json:
     details = [
-      f"{name}: {shown(value) if isinstance(value, list) else value}"
+      f"{name}: {short_repr(value) if isinstance(value, list) else value}"
       for name, value in plan.details.items()
     ]
     return "\n".join([str(plan.certificate()), *details, f"seconds: {seconds:.3f}"])
@@ -397,12 +400,12 @@ def _compare(options) -> str:
     name, separator, rest = text.partition(":")
     if not separator or name not in algorithms:
       raise InputError(
-        f"--option is {shown(text)}; expected A:NAME=VALUE with A one of "
+        f"--option is {short_repr(text)}; expected A:NAME=VALUE with A one of "
         f"{', '.join(algorithms)}."
       )
     key, value = _option(rest)
     chosen.setdefault(name, {})[key] = value
-  whole("--seed", options.seed, at_least=0)
+  check_integer("--seed", options.seed, at_least=0)
   if options.output is not None:
     files.check_writable(options.output)
   histogram = _histogram(options)
@@ -520,7 +523,7 @@ def _depth(text: str) -> int | None:
     depth = 0
   if depth < 1:
     raise InputError(
-      f"A depth is {shown(text)}; expected a whole number of at least 1, or max."
+      f"A depth is {short_repr(text)}; expected a whole number of at least 1, or max."
     )
   return depth
 
@@ -528,7 +531,7 @@ def _depth(text: str) -> int | None:
 def _option(text: str) -> tuple[str, object]:
   name, separator, value = text.partition("=")
   if not separator or not name.isidentifier():
-    raise InputError(f"--option is {shown(text)}; expected NAME=VALUE.")
+    raise InputError(f"--option is {short_repr(text)}; expected NAME=VALUE.")
   try:
     return name, ast.literal_eval(value)
   except (ValueError, SyntaxError, RecursionError, MemoryError):

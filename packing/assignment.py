@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from packing.errors import InputError, whole
+from packing.errors import InputError, check_integer
 from packing.histogram import Histogram, check_lengths, count_lengths
 from packing.problem import Strategy
 
@@ -69,7 +69,7 @@ def assign(
   Raises:
     InputError: the lengths do not count up to the histogram.
   """
-  seed = whole("seed", seed, at_least=0)
+  seed = check_integer("seed", seed, at_least=0)
   longest = histogram.max_sequence_length
   lengths = check_lengths(lengths, longest)
   counts = count_lengths(lengths, longest)

@@ -18,11 +18,11 @@ class UnsolvedError(InputError):
   """One algorithm cannot do this, though another can: too much memory, too many lengths."""
 
 
-def shown(value) -> str:
+def short_repr(value) -> str:
   """The value for a message, cut short.
 
   Example:
-    >>> shown("a" * 100)
+    >>> short_repr("a" * 100)
     "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa..."
   """
   try:
@@ -32,7 +32,7 @@ def shown(value) -> str:
   return text if len(text) <= 40 else text[:37] + "..."
 
 
-def whole(
+def check_integer(
   name: str, value, *, at_least: int, at_most: int = 2**62, otherwise: str = ""
 ) -> int:
   """Returns a whole number, or says that it is none.
@@ -48,7 +48,7 @@ def whole(
     InputError: not a whole number, or out of range.
 
   Example:
-    >>> whole("depth", 3, at_least=1)
+    >>> check_integer("depth", 3, at_least=1)
     3
   """
   try:
@@ -57,10 +57,11 @@ def whole(
     number = at_least - 1
   if isinstance(value, bool) or number < at_least:
     raise InputError(
-      f"{name} is {shown(value)}; expected at least {at_least}, a whole number{otherwise}."
+      f"{name} is {short_repr(value)}; expected at least {at_least}, a whole "
+      f"number{otherwise}."
     )
   if number > at_most:
-    raise InputError(f"{name} is {shown(value)}; expected at most {at_most}.")
+    raise InputError(f"{name} is {short_repr(value)}; expected at most {at_most}.")
   return number
 
 
@@ -72,5 +73,7 @@ def seconds(name: str, value) -> float:
   """
   is_number = isinstance(value, int | float) and not isinstance(value, bool)
   if not is_number or math.isnan(value) or value <= 0:
-    raise InputError(f"{name} is {shown(value)}; expected a number of seconds above 0.")
+    raise InputError(
+      f"{name} is {short_repr(value)}; expected a number of seconds above 0."
+    )
   return float(value)

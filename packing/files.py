@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from packing.errors import InputError, shown
+from packing.errors import InputError, short_repr
 
 
 def write_text(path, text: str):
@@ -72,7 +72,7 @@ def _temporary(path) -> tuple[pathlib.Path, int, str]:
       )
     return path, *tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
   except OSError as error:
-    raise InputError(f"Cannot write {shown(str(path))}: {error.strerror}.") from error
+    raise InputError(f"Cannot write {short_repr(str(path))}: {error.strerror}.") from error
 
 
 def read_json(path, *, what: str) -> dict:
@@ -89,7 +89,7 @@ def read_json(path, *, what: str) -> dict:
     text = pathlib.Path(path).read_text(encoding="utf-8")
   except OSError as error:
     raise InputError(
-      f"Cannot read {shown(str(path))}: {error.strerror}. Expected {what}."
+      f"Cannot read {short_repr(str(path))}: {error.strerror}. Expected {what}."
     ) from error
   except UnicodeDecodeError as error:
     raise InputError(f"{path} is not text; expected {what}.") from error

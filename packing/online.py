@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Iterator
 
-from packing.errors import InputError, whole
+from packing.errors import InputError, check_integer
 
 _STATE_VERSION = 1
 
@@ -56,17 +56,19 @@ class OnlinePacker:
     max_delay: int | None = None,
     shortest: int = 1,
   ):
-    self._row_length = whole("row_length", row_length, at_least=1)
+    self._row_length = check_integer("row_length", row_length, at_least=1)
     if max_sequences_per_pack in (None, "max"):
       max_sequences_per_pack = row_length
-    self._depth = whole("max_sequences_per_pack", max_sequences_per_pack, at_least=1)
-    self._most_packs = whole("open_packs", open_packs, at_least=1)
-    look_ahead = open_packs if look_ahead is None else look_ahead
-    self._look_ahead = whole("look_ahead", look_ahead, at_least=0)
-    self._max_delay = (
-      None if max_delay is None else whole("max_delay", max_delay, at_least=0)
+    self._depth = check_integer(
+      "max_sequences_per_pack", max_sequences_per_pack, at_least=1
     )
-    self._shortest = whole("shortest", shortest, at_least=1)
+    self._most_packs = check_integer("open_packs", open_packs, at_least=1)
+    look_ahead = open_packs if look_ahead is None else look_ahead
+    self._look_ahead = check_integer("look_ahead", look_ahead, at_least=0)
+    self._max_delay = (
+      None if max_delay is None else check_integer("max_delay", max_delay, at_least=0)
+    )
+    self._shortest = check_integer("shortest", shortest, at_least=1)
     self._arrivals = 0
     self._oldest = 0  # no sequence held arrived before this one
     # Waiting sequences as (length, -arrival, name): the longest, oldest is the last.
@@ -101,7 +103,7 @@ class OnlinePacker:
     Raises:
       InputError: the length is not a whole number in 1..row_length.
     """
-    length = whole("length", length, at_least=1)
+    length = check_integer("length", length, at_least=1)
     if length > self._row_length:
       raise InputError(
         f"length is {length}; expected 1 to row_length={self._row_length}. Truncate it, "

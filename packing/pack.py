@@ -15,7 +15,7 @@ from packing.algorithms.heuristics import bfd, ffd, lpfhp, none, spfhp
 from packing.algorithms.nnls import ennlshp, nnlshp
 from packing.algorithms.optimal import optimal
 from packing.algorithms.progress import Progress
-from packing.errors import InputError, whole
+from packing.errors import InputError, check_integer
 from packing.histogram import Histogram, check_lengths, count_lengths
 from packing.plan import Plan
 from packing.problem import Geometry, Solution
@@ -111,7 +111,7 @@ def pack(
     [(2, 3), (5,)]
   """
   check_options(algorithm, options)
-  seed = whole("seed", seed, at_least=0)
+  seed = check_integer("seed", seed, at_least=0)
   histogram = _counted(histogram, max_sequence_length)
   if max_sequences_per_pack == "auto":
     max_sequences_per_pack = choose_depth(

@@ -14,7 +14,7 @@ from packing import assignment, certificate
 from packing.algorithms.depth import bounds
 from packing.assignment import Assignment
 from packing.certificate import Certificate
-from packing.errors import InputError, shown, whole
+from packing.errors import InputError, check_integer, short_repr
 from packing.histogram import Histogram
 from packing.pricing import dual_bound, most_items
 from packing.problem import Geometry, Strategy
@@ -72,13 +72,15 @@ class Plan:
       )
     most = self.num_sequences  # with it, no sum below can wrap
     counts = np.array(
-      [whole("A repeat count", n, at_least=1, at_most=most) for n in found.tolist()],
+      [
+        check_integer("A repeat count", n, at_least=1, at_most=most) for n in found.tolist()
+      ],
       np.int64,
     )
     counts.flags.writeable = False
     object.__setattr__(self, "repeat_counts", counts)
     if not isinstance(self.algorithm, str):
-      raise InputError(f"algorithm is {shown(self.algorithm)}; expected a name.")
+      raise InputError(f"algorithm is {short_repr(self.algorithm)}; expected a name.")
     self._check_geometry()
     self._check_strategies()
     self._check_partition()
@@ -126,18 +128,19 @@ class Plan:
     for strategy in strategies:
       if not 1 <= len(strategy) <= self.max_sequences_per_pack:
         raise InputError(
-          f"Strategy {shown(strategy)} has {len(strategy)} sequences; expected 1 to "
+          f"Strategy {short_repr(strategy)} has {len(strategy)} sequences; expected 1 to "
           f"{self.max_sequences_per_pack}."
         )
       if strategy[0] < 1 or strategy[-1] > longest:
         raise InputError(
-          f"Strategy {shown(strategy)} holds a length that is none; expected 1 to "
+          f"Strategy {short_repr(strategy)} holds a length that is none; expected 1 to "
           f"{longest}."
         )
     if len(set(strategies)) < len(strategies):
       strategy = collections.Counter(strategies).most_common(1)[0][0]
       raise InputError(
-        f"Strategy {shown(strategy)} occurs more than once; expected different ones. Add "
+        f"Strategy {short_repr(strategy)} occurs more than once; expected different "
+        "ones. Add "
         "up their repeat counts."
       )
     object.__setattr__(self, "strategies", strategies)
@@ -157,7 +160,7 @@ class Plan:
           f"multiple of {self.length_multiple}"
         )
       raise InputError(
-        f"Strategy {shown(self.strategies[found])} has "
+        f"Strategy {short_repr(self.strategies[found])} has "
         f"{sizes[found] - self._geometry.separator_size} tokens{extra}; the row has "
         f"{self.row_length}."
       )

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from packing.errors import InputError, whole
+from packing.errors import InputError, check_integer
 from packing.histogram import Histogram
 
 Strategy = tuple[int, ...]
@@ -118,14 +118,16 @@ class Geometry:
     Raises:
       InputError: not whole numbers in range, or a row shorter than the longest sequence.
     """
-    multiple = whole("length_multiple", length_multiple, at_least=1, at_most=MAX_ROW_LENGTH)
-    separator = whole(
+    multiple = check_integer(
+      "length_multiple", length_multiple, at_least=1, at_most=MAX_ROW_LENGTH
+    )
+    separator = check_integer(
       "separator_tokens", separator_tokens, at_least=0, at_most=MAX_ROW_LENGTH
     )
     longest = -(-histogram.longest // multiple) * multiple
     if row_length is None:
       row_length = max(histogram.max_sequence_length, longest)
-    row_length = whole("row_length", row_length, at_least=1, at_most=MAX_ROW_LENGTH)
+    row_length = check_integer("row_length", row_length, at_least=1, at_most=MAX_ROW_LENGTH)
     if row_length < longest:
       rounded = f", rounded up to {longest}" if longest > histogram.longest else ""
       raise InputError(
@@ -135,7 +137,7 @@ class Geometry:
     if max_sequences_per_pack is None or max_sequences_per_pack == "max":
       depth = row_length
     else:
-      depth = whole(
+      depth = check_integer(
         "max_sequences_per_pack",
         max_sequences_per_pack,
         at_least=1,

@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from packing.errors import whole
+from packing.errors import check_integer
 from packing.histogram import Histogram
 
 
@@ -63,7 +63,7 @@ def sorted_batches(
     Krell et al., https://arxiv.org/abs/2107.02027, Table 1 (SORT).
   """
   for name, value in (("batch_size", batch_size), ("length_multiple", length_multiple)):
-    whole(name, value, at_least=1)
+    check_integer(name, value, at_least=1)
   n = histogram.num_sequences
   num_batches = -(-n // batch_size)
   ranks = np.cumsum(histogram.counts)

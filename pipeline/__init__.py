@@ -22,18 +22,20 @@ if TYPE_CHECKING:
   )
   from pipeline.dataset import PreparedDataset, open_dataset, prepare
   from pipeline.prediction.answers import answer, label_names
-  from pipeline.prediction.chunks import Chunk, Rows, pack_examples
+  from pipeline.prediction.chunks import BatchShape, Chunk, pack_examples
   from pipeline.prediction.examples import Example, read_examples
   from pipeline.prediction.submission import write_submission
   from pipeline.preparation.assignments import read_assignment, write_assignment
-  from pipeline.settings import Settings
+  from pipeline.settings import DatasetSettings
   from pipeline.store import SequenceStore
   from pipeline.tasks.table import TASK_HEADS, score
 
 __all__ = [
   "TASK_HEADS",
   "AtomLoader",
+  "BatchShape",
   "Chunk",
+  "DatasetSettings",
   "Example",
   "HeldOut",
   "Masking",
@@ -41,9 +43,7 @@ __all__ = [
   "PackedLoader",
   "PreparedDataset",
   "RowLoader",
-  "Rows",
   "SequenceStore",
-  "Settings",
   "WindowLoader",
   "answer",
   "keep_plans",
@@ -70,7 +70,7 @@ _MODULES = {
   "batches.atom_loader": ("AtomLoader",),
   "preparation.assignments": ("read_assignment", "write_assignment"),
   "batches.packed": ("Masking", "PackedBatch"),
-  "prediction.chunks": ("Chunk", "Rows", "pack_examples"),
+  "prediction.chunks": ("Chunk", "BatchShape", "pack_examples"),
   "config": (
     "HeldOut",
     "make_held_out",
@@ -82,7 +82,7 @@ _MODULES = {
   "prediction.examples": ("Example", "read_examples"),
   "batches.loader": ("PackedLoader", "RowLoader"),
   "batches.plans": ("keep_plans", "make_plan", "plan_sha256", "read_plans"),
-  "settings": ("Settings",),
+  "settings": ("DatasetSettings",),
   "store": ("SequenceStore",),
   "prediction.submission": ("write_submission",),
   "tasks.table": ("TASK_HEADS", "score"),

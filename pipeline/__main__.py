@@ -21,7 +21,7 @@ from pipeline.batches.audit import AuditError
 from pipeline.dataset import PreparedDataset, open_dataset, prepare
 from pipeline.preparation.assignments import write_assignment
 from pipeline.preparation.beam import BeamRunner
-from pipeline.settings import TOO_LONG, Settings
+from pipeline.settings import TOO_LONG, DatasetSettings
 from pipeline.tasks.table import TASKS
 
 _PREPARE_EXAMPLES = """sources:
@@ -145,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_prepare(command):
-  defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
+  defaults = {field.name: field.default for field in dataclasses.fields(DatasetSettings)}
 
   def add(group, name: str, text: str, **options):
     default = defaults[name]
@@ -221,10 +221,10 @@ def _runner(options) -> BeamRunner | None:
 
 
 def _prepare(options) -> tuple[int, str]:
-  names = [field.name for field in dataclasses.fields(Settings)]
-  settings = Settings(**{name: getattr(options, name) for name in names})
+  names = [field.name for field in dataclasses.fields(DatasetSettings)]
+  settings = DatasetSettings(**{name: getattr(options, name) for name in names})
   if options.workers is not None:
-    packing.errors.whole("--workers", options.workers, at_least=1, at_most=4096)
+    packing.errors.check_integer("--workers", options.workers, at_least=1, at_most=4096)
   dataset = prepare(
     options.out, settings, num_workers=options.workers, runner=_runner(options)
   )

@@ -11,7 +11,7 @@ from absl import flags
 from ml_collections import config_flags
 
 import packing
-from packing.errors import whole
+from packing.errors import check_integer
 from pipeline import config as config_lib
 from pipeline.batches.audit import audit, report
 from pipeline.batches.loader import PackedLoader
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> tuple[int, str]:
     InputError: the dataset or the config cannot be used.
     AuditError: something is wrong.
   """
-  whole("--epoch", options.epoch, at_least=0)
+  check_integer("--epoch", options.epoch, at_least=0)
   config = _read_config(options.config, options.overrides)
   dataset = open_dataset(options.directory)
   settings = dataset.manifest["settings"]
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> tuple[int, str]:
     store,
     dataset.vocabulary,
     masked=is_masked(settings["task"]),
-    hosts=options.hosts,
+    process_count=options.hosts,
   )
   assert isinstance(loader, PackedLoader)
   result = audit(loader, epoch=options.epoch if options.split == "train" else None)

@@ -14,7 +14,7 @@ import numpy as np
 
 import packing
 from packing import InputError
-from packing.errors import shown, whole
+from packing.errors import check_integer, short_repr
 from packing.files import read_json
 from pipeline.batches import atoms
 from pipeline.batches.atom_loader import AtomLoader
@@ -23,7 +23,7 @@ from pipeline.batches.packed import Masking, PackedBatch
 from pipeline.batches.plans import held_out_stores, make_plan
 from pipeline.batches.windows import WindowLoader
 from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset, prepare
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.store import SequenceStore
 from pipeline.tasks.table import is_masked, score
 
@@ -97,7 +97,7 @@ def in_terms_of_config(message: str, data: Mapping) -> str:
   return _FLAG.sub(field, message)
 
 
-def settings_of(data: Mapping) -> Settings:
+def settings_of(data: Mapping) -> DatasetSettings:
   """Of the dataset of a config: what its manifest says, where it was prepared before.
 
   Args:
@@ -114,15 +114,16 @@ def settings_of(data: Mapping) -> Settings:
   return _settings({k: v for k, v in data.items() if k not in _OF_THE_RUN})
 
 
-def _settings(fields: Mapping) -> Settings:
-  known = [field.name for field in dataclasses.fields(Settings)]
+def _settings(fields: Mapping) -> DatasetSettings:
+  known = [field.name for field in dataclasses.fields(DatasetSettings)]
   for name in fields:
     if name not in known:
       raise InputError(
-        f"The dataset has the setting {shown(name)}; expected some of {', '.join(known)}. "
+        f"The dataset has the setting {short_repr(name)}; expected some of "
+        f"{', '.join(known)}. "
         "It is of another version; use that one."
       )
-  return Settings(**fields)
+  return DatasetSettings(**fields)
 
 
 class HeldOut(NamedTuple):
@@ -147,8 +148,8 @@ def make_held_out(
   dataset: PreparedDataset,
   *,
   plans: Mapping[str, packing.Plan] | None = None,
-  host: int = 0,
-  hosts: int = 1,
+  process_index: int = 0,
+  process_count: int = 1,
 ) -> list[HeldOut]:
   """What a run of a config is evaluated on.
 
@@ -156,7 +157,7 @@ def make_held_out(
     config: of the run.
     dataset: its dataset.
     plans: from `read_plans`; one that is not among them is made.
-    host, hosts: this process's number and how many there are.
+    process_index, process_count: this process's number and how many there are.
 
   Raises:
     InputError: nothing was held out.
@@ -169,8 +170,8 @@ def make_held_out(
         store,
         row_length=config.data.max_sequence_length,
         batch_size=config.train.micro_batch_size or config.train.batch_size,
-        host=host,
-        hosts=hosts,
+        process_index=process_index,
+        process_count=process_count,
       )
       found.append(HeldOut(windows.batches, windows.num_batches, None, prefix))
       continue
@@ -181,8 +182,8 @@ def make_held_out(
       dataset.vocabulary,
       plan=(plans or {}).get(name),
       masked=masked,
-      host=host,
-      hosts=hosts,
+      process_index=process_index,
+      process_count=process_count,
     )
     judge = None if masked else functools.partial(score, config.data.task, store)
     batches = loader.num_evaluation_batches
@@ -198,8 +199,8 @@ def make_loader(
   plan: packing.Plan | None = None,
   batch_size: int | None = None,
   masked: bool = True,
-  host: int = 0,
-  hosts: int = 1,
+  process_index: int = 0,
+  process_count: int = 1,
 ) -> RowLoader:
   """The batches of a store, packed or of the layout that the config says.
 
@@ -210,13 +211,13 @@ def make_loader(
     plan: from `make_plan`; made if not given.
     batch_size: rows of a batch; if not given, as many as the config computes at once.
     masked: whether tokens are hidden, as for pretraining; of text they never are.
-    host, hosts: this process's number and how many there are, such as
+    process_index, process_count: this process's number and how many there are, such as
       jax.process_index() and jax.process_count().
 
   Raises:
     InputError: a value of the config that cannot be used.
   """
-  seed = whole("config.seed", config.seed, at_least=0, at_most=2**32 - 1)
+  seed = check_integer("config.seed", config.seed, at_least=0, at_most=2**32 - 1)
   rate = config.data.mask_rate
   if not 0 < rate < 1:
     raise InputError(f"config.data.mask_rate is {rate}; expected a fraction in (0, 1).")
@@ -231,8 +232,8 @@ def make_loader(
       batch_size=batch_size,
       seed=seed,
       loss_on_padding=config.data.loss_on_padding,
-      host=host,
-      hosts=hosts,
+      process_index=process_index,
+      process_count=process_count,
       workers=config.train.loader_workers,
     )
   if plan is None:
@@ -246,7 +247,7 @@ def make_loader(
     masking=masking,
     seed=seed,
     assignment=config.packing.assignment,
-    host=host,
-    hosts=hosts,
+    process_index=process_index,
+    process_count=process_count,
     workers=config.train.loader_workers,
   )

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from packing import InputError
 from pipeline.preparation import write
 from pipeline.preparation.shard_files import file_sha256
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.sources.partitions import fingerprint, open_source
 from pipeline.store import SequenceStore
 from pipeline.tasks.table import TASKS, find_task
@@ -125,7 +125,7 @@ def _altered(directory: pathlib.Path, digests: dict[str, str]) -> pathlib.Path |
 
 def prepare(
   directory: str | pathlib.Path,
-  settings: Settings,
+  settings: DatasetSettings,
   *,
   num_workers: int | None = None,
   runner: write.Runner | None = None,
@@ -244,7 +244,7 @@ def _claimed(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[int | N
 
 
 def _start_or_go_on(
-  partial: pathlib.Path, settings: Settings, prints: dict
+  partial: pathlib.Path, settings: DatasetSettings, prints: dict
 ) -> pathlib.Path:
   """The folder of these settings and sources, with what a killed preparation wrote.
 
@@ -265,7 +265,7 @@ def _start_or_go_on(
   return work
 
 
-def _open_same(directory: pathlib.Path, settings: Settings) -> PreparedDataset:
+def _open_same(directory: pathlib.Path, settings: DatasetSettings) -> PreparedDataset:
   dataset = open_dataset(directory)
   check_same(directory, dataset.manifest["settings"], dataclasses.asdict(settings))
   if settings.vocab_file:
@@ -279,7 +279,7 @@ def _open_same(directory: pathlib.Path, settings: Settings) -> PreparedDataset:
   return dataset
 
 
-def _check_sources(dataset: PreparedDataset, settings: Settings):
+def _check_sources(dataset: PreparedDataset, settings: DatasetSettings):
   """Compares names and sizes of the source's files, where they are still there.
 
   Not those of the standard library, which is another with each patch of Python.
@@ -312,7 +312,7 @@ def check_same(directory: pathlib.Path, found: dict, expected: dict):
     InputError: names the settings that differ.
   """
   # A dataset from before a setting was there is as the setting's default makes it.
-  found = {f.name: f.default for f in dataclasses.fields(Settings)} | found
+  found = {f.name: f.default for f in dataclasses.fields(DatasetSettings)} | found
   differences = [
     f"{name}: {found[name]!r}, now {value!r}"
     for name, value in expected.items()

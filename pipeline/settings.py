@@ -7,13 +7,13 @@ import math
 import re
 
 from packing import InputError
-from packing.errors import shown, whole
+from packing.errors import check_integer, short_repr
 
 TOO_LONG = "error", "truncate", "split"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class DatasetSettings:
   """What a prepared dataset depends on.
 
   Attributes:
@@ -79,18 +79,19 @@ class Settings:
       ("max_question_length", 1, 65_535),
       ("shard_bytes", 1, 2**30),
     ):
-      whole(name, getattr(self, name), at_least=least, at_most=most)
+      check_integer(name, getattr(self, name), at_least=least, at_most=most)
     for name in ("held_out_fraction", "short_sequence_probability"):
       value = getattr(self, name)
       if not (math.isfinite(value) and 0 <= value < 1):
         raise InputError(f"{name} is {value}; expected a fraction in [0, 1).")
     if self.too_long not in ("", *TOO_LONG):
       raise InputError(
-        f"too_long is {shown(self.too_long)}; expected one of {', '.join(TOO_LONG)}."
+        f"too_long is {short_repr(self.too_long)}; expected one of {', '.join(TOO_LONG)}."
       )
     if self.mismatched_source and not self.held_out_source:
       raise InputError(
-        f"mismatched_source is {shown(self.mismatched_source)} without a held_out_source; "
+        f"mismatched_source is {short_repr(self.mismatched_source)} without a "
+        "held_out_source; "
         "expected both, or held_out_source alone."
       )
     self.column_names()
@@ -98,27 +99,27 @@ class Settings:
     how = self.documents
     if how not in ("blank-line", "line", "file") and not how.startswith("start:"):
       raise InputError(
-        f"documents is {shown(how)}; expected blank-line, line, file or start:REGEX."
+        f"documents is {short_repr(how)}; expected blank-line, line, file or start:REGEX."
       )
     try:
       re.compile(how.removeprefix("start:"))
     except re.error as error:
       raise InputError(
-        f"documents is {shown(how)}, which is no regular expression: {error}."
+        f"documents is {short_repr(how)}, which is no regular expression: {error}."
       ) from error
 
   def column_names(self) -> tuple[tuple[str, str], ...]:
     """Pairs of a field and its name in the source.
 
     Example:
-      >>> Settings("x.tsv", 128, columns="sentence=3, label=1").column_names()
+      >>> DatasetSettings("x.tsv", 128, columns="sentence=3, label=1").column_names()
       (('sentence', '3'), ('label', '1'))
     """
     pairs = []
     for text in filter(None, map(str.strip, self.columns.split(","))):
       field, separator, name = text.partition("=")
       if not separator or not field.strip() or not name.strip():
-        raise InputError(f"columns is {shown(self.columns)}; expected FIELD=NAME,...")
+        raise InputError(f"columns is {short_repr(self.columns)}; expected FIELD=NAME,...")
       pairs.append((field.strip(), name.strip()))
     return tuple(pairs)
 
@@ -126,7 +127,7 @@ class Settings:
     """Names of the classes, in the order of their numbers.
 
     Example:
-      >>> Settings("x.tsv", 128, labels="no, yes").label_names()
+      >>> DatasetSettings("x.tsv", 128, labels="no, yes").label_names()
       ('no', 'yes')
     """
     if not self.labels:
@@ -134,7 +135,7 @@ class Settings:
     names = tuple(name.strip() for name in self.labels.split(","))
     if len(set(names)) < max(2, len(names)) or "" in names:
       raise InputError(
-        f"labels is {shown(self.labels)}; expected at least two different names, with "
+        f"labels is {short_repr(self.labels)}; expected at least two different names, with "
         "commas between them."
       )
     return names

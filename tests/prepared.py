@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from tests import forked
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -13,7 +13,7 @@ SHARD_BYTES = 5_000
 needs_beam = pytest.mark.extra("apache_beam")
 
 
-def settings(corpus, **fields) -> Settings:
+def settings(corpus, **fields) -> DatasetSettings:
   chosen: dict = {
     "source": str(corpus),
     "max_sequence_length": 61,
@@ -22,7 +22,7 @@ def settings(corpus, **fields) -> Settings:
     "shard_bytes": SHARD_BYTES,
     "dupe_factor": 2,
   }
-  return Settings(**chosen | fields)
+  return DatasetSettings(**chosen | fields)
 
 
 def arguments(corpus, out, *more) -> list[str]:

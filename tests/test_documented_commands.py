@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 import pipeline.__main__
 from configs import base
 from pipeline.config import PREPARED, check_prepared
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from tests import forked, markdown
 from tests.markdown import CURRENT, ROOT
 from training.sweep.file import load_sweep, make_sweep
@@ -144,14 +144,14 @@ class Prepared(Exception):
   """Raised in place of the work, with the settings of the dataset."""
 
 
-def steps_on_prepared_data() -> list[tuple[str, list[str], Settings, list[str]]]:
+def steps_on_prepared_data() -> list[tuple[str, list[str], DatasetSettings, list[str]]]:
   """The page, a command that prepares a dataset, and a later one that is run on it."""
 
   def caught(_, settings, **options):
     raise Prepared(settings)
 
   found = []
-  prepared: dict[tuple[str, str], tuple[list[str], Settings]] = {}
+  prepared: dict[tuple[str, str], tuple[list[str], DatasetSettings]] = {}
   for where, words in COMMANDS:
     program, arguments = split(words)
     directory = option_of(arguments, "--config.data.directory")

@@ -18,7 +18,7 @@ import pipeline
 import predict
 from configs import base
 from model import hf, layout, weights
-from pipeline.prediction.chunks import Rows
+from pipeline.prediction.chunks import BatchShape
 from pipeline.store import SCHEMA
 from pipeline.tokenizer import Tokenizer
 from tests import packs, programs
@@ -109,7 +109,7 @@ class Programs:
     mesh = make_mesh(2)
     for task in ("classification", "regression", "squad"):
       stored = hf.open_model(folders / task)
-      settings = pipeline.Settings(
+      settings = pipeline.DatasetSettings(
         "-",
         ROW,
         task=task,
@@ -129,7 +129,7 @@ class Programs:
         params,
         pipeline.read_examples(str(path), settings, tokenizer),
         task=task,
-        rows=Rows(ROW, batch_size=4, algorithm=algorithm),
+        rows=BatchShape(ROW, batch_size=4, algorithm=algorithm),
         labels=LABELS if task == "classification" else (),
         chunk_size=chunk_size,
       )
@@ -195,7 +195,7 @@ def test_rows_are_filled(compiled, tmp_path):
   path = write_lines(tmp_path / "rows.jsonl", [{"sentence": "a b c"}] * 31)
   _, _, settings, tokenizer = compiled.found["classification"]
   examples = pipeline.read_examples(str(path), settings, tokenizer)
-  rows = Rows(ROW, batch_size=4)
+  rows = BatchShape(ROW, batch_size=4)
   chunks = list(pipeline.pack_examples(examples, SCHEMA, rows=rows, chunk_size=24))
   assert [len(chunk.examples) for chunk in chunks] == [24, 7]
   assert [chunk.num_packs for chunk in chunks] == [6, 2]  # four sentences of 5 tokens a row

@@ -1,6 +1,6 @@
 """The house: who may import whom, and what make says to those who cannot run it."""
 
-import ast
+import collections
 import os
 import pathlib
 import shutil
@@ -9,39 +9,52 @@ import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
-MAY_IMPORT = {
-  "packing": set(),
-  "model": set(),
-  "pipeline": {"packing"},
-  "training": {"model"},
-  "configs": set(),
-}
+from tests import house
+from tests.house import ROOT
+
+OURS = {"train", "eval", "predict", "experiments", "benchmarks", "tests", *house.MAY_IMPORT}
 
 
-def imports(path: pathlib.Path) -> set[str]:
-  names = set()
-  for node in ast.walk(ast.parse(path.read_text())):
-    if isinstance(node, ast.Import):
-      names |= {alias.name.split(".")[0] for alias in node.names}
-    elif isinstance(node, ast.ImportFrom):
-      names.add((node.module or "").split(".")[0])
-  return names
+@pytest.mark.parametrize("package", house.MAY_IMPORT)
+def test_packages_import_one_way(package):
+  files = house.files(package)
+  assert files
+  for path in files:
+    others = {target.parts[0].removesuffix(".py") for target in house.imports(path)}
+    assert (others - {package}) & OURS <= house.MAY_IMPORT[package], path
 
 
-@pytest.mark.parametrize("package", MAY_IMPORT)
-def test_imports_go_one_way(package):
-  ours = {"train", "eval", "predict", "experiments", "benchmarks", "tests", *MAY_IMPORT}
-  paths = list((ROOT / package).rglob("*.py"))
-  assert paths
-  for path in paths:
-    found = imports(path) & ours - {package}
-    assert found <= MAY_IMPORT[package], path
+@pytest.mark.parametrize("package", house.ROOMS)
+def test_rooms_import_what_stands_below_them(package):
+  rooms = house.ROOMS[package].split()
+  assert {house.room(path) for path in house.files(package)} == {*rooms, "__init__"}
+  assert house.arrows(package)
+  assert house.upward(package) == []
+  assert house.circles(package) == []
+
+
+def test_a_circle_is_seen_also_in_functions_and_for_types(tmp_path):
+  (tmp_path / "packing").mkdir()
+  (tmp_path / "packing/plan.py").write_text("def save():\n  import packing.pack\n")
+  (tmp_path / "packing/pack.py").write_text(
+    "if TYPE_CHECKING:\n  from packing import plan\n"
+  )
+  assert house.upward("packing", tmp_path) == ["packing/plan.py -> packing/pack.py"]
+  assert [len(circle) for circle in house.circles("packing", tmp_path)] == [2]
 
 
 def test_packing_needs_no_jax():
-  for path in (ROOT / "packing").rglob("*.py"):
-    assert not imports(path) & {"jax", "flax", "optax", "orbax", "grain"}, path
+  for path in house.files("packing"):
+    others = {target.parts[0] for target in house.imports(path)}
+    assert not others & {"jax", "flax", "optax", "orbax", "grain"}, path
+
+
+@pytest.mark.parametrize("package", house.ROOMS)
+def test_a_folder_can_be_taken_in_at_a_glance(package):
+  folders = collections.Counter(
+    path.parent for path in house.files(package) if path.name != "__init__.py"
+  )
+  assert {str(folder): n for folder, n in folders.items() if n > 14} == {}
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Arra
   """Splits the rows of a PackedBatch over the devices; `sequence_ids` stay on the host.
 
   Of several processes each gives its own block of rows, as a loader made with
-  `host=jax.process_index(), hosts=jax.process_count()` makes it.
+  `process_index=jax.process_index(), process_count=jax.process_count()` makes it.
   """
   sharding = split_rows(mesh)
   return {

@@ -7,7 +7,7 @@ import dataclasses
 from packing.algorithms import heuristics
 from packing.algorithms.optimal import MAX_LENGTHS, optimal
 from packing.algorithms.progress import Progress
-from packing.errors import seconds, whole
+from packing.errors import check_integer, seconds
 from packing.problem import Problem, Solution
 
 WORK_LIMIT = 5 * 10**9  # half a minute or so
@@ -40,7 +40,7 @@ def auto(
   Raises:
     InputError: a limit that is not above 0.
   """
-  whole("work_limit", work_limit, at_least=1)
+  check_integer("work_limit", work_limit, at_least=1)
   if time_budget is not None:
     time_budget = seconds("time_budget", time_budget)
   tried: dict[str, int] = {}

@@ -13,7 +13,7 @@ import functools
 import numpy as np
 
 from packing.algorithms import heuristics
-from packing.errors import InputError, UnsolvedError, whole
+from packing.errors import InputError, UnsolvedError, check_integer
 from packing.problem import Problem, Solution, Strategy
 
 MEMORY_LIMIT = 2 * 2**30  # bytes
@@ -56,7 +56,7 @@ def nnlshp(
     raise InputError(
       f"residual_weight is {residual_weight}; expected 0 to 1 (or at most 1e6)."
     )
-  residual_offset = whole("residual_offset", residual_offset, at_least=0)
+  residual_offset = check_integer("residual_offset", residual_offset, at_least=0)
   strategies = _strategies(problem, 1, memory_limit)
   matrix = _matrix(strategies, problem.capacity)
   weights = np.ones(problem.capacity)
@@ -184,7 +184,7 @@ def packing_matrix(capacity: int, depth: int) -> np.ndarray:
 
 def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
   """int64[P, depth]; all exact fillings, sizes ascending, 0 in front where fewer."""
-  memory_limit = whole("memory_limit", memory_limit, at_least=1)
+  memory_limit = check_integer("memory_limit", memory_limit, at_least=1)
   size, depth = problem.capacity, min(problem.depth, problem.capacity)
   count = count_strategies(size, depth)
   # The solver works on a copy of the matrix.

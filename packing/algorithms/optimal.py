@@ -13,7 +13,7 @@ from packing.algorithms.effort import Effort
 from packing.algorithms.progress import Progress
 from packing.algorithms.relaxation import SolverError, solve_relaxation
 from packing.algorithms.rounding import LAST_PACK_WORK, Rounding, Usage, fill
-from packing.errors import UnsolvedError, seconds, whole
+from packing.errors import UnsolvedError, check_integer, seconds
 from packing.pricing import most_items
 from packing.problem import Problem, Solution
 
@@ -62,12 +62,14 @@ def optimal(
     https://arxiv.org/abs/2107.02027, section S, poses the problem.
   """
   effort = Effort(
-    work=math.inf if work_limit is None else whole("work_limit", work_limit, at_least=1),
+    work=math.inf
+    if work_limit is None
+    else check_integer("work_limit", work_limit, at_least=1),
     seconds=math.inf if time_limit is None else seconds("time_limit", time_limit),
     progress=progress,
   )
   if target_gap is not None:
-    target_gap = whole("target_gap", target_gap, at_least=0)
+    target_gap = check_integer("target_gap", target_gap, at_least=0)
   first = min(
     (algorithm(problem) for algorithm in (heuristics.lpfhp, heuristics.spfhp)),
     key=lambda solution: solution.num_packs,

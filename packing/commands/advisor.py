@@ -16,7 +16,7 @@ import numpy as np
 
 from packing.algorithms.depth import choose_depth
 from packing.algorithms.optimal import MAX_LENGTHS
-from packing.errors import whole
+from packing.errors import check_integer
 from packing.histogram import Histogram
 from packing.pack import pack
 from packing.plan import Plan
@@ -160,7 +160,7 @@ def advise(
     ("batch_size", batch_size),
     ("work_limit", work_limit),
   ):
-    whole(name, value, at_least=1)
+    check_integer(name, value, at_least=1)
   size = histogram.max_sequence_length
   if row_lengths is None:
     longer = {-(-int(size * f) // 8) * 8 for f in (1.25, 1.5, 2)}

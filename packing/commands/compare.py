@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from packing.algorithms.progress import Progress
-from packing.errors import InputError, UnsolvedError, whole
+from packing.errors import InputError, UnsolvedError, check_integer
 from packing.histogram import Histogram
 from packing.pack import ALGORITHMS, check_options, pack
 from packing.problem import Geometry
@@ -99,7 +99,7 @@ def compare(
       check_options(name, given)
     elif given:
       raise InputError(f"sorted has no option {next(iter(given))!r}; expected none.")
-  whole("seed", seed, at_least=0)
+  check_integer("seed", seed, at_least=0)
   for depth in depths:
     Geometry.for_histogram(
       histogram,

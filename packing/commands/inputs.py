@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from packing import files
-from packing.errors import InputError, shown
+from packing.errors import InputError, short_repr
 from packing.histogram import MAX_SEQUENCE_LENGTH, Histogram
 
 _PREFERRED = ("input_ids", "tokens", "token_ids", "length", "lengths", "num_tokens")
@@ -190,7 +190,7 @@ def _from_text(path: pathlib.Path) -> np.ndarray:
       lengths.append(int(word))
     except ValueError as error:
       raise InputError(
-        f"{path} holds {shown(word)}; expected integers, the lengths of sequences."
+        f"{path} holds {short_repr(word)}; expected integers, the lengths of sequences."
       ) from error
   try:
     return np.array(lengths, np.int64)

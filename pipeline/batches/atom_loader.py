@@ -14,8 +14,8 @@ class AtomLoader(RowLoader):
   """Batches of the layouts `concat` and `padding`; see `pipeline/batches/atoms.py`.
 
   The atoms are shuffled anew in each epoch and then made into rows, so parts of an atom
-  that is longer than a row follow each other. The order of batches, hosts and workers are
-  those of `RowLoader`.
+  that is longer than a row follow each other. The order of batches, processes and workers
+  are those of `RowLoader`.
 
   Args:
     store: the documents, of the task `text`.
@@ -26,7 +26,7 @@ class AtomLoader(RowLoader):
     seed: of the order of atoms.
     loss_on_padding: whether end tokens that only fill an atom are predicted too.
     num_slots: M, sequences that the batch has room for; a row is one.
-    host, hosts, workers: as of `RowLoader`.
+    process_index, process_count, workers: as of `RowLoader`.
 
   Raises:
     InputError: no such layout, neither of atom and row divides the other, the hosts do
@@ -44,8 +44,8 @@ class AtomLoader(RowLoader):
     seed: int,
     loss_on_padding: bool = False,
     num_slots: int = 1,
-    host: int = 0,
-    hosts: int = 1,
+    process_index: int = 0,
+    process_count: int = 1,
     workers: int = 0,
   ):
     self.store, self.seed, self.num_slots = store, seed, num_slots
@@ -60,8 +60,8 @@ class AtomLoader(RowLoader):
       row_length=row_length,
       batch_size=batch_size,
       shuffle_seed=None,
-      host=host,
-      hosts=hosts,
+      process_index=process_index,
+      process_count=process_count,
       workers=workers,
     )
 

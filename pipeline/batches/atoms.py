@@ -29,7 +29,7 @@ from collections.abc import Callable
 import numpy as np
 
 from packing import InputError
-from packing.errors import shown, whole
+from packing.errors import check_integer, short_repr
 from pipeline.batches.packed import PackedBatch
 from pipeline.store import SequenceStore
 
@@ -230,7 +230,7 @@ def lay_out(
   is_real = places < np.repeat(real, sizes)
   tokens = np.full(places.size, end_id, np.int32)
   tokens[is_real] = read(atoms.starts[blocks[used]], real)
-  is_told = places <= np.repeat(real, sizes)  # text, and the first end token
+  is_target = places <= np.repeat(real, sizes)  # text, and the first end token
 
   def rows(values, dtype=np.int32) -> np.ndarray:
     field = np.zeros(occupied.shape, dtype)
@@ -249,8 +249,8 @@ def lay_out(
     "token_type_ids": rows(0),
     "segment_ids": rows(1),
     "position_ids": rows(positions[occupied]),
-    "loss_mask": rows(loss_on_padding | is_told, bool),
-    "real_tokens": rows(is_told).sum(1, dtype=np.int32),
+    "loss_mask": rows(loss_on_padding | is_target, bool),
+    "real_tokens": rows(is_target).sum(1, dtype=np.int32),
     "cls_positions": slots,
     "sequence_labels": slots.copy(),
     "sequence_mask": sequence_mask,
@@ -273,9 +273,11 @@ def documents(store: SequenceStore) -> tuple[np.ndarray, int]:
 
 def _check(layout: str, atom_size: int, row_length: int):
   if layout not in LAYOUTS:
-    raise InputError(f"layout is {shown(layout)}; expected one of {', '.join(LAYOUTS)}.")
-  whole("row_length", row_length, at_least=2)
-  whole("atom_size", atom_size, at_least=2)
+    raise InputError(
+      f"layout is {short_repr(layout)}; expected one of {', '.join(LAYOUTS)}."
+    )
+  check_integer("row_length", row_length, at_least=2)
+  check_integer("atom_size", atom_size, at_least=2)
   if max(atom_size, row_length) % min(atom_size, row_length):
     raise InputError(
       f"atom_size is {atom_size}; expected what divides the row of {row_length} tokens, to "

@@ -92,7 +92,7 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
     )
   return {
     "epoch": epoch,
-    "hosts": loader.hosts,
+    "hosts": loader.process_count,
     **counts,
     "padding_tokens": counts["rows"] * plan.row_length - counts["tokens"],
     "length_correlation": pairs["length"].correlation(),
@@ -128,9 +128,11 @@ def _contract(loader: PackedLoader) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 def _global_batches(loader: PackedLoader, epoch: int | None) -> Iterator[PackedBatch]:
   """The batches of an epoch, hosts joined, without the rows of other epochs."""
-  one = loader.hosts == 1
+  one = loader.process_count == 1
   hosts = (
-    [loader] if one else [loader.for_host(h, loader.hosts) for h in range(loader.hosts)]
+    [loader]
+    if one
+    else [loader.for_process(h, loader.process_count) for h in range(loader.process_count)]
   )
   size, num_packs = loader.batch_size, loader.plan.num_packs
 
@@ -255,12 +257,12 @@ def check_rows(
     equal("token_labels", batch["token_labels"], expected)
   if masking is not None:
     special = np.isin(input_ids, masking.special_ids)
-    hideable = np.bincount(index, weights=~special[real], minlength=ids.size)
+    maskable = np.bincount(index, weights=~special[real], minlength=ids.size)
     wanted = np.maximum(1, np.rint(masking.rate * tokens))
     hidden = np.zeros_like(tokens)
     rows, columns = np.nonzero(batch["mlm_segment_ids"])
     np.add.at(hidden, (rows, batch["mlm_segment_ids"][rows, columns] - 1), 1)
-    wanted = np.minimum(wanted, hideable.reshape(ids.shape)).astype(np.int64)
+    wanted = np.minimum(wanted, maskable.reshape(ids.shape)).astype(np.int64)
     equal("Masked tokens of the sequence", hidden, wanted)
 
 

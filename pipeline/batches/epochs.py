@@ -9,7 +9,7 @@ import numpy as np
 
 import packing
 from packing import InputError
-from packing.errors import shown
+from packing.errors import short_repr
 
 AssignmentMode = Literal["fresh", "fixed"]
 
@@ -44,7 +44,7 @@ class Epochs:
       _check_belongs(mode, plan, lengths)
     elif mode not in ("fresh", "fixed"):
       raise InputError(
-        f"assignment is {shown(mode)}; expected 'fresh', other neighbours each epoch, "
+        f"assignment is {short_repr(mode)}; expected 'fresh', other neighbours each epoch, "
         "'fixed', or an Assignment of this plan."
       )
     self.plan, self.lengths, self.seed, self.mode = plan, lengths, seed, mode

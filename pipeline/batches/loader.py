@@ -18,14 +18,14 @@ from absl import flags
 
 import packing
 from packing import InputError
-from packing.errors import shown, whole
+from packing.errors import check_integer, short_repr
 from pipeline.batches.epochs import AssignmentMode, Epochs
 from pipeline.batches.packed import (
   Masking,
   PackedBatch,
   mask_tokens,
   pack_rows,
-  rows_of_host,
+  rows_per_process,
 )
 from pipeline.batches.plans import plan_sha256
 from pipeline.store import SequenceStore
@@ -46,7 +46,7 @@ class RowLoader(abc.ABC):
     row_length: S, in tokens.
     batch_size: B, rows in a batch, over all hosts.
     shuffle_seed: rows are shuffled with it in each epoch; None to leave their order.
-    host, hosts: which block of a batch to make: number `host`, from 0, of `hosts`.
+    process_index, process_count: which block of a batch to make: from 0.
     workers: processes that make batches ahead of time, for `iterate`; 0 for one thread
       of this process. The batches are the same. A program that uses workers guards its
       entry with `if __name__ == "__main__"`, since each imports it anew.
@@ -74,31 +74,33 @@ class RowLoader(abc.ABC):
     row_length: int,
     batch_size: int,
     shuffle_seed: int | None,
-    host: int,
-    hosts: int,
+    process_index: int,
+    process_count: int,
     workers: int,
   ):
     self.num_rows, self.row_length = num_rows, row_length
     self.batch_size = batch_size
-    self.workers = whole("workers", workers, at_least=0)
+    self.workers = check_integer("workers", workers, at_least=0)
     # Grain counts rows on through the epochs; shuffled within each, a number holds both.
     rows = grain.MapDataset.range(num_rows).map_with_index(lambda row, _: row)
     if shuffle_seed is not None:
       rows = rows.seed(shuffle_seed).shuffle()
     self._rows = rows.repeat()
-    self._set_host(host, hosts)
+    self._set_process(process_index, process_count)
 
-  def for_host(self, host: int, hosts: int) -> Self:
+  def for_process(self, process_index: int, process_count: int) -> Self:
     """The loader as another host has it. Assignments are shared, not made again."""
     other = copy.copy(self)
-    other._set_host(host, hosts)
+    other._set_process(process_index, process_count)
     return other
 
-  def _set_host(self, host: int, hosts: int):
-    self._size = rows_of_host(self.batch_size, host=host, hosts=hosts)
-    self.host, self.hosts = host, hosts
+  def _set_process(self, process_index: int, process_count: int):
+    self._size = rows_per_process(
+      self.batch_size, process_index=process_index, process_count=process_count
+    )
+    self.process_index, self.process_count = process_index, process_count
     blocks = self._rows.batch(self._size, drop_remainder=True)
-    self.batches = blocks[host::hosts].map(self._make_batch)
+    self.batches = blocks[process_index::process_count].map(self._make_batch)
 
   @abc.abstractmethod
   def _make_batch(self, row_numbers: np.ndarray) -> PackedBatch:
@@ -127,14 +129,14 @@ class RowLoader(abc.ABC):
 
   def first_rows(self, num_rows: int) -> np.ndarray:
     """int32[num_rows, S]: segment ids of the first rows of this host, to look at."""
-    num_batches = math.ceil(num_rows * self.hosts / self.batch_size)
+    num_batches = math.ceil(num_rows * self.process_count / self.batch_size)
     rows = [self[step]["segment_ids"] for step in range(num_batches)]
     return np.concatenate(rows)[:num_rows]
 
   def evaluation_batches(self) -> Iterator[PackedBatch]:
     """Each row once over all hosts, not shuffled; the last rows are empty."""
     for step in range(self.num_evaluation_batches):
-      start = step * self.batch_size + self.host * self._size
+      start = step * self.batch_size + self.process_index * self._size
       end = min(start + self._size, self.num_rows)
       yield self._evaluation_batch(np.arange(min(start, end), end), self._size)
 
@@ -147,8 +149,8 @@ class PackedLoader(RowLoader):
   """Packed batches of one shape, without end.
 
   Epoch after epoch the same plan gets a fresh assignment: every sequence is used exactly
-  once an epoch, each time with other neighbours. The order of batches, hosts and workers
-  are those of `RowLoader`.
+  once an epoch, each time with other neighbours. The order of batches, processes and
+  workers are those of `RowLoader`.
 
   Args:
     store: the sequences.
@@ -159,7 +161,7 @@ class PackedLoader(RowLoader):
     assignment: `fresh`, other neighbours each epoch; `fixed`, the same always; or an
       assignment of this plan, such as `pipeline.read_assignment` gives, for all epochs.
       The order of packs is another each epoch in all.
-    host, hosts, workers: as of `RowLoader`.
+    process_index, process_count, workers: as of `RowLoader`.
 
   Raises:
     InputError: the hosts do not divide the batch, an option is out of its range, or the
@@ -175,8 +177,8 @@ class PackedLoader(RowLoader):
     masking: Masking | None,
     seed: int,
     assignment: AssignmentMode | packing.Assignment = "fresh",
-    host: int = 0,
-    hosts: int = 1,
+    process_index: int = 0,
+    process_count: int = 1,
     workers: int = 0,
   ):
     self.store, self.plan, self.masking = store, plan, masking
@@ -187,8 +189,8 @@ class PackedLoader(RowLoader):
       row_length=plan.row_length,
       batch_size=batch_size,
       shuffle_seed=seed,
-      host=host,
-      hosts=hosts,
+      process_index=process_index,
+      process_count=process_count,
       workers=workers,
     )
 
@@ -241,7 +243,7 @@ class BatchIterator(Iterator[PackedBatch]):
 
   def __init__(self, loader: RowLoader, first_step: int):
     self._loader = loader
-    self._step = whole("first_step", first_step, at_least=0)
+    self._step = check_integer("first_step", first_step, at_least=0)
     self._ahead: grain.DatasetIterator | None = None  # begun with the first batch
 
   def __next__(self) -> PackedBatch:
@@ -272,7 +274,9 @@ class BatchIterator(Iterator[PackedBatch]):
       InputError: the state is of another batch size or another plan, or none.
     """
     if set(state) - {"plan"} != {"step", "batch_size"}:
-      raise InputError(f"Expected a state with step and batch_size, found {shown(state)}.")
+      raise InputError(
+        f"Expected a state with step and batch_size, found {short_repr(state)}."
+      )
     if state["batch_size"] != self._loader.batch_size:
       raise InputError(
         f"The state counts batches of {state['batch_size']} packs; expected "
@@ -284,7 +288,7 @@ class BatchIterator(Iterator[PackedBatch]):
         f"The state counts packs of the plan {_short(state['plan'])}; here it is "
         f"{_short(plan)} (SHA-256). Go on with the plan it was saved with."
       )
-    step = whole("step", state["step"], at_least=0)
+    step = check_integer("step", state["step"], at_least=0)
     self.close()
     self._step = step
 

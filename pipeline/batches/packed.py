@@ -32,28 +32,28 @@ import math
 import numpy as np
 
 from packing import InputError
-from packing.errors import whole
+from packing.errors import check_integer
 from pipeline import wordpiece
 from pipeline.store import SequenceStore
 
 PackedBatch = dict[str, np.ndarray]
 
 
-def rows_of_host(batch_size: int, *, host: int, hosts: int) -> int:
+def rows_per_process(batch_size: int, *, process_index: int, process_count: int) -> int:
   """Rows that each host makes of a batch.
 
   Raises:
     InputError: a value out of its range, or hosts that do not divide the batch.
   """
-  whole("batch_size", batch_size, at_least=1)
-  whole("hosts", hosts, at_least=1)
-  whole("host", host, at_least=0, at_most=hosts - 1)
-  if batch_size % hosts:
+  check_integer("batch_size", batch_size, at_least=1)
+  check_integer("process_count", process_count, at_least=1)
+  check_integer("process_index", process_index, at_least=0, at_most=process_count - 1)
+  if batch_size % process_count:
     raise InputError(
-      f"batch_size is {batch_size}; expected a multiple of the {hosts} hosts, so that each "
-      "has as many rows."
+      f"batch_size is {batch_size}; expected a multiple of the {process_count} "
+      "processes, so that each has as many rows."
     )
-  return batch_size // hosts
+  return batch_size // process_count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,23 +232,23 @@ def _draw_positions(
   real = segment_ids > 0
   special = np.zeros(masking.vocab_size, bool)
   special[list(masking.special_ids)] = True
-  hideable = real & ~special[input_ids]
+  maskable = real & ~special[input_ids]
 
   # How many of each sequence, and for each token how many of its own sequence.
   slot = np.maximum(segment_ids - 1, 0)
   index = (np.arange(num_rows)[:, None] * max_sequences + slot)[real]
   tokens, hideable_tokens = (
     np.bincount(index, weights=weight[real], minlength=num_rows * max_sequences)
-    for weight in (real, hideable)
+    for weight in (real, maskable)
   )
   wanted = np.minimum(np.maximum(1, np.rint(masking.rate * tokens)), hideable_tokens)
   wanted_here = np.take_along_axis(wanted.reshape(num_rows, max_sequences), slot, axis=1)
 
-  # Sort each row by (sequence, hideable first, random). Sequences stay where they are,
+  # Sort each row by (sequence, maskable first, random). Sequences stay where they are,
   # the tokens drawn come first in each. One integer holds the three keys: bits 33 to 63,
   # 32 and 0 to 31.
   keys = np.where(real, slot, max_sequences).astype(np.uint64) << np.uint64(33)
-  keys |= (~hideable).astype(np.uint64) << np.uint64(32)
+  keys |= (~maskable).astype(np.uint64) << np.uint64(32)
   keys |= bits >> np.uint64(32)
   order = _stable_argsort(keys)
   drawn = real & (batch["position_ids"] < wanted_here)

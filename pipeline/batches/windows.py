@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from packing import InputError
-from packing.errors import whole
+from packing.errors import check_integer
 from pipeline.batches import atoms
-from pipeline.batches.packed import PackedBatch, rows_of_host
+from pipeline.batches.packed import PackedBatch, rows_per_process
 from pipeline.store import SequenceStore
 
 
@@ -53,8 +53,8 @@ def cut_windows(lengths: np.ndarray, *, row_length: int, stride: int) -> Windows
     >>> windows.starts.tolist(), windows.lengths.tolist(), windows.seen.tolist()
     ([0, 2, 4, 6], [4, 4, 4, 3], [1, 2, 2, 2])
   """
-  whole("row_length", row_length, at_least=2)
-  whole("stride", stride, at_least=1)
+  check_integer("row_length", row_length, at_least=2)
+  check_integer("stride", stride, at_least=1)
   if stride >= row_length:
     raise InputError(
       f"stride is {stride}; expected less than the {row_length} tokens of a window, so "
@@ -81,7 +81,7 @@ class WindowLoader:
     row_length: S, in tokens.
     batch_size: B, rows in a batch, over all hosts.
     stride: tokens from one window of a document to the next; half a row if not given.
-    host, hosts: which block of each batch to make: number `host`, from 0, of `hosts`.
+    process_index, process_count: which block of each batch to make: from 0.
 
   Attributes:
     num_tokens: tokens that are scored, over all hosts.
@@ -98,11 +98,14 @@ class WindowLoader:
     row_length: int,
     batch_size: int,
     stride: int | None = None,
-    host: int = 0,
-    hosts: int = 1,
+    process_index: int = 0,
+    process_count: int = 1,
   ):
     self.store, self.row_length, self.batch_size = store, row_length, batch_size
-    self._size, self.host = rows_of_host(batch_size, host=host, hosts=hosts), host
+    self.process_index = process_index
+    self._size = rows_per_process(
+      batch_size, process_index=process_index, process_count=process_count
+    )
     lengths, _ = atoms.documents(store)
     self.windows = cut_windows(
       lengths,
@@ -118,7 +121,7 @@ class WindowLoader:
     `loss_mask` says which tokens are scored; `sequence_ids` is the number of the window.
     """
     for step in range(self.num_batches):
-      first = step * self.batch_size + self.host * self._size
+      first = step * self.batch_size + self.process_index * self._size
       end = min(first + self._size, self.windows.starts.size)
       yield self._lay_out(np.arange(first, end))
 

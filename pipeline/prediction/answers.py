@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from packing import InputError
-from packing.errors import shown
+from packing.errors import short_repr
 from pipeline.prediction.examples import Example
 from pipeline.store import REGRESSION_SCHEMA
 from pipeline.tasks import squad
@@ -51,7 +51,8 @@ def answer(
   task = TASKS.get(task_name)
   if task is None or task.score is None:
     raise InputError(
-      f"{shown(task_name)} has no answers; expected classification, regression, squad or "
+      f"{short_repr(task_name)} has no answers; expected classification, regression, "
+      "squad or "
       "a task of GLUE."
     )
   has_classes = task.head == "sequence_classification" and task.schema != REGRESSION_SCHEMA
@@ -128,7 +129,7 @@ def _numbers(example: Example, output: np.ndarray, width: int) -> np.ndarray:
   numbers = np.asarray(output, np.float64)
   if numbers.shape != (width,) or not np.isfinite(numbers).all():
     raise ValueError(
-      f"The output for example {example.id} is {shown(np.asarray(output).tolist())}; "
+      f"The output for example {example.id} is {short_repr(np.asarray(output).tolist())}; "
       f"expected {width} finite numbers."
     )
   return numbers

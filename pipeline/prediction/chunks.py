@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 import packing
-from packing.errors import whole
+from packing.errors import check_integer
 from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.prediction.examples import Example
 from pipeline.store import SequenceStore
@@ -22,7 +22,7 @@ _Output = TypeVar("_Output")
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class BatchShape:
   """The shape of batches, and how rows are filled.
 
   Attributes:
@@ -42,10 +42,10 @@ class Rows:
 
   def __post_init__(self):
     packing.algorithm_options(self.algorithm)
-    whole("max_sequence_length", self.length, at_least=1)
-    whole("batch_size", self.batch_size, at_least=1)
+    check_integer("max_sequence_length", self.length, at_least=1)
+    check_integer("batch_size", self.batch_size, at_least=1)
     if self.max_sequences is not None:
-      whole("max_sequences_per_pack", self.max_sequences, at_least=1)
+      check_integer("max_sequences_per_pack", self.max_sequences, at_least=1)
 
   @property
   def slots(self) -> int:
@@ -69,7 +69,7 @@ class Chunk:
   examples: list[Example]
   store: SequenceStore
   assignment: packing.Assignment | None
-  rows: Rows
+  rows: BatchShape
 
   @property
   def num_packs(self) -> int:
@@ -101,7 +101,7 @@ def pack_examples(
   examples: Iterable[Example],
   schema: pa.Schema,
   *,
-  rows: Rows,
+  rows: BatchShape,
   chunk_size: int = CHUNK_SIZE,
 ) -> Iterator[Chunk]:
   """Packs examples as they come; no more than a chunk of them is held.
@@ -118,11 +118,12 @@ def pack_examples(
   Example:
     >>> from pipeline.store import SCHEMA
     >>> examples = [Example(str(n), [([2, 5, 3], 3, 0)], "") for n in range(5)]
-    >>> chunks = pack_examples(examples, SCHEMA, rows=Rows(8, batch_size=2), chunk_size=3)
+    >>> shape = BatchShape(8, batch_size=2)
+    >>> chunks = pack_examples(examples, SCHEMA, rows=shape, chunk_size=3)
     >>> [(len(c.examples), c.num_packs, len(list(c.batches()))) for c in chunks]
     [(3, 2, 1), (2, 1, 1)]
   """
-  whole("chunk_size", chunk_size, at_least=1)
+  check_integer("chunk_size", chunk_size, at_least=1)
   held: list[Example] = []
   sequences = 0
   for example in examples:
@@ -136,7 +137,7 @@ def pack_examples(
     yield _pack(held, schema, rows)
 
 
-def _pack(examples: Sequence[Example], schema: pa.Schema, rows: Rows) -> Chunk:
+def _pack(examples: Sequence[Example], schema: pa.Schema, rows: BatchShape) -> Chunk:
   found = [row for example in examples for row in example.rows]
   store = SequenceStore.from_rows(found, schema)
   if not len(store):

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from packing import InputError
-from packing.errors import shown
-from pipeline.settings import Settings
+from packing.errors import short_repr
+from pipeline.settings import DatasetSettings
 from pipeline.sources import textfiles
-from pipeline.sources.partitions import Document, Wanted, open_source
+from pipeline.sources.partitions import Document, DocumentFields, open_source
 from pipeline.store import StoredSequence
 from pipeline.tasks import glue, squad
 from pipeline.tasks.table import Task, find_task
@@ -42,7 +42,7 @@ class Example(NamedTuple):
 
 def read_examples(
   source: str,
-  settings: Settings,
+  settings: DatasetSettings,
   tokenizer: Tokenizer,
   tally: collections.Counter[str] | None = None,
 ) -> Iterator[Example]:
@@ -78,7 +78,7 @@ def read_examples(
   return make(documents, settings, tokenizer, tally)
 
 
-def _wanted(task: Task, settings: Settings) -> Wanted:
+def _wanted(task: Task, settings: DatasetSettings) -> DocumentFields:
   """What to read: no labels, and names of the examples."""
   columns = [f"{f}={name}" for f, name in settings.column_names() if f not in _HIDDEN]
   fields = tuple(field for field in task.fields if field not in _HIDDEN)
@@ -90,7 +90,7 @@ def _wanted(task: Task, settings: Settings) -> Wanted:
   return dataclasses.replace(wanted, line_fields=glue.fields_and_labels(settings)[0])
 
 
-def _standard_input(wanted: Wanted) -> Iterator[Document]:
+def _standard_input(wanted: DocumentFields) -> Iterator[Document]:
   name = "standard input"
   lines = textfiles.numbered_lines(sys.stdin.buffer, name)
   head = []
@@ -103,14 +103,14 @@ def _standard_input(wanted: Wanted) -> Iterator[Document]:
     return textfiles.parse_json_lines(every, name, wanted)
   if head and not wanted.line_fields:
     raise InputError(
-      f"{name}, line {head[-1][0]} is {shown(head[-1][1])}; expected JSON lines with "
+      f"{name}, line {head[-1][0]} is {short_repr(head[-1][1])}; expected JSON lines with "
       f"{', '.join(wanted.required)}."
     )
   return textfiles.parse_sentences(every, name, wanted)
 
 
 def _sentences(
-  documents: Iterable[Document], settings: Settings, tokenizer: Tokenizer, tally
+  documents: Iterable[Document], settings: DatasetSettings, tokenizer: Tokenizer, tally
 ) -> Iterator[Example]:
   numbered = enumerate(documents)
   while some := list(itertools.islice(numbered, _EXAMPLES)):
@@ -122,7 +122,7 @@ def _sentences(
 
 
 def _questions(
-  documents: Iterable[Document], settings: Settings, tokenizer: Tokenizer, tally
+  documents: Iterable[Document], settings: DatasetSettings, tokenizer: Tokenizer, tally
 ) -> Iterator[Example]:
   seen = set()
   for number, document in enumerate(documents):
@@ -130,7 +130,8 @@ def _questions(
     name, where = _id(document, number), document["where"]
     if name in seen:
       raise InputError(
-        f"{where}: the id {shown(name)} is that of a question before; expected one of its "
+        f"{where}: the id {short_repr(name)} is that of a question before; expected one "
+        "of its "
         "own for each, since answers go by it."
       )
     seen.add(name)
@@ -145,7 +146,7 @@ def _id(document: Document, number: int) -> str:
       continue
     if not isinstance(value, str | int) or isinstance(value, bool):
       raise InputError(
-        f"{document['where']}: {field} is {shown(value)}; expected a text or a number."
+        f"{document['where']}: {field} is {short_repr(value)}; expected a text or a number."
       )
     return str(value)
   return str(number)

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterable
 
 from packing import InputError
-from packing.errors import shown
+from packing.errors import short_repr
 from packing.files import check_writable, write_text
 from pipeline.tasks import glue
 
@@ -57,11 +57,11 @@ def write_submission(
   if task != "squad" and (name == task or name not in _FILES):
     known = ", ".join(f"glue/{name}" for name in _FILES)
     raise InputError(
-      f"{shown(task)} has no server; expected squad, {known}. Leave --submission out."
+      f"{short_repr(task)} has no server; expected squad, {known}. Leave --submission out."
     )
   if genres not in (MATCHED, MISMATCHED) or (genres == MISMATCHED and name != "mnli"):
     raise InputError(
-      f"genres is {shown(genres)} for {task}; expected {MATCHED}, or for glue/mnli "
+      f"genres is {short_repr(genres)} for {task}; expected {MATCHED}, or for glue/mnli "
       f"{MISMATCHED}."
     )
   if task == "squad":
@@ -106,7 +106,8 @@ def _glue(name: str, answers: Iterable[dict]) -> str:
 def _index(text: str) -> int:
   if not (text.isascii() and text.isdecimal() and str(int(text)) == text):
     raise InputError(
-      f"The id {shown(text)} is no index of GLUE; expected a whole number from 0. Leave "
+      f"The id {short_repr(text)} is no index of GLUE; expected a whole number from 0. "
+      "Leave "
       "the ids out of the source, and examples are counted."
     )
   return int(text)
@@ -118,13 +119,13 @@ def _prediction(name: str, found: dict) -> str:
     value = found.get("value")
     if not isinstance(value, float):
       raise InputError(
-        f"Answer {found['id']} has the value {shown(value)}; expected a number."
+        f"Answer {found['id']} has the value {short_repr(value)}; expected a number."
       )
     return f"{min(max(value, 0.0), _HIGHEST):.4f}"
   label = found.get("label")
   if label not in labels:
     raise InputError(
-      f"Answer {found['id']} has the label {shown(label)}; expected one of "
+      f"Answer {found['id']} has the label {short_repr(label)}; expected one of "
       f"{', '.join(labels)}."
     )
   return label if name in _IN_WORDS else str(labels.index(label))

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import packing
 from packing import Assignment, InputError
-from packing.errors import whole
+from packing.errors import check_integer
 from pipeline.preparation import ranks
 from pipeline.preparation.beam import BeamRunner, Errors
 
@@ -54,7 +54,7 @@ def write_assignment(
       cannot be written.
     OSError: the disk is full.
   """
-  whole("seed", seed, at_least=0, at_most=2**32 - 1)
+  check_integer("seed", seed, at_least=0, at_most=2**32 - 1)
   dataset, directory = pathlib.Path(dataset), pathlib.Path(directory)
   try:
     manifest = json.loads((dataset / "manifest.json").read_text())

@@ -21,7 +21,7 @@ from typing import Any
 from packing import InputError
 from pipeline.preparation import shard_files, write
 from pipeline.preparation.shard_files import ShardSummary, ShardWork
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import HELD_OUT, DocumentShard, document_shards
 from pipeline.sources.partitions import Partition
 
@@ -89,7 +89,7 @@ class BeamRunner:
   def __call__(
     self,
     directory: pathlib.Path,
-    settings: Settings,
+    settings: DatasetSettings,
     sources: write.Sources,
     tokenizer: str,
   ) -> Iterator[ShardSummary]:
@@ -153,7 +153,7 @@ class Errors:
 
 
 def _read(
-  part: tuple[str | None, int, Partition], settings: Settings, errors: Errors
+  part: tuple[str | None, int, Partition], settings: DatasetSettings, errors: Errors
 ) -> Iterator[DocumentShard]:
   split, number, partition = part
   with errors.left(f"partition-{split or 'all'}-{number:05d}"):
@@ -168,7 +168,11 @@ def _read(
 
 
 def _write(
-  shard: DocumentShard, settings: Settings, tokenizer: str, directory: str, errors: Errors
+  shard: DocumentShard,
+  settings: DatasetSettings,
+  tokenizer: str,
+  directory: str,
+  errors: Errors,
 ):
   if shard_files.load_summary(directory, shard.name) is None:
     with errors.left(shard.name):

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.store import write_sequences
 from pipeline.tasks.table import TASKS
@@ -45,7 +45,7 @@ class ShardWork:
   """
 
   shard: DocumentShard
-  settings: Settings
+  settings: DatasetSettings
   tokenizer: str
   directory: str
 
@@ -99,7 +99,7 @@ def write_shard(work: ShardWork) -> ShardSummary:
   tokens = np.zeros(len(tokenizer.vocabulary), np.int64)
 
   def counted():
-    for row in task.cut(work.shard, work.settings, tokenizer, tally):
+    for row in task.make_sequences(work.shard, work.settings, tokenizer, tally):
       lengths[len(row[0]) - 1] += 1
       yield row
 

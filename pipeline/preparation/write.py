@@ -17,7 +17,7 @@ from pipeline import bpe, wordpiece
 from pipeline.preparation import shard_files
 from pipeline.preparation.shard_files import ShardSummary, ShardWork
 from pipeline.preparation.workers import write_shards
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import (
   HELD_OUT,
   MISMATCHED,
@@ -41,13 +41,17 @@ class Runner(Protocol):
   """Reads sources and writes shards; returns their summaries in any order."""
 
   def __call__(
-    self, directory: pathlib.Path, settings: Settings, sources: Sources, tokenizer: str
+    self,
+    directory: pathlib.Path,
+    settings: DatasetSettings,
+    sources: Sources,
+    tokenizer: str,
   ) -> Iterable[ShardSummary]: ...
 
 
 def write(
   directory: pathlib.Path,
-  settings: Settings,
+  settings: DatasetSettings,
   sources: Sources,
   *,
   num_workers: int | None = None,
@@ -101,7 +105,7 @@ def remove_unfinished(directory: pathlib.Path):
 
 
 def shards_of(
-  settings: Settings, sources: Sources, split: str, number: int
+  settings: DatasetSettings, sources: Sources, split: str, number: int
 ) -> Iterator[DocumentShard]:
   """The shards of one partition of a source."""
   return document_shards(
@@ -114,7 +118,7 @@ def shards_of(
   )
 
 
-def _all_shards(settings: Settings, sources: Sources) -> Iterator[DocumentShard]:
+def _all_shards(settings: DatasetSettings, sources: Sources) -> Iterator[DocumentShard]:
   for split, partitions in sources.items():
     for number in range(len(partitions)):
       yield from shards_of(settings, sources, split, number)
@@ -122,7 +126,7 @@ def _all_shards(settings: Settings, sources: Sources) -> Iterator[DocumentShard]
 
 def _watched(
   directory: pathlib.Path,
-  settings: Settings,
+  settings: DatasetSettings,
   sources: Sources,
   tokenizer: str,
   num_workers: int,
@@ -162,7 +166,7 @@ def _watched(
 
 
 def _write_tokenizer(
-  directory: pathlib.Path, settings: Settings, sources: Sources
+  directory: pathlib.Path, settings: DatasetSettings, sources: Sources
 ) -> Tokenizer:
   given, byte_level = settings.vocab_file, TASKS[settings.task].byte_level
   as_json = given.endswith(".json") if given else byte_level
@@ -188,7 +192,7 @@ def _write_tokenizer(
   return Tokenizer(path)
 
 
-def _training_texts(settings: Settings, sources: Sources) -> Iterator[str]:
+def _training_texts(settings: DatasetSettings, sources: Sources) -> Iterator[str]:
   """The first texts of what is trained on."""
   task = TASKS[settings.task]
   left = VOCABULARY_CHARACTERS
@@ -205,7 +209,7 @@ def _training_texts(settings: Settings, sources: Sources) -> Iterator[str]:
 
 
 def _manifest(
-  settings: Settings,
+  settings: DatasetSettings,
   tokenizer: Tokenizer,
   summaries: list[ShardSummary],
   token_counts: np.ndarray,
@@ -256,11 +260,11 @@ def _manifest(
   }
 
 
-def _splits(settings: Settings) -> tuple[str, ...]:
+def _splits(settings: DatasetSettings) -> tuple[str, ...]:
   return (TRAIN, HELD_OUT, *([MISMATCHED] if settings.mismatched_source else []))
 
 
-def _check_enough(settings: Settings, counts: dict):
+def _check_enough(settings: DatasetSettings, counts: dict):
   wants_held_out = settings.held_out_source or settings.held_out_fraction
   least = 2 if settings.task == "pretraining" else 1
   filter_flag = "--min-words" if settings.task == "text" else "--min-sentences"

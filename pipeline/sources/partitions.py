@@ -49,7 +49,7 @@ Document = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class DocumentFields:
   """What a task wants to know of each document.
 
   Attributes:
@@ -92,7 +92,7 @@ class FilePartition:
 
   kind: str
   paths: tuple[str, ...]
-  wanted: Wanted
+  wanted: DocumentFields
 
   @property
   def counts(self) -> str:
@@ -149,7 +149,7 @@ class LibraryPartition:
       read = 0
 
 
-def open_source(spec: str, wanted: Wanted) -> list[Partition]:
+def open_source(spec: str, wanted: DocumentFields) -> list[Partition]:
   """Finds a source and splits it into partitions, without reading it.
 
   Args:

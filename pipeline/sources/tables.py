@@ -16,13 +16,13 @@ from packing import InputError
 from pipeline.sources import textfiles
 
 if TYPE_CHECKING:
-  from pipeline.sources.partitions import Document, Wanted
+  from pipeline.sources.partitions import Document, DocumentFields
 
 _ROWS = 64  # turned into Python objects at a time
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
-def check(path: pathlib.Path, wanted: Wanted):
+def check(path: pathlib.Path, wanted: DocumentFields):
   """Finds out before any work whether a file has what is wanted.
 
   Raises:
@@ -68,7 +68,7 @@ def num_rows(path: str | pathlib.Path) -> int:
     return 0
 
 
-def read_table(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
+def read_table(path: pathlib.Path, wanted: DocumentFields) -> Iterator[Document]:
   """Rows of a file, a few at a time.
 
   Raises:
@@ -83,7 +83,7 @@ def read_table(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
     for batch in read(names):
       for start in range(0, len(batch), _ROWS):
         for values in batch.slice(start, _ROWS).to_pylist():
-          yield textfiles.pick(values, wanted, f"{path}, row {row}")
+          yield textfiles.select_fields(values, wanted, f"{path}, row {row}")
           row += 1
   except UnicodeDecodeError as error:
     raise InputError(
@@ -96,7 +96,7 @@ def read_table(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
     ) from error
 
 
-def _open(path: pathlib.Path, wanted: Wanted):
+def _open(path: pathlib.Path, wanted: DocumentFields):
   """The schema of a file, and a function from column names to record batches."""
   if path.suffix.lower() in _DELIMITERS:
     return _open_delimited(path, wanted)
@@ -116,7 +116,7 @@ def _open(path: pathlib.Path, wanted: Wanted):
     ) from error
 
 
-def _open_delimited(path: pathlib.Path, wanted: Wanted):
+def _open_delimited(path: pathlib.Path, wanted: DocumentFields):
   """As `_open`, of a .csv or .tsv, whose columns are all text.
 
   Columns are named by the first line; or, where the columns wanted are numbers, counted

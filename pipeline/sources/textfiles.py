@@ -13,16 +13,16 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from packing import InputError
-from packing.errors import shown
+from packing.errors import short_repr
 
 if TYPE_CHECKING:
-  from pipeline.sources.partitions import Document, Wanted
+  from pipeline.sources.partitions import Document, DocumentFields
 
 MAX_DOCUMENT_BYTES = 16 * 2**20
 MAX_JSON_BYTES = 2**30  # a file in SQuAD's layout is read at once
 
 
-def read_text(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
+def read_text(path: pathlib.Path, wanted: DocumentFields) -> Iterator[Document]:
   """Splits a text file into documents.
 
   Args:
@@ -59,7 +59,7 @@ def read_text(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
     yield {"text": "".join(lines), "where": f"{path}, line {first}"}
 
 
-def read_json_lines(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
+def read_json_lines(path: pathlib.Path, wanted: DocumentFields) -> Iterator[Document]:
   """One JSON object a line; blank lines are skipped.
 
   Raises:
@@ -69,7 +69,7 @@ def read_json_lines(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
 
 
 def parse_json_lines(
-  lines: Iterable[tuple[int, str]], name: str, wanted: Wanted
+  lines: Iterable[tuple[int, str]], name: str, wanted: DocumentFields
 ) -> Iterator[Document]:
   """As `read_json_lines`, of numbered lines of a file with a name."""
   for number, line in lines:
@@ -88,10 +88,10 @@ def parse_json_lines(
         f"{where} holds a {type(found).__name__}; expected an object with "
         f"{', '.join(map(wanted.column, wanted.required))}."
       )
-    yield pick(found, wanted, where)
+    yield select_fields(found, wanted, where)
 
 
-def read_sentences(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
+def read_sentences(path: pathlib.Path, wanted: DocumentFields) -> Iterator[Document]:
   """The fields of `wanted.line_fields` on each line, with tabs between them.
 
   A blank line is a document with empty ones, so that line n is document n.
@@ -103,7 +103,7 @@ def read_sentences(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
 
 
 def parse_sentences(
-  lines: Iterable[tuple[int, str]], name: str, wanted: Wanted
+  lines: Iterable[tuple[int, str]], name: str, wanted: DocumentFields
 ) -> Iterator[Document]:
   """As `read_sentences`, of numbered lines of a file with a name."""
   fields = wanted.line_fields
@@ -121,7 +121,7 @@ def parse_sentences(
     yield document
 
 
-def read_squad(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
+def read_squad(path: pathlib.Path, wanted: DocumentFields) -> Iterator[Document]:
   """Questions of a file in the layout of SQuAD 1.1: data, paragraphs, qas, answers.
 
   Raises:
@@ -158,7 +158,7 @@ def read_squad(path: pathlib.Path, wanted: Wanted) -> Iterator[Document]:
     ) from error
 
 
-def pick(values: dict, wanted: Wanted, where: str) -> Document:
+def select_fields(values: dict, wanted: DocumentFields, where: str) -> Document:
   """The fields that are wanted, by the names of the task.
 
   Raises:
@@ -187,7 +187,8 @@ def _check_text(value: str, where: str):
     value.encode()
   except UnicodeEncodeError as error:  # JSON can say half of a character
     raise InputError(
-      f"{where} holds {shown(value[error.start])}, half of a character. Expected text; "
+      f"{where} holds {short_repr(value[error.start])}, half of a character. Expected "
+      "text; "
       "write it again with a program that keeps characters whole."
     ) from error
 
@@ -221,7 +222,7 @@ def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
       text = line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
       raise InputError(
-        f"{name}, line {number} is no UTF-8: byte {shown(line[error.start])} at "
+        f"{name}, line {number} is no UTF-8: byte {short_repr(line[error.start])} at "
         f"{error.start} of the line. Convert the file, such as with: iconv -f "
         "ISO-8859-1 -t UTF-8."
       ) from error

@@ -14,7 +14,7 @@ from packing import InputError
 from pipeline.sources import textfiles
 
 if TYPE_CHECKING:
-  from pipeline.sources.partitions import Document, Wanted
+  from pipeline.sources.partitions import Document, DocumentFields
 
 PARTITION_EXAMPLES = 65_536
 _EXAMPLES = 64  # decoded at a time
@@ -29,7 +29,7 @@ class CataloguePartition:
   split: str
   start: int
   stop: int
-  wanted: Wanted
+  wanted: DocumentFields
 
   counts = "documents"
 
@@ -51,10 +51,12 @@ class CataloguePartition:
       numbers = range(start, min(start + _EXAMPLES, self.stop))
       for number, example in zip(numbers, examples.__getitems__(numbers), strict=True):
         where = f"tfds:{self.name}#{self.split}, example {number}"
-        yield textfiles.pick(_plain(example), self.wanted, where)
+        yield textfiles.select_fields(_plain(example), self.wanted, where)
 
 
-def partitions(name: str, split: str, wanted: Wanted) -> Iterator[CataloguePartition]:
+def partitions(
+  name: str, split: str, wanted: DocumentFields
+) -> Iterator[CataloguePartition]:
   """The parts of a split of a dataset.
 
   Args:

@@ -6,8 +6,8 @@ import collections
 from collections.abc import Iterator
 
 from packing import InputError
-from packing.errors import shown
-from pipeline.settings import Settings
+from packing.errors import short_repr
+from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.sources.partitions import Document
 from pipeline.store import StoredSequence
@@ -29,14 +29,14 @@ def text_of(document: Document) -> str:
     return ""
   if not isinstance(text, str):
     raise InputError(
-      f"{document['where']}: text is {shown(text)}; expected a string. Name another "
+      f"{document['where']}: text is {short_repr(text)}; expected a string. Name another "
       "column with --columns text=NAME."
     )
   return text
 
 
 def cut_text(
-  shard: DocumentShard, settings: Settings, tokenizer: Tokenizer, tally: Tally
+  shard: DocumentShard, settings: DatasetSettings, tokenizer: Tokenizer, tally: Tally
 ) -> Iterator[StoredSequence]:
   end = tokenizer.end_id
   for document in shard.documents:
@@ -55,7 +55,7 @@ def cut_text(
 
 
 def cut_tokens(
-  shard: DocumentShard, settings: Settings, tokenizer: Tokenizer, tally: Tally
+  shard: DocumentShard, settings: DatasetSettings, tokenizer: Tokenizer, tally: Tally
 ) -> Iterator[StoredSequence]:
   for document in shard.documents:
     ids = _checked_tokens(document, tokenizer)
@@ -66,7 +66,8 @@ def cut_tokens(
     label = document.get("label") or 0
     if not isinstance(label, int) or not -(2**31) <= label < 2**31:
       raise InputError(
-        f"{document['where']}: label is {shown(label)}; expected a whole number of 32 bits."
+        f"{document['where']}: label is {short_repr(label)}; expected a whole number of "
+        "32 bits."
       )
     start = 0
     for piece in _fit(ids, document, settings, tally):
@@ -75,7 +76,7 @@ def cut_tokens(
 
 
 def _fit(
-  ids: list[int], document: Document, settings: Settings, tally: Tally, *, last=None
+  ids: list[int], document: Document, settings: DatasetSettings, tally: Tally, *, last=None
 ) -> list[list[int]]:
   """The tokens as sequences of at most S."""
   most = settings.max_sequence_length
@@ -95,7 +96,9 @@ def _checked_tokens(document: Document, tokenizer: Tokenizer) -> list[int]:
   if not ids:
     return []
   if not isinstance(ids, list) or not all(type(n) is int for n in ids):
-    raise InputError(f"{where}: input_ids is {shown(ids)}; expected a list of integers.")
+    raise InputError(
+      f"{where}: input_ids is {short_repr(ids)}; expected a list of integers."
+    )
   size = len(tokenizer.vocabulary)
   for place, token in enumerate(ids):
     if not 0 <= token < size:
@@ -124,13 +127,15 @@ def _first_type_length(document: Document, length: int) -> int:
     return length
   if not isinstance(types, list) or len(types) < length:
     raise InputError(
-      f"{document['where']}: token_type_ids is {shown(types)}; expected {length} numbers, "
+      f"{document['where']}: token_type_ids is {short_repr(types)}; expected {length} "
+      "numbers, "
       "one for each token."
     )
   ones = types[:length].count(1)
   if types[:length] != [0] * (length - ones) + [1] * ones:
     raise InputError(
-      f"{document['where']}: token_type_ids is {shown(types)}; expected zeros and then "
+      f"{document['where']}: token_type_ids is {short_repr(types)}; expected zeros and "
+      "then "
       "ones."
     )
   return length - ones

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from packing import InputError
-from packing.errors import shown
+from packing.errors import short_repr
 from pipeline import wordpiece
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.sources.partitions import Document
 from pipeline.store import StoredSequence
@@ -48,7 +48,7 @@ METRICS: dict[str, tuple[str, ...]] = {
 OWN = "sentence", "sentence2"  # fields of one's own tasks; the second may be missing
 
 
-def fields_and_labels(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def fields_and_labels(settings: DatasetSettings) -> tuple[tuple[str, ...], tuple[str, ...]]:
   """The sentences of a document, and the names of the classes, () for a regression."""
   if settings.task.startswith("glue/"):
     return TASKS[settings.task.removeprefix("glue/")]
@@ -56,7 +56,7 @@ def fields_and_labels(settings: Settings) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def cut(
-  shard: DocumentShard, settings: Settings, tokenizer: Tokenizer, tally
+  shard: DocumentShard, settings: DatasetSettings, tokenizer: Tokenizer, tally
 ) -> Iterator[StoredSequence]:
   """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], one sequence an example.
 
@@ -72,7 +72,7 @@ def cut(
 
 
 def encode(
-  examples: Sequence[Document], settings: Settings, tokenizer: Tokenizer, tally
+  examples: Sequence[Document], settings: DatasetSettings, tokenizer: Tokenizer, tally
 ) -> Iterator[tuple[list[int], int]]:
   """Tokens of each example, and how many have token type 0.
 
@@ -106,7 +106,7 @@ def encode(
     yield input_ids, first_type
 
 
-def sentences(example: Document, settings: Settings) -> list[str]:
+def sentences(example: Document, settings: DatasetSettings) -> list[str]:
   """One or two; of one's own tasks only one where the second is missing or empty.
 
   Raises:
@@ -126,7 +126,9 @@ def sentence(example: Document, field: str) -> str:
   """
   value = example[field]
   if not isinstance(value, str):
-    raise InputError(f"{example['where']}: {field} is {shown(value)}; expected a sentence.")
+    raise InputError(
+      f"{example['where']}: {field} is {short_repr(value)}; expected a sentence."
+    )
   return value
 
 
@@ -167,7 +169,8 @@ def parse_label(example: Document, labels: tuple[str, ...]) -> int | float:
     if abs(number) <= _LARGEST:
       return number
     raise InputError(
-      f"{example['where']}: label is {shown(value)}; expected a number that 32 bits hold."
+      f"{example['where']}: label is {short_repr(value)}; expected a number that 32 bits "
+      "hold."
     )
   # Where names are numbers, a number that is none of them names no class by its place.
   named = not all(math.isnan(_number(name)) for name in labels)
@@ -175,7 +178,7 @@ def parse_label(example: Document, labels: tuple[str, ...]) -> int | float:
     hidden = " Test splits hide their labels; use another split." if number == -1 else ""
     numbers = "" if named else f"0 to {len(labels) - 1} or "
     raise InputError(
-      f"{example['where']}: label is {shown(value)}; expected {numbers}one of "
+      f"{example['where']}: label is {short_repr(value)}; expected {numbers}one of "
       f"{', '.join(labels)}.{hidden}"
     )
   return int(number)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from packing import InputError
-from packing.errors import shown
+from packing.errors import short_repr
 from pipeline import wordpiece
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.sources.partitions import Document
 from pipeline.tokenizer import Tokenizer
@@ -51,7 +51,7 @@ class Answer(NamedTuple):
   score: float
 
 
-def check(settings: Settings):
+def check(settings: DatasetSettings):
   """Refuses windows that would leave out tokens between them.
 
   Raises:
@@ -66,14 +66,14 @@ def check(settings: Settings):
     )
 
 
-def texts(example: Document, settings: Settings) -> list[str]:
+def texts(example: Document, settings: DatasetSettings) -> list[str]:
   """What a vocabulary is learned from."""
   del settings
   return [example["question"], example["context"]]
 
 
 def cut(
-  shard: DocumentShard, settings: Settings, tokenizer: Tokenizer, tally
+  shard: DocumentShard, settings: DatasetSettings, tokenizer: Tokenizer, tally
 ) -> Iterator[Window]:
   """Windows of each example's context, each `doc_stride` tokens after the one before.
 
@@ -91,7 +91,8 @@ def cut(
   for example in shard.documents:
     if (name := str(example["id"])) in seen:
       raise InputError(
-        f"{example['where']}: the id {shown(name)} is that of a question before; expected "
+        f"{example['where']}: the id {short_repr(name)} is that of a question before; "
+        "expected "
         "one of its own for each."
       )
     seen.add(name)
@@ -102,7 +103,7 @@ def windows(
   example: Document,
   answers: list[str],
   span: tuple[int, int] | None,
-  settings: Settings,
+  settings: DatasetSettings,
   tokenizer: Tokenizer,
   tally,
 ) -> Iterator[Window]:
@@ -172,7 +173,7 @@ def check_texts(example: Document):
   for field in ("question", "context"):
     if not isinstance(example[field], str):
       raise InputError(
-        f"{example['where']}: {field} is {shown(example[field])}; expected a text."
+        f"{example['where']}: {field} is {short_repr(example[field])}; expected a text."
       )
 
 
@@ -184,7 +185,7 @@ def _answers(example: Document) -> tuple[list[str], tuple[int, int] | None]:
     starts = [int(start) for start in example["answers"]["answer_start"]]
   except (TypeError, LookupError, ValueError) as error:
     raise InputError(
-      f"{example['where']}: answers is {shown(example['answers'])}; expected "
+      f"{example['where']}: answers is {short_repr(example['answers'])}; expected "
       '{"text": [...], "answer_start": [...]}.'
     ) from error
   if not answers:
@@ -192,14 +193,17 @@ def _answers(example: Document) -> tuple[list[str], tuple[int, int] | None]:
   start, answer = starts[0], answers[0]
   if not answer.strip():
     raise InputError(
-      f"{example['where']}: the answer is {shown(answer)}; expected words of the context. "
+      f"{example['where']}: the answer is {short_repr(answer)}; expected words of the "
+      "context. "
       "Give one, or an empty list of answers where there is none."
     )
   found = example["context"][start : start + len(answer)]
   if start < 0 or found != answer:
     raise InputError(
-      f"{example['where']}: expected the answer {shown(answer)} at character {start} of "
-      f"the context; found {shown(found)}. Correct answer_start, or leave the question out."
+      f"{example['where']}: expected the answer {short_repr(answer)} at character "
+      f"{start} of "
+      f"the context; found {short_repr(found)}. Correct answer_start, or leave the "
+      "question out."
     )
   return answers, (start, start + len(answer))
 

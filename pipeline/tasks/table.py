@@ -25,12 +25,12 @@ import numpy as np
 import pyarrow as pa
 
 from packing import InputError
-from packing.errors import shown
+from packing.errors import short_repr
 from pipeline import bpe, wordpiece
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.sources import stdlib
 from pipeline.sources.document_shards import DocumentShard
-from pipeline.sources.partitions import Document, Wanted
+from pipeline.sources.partitions import Document, DocumentFields
 from pipeline.store import (
   QUESTION_SCHEMA,
   REGRESSION_SCHEMA,
@@ -42,7 +42,9 @@ from pipeline.tasks import causal, glue, pretraining, scores, squad
 from pipeline.tasks.causal import Tally
 from pipeline.tokenizer import Tokenizer
 
-Cut = Callable[[DocumentShard, Settings, Tokenizer, Tally], Iterator[Sequence]]
+MakeSequences = Callable[
+  [DocumentShard, DatasetSettings, Tokenizer, Tally], Iterator[Sequence]
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +67,8 @@ class Task:
   """
 
   fields: tuple[str, ...]
-  cut: Cut
-  texts: Callable[[Document, Settings], Iterable[str]] | None
+  make_sequences: MakeSequences
+  texts: Callable[[Document, DatasetSettings], Iterable[str]] | None
   too_long: tuple[str, ...]
   optional: tuple[str, ...] = ()
   special_tokens: tuple[str, ...] = (wordpiece.CLS, wordpiece.SEP)
@@ -77,22 +79,22 @@ class Task:
   score: Callable[[SequenceStore, Sequence[np.ndarray]], dict[str, float]] | None = None
   metrics: tuple[str, ...] = ()
 
-  def wanted(self, settings: Settings) -> Wanted:
+  def wanted(self, settings: DatasetSettings) -> DocumentFields:
     """What to read of each document."""
     columns = settings.column_names()
     known = (*self.fields, *self.optional)
     for field, _ in columns:
       if field not in known:
         raise InputError(
-          f"columns names {shown(field)}; the task {settings.task} has the fields "
+          f"columns names {short_repr(field)}; the task {settings.task} has the fields "
           f"{', '.join(known)}."
         )
     named = tuple(field for field, _ in columns if field in self.optional)
     optional = tuple(field for field in self.optional if field not in named)
-    return Wanted((*self.fields, *named), optional, columns, settings.documents)
+    return DocumentFields((*self.fields, *named), optional, columns, settings.documents)
 
 
-def find_task(settings: Settings) -> tuple[Task, Settings]:
+def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
   """The task of some settings, and the settings with what the task leaves open.
 
   A classification has the names of its classes from the settings.
@@ -103,7 +105,7 @@ def find_task(settings: Settings) -> tuple[Task, Settings]:
   task = TASKS.get(settings.task)
   if task is None:
     raise InputError(
-      f"There is no task {shown(settings.task)}; expected one of {', '.join(TASKS)}."
+      f"There is no task {short_repr(settings.task)}; expected one of {', '.join(TASKS)}."
     )
   if not settings.too_long:
     settings = dataclasses.replace(settings, too_long=task.too_long[0])
@@ -142,7 +144,8 @@ def find_task(settings: Settings) -> tuple[Task, Settings]:
     task = dataclasses.replace(task, label_names=names)
   elif names:
     raise InputError(
-      f"labels is {shown(settings.labels)}; expected none for {settings.task}, only for "
+      f"labels is {short_repr(settings.labels)}; expected none for {settings.task}, only "
+      "for "
       "classification. Leave it out."
     )
   return task, settings
@@ -151,7 +154,7 @@ def find_task(settings: Settings) -> tuple[Task, Settings]:
 # ---- pretraining -----------------------------------------------------------------------
 
 
-def sentences_of(document: Document, settings: Settings) -> list[str]:
+def sentences_of(document: Document, settings: DatasetSettings) -> list[str]:
   """The sentences of a document, none where there are too few."""
   found = document.get("sentences")
   if found is None:
@@ -160,7 +163,12 @@ def sentences_of(document: Document, settings: Settings) -> list[str]:
 
 
 def _tokenised(
-  shard: DocumentShard, settings: Settings, tokenizer: Tokenizer, tally: Tally, *, most: int
+  shard: DocumentShard,
+  settings: DatasetSettings,
+  tokenizer: Tokenizer,
+  tally: Tally,
+  *,
+  most: int,
 ) -> Iterator[pretraining.Document]:
   """Sentences of each document, those over `most` tokens split or as they are."""
   for document in shard.documents:
@@ -180,7 +188,7 @@ def _tokenised(
 
 
 def _cut_sentences(
-  shard: DocumentShard, settings: Settings, tokenizer: Tokenizer, tally: Tally
+  shard: DocumentShard, settings: DatasetSettings, tokenizer: Tokenizer, tally: Tally
 ) -> Iterator[StoredSequence]:
   most = settings.max_sequence_length - pretraining.SPECIAL_TOKENS
   cls, sep = tokenizer.id_of(wordpiece.CLS), tokenizer.id_of(wordpiece.SEP)
@@ -190,7 +198,7 @@ def _cut_sentences(
 
 
 def _cut_pairs(
-  shard: DocumentShard, settings: Settings, tokenizer: Tokenizer, tally: Tally
+  shard: DocumentShard, settings: DatasetSettings, tokenizer: Tokenizer, tally: Tally
 ) -> Iterator[StoredSequence]:
   most = settings.max_sequence_length - pretraining.SPECIAL_TOKENS_IN_PAIR - 1
   documents = list(_tokenised(shard, settings, tokenizer, tally, most=most))
@@ -213,7 +221,7 @@ def _cut_pairs(
 # ---- the table -------------------------------------------------------------------------
 
 
-def _one_text(document: Document, settings: Settings) -> list[str]:
+def _one_text(document: Document, settings: DatasetSettings) -> list[str]:
   del settings
   return [causal.text_of(document)]
 
@@ -229,7 +237,7 @@ def _sentence_task(
   return Task(
     fields=(*fields, "label"),
     optional=optional,
-    cut=glue.cut,
+    make_sequences=glue.cut,
     texts=glue.sentences,
     too_long=("truncate", "error"),
     schema=SCHEMA if has_classes else REGRESSION_SCHEMA,
@@ -242,7 +250,7 @@ def _sentence_task(
 TASKS = {
   "pretraining": Task(
     fields=("text",),
-    cut=_cut_pairs,
+    make_sequences=_cut_pairs,
     texts=sentences_of,
     too_long=("truncate", "split", "error"),
     special_tokens=wordpiece.SPECIAL_TOKENS,
@@ -251,7 +259,7 @@ TASKS = {
   ),
   "sentences": Task(
     fields=("text",),
-    cut=_cut_sentences,
+    make_sequences=_cut_sentences,
     texts=sentences_of,
     too_long=("truncate", "split", "error"),
     special_tokens=wordpiece.SPECIAL_TOKENS,
@@ -259,7 +267,7 @@ TASKS = {
   ),
   "text": Task(
     fields=("text",),
-    cut=causal.cut_text,
+    make_sequences=causal.cut_text,
     texts=_one_text,
     too_long=("split", "truncate", "error"),
     special_tokens=(),
@@ -269,14 +277,14 @@ TASKS = {
   "tokens": Task(
     fields=("input_ids",),
     optional=("token_type_ids", "label"),
-    cut=causal.cut_tokens,
+    make_sequences=causal.cut_tokens,
     texts=None,
     too_long=("error", "truncate", "split"),
     special_tokens=(),
   ),
   "squad": Task(
     fields=("id", "question", "context", "answers"),
-    cut=squad.cut,
+    make_sequences=squad.cut,
     texts=squad.texts,
     too_long=("split", "truncate", "error"),
     schema=QUESTION_SCHEMA,
@@ -326,5 +334,5 @@ def score(
   task = TASKS.get(task_name)
   if task is None or task.score is None:
     known = ", ".join(name for name, task in TASKS.items() if task.score)
-    raise InputError(f"{shown(task_name)} has no score; expected one of {known}.")
+    raise InputError(f"{short_repr(task_name)} has no score; expected one of {known}.")
   return task.score(store, outputs)

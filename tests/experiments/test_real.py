@@ -190,7 +190,7 @@ class TestRealRun:
   def result(cls):
     histogram = packing.Histogram(np.array([3, 2, 4, 1, 0, 3, 2, 1, 0, 1, 0, 2]))
     plan = packing.pack(histogram, max_sequences_per_pack=3)
-    wanted = real_options.Wanted(
+    wanted = real_options.DocumentFields(
       devices=[2],
       processes=[2],
       batch=3,
@@ -291,7 +291,7 @@ class TestComposition:
   @pytest.fixture(scope="class")
   @classmethod
   def result(cls):
-    wanted = real_options.Wanted(
+    wanted = real_options.DocumentFields(
       devices=[2, 4],
       processes=[2],
       batch=3,

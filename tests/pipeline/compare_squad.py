@@ -18,10 +18,10 @@ import jax
 import numpy as np
 
 from model import hf, layout
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.sources import textfiles
 from pipeline.sources.document_shards import DocumentShard
-from pipeline.sources.partitions import Document, Wanted
+from pipeline.sources.partitions import Document, DocumentFields
 from pipeline.tasks import squad
 from pipeline.tokenizer import Tokenizer
 from tests.model import ours
@@ -83,12 +83,12 @@ class Compared(NamedTuple):
 def compare(folder: pathlib.Path, data: pathlib.Path) -> Iterator[Compared]:
   """Our windows and answers, beside those in a folder."""
   source = data / "squad" / "xquad.en.json"
-  wanted = Wanted(("id", "question", "context", "answers"))
+  wanted = DocumentFields(("id", "question", "context", "answers"))
   documents = {item["id"]: item for item in textfiles.read_squad(source, wanted)}
   tokenizer = Tokenizer(data / "bert-base-uncased-vocab.txt")
   for expected in read(folder):
     length, step, most = SETTINGS[expected.setting]
-    settings = Settings(
+    settings = DatasetSettings(
       str(source), length, task="squad", doc_stride=step, max_question_length=most
     )
     document = documents[expected.question]

@@ -11,7 +11,7 @@ from packing import InputError
 from pipeline import bpe, make_held_out, make_loader, make_plan
 from pipeline.config import prepare_dataset
 from pipeline.dataset import prepare
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.tokenizer import Tokenizer
 from tests import shared_data
 
@@ -47,7 +47,9 @@ def test_gpt2s_two_files_are_the_same_tokenizer(trained, tmp_path):
   expected = Tokenizer(trained / "tokenizer.json").encode(texts)
   assert Tokenizer(vocabulary).encode(texts) == expected
   (tmp_path / "a.txt").write_text(TEXT)
-  settings = Settings(str(tmp_path / "a.txt"), 64, task="text", vocab_file=str(vocabulary))
+  settings = DatasetSettings(
+    str(tmp_path / "a.txt"), 64, task="text", vocab_file=str(vocabulary)
+  )
   dataset = prepare(tmp_path / "out", settings)
   assert (tmp_path / "out" / "tokenizer.json").exists()
   assert dataset.train.gather(np.array([0])).tolist() == [*expected[0], 0]
@@ -64,7 +66,7 @@ def test_gpt2s_two_files_are_the_same_tokenizer(trained, tmp_path):
 def test_short_documents_are_left_out_and_counted(tmp_path):
   lines = ["one two three", "one  two\tthree four ", "", " = Title = ", "a b c d e"]
   (tmp_path / "a.txt").write_text("\n".join(lines))
-  settings = Settings(
+  settings = DatasetSettings(
     str(tmp_path / "a.txt"), 32, task="text", documents="line", vocab_size=260, min_words=4
   )
   counts = prepare(tmp_path / "out", settings).manifest["counts"]
@@ -75,7 +77,7 @@ def test_short_documents_are_left_out_and_counted(tmp_path):
     ({"task": "pretraining"}, "min_words is 4; expected 0 for pretraining"),
   ):
     with pytest.raises(InputError, match=message):
-      prepare(tmp_path / "no", Settings(**vars(settings) | fields))
+      prepare(tmp_path / "no", DatasetSettings(**vars(settings) | fields))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pipeline
 from configs import base
 from packing import InputError
 from pipeline.__main__ import main
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from tests import tfds_data
 from tests.prepared import contents, needs_beam
 
@@ -47,7 +47,7 @@ def test_a_run_without_held_out_documents_is_refused_before_any_work(tmp_path):
       config_for(tmp_path / "d", source=source, held_out_fraction=0.0)
     )
   assert not (tmp_path / "d").exists()
-  pipeline.prepare(tmp_path / "d", Settings(source, 41, vocab_size=100))
+  pipeline.prepare(tmp_path / "d", DatasetSettings(source, 41, vocab_size=100))
   with pytest.raises(InputError, match=r"Prepare it in another folder, with --held-out-f"):
     pipeline.prepare_dataset(config_for(tmp_path / "d", source="prepared"))
 
@@ -77,7 +77,9 @@ def test_without_a_depth_the_advised_one_is_taken(tmp_path):
 def test_a_config_takes_what_is_prepared(tmp_path):
   made = pipeline.prepare(
     tmp_path / "d",
-    Settings("tfds:wikipedia/20230601.en", 41, vocab_size=100, held_out_fraction=0.2),
+    DatasetSettings(
+      "tfds:wikipedia/20230601.en", 41, vocab_size=100, held_out_fraction=0.2
+    ),
   )
   config = config_for(tmp_path / "d", source="prepared")
   assert pipeline.prepare_dataset(config).manifest == made.manifest
@@ -93,7 +95,7 @@ def test_glue_of_the_catalogue_is_prepared_with_a_split_held_out(tmp_path, task)
   held_out = "#validation" if task == "glue/cola" else "#train[30:]"
   dataset = pipeline.prepare(
     tmp_path / "d",
-    Settings(
+    DatasetSettings(
       f"tfds:{task}" + ("" if task == "glue/cola" else "#train[:30]"),
       64,
       task=task,
@@ -115,7 +117,7 @@ def test_hidden_labels_are_refused(tmp_path):
   with pytest.raises(InputError, match="Test splits hide their labels"):
     pipeline.prepare(
       tmp_path / "d",
-      Settings("tfds:glue/cola#test", 64, task="glue/cola", vocab_size=100),
+      DatasetSettings("tfds:glue/cola#test", 64, task="glue/cola", vocab_size=100),
     )
 
 
@@ -131,7 +133,7 @@ MISMATCHED = "tfds:glue/mnli#validation_mismatched"
 def mnli(tmp_path_factory, catalogue):
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("TFDS_DATA_DIR", str(catalogue))
-    settings = Settings("tfds:glue/mnli", 64, mismatched_source=MISMATCHED, **MNLI)
+    settings = DatasetSettings("tfds:glue/mnli", 64, mismatched_source=MISMATCHED, **MNLI)
     return pipeline.prepare(tmp_path_factory.mktemp("mnli") / "d", settings)
 
 
@@ -148,7 +150,7 @@ def test_mnli_has_a_second_held_out_set(mnli):
 
 
 def test_without_it_a_dataset_is_what_it_was(mnli, tmp_path):
-  alone = pipeline.prepare(tmp_path / "d", Settings("tfds:glue/mnli", 64, **MNLI))
+  alone = pipeline.prepare(tmp_path / "d", DatasetSettings("tfds:glue/mnli", 64, **MNLI))
   assert alone.mismatched is None
   for name in ("counts", "histograms", "shards", "source"):
     expected = {k: v for k, v in mnli.manifest[name].items() if k != "mismatched"}
@@ -171,20 +173,21 @@ def test_the_command_prepares_both_held_out_sets(mnli, tmp_path, capsys, runner)
 
 def test_a_second_held_out_set_needs_the_first_and_something_in_it(tmp_path):
   with pytest.raises(InputError, match=r"without a held_out_source; expected both"):
-    Settings("a.tsv", 64, mismatched_source="b.tsv")
+    DatasetSettings("a.tsv", 64, mismatched_source="b.tsv")
   (tmp_path / "empty.jsonl").write_text("\n")
   empty = str(tmp_path / "empty.jsonl")
   with pytest.raises(InputError, match=r"empty.jsonl gave no .* another --held-out-source"):
     pipeline.prepare(
-      tmp_path / "d", Settings("tfds:glue/mnli", 64, **MNLI | {"held_out_source": empty})
+      tmp_path / "d",
+      DatasetSettings("tfds:glue/mnli", 64, **MNLI | {"held_out_source": empty}),
     )
-  settings = Settings("tfds:glue/mnli", 64, mismatched_source=empty, **MNLI)
+  settings = DatasetSettings("tfds:glue/mnli", 64, mismatched_source=empty, **MNLI)
   with pytest.raises(InputError, match=r"empty.jsonl gave no documents that can be used"):
     pipeline.prepare(tmp_path / "d", settings)
 
 
 def test_a_dataset_from_before_these_settings_still_opens(tmp_path):
-  settings = Settings("tfds:glue/mnli", 64, **MNLI)
+  settings = DatasetSettings("tfds:glue/mnli", 64, **MNLI)
   dataset = pipeline.prepare(tmp_path / "d", settings)
   manifest = dataset.manifest | {"settings": dict(dataset.manifest["settings"])}
   del manifest["settings"]["labels"], manifest["settings"]["mismatched_source"]

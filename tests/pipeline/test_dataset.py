@@ -7,7 +7,7 @@ import pytest
 from packing import InputError
 from pipeline import wordpiece
 from pipeline.dataset import open_dataset, prepare
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.sources import stdlib
 from tests import forked
 from tests.prepared import ROOT
@@ -19,8 +19,8 @@ def library(tmp_path_factory):
   return make_library(tmp_path_factory.mktemp("library"))
 
 
-def settings(library, **fields) -> Settings:
-  return Settings(
+def settings(library, **fields) -> DatasetSettings:
+  return DatasetSettings(
     **{
       "source": f"stdlib:{library}",
       "max_sequence_length": 41,
@@ -123,7 +123,8 @@ def write_and_die(path, sequences, **options):
   write(path, sequences, **options)
   os.kill(os.getpid(), signal.SIGKILL)
 shard_files.write_sequences = write_and_die
-dataset.prepare({str(tmp_path / "a")!r}, dataset.Settings(**{settings(library).__dict__!r}))
+made = dataset.DatasetSettings(**{settings(library).__dict__!r})
+dataset.prepare({str(tmp_path / "a")!r}, made)
 """
   (tmp_path / "program.py").write_text(program)
   result = forked.run([tmp_path / "program.py"], cwd=ROOT)

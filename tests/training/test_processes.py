@@ -30,12 +30,11 @@ jax.distributed.initialize(f"localhost:{port}", 2, int(host))
 from tests.training import test_processes
 
 with open(out, "w") as file:
-  found = test_processes.numbers(store, host=jax.process_index(), hosts=jax.process_count())
-  json.dump(found, file)
+  json.dump(test_processes.numbers(store, jax.process_index(), jax.process_count()), file)
 """
 
 
-def numbers(path, *, host=0, hosts=1) -> dict:
+def numbers(path, process_index=0, process_count=1) -> dict:
   """What 4 devices have of a training batch, and of an evaluation."""
   import jax
   import jax.numpy as jnp
@@ -44,7 +43,12 @@ def numbers(path, *, host=0, hosts=1) -> dict:
   histogram = packing.Histogram.from_lengths(store.lengths, max_sequence_length=13)
   plan = packing.pack(histogram, max_sequences_per_pack=3)
   masking = Masking(rate=0.15, seed=5, mask_id=4, special_ids=(0, 2, 3, 4), vocab_size=29)
-  options = {"masking": masking, "seed": 3, "host": host, "hosts": hosts}
+  options = {
+    "masking": masking,
+    "seed": 3,
+    "process_index": process_index,
+    "process_count": process_count,
+  }
   loader = PackedLoader(store, plan, batch_size=8, **options)
   mesh = make_mesh()
   assert mesh.size == 4

@@ -243,7 +243,10 @@ def test_batches_are_rows_of_epochs_laid_end_to_end_on_any_hosts(store, layout, 
     rows = joined(alone[row] for row in range(4 * step, 4 * step + 4))
     assert_same(rows, loader[step])
     assert_same(next(batches), rows)
-    blocks = [AtomLoader(store, batch_size=4, host=h, hosts=2, **options) for h in range(2)]
+    blocks = [
+      AtomLoader(store, batch_size=4, process_index=h, process_count=2, **options)
+      for h in range(2)
+    ]
     assert_same(joined(block[step] for block in blocks), rows)
   assert batches.get_state() == {"step": last + 1, "batch_size": 4}
   batches.close()
@@ -270,7 +273,10 @@ def test_documents_are_whole_again_however_they_were_cut(store):
     ({"atom_size": 5}, "atom_size is 5; expected what divides the row of 16 tokens"),
     ({"atom_size": 24}, "atom_size is 24; expected"),
     ({"atom_size": 1}, "atom_size is 1; expected at least 2"),
-    ({"batch_size": 7, "hosts": 2}, "batch_size is 7; expected a multiple of the 2 hosts"),
+    (
+      {"batch_size": 7, "process_count": 2},
+      "batch_size is 7; expected a multiple of the 2 processes",
+    ),
   ],
 )
 def test_what_cannot_be_is_refused(store, fields, message):

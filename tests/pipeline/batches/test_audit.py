@@ -40,9 +40,9 @@ def make_loader(store, kind=PackedLoader, *, depth=3, batch_size=8, **options):
     {},
     {"depth": 1},
     {"depth": None},
-    {"hosts": 4},
+    {"process_count": 4},
     {"masking": None},
-    {"assignment": "fixed", "hosts": 2},
+    {"assignment": "fixed", "process_count": 2},
     {"batch_size": 1000},
   ],
 )
@@ -307,8 +307,8 @@ def test_other_broken_orders_are_seen(store):
   class SameBlock(PackedLoader):
     """Every host has the first block."""
 
-    def for_host(self, host, hosts):
-      return super().for_host(0, hosts)
+    def for_process(self, host, hosts):
+      return super().for_process(0, hosts)
 
   for kind, message in (
     (Again, "came twice"),
@@ -318,7 +318,7 @@ def test_other_broken_orders_are_seen(store):
     (SameBlock, "came twice"),
   ):
     with pytest.raises(AuditError, match=message):
-      audit(make_loader(store, kind, hosts=2 if kind is SameBlock else 1))
+      audit(make_loader(store, kind, process_count=2 if kind is SameBlock else 1))
 
 
 def test_packs_that_are_not_those_of_the_plan_are_seen(store, monkeypatch):
@@ -375,7 +375,7 @@ def test_the_command_prints_the_certificate_and_what_it_proved(prepared, capsys)
 def test_other_tasks_than_pretraining_are_audited_without_masks(tmp_path, capsys):
   import tokenizers
 
-  from pipeline import Settings, prepare
+  from pipeline import DatasetSettings, prepare
 
   vocabulary = {"<unk>": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "b": 4, "</s>": 5}
   tokenizer = tokenizers.Tokenizer(
@@ -400,7 +400,7 @@ def test_other_tasks_than_pretraining_are_audited_without_masks(tmp_path, capsys
       folder = tmp_path / task / vocabulary_file.name
       prepare(
         folder,
-        Settings(
+        DatasetSettings(
           str(source), 128, task=task, vocab_file=str(vocabulary_file), doc_stride=32
         ),
       )
@@ -428,7 +428,7 @@ def test_the_command_fails_with_status_1_where_something_is_wrong(
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    (["--hosts=3"], "batch_size is 32; expected a multiple of the 3 hosts"),
+    (["--hosts=3"], "batch_size is 32; expected a multiple of the 3 processes"),
     (["--epoch=-1"], "--epoch is -1; expected at least 0"),
     (["--config.packing.algoritm=none"], "Did you mean"),
     (

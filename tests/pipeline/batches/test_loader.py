@@ -152,7 +152,7 @@ def test_a_global_batch_is_the_next_rows_for_any_number_of_hosts(store, single_r
   step = data.draw(st.integers(0, len(single_rows) // batch_size - 1))
   expected = joined(single_rows[step * batch_size : (step + 1) * batch_size])
   blocks = [
-    make_loader(store, batch_size=batch_size, host=h, hosts=hosts)[step]
+    make_loader(store, batch_size=batch_size, process_index=h, process_count=hosts)[step]
     for h in range(hosts)
   ]
   assert {b["input_ids"].shape[0] for b in blocks} == {batch_size // hosts}
@@ -169,8 +169,8 @@ def test_no_row_of_an_epoch_is_dropped_or_empty_on_any_host(store, single_rows):
 @pytest.mark.parametrize("hosts", [1, 2, 4])
 def test_hosts_evaluate_each_sequence_once_in_blocks_of_the_same_batches(store, hosts):
   alone = list(make_loader(store, batch_size=12).evaluation_batches())
-  loader = make_loader(store, batch_size=12, hosts=hosts)
-  blocks = [loader.for_host(h, hosts).evaluation_batches() for h in range(hosts)]
+  loader = make_loader(store, batch_size=12, process_count=hosts)
+  blocks = [loader.for_process(h, hosts).evaluation_batches() for h in range(hosts)]
   together = [joined(parts) for parts in zip(*blocks, strict=True)]
   assert len(together) == loader.num_evaluation_batches == len(alone)
   for a, b in zip(together, alone, strict=True):
@@ -181,7 +181,11 @@ def test_a_host_may_have_nothing_but_empty_rows_at_the_end_of_an_evaluation(stor
   size = make_loader(store).plan.num_packs - 1  # of the second batch one row is left
   size += size % 2
   blocks = [
-    list(make_loader(store, batch_size=size, host=h, hosts=2).evaluation_batches())
+    list(
+      make_loader(
+        store, batch_size=size, process_index=h, process_count=2
+      ).evaluation_batches()
+    )
     for h in range(2)
   ]
   assert len(blocks[0]) == len(blocks[1])
@@ -193,10 +197,10 @@ def test_a_host_may_have_nothing_but_empty_rows_at_the_end_of_an_evaluation(stor
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    ({"hosts": 2}, "batch_size is 7; expected a multiple of the 2 hosts"),
-    ({"host": 7, "hosts": 7}, "host is 7; expected at most 6"),
-    ({"host": -1}, "host is -1"),
-    ({"hosts": 0}, "hosts is 0; expected at least 1"),
+    ({"process_count": 2}, "batch_size is 7; expected a multiple of the 2 processes"),
+    ({"process_index": 7, "process_count": 7}, "process_index is 7; expected at most 6"),
+    ({"process_index": -1}, "process_index is -1"),
+    ({"process_count": 0}, "process_count is 0; expected at least 1"),
     ({"workers": -1}, "workers is -1"),
     ({"batch_size": 0}, "batch_size is 0"),
     ({"assignment": "new"}, "assignment is 'new'; expected 'fresh'"),
@@ -248,7 +252,7 @@ def test_a_pickle_leaves_assignments_out_and_makes_the_same_ones(store):
 
 
 def test_the_state_is_a_step_that_any_number_of_hosts_can_go_on_from(store):
-  batches = make_loader(store, batch_size=12, hosts=2).iterate()
+  batches = make_loader(store, batch_size=12, process_count=2).iterate()
   for _ in range(17):
     next(batches)
   state = json.loads(json.dumps(batches.get_state()))
@@ -257,7 +261,8 @@ def test_the_state_is_a_step_that_any_number_of_hosts_can_go_on_from(store):
   expected = [make_loader(store, batch_size=12)[t] for t in (17, 18)]
   for hosts in (1, 3, 4):
     resumed = [
-      make_loader(store, batch_size=12, host=h, hosts=hosts).iterate() for h in range(hosts)
+      make_loader(store, batch_size=12, process_index=h, process_count=hosts).iterate()
+      for h in range(hosts)
     ]
     next(resumed[-1])  # the place where it was is forgotten
     for host in resumed:
@@ -305,7 +310,7 @@ def main(path, out, host, hosts, workers, state, *hangs):
   plan = packing.pack(histogram, algorithm="spfhp", max_sequences_per_pack=3)
   loader = PackedLoader(
     store, plan, batch_size=12, masking=MASKING, seed=3,
-    host=int(host), hosts=int(hosts), workers=int(workers),
+    process_index=int(host), process_count=int(hosts), workers=int(workers),
   )
   batches = loader.iterate()
   batches.set_state(json.loads(state))

@@ -55,7 +55,10 @@ def test_every_token_but_the_first_of_a_document_is_scored_once(
 def test_hosts_have_blocks_of_the_same_batches(store):
   options = {"row_length": 7, "batch_size": 6}
   alone = list(WindowLoader(store, **options).batches())
-  blocks = [WindowLoader(store, host=h, hosts=3, **options).batches() for h in range(3)]
+  blocks = [
+    WindowLoader(store, process_index=h, process_count=3, **options).batches()
+    for h in range(3)
+  ]
   together = [joined(parts) for parts in zip(*blocks, strict=True)]
   for a, b in zip(together, alone, strict=True):
     assert_same(a, b)
@@ -67,7 +70,7 @@ def test_hosts_have_blocks_of_the_same_batches(store):
   [
     ({"stride": 7}, "stride is 7; expected less than the 7 tokens of a window"),
     ({"stride": 0}, "stride is 0; expected at least 1"),
-    ({"hosts": 4}, "batch_size is 6; expected a multiple of the 4 hosts"),
+    ({"process_count": 4}, "batch_size is 6; expected a multiple of the 4 processes"),
   ],
 )
 def test_what_cannot_be_is_refused(store, options, message):

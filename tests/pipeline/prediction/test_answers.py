@@ -9,7 +9,7 @@ import pipeline
 from packing import InputError
 from pipeline.prediction import submission
 from pipeline.prediction.examples import Example, read_examples
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.store import SequenceStore, StoredSequence
 from pipeline.tasks import scores, squad
 from pipeline.tasks.table import TASKS
@@ -70,7 +70,7 @@ def test_answers_to_real_questions_are_what_is_scored(tmp_path):
   source.write_text(json.dumps({"data": part}))
   vocab_file = shared_data.needed("bert-base-uncased-vocab.txt")
   fields = {"task": "squad", "vocab_file": str(vocab_file), "doc_stride": 31}
-  settings = Settings(str(source), 101, **fields)
+  settings = DatasetSettings(str(source), 101, **fields)
   store = pipeline.prepare(tmp_path / "d", settings).train
   found = list(read_examples(str(source), settings, Tokenizer(vocab_file)))
   rng = np.random.default_rng(0)

@@ -13,7 +13,7 @@ import pytest
 from packing import InputError
 from pipeline.dataset import prepare
 from pipeline.prediction.examples import read_examples
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.store import REGRESSION_SCHEMA, SequenceStore, StoredSequence
 from pipeline.tasks import glue
 from pipeline.tasks.table import TASKS, find_task
@@ -32,9 +32,11 @@ def tokenizer(tmp_path_factory):
   return Tokenizer(path)
 
 
-def settings_of(task, **fields) -> Settings:
+def settings_of(task, **fields) -> DatasetSettings:
   labels = {"labels": "no,yes"} if task == "classification" else {}
-  return Settings("none", **{"max_sequence_length": 17, "task": task} | labels | fields)
+  return DatasetSettings(
+    "none", **{"max_sequence_length": 17, "task": task} | labels | fields
+  )
 
 
 def read(source, task, tokenizer, **fields):
@@ -65,7 +67,7 @@ def test_examples_are_those_of_training_whatever_their_labels(tmp_path, tokenize
   path = tmp_path / "rows.jsonl"
   write(label=label)
   vocab_file = str(tokenizer.path)
-  settings = Settings(str(path), 17, task=task, vocab_file=vocab_file, doc_stride=5)
+  settings = DatasetSettings(str(path), 17, task=task, vocab_file=vocab_file, doc_stride=5)
   trained = list(prepare(tmp_path / "d", settings).train.rows())
   for hidden in ({}, {"label": -1}, {"label": None}, {"label": ["x"]}):
     write(**hidden)  # type: ignore[arg-type]
@@ -81,7 +83,7 @@ def test_examples_are_those_of_training_whatever_their_labels(tmp_path, tokenize
 def test_the_windows_of_real_questions_are_those_of_training(tmp_path):
   source = shared_data.needed("squad/xquad.en.json")
   path = shared_data.needed("bert-base-uncased-vocab.txt")
-  settings = Settings(str(source), 384, task="squad", vocab_file=str(path))
+  settings = DatasetSettings(str(source), 384, task="squad", vocab_file=str(path))
   store = prepare(tmp_path / "d", settings).train
   found = list(read_examples(str(source), settings, Tokenizer(path)))
   assert len(found) == 1190

@@ -14,7 +14,7 @@ from pipeline.__main__ import main
 from pipeline.dataset import open_dataset, prepare
 from pipeline.preparation.shard_files import ShardSummary
 from pipeline.preparation.workers import write_shards
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import document_shards, is_held_out
 from pipeline.wordpiece import SPECIAL_TOKENS
 from tests import shared_data
@@ -62,7 +62,7 @@ def test_random_next_segments_come_from_the_same_shard_and_split(corpus, tmp_pat
   (tmp_path / "vocab").write_text("\n".join([*SPECIAL_TOKENS, *words, "."]) + "\n")
   dataset = prepare(
     tmp_path / "d",
-    Settings(
+    DatasetSettings(
       str(tmp_path / "a.txt"), 31, vocab_file=str(tmp_path / "vocab"), shard_bytes=600
     ),
   )

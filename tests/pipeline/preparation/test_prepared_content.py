@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.batches.packed import pack_rows
 from pipeline.dataset import prepare
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from tests.stdlib_corpus import make_library
 
 
@@ -17,7 +17,7 @@ def dataset(tmp_path_factory):
   (folder / "library").mkdir()
   return prepare(
     folder / "data",
-    Settings(
+    DatasetSettings(
       source=f"stdlib:{make_library(folder / 'library')}",
       max_sequence_length=41,
       vocab_size=300,

@@ -13,15 +13,20 @@ import pytest
 from hypothesis import strategies as st
 
 from packing import InputError
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.sources import tfds
-from pipeline.sources.partitions import PARTITION_BYTES, Wanted, fingerprint, open_source
+from pipeline.sources.partitions import (
+  PARTITION_BYTES,
+  DocumentFields,
+  fingerprint,
+  open_source,
+)
 from pipeline.tasks.table import find_task
 from tests import shared_data, tfds_data
 from tests.stdlib_corpus import make_library
 
 TEXTS = ["One. Two.", "Drei änderbar.\nVier.", "五.", "x" * 3000]
-WANTED = Wanted(("text",))
+WANTED = DocumentFields(("text",))
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
@@ -79,19 +84,21 @@ def test_a_column_is_named_or_the_error_says_what_there_is(tmp_path, suffix):
     InputError, match=r"no .*'text'.*found other.*content.*--columns text="
   ):
     texts(tmp_path / f"a.{suffix}")
-  named = Wanted(("text",), columns=(("text", "content"),))
+  named = DocumentFields(("text",), columns=(("text", "content"),))
   assert texts(tmp_path / f"a.{suffix}", named) == ["One.", "Two."]
 
 
 def test_tsv_columns_are_counted_and_quotes_are_text(tmp_path):
   path = tmp_path / "in_domain_train.tsv"
   path.write_text('gj04\t1\t\t"Our friends won\'t.\nbc01\t0\t*\tHe said "no".\n')
-  wanted = Wanted(("sentence", "label"), columns=(("sentence", "3"), ("label", "1")))
+  wanted = DocumentFields(
+    ("sentence", "label"), columns=(("sentence", "3"), ("label", "1"))
+  )
   found = [(d["sentence"], d["label"]) for d in read(path, wanted)]
   assert found == [("\"Our friends won't.", "1"), ('He said "no".', "0")]
   path.write_text("a\tb\nx\ty\tz\n")
   with pytest.raises(InputError, match=r"row 0 has 3 columns; expected 2, as the first"):
-    read(path, Wanted(("a",)))
+    read(path, DocumentFields(("a",)))
 
 
 @pytest.mark.parametrize("suffix", DELIMITERS)
@@ -113,7 +120,7 @@ def test_a_table_that_python_wrote_is_read_as_it_was(tmp_path, suffix):
     names = ("1", "0") if counted else ("text", "a,b")
     write_delimited(path, rows if counted else [("a,b", "text"), *rows], quoting)
     fields = "text", "other"
-    wanted = Wanted(fields, columns=tuple(zip(fields, names, strict=True)))
+    wanted = DocumentFields(fields, columns=tuple(zip(fields, names, strict=True)))
     if counted and not rows:
       with pytest.raises(InputError, match="has no column '1'; found none"):
         read(path, wanted)
@@ -134,7 +141,7 @@ def test_quotes_in_the_files_of_glue_are_text(task):
     names = [str(n) for n in range(len(cells[0]))]
     if task != "CoLA":
       names, *cells = cells
-    found = read(path, Wanted(tuple(names)))
+    found = read(path, DocumentFields(tuple(names)))
     assert [[document[name] for name in names] for document in found] == cells
 
 
@@ -184,7 +191,9 @@ def test_a_table_that_cannot_be_read_says_where(tmp_path, name, content, message
 )
 def test_text_files_split_as_asked(tmp_path, documents, expected):
   (tmp_path / "a.txt").write_text("\ufeff= A =\nOne.\n \t\nTwo.\n\n= B =\nThree.\n")
-  assert texts(tmp_path / "a.txt", Wanted(("text",), documents=documents)) == expected
+  assert (
+    texts(tmp_path / "a.txt", DocumentFields(("text",), documents=documents)) == expected
+  )
 
 
 def test_folders_and_globs_are_read_in_the_order_of_names(tmp_path):
@@ -255,7 +264,7 @@ def test_text_may_be_of_any_of_arrows_types(tmp_path):
     arrow_file(tmp_path / "a.arrow", pa.table({"text": pa.array(TEXTS).cast(kind)}))
     assert texts(tmp_path / "a.arrow") == TEXTS
   tokens = [[1, 2], [3], [], [4]]
-  wanted = Wanted(("input_ids",))
+  wanted = DocumentFields(("input_ids",))
   for of in (pa.large_list, pa.list_view, pa.large_list_view):
     table = pa.table({"input_ids": pa.array(tokens, of(pa.int16()))})
     arrow_file(tmp_path / "a.arrow", table)
@@ -279,7 +288,7 @@ def test_columns_are_found_by_name_wherever_they_stand(tmp_path):
   two = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32())), "n": ["a", "b"]})
   pa.parquet.write_table(one, tmp_path / "a.parquet")
   pa.parquet.write_table(two, tmp_path / "b.parquet")
-  found = [d["input_ids"] for d in read(tmp_path, Wanted(("input_ids",)))]
+  found = [d["input_ids"] for d in read(tmp_path, DocumentFields(("input_ids",)))]
   assert found == tokens + tokens
 
 
@@ -333,7 +342,9 @@ def data_dir(prepared_data, monkeypatch):
 
 
 def of_task(spec, task):
-  task, settings = find_task(Settings(source=spec, max_sequence_length=256, task=task))
+  task, settings = find_task(
+    DatasetSettings(source=spec, max_sequence_length=256, task=task)
+  )
   return read(spec, task.wanted(settings))
 
 
@@ -359,7 +370,7 @@ def test_tfds_by_name_without_tensorflow(data_dir):
 
 
 def test_parts_of_a_tfds_split_are_the_split(data_dir, tmp_path, monkeypatch):
-  wanted = Wanted(("sentence", "label"))
+  wanted = DocumentFields(("sentence", "label"))
   (whole,) = open_source("tfds:glue/cola", wanted)
   monkeypatch.setattr(tfds, "PARTITION_EXAMPLES", 20)
   parts = open_source("tfds:glue/cola", wanted)

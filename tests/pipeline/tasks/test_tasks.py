@@ -14,7 +14,7 @@ from packing import InputError
 from pipeline import __main__ as command
 from pipeline.batches.loader import PackedLoader
 from pipeline.dataset import prepare
-from pipeline.settings import Settings
+from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.tasks import glue, squad
 from pipeline.tasks.table import TASKS, find_task
@@ -39,7 +39,7 @@ def make(tmp_path, vocab_file, task, rows, **settings):
   (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
   chosen = {"max_sequence_length": 16, "vocab_file": vocab_file, "seed": 3} | settings
   source = str(tmp_path / "rows.jsonl")
-  return prepare(tmp_path / "out", Settings(source=source, task=task, **chosen))
+  return prepare(tmp_path / "out", DatasetSettings(source=source, task=task, **chosen))
 
 
 def sequences(store):
@@ -119,11 +119,12 @@ def test_glue_pairs_lose_tokens_at_the_end_of_the_longer(tmp_path, vocab_file):
   with pytest.raises(InputError, match=r"line 1: The example has 16 tokens; expected at"):
     prepare(
       tmp_path / "strict",
-      Settings(**{**dataset.manifest["settings"], "too_long": "error"}),
+      DatasetSettings(**{**dataset.manifest["settings"], "too_long": "error"}),
     )
   with pytest.raises(InputError, match=r"glue/mrpc can do truncate or error"):
     prepare(
-      tmp_path / "split", Settings(**{**dataset.manifest["settings"], "too_long": "split"})
+      tmp_path / "split",
+      DatasetSettings(**{**dataset.manifest["settings"], "too_long": "split"}),
     )
 
 
@@ -248,7 +249,7 @@ def test_the_windows_of_the_real_questions_are_those_counted_elsewhere(tmp_path)
   vocabulary = shared_data.needed("bert-base-uncased-vocab.txt")
   dataset = prepare(
     tmp_path / "out",
-    Settings(str(source), 384, task="squad", vocab_file=str(vocabulary)),
+    DatasetSettings(str(source), 384, task="squad", vocab_file=str(vocabulary)),
   )
   store = dataset.train
   assert len(store) == 1232
@@ -406,7 +407,7 @@ def test_one_s_own_classes_have_names_and_sentences_may_be_pairs(tmp_path, vocab
   assert dataset.train.first_type_lengths.tolist() == [4] * 4
   assert dataset.train.sequence_labels.tolist() == [1, 0, 1, 0]
   assert dataset.manifest["labels"] == {"dtype": "int32", "names": ["bad", "good"]}
-  task, _ = find_task(Settings(**dataset.manifest["settings"]))
+  task, _ = find_task(DatasetSettings(**dataset.manifest["settings"]))
   assert task.label_names == ("bad", "good")
   assert TASKS["classification"].label_names == ()
 
@@ -632,12 +633,14 @@ def test_each_split_partition_and_shard_has_its_own_random_choices(vocab_file):
   text = " ".join(f"{a.title()} {b} {a}." for a in "abcdefghij" for b in "abcdefghij")
   documents = [{"text": text, "where": ""}] * 3
   places = [("train", 0, 0), ("held_out", 0, 0), ("train", 1, 0), ("train", 0, 1)]
-  settings = Settings("", 16, vocab_file=vocab_file)
+  settings = DatasetSettings("", 16, vocab_file=vocab_file)
   tokenizer = Tokenizer(pathlib.Path(vocab_file))
   found = []
   for place in places:
     shard = DocumentShard(*place, documents)
-    cut = TASKS["pretraining"].cut(shard, settings, tokenizer, collections.Counter())
+    cut = TASKS["pretraining"].make_sequences(
+      shard, settings, tokenizer, collections.Counter()
+    )
     found.append([row[0] for row in cut])
   assert all(rows not in found[:i] for i, rows in enumerate(found))
 
@@ -653,11 +656,13 @@ def test_a_tokenizer_json_works_as_a_vocabulary(tmp_path):
   tokenizer.enable_truncation(2)
   tokenizer.save(str(tmp_path / "tokenizer.json"))
   (tmp_path / "a.txt").write_text("b a b z\n\na\n")
-  settings = Settings(
+  settings = DatasetSettings(
     str(tmp_path / "a.txt"), 9, task="text", vocab_file=str(tmp_path / "tokenizer.json")
   )
   dataset = prepare(tmp_path / "out", settings)
   assert sequences(dataset.train) == [[2, 1, 2, 0, 3], [1, 3]]
   assert dataset.vocabulary == ["<unk>", "a", "b", "</s>"]
   with pytest.raises(InputError, match=r"has no token \[PAD\], which this task needs"):
-    prepare(tmp_path / "bert", Settings(settings.source, 9, vocab_file=settings.vocab_file))
+    prepare(
+      tmp_path / "bert", DatasetSettings(settings.source, 9, vocab_file=settings.vocab_file)
+    )

@@ -1,0 +1,134 @@
+"""How the house is built: python -m tests.house [FOLDER] prints its rooms and arrows.
+
+A room is a file or a folder of a package. An arrow is an import of one file by another,
+including imports in functions and below `TYPE_CHECKING`.
+"""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import sys
+from collections.abc import Iterator
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# From the ground up: a room imports only rooms that stand before it.
+ROOMS = {
+  "packing": "errors files histogram problem pricing algorithms certificate assignment "
+  "plan planfile row online sorting pack commands __main__",
+  "pipeline": "settings store tokenizer sources tasks dataset preparation batches "
+  "prediction config __main__",
+  "model": "config kernels attention blocks bert gpt2 models losses layout files weights "
+  "hf testing __main__",
+  "training": "errors stopping command mesh optimizer recipe processes config init_from "
+  "step checkpoint evaluation record plots sweep config_reference",
+}
+# A package imports these others.
+MAY_IMPORT: dict[str, set[str]] = {
+  "packing": set(),
+  "model": set(),
+  "pipeline": {"packing"},
+  "training": {"model"},
+  "configs": set(),
+}
+
+
+def files(package: str, root: pathlib.Path = ROOT) -> list[pathlib.Path]:
+  """The Python files of a package, from the root of the checkout."""
+  return sorted(path.relative_to(root) for path in (root / package).rglob("*.py"))
+
+
+def imports(path: pathlib.Path, root: pathlib.Path = ROOT) -> Iterator[pathlib.Path]:
+  """What a file imports of the checkout, as files; of other libraries, their names."""
+  for node in ast.walk(ast.parse((root / path).read_text())):
+    if isinstance(node, ast.Import):
+      for alias in node.names:
+        yield _file(alias.name, root)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+      for alias in node.names:
+        inner = _file(f"{node.module}.{alias.name}", root)
+        yield inner if inner.suffix else _file(node.module, root)
+
+
+def _file(module: str, root: pathlib.Path) -> pathlib.Path:
+  path = pathlib.Path(*module.split("."))
+  for file in (path.with_suffix(".py"), path / "__init__.py"):
+    if (root / file).exists():
+      return file
+  return path
+
+
+def room(path: pathlib.Path) -> str:
+  """The file or folder of its package that a file is in."""
+  return path.parts[1] if len(path.parts) > 2 else path.stem
+
+
+def arrows(
+  package: str, root: pathlib.Path = ROOT
+) -> set[tuple[pathlib.Path, pathlib.Path]]:
+  """Imports between files of a package; its own `__init__` does not count."""
+  return {
+    (path, target)
+    for path in files(package, root)
+    for target in imports(path, root)
+    if path != pathlib.Path(package, "__init__.py") != target != path
+    and target.suffix
+    and target.parts[0] == package
+  }
+
+
+def upward(package: str, root: pathlib.Path = ROOT) -> list[str]:
+  """Arrows to a room above, or to one that `ROOMS` does not list."""
+  order = ROOMS[package].split()
+
+  def is_upward(a: str, b: str) -> bool:
+    if a not in order or b not in order:
+      return True
+    return order.index(b) > order.index(a)
+
+  pairs = sorted(arrows(package, root))
+  return [f"{a} -> {b}" for a, b in pairs if is_upward(room(a), room(b))]
+
+
+def circles(package: str, root: pathlib.Path = ROOT) -> list[set[pathlib.Path]]:
+  """The largest groups of files that import each other."""
+  below: dict[pathlib.Path, set[pathlib.Path]] = {
+    path: set() for path in files(package, root)
+  }
+  for a, b in arrows(package, root):
+    below[a].add(b)
+  reached = {path: _reached(path, below) for path in below}
+  found = [{b for b in reached[a] if a in reached[b]} for a in below if a in reached[a]]
+  return [group for n, group in enumerate(found) if group not in found[:n]]
+
+
+def _reached(start: pathlib.Path, below: dict[pathlib.Path, set]) -> set[pathlib.Path]:
+  seen: set[pathlib.Path] = set()
+  ahead = set(below[start])
+  while ahead:
+    path = ahead.pop()
+    seen.add(path)
+    ahead |= below[path] - seen
+  return seen
+
+
+def table(root: pathlib.Path = ROOT) -> str:
+  """Files and lines of each folder; arrows of each package."""
+  lines = ["folder                     files  lines  arrows  upward  circles"]
+  for package in ROOMS:
+    by_folder: dict[pathlib.Path, list[int]] = {}
+    for path in files(package, root):
+      count = len((root / path).read_text().splitlines())
+      by_folder.setdefault(path.parent, []).append(count)
+    for folder, counts in sorted(by_folder.items()):
+      line = f"{folder!s:<26} {len(counts):>5}  {sum(counts):>5}"
+      if folder == pathlib.Path(package):
+        line += f"  {len(arrows(package, root)):>6}  {len(upward(package, root)):>6}"
+        line += f"  {len(circles(package, root)):>7}"
+      lines.append(line)
+  return "\n".join(lines)
+
+
+if __name__ == "__main__":
+  print(table(pathlib.Path(*sys.argv[1:]).absolute() if sys.argv[1:] else ROOT))
