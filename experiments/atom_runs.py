@@ -27,7 +27,7 @@ from pipeline.batches import atoms
 from pipeline.batches.loader import RowLoader
 from pipeline.batches.packed import PackedBatch
 from training.command import Stopped
-from training.config import gpt2_config, validate
+from training.config import model_config, validate
 from training.evaluation import evaluate_causal
 from training.mesh import make_mesh, put_batch
 from training.optimizer import adamw
@@ -205,7 +205,7 @@ class RowLengthStudy:
   def _program_of(self, *, seed: int, optimizer) -> TrainingProgram:
     config = self.config(Arm("packed"), seed)
     return TrainingProgram(
-      gpt2_config(config, vocab_size=len(self.dataset.vocabulary)),
+      model_config(config, head="causal", vocab_size=len(self.dataset.vocabulary)),
       optimizer,
       mesh=make_mesh(1),
       seed=seed,

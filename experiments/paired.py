@@ -30,9 +30,9 @@ import packing
 import pipeline
 from experiments import schedule
 from experiments.streams import BATCHES, stream
-from model import hf, weights
+from model import BertConfig, hf, weights
 from training import command, init_from
-from training.config import ConfigError, bert_config, make_optimizer, validate
+from training.config import ConfigError, make_optimizer, model_config, validate
 from training.evaluation import evaluate_pretraining
 from training.mesh import make_mesh, put_batch
 from training.recipe import Recipe, resolve
@@ -164,26 +164,27 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     config, dataset.train, dataset.vocabulary, plan=plan, batch_size=recipe.rows
   )
   assert isinstance(loader, pipeline.PackedLoader)  # of a task that masks tokens
-  model_config = bert_config(config, vocab_size=len(dataset.vocabulary))
+  bert = model_config(config, vocab_size=len(dataset.vocabulary))
+  assert isinstance(bert, BertConfig)
   params = None  # to be drawn
   if given := init_from.open_weights(config):
     init_from.check_vocabulary(given, dataset.vocabulary)
-    params = init_from.initial_params(given, model_config, seed=config.seed)
+    params = init_from.initial_params(given, bert, seed=config.seed)
   mesh = make_mesh(1)
 
-  def program_of(model_config):
+  def program_of(config_of_model):
     return TrainingProgram(
-      model_config,
+      config_of_model,
       make_optimizer(config, recipe),
       mesh=mesh,
       seed=config.seed,
       loss_unit=config.train.loss_unit,
     )
 
-  program = program_of(model_config)
-  alone = dataclasses.replace(model_config, attention_mask="segment", position_reset=True)
+  program = program_of(bert)
+  alone = dataclasses.replace(bert, attention_mask="segment", position_reset=True)
   programs = {"own": program}
-  if alone != model_config:
+  if alone != bert:
     programs["alone"] = program_of(alone)
   (held_out,) = pipeline.make_held_out(config, dataset)
   held_out_batches = list(held_out.batches())
@@ -226,7 +227,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   if arm.keep:
     shutil.rmtree(keep_in, ignore_errors=True)
     vocabulary = weights.Vocabulary(tuple(dataset.vocabulary))
-    hf.export_bert(model_config, state["params"], keep_in, vocabulary=vocabulary)
+    hf.export_bert(bert, state["params"], keep_in, vocabulary=vocabulary)
   return {
     "dataset": dataset.manifest["sha256"],
     "recipe": recipe.as_dict(),

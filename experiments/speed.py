@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 import pipeline
 from experiments.paired import Arm, worker
-from training.config import bert_config, make_optimizer
+from training.config import make_optimizer, model_config
 from training.mesh import make_mesh
 from training.recipe import resolve
 from training.record.throughput import packed_against_unpacked
@@ -41,7 +41,7 @@ def measure(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str,
   unpacked_plan = pipeline.make_plan(config, dataset.train, algorithm="none")
   _, recipe = resolve(config, packing_factor=plan.packing_factor)
   program = TrainingProgram(
-    bert_config(config, vocab_size=len(dataset.vocabulary)),
+    model_config(config, vocab_size=len(dataset.vocabulary)),
     make_optimizer(config, recipe),
     mesh=make_mesh(1),
     seed=config.seed,

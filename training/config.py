@@ -1,11 +1,9 @@
-"""Checks a config's values, and makes the objects that it describes."""
+"""Checks a config's values, and makes the model config and the optimizer it describes."""
 
 from __future__ import annotations
 
-import functools
 import pathlib
-from collections.abc import Collection, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping
 
 import ml_collections
 import optax
@@ -14,12 +12,81 @@ import model
 from model import attention
 from model.config import HEAD_SIZE, MAX_VOCAB_MULTIPLE
 from training import optimizer as optimizer_lib
-from training.errors import ConfigError
-from training.errors import check as _check
+from training.errors import ConfigError, check
 from training.recipe import Recipe, check_recipe
 
-MASKED_TASKS = ("pretraining", "sentences")  # whose tokens are hidden, and to be told
-GIVEN = "given"  # the size of a model that has the sizes of model.init_from
+MASKED_TASKS = ("pretraining", "sentences")  # which predict masked tokens
+GIVEN = "given"  # the model.size that takes the sizes of model.init_from
+
+LAYER_SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
+
+# Fields of config.model that every model has.
+_MODEL_FIELDS = (
+  "dropout_rate",
+  "attention_dropout_rate",
+  "initializer_range",
+  "attention_mask",
+  "attention_impl",
+  "remat",
+  "vocab_multiple",
+  "dtype",
+)
+
+# Fields that share a range; a test of the value; the range in words.
+_RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+  (
+    "data.min_sentences data.dupe_factor train.batch_size train.steps train.log_every "
+    "train.eval_every train.checkpoint_every train.keep_checkpoints train.fsdp",
+    lambda x: x >= 1,
+    "at least 1",
+  ),
+  (
+    "profile packing.max_sequences_per_pack train.throughput_rounds train.loader_workers "
+    "train.skip_bad_steps train.keep_every train.patience",
+    lambda x: x >= 0,
+    "0 or more",
+  ),
+  (
+    "data.short_sequence_probability model.dropout_rate model.attention_dropout_rate "
+    "train.target_mlm_accuracy",
+    lambda x: 0 <= x < 1,
+    "a fraction in [0, 1)",
+  ),
+  (
+    "data.held_out_fraction data.mask_rate optimizer.b1 optimizer.b2",
+    lambda x: 0 < x < 1,
+    "a fraction in (0, 1)",
+  ),
+  (
+    "model.initializer_range optimizer.learning_rate optimizer.eps",
+    lambda x: 0 < x < float("inf"),
+    "more than 0, and finite",
+  ),
+  (
+    "optimizer.weight_decay optimizer.clip_norm optimizer.max_weight_norm train.peak_flops",
+    lambda x: 0 <= x < float("inf"),
+    "0 or more, and finite",
+  ),
+  ("seed data.seed", lambda x: 0 <= x < 2**32, "0 to 2^32 - 1"),
+  ("data.max_sequence_length", lambda x: 5 <= x <= 65535, "5 to 65535 tokens"),
+  ("data.vocab_size", lambda x: x >= 64, "at least 64"),
+  (
+    "model.vocab_multiple",
+    lambda x: 1 <= x <= MAX_VOCAB_MULTIPLE,
+    f"at least 1 and at most {MAX_VOCAB_MULTIPLE}",
+  ),
+)
+# Fields with a few known values.
+_CHOICES: dict[str, Collection[str]] = {
+  "packing.assignment": ("fresh", "fixed"),
+  "model.positions": model.POSITIONS,
+  "model.attention_impl": model.IMPLEMENTATIONS,
+  "model.remat": model.REMATERIALISATIONS,
+  "model.dtype": ("float32", "bfloat16"),
+  "train.loss_unit": model.LOSS_UNITS,
+  "optimizer.name": optimizer_lib.OPTIMIZERS,
+  "optimizer.trust_ratio": optimizer_lib.TRUST_RATIOS,
+}
 
 
 def validate(
@@ -35,204 +102,151 @@ def validate(
   Args:
     config: a config as `configs/base.py` makes it.
     algorithms: names of the packing algorithms.
-    tasks: by name the head that learns a task, a key of `model.MODELS`.
+    tasks: for each task the head that learns it, a key of `model.MODELS`.
     num_devices: devices that share a batch.
-    typed: fields that were asked for, and did not come with the config file.
+    typed: fields set on the command line or by a sweep.
 
   Raises:
-    ConfigError: names the field, what was expected and what was found.
+    ConfigError: names the field, its value and what was expected.
   """
-  data, packs, train, opt = config.data, config.packing, config.train, config.optimizer
-  for field in (
-    "data.min_sentences",
-    "data.dupe_factor",
-    "train.batch_size",
-    "train.steps",
-    "train.log_every",
-    "train.eval_every",
-    "train.checkpoint_every",
-    "train.keep_checkpoints",
-    "train.fsdp",
-  ):
-    _check(_get(config, field) >= 1, field, _get(config, field), "at least 1")
-  for field in (
-    "data.short_sequence_probability",
-    "model.dropout_rate",
-    "model.attention_dropout_rate",
-    "train.target_mlm_accuracy",
-  ):
-    _check(0 <= _get(config, field) < 1, field, _get(config, field), "a fraction in [0, 1)")
-  for field in ("data.held_out_fraction", "data.mask_rate", "optimizer.b1", "optimizer.b2"):
-    _check(0 < _get(config, field) < 1, field, _get(config, field), "a fraction in (0, 1)")
-  for field in (
-    "model.initializer_range",
-    "optimizer.learning_rate",
-    "optimizer.eps",
-  ):
-    finite = 0 < _get(config, field) < float("inf")
-    _check(finite, field, _get(config, field), "more than 0, and finite")
-  multiple, most = config.model.vocab_multiple, MAX_VOCAB_MULTIPLE
-  expected = f"at least 1 and at most {most}"
-  _check(1 <= multiple <= most, "model.vocab_multiple", multiple, expected)
-  length = data.max_sequence_length
-  _check(5 <= length <= 65535, "data.max_sequence_length", length, "5 to 65535 tokens")
-  _check(data.vocab_size >= 64, "data.vocab_size", data.vocab_size, "at least 64")
-  _check(
-    config.model.size != GIVEN or config.model.init_from,
-    "model.init_from",
-    config.model.init_from,
-    "the folder of a model to start from, a run's or an imported one, since model.size is "
-    f"{GIVEN!r}",
-  )
-  causal = tasks.get(data.task) == "causal"
+  for fields, is_in_range, expected in _RANGES:
+    for field in fields.split():
+      check(is_in_range(_get(config, field)), field, _get(config, field), expected)
+  causal = tasks.get(config.data.task) == "causal"
   kind = model.Gpt2Config if causal else model.BertConfig
-  sizes = (*kind.SIZES, GIVEN)
-  _check(config.model.size in sizes, "model.size", config.model.size, ", ".join(sizes))
-  _check(
-    causal or config.model.positions == "alibi",
-    "model.positions",
-    config.model.positions,
-    f"'alibi' with data.task={data.task}, which trains a BERT: its positions are learned",
-  )
-  found = not data.vocab_file or pathlib.Path(data.vocab_file).is_file()
-  _check(  # where the vocabulary is taken from the model, its folder is what is wrong
-    found or pathlib.Path(config.model.init_from or ".").is_dir(),
-    "model.init_from",
-    config.model.init_from,
-    "the folder of a model to start from, a run's or an imported one",
-  )
-  _check(
-    found,
-    "data.vocab_file",
-    data.vocab_file,
-    "a vocabulary file, or nothing to train one",
-  )
-  for field in ("seed", "data.seed"):
-    _check(0 <= _get(config, field) < 2**32, field, _get(config, field), "0 to 2^32 - 1")
-  names = ", ".join(algorithms)
-  _check(packs.algorithm in algorithms, "packing.algorithm", packs.algorithm, names)
-  modes = ("fresh", "fixed")
-  _check(
-    packs.assignment in modes, "packing.assignment", packs.assignment, ", ".join(modes)
-  )
-  _check(data.task in tasks, "data.task", data.task, ", ".join(tasks))
-  _check(
-    data.task in MASKED_TASKS or not train.target_mlm_accuracy,
-    "train.target_mlm_accuracy",
-    train.target_mlm_accuracy,
-    f"0 with data.task={data.task}, which masks no tokens",
-  )
-  _check(
-    not causal or config.model.position_reset,
-    "model.position_reset",
-    config.model.position_reset,
-    f"True with data.task={data.task}: positions of a GPT-2 are those of its sequences",
-  )
-  layouts = ("packed", "concat", "padding") if data.task == "text" else ("packed",)
-  _check(data.layout in layouts, "data.layout", data.layout, ", ".join(layouts))
-  size = data.atom_size
-  _check(
-    not size or (size > 1 and max(size, length) % min(size, length) == 0),
-    "data.atom_size",
-    size,
-    f"0, or what divides data.max_sequence_length={length} or is its multiple, from 2 on",
-  )
-  for field, value in (("packing.assignment", "fresh"), ("train.throughput_rounds", 0)):
-    _check(
-      data.layout not in layouts[1:] or _get(config, field) == value,
-      field,
-      _get(config, field),
-      f"{value} with data.layout={data.layout}, whose atoms are shuffled and not packed",
-    )
-  for field, users in (
-    ("data.atom_size", ("concat", "padding")),
-    ("data.loss_on_padding", ("padding",)),
+  choices = _CHOICES | {
+    "data.task": tasks,
+    "packing.algorithm": algorithms,
+    "model.size": (*kind.SIZES, GIVEN),
+    "model.attention_mask": kind.MASKS,
+  }
+  for field, known in choices.items():
+    check(_get(config, field) in known, field, _get(config, field), ", ".join(known))
+  for holds, field, expected in (
+    *_model_rules(config, causal=causal, num_devices=num_devices),
+    *_data_rules(config),
+    *_training_rules(config, num_devices=num_devices),
   ):
-    _check(
-      data.layout in users or not _get(config, field),
-      field,
-      _get(config, field),
-      f"{type(_get(config, field))()} with data.layout={data.layout}",
-    )
-  _check(
-    data.min_words >= 0 and (data.task == "text" or not data.min_words),
-    "data.min_words",
-    data.min_words,
-    "0 or more for data.task=text, 0 for others",
-  )
-  _check(
-    data.task != "sentences" or not config.model.next_sentence,
-    "model.next_sentence",
-    config.model.next_sentence,
-    "False with data.task=sentences, which has no next sentence",
-  )
-  _check(
-    data.held_out_source or not data.mismatched_source,
-    "data.mismatched_source",
-    data.mismatched_source,
-    "data.held_out_source as well",
-  )
-  for field, known in (
-    ("model.attention_mask", kind.MASKS),
-    ("model.positions", model.POSITIONS),
-    ("model.attention_impl", model.IMPLEMENTATIONS),
-    ("model.remat", model.REMATERIALISATIONS),
-    ("model.dtype", ("float32", "bfloat16")),
-    ("train.loss_unit", model.LOSS_UNITS),
-    ("optimizer.name", optimizer_lib.OPTIMIZERS),
-    ("optimizer.trust_ratio", optimizer_lib.TRUST_RATIOS),
-  ):
-    _check(_get(config, field) in known, field, _get(config, field), ", ".join(known))
-  # A Pallas kernel does not say how it may be split.
-  _check(
-    num_devices == 1 or not config.model.attention_impl.startswith("splash"),
-    "model.attention_impl",
-    config.model.attention_impl,
-    f"xla on {num_devices} devices; splash runs on one",
-  )
+    check(holds, field, _get(config, field), expected)
   if config.model.size != GIVEN:
     alibi = causal and config.model.positions == "alibi"
     check_attention(config, head_size=HEAD_SIZE, alibi=alibi)
-  for field in (
-    "optimizer.weight_decay",
-    "optimizer.clip_norm",
-    "optimizer.max_weight_norm",
-    "train.peak_flops",
-  ):
-    finite = 0 <= _get(config, field) < float("inf")
-    _check(finite, field, _get(config, field), "0 or more, and finite")
-  for field, default, users in (
-    ("optimizer.bias_correction", True, ("lamb", "adamw")),
-    ("optimizer.trust_ratio", "weights", ("lamb",)),
-    ("optimizer.max_weight_norm", 0.0, ("lamb",)),
-  ):
-    _check(
-      opt.name in users or _get(config, field) == default,
-      field,
-      _get(config, field),
-      f"{default!r} with optimizer.name={opt.name}, which has no such option",
-    )
-  for field in (
-    "profile",
-    "packing.max_sequences_per_pack",
-    "train.throughput_rounds",
-    "train.loader_workers",
-    "train.skip_bad_steps",
-    "train.keep_every",
-    "train.patience",
-  ):
-    _check(_get(config, field) >= 0, field, _get(config, field), "0 or more")
-  for field in ("train.eval_every", "train.checkpoint_every"):
-    multiple = _get(config, field) % train.log_every == 0
-    expected = f"a multiple of train.log_every={train.log_every}"
-    _check(multiple, field, _get(config, field), expected)
-  _check(
-    num_devices % train.fsdp == 0,
-    "train.fsdp",
-    train.fsdp,
-    f"what divides the {num_devices} devices",
-  )
   check_recipe(config, num_devices=num_devices, typed=typed)
+
+
+# Each rule: whether it holds, the field to blame, and what was expected of it.
+_Rule = tuple[bool, str, str]
+
+
+def _model_rules(config, *, causal: bool, num_devices: int) -> list[_Rule]:
+  task, given = config.data.task, config.model.init_from
+  folder = "the folder of a model to start from, a run's or an imported one"
+  has_vocabulary = (
+    not config.data.vocab_file or pathlib.Path(config.data.vocab_file).is_file()
+  )
+  return [
+    (
+      config.model.size != GIVEN or bool(given),
+      "model.init_from",
+      f"{folder}, since model.size is {GIVEN!r}",
+    ),
+    (  # where the vocabulary comes from the model, the missing folder is to blame
+      has_vocabulary or pathlib.Path(given or ".").is_dir(),
+      "model.init_from",
+      folder,
+    ),
+    (has_vocabulary, "data.vocab_file", "a vocabulary file, or nothing to train one"),
+    (
+      causal or config.model.positions == "alibi",
+      "model.positions",
+      f"'alibi' with data.task={task}, which trains a BERT: its positions are learned",
+    ),
+    (
+      not causal or config.model.position_reset,
+      "model.position_reset",
+      f"True with data.task={task}: positions of a GPT-2 are those of its sequences",
+    ),
+    (
+      task != "sentences" or not config.model.next_sentence,
+      "model.next_sentence",
+      "False with data.task=sentences, which has no next sentence",
+    ),
+    (  # a Pallas kernel does not say how it may be split
+      num_devices == 1 or not config.model.attention_impl.startswith("splash"),
+      "model.attention_impl",
+      f"xla on {num_devices} devices; splash runs on one",
+    ),
+  ]
+
+
+def _data_rules(config) -> list[_Rule]:
+  data = config.data
+  layouts = ("packed", "concat", "padding") if data.task == "text" else ("packed",)
+  atoms, length = data.atom_size, data.max_sequence_length
+  by_atoms = data.layout in ("concat", "padding")
+  why = f"with data.layout={data.layout}"
+  shuffled = f"{why}, whose atoms are shuffled and not packed"
+  return [
+    (data.layout in layouts, "data.layout", ", ".join(layouts)),
+    (
+      not atoms or (atoms > 1 and max(atoms, length) % min(atoms, length) == 0),
+      "data.atom_size",
+      f"0, or what divides data.max_sequence_length={length} or is its multiple, from 2 on",
+    ),
+    (by_atoms or not atoms, "data.atom_size", f"0 {why}"),
+    (
+      data.layout == "padding" or not data.loss_on_padding,
+      "data.loss_on_padding",
+      f"False {why}",
+    ),
+    (
+      not by_atoms or config.packing.assignment == "fresh",
+      "packing.assignment",
+      f"fresh {shuffled}",
+    ),
+    (
+      not by_atoms or not config.train.throughput_rounds,
+      "train.throughput_rounds",
+      f"0 {shuffled}",
+    ),
+    (
+      data.min_words >= 0 and (data.task == "text" or not data.min_words),
+      "data.min_words",
+      "0 or more for data.task=text, 0 for others",
+    ),
+    (
+      bool(data.held_out_source) or not data.mismatched_source,
+      "data.mismatched_source",
+      "data.held_out_source as well",
+    ),
+  ]
+
+
+def _training_rules(config, *, num_devices: int) -> list[_Rule]:
+  train, opt, task = config.train, config.optimizer, config.data.task
+
+  def belongs_to(field: str, default, *names: str) -> _Rule:
+    expected = f"{default!r} with optimizer.name={opt.name}, which has no such option"
+    return opt.name in names or opt[field] == default, f"optimizer.{field}", expected
+
+  multiple = f"a multiple of train.log_every={train.log_every}"
+  return [
+    (
+      task in MASKED_TASKS or not train.target_mlm_accuracy,
+      "train.target_mlm_accuracy",
+      f"0 with data.task={task}, which masks no tokens",
+    ),
+    belongs_to("bias_correction", True, "lamb", "adamw"),
+    belongs_to("trust_ratio", "weights", "lamb"),
+    belongs_to("max_weight_norm", 0.0, "lamb"),
+    (train.eval_every % train.log_every == 0, "train.eval_every", multiple),
+    (train.checkpoint_every % train.log_every == 0, "train.checkpoint_every", multiple),
+    (
+      num_devices % train.fsdp == 0,
+      "train.fsdp",
+      f"what divides the {num_devices} devices",
+    ),
+  ]
 
 
 def check_attention(
@@ -267,76 +281,43 @@ def _get(config, field: str):
   return config
 
 
-def bert_config(
+def model_config(
   config: ml_collections.ConfigDict,
   *,
+  head: str = "pretraining",
   vocab_size: int,
   sizes: model.ModelConfig | None = None,
   num_labels: int = 2,
-) -> model.BertConfig:
-  """The model of a config.
+) -> model.ModelConfig:
+  """The model that a run's config describes.
 
   Args:
     config: of the run.
+    head: that the run trains; a key of `model.MODELS`.
     vocab_size: V.
-    sizes: what has the sizes of the layers where `model.size` is `GIVEN`.
+    sizes: a model whose layers have the sizes, where `model.size` is `GIVEN`.
     num_labels: classes of a sequence; 1 for regression.
   """
-  return _model_config(
-    model.BertConfig,
-    config,
-    sizes,
-    vocab_size=vocab_size,
-    num_labels=num_labels,
-    position_reset=config.model.position_reset,
-    next_sentence=config.model.next_sentence,
-  )
-
-
-def gpt2_config(
-  config: ml_collections.ConfigDict,
-  *,
-  vocab_size: int,
-  sizes: model.ModelConfig | None = None,
-) -> model.Gpt2Config:
-  """The model of a config whose task has the head `causal`; see `bert_config`."""
-  return _model_config(
-    model.Gpt2Config,
-    config,
-    sizes,
-    vocab_size=vocab_size,
-    positions=config.model.positions,
-  )
-
-
-_Config = TypeVar("_Config", bound=model.ModelConfig)
-
-
-def _model_config(
-  kind: type[_Config],
-  config: ml_collections.ConfigDict,
-  sizes: model.ModelConfig | None = None,
-  **fields,
-) -> _Config:
-  """Of a kind, with its own `fields`, and those that all models have."""
-  if config.model.size == GIVEN:
-    assert sizes is not None  # validate asks for model.init_from
-    names = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
-    make = functools.partial(kind, **{name: getattr(sizes, name) for name in names})
+  kind: type[model.ModelConfig]
+  if head == "causal":
+    kind, fields = model.Gpt2Config, {"positions": config.model.positions}
   else:
-    make = functools.partial(kind.from_size, config.model.size)
-  return make(
-    max_position_embeddings=config.data.max_sequence_length,
-    dropout_rate=config.model.dropout_rate,
-    attention_dropout_rate=config.model.attention_dropout_rate,
-    initializer_range=config.model.initializer_range,
-    attention_mask=config.model.attention_mask,
-    attention_impl=config.model.attention_impl,
-    remat=config.model.remat,
-    vocab_multiple=config.model.vocab_multiple,
-    dtype=config.model.dtype,
-    **fields,
-  )
+    kind, fields = (
+      model.BertConfig,
+      {
+        "num_labels": num_labels,
+        "position_reset": config.model.position_reset,
+        "next_sentence": config.model.next_sentence,
+      },
+    )
+  fields |= {name: config.model[name] for name in _MODEL_FIELDS} | {
+    "vocab_size": vocab_size,
+    "max_position_embeddings": config.data.max_sequence_length,
+  }
+  if config.model.size != GIVEN:
+    return kind.from_size(config.model.size, **fields)
+  assert sizes is not None  # validate requires model.init_from
+  return kind(**{name: getattr(sizes, name) for name in LAYER_SIZES}, **fields)
 
 
 def make_schedule(recipe: Recipe) -> optax.Schedule:

@@ -1,4 +1,4 @@
-"""The model of a run, and the weights that it starts from where some are given."""
+"""The model of a run, and the weights that it starts from where the config names some."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from model import hf, weights
 from model.hf.tokenizer import BYTE_LEVEL_FILES, read_byte_level_tokens
 from model.models import make_model
 from training import processes
-from training.config import ConfigError, bert_config, check_attention, gpt2_config
+from training.config import LAYER_SIZES, check_attention, model_config
+from training.errors import ConfigError
 
 _FIELD = "config.model.init_from"
-# What a run's config does not say, and what its checkpoints cannot do without.
+# Fields that no run's config sets, and that checkpoints need as they were.
 _OF_THE_WEIGHTS = ("max_position_embeddings", "type_vocab_size", "layer_norm_epsilon")
-_SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
-_SHAPES = (*_SIZES, "next_sentence", "vocab_multiple", "num_labels", "positions")
-# Of the model that a task adds to the encoder, in the order in which it reads.
+_SHAPES = (*LAYER_SIZES, "next_sentence", "vocab_multiple", "num_labels", "positions")
+# What a task adds to the encoder, in the order of computation.
 _HEAD = ("pooler", "classifier", "answer")
 
 
@@ -94,10 +94,10 @@ def _check_pretrained(config, given: weights.StoredModel):
 def _check_shape(config, directory: str, sizes: model.ModelConfig, *, head: str):
   alibi = head == "causal" and config.model.positions == "alibi"
   check_attention(config, head_size=sizes.hidden_size // sizes.num_heads, alibi=alibi)
-  expected = _expected(config, head=head, vocab_size=sizes.vocab_size, sizes=sizes)
+  expected = model_config(config, head=head, vocab_size=sizes.vocab_size, sizes=sizes)
   differences = [
     f"{name} is {getattr(sizes, name)} there and {getattr(expected, name)} here"
-    for name in _SIZES
+    for name in LAYER_SIZES
     if getattr(sizes, name) != getattr(expected, name)
   ]
   if differences:
@@ -184,7 +184,7 @@ def _remedy(given: weights.StoredModel) -> str:
   )
 
 
-def model_config(
+def run_model_config(
   config: ml_collections.ConfigDict,
   *,
   workdir: str | pathlib.Path,
@@ -193,10 +193,10 @@ def model_config(
   head: str = "pretraining",
   labels: Sequence[str] = (),
 ) -> model.ModelConfig:
-  """The model of a run: as the config and the weights, its own or given ones, say.
+  """The model of a run, as its config and its weights describe it.
 
-  Sequences longer than the positions of the weights get positions of their own, as in the
-  second phase of BERT's pretraining.
+  If sequences are longer than the positions of the given weights, the model has positions
+  for them, as in the second phase of BERT's pretraining.
 
   Args:
     config: of the run.
@@ -208,18 +208,18 @@ def model_config(
 
   Raises:
     WeightsError: the run has checkpoints, and no `model.json` beside them.
-    ConfigError: the config has other sizes than they have.
+    ConfigError: the config has other sizes than the checkpoints.
   """
   num_labels = num_labels_of(head, labels)
   if weights.steps(workdir):
     begun = weights.read_description(workdir).config
-    now = _expected(
+    now = model_config(
       config, head=head, vocab_size=begun.vocab_size, sizes=begun, num_labels=num_labels
     )
     now = _with_fields_of(begun, now)
     alibi = getattr(now, "positions", None) == "alibi"
     check_attention(config, head_size=now.hidden_size // now.num_heads, alibi=alibi)
-    for name in _SHAPES:  # each is of some kind of model, and not of others
+    for name in _SHAPES:  # each belongs to some kinds of model only
       there, here = (getattr(x, name, None) for x in (begun, now))
       if there != here:
         raise ConfigError(
@@ -228,38 +228,23 @@ def model_config(
         )
     return now
   if given is None:
-    return _expected(config, head=head, vocab_size=vocab_size, num_labels=num_labels)
+    return model_config(config, head=head, vocab_size=vocab_size, num_labels=num_labels)
   sizes = given.config
-  made = _expected(
+  made = model_config(
     config, head=head, vocab_size=sizes.vocab_size, sizes=sizes, num_labels=num_labels
   )
   longest = max(config.data.max_sequence_length, sizes.max_position_embeddings)
   return dataclasses.replace(_with_fields_of(sizes, made), max_position_embeddings=longest)
 
 
-def _expected(
-  config,
-  *,
-  head: str,
-  vocab_size: int,
-  sizes: model.ModelConfig | None = None,
-  num_labels: int = 2,
-) -> model.ModelConfig:
-  """What a config says, with the sizes of given weights where it says `given`."""
-  if head == "causal":
-    return gpt2_config(config, vocab_size=vocab_size, sizes=sizes)
-  return bert_config(config, vocab_size=vocab_size, sizes=sizes, num_labels=num_labels)
+def num_labels_of(head: str, labels: Sequence[str]) -> int:
+  """Outputs a sequence: one per class, or one for regression; 2 for other heads."""
+  return max(len(labels), 1) if head == "sequence_classification" else 2
 
 
 def _with_fields_of(there: model.ModelConfig, here: model.ModelConfig):
-  """What no config says, as weights have it."""
   names = [name for name in _OF_THE_WEIGHTS if hasattr(here, name) and hasattr(there, name)]
   return dataclasses.replace(here, **{name: getattr(there, name) for name in names})
-
-
-def num_labels_of(head: str, labels: Sequence[str]) -> int:
-  """Outputs a sequence: one a class, or one number; 2 where the head has no say."""
-  return max(len(labels), 1) if head == "sequence_classification" else 2
 
 
 def check_labels(given: weights.StoredModel, labels: Sequence[str]):

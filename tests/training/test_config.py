@@ -12,7 +12,7 @@ import pytest
 import packing
 import pipeline
 from configs import glue
-from model import hf, weights
+from model import Gpt2Config, hf, weights
 from pipeline.tasks import glue as glue_tasks
 from pipeline.wordpiece import SPECIAL_TOKENS
 from tests import packs
@@ -21,10 +21,9 @@ from tests.training.test_optimizer import numpy_lamb
 from training import init_from
 from training.config import (
   ConfigError,
-  bert_config,
-  gpt2_config,
   make_optimizer,
   make_schedule,
+  model_config,
   validate,
 )
 from training.optimizer import OPTIMIZERS
@@ -59,7 +58,7 @@ def test_every_config_is_valid_and_can_be_made(name, tmp_path):
     config.model.init_from = str(tmp_path)
     assert config.data.vocab_file == str(tmp_path / "vocab.txt")
   check(config)
-  made = bert_config(config, vocab_size=97, sizes=GIVEN)
+  made = model_config(config, vocab_size=97, sizes=GIVEN)
   assert made.vocab_size == 97
   same = made.intermediate_size == GIVEN.intermediate_size
   assert same == (config.model.size == "given")
@@ -252,13 +251,13 @@ def workers_of(config, corpus):
 
 def model_of(config, corpus):
   del corpus
-  return bert_config(config, vocab_size=97)
+  return model_config(config, vocab_size=97)
 
 
 def causal_model_of(config, corpus):
   del corpus
   config.model.size = "tiny"
-  return gpt2_config(config, vocab_size=97)
+  return model_config(config, head="causal", vocab_size=97)
 
 
 def weights_of(config, corpus):
@@ -266,7 +265,7 @@ def weights_of(config, corpus):
   config.model.size = "tiny"
   folder = corpus[0] / "given.model"
   if not folder.exists():
-    tiny = bert_config(config, vocab_size=46)
+    tiny = model_config(config, vocab_size=46)
     drawn = weights.abstract_params(tiny, "pretraining")
     params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), drawn)
     vocabulary = weights.Vocabulary(weights.read_tokens(corpus[0] / "given.txt"))
@@ -642,7 +641,8 @@ def test_a_causal_model_has_fields_of_its_own(fields, message):
       run()
   else:
     run()
-    made = gpt2_config(config, vocab_size=97)
+    made = model_config(config, head="causal", vocab_size=97)
+    assert isinstance(made, Gpt2Config)
     assert made.positions == config.model.positions
     assert made.num_layers == 2
 

@@ -56,7 +56,7 @@ def test_shapes_come_from_the_weights_and_the_rest_from_the_config(tmp_path):
   config.model.dropout_rate = 0.25
   given = init_from.open_weights(config)
   init_from.check_vocabulary(given, list(TOKENS))
-  made = init_from.model_config(
+  made = init_from.run_model_config(
     config, workdir=tmp_path / "run", vocab_size=len(TOKENS), given=given
   )
   assert isinstance(made, BertConfig)
@@ -86,7 +86,7 @@ def test_longer_sequences_get_positions_of_their_own(tmp_path, capsys):
   given = init_from.open_weights(config)
 
   def made(seed):
-    as_config = init_from.model_config(
+    as_config = init_from.run_model_config(
       config, workdir=tmp_path / "run", vocab_size=13, given=given
     )
     return as_config, init_from.initial_params(given, as_config, seed=seed)
@@ -131,25 +131,25 @@ def test_a_run_that_goes_on_has_the_sizes_of_its_checkpoints(tmp_path):
   config = config_for(folder)
   given = init_from.open_weights(config)
   weights.describe(tmp_path, TINY, head="pretraining", vocabulary=Vocabulary(TOKENS))
-  fresh = init_from.model_config(config, workdir=tmp_path, vocab_size=97, given=given)
+  fresh = init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, given=given)
   assert fresh.max_position_embeddings == 23
   weights.save(tmp_path, {"any": np.zeros(3)}, step=5)
   config.model.dropout_rate = 0.25  # told otherwise: what is no size
-  made = init_from.model_config(config, workdir=tmp_path, vocab_size=97, given=None)
+  made = init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, given=None)
   sizes = ("vocab_size", "max_position_embeddings", "type_vocab_size", "hidden_size")
   for name in (*sizes, "layer_norm_epsilon"):
     assert getattr(made, name) == getattr(TINY, name)
   assert made.dropout_rate == 0.25
   config.model.size = "mini"
   with pytest.raises(ConfigError, match="a model with num_layers 2; the config has 4"):
-    init_from.model_config(config, workdir=tmp_path, vocab_size=97, given=None)
+    init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, given=None)
 
 
 def test_without_the_field_the_config_alone_counts(tmp_path):
   config = config_for(tmp_path)
   config.model.init_from = ""
   assert init_from.open_weights(config) is None
-  made = init_from.model_config(config, workdir=tmp_path, vocab_size=97, given=None)
+  made = init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, given=None)
   assert (made.vocab_size, made.max_position_embeddings) == (97, 19)
 
 
@@ -157,7 +157,7 @@ def test_heads_that_a_run_does_without_are_left_out(tmp_path):
   config = config_for(write(tmp_path / "hf"))
   config.model.next_sentence = False
   given = init_from.open_weights(config)
-  made = init_from.model_config(config, workdir=tmp_path, vocab_size=11, given=given)
+  made = init_from.run_model_config(config, workdir=tmp_path, vocab_size=11, given=given)
   params = init_from.initial_params(given, made)
   assert {"nsp", "pooler"} & params.keys() == set()
   abstract = weights.abstract_params(made, "pretraining")
@@ -251,7 +251,7 @@ def finetuned(folder, labels=("ham", "spam")):
 
 def start(config, head, labels=()):
   given = init_from.open_weights(config, head=head)
-  made = init_from.model_config(
+  made = init_from.run_model_config(
     config, workdir="no-run", vocab_size=11, given=given, head=head, labels=labels
   )
   return made, init_from.initial_params(given, made, head=head, labels=labels, seed=5)
@@ -368,7 +368,7 @@ def test_a_gpt2_goes_on_from_given_weights(tmp_path, is_imported):
   validate(config, algorithms=list(packing.ALGORITHMS), tasks=tasks, num_devices=1)
   given = init_from.open_weights(config, head="causal")
   init_from.check_vocabulary(given, list(LETTERS))
-  made = init_from.model_config(
+  made = init_from.run_model_config(
     config, workdir=tmp_path / "run", vocab_size=11, given=given, head="causal"
   )
   assert isinstance(made, Gpt2Config)
