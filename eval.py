@@ -21,7 +21,6 @@ if not sys.stderr.isatty():  # in a log, a bar of the pipeline is a new line at 
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
 import jax
-import optax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
@@ -34,7 +33,7 @@ from training.evaluation import evaluate
 from training.mesh import make_mesh, replicated
 from training.record import report, saved_config, workdir
 from training.record.progress import Progress
-from training.step import TrainingProgram
+from training.step import ModelProgram
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config",
@@ -85,15 +84,8 @@ def main():
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
-  program = TrainingProgram(
-    dataclasses.replace(
-      stored.config, attention_impl=config.model.attention_impl, remat=config.model.remat
-    ),
-    optax.identity(),  # not run
-    mesh=mesh,
-    seed=config.seed,
-    head=head,
-  )
+  here = {"attention_impl": config.model.attention_impl, "remat": config.model.remat}
+  program = ModelProgram(dataclasses.replace(stored.config, **here), mesh=mesh, head=head)
   # Once, not with each batch; from the device where a folder without a split was read.
   place = jax.jit(lambda params: params, out_shardings=replicated(mesh))
   params = place(jax.device_get(stored.load()))
@@ -115,19 +107,18 @@ def main():
 
 
 def as_flags(words: list[str]) -> list[str]:
-  """Of a folder without --workdir, and of a run's without --config, these flags."""
-  folders = command.positional(words)
+  """Turns a folder into --workdir, and adds a run's own config as --config."""
+  folders, words = command.split(words)
   if len(folders) > 1:
     raise ConfigError(f"Expected one folder, found {' '.join(folders)!r}.")
-  words = _joined([word for word in words if word not in folders])
   named = [w.partition("=")[2] for w in words if w.lstrip("-").startswith("workdir=")]
   if folders and named:
     raise ConfigError(f"The folder is {folders[0]!r} and --workdir={named[0]}; give one.")
   words = [*(f"--workdir={folder}" for folder in folders), *words]
-  given = [w for w in words if w.lstrip("-").partition("=")[0] in ("config", "help")]
-  folder = pathlib.Path(*folders, *named)
-  if not (folders or named) or given:
+  has_config = any(w.lstrip("-").partition("=")[0] in ("config", "help") for w in words)
+  if has_config or not (folders or named):
     return words
+  folder = pathlib.Path(*folders, *named)
   if not workdir.is_run(folder):
     raise ConfigError(
       f"{folder} does not hold a run, so its config is not known. Give "
@@ -135,15 +126,6 @@ def as_flags(words: list[str]) -> list[str]:
     )
   saved_config.get_config(str(folder))  # absl would show a traceback
   return [f"--config={saved_config.FILE}:{folder}", *words]
-
-
-def _joined(words: list[str]) -> list[str]:
-  """`--workdir=F` in place of `--workdir F`."""
-  for name in ("--workdir", "-workdir"):
-    if name in words[:-1]:
-      at = words.index(name)
-      return [*words[:at], f"--workdir={words[at + 1]}", *words[at + 2 :]]
-  return words
 
 
 def kept_plans(config: ConfigDict, folder: pathlib.Path, dataset) -> dict:

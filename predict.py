@@ -46,8 +46,8 @@ from pipeline.tasks.table import TASKS
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 from training.command import Parser
 from training.errors import ConfigError
+from training.evaluation import predict
 from training.mesh import make_mesh, replicated
-from training.predictions import predict
 from training.record import workdir
 from training.step import TrainingProgram
 

@@ -36,8 +36,8 @@ from pipeline.prediction.chunks import BatchShape, pack_examples
 from pipeline.prediction.examples import Example
 from pipeline.store import QUESTION_SCHEMA, SCHEMA, SequenceStore, StoredSequence
 from pipeline.tasks.squad import Window
+from training.evaluation import predict as run_batches
 from training.mesh import make_mesh
-from training.predictions import predict as run_batches
 from training.record.compilations import CompilationCounter
 from training.step import TrainingProgram
 

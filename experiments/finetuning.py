@@ -28,8 +28,8 @@ from experiments import local_tasks
 from model import weights
 from packing import InputError
 from training.command import Parser
+from training.evaluation import predict
 from training.mesh import make_mesh
-from training.predictions import predict
 from training.record import workdir
 from training.record.files import write_json, write_text
 from training.step import TrainingProgram
@@ -246,7 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"error: {error}", file=sys.stderr)
     return 2
   except KeyboardInterrupt:
-    print("Stopped. Run the same command again to go on.", file=sys.stderr)
+    print("Stopped. Run the same command again to continue.", file=sys.stderr)
     return 130
   device = jax.devices()[0].device_kind
   result = {"device": device, "init_from": str(options.init_from), "rows": rows}

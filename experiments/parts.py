@@ -110,7 +110,7 @@ def main(
     print(f"error: {error}", file=sys.stderr)
     return 1
   except KeyboardInterrupt:
-    print("Stopped. Run the same command again to go on.", file=sys.stderr)
+    print("Stopped. Run the same command again to continue.", file=sys.stderr)
     return 130
   if as_json:
     print(json.dumps([dataclasses.asdict(exhibit) for exhibit in exhibits]))

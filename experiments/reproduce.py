@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     _say(f"error: {error}")
     return 2
   except KeyboardInterrupt:
-    _say("Stopped. Run the same command again to go on.")
+    _say("Stopped. Run the same command again to continue.")
     return 130
   found = {
     exhibit.name: {"must agree": exhibit.agreement, "does": exhibit.state}

@@ -82,7 +82,7 @@ def test_it_goes_on_where_it_was_stopped(folder, whole):
   process.communicate()
   result = run(folder, "stopped")
   assert result.returncode == 0, result.stderr
-  assert "going on from step" in result.stdout
+  assert "resuming from step" in result.stdout
   ours, expected = summary_of(workdir), summary_of(whole[0])
   assert ours["parameters_digest"] == expected["parameters_digest"]
   assert ours["eval_perplexity"] == expected["eval_perplexity"]

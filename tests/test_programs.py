@@ -218,7 +218,7 @@ def test_a_run_starts_from_given_weights_and_goes_on_without_them(folder, finish
   shutil.rmtree(exported)
   result = run(folder, "given", *options)
   assert result.returncode == 0, result.stderr
-  assert "going on from step 2" in result.stdout
+  assert "resuming from step 2" in result.stdout
   assert summary_of(folder / "given")["parameters_digest"] == expected
   before, found = (lines_of(w / "eval.jsonl")[-1] for w in (whole, folder / "given"))
   trained = ("step", "seconds", "sequences_trained")

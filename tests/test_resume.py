@@ -60,7 +60,7 @@ def test_a_run_killed_while_training_ends_with_the_same_bits(folder, finished):
 
   result = run(folder, "killed")
   assert result.returncode == 0, result.stderr
-  assert "going on from step" in result.stdout
+  assert "resuming from step" in result.stdout
   assert_ends_as(workdir, whole)
 
 
@@ -92,7 +92,7 @@ def test_on_sigterm_a_run_saves_and_says_so(folder, finished):
 
   result = run(folder, "terminated", rarely)
   assert result.returncode == 0, result.stderr
-  assert f"going on from step {saved}" in result.stdout
+  assert f"resuming from step {saved}" in result.stdout
   one, other = summary_of(workdir), summary_of(whole)
   assert one["parameters_digest"] == other["parameters_digest"]
   ours, expected = (
@@ -210,7 +210,7 @@ def test_a_broken_checkpoint_is_passed_over(folder, finished, copy):
   assert result.returncode == 0, result.stderr
   assert f"WARNING: the checkpoint of step {STEPS} is broken" in result.stderr
   assert "Traceback" not in result.stderr
-  assert f"going on from step {STEPS - SAVED_EVERY}" in result.stdout
+  assert f"resuming from step {STEPS - SAVED_EVERY}" in result.stdout
   assert_ends_as(copy, finished[0])
 
 
@@ -227,8 +227,8 @@ def test_a_finished_run_with_more_steps_is_refused_and_extended_if_told_so(
   assert summary_of(copy)["steps"] == STEPS
   result = run(folder, copy, *options, "--allow_changed_config")
   assert result.returncode == 0, result.stderr
-  assert f"WARNING: going on with a changed config: train.steps is {STEPS}" in result.stderr
-  assert f"going on from step {STEPS}" in result.stdout
+  assert f"WARNING: resuming with a changed config: train.steps is {STEPS}" in result.stderr
+  assert f"resuming from step {STEPS}" in result.stdout
   assert summary_of(copy)["steps"] == STEPS + 2
   assert json.loads((copy / "config.json").read_text())["train"]["steps"] == STEPS + 2
 

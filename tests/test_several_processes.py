@@ -65,7 +65,7 @@ def test_two_processes_train_as_one_and_stop_together(folder, finished, pair):
 
   (first, printed, errors), (second, silence, _) = outcome(pair("pair", *options))
   assert (first, second) == (0, 0), errors
-  assert f"going on from step {saved}" in printed
+  assert f"resuming from step {saved}" in printed
   # Only the first one tells. Gloo, which connects CPUs, prints to both from several threads
   # at once, so that its lines are torn.
   told = [x for x in printed.splitlines() if " " in x.strip() and not re.search(GLOO, x)]

@@ -1,4 +1,4 @@
-"""How commands meet the command line."""
+"""What all programs do with their command line, and how they end."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from training.errors import ConfigError
-from training.fields import field, wrong_type
+from training.errors import ConfigError, field_value, wrong_type
 from training.stopping import signals
 
 
@@ -26,7 +25,7 @@ class Terminated(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-  """Tells a mistake in one line, with exit status 2, and where to read on."""
+  """Reports a mistake in one line, with exit status 2, and names --help."""
 
   def error(self, message):
     self.exit(2, f"error: {' '.join(message.split())}. See {self.prog} --help.\n")
@@ -43,7 +42,7 @@ def run(
   Args:
     main: called after the flags are parsed.
     mistakes: exceptions that stand for a user's mistake.
-    as_flags: makes flags of the words of the command line that are none.
+    as_flags: turns the words of the command line into flags, before they are parsed.
   """
 
   def parse(argv: list[str]) -> list[str]:
@@ -59,7 +58,7 @@ def run(
     return left
 
   def guarded(_):
-    # Orbax tells of each file it writes, and of errors on pages before it raises them.
+    # Orbax logs each file it writes, and pages of errors before it raises them.
     logging.set_verbosity(logging.FATAL)
     try:
       main()
@@ -72,9 +71,9 @@ def run(
     except jax.errors.JaxRuntimeError as error:
       if jax.process_count() == 1:
         raise
-      told = f"This process or another was lost: {str(error).splitlines()[0]}"
-      again = "Run the same commands again to go on from the last checkpoint."
-      print(f"{sys.argv[0]}: {told} {again}", file=sys.stderr, flush=True)
+      lost = f"This process or another was lost: {str(error).splitlines()[0]}"
+      again = "Run the same commands again to resume from the last checkpoint."
+      print(f"{sys.argv[0]}: {lost} {again}", file=sys.stderr, flush=True)
       os._exit(1)  # at an ordinary exit JAX waits for the others, and aborts
     except KeyboardInterrupt:
       signals.leave()
@@ -87,32 +86,38 @@ def typed_fields() -> list[str]:
   return list(config_flags.get_override_values(flags.FLAGS["config"]))
 
 
-def positional(words: list[str]) -> list[str]:
-  """The words that are neither a flag nor the value of one.
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+  """Separates the free words of a command line from its flags, each joined to its value.
 
   Example:
-    >>> positional(["--seed=3", "runs/cola"])
-    ['runs/cola']
+    >>> split(["--seed", "3", "runs/cola"])
+    (['runs/cola'], ['--seed=3'])
   """
-  return [
-    word
-    for before, word in zip(["", *words], words, strict=False)
-    if not word.startswith("-") and not _awaits_value(before)
-  ]
+  free, joined = [], []
+  left = list(words)
+  while left:
+    word = left.pop(0)
+    if not word.startswith("-"):
+      free.append(word)
+    elif _awaits_value(word) and left:
+      joined.append(f"{word}={left.pop(0)}")
+    else:
+      joined.append(word)
+  return free, joined
 
 
 def _awaits_value(word: str) -> bool:
-  if not word.startswith("-") or "=" in word:
-    return False
   name = word.lstrip("-")
+  if "=" in name:
+    return False
   known = [flags.FLAGS[n] for n in (name, name.removeprefix("no")) if n in flags.FLAGS]
   return not any(flag.boolean for flag in known)
 
 
 def _explained(error: Exception, argv: list[str]) -> str:
-  """What is wrong with the first wrong --config.FIELD=VALUE; else what the error says.
+  """The message for the first wrong --config.FIELD=VALUE, or else the error's own.
 
-  ml_collections names neither the whole field nor what it expects.
+  ml_collections names neither the whole field nor the expected type.
   """
   text = str(error.args[0] if isinstance(error, KeyError) else error)
   words = [word.lstrip("-") for word in argv[1:]]
@@ -129,9 +134,9 @@ def _explained(error: Exception, argv: list[str]) -> str:
       name, _, value = word.removeprefix("config.").partition("=")
       if not word.startswith("config."):
         continue
-      found = field(alone["config"].value, name, where="--config")
+      default = field_value(alone["config"].value, name, where="--config")
       if f"--{word}: " in text:  # absl names the flag whose value it cannot parse
-        return str(wrong_type(name, value, found, where="--config"))
+        return str(wrong_type(name, value, default, where="--config"))
   except ConfigError as unknown:
     return str(unknown)
   except Exception:  # the file itself is wrong, which the error says

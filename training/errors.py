@@ -1,6 +1,10 @@
-"""The exception for a config that cannot be used, and the check that raises it."""
+"""The error of a config that cannot be used, and the checks that raise it."""
 
 from __future__ import annotations
+
+import difflib
+
+import ml_collections
 
 
 class ConfigError(ValueError):
@@ -8,8 +12,40 @@ class ConfigError(ValueError):
 
 
 def check(condition: bool, field: str, value, expected: str):
-  """Raises ConfigError with the field, its value and what was expected, if it is not so."""
+  """Raises ConfigError with the field, its value and what was expected, unless it holds."""
   if not condition:
     raise ConfigError(
       f"config.{field} is {value!r}; expected {expected}. Set it with --config.{field}=..."
     )
+
+
+def field_value(config: ml_collections.ConfigDict, name: str, *, where: str):
+  """The value of a field, by its name as a user types it.
+
+  Args:
+    config: with fields, some in groups.
+    name: such as "train.steps".
+    where: where the name was read, for messages.
+
+  Raises:
+    ConfigError: there is no such field; suggests the one with the nearest name.
+  """
+  known = {
+    ".".join(filter(None, (group, name))): value
+    for group, values in [("", config), *config.items()]
+    if isinstance(values, ml_collections.ConfigDict)
+    for name, value in values.items()
+    if not isinstance(value, ml_collections.ConfigDict)
+  }
+  if name not in known:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ". configs/base.py lists them."
+    raise ConfigError(f"{where}: there is no field {name!r} in the config{hint}")
+  return known[name]
+
+
+def wrong_type(name: str, value, default, *, where: str) -> ConfigError:
+  """The error for a `value` that has not the type of the field's `default`."""
+  return ConfigError(
+    f"{where}: {name} is {value!r}; expected {type(default).__name__}, such as {default!r}."
+  )

@@ -5,20 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from model import losses
+from model.layout import take_apart
 from training.mesh import put_batch
-from training.predictions import predict
-from training.step import TrainingProgram
+from training.step import ModelProgram
 
 LENGTH_BINS = 4
 _READ = ("sequence_mask", "sequence_labels", "segment_ids", "mlm_segment_ids", "mlm_labels")
+_PREDICTED = ("sequence_mask", "segment_ids", "cls_positions", "sequence_ids")
 
+_Step = TypeVar("_Step")
 
 Batches = Iterable[Mapping[str, np.ndarray]]
 Score = Callable[[Sequence[np.ndarray]], dict[str, float]]
@@ -47,7 +49,7 @@ class HeldOut(Protocol):
 
 
 def evaluate(
-  program: TrainingProgram,
+  program: ModelProgram,
   params,
   held_out: Iterable[HeldOut],
   *,
@@ -84,7 +86,7 @@ def evaluate(
   return found
 
 
-def evaluate_causal(program: TrainingProgram, params, batches: Batches) -> dict:
+def evaluate_causal(program: ModelProgram, params, batches: Batches) -> dict:
   """Averages the loss of a causal model over all tokens that it predicts.
 
   Args:
@@ -126,7 +128,7 @@ def evaluate_causal(program: TrainingProgram, params, batches: Batches) -> dict:
 
 
 def evaluate_pretraining(
-  program: TrainingProgram,
+  program: ModelProgram,
   params,
   batches: Batches,
   *,
@@ -206,3 +208,49 @@ def evaluate_pretraining(
     "mlm_accuracy_by_length": by_length,
     "sequences": int(values["lengths"].size),
   }
+
+
+class Predictions(NamedTuple):
+  """What a head gives for some sequences.
+
+  Attributes:
+    logits: of each sequence, in the order of their numbers: float[num_labels], or float
+      [length, 2] for the start and the end of an answer.
+    loss: mean over the sequences, in nats; the squared error of a regression.
+  """
+
+  logits: list[np.ndarray]
+  loss: float
+
+
+def predict(
+  program: ModelProgram, params, batches: Iterable[Mapping[str, np.ndarray]]
+) -> Predictions:
+  """Runs a model on batches, and takes the packs apart.
+
+  Args:
+    program: its `eval_step` is run; of a head that reads sequences, not masked tokens.
+    params: the model's parameters.
+    batches: PackedBatches that hold each sequence once; of several processes, each gives
+      its own rows of them.
+  """
+  found: dict[int, np.ndarray] = {}
+  losses = []
+  steps = ((b, program.eval_step(params, put_batch(b, program.mesh))) for b in batches)
+  for block, results in _one_ahead(steps):
+    values, outputs = jax.device_get(results)
+    batch = multihost_utils.process_allgather({n: block[n] for n in _PREDICTED}, tiled=True)
+    used = batch["sequence_mask"]
+    ((name, logits),) = outputs.items()
+    parts = take_apart(name, logits, batch)
+    found |= dict(zip(batch["sequence_ids"][used].tolist(), parts, strict=True))
+    losses.append(values[name.replace("_logits", "_loss")][0][used])
+  return Predictions(
+    [found[number] for number in sorted(found)], float(np.concatenate(losses).mean())
+  )
+
+
+def _one_ahead(steps: Iterator[_Step]) -> Iterator[_Step]:
+  """The same; the devices compute one while the host reads the one before."""
+  for before, _ in itertools.pairwise(itertools.chain(steps, [None])):
+    yield before  # type: ignore[misc]

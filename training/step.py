@@ -1,4 +1,4 @@
-"""One compiled training step over a mesh of devices."""
+"""The compiled evaluation and training steps over a mesh of devices."""
 
 from __future__ import annotations
 
@@ -20,25 +20,56 @@ State = dict[str, Any]
 Batch = Mapping[str, jax.Array]
 
 
-class TrainingProgram:
-  """The model and the optimizer as functions of arrays.
+class ModelProgram:
+  """A model as compiled functions of its parameters and a batch.
+
+  Args:
+    config: of the model.
+    mesh: from `make_mesh`; the parameters are split along its `fsdp` axis.
+    head: what the model learns; a key of `model.MODELS`.
+  """
+
+  def __init__(self, config: ModelConfig, *, mesh: Mesh, head: str = "pretraining"):
+    self.config, self.head, self.mesh = config, head, mesh
+    # Making a model takes long, even an abstract one: once.
+    self._graphdef, params = abstract_model(config, head)
+    self._abstract_params = nnx.to_pure_dict(params)
+    self._everywhere, self._rows = replicated(mesh), split_rows(mesh)
+    self.eval_step = jax.jit(
+      self._eval_step,
+      in_shardings=(split_state(mesh, self._abstract_params), self._rows),
+      out_shardings=self._everywhere,
+    )
+
+  def apply(self, params, batch: Batch, *, dropout_key=None):
+    """The model's outputs, from a tree of parameters."""
+    return nnx.merge(self._graphdef, params)(batch, dropout_key=dropout_key)
+
+  def _eval_step(self, params, batch: Batch) -> tuple[dict[str, Any], dict[str, jax.Array]]:
+    """What `losses.per_sequence` returns, and the logits unless over a vocabulary."""
+    params = jax.lax.with_sharding_constraint(params, self._everywhere)
+    outputs = self.apply(params, batch)
+    logits = {} if self.head in LANGUAGE_MODELS else outputs
+    return losses.per_sequence(outputs, batch), logits
+
+
+class TrainingProgram(ModelProgram):
+  """A model and its optimizer as compiled functions of a state and a batch.
 
   The state is a dictionary: `params`; `optimizer`, Optax's; `step`, updates so far;
   `key`, of the random numbers of dropout; `skipped`, steps that were not finite and left
   the rest as it was.
 
   Args:
-    config: of the model.
+    config, mesh, head: as for `ModelProgram`; the whole state is split along `fsdp`.
     optimizer: an Optax transformation.
-    head: what the model learns; a key of `model.MODELS`.
-    mesh: from `make_mesh`; the state is split along its `fsdp` axis.
     seed: of the initial parameters and of dropout.
     loss_unit: what weighs the same in the loss; a key of `model.LOSS_UNITS`.
     accumulate: micro-batches of a step. Their losses and gradients are added as sums
       over the counts of the whole batch, so the step is that of the whole batch. The
       batch size is a multiple of this times the devices.
-    skip_bad_steps: whether a step with a loss, gradient or parameter that is not finite
-      is left out; it is made, and to be looked for in `finite`, otherwise.
+    skip_bad_steps: whether a step whose loss, gradient or parameters are not finite is
+      skipped; otherwise the step is applied and only flagged in `finite`.
   """
 
   def __init__(
@@ -53,30 +84,21 @@ class TrainingProgram:
     accumulate: int = 1,
     skip_bad_steps: bool = False,
   ):
-    self.mesh = mesh
+    super().__init__(config, mesh=mesh, head=head)
+    self._optimizer = optimizer
+    self._seed = seed
     self._loss_unit = loss_unit
     self._accumulate = accumulate
     self._skip_bad_steps = skip_bad_steps
-    self._optimizer = optimizer
-    self.config, self.head = config, head
-    self._seed = seed
-    # A model takes long to make, also an abstract one: once.
-    self._graphdef, params = abstract_model(config, head)
-    self._abstract = jax.eval_shape(self._state_of, nnx.to_pure_dict(params))
-    self._everywhere, rows = replicated(mesh), split_rows(mesh)
+    self._abstract = jax.eval_shape(self._state_of, self._abstract_params)
     self._shardings = split_state(mesh, self._abstract)
     self._draw = jax.jit(self._init, out_shardings=self._shardings)
     self.train_step_name = self._train_step.__name__  # as JAX's events report it
     self.train_step = jax.jit(
       self._train_step,
-      in_shardings=(self._shardings, rows),
+      in_shardings=(self._shardings, self._rows),
       out_shardings=(self._shardings, self._everywhere),
       donate_argnums=0,
-    )
-    self.eval_step = jax.jit(
-      self._eval_step,
-      in_shardings=(self._shardings["params"], rows),
-      out_shardings=self._everywhere,
     )
 
   def init(self, params=None) -> State:
@@ -86,7 +108,7 @@ class TrainingProgram:
       params: to start from, a nested dictionary; drawn if not given.
 
     Raises:
-      ConfigError: the split leaves a device with more than 1.05 / fsdp of the state.
+      ConfigError: a device would hold more than 1.05 / fsdp of the state.
     """
     self._check_split()
     if params is None:
@@ -101,10 +123,6 @@ class TrainingProgram:
       self._abstract,
       self._shardings,
     )
-
-  def apply(self, params, batch: Batch, *, dropout_key=None):
-    """The model's outputs, from a tree of parameters."""
-    return nnx.merge(self._graphdef, params)(batch, dropout_key=dropout_key)
 
   def _check_split(self):
     devices, share = self.mesh.shape[FSDP], state_share(self.abstract_state())
@@ -165,13 +183,13 @@ class TrainingProgram:
     return new_state, totals | counts
 
   def _gradients(self, state: State, batch: Batch):
-    """Of the loss of the whole batch; and the totals of its losses and accuracies."""
+    """Gradients of the loss of the whole batch, and totals of its losses and accuracies."""
     key = None
     if self.config.dropout_rate > 0 or self.config.attention_dropout_rate > 0:
       key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), state["step"])
 
     def loss(params, part: Batch, key, counts=None):
-      # Gathered where they are used: the devices along `fsdp` compute as the others do.
+      # Gathered before use: the devices along `fsdp` compute as the others do.
       params = jax.lax.with_sharding_constraint(params, self._everywhere)
       outputs = self.apply(params, part, dropout_key=key)
       return losses.loss(outputs, part, unit=self._loss_unit, counts=counts)
@@ -209,16 +227,9 @@ class TrainingProgram:
     sharding = jax.sharding.NamedSharding(self.mesh, spec)
     return jax.lax.with_sharding_constraint(parts, sharding)
 
-  def _eval_step(self, params, batch: Batch) -> tuple[dict[str, Any], dict[str, jax.Array]]:
-    """What `losses.per_sequence` gives; and the logits, but those over a vocabulary."""
-    params = jax.lax.with_sharding_constraint(params, self._everywhere)
-    outputs = self.apply(params, batch)
-    logits = {} if self.head in LANGUAGE_MODELS else outputs
-    return losses.per_sequence(outputs, batch), logits
-
 
 def _real_tokens(batch: Batch) -> jax.Array:
-  """All but padding; some rows are padded with tokens, and say how many they mean."""
+  """Tokens that are not padding; rows padded with tokens carry their own count."""
   if "real_tokens" in batch:
     return batch["real_tokens"].sum()
   return (batch["segment_ids"] > 0).sum()

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM, at any moment of a program.
+"""What ends a run: Ctrl-C and SIGTERM, a target, or evaluations that no longer improve.
 
-This module imports nothing that takes long, so that a program hears them before it imports
-JAX.
+This module imports only the standard library, so that a program can handle signals before
+it imports JAX.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, NoReturn
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 _PATIENCE = 2.0  # seconds for the main thread, which may compile and not hear a signal
@@ -118,3 +118,99 @@ def _say(text: str):
 
 
 signals = Signals()
+
+
+class Verdict(NamedTuple):
+  """What the evaluations of a run decide.
+
+  Attributes:
+    best_step: the step with the best metric; None before the first evaluation.
+    ended: whether the run reached its target, or no longer improves.
+  """
+
+  best_step: int | None
+  ended: bool
+
+
+def judge(
+  eval_lines: Sequence[Mapping], *, metric: str, target: float, patience: int
+) -> Verdict:
+  """Decides from its evaluations whether a run ends.
+
+  Args:
+    eval_lines: of `eval.jsonl`, in order.
+    metric: a field of the lines; more is better.
+    target: of masked-token accuracy, a fraction; 0 for none.
+    patience: evaluations without a better one; 0 to continue forever.
+  """
+  best = best_of(eval_lines, metric=metric)
+  return Verdict(
+    best["step"] if best else None,
+    bool(target_reached(eval_lines, target=target))
+    or out_of_patience(eval_lines, metric=metric, patience=patience),
+  )
+
+
+def best_of(eval_lines: Sequence[Mapping], *, metric: str) -> Mapping | None:
+  """The first line with the best metric; None if there are no lines.
+
+  Example:
+    >>> best_of([{"step": 5, "f1": 0.5}, {"step": 10, "f1": 0.5}], metric="f1")["step"]
+    5
+  """
+  return max(eval_lines, key=lambda line: line[metric], default=None)
+
+
+def out_of_patience(eval_lines: Sequence[Mapping], *, metric: str, patience: int) -> bool:
+  """Whether none of the last `patience` evaluations is better than all before them.
+
+  Args:
+    eval_lines: of `eval.jsonl`, in order.
+    metric: a field of the lines; more is better.
+    patience: how many; 0 to continue forever.
+
+  Example:
+    >>> lines = [{"f1": 0.3}, {"f1": 0.5}, {"f1": 0.5}, {"f1": 0.4}]
+    >>> [out_of_patience(lines, metric="f1", patience=n) for n in (0, 1, 2, 3)]
+    [False, True, True, False]
+  """
+  if not patience or len(eval_lines) <= patience:
+    return False
+  values = [line[metric] for line in eval_lines]
+  return max(values[-patience:]) <= max(values[:-patience])
+
+
+def target_reached(
+  eval_lines: Iterable[Mapping], *, target: float, metric: str = "mlm_accuracy"
+) -> dict[str, float]:
+  """Where a held-out accuracy first reached its target, as MLPerf reports it.
+
+  Args:
+    eval_lines: of `eval.jsonl`, in order, with `seconds` of training and
+      `sequences_trained` until then.
+    target: a fraction; 0 for no target.
+    metric: a field of the lines; more is better.
+
+  Returns:
+    `step_to_target`, `seconds_to_target`, `sequences_to_target`; empty if it was not
+    reached.
+
+  Example:
+    >>> lines = [
+    ...   {"step": 5, "seconds": 1.5, "sequences_trained": 70, "mlm_accuracy": 0.31},
+    ...   {"step": 10, "seconds": 3.0, "sequences_trained": 140, "mlm_accuracy": 0.34},
+    ... ]
+    >>> target_reached(lines, target=0.33)
+    {'step_to_target': 10, 'seconds_to_target': 3.0, 'sequences_to_target': 140}
+
+  References:
+    Mattson et al., https://arxiv.org/abs/1910.01500.
+  """
+  for line in eval_lines:
+    if target and line[metric] >= target:
+      return {
+        "step_to_target": line["step"],
+        "seconds_to_target": line["seconds"],
+        "sequences_to_target": line["sequences_trained"],
+      }
+  return {}

@@ -286,9 +286,10 @@ def optimizer_of(config, corpus):
 
 
 def program_of(config, corpus):
-  """Fields that train.py reads where the value is used, not told in a message."""
+  """Fields that training reads where the value is used, not in a message."""
   del corpus
-  tree = ast.parse((ROOT / "train.py").read_text())
+  files = ("train.py", "training/record/recorder.py")
+  tree = ast.Module([ast.parse((ROOT / file).read_text()) for file in files], [])  # type: ignore
   told = {
     id(node)
     for text in ast.walk(tree)

@@ -8,8 +8,8 @@ import pytest
 from model import layout
 from tests import packs
 from training import optimizer as optimizers
+from training.evaluation import predict
 from training.mesh import make_mesh
-from training.predictions import predict
 from training.step import TrainingProgram
 
 STEPS = 20

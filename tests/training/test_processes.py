@@ -14,9 +14,8 @@ import packing
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.packed import Masking
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
-from training.evaluation import evaluate_pretraining
+from training.evaluation import evaluate_pretraining, predict
 from training.mesh import make_mesh, put_batch, replicated
-from training.predictions import predict
 
 ROOT = pathlib.Path(__file__).parents[2]
 

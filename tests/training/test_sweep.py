@@ -381,7 +381,7 @@ def test_an_interrupted_sweep_takes_its_run_along(folder, tmp_path):
   process.send_signal(signal.SIGTERM)
   _, told = process.communicate(timeout=300)
   assert process.returncode == 130
-  assert told.splitlines()[-1] == "Stopped. Run the same command again to go on."
+  assert told.splitlines()[-1] == "Stopped. Run the same command again to continue."
   assert not any(pathlib.Path(f"/proc/{child}").exists() for child in children)
 
 

@@ -1,4 +1,4 @@
-"""What a run writes down as it goes: JSON lines and TensorBoard events."""
+"""Metrics of a run as it trains: JSON lines, TensorBoard events, and means over steps."""
 
 from __future__ import annotations
 
@@ -21,22 +21,29 @@ _COUNTED = ("sequences", "real_tokens")
 _TRAIN, _EVAL = "metrics.jsonl", "eval.jsonl"
 WAITS = ("input", "compute")  # what the loop waits for
 _NO_WAITS = dict.fromkeys(WAITS, 0.0)
+_START: dict[str, Any] = {  # the state of a meter at the start of a run
+  "before": [],
+  "pending": [],
+  "seconds": 0.0,
+  "waited": _NO_WAITS,
+  "means": {},
+}
 
 
 class MetricsLog:
   """`metrics.jsonl`, `eval.jsonl` and TensorBoard events of a run; a context manager.
 
-  A run that goes on from a checkpoint drops the lines after it, so that each step
-  stands in the file once. Lines before it that are damaged or gone are written again from
-  the checkpoint, which holds all evaluations, since they decide where a run ends, and the
-  last line of `metrics.jsonl`. Standard error tells of that, and of lines that stay lost.
-  Of several processes only the first writes.
+  A run that resumes from a checkpoint drops the lines after it, so that each step is in
+  the file once. Damaged or missing lines before it are written again from the checkpoint,
+  which holds the last line of `metrics.jsonl` and all evaluations, since these decide where
+  a run ends. A warning on standard error counts the lines that stay lost. Of several
+  processes only the first writes.
 
   Args:
     workdir: the run's folder.
-    first_step: the step that the run goes on from.
-    state: of `get_state`, from the checkpoint; None at the start of a run, and where an
-      earlier version wrote the checkpoint.
+    first_step: the step that the run resumes from.
+    state: from `get_state`; None at the start of a run, and where an earlier version wrote
+      the checkpoint.
 
   Attributes:
     missing: lines that `metrics.jsonl` lacks.
@@ -54,7 +61,7 @@ class MetricsLog:
     self._newest: dict[str, list[dict]] = {}
     self.missing = 0
     for name in (_TRAIN, _EVAL):
-      missing = self._go_on(name, first_step, state and state[name])
+      missing = self._resume(name, first_step, state and state[name])
       self.missing += missing if name == _TRAIN else 0
     if jax.process_index() == 0:
       import tensorboardX  # which imports PyTorch where it is installed: seconds
@@ -63,16 +70,16 @@ class MetricsLog:
         str(self._workdir / "tensorboard"), purge_step=first_step + 1
       )
 
-  def _go_on(self, name: str, first_step: int, state: dict | None) -> int:
-    """Mends a file as far as it can be; returns how many lines it lacks."""
+  def _resume(self, name: str, first_step: int, state: dict | None) -> int:
+    """Mends a file as far as possible; returns how many lines it lacks."""
     path = self._workdir / name
     lines = read_lines(path, names=TRAIN_NUMBERS if name == _TRAIN else ())
     damaged = lines.count(None)
-    found = kept = [line for line in lines if line and line["step"] <= first_step]
+    readable = kept = [line for line in lines if line and line["step"] <= first_step]
     if state is None:
       if first_step and not kept and name == _TRAIN:
         raise ConfigError(
-          f"{path} has no line up to step {first_step}, from which the run goes on. "
+          f"{path} has no line up to step {first_step}, from which the run resumes. "
           "Restore the file, or give another --workdir."
         )
       self._counts[name], self._newest[name] = len(kept) + damaged, kept
@@ -84,8 +91,8 @@ class MetricsLog:
     missing = self._counts[name] - len(kept)
     if jax.process_index() == 0:
       write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
-      if damaged or missing or kept != found:
-        lost = f"{missing} of {self._counts[name]} cannot be had again"
+      if damaged or missing or kept != readable:
+        lost = f"{missing} of {self._counts[name]} are lost"
         print(
           f"WARNING: {path} was damaged or cut. Its lines up to step {first_step} are "
           f"mended from the checkpoint{f', but {lost}' if missing else ''}.",
@@ -112,7 +119,7 @@ class MetricsLog:
     return self._newest[_EVAL]
 
   def get_state(self) -> dict[str, dict]:
-    """For the checkpoint: of each file how many lines it has, and the newest of them."""
+    """How many lines each file has, and the newest of them, for the checkpoint."""
     newest = {_TRAIN: self._newest[_TRAIN][-1:], _EVAL: list(self._newest[_EVAL])}
     return {
       name: {"lines": self._counts[name], "newest": lines} for name, lines in newest.items()
@@ -120,7 +127,7 @@ class MetricsLog:
 
   def train(self, step: int, values: dict):
     """Writes a line of `metrics.jsonl`."""
-    self._newest[_TRAIN] = []  # the others need not be held
+    self._newest[_TRAIN] = []  # older ones are not needed
     self._write(_TRAIN, "train", {"step": step} | values)
 
   def evaluation(self, step: int, values: dict):
@@ -152,31 +159,31 @@ def means(steps: Sequence[Mapping]) -> dict[str, float]:
     >>> means([{"mlm_loss": Total(2.0, 1.0)}, {"mlm_loss": Total(2.0, 3.0)}])["loss"]
     1.0
   """
-  found = {}
+  result = {}
   for name, first in steps[0].items():
     if isinstance(first, Total):
       units = sum(float(step[name].units) for step in steps)
-      found[name] = sum(float(step[name].total) for step in steps) / max(units, 1)
-  return found | {"loss": sum(x for name, x in found.items() if name.endswith("_loss"))}
+      result[name] = sum(float(step[name].total) for step in steps) / max(units, 1)
+  return result | {"loss": sum(x for name, x in result.items() if name.endswith("_loss"))}
 
 
 class Meter:
   """Gathers the metrics of steps into lines of `metrics.jsonl`.
 
-  Values stay on the device until a line is asked for, so that steps need not wait. Time is
+  Values stay on the device until `line` is called, so that steps need not wait. Time is
   split into waiting for input, waiting for the device, and the rest:
 
       with meter.waiting_for("input"):
         batch = put_batch(next(batches), mesh)
 
   Args:
-    last_line: the line to count on from; empty at the start of a run.
+    last_line: the line whose totals are continued; empty at the start of a run.
     packs: rows of a step, over all devices.
     tokens: all tokens of these rows, padding too.
-    flops_per_step: operations of a step's matrix products; for `peak_share`.
-    peak_flops: what all devices can do of them a second; 0 for no `peak_share`.
-    window: the fewest steps that a line's means are taken over, if there were so many.
-    state: what `state` gave, of the run that is resumed.
+    flops_per_step: operations of a step's matrix products, for `peak_share`.
+    peak_flops: operations a second that all devices can do; 0 for no `peak_share`.
+    window: the fewest steps that a line's means are over, if there were that many.
+    state: what `state` returned, of a run that is resumed.
   """
 
   def __init__(
@@ -194,13 +201,7 @@ class Meter:
     self._packs, self._tokens = packs, tokens
     self._flops_per_step, self._peak_flops = flops_per_step, peak_flops
     self._window = window
-    nothing: dict[str, Any] = {
-      "before": [],
-      "pending": [],
-      "seconds": 0.0,
-      "waited": _NO_WAITS,
-    }
-    state = nothing | {"means": {}} | dict(state or {})
+    state = _START | dict(state or {})
     self._before = [_from_json(step) for step in state["before"]]  # whose line is written
     self._pending = [_from_json(step) for step in state["pending"]]
     self._resumed = state["seconds"], state["waited"]  # of the pending steps
@@ -209,7 +210,7 @@ class Meter:
     self._means: dict[str, float] = state["means"]
 
   def add(self, values: Mapping):
-    """Takes the metrics of one step, as `TrainingProgram.train_step` gives them."""
+    """Takes the metrics of one step, as `TrainingProgram.train_step` returns them."""
     timed = self._start is not None
     self._pending.append(
       {k: v for k, v in values.items() if k != "found"} | {"timed": timed}
@@ -219,9 +220,9 @@ class Meter:
       self._begin(time.perf_counter(), *self._resumed)
 
   def state(self) -> dict[str, Any]:
-    """What the meter of a resumed run goes on from, as JSON takes it.
+    """What the meter of a resumed run continues from, as JSON takes it.
 
-    With it a run that is stopped between two lines writes them as one that is not does.
+    With it, a run that is stopped between two lines writes the same lines as any other.
     """
     self._pending = jax.device_get(self._pending)
     return {
@@ -242,15 +243,14 @@ class Meter:
       **fields: more to put into the line.
 
     Returns:
-      What `means` gives, for the steps that were not skipped; where all of them were,
-      what the line before had. `skipped`, `sequences` and `real_tokens` since the start of
-      the run; `seconds` of training since then, without each process's first step,
-      evaluation and saving; `padding`, the fraction of the tokens since the last line that
-      is not real; and of the steps since then that are timed `sequences_per_second`,
-      `real_tokens_per_second`, `packs_per_second`, `input_share`, `compute_share` and
-      `rest_share`, fractions of their time, and `peak_share`, the fraction of
-      `peak_flops` that their matrix products come to. The speeds and shares are 0 where
-      no step is timed.
+      The `means` of the steps that were not skipped, or those of the last line if all
+      were. Since the start of the run: `skipped`, `sequences`, `real_tokens`, and `seconds`
+      of training, without each process's first step, evaluation and saving. Since the last
+      line: `padding`, the fraction of tokens that are not real; and of the timed steps
+      `sequences_per_second`, `real_tokens_per_second`, `packs_per_second`; `input_share`,
+      `compute_share` and `rest_share`, fractions of their time; and `peak_share`, the
+      fraction of `peak_flops` that their matrix products reach. Speeds and shares are 0
+      where no step is timed.
     """
     with self.waiting_for("compute"):
       steps = jax.device_get(self._pending)
@@ -299,8 +299,8 @@ class Meter:
   def waiting_for(self, name: str) -> Iterator[None]:
     """Counts the time inside as waiting for "input" or for "compute"; not nested.
 
-    Input that comes while the device still works at the steps before it has cost nothing:
-    that time is the device's.
+    Input that arrives while the device still computes earlier steps costs nothing: that
+    time counts as the device's.
     """
     start = time.perf_counter()
     yield
@@ -314,9 +314,9 @@ class Meter:
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """What happens inside does not count as training. Ask for a line first.
+    """What happens inside does not count as training. Call `line` or `state` first.
 
-    Without one, steps that still run would finish in the time that does not count.
+    Otherwise, steps that still run would finish in the time that does not count.
     """
     start = time.perf_counter()
     yield

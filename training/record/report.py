@@ -1,13 +1,17 @@
-"""What a run comes to: figures for `summary.json`, and tables for people."""
+"""The results of a run: `summary.json`, pictures, and tables for people."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import pathlib
+from collections.abc import Mapping
 
 import numpy as np
 
+from training.record import files, plots
+from training.stopping import best_of, target_reached
+
 _SHARES = ("input_share", "compute_share", "rest_share")
-# What each line of metrics.jsonl has, whatever is trained.
+# Numbers that each line of metrics.jsonl has, for every task.
 TRAIN_NUMBERS = (
   "seconds",
   "compilations",
@@ -16,27 +20,71 @@ TRAIN_NUMBERS = (
   "packs_per_second",
   *_SHARES,
 )
-# Of a line of eval.jsonl: what is said of the held-out data, and what is no figure of it.
+# Fields of eval.jsonl that describe the held-out data, and fields of the run itself.
 _OF_THE_DATA = ("unigram_mlm_accuracy", "nsp_majority_accuracy", "mlm_accuracy_by_length")
-_NO_FIGURES = ("step", "seconds", "sequences", "sequences_trained")
+_OF_THE_RUN = ("step", "seconds", "sequences", "sequences_trained")
+
+
+def write(
+  folder: pathlib.Path,
+  summary: Mapping,
+  *,
+  head: str,
+  lengths: np.ndarray,
+  segment_ids: np.ndarray,
+  loss_name: str,
+) -> str:
+  """Writes `summary.json` and the pictures of a finished run.
+
+  Args:
+    folder: the run's, with its `metrics.jsonl` and `eval.jsonl`.
+    summary: what is known besides the lines of these files: of the plan, the recipe and
+      the machine.
+    head: of the model; a key of `model.MODELS`.
+    lengths: int[num_sequences], in tokens.
+    segment_ids: int32[B, S] of the first packs, to draw.
+    loss_name: the loss and its unit, for the picture.
+
+  Returns:
+    The summary as a table.
+  """
+  metric = metric_of(head)
+  train_lines = files.read_json_lines(folder / "metrics.jsonl")
+  eval_lines = files.read_json_lines(folder / "eval.jsonl")
+  summary = {
+    **run_summary(train_lines, eval_lines, metric=metric),
+    **summary,
+    **target_reached(eval_lines, target=summary["target_mlm_accuracy"]),
+  }
+  plots.plot_packing(
+    folder / "plots" / "packing.png", lengths, segment_ids, efficiency=summary["efficiency"]
+  )
+  plots.plot_learning_curve(
+    folder / "plots" / "learning_curve.png",
+    train_lines,
+    eval_lines,
+    metric=metric,
+    loss=loss_name,
+  )
+  files.write_json(folder / "summary.json", summary)
+  return summary_table(summary)
 
 
 def run_summary(
   train_lines: list[dict], eval_lines: list[dict], *, metric: str = "mlm_accuracy"
 ) -> dict:
-  """What the lines of a run say about the whole of it.
+  """Summarises the lines of a run.
 
   Args:
     train_lines: of `metrics.jsonl`.
     eval_lines: of `eval.jsonl`.
-    metric: of these, that says which is best; more is better.
+    metric: the field of `eval_lines` that decides which is best; more is better.
 
   Returns:
-    Steps; `compilations`, the most that any of the run's processes made of the step;
-    seconds of training and sequences, real tokens and packs a second over them; the last
-    figures of training and of evaluation, called `train_` and `eval_`; `best_step` and
-    what `metric` was there; and over all steps that are timed `input_share`,
-    `compute_share` and `rest_share` of the time, and `peak_share`.
+    `steps`; `compilations` of the step, the most of any process; `seconds` of training, and
+    sequences, real tokens and packs a second; the last metrics of training and of
+    evaluation, with the prefixes `train_` and `eval_`; `best_step` and its `metric`; and
+    over all timed steps `input_share`, `compute_share`, `rest_share` and `peak_share`.
   """
   last, held_out = train_lines[-1], eval_lines[-1]
   best = best_of(eval_lines, metric=metric)
@@ -60,7 +108,7 @@ def run_summary(
     **{
       k if k in _OF_THE_DATA else f"eval_{k}": v
       for k, v in held_out.items()
-      if k not in _NO_FIGURES
+      if k not in _OF_THE_RUN
     },
     "best_step": best["step"],
     f"best_{metric}": best[metric],
@@ -71,7 +119,7 @@ def run_summary(
 
 
 def metric_of(head: str) -> str:
-  """The held-out figure that says how good a model is; more is better.
+  """The held-out metric that ranks models; more is better.
 
   Args:
     head: of the model; a key of `model.MODELS`.
@@ -81,77 +129,12 @@ def metric_of(head: str) -> str:
 
 
 def sum_of_losses(figures: Mapping[str, float]) -> float:
-  """Of all held-out sets; not finite where one is not."""
+  """The sum over all held-out sets; not finite if one of them is not."""
   return sum(value for name, value in figures.items() if name.endswith("loss"))
 
 
-def best_of(eval_lines: Sequence[Mapping], *, metric: str) -> Mapping | None:
-  """The first of the lines whose metric none exceeds; None of no lines.
-
-  Example:
-    >>> best_of([{"step": 5, "f1": 0.5}, {"step": 10, "f1": 0.5}], metric="f1")["step"]
-    5
-  """
-  return max(eval_lines, key=lambda line: line[metric], default=None)
-
-
-def out_of_patience(eval_lines: Sequence[Mapping], *, metric: str, patience: int) -> bool:
-  """Whether the last `patience` evaluations were all no better than one before them.
-
-  Args:
-    eval_lines: of `eval.jsonl`, in order.
-    metric: a field of the lines; more is better.
-    patience: how many; 0 for no end.
-
-  Example:
-    >>> lines = [{"f1": 0.3}, {"f1": 0.5}, {"f1": 0.5}, {"f1": 0.4}]
-    >>> [out_of_patience(lines, metric="f1", patience=n) for n in (0, 1, 2, 3)]
-    [False, True, True, False]
-  """
-  if not patience or len(eval_lines) <= patience:
-    return False
-  values = [line[metric] for line in eval_lines]
-  return max(values[-patience:]) <= max(values[:-patience])
-
-
-def target_reached(
-  eval_lines: Iterable[Mapping], *, target: float, metric: str = "mlm_accuracy"
-) -> dict[str, float] | None:
-  """Where a held-out accuracy first reached its target, as MLPerf reports it.
-
-  Args:
-    eval_lines: of `eval.jsonl`, in order, with `seconds` of training and
-      `sequences_trained` until then.
-    target: what `metric` shall reach, a fraction.
-    metric: a field of the lines; more is better.
-
-  Returns:
-    `step_to_target`, `seconds_to_target`, `sequences_to_target`; None if it was not
-    reached.
-
-  Example:
-    >>> lines = [
-    ...   {"step": 5, "seconds": 1.5, "sequences_trained": 70, "mlm_accuracy": 0.31},
-    ...   {"step": 10, "seconds": 3.0, "sequences_trained": 140, "mlm_accuracy": 0.34},
-    ... ]
-    >>> target_reached(lines, target=0.33)
-    {'step_to_target': 10, 'seconds_to_target': 3.0, 'sequences_to_target': 140}
-
-  References:
-    Mattson et al., https://arxiv.org/abs/1910.01500.
-  """
-  for line in eval_lines:
-    if line[metric] >= target:
-      return {
-        "step_to_target": line["step"],
-        "seconds_to_target": line["seconds"],
-        "sequences_to_target": line["sequences_trained"],
-      }
-  return None
-
-
 def summary_table(summary: dict) -> str:
-  """A summary, as `summary.json` holds it, in lines for people."""
+  """A summary, as in `summary.json`, as a table."""
   padding = summary["padding_tokens"]
   unpacked_padding = summary["unpacked_padding_tokens"]
   rows = [
@@ -253,7 +236,7 @@ def _flops(rate: float) -> str:
 
 
 def _task_figures(figures: Mapping[str, float]) -> str:
-  """The metrics of a task as percentages, but for losses and perplexity."""
+  """The metrics of a task: losses and perplexity as numbers, others as percentages."""
   return ", ".join(
     f"{name} {value:.4f}"
     if name.endswith(("loss", "perplexity"))
@@ -272,7 +255,7 @@ def _perplexity(result: dict, *, prefix: str = "") -> tuple[str, str]:
 
 
 def evaluation_table(result: dict) -> str:
-  """What `evaluate` returns, in lines for people."""
+  """The result of `evaluate` as a table."""
   rows = [*([] if result["step"] is None else [("step", str(result["step"]))])]
   if "perplexity" in result:
     return _table([*rows, _perplexity(result)])

@@ -1,4 +1,4 @@
-"""Stops a run whose numbers are not finite, and says where it went wrong."""
+"""Stops a run at a step that is not finite, and names the step's sequences."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BAD_STEP = "bad_step.json"
 
 
 class Watch:
-  """Looks at each step's `finite`, a step late, so that the device never waits for it.
+  """Checks each step's `finite`, a step late, so that the device never waits for it.
 
   Args:
-    workdir: the run's folder; `bad_step.json` there tells of the step that stopped it.
-    skips: how many bad steps in a row may be left out; 0: the first stops the run.
+    workdir: the run's folder; `bad_step.json` there describes the step that stopped it.
+    skips: how many bad steps in a row may be skipped; 0: the first stops the run.
   """
 
   def __init__(self, workdir: str | pathlib.Path, *, skips: int):
@@ -41,16 +41,16 @@ class Watch:
     """
     self._waiting.append((step, sequence_ids, values))
 
-  def check(self, *, but: int = 0):
-    """Looks at the steps that were added.
+  def check(self, *, except_newest: int = 0):
+    """Checks the steps that were added.
 
     Args:
-      but: this many of the newest are left for later.
+      except_newest: this many of the newest are left for later.
 
     Raises:
       Stopped: one was not finite, and may not be skipped.
     """
-    while len(self._waiting) > but:
+    while len(self._waiting) > except_newest:
       step, sequence_ids, values = self._waiting.pop(0)
       if bool(values["finite"]):
         self._in_a_row = 0
@@ -60,7 +60,7 @@ class Watch:
         self._stop(step, sequence_ids, values)
 
   def check_evaluation(self, step: int, loss: float):
-    """Looks at a held-out loss.
+    """Checks a held-out loss.
 
     Raises:
       Stopped: it is not finite.
@@ -75,20 +75,20 @@ class Watch:
     if jax.process_count() > 1:
       sequence_ids = multihost_utils.process_allgather(sequence_ids, tiled=True)
     ids = sequence_ids[sequence_ids >= 0].tolist()
-    found = {
-      name: f"{float(values['found'][name].mean):g}"
-      for name in values["found"]
+    means = {
+      name: f"{float(total.mean):g}"
+      for name, total in values["found"].items()
       if name.endswith(("_loss", "_norm"))
     }
     if is_first():
       write_json(
-        self._workdir / BAD_STEP, {"step": step, "sequence_ids": ids, "values": found}
+        self._workdir / BAD_STEP, {"step": step, "sequence_ids": ids, "values": means}
       )
     shown = ", ".join(map(str, ids[:_SHOWN])) + (", ..." if len(ids) > _SHOWN else "")
-    numbers = ", ".join(f"{name} {value}" for name, value in found.items())
+    numbers = ", ".join(f"{name} {value}" for name, value in means.items())
     row = f", bad step number {self._in_a_row} in a row" if self._in_a_row > 1 else ""
     skipping = (
-      "or go on here and leave up to 5 such steps in a row out with "
+      "or resume here and skip up to 5 such steps in a row with "
       "--config.train.skip_bad_steps=5 --allow_changed_config."
     )
     raise Stopped(

@@ -13,7 +13,8 @@ import ml_collections
 from model import hf, weights
 from training.config import ConfigError
 from training.record.files import read_json, read_json_lines, write_json
-from training.record.report import best_of, metric_of
+from training.record.report import metric_of
+from training.stopping import best_of
 
 _CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
 _SUMMARY = "summary.json"
@@ -96,7 +97,7 @@ def check(
         raise
       changed = True
       print(
-        f"WARNING: going on with a changed config: {error.differences}", file=sys.stderr
+        f"WARNING: resuming with a changed config: {error.differences}", file=sys.stderr
       )
   elif (workdir / weights.MODEL).exists():
     raise ConfigError(
@@ -230,7 +231,7 @@ def check_same(
   if differences:
     raise ChangedConfig(
       f"{workdir} holds a run with another config: {'; '.join(differences)}. Give the same "
-      "config, or another --workdir; train.py goes on with --allow_changed_config.",
+      "config, or another --workdir; train.py accepts it with --allow_changed_config.",
       "; ".join(differences),
     )
 

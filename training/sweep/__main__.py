@@ -274,7 +274,7 @@ def main(arguments: list[str] | None = None) -> int:
     _say(f"error: {error}")
     return 2
   except KeyboardInterrupt:
-    _say("Stopped. Run the same command again to go on.")
+    _say("Stopped. Run the same command again to continue.")
     return 130
   if options.json:
     print(json.dumps({"workdir": str(folder), "arms": arms, "effects": effects(arms)}))

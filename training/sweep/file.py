@@ -17,8 +17,7 @@ from ml_collections import config_flags
 
 from model import IMPLEMENTATIONS
 from training.config import ConfigError, validate
-from training.fields import field as field_of
-from training.fields import wrong_type
+from training.errors import field_value, wrong_type
 
 ROOT = pathlib.Path(__file__).parents[2]
 _SEED, _ARM = "seed", "arm"
@@ -254,7 +253,7 @@ def _parse(config: ml_collections.ConfigDict, options: Sequence[str]):
 
 def _field(config: ml_collections.ConfigDict, name: str, *, where: str):
   try:
-    return field_of(config, name, where=where)
+    return field_value(config, name, where=where)
   except ConfigError as error:
     raise SweepError(str(error)) from error
 

@@ -11,7 +11,7 @@ import matplotlib.ticker
 import numpy as np
 from matplotlib import pyplot as plt
 
-from training import plots
+from training.record import plots
 
 Lines = Sequence[Mapping]  # of eval.jsonl
 Runs = Mapping[Any, Lines]  # by all that is theirs but the value of the field

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from model import losses
+from training import stopping
 from training.record import files, metrics, report
 
 
@@ -302,10 +303,10 @@ def test_a_target_is_reached_where_it_is_first_met():
   ]
   expected = {"step_to_target": 14, "seconds_to_target": 5.0, "sequences_to_target": 60}
   for target in (0.2, 0.3):
-    assert report.target_reached(lines, target=target) == expected
-  assert (report.target_reached(lines, target=0.31) or {})["step_to_target"] == 28
-  assert report.target_reached(lines, target=0.41) is None
-  assert report.target_reached([], target=0.1) is None
+    assert stopping.target_reached(lines, target=target) == expected
+  assert stopping.target_reached(lines, target=0.31)["step_to_target"] == 28
+  assert stopping.target_reached(lines, target=0.41) == {}
+  assert stopping.target_reached([], target=0.1) == {}
 
 
 def test_the_summary_of_a_task_has_its_metrics_and_the_best(clock):

@@ -7,6 +7,7 @@ from matplotlib import colormaps
 from tests.training.test_evaluation import picture, share_of
 from training import plots
 from training.record import metrics
+from training.record import plots as drawing
 from training.sweep import picture as sweep_picture
 
 FIRST, SECOND = colormaps["tab10"]([0, 1])
@@ -32,13 +33,13 @@ def runs(tmp_path):
 def axes_of(monkeypatch, draw):
   """The axes of a picture, as they are when it is saved."""
   found = []
-  save = plots.save
+  save = drawing.save
 
   def keep(figure, path):
     found.extend(figure.axes)
     save(figure, path)
 
-  monkeypatch.setattr(plots, "save", keep)
+  monkeypatch.setattr(drawing, "save", keep)
   draw()
   return found
 

@@ -91,14 +91,14 @@ def test_a_damaged_log_is_mended_from_the_checkpoint_and_told(
   first, *again = capsys.readouterr().err.splitlines()
   assert f"WARNING: {folder / name} was damaged or cut" in first
   assert again == ([first] if missing else [])
-  assert (f"but {missing} of 3 cannot be had again" in first) == bool(missing)
+  assert (f"but {missing} of 3 are lost" in first) == bool(missing)
 
 
 def test_a_log_of_an_earlier_version_tells_what_it_lacks(log_of_a_run, capsys):
   folder, _ = log_of_a_run
   damage(folder / "metrics.jsonl", "zeros")
   assert metrics.MetricsLog(folder, first_step=30).missing == 1
-  assert "1 of 3 cannot be had again" in capsys.readouterr().err
+  assert "1 of 3 are lost" in capsys.readouterr().err
   (folder / "metrics.jsonl").unlink()
   with pytest.raises(ConfigError, match=r"metrics\.jsonl has no line up to step 30"):
     metrics.MetricsLog(folder, first_step=30)

@@ -23,7 +23,7 @@ def feed(watch, pattern):
   """Steps from 1 on; x is a bad one."""
   for step, letter in enumerate(pattern, 1):
     watch.add(step, np.where(IDS < 0, IDS, IDS + step), values(finite=letter == "."))
-    watch.check(but=1)
+    watch.check(except_newest=1)
 
 
 def test_a_held_out_loss_that_is_not_finite_stops_the_run(tmp_path):
