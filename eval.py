@@ -17,7 +17,7 @@ import os
 import pathlib
 import sys
 
-if not sys.stderr.isatty():  # in a log, a bar of the pipeline is a new line at each change
+if not sys.stderr.isatty():  # in a log, each change of a progress bar is a new line
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
 import jax
@@ -45,7 +45,7 @@ _STEP = flags.DEFINE_string("step", None, "Of the run; or best; the newest if no
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
 flags.mark_flag_as_required("config")
 
-# How a run computed, not what: another machine may evaluate it in its own way.
+# How a run computed, not what it learned: another machine may compute in its own way.
 _NOT_OF_THE_WEIGHTS = (
   "model.attention_impl",
   "model.remat",
@@ -86,7 +86,7 @@ def main():
   )
   here = {"attention_impl": config.model.attention_impl, "remat": config.model.remat}
   program = ModelProgram(dataclasses.replace(stored.config, **here), mesh=mesh, head=head)
-  # Once, not with each batch; from the device where a folder without a split was read.
+  # Placed once, not with each batch.
   place = jax.jit(lambda params: params, out_shardings=replicated(mesh))
   params = place(jax.device_get(stored.load()))
   batches = sum(one.num_batches for one in held_out)
@@ -129,18 +129,18 @@ def as_flags(words: list[str]) -> list[str]:
 
 
 def kept_plans(config: ConfigDict, folder: pathlib.Path, dataset) -> dict:
-  """Those of the run, packed as it was; of another model, and of older runs, none."""
+  """The plans in the run's folder; {} for other models and older runs."""
   if not workdir.is_run(folder):
     return {}
   return pipeline.read_plans(config, dataset, folder, held_out_only=True)
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path, *, sharding) -> weights.StoredModel:
-  """A checkpoint of a run with this data and model."""
+  """Opens a checkpoint of a run with this data and model."""
   workdir.check_same(
-    folder, config, groups=("seed", "data", "model"), but=_NOT_OF_THE_WEIGHTS
+    folder, config, groups=("seed", "data", "model"), ignore=_NOT_OF_THE_WEIGHTS
   )
-  # The first process chooses: while training goes on, there may be a newer one each moment.
+  # Process 0 chooses: during training, a newer one may appear at any moment.
   wanted = _STEP.value
   step = processes.first(lambda: workdir.choose_step(folder, wanted))
   return weights.open_folder(folder, step=step, sharding=sharding)
@@ -149,7 +149,7 @@ def open_run(config: ConfigDict, folder: pathlib.Path, *, sharding) -> weights.S
 def open_model(
   config: ConfigDict, folder: pathlib.Path, *, head: str
 ) -> weights.StoredModel:
-  """A model that was not trained here, as it is."""
+  """Opens a model that is not a run's."""
   if _STEP.value is not None:
     raise ConfigError(
       f"--step is {_STEP.value!r}, but {folder} is no run and holds one model. Leave it "
@@ -176,7 +176,7 @@ def open_model(
 
 
 def for_evaluation(config: ConfigDict, *, num_devices: int) -> ConfigDict:
-  """The config with what devices of another number can compute at once, and no split."""
+  """The config with a batch size for this number of devices, without FSDP."""
   config = config.copy_and_resolve_references()
   rows = config.train.micro_batch_size or config.train.batch_size
   config.train.batch_size = math.ceil(rows / num_devices) * num_devices

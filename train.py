@@ -44,7 +44,8 @@ from training.config import make_optimizer, make_schedule, validate
 from training.errors import ConfigError
 from training.evaluation import evaluate
 from training.mesh import gather, make_mesh, put_batch
-from training.recipe import Recipe, resolve, table
+from training.recipe import Recipe, resolve
+from training.recipe.table import table
 from training.record import plots, report, workdir
 from training.record.compilations import CompilationCounter
 from training.record.flops import peak_of, training_flops
@@ -154,7 +155,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     jax.config.update("jax_compilation_cache_dir", config.train.compilation_cache)
   head = pipeline.TASK_HEADS[config.data.task]
   # A run with checkpoints has its own weights.
-  given = None if weights.steps(folder) else init_from.open_weights(config, head=head)
+  stored = None if weights.steps(folder) else init_from.open_weights(config, head=head)
 
   dataset = processes.first_then_all(lambda: pipeline.prepare_dataset(config))
   processes.first(lambda: workdir.check_dataset(folder, dataset.manifest["sha256"]))
@@ -178,18 +179,18 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   )
   processes.tell(f"{table(unpacked_recipe, recipe)}\n")
 
-  if given:
-    init_from.check_vocabulary(given, dataset.vocabulary)
+  if stored:
+    init_from.check_vocabulary(stored, dataset.vocabulary)
   model_config = init_from.run_model_config(
     config,
     workdir=folder,
     vocab_size=len(dataset.vocabulary),
-    given=given,
+    stored=stored,
     head=head,
     labels=dataset.labels,
   )
-  params = given and init_from.initial_params(
-    given, model_config, head=head, labels=dataset.labels, seed=config.seed
+  params = stored and init_from.initial_params(
+    stored, model_config, head=head, labels=dataset.labels, seed=config.seed
   )
   program = TrainingProgram(
     model_config,

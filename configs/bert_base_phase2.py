@@ -3,7 +3,7 @@
   python train.py --config=configs/bert_base_phase2.py:384 --workdir=runs/bert_base_384
 
 Starts from the newest checkpoint in runs/bert_base_phase1; positions from 128 on are drawn
-anew, and the optimizer starts anew. Data: data/wikipedia-384 or data/wikipedia-512,
+again, and the optimizer starts afresh. Data: data/wikipedia-384 or data/wikipedia-512,
 prepared with the same vocabulary as phase 1 (docs/data.md).
 
 Recipe: the one of the paper's authors without packing, the same for both lengths: LAMB at

@@ -16,7 +16,7 @@ https://huggingface.co/openai-community/gpt2; without --config.data.vocab_file a
 BPE of as many tokens is learned.
 
 With --config.model.init_from=FOLDER --config.model.size=given
---config.model.positions=learned it goes on from a GPT-2 of Hugging Face's.
+--config.model.positions=learned it starts from a Hugging Face GPT-2.
 
 --config.data.layout=padding, concat or packed; with the first two --config.data.atom_size
 is a quarter of the row to 4 rows. For rows of 32 and 128 tokens name another

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, written while training goes on, checked when read."""
+"""Checkpoints: written whole or not at all while training continues, checked when read."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from model import weights
 from training import processes
 from training.step import State
 
-_REST = "training"  # the part of a checkpoint that only training reads
+_REST = "training"  # the part that only training reads
 _METADATA = "_CHECKPOINT_METADATA"  # Orbax's, written last
-BROKEN = "broken"  # what cannot be read is moved there, out of Orbax's way
+BROKEN = "broken"  # checkpoints that cannot be read are moved there
 
 
 class Restored(NamedTuple):
-  """What a checkpoint holds: its step, the state after it, and what `save` was given."""
+  """A checkpoint: its step, the state after it, and the `run` that `save` took."""
 
   step: int
   state: State
@@ -48,12 +48,12 @@ class Checkpoints:
   """The checkpoints of a run; a context manager.
 
   Each has two parts: the parameters, which `model.weights` reads without the other, and
-  the rest of the state. Beside them, as JSON, are what else a run goes on from and a
-  fingerprint of the state. Orbax writes all to a temporary folder and renames it, so a
-  killed save leaves the one before it as the newest. Several processes all make the same
-  calls.
+  the rest of the state. Beside them, as JSON, are what else a resumed run needs and a
+  fingerprint of the state. Orbax writes to a temporary folder and renames it, so a killed
+  save leaves the checkpoint before it as the newest. If there are several processes, all
+  make the same calls.
 
-  Folders without Orbax's last word, or without a part, are moved away at once, loudly.
+  Folders without Orbax's metadata, or without a part, are moved away with a warning.
 
   Args:
     workdir: the run's folder.
@@ -61,7 +61,7 @@ class Checkpoints:
     keep_every: those whose step is a multiple of it are kept for good; 0: none are.
 
   Attributes:
-    best: a step that is kept as long as it stands here; to be set before `save`.
+    best: a step whose checkpoint is kept; set before `save`.
   """
 
   def __init__(self, workdir: str | pathlib.Path, *, keep: int, keep_every: int = 0):
@@ -100,22 +100,21 @@ class Checkpoints:
     return weights.steps(self._folder.parent)
 
   def save(self, step: int, state: State, run: dict[str, Any]):
-    """Begins to save the state after `step` updates; training may go on meanwhile.
+    """Starts saving the state after `step` updates, while training continues.
 
-    Waits first for the save before it.
+    Waits first for the previous save.
 
     Args:
       step: its number.
       state: of a `TrainingProgram`.
-      run: what else the run goes on from, as JSON takes it: the position of the input,
-        the config.
+      run: what else a resumed run needs, as JSON: the position of the input, the config.
 
     Raises:
-      OSError: this one, or the one before, could not be written; says what is left.
+      OSError: this checkpoint, or the previous one, could not be written; lists those kept.
     """
     self.wait()
     with self._told(step):
-      if self._checkpointer is None:  # after what is broken has been moved away
+      if self._checkpointer is None:  # after broken checkpoints were moved away
         self._checkpointer = ocp.training.Checkpointer(
           self._folder, preservation_policy=self._policy, cleanup_tmp_directories=True
         )
@@ -125,7 +124,7 @@ class Checkpoints:
     self._saving = step
 
   def wait(self):
-    """Waits until what is being saved is on disk.
+    """Waits until the last save is on disk.
 
     Raises:
       OSError: it could not be written.
@@ -151,20 +150,20 @@ class Checkpoints:
     return f"Those of the steps {steps} are kept." if steps else "There is none before it."
 
   def restore_newest(self, abstract_state: State) -> Restored | None:
-    """Loads the newest checkpoint that is as it was written.
+    """Loads the newest checkpoint that is intact.
 
-    One that was cut short or altered is moved to `checkpoints/broken/` and the one before
-    it taken; standard error tells so.
+    One that was cut short or altered is moved to `checkpoints/broken/`, with a warning, and
+    the one before it is loaded.
 
     Args:
-      abstract_state: shapes, types and shardings to load it in; the devices and the
-        processes need not be those that saved it.
+      abstract_state: its shapes, types and shardings; the devices and processes may be
+        others than those that saved it.
 
     Returns:
       None where no checkpoint has been saved.
 
     Raises:
-      WeightsError: they are all broken, or of another model or optimizer.
+      WeightsError: all are broken, or the newest is of another model or optimizer.
     """
     expected = _parts(abstract_state)
     while step := processes.first(lambda: max(self.steps, default=0)):
@@ -177,13 +176,13 @@ class Checkpoints:
           why = "the numbers in it are not those that were saved."
         except (jax.errors.JaxRuntimeError, MemoryError):
           raise  # the device's trouble, not the checkpoint's
-        except Exception as error:  # Orbax has many kinds for metadata that it cannot read
+        except Exception as error:  # Orbax raises many kinds for bad metadata
           why = weights.beginning(error)
       processes.first(functools.partial(self._move_away, str(step), why))
     if any((self._folder / BROKEN).glob("*")):
       raise weights.WeightsError(
         f"No checkpoint in {self._folder} can be read; they are in {BROKEN}/ there. Bring "
-        "one back from a copy, or begin anew with another --workdir."
+        "one back from a copy, or start again with another --workdir."
       )
     return None
 
@@ -194,10 +193,10 @@ class Checkpoints:
     return Restored(step, {weights.PARAMS: parts[weights.PARAMS], **parts[_REST]}, run)
 
   def _damage(self, step: int, expected: dict[str, Any]) -> str | None:
-    """What is wrong with the bytes of a checkpoint.
+    """Reads all bytes of a checkpoint; returns what is wrong with them.
 
     Raises:
-      WeightsError: it is whole, and of another model or optimizer.
+      WeightsError: it is intact, but of another model or optimizer.
     """
     path = self._folder / str(step)
     try:
@@ -230,17 +229,17 @@ class Checkpoints:
     (self._folder / name).rename(aside / f"{name}.{number}")
     print(
       f"WARNING: the checkpoint of step {name} is broken: {why} It is moved to {aside}, "
-      "and the one before it is looked for.",
+      "and the one before it is tried.",
       file=sys.stderr,
       flush=True,
     )
 
 
 def fingerprint(state: State) -> list[int]:
-  """Two sums over the bits of a state, by which an altered one is told.
+  """Two sums over the bits of a state, which detect an altered one.
 
-  They are computed where the arrays are, in whole numbers, so they do not depend on how
-  the arrays are split.
+  They are integers, computed where the arrays are, so they do not depend on how the arrays
+  are split.
 
   Example:
     >>> a, b = ({"x": jnp.array(x)} for x in ([1.0, 2.0], [2.0, 1.0]))

@@ -17,11 +17,11 @@ from training.stopping import signals
 
 
 class Stopped(Exception):
-  """The run cannot go on; the message says why and what to do. Exit status 1."""
+  """The run cannot continue; the message says why and what to do. Exit status 1."""
 
 
 class Terminated(Exception):
-  """The run was asked to stop and has saved its state. Exit status 130 or 143."""
+  """A signal stopped the run, which has saved its state. Exit status 130 or 143."""
 
 
 class Parser(argparse.ArgumentParser):

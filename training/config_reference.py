@@ -28,13 +28,13 @@ _FIELD = re.compile(r" *config\.([a-z0-9_.]+) = (?!ConfigDict)\S.*?(?:  # (.*))?
 
 
 def comments(source: str) -> dict[str, str]:
-  """What a config file says of its fields: on the lines above one, then beside it.
+  """The comments on the fields of a config file: on the lines above one, then beside it.
 
   Args:
     source: of the file.
 
   Returns:
-    By field, in the order of the file.
+    Comments by field, in the order of the file.
 
   Example:
     >>> comments("# In tokens.\\nconfig.data.length = 9  # or 8\\nconfig.seed = 0")
@@ -53,28 +53,34 @@ def comments(source: str) -> dict[str, str]:
   return found
 
 
-def page(config: ml_collections.ConfigDict, said: Mapping[str, str]) -> str:
-  """The page, in Markdown: a table of the fields outside of sections, and one a section.
+def page(config: ml_collections.ConfigDict, descriptions: Mapping[str, str]) -> str:
+  """The page in Markdown: one table of the fields without a section, and one per section.
 
   Args:
     config: with the defaults.
-    said: by field its description, in the order of the page.
+    descriptions: of the fields, in the order of the page.
 
   Raises:
     ValueError: a field without a description, or a description without a field.
   """
   values = _fields(config)
-  wrong = sorted({name for name in values if not said.get(name)} | said.keys() - values)
+  wrong = sorted(
+    {name for name in values if not descriptions.get(name)} | descriptions.keys() - values
+  )
   if wrong:
     raise ValueError(f"Expected a comment on each field of {BASE}; see {', '.join(wrong)}.")
   parts = [_HEAD]
-  for section, names in itertools.groupby(said, key=lambda name: name.rpartition(".")[0]):
+  for section, names in itertools.groupby(
+    descriptions, key=lambda name: name.rpartition(".")[0]
+  ):
     lines = [f"## {section}", ""] if section else []
     lines += ["| field | type | default | what it is |", "|---|---|---|---|"]
     for name in names:
       value = values[name]
       default = f'"{value}"' if isinstance(value, str) else repr(value)
-      lines.append(f"| `{name}` | {type(value).__name__} | `{default}` | {said[name]} |")
+      lines.append(
+        f"| `{name}` | {type(value).__name__} | `{default}` | {descriptions[name]} |"
+      )
     parts.append("\n".join(lines))
   return "\n\n".join(parts)
 

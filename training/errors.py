@@ -45,7 +45,7 @@ def field_value(config: ml_collections.ConfigDict, name: str, *, where: str):
 
 
 def wrong_type(name: str, value, default, *, where: str) -> ConfigError:
-  """The error for a `value` that has not the type of the field's `default`."""
+  """The error for a `value` whose type is not that of the field's `default`."""
   return ConfigError(
     f"{where}: {name} is {value!r}; expected {type(default).__name__}, such as {default!r}."
   )

@@ -30,12 +30,12 @@ class HeldOut(Protocol):
   """Sequences to evaluate on.
 
   Attributes:
-    batches: gives PackedBatches that hold each sequence once; of several processes, each
-      gives its own rows of them.
-    num_batches: how many.
-    score: from what the head gives for each sequence to a task's own metrics, among them
+    batches: makes PackedBatches that hold each sequence once; each process makes its own
+      rows of them.
+    num_batches: their number.
+    score: turns the head's outputs for each sequence into the task's metrics, among them
       `score`; None for language models.
-    prefix: of the names of its figures.
+    prefix: of the names of its metrics.
   """
 
   @property
@@ -61,16 +61,15 @@ def evaluate(
   Args:
     program: its `eval_step` is run.
     params: the model's parameters.
-    held_out: one set or several, whose figures get a prefix.
+    held_out: one set or several, each with its prefix.
     unigram_token: the id that the unigram baseline always predicts; for pretraining.
-    over: is given the batches, to show how far it is.
+    over: wraps the batches, to show progress.
 
   Returns:
-    For pretraining what `evaluate_pretraining` returns, for a causal model what
-    `evaluate_causal` does. For other heads `loss`, the mean over sequences; the metrics of
-    `score`; and `sequences`.
+    The result of `evaluate_pretraining` or `evaluate_causal`; for other heads `loss`, the
+    mean over sequences, the metrics of `score`, and `sequences`.
   """
-  found: dict = {}
+  figures: dict = {}
   for one in held_out:
     batches = over(one.batches())
     if program.head == "causal":
@@ -79,11 +78,11 @@ def evaluate(
       values = evaluate_pretraining(program, params, batches, unigram_token=unigram_token)
     else:
       logits, loss = predict(program, params, batches)
-      # A loss that is not finite stops a run, with a message of its own.
+      # A loss that is not finite stops the run with a message of its own.
       values = {"loss": loss, **(one.score(logits) if np.isfinite(loss) else {})}
       values["sequences"] = len(logits)
-    found |= {f"{one.prefix}{name}": value for name, value in values.items()}
-  return found
+    figures |= {f"{one.prefix}{name}": value for name, value in values.items()}
+  return figures
 
 
 def evaluate_causal(program: ModelProgram, params, batches: Batches) -> dict:
@@ -92,9 +91,8 @@ def evaluate_causal(program: ModelProgram, params, batches: Batches) -> dict:
   Args:
     program: its `eval_step` is run.
     params: the model's parameters.
-    batches: PackedBatches; of several processes, each gives its own rows of them. A token
-      that stands in two of them, as in windows that overlap, is to be a target in one,
-      which `loss_mask` says.
+    batches: PackedBatches; each process passes its own rows of them. In windows that
+      overlap, `loss_mask` makes each token a target once.
 
   Returns:
     `causal_loss` in nats and `causal_accuracy`, a fraction, as means over the tokens;
@@ -121,7 +119,7 @@ def evaluate_causal(program: ModelProgram, params, batches: Batches) -> dict:
   return {
     "loss": loss,
     **means,
-    "perplexity": math.exp(min(loss, 700)),  # more is no number of JSON
+    "perplexity": math.exp(min(loss, 700)),  # JSON has no infinity
     "tokens": tokens,
     "sequences": sequences,
   }
@@ -139,15 +137,15 @@ def evaluate_pretraining(
   Args:
     program: its `eval_step` is run.
     params: the model's parameters.
-    batches: PackedBatches that hold each sequence once; of several processes, each
-      gives its own rows of them.
+    batches: PackedBatches that hold each sequence once; each process passes its own rows
+      of them.
     unigram_token: the id that the unigram baseline always predicts.
 
   Returns:
     `mlm_loss`, `mlm_accuracy` and `loss`, as means over sequences (nats, fractions);
-    `unigram_mlm_accuracy`, what always predicting the commonest token scores on the same
-    masked tokens; unless the model has no such head `nsp_loss`, `nsp_accuracy` and
-    `nsp_majority_accuracy`, what always predicting the commoner label scores;
+    `unigram_mlm_accuracy`, the score of always predicting the commonest token on the
+    same masked tokens; with a next-sentence head `nsp_loss`, `nsp_accuracy` and
+    `nsp_majority_accuracy`, the score of always predicting the commoner label;
     `mlm_accuracy_by_length`, a list of objects with the range of lengths in tokens,
     `sequences` (those with a masked token), `mlm_accuracy` and `mlm_loss`; and `sequences`.
   """
@@ -211,7 +209,7 @@ def evaluate_pretraining(
 
 
 class Predictions(NamedTuple):
-  """What a head gives for some sequences.
+  """The outputs of a head for some sequences.
 
   Attributes:
     logits: of each sequence, in the order of their numbers: float[num_labels], or float
@@ -231,8 +229,8 @@ def predict(
   Args:
     program: its `eval_step` is run; of a head that reads sequences, not masked tokens.
     params: the model's parameters.
-    batches: PackedBatches that hold each sequence once; of several processes, each gives
-      its own rows of them.
+    batches: PackedBatches that hold each sequence once; each process passes its own rows
+      of them.
   """
   found: dict[int, np.ndarray] = {}
   losses = []
@@ -251,6 +249,6 @@ def predict(
 
 
 def _one_ahead(steps: Iterator[_Step]) -> Iterator[_Step]:
-  """The same; the devices compute one while the host reads the one before."""
+  """Delays each step by one, so that devices compute while the host reads the previous."""
   for before, _ in itertools.pairwise(itertools.chain(steps, [None])):
     yield before  # type: ignore[misc]

@@ -30,15 +30,15 @@ _HEAD = ("pooler", "classifier", "answer")
 def open_weights(
   config: ml_collections.ConfigDict, *, head: str = "pretraining"
 ) -> weights.StoredModel | None:
-  """Checks the weights that a config names, as far as can be before any work.
+  """Checks the weights that a config names, before any work.
 
   Args:
     config: of the run.
-    head: that the run trains. Pretraining goes on from a pretrained model alone, a causal
-      model from a causal one; others take the encoder of any BERT.
+    head: that the run trains. Pretraining continues a pretrained model, a causal model a
+      causal one; other heads take the encoder of any BERT.
 
   Returns:
-    None where it names none. The arrays are not read yet.
+    None if it names none. The arrays are not read yet.
 
   Raises:
     ConfigError: there are no such weights, or this config cannot start from them.
@@ -47,17 +47,17 @@ def open_weights(
   if not directory:
     return None
   try:
-    given = hf.open_model(directory)
-    sizes = given.gpt2 if head == "causal" else given.bert
+    stored = hf.open_model(directory)
+    sizes = stored.gpt2 if head == "causal" else stored.bert
   except (weights.WeightsError, OSError) as error:
     raise ConfigError(f"{_FIELD}: {error}") from error
   if isinstance(sizes, model.Gpt2Config):
     _check_positions(config, directory, sizes)
   elif head == "pretraining":
-    _check_pretrained(config, given)
+    _check_pretrained(config, stored)
   _check_shape(config, directory, sizes, head=head)
-  _check_vocabulary_file(config, given)
-  return given
+  _check_vocabulary_file(config, stored)
+  return stored
 
 
 def _check_positions(config, directory: str, sizes: model.Gpt2Config):
@@ -76,15 +76,15 @@ def _check_positions(config, directory: str, sizes: model.Gpt2Config):
     )
 
 
-def _check_pretrained(config, given: weights.StoredModel):
-  directory = given.directory
-  if given.head != "pretraining":
+def _check_pretrained(config, stored: weights.StoredModel):
+  directory = stored.directory
+  if stored.head != "pretraining":
     raise ConfigError(
-      f"{_FIELD}={directory} holds a {model.MODELS[given.head].__name__}; its "
+      f"{_FIELD}={directory} holds a {model.MODELS[stored.head].__name__}; its "
       "masked-language-model head is missing. Expected BertForPreTraining or "
       "BertForMaskedLM; give other weights."
     )
-  if config.model.next_sentence and not given.bert.next_sentence:
+  if config.model.next_sentence and not stored.bert.next_sentence:
     raise ConfigError(
       f"{_FIELD}={directory} has no next-sentence head (pooler, nsp). Give other weights, "
       "or train without it: --config.model.next_sentence=False."
@@ -113,17 +113,17 @@ def _check_shape(config, directory: str, sizes: model.ModelConfig, *, head: str)
     )
 
 
-def _check_vocabulary_file(config, given: weights.StoredModel):
-  is_causal = given.head == "causal"
-  if given.vocabulary is None:
+def _check_vocabulary_file(config, stored: weights.StoredModel):
+  is_causal = stored.head == "causal"
+  if stored.vocabulary is None:
     expected = " or ".join(BYTE_LEVEL_FILES) if is_causal else weights.VOCABULARY
     raise ConfigError(
-      f"{_FIELD}={given.directory} has no vocabulary; expected {expected} there. Copy the "
+      f"{_FIELD}={stored.directory} has no vocabulary; expected {expected} there. Copy the "
       "one that it was trained with to it."
     )
-  if not given.vocabulary.lowercase and not is_causal:
+  if not stored.vocabulary.lowercase and not is_causal:
     raise ConfigError(
-      f"{_FIELD}={given.directory} is cased; expected an uncased model, since the "
+      f"{_FIELD}={stored.directory} is cased; expected an uncased model, since the "
       "pipeline lowers its text. Give other weights."
     )
   path = pathlib.Path(config.data.vocab_file)
@@ -133,53 +133,53 @@ def _check_vocabulary_file(config, given: weights.StoredModel):
       tokens = read(path)
     except weights.WeightsError as error:
       raise ConfigError(f"config.data.vocab_file: {error}") from error
-    check_vocabulary(given, tokens, found_in=path)
+    check_vocabulary(stored, tokens, found_in=path)
   elif (
     config.data.source != "prepared" and not pathlib.Path(config.data.directory).exists()
   ):
     raise ConfigError(
-      f"{_FIELD}={given.directory} has a vocabulary, and one would be trained for the "
-      f"dataset. {_remedy(given)}"
+      f"{_FIELD}={stored.directory} has a vocabulary, and one would be trained for the "
+      f"dataset. {_remedy(stored)}"
     )
 
 
 def check_vocabulary(
-  given: weights.StoredModel,
+  stored: weights.StoredModel,
   tokens: Sequence[str],
   *,
   found_in: str | pathlib.Path = "the dataset",
 ):
-  """Checks that the ids of a dataset mean what the weights have learned of them.
+  """Checks that the ids of a dataset mean what they meant when the weights were trained.
 
   Args:
-    given: from `open_weights`.
+    stored: from `open_weights`.
     tokens: of the dataset, in the order of their ids.
-    found_in: where they come from, for the message.
+    found_in: their source, for the message.
 
   Raises:
-    ConfigError: they are not those of the weights.
+    ConfigError: they differ from those of the weights.
   """
-  assert given.vocabulary is not None  # checked by open_weights
-  if tuple(tokens) != given.vocabulary.tokens:
+  assert stored.vocabulary is not None  # checked by open_weights
+  if tuple(tokens) != stored.vocabulary.tokens:
     raise ConfigError(
       f"The vocabulary of {found_in} ({len(tokens)} tokens) is not that of "
-      f"{_FIELD}={given.directory} ({len(given.vocabulary.tokens)} tokens). "
-      f"{_remedy(given)}"
+      f"{_FIELD}={stored.directory} ({len(stored.vocabulary.tokens)} tokens). "
+      f"{_remedy(stored)}"
     )
 
 
-def _remedy(given: weights.StoredModel) -> str:
-  if given.head == "causal":
+def _remedy(stored: weights.StoredModel) -> str:
+  if stored.head == "causal":
     return (
       f"Set --config.data.vocab_file to the {' or '.join(BYTE_LEVEL_FILES)} that it was "
       "trained with, and another --config.data.directory."
     )
-  path = given.directory / weights.VOCABULARY
+  path = stored.directory / weights.VOCABULARY
   if path.exists():
     return f"Set --config.data.vocab_file={path} and another --config.data.directory."
   return (
     f"It has no {weights.VOCABULARY} of its own: run python -m model import "
-    f"{given.directory} --out FOLDER, and give FOLDER in its place, with "
+    f"{stored.directory} --out FOLDER, and give FOLDER in its place, with "
     "--config.data.vocab_file=FOLDER/vocab.txt and another --config.data.directory."
   )
 
@@ -189,20 +189,20 @@ def run_model_config(
   *,
   workdir: str | pathlib.Path,
   vocab_size: int,
-  given: weights.StoredModel | None,
+  stored: weights.StoredModel | None,
   head: str = "pretraining",
   labels: Sequence[str] = (),
 ) -> model.ModelConfig:
   """The model of a run, as its config and its weights describe it.
 
-  If sequences are longer than the positions of the given weights, the model has positions
+  If sequences are longer than the positions of the weights, the model has positions
   for them, as in the second phase of BERT's pretraining.
 
   Args:
     config: of the run.
     workdir: of the run; where it has a checkpoint, the sizes are those of `model.json`.
     vocab_size: of the dataset.
-    given: from `open_weights`.
+    stored: from `open_weights`.
     head: that the run trains.
     labels: of its classes; () for regression.
 
@@ -227,9 +227,9 @@ def run_model_config(
           f"{here}. Give the same config.model, or another --workdir."
         )
     return now
-  if given is None:
+  if stored is None:
     return model_config(config, head=head, vocab_size=vocab_size, num_labels=num_labels)
-  sizes = given.config
+  sizes = stored.config
   made = model_config(
     config, head=head, vocab_size=sizes.vocab_size, sizes=sizes, num_labels=num_labels
   )
@@ -247,30 +247,30 @@ def _with_fields_of(there: model.ModelConfig, here: model.ModelConfig):
   return dataclasses.replace(here, **{name: getattr(there, name) for name in names})
 
 
-def check_labels(given: weights.StoredModel, labels: Sequence[str]):
-  """Checks that a model tells the classes of a dataset.
+def check_labels(stored: weights.StoredModel, labels: Sequence[str]):
+  """Checks that a model has the classes of a dataset.
 
   Args:
-    given: from `open_weights`.
+    stored: from `open_weights`.
     labels: of the dataset; () for regression.
 
   Raises:
-    ConfigError: it tells others, or as many in another order.
+    ConfigError: it has other classes, or the same in another order.
   """
-  if given.head != "sequence_classification":
+  if stored.head != "sequence_classification":
     return  # Hugging Face gives other heads a number of classes too
-  expected = num_labels_of(given.head, labels)
-  if given.bert.num_labels != expected or given.labels not in ((), tuple(labels)):
+  expected = num_labels_of(stored.head, labels)
+  if stored.bert.num_labels != expected or stored.labels not in ((), tuple(labels)):
     raise ConfigError(
-      f"{given.directory} tells {given.bert.num_labels} classes "
-      f"({', '.join(given.labels) or 'without names'}), the dataset has "
+      f"{stored.directory} has {stored.bert.num_labels} classes "
+      f"({', '.join(stored.labels) or 'without names'}), the dataset has "
       f"{', '.join(labels) or 'numbers'}. Give a model of this task, or train one with "
-      f"--config.model.init_from={given.directory}."
+      f"--config.model.init_from={stored.directory}."
     )
 
 
 def initial_params(
-  given: weights.StoredModel,
+  stored: weights.StoredModel,
   config: model.ModelConfig,
   *,
   head: str = "pretraining",
@@ -279,44 +279,45 @@ def initial_params(
 ) -> weights.Params:
   """Reads the weights for a model of `model_config`.
 
-  Rows of the vocabulary are padded anew, and heads that the model lacks are left out.
-  Positions and parts of the head that the weights lack are drawn, and the console is told;
-  a classifier is kept where it tells the same classes, or as many that have no names.
+  The vocabulary is padded to the model's size, and heads that the model lacks are dropped.
+  Positions and parts of the head that the weights lack are drawn, with a message. A
+  classifier is kept if its classes are the same, or as many without names.
 
   Args:
-    given: from `open_weights`.
+    stored: from `open_weights`.
     config: of the model.
     head: of the model.
     labels: of its classes.
-    seed: of what is drawn.
+    seed: of the drawn parts.
   """
-  params = given.load()
+  params = stored.load()
   _, params = weights.resize_vocabulary(
-    given.config, params, multiple=config.vocab_multiple
+    stored.config, params, multiple=config.vocab_multiple
   )
   if not isinstance(config, model.BertConfig):
     return params  # a GPT-2 has no other head, and open_weights wants all its positions
-  there, positions = given.config.max_position_embeddings, config.max_position_embeddings
+  there, positions = stored.config.max_position_embeddings, config.max_position_embeddings
   if there < positions:
     processes.tell(
-      f"{_FIELD}={given.directory} has {there} positions, the run {positions}: drawing the "
-      f"last {positions - there} anew"
+      f"{_FIELD}={stored.directory} has {there} positions, the run {positions}: drawing "
+      "the "
+      f"last {positions - there}"
     )
     params |= {"embeddings": _with_positions(params["embeddings"], config, seed=seed)}
-  wanted = weights.abstract_params(config, head)
-  params = {name: value for name, value in params.items() if name in wanted}
-  same = given.head == head and given.bert.num_labels == config.num_labels
-  if not same or given.labels not in ((), tuple(labels)):
+  needed = weights.abstract_params(config, head)
+  params = {name: value for name, value in params.items() if name in needed}
+  same = stored.head == head and stored.bert.num_labels == config.num_labels
+  if not same or stored.labels not in ((), tuple(labels)):
     params.pop("classifier", None)
-  missing = [name for name in _HEAD if name in wanted and name not in params]
+  missing = [name for name in _HEAD if name in needed and name not in params]
   if missing:
-    theirs, ours = model.MODELS[given.head].__name__, model.MODELS[head].__name__
-    if given.head == head:
-      theirs += f" of {_classes(given.labels, given.bert)}"
+    theirs, ours = model.MODELS[stored.head].__name__, model.MODELS[head].__name__
+    if stored.head == head:
+      theirs += f" of {_classes(stored.labels, stored.bert)}"
       ours += f" of {_classes(labels, config)}"
     processes.tell(
-      f"{_FIELD}={given.directory} is a {theirs}, the run a {ours}: drawing "
-      f"{', '.join(missing)} anew"
+      f"{_FIELD}={stored.directory} is a {theirs}, the run a {ours}: drawing "
+      f"{', '.join(missing)}"
     )
     params |= _draw(missing, config, head=head, seed=seed)
   return params
@@ -327,7 +328,7 @@ def _classes(labels: Sequence[str], config: model.BertConfig) -> str:
 
 
 def _draw(names: Sequence[str], config: model.BertConfig, *, head: str, seed: int):
-  """Some parts of a model, as a fresh one has them."""
+  """Some parts of a freshly drawn model."""
 
   @jax.jit
   def draw():

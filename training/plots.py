@@ -33,7 +33,7 @@ _COUNTERS = (
 
 
 class RunError(ValueError):
-  """A folder or a metric that cannot be drawn; says what is there."""
+  """A folder or a metric that cannot be drawn."""
 
 
 def plot_runs(
@@ -113,7 +113,7 @@ def _read(folder: pathlib.Path, metric: str) -> tuple[list[dict], list[dict]]:
 
 
 def _usual_metric(folder: pathlib.Path) -> str:
-  """What says how good a run is."""
+  """The metric that ranks runs of this kind."""
   lines = read_json_lines(folder / "eval.jsonl") if folder.is_dir() else []
   known = [name for name in ("score", "causal_accuracy") if lines and name in lines[-1]]
   return known[0] if known else "mlm_accuracy"

@@ -1,4 +1,4 @@
-"""One process or many: how they meet, what only the first does, and how they are stopped.
+"""One process or many: how they meet, what only process 0 does, and how they stop.
 
 Every process runs the same program on its own devices. The first alone prepares the
 dataset and writes the run's folder, which all of them can read.
@@ -27,7 +27,7 @@ _COORDINATOR = flags.DEFINE_string(
   "coordinator",
   "",
   "HOST:PORT at which process 0 listens, to run as several processes; auto where the "
-  "cluster tells it (Slurm, Cloud TPU, GKE, MPI).",
+  "cluster provides it (Slurm, Cloud TPU, GKE, MPI).",
 )
 _PROCESSES = flags.DEFINE_integer("processes", None, "How many there are.", 1)
 _PROCESS = flags.DEFINE_integer("process", None, "This one's number, from 0.", 0)
@@ -38,15 +38,15 @@ _KEYS = itertools.count()  # the same in all processes, since all make the same 
 
 
 def start():
-  """Joins the other processes, if the command line tells of any. Before any use of JAX.
+  """Joins the other processes, if the command line names any; before any use of JAX.
 
   Raises:
     ConfigError: the flags do not go together, or the processes did not meet.
   """
   coordinator, number, count = _COORDINATOR.value, _PROCESS.value, _PROCESSES.value
-  given = [x is not None for x in (number, count)]
+  numbers = [x is not None for x in (number, count)]
   if coordinator in ("", "auto"):
-    if any(given):
+    if any(numbers):
       raise ConfigError(
         f"--processes and --process are given with --coordinator={coordinator!r}; expected "
         "--coordinator=HOST:PORT of process 0."
@@ -105,16 +105,16 @@ def is_first() -> bool:
 
 
 def tell(text: str):
-  """Prints, once for all processes."""
+  """Prints in process 0 only."""
   if is_first():
     print(text, flush=True)
 
 
 def first(work: Callable[[], Any]) -> Any:
-  """Has the first process do something, and gives the result to all of them.
+  """Runs something in process 0, and returns its result in all processes.
 
-  The others wait as long as it takes: to prepare a dataset may take hours, which is more
-  than a collective operation between devices would wait.
+  The others wait as long as it takes: preparing a dataset may take hours, longer than a
+  collective operation between devices would wait.
 
   Args:
     work: its result can be written as JSON.
@@ -133,14 +133,14 @@ def first(work: Callable[[], Any]) -> Any:
       raise
     client.key_value_set(key, json.dumps({"failed": False, "result": result}))
     return result
-  told = json.loads(client.blocking_key_value_get(key, _LONGEST_WAIT_MS))
-  if told["failed"]:
+  answer = json.loads(client.blocking_key_value_get(key, _LONGEST_WAIT_MS))
+  if answer["failed"]:
     raise Stopped("Process 0 stopped; its message says why.")
-  return told["result"]
+  return answer["result"]
 
 
 def first_then_all(work: Callable[[], Any]) -> Any:
-  """Has the first process do something, and the others after it, each for itself.
+  """Runs something in process 0, and then in each of the others.
 
   Raises:
     Stopped: in the others, if it failed in the first, which raises what `work` raised.
@@ -151,9 +151,9 @@ def first_then_all(work: Callable[[], Any]) -> Any:
 
 
 def asked_to_stop(step: int) -> bool:
-  """Whether to save now and leave. To be asked once after each step.
+  """Whether to save now and exit; called once after each step.
 
-  Several processes agree on the step after which all of them stop, whichever got a signal.
+  Several processes agree on the step after which all stop, whichever got the signal.
   """
   if jax.process_count() == 1:
     return signals.heard is not None

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM
-_PATIENCE = 2.0  # seconds for the main thread, which may compile and not hear a signal
+_PATIENCE = 2.0  # seconds for the main thread, which may be compiling
 _SAVING = (
   "Ending this step, to save it; the first one compiles first. Ctrl-C again leaves at "
   "once, without saving."
@@ -23,17 +23,17 @@ _SAVING = (
 
 
 class Signals:
-  """Hears Ctrl-C and SIGTERM.
+  """Handles Ctrl-C and SIGTERM.
 
-  A run that trains asks for `heard` after each step, saves and ends. Before and after that
+  The training loop checks `heard` after each step, saves and ends. Before and after it
   there is nothing to save: the signal raises `KeyboardInterrupt`, or ends the process after
-  two seconds if the main thread compiles and runs no Python. A second Ctrl-C ends it at
-  once.
+  two seconds if the main thread is compiling and runs no Python. A second Ctrl-C ends it
+  at once.
 
   Attributes:
     heard: the first signal; None until one arrives.
-    kept: says what another run of the same command begins with. None before the program
-      begins: a signal then ends the process at once.
+    kept: returns where the same command would start again. None until the program begins:
+      a signal then ends the process at once.
   """
 
   def __init__(self):
@@ -42,7 +42,7 @@ class Signals:
     self._deferred = False
 
   def listen(self):
-    """Begins to hear; for the main thread of a program, not for a library."""
+    """Installs the handlers; for the main thread of a program, not for a library."""
     for number in _SIGNALS:
       if signal.getsignal(number) != signal.SIG_IGN:  # as the shell's `&` and nohup have it
         signal.signal(number, self._handle)
@@ -53,11 +53,11 @@ class Signals:
 
   @contextlib.contextmanager
   def deferred(self) -> Iterator[None]:
-    """A block that asks for `heard` itself, and is not interrupted.
+    """A block that checks `heard` itself, and is not interrupted.
 
     Raises:
-      KeyboardInterrupt: at the end, if a signal came after it had asked the last time; at
-        the start, if one came before and a library caught what it raised.
+      KeyboardInterrupt: at the end, if a signal came after its last check; at the start, if
+        one came before and a library swallowed the exception.
     """
     if self.heard:
       raise KeyboardInterrupt
@@ -70,7 +70,7 @@ class Signals:
       raise KeyboardInterrupt
 
   def leave(self) -> NoReturn:
-    """Says what is kept and ends the process, with status 130 or 143.
+    """Prints what is kept and ends the process, with status 130 or 143.
 
     Not by `sys.exit`: threads that still compile crash when the interpreter ends.
     """
@@ -85,7 +85,7 @@ class Signals:
     if self.kept is None:
       self.leave()
     elif self._deferred and number == signal.SIGINT:
-      signal.raise_signal(signal.SIGTERM)  # of several processes JAX tells the others
+      signal.raise_signal(signal.SIGTERM)  # JAX passes it on to the other processes
     elif is_first and not self._deferred:
       raise KeyboardInterrupt
 
@@ -105,7 +105,7 @@ class Signals:
         _say(_SAVING)
 
   def _leave_unless_deferred(self, number: int):
-    """In a thread, when the main thread has had its time."""
+    """In a thread, when the main thread has had enough time."""
     if not self._deferred:
       self.heard = self.heard or number
       self.leave()

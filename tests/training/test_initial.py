@@ -57,7 +57,7 @@ def test_shapes_come_from_the_weights_and_the_rest_from_the_config(tmp_path):
   given = init_from.open_weights(config)
   init_from.check_vocabulary(given, list(TOKENS))
   made = init_from.run_model_config(
-    config, workdir=tmp_path / "run", vocab_size=len(TOKENS), given=given
+    config, workdir=tmp_path / "run", vocab_size=len(TOKENS), stored=given
   )
   assert isinstance(made, BertConfig)
   assert (made.vocab_size, made.padded_vocab_size) == (13, 16)  # 13 in the weights
@@ -87,12 +87,12 @@ def test_longer_sequences_get_positions_of_their_own(tmp_path, capsys):
 
   def made(seed):
     as_config = init_from.run_model_config(
-      config, workdir=tmp_path / "run", vocab_size=13, given=given
+      config, workdir=tmp_path / "run", vocab_size=13, stored=given
     )
     return as_config, init_from.initial_params(given, as_config, seed=seed)
 
   longer, params = made(5)
-  assert "has 23 positions, the run 41: drawing the last 18 anew" in capsys.readouterr().out
+  assert "has 23 positions, the run 41: drawing the last 18" in capsys.readouterr().out
   assert longer.max_position_embeddings == 41
   abstract = weights.abstract_params(longer, "pretraining")
   jax.tree.map(
@@ -131,25 +131,25 @@ def test_a_run_that_goes_on_has_the_sizes_of_its_checkpoints(tmp_path):
   config = config_for(folder)
   given = init_from.open_weights(config)
   weights.describe(tmp_path, TINY, head="pretraining", vocabulary=Vocabulary(TOKENS))
-  fresh = init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, given=given)
+  fresh = init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, stored=given)
   assert fresh.max_position_embeddings == 23
   weights.save(tmp_path, {"any": np.zeros(3)}, step=5)
   config.model.dropout_rate = 0.25  # told otherwise: what is no size
-  made = init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, given=None)
+  made = init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, stored=None)
   sizes = ("vocab_size", "max_position_embeddings", "type_vocab_size", "hidden_size")
   for name in (*sizes, "layer_norm_epsilon"):
     assert getattr(made, name) == getattr(TINY, name)
   assert made.dropout_rate == 0.25
   config.model.size = "mini"
   with pytest.raises(ConfigError, match="a model with num_layers 2; the config has 4"):
-    init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, given=None)
+    init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, stored=None)
 
 
 def test_without_the_field_the_config_alone_counts(tmp_path):
   config = config_for(tmp_path)
   config.model.init_from = ""
   assert init_from.open_weights(config) is None
-  made = init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, given=None)
+  made = init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, stored=None)
   assert (made.vocab_size, made.max_position_embeddings) == (97, 19)
 
 
@@ -157,7 +157,7 @@ def test_heads_that_a_run_does_without_are_left_out(tmp_path):
   config = config_for(write(tmp_path / "hf"))
   config.model.next_sentence = False
   given = init_from.open_weights(config)
-  made = init_from.run_model_config(config, workdir=tmp_path, vocab_size=11, given=given)
+  made = init_from.run_model_config(config, workdir=tmp_path, vocab_size=11, stored=given)
   params = init_from.initial_params(given, made)
   assert {"nsp", "pooler"} & params.keys() == set()
   abstract = weights.abstract_params(made, "pretraining")
@@ -252,7 +252,7 @@ def finetuned(folder, labels=("ham", "spam")):
 def start(config, head, labels=()):
   given = init_from.open_weights(config, head=head)
   made = init_from.run_model_config(
-    config, workdir="no-run", vocab_size=11, given=given, head=head, labels=labels
+    config, workdir="no-run", vocab_size=11, stored=given, head=head, labels=labels
   )
   return made, init_from.initial_params(given, made, head=head, labels=labels, seed=5)
 
@@ -269,7 +269,7 @@ def test_a_task_starts_from_a_pretrained_encoder(tmp_path, capsys, head, labels,
   config = config_for(write(tmp_path / "hf"))
   config.model.size = "given"
   made, params = start(config, head, labels)
-  told = f"is a BertForPreTraining, the run a {MODELS[head].__name__}: drawing {drawn} anew"
+  told = f"is a BertForPreTraining, the run a {MODELS[head].__name__}: drawing {drawn}"
   assert told in capsys.readouterr().out
   assert made.hidden_size == TINY.hidden_size
   given = random_params(TINY)
@@ -288,7 +288,7 @@ def test_a_task_starts_from_a_pretrained_encoder(tmp_path, capsys, head, labels,
 def test_weights_without_a_pooler_get_one(tmp_path, capsys):
   folder = write(tmp_path / "hf", dataclasses.replace(TINY, next_sentence=False))
   _, params = start(config_for(folder), CLASSIFIER, ("a", "b"))
-  assert "drawing pooler, classifier anew" in capsys.readouterr().out
+  assert "drawing pooler, classifier" in capsys.readouterr().out
   assert params["pooler"]["kernel"].shape == (TINY.hidden_size, TINY.hidden_size)
 
 
@@ -308,7 +308,7 @@ def test_a_classifier_is_kept_for_the_same_classes_alone(
   folder = finetuned(tmp_path, there)
   _, params = start(config_for(folder), CLASSIFIER, here)
   told = capsys.readouterr().out
-  assert ("drawing classifier anew" in told) != kept
+  assert ("drawing classifier" in told) != kept
   if not kept and there:  # why: they are of one kind
     assert f"of {', '.join(there)}, the run a BertForS" in told
     assert f"of {', '.join(here)}: drawing" in told
@@ -369,7 +369,7 @@ def test_a_gpt2_goes_on_from_given_weights(tmp_path, is_imported):
   given = init_from.open_weights(config, head="causal")
   init_from.check_vocabulary(given, list(LETTERS))
   made = init_from.run_model_config(
-    config, workdir=tmp_path / "run", vocab_size=11, given=given, head="causal"
+    config, workdir=tmp_path / "run", vocab_size=11, stored=given, head="causal"
   )
   assert isinstance(made, Gpt2Config)
   assert (made.num_layers, made.hidden_size, made.positions) == (2, 128, "learned")

@@ -10,7 +10,8 @@ import pytest
 from configs import base, bert_base_phase1, bert_base_phase2, quickstart
 from tests import forked
 from training.errors import ConfigError
-from training.recipe import ADJUSTMENTS, packed, parse_duration, resolve, table, unpacked
+from training.recipe import ADJUSTMENTS, packed, parse_duration, resolve, unpacked
+from training.recipe.table import table
 
 ROOT = pathlib.Path(__file__).parents[2]
 

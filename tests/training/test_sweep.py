@@ -312,7 +312,7 @@ def test_only_what_is_not_finished_is_run(tmp_path, monkeypatch, capsys):
   told = capsys.readouterr()
   assert [row["n"] for row in json.loads(told.out)["arms"]] == [1, 2]
   assert "train.steps is 1800 there and 3322 here" in told.err
-  assert f"[2/6] {names[1]}: is finished" in told.err
+  assert f"[2/6] {names[1]}: finished before" in told.err
   assert f"[6/6] {names[5]}: failed: broken" in told.err
 
 

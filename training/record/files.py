@@ -1,4 +1,4 @@
-"""Files of a run: whole or not there."""
+"""Files of a run, written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_json(path: str | pathlib.Path, *, remedy: str) -> dict:
 
   Args:
     path: of the file.
-    remedy: what to do where it is damaged, for the message.
+    remedy: what to do if it is damaged, for the message.
 
   Raises:
     ConfigError: it is damaged.
@@ -37,14 +37,14 @@ def read_json(path: str | pathlib.Path, *, remedy: str) -> dict:
 def read_lines(
   path: str | pathlib.Path, *, names: Collection[str] = ()
 ) -> list[dict | None]:
-  """The lines of a JSON-lines file, without a last one that a kill cut short.
+  """The lines of a JSON-lines file, except a last one that a kill cut short.
 
   Args:
-    path: of the file; where there is none, there are no lines.
-    names: of numbers that each line has, besides `step`.
+    path: of the file; a missing file has no lines.
+    names: numbers that each line must have, besides `step`.
 
   Returns:
-    An object for each line; None for one that is damaged.
+    An object for each line; None for a damaged one.
   """
   path = pathlib.Path(path)
   lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
@@ -63,17 +63,17 @@ def _parse(line: bytes, names: Collection[str]) -> dict | None:
 
 
 def read_json_lines(path: str | pathlib.Path, *, names: Collection[str] = ()) -> list[dict]:
-  """As `read_lines`, for those who need all of them.
+  """Like `read_lines`, but all lines must be intact.
 
   Raises:
     ConfigError: a line is damaged.
   """
   lines = read_lines(path, names=names)
-  whole = [line for line in lines if line is not None]
-  if len(whole) < len(lines):
+  intact = [line for line in lines if line is not None]
+  if len(intact) < len(lines):
     raise ConfigError(
       f"{path} is damaged in line {lines.index(None) + 1}: expected a JSON object with "
-      f"{', '.join(('step', *names))}. Restore the file. Where the run has not ended, "
-      "train.py goes on, and mends it."
+      f"{', '.join(('step', *names))}. Restore the file. If the run has not ended, "
+      "train.py resumes it and mends the file."
     )
-  return whole
+  return intact

@@ -1,4 +1,4 @@
-"""What can be said of a tree of parameters from outside."""
+"""The digest and the size of a tree of parameters."""
 
 from __future__ import annotations
 

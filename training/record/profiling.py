@@ -6,7 +6,7 @@ import pathlib
 
 import jax
 
-_FIRST_STEPS = 10  # compile and warm up; they are not profiled
+_FIRST_STEPS = 10  # compile and warm up, and are not profiled
 
 
 class Profile:
@@ -14,7 +14,7 @@ class Profile:
 
   Args:
     workdir: the run's folder.
-    first_step: the step that the run goes on from.
+    first_step: the step that the run resumes from.
     steps: how many to profile; 0: none.
   """
 

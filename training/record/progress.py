@@ -12,7 +12,7 @@ import tqdm
 
 _Item = TypeVar("_Item")
 _BAR = "{desc}: {percentage:3.0f}%|{bar:8}| {n_fmt}/{total_fmt}{unit}{postfix}"
-_FEWEST_STEPS = 10  # to tell the time left from
+_FEWEST_STEPS = 10  # before the time left is estimated
 # name in a line of metrics: how it is shown
 _SHOWN = {
   "loss": "loss {:.3f}",
@@ -29,15 +29,15 @@ _SHOWN = {
 class Progress:
   """Shows how far a run is; a context manager.
 
-  On a terminal it is a live bar on standard error, and beside it the time left and those of
-  the newest metrics that fit. In a log it is a line for each `line`, with no carriage
-  returns. Of several processes only the first shows anything.
+  On a terminal it is a live bar on standard error, with the time left and the newest
+  metrics that fit beside it. In a log it prints one line per `line`, without carriage
+  returns. Only process 0 shows anything.
 
   Args:
-    name: what is done, such as "training".
+    name: the work, such as "training".
     total: steps at the end.
     done: steps at the start.
-    unit: what a step is called.
+    unit: the name of a step.
 
   Example:
     >>> with Progress("training", total=10) as progress:  # on standard error
@@ -82,7 +82,7 @@ class Progress:
       self._bar.update()
 
   def over(self, items: Iterable[_Item]) -> Iterator[_Item]:
-    """Gives the items on, each of which is a step."""
+    """Yields the items, counting each as a step."""
     for item in items:
       yield item
       self.update()
@@ -102,7 +102,7 @@ class Progress:
       print(", ".join(parts), file=sys.stderr, flush=True)
 
   def _fitting(self, bar: tqdm.tqdm) -> str:
-    """What stands beside the bar, so that the bar keeps its width."""
+    """The figures that fit beside the bar, which keeps its width."""
     columns, shown = bar.format_dict["ncols"], ""
     now = bar.format_dict | {"n": self._done, "ncols": None}
     for part in [*self._time_left(), *self._figures]:

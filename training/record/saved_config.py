@@ -1,6 +1,6 @@
 """The config that a run was begun with, as a config file: `--config=THIS_FILE:WORKDIR`.
 
-Fields that were added since then have the values of `configs/base.py`.
+Fields added since then have their values in `configs/base.py`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ def get_config(folder: str) -> ml_collections.ConfigDict:
   try:
     config.update(workdir.read_config(folder))
   except (KeyError, TypeError, AttributeError) as error:
-    told = str(error.args[0] if error.args else error).splitlines()[0]
+    reason = str(error.args[0] if error.args else error).splitlines()[0]
     raise ConfigError(
-      f"{pathlib.Path(folder) / 'config.json'} is damaged, or of another version: {told}. "
+      f"{pathlib.Path(folder) / 'config.json'} is damaged, or of another version: "
+      f"{reason}. "
       "Give the config with --config=..."
     ) from error
   return config

@@ -29,7 +29,7 @@ class ChangedConfig(ConfigError):
 
 
 def is_run(workdir: str | pathlib.Path) -> bool:
-  """Whether a folder is meant to be a run's, and not a model that was imported."""
+  """Whether a folder is a run's, not an imported model."""
   workdir = pathlib.Path(workdir)
   models = weights.MODEL, hf.CONFIG  # a run has them too
   return (workdir / _DATASET).exists() or not any((workdir / n).exists() for n in models)
@@ -38,18 +38,19 @@ def is_run(workdir: str | pathlib.Path) -> bool:
 def choose_step(
   workdir: str | pathlib.Path, wanted: str | None, *, prefer_best: bool = False
 ) -> int | None:
-  """The step of a run's checkpoint that is asked for.
+  """The step of a checkpoint, by its number or "best".
 
   Args:
     workdir: the run's folder.
-    wanted: a number; "best", by the held-out figure that matters; None for the newest.
-    prefer_best: whether None is for the best, where its checkpoint is kept.
+    wanted: a number; "best" by the held-out metric; None for the newest.
+    prefer_best: whether None means the best, if its checkpoint is kept.
 
   Returns:
     None where there is no checkpoint.
 
   Raises:
-    ConfigError: neither, the run has not been evaluated, or `eval.jsonl` is damaged.
+    ConfigError: `wanted` is something else, the run has not been evaluated, or
+      `eval.jsonl` is damaged.
   """
   steps = weights.steps(workdir)
   if wanted == "best" or (wanted is None and prefer_best):
@@ -74,13 +75,13 @@ def check(
   *,
   allow_changes: bool = False,
 ) -> bool:
-  """Checks that a run of this config may use the folder; makes it where it is not there.
+  """Checks that a run of this config may use the folder; makes the folder if needed.
 
   Args:
     workdir: the run's folder.
     config: of the run.
-    allow_changes: whether the config may differ from the one it was begun with, which is
-      then told on standard error.
+    allow_changes: whether the config may differ from the one it was begun with; a warning
+      then names the differences.
 
   Returns:
     Whether it differs.
@@ -106,14 +107,14 @@ def check(
     )
   try:
     workdir.mkdir(parents=True, exist_ok=True)
-    (workdir / _LOCK).touch()  # not written anew: a lock is on the file that is there
+    (workdir / _LOCK).touch()  # not written again: the lock is on the existing file
   except OSError as error:
     raise ConfigError(f"--workdir={workdir} cannot be written: {error}.") from error
   return changed
 
 
 def has_begun(workdir: str | pathlib.Path) -> bool:
-  """Whether a run was recorded in the folder: what is there is its own."""
+  """Whether a run was recorded in the folder."""
   return (pathlib.Path(workdir) / _CONFIG).exists()
 
 
@@ -140,21 +141,21 @@ def claimed(workdir: str | pathlib.Path) -> Iterator[None]:
 def record(
   workdir: str | pathlib.Path, config: ml_collections.ConfigDict, dataset: dict[str, str]
 ):
-  """Writes down what a run is made from: `config.json` and `dataset.json`.
+  """Writes what a run is made from: `config.json` and `dataset.json`.
 
   Args:
     workdir: the run's folder, `claimed`.
-    config: of the run, which its checkpoints, if any, were found to fit.
+    config: of the run; its checkpoints, if any, fit it.
     dataset: SHA-256 of each file of the dataset.
   """
   workdir = pathlib.Path(workdir)
-  (workdir / _SUMMARY).unlink(missing_ok=True)  # of fewer steps: the run goes on
+  (workdir / _SUMMARY).unlink(missing_ok=True)  # a summary of fewer steps
   write_json(workdir / _DATASET, dataset)
   write_json(workdir / _CONFIG, config.to_dict())
 
 
 def read_summary(workdir: str | pathlib.Path) -> dict | None:
-  """What a run that has ended came to; None of one that has not.
+  """The summary of a finished run; None if it is not finished.
 
   A damaged summary counts as none, with a warning: train.py writes it again.
   """
@@ -187,7 +188,7 @@ def check_dataset(workdir: str | pathlib.Path, dataset: dict[str, str]):
     dataset: SHA-256 of each file of the dataset.
 
   Raises:
-    ConfigError: it was begun with another one, or the file that says so is damaged.
+    ConfigError: it was begun with another one, or `dataset.json` is damaged.
   """
   path = pathlib.Path(workdir) / _DATASET
   remedy = (
@@ -196,8 +197,8 @@ def check_dataset(workdir: str | pathlib.Path, dataset: dict[str, str]):
   )
   if path.exists() and read_json(path, remedy=remedy) != dataset:
     raise ConfigError(
-      f"{workdir} holds a run on another dataset: what config.data.directory holds was "
-      "prepared anew since. Restore that dataset, or give another --workdir."
+      f"{workdir} holds a run on another dataset: config.data.directory was "
+      "prepared again since. Restore that dataset, or give another --workdir."
     )
 
 
@@ -206,27 +207,27 @@ def check_same(
   config: ml_collections.ConfigDict,
   *,
   groups: tuple[str, ...] = (),
-  but: tuple[str, ...] = (),
+  ignore: tuple[str, ...] = (),
 ):
   """Checks that a run's folder belongs to a config.
 
   Args:
     workdir: the run's folder.
     config: the config to compare its `config.json` with.
-    groups: groups of fields to compare; all if there are none.
-    but: fields not to compare, such as "model.remat".
+    groups: groups of fields to compare; () for all.
+    ignore: fields not to compare, such as "model.remat".
 
   Raises:
     ConfigError: names the fields that differ, or says that there is no run.
   """
-  found = _flatten(read_config(workdir))
+  stored = _flatten(read_config(workdir))
   expected = _flatten(config.to_dict())
   differences = [
-    f"{name} is {found.get(name)!r} there and {expected.get(name)!r} here"
-    for name in sorted(found.keys() | expected.keys())
-    if found.get(name) != expected.get(name)
+    f"{name} is {stored.get(name)!r} there and {expected.get(name)!r} here"
+    for name in sorted(stored.keys() | expected.keys())
+    if stored.get(name) != expected.get(name)
     and (not groups or name.split(".")[0] in groups)
-    and name not in but
+    and name not in ignore
   ]
   if differences:
     raise ChangedConfig(

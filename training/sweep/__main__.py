@@ -11,9 +11,9 @@ The file has `get_sweep()`, which returns for example
     }
 
 With "arms", {name: {field: value}}, each arm is run at every point of the grid. Runs that
-differ in `seed` alone are one arm of the table; a second table has what each field of the
-grid does by itself. Every run is a train.py in a folder of its own; what is finished is not
-run again, so that the same command goes on. A part of the grid is run with
+differ only in `seed` are one arm of the table; a second table shows the effect of each
+field of the grid. Each run is a train.py in its own folder. Finished runs are skipped, so
+the same command continues a stopped sweep. To run a part of the grid:
 
   python -m training.sweep configs/sweeps/grid.py --only seed=0 --only train.loss_unit=token
 """
@@ -64,7 +64,7 @@ def train(sweep: Sweep, run: Run, folder: pathlib.Path, options: Sequence[str]) 
   """Runs train.py in a folder; its output goes to `train.log` there.
 
   Returns:
-    Nothing if it ended well, else the last line that it said.
+    "" if it succeeded, else the last line that it printed.
   """
   folder.mkdir(parents=True, exist_ok=True)
   command = [
@@ -92,13 +92,13 @@ def train(sweep: Sweep, run: Run, folder: pathlib.Path, options: Sequence[str]) 
   with (folder / "train.log").open("rb") as log:
     log.seek(start)
     lines = log.read().decode(errors="replace").split("\n")
-  said = [line.rpartition("\r")[2].strip() for line in lines if line.strip()]
-  return said[-1] if said else f"train.py ended with status {status} and said nothing"
+  output = [line.rpartition("\r")[2].strip() for line in lines if line.strip()]
+  return output[-1] if output else f"train.py ended with status {status} and no message"
 
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-  """Signals to stop that come inside are heard after it, when the process is known."""
+  """Delays SIGINT and SIGTERM to the end of the block, when the process is known."""
   heard: list[int] = []
   handlers = {
     number: signal.signal(number, lambda number, _: heard.append(number))
@@ -114,18 +114,18 @@ def _undisturbed() -> Iterator[None]:
 
 
 def tabulate(sweep: Sweep, folder: pathlib.Path, failures: Mapping[str, str]) -> list[dict]:
-  """What the arms come to, over the runs of them that are finished.
+  """The results of the arms, over their finished runs.
 
   Args:
     sweep: the sweep.
     folder: with the folders of the runs.
-    failures: the last words of runs that failed, by their names.
+    failures: the last line of each run that failed, by name.
 
   Returns:
-    For each arm `arm`; `point`, what tells it from others, by field; `n`, how many of its
-    runs are finished; for each of `COLUMNS` that these have `mean`, `sd` (the sample's
-    standard deviation; None for one run) and `values`; and `runs`, each with `name`,
-    `fields`, `finished`, `figures` if it is, and `error` if it failed.
+    For each arm its name `arm`; `point`, its fields; `n`, the number of finished runs; for
+    each of `COLUMNS` that they have `mean`, `sd` (the sample's standard deviation; None for
+    one run) and `values`; and `runs`, each with `name`, `fields`, `finished`, `figures` if
+    it is finished, and `error` if it failed.
   """
   arms: dict[str, list[Run]] = {}
   for run in sweep.runs:
@@ -155,16 +155,16 @@ def _row(
 
 
 def run_all(sweep: Sweep, folder: pathlib.Path, options: Sequence[str]) -> dict[str, str]:
-  """Runs what is not finished, one after the other; one that fails stops no other.
+  """Runs what is not finished, one after the other, also after a failure.
 
   Returns:
-    The last words of the runs that failed, by their names.
+    The last line of each run that failed, by name.
   """
   failures = {}
   for number, run in enumerate(sweep.runs, start=1):
     title = f"[{number}/{len(sweep.runs)}] {run.name}"
     if is_finished(folder / run.name, run.config):
-      _say(f"{title}: is finished")
+      _say(f"{title}: finished before")
       continue
     _say(f"{title}: trains, see {folder / run.name / 'train.log'}")
     start = time.monotonic()
@@ -215,7 +215,7 @@ def _alone(arms: Sequence[Mapping]) -> dict[str, list]:
 
 
 def tables(arms: Sequence[Mapping]) -> str:
-  """All that people read of the rows of `tabulate`, in Markdown."""
+  """The tables of the result of `tabulate`, in Markdown."""
   told = (
     "Held out, at the end: mean ± standard deviation of n runs. Always the commonest: what "
     f"that token,\nor label, scores for every input.\n\n{table(arms)}"
@@ -234,7 +234,7 @@ def _parser() -> argparse.ArgumentParser:
     prog="python -m training.sweep",
     description="Runs a grid of trainings from one file, and tabulates what they reach.",
     epilog="--config.FIELD=VALUE sets a field of all runs. The exit status is 1 if a run "
-    "failed. The same command goes on with what is not finished.",
+    "failed. The same command continues with what is not finished.",
     allow_abbrev=False,
   )
   parser.add_argument("file", help="such as configs/sweeps/ablations.py")
@@ -280,7 +280,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(json.dumps({"workdir": str(folder), "arms": arms, "effects": effects(arms)}))
   elif options.dry_run:
     for run in (run for row in arms for run in row["runs"]):
-      print(f"{run['name']}{' (is finished)' if run['finished'] else ''}")
+      print(f"{run['name']}{' (finished)' if run['finished'] else ''}")
   else:
     print(f"\n{tables(arms)}\n\nwritten to {folder}: sweep.md, sweep.json, sweep.png")
   return 1 if failures else 0

@@ -25,7 +25,7 @@ _KEYS = ("config", "overrides", "arms", "grid")
 
 
 class SweepError(ValueError):
-  """A sweep that cannot be run; says what was expected and what was found."""
+  """A sweep that cannot be run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,12 +174,12 @@ def _part(spec: dict[str, Any], only: Sequence[str], where: str) -> dict[str, An
         f"{', '.join(parts)}; found {text!r}."
       )
     known = {str(value): value for value in parts[field]}
-    wanted = values.split(",")
-    if unknown := [value for value in wanted if value not in known]:
+    chosen = values.split(",")
+    if unknown := [value for value in chosen if value not in known]:
       raise SweepError(
         f"--only: expected some of {','.join(known)} for {field}, found {unknown[0]!r}."
       )
-    parts[field] = [value for text, value in known.items() if text in wanted]
+    parts[field] = [value for text, value in known.items() if text in chosen]
   arms = {name: arms[name] for name in parts.pop(_ARM, arms)}
   return spec | {"arms": arms, "grid": parts}
 
@@ -187,11 +187,11 @@ def _part(spec: dict[str, Any], only: Sequence[str], where: str) -> dict[str, An
 def _points(
   spec: Mapping[str, Any],
 ) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-  """The arm's name, what tells it from others, and the fields of every run.
+  """The arm's name, the fields that set it apart, and the fields of each run.
 
   Arms are inside seeds.
 
-  A sweep that is stopped in the middle has then as many seeds of one arm as of another.
+  So a sweep that is stopped has about as many seeds of each arm.
   """
   grid = dict(spec["grid"])
   seeds = [{_SEED: seed} for seed in grid.pop(_SEED, [])] or [{}]
@@ -270,7 +270,7 @@ def _changed(
       raise SweepError(str(wrong_type(field, value, found, where=where)))
     config.update_from_flattened_dict({field: value})
   config = config.copy_and_resolve_references()
-  try:  # but for what depends on the devices; train.py checks again, with them
+  try:  # train.py checks again, with its devices
     checked = config.copy_and_resolve_references()
     if checked.model.attention_impl in IMPLEMENTATIONS:
       checked.model.attention_impl = "xla"

@@ -1,4 +1,4 @@
-"""The picture of a sweep: what its runs come to, by each field of the grid."""
+"""The picture of a sweep: the results of its runs, by each field of the grid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def draw(
   *,
   metric: str = "mlm_accuracy",
 ):
-  """Draws a row of two panels a field: what the runs come to, and what the field does.
+  """Draws two panels per field: the results of the runs, and the effect of the field.
 
   A single field has the curves of its runs beside it; of several, each has the differences
   between runs that differ in nothing else.
@@ -60,10 +60,10 @@ def draw(
       if plots.is_fraction(metric):
         axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
         axis.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
-  told = f"held-out {plots.label_of(metric)}"
-  left.set_xlabel(f"{told} at the end")
+  label = f"held-out {plots.label_of(metric)}"
+  left.set_xlabel(f"{label} at the end")
   if alone:
-    right.set_ylabel(told)
+    right.set_ylabel(label)
   else:
     right.set_xlabel("difference of it to the first value")
   for axis, title in (

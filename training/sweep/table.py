@@ -1,4 +1,4 @@
-"""Tables of a sweep: what each arm comes to, and what each field of the grid does to it."""
+"""Tables of a sweep: the result of each arm, and the effect of each field of the grid."""
 
 from __future__ import annotations
 

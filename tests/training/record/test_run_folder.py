@@ -189,9 +189,9 @@ def test_a_folder_belongs_to_one_config_and_one_dataset(tmp_path):
   with pytest.raises(ConfigError, match=r"train\.steps is 5 there and 6 here"):
     workdir.check(tmp_path / "run", other)
   workdir.check_same(tmp_path / "run", other, groups=("seed",))
-  workdir.check_same(tmp_path / "run", other, groups=("train",), but=("train.steps",))
+  workdir.check_same(tmp_path / "run", other, groups=("train",), ignore=("train.steps",))
   with pytest.raises(ConfigError, match=r"train\.steps is 5 there and 6 here"):
-    workdir.check_same(tmp_path / "run", other, groups=("train",), but=("seed", "train"))
+    workdir.check_same(tmp_path / "run", other, groups=("train",), ignore=("seed", "train"))
   workdir.check_dataset(tmp_path / "run", DATASET)
   with pytest.raises(ConfigError, match="a run on another dataset"):
     workdir.check_dataset(tmp_path / "run", DATASET | {"vocab.txt": "ef"})

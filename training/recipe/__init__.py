@@ -1,19 +1,14 @@
 """The recipe of a run: from the one without packing to the one with it.
 
-  python -m training.recipe --config=configs/bert_base_phase1.py --packing_factor=1.17 \\
-      --num_sequences=35974144 --num_tokens=3806243014
-
-prints the two side by side, without any data. A config says the recipe without packing;
-`packing.adjust` says how it is translated.
+A config holds the recipe without packing; `packing.adjust` names how it is translated.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import ml_collections
@@ -21,7 +16,7 @@ import ml_collections
 from training.errors import ConfigError, check
 from training.optimizer import HAS_BETAS, packed_betas
 
-# What is done about a batch that holds `packing_factor` times the sequences.
+# Ways to adjust to a batch that holds `packing_factor` times the sequences.
 ADJUSTMENTS = ("reduce_batch", "lamb_betas", "lr_linear", "lr_sqrt", "none")
 
 _SHORT_WARMUP = 0.1  # of the steps, where the config's would not end before the run
@@ -40,13 +35,13 @@ class Recipe:
     packing_factor: sequences a row, on average.
     steps: updates of the parameters.
     warmup_steps: of these, with a rising learning rate.
-    shortened_from: warm-up that the config comes to, where it was too long for the steps.
+    shortened_from: the config's warm-up, if it was too long for the steps.
     learning_rate: the peak.
     b1: decay of the momentum.
     b2: decay of the velocity.
     num_sequences: of the dataset; None where it is not known.
     num_tokens: of the dataset, real ones; None where it is not known.
-    adjust: of `ADJUSTMENTS`, how it was made from one without packing.
+    adjust: of `ADJUSTMENTS`, how it was made from the recipe without packing.
     rounding: fraction by which rounding the rows changed the sequences a step.
 
   Raises:
@@ -142,16 +137,16 @@ def unpacked(
   num_tokens: int | None = None,
   typed: Collection[str] = (),
 ) -> Recipe:
-  """The recipe that a config says, its durations converted to steps.
+  """The recipe of a config, its durations converted to steps.
 
-  A warm-up that would not end before the run is a tenth of the steps instead, so that a
-  short run of any config can be tried; one that was asked for is refused.
+  A warm-up that would outlast the run becomes a tenth of the steps, so that a short run of
+  any config can be tried; one set by the user is refused.
 
   Args:
     config: of the run.
-    num_sequences: of the dataset; without it nothing can be said in epochs.
+    num_sequences: of the dataset; needed for durations in epochs.
     num_tokens: of the dataset, real ones.
-    typed: fields of the config that were asked for, and did not come with it.
+    typed: fields set on the command line or by a sweep.
 
   Raises:
     ConfigError: a value that no recipe can have.
@@ -201,10 +196,10 @@ def unpacked(
 def packed(
   recipe: Recipe, *, packing_factor: float, adjust: str, multiple: int = 1
 ) -> Recipe:
-  """The recipe with which packed rows train as the unpacked ones of `recipe` would.
+  """The recipe with which packed rows train as unpacked rows do with `recipe`.
 
-  `reduce_batch` divides the rows of a step by the packing factor, to the nearest multiple
-  that there is; all else stays. The others leave the rows, and divide steps and warm-up
+  `reduce_batch` divides the rows of a step by the packing factor, rounded to a multiple;
+  all else stays. The others leave the rows, and divide steps and warm-up
   by it, so that the sequences in all stay; `lamb_betas` raises the betas to the packing
   factor, `lr_linear` and `lr_sqrt` multiply the learning rate by it or by its root.
 
@@ -212,8 +207,8 @@ def packed(
     recipe: without packing.
     packing_factor: p, sequences a row.
     adjust: of `ADJUSTMENTS`.
-    multiple: of what the rows of a step are a multiple: a micro-batch where they are
-      accumulated, else the devices.
+    multiple: the rows of a step are a multiple of this: the micro-batch if there is one,
+      else the devices.
 
   Raises:
     ConfigError: the packing factor is below 1, or too few steps are left.
@@ -235,9 +230,9 @@ def packed(
   if not 1 <= p < math.inf:
     raise ConfigError(f"packing_factor is {p}; expected at least 1 sequence a row.")
   rows, steps, warmup_steps = recipe.rows, recipe.steps, recipe.warmup_steps
-  wanted = recipe.rows / p if adjust == "reduce_batch" else recipe.rows
+  exact = recipe.rows / p if adjust == "reduce_batch" else recipe.rows
   if adjust == "reduce_batch":
-    rows = max(1, round(wanted / multiple)) * multiple
+    rows = max(1, round(exact / multiple)) * multiple
   else:
     steps = round(steps / p)
     warmup_steps = min(round(warmup_steps / p), max(steps - 1, 0))
@@ -255,7 +250,7 @@ def packed(
     b1=b1,
     b2=b2,
     adjust=adjust,
-    rounding=rows / wanted - 1,
+    rounding=rows / exact - 1,
   )
 
 
@@ -276,7 +271,7 @@ def resolve(
     num_sequences: of its dataset.
     num_tokens: of its dataset, real ones.
     num_devices: devices that share a batch.
-    typed: as of `unpacked`.
+    typed: as for `unpacked`.
 
   Raises:
     ConfigError: a value that no recipe can have.
@@ -294,12 +289,12 @@ def resolve(
 def check_recipe(
   config: ml_collections.ConfigDict, *, num_devices: int, typed: Collection[str] = ()
 ):
-  """Refuses what can be seen to be wrong before there is any data.
+  """Refuses what is wrong whatever the data are.
 
   Args:
     config: of the run.
     num_devices: devices that share a batch.
-    typed: as of `unpacked`.
+    typed: as for `unpacked`.
 
   Raises:
     ConfigError: names the field.
@@ -321,90 +316,3 @@ def check_recipe(
   units = [parse_duration(field, text)[1] for field, text in texts.items() if text]
   if "epoch" not in units:
     unpacked(config, typed=typed)
-
-
-def table(before: Recipe, after: Recipe) -> str:
-  """The two side by side, in lines for people.
-
-  Args:
-    before: without packing.
-    after: what `packed` makes of it.
-  """
-
-  def number(x: float) -> str:
-    return f"{x:,.0f}" if x == round(x) else f"{x:,.1f}"
-
-  p = f"{after.packing_factor:.3f}"
-  lines = [("recipe", "without packing", "packed", f"packing.adjust={after.adjust}")]
-
-  def add(
-    name: str, value: Callable[[Recipe], float | None], show=number, change="", note=""
-  ):
-    a, b = value(before), value(after)
-    if a is None or b is None:
-      lines.append((name, "not known", "not known", ""))
-      return
-    ratio = f"x {b / a:.3f}" if a else ""
-    told = "" if a == b else change or ratio
-    lines.append((name, show(a), show(b), "; ".join(filter(None, (told, note)))))
-
-  def short(x: float) -> str:
-    return f"{x:.4g}"
-
-  add("steps", lambda r: r.steps)
-  asked = before.shortened_from
-  shortened = f"a tenth: {asked:,}, as configured, outlast the run" if asked else ""
-  add("of these warm-up", lambda r: r.warmup_steps, note=shortened)
-  add("rows a step", lambda r: r.rows)
-  add("micro-batches a step", lambda r: r.accumulation)
-  add("sequences a row", lambda r: r.packing_factor, lambda x: f"{x:.3f}")
-  rounded = f"{after.rounding:+.2%} by rounding the rows" if after.rounding else ""
-  add("sequences a step", lambda r: r.sequences, change=rounded)
-  add("real tokens a step", lambda r: r.real_tokens, lambda x: f"{x:,.0f}")
-  add("sequences in all", lambda r: r.steps * r.sequences, lambda x: f"{x:,.0f}")
-  add("epochs", lambda r: r.epochs, short)
-  add("learning rate", lambda r: r.learning_rate, short)
-  add("beta 1", lambda r: r.b1, lambda x: f"{x:.6f}", change=f"** {p}")
-  add("beta 2", lambda r: r.b2, lambda x: f"{x:.6f}", change=f"** {p}")
-  widths = [max(len(line[i]) for line in lines) for i in range(3)]
-  return "\n".join(
-    f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {d}".rstrip()
-    for a, b, c, d in lines
-  )
-
-
-def _run():
-  from absl import flags
-  from ml_collections import config_flags
-
-  from training import command
-
-  config = config_flags.DEFINE_config_file("config", lock_config=True)
-  factor = flags.DEFINE_float("packing_factor", None, "Sequences a row.", required=True)
-  sequences = flags.DEFINE_integer("num_sequences", None, "Of the dataset.")
-  tokens = flags.DEFINE_integer("num_tokens", None, "Of the dataset, real ones.")
-  devices = flags.DEFINE_integer("num_devices", 1, "That share a batch.", lower_bound=1)
-  as_json = flags.DEFINE_bool("json", False, "Print one JSON object.")
-  flags.mark_flag_as_required("config")
-
-  def main():
-    typed = command.typed_fields()
-    check_recipe(config.value, num_devices=devices.value, typed=typed)
-    before, after = resolve(
-      config.value,
-      packing_factor=factor.value,
-      num_sequences=sequences.value,
-      num_tokens=tokens.value,
-      num_devices=devices.value,
-      typed=typed,
-    )
-    if as_json.value:
-      print(json.dumps({"unpacked": before.as_dict(), "packed": after.as_dict()}))
-    else:
-      print(table(before, after))
-
-  command.run(main, mistakes=(ConfigError,))
-
-
-if __name__ == "__main__":
-  _run()

@@ -1,0 +1,46 @@
+"""Prints a config's recipe without and with packing, side by side, without any data.
+
+  python -m training.recipe --config=configs/bert_base_phase1.py --packing_factor=1.17 \\
+      --num_sequences=35974144 --num_tokens=3806243014
+"""
+
+from __future__ import annotations
+
+import json
+
+from absl import flags
+from ml_collections import config_flags
+
+from training import command
+from training.errors import ConfigError
+from training.recipe import check_recipe, resolve
+from training.recipe.table import table
+
+_CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
+_FACTOR = flags.DEFINE_float("packing_factor", None, "Sequences a row.", required=True)
+_SEQUENCES = flags.DEFINE_integer("num_sequences", None, "Of the dataset.")
+_TOKENS = flags.DEFINE_integer("num_tokens", None, "Of the dataset, real ones.")
+_DEVICES = flags.DEFINE_integer("num_devices", 1, "That share a batch.", lower_bound=1)
+_JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
+flags.mark_flag_as_required("config")
+
+
+def main():
+  typed = command.typed_fields()
+  check_recipe(_CONFIG.value, num_devices=_DEVICES.value, typed=typed)
+  before, after = resolve(
+    _CONFIG.value,
+    packing_factor=_FACTOR.value,
+    num_sequences=_SEQUENCES.value,
+    num_tokens=_TOKENS.value,
+    num_devices=_DEVICES.value,
+    typed=typed,
+  )
+  if _JSON.value:
+    print(json.dumps({"unpacked": before.as_dict(), "packed": after.as_dict()}))
+  else:
+    print(table(before, after))
+
+
+if __name__ == "__main__":
+  command.run(main, mistakes=(ConfigError,))
