@@ -319,7 +319,7 @@ def test_a_classifier_is_kept_for_the_same_classes_alone(
   if kept:
     init_from.check_labels(stored, here)
   else:
-    with pytest.raises(ConfigError, match=r"tells \d classes .*, the dataset has"):
+    with pytest.raises(ConfigError, match=r"has \d classes .*, the dataset has"):
       init_from.check_labels(stored, here)
 
 
