@@ -5,9 +5,9 @@
     python benchmarks/packing.py --only optimal                     all histograms
 
 Peers that are not installed are left out and named; `pip install "isopack[peers]"` and
-`pip install --no-deps trl==1.16.0` install them. Every packer runs in a process of its
-own, one at a time; seconds are those of the packing call, memory is the peak of the
-process less its peak before the call.
+`pip install --no-deps trl==1.16.0` install them. Each packer runs in its own process, one
+at a time. Seconds are for the packing call; memory is how far the call raises the peak of
+the process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROW = 512
 
 
 def _mix(name: str, seed: int, number: int = 3000) -> np.ndarray:
-  """Four mixes of lengths; two of them without short sequences to fill gaps."""
+  """One of four mixes of lengths; two of them have no short sequences to fill gaps."""
   rng = np.random.default_rng(seed)
   gamma = np.clip(rng.gamma(5, 20, number).astype(int), 1, ROW)
   uniform = rng.integers(100, 301, number)
@@ -66,7 +66,7 @@ def _row(workload: str) -> int:
   return 384 if workload == "SQuAD 384" else ROW
 
 
-# Packers: each takes lengths and a row, and returns a function that counts packs.
+# Packers: each takes lengths and a row length, and returns a function that counts packs.
 
 
 def _ours(algorithm: str):
@@ -140,7 +140,7 @@ def _binpacking():
   return prepare
 
 
-# Name: what must be importable, whether it sees the whole dataset, how to run it.
+# By name: the module to import, whether it sees the whole dataset, and how to run it.
 PACKERS = {
   "isopack optimal": ("packing", "offline", _ours("optimal")),
   "isopack lpfhp": ("packing", "offline", _ours("lpfhp")),
@@ -169,7 +169,7 @@ def _work(packer: str, workload: str, seed: int) -> dict:
 
 
 def _peak_kilobytes() -> int:
-  """Peak memory of this process; on Linux not of the one it was forked from."""
+  """Peak memory of this process; on Linux without that of its parent."""
   status = pathlib.Path("/proc/self/status")
   if not status.exists():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -208,7 +208,8 @@ def _peers(seeds: int, limit: float) -> list[dict]:
       histogram = packing.Histogram.from_lengths(
         lengths, max_sequence_length=_row(workload)
       )
-      bounds.append(packing.pack(histogram, max_sequences_per_pack="max").lower_bound)
+      plan = packing.pack(histogram, algorithm="optimal", max_sequences_per_pack="max")
+      bounds.append(plan.lower_bound)
     for name in installed:
       runs: list[dict] = []
       for seed in range(seeds):
@@ -245,7 +246,7 @@ def _peer_line(record: dict) -> str:
 
 
 def _speed(slow: str) -> list[dict]:
-  """Times in one process, one after the other, of the same histogram."""
+  """Times on the same histograms, one after the other in one process."""
   wikipedia = packing.load_histogram("wikipedia_512")
   longer = packing.load_histogram("wikipedia_2048")
   results = []
@@ -278,7 +279,7 @@ def _speed(slow: str) -> list[dict]:
     measure(f"wikipedia_2048, {depth or 'max'}, optimal", longer, "optimal", depth)
   lengths = np.repeat(np.arange(1, 513, dtype=np.int32), wikipedia.counts)
   np.random.default_rng(0).shuffle(lengths)
-  plan = packing.pack(wikipedia, max_sequences_per_pack=3)
+  plan = packing.pack(wikipedia, algorithm="optimal", max_sequences_per_pack=3)
   start = time.perf_counter()
   plan.assign(lengths, seed=1)
   results.append(
@@ -301,7 +302,7 @@ def _print_speed(results: list[dict]):
 
 
 def _optimal() -> list[dict]:
-  """Every built-in histogram at five depths."""
+  """The optimum for every built-in histogram at five depths."""
   results = []
   print(
     "| histogram | depth | bound | packs | gap | seconds |\n|---|---:|---:|---:|---:|---:|"
@@ -309,7 +310,8 @@ def _optimal() -> list[dict]:
   for name in packing.histogram_names():
     for depth in (2, 3, 4, 8, None):
       start = time.perf_counter()
-      plan = packing.pack(packing.load_histogram(name), max_sequences_per_pack=depth)
+      histogram = packing.load_histogram(name)
+      plan = packing.pack(histogram, algorithm="optimal", max_sequences_per_pack=depth)
       seconds = time.perf_counter() - start
       print(
         f"| {name} | {depth or 'max'} | {plan.lower_bound} | {plan.num_packs} | "

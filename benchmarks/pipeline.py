@@ -236,6 +236,7 @@ def main():
     store = SequenceStore(path)
     plan = packing.pack(
       packing.Histogram.from_lengths(store.lengths, max_sequence_length=row),
+      algorithm="optimal",
       max_sequences_per_pack=options.depth,
     )
     masking = Masking(

@@ -92,7 +92,8 @@ def draw(
   shares = histogram.counts / histogram.num_sequences
   lengths = np.maximum(rng.choice(np.arange(1, row + 1), 64 * sequences, p=shares), 4)
   pool = packing.Histogram.from_lengths(lengths, max_sequence_length=row)
-  assignment = packing.pack(pool, max_sequences_per_pack=DEPTH).assign(lengths, seed=seed)
+  plan = packing.pack(pool, algorithm="optimal", max_sequences_per_pack=DEPTH)
+  assignment = plan.assign(lengths, seed=seed)
   packs = np.full((assignment.num_packs, DEPTH), -1, np.int64)
   sizes = np.diff(assignment.offsets)
   packs[np.arange(DEPTH) < sizes[:, None]] = assignment.sequence_ids

@@ -310,7 +310,7 @@ def main(arguments: list[str] | None = None):
   for row_length in options.row_lengths:
     histogram = packing.load_histogram(f"wikipedia_{row_length}")
     found = measure(
-      packing.pack(histogram, max_sequences_per_pack=options.depth),
+      packing.pack(histogram, algorithm="optimal", max_sequences_per_pack=options.depth),
       size=options.size,
       dtype=options.dtype,
       implementations=options.implementations,

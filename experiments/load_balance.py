@@ -200,7 +200,9 @@ def run(options, wanted: DocumentFields) -> dict[str, Any]:
     real_options.check_lengths(wanted, size)
   plans = {
     depth: packing.pack(
-      lengths.histogram, max_sequences_per_pack=None if depth == "max" else int(depth)
+      lengths.histogram,
+      algorithm="optimal",
+      max_sequences_per_pack=depth if depth == "max" else int(depth),
     )
     for depth in options.depths
   }

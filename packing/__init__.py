@@ -1,8 +1,8 @@
-"""Packs sequences of different lengths into rows of one length. Needs no JAX.
+"""Packs sequences of different lengths into rows of one length, without JAX.
 
 >>> import packing
 >>> packing.pack([5, 3, 8, 2, 6, 8], max_sequence_length=8)
-<Plan: 6 sequences in 4 packs of 8 tokens by optimal; proven minimal; efficiency 1.0000>
+<Plan: 6 sequences in 4 packs of 8 tokens by auto; proven minimal; efficiency 1.0000>
 >>> histogram = packing.load_histogram("squad_1_1_384")
 >>> plan = packing.pack(histogram, algorithm="optimal", max_sequences_per_pack=3)
 >>> plan.num_packs, plan.lower_bound, round(plan.packing_factor, 3)

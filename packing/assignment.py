@@ -1,4 +1,4 @@
-"""Which sequences share a pack: a plan's slots filled with sequence numbers."""
+"""Which sequences share a pack: a plan's slots, filled with sequence numbers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from packing.errors import InputError, check_integer
-from packing.histogram import Histogram, check_lengths, count_lengths
+from packing.errors import check_integer
+from packing.histogram import Histogram, check_same_lengths
 from packing.problem import Strategy
 
 
@@ -16,7 +16,7 @@ from packing.problem import Strategy
 class Assignment:
   """Which sequences share a pack, in compressed sparse row form.
 
-  `len(assignment)` is the number of packs, `assignment[i]` the sequence numbers of one.
+  `len(assignment)` is the number of packs; `assignment[i]` is the sequence numbers of one.
 
   Attributes:
     offsets: int64[num_packs + 1]; pack `i` holds `sequence_ids[offsets[i]:offsets[i + 1]]`.
@@ -35,7 +35,7 @@ class Assignment:
 
   def __getitem__(self, pack: int) -> np.ndarray:
     if not 0 <= pack < self.num_packs:
-      raise IndexError(f"There are {self.num_packs} packs from 0 on; no pack {pack}.")
+      raise IndexError(f"There are {self.num_packs} packs, numbered from 0; found {pack}.")
     return self.sequence_ids[self.offsets[pack] : self.offsets[pack + 1]]
 
   def __iter__(self) -> Iterator[np.ndarray]:
@@ -50,37 +50,16 @@ def assign(
   *,
   seed: int,
 ) -> Assignment:
-  """Puts sequences into packs, at random among those of equal length.
+  """Does the work of `Plan.assign`.
 
-  The sequences are sorted by length in one counting sort and shuffled within each
-  length; then each slot of each strategy takes the next few of its length. Every
-  assignment of sequences to slots of their length is equally likely.
-
-  Args:
-    histogram: what the plan was made for.
-    strategies: K sorted tuples of lengths.
-    repeat_counts: int64[K]; packs of each strategy.
-    lengths: int[num_sequences]; tokens of each sequence.
-    seed: of the random order.
-
-  Returns:
-    Packs in the order of the strategies.
-
-  Raises:
-    InputError: the lengths do not count up to the histogram.
+  The sequences are sorted by length in one counting sort and shuffled within each length.
+  Then each slot of each strategy takes the next sequences of its length. Every assignment
+  of sequences to slots of their length is equally likely.
   """
   seed = check_integer("seed", seed, at_least=0)
-  longest = histogram.max_sequence_length
-  lengths = check_lengths(lengths, longest)
-  counts = count_lengths(lengths, longest)
-  if not np.array_equal(counts, histogram.counts):
-    index = int(np.flatnonzero(counts != histogram.counts)[0])
-    raise InputError(
-      f"There are {counts[index]} lengths of {index + 1} tokens; the plan was made for "
-      f"{histogram.counts[index]}. Make a plan from these lengths."
-    )
+  lengths, counts = check_same_lengths(lengths, histogram), histogram.counts
   # NumPy sorts 16-bit integers by counting; longer rows fall back to a merge sort.
-  small = np.uint16 if longest < 2**16 else np.uint32
+  small = np.uint16 if counts.size < 2**16 else np.uint32
   by_length = np.argsort(lengths.astype(small, copy=False), kind="stable")
   starts = np.concatenate([[0], np.cumsum(counts)])
   rng = np.random.default_rng(seed)

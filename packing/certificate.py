@@ -1,4 +1,4 @@
-"""The account of a plan: nothing lost, and how far from the proven minimum."""
+"""The account of a plan: nothing was lost, and how far it is from the proven minimum."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from packing import files
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-  """What went into a plan, what comes out, and the proven minimum.
+  """What went into a plan, what came out, and the proven minimum.
 
   Attributes:
-    histogram_sha256: which histogram, see `Histogram.sha256`.
+    histogram_sha256: identifies the histogram, see `Histogram.sha256`.
     num_sequences_in, num_tokens_in: counted in the histogram.
     num_sequences_out, num_tokens_out: counted in the packs.
     lower_bound: packs that any plan needs under the same limits.
-    unlimited_bound: packs that any plan needs without the limit of depth.
+    unlimited_bound: packs that any plan needs without a depth limit.
     bound_proof: "simple" if tokens, depth or halves of a row prove the bound; "weights"
       if the weights stored with the plan do.
     gap: packs above the bound.
-    num_padding_tokens: separators and gaps from rounding lengths up included.
+    num_padding_tokens: includes separators and the gaps of `length_multiple`.
     efficiency: real tokens / all tokens, a fraction.
-    packs_by_depth: packs by number of sequences in them.
+    packs_by_depth: the number of packs for each number of sequences in them.
 
-  The other attributes are those of the plan.
+  The other attributes are the plan's.
   """
 
   algorithm: str
@@ -98,5 +98,5 @@ class Certificate:
 
 
 def verdict(gap: int) -> str:
-  """How far a plan with a gap is from the proven minimum, in words."""
+  """The distance of a plan from the proven minimum, in words."""
   return f"{gap:,} above the minimum proven" if gap else "proven minimal"

@@ -1,4 +1,4 @@
-"""The one exception that stands for a user's mistake, and checks that raise it."""
+"""The exception for a user's mistakes, and checks that raise it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import operator
 
 
 class InputError(ValueError):
-  """What the user gave cannot be used.
+  """A user's input cannot be used.
 
-  The message says what was expected, what was found and what to do. Commands print
-  it without a traceback and exit with status 2.
+  The message says what was expected, what was found and what to do. Commands print it
+  without a traceback and exit with status 2.
   """
 
 
 class UnsolvedError(InputError):
-  """One algorithm cannot do this, though another can: too much memory, too many lengths."""
+  """This algorithm cannot solve the problem (memory, lengths); another one can."""
 
 
 def short_repr(value) -> str:
-  """The value for a message, cut short.
+  """The value as text for a message, cut to 40 characters.
 
   Example:
     >>> short_repr("a" * 100)
@@ -35,14 +35,14 @@ def short_repr(value) -> str:
 def check_integer(
   name: str, value, *, at_least: int, at_most: int = 2**62, otherwise: str = ""
 ) -> int:
-  """Returns a whole number, or says that it is none.
+  """Returns a value that is a whole number within its range.
 
   Args:
-    name: of the argument, for the message.
+    name: the argument's name, for the message.
     value: anything.
     at_least: the smallest number allowed.
-    at_most: the largest.
-    otherwise: what else would have been right, for the message.
+    at_most: the largest number allowed.
+    otherwise: what else is allowed, for the message.
 
   Raises:
     InputError: not a whole number, or out of range.
@@ -66,7 +66,7 @@ def check_integer(
 
 
 def seconds(name: str, value) -> float:
-  """Returns a time above 0, or says that it is none.
+  """Returns a value that is a number of seconds above 0.
 
   Raises:
     InputError: not a number above 0.

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Files that are either complete or absent."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from packing.errors import InputError, short_repr
 
 
 def write_text(path, text: str):
-  """Writes a text file at once: a reader sees the old file, or all of the new one."""
+  """Writes a text file at once: readers see the old file or the complete new one."""
   write_bytes(path, text.encode())
 
 
 def write_bytes(path, data: bytes):
-  """Writes a file at once: a reader sees the old file, or all of the new one.
+  """Writes a file at once: readers see the old file or the complete new one.
 
   Raises:
     InputError: the file cannot be written; nothing is left behind.
@@ -30,7 +30,7 @@ def write_bytes(path, data: bytes):
 
 @contextlib.contextmanager
 def whole_file(path) -> Iterator[BinaryIO]:
-  """A file to write to bit by bit, which takes its name when the block ends without error.
+  """Opens a file to write to; it gets its name when the block ends without an error.
 
   Raises:
     InputError: the file cannot be written; nothing is left behind.
@@ -52,10 +52,10 @@ def whole_file(path) -> Iterator[BinaryIO]:
 
 
 def check_writable(path):
-  """Finds out before the work whether a file could be written after it.
+  """Checks before long work that its result can be written.
 
   Raises:
-    InputError: it could not.
+    InputError: the file cannot be written.
   """
   _, descriptor, temporary = _temporary(path)
   os.close(descriptor)
@@ -63,12 +63,12 @@ def check_writable(path):
 
 
 def _temporary(path) -> tuple[pathlib.Path, int, str]:
-  """An open file beside the path, which may take its place."""
+  """The path, and an open temporary file beside it with its name."""
   path = pathlib.Path(path)
   try:
     if path.exists() and not path.is_file():
       raise InputError(
-        f"Cannot write {path}: it is there and is no file. Name another one."
+        f"Cannot write {path}: it exists and is not a file. Choose another name."
       )
     return path, *tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
   except OSError as error:
@@ -94,12 +94,12 @@ def read_json(path, *, what: str) -> dict:
   except UnicodeDecodeError as error:
     raise InputError(f"{path} is not text; expected {what}.") from error
   try:
-    found = json.loads(text)
+    content = json.loads(text)
   except (ValueError, RecursionError) as error:  # also an integer of 5000 digits
     raise InputError(f"{path} is not JSON ({error}); expected {what}.") from error
-  if not isinstance(found, dict):
-    raise InputError(f"{path} holds a {type(found).__name__}; expected {what}.")
-  return found
+  if not isinstance(content, dict):
+    raise InputError(f"{path} holds a {type(content).__name__}; expected {what}.")
+  return content
 
 
 def _umask() -> int:

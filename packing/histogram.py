@@ -1,4 +1,4 @@
-"""Sequence-length histograms: all that a packing algorithm needs to know of a dataset."""
+"""Sequence-length histograms: all that a packing algorithm knows about a dataset."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import json
 
 import numpy as np
 
-from packing.errors import InputError
+from packing.errors import InputError, check_integer
 
 MAX_SEQUENCE_LENGTH = 2**24
 _CHUNK = 2**20  # lengths
@@ -26,8 +26,8 @@ class Histogram:
     source: where the counts come from, for people.
 
   Raises:
-    InputError: counts are not a non-empty vector of whole, non-negative numbers, count
-      no sequence at all, or more than 2^53 sequences or 2^62 tokens.
+    InputError: the counts are not a vector of whole, non-negative numbers, are all zero, or
+      add up to more than 2^53 sequences or 2^62 tokens.
 
   Example:
     >>> histogram = Histogram(np.array([0, 3, 0, 1]))
@@ -42,35 +42,31 @@ class Histogram:
     counts = np.asarray(self.counts)
     if counts.ndim != 1 or counts.size == 0:
       raise InputError(
-        "Expected counts as a vector with one entry for each length, found shape "
+        "Expected counts as a vector with one entry for each length; found shape "
         f"{counts.shape}. Count the sequences of 1, 2, ... tokens."
       )
     if counts.dtype.kind == "O" and all(isinstance(n, int) for n in counts):
       raise InputError("A count is beyond 2^53; expected a number of sequences.")
     if counts.dtype.kind not in "iuf" or not np.isfinite(counts).all():
       raise InputError(
-        f"Expected whole numbers as counts, found {counts.dtype} values that are not."
+        f"Expected whole numbers as counts; found {counts.dtype} values that are not."
       )
-    for problem, found in (
+    for problem, wrong in (
       ("negative", counts < 0),
       ("fractional", counts != np.floor(counts)),
       ("beyond 2^53", counts.astype(np.float64) > 2.0**53),
     ):
-      if found.any():
-        index = int(np.flatnonzero(found)[0])
+      if wrong.any():
+        index = int(np.flatnonzero(wrong)[0])
         raise InputError(
           f"counts[{index}] (length {index + 1}) is {counts[index]}, which is {problem}; "
           "expected a whole number of sequences."
         )
-    if counts.astype(np.float64).sum() > 2.0**53:
+    floats = counts.astype(np.float64)
+    if floats.sum() > 2.0**53 or floats @ np.arange(1.0, counts.size + 1) > 2.0**62:
       raise InputError(
-        f"The histogram counts {counts.astype(np.float64).sum():.3g} sequences; expected "
-        "at most 2^53. Scale the counts down; the plan for a thousandth is as good."
-      )
-    if counts.astype(np.float64) @ np.arange(1.0, counts.size + 1) > 2.0**62:
-      raise InputError(
-        "The histogram has more than 2^62 tokens; expected at most so many. Scale the "
-        "counts down; the plan for a thousandth is as good."
+        f"The histogram has {floats.sum():.3g} sequences; expected at most 2^53, and not "
+        "more than 2^62 tokens. Scale the counts down; a plan for a thousandth is as good."
       )
     if not counts.any():
       raise InputError("The histogram is empty: expected at least one sequence.")
@@ -90,10 +86,10 @@ class Histogram:
       source: where the lengths come from, for people.
 
     Returns:
-      The histogram, with S entries.
+      A histogram of S entries.
 
     Raises:
-      InputError: a length is not a whole number in 1..S; names the first such one.
+      InputError: a length is not a whole number in 1..S; names the first one.
 
     Example:
       >>> Histogram.from_lengths([2, 4, 2, 2], max_sequence_length=4).counts.tolist()
@@ -118,9 +114,9 @@ class Histogram:
 
   @functools.cached_property
   def sha256(self) -> str:
-    """Of the counts as little-endian int64, up to the longest length that occurs.
+    """SHA-256 of the counts as little-endian int64, up to the longest length that occurs.
 
-    Two histograms with the same sequences have the same sum, whatever their size.
+    Two histograms with the same sequences have the same digest, whatever their size.
     """
     return hashlib.sha256(self.counts[: self.longest].astype("<i8").tobytes()).hexdigest()
 
@@ -131,7 +127,7 @@ class Histogram:
 
 
 def check_lengths(lengths, max_sequence_length: int) -> np.ndarray:
-  """Returns lengths as an integer vector, or says which one is wrong.
+  """Returns lengths as an integer vector, all within their range.
 
   Args:
     lengths: int[num_sequences], in tokens.
@@ -140,26 +136,21 @@ def check_lengths(lengths, max_sequence_length: int) -> np.ndarray:
   Raises:
     InputError: not a vector of whole numbers in 1..max_sequence_length.
   """
-  if isinstance(max_sequence_length, bool) or not (
-    isinstance(max_sequence_length, int | np.integer)
-    and 1 <= max_sequence_length <= MAX_SEQUENCE_LENGTH
-  ):
-    raise InputError(
-      f"max_sequence_length is {max_sequence_length!r}; expected a whole number, 1 to "
-      f"{MAX_SEQUENCE_LENGTH}."
-    )
+  check_integer(
+    "max_sequence_length", max_sequence_length, at_least=1, at_most=MAX_SEQUENCE_LENGTH
+  )
   lengths = np.asarray(lengths)
   if lengths.ndim != 1 or lengths.size == 0 or lengths.dtype.kind not in "iu":
     raise InputError(
-      "Expected lengths as a non-empty vector of integers, found shape "
+      "Expected lengths as a non-empty vector of integers; found shape "
       f"{lengths.shape} of {lengths.dtype}."
     )
-  for found, remedy in (
+  for wrong, remedy in (
     (lengths < 1, "Drop empty sequences."),
     (lengths > max_sequence_length, "Truncate it, or pass a larger max_sequence_length."),
   ):
-    if found.any():
-      index = int(np.flatnonzero(found)[0])
+    if wrong.any():
+      index = int(np.flatnonzero(wrong)[0])
       raise InputError(
         f"lengths[{index}] is {lengths[index]}; expected 1 to "
         f"max_sequence_length={max_sequence_length}. {remedy}"
@@ -167,8 +158,24 @@ def check_lengths(lengths, max_sequence_length: int) -> np.ndarray:
   return lengths
 
 
+def check_same_lengths(lengths, histogram: Histogram) -> np.ndarray:
+  """Returns lengths as an integer vector, counted to be those of a histogram.
+
+  Raises:
+    InputError: other lengths, or another number of one of them.
+  """
+  lengths = check_lengths(lengths, histogram.max_sequence_length)
+  counts = count_lengths(lengths, histogram.max_sequence_length)
+  for index in np.flatnonzero(counts != histogram.counts)[:1]:
+    raise InputError(
+      f"There are {counts[index]} lengths of {index + 1} tokens; the histogram has "
+      f"{histogram.counts[index]}. Make a histogram and a plan from these lengths."
+    )
+  return lengths
+
+
 def count_lengths(lengths: np.ndarray, max_sequence_length: int) -> np.ndarray:
-  """int64[S]; how many sequences there are of each length, for checked lengths."""
+  """int64[S]; how many of the checked lengths are 1, 2, ... S."""
   counts = np.zeros(max_sequence_length + 1, np.int64)
   for start in range(0, lengths.size, _CHUNK):  # bincount copies to int64
     chunk = lengths[start : start + _CHUNK]
@@ -183,12 +190,12 @@ def _built_in() -> dict:
 
 
 def histogram_names() -> list[str]:
-  """Names that `load_histogram` knows."""
+  """The names that `load_histogram` takes."""
   return sorted(_built_in())
 
 
 def load_histogram(name: str) -> Histogram:
-  """Loads a histogram of the papers' datasets.
+  """Loads the histogram of a dataset from the papers.
 
   Args:
     name: one of `histogram_names()`, such as "wikipedia_512".

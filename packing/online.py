@@ -1,4 +1,4 @@
-"""Packing a stream: a bounded number of open packs, nothing flushed, nothing lost."""
+"""Packing a stream: a bounded number of open packs; nothing is flushed or lost."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from collections.abc import Iterable, Iterator
 from packing.errors import InputError, check_integer
 
 _STATE_VERSION = 1
+_OPTIONS = "row_length max_sequences_per_pack open_packs look_ahead max_delay shortest"
 
 
 class OnlinePacker:
-  """Packs sequences as they come, by best fit over a bounded number of open packs.
+  """Packs sequences as they arrive, by best fit over a bounded number of open packs.
 
-  Arriving sequences wait in a look-ahead. When it is full, the longest of them goes to
-  the open pack with the least space that can hold it. If there is none, a new pack is
-  opened, and if that is one too many, the fullest pack is closed, and only that one:
-  the others keep the space that later sequences may fill. A pack is closed at once when
-  no sequence of `shortest` tokens fits any more.
+  Arriving sequences wait in a look-ahead. When it is full, the longest of them goes to the
+  open pack with the least space that can hold it. If no pack can, a new one is opened. If
+  that is one too many, only the fullest pack is closed: the others keep their space for
+  later sequences. A pack is closed at once when a sequence of `shortest` tokens no longer
+  fits.
 
-  With `max_delay`, no sequence is held for longer than so many later arrivals, neither
-  in the look-ahead nor in an open pack.
+  With `max_delay`, no sequence waits for more than that many later arrivals, whether in the
+  look-ahead or in an open pack.
 
   Args:
     row_length: tokens of a row.
     max_sequences_per_pack: the depth limit; None or "max" for no limit.
     open_packs: most packs held open.
-    look_ahead: most sequences held back before they go to a pack.
+    look_ahead: most sequences held back before they go to a pack; None for `open_packs`.
     max_delay: arrivals after which a sequence's pack is closed; None for no limit.
-    shortest: tokens of the shortest sequence that may come; a pack with less space
-      than that is closed. (Sequences that are shorter are packed all the same.)
+    shortest: tokens of the shortest sequence expected; a pack with less space is closed.
+      (Shorter sequences are packed too.)
 
   Raises:
     InputError: an argument out of range.
@@ -56,27 +57,28 @@ class OnlinePacker:
     max_delay: int | None = None,
     shortest: int = 1,
   ):
-    self._row_length = check_integer("row_length", row_length, at_least=1)
     if max_sequences_per_pack in (None, "max"):
       max_sequences_per_pack = row_length
+    if look_ahead is None:
+      look_ahead = open_packs
+    self._row_length = check_integer("row_length", row_length, at_least=1)
     self._depth = check_integer(
       "max_sequences_per_pack", max_sequences_per_pack, at_least=1
     )
     self._most_packs = check_integer("open_packs", open_packs, at_least=1)
-    look_ahead = open_packs if look_ahead is None else look_ahead
     self._look_ahead = check_integer("look_ahead", look_ahead, at_least=0)
-    self._max_delay = (
-      None if max_delay is None else check_integer("max_delay", max_delay, at_least=0)
-    )
+    if max_delay is not None:
+      max_delay = check_integer("max_delay", max_delay, at_least=0)
+    self._max_delay = max_delay
     self._shortest = check_integer("shortest", shortest, at_least=1)
     self._arrivals = 0
-    self._oldest = 0  # no sequence held arrived before this one
-    # Waiting sequences as (length, -arrival, name): the longest, oldest is the last.
+    self._oldest = 0  # no held sequence arrived before this one
+    # Waiting sequences as (length, -arrival, name), ascending: the longest, oldest is last.
     self._waiting: list[tuple[int, int, object]] = []
-    # Open packs as (space, number); a pack's number grows with its opening.
+    # Open packs as (space, number), ascending; packs are numbered as they are opened.
     self._open: list[tuple[int, int]] = []
     self._opened = 0
-    # By number: oldest arrival, and what is in the pack as (name, length).
+    # By number: the oldest arrival, and the content as (name, length).
     self._packs: dict[int, tuple[int, list[tuple[object, int]]]] = {}
 
   @property
@@ -86,19 +88,19 @@ class OnlinePacker:
 
   @property
   def num_open(self) -> int:
-    """Packs that are open."""
+    """Open packs."""
     return len(self._open)
 
   def add(self, name, length: int) -> list[list]:
-    """Takes one sequence in.
+    """Adds one sequence.
 
     Args:
-      name: anything that stands for the sequence; it comes out again in a pack. For
-        `state`, it must be something that JSON can hold, such as an integer.
+      name: anything that identifies the sequence; packs are lists of names. For `state`, it
+        must be something that JSON can hold, such as an integer.
       length: tokens of the sequence.
 
     Returns:
-      Packs closed by this, each a list of names; often none.
+      Packs that this sequence closed, each a list of names; often none.
 
     Raises:
       InputError: the length is not a whole number in 1..row_length.
@@ -119,10 +121,10 @@ class OnlinePacker:
     return closed
 
   def pack(self, lengths: Iterable[int]) -> Iterator[list]:
-    """Packs a stream of lengths to its end; sequences are named 0, 1, ... on.
+    """Packs a stream of lengths to its end; the sequences are named 0, 1, ....
 
     Yields:
-      Packs as lists of sequence numbers; at the end of the stream the open ones.
+      Packs as lists of names; at the end of the stream, those still open.
 
     Example:
       >>> list(OnlinePacker(row_length=8, open_packs=2).pack([5, 6, 3]))
@@ -133,7 +135,7 @@ class OnlinePacker:
     yield from self.flush()
 
   def flush(self) -> list[list]:
-    """Packs what is waiting and closes all packs, the fullest first."""
+    """Packs all waiting sequences and closes all packs, the fullest first."""
     closed: list[list] = []
     while self._waiting:
       self._place(len(self._waiting) - 1, closed)
@@ -162,7 +164,7 @@ class OnlinePacker:
       closed.append(self._close(bisect.bisect_left(self._open, (space - length, number))))
 
   def _top_up(self, closed: list[list]):
-    """Closes the fullest pack, after filling it from the look-ahead, longest first."""
+    """Fills the fullest pack from the look-ahead, longest first, and closes it."""
     space, number = self._open[0]
     content = self._packs[number][1]
     while len(content) < self._depth:
@@ -181,7 +183,7 @@ class OnlinePacker:
     return [name for name, _ in self._packs.pop(number)[1]]
 
   def _close_late(self, closed: list[list]):
-    """Places and closes what has waited for `max_delay` arrivals."""
+    """Packs and closes everything that has waited for `max_delay` arrivals."""
     assert self._max_delay is not None
     latest = self._arrivals - 1 - self._max_delay
     if self._oldest > latest:
@@ -200,9 +202,9 @@ class OnlinePacker:
     self._oldest = min(held, default=self._arrivals)
 
   def state(self) -> dict:
-    """All that the packer holds, as an object that JSON can store.
+    """The packer's whole state, as an object that JSON can store.
 
-    A packer made with `from_state` goes on exactly as this one does.
+    A packer made with `from_state` continues exactly as this one does.
 
     Example:
       >>> packer = OnlinePacker(row_length=8, open_packs=2)
@@ -229,10 +231,10 @@ class OnlinePacker:
 
   @classmethod
   def from_state(cls, state: dict) -> OnlinePacker:
-    """Makes a packer that goes on where `state` was taken.
+    """Makes a packer that continues where `state` was taken.
 
     Raises:
-      InputError: not a state of this version, or one that contradicts itself.
+      InputError: not a state of this version, or an inconsistent one.
     """
     if not isinstance(state, dict) or state.get("version") != _STATE_VERSION:
       raise InputError(
@@ -240,14 +242,7 @@ class OnlinePacker:
         f"{state.get('version') if isinstance(state, dict) else type(state).__name__}."
       )
     try:
-      packer = cls(
-        row_length=state["row_length"],
-        max_sequences_per_pack=state["max_sequences_per_pack"],
-        open_packs=state["open_packs"],
-        look_ahead=state["look_ahead"],
-        max_delay=state["max_delay"],
-        shortest=state["shortest"],
-      )
+      packer = cls(**{name: state[name] for name in _OPTIONS.split()})
       packer._arrivals = state["arrivals"]
       packer._opened = state["opened"]
       packer._waiting = [(length, late, name) for length, late, name in state["waiting"]]
@@ -264,7 +259,7 @@ class OnlinePacker:
     return packer
 
   def _check(self):
-    """Refuses what no packer holds.
+    """Refuses a state that no packer can be in.
 
     Raises:
       ValueError: what is wrong.
@@ -275,7 +270,10 @@ class OnlinePacker:
     arrivals = [-late for _, late, _ in self._waiting] + [oldest for oldest, _ in packs]
     counters = [self._arrivals, self._opened, *held, *arrivals, *self._packs]
     for wrong, what in (
-      (any(type(n) is not int or n < 0 for n in counters), "a number is none"),
+      (
+        any(type(n) is not int or n < 0 for n in counters),
+        "a number is not whole",
+      ),
       (any(not 1 <= n <= self._row_length for n in held), "a length is out of range"),
       (any(n >= self._arrivals for n in arrivals), "a sequence is yet to arrive"),
       (len(held) > self._arrivals, "there are more sequences than arrived"),
@@ -285,7 +283,10 @@ class OnlinePacker:
       (len(packs) < len(self._open), "two packs have the same number"),
       (any(n >= self._opened for n in self._packs), "a pack is yet to be opened"),
       (len(self._waiting) > self._look_ahead, "too many sequences wait"),
-      (self._waiting != sorted(self._waiting, key=_no_name), "those waiting are unsorted"),
+      (
+        self._waiting != sorted(self._waiting, key=_no_name),
+        "waiting sequences are unsorted",
+      ),
     ):
       if wrong:
         raise ValueError(what)

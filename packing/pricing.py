@@ -1,21 +1,22 @@
 """The most valuable pack: a knapsack with a limit on the number of items, in integers.
 
-Both uses of it want exact numbers. Column generation looks for packs worth more than
-one; and the largest value that any pack can have turns weights into a lower bound that
-no rounding error can lift above the truth (`dual_bound`).
+It has two uses, and both need exact numbers. Column generation looks for packs worth more
+than one. And the largest value of any pack turns weights into a lower bound that rounding
+errors cannot lift above the truth (`dual_bound`).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from packing.errors import InputError
 from packing.problem import Problem
 
 _BLOCK = 4_000_000  # entries of a temporary array
 
 
 def weight_scale(problem: Problem) -> int:
-  """The integer that stands for weight 1: as fine as int64 sums of a pack allow."""
+  """The integer that stands for weight 1, as large as int64 sums over a pack allow."""
   return 1 << min(40, 61 - most_items(problem).bit_length())
 
 
@@ -27,10 +28,10 @@ def most_items(problem: Problem) -> int:
 def dual_bound(problem: Problem, weights: np.ndarray) -> int:
   """Packs that any plan needs, proven by weights.
 
-  If no pack that fits weighs more than V, then N packs carry at most N * V; all
-  sequences together weigh W, so N >= W / V (Farley's bound). V is the optimum of a
-  knapsack, solved here in exact integers, and the division is exact as well: the
-  bound holds whatever the weights are. Good weights only make it sharp.
+  If no pack weighs more than V, then N packs weigh at most N * V. All sequences together
+  weigh W, so N >= W / V (Farley's bound). V is the optimum of a knapsack, solved here in
+  exact integers, and the division is exact too. So the bound holds for any weights; good
+  weights make it sharp.
 
   Args:
     problem: what is to be packed.
@@ -41,32 +42,53 @@ def dual_bound(problem: Problem, weights: np.ndarray) -> int:
 
   Example:
     >>> problem = Problem(np.array([0, 0, 3, 0, 0]), capacity=5, depth=2)
-    >>> dual_bound(problem, np.array([1]))  # no two of them fit together
+    >>> dual_bound(problem, np.array([1]))  # no two of these fit together
     3
 
   References:
     Farley, A note on bounding a class of linear programming problems (1990).
   """
-  value = Knapsack(problem, weights).best_value
-  carried = sum(
-    n * w for n, w in zip(problem.demand.tolist(), weights.tolist(), strict=True)
-  )
+  return farley_bound(problem, weights, Knapsack(problem, weights).best_value)
+
+
+def check_weights(problem: Problem, weights) -> np.ndarray:
+  """Returns weights for `dual_bound` as int64[R].
+
+  Raises:
+    InputError: not R integers from 0 to 2^61 / items of a pack.
+  """
+  weights = np.asarray(weights)
+  if weights.dtype.kind not in "iu":
+    raise InputError(f"Expected bound_weights as integers; found {weights.dtype}.")
+  number, most = problem.sizes.size, 2**61 // most_items(problem)
+  if weights.shape != (number,) or (weights < 0).any() or weights.max() > most:
+    raise InputError(
+      f"Expected bound_weights as {number} integers from 0 to {most}; found shape "
+      f"{weights.shape}, from {weights.min(initial=0)} to {weights.max(initial=0)}."
+    )
+  return weights.astype(np.int64)
+
+
+def farley_bound(problem: Problem, weights: np.ndarray, value: int) -> int:
+  """ceil(W / `value`), in exact integers; 0 if `value` is 0."""
+  demand = problem.demand.tolist()
+  carried = sum(n * w for n, w in zip(demand, weights.tolist(), strict=True))
   return -(-carried // value) if value else 0
 
 
 class Knapsack:
-  """The most valuable packs for given weights of the sizes.
+  """The most valuable packs, given a weight for each size.
 
   Attributes:
     best_value: int; the largest weight of any pack within capacity and depth.
-    values: int64[R]; the same among the packs that hold a given size.
-    work: entries of the tables that were filled.
+    values: int64[R]; the largest weight of any pack that holds this size.
+    work: table entries that were filled.
   """
 
   def __init__(self, problem: Problem, weights: np.ndarray):
     self._problem = problem
     self._weights = np.asarray(weights, np.int64)
-    self._space = problem.capacity - problem.sizes  # left beside one of each size
+    self._space = problem.capacity - problem.sizes  # left beside one item of each size
     items = most_items(problem)
     self._unlimited = None
     self.work = 0
@@ -74,7 +96,7 @@ class Knapsack:
       self.work += problem.capacity * problem.sizes.size
       self._unlimited = _Unlimited(problem, self._weights)
       if items < problem.capacity // int(problem.sizes[0]):
-        # The limit is there; it may still not matter to these weights.
+        # There is a depth limit, but the best packs for these weights may not reach it.
         packs = self._unlimited.packs(np.append(self._space, problem.capacity))
         held = (packs > 0).sum(axis=1)
         if (held[:-1] + 1).max() > items or held[-1] > items:
@@ -86,16 +108,16 @@ class Knapsack:
       self.work += items * problem.capacity * problem.sizes.size
       self._levels = _levels(problem, self._weights, items)
       self.best_value = int(self._levels[-1][0][-1])
-      # One item is spent on the size itself.
+      # The size itself takes one item.
       self._beside = self._levels[: items - 1]
       beside = self._beside[-1][0][self._space] if self._beside else 0
       self.values = self._weights + beside
 
   def packs(self, rows: np.ndarray) -> np.ndarray:
-    """The most valuable packs that hold given sizes.
+    """The most valuable pack for each of some sizes, which it holds at least once.
 
     Args:
-      rows: int[n]; which of the problem's sizes.
+      rows: int[n]; indices of the problem's sizes.
 
     Returns:
       int64[n, items]; sizes in descending order, then 0.
@@ -117,7 +139,7 @@ class Knapsack:
 def _levels(
   problem: Problem, weights: np.ndarray, items: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-  """Best value and the item it takes, for 1, 2, ... items and every capacity."""
+  """For at most 1, 2, ... items: the best value at each capacity, and its last item."""
   sizes, capacity = problem.sizes, problem.capacity
   value = np.zeros(capacity + 1, np.int64)
   levels: list[tuple[np.ndarray, np.ndarray]] = []
@@ -131,9 +153,9 @@ def _levels(
       part = slice(start, start + block)
       candidates = shifted[sizes[part]] + weights[part, None]
       row = candidates.argmax(axis=0)
-      found = candidates[row, np.arange(capacity + 1)]
-      better = found > best
-      best[better] = found[better]
+      values = candidates[row, np.arange(capacity + 1)]
+      better = values > best
+      best[better] = values[better]
       choice[better] = sizes[part][row[better]]
     if not (choice > 0).any():  # more items do not help
       levels += [(value, choice)] * (items - len(levels))
@@ -144,13 +166,13 @@ def _levels(
 
 
 class _Unlimited:
-  """Best value for every capacity with any number of items."""
+  """The best value at each capacity, with any number of items."""
 
   def __init__(self, problem: Problem, weights: np.ndarray):
     sizes, capacity = problem.sizes, problem.capacity
     self._smallest = int(sizes[0])
     self.value = value = np.zeros(capacity + 1, np.int64)
-    # At `reached[c]` <= c an item of size `choice` is the last one.
+    # `reached[c]` <= c is the smallest capacity of this value; `choice` is its last item.
     self._choice = choice = np.zeros(capacity + 1, np.int64)
     self._reached = reached = np.arange(capacity + 1)
     fitting = np.searchsorted(sizes, np.arange(capacity + 1), side="right")

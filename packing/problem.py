@@ -1,13 +1,12 @@
 """What the algorithms see: sizes to pack into a capacity.
 
-Rounding lengths up to a multiple and putting separators between sequences change what
-a sequence takes of a row, not how to pack. Both are worked into the sizes here, so that
-no algorithm needs to know of them:
+Multiples and separators change how much of a row a sequence takes, but not how to pack.
+Both are part of the sizes here, so no algorithm needs to know about them:
 
-* a sequence of `l` tokens takes `ceil(l / m) * m` of them with `length_multiple=m`;
-* with `t` separator tokens between two sequences (rounded up to the multiple as well,
-  so that every sequence starts at one), k sequences need t * (k - 1) tokens more. With
-  `t` added to each size and once to the capacity, the sum says the same.
+* with `length_multiple=m`, a sequence of `l` tokens takes `ceil(l / m) * m` tokens;
+* with `t` separator tokens between two sequences (rounded up to the multiple too, so that
+  each sequence starts at a multiple), k sequences take t * (k - 1) more tokens. Adding `t`
+  to each size and once to the capacity comes to the same.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import operator
 from collections.abc import Iterable
 
 import numpy as np
 
-from packing.errors import InputError, check_integer
+from packing.errors import InputError, check_integer, short_repr
 from packing.histogram import Histogram
 
 Strategy = tuple[int, ...]
@@ -35,7 +35,7 @@ class Problem:
 
   Attributes:
     counts: int64[capacity]; entry `i` counts the sequences of size `i + 1`.
-    capacity: what a row holds, in units of size.
+    capacity: how much a row holds, in the unit of the sizes.
     depth: most sequences in a pack.
   """
 
@@ -55,7 +55,7 @@ class Problem:
 
   @property
   def simple_bound(self) -> int:
-    """Packs that any plan needs: by tokens, by depth, by halves.
+    """Packs that any plan needs, by tokens, depth and halves of a row.
 
     Returns:
       max(ceil(tokens / row), ceil(sequences / depth), sequences longer than half a row).
@@ -72,10 +72,10 @@ class Solution:
   """What every algorithm returns.
 
   Attributes:
-    packs: repeat counts and strategies in sizes; equal ones need not be merged.
-    weights: int64[R]; weights that prove a bound (`pricing.dual_bound`), or None where
-      nothing but the simple bound is known.
-    details: what the algorithm has to say, for people.
+    packs: repeat counts and strategies of sizes; equal ones need not be merged.
+    weights: int64[R]; weights that prove a bound (`pricing.dual_bound`); None if only the
+      simple bound is known.
+    details: what the algorithm reports, for people.
   """
 
   packs: list[tuple[int, Strategy]]
@@ -113,7 +113,7 @@ class Geometry:
     length_multiple: int = 1,
     separator_tokens: int = 0,
   ) -> Geometry:
-    """Fills in what was left out, and refuses what cannot be.
+    """Checks a geometry and fills in its defaults.
 
     Raises:
       InputError: not whole numbers in range, or a row shorter than the longest sequence.
@@ -155,9 +155,14 @@ class Geometry:
     return self.row_length + self.separator_size
 
   def sizes(self, lengths):
-    """What sequences of these lengths take of the capacity."""
+    """How much of the capacity sequences of these lengths take."""
     lengths = np.asarray(lengths, np.int64)
     return -(-lengths // self.length_multiple) * self.length_multiple + self.separator_size
+
+  def _tokens(self, strategy: Strategy) -> int:
+    """Tokens of a row that a strategy takes, gaps and separators included."""
+    rounded = sum(-(-n // self.length_multiple) for n in strategy) * self.length_multiple
+    return rounded + self.separator_size * (len(strategy) - 1)
 
   def problem(self, histogram: Histogram) -> Problem:
     lengths = np.flatnonzero(histogram.counts) + 1
@@ -167,21 +172,51 @@ class Geometry:
     if taken > MAX_TOKENS:
       raise InputError(
         f"The sequences take {taken:.3g} tokens; expected at most 2^62. Scale the counts "
-        "down; the plan for a thousandth of them is as good."
+        "down; a plan for a thousandth of them is as good."
       )
     np.add.at(counts, sizes - 1, histogram.counts[lengths - 1])
     counts.flags.writeable = False
     return Problem(counts, self.capacity, self.max_sequences_per_pack)
 
+  def check_strategies(self, histogram: Histogram, strategies) -> list[Strategy]:
+    """Returns strategies of lengths as sorted tuples.
+
+    Raises:
+      InputError: one does not fit in a row, or occurs twice.
+    """
+    try:
+      checked = [tuple(sorted(map(operator.index, s))) for s in strategies]
+    except TypeError as error:
+      raise InputError(f"Expected strategies of whole numbers; {error}.") from error
+    rules = ""
+    if self.length_multiple > 1 or self.separator_tokens:
+      rules = (
+        f", with separators of {self.separator_tokens} and lengths rounded up to a "
+        f"multiple of {self.length_multiple}"
+      )
+    depth, longest = self.max_sequences_per_pack, histogram.max_sequence_length
+    for strategy, times in collections.Counter(checked).items():
+      mistake = ""
+      if not 1 <= len(strategy) <= depth:
+        mistake = f"has {len(strategy)} sequences; expected 1 to {depth}"
+      elif strategy[0] < 1 or strategy[-1] > longest:
+        mistake = f"has a length out of range; expected 1 to {longest}"
+      elif times > 1:
+        mistake = "occurs more than once; expected different ones. Add up repeat counts"
+      elif (tokens := self._tokens(strategy)) > self.row_length:
+        mistake = f"has {tokens} tokens{rules}; the row has {self.row_length}"
+      if mistake:
+        raise InputError(f"Strategy {short_repr(strategy)} {mistake}.")
+    return checked
+
   def expand(self, histogram: Histogram, packs: Packs) -> dict[Strategy, int]:
     """Turns strategies of sizes into strategies of lengths, and merges equal ones.
 
-    Where several lengths have one size, a size stands for any of them; they are used
-    up from long to short.
+    If several lengths have the same size, they are used up from long to short.
 
     Args:
       histogram: the lengths.
-      packs: repeat counts and strategies in sizes; no more of a size than there are.
+      packs: repeat counts and strategies of sizes; at most as many of each size as occur.
 
     Returns:
       Repeat counts by strategy (sorted lengths).
@@ -199,7 +234,7 @@ class Geometry:
     for count, strategy in packs:
       slots = collections.Counter(strategy)
       while count:
-        # The first `step` packs take their sequences from the same entries of the stock.
+        # The next `step` packs take their sequences from the same entries of the stock.
         step = count
         for size, repeats in slots.items():
           available = stock[size][-1][1]

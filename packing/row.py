@@ -1,4 +1,4 @@
-"""A pack laid out: the three arrays that a model needs of a row."""
+"""The three arrays that a model needs for a row."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ def make_row(sequences: Sequence[Any], row_length: int) -> dict[str, np.ndarray]
   """Lays the sequences of a pack into a row, from the left.
 
   Args:
-    sequences: the token ids of each, in anything that NumPy takes as an array.
+    sequences: the token ids of each sequence, as anything that NumPy takes as an array.
     row_length: S, in tokens.
 
   Returns:
-    int32[S] each: `input_ids`; `segment_ids`, from 1 on in each row; and `position_ids`,
-    from 0 on in each sequence. All are 0 where the row is padding.
+    int32[S] each: `input_ids`; `segment_ids`, which number the sequences from 1; and
+    `position_ids`, which start at 0 in each sequence. Padding is 0 in all of them.
 
   Raises:
-    InputError: there is no sequence, or they are longer than the row together, or are not
+    InputError: there are no tokens, more tokens than the row holds, or tokens that are not
       integers.
 
   >>> make_row([[5, 6], [4, 4, 4]], row_length=8)["segment_ids"]
@@ -33,11 +33,11 @@ def make_row(sequences: Sequence[Any], row_length: int) -> dict[str, np.ndarray]
   if not 0 < used <= row_length:
     raise InputError(
       f"The sequences of a pack have {used} tokens together; expected 1 to {row_length}, "
-      "the length of the row."
+      "the row length."
     )
   tokens = np.concatenate([sequence for sequence in sequences if len(sequence)])
   if tokens.dtype.kind not in "iu":
-    raise InputError(f"Tokens are {tokens.dtype}; expected integers, the ids of tokens.")
+    raise InputError(f"Tokens are {tokens.dtype}; expected integers, the token ids.")
   starts = np.cumsum(lengths) - lengths
   fields = {
     "input_ids": tokens,

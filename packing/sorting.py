@@ -1,4 +1,4 @@
-"""Sorted batching: no packs, but batches of sequences of similar length."""
+"""Sorted batching: batches of sequences of similar length instead of packs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from packing.histogram import Histogram
 
 @dataclasses.dataclass(frozen=True)
 class SortedBatches:
-  """What sorted batching costs.
+  """The cost of sorted batching.
 
   Attributes:
     batch_size: sequences in a batch.
-    num_batches: batches, the last one possibly smaller.
-    num_shapes: different lengths that batches are padded to; a compiler sees each.
+    num_batches: batches; the last one may be smaller.
+    num_shapes: different lengths that batches are padded to, each a shape to compile.
     num_tokens: tokens of all batches, padding included.
-    num_padding_tokens: of them, padding.
+    num_padding_tokens: how many of them are padding.
     efficiency: real tokens / all tokens, a fraction.
-    packing_factor: tokens at full padding / tokens here; what the packing factor is
-      to packs.
+    packing_factor: tokens with full padding / `num_tokens`, to compare with packs.
     sequences_by_length: how many sequences are padded to each length.
   """
 
@@ -40,7 +39,7 @@ class SortedBatches:
 def sorted_batches(
   histogram: Histogram, *, batch_size: int = 256, length_multiple: int = 1
 ) -> SortedBatches:
-  """Sorts by length, cuts into batches, pads each to the longest sequence in it.
+  """Counts batches of sequences sorted by length, each padded to its longest sequence.
 
   Args:
     histogram: the lengths.
@@ -67,8 +66,8 @@ def sorted_batches(
   n = histogram.num_sequences
   num_batches = -(-n // batch_size)
   ranks = np.cumsum(histogram.counts)
-  # A batch is padded to length l if its last sequence is of length l: count by length.
-  last_full = ranks // batch_size  # batches that end within the first `rank` sequences
+  # A batch is padded to the length of its last sequence. Count batches by that length:
+  last_full = ranks // batch_size  # full batches that end within the first `rank` sequences
   batches = np.diff(last_full, prepend=0)
   lengths = np.arange(1, ranks.size + 1)
   padded = -(-lengths // length_multiple) * length_multiple

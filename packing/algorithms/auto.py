@@ -10,7 +10,7 @@ from packing.algorithms.progress import Progress
 from packing.errors import check_integer, seconds
 from packing.problem import Problem, Solution
 
-WORK_LIMIT = 5 * 10**9  # half a minute or so
+WORK_LIMIT = 5 * 10**9  # about half a minute
 
 
 def auto(
@@ -21,21 +21,21 @@ def auto(
   seed: int = 0,
   progress: Progress | None = None,
 ) -> Solution:
-  """Tries the heuristics, then the optimum as far as the limit of work allows.
+  """Tries the heuristics, then `optimal` within a limit of work.
 
   Stops as soon as a plan is proven minimal. With more than `optimal.MAX_LENGTHS`
   different lengths only LPFHP and SPFHP run; `details` says what ran.
 
   Args:
     problem: sizes to pack.
-    work_limit: of `optimal`, which see; by default it takes half a minute or so.
-    time_budget: of `optimal`, in seconds; None for none. The plan then depends on the
-      machine and on what else runs there; without it, it does not.
-    seed: of `optimal`.
-    progress: as of `optimal`.
+    work_limit: as for `optimal`; the default takes about half a minute.
+    time_budget: the `time_limit` of `optimal`, in seconds; None for no limit. With it the
+      plan depends on the machine and its load; without it, it does not.
+    seed: as for `optimal`.
+    progress: as for `optimal`.
 
   Returns:
-    The plan with the fewest packs found, and the best bound proven.
+    The plan with the fewest packs, and the best proven bound.
 
   Raises:
     InputError: a limit that is not above 0.
@@ -43,32 +43,21 @@ def auto(
   check_integer("work_limit", work_limit, at_least=1)
   if time_budget is not None:
     time_budget = seconds("time_budget", time_budget)
-  tried: dict[str, int] = {}
-  best: Solution | None = None
-  weights = None
-  details: dict = {"tried": tried}
   many = problem.sizes.size > MAX_LENGTHS
-  quick = (heuristics.lpfhp, heuristics.spfhp, *(() if many else (heuristics.ffd,)))
-  for algorithm in quick:
-    found = algorithm(problem)
-    tried[algorithm.__name__] = found.num_packs
-    if best is None or found.num_packs < best.num_packs:
-      best = found
-    if best.num_packs == problem.simple_bound:
+  solutions: dict[str, Solution] = {}
+  for algorithm in heuristics.lpfhp, heuristics.spfhp, *([] if many else [heuristics.ffd]):
+    solution = solutions[algorithm.__name__] = algorithm(problem)
+    if solution.num_packs == problem.simple_bound:
       break
-  assert best is not None
-  if best.num_packs > problem.simple_bound and not many:
-    found = optimal(
+  details: dict = {}
+  weights = None
+  if solution.num_packs > problem.simple_bound and not many:
+    solution = solutions["optimal"] = optimal(
       problem, work_limit=work_limit, time_limit=time_budget, seed=seed, progress=progress
     )
-    tried["optimal"] = found.num_packs
-    weights = found.weights
-    details |= {
-      k: found.details[k] for k in ("failure", "stopped_by") if k in found.details
-    }
-    if found.num_packs < best.num_packs:
-      best = found
-  return dataclasses.replace(best, weights=weights, details=details)
-
-
-__all__ = ["WORK_LIMIT", "auto"]
+    weights = solution.weights
+    reported = solution.details
+    details = {k: reported[k] for k in ("failure", "stopped_by") if k in reported}
+  tried = {name: solution.num_packs for name, solution in solutions.items()}
+  best = min(solutions.values(), key=lambda solution: solution.num_packs)
+  return dataclasses.replace(best, weights=weights, details={"tried": tried, **details})

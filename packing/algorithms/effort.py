@@ -1,4 +1,4 @@
-"""How long a search goes on: counted in work, so that it ends alike on every machine."""
+"""How long a search lasts, counted in work, so that it ends alike on every machine."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from packing.algorithms.progress import Progress
 
 
 class Effort:
-  """Counts the work of a search and says when it is over.
+  """Counts the work of a search and ends it at a limit.
 
-  A unit is one entry of a knapsack's table, or half of a column that an iteration of the
-  simplex method goes through. Of these a core does one or two times 10^8 a second.
+  A unit is one entry of a knapsack's table, or half of a column in one iteration of the
+  simplex method. A core does one or two times 10^8 units a second.
 
   Args:
-    work: units after which it is over.
-    seconds: from now on; what is found then depends on the machine.
-    progress: shows how far the search is, and says whether the user wants to stop.
+    work: the limit in units.
+    seconds: the limit in seconds from now; the result then depends on the machine.
+    progress: shows the state of the search and says whether the user wants to stop.
 
   Attributes:
     spent: units so far.
@@ -33,7 +33,7 @@ class Effort:
   ):
     self.spent = 0
     self._work = work
-    self._deadline = math.inf if seconds == math.inf else time.monotonic() + seconds
+    self._deadline = time.monotonic() + seconds
     self._progress = progress
     self._packs = self._bound = 0
 
@@ -43,10 +43,10 @@ class Effort:
 
   @property
   def stopped_by(self) -> str | None:
-    """What ends the search: a limit by its option's name, or the user; None to go on."""
+    """What ends the search, a limit's option or the user; None if nothing does yet."""
     if self.spent >= self._work:
       return "work_limit"
-    if self._deadline < math.inf and time.monotonic() > self._deadline:
+    if time.monotonic() > self._deadline:
       return "time_limit"
     if self._progress is not None and self._progress.stopped:
       return "Ctrl-C"
@@ -62,18 +62,14 @@ class Effort:
 
   @property
   def seconds_left(self) -> float:
-    if self._deadline == math.inf:
-      return math.inf
     return max(self._deadline - time.monotonic(), 0.0)
 
-  def say(self, *, packs: int = 0, bound: int = 0):
-    """Reports what is known so far: the packs of a plan, or the packs needed."""
+  def report(self, *, packs: int = 0, bound: int = 0):
+    """Shows the packs of a better plan, or a better bound."""
     self._packs, self._bound = packs or self._packs, bound or self._bound
     if self._progress is not None:
       self._progress.found(f"{self._packs:,} packs, at least {self._bound:,} needed")
 
   def stoppable(self) -> contextlib.AbstractContextManager:
-    """The first Ctrl-C ends the search, if there is a progress to ask."""
-    if self._progress is None:
-      return contextlib.nullcontext()
-    return self._progress.stoppable()
+    """While the block runs, the first Ctrl-C ends the search, if there is a progress."""
+    return self._progress.stoppable() if self._progress else contextlib.nullcontext()

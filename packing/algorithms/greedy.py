@@ -1,4 +1,4 @@
-"""Next-fit: sequences go into rows as they arrive, and what does not fit starts a row."""
+"""Next-fit: a sequence that does not fit in the current pack starts the next one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _CHUNK = 2**20  # sequences
 
 
 def greedy(problem: Problem, *, order: np.ndarray | None = None, seed: int = 0) -> Solution:
-  """Packs sequences in the order of arrival, as T5 and others do.
+  """Packs sequences in their order of arrival, as T5 and others do.
 
-  A sequence joins the pack before it if it fits there; otherwise that pack is finished.
+  A sequence joins the current pack if it fits; otherwise that pack is closed.
 
   Args:
     problem: sizes to pack.
-    order: int[num_sequences]; the sizes in the order of arrival; None for a random
+    order: int[num_sequences]; the sizes in their order of arrival; None for a random
       order, as in section H. (`packing.pack` takes lengths here.)
-    seed: of the random order.
+    seed: the seed of the random order.
 
   Returns:
     Repeat counts and strategies, merged.
@@ -39,21 +39,21 @@ def greedy(problem: Problem, *, order: np.ndarray | None = None, seed: int = 0) 
   for depth in np.unique(depths).tolist():
     first = starts[depths == depth]
     content = np.sort(order[first[:, None] + np.arange(depth)], axis=1)
-    kinds, counts = _unique_rows(content, problem.capacity)
+    kinds, counts = _count_packs(content, problem.capacity)
     packs.update(dict(zip(map(tuple, kinds.tolist()), counts.tolist(), strict=True)))
   return Solution([(n, strategy) for strategy, n in packs.items()])
 
 
 def _pack_starts(ends: np.ndarray, problem: Problem) -> np.ndarray:
-  """int64[num_packs]; the number of the first sequence of each pack.
+  """int64[num_packs]; the index of the first sequence of each pack.
 
   Args:
     ends: int64[num_sequences]; tokens up to the end of each sequence.
-    problem: for capacity and depth.
+    problem: has the capacity and the depth.
   """
   starts, at, number = [], 0, ends.size
   while at < number:
-    # Where would a pack end that starts here? For a stretch of sequences at once.
+    # For many sequences at once: where would a pack that starts here end?
     base = at
     stop = min(base + _CHUNK, number)
     before = np.concatenate([ends[base - 1 : base] if base else [0], ends[base : stop - 1]])
@@ -65,14 +65,14 @@ def _pack_starts(ends: np.ndarray, problem: Problem) -> np.ndarray:
   return np.array(starts, np.int64)
 
 
-def _unique_rows(rows: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-  """Different rows and how often each occurs."""
+def _count_packs(packs: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+  """The different packs of one depth and how often each occurs."""
   bits = int(capacity).bit_length()
-  if bits * rows.shape[1] > 63:
-    kinds, counts = np.unique(rows, axis=0, return_counts=True)
+  if bits * packs.shape[1] > 63:
+    kinds, counts = np.unique(packs, axis=0, return_counts=True)
     return kinds, counts
-  keys = np.zeros(rows.shape[0], np.int64)
-  for column in rows.T:
-    keys = (keys << bits) | column
+  keys = np.zeros(packs.shape[0], np.int64)  # one integer a pack sorts faster
+  for slot in packs.T:
+    keys = (keys << bits) | slot
   _, index, counts = np.unique(keys, return_index=True, return_counts=True)
-  return rows[index], counts
+  return packs[index], counts

@@ -1,14 +1,14 @@
 """Non-negative least squares histogram packing (NNLSHP), and its extension (ENNLSHP).
 
-Both list every way to fill a row exactly with at most `depth` sequences and ask how
-often to use each, so that as many sequences of each length are used as there are. What
-the answer uses too many of becomes empty slots; what it leaves over is packed after.
+Both list every way to fill a row exactly with at most `depth` sequences. They choose how
+often to use each, so that the sequences of each length are used as often as they occur.
+Slots for more sequences than there are stay empty; sequences left over are packed
+afterwards.
 """
 
 from __future__ import annotations
 
 import collections
-import functools
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from packing.problem import Problem, Solution, Strategy
 
 MEMORY_LIMIT = 2 * 2**30  # bytes
 
-_STRICT = 1e6  # the weight that makes a residual non-positive; w-bar of section S
+_STRICT = 1e6  # the weight that keeps a residual at or below 0; w-bar of section S
 
 
 def nnlshp(
@@ -33,18 +33,18 @@ def nnlshp(
 
   Args:
     problem: sizes to pack.
-    residual_offset: residuals of sizes up to this one weigh less than 1.
-    residual_weight: how much they weigh, at least 0; 1 for the unweighted problem.
-    leftovers: what becomes of sequences that the rounded solution leaves over: "pad"
-      gives each a row of its own, as in the paper; "best_fit" packs them by LPFHP, as
-      section R suggests.
+    residual_offset: residuals of sizes up to this one have the `residual_weight`.
+    residual_weight: 0 to 1; all other residuals weigh 1.
+    leftovers: how to pack sequences that the rounded solution leaves over: "pad" gives
+      each a row of its own, as in the paper; "best_fit" packs them by LPFHP, as section R
+      suggests.
     memory_limit: most bytes that the packing matrix may take.
 
   Returns:
-    Packs without empty slots. The details give strategies and packs before and after
-    empty slots are dropped, padding tokens before (the tokens of sequences that the
-    plan lacks), how many sequences least squares left over, and by size the `residual`
-    (17) of its rounded solution: sequences left over, or below 0 slots too many.
+    Packs without empty slots. The details give strategies and packs before and after empty
+    slots are dropped; padding tokens before that, empty slots included; the number of
+    sequences that least squares left over; and by size the `residual` (17) of its rounded
+    solution: sequences left over or, below 0, surplus slots.
 
   Raises:
     InputError: the packing matrix is larger than `memory_limit`; options out of range.
@@ -76,31 +76,31 @@ def ennlshp(
 ) -> Solution:
   """Minimises the squared padding with no sequence left over, equations (23) and (24).
 
-  An auxiliary variable for each size takes the surplus of slots, and a large weight
-  ties it to the residual, which thereby cannot have the wrong sign (before rounding).
+  An auxiliary variable for each size holds its surplus slots. A large weight ties it to the
+  residual, which therefore cannot have the wrong sign (before rounding).
 
   Args:
     problem: sizes to pack.
-    rounding: of the repeat counts, "nearest" or "up"; up leaves nothing over, but for
+    rounding: of the repeat counts, "nearest" or "up". With "up" nothing is left over except
       sizes that no strategy holds (at depth 1, those below the row).
     leftovers: "pad" or "best_fit", as for `nnlshp`.
     memory_limit: most bytes that the packing matrix may take.
 
   Returns:
-    Packs without empty slots, and details as of `nnlshp`.
+    Packs without empty slots, and details as from `nnlshp`.
 
   Raises:
     InputError: the packing matrix is larger than `memory_limit`; options out of range.
 
   References:
-    Krell et al., https://arxiv.org/abs/2107.02027, supplement, section S; the block -D
-    is the identity, as equation (24) says, and not the ones of Listing 9.
+    Krell et al., https://arxiv.org/abs/2107.02027, supplement, section S. The block -D is
+    the identity, as in equation (24), not all ones, as in Listing 9.
   """
   if rounding not in ("nearest", "up"):
     raise InputError(f'rounding is {rounding!r}; expected "nearest" or "up".')
   strategies = _strategies(problem, 2, memory_limit)
   usage = _extended_usage(strategies, problem.counts)
-  # A usage that is whole but for the last bits is whole.
+  # Rounding up ignores the last bits.
   whole = np.rint(usage) if rounding == "nearest" else np.ceil(usage - 1e-6)
   whole = whole.astype(np.int64)
   if rounding == "up":
@@ -109,13 +109,13 @@ def ennlshp(
 
 
 def _add_missing(strategies: np.ndarray, usage: np.ndarray, counts: np.ndarray):
-  """Uses strategies more often, until there are slots for all sequences.
+  """Uses strategies more often until there are slots for all sequences.
 
-  The solver keeps equation (23)'s constraint only nearly, so that rounding up alone may
-  leave a few sequences over.
+  The solver meets the constraint of equation (23) only approximately, so rounding up alone
+  may leave a few sequences over.
   """
-  missing_at_all = counts - _slots(strategies, usage, counts.size)[1:]
-  for size in (np.flatnonzero(missing_at_all > 0) + 1).tolist():
+  residual = counts - _slots(strategies, usage, counts.size)[1:]
+  for size in (np.flatnonzero(residual > 0) + 1).tolist():
     missing = counts[size - 1] - _slots(strategies, usage, counts.size)[size]
     holding = np.flatnonzero((strategies == size).any(axis=1))
     if missing > 0 and holding.size:
@@ -132,7 +132,7 @@ def _slots(strategies: np.ndarray, usage: np.ndarray, capacity: int) -> np.ndarr
 
 
 def _extended_usage(strategies: np.ndarray, counts: np.ndarray) -> np.ndarray:
-  """float64[P]; the minimiser of equation (23), by the blocks of equation (24)."""
+  """float64[P]; the minimiser of equation (23), from the blocks of equation (24)."""
   size, count = counts.size, strategies.shape[0]
   packing_matrix = _matrix(strategies, size)
   padding = np.arange(1.0, size + 1)  # w: an empty slot of i tokens costs i
@@ -146,7 +146,7 @@ def _extended_usage(strategies: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def count_strategies(capacity: int, depth: int) -> int:
-  """Ways to fill a row exactly with 1 to `depth` sequences of 1 token or more.
+  """The number of ways to fill a row exactly with 1 to `depth` sequences.
 
   Example:
     >>> count_strategies(512, 3), count_strategies(512, 4) - count_strategies(512, 3)
@@ -166,7 +166,7 @@ def count_strategies(capacity: int, depth: int) -> int:
 
 
 def packing_matrix(capacity: int, depth: int) -> np.ndarray:
-  """int64[capacity, P]; how many sequences of each size each way to fill a row holds.
+  """int64[capacity, P]; the sequences of each size in each way to fill a row.
 
   Example:
     >>> packing_matrix(3, 2).tolist()  # (3) and (1, 2)
@@ -183,7 +183,7 @@ def packing_matrix(capacity: int, depth: int) -> np.ndarray:
 
 
 def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
-  """int64[P, depth]; all exact fillings, sizes ascending, 0 in front where fewer."""
+  """int64[P, depth]; all exact fillings, sizes ascending, with 0 in front if fewer."""
   memory_limit = check_integer("memory_limit", memory_limit, at_least=1)
   size, depth = problem.capacity, min(problem.depth, problem.capacity)
   count = count_strategies(size, depth)
@@ -202,18 +202,18 @@ def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
       f"{needed / 2**30:,.1f} GiB; the limit is {memory_limit / 2**30:,.1f} GiB. Pass "
       f"max_sequences_per_pack={most} or less, a larger memory_limit, or use optimal."
     )
-  # Partial fillings in ascending order; each step appends one more sequence.
+  # Partial fillings in ascending order; each step appends a sequence.
   partial = np.zeros((1, 0), np.int64)
   total = np.zeros(1, np.int64)
   smallest = np.ones(1, np.int64)
-  found: list[np.ndarray] = []
+  fillings: list[np.ndarray] = []
   for filled in range(1, depth + 1):
-    # The last sequence takes what is left, and is no smaller than those before it.
+    # Either the last sequence takes the rest, and is at least as long as those before it;
     last = size - total
     fits = last >= smallest
     done = np.concatenate([partial[fits], last[fits, None]], axis=1)
-    found.append(np.pad(done, ((0, 0), (depth - filled, 0))))
-    # Or another one goes before it, so that as large a one still fits after.
+    fillings.append(np.pad(done, ((0, 0), (depth - filled, 0))))
+    # or another one goes before it, at most half as long as the rest.
     largest = (size - total) // 2
     repeats = np.maximum(largest - smallest + 1, 0)
     origin = np.repeat(np.arange(total.size), repeats)
@@ -221,11 +221,11 @@ def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
     added = smallest[origin] + np.arange(origin.size) - starts[origin]
     partial = np.concatenate([partial[origin], added[:, None]], axis=1)
     total, smallest = total[origin] + added, added
-  return np.concatenate(found)
+  return np.concatenate(fillings)
 
 
 def _matrix(strategies: np.ndarray, capacity: int) -> np.ndarray:
-  """float64[capacity, P]; how many sequences of each size each strategy holds."""
+  """float64[capacity, P]; the sequences of each size in each strategy."""
   matrix = np.zeros((capacity, strategies.shape[0]))
   for slot in strategies.T:
     used = np.flatnonzero(slot)
@@ -234,7 +234,7 @@ def _matrix(strategies: np.ndarray, capacity: int) -> np.ndarray:
 
 
 def _solve(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
-  import scipy.optimize  # takes as long as all other imports, and serves this alone
+  import scipy.optimize  # as slow as all other imports, and used only here
 
   try:
     return scipy.optimize.nnls(matrix, target)[0]
@@ -248,22 +248,22 @@ def _solve(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
 def _finish(
   problem: Problem, strategies: np.ndarray, usage: np.ndarray, leftovers: str
 ) -> Solution:
-  """Packs what is left over, and drops the slots for which no sequence is left."""
+  """Packs leftover sequences, and drops slots that stay empty."""
   if leftovers not in ("pad", "best_fit"):
     raise InputError(f'leftovers is {leftovers!r}; expected "pad" or "best_fit".')
   residual = problem.counts - _slots(strategies, usage, problem.capacity)[1:]
-  found = residual.tolist()
+  least_squares_residual = residual.tolist()
   chosen = np.flatnonzero(usage)
   packs = collections.Counter(
     {
-      tuple(size for size in row if size): n
-      for row, n in zip(strategies[chosen].tolist(), usage[chosen].tolist(), strict=True)
+      tuple(size for size in slots if size): n
+      for slots, n in zip(strategies[chosen].tolist(), usage[chosen].tolist(), strict=True)
     }
   )
   left = np.maximum(residual, 0)
   rest = Problem(left, problem.capacity, problem.depth)
   if leftovers == "pad":
-    # The paper completes (l) to the strategy (l, row - l) with an empty slot.
+    # The paper completes (l) to the strategy (l, row - l), with an empty slot.
     for size, n in zip(rest.sizes.tolist(), rest.demand.tolist(), strict=True):
       beside = problem.capacity - size
       pair = (size, beside) if beside and problem.depth > 1 else (size,)
@@ -290,7 +290,7 @@ def _finish(
     "num_padding_tokens_before": padding,
     "efficiency_before": 1 - padding / (num_before * problem.capacity),
     "num_leftover_sequences": int(left.sum()),
-    "residual": found,
+    "residual": least_squares_residual,
   }
   return Solution([(n, key) for key, n in after.items()], details=details)
 
@@ -298,7 +298,7 @@ def _finish(
 def _drop_empty_slots(packs: dict[Strategy, int], empty: list[int]) -> dict[Strategy, int]:
   """Takes `empty[size - 1]` slots of each size out of the plan.
 
-  Packs all of whose slots are superfluous go first, as a whole.
+  Packs with only surplus slots go first.
   """
   kept: collections.Counter[Strategy] = collections.Counter()
   for strategy, count in packs.items():
@@ -320,16 +320,14 @@ def _drop_empty_slots(packs: dict[Strategy, int], empty: list[int]) -> dict[Stra
 
 
 def _without(piece: tuple[Strategy, int], size: int, empty: list[int]):
-  """Splits packs by how many of their slots of this size are taken out."""
+  """Splits packs by the number of slots of this size that are taken out."""
   strategy, count = piece
   for out in range(strategy.count(size), 0, -1):
     packs = min(count, empty[size - 1] // out)
     if packs:
       empty[size - 1] -= packs * out
       count -= packs
-      rest = functools.reduce(
-        lambda s, _: s[: s.index(size)] + s[s.index(size) + 1 :], range(out), strategy
-      )
-      yield rest, packs
+      at = strategy.index(size)  # equal sizes are neighbours
+      yield strategy[:at] + strategy[at + out :], packs
   if count:
     yield strategy, count

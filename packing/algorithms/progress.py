@@ -1,4 +1,4 @@
-"""A sign of life for commands that take more than a few seconds."""
+"""A progress bar for commands that take more than a few seconds."""
 
 from __future__ import annotations
 
@@ -13,35 +13,46 @@ _QUIET_SECONDS = 3.0
 
 
 class Progress:
-  """A bar on standard error that appears after some seconds and keeps the time.
+  """A progress bar on standard error that appears after some seconds in its block.
 
-  Nothing is shown where standard error is no terminal. Uses tqdm where it is installed;
-  otherwise one line says what is going on.
+  It is shown on terminals only, by tqdm. Without tqdm, one line says what is running.
+
+  Args:
+    total: how often `done` will be called.
 
   Attributes:
     stopped: whether the user asked to stop; see `stoppable`.
   """
 
-  def __init__(self, total: int):
+  def __init__(self, total: int = 1):
     self._total = total
     self._done = 0
-    self._what = self._found = ""
+    self._step = self._result = ""
     self.stopped = False
     self._finished = threading.Event()
+    self._thread = threading.Thread(target=self._show, daemon=True)
 
-  def step(self, what: str):
-    """Says what is being done now."""
-    self._what, self._found = what, ""
+  def __enter__(self) -> Progress:
+    self._thread.start()
+    return self
+
+  def __exit__(self, *_):
+    self._finished.set()
+    self._thread.join()
+
+  def step(self, step: str):
+    """Names what is running now."""
+    self._step, self._result = step, ""
 
   def found(self, result: str):
-    """Says what there is so far."""
-    self._found = result
+    """Reports the result so far."""
+    self._result = result
 
   @contextlib.contextmanager
   def stoppable(self) -> Iterator[None]:
     """While the block runs, the first Ctrl-C sets `stopped`; the next one interrupts.
 
-    Python handles signals in its main thread alone; in others nothing changes.
+    Python handles signals only in its main thread; in others nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
       yield
@@ -51,7 +62,7 @@ class Progress:
     def stop(*_):
       self.stopped = True
       signal.signal(signal.SIGINT, before)
-      self._found = "stopping; Ctrl-C again to give up"
+      self._result = "stopping; Ctrl-C again to give up"
 
     signal.signal(signal.SIGINT, stop)
     try:
@@ -69,32 +80,15 @@ class Progress:
     try:
       import tqdm
     except ImportError:
-      print(f"{self._what} ... (takes more than a few seconds)", file=sys.stderr)
+      print(f"{self._step} ... (takes more than a few seconds)", file=sys.stderr)
       return
     start = time.monotonic() - _QUIET_SECONDS
-    with tqdm.tqdm(
-      total=self._total,
-      leave=False,
-      disable=None,
-      bar_format="{desc} {bar} {n_fmt}/{total_fmt}{postfix}",
-    ) as bar:
+    form = "{desc} {bar} {n_fmt}/{total_fmt}{postfix}"
+    with tqdm.tqdm(total=self._total, leave=False, bar_format=form) as bar:
       while True:
         bar.n = self._done
-        what = f"{self._what}: {self._found}" if self._found else self._what
-        bar.set_description_str(what, refresh=False)
+        text = f"{self._step}: {self._result}" if self._result else self._step
+        bar.set_description_str(text, refresh=False)
         bar.set_postfix_str(f"{time.monotonic() - start:.0f} s")
         if self._finished.wait(0.5):
           return
-
-
-@contextlib.contextmanager
-def progress(total: int = 1) -> Iterator[Progress]:
-  """Shows progress while the block runs."""
-  shown = Progress(total)
-  thread = threading.Thread(target=shown._show, daemon=True)
-  thread.start()
-  try:
-    yield shown
-  finally:
-    shown._finished.set()
-    thread.join()

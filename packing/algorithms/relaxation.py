@@ -1,15 +1,15 @@
 """The linear relaxation of packing: column generation, and the bound it proves.
 
-The patterns of packs are far too many to list. Column generation keeps a few thousand,
+There are far too many patterns of packs to list. Column generation keeps a few thousand,
 solves the linear programme over them (the master problem), and asks the knapsack of
-`pricing` for patterns that the duals say are worth more than the one pack they cost.
-When there are none, the programme over all patterns is solved.
+`pricing` for patterns that, by the duals, are worth more than the one pack they cost. If
+there are none, the programme over all patterns is solved.
 
-Three things make it fast. A slot may hold any shorter sequence: the master has a free
-column from each size to the next smaller one, so that patterns need not name which
-short sequence they end with, and the duals stay monotone. Each pricing adds the best
-pattern for every size, not one pattern. And the first patterns come from LPFHP and from
-pricing under duals drawn at random around what the duals of such a problem look like.
+Three things make it fast. First, a slot may hold any shorter sequence: the master has a
+free column from each size to the next smaller one. So patterns need not name the short
+sequence they end with, and the duals rise with size. Second, each pricing adds the best
+pattern for every size, not one pattern. Third, the first patterns come from LPFHP and from
+pricing under random duals near typical ones.
 
 References:
   Gilmore and Gomory, A linear programming approach to the cutting-stock problem (1961).
@@ -25,12 +25,12 @@ import highspy
 import numpy as np
 
 from packing.algorithms.effort import Effort
-from packing.pricing import Knapsack, dual_bound, most_items, weight_scale
+from packing.pricing import Knapsack, farley_bound, weight_scale
 from packing.problem import Problem
 
 _ROUNDS, _NOISE = 4, 0.1
-# In units of `Effort`: of a column in an iteration; of a coefficient each time that the
-# integer programme's solver asks whether to go on; and how many that one may take.
+# Units of `Effort`: for a column in an iteration; for a coefficient each time the solver of
+# the integer programme asks whether to continue; and the limit of that programme.
 _WORK_A_COLUMN, _WORK_A_COEFFICIENT = 2, 8
 _PROGRAMME_WORK = 2 * 10**9
 
@@ -41,21 +41,21 @@ _CUT_SHORT = (
 
 
 class SolverError(RuntimeError):
-  """HiGHS failed; what was found before it still holds."""
+  """HiGHS failed; earlier results still hold."""
 
 
 @dataclasses.dataclass
 class Relaxation:
-  """What column generation found.
+  """The result of column generation.
 
   Attributes:
     bound: packs that any plan needs; proven by `weights`.
-    weights: int64[R]; integer duals, see `pricing.dual_bound`. None if they prove no
-      more than the simple bound does.
+    weights: int64[R]; integer duals, see `pricing.dual_bound`. None if the simple bound is
+      at least as good.
     master: the linear programme, ready to be solved for another demand.
     usage: float64[P]; how often the solution uses each pattern of the master.
-    objective: sum of usage.
-    failure: why the solver gave up before the end, if it did.
+    objective: the sum of `usage`.
+    failure: why the solver failed, if it did.
   """
 
   bound: int
@@ -69,28 +69,28 @@ class Relaxation:
 class Master:
   """The linear programme over the patterns known so far.
 
-  Minimises the number of packs subject to: the slots of each size, plus the slots
-  handed down from the next larger size, less those handed down from here, are at
-  least the sequences of that size.
+  Minimises the number of packs. The constraint for each size: its slots, plus those handed
+  down from the next larger size, minus those handed down to the next smaller one, are at
+  least its sequences.
+
+  Args:
+    problem: sizes to pack.
+    effort: how long the solver may run.
+    demand: int64[R]; sequences of each size, if not those of the problem.
 
   Attributes:
-    patterns: list of tuples of sizes, in the order of the columns.
+    patterns: tuples of sizes, in the order of the columns.
   """
 
-  def __init__(self, problem: Problem, effort: Effort):
+  def __init__(self, problem: Problem, effort: Effort, demand: np.ndarray | None = None):
     self.patterns: list[tuple[int, ...]] = []
+    self._problem = problem
     self._effort = effort
     self._known: set[tuple[int, ...]] = set()
-    self._row = np.searchsorted(
-      problem.sizes, np.arange(problem.capacity + 1), side="right"
-    )
-    self._row -= 1
-    self._rows = problem.sizes.size
-    self._create(problem.demand)
-
-  def _create(self, demand: np.ndarray):
-    rows = self._rows
-    self._right, self._unit = _right_hand_side(demand)
+    sizes = np.arange(problem.capacity + 1)
+    self._row = np.searchsorted(problem.sizes, sizes, side="right") - 1
+    self._rows = rows = problem.sizes.size
+    self._right, self._unit = _right_hand_side(problem.demand if demand is None else demand)
     self._lp = highspy.Highs()
     for option, value in (
       ("output_flag", False),
@@ -100,18 +100,8 @@ class Master:
       ("dual_feasibility_tolerance", 1e-9),
     ):
       _ok(self._lp.setOptionValue(option, value))
-    nothing = np.empty(0, np.int32)
-    _ok(
-      self._lp.addRows(
-        rows,
-        self._right,
-        np.full(rows, highspy.kHighsInf),
-        0,
-        nothing,
-        nothing,
-        np.empty(0),
-      )
-    )
+    upper, none = np.full(rows, highspy.kHighsInf), np.empty(0, np.int32)
+    _ok(self._lp.addRows(rows, self._right, upper, 0, none, none, np.empty(0)))
     if rows > 1:
       down = np.arange(1, rows)  # from row i to row i - 1, at no cost
       self._add_columns(
@@ -122,7 +112,7 @@ class Master:
       )
 
   def add(self, patterns) -> int:
-    """Adds patterns (sequences of sizes, 0 is nothing); returns how many were new."""
+    """Adds patterns (sizes, descending; 0 stands for nothing); returns how many are new."""
     starts: list[int] = []
     rows: list[int] = []
     values: list[float] = []
@@ -146,8 +136,13 @@ class Master:
       self._add_columns(1.0, starts=starts, rows=rows, values=values)
     return len(starts)
 
+  def add_worthwhile(self, knapsack: Knapsack, scale: int) -> int:
+    """Adds the best packs worth more than one pack, `scale`; returns how many are new."""
+    rows = np.flatnonzero(knapsack.values > scale + scale // 10**9)
+    return self.add(knapsack.packs(rows).tolist())
+
   def slots(self, usage: np.ndarray) -> np.ndarray:
-    """int64[R]; slots of each size when pattern `p` is used `usage[p]` times."""
+    """int64[R]; slots of each size if pattern `p` is used `usage[p]` times."""
     slots = np.zeros(self._rows, np.int64)
     for p in np.flatnonzero(usage).tolist():
       for size in self.patterns[p]:
@@ -161,15 +156,18 @@ class Master:
     self._right = right
 
   def solve(self, *, method: str = "primal") -> tuple[float, np.ndarray, np.ndarray] | None:
-    """Solves the programme from where the last solution was.
+    """Solves the programme, starting from the last solution.
 
     Returns:
       Objective, usage float64[P] and duals float64[R]; None if the effort is over.
+
+    Raises:
+      SolverError: HiGHS failed twice.
     """
     _ok(self._lp.setOptionValue("simplex_strategy", {"dual": 1, "primal": 4}[method]))
     status = self._run()
     if status not in (highspy.HighsModelStatus.kOptimal, None):
-      # The last basis led astray; once more without it.
+      # The last basis may be to blame: try once more without it.
       _ok(self._lp.clearSolver())
       _ok(self._lp.setOptionValue("simplex_strategy", 1))
       status = self._run()
@@ -184,11 +182,11 @@ class Master:
     return objective * self._unit, usage * self._unit, duals
 
   def _run(self) -> highspy.HighsModelStatus | None:
-    """Runs the solver as far as the effort goes; None if that was not to the end."""
+    """Runs the solver within the effort; None if it did not finish."""
     effort = self._effort
     if effort.over:
       return None
-    work = _WORK_A_COLUMN * (self._rows + len(self.patterns))  # of an iteration
+    work = _WORK_A_COLUMN * (self._rows + len(self.patterns))  # units for an iteration
     if effort.work_left < math.inf:
       most = min(int(effort.work_left) // work + 1, highspy.kHighsIInf)
       _ok(self._lp.setOptionValue("simplex_iteration_limit", most))
@@ -201,23 +199,22 @@ class Master:
     return None if status in _CUT_SHORT else status
 
   def solve_whole(self, demand: np.ndarray, columns: np.ndarray) -> np.ndarray | None:
-    """Solves in whole packs over some of the patterns, apart from the programme here.
+    """Solves for whole packs over some of the patterns, in a programme of its own.
 
-    The solver asks whether to go on at fixed points of its search; these are counted.
+    The solver asks at fixed points of its search whether to continue; these are counted as
+    work.
 
     Args:
       demand: int64[R]; sequences of each size.
-      columns: int[n]; the patterns to use.
+      columns: int[n]; indices of the patterns to use.
 
     Returns:
-      int64[P]; usage of each pattern, the best found; None if nothing was found, or
-      the demand is too large for a solver that works in floats.
+      int64[P]; usage of each pattern in the best solution; None if there is none, or if the
+      demand is too large for a solver that works in floats.
     """
     if _right_hand_side(demand)[1] != 1:
       return None
-    part = Master.__new__(Master)
-    part.__dict__.update(self.__dict__, patterns=[], _known=set())
-    part._create(demand)
+    part = Master(self._problem, self._effort, demand)
     part.add(self.patterns[p] for p in columns.tolist())
     first, n = self._rows - 1, len(part.patterns)
     index = np.arange(first, first + n, dtype=np.int32)
@@ -242,17 +239,11 @@ class Master:
 
   def _add_columns(self, cost: float, *, starts, rows, values):
     n = len(starts)
+    lower, upper = np.zeros(n), np.full(n, highspy.kHighsInf)
+    starts, rows = np.asarray(starts, np.int32), np.asarray(rows, np.int32)
+    values = np.asarray(values, np.float64)
     _ok(
-      self._lp.addCols(
-        n,
-        np.full(n, cost),
-        np.zeros(n),
-        np.full(n, highspy.kHighsInf),
-        len(rows),
-        np.asarray(starts, np.int32),
-        np.asarray(rows, np.int32),
-        np.asarray(values, np.float64),
-      )
+      self._lp.addCols(n, np.full(n, cost), lower, upper, rows.size, starts, rows, values)
     )
 
 
@@ -269,19 +260,18 @@ def solve_relaxation(
   """Solves the relaxation by column generation.
 
   Args:
-    problem: what is to be packed.
+    problem: sizes to pack.
     start: patterns to begin with, such as those of a heuristic plan.
-    upper: packs of a known plan; generation stops as soon as the bound meets it.
-    effort: how long to go on.
-    last_pack_work: units of `effort` with which generation stops, too, where the bound is
-      one pack below the known plan.
-    seed: of the random duals that the first patterns come from.
-    guide: float64[R]; duals near which to look for the first patterns.
+    upper: packs of a known plan; generation stops when the bound meets it.
+    effort: how long generation may last.
+    last_pack_work: units of `effort` after which generation stops if the bound is within
+      one pack of the known plan.
+    seed: the seed of the random duals that the first patterns come from.
+    guide: float64[R]; duals near which the first patterns are looked for.
 
   Returns:
-    The relaxation, solved over all patterns unless the effort was over or the bound met
-    the plan, or nearly so, before, or the solver failed; None if the effort was over
-    before the first solution.
+    The relaxation, solved over all patterns unless the bound met the plan, the effort was
+    over or the solver failed first; None if the effort was over before the first solution.
 
   Raises:
     SolverError: the solver failed before the first solution.
@@ -294,60 +284,53 @@ def solve_relaxation(
     (size,) * min(problem.depth, problem.capacity // size)
     for size in problem.sizes.tolist()
   )
-  everything = np.arange(problem.sizes.size)
   for i in range(_ROUNDS if guide is None else 2 * _ROUNDS):
     if effort.over:
       break
-    if guide is None:
-      # A sequence weighs what it takes of the row, or of the row and of the depth.
-      share = 0.5 * (i % 2)
-      typical = (1 - share) * problem.sizes / problem.capacity + share / problem.depth
-    else:
-      typical = guide
+    # Without a guide: the share of the row, or the mean of the shares of row and depth.
+    share = 0.5 * (i % 2)
+    typical = (1 - share) * problem.sizes / problem.capacity + share / problem.depth
+    typical = typical if guide is None else guide
     noise = 1 + _NOISE * rng.standard_normal(problem.sizes.size) / (1 + i // 2)
     weights = (np.clip(typical * noise, 0, 1) * scale).astype(np.int64)
     knapsack = Knapsack(problem, weights)
     effort.spend(knapsack.work)
-    master.add(knapsack.packs(everything).tolist())
+    master.add(knapsack.packs(np.arange(problem.sizes.size)).tolist())
 
-  bound, proof = problem.simple_bound, None
-  found, failure = None, None
+  bound, proof, last, failure = problem.simple_bound, None, None, None
   while True:
     try:
       solved = master.solve()
     except SolverError as error:
-      if found is None:
+      if last is None:
         raise
       failure = str(error)
       break
     if solved is None:
       break
-    objective, usage, duals = found = solved
+    objective, usage, duals = last = solved
     weights = integer_weights(duals, scale)
     knapsack = Knapsack(problem, weights)
     effort.spend(knapsack.work)
-    proven = _farley(problem, weights, knapsack.best_value)
+    proven = farley_bound(problem, weights, knapsack.best_value)
     if proven > bound:
       bound, proof = proven, weights
-      effort.say(bound=bound)
+      effort.report(bound=bound)
     if bound >= upper or bound >= math.ceil(objective - 1e-6 - 1e-11 * objective):
       break
     if upper - bound <= 1 and effort.spent > last_pack_work:
       break
-    rows = np.flatnonzero(knapsack.values > scale + scale // 10**9)
-    if not master.add(knapsack.packs(rows).tolist()):
+    if not master.add_worthwhile(knapsack, scale):
       break
-  if found is None:
+  if last is None:
     return None
-  objective, usage, _ = found
-  if proof is not None and dual_bound(problem, proof) != bound:
-    raise AssertionError("the proof of the bound does not hold")
+  objective, usage, _ = last
   usage = np.concatenate([usage, np.zeros(len(master.patterns) - usage.size)])
   return Relaxation(bound, proof, master, usage, objective, failure)
 
 
 def integer_weights(duals: np.ndarray, scale: int) -> np.ndarray:
-  """Float duals as integers: within [0, scale], not falling with size."""
+  """Float duals as integers in 0..scale that do not fall with size."""
   rising = np.maximum.accumulate(np.clip(duals, 0.0, 1.0))
   return np.floor(rising * scale).astype(np.int64)
 
@@ -355,30 +338,13 @@ def integer_weights(duals: np.ndarray, scale: int) -> np.ndarray:
 def _right_hand_side(demand: np.ndarray) -> tuple[np.ndarray, float]:
   """The demand in units that suit the solver's absolute tolerances, and the unit.
 
-  The unit is a power of two; it is 1 up to some millions of sequences of a size. In
-  units of one, counts of 10^10 and more end in wrong answers of the solver.
+  The unit is a power of two; it is 1 up to some millions of sequences of a size. With a
+  unit of 1, the solver gives wrong answers for counts of 10^10 and more.
   """
   unit = 2.0 ** max(int(demand.max()).bit_length() - 23, 0)
   return demand / unit, unit
 
 
-def _farley(problem: Problem, weights: np.ndarray, value: int) -> int:
-  if not value:
-    return 0
-  demand = problem.demand.tolist()
-  return -(-sum(n * w for n, w in zip(demand, weights.tolist(), strict=True)) // value)
-
-
 def _ok(status):
   if status == highspy.HighsStatus.kError:
     raise SolverError("HiGHS refused an input; this is a bug in packing.")
-
-
-__all__ = [
-  "Master",
-  "Relaxation",
-  "SolverError",
-  "integer_weights",
-  "most_items",
-  "solve_relaxation",
-]

@@ -1,4 +1,4 @@
-"""From the fractional solution of the relaxation to a plan in whole packs."""
+"""From the fractional solution of the relaxation to a plan of whole packs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from packing.algorithms.relaxation import Relaxation, SolverError, integer_weigh
 from packing.pricing import Knapsack, weight_scale
 from packing.problem import Problem, Strategy
 
-Usage = collections.Counter[Strategy]  # slots of a pack -> how many such packs
+Usage = collections.Counter[Strategy]  # slots of a pack -> number of such packs
 
 _DIVES = 4
-_AT_ONCE = 4  # the first dive rounds up one of so many packs that remain
+_AT_ONCE = 4  # the first dive rounds up one in four of the remaining packs
 _INTEGRAL = 1e-6
-# Units of `Effort` that the dives may take beside twice those of the relaxation.
+# Units of `Effort` that the dives may take besides twice those of the relaxation.
 _DIVES_WORK = 5 * 10**8
-# Those to try to save a last pack with, which most often cannot be saved.
+# Units to try to save the last pack above the bound, which usually cannot be saved.
 LAST_PACK_WORK = 10**8
 
 
 def cover(demand: np.ndarray, slots: np.ndarray) -> np.ndarray:
-  """What is left of the demand when slots take sequences of their size or shorter.
+  """The demand that is left after slots take sequences of their size or shorter.
 
   Args:
     demand: int64[R]; sequences of each size, ascending in size.
@@ -34,7 +34,7 @@ def cover(demand: np.ndarray, slots: np.ndarray) -> np.ndarray:
   Returns:
     int64[R]; sequences without a slot.
   """
-  # From the largest size down: `spare` slots are handed on, and never below zero.
+  # From the largest size down, spare slots are handed to the next smaller size.
   surplus = np.cumsum((slots - demand)[::-1])
   lowest = np.minimum(np.minimum.accumulate(surplus), 0)
   return -np.diff(lowest, prepend=0)[::-1]
@@ -48,19 +48,18 @@ def fill(problem: Problem, usage: Usage) -> list[tuple[int, Strategy]]:
     usage: the packs, as slots; enough for all sequences.
 
   Returns:
-    Repeat counts and strategies that use every sequence exactly once; slots for which
-    no sequence is left are dropped, and so are empty packs.
+    Repeat counts and strategies that use every sequence exactly once. Slots and packs that
+    stay empty are dropped.
   """
   blocks = [(slots, n) for slots, n in usage.items() if n]
-  # All slots in descending order, equal ones in the order of their blocks.
+  # All slots in descending order; equal ones in the order of their blocks.
   order = sorted(
     ((size, b, j) for b, (slots, _) in enumerate(blocks) for j, size in enumerate(slots)),
     key=lambda slot: -slot[0],
   )
-  remaining = list(
-    zip(problem.sizes.tolist(), problem.demand.tolist(), strict=True)
-  )  # the longest at the end
-  # For each block and slot: the sequences along its copies, as (until copy, size).
+  # The longest sequences are at the end.
+  remaining = list(zip(problem.sizes.tolist(), problem.demand.tolist(), strict=True))
+  # For each block and slot: the sequences in its copies, as (end of the copies, size).
   runs: list[list[list[tuple[int, int]]]] = [[[] for _ in slots] for slots, _ in blocks]
   for slot_size, b, j in order:
     copies, at = blocks[b][1], 0
@@ -80,8 +79,7 @@ def fill(problem: Problem, usage: Usage) -> list[tuple[int, Strategy]]:
   packs: collections.Counter[Strategy] = collections.Counter()
   for block in runs:
     at, positions = 0, [0] * len(block)
-    ends = sorted({end for run in block for end, _ in run})
-    for end in ends:
+    for end in sorted({end for run in block for end, _ in run}):
       content = [run[i][1] for run, i in zip(block, positions, strict=True)]
       packs[tuple(sorted([size for size in content if size]))] += end - at
       positions = [i + (run[i][0] == end) for run, i in zip(block, positions, strict=True)]
@@ -90,21 +88,21 @@ def fill(problem: Problem, usage: Usage) -> list[tuple[int, Strategy]]:
 
 
 class Rounding:
-  """Looks for a plan in whole packs, near a solution of the relaxation.
+  """Looks for a plan of whole packs near a solution of the relaxation.
 
   Args:
-    problem: what is to be packed.
+    problem: sizes to pack.
     relaxation: its linear relaxation.
     best: a plan to begin with, as slots.
-    target_gap: packs above the bound that are enough. None for a millionth of the bound,
-      or one pack where a little work (`LAST_PACK_WORK`) does not save it.
-    effort: how long to go on, which has spent on the relaxation alone.
-    seed: of the later dives.
+    target_gap: packs above the bound that are good enough. None for a millionth of the
+      bound, or one pack if a little work (`LAST_PACK_WORK`) does not save it.
+    effort: how long the search may last; so far spent on the relaxation alone.
+    seed: the seed of the later dives.
 
   Attributes:
     best: the best plan so far, as slots.
     num_packs: its packs.
-    failure: why the solver gave up, if it did.
+    failure: why the solver failed, if it did.
   """
 
   def __init__(
@@ -115,7 +113,7 @@ class Rounding:
     best: Usage,
     target_gap: int | None,
     effort: Effort,
-    seed: int = 0,
+    seed: int,
   ):
     self._problem = problem
     self._master = relaxation.master
@@ -138,41 +136,38 @@ class Rounding:
 
   @property
   def done(self) -> bool:
-    """Whether the plan is good enough, or the effort over."""
+    """Whether the plan is good enough or the effort is over."""
     gap = self.num_packs - self._bound
     tired = gap <= 1 and self._effort.spent > self._last_pack_until
     return gap <= 0 or tired or self._effort.over
 
   def run(self):
-    """Dives; where that leaves a gap, solves a small integer programme.
+    """Dives; if that leaves a gap, solves a small integer programme.
 
-    Where the solver fails, the best plan until then stays.
+    If the solver fails, the best plan so far stays.
     """
-    try:
-      self._run()
-    except SolverError as error:
-      self.failure = str(error)
-
-  def _run(self):
     if self.num_packs <= self._bound:
       return
-    for dive in range(_DIVES):
-      # With the effort over, the first dive still gives what its first step does.
-      if dive and (self._dived or self.num_packs <= self._dive_until):
-        break
-      self._dive(dive)
-    if not self.done and self.num_packs > self._search_until:
-      self._integer_programme()
+    try:
+      for dive in range(_DIVES):
+        # Even if the effort is over, the first dive makes its first step.
+        if dive and (self._dived or self.num_packs <= self._dive_until):
+          break
+        self._dive(dive)
+      if not self.done and self.num_packs > self._search_until:
+        self._integer_programme()
+    except SolverError as error:
+      self.failure = str(error)
 
   @property
   def _dived(self) -> bool:
     return self.done or self._effort.spent > self._dives_until
 
   def _dive(self, number: int):
-    """Fixes the integral part, or a few packs more, and solves what remains; repeats.
+    """Fixes the integral part, or a few more packs, solves for the rest, and repeats.
 
-    The first dive rounds up several packs at a time, the others one by one and, from
-    the second on, with some chance in the choice.
+    The first dive rounds up several packs at a time, the others one by one. From the third
+    dive on, the choice is partly random.
     """
     demand = self._problem.demand
     usage = self._usage
@@ -186,11 +181,10 @@ class Rounding:
           fraction = usage * self._rng.uniform(0.7, 1, usage.size)
         few = 1 if number else max(int(usage.sum()) // _AT_ONCE, 1)
         whole[np.argpartition(fraction, -few)[-few:]] = 1
-      for p in np.flatnonzero(whole).tolist():
-        fixed[self._master.patterns[p]] += int(whole[p])
+      self._fix(fixed, whole)
       demand = cover(demand, self._master.slots(whole))
       left = int(demand.sum())
-      if 4 * left <= tried:  # heuristics take time too
+      if 4 * left <= tried:  # not at each step: heuristics take time too
         tried = left
         self._complete(demand, fixed)
       if not left or self._dived:
@@ -201,32 +195,35 @@ class Rounding:
       usage = solved
 
   def _complete(self, demand: np.ndarray, fixed: Usage):
-    """Packs the remaining sequences, if there are any, by heuristics."""
+    """Packs the remaining sequences, if any, by heuristics."""
     if not demand.any():
       self._keep(fixed)
       return
-    rest = self._rest(demand)
+    counts = np.zeros(self._problem.capacity, np.int64)
+    counts[self._problem.sizes - 1] = demand
+    rest = Problem(counts, self._problem.capacity, self._problem.depth)
     for algorithm in (heuristics.lpfhp, heuristics.spfhp):
       usage = fixed.copy()
       for n, strategy in algorithm(rest).packs:
         usage[tuple(sorted(strategy, reverse=True))] += n
       self._keep(usage)
 
-  def _rest(self, demand: np.ndarray) -> Problem:
-    counts = np.zeros(self._problem.capacity, np.int64)
-    counts[self._problem.sizes - 1] = demand
-    return Problem(counts, self._problem.capacity, self._problem.depth)
+  def _fix(self, fixed: Usage, counts: np.ndarray):
+    """Adds `counts[p]` packs of each pattern `p`."""
+    for p in np.flatnonzero(counts).tolist():
+      fixed[self._master.patterns[p]] += int(counts[p])
 
   def _keep(self, usage: Usage):
+    """Keeps a plan if it is the best so far."""
     packs = sum(usage.values())
     if packs < self.num_packs:
       self.best, self.num_packs = usage.copy(), packs
-      self._effort.say(packs=packs)
+      self._effort.report(packs=packs)
 
   def _solve(self, demand: np.ndarray, most: int) -> np.ndarray | None:
-    """Solves the relaxation for what remains; None if it needs more than `most` packs.
+    """Solves the relaxation for a demand; None if it needs more than `most` packs.
 
-    New patterns are generated only where the known ones need too many packs.
+    New patterns are generated only if the known ones need too many packs.
     """
     self._master.set_demand(demand)
     method = "dual"  # the last basis is still dual feasible
@@ -238,48 +235,35 @@ class Rounding:
         return None
       knapsack = Knapsack(self._problem, integer_weights(duals, self._scale))
       self._effort.spend(knapsack.work)
-      rows = np.flatnonzero(knapsack.values > self._scale + self._scale // 10**9)
-      if not self._master.add(knapsack.packs(rows).tolist()):
+      if not self._master.add_worthwhile(knapsack, self._scale):
         return None
       method = "primal"
     return None
 
   def _integer_programme(self):
-    """Solves for what the integral part leaves, in whole packs, over the patterns known.
+    """Solves for whole packs over the known patterns, after most packs are fixed.
 
-    A pattern unused in the relaxation takes part if its reduced cost is small.
+    A pattern that the relaxation does not use takes part if its reduced cost is small.
     """
     self._master.set_demand(self._problem.demand)
     solved = self._master.solve(method="primal")
     if solved is None:
       return
     _, usage, duals = solved
-    keep_back = np.floor(usage - 1 + _INTEGRAL).clip(0).astype(np.int64)
-    fixed: Usage = collections.Counter()
-    for p in np.flatnonzero(keep_back).tolist():
-      fixed[self._master.patterns[p]] += int(keep_back[p])
-    demand = cover(self._problem.demand, self._master.slots(keep_back))
+    kept = np.floor(usage - 1 + _INTEGRAL).clip(0).astype(np.int64)
+    demand = cover(self._problem.demand, self._master.slots(kept))
     row = {size: r for r, size in enumerate(self._problem.sizes.tolist())}
     reduced = np.array(
       [1 - sum(duals[row[size]] for size in p) for p in self._master.patterns]
     )
     chosen = np.argsort(reduced, kind="stable")[: 4 * self._problem.sizes.size]
     chosen = np.union1d(chosen, np.flatnonzero(usage > _INTEGRAL))
-    found = self._master.solve_whole(demand, chosen)
-    if found is None:
+    whole = self._master.solve_whole(demand, chosen)
+    if whole is None:
       return
-    for p in np.flatnonzero(found).tolist():
-      fixed[self._master.patterns[p]] += int(found[p])
-    if not cover(self._problem.demand, self._slots(fixed)).any():
-      self._keep(fixed)
-
-  def _slots(self, usage: Usage) -> np.ndarray:
-    sizes = self._problem.sizes
-    slots = np.zeros(sizes.size, np.int64)
-    for pattern, n in usage.items():
-      for size in pattern:
-        slots[np.searchsorted(sizes, size)] += n
-    return slots
-
-
-__all__ = ["LAST_PACK_WORK", "Rounding", "Usage", "cover", "fill"]
+    if cover(self._problem.demand, self._master.slots(kept + whole)).any():
+      return
+    fixed: Usage = collections.Counter()
+    self._fix(fixed, kept)
+    self._fix(fixed, whole)
+    self._keep(fixed)

@@ -1,1 +1,1 @@
-"""What `python -m packing` needs besides the library."""
+"""The commands of `python -m packing`: their arguments, their work and their output."""

@@ -1,16 +1,15 @@
 """What to do about the padding of a dataset, from its lengths alone.
 
-Costs count the matrix products of a transformer layer of width d, with a feed-forward
-part of width 4 d: a row of L tokens costs L * (24 d^2 + 4 L d) operations, so in units
-of 4 d it is L * (6 d + L). The second part is attention over the whole row, which is
-also what packing with a block-diagonal mask computes unless the kernel skips the
-foreign blocks.
+Costs count the matrix products of a transformer layer of width d with a feed-forward part
+of width 4 d: a row of L tokens costs L * (24 d^2 + 4 L d) operations, or L * (6 d + L) in
+units of 4 d. The second part is attention over the whole row. Packing with a block-diagonal
+mask computes it too, unless the kernel skips the blocks of other sequences.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -23,20 +22,27 @@ from packing.plan import Plan
 from packing.problem import MAX_ROW_LENGTH
 from packing.sorting import sorted_batches
 
-_WORTH = 1.02  # a speed-up below this is not worth any change
-_NEAR = 1.01  # a shorter row that is at most this much slower will do
-_EDGES = 2048  # lengths that bucket boundaries are chosen from
+_WORTH = 1.02  # a speed-up below this is not worth a change
+_NEAR = 1.01  # a shorter row may be this much slower
+_EDGES = 2048  # most lengths that bucket boundaries are chosen from
+_DEPTHS = (2, 3, 4, 6, 8, 12, 16, None)  # depth limits to show besides the advised one
+# Rows to try besides the maximum sequence length, as multiples of it, rounded up to a
+# multiple of 8. Longer rows can pack better (section Q).
+_ROWS = (1.25, 1.5, 2)
+_DEVICES = (1, 8, 64, 512)  # for which `unpadding` is given
+# Units of `Effort` for the advised plan, and for all others of its row length together.
+_WORK_LIMIT = 10**9
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """One thing to do about padding, for the whole dataset.
+  """One way to treat padding, for the whole dataset.
 
   Attributes:
     name: "pad", "bucket", "sorted batches", "concatenate", "unpad" or "pack".
     speed_up: cost of padding to the maximum sequence length / cost of this.
     efficiency: real tokens / all tokens, a fraction.
-    num_shapes: shapes that a compiler of fixed shapes sees.
+    num_shapes: shapes to compile.
     remark: what it takes.
   """
 
@@ -53,12 +59,12 @@ class PackChoice:
 
   Attributes:
     row_length: tokens of a row.
-    max_sequences_per_pack: the depth limit; None for none.
+    max_sequences_per_pack: the depth limit; None for no limit.
     algorithm: what made the plan.
     num_packs: packs of the plan.
     efficiency: real tokens / all tokens, a fraction.
     speed_up: over padding, with attention over the whole row.
-    speed_up_blocks: the same if attention skips the blocks of other sequences.
+    speed_up_blocks: over padding, if attention skips the blocks of other sequences.
   """
 
   row_length: int
@@ -72,18 +78,21 @@ class PackChoice:
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-  """What the lengths say.
+  """The advice for a dataset.
 
   Attributes:
     histogram: the lengths.
     hidden_size: the model width that costs were counted for.
-    padding: padding tokens / all tokens when every sequence has a row, a fraction.
-    choices: what could be done, the most effective first.
+    padding: padding tokens / all tokens if every sequence has its own row, a fraction.
+    choices: the ways to treat padding, the fastest first.
     packs: packing at several row lengths and depths.
-    unpadding: by number of devices, the expected speed-up of computing each sequence at
-      its own length, one at a time on each device, when all wait for the slowest.
+    unpadding: by number of devices, the expected speed-up if each device computes one
+      sequence at a time at its own length, and all wait for the slowest.
     recommendation: the name of the best choice that keeps sequences whole and apart.
-    plan: the plan of the recommended depth and row length.
+    algorithm: `optimal`, or `auto` for lengths that `optimal` takes too long for.
+    depth: the advised depth limit for rows of the maximum sequence length, which train.py
+      uses.
+    plan: the plan of the advised row length and its depth.
     reasons: the recommendation in sentences.
   """
 
@@ -94,11 +103,13 @@ class Advice:
   packs: list[PackChoice]
   unpadding: dict[int, float]
   recommendation: str
+  algorithm: str
+  depth: int
   plan: Plan
   reasons: list[str]
 
   def as_dict(self) -> dict:
-    """Everything but the histogram and the plan itself, for JSON."""
+    """The advice for JSON, with a summary of histogram and plan."""
     return {
       "num_sequences": self.histogram.num_sequences,
       "max_sequence_length": self.histogram.max_sequence_length,
@@ -126,22 +137,14 @@ def advise(
   hidden_size: int = 768,
   num_buckets: int = 8,
   batch_size: int = 256,
-  depths: Sequence[int | None] = (2, 3, 4, 6, 8, 12, 16, None),
-  row_lengths: Sequence[int] | None = None,
-  work_limit: int = 10**9,
 ) -> Advice:
   """Advises on padding.
 
   Args:
-    histogram: the lengths; its maximum sequence length is what padding pads to.
+    histogram: the lengths; padding pads to its maximum sequence length.
     hidden_size: width d of the model, for the share of attention in the cost.
     num_buckets: shapes that bucketing may use.
     batch_size: sequences in a batch of sorted batching.
-    depths: depth limits to show besides the one that is advised.
-    row_lengths: rows to try; None for 1, 1.25, 1.5 and 2 times the maximum sequence
-      length, in multiples of 8 (section Q: longer rows can pack better).
-    work_limit: of `auto` for the advised plan, and for all others of its row length
-      together.
 
   Returns:
     The advice.
@@ -158,29 +161,23 @@ def advise(
     ("hidden_size", hidden_size),
     ("num_buckets", num_buckets),
     ("batch_size", batch_size),
-    ("work_limit", work_limit),
   ):
     check_integer(name, value, at_least=1)
-  size = histogram.max_sequence_length
-  if row_lengths is None:
-    longer = {-(-int(size * f) // 8) * 8 for f in (1.25, 1.5, 2)}
-    row_lengths = [size, *sorted(r for r in longer if size < r <= MAX_ROW_LENGTH)]
 
   def cost(length):
     return length * (6.0 * hidden_size + length)
 
+  size = histogram.max_sequence_length
   lengths = np.flatnonzero(histogram.counts) + 1
   counts = histogram.counts[lengths - 1].astype(np.float64)
+  costs = cost(lengths.astype(np.float64))  # of each sequence at its own length
   n, tokens = histogram.num_sequences, histogram.num_tokens
   padded = n * cost(size)
-  alone = float(counts @ cost(lengths.astype(np.float64)))  # each at its own length
+  blocks = float(counts @ lengths.astype(np.float64) ** 2)
 
   def choice(plan: Plan, depth: int | None) -> PackChoice:
-    # Attention of each sequence with itself; everything else on the whole row.
+    # With blocks skipped, each sequence attends to itself; all else is for the whole row.
     row = plan.row_length
-    blocks = plan.num_packs * row * 6.0 * hidden_size + float(
-      counts @ lengths.astype(np.float64) ** 2
-    )
     return PackChoice(
       row_length=row,
       max_sequences_per_pack=depth,
@@ -188,44 +185,14 @@ def advise(
       num_packs=plan.num_packs,
       efficiency=plan.efficiency,
       speed_up=padded / (plan.num_packs * cost(row)),
-      speed_up_blocks=padded / blocks,
+      speed_up_blocks=padded / (plan.num_packs * row * 6.0 * hidden_size + blocks),
     )
 
-  algorithm = solver(histogram)
-  advised = {
-    row: choose_depth(histogram, algorithm=algorithm, row_length=row) for row in row_lengths
-  }
-  tried = sorted({*depths, *advised.values()}, key=lambda depth: depth or float("inf"))
-  packs = [
-    choice(
-      pack(histogram, algorithm="lpfhp", max_sequences_per_pack=depth, row_length=row),
-      depth,
-    )
-    for row in row_lengths
-    for depth in tried
-  ]
-  # The row by LPFHP; the plans of its depths by what is better.
-  fastest = max(packs, key=lambda c: c.speed_up)
-  row = min(c.row_length for c in packs if c.speed_up * _NEAR >= fastest.speed_up)
-  of_row = [c for c in packs if c.row_length == row]
-  plans = {}
-  for quick in of_row:
-    depth = quick.max_sequences_per_pack
-    plans[depth] = pack(
-      histogram,
-      algorithm="auto",
-      max_sequences_per_pack=depth,
-      row_length=row,
-      work_limit=work_limit if depth == advised[row] else -(-work_limit // len(of_row)),
-    )
-    packs[packs.index(quick)] = choice(plans[depth], depth)
-  depth = advised[row]
-  plan = plans[depth]
-  chosen = choice(plan, depth)
-
+  algorithm = "auto" if lengths.size > MAX_LENGTHS else "optimal"
+  depths, plan, packs = _plans(histogram, algorithm, choice)
+  chosen = choice(plan, depths[plan.row_length])
   edges = _bucket_edges(lengths, counts, cost, num_buckets)
   upper = edges[np.searchsorted(edges, lengths)].astype(np.float64)
-  bucket_tokens = float(counts @ upper)
   batches = sorted_batches(histogram, batch_size=batch_size)
   rows = -(-tokens // size)
   choices = [
@@ -233,7 +200,7 @@ def advise(
     Choice(
       "bucket",
       padded / float(counts @ cost(upper)),
-      tokens / bucket_tokens,
+      tokens / float(counts @ upper),
       len(edges),
       f"pad to {', '.join(map(str, edges.tolist()))}; batches of one length each",
     ),
@@ -253,26 +220,23 @@ def advise(
     ),
     Choice(
       "unpad",
-      padded / alone,
+      padded / float(counts @ costs),
       1.0,
       len(lengths),
       "needs kernels for ragged batches; devices wait for the longest sequence",
     ),
     Choice(
       "pack",
-      padded / (plan.num_packs * cost(plan.row_length)),
+      chosen.speed_up,
       plan.efficiency,
       1,
       f"rows of {plan.row_length}, at most {plan.packing_depth} sequences, block-diagonal "
       "mask; every device has the same work",
     ),
   ]
-  cumulative = np.cumsum(counts) / n
+  shares = np.cumsum(counts) / n
   unpadding = {
-    devices: padded
-    / n
-    / _expected_maximum(cost(lengths.astype(float)), cumulative, devices)
-    for devices in (1, 8, 64, 512)
+    devices: padded / n / _expected_maximum(costs, shares, devices) for devices in _DEVICES
   }
   named = {c.name: c for c in choices}
   recommendation = "pad"
@@ -288,21 +252,50 @@ def advise(
     packs=packs,
     unpadding=unpadding,
     recommendation=recommendation,
+    algorithm=algorithm,
+    depth=depths[size],
     plan=plan,
     reasons=_reasons(recommendation, named, plan, unpadding, chosen),
   )
 
 
-def solver(histogram: Histogram) -> str:
-  """The algorithm that is advised: `optimal`, or `auto` where that takes too long."""
-  many = np.count_nonzero(histogram.counts) > MAX_LENGTHS
-  return "auto" if many else "optimal"
+def _plans(
+  histogram: Histogram, algorithm: str, choice: Callable[[Plan, int | None], PackChoice]
+) -> tuple[dict[int, int], Plan, list[PackChoice]]:
+  """The depth to advise for each row length, the plan to advise, and all choices."""
+  size = histogram.max_sequence_length
+  longer = {-(-int(size * f) // 8) * 8 for f in _ROWS}
+  rows = [size, *sorted(r for r in longer if size < r <= MAX_ROW_LENGTH)]
+  depths = {
+    row: choose_depth(histogram, algorithm=algorithm, row_length=row) for row in rows
+  }
+  tried = sorted({*_DEPTHS, *depths.values()}, key=lambda depth: depth or float("inf"))
+
+  def plan(row: int, depth: int | None, by: str, **options) -> Plan:
+    return pack(
+      histogram, algorithm=by, max_sequences_per_pack=depth, row_length=row, **options
+    )
+
+  packs = [choice(plan(row, depth, "lpfhp"), depth) for row in rows for depth in tried]
+  # LPFHP chooses the row. Better plans then take the place of its plans for that row.
+  fastest = max(c.speed_up for c in packs)
+  row = min(c.row_length for c in packs if c.speed_up * _NEAR >= fastest)
+  share = -(-_WORK_LIMIT // len(tried))
+  for index, c in enumerate(packs):
+    if c.row_length == row:
+      depth = c.max_sequences_per_pack
+      limit = _WORK_LIMIT if depth == depths[row] else share
+      better = plan(row, depth, "auto", work_limit=limit)
+      packs[index] = choice(better, depth)
+      if depth == depths[row]:
+        advised = better
+  return depths, advised, packs
 
 
 def _bucket_edges(lengths, counts, cost, num_buckets: int) -> np.ndarray:
-  """The lengths to pad to, at most `num_buckets`, that cost least; the longest included.
+  """The at most `num_buckets` lengths that are cheapest to pad to, the longest included.
 
-  By dynamic programming over the lengths that occur.
+  Found by dynamic programming over the lengths that occur.
   """
   if lengths.size > _EDGES:  # merge neighbours; the upper length stands for both
     groups = np.linspace(0, lengths.size, _EDGES + 1).astype(int)
@@ -310,11 +303,11 @@ def _bucket_edges(lengths, counts, cost, num_buckets: int) -> np.ndarray:
     lengths = lengths[groups[1:] - 1]
   ranks = np.concatenate([[0.0], np.cumsum(counts)])
   prices = cost(lengths.astype(np.float64))
-  # best[j]: cost of the first j lengths; a bucket (i, j] costs its sequences at price j.
+  # best[j]: cost of the first j lengths. A bucket (i, j] costs price j for each sequence.
   best = np.full(lengths.size + 1, np.inf)
   best[0] = 0.0
   choices = []
-  for _ in range(min(num_buckets, lengths.size)):  # more would stay empty
+  for _ in range(min(num_buckets, lengths.size)):  # more buckets would stay empty
     table = best[:, None] + (ranks[None, 1:] - ranks[:, None]) * prices[None, :]
     table[np.arange(lengths.size + 1)[:, None] > np.arange(lengths.size)[None, :]] = np.inf
     origin = table.argmin(axis=0)
@@ -330,9 +323,15 @@ def _bucket_edges(lengths, counts, cost, num_buckets: int) -> np.ndarray:
   return np.array(edges[::-1])
 
 
-def _expected_maximum(values, cumulative, draws: int) -> float:
-  """Mean of the largest of several independent draws; values ascending."""
-  below = np.concatenate([[0.0], cumulative]) ** draws
+def _expected_maximum(values, shares, draws: int) -> float:
+  """The mean of the largest of several independent draws.
+
+  Args:
+    values: ascending.
+    shares: the share of draws up to each value.
+    draws: their number.
+  """
+  below = np.concatenate([[0.0], shares]) ** draws
   return float(np.diff(below) @ values)
 
 

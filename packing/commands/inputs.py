@@ -1,15 +1,16 @@
-"""Lengths and histograms from the files that people have."""
+"""Reads lengths and histograms from files."""
 
 from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
 from packing import files
-from packing.errors import InputError, short_repr
+from packing.errors import InputError, check_integer, short_repr
 from packing.histogram import MAX_SEQUENCE_LENGTH, Histogram
 
 _PREFERRED = ("input_ids", "tokens", "token_ids", "length", "lengths", "num_tokens")
@@ -20,7 +21,7 @@ def read_histogram(path) -> Histogram:
   """Reads a histogram file: {"max_sequence_length": S, "counts": [...]}.
 
   Raises:
-    InputError: not such a file, or counts that are not a histogram.
+    InputError: the file has another form, or its counts are not a histogram.
   """
   content = files.read_json(path, what=_HISTOGRAM)
   missing = {"max_sequence_length", "counts"} - content.keys()
@@ -29,26 +30,20 @@ def read_histogram(path) -> Histogram:
       f"{path} has no {' and no '.join(sorted(missing))}; expected {_HISTOGRAM}."
     )
   size, counts = content["max_sequence_length"], content["counts"]
-  if type(size) is not int or not 1 <= size <= MAX_SEQUENCE_LENGTH:
-    raise InputError(
-      f"{path}: max_sequence_length is {size!r}; expected a whole number from 1 to "
-      f"{MAX_SEQUENCE_LENGTH}."
-    )
+  check_integer(
+    f"{path}: max_sequence_length", size, at_least=1, at_most=MAX_SEQUENCE_LENGTH
+  )
   if not isinstance(counts, list) or len(counts) != size:
-    found = len(counts) if isinstance(counts, list) else type(counts).__name__
+    number = len(counts) if isinstance(counts, list) else type(counts).__name__
     raise InputError(
-      f"{path}: counts has {found} entries; expected {size}, one for each length up to "
+      f"{path}: counts has {number} entries; expected {size}, one for each length up to "
       "max_sequence_length."
     )
   for index, count in enumerate(counts):
-    if type(count) not in (int, float):
+    if type(count) not in (int, float) or abs(count) > 2**62:
       raise InputError(
-        f"{path}: counts[{index}] (length {index + 1}) is {count!r}; expected a whole "
-        "number of sequences."
-      )
-    if abs(count) > 2**62:
-      raise InputError(
-        f"{path}: counts[{index}] (length {index + 1}) is {count}; expected at most 2^53."
+        f"{path}: counts[{index}] (length {index + 1}) is {short_repr(count)}; expected a "
+        "whole number of sequences, at most 2^53."
       )
   try:
     return Histogram(np.array(counts), source=str(content.get("source", path)))
@@ -61,26 +56,25 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
 
   Args:
     path: a `.npy` vector of integers; a text file of integers; an Arrow or Parquet file
-      with a column of lists (their lengths count) or of integers (the lengths); or a
-      directory with such Arrow or Parquet files, as Hugging Face `save_to_disk` and
+      with a column of lists (their sizes are the lengths) or of integers (the lengths); or
+      a directory of such Arrow or Parquet files, as Hugging Face `save_to_disk` and
       `python -m pipeline prepare` write them.
-    column: the column to read; None to find it.
-    split: of a directory, the files or folders of this name, or whose name goes on
-      after it with "-" or "."; None for "train" where there is such a one, else all
-      if they are of one split; "all" for all.
+    column: the column to read; None to choose it by its name and type.
+    split: in a directory, the files or folders with this name, which may continue with "-"
+      or "."; None for "train" or, if there is none, for the only split; "all" for all.
 
   Returns:
-    int64[num_sequences], and a sentence on where they come from.
+    int64[num_sequences], and where they come from, for people.
 
   Raises:
-    InputError: no such file, or not what its name says; lengths that are no whole
-      numbers.
+    InputError: the file does not exist or is not what its name says, or its lengths are
+      not whole numbers.
   """
   try:
-    found = str(path) != "" and pathlib.Path(path).exists()
+    exists = str(path) != "" and pathlib.Path(path).exists()
   except (OSError, ValueError):
-    found = False
-  if not found:
+    exists = False
+  if not exists:
     raise InputError(
       f"There is no {str(path)[:200] or 'file without a name'}; expected .npy, .txt, "
       ".arrow, .parquet or a directory of them."
@@ -101,21 +95,21 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
 
 
 def _directory_files(path: pathlib.Path, split: str | None) -> list[pathlib.Path]:
-  found = sorted(
+  tables = sorted(
     p
     for p in path.rglob("*")
     if p.suffix in (".arrow", ".parquet") and not p.name.startswith((".", "cache-"))
   )
-  if not found:
+  if not tables:
     raise InputError(
       f"{path} holds no .arrow or .parquet file; expected a dataset written by Hugging "
       "Face save_to_disk or by python -m pipeline prepare, or a folder of Parquet files."
     )
-  chosen = _of_split(found, path, "train" if split is None else split)
+  chosen = _split_files(tables, path, "train" if split is None else split)
   if chosen or split == "all":
-    return chosen or found
-  folders = {p.relative_to(path).parts[0] for p in found if p.parent != path} - {"data"}
-  names = folders if len(folders) > 1 else {_split_name(p) for p in found}
+    return chosen or tables
+  folders = {p.relative_to(path).parts[0] for p in tables if p.parent != path} - {"data"}
+  names = folders if len(folders) > 1 else {_split_name(p) for p in tables}
   listed = ", ".join(sorted(names))
   if split is not None:
     raise InputError(
@@ -125,21 +119,21 @@ def _directory_files(path: pathlib.Path, split: str | None) -> list[pathlib.Path
     raise InputError(
       f"{path} has several splits, {listed}. Name one with --split, or pass all."
     )
-  return found
+  return tables
 
 
-def _of_split(found, path: pathlib.Path, name: str) -> list[pathlib.Path]:
-  """Files in a folder of that name; if there is none, files of that name."""
+def _split_files(tables, path: pathlib.Path, name: str) -> list[pathlib.Path]:
+  """Files in a folder of that name or, if there is none, files of that name."""
 
   def fits(part: str) -> bool:
     return part == name or part.startswith((f"{name}-", f"{name}."))
 
-  inside = [p for p in found if any(map(fits, p.relative_to(path).parts[:-1]))]
-  return inside or [p for p in found if fits(p.name)]
+  inside = [p for p in tables if any(map(fits, p.relative_to(path).parts[:-1]))]
+  return inside or [p for p in tables if fits(p.name)]
 
 
 def _split_name(path: pathlib.Path) -> str:
-  """What the name of a file says, without numbers of parts.
+  """The split in the name of a file, without the numbers of its parts.
 
   Example:
     >>> _split_name(pathlib.Path("data/train-00000-of-00001.parquet"))
@@ -151,10 +145,8 @@ def _split_name(path: pathlib.Path) -> str:
 def _read_file(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str | None]:
   if path.suffix == ".npy":
     return _from_npy(path), None
-  if path.suffix in (".arrow", ".feather"):
-    return _from_table(path, column, _arrow_batches)
-  if path.suffix == ".parquet":
-    return _from_table(path, column, _parquet_batches)
+  if path.suffix in (".arrow", ".feather", ".parquet"):
+    return _from_table(path, column)
   if path.suffix in (".txt", ".text", ".lengths", ""):
     return _from_text(path), None
   raise InputError(
@@ -166,11 +158,11 @@ def _from_npy(path: pathlib.Path) -> np.ndarray:
   try:
     with path.open("rb") as file:
       if not file.read(6).startswith(b"\x93NUMPY"):
-        raise ValueError("it does not begin as one")
+        raise ValueError("it does not start like one")
     lengths = np.load(path, allow_pickle=False, mmap_mode="r")
   except (ValueError, EOFError) as error:
     raise InputError(
-      f"{path} is no .npy file of numbers ({error}). Write one with numpy.save."
+      f"{path} is not a .npy file of numbers ({error}). Write one with numpy.save."
     ) from error
   if lengths.ndim != 1:
     raise InputError(f"{path} has shape {lengths.shape}; expected a vector of lengths.")
@@ -190,7 +182,7 @@ def _from_text(path: pathlib.Path) -> np.ndarray:
       lengths.append(int(word))
     except ValueError as error:
       raise InputError(
-        f"{path} holds {short_repr(word)}; expected integers, the lengths of sequences."
+        f"{path} holds {short_repr(word)}; expected integers, the lengths."
       ) from error
   try:
     return np.array(lengths, np.int64)
@@ -198,9 +190,9 @@ def _from_text(path: pathlib.Path) -> np.ndarray:
     raise InputError(f"{path} holds a length beyond 64 bits.") from error
 
 
-def _pyarrow():
+def _from_table(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str]:
   try:
-    import pyarrow
+    import pyarrow as pa
     import pyarrow.compute
     import pyarrow.ipc
     import pyarrow.parquet
@@ -208,46 +200,33 @@ def _pyarrow():
     raise InputError(
       'Arrow and Parquet files need pyarrow; install it with pip install "isopack[arrow]".'
     ) from error
-  return pyarrow
-
-
-def _from_table(path: pathlib.Path, column: str | None, batches):
-  pa = _pyarrow()
   try:
-    schema, read = batches(pa, path)
+    schema, batches = _open_table(pa, path)
     name = _choose_column(pa, path, schema, column)
-    lengths = [_column_lengths(pa, path, name, array) for array in read(name)]
+    lengths = [_array_lengths(pa, path, name, b.column(name)) for b in batches(name)]
   except pa.ArrowInvalid as error:
     raise InputError(
-      f"{path} is no {path.suffix[1:]} file ({str(error).splitlines()[0]})."
+      f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]})."
     ) from error
   return np.concatenate([np.empty(0, np.int64), *lengths]), name
 
 
-def _arrow_batches(pa, path: pathlib.Path):
-  """Arrow in the file format, or in the stream format that Hugging Face writes."""
+def _open_table(pa, path: pathlib.Path) -> tuple[Any, Callable[[str], Iterable]]:
+  """A file's schema, and a function from a column's name to the batches that hold it.
+
+  Arrow comes in the file format or in the stream format that Hugging Face writes.
+  """
+  if path.suffix == ".parquet":
+    file = pa.parquet.ParquetFile(str(path))
+    return file.schema_arrow, lambda name: file.iter_batches(columns=[name])
   source = pa.memory_map(str(path))
   if source.read(6) == b"ARROW1":
     reader = pa.ipc.open_file(source)
-    batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-  else:
-    source.seek(0)
-    reader = pa.ipc.open_stream(source)
-    batches = iter(reader)
-
-  def read(name) -> Iterator:
-    return (batch.column(name) for batch in batches)
-
-  return reader.schema, read
-
-
-def _parquet_batches(pa, path: pathlib.Path):
-  file = pa.parquet.ParquetFile(str(path))
-
-  def read(name) -> Iterator:
-    return (batch.column(0) for batch in file.iter_batches(columns=[name]))
-
-  return file.schema_arrow, read
+    batches = map(reader.get_batch, range(reader.num_record_batches))
+    return reader.schema, lambda _: batches
+  source.seek(0)
+  reader = pa.ipc.open_stream(source)
+  return reader.schema, lambda _: reader
 
 
 def _choose_column(pa, path: pathlib.Path, schema, column: str | None) -> str:
@@ -270,7 +249,7 @@ def _choose_column(pa, path: pathlib.Path, schema, column: str | None) -> str:
     return lists[0]
   if usable:
     raise InputError(
-      f"{path} has no column that is the sequences for sure; found {', '.join(usable)}. "
+      f"{path} has no column that clearly holds the sequences; found {', '.join(usable)}. "
       "Name one with --column."
     )
   raise InputError(
@@ -279,18 +258,15 @@ def _choose_column(pa, path: pathlib.Path, schema, column: str | None) -> str:
 
 
 def _is_list(pa, kind) -> bool:
-  return (
-    pa.types.is_list(kind)
-    or pa.types.is_large_list(kind)
-    or pa.types.is_fixed_size_list(kind)
-  )
+  types = pa.types
+  return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
-def _column_lengths(pa, path: pathlib.Path, name: str, array) -> np.ndarray:
+def _array_lengths(pa, path: pathlib.Path, name: str, array) -> np.ndarray:
   if array.null_count:
     raise InputError(
       f"Column {name!r} of {path} has {array.null_count} missing values; expected a "
-      "sequence in each row. Drop them."
+      "sequence in each record. Drop these records."
     )
   if _is_list(pa, array.type):
     array = pa.compute.list_value_length(array)

@@ -1,4 +1,4 @@
-"""Pictures of a dataset's lengths and of what packing makes of them."""
+"""Pictures of a dataset's lengths and their packing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _COLORS = ("#2a6f97", "#c1666b", "#6a994e", "#8d6a9f")
 
 
 def draw(advice: Advice, directory) -> list[pathlib.Path]:
-  """Draws histogram, efficiency against depth, and fill, as PNG files.
+  """Draws the histogram, efficiency by depth, and the fill of rows, as PNG files.
 
   Args:
     advice: what to draw.
-    directory: where to; made if it is not there.
+    directory: where to write; made if it does not exist.
 
   Returns:
     The files.

@@ -69,7 +69,7 @@ def damage(content, path, value):
     (["repeat_counts", 0], -1, "at least 1"),
     (["strategies", 0], [384, 128], "tokens"),
     (["strategies", 0], [], "has 0 sequences"),
-    (["strategies", 0, 0], 0, "a length of 0|holds a length"),
+    (["strategies", 0, 0], 0, "a length out of range"),
     (["strategies", 0, 0], "a", "damaged"),
     (["row_length"], 40, "cannot hold the longest"),
     (["max_sequences_per_pack"], 1, "has . sequences"),
@@ -145,7 +145,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
 
 def test_a_device_or_directory_is_not_replaced(tmp_path):
   for path in (tmp_path, pathlib.Path(os.devnull)):
-    with pytest.raises(packing.InputError, match="is no file"):
+    with pytest.raises(packing.InputError, match="is not a file"):
       files.write_text(path, "x")
 
 
@@ -262,13 +262,13 @@ def test_directories_as_hugging_face_and_pipeline_write_them(tmp_path):
 @pytest.mark.parametrize(
   ("name", "data", "message"),
   [
-    ("x.npy", b"nonsense", r"no \.npy file"),
-    ("x.npy", b"\x93NUMPY", r"no \.npy file"),
-    ("x.npy", b"PK\x03\x04nonsense", r"no \.npy file"),
-    ("x.arrow", b"nonsense", "no arrow file"),
-    ("x.arrow", b"ARROW1\0\0nonsense", "no arrow file"),
-    ("x.parquet", b"nonsense", "no parquet file"),
-    ("x.parquet", b"", "no parquet file"),
+    ("x.npy", b"nonsense", r"not a \.npy file"),
+    ("x.npy", b"\x93NUMPY", r"not a \.npy file"),
+    ("x.npy", b"PK\x03\x04nonsense", r"not a \.npy file"),
+    ("x.arrow", b"nonsense", r"not a valid \.arrow file"),
+    ("x.arrow", b"ARROW1\0\0nonsense", r"not a valid \.arrow file"),
+    ("x.parquet", b"nonsense", r"not a valid \.parquet file"),
+    ("x.parquet", b"", r"not a valid \.parquet file"),
     ("x.txt", b"3 4 five", "'five'"),
     ("x.txt", b"+-5 3", r"'\+-5'"),
     ("x.txt", b"7" * 5000, "holds '777"),
@@ -289,7 +289,7 @@ def test_files_that_are_not_what_they_say(tmp_path, name, data, message):
     (np.ones((2, 3), int), r"shape \(2, 3\)"),
     (np.ones(3), "holds float64"),
     (np.array(["a"]), "holds <U1"),
-    (np.array([{}], object), r"no \.npy file"),
+    (np.array([{}], object), r"not a \.npy file"),
   ],
 )
 def test_arrays_that_are_no_lengths(tmp_path, array, message):

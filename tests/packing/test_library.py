@@ -92,7 +92,7 @@ def test_pack_takes_lengths():
 def test_a_plan_is_shown_in_a_line():
   plan = packing.pack(packing.load_histogram("glue_cola_128"), max_sequences_per_pack=3)
   assert repr(plan) == (
-    "<Plan: 8,551 sequences in 2,851 packs of 128 tokens by optimal; proven minimal; "
+    "<Plan: 8,551 sequences in 2,851 packs of 128 tokens by auto; proven minimal; "
     "efficiency 0.2654>"
   )
 

@@ -140,7 +140,7 @@ def test_bad_lengths_and_states_are_refused():
     ({"packs": [[0, 0, [[1, 2]]] * 2], "opened": 1, "arrivals": 9}, "damaged"),
     ({"packs": [[0, 0, [[1, 2]]]] * 2, "opened": 1, "arrivals": 9}, "same number"),
     ({"packs": [[0, 0, [[1, 0]]]], "opened": 1, "arrivals": 9}, "length is out"),
-    ({"packs": [[0, 0, [[1, 1.5]]]], "opened": 1, "arrivals": 9}, "a number is none"),
+    ({"packs": [[0, 0, [[1, 1.5]]]], "opened": 1, "arrivals": 9}, "a number is not whole"),
     ({"packs": [[0, 0, []]], "opened": 1}, "empty or full"),
     (
       {
@@ -165,8 +165,8 @@ def test_bad_lengths_and_states_are_refused():
     ({"waiting": [[5, 0, 0]], "look_ahead": 0}, "too many sequences"),
     ({"waiting": [[9, 0, 0]]}, "length is out"),
     ({"waiting": [[5, -7, 0]]}, "yet to arrive"),
-    ({"arrivals": -1}, "a number is none"),
-    ({"opened": "1"}, "a number is none"),
+    ({"arrivals": -1}, "a number is not whole"),
+    ({"opened": "1"}, "a number is not whole"),
   ):
     with pytest.raises(packing.InputError, match=message):
       packing.OnlinePacker.from_state(state | change)

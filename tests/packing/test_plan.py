@@ -126,7 +126,7 @@ def test_lengths_the_plan_was_not_made_for_are_refused():
   histogram = packing.Histogram.from_lengths([3, 3, 5], max_sequence_length=7)
   plan = packing.pack(histogram, algorithm="spfhp")
   with pytest.raises(
-    packing.InputError, match="1 lengths of 3 tokens; the plan was made for 2"
+    packing.InputError, match="1 lengths of 3 tokens; the histogram has 2"
   ):
     plan.assign([3, 5, 5])
 

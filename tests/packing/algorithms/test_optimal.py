@@ -34,7 +34,9 @@ def test_thousands_of_small_cases_against_brute_force():
   not_minimal = solved = 0
   for row, lengths, depth in random_cases(6000, seed=7):
     histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=row)
-    plan = packing.pack(histogram, max_sequences_per_pack=depth, target_gap=0)
+    plan = packing.pack(
+      histogram, max_sequences_per_pack=depth, target_gap=0, algorithm="optimal"
+    )
     fewest = fewest_packs(lengths, row_length=row, depth=depth)
     assert plan.lower_bound <= fewest <= plan.num_packs <= plan.lower_bound + 1
     not_minimal += plan.num_packs > fewest
@@ -56,6 +58,7 @@ def test_rounded_lengths_and_separators_against_brute_force():
       length_multiple=multiple,
       separator_tokens=separator,
       target_gap=0,
+      algorithm="optimal",
     )
     fewest = fewest_packs(
       lengths, row_length=row, depth=depth, multiple=multiple, separator=separator
@@ -141,7 +144,9 @@ def test_cover_hands_surplus_slots_down(pairs):
   ],
 )
 def test_known_bounds(name, depth, bound):
-  plan = packing.pack(packing.load_histogram(name), max_sequences_per_pack=depth)
+  plan = packing.pack(
+    packing.load_histogram(name), max_sequences_per_pack=depth, algorithm="optimal"
+  )
   assert plan.lower_bound == bound
   assert plan.gap <= max(1, 1e-6 * bound)
 
@@ -153,13 +158,15 @@ def test_known_bounds(name, depth, bound):
 def test_every_histogram_is_packed_to_within_a_millionth(name, depth):
   if (name, depth) in SLOW:
     pytest.skip("takes up to minutes; benchmarks/packing.py --only optimal checks it")
-  plan = packing.pack(packing.load_histogram(name), max_sequences_per_pack=depth)
+  plan = packing.pack(
+    packing.load_histogram(name), max_sequences_per_pack=depth, algorithm="optimal"
+  )
   assert plan.gap <= max(1, 1e-6 * plan.lower_bound)
 
 
 def test_no_solver_runs_where_tokens_prove_the_plan_minimal():
   histogram = packing.Histogram.from_lengths([3, 5, 8, 8], max_sequence_length=8)
-  plan = packing.pack(histogram)
+  plan = packing.pack(histogram, algorithm="optimal")
   assert plan.gap == 0
   assert plan.details == {"solver": "none needed"}
   assert plan.bound_weights is None
@@ -167,7 +174,7 @@ def test_no_solver_runs_where_tokens_prove_the_plan_minimal():
 
 def test_the_bound_does_not_trust_the_solver():
   histogram = packing.load_histogram("glue_cola_128")
-  plan = packing.pack(histogram, max_sequences_per_pack=5)
+  plan = packing.pack(histogram, max_sequences_per_pack=5, algorithm="optimal")
   problem = plan._problem
   rng = np.random.default_rng(0)
   weights = problem.sizes * 10**9 + rng.integers(0, 10**9, problem.sizes.size)
@@ -178,7 +185,9 @@ def test_the_bound_does_not_trust_the_solver():
 
 def test_time_limit_gives_the_best_plan_so_far_with_its_bound():
   histogram = packing.load_histogram("wikipedia_1024")
-  plan = packing.pack(histogram, max_sequences_per_pack=8, time_limit=0.3)
+  plan = packing.pack(
+    histogram, max_sequences_per_pack=8, time_limit=0.3, algorithm="optimal"
+  )
   heuristic = packing.pack(histogram, algorithm="lpfhp", max_sequences_per_pack=8)
   assert plan.num_packs <= heuristic.num_packs
   assert plan.lower_bound <= 21_697_115
@@ -219,7 +228,7 @@ def test_the_integer_programme_looks_at_no_clock(monkeypatch):
   monkeypatch.setattr(highspy.Highs, "setOptionValue", recorded)
   monkeypatch.setattr("packing.algorithms.rounding._DIVES", 1)
   histogram = nearly_full_rows(rows=9, parts=4, capacity=256, seed=0)
-  plan = packing.pack(histogram, target_gap=0)
+  plan = packing.pack(histogram, target_gap=0, algorithm="optimal")
   assert plan.gap <= 1
   assert ("solver", "choose") in asked  # it ran
   assert "time_limit" not in dict(asked)
@@ -230,7 +239,7 @@ def test_the_last_pack_of_a_hard_case_is_given_up_soon(monkeypatch):
   monkeypatch.setattr("packing.algorithms.optimal.LAST_PACK_WORK", 10**7)
   monkeypatch.setattr("packing.algorithms.rounding.LAST_PACK_WORK", 10**7)
   histogram = nearly_full_rows(rows=120, parts=4, capacity=2048, seed=0)
-  plan = packing.pack(histogram, max_sequences_per_pack="max")
+  plan = packing.pack(histogram, max_sequences_per_pack="max", algorithm="optimal")
   assert plan.num_sequences == 480
   assert plan.gap == 1
   assert plan.details["work"] < 10**8
@@ -239,7 +248,7 @@ def test_the_last_pack_of_a_hard_case_is_given_up_soon(monkeypatch):
 def test_a_limit_of_work_gives_the_best_plan_so_far_with_its_bound():
   histogram = packing.load_histogram("squad_1_1_384")
   plans = [
-    packing.pack(histogram, max_sequences_per_pack=3, work_limit=n)
+    packing.pack(histogram, max_sequences_per_pack=3, work_limit=n, algorithm="optimal")
     for n in (10**5, 10**6, 10**9)
   ]
   assert [plan.details.get("stopped_by") for plan in plans] == [*["work_limit"] * 2, None]
@@ -257,7 +266,7 @@ def test_a_relaxation_cut_short_still_improves_the_plan(monkeypatch):
 
   monkeypatch.setattr(Master, "solve", until_out_of_time)
   histogram = packing.load_histogram("squad_1_1_384")
-  plan = packing.pack(histogram, max_sequences_per_pack=3)
+  plan = packing.pack(histogram, max_sequences_per_pack=3, algorithm="optimal")
   heuristic = packing.pack(histogram, algorithm="lpfhp", max_sequences_per_pack=3)
   assert len(calls) > 5
   assert plan.num_packs < heuristic.num_packs
@@ -267,8 +276,8 @@ def test_many_lengths_are_refused_without_a_time_limit(monkeypatch):
   monkeypatch.setattr("packing.algorithms.optimal.MAX_LENGTHS", 100)
   histogram = packing.load_histogram("squad_1_1_384")
   with pytest.raises(packing.InputError, match=r"348 different lengths.*time_limit"):
-    packing.pack(histogram)
-  plan = packing.pack(histogram, time_limit=30.0)
+    packing.pack(histogram, algorithm="optimal")
+  plan = packing.pack(histogram, time_limit=30.0, algorithm="optimal")
   assert plan.lower_bound <= 40_195 <= plan.num_packs
 
 
@@ -285,6 +294,7 @@ def test_random_histograms_with_counts_up_to_trillions():
       max_sequences_per_pack=[None, 2, 3, 4, 5, 8, 13, 20][rng.integers(8)],
       length_multiple=int(rng.integers(1, 4)),
       separator_tokens=int(rng.integers(0, 3)),
+      algorithm="optimal",
     )
     assert plan.gap <= max(1, 1e-6 * plan.lower_bound)
 
@@ -297,7 +307,8 @@ for name, value in (("output_flag", False), ("threads", 2), ("parallel", "on")):
   lp.setOptionValue(name, value)
 lp.addVar(0.0, 1.0)
 lp.run()
-plan = packing.pack(packing.load_histogram("squad_1_1_384"), max_sequences_per_pack=3)
+histogram = packing.load_histogram("squad_1_1_384")
+plan = packing.pack(histogram, algorithm="optimal", max_sequences_per_pack=3)
 print(plan.num_packs, plan.lower_bound)
 """
   done = subprocess.run(

@@ -1,0 +1,109 @@
+"""python -m packing analyze: the advice as text or JSON, and the commands to follow it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+
+from packing.algorithms.progress import Progress
+from packing.commands import advisor, arguments, pictures
+
+HELP = "advise: pad, bucket, concatenate or pack, and how"
+EXAMPLES = """examples:
+  python -m packing analyze my_dataset/       (Hugging Face or prepared)
+  python -m packing analyze train.parquet --max-sequence-length 512 --pictures pictures/
+  python -m packing analyze --histogram wikipedia_512 --hidden-size 1024
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser):
+  arguments.add_lengths(command, positional=True)
+  width = "model width, for the share of attention in the cost (default: 768)"
+  arguments.add_integer(command, "--hidden-size", "D", width, default=768)
+  buckets = "shapes for bucketing (default: 8)"
+  arguments.add_integer(command, "--buckets", "N", buckets, default=8)
+  arguments.add_batch_size(command)
+  command.add_argument(
+    "--pictures", metavar="DIR", help="draw histogram, efficiency and fill here"
+  )
+  command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options) -> str:
+  """Advises and draws; returns the text to print."""
+  if options.lengths is None:
+    options.lengths = options.dataset
+  histogram = arguments.read(options)
+  with Progress() as progress:
+    progress.step("looking for depth and row length")
+    advice = advisor.advise(
+      histogram,
+      hidden_size=options.hidden_size,
+      num_buckets=options.buckets,
+      batch_size=options.batch_size,
+    )
+  drawn = pictures.draw(advice, options.pictures) if options.pictures else []
+  flags = _flags(options, advice)
+  if options.json:
+    result = advice.as_dict() | {"source": histogram.source, "flags": flags}
+    return json.dumps(result | {"pictures": [str(path) for path in drawn]})
+  mean = histogram.num_tokens / histogram.num_sequences
+  lines = [
+    f"{histogram.source}",
+    f"{histogram.num_sequences:,} sequences, {histogram.num_tokens:,} tokens, mean "
+    f"{mean:.1f}, longest {histogram.longest}",
+    f"Padding each to {histogram.max_sequence_length} tokens makes {advice.padding:.1%} of "
+    "the tokens padding.",
+    "",
+    f"Advice: {advice.recommendation}",
+    *(f"- {reason}" for reason in advice.reasons),
+    "",
+    f"{'choice':<15} {'speed-up':>8} {'efficiency':>10} {'shapes':>6}  what it takes",
+    *(
+      f"{c.name:<15} {c.speed_up:>8.3f} {c.efficiency:>10.4f} {c.num_shapes:>6}  {c.remark}"
+      for c in advice.choices
+    ),
+    "",
+    f"{'row':>6} {'depth':>6} {'packs':>12} {'efficiency':>10} {'speed-up':>8} "
+    f"{'skipping':>8}  by",
+    *(
+      f"{p.row_length:>6} {p.max_sequences_per_pack or 'max':>6} {p.num_packs:>12} "
+      f"{p.efficiency:>10.4f} {p.speed_up:>8.3f} {p.speed_up_blocks:>8.3f}  {p.algorithm}"
+      for p in advice.packs
+    ),
+    "",
+    "Speed-ups count a layer's matrix products at width "
+    f"{advice.hidden_size}, over padding to {histogram.max_sequence_length}; 'skipping' is "
+    "for attention kernels that skip foreign blocks.",
+    "",
+    "To make this plan:",
+    f"  python -m packing pack {flags['pack']}",
+    f"  python train.py --config=... --workdir=... {flags['train']}",
+    *(f"wrote {path}" for path in drawn),
+  ]
+  return "\n".join(lines)
+
+
+def _flags(options, advice: advisor.Advice) -> dict[str, str]:
+  """The flags of `pack` and of train.py for the advised plan."""
+  names = ("histogram", "histogram_file", "lengths", "column", "split")
+  flags = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names}
+  if options.lengths is None:
+    flags |= {"--column": None, "--split": None}
+  size, longest = options.max_sequence_length, advice.histogram.max_sequence_length
+  row = advice.plan.row_length
+  flags |= {
+    "--max-sequence-length": size,
+    "--too-long": options.too_long if size is not None else None,
+    "--row-length": row if row > longest else None,
+    "--algorithm": advice.algorithm,
+    "--max-sequences-per-pack": advice.plan.max_sequences_per_pack,
+  }
+  words = [str(w) for item in flags.items() if item[1] is not None for w in item]
+  return {
+    "pack": shlex.join(words),
+    "train": f"--config.data.max_sequence_length={longest} "
+    f"--config.packing.algorithm={advice.algorithm} "
+    f"--config.packing.max_sequences_per_pack={advice.depth}",
+  }

@@ -1,0 +1,160 @@
+"""Arguments that the commands share, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+
+import numpy as np
+
+from packing.commands import inputs
+from packing.errors import InputError, check_integer, short_repr
+from packing.histogram import (
+  MAX_SEQUENCE_LENGTH,
+  Histogram,
+  histogram_names,
+  load_histogram,
+)
+
+
+def add_lengths(command: argparse.ArgumentParser, *, positional: bool = False):
+  """Adds where the lengths come from; `read` reads them."""
+  group = command.add_argument_group("lengths, from one of")
+  source = group.add_mutually_exclusive_group(required=True)
+  if positional:
+    source.add_argument("dataset", nargs="?", metavar="PATH", help="the same as --lengths")
+  source.add_argument(
+    "--histogram", metavar="NAME", help=f"built in: {', '.join(histogram_names())}"
+  )
+  source.add_argument(
+    "--histogram-file",
+    metavar="F.json",
+    help='{"max_sequence_length": S, "counts": [S whole numbers]}',
+  )
+  source.add_argument(
+    "--lengths",
+    metavar="PATH",
+    help=".npy or text file of integers; Arrow or Parquet file with a column of lists or "
+    "of integers; a directory of those (Hugging Face save_to_disk, pipeline prepare)",
+  )
+  group.add_argument(
+    "--column",
+    metavar="NAME",
+    help="column of an Arrow or Parquet file (default: chosen by name and type)",
+  )
+  group.add_argument(
+    "--split", metavar="NAME", help="split of a directory, or all (default: train)"
+  )
+  add_integer(
+    group,
+    "--max-sequence-length",
+    "S",
+    "longest length allowed, in tokens (default: the longest found)",
+  )
+  group.add_argument(
+    "--too-long",
+    choices=("refuse", "truncate", "drop"),
+    default="refuse",
+    help="what to do with sequences longer than S (default: refuse)",
+  )
+
+
+def read(options) -> Histogram:
+  """Reads the lengths that the arguments of `add_lengths` name."""
+  size = options.max_sequence_length
+  if size is not None:
+    size = check_integer(
+      "--max-sequence-length", size, at_least=1, at_most=MAX_SEQUENCE_LENGTH
+    )
+  if options.lengths is None:
+    if options.histogram is not None:
+      histogram = load_histogram(options.histogram)
+    else:
+      histogram = inputs.read_histogram(options.histogram_file)
+    return histogram if size is None else _resize(histogram, size, options.too_long)
+  path = options.lengths
+  lengths, source = inputs.read_lengths(path, column=options.column, split=options.split)
+  if lengths.size == 0:
+    raise InputError(f"{path} holds no sequence; expected at least one.")
+  if size is None:
+    size = max(int(lengths.max()), 1)
+  elif options.too_long == "drop":
+    lengths = lengths[lengths <= size]
+    if lengths.size == 0:
+      raise InputError(f"No sequence of {path} has at most {size} tokens.")
+  elif options.too_long == "truncate":
+    lengths = np.minimum(lengths, size)
+  try:
+    return Histogram.from_lengths(lengths, max_sequence_length=size, source=source)
+  except InputError as error:
+    hint = " Or pass --too-long truncate or drop." if lengths.max() > size else ""
+    raise InputError(f"{path}: {error}{hint}") from error
+
+
+def _resize(histogram: Histogram, size: int, too_long: str) -> Histogram:
+  """The histogram with another maximum sequence length."""
+  counts = np.zeros(size, np.int64)
+  kept = histogram.counts[:size]
+  counts[: kept.size] = kept
+  beyond = int(histogram.counts[size:].sum())
+  if beyond and too_long == "refuse":
+    raise InputError(
+      f"{beyond} sequences are longer than --max-sequence-length {size}. Pass a larger "
+      "one, or --too-long truncate or drop."
+    )
+  if too_long == "truncate":
+    counts[-1] += beyond
+  return Histogram(counts, source=histogram.source)
+
+
+def add_geometry(command: argparse.ArgumentParser):
+  """Adds how sequences lie in a row, and the seed; `geometry` collects them."""
+  add_integer(command, "--row-length", "L", "tokens of a row, if longer than S")
+  multiple = "round lengths up to a multiple of N (default: 1)"
+  add_integer(command, "--length-multiple", "N", multiple, default=1)
+  separator = "tokens between two sequences of a row (default: 0)"
+  add_integer(command, "--separator-tokens", "T", separator, default=0)
+  add_integer(command, "--seed", "N", "default: 0", default=0)
+
+
+def geometry(options) -> dict[str, int]:
+  """The keyword arguments of `pack` that `add_geometry` adds."""
+  check_integer("--seed", options.seed, at_least=0)
+  names = ("row_length", "length_multiple", "separator_tokens", "seed")
+  return {name: getattr(options, name) for name in names}
+
+
+def add_batch_size(command: argparse.ArgumentParser):
+  text = "sequences in a batch of sorted batching (default: 256)"
+  add_integer(command, "--batch-size", "B", text, default=256)
+
+
+def add_integer(command, flag: str, metavar: str, text: str, *, default: int | None = None):
+  """Adds an argument that takes a whole number."""
+  command.add_argument(flag, metavar=metavar, type=int, default=default, help=text)
+
+
+def parse_depth(text: str) -> int | None:
+  """A depth limit; None for "max"."""
+  if text == "max":
+    return None
+  try:
+    depth = int(text)
+  except ValueError:
+    depth = 0
+  if depth < 1:
+    raise InputError(
+      f"A depth is {short_repr(text)}; expected a whole number of at least 1, or max."
+    )
+  return depth
+
+
+def parse_option(text: str) -> tuple[str, object]:
+  """The name and value of NAME=VALUE; the value is a Python literal or else a string."""
+  name, separator, value = text.partition("=")
+  if not separator or not name.isidentifier():
+    raise InputError(f"--option is {short_repr(text)}; expected NAME=VALUE.")
+  try:
+    return name, ast.literal_eval(value)
+  except (ValueError, SyntaxError, RecursionError, MemoryError):
+    return name, value

@@ -1,0 +1,113 @@
+"""The results of algorithms as a table, in the columns of the paper's tables."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Sequence
+
+from packing.errors import InputError
+
+FORMATS = ("table", "markdown", "csv", "json")
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """One algorithm at one depth; None where a column does not apply.
+
+  Attributes:
+    algorithm: its name. For the least-squares algorithms, "... before" is the plan as
+      rounded, whose empty slots hold sequences that do not exist.
+    depth: the limit; "max" for none.
+    packing_depth: most sequences in a pack.
+    num_strategies: different packs.
+    num_packs: packs.
+    num_tokens: tokens of all rows, padding included.
+    num_padding_tokens: how many of them are padding.
+    efficiency: real tokens / all tokens, a fraction.
+    packing_factor: sequences / packs.
+    lower_bound: packs that any plan needs; proven.
+    gap: packs above the bound.
+    seconds: time to make the plan.
+    note: why there is no plan.
+  """
+
+  algorithm: str
+  depth: int | str
+  packing_depth: int | None = None
+  num_strategies: int | None = None
+  num_packs: int | None = None
+  num_tokens: int | None = None
+  num_padding_tokens: int | None = None
+  efficiency: float | None = None
+  packing_factor: float | None = None
+  lower_bound: int | None = None
+  gap: int | None = None
+  seconds: float | None = None
+  note: str = ""
+
+
+_HEADERS = {
+  "algorithm": "algorithm",
+  "depth": "depth",
+  "packing_depth": "used",
+  "num_strategies": "strategies",
+  "num_packs": "packs",
+  "num_tokens": "tokens",
+  "num_padding_tokens": "padding tokens",
+  "efficiency": "efficiency (%)",
+  "packing_factor": "packing factor",
+  "lower_bound": "bound",
+  "gap": "gap",
+  "seconds": "seconds",
+}
+
+
+def render(results: Sequence[Result], *, style: str = "table") -> str:
+  """Results as text: "table" for a terminal, "markdown", "csv" or "json".
+
+  CSV and JSON have all digits, and efficiency as a fraction. The other two have efficiency
+  in percent, as in the papers.
+  """
+  if style not in FORMATS:
+    raise InputError(f"format is {style!r}; expected one of {', '.join(FORMATS)}.")
+  records = [dataclasses.asdict(result) for result in results]
+  if style == "json":
+    return json.dumps(records, indent=1)
+  if style == "csv":
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*_HEADERS, "note"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue().rstrip("\n")
+  cells = [[_cell(record, name) for name in _HEADERS] for record in records]
+  titles = list(_HEADERS.values())
+  widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+  table = [_line(line, widths) for line in [titles, *cells]]
+  if style == "markdown":
+    rule = ["-" * w if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+    lines = [f"| {' | '.join(parts)} |" for parts in [table[0], rule, *table[1:]]]
+  else:
+    lines = ["  ".join(parts).rstrip() for parts in table]
+  notes = [f"{r.algorithm} at depth {r.depth}: {r.note}" for r in results if r.note]
+  return "\n".join(lines + ([""] if notes else []) + notes)
+
+
+def _cell(record: dict, name: str) -> str:
+  value = record[name]
+  if value is None:
+    return "-"
+  if name == "efficiency":
+    return f"{100 * value:.3f}"
+  if name in ("packing_factor", "seconds"):
+    return f"{value:.3f}"
+  return str(value)
+
+
+def _line(cells: list[str], widths: list[int]) -> list[str]:
+  return [
+    cell.ljust(width) if i == 0 else cell.rjust(width)
+    for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+  ]
