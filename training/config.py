@@ -12,7 +12,7 @@ import optax
 
 import model
 from model import attention
-from model.config import HEAD_SIZE, MAX_VOCAB_MULTIPLE
+from model.config import MAX_VOCAB_MULTIPLE
 from training import optimizer as optimizer_lib
 from training.errors import ConfigError
 from training.errors import check as _check
@@ -191,8 +191,8 @@ def validate(
     f"xla on {num_devices} devices; splash runs on one",
   )
   if config.model.size != GIVEN:
-    alibi = causal and config.model.positions == "alibi"
-    check_attention(config, head_size=HEAD_SIZE, alibi=alibi)
+    make = gpt2_config if causal else bert_config
+    check_attention(config, make(config, vocab_size=data.vocab_size))
   for field in (
     "optimizer.weight_decay",
     "optimizer.clip_norm",
@@ -235,28 +235,18 @@ def validate(
   check_recipe(config, num_devices=num_devices, typed=typed)
 
 
-def check_attention(
-  config: ml_collections.ConfigDict, *, head_size: int, alibi: bool = False
-):
+def check_attention(config: ml_collections.ConfigDict, model_config: model.ModelConfig):
   """Refuses an implementation of attention that cannot compute this model.
 
   Args:
     config: of the run.
-    head_size: H, of the model.
-    alibi: whether its positions are a bias of attention.
+    model_config: of the model.
 
   Raises:
     ConfigError: says why.
   """
   try:
-    attention.check(
-      config.model.attention_impl,
-      dtype=config.model.dtype,
-      head_size=head_size,
-      row_length=config.data.max_sequence_length,
-      dropout_rate=config.model.attention_dropout_rate,
-      alibi=alibi,
-    )
+    attention.check(model_config, config.data.max_sequence_length)
   except model.AttentionError as error:
     raise ConfigError(f"config.model: {error}") from error
 

@@ -456,13 +456,24 @@ def test_gradients_of_the_vocabulary_are_those_of_the_plain_product(dtype):
     ]
     upstream = jax.random.normal(keys[3], (3, 5, 11), dtype)
     found, expected = (
-      jax.vjp(function, *arguments) for function in (blocks._products, plain)
+      jax.vjp(function, *arguments) for function in (kernels.vocabulary_products, plain)
     )
     np.testing.assert_array_equal(found[0], expected[0])
     tolerance = 8 * float(jnp.finfo(dtype).eps)
     for ours, theirs in zip(found[1](upstream), expected[1](upstream), strict=True):
       assert ours.dtype == dtype
       assert relative_difference(ours, theirs) < tolerance
+
+
+def test_forward_mode_through_the_vocabulary_is_refused_with_the_reason():
+  model = packs.random_model(packs.small_config(num_layers=1))
+  batch = packs.lay_out(packs.random_sequences([[5, 4]]))
+  hidden = jnp.ones((1, packs.ROW_LENGTH, 14))
+  logits = lambda x: model.heads(x, batch)["mlm_logits"]  # noqa: E731
+  with pytest.raises(TypeError, match=r"in reverse mode only\. Expected jax\.grad"):
+    jax.jvp(logits, (hidden,), (hidden,))
+  each = jax.vmap(jax.grad(lambda x: logits(x[None]).sum()))(hidden)
+  assert relative_difference(each, jax.grad(lambda x: logits(x).sum())(hidden)) < 1e-6
 
 
 def test_layer_norm_keeps_its_digits_far_from_zero():
