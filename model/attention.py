@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from model import kernels
 from model.config import ModelConfig
@@ -214,7 +215,7 @@ def dot_product_attention(
   Returns:
     [B, S, N, H], in the dtype of `value`.
   """
-  wide = jnp.promote_types(query.dtype, jnp.float32)
+  wide = np.promote_types(query.dtype, np.float32)
   query = query / math.sqrt(query.shape[-1])
   scores = jnp.einsum("BQNH,BKNH->BNQK", query, key, preferred_element_type=wide)
   if bias is not None:

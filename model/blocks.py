@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from model import kernels
 from model.attention import attention
@@ -40,13 +41,13 @@ def gelu(x: jax.Array) -> jax.Array:
   References:
     Hendrycks and Gimpel, https://arxiv.org/abs/1606.08415.
   """
-  wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  wide = x.astype(np.promote_types(x.dtype, np.float32))
   return (0.5 * wide * (1 + jax.lax.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
 
 
 def tanh_gelu(x: jax.Array) -> jax.Array:
   """x Phi(x) by the approximation of GPT-2, in at least float32."""
-  wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  wide = x.astype(np.promote_types(x.dtype, np.float32))
   return jax.nn.gelu(wide, approximate=True).astype(x.dtype)
 
 
@@ -91,8 +92,16 @@ def embed(
   )
 
 
-def layer_norm(config: ModelConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
-  return nnx.LayerNorm(
+class LayerNorm(nnx.LayerNorm):
+  """Flax's, which needs implicit promotion of dtypes, also where that is forbidden."""
+
+  def __call__(self, x, *, mask=None):
+    with jax.numpy_dtype_promotion("standard"):
+      return super().__call__(x, mask=mask)
+
+
+def layer_norm(config: ModelConfig, rngs: nnx.Rngs) -> LayerNorm:
+  return LayerNorm(
     config.hidden_size,
     epsilon=config.layer_norm_epsilon,
     use_fast_variance=False,  # the fast form cancels digits that packed = unpacked needs

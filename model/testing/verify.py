@@ -131,7 +131,7 @@ def verify_case(
       attention_dropout_rate=0.0,
       attention_impl=implementation,
       dtype=jnp.dtype(dtype),
-      param_dtype=jnp.promote_types(dtype, jnp.float32),
+      param_dtype=np.promote_types(dtype, np.float32),
       **fields,
     )
     try:

@@ -317,7 +317,7 @@ def test_rows_of_padding_stay_finite(head, implementation, dtype):
   with jax.enable_x64(dtype == jnp.float64):
     config = packs.small_config(
       dtype=dtype,
-      param_dtype=jnp.promote_types(dtype, jnp.float32),
+      param_dtype=np.promote_types(dtype, np.float32),
       attention_impl=implementation,
       max_position_embeddings=128,
       num_layers=1,
@@ -426,7 +426,7 @@ def test_weights_start_as_wide_as_the_initializer_range():
       assert 0.1 < np.abs(narrow).max() < 0.3, path
       np.testing.assert_allclose(wide, 2 * narrow, rtol=1e-6)
     else:
-      assert (narrow == (path[-1].key == "scale")).all()
+      assert (narrow == float(path[-1].key == "scale")).all()
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64, jnp.bfloat16])
@@ -439,6 +439,7 @@ def test_gelu_is_the_exact_one(dtype):
     )(x.astype(jnp.float64 if dtype == jnp.float64 else jnp.float32))
     assert ours.dtype == dtype
     rounding = float(jnp.finfo(dtype).eps)
+    ours, slopes = ours.astype(exact.dtype), slopes.astype(exact.dtype)
     assert jnp.abs(ours - exact).max() < 8 * rounding
     assert jnp.abs(slopes - exact_slopes).max() < 8 * rounding
 
