@@ -177,13 +177,7 @@ def why_not(config: BertConfig, row_length: int) -> str:
     row_length: S, in tokens.
   """
   try:
-    check(
-      config.attention_impl,
-      dtype=config.dtype,
-      head_size=config.hidden_size // config.num_heads,
-      row_length=row_length,
-      dropout_rate=config.attention_dropout_rate,
-    )
+    check(config, row_length)
   except AttentionError as error:
     return str(error)
   return ""

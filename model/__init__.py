@@ -1,6 +1,5 @@
 """Flax NNX models that keep the sequences of a pack apart."""
 
-from model.attention import IMPLEMENTATIONS, AttentionError
 from model.bert import (
   Bert,
   BertForPreTraining,
@@ -16,6 +15,7 @@ from model.config import (
   ModelConfig,
 )
 from model.gpt2 import POSITIONS, Gpt2, Gpt2Config
+from model.kernels import IMPLEMENTATIONS, AttentionError
 from model.losses import LOSS_UNITS
 from model.models import LANGUAGE_MODELS, MODELS
 

@@ -1,8 +1,8 @@
 """Attention that keeps the sequences of a pack apart.
 
-Every implementation has one interface, `attention`, and one meaning: a token attends to
-the tokens with its own segment id; in a causal model, to those that do not come after it.
-One that cannot do what it is asked for raises; none stands in for another.
+Every implementation has the same interface, `attention`, and computes the same function: a
+token attends to the tokens with its own segment id, in a causal model only up to itself.
+An implementation that cannot do this raises an error; no other one replaces it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from model import kernels
-from model.kernels import AttentionError
+from model.config import ModelConfig
 
 
 def packed_attention_mask(segment_ids: jax.Array) -> jax.Array:
@@ -25,7 +26,7 @@ def packed_attention_mask(segment_ids: jax.Array) -> jax.Array:
     segment_ids: int32[B, S]; 1, 2, ... numbers the sequences of a pack, 0 is padding.
 
   Returns:
-    bool[B, 1, S, S], True = may attend; rows and columns of padding are all False.
+    bool[B, 1, S, S], True = may attend; False for all padding, as query and as key.
 
   Raises:
     ValueError: rank is not 2.
@@ -60,10 +61,10 @@ def padding_attention_mask(segment_ids: jax.Array) -> jax.Array:
 
 
 def alibi_slopes(num_heads: int) -> tuple[float, ...]:
-  """By how much attention falls with each token of distance, for each head.
+  """How much the scores of each head fall per token of distance.
 
-  2^(-8/N), 2^(-16/N), ... for N heads, a power of 2. For other numbers those of the power
-  below, and then every other one of the power above, as in the authors' code.
+  2^(-8/N), 2^(-16/N), ... if N, the number of heads, is a power of 2. Otherwise the slopes
+  for the power below N, then every other slope for the power above, as the authors do.
 
   Example:
     >>> alibi_slopes(4)
@@ -83,25 +84,26 @@ def alibi_slopes(num_heads: int) -> tuple[float, ...]:
 def alibi_bias(slopes: Sequence[float], row_length: int) -> jax.Array:
   """-slope x distance of query and key in tokens, float[1, N, S, S].
 
-  Distances within a sequence are the same wherever it stands in its row, so these
-  positions need no reset.
+  Distances within a sequence do not depend on its place in the row, so positions need no
+  reset.
 
   Args:
-    slopes: of each head, from `alibi_slopes`.
+    slopes: one a head, from `alibi_slopes`.
     row_length: S, in tokens.
   """
   positions = jnp.arange(row_length)
   distances = jnp.abs(positions[:, None] - positions[None, :])
-  return -jnp.asarray(slopes)[None, :, None, None] * distances[None, None]
+  by_head = jnp.asarray(slopes)[None, :, None, None]
+  return -by_head * distances[None, None].astype(by_head.dtype)
 
 
 def split_by_token_type(
   segment_ids: jax.Array, token_type_ids: jax.Array, *, token_types: int
 ) -> jax.Array:
-  """Numbers the sentences of a row rather than its sequences.
+  """Numbers the sentences of a row instead of its sequences.
 
-  With these as segment ids the two sentences of a pair do not see each other, which
-  appendix A of the paper leaves to future work. [CLS] belongs to sentence A.
+  With these segment ids, the two sentences of a pair do not see each other, which appendix
+  A of the paper leaves to future work. [CLS] belongs to sentence A.
 
   Args:
     segment_ids: int32[B, S].
@@ -136,30 +138,30 @@ def attention(
 ) -> jax.Array:
   """Scaled dot-product attention within each sequence of a pack.
 
-  What is forbidden has a probability of exactly zero. What padding gets is finite, and
-  read by nobody.
+  Forbidden tokens have a probability of exactly zero. The output at padding is finite, and
+  nothing reads it.
 
   Args:
     query, key, value: [B, S, N, H].
     segment_ids: int32[B, S]; 1, 2, ... numbers the sequences from the left, 0 is padding.
     implementation: a key of `IMPLEMENTATIONS`.
-    mask: "segment"; or "none", by which a token sees every real token of its row.
-    causal: whether it sees none that comes after it.
-    slopes: of each head, from `alibi_slopes`, for ALiBi's bias; None for no bias.
-    max_segments: the largest segment id there can be; `cudnn_packed` needs it.
+    mask: "segment"; with "none" a token sees every real token of its row.
+    causal: whether a token sees only itself and the tokens before it.
+    slopes: of ALiBi's bias, from `alibi_slopes`; None for no bias.
+    max_segments: the largest segment id possible; `cudnn_packed` needs it.
     dropout_rate: of the probabilities.
-    dropout_key: for the dropout; None for no dropout.
+    dropout_key: a PRNG key; None for no dropout.
 
   Returns:
     [B, S, N, H], in the dtype of `value`.
 
   Raises:
-    AttentionError: the implementation cannot honour the dropout, the bias, the type, the
-      shape or the device.
+    AttentionError: the implementation does not support the dropout, the bias, the dtype,
+      the shape or the device.
   """
   dropout_rate = 0.0 if dropout_key is None else dropout_rate
   row_length = query.shape[1]
-  check(
+  kernels.check(
     implementation,
     dtype=query.dtype,
     head_size=query.shape[-1],
@@ -199,7 +201,7 @@ def dot_product_attention(
   dropout_rate: float = 0.0,
   dropout_key: jax.Array | None = None,
 ) -> jax.Array:
-  """Attention under any mask, as XLA compiles it; softmax in at least float32.
+  """Attention under any mask, in plain JAX; softmax in at least float32.
 
   A query that may attend to nothing (padding) gets the mean of all values.
 
@@ -208,12 +210,12 @@ def dot_product_attention(
     mask: bool, broadcastable to [B, N, S, S], True = may attend.
     bias: float, broadcastable to [B, N, S, S], added to the scaled scores.
     dropout_rate: of the probabilities.
-    dropout_key: for the dropout; None for no dropout.
+    dropout_key: a PRNG key; None for no dropout.
 
   Returns:
     [B, S, N, H], in the dtype of `value`.
   """
-  wide = jnp.promote_types(query.dtype, jnp.float32)
+  wide = np.promote_types(query.dtype, np.float32)
   query = query / math.sqrt(query.shape[-1])
   scores = jnp.einsum("BQNH,BKNH->BNQK", query, key, preferred_element_type=wide)
   if bias is not None:
@@ -221,7 +223,7 @@ def dot_product_attention(
   scores = jnp.where(mask, scores, jnp.finfo(wide).min)
   highest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
   weights = jnp.exp(scores - highest)
-  # The sum divides what comes out, [B, Q, N, H], and not the weights, [B, N, Q, K].
+  # Dividing the output, [B, Q, N, H], is cheaper than dividing the weights, [B, N, Q, K].
   total = weights.sum(axis=-1).swapaxes(1, 2)[..., None]
   drop = nnx.Dropout(dropout_rate, deterministic=dropout_key is None)
   weights = drop(weights.astype(value.dtype), rngs=dropout_key)
@@ -229,44 +231,21 @@ def dot_product_attention(
   return (attended.astype(wide) / total).astype(value.dtype)
 
 
-def check(
-  implementation: str,
-  *,
-  dtype,
-  head_size: int,
-  row_length: int,
-  dropout_rate: float,
-  alibi: bool = False,
-):
-  """Refuses what an implementation cannot do on this machine's device.
+def check(config: ModelConfig, row_length: int):
+  """Refuses a model whose attention cannot run on this machine's device.
 
   Args:
-    implementation: a key of `IMPLEMENTATIONS`.
-    dtype: of query, key and value.
-    head_size: H.
+    config: of the model.
     row_length: S, in tokens.
-    dropout_rate: of the probabilities.
-    alibi: whether ALiBi's bias is added to the scores.
 
   Raises:
     AttentionError: says what was expected, what was found and what to do.
   """
-  if implementation not in IMPLEMENTATIONS:
-    raise AttentionError(
-      f"There is no attention_impl {implementation!r}; expected one of "
-      f"{', '.join(IMPLEMENTATIONS)}."
-    )
-  if implementation != "xla":
-    kernels.check(
-      implementation,
-      dtype=jnp.dtype(dtype),
-      head_size=head_size,
-      row_length=row_length,
-      dropout_rate=dropout_rate,
-      alibi=alibi,
-    )
-
-
-IMPLEMENTATIONS = {"xla": "any device; the reference"} | {
-  name: kernel.runs_on for name, kernel in kernels.KERNELS.items()
-}
+  kernels.check(
+    config.attention_impl,
+    dtype=config.dtype,
+    head_size=config.hidden_size // config.num_heads,
+    row_length=row_length,
+    dropout_rate=config.attention_dropout_rate,
+    alibi=config.slopes is not None,
+  )

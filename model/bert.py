@@ -1,8 +1,8 @@
 """packedBERT: a BERT that computes on a pack what it computes on each sequence alone.
 
-Against an ordinary BERT three places change, and no other: positions are looked up by
-`position_ids`, attention is masked by `segment_ids`, and the heads read each sequence's
-own [CLS] and its own tokens.
+It differs from an ordinary BERT in three places only: positions are looked up by
+`position_ids`, attention is masked by `segment_ids`, and the heads read each sequence's own
+[CLS] and its own tokens.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, section 3.2.
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from model import blocks
 from model.attention import split_by_token_type
-from model.blocks import Batch, dense, embed, gelu, layer_norm, split_key
+from model.blocks import Batch, dense, drop, embed, gelu, layer_norm, split_key
 from model.config import BertConfig
 
 
@@ -31,71 +31,58 @@ class Embeddings(blocks.Embeddings):
     self.position = embed(config, config.max_position_embeddings, rngs)
     self.token_type = embed(config, config.type_vocab_size, rngs)
     self.layer_norm = layer_norm(config, rngs)
-    self.position_reset = config.position_reset
 
-  def __call__(self, batch: Batch, *, dropout_key: jax.Array | None = None) -> jax.Array:
-    """A batch -> [B, S, D].
-
-    Args:
-      batch: `token_type_ids`, `position_ids` and either `input_ids`, all int32[B, S], or
-        `input_embeddings` float[B, S, D], which stand in for those of tokens.
-      dropout_key: None for no dropout.
-    """
-    position_ids = batch["position_ids"]
-    if not self.position_reset:
-      row_length, positions = position_ids.shape[1], self.position.num_embeddings
-      if row_length > positions:
-        raise ValueError(
-          f"Expected rows of at most max_position_embeddings={positions} tokens where "
-          f"position_reset is off, found {row_length}."
-        )
-      position_ids = jnp.arange(row_length)[None]
+  def __call__(self, batch, rows, dropout_key=None):
     embeddings = self.of_tokens(batch) + self.token_type(batch["token_type_ids"])
-    embeddings = self.layer_norm(embeddings + self.position(position_ids))
-    return self.drop(embeddings, dropout_key)
+    embeddings = self.layer_norm(embeddings + self.position(rows.position_ids))
+    return drop(self.dropout, embeddings, dropout_key)
 
 
 class EncoderLayer(blocks.Layer):
   """Self-attention and feed-forward, each followed by residual and LayerNorm."""
 
-  def __call__(self, hidden, segment_ids, dropout_key=None, *, max_segments=None):
+  def __call__(self, hidden, rows, dropout_key=None):
     keys = split_key(dropout_key, 3)
-    attended = self.attend(hidden, segment_ids, keys[:2], max_segments=max_segments)
-    hidden = self.attention_layer_norm(hidden + attended)
+    hidden = self.attention_layer_norm(hidden + self.attend(hidden, rows, keys[:2]))
     return self.output_layer_norm(hidden + self.feed_forward(hidden, keys[2], gelu))
 
 
 class Bert(blocks.Transformer):
-  """What the models have in common: embeddings and encoder."""
+  """What all BERTs have: embeddings and encoder."""
 
   config_type: ClassVar = BertConfig
+  embeddings_type: ClassVar = Embeddings
+  layer_type: ClassVar = EncoderLayer
+  stack_name: ClassVar = "encoder"
+  config: BertConfig
 
-  def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
-    self.config = config
-    self.embeddings = Embeddings(config, rngs=rngs)
-    self.encoder = blocks.Stack(config, EncoderLayer, rngs=rngs)
-
-  @property
-  def stack(self) -> blocks.Stack:
-    return self.encoder
-
-  def segments(self, batch):
-    segment_ids, max_segments = super().segments(batch)
+  def rows(self, batch):
+    rows = super().rows(batch)
+    if not self.config.position_reset:
+      row_length, most = batch["segment_ids"].shape[1], self.config.max_position_embeddings
+      if row_length > most:
+        raise ValueError(
+          f"Expected rows of at most max_position_embeddings={most} tokens where "
+          f"position_reset is off, found {row_length}."
+        )
+      rows = rows._replace(position_ids=jnp.arange(row_length)[None])
     if self.config.attention_mask == "token_type":
       types = self.config.type_vocab_size
-      segment_ids = split_by_token_type(
-        segment_ids, batch["token_type_ids"], token_types=types
+      rows = rows._replace(
+        segment_ids=split_by_token_type(
+          rows.segment_ids, batch["token_type_ids"], token_types=types
+        ),
+        max_segments=rows.max_segments and rows.max_segments * types,
       )
-      max_segments = max_segments and max_segments * types
-    return segment_ids, max_segments
+    return rows
 
 
 class BertForPreTraining(Bert):
-  """Masked language modelling, and next-sentence prediction unless the config has none.
+  """Masked language modelling; next-sentence prediction too, if the config has it.
 
   Outputs:
-    mlm_logits: [B, P, V], at the masked positions only; V with `vocab_multiple`, where
-      the entries that were added are as low as a number can be.
+    mlm_logits: [B, P, V], at the masked positions only. V is rounded up to
+      `vocab_multiple`; the added entries have the lowest finite number.
     nsp_logits: [B, M, 2], at each sequence's own [CLS].
   """
 
@@ -121,7 +108,7 @@ class BertForPreTraining(Bert):
 
 
 class BertForSequenceClassification(Bert):
-  """A class for each sequence of a pack; a number for each with `num_labels=1`.
+  """A class for each sequence of a pack, or a number if `num_labels=1`.
 
   Outputs:
     sequence_logits: [B, M, num_labels], from each sequence's own [CLS].
@@ -135,8 +122,7 @@ class BertForSequenceClassification(Bert):
 
   def heads(self, hidden, batch, *, dropout_key=None):
     pooled = _pooled(self.pooler, hidden, batch)
-    pooled = self.dropout(pooled, deterministic=dropout_key is None, rngs=dropout_key)
-    return {"sequence_logits": self.classifier(pooled)}
+    return {"sequence_logits": self.classifier(drop(self.dropout, pooled, dropout_key))}
 
 
 class BertForTokenClassification(Bert):
@@ -152,16 +138,15 @@ class BertForTokenClassification(Bert):
     self.dropout = nnx.Dropout(config.dropout_rate)
 
   def heads(self, hidden, batch, *, dropout_key=None):
-    hidden = self.dropout(hidden, deterministic=dropout_key is None, rngs=dropout_key)
-    return {"token_logits": self.classifier(hidden)}
+    return {"token_logits": self.classifier(drop(self.dropout, hidden, dropout_key))}
 
 
 class BertForQuestionAnswering(Bert):
   """Where the answer of each sequence starts and ends.
 
   Outputs:
-    answer_logits: [B, S, 2], for start and end; a softmax runs over the tokens of one
-      sequence, as `model.losses` and `model.losses.answer_scores` do.
+    answer_logits: [B, S, 2], for start and end. The softmax over the tokens of one
+      sequence is left to `model.losses`.
   """
 
   def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):

@@ -1,4 +1,4 @@
-"""What fixes the shape of a model."""
+"""The configs of the models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 import jax.numpy as jnp
 
-# Which tokens a token may attend to; a causal model's none that come after it.
+# Which tokens a token may attend to; in a causal model, no later token.
 ATTENTION_MASKS = {
   "segment": "those of its own sequence",
   "token_type": "those of its own sequence and token type: sentence A does not see B",
@@ -31,13 +31,13 @@ SIZES = {
   "base": (12, 768),
   "large": (24, 1024),
 }
-HEAD_SIZE = 64  # of all of these, and of GPT-2's
+HEAD_SIZE = 64  # in all of these and in GPT-2's sizes
 MAX_VOCAB_MULTIPLE = 2**16  # wider than any matrix unit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-  """What all models have.
+  """The fields that all models have.
 
   Attributes:
     vocab_size: V.
@@ -45,21 +45,21 @@ class ModelConfig:
     num_layers: layers of attention and feed-forward.
     num_heads: N; divides D.
     intermediate_size: width of the feed-forward layer.
-    max_position_embeddings: positions a sequence may have, in tokens.
-    dropout_rate: of embeddings, residual branches and what classifiers read.
+    max_position_embeddings: the longest sequence, in tokens.
+    dropout_rate: of embeddings, residual branches and the inputs of classifiers.
     attention_dropout_rate: of attention probabilities.
-    layer_norm_epsilon: as in the original, not Flax's default.
-    initializer_range: standard deviation of the truncated normal that weights start from.
+    layer_norm_epsilon: the original's, not Flax's default.
+    initializer_range: standard deviation of the initial weights, a truncated normal.
     attention_mask: which tokens a token may attend to; one of `MASKS`.
-    vocab_multiple: the token embedding has its rows rounded up to a multiple of this,
-      for hardware with wide matrix units. The added entries are never predicted.
+    vocab_multiple: the entries of the token embedding are rounded up to a multiple of
+      this, for hardware with wide matrix units. The added entries are never predicted.
     attention_impl: a key of `model.attention.IMPLEMENTATIONS`.
-    remat: what is computed twice to save memory; a key of `REMATERIALISATIONS`.
+    remat: what to compute twice to save memory; a key of `REMATERIALISATIONS`.
     dtype: of the computation. Softmax, LayerNorm and losses stay in at least float32.
     param_dtype: of the parameters.
 
   Raises:
-    ValueError: a value that no model can have; says what was expected.
+    ValueError: a value out of range; says what was expected.
   """
 
   SIZES: ClassVar[Mapping[str, tuple[int, int]]]  # name: (layers, width)
@@ -116,12 +116,22 @@ class ModelConfig:
 
   @property
   def padded_vocab_size(self) -> int:
-    """Rows of the token embedding."""
+    """Entries of the token embedding."""
     return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
+
+  @property
+  def slopes(self) -> tuple[float, ...] | None:
+    """ALiBi's, one a head; None for models without ALiBi."""
+    return None
+
+  @property
+  def residual_range(self) -> float:
+    """The initializer range of layers whose output is added to the residual."""
+    return self.initializer_range
 
   @classmethod
   def from_size(cls, size: str, **fields) -> Self:
-    """A named size; `fields` are the rest, such as `vocab_size`.
+    """A config of a named size; `fields` are the others, such as `vocab_size`.
 
     Example:
       >>> BertConfig.from_size("tiny", vocab_size=7, max_position_embeddings=5).num_layers
@@ -143,11 +153,11 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BertConfig(ModelConfig):
-  """A BERT encoder and what its heads need.
+  """A BERT encoder and its heads.
 
   Attributes:
     type_vocab_size: token types.
-    position_reset: False is the paper's ablation: positions run on through the row.
+    position_reset: False is the paper's ablation: positions count along the whole row.
     next_sentence: False is the ablation without next-sentence prediction.
     num_labels: classes of a sequence or token classifier; 1 for regression.
   """

@@ -1,9 +1,9 @@
 """GPT-2 on packs: causal and block-diagonal attention together, ALiBi for positions.
 
-It is the BERT of this project but for three things: LayerNorm comes before attention and
-feed-forward, a token sees none that comes after it, and the head is the embedding itself.
-With ALiBi only the distance of two tokens matters, which is the same wherever a sequence
-stands in its row: positions need no reset.
+It differs from this project's BERT in three places: LayerNorm comes before attention and
+feed-forward, a token sees no later token, and the head is the token embedding itself. With
+ALiBi only the distance of two tokens matters. Distances do not depend on a sequence's place
+in its row, so positions need no reset.
 
 References:
   Radford et al. (2019), Language models are unsupervised multitask learners.
@@ -20,7 +20,7 @@ import flax.nnx as nnx
 
 from model import blocks
 from model.attention import alibi_slopes
-from model.blocks import embed, layer_norm, split_key, tanh_gelu
+from model.blocks import drop, embed, layer_norm, split_key, tanh_gelu
 from model.config import ModelConfig
 
 POSITIONS = {
@@ -34,8 +34,8 @@ class Gpt2Config(ModelConfig):
   """A GPT-2.
 
   Attributes:
-    positions: a key of `POSITIONS`. With "alibi" a sequence may have any length, and
-      `max_position_embeddings` is not read.
+    positions: a key of `POSITIONS`. With "alibi" sequences may have any length, and
+      `max_position_embeddings` has no effect.
   """
 
   # name: (layers, width); small to xl as published, with 124 to 1,558 million parameters.
@@ -59,12 +59,17 @@ class Gpt2Config(ModelConfig):
 
   @property
   def slopes(self) -> tuple[float, ...] | None:
-    """ALiBi's, of each head; None with learned positions."""
     return alibi_slopes(self.num_heads) if self.positions == "alibi" else None
+
+  @property
+  def residual_range(self) -> float:
+    # 2 x num_layers outputs add up in the residual. As in the original, their sum starts as
+    # wide as one of them would.
+    return self.initializer_range / math.sqrt(2 * self.num_layers)
 
 
 class Embeddings(blocks.Embeddings):
-  """Token embeddings, and those of learned positions."""
+  """Token embeddings, and a table of positions if they are learned."""
 
   def __init__(self, config: Gpt2Config, *, rngs: nnx.Rngs):
     super().__init__(config, rngs=rngs)
@@ -72,34 +77,21 @@ class Embeddings(blocks.Embeddings):
     if self.learned:
       self.position = embed(config, config.max_position_embeddings, rngs)
 
-  def __call__(self, batch, *, dropout_key=None):
+  def __call__(self, batch, rows, dropout_key=None):
     embeddings = self.of_tokens(batch)
     if self.learned:
-      embeddings += self.position(batch["position_ids"])
-    return self.drop(embeddings, dropout_key)
+      embeddings += self.position(rows.position_ids)
+    return drop(self.dropout, embeddings, dropout_key)
 
 
 class DecoderLayer(blocks.Layer):
   """Causal self-attention and feed-forward, each after LayerNorm, added to the residual."""
 
-  config: Gpt2Config
+  causal: ClassVar = True
 
-  def __init__(self, config: Gpt2Config, *, rngs: nnx.Rngs):
-    # 2 x num_layers outputs add up in the residual; as in the original, their sum starts
-    # as wide as one of them would.
-    narrow = config.initializer_range / math.sqrt(2 * config.num_layers)
-    super().__init__(config, rngs=rngs, residual_range=narrow)
-
-  def __call__(self, hidden, segment_ids, dropout_key=None, *, max_segments=None):
+  def __call__(self, hidden, rows, dropout_key=None):
     keys = split_key(dropout_key, 3)
-    hidden += self.attend(
-      self.attention_layer_norm(hidden),
-      segment_ids,
-      keys[:2],
-      causal=True,
-      slopes=self.config.slopes,
-      max_segments=max_segments,
-    )
+    hidden += self.attend(self.attention_layer_norm(hidden), rows, keys[:2])
     normalised = self.output_layer_norm(hidden)
     return hidden + self.feed_forward(normalised, keys[2], tanh_gelu)
 
@@ -108,24 +100,21 @@ class Gpt2(blocks.Transformer):
   """A causal language model.
 
   Outputs:
-    causal_logits: [B, S, V], for each token those of the token that follows it; V with
-      `vocab_multiple`, where the entries that were added are as low as a number can be.
+    causal_logits: [B, S, V], each token's prediction of the next token. V is rounded up to
+      `vocab_multiple`; the added entries have the lowest finite number.
   """
 
   config_type: ClassVar = Gpt2Config
+  embeddings_type: ClassVar = Embeddings
+  layer_type: ClassVar = DecoderLayer
+  stack_name: ClassVar = "decoder"
 
   def __init__(self, config: Gpt2Config, *, rngs: nnx.Rngs):
-    self.config = config
-    self.embeddings = Embeddings(config, rngs=rngs)
-    self.decoder = blocks.Stack(config, DecoderLayer, rngs=rngs)
+    super().__init__(config, rngs=rngs)
     self.final_layer_norm = layer_norm(config, rngs)
-
-  @property
-  def stack(self) -> blocks.Stack:
-    return self.decoder
 
   def heads(self, hidden, batch, *, dropout_key=None):
     del batch, dropout_key  # as in the original: no dropout in the head
     hidden = self.final_layer_norm(hidden)
-    table = self.embeddings.token
-    return {"causal_logits": blocks.vocabulary_logits(self.config, table, hidden)}
+    logits = blocks.vocabulary_logits(self.config, self.embeddings.token, hidden)
+    return {"causal_logits": logits}

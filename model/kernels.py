@@ -1,4 +1,6 @@
-"""Fused attention kernels of cuDNN and of JAX's Pallas, told of the packs.
+"""Computations that XLA does not do well by itself: fused attention, and the vocabulary.
+
+Fused attention comes from cuDNN and from JAX's Pallas:
 
 | name             | how it keeps sequences apart                                     |
 |------------------|------------------------------------------------------------------|
@@ -7,12 +9,13 @@
 | splash           | compares segment ids block by block; no [S, S] array in memory   |
 | splash_interpret | the same kernel, interpreted: slow, on any device, for tests     |
 
-`model.attention.attention` calls them. All can be causal; `cudnn` alone can add a bias to
-the scores, as ALiBi asks for. None has attention dropout under a key of ours.
+`model.attention.attention` calls these kernels. All can be causal. Only `cudnn` can add a
+bias to the scores, which ALiBi needs. None takes a dropout key.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -22,16 +25,13 @@ import jax.numpy as jnp
 
 
 class AttentionError(ValueError):
-  """An attention implementation cannot do what is asked of it."""
+  """An attention implementation cannot compute what the caller needs."""
 
 
 def cudnn_attention(
   query, key, value, segment_ids, max_segments, *, causal=False, bias=None
 ) -> jax.Array:
-  """Arguments and result as of `model.attention.attention`; padding gets zeros.
-
-  `bias` is of the type of the query, [1, N, S, S].
-  """
+  """As `model.attention.attention`; padding gets zeros. `bias` is [1, N, S, S]."""
   del max_segments
   real = segment_ids > 0
   mask = segment_ids[:, :, None] == segment_ids[:, None, :]  # padding sees padding
@@ -46,7 +46,7 @@ def cudnn_attention(
 def cudnn_packed_attention(
   query, key, value, segment_ids, max_segments, *, causal=False
 ) -> jax.Array:
-  """Arguments and result as of `model.attention.attention`; padding gets zeros."""
+  """As `model.attention.attention`; padding gets zeros."""
   # Private: jax.nn has no offsets. The names are tested against the pinned JAX.
   from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
@@ -56,7 +56,7 @@ def cudnn_packed_attention(
     )
   lengths, starts = segment_lengths_and_starts(segment_ids, max_segments)
   real = segment_ids > 0
-  # The kernel neither reads nor writes padding: what stands there is left-over memory.
+  # The kernel neither reads nor writes padding: its output there is left-over memory.
   attended = cudnn.dot_product_attention(
     _where(real, query),
     _where(real, key),
@@ -74,15 +74,15 @@ def cudnn_packed_attention(
 def segment_lengths_and_starts(
   segment_ids: jax.Array, max_segments: int
 ) -> tuple[jax.Array, jax.Array]:
-  """The layout that cuDNN asks for.
+  """Where the segments of each row are, as cuDNN expects it.
 
   Args:
-    segment_ids: int32[B, S]; each id's tokens stand together.
-    max_segments: the largest segment id there can be, M.
+    segment_ids: int32[B, S]; the tokens of an id are adjacent.
+    max_segments: M, the largest segment id possible.
 
   Returns:
-    int32[B, M], tokens of each segment, and int32[B, M + 1], its first token; -1 where
-    there is none. M is at least 2: cuDNN takes one segment a row for not packed.
+    int32[B, M], the tokens of each segment, and int32[B, M + 1], its first token; -1 for
+    absent segments. M is at least 2: cuDNN takes one segment a row for unpacked.
 
   Example:
     >>> lengths, starts = segment_lengths_and_starts(jnp.array([[1, 1, 2, 0]]), 3)
@@ -100,7 +100,7 @@ def segment_lengths_and_starts(
 def splash_attention(
   query, key, value, segment_ids, max_segments, *, causal=False, interpret=False
 ) -> jax.Array:
-  """Arguments and result as of `model.attention.attention`; padding attends to padding."""
+  """As `model.attention.attention`; padding attends to padding."""
   del max_segments
   from jax.experimental.pallas.ops.tpu.splash_attention import (
     splash_attention_kernel as splash,
@@ -129,12 +129,12 @@ def splash_attention(
 
 
 def _where(real: jax.Array, x: jax.Array) -> jax.Array:
-  """Zeros at padding, in value and gradient; [B, S] and [B, S, N, H]."""
+  """bool[B, S] and [B, S, N, H] -> zeros at padding, in value and gradient."""
   return jnp.where(real[:, :, None, None], x, 0)
 
 
 class Kernel(NamedTuple):
-  """A fused implementation and what it needs."""
+  """A fused implementation and its requirements."""
 
   attend: Callable
   runs_on: str
@@ -144,10 +144,6 @@ class Kernel(NamedTuple):
   head_multiple: int
   row_multiple: int  # tokens
   takes_bias: bool = False
-
-
-def _splash_interpret(*args, **options):
-  return splash_attention(*args, **options, interpret=True)
 
 
 _HALF = ("bfloat16", "float16")
@@ -160,13 +156,22 @@ KERNELS = {
   ),
   "splash": Kernel(splash_attention, "TPUs", "tpu", 0.0, ("float32", "bfloat16"), 1, 128),
   "splash_interpret": Kernel(
-    _splash_interpret, "any device, slowly", None, 0.0, ("float32", "bfloat16"), 1, 128
+    functools.partial(splash_attention, interpret=True),
+    "any device, slowly",
+    None,
+    0.0,
+    ("float32", "bfloat16"),
+    1,
+    128,
   ),
+}
+IMPLEMENTATIONS = {"xla": "any device; the reference"} | {
+  name: kernel.runs_on for name, kernel in KERNELS.items()
 }
 
 
 def dtypes_of(implementation: str) -> tuple[str, ...]:
-  """Those that query, key and value may have; `implementation` may also be "xla"."""
+  """The dtypes that query, key and value may have."""
   if implementation == "xla":
     return ("float64", "float32", *_HALF)
   return KERNELS[implementation].dtypes
@@ -175,47 +180,121 @@ def dtypes_of(implementation: str) -> tuple[str, ...]:
 def check(
   implementation: str,
   *,
-  dtype: jnp.dtype,
+  dtype,
   head_size: int,
   row_length: int,
   dropout_rate: float,
   alibi: bool,
 ):
-  """Arguments and errors as of `model.attention.check`."""
-  kernel = KERNELS[implementation]
-  device = jax.local_devices()[0]
-  capability = float(getattr(device, "compute_capability", None) or 0)
-  reason = None
-  if dropout_rate > 0:
-    reason = (
-      f"an attention dropout of 0, found {dropout_rate}: the kernel cannot take a key. "
-      "Set attention_dropout_rate=0"
-    )
-  elif alibi and not kernel.takes_bias:
-    reason = (
-      "scores without a bias, found ALiBi's: the kernel cannot add it. Set "
-      "positions=learned"
-    )
-  elif kernel.platform not in (None, device.platform):
-    reason = f"{kernel.runs_on}, found {device.platform}. Use such a device"
-  elif capability < kernel.compute_capability:
-    reason = (
-      f"{kernel.runs_on}, found {device.device_kind} of compute capability "
-      f"{capability}. Use such a device"
-    )
-  elif dtype.name not in kernel.dtypes:
-    reason = f"{' or '.join(kernel.dtypes)}, found {dtype.name}. Set dtype=bfloat16"
-  elif head_size % kernel.head_multiple:
-    reason = (
-      f"heads of a multiple of {kernel.head_multiple}, found {head_size}. Set another "
-      "hidden_size or num_heads"
-    )
-  elif row_length % kernel.row_multiple:
-    reason = (
-      f"rows of a multiple of {kernel.row_multiple} tokens, found {row_length}. Set "
-      "another row length"
-    )
-  if reason:
+  """Refuses what an implementation cannot do on this machine's device.
+
+  Args:
+    implementation: a key of `IMPLEMENTATIONS`.
+    dtype: of query, key and value.
+    head_size: H.
+    row_length: S, in tokens.
+    dropout_rate: of the probabilities.
+    alibi: whether ALiBi's bias is added to the scores.
+
+  Raises:
+    AttentionError: says what was expected, what was found and what to do.
+  """
+  if implementation not in IMPLEMENTATIONS:
     raise AttentionError(
-      f"attention_impl={implementation} needs {reason}, or attention_impl=xla."
+      f"There is no attention_impl {implementation!r}; expected one of "
+      f"{', '.join(IMPLEMENTATIONS)}."
     )
+  if implementation == "xla":
+    return
+  kernel, device, dtype = KERNELS[implementation], jax.local_devices()[0], jnp.dtype(dtype)
+  capability = float(getattr(device, "compute_capability", None) or 0)
+  requirements = (
+    (
+      dropout_rate == 0,
+      f"an attention dropout of 0, found {dropout_rate}: the kernel cannot take a key. "
+      "Set attention_dropout_rate=0",
+    ),
+    (
+      kernel.takes_bias or not alibi,
+      "scores without a bias, found ALiBi's: the kernel cannot add it. Set "
+      "positions=learned",
+    ),
+    (
+      kernel.platform in (None, device.platform),
+      f"{kernel.runs_on}, found {device.platform}. Use such a device",
+    ),
+    (
+      capability >= kernel.compute_capability,
+      f"{kernel.runs_on}, found {device.device_kind} of compute capability {capability}. "
+      "Use such a device",
+    ),
+    (
+      dtype.name in kernel.dtypes,
+      f"{' or '.join(kernel.dtypes)}, found {dtype.name}. Set dtype=bfloat16",
+    ),
+    (
+      head_size % kernel.head_multiple == 0,
+      f"heads of a multiple of {kernel.head_multiple}, found {head_size}. Set another "
+      "hidden_size or num_heads",
+    ),
+    (
+      row_length % kernel.row_multiple == 0,
+      f"rows of a multiple of {kernel.row_multiple} tokens, found {row_length}. Set "
+      "another row length",
+    ),
+  )
+  for is_met, requirement in requirements:
+    if not is_met:
+      raise AttentionError(
+        f"attention_impl={implementation} needs {requirement}, or attention_impl=xla."
+      )
+
+
+# ---- the vocabulary --------------------------------------------------------------------
+
+
+def vocabulary_products(
+  hidden: jax.Array, embedding: jax.Array, bias: jax.Array | None
+) -> jax.Array:
+  """float[B, P, D], float[V, D] and float[V] of one dtype -> float[B, P, V].
+
+  On CPUs XLA would transpose a [B, P, V] array, most of this head's memory, to compute the
+  gradients. The gradients here are products that need no transpose.
+
+  Raises:
+    TypeError: forward-mode differentiation, which JAX refuses for gradients written by
+      hand. Inside `jax.jit` the message is JAX's own.
+  """
+  try:
+    return _products(hidden, embedding, bias)
+  except TypeError as error:
+    if "forward-mode" not in str(error):
+      raise
+    raise TypeError(
+      "The logits over the vocabulary have a hand-written gradient, which JAX uses in "
+      "reverse mode only. Expected jax.grad, jax.vjp or jax.jacrev, found forward mode. "
+      "Use one of these, or differentiate `hidden_states`."
+    ) from error
+
+
+@jax.custom_vjp
+def _products(hidden, embedding, bias):
+  products = jnp.einsum("BPD,VD->BPV", hidden, embedding)
+  return products if bias is None else products + bias[None, None]
+
+
+def _products_forward(hidden, embedding, bias):
+  return _products(hidden, embedding, bias), (hidden, embedding, bias)
+
+
+def _products_backward(saved, gradient):
+  hidden, embedding, bias = saved
+  of_hidden = jnp.einsum("BPV,VD->BPD", gradient, embedding)
+  of_embedding = jnp.einsum("BPD,BPV->DV", hidden, gradient).T
+  if bias is None:
+    return of_hidden, of_embedding, None
+  ones = jnp.ones(gradient.shape[:2], gradient.dtype)
+  return of_hidden, of_embedding, jnp.einsum("BP,BPV->V", ones, gradient)
+
+
+_products.defvjp(_products_forward, _products_backward)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Arrays = Mapping[str, jax.Array]
 
@@ -130,7 +131,7 @@ def mean_per_sequence(
   belongs = _belongs(segment_ids, max_sequences)
   items = belongs.sum(-1)  # [B, M]
   totals = jnp.where(belongs, values[:, None, :], 0).sum(-1)
-  return totals / jnp.maximum(items, 1), items > 0
+  return totals / jnp.maximum(items, 1).astype(totals.dtype), items > 0
 
 
 def answer_scores(
@@ -221,7 +222,8 @@ def _classes(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
 def _classes_or_numbers(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
   if logits.shape[-1] > 1:
     return _classes(logits, batch)
-  return {"loss": jnp.square(_wide(logits)[..., 0] - batch["sequence_labels"])}
+  values = _wide(logits)[..., 0]
+  return {"loss": jnp.square(values - batch["sequence_labels"].astype(values.dtype))}
 
 
 def _token_classes(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
@@ -232,7 +234,8 @@ def _answers(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
   scores = answer_scores(logits, batch["segment_ids"], _max_sequences(batch))
   positions = jnp.stack([batch["start_positions"], batch["end_positions"]], axis=-1)
   chosen = jnp.take_along_axis(scores, positions[:, :, None], axis=2)[:, :, 0]
-  right = (scores.argmax(2) == positions).all(-1)  # [B, M]
+  highest = scores.argmax(2).astype(positions.dtype)
+  right = (highest == positions).all(-1)  # [B, M]
   return {"loss": -chosen.mean(-1), "accuracy": right.astype(scores.dtype)}
 
 
@@ -289,12 +292,13 @@ def _max_sequences(batch: Arrays) -> int:
 
 def _belongs(segment_ids: jax.Array, max_sequences: int) -> jax.Array:
   """int32[B, P] -> bool[B, M, P], which tokens are of which sequence."""
-  numbers = jnp.arange(1, max_sequences + 1)
+  segment_ids = jnp.asarray(segment_ids)
+  numbers = jnp.arange(1, max_sequences + 1, dtype=segment_ids.dtype)
   return segment_ids[:, None, :] == numbers[None, :, None]
 
 
 def _wide(x: jax.Array) -> jax.Array:
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  return x.astype(np.promote_types(x.dtype, np.float32))
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]:

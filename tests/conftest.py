@@ -11,8 +11,8 @@ import pytest
 
 from tests import programs
 
-# JAX reads these when it is imported, here and in what tests start.
-os.environ.update(programs.COMPILING)
+# JAX reads these when it is imported, here and in the processes that tests start.
+os.environ.update(programs.COMPILING, JAX_NUMPY_DTYPE_PROMOTION="strict")
 
 import jax
 

@@ -10,7 +10,7 @@ import optax
 
 import model
 from model import attention
-from model.config import HEAD_SIZE, MAX_VOCAB_MULTIPLE
+from model.config import MAX_VOCAB_MULTIPLE
 from training import optimizer as optimizer_lib
 from training.errors import ConfigError, check
 from training.recipe import Recipe, check_recipe
@@ -129,8 +129,9 @@ def validate(
   ):
     check(holds, field, _get(config, field), expected)
   if config.model.size != GIVEN:
-    alibi = causal and config.model.positions == "alibi"
-    check_attention(config, head_size=HEAD_SIZE, alibi=alibi)
+    head = "causal" if causal else "pretraining"
+    made = model_config(config, head=head, vocab_size=config.data.vocab_size)
+    check_attention(config, made)
   check_recipe(config, num_devices=num_devices, typed=typed)
 
 
@@ -249,28 +250,18 @@ def _training_rules(config, *, num_devices: int) -> list[_Rule]:
   ]
 
 
-def check_attention(
-  config: ml_collections.ConfigDict, *, head_size: int, alibi: bool = False
-):
+def check_attention(config: ml_collections.ConfigDict, model_config: model.ModelConfig):
   """Refuses an implementation of attention that cannot compute this model.
 
   Args:
     config: of the run.
-    head_size: H, of the model.
-    alibi: whether its positions are a bias of attention.
+    model_config: of the model.
 
   Raises:
     ConfigError: says why.
   """
   try:
-    attention.check(
-      config.model.attention_impl,
-      dtype=config.model.dtype,
-      head_size=head_size,
-      row_length=config.data.max_sequence_length,
-      dropout_rate=config.model.attention_dropout_rate,
-      alibi=alibi,
-    )
+    attention.check(model_config, config.data.max_sequence_length)
   except model.AttentionError as error:
     raise ConfigError(f"config.model: {error}") from error
 

@@ -92,9 +92,8 @@ def _check_pretrained(config, stored: weights.StoredModel):
 
 
 def _check_shape(config, directory: str, sizes: model.ModelConfig, *, head: str):
-  alibi = head == "causal" and config.model.positions == "alibi"
-  check_attention(config, head_size=sizes.hidden_size // sizes.num_heads, alibi=alibi)
   expected = model_config(config, head=head, vocab_size=sizes.vocab_size, sizes=sizes)
+  check_attention(config, expected)
   differences = [
     f"{name} is {getattr(sizes, name)} there and {getattr(expected, name)} here"
     for name in LAYER_SIZES
@@ -217,8 +216,7 @@ def run_model_config(
       config, head=head, vocab_size=begun.vocab_size, sizes=begun, num_labels=num_labels
     )
     now = _with_fields_of(begun, now)
-    alibi = getattr(now, "positions", None) == "alibi"
-    check_attention(config, head_size=now.hidden_size // now.num_heads, alibi=alibi)
+    check_attention(config, now)
     for name in _SHAPES:  # each belongs to some kinds of model only
       there, here = (getattr(x, name, None) for x in (begun, now))
       if there != here:

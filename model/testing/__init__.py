@@ -219,7 +219,7 @@ def differences(
       "alike, which proves nothing."
     )
   if gradients:
-    limit = _limit(jnp.result_type(*jax.tree.leaves(theirs)), tolerance)
+    limit = min(_limit(x.dtype, tolerance) for x in gradients[1])
     result.append(Difference("gradients", relative_difference(*gradients), limit, None))
   return result
 
@@ -294,7 +294,7 @@ def _outputs_and_gradients(probe: Probe):
   def total(params, batch, weights):
     outputs = probe.apply(params, batch)
     names[:] = outputs
-    value = sum((outputs[name] * weights[name]).sum() for name in weights)
+    value = sum((outputs[name] * weights[name]).sum(dtype=float) for name in weights)
     return value, list(outputs.values())
 
   names: list[str] = []

@@ -10,7 +10,6 @@ import pytest
 from model import attention as attention_lib
 from model import kernels
 from model.attention import (
-  AttentionError,
   alibi_slopes,
   attention,
   dot_product_attention,
@@ -18,6 +17,8 @@ from model.attention import (
   padding_attention_mask,
   split_by_token_type,
 )
+from model.kernels import AttentionError
+from tests import packs
 
 # Interpreted, a kernel of the TPU runs anywhere.
 FUSED = [("splash_interpret", jnp.float32, 1e-5), ("splash_interpret", jnp.bfloat16, 3e-2)]
@@ -135,30 +136,33 @@ def test_dropout_scales_what_it_keeps():
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"implementation": "flash"}, "no attention_impl 'flash'; expected one of xla, cudnn"),
-    ({"implementation": "cudnn"}, "needs NVIDIA GPUs since Ampere, found cpu"),
-    ({"implementation": "cudnn_packed"}, "needs NVIDIA GPUs since Hopper, found cpu"),
+    ({"attention_impl": "flash"}, "no attention_impl 'flash'; expected one of xla, cudnn"),
+    ({"attention_impl": "cudnn"}, "needs NVIDIA GPUs since Ampere, found cpu"),
+    ({"attention_impl": "cudnn_packed"}, "needs NVIDIA GPUs since Hopper, found cpu"),
     (
-      {"implementation": "splash"},
+      {"attention_impl": "splash"},
       r"needs TPUs, found cpu\. Use such a device, or attention_impl=xla\.",
     ),
-    ({"dropout_rate": 0.1}, "needs an attention dropout of 0, found 0.1"),
+    ({"attention_dropout_rate": 0.1}, "needs an attention dropout of 0, found 0.1"),
     ({"dtype": jnp.float64}, "needs float32 or bfloat16, found float64"),
     ({"row_length": 130}, "needs rows of a multiple of 128 tokens, found 130"),
-    ({"alibi": True}, "needs scores without a bias, found ALiBi's"),
+    ({"positions": "alibi"}, "needs scores without a bias, found ALiBi's"),
   ],
 )
 def test_what_an_implementation_cannot_do_is_refused(fields, message):
-  asked = {
-    "implementation": "splash_interpret",
-    "dtype": jnp.float32,
-    "head_size": 64,
-    "row_length": ROW_LENGTH,
-    "dropout_rate": 0.0,
-  }
-  attention_lib.check(**asked)
+  possible = {"attention_impl": "splash_interpret", "num_heads": 1, "positions": "learned"}
+  attention_lib.check(packs.small_gpt2(**possible), ROW_LENGTH)
+  fields = {"row_length": ROW_LENGTH} | possible | fields
+  row_length = fields.pop("row_length")
   with pytest.raises(AttentionError, match=message):
-    attention_lib.check(**asked | fields)
+    attention_lib.check(packs.small_gpt2(**fields), row_length)
+
+
+def test_head_sizes_are_checked_too(monkeypatch):
+  monkeypatch.setattr(jax, "local_devices", lambda: [Device("9.0")])
+  config = packs.small_config(attention_impl="cudnn", dtype="bfloat16")
+  with pytest.raises(AttentionError, match="heads of a multiple of 8, found 7"):
+    attention_lib.check(config, ROW_LENGTH)
 
 
 def test_a_call_is_checked_too():
@@ -186,14 +190,10 @@ class Device:
 )
 def test_gpus_are_told_apart(monkeypatch, implementation, capability, allowed):
   monkeypatch.setattr(jax, "local_devices", lambda: [Device(capability)])
-  check = functools.partial(
-    attention_lib.check,
-    implementation,
-    dtype=jnp.bfloat16,
-    head_size=64,
-    row_length=ROW_LENGTH,
-    dropout_rate=0.0,
+  config = packs.small_config(
+    hidden_size=64, num_heads=1, attention_impl=implementation, dtype=jnp.bfloat16
   )
+  check = functools.partial(attention_lib.check, config, ROW_LENGTH)
   if allowed:
     check()
   else:

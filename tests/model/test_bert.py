@@ -317,7 +317,7 @@ def test_rows_of_padding_stay_finite(head, implementation, dtype):
   with jax.enable_x64(dtype == jnp.float64):
     config = packs.small_config(
       dtype=dtype,
-      param_dtype=jnp.promote_types(dtype, jnp.float32),
+      param_dtype=np.promote_types(dtype, np.float32),
       attention_impl=implementation,
       max_position_embeddings=128,
       num_layers=1,
@@ -426,7 +426,7 @@ def test_weights_start_as_wide_as_the_initializer_range():
       assert 0.1 < np.abs(narrow).max() < 0.3, path
       np.testing.assert_allclose(wide, 2 * narrow, rtol=1e-6)
     else:
-      assert (narrow == (path[-1].key == "scale")).all()
+      assert (narrow == float(path[-1].key == "scale")).all()
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64, jnp.bfloat16])
@@ -439,6 +439,7 @@ def test_gelu_is_the_exact_one(dtype):
     )(x.astype(jnp.float64 if dtype == jnp.float64 else jnp.float32))
     assert ours.dtype == dtype
     rounding = float(jnp.finfo(dtype).eps)
+    ours, slopes = ours.astype(exact.dtype), slopes.astype(exact.dtype)
     assert jnp.abs(ours - exact).max() < 8 * rounding
     assert jnp.abs(slopes - exact_slopes).max() < 8 * rounding
 
@@ -456,13 +457,24 @@ def test_gradients_of_the_vocabulary_are_those_of_the_plain_product(dtype):
     ]
     upstream = jax.random.normal(keys[3], (3, 5, 11), dtype)
     found, expected = (
-      jax.vjp(function, *arguments) for function in (blocks._products, plain)
+      jax.vjp(function, *arguments) for function in (kernels.vocabulary_products, plain)
     )
     np.testing.assert_array_equal(found[0], expected[0])
     tolerance = 8 * float(jnp.finfo(dtype).eps)
     for ours, theirs in zip(found[1](upstream), expected[1](upstream), strict=True):
       assert ours.dtype == dtype
       assert relative_difference(ours, theirs) < tolerance
+
+
+def test_forward_mode_through_the_vocabulary_is_refused_with_the_reason():
+  model = packs.random_model(packs.small_config(num_layers=1))
+  batch = packs.lay_out(packs.random_sequences([[5, 4]]))
+  hidden = jnp.ones((1, packs.ROW_LENGTH, 14))
+  logits = lambda x: model.heads(x, batch)["mlm_logits"]  # noqa: E731
+  with pytest.raises(TypeError, match=r"in reverse mode only\. Expected jax\.grad"):
+    jax.jvp(logits, (hidden,), (hidden,))
+  each = jax.vmap(jax.grad(lambda x: logits(x[None]).sum()))(hidden)
+  assert relative_difference(each, jax.grad(lambda x: logits(x).sum())(hidden)) < 1e-6
 
 
 def test_layer_norm_keeps_its_digits_far_from_zero():

@@ -208,7 +208,7 @@ def test_a_pack_of_three_weighs_three_times_a_pack_of_one():
   """The paper's point against a loss averaged per pack."""
   values = np.array([[1, 1, 1], [5, 5, 5]], np.float32)
   means, present = mean_per_sequence(values, np.array([[1, 2, 3], [1, 1, 1]]), 3)
-  assert means.sum() / present.sum() == pytest.approx(2.0)
+  assert means.sum() / int(present.sum()) == pytest.approx(2.0)
 
 
 def test_tokens_that_are_no_targets_do_not_count():

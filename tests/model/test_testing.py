@@ -50,7 +50,8 @@ def attend(x, segment_ids, mask, forbidden=-jnp.inf):
 
 
 def isolated(batch):
-  x = batch["input_embeddings"] + batch["position_ids"][:, :, None]
+  x = batch["input_embeddings"]
+  x += jnp.asarray(batch["position_ids"], x.dtype)[:, :, None]
   mask = packed_attention_mask(jnp.asarray(batch["segment_ids"]))[:, 0]
   return attend(x, batch["segment_ids"], mask)
 
@@ -75,7 +76,7 @@ def a_mask_that_is_one_token_off(batch):
 def statistics_of_the_row(batch):
   x = batch["input_embeddings"]
   real = (jnp.asarray(batch["segment_ids"]) > 0)[:, :, None]
-  return x - (x * real).sum(axis=1, keepdims=True)
+  return x - jnp.where(real, x, 0).sum(axis=1, keepdims=True)
 
 
 def statistics_of_the_batch(batch):
@@ -140,7 +141,7 @@ def test_what_is_broken_is_not_equal(apply):
 
 def positions_of_the_row(batch):
   x = batch["input_embeddings"]
-  return x * jnp.arange(1, x.shape[1] + 1)[None, :, None]
+  return x * jnp.arange(1, x.shape[1] + 1, dtype=x.dtype)[None, :, None]
 
 
 def test_positions_that_run_on_are_not_equal_though_nothing_leaks():
@@ -186,7 +187,8 @@ def test_gradients_are_compared_too():
   def apply(params, batch, broken=True):
     x = batch["input_embeddings"] @ params
     stopped = jax.lax.stop_gradient(x)
-    return jnp.where((jnp.asarray(batch["segment_ids"]) > broken)[:, :, None], stopped, x)
+    is_stopped = jnp.asarray(batch["segment_ids"]) > int(broken)
+    return jnp.where(is_stopped[:, :, None], stopped, x)
 
   right = functools.partial(apply, broken=9)
   assert_packed_equals_unpacked(right, embedded(), params=params)
