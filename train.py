@@ -144,7 +144,6 @@ class Run:
       self.dataset.vocabulary,
       plan=plan,
       batch_size=self.recipe.rows,
-      masked=self.program.head == "pretraining",
       process_index=jax.process_index(),
       process_count=jax.process_count(),
     )
@@ -222,7 +221,7 @@ def kept_plans(
 
   def keep():
     begun = workdir.has_begun(folder)
-    if (made := pipeline.keep_plans(config, dataset, folder, anew=not begun)) and begun:
+    if (made := pipeline.keep_plans(config, dataset, folder, begun=begun)) and begun:
       print(
         f"WARNING: {', '.join(made)}: an earlier version kept no plan, so it was made "
         "again. If that version packed otherwise, rows differ from here on.",

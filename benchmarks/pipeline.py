@@ -34,7 +34,7 @@ if __package__ in (None, ""):  # as a script: the checkout, not the folder of be
 import packing
 from benchmarks.machine import machine
 from pipeline.batches.loader import PackedLoader
-from pipeline.batches.packed import Masking
+from pipeline.batches.masking import Masking
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
 
 VOCAB_SIZE, CLS, SEP, MASK, FIRST_WORD = 30522, 101, 102, 103, 999

@@ -9,7 +9,8 @@ import numpy as np
 
 import packing
 from experiments.measured_steps import MASK_RATE
-from pipeline.batches.packed import Masking, PackedBatch, mask_tokens, pack_rows
+from pipeline.batches.masking import Masking, mask_tokens
+from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.store import SCHEMA, SequenceStore, StoredSequence
 
 PAD, CLS, SEP, MASK, FIRST_WORD = 0, 101, 102, 103, 999

@@ -39,7 +39,7 @@ def random_batch(
     packs: for each row the lengths of its sequences, in tokens.
     rng: of the tokens.
     row_length: S, in tokens.
-    max_sequences: M. P is as `pipeline.batches.packed.Masking.max_masked` has it.
+    max_sequences: M. P is as `pipeline.batches.masking.Masking.max_masked` has it.
   """
 
   def paired(length: int) -> dict:

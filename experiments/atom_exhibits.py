@@ -144,6 +144,45 @@ class Study:
     return nats / (targets.sum() - free * (end - start))
 
 
+def predicted_rows(
+  lengths: np.ndarray, *, layout: str, atom_size: int, row_length: int
+) -> int:
+  """Rows of an epoch, predicted from the numbers of tokens alone.
+
+  With T tokens, end tokens included, `concat` has ceil(T / S) rows whatever the atoms.
+  `padding` has ceil(L / (s - 1)) atoms for a document of L tokens, merged where s < S;
+  where s > S, each atom is s / S rows and a tail of t tokens is ceil(t / S).
+
+  Args:
+    lengths: int[D]; tokens of each document.
+    layout: "concat" or "padding".
+    atom_size: s, in tokens.
+    row_length: S, in tokens.
+
+  Example: a document of 130 tokens and one of 35.
+
+    >>> lengths = np.array([130, 35])
+    >>> predicted_rows(lengths, layout="concat", atom_size=64, row_length=64)
+    3
+    >>> [
+    ...   predicted_rows(lengths, layout="padding", atom_size=s, row_length=64)
+    ...   for s in (16, 64)
+    ... ]
+    [3, 4]
+
+  References:
+    The atom-size paper, appendices A.3 and A.9.
+  """
+  lengths = np.asarray(lengths, np.int64)
+  if layout == "concat":
+    return -(-int((lengths + 1).sum()) // row_length)
+  full_atoms, tails = np.divmod(lengths, atom_size - 1)
+  if atom_size <= row_length:
+    num_atoms = int((full_atoms + (tails > 0)).sum())
+    return -(-num_atoms * atom_size // row_length)
+  return int((full_atoms * (atom_size // row_length) - (-tails // row_length)).sum())
+
+
 def steps_an_epoch(
   lengths: np.ndarray, row_lengths: Mapping[int, Found], *, tokens: int, study: Study
 ) -> Exhibit:
@@ -161,16 +200,13 @@ def steps_an_epoch(
       if arm.layout == "packed" or arm.loss_on_padding:
         continue
       size = round(arm.atom * row_length)
-      foretold = atoms.steps_per_epoch(
-        lengths,
-        layout=arm.layout,
-        atom_size=size,
-        row_length=row_length,
-        batch_size=tokens // row_length,
+      rows = predicted_rows(
+        lengths, layout=arm.layout, atom_size=size, row_length=row_length
       )
+      predicted = rows / (tokens // row_length)
       made = next(iter(runs.values()))["steps_per_epoch"]
       name = f"rows of {row_length}, {arm.layout}, atoms of {size}"
-      values.append(to_the_digit(name, f"{foretold:,.3f}", made))
+      values.append(to_the_digit(name, f"{predicted:,.3f}", made))
   text = int((lengths + 1).sum())
   agree = sum(bool(x.agrees) for x in values)
   exhibit = study.exhibit(
@@ -180,8 +216,8 @@ def steps_an_epoch(
     f"documents with {text:,} tokens, end tokens included, foretell.",
     values=values,
     text="'Paper' is here what its method predicts for this text "
-    "(`atoms.num_rows` in pipeline/batches); 'here' is what the loader gives. The "
-    "paper's own steps of concat, 14,060, 7,029 and 7,028 an epoch, are of 115.1 "
+    "(`predicted_rows` in experiments/atom_exhibits.py); 'here' is what the loader gives. "
+    "The paper's own steps of concat, 14,060, 7,029 and 7,028 an epoch, are of 115.1 "
     "to 115.2 million tokens at its batches, more than the 114,400,095 'word tokens' that "
     "it names.\n\n"
     f"{study.recipe}",

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from pipeline.batches.loader import PackedLoader
-from pipeline.batches.packed import PackedBatch, mask_tokens, pack_rows
+from pipeline.batches.masking import mask_tokens
+from pipeline.batches.packed import PackedBatch, pack_rows
 
 # How the sequences of a packed loader come, step after step.
 BATCHES = {

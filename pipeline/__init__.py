@@ -1,16 +1,37 @@
 """Text to packed batches.
 
-Names are imported when they are asked for: the processes that tokenise need none of the
-loader's libraries.
+Each name is imported on first use, because processes that tokenise need neither Grain nor
+the rest of the loader.
 """
+# ruff: noqa: F401
 
 import importlib
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
+_NAMES = {
+  "batches.atom_loader": "AtomLoader",
+  "batches.loader": "PackedLoader RowLoader",
+  "batches.masking": "Masking",
+  "batches.packed": "PackedBatch",
+  "batches.plans": "keep_plans make_plan plan_sha256 read_plans",
+  "batches.windows": "WindowLoader",
+  "config": "HeldOut make_held_out make_loader prepare_dataset settings_of",
+  "dataset": "PreparedDataset open_dataset prepare",
+  "prediction.answers": "answer label_names",
+  "prediction.chunks": "BatchShape Chunk pack_examples",
+  "prediction.examples": "Example read_examples",
+  "prediction.submission": "write_submission",
+  "preparation.assignments": "read_assignment write_assignment",
+  "settings": "DatasetSettings",
+  "store": "SequenceStore",
+  "tasks.table": "TASK_HEADS score",
+}
+
+if TYPE_CHECKING:  # the same names, for type checkers
   from pipeline.batches.atom_loader import AtomLoader
   from pipeline.batches.loader import PackedLoader, RowLoader
-  from pipeline.batches.packed import Masking, PackedBatch
+  from pipeline.batches.masking import Masking
+  from pipeline.batches.packed import PackedBatch
   from pipeline.batches.plans import keep_plans, make_plan, plan_sha256, read_plans
   from pipeline.batches.windows import WindowLoader
   from pipeline.config import (
@@ -29,69 +50,10 @@ if TYPE_CHECKING:
   from pipeline.settings import DatasetSettings
   from pipeline.store import SequenceStore
   from pipeline.tasks.table import TASK_HEADS, score
+else:
 
-__all__ = [
-  "TASK_HEADS",
-  "AtomLoader",
-  "BatchShape",
-  "Chunk",
-  "DatasetSettings",
-  "Example",
-  "HeldOut",
-  "Masking",
-  "PackedBatch",
-  "PackedLoader",
-  "PreparedDataset",
-  "RowLoader",
-  "SequenceStore",
-  "WindowLoader",
-  "answer",
-  "keep_plans",
-  "label_names",
-  "make_held_out",
-  "make_loader",
-  "make_plan",
-  "open_dataset",
-  "pack_examples",
-  "plan_sha256",
-  "prepare",
-  "prepare_dataset",
-  "read_assignment",
-  "read_examples",
-  "read_plans",
-  "score",
-  "settings_of",
-  "write_assignment",
-  "write_submission",
-]
-
-_MODULES = {
-  "prediction.answers": ("answer", "label_names"),
-  "batches.atom_loader": ("AtomLoader",),
-  "preparation.assignments": ("read_assignment", "write_assignment"),
-  "batches.packed": ("Masking", "PackedBatch"),
-  "prediction.chunks": ("Chunk", "BatchShape", "pack_examples"),
-  "config": (
-    "HeldOut",
-    "make_held_out",
-    "make_loader",
-    "prepare_dataset",
-    "settings_of",
-  ),
-  "dataset": ("PreparedDataset", "open_dataset", "prepare"),
-  "prediction.examples": ("Example", "read_examples"),
-  "batches.loader": ("PackedLoader", "RowLoader"),
-  "batches.plans": ("keep_plans", "make_plan", "plan_sha256", "read_plans"),
-  "settings": ("DatasetSettings",),
-  "store": ("SequenceStore",),
-  "prediction.submission": ("write_submission",),
-  "tasks.table": ("TASK_HEADS", "score"),
-  "batches.windows": ("WindowLoader",),
-}
-
-
-def __getattr__(name: str):
-  for module, names in _MODULES.items():
-    if name in names:
-      return getattr(importlib.import_module(f"pipeline.{module}"), name)
-  raise AttributeError(f"module 'pipeline' has no attribute {name!r}")
+  def __getattr__(name: str):
+    for module, names in _NAMES.items():
+      if name in names.split():
+        return getattr(importlib.import_module(f"pipeline.{module}"), name)
+    raise AttributeError(f"module 'pipeline' has no attribute {name!r}")

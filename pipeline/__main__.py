@@ -9,15 +9,16 @@ import json
 import os
 import sys
 
-if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
+if not sys.stderr.isatty():  # in a log, each update of a progress bar is a line
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
 import numpy as np
 
 import packing
 from packing import InputError
-from pipeline import audit_command
-from pipeline.batches.audit import AuditError
+from packing.errors import check_integer
+from pipeline.batches.audit import AuditError, audit, report
+from pipeline.config import make_audit_loader, read_config
 from pipeline.dataset import PreparedDataset, open_dataset, prepare
 from pipeline.preparation.assignments import write_assignment
 from pipeline.preparation.beam import BeamRunner
@@ -49,21 +50,28 @@ examples:
       --columns input_ids=tokens --vocab-file tokenizer.json \\
       --max-sequence-length 1024 --too-long split --out data/tokens
 
-The same command again does nothing where it is done, and goes on where it was stopped.
+Run again, the same command resumes where it was stopped, or does nothing if it was done.
 """
 _INSPECT_EXAMPLES = """examples:
   python -m pipeline inspect data/mrpc
   python -m pipeline inspect data/cola --against glue_cola_128
 """
-
-
 _ASSIGN_EXAMPLES = """examples:
   python -m pipeline assign data/wiki-512 --max-sequences-per-pack 3 --out data/epoch-0
   python -m pipeline assign data/wiki-512 --seed 1 --out data/epoch-1 --runner DirectRunner
 
-Writes plan.json and packs-00000.arrow, ...: a pack a row, its sequences in their order.
-Each shard of the dataset is assigned apart from the others; the lengths are nowhere
-gathered, and any runner gives the same packs.
+Writes plan.json and packs-00000.arrow, ...: one record per pack, with its sequences in
+order. Each shard of the dataset is assigned by itself, without gathering all lengths, and
+every runner makes the same packs.
+"""
+_AUDIT_EXAMPLES = """examples:
+  python -m pipeline audit data/quickstart --config configs/quickstart.py
+  python -m pipeline audit data/quickstart --config configs/quickstart.py \\
+      --config.packing.algorithm=optimal --epoch 3 --hosts 4 --json
+
+Proves that each sequence comes once, each token stands where it belongs, and every field
+is right; otherwise prints the first error, with exit status 1. Tokens are masked if the
+dataset was prepared for pretraining or sentences.
 """
 
 
@@ -75,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
   if len(options.overrides) < len(rest) or (rest and "config" not in options):
     parser.error(f"Expected options of {options.command}, found {' '.join(rest)!r}.")
   again = "Run the same command again"
-  again += ": it goes on where it stopped." if options.command == "prepare" else "."
+  again += ": it resumes where it stopped." if options.command == "prepare" else "."
   try:
     status, text = options.run(options)
   except InputError as error:
@@ -92,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
   try:
     print(text, flush=True)
   except BrokenPipeError:
-    sys.stderr.close()  # the reader has had enough
+    sys.stderr.close()  # the reader has stopped reading
     return 1
   return status
 
@@ -103,7 +111,7 @@ def _failed(status: int, message: str) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-  """Says what is wrong in one line, as for all mistakes, and where to read on."""
+  """Prints a mistake in one line, and how to get help."""
 
   def error(self, message):
     self.exit(2, f"error: {' '.join(message.split())[:300]}\nSee {self.prog} --help.\n")
@@ -112,20 +120,14 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
   parser = _Parser(
     prog="python -m pipeline",
-    description="Turns anybody's text into sequences on disk, ready to be packed.",
+    description="Turns text into sequences on disk, ready to be packed.",
   )
   commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
   for name, add, run, text, epilog in (
     ("prepare", _add_prepare, _prepare, "text to sequences", _PREPARE_EXAMPLES),
     ("inspect", _add_inspect, _inspect, "what a prepared dataset holds", _INSPECT_EXAMPLES),
     ("assign", _add_assign, _assign, "which sequences share a pack", _ASSIGN_EXAMPLES),
-    (
-      "audit",
-      audit_command.add_arguments,
-      audit_command.run,
-      "proof that an epoch's batches are right",
-      audit_command.EXAMPLES,
-    ),
+    ("audit", _add_audit, _audit, "proof that batches are right", _AUDIT_EXAMPLES),
   ):
     command = commands.add_parser(
       name,
@@ -139,9 +141,6 @@ def _parser() -> argparse.ArgumentParser:
     add(command)
     command.add_argument("--json", action="store_true", help="print one JSON object")
   return parser
-
-
-# ---- prepare ---------------------------------------------------------------------------
 
 
 def _add_prepare(command):
@@ -224,14 +223,11 @@ def _prepare(options) -> tuple[int, str]:
   names = [field.name for field in dataclasses.fields(DatasetSettings)]
   settings = DatasetSettings(**{name: getattr(options, name) for name in names})
   if options.workers is not None:
-    packing.errors.check_integer("--workers", options.workers, at_least=1, at_most=4096)
+    check_integer("--workers", options.workers, at_least=1, at_most=4096)
   dataset = prepare(
     options.out, settings, num_workers=options.workers, runner=_runner(options)
   )
   return 0, _described(dataset, options)
-
-
-# ---- inspect ---------------------------------------------------------------------------
 
 
 def _add_inspect(command):
@@ -239,8 +235,8 @@ def _add_inspect(command):
   command.add_argument(
     "--against",
     metavar="NAME",
-    help="compare the training lengths with a histogram that is built in; exit status 1 "
-    f"if they differ. One of {', '.join(packing.histogram_names())}",
+    help="compare the training lengths with a built-in histogram; exit status 1 if they "
+    f"differ. One of {', '.join(packing.histogram_names())}",
   )
 
 
@@ -249,67 +245,27 @@ def _inspect(options) -> tuple[int, str]:
   dataset = open_dataset(options.directory)
   if expected is None:
     return 0, _described(dataset, options)
-  found = np.array(dataset.manifest["histograms"]["train"])
-  size = max(found.size, expected.size)
-  difference = np.zeros(size, np.int64)
-  difference[: found.size] += found
-  difference[: expected.size] -= expected
-  result = {
-    "against": options.against,
-    "equal": not difference.any(),
-    "sequences": [int(found.sum()), int(expected.sum())],
-    "lengths_that_differ": int(np.count_nonzero(difference)),
-    "first_that_differs": int(np.flatnonzero(difference)[0]) + 1
-    if difference.any()
-    else None,
-  }
+  counts = np.array(dataset.manifest["histograms"]["train"])
+  size = max(counts.size, expected.size)
+  counts, expected = (np.pad(x, (0, size - x.size)) for x in (counts, expected))
+  lengths = np.flatnonzero(counts != expected) + 1
+  here, there = int(counts.sum()), int(expected.sum())
+  status, first = (1, int(lengths[0])) if lengths.size else (0, None)
   if options.json:
-    return int(difference.any()), json.dumps(result)
-  if result["equal"]:
-    return 0, f"equal: {int(found.sum()):,} sequences, as in {options.against}"
-  return 1, (
-    f"not equal: {int(found.sum()):,} sequences here, {int(expected.sum()):,} in "
-    f"{options.against}; {result['lengths_that_differ']} lengths differ, the first is "
-    f"{result['first_that_differs']}"
+    result = {
+      "against": options.against,
+      "equal": not status,
+      "sequences": [here, there],
+      "lengths_that_differ": lengths.size,
+      "first_that_differs": first,
+    }
+    return status, json.dumps(result)
+  if not status:
+    return status, f"equal: {here:,} sequences, as in {options.against}"
+  return status, (
+    f"not equal: {here:,} sequences here, {there:,} in {options.against}; {lengths.size} "
+    f"lengths differ, the first is {first}"
   )
-
-
-# ---- assign ----------------------------------------------------------------------------
-
-
-def _add_assign(command):
-  command.add_argument("directory", metavar="DIR", help="a prepared dataset")
-  command.add_argument("--out", required=True, metavar="DIR", help="where the packs go")
-  command.add_argument("--split", choices=("train", "held_out"), default="train")
-  command.add_argument("--algorithm", default="optimal", help="of packing (optimal)")
-  command.add_argument(
-    "--max-sequences-per-pack",
-    type=_depth,
-    default="auto",
-    metavar="M",
-    help="depth limit, or max for none (default: auto, as of packing pack)",
-  )
-  command.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
-  _add_runner(command)
-
-
-def _depth(text: str) -> int | str:
-  return text if text in ("auto", "max") else int(text)
-
-
-def _assign(options) -> tuple[int, str]:
-  runner = _runner(options)
-  plan = write_assignment(
-    options.directory,
-    options.out,
-    split=options.split,
-    algorithm=options.algorithm,
-    max_sequences_per_pack=options.max_sequences_per_pack,
-    seed=options.seed,
-    runner=runner,
-  )
-  certificate = plan.certificate()
-  return 0, json.dumps(certificate.as_dict()) if options.json else str(certificate)
 
 
 def _described(dataset: PreparedDataset, options) -> str:
@@ -327,20 +283,82 @@ def _described(dataset: PreparedDataset, options) -> str:
   ]
   limit = settings["max_sequence_length"]
   for split in manifest["shards"]:
-    found = counts[split]
-    if found["sequences"]:
-      mean = found["tokens"] / found["sequences"]
+    numbers = counts[split]
+    if numbers["sequences"]:
+      mean = numbers["tokens"] / numbers["sequences"]
       lines.append(
-        f"{split.replace('_', ' '):<12} {found['sequences']:>14,} sequences, "
-        f"{found['tokens']:,} tokens, {mean:.1f} of {limit} on average"
+        f"{split.replace('_', ' '):<12} {numbers['sequences']:>14,} sequences, "
+        f"{numbers['tokens']:,} tokens, {mean:.1f} of {limit} on average"
       )
-      extra = {k: v for k, v in found.items() if k not in ("sequences", "tokens")}
+      extra = {k: v for k, v in numbers.items() if k not in ("sequences", "tokens")}
       details = [
         f"{name.replace('_', ' ')} {round(value, 4) if value % 1 else int(value):,}"
         for name, value in extra.items()
       ]
       lines.append(f"{'':<12} {'':>14} {', '.join(details)}")
   return "\n".join(lines)
+
+
+def _add_assign(command):
+  _add_split(command, "the sequences to assign")
+  command.add_argument("--out", required=True, metavar="DIR", help="where the packs go")
+  command.add_argument("--algorithm", default="optimal", help="of packing (optimal)")
+  command.add_argument(
+    "--max-sequences-per-pack",
+    type=lambda text: text if text in ("auto", "max") else int(text),
+    default="auto",
+    metavar="M",
+    help="depth limit, or max for none (default: auto, as for packing pack)",
+  )
+  command.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
+  _add_runner(command)
+
+
+def _add_split(command, text: str):
+  command.add_argument("directory", metavar="DIR", help="a prepared dataset")
+  command.add_argument(
+    "--split", choices=("train", "held_out"), default="train", help=f"{text} (train)"
+  )
+
+
+def _assign(options) -> tuple[int, str]:
+  plan = write_assignment(
+    options.directory,
+    options.out,
+    split=options.split,
+    algorithm=options.algorithm,
+    max_sequences_per_pack=options.max_sequences_per_pack,
+    seed=options.seed,
+    runner=_runner(options),
+  )
+  certificate = plan.certificate()
+  return 0, json.dumps(certificate.as_dict()) if options.json else str(certificate)
+
+
+def _add_audit(command):
+  _add_split(command, "train: an epoch of training; held_out: the evaluation")
+  command.add_argument(
+    "--config",
+    required=True,
+    metavar="F.py",
+    help="the run's config; set a field with --config.a.b=VALUE, as for train.py",
+  )
+  command.add_argument("--epoch", type=int, default=0, metavar="N", help="default: 0")
+  command.add_argument(
+    "--hosts", type=int, default=1, metavar="H", help="join the blocks of H (default: 1)"
+  )
+
+
+def _audit(options) -> tuple[int, str]:
+  check_integer("--epoch", options.epoch, at_least=0)
+  loader = make_audit_loader(
+    read_config(options.config, options.overrides),
+    open_dataset(options.directory),
+    split=options.split,
+    process_count=options.hosts,
+  )
+  result = audit(loader, epoch=options.epoch if options.split == "train" else None)
+  return 0, json.dumps(result) if options.json else report(result, loader.plan)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,14 @@ import dataclasses
 import functools
 import pathlib
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import ml_collections
 import numpy as np
+from absl import flags
+from ml_collections import config_flags
 
 import packing
 from packing import InputError
@@ -19,7 +22,8 @@ from packing.files import read_json
 from pipeline.batches import atoms
 from pipeline.batches.atom_loader import AtomLoader
 from pipeline.batches.loader import PackedLoader, RowLoader
-from pipeline.batches.packed import Masking, PackedBatch
+from pipeline.batches.masking import Masking
+from pipeline.batches.packed import PackedBatch
 from pipeline.batches.plans import held_out_stores, make_plan
 from pipeline.batches.windows import WindowLoader
 from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset, prepare
@@ -27,19 +31,45 @@ from pipeline.settings import DatasetSettings
 from pipeline.store import SequenceStore
 from pipeline.tasks.table import is_masked, score
 
-PREPARED = "prepared"  # the source that stands for what the directory holds already
-# Of `data`, what is done with a dataset, not what it is.
+PREPARED = "prepared"  # the source of a run that takes the directory as it is
+# Fields of `data` that say how a run uses a dataset, not how the dataset is made.
 _OF_THE_RUN = ("directory", "mask_rate", "layout", "atom_size", "loss_on_padding")
 _FLAG = re.compile(r"(?<!\S)--([a-z]+(?:-[a-z]+)*)")  # of python -m pipeline prepare
 
 
-def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
-  """Prepares the dataset of a config, or opens it where that is done already.
+def read_config(path: str, overrides: Sequence[str] = ()) -> ml_collections.ConfigDict:
+  """Reads a config file as train.py reads it.
+
+  Args:
+    path: the file.
+    overrides: such as "--config.train.steps=100".
 
   Raises:
-    InputError: the source cannot be used, or nothing of it is held out; or the directory
-      holds a dataset with other settings, or, with source "prepared", none that fits the
-      config.
+    InputError: the file cannot be read, or an override fits no field.
+  """
+  values = flags.FlagValues()
+  config = config_flags.DEFINE_config_file("config", lock_config=True, flag_values=values)
+  arguments = sys.argv
+  sys.argv = ["config", f"--config={path}", *overrides]  # ml_collections looks there
+  try:
+    values(sys.argv)
+    config.value["data"]  # fails only now if the file is missing
+  except Exception as error:  # a config file may fail in any way
+    message = str(error.args[0] if isinstance(error, KeyError) else error)
+    raise InputError(
+      f"{path} cannot be used as --config: {' '.join(message.split())}"
+    ) from error
+  finally:
+    sys.argv = arguments
+  return config.value
+
+
+def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
+  """Prepares the dataset of a config, or opens it if it is prepared already.
+
+  Raises:
+    InputError: the source cannot be used, nothing is held out, or the directory holds a
+      dataset that does not fit the config.
   """
   data = config.data
   settings = _settings({k: v for k, v in data.items() if k not in _OF_THE_RUN})
@@ -47,7 +77,7 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
     if not (data.held_out_fraction or data.held_out_source):
       raise InputError(
         "config.data.held_out_fraction is 0 and config.data.held_out_source is empty; "
-        "expected one of them, for a run is evaluated on what is held out."
+        "expected one of them, because a run is evaluated on held-out documents."
       )
     try:
       return prepare(data.directory, settings)
@@ -59,14 +89,14 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
 
 
 def check_prepared(data: Mapping, found: Mapping):
-  """Checks that a run of a config can use a dataset that was prepared before.
+  """Checks that a config can use a dataset that was prepared before.
 
   Args:
     data: the config's `data`.
-    found: the settings in the manifest of the dataset.
+    found: the settings in the dataset's manifest.
 
   Raises:
-    InputError: it has another task, length or labels, or nothing was held out.
+    InputError: the dataset has another task, length or labels, or nothing held out.
   """
   directory = data["directory"]
   for name in ("task", "max_sequence_length", *(["labels"] if data["labels"] else [])):
@@ -77,13 +107,14 @@ def check_prepared(data: Mapping, found: Mapping):
       )
   if not (found["held_out_fraction"] or found["held_out_source"]):
     raise InputError(
-      f"{directory} was prepared without held-out documents, on which a run is evaluated. "
-      "Prepare it in another folder, with --held-out-fraction or --held-out-source."
+      f"{directory} was prepared without held-out documents, which a run needs for its "
+      "evaluation. Prepare it in another folder, with --held-out-fraction or "
+      "--held-out-source."
     )
 
 
 def in_terms_of_config(message: str, data: Mapping) -> str:
-  """Flags of `python -m pipeline prepare` as train.py calls them.
+  """Renames the flags of `python -m pipeline prepare` in a message to train.py's.
 
   Example:
     >>> in_terms_of_config("Give it with --vocab-file.", {"vocab_file": ""})
@@ -98,18 +129,18 @@ def in_terms_of_config(message: str, data: Mapping) -> str:
 
 
 def settings_of(data: Mapping) -> DatasetSettings:
-  """Of the dataset of a config: what its manifest says, where it was prepared before.
+  """The dataset settings of a config; those in the manifest for source "prepared".
 
   Args:
     data: the config's `data`.
 
   Raises:
-    InputError: a value that cannot be used, fields of another version, or the manifest is
-      needed and not there.
+    InputError: a value cannot be used, a field is of another version, or the manifest is
+      missing.
   """
   if data["source"] == PREPARED:
     path = pathlib.Path(data["directory"]) / MANIFEST
-    what = "the manifest of the dataset, which alone says how it was made; restore it"
+    what = "the dataset's manifest, the only record of how it was made; restore it"
     return _settings(read_json(path, what=what).get("settings", {}))
   return _settings({k: v for k, v in data.items() if k not in _OF_THE_RUN})
 
@@ -120,21 +151,20 @@ def _settings(fields: Mapping) -> DatasetSettings:
     if name not in known:
       raise InputError(
         f"The dataset has the setting {short_repr(name)}; expected some of "
-        f"{', '.join(known)}. "
-        "It is of another version; use that one."
+        f"{', '.join(known)}. Use the version that prepared it."
       )
   return DatasetSettings(**fields)
 
 
 class HeldOut(NamedTuple):
-  """Held-out sequences as batches, and how to judge what a model says of them.
+  """Held-out sequences as batches, and how to score a model's outputs for them.
 
   Attributes:
-    batches: gives this host's batches, with each sequence once over all hosts.
-    num_batches: how many.
-    score: of the head's output for each sequence, see `tasks.Task`; None for masked tokens,
-      and for text, of which each batch holds windows; see `windows.WindowLoader`.
-    prefix: of the names of its figures.
+    batches: returns this process's batches, with each sequence once over all processes.
+    num_batches: how many there are.
+    score: scores the head's output for each sequence, see `tasks.table.score`; None for
+      masked tokens, and for text, whose batches hold windows; see `WindowLoader`.
+    prefix: begins the names of the scores.
   """
 
   batches: Callable[[], Iterator[PackedBatch]]
@@ -151,44 +181,38 @@ def make_held_out(
   process_index: int = 0,
   process_count: int = 1,
 ) -> list[HeldOut]:
-  """What a run of a config is evaluated on.
+  """The held-out sets that a run is evaluated on.
 
   Args:
     config: of the run.
     dataset: its dataset.
-    plans: from `read_plans`; one that is not among them is made.
+    plans: from `read_plans`; missing plans are made.
     process_index, process_count: this process's number and how many there are.
 
   Raises:
     InputError: nothing was held out.
   """
-  found = []
+  task, sets = config.data.task, []
   for name, store in held_out_stores(dataset).items():
-    prefix = "" if name == "held_out" else f"{name}_"
-    if config.data.task == "text":  # in one way, whatever the layout of training
-      windows = WindowLoader(
-        store,
-        row_length=config.data.max_sequence_length,
-        batch_size=config.train.micro_batch_size or config.train.batch_size,
-        process_index=process_index,
-        process_count=process_count,
+    loader: RowLoader
+    if task == "text":  # scored in one way, whatever the layout of training
+      loader = WindowLoader(
+        store, row_length=config.data.max_sequence_length, batch_size=_batch_size(config)
       )
-      found.append(HeldOut(windows.batches, windows.num_batches, None, prefix))
-      continue
-    masked = is_masked(config.data.task)
-    loader = make_loader(
-      config,
-      store,
-      dataset.vocabulary,
-      plan=(plans or {}).get(name),
-      masked=masked,
-      process_index=process_index,
-      process_count=process_count,
+    else:
+      plan = (plans or {}).get(name)
+      loader = make_loader(config, store, dataset.vocabulary, plan=plan)
+    loader = loader.for_process(process_index, process_count)
+    has_score = task != "text" and not is_masked(task)
+    sets.append(
+      HeldOut(
+        loader.evaluation_batches,
+        loader.num_evaluation_batches,
+        functools.partial(score, task, store) if has_score else None,
+        prefix="" if name == "held_out" else f"{name}_",
+      )
     )
-    judge = None if masked else functools.partial(score, config.data.task, store)
-    batches = loader.num_evaluation_batches
-    found.append(HeldOut(loader.evaluation_batches, batches, judge, prefix))
-  return found
+  return sets
 
 
 def make_loader(
@@ -198,33 +222,32 @@ def make_loader(
   *,
   plan: packing.Plan | None = None,
   batch_size: int | None = None,
-  masked: bool = True,
   process_index: int = 0,
   process_count: int = 1,
 ) -> RowLoader:
-  """The batches of a store, packed or of the layout that the config says.
+  """The batches of a store in the config's layout, masked if its task is.
 
   Args:
     config: of the run.
     store: the sequences.
     vocabulary: tokens in the order of their ids.
     plan: from `make_plan`; made if not given.
-    batch_size: rows of a batch; if not given, as many as the config computes at once.
-    masked: whether tokens are hidden, as for pretraining; of text they never are.
+    batch_size: rows of a batch; by default, as many as the config computes at once.
     process_index, process_count: this process's number and how many there are, such as
       jax.process_index() and jax.process_count().
 
   Raises:
-    InputError: a value of the config that cannot be used.
+    InputError: a value of the config cannot be used.
   """
   seed = check_integer("config.seed", config.seed, at_least=0, at_most=2**32 - 1)
   rate = config.data.mask_rate
   if not 0 < rate < 1:
     raise InputError(f"config.data.mask_rate is {rate}; expected a fraction in (0, 1).")
   if batch_size is None:
-    batch_size = config.train.micro_batch_size or config.train.batch_size
+    batch_size = _batch_size(config)
+  loader: RowLoader
   if config.data.layout in atoms.LAYOUTS:
-    return AtomLoader(
+    loader = AtomLoader(
       store,
       layout=config.data.layout,
       row_length=config.data.max_sequence_length,
@@ -232,22 +255,61 @@ def make_loader(
       batch_size=batch_size,
       seed=seed,
       loss_on_padding=config.data.loss_on_padding,
-      process_index=process_index,
-      process_count=process_count,
       workers=config.train.loader_workers,
     )
-  if plan is None:
-    plan = make_plan(config, store)
-  masked = masked and config.data.task != "text"
-  masking = Masking.for_vocabulary(vocabulary, rate=rate, seed=seed) if masked else None
-  return PackedLoader(
-    store,
-    plan,
-    batch_size=batch_size,
-    masking=masking,
-    seed=seed,
-    assignment=config.packing.assignment,
-    process_index=process_index,
-    process_count=process_count,
-    workers=config.train.loader_workers,
-  )
+  else:
+    masked = is_masked(config.data.task)
+    loader = PackedLoader(
+      store,
+      make_plan(config, store) if plan is None else plan,
+      batch_size=batch_size,
+      masking=Masking.for_vocabulary(vocabulary, rate=rate, seed=seed) if masked else None,
+      seed=seed,
+      assignment=config.packing.assignment,
+      workers=config.train.loader_workers,
+    )
+  return loader.for_process(process_index, process_count)
+
+
+def make_audit_loader(
+  config: ml_collections.ConfigDict,
+  dataset: PreparedDataset,
+  *,
+  split: str,
+  process_count: int,
+) -> PackedLoader:
+  """The loader of a config for a dataset of any task, to be audited.
+
+  Args:
+    config: its task does not matter.
+    dataset: decides the task, and so whether tokens are masked.
+    split: "train" or "held_out".
+    process_count: how many blocks a batch has.
+
+  Raises:
+    InputError: config and dataset have different lengths, or rows hold atoms.
+  """
+  settings = dataset.manifest["settings"]
+  longest = settings["max_sequence_length"]
+  if config.data.max_sequence_length != longest:
+    raise InputError(
+      f"{dataset.directory} was prepared with max_sequence_length={longest}; the config "
+      f"has {config.data.max_sequence_length}. Name the config it was prepared for, or "
+      f"pass --config.data.max_sequence_length={longest}."
+    )
+  if config.data.layout != "packed":
+    raise InputError(
+      f"data.layout is {config.data.layout!r}; expected 'packed'. Rows of atoms hold parts "
+      "of documents, which this does not audit. That each token is used once an epoch is "
+      "tested in tests/pipeline/batches/test_atoms.py."
+    )
+  config.data.task = settings["task"]
+  store = getattr(dataset, split)
+  loader = make_loader(config, store, dataset.vocabulary, process_count=process_count)
+  assert isinstance(loader, PackedLoader)
+  return loader
+
+
+def _batch_size(config: ml_collections.ConfigDict) -> int:
+  """Rows that a run computes at once."""
+  return config.train.micro_batch_size or config.train.batch_size

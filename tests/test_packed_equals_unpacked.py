@@ -14,7 +14,8 @@ import pytest
 import packing
 from model import BertForPreTraining, losses
 from model.testing import relative_difference
-from pipeline.batches.packed import Masking, mask_tokens, pack_rows
+from pipeline.batches.masking import Masking, mask_tokens
+from pipeline.batches.packed import pack_rows
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
 from tests import packs
 

@@ -200,9 +200,8 @@ def differences(
     run = _outputs_and_gradients(probe)
     outputs, gradients = map(list, zip(*map(run, batches), strict=True))
 
-  ours, theirs = outputs
   result, any_differ = [], False
-  for name in ours:
+  for name in outputs[0]:
     owners = [probe.owners(name, x[name], b) for x, b in zip(outputs, batches, strict=True)]
     items, expected = (
       as_array(name, x[name])[owner > 0] for x, owner in zip(outputs, owners, strict=True)

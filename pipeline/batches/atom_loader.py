@@ -1,4 +1,4 @@
-"""Rows of atoms, shuffled anew each epoch, as batches without end."""
+"""Rows of atoms, reshuffled in each epoch, as batches without end."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pipeline.store import SequenceStore
 class AtomLoader(RowLoader):
   """Batches of the layouts `concat` and `padding`; see `pipeline/batches/atoms.py`.
 
-  The atoms are shuffled anew in each epoch and then made into rows, so parts of an atom
-  that is longer than a row follow each other. The order of batches, processes and workers
-  are those of `RowLoader`.
+  Each epoch shuffles the atoms and then makes rows of them, so the rows of an atom longer
+  than a row follow each other. `RowLoader` describes the order of batches, processes and
+  workers.
 
   Args:
     store: the documents, of the task `text`.
     layout: "concat" or "padding".
     row_length: S, in tokens.
     atom_size: s, in tokens; 0 for the row length.
-    batch_size: B, rows in a batch, over all hosts.
-    seed: of the order of atoms.
-    loss_on_padding: whether end tokens that only fill an atom are predicted too.
-    num_slots: M, sequences that the batch has room for; a row is one.
-    process_index, process_count, workers: as of `RowLoader`.
+    batch_size: B, rows of a batch, over all processes.
+    seed: the order of atoms depends on it.
+    loss_on_padding: whether end tokens that only fill an atom are targets too.
+    num_slots: M, the sequences that the batch has room for; a row is one sequence.
+    process_index, process_count, workers: see `RowLoader`.
 
   Raises:
-    InputError: no such layout, neither of atom and row divides the other, the hosts do
-      not divide the batch, or an option is out of its range.
+    InputError: the layout is unknown, neither of atom and row divides the other, the
+      processes do not divide the batch, or an option is out of range.
   """
 
   def __init__(
@@ -66,35 +66,25 @@ class AtomLoader(RowLoader):
     )
 
   def order(self, epoch: int) -> np.ndarray:
-    """int64[K]: the blocks of an epoch in their order. The two made last are kept."""
-    found = self._orders.get(epoch)
-    if found is None:
-      found = self.atoms.order((self.seed, epoch))
+    """int64[K]: the blocks of an epoch in order. The two newest orders are kept."""
+    order = self._orders.get(epoch)
+    if order is None:
+      order = self.atoms.order((self.seed, epoch))
       newest = dict(list(self._orders.items())[-1:])
-      self._orders = newest | {epoch: found}  # whole, since threads read it
-    return found
+      self._orders = newest | {epoch: order}  # replaced at once, since threads read it
+    return order
 
   def __getstate__(self):
-    return vars(self) | {"_orders": {}}  # a worker makes its own
+    return vars(self) | {"_orders": {}}  # a worker computes its own
 
-  def _make_batch(self, row_numbers: np.ndarray) -> PackedBatch:
-    epochs, rows = np.divmod(row_numbers, self.num_rows)
-    blocks = np.empty((rows.size, self.atoms.blocks_per_row), np.int64)
-    for epoch in np.unique(epochs):
-      here = epochs == epoch
-      blocks[here] = self.atoms.rows_of(self.order(int(epoch)), rows[here])
-    return self._lay_out(blocks)
+  def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
+    in_place = np.arange(self.atoms.starts.size)
+    return self.atoms.rows_of(in_place if epoch is None else self.order(epoch), rows)
 
-  def _evaluation_batch(self, rows: np.ndarray, size: int) -> PackedBatch:
-    blocks = np.full((size, self.atoms.blocks_per_row), -1, np.int64)
-    order = np.arange(self.atoms.starts.size)
-    blocks[: rows.size] = self.atoms.rows_of(order, rows)
-    return self._lay_out(blocks)
-
-  def _lay_out(self, blocks: np.ndarray) -> PackedBatch:
-    return atoms.lay_out(
+  def _lay_out(self, contents: np.ndarray, epochs: np.ndarray) -> PackedBatch:
+    return atoms.lay_out_blocks(
       self.atoms,
-      blocks,
+      contents,
       read=self.store.read,
       end_id=self.end_id,
       loss_on_padding=self.loss_on_padding,

@@ -1,24 +1,25 @@
 """From documents to rows by atoms: the layouts `concat` and `padding`.
 
-An atom is what is shuffled: up to `atom_size` tokens. Rows have `row_length` tokens (the
-paper's MSL). Smaller atoms are merged into rows after the shuffle, larger ones are split.
+An atom is the unit of shuffling: up to `atom_size` tokens. Rows have `row_length` tokens
+(the paper's MSL). After the shuffle, smaller atoms are merged into rows and larger ones
+are split.
 
 | layout  | atoms                                                                      |
 |---------|----------------------------------------------------------------------------|
 | concat  | all documents and their end tokens are one stream, cut every s tokens      |
-| padding | each document by itself is cut every s - 1 tokens, and the end token fills |
-|         | each piece up to s; a tail fills its last row alone where s > MSL          |
+| padding | each document alone is cut every s - 1 tokens, and end tokens fill each    |
+|         | piece up to s; where s > MSL, they fill only the last row of a tail        |
 
-A tail of exactly k rows, where s > MSL, fills them with text and ends with no end token: a
-row of end tokens alone would teach nothing.
+Where s > MSL, a tail of exactly k rows has no end token: it would need a row of end tokens
+alone, which would teach nothing.
 
-Documents lie in a stream: the tokens of each and one end token, laid end to end. All that
-is here follows from their lengths; a number of tokens leaves the end token out.
+The documents form a stream: the tokens of each and one end token, laid end to end. Atoms
+follow from the lengths of the documents, which do not count the end token.
 
 References:
   Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
-  Models (the atom-size paper), appendix A.3. Its A.9 (b) has tails padded to the atom
-  always, which contradicts A.3 and its example; A.3 holds here.
+  Models (the atom-size paper), appendix A.3. Its A.9 (b) always pads tails to the atom,
+  which contradicts A.3 and its example; we follow A.3.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 
 from packing import InputError
 from packing.errors import check_integer, short_repr
-from pipeline.batches.packed import PackedBatch
+from pipeline.batches.packed import PackedBatch, lay_out
 from pipeline.store import SequenceStore
 
 LAYOUTS = ("concat", "padding")
@@ -39,14 +40,14 @@ Read = Callable[[np.ndarray, np.ndarray], np.ndarray]  # as SequenceStore.read
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Atoms:
-  """Atoms, in blocks: a block is an atom, or the part of one that is a row.
+  """Atoms as blocks: a block is an atom, or one row of an atom longer than a row.
 
   Attributes:
     starts: int64[K]; where each block begins in the stream, in tokens.
     lengths: int64[K]; tokens of the stream in each block.
     offsets: int64[A + 1]; atom a is the blocks offsets[a] to offsets[a + 1].
     row_length: S, in tokens.
-    blocks_per_row: blocks that are merged into a row.
+    blocks_per_row: blocks that share a row.
     padded: whether end tokens fill the blocks.
   """
 
@@ -67,29 +68,30 @@ class Atoms:
     return -(-self.starts.size // self.blocks_per_row)
 
   def order(self, seed: tuple[int, ...]) -> np.ndarray:
-    """int64[K]: the blocks when the atoms are shuffled; those of an atom stay together."""
+    """int64[K]: the blocks, with atoms shuffled; the blocks of an atom stay together."""
     atoms = np.random.default_rng(seed).permutation(self.num_atoms)
     counts = np.diff(self.offsets)[atoms]
     firsts = self.offsets[atoms] - (np.cumsum(counts) - counts)
     return np.repeat(firsts, counts) + np.arange(self.starts.size)
 
   def rows_of(self, order: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """int64[R, blocks_per_row]: the blocks of some rows of an order, -1 for none."""
+    """int64[R, blocks_per_row]: the blocks of some rows in an order, -1 for none."""
     places = rows[:, None] * self.blocks_per_row + np.arange(self.blocks_per_row)
     inside = places < order.size
     return np.where(inside, order[np.where(inside, places, 0)], -1)
 
   def row_tokens(self) -> np.ndarray:
-    """int64[R]: tokens of each row of the atoms in order, but the end tokens that pad.
+    """int64[R]: tokens of each row, in the unshuffled order, without padding.
 
-    In another order rows have others, and all together as many.
+    End tokens that only fill a block count as padding. A shuffle changes the rows but not
+    their sum.
     """
     blocks = self.rows_of(np.arange(self.starts.size), np.arange(self.num_rows))
     tokens = np.minimum(self.lengths[blocks] + self.padded, self.sizes(blocks))
     return tokens.sum(axis=1)
 
   def sizes(self, blocks: np.ndarray) -> np.ndarray:
-    """Tokens that some blocks have in a row, the end tokens that fill them included."""
+    """Tokens that some blocks take in a row, including the end tokens that fill them."""
     sizes = self.row_length // self.blocks_per_row if self.padded else self.lengths[blocks]
     return np.where(blocks >= 0, sizes, 0)
 
@@ -104,15 +106,15 @@ def cut(lengths: np.ndarray, *, layout: str, atom_size: int, row_length: int) ->
     row_length: S, in tokens.
 
   Raises:
-    InputError: no such layout, or neither of the two sizes divides the other.
+    InputError: the layout is unknown, or neither size divides the other.
 
-  Example: a document of 130 tokens makes atoms of 63 tokens and an end token, and a tail
-    of 4 tokens and 60 end tokens.
+  Example: a document of 130 tokens makes two atoms of 63 tokens and an end token, and a
+    tail of 4 tokens and 60 end tokens.
 
     >>> cut(np.array([130]), layout="padding", atom_size=64, row_length=64).lengths.tolist()
     [63, 63, 4]
 
-    Where atoms are larger than rows, one of 35 tokens makes two rows of 32, not four.
+    With atoms larger than rows, 35 tokens make two rows of 32, not four.
 
     >>> cut(np.array([35]), layout="padding", atom_size=128, row_length=32).lengths.tolist()
     [32, 3]
@@ -122,7 +124,7 @@ def cut(lengths: np.ndarray, *, layout: str, atom_size: int, row_length: int) ->
   """
   _check(layout, atom_size, row_length)
   lengths = np.asarray(lengths, np.int64)
-  size = min(atom_size, row_length)  # of a block
+  size = min(atom_size, row_length)  # tokens of a block
   if layout == "concat":
     num_tokens = int((lengths + 1).sum())
     starts = np.arange(0, num_tokens, size)
@@ -145,57 +147,14 @@ def cut(lengths: np.ndarray, *, layout: str, atom_size: int, row_length: int) ->
 def _pieces(
   starts: np.ndarray, lengths: np.ndarray, counts: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Cuts stretches into pieces of a size: starts, and lengths where the last is a tail."""
+  """Cuts stretches of tokens into pieces: starts and lengths; the last may be shorter."""
   firsts = np.cumsum(counts) - counts
   places = (np.arange(counts.sum()) - np.repeat(firsts, counts)) * size
   left = np.repeat(lengths, counts) - places
   return np.repeat(starts, counts) + places, np.minimum(left, size)
 
 
-def num_rows(lengths: np.ndarray, *, layout: str, atom_size: int, row_length: int) -> int:
-  """Rows of an epoch, predicted from the numbers of tokens alone.
-
-  With T tokens, end tokens included, `concat` has ceil(T / S) rows whatever the atoms.
-  `padding` has ceil(L / (s - 1)) atoms of a document of L tokens, merged where s < S;
-  where s > S each atom is s / S rows, and a tail of t tokens ceil(t / S).
-
-  Args:
-    lengths: int[D]; tokens of each document.
-    layout: "concat" or "padding".
-    atom_size: s, in tokens.
-    row_length: S, in tokens.
-
-  Example: a document of 130 tokens and one of 35.
-
-    >>> lengths = np.array([130, 35])
-    >>> num_rows(lengths, layout="concat", atom_size=64, row_length=64)
-    3
-    >>> [num_rows(lengths, layout="padding", atom_size=s, row_length=64) for s in (16, 64)]
-    [3, 4]
-
-  References:
-    The atom-size paper, appendices A.3 and A.9.
-  """
-  _check(layout, atom_size, row_length)
-  lengths = np.asarray(lengths, np.int64)
-  if layout == "concat":
-    return -(-int((lengths + 1).sum()) // row_length)
-  whole_atoms, tails = np.divmod(lengths, atom_size - 1)
-  if atom_size <= row_length:
-    atoms = int((whole_atoms + (tails > 0)).sum())
-    return -(-atoms * atom_size // row_length)
-  return int((whole_atoms * (atom_size // row_length) - (-tails // row_length)).sum())
-
-
-def steps_per_epoch(
-  lengths: np.ndarray, *, layout: str, atom_size: int, row_length: int, batch_size: int
-) -> float:
-  """Steps of an epoch, predicted as `num_rows`; a fraction, for epochs laid end to end."""
-  rows = num_rows(lengths, layout=layout, atom_size=atom_size, row_length=row_length)
-  return rows / batch_size
-
-
-def lay_out(
+def lay_out_blocks(
   atoms: Atoms,
   blocks: np.ndarray,
   *,
@@ -204,66 +163,52 @@ def lay_out(
   loss_on_padding: bool,
   num_slots: int = 1,
 ) -> PackedBatch:
-  """Lays blocks into rows.
+  """Lays blocks into rows, each row as one sequence.
 
   Args:
-    atoms: that the blocks are of.
+    atoms: the atoms of the blocks.
     blocks: int64[B, blocks_per_row]; numbers of blocks, -1 for none.
-    read: gives the tokens of stretches of the stream.
-    end_id: of the end token, which pads as well.
-    loss_on_padding: whether the end tokens that pad a block are predicted too; the first
-      one, which ends it where there is room, always is.
-    num_slots: M, sequences that the batch has room for; a row of atoms is one.
+    read: returns the tokens of stretches of the stream.
+    end_id: id of the end token, which also fills blocks.
+    loss_on_padding: whether all end tokens that fill a block are targets; the first one,
+      which ends the text if there is room, always is.
+    num_slots: M, the sequences that the batch has room for.
 
   Returns:
-    A PackedBatch with `loss_mask` and `real_tokens`, int32[B], which end tokens that only
-    fill a block are not among. To the model these are tokens as others; what is left of
-    the last row is padding, with segment 0. `sequence_ids` is the number of the row's
-    first atom.
+    A PackedBatch with `loss_mask`, and `real_tokens`, int32[B], which counts the tokens of
+    each row without end tokens that only fill a block. The model treats these as any
+    token; the unused end of the last row is padding, with segment 0. `sequence_ids` is
+    the number of the row's first atom.
   """
-  sizes = atoms.sizes(blocks)
-  ends = sizes.sum(axis=1)
-  occupied = np.arange(atoms.row_length) < ends[:, None]
   used = blocks >= 0
-  sizes, real = sizes[used], atoms.lengths[blocks[used]]
-  places = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # in block
-  is_real = places < np.repeat(real, sizes)
+  sizes = atoms.sizes(blocks)
+  lengths = np.zeros((len(blocks), num_slots), np.int64)
+  lengths[:, 0] = sizes.sum(axis=1)
+  sequence_ids = np.full(lengths.shape, -1, np.int64)
+  sequence_ids[:, 0] = np.searchsorted(atoms.offsets, blocks[:, 0], side="right") - 1
+
+  sizes = sizes[used]
+  text = np.repeat(atoms.lengths[blocks[used]], sizes)  # of each token's block
+  places = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
   tokens = np.full(places.size, end_id, np.int32)
-  tokens[is_real] = read(atoms.starts[blocks[used]], real)
-  is_target = places <= np.repeat(real, sizes)  # text, and the first end token
+  tokens[places < text] = read(atoms.starts[blocks[used]], atoms.lengths[blocks[used]])
+  batch = lay_out(tokens, lengths, sequence_ids, row_length=atoms.row_length)
 
-  def rows(values, dtype=np.int32) -> np.ndarray:
-    field = np.zeros(occupied.shape, dtype)
-    field[occupied] = values
-    return field
-
-  slots = np.zeros((len(blocks), num_slots), np.int32)
-  sequence_mask = slots.astype(bool)
-  sequence_mask[:, 0] = ends > 0
-  sequence_ids = np.full(slots.shape, -1, np.int64)
-  first = np.searchsorted(atoms.offsets, blocks[:, 0], side="right") - 1
-  sequence_ids[:, 0] = np.where(ends > 0, first, -1)
-  positions = np.broadcast_to(np.arange(atoms.row_length), occupied.shape)
-  return {
-    "input_ids": rows(tokens),
-    "token_type_ids": rows(0),
-    "segment_ids": rows(1),
-    "position_ids": rows(positions[occupied]),
-    "loss_mask": rows(loss_on_padding | is_target, bool),
-    "real_tokens": rows(is_target).sum(1, dtype=np.int32),
-    "cls_positions": slots,
-    "sequence_labels": slots.copy(),
-    "sequence_mask": sequence_mask,
-    "sequence_ids": sequence_ids,
+  real = batch["segment_ids"] > 0
+  is_target = real.copy()
+  is_target[real] = places <= text  # text and the first end token
+  return batch | {
+    "loss_mask": real if loss_on_padding else is_target,
+    "real_tokens": is_target.sum(axis=1, dtype=np.int32),
   }
 
 
 def documents(store: SequenceStore) -> tuple[np.ndarray, int]:
-  """The documents of a store of the task `text`, whole again where they were cut.
+  """The documents of a store of the task `text`, which may hold them cut into sequences.
 
   Returns:
-    int64[D], tokens of each; and the id of the end token, which each ends with and the
-    store too.
+    int64[D], the tokens of each document without its end token; and the id of the end
+    token.
   """
   ends = np.cumsum(store.lengths, dtype=np.int64)
   last = store.read(ends - 1, np.ones(ends.size, np.int64))
@@ -280,6 +225,6 @@ def _check(layout: str, atom_size: int, row_length: int):
   check_integer("atom_size", atom_size, at_least=2)
   if max(atom_size, row_length) % min(atom_size, row_length):
     raise InputError(
-      f"atom_size is {atom_size}; expected what divides the row of {row_length} tokens, to "
-      "be merged, or a multiple of it, to be split."
+      f"atom_size is {atom_size}; expected a divisor of the row's {row_length} tokens, to "
+      "merge atoms, or a multiple of it, to split them."
     )

@@ -1,4 +1,4 @@
-"""Which sequences stand in which row, epoch after epoch."""
+"""Which sequences share a pack in each epoch."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ AssignmentMode = Literal["fresh", "fixed"]
 
 
 class Epochs:
-  """The assignments of a plan: a fresh one an epoch, or one for all.
+  """The assignments of a plan: a fresh one for each epoch, or one for all.
 
-  The two used last are kept, in 8 bytes a sequence and 8 a pack each. A pickle leaves
-  them out: they follow from the plan, the lengths and the seed.
+  The two used last are kept; each takes 8 bytes per sequence and 8 per pack. A pickle
+  leaves them out, since they follow from the plan, the lengths and the seed.
 
   Args:
     plan: made from the lengths.
     lengths: int[num_sequences], in tokens.
-    seed: of the assignments.
-    mode: `fresh`, other neighbours each epoch; `fixed`, those of epoch 0 always; or the
-      assignment of all epochs.
+    seed: fresh assignments depend on it and on the epoch.
+    mode: `fresh`, other neighbours in each epoch; `fixed`, always those of epoch 0; or
+      one assignment for all epochs.
 
   Raises:
-    InputError: there is no such mode, or the assignment is of another plan or of other
-      lengths.
+    InputError: the mode is unknown, or the assignment belongs to another plan or to
+      other lengths.
   """
 
   def __init__(
@@ -44,14 +44,14 @@ class Epochs:
       _check_belongs(mode, plan, lengths)
     elif mode not in ("fresh", "fixed"):
       raise InputError(
-        f"assignment is {short_repr(mode)}; expected 'fresh', other neighbours each epoch, "
-        "'fixed', or an Assignment of this plan."
+        f"assignment is {short_repr(mode)}; expected 'fresh', for other neighbours in each "
+        "epoch, 'fixed', or an Assignment of this plan."
       )
     self.plan, self.lengths, self.seed, self.mode = plan, lengths, seed, mode
     self._forget()
 
   def assignment(self, epoch: int) -> packing.Assignment:
-    """Which sequence is in which pack in an epoch, in the plan's order of packs."""
+    """Which sequences each pack holds in an epoch, in the plan's order of packs."""
     if isinstance(self.mode, packing.Assignment):
       return self.mode
     return self._assigned(0 if self.mode == "fixed" else epoch)
@@ -88,19 +88,19 @@ class Epochs:
 
 
 def _check_belongs(assignment: packing.Assignment, plan: packing.Plan, lengths: np.ndarray):
-  """Refuses an assignment that is not of this plan and of sequences of these lengths."""
+  """Checks that an assignment belongs to this plan and to sequences of these lengths."""
   ids = assignment.sequence_ids
   depths = np.repeat([len(s) for s in plan.strategies], plan.repeat_counts)
   if not np.array_equal(np.diff(assignment.offsets), depths):
     raise InputError(
-      f"The assignment has {assignment.num_packs:,} packs; the plan has "
-      f"{plan.num_packs:,}, or others. Give the plan that it was made from."
+      f"The assignment's {assignment.num_packs:,} packs do not match the plan's "
+      f"{plan.num_packs:,} in number or depth. Give the plan that it was made from."
     )
   inside = ids[(ids >= 0) & (ids < lengths.size)]
   once = np.bincount(inside, minlength=lengths.size) == 1
   if ids.size != lengths.size or not once.all():
     raise InputError(
-      f"The assignment has {ids.size:,} sequence numbers, and the dataset "
+      f"The assignment has {ids.size:,} sequence numbers and the dataset has "
       f"{lengths.size:,} sequences; expected each number once. Assign this dataset."
     )
   planned = np.concatenate(

@@ -1,4 +1,4 @@
-"""The order of batches: rows shuffled anew each epoch, epochs laid end to end."""
+"""The order of batches: rows reshuffled in each epoch, epochs laid end to end."""
 
 from __future__ import annotations
 
@@ -20,49 +20,44 @@ import packing
 from packing import InputError
 from packing.errors import check_integer, short_repr
 from pipeline.batches.epochs import AssignmentMode, Epochs
-from pipeline.batches.packed import (
-  Masking,
-  PackedBatch,
-  mask_tokens,
-  pack_rows,
-  rows_per_process,
-)
+from pipeline.batches.masking import Masking, mask_tokens
+from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.batches.plans import plan_sha256
 from pipeline.store import SequenceStore
 
-_ROWS_AT_ONCE = 32  # a few hundred kB of each array: they stay in the cache
+_ROWS_AT_ONCE = 32  # a few hundred kB of each array, which fit the cache
 
 
 class RowLoader(abc.ABC):
   """Batches of rows of one shape, without end.
 
-  Batch `t` is rows `t * B` to `(t + 1) * B` of the epochs laid end to end, so no row is
-  dropped and none is padding alone. It depends on the seed and on `t` alone; host `h` of
-  `H` gets the `h`-th of its `H` equal blocks, so the blocks of all hosts are the same
-  batch for any `H`.
+  Epochs are laid end to end, and batch `t` is their rows `t * B` to `(t + 1) * B`. So no
+  row is dropped and none is padding alone. A batch depends only on the seed and `t`.
+  Process `p` of `P` makes the `p`-th of its `P` equal blocks; joined, the blocks are the
+  same batch for any `P`.
 
   Args:
     num_rows: rows of an epoch.
     row_length: S, in tokens.
-    batch_size: B, rows in a batch, over all hosts.
-    shuffle_seed: rows are shuffled with it in each epoch; None to leave their order.
-    process_index, process_count: which block of a batch to make: from 0.
-    workers: processes that make batches ahead of time, for `iterate`; 0 for one thread
-      of this process. The batches are the same. A program that uses workers guards its
-      entry with `if __name__ == "__main__"`, since each imports it anew.
+    batch_size: B, rows of a batch, over all processes.
+    shuffle_seed: reshuffles the rows in each epoch; None to leave their order.
+    process_index, process_count: which block of each batch to make, from 0.
+    workers: processes that make batches ahead of time for `iterate`; 0 for a thread of
+      this process. The batches are the same. A program that uses workers guards its
+      entry with `if __name__ == "__main__"`, since each worker imports it.
 
   Attributes:
-    batches: the blocks of this host as a `grain.MapDataset`, for a pipeline of one's own.
-    plan_sha256: of the plan that the rows follow; None where they follow none.
+    batches: this process's blocks as a `grain.MapDataset`, to build on.
+    plan_sha256: SHA-256 of the plan that the rows follow; None if they follow none.
 
   Raises:
-    InputError: the hosts do not divide the batch, or an option is out of its range.
+    InputError: the processes do not divide the batch, or an option is out of range.
 
-  Example, of 2 hosts with 4 rows a batch:
+  Example: 2 processes with 4 rows per batch.
 
     global batch 7   rows 28 29 30 31 of the epochs laid end to end
-    host 0           rows 28 29
-    host 1                       rows 30 31
+    process 0        rows 28 29
+    process 1                    rows 30 31
   """
 
   plan_sha256: str | None = None
@@ -76,12 +71,12 @@ class RowLoader(abc.ABC):
     shuffle_seed: int | None,
     process_index: int,
     process_count: int,
-    workers: int,
+    workers: int = 0,
   ):
     self.num_rows, self.row_length = num_rows, row_length
-    self.batch_size = batch_size
+    self.batch_size = check_integer("batch_size", batch_size, at_least=1)
     self.workers = check_integer("workers", workers, at_least=0)
-    # Grain counts rows on through the epochs; shuffled within each, a number holds both.
+    # Row numbers count on through the epochs, so that one number says epoch and row.
     rows = grain.MapDataset.range(num_rows).map_with_index(lambda row, _: row)
     if shuffle_seed is not None:
       rows = rows.seed(shuffle_seed).shuffle()
@@ -89,30 +84,43 @@ class RowLoader(abc.ABC):
     self._set_process(process_index, process_count)
 
   def for_process(self, process_index: int, process_count: int) -> Self:
-    """The loader as another host has it. Assignments are shared, not made again."""
+    """This loader for another process. Both share the assignments."""
     other = copy.copy(self)
     other._set_process(process_index, process_count)
     return other
 
   def _set_process(self, process_index: int, process_count: int):
-    self._size = rows_per_process(
-      self.batch_size, process_index=process_index, process_count=process_count
-    )
+    check_integer("process_count", process_count, at_least=1)
+    check_integer("process_index", process_index, at_least=0, at_most=process_count - 1)
+    if self.batch_size % process_count:
+      raise InputError(
+        f"batch_size is {self.batch_size}; expected a multiple of the {process_count} "
+        "processes, so that each has as many rows."
+      )
+    self._size = self.batch_size // process_count
     self.process_index, self.process_count = process_index, process_count
     blocks = self._rows.batch(self._size, drop_remainder=True)
     self.batches = blocks[process_index::process_count].map(self._make_batch)
 
-  @abc.abstractmethod
   def _make_batch(self, row_numbers: np.ndarray) -> PackedBatch:
-    """Rows by their numbers, counted on through the epochs."""
+    epochs, rows = np.divmod(row_numbers, self.num_rows)  # a batch may cross epochs
+    parts = [self._contents(int(e), rows[epochs == e]) for e in np.unique(epochs)]
+    return self._lay_out(np.concatenate(parts), epochs)
 
   @abc.abstractmethod
-  def _evaluation_batch(self, rows: np.ndarray, size: int) -> PackedBatch:
-    """Rows of an epoch that is not shuffled, and empty ones up to a size."""
+  def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
+    """int64[R, K]: numbers of what stands in some rows of an epoch, then -1.
+
+    Without an epoch, the rows are those of an evaluation, which never change.
+    """
+
+  @abc.abstractmethod
+  def _lay_out(self, contents: np.ndarray, epochs: np.ndarray) -> PackedBatch:
+    """Makes rows from what `_contents` returns; a row of -1 is empty."""
 
   @property
   def max_masked(self) -> int:
-    """P: masked tokens of a row at most; 0 where none are masked."""
+    """P: the most masked tokens in a row; 0 without masking."""
     return 0
 
   @property
@@ -120,7 +128,7 @@ class RowLoader(abc.ABC):
     return self.num_rows / self.batch_size
 
   def __getitem__(self, step: int) -> PackedBatch:
-    """This host's block of batch number `step`."""
+    """This process's block of batch number `step`."""
     return self.batches[step]
 
   def iterate(self, first_step: int = 0) -> BatchIterator:
@@ -128,17 +136,20 @@ class RowLoader(abc.ABC):
     return BatchIterator(self, first_step)
 
   def first_rows(self, num_rows: int) -> np.ndarray:
-    """int32[num_rows, S]: segment ids of the first rows of this host, to look at."""
+    """int32[num_rows, S]: segment ids of this process's first rows, for pictures."""
     num_batches = math.ceil(num_rows * self.process_count / self.batch_size)
     rows = [self[step]["segment_ids"] for step in range(num_batches)]
     return np.concatenate(rows)[:num_rows]
 
   def evaluation_batches(self) -> Iterator[PackedBatch]:
-    """Each row once over all hosts, not shuffled; the last rows are empty."""
+    """Each row once over all processes, not shuffled; the last rows are empty."""
     for step in range(self.num_evaluation_batches):
       start = step * self.batch_size + self.process_index * self._size
-      end = min(start + self._size, self.num_rows)
-      yield self._evaluation_batch(np.arange(min(start, end), end), self._size)
+      rows = np.arange(start, start + self._size)
+      contents = self._contents(None, rows[rows < self.num_rows])
+      missing = ((0, self._size - len(contents)), (0, 0))
+      contents = np.pad(contents, missing, constant_values=-1)
+      yield self._lay_out(contents, np.zeros(self._size, np.int64))
 
   @property
   def num_evaluation_batches(self) -> int:
@@ -148,24 +159,24 @@ class RowLoader(abc.ABC):
 class PackedLoader(RowLoader):
   """Packed batches of one shape, without end.
 
-  Epoch after epoch the same plan gets a fresh assignment: every sequence is used exactly
-  once an epoch, each time with other neighbours. The order of batches, processes and
-  workers are those of `RowLoader`.
+  Each epoch gives the same plan a fresh assignment: every sequence is used exactly once
+  per epoch, each time with other neighbours. `RowLoader` describes the order of batches,
+  processes and workers.
 
   Args:
     store: the sequences.
     plan: made from their lengths.
-    batch_size: B, packs in a batch, over all hosts.
-    masking: how tokens are hidden; None to leave them and the `mlm_` fields out.
-    seed: of the assignments and of the order of packs.
-    assignment: `fresh`, other neighbours each epoch; `fixed`, the same always; or an
-      assignment of this plan, such as `pipeline.read_assignment` gives, for all epochs.
-      The order of packs is another each epoch in all.
-    process_index, process_count, workers: as of `RowLoader`.
+    batch_size: B, packs of a batch, over all processes.
+    masking: how tokens are masked; None for batches without the `mlm_` fields.
+    seed: the assignments and the order of packs depend on it.
+    assignment: `fresh`, other neighbours in each epoch; `fixed`, the same ones; or an
+      assignment of this plan for all epochs, such as `pipeline.read_assignment` returns.
+      In every mode, the order of packs is reshuffled in each epoch.
+    process_index, process_count, workers: see `RowLoader`.
 
   Raises:
-    InputError: the hosts do not divide the batch, an option is out of its range, or the
-      assignment is of another plan or dataset.
+    InputError: the processes do not divide the batch, an option is out of range, or the
+      assignment belongs to another plan or dataset.
   """
 
   def __init__(
@@ -196,30 +207,18 @@ class PackedLoader(RowLoader):
 
   @property
   def max_masked(self) -> int:
-    """P: masked tokens of a row at most; 0 where none are masked."""
     if self.masking is None:
       return 0
     return self.masking.max_masked(self.plan.row_length, self.plan.packing_depth)
 
-  def _evaluation_batch(self, rows: np.ndarray, size: int) -> PackedBatch:
-    """Packs in the plan's order."""
-    sequence_ids = np.full((size, self.plan.packing_depth), -1, np.int64)
-    sequence_ids[: rows.size] = self.epochs.sequence_ids(0, rows)
-    return self._pack(sequence_ids, epochs=np.zeros(size, np.int64))
+  def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
+    return self.epochs.sequence_ids(epoch or 0, rows)
 
-  def _make_batch(self, row_numbers: np.ndarray) -> PackedBatch:
-    epochs, packs = np.divmod(row_numbers, self.plan.num_packs)
-    sequence_ids = np.empty((len(packs), self.plan.packing_depth), np.int64)
-    for epoch in np.unique(epochs):
-      here = epochs == epoch
-      sequence_ids[here] = self.epochs.sequence_ids(int(epoch), packs[here])
-    return self._pack(sequence_ids, epochs=epochs)
-
-  def _pack(self, sequence_ids: np.ndarray, *, epochs: np.ndarray) -> PackedBatch:
+  def _lay_out(self, contents: np.ndarray, epochs: np.ndarray) -> PackedBatch:
     parts = []
-    for start in range(0, len(sequence_ids), _ROWS_AT_ONCE):
+    for start in range(0, len(contents), _ROWS_AT_ONCE):
       rows = slice(start, start + _ROWS_AT_ONCE)
-      part = pack_rows(self.store, sequence_ids[rows], row_length=self.plan.row_length)
+      part = pack_rows(self.store, contents[rows], row_length=self.plan.row_length)
       if self.masking is not None:
         part = mask_tokens(part, self.masking, epochs=epochs[rows])
       parts.append(part)
@@ -227,7 +226,7 @@ class PackedLoader(RowLoader):
 
 
 class BatchIterator(Iterator[PackedBatch]):
-  """Batches one after the other; the position is the number of the next one.
+  """Batches one after the other; its position is the number of the next one.
 
   Args:
     loader: makes the batches.
@@ -238,40 +237,40 @@ class BatchIterator(Iterator[PackedBatch]):
     batches = loader.iterate()
     next(batches)
     state = batches.get_state()  # {"step": 1, "batch_size": 16, "plan": "9f3a..."}
-    other_loader.iterate().set_state(state)   # also on another number of hosts
+    other_loader.iterate().set_state(state)   # on any number of processes
   """
 
   def __init__(self, loader: RowLoader, first_step: int):
     self._loader = loader
     self._step = check_integer("first_step", first_step, at_least=0)
-    self._ahead: grain.DatasetIterator | None = None  # begun with the first batch
+    self._ahead: grain.DatasetIterator | None = None  # starts with the first batch
 
   def __next__(self) -> PackedBatch:
     if self._ahead is None:
-      self._ahead = self._begin()
+      self._ahead = self._start()
     batch = next(self._ahead)
     self._step += 1
-    if self._loader.workers:  # out of shared memory, which is not ours to keep
+    if self._loader.workers:  # copied out of shared memory that the workers reuse
       batch = {name: np.array(field) for name, field in batch.items()}
     return batch
 
   def get_state(self) -> dict[str, int | str]:
-    """For the checkpoint: `step`, the number of the next batch, and what it counts in.
+    """For a checkpoint: `step`, the number of the next batch, and what it counts.
 
-    That is `batch_size`, and of packed rows `plan`, the SHA-256 of their plan.
+    That is `batch_size`, and for packed rows `plan`, the SHA-256 of their plan.
     """
     state = {"step": self._step, "batch_size": self._loader.batch_size}
     plan = self._loader.plan_sha256
     return state | ({"plan": plan} if plan else {})
 
   def set_state(self, state: dict[str, int | str]):
-    """Goes on where `get_state` was called, on this or any other number of hosts.
+    """Resumes where `get_state` was called, on this or any number of processes.
 
     Args:
-      state: of `get_state`; earlier versions did not name the plan.
+      state: from `get_state`. Earlier versions did not name the plan.
 
     Raises:
-      InputError: the state is of another batch size or another plan, or none.
+      InputError: the state has another batch size or plan, or other fields.
     """
     if set(state) - {"plan"} != {"step", "batch_size"}:
       raise InputError(
@@ -280,13 +279,13 @@ class BatchIterator(Iterator[PackedBatch]):
     if state["batch_size"] != self._loader.batch_size:
       raise InputError(
         f"The state counts batches of {state['batch_size']} packs; expected "
-        f"{self._loader.batch_size}. Go on with the batch size it was saved with."
+        f"{self._loader.batch_size}. Resume with the batch size it was saved with."
       )
     plan = self._loader.plan_sha256
     if state.get("plan", plan) != plan:
       raise InputError(
-        f"The state counts packs of the plan {_short(state['plan'])}; here it is "
-        f"{_short(plan)} (SHA-256). Go on with the plan it was saved with."
+        f"The state counts packs of the plan {_short(state['plan'])}; this plan is "
+        f"{_short(plan)} (SHA-256). Resume with the plan it was saved with."
       )
     step = check_integer("step", state["step"], at_least=0)
     self.close()
@@ -298,12 +297,12 @@ class BatchIterator(Iterator[PackedBatch]):
       self._ahead.close()
       self._ahead = None
 
-  def _begin(self) -> grain.DatasetIterator:
-    # Sliced, not moved to the step: so workers, too, start there at any number of them.
+  def _start(self) -> grain.DatasetIterator:
+    # Slicing makes every worker start at the step, however many there are.
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
     ahead = self._loader.batches[self._step :].to_iter_dataset(options)
     if self._loader.workers:
-      if not flags.FLAGS.is_parsed():  # Grain reads its own, outside absl's app.run too
+      if not flags.FLAGS.is_parsed():  # Grain reads flags, also without absl's app.run
         flags.FLAGS.mark_as_parsed()
       ahead = ahead.mp_prefetch(
         grain.MultiprocessingOptions(
@@ -319,10 +318,10 @@ def _short(sha256) -> str:
 
 
 def _follow_parent(worker: int, workers: int):
-  """Has a worker end when the program does, also if it is killed, and not before.
+  """Ends a worker when the program ends, even if it is killed, and not before.
 
-  Grain's would wait for ever for a program that was killed. Ctrl-C on a terminal goes to
-  them all, and the program may need more batches to end in good order.
+  Grain's own workers would wait for a killed program for ever. Ctrl-C in a terminal
+  reaches all processes, but the program may need more batches to finish in good order.
   """
   del worker, workers
   signal.signal(signal.SIGINT, signal.SIG_IGN)

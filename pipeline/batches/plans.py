@@ -1,4 +1,4 @@
-"""The plans of a run: made once, kept in its folder, and named by their SHA-256."""
+"""The plans of a run: made once, kept in its folder, identified by their SHA-256."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from packing import InputError
 from pipeline.batches import atoms
 from pipeline.store import SequenceStore
 
-if TYPE_CHECKING:  # it brings all that prepares
+if TYPE_CHECKING:  # workers of a loader need none of its imports
   from pipeline.dataset import PreparedDataset
 
-PLANS = "plans"  # the folder in a run's folder
+PLANS = "plans"  # folder of the plans in a run's folder
 
 
 def make_plan(
@@ -25,14 +25,14 @@ def make_plan(
 ) -> packing.Plan:
   """Packs the lengths of a store as the config says.
 
-  Of the layouts `concat` and `padding` it is a plan of their rows, each a pack by itself,
-  unless an algorithm is given.
+  For the layouts `concat` and `padding`, each row is a pack of one sequence, unless an
+  algorithm is given.
 
   Args:
     config: of the run.
     store: the sequences.
-    algorithm: the packing algorithm, such as "none" for what packing is compared with;
-      None for the config's.
+    algorithm: the packing algorithm, such as "none" for the unpacked baseline; None for
+      the config's.
   """
   histogram, algorithm, depth = _problem(config, store, algorithm)
   return packing.pack(histogram, algorithm=algorithm, max_sequences_per_pack=depth)
@@ -41,30 +41,21 @@ def make_plan(
 def _problem(
   config: ml_collections.ConfigDict, store: SequenceStore, algorithm: str | None = None
 ) -> tuple[packing.Histogram, str, int | str]:
-  """What is packed, with which algorithm, and how deep; "auto" where that is chosen."""
+  """The histogram, the algorithm and the depth, "auto" if the packer chooses it."""
   lengths, depth = store.lengths, config.packing.max_sequences_per_pack
-  if config.data.layout in atoms.LAYOUTS and algorithm is None:
-    lengths, algorithm = _atoms_of(config, store).row_tokens(), "none"
-  histogram = packing.Histogram.from_lengths(
-    lengths, max_sequence_length=config.data.max_sequence_length
-  )
+  row_length, layout = config.data.max_sequence_length, config.data.layout
+  if layout in atoms.LAYOUTS and algorithm is None:
+    documents, _ = atoms.documents(store)
+    atom_size = config.data.atom_size or row_length
+    cut = atoms.cut(documents, layout=layout, atom_size=atom_size, row_length=row_length)
+    lengths, algorithm = cut.row_tokens(), "none"
+  histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=row_length)
   algorithm = algorithm or config.packing.algorithm
   return histogram, algorithm, 1 if algorithm == "none" else depth or "auto"
 
 
-def _atoms_of(config: ml_collections.ConfigDict, store: SequenceStore) -> atoms.Atoms:
-  lengths, _ = atoms.documents(store)
-  row_length = config.data.max_sequence_length
-  return atoms.cut(
-    lengths,
-    layout=config.data.layout,
-    atom_size=config.data.atom_size or row_length,
-    row_length=row_length,
-  )
-
-
 def plan_sha256(plan: packing.Plan) -> str:
-  """Of all in a plan that says which lengths stand in which row.
+  """SHA-256 of all in a plan that decides which lengths stand in which row.
 
   Example:
     >>> histogram = packing.Histogram.from_lengths([3, 5, 2], max_sequence_length=5)
@@ -78,11 +69,11 @@ def plan_sha256(plan: packing.Plan) -> str:
 
 
 def held_out_stores(dataset: PreparedDataset) -> dict[str, SequenceStore]:
-  """What a run is evaluated on, by the names of their plans."""
-  found = {"held_out": dataset.held_out}
+  """The sequences that a run is evaluated on, by the names of their plans."""
+  stores = {"held_out": dataset.held_out}
   if dataset.mismatched is not None:
-    found["mismatched"] = dataset.mismatched
-  return found
+    stores["mismatched"] = dataset.mismatched
+  return stores
 
 
 def keep_plans(
@@ -90,33 +81,34 @@ def keep_plans(
   dataset: PreparedDataset,
   workdir: str | pathlib.Path,
   *,
-  anew: bool,
+  begun: bool,
 ) -> list[str]:
-  """Sees to it that a run's folder holds its plans: `plans/train.json` and so on.
+  """Makes the plans that a run's folder lacks: `plans/train.json` and so on.
 
   Args:
     config: of the run.
     dataset: its dataset.
     workdir: its folder.
-    anew: whether the run has not begun, so that what is there is not its own.
+    begun: whether the run has begun. If not, plans in the folder are not its own and are
+      replaced.
 
   Returns:
-    The files that were written: of the plans that were not there.
+    The files that were written.
 
   Raises:
-    InputError: a file there is damaged, of another dataset, or of another packing.
+    InputError: a kept plan is damaged, or was made for another dataset or packing.
   """
   written = []
   for name, store in _stores(config, dataset).items():
     path = _path(workdir, name)
-    if anew or not path.exists():
+    if not (begun and path.exists()):
       path.parent.mkdir(exist_ok=True)
       make_plan(config, store).save(path)
       written.append(str(path))
     elif not _fits(plan := _read(path, config, store), config, store):
       raise InputError(
         f"{path} was made with packing.algorithm={plan.algorithm} and at most "
-        f"{plan.max_sequences_per_pack} sequences a pack, which the run goes on with. Keep "
+        f"{plan.max_sequences_per_pack} sequences a pack, and the run keeps its plan. Keep "
         "packing as it was, or give another --workdir."
       )
   return written
@@ -129,29 +121,29 @@ def read_plans(
   *,
   held_out_only: bool = False,
 ) -> dict[str, packing.Plan]:
-  """The plans that a run's folder holds, by `train`, `held_out` and `mismatched`.
+  """The plans in a run's folder, by `train`, `held_out` and `mismatched`.
 
-  Those that are not there, or of another packing than the config says, are left out, and
-  that of training where only the others are asked for.
+  Missing plans and plans of another packing than the config's are left out, and the
+  training plan too with `held_out_only`.
 
   Raises:
-    InputError: a file is damaged, or of another dataset.
+    InputError: a plan is damaged or was made for another dataset.
   """
-  found = {}
+  plans = {}
   stores = _stores(config, dataset)
   if held_out_only:
     del stores["train"]
   for name, store in stores.items():
     path = _path(workdir, name)
     if path.exists() and _fits(plan := _read(path, config, store), config, store):
-      found[name] = plan
-  return found
+      plans[name] = plan
+  return plans
 
 
 def _stores(
   config: ml_collections.ConfigDict, dataset: PreparedDataset
 ) -> dict[str, SequenceStore]:
-  """What is packed; text is evaluated in windows."""
+  """The stores that have plans. Text is evaluated in windows, without a plan."""
   held_out = {} if config.data.task == "text" else held_out_stores(dataset)
   return {"train": dataset.train} | held_out
 
@@ -165,7 +157,7 @@ def _read(path: pathlib.Path, config, store: SequenceStore) -> packing.Plan:
     return packing.load_plan(path, histogram=_problem(config, store)[0])
   except InputError as error:
     raise InputError(
-      f"{error} Restore the file, or remove it: train.py makes the plan again, and goes on "
+      f"{error} Restore the file, or remove it: train.py makes the plan again, and resumes "
       "if it is the same."
     ) from error
 

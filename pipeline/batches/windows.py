@@ -1,16 +1,14 @@
 """Held-out documents, each scored alone: one perplexity for every layout of training.
 
-A document longer than a row is read in windows, each `stride` tokens after the last one,
-and of each but the first only what is new is scored. So every token of a document but its
-first is scored exactly once, with at least S - stride tokens of its own document before it,
-or all there are; neither padding nor another document is among what is seen or scored.
-Perplexities of other S or stride do not compare: these say how much is seen.
+A document longer than a row is read in windows, each starting `stride` tokens after the
+one before and scoring only the tokens that no earlier window scored. So every token of a
+document except its first is scored exactly once, with at least S - stride tokens of its
+own document before it, or all there are. Padding and other documents are never seen or
+scored. Perplexities compare only at equal S and stride, which decide how much is seen.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +16,8 @@ import numpy as np
 from packing import InputError
 from packing.errors import check_integer
 from pipeline.batches import atoms
-from pipeline.batches.packed import PackedBatch, rows_per_process
+from pipeline.batches.loader import RowLoader
+from pipeline.batches.packed import PackedBatch, lay_out
 from pipeline.store import SequenceStore
 
 
@@ -28,7 +27,7 @@ class Windows(NamedTuple):
   Attributes:
     starts: int64[W]; where each begins in the stream of documents, in tokens.
     lengths: int64[W]; in tokens.
-    seen: int64[W]; tokens at its beginning that are not scored.
+    seen: int64[W]; tokens at the beginning of each that are not scored.
   """
 
   starts: np.ndarray
@@ -40,12 +39,12 @@ def cut_windows(lengths: np.ndarray, *, row_length: int, stride: int) -> Windows
   """Cuts documents into windows.
 
   Args:
-    lengths: int[D]; tokens of each document, without its end token, which is scored too.
-    row_length: S, tokens of a window at most.
+    lengths: int[D]; tokens of each document without its end token, which is scored too.
+    row_length: S, the most tokens of a window.
     stride: tokens from one window of a document to the next.
 
   Raises:
-    InputError: the stride leaves no token to see.
+    InputError: the stride leaves no context.
 
   Example: a document of 8 tokens and its end token, in windows of 4.
 
@@ -58,13 +57,13 @@ def cut_windows(lengths: np.ndarray, *, row_length: int, stride: int) -> Windows
   if stride >= row_length:
     raise InputError(
       f"stride is {stride}; expected less than the {row_length} tokens of a window, so "
-      "that each token but the first of a document is seen after another."
+      "that every scored token has one before it."
     )
   tokens = np.asarray(lengths, np.int64) + 1
   documents = np.cumsum(tokens) - tokens
   counts = np.where(tokens > 1, 1 - (-np.maximum(tokens - row_length, 0) // stride), 0)
   firsts = np.cumsum(counts) - counts
-  numbers = np.arange(counts.sum()) - np.repeat(firsts, counts)  # within the document
+  numbers = np.arange(counts.sum()) - np.repeat(firsts, counts)  # in each document
   left = np.repeat(tokens, counts) - numbers * stride
   return Windows(
     starts=np.repeat(documents, counts) + numbers * stride,
@@ -73,22 +72,21 @@ def cut_windows(lengths: np.ndarray, *, row_length: int, stride: int) -> Windows
   )
 
 
-class WindowLoader:
-  """Windows of held-out documents as batches, one a row.
+class WindowLoader(RowLoader):
+  """Windows of held-out documents as batches, one window per row.
 
   Args:
     store: the documents, of the task `text`.
     row_length: S, in tokens.
-    batch_size: B, rows in a batch, over all hosts.
-    stride: tokens from one window of a document to the next; half a row if not given.
-    process_index, process_count: which block of each batch to make: from 0.
+    batch_size: B, rows of a batch, over all processes.
+    stride: tokens from one window of a document to the next; half a row by default.
+    process_index, process_count: which block of each batch to make, from 0.
 
   Attributes:
-    num_tokens: tokens that are scored, over all hosts.
-    num_batches: how many there are.
+    num_tokens: tokens that are scored, over all processes.
 
   Raises:
-    InputError: a value out of its range, or hosts that do not divide the batch.
+    InputError: a value is out of range, or the processes do not divide the batch.
   """
 
   def __init__(
@@ -101,11 +99,7 @@ class WindowLoader:
     process_index: int = 0,
     process_count: int = 1,
   ):
-    self.store, self.row_length, self.batch_size = store, row_length, batch_size
-    self.process_index = process_index
-    self._size = rows_per_process(
-      batch_size, process_index=process_index, process_count=process_count
-    )
+    self.store = store
     lengths, _ = atoms.documents(store)
     self.windows = cut_windows(
       lengths,
@@ -113,38 +107,27 @@ class WindowLoader:
       stride=row_length // 2 if stride is None else stride,
     )
     self.num_tokens = int((self.windows.lengths - self.windows.seen).sum())
-    self.num_batches = math.ceil(self.windows.starts.size / batch_size)
-
-  def batches(self) -> Iterator[PackedBatch]:
-    """Each window once over all hosts; the last rows are empty.
-
-    `loss_mask` says which tokens are scored; `sequence_ids` is the number of the window.
-    """
-    for step in range(self.num_batches):
-      first = step * self.batch_size + self.process_index * self._size
-      end = min(first + self._size, self.windows.starts.size)
-      yield self._lay_out(np.arange(first, end))
-
-  def _lay_out(self, windows: np.ndarray) -> PackedBatch:
-    lengths = np.zeros((self._size, 1), np.int64)
-    seen, sequence_ids = lengths.copy(), np.full(lengths.shape, -1, np.int64)
-    lengths[: windows.size, 0] = self.windows.lengths[windows]
-    seen[: windows.size, 0] = self.windows.seen[windows]
-    sequence_ids[: windows.size, 0] = windows
-    places = np.broadcast_to(np.arange(self.row_length), (self._size, self.row_length))
-    occupied = places < lengths
-    input_ids = np.zeros(occupied.shape, np.int32)
-    input_ids[occupied] = self.store.read(
-      self.windows.starts[windows], self.windows.lengths[windows]
+    super().__init__(
+      num_rows=self.windows.starts.size,
+      row_length=row_length,
+      batch_size=batch_size,
+      shuffle_seed=None,
+      process_index=process_index,
+      process_count=process_count,
     )
-    return {
-      "input_ids": input_ids,
-      "token_type_ids": np.zeros_like(input_ids),
-      "segment_ids": occupied.astype(np.int32),
-      "position_ids": np.where(occupied, places, 0).astype(np.int32),
-      "loss_mask": occupied & (places >= seen),
-      "cls_positions": np.zeros(lengths.shape, np.int32),
-      "sequence_labels": np.zeros(lengths.shape, np.int32),
-      "sequence_mask": lengths > 0,
-      "sequence_ids": sequence_ids,
-    }
+
+  def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
+    return rows[:, None]
+
+  def _lay_out(self, contents: np.ndarray, epochs: np.ndarray) -> PackedBatch:
+    """`loss_mask` marks the scored tokens; `sequence_ids` is the number of the window."""
+    used = contents >= 0
+    lengths, seen = (
+      np.where(used, values[contents], 0)
+      for values in (self.windows.lengths, self.windows.seen)
+    )
+    ids = contents[used]
+    tokens = self.store.read(self.windows.starts[ids], self.windows.lengths[ids])
+    batch = lay_out(tokens, lengths, contents, row_length=self.row_length)
+    scored = (batch["segment_ids"] > 0) & (batch["position_ids"] >= seen)
+    return batch | {"loss_mask": scored}

@@ -5,6 +5,7 @@ import itertools
 import json
 import shutil
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ from experiments.atom_runs import Arm
 from packing import InputError
 from pipeline.batches import atoms
 from pipeline.sources import stdlib
+from tests.pipeline.batches.test_atoms import SIZES, corpora
 from training.command import Stopped
 from training.record.compilations import CompilationCounter
 from training.record.parameters import parameters_digest
@@ -21,6 +23,32 @@ from training.record.parameters import parameters_digest
 STEPS = 1200  # of a made-up run of concat
 WORSE = {0.25: 0.5, 0.5: 0.2, 1.0: 0.0, 2.0: 0.05, 4.0: 0.1}  # nats, by the atom
 OF_LAYOUT = {"concat": 0.3, "padding": 0.1, "packed": 0.0}  # nats above packed
+
+
+def test_steps_of_the_papers_concat_epochs():
+  """Table 3: two epochs; 1.81 M rows of text, of which 55.62 % were left out (A.1)."""
+  lengths = np.full(803_000, 142)
+  lengths[: 114_400_095 - lengths.sum()] += 1  # tokens an epoch (A.5)
+  for row_length, batch_size, steps in (
+    (32, 256, 28_120),
+    (64, 256, 14_058),
+    (128, 128, 14_056),
+  ):
+    rows = atom_exhibits.predicted_rows(
+      lengths, layout="concat", atom_size=row_length, row_length=row_length
+    )
+    assert 2 * rows / batch_size == pytest.approx(steps, rel=1e-3)
+
+
+@pytest.mark.parametrize("layout", atoms.LAYOUTS)
+@pytest.mark.parametrize(("size", "row_length"), SIZES)
+@hypothesis.given(documents=corpora())
+@hypothesis.settings(max_examples=25, deadline=None)
+def test_predicted_rows_are_those_of_the_loader(layout, size, row_length, documents):
+  lengths = np.array([len(document) for document in documents])
+  sizes = {"layout": layout, "atom_size": size, "row_length": row_length}
+  predicted = atom_exhibits.predicted_rows(lengths, **sizes)
+  assert predicted == atoms.cut(lengths, **sizes).num_rows
 
 
 class TestStages:

@@ -22,7 +22,7 @@ from experiments.paired import Arm
 from model import BertForPreTraining, hf
 from model.testing import relative_difference
 from pipeline.batches.loader import PackedLoader
-from pipeline.batches.packed import Masking
+from pipeline.batches.masking import Masking
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
 from tests import packs
 from tests.stdlib_corpus import make_library

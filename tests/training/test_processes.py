@@ -12,7 +12,7 @@ import pytest
 
 import packing
 from pipeline.batches.loader import PackedLoader
-from pipeline.batches.packed import Masking
+from pipeline.batches.masking import Masking
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
 from training.evaluation import evaluate_pretraining, predict
 from training.mesh import make_mesh, put_batch, replicated

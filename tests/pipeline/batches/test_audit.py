@@ -69,7 +69,7 @@ def test_fields_of_tasks_pass_and_are_looked_at(store):
   loader = make_loader(tasks)
   audit(loader)
 
-  for name in ("start_positions", "end_positions", "token_labels", "sequence_labels"):
+  for name in ("start_positions", "end_positions", "sequence_labels"):
 
     class Late(PackedLoader):
       field = name
@@ -123,8 +123,17 @@ def slot_of(batch, row, slot):
 
 
 def exchange_sequences(batch):
-  """Two sequences of one length change places in `sequence_ids` alone."""
+  """Two sequences of different lengths change places in `sequence_ids` alone."""
   exchange(batch["sequence_ids"], (0, 0), (1, 0))
+
+
+def exchange_equal_sequences(batch):
+  """Two sequences of one length change places in `sequence_ids` alone."""
+  lengths = [[len(slot_of(batch, row, slot)) for slot in range(3)] for row in range(8)]
+  for a, b in itertools.combinations(np.argwhere(slots(batch)).tolist(), 2):
+    if a[0] != b[0] and lengths[a[0]][a[1]] == lengths[b[0]][b[1]]:
+      return exchange(batch["sequence_ids"], tuple(a), tuple(b))
+  raise AssertionError("no two sequences have one length")
 
 
 def drop_a_sequence(batch):
@@ -241,9 +250,12 @@ BREAKS = {
   ),
   "a segment beyond": (
     put("segment_ids", 3, 0, 9),
-    "segment_ids beyond the slots in row 3",
+    "segment_ids in row 3, column 0: expected 1, found 9",
   ),
-  "a token after padding": (put("segment_ids", 3, 0, 0), "A token stands after padding"),
+  "a token after padding": (
+    put("segment_ids", 3, 0, 0),
+    "segment_ids in row 3, column 0: expected 1, found 0",
+  ),
   "a position": (
     add("position_ids", first_in_row_3, 2),
     "position_ids in row 3, column 0: expected 0, found 2",
@@ -256,10 +268,20 @@ BREAKS = {
   "a [CLS]": (add("cls_positions", slots), "cls_positions in row 7"),
   "a label": (add("sequence_labels", slots), "sequence_labels in row 7"),
   "the mask of slots": (put("sequence_mask", 3, 0, False), "sequence_mask in row 3"),
-  "a sequence number": (exchange_sequences, "in row [01], column"),
+  "a sequence number": (
+    exchange_sequences,
+    "sequence_ids in row 1: The sequences of a pack have 71 tokens together",
+  ),
+  "a sequence number of one length": (
+    exchange_equal_sequences,
+    "in row [0-9], column",
+  ),
   "a number that is none": (put("sequence_ids", 3, 0, 211), "no such sequence number"),
   "a slot skipped": (put("sequence_ids", 3, 0, -1), "in row 3"),
-  "the last token lost": (last_token_lost, "Tokens of the sequence in row 0"),
+  "the last token lost": (
+    last_token_lost,
+    "segment_ids in row 0, column [0-9]+: expected [1-3], found 0",
+  ),
   "a sequence lost": (drop_a_sequence, "1 of 211 sequences never came"),
   "a row twice": (repeat_a_row, "Sequence [0-9]+ came twice"),
   "an empty row": (empty_row, "Row 2 is padding alone"),
@@ -305,10 +327,10 @@ def test_other_broken_orders_are_seen(store):
       return batch
 
   class SameBlock(PackedLoader):
-    """Every host has the first block."""
+    """Every process has the first block."""
 
-    def for_process(self, host, hosts):
-      return super().for_process(0, hosts)
+    def for_process(self, process_index, process_count):
+      return super().for_process(0, process_count)
 
   for kind, message in (
     (Again, "came twice"),
@@ -327,7 +349,7 @@ def test_packs_that_are_not_those_of_the_plan_are_seen(store, monkeypatch):
   planned = certificate.packs_by_depth | {1: certificate.packs_by_depth[1] + 1}
   other = dataclasses.replace(certificate, packs_by_depth=planned)
   monkeypatch.setattr(packing.Plan, "certificate", lambda plan: other)
-  with pytest.raises(AuditError, match="packs of so many sequences, as planned"):
+  with pytest.raises(AuditError, match=r"Expected packs by depth .*, as planned"):
     audit(loader)
 
 
@@ -413,12 +435,12 @@ def test_other_tasks_than_pretraining_are_audited_without_masks(tmp_path, capsys
 def test_the_command_fails_with_status_1_where_something_is_wrong(
   prepared, capsys, monkeypatch
 ):
-  def broken(self, sequence_ids, *, epochs, right=PackedLoader._pack):
-    batch = right(self, sequence_ids, epochs=epochs)
+  def broken(self, contents, epochs, right=PackedLoader._lay_out):
+    batch = right(self, contents, epochs)
     batch["position_ids"][-1, 0] = 5
     return batch
 
-  monkeypatch.setattr(PackedLoader, "_pack", broken)
+  monkeypatch.setattr(PackedLoader, "_lay_out", broken)
   assert command.main(["audit", *prepared]) == 1
   output = capsys.readouterr()
   assert "audit failed: position_ids in row 31, column 0: expected 0, found 5" in output.err

@@ -3,7 +3,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from pipeline.batches.packed import Masking, _stable_argsort, mask_tokens, pack_rows
+from pipeline.batches.masking import Masking, _stable_argsort, mask_tokens
+from pipeline.batches.packed import pack_rows
 from pipeline.store import SCHEMA, SequenceStore, StoredSequence, write_sequences
 
 VOCAB_SIZE = 97
@@ -75,7 +76,7 @@ def test_shapes_and_types_are_those_of_the_contract(store):
 
 
 class TaskStore:
-  """A store as fine-tuning has it: fractions as labels, answers, labels of tokens."""
+  """A store as fine-tuning has it: fractions as labels, and answers."""
 
   def __init__(self, store):
     self.lengths, self.first_type_lengths = store.lengths, store.first_type_lengths
@@ -88,18 +89,15 @@ class TaskStore:
   def __len__(self):
     return self.lengths.size
 
-  def gather_token_labels(self, ids):
-    return self.gather(ids) % 7
-
 
 def test_fields_of_tasks_are_laid_beside_their_sequences(store):
   store, sequences = store
   tasks = TaskStore(store)
   batch = pack_rows(tasks, ROWS, row_length=150)
   plain = pack_rows(store, ROWS, row_length=150)
-  names = ("start_positions", "end_positions", "token_labels")
+  names = ("start_positions", "end_positions")
   assert batch.keys() - plain.keys() == set(names)
-  assert [batch[name].dtype for name in names] == [np.int32] * 3
+  assert [batch[name].dtype for name in names] == [np.int32] * 2
   assert batch["sequence_labels"].dtype == np.float32
   used = 0
   for row, ids in enumerate(ROWS):
@@ -116,7 +114,6 @@ def test_fields_of_tasks_are_laid_beside_their_sequences(store):
       assert batch["segment_ids"][row, end] == slot + 1
       assert label == np.float32(tasks.sequence_labels[number])
   assert used == 7
-  np.testing.assert_array_equal(batch["token_labels"], plain["input_ids"] % 7)
 
 
 def test_a_pack_that_overflows_is_refused(store):

@@ -12,7 +12,8 @@ import pytest
 
 import packing
 from pipeline.batches.loader import PackedLoader
-from pipeline.batches.packed import Masking, pack_rows
+from pipeline.batches.masking import Masking
+from pipeline.batches.packed import pack_rows
 from pipeline.batches.plans import plan_sha256
 from tests.pipeline.batches.test_batches import random_store
 
@@ -278,7 +279,7 @@ def test_the_state_is_a_step_that_any_number_of_hosts_can_go_on_from(store):
     ({"step": 3, "batch_size": 14}, "batches of 14 packs; expected 7"),
     ({"step": 3}, "Expected a state with step and batch_size"),
     ({"step": -1, "batch_size": 7}, "step is -1"),
-    ({"step": 3, "batch_size": 7, "plan": "0" * 64}, "of the plan 000000000000...; here"),
+    ({"step": 3, "batch_size": 7, "plan": "0" * 64}, "of the plan 000000000000...; this"),
     ({"step": 3, "batch_size": 7, "seed": 1}, "Expected a state with step and batch_size"),
   ],
 )
@@ -292,7 +293,7 @@ def test_a_state_that_would_mean_other_batches_is_refused(store, state, message)
   batches.set_state({"step": 5, "batch_size": 7})  # of an earlier version
   assert batches.get_state() == before | {"step": 5}
   other = make_loader(store, depth=2).iterate()
-  with pytest.raises(packing.InputError, match="Go on with the plan it was saved with"):
+  with pytest.raises(packing.InputError, match="Resume with the plan it was saved with"):
     other.set_state(before)
 
 

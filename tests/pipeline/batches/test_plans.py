@@ -35,7 +35,7 @@ def dataset(tmp_path_factory):
 @pytest.fixture
 def run(dataset, tmp_path):
   """A folder that a run has begun in."""
-  pipeline.keep_plans(config_for(), dataset, tmp_path, anew=True)
+  pipeline.keep_plans(config_for(), dataset, tmp_path, begun=False)
   return tmp_path
 
 
@@ -58,15 +58,15 @@ def test_plans_are_made_once_and_then_read(dataset, run, monkeypatch):
   # An algorithm may find another plan on another day; the run keeps its own.
   replace(run / "plans" / "train.json", dataset.train, "lpfhp")
   monkeypatch.delattr(packing, "pack")
-  assert pipeline.keep_plans(config_for(), dataset, run, anew=False) == []
+  assert pipeline.keep_plans(config_for(), dataset, run, begun=True) == []
   other = pipeline.read_plans(config_for(), dataset, run)["train"]
   assert pipeline.plan_sha256(other) != pipeline.plan_sha256(found["train"])
 
 
 def test_a_depth_that_was_chosen_is_kept(dataset, tmp_path):
   config = config_for(max_sequences_per_pack=0)
-  pipeline.keep_plans(config, dataset, tmp_path, anew=True)
-  assert pipeline.keep_plans(config, dataset, tmp_path, anew=False) == []
+  pipeline.keep_plans(config, dataset, tmp_path, begun=False)
+  assert pipeline.keep_plans(config, dataset, tmp_path, begun=True) == []
   found = pipeline.read_plans(config, dataset, tmp_path)
   assert list(found) == ["train", "held_out", "mismatched"]
 
@@ -88,7 +88,7 @@ def test_what_is_evaluated_is_packed_as_the_kept_plan_says(dataset, run):
 def test_a_run_of_an_earlier_version_gets_its_plans(dataset, run):
   before = {path.name: path.read_bytes() for path in (run / "plans").iterdir()}
   (run / "plans" / "train.json").unlink()
-  written = pipeline.keep_plans(config_for(), dataset, run, anew=False)
+  written = pipeline.keep_plans(config_for(), dataset, run, begun=True)
   assert written == [str(run / "plans" / "train.json")]
   assert {path.name: path.read_bytes() for path in (run / "plans").iterdir()} == before
 
@@ -100,9 +100,9 @@ def test_another_packing_is_refused_and_not_taken_for_the_kept_one(dataset, run,
   with pytest.raises(
     packing.InputError, match=r"made with packing\.algorithm=spfhp and at m"
   ):
-    pipeline.keep_plans(config_for(**fields), dataset, run, anew=False)
+    pipeline.keep_plans(config_for(**fields), dataset, run, begun=True)
   assert pipeline.read_plans(config_for(**fields), dataset, run) == {}
-  pipeline.keep_plans(config_for(**fields), dataset, run, anew=True)  # it had not begun
+  pipeline.keep_plans(config_for(**fields), dataset, run, begun=False)  # it had not begun
   assert len(pipeline.read_plans(config_for(**fields), dataset, run)) == 3
 
 
@@ -120,7 +120,7 @@ def test_a_plan_that_is_damaged_or_of_other_sequences_is_refused(dataset, run):
       pipeline.read_plans(config_for(), dataset, run)
   path.write_bytes((run / "plans" / "train.json").read_bytes())
   with pytest.raises(packing.InputError, match="made for another histogram"):
-    pipeline.keep_plans(config_for(), dataset, run, anew=False)
+    pipeline.keep_plans(config_for(), dataset, run, begun=True)
 
 
 def test_rows_of_text_have_a_plan_and_what_they_are_evaluated_on_has_none(dataset):

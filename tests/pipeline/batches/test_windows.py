@@ -31,8 +31,8 @@ def test_every_token_but_the_first_of_a_document_is_scored_once(
   texts = [[*document, END] for document in documents]
   scored: list[list[int]] = [[] for _ in texts]  # of each document the places, in order
   number, end = -1, 0
-  batches = list(loader.batches())
-  assert len(batches) == loader.num_batches
+  batches = list(loader.evaluation_batches())
+  assert len(batches) == loader.num_evaluation_batches
   batch = joined(batches)
   for row in range(int(batch["sequence_mask"].sum())):
     used = batch["segment_ids"][row] > 0
@@ -52,11 +52,11 @@ def test_every_token_but_the_first_of_a_document_is_scored_once(
   assert batch["loss_mask"].sum() == loader.num_tokens
 
 
-def test_hosts_have_blocks_of_the_same_batches(store):
+def test_processes_have_blocks_of_the_same_batches(store):
   options = {"row_length": 7, "batch_size": 6}
-  alone = list(WindowLoader(store, **options).batches())
+  alone = list(WindowLoader(store, **options).evaluation_batches())
   blocks = [
-    WindowLoader(store, process_index=h, process_count=3, **options).batches()
+    WindowLoader(store, process_index=h, process_count=3, **options).evaluation_batches()
     for h in range(3)
   ]
   together = [joined(parts) for parts in zip(*blocks, strict=True)]

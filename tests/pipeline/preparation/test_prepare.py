@@ -214,7 +214,7 @@ def test_a_source_that_changed_is_refused_and_one_that_is_gone_is_not(corpus, tm
 def test_help_teaches(capsys):
   for args, text in (
     (["--help"], "prepare"),
-    (["prepare", "--help"], "goes on where it was stopped"),
+    (["prepare", "--help"], "resumes where it was stopped"),
     (["inspect", "--help"], "--against"),
     (["assign", "--help"], "packs-00000.arrow"),
   ):
