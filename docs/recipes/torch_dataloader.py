@@ -6,7 +6,7 @@ import packing
 
 
 class PackedRows(torch.utils.data.Dataset):
-  """`others` has more of each token by name, such as token_type_ids, labels."""
+  """`others` holds more values for each token, such as token_type_ids and labels."""
 
   def __init__(self, sequences, plan: packing.Plan, *, epoch: int, **others):
     self.packs = plan.assign([len(sequence) for sequence in sequences], seed=epoch)

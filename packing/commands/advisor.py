@@ -15,6 +15,7 @@ import numpy as np
 
 from packing.algorithms.depth import choose_depth
 from packing.algorithms.optimal import MAX_LENGTHS
+from packing.commands.buckets import bucket_edges
 from packing.errors import check_integer
 from packing.histogram import Histogram
 from packing.pack import pack
@@ -24,7 +25,6 @@ from packing.sorting import sorted_batches
 
 _WORTH = 1.02  # a speed-up below this is not worth a change
 _NEAR = 1.01  # a shorter row may be this much slower
-_EDGES = 2048  # most lengths that bucket boundaries are chosen from
 _DEPTHS = (2, 3, 4, 6, 8, 12, 16, None)  # depth limits to show besides the advised one
 # Rows to try besides the maximum sequence length, as multiples of it, rounded up to a
 # multiple of 8. Longer rows can pack better (section Q).
@@ -157,12 +157,9 @@ def advise(
     >>> advice.recommendation, advice.plan.num_packs, advice.plan.max_sequences_per_pack
     ('pack', 9, 2)
   """
-  for name, value in (
-    ("hidden_size", hidden_size),
-    ("num_buckets", num_buckets),
-    ("batch_size", batch_size),
-  ):
-    check_integer(name, value, at_least=1)
+  check_integer("hidden_size", hidden_size, at_least=1)
+  check_integer("num_buckets", num_buckets, at_least=1)
+  check_integer("batch_size", batch_size, at_least=1)
 
   def cost(length):
     return length * (6.0 * hidden_size + length)
@@ -191,7 +188,7 @@ def advise(
   algorithm = "auto" if lengths.size > MAX_LENGTHS else "optimal"
   depths, plan, packs = _plans(histogram, algorithm, choice)
   chosen = choice(plan, depths[plan.row_length])
-  edges = _bucket_edges(lengths, counts, cost, num_buckets)
+  edges = bucket_edges(lengths, counts, cost, num_buckets)
   upper = edges[np.searchsorted(edges, lengths)].astype(np.float64)
   batches = sorted_batches(histogram, batch_size=batch_size)
   rows = -(-tokens // size)
@@ -290,37 +287,6 @@ def _plans(
       if depth == depths[row]:
         advised = better
   return depths, advised, packs
-
-
-def _bucket_edges(lengths, counts, cost, num_buckets: int) -> np.ndarray:
-  """The at most `num_buckets` lengths that are cheapest to pad to, the longest included.
-
-  Found by dynamic programming over the lengths that occur.
-  """
-  if lengths.size > _EDGES:  # merge neighbours; the upper length stands for both
-    groups = np.linspace(0, lengths.size, _EDGES + 1).astype(int)
-    counts = np.add.reduceat(counts, groups[:-1])
-    lengths = lengths[groups[1:] - 1]
-  ranks = np.concatenate([[0.0], np.cumsum(counts)])
-  prices = cost(lengths.astype(np.float64))
-  # best[j]: cost of the first j lengths. A bucket (i, j] costs price j for each sequence.
-  best = np.full(lengths.size + 1, np.inf)
-  best[0] = 0.0
-  choices = []
-  for _ in range(min(num_buckets, lengths.size)):  # more buckets would stay empty
-    table = best[:, None] + (ranks[None, 1:] - ranks[:, None]) * prices[None, :]
-    table[np.arange(lengths.size + 1)[:, None] > np.arange(lengths.size)[None, :]] = np.inf
-    origin = table.argmin(axis=0)
-    best = np.concatenate([[0.0], table[origin, np.arange(lengths.size)]])
-    choices.append(origin)
-  edges = []
-  end = lengths.size
-  for origin in reversed(choices):
-    if not end:
-      break
-    edges.append(int(lengths[end - 1]))
-    end = int(origin[end - 1])
-  return np.array(edges[::-1])
 
 
 def _expected_maximum(values, shares, draws: int) -> float:

@@ -12,7 +12,7 @@ from packing import files
 from packing.algorithms.progress import Progress
 from packing.commands import arguments
 from packing.commands.table import FORMATS, Result, render
-from packing.errors import InputError, UnsolvedError, check_integer, short_repr
+from packing.errors import InputError, UnsolvedError, short_repr
 from packing.histogram import Histogram
 from packing.pack import ALGORITHMS, check_options, pack
 from packing.problem import Geometry
@@ -132,7 +132,6 @@ def compare(
       check_options(name, own[name])
     elif own[name]:
       raise InputError(f"sorted has no option {next(iter(own[name]))!r}; expected none.")
-  check_integer("seed", seed, at_least=0)
   geometry: dict[str, Any] = {
     "row_length": row_length,
     "length_multiple": length_multiple,

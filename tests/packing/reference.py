@@ -1,14 +1,14 @@
-"""Slow and simple versions of what `packing` does, to hold it against."""
+"""Slow and simple versions of the algorithms, to compare with."""
 
 import functools
 import itertools
 
 
 def fewest_packs(lengths, *, row_length, depth, multiple=1, separator=0):
-  """The fewest packs, by trying what shares a pack with the longest sequence.
+  """The fewest packs, by brute force.
 
-  Shorter sequences beside it are tried in every combination; feasible up to about nine
-  sequences.
+  Tries every combination of shorter sequences beside the longest one; feasible for up to
+  about nine sequences.
   """
   gap = -(-separator // multiple) * multiple
 
@@ -48,7 +48,7 @@ def first_fit(lengths, *, row_length, depth):
 
 
 def best_fit(lengths, *, row_length, depth):
-  """Best fit, sequence by sequence; of equally full packs the first opened."""
+  """Best fit, sequence by sequence; among equally full packs, the one opened first."""
   packs: list[list[int]] = []
   for length in lengths:
     fitting = [p for p in packs if sum(p) + length <= row_length and len(p) < depth]
@@ -73,5 +73,5 @@ def next_fit(lengths, *, row_length, depth, separator=0):
 
 
 def as_multiset(packs):
-  """Packs as a sorted list of sorted tuples, to compare."""
+  """Packs as a sorted list of sorted tuples, for comparison."""
   return sorted(tuple(sorted(pack)) for pack in packs)

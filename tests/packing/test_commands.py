@@ -1,4 +1,4 @@
-"""The command line: results, and one line for a user's mistake."""
+"""The command line: results, and one line for each mistake."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ def run(capsys, *arguments):
 
 
 def interrupt(monkeypatch, *, times):
-  """Has Ctrl-C come while the solver runs for the second time."""
+  """Sends Ctrl-C during the second run of the solver."""
   solve, calls = Master.solve, []
 
   def interrupted(self, **options):
@@ -67,16 +67,16 @@ def test_a_second_ctrl_c_gives_up(capsys, monkeypatch):
   assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_progress_hears_of_the_best_plan_and_bound():
-  class Heard(Progress):
+def test_progress_shows_the_best_plan_and_bound():
+  class Recorded(Progress):
     def found(self, result):
-      heard.append(result)
+      results.append(result)
 
-  heard: list[str] = []
+  results: list[str] = []
   histogram = packing.load_histogram("squad_1_1_384")
-  packing.pack(histogram, max_sequences_per_pack=3, progress=Heard(1))
-  assert heard[0] == "40,631 packs, at least 39,713 needed"
-  assert heard[-1] == "40,195 packs, at least 40,195 needed"
+  packing.pack(histogram, max_sequences_per_pack=3, progress=Recorded())
+  assert results[0] == "40,631 packs, at least 39,713 needed"
+  assert results[-1] == "40,195 packs, at least 40,195 needed"
 
 
 def test_pack_prints_one_object(capsys, tmp_path):
@@ -119,7 +119,7 @@ def test_pack_takes_lengths_rows_multiples_and_options(capsys, tmp_path):
   result = json.loads(out)
   assert status == 0
   assert (result["num_packs"], result["lower_bound"]) == (3, 3)
-  assert result["max_sequences_per_pack"] == 2  # more bring nothing
+  assert result["max_sequences_per_pack"] == 2  # more gain nothing
   status, out, _ = run(
     capsys,
     *("pack", "--lengths", str(tmp_path / "lengths.npy"), "--max-sequence-length", "20"),
@@ -148,7 +148,7 @@ def test_compare_prints_table_markdown_csv_and_json(capsys):
   assert "82.882" in table
 
 
-def test_compare_says_what_least_squares_did_before_and_why_not(capsys):
+def test_compare_shows_least_squares_before_and_why_it_failed(capsys):
   status, out, _ = run(
     capsys,
     *("compare", "--histogram", "glue_cola_128", "--depths", "3,max"),
@@ -197,7 +197,7 @@ def test_analyze_prints_flags_that_make_its_plan(capsys, tmp_path):
   advice = json.loads(out)
   _, packed, _ = run(capsys, "pack", *shlex.split(advice["flags"]["pack"]), "--json")
   assert json.loads(packed)["num_packs"] == advice["num_packs"]
-  # With no depth given the same is chosen, here and by train.py.
+  # Without a depth, `pack` and train.py choose the same one.
   _, default, _ = run(capsys, "pack", *chosen, "--json")
   depth = json.loads(default)["max_sequences_per_pack"]
   assert f"--config.packing.max_sequences_per_pack={depth}" in advice["flags"]["train"]
@@ -206,7 +206,7 @@ def test_analyze_prints_flags_that_make_its_plan(capsys, tmp_path):
   assert advice["flags"]["train"] in text
 
 
-def test_analyze_does_not_sell_packing_where_nothing_is_to_gain(capsys, tmp_path):
+def test_analyze_does_not_advise_packing_without_a_gain(capsys, tmp_path):
   (tmp_path / "lengths.txt").write_text("64 " * 500)
   _, out, _ = run(capsys, "analyze", str(tmp_path / "lengths.txt"), "--json")
   assert json.loads(out)["recommendation"] == "pad"

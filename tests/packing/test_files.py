@@ -108,7 +108,7 @@ def test_weights_in_a_file_cannot_lift_the_bound_above_the_truth(plan, tmp_path)
 @pytest.mark.parametrize(
   "text", ["", "{", "[1]", "\udcff", "[" * 100_000, '{"a": ' + "7" * 5000 + "}"]
 )
-def test_what_is_no_plan_is_refused(tmp_path, text):
+def test_other_files_are_refused_as_plans(tmp_path, text):
   file = tmp_path / "plan.json"
   file.write_bytes(text.encode(errors="surrogateescape"))
   with pytest.raises(packing.InputError, match="expected a plan"):
@@ -210,7 +210,7 @@ def test_a_lone_integer_column_is_not_taken_for_lengths(tmp_path):
   assert inputs.read_lengths(tmp_path / "n.parquet")[0].tolist() == LENGTHS
 
 
-def test_splits_are_told_apart(tmp_path):
+def test_splits_are_kept_apart(tmp_path):
   def write(name, lengths):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pa.table({"length": lengths}), tmp_path / name)
@@ -277,7 +277,7 @@ def test_directories_as_hugging_face_and_pipeline_write_them(tmp_path):
     ("x.csv", b"1,2", "ends in '.csv'"),
   ],
 )
-def test_files_that_are_not_what_they_say(tmp_path, name, data, message):
+def test_files_that_are_not_what_their_names_say(tmp_path, name, data, message):
   (tmp_path / name).write_bytes(data)
   with pytest.raises(packing.InputError, match=message):
     inputs.read_lengths(tmp_path / name)
@@ -292,7 +292,7 @@ def test_files_that_are_not_what_they_say(tmp_path, name, data, message):
     (np.array([{}], object), r"not a \.npy file"),
   ],
 )
-def test_arrays_that_are_no_lengths(tmp_path, array, message):
+def test_arrays_that_do_not_hold_lengths(tmp_path, array, message):
   np.save(tmp_path / "x.npy", array, allow_pickle=True)
   with pytest.raises(packing.InputError, match=message):
     inputs.read_lengths(tmp_path / "x.npy")
@@ -325,7 +325,7 @@ def test_missing_values_are_refused(tmp_path):
     ({"max_sequence_length": 1, "counts": "1"}, "counts has str entries"),
   ],
 )
-def test_histogram_files_that_are_none(tmp_path, content, message):
+def test_invalid_histogram_files_are_refused(tmp_path, content, message):
   path = tmp_path / "h.json"
   path.write_text(json.dumps(content))
   with pytest.raises(packing.InputError, match=message):

@@ -1,4 +1,4 @@
-"""What the library is as a whole: light to import, and quick where it must be."""
+"""The library as a whole: light to import, and fast where it matters."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def in_fresh_process(program, *, timeout=120):
   return done.stdout.split()
 
 
-def test_importing_needs_numpy_scipy_and_highspy_alone():
+def test_importing_needs_only_numpy_scipy_and_highspy():
   heavy = ("jax", "flax", "torch", "pyarrow", "matplotlib", "tqdm", "pandas", "grain")
   loaded = in_fresh_process(
     """
@@ -49,7 +49,7 @@ def test_sixteen_million_lengths_are_assigned_in_one_gigabyte():
     lengths = np.repeat(np.arange(1, 513, dtype=np.int32), histogram.counts)
     np.random.default_rng(0).shuffle(lengths)
     assignment = plan.assign(lengths, seed=1)
-    # Of this process alone; getrusage would count in what its parent had in memory.
+    # getrusage would include the memory of the parent process.
     status = pathlib.Path("/proc/self/status").read_text()
     peak = status.partition("VmHWM:")[2].split()[0]
     tokens = np.add.reduceat(lengths[assignment.sequence_ids], assignment.offsets[:-1])
@@ -74,9 +74,9 @@ def test_pack_takes_lengths():
   histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=7)
   plan = packing.pack(histogram)
   for given in (lengths, tuple(lengths), np.array(lengths, np.int32)):
-    found = packing.pack(given, max_sequence_length=7)
-    assert found.strategies == plan.strategies
-    assert found.histogram.sha256 == histogram.sha256
+    other = packing.pack(given, max_sequence_length=7)
+    assert other.strategies == plan.strategies
+    assert other.histogram.sha256 == histogram.sha256
   mistakes: list[tuple[Any, int | None, str]] = [
     (lengths, None, "Expected max_sequence_length with lengths.*such as"),
     (lengths, 4, r"lengths\[1\] is 5; expected 1 to max_sequence_length=4"),
@@ -89,7 +89,7 @@ def test_pack_takes_lengths():
       packing.pack(wrong, max_sequence_length=size)
 
 
-def test_a_plan_is_shown_in_a_line():
+def test_the_repr_of_a_plan_is_one_line():
   plan = packing.pack(packing.load_histogram("glue_cola_128"), max_sequences_per_pack=3)
   assert repr(plan) == (
     "<Plan: 8,551 sequences in 2,851 packs of 128 tokens by auto; proven minimal; "
@@ -97,5 +97,5 @@ def test_a_plan_is_shown_in_a_line():
   )
 
 
-def test_the_version_is_told():
+def test_the_package_has_a_version():
   assert packing.__version__.count(".") == 2

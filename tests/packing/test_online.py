@@ -1,4 +1,4 @@
-"""The online packer: nothing lost, bounds kept, state exact."""
+"""The online packer: nothing is lost, bounds are kept, the state is exact."""
 
 import json
 
@@ -10,7 +10,7 @@ import pytest
 import packing
 
 # Packs of Grain 0.2.18, BestFitPackIterDataset(num_packing_bins=...), on these mixes;
-# benchmarks/packing.py runs it on more seeds.
+# benchmarks/packing.py runs more seeds.
 GRAIN = {
   8: {"gamma": 613, "uniform": 1330, "normal": 1202, "full": 2143},
   64: {"gamma": 601, "uniform": 1275, "normal": 1153, "full": 2024},
@@ -74,12 +74,12 @@ def test_state_is_exact_at_any_step(stream, data):
   expected = [straight.add(i, length) for i, length in enumerate(lengths)]
   stop = data.draw(st.integers(0, len(lengths)))
   packer = packing.OnlinePacker(**options)
-  found = [packer.add(i, length) for i, length in enumerate(lengths[:stop])]
+  packs = [packer.add(i, length) for i, length in enumerate(lengths[:stop])]
   state = json.loads(json.dumps(packer.state()))
   packer = packing.OnlinePacker.from_state(state)
   assert packer.state() == state
-  found += [packer.add(i, lengths[i]) for i in range(stop, len(lengths))]
-  assert found == expected
+  packs += [packer.add(i, lengths[i]) for i in range(stop, len(lengths))]
+  assert packs == expected
   assert packer.flush() == straight.flush()
 
 

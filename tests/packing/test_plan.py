@@ -49,7 +49,7 @@ def test_an_assignment_uses_each_sequence_once_and_fits(histogram, seed):
   assert np.diff(assignment.offsets).max() <= 3
 
 
-def test_another_seed_is_another_assignment_of_the_same_plan():
+def test_another_seed_gives_another_assignment_of_the_same_plan():
   lengths = np.full(101, 3)
   histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=11)
   plan = packing.pack(histogram, algorithm="spfhp")
@@ -58,7 +58,7 @@ def test_another_seed_is_another_assignment_of_the_same_plan():
   assert (first != second).any()
 
 
-def test_a_plan_that_is_no_partition_is_refused():
+def test_a_plan_that_is_not_a_partition_is_refused():
   histogram = packing.Histogram(np.array([0, 2, 0, 1]))
   make = lambda strategies, counts: packing.Plan(  # noqa: E731
     histogram, strategies, np.array(counts), 4, 2, "by hand"
@@ -69,7 +69,7 @@ def test_a_plan_that_is_no_partition_is_refused():
     make([(2, 4), (2,)], [1, 1])
 
 
-def test_a_plan_that_is_deeper_than_its_limit_by_one_is_refused():
+def test_a_plan_one_sequence_deeper_than_its_limit_is_refused():
   histogram = packing.Histogram(np.array([3]))
   assert packing.Plan(histogram, [(1, 1, 1)], [1], 4, 3, "by hand").packing_depth == 3
   with pytest.raises(packing.InputError, match="has 3 sequences; expected 1 to 2"):
@@ -122,7 +122,7 @@ def test_bad_options_are_refused(options, message):
     packing.pack(histogram, **options)
 
 
-def test_lengths_the_plan_was_not_made_for_are_refused():
+def test_other_lengths_than_the_plans_are_refused():
   histogram = packing.Histogram.from_lengths([3, 3, 5], max_sequence_length=7)
   plan = packing.pack(histogram, algorithm="spfhp")
   with pytest.raises(
@@ -131,7 +131,7 @@ def test_lengths_the_plan_was_not_made_for_are_refused():
     plan.assign([3, 5, 5])
 
 
-def test_repeat_counts_that_would_wrap_are_refused():
+def test_repeat_counts_that_would_overflow_are_refused():
   histogram = packing.Histogram(np.array([0, 0, 0, 0, 7]))
   make = lambda strategies, counts: packing.Plan(  # noqa: E731
     histogram, strategies, counts, 20, 4, "by hand"

@@ -1,4 +1,4 @@
-"""What holds for every algorithm on every histogram."""
+"""Properties of every algorithm on every histogram."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def problems(draw):
 
 
 def check(plan, histogram, geometry):
-  """The plan is a partition within its bounds, counted without the library's help."""
+  """Checks without the library that a plan is a partition within its bounds."""
   lengths = np.repeat(np.arange(1, histogram.counts.size + 1), histogram.counts)
   packs = [
     strategy
@@ -48,7 +48,7 @@ def check(plan, histogram, geometry):
     assert list(strategy) == sorted(strategy)
     assert len(strategy) <= depth
     at = 0
-    for length in strategy:  # laid into a row, each at a multiple
+    for length in strategy:  # in a row, each starting at a multiple
       end = at + length
       assert end <= geometry["row_length"]
       at = -(-(-(-end // multiple) * multiple + separator) // multiple) * multiple
@@ -76,7 +76,7 @@ def test_every_algorithm_makes_a_partition_and_no_bound_is_above_any_plan(proble
 @pytest.mark.slow
 @settings(1000)
 @hypothesis.given(problems())
-def test_the_same_of_four_times_as_many(problem):
+def test_the_same_for_four_times_as_many_problems(problem):
   check_every_algorithm(problem)
 
 

@@ -4,7 +4,7 @@ import pytest
 import packing
 
 
-def test_a_row_has_the_pack_from_the_left():
+def test_a_row_is_filled_from_the_left():
   row = packing.make_row([np.array([7, 8]), [9], (3, 3, 3)], row_length=8)
   assert {name: field.tolist() for name, field in row.items()} == {
     "input_ids": [7, 8, 9, 3, 3, 3, 0, 0],
@@ -27,7 +27,7 @@ def test_a_row_may_be_full():
     ([[0.5]], "Tokens are float64; expected integers"),
   ],
 )
-def test_what_is_no_row_is_refused(sequences, message):
+def test_sequences_that_do_not_make_a_row_are_refused(sequences, message):
   with pytest.raises(packing.InputError, match=message):
     packing.make_row(sequences, row_length=4)
 

@@ -1,4 +1,4 @@
-"""The depth limit where none is given, and what the certificate says it costs."""
+"""The chosen depth limit, and what the certificate says it costs."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from packing.algorithms import depth, heuristics
 from packing.problem import Problem
 
 
-def test_depth_three_is_not_taken_where_it_wastes_a_third():
+def test_depth_three_is_not_chosen_if_it_wastes_rows():
   lengths = np.repeat([7, 100, 300], [4003, 307, 101])  # three of 7 fill 4 % of a row
   histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=512)
   three = packing.pack(histogram, max_sequences_per_pack=3)
@@ -19,7 +19,7 @@ def test_depth_three_is_not_taken_where_it_wastes_a_third():
 
 
 def test_the_depth_is_the_smallest_within_a_thousandth():
-  """Held against the proven bounds at the depth and at the one below."""
+  """Compared with the proven bounds at this depth and at the next smaller one."""
   for name in ("glue_cola_128", "squad_1_1_384"):
     histogram = packing.load_histogram(name)
     chosen = packing.choose_depth(histogram)
@@ -35,7 +35,7 @@ def test_the_depth_is_the_smallest_within_a_thousandth():
 
 
 @pytest.mark.parametrize("algorithm", ["spfhp", "lpfhp", "ffd", "bfd"])
-def test_a_heuristic_gets_the_depth_that_it_needs_itself(algorithm):
+def test_a_heuristic_gets_the_depth_that_it_needs(algorithm):
   histogram = packing.load_histogram("wikipedia_512")
   chosen = packing.pack(histogram, algorithm=algorithm)
   most = packing.pack(histogram, algorithm=algorithm, max_sequences_per_pack="max")
@@ -69,33 +69,35 @@ def test_rounded_sizes_have_the_same_tokens():
   problem = Problem(rng.integers(0, 1000, 2003), 2003, 2003)
   rounded = depth._rounded(problem)
   full = problem.sizes @ problem.demand / problem.demand.sum() / problem.capacity
-  found = rounded.sizes @ rounded.demand / rounded.demand.sum() / rounded.capacity
+  share = rounded.sizes @ rounded.demand / rounded.demand.sum() / rounded.capacity
   assert rounded.sizes.size <= 128
-  assert found == pytest.approx(full, rel=1e-4)
+  assert share == pytest.approx(full, rel=1e-4)
 
 
 def test_the_certificate_says_what_the_limit_costs():
   histogram = packing.Histogram.from_lengths([2] * 64 + [16] * 3, max_sequence_length=16)
 
-  def told(limit):
+  def certificate(limit):
     return str(packing.pack(histogram, max_sequences_per_pack=limit).certificate())
 
   assert (
     "The depth limit costs at most 8 packs (72.727%): without it a plan needs at least 11"
-    in told(4)
+    in certificate(4)
   )
-  assert "The depth limit costs nothing: without it a plan needs at least 11" in told(8)
-  assert "depth limit costs" not in told("max")
+  assert (
+    "The depth limit costs nothing: without it a plan needs at least 11" in certificate(8)
+  )
+  assert "depth limit costs" not in certificate("max")
 
 
-def test_the_unlimited_bound_is_that_of_the_plan_without_a_limit():
+def test_the_unlimited_bound_is_the_bound_without_a_limit():
   histogram = packing.load_histogram("squad_1_1_384")
   plan = packing.pack(histogram, algorithm="spfhp", max_sequences_per_pack=2)
   assert plan.unlimited_bound == 40_195  # by tokens 39,713
   assert plan.certificate().as_dict()["unlimited_bound"] == 40_195
 
 
-def test_the_bound_of_a_failing_solver_is_one(monkeypatch):
+def test_a_failing_solver_leaves_the_simple_bound(monkeypatch):
   problem = Problem(np.array([0, 0, 0, 9, 0, 9, 0, 0, 0]), 9, 9)
   monkeypatch.setattr(
     depth, "solve_relaxation", lambda *_, **__: (_ for _ in ()).throw(depth.SolverError)
@@ -105,8 +107,8 @@ def test_the_bound_of_a_failing_solver_is_one(monkeypatch):
   assert about == heuristics.lpfhp(problem).num_packs
 
 
-def test_where_many_are_shorter_than_the_unit_there_is_no_limit():
-  """Rounded up, they would seem to fill rows that hold three times as many."""
+def test_no_limit_if_many_sequences_are_shorter_than_the_unit():
+  """Rounded up, they would seem to fill rows that hold three times as many of them."""
   lengths = np.random.default_rng(0).integers(10, 40, 100_000)
   histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=8192)
   plan = packing.pack(histogram)

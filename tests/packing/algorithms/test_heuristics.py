@@ -1,4 +1,4 @@
-"""The heuristics against the numbers the papers print, and against slow versions."""
+"""The heuristics against the numbers in the papers, and against slow versions."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -35,17 +35,17 @@ def test_spfhp_gives_table_1(depth, num_packs):
 def test_lpfhp_gives_table_7(
   depth, used, strategies, packs, tokens, padding, efficiency, factor
 ):
-  (row,) = compare(
+  (result,) = compare(
     packing.load_histogram("wikipedia_512"), algorithms=["lpfhp"], depths=[depth]
   )
-  assert row.packing_depth == used
-  assert row.num_strategies == strategies
-  assert row.num_packs == packs
-  assert row.num_tokens == tokens
-  assert row.num_padding_tokens == padding
-  assert row.efficiency is not None
-  assert f"{100 * row.efficiency:.3f}" == efficiency
-  assert f"{row.packing_factor:.3f}" == factor
+  assert result.packing_depth == used
+  assert result.num_strategies == strategies
+  assert result.num_packs == packs
+  assert result.num_tokens == tokens
+  assert result.num_padding_tokens == padding
+  assert result.efficiency is not None
+  assert f"{100 * result.efficiency:.3f}" == efficiency
+  assert f"{result.packing_factor:.3f}" == factor
 
 
 @pytest.mark.parametrize(

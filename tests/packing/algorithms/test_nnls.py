@@ -155,6 +155,6 @@ def test_best_fit_of_leftovers_needs_fewer_packs():
     ({"memory_limit": 10**6, "max_sequences_per_pack": 3}, "max_sequences_per_pack=1"),
   ],
 )
-def test_what_cannot_be_done_is_refused_with_the_reason(options, message):
+def test_unsolvable_problems_are_refused_with_the_reason(options, message):
   with pytest.raises(packing.InputError, match="(?i)" + message):
     packing.pack(packing.load_histogram("wikipedia_512"), algorithm="nnlshp", **options)

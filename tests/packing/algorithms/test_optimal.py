@@ -200,7 +200,7 @@ def plan_of(name, **options):
 
 @pytest.mark.parametrize("options", [{}, {"work_limit": 10**7}], ids=["whole", "limited"])
 def test_the_plan_does_not_depend_on_the_clock(monkeypatch, options):
-  """Not even where each look at the clock finds an hour gone."""
+  """Not even if an hour passes between two looks at the clock."""
   options |= {"algorithm": "auto", "max_sequences_per_pack": 8}
   expected = plan_of("squad_1_1_384", **options)
   hours = itertools.count()
@@ -209,7 +209,7 @@ def test_the_plan_does_not_depend_on_the_clock(monkeypatch, options):
 
 
 def nearly_full_rows(*, rows, parts, capacity, seed):
-  """Lengths that fill rows, all but one token."""
+  """Lengths that fill rows except for one token."""
   rng = np.random.default_rng(seed)
   cuts = np.sort(rng.integers(1, capacity, (rows, parts - 1)), axis=1)
   edges = np.pad(cuts, ((0, 0), (1, 1)), constant_values=((0, 0), (0, capacity)))
@@ -235,7 +235,7 @@ def test_the_integer_programme_looks_at_no_clock(monkeypatch):
 
 
 def test_the_last_pack_of_a_hard_case_is_given_up_soon(monkeypatch):
-  """LPFHP is one pack above the tokens; to prove or save that one takes minutes."""
+  """LPFHP is one pack above the simple bound; to prove or save that one takes minutes."""
   monkeypatch.setattr("packing.algorithms.optimal.LAST_PACK_WORK", 10**7)
   monkeypatch.setattr("packing.algorithms.rounding.LAST_PACK_WORK", 10**7)
   histogram = nearly_full_rows(rows=120, parts=4, capacity=2048, seed=0)

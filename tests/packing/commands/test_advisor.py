@@ -1,10 +1,11 @@
-"""The advisor's costs, against numbers worked out by hand."""
+"""The advisor's costs against numbers calculated by hand."""
 
 import numpy as np
 import pytest
 
 import packing
-from packing.commands.advisor import _bucket_edges, advise
+from packing.commands.advisor import advise
+from packing.commands.buckets import bucket_edges
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +44,17 @@ def test_costs_of_the_choices(advice):
 
 
 def test_costs_of_packing(advice):
-  found = {(p.row_length, p.max_sequences_per_pack): p for p in advice.packs}
-  three = found[8, 3]
-  assert (three.num_packs, found[8, 2].num_packs, found[16, None].num_packs) == (2, 3, 1)
+  choices = {(p.row_length, p.max_sequences_per_pack): p for p in advice.packs}
+  three = choices[8, 3]
+  assert (three.num_packs, choices[8, 2].num_packs, choices[16, None].num_packs) == (
+    2,
+    3,
+    1,
+  )
   assert three.speed_up == pytest.approx(448 / (2 * 112))
   # Attention within each sequence: 3 * 2^2 + 8^2.
   assert three.speed_up_blocks == pytest.approx(448 / (2 * 8 * 6 + 76))
-  assert found[16, None].speed_up == pytest.approx(448 / (16 * 22))
+  assert choices[16, None].speed_up == pytest.approx(448 / (16 * 22))
   assert advice.plan.row_length == 8
   assert advice.plan.max_sequences_per_pack == 3
 
@@ -73,7 +78,7 @@ def test_ragged_batches_wait_for_the_longest(advice):
 )
 def test_buckets_cost_least(number, edges):
   lengths, counts = np.array([1, 2, 3, 10]), np.array([5.0, 1.0, 1.0, 1.0])
-  assert _bucket_edges(lengths, counts, lambda n: n, number).tolist() == edges
+  assert bucket_edges(lengths, counts, lambda n: n, number).tolist() == edges
 
 
 def test_rows_beyond_the_longest_possible_are_left_out(monkeypatch):
