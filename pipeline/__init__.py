@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     prepare_dataset,
     settings_of,
   )
-  from pipeline.dataset import PreparedDataset, open_dataset, prepare
+  from pipeline.dataset import PreparedDataset, open_dataset
   from pipeline.prediction.answers import answer, label_names
   from pipeline.prediction.chunks import BatchShape, Chunk, pack_examples
   from pipeline.prediction.examples import Example, read_examples
   from pipeline.prediction.submission import write_submission
   from pipeline.preparation.assignments import read_assignment, write_assignment
+  from pipeline.preparation.prepare import prepare
   from pipeline.settings import DatasetSettings
   from pipeline.store import SequenceStore
   from pipeline.tasks.table import TASK_HEADS, score
@@ -78,7 +79,8 @@ _MODULES = {
     "prepare_dataset",
     "settings_of",
   ),
-  "dataset": ("PreparedDataset", "open_dataset", "prepare"),
+  "dataset": ("PreparedDataset", "open_dataset"),
+  "preparation.prepare": ("prepare",),
   "prediction.examples": ("Example", "read_examples"),
   "batches.loader": ("PackedLoader", "RowLoader"),
   "batches.plans": ("keep_plans", "make_plan", "plan_sha256", "read_plans"),

@@ -18,9 +18,10 @@ import packing
 from packing import InputError
 from pipeline import audit_command
 from pipeline.batches.audit import AuditError
-from pipeline.dataset import PreparedDataset, open_dataset, prepare
+from pipeline.dataset import PreparedDataset, open_dataset
 from pipeline.preparation.assignments import write_assignment
 from pipeline.preparation.beam import BeamRunner
+from pipeline.preparation.prepare import prepare
 from pipeline.settings import TOO_LONG, DatasetSettings
 from pipeline.tasks.table import TASKS
 

@@ -22,7 +22,8 @@ from pipeline.batches.loader import PackedLoader, RowLoader
 from pipeline.batches.packed import Masking, PackedBatch
 from pipeline.batches.plans import held_out_stores, make_plan
 from pipeline.batches.windows import WindowLoader
-from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset, prepare
+from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset
+from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.store import SequenceStore
 from pipeline.tasks.table import is_masked, score

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 
+from model import weights
 from model.layout import take_apart
 from training.mesh import put_batch
 from training.step import TrainingProgram
@@ -29,6 +34,31 @@ class Predictions(NamedTuple):
 
   logits: list[np.ndarray]
   loss: float
+
+
+def make_program(
+  stored: weights.StoredModel,
+  *,
+  mesh: Mesh,
+  dtype: str | None = None,
+  attention_impl: str = "xla",
+) -> TrainingProgram:
+  """The program of a stored model, to predict with.
+
+  Args:
+    stored: the model.
+    mesh: splits the rows of a batch over its devices.
+    dtype: of the computation; None for the model's own.
+    attention_impl: a key of `model.IMPLEMENTATIONS`.
+  """
+  config = dataclasses.replace(
+    stored.config,
+    attention_impl=attention_impl,
+    remat="none",
+    dtype=jnp.dtype(dtype) if dtype else stored.config.dtype,
+  )
+  unused = optax.identity()
+  return TrainingProgram(config, unused, mesh=mesh, seed=0, head=stored.head)
 
 
 def predict(

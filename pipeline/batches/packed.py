@@ -33,8 +33,8 @@ import numpy as np
 
 from packing import InputError
 from packing.errors import check_integer
-from pipeline import wordpiece
 from pipeline.store import SequenceStore
+from pipeline.tokenizer import MASK, NEVER_MASKED
 
 PackedBatch = dict[str, np.ndarray]
 
@@ -80,8 +80,8 @@ class Masking:
     return cls(
       rate=rate,
       seed=seed,
-      mask_id=vocabulary.index(wordpiece.MASK),
-      special_ids=tuple(vocabulary.index(token) for token in wordpiece.NEVER_MASKED),
+      mask_id=vocabulary.index(MASK),
+      special_ids=tuple(vocabulary.index(token) for token in NEVER_MASKED),
       vocab_size=len(vocabulary),
     )
 
