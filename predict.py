@@ -1,9 +1,10 @@
-"""Answers: text in, what a fine-tuned model says of it out, packed inside.
+"""Answers of a fine-tuned model: text in, JSON out, packed inside.
 
   python predict.py runs/cola --input sentences.txt
   echo 'The book was written.' | python predict.py runs/cola
 
-An answer is one JSON object a line, in the order of the input, the same as without packing.
+Answers are JSON objects, one a line, in the order of the input, the same as without
+packing.
 """
 
 from __future__ import annotations
@@ -25,11 +26,8 @@ if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each ch
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import tqdm
-from jax.sharding import Mesh
 
 import model
 import packing
@@ -46,15 +44,15 @@ from pipeline.tasks.table import TASKS
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 from training.command import Parser
 from training.errors import ConfigError
-from training.evaluation import predict
+from training.evaluation import make_program, predict
 from training.mesh import make_mesh, replicated
 from training.record import workdir
-from training.step import TrainingProgram
+from training.step import ModelProgram
 
 _EXAMPLES = """FOLDER is a run's, an imported one (python -m model import), or a Hugging
-Face directory of BertForSequenceClassification or BertForQuestionAnswering. Of a run, the
-task and how text is cut are its own, and the checkpoint is the best where the run keeps
-that, else the newest.
+Face directory of BertForSequenceClassification or BertForQuestionAnswering. A run has its
+own task and its own way of cutting text; its checkpoint is the best if the run keeps that,
+else the newest.
 
 input:
   -                           the default, standard input: JSON lines, or a sentence a
@@ -63,7 +61,7 @@ input:
                               .json (SQuAD's layout); also Hugging Face save_to_disk
   tfds:glue/cola#test         TensorFlow Datasets, prepared as array_record
 
-output, a line an example; the id is that of the source, else the number from 0:
+output, a line for each example, with its id in the source, else its number from 0:
   {"id": "0", "label": "acceptable", "probabilities": {"unacceptable": ..., ...}}
   {"id": "0", "value": 3.25}
   {"id": "56be4db0", "answer": "Denver Broncos", "probability": ..., "n_best": [...]}
@@ -79,17 +77,18 @@ _DEFAULT_TASKS = {
   "sequence_classification": "classification",
   "question_answering": "squad",
 }
-_LONGEST_WINDOW = 384  # tokens, of BERT on SQuAD, where nothing says otherwise
+_LONGEST_WINDOW = 384  # tokens by default, as for BERT on SQuAD
+_INTERRUPTED = 130
 _DTYPES = "float32", "bfloat16"
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Answers the examples of one source; returns the exit status."""
   options = _parser().parse_args(arguments)
-  logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs pages; we, a line
+  logging.getLogger("absl").setLevel(logging.CRITICAL)  # or Orbax logs pages
   try:
     run(options)
-  except BrokenPipeError:  # the reader has had enough; what is left has nowhere to go
+  except BrokenPipeError:  # the reader has left; buffered output has nowhere to go
     with contextlib.suppress(OSError, ValueError):
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
@@ -100,83 +99,82 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"error: {error}", file=sys.stderr)
     return 1
   except KeyboardInterrupt:
-    print("interrupted", file=sys.stderr)
-    return 130
+    print("interrupted", file=sys.stderr, flush=True)
+    return _INTERRUPTED
   return 0
 
 
 def run(options: argparse.Namespace):
-  """What the command does, its options parsed."""
+  """Runs the command with parsed options."""
   check_integer("--max-answer-length", options.max_answer_length, at_least=1)
   if options.genres != MATCHED and not options.submission:
-    raise InputError(f"--genres {options.genres} is of a --submission; give both.")
+    raise InputError(f"--genres {options.genres} needs --submission; give both.")
   fine_tuned = open_model(options)
   settings, stored = fine_tuned.settings, fine_tuned.stored
   mesh = make_mesh()
-  rows = BatchShape(
+  shape = BatchShape(
     settings.max_sequence_length,
     batch_size=-(-options.batch_size // mesh.size) * mesh.size,
     max_sequences=options.max_sequences_per_pack,
     algorithm=options.algorithm,
   )
-  _check_isolated(stored, rows)
+  _check_isolated(stored, shape)
   program = make_program(
     stored, mesh=mesh, dtype=options.dtype, attention_impl=options.attention_impl
   )
-  attention.check(program.config, rows.length)
+  attention.check(program.config, shape.length)
   if options.input == STANDARD_INPUT and sys.stdin.isatty():
     print("reading standard input; Ctrl-D ends it", file=sys.stderr)
   tally: collections.Counter[str] = collections.Counter()
   examples = read_examples(options.input, settings, fine_tuned.tokenizer, tally)
 
-  def found() -> Iterator[dict]:
-    return answers(
+  def lazy_answers() -> Iterator[dict]:
+    params = jax.device_put(stored.load(), replicated(mesh))
+    yield from answers(
       program,
-      jax.device_put(stored.load(), replicated(mesh)),
+      params,
       examples,
       task=settings.task,
-      rows=rows,
+      shape=shape,
       labels=fine_tuned.labels,
       max_answer_length=options.max_answer_length,
     )
 
-  # Where answers and progress go to the same terminal, they would be mixed.
-  hidden = not (options.out or options.submission) and sys.stdout.isatty()
-  _write(found, options, task=settings.task, hidden=hidden)
+  _write(lazy_answers(), options, task=settings.task)
   _report_cuts(tally, settings)
 
 
-def _write(found, options, *, task: str, hidden: bool):
-  start = time.perf_counter()
-  number = 0
+def _write(answers: Iterator[dict], options: argparse.Namespace, *, task: str):
+  start, number, wrote = time.perf_counter(), 0, ""
+  # On one terminal, answers and progress would be mixed.
+  hidden = not (options.out or options.submission) and sys.stdout.isatty()
 
-  def shown_answers() -> Iterator[dict]:
+  def counted() -> Iterator[dict]:
     nonlocal number
-    with tqdm.tqdm(found(), desc="answering", unit=" examples", disable=hidden) as bar:
+    with tqdm.tqdm(answers, desc="answering", unit=" examples", disable=hidden) as bar:
       for answer in bar:
         number += 1
         yield answer
 
   if options.submission:
     files = pipeline.write_submission(
-      options.submission, task, shown_answers(), genres=options.genres
+      options.submission, task, counted(), genres=options.genres
     )
-    told = f", wrote {', '.join(map(str, files))}"
+    wrote = f", wrote {', '.join(map(str, files))}"
   elif options.out:
     with whole_file(options.out) as file:
-      for answer in shown_answers():
+      for answer in counted():
         file.write(json.dumps(answer).encode() + b"\n")
-    told = f", wrote {options.out}"
+    wrote = f", wrote {options.out}"
   else:
-    for answer in shown_answers():
+    for answer in counted():
       print(json.dumps(answer), flush=True)
-    told = ""
   seconds = time.perf_counter() - start
-  print(f"answered {number:,} examples in {seconds:.1f} s{told}", file=sys.stderr)
+  print(f"answered {number:,} examples in {seconds:.1f} s{wrote}", file=sys.stderr)
 
 
 def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSettings):
-  """Says how many examples lost tokens; a context that is split into windows loses none."""
+  """Reports how many examples lost tokens; a context split into windows loses none."""
   cut = {"max_question_length": tally["truncated_questions"]}
   if settings.task != "squad" or settings.too_long == "truncate":
     cut["max_sequence_length"] = tally["too_long"]
@@ -186,48 +184,48 @@ def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSett
       print(f"cut {count:,} of them: longer than {limit}", file=sys.stderr)
 
 
-# ---- the core: examples and a model in, answers out -------------------------------------
+# ---- examples and a model in, answers out ----------------------------------------------
 
 
 def answers(
-  program: TrainingProgram,
+  program: ModelProgram,
   params,
   examples: Iterable[pipeline.Example],
   *,
   task: str,
-  rows: BatchShape,
+  shape: BatchShape,
   labels: tuple[str, ...] = (),
   chunk_size: int = CHUNK_SIZE,
   max_answer_length: int = MAX_ANSWER_LENGTH,
 ) -> Iterator[dict]:
-  """What a model says of examples, in their order, computed on packs of one shape.
+  """A model's answers to examples, in their order, computed on packs of one shape.
 
   Args:
-    program: of the model, such as `make_program` gives.
-    params: of the model, best on the devices already.
-    examples: of `pipeline.read_examples`; no more than a chunk of them is held.
+    program: of the model, such as `training.evaluation.make_program` gives.
+    params: of the model, preferably on the devices already.
+    examples: from `pipeline.read_examples`; at most a chunk of them is held.
     task: that they are read for.
-    rows: to pack them into; its batch size is a multiple of the devices.
+    shape: of the batches; the batch size is a multiple of the number of devices.
     labels: names of the classes, in the order of their numbers.
-    chunk_size: sequences that are packed together.
-    max_answer_length: of squad, in tokens.
+    chunk_size: how many sequences are packed together.
+    max_answer_length: for squad, in tokens.
 
   Returns:
     Answers as `pipeline.answer` gives them.
 
   Raises:
-    InputError: of the examples.
-    WeightsError: what the model gives is not finite.
+    InputError: an example is invalid.
+    WeightsError: the outputs of the model are not finite.
   """
   for chunk in pack_examples(
-    examples, TASKS[task].schema, rows=rows, chunk_size=chunk_size
+    examples, TASKS[task].schema, shape=shape, chunk_size=chunk_size
   ):
     outputs: list[np.ndarray] = []
     if chunk.num_packs:
       outputs, loss = predict(program, params, chunk.batches())
       if not np.isfinite(loss):
         raise weights.WeightsError(
-          f"What the model gives for {chunk.examples[0].where} or an example after it is "
+          f"The model's output for {chunk.examples[0].where} or an example after it is "
           "not finite. Check the weights, or compute with --dtype float32."
         )
     yield from pipeline.answer(
@@ -239,40 +237,14 @@ def answers(
     )
 
 
-def make_program(
-  stored: weights.StoredModel,
-  *,
-  mesh: Mesh,
-  dtype: str | None = None,
-  attention_impl: str = "xla",
-) -> TrainingProgram:
-  """A stored model as a function of parameters and batches.
-
-  Args:
-    stored: the model.
-    mesh: rows of a batch are split over its devices.
-    dtype: of the computation; that of the model if not given.
-    attention_impl: a key of `model.IMPLEMENTATIONS`.
-  """
-  config = dataclasses.replace(
-    stored.config,
-    attention_impl=attention_impl,
-    attention_dropout_rate=0.0,  # nothing is dropped here, so any kernel may run
-    remat="none",
-    dtype=jnp.dtype(dtype) if dtype else stored.config.dtype,
-  )
-  # Its optimizer is not run.
-  return TrainingProgram(config, optax.identity(), mesh=mesh, seed=0, head=stored.head)
-
-
-def _check_isolated(stored: weights.StoredModel, rows: BatchShape):
+def _check_isolated(stored: weights.StoredModel, shape: BatchShape):
   config = stored.bert
-  alone = config.attention_mask != "none" and config.position_reset
-  if not alone and rows.algorithm != "none":
+  isolated = config.attention_mask != "none" and config.position_reset
+  if not isolated and shape.algorithm != "none":
     raise InputError(
       f"{stored.directory} was trained with attention_mask={config.attention_mask} and "
-      f"position_reset={config.position_reset}, so that answers depend on what else is in "
-      "the row. Give --algorithm none."
+      f"position_reset={config.position_reset}, so answers depend on the other sequences "
+      "in the row. Give --algorithm none."
     )
 
 
@@ -283,9 +255,9 @@ class FineTuned(NamedTuple):
   """A model, and how text becomes its sequences.
 
   Attributes:
-    stored: the model, its parameters not read yet.
-    settings: of `pipeline.read_examples`.
-    tokenizer: with the vocabulary of the model.
+    stored: the model; its parameters are not read yet.
+    settings: for `pipeline.read_examples`.
+    tokenizer: has the vocabulary of the model.
     labels: names of the classes; () for none.
   """
 
@@ -296,11 +268,11 @@ class FineTuned(NamedTuple):
 
 
 def open_model(options: argparse.Namespace) -> FineTuned:
-  """Opens what FOLDER is, checked as far as can be before any work.
+  """Opens the model in FOLDER, and checks all that can be checked before any work.
 
   Raises:
-    WeightsError, ConfigError, InputError: it is no model that answers, or the options do
-      not fit it.
+    WeightsError, ConfigError, InputError: the folder has no model that answers, or the
+      options do not fit it.
   """
   folder = pathlib.Path(options.folder)
   run_config = None
@@ -310,13 +282,15 @@ def open_model(options: argparse.Namespace) -> FineTuned:
     step = workdir.choose_step(folder, options.step, prefer_best=best)
   else:
     if options.step and not options.step.isdecimal():
-      raise InputError(f"--step is {short_repr(options.step)}; expected a number: no run.")
+      raise InputError(
+        f"--step is {short_repr(options.step)}; expected a number: {folder} is not a run."
+      )
     step = int(options.step) if options.step else None
   stored = hf.open_model(folder, step=step)
   if stored.head == "causal":
     raise InputError(
       f"{folder} holds a {model.MODELS[stored.head].__name__}, which predicts next tokens. "
-      "Here it is trained and evaluated (train.py, eval.py); to write text, export it: "
+      "Train and evaluate it with train.py and eval.py; to write text with it, export it: "
       "python -m model export."
     )
   if stored.head not in _DEFAULT_TASKS:
@@ -334,7 +308,7 @@ def open_model(options: argparse.Namespace) -> FineTuned:
 
 
 def _settings(options, stored, run_config: dict | None) -> pipeline.DatasetSettings:
-  """How examples are read and cut: as for training, but for what the options say."""
+  """How to read and cut examples: as for training, except for the options given."""
   folder, positions = stored.directory, stored.config.max_position_embeddings
   if run_config is None:
     task = options.task or _DEFAULT_TASKS[stored.head]
@@ -353,9 +327,8 @@ def _settings(options, stored, run_config: dict | None) -> pipeline.DatasetSetti
   if head != stored.head:
     fitting = [name for name, head in pipeline.TASK_HEADS.items() if head == stored.head]
     raise InputError(
-      f"The task {short_repr(task)} is not one of a "
-      f"{model.MODELS[stored.head].__name__}, which "
-      f"{folder} holds; expected one of {', '.join(fitting)}."
+      f"The task {short_repr(task)} does not fit the {model.MODELS[stored.head].__name__} "
+      f"in {folder}; expected one of {', '.join(fitting)}."
     )
   given = {
     "columns": options.columns,
@@ -371,7 +344,7 @@ def _settings(options, stored, run_config: dict | None) -> pipeline.DatasetSetti
       f"--max-sequence-length is {settings.max_sequence_length}; expected at most "
       f"{positions}, the positions of {folder}."
     )
-  # The reader asks for names of classes and looks at none; the model's may have commas.
+  # The reader needs names of classes but uses none; the model's own may have commas.
   names = ",".join(f"LABEL_{n}" for n in range(max(stored.bert.num_labels, 2)))
   return dataclasses.replace(settings, labels=names if task == "classification" else "")
 
@@ -382,25 +355,25 @@ def _tokenizer(
   folder = stored.directory
   if stored.vocabulary is None:
     raise InputError(
-      f"{folder} has no vocabulary; expected {VOCABULARY_FILE} there. Copy the one that it "
-      "was trained with to it."
+      f"{folder} has no vocabulary; expected {VOCABULARY_FILE} there. Copy the one that "
+      "the model was trained with into it."
     )
   if not stored.vocabulary.lowercase:
     raise InputError(
-      f"{folder} is cased; expected an uncased model, since text is lowered here. Give "
+      f"{folder} is cased; expected an uncased model, since text is lower-cased here. Give "
       "another model."
     )
   path = folder / VOCABULARY_FILE
-  if settings.vocab_file.endswith(".json"):  # may split text in a way of its own
+  if settings.vocab_file.endswith(".json"):  # may have its own way to split text
     path = pathlib.Path(settings.vocab_file)
   elif not path.exists():
     path = folder / TOKENIZER_FILE
   tokenizer = Tokenizer(path)
   if tuple(tokenizer.vocabulary) != stored.vocabulary.tokens:
     raise InputError(
-      f"The vocabulary of {path} ({len(tokenizer.vocabulary)} tokens) is not that of "
-      f"{folder} ({len(stored.vocabulary.tokens)} tokens). Restore the one that it was "
-      "trained with."
+      f"The vocabulary of {path} ({len(tokenizer.vocabulary)} tokens) differs from that "
+      f"of {folder} ({len(stored.vocabulary.tokens)} tokens). Restore the one that the "
+      "model was trained with."
     )
   return tokenizer
 
@@ -416,7 +389,7 @@ def _parser() -> argparse.ArgumentParser:
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add: Callable = parser.add_argument
-  add("folder", metavar="FOLDER", help="of the fine-tuned model")
+  add("folder", metavar="FOLDER", help="with the fine-tuned model")
   add("--input", metavar="SOURCE", default=STANDARD_INPUT, help="default: -")
   output = parser.add_mutually_exclusive_group()
   output.add_argument(
@@ -425,17 +398,17 @@ def _parser() -> argparse.ArgumentParser:
   output.add_argument(
     "--submission",
     metavar="PATH",
-    help="write what the server of GLUE or SQuAD takes: a file, or a folder for it",
+    help="write the format of the GLUE or SQuAD server: a file, or a folder for it",
   )
   add(
     "--genres",
     choices=(MATCHED, MISMATCHED),
     default=MATCHED,
-    help=f"of the MNLI test set that is submitted (default: {MATCHED})",
+    help=f"of the MNLI test set to submit (default: {MATCHED})",
   )
   add("--step", metavar="N", help="of the run's checkpoint; or best")
   add("--task", metavar="TASK", help="of a model without a run (default: by its head)")
-  add("--columns", metavar="FIELD=NAME,...", help="what fields are called in the source")
+  add("--columns", metavar="FIELD=NAME,...", help="names of fields in the source")
   add(
     "--max-sequence-length",
     metavar="S",
@@ -475,4 +448,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  status = main()
+  if status == _INTERRUPTED:  # threads that still compile would crash an ordinary exit
+    os._exit(status)
+  sys.exit(status)

@@ -4,11 +4,11 @@
     python benchmarks/inference.py --histograms glue_cola_128 --size mini
     python benchmarks/inference.py --json results/inference.json
 
-Sequences have the lengths of a built-in histogram and random tokens; a random model of
-`predict.py` answers them. The ways take turns, in another order each round, and each round
-is all sequences once, arrays to logits, by the clock: the packing itself is counted. The
-first round compiles and is told apart. The answers of each way are compared with those of
-rows that are padded to one length.
+Sequences have the lengths of a built-in histogram and random tokens; a random model
+answers them, as in `predict.py`. The ways take turns, in another order each round, and
+each round is all sequences once, arrays to logits, by the clock: the packing itself is
+counted. The first round compiles and is told apart. The answers of each way are compared
+with those of rows that are padded to one length.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ if __package__ in (None, ""):  # as a script: the checkout, not the folder of be
   sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
 import packing
-import predict
 from benchmarks.machine import machine
 from model import BertConfig, weights
+from model.models import draw_params
 from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.prediction.chunks import BatchShape, pack_examples
 from pipeline.prediction.examples import Example
 from pipeline.store import QUESTION_SCHEMA, SCHEMA, SequenceStore, StoredSequence
 from pipeline.tasks.squad import Window
+from training.evaluation import make_program
 from training.evaluation import predict as run_batches
 from training.mesh import make_mesh
 from training.record.compilations import CompilationCounter
-from training.step import TrainingProgram
+from training.step import ModelProgram
 
 VOCAB_SIZE, CLS, SEP, FIRST_WORD = 30522, 101, 102, 999
 HEADS = {"glue": "sequence_classification", "squad": "question_answering"}
@@ -64,11 +65,11 @@ def make_examples(histogram: packing.Histogram, number: int, schema) -> list[Exa
 
 def ways_of(examples: list[Example], schema, *, row: int, size: int) -> dict[str, Batches]:
   """By name: a function that gives all batches; B rows each, sequences by their numbers."""
-  store = SequenceStore.from_rows((e.rows[0] for e in examples), schema)
+  store = SequenceStore.from_sequences((e.sequences[0] for e in examples), schema)
 
   def packed() -> Iterator[PackedBatch]:
-    rows = BatchShape(row, batch_size=size)
-    (chunk,) = pack_examples(examples, schema, rows=rows, chunk_size=len(examples))
+    shape = BatchShape(row, batch_size=size)
+    (chunk,) = pack_examples(examples, schema, shape=shape, chunk_size=len(examples))
     return chunk.batches()
 
   def one_a_row(order: np.ndarray, longest: Callable[[np.ndarray], int]) -> Iterator:
@@ -88,7 +89,7 @@ def ways_of(examples: list[Example], schema, *, row: int, size: int) -> dict[str
 
 
 def measure(
-  program: TrainingProgram, params, ways: dict[str, Batches], *, rounds: int
+  program: ModelProgram, params, ways: dict[str, Batches], *, rounds: int
 ) -> dict[str, dict]:
   """Sequences a second of each way, in turns; and what they answer, and compile."""
   counter = CompilationCounter()
@@ -168,8 +169,8 @@ def main():
       initializer_range=0.2,  # so that answers differ from sequence to sequence
     )
     stored = weights.StoredModel(pathlib.Path(), head, config, None, (), None, dict)
-    program = predict.make_program(stored, mesh=mesh, dtype=options.dtype)
-    params = program.init()["params"]
+    program = make_program(stored, mesh=mesh, dtype=options.dtype)
+    params = jax.jit(lambda config=config, head=head: draw_params(config, head, seed=0))()
     examples = make_examples(histogram, options.sequences, schema)
     ways = ways_of(examples, schema, row=row, size=size)
     found = measure(program, params, ways, rounds=options.rounds)

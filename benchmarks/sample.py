@@ -111,7 +111,7 @@ def draw(
   new[old] = rng.permutation(old.size)
   packs = np.where(packs >= 0, new[packs], -1)
   lengths = lengths[old[np.argsort(new[old])]]
-  store = SequenceStore.from_rows(_sequences(lengths, vocab_size, rng), SCHEMA)
+  store = SequenceStore.from_sequences(_sequences(lengths, vocab_size, rng), SCHEMA)
 
   def one_a_row(ids: np.ndarray, longest: Callable[[np.ndarray], int]) -> list:
     batches = ids.reshape(-1, batch_size, 1)

@@ -59,6 +59,11 @@ def make_model(config: ModelConfig, head: str, *, seed: int) -> Transformer:
   return MODELS[head](config, rngs=cast(nnx.Rngs, _ParameterKeys(seed)))
 
 
+def draw_params(config: ModelConfig, head: str, *, seed: int) -> dict:
+  """The random parameters of `make_model`, as a nested dictionary."""
+  return nnx.to_pure_dict(nnx.state(make_model(config, head, seed=seed), nnx.Param))
+
+
 def abstract_model(config: ModelConfig, head: str) -> tuple[nnx.GraphDef, nnx.State]:
   """A model's structure, and the shapes and types of its parameters."""
   model = nnx.eval_shape(lambda: make_model(config, head, seed=0))

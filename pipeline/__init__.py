@@ -16,12 +16,13 @@ _NAMES = {
   "batches.plans": "keep_plans make_plan plan_sha256 read_plans",
   "batches.windows": "WindowLoader",
   "config": "HeldOut make_held_out make_loader prepare_dataset settings_of",
-  "dataset": "PreparedDataset open_dataset prepare",
+  "dataset": "PreparedDataset open_dataset",
   "prediction.answers": "answer label_names",
   "prediction.chunks": "BatchShape Chunk pack_examples",
   "prediction.examples": "Example read_examples",
   "prediction.submission": "write_submission",
   "preparation.assignments": "read_assignment write_assignment",
+  "preparation.prepare": "prepare",
   "settings": "DatasetSettings",
   "store": "SequenceStore",
   "tasks.table": "TASK_HEADS score",
@@ -41,12 +42,13 @@ if TYPE_CHECKING:  # the same names, for type checkers
     prepare_dataset,
     settings_of,
   )
-  from pipeline.dataset import PreparedDataset, open_dataset, prepare
+  from pipeline.dataset import PreparedDataset, open_dataset
   from pipeline.prediction.answers import answer, label_names
   from pipeline.prediction.chunks import BatchShape, Chunk, pack_examples
   from pipeline.prediction.examples import Example, read_examples
   from pipeline.prediction.submission import write_submission
   from pipeline.preparation.assignments import read_assignment, write_assignment
+  from pipeline.preparation.prepare import prepare
   from pipeline.settings import DatasetSettings
   from pipeline.store import SequenceStore
   from pipeline.tasks.table import TASK_HEADS, score

@@ -19,9 +19,10 @@ from packing import InputError
 from packing.errors import check_integer
 from pipeline.batches.audit import AuditError, audit, report
 from pipeline.config import make_audit_loader, read_config
-from pipeline.dataset import PreparedDataset, open_dataset, prepare
+from pipeline.dataset import PreparedDataset, open_dataset
 from pipeline.preparation.assignments import write_assignment
 from pipeline.preparation.beam import BeamRunner
+from pipeline.preparation.prepare import prepare
 from pipeline.settings import TOO_LONG, DatasetSettings
 from pipeline.tasks.table import TASKS
 

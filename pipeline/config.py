@@ -26,7 +26,8 @@ from pipeline.batches.masking import Masking
 from pipeline.batches.packed import PackedBatch
 from pipeline.batches.plans import held_out_stores, make_plan
 from pipeline.batches.windows import WindowLoader
-from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset, prepare
+from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset
+from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.store import SequenceStore
 from pipeline.tasks.table import is_masked, score

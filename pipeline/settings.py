@@ -1,4 +1,4 @@
-"""What a prepared dataset depends on, checked before any work."""
+"""The settings of a prepared dataset, checked before any work."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ TOO_LONG = "error", "truncate", "split"
 
 @dataclasses.dataclass(frozen=True)
 class DatasetSettings:
-  """What a prepared dataset depends on.
+  """Everything that a prepared dataset depends on.
 
   Attributes:
     source: where documents come from; see `pipeline/sources/partitions.py`.
     max_sequence_length: S, in tokens, special tokens included.
-    vocab_size: of the vocabulary that is trained where none is given.
+    vocab_size: the most tokens of a learned vocabulary.
     vocab_file: a BERT vocabulary, a tokenizer.json, or GPT-2's vocab.json with its
-      merges.txt beside it; "" to train one.
-    min_sentences: documents with fewer are left out (pretraining, sentences).
-    held_out_fraction: of the documents; 0 for none.
-    short_sequence_probability: share of documents cut to a random length (pretraining).
-    seed: of the held-out documents and of how documents are cut.
-    task: what sequences are made; see `pipeline/tasks/table.py`.
-    held_out_source: a source of its own for what is held out, instead of a fraction.
-    columns: what fields are called in the source, "field=name,field=name".
+      merges.txt beside it; "" to learn one.
+    min_sentences: leaves out documents with fewer (pretraining, sentences).
+    held_out_fraction: the fraction of documents to hold out.
+    short_sequence_probability: the fraction of documents with a random target length
+      (pretraining).
+    seed: selects the held-out documents and how documents are cut.
+    task: what sequences to make; see `pipeline/tasks/table.py`.
+    held_out_source: a separate source to hold out, instead of a fraction.
+    columns: names of fields in the source, "field=name,field=name".
     documents: how text files split: "blank-line", "line", "file" or "start:REGEX".
-    dupe_factor: times each document is cut, each time at random (pretraining).
+    dupe_factor: how often each document is cut, each time differently (pretraining).
     doc_stride: tokens from one window of a context to the next (squad).
-    max_question_length: longer questions are truncated to so many tokens (squad).
-    too_long: what is done with sequences over the limit: "error", "truncate" or "split";
-      "" for what the task does usually.
-    shard_bytes: bytes of documents that make a shard; random next segments come
-      from the same shard.
+    max_question_length: truncates longer questions, in tokens (squad).
+    too_long: what to do with sequences over the limit: "error", "truncate" or "split"; ""
+      for the task's default.
+    shard_bytes: bytes of documents in a shard; random next segments come from the same
+      shard.
     labels: names of the classes in the order of their numbers, "no,yes" (classification).
-    mismatched_source: held out too, of another kind than what is trained on, as MNLI's
-      mismatched genres; needs held_out_source.
-    min_words: documents with fewer are left out (text); words have white space between.
+    mismatched_source: held out too, but of another kind than the training data, such as
+      MNLI's mismatched genres; needs held_out_source.
+    min_words: leaves out documents with fewer; white space separates words (text).
 
   Raises:
-    InputError: a value that cannot be used.
+    InputError: a value is invalid.
   """
 
   source: str
@@ -91,8 +92,7 @@ class DatasetSettings:
     if self.mismatched_source and not self.held_out_source:
       raise InputError(
         f"mismatched_source is {short_repr(self.mismatched_source)} without a "
-        "held_out_source; "
-        "expected both, or held_out_source alone."
+        "held_out_source; expected both, or held_out_source alone."
       )
     self.column_names()
     self.label_names()
@@ -105,7 +105,7 @@ class DatasetSettings:
       re.compile(how.removeprefix("start:"))
     except re.error as error:
       raise InputError(
-        f"documents is {short_repr(how)}, which is no regular expression: {error}."
+        f"documents is {short_repr(how)}, which is not a regular expression: {error}."
       ) from error
 
   def column_names(self) -> tuple[tuple[str, str], ...]:
@@ -135,7 +135,7 @@ class DatasetSettings:
     names = tuple(name.strip() for name in self.labels.split(","))
     if len(set(names)) < max(2, len(names)) or "" in names:
       raise InputError(
-        f"labels is {short_repr(self.labels)}; expected at least two different names, with "
-        "commas between them."
+        f"labels is {short_repr(self.labels)}; expected at least two different names, "
+        "separated by commas."
       )
     return names

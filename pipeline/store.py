@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.ipc
 
 from packing import InputError
 
@@ -20,9 +22,9 @@ SCHEMA = pa.schema(
   ]
 )
 REGRESSION_SCHEMA = SCHEMA.set(2, pa.field("sequence_label", pa.float32()))
-# A window of a context, with its question in front. Positions are tokens of the
-# sequence, 0 (the [CLS]) for an answer that is not in the window. Characters count from
-# the start of `text`, the piece of the context that the window shows.
+# A question and a window of its context. Positions count tokens of the sequence; they are
+# 0, the [CLS], if the window does not hold the answer. Characters count from the start of
+# `text`, the piece of the context that the window shows.
 QUESTION_SCHEMA = pa.schema(
   [
     *SCHEMA,
@@ -39,11 +41,34 @@ QUESTION_SCHEMA = pa.schema(
 
 
 class StoredSequence(NamedTuple):
-  """One row of the store."""
+  """A sequence with the fields of `SCHEMA`."""
 
   input_ids: Sequence[int]
   first_type_length: int
   sequence_label: int | float
+
+
+def open_arrow(
+  path: str | os.PathLike, *, columns: list[int] | None = None
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+  """The schema and the record batches of an Arrow file, memory-mapped.
+
+  Args:
+    path: a file in Arrow's file format, or in its stream format as Hugging Face writes.
+    columns: numbers of the columns to read; None for all.
+
+  Raises:
+    OSError: the file cannot be read.
+    pyarrow.ArrowInvalid: it is not Arrow; or, from the iterator, it is damaged.
+  """
+  source = pa.memory_map(str(path))
+  options = pa.ipc.IpcReadOptions(included_fields=columns)
+  if source.read(6) == b"ARROW1":
+    reader = pa.ipc.open_file(source, options=options)
+    return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+  source.seek(0)
+  stream = pa.ipc.open_stream(source, options=options)
+  return stream.schema, iter(stream)
 
 
 def write_sequences(
@@ -53,34 +78,28 @@ def write_sequences(
   schema: pa.Schema = SCHEMA,
   batch_size: int = 4096,
 ) -> int:
-  """Writes sequences to an Arrow IPC file, `batch_size` at a time.
+  """Writes sequences to an Arrow file, `batch_size` at a time.
 
   Args:
     path: of the file.
-    sequences: rows with a value for each field of the schema, such as StoredSequences.
+    sequences: tuples with a value for each field of the schema, such as StoredSequences.
     schema: `SCHEMA`, or one of the schemas that extend it.
     batch_size: sequences in memory at a time.
 
   Returns:
-    How many sequences were written.
+    The number of sequences written.
   """
+  sequences = iter(sequences)
   written = 0
   with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-    rows: list[Sequence] = []
-    for row in sequences:
-      rows.append(row)
-      if len(rows) == batch_size:
-        writer.write_batch(_record_batch(rows, schema))
-        written += len(rows)
-        rows = []
-    if rows:
-      writer.write_batch(_record_batch(rows, schema))
-      written += len(rows)
+    while held := list(itertools.islice(sequences, batch_size)):
+      writer.write_batch(_record_batch(held, schema))
+      written += len(held)
   return written
 
 
-def _record_batch(rows: list[Sequence], schema: pa.Schema) -> pa.RecordBatch:
-  columns = zip(*rows, strict=True) if rows else [[] for _ in schema]
+def _record_batch(sequences: list[Sequence], schema: pa.Schema) -> pa.RecordBatch:
+  columns = zip(*sequences, strict=True) if sequences else [[] for _ in schema]
   arrays = [pa.array(column, f.type) for column, f in zip(columns, schema, strict=True)]
   return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -97,11 +116,13 @@ class SequenceStore:
     lengths: int32[num_sequences], in tokens.
     first_type_lengths: int32[num_sequences]; tokens of token type 0.
     sequence_labels: int32[num_sequences], or float32 for regression.
+    answer_starts, answer_ends: int32[num_sequences], positions in the sequence; None if
+      the schema has no answers.
     columns: names of all columns.
     schema: `SCHEMA`, or the one that extends it.
 
   Raises:
-    InputError: a file is not there, or is no Arrow file of sequences.
+    InputError: a file is missing or is not an Arrow file of sequences.
   """
 
   def __init__(self, paths: str | os.PathLike | Iterable[str | os.PathLike]):
@@ -113,42 +134,42 @@ class SequenceStore:
     if not batches:
       raise InputError("Expected at least one Arrow file of sequences; found none.")
     self._origin: tuple = SequenceStore, (files,)
-    self._take(batches)
+    self._set_batches(batches)
 
   @classmethod
-  def from_rows(cls, rows: Iterable[Sequence], schema: pa.Schema) -> SequenceStore:
+  def from_sequences(cls, sequences: Iterable[Sequence], schema: pa.Schema):
     """A store in memory.
 
     Args:
-      rows: with a value for each field of the schema; there may be none.
+      sequences: tuples with a value for each field of the schema; may be empty.
       schema: `SCHEMA`, or one of the schemas that extend it.
 
     Example:
-      >>> rows = [StoredSequence([2, 7, 3], 3, 1), StoredSequence([2, 3], 2, 0)]
-      >>> SequenceStore.from_rows(rows, SCHEMA).lengths.tolist()
+      >>> sequences = [StoredSequence([2, 7, 3], 3, 1), StoredSequence([2, 3], 2, 0)]
+      >>> SequenceStore.from_sequences(sequences, SCHEMA).lengths.tolist()
       [3, 2]
     """
-    return cls._of_batch(_record_batch(list(rows), schema))
+    return cls._from_batch(_record_batch(list(sequences), schema))
 
   @classmethod
-  def _of_batch(cls, batch: pa.RecordBatch) -> SequenceStore:
+  def _from_batch(cls, batch: pa.RecordBatch) -> SequenceStore:
     store = cls.__new__(cls)
-    store._origin = cls._of_batch, (batch,)
-    store._take([batch])
+    store._origin = cls._from_batch, (batch,)
+    store._set_batches([batch])
     return store
 
-  def _take(self, batches: list[pa.RecordBatch]):
+  def _set_batches(self, batches: list[pa.RecordBatch]):
     self._tokens = []  # of each record batch, int32, views into the mapped file
-    starts, chunks = [], []
+    starts, numbers = [], []
     for number, batch in enumerate(batches):
       column = batch.column("input_ids")
       offsets = column.offsets.to_numpy().astype(np.int64)
       self._tokens.append(column.values.to_numpy()[offsets[0] : offsets[-1]])
       starts.append(offsets - offsets[0])
-      chunks.append(np.full(len(batch), number, np.int32))
+      numbers.append(np.full(len(batch), number, np.int32))
     self._bounds = np.cumsum([0, *(tokens.size for tokens in self._tokens)])
     self._starts = np.concatenate([s[:-1] for s in starts])
-    self._chunks = np.concatenate(chunks)
+    self._batch_numbers = np.concatenate(numbers)
     self.lengths = np.concatenate([np.diff(s) for s in starts]).astype(np.int32)
     self._table = pa.Table.from_batches(batches)
     self.schema = self._table.schema
@@ -161,7 +182,7 @@ class SequenceStore:
       self.answer_ends = self._table["end_position"].to_numpy()
 
   def __reduce__(self):
-    """A pickle holds the names of the files: a worker maps them anew."""
+    """A pickle holds the names of the files; a worker maps them again."""
     return self._origin
 
   def __len__(self) -> int:
@@ -180,10 +201,17 @@ class SequenceStore:
       )
     return self._table[name]
 
-  def rows(self) -> Iterator[dict]:
+  def records(self) -> Iterator[dict]:
     """Each sequence as a dictionary, a few in memory at a time."""
     for batch in self._table.to_batches(max_chunksize=64):
       yield from batch.to_pylist()
+
+  def token_counts(self, vocab_size: int) -> np.ndarray:
+    """int64[vocab_size]: how often each token id occurs."""
+    counts = np.zeros(vocab_size, np.int64)
+    for tokens in self._tokens:
+      counts += np.bincount(tokens, minlength=vocab_size)
+    return counts
 
   def gather(self, ids: np.ndarray) -> np.ndarray:
     """Tokens of some sequences, end to end.
@@ -195,62 +223,62 @@ class SequenceStore:
       int32[sum of their lengths].
     """
     lengths = self.lengths[ids]
-    chunks = self._chunks[ids]
-    if not chunks.size:
+    numbers = self._batch_numbers[ids]
+    if not numbers.size:
       return np.zeros(0, np.int32)
-    if (chunks == chunks[0]).all():
-      ends = np.cumsum(lengths)
-      index = np.repeat(self._starts[ids] - (ends - lengths), lengths) + np.arange(ends[-1])
-      return self._tokens[chunks[0]][index]
     starts = self._starts[ids]
-    stops = starts + lengths
-    parts = zip(chunks.tolist(), starts.tolist(), stops.tolist(), strict=True)
-    return np.concatenate([self._tokens[chunk][i:j] for chunk, i, j in parts])
+    if (numbers == numbers[0]).all():
+      return self._tokens[numbers[0]][_ranges(starts, lengths)]
+    parts = zip(numbers.tolist(), starts.tolist(), (starts + lengths).tolist(), strict=True)
+    return np.concatenate([self._tokens[number][i:j] for number, i, j in parts])
 
   def read(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Tokens of stretches of the stream: all sequences laid end to end.
 
     Args:
-      starts: int64[n]; where each begins, in tokens from the start of the stream.
+      starts: int64[n]; where each stretch begins, in tokens from the start of the stream.
       lengths: int[n]; in tokens.
 
     Returns:
       int32[sum of the lengths]; the stretches, end to end.
 
     Example:
-      >>> rows = [StoredSequence([2, 7, 3], 3, 0), StoredSequence([5, 3], 2, 0)]
-      >>> store = SequenceStore.from_rows(rows, SCHEMA)
+      >>> sequences = [StoredSequence([2, 7, 3], 3, 0), StoredSequence([5, 3], 2, 0)]
+      >>> store = SequenceStore.from_sequences(sequences, SCHEMA)
       >>> store.read(np.array([3, 1]), np.array([1, 3])).tolist()
       [5, 7, 3, 5]
     """
-    ends = np.cumsum(lengths, dtype=np.int64)
-    places = np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum())
-    chunks = np.searchsorted(self._bounds, places, side="right") - 1
-    order = np.argsort(chunks, kind="stable")
-    found = np.empty(places.size, np.int32)
-    used, first = np.unique(chunks[order], return_index=True)
-    for chunk, here in zip(used.tolist(), np.split(order, first[1:]), strict=False):
-      found[here] = self._tokens[chunk][places[here] - self._bounds[chunk]]
-    return found
+    places = _ranges(starts, lengths)
+    numbers = np.searchsorted(self._bounds, places, side="right") - 1
+    order = np.argsort(numbers, kind="stable")
+    tokens = np.empty(places.size, np.int32)
+    used, first = np.unique(numbers[order], return_index=True)
+    for number, here in zip(used.tolist(), np.split(order, first[1:]), strict=False):
+      tokens[here] = self._tokens[number][places[here] - self._bounds[number]]
+    return tokens
+
+
+def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+  """The ranges from each start, end to end: int64[sum of the lengths]."""
+  ends = np.cumsum(lengths, dtype=np.int64)
+  return np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum())
 
 
 def _read_batches(path, schema: pa.Schema | None) -> list[pa.RecordBatch]:
   try:
-    with pa.memory_map(str(path)) as source:
-      reader = pa.ipc.open_file(source)
-      batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-      found = reader.schema
+    file_schema, found = open_arrow(path)
+    batches = list(found)
   except (OSError, pa.ArrowInvalid) as error:
     raise InputError(f"Expected an Arrow file of sequences at {path}: {error}.") from error
-  base = pa.schema([found.field(i) for i in range(min(3, len(found.names)))])
+  base = pa.schema([file_schema.field(i) for i in range(min(3, len(file_schema)))])
   if not (base.equals(SCHEMA) or base.equals(REGRESSION_SCHEMA)) or not batches:
     raise InputError(
-      f"{path} is no store of sequences: expected at least one batch with columns "
-      f"{SCHEMA.names}, found {len(batches)} with {found.names}."
+      f"{path} is not a store of sequences: expected at least one batch with columns "
+      f"{SCHEMA.names}, found {len(batches)} with {file_schema.names}."
     )
-  if schema is not None and not found.equals(schema):
+  if schema is not None and not file_schema.equals(schema):
     raise InputError(
-      f"{path} has the columns {found.names}; expected {schema.names}, as in the files "
-      "before it. Prepare the dataset again."
+      f"{path} has the columns {file_schema.names}; expected {schema.names}, as in the "
+      "files before it. Prepare the dataset again."
     )
   return batches

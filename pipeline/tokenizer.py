@@ -1,37 +1,50 @@
-"""A tokenizer and its vocabulary: of a BERT vocabulary, a tokenizer.json, GPT-2's files."""
+"""Tokenizers: BERT's word pieces, GPT-2's bytes, or any tokenizer.json."""
 
 from __future__ import annotations
 
 import functools
+import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from packing import InputError
-from pipeline import bpe, wordpiece
 
+PAD, UNKNOWN, CLS, SEP, MASK = SPECIAL_TOKENS = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+NEVER_MASKED = PAD, CLS, SEP, MASK  # unknown words are masked and predicted like others
+END = "<|endoftext|>"  # ends a document in GPT-2's vocabulary
+MIN_BPE_SIZE = 257  # tokens: each byte and the end token
 VOCABULARY_FILE, TOKENIZER_FILE = "vocab.txt", "tokenizer.json"
-_PADDING = wordpiece.PAD, "<pad>", "<|pad|>"
-_ENDS = bpe.END, "</s>", "<eos>", wordpiece.SEP
+GPT2_VOCABULARY_FILE, GPT2_MERGES_FILE = "vocab.json", "merges.txt"
+_PADDING_TOKENS = PAD, "<pad>", "<|pad|>"
+_END_TOKENS = END, "</s>", "<eos>", SEP
 _BATCH = 1000  # texts encoded at a time, since their encodings are large
 
 
 class Tokenizer:
   """Turns text into token ids; adds no special tokens.
 
+  Args:
+    path: a BERT vocabulary, one token a line; a tokenizer.json; or GPT-2's vocab.json
+      with its merges.txt beside it.
+
   Attributes:
     vocabulary: tokens in the order of their ids.
     path: the file it was made from.
+
+  Raises:
+    InputError: the file is missing, or is none of these.
   """
 
-  def __init__(self, path: pathlib.Path):
-    self.path = path
-    if path.suffix == ".json":
-      self._tokenizer, self.vocabulary = _read_json(path)
+  def __init__(self, path: str | pathlib.Path):
+    self.path = pathlib.Path(path)
+    if self.path.suffix == ".json":
+      self._tokenizer, self.vocabulary = _read_json(self.path)
     else:
-      self.vocabulary = wordpiece.read_vocabulary(path)
-      self._tokenizer = wordpiece.make_tokenizer(self.vocabulary)
+      self.vocabulary = read_vocabulary(self.path)
+      self._tokenizer = word_piece_tokenizer(self.vocabulary)
     self._ids = {token: number for number, token in enumerate(self.vocabulary)}
 
   def id_of(self, token: str) -> int:
@@ -49,62 +62,68 @@ class Tokenizer:
 
   @property
   def padding_id(self) -> int | None:
-    """The id that pads, or None where the vocabulary has no such token."""
-    return next((self._ids[token] for token in _PADDING if token in self._ids), None)
+    """The id of the padding token; None if the vocabulary has none."""
+    return next((self._ids[token] for token in _PADDING_TOKENS if token in self._ids), None)
 
   @property
   def end_id(self) -> int:
-    """The id that ends a text.
+    """The id of the token that ends a text.
 
     Raises:
-      InputError: the vocabulary has no token that is known to.
+      InputError: the vocabulary has no such token.
     """
-    for token in _ENDS:
+    for token in _END_TOKENS:
       if token in self._ids:
         return self._ids[token]
     raise InputError(
-      f"{self.path} has no token that ends a text; expected one of {', '.join(_ENDS)}. "
-      "Give a vocabulary with one."
+      f"{self.path} has no token that ends a text; expected one of "
+      f"{', '.join(_END_TOKENS)}. Give a vocabulary with one."
     )
-
-  def encode(self, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of each text."""
-    found: list[list[int]] = []
-    for start in range(0, len(texts), _BATCH):
-      part = list(texts[start : start + _BATCH])
-      encoded = self._tokenizer.encode_batch_fast(part, add_special_tokens=False)
-      found += [encoding.ids for encoding in encoded]
-    return found
 
   @property
   def definition(self) -> str:
-    """All that it is: a tokenizer.json."""
+    """The whole tokenizer, as the text of a tokenizer.json."""
     return self._tokenizer.to_str()
 
   def save(self, path: pathlib.Path):
     """Writes a tokenizer.json."""
     self._tokenizer.save(str(path))
 
+  def encode(self, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of each text."""
+    ids: list[list[int]] = []
+    for start in range(0, len(texts), _BATCH):
+      part = list(texts[start : start + _BATCH])
+      encodings = self._tokenizer.encode_batch_fast(part, add_special_tokens=False)
+      ids += [encoding.ids for encoding in encodings]
+    return ids
+
   def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """Token ids of a text, and where each token starts and ends, in characters."""
+    """Token ids of a text, and the start and end of each token in characters."""
     encoding = self._tokenizer.encode(text, add_special_tokens=False)
     return encoding.ids, encoding.offsets
 
 
+@functools.lru_cache(maxsize=2)
+def load_tokenizer(path: str) -> Tokenizer:
+  """The tokenizer of a file, cached, since every shard needs it."""
+  return Tokenizer(path)
+
+
 def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
   try:
-    if path.name == bpe.VOCABULARY_FILE:
-      tokenizer = bpe.read_tokenizer(path)
+    if path.name == GPT2_VOCABULARY_FILE:
+      tokenizer = _read_gpt2(path)
     else:
       tokenizer = tokenizers.Tokenizer.from_file(str(path))
   except Exception as error:  # the library raises nothing narrower
     raise InputError(
       f"Expected a tokenizer.json of Hugging Face's tokenizers, or GPT-2's "
-      f"{bpe.VOCABULARY_FILE} by that name, at {path}: {str(error).splitlines()[0]}."
+      f"{GPT2_VOCABULARY_FILE} by that name, at {path}: {str(error).splitlines()[0]}."
     ) from error
   tokenizer.no_padding()
   tokenizer.no_truncation()
-  tokenizer.encode_special_tokens = True  # "<|endoftext|>" in a text ends no document
+  tokenizer.encode_special_tokens = True  # "<|endoftext|>" inside a text is text
   ids = tokenizer.get_vocab(with_added_tokens=True)
   vocabulary = [f"[unused {number}]" for number in range(max(ids.values(), default=-1) + 1)]
   for token, number in ids.items():
@@ -114,7 +133,131 @@ def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
   return tokenizer, vocabulary
 
 
-@functools.lru_cache(maxsize=2)
-def load_tokenizer(path: str) -> Tokenizer:
-  """The tokenizer of a file; kept, since every shard asks for it."""
-  return Tokenizer(pathlib.Path(path))
+# ---- word pieces -----------------------------------------------------------------------
+
+
+def train_word_pieces(texts: Iterable[str], *, vocab_size: int) -> list[str]:
+  """Learns a WordPiece vocabulary.
+
+  Args:
+    texts: to learn from.
+    vocab_size: the most tokens it may have, special tokens included.
+
+  Returns:
+    The tokens in the order of their ids: special tokens first (padding is 0), then the
+    others sorted by text, so that equal corpora give equal ids.
+  """
+  texts = list(texts)
+  tokenizer = _word_pieces(models.WordPiece(unk_token=UNKNOWN))
+  # The trainer numbers continuing characters in the order of a hash table, and breaks
+  # ties by number. As special tokens they get fixed numbers.
+  continuing = sorted(_continuing_characters(tokenizer, texts))
+  trainer = trainers.WordPieceTrainer(
+    vocab_size=vocab_size,
+    special_tokens=[*SPECIAL_TOKENS, *(f"##{character}" for character in continuing)],
+    show_progress=False,
+  )
+  tokenizer.train_from_iterator(texts, trainer)
+  return [*SPECIAL_TOKENS, *sorted(set(tokenizer.get_vocab()) - set(SPECIAL_TOKENS))]
+
+
+def _continuing_characters(
+  tokenizer: tokenizers.Tokenizer, texts: Iterable[str]
+) -> set[str]:
+  characters: set[str] = set()
+  for text in texts:
+    normalized = tokenizer.normalizer.normalize_str(text)
+    for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized):
+      characters.update(word[1:])
+  return characters
+
+
+def read_vocabulary(path: str | pathlib.Path) -> list[str]:
+  """Reads a BERT vocabulary: one token a line; the line number is the id, from 0.
+
+  Raises:
+    InputError: the file is missing or is not text, has a token twice, or lacks a special
+      token.
+  """
+  try:
+    vocabulary = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+  except (OSError, UnicodeDecodeError) as error:
+    raise InputError(
+      f"Expected a vocabulary file with one token a line at {path}: {error}."
+    ) from error
+  missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+  if missing or len(set(vocabulary)) != len(vocabulary):
+    raise InputError(
+      f"{path} is not a BERT vocabulary: expected distinct tokens with "
+      f"{', '.join(SPECIAL_TOKENS)}, found {len(vocabulary)} lines, "
+      f"{len(set(vocabulary))} distinct, without {', '.join(missing) or 'none'}."
+    )
+  return vocabulary
+
+
+def word_piece_tokenizer(vocabulary: Sequence[str]) -> tokenizers.Tokenizer:
+  """BERT's uncased tokenizer for a vocabulary; adds no special tokens.
+
+  Example:
+    >>> tokenizer = word_piece_tokenizer([*SPECIAL_TOKENS, "pack", "##ing", "!"])
+    >>> tokenizer.encode("Packing!").ids
+    [5, 6, 7]
+  """
+  ids = {token: i for i, token in enumerate(vocabulary)}
+  return _word_pieces(models.WordPiece(ids, unk_token=UNKNOWN))
+
+
+def _word_pieces(model: models.Model) -> tokenizers.Tokenizer:
+  tokenizer = tokenizers.Tokenizer(model)
+  tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  return tokenizer
+
+
+# ---- bytes -----------------------------------------------------------------------------
+
+
+def train_bpe(texts: Iterable[str], *, vocab_size: int) -> str:
+  """Learns a byte-level BPE.
+
+  Args:
+    texts: to learn from.
+    vocab_size: the most tokens it may have, the end token included; at least
+      `MIN_BPE_SIZE`.
+
+  Returns:
+    A tokenizer.json. The end token has id 0 and the bytes follow; equal corpora give
+    equal ids.
+
+  References:
+    Radford et al., Language Models are Unsupervised Multitask Learners, 2019, section 2.2.
+  """
+  tokenizer = _bytes(models.BPE())
+  trainer = trainers.BpeTrainer(
+    vocab_size=vocab_size,
+    special_tokens=[END],
+    initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    show_progress=False,
+  )
+  tokenizer.train_from_iterator(texts, trainer)
+  return tokenizer.to_str()
+
+
+def _read_gpt2(path: pathlib.Path) -> tokenizers.Tokenizer:
+  merges = path.with_name(GPT2_MERGES_FILE)
+  if not merges.is_file():
+    raise ValueError(
+      f"there is no {merges}. Put it there, or give a tokenizer.json, which holds both"
+    )
+  if END not in json.loads(path.read_text(encoding="utf-8")):
+    raise ValueError(f"it has no token {END}")
+  tokenizer = _bytes(models.BPE.from_file(str(path), str(merges)))
+  tokenizer.add_special_tokens([END])
+  return tokenizer
+
+
+def _bytes(model: models.Model) -> tokenizers.Tokenizer:
+  tokenizer = tokenizers.Tokenizer(model)
+  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  tokenizer.decoder = decoders.ByteLevel()
+  return tokenizer

@@ -9,7 +9,7 @@ import pytest
 
 from model import hf, weights
 from model.__main__ import main as model_command
-from pipeline.wordpiece import SPECIAL_TOKENS
+from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs
 from tests.programs import (
   READ_ONLY_CACHE,

@@ -22,6 +22,7 @@ from pipeline.prediction.chunks import BatchShape
 from pipeline.store import SCHEMA
 from pipeline.tokenizer import Tokenizer
 from tests import packs, programs
+from training.evaluation import make_program
 from training.mesh import make_mesh
 from training.record.compilations import CompilationCounter
 
@@ -117,7 +118,7 @@ class Programs:
         max_question_length=5,
         labels="a,b,c" if task == "classification" else "",
       )
-      program = predict.make_program(stored, mesh=mesh)
+      program = make_program(stored, mesh=mesh)
       tokenizer = Tokenizer(folders / task / "vocab.txt")
       self.found[task] = program, stored.load(), settings, tokenizer
 
@@ -129,7 +130,7 @@ class Programs:
         params,
         pipeline.read_examples(str(path), settings, tokenizer),
         task=task,
-        rows=BatchShape(ROW, batch_size=4, algorithm=algorithm),
+        shape=BatchShape(ROW, batch_size=4, algorithm=algorithm),
         labels=LABELS if task == "classification" else (),
         chunk_size=chunk_size,
       )
@@ -195,8 +196,8 @@ def test_rows_are_filled(compiled, tmp_path):
   path = write_lines(tmp_path / "rows.jsonl", [{"sentence": "a b c"}] * 31)
   _, _, settings, tokenizer = compiled.found["classification"]
   examples = pipeline.read_examples(str(path), settings, tokenizer)
-  rows = BatchShape(ROW, batch_size=4)
-  chunks = list(pipeline.pack_examples(examples, SCHEMA, rows=rows, chunk_size=24))
+  shape = BatchShape(ROW, batch_size=4)
+  chunks = list(pipeline.pack_examples(examples, SCHEMA, shape=shape, chunk_size=24))
   assert [len(chunk.examples) for chunk in chunks] == [24, 7]
   assert [chunk.num_packs for chunk in chunks] == [6, 2]  # four sentences of 5 tokens a row
   shapes = {b["cls_positions"].shape for chunk in chunks for b in chunk.batches()}
@@ -298,7 +299,7 @@ def test_answers_go_to_a_file_whole_or_not_at_all(folders, answer, tmp_path):
   source.write_text(source.read_text() + '{"sentence": \n')
   status, nothing, told = answer(*options, "--out", tmp_path / "other.jsonl")
   assert (status, nothing) == (2, [])
-  assert f"error: {source}, line 3 is no JSON" in told
+  assert f"error: {source}, line 3 is not JSON" in told
   assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "rows.jsonl"]
 
 
@@ -328,7 +329,7 @@ def test_submissions_are_as_the_servers_take_them(folders, answer, tmp_path):
     ("pretraining", (), "holds a BertForPreTraining, which answers nothing. Fine-tune it"),
     ("classification", ("--task", "squad"), "expected one of classification, "),
     ("classification", ("--task", "regression"), "gives 3 numbers a sequence"),
-    ("classification", ("--task", "glue/mnli"), "tells bad, so, good; glue/mnli has"),
+    ("classification", ("--task", "glue/mnli"), "the classes bad, so, good; glue/mnli has"),
     ("regression", ("--task", "classification"), "gives 1 number a sequence"),
     ("classification", ("--max-sequence-length", "24"), "expected at most 23, the positi"),
     ("classification", ("--batch-size", "0"), "batch_size is 0; expected at least 1"),
@@ -337,7 +338,7 @@ def test_submissions_are_as_the_servers_take_them(folders, answer, tmp_path):
     (
       "classification",
       ("--genres", "mismatched"),
-      "mismatched is of a --submission",
+      "mismatched needs --submission",
     ),
     ("classification", ("--submission", "x.tsv"), "'classification' has no server"),
     ("classification", ("--out", "/no/such/x"), "Cannot write '/no/such/x'"),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 
-from model import losses
+from model import losses, weights
 from model.layout import take_apart
 from training.mesh import put_batch
 from training.step import ModelProgram
@@ -219,6 +222,31 @@ class Predictions(NamedTuple):
 
   logits: list[np.ndarray]
   loss: float
+
+
+def make_program(
+  stored: weights.StoredModel,
+  *,
+  mesh: Mesh,
+  dtype: str | None = None,
+  attention_impl: str = "xla",
+) -> ModelProgram:
+  """The program of a stored model, to predict with.
+
+  Args:
+    stored: the model.
+    mesh: splits the rows of a batch over its devices.
+    dtype: of the computation; None for the model's own.
+    attention_impl: a key of `model.IMPLEMENTATIONS`.
+  """
+  config = dataclasses.replace(
+    stored.config,
+    attention_impl=attention_impl,
+    attention_dropout_rate=0.0,  # prediction drops nothing, so any kernel may run
+    remat="none",
+    dtype=jnp.dtype(dtype) if dtype else stored.config.dtype,
+  )
+  return ModelProgram(config, mesh=mesh, head=stored.head)
 
 
 def predict(

@@ -6,7 +6,6 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
 import ml_collections
@@ -14,7 +13,7 @@ import ml_collections
 import model
 from model import hf, weights
 from model.hf.tokenizer import BYTE_LEVEL_FILES, read_byte_level_tokens
-from model.models import make_model
+from model.models import draw_params
 from training import processes
 from training.config import LAYER_SIZES, check_attention, model_config
 from training.errors import ConfigError
@@ -330,8 +329,7 @@ def _draw(names: Sequence[str], config: model.BertConfig, *, head: str, seed: in
 
   @jax.jit
   def draw():
-    fresh = make_model(config, head, seed=seed)
-    params = nnx.to_pure_dict(nnx.state(fresh, nnx.Param))
+    params = draw_params(config, head, seed=seed)
     return {name: params[name] for name in names}
 
   return draw()

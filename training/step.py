@@ -12,7 +12,7 @@ import optax
 from jax.sharding import Mesh
 
 from model import LANGUAGE_MODELS, ModelConfig, losses
-from model.models import abstract_model, make_model
+from model.models import abstract_model, draw_params
 from training.errors import ConfigError
 from training.mesh import DATA, FSDP, replicated, split_rows, split_state, state_share
 
@@ -134,8 +134,7 @@ class TrainingProgram(ModelProgram):
       )
 
   def _init(self) -> State:
-    model = make_model(self.config, self.head, seed=self._seed)
-    return self._state_of(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    return self._state_of(draw_params(self.config, self.head, seed=self._seed))
 
   def _state_of(self, params) -> State:
     return {

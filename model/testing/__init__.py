@@ -214,7 +214,7 @@ def differences(
     result.append(Difference(name, float(gap.max(initial=0)), limit, worst))
   if not any_differ:
     raise ValueError(
-      f"Expected outputs that differ from token to token, found {', '.join(ours)} all "
+      f"Expected outputs that differ from token to token, found {', '.join(outputs[0])} all "
       "alike, which proves nothing."
     )
   if gradients:

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from pipeline import wordpiece
 from pipeline.batches.packed import PackedBatch
+from pipeline.tokenizer import MASK, NEVER_MASKED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Masking:
     return cls(
       rate=rate,
       seed=seed,
-      mask_id=vocabulary.index(wordpiece.MASK),
-      special_ids=tuple(vocabulary.index(token) for token in wordpiece.NEVER_MASKED),
+      mask_id=vocabulary.index(MASK),
+      special_ids=tuple(vocabulary.index(token) for token in NEVER_MASKED),
       vocab_size=len(vocabulary),
     )
 

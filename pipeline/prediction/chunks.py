@@ -1,4 +1,4 @@
-"""Examples packed a chunk at a time: batches of one shape, however many examples come."""
+"""Examples packed a chunk at a time: batches of one shape for any number of examples."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from pipeline.prediction.examples import Example
 from pipeline.store import SequenceStore
 
 CHUNK_SIZE = 4096  # sequences: enough to pack well, few enough to hold and to wait for
-_SHORTEST = 4  # tokens; with sequences that are shorter, some rows are less full
+_SHORTEST = 4  # tokens; if sequences are shorter, some rows are less full
 _Output = TypeVar("_Output")
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchShape:
-  """The shape of batches, and how rows are filled.
+  """The shape of batches, and how their rows are filled.
 
   Attributes:
     length: S, in tokens.
-    batch_size: B, rows of a batch.
-    max_sequences: M, sequences of a row at most; None for S / 4, which hardly limits.
+    batch_size: B, rows in a batch.
+    max_sequences: M, the most sequences in a row; None for S / 4, which hardly limits.
     algorithm: a key of `packing.ALGORITHMS`; "none" for one sequence a row.
 
   Raises:
-    InputError: a value that cannot be used.
+    InputError: a value is invalid.
   """
 
   length: int
@@ -49,7 +49,7 @@ class BatchShape:
 
   @property
   def slots(self) -> int:
-    """M: sequences that a row has room for."""
+    """M: the sequences that a row has room for."""
     if self.algorithm == "none":
       return 1
     return min(self.max_sequences or max(self.length // _SHORTEST, 1), self.length)
@@ -62,90 +62,90 @@ class Chunk:
   Attributes:
     examples: in the order of their source.
     store: their sequences.
-    assignment: of the sequences to packs; None where there are no sequences.
-    rows: of the batches.
+    assignment: of the sequences to packs; None if there are no sequences.
+    shape: of the batches.
   """
 
   examples: list[Example]
   store: SequenceStore
   assignment: packing.Assignment | None
-  rows: BatchShape
+  shape: BatchShape
 
   @property
   def num_packs(self) -> int:
     return self.assignment.num_packs if self.assignment else 0
 
   def batches(self) -> Iterator[PackedBatch]:
-    """Each sequence once; the last rows are empty."""
+    """Batches with each sequence once; the last rows are empty."""
     if self.assignment is None:
       return
-    size = self.rows.batch_size
+    size, slots = self.shape.batch_size, self.shape.slots
     num_rows = -(-self.num_packs // size) * size
-    sequence_ids = np.full((num_rows, self.rows.slots), -1, np.int64)
+    sequence_ids = np.full((num_rows, slots), -1, np.int64)
     depths = np.zeros(num_rows, np.int64)
     depths[: self.num_packs] = np.diff(self.assignment.offsets)
-    filled = np.arange(self.rows.slots) < depths[:, None]
+    filled = np.arange(slots) < depths[:, None]
     sequence_ids[filled] = self.assignment.sequence_ids
     for start in range(0, num_rows, size):
       ids = sequence_ids[start : start + size]
-      yield pack_rows(self.store, ids, row_length=self.rows.length)
+      yield pack_rows(self.store, ids, row_length=self.shape.length)
 
   def by_example(self, outputs: Iterable[_Output]) -> Iterator[list[_Output]]:
-    """Outputs of the sequences, in the order of their numbers, example by example."""
+    """Outputs of all sequences, in the order of their numbers, for each example."""
     left = iter(outputs)
     for example in self.examples:
-      yield list(itertools.islice(left, len(example.rows)))
+      yield list(itertools.islice(left, len(example.sequences)))
 
 
 def pack_examples(
   examples: Iterable[Example],
   schema: pa.Schema,
   *,
-  rows: BatchShape,
+  shape: BatchShape,
   chunk_size: int = CHUNK_SIZE,
 ) -> Iterator[Chunk]:
-  """Packs examples as they come; no more than a chunk of them is held.
+  """Packs examples as they come, and holds at most a chunk of them.
 
   Args:
-    examples: of `read_examples`.
-    schema: of their rows, as the task has it.
-    rows: to pack into.
-    chunk_size: sequences of a chunk; the windows of one question stay together.
+    examples: from `read_examples`.
+    schema: of their sequences, as the task has it.
+    shape: of the batches.
+    chunk_size: sequences in a chunk; the windows of one question stay together.
 
   Raises:
-    InputError: of the examples.
+    InputError: an example is invalid.
 
   Example:
     >>> from pipeline.store import SCHEMA
     >>> examples = [Example(str(n), [([2, 5, 3], 3, 0)], "") for n in range(5)]
     >>> shape = BatchShape(8, batch_size=2)
-    >>> chunks = pack_examples(examples, SCHEMA, rows=shape, chunk_size=3)
+    >>> chunks = pack_examples(examples, SCHEMA, shape=shape, chunk_size=3)
     >>> [(len(c.examples), c.num_packs, len(list(c.batches()))) for c in chunks]
     [(3, 2, 1), (2, 1, 1)]
   """
   check_integer("chunk_size", chunk_size, at_least=1)
   held: list[Example] = []
-  sequences = 0
+  num_sequences = 0
   for example in examples:
     held.append(example)
-    # An example without sequences is held, too, and counts as one.
-    sequences += max(len(example.rows), 1)
-    if sequences >= chunk_size:
-      yield _pack(held, schema, rows)
-      held, sequences = [], 0
+    # An example without sequences is held too, and counts as one.
+    num_sequences += max(len(example.sequences), 1)
+    if num_sequences >= chunk_size:
+      yield _pack(held, schema, shape)
+      held, num_sequences = [], 0
   if held:
-    yield _pack(held, schema, rows)
+    yield _pack(held, schema, shape)
 
 
-def _pack(examples: Sequence[Example], schema: pa.Schema, rows: BatchShape) -> Chunk:
-  found = [row for example in examples for row in example.rows]
-  store = SequenceStore.from_rows(found, schema)
+def _pack(examples: Sequence[Example], schema: pa.Schema, shape: BatchShape) -> Chunk:
+  sequences = [sequence for example in examples for sequence in example.sequences]
+  store = SequenceStore.from_sequences(sequences, schema)
   if not len(store):
-    return Chunk(list(examples), store, None, rows)
+    return Chunk(list(examples), store, None, shape)
   plan = packing.pack(
-    packing.Histogram.from_lengths(store.lengths, max_sequence_length=rows.length),
-    algorithm=rows.algorithm,
-    max_sequences_per_pack=rows.slots,
+    packing.Histogram.from_lengths(store.lengths, max_sequence_length=shape.length),
+    algorithm=shape.algorithm,
+    max_sequences_per_pack=shape.slots,
   )
   assignment = plan.assign(store.lengths, seed=0)
-  return Chunk(list(examples), store, assignment, rows)
+  return Chunk(list(examples), store, assignment, shape)

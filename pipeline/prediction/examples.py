@@ -1,4 +1,4 @@
-"""Examples without labels, to be answered: of any source, one by one, in its order."""
+"""Examples without labels, to be predicted: from any source, one by one, in its order."""
 
 from __future__ import annotations
 
@@ -6,37 +6,36 @@ import collections
 import dataclasses
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from packing import InputError
 from packing.errors import short_repr
 from pipeline.settings import DatasetSettings
 from pipeline.sources import textfiles
-from pipeline.sources.partitions import Document, DocumentFields, open_source
-from pipeline.store import StoredSequence
-from pipeline.tasks import glue, squad
+from pipeline.sources.document import Document, DocumentFields
+from pipeline.sources.partitions import open_source
+from pipeline.tasks.encoder import Encoder
 from pipeline.tasks.table import Task, find_task
 from pipeline.tokenizer import Tokenizer
 
 STANDARD_INPUT = "-"
-_HIDDEN = "label", "answers"  # fields that are not looked at
+_LABELS = "label", "answers"  # fields that are not read
 _IDS = "id", "idx"
-_EXAMPLES = 64  # tokenised at a time
 
 
 class Example(NamedTuple):
-  """What is to be answered.
+  """What is to be predicted.
 
   Attributes:
-    id: what the source calls it; its number from 0 where the source has no names.
-    rows: of the task's schema: one, or the windows of a question; none where a question's
-      context is empty.
-    where: it stands, for messages.
+    id: from the source, or a number from 0 if the source has no ids.
+    sequences: with the fields of the task's schema: one, or the windows of a question;
+      none if a question's context is empty.
+    where: its place in the source, for messages.
   """
 
   id: str
-  rows: list[Sequence]
+  sequences: list[Sequence]
   where: str
 
 
@@ -46,51 +45,50 @@ def read_examples(
   tokenizer: Tokenizer,
   tally: collections.Counter[str] | None = None,
 ) -> Iterator[Example]:
-  """Examples of a source, as `settings.task` makes them for training but for the labels.
+  """Examples of a source, made as for training except for the labels.
 
   Args:
-    source: as `sources.open_source` takes it; a text file, an example a line, the
-      sentences of a pair separated by a tab, a blank line an example too; or "-", standard
-      input, JSON lines if it begins with "{" and such text otherwise.
-    settings: of the dataset that the model was trained on. Their columns name those of
-      this source, `id=NAME` what an example is called.
+    source: as `open_source` takes it; a text file with one example a line, a tab between
+      the sentences of a pair, where a blank line is an example too; or "-" for standard
+      input: JSON lines if it begins with "{", otherwise such text.
+    settings: of the dataset that the model was trained on. Their `columns` names fields of
+      this source; `id=NAME` names the field with ids.
     tokenizer: of that dataset.
-    tally: to count in, as in the manifest of a dataset, what was too long or truncated.
+    tally: counts what was too long or truncated, as in a dataset's manifest.
 
   Raises:
-    InputError: the task asks nothing; no such source, or one without these fields. While
-      it is read: an example that is none, two questions of one id.
+    InputError: the task predicts nothing; there is no such source, or it lacks a field.
+      While reading: an example is invalid, or two questions have one id.
   """
-  tally = collections.Counter() if tally is None else tally
   task, settings = find_task(settings)
-  if task.score is None:
+  if task.make_unlabelled is None:
     raise InputError(
       f"A model of {settings.task} answers nothing. Expected classification, regression, "
       "squad or a task of GLUE."
     )
-  wanted = _wanted(task, settings)
+  fields = _fields(task, settings)
   if source == STANDARD_INPUT:
-    documents = _standard_input(wanted)
+    documents = _standard_input(fields)
   else:
-    partitions = open_source(source, wanted)
+    partitions = open_source(source, fields)
     documents = itertools.chain.from_iterable(part.read() for part in partitions)
-  make = _questions if settings.task == "squad" else _sentences
-  return make(documents, settings, tokenizer, tally)
+  tally = collections.Counter() if tally is None else tally
+  return _examples(task, documents, Encoder(settings, tokenizer, tally))
 
 
-def _wanted(task: Task, settings: DatasetSettings) -> DocumentFields:
-  """What to read: no labels, and names of the examples."""
-  columns = [f"{f}={name}" for f, name in settings.column_names() if f not in _HIDDEN]
-  fields = tuple(field for field in task.fields if field not in _HIDDEN)
+def _fields(task: Task, settings: DatasetSettings) -> DocumentFields:
+  """The fields to read: no labels, but ids."""
+  columns = [f"{f}={name}" for f, name in settings.column_names() if f not in _LABELS]
+  fields = tuple(field for field in task.fields if field not in _LABELS)
   ids = tuple(field for field in _IDS if field not in fields)
   visible = dataclasses.replace(task, fields=fields, optional=(*task.optional, *ids))
-  wanted = visible.wanted(dataclasses.replace(settings, columns=",".join(columns)))
-  if settings.task == "squad":
-    return wanted
-  return dataclasses.replace(wanted, line_fields=glue.fields_and_labels(settings)[0])
+  return dataclasses.replace(
+    visible.document_fields(dataclasses.replace(settings, columns=",".join(columns))),
+    line_fields=task.line_fields,
+  )
 
 
-def _standard_input(wanted: DocumentFields) -> Iterator[Document]:
+def _standard_input(fields: DocumentFields) -> Iterator[Document]:
   name = "standard input"
   lines = textfiles.numbered_lines(sys.stdin.buffer, name)
   head = []
@@ -98,55 +96,43 @@ def _standard_input(wanted: DocumentFields) -> Iterator[Document]:
     head.append(entry)
     if entry[1].strip():
       break
-  every = itertools.chain(head, lines)
+  all_lines = itertools.chain(head, lines)
   if head and head[-1][1].lstrip().startswith("{"):
-    return textfiles.parse_json_lines(every, name, wanted)
-  if head and not wanted.line_fields:
+    return textfiles.split_json_lines(all_lines, name, fields)
+  if head and not fields.line_fields:
     raise InputError(
       f"{name}, line {head[-1][0]} is {short_repr(head[-1][1])}; expected JSON lines with "
-      f"{', '.join(wanted.required)}."
+      f"{', '.join(fields.required)}."
     )
-  return textfiles.parse_sentences(every, name, wanted)
+  return textfiles.split_sentences(all_lines, name, fields)
 
 
-def _sentences(
-  documents: Iterable[Document], settings: DatasetSettings, tokenizer: Tokenizer, tally
+def _examples(
+  task: Task, documents: Iterator[Document], encoder: Encoder
 ) -> Iterator[Example]:
-  numbered = enumerate(documents)
-  while some := list(itertools.islice(numbered, _EXAMPLES)):
-    examples = [document for _, document in some]
-    encoded = glue.encode(examples, settings, tokenizer, tally)
-    for (number, document), (input_ids, first_type) in zip(some, encoded, strict=True):
-      rows: list[Sequence] = [StoredSequence(input_ids, first_type, 0)]
-      yield Example(_id(document, number), rows, document["where"])
-
-
-def _questions(
-  documents: Iterable[Document], settings: DatasetSettings, tokenizer: Tokenizer, tally
-) -> Iterator[Example]:
+  assert task.make_unlabelled is not None
   seen = set()
-  for number, document in enumerate(documents):
-    squad.check_texts(document)
-    name, where = _id(document, number), document["where"]
-    if name in seen:
-      raise InputError(
-        f"{where}: the id {short_repr(name)} is that of a question before; expected one "
-        "of its "
-        "own for each, since answers go by it."
-      )
-    seen.add(name)
-    windows = squad.windows(document, [], None, settings, tokenizer, tally)
-    yield Example(name, list(windows), where)
+  made = task.make_unlabelled(documents, encoder)
+  for number, (document, sequences) in enumerate(made):
+    name = _id(document, number)
+    if "id" in task.fields:  # answers are found by id
+      if name in seen:
+        raise InputError(
+          f"{document.where}: the id {short_repr(name)} is that of an earlier question; "
+          "expected a different one for each, since answers are found by id."
+        )
+      seen.add(name)
+    yield Example(name, sequences, document.where)
 
 
 def _id(document: Document, number: int) -> str:
   for field in _IDS:
-    value = document.get(field)
+    value = document.fields.get(field)
     if value is None:
       continue
     if not isinstance(value, str | int) or isinstance(value, bool):
       raise InputError(
-        f"{document['where']}: {field} is {short_repr(value)}; expected a text or a number."
+        f"{document.where}: {field} is {short_repr(value)}; expected a text or a number."
       )
     return str(value)
   return str(number)

@@ -1,4 +1,4 @@
-"""Answers as the servers of GLUE and SQuAD take them."""
+"""Answers in the formats of the GLUE and SQuAD servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FILES = {
   "rte": "RTE.tsv",
   "wnli": "WNLI.tsv",
 }
-_IN_WORDS = "mnli", "qnli", "rte"  # the others want the class's number
+_IN_WORDS = "mnli", "qnli", "rte"  # the others take the class's number
 _HIGHEST = 5.0  # similarity of STS-B
 
 
@@ -32,22 +32,22 @@ def write_submission(
 ) -> list[pathlib.Path]:
   """Writes answers in the benchmark's format, whole or not at all.
 
-  GLUE: `index` and `prediction` with a tab between them, in the order of the index. SQuAD:
+  GLUE: `index` and `prediction` separated by a tab, in the order of the index. SQuAD:
   `predictions.json`, texts by id, and beside it `nbest_predictions.json`.
 
   Args:
-    path: a file that ends in .tsv, for squad in .json; or a folder, made if it is not
-      there, where the file has the name that the server expects.
+    path: a file that ends in .tsv, or .json for squad; or a folder, created if it is
+      missing, where the file gets the name that the server expects.
     task: "squad" or "glue/NAME".
-    answers: of `pipeline.prediction.answers.answer`; GLUE's in any order, such as TFDS's.
+    answers: from `pipeline.answer`; GLUE's in any order, such as TFDS's.
     genres: of MNLI's test set, "matched" or "mismatched"; names the file in a folder.
 
   Returns:
     The files that were written.
 
   Raises:
-    InputError: another task; answers of another task; ids that are not those of a whole
-      test set; or the file cannot be written.
+    InputError: the task has no server; the answers are for another task; the ids are not
+      those of a whole test set; or the file cannot be written.
 
   References:
     Wang et al., https://gluebenchmark.com/faq; Devlin et al., run_squad.py.
@@ -88,16 +88,16 @@ def _in_folder(folder: pathlib.Path, name: str) -> pathlib.Path:
 
 def _glue(name: str, answers: Iterable[dict]) -> str:
   by_index: dict[int, str] = {}
-  for found in answers:
-    index = _index(found["id"])
+  for answer in answers:
+    index = _index(answer["id"])
     if index in by_index:
       raise InputError(f"The index {index} comes twice; expected each once.")
-    by_index[index] = _prediction(name, found)
+    by_index[index] = _prediction(name, answer)
   missing = next((n for n in range(len(by_index)) if n not in by_index), None)
   if missing is not None or not by_index:
     raise InputError(
       f"There is no answer with the index {missing or 0}; expected all from 0 to the last "
-      "of the test set. Answer the whole of it."
+      "of the test set. Answer the whole test set."
     )
   lines = [f"{index}\t{by_index[index]}\n" for index in range(len(by_index))]
   return "".join(["index\tprediction\n", *lines])
@@ -106,26 +106,25 @@ def _glue(name: str, answers: Iterable[dict]) -> str:
 def _index(text: str) -> int:
   if not (text.isascii() and text.isdecimal() and str(int(text)) == text):
     raise InputError(
-      f"The id {short_repr(text)} is no index of GLUE; expected a whole number from 0. "
-      "Leave "
-      "the ids out of the source, and examples are counted."
+      f"The id {short_repr(text)} is not an index of GLUE; expected a whole number from 0. "
+      "Leave the ids out of the source to number the examples."
     )
   return int(text)
 
 
-def _prediction(name: str, found: dict) -> str:
+def _prediction(name: str, answer: dict) -> str:
   _, labels = glue.TASKS[name]
   if not labels:
-    value = found.get("value")
+    value = answer.get("value")
     if not isinstance(value, float):
       raise InputError(
-        f"Answer {found['id']} has the value {short_repr(value)}; expected a number."
+        f"Answer {answer['id']} has the value {short_repr(value)}; expected a number."
       )
     return f"{min(max(value, 0.0), _HIGHEST):.4f}"
-  label = found.get("label")
+  label = answer.get("label")
   if label not in labels:
     raise InputError(
-      f"Answer {found['id']} has the label {short_repr(label)}; expected one of "
+      f"Answer {answer['id']} has the label {short_repr(label)}; expected one of "
       f"{', '.join(labels)}."
     )
   return label if name in _IN_WORDS else str(labels.index(label))
@@ -133,13 +132,15 @@ def _prediction(name: str, found: dict) -> str:
 
 def _squad(answers: Iterable[dict]) -> list[str]:
   texts, n_best = {}, {}
-  for found in answers:
-    if "n_best" not in found:
-      raise InputError(f"Answer {found['id']} is not to a question; expected n_best in it.")
-    if found["id"] in texts:
-      raise InputError(f"The id {found['id']} comes twice; expected each once.")
-    texts[found["id"]] = found["answer"]
-    n_best[found["id"]] = found["n_best"]
+  for answer in answers:
+    if "n_best" not in answer:
+      raise InputError(
+        f"Answer {answer['id']} is not to a question; expected n_best in it."
+      )
+    if answer["id"] in texts:
+      raise InputError(f"The id {answer['id']} comes twice; expected each once.")
+    texts[answer["id"]] = answer["answer"]
+    n_best[answer["id"]] = answer["n_best"]
   if not texts:
     raise InputError("There are no answers; expected one to each question.")
   return [json.dumps(part, indent=1) + "\n" for part in (texts, n_best)]

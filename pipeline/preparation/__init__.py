@@ -1,1 +1,1 @@
-"""Writing a dataset: in one process, in several, or with Beam."""
+"""Preparing a dataset: in one process, in several, or with Beam."""

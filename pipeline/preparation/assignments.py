@@ -1,4 +1,4 @@
-"""Assignments on disk, made shard by shard: for datasets whose lengths fill a memory."""
+"""Assignments on disk, made shard by shard, for datasets too large to hold all lengths."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from packing import Assignment, InputError
 from packing.errors import check_integer
 from pipeline.preparation import ranks
 from pipeline.preparation.beam import BeamRunner, Errors
+from pipeline.store import open_arrow
 
 PACKS_A_FILE = 65_536
 _SCHEMA = pa.schema([("sequence_ids", pa.list_(pa.int64()))])
@@ -35,22 +36,22 @@ def write_assignment(
 ) -> packing.Plan:
   """Plans the packs of a prepared dataset and writes which sequences share one.
 
-  The plan is made here, from the sum of the histograms. Then each shard is told how many
-  sequences of each length come before it, finds pack and slot of each of its sequences,
-  and sends them to the file of that pack.
+  This process makes the plan, from the sum of the histograms. Then each shard gets the
+  number of sequences of each length before it, finds the pack and slot of each of its
+  sequences, and sends them to the file of that pack.
 
   Args:
-    dataset: a prepared dataset. Its checksums are not compared, its lengths are.
-    directory: where to write; must not be there. Gets `plan.json` and `packs-00000.arrow`
-      and so on, with `PACKS_A_FILE` packs each.
+    dataset: a prepared dataset. Its lengths are checked, its checksums are not.
+    directory: a new folder. It gets `plan.json`, and `packs-00000.arrow` and so on with
+      `PACKS_A_FILE` packs each.
     split: "train" or "held_out".
     algorithm: of the plan.
-    max_sequences_per_pack: depth limit; as of `packing.pack`.
-    seed: of the assignment.
+    max_sequences_per_pack: depth limit, as in `packing.pack`.
+    seed: selects the assignment.
     runner: a Beam runner; None for this process.
 
   Raises:
-    InputError: no prepared dataset, or one that was altered; or the folder is there or
+    InputError: the dataset is not a prepared one or was altered; or the folder exists or
       cannot be written.
     OSError: the disk is full.
   """
@@ -61,11 +62,11 @@ def write_assignment(
     paths = [str((dataset / name).absolute()) for name in manifest["shards"][split]]
     counts = np.array(manifest["histograms"][split])
   except (OSError, ValueError, LookupError, TypeError) as error:
-    raise InputError(f"{dataset} is no prepared dataset ({error!r}).") from error
+    raise InputError(f"{dataset} is not a prepared dataset ({error!r}).") from error
   if not paths:
     raise InputError(f"{dataset} holds no sequences of {split}. Name another split.")
   if directory.exists():
-    raise InputError(f"{directory} is there already; expected a new folder. Name another.")
+    raise InputError(f"{directory} exists already; expected a new folder. Name another.")
   source = f"{manifest['settings']['source']}, {split}"
   histogram = packing.Histogram(counts, source=source)
   plan = packing.pack(
@@ -87,12 +88,12 @@ def write_assignment(
 
 
 def read_assignment(directory: str | pathlib.Path) -> tuple[packing.Plan, Assignment]:
-  """The plan and the assignment that `write_assignment` wrote, in memory.
+  """Reads the plan and the assignment that `write_assignment` wrote into memory.
 
-  Whether they belong to a dataset is checked where they meet it, by `PackedLoader`.
+  `PackedLoader` checks whether they belong to its dataset.
 
   Raises:
-    InputError: they are not there, or not whole.
+    InputError: they are missing or damaged.
   """
   paths = sorted(pathlib.Path(directory).glob("packs-*.arrow"))
   if not paths:
@@ -102,14 +103,14 @@ def read_assignment(directory: str | pathlib.Path) -> tuple[packing.Plan, Assign
   tables = []
   for path in paths:
     try:
-      with pa.memory_map(str(path)) as source:
-        tables.append(pa.ipc.open_file(source).read_all().cast(_SCHEMA))
+      schema, batches = open_arrow(path)
+      tables.append(pa.Table.from_batches(batches, schema).cast(_SCHEMA))
     except (OSError, ValueError) as error:
       raise InputError(
-        f"{path} is no file of packs ({error}). Write them again with python -m pipeline "
-        "assign."
+        f"{path} is not a file of packs ({error}). Write them again with python -m "
+        "pipeline assign."
       ) from error
-  # Arrow's offsets have 32 bits: those of all files together would not fit.
+  # Arrow's offsets have 32 bits, too few for all files together.
   chunks = [part for table in tables for part in table["sequence_ids"].chunks]
   depths = np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in chunks])
   offsets = np.concatenate([[0], np.cumsum(depths, dtype=np.int64)])
@@ -119,8 +120,8 @@ def read_assignment(directory: str | pathlib.Path) -> tuple[packing.Plan, Assign
 
 def _write_here(paths: list[str], directory: str, seed: int):
   parts = collections.defaultdict(list)
-  rows = [count_lengths(path, directory) for path in paths]
-  for item in _with_starts(paths, rows, directory):
+  counts = [count_lengths(path, directory) for path in paths]
+  for item in _with_starts(paths, counts, directory):
     for number, part in place_shard(item, directory, seed):
       parts[number].append(part)
   for group in parts.items():
@@ -137,13 +138,13 @@ def _write_on(runner: BeamRunner):
         | "spread counting" >> beam.Reshuffle()
         | "count lengths" >> beam.Map(_save_counts, directory, errors)
       )
-    # A row of S numbers a shard comes here, never the lengths.
-    rows = []
+    # This process reads S numbers for each shard, never the lengths.
+    counts = []
     for number in range(len(paths)):
       path = _counts_path(directory, number)
-      rows.append(np.load(path))
+      counts.append(np.load(path))
       path.unlink()
-    shards = _with_starts(paths, rows, directory)  # a mistake is told, not the job's
+    shards = _with_starts(paths, counts, directory)
     with runner.pipeline(directory) as (pipeline, errors):
       _ = (
         pipeline
@@ -157,9 +158,9 @@ def _write_on(runner: BeamRunner):
   return write
 
 
-def _with_starts(paths: list[str], rows: list[np.ndarray], directory: str) -> list:
+def _with_starts(paths: list[str], histograms: list[np.ndarray], directory: str) -> list:
   """Each shard with the number of sequences of each length in the shards before it."""
-  counts = np.array(rows)
+  counts = np.array(histograms)
   planned = _load_plan(directory).histogram.counts
   if not np.array_equal(counts.sum(axis=0), planned):
     raise InputError(
@@ -171,11 +172,8 @@ def _with_starts(paths: list[str], rows: list[np.ndarray], directory: str) -> li
 
 def _shard_lengths(path: str, size: int) -> np.ndarray:
   try:
-    with pa.memory_map(path) as source:
-      reader = pa.ipc.open_file(source)
-      batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-      columns = [batch.column("input_ids") for batch in batches]
-      lengths = np.concatenate([np.diff(column.offsets.to_numpy()) for column in columns])
+    columns = [batch.column("input_ids") for batch in open_arrow(path)[1]]
+    lengths = np.concatenate([np.diff(column.offsets.to_numpy()) for column in columns])
     if lengths.min() < 1 or lengths.max() > size:
       raise ValueError(f"lengths from {lengths.min()} to {lengths.max()}")
   except (OSError, ValueError, LookupError) as error:
@@ -212,7 +210,7 @@ def _write_or_leave(item, directory: str, errors: Errors):
 
 
 def place_shard(item: tuple[str, np.ndarray], directory: str, seed: int) -> Iterator:
-  """Packs, slots and numbers of a shard's sequences, by the file they go to."""
+  """Packs, slots and numbers of a shard's sequences, for each file that they go to."""
   path, before = item
   plan = _load_plan(directory)
   lengths = _shard_lengths(path, plan.histogram.max_sequence_length)
@@ -220,12 +218,12 @@ def place_shard(item: tuple[str, np.ndarray], directory: str, seed: int) -> Iter
   ids = int(before.sum()) + np.arange(lengths.size)
   files = packs // PACKS_A_FILE
   for number in np.unique(files).tolist():
-    mine = files == number
-    yield number, (packs[mine], slots[mine], ids[mine])
+    here = files == number
+    yield number, (packs[here], slots[here], ids[here])
 
 
 def write_packs(item, directory: str):
-  """Writes the packs of a file, from the parts that the shards have in it."""
+  """Writes one file of packs, from the parts that each shard has in it."""
   number, parts = item
   packs, slots, ids = map(np.concatenate, zip(*parts, strict=True))
   order = np.lexsort((slots, packs))

@@ -1,9 +1,9 @@
 """The same work on many machines, as Apache Beam pipelines.
 
-Workers read the source and write to the dataset's folder, so both have to lie where all of
-them reach them: on a shared file system, or with a runner on this machine anywhere. The
-functions are those that run without Beam; random choices hang on
-the seed and on where a document stands, so the result is the same, byte for byte.
+Workers read the source and write to the dataset's folder, so all of them must reach both:
+on a shared file system, or anywhere if the runner is on this machine. They run the same
+functions as without Beam, and random choices depend only on the seed and on a document's
+place, so the result is the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from packing import InputError
 from pipeline.preparation import shard_files, write
 from pipeline.preparation.shard_files import ShardSummary, ShardWork
 from pipeline.settings import DatasetSettings
-from pipeline.sources.document_shards import HELD_OUT, DocumentShard, document_shards
+from pipeline.sources.document_shards import DocumentShard
 from pipeline.sources.partitions import Partition
 
-_ERROR_SUFFIX = ".partial-error-"  # removed when the preparation is started again
+_ERROR_SUFFIX = ".partial-error-"  # the next preparation removes these
 
 
 def import_beam():
-  """Apache Beam.
+  """Imports Apache Beam.
 
   Raises:
     InputError: it is not installed.
@@ -46,14 +46,14 @@ def import_beam():
 
 
 class BeamRunner:
-  """Prepares a dataset as a Beam pipeline; goes where `prepare` takes a runner.
+  """Prepares a dataset as a Beam pipeline; a runner for `prepare`.
 
   Args:
     name: DirectRunner, FlinkRunner, SparkRunner, DataflowRunner, ...
-    options: of the runner, such as `--flink_master=localhost:8081`.
+    options: of the Beam runner, such as `--flink_master=localhost:8081`.
 
   Raises:
-    InputError: Beam is not installed, or knows no such runner.
+    InputError: Beam is not installed, or does not know the runner.
   """
 
   def __init__(self, name: str, options: Iterable[str] = ()):
@@ -64,7 +64,7 @@ class BeamRunner:
     except (ValueError, ImportError, AttributeError) as error:
       raise InputError(
         f"Beam cannot make the runner {name!r} ({error}). Expected DirectRunner, "
-        "FlinkRunner, SparkRunner, DataflowRunner or another that is installed."
+        "FlinkRunner, SparkRunner, DataflowRunner or another installed one."
       ) from error
     self._options = beam.options.pipeline_options.PipelineOptions(
       [f"--runner={name}", *options]
@@ -72,16 +72,16 @@ class BeamRunner:
 
   @contextlib.contextmanager
   def pipeline(self, directory: str | pathlib.Path) -> Iterator[tuple[Any, Errors]]:
-    """A pipeline, run at the end, and where its workers leave their errors.
+    """A pipeline, which runs when the block ends, and the errors of its workers.
 
     Raises:
-      InputError, OSError: the first that was left; or the job failed otherwise.
+      InputError, OSError: the first error of a worker; or the job failed otherwise.
     """
     errors = Errors(str(directory), uuid.uuid4().hex)
     try:
       with self.beam.Pipeline(options=self._options) as pipeline:
         yield pipeline, errors
-    except Exception as error:  # runners raise what they like
+    except Exception as error:  # each runner raises its own
       errors.raise_first()
       raise OSError(f"The job on {self.name} failed: {str(error)[:600]}") from error
     errors.raise_first()
@@ -94,11 +94,7 @@ class BeamRunner:
     tokenizer: str,
   ) -> Iterator[ShardSummary]:
     beam = self.beam
-    parts = [
-      (split if HELD_OUT in sources else None, number, partition)
-      for split, partitions in sources.items()
-      for number, partition in enumerate(partitions)
-    ]
+    parts = list(write.split_parts(sources))
     place = str(directory.absolute())
     tokenizer = str(pathlib.Path(tokenizer).absolute())
     with self.pipeline(place) as (pipeline, errors):
@@ -108,18 +104,18 @@ class BeamRunner:
         | "spread partitions" >> beam.Reshuffle()
         | "read" >> beam.FlatMap(_read, settings, errors)
         | "spread shards" >> beam.Reshuffle()
-        | "cut and write" >> beam.Map(_write, settings, tokenizer, place, errors)
+        | "write" >> beam.Map(_write, settings, tokenizer, place, errors)
       )
     yield from shard_files.all_summaries(directory)
 
 
 @dataclasses.dataclass(frozen=True)
 class Errors:
-  """Errors of workers as files, since runners wrap and repeat what is raised.
+  """Errors of workers, kept as files, since runners wrap and repeat what is raised.
 
   Attributes:
-    directory: where they are left.
-    run: tells them from those of another run, whose workers may outlive it.
+    directory: where the files are.
+    run: distinguishes them from another run's, whose workers may still live.
   """
 
   directory: str
@@ -127,28 +123,31 @@ class Errors:
 
   @contextlib.contextmanager
   def left(self, name: str) -> Iterator[None]:
-    """Leaves what is raised inside, and goes on."""
+    """Writes what the block raises to a file, and continues."""
     try:
       yield
     except (InputError, OSError) as error:
-      number = error.errno if isinstance(error, OSError) else None
-      found = {"input": isinstance(error, InputError), "errno": number, "text": str(error)}
+      values = {
+        "input": isinstance(error, InputError),
+        "errno": error.errno if isinstance(error, OSError) else None,
+        "text": str(error),
+      }
       path = pathlib.Path(self.directory) / f".{name}{_ERROR_SUFFIX}{self.run}"
       path.touch()
-      with contextlib.suppress(OSError):  # no space for it; an empty file tells that
-        path.write_text(json.dumps(found))
+      with contextlib.suppress(OSError):  # an empty file means that the disk is full
+        path.write_text(json.dumps(values))
 
   def raise_first(self):
-    """Raises what was left, if anything was."""
+    """Raises the first error of a worker, if there is one."""
     for path in sorted(pathlib.Path(self.directory).glob(f".*{_ERROR_SUFFIX}{self.run}")):
       text = path.read_text()
       if not text:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.directory)
-      found = json.loads(text)
-      if found["input"]:
-        raise InputError(found["text"])
-      error = OSError(found["text"])
-      error.errno = found["errno"]
+      values = json.loads(text)
+      if values["input"]:
+        raise InputError(values["text"])
+      error = OSError(values["text"])
+      error.errno = values["errno"]
       raise error
 
 
@@ -157,14 +156,7 @@ def _read(
 ) -> Iterator[DocumentShard]:
   split, number, partition = part
   with errors.left(f"partition-{split or 'all'}-{number:05d}"):
-    yield from document_shards(
-      partition,
-      number,
-      split=split,
-      held_out_fraction=settings.held_out_fraction,
-      shard_bytes=settings.shard_bytes,
-      seed=settings.seed,
-    )
+    yield from write.read_shards(settings, split, number, partition)
 
 
 def _write(

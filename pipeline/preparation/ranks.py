@@ -1,10 +1,9 @@
-"""Assignments that need no list of all lengths: a sequence finds its own pack.
+"""Assignments without a list of all lengths: each sequence finds its own pack.
 
-The plan says how many slots there are for each length. A sequence of length l that is
-number r among those of its length, its rank, takes the slot that a random permutation of
-0, 1, ..., n - 1 gives r; the permutation is computed for r alone. So shards of a dataset
-are assigned apart from each other, as long as each knows how many sequences of each length
-the shards before it have.
+The plan has some number of slots for each length. The rank r of a sequence is its number
+among the n sequences of its length. A random permutation of 0, 1, ..., n - 1 gives r its
+slot, and is computed for r alone. So each shard of a dataset can be assigned by itself, as
+long as it knows how many sequences of each length the shards before it have.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import numpy as np
 
 import packing
 from packing.assignment import Assignment
+from pipeline import splitmix
 
 _ROUNDS = 6
 
@@ -23,7 +23,7 @@ _ROUNDS = 6
 class Slots:
   """The slots of a plan by length, in compressed sparse row form.
 
-  The blocks of length `l` are `offsets[l - 1]` to `offsets[l]`; block `b` is slot
+  The blocks of length `l` are `offsets[l - 1]` to `offsets[l]`. Block `b` is slot
   `slot[b]` of the packs from `first_pack[b]` on, and begins at rank `first_rank[b]`.
   """
 
@@ -51,13 +51,13 @@ class Slots:
 def place(
   plan: packing.Plan, lengths: np.ndarray, ranks_before: np.ndarray, *, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Packs and slots of sequences that follow each other.
+  """Packs and slots of consecutive sequences.
 
   Args:
-    plan: for all sequences.
-    lengths: int[n]; of some of them that follow each other, such as those of a shard.
-    ranks_before: int64[S]; how many sequences of each length come before.
-    seed: another is another assignment.
+    plan: for all sequences of the dataset.
+    lengths: int[n]; of consecutive sequences, such as those of a shard.
+    ranks_before: int64[S]; how many sequences of each length come before them.
+    seed: selects the assignment.
 
   Returns:
     int64[n] packs and int64[n] slots in them.
@@ -66,8 +66,8 @@ def place(
   packs = np.empty(lengths.size, np.int64)
   places = np.empty(lengths.size, np.int64)
   order = np.argsort(lengths, kind="stable")
-  found, starts = np.unique(lengths[order], return_index=True)
-  for length, ids in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+  distinct, starts = np.unique(lengths[order], return_index=True)
+  for length, ids in zip(distinct.tolist(), np.split(order, starts[1:]), strict=True):
     count = int(plan.histogram.counts[length - 1])
     ranks = np.arange(ids.size) + ranks_before[length - 1]
     ranks = permute(ranks, count, key=(seed << 24) + length)
@@ -80,7 +80,7 @@ def place(
 
 
 def assign(plan: packing.Plan, lengths: np.ndarray, *, seed: int) -> Assignment:
-  """The whole assignment at once, equal to that of shards apart.
+  """The whole assignment at once, equal to the one that shards make separately.
 
   Example:
     >>> plan = packing.pack(packing.Histogram(np.array([0, 2, 2])), row_length=5)
@@ -95,9 +95,9 @@ def assign(plan: packing.Plan, lengths: np.ndarray, *, seed: int) -> Assignment:
 
 
 def permute(numbers: np.ndarray, count: int, *, key: int) -> np.ndarray:
-  """A random permutation of 0, 1, ..., count - 1, for some of its arguments.
+  """A random permutation of 0, 1, ..., count - 1, applied to some numbers.
 
-  A Feistel network over the next power of four, applied again to what falls beyond.
+  A Feistel network over the next power of four, applied again to results beyond the range.
 
   Example:
     >>> sorted(permute(np.arange(11), 11, key=5).tolist()) == list(range(11))
@@ -108,28 +108,16 @@ def permute(numbers: np.ndarray, count: int, *, key: int) -> np.ndarray:
   """
   half = np.uint64(max(1, ((count - 1).bit_length() + 1) // 2))
   mask = np.uint64((1 << int(half)) - 1)
-  keys = [np.uint64(_mix_one(key + (i << 56))) for i in range(_ROUNDS)]
+  keys = [np.uint64(splitmix.mix_one(key + (i << 56))) for i in range(_ROUNDS)]
   x = numbers.astype(np.uint64)
   out = np.arange(x.size)
   result = np.empty(x.size, np.int64)
   while out.size:
     left, right = x >> half, x & mask
     for round_key in keys:
-      left, right = right, left ^ (_mix(right ^ round_key) & mask)
+      left, right = right, left ^ (splitmix.mix(right ^ round_key) & mask)
     x = (left << half) | right
     inside = x < count
     result[out[inside]] = x[inside].astype(np.int64)
     out, x = out[~inside], x[~inside]
   return result
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-  """SplitMix64 (Steele, Lea and Flood, 2014)."""
-  x = x + np.uint64(0x9E3779B97F4A7C15)
-  x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-  x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-  return x ^ (x >> np.uint64(31))
-
-
-def _mix_one(number: int) -> int:
-  return int(_mix(np.array([number & (2**64 - 1)], np.uint64))[0])

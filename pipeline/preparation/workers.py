@@ -1,9 +1,9 @@
 """Work spread over processes, with results in the order of the work.
 
-A worker is a Python of its own that reads work from its standard input and writes results
-to its standard output. It inherits nothing but a lock, so it is safe beside JAX and its
-threads, it does not import the caller's program, and it ends when the caller does, however
-that ends: after the shard it is at, which is what it holds the lock for.
+A worker is a separate Python that reads work from its standard input and writes results to
+its standard output. It inherits only a lock, so it is safe beside JAX and its threads, and
+it does not import the caller's program. When the caller ends, even by a kill, the worker
+finishes its shard and ends; until then it holds the lock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from pipeline.preparation.shard_files import ShardSummary, ShardWork, write_shard
 
-_ALONE = 2  # so few shards are quicker without workers
+_ALONE = 2  # this few shards are faster without workers
 
 
 def write_shards(
@@ -33,11 +33,11 @@ def write_shards(
   Args:
     work: what to write; a summary stands for a shard that is written already. At most
       `num_workers` + 2 are in memory.
-    num_workers: processes; 1 for this one alone.
+    num_workers: processes; 1 to work in this one.
     lock: file descriptor that the processes hold as well, until they end.
 
   Raises:
-    InputError, OSError: what a worker raised. Workers are ended then.
+    InputError, OSError: a worker raised it. The workers are killed.
   """
   work = iter(work)
   first = list(itertools.islice(work, _ALONE + 1))
@@ -59,7 +59,7 @@ def write_shards(
 
 
 class _Pool:
-  """Threads that hand work to a process each."""
+  """Threads that each hand work to a process."""
 
   def __init__(self, size: int, lock: int | None):
     self._lock = lock
@@ -94,7 +94,7 @@ class _Pool:
 
   def _run(self, item: ShardWork) -> ShardSummary:
     if self._closed:
-      raise RuntimeError("The workers were ended.")
+      raise RuntimeError("The pool is closed.")
     process: subprocess.Popen | None = getattr(self._local, "process", None)
     if process is None:
       process = self._local.process = _start(self._lock)
@@ -109,7 +109,7 @@ class _Pool:
       raise OSError(
         f"A worker ended with status {process.wait()} while it wrote {item.shard.name}; "
         "there may be too little memory. Use fewer workers, and run the same command "
-        "again: it goes on where it stopped."
+        "again: it resumes where it stopped."
       ) from error
     if isinstance(result, Exception):
       raise result
@@ -121,9 +121,9 @@ def _start(lock: int | None) -> subprocess.Popen:
   paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
   environment = os.environ | {
     "PYTHONPATH": os.pathsep.join(paths),
-    "RAYON_NUM_THREADS": "1",  # the tokenizer's threads; there is a worker a core
+    "RAYON_NUM_THREADS": "1",  # threads of the tokenizer; each core has a worker
     "OMP_NUM_THREADS": "1",
-    "ARROW_DEFAULT_MEMORY_POOL": "system",  # the others keep what is freed
+    "ARROW_DEFAULT_MEMORY_POOL": "system",  # other pools keep freed memory
   }
   return subprocess.Popen(
     [sys.executable, "-m", "pipeline.preparation.workers"],
@@ -131,14 +131,14 @@ def _start(lock: int | None) -> subprocess.Popen:
     stdout=subprocess.PIPE,
     env=environment,
     pass_fds=() if lock is None else (lock,),
-    start_new_session=True,  # Ctrl-C goes to the caller alone, which ends the workers
+    start_new_session=True,  # Ctrl-C reaches only the caller, which kills the workers
   )
 
 
 def main():
   """Reads work from standard input until it ends."""
   source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-  os.dup2(2, 1)  # what a library prints is no result
+  os.dup2(2, 1)  # keep what libraries print out of the results
   while True:
     try:
       work = pickle.load(source)

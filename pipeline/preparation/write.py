@@ -1,7 +1,8 @@
-"""The work of preparing: read, learn a vocabulary, cut into sequences, count."""
+"""The work of preparing: learn a vocabulary, write shards of sequences, count."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import pathlib
@@ -13,9 +14,13 @@ import numpy as np
 import tqdm
 
 from packing import InputError
-from pipeline import bpe, wordpiece
-from pipeline.preparation import shard_files
-from pipeline.preparation.shard_files import ShardSummary, ShardWork
+from pipeline.dataset import file_sha256
+from pipeline.preparation.shard_files import (
+  ShardSummary,
+  ShardWork,
+  load_summary,
+  whole_path,
+)
 from pipeline.preparation.workers import write_shards
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import (
@@ -24,17 +29,26 @@ from pipeline.sources.document_shards import (
   TRAIN,
   DocumentShard,
   document_shards,
-  document_size,
 )
 from pipeline.sources.partitions import Partition
-from pipeline.tasks.table import TASKS, find_task
-from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
+from pipeline.store import open_arrow
+from pipeline.tasks.table import Task
+from pipeline.tokenizer import (
+  GPT2_VOCABULARY_FILE,
+  NEVER_MASKED,
+  TOKENIZER_FILE,
+  VOCABULARY_FILE,
+  Tokenizer,
+  load_tokenizer,
+  train_bpe,
+  train_word_pieces,
+)
 
 VERSION = 1  # of the manifest
-MAX_WORKERS = 10  # of about 180 MB each, by default: within 2 GB in all
-VOCABULARY_CHARACTERS = 32_000_000  # of the training text that a vocabulary is learned from
+MAX_WORKERS = 10  # by default; each has about 180 MB, so they stay within 2 GB
+VOCABULARY_CHARACTERS = 32_000_000  # of training text, to learn a vocabulary from
 
-Sources = dict[str, list[Partition]]  # by split; what is held out where it has its own
+Sources = dict[str, list[Partition]]  # by split; held-out ones if they are given
 
 
 class Runner(Protocol):
@@ -49,10 +63,26 @@ class Runner(Protocol):
   ) -> Iterable[ShardSummary]: ...
 
 
-def write(
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+  """What to prepare, resolved once.
+
+  Attributes:
+    task: the rules of the task.
+    settings: with the task's defaults filled in.
+    sources: partitions by split.
+    vocabulary: the tokenizer of `settings.vocab_file`; None to learn one.
+  """
+
+  task: Task
+  settings: DatasetSettings
+  sources: Sources
+  vocabulary: Tokenizer | None
+
+
+def write_dataset(
   directory: pathlib.Path,
-  settings: DatasetSettings,
-  sources: Sources,
+  preparation: Preparation,
   *,
   num_workers: int | None = None,
   runner: Runner | None = None,
@@ -62,92 +92,82 @@ def write(
 
   Args:
     directory: where to write.
-    settings: what to make.
-    sources: of what.
+    preparation: what to write.
     num_workers: processes; None for one a core, at most `MAX_WORKERS`.
-    runner: does the work in another way.
+    runner: does the work instead of processes of this machine.
     lock: file descriptor of the folder's lock, which workers hold as well.
 
   Returns:
-    The manifest, but for what only the finished folder tells.
+    The manifest, without the source.
 
   Raises:
-    InputError: the source gives no sequences, or documents that cannot be used.
+    InputError: the source gives no sequences, or has documents that cannot be used.
   """
-  tokenizer = _write_tokenizer(directory, settings, sources)
+  tokenizer = _write_tokenizer(directory, preparation)
+  settings, sources = preparation.settings, preparation.sources
   if runner is not None:
-    found = iter(runner(directory, settings, sources, str(tokenizer.path)))
+    written = iter(runner(directory, settings, sources, str(tokenizer.path)))
   else:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     workers = num_workers or min(cores, MAX_WORKERS)
-    found = _watched(directory, settings, sources, str(tokenizer.path), workers, lock)
-  token_counts = np.zeros(len(tokenizer.vocabulary), np.int64)
-  summaries = []
-  for summary in found:
-    if summary.split == TRAIN:
-      token_counts += summary.token_counts
-    # Of a shard a row of lengths stays in memory, not one of the vocabulary.
-    summaries.append(dataclasses.replace(summary, token_counts=np.zeros(0, np.int64)))
-  summaries.sort(key=lambda summary: summary.name)
-  return _manifest(settings, tokenizer, summaries, token_counts)
-
-
-def clean(directory: pathlib.Path):
-  """Removes what the finished dataset does not need."""
-  shard_files.remove_summaries(directory)
-  remove_unfinished(directory)
+    written = _write_shards(directory, settings, sources, tokenizer, workers, lock)
+  summaries = sorted(written, key=lambda summary: summary.name)
+  return _manifest(directory, preparation, tokenizer, summaries)
 
 
 def remove_unfinished(directory: pathlib.Path):
-  """Removes files that were not finished, and errors that were left."""
+  """Removes files that were not finished, and errors that workers left."""
   for path in directory.glob(".*.partial-*"):
     path.unlink(missing_ok=True)
 
 
-def shards_of(
-  settings: DatasetSettings, sources: Sources, split: str, number: int
+def split_parts(sources: Sources) -> Iterator[tuple[str | None, int, Partition]]:
+  """Partitions with their split, None to hold out some documents, and their number."""
+  for split, partitions in sources.items():
+    for number, partition in enumerate(partitions):
+      yield (split if HELD_OUT in sources else None), number, partition
+
+
+def read_shards(
+  settings: DatasetSettings, split: str | None, number: int, partition: Partition
 ) -> Iterator[DocumentShard]:
-  """The shards of one partition of a source."""
+  """The shards of one of `split_parts`."""
   return document_shards(
-    sources[split][number],
+    partition,
     number,
-    split=split if HELD_OUT in sources else None,
+    split=split,
     held_out_fraction=settings.held_out_fraction,
     shard_bytes=settings.shard_bytes,
     seed=settings.seed,
   )
 
 
-def _all_shards(settings: DatasetSettings, sources: Sources) -> Iterator[DocumentShard]:
-  for split, partitions in sources.items():
-    for number in range(len(partitions)):
-      yield from shards_of(settings, sources, split, number)
-
-
-def _watched(
+def _write_shards(
   directory: pathlib.Path,
   settings: DatasetSettings,
   sources: Sources,
-  tokenizer: str,
+  tokenizer: Tokenizer,
   num_workers: int,
   lock: int | None,
 ) -> Iterator[ShardSummary]:
-  """Does the work, and shows documents, tokens and the time left."""
-  parts = [part for partitions in sources.values() for part in partitions]
-  unit = parts[0].counts if parts else ""
-  sizes = [part.size for part in parts]
-  total = sum(sizes) if all(sizes) and {p.counts for p in parts} == {unit} else None
-  read = {"bytes": 0, "documents": 0}  # of shards that are written
-  sizes_of: dict[str, tuple[int, int]] = {}
+  """Writes the shards, and shows documents, tokens and the time left."""
+  partitions = [partition for _, _, partition in split_parts(sources)]
+  unit = partitions[0].counts if partitions else ""
+  sizes = [partition.size for partition in partitions]
+  same_unit = {partition.counts for partition in partitions} == {unit}
+  total = sum(sizes) if all(sizes) and same_unit else None
+  pending: dict[str, dict[str, int]] = {}  # size of each shard in both units
 
   def work() -> Iterator[ShardWork | ShardSummary]:
-    for shard in _all_shards(settings, sources):
-      taken = (d["read"] if "read" in d else document_size(d) for d in shard.documents)
-      sizes_of[shard.name] = sum(taken), len(shard.documents)
-      written = shard_files.load_summary(directory, shard.name)
-      yield written or ShardWork(shard, settings, tokenizer, str(directory))
+    for part in split_parts(sources):
+      for shard in read_shards(settings, *part):
+        documents = shard.documents
+        read = (d.size if d.bytes_read is None else d.bytes_read for d in documents)
+        pending[shard.name] = {"bytes": sum(read), "documents": len(documents)}
+        summary = load_summary(directory, shard.name)
+        yield summary or ShardWork(shard, settings, str(tokenizer.path), str(directory))
 
-  documents = tokens = 0
+  done = documents = tokens = 0
   with tqdm.tqdm(
     total=total, desc="preparing", unit=f" {unit}", unit_scale=True, smoothing=0.05
   ) as bar:
@@ -155,95 +175,86 @@ def _watched(
       yield summary
       documents += summary.documents
       tokens += summary.tokens
-      size, number = sizes_of.pop(summary.name)
-      read["bytes"] += size
-      read["documents"] += number
-      step = read[unit] - bar.n
+      done += pending.pop(summary.name)[unit]
       bar.set_postfix_str(f"{documents:,} documents, {tokens:,} tokens", refresh=False)
-      bar.update(step if total is None else min(step, total - bar.n))
-    if total is not None:  # what lies between documents
+      bar.update((done if total is None else min(done, total)) - bar.n)
+    if total is not None:  # white space between documents is in no shard
       bar.update(total - bar.n)
 
 
-def _write_tokenizer(
-  directory: pathlib.Path, settings: DatasetSettings, sources: Sources
-) -> Tokenizer:
-  given, byte_level = settings.vocab_file, TASKS[settings.task].byte_level
-  as_json = given.endswith(".json") if given else byte_level
-  name = TOKENIZER_FILE if as_json else VOCABULARY_FILE
-  path = directory / name
+def _write_tokenizer(directory: pathlib.Path, preparation: Preparation) -> Tokenizer:
+  settings, byte_level = preparation.settings, preparation.task.byte_level
+  given = pathlib.Path(settings.vocab_file) if settings.vocab_file else None
+  as_json = given.suffix == ".json" if given else byte_level
+  path = directory / (TOKENIZER_FILE if as_json else VOCABULARY_FILE)
   if not path.exists():
-    partial = path.with_name(f".{name}.partial-{os.getpid()}")
-    if pathlib.Path(given).name == bpe.VOCABULARY_FILE:  # one file of its two
-      Tokenizer(pathlib.Path(given)).save(partial)
-    elif given:
-      shutil.copyfile(given, partial)
-    else:
-      texts = tqdm.tqdm(_training_texts(settings, sources), "reading", unit=" texts")
-      if byte_level:
-        text = bpe.train_tokenizer(texts, vocab_size=settings.vocab_size)
+    with whole_path(path) as partial:
+      if given and given.name == GPT2_VOCABULARY_FILE:  # one of two files
+        assert preparation.vocabulary is not None
+        preparation.vocabulary.save(partial)
+      elif given:
+        shutil.copyfile(given, partial)
       else:
-        vocabulary = wordpiece.train_vocabulary(texts, vocab_size=settings.vocab_size)
-        text = "\n".join(vocabulary) + "\n"
-      partial.write_text(text, encoding="utf-8")
-    with partial.open("rb") as file:
-      os.fsync(file.fileno())
-    os.replace(partial, path)
-  return Tokenizer(path)
+        texts = tqdm.tqdm(_training_texts(preparation), "reading", unit=" texts")
+        if byte_level:
+          text = train_bpe(texts, vocab_size=settings.vocab_size)
+        else:
+          vocabulary = train_word_pieces(texts, vocab_size=settings.vocab_size)
+          text = "\n".join(vocabulary) + "\n"
+        partial.write_text(text, encoding="utf-8")
+  return load_tokenizer(str(path))
 
 
-def _training_texts(settings: DatasetSettings, sources: Sources) -> Iterator[str]:
-  """The first texts of what is trained on."""
-  task = TASKS[settings.task]
+def _training_texts(preparation: Preparation) -> Iterator[str]:
+  """The first texts of the training split."""
+  texts, settings = preparation.task.texts, preparation.settings
+  assert texts is not None
   left = VOCABULARY_CHARACTERS
-  for shard in _all_shards(
-    settings, {TRAIN: sources[TRAIN]} if HELD_OUT in sources else sources
-  ):
-    if shard.split == TRAIN:
-      for document in shard.documents:
-        for text in task.texts(document, settings):  # type: ignore[misc]
-          yield text
-          left -= len(text)
-        if left <= 0:
-          return
+  for part in split_parts(preparation.sources):
+    if part[0] not in (None, TRAIN):
+      continue
+    for shard in read_shards(settings, *part):
+      if shard.split == TRAIN:
+        for document in shard.documents:
+          for text in texts(document, settings):
+            yield text
+            left -= len(text)
+          if left <= 0:
+            return
 
 
 def _manifest(
-  settings: DatasetSettings,
+  directory: pathlib.Path,
+  preparation: Preparation,
   tokenizer: Tokenizer,
   summaries: list[ShardSummary],
-  token_counts: np.ndarray,
 ) -> dict:
-  task, _ = find_task(settings)
+  task, settings = preparation.task, preparation.settings
   counts: dict = {"documents": sum(s.documents for s in summaries), "documents_used": 0}
-  names, histograms = {}, {}
-  digests = {tokenizer.path.name: shard_files.file_sha256(tokenizer.path)}
-  digests |= {f"{s.name}.arrow": s.sha256 for s in summaries if s.sequences}
-  for split in _splits(settings):
-    mine = [summary for summary in summaries if summary.split == split]
-    tally: dict[str, int] = {}
-    for summary in mine:
-      for key, value in summary.tally.items():
-        tally[key] = tally.get(key, 0) + int(value)
-    histogram = sum((s.counts for s in mine), np.zeros(settings.max_sequence_length, int))
+  shards, histograms = {}, {}
+  for split in (TRAIN, HELD_OUT, *([MISMATCHED] if settings.mismatched_source else [])):
+    of_split = [summary for summary in summaries if summary.split == split]
+    tally: collections.Counter[str] = collections.Counter()
+    histogram = np.zeros(settings.max_sequence_length, np.int64)
+    for summary in of_split:
+      tally.update(summary.tally)
+      histogram += summary.counts
     sequences = int(histogram.sum())
-    used = tally.pop("documents_used", 0)
-    counts["documents_used"] += used
     counts[split] = {
-      "documents": used,
+      "documents": tally.pop("documents_used", 0),
       "sequences": sequences,
       "tokens": int(histogram @ np.arange(1, histogram.size + 1)),
       "too_long": tally.pop("too_long", 0),
     }
-    if settings.task == "pretraining":
-      counts[split]["random_next"] = tally.pop("random_next", 0) / max(sequences, 1)
+    for name in task.tallied_shares:
+      counts[split][name] = tally.pop(name, 0) / max(sequences, 1)
     counts[split] |= tally
-    names[split] = [f"{summary.name}.arrow" for summary in mine if summary.sequences]
+    counts["documents_used"] += counts[split]["documents"]
+    shards[split] = [f"{summary.name}.arrow" for summary in of_split if summary.sequences]
     histograms[split] = histogram.tolist()
-  _check_enough(settings, counts)
-  for token in wordpiece.NEVER_MASKED:
-    if token in tokenizer.vocabulary:
-      token_counts[tokenizer.id_of(token)] = 0
+  _check_enough(preparation, counts)
+  digests = {tokenizer.path.name: file_sha256(tokenizer.path)}
+  digests |= {f"{s.name}.arrow": s.sha256 for s in summaries if s.sequences}
   return {
     "version": VERSION,
     "settings": dataclasses.asdict(settings),
@@ -254,37 +265,50 @@ def _manifest(
     },
     "counts": counts,
     "histograms": histograms,
-    "most_frequent_token": int(token_counts.argmax()),  # of those that are masked
-    "shards": names,
+    "most_frequent_token": _most_frequent(
+      [directory / name for name in shards[TRAIN]], tokenizer
+    ),
+    "shards": shards,
     "sha256": dict(sorted(digests.items())),
   }
 
 
-def _splits(settings: DatasetSettings) -> tuple[str, ...]:
-  return (TRAIN, HELD_OUT, *([MISMATCHED] if settings.mismatched_source else []))
+def _most_frequent(paths: list[pathlib.Path], tokenizer: Tokenizer) -> int:
+  """The id that occurs most often among the tokens that may be masked."""
+  counts = np.zeros(len(tokenizer.vocabulary), np.int64)
+  for path in paths:
+    for batch in open_arrow(path)[1]:
+      ids = batch.column("input_ids").values.to_numpy()
+      counts += np.bincount(ids, minlength=counts.size)
+  for token in NEVER_MASKED:
+    if token in tokenizer.vocabulary:
+      counts[tokenizer.id_of(token)] = 0
+  return int(counts.argmax())
 
 
-def _check_enough(settings: DatasetSettings, counts: dict):
-  wants_held_out = settings.held_out_source or settings.held_out_fraction
-  least = 2 if settings.task == "pretraining" else 1
-  filter_flag = "--min-words" if settings.task == "text" else "--min-sentences"
-  for split, wanted in ((TRAIN, True), (HELD_OUT, wants_held_out)):
-    documents, sequences = counts[split]["documents"], counts[split]["sequences"]
-    if split == HELD_OUT and settings.held_out_source and not sequences:
+def _check_enough(preparation: Preparation, counts: dict):
+  """Raises InputError if a split has too few documents."""
+  task, settings = preparation.task, preparation.settings
+  for split, source, flag, remedy in (
+    (HELD_OUT, settings.held_out_source, "held-out-source", "."),
+    (MISMATCHED, settings.mismatched_source, "mismatched-source", ", or leave it out."),
+  ):
+    if source and not counts[split]["sequences"]:
       raise InputError(
-        f"{settings.held_out_source} gave no documents that can be used; expected at least "
-        "one to hold out. Name another --held-out-source."
+        f"{source} gave no documents that can be used; expected at least one to hold out. "
+        f"Name another --{flag}{remedy}"
       )
-    if wanted and (documents < least or not sequences):
+  least = task.min_documents
+  holds_out = settings.held_out_source or settings.held_out_fraction
+  for split in (TRAIN, HELD_OUT) if holds_out else (TRAIN,):
+    if counts[split]["documents"] < least or not counts[split]["sequences"]:
+      flags = ["--held-out-fraction"]
+      if task.filter:
+        flags.append(f"--{task.filter.replace('_', '-')}")
       raise InputError(
         f"Expected at least {least} documents to train on"
-        f"{f' and {least} to hold out' if wants_held_out else ''}; {settings.source} gave "
+        f"{f' and {least} to hold out' if holds_out else ''}; {settings.source} gave "
         f"{counts[TRAIN]['documents']} and {counts[HELD_OUT]['documents']} that can be "
         f"used, of {counts['documents']} in all. Give more documents, say with --documents "
-        f"where they end, or change --held-out-fraction or {filter_flag}."
+        f"where they end, or change {' or '.join(flags)}."
       )
-  if settings.mismatched_source and not counts[MISMATCHED]["sequences"]:
-    raise InputError(
-      f"{settings.mismatched_source} gave no documents that can be used; expected at least "
-      "one to hold out. Name another --mismatched-source, or leave it out."
-    )

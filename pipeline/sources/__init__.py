@@ -1,1 +1,1 @@
-"""Where documents come from: text files, tables, TFDS, the standard library."""
+"""Sources of documents: text files, tables, TFDS, the standard library."""

@@ -1,6 +1,4 @@
-"""Where documents come from: text files, tables, TensorFlow Datasets, this Python.
-
-A source is named by a string:
+"""Sources of documents, by name.
 
 | source                          | documents                                            |
 |---------------------------------|------------------------------------------------------|
@@ -9,9 +7,9 @@ A source is named by a string:
 | a file, a folder or a glob      | by suffix: .txt, .jsonl, .csv, .tsv, .parquet,       |
 |                                 | .arrow, .json (the layout of SQuAD)                  |
 
-`#SPLIT` at the end names a split, of TensorFlow Datasets and of Hugging Face folders with
-several; without it that is `train`. A source is read in partitions, one after the other,
-each a stream: memory does not grow with the input.
+`#SPLIT` at the end names a split of a TensorFlow Dataset, or of a Hugging Face folder with
+several; the default is `train`. A source is read in partitions, one after the other, each
+as a stream: memory does not grow with the input.
 """
 
 from __future__ import annotations
@@ -23,10 +21,11 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from packing import InputError
 from pipeline.sources import stdlib, tables, textfiles, tfds
+from pipeline.sources.document import Document, DocumentFields
 
 PARTITION_BYTES = 64_000_000  # smaller files are read together
 _SUFFIXES = {
@@ -40,34 +39,8 @@ _SUFFIXES = {
   ".txt": "text",
   ".text": "text",
 }
-# Text where a file is named, and left out of folders: notes, and WikiText's own names.
+# Text if the file is named, but left out of folders: notes, and WikiText's own names.
 _TEXT_IF_NAMED = (".md", ".raw", ".tokens", "")
-
-# Field: value, as the task names its fields, and "where"; and "read", the bytes it took
-# from the source, where that is not the size of what it holds.
-Document = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class DocumentFields:
-  """What a task wants to know of each document.
-
-  Attributes:
-    required: names of fields.
-    optional: names of fields that are taken where they are there.
-    columns: what a field is called in the source, where that is something else.
-    documents: how a text file splits into documents; see `textfiles.read_text`.
-    line_fields: what a line of a text file holds instead, with tabs between them.
-  """
-
-  required: tuple[str, ...]
-  optional: tuple[str, ...] = ()
-  columns: tuple[tuple[str, str], ...] = ()
-  documents: str = "blank-line"
-  line_fields: tuple[str, ...] = ()
-
-  def column(self, field: str) -> str:
-    return dict(self.columns).get(field, field)
 
 
 class Partition(Protocol):
@@ -75,13 +48,14 @@ class Partition(Protocol):
 
   @property
   def size(self) -> int:
-    """Bytes, or documents where `counts` is "documents"; for the progress bar."""
+    """How much there is to read, in the unit of `counts`; for the progress bar."""
 
   @property
-  def counts(self) -> str: ...
+  def counts(self) -> str:
+    """ "bytes" or "documents"."""
 
   def inputs(self) -> list[tuple[str, int, int]]:
-    """Name, bytes and modification time of what it reads."""
+    """Name, bytes and modification time of each file that it reads."""
 
   def read(self) -> Iterator[Document]: ...
 
@@ -91,8 +65,8 @@ class FilePartition:
   """Files of one kind, one after the other."""
 
   kind: str
-  paths: tuple[str, ...]
-  wanted: DocumentFields
+  paths: tuple[pathlib.Path, ...]
+  fields: DocumentFields
 
   @property
   def counts(self) -> str:
@@ -101,23 +75,24 @@ class FilePartition:
   @property
   def size(self) -> int:
     if self.kind == "table":
-      return sum(tables.num_rows(path) for path in self.paths)
+      return sum(map(tables.num_records, self.paths))
     return sum(size for _, size, _ in self.inputs())
 
   def inputs(self) -> list[tuple[str, int, int]]:
-    return [_stat(pathlib.Path(path)) for path in self.paths]
+    return list(map(_file_entry, self.paths))
 
   def read(self) -> Iterator[Document]:
-    read = {
-      "text": textfiles.read_sentences if self.wanted.line_fields else textfiles.read_text,
-      "jsonl": textfiles.read_json_lines,
-      "csv": tables.read_table,
-      "tsv": tables.read_table,
-      "squad": textfiles.read_squad,
-      "table": tables.read_table,
-    }[self.kind]
     for path in self.paths:
-      yield from read(pathlib.Path(path), self.wanted)
+      if self.kind == "squad":
+        yield from textfiles.read_squad(path, self.fields)
+      elif self.kind in ("text", "jsonl"):
+        split = textfiles.split_json_lines
+        if self.kind == "text":
+          by_line = self.fields.line_fields
+          split = textfiles.split_sentences if by_line else textfiles.split_text
+        yield from split(textfiles.lines_of(path), str(path), self.fields)
+      else:
+        yield from tables.read_table(path, self.fields)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,28 +108,28 @@ class LibraryPartition:
     return sum(size for _, size, _ in self.inputs())
 
   def inputs(self) -> list[tuple[str, int, int]]:
-    return [_stat(path) for path in stdlib.source_files(self.root or None)]
+    return list(map(_file_entry, stdlib.source_files(self.root or None)))
 
   def read(self) -> Iterator[Document]:
-    read = 0
+    bytes_read = 0
 
-    def opened() -> Iterator[pathlib.Path]:
-      nonlocal read
+    def paths() -> Iterator[pathlib.Path]:
+      nonlocal bytes_read
       for path in stdlib.source_files(self.root or None):
-        read += path.stat().st_size
+        bytes_read += path.stat().st_size
         yield path
 
-    for number, sentences in enumerate(stdlib.standard_library_documents(opened())):
-      yield {"sentences": sentences, "where": f"stdlib, document {number}", "read": read}
-      read = 0
+    for number, sentences in enumerate(stdlib.standard_library_documents(paths())):
+      yield Document({"sentences": sentences}, f"stdlib, document {number}", bytes_read)
+      bytes_read = 0
 
 
-def open_source(spec: str, wanted: DocumentFields) -> list[Partition]:
+def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
   """Finds a source and splits it into partitions, without reading it.
 
   Args:
     spec: names the source; see the top of this file.
-    wanted: the fields of a document.
+    fields: to read from each document.
 
   Raises:
     InputError: there is no such source, or it cannot have these fields.
@@ -162,11 +137,11 @@ def open_source(spec: str, wanted: DocumentFields) -> list[Partition]:
   kind, _, rest = spec.partition(":")
   if kind == "tfds" and rest:
     name, split = _split_of(rest)
-    return list(tfds.partitions(name, split or "train", wanted))
+    return list(tfds.partitions(name, split or "train", fields))
   if kind == "stdlib":
-    if wanted.required != ("text",):
+    if fields.required != ("text",):
       raise InputError(
-        f"Source stdlib has text; the task needs {', '.join(wanted.required)}. Name a "
+        f"Source stdlib has text; the task needs {', '.join(fields.required)}. Name a "
         "source which has these."
       )
     stdlib.source_files(rest or None)
@@ -178,29 +153,31 @@ def open_source(spec: str, wanted: DocumentFields) -> list[Partition]:
       f"{spec} holds files of several kinds ({', '.join(kinds)}); expected one. Name one "
       "with a glob, such as 'FOLDER/*.jsonl'."
     )
-  if kinds == ["text"] and wanted.required != ("text",) and not wanted.line_fields:
+  if kinds == ["text"] and fields.required != ("text",) and not fields.line_fields:
     raise InputError(
-      f"{files[0]} is read as text; the task needs {', '.join(wanted.required)}. Give a "
+      f"{files[0]} is read as text; the task needs {', '.join(fields.required)}. Give a "
       ".jsonl, .csv, .tsv, .parquet or .arrow file, or tfds:NAME."
     )
-  if kinds == ["squad"] and "context" not in wanted.required:
+  if kinds == ["squad"] and "context" not in fields.required:
     raise InputError(
-      f"{files[0]} is read as SQuAD's JSON, for --task squad. For others give .jsonl, one "
-      "object a line."
+      f"{files[0]} is read as SQuAD's JSON, for --task squad. For other tasks give .jsonl, "
+      "one object a line."
     )
   if kinds[0] in ("table", "csv", "tsv"):
     for path in files:
-      tables.check(path, wanted)
+      tables.check(path, fields)
   return [  # workers may have another working directory
-    FilePartition(kinds[0], tuple(map(os.path.abspath, group)), wanted)
+    FilePartition(
+      kinds[0], tuple(pathlib.Path(os.path.abspath(path)) for path in group), fields
+    )
     for group in _groups(files)
   ]
 
 
 def fingerprint(partitions: list[Partition]) -> dict:
-  """What a source consists of: number and bytes of its files, and two digests.
+  """The number and bytes of a source's files, and two digests.
 
-  `sha256` is of names and sizes, `version` of the times of modification too.
+  `sha256` covers names and sizes; `version` covers modification times too.
   """
   inputs = [entry for partition in partitions for entry in partition.inputs()]
   names = json.dumps([entry[:2] for entry in inputs]).encode()
@@ -212,9 +189,9 @@ def fingerprint(partitions: list[Partition]) -> dict:
   }
 
 
-def _stat(path: pathlib.Path) -> tuple[str, int, int]:
-  found = path.stat()
-  return path.name, found.st_size, found.st_mtime_ns
+def _file_entry(path: pathlib.Path) -> tuple[str, int, int]:
+  stat = path.stat()
+  return path.name, stat.st_size, stat.st_mtime_ns
 
 
 def _kind(path: pathlib.Path) -> str:
@@ -243,21 +220,20 @@ def _find_files(spec: str) -> list[pathlib.Path]:
     if path.is_dir():
       return _files_of_folder(path, split)
     if path.is_file():
-      found = [path]
+      files = [path]
     else:
-      found = sorted(
-        p for p in map(pathlib.Path, glob.glob(name, recursive=True)) if p.is_file()
-      )
+      paths = map(pathlib.Path, glob.glob(name, recursive=True))
+      files = sorted(path for path in paths if path.is_file())
   except (OSError, ValueError) as error:
     raise InputError(f"The source {name[:200]!r} cannot be read: {error}.") from error
-  if not found:
+  if not files:
     raise InputError(
-      f"There is no data source {name!r}; expected a file, a folder, a glob which fits at "
-      "least one file, 'stdlib', 'stdlib:FOLDER' or 'tfds:NAME'."
+      f"There is no data source {name!r}; expected a file, a folder, a glob that matches "
+      "at least one file, 'stdlib', 'stdlib:FOLDER' or 'tfds:NAME'."
     )
   if split:
     raise InputError(f"{name} has no splits; found #{split}. Leave it out.")
-  return found
+  return files
 
 
 def _files_of_folder(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
@@ -272,15 +248,15 @@ def _files_of_folder(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
     folder, split = folder / split, ""
   if split:
     raise InputError(f"{folder} has no splits; found #{split}. Leave it out.")
-  found = sorted(
+  files = sorted(
     path
     for path in folder.rglob("*")
     if path.is_file()
     and path.suffix.lower() in _SUFFIXES
     and not path.name.startswith((".", "cache-"))
   )
-  # A folder of data holds JSON that is no data, such as dataset_info.json.
-  data = [path for path in found if path.suffix.lower() != ".json"] or found
+  # Beside data there may be JSON with other content, such as dataset_info.json.
+  data = [path for path in files if path.suffix.lower() != ".json"] or files
   if not data:
     raise InputError(
       f"{folder} holds no file ending in {', '.join(sorted(_SUFFIXES))}. Name other text "
@@ -290,7 +266,7 @@ def _files_of_folder(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
 
 
 def _groups(files: list[pathlib.Path]) -> Iterator[list[pathlib.Path]]:
-  """Files that follow each other, together until they have PARTITION_BYTES."""
+  """Groups of consecutive files, each of about PARTITION_BYTES."""
   group: list[pathlib.Path] = []
   size = 0
   for path in files:

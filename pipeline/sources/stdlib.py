@@ -1,4 +1,4 @@
-"""Where documents come from."""
+"""English text from Python's standard library, and a splitter of sentences."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from packing import InputError
 
 # Not English prose, not part of every installation, or not the library's own.
 _SKIPPED_FOLDERS = {"__pycache__", "idlelib", "lib2to3", "site-packages", "test", "tests"}
-_FORMULA_WORDS = 4  # sentences up to this long may repeat: See also, Raises ValueError
+_FORMULA_WORDS = 4  # sentences this short may repeat: See also, Raises ValueError
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]*[A-Z0-9])|\n\s*\n")
 
 
 def standard_library_documents(paths: Iterable[pathlib.Path]) -> Iterator[list[str]]:
-  """English that every CPython carries: its help topics and its docstrings.
+  """The help topics and docstrings of a CPython: English that every installation has.
 
   Sources are parsed, never imported. Topics quote each other and docstrings are copied
-  from class to class: a sentence of more than a few words, letter case and punctuation
-  aside, is given the first time only, so that no such sentence is both held out and
-  trained on. Phrases within sentences still recur, as they do in any text.
+  from class to class, so a sentence of more than a few words is given only once, letter
+  case and punctuation aside. No such sentence is both held out and trained on. Phrases
+  within sentences still recur, as in any text.
 
   Args:
-    paths: the files, as `source_files` gives them; each is read when it is come to.
+    paths: the files, as `source_files` gives them; each is read only when it is reached.
 
   Returns:
-    The sentences of each document. There is one for each help topic of `pydoc_data.topics`
-    and each docstring of a module, class or function, in the order of the files.
+    The sentences of each document: one document for each help topic in
+    `pydoc_data.topics` and each docstring of a module, class or function, in file order.
   """
   paths = iter(paths)
   topics = _topics(next(paths))
@@ -39,7 +39,7 @@ def standard_library_documents(paths: Iterable[pathlib.Path]) -> Iterator[list[s
 
 
 def source_files(root: str | pathlib.Path | None = None) -> list[pathlib.Path]:
-  """The files that are read, the help topics first.
+  """The files to read, the help topics first.
 
   Args:
     root: the folder of the standard library's sources; None for this interpreter's.
@@ -52,8 +52,8 @@ def source_files(root: str | pathlib.Path | None = None) -> list[pathlib.Path]:
   if not topics.is_file():
     raise InputError(
       f"Expected the standard library's sources with {topics}; it is not there. Install "
-      "the full Python (on Debian: apt install libpython3-stdlib), or name another one's "
-      "sources as stdlib:/path/to/lib/python3.X."
+      "the full Python (on Debian: apt install libpython3-stdlib), or name the sources of "
+      "another Python as stdlib:/path/to/lib/python3.X."
     )
   return [topics] + [
     path
@@ -82,10 +82,10 @@ def _topics(path: pathlib.Path) -> Iterator[str]:
 
 
 def docstrings(path: pathlib.Path) -> Iterator[str]:
-  """The docstrings of a Python file, of the module first; none where it is no Python."""
+  """The docstrings of a Python file, the module's first; none if it does not parse."""
   try:
     tree = ast.parse(path.read_bytes())
-  except (SyntaxError, ValueError):  # templates and fixtures of other versions
+  except (SyntaxError, ValueError):  # templates, and fixtures for other versions
     return
   kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
   for node in ast.walk(tree):
@@ -94,7 +94,7 @@ def docstrings(path: pathlib.Path) -> Iterator[str]:
 
 
 def split_sentences(text: str) -> list[str]:
-  """Splits a document at sentence ends and blank lines, and folds white space.
+  """Splits a document at sentence ends and blank lines, and collapses white space.
 
   Example:
     >>> split_sentences("Open a file.  Return it; or\\nfail.\\n\\nSee also: close")

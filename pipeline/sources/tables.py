@@ -1,43 +1,44 @@
-"""Documents from tables: CSV, TSV, Parquet and Arrow, Hugging Face's among them."""
+"""Documents from tables: CSV, TSV, Parquet and Arrow, including Hugging Face's."""
 
 from __future__ import annotations
 
 import csv
 import pathlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.ipc
 import pyarrow.parquet
 
 from packing import InputError
 from pipeline.sources import textfiles
+from pipeline.sources.document import (
+  MAX_DOCUMENT_BYTES,
+  Document,
+  DocumentFields,
+  select_fields,
+)
+from pipeline.store import open_arrow
 
-if TYPE_CHECKING:
-  from pipeline.sources.partitions import Document, DocumentFields
-
-_ROWS = 64  # turned into Python objects at a time
+_RECORDS = 64  # turned into Python objects at a time
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
-def check(path: pathlib.Path, wanted: DocumentFields):
-  """Finds out before any work whether a file has what is wanted.
+def check(path: pathlib.Path, fields: DocumentFields):
+  """Checks before any work that a file has the columns that a task reads.
 
   Raises:
-    InputError: it is no such file, lacks a column, or has one twice.
+    InputError: the file is damaged, lacks a column, or has one twice.
   """
-  schema, _ = _open(path, wanted)
-  for field in (*wanted.required, *wanted.optional):
-    column = wanted.column(field)
+  schema, _ = _open(path, fields)
+  for column in map(fields.column, fields.names):
     if schema.names.count(column) > 1:
       raise InputError(
         f"{path} has {schema.names.count(column)} columns {column!r}; expected one. Rename "
         "the others."
       )
-  for field in wanted.required:
-    column = wanted.column(field)
+  for field in fields.required:
+    column = fields.column(field)
     if column not in schema.names:
       raise InputError(
         f"{path} has no column {column!r}; found "
@@ -57,49 +58,50 @@ def check(path: pathlib.Path, wanted: DocumentFields):
       )
 
 
-def num_rows(path: str | pathlib.Path) -> int:
-  """Rows of a file, from its metadata; 0 where it is damaged, which reading tells."""
+def num_records(path: pathlib.Path) -> int:
+  """Records of a Parquet or Arrow file, from its metadata; 0 if it is damaged.
+
+  Reading a damaged file raises the error.
+  """
   try:
-    if pathlib.Path(path).suffix.lower() == ".parquet":
+    if path.suffix.lower() == ".parquet":
       return pa.parquet.read_metadata(path).num_rows
-    with pa.memory_map(str(path)) as source:
-      return sum(map(len, _arrow_batches(source, columns=[0])[1]))
+    return sum(map(len, open_arrow(path, columns=[0])[1]))
   except (pa.ArrowInvalid, OSError):
     return 0
 
 
-def read_table(path: pathlib.Path, wanted: DocumentFields) -> Iterator[Document]:
-  """Rows of a file, a few at a time.
+def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]:
+  """One document a record; holds a few records at a time.
 
   Raises:
     InputError: the file is damaged.
   """
-  schema, read = _open(path, wanted)
-  fields = (*wanted.required, *wanted.optional)
-  names = [wanted.column(field) for field in fields]
-  names = [name for name in dict.fromkeys(names) if name in schema.names]
-  row = 0
+  schema, read = _open(path, fields)
+  names = dict.fromkeys(map(fields.column, fields.names))
+  number = 0
   try:
-    for batch in read(names):
-      for start in range(0, len(batch), _ROWS):
-        for values in batch.slice(start, _ROWS).to_pylist():
-          yield textfiles.select_fields(values, wanted, f"{path}, row {row}")
-          row += 1
+    for batch in read([name for name in names if name in schema.names]):
+      for start in range(0, len(batch), _RECORDS):
+        for values in batch.slice(start, _RECORDS).to_pylist():
+          yield select_fields(values, fields, f"{path}, record {number}")
+          number += 1
   except UnicodeDecodeError as error:
     raise InputError(
-      f"{path}, row {row} or one of the {_ROWS} after it is no UTF-8 ({error.reason}). "
-      "Expected text; write the file again."
+      f"{path}: record {number} or one of the {_RECORDS} after it is not UTF-8 "
+      f"({error.reason}). Expected text; write the file again."
     ) from error
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
-      f"{path} is damaged after row {row} ({str(error).splitlines()[0]}). Get it again."
+      f"{path} is damaged after record {number} ({str(error).splitlines()[0]}). Get it "
+      "again."
     ) from error
 
 
-def _open(path: pathlib.Path, wanted: DocumentFields):
+def _open(path: pathlib.Path, fields: DocumentFields):
   """The schema of a file, and a function from column names to record batches."""
   if path.suffix.lower() in _DELIMITERS:
-    return _open_delimited(path, wanted)
+    return _open_delimited(path, fields)
   try:
     if path.suffix.lower() == ".parquet":
       # Without a buffer, whole columns of a row group are in memory at once.
@@ -107,47 +109,60 @@ def _open(path: pathlib.Path, wanted: DocumentFields):
       return parquet.schema_arrow, lambda names: parquet.iter_batches(
         batch_size=1024, columns=names, use_threads=False
       )
-    schema, batches = _arrow_batches(pa.memory_map(str(path)))
-    return schema, lambda names: (b.select(names) for b in batches)
+    schema, batches = open_arrow(path)
+    return schema, lambda names: (batch.select(names) for batch in batches)
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
-      f"{path} is no {path.suffix[1:]} file ({str(error).splitlines()[0]}). Get it again, "
-      "or leave it out."
+      f"{path} is not {_article(path.suffix[1:])} file ({str(error).splitlines()[0]}). Get "
+      "it again, or leave it out."
     ) from error
 
 
-def _open_delimited(path: pathlib.Path, wanted: DocumentFields):
-  """As `_open`, of a .csv or .tsv, whose columns are all text.
+def _article(kind: str) -> str:
+  return f"{'an' if kind.lower() == 'arrow' else 'a'} {kind}"
 
-  Columns are named by the first line; or, where the columns wanted are numbers, counted
-  from 0 and the first line is data.
+
+def _open_delimited(path: pathlib.Path, fields: DocumentFields):
+  """As `_open`, for a .csv or .tsv, whose columns are all text.
+
+  The first line names the columns; but if all columns to read are numbers, columns are
+  counted from 0 and the first line is data.
+
+  Raises:
+    InputError: the file is empty.
   """
   delimiter, quoted = _DELIMITERS[path.suffix.lower()], _is_quoted(path)
-  rows = csv.reader(
+  records = csv.reader(
     _lines(path),
     delimiter=delimiter,
     quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
   )
-  cells = next(filter(None, rows), [])
-  counted = all(wanted.column(field).isdigit() for field in wanted.required)
+  filled = filter(None, records)
+  cells = next(filled, [])
+  if not cells:
+    raise InputError(f"{path} is empty; expected a line for each record.")
+  counted = all(fields.column(field).isdigit() for field in fields.required)
+  has_records = counted or next(filled, None) is not None
   names = [str(number) for number in range(len(cells))] if counted else cells
+  mistakes: list[str] = []
 
-  def invalid(row: pa.csv.InvalidRow) -> str:
-    found.append(
-      f"{path}, row {row.number - (1 if counted else 2)} has {row.actual_columns} columns; "
-      f"expected {row.expected_columns}, as the first line."
+  def invalid(record: pa.csv.InvalidRow) -> str:
+    mistakes.append(
+      f"{path}: record {record.number - (1 if counted else 2)} has "
+      f"{record.actual_columns} columns; expected {record.expected_columns}, as in the "
+      "first line."
     )
     return "error"
 
-  found: list[str] = []
-
-  def read(chosen: list[str]) -> Iterator[pa.RecordBatch]:
+  def read(columns: list[str]) -> Iterator[pa.RecordBatch]:
+    if not has_records:  # Arrow refuses a first line without a line end
+      return
     try:
       yield from pa.csv.open_csv(
         path,
         read_options=pa.csv.ReadOptions(
-          use_threads=False,  # which holds fewer blocks, and counts rows
-          block_size=textfiles.MAX_DOCUMENT_BYTES,  # a row has to fit
+          use_threads=False,  # so that it holds fewer blocks, and numbers records
+          block_size=MAX_DOCUMENT_BYTES,  # a record has to fit
           column_names=names if counted else None,
         ),
         parse_options=pa.csv.ParseOptions(
@@ -157,12 +172,12 @@ def _open_delimited(path: pathlib.Path, wanted: DocumentFields):
           invalid_row_handler=invalid,
         ),
         convert_options=pa.csv.ConvertOptions(
-          include_columns=chosen, column_types=dict.fromkeys(chosen, pa.string())
+          include_columns=columns, column_types=dict.fromkeys(columns, pa.string())
         ),
       )
     except pa.ArrowInvalid as error:
-      if found:
-        raise InputError(found[0]) from error
+      if mistakes:
+        raise InputError(mistakes[0]) from error
       raise
 
   return pa.schema([(name, pa.string()) for name in names]), read
@@ -175,40 +190,30 @@ def _lines(path: pathlib.Path) -> Iterator[str]:
 def _is_quoted(path: pathlib.Path) -> bool:
   """Whether quotes enclose fields: each field that begins with one ends with one.
 
-  Quotes inside such a field are doubled. A .tsv with any other field that begins with a
-  quote has no enclosed fields: its quotes are text, as in GLUE's files. Arrow does not
-  check this; it would swallow the rows up to the next quote.
+  Quotes inside such a field are doubled. In a .tsv with any other field that begins with
+  a quote, no field is enclosed: quotes are text, as in GLUE's files. Arrow does not check
+  this; it would swallow the records up to the next quote.
 
   Raises:
-    InputError: a .csv with other quotes; not UTF-8, binary, or a line that is too long.
+    InputError: a .csv has other quotes; the file is binary or not UTF-8, or a line is too
+      long.
   """
   delimiter = _DELIMITERS[path.suffix.lower()]
-  csv.field_size_limit(textfiles.MAX_DOCUMENT_BYTES)
-  rows = csv.reader(_lines(path), delimiter=delimiter, strict=True)
-  last = 0  # line of the row before
+  csv.field_size_limit(MAX_DOCUMENT_BYTES)
+  records = csv.reader(_lines(path), delimiter=delimiter, strict=True)
+  last = 0  # line of the record before
   try:
-    for _ in rows:
-      last = rows.line_num
+    for _ in records:
+      last = records.line_num
   except csv.Error as error:
     if delimiter == "\t":
       return False
     raise InputError(
-      f"{path}: the row at line {last + 1} is not valid CSV ({error}). Expected a quoted "
-      "field to end with a quote, and quotes inside it doubled. Write it with csv or "
-      "pandas in Python, or as .jsonl."
+      f"{path}: the record at line {last + 1} is not valid CSV ({error}). Expected a "
+      "quoted field to end with a quote, and quotes inside it doubled. Write it with csv "
+      "or pandas in Python, or as .jsonl."
     ) from error
   return True
-
-
-def _arrow_batches(source: pa.NativeFile, columns: list[int] | None = None):
-  """The schema of a mapped file, and its record batches, of all columns or of some."""
-  options = pa.ipc.IpcReadOptions(included_fields=columns)
-  if source.read(6) == b"ARROW1":
-    reader = pa.ipc.open_file(source, options=options)
-    return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
-  source.seek(0)  # the stream format that Hugging Face writes
-  stream = pa.ipc.open_stream(source, options=options)
-  return stream.schema, iter(stream)
 
 
 def _is_text(kind: pa.DataType) -> bool:

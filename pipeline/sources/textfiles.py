@@ -1,7 +1,7 @@
 """Documents from text: plain, JSON lines, SQuAD's JSON.
 
 Lines are read one at a time and no document may be longer than `MAX_DOCUMENT_BYTES`, so
-memory is bounded whatever is in the file.
+memory is bounded whatever the file holds.
 """
 
 from __future__ import annotations
@@ -10,122 +10,112 @@ import json
 import pathlib
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from packing import InputError
 from packing.errors import short_repr
+from pipeline.sources.document import (
+  MAX_DOCUMENT_BYTES,
+  Document,
+  DocumentFields,
+  select_fields,
+  too_long_error,
+)
 
-if TYPE_CHECKING:
-  from pipeline.sources.partitions import Document, DocumentFields
-
-MAX_DOCUMENT_BYTES = 16 * 2**20
 MAX_JSON_BYTES = 2**30  # a file in SQuAD's layout is read at once
+Lines = Iterable[tuple[int, str]]  # with their numbers, from 1
 
 
-def read_text(path: pathlib.Path, wanted: DocumentFields) -> Iterator[Document]:
+def split_text(lines: Lines, name: str, fields: DocumentFields) -> Iterator[Document]:
   """Splits a text file into documents.
 
   Args:
-    path: UTF-8 text.
-    wanted: its `documents` says where a document ends: "blank-line" at lines of white
-      space, as in BERT's script; "line" after each line; "file" nowhere; "start:REGEX"
-      before each line that the expression fits.
+    lines: of the file.
+    name: of the file, for messages.
+    fields: its `documents` says where a document ends: "blank-line" at lines of white
+      space, as in BERT's script; "line" after each line; "file" at the end of the file;
+      "start:REGEX" before each line that matches.
 
   Raises:
-    InputError: not UTF-8, a binary file, or a document that is too long.
+    InputError: a document is too long.
   """
-  how = wanted.documents
+  how = fields.documents
   start = re.compile(how.removeprefix("start:")) if how.startswith("start:") else None
-  lines: list[str] = []
+  held: list[str] = []
   size, first = 0, 1
-  for number, line in lines_of(path):
+  for number, line in lines:
     blank = not line.strip()
     begins = start is not None and start.search(line.rstrip("\r\n"))
-    if lines and (begins or (blank and how == "blank-line")):
-      yield {"text": "".join(lines), "where": f"{path}, line {first}"}
-      lines, size = [], 0
+    if held and (begins or (blank and how == "blank-line")):
+      yield Document({"text": "".join(held)}, f"{name}, line {first}")
+      held, size = [], 0
     if blank and how in ("blank-line", "line"):
       continue
-    if not lines:
+    if not held:
       first = number
-    lines.append(line)
+    held.append(line)
     size += len(line)
     if size > MAX_DOCUMENT_BYTES:
-      raise InputError(_too_long(f"{path}, line {first}"))
+      raise too_long_error(f"{name}, line {first}")
     if how == "line":
-      yield {"text": line, "where": f"{path}, line {number}"}
-      lines, size = [], 0
-  if lines:
-    yield {"text": "".join(lines), "where": f"{path}, line {first}"}
+      yield Document({"text": line}, f"{name}, line {number}")
+      held, size = [], 0
+  if held:
+    yield Document({"text": "".join(held)}, f"{name}, line {first}")
 
 
-def read_json_lines(path: pathlib.Path, wanted: DocumentFields) -> Iterator[Document]:
-  """One JSON object a line; blank lines are skipped.
+def split_json_lines(lines: Lines, name: str, fields: DocumentFields) -> Iterator[Document]:
+  """One JSON object a line; skips blank lines.
 
   Raises:
-    InputError: a line is no JSON object, or lacks a field.
+    InputError: a line is not a JSON object, or lacks a field.
   """
-  yield from parse_json_lines(lines_of(path), str(path), wanted)
-
-
-def parse_json_lines(
-  lines: Iterable[tuple[int, str]], name: str, wanted: DocumentFields
-) -> Iterator[Document]:
-  """As `read_json_lines`, of numbered lines of a file with a name."""
   for number, line in lines:
     if not line.strip():
       continue
     where = f"{name}, line {number}"
     try:
-      found = json.loads(line)
+      values = json.loads(line)
     except (ValueError, RecursionError) as error:
       raise InputError(
-        f"{where} is no JSON ({error}); expected one object a line, such as "
+        f"{where} is not JSON ({error}); expected one object a line, such as "
         '{"text": "..."}.'
       ) from error
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
       raise InputError(
-        f"{where} holds a {type(found).__name__}; expected an object with "
-        f"{', '.join(map(wanted.column, wanted.required))}."
+        f"{where} holds a {type(values).__name__}; expected an object with "
+        f"{', '.join(map(fields.column, fields.required))}."
       )
-    yield select_fields(found, wanted, where)
+    yield select_fields(values, fields, where)
 
 
-def read_sentences(path: pathlib.Path, wanted: DocumentFields) -> Iterator[Document]:
-  """The fields of `wanted.line_fields` on each line, with tabs between them.
+def split_sentences(lines: Lines, name: str, fields: DocumentFields) -> Iterator[Document]:
+  """The texts of `fields.line_fields` on each line, separated by tabs.
 
-  A blank line is a document with empty ones, so that line n is document n.
+  A blank line gives a document with empty texts, so line n is always document n.
 
   Raises:
-    InputError: a line has more fields or fewer.
+    InputError: a line has too many or too few texts.
   """
-  yield from parse_sentences(lines_of(path), str(path), wanted)
-
-
-def parse_sentences(
-  lines: Iterable[tuple[int, str]], name: str, wanted: DocumentFields
-) -> Iterator[Document]:
-  """As `read_sentences`, of numbered lines of a file with a name."""
-  fields = wanted.line_fields
-  least = sum(field in wanted.required for field in fields)
+  names = fields.line_fields
+  least = sum(field in fields.required for field in names)
   for number, line in lines:
     where = f"{name}, line {number}"
     cells = line.rstrip("\r\n").split("\t") if line.strip() else [""] * least
-    if not least <= len(cells) <= len(fields):
-      either = f"{least} or " if least < len(fields) else ""
+    if not least <= len(cells) <= len(names):
+      either = f"{least} or " if least < len(names) else ""
       raise InputError(
-        f"{where} has {len(cells)} texts with tabs between them; expected {either}"
-        f"{len(fields)}: {', '.join(fields)}. Give other columns as .csv, .tsv or .jsonl."
+        f"{where} has {len(cells)} texts separated by tabs; expected {either}"
+        f"{len(names)}: {', '.join(names)}. Give other columns as .csv, .tsv or .jsonl."
       )
-    document: Document = {"where": where} | dict(zip(fields, cells, strict=False))
-    yield document
+    yield Document(dict(zip(names, cells, strict=False)), where)
 
 
-def read_squad(path: pathlib.Path, wanted: DocumentFields) -> Iterator[Document]:
+def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]:
   """Questions of a file in the layout of SQuAD 1.1: data, paragraphs, qas, answers.
 
   Raises:
-    InputError: another layout.
+    InputError: the file is too large or has another layout.
   """
   size = path.stat().st_size
   if size > MAX_JSON_BYTES:
@@ -138,19 +128,18 @@ def read_squad(path: pathlib.Path, wanted: DocumentFields) -> Iterator[Document]
     for article in articles:
       for paragraph in article["paragraphs"]:
         for question in paragraph["qas"]:
-          document = {
+          values = {
             "id": str(question["id"]),
             "question": question["question"],
             "context": paragraph["context"],
-            "where": f"{path}, question {question['id']}",
           }
-          if "answers" in wanted.required:
+          if "answers" in fields.required:
             answers = question.get("answers", [])
-            document["answers"] = {
+            values["answers"] = {
               "text": [answer["text"] for answer in answers],
               "answer_start": [answer["answer_start"] for answer in answers],
             }
-          yield document
+          yield Document(values, f"{path}, question {question['id']}")
   except (ValueError, LookupError, TypeError, AttributeError) as error:
     raise InputError(
       f"{path} is not in SQuAD's layout ({error!r}); expected "
@@ -158,43 +147,8 @@ def read_squad(path: pathlib.Path, wanted: DocumentFields) -> Iterator[Document]
     ) from error
 
 
-def select_fields(values: dict, wanted: DocumentFields, where: str) -> Document:
-  """The fields that are wanted, by the names of the task.
-
-  Raises:
-    InputError: one is missing; or a text is too long.
-  """
-  document: Document = {"where": where}
-  for field in (*wanted.required, *wanted.optional):
-    column = wanted.column(field)
-    if column in values:
-      value = values[column]
-      if isinstance(value, str):
-        _check_text(value, where)
-      document[field] = value
-    elif field in wanted.required:
-      raise InputError(
-        f"{where} has no {column!r}; found {', '.join(map(str, values)) or 'nothing'}. "
-        f"Name the right one with --columns {field}=NAME."
-      )
-  return document
-
-
-def _check_text(value: str, where: str):
-  if len(value) > MAX_DOCUMENT_BYTES:
-    raise InputError(_too_long(where))
-  try:
-    value.encode()
-  except UnicodeEncodeError as error:  # JSON can say half of a character
-    raise InputError(
-      f"{where} holds {short_repr(value[error.start])}, half of a character. Expected "
-      "text; "
-      "write it again with a program that keeps characters whole."
-    ) from error
-
-
 def lines_of(path: pathlib.Path) -> Iterator[tuple[int, str]]:
-  """The lines of a file; as `numbered_lines`."""
+  """The numbered lines of a file; see `numbered_lines`."""
   try:
     with path.open("rb") as file:
       yield from numbered_lines(file, str(path))
@@ -203,10 +157,10 @@ def lines_of(path: pathlib.Path) -> Iterator[tuple[int, str]]:
 
 
 def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
-  """Lines of text from 1, with their ends.
+  """Lines of text, numbered from 1, with their line ends.
 
   Raises:
-    InputError: not UTF-8, binary, or a line that is too long.
+    InputError: the file is binary or not UTF-8, or a line is too long.
   """
   number = 0
   while line := file.readline(MAX_DOCUMENT_BYTES + 1):
@@ -217,20 +171,13 @@ def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
         "UTF-8; leave the file out."
       )
     if len(line) > MAX_DOCUMENT_BYTES:
-      raise InputError(_too_long(f"{name}, line {number}"))
+      raise too_long_error(f"{name}, line {number}")
     try:
       text = line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
       raise InputError(
-        f"{name}, line {number} is no UTF-8: byte {short_repr(line[error.start])} at "
+        f"{name}, line {number} is not UTF-8: byte {short_repr(line[error.start])} at "
         f"{error.start} of the line. Convert the file, such as with: iconv -f "
         "ISO-8859-1 -t UTF-8."
       ) from error
     yield number, text
-
-
-def _too_long(where: str) -> str:
-  return (
-    f"{where}: a document is longer than {MAX_DOCUMENT_BYTES:,} bytes, which are read at "
-    "once. Break it at blank lines, or say with --documents where documents end."
-  )

@@ -6,30 +6,27 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from packing import InputError
-from pipeline.sources import textfiles
-
-if TYPE_CHECKING:
-  from pipeline.sources.partitions import Document, DocumentFields
+from pipeline.sources.document import Document, DocumentFields, select_fields
 
 PARTITION_EXAMPLES = 65_536
 _EXAMPLES = 64  # decoded at a time
 
 
 @dataclasses.dataclass(frozen=True)
-class CataloguePartition:
-  """Examples `start` to `stop` of a split of what is prepared in a folder."""
+class TfdsPartition:
+  """Examples `start` to `stop` of a split of a dataset that is prepared in a folder."""
 
   name: str
   folder: str
   split: str
   start: int
   stop: int
-  wanted: DocumentFields
+  fields: DocumentFields
 
   counts = "documents"
 
@@ -38,12 +35,12 @@ class CataloguePartition:
     return self.stop - self.start
 
   def inputs(self) -> list[tuple[str, int, int]]:
-    """The files of the split; those of one that has parts are told by its first."""
+    """The files of the split; only the first partition of a split reports them."""
     if self.start:
       return []
     paths = _builder(self.folder).info.splits[self.split].filepaths
-    found = [(path.name, os.stat(path)) for path in paths]
-    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
+    stats = [(path.name, os.stat(path)) for path in paths]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
   def read(self) -> Iterator[Document]:
     examples = _data_source(self.folder, self.split)
@@ -51,37 +48,36 @@ class CataloguePartition:
       numbers = range(start, min(start + _EXAMPLES, self.stop))
       for number, example in zip(numbers, examples.__getitems__(numbers), strict=True):
         where = f"tfds:{self.name}#{self.split}, example {number}"
-        yield textfiles.select_fields(_plain(example), self.wanted, where)
+        yield select_fields(_plain(example), self.fields, where)
 
 
-def partitions(
-  name: str, split: str, wanted: DocumentFields
-) -> Iterator[CataloguePartition]:
-  """The parts of a split of a dataset.
+def partitions(name: str, split: str, fields: DocumentFields) -> Iterator[TfdsPartition]:
+  """The partitions of a split of a dataset.
 
   Args:
     name: as TFDS takes it, such as `glue/cola` or `wikipedia/20230601.en`; or a folder
       that holds a prepared dataset. `TFDS_DATA_DIR` says where TFDS looks.
     split: a name, or a slice of one such as `train[:10%]`.
-    wanted: the fields of a document.
+    fields: to read from each example.
 
   Raises:
-    InputError: no such dataset or split; not prepared, or prepared in a format that needs
-      TensorFlow (says with which command to prepare it); or a field is missing.
+    InputError: there is no such dataset or split; it is not prepared, or in a format that
+      needs TensorFlow (the message gives the command that prepares it); or a field is
+      missing.
   """
   examples = _data_source(name, split)
   builder = _builder(name)
-  folder = os.path.abspath(builder.data_path)  # for workers elsewhere
+  folder = os.path.abspath(builder.data_path)  # workers may have another TFDS_DATA_DIR
   features = builder.info.features
-  missing = [f for f in wanted.required if wanted.column(f) not in features]
+  missing = [f for f in fields.required if fields.column(f) not in features]
   if missing:
     raise InputError(
-      f"tfds:{name} has no {wanted.column(missing[0])!r}; found {', '.join(features)}. "
+      f"tfds:{name} has no {fields.column(missing[0])!r}; found {', '.join(features)}. "
       f"Name the right one with --columns {missing[0]}=NAME."
     )
   for start in range(0, len(examples), PARTITION_EXAMPLES):
     stop = min(start + PARTITION_EXAMPLES, len(examples))
-    yield CataloguePartition(name, folder, split, start, stop, wanted)
+    yield TfdsPartition(name, folder, split, start, stop, fields)
 
 
 def _builder(name: str):
@@ -99,8 +95,8 @@ def _builder(name: str):
   except tfds.core.DatasetNotFoundError as error:
     raise InputError(
       f"TensorFlow Datasets {tfds.__version__} has no dataset {name!r}. Names are listed "
-      "at tensorflow.org/datasets; of your own builders name the folder with the prepared "
-      "data: tfds:FOLDER."
+      "at tensorflow.org/datasets. For a dataset of your own builder, name the folder with "
+      "the prepared data: tfds:FOLDER."
     ) from error
   except (ValueError, RuntimeError) as error:
     text = " ".join(str(error).split())[:300]
@@ -109,16 +105,16 @@ def _builder(name: str):
 
 def _data_source(name: str, split: str):
   builder = _builder(name)
-  found = builder.info.file_format.value if builder.data_path.exists() else "nothing"
-  if found not in ("array_record", "parquet"):
+  kind = builder.info.file_format.value if builder.data_path.exists() else "nothing"
+  if kind not in ("array_record", "parquet"):
     beam = " apache-beam" if _needs_beam(builder) else ""
-    data_dir = builder.data_path.parents[_depth(builder)]
+    data_dir = builder.data_path.parents[2 if builder.builder_config else 1]
     raise InputError(
       f"Expected tfds:{name} prepared as array_record in {builder.data_path}; found "
-      f"{found}. Prepare it once, in an environment of its own: pip install "
+      f"{kind}. Prepare it once, in an environment of its own: pip install "
       f"tensorflow-datasets tensorflow{beam} && tfds build {name} "
-      f"--file_format=array_record --data_dir={data_dir}. TFDS_DATA_DIR names another "
-      "place where it is prepared already."
+      f"--file_format=array_record --data_dir={data_dir}. If it is prepared already in "
+      "another place, name that with TFDS_DATA_DIR."
     )
   try:
     return builder.as_data_source(split)
@@ -127,11 +123,6 @@ def _data_source(name: str, split: str):
       f"tfds:{name} has no split {split!r}; found {', '.join(builder.info.splits)}. Name "
       f"one: tfds:{name}#SPLIT."
     ) from error
-
-
-def _depth(builder) -> int:
-  """Folders between the data folder of TFDS and that of the dataset: version, config."""
-  return 2 if builder.builder_config else 1
 
 
 def _needs_beam(builder) -> bool:
@@ -143,12 +134,12 @@ def _needs_beam(builder) -> bool:
 
 
 def _plain(value: Any) -> Any:
-  """Text for bytes and Python's numbers for NumPy's, all the way down."""
+  """Turns bytes into text and NumPy's numbers into Python's, at every level."""
   if isinstance(value, bytes):
     try:
       return value.decode("utf-8")
     except UnicodeDecodeError as error:
-      raise InputError(f"A text is no UTF-8 ({error}); expected text.") from error
+      raise InputError(f"A text is not UTF-8 ({error}); expected text.") from error
   if isinstance(value, dict):
     return {name: _plain(part) for name, part in value.items()}
   if isinstance(value, np.ndarray):

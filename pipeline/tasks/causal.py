@@ -2,97 +2,91 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterator
 
 from packing import InputError
 from packing.errors import short_repr
-from pipeline.settings import DatasetSettings
+from pipeline.sources.document import Document
 from pipeline.sources.document_shards import DocumentShard
-from pipeline.sources.partitions import Document
 from pipeline.store import StoredSequence
+from pipeline.tasks.encoder import Encoder
 from pipeline.tokenizer import Tokenizer
-
-Tally = collections.Counter[str]  # what happened to documents, for the manifest
 
 
 def text_of(document: Document) -> str:
   """The text of a document.
 
   Raises:
-    InputError: it is no text.
+    InputError: the field is not text.
   """
-  if "sentences" in document:
-    return " ".join(document["sentences"])
-  text = document["text"]
+  if "sentences" in document.fields:
+    return " ".join(document.fields["sentences"])
+  text = document.fields["text"]
   if text is None:
     return ""
   if not isinstance(text, str):
     raise InputError(
-      f"{document['where']}: text is {short_repr(text)}; expected a string. Name another "
+      f"{document.where}: text is {short_repr(text)}; expected a string. Name another "
       "column with --columns text=NAME."
     )
   return text
 
 
-def cut_text(
-  shard: DocumentShard, settings: DatasetSettings, tokenizer: Tokenizer, tally: Tally
-) -> Iterator[StoredSequence]:
-  end = tokenizer.end_id
+def text_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
+  """The tokens of each text and an end token."""
+  end, tally = encoder.tokenizer.end_id, encoder.tally
+  min_words = encoder.settings.min_words
   for document in shard.documents:
     text = text_of(document)
     if not text.strip():
       continue
-    if settings.min_words:
-      is_short = len(text.split()) < settings.min_words
+    if min_words:
+      is_short = len(text.split()) < min_words
       tally["too_short"] += is_short
       if is_short:
         continue
-    (ids,) = tokenizer.encode([text])
+    (ids,) = encoder.tokenizer.encode([text])
     tally["documents_used"] += 1
-    for piece in _fit([*ids, end], document, settings, tally, last=end):
+    for piece in _pieces([*ids, end], document, encoder, last=end):
       yield StoredSequence(piece, len(piece), 0)
 
 
-def cut_tokens(
-  shard: DocumentShard, settings: DatasetSettings, tokenizer: Tokenizer, tally: Tally
-) -> Iterator[StoredSequence]:
+def token_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
+  """The tokens of each document as they are, without padding."""
   for document in shard.documents:
-    ids = _checked_tokens(document, tokenizer)
+    ids = _checked_tokens(document, encoder.tokenizer)
     if not ids:
       continue
-    tally["documents_used"] += 1
+    encoder.tally["documents_used"] += 1
     first_type = _first_type_length(document, len(ids))
-    label = document.get("label") or 0
+    label = document.fields.get("label") or 0
     if not isinstance(label, int) or not -(2**31) <= label < 2**31:
       raise InputError(
-        f"{document['where']}: label is {short_repr(label)}; expected a whole number of "
+        f"{document.where}: label is {short_repr(label)}; expected a whole number of "
         "32 bits."
       )
     start = 0
-    for piece in _fit(ids, document, settings, tally):
+    for piece in _pieces(ids, document, encoder):
       yield StoredSequence(piece, min(max(first_type - start, 0), len(piece)), int(label))
       start += len(piece)
 
 
-def _fit(
-  ids: list[int], document: Document, settings: DatasetSettings, tally: Tally, *, last=None
+def _pieces(
+  ids: list[int], document: Document, encoder: Encoder, *, last: int | None = None
 ) -> list[list[int]]:
-  """The tokens as sequences of at most S."""
-  most = settings.max_sequence_length
+  """The tokens as sequences of at most S; a truncated one ends with `last`."""
+  most = encoder.settings.max_sequence_length
   if len(ids) <= most:
     return [ids]
-  tally["too_long"] += 1
-  if settings.too_long == "error":
-    raise too_long_error(document, "A sequence", len(ids), most)
-  if settings.too_long == "truncate":
+  encoder.count_too_long(document, "A sequence", len(ids), most)
+  if encoder.settings.too_long == "truncate":
     return [ids[:most] if last is None else [*ids[: most - 1], last]]
   return [ids[i : i + most] for i in range(0, len(ids), most)]
 
 
 def _checked_tokens(document: Document, tokenizer: Tokenizer) -> list[int]:
   """Tokens without the padding at their end."""
-  where, ids = document["where"], document["input_ids"]
+  where, ids = document.where, document.fields["input_ids"]
   if not ids:
     return []
   if not isinstance(ids, list) or not all(type(n) is int for n in ids):
@@ -122,27 +116,16 @@ def _checked_tokens(document: Document, tokenizer: Tokenizer) -> list[int]:
 
 
 def _first_type_length(document: Document, length: int) -> int:
-  types = document.get("token_type_ids")
+  types = document.fields.get("token_type_ids")
   if types is None:
     return length
   if not isinstance(types, list) or len(types) < length:
-    raise InputError(
-      f"{document['where']}: token_type_ids is {short_repr(types)}; expected {length} "
-      "numbers, "
-      "one for each token."
-    )
-  ones = types[:length].count(1)
-  if types[:length] != [0] * (length - ones) + [1] * ones:
-    raise InputError(
-      f"{document['where']}: token_type_ids is {short_repr(types)}; expected zeros and "
-      "then "
-      "ones."
-    )
-  return length - ones
-
-
-def too_long_error(document: Document, what: str, found: int, most: int) -> InputError:
-  return InputError(
-    f"{document['where']}: {what} has {found} tokens; expected at most {most}. Raise "
-    "--max-sequence-length, or choose --too-long truncate or split."
+    expected = f"{length} numbers, one for each token"
+  else:
+    ones = types[:length].count(1)
+    if types[:length] == [0] * (length - ones) + [1] * ones:
+      return length - ones
+    expected = "zeros and then ones"
+  raise InputError(
+    f"{document.where}: token_type_ids is {short_repr(types)}; expected {expected}."
   )

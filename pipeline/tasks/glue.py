@@ -1,27 +1,28 @@
-"""A sentence or a pair, and a class or a number: GLUE's nine tasks, and one's own."""
+"""A sentence or a pair, and a class or a number: GLUE's nine tasks, and a user's own."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from packing import InputError
 from packing.errors import short_repr
-from pipeline import wordpiece
 from pipeline.settings import DatasetSettings
+from pipeline.sources.document import Document
 from pipeline.sources.document_shards import DocumentShard
-from pipeline.sources.partitions import Document
 from pipeline.store import StoredSequence
-from pipeline.tokenizer import Tokenizer
+from pipeline.tasks.encoder import Encoder
 
 _TWO = "sentence1", "sentence2"
 _ENTAILMENT = "entailment", "not_entailment"
-_LARGEST = float(np.finfo(np.float32).max)  # of the labels of a regression
+_LARGEST = float(np.finfo(np.float32).max)  # label of a regression
+_EXAMPLES = 64  # tokenised at a time
 
-# The fields of a document as in TensorFlow Datasets, and the classes in the order of their
-# numbers; no classes for regression.
+# For each task its sentence fields, named as in TensorFlow Datasets, and its classes in
+# the order of their numbers; () for a regression.
 TASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
   "cola": (("sentence",), ("unacceptable", "acceptable")),
   "sst2": (("sentence",), ("negative", "positive")),
@@ -33,7 +34,7 @@ TASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
   "rte": (_TWO, _ENTAILMENT),
   "wnli": (_TWO, ("not_entailment", "entailment")),
 }
-# The benchmark's metrics of each; its score is their mean.
+# The benchmark's metrics for each task; the score is their mean.
 METRICS: dict[str, tuple[str, ...]] = {
   "cola": ("matthews",),
   "sst2": ("accuracy",),
@@ -45,95 +46,82 @@ METRICS: dict[str, tuple[str, ...]] = {
   "rte": ("accuracy",),
   "wnli": ("accuracy",),
 }
-OWN = "sentence", "sentence2"  # fields of one's own tasks; the second may be missing
+OWN = "sentence", "sentence2"  # fields of a user's task; the second may be missing
 
 
 def fields_and_labels(settings: DatasetSettings) -> tuple[tuple[str, ...], tuple[str, ...]]:
-  """The sentences of a document, and the names of the classes, () for a regression."""
+  """The sentence fields and the names of the classes; () for a regression."""
   if settings.task.startswith("glue/"):
     return TASKS[settings.task.removeprefix("glue/")]
   return OWN, settings.label_names()
 
 
-def cut(
-  shard: DocumentShard, settings: DatasetSettings, tokenizer: Tokenizer, tally
-) -> Iterator[StoredSequence]:
-  """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], one sequence an example.
+def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
+  """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], one sequence for each document.
 
   Raises:
-    InputError: a sentence or a label that is none; or, where settings ask for it, a
-      sequence that is too long.
+    InputError: a sentence or a label is invalid; or a sequence is too long, if the
+      settings forbid it.
   """
-  _, labels = fields_and_labels(settings)
-  examples = shard.documents
-  encoded = encode(examples, settings, tokenizer, tally)
-  for example, (input_ids, first_type) in zip(examples, encoded, strict=True):
-    yield StoredSequence(input_ids, first_type, parse_label(example, labels))
+  _, labels = fields_and_labels(encoder.settings)
+  for document, (sequence,) in unlabelled_sequences(shard.documents, encoder):
+    yield sequence._replace(sequence_label=parse_label(document, labels))
 
 
-def encode(
-  examples: Sequence[Document], settings: DatasetSettings, tokenizer: Tokenizer, tally
-) -> Iterator[tuple[list[int], int]]:
-  """Tokens of each example, and how many have token type 0.
+def unlabelled_sequences(
+  documents: Iterable[Document], encoder: Encoder
+) -> Iterator[tuple[Document, list[StoredSequence]]]:
+  """Each document and its sequence, with label 0.
 
-  What is too long loses tokens at the end, a pair at the end of the longer sentence, as
-  BERT's run_classifier.py does.
+  A sequence that is too long loses tokens at the end; a pair loses them at the end of the
+  longer sentence, as in BERT's run_classifier.py.
 
   Raises:
-    InputError: as of `cut`, but for labels.
+    InputError: a sentence is invalid; or a sequence is too long, if the settings forbid it.
   """
-  cls, sep = tokenizer.id_of(wordpiece.CLS), tokenizer.id_of(wordpiece.SEP)
-  texts = [sentences(example, settings) for example in examples]
-  flat = iter(tokenizer.encode([text for found in texts for text in found]))
-  for example, found in zip(examples, texts, strict=True):
-    parts = [next(flat) for _ in found]
-    most = settings.max_sequence_length - 1 - len(parts)
-    length = sum(map(len, parts))
-    if length > most:
-      tally["too_long"] += 1
-      if settings.too_long == "error":
-        raise InputError(
-          f"{example['where']}: The example has {length + 1 + len(parts)} tokens; expected "
-          f"at most {settings.max_sequence_length}. Raise --max-sequence-length, or choose "
-          "--too-long truncate."
-        )
-      shorten(parts, most)
-    tally["documents_used"] += 1
-    input_ids = [cls, *parts[0], sep]
-    first_type = len(input_ids)
-    for part in parts[1:]:
-      input_ids += [*part, sep]
-    yield input_ids, first_type
+  documents = iter(documents)
+  while batch := list(itertools.islice(documents, _EXAMPLES)):
+    texts = [sentences(document, encoder.settings) for document in batch]
+    flat = iter(encoder.tokenizer.encode([text for parts in texts for text in parts]))
+    for document, parts in zip(batch, texts, strict=True):
+      yield document, [_sequence([next(flat) for _ in parts], document, encoder)]
 
 
-def sentences(example: Document, settings: DatasetSettings) -> list[str]:
-  """One or two; of one's own tasks only one where the second is missing or empty.
+def _sequence(
+  parts: list[list[int]], document: Document, encoder: Encoder
+) -> StoredSequence:
+  limit = encoder.settings.max_sequence_length
+  length = 1 + sum(map(len, parts)) + len(parts)
+  if length > limit:
+    encoder.count_too_long(document, "The example", length, limit, choices="truncate")
+    shorten(parts, limit - 1 - len(parts))
+  encoder.tally["documents_used"] += 1
+  input_ids = [encoder.cls, *parts[0], encoder.sep]
+  first_type = len(input_ids)
+  for part in parts[1:]:
+    input_ids += [*part, encoder.sep]
+  return StoredSequence(input_ids, first_type, 0)
+
+
+def sentences(document: Document, settings: DatasetSettings) -> list[str]:
+  """One or two sentences; one in a user's task if the second is missing or empty.
 
   Raises:
-    InputError: one is no text.
+    InputError: a field is not text.
   """
   fields, _ = fields_and_labels(settings)
-  if fields == OWN and not example.get(OWN[1]):
+  if fields == OWN and not document.fields.get(OWN[1]):
     fields = fields[:1]
-  return [sentence(example, field) for field in fields]
-
-
-def sentence(example: Document, field: str) -> str:
-  """A sentence of an example.
-
-  Raises:
-    InputError: it is no text.
-  """
-  value = example[field]
-  if not isinstance(value, str):
-    raise InputError(
-      f"{example['where']}: {field} is {short_repr(value)}; expected a sentence."
-    )
-  return value
+  for field in fields:
+    if not isinstance(value := document.fields[field], str):
+      raise InputError(
+        f"{document.where}: {field} is {short_repr(value)}; expected a sentence."
+      )
+  return [document.fields[field] for field in fields]
 
 
 def shorten(parts: list[list[int]], most: int):
-  """Takes tokens off the end of the longest part until all have `most` together.
+  """Takes tokens off the end of the longest part until the total is `most`.
 
   Example:
     >>> parts = [[1, 2, 3, 4, 5], [6, 7]]
@@ -146,21 +134,21 @@ def shorten(parts: list[list[int]], most: int):
     longest.pop()
 
 
-def parse_label(example: Document, labels: tuple[str, ...]) -> int | float:
-  """The number of a class, or the value to predict where there are no classes.
+def parse_label(document: Document, labels: tuple[str, ...]) -> int | float:
+  """The number of a class; without classes, the value to predict.
 
   Example:
-    >>> parse_label({"label": "entailment"}, ("entailment", "not_entailment"))
+    >>> parse_label(Document({"label": "entailment"}), ("entailment", "not_entailment"))
     0
-    >>> parse_label({"label": "3.25"}, ())
+    >>> parse_label(Document({"label": "3.25"}), ())
     3.25
-    >>> parse_label({"label": 5}, ("1", "5"))
+    >>> parse_label(Document({"label": 5}), ("1", "5"))
     1
 
   Raises:
-    InputError: neither a class nor its number; or no number.
+    InputError: the label is not a class or its number; without classes, not a number.
   """
-  value = example["label"]
+  value = document.fields["label"]
   for place, name in enumerate(labels):
     if name == value or _number(name) == _number(value):
       return place
@@ -169,16 +157,16 @@ def parse_label(example: Document, labels: tuple[str, ...]) -> int | float:
     if abs(number) <= _LARGEST:
       return number
     raise InputError(
-      f"{example['where']}: label is {short_repr(value)}; expected a number that 32 bits "
-      "hold."
+      f"{document.where}: label is {short_repr(value)}; expected a number that fits in 32 "
+      "bits."
     )
-  # Where names are numbers, a number that is none of them names no class by its place.
+  # If class names are numbers, labels match by value, never by index.
   named = not all(math.isnan(_number(name)) for name in labels)
   if named or number not in range(len(labels)):
     hidden = " Test splits hide their labels; use another split." if number == -1 else ""
     numbers = "" if named else f"0 to {len(labels) - 1} or "
     raise InputError(
-      f"{example['where']}: label is {short_repr(value)}; expected {numbers}one of "
+      f"{document.where}: label is {short_repr(value)}; expected {numbers}one of "
       f"{', '.join(labels)}.{hidden}"
     )
   return int(number)

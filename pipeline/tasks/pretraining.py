@@ -1,20 +1,29 @@
 """Sequences for pretraining: pairs of segments, the second real or random, or sentences.
 
-The pairs are a port of the rules, not of the code, of `create_pretraining_data.py` in
-https://github.com/google-research/bert; the sentences are RoBERTa's.
+The pairs follow the rules of `create_pretraining_data.py` in
+https://github.com/google-research/bert, without its code; the sentences are RoBERTa's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import array
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from pipeline.settings import DatasetSettings
+from pipeline.sources import stdlib
+from pipeline.sources.document import Document
+from pipeline.sources.document_shards import DocumentShard
+from pipeline.store import StoredSequence
+from pipeline.tasks import causal
+from pipeline.tasks.encoder import Encoder
+
 SPECIAL_TOKENS_IN_PAIR = 3  # [CLS] A [SEP] B [SEP]
 SPECIAL_TOKENS = 2  # [CLS] sentences [SEP]
 
-Document = Sequence[Sequence[int]]  # sentences of token ids
+Sentences = Sequence[Sequence[int]]  # of one document, as token ids
 
 
 class Pair(NamedTuple):
@@ -23,7 +32,7 @@ class Pair(NamedTuple):
   Attributes:
     a: token ids of the first segment.
     b: token ids of the second segment.
-    is_random_next: 1 where b is from another document, 0 where it follows a.
+    is_random_next: 1 if b is from another document, 0 if it follows a.
     lost_tokens: how many were cut off to make the pair fit.
   """
 
@@ -33,8 +42,62 @@ class Pair(NamedTuple):
   lost_tokens: int = 0
 
 
+def sentences_of(document: Document, settings: DatasetSettings) -> list[str]:
+  """The sentences of a document; none if there are fewer than `min_sentences`."""
+  sentences = document.fields.get("sentences")
+  if sentences is None:
+    sentences = stdlib.split_sentences(causal.text_of(document))
+  return sentences if len(sentences) >= settings.min_sentences else []
+
+
+def sentence_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
+  """[CLS] sentences [SEP]: runs of whole sentences, as many as fit."""
+  most = encoder.settings.max_sequence_length - SPECIAL_TOKENS
+  for document in _tokenised(shard, encoder, most=most):
+    for run in whole_sentences(document, max_tokens=most):
+      yield StoredSequence([encoder.cls, *run, encoder.sep], len(run) + 2, 0)
+
+
+def pair_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
+  """[CLS] A [SEP] B [SEP]: pairs of segments, `dupe_factor` times over the documents."""
+  settings, cls, sep = encoder.settings, encoder.cls, encoder.sep
+  most = settings.max_sequence_length - SPECIAL_TOKENS_IN_PAIR - 1
+  documents = list(_tokenised(shard, encoder, most=most))
+  for repeat in range(settings.dupe_factor):
+    for index in range(len(documents)):
+      for pair in segment_pairs(
+        documents,
+        index,
+        max_sequence_length=settings.max_sequence_length,
+        short_sequence_probability=settings.short_sequence_probability,
+        seed=(settings.seed, *shard.key, repeat),
+      ):
+        encoder.tally["random_next"] += pair.is_random_next
+        encoder.tally["truncated_pairs"] += pair.lost_tokens > 0
+        input_ids = [cls, *pair.a, sep, *pair.b, sep]
+        yield StoredSequence(input_ids, len(pair.a) + 2, pair.is_random_next)
+
+
+def _tokenised(shard: DocumentShard, encoder: Encoder, *, most: int) -> Iterator[Sentences]:
+  """The sentences of each document; those over `most` tokens as the settings say."""
+  split = encoder.settings.too_long == "split"
+  for document in shard.documents:
+    sentences: list[Sequence[int]] = []
+    for ids in encoder.tokenizer.encode(sentences_of(document, encoder.settings)):
+      if len(ids) > most:
+        encoder.count_too_long(document, "A sentence", len(ids), most)
+      length = most if split else max(len(ids), 1)
+      sentences += [
+        array.array("i", ids[start : start + length])
+        for start in range(0, len(ids), length)
+      ]
+    if sentences:
+      encoder.tally["documents_used"] += 1
+      yield sentences
+
+
 def segment_pairs(
-  documents: Sequence[Document],
+  documents: Sequence[Sentences],
   index: int,
   *,
   max_sequence_length: int,
@@ -43,21 +106,21 @@ def segment_pairs(
 ) -> list[Pair]:
   """Cuts one document into pairs of segments.
 
-  Whole sentences are gathered up to the document's target length, which is the maximum,
-  or with `short_sequence_probability` a random one. The gathered sentences are cut in
-  two at random. With probability 1/2, or where there is a single sentence, the second
-  part is replaced by sentences of another document, and goes back to be gathered again.
-  So more than half of the pairs have a random next where documents are short. Pairs that
-  are too long lose tokens at the ends of the longer segment, front or back at random.
-  Where there is no other document, the second part is never replaced, and a single
-  sentence gives no pair.
+  Whole sentences are gathered up to the document's target length. The target is the
+  maximum, or a random length with `short_sequence_probability`. The gathered sentences are
+  cut in two at random. With probability 1/2, or if there is only one sentence, sentences
+  of another document replace the second part, which is gathered again for the next pair.
+  So among short documents more than half of the pairs have a random next. Pairs that are
+  too long lose tokens of the longer segment, at its front or back at random. If there is
+  no other document, the second part is never replaced, and a single sentence gives no
+  pair.
 
   Args:
-    documents: sentences of token ids, without empty sentences; one shard of documents.
+    documents: one shard of documents; no sentence is empty.
     index: the document to cut.
-    max_sequence_length: S, with the special tokens, at least 5.
-    short_sequence_probability: share of documents whose target length is random.
-    seed: one number or several; with the index it fixes every choice.
+    max_sequence_length: S, special tokens included; at least 5.
+    short_sequence_probability: the fraction of documents with a random target length.
+    seed: one number or several; with the index it determines every random choice.
 
   Returns:
     Pairs in the order of the document.
@@ -98,14 +161,14 @@ def segment_pairs(
   return pairs
 
 
-def whole_sentences(document: Document, *, max_tokens: int) -> list[list[int]]:
+def whole_sentences(document: Sentences, *, max_tokens: int) -> list[list[int]]:
   """Cuts one document into runs of whole sentences, as many in each as fit.
 
-  No run crosses documents, so the last of each is as short as what is left.
+  No run crosses documents, so the last run is as short as the rest of the document.
 
   Args:
-    document: sentences of token ids; one that is too long is truncated, and alone.
-    max_tokens: of a run, without special tokens.
+    document: its sentences; one that is too long is truncated, and makes a run alone.
+    max_tokens: the most tokens in a run, without special tokens.
 
   Returns:
     Runs in the order of the document.
@@ -130,9 +193,9 @@ def _join(sentences: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _random_segment(
-  documents: Sequence[Document], index: int, length: int, rng: np.random.Generator
+  documents: Sequence[Sentences], index: int, length: int, rng: np.random.Generator
 ) -> list[int]:
-  """Sentences of another document from a random start, until there are enough tokens."""
+  """Sentences of another document, from a random start until they have enough tokens."""
   other = int(rng.integers(len(documents) - 1))
   other += other >= index
   document = documents[other]

@@ -1,4 +1,4 @@
-"""How good answers are: the metrics of GLUE and SQuAD, as fractions."""
+"""The metrics of GLUE and SQuAD, as fractions."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import numpy as np
 from pipeline.store import SequenceStore
 from pipeline.tasks import squad
 
-# scikit-learn and SciPy take a second to import, which no worker that tokenises needs.
+# scikit-learn and SciPy take a second to import, and workers that tokenise need neither.
 
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """The share of predictions that are right."""
+  """The fraction of correct predictions."""
   from sklearn.metrics import accuracy_score
 
   return float(accuracy_score(labels, predictions))
 
 
 def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """Harmonic mean of precision and recall of class 1; 0 where there is none of it."""
+  """Harmonic mean of precision and recall for class 1; 0 if it never occurs."""
   from sklearn.metrics import f1_score
 
   return float(f1_score(labels, predictions, zero_division=0.0))
 
 
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """Matthews' correlation in [-1, 1]; 0 where labels or predictions are all the same.
+  """Matthews' correlation in [-1, 1]; 0 if labels or predictions are all the same.
 
   References:
     Matthews, 1975; CoLA's metric, Warstadt et al., https://arxiv.org/abs/1805.12471.
@@ -43,17 +43,17 @@ def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """Pearson's correlation in [-1, 1]; 0 where labels or predictions are all the same."""
+  """Pearson's correlation in [-1, 1]; 0 if labels or predictions are all the same."""
   import scipy.stats
 
   if _constant(labels) or _constant(predictions):
     return 0.0
-  # In float64, two float32 that differ are far enough apart to be told from a constant.
+  # In float64, SciPy does not mistake close float32 values for a constant.
   return float(scipy.stats.pearsonr(*map(np.float64, (labels, predictions))).statistic)
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """Pearson's correlation of the ranks; 0 where labels or predictions are all the same."""
+  """Pearson's correlation of the ranks; 0 if labels or predictions are all the same."""
   import scipy.stats
 
   if _constant(labels) or _constant(predictions):
@@ -83,7 +83,7 @@ def normalized(text: str) -> str:
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
-  """1 where the prediction is one of the answers, normalized; 0 otherwise.
+  """1 if the normalized prediction equals a normalized answer, otherwise 0.
 
   References:
     Rajpurkar et al., https://arxiv.org/abs/1606.05250, section 6.1; evaluate-v1.1.py.
@@ -94,26 +94,26 @@ def exact_match(prediction: str, answers: Sequence[str]) -> float:
 def answer_f1(prediction: str, answers: Sequence[str]) -> float:
   """F1 of the words that prediction and answer share, the best over the answers.
 
-  Words count as often as they occur. 0 where there is no answer.
+  Words count as often as they occur. 0 if there is no answer.
 
   Example:
     >>> answer_f1("the cat sat", ["a cat", "dogs"])
     0.6666666666666666
 
   References:
-    As of `exact_match`.
+    See `exact_match`.
   """
-  found = normalized(prediction).split()
+  predicted = normalized(prediction).split()
 
   def one(answer: str) -> float:
     expected = normalized(answer).split()
-    same = (collections.Counter(found) & collections.Counter(expected)).total()
-    return 2 * same / (len(found) + len(expected)) if same else 0.0
+    same = (collections.Counter(predicted) & collections.Counter(expected)).total()
+    return 2 * same / (len(predicted) + len(expected)) if same else 0.0
 
   return max(map(one, answers), default=0.0)
 
 
-# ---- of a task -------------------------------------------------------------------------
+# ---- scores of a task ------------------------------------------------------------------
 
 _METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
   "accuracy": accuracy,
@@ -131,17 +131,17 @@ def score_classes(
 
   Args:
     store: sequences with classes.
-    outputs: of each sequence float[num_labels], logits.
-    metrics: names of some.
+    outputs: float[num_labels] logits of each sequence.
+    metrics: names of metrics.
 
   Raises:
-    ValueError: other shapes, or logits that are not finite.
+    ValueError: the outputs have other shapes or are not finite.
   """
-  logits = _rows(store, outputs)
+  logits = _stacked(store, outputs)
   labels = store.sequence_labels
   if logits.shape[1] <= labels.max():
     raise ValueError(
-      f"Expected logits of {labels.max() + 1} classes or more, as the labels have; found "
+      f"Expected logits of at least {labels.max() + 1} classes, as in the labels; found "
       f"{logits.shape[1]}."
     )
   return _with_mean({m: _METRICS[m](labels, logits.argmax(axis=1)) for m in metrics})
@@ -154,13 +154,13 @@ def score_values(
 
   Args:
     store: sequences with numbers to predict.
-    outputs: of each sequence float[1].
-    metrics: names of some.
+    outputs: float[1] of each sequence.
+    metrics: names of metrics.
 
   Raises:
-    ValueError: other shapes, or numbers that are not finite.
+    ValueError: the outputs have other shapes or are not finite.
   """
-  values = _rows(store, outputs)
+  values = _stacked(store, outputs)
   if values.shape[1] != 1:
     raise ValueError(f"Expected one number a sequence; found {values.shape[1]}.")
   return _with_mean({m: _METRICS[m](store.sequence_labels, values[:, 0]) for m in metrics})
@@ -171,35 +171,35 @@ def score_answers(store: SequenceStore, outputs: Sequence[np.ndarray]) -> dict[s
 
   Args:
     store: windows of questions.
-    outputs: of each window float[length, 2], start and end logits.
+    outputs: float[length, 2] start and end logits of each window.
 
   Raises:
-    ValueError: other shapes, or logits that are not finite.
+    ValueError: the outputs have other shapes or are not finite.
   """
   _check_count(store, outputs)
   exact, shared = [], []
-  for windows, logits in squad.questions(store.rows(), outputs):
+  for windows, logits in squad.questions(store.records(), outputs):
     best = squad.n_best(windows, *squad.start_and_end(windows, logits))
     text, answers = best[0].text if best else "", windows[0]["answers"]
     exact.append(exact_match(text, answers))
     shared.append(answer_f1(text, answers))
-  found = float(np.mean(shared))
-  return {"score": found, "exact_match": float(np.mean(exact)), "f1": found}
+  f1 = float(np.mean(shared))
+  return {"score": f1, "exact_match": float(np.mean(exact)), "f1": f1}
 
 
-def _rows(store: SequenceStore, outputs: Sequence[np.ndarray]) -> np.ndarray:
+def _stacked(store: SequenceStore, outputs: Sequence[np.ndarray]) -> np.ndarray:
   """The outputs as float[num_sequences, width]."""
   _check_count(store, outputs)
   shapes = {np.shape(output) for output in outputs}
   if len(shapes) > 1 or len(shape := shapes.pop()) != 1 or not shape[0]:
-    raise ValueError("Expected a row of numbers for each sequence, all of one length.")
-  rows = np.stack(outputs)  # type: ignore[arg-type]
-  if not np.isfinite(rows).all():
+    raise ValueError("Expected a vector for each sequence, all of one length.")
+  stacked = np.stack(outputs)  # type: ignore[arg-type]
+  if not np.isfinite(stacked).all():
     raise ValueError(
-      f"The output of sequence {int((~np.isfinite(rows)).any(axis=1).argmax())} is not "
-      "finite; expected numbers. Look for a loss that is not finite either."
+      f"The output of sequence {int((~np.isfinite(stacked)).any(axis=1).argmax())} is not "
+      "finite; expected numbers. Check whether the loss is finite."
     )
-  return rows
+  return stacked
 
 
 def _check_count(store: SequenceStore, outputs: Sequence[np.ndarray]):
@@ -210,5 +210,5 @@ def _check_count(store: SequenceStore, outputs: Sequence[np.ndarray]):
     )
 
 
-def _with_mean(found: dict[str, float]) -> dict[str, float]:
-  return {"score": sum(found.values()) / len(found)} | found
+def _with_mean(values: dict[str, float]) -> dict[str, float]:
+  return {"score": sum(values.values()) / len(values)} | values

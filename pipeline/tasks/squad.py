@@ -11,18 +11,17 @@ import numpy as np
 
 from packing import InputError
 from packing.errors import short_repr
-from pipeline import wordpiece
 from pipeline.settings import DatasetSettings
+from pipeline.sources.document import Document
 from pipeline.sources.document_shards import DocumentShard
-from pipeline.sources.partitions import Document
-from pipeline.tokenizer import Tokenizer
+from pipeline.tasks.encoder import Encoder
 
 _SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
 MAX_ANSWER_LENGTH = 30  # in tokens, as in run_squad.py
 
 
 class Window(NamedTuple):
-  """One sequence: a row of `store.QUESTION_SCHEMA`, which says what the fields are."""
+  """A sequence with the fields of `store.QUESTION_SCHEMA`, described there."""
 
   input_ids: Sequence[int]
   first_type_length: int
@@ -41,9 +40,9 @@ class Answer(NamedTuple):
   """A span of the context.
 
   Attributes:
-    text: as it stands in the context.
-    probability: among the n best, a fraction.
-    score: sum of the two logits.
+    text: exactly as in the context.
+    probability: a fraction, among the n best.
+    score: sum of the start and end logits.
   """
 
   text: str
@@ -52,92 +51,94 @@ class Answer(NamedTuple):
 
 
 def check(settings: DatasetSettings):
-  """Refuses windows that would leave out tokens between them.
+  """Refuses a stride longer than a window, which would skip tokens.
 
   Raises:
-    InputError: the stride is longer than a window.
+    InputError: the stride is too long.
   """
   room = settings.max_sequence_length - settings.max_question_length - _SPECIAL_TOKENS
   if settings.doc_stride > room:
     raise InputError(
       f"doc_stride is {settings.doc_stride}; a question of {settings.max_question_length} "
       f"tokens leaves windows of {room} in sequences of {settings.max_sequence_length}, so "
-      "tokens would be left out. Expected at most so many."
+      "tokens would be left out. Expected at most the length of a window."
     )
 
 
-def texts(example: Document, settings: DatasetSettings) -> list[str]:
-  """What a vocabulary is learned from."""
+def texts(document: Document, settings: DatasetSettings) -> list[str]:
+  """The texts to learn a vocabulary from."""
   del settings
-  return [example["question"], example["context"]]
+  return [document.fields["question"], document.fields["context"]]
 
 
-def cut(
-  shard: DocumentShard, settings: DatasetSettings, tokenizer: Tokenizer, tally
-) -> Iterator[Window]:
-  """Windows of each example's context, each `doc_stride` tokens after the one before.
+def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Window]:
+  """Windows of each question's context, each `doc_stride` tokens after the one before.
 
-  The answer is the first one given. A window that does not hold all of it has the answer
-  at position 0. Questions are truncated to `max_question_length` tokens.
+  The label is the first answer given; in a window that does not hold all of it, position
+  0. Questions are truncated to `max_question_length` tokens.
 
   Raises:
-    InputError: an example that is none, or whose answer does not stand in the context
-      where it says; two with one id in a shard.
+    InputError: a field is invalid; an answer is not at its stated place in the context; or
+      two questions of a shard have one id.
 
   References:
     Devlin et al., https://github.com/google-research/bert, run_squad.py.
   """
   seen: set[str] = set()
-  for example in shard.documents:
-    if (name := str(example["id"])) in seen:
+  for document in shard.documents:
+    if (name := str(document.fields["id"])) in seen:
       raise InputError(
-        f"{example['where']}: the id {short_repr(name)} is that of a question before; "
-        "expected "
-        "one of its own for each."
+        f"{document.where}: the id {short_repr(name)} is that of an earlier question; "
+        "expected a different one for each."
       )
     seen.add(name)
-    yield from windows(example, *_answers(example), settings, tokenizer, tally)
+    _check_texts(document)
+    yield from _windows(document, *_answers(document), encoder)
 
 
-def windows(
-  example: Document,
-  answers: list[str],
-  span: tuple[int, int] | None,
-  settings: DatasetSettings,
-  tokenizer: Tokenizer,
-  tally,
-) -> Iterator[Window]:
-  """The windows of one example; none where its context is empty.
-
-  Args:
-    example: question and context, which `check_texts` found to be texts.
-    answers: texts to keep with each window.
-    span: where the answer to learn starts and ends, in characters; None for none.
-    settings, tokenizer, tally: as of `cut`.
+def unlabelled_sequences(
+  documents: Iterable[Document], encoder: Encoder
+) -> Iterator[tuple[Document, list[Window]]]:
+  """Each question and its windows, without answers; none if its context is empty.
 
   Raises:
-    InputError: the context is too long, where settings ask for it.
+    InputError: a field is invalid; or a context is too long, if the settings forbid it.
   """
-  cls, sep = tokenizer.id_of(wordpiece.CLS), tokenizer.id_of(wordpiece.SEP)
-  (question,) = tokenizer.encode([example["question"]])
+  for document in documents:
+    _check_texts(document)
+    yield document, list(_windows(document, [], None, encoder))
+
+
+def _windows(
+  document: Document,
+  answers: list[str],
+  span: tuple[int, int] | None,
+  encoder: Encoder,
+) -> Iterator[Window]:
+  """The windows of one question.
+
+  Args:
+    document: the question.
+    answers: texts to store with each window.
+    span: start and end of the answer to learn, in characters; None for no answer.
+    encoder: how to make them.
+  """
+  settings, tokenizer, tally = encoder.settings, encoder.tokenizer, encoder.tally
+  context, name = document.fields["context"], str(document.fields["id"])
+  (question,) = tokenizer.encode([document.fields["question"]])
   if len(question) > settings.max_question_length:
     tally["truncated_questions"] += 1
     question = question[: settings.max_question_length]
-  ids, offsets = tokenizer.encode_with_offsets(example["context"])
+  ids, offsets = tokenizer.encode_with_offsets(context)
   if not ids:
-    tally["empty_contexts"] += 1  # no row, so no score of the dataset counts the question
+    tally["empty_contexts"] += 1  # no window, so no score counts the question
     return
   tally["documents_used"] += 1
   room = settings.max_sequence_length - len(question) - _SPECIAL_TOKENS
   if len(ids) > room:
-    tally["too_long"] += 1
-    if settings.too_long == "error":
-      raise InputError(
-        f"{example['where']}: The context has {len(ids)} tokens; expected at most "
-        f"{room}. Raise --max-sequence-length, or choose --too-long split."
-      )
+    encoder.count_too_long(document, "The context", len(ids), room, choices="split")
   answer = _token_span(offsets, span)
-  prefix = [cls, *question, sep]
+  prefix = [encoder.cls, *question, encoder.sep]
   start = 0
   while True:
     stop = min(start + room, len(ids))
@@ -148,12 +149,12 @@ def windows(
       tally["windows_without_answer"] += 1
     first = offsets[start][0]
     yield Window(
-      [*prefix, *ids[start:stop], sep],
+      [*prefix, *ids[start:stop], encoder.sep],
       len(prefix),
       0,
       *places,
-      str(example["id"]),
-      example["context"][first : offsets[stop - 1][1]],
+      name,
+      context[first : offsets[stop - 1][1]],
       [begin - first for begin, _ in offsets[start:stop]],
       [end - first for _, end in offsets[start:stop]],
       start,
@@ -164,28 +165,23 @@ def windows(
     start += min(settings.doc_stride, room)
 
 
-def check_texts(example: Document):
-  """Refuses a question or a context that is no text.
-
-  Raises:
-    InputError: one is none.
-  """
+def _check_texts(document: Document):
   for field in ("question", "context"):
-    if not isinstance(example[field], str):
+    if not isinstance(value := document.fields[field], str):
       raise InputError(
-        f"{example['where']}: {field} is {short_repr(example[field])}; expected a text."
+        f"{document.where}: {field} is {short_repr(value)}; expected a text."
       )
 
 
-def _answers(example: Document) -> tuple[list[str], tuple[int, int] | None]:
+def _answers(document: Document) -> tuple[list[str], tuple[int, int] | None]:
   """All answers, and where the first one starts and ends, in characters."""
-  check_texts(example)
+  where, given = document.where, document.fields["answers"]
   try:
-    answers = [str(text) for text in example["answers"]["text"]]
-    starts = [int(start) for start in example["answers"]["answer_start"]]
+    answers = [str(text) for text in given["text"]]
+    starts = [int(start) for start in given["answer_start"]]
   except (TypeError, LookupError, ValueError) as error:
     raise InputError(
-      f"{example['where']}: answers is {short_repr(example['answers'])}; expected "
+      f"{where}: answers is {short_repr(given)}; expected "
       '{"text": [...], "answer_start": [...]}.'
     ) from error
   if not answers:
@@ -193,17 +189,15 @@ def _answers(example: Document) -> tuple[list[str], tuple[int, int] | None]:
   start, answer = starts[0], answers[0]
   if not answer.strip():
     raise InputError(
-      f"{example['where']}: the answer is {short_repr(answer)}; expected words of the "
-      "context. "
-      "Give one, or an empty list of answers where there is none."
+      f"{where}: the answer is {short_repr(answer)}; expected words of the context. Give "
+      "one, or an empty list of answers if there is none."
     )
-  found = example["context"][start : start + len(answer)]
-  if start < 0 or found != answer:
+  text = document.fields["context"][start : start + len(answer)]
+  if start < 0 or text != answer:
     raise InputError(
-      f"{example['where']}: expected the answer {short_repr(answer)} at character "
-      f"{start} of "
-      f"the context; found {short_repr(found)}. Correct answer_start, or leave the "
-      "question out."
+      f"{where}: expected the answer {short_repr(answer)} at character {start} of the "
+      f"context; found {short_repr(text)}. Correct answer_start, or leave the question "
+      "out."
     )
   return answers, (start, start + len(answer))
 
@@ -220,28 +214,28 @@ def _token_span(
 
 
 def questions(
-  rows: Iterable[Mapping], outputs: Iterable[np.ndarray]
+  windows: Iterable[Mapping], outputs: Iterable[np.ndarray]
 ) -> Iterator[tuple[list[Mapping], list[np.ndarray]]]:
-  """The windows of each question, which follow each other, and their outputs."""
-  windows: list[Mapping] = []
+  """The windows of each question, which are consecutive, and their outputs."""
+  held: list[Mapping] = []
   logits: list[np.ndarray] = []
-  for row, output in zip(rows, outputs, strict=True):
-    if windows and row["window_start"] == 0:
-      yield windows, logits
-      windows, logits = [], []
-    windows.append(row)
+  for window, output in zip(windows, outputs, strict=True):
+    if held and window["window_start"] == 0:
+      yield held, logits
+      held, logits = [], []
+    held.append(window)
     logits.append(output)
-  if windows:
-    yield windows, logits
+  if held:
+    yield held, logits
 
 
 def start_and_end(
   windows: Sequence[Mapping], outputs: Sequence[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-  """Start and end logits apart, each float[length] of each window.
+  """Start logits and end logits, each float[length] for each window.
 
   Raises:
-    ValueError: an output is no float[length, 2], or not finite.
+    ValueError: an output is not float[length, 2], or not finite.
   """
   for window, output in zip(windows, outputs, strict=True):
     expected = len(window["input_ids"]), 2
@@ -263,19 +257,20 @@ def n_best(
 ) -> list[Answer]:
   """The likeliest answers to one question, over all windows of its context.
 
-  Of each window the `num_answers` likeliest starts and as many ends count, wherever in the
-  sequence they are. They make a span where both are in the context, the first token has
-  the most context in this window, and there are at most `max_answer_length` tokens.
+  Each window contributes its `num_answers` likeliest starts and as many ends, anywhere in
+  the sequence. A start and an end make a span if both are in the context, this window
+  shows the most context around the first token, and the span has at most
+  `max_answer_length` tokens.
 
   Args:
-    windows: of one example, with the fields of `store.QUESTION_SCHEMA`.
-    start_logits: of each window float[length]; how likely the answer starts at a token.
-    end_logits: of each window float[length]; how likely it ends there.
-    num_answers: how many are wanted.
+    windows: of one question, with the fields of `store.QUESTION_SCHEMA`.
+    start_logits: float[length] for each window; how likely the answer starts at a token.
+    end_logits: float[length] for each window; how likely it ends there.
+    num_answers: the most answers to return.
     max_answer_length: in tokens.
 
   Returns:
-    Answers with different texts, the likeliest first. None where no start and end make a
+    Answers with different texts, the likeliest first. Empty if no start and end make a
     span; BERT answers "empty" then.
 
   Example:
@@ -290,7 +285,7 @@ def n_best(
     Devlin et al., https://github.com/google-research/bert, run_squad.py.
   """
   spans = [(w["window_start"], len(w["token_starts"])) for w in windows]
-  found: list[tuple[float, str]] = []
+  candidates: list[tuple[float, str]] = []
   for number, window in enumerate(windows):
     ends = _highest(end_logits[number], window, num_answers=num_answers)
     for i, start in _highest(start_logits[number], window, num_answers=num_answers).items():
@@ -299,9 +294,9 @@ def n_best(
       for j, end in ends.items():
         if i <= j < i + max_answer_length:
           text = window["text"][window["token_starts"][i] : window["token_ends"][j]]
-          found.append((start + end, text))
+          candidates.append((start + end, text))
   scores: dict[str, float] = {}
-  for score, text in sorted(found, key=lambda pair: -pair[0]):
+  for score, text in sorted(candidates, key=lambda pair: -pair[0]):
     scores.setdefault(text, score)
   best = list(scores.items())[:num_answers]
   weights = [math.exp(score - best[0][1]) for _, score in best]
@@ -312,7 +307,7 @@ def n_best(
 
 
 def _highest(logits: np.ndarray, window: Mapping, *, num_answers: int) -> dict[int, float]:
-  """The highest logits, by token of the context; those elsewhere are left out."""
+  """The highest logits by token of the context, without those outside of it."""
   first, count = window["first_type_length"], len(window["token_starts"])
   places = np.argsort(-np.asarray(logits), kind="stable")[:num_answers].tolist()
   return {i - first: float(logits[i]) for i in places if first <= i < first + count}
@@ -321,8 +316,8 @@ def _highest(logits: np.ndarray, window: Mapping, *, num_answers: int) -> dict[i
 def _widest(spans: list[tuple[int, int]], token: int) -> int:
   """The window in which a token has the most tokens before and after it.
 
-  The smaller of both sides counts, then a hundredth of the window's length, as in BERT;
-  the first window wins a tie.
+  As in BERT, the smaller side counts, plus a hundredth of the window's length; the first
+  window wins a tie.
   """
 
   def context(number: int) -> float:

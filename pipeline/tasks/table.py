@@ -1,4 +1,4 @@
-"""Tasks: from a shard of documents to sequences.
+"""The tasks: each makes sequences from documents, and scores and answers.
 
 | task          | a document has                      | a sequence is                     |
 |---------------|-------------------------------------|-----------------------------------|
@@ -7,16 +7,15 @@
 | `sentences`   | text                                | [CLS] whole sentences [SEP], as   |
 |               |                                     | many of the document as fit       |
 | `text`        | text                                | its tokens and an end token       |
-| `tokens`      | input_ids; token_type_ids and label | its tokens as they are            |
-|               | where it has them                   |                                   |
+| `tokens`      | input_ids; perhaps token_type_ids   | its tokens as they are            |
+|               | and label                           |                                   |
 | `glue/NAME`   | a sentence or two, and a label      | [CLS] A [SEP] or a pair           |
-| `classification`, `regression` | sentence, perhaps sentence2, label | as of GLUE's  |
+| `classification`, `regression` | sentence, perhaps sentence2, label | as in GLUE    |
 | `squad`       | id, question, context, answers      | [CLS] question [SEP] window [SEP] |
 """
 
 from __future__ import annotations
 
-import array
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,61 +25,80 @@ import pyarrow as pa
 
 from packing import InputError
 from packing.errors import short_repr
-from pipeline import bpe, wordpiece
 from pipeline.settings import DatasetSettings
-from pipeline.sources import stdlib
+from pipeline.sources.document import Document, DocumentFields
 from pipeline.sources.document_shards import DocumentShard
-from pipeline.sources.partitions import Document, DocumentFields
-from pipeline.store import (
-  QUESTION_SCHEMA,
-  REGRESSION_SCHEMA,
-  SCHEMA,
-  SequenceStore,
-  StoredSequence,
-)
-from pipeline.tasks import causal, glue, pretraining, scores, squad
-from pipeline.tasks.causal import Tally
-from pipeline.tokenizer import Tokenizer
-
-MakeSequences = Callable[
-  [DocumentShard, DatasetSettings, Tokenizer, Tally], Iterator[Sequence]
-]
+from pipeline.store import QUESTION_SCHEMA, REGRESSION_SCHEMA, SCHEMA, SequenceStore
+from pipeline.tasks import answering, causal, glue, pretraining, scores, squad
+from pipeline.tasks.encoder import Encoder
+from pipeline.tokenizer import CLS, MIN_BPE_SIZE, SEP, SPECIAL_TOKENS
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """How a kind of sequences is made.
+  """The rules of one task.
 
   Attributes:
-    fields: what a document must have.
-    optional: what it may have.
-    cut: from a shard of documents to rows of the schema.
-    texts: of a document, to learn a vocabulary from; None where one must be given.
-    byte_level: whether that is a byte-level BPE, as GPT-2's, and not a WordPiece.
-    too_long: what may be done with sequences over the limit, the usual first.
+    fields: that a document must have.
+    make_sequences: turns a shard of documents into tuples with the fields of `schema`.
+    texts: the texts of a document, to learn a vocabulary from; None if a vocabulary must
+      be given.
+    too_long: the values that the setting `too_long` may have, the default first.
+    optional: fields that a document may have.
+    check: raises InputError if other settings do not fit the task.
+    filter: the setting that leaves out short documents; "" if none does.
+    min_documents: the fewest documents of a split.
+    names_labels: whether the setting `labels` names the classes.
     special_tokens: that the vocabulary must have.
+    byte_level: whether to learn a byte-level BPE like GPT-2's, and not word pieces.
     schema: of the store.
-    label_names: of the classes, in the order of their numbers; () for none.
+    label_names: names of the classes in the order of their numbers; () for none.
+    tallied_shares: names in the tally that the manifest gives per sequence.
     head: the model that learns the task, as `model.MODELS` names it; "" for none.
-    score: what `pipeline.score` does for it; None where there is no such thing.
-    metrics: names of what `score` gives, beside `score` itself.
+    score: what `pipeline.score` does for the task; None if it has no score.
+    metrics: names of the metrics that `score` gives, beside `score` itself.
+    make_unlabelled: turns documents to predict into pairs of a document and its
+      sequences, without labels; None if the task predicts nothing.
+    line_fields: fields that a line of a text file to predict holds; () if it may not be
+      text.
+    answer: turns sequences and outputs of one example, names of classes and the longest
+      answer in tokens into an object for JSON.
   """
 
   fields: tuple[str, ...]
-  make_sequences: MakeSequences
+  make_sequences: Callable[[DocumentShard, Encoder], Iterator[Sequence]]
   texts: Callable[[Document, DatasetSettings], Iterable[str]] | None
   too_long: tuple[str, ...]
   optional: tuple[str, ...] = ()
-  special_tokens: tuple[str, ...] = (wordpiece.CLS, wordpiece.SEP)
+  check: Callable[[DatasetSettings], None] = lambda settings: None
+  filter: str = ""
+  min_documents: int = 1
+  names_labels: bool = False
+  special_tokens: tuple[str, ...] = (CLS, SEP)
   byte_level: bool = False
   schema: pa.Schema = SCHEMA
   label_names: tuple[str, ...] = ()
+  tallied_shares: tuple[str, ...] = ()
   head: str = ""
   score: Callable[[SequenceStore, Sequence[np.ndarray]], dict[str, float]] | None = None
   metrics: tuple[str, ...] = ()
+  make_unlabelled: (
+    Callable[[Iterable[Document], Encoder], Iterator[tuple[Document, list]]] | None
+  ) = None
+  line_fields: tuple[str, ...] = ()
+  answer: Callable[[Sequence, Sequence[np.ndarray], Sequence[str], int], dict] | None = None
 
-  def wanted(self, settings: DatasetSettings) -> DocumentFields:
-    """What to read of each document."""
+  @property
+  def has_classes(self) -> bool:
+    """Whether the model predicts one of several named classes."""
+    return self.head == "sequence_classification" and self.schema != REGRESSION_SCHEMA
+
+  def document_fields(self, settings: DatasetSettings) -> DocumentFields:
+    """The fields to read from each document.
+
+    Raises:
+      InputError: `columns` names a field that the task does not have.
+    """
     columns = settings.column_names()
     known = (*self.fields, *self.optional)
     for field, _ in columns:
@@ -95,12 +113,12 @@ class Task:
 
 
 def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
-  """The task of some settings, and the settings with what the task leaves open.
+  """The task of some settings, and the settings with the task's defaults filled in.
 
-  A classification has the names of its classes from the settings.
+  A task that takes the names of its classes from the settings has them as `label_names`.
 
   Raises:
-    InputError: no such task, or it cannot do what the settings ask for.
+    InputError: there is no such task, or the settings do not fit it.
   """
   task = TASKS.get(settings.task)
   if task is None:
@@ -111,8 +129,8 @@ def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
     settings = dataclasses.replace(settings, too_long=task.too_long[0])
   if settings.too_long not in task.too_long:
     raise InputError(
-      f"too_long is {settings.too_long!r}; {settings.task} can do "
-      f"{' or '.join(task.too_long)} with what is too long."
+      f"too_long is {settings.too_long!r}; expected {' or '.join(task.too_long)} for "
+      f"{settings.task}."
     )
   if settings.held_out_source:
     settings = dataclasses.replace(settings, held_out_fraction=0.0)
@@ -121,104 +139,32 @@ def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
       f"{settings.task} takes tokens as they are; expected the vocabulary they belong to. "
       "Give it with --vocab-file (vocab.txt or tokenizer.json)."
     )
-  if task.byte_level and not settings.vocab_file and settings.vocab_size < bpe.SMALLEST:
+  if task.byte_level and not settings.vocab_file and settings.vocab_size < MIN_BPE_SIZE:
     raise InputError(
-      f"vocab_size is {settings.vocab_size}; expected at least {bpe.SMALLEST} for "
+      f"vocab_size is {settings.vocab_size}; expected at least {MIN_BPE_SIZE} for "
       f"{settings.task}: each byte and the end token. Raise it, or give a vocabulary with "
       "--vocab-file."
     )
-  if settings.min_words and settings.task != "text":
+  if settings.min_words and task.filter != "min_words":
     raise InputError(
-      f"min_words is {settings.min_words}; expected 0 for {settings.task}, only text "
-      "leaves short documents out by their words. Leave it out."
+      f"min_words is {settings.min_words}; expected 0 for {settings.task}. Leave it out: "
+      "only the task text counts words."
     )
-  if settings.task == "squad":
-    squad.check(settings)
-  names = settings.label_names()
-  if settings.task == "classification":
-    if not names:
-      raise InputError(
-        "classification needs the names of its classes, in the order of their numbers. "
-        "Give them with --labels, such as --labels no,yes."
-      )
-    task = dataclasses.replace(task, label_names=names)
-  elif names:
+  task.check(settings)
+  label_names = settings.label_names()
+  if task.names_labels and not label_names:
     raise InputError(
-      f"labels is {short_repr(settings.labels)}; expected none for {settings.task}, only "
-      "for "
-      "classification. Leave it out."
+      f"{settings.task} needs the names of its classes, in the order of their numbers. "
+      "Give them with --labels, such as --labels no,yes."
     )
+  if label_names and not task.names_labels:
+    raise InputError(
+      f"labels is {short_repr(settings.labels)}; expected none for {settings.task}. Leave "
+      "it out: only the task classification has names of your own."
+    )
+  if task.names_labels:
+    task = dataclasses.replace(task, label_names=label_names)
   return task, settings
-
-
-# ---- pretraining -----------------------------------------------------------------------
-
-
-def sentences_of(document: Document, settings: DatasetSettings) -> list[str]:
-  """The sentences of a document, none where there are too few."""
-  found = document.get("sentences")
-  if found is None:
-    found = stdlib.split_sentences(causal.text_of(document))
-  return found if len(found) >= settings.min_sentences else []
-
-
-def _tokenised(
-  shard: DocumentShard,
-  settings: DatasetSettings,
-  tokenizer: Tokenizer,
-  tally: Tally,
-  *,
-  most: int,
-) -> Iterator[pretraining.Document]:
-  """Sentences of each document, those over `most` tokens split or as they are."""
-  for document in shard.documents:
-    sentences: list[Sequence[int]] = []
-    for ids in tokenizer.encode(sentences_of(document, settings)):
-      if len(ids) > most:
-        tally["too_long"] += 1
-        if settings.too_long == "error":
-          raise causal.too_long_error(document, "A sentence", len(ids), most)
-      pieces = [ids]
-      if settings.too_long == "split":
-        pieces = [ids[i : i + most] for i in range(0, len(ids), most)]
-      sentences += [array.array("i", piece) for piece in pieces if piece]
-    if sentences:
-      tally["documents_used"] += 1
-      yield sentences
-
-
-def _cut_sentences(
-  shard: DocumentShard, settings: DatasetSettings, tokenizer: Tokenizer, tally: Tally
-) -> Iterator[StoredSequence]:
-  most = settings.max_sequence_length - pretraining.SPECIAL_TOKENS
-  cls, sep = tokenizer.id_of(wordpiece.CLS), tokenizer.id_of(wordpiece.SEP)
-  for document in _tokenised(shard, settings, tokenizer, tally, most=most):
-    for run in pretraining.whole_sentences(document, max_tokens=most):
-      yield StoredSequence([cls, *run, sep], len(run) + 2, 0)
-
-
-def _cut_pairs(
-  shard: DocumentShard, settings: DatasetSettings, tokenizer: Tokenizer, tally: Tally
-) -> Iterator[StoredSequence]:
-  most = settings.max_sequence_length - pretraining.SPECIAL_TOKENS_IN_PAIR - 1
-  documents = list(_tokenised(shard, settings, tokenizer, tally, most=most))
-  cls, sep = tokenizer.id_of(wordpiece.CLS), tokenizer.id_of(wordpiece.SEP)
-  for repeat in range(settings.dupe_factor):
-    for index in range(len(documents)):
-      for pair in pretraining.segment_pairs(
-        documents,
-        index,
-        max_sequence_length=settings.max_sequence_length,
-        short_sequence_probability=settings.short_sequence_probability,
-        seed=(settings.seed, *shard.key, repeat),
-      ):
-        tally["random_next"] += pair.is_random_next
-        tally["truncated_pairs"] += pair.lost_tokens > 0
-        input_ids = [cls, *pair.a, sep, *pair.b, sep]
-        yield StoredSequence(input_ids, len(pair.a) + 2, pair.is_random_next)
-
-
-# ---- the table -------------------------------------------------------------------------
 
 
 def _one_text(document: Document, settings: DatasetSettings) -> list[str]:
@@ -226,50 +172,53 @@ def _one_text(document: Document, settings: DatasetSettings) -> list[str]:
   return [causal.text_of(document)]
 
 
-def _sentence_task(
-  fields: tuple[str, ...],
-  metrics: tuple[str, ...],
-  *,
-  optional: tuple[str, ...] = (),
-  has_classes: bool = True,
-) -> Task:
-  scored = scores.score_classes if has_classes else scores.score_values
+def _sentence_task(fields: tuple[str, ...], metrics: tuple[str, ...], **options) -> Task:
+  """A task with a class or a number for one sentence or two."""
+  is_regression = options.get("schema") is REGRESSION_SCHEMA
+  score = scores.score_values if is_regression else scores.score_classes
   return Task(
     fields=(*fields, "label"),
-    optional=optional,
-    make_sequences=glue.cut,
+    make_sequences=glue.labelled_sequences,
     texts=glue.sentences,
     too_long=("truncate", "error"),
-    schema=SCHEMA if has_classes else REGRESSION_SCHEMA,
     head="sequence_classification",
-    score=functools.partial(scored, metrics=metrics),
+    score=functools.partial(score, metrics=metrics),
     metrics=metrics,
+    make_unlabelled=glue.unlabelled_sequences,
+    line_fields=(*fields, *options.get("optional", ())),
+    answer=answering.answer_value if is_regression else answering.answer_class,
+    **options,
   )
 
 
 TASKS = {
   "pretraining": Task(
     fields=("text",),
-    make_sequences=_cut_pairs,
-    texts=sentences_of,
+    make_sequences=pretraining.pair_sequences,
+    texts=pretraining.sentences_of,
     too_long=("truncate", "split", "error"),
-    special_tokens=wordpiece.SPECIAL_TOKENS,
+    filter="min_sentences",
+    min_documents=2,
+    special_tokens=SPECIAL_TOKENS,
     label_names=("next", "random"),
+    tallied_shares=("random_next",),
     head="pretraining",
   ),
   "sentences": Task(
     fields=("text",),
-    make_sequences=_cut_sentences,
-    texts=sentences_of,
+    make_sequences=pretraining.sentence_sequences,
+    texts=pretraining.sentences_of,
     too_long=("truncate", "split", "error"),
-    special_tokens=wordpiece.SPECIAL_TOKENS,
+    filter="min_sentences",
+    special_tokens=SPECIAL_TOKENS,
     head="pretraining",
   ),
   "text": Task(
     fields=("text",),
-    make_sequences=causal.cut_text,
+    make_sequences=causal.text_sequences,
     texts=_one_text,
     too_long=("split", "truncate", "error"),
+    filter="min_words",
     special_tokens=(),
     byte_level=True,
     head="causal",
@@ -277,59 +226,69 @@ TASKS = {
   "tokens": Task(
     fields=("input_ids",),
     optional=("token_type_ids", "label"),
-    make_sequences=causal.cut_tokens,
+    make_sequences=causal.token_sequences,
     texts=None,
     too_long=("error", "truncate", "split"),
     special_tokens=(),
   ),
   "squad": Task(
     fields=("id", "question", "context", "answers"),
-    make_sequences=squad.cut,
+    make_sequences=squad.labelled_sequences,
     texts=squad.texts,
     too_long=("split", "truncate", "error"),
+    check=squad.check,
     schema=QUESTION_SCHEMA,
     head="question_answering",
     score=scores.score_answers,
     metrics=("exact_match", "f1"),
+    make_unlabelled=squad.unlabelled_sequences,
+    answer=answering.answer_question,
   ),
-  "classification": _sentence_task(glue.OWN[:1], ("accuracy",), optional=glue.OWN[1:]),
+  "classification": _sentence_task(
+    glue.OWN[:1], ("accuracy",), optional=glue.OWN[1:], names_labels=True
+  ),
   "regression": _sentence_task(
-    glue.OWN[:1], ("pearson", "spearman"), optional=glue.OWN[1:], has_classes=False
+    glue.OWN[:1],
+    ("pearson", "spearman"),
+    optional=glue.OWN[1:],
+    schema=REGRESSION_SCHEMA,
   ),
 } | {
-  f"glue/{name}": dataclasses.replace(
-    _sentence_task(fields, glue.METRICS[name], has_classes=bool(labels)),
+  f"glue/{name}": _sentence_task(
+    fields,
+    glue.METRICS[name],
     label_names=labels,
+    schema=SCHEMA if labels else REGRESSION_SCHEMA,
   )
   for name, (fields, labels) in glue.TASKS.items()
 }
-# Of the tasks that a model is trained on, the head that learns each.
+# The head that learns each task that a model can be trained on.
 TASK_HEADS = {name: task.head for name, task in TASKS.items() if task.head}
 
 
 def is_masked(task_name: str) -> bool:
-  """Whether tokens are hidden, and to be told, where a model is trained on a task."""
+  """Whether the task trains with masked tokens."""
   return TASK_HEADS.get(task_name) == "pretraining"
 
 
 def score(
   task_name: str, store: SequenceStore, outputs: Sequence[np.ndarray]
 ) -> dict[str, float]:
-  """How good a model's outputs are, by the metrics of a task.
+  """Scores a model's outputs by the metrics of a task.
 
   Args:
     task_name: such as "glue/cola".
     store: sequences of the task.
-    outputs: what the task's head gave for each: float[num_labels] logits, float[1] for a
-      regression; float[length, 2] start and end logits for squad.
+    outputs: of the task's head for each sequence: float[num_labels] logits, float[1] for
+      a regression; float[length, 2] start and end logits for squad.
 
   Returns:
-    `score`, the benchmark's number, more is better: the mean of the task's metrics, for
-    squad F1. And the metrics by name, fractions: correlations in [-1, 1], others in [0, 1].
+    `score`, the benchmark's number, higher is better: the mean of the task's metrics, F1
+    for squad. Then each metric by name: correlations in [-1, 1], fractions otherwise.
 
   Raises:
-    InputError: no such task, or one without metrics.
-    ValueError: outputs of another number or shape, or not finite.
+    InputError: there is no such task, or it has no metrics.
+    ValueError: the outputs have another number or shape, or are not finite.
   """
   task = TASKS.get(task_name)
   if task is None or task.score is None:

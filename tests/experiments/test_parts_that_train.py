@@ -21,7 +21,7 @@ from experiments import (
 from experiments.paired import EVALUATED, Arm
 from experiments.study import Study
 from model import hf, weights
-from pipeline.wordpiece import SPECIAL_TOKENS
+from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs
 from training.record.files import write_json
 

@@ -18,7 +18,7 @@ import safetensors.numpy
 from model import hf
 from model.hf.config import _label_names
 from model.weights import Vocabulary, WeightsError, resize_vocabulary
-from pipeline.wordpiece import make_tokenizer
+from pipeline.tokenizer import word_piece_tokenizer
 from tests import packs
 from tests.model import ours
 
@@ -369,7 +369,7 @@ def test_an_export_that_fails_or_is_killed_leaves_nothing_under_its_name(tmp_pat
 
 def test_the_tokenizer_here_gives_the_ids_of_the_one_in_transformers():
   golden = json.loads((GOLDEN / "tokenizer.json").read_text())
-  tokenizer = make_tokenizer(golden["tokens"])
+  tokenizer = word_piece_tokenizer(golden["tokens"])
   for text, ids in zip(golden["texts"], golden["ids"], strict=True):
     assert tokenizer.encode(text, add_special_tokens=False).ids == ids
 

@@ -8,7 +8,7 @@ import pytest
 
 from model import hf
 from model.weights import Vocabulary, resize_vocabulary
-from pipeline.wordpiece import make_tokenizer
+from pipeline.tokenizer import word_piece_tokenizer
 from tests import packs
 from tests.model import gpt2_reference, ours, reference
 
@@ -111,7 +111,7 @@ def test_transformers_opens_what_is_exported_with_its_tokenizer(tmp_path):
       np.testing.assert_array_equal(reference.fetch(opened.state_dict()[name]), tensor)
   tokenizer = reference.transformers.AutoTokenizer.from_pretrained(folder)
   assert (tokenizer.model_max_length, tokenizer.mask_token_id) == (17, 4)
-  ours_too = make_tokenizer(tokens)
+  ours_too = word_piece_tokenizer(tokens)
   for text in (*golden["texts"], "packing a " * 7):
     ids = ours_too.encode(text, add_special_tokens=False).ids
     assert tokenizer(text)["input_ids"] == [2, *ids, 3]

@@ -20,9 +20,10 @@ import numpy as np
 from model import hf, layout
 from pipeline.settings import DatasetSettings
 from pipeline.sources import textfiles
+from pipeline.sources.document import Document, DocumentFields
 from pipeline.sources.document_shards import DocumentShard
-from pipeline.sources.partitions import Document, DocumentFields
 from pipeline.tasks import squad
+from pipeline.tasks.encoder import Encoder
 from pipeline.tokenizer import Tokenizer
 from tests.model import ours
 from tests.pipeline.squad_reference import (
@@ -84,7 +85,7 @@ def compare(folder: pathlib.Path, data: pathlib.Path) -> Iterator[Compared]:
   """Our windows and answers, beside those in a folder."""
   source = data / "squad" / "xquad.en.json"
   wanted = DocumentFields(("id", "question", "context", "answers"))
-  documents = {item["id"]: item for item in textfiles.read_squad(source, wanted)}
+  documents = {item.fields["id"]: item for item in textfiles.read_squad(source, wanted)}
   tokenizer = Tokenizer(data / "bert-base-uncased-vocab.txt")
   for expected in read(folder):
     length, step, most = SETTINGS[expected.setting]
@@ -93,8 +94,8 @@ def compare(folder: pathlib.Path, data: pathlib.Path) -> Iterator[Compared]:
     )
     document = documents[expected.question]
     shard = DocumentShard("train", 0, 0, [document])
-    found = squad.cut(shard, settings, tokenizer, collections.Counter())
-    windows = [window._asdict() for window in found]
+    made = squad.labelled_sequences(shard, Encoder(settings, tokenizer))
+    windows = [window._asdict() for window in made]
     best = decode(windows, expected.logits)
     yield Compared(expected, document, windows, best)
 
@@ -156,7 +157,7 @@ def by_bert_rule(
       answers where it cannot find the tokens in the text, since the first continues a word
       (BERT itself finds these) or one is unknown: all words that they touch.
   """
-  context = compared.document["context"]
+  context = compared.document.fields["context"]
   _, offsets = tokenizer.encode_with_offsets(context)
   max_context = _max_context(compared.windows)
   found = []
@@ -310,7 +311,8 @@ def main():
     windows = sum(len(compared.windows) for compared in mine)
     several = sum(len(compared.windows) > 1 for compared in mine)
     right = sum(
-      bool(compared.best) and compared.best[0].text in compared.document["answers"]["text"]
+      bool(compared.best)
+      and compared.best[0].text in compared.document.fields["answers"]["text"]
       for compared in mine
     )
     print(f"windows of {length} tokens, {step} apart, questions of at most {asked}:")

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from pipeline.dataset import prepare
-from pipeline.wordpiece import SPECIAL_TOKENS
+from pipeline.preparation.prepare import prepare
+from pipeline.tokenizer import SPECIAL_TOKENS
 from tests.prepared import settings
 from tests.tfds_data import sentence
 

@@ -86,7 +86,7 @@ def test_a_config_takes_what_is_prepared(tmp_path):
   config.data.max_sequence_length = 43
   with pytest.raises(InputError, match="with max_sequence_length 41; expected 43"):
     pipeline.prepare_dataset(config)
-  with pytest.raises(InputError, match="is no prepared dataset"):
+  with pytest.raises(InputError, match="is not a prepared dataset"):
     pipeline.prepare_dataset(config_for(tmp_path / "none", source="prepared"))
 
 

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from packing import InputError
-from pipeline import wordpiece
-from pipeline.dataset import open_dataset, prepare
+from pipeline.dataset import open_dataset
+from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.sources import stdlib
+from pipeline.tokenizer import SPECIAL_TOKENS, read_vocabulary
 from tests import forked
 from tests.prepared import ROOT
 from tests.stdlib_corpus import make_library
@@ -97,7 +98,7 @@ def test_an_altered_file_is_refused(library, tmp_path):
 def test_a_folder_of_something_else_is_left_alone(library, tmp_path):
   (tmp_path / "a").mkdir()
   (tmp_path / "a" / "thesis.txt").write_text("years of work")
-  with pytest.raises(InputError, match="no prepared dataset"):
+  with pytest.raises(InputError, match="not a prepared dataset"):
     prepare(tmp_path / "a", settings(library))
   assert (tmp_path / "a" / "thesis.txt").read_text() == "years of work"
 
@@ -116,15 +117,15 @@ def test_a_killed_preparation_leaves_nothing_that_looks_whole(library, tmp_path)
   program = f"""
 import os, signal, sys
 sys.path.insert(0, {str(ROOT)!r})
-from pipeline import dataset
-from pipeline.preparation import shard_files
+from pipeline.preparation import prepare, shard_files
+from pipeline.settings import DatasetSettings
 write = shard_files.write_sequences
 def write_and_die(path, sequences, **options):
   write(path, sequences, **options)
   os.kill(os.getpid(), signal.SIGKILL)
 shard_files.write_sequences = write_and_die
-made = dataset.DatasetSettings(**{settings(library).__dict__!r})
-dataset.prepare({str(tmp_path / "a")!r}, made)
+made = DatasetSettings(**{settings(library).__dict__!r})
+prepare.prepare({str(tmp_path / "a")!r}, made)
 """
   (tmp_path / "program.py").write_text(program)
   result = forked.run([tmp_path / "program.py"], cwd=ROOT)
@@ -136,10 +137,10 @@ dataset.prepare({str(tmp_path / "a")!r}, made)
 
 def test_a_given_vocabulary_is_used(library, tmp_path):
   words = ["the", "a", "of", "##s", ".", ","]
-  (tmp_path / "vocab.txt").write_text("\n".join([*wordpiece.SPECIAL_TOKENS, *words]) + "\n")
+  (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
   chosen = settings(library, vocab_file=str(tmp_path / "vocab.txt"))
   dataset = prepare(tmp_path / "a", chosen)
-  assert dataset.vocabulary == [*wordpiece.SPECIAL_TOKENS, *words]
+  assert dataset.vocabulary == [*SPECIAL_TOKENS, *words]
   manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
   assert manifest["settings"] == dataclasses.asdict(chosen) | {"too_long": "truncate"}
 
@@ -148,8 +149,8 @@ def test_a_given_vocabulary_is_used(library, tmp_path):
 def test_a_bad_vocabulary_is_refused(tmp_path, content):
   if content is not None:
     (tmp_path / "vocab.txt").write_bytes(content)
-  with pytest.raises(InputError, match=r"vocabulary.*vocab\.txt|vocab\.txt is no BERT"):
-    wordpiece.read_vocabulary(tmp_path / "vocab.txt")
+  with pytest.raises(InputError, match=r"vocabulary.*vocab\.txt|vocab\.txt is not a BERT"):
+    read_vocabulary(tmp_path / "vocab.txt")
 
 
 def test_too_small_a_corpus_is_refused(library, tmp_path):

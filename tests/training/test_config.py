@@ -14,7 +14,7 @@ import pipeline
 from configs import glue
 from model import Gpt2Config, hf, weights
 from pipeline.tasks import glue as glue_tasks
-from pipeline.wordpiece import SPECIAL_TOKENS
+from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs
 from tests.pipeline.batches.test_batches import random_store
 from tests.training.test_optimizer import numpy_lamb

@@ -24,7 +24,7 @@ def sequences_of(documents, *, cut):
 
 
 def make_loader(documents, layout, atom_size, row_length, **options) -> AtomLoader:
-  store = SequenceStore.from_rows(sequences_of(documents, cut=row_length), SCHEMA)
+  store = SequenceStore.from_sequences(sequences_of(documents, cut=row_length), SCHEMA)
   chosen = {"batch_size": 1, "seed": 42} | options
   return AtomLoader(
     store, layout=layout, atom_size=atom_size, row_length=row_length, **chosen
@@ -240,7 +240,7 @@ def test_batches_are_rows_of_epochs_laid_end_to_end_on_any_processes(store, layo
 def test_documents_are_whole_again_however_they_were_cut(store):
   documents = [[5] * 12, [6] * 13, [7], [8] * 40]
   for cut in (5, 13, 100):
-    cut_store = SequenceStore.from_rows(sequences_of(documents, cut=cut), SCHEMA)
+    cut_store = SequenceStore.from_sequences(sequences_of(documents, cut=cut), SCHEMA)
     lengths, end_id = atoms.documents(cut_store)
     assert (lengths.tolist(), end_id) == ([12, 13, 1, 40], END)
 

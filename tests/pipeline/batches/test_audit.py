@@ -474,7 +474,7 @@ def test_a_users_mistake_is_told_with_status_2(prepared, capsys, options, messag
 def test_the_command_as_a_program(prepared, tmp_path):
   for arguments, status, message in (
     (["--help"], 0, "exit status 1"),
-    ([str(tmp_path), *prepared[1:]], 2, "is no prepared dataset"),
+    ([str(tmp_path), *prepared[1:]], 2, "is not a prepared dataset"),
     ([*prepared, "extra"], 2, "found 'extra'"),
   ):
     result = forked.run(["-m", "pipeline", "audit", *arguments], cwd=ROOT)

@@ -206,7 +206,7 @@ def test_the_shortest_sequence_has_a_masked_token(tmp_path):
 def test_long_rows_are_masked_as_their_sequences_alone(lengths):
   tokens = np.random.default_rng(3).integers(5, VOCAB_SIZE, sum(lengths)).tolist()
   ends = np.cumsum(lengths).tolist()
-  store = SequenceStore.from_rows(
+  store = SequenceStore.from_sequences(
     [
       StoredSequence(tokens[end - n : end], n, 0)
       for end, n in zip(ends, lengths, strict=True)

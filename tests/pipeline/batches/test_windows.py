@@ -20,7 +20,7 @@ def documents():
 
 @pytest.fixture(scope="module")
 def store(documents):
-  return SequenceStore.from_rows(sequences_of(documents, cut=7), SCHEMA)
+  return SequenceStore.from_sequences(sequences_of(documents, cut=7), SCHEMA)
 
 
 @pytest.mark.parametrize(("row_length", "stride"), [(7, 3), (7, 6), (8, 1), (100, 50)])

@@ -45,7 +45,12 @@ def test_a_regression_answers_a_number():
 @pytest.mark.parametrize(
   ("task", "outputs", "names", "message"),
   [
-    ("glue/cola", [[np.zeros(3)]], ("a", "b"), "example 0 is .*; expected 2 finite"),
+    (
+      "glue/cola",
+      [[np.zeros(3)]],
+      ("a", "b"),
+      "Example 0: the output is .*; expected 2 finite",
+    ),
     ("glue/cola", [[np.array([0, np.nan])]], ("a", "b"), "expected 2 finite numbers"),
     ("glue/cola", [[]], ("a", "b"), "Expected 1 outputs for example 0"),
     ("glue/cola", [[np.zeros(2)]], (), "names of at least two classes"),
@@ -83,7 +88,7 @@ def test_answers_to_real_questions_are_what_is_scored(tmp_path):
       output[end, 1] += 9
   left = iter(outputs)
   answers = list(
-    pipeline.answer("squad", found, [[next(left) for _ in e.rows] for e in found])
+    pipeline.answer("squad", found, [[next(left) for _ in e.sequences] for e in found])
   )
   assert next(left, None) is None
   empty = [answer for answer in answers if answer["id"] == "none"]
@@ -118,7 +123,7 @@ def test_a_start_that_another_window_sees_better_leaves_the_next_best():
                  start, ["c"])
     for start in (0, 2)
   ]  # fmt: skip
-  store = SequenceStore.from_rows(windows, TASKS["squad"].schema)
+  store = SequenceStore.from_sequences(windows, TASKS["squad"].schema)
   outputs = [np.zeros((7, 2)), np.zeros((7, 2))]
   outputs[1][3, 0] = 9  # token 2 is the first window's, which comes first
   outputs[0][4] = 3  # "b"
@@ -186,9 +191,9 @@ ACCEPTABLE = {"id": "0", "label": "acceptable"}
     ("glue/cola", [ACCEPTABLE | {"id": "1"}], "no answer with the index 0"),
     ("glue/cola", [ACCEPTABLE, ACCEPTABLE | {"id": "2"}], "no answer with the index 1"),
     ("glue/cola", [ACCEPTABLE, ACCEPTABLE], "The index 0 comes twice"),
-    ("glue/cola", [ACCEPTABLE | {"id": "x1"}], "The id 'x1' is no index of GLUE"),
-    ("glue/cola", [ACCEPTABLE | {"id": "-1"}], "The id '-1' is no index"),
-    ("glue/cola", [ACCEPTABLE | {"id": "01"}], "The id '01' is no index"),
+    ("glue/cola", [ACCEPTABLE | {"id": "x1"}], "The id 'x1' is not an index of GLUE"),
+    ("glue/cola", [ACCEPTABLE | {"id": "-1"}], "The id '-1' is not an index"),
+    ("glue/cola", [ACCEPTABLE | {"id": "01"}], "The id '01' is not an index"),
     ("glue/cola", [ACCEPTABLE | {"label": "yes"}], "label 'yes'; expected one of unacce"),
     ("glue/stsb", [ACCEPTABLE], "the value None; expected a number"),
     ("squad", [ACCEPTABLE], "is not to a question"),

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from packing import InputError
-from pipeline.dataset import prepare
 from pipeline.prediction.examples import read_examples
+from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.store import REGRESSION_SCHEMA, SequenceStore, StoredSequence
 from pipeline.tasks import glue
@@ -44,7 +44,7 @@ def read(source, task, tokenizer, **fields):
 
 
 def words(example):
-  return [" ".join(VOCABULARY[t] for t in row.input_ids) for row in example.rows]
+  return [" ".join(VOCABULARY[t] for t in row.input_ids) for row in example.sequences]
 
 
 def typed(monkeypatch, text: str):
@@ -68,14 +68,14 @@ def test_examples_are_those_of_training_whatever_their_labels(tmp_path, tokenize
   write(label=label)
   vocab_file = str(tokenizer.path)
   settings = DatasetSettings(str(path), 17, task=task, vocab_file=vocab_file, doc_stride=5)
-  trained = list(prepare(tmp_path / "d", settings).train.rows())
+  trained = list(prepare(tmp_path / "d", settings).train.records())
   for hidden in ({}, {"label": -1}, {"label": None}, {"label": ["x"]}):
     write(**hidden)  # type: ignore[arg-type]
     found = read(path, task, tokenizer)
     assert [example.id for example in found] == ["0", "1", "2"]
     assert found[1].where == f"{path}, line 2"
     for example, row in zip(found, trained, strict=True):
-      (made,) = example.rows
+      (made,) = example.sequences
       assert made._asdict() | {"sequence_label": row["sequence_label"]} == row
 
 
@@ -87,8 +87,8 @@ def test_the_windows_of_real_questions_are_those_of_training(tmp_path):
   store = prepare(tmp_path / "d", settings).train
   found = list(read_examples(str(source), settings, Tokenizer(path)))
   assert len(found) == 1190
-  rows = [row for example in found for row in example.rows]
-  made = SequenceStore.from_rows(rows, TASKS["squad"].schema)
+  rows = [row for example in found for row in example.sequences]
+  made = SequenceStore.from_sequences(rows, TASKS["squad"].schema)
   learned = ("start_position", "end_position", "answers")
   for name in set(store.columns) - set(learned):
     assert made.column(name).to_pylist() == store.column(name).to_pylist()
@@ -121,12 +121,12 @@ def test_a_tab_separates_the_sentences_of_a_pair(tmp_path, tokenizer):
     "[CLS] [SEP] [SEP]",
     "[CLS] d [SEP] [SEP]",
   ]
-  assert [e.rows[0].first_type_length for e in found] == [4, 2, 3]
+  assert [e.sequences[0].first_type_length for e in found] == [4, 2, 3]
   (tmp_path / "a.txt").write_text("a b\tc\n\nd\n")
   found = read(tmp_path / "a.txt", "classification", tokenizer)
   assert words(found[0]) == ["[CLS] a b [SEP] c [SEP]"]
   assert words(found[2]) == ["[CLS] d [SEP]"]
-  with pytest.raises(InputError, match=r"a.txt, line 3 has 1 texts with tabs.*expected 2:"):
+  with pytest.raises(InputError, match=r"line 3 has 1 texts .*by tabs; expected 2:"):
     read(tmp_path / "a.txt", "glue/rte", tokenizer)
   with pytest.raises(InputError, match=r"line 1 has 2 texts.*expected 1: sentence"):
     read(tmp_path / "a.txt", "glue/cola", tokenizer)
@@ -229,7 +229,7 @@ def test_hidden_labels_of_the_catalogue_are_no_matter(tmp_path, tokenizer, monke
   short = {"max_question_length": 3, "doc_stride": 5}
   found = read("tfds:squad", "squad", tokenizer, **short)
   assert {e.id for e in found} == {f"q{i}" for i in range(11)}
-  assert all(len(example.rows) > 1 for example in found)
+  assert all(len(example.sequences) > 1 for example in found)
 
 
 def squad_file(path, *questions):
@@ -245,9 +245,11 @@ def test_a_file_in_squad_s_layout_and_what_has_no_windows(tmp_path, tokenizer):
   short = {"max_question_length": 3, "doc_stride": 5}
   path = squad_file(tmp_path / "a.json", ("x", {}), ("y", {"answers": "hidden"}))
   found = read(path, "squad", tokenizer, **short)
-  assert [(e.id, len(e.rows)) for e in found] == [("x", 1), ("y", 1), ("empty", 0)]
+  assert [(e.id, len(e.sequences)) for e in found] == [("x", 1), ("y", 1), ("empty", 0)]
   path = squad_file(tmp_path / "b.json", ("x", {}), ("x", {}))
-  with pytest.raises(InputError, match=r"question x: the id 'x' is that of a question bef"):
+  with pytest.raises(
+    InputError, match=r"question x: the id 'x' is that of an earlier questi"
+  ):
     read(path, "squad", tokenizer, **short)
   with pytest.raises(InputError, match=r"is read as SQuAD's JSON, for --task squad"):
     read(path, "glue/qnli", tokenizer)
@@ -260,9 +262,9 @@ def test_a_file_in_squad_s_layout_and_what_has_no_windows(tmp_path, tokenizer):
   ("content", "task", "message"),
   [
     (b'{"sentence": 3}', "glue/cola", r"line 1: sentence is 3; expected a sentence"),
-    (b'{"sentence": "a"}\nb', "glue/cola", r"line 2 is no JSON"),
+    (b'{"sentence": "a"}\nb', "glue/cola", r"line 2 is not JSON"),
     (b'{"sentence": "a"}\n{}', "regression", r"line 2 has no 'sentence'"),
-    (b'\n{"sentence": "\xff"}', "glue/cola", r"line 2 is no UTF-8"),
+    (b'\n{"sentence": "\xff"}', "glue/cola", r"line 2 is not UTF-8"),
     (b'{"id": 1, "question": 1, "context": "a"}', "squad", r"question is 1; expected a t"),
     (b'{"id": true, "question": "a", "context": "a"}', "squad", r"id is True"),
     (b"{}", "pretraining", r"A model of pretraining answers nothing"),
@@ -295,7 +297,7 @@ def test_settings_are_checked_before_anything_is_read(tmp_path, tokenizer):
 def test_too_long_is_as_for_training(tmp_path, tokenizer):
   (tmp_path / "a.txt").write_text("a\n" + "a " * 16)
   found = read(tmp_path / "a.txt", "glue/cola", tokenizer)
-  assert len(found[1].rows[0].input_ids) == 17
+  assert len(found[1].sequences[0].input_ids) == 17
   with pytest.raises(InputError, match=r"line 2: The example has 18 tokens; expected at m"):
     read(tmp_path / "a.txt", "glue/cola", tokenizer, too_long="error")
 
@@ -314,12 +316,12 @@ def test_examples_come_one_by_one(tmp_path, tokenizer):
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_a_store_in_memory_is_one(count):
   rows = [StoredSequence(list(range(n + 2)), n, n / 2) for n in range(count)]
-  store = SequenceStore.from_rows(rows, REGRESSION_SCHEMA)
+  store = SequenceStore.from_sequences(rows, REGRESSION_SCHEMA)
   for found in (store, pickle.loads(pickle.dumps(store))):
     assert len(found) == count
     assert found.lengths.tolist() == [n + 2 for n in range(count)]
     assert found.sequence_labels.tolist() == [n / 2 for n in range(count)]
     tokens = found.gather(np.arange(count)[::-1])
     assert tokens.tolist() == [t for row in rows[::-1] for t in row.input_ids]
-    assert list(found.rows()) == [row._asdict() for row in rows]
+    assert list(found.records()) == [row._asdict() for row in rows]
   assert find_task(settings_of("regression"))[0].schema == REGRESSION_SCHEMA

@@ -15,9 +15,9 @@ from packing import Assignment
 from pipeline.__main__ import main
 from pipeline.batches.audit import audit
 from pipeline.batches.loader import PackedLoader
-from pipeline.dataset import prepare
 from pipeline.preparation import ranks
 from pipeline.preparation.assignments import read_assignment, write_assignment
+from pipeline.preparation.prepare import prepare
 from tests.prepared import arguments, contents, needs_beam, settings
 
 
@@ -52,7 +52,7 @@ def test_shards_assigned_apart_are_the_whole_assignment(reference, tmp_path):
     for _ in range(n)
   ]
   assert packs == expected
-  with pytest.raises(packing.InputError, match="is there already"):
+  with pytest.raises(packing.InputError, match="exists already"):
     write_assignment(reference.directory, tmp_path / "a")
 
 
@@ -225,7 +225,7 @@ def test_beam_tells_bad_input_as_the_local_run_does(corpus, tmp_path, capsys):
   (tmp_path / "in" / "bad.txt").write_bytes(b"a\n\nb\ncaf\xe9\n")
   args = [*arguments(corpus, tmp_path / "d"), f"--source={tmp_path / 'in'}"]
   assert main([*args, "--runner=DirectRunner"]) == 2
-  assert "line 4 is no UTF-8" in capsys.readouterr().err
+  assert "line 4 is not UTF-8" in capsys.readouterr().err
   assert main([*args, "--runner=NoRunner"]) == 2
   assert "Beam cannot make the runner 'NoRunner'" in capsys.readouterr().err
   assert [path.name for path in tmp_path.iterdir()] == ["in"]

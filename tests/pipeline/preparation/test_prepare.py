@@ -11,12 +11,14 @@ import pytest
 import packing
 from packing.commands import inputs
 from pipeline.__main__ import main
-from pipeline.dataset import open_dataset, prepare
+from pipeline.dataset import open_dataset
+from pipeline.preparation.prepare import prepare
 from pipeline.preparation.shard_files import ShardSummary
 from pipeline.preparation.workers import write_shards
 from pipeline.settings import DatasetSettings
+from pipeline.sources.document import Document
 from pipeline.sources.document_shards import document_shards, is_held_out
-from pipeline.wordpiece import SPECIAL_TOKENS
+from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import shared_data
 from tests.prepared import arguments, command, contents, settings
 from tests.stdlib_corpus import make_library
@@ -90,7 +92,7 @@ def test_held_out_documents_are_even_and_random():
 def test_each_partition_holds_out_other_documents():
   class Partition:
     def read(self):
-      yield from ({"text": str(index), "where": ""} for index in range(200))
+      yield from (Document({"text": str(index)}) for index in range(200))
 
   found = []
   for number in (0, 1):
@@ -103,7 +105,7 @@ def test_each_partition_holds_out_other_documents():
       seed=7,
     )
     held_out = [s.documents for s in shards if s.split == "held_out"]
-    found.append([d["text"] for documents in held_out for d in documents])
+    found.append([d.fields["text"] for documents in held_out for d in documents])
   assert [len(texts) for texts in found] == [20, 20]
   assert found[0] != found[1]
 
@@ -154,7 +156,7 @@ def test_work_waits_while_so_many_shards_are_in_memory():
     nonlocal taken
     for number in range(50):
       taken += 1
-      yield ShardSummary(f"train-0-{number}", 1, np.zeros(1), np.zeros(1), {}, "")
+      yield ShardSummary(f"train-0-{number}", 1, np.zeros(1), {}, "")
 
   ahead = [
     taken - given for given, _ in enumerate(write_shards(work(), num_workers=3), start=0)

@@ -7,14 +7,14 @@ import pyarrow.parquet
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.sources import textfiles
+from pipeline.sources import document
 from tests.prepared import arguments, contents
 
 
 def one_gigabyte_line(path):
   """A long line; reading stops at the limit, whatever follows."""
   with path.open("wb") as file:
-    file.write(b"word " * (textfiles.MAX_DOCUMENT_BYTES // 5 + 1))
+    file.write(b"word " * (document.MAX_DOCUMENT_BYTES // 5 + 1))
     file.truncate(10**9)  # a hole, which takes no space
 
 
@@ -28,7 +28,7 @@ BAD_TEXT = {
   "binary": (lambda path: path.write_bytes(bytes(range(256)) * 9), "is a binary file"),
   "utf-8": (
     lambda path: path.write_bytes(b"a\n\nb\ncaf\xe9\n"),
-    r"line 4 is no UTF-8: byte 233 at 3",
+    r"line 4 is not UTF-8: byte 233 at 3",
   ),
 }
 
@@ -52,9 +52,9 @@ BAD_FILES = {
   "no column": ("a.parquet", {"content": ["A b."]}, "has no column 'text'; found content"),
   "numbers for text": ("a.parquet", {"text": [1, 2]}, "is int64; expected text"),
   "tokens for text": ("a.parquet", {"text": [[1], [2]]}, "use --task tokens"),
-  "no parquet": ("a.parquet", b"PAR1 no", "is no parquet file"),
-  "no arrow": ("a.arrow", b"no arrow", "is no arrow file"),
-  "no json": ("a.jsonl", b'{"text": "a"}\n{"text"\n', "line 2 is no JSON"),
+  "no parquet": ("a.parquet", b"PAR1 no", "is not a parquet file"),
+  "no arrow": ("a.arrow", b"no arrow", "is not an arrow file"),
+  "no json": ("a.jsonl", b'{"text": "a"}\n{"text"\n', "line 2 is not JSON"),
   "a list": ("a.jsonl", b"[1]\n", "line 1 holds a list"),
   "no field": ("a.jsonl", b'{"txt": "a"}\n', "line 1 has no 'text'; found txt"),
   "half a character": ("a.jsonl", b'{"text": "a\\ud800"}\n', "half of a character"),
@@ -78,7 +78,7 @@ def test_bad_files_are_refused_and_nothing_is_left(corpus, tmp_path, capsys, cas
   assert not list(tmp_path.glob("out/*"))
 
 
-def test_a_damaged_parquet_file_is_told_by_row(corpus, tmp_path, capsys):
+def test_the_error_for_a_damaged_parquet_file_names_the_record(corpus, tmp_path, capsys):
   path = tmp_path / "a.parquet"
   pa.parquet.write_table(
     pa.table({"text": ["A b. C d."] * 5000}), path, compression="zstd", row_group_size=100
@@ -87,15 +87,15 @@ def test_a_damaged_parquet_file_is_told_by_row(corpus, tmp_path, capsys):
   content[len(content) // 3 : len(content) // 3 + 40] = b"\xff" * 40
   path.write_bytes(content)
   assert main([*arguments(corpus, tmp_path / "d"), f"--source={path}"]) == 2
-  assert "is damaged after row" in capsys.readouterr().err.splitlines()[-1]
+  assert "is damaged after record" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
   ("options", "message"),
   [
     (["--out=/proc/here/d"], "The dataset cannot be written"),
-    (["--out={corpus}/0.txt"], "is no prepared dataset"),
-    (["--out={corpus}"], "is no prepared dataset"),
+    (["--out={corpus}/0.txt"], "is not a prepared dataset"),
+    (["--out={corpus}"], "is not a prepared dataset"),
     (["--source={corpus}/none.txt"], "There is no data source"),
     (["--source={corpus}#dev"], "has no splits"),
     (["--source=stdlib", "--task=glue/cola"], "Source stdlib has text; the task needs"),
@@ -103,7 +103,7 @@ def test_a_damaged_parquet_file_is_told_by_row(corpus, tmp_path, capsys):
     (["--columns=label=x"], "columns names 'label'; the task pretraining has the fields"),
     (["--columns=x"], "expected FIELD=NAME"),
     (["--documents=page"], "expected blank-line, line, file or start:REGEX"),
-    (["--documents=start:("], "is no regular expression"),
+    (["--documents=start:("], "is not a regular expression"),
     (["--max-sequence-length=4"], "max_sequence_length is 4; expected at least 5"),
     (["--dupe-factor=0"], "dupe_factor is 0"),
     (["--held-out-fraction=1"], "expected a fraction in [0, 1)"),

@@ -15,10 +15,12 @@ import pytest
 
 import packing
 from pipeline.__main__ import main
-from pipeline.dataset import open_dataset, prepare
+from pipeline.dataset import open_dataset
 from pipeline.preparation import beam
 from pipeline.preparation import write as writing
+from pipeline.preparation.prepare import prepare
 from pipeline.preparation.shard_files import ShardWork, write_shard
+from pipeline.sources.document import Document
 from pipeline.sources.document_shards import DocumentShard
 from tests import forked
 from tests.prepared import ROOT, arguments, contents, needs_beam, settings
@@ -32,7 +34,7 @@ def test_a_killed_prepare_goes_on_and_its_workers_end(corpus, reference, tmp_pat
   process = start(*arguments(corpus, tmp_path / "d", "--workers=2"))
   partial = tmp_path / ".d.partial"
   deadline = time.monotonic() + 60
-  while len(list(partial.glob("*/*.summary.npz"))) < 3:
+  while len(list(partial.glob("*/*.summary.json"))) < 3:
     assert time.monotonic() < deadline
     assert process.poll() is None
     time.sleep(0.001)
@@ -42,7 +44,7 @@ def test_a_killed_prepare_goes_on_and_its_workers_end(corpus, reference, tmp_pat
   process.kill()
   process.communicate()
   assert not (tmp_path / "d").exists()
-  kept = {p.name: p.stat().st_mtime_ns for p in partial.glob("*/train-*.summary.npz")}
+  kept = {p.name: p.stat().st_mtime_ns for p in partial.glob("*/train-*.summary.json")}
   assert kept
   while any(_runs(int(pid)) for pid in workers):
     assert time.monotonic() < deadline
@@ -66,7 +68,7 @@ def test_workers_that_outlive_a_prepare_are_waited_for(corpus, tmp_path):
   """Those of a killed one, with other settings, which are held up for a while."""
   first = start(*arguments(corpus, tmp_path / "d", "--workers=2"))
   deadline = time.monotonic() + 60
-  while not list((tmp_path / ".d.partial").glob("*/*.summary.npz")):
+  while not list((tmp_path / ".d.partial").glob("*/*.summary.json")):
     assert time.monotonic() < deadline
     assert first.poll() is None
     time.sleep(0.001)
@@ -153,7 +155,7 @@ def stopped(corpus, tmp_path_factory):
 
 
 def test_a_beam_worker_writes_what_is_not_there(corpus, tmp_path):
-  shard = DocumentShard("train", 0, 0, [{"text": "The cat. A cat.", "where": ""}] * 2)
+  shard = DocumentShard("train", 0, 0, [Document({"text": "The cat. A cat."})] * 2)
   options = settings(corpus), str(corpus / "vocab"), str(tmp_path)
   errors = beam.Errors(str(tmp_path), "run")
   inodes = []
@@ -207,9 +209,9 @@ def test_a_worker_that_a_killed_run_left_writes_nothing_into_another(
   """Such as one of a Beam job whose driver is gone: it holds no lock."""
   shutil.copytree(stopped, tmp_path / ".d.partial")
   (theirs,) = [path for path in (tmp_path / ".d.partial").iterdir() if path.is_dir()]
-  shard = DocumentShard("train", 0, 0, [{"text": "The cat. A cat.", "where": ""}])
+  shard = DocumentShard("train", 0, 0, [Document({"text": "The cat. A cat."})])
   left = ShardWork(shard, settings(corpus), str(corpus / "vocab"), str(theirs))
-  write, orphans = writing.write, []
+  write, orphans = writing.write_dataset, []
 
   def beside_a_worker(directory, *args, **options):
     manifest = write(directory, *args, **options)
@@ -218,7 +220,7 @@ def test_a_worker_that_a_killed_run_left_writes_nothing_into_another(
     orphans.append(directory)
     return manifest
 
-  monkeypatch.setattr(writing, "write", beside_a_worker)
+  monkeypatch.setattr(writing, "write_dataset", beside_a_worker)
   prepare(tmp_path / "d", settings(corpus, seed=1), num_workers=1)
   with pytest.raises(FileNotFoundError):
     write_shard(left)
@@ -230,7 +232,7 @@ def test_a_worker_that_a_killed_run_left_writes_nothing_into_another(
 
 
 @pytest.mark.parametrize("damage", ["cut", "altered", "gone"])
-@pytest.mark.parametrize("pattern", ["train-*.arrow", "train-*.summary.npz"])
+@pytest.mark.parametrize("pattern", ["train-*.arrow", "train-*.summary.json"])
 def test_a_shard_that_was_damaged_meanwhile_is_written_again(
   corpus, reference, stopped, tmp_path, pattern, damage
 ):
@@ -248,7 +250,7 @@ def test_a_shard_that_was_damaged_meanwhile_is_written_again(
 def test_a_shard_that_is_damaged_last_does_not_end_in_a_dataset(
   corpus, reference, tmp_path, monkeypatch
 ):
-  write = writing.write
+  write = writing.write_dataset
 
   def damaging(directory, *args, **options):
     manifest = write(directory, *args, **options)
@@ -256,7 +258,7 @@ def test_a_shard_that_is_damaged_last_does_not_end_in_a_dataset(
     return manifest
 
   with monkeypatch.context() as patch:
-    patch.setattr(writing, "write", damaging)
+    patch.setattr(writing, "write_dataset", damaging)
     with pytest.raises(OSError, match="arrow is not what was written to it"):
       prepare(tmp_path / "d", settings(corpus), num_workers=1)
   assert not (tmp_path / "d").exists()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.batches.packed import pack_rows
-from pipeline.dataset import prepare
+from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from tests.stdlib_corpus import make_library
 

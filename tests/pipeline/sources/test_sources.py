@@ -15,12 +15,8 @@ from hypothesis import strategies as st
 from packing import InputError
 from pipeline.settings import DatasetSettings
 from pipeline.sources import tfds
-from pipeline.sources.partitions import (
-  PARTITION_BYTES,
-  DocumentFields,
-  fingerprint,
-  open_source,
-)
+from pipeline.sources.document import DocumentFields
+from pipeline.sources.partitions import PARTITION_BYTES, fingerprint, open_source
 from pipeline.tasks.table import find_task
 from tests import shared_data, tfds_data
 from tests.stdlib_corpus import make_library
@@ -35,7 +31,7 @@ def read(spec, wanted=WANTED):
 
 
 def texts(spec, wanted=WANTED):
-  return [document["text"] for document in read(spec, wanted)]
+  return [document.fields["text"] for document in read(spec, wanted)]
 
 
 def arrow_stream(path, table):
@@ -74,7 +70,7 @@ def test_each_format_gives_the_documents(tmp_path, suffix):
   write(tmp_path / f"a.{suffix}")
   found = [text.strip() for text in texts(tmp_path / f"a.{suffix}")]
   assert found == TEXTS
-  assert all(str(tmp_path) in d["where"] for d in read(tmp_path / f"a.{suffix}"))
+  assert all(str(tmp_path) in d.where for d in read(tmp_path / f"a.{suffix}"))
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "arrow", "csv", "tsv"])
@@ -94,10 +90,10 @@ def test_tsv_columns_are_counted_and_quotes_are_text(tmp_path):
   wanted = DocumentFields(
     ("sentence", "label"), columns=(("sentence", "3"), ("label", "1"))
   )
-  found = [(d["sentence"], d["label"]) for d in read(path, wanted)]
+  found = [(d.fields["sentence"], d.fields["label"]) for d in read(path, wanted)]
   assert found == [("\"Our friends won't.", "1"), ('He said "no".', "0")]
   path.write_text("a\tb\nx\ty\tz\n")
-  with pytest.raises(InputError, match=r"row 0 has 3 columns; expected 2, as the first"):
+  with pytest.raises(InputError, match=r"record 0 has 3 columns; expected 2, as in the fi"):
     read(path, DocumentFields(("a",)))
 
 
@@ -122,12 +118,12 @@ def test_a_table_that_python_wrote_is_read_as_it_was(tmp_path, suffix):
     fields = "text", "other"
     wanted = DocumentFields(fields, columns=tuple(zip(fields, names, strict=True)))
     if counted and not rows:
-      with pytest.raises(InputError, match="has no column '1'; found none"):
+      with pytest.raises(InputError, match="is empty; expected a line for each record"):
         read(path, wanted)
       return
     found = read(path, wanted)
-    assert [(d["other"], d["text"]) for d in found] == rows
-    assert [d["where"] for d in found] == [f"{path}, row {n}" for n in range(len(rows))]
+    assert [(d.fields["other"], d.fields["text"]) for d in found] == rows
+    assert [d.where for d in found] == [f"{path}, record {n}" for n in range(len(rows))]
 
   check()
 
@@ -142,7 +138,7 @@ def test_quotes_in_the_files_of_glue_are_text(task):
     if task != "CoLA":
       names, *cells = cells
     found = read(path, DocumentFields(tuple(names)))
-    assert [[document[name] for name in names] for document in found] == cells
+    assert [[document.fields[name] for name in names] for document in found] == cells
 
 
 def test_a_row_of_a_table_may_be_long(tmp_path):
@@ -158,15 +154,20 @@ def test_a_row_of_a_table_may_be_long(tmp_path):
     (
       "a.csv",
       'a,text\n1,b\n2,"b" c\n',
-      r"the row at line 3 is not valid CSV .*Write it with csv or pandas",
+      r"the record at line 3 is not valid CSV .*Write it with csv or pandas",
     ),
-    ("a.csv", 'text\n"a\nb\nc\n', r"the row at line 2 is not valid CSV \(unexpected end"),
-    ("a.csv", "a,text\n1,b\n\n2,b,c\n", r"row 1 has 3 columns; expected 2"),
-    ("a.tsv", 'a\ttext\n1\t"b\n2\n', r"row 1 has 1 columns; expected 2"),
+    (
+      "a.csv",
+      'text\n"a\nb\nc\n',
+      r"the record at line 2 is not valid CSV \(unexpected end",
+    ),
+    ("a.csv", "a,text\n1,b\n\n2,b,c\n", r"record 1 has 3 columns; expected 2"),
+    ("a.tsv", 'a\ttext\n1\t"b\n2\n', r"record 1 has 1 columns; expected 2"),
     ("a.csv", "text,a,text\nb,1,c\n", r"has 2 columns 'text'; expected one"),
-    ("a.tsv", "", r"has no column 'text'; found none"),
+    ("a.tsv", "", r"a\.tsv is empty; expected a line for each record"),
+    ("a.csv", "\n\n", r"a\.csv is empty; expected a line for each record"),
     ("a.csv", "text\na\nb\0\n", r"binary file: line 3 holds a zero byte"),
-    ("a.csv", "text\na\n\udce9\n", r"line 3 is no UTF-8: byte 233"),
+    ("a.csv", "text\na\n\udce9\n", r"line 3 is not UTF-8: byte 233"),
     (
       "a.xls",
       "text\n",
@@ -268,14 +269,14 @@ def test_text_may_be_of_any_of_arrows_types(tmp_path):
   for of in (pa.large_list, pa.list_view, pa.large_list_view):
     table = pa.table({"input_ids": pa.array(tokens, of(pa.int16()))})
     arrow_file(tmp_path / "a.arrow", table)
-    assert [d["input_ids"] for d in read(tmp_path / "a.arrow", wanted)] == tokens
+    assert [d.fields["input_ids"] for d in read(tmp_path / "a.arrow", wanted)] == tokens
 
 
 def test_the_files_of_the_library_are_read_by_and_by(tmp_path):
   """Which tells the time left, though nobody knows how many documents there will be."""
   (part,) = open_source(f"stdlib:{make_library(tmp_path)}", WANTED)
   sizes = [size for _, size, _ in part.inputs()]
-  read = [document["read"] for document in part.read()]
+  read = [document.bytes_read for document in part.read()]
   assert part.size == sum(sizes)
   assert read[0] == sizes[0]
   assert sum(read) + sizes[-1] >= part.size >= sum(read)
@@ -288,7 +289,7 @@ def test_columns_are_found_by_name_wherever_they_stand(tmp_path):
   two = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32())), "n": ["a", "b"]})
   pa.parquet.write_table(one, tmp_path / "a.parquet")
   pa.parquet.write_table(two, tmp_path / "b.parquet")
-  found = [d["input_ids"] for d in read(tmp_path, DocumentFields(("input_ids",)))]
+  found = [d.fields["input_ids"] for d in read(tmp_path, DocumentFields(("input_ids",)))]
   assert found == tokens + tokens
 
 
@@ -345,7 +346,7 @@ def of_task(spec, task):
   task, settings = find_task(
     DatasetSettings(source=spec, max_sequence_length=256, task=task)
   )
-  return read(spec, task.wanted(settings))
+  return read(spec, task.document_fields(settings))
 
 
 def test_tfds_by_name_without_tensorflow(data_dir):
@@ -353,19 +354,19 @@ def test_tfds_by_name_without_tensorflow(data_dir):
 
   cola = of_task("tfds:glue/cola", "glue/cola")
   assert len(cola) == 61
-  assert isinstance(cola[0]["sentence"], str)
-  assert {document["label"] for document in cola} == {0, 1}
+  assert isinstance(cola[0].fields["sentence"], str)
+  assert {document.fields["label"] for document in cola} == {0, 1}
   assert len(of_task("tfds:glue/cola#validation", "glue/cola")) == 13
   assert len(of_task("tfds:glue/cola#train[:10]", "glue/cola")) == 10
   mrpc = of_task("tfds:glue/mrpc", "glue/mrpc")
-  assert mrpc[0]["sentence1"] != mrpc[0]["sentence2"]
+  assert mrpc[0].fields["sentence1"] != mrpc[0].fields["sentence2"]
   squad = of_task("tfds:squad", "squad")
-  assert {document["id"] for document in squad} == {f"q{i}" for i in range(11)}
-  assert squad[0]["answers"]["text"][0] in squad[0]["context"]
+  assert {document.fields["id"] for document in squad} == {f"q{i}" for i in range(11)}
+  assert squad[0].fields["answers"]["text"][0] in squad[0].fields["context"]
   wikipedia = of_task("tfds:wikipedia/20230601.en", "pretraining")
   assert len(wikipedia) == 29
   folder = data_dir / "wikipedia" / "20230601.en" / "1.0.0"
-  assert of_task(f"tfds:{folder}", "text")[3]["text"] == wikipedia[3]["text"]
+  assert of_task(f"tfds:{folder}", "text")[3].fields == wikipedia[3].fields
   assert "tensorflow" not in sys.modules
 
 
@@ -428,7 +429,9 @@ def test_a_stream_of_documents_is_not_held(tmp_path):
     tracemalloc.start()
     assert (
       sum(
-        len(d["text"]) for p in open_source(str(tmp_path / name), WANTED) for d in p.read()
+        len(d.fields["text"])
+        for p in open_source(str(tmp_path / name), WANTED)
+        for d in p.read()
       )
       > 2e7
     )
@@ -457,5 +460,5 @@ def test_a_row_group_is_not_held(tmp_path):
 
 def test_numbers_and_lists_come_as_pythons_own(data_dir):
   document = of_task("tfds:squad", "squad")[0]
-  assert all(type(n) is int for n in document["answers"]["answer_start"])
-  assert np.isscalar(of_task("tfds:glue/cola", "glue/cola")[0]["label"])
+  assert all(type(n) is int for n in document.fields["answers"]["answer_start"])
+  assert np.isscalar(of_task("tfds:glue/cola", "glue/cola")[0].fields["label"])

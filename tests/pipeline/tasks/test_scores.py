@@ -96,7 +96,9 @@ def test_answers_by_hand(prediction, answers, exact, f1):
 
 
 def store_of(labels, schema=SCHEMA):
-  return SequenceStore.from_rows([StoredSequence([2, 3], 2, n) for n in labels], schema)
+  return SequenceStore.from_sequences(
+    [StoredSequence([2, 3], 2, n) for n in labels], schema
+  )
 
 
 def logits_of(predictions, width):
@@ -157,10 +159,10 @@ def test_tasks_without_a_score_say_which_have_one(task):
   ("outputs", "message"),
   [
     ([np.zeros(3)] * 6, "an output for each of 7 sequences, at least one; found 6"),
-    ([np.zeros((3, 2))] * 7, "a row of numbers for each sequence"),
+    ([np.zeros((3, 2))] * 7, "a vector for each sequence"),
     ([np.zeros(3)] * 6 + [np.zeros(2)], "all of one length"),
     ([np.zeros(3)] * 6 + [np.array([0, np.nan, 0])], "output of sequence 6 is not finite"),
-    ([np.zeros(1)] * 7, "logits of 2 classes or more"),
+    ([np.zeros(1)] * 7, "logits of at least 2 classes"),
   ],
 )
 def test_outputs_that_are_none_are_refused(outputs, message):

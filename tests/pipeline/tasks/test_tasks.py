@@ -1,6 +1,5 @@
 """Sequences of each task, held against plain loops and the numbers of the data folder."""
 
-import collections
 import json
 import pathlib
 import shutil
@@ -13,10 +12,12 @@ import pipeline
 from packing import InputError
 from pipeline import __main__ as command
 from pipeline.batches.loader import PackedLoader
-from pipeline.dataset import prepare
+from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
+from pipeline.sources.document import Document
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.tasks import glue, squad
+from pipeline.tasks.encoder import Encoder
 from pipeline.tasks.table import TASKS, find_task
 from pipeline.tokenizer import Tokenizer
 from tests import shared_data
@@ -121,7 +122,7 @@ def test_glue_pairs_lose_tokens_at_the_end_of_the_longer(tmp_path, vocab_file):
       tmp_path / "strict",
       DatasetSettings(**{**dataset.manifest["settings"], "too_long": "error"}),
     )
-  with pytest.raises(InputError, match=r"glue/mrpc can do truncate or error"):
+  with pytest.raises(InputError, match=r"expected truncate or error for glue/mrpc"):
     prepare(
       tmp_path / "split",
       DatasetSettings(**{**dataset.manifest["settings"], "too_long": "split"}),
@@ -378,7 +379,7 @@ def test_squad_is_scored_by_the_best_answer_over_all_windows(tmp_path, vocab_fil
   # The second answer is three words, "efg" is one other.
   assert found == {"score": 0.5, "exact_match": 0.5, "f1": 0.5}
   rows[1]["answers"]["text"][1] = "efg xyz"  # of two words one is found: 2 / (1 + 2)
-  store = pipeline.SequenceStore.from_rows(
+  store = pipeline.SequenceStore.from_sequences(
     [
       tuple((row | {"answers": ["efg xyz"]}).values())
       for row in windows[len(windows) // 2 :]
@@ -631,17 +632,15 @@ def test_a_document_is_cut_dupe_factor_times_each_time_otherwise(tmp_path, vocab
 
 def test_each_split_partition_and_shard_has_its_own_random_choices(vocab_file):
   text = " ".join(f"{a.title()} {b} {a}." for a in "abcdefghij" for b in "abcdefghij")
-  documents = [{"text": text, "where": ""}] * 3
+  documents = [Document({"text": text})] * 3
   places = [("train", 0, 0), ("held_out", 0, 0), ("train", 1, 0), ("train", 0, 1)]
   settings = DatasetSettings("", 16, vocab_file=vocab_file)
   tokenizer = Tokenizer(pathlib.Path(vocab_file))
   found = []
   for place in places:
     shard = DocumentShard(*place, documents)
-    cut = TASKS["pretraining"].make_sequences(
-      shard, settings, tokenizer, collections.Counter()
-    )
-    found.append([row[0] for row in cut])
+    made = TASKS["pretraining"].make_sequences(shard, Encoder(settings, tokenizer))
+    found.append([sequence[0] for sequence in made])
   assert all(rows not in found[:i] for i, rows in enumerate(found))
 
 

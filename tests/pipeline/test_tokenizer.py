@@ -1,4 +1,4 @@
-"""Byte-level BPE: learned from a corpus, or GPT-2's files; and text prepared with it."""
+"""Word pieces and bytes: learned from a corpus, or read from files; and text prepared."""
 
 import pathlib
 
@@ -8,22 +8,60 @@ import tokenizers
 
 from configs import gpt2_atoms
 from packing import InputError
-from pipeline import bpe, make_held_out, make_loader, make_plan
+from pipeline import make_held_out, make_loader, make_plan
 from pipeline.config import prepare_dataset
-from pipeline.dataset import prepare
+from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
-from pipeline.tokenizer import Tokenizer
+from pipeline.tokenizer import (
+  END,
+  SPECIAL_TOKENS,
+  Tokenizer,
+  train_bpe,
+  train_word_pieces,
+  word_piece_tokenizer,
+)
 from tests import shared_data
 
 TEXT = "The bœuf , 3 @.@ 5 kg of it , is <unk> .\n"
+
+
+# ---- word pieces -----------------------------------------------------------------------
+
+
+def random_texts(seed: int) -> list[str]:
+  """Words of equally likely letters: almost every merge is a tie."""
+  rng = np.random.default_rng(seed)
+  letters = np.array(list("abcdefghijklmnop"))
+  return ["".join(rng.choice(letters, rng.integers(2, 9))) for _ in range(97)]
+
+
+def test_equal_corpora_give_equal_vocabularies_however_many_ties_there_are():
+  for seed in range(5):
+    texts = random_texts(seed)
+    first = train_word_pieces(texts, vocab_size=120)
+    assert len(first) == 120
+    assert first[:5] == list(SPECIAL_TOKENS)
+    for _ in range(5):
+      assert train_word_pieces(iter(texts), vocab_size=120) == first
+
+
+def test_a_trained_vocabulary_splits_every_word_of_its_corpus():
+  texts = random_texts(7)
+  tokenizer = word_piece_tokenizer(train_word_pieces(texts, vocab_size=120))
+  for text in texts:
+    tokens = tokenizer.encode(text, add_special_tokens=False).tokens
+    assert "".join(token.removeprefix("##") for token in tokens) == text
+
+
+# ---- bytes -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
   folder = tmp_path_factory.mktemp("bpe")
   texts = [TEXT * 7, "a b c\n", "It is 3 kg ."]
-  learned = bpe.train_tokenizer(texts, vocab_size=280)
-  assert bpe.train_tokenizer(iter(texts), vocab_size=280) == learned
+  learned = train_bpe(texts, vocab_size=280)
+  assert train_bpe(iter(texts), vocab_size=280) == learned
   (folder / "tokenizer.json").write_text(learned)
   tokenizers.Tokenizer.from_str(learned).model.save(str(folder))
   return folder
@@ -103,7 +141,7 @@ def test_lines_of_wikitext_with_50_words_are_documents_as_they_are(wikitext):
   plain = tokenizers.Tokenizer.from_file(str(dataset.directory / "tokenizer.json"))
   tokens = dataset.train.gather(np.arange(len(dataset.train)))
   text = plain.decode(tokens.tolist(), skip_special_tokens=False)
-  assert text == "".join(line + bpe.END for line in kept)
+  assert text == "".join(line + END for line in kept)
 
 
 @pytest.mark.extra

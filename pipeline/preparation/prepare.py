@@ -1,0 +1,236 @@
+"""Preparing a dataset: one folder, whole or absent, however often it is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+
+from packing import InputError
+from pipeline.dataset import MANIFEST, PreparedDataset, altered_file, open_dataset
+from pipeline.preparation import write
+from pipeline.preparation.shard_files import whole_path
+from pipeline.settings import DatasetSettings
+from pipeline.sources.document import DocumentFields
+from pipeline.sources.partitions import fingerprint, open_source
+from pipeline.tasks.table import find_task
+from pipeline.tokenizer import Tokenizer
+
+_LOCK = ".lock"
+
+
+def prepare(
+  directory: str | pathlib.Path,
+  settings: DatasetSettings,
+  *,
+  num_workers: int | None = None,
+  runner: write.Runner | None = None,
+) -> PreparedDataset:
+  """Prepares a dataset, or opens it if it is prepared already.
+
+  Everything is written to a folder beside the final one, and moved there at the end, so a
+  killed run leaves nothing that looks whole. The same call again resumes with the shards
+  that are written, or starts clean if settings or sources have changed. Workers of a
+  killed run that still live elsewhere write only to the folder of its own settings and
+  sources.
+
+  Args:
+    directory: where the dataset is, or will be.
+    settings: what to prepare.
+    num_workers: processes; None for one a core, at most 10.
+    runner: does the work instead, such as `pipeline.preparation.beam.BeamRunner`.
+
+  Raises:
+    InputError: the folder holds something else, or the source cannot be used.
+    OSError: the disk is full. What is written stays for the next call.
+  """
+  directory = pathlib.Path(os.path.realpath(directory))  # "." has no name
+  task, settings = find_task(settings)
+  fields = task.document_fields(settings)
+  vocabulary = Tokenizer(settings.vocab_file) if settings.vocab_file else None
+  if _exists(directory):
+    return _open_same(directory, settings, fields, vocabulary)
+  sources = {
+    split: open_source(spec, fields) for split, spec in _specs(settings).items() if spec
+  }
+  for token in task.special_tokens if vocabulary else ():
+    vocabulary.id_of(token)  # type: ignore[union-attr]
+  preparation = write.Preparation(task, settings, sources, vocabulary)
+  fingerprints = {split: fingerprint(parts) for split, parts in sources.items()}
+
+  partial = directory.with_name(f".{directory.name}.partial")
+  with _locked(partial, directory) as lock:
+    if lock is None:  # another process finished first
+      return _open_same(directory, settings, fields, vocabulary)
+    try:
+      work = _work_folder(partial, preparation, fingerprints)
+      manifest = write.write_dataset(
+        work, preparation, num_workers=num_workers, runner=runner, lock=lock
+      )
+      manifest["source"] = {
+        split: {name: value for name, value in values.items() if name != "version"}
+        for split, values in fingerprints.items()
+      }
+      if altered := altered_file(work, manifest["sha256"]):
+        raise OSError(
+          f"{altered} is not what was written to it. Run the same command again to write "
+          "it again"
+        )
+      for path in work.iterdir():
+        if path.name not in manifest["sha256"]:
+          path.unlink()
+      with whole_path(work / MANIFEST) as path:
+        path.write_text(json.dumps(manifest, indent=1) + "\n")
+      os.rename(work, directory)
+      shutil.rmtree(partial, ignore_errors=True)
+    except InputError:
+      shutil.rmtree(partial, ignore_errors=True)
+      raise
+  return open_dataset(directory)
+
+
+def _specs(settings: DatasetSettings) -> dict[str, str]:
+  return {
+    "train": settings.source,
+    "held_out": settings.held_out_source,
+    "mismatched": settings.mismatched_source,
+  }
+
+
+def _exists(directory: pathlib.Path) -> bool:
+  try:
+    return (directory.is_dir() and any(directory.iterdir())) or directory.is_file()
+  except OSError as error:
+    raise InputError(
+      f"{directory} cannot be read: {error}. Name another folder."
+    ) from error
+
+
+@contextlib.contextmanager
+def _locked(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[int | None]:
+  """Holds the unfinished folder for one process and its workers.
+
+  Yields the descriptor of the lock; None if another process finished meanwhile.
+  """
+  waited = False
+  while True:
+    try:
+      partial.mkdir(parents=True, exist_ok=True)
+      try:
+        lock = (partial / _LOCK).open("a")
+      except FileNotFoundError:  # finished or removed between the two
+        continue
+    except OSError as error:
+      raise InputError(
+        f"The dataset cannot be written: {error}. Name another folder."
+      ) from error
+    with lock:
+      try:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if waited else fcntl.LOCK_NB))
+      except BlockingIOError:
+        print(
+          f"waiting for another process that prepares {directory}, or its last workers",
+          file=sys.stderr,
+        )
+        waited = True
+        continue
+      with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(lock.fileno()), (partial / _LOCK).stat()):
+          done = _exists(directory)
+          if done:
+            shutil.rmtree(partial)
+          yield None if done else lock.fileno()
+          return
+    time.sleep(0.01)
+    if _exists(directory):
+      yield None
+      return
+
+
+def _work_folder(
+  partial: pathlib.Path, preparation: write.Preparation, fingerprints: dict
+) -> pathlib.Path:
+  """The folder for these settings and sources, with what a killed preparation wrote.
+
+  What other preparations left is removed; if a worker of theirs lives on, it finds its
+  folder gone.
+  """
+  settings, vocabulary = preparation.settings, preparation.vocabulary
+  state: dict = {"settings": dataclasses.asdict(settings), "sources": fingerprints}
+  if vocabulary:
+    state["tokenizer"] = vocabulary.definition
+  text = json.dumps(state, sort_keys=True)
+  work = partial / hashlib.sha256(text.encode()).hexdigest()[:16]
+  for path in partial.iterdir():
+    if path.is_dir() and path != work:
+      shutil.rmtree(path, ignore_errors=True)
+    elif path.is_file() and path.name != _LOCK:
+      path.unlink()
+  work.mkdir(exist_ok=True)
+  write.remove_unfinished(work)
+  return work
+
+
+def _open_same(
+  directory: pathlib.Path,
+  settings: DatasetSettings,
+  fields: DocumentFields,
+  vocabulary: Tokenizer | None,
+) -> PreparedDataset:
+  """Opens a dataset if it has these settings, vocabulary and sources.
+
+  Raises:
+    InputError: says what differs.
+  """
+  dataset = open_dataset(directory)
+  # A dataset from before a setting existed is as the setting's default makes it.
+  defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+  stored = defaults | dataset.manifest["settings"]
+  differences = [
+    f"{name}: {stored[name]!r}, now {value!r}"
+    for name, value in dataclasses.asdict(settings).items()
+    if stored[name] != value
+  ]
+  if differences:
+    raise InputError(
+      f"{directory} was prepared with other settings ({'; '.join(differences)}). Delete "
+      "it, or name another folder."
+    )
+  if vocabulary and vocabulary.definition != dataset.tokenizer.definition:
+    raise InputError(
+      f"{directory} was prepared with another vocabulary, or other merges, than "
+      f"{settings.vocab_file} has now. Delete the folder, or name another."
+    )
+  _check_sources(dataset, settings, fields)
+  return dataset
+
+
+def _check_sources(
+  dataset: PreparedDataset, settings: DatasetSettings, fields: DocumentFields
+):
+  """Compares names and sizes of the source's files, if they still exist.
+
+  The standard library is not compared, since it changes with each patch of Python.
+  """
+  specs = _specs(settings)
+  for split, before in dataset.manifest["source"].items():
+    if specs[split].partition(":")[0] == "stdlib":
+      continue
+    try:
+      now = fingerprint(open_source(specs[split], fields))
+    except InputError:
+      continue  # gone, but a finished dataset does not need it
+    if now["sha256"] != before["sha256"]:
+      raise InputError(
+        f"{dataset.directory} was prepared from {before['files']} files with "
+        f"{before['bytes']:,} bytes; {specs[split]} has {now['files']} with "
+        f"{now['bytes']:,} now, or others. Delete the folder, or name another."
+      )

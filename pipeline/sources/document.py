@@ -1,0 +1,116 @@
+"""Documents, and the fields that a task reads from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from packing import InputError
+from packing.errors import short_repr
+
+MAX_DOCUMENT_BYTES = 16 * 2**20
+
+
+class Document(NamedTuple):
+  """One document of a source.
+
+  Attributes:
+    fields: values by the task's names.
+    where: its place in the source, for error messages.
+    bytes_read: bytes that it took from the source; None if that is the size of `fields`.
+  """
+
+  fields: dict[str, Any]
+  where: str = ""
+  bytes_read: int | None = None
+
+  @property
+  def size(self) -> int:
+    """Bytes of all texts in UTF-8, and 4 for each number.
+
+    Example:
+      >>> Document({"sentences": ["a b", "c"], "label": 1}).size
+      8
+    """
+    return _size(self.fields)
+
+
+def _size(value) -> int:
+  if isinstance(value, str):
+    return len(value) if value.isascii() else len(value.encode(errors="surrogatepass"))
+  if isinstance(value, dict):
+    return sum(map(_size, value.values()))
+  if isinstance(value, list):
+    if value and isinstance(value[0], int):
+      return 4 * len(value)
+    return sum(map(_size, value))
+  return 4
+
+
+@dataclasses.dataclass(frozen=True)
+class DocumentFields:
+  """The fields that a task reads from each document.
+
+  Attributes:
+    required: names of fields.
+    optional: names of fields that a document may lack.
+    columns: pairs of a field and its name in the source, where the names differ.
+    documents: how a text file splits into documents; see `textfiles.split_text`.
+    line_fields: fields that a line of a text file holds, separated by tabs; () if the
+      file holds running text.
+  """
+
+  required: tuple[str, ...]
+  optional: tuple[str, ...] = ()
+  columns: tuple[tuple[str, str], ...] = ()
+  documents: str = "blank-line"
+  line_fields: tuple[str, ...] = ()
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    return *self.required, *self.optional
+
+  def column(self, field: str) -> str:
+    """The name of a field in the source."""
+    return dict(self.columns).get(field, field)
+
+
+def select_fields(values: dict, fields: DocumentFields, where: str) -> Document:
+  """A document with some of the values of a record.
+
+  Raises:
+    InputError: a required field is missing, or a text is too long or invalid.
+  """
+  selected = {}
+  for field in fields.names:
+    column = fields.column(field)
+    if column in values:
+      value = values[column]
+      if isinstance(value, str):
+        _check_text(value, where)
+      selected[field] = value
+    elif field in fields.required:
+      raise InputError(
+        f"{where} has no {column!r}; found {', '.join(map(str, values)) or 'nothing'}. "
+        f"Name the right one with --columns {field}=NAME."
+      )
+  return Document(selected, where)
+
+
+def _check_text(value: str, where: str):
+  if len(value) > MAX_DOCUMENT_BYTES:
+    raise too_long_error(where)
+  try:
+    value.encode()
+  except UnicodeEncodeError as error:  # JSON can hold one surrogate of a pair
+    raise InputError(
+      f"{where} holds {short_repr(value[error.start])}, half of a character; expected "
+      "text. Write it again with a program that keeps characters whole."
+    ) from error
+
+
+def too_long_error(where: str) -> InputError:
+  return InputError(
+    f"{where}: a document is longer than {MAX_DOCUMENT_BYTES:,} bytes, the most that is "
+    "read at once. Break it at blank lines, or say with --documents where documents end."
+  )

@@ -1,0 +1,66 @@
+"""What a model's outputs say about one example, as an object for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from packing.errors import short_repr
+from pipeline.tasks import squad
+
+
+def answer_class(
+  sequences: Sequence,
+  outputs: Sequence[np.ndarray],
+  label_names: Sequence[str],
+  max_answer_length: int,
+) -> dict:
+  """The likeliest class, and the probabilities of all by name."""
+  del sequences, max_answer_length
+  logits = _numbers(outputs[0], len(label_names))
+  weights = np.exp(logits - logits.max())
+  probabilities = (weights / weights.sum()).tolist()
+  return {
+    "label": label_names[int(logits.argmax())],
+    "probabilities": dict(zip(label_names, probabilities, strict=True)),
+  }
+
+
+def answer_value(
+  sequences: Sequence,
+  outputs: Sequence[np.ndarray],
+  label_names: Sequence[str],
+  max_answer_length: int,
+) -> dict:
+  """The predicted number."""
+  del sequences, label_names, max_answer_length
+  return {"value": float(_numbers(outputs[0], 1)[0])}
+
+
+def answer_question(
+  sequences: Sequence[squad.Window],
+  outputs: Sequence[np.ndarray],
+  label_names: Sequence[str],
+  max_answer_length: int,
+) -> dict:
+  """The likeliest answer, and the n best."""
+  del label_names
+  windows = [window._asdict() for window in sequences]
+  starts, ends = squad.start_and_end(windows, outputs)
+  best = squad.n_best(windows, starts, ends, max_answer_length=max_answer_length)
+  return {
+    "answer": best[0].text if best else "",
+    "probability": best[0].probability if best else 0.0,
+    "n_best": [answer._asdict() for answer in best],
+  }
+
+
+def _numbers(output: np.ndarray, width: int) -> np.ndarray:
+  numbers = np.asarray(output, np.float64)
+  if numbers.shape != (width,) or not np.isfinite(numbers).all():
+    raise ValueError(
+      f"the output is {short_repr(np.asarray(output).tolist())}; expected {width} finite "
+      "numbers."
+    )
+  return numbers
