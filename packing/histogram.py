@@ -116,7 +116,7 @@ class Histogram:
   def sha256(self) -> str:
     """SHA-256 of the counts as little-endian int64, up to the longest length that occurs.
 
-    Two histograms with the same sequences have the same digest, whatever their size.
+    Two histograms of the same sequences have the same digest, even if S differs.
     """
     return hashlib.sha256(self.counts[: self.longest].astype("<i8").tobytes()).hexdigest()
 
@@ -159,10 +159,10 @@ def check_lengths(lengths, max_sequence_length: int) -> np.ndarray:
 
 
 def check_same_lengths(lengths, histogram: Histogram) -> np.ndarray:
-  """Returns lengths as an integer vector, counted to be those of a histogram.
+  """Returns lengths as an integer vector, which must have this histogram.
 
   Raises:
-    InputError: other lengths, or another number of one of them.
+    InputError: the lengths are not those of the histogram.
   """
   lengths = check_lengths(lengths, histogram.max_sequence_length)
   counts = count_lengths(lengths, histogram.max_sequence_length)

@@ -186,7 +186,7 @@ class Plan:
 
   @functools.cached_property
   def unlimited_bound(self) -> int:
-    """No plan at this row length can have fewer packs, whatever its depth.
+    """No plan at this row length can have fewer packs, at any depth.
 
     With up to 2,048 different lengths, the linear relaxation proves it within a few
     seconds of work; with more, tokens and halves of a row do.

@@ -145,7 +145,7 @@ def _levels(
   levels: list[tuple[np.ndarray, np.ndarray]] = []
   block = max(_BLOCK // (capacity + 1), 1)
   for _ in range(items):
-    # shifted[s, c] is value[c - s], far below zero where s does not fit.
+    # shifted[s, c] is value[c - s], far below zero if s does not fit.
     padded = np.concatenate([np.full(capacity, -(1 << 62), np.int64), value])
     shifted = np.lib.stride_tricks.sliding_window_view(padded, capacity + 1)[::-1]
     best, choice = value.copy(), np.zeros(capacity + 1, np.int64)

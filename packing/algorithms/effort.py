@@ -1,4 +1,4 @@
-"""How long a search lasts, counted in work, so that it ends alike on every machine."""
+"""The limit of a search, counted in work, so that every machine gives the same result."""
 
 from __future__ import annotations
 

@@ -187,15 +187,12 @@ def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
   memory_limit = check_integer("memory_limit", memory_limit, at_least=1)
   size, depth = problem.capacity, min(problem.depth, problem.capacity)
   count = count_strategies(size, depth)
-  # The solver works on a copy of the matrix.
-  needed = 2 * 8 * blocks * size * (count + (size if blocks > 1 else 0))
+  # Bytes of a column of the matrix and of the solver's copy; columns besides strategies.
+  column, extra = 2 * 8 * blocks * size, size * (blocks - 1)
+  needed = column * (count + extra)
   if needed > memory_limit:
     most = 1
-    while (
-      most < depth
-      and 16 * blocks * size * (count_strategies(size, most + 1) + size * (blocks - 1))
-      <= memory_limit
-    ):
+    while column * (count_strategies(size, most + 1) + extra) <= memory_limit:
       most += 1
     raise UnsolvedError(
       f"At depth {depth} there are {count:,} ways to fill {size} tokens, a matrix of "

@@ -1,4 +1,4 @@
-"""Arguments that the commands share, and what they mean."""
+"""Arguments that the commands share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from packing.histogram import (
 
 
 def add_lengths(command: argparse.ArgumentParser, *, positional: bool = False):
-  """Adds where the lengths come from; `read` reads them."""
+  """Adds the arguments that say where the lengths are; `read` reads them."""
   group = command.add_argument_group("lengths, from one of")
   source = group.add_mutually_exclusive_group(required=True)
   if positional:
@@ -108,7 +108,7 @@ def _resize(histogram: Histogram, size: int, too_long: str) -> Histogram:
 
 
 def add_geometry(command: argparse.ArgumentParser):
-  """Adds how sequences lie in a row, and the seed; `geometry` collects them."""
+  """Adds the arguments of `geometry`: how sequences lie in a row, and the seed."""
   add_integer(command, "--row-length", "L", "tokens of a row, if longer than S")
   multiple = "round lengths up to a multiple of N (default: 1)"
   add_integer(command, "--length-multiple", "N", multiple, default=1)

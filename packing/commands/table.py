@@ -15,7 +15,7 @@ FORMATS = ("table", "markdown", "csv", "json")
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """One algorithm at one depth; None where a column does not apply.
+  """One algorithm at one depth; None if a column does not apply.
 
   Attributes:
     algorithm: its name. For the least-squares algorithms, "... before" is the plan as
