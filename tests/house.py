@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 ROOMS = {
   "packing": "errors files histogram problem pricing algorithms certificate assignment "
   "plan planfile row online sorting pack commands __main__",
-  "pipeline": "settings store tokenizer sources tasks dataset preparation batches "
+  "pipeline": "splitmix settings store tokenizer sources tasks dataset preparation batches "
   "prediction config __main__",
   "model": "config kernels attention blocks bert gpt2 models losses layout files weights "
   "hf testing __main__",

@@ -1,4 +1,4 @@
-"""The audit passes what the loader makes, and sees whatever is broken on purpose."""
+"""The audit passes what the loader makes and finds whatever is broken on purpose."""
 
 import dataclasses
 import itertools
@@ -13,17 +13,11 @@ from pipeline import __main__ as command
 from pipeline.batches.audit import AuditError, audit
 from pipeline.batches.loader import PackedLoader
 from tests import forked
-from tests.pipeline.batches.test_batches import MASKING, TaskStore, random_store
+from tests.pipeline.batches.test_batches import MASKING, TaskStore
 
 ROOT = pathlib.Path(__file__).parents[3]
-# ml_collections loads config files in a way that Python 3.12 gives up.
+# ml_collections loads config files in a way that Python 3.12 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-  lengths = np.random.default_rng(1).integers(3, 41, 211)
-  return random_store(tmp_path_factory.mktemp("store") / "s.arrow", lengths)[0]
 
 
 def make_loader(store, kind=PackedLoader, *, depth=3, batch_size=8, **options):
@@ -64,7 +58,7 @@ def test_what_the_loader_makes_passes(store, options, epoch):
     assert result["masked_tokens"] == expected.sum()
 
 
-def test_fields_of_tasks_pass_and_are_looked_at(store):
+def test_fields_of_tasks_pass_and_are_checked(store):
   tasks = TaskStore(store)
   loader = make_loader(tasks)
   audit(loader)
@@ -103,7 +97,7 @@ def test_the_correlations_are_those_of_all_pairs(store):
   assert result["neighbours_kept"] == pytest.approx(kept / len(side_by_side))
 
 
-def test_neighbours_that_are_not_random_are_told_from_those_that_are(store):
+def test_random_neighbours_are_distinguished_from_fixed_ones(store):
   fresh = audit(make_loader(store))
   fixed = audit(make_loader(store, assignment="fixed"))
   assert fresh["neighbours_kept"] < 0.2
@@ -276,7 +270,7 @@ BREAKS = {
     exchange_equal_sequences,
     "in row [0-9], column",
   ),
-  "a number that is none": (put("sequence_ids", 3, 0, 211), "no such sequence number"),
+  "an unknown number": (put("sequence_ids", 3, 0, 211), "no such sequence number"),
   "a slot skipped": (put("sequence_ids", 3, 0, -1), "in row 3"),
   "the last token lost": (
     last_token_lost,
@@ -305,7 +299,7 @@ def test_a_broken_batch_is_seen(store, name):
 
 def test_other_broken_orders_are_seen(store):
   class Again(PackedLoader):
-    """Comes back to its first batch later."""
+    """Repeats its first batch later."""
 
     def __getitem__(self, step):
       return super().__getitem__(0 if step == 2 else step)
@@ -463,7 +457,7 @@ def test_the_command_fails_with_status_1_where_something_is_wrong(
     (["--config", "missing.py"], "missing.py cannot be used as --config"),
   ],
 )
-def test_a_users_mistake_is_told_with_status_2(prepared, capsys, options, message):
+def test_a_users_mistake_is_reported_with_status_2(prepared, capsys, options, message):
   assert command.main(["audit", *prepared, *options]) == 2
   output = capsys.readouterr()
   assert message in output.err
