@@ -27,6 +27,17 @@ def make_loader(store, kind=PackedLoader, *, depth=3, batch_size=8, **options):
   return kind(store, plan, batch_size=batch_size, **options)
 
 
+def altered(change) -> type[PackedLoader]:
+  """A loader whose batches `change(step, batch)` replaces, or alters and returns None."""
+
+  class Altered(PackedLoader):
+    def __getitem__(self, step):
+      batch = super().__getitem__(step)
+      return change(step, batch) or batch
+
+  return Altered
+
+
 @pytest.mark.parametrize("epoch", [0, 1, 5, None])
 @pytest.mark.parametrize(
   "options",
@@ -64,17 +75,13 @@ def test_fields_of_tasks_pass_and_are_checked(store):
   audit(loader)
 
   for name in ("start_positions", "end_positions", "sequence_labels"):
-
-    class Late(PackedLoader):
-      field = name
-
-      def __getitem__(self, step):
-        batch = super().__getitem__(step)
-        batch[self.field][0, 0] += 1
-        return batch
-
+    kind = altered(lambda step, batch, name=name: add_one(batch[name]))
     with pytest.raises(AuditError, match=f"{name} in row 0, column 0"):
-      audit(make_loader(tasks, Late))
+      audit(make_loader(tasks, kind))
+
+
+def add_one(field):
+  field[0, 0] += 1
 
 
 def reference_correlation(values, packs):
@@ -286,15 +293,9 @@ BREAKS = {
 def test_a_broken_batch_is_seen(store, name):
   change, message = BREAKS[name]
 
-  class Broken(PackedLoader):
-    def __getitem__(self, step):
-      batch = super().__getitem__(step)
-      if step == 0:
-        change(batch)
-      return batch
-
+  kind = altered(lambda step, batch: change(batch) if step == 0 else None)
   with pytest.raises(AuditError, match=message):
-    audit(make_loader(store, Broken))
+    audit(make_loader(store, kind))
 
 
 def test_other_broken_orders_are_seen(store):
@@ -304,21 +305,14 @@ def test_other_broken_orders_are_seen(store):
     def __getitem__(self, step):
       return super().__getitem__(0 if step == 2 else step)
 
-  class Wider(PackedLoader):
-    def __getitem__(self, step):
-      batch = super().__getitem__(step)
-      return batch if step < 2 else batch | {"input_ids": batch["input_ids"].astype("i8")}
+  def wider(step, batch):
+    return batch if step < 2 else batch | {"input_ids": batch["input_ids"].astype("i8")}
 
-  class Longer(PackedLoader):
-    def __getitem__(self, step):
-      batch = super().__getitem__(step)
-      return batch | {"position_ids": np.pad(batch["position_ids"], ((0, 0), (0, 1)))}
+  def longer(step, batch):
+    return batch | {"position_ids": np.pad(batch["position_ids"], ((0, 0), (0, 1)))}
 
-  class Less(PackedLoader):
-    def __getitem__(self, step):
-      batch = super().__getitem__(step)
-      del batch["mlm_labels"]
-      return batch
+  def less(step, batch):
+    del batch["mlm_labels"]
 
   class SameBlock(PackedLoader):
     """Every process has the first block."""
@@ -328,9 +322,9 @@ def test_other_broken_orders_are_seen(store):
 
   for kind, message in (
     (Again, "came twice"),
-    (Wider, r"input_ids of batch 2: expected \('int32', \(43,\)\)"),
-    (Longer, r"position_ids of batch 0: expected .*\(43,\).*found .*\(44,\)"),
-    (Less, "mlm_labels of batch 0: expected .*found None"),
+    (altered(wider), r"input_ids of batch 2: expected \('int32', \(43,\)\)"),
+    (altered(longer), r"position_ids of batch 0: expected .*\(43,\).*found .*\(44,\)"),
+    (altered(less), "mlm_labels of batch 0: expected .*found None"),
     (SameBlock, "came twice"),
   ):
     with pytest.raises(AuditError, match=message):

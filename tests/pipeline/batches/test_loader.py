@@ -199,7 +199,7 @@ def test_a_process_may_have_only_empty_rows_at_the_end_of_an_evaluation(store):
     ({"assignment": "new"}, "assignment is 'new'; expected 'fresh'"),
   ],
 )
-def test_what_cannot_be_is_refused(store, options, message):
+def test_impossible_options_are_refused(store, options, message):
   with pytest.raises(packing.InputError, match=message):
     make_loader(store, **options)
 
