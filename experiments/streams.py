@@ -56,7 +56,7 @@ def sequences(loader: PackedLoader, step: int) -> tuple[np.ndarray, np.ndarray]:
   """The sequences of a packed step, row after row.
 
   Args:
-    loader: of packed rows, on one host.
+    loader: of packed rows, in one process.
     step: from 0.
 
   Returns:

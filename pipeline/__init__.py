@@ -12,16 +12,15 @@ _NAMES = {
   "batches.atom_loader": "AtomLoader",
   "batches.loader": "PackedLoader RowLoader",
   "batches.masking": "Masking",
-  "batches.packed": "PackedBatch",
   "batches.plans": "keep_plans make_plan plan_sha256 read_plans",
   "batches.windows": "WindowLoader",
-  "config": "HeldOut make_held_out make_loader prepare_dataset settings_of",
+  "config": "make_held_out make_loader prepare_dataset settings_of",
   "dataset": "PreparedDataset open_dataset",
   "prediction.answers": "answer label_names",
-  "prediction.chunks": "BatchShape Chunk pack_examples",
+  "prediction.chunks": "pack_examples",
   "prediction.examples": "Example read_examples",
   "prediction.submission": "write_submission",
-  "preparation.assignments": "read_assignment write_assignment",
+  "preparation.assignments": "read_assignment",
   "preparation.prepare": "prepare",
   "settings": "DatasetSettings",
   "store": "SequenceStore",
@@ -32,22 +31,15 @@ if TYPE_CHECKING:  # the same names, for type checkers
   from pipeline.batches.atom_loader import AtomLoader
   from pipeline.batches.loader import PackedLoader, RowLoader
   from pipeline.batches.masking import Masking
-  from pipeline.batches.packed import PackedBatch
   from pipeline.batches.plans import keep_plans, make_plan, plan_sha256, read_plans
   from pipeline.batches.windows import WindowLoader
-  from pipeline.config import (
-    HeldOut,
-    make_held_out,
-    make_loader,
-    prepare_dataset,
-    settings_of,
-  )
+  from pipeline.config import make_held_out, make_loader, prepare_dataset, settings_of
   from pipeline.dataset import PreparedDataset, open_dataset
   from pipeline.prediction.answers import answer, label_names
-  from pipeline.prediction.chunks import BatchShape, Chunk, pack_examples
+  from pipeline.prediction.chunks import pack_examples
   from pipeline.prediction.examples import Example, read_examples
   from pipeline.prediction.submission import write_submission
-  from pipeline.preparation.assignments import read_assignment, write_assignment
+  from pipeline.preparation.assignments import read_assignment
   from pipeline.preparation.prepare import prepare
   from pipeline.settings import DatasetSettings
   from pipeline.store import SequenceStore

@@ -51,7 +51,7 @@ examples:
       --columns input_ids=tokens --vocab-file tokenizer.json \\
       --max-sequence-length 1024 --too-long split --out data/tokens
 
-Run again, the same command resumes where it was stopped, or does nothing if it was done.
+Run again, the same command resumes where it was stopped, or does nothing if it is done.
 """
 _INSPECT_EXAMPLES = """examples:
   python -m pipeline inspect data/mrpc
@@ -62,8 +62,7 @@ _ASSIGN_EXAMPLES = """examples:
   python -m pipeline assign data/wiki-512 --seed 1 --out data/epoch-1 --runner DirectRunner
 
 Writes plan.json and packs-00000.arrow, ...: one record per pack, with its sequences in
-order. Each shard of the dataset is assigned by itself, without gathering all lengths, and
-every runner makes the same packs.
+order. No process gathers all lengths, and every runner makes the same packs.
 """
 _AUDIT_EXAMPLES = """examples:
   python -m pipeline audit data/quickstart --config configs/quickstart.py
@@ -71,8 +70,7 @@ _AUDIT_EXAMPLES = """examples:
       --config.packing.algorithm=optimal --epoch 3 --hosts 4 --json
 
 Proves that each sequence comes once, each token stands where it belongs, and every field
-is right; otherwise prints the first error, with exit status 1. Tokens are masked if the
-dataset was prepared for pretraining or sentences.
+is right; otherwise prints the first difference, with exit status 1.
 """
 
 
@@ -94,10 +92,8 @@ def main(arguments: list[str] | None = None) -> int:
   except KeyboardInterrupt:
     return _failed(130, f"Stopped. {again}")
   except OSError as error:
-    remedy = ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-      remedy = f" Make room. {again}"
-    return _failed(1, f"{error}.{remedy}")
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return _failed(1, f"{error}. Make room. {again}" if is_full else f"{error}.")
   try:
     print(text, flush=True)
   except BrokenPipeError:
@@ -166,13 +162,9 @@ def _add_prepare(command):
   add(group, "documents", "how text files split: blank-line, line, file or start:REGEX")
   add(group, "columns", "what fields are called in the source", metavar="FIELD=NAME,...")
   add(group, "held_out_source", "what to hold out", metavar="SOURCE")
-  add(group, "held_out_fraction", "of the documents, to hold out", **fraction)
-  add(
-    group,
-    "mismatched_source",
-    "what to hold out too, such as tfds:glue/mnli#validation_mismatched",
-    metavar="SOURCE",
-  )
+  add(group, "held_out_fraction", "share of documents to hold out", **fraction)
+  text = "what to hold out too, such as tfds:glue/mnli#validation_mismatched"
+  add(group, "mismatched_source", text, metavar="SOURCE")
   group = command.add_argument_group("what comes out")
   group.add_argument("--out", required=True, metavar="DIR", help="the prepared dataset")
   add(group, "task", f"one of {', '.join(TASKS)}", metavar="TASK")
@@ -180,39 +172,35 @@ def _add_prepare(command):
   add(group, "too_long", "what to do with longer ones", choices=TOO_LONG)
   text = "vocab.txt of BERT, tokenizer.json, or vocab.json with merges.txt beside it"
   add(group, "vocab_file", text, metavar="FILE")
-  add(group, "vocab_size", "of the vocabulary learned without a file", **number)
-  add(group, "seed", "of all random choices", **number)
+  add(group, "vocab_size", "size of the vocabulary learned without a file", **number)
+  add(group, "seed", "seed of all random choices", **number)
   add(group, "shard_bytes", "bytes of documents that make a shard", **number)
-  group = command.add_argument_group("of --task pretraining")
+  group = command.add_argument_group("for --task pretraining")
   add(group, "dupe_factor", "times each document is cut", **number)
   add(group, "short_sequence_probability", "share of documents cut short", **fraction)
   add(group, "min_sentences", "documents with fewer are left out (sentences too)", **number)
-  group = command.add_argument_group("of --task text")
+  group = command.add_argument_group("for --task text")
   add(group, "min_words", "documents with fewer are left out", **number)
-  group = command.add_argument_group("of --task classification")
-  add(group, "labels", "of the classes, in the order of their numbers", metavar="NAME,...")
-  group = command.add_argument_group("of --task squad")
-  add(group, "doc_stride", "tokens from a window to the next", **number)
+  group = command.add_argument_group("for --task classification")
+  add(group, "labels", "class names, in the order of their numbers", metavar="NAME,...")
+  group = command.add_argument_group("for --task squad")
+  add(group, "doc_stride", "tokens from one window to the next", **number)
   add(group, "max_question_length", "in tokens", **number)
   group = command.add_argument_group("how")
-  group.add_argument(
-    "--workers", **number, help="processes (default: one a core, at most 10)"
-  )
+  text = "processes (default: one per core, at most 10)"
+  group.add_argument("--workers", **number, help=text)
   _add_runner(group)
 
 
 def _add_runner(group):
-  group.add_argument(
-    "--runner",
-    metavar="NAME",
-    help="run as an Apache Beam pipeline: DirectRunner, FlinkRunner, SparkRunner, ...",
-  )
+  text = "run as an Apache Beam pipeline: DirectRunner, FlinkRunner, SparkRunner, ..."
+  group.add_argument("--runner", metavar="NAME", help=text)
   group.add_argument(
     "--runner-option",
     metavar="OPTION",
     action="append",
     default=[],
-    help="of the Beam runner, such as --runner-option=--flink_master=localhost:8081",
+    help="for the Beam runner, such as --runner-option=--flink_master=localhost:8081",
   )
 
 
@@ -233,12 +221,9 @@ def _prepare(options) -> tuple[int, str]:
 
 def _add_inspect(command):
   command.add_argument("directory", metavar="DIR", help="a prepared dataset")
-  command.add_argument(
-    "--against",
-    metavar="NAME",
-    help="compare the training lengths with a built-in histogram; exit status 1 if they "
-    f"differ. One of {', '.join(packing.histogram_names())}",
-  )
+  text = "compare the training lengths with a built-in histogram; exit status 1 if they "
+  text += f"differ. One of {', '.join(packing.histogram_names())}"
+  command.add_argument("--against", metavar="NAME", help=text)
 
 
 def _inspect(options) -> tuple[int, str]:
@@ -291,10 +276,10 @@ def _described(dataset: PreparedDataset, options) -> str:
         f"{split.replace('_', ' '):<12} {numbers['sequences']:>14,} sequences, "
         f"{numbers['tokens']:,} tokens, {mean:.1f} of {limit} on average"
       )
-      extra = {k: v for k, v in numbers.items() if k not in ("sequences", "tokens")}
       details = [
         f"{name.replace('_', ' ')} {round(value, 4) if value % 1 else int(value):,}"
-        for name, value in extra.items()
+        for name, value in numbers.items()
+        if name not in ("sequences", "tokens")
       ]
       lines.append(f"{'':<12} {'':>14} {', '.join(details)}")
   return "\n".join(lines)
@@ -303,14 +288,11 @@ def _described(dataset: PreparedDataset, options) -> str:
 def _add_assign(command):
   _add_split(command, "the sequences to assign")
   command.add_argument("--out", required=True, metavar="DIR", help="where the packs go")
-  command.add_argument("--algorithm", default="optimal", help="of packing (optimal)")
   command.add_argument(
-    "--max-sequences-per-pack",
-    type=lambda text: text if text in ("auto", "max") else int(text),
-    default="auto",
-    metavar="M",
-    help="depth limit, or max for none (default: auto, as for packing pack)",
+    "--algorithm", default="optimal", help="of packing (default: optimal)"
   )
+  text = "depth limit, or max for none (default: auto, as for packing pack)"
+  command.add_argument("--max-sequences-per-pack", default="auto", metavar="M", help=text)
   command.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
   _add_runner(command)
 
@@ -318,17 +300,21 @@ def _add_assign(command):
 def _add_split(command, text: str):
   command.add_argument("directory", metavar="DIR", help="a prepared dataset")
   command.add_argument(
-    "--split", choices=("train", "held_out"), default="train", help=f"{text} (train)"
+    "--split",
+    choices=("train", "held_out"),
+    default="train",
+    help=f"{text} (default: train)",
   )
 
 
 def _assign(options) -> tuple[int, str]:
+  depth = options.max_sequences_per_pack
   plan = write_assignment(
     options.directory,
     options.out,
     split=options.split,
     algorithm=options.algorithm,
-    max_sequences_per_pack=options.max_sequences_per_pack,
+    max_sequences_per_pack=int(depth) if depth.isdigit() else depth,
     seed=options.seed,
     runner=_runner(options),
   )
@@ -338,12 +324,8 @@ def _assign(options) -> tuple[int, str]:
 
 def _add_audit(command):
   _add_split(command, "train: an epoch of training; held_out: the evaluation")
-  command.add_argument(
-    "--config",
-    required=True,
-    metavar="F.py",
-    help="the run's config; set a field with --config.a.b=VALUE, as for train.py",
-  )
+  text = "the run's config; set a field with --config.a.b=VALUE, as for train.py"
+  command.add_argument("--config", required=True, metavar="F.py", help=text)
   command.add_argument("--epoch", type=int, default=0, metavar="N", help="default: 0")
   command.add_argument(
     "--hosts", type=int, default=1, metavar="H", help="join the blocks of H (default: 1)"

@@ -89,24 +89,24 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
   return dataset
 
 
-def check_prepared(data: Mapping, found: Mapping):
+def check_prepared(data: Mapping, settings: Mapping):
   """Checks that a config can use a dataset that was prepared before.
 
   Args:
     data: the config's `data`.
-    found: the settings in the dataset's manifest.
+    settings: the settings in the dataset's manifest.
 
   Raises:
     InputError: the dataset has another task, length or labels, or nothing held out.
   """
   directory = data["directory"]
   for name in ("task", "max_sequence_length", *(["labels"] if data["labels"] else [])):
-    if found[name] != data[name]:
+    if settings[name] != data[name]:
       raise InputError(
-        f"{directory} was prepared with {name} {found[name]!r}; expected {data[name]!r}. "
-        "Name another --config.data.directory, or change the config."
+        f"{directory} was prepared with {name} {settings[name]!r}; expected "
+        f"{data[name]!r}. Name another --config.data.directory, or change the config."
       )
-  if not (found["held_out_fraction"] or found["held_out_source"]):
+  if not (settings["held_out_fraction"] or settings["held_out_source"]):
     raise InputError(
       f"{directory} was prepared without held-out documents, which a run needs for its "
       "evaluation. Prepare it in another folder, with --held-out-fraction or "
@@ -279,13 +279,9 @@ def make_audit_loader(
   split: str,
   process_count: int,
 ) -> PackedLoader:
-  """The loader of a config for a dataset of any task, to be audited.
+  """A loader to audit, of the split "train" or "held_out".
 
-  Args:
-    config: its task does not matter.
-    dataset: decides the task, and so whether tokens are masked.
-    split: "train" or "held_out".
-    process_count: how many blocks a batch has.
+  The dataset decides the task, and so whether tokens are masked.
 
   Raises:
     InputError: config and dataset have different lengths, or rows hold atoms.

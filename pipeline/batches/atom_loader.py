@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
-from pipeline.batches import atoms
+from pipeline.batches.atoms import cut, documents
+from pipeline.batches.epochs import PerEpoch
 from pipeline.batches.loader import RowLoader
-from pipeline.batches.packed import PackedBatch
+from pipeline.batches.packed import PackedBatch, lay_out
 from pipeline.store import SequenceStore
 
 
@@ -24,7 +27,8 @@ class AtomLoader(RowLoader):
     atom_size: s, in tokens; 0 for the row length.
     batch_size: B, rows of a batch, over all processes.
     seed: the order of atoms depends on it.
-    loss_on_padding: whether end tokens that only fill an atom are targets too.
+    loss_on_padding: whether end tokens that only fill an atom are targets too. The first
+      one after the text always is.
     num_slots: M, the sequences that the batch has room for; a row is one sequence.
     process_index, process_count, workers: see `RowLoader`.
 
@@ -48,13 +52,13 @@ class AtomLoader(RowLoader):
     process_count: int = 1,
     workers: int = 0,
   ):
-    self.store, self.seed, self.num_slots = store, seed, num_slots
+    self.store, self.num_slots = store, num_slots
     self.loss_on_padding = loss_on_padding
-    lengths, self.end_id = atoms.documents(store)
-    self.atoms = atoms.cut(
+    lengths, self.end_id = documents(store)
+    self.atoms = cut(
       lengths, layout=layout, atom_size=atom_size or row_length, row_length=row_length
     )
-    self._orders: dict[int, np.ndarray] = {}
+    self.order = PerEpoch(functools.partial(self.atoms.order, seed))
     super().__init__(
       num_rows=self.atoms.num_rows,
       row_length=row_length,
@@ -65,28 +69,38 @@ class AtomLoader(RowLoader):
       workers=workers,
     )
 
-  def order(self, epoch: int) -> np.ndarray:
-    """int64[K]: the blocks of an epoch in order. The two newest orders are kept."""
-    order = self._orders.get(epoch)
-    if order is None:
-      order = self.atoms.order((self.seed, epoch))
-      newest = dict(list(self._orders.items())[-1:])
-      self._orders = newest | {epoch: order}  # replaced at once, since threads read it
-    return order
-
-  def __getstate__(self):
-    return vars(self) | {"_orders": {}}  # a worker computes its own
-
   def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
-    in_place = np.arange(self.atoms.starts.size)
-    return self.atoms.rows_of(in_place if epoch is None else self.order(epoch), rows)
+    order = np.arange(self.atoms.starts.size) if epoch is None else self.order(epoch)
+    return self.atoms.rows_of(order, rows)
 
   def _lay_out(self, contents: np.ndarray, epochs: np.ndarray) -> PackedBatch:
-    return atoms.lay_out_blocks(
-      self.atoms,
-      contents,
-      read=self.store.read,
-      end_id=self.end_id,
-      loss_on_padding=self.loss_on_padding,
-      num_slots=self.num_slots,
+    """Adds `loss_mask`, and `real_tokens`, which leaves out end tokens that only fill.
+
+    The model treats end tokens as any token; the unused end of the last row is padding.
+    `sequence_ids` is the number of the row's first atom.
+    """
+    sizes = self.atoms.sizes(contents)
+    lengths = np.zeros((len(contents), self.num_slots), np.int64)
+    lengths[:, 0] = sizes.sum(axis=1)
+    sequence_ids = np.full(lengths.shape, -1, np.int64)
+    first_atoms = np.searchsorted(self.atoms.offsets, contents[:, 0], side="right") - 1
+    sequence_ids[:, 0] = first_atoms
+
+    used = contents >= 0
+    starts, text_lengths = (
+      x[contents[used]] for x in (self.atoms.starts, self.atoms.lengths)
     )
+    sizes = sizes[used]
+    places = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    text = np.repeat(text_lengths, sizes)  # for each token, of its block
+    tokens = np.full(places.size, self.end_id, np.int32)
+    tokens[places < text] = self.store.read(starts, text_lengths)
+    batch = lay_out(tokens, lengths, sequence_ids, row_length=self.row_length)
+
+    real = batch["segment_ids"] > 0
+    is_target = real.copy()
+    is_target[real] = places <= text  # the text and the first end token after it
+    return batch | {
+      "loss_mask": real if self.loss_on_padding else is_target,
+      "real_tokens": is_target.sum(axis=1, dtype=np.int32),
+    }

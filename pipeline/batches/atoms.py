@@ -25,17 +25,14 @@ References:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 
 from packing import InputError
 from packing.errors import check_integer, short_repr
-from pipeline.batches.packed import PackedBatch, lay_out
 from pipeline.store import SequenceStore
 
 LAYOUTS = ("concat", "padding")
-Read = Callable[[np.ndarray, np.ndarray], np.ndarray]  # as SequenceStore.read
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,9 +64,9 @@ class Atoms:
     """Rows of an epoch; the last may have fewer blocks than the others."""
     return -(-self.starts.size // self.blocks_per_row)
 
-  def order(self, seed: tuple[int, ...]) -> np.ndarray:
+  def order(self, seed: int, epoch: int) -> np.ndarray:
     """int64[K]: the blocks, with atoms shuffled; the blocks of an atom stay together."""
-    atoms = np.random.default_rng(seed).permutation(self.num_atoms)
+    atoms = np.random.default_rng((seed, epoch)).permutation(self.num_atoms)
     counts = np.diff(self.offsets)[atoms]
     firsts = self.offsets[atoms] - (np.cumsum(counts) - counts)
     return np.repeat(firsts, counts) + np.arange(self.starts.size)
@@ -122,7 +119,17 @@ def cut(lengths: np.ndarray, *, layout: str, atom_size: int, row_length: int) ->
   References:
     The atom-size paper, appendix A.3.
   """
-  _check(layout, atom_size, row_length)
+  if layout not in LAYOUTS:
+    raise InputError(
+      f"layout is {short_repr(layout)}; expected one of {', '.join(LAYOUTS)}."
+    )
+  check_integer("row_length", row_length, at_least=2)
+  check_integer("atom_size", atom_size, at_least=2)
+  if max(atom_size, row_length) % min(atom_size, row_length):
+    raise InputError(
+      f"atom_size is {atom_size}; expected a divisor of the row's {row_length} tokens, to "
+      "merge atoms, or a multiple of it, to split them."
+    )
   lengths = np.asarray(lengths, np.int64)
   size = min(atom_size, row_length)  # tokens of a block
   if layout == "concat":
@@ -154,55 +161,6 @@ def _pieces(
   return np.repeat(starts, counts) + places, np.minimum(left, size)
 
 
-def lay_out_blocks(
-  atoms: Atoms,
-  blocks: np.ndarray,
-  *,
-  read: Read,
-  end_id: int,
-  loss_on_padding: bool,
-  num_slots: int = 1,
-) -> PackedBatch:
-  """Lays blocks into rows, each row as one sequence.
-
-  Args:
-    atoms: the atoms of the blocks.
-    blocks: int64[B, blocks_per_row]; numbers of blocks, -1 for none.
-    read: returns the tokens of stretches of the stream.
-    end_id: id of the end token, which also fills blocks.
-    loss_on_padding: whether all end tokens that fill a block are targets; the first one,
-      which ends the text if there is room, always is.
-    num_slots: M, the sequences that the batch has room for.
-
-  Returns:
-    A PackedBatch with `loss_mask`, and `real_tokens`, int32[B], which counts the tokens of
-    each row without end tokens that only fill a block. The model treats these as any
-    token; the unused end of the last row is padding, with segment 0. `sequence_ids` is
-    the number of the row's first atom.
-  """
-  used = blocks >= 0
-  sizes = atoms.sizes(blocks)
-  lengths = np.zeros((len(blocks), num_slots), np.int64)
-  lengths[:, 0] = sizes.sum(axis=1)
-  sequence_ids = np.full(lengths.shape, -1, np.int64)
-  sequence_ids[:, 0] = np.searchsorted(atoms.offsets, blocks[:, 0], side="right") - 1
-
-  sizes = sizes[used]
-  text = np.repeat(atoms.lengths[blocks[used]], sizes)  # of each token's block
-  places = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-  tokens = np.full(places.size, end_id, np.int32)
-  tokens[places < text] = read(atoms.starts[blocks[used]], atoms.lengths[blocks[used]])
-  batch = lay_out(tokens, lengths, sequence_ids, row_length=atoms.row_length)
-
-  real = batch["segment_ids"] > 0
-  is_target = real.copy()
-  is_target[real] = places <= text  # text and the first end token
-  return batch | {
-    "loss_mask": real if loss_on_padding else is_target,
-    "real_tokens": is_target.sum(axis=1, dtype=np.int32),
-  }
-
-
 def documents(store: SequenceStore) -> tuple[np.ndarray, int]:
   """The documents of a store of the task `text`, which may hold them cut into sequences.
 
@@ -214,17 +172,3 @@ def documents(store: SequenceStore) -> tuple[np.ndarray, int]:
   last = store.read(ends - 1, np.ones(ends.size, np.int64))
   ends = ends[last == last[-1]]
   return np.diff(ends, prepend=0) - 1, int(last[-1])
-
-
-def _check(layout: str, atom_size: int, row_length: int):
-  if layout not in LAYOUTS:
-    raise InputError(
-      f"layout is {short_repr(layout)}; expected one of {', '.join(LAYOUTS)}."
-    )
-  check_integer("row_length", row_length, at_least=2)
-  check_integer("atom_size", atom_size, at_least=2)
-  if max(atom_size, row_length) % min(atom_size, row_length):
-    raise InputError(
-      f"atom_size is {atom_size}; expected a divisor of the row's {row_length} tokens, to "
-      "merge atoms, or a multiple of it, to split them."
-    )

@@ -54,12 +54,12 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
   contract = _contract(loader)
 
   for batch in _global_batches(loader, epoch):
-    found = {name: (field.dtype.name, field.shape[1:]) for name, field in batch.items()}
-    for name in sorted(found.keys() | contract.keys()):
-      if found.get(name) != contract.get(name):
+    types = {name: (field.dtype.name, field.shape[1:]) for name, field in batch.items()}
+    for name in sorted(types.keys() | contract.keys()):
+      if types.get(name) != contract.get(name):
         raise AuditError(
           f"Field {name} of batch {counts['batches']}: expected {contract.get(name)}, type "
-          f"and shape of a row, found {found.get(name)}."
+          f"and shape of a row, found {types.get(name)}."
         )
     _check_rows(batch, loader, first_row=counts["rows"])
     ids = batch["sequence_ids"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,11 +15,23 @@ from packing.errors import short_repr
 AssignmentMode = Literal["fresh", "fixed"]
 
 
+class PerEpoch:
+  """Makes a value for each epoch and keeps the two used last; a pickle leaves them out."""
+
+  def __init__(self, make: Callable[[int], Any]):
+    self._make, self._cached = make, functools.lru_cache(maxsize=2)(make)
+
+  def __call__(self, epoch: int) -> Any:
+    return self._cached(epoch)
+
+  def __reduce__(self):
+    return PerEpoch, (self._make,)
+
+
 class Epochs:
   """The assignments of a plan: a fresh one for each epoch, or one for all.
 
-  The two used last are kept; each takes 8 bytes per sequence and 8 per pack. A pickle
-  leaves them out, since they follow from the plan, the lengths and the seed.
+  The two used last are kept; each takes 8 bytes per sequence and 8 per pack.
 
   Args:
     plan: made from the lengths.
@@ -47,8 +60,8 @@ class Epochs:
         f"assignment is {short_repr(mode)}; expected 'fresh', for other neighbours in each "
         "epoch, 'fixed', or an Assignment of this plan."
       )
-    self.plan, self.lengths, self.seed, self.mode = plan, lengths, seed, mode
-    self._forget()
+    self.plan, self.mode = plan, mode
+    self._assigned = PerEpoch(functools.partial(_assign, plan, lengths, seed))
 
   def assignment(self, epoch: int) -> packing.Assignment:
     """Which sequences each pack holds in an epoch, in the plan's order of packs."""
@@ -72,19 +85,12 @@ class Epochs:
     inside = slots < ends[:, None]
     return np.where(inside, assignment.sequence_ids[np.where(inside, slots, 0)], -1)
 
-  def _assign(self, epoch: int) -> packing.Assignment:
-    seed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
-    return self.plan.assign(self.lengths, seed=seed)
 
-  def _forget(self):
-    self._assigned = functools.lru_cache(maxsize=2)(self._assign)
-
-  def __getstate__(self):
-    return {name: value for name, value in vars(self).items() if name != "_assigned"}
-
-  def __setstate__(self, state):
-    vars(self).update(state)
-    self._forget()
+def _assign(
+  plan: packing.Plan, lengths: np.ndarray, seed: int, epoch: int
+) -> packing.Assignment:
+  own_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
+  return plan.assign(lengths, seed=own_seed)
 
 
 def _check_belongs(assignment: packing.Assignment, plan: packing.Plan, lengths: np.ndarray):
@@ -93,8 +99,8 @@ def _check_belongs(assignment: packing.Assignment, plan: packing.Plan, lengths: 
   depths = np.repeat([len(s) for s in plan.strategies], plan.repeat_counts)
   if not np.array_equal(np.diff(assignment.offsets), depths):
     raise InputError(
-      f"The assignment's {assignment.num_packs:,} packs do not match the plan's "
-      f"{plan.num_packs:,} in number or depth. Give the plan that it was made from."
+      f"The assignment has {assignment.num_packs:,} packs; the plan has "
+      f"{plan.num_packs:,}, or other depths. Give the plan that it was made from."
     )
   inside = ids[(ids >= 0) & (ids < lengths.size)]
   once = np.bincount(inside, minlength=lengths.size) == 1

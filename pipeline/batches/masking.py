@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from pipeline.batches.packed import PackedBatch
+from pipeline.splitmix import GAMMA, mix
 from pipeline.tokenizer import MASK, NEVER_MASKED
 
 
@@ -74,9 +75,9 @@ def mask_tokens(batch: PackedBatch, masking: Masking, *, epochs: np.ndarray) -> 
   mlm_segment_ids = np.zeros(positions.shape, np.int32)
   mlm_segment_ids[in_use] = batch["segment_ids"][rows, columns]
 
-  choice = _mix(bits[rows, columns])
+  choice = mix(bits[rows, columns])
   fraction = (choice >> np.uint64(40)).astype(np.float64) / 2**24
-  random_ids = (_mix(choice) % np.uint64(masking.vocab_size)).astype(np.int32)
+  random_ids = (mix(choice) % np.uint64(masking.vocab_size)).astype(np.int32)
   masked_ids = input_ids.copy()
   masked_ids[rows, columns] = np.select(
     [fraction < 0.8, fraction < 0.9], [masking.mask_id, random_ids], mlm_labels[in_use]
@@ -95,11 +96,11 @@ def _bits_of_tokens(batch: PackedBatch, seed: int, epochs: np.ndarray) -> np.nda
   They depend only on the seed, the epoch, the sequence's number and the position in the
   sequence; not on the row, the neighbours or the order of work.
   """
-  epoch_key = _mix(np.uint64(seed) ^ _mix(epochs.astype(np.uint64)))[:, None]
-  sequence_key = _mix(batch["sequence_ids"].astype(np.uint64) ^ epoch_key)
+  epoch_key = mix(np.uint64(seed) ^ mix(epochs.astype(np.uint64)))[:, None]
+  sequence_key = mix(batch["sequence_ids"].astype(np.uint64) ^ epoch_key)
   slot = np.maximum(batch["segment_ids"] - 1, 0)
   token_key = np.take_along_axis(sequence_key, slot, axis=1)
-  return _mix(token_key + batch["position_ids"].astype(np.uint64) * _GOLDEN)
+  return mix(token_key + batch["position_ids"].astype(np.uint64) * np.uint64(GAMMA))
 
 
 def _draw_positions(
@@ -156,14 +157,3 @@ def _stable_argsort(keys: np.ndarray) -> np.ndarray:
   order.sort(axis=1)
   order &= np.uint64(2**bits - 1)
   return order.view(np.int64)
-
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-  """SplitMix64 (Steele, Lea and Flood, 2014): mixes 64 bits well."""
-  x = np.atleast_1d(x) + _GOLDEN
-  x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-  x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-  return x ^ (x >> np.uint64(31))

@@ -258,7 +258,7 @@ def test_documents_are_whole_again_however_they_were_cut(store):
     ),
   ],
 )
-def test_what_cannot_be_is_refused(store, fields, message):
+def test_impossible_options_are_refused(store, fields, message):
   options = {"layout": "concat", "atom_size": 16, "row_length": 16, "batch_size": 4}
   with pytest.raises(InputError, match=message):
     AtomLoader(store, seed=0, **options | fields)

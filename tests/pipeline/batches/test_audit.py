@@ -1,4 +1,4 @@
-"""The audit passes what the loader makes, and sees whatever is broken on purpose."""
+"""The audit passes what the loader makes and finds whatever is broken on purpose."""
 
 import dataclasses
 import itertools
@@ -13,17 +13,11 @@ from pipeline import __main__ as command
 from pipeline.batches.audit import AuditError, audit
 from pipeline.batches.loader import PackedLoader
 from tests import forked
-from tests.pipeline.batches.test_batches import MASKING, TaskStore, random_store
+from tests.pipeline.batches.test_batches import MASKING, TaskStore
 
 ROOT = pathlib.Path(__file__).parents[3]
-# ml_collections loads config files in a way that Python 3.12 gives up.
+# ml_collections loads config files in a way that Python 3.12 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-  lengths = np.random.default_rng(1).integers(3, 41, 211)
-  return random_store(tmp_path_factory.mktemp("store") / "s.arrow", lengths)[0]
 
 
 def make_loader(store, kind=PackedLoader, *, depth=3, batch_size=8, **options):
@@ -31,6 +25,17 @@ def make_loader(store, kind=PackedLoader, *, depth=3, batch_size=8, **options):
   plan = packing.pack(histogram, algorithm="spfhp", max_sequences_per_pack=depth)
   options = {"masking": MASKING, "seed": 3} | options
   return kind(store, plan, batch_size=batch_size, **options)
+
+
+def altered(change) -> type[PackedLoader]:
+  """A loader whose batches `change(step, batch)` replaces, or alters and returns None."""
+
+  class Altered(PackedLoader):
+    def __getitem__(self, step):
+      batch = super().__getitem__(step)
+      return change(step, batch) or batch
+
+  return Altered
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 5, None])
@@ -64,23 +69,19 @@ def test_what_the_loader_makes_passes(store, options, epoch):
     assert result["masked_tokens"] == expected.sum()
 
 
-def test_fields_of_tasks_pass_and_are_looked_at(store):
+def test_fields_of_tasks_pass_and_are_checked(store):
   tasks = TaskStore(store)
   loader = make_loader(tasks)
   audit(loader)
 
   for name in ("start_positions", "end_positions", "sequence_labels"):
-
-    class Late(PackedLoader):
-      field = name
-
-      def __getitem__(self, step):
-        batch = super().__getitem__(step)
-        batch[self.field][0, 0] += 1
-        return batch
-
+    kind = altered(lambda step, batch, name=name: add_one(batch[name]))
     with pytest.raises(AuditError, match=f"{name} in row 0, column 0"):
-      audit(make_loader(tasks, Late))
+      audit(make_loader(tasks, kind))
+
+
+def add_one(field):
+  field[0, 0] += 1
 
 
 def reference_correlation(values, packs):
@@ -103,7 +104,7 @@ def test_the_correlations_are_those_of_all_pairs(store):
   assert result["neighbours_kept"] == pytest.approx(kept / len(side_by_side))
 
 
-def test_neighbours_that_are_not_random_are_told_from_those_that_are(store):
+def test_random_neighbours_are_distinguished_from_fixed_ones(store):
   fresh = audit(make_loader(store))
   fixed = audit(make_loader(store, assignment="fixed"))
   assert fresh["neighbours_kept"] < 0.2
@@ -276,7 +277,7 @@ BREAKS = {
     exchange_equal_sequences,
     "in row [0-9], column",
   ),
-  "a number that is none": (put("sequence_ids", 3, 0, 211), "no such sequence number"),
+  "an unknown number": (put("sequence_ids", 3, 0, 211), "no such sequence number"),
   "a slot skipped": (put("sequence_ids", 3, 0, -1), "in row 3"),
   "the last token lost": (
     last_token_lost,
@@ -292,39 +293,26 @@ BREAKS = {
 def test_a_broken_batch_is_seen(store, name):
   change, message = BREAKS[name]
 
-  class Broken(PackedLoader):
-    def __getitem__(self, step):
-      batch = super().__getitem__(step)
-      if step == 0:
-        change(batch)
-      return batch
-
+  kind = altered(lambda step, batch: change(batch) if step == 0 else None)
   with pytest.raises(AuditError, match=message):
-    audit(make_loader(store, Broken))
+    audit(make_loader(store, kind))
 
 
 def test_other_broken_orders_are_seen(store):
   class Again(PackedLoader):
-    """Comes back to its first batch later."""
+    """Repeats its first batch later."""
 
     def __getitem__(self, step):
       return super().__getitem__(0 if step == 2 else step)
 
-  class Wider(PackedLoader):
-    def __getitem__(self, step):
-      batch = super().__getitem__(step)
-      return batch if step < 2 else batch | {"input_ids": batch["input_ids"].astype("i8")}
+  def wider(step, batch):
+    return batch if step < 2 else batch | {"input_ids": batch["input_ids"].astype("i8")}
 
-  class Longer(PackedLoader):
-    def __getitem__(self, step):
-      batch = super().__getitem__(step)
-      return batch | {"position_ids": np.pad(batch["position_ids"], ((0, 0), (0, 1)))}
+  def longer(step, batch):
+    return batch | {"position_ids": np.pad(batch["position_ids"], ((0, 0), (0, 1)))}
 
-  class Less(PackedLoader):
-    def __getitem__(self, step):
-      batch = super().__getitem__(step)
-      del batch["mlm_labels"]
-      return batch
+  def less(step, batch):
+    del batch["mlm_labels"]
 
   class SameBlock(PackedLoader):
     """Every process has the first block."""
@@ -334,9 +322,9 @@ def test_other_broken_orders_are_seen(store):
 
   for kind, message in (
     (Again, "came twice"),
-    (Wider, r"input_ids of batch 2: expected \('int32', \(43,\)\)"),
-    (Longer, r"position_ids of batch 0: expected .*\(43,\).*found .*\(44,\)"),
-    (Less, "mlm_labels of batch 0: expected .*found None"),
+    (altered(wider), r"input_ids of batch 2: expected \('int32', \(43,\)\)"),
+    (altered(longer), r"position_ids of batch 0: expected .*\(43,\).*found .*\(44,\)"),
+    (altered(less), "mlm_labels of batch 0: expected .*found None"),
     (SameBlock, "came twice"),
   ):
     with pytest.raises(AuditError, match=message):
@@ -463,7 +451,7 @@ def test_the_command_fails_with_status_1_where_something_is_wrong(
     (["--config", "missing.py"], "missing.py cannot be used as --config"),
   ],
 )
-def test_a_users_mistake_is_told_with_status_2(prepared, capsys, options, message):
+def test_a_users_mistake_is_reported_with_status_2(prepared, capsys, options, message):
   assert command.main(["audit", *prepared, *options]) == 2
   output = capsys.readouterr()
   assert message in output.err

@@ -25,17 +25,11 @@ def random_store(path, lengths, seed=0, batch_size=3):
   return SequenceStore(path), rows
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-  lengths = np.random.default_rng(1).integers(3, 41, 211)
-  return random_store(tmp_path_factory.mktemp("store") / "s.arrow", lengths)
-
-
 ROWS = np.array([[0, 1, -1, -1], [2, -1, -1, -1], [4, 3, 5, 6], [-1] * 4])
 
 
-def test_rows_equal_a_loop_over_tokens(store):
-  store, sequences = store
+def test_rows_equal_a_loop_over_tokens(stored):
+  store, sequences = stored
   row_length = int(np.where(ROWS < 0, 0, store.lengths[ROWS]).sum(1).max()) + 2
   batch = pack_rows(store, ROWS, row_length=row_length)
   for row, ids in enumerate(ROWS):
@@ -56,7 +50,6 @@ def test_rows_equal_a_loop_over_tokens(store):
 
 
 def test_shapes_and_types_are_those_of_the_contract(store):
-  store, _ = store
   batch = mask_tokens(pack_rows(store, ROWS, row_length=150), MASKING, epochs=np.zeros(4))
   found = {name: (field.dtype.name, field.shape) for name, field in batch.items()}
   tokens, masked, slots = ((4, n) for n in (150, 22 + 4, 4))
@@ -90,8 +83,8 @@ class TaskStore:
     return self.lengths.size
 
 
-def test_fields_of_tasks_are_laid_beside_their_sequences(store):
-  store, sequences = store
+def test_fields_of_tasks_are_laid_beside_their_sequences(stored):
+  store, sequences = stored
   tasks = TaskStore(store)
   batch = pack_rows(tasks, ROWS, row_length=150)
   plain = pack_rows(store, ROWS, row_length=150)
@@ -117,7 +110,6 @@ def test_fields_of_tasks_are_laid_beside_their_sequences(store):
 
 
 def test_a_pack_that_overflows_is_refused(store):
-  store, _ = store
   with pytest.raises(ValueError, match="the row has 7"):
     pack_rows(store, ROWS, row_length=7)
 
@@ -136,9 +128,9 @@ def masked_of(batch, row, slot):
 @hypothesis.settings(
   max_examples=50, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
-def test_masking_keeps_its_promises_and_its_draws(store, order, epoch):
+def test_masking_keeps_its_promises_and_its_draws(stored, order, epoch):
   """However sequences are packed, each has the same tokens masked in the same epoch."""
-  store, sequences = store
+  store, sequences = stored
   rows = np.array(order).reshape(3, 3)
   epochs = np.full(3, epoch)
   before = pack_rows(store, rows, row_length=150)
@@ -163,7 +155,6 @@ def test_masking_keeps_its_promises_and_its_draws(store, order, epoch):
 
 
 def test_80_10_10_and_another_draw_each_epoch(store):
-  store, _ = store
   rows = np.arange(211)[:, None]
   batches = [
     mask_tokens(pack_rows(store, rows, row_length=41), MASKING, epochs=np.full(211, e))

@@ -12,19 +12,11 @@ import pytest
 
 import packing
 from pipeline.batches.loader import PackedLoader
-from pipeline.batches.masking import Masking
 from pipeline.batches.packed import pack_rows
 from pipeline.batches.plans import plan_sha256
-from tests.pipeline.batches.test_batches import random_store
+from tests.pipeline.batches.test_batches import MASKING, random_store
 
 ROOT = pathlib.Path(__file__).parents[3]
-MASKING = Masking(rate=0.15, seed=5, mask_id=4, special_ids=(0, 2, 3, 4), vocab_size=97)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-  lengths = np.random.default_rng(1).integers(3, 41, 211)
-  return random_store(tmp_path_factory.mktemp("store") / "s.arrow", lengths)[0]
 
 
 def make_loader(store, seed=3, depth=3, batch_size=7, masking=MASKING, **options):
@@ -42,7 +34,7 @@ def assert_same(a, b):
 
 
 def joined(blocks):
-  """The global batch of the blocks of all hosts."""
+  """The global batch of the blocks of all processes."""
   blocks = list(blocks)
   return {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
 
@@ -67,7 +59,7 @@ def test_each_sequence_is_used_once_an_epoch_with_other_neighbours_and_order(sto
 
 
 def patterns(store, rows):
-  """The lengths of each pack, which tell its strategy."""
+  """The lengths of each pack, which identify its strategy."""
   return [tuple(sorted(store.lengths[row[row >= 0]].tolist())) for row in rows]
 
 
@@ -139,46 +131,46 @@ def test_evaluation_masks_the_same_tokens_however_sequences_are_packed(store):
 
 @pytest.fixture(scope="module")
 def single_rows(store):
-  """Every row of two epochs by itself, and a loader to have more from."""
+  """Every row of two epochs by itself."""
   loader = make_loader(store, batch_size=1)
   return [loader[row] for row in range(2 * loader.plan.num_packs)]
 
 
 @hypothesis.given(st.data())
 @hypothesis.settings(max_examples=40, deadline=None)
-def test_a_global_batch_is_the_next_rows_for_any_number_of_hosts(store, single_rows, data):
-  """Batch t is rows tB to (t + 1)B of the epochs laid end to end; host h has its block."""
-  hosts = data.draw(st.sampled_from([1, 2, 3, 4, 5]))
-  batch_size = hosts * data.draw(st.integers(1, 40))  # more than are laid out at once, too
+def test_a_global_batch_is_the_next_rows_for_any_process_count(store, single_rows, data):
+  """Batch t is rows tB to (t + 1)B of epochs laid end to end; process p has its block."""
+  count = data.draw(st.sampled_from([1, 2, 3, 4, 5]))
+  batch_size = count * data.draw(st.integers(1, 40))  # also more than laid out at once
   step = data.draw(st.integers(0, len(single_rows) // batch_size - 1))
   expected = joined(single_rows[step * batch_size : (step + 1) * batch_size])
   blocks = [
-    make_loader(store, batch_size=batch_size, process_index=h, process_count=hosts)[step]
-    for h in range(hosts)
+    make_loader(store, batch_size=batch_size, process_index=p, process_count=count)[step]
+    for p in range(count)
   ]
-  assert {b["input_ids"].shape[0] for b in blocks} == {batch_size // hosts}
+  assert {b["input_ids"].shape[0] for b in blocks} == {batch_size // count}
   assert_same(joined(blocks), expected)
 
 
-def test_no_row_of_an_epoch_is_dropped_or_empty_on_any_host(store, single_rows):
+def test_no_row_of_an_epoch_is_dropped_or_empty_in_any_process(store, single_rows):
   ids = np.concatenate([row["sequence_ids"] for row in single_rows])
   assert (ids >= 0).any(axis=1).all()
   for epoch in np.split(ids, 2):
     np.testing.assert_array_equal(np.sort(epoch[epoch >= 0]), np.arange(len(store)))
 
 
-@pytest.mark.parametrize("hosts", [1, 2, 4])
-def test_hosts_evaluate_each_sequence_once_in_blocks_of_the_same_batches(store, hosts):
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_processes_evaluate_each_sequence_once_in_blocks_of_the_same_batches(store, count):
   alone = list(make_loader(store, batch_size=12).evaluation_batches())
-  loader = make_loader(store, batch_size=12, process_count=hosts)
-  blocks = [loader.for_process(h, hosts).evaluation_batches() for h in range(hosts)]
+  loader = make_loader(store, batch_size=12, process_count=count)
+  blocks = [loader.for_process(p, count).evaluation_batches() for p in range(count)]
   together = [joined(parts) for parts in zip(*blocks, strict=True)]
   assert len(together) == loader.num_evaluation_batches == len(alone)
   for a, b in zip(together, alone, strict=True):
     assert_same(a, b)
 
 
-def test_a_host_may_have_nothing_but_empty_rows_at_the_end_of_an_evaluation(store):
+def test_a_process_may_have_only_empty_rows_at_the_end_of_an_evaluation(store):
   size = make_loader(store).plan.num_packs - 1  # of the second batch one row is left
   size += size % 2
   blocks = [
@@ -191,7 +183,7 @@ def test_a_host_may_have_nothing_but_empty_rows_at_the_end_of_an_evaluation(stor
   ]
   assert len(blocks[0]) == len(blocks[1])
   assert not blocks[1][-1]["sequence_mask"].any()
-  ids = np.concatenate([b["sequence_ids"] for host in blocks for b in host])
+  ids = np.concatenate([b["sequence_ids"] for block in blocks for b in block])
   np.testing.assert_array_equal(np.sort(ids[ids >= 0]), np.arange(len(store)))
 
 
@@ -207,7 +199,7 @@ def test_a_host_may_have_nothing_but_empty_rows_at_the_end_of_an_evaluation(stor
     ({"assignment": "new"}, "assignment is 'new'; expected 'fresh'"),
   ],
 )
-def test_what_cannot_be_is_refused(store, options, message):
+def test_impossible_options_are_refused(store, options, message):
   with pytest.raises(packing.InputError, match=message):
     make_loader(store, **options)
 
@@ -252,7 +244,7 @@ def test_a_pickle_leaves_assignments_out_and_makes_the_same_ones(store):
   np.testing.assert_array_equal(found.offsets, expected.offsets)
 
 
-def test_the_state_is_a_step_that_any_number_of_hosts_can_go_on_from(store):
+def test_the_state_is_a_step_that_any_number_of_processes_can_resume_from(store):
   batches = make_loader(store, batch_size=12, process_count=2).iterate()
   for _ in range(17):
     next(batches)
@@ -260,17 +252,17 @@ def test_the_state_is_a_step_that_any_number_of_hosts_can_go_on_from(store):
   plan = plan_sha256(make_loader(store).plan)
   assert state == {"step": 17, "batch_size": 12, "plan": plan}
   expected = [make_loader(store, batch_size=12)[t] for t in (17, 18)]
-  for hosts in (1, 3, 4):
+  for count in (1, 3, 4):
     resumed = [
-      make_loader(store, batch_size=12, process_index=h, process_count=hosts).iterate()
-      for h in range(hosts)
+      make_loader(store, batch_size=12, process_index=p, process_count=count).iterate()
+      for p in range(count)
     ]
-    next(resumed[-1])  # the place where it was is forgotten
-    for host in resumed:
-      host.set_state(state)
+    next(resumed[-1])  # its own position is forgotten
+    for batches in resumed:
+      batches.set_state(state)
     for batch in expected:
-      assert_same(joined(next(host) for host in resumed), batch)
-    assert all(host.get_state()["step"] == 19 for host in resumed)
+      assert_same(joined(next(batches) for batches in resumed), batch)
+    assert all(batches.get_state()["step"] == 19 for batches in resumed)
 
 
 @pytest.mark.parametrize(
@@ -297,21 +289,21 @@ def test_a_state_that_would_mean_other_batches_is_refused(store, state, message)
     other.set_state(before)
 
 
-HOST = """
+PROGRAM = """
 import json, multiprocessing, sys, time
 import numpy as np
 import packing
 from pipeline.batches.loader import PackedLoader
 from pipeline.store import SequenceStore
-from tests.pipeline.batches.test_loader import MASKING
+from tests.pipeline.batches.test_batches import MASKING
 
-def main(path, out, host, hosts, workers, state, *hangs):
+def main(path, out, index, count, workers, state, *hangs):
   store = SequenceStore(path)
   histogram = packing.Histogram.from_lengths(store.lengths, max_sequence_length=43)
   plan = packing.pack(histogram, algorithm="spfhp", max_sequences_per_pack=3)
   loader = PackedLoader(
     store, plan, batch_size=12, masking=MASKING, seed=3,
-    process_index=int(host), process_count=int(hosts), workers=int(workers),
+    process_index=int(index), process_count=int(count), workers=int(workers),
   )
   batches = loader.iterate()
   batches.set_state(json.loads(state))
@@ -333,18 +325,20 @@ def alive(pid: int) -> bool:
     status = pathlib.Path(f"/proc/{pid}/stat").read_text()
   except OSError:
     return False
-  return status.rpartition(")")[2].split()[0] != "Z"  # ended, but nobody asked for it
+  return (
+    status.rpartition(")")[2].split()[0] != "Z"
+  )  # ended, but its parent has not noticed
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="needs /proc")
 @pytest.mark.slow
 def test_no_worker_outlives_a_program_that_is_killed(tmp_path):
   random_store(tmp_path / "s.arrow", np.random.default_rng(1).integers(3, 41, 211))
-  (tmp_path / "host.py").write_text(HOST)
+  (tmp_path / "program.py").write_text(PROGRAM)
   state = json.dumps({"step": 0, "batch_size": 12})
   numbers = [tmp_path / "s.arrow", tmp_path / "out.npz", "0", "1", "2", state, "hang"]
   process = subprocess.Popen(
-    [sys.executable, tmp_path / "host.py", *numbers],
+    [sys.executable, tmp_path / "program.py", *numbers],
     env={"PYTHONPATH": str(ROOT)},
     stdout=subprocess.PIPE,
     text=True,
@@ -365,11 +359,11 @@ def test_no_worker_outlives_a_program_that_is_killed(tmp_path):
 def test_processes_of_their_own_make_the_same_bytes_with_and_without_workers(
   store, tmp_path, request
 ):
-  """Two hosts, one of which has workers, go on from the state of one process."""
+  """Two processes, one of them with workers, resume from the state of one."""
   path = tmp_path / "s.arrow"
   lengths = np.random.default_rng(1).integers(3, 41, 211)
   random_store(path, lengths)
-  (tmp_path / "host.py").write_text(HOST)
+  (tmp_path / "program.py").write_text(PROGRAM)
   loader = make_loader(store, batch_size=12)
   first = int(loader.batches_per_epoch) - 3  # over the end of an epoch
   state = json.dumps({"step": first, "batch_size": 12})
@@ -378,7 +372,7 @@ def test_processes_of_their_own_make_the_same_bytes_with_and_without_workers(
     subprocess.Popen(
       [
         sys.executable,
-        *(tmp_path / "host.py", path, tmp_path / f"{name}.npz"),
+        *(tmp_path / "program.py", path, tmp_path / f"{name}.npz"),
         *map(str, numbers),
         state,
       ],

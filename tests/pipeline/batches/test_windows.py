@@ -73,6 +73,6 @@ def test_processes_have_blocks_of_the_same_batches(store):
     ({"process_count": 4}, "batch_size is 6; expected a multiple of the 4 processes"),
   ],
 )
-def test_what_cannot_be_is_refused(store, options, message):
+def test_impossible_options_are_refused(store, options, message):
   with pytest.raises(InputError, match=message):
     WindowLoader(store, **{"row_length": 7, "batch_size": 6} | options)
