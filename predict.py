@@ -12,21 +12,19 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import dataclasses
+import functools
 import json
 import logging
 import os
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
 
 if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
 import jax
-import numpy as np
 import tqdm
 
 import model
@@ -36,18 +34,23 @@ from model import attention, hf, weights
 from packing import InputError
 from packing.errors import check_integer, short_repr
 from packing.files import whole_file
-from pipeline.prediction.chunks import CHUNK_SIZE, BatchShape, pack_examples
+from pipeline.prediction.answers import answer_examples
+from pipeline.prediction.chunks import BatchShape
 from pipeline.prediction.examples import STANDARD_INPUT, read_examples
+from pipeline.prediction.of_model import (
+  LONGEST_WINDOW,
+  default_task,
+  open_tokenizer,
+  settings_to_read,
+)
 from pipeline.prediction.submission import MATCHED, MISMATCHED
 from pipeline.tasks.squad import MAX_ANSWER_LENGTH
-from pipeline.tasks.table import TASKS
-from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
+from pipeline.tokenizer import Tokenizer
 from training.command import Parser
 from training.errors import ConfigError
 from training.evaluation import make_program, predict
 from training.mesh import make_mesh, replicated
 from training.record import workdir
-from training.step import ModelProgram
 
 _EXAMPLES = """FOLDER is a run's, an imported one (python -m model import), or a Hugging
 Face directory of BertForSequenceClassification or BertForQuestionAnswering. A run has its
@@ -73,11 +76,6 @@ examples:
       --submission glue/ --genres mismatched
   python predict.py bert-sst2/ --input reviews.csv --columns sentence=review,id=number
 """
-_DEFAULT_TASKS = {
-  "sequence_classification": "classification",
-  "question_answering": "squad",
-}
-_LONGEST_WINDOW = 384  # tokens by default, as for BERT on SQuAD
 _INTERRUPTED = 130
 _DTYPES = "float32", "bfloat16"
 
@@ -109,8 +107,7 @@ def run(options: argparse.Namespace):
   check_integer("--max-answer-length", options.max_answer_length, at_least=1)
   if options.genres != MATCHED and not options.submission:
     raise InputError(f"--genres {options.genres} needs --submission; give both.")
-  fine_tuned = open_model(options)
-  settings, stored = fine_tuned.settings, fine_tuned.stored
+  stored, settings, tokenizer, labels = open_model(options)
   mesh = make_mesh()
   shape = BatchShape(
     settings.max_sequence_length,
@@ -126,17 +123,16 @@ def run(options: argparse.Namespace):
   if options.input == STANDARD_INPUT and sys.stdin.isatty():
     print("reading standard input; Ctrl-D ends it", file=sys.stderr)
   tally: collections.Counter[str] = collections.Counter()
-  examples = read_examples(options.input, settings, fine_tuned.tokenizer, tally)
+  examples = read_examples(options.input, settings, tokenizer, tally)
 
   def lazy_answers() -> Iterator[dict]:
     params = jax.device_put(stored.load(), replicated(mesh))
-    yield from answers(
-      program,
-      params,
+    yield from answer_examples(
+      functools.partial(predict, program, params),
       examples,
       task=settings.task,
       shape=shape,
-      labels=fine_tuned.labels,
+      labels=labels,
       max_answer_length=options.max_answer_length,
     )
 
@@ -184,59 +180,6 @@ def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSett
       print(f"cut {count:,} of them: longer than {limit}", file=sys.stderr)
 
 
-# ---- examples and a model in, answers out ----------------------------------------------
-
-
-def answers(
-  program: ModelProgram,
-  params,
-  examples: Iterable[pipeline.Example],
-  *,
-  task: str,
-  shape: BatchShape,
-  labels: tuple[str, ...] = (),
-  chunk_size: int = CHUNK_SIZE,
-  max_answer_length: int = MAX_ANSWER_LENGTH,
-) -> Iterator[dict]:
-  """A model's answers to examples, in their order, computed on packs of one shape.
-
-  Args:
-    program: of the model, such as `training.evaluation.make_program` gives.
-    params: of the model, preferably on the devices already.
-    examples: from `pipeline.read_examples`; at most a chunk of them is held.
-    task: that they are read for.
-    shape: of the batches; the batch size is a multiple of the number of devices.
-    labels: names of the classes, in the order of their numbers.
-    chunk_size: how many sequences are packed together.
-    max_answer_length: for squad, in tokens.
-
-  Returns:
-    Answers as `pipeline.answer` gives them.
-
-  Raises:
-    InputError: an example is invalid.
-    WeightsError: the outputs of the model are not finite.
-  """
-  for chunk in pack_examples(
-    examples, TASKS[task].schema, shape=shape, chunk_size=chunk_size
-  ):
-    outputs: list[np.ndarray] = []
-    if chunk.num_packs:
-      outputs, loss = predict(program, params, chunk.batches())
-      if not np.isfinite(loss):
-        raise weights.WeightsError(
-          f"The model's output for {chunk.examples[0].where} or an example after it is "
-          "not finite. Check the weights, or compute with --dtype float32."
-        )
-    yield from pipeline.answer(
-      task,
-      chunk.examples,
-      chunk.by_example(outputs),
-      label_names=labels,
-      max_answer_length=max_answer_length,
-    )
-
-
 def _check_isolated(stored: weights.StoredModel, shape: BatchShape):
   config = stored.bert
   isolated = config.attention_mask != "none" and config.position_reset
@@ -251,24 +194,14 @@ def _check_isolated(stored: weights.StoredModel, shape: BatchShape):
 # ---- the model and its task -------------------------------------------------------------
 
 
-class FineTuned(NamedTuple):
-  """A model, and how text becomes its sequences.
-
-  Attributes:
-    stored: the model; its parameters are not read yet.
-    settings: for `pipeline.read_examples`.
-    tokenizer: has the vocabulary of the model.
-    labels: names of the classes; () for none.
-  """
-
-  stored: weights.StoredModel
-  settings: pipeline.DatasetSettings
-  tokenizer: Tokenizer
-  labels: tuple[str, ...]
-
-
-def open_model(options: argparse.Namespace) -> FineTuned:
+def open_model(
+  options: argparse.Namespace,
+) -> tuple[weights.StoredModel, pipeline.DatasetSettings, Tokenizer, tuple[str, ...]]:
   """Opens the model in FOLDER, and checks all that can be checked before any work.
+
+  Returns:
+    The model, its parameters not read yet; settings and tokenizer to read examples with;
+    and the names of the classes, () for none.
 
   Raises:
     WeightsError, ConfigError, InputError: the folder has no model that answers, or the
@@ -293,7 +226,7 @@ def open_model(options: argparse.Namespace) -> FineTuned:
       "Train and evaluate it with train.py and eval.py; to write text with it, export it: "
       "python -m model export."
     )
-  if stored.head not in _DEFAULT_TASKS:
+  if default_task(stored.head, 1) is None:
     raise InputError(
       f"{folder} holds a {model.MODELS[stored.head].__name__}, which answers nothing. "
       "Fine-tune it first, such as with: python train.py --config=configs/glue.py:cola "
@@ -304,17 +237,17 @@ def open_model(options: argparse.Namespace) -> FineTuned:
   if stored.head == "sequence_classification":
     outputs = stored.bert.num_labels
     labels = pipeline.label_names(settings.task, outputs, given=stored.labels)
-  return FineTuned(stored, settings, _tokenizer(stored, settings), labels)
+  tokenizer = open_tokenizer(folder, stored.vocabulary, vocab_file=settings.vocab_file)
+  return stored, settings, tokenizer, labels
 
 
 def _settings(options, stored, run_config: dict | None) -> pipeline.DatasetSettings:
   """How to read and cut examples: as for training, except for the options given."""
-  folder, positions = stored.directory, stored.config.max_position_embeddings
+  folder, head, num_labels = stored.directory, stored.head, stored.bert.num_labels
+  positions = stored.config.max_position_embeddings
   if run_config is None:
-    task = options.task or _DEFAULT_TASKS[stored.head]
-    if options.task is None and stored.bert.num_labels == 1 and task == "classification":
-      task = "regression"
-    longest = min(positions, _LONGEST_WINDOW) if task == "squad" else positions
+    task = options.task or default_task(head, num_labels) or ""
+    longest = min(positions, LONGEST_WINDOW) if task == "squad" else positions
     settings = pipeline.DatasetSettings(options.input, longest, task=task)
   else:
     settings = pipeline.settings_of(run_config["data"])
@@ -323,59 +256,15 @@ def _settings(options, stored, run_config: dict | None) -> pipeline.DatasetSetti
       raise InputError(
         f"--task is {short_repr(options.task)}; {folder} is a run of {task}. Leave it out."
       )
-  head = pipeline.TASK_HEADS.get(task)
-  if head != stored.head:
-    fitting = [name for name, head in pipeline.TASK_HEADS.items() if head == stored.head]
+  if pipeline.TASK_HEADS.get(task) != head:
+    fitting = [name for name, other in pipeline.TASK_HEADS.items() if other == head]
     raise InputError(
-      f"The task {short_repr(task)} does not fit the {model.MODELS[stored.head].__name__} "
-      f"in {folder}; expected one of {', '.join(fitting)}."
+      f"The task {short_repr(task)} does not fit the {model.MODELS[head].__name__} in "
+      f"{folder}; expected one of {', '.join(fitting)}."
     )
-  given = {
-    "columns": options.columns,
-    "max_sequence_length": options.max_sequence_length,
-    "doc_stride": options.doc_stride,
-    "max_question_length": options.max_question_length,
-  }
-  settings = dataclasses.replace(
-    settings, **{name: value for name, value in given.items() if value is not None}
-  )
-  if settings.max_sequence_length > positions:
-    raise InputError(
-      f"--max-sequence-length is {settings.max_sequence_length}; expected at most "
-      f"{positions}, the positions of {folder}."
-    )
-  # The reader needs names of classes but uses none; the model's own may have commas.
-  names = ",".join(f"LABEL_{n}" for n in range(max(stored.bert.num_labels, 2)))
-  return dataclasses.replace(settings, labels=names if task == "classification" else "")
-
-
-def _tokenizer(
-  stored: weights.StoredModel, settings: pipeline.DatasetSettings
-) -> Tokenizer:
-  folder = stored.directory
-  if stored.vocabulary is None:
-    raise InputError(
-      f"{folder} has no vocabulary; expected {VOCABULARY_FILE} there. Copy the one that "
-      "the model was trained with into it."
-    )
-  if not stored.vocabulary.lowercase:
-    raise InputError(
-      f"{folder} is cased; expected an uncased model, since text is lower-cased here. Give "
-      "another model."
-    )
-  path = folder / VOCABULARY_FILE
-  if settings.vocab_file.endswith(".json"):  # may have its own way to split text
-    path = pathlib.Path(settings.vocab_file)
-  elif not path.exists():
-    path = folder / TOKENIZER_FILE
-  tokenizer = Tokenizer(path)
-  if tuple(tokenizer.vocabulary) != stored.vocabulary.tokens:
-    raise InputError(
-      f"The vocabulary of {path} ({len(tokenizer.vocabulary)} tokens) differs from that "
-      f"of {folder} ({len(stored.vocabulary.tokens)} tokens). Restore the one that the "
-      "model was trained with."
-    )
-  return tokenizer
+  names = "columns", "max_sequence_length", "doc_stride", "max_question_length"
+  chosen = {name: getattr(options, name) for name in names}
+  return settings_to_read(settings, chosen, positions=positions, num_labels=num_labels)
 
 
 # ---- the command line -------------------------------------------------------------------
@@ -414,7 +303,7 @@ def _parser() -> argparse.ArgumentParser:
     metavar="S",
     type=int,
     help="tokens of a sequence and of a row (default: the run's; else all positions, for "
-    f"squad {_LONGEST_WINDOW})",
+    f"squad {LONGEST_WINDOW})",
   )
   add("--doc-stride", metavar="N", type=int, help="squad: tokens from window to window")
   add("--max-question-length", metavar="N", type=int, help="squad: in tokens")

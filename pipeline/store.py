@@ -160,17 +160,15 @@ class SequenceStore:
 
   def _set_batches(self, batches: list[pa.RecordBatch]):
     self._tokens = []  # of each record batch, int32, views into the mapped file
-    starts, numbers = [], []
-    for number, batch in enumerate(batches):
+    lengths = []
+    for batch in batches:
       column = batch.column("input_ids")
-      offsets = column.offsets.to_numpy().astype(np.int64)
+      offsets = column.offsets.to_numpy()
       self._tokens.append(column.values.to_numpy()[offsets[0] : offsets[-1]])
-      starts.append(offsets - offsets[0])
-      numbers.append(np.full(len(batch), number, np.int32))
+      lengths.append(np.diff(offsets))
     self._bounds = np.cumsum([0, *(tokens.size for tokens in self._tokens)])
-    self._starts = np.concatenate([s[:-1] for s in starts])
-    self._batch_numbers = np.concatenate(numbers)
-    self.lengths = np.concatenate([np.diff(s) for s in starts]).astype(np.int32)
+    self.lengths = np.concatenate(lengths).astype(np.int32)
+    self._starts = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
     self._table = pa.Table.from_batches(batches)
     self.schema = self._table.schema
     self.columns = tuple(self._table.column_names)
@@ -206,13 +204,6 @@ class SequenceStore:
     for batch in self._table.to_batches(max_chunksize=64):
       yield from batch.to_pylist()
 
-  def token_counts(self, vocab_size: int) -> np.ndarray:
-    """int64[vocab_size]: how often each token id occurs."""
-    counts = np.zeros(vocab_size, np.int64)
-    for tokens in self._tokens:
-      counts += np.bincount(tokens, minlength=vocab_size)
-    return counts
-
   def gather(self, ids: np.ndarray) -> np.ndarray:
     """Tokens of some sequences, end to end.
 
@@ -222,11 +213,11 @@ class SequenceStore:
     Returns:
       int32[sum of their lengths].
     """
-    lengths = self.lengths[ids]
-    numbers = self._batch_numbers[ids]
-    if not numbers.size:
+    starts, lengths = self._starts[ids], self.lengths[ids]
+    if not starts.size:
       return np.zeros(0, np.int32)
-    starts = self._starts[ids]
+    numbers = np.searchsorted(self._bounds[:-1], starts, side="right") - 1
+    starts = starts - self._bounds[numbers]
     if (numbers == numbers[0]).all():
       return self._tokens[numbers[0]][_ranges(starts, lengths)]
     parts = zip(numbers.tolist(), starts.tolist(), (starts + lengths).tolist(), strict=True)

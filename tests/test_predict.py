@@ -1,5 +1,6 @@
 """predict.py: the same answers as alone, in the order of the input, whatever the input."""
 
+import functools
 import io
 import json
 import os
@@ -18,11 +19,12 @@ import pipeline
 import predict
 from configs import base
 from model import hf, layout, weights
+from pipeline.prediction.answers import answer_examples
 from pipeline.prediction.chunks import BatchShape
 from pipeline.store import SCHEMA
 from pipeline.tokenizer import Tokenizer
 from tests import packs, programs
-from training.evaluation import make_program
+from training import evaluation
 from training.mesh import make_mesh
 from training.record.compilations import CompilationCounter
 
@@ -118,16 +120,15 @@ class Programs:
         max_question_length=5,
         labels="a,b,c" if task == "classification" else "",
       )
-      program = make_program(stored, mesh=mesh)
+      program = evaluation.make_program(stored, mesh=mesh)
       tokenizer = Tokenizer(folders / task / "vocab.txt")
       self.found[task] = program, stored.load(), settings, tokenizer
 
   def answers(self, task, path, algorithm, chunk_size):
     program, params, settings, tokenizer = self.found[task]
     return list(
-      predict.answers(
-        program,
-        params,
+      answer_examples(
+        functools.partial(evaluation.predict, program, params),
         pipeline.read_examples(str(path), settings, tokenizer),
         task=task,
         shape=BatchShape(ROW, batch_size=4, algorithm=algorithm),

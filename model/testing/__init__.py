@@ -214,8 +214,8 @@ def differences(
     result.append(Difference(name, float(gap.max(initial=0)), limit, worst))
   if not any_differ:
     raise ValueError(
-      f"Expected outputs that differ from token to token, found {', '.join(outputs[0])} all "
-      "alike, which proves nothing."
+      f"Expected outputs that differ from token to token, found {', '.join(outputs[0])} "
+      "all alike, which proves nothing."
     )
   if gradients:
     limit = min(_limit(x.dtype, tolerance) for x in gradients[1])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from packing import InputError
 from packing.errors import short_repr
+from pipeline.batches.packed import PackedBatch
+from pipeline.prediction.chunks import CHUNK_SIZE, BatchShape, pack_examples
 from pipeline.prediction.examples import Example
 from pipeline.tasks import squad
 from pipeline.tasks.table import TASKS
@@ -73,6 +75,53 @@ def answer(
       yield {"id": example.id} | found
 
   return answers()
+
+
+def answer_examples(
+  run: Callable[[Iterator[PackedBatch]], tuple[list[np.ndarray], float]],
+  examples: Iterable[Example],
+  *,
+  task: str,
+  shape: BatchShape,
+  labels: Sequence[str] = (),
+  chunk_size: int = CHUNK_SIZE,
+  max_answer_length: int = squad.MAX_ANSWER_LENGTH,
+) -> Iterator[dict]:
+  """A model's answers to examples, in their order, computed on packs of one shape.
+
+  Args:
+    run: the model: from batches to the outputs of all sequences, in the order of their
+      numbers, and the mean loss; such as `training.evaluation.predict` with a program.
+    examples: from `read_examples`; at most a chunk of them is held.
+    task: that they are read for.
+    shape: of the batches.
+    labels: names of the classes, in the order of their numbers.
+    chunk_size: how many sequences are packed together.
+    max_answer_length: for squad, in tokens.
+
+  Returns:
+    Answers as `answer` gives them.
+
+  Raises:
+    InputError: an example is invalid, or an output is not finite.
+  """
+  schema = TASKS[task].schema
+  for chunk in pack_examples(examples, schema, shape=shape, chunk_size=chunk_size):
+    outputs: list[np.ndarray] = []
+    if chunk.num_packs:
+      outputs, loss = run(chunk.batches())
+      if not np.isfinite(loss):
+        raise InputError(
+          f"The model's output for {chunk.examples[0].where} or an example after it is "
+          "not finite. Check the weights, or compute with --dtype float32."
+        )
+    yield from answer(
+      task,
+      chunk.examples,
+      chunk.by_example(outputs),
+      label_names=labels,
+      max_answer_length=max_answer_length,
+    )
 
 
 def label_names(

@@ -87,14 +87,10 @@ class BeamRunner:
     errors.raise_first()
 
   def __call__(
-    self,
-    directory: pathlib.Path,
-    settings: DatasetSettings,
-    sources: write.Sources,
-    tokenizer: str,
+    self, directory: pathlib.Path, preparation: write.Preparation, tokenizer: str
   ) -> Iterator[ShardSummary]:
-    beam = self.beam
-    parts = list(write.split_parts(sources))
+    beam, settings = self.beam, preparation.settings
+    parts = list(write.split_parts(preparation.sources))
     place = str(directory.absolute())
     tokenizer = str(pathlib.Path(tokenizer).absolute())
     with self.pipeline(place) as (pipeline, errors):

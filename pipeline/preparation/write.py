@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import os
 import pathlib
 import shutil
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import tqdm
@@ -51,18 +51,6 @@ VOCABULARY_CHARACTERS = 32_000_000  # of training text, to learn a vocabulary fr
 Sources = dict[str, list[Partition]]  # by split; held-out ones if they are given
 
 
-class Runner(Protocol):
-  """Reads sources and writes shards; returns their summaries in any order."""
-
-  def __call__(
-    self,
-    directory: pathlib.Path,
-    settings: DatasetSettings,
-    sources: Sources,
-    tokenizer: str,
-  ) -> Iterable[ShardSummary]: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Preparation:
   """What to prepare, resolved once.
@@ -78,6 +66,11 @@ class Preparation:
   settings: DatasetSettings
   sources: Sources
   vocabulary: Tokenizer | None
+
+
+# Writes the shards to a folder with the tokenizer at a path; returns their summaries in
+# any order.
+Runner = Callable[[pathlib.Path, Preparation, str], Iterable[ShardSummary]]
 
 
 def write_dataset(
@@ -104,13 +97,11 @@ def write_dataset(
     InputError: the source gives no sequences, or has documents that cannot be used.
   """
   tokenizer = _write_tokenizer(directory, preparation)
-  settings, sources = preparation.settings, preparation.sources
-  if runner is not None:
-    written = iter(runner(directory, settings, sources, str(tokenizer.path)))
-  else:
+  if runner is None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     workers = num_workers or min(cores, MAX_WORKERS)
-    written = _write_shards(directory, settings, sources, tokenizer, workers, lock)
+    runner = functools.partial(_write_shards, num_workers=workers, lock=lock)
+  written = runner(directory, preparation, str(tokenizer.path))
   summaries = sorted(written, key=lambda summary: summary.name)
   return _manifest(directory, preparation, tokenizer, summaries)
 
@@ -144,13 +135,14 @@ def read_shards(
 
 def _write_shards(
   directory: pathlib.Path,
-  settings: DatasetSettings,
-  sources: Sources,
-  tokenizer: Tokenizer,
+  preparation: Preparation,
+  tokenizer: str,
+  *,
   num_workers: int,
   lock: int | None,
 ) -> Iterator[ShardSummary]:
   """Writes the shards, and shows documents, tokens and the time left."""
+  settings, sources = preparation.settings, preparation.sources
   partitions = [partition for _, _, partition in split_parts(sources)]
   unit = partitions[0].counts if partitions else ""
   sizes = [partition.size for partition in partitions]
@@ -165,7 +157,7 @@ def _write_shards(
         read = (d.size if d.bytes_read is None else d.bytes_read for d in documents)
         pending[shard.name] = {"bytes": sum(read), "documents": len(documents)}
         summary = load_summary(directory, shard.name)
-        yield summary or ShardWork(shard, settings, str(tokenizer.path), str(directory))
+        yield summary or ShardWork(shard, settings, tokenizer, str(directory))
 
   done = documents = tokens = 0
   with tqdm.tqdm(

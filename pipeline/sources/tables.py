@@ -113,13 +113,9 @@ def _open(path: pathlib.Path, fields: DocumentFields):
     return schema, lambda names: (batch.select(names) for batch in batches)
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
-      f"{path} is not {_article(path.suffix[1:])} file ({str(error).splitlines()[0]}). Get "
-      "it again, or leave it out."
+      f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]}). Get it "
+      "again, or leave it out."
     ) from error
-
-
-def _article(kind: str) -> str:
-  return f"{'an' if kind.lower() == 'arrow' else 'a'} {kind}"
 
 
 def _open_delimited(path: pathlib.Path, fields: DocumentFields):

@@ -1,4 +1,8 @@
-"""What a model's outputs say about one example, as an object for JSON."""
+"""What a model's outputs say about one example, as an object for JSON.
+
+Each function takes the example's sequences, its outputs, the names of the classes and the
+longest answer in tokens.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,11 @@ import numpy as np
 from packing.errors import short_repr
 from pipeline.tasks import squad
 
+Outputs = Sequence[np.ndarray]  # of the sequences of one example
 
-def answer_class(
-  sequences: Sequence,
-  outputs: Sequence[np.ndarray],
-  label_names: Sequence[str],
-  max_answer_length: int,
-) -> dict:
+
+def answer_class(_, outputs: Outputs, label_names: Sequence[str], __) -> dict:
   """The likeliest class, and the probabilities of all by name."""
-  del sequences, max_answer_length
   logits = _numbers(outputs[0], len(label_names))
   weights = np.exp(logits - logits.max())
   probabilities = (weights / weights.sum()).tolist()
@@ -27,28 +27,16 @@ def answer_class(
   }
 
 
-def answer_value(
-  sequences: Sequence,
-  outputs: Sequence[np.ndarray],
-  label_names: Sequence[str],
-  max_answer_length: int,
-) -> dict:
+def answer_value(_, outputs: Outputs, *__) -> dict:
   """The predicted number."""
-  del sequences, label_names, max_answer_length
   return {"value": float(_numbers(outputs[0], 1)[0])}
 
 
-def answer_question(
-  sequences: Sequence[squad.Window],
-  outputs: Sequence[np.ndarray],
-  label_names: Sequence[str],
-  max_answer_length: int,
-) -> dict:
+def answer_question(windows: Sequence, outputs: Outputs, _, max_answer_length: int) -> dict:
   """The likeliest answer, and the n best."""
-  del label_names
-  windows = [window._asdict() for window in sequences]
-  starts, ends = squad.start_and_end(windows, outputs)
-  best = squad.n_best(windows, starts, ends, max_answer_length=max_answer_length)
+  fields = [window._asdict() for window in windows]
+  starts, ends = squad.start_and_end(fields, outputs)
+  best = squad.n_best(fields, starts, ends, max_answer_length=max_answer_length)
   return {
     "answer": best[0].text if best else "",
     "probability": best[0].probability if best else 0.0,

@@ -78,7 +78,7 @@ def _pieces(
   most = encoder.settings.max_sequence_length
   if len(ids) <= most:
     return [ids]
-  encoder.count_too_long(document, "A sequence", len(ids), most)
+  encoder.count_too_long(f"{document.where}: A sequence", len(ids), most)
   if encoder.settings.too_long == "truncate":
     return [ids[:most] if last is None else [*ids[: most - 1], last]]
   return [ids[i : i + most] for i in range(0, len(ids), most)]

@@ -7,7 +7,6 @@ import dataclasses
 
 from packing import InputError
 from pipeline.settings import DatasetSettings
-from pipeline.sources.document import Document
 from pipeline.tokenizer import CLS, SEP, Tokenizer
 
 
@@ -34,29 +33,16 @@ class Encoder:
     return self.tokenizer.id_of(SEP)
 
   def count_too_long(
-    self,
-    document: Document,
-    what: str,
-    length: int,
-    most: int,
-    *,
-    choices: str = "truncate or split",
+    self, what: str, length: int, most: int, *, otherwise: str = "truncate or split"
   ):
-    """Counts what is over the limit.
-
-    Args:
-      document: that holds it.
-      what: what is too long, for the message.
-      length: in tokens.
-      most: the limit, in tokens.
-      choices: values of `too_long` that accept it.
+    """Counts a text of more than `most` tokens.
 
     Raises:
-      InputError: `too_long` is "error".
+      InputError: the settings forbid it; recommends to choose `otherwise`.
     """
     self.tally["too_long"] += 1
     if self.settings.too_long == "error":
       raise InputError(
-        f"{document.where}: {what} has {length} tokens; expected at most {most}. Raise "
-        f"--max-sequence-length, or choose --too-long {choices}."
+        f"{what} has {length} tokens; expected at most {most}. Raise "
+        f"--max-sequence-length, or choose --too-long {otherwise}."
       )

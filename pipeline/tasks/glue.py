@@ -93,7 +93,8 @@ def _sequence(
   limit = encoder.settings.max_sequence_length
   length = 1 + sum(map(len, parts)) + len(parts)
   if length > limit:
-    encoder.count_too_long(document, "The example", length, limit, choices="truncate")
+    what = f"{document.where}: The example"
+    encoder.count_too_long(what, length, limit, otherwise="truncate")
     shorten(parts, limit - 1 - len(parts))
   encoder.tally["documents_used"] += 1
   input_ids = [encoder.cls, *parts[0], encoder.sep]

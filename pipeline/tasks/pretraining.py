@@ -85,7 +85,7 @@ def _tokenised(shard: DocumentShard, encoder: Encoder, *, most: int) -> Iterator
     sentences: list[Sequence[int]] = []
     for ids in encoder.tokenizer.encode(sentences_of(document, encoder.settings)):
       if len(ids) > most:
-        encoder.count_too_long(document, "A sentence", len(ids), most)
+        encoder.count_too_long(f"{document.where}: A sentence", len(ids), most)
       length = most if split else max(len(ids), 1)
       sentences += [
         array.array("i", ids[start : start + length])

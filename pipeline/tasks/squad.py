@@ -136,7 +136,8 @@ def _windows(
   tally["documents_used"] += 1
   room = settings.max_sequence_length - len(question) - _SPECIAL_TOKENS
   if len(ids) > room:
-    encoder.count_too_long(document, "The context", len(ids), room, choices="split")
+    what = f"{document.where}: The context"
+    encoder.count_too_long(what, len(ids), room, otherwise="split")
   answer = _token_span(offsets, span)
   prefix = [encoder.cls, *question, encoder.sep]
   start = 0

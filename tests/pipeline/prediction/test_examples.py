@@ -126,7 +126,7 @@ def test_a_tab_separates_the_sentences_of_a_pair(tmp_path, tokenizer):
   found = read(tmp_path / "a.txt", "classification", tokenizer)
   assert words(found[0]) == ["[CLS] a b [SEP] c [SEP]"]
   assert words(found[2]) == ["[CLS] d [SEP]"]
-  with pytest.raises(InputError, match=r"line 3 has 1 texts .*by tabs; expected 2:"):
+  with pytest.raises(InputError, match=r"a.txt, line 3 has 1 texts separated.*expected 2:"):
     read(tmp_path / "a.txt", "glue/rte", tokenizer)
   with pytest.raises(InputError, match=r"line 1 has 2 texts.*expected 1: sentence"):
     read(tmp_path / "a.txt", "glue/cola", tokenizer)

@@ -97,6 +97,12 @@ def test_tsv_columns_are_counted_and_quotes_are_text(tmp_path):
     read(path, DocumentFields(("a",)))
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_table_with_only_names_has_no_documents(tmp_path, end):
+  (tmp_path / "a.csv").write_text("text,a" + end)
+  assert read(tmp_path / "a.csv") == []
+
+
 @pytest.mark.parametrize("suffix", DELIMITERS)
 def test_a_table_that_python_wrote_is_read_as_it_was(tmp_path, suffix):
   """Delimiters, quotes and line breaks in a field; what looks like a number or no value."""
