@@ -105,7 +105,9 @@ def keep_plans(
       path.parent.mkdir(exist_ok=True)
       make_plan(config, store).save(path)
       written.append(str(path))
-    elif not _fits(plan := _read(path, config, store), config, store):
+      continue
+    plan, fits = _read(path, config, store)
+    if not fits:
       raise InputError(
         f"{path} was made with packing.algorithm={plan.algorithm} and at most "
         f"{plan.max_sequences_per_pack} sequences a pack, and the run keeps its plan. Keep "
@@ -134,9 +136,10 @@ def read_plans(
   if held_out_only:
     del stores["train"]
   for name, store in stores.items():
-    path = _path(workdir, name)
-    if path.exists() and _fits(plan := _read(path, config, store), config, store):
-      plans[name] = plan
+    if (path := _path(workdir, name)).exists():
+      plan, fits = _read(path, config, store)
+      if fits:
+        plans[name] = plan
   return plans
 
 
@@ -152,18 +155,17 @@ def _path(workdir: str | pathlib.Path, name: str) -> pathlib.Path:
   return pathlib.Path(workdir) / PLANS / f"{name}.json"
 
 
-def _read(path: pathlib.Path, config, store: SequenceStore) -> packing.Plan:
+def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, bool]:
+  """A kept plan, and whether it fits the config."""
+  histogram, algorithm, depth = _problem(config, store)
   try:
-    return packing.load_plan(path, histogram=_problem(config, store)[0])
+    plan = packing.load_plan(path, histogram=histogram)
   except InputError as error:
     raise InputError(
       f"{error} Restore the file, or remove it: train.py makes the plan again, and resumes "
       "if it is the same."
     ) from error
-
-
-def _fits(plan: packing.Plan, config, store: SequenceStore) -> bool:
-  _, algorithm, depth = _problem(config, store)
   if isinstance(depth, int):
     depth = min(depth, plan.row_length)
-  return plan.algorithm == algorithm and depth in ("auto", plan.max_sequences_per_pack)
+  has_depth = depth in ("auto", plan.max_sequences_per_pack)
+  return plan, has_depth and plan.algorithm == algorithm

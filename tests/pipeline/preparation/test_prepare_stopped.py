@@ -281,7 +281,7 @@ def test_a_full_disk_is_told_and_goes_on_later(corpus, reference, tmp_path, opti
   resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (20_000, 20_000))
   _, errors = process.communicate()
   assert process.returncode == 1, errors
-  assert "Make room. Run the same command again: it goes on" in errors
+  assert "Make room. Run the same command again: it resumes" in errors
   assert "Traceback" not in errors
   assert not (tmp_path / "d").exists()
   assert main(args) == 0
