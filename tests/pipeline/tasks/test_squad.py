@@ -22,9 +22,7 @@ def question(answer, *, start=None, context=CONTEXT, asked="yes no?"):
 
 
 def windows_of(dataset):
-  names = dataset.train.columns
-  columns = [dataset.train.column(name).to_pylist() for name in names]
-  return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+  return list(dataset.train.records())
 
 
 def test_squad_windows_cover_the_context_and_hold_the_answer(tmp_path, vocab_file):
