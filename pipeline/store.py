@@ -118,7 +118,6 @@ class SequenceStore:
     sequence_labels: int32[num_sequences], or float32 for regression.
     answer_starts, answer_ends: int32[num_sequences], positions in the sequence; None if
       the schema has no answers.
-    columns: names of all columns.
     schema: `SCHEMA`, or the one that extends it.
 
   Raises:
@@ -171,11 +170,10 @@ class SequenceStore:
     self._starts = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
     self._table = pa.Table.from_batches(batches)
     self.schema = self._table.schema
-    self.columns = tuple(self._table.column_names)
     self.first_type_lengths = self._table["first_type_length"].to_numpy()
     self.sequence_labels = self._table["sequence_label"].to_numpy()
     self.answer_starts = self.answer_ends = None
-    if "start_position" in self.columns:
+    if "start_position" in self.schema.names:
       self.answer_starts = self._table["start_position"].to_numpy()
       self.answer_ends = self._table["end_position"].to_numpy()
 
@@ -185,19 +183,6 @@ class SequenceStore:
 
   def __len__(self) -> int:
     return self.lengths.size
-
-  def column(self, name: str) -> pa.ChunkedArray:
-    """A column by name, such as `start_position`; [num_sequences], still on disk.
-
-    Raises:
-      InputError: this store has no such column.
-    """
-    if name not in self.columns:
-      raise InputError(
-        f"This dataset has no column {name!r}; found {', '.join(self.columns)}. Prepare "
-        "it with the task that needs it."
-      )
-    return self._table[name]
 
   def records(self) -> Iterator[dict]:
     """Each sequence as a dictionary, a few in memory at a time."""

@@ -1,4 +1,4 @@
-"""predict.py: the same answers as alone, in the order of the input, whatever the input."""
+"""predict.py: the same answers as without packing, in the order of the input."""
 
 import functools
 import io
@@ -52,7 +52,7 @@ def model_of(task, seed=0, **fields):
 
 
 def make_folder(folder, task, *, labels=(), steps=(0,), **fields):
-  """As python -m model import writes one; with several steps, other weights in each."""
+  """As python -m model import writes one; each step has different weights."""
   for step in steps:
     config, params = model_of(task, seed=step, **fields)
     weights.save(folder, params, step=step)
@@ -91,7 +91,7 @@ def write_lines(path, rows):
 
 
 def probabilities_alone(sentence):
-  """What the classifier of `folders` says of one sentence, without any of predict.py."""
+  """The classifier's probabilities for one sentence, computed without predict.py."""
   ids = [VOCABULARY.index(word) for word in ("[CLS]", *sentence.split(), "[SEP]")]
   batch = layout.lay_out([[{"input_ids": ids}]], row_length=ROW)
   config, _ = model_of("classification")
@@ -144,7 +144,7 @@ def compiled(folders):
 
 
 def close(one, other):
-  """Equal but for the last digits of numbers; the order of equal answers may change."""
+  """Checks equality up to rounding; equal answers may change their order."""
   assert one.keys() == other.keys()
   assert one["id"] == other["id"]
   if "n_best" in one:
@@ -173,7 +173,7 @@ rows_of = {
 
 
 @pytest.mark.parametrize("task", rows_of)
-def test_packed_answers_are_those_of_sequences_alone(compiled, tmp_path_factory, task):
+def test_packed_answers_equal_those_of_single_sequences(compiled, tmp_path_factory, task):
   path = tmp_path_factory.mktemp("examples") / "rows.jsonl"
   before = compiled.counter.count("_eval_step")
 
@@ -210,23 +210,23 @@ def test_rows_are_filled(compiled, tmp_path):
 
 def test_lines_of_standard_input_are_answered_in_their_order(folders, answer):
   lines = ["a b c", "", "d ?", "e . f g", "a " * 90]
-  status, found, told = answer(folders / "classification", typed="\n".join(lines))
+  status, found, errors = answer(folders / "classification", typed="\n".join(lines))
   assert status == 0
   assert [one["id"] for one in found] == ["0", "1", "2", "3", "4"]
-  lines[-1] = "a " * (ROW - 2)  # what is too long is cut
+  lines[-1] = "a " * (ROW - 2)  # long lines are cut
   for one, line in zip(found, lines, strict=True):
     expected = probabilities_alone(line)
     assert one["probabilities"] == pytest.approx(expected, abs=1e-5)
     assert one["label"] == max(expected, key=expected.get)
-  assert "answered 5 examples" in told
-  assert told.endswith(f"cut 1 of them: longer than --max-sequence-length {ROW}\n")
+  assert "answered 5 examples" in errors
+  assert errors.endswith(f"cut 1 of them: longer than --max-sequence-length {ROW}\n")
   assert "cut" not in answer(folders / "classification", typed=lines[-1])[2]
 
 
-def test_nothing_in_is_nothing_out(folders, answer, tmp_path):
-  status, found, told = answer(folders / "classification", typed="")
+def test_an_empty_input_has_no_answers(folders, answer, tmp_path):
+  status, found, errors = answer(folders / "classification", typed="")
   assert (status, found) == (0, [])
-  assert "answered 0 examples" in told
+  assert "answered 0 examples" in errors
 
 
 def test_windows_make_one_answer_and_an_empty_context_an_empty_one(folders, answer):
@@ -237,16 +237,16 @@ def test_windows_make_one_answer_and_an_empty_context_an_empty_one(folders, answ
   ]
   typed = "\n\n".join(map(json.dumps, rows))
   limit = ("--max-answer-length", "1")
-  status, found, told = answer(folders / "squad", *SQUAD, *limit, typed=typed)
-  assert status == 0, told
+  status, found, errors = answer(folders / "squad", *SQUAD, *limit, typed=typed)
+  assert status == 0, errors
   assert [one["id"] for one in found] == ["long", "none", "short"]
   assert all(len(best["text"].split()) == 1 for best in found[0]["n_best"])
   assert (found[1]["answer"], found[1]["n_best"]) == ("", [])
   assert found[2]["answer"] == "c"
-  assert told.endswith("cut 1 of them: longer than --max-question-length 5\n")
+  assert errors.endswith("cut 1 of them: longer than --max-question-length 5\n")
 
 
-def test_a_hugging_face_directory_answers_as_the_folder_it_is_of(folders, answer, tmp_path):
+def test_an_exported_directory_gives_the_same_answers(folders, answer, tmp_path):
   config, params = model_of("classification")
   vocabulary = weights.Vocabulary(tuple(VOCABULARY))
   for name, labels in (("named", LABELS), ("unnamed", ())):
@@ -262,7 +262,7 @@ def test_a_hugging_face_directory_answers_as_the_folder_it_is_of(folders, answer
 
 
 def make_run(folder, source):
-  """As train.py leaves one: the second of three checkpoints is the best."""
+  """A run as train.py leaves it; the second of three checkpoints is the best."""
   make_folder(folder, "classification", labels=LABELS, steps=(3, 5, 7))
   config = base.get_config()
   config.data.task, config.data.labels = "classification", ",".join(LABELS)
@@ -279,8 +279,8 @@ def make_run(folder, source):
 
 def test_a_run_answers_with_its_best_checkpoint_and_its_own_task(answer, tmp_path):
   run = make_run(tmp_path / "run", tmp_path / "gone.jsonl")
-  status, best, told = answer(run, typed="a " * 20)
-  assert status == 0, told
+  status, best, errors = answer(run, typed="a " * 20)
+  assert status == 0, errors
   assert best == answer(run, "--step", "5", typed="a " * 9)[1]  # 11 tokens, as in training
   assert best == answer(run, "--step", "best", typed="a " * 9)[1]
   assert best != answer(run, "--step", "7", typed="a " * 9)[1]
@@ -293,25 +293,25 @@ def test_answers_go_to_a_file_whole_or_not_at_all(folders, answer, tmp_path):
   source = write_lines(tmp_path / "rows.jsonl", rows)
   options = folders / "regression", "--input", source
   _, printed, _ = answer(*options)
-  status, nothing, told = answer(*options, "--out", tmp_path / "out.jsonl")
+  status, nothing, errors = answer(*options, "--out", tmp_path / "out.jsonl")
   assert (status, nothing) == (0, [])
-  assert f"wrote {tmp_path / 'out.jsonl'}" in told
+  assert f"wrote {tmp_path / 'out.jsonl'}" in errors
   assert programs.lines_of(tmp_path / "out.jsonl") == printed
   source.write_text(source.read_text() + '{"sentence": \n')
-  status, nothing, told = answer(*options, "--out", tmp_path / "other.jsonl")
+  status, nothing, errors = answer(*options, "--out", tmp_path / "other.jsonl")
   assert (status, nothing) == (2, [])
-  assert f"error: {source}, line 3 is not JSON" in told
+  assert f"error: {source}, line 3 is not JSON" in errors
   assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "rows.jsonl"]
 
 
-def test_submissions_are_as_the_servers_take_them(folders, answer, tmp_path):
+def test_submissions_have_the_format_of_the_servers(folders, answer, tmp_path):
   rows = [{"sentence1": "a", "sentence2": text} for text in ("b", "c d", "e f g")]
   source = write_lines(tmp_path / "rows.jsonl", rows)
   task = folders / "regression", "--task", "glue/stsb", "--input", source
   _, printed, _ = answer(*task)
-  status, nothing, told = answer(*task, "--submission", tmp_path / "glue")
+  status, nothing, errors = answer(*task, "--submission", tmp_path / "glue")
   assert (status, nothing) == (0, [])
-  assert str(tmp_path / "glue" / "STS-B.tsv") in told
+  assert str(tmp_path / "glue" / "STS-B.tsv") in errors
   lines = (tmp_path / "glue" / "STS-B.tsv").read_text().splitlines()
   values = [f"{min(max(one['value'], 0.0), 5.0):.4f}" for one in printed]
   assert lines == ["index\tprediction", *(f"{n}\t{v}" for n, v in enumerate(values))]
@@ -349,13 +349,13 @@ def test_submissions_are_as_the_servers_take_them(folders, answer, tmp_path):
   ],
 )
 def test_a_mistake_is_one_line(folders, answer, task, options, message):
-  status, found, told = answer(folders / task, *options, typed="a b")
+  status, found, errors = answer(folders / task, *options, typed="a b")
   assert (status, found) == (2, [])
-  assert message in told
-  assert told.count("\n") == 1
+  assert message in errors
+  assert errors.count("\n") == 1
 
 
-def test_what_is_no_option_is_one_line(folders, capsys):
+def test_an_unknown_option_is_one_line(folders, capsys):
   for options in (("--algorithm", "best"), ("--out", "a", "--submission", "b"), ("x",)):
     with pytest.raises(SystemExit) as error:
       predict.main([str(folders / "classification"), *options])
@@ -363,22 +363,22 @@ def test_what_is_no_option_is_one_line(folders, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_model_without_isolation_answers_one_a_row_alone(answer, tmp_path):
+def test_a_model_without_isolation_needs_one_sequence_a_row(answer, tmp_path):
   make_folder(tmp_path / "m", "regression", attention_mask="none")
-  status, _, told = answer(tmp_path / "m", typed="a")
+  status, _, errors = answer(tmp_path / "m", typed="a")
   assert status == 2
-  assert "Give --algorithm none" in told
+  assert "Give --algorithm none" in errors
   assert len(answer(tmp_path / "m", "--algorithm", "none", typed="a\nb")[1]) == 2
 
 
-def test_weights_that_are_not_finite_are_told(answer, tmp_path):
+def test_weights_that_are_not_finite_are_reported(answer, tmp_path):
   config, params = model_of("regression")
   weights.save(tmp_path / "m", jax.tree.map(lambda x: x * np.nan, params))
   vocabulary = weights.Vocabulary(tuple(VOCABULARY))
   weights.describe(tmp_path / "m", config, head=HEADS["regression"], vocabulary=vocabulary)
-  status, found, told = answer(tmp_path / "m", typed="a")
+  status, found, errors = answer(tmp_path / "m", typed="a")
   assert (status, found) == (2, [])
-  assert "standard input, line 1 or an example after it is not finite" in told
+  assert "standard input, line 1 or an example after it is not finite" in errors
 
 
 # ---- as a process -----------------------------------------------------------------------
@@ -401,9 +401,9 @@ def test_a_reader_may_leave_early(folders, tmp_path):
   with start(folders, "--input", path) as process:
     assert json.loads(process.stdout.readline())["id"] == "0"
     process.stdout.close()
-    told = process.stderr.read()
+    errors = process.stderr.read()
   assert process.returncode == 1
-  assert not any(word in told for word in ("Traceback", "rror", "Broken"))
+  assert not any(word in errors for word in ("Traceback", "rror", "Broken"))
 
 
 def test_an_interrupt_is_one_line(folders):
@@ -412,7 +412,7 @@ def test_an_interrupt_is_one_line(folders):
     process.stdin.flush()
     process.stderr.read(len("answering"))  # and it waits for more
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=60)
   assert process.returncode == 130
-  assert told.endswith("interrupted\n")
-  assert "Traceback" not in told
+  assert errors.endswith("interrupted\n")
+  assert "Traceback" not in errors

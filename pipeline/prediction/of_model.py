@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from packing import InputError
 from pipeline.settings import DatasetSettings
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 
 LONGEST_WINDOW = 384  # tokens by default, as for BERT on SQuAD
-
-
-class Vocabulary(Protocol):
-  """A model's own vocabulary."""
-
-  @property
-  def tokens(self) -> Sequence[str]: ...
-
-  @property
-  def lowercase(self) -> bool: ...
 
 
 def default_task(head: str, num_labels: int) -> str | None:
@@ -70,13 +60,13 @@ def settings_to_read(
 
 
 def open_tokenizer(
-  folder: pathlib.Path, vocabulary: Vocabulary | None, *, vocab_file: str = ""
+  folder: pathlib.Path, vocabulary: Any, *, vocab_file: str = ""
 ) -> Tokenizer:
   """The tokenizer of a model.
 
   Args:
     folder: of the model.
-    vocabulary: of the model; None if it has none.
+    vocabulary: of the model, a `model.weights.Vocabulary`; None if it has none.
     vocab_file: of the dataset that it was trained on.
 
   Raises:

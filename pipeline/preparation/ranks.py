@@ -13,7 +13,6 @@ import dataclasses
 import numpy as np
 
 import packing
-from packing.assignment import Assignment
 from pipeline import splitmix
 
 _ROUNDS = 6
@@ -77,21 +76,6 @@ def place(
     packs[ids] = slots.first_pack[blocks][block] + ranks - first_rank[block]
     places[ids] = slots.slot[blocks][block]
   return packs, places
-
-
-def assign(plan: packing.Plan, lengths: np.ndarray, *, seed: int) -> Assignment:
-  """The whole assignment at once, equal to the one that shards make separately.
-
-  Example:
-    >>> plan = packing.pack(packing.Histogram(np.array([0, 2, 2])), row_length=5)
-    >>> assign(plan, np.array([2, 3, 3, 2]), seed=0).offsets.tolist()
-    [0, 2, 4]
-  """
-  before = np.zeros(plan.histogram.max_sequence_length, np.int64)
-  packs, slots = place(plan, np.asarray(lengths), before, seed=seed)
-  depths = np.bincount(packs, minlength=plan.num_packs)
-  offsets = np.concatenate([[0], np.cumsum(depths)]).astype(np.int64)
-  return Assignment(offsets, np.lexsort((slots, packs)).astype(np.int64))
 
 
 def permute(numbers: np.ndarray, count: int, *, key: int) -> np.ndarray:

@@ -41,7 +41,7 @@ def texts_of(dataset, store) -> list[str]:
   return [" ".join(vocabulary[store.gather(np.array([i]))]) for i in range(len(store))]
 
 
-def test_a_prepared_dataset_is_whole_and_repeats(library, tmp_path):
+def test_a_prepared_dataset_is_complete_and_reproducible(library, tmp_path):
   first = prepare(tmp_path / "a", settings(library))
   second = prepare(tmp_path / "b", settings(library))
   assert first.manifest == second.manifest
@@ -146,7 +146,7 @@ def test_a_given_vocabulary_is_used(library, tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"the\na\n", b"[PAD]\n[PAD]\n"])
-def test_a_bad_vocabulary_is_refused(tmp_path, content):
+def test_an_invalid_vocabulary_is_refused(tmp_path, content):
   if content is not None:
     (tmp_path / "vocab.txt").write_bytes(content)
   with pytest.raises(InputError, match=r"vocabulary.*vocab\.txt|vocab\.txt is not a BERT"):

@@ -29,7 +29,7 @@ def test_tokens_stay_on_disk(tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no arrow file" * 100])
-def test_what_is_no_store_is_refused(tmp_path, content):
+def test_a_file_that_is_not_a_store_is_refused(tmp_path, content):
   if content is not None:
     (tmp_path / "s.arrow").write_bytes(content)
   with pytest.raises(InputError, match="Expected an Arrow file of sequences"):

@@ -29,13 +29,13 @@ TEXT = "The bœuf , 3 @.@ 5 kg of it , is <unk> .\n"
 
 
 def random_texts(seed: int) -> list[str]:
-  """Words of equally likely letters: almost every merge is a tie."""
+  """Words of equally likely letters, so almost every merge is a tie."""
   rng = np.random.default_rng(seed)
   letters = np.array(list("abcdefghijklmnop"))
   return ["".join(rng.choice(letters, rng.integers(2, 9))) for _ in range(97)]
 
 
-def test_equal_corpora_give_equal_vocabularies_however_many_ties_there_are():
+def test_equal_corpora_give_equal_vocabularies_despite_ties():
   for seed in range(5):
     texts = random_texts(seed)
     first = train_word_pieces(texts, vocab_size=120)
@@ -67,7 +67,7 @@ def trained(tmp_path_factory):
   return folder
 
 
-def test_any_text_comes_back_and_only_documents_end(trained):
+def test_any_text_decodes_to_itself_and_only_documents_end(trained):
   tokenizer = Tokenizer(trained / "tokenizer.json")
   assert (len(tokenizer.vocabulary), tokenizer.end_id) == (280, 0)
   texts = [TEXT, " \n", "<|endoftext|> 日本", "\x00\t x"]
@@ -120,7 +120,7 @@ def test_short_documents_are_left_out_and_counted(tmp_path):
 
 @pytest.fixture(scope="module")
 def wikitext(tmp_path_factory):
-  """WikiText-2 as the config of the real size has WikiText-103."""
+  """WikiText-2, as the full-size config uses WikiText-103."""
   config = gpt2_atoms.get_config()
   config.data.source = str(shared_data.needed("wikitext-2/test.txt"))
   config.data.held_out_source = str(shared_data.needed("wikitext-2/valid.txt"))

@@ -1,4 +1,4 @@
-"""Answers from outputs, and as the benchmarks' servers take them."""
+"""Answers from outputs, and in the formats of the benchmarks' servers."""
 
 import json
 
@@ -59,14 +59,14 @@ def test_a_regression_answers_a_number():
     ("text", [[np.zeros(2)]], (), "'text' has no answers"),
   ],
 )
-def test_outputs_that_are_none_are_refused(task, outputs, names, message):
+def test_invalid_outputs_are_refused(task, outputs, names, message):
   with pytest.raises(ValueError, match=message):
     list(pipeline.answer(task, examples(1), outputs, label_names=names))
 
 
 @pytest.mark.extra
-def test_answers_to_real_questions_are_what_is_scored(tmp_path):
-  """Random logits: what is written for the server has the score that `score` gives."""
+def test_answers_to_real_questions_have_the_score_of_the_store(tmp_path):
+  """With random logits, the file for the server has the score that `score` gives."""
   path = shared_data.needed("squad/xquad.en.json")
   whole = json.loads(path.read_text())["data"]
   part = [{"paragraphs": article["paragraphs"][:1]} for article in whole[:7]]
@@ -116,8 +116,8 @@ def test_answers_to_real_questions_are_what_is_scored(tmp_path):
     assert sum(best["probability"] for best in n_best[name]) == pytest.approx(1)
 
 
-def test_a_start_that_another_window_sees_better_leaves_the_next_best():
-  """The likeliest start of a window may not be used; then the score is of the next."""
+def test_a_start_with_more_context_in_another_window_is_skipped():
+  """If the likeliest start of a window is not usable, the next one gives the score."""
   windows = [
     squad.Window([2, 9, 3, 5, 6, 7, 3], 3, 0, 0, 0, "q", "a b c", [0, 2, 4], [1, 3, 5],
                  start, ["c"])
@@ -155,7 +155,7 @@ def classes(*labels):
      "STS-B", ["0\t0.0000", "1\t2.3457", "2\t5.0000"]),
   ],
 )  # fmt: skip
-def test_glue_s_files(tmp_path, task, answers, name, lines):
+def test_files_of_glue(tmp_path, task, answers, name, lines):
   (file,) = pipeline.write_submission(tmp_path / "a" / "b", f"glue/{task}", answers)
   assert file == tmp_path / "a" / "b" / f"{name}.tsv"
   assert file.read_text().splitlines() == ["index\tprediction", *lines]
@@ -203,7 +203,7 @@ ACCEPTABLE = {"id": "0", "label": "acceptable"}
     ("glue/ax", [ACCEPTABLE], "'glue/ax' has no server"),
   ],
 )
-def test_what_no_server_takes_is_refused_and_the_old_file_stays(
+def test_invalid_submissions_are_refused_and_the_old_file_stays(
   tmp_path, task, answers, message
 ):
   for name in ("CoLA.tsv", "STS-B.tsv", "predictions.json"):
@@ -214,7 +214,7 @@ def test_what_no_server_takes_is_refused_and_the_old_file_stays(
   assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_genres_are_mnli_s_alone(tmp_path):
+def test_only_mnli_has_genres(tmp_path):
   for task, genres in (("glue/cola", "mismatched"), ("glue/mnli", "both")):
     with pytest.raises(InputError, match=rf"genres is '{genres}' for {task}"):
       pipeline.write_submission(tmp_path, task, [], genres=genres)

@@ -55,7 +55,7 @@ def typed(monkeypatch, text: str):
 
 
 @pytest.mark.parametrize("task", [*(f"glue/{name}" for name in glue.TASKS), "regression"])
-def test_examples_are_those_of_training_whatever_their_labels(tmp_path, tokenizer, task):
+def test_examples_are_as_in_training_whatever_their_labels(tmp_path, tokenizer, task):
   fields, labels = glue.TASKS.get(task.removeprefix("glue/"), (glue.OWN, ()))
   label = labels[-1] if labels else 2.5
   texts = ["a b c", "a", "d . e ? f g h i j a b c d e f g h i j"]  # the last is too long
@@ -80,7 +80,7 @@ def test_examples_are_those_of_training_whatever_their_labels(tmp_path, tokenize
 
 
 @pytest.mark.extra
-def test_the_windows_of_real_questions_are_those_of_training(tmp_path):
+def test_windows_of_real_questions_are_as_in_training(tmp_path):
   source = shared_data.needed("squad/xquad.en.json")
   path = shared_data.needed("bert-base-uncased-vocab.txt")
   settings = DatasetSettings(str(source), 384, task="squad", vocab_file=str(path))
@@ -90,16 +90,19 @@ def test_the_windows_of_real_questions_are_those_of_training(tmp_path):
   rows = [row for example in found for row in example.sequences]
   made = SequenceStore.from_sequences(rows, TASKS["squad"].schema)
   learned = ("start_position", "end_position", "answers")
-  for name in set(store.columns) - set(learned):
-    assert made.column(name).to_pylist() == store.column(name).to_pylist()
+  for mine, theirs in zip(made.records(), store.records(), strict=True):
+    for name in set(store.schema.names) - set(learned):
+      assert mine[name] == theirs[name]
   assert not made.answer_starts.any()
-  assert {example.id for example in found} == set(store.column("example_id").to_pylist())
+  assert {example.id for example in found} == {
+    window["example_id"] for window in store.records()
+  }
 
 
 # ---- sources ---------------------------------------------------------------------------
 
 
-def test_a_line_of_text_is_an_example_and_so_is_a_blank_one(tmp_path, tokenizer):
+def test_each_line_of_text_is_an_example_even_a_blank_one(tmp_path, tokenizer):
   (tmp_path / "a.txt").write_text("a b\r\n\n  \nc.")
   found = read(tmp_path / "a.txt", "glue/cola", tokenizer)
   empty = "[CLS] [SEP]"
@@ -193,7 +196,7 @@ def test_a_table_gives_the_examples_that_json_lines_give(
   assert [e._replace(where="") for e in found] == [e._replace(where="") for e in lines]
 
 
-def test_what_is_too_long_is_counted(tmp_path, tokenizer):
+def test_long_examples_are_counted(tmp_path, tokenizer):
   texts = ["a " * 15, "a " * 16, "b " * 40]
   rows = [{"sentence": text, "sentence2": ""} for text in texts]
   (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -204,7 +207,7 @@ def test_what_is_too_long_is_counted(tmp_path, tokenizer):
   assert tally["too_long"] == 2
 
 
-def test_ids_are_those_of_the_source(tmp_path, tokenizer):
+def test_ids_come_from_the_source(tmp_path, tokenizer):
   (tmp_path / "a.tsv").write_text("idx\tsentence\n9\ta\n4\tb\n")
   assert [e.id for e in read(tmp_path / "a.tsv", "glue/cola", tokenizer)] == ["9", "4"]
   (tmp_path / "b.tsv").write_text("index\tsentence\tlabel\n9\ta\tx\n4\tb\ty\n")
@@ -219,7 +222,7 @@ def test_ids_are_those_of_the_source(tmp_path, tokenizer):
     read(tmp_path / "d.jsonl", "glue/cola", tokenizer)
 
 
-def test_hidden_labels_of_the_catalogue_are_no_matter(tmp_path, tokenizer, monkeypatch):
+def test_hidden_labels_of_tfds_do_no_harm(tmp_path, tokenizer, monkeypatch):
   tfds_data.build_all(tmp_path)
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
   found = read("tfds:glue/cola#test", "glue/cola", tokenizer)
@@ -241,7 +244,7 @@ def squad_file(path, *questions):
   return path
 
 
-def test_a_file_in_squad_s_layout_and_what_has_no_windows(tmp_path, tokenizer):
+def test_a_file_in_the_layout_of_squad_and_a_context_without_windows(tmp_path, tokenizer):
   short = {"max_question_length": 3, "doc_stride": 5}
   path = squad_file(tmp_path / "a.json", ("x", {}), ("y", {"answers": "hidden"}))
   found = read(path, "squad", tokenizer, **short)
@@ -271,7 +274,7 @@ def test_a_file_in_squad_s_layout_and_what_has_no_windows(tmp_path, tokenizer):
     (b"{}", "tokens", r"A model of tokens answers nothing"),
   ],
 )
-def test_what_is_no_example_is_refused(tmp_path, tokenizer, content, task, message):
+def test_invalid_examples_are_refused(tmp_path, tokenizer, content, task, message):
   (tmp_path / "a.jsonl").write_bytes(content)
   vocab_file = str(tokenizer.path)
   with pytest.raises(InputError, match=message):
@@ -294,7 +297,7 @@ def test_settings_are_checked_before_anything_is_read(tmp_path, tokenizer):
     read_examples("x", settings_of("glue/cola", columns="text=a"), tokenizer)
 
 
-def test_too_long_is_as_for_training(tmp_path, tokenizer):
+def test_long_examples_are_cut_as_in_training(tmp_path, tokenizer):
   (tmp_path / "a.txt").write_text("a\n" + "a " * 16)
   found = read(tmp_path / "a.txt", "glue/cola", tokenizer)
   assert len(found[1].sequences[0].input_ids) == 17
@@ -314,7 +317,7 @@ def test_examples_come_one_by_one(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_a_store_in_memory_is_one(count):
+def test_a_store_in_memory_works_like_one_on_disk(count):
   rows = [StoredSequence(list(range(n + 2)), n, n / 2) for n in range(count)]
   store = SequenceStore.from_sequences(rows, REGRESSION_SCHEMA)
   for found in (store, pickle.loads(pickle.dumps(store))):

@@ -32,26 +32,26 @@ def test_ranks_are_permuted(count):
     assert abs(np.corrcoef(np.arange(count), found)[0, 1]) < 0.15
 
 
-def test_shards_assigned_apart_are_the_whole_assignment(reference, tmp_path):
+def test_shards_assigned_separately_make_the_whole_assignment(reference, tmp_path):
   plan = write_assignment(
     reference.directory, tmp_path / "a", max_sequences_per_pack=3, seed=5
   )
   read, found = read_assignment(tmp_path / "a")
   assert read.certificate() == plan.certificate()
-  whole = ranks.assign(plan, reference.train.lengths, seed=5)
-  np.testing.assert_array_equal(found.offsets, whole.offsets)
-  np.testing.assert_array_equal(found.sequence_ids, whole.sequence_ids)
+  packs, slots = ranks.place(plan, reference.train.lengths, np.zeros(61, int), seed=5)
+  np.testing.assert_array_equal(np.diff(found.offsets), np.bincount(packs))
+  np.testing.assert_array_equal(found.sequence_ids, np.lexsort((slots, packs)))
   np.testing.assert_array_equal(
     np.sort(found.sequence_ids), np.arange(len(reference.train))
   )
   lengths = reference.train.lengths[found.sequence_ids]
-  packs = [tuple(p) for p in np.split(lengths.tolist(), found.offsets[1:-1])]
+  lengths_of_packs = [tuple(p) for p in np.split(lengths.tolist(), found.offsets[1:-1])]
   expected = [
     tuple(s)
     for s, n in zip(plan.strategies, plan.repeat_counts, strict=True)
     for _ in range(n)
   ]
-  assert packs == expected
+  assert lengths_of_packs == expected
   with pytest.raises(packing.InputError, match="exists already"):
     write_assignment(reference.directory, tmp_path / "a")
 
@@ -71,7 +71,7 @@ def loader_of(store, plan, assignment, **options):
   )
 
 
-def test_a_loader_is_fed_by_the_command(reference, assigned):
+def test_a_loader_uses_what_the_command_wrote(reference, assigned):
   plan, assignment = read_assignment(assigned)
   loader = loader_of(reference.train, plan, assignment)
   for epoch in (0, 1):
@@ -111,7 +111,7 @@ def test_an_assignment_of_something_else_is_refused(reference, assigned):
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "none"])
-def test_packs_that_are_not_whole_are_told(assigned, tmp_path, damage):
+def test_damaged_packs_are_reported(assigned, tmp_path, damage):
   folder = shutil.copytree(assigned, tmp_path / "a")
   path = folder / "packs-00000.arrow"
   path.write_bytes(path.read_bytes()[:-100])
@@ -139,7 +139,7 @@ RUNNERS = [[], pytest.param(["--runner=DirectRunner"], marks=needs_beam)]
     ("algorithm", "expected"),
   ],
 )
-def test_mistakes_of_assign_are_told_in_a_line(
+def test_mistakes_of_assign_are_reported_in_one_line(
   reference, tmp_path, capsys, runner, damage, message
 ):
   folder = shutil.copytree(reference.directory, tmp_path / "d")
@@ -169,7 +169,7 @@ def test_mistakes_of_assign_are_told_in_a_line(
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_a_full_disk_is_told_by_assign(reference, tmp_path, capsys, runner, monkeypatch):
+def test_assign_reports_a_full_disk(reference, tmp_path, capsys, runner, monkeypatch):
   write = pa.ipc.new_file
 
   def full(sink, schema, **options):
@@ -203,7 +203,7 @@ def test_beam_gives_the_same_bytes_plan_and_packs(corpus, reference, tmp_path):
 
 
 @needs_beam
-def test_beam_tells_a_disk_without_space_for_the_error(corpus, tmp_path, monkeypatch):
+def test_beam_reports_a_disk_too_full_for_the_error_itself(corpus, tmp_path, monkeypatch):
   from pipeline.preparation import shard_files
   from pipeline.preparation.beam import BeamRunner
 
@@ -220,7 +220,7 @@ def test_beam_tells_a_disk_without_space_for_the_error(corpus, tmp_path, monkeyp
 
 
 @needs_beam
-def test_beam_tells_bad_input_as_the_local_run_does(corpus, tmp_path, capsys):
+def test_beam_reports_bad_input_like_a_local_run(corpus, tmp_path, capsys):
   (tmp_path / "in").mkdir()
   (tmp_path / "in" / "bad.txt").write_bytes(b"a\n\nb\ncaf\xe9\n")
   args = [*arguments(corpus, tmp_path / "d"), f"--source={tmp_path / 'in'}"]
@@ -232,7 +232,7 @@ def test_beam_tells_bad_input_as_the_local_run_does(corpus, tmp_path, capsys):
 
 
 @needs_beam
-def test_a_job_that_fails_is_told_in_a_line(corpus, tmp_path, capsys, monkeypatch):
+def test_a_failed_job_is_reported_in_one_line(corpus, tmp_path, capsys, monkeypatch):
   from pipeline.preparation import shard_files
 
   def broken(*args):

@@ -1,4 +1,4 @@
-"""`python -m pipeline prepare`: what it makes, from what, and what it tells."""
+"""`python -m pipeline prepare`: its sources, its results and what it prints."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ def test_any_number_of_workers_gives_the_same_bytes(corpus, reference, tmp_path)
   assert contents(tmp_path / "d") == contents(reference.directory)
 
 
-def test_the_manifest_tells_the_histogram_and_the_counts(corpus, reference):
+def test_the_manifest_has_the_histogram_and_the_counts(corpus, reference):
   manifest = reference.manifest
   for split in ("train", "held_out"):
     store = getattr(reference, split)
@@ -44,7 +44,7 @@ def test_the_manifest_tells_the_histogram_and_the_counts(corpus, reference):
     ) == len(store)
   assert manifest["source"]["train"]["files"] == 3
   assert manifest["counts"]["documents"] == 132
-  assert manifest["counts"]["documents_used"] == 129  # of "?" and "..." nothing is left
+  assert manifest["counts"]["documents_used"] == 129  # "?" and "..." have no sentences
   lengths, _ = inputs.read_lengths(reference.directory)
   np.testing.assert_array_equal(lengths, reference.train.lengths)
 
@@ -56,7 +56,7 @@ def test_the_store_gathers_across_shards(reference):
 
 
 def test_random_next_segments_come_from_the_same_shard_and_split(corpus, tmp_path):
-  """Each document has words of its own; those of a pair tell where it is from."""
+  """Each document has its own words; those of a pair identify its documents."""
   words = [chr(97 + i) * 3 for i in range(26)]
   (tmp_path / "a.txt").write_text(
     "\n\n".join(" ".join([f"{w.title()} {w} {w}."] * 9) for w in words)
@@ -111,7 +111,7 @@ def test_each_partition_holds_out_other_documents():
 
 
 @pytest.mark.parametrize("suffix", ["txt", "jsonl", "parquet", "arrow", "stdlib"])
-def test_progress_goes_to_its_end(corpus, tmp_path, capsys, suffix):
+def test_progress_reaches_its_end(corpus, tmp_path, capsys, suffix):
   path = tmp_path / f"a.{suffix}"
   rows = (corpus / "0.txt").read_text().split("\n\n")
   table = pa.table({"text": rows})
@@ -137,7 +137,7 @@ def test_progress_goes_to_its_end(corpus, tmp_path, capsys, suffix):
   assert f"{counts['documents']:,} documents, {tokens:,} tokens" in shown
 
 
-def test_the_commonest_token_is_that_of_the_training_split(corpus, tmp_path):
+def test_the_most_frequent_token_is_of_the_training_split(corpus, tmp_path):
   vocabulary = (corpus / "vocab").read_text().splitlines()
   for name, word in (("train", "a"), ("held_out", "b")):
     times = 9 if name == "train" else 99
@@ -149,7 +149,7 @@ def test_the_commonest_token_is_that_of_the_training_split(corpus, tmp_path):
   assert vocabulary[manifest["most_frequent_token"]] == "a"
 
 
-def test_work_waits_while_so_many_shards_are_in_memory():
+def test_few_shards_are_in_memory_at_a_time():
   taken = 0
 
   def work():
@@ -182,7 +182,7 @@ def test_a_held_out_source_is_held_out(corpus, tmp_path):
     _ = alone.held_out
 
 
-def test_the_command_prints_what_it_made_and_repeats_nothing(corpus, reference, tmp_path):
+def test_the_command_prints_its_result_and_does_nothing_twice(corpus, reference, tmp_path):
   first = command(*arguments(corpus, tmp_path / "d"), "--json")
   assert first.returncode == 0, first.stderr
   result = json.loads(first.stdout)
@@ -199,7 +199,7 @@ def test_the_command_prints_what_it_made_and_repeats_nothing(corpus, reference, 
   assert len(other.stderr.splitlines()) == 1
 
 
-def test_a_source_that_changed_is_refused_and_one_that_is_gone_is_not(corpus, tmp_path):
+def test_a_changed_source_is_refused_but_a_missing_one_is_not(corpus, tmp_path):
   source = tmp_path / "a.txt"
   shutil.copy(corpus / "0.txt", source)
   chosen = settings(corpus, source=str(source))

@@ -1,4 +1,4 @@
-"""Bad input to `python -m pipeline prepare`: told in a line, and nothing is left."""
+"""Bad input to `python -m pipeline prepare`: one line, and nothing is left behind."""
 
 import os
 
@@ -12,7 +12,7 @@ from tests.prepared import arguments, contents
 
 
 def one_gigabyte_line(path):
-  """A long line; reading stops at the limit, whatever follows."""
+  """A long line; reading stops at the limit."""
   with path.open("wb") as file:
     file.write(b"word " * (document.MAX_DOCUMENT_BYTES // 5 + 1))
     file.truncate(10**9)  # a hole, which takes no space
@@ -112,7 +112,7 @@ def test_the_error_for_a_damaged_parquet_file_names_the_record(corpus, tmp_path,
     (["--workers=0"], "--workers is 0"),
   ],
 )
-def test_mistakes_are_told_in_a_line_before_any_work(
+def test_mistakes_are_reported_in_one_line_before_any_work(
   corpus, tmp_path, capsys, options, message
 ):
   before = contents(corpus)
@@ -126,7 +126,7 @@ def test_mistakes_are_told_in_a_line_before_any_work(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_is_not_writable_is_told(corpus, tmp_path, capsys):
+def test_a_folder_that_is_not_writable_is_reported(corpus, tmp_path, capsys):
   (tmp_path / "out").mkdir(mode=0o555)
   assert main(arguments(corpus, tmp_path / "out" / "d")) == 2
   assert "cannot be written" in capsys.readouterr().err

@@ -30,7 +30,7 @@ def start(*options) -> forked.Process:
   return forked.Process(["-m", "pipeline", *options], cwd=ROOT)
 
 
-def test_a_killed_prepare_goes_on_and_its_workers_end(corpus, reference, tmp_path):
+def test_a_killed_prepare_resumes_and_its_workers_end(corpus, reference, tmp_path):
   process = start(*arguments(corpus, tmp_path / "d", "--workers=2"))
   partial = tmp_path / ".d.partial"
   deadline = time.monotonic() + 60
@@ -56,7 +56,7 @@ def test_a_killed_prepare_goes_on_and_its_workers_end(corpus, reference, tmp_pat
   assert contents(tmp_path / "d") == contents(reference.directory)
   assert not partial.exists()
 
-  # With other settings the rest of a killed one is no use, and is not mixed in.
+  # With other settings, what a killed preparation left is not used.
   shutil.copytree(copies, tmp_path / ".e.partial")
   other = prepare(tmp_path / "e", settings(corpus, seed=1), num_workers=1)
   clean = prepare(tmp_path / "f", settings(corpus, seed=1), num_workers=1)
@@ -65,7 +65,7 @@ def test_a_killed_prepare_goes_on_and_its_workers_end(corpus, reference, tmp_pat
 
 @pytest.mark.slow
 def test_workers_that_outlive_a_prepare_are_waited_for(corpus, tmp_path):
-  """Those of a killed one, with other settings, which are held up for a while."""
+  """Workers of a killed preparation with other settings, stopped for a while."""
   first = start(*arguments(corpus, tmp_path / "d", "--workers=2"))
   deadline = time.monotonic() + 60
   while not list((tmp_path / ".d.partial").glob("*/*.summary.json")):
@@ -95,12 +95,12 @@ def test_workers_that_outlive_a_prepare_are_waited_for(corpus, tmp_path):
       text=True,
     )
     assert second.stderr is not None
-    told = second.stderr.readline()
+    waiting = second.stderr.readline()
   finally:
     for pid in map(int, workers):
       os.kill(pid, signal.SIGCONT)
   _, errors = second.communicate(timeout=60)
-  assert "or its last workers" in told
+  assert "or its last workers" in waiting
   assert second.returncode == 0, errors
   clean = prepare(tmp_path / "e", settings(corpus, seed=1), num_workers=1)
   assert contents(tmp_path / "d") == contents(clean.directory)
@@ -112,7 +112,7 @@ def _runs(pid: int) -> bool:
   return False
 
 
-def test_what_is_written_is_not_written_again(corpus, stopped, tmp_path, monkeypatch):
+def test_written_shards_are_not_written_again(corpus, stopped, tmp_path, monkeypatch):
   from pipeline.preparation import shard_files
 
   write, calls = shard_files.write_sequences, []
@@ -128,7 +128,7 @@ def test_what_is_written_is_not_written_again(corpus, stopped, tmp_path, monkeyp
 
 
 def stop(directory, chosen):
-  """Prepares, up to a disk that is full at the fourth shard."""
+  """Prepares until the disk is full at the fourth shard."""
   from pipeline.preparation import shard_files
 
   calls = []
@@ -148,13 +148,13 @@ def stop(directory, chosen):
 
 @pytest.fixture(scope="module")
 def stopped(corpus, tmp_path_factory):
-  """What is left of a preparation that ended at the fourth shard."""
+  """The folder of a preparation that ended at the fourth shard."""
   folder = tmp_path_factory.mktemp("stopped")
   stop(folder / "d", settings(corpus))
   return folder / ".d.partial"
 
 
-def test_a_beam_worker_writes_what_is_not_there(corpus, tmp_path):
+def test_a_beam_worker_writes_only_missing_shards(corpus, tmp_path):
   shard = DocumentShard("train", 0, 0, [Document({"text": "The cat. A cat."})] * 2)
   options = settings(corpus), str(corpus / "vocab"), str(tmp_path)
   errors = beam.Errors(str(tmp_path), "run")
@@ -168,7 +168,7 @@ def test_a_beam_worker_writes_what_is_not_there(corpus, tmp_path):
   errors.raise_first()
 
 
-def test_errors_that_workers_of_another_run_left_are_not_this_runs(tmp_path):
+def test_errors_of_another_runs_workers_are_not_raised(tmp_path):
   mine, theirs = (beam.Errors(str(tmp_path), run) for run in ("mine", "theirs"))
   with theirs.left("train-00000-00000"):
     raise packing.InputError("bad text")
@@ -203,10 +203,10 @@ def test_files_of_the_same_size_with_other_content_start_clean(corpus, tmp_path,
   assert contents(tmp_path / "d") == contents(tmp_path / "e")
 
 
-def test_a_worker_that_a_killed_run_left_writes_nothing_into_another(
+def test_a_worker_of_a_killed_run_writes_nothing_into_another(
   corpus, stopped, tmp_path, monkeypatch
 ):
-  """Such as one of a Beam job whose driver is gone: it holds no lock."""
+  """For example, a worker of a Beam job whose driver is gone holds no lock."""
   shutil.copytree(stopped, tmp_path / ".d.partial")
   (theirs,) = [path for path in (tmp_path / ".d.partial").iterdir() if path.is_dir()]
   shard = DocumentShard("train", 0, 0, [Document({"text": "The cat. A cat."})])
@@ -233,7 +233,7 @@ def test_a_worker_that_a_killed_run_left_writes_nothing_into_another(
 
 @pytest.mark.parametrize("damage", ["cut", "altered", "gone"])
 @pytest.mark.parametrize("pattern", ["train-*.arrow", "train-*.summary.json"])
-def test_a_shard_that_was_damaged_meanwhile_is_written_again(
+def test_a_shard_that_was_damaged_is_written_again(
   corpus, reference, stopped, tmp_path, pattern, damage
 ):
   shutil.copytree(stopped, tmp_path / ".d.partial")
@@ -247,7 +247,7 @@ def test_a_shard_that_was_damaged_meanwhile_is_written_again(
   assert contents(tmp_path / "d") == contents(reference.directory)
 
 
-def test_a_shard_that_is_damaged_last_does_not_end_in_a_dataset(
+def test_a_shard_that_is_damaged_at_the_end_makes_no_dataset(
   corpus, reference, tmp_path, monkeypatch
 ):
   write = writing.write_dataset
@@ -274,8 +274,8 @@ def test_a_shard_that_is_damaged_last_does_not_end_in_a_dataset(
     pytest.param(["--runner=DirectRunner"], marks=needs_beam),
   ],
 )
-def test_a_full_disk_is_told_and_goes_on_later(corpus, reference, tmp_path, options):
-  """A limit on the size of a file stands for the full disk."""
+def test_a_full_disk_is_reported_and_resumed_later(corpus, reference, tmp_path, options):
+  """A limit on file size simulates the full disk."""
   args = arguments(corpus, tmp_path / "d", *options)
   process = start(*args)
   resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (20_000, 20_000))
@@ -297,7 +297,7 @@ def test_two_processes_make_one_dataset(corpus, reference, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "altered", "gone"])
-def test_a_shard_that_is_not_what_was_written_is_found(reference, tmp_path, damage):
+def test_an_altered_shard_is_detected(reference, tmp_path, damage):
   folder = shutil.copytree(reference.directory, tmp_path / "d")
   path = folder / reference.manifest["shards"]["train"][3]
   content = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""What stands in a prepared dataset, counted again with plain loops."""
+"""The content of a prepared dataset, counted with plain loops."""
 
 import collections
 
@@ -63,7 +63,7 @@ def test_token_types_in_a_row_change_after_each_first_separator(dataset):
   assert batch["token_type_ids"].any()
 
 
-def test_the_unigram_token_is_the_commonest_that_can_be_masked(dataset):
+def test_the_unigram_token_is_the_most_frequent_maskable_one(dataset):
   counts: collections.Counter[str] = collections.Counter()
   for number in range(len(dataset.train)):
     counts.update(tokens_of(dataset, dataset.train, number))
@@ -74,7 +74,7 @@ def test_the_unigram_token_is_the_commonest_that_can_be_masked(dataset):
   assert dataset.vocabulary[dataset.manifest["most_frequent_token"]] == commonest
 
 
-def test_the_counts_of_the_manifest_are_those_of_the_stores(dataset):
+def test_the_manifest_counts_what_the_stores_hold(dataset):
   for split in ("train", "held_out"):
     store = getattr(dataset, split)
     lengths = [len(tokens_of(dataset, store, number)) for number in range(len(store))]

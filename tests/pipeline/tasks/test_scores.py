@@ -1,4 +1,4 @@
-"""Metrics, held against numbers computed by hand and against plain formulas."""
+"""Metrics, compared with numbers computed by hand and with plain formulas."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_correlations_by_hand():
 @pytest.mark.parametrize(
   ("labels", "found"), [([0, 1, 1], [1, 1, 1]), ([2, 2, 2], [0, 1, 5]), ([1], [3])]
 )
-def test_what_never_changes_correlates_with_nothing(name, labels, found):
+def test_constant_values_have_a_correlation_of_0(name, labels, found):
   assert getattr(scores, name)(np.array(labels), np.array(found)) == 0
 
 
@@ -165,7 +165,7 @@ def test_tasks_without_a_score_say_which_have_one(task):
     ([np.zeros(1)] * 7, "logits of at least 2 classes"),
   ],
 )
-def test_outputs_that_are_none_are_refused(outputs, message):
+def test_invalid_outputs_are_refused(outputs, message):
   with pytest.raises(ValueError, match=message):
     pipeline.score("glue/cola", store_of(LABELS), outputs)
   with pytest.raises(ValueError, match=r"one number a sequence; found 3"):

@@ -1,4 +1,4 @@
-"""Windows and answers of real questions, held against transformers and BERT's own rule.
+"""Windows and answers of real questions, compared with transformers and BERT's own rule.
 
 `compare_squad` does the same for every question, and for the logits of packed windows.
 """
@@ -34,7 +34,7 @@ def tokenizer(data):
 
 @pytest.fixture(scope="module")
 def found(compared, tokenizer):
-  """What is not equal, by the name of the check."""
+  """Differences, by the name of the check."""
   found = collections.defaultdict(list)
   for one in compared:
     for name, text in compare_squad.differences(one, tokenizer):
@@ -66,9 +66,7 @@ def test_the_n_best_are_those_of_bert(found):
   assert not found["best score"]
 
 
-def test_equal_logits_and_spans_from_the_question_decode_by_the_rule_of_bert(
-  compared, tokenizer
-):
+def test_equal_logits_and_spans_from_the_question_decode_as_in_bert(compared, tokenizer):
   rng = np.random.default_rng(0)
   for one in compared[::7]:
     logits = [rng.standard_normal(both.shape).round(1) for both in one.expected.logits]

@@ -1,0 +1,162 @@
+"""CSV, TSV, Parquet and Arrow: columns, quotes, types and damage."""
+
+import csv
+
+import hypothesis
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import strategies as st
+
+from packing import InputError
+from pipeline.sources.document import DocumentFields
+from pipeline.sources.partitions import open_source
+from tests import shared_data
+from tests.pipeline.sources.files import (
+  DELIMITERS,
+  FIELDS,
+  TEXTS,
+  arrow_file,
+  arrow_stream,
+  read,
+  texts,
+  write_delimited,
+)
+
+
+def test_tsv_columns_are_counted_and_quotes_are_text(tmp_path):
+  path = tmp_path / "in_domain_train.tsv"
+  path.write_text('gj04\t1\t\t"Our friends won\'t.\nbc01\t0\t*\tHe said "no".\n')
+  fields = DocumentFields(
+    ("sentence", "label"), columns=(("sentence", "3"), ("label", "1"))
+  )
+  found = [(d.fields["sentence"], d.fields["label"]) for d in read(path, fields)]
+  assert found == [("\"Our friends won't.", "1"), ('He said "no".', "0")]
+  path.write_text("a\tb\nx\ty\tz\n")
+  with pytest.raises(InputError, match=r"record 0 has 3 columns; expected 2, as in the fi"):
+    read(path, DocumentFields(("a",)))
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_table_with_only_names_has_no_documents(tmp_path, end):
+  (tmp_path / "a.csv").write_text("text,a" + end)
+  assert read(tmp_path / "a.csv") == []
+
+
+@pytest.mark.parametrize("suffix", DELIMITERS)
+def test_a_table_that_python_wrote_is_read_unchanged(tmp_path, suffix):
+  """Fields with delimiters, quotes and line breaks, or that look like numbers or nulls."""
+  path = tmp_path / f"a{suffix}"
+  cell = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+  tricky = ['a,b\t"c"\n\nd', '"', '""', "", "NA", "null", "007", "\ufeff", "\r", ' "x"']
+
+  @hypothesis.settings(max_examples=20, deadline=None, database=None)
+  @hypothesis.seed(0)
+  @hypothesis.given(
+    rows=st.lists(st.tuples(cell, cell), max_size=5),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    counted=st.booleans(),
+  )
+  @hypothesis.example([*zip(tricky, tricky[::-1], strict=True)], csv.QUOTE_MINIMAL, False)
+  def check(rows, quoting, counted):
+    names = ("1", "0") if counted else ("text", "a,b")
+    write_delimited(path, rows if counted else [("a,b", "text"), *rows], quoting)
+    columns = ("text", names[0]), ("other", names[1])
+    fields = DocumentFields(("text", "other"), columns=columns)
+    if counted and not rows:
+      with pytest.raises(InputError, match="is empty; expected a line for each record"):
+        read(path, fields)
+      return
+    found = read(path, fields)
+    assert [(d.fields["other"], d.fields["text"]) for d in found] == rows
+    assert [d.where for d in found] == [f"{path}, record {n}" for n in range(len(rows))]
+
+  check()
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize("task", ["CoLA", "SST-2", "MRPC", "STS-B", "RTE"])
+def test_quotes_in_the_files_of_glue_are_text(task):
+  for path in sorted(shared_data.needed(f"glue/{task}").glob("*.tsv")):
+    lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
+    cells = [line.split("\t") for line in lines]
+    names = [str(n) for n in range(len(cells[0]))]
+    if task != "CoLA":
+      names, *cells = cells
+    found = read(path, DocumentFields(tuple(names)))
+    assert [[document.fields[name] for name in names] for document in found] == cells
+
+
+def test_a_record_of_a_table_may_be_long(tmp_path):
+  text = "word " * 400_000  # beyond the block that Arrow reads by default
+  for suffix in DELIMITERS:
+    write_delimited(tmp_path / f"a{suffix}", [["text"], [text], [text + "\nb"]])
+    assert texts(tmp_path / f"a{suffix}") == [text, text + "\nb"]
+
+
+@pytest.mark.parametrize(
+  ("name", "content", "message"),
+  [
+    (
+      "a.csv",
+      'a,text\n1,b\n2,"b" c\n',
+      r"the record at line 3 is not valid CSV .*Write it with csv or pandas",
+    ),
+    (
+      "a.csv",
+      'text\n"a\nb\nc\n',
+      r"the record at line 2 is not valid CSV \(unexpected end",
+    ),
+    ("a.csv", "a,text\n1,b\n\n2,b,c\n", r"record 1 has 3 columns; expected 2"),
+    ("a.tsv", 'a\ttext\n1\t"b\n2\n', r"record 1 has 1 columns; expected 2"),
+    ("a.csv", "text,a,text\nb,1,c\n", r"has 2 columns 'text'; expected one"),
+    ("a.tsv", "", r"a\.tsv is empty; expected a line for each record"),
+    ("a.csv", "\n\n", r"a\.csv is empty; expected a line for each record"),
+    ("a.csv", "text\na\nb\0\n", r"binary file: line 3 holds a zero byte"),
+    ("a.csv", "text\na\n\udce9\n", r"line 3 is not UTF-8: byte 233"),
+    (
+      "a.xls",
+      "text\n",
+      r"a.xls ends in '.xls'; expected .arrow, .csv, .*Rename it to .txt",
+    ),
+  ],
+)
+def test_a_table_that_cannot_be_read_says_where(tmp_path, name, content, message):
+  (tmp_path / name).write_text(content, encoding="utf-8", errors="surrogateescape")
+  with pytest.raises(InputError, match=message):
+    read(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.arrow", "a.stream.ARROW", "a.PARQUET", "b.parquet"])
+def test_the_records_of_a_table_are_counted_before_they_are_read(tmp_path, name):
+  path = tmp_path / name
+  table = pa.table({"text": TEXTS, "n": list(range(len(TEXTS)))})
+  if path.suffix.lower() == ".parquet":
+    pa.parquet.write_table(table, path)
+  else:
+    (arrow_stream if "stream" in name else arrow_file)(path, table)
+  (part,) = open_source(str(path), FIELDS)
+  assert (part.size, part.counts) == (len(TEXTS), "documents")
+  assert len(list(part.read())) == len(TEXTS)
+
+
+def test_text_may_have_any_string_type_of_arrow(tmp_path):
+  for kind in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
+    arrow_file(tmp_path / "a.arrow", pa.table({"text": pa.array(TEXTS).cast(kind)}))
+    assert texts(tmp_path / "a.arrow") == TEXTS
+  tokens = [[1, 2], [3], [], [4]]
+  fields = DocumentFields(("input_ids",))
+  for of in (pa.large_list, pa.list_view, pa.large_list_view):
+    table = pa.table({"input_ids": pa.array(tokens, of(pa.int16()))})
+    arrow_file(tmp_path / "a.arrow", table)
+    assert [d.fields["input_ids"] for d in read(tmp_path / "a.arrow", fields)] == tokens
+
+
+def test_columns_are_found_by_name_wherever_they_stand(tmp_path):
+  tokens = [[1, 2], [3]]
+  one = pa.table({"n": [1, 2], "input_ids": pa.array(tokens, pa.list_(pa.int64()))})
+  two = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32())), "n": ["a", "b"]})
+  pa.parquet.write_table(one, tmp_path / "a.parquet")
+  pa.parquet.write_table(two, tmp_path / "b.parquet")
+  found = [d.fields["input_ids"] for d in read(tmp_path, DocumentFields(("input_ids",)))]
+  assert found == tokens + tokens

@@ -1,0 +1,113 @@
+"""TensorFlow Datasets, read without TensorFlow."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from packing import InputError
+from pipeline.settings import DatasetSettings
+from pipeline.sources import tfds
+from pipeline.sources.document import DocumentFields
+from pipeline.sources.partitions import fingerprint, open_source
+from pipeline.tasks.table import find_task
+from tests import tfds_data
+from tests.pipeline.sources.files import (
+  read,
+)
+
+
+@pytest.fixture(scope="module")
+def prepared_data(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("tfds")
+  tfds_data.build_all(folder)
+  return folder
+
+
+@pytest.fixture
+def data_dir(prepared_data, monkeypatch):
+  monkeypatch.setenv("TFDS_DATA_DIR", str(prepared_data))
+  return prepared_data
+
+
+def of_task(spec, task):
+  task, settings = find_task(
+    DatasetSettings(source=spec, max_sequence_length=256, task=task)
+  )
+  return read(spec, task.document_fields(settings))
+
+
+def test_tfds_by_name_without_tensorflow(data_dir):
+  import sys
+
+  cola = of_task("tfds:glue/cola", "glue/cola")
+  assert len(cola) == 61
+  assert isinstance(cola[0].fields["sentence"], str)
+  assert {document.fields["label"] for document in cola} == {0, 1}
+  assert len(of_task("tfds:glue/cola#validation", "glue/cola")) == 13
+  assert len(of_task("tfds:glue/cola#train[:10]", "glue/cola")) == 10
+  mrpc = of_task("tfds:glue/mrpc", "glue/mrpc")
+  assert mrpc[0].fields["sentence1"] != mrpc[0].fields["sentence2"]
+  squad = of_task("tfds:squad", "squad")
+  assert {document.fields["id"] for document in squad} == {f"q{i}" for i in range(11)}
+  assert squad[0].fields["answers"]["text"][0] in squad[0].fields["context"]
+  wikipedia = of_task("tfds:wikipedia/20230601.en", "pretraining")
+  assert len(wikipedia) == 29
+  folder = data_dir / "wikipedia" / "20230601.en" / "1.0.0"
+  assert of_task(f"tfds:{folder}", "text")[3].fields == wikipedia[3].fields
+  assert "tensorflow" not in sys.modules
+
+
+def test_partitions_of_a_tfds_split_make_the_split(data_dir, tmp_path, monkeypatch):
+  fields = DocumentFields(("sentence", "label"))
+  (whole,) = open_source("tfds:glue/cola", fields)
+  monkeypatch.setattr(tfds, "PARTITION_EXAMPLES", 20)
+  parts = open_source("tfds:glue/cola", fields)
+  assert [part.size for part in parts] == [20, 20, 20, 1]
+  assert fingerprint(parts) == fingerprint([whole])
+  (record,) = (data_dir / "glue" / "cola").glob("*/glue-train.array_record*")
+  assert fingerprint(parts)["bytes"] == record.stat().st_size
+  two = open_source("tfds:glue/cola#train+validation", fields)
+  assert fingerprint(two)["files"] == 2
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))  # a worker elsewhere
+  assert [d for part in pickle.loads(pickle.dumps(parts)) for d in part.read()] == list(
+    whole.read()
+  )
+
+
+@pytest.mark.parametrize(
+  ("spec", "task", "message"),
+  [
+    ("tfds:glue/qqp", "glue/qqp", r"found nothing\..*tfds build glue/qqp --file_format="),
+    (
+      "tfds:wiki40b/en",
+      "text",
+      r"pip install tensorflow-datasets tensorflow apache-beam &&",
+    ),
+    ("tfds:no_such", "text", r"has no dataset 'no_such'"),
+    ("tfds:glue/zzz", "glue/cola", r"BuilderConfig zzz not found"),
+    ("tfds:glue/cola#dev", "glue/cola", r"no split 'dev'; found .*train"),
+    ("tfds:glue/cola", "squad", r"no 'id'; found .*sentence"),
+  ],
+)
+def test_tfds_that_cannot_be_read_says_what_to_do(data_dir, spec, task, message):
+  with pytest.raises(InputError, match=message):
+    of_task(spec, task)
+
+
+def test_tfds_in_another_format_is_refused_with_the_command(data_dir, tmp_path):
+  import shutil
+
+  folder = tmp_path / "squad" / "v1.1" / "3.0.0"
+  shutil.copytree(data_dir / "squad" / "v1.1" / "3.0.0", folder)
+  info = json.loads((folder / "dataset_info.json").read_text())
+  (folder / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": "tfrecord"}))
+  with pytest.raises(InputError, match=r"found tfrecord\. Prepare it once.*tfds build"):
+    of_task(f"tfds:{folder}", "squad")
+
+
+def test_numbers_and_lists_are_python_objects(data_dir):
+  document = of_task("tfds:squad", "squad")[0]
+  assert all(type(n) is int for n in document.fields["answers"]["answer_start"])
+  assert np.isscalar(of_task("tfds:glue/cola", "glue/cola")[0].fields["label"])
