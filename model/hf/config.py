@@ -1,4 +1,4 @@
-"""`config.json` of a Hugging Face directory, both ways."""
+"""Reads and writes the `config.json` of a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 class _Family(NamedTuple):
-  """How the configs of a kind of model are written there.
+  """How `config.json` describes a kind of model.
 
   Attributes:
-    config_type: ours.
-    heads: by the name of the architecture the head, a key of `model.MODELS`.
-    fields: ours: theirs. What config.json leaves out has the same default in both.
-    supported: values that mean a model as ours; the first is the default.
-    dropouts: fields that must have the value of `dropout_rate`, and those that may be null.
+    config_type: our config.
+    heads: from the name of the architecture to the head, a key of `model.MODELS`.
+    fields: from our names to theirs. Fields may be missing: both have the same defaults.
+    supported: the values that our model supports; the first is the default.
+    dropouts: fields that must equal `dropout_rate`, with other values they may have.
   """
 
   config_type: type[ModelConfig]
@@ -98,10 +98,10 @@ _FAMILIES = {"bert": _BERT, "gpt2": _GPT2}  # by model_type
 def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, ...]]:
   """The head, a key of `model.MODELS`; the config; and the names of the classes.
 
-  Names that transformers makes up, LABEL_0 and so on, are none.
+  The names that transformers makes up, LABEL_0 and so on, are left out.
 
   Raises:
-    WeightsError: names the value that this model cannot have.
+    WeightsError: names the value that this model does not support.
   """
   path = directory / CONFIG
   try:
@@ -144,7 +144,7 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
 
 
 def _read_classes(path: pathlib.Path, value: dict, given: dict) -> tuple[str, ...]:
-  """Puts the number of classes into `given`; returns their names."""
+  """Puts the number of classes into `given` and returns their names."""
   labels = value.get("id2label")
   names: tuple[str, ...] = ()
   given["num_labels"] = value.get("num_labels", 2)
@@ -172,34 +172,33 @@ def _check_numbers(path: pathlib.Path, family: _Family, given: dict):
 
 def _label_names(labels: dict) -> tuple[str, ...]:
   numbers = [str(number) for number in range(len(labels))]
-  if len(numbers) < 2 or labels.keys() != set(numbers):  # of a regression, there are none
+  if len(numbers) < 2 or labels.keys() != set(numbers):  # a regression has no names
     return ()
   names = tuple(str(labels[number]) for number in numbers)
   return () if names == _made_up(len(names)) else names
 
 
 def _made_up(number: int) -> tuple[str, ...]:
-  """What transformers calls classes without names."""
+  """The names that transformers gives to unnamed classes."""
   return tuple(f"LABEL_{i}" for i in range(number))
 
 
-def _refuse_unless(path: pathlib.Path, name: str, found, supported):
-  if found not in supported:
-    expected = " or ".join(json.dumps(value) for value in supported)
+def _refuse_unless(path: pathlib.Path, name: str, value, supported):
+  if value not in supported:
     raise WeightsError(
-      f"{path}: {name} is {json.dumps(found)}, which this model cannot do; expected "
-      f"{expected}. Choose another model."
+      f"{path}: {name} is {json.dumps(value)}, which this model cannot do; expected "
+      f"{' or '.join(map(json.dumps, supported))}. Choose another model."
     )
 
 
 def bert_json(
   config: BertConfig, head: str, vocabulary: Vocabulary | None, labels: Sequence[str] = ()
 ) -> dict:
-  """The `config.json` of a BERT; the opposite of `read_config`."""
+  """The `config.json` of a BERT; the inverse of `read_config`."""
   architecture = MODELS[head].__name__
   if head == "pretraining" and not config.next_sentence:
     architecture = "BertForMaskedLM"
-  # What answers a question has two outputs there, start and end.
+  # There, question answering has two labels: start and end.
   num_labels = 2 if head == "question_answering" else config.num_labels
   names = {str(i): name for i, name in enumerate(labels or _made_up(num_labels))}
   value = _json(config, "bert", architecture) | {
@@ -215,7 +214,7 @@ def bert_json(
 
 
 def gpt2_json(config: Gpt2Config, vocabulary: Vocabulary | None) -> dict:
-  """The `config.json` of a GPT-2; the opposite of `read_config`."""
+  """The `config.json` of a GPT-2; the inverse of `read_config`."""
   (architecture,) = _GPT2.heads
   value = _json(config, "gpt2", architecture) | {
     "embd_pdrop": config.dropout_rate,
