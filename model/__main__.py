@@ -111,7 +111,7 @@ model.json, vocab.txt and checkpoints/0. Training of a BERT can start from eithe
     metavar="N",
     type=int,
     default=1,
-    help="pad the token embedding to a multiple of N rows (default: 1)",
+    help="pad the token embedding to a multiple of N entries (default: 1)",
   )
 
 
@@ -119,7 +119,7 @@ def _import(options) -> dict:
   if not 1 <= options.vocab_multiple <= MAX_VOCAB_MULTIPLE:
     raise weights.WeightsError(
       f"--vocab-multiple is {options.vocab_multiple}; expected at least 1 and at most "
-      f"{MAX_VOCAB_MULTIPLE}: no hardware gains by more, and each row takes memory."
+      f"{MAX_VOCAB_MULTIPLE}: no hardware gains by more, and each entry takes memory."
     )
   check_new_folder(options.out)
   stored = hf.open_model(options.directory)

@@ -137,14 +137,6 @@ def take_apart(
   return [values[row, start:stop] for row, start, stop in places]
 
 
-def one_a_row(
-  packs: Sequence[Sequence[Mapping[str, Any]]], *, row_length: int
-) -> dict[str, np.ndarray]:
-  """The same sequences in the same order, one a row; empty rows are left out."""
-  sequences = [[sequence] for pack in packs for sequence in pack]
-  return lay_out(sequences, row_length=row_length)
-
-
 def sequence_length(sequence: Mapping[str, Any]) -> int:
   """The length of a sequence as `lay_out` takes it, in tokens."""
   field = "input_ids" if "input_ids" in sequence else "input_embeddings"

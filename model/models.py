@@ -32,7 +32,7 @@ LANGUAGE_MODELS = ("pretraining", "causal")
 class _ParameterKeys:
   """The keys that `nnx.Rngs(seed).params()` returns one by one, without its variables.
 
-  Under `jit`, nnx asks for the sharding of the counter in `nnx.Rngs` at each key. A traced
+  Under `jit`, nnx reads the sharding of the counter in `nnx.Rngs` for each key. A traced
   value has none, and JAX takes long to format that error each time.
   """
 

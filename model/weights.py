@@ -196,8 +196,8 @@ def steps(directory: str | pathlib.Path) -> list[int]:
   Raises:
     WeightsError: a checkpoint does not store its parameters separately.
   """
-  found = (pathlib.Path(directory) / CHECKPOINTS).glob("*/_CHECKPOINT_METADATA")
-  folders = [path.parent for path in found if path.parent.name.isdecimal()]
+  complete = (pathlib.Path(directory) / CHECKPOINTS).glob("*/_CHECKPOINT_METADATA")
+  folders = [path.parent for path in complete if path.parent.name.isdecimal()]
   for folder in folders:
     if not (folder / PARAMS).is_dir():
       raise WeightsError(
@@ -272,7 +272,7 @@ def read_through(path: str | pathlib.Path) -> dict[str, tuple[int, ...]]:
   return shapes
 
 
-def check_shapes(found: dict[str, tuple[int, ...]], expected: Any):
+def check_shapes(stored: dict[str, tuple[int, ...]], expected: Any):
   """Compares the shapes that `read_through` returns with those of a tree.
 
   Raises:
@@ -284,9 +284,9 @@ def check_shapes(found: dict[str, tuple[int, ...]], expected: Any):
     for path, leaf in leaves
   }
   different = [
-    f"{name} is {found.get(name, 'missing')}, expected {shapes.get(name, 'none')}"
-    for name in sorted(found.keys() | shapes.keys())
-    if found.get(name) != shapes.get(name)
+    f"{name} is {stored.get(name, 'missing')}, expected {shapes.get(name, 'none')}"
+    for name in sorted(stored.keys() | shapes.keys())
+    if stored.get(name) != shapes.get(name)
   ]
   if different:
     others = f" and {len(different) - 1} more differ" if len(different) > 1 else ""

@@ -109,7 +109,7 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     kind = value.get("model_type", "bert")
     _refuse_unless(path, "model_type", kind, tuple(_FAMILIES))
     family = _FAMILIES[kind]
-    given = {o: value[theirs] for o, theirs in family.fields.items() if theirs in value}
+    fields = {o: value[theirs] for o, theirs in family.fields.items() if theirs in value}
     architectures = value.get("architectures")
   except OSError as error:
     raise WeightsError(
@@ -130,43 +130,43 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     _refuse_unless(path, name, value.get(name, default), (*others, dropout))
   names: tuple[str, ...] = ()
   if family is _BERT:
-    names = _read_classes(path, value, given)
-    given["next_sentence"] = architectures != ["BertForMaskedLM"]
+    names = _read_classes(path, value, fields)
+    fields["next_sentence"] = architectures != ["BertForMaskedLM"]
   else:
-    given["positions"] = "learned"
-    if given.get("intermediate_size") is None and isinstance(value.get("n_embd"), int):
-      given["intermediate_size"] = 4 * value["n_embd"]
-  _check_numbers(path, family, given)
+    fields["positions"] = "learned"
+    if fields.get("intermediate_size") is None and isinstance(value.get("n_embd"), int):
+      fields["intermediate_size"] = 4 * value["n_embd"]
+  _check_numbers(path, family, fields)
   try:
-    return family.heads[architectures[0]], family.config_type(**given), names
+    return family.heads[architectures[0]], family.config_type(**fields), names
   except ValueError as error:
     raise WeightsError(f"{path}: {error}") from error
 
 
-def _read_classes(path: pathlib.Path, value: dict, given: dict) -> tuple[str, ...]:
-  """Puts the number of classes into `given` and returns their names."""
+def _read_classes(path: pathlib.Path, value: dict, fields: dict) -> tuple[str, ...]:
+  """Puts the number of classes into `fields` and returns their names."""
   labels = value.get("id2label")
   names: tuple[str, ...] = ()
-  given["num_labels"] = value.get("num_labels", 2)
+  fields["num_labels"] = value.get("num_labels", 2)
   if isinstance(labels, dict):
-    given["num_labels"], names = len(labels), _label_names(labels)
+    fields["num_labels"], names = len(labels), _label_names(labels)
   if value.get("problem_type") == "regression":
-    _refuse_unless(path, "num_labels", given["num_labels"], (1,))
+    _refuse_unless(path, "num_labels", fields["num_labels"], (1,))
   return names
 
 
-def _check_numbers(path: pathlib.Path, family: _Family, given: dict):
+def _check_numbers(path: pathlib.Path, family: _Family, fields: dict):
   for field in dataclasses.fields(family.config_type):
     name = family.fields.get(field.name, field.name)
-    if field.name not in given:
+    if field.name not in fields:
       if field.default is dataclasses.MISSING:
         raise WeightsError(f"{path} has no {name}; expected a number. Complete it.")
       continue
     numbers = {"int": (int,), "float": (int, float)}.get(str(field.type))
-    if numbers and type(given[field.name]) not in numbers:
+    if numbers and type(fields[field.name]) not in numbers:
       kind = "a whole number" if field.type == "int" else "a number"
       raise WeightsError(
-        f"{path}: {name} is {given[field.name]!r}; expected {kind}. Correct it."
+        f"{path}: {name} is {fields[field.name]!r}; expected {kind}. Correct it."
       )
 
 

@@ -114,8 +114,8 @@ def assert_causal(
     Traceback (most recent call last):
     AssertionError: A token before position 1 of row 0 changes with those from there on: ...
   """
-  if found := find_lookahead(apply, batch, methods=methods, seed=seed):
-    raise AssertionError(str(found))
+  if lookahead := find_lookahead(apply, batch, methods=methods, seed=seed):
+    raise AssertionError(str(lookahead))
 
 
 def assert_packed_equals_unpacked(
