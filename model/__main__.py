@@ -47,7 +47,7 @@ def _lines(result: dict) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-  """Says what is wrong in one line, as for all mistakes, and where to read on."""
+  """Reports a mistake in one line, like every other, and points to --help."""
 
   def error(self, message):
     self.exit(2, f"error: {' '.join(message.split())}\nSee {self.prog} --help.\n")
@@ -65,19 +65,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_command(commands, name: str, run, *, text: str, epilog: str, show=_lines):
-  """Adds a subcommand, with --json.
+  """Adds a subcommand with --json, and returns its parser.
 
   Args:
     commands: of the parser.
     name: of the subcommand.
-    run: options -> what is printed, names with values that JSON has; where `passes` is
-      among them and false, the exit status is 1.
-    text: what it does, for --help.
-    epilog: more of it, with examples.
-    show: what `run` returns -> the text that is printed without --json.
-
-  Returns:
-    Its parser, for the other arguments.
+    run: from options to the result, a JSON object; a false `passes` makes the status 1.
+    text: the first line of --help.
+    epilog: the rest of --help, with examples.
+    show: from the result to the text that is printed without --json.
   """
   command = commands.add_parser(
     name,
@@ -98,8 +94,8 @@ def _add_import(commands):
     _import,
     text="read a Hugging Face directory into a folder of this project",
     epilog="""The directory holds config.json, model.safetensors and vocab.txt or
-tokenizer.json; pickles are not opened. Of a GPT-2 the tokenizer is not read. The folder
-gets model.json, vocab.txt and checkpoints/0. Training of a BERT goes on from either:
+tokenizer.json; pickles are not opened. A GPT-2's tokenizer is not read. The folder gets
+model.json, vocab.txt and checkpoints/0. Training of a BERT can start from either:
 
   python -m model import bert-mini/ --out imported/
   python train.py ... --config.model.init_from=imported \\
@@ -115,7 +111,7 @@ gets model.json, vocab.txt and checkpoints/0. Training of a BERT goes on from ei
     metavar="N",
     type=int,
     default=1,
-    help="pad the token embedding to a multiple of N rows (default: 1)",
+    help="pad the token embedding to a multiple of N entries (default: 1)",
   )
 
 
@@ -123,7 +119,7 @@ def _import(options) -> dict:
   if not 1 <= options.vocab_multiple <= MAX_VOCAB_MULTIPLE:
     raise weights.WeightsError(
       f"--vocab-multiple is {options.vocab_multiple}; expected at least 1 and at most "
-      f"{MAX_VOCAB_MULTIPLE}: no hardware gains by more, and each row takes memory."
+      f"{MAX_VOCAB_MULTIPLE}: no hardware gains by more, and each entry takes memory."
     )
   check_new_folder(options.out)
   stored = hf.open_model(options.directory)
@@ -172,7 +168,7 @@ examples:
 def _export(options) -> dict:
   check_new_folder(options.out)
   stored = weights.open_folder(options.folder, step=options.step)
-  # Without the rows that vocab_multiple added, as they are written and counted.
+  # Without the entries that vocab_multiple added: they are neither written nor counted.
   config, params = weights.resize_vocabulary(stored.config, stored.load(), multiple=1)
   hf.export_model(
     config,
@@ -207,13 +203,13 @@ def _add_verify(commands):
     _verify,
     show=lambda result: result["table"],
     text="prove that packed equals unpacked, and that no sequence touches another",
-    epilog="""Every head, attention implementation and dtype gets a row: the largest
-difference over the largest value, packed to unpacked in hidden states and logits, in
-losses and accuracies per sequence and in all gradients; logits to those of Hugging
-Face, where torch and transformers are installed; and the largest derivative of one
-sequence's outputs by another's embeddings, which must be 0. What this machine cannot
-run is named. Exit status 1 if anything differs by more than 1e-5 in float32, 1e-12 in
-float64 or 3e-2 in bfloat16. It takes a few minutes on two cores.
+    epilog="""Every head, attention implementation and dtype gets a row. It has the largest
+difference over the largest value, packed to unpacked: of hidden states and logits, of
+losses and accuracies per sequence, and of all gradients. It compares logits with Hugging
+Face's if torch and transformers are installed. The largest derivative of one sequence's
+outputs by another's embeddings must be 0. Cases that this machine cannot run are named.
+Exit status 1 if anything differs by more than 1e-5 in float32, 1e-12 in float64 or 3e-2
+in bfloat16. Takes a few minutes on two cores.
 
 The same proofs for your own model: model.testing, and the README.
 """,

@@ -91,7 +91,7 @@ class ModelConfig:
     if self.vocab_multiple > MAX_VOCAB_MULTIPLE:
       raise ValueError(
         f"vocab_multiple is {self.vocab_multiple}; expected at most {MAX_VOCAB_MULTIPLE}: "
-        "no hardware gains by more, and each row takes memory."
+        "no hardware gains by more, and each entry takes memory."
       )
     for name in ("layer_norm_epsilon", "initializer_range"):
       if not 0 < getattr(self, name) < math.inf:

@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there."""
+"""Files and folders that are whole or absent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 
 def write_json(path: str | pathlib.Path, value):
-  """Writes a JSON file whole or not at all; refuses NaN, which is no JSON."""
+  """Writes a JSON file whole or not at all; refuses NaN, which JSON lacks."""
   write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
@@ -27,25 +27,25 @@ def write_text(path: str | pathlib.Path, text: str):
 
 
 class NotWritten(OSError):
-  """A folder could not be written to its end; the disk is full, say."""
+  """A folder could not be written completely, because the disk is full for example."""
 
 
 @contextlib.contextmanager
 def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
   """A folder to write into, which takes its final name when the block ends.
 
-  An error leaves nothing behind. What a kill leaves, or threads that still write after an
-  error, does not have the final name, and the next call for the same name removes it.
+  An error leaves nothing behind. A kill, or threads that still write after an error, may
+  leave a folder of another name; the next call for the same final name removes it.
 
   Args:
-    directory: the final name; nothing may be there, or an empty folder.
+    directory: the final name; a new or empty folder.
 
   Yields:
     An empty folder beside it.
 
   Raises:
-    FileExistsError: something is there; says what to do.
-    NotWritten: an OSError in the block, which is there to write.
+    FileExistsError: the folder is not empty; says what to do.
+    NotWritten: an OSError in the block.
   """
   directory = pathlib.Path(directory).absolute()
   check_new_folder(directory)
@@ -65,7 +65,7 @@ def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def check_new_folder(directory: str | pathlib.Path):
-  """Checks that a folder can be made here; errors as of `whole_folder`."""
+  """Checks that a folder can be made here; errors as for `whole_folder`."""
   directory = pathlib.Path(directory)
   if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
     raise FileExistsError(
@@ -75,7 +75,7 @@ def check_new_folder(directory: str | pathlib.Path):
 
 
 def _sweep(directory: pathlib.Path):
-  """Removes what killed processes left of this folder."""
+  """Removes what killed processes left."""
   for partial in directory.parent.glob(f".{directory.name}.partial-*"):
     with contextlib.suppress(ValueError, PermissionError):
       try:

@@ -1,6 +1,6 @@
-"""Packed batches laid out sequence by sequence: few, from anywhere, to look at or to prove.
+"""Packed batches laid out sequence by sequence, for tests, proofs and examples.
 
-Training batches come from a pipeline that does the same for thousands at once.
+A pipeline makes the batches of training, thousands of sequences at once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 TOKEN_FIELDS = ("input_ids", "input_embeddings", "token_type_ids", "token_labels")
+_MASKED_FIELDS = ("mlm_positions", "mlm_labels", "mlm_segment_ids")
+_ANSWER_FIELDS = ("start_position", "end_position")
 
 
 def lay_out(
@@ -23,20 +25,20 @@ def lay_out(
   """Lays sequences into rows, in the order given.
 
   Args:
-    packs: for each row its sequences. A sequence holds `input_ids` int[L] or
-      `input_embeddings` float[L, D]; and if it likes `token_type_ids` and `token_labels`
+    packs: the sequences of each row. A sequence holds `input_ids` int[L] or
+      `input_embeddings` float[L, D], and optionally `token_type_ids` and `token_labels`
       int[L], `mlm_positions` and `mlm_labels` int[K], `sequence_label`, `start_position`
       and `end_position`. Positions count from the start of the sequence.
     row_length: S, in tokens.
-    max_sequences: M; by default the sequences of the fullest row.
-    max_masked: P; by default the masked tokens of the fullest row.
+    max_sequences: M; by default the number of sequences in the fullest row.
+    max_masked: P; by default the number of masked tokens in the fullest row.
 
   Returns:
-    A PackedBatch of numpy arrays, with the fields that the sequences hold. Positions
+    A PackedBatch of numpy arrays with the fields that the first sequence holds. Positions
     count from the start of the row.
 
   Raises:
-    ValueError: a row that does not fit.
+    ValueError: a row does not fit.
 
   Example:
     >>> batch = lay_out([[{"input_ids": [7, 8]}, {"input_ids": [9]}]], row_length=4)
@@ -56,24 +58,21 @@ def lay_out(
   def zeros(width: int, dtype=np.int32, *more: int) -> np.ndarray:
     return np.zeros((len(packs), width, *more), dtype)
 
-  batch = {name: zeros(row_length) for name in ("segment_ids", "position_ids")}
-  batch |= {name: zeros(row_length) for name in {*TOKEN_FIELDS, "token_type_ids"} & fields}
-  batch.setdefault("token_type_ids", zeros(row_length))
+  always = {"segment_ids", "position_ids", "token_type_ids"}
+  batch = {name: zeros(row_length) for name in always | ({*TOKEN_FIELDS} & fields)}
   if "input_embeddings" in fields:
     first = np.asarray(sequences[0]["input_embeddings"])
     batch["input_embeddings"] = zeros(row_length, first.dtype, first.shape[1])
   if "mlm_positions" in fields:
-    for name in ("mlm_positions", "mlm_labels", "mlm_segment_ids"):
-      batch[name] = zeros(max_masked)
+    batch |= {name: zeros(max_masked) for name in _MASKED_FIELDS}
   batch["cls_positions"] = zeros(max_sequences)
   batch["sequence_mask"] = zeros(max_sequences, bool)
   if "sequence_label" in fields:
     dtype = np.result_type(*(np.asarray(s["sequence_label"]) for s in sequences))
-    whole = np.issubdtype(dtype, np.integer)
-    batch["sequence_labels"] = zeros(max_sequences, np.int32 if whole else np.float32)
-  for name in ("start_position", "end_position"):
-    if name in fields:
-      batch[f"{name}s"] = zeros(max_sequences)
+    is_class = np.issubdtype(dtype, np.integer)
+    batch["sequence_labels"] = zeros(max_sequences, np.int32 if is_class else np.float32)
+  answers = [name for name in _ANSWER_FIELDS if name in fields]
+  batch |= {f"{name}s": zeros(max_sequences) for name in answers}
 
   for row, pack in enumerate(packs):
     start = used = 0
@@ -91,19 +90,17 @@ def lay_out(
         if name in sequence:
           batch[name][row, here] = sequence[name]
       if "mlm_positions" in fields:
-        there = slice(used, used := used + len(sequence["mlm_positions"]))
-        batch["mlm_positions"][row, there] = start + np.asarray(
-          sequence["mlm_positions"], np.int32
-        )
+        positions = np.asarray(sequence["mlm_positions"], np.int32)
+        there = slice(used, used := used + len(positions))
+        batch["mlm_positions"][row, there] = start + positions
         batch["mlm_labels"][row, there] = sequence["mlm_labels"]
         batch["mlm_segment_ids"][row, there] = slot + 1
       batch["cls_positions"][row, slot] = start
       batch["sequence_mask"][row, slot] = True
       if "sequence_label" in fields:
         batch["sequence_labels"][row, slot] = sequence["sequence_label"]
-      for name in ("start_position", "end_position"):
-        if name in fields:
-          batch[f"{name}s"][row, slot] = start + sequence[name]
+      for name in answers:
+        batch[f"{name}s"][row, slot] = start + sequence[name]
       start += length
   return batch
 
@@ -111,16 +108,17 @@ def lay_out(
 def take_apart(
   name: str, values: np.ndarray, batch: Mapping[str, np.ndarray]
 ) -> list[np.ndarray]:
-  """What a model gives of a batch, sequence by sequence: as if each had been alone.
+  """The output of a model, sequence by sequence, as if each had been alone.
 
   Args:
-    name: of the output: `sequence_...` has an entry a sequence, others one a token.
+    name: of the output: `sequence_...` has an entry for each sequence, others for each
+      token.
     values: [B, M, ...] or [B, S, ...].
     batch: the PackedBatch.
 
   Returns:
     For each sequence, in the order of `batch["sequence_ids"][batch["sequence_mask"]]`, its
-    entry [...], or those of its tokens [length, ...].
+    entry [...] or the entries of its tokens [length, ...].
 
   Example:
     >>> batch = lay_out([[{"input_ids": [7, 8]}, {"input_ids": [9]}]], row_length=4)
@@ -139,16 +137,8 @@ def take_apart(
   return [values[row, start:stop] for row, start, stop in places]
 
 
-def one_a_row(
-  packs: Sequence[Sequence[Mapping[str, Any]]], *, row_length: int
-) -> dict[str, np.ndarray]:
-  """The same sequences in the same order, one a row; empty rows are left out."""
-  sequences = [[sequence] for pack in packs for sequence in pack]
-  return lay_out(sequences, row_length=row_length)
-
-
 def sequence_length(sequence: Mapping[str, Any]) -> int:
-  """In tokens."""
+  """The length of a sequence as `lay_out` takes it, in tokens."""
   field = "input_ids" if "input_ids" in sequence else "input_embeddings"
   return len(sequence[field])
 
@@ -157,10 +147,10 @@ def check_segment_ids(segment_ids: np.ndarray):
   """Refuses rows that no packer of this project makes.
 
   Args:
-    segment_ids: int[B, S]; each row 1 ... 1, 2 ... 2, and so on, then zeros.
+    segment_ids: int[B, S]; each row should be 1 ... 1, 2 ... 2, and so on, then zeros.
 
   Raises:
-    ValueError: names the first row that is otherwise.
+    ValueError: names the first row that is not.
   """
   segment_ids = np.asarray(segment_ids)
   if segment_ids.ndim != 2:

@@ -1,13 +1,12 @@
 """Losses and accuracies of packed batches, for all sequences at once.
 
-An unpacked BERT averages over the sequences of its batch. A pack of three sequences
-must therefore weigh three times a pack of one: values are averaged within each sequence
-first, and only then over sequences. That is the loss unit `sequence`. With `token` every
-token weighs the same; `pack` averages within each pack first, which is the ablation that
-the paper warns of.
+An unpacked BERT averages over the sequences of its batch, so a pack of three sequences must
+weigh three times as much as a pack of one: values are averaged within each sequence first,
+then over sequences. That is the loss unit `sequence`. With `token` every token weighs the
+same. `pack` averages within each pack first, the ablation that the paper warns of.
 
-Everything is a sum and a count, and the count depends on the batch alone. Micro-batches
-and devices therefore add up without error: sum each, divide by the count of the whole.
+Everything is a sum and a count, and the count depends only on the batch. Micro-batches and
+devices therefore add up exactly: sum each, then divide by the count of the whole.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, section 3.2.3 and Listing 5.
@@ -32,7 +31,7 @@ LOSS_UNITS = {
 
 
 class Total(NamedTuple):
-  """A mean that can still be added to; both float[]."""
+  """A mean that other parts can be added to; both float[]."""
 
   total: jax.Array
   units: jax.Array
@@ -49,17 +48,17 @@ def loss(
   unit: str = "sequence",
   counts: Mapping[str, jax.Array] | None = None,
 ) -> tuple[jax.Array, dict[str, Total]]:
-  """What training minimises: the sum of the losses of a model's heads.
+  """The training loss: the sum over a model's heads.
 
   Args:
-    outputs: the logits of a model; those of a head are called `{head}_logits`.
+    outputs: the logits of a model, by `{head}_logits`.
     batch: a PackedBatch, or a part of one.
     unit: what weighs the same; a key of `LOSS_UNITS`.
-    counts: where `batch` is a part, what `count` gives for the whole. The losses and
-      the gradients of the parts then add up to those of the whole.
+    counts: if `batch` is a part, the result of `count` for the whole. The losses and
+      gradients of the parts then add up to those of the whole.
 
   Returns:
-    The loss in nats; and the totals of this batch for each head, such as `mlm_loss` in
+    The loss in nats, and the totals of this batch for each head, such as `mlm_loss` in
     nats and `mlm_accuracy` as a fraction.
   """
   totals = {}
@@ -75,7 +74,7 @@ def loss(
 
 
 def count(heads: Iterable[str], batch: Arrays, *, unit: str = "sequence") -> dict:
-  """How many units of a batch count, by head; float[] each.
+  """How many units of a batch count, float[] for each head.
 
   Args:
     heads: keys of `HEADS`.
@@ -99,8 +98,8 @@ def per_sequence(outputs: Arrays, batch: Arrays) -> dict[str, tuple[jax.Array, j
     batch: a PackedBatch.
 
   Returns:
-    For each head, such as for `mlm_loss` and `mlm_accuracy`, the values float[B, M],
-    losses in nats and accuracies as fractions, and bool[B, M], which of them count.
+    By name, such as `mlm_loss` (nats) and `mlm_accuracy` (fraction): float[B, M], and
+    bool[B, M], which of the values count.
   """
   return {
     name: mean_per_sequence(values, owners, _max_sequences(batch))
@@ -114,8 +113,8 @@ def mean_per_sequence(
   """Averages token values within each sequence.
 
   Args:
-    values: float[B, P]; one value a token.
-    segment_ids: int32[B, P]; the sequence each token belongs to, 0 for none.
+    values: float[B, P]; a value for each token.
+    segment_ids: int32[B, P]; each token's sequence, 0 for none.
     max_sequences: M.
 
   Returns:
@@ -145,7 +144,7 @@ def answer_scores(
     max_sequences: M.
 
   Returns:
-    float[B, M, S, 2]; very low outside of the sequence.
+    float[B, M, S, 2]; very low outside the sequence.
   """
   logits = _wide(answer_logits)[:, None]  # [B, 1, S, 2]
   belongs = _belongs(segment_ids, max_sequences)[..., None]
@@ -157,12 +156,12 @@ def answer_scores(
 
 
 class Head(NamedTuple):
-  """How a head's logits become numbers.
+  """How to compute a head's loss and metrics.
 
   Attributes:
-    owners: a batch -> int32[B, K]: of each item that the head predicts, the number of
-      the sequence that it belongs to in its pack; 0 for none.
-    values: logits and a batch -> `loss` and what else is measured, float[B, K] each.
+    owners: a batch -> int32[B, K], the number of each predicted item's sequence in its
+      pack; 0 for none.
+    values: logits and a batch -> `loss` and other metrics, float[B, K].
     labels: the fields of a batch that `values` needs.
   """
 
@@ -178,14 +177,14 @@ def sequence_numbers(batch: Arrays) -> jax.Array:
 
 
 def next_token_owners(batch: Arrays) -> jax.Array:
-  """Which tokens predict the token after them: none across the end of a sequence.
+  """Which tokens predict the next token: all except the last of each sequence.
 
   Args:
-    batch: `segment_ids` int32[B, S]; and, where some tokens are no targets, `loss_mask`
-      bool[B, S].
+    batch: `segment_ids` int32[B, S]; optionally `loss_mask` bool[B, S], which tokens are
+      targets.
 
   Returns:
-    int32[B, S]: the number of the token's sequence, 0 where it predicts nothing.
+    int32[B, S]: the number of the token's sequence, 0 if it predicts nothing.
 
   Example:
     >>> next_token_owners({"segment_ids": jnp.array([[1, 1, 1, 2, 2, 0]])}).tolist()
@@ -199,38 +198,21 @@ def next_token_owners(batch: Arrays) -> jax.Array:
 
 
 def _following(tokens: jax.Array) -> jax.Array:
-  """[B, S]: what stands at the next token; 0 or False after the last."""
+  """[B, S] -> the values of the next tokens; 0 or False after the last."""
   return jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
 
 
-def _labelled_tokens(batch: Arrays) -> jax.Array:
-  return jnp.where(batch["token_labels"] >= 0, batch["segment_ids"], 0)
-
-
-def _next_tokens(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
-  return _cross_entropy(logits, _following(batch["input_ids"]))
-
-
-def _masked_tokens(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
-  return _cross_entropy(logits, batch["mlm_labels"])
-
-
 def _classes(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
-  return _cross_entropy(logits, batch["sequence_labels"])
-
-
-def _classes_or_numbers(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
+  """Cross-entropy of classes; the squared error of a number."""
+  labels = batch["sequence_labels"]
   if logits.shape[-1] > 1:
-    return _classes(logits, batch)
-  values = _wide(logits)[..., 0]
-  return {"loss": jnp.square(values - batch["sequence_labels"].astype(values.dtype))}
-
-
-def _token_classes(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
-  return _cross_entropy(logits, jnp.maximum(batch["token_labels"], 0))
+    return _cross_entropy(logits, labels)
+  numbers = _wide(logits)[..., 0]
+  return {"loss": jnp.square(numbers - labels.astype(numbers.dtype))}
 
 
 def _answers(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
+  """The mean of the losses of start and end; an answer is right if both are."""
   scores = answer_scores(logits, batch["segment_ids"], _max_sequences(batch))
   positions = jnp.stack([batch["start_positions"], batch["end_positions"]], axis=-1)
   chosen = jnp.take_along_axis(scores, positions[:, :, None], axis=2)[:, :, 0]
@@ -239,16 +221,25 @@ def _answers(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
   return {"loss": -chosen.mean(-1), "accuracy": right.astype(scores.dtype)}
 
 
-# Labels of tokens below 0 do not count: inner word pieces, say. The loss of an answer is
-# the mean of those of its start and its end, that of a number the squared error. The labels
-# of a causal model are its own tokens.
 HEADS = {
-  "mlm": Head(lambda batch: batch["mlm_segment_ids"], _masked_tokens, ("mlm_labels",)),
+  "mlm": Head(
+    lambda batch: batch["mlm_segment_ids"],
+    lambda logits, batch: _cross_entropy(logits, batch["mlm_labels"]),
+    ("mlm_labels",),
+  ),
   "nsp": Head(sequence_numbers, _classes, ("sequence_labels",)),
-  "sequence": Head(sequence_numbers, _classes_or_numbers, ("sequence_labels",)),
-  "token": Head(_labelled_tokens, _token_classes, ("token_labels",)),
+  "sequence": Head(sequence_numbers, _classes, ("sequence_labels",)),
+  "token": Head(  # labels below 0 do not count: those of inner word pieces, for example
+    lambda batch: jnp.where(batch["token_labels"] >= 0, batch["segment_ids"], 0),
+    lambda logits, batch: _cross_entropy(logits, jnp.maximum(batch["token_labels"], 0)),
+    ("token_labels",),
+  ),
   "answer": Head(sequence_numbers, _answers, ("start_positions", "end_positions")),
-  "causal": Head(next_token_owners, _next_tokens, ("input_ids",)),
+  "causal": Head(
+    next_token_owners,
+    lambda logits, batch: _cross_entropy(logits, _following(batch["input_ids"])),
+    ("input_ids",),
+  ),
 }
 
 
@@ -264,7 +255,7 @@ def heads_of(outputs: Iterable[str]) -> list[str]:
 
 
 def _per_item(outputs: Arrays, batch: Arrays) -> dict[str, tuple[jax.Array, jax.Array]]:
-  """By name, float[B, K] and the owners int32[B, K]."""
+  """The values by name, float[B, K], with their owners, int32[B, K]."""
   items = {}
   for head in heads_of(outputs):
     owners = HEADS[head].owners(batch)
@@ -276,7 +267,7 @@ def _per_item(outputs: Arrays, batch: Arrays) -> dict[str, tuple[jax.Array, jax.
 def _per_unit(
   values: jax.Array, owners: jax.Array, unit: str, max_sequences: int
 ) -> tuple[jax.Array, jax.Array]:
-  """[B, K] -> [B, U], a value for each unit, and which of them count."""
+  """[B, K] -> [B, U], a value for each unit, and which values count."""
   if unit == "token":
     return values, owners > 0
   if unit == "pack":
@@ -291,7 +282,7 @@ def _max_sequences(batch: Arrays) -> int:
 
 
 def _belongs(segment_ids: jax.Array, max_sequences: int) -> jax.Array:
-  """int32[B, P] -> bool[B, M, P], which tokens are of which sequence."""
+  """int32[B, P] -> bool[B, M, P], which tokens belong to which sequence."""
   segment_ids = jnp.asarray(segment_ids)
   numbers = jnp.arange(1, max_sequences + 1, dtype=segment_ids.dtype)
   return segment_ids[:, None, :] == numbers[None, :, None]
@@ -312,10 +303,10 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]
 
 
 def _is_argmax(logits: jax.Array, labels: jax.Array, label_logits: jax.Array) -> jax.Array:
-  """Whether each label is the first of the highest; no where a logit is not a number.
+  """Whether each label is the first of the highest logits; False if a logit is NaN.
 
-  Comparing with the label's own takes a quarter of the memory of an `argmax` on CPUs, where
-  XLA stores what it reduces.
+  On CPUs XLA stores what it reduces. Comparing with the label's logit takes a quarter of
+  the memory of an `argmax`.
 
   Example:
     >>> logits = jnp.array([[1.0, 3.0, 3.0], [1.0, 3.0, 3.0], [2.0, jnp.nan, 1.0]])

@@ -17,7 +17,7 @@ from model.blocks import Transformer
 from model.config import ModelConfig
 from model.gpt2 import Gpt2
 
-# As configs and commands name them.
+# By the names that configs and commands use.
 MODELS: dict[str, type[Transformer]] = {
   "pretraining": BertForPreTraining,
   "sequence_classification": BertForSequenceClassification,
@@ -25,15 +25,15 @@ MODELS: dict[str, type[Transformer]] = {
   "question_answering": BertForQuestionAnswering,
   "causal": Gpt2,
 }
-# Those whose logits are over the vocabulary, too many to take out of a step.
+# Their logits are over the vocabulary, too many to return from a step.
 LANGUAGE_MODELS = ("pretraining", "causal")
 
 
 class _ParameterKeys:
-  """The keys that `nnx.Rngs(seed).params()` gives, one by one, without its variables.
+  """The keys that `nnx.Rngs(seed).params()` returns one by one, without its variables.
 
-  Under `jit`, nnx asks the counter of `nnx.Rngs` for a sharding at each key. A traced value
-  has none, and JAX takes long to format the error, each time.
+  Under `jit`, nnx reads the sharding of the counter in `nnx.Rngs` for each key. A traced
+  value has none, and JAX takes long to format that error each time.
   """
 
   def __init__(self, seed: int):

@@ -12,7 +12,7 @@ import json
 import pathlib
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import flax.nnx as nnx
 import jax
@@ -31,18 +31,20 @@ PARAMS = "params"  # the part of a checkpoint that holds them
 _EMBEDDING_PADDING = 128  # published embeddings are padded to a multiple of at most this
 
 
+_Config = TypeVar("_Config", bound=ModelConfig)
+
+
 class WeightsError(ValueError):
-  """A folder does not hold the weights that are asked for, or they cannot be used."""
+  """A folder does not hold the expected weights, or they cannot be used."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-  """What turns text into ids.
+  """The tokens of a WordPiece or a byte-level BPE.
 
   Attributes:
-    tokens: in the order of their ids, of a WordPiece or a byte-level BPE.
-    lowercase: of a WordPiece, whether text is lowered, and loses its accents, before it is
-      split.
+    tokens: in the order of their ids.
+    lowercase: whether WordPiece lowers text and strips its accents before it splits it.
   """
 
   tokens: tuple[str, ...]
@@ -54,11 +56,11 @@ class StoredModel:
   """A model on disk, its parameters not read yet.
 
   Attributes:
-    directory: where it is.
+    directory: its folder.
     head: a key of `model.MODELS`.
     config: of the model.
-    vocabulary: None where there is none.
-    labels: of the classes, in the order of their numbers; () where they have no names.
+    vocabulary: None if there is none.
+    labels: names of the classes, in the order of their numbers; () if they have none.
     step: of the checkpoint; None in a Hugging Face directory.
     load: reads the parameters, a nested dictionary of arrays.
   """
@@ -73,28 +75,18 @@ class StoredModel:
 
   @property
   def bert(self) -> BertConfig:
-    """Its config, where only a BERT will do.
-
-    Raises:
-      WeightsError: it is none.
-    """
-    if not isinstance(self.config, BertConfig):
-      raise WeightsError(
-        f"{self.directory} holds a {MODELS[self.head].__name__}; expected a BERT. Give "
-        "other weights."
-      )
-    return self.config
+    """The config of a BERT; a WeightsError for other models."""
+    return self._config_of(BertConfig, "BERT")
 
   @property
   def gpt2(self) -> Gpt2Config:
-    """Its config, where only a GPT-2 will do.
+    """The config of a GPT-2; a WeightsError for other models."""
+    return self._config_of(Gpt2Config, "GPT-2")
 
-    Raises:
-      WeightsError: it is none.
-    """
-    if not isinstance(self.config, Gpt2Config):
+  def _config_of(self, kind: type[_Config], name: str) -> _Config:
+    if not isinstance(self.config, kind):
       raise WeightsError(
-        f"{self.directory} holds a {MODELS[self.head].__name__}; expected a GPT-2. Give "
+        f"{self.directory} holds a {MODELS[self.head].__name__}; expected a {name}. Give "
         "other weights."
       )
     return self.config
@@ -119,11 +111,11 @@ def resize_vocabulary(config: ModelConfig, params: Params, *, multiple: int):
 
   Args:
     config: of the parameters.
-    params: its rows beyond `vocab_size` are cut, new ones are zeros.
-    multiple: of the rows.
+    params: entries beyond `vocab_size` are cut, new entries are zeros.
+    multiple: the new `vocab_multiple`.
 
   Returns:
-    The config and the parameters with it; the arrays that stay are shared.
+    The new config and parameters; unchanged arrays are shared.
   """
   new = dataclasses.replace(config, vocab_multiple=multiple)
 
@@ -142,7 +134,7 @@ def resize_vocabulary(config: ModelConfig, params: Params, *, multiple: int):
 def check_vocabulary_size(
   directory: str | pathlib.Path, vocabulary: Vocabulary | None, config: ModelConfig
 ):
-  """Checks that a vocabulary is one of the embeddings, which may be padded.
+  """Checks that a vocabulary fits the embeddings, which may be padded.
 
   Raises:
     WeightsError: it has more tokens than there are embeddings, or far fewer.
@@ -186,7 +178,7 @@ def describe(
 
 
 def save(directory: str | pathlib.Path, params: Params, *, step: int = 0):
-  """Writes parameters alone as a checkpoint, so that they are read as a run's are.
+  """Writes only the parameters, as a checkpoint that is read like a run's.
 
   Raises:
     OSError: it could not be written.
@@ -199,13 +191,13 @@ def save(directory: str | pathlib.Path, params: Params, *, step: int = 0):
 
 
 def steps(directory: str | pathlib.Path) -> list[int]:
-  """Steps of the checkpoints, oldest first; a folder without Orbax's metadata is none.
+  """Steps of the checkpoints, oldest first; folders without Orbax's metadata don't count.
 
   Raises:
-    WeightsError: a checkpoint has no parameters of their own.
+    WeightsError: a checkpoint does not store its parameters separately.
   """
-  found = (pathlib.Path(directory) / CHECKPOINTS).glob("*/_CHECKPOINT_METADATA")
-  folders = [path.parent for path in found if path.parent.name.isdecimal()]
+  complete = (pathlib.Path(directory) / CHECKPOINTS).glob("*/_CHECKPOINT_METADATA")
+  folders = [path.parent for path in complete if path.parent.name.isdecimal()]
   for folder in folders:
     if not (folder / PARAMS).is_dir():
       raise WeightsError(
@@ -218,7 +210,7 @@ def steps(directory: str | pathlib.Path) -> list[int]:
 def open_folder(
   directory: str | pathlib.Path, *, step: int | None = None, sharding=None
 ) -> StoredModel:
-  """Opens a run's folder, or one that was imported.
+  """Opens a run's folder or an imported one.
 
   Args:
     directory: the folder.
@@ -226,19 +218,19 @@ def open_folder(
     sharding: of the parameters; the first device if not given.
 
   Raises:
-    WeightsError: no model of this project, or no such checkpoint; or its vocabulary does
-      not fit its embeddings.
+    WeightsError: the folder holds no model of this project, no such checkpoint, or a
+      vocabulary that does not fit the embeddings.
   """
   directory = pathlib.Path(directory)
   head, config, vocabulary, labels = read_description(directory)
   check_vocabulary_size(directory, vocabulary, config)
-  found = steps(directory)
+  saved = steps(directory)
   if step is None:
-    step = max(found, default=None)
-  if step not in found:
+    step = max(saved, default=None)
+  if step not in saved:
     raise WeightsError(
       f"Expected a checkpoint{'' if step is None else f' of step {step}'} in {directory}; "
-      f"there are {', '.join(map(str, found)) or 'none'}. Train first, or choose one with "
+      f"there are {', '.join(map(str, saved)) or 'none'}. Train first, or choose one with "
       "--step."
     )
   path = directory.absolute() / CHECKPOINTS / str(step)
@@ -258,16 +250,16 @@ def open_folder(
 
 
 def read_through(path: str | pathlib.Path) -> dict[str, tuple[int, ...]]:
-  """Reads and decodes every array in a part of a checkpoint: is it whole?
+  """Reads and decodes every array in a part of a checkpoint, to see whether it is whole.
 
   Args:
     path: such as `checkpoints/100/params`.
 
   Returns:
-    The shape of each array by its name, dots between the keys.
+    The shape of each array by its name, with dots between the keys.
 
   Raises:
-    ValueError, KeyError, OSError: it is damaged. Orbax tells of that on many pages.
+    ValueError, KeyError, OSError: it is damaged; the messages are long.
   """
   base = {"driver": "ocdbt", "base": f"file://{pathlib.Path(path).absolute()}/"}
   keys = tensorstore.KvStore.open(base).result().list().result()
@@ -280,8 +272,8 @@ def read_through(path: str | pathlib.Path) -> dict[str, tuple[int, ...]]:
   return shapes
 
 
-def check_shapes(found: dict[str, tuple[int, ...]], expected: Any):
-  """Holds what `read_through` gives against a tree.
+def check_shapes(stored: dict[str, tuple[int, ...]], expected: Any):
+  """Compares the shapes that `read_through` returns with those of a tree.
 
   Raises:
     ValueError: names the first array that differs.
@@ -292,9 +284,9 @@ def check_shapes(found: dict[str, tuple[int, ...]], expected: Any):
     for path, leaf in leaves
   }
   different = [
-    f"{name} is {found.get(name, 'missing')}, expected {shapes.get(name, 'none')}"
-    for name in sorted(found.keys() | shapes.keys())
-    if found.get(name) != shapes.get(name)
+    f"{name} is {stored.get(name, 'missing')}, expected {shapes.get(name, 'none')}"
+    for name in sorted(stored.keys() | shapes.keys())
+    if stored.get(name) != shapes.get(name)
   ]
   if different:
     others = f" and {len(different) - 1} more differ" if len(different) > 1 else ""
@@ -302,14 +294,14 @@ def check_shapes(found: dict[str, tuple[int, ...]], expected: Any):
 
 
 def beginning(error: Exception) -> str:
-  """Of a message that may go on for pages: Orbax and TensorStore tell all they know."""
+  """The beginning of a message; those of Orbax and TensorStore may be pages long."""
   text = str(error.args[0] if isinstance(error, KeyError) else error)
   text = text.partition(" [tensorstore_spec")[0]
   return textwrap.shorten(text, 300, placeholder=" ...")
 
 
 class Description(NamedTuple):
-  """What a folder says of its model; as in `StoredModel`."""
+  """The model of a folder, without its parameters; fields as in `StoredModel`."""
 
   head: str
   config: ModelConfig
@@ -318,10 +310,10 @@ class Description(NamedTuple):
 
 
 def read_description(directory: str | pathlib.Path) -> Description:
-  """What `describe` wrote.
+  """Reads what `describe` wrote.
 
   Raises:
-    WeightsError: it is not there, or was altered.
+    WeightsError: it is missing, or was altered.
   """
   directory = pathlib.Path(directory)
   try:

@@ -172,12 +172,12 @@ def _scale_by_adam(
   b1: float, b2: float, eps: float, *, bias_correction: bool
 ) -> optax.GradientTransformation:
   adam = optax.scale_by_adam(b1=b1, b2=b2, eps=eps)
-  if bias_correction:
-    return adam
 
   def update(gradients, state, params=None):
-    _, state = adam.update(gradients, state, params)
-    direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), state.mu, state.nu)
+    with jax.numpy_dtype_promotion("standard"):  # Optax needs implicit promotion
+      direction, state = adam.update(gradients, state, params)
+    if not bias_correction:
+      direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), state.mu, state.nu)
     return direction, state
 
   return optax.GradientTransformation(adam.init, update)

@@ -170,7 +170,7 @@ class TrainingProgram(ModelProgram):
         (new_state, totals),
         (state, jax.tree.map(jnp.zeros_like, totals)),
       )
-      new_state["skipped"] = state["skipped"] + ~finite
+      new_state["skipped"] = state["skipped"] + jnp.where(finite, 0, 1)
     new_state["step"] = state["step"] + 1
     counts = {
       "found": found,

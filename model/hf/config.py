@@ -1,4 +1,4 @@
-"""`config.json` of a Hugging Face directory, both ways."""
+"""Reads and writes the `config.json` of a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 class _Family(NamedTuple):
-  """How the configs of a kind of model are written there.
+  """How `config.json` describes a kind of model.
 
   Attributes:
-    config_type: ours.
-    heads: by the name of the architecture the head, a key of `model.MODELS`.
-    fields: ours: theirs. What config.json leaves out has the same default in both.
-    supported: values that mean a model as ours; the first is the default.
-    dropouts: fields that must have the value of `dropout_rate`, and those that may be null.
+    config_type: our config.
+    heads: from the name of the architecture to the head, a key of `model.MODELS`.
+    fields: from our names to theirs. Fields may be missing: both have the same defaults.
+    supported: the values that our model supports; the first is the default.
+    dropouts: fields that must equal `dropout_rate`, with other values they may have.
   """
 
   config_type: type[ModelConfig]
@@ -98,10 +98,10 @@ _FAMILIES = {"bert": _BERT, "gpt2": _GPT2}  # by model_type
 def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, ...]]:
   """The head, a key of `model.MODELS`; the config; and the names of the classes.
 
-  Names that transformers makes up, LABEL_0 and so on, are none.
+  The names that transformers makes up, LABEL_0 and so on, are left out.
 
   Raises:
-    WeightsError: names the value that this model cannot have.
+    WeightsError: names the value that this model does not support.
   """
   path = directory / CONFIG
   try:
@@ -109,7 +109,7 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     kind = value.get("model_type", "bert")
     _refuse_unless(path, "model_type", kind, tuple(_FAMILIES))
     family = _FAMILIES[kind]
-    given = {o: value[theirs] for o, theirs in family.fields.items() if theirs in value}
+    fields = {o: value[theirs] for o, theirs in family.fields.items() if theirs in value}
     architectures = value.get("architectures")
   except OSError as error:
     raise WeightsError(
@@ -130,76 +130,75 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     _refuse_unless(path, name, value.get(name, default), (*others, dropout))
   names: tuple[str, ...] = ()
   if family is _BERT:
-    names = _read_classes(path, value, given)
-    given["next_sentence"] = architectures != ["BertForMaskedLM"]
+    names = _read_classes(path, value, fields)
+    fields["next_sentence"] = architectures != ["BertForMaskedLM"]
   else:
-    given["positions"] = "learned"
-    if given.get("intermediate_size") is None and isinstance(value.get("n_embd"), int):
-      given["intermediate_size"] = 4 * value["n_embd"]
-  _check_numbers(path, family, given)
+    fields["positions"] = "learned"
+    if fields.get("intermediate_size") is None and isinstance(value.get("n_embd"), int):
+      fields["intermediate_size"] = 4 * value["n_embd"]
+  _check_numbers(path, family, fields)
   try:
-    return family.heads[architectures[0]], family.config_type(**given), names
+    return family.heads[architectures[0]], family.config_type(**fields), names
   except ValueError as error:
     raise WeightsError(f"{path}: {error}") from error
 
 
-def _read_classes(path: pathlib.Path, value: dict, given: dict) -> tuple[str, ...]:
-  """Puts the number of classes into `given`; returns their names."""
+def _read_classes(path: pathlib.Path, value: dict, fields: dict) -> tuple[str, ...]:
+  """Puts the number of classes into `fields` and returns their names."""
   labels = value.get("id2label")
   names: tuple[str, ...] = ()
-  given["num_labels"] = value.get("num_labels", 2)
+  fields["num_labels"] = value.get("num_labels", 2)
   if isinstance(labels, dict):
-    given["num_labels"], names = len(labels), _label_names(labels)
+    fields["num_labels"], names = len(labels), _label_names(labels)
   if value.get("problem_type") == "regression":
-    _refuse_unless(path, "num_labels", given["num_labels"], (1,))
+    _refuse_unless(path, "num_labels", fields["num_labels"], (1,))
   return names
 
 
-def _check_numbers(path: pathlib.Path, family: _Family, given: dict):
+def _check_numbers(path: pathlib.Path, family: _Family, fields: dict):
   for field in dataclasses.fields(family.config_type):
     name = family.fields.get(field.name, field.name)
-    if field.name not in given:
+    if field.name not in fields:
       if field.default is dataclasses.MISSING:
         raise WeightsError(f"{path} has no {name}; expected a number. Complete it.")
       continue
     numbers = {"int": (int,), "float": (int, float)}.get(str(field.type))
-    if numbers and type(given[field.name]) not in numbers:
+    if numbers and type(fields[field.name]) not in numbers:
       kind = "a whole number" if field.type == "int" else "a number"
       raise WeightsError(
-        f"{path}: {name} is {given[field.name]!r}; expected {kind}. Correct it."
+        f"{path}: {name} is {fields[field.name]!r}; expected {kind}. Correct it."
       )
 
 
 def _label_names(labels: dict) -> tuple[str, ...]:
   numbers = [str(number) for number in range(len(labels))]
-  if len(numbers) < 2 or labels.keys() != set(numbers):  # of a regression, there are none
+  if len(numbers) < 2 or labels.keys() != set(numbers):  # a regression has no names
     return ()
   names = tuple(str(labels[number]) for number in numbers)
   return () if names == _made_up(len(names)) else names
 
 
 def _made_up(number: int) -> tuple[str, ...]:
-  """What transformers calls classes without names."""
+  """The names that transformers gives to unnamed classes."""
   return tuple(f"LABEL_{i}" for i in range(number))
 
 
-def _refuse_unless(path: pathlib.Path, name: str, found, supported):
-  if found not in supported:
-    expected = " or ".join(json.dumps(value) for value in supported)
+def _refuse_unless(path: pathlib.Path, name: str, value, supported):
+  if value not in supported:
     raise WeightsError(
-      f"{path}: {name} is {json.dumps(found)}, which this model cannot do; expected "
-      f"{expected}. Choose another model."
+      f"{path}: {name} is {json.dumps(value)}, which this model cannot do; expected "
+      f"{' or '.join(map(json.dumps, supported))}. Choose another model."
     )
 
 
 def bert_json(
   config: BertConfig, head: str, vocabulary: Vocabulary | None, labels: Sequence[str] = ()
 ) -> dict:
-  """The `config.json` of a BERT; the opposite of `read_config`."""
+  """The `config.json` of a BERT; the inverse of `read_config`."""
   architecture = MODELS[head].__name__
   if head == "pretraining" and not config.next_sentence:
     architecture = "BertForMaskedLM"
-  # What answers a question has two outputs there, start and end.
+  # There, question answering has two labels: start and end.
   num_labels = 2 if head == "question_answering" else config.num_labels
   names = {str(i): name for i, name in enumerate(labels or _made_up(num_labels))}
   value = _json(config, "bert", architecture) | {
@@ -215,7 +214,7 @@ def bert_json(
 
 
 def gpt2_json(config: Gpt2Config, vocabulary: Vocabulary | None) -> dict:
-  """The `config.json` of a GPT-2; the opposite of `read_config`."""
+  """The `config.json` of a GPT-2; the inverse of `read_config`."""
   (architecture,) = _GPT2.heads
   value = _json(config, "gpt2", architecture) | {
     "embd_pdrop": config.dropout_rate,

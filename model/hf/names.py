@@ -1,4 +1,4 @@
-"""Where the parameters lie in a Hugging Face file: names, transposed, joined.
+"""Where a Hugging Face file holds each parameter: names, transposes, joined tensors.
 
 Example:
   >>> tensor_of(("encoder", "layers", 3, "query", "kernel")).name
@@ -55,7 +55,7 @@ _GPT2_LAYER = {
 _JOINED = ("query", "key", "value")  # one tensor of GPT-2, side by side
 
 _BERT_BUFFERS = r"bert\.embeddings\.(position|token_type)_ids"
-_POOLER = r"bert\.pooler\.dense\.(weight|bias)"  # of old files, where no head reads it
+_POOLER = r"bert\.pooler\.dense\.(weight|bias)"  # in old files whose head has no pooler
 _GPT2_BUFFERS = r"transformer\.h\.\d+\.attn\.(masked_)?bias"
 # The decoder is tied; old files hold a copy.
 _TIED = {
@@ -68,7 +68,7 @@ _TIED = {
 
 
 class Tensor(NamedTuple):
-  """A parameter is a tensor there, or one of the `parts` that its last axis holds."""
+  """A tensor that is a parameter, or holds it as one of `parts` along its last axis."""
 
   name: str
   part: int = 0
@@ -76,7 +76,7 @@ class Tensor(NamedTuple):
   transposed: bool = False
 
   def shape_of(self, leaf) -> tuple[int, ...]:
-    """Of the whole tensor there, from a parameter here."""
+    """The shape of the whole tensor, given the parameter."""
     shape = leaf.shape[::-1] if self.transposed else leaf.shape
     return (*shape[:-1], self.parts * shape[-1])
 
@@ -87,10 +87,10 @@ class Tensor(NamedTuple):
 
 
 def tensor_of(path: tuple, *, head: str = "pretraining") -> Tensor:
-  """Where a parameter lies.
+  """The tensor of a parameter.
 
   Args:
-    path: of the parameter here.
+    path: the keys of the parameter.
     head: of the model; a key of `model.MODELS`.
   """
   *modules, leaf = path
@@ -109,7 +109,7 @@ def tensor_of(path: tuple, *, head: str = "pretraining") -> Tensor:
 
 
 def _gpt2_tensor(modules: list, suffix: str) -> Tensor:
-  """Its kernels are [in, out] there as here."""
+  """GPT-2 stores kernels as [in, out], like this project."""
   if modules[0] != "decoder":
     return Tensor(f"{_GPT2['.'.join(modules)]}.{suffix}")
   _, _, number, module = modules
@@ -120,8 +120,8 @@ def _gpt2_tensor(modules: list, suffix: str) -> Tensor:
   return Tensor(f"{layer}.{_GPT2_LAYER[module]}.{suffix}")
 
 
-def present_name(name: str, *, head: str) -> str:
-  """The name that transformers gives today to a tensor of an older file."""
+def current_name(name: str, *, head: str) -> str:
+  """The name that transformers gives now to a tensor of an older file."""
   if head != "causal":
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")
@@ -129,37 +129,37 @@ def present_name(name: str, *, head: str) -> str:
 
 
 def is_ignored(name: str, *, head: str) -> bool:
-  """Whether a tensor says nothing that a model reads."""
+  """Whether the model does not need a tensor."""
   known = _GPT2_BUFFERS if head == "causal" else f"{_BERT_BUFFERS}|{_POOLER}"
   return re.fullmatch(known, name) is not None
 
 
 def tied(head: str) -> dict[str, str]:
-  """Tensors that may be there, and those that they are copies of."""
+  """Tensors that a file may hold besides, and the tensors that they copy."""
   return _TIED.get(head, {})
 
 
 def shapes_there(params: Params, *, head: str) -> dict[str, tuple[int, ...]]:
-  """The tensors of a file for these parameters."""
+  """The tensors of a file for these parameters, with their shapes."""
   return {place.name: place.shape_of(leaf) for place, leaf in _places(params, head)}
 
 
 def to_tensors(params: Params, *, head: str) -> dict[str, np.ndarray]:
-  """The parameters as a file has them."""
+  """The tensors of a file from the parameters."""
   parts: dict[str, dict[int, np.ndarray]] = {}
   for place, leaf in _places(params, head):
     array = np.asarray(leaf)
     parts.setdefault(place.name, {})[place.part] = array.T if place.transposed else array
   return {
-    name: np.ascontiguousarray(np.concatenate([of[n] for n in sorted(of)], axis=-1))
-    for name, of in parts.items()
+    name: np.ascontiguousarray(np.concatenate([arrays[n] for n in sorted(arrays)], axis=-1))
+    for name, arrays in parts.items()
   }
 
 
 def from_tensors(
   read: Callable[[str], np.ndarray], expected: Params, *, head: str
 ) -> Params:
-  """The parameters from the tensors of a file; the opposite of `to_tensors`.
+  """The parameters from the tensors of a file; the inverse of `to_tensors`.
 
   Args:
     read: from a name to the tensor.
@@ -167,11 +167,11 @@ def from_tensors(
     head: of the model.
   """
 
-  def pick(keys, _) -> np.ndarray:
-    place = tensor_of(_path(keys), head=head)
-    return place.take(read(place.name))
+  def parameter(keys, _) -> np.ndarray:
+    tensor = tensor_of(_path(keys), head=head)
+    return tensor.take(read(tensor.name))
 
-  return jax.tree_util.tree_map_with_path(pick, expected)
+  return jax.tree_util.tree_map_with_path(parameter, expected)
 
 
 def _places(params: Params, head: str) -> list[tuple[Tensor, Any]]:

@@ -1,6 +1,6 @@
-"""The tokenizer of a Hugging Face directory: read for its vocabulary, and written.
+"""Reads the vocabulary of a Hugging Face tokenizer, and writes a tokenizer.
 
-Of a byte-level BPE, such as GPT-2's, the tokens alone are read: with their ids they say
+Of a byte-level BPE, such as GPT-2's, only the tokens and their ids are read. They show
 whether a dataset was made with it.
 """
 
@@ -31,10 +31,10 @@ def read_vocabulary(directory: pathlib.Path) -> Vocabulary | None:
       transformers save a BERT tokenizer.
 
   Returns:
-    None where there is neither.
+    None if the directory has neither.
 
   Raises:
-    WeightsError: not a WordPiece tokenizer, or one that splits text in another way.
+    WeightsError: not a WordPiece tokenizer, or it splits text in another way.
   """
   try:
     settings = _read_json(directory / _SETTINGS)
@@ -61,7 +61,7 @@ def read_vocabulary(directory: pathlib.Path) -> Vocabulary | None:
       if token not in tokens:
         raise ValueError(f"there is no {name} {token}")
     if len(set(tokens)) != len(tokens):
-      raise ValueError("a token is there twice")
+      raise ValueError("a token occurs twice")
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
     raise WeightsError(
       f"The tokenizer in {directory} cannot be used: {error}. Expected BERT's WordPiece, "
@@ -71,16 +71,16 @@ def read_vocabulary(directory: pathlib.Path) -> Vocabulary | None:
 
 
 def read_byte_level_tokens(path: pathlib.Path) -> tuple[str, ...]:
-  """The tokens of a `tokenizer.json` of a BPE, or of a `vocab.json` as GPT-2's.
+  """The tokens of a BPE's `tokenizer.json`, or of a `vocab.json` like GPT-2's.
 
   Raises:
-    WeightsError: it is neither, or its ids have gaps.
+    WeightsError: the file is neither, or its ids have gaps.
   """
   try:
-    found = _read_json(path)
+    value = _read_json(path)
     if path.name == _FAST:
-      return _tokens(found, "BPE")
-    return _in_order(found, path.name)
+      return _tokens(value, "BPE")
+    return _in_order(value, path.name)
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
     raise WeightsError(
       f"{path} cannot be used: {error}. Expected a byte-level BPE, as "
@@ -89,12 +89,12 @@ def read_byte_level_tokens(path: pathlib.Path) -> tuple[str, ...]:
 
 
 def write_tokenizer(directory: pathlib.Path, vocabulary: Vocabulary, *, max_length: int):
-  """Writes what `AutoTokenizer.from_pretrained` reads.
+  """Writes a tokenizer for `AutoTokenizer.from_pretrained`.
 
   Args:
-    directory: that the model is written to.
+    directory: of the model.
     vocabulary: of the tokenizer.
-    max_length: tokens of the longest sequence that the model takes.
+    max_length: of the sequences that the model takes, in tokens.
   """
   write_text(directory / VOCABULARY, "\n".join(vocabulary.tokens) + "\n")
   settings = {

@@ -1,10 +1,9 @@
 """Proofs for any model: no sequence of a pack touches another, and packed equals unpacked.
 
-A model is a function from a packed batch to outputs of its tokens, [B, S, ...], one of
-them or several by name, of this project or of another: a JAX function, or a wrapped
-PyTorch model that takes and gives NumPy arrays. Named in the order of computation, the
-first output that leaks tells where in the model to look. A model of this project needs no
-function around it.
+A model is a function from a packed batch to an output for each token, [B, S, ...], or to
+several by name: a JAX function, or a wrapped PyTorch model that takes and returns NumPy
+arrays. If outputs are named in the order of computation, the first that leaks shows where
+in the model to look. Models of this project need no wrapper.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ from model.testing.influence import Leak, find_leaks
 from model.testing.probe import Arrays, Probe, as_array, make_probe
 
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 3e-2, "float16": 4e-3}
-# What masks put in place of a number is larger than this, and says nothing about scale.
-LARGEST = 1e3
+LARGEST = 1e3  # numbers that masks put in are larger; they say nothing about scale
 
 
 class LeakError(AssertionError):
-  """Sequences of a pack touch each other; `leaks` holds all pairs."""
+  """Sequences of a pack influence each other; `leaks` holds all pairs."""
 
   def __init__(self, leaks: list[Leak]):
     self.leaks = leaks
@@ -38,7 +36,7 @@ class LeakError(AssertionError):
 class Difference(NamedTuple):
   """Between packed and unpacked: largest difference over largest value.
 
-  `limit` is what is allowed, and `worst` the number of the sequence that differs most.
+  `limit` is the largest allowed size, `worst` the number of the sequence that differs most.
   """
 
   output: str
@@ -54,30 +52,27 @@ def assert_no_cross_contamination(
   methods: tuple[str, ...] | None = None,
   seed: int = 0,
 ):
-  """Fails if any sequence has an influence on another, or padding on any.
+  """Fails if a sequence, or padding, influences another sequence in any row.
 
-  By `change` each place's tokens, or embeddings, are replaced in turn, and no output of
-  the others may change at all: it works with any function. By `derivative` that of
-  every sequence's outputs by every other's embeddings must be exactly zero: it sees
-  what is too small to change a bit, but not what goes through a choice, a rounding or a
-  stopped gradient. Other rows count as well. Influence by token types or lengths alone is
-  not looked for.
+  The method `change` replaces the tokens or embeddings of each sequence in turn; no output
+  of another sequence may change at all. It works with any function. By `derivative`, the
+  outputs of each sequence by the embeddings of every other must be exactly zero. It detects
+  influence too small to change a bit, but not through a choice, a rounding or a stopped
+  gradient. Influence by token types or lengths alone is not tested.
 
   Args:
-    apply: from a packed batch to [B, S, ...], or several of them by name; without
-      dropout. Or a model of this project, whose layers, heads and losses are looked at.
+    apply: from a packed batch to [B, S, ...], or several by name; without dropout. Or a
+      model of this project: its layers, heads and losses are tested.
     batch: a PackedBatch with `segment_ids` and either `input_ids` or `input_embeddings`,
       with two sequences or more in some row.
-    methods: `change`, `derivative` or both. By default both for a function of JAX and
-      `input_embeddings`, the derivative for a model of this project, and the change for
-      all others.
-    seed: of the directions, and of the tokens that are put in.
+    methods: `change`, `derivative` or both. By default both for a JAX function of
+      `input_embeddings`, `derivative` for a model of this project, and `change` for others.
+    seed: of the random weights of outputs and the replacement tokens.
 
   Raises:
-    LeakError: an AssertionError with the pairs of sequences that touch.
-    AssertionError: an output that depends on no token, or is not a number: it would prove
-      nothing.
-    ValueError: a batch or an output of another shape.
+    LeakError: an AssertionError with the pairs of sequences, source and target.
+    AssertionError: an output depends on no token or is NaN, which would prove nothing.
+    ValueError: a batch or an output of the wrong shape.
 
   Example: a model that adds the mean of the row to each token.
 
@@ -100,17 +95,16 @@ def assert_causal(
   methods: tuple[str, ...] | None = None,
   seed: int = 0,
 ):
-  """Fails if any token has an influence on one that stands before it in its row.
+  """Fails if any token influences an earlier token of its row.
 
-  Arguments as of `assert_no_cross_contamination`, which looks at sequences and not at the
-  order in them; one sequence a row will do. Outputs that are not of tokens are left out.
+  Arguments as for `assert_no_cross_contamination`, but one sequence a row is enough.
+  Outputs of sequences, not tokens, are ignored.
 
   Raises:
-    AssertionError: a position, and a token before it that changes with those after it; or
-      outputs that depend on no token.
-    ValueError: a batch or an output of another shape.
+    AssertionError: a token depends on later ones, or the outputs depend on no token.
+    ValueError: a batch or an output of the wrong shape.
 
-  Example: a model that adds to each token the one after it.
+  Example: a model that adds to each token the next one.
 
     >>> def apply(batch):
     ...   x = batch["input_embeddings"]
@@ -120,8 +114,8 @@ def assert_causal(
     Traceback (most recent call last):
     AssertionError: A token before position 1 of row 0 changes with those from there on: ...
   """
-  if found := find_lookahead(apply, batch, methods=methods, seed=seed):
-    raise AssertionError(str(found))
+  if lookahead := find_lookahead(apply, batch, methods=methods, seed=seed):
+    raise AssertionError(str(lookahead))
 
 
 def assert_packed_equals_unpacked(
@@ -132,35 +126,34 @@ def assert_packed_equals_unpacked(
   row_length: int | None = None,
   tolerance: float | None = None,
 ):
-  """Fails if sequences in packs have other outputs, or gradients, than one a row.
+  """Fails if outputs or gradients in packs differ from those of one sequence a row.
 
-  Elements that are equal in both and larger than 1,000, or infinite, are what masks put
-  in; they do not count for the scale. Whole numbers must be equal.
+  Elements that are equal in both and larger than 1,000 or infinite come from masks; they do
+  not count for the scale. Integers must be equal.
 
   Args:
-    apply: from a packed batch to [B, S, ...], or several of them by name; without
-      dropout. With `params` a differentiable function of params and batch. Or a model of
-      this project.
-    sequences: what `model.layout.lay_out` takes, such as `{"input_ids": int[L]}`. They
-      are packed in the order given, each into the first row that has room.
-    params: a tree of arrays. The gradients by those of floating type, of outputs under
-      random weights, must be equal too.
+    apply: from a packed batch to [B, S, ...], or several by name; without dropout. With
+      `params`, a differentiable function of params and batch. Or a model of this project.
+    sequences: as `model.layout.lay_out` takes them, such as `{"input_ids": int[L]}`. They
+      are packed in the given order, each into the first row with room.
+    params: a tree of arrays. The gradients of randomly weighted outputs by its floating
+      arrays must be equal too.
     row_length: S, in tokens; by default the two longest fit one row.
-    tolerance: of the largest difference over the largest value, for each output and for
-      all gradients together; by default 1e-5 in float32 and 1e-12 in float64.
+    tolerance: of the largest difference over the largest value, for each output and for all
+      gradients together; by default 1e-5 in float32 and 1e-12 in float64.
 
   Raises:
     AssertionError: names the output, and the sequence that differs most.
     ValueError: no two sequences fit one row, or the outputs do not depend on them.
   """
-  for found in differences(
+  for output, size, limit, worst in differences(
     apply, sequences, params=params, row_length=row_length, tolerance=tolerance
   ):
-    if not found.size <= found.limit:
-      where = "" if found.worst is None else f", most in sequences[{found.worst}]"
+    if not size <= limit:
+      where = "" if worst is None else f", most in sequences[{worst}]"
       raise AssertionError(
-        f"Packed differs from unpacked in {found.output!r}: relative difference "
-        f"{found.size:.3g}, expected at most {found.limit:.3g}{where}."
+        f"Packed differs from unpacked in {output!r}: relative difference {size:.3g}, "
+        f"expected at most {limit:.3g}{where}."
       )
 
 
@@ -172,9 +165,9 @@ def differences(
   row_length: int | None = None,
   tolerance: float | None = None,
 ) -> list[Difference]:
-  """Of each output, in the order of computation, and of the gradients at last.
+  """The difference of each output, in the order of computation, and last of the gradients.
 
-  Arguments and errors as of `assert_packed_equals_unpacked`.
+  Arguments and errors as for `assert_packed_equals_unpacked`.
   """
   probe = make_probe(apply, params)
   if row_length is None:
@@ -182,14 +175,14 @@ def differences(
   packs = first_fit(sequences, row_length)
   order = np.concatenate(packs).astype(int)
   # Both layouts hold the sequences, and so the items of each output, in the same order.
-  # They have one shape, and so one compiled function: the packed rows are followed by
-  # empty ones.
+  # Empty rows after the packs give both one shape, and so one compiled function.
+  masked = [len(sequence.get("mlm_positions", ())) for sequence in sequences]
   batches = [
     lay_out(
       [[sequences[i] for i in pack] for pack in rows],
       row_length=row_length,
       max_sequences=max(map(len, packs)),
-      max_masked=_most_masked(sequences, packs),
+      max_masked=max(sum(masked[i] for i in pack) for pack in packs),
     )
     for rows in (packs + [[]] * (len(sequences) - len(packs)), order[:, None])
   ]
@@ -207,15 +200,15 @@ def differences(
       as_array(name, x[name])[owner > 0] for x, owner in zip(outputs, owners, strict=True)
     )
     any_differ |= len(expected) > 0 and bool((expected != expected[:1]).any())
-    gap = _gaps(items, expected)
+    gaps = _gaps(items, expected)
     rows = np.nonzero(owners[1] > 0)[0]
-    worst = int(order[rows[gap.argmax()]]) if gap.size else None
+    worst = int(order[rows[gaps.argmax()]]) if gaps.size else None
     limit = _limit(items.dtype, tolerance)
-    result.append(Difference(name, float(gap.max(initial=0)), limit, worst))
+    result.append(Difference(name, float(gaps.max(initial=0)), limit, worst))
   if not any_differ:
     raise ValueError(
-      f"Expected outputs that differ from token to token, found {', '.join(outputs[0])} "
-      "all alike, which proves nothing."
+      "Expected outputs that differ from token to token, found "
+      f"{', '.join(outputs[0])} all alike, which proves nothing."
     )
   if gradients:
     limit = min(_limit(x.dtype, tolerance) for x in gradients[1])
@@ -224,7 +217,7 @@ def differences(
 
 
 def relative_difference(a, b) -> float:
-  """max|a - b| / max|b| over whole trees; max|a| where b is zero; NaN if any is NaN."""
+  """max|a - b| / max|b| over whole trees; max|a| if b is zero; NaN if any is NaN."""
   pairs = [
     (np.asarray(x, np.float64), np.asarray(y, np.float64))
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
@@ -235,7 +228,7 @@ def relative_difference(a, b) -> float:
 
 
 def _gaps(items: np.ndarray, expected: np.ndarray) -> np.ndarray:
-  """float64[items]: the largest difference of each over the largest value of all."""
+  """float64[items]: the largest difference of each item over the largest value of all."""
   if not jnp.issubdtype(items.dtype, jnp.floating):
     return (items != expected).reshape(len(items), -1).any(axis=1).astype(np.float64)
   ours, theirs = items.astype(np.float64), expected.astype(np.float64)
@@ -246,15 +239,13 @@ def _gaps(items: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def _limit(dtype, tolerance: float | None) -> float:
-  if tolerance is not None:
-    return tolerance
-  return TOLERANCES.get(jnp.dtype(dtype).name, 0.0)
+  return TOLERANCES.get(jnp.dtype(dtype).name, 0.0) if tolerance is None else tolerance
 
 
 def first_fit(
   sequences: Sequence[Mapping[str, Any]], row_length: int | None = None
 ) -> list[list[int]]:
-  """Numbers of the sequences in each row, each in the first row with room for it."""
+  """The numbers of the sequences in each row; each goes to the first row with room."""
   lengths = [sequence_length(sequence) for sequence in sequences]
   row_length = _room_for_two(sequences) if row_length is None else row_length
   packs: list[list[int]] = []
@@ -279,15 +270,10 @@ def _room_for_two(sequences) -> int:
   return sum(sorted(map(sequence_length, sequences))[-2:])
 
 
-def _most_masked(sequences, packs) -> int:
-  masked = [len(sequence.get("mlm_positions", ())) for sequence in sequences]
-  return max(sum(masked[i] for i in pack) for pack in packs)
-
-
 def _outputs_and_gradients(probe: Probe):
-  """A function of a batch: its outputs, and gradients of them weighted at random.
+  """A function from a batch to its outputs and the gradients of their weighted sum.
 
-  A weight hangs on the sequence and the item, not on the place in the batch.
+  The random weights depend on the sequence and the item, not on the place in the batch.
   """
 
   def total(params, batch, weights):

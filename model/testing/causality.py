@@ -1,4 +1,4 @@
-"""Finds tokens that a model lets see what comes after them."""
+"""Finds tokens that a model lets see later tokens."""
 
 from __future__ import annotations
 
@@ -7,15 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from model.layout import check_segment_ids
-from model.testing.influence import (
-  make_pull,
-  run_arrays,
-  usable_methods,
-  with_embeddings,
-  with_other_tokens,
-)
-from model.testing.probe import Arrays, Probe, make_probe
+from model.testing.influence import make_pull, prepare, run_arrays, with_other_tokens
+from model.testing.probe import Arrays, Probe
 
 
 class Lookahead(NamedTuple):
@@ -41,32 +34,29 @@ def find_lookahead(
   methods: tuple[str, ...] | None = None,
   seed: int = 0,
 ) -> Lookahead | None:
-  """The first that is found; None where no token sees what comes after it.
+  """The first position that the tokens before it depend on; None for a causal model.
 
-  Arguments and errors as of `model.testing.assert_causal`.
+  Arguments and errors as for `model.testing.assert_causal`.
   """
-  check_segment_ids(batch["segment_ids"])
-  if methods != ("change",):
-    batch = with_embeddings(apply, batch)
-  probe = make_probe(apply)
-  for method in usable_methods(probe, batch) if methods is None else methods:
+  probe, batch, methods = prepare(apply, batch, methods)
+  for method in methods:
     find = {"change": _by_change, "derivative": _by_derivative}[method]
-    if found := find(probe, batch, np.random.default_rng(seed)):
-      return found
+    if lookahead := find(probe, batch, np.random.default_rng(seed)):
+      return lookahead
   return None
 
 
 def _by_derivative(probe: Probe, batch: Arrays, rng) -> Lookahead | None:
   names, owners, back = make_pull(probe, batch, rng)
   columns = np.arange(np.shape(batch["segment_ids"])[1])
-  of_tokens = [_is_of_tokens(name, x, batch) for name, x in zip(names, owners, strict=True)]
+  # Outputs of sequences are left out.
+  real = [
+    (owner > 0) if _is_of_tokens(name, owner, batch) else np.zeros(owner.shape, bool)
+    for name, owner in zip(names, owners, strict=True)
+  ]
 
   def before(position: int) -> list[np.ndarray]:
-    early = columns < position
-    return [
-      (owner > 0) & early if mine else np.zeros(owner.shape, bool)
-      for owner, mine in zip(owners, of_tokens, strict=True)
-    ]
+    return [mine & (np.arange(mine.shape[1]) < position) for mine in real]
 
   if not back(before(columns.size)).any():
     raise AssertionError("The outputs depend on no token, so nothing is proved.")
@@ -105,7 +95,7 @@ def _by_change(probe: Probe, batch: Arrays, rng) -> Lookahead | None:
 
 
 def _is_of_tokens(name: str, owners: np.ndarray, batch: Arrays) -> bool:
-  """Whether an output has a value for each token, and not for each sequence."""
+  """Whether an output has a value for each token, not for each sequence."""
   return not name.endswith(("_loss", "_accuracy")) and np.array_equal(
     owners, np.asarray(batch["segment_ids"])
   )

@@ -1,4 +1,4 @@
-"""Finds the sequences of a batch that touch each other."""
+"""Finds the sequences of a batch that influence each other."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ METHODS = ("change", "derivative")
 
 
 class Leak(NamedTuple):
-  """`source` has an influence on `target`, first seen in `output`.
+  """`source` influences `target`, first in `output`.
 
-  `depth` is the number of that output in the order of computation, and `size` its largest
-  derivative, or its largest change, whatever the sign, as `measure` says.
+  `depth` is that output's number in the order of computation, `size` its largest absolute
+  derivative or change, as `measure` says.
   """
 
   source: Place
@@ -53,55 +53,55 @@ def find_leaks(
   methods: tuple[str, ...] | None = None,
   seed: int = 0,
 ) -> list[Leak]:
-  """All pairs that touch; those that touch in the first output come first.
+  """All pairs, in the order of the first output that they touch in.
 
-  Arguments and errors as of `model.testing.assert_no_cross_contamination`.
+  Arguments and errors as for `model.testing.assert_no_cross_contamination`.
   """
-  check_segment_ids(batch["segment_ids"])
-  sequences = places(batch)
-  if not any(place.number > 1 for place in sequences):
+  probe, batch, methods = prepare(apply, batch, methods)
+  if np.max(batch["segment_ids"]) <= 1:
     raise ValueError("Expected a row with two sequences or more, found none to tell apart.")
-  if methods != ("change",):
-    batch = with_embeddings(apply, batch)
-  probe = make_probe(apply)
-  methods = usable_methods(probe, batch) if methods is None else methods
-  found: list[Leak] = []
+  influences: list[Leak] = []  # also those of sequences on themselves
   for method in methods:
     find = {"change": _changes, "derivative": _derivatives}[method]
-    found += find(probe, batch, np.random.default_rng(seed))
+    influences += find(probe, batch, np.random.default_rng(seed))
   first: dict[tuple[Place, Place], Leak] = {}
-  for leak in sorted(found, key=lambda leak: leak.depth):
+  for leak in sorted(influences, key=lambda leak: leak.depth):
     if leak.source != leak.target:
       first.setdefault((leak.source, leak.target), leak)
   if not first:
-    _check_alive(found, probe, batch)
-  return sorted(
-    first.values(),
-    key=lambda leak: (
-      leak.depth,
-      leak.source.number == PADDING,
-      leak.target,
-      leak.source,
-    ),
-  )
+    _check_alive(influences, probe, batch)
+
+  def order(leak: Leak):
+    return leak.depth, leak.source.number == PADDING, leak.target, leak.source
+
+  return sorted(first.values(), key=order)
 
 
-def with_embeddings(apply: Callable, batch: Arrays) -> Arrays:
-  """The embeddings of a model of ours beside the ids, to differentiate by."""
-  if not isinstance(apply, Transformer) or "input_embeddings" in batch:
-    return batch
-  return {**batch, "input_embeddings": apply.embeddings.of_tokens(batch)}
+def prepare(
+  apply: Callable, batch: Arrays, methods: tuple[str, ...] | None
+) -> tuple[Probe, Arrays, tuple[str, ...]]:
+  """The probe of a model, the batch to apply it to, and the methods that both allow.
+
+  A model of this project gets the embeddings of its tokens, to differentiate by.
+  """
+  check_segment_ids(batch["segment_ids"])
+  probe = make_probe(apply)
+  by_ids = "input_embeddings" not in batch
+  if by_ids and isinstance(apply, Transformer) and methods != ("change",):
+    batch = {**batch, "input_embeddings": apply.embeddings.of_tokens(batch)}
+  if methods is None:
+    methods = _usable_methods(probe, batch)
+  return probe, batch, methods
 
 
-def usable_methods(probe: Probe, batch: Arrays) -> tuple[str, ...]:
-  """Those that this model and this batch allow."""
+def _usable_methods(probe: Probe, batch: Arrays) -> tuple[str, ...]:
   if "input_embeddings" not in batch:
     return ("change",)
   if probe.is_ours:
     return ("derivative",)
   try:
     jax.eval_shape(lambda x: probe.apply(None, {**batch, "input_embeddings": x}), _x(batch))
-  except Exception:  # not a function of JAX; errors of its own come up again by change
+  except Exception:  # not a JAX function; an error of its own comes up again by change
     return ("change",)
   return METHODS
 
@@ -110,9 +110,9 @@ def _x(batch: Arrays) -> jax.Array:
   return jnp.asarray(batch["input_embeddings"])
 
 
-def _check_alive(found: list[Leak], probe: Probe, batch: Arrays):
-  """What depends on nothing proves nothing: each sequence, and each output."""
-  own = [leak for leak in found if leak.source == leak.target]
+def _check_alive(influences: list[Leak], probe: Probe, batch: Arrays):
+  """Each sequence and each output must depend on something, or it proves nothing."""
+  own = [leak for leak in influences if leak.source == leak.target]
   for place in places(batch):
     if all(leak.target != place for leak in own):
       raise AssertionError(
@@ -133,9 +133,9 @@ def _check_alive(found: list[Leak], probe: Probe, batch: Arrays):
 class Pull(NamedTuple):
   """Random weights on outputs, pulled back to the embeddings.
 
-  `names` and `owners` are those of the outputs of floating type, in the order of
-  computation; `back` takes bool[B, K] for each, which of its items to weigh, and gives
-  float64[B, S], the largest derivative by each token's embedding, whatever the sign.
+  `names` and `owners` belong to the floating outputs, in the order of computation. `back`
+  takes for each output bool[B, K], which items to weigh, and returns float64[B, S], the
+  largest absolute derivative by each token's embedding.
   """
 
   names: list[str]
@@ -144,7 +144,7 @@ class Pull(NamedTuple):
 
 
 def make_pull(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Pull:
-  """Of a function of JAX and a batch with `input_embeddings`."""
+  """For a JAX function and a batch with `input_embeddings`."""
   names: list[str] = []
 
   def run(params, embeddings):
@@ -189,7 +189,7 @@ def _derivatives(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Itera
     }
 
   everything = range(len(names))
-  dead = set(everything)  # outputs that are not seen yet to depend on anything
+  dead = set(everything)  # outputs not yet seen to depend on anything
   for target in places(batch):
     together = sizes(target, everything)
     leaking = any(size != 0 for source, size in together.items() if source != target)
@@ -205,8 +205,7 @@ def _derivatives(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Itera
 
 
 def _changes(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Iterator[Leak]:
-  """Puts other tokens in each place in turn, and looks for any change of the outputs."""
-
+  """Replaces the tokens of each place in turn, and looks for any change of the outputs."""
   before, again = run_arrays(probe, batch), run_arrays(probe, batch)
   owners = {name: probe.owners(name, x, batch) for name, x in before.items()}
   for name, old in before.items():
@@ -235,7 +234,7 @@ def run_arrays(probe: Probe, batch: Arrays) -> dict[str, np.ndarray]:
 def with_other_tokens(
   batch: Arrays, here: np.ndarray, rng: np.random.Generator
 ) -> dict[str, Any]:
-  """Another token, or embedding, wherever bool[B, S] `here` says."""
+  """The batch with another token or embedding wherever `here`, bool[B, S], is True."""
   if "input_embeddings" in batch:
     embeddings = np.array(batch["input_embeddings"])
     noise = rng.standard_normal((int(here.sum()), *embeddings.shape[2:]))

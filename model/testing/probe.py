@@ -1,8 +1,7 @@
-"""What the proofs of `model.testing` ask of a model: its outputs, and whose they are.
+"""The proofs' view of a model: its outputs, and the sequence that each item belongs to.
 
 A model is a function from a packed batch to arrays of its tokens, [B, S, ...], one or
-several by name. A model of this project needs no function around it; its heads may give
-fewer items than tokens, whose owners are known.
+several by name. The heads of this project's models may give fewer items than tokens.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class Probe(NamedTuple):
 
   Attributes:
     apply: params and a batch -> outputs by name, in the order of computation.
-    params: a tree of arrays; None where the function takes a batch alone.
-    is_ours: whether the outputs are those of a model of this project.
+    params: a tree of arrays; None if the function takes only a batch.
+    is_ours: whether it is a model of this project.
   """
 
   apply: Callable[[Any, Arrays], dict[str, Any]]
@@ -49,7 +48,7 @@ class Probe(NamedTuple):
 
   def owners(self, name: str, output: Any, batch: Arrays) -> np.ndarray:
     """int[B, K]: the number of the sequence that each item belongs to, 0 for none."""
-    owners = np.asarray(_our_owners(name, batch) if self.is_ours else batch["segment_ids"])
+    owners = np.asarray(our_owners(name, batch) if self.is_ours else batch["segment_ids"])
     shape = tuple(getattr(output, "shape", ()))
     if shape[:2] != owners.shape:
       raise ValueError(
@@ -60,7 +59,7 @@ class Probe(NamedTuple):
 
 
 def make_probe(model: Callable[..., Any], params: Any = None) -> Probe:
-  """Of a model of this project, or a function of a batch, or of params and a batch."""
+  """For a model of this project, a function of a batch, or one of params and a batch."""
   if isinstance(model, Transformer):
     graphdef, state = nnx.split(model, nnx.Param)
     run = functools.partial(_run_ours, graphdef)
@@ -71,10 +70,10 @@ def make_probe(model: Callable[..., Any], params: Any = None) -> Probe:
 
 
 def as_array(name: str, output: Any) -> np.ndarray:
-  """An output as NumPy has it.
+  """An output as a NumPy array.
 
   Raises:
-    ValueError: it cannot be turned into an array of numbers.
+    ValueError: it cannot become an array of numbers.
   """
   try:
     array = np.asarray(output)
@@ -91,7 +90,7 @@ def as_array(name: str, output: Any) -> np.ndarray:
 
 
 def places(batch: Arrays, *, padding: bool = False) -> list[Place]:
-  """The sequences of a batch; and the padding of each row, if wanted."""
+  """The sequences of a batch, optionally also the padding of each row."""
   return [
     Place(row, int(number))
     for row, ids in enumerate(np.asarray(batch["segment_ids"]))
@@ -101,17 +100,17 @@ def places(batch: Arrays, *, padding: bool = False) -> list[Place]:
 
 
 def items_of(place: Place, owners: np.ndarray) -> np.ndarray:
-  """bool[B, K], which items are of a place."""
+  """bool[B, K], which items belong to a place."""
   rows = np.arange(len(owners))[:, None]
   return (rows == place.row) & (owners == place.number)
 
 
 def _run_ours(graphdef, params, batch: Arrays) -> dict[str, jax.Array]:
-  """Layers, logits, and what the losses make of each sequence where it has labels."""
+  """Layers, logits, and the losses of each sequence if the batch has labels."""
   model = nnx.merge(graphdef, params)
   outputs = model.hidden_states(batch)
   outputs |= model.heads(list(outputs.values())[-1], batch)
-  for name in ("mlm_logits", "causal_logits"):  # without those that `vocab_multiple` adds
+  for name in ("mlm_logits", "causal_logits"):  # without the entries `vocab_multiple` adds
     if name in outputs:
       outputs[name] = outputs[name][..., : model.config.vocab_size]
   labels = [x for head in losses.heads_of(outputs) for x in losses.HEADS[head].labels]
@@ -121,7 +120,8 @@ def _run_ours(graphdef, params, batch: Arrays) -> dict[str, jax.Array]:
   return outputs
 
 
-def _our_owners(name: str, batch: Arrays) -> jax.Array:
+def our_owners(name: str, batch: Arrays) -> jax.Array:
+  """int32[B, K]: whose the items of an output of our models are, 0 for none."""
   head, _, kind = name.rpartition("_")
   if head not in losses.HEADS or (kind == "logits" and head in _OF_TOKENS):
     return batch["segment_ids"]

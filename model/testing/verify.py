@@ -1,14 +1,13 @@
 """The table of differences: packed to unpacked, to the reference, between sequences.
 
-`python -m model verify` prints it. Every head, every attention implementation and every
-dtype gets a row; what this machine cannot run is a row that says why.
+`python -m model verify` prints it. Every head, attention implementation and dtype gets a
+row. If this machine cannot run a case, its row says why.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import importlib.util
 import json
 import pathlib
@@ -27,9 +26,10 @@ from model.models import MODELS, abstract_model
 from model.testing import TOLERANCES, differences, first_fit
 from model.testing.causality import find_lookahead
 from model.testing.influence import find_leaks
+from model.testing.probe import our_owners
 
 ROW_LENGTH = 128  # tokens; the smallest that splash takes
-# A full row, several of the shortest, one token alone, and some of all sorts.
+# A full row, several of the shortest, a single token, and a mixture.
 LENGTHS = (128, 60, 50, 18, 2, 2, 2, 1, 33, 70)
 HEADS: dict[str, tuple[str, dict]] = {
   "masked tokens, next sentence": ("pretraining", {}),
@@ -45,22 +45,21 @@ DTYPES = ("float32", "float64", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """What was found for one head, implementation and dtype.
+  """The differences for one head, implementation and dtype.
 
-  Differences are the largest difference over the largest value, None where there is
-  nothing to compare.
+  Each is the largest difference over the largest value; None if nothing is compared.
 
   Attributes:
-    head, implementation, dtype: what was looked at.
+    head, implementation, dtype: the case.
     outputs: packed to unpacked, of hidden states and logits.
     losses: packed to unpacked, of losses and accuracies per sequence.
     gradients: packed to unpacked, over the whole tree.
-    reference: logits of packed sequences to Hugging Face's of each alone, which
-      computes in float32, or in float64 for float64.
-    influence: the largest derivative of a sequence's outputs by another's embeddings; of
-      a causal model, of a token's by those that come after it, too.
-    limit: what the differences may be.
-    not_run: why there are no numbers; empty where there are.
+    reference: logits of packed sequences to Hugging Face's of each alone, computed in
+      float32, or in float64 for float64.
+    influence: the largest derivative of a sequence's outputs by another's embeddings; in a
+      causal model also of a token's outputs by later tokens.
+    limit: the largest difference allowed.
+    not_run: why there are no numbers; empty if there are.
   """
 
   head: str
@@ -76,7 +75,7 @@ class Row:
 
   @property
   def passes(self) -> bool | None:
-    """Whether all is within its limit; None where nothing was run."""
+    """Whether all differences are within the limit; None if the case was not run."""
     if self.not_run:
       return None
     sizes = (self.outputs, self.losses, self.gradients, self.reference)
@@ -103,11 +102,11 @@ def cases() -> list[tuple[str, str, str]]:
 def verify(
   show: Callable[[list], Iterator] = iter, *, reference: bool | None = None
 ) -> list[Row]:
-  """Looks at every case on this machine.
+  """Runs every case that this machine can run.
 
   Args:
     show: wraps the cases, to show progress.
-    reference: whether to compare with Hugging Face; None for where it is installed.
+    reference: whether to compare with Hugging Face; None if it is installed.
   """
   reference = reference_is_installed() if reference is None else reference
   return [verify_case(*case, reference=reference) for case in show(cases())]
@@ -116,7 +115,7 @@ def verify(
 def verify_case(
   head: str, implementation: str, dtype: str, *, reference: bool = False
 ) -> Row:
-  """One row; arguments as the names of its columns."""
+  """One row; the arguments are its first columns."""
   name, fields = HEADS[head]
   row = Row(head, implementation, dtype)
   with jax.enable_x64(dtype == "float64"):
@@ -144,15 +143,15 @@ def verify_case(
     packs = first_fit(sequences, ROW_LENGTH)
     batch = lay_out([[sequences[i] for i in pack] for pack in packs], row_length=ROW_LENGTH)
 
-    found = {d.output: d.size for d in differences(model, sequences, row_length=ROW_LENGTH)}
-    gradients = found.pop("gradients")
-    of_losses = {k: v for k, v in found.items() if k.endswith(("_loss", "_accuracy"))}
+    sizes = {d.output: d.size for d in differences(model, sequences, row_length=ROW_LENGTH)}
+    gradients = sizes.pop("gradients")
+    of_losses = {k: v for k, v in sizes.items() if k.endswith(("_loss", "_accuracy"))}
     influences = [leak.size for leak in find_leaks(model, batch)]
-    if name == "causal" and (seen := find_lookahead(model, batch)):
-      influences.append(seen.size)
+    if name == "causal" and (lookahead := find_lookahead(model, batch)):
+      influences.append(lookahead.size)
     row = dataclasses.replace(
       row,
-      outputs=max(v for k, v in found.items() if k not in of_losses),
+      outputs=max(v for k, v in sizes.items() if k not in of_losses),
       losses=max(of_losses.values()),
       gradients=gradients,
       influence=max(influences, default=0.0),
@@ -161,12 +160,13 @@ def verify_case(
     if reference and config.slopes is None:  # the reference has none
       ours = jax.jit(lambda model, batch: model(batch))(model, batch)
       theirs = _reference(config, params, sequences)
-      sizes = []
+      gaps = []
       for output, logits in ours.items():
-        items = _items(output, np.asarray(logits, np.float64), batch)
+        real = np.asarray(our_owners(output, batch)) > 0
         expected = np.concatenate([theirs[i][output] for pack in packs for i in pack])
-        sizes.append(np.abs(items - expected).max() / np.abs(expected).max())
-      row = dataclasses.replace(row, reference=float(max(sizes)))
+        gap = np.abs(np.asarray(logits, np.float64)[real] - expected).max()
+        gaps.append(gap / np.abs(expected).max())
+      row = dataclasses.replace(row, reference=float(max(gaps)))
   return row
 
 
@@ -194,7 +194,7 @@ def table(rows: list[Row]) -> str:
 
 
 def _random_params(config: ModelConfig, head: str):
-  """Large enough for every path to matter; kernels keep the size of what they get."""
+  """Large enough for every path to matter; kernels keep the scale of their inputs."""
   graphdef, state = abstract_model(config, head)
   rng = np.random.default_rng(0)
 
@@ -237,15 +237,8 @@ def _random_sequences(vocab_size: int, head: str, num_labels: int) -> list[dict]
   return sequences
 
 
-def _items(output: str, logits: np.ndarray, batch) -> np.ndarray:
-  """[items, width], in the order of the sequences in the batch."""
-  owners = {"mlm_logits": "mlm_segment_ids", "nsp_logits": "sequence_mask"}
-  owners |= {"sequence_logits": "sequence_mask"}
-  return logits[np.asarray(batch[owners.get(output, "segment_ids")]) > 0]
-
-
 def _reference(config: ModelConfig, params, sequences: list[dict]) -> list[dict]:
-  """What `transformers` makes of each sequence alone: float64[items, width] by output."""
+  """The logits of `transformers` for each sequence alone: float[items, width] by output."""
   import torch
   import transformers
 
@@ -258,8 +251,7 @@ def _reference(config: ModelConfig, params, sequences: list[dict]) -> list[dict]
     )
   model = model.to(getattr(torch, config.param_dtype.name)).eval()
 
-  run = functools.partial(_run_reference, torch, model, architecture)
-  return [run(sequence) for sequence in sequences]
+  return [_run_reference(torch, model, architecture, sequence) for sequence in sequences]
 
 
 def _run_reference(torch, model, architecture: str, sequence: dict) -> dict:

@@ -34,7 +34,7 @@ from experiments.shares import (
 from experiments.step_time import Coefficients
 from experiments.unpadded import UnpaddedProgram
 from model import BertConfig
-from model.layout import lay_out, one_a_row
+from model.layout import lay_out
 from training.command import Stopped
 from training.mesh import make_mesh, put_batch
 from training.optimizer import lamb
@@ -109,7 +109,7 @@ class TestProgram:
     state = program.init()
     before = jax.device_get(state["params"])
     if way == UNPADDED:
-      batch = one_a_row(packs, row_length=ROW_LENGTH)
+      batch = lay_out([[s] for pack in packs for s in pack], row_length=ROW_LENGTH)
       lengths = (batch["segment_ids"] > 0).sum(1).tolist()
       batch["branches"] = np.array([own.branch(x) for x in lengths], np.int32)
       assert sorted(set(batch["branches"].tolist())) == [0, 1, 2]

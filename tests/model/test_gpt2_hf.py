@@ -68,7 +68,7 @@ def test_import_and_export_give_the_same_bits(tmp_path, capsys):
 def test_models_of_another_kind_are_refused(tmp_path):
   with pytest.raises(WeightsError, match="holds a Gpt2; expected a BERT"):
     hf.import_bert(FOLDER)
-  with pytest.raises(WeightsError, match="BertForPreTraining; expected a GPT2LMHeadModel"):
+  with pytest.raises(WeightsError, match="BertForPreTraining; expected a GPT-2"):
     hf.import_gpt2(GOLDEN / "BertForPreTraining")
   config = packs.small_gpt2()
   _, params = packs.random_params(config, head="causal")

@@ -403,7 +403,7 @@ def test_the_vocabulary_is_found_in_old_and_new_directories(copy):
   ("name", "value", "message"),
   [
     ("vocab.txt", "a\nb\n", r"there is no pad_token \[PAD\]"),
-    ("vocab.txt", "\n".join((*SPECIAL, "a", "a")), "a token is there twice"),
+    ("vocab.txt", "\n".join((*SPECIAL, "a", "a")), "a token occurs twice"),
     ("vocab.txt", "\n".join((*SPECIAL, *map(str, range(25)))), "has 30 tokens"),
     ("tokenizer_config.json", '{"strip_accents": false}', "strip_accents is False"),
     ("tokenizer_config.json", '{"tokenize_chinese_chars": false}', "handle_chinese_chars"),

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from model.layout import check_segment_ids, lay_out, one_a_row
+from model.layout import check_segment_ids, lay_out
 
 A = {
   "input_ids": [7, 8, 9],
@@ -61,11 +61,6 @@ def test_embeddings_and_numbers_keep_their_type():
   assert batch["input_embeddings"][0, :, 0].tolist() == [1, 1, 0]
   assert batch["sequence_labels"].dtype == np.float32
   assert batch["sequence_labels"].tolist() == [[0.5]]
-
-
-def test_one_a_row():
-  batch = one_a_row([[A, B], [], [A]], row_length=4)
-  assert batch["segment_ids"].tolist() == [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 0]]
 
 
 @pytest.mark.parametrize(

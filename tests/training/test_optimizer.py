@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from model import BertForPreTraining
+from model import BertForPreTraining, blocks
 from tests import packs
 from training.optimizer import (
   adafactor,
@@ -241,7 +241,7 @@ def test_decay_and_trust_ratio_are_for_every_kernel_and_embedding_of_bert_alone(
   adapted = {
     nnx.Linear: {"kernel": True, "bias": False},
     nnx.Embed: {"embedding": True},
-    nnx.LayerNorm: {"scale": False, "bias": False},
+    blocks.LayerNorm: {"scale": False, "bias": False},
     BertForPreTraining: {"mlm_bias": False},
   }
   expected = {

@@ -54,15 +54,19 @@ def numbers(path, process_index=0, process_count=1) -> dict:
 
   def digests(batch):
     """Of every row in its place."""
-    return {
-      name: (field * jnp.arange(1, field.size + 1).reshape(field.shape)).sum()
-      for name, field in batch.items()
-    }
+
+    def digest(field):
+      places = jnp.arange(1, field.size + 1).reshape(field.shape)
+      return (field.astype(places.dtype) * places).sum()
+
+    return jax.tree.map(digest, batch)
 
   def eval_step(scale, batch):
     """Stands for a model: numbers of each sequence that depend on its row and slot."""
     used, labels = batch["sequence_mask"], batch["sequence_labels"]
-    value = scale * batch["cls_positions"] + labels + batch["input_ids"][:, :1]
+    places = (batch["cls_positions"], labels, batch["input_ids"][:, :1])
+    position, label, first = (jnp.asarray(x, jnp.float32) for x in places)
+    value = scale * position + label + first
     names = ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy")
     values = {name: (value + i, used & (labels != i)) for i, name in enumerate(names)}
     return values, {}

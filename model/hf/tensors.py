@@ -1,0 +1,142 @@
+"""Reads the safetensors of a Hugging Face directory."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+
+from model.hf import names
+from model.hf.config import CONFIG, WEIGHTS
+from model.weights import Params, WeightsError
+
+_INDEX = WEIGHTS + ".index.json"
+
+
+class Tensor(NamedTuple):
+  """Where a tensor is stored."""
+
+  path: pathlib.Path  # of the file
+  name: str  # in the file
+  shape: tuple[int, ...]
+  dtype: str  # as safetensors names them
+
+
+def read_headers(directory: pathlib.Path, head: str) -> dict[str, Tensor]:
+  """The tensors of a directory by their current names."""
+  tensors: dict[str, Tensor] = {}
+  for path in _weight_files(directory):
+    try:
+      with safetensors.safe_open(path, framework="numpy") as file:
+        for stored_name in file.keys():  # noqa: SIM118  # not a dictionary
+          part = file.get_slice(stored_name)
+          name = names.current_name(stored_name, head=head)
+          if name in tensors:
+            raise WeightsError(
+              f"{directory} holds {name} twice, as {tensors[name].name} and as "
+              f"{stored_name}. Expected it once; remove one of them."
+            )
+          shape, dtype = tuple(part.get_shape()), part.get_dtype()
+          tensors[name] = Tensor(path, stored_name, shape, dtype)
+    except (OSError, safetensors.SafetensorError) as error:
+      raise WeightsError(
+        f"{path} cannot be read as safetensors: {error}. Fetch it again."
+      ) from error
+  return tensors
+
+
+def _weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
+  if (directory / WEIGHTS).exists():
+    return [directory / WEIGHTS]
+  if (directory / _INDEX).exists():
+    try:
+      index = json.loads((directory / _INDEX).read_text(encoding="utf-8"))
+      names = sorted(set(index["weight_map"].values()))
+      if any(pathlib.PurePath(name).name != name for name in names):
+        raise ValueError("a part lies in another folder")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+      raise WeightsError(
+        f"{directory / _INDEX} is not an index of safetensors: {error!r}. Fetch it again."
+      ) from error
+    return [directory / name for name in names]
+  pickles = sorted(path.name for path in directory.glob("*.bin"))
+  if pickles:
+    raise WeightsError(
+      f"Expected {WEIGHTS} in {directory}, found {', '.join(pickles)}. A pickle can run "
+      "any program, so it is not opened. Where you trust it, load it with transformers and "
+      "save_pretrained it to another folder."
+    )
+  raise WeightsError(
+    f"Expected {WEIGHTS} in {directory}; it is not there. Fetch it beside {CONFIG}."
+  )
+
+
+def check(
+  directory: pathlib.Path,
+  tensors: Mapping[str, Tensor],
+  head: str,
+  shapes: Mapping[str, tuple[int, ...]],
+):
+  """Refuses tensors other than those of `shapes`; names them."""
+  known = {**shapes, **{copy: shapes[of] for copy, of in names.tied(head).items()}}
+  problems = []
+  missing = [name for name in shapes if name not in tensors]
+  if missing:
+    problems.append(f"missing {some(missing)}")
+  foreign = [
+    name for name in tensors if name not in known and not names.is_ignored(name, head=head)
+  ]
+  if foreign:
+    problems.append(f"foreign {some(foreign)}")
+  wrong = [
+    f"{name} of shape {tensors[name].shape} instead of {shape}"
+    for name, shape in known.items()
+    if name in tensors and tensors[name].shape != shape
+  ]
+  wrong += [
+    f"{name} of type {tensors[name].dtype} instead of F32, F16 or BF16"
+    for name in known
+    if name in tensors and tensors[name].dtype not in ("F32", "F16", "BF16")
+  ]
+  if wrong:
+    problems.append(f"wrong {some(wrong)}")
+  if problems:
+    raise WeightsError(
+      f"The tensors in {directory} are not those that its {CONFIG} describes: "
+      f"{'; '.join(problems)}. Correct `architectures` or the sizes there, or save the "
+      "model again with save_pretrained."
+    )
+
+
+def some(names: list[str]) -> str:
+  """The first names of a list, and how many more there are."""
+  first = ", ".join(names[:4])
+  return f"{first} and {len(names) - 4} more" if len(names) > 4 else first
+
+
+def load(
+  directory: pathlib.Path, tensors: Mapping[str, Tensor], head: str, expected: Params
+) -> Params:
+  """The parameters, float32."""
+  files: dict[pathlib.Path, Any] = {}
+
+  def read(name: str) -> np.ndarray:
+    tensor = tensors[name]
+    if tensor.path not in files:
+      files[tensor.path] = safetensors.safe_open(tensor.path, framework="numpy")
+    return files[tensor.path].get_tensor(tensor.name).astype(np.float32)
+
+  for copy, original in names.tied(head).items():
+    if copy in tensors and not np.array_equal(read(copy), read(original)):
+      raise WeightsError(
+        f"In {directory} {copy} differs from {original}; expected the same numbers, since "
+        "this model ties them. Choose a model that was trained with tied embeddings."
+      )
+
+  return jax.tree.map(jnp.asarray, names.from_tensors(read, expected, head=head))
