@@ -4,7 +4,7 @@
   python eval.py --config=configs/glue.py:cola --workdir=FOLDER \\
       --config.model.init_from=FOLDER
 
-Takes the newest checkpoint of a run, or the one of --step, also while training goes on; or
+Takes the newest checkpoint of a run, or the one of --step, also during training; or
 a model that was imported, or a Hugging Face directory, which need a --config. The result is
 printed, as JSON with --json. Give --config.packing.algorithm=none to evaluate unpacked, and
 --config.model.attention_impl=... to evaluate on a machine of another kind.
