@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in processes of their own, which only listen: they begin at once."""
+"""What ends a run: signals to processes that only listen, and evaluations."""
 
 import pathlib
 import signal
@@ -8,6 +8,8 @@ import textwrap
 import time
 
 import pytest
+
+from training import stopping
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Like a compilation: the main thread runs no Python, and a signal does not wake it.
@@ -167,3 +169,26 @@ def test_a_ctrl_c_that_the_shell_has_switched_off_stays_so(program):
   process = program("print('begins', flush=True)\ntime.sleep(0.3)", ignored=[signal.SIGINT])
   process.send_signal(signal.SIGINT)
   assert end(process) == (0, "", "")
+
+
+def test_evaluations_decide_the_best_step_and_the_end():
+  accuracies = [0.1, 0.3, 0.25, 0.3]
+  lines = [
+    {"step": 10 * i, "seconds": 1.0, "sequences_trained": 7, "mlm_accuracy": accuracy}
+    for i, accuracy in enumerate(accuracies, start=1)
+  ]
+
+  def verdict(count, **options):
+    rules = {"metric": "mlm_accuracy", "target": 0.0, "patience": 0} | options
+    return stopping.judge(lines[:count], **rules)
+
+  assert verdict(0) == (None, False)
+  assert verdict(4) == (20, False)
+  assert [verdict(n, target=0.3).ended for n in range(5)] == [
+    False,
+    False,
+    True,
+    True,
+    True,
+  ]
+  assert [verdict(n, patience=2).ended for n in range(5)] == [False] * 4 + [True]
