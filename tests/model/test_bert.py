@@ -328,8 +328,8 @@ def test_rows_of_padding_stay_finite(head, implementation, dtype):
 
     def total(params):
       outputs = nnx.merge(graphdef, params)(batch)
-      parts = sum(x.astype(jnp.float32).sum() for x in jax.tree.leaves(outputs))
-      return parts + losses.loss(outputs, batch)[0]
+      loss = losses.loss(outputs, batch)[0]
+      return loss + sum(x.astype(loss.dtype).sum() for x in jax.tree.leaves(outputs))
 
     value, grads = jax.jit(jax.value_and_grad(total))(params)
     assert np.isfinite(value)
