@@ -17,7 +17,9 @@ import json
 import logging
 import os
 import pathlib
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -77,6 +79,7 @@ examples:
   python predict.py bert-sst2/ --input reviews.csv --columns sentence=review,id=number
 """
 _INTERRUPTED = 130
+_interrupted = threading.Event()
 _DTYPES = "float32", "bfloat16"
 
 
@@ -86,6 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
   logging.getLogger("absl").setLevel(logging.CRITICAL)  # or Orbax logs pages
   try:
     run(options)
+    _raise_if_interrupted()
   except BrokenPipeError:  # the reader has left; buffered output has nowhere to go
     with contextlib.suppress(OSError, ValueError):
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -149,6 +153,7 @@ def _write(answers: Iterator[dict], options: argparse.Namespace, *, task: str):
     nonlocal number
     with tqdm.tqdm(answers, desc="answering", unit=" examples", disable=hidden) as bar:
       for answer in bar:
+        _raise_if_interrupted()
         number += 1
         yield answer
 
@@ -167,6 +172,23 @@ def _write(answers: Iterator[dict], options: argparse.Namespace, *, task: str):
       print(json.dumps(answer), flush=True)
   seconds = time.perf_counter() - start
   print(f"answered {number:,} examples in {seconds:.1f} s{wrote}", file=sys.stderr)
+
+
+def _interrupt(*_):
+  _interrupted.set()
+  raise KeyboardInterrupt
+
+
+def _raise_if_interrupted():
+  """Raises again what was lost in a callback, such as JAX's for garbage collection."""
+  if _interrupted.is_set():
+    raise KeyboardInterrupt
+
+
+def _report_lost(lost):
+  """Python's report of an exception in a callback, unless it is the interrupt."""
+  if lost.exc_type is not KeyboardInterrupt:
+    sys.__unraisablehook__(lost)
 
 
 def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSettings):
@@ -337,6 +359,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+  signal.signal(signal.SIGINT, _interrupt)
+  sys.unraisablehook = _report_lost
   status = main()
   if status == _INTERRUPTED:  # threads that still compile would crash an ordinary exit
     os._exit(status)
