@@ -150,6 +150,7 @@ class Run:
 
 
 def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
+  """Prepares the dataset, the plans, the recipe, the model and the optimizer."""
   if config.train.compilation_cache:
     jax.config.update("jax_compilation_cache_dir", config.train.compilation_cache)
   head = pipeline.TASK_HEADS[config.data.task]

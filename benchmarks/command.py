@@ -1,4 +1,4 @@
-"""How benchmarks of training meet the command line: mistakes are told before any work."""
+"""The command line of training benchmarks: mistakes are reported before any work."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@
 Sequences have the lengths of a built-in histogram and random tokens; a random model
 answers them, as in `predict.py`. The ways take turns, in another order each round, and
 each round is all sequences once, arrays to logits, by the clock: the packing itself is
-counted. The first round compiles and is told apart. The answers of each way are compared
-with those of rows that are padded to one length.
+counted. The first round compiles and is reported separately. The answers of each way are
+compared with those of rows that are padded to one length.
 """
 
 from __future__ import annotations

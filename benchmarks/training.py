@@ -11,8 +11,8 @@ with AdamW, one dtype and no dropout. A round is every sequence once in each way
 of all ways in random order; the first is not counted, and ratios are taken round by round.
 Before that each way takes two steps on a few sequences: their losses say that the same work
 is done. The time of a step includes handing over the arrays, not making them. Processor
-time, of all threads, is told beside the clock's. Other programs on the machine matter less
-to it; but threads of a pool that spin while they wait count as if they worked.
+time, of all threads, is reported beside the clock's. Other programs on the machine matter
+less to it; but threads of a pool that spin while they wait count as if they worked.
 
 Peers are Hugging Face's BERT in PyTorch, on the CPU, in float32; `make reference` installs
 it. Where JAX has another device or another dtype is asked for they are not run.

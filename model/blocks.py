@@ -93,7 +93,7 @@ def embed(
 
 
 class LayerNorm(nnx.LayerNorm):
-  """Flax's, which needs implicit promotion of dtypes, also where that is forbidden."""
+  """Flax's, with the implicit promotion of dtypes that it needs, even where it is off."""
 
   def __call__(self, x, *, mask=None):
     with jax.numpy_dtype_promotion("standard"):

@@ -53,7 +53,7 @@ class ModelConfig:
     attention_mask: which tokens a token may attend to; one of `MASKS`.
     vocab_multiple: the entries of the token embedding are rounded up to a multiple of
       this, for hardware with wide matrix units. The added entries are never predicted.
-    attention_impl: a key of `model.attention.IMPLEMENTATIONS`.
+    attention_impl: a key of `model.IMPLEMENTATIONS`.
     remat: what to compute twice to save memory; a key of `REMATERIALISATIONS`.
     dtype: of the computation. Softmax, LayerNorm and losses stay in at least float32.
     param_dtype: of the parameters.

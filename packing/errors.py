@@ -15,7 +15,7 @@ class InputError(ValueError):
 
 
 class UnsolvedError(InputError):
-  """This algorithm cannot solve the problem (memory, lengths); another one can."""
+  """The problem needs too much memory, or has too many lengths, for this algorithm."""
 
 
 def short_repr(value) -> str:

@@ -314,7 +314,7 @@ def _assign(options) -> tuple[int, str]:
     options.out,
     split=options.split,
     algorithm=options.algorithm,
-    max_sequences_per_pack=int(depth) if depth.isdigit() else depth,
+    max_sequences_per_pack=int(depth) if depth.isdecimal() else depth,
     seed=options.seed,
     runner=_runner(options),
   )
@@ -328,7 +328,11 @@ def _add_audit(command):
   command.add_argument("--config", required=True, metavar="F.py", help=text)
   command.add_argument("--epoch", type=int, default=0, metavar="N", help="default: 0")
   command.add_argument(
-    "--hosts", type=int, default=1, metavar="H", help="join the blocks of H (default: 1)"
+    "--hosts",
+    type=int,
+    default=1,
+    metavar="H",
+    help="join the blocks of H processes (default: 1)",
   )
 
 

@@ -176,7 +176,7 @@ class Checkpoints:
           why = "the numbers in it are not those that were saved."
         except (jax.errors.JaxRuntimeError, MemoryError):
           raise  # the device's trouble, not the checkpoint's
-        except Exception as error:  # Orbax raises many kinds for bad metadata
+        except Exception as error:  # Orbax raises many kinds of errors for bad metadata
           why = weights.beginning(error)
       processes.first(functools.partial(self._move_away, str(step), why))
     if any((self._folder / BROKEN).glob("*")):

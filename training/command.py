@@ -97,7 +97,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
   left = list(words)
   while left:
     word = left.pop(0)
-    if not word.startswith("-"):
+    if not word.startswith("-") or word == "--":
       free.append(word)
     elif _awaits_value(word) and left:
       joined.append(f"{word}={left.pop(0)}")

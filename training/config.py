@@ -156,7 +156,11 @@ def _model_rules(config, *, causal: bool, num_devices: int) -> list[_Rule]:
       "model.init_from",
       folder,
     ),
-    (has_vocabulary, "data.vocab_file", "a vocabulary file, or nothing to train one"),
+    (
+      has_vocabulary,
+      "data.vocab_file",
+      "a vocabulary file, or an empty string to learn one",
+    ),
     (
       causal or config.model.positions == "alibi",
       "model.positions",
@@ -192,7 +196,7 @@ def _data_rules(config) -> list[_Rule]:
     (
       not atoms or (atoms > 1 and max(atoms, length) % min(atoms, length) == 0),
       "data.atom_size",
-      f"0, or what divides data.max_sequence_length={length} or is its multiple, from 2 on",
+      f"0, or at least 2 and a divisor or multiple of data.max_sequence_length={length}",
     ),
     (by_atoms or not atoms, "data.atom_size", f"0 {why}"),
     (
@@ -218,7 +222,7 @@ def _data_rules(config) -> list[_Rule]:
     (
       bool(data.held_out_source) or not data.mismatched_source,
       "data.mismatched_source",
-      "data.held_out_source as well",
+      "data.held_out_source with it",
     ),
   ]
 
@@ -245,7 +249,7 @@ def _training_rules(config, *, num_devices: int) -> list[_Rule]:
     (
       num_devices % train.fsdp == 0,
       "train.fsdp",
-      f"what divides the {num_devices} devices",
+      f"a divisor of the {num_devices} devices",
     ),
   ]
 

@@ -193,8 +193,8 @@ def run_model_config(
 ) -> model.ModelConfig:
   """The model of a run, as its config and its weights describe it.
 
-  If sequences are longer than the positions of the weights, the model has positions
-  for them, as in the second phase of BERT's pretraining.
+  If sequences are longer than the positions of the weights, the model gets new
+  positions for the rest, as in the second phase of BERT's pretraining.
 
   Args:
     config: of the run.
@@ -296,9 +296,8 @@ def initial_params(
   there, positions = stored.config.max_position_embeddings, config.max_position_embeddings
   if there < positions:
     processes.tell(
-      f"{_FIELD}={stored.directory} has {there} positions, the run {positions}: drawing "
-      "the "
-      f"last {positions - there}"
+      f"{_FIELD}={stored.directory} has {there} positions, the run {positions}: "
+      f"drawing the last {positions - there}"
     )
     params |= {"embeddings": _with_positions(params["embeddings"], config, seed=seed)}
   needed = weights.abstract_params(config, head)

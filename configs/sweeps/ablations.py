@@ -1,6 +1,6 @@
 """What packing needs: the ablation of section 4.2.1 of arXiv 2107.02027, on the quickstart.
 
-Attention within each sequence or over the whole row, positions that start anew in each
+Attention within each sequence or over the whole row, positions that start at 0 in each
 sequence or run on through the row, and losses averaged over sequences or over packs, with 3
 seeds each. The paper finds that without the mask loss and accuracy fall far behind, and
 that without the reset of positions accuracy stalls just under its target.

@@ -1,6 +1,6 @@
 """What packing needs, each thing with each other: 48 arms of 3 seeds, on the quickstart.
 
-Attention within each sequence or over the whole row; positions that start anew or run on;
+Attention within each sequence or over the whole row; positions that start at 0 or run on;
 losses averaged over sequences, tokens or packs; packs of at most 2 or 5 sequences; and a
 heuristic's packs or the provably fewest. A part of it, and of one's own data:
 

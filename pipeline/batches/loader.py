@@ -109,7 +109,7 @@ class RowLoader(abc.ABC):
 
   @abc.abstractmethod
   def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
-    """int64[R, K]: numbers of what stands in some rows of an epoch, then -1.
+    """int64[R, K]: the sequences, blocks or windows of some rows; -1 fills the rest.
 
     Without an epoch, the rows are those of an evaluation, which never change.
     """

@@ -86,7 +86,7 @@ def prepare(
         )
       for path in work.iterdir():
         if path.name not in manifest["sha256"]:
-          path.unlink()
+          path.unlink(missing_ok=True)  # a worker of a killed run may remove it, too
       with whole_path(work / MANIFEST) as path:
         path.write_text(json.dumps(manifest, indent=1) + "\n")
       os.rename(work, directory)

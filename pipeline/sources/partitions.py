@@ -52,7 +52,7 @@ class Partition(Protocol):
 
   @property
   def counts(self) -> str:
-    """ "bytes" or "documents"."""
+    """The unit of `size`: "bytes" or "documents"."""
 
   def inputs(self) -> list[tuple[str, int, int]]:
     """Name, bytes and modification time of each file that it reads."""

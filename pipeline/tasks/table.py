@@ -1,4 +1,4 @@
-"""The tasks: each makes sequences from documents, and scores and answers.
+"""The tasks: each makes sequences from documents; some also score and answer.
 
 | task          | a document has                      | a sequence is                     |
 |---------------|-------------------------------------|-----------------------------------|

@@ -151,7 +151,7 @@ def test_nonsense_is_no_duration(field, text):
     (
       {"train__micro_batch_size": 7},
       1,
-      r"expected 0, or what divides train\.batch_size=60",
+      r"expected 0, or a divisor of train\.batch_size=60",
     ),
     (
       {"train__duration": "2 epochs"},

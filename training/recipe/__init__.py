@@ -158,7 +158,7 @@ def unpacked(
     micro >= 0 and (micro == 0 or rows % micro == 0),
     "train.micro_batch_size",
     micro,
-    f"0, or what divides train.batch_size={rows}",
+    f"0, or a divisor of train.batch_size={rows}",
   )
 
   def in_steps(field: str, text: str, steps: int) -> int:

@@ -30,7 +30,6 @@ def get_config(folder: str) -> ml_collections.ConfigDict:
     reason = str(error.args[0] if error.args else error).splitlines()[0]
     raise ConfigError(
       f"{pathlib.Path(folder) / 'config.json'} is damaged, or of another version: "
-      f"{reason}. "
-      "Give the config with --config=..."
+      f"{reason}. Give the config with --config=..."
     ) from error
   return config
