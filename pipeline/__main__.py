@@ -327,13 +327,8 @@ def _add_audit(command):
   text = "the run's config; set a field with --config.a.b=VALUE, as for train.py"
   command.add_argument("--config", required=True, metavar="F.py", help=text)
   command.add_argument("--epoch", type=int, default=0, metavar="N", help="default: 0")
-  command.add_argument(
-    "--hosts",
-    type=int,
-    default=1,
-    metavar="H",
-    help="join the blocks of H processes (default: 1)",
-  )
+  text = "join the blocks of H processes (default: 1)"
+  command.add_argument("--hosts", type=int, default=1, metavar="H", help=text)
 
 
 def _audit(options) -> tuple[int, str]:
