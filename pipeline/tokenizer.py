@@ -35,7 +35,7 @@ class Tokenizer:
     path: the file it was made from.
 
   Raises:
-    InputError: the file is missing, or is none of these.
+    InputError: the file is missing, or in another format.
   """
 
   def __init__(self, path: str | pathlib.Path):

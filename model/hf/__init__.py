@@ -102,7 +102,7 @@ def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> Sto
     step: of a run's checkpoint; the newest if not given.
 
   Raises:
-    WeightsError: the folder is none of these, or cannot be used; says why.
+    WeightsError: the folder holds another kind of model, or cannot be used.
   """
   directory = pathlib.Path(directory)
   if (directory / MODEL).exists():
