@@ -17,21 +17,6 @@ def make_parser(description: str | None) -> Parser:
   )
 
 
-def positive(text: str) -> int:
-  """The type of an option: a whole number of at least 1.
-
-  Example:
-    >>> positive("3")
-    3
-    >>> positive("0")
-    Traceback (most recent call last):
-    argparse.ArgumentTypeError: expected a whole number of at least 1, found 0
-  """
-  if not text.isdecimal() or int(text) < 1:
-    raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text}")
-  return int(text)
-
-
 def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
   """The type of an option: some of these names, in any order, each once.
 

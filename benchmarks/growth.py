@@ -25,7 +25,8 @@ import numpy as np
 if __package__ in (None, ""):  # as a script: the checkout, not the folder of benchmarks
   sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
-from benchmarks.command import make_parser, output_file, positive, run, some_of
+from benchmarks.command import make_parser, output_file, run, some_of
+from benchmarks.small_bert import count_parameters, machine_and_device, make_program
 from benchmarks.steps import (
   Trainer,
   add_clock,
@@ -35,8 +36,8 @@ from benchmarks.steps import (
   random_batch,
   spread,
 )
-from experiments.measured_steps import count_parameters, machine_and_device, make_program
 from model.files import write_json
+from training.command import positive
 from training.mesh import put_batch
 from training.record.progress import Progress
 

@@ -28,7 +28,7 @@ if __package__ in (None, ""):  # as a script: the checkout, not the folder of be
   sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
 from benchmarks.machine import machine
-from experiments.measured_steps import MASK_RATE, VOCAB_SIZE, make_config
+from benchmarks.small_bert import MASK_RATE, VOCAB_SIZE, make_config
 from model import BertConfig, BertForPreTraining, losses
 from model.layout import lay_out
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 import packing
-from experiments.measured_steps import MASK_RATE
+from benchmarks.small_bert import MASK_RATE
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.store import SCHEMA, SequenceStore, StoredSequence

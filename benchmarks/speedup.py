@@ -31,7 +31,8 @@ if __package__ in (None, ""):  # as a script: the checkout, not the folder of be
   sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
 import packing
-from benchmarks.command import make_parser, output_file, positive, run, some_of
+from benchmarks.command import make_parser, output_file, run, some_of
+from benchmarks.small_bert import machine_and_device, make_config, make_optimizer
 from benchmarks.speedup_tables import KINDS, SPEEDUP_HEADER, share_table, speedup_line
 from benchmarks.steps import (
   MEASURED,
@@ -46,9 +47,9 @@ from benchmarks.steps import (
   update_flops,
   why_not,
 )
-from experiments.measured_steps import machine_and_device, make_config, make_optimizer
 from model import IMPLEMENTATIONS, SIZES, AttentionError
 from model.files import write_json
+from training.command import positive
 from training.mesh import make_mesh, put_batch
 from training.record.flops import peak_of, training_flops
 from training.step import TrainingProgram

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import optax
 
-from experiments.measured_steps import MASK_RATE, sequence
+from benchmarks.small_bert import MASK_RATE, sequence
 from model import IMPLEMENTATIONS, AttentionError, BertConfig
 from model.attention import check
 from model.layout import lay_out

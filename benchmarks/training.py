@@ -39,15 +39,16 @@ if __package__ in (None, ""):  # as a script: the checkout, not the folder of be
   sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
 import packing
-from benchmarks.command import make_parser, output_file, positive, run, some_of
+from benchmarks.command import make_parser, output_file, run, some_of
 from benchmarks.machine import machine
 from benchmarks.sample import Sample, draw
+from benchmarks.small_bert import VOCAB_SIZE, make_config
 from benchmarks.steps import MEASURED, add_dtype, not_run_lines, why_not
 from benchmarks.training_tables import PEERS, WAYS, expand, parts, split, table
-from experiments.measured_steps import VOCAB_SIZE, make_config
 from model import IMPLEMENTATIONS, SIZES, BertConfig, hf
 from model.files import write_json
 from pipeline.batches.packed import PackedBatch
+from training.command import positive
 from training.mesh import make_mesh, put_batch
 from training.optimizer import adamw
 from training.record.compilations import CompilationCounter

@@ -4,9 +4,9 @@
   python -m experiments.reproduce --quick
   python -m experiments.reproduce --only packing_tables,residuals
 
-Writes REPORT.md to --workdir, and each part into a folder there; the report has all parts
-that were made there. Plans, runs and measurements are kept: the same command goes on where
-it was stopped. --quick goes to a folder of its own.
+Writes REPORT.md to --workdir, and each part to a folder there. The report shows all parts
+that have been made there. Plans, runs and measurements are kept: the same command resumes
+where it was stopped. --quick has a folder of its own, quick.
 """
 
 from __future__ import annotations
@@ -20,26 +20,32 @@ import sys
 import time
 
 from benchmarks.machine import machine
-from experiments import parts, report
-from training.command import Parser, Stopped
+from experiments.lab import part as lab
+from experiments.lab import report
+from experiments.lab.exhibits import Exhibit
+from experiments.lab.part import Part
+from training.command import Parser, Stopped, positive
 from training.record.files import write_text
+from training.sweep import jobs
 
-# In the order of the report; each is a module of experiments that has `exhibits`.
-PARTS = (
-  "lengths",
-  "packing_tables",
-  "strategies",
-  "residuals",
-  "longer_rows",
-  "model_changes",
-  "unpadding_estimate",
-  "speedups",
-  "learning_curves",
-  "other_text",
-  "two_phases",
-  "next_sentence",
-  "downstream",
-)
+ROOT = pathlib.Path(__file__).parents[1]
+# In the order of the report: the name of each part, and its module in packing_paper.
+PARTS = {
+  "lengths": "figure_1_lengths",
+  "packing_tables": "tables_1_5_6_7_packing",
+  "strategies": "table_4_strategies",
+  "residuals": "section_f_residuals",
+  "longer_rows": "figure_10_longer_rows",
+  "model_changes": "section_3_model_changes",
+  "unpadding_estimate": "figures_5_6_unpadding",
+  "speedups": "table_2_speedups",
+  "learning_curves": "curves.arms",
+  "other_text": "figures_3_4_other_text",
+  "two_phases": "figures_18_19_two_phases",
+  "next_sentence": "section_i_next_sentence",
+  "downstream": "table_3_downstream",
+}
+COMMAND = "python -m experiments.reproduce --only"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,18 +58,16 @@ def main(arguments: list[str] | None = None) -> int:
   try:
     folder.mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(options.only, start=1):
-      title = f"[{number}/{len(options.only)}] {name}"
-      start = time.monotonic()
-      module = importlib.import_module(f"experiments.{name}")
-      given = {"wikitext": options.wikitext} if name == "other_text" else {}
+      title, start = f"[{number}/{len(options.only)}] {name}", time.monotonic()
+      _say(f"{title} ...")
       try:
-        parts.make(module.exhibits, folder / name, quick=options.quick, **given)
-      except (Stopped, *parts.MISTAKES) as error:
+        make(name, folder, options)
+      except (Stopped, *lab.MISTAKES) as error:
         failures[name] = str(error)
         _say(f"{title}: failed: {error}")
-        continue
-      _say(f"{title}: {time.monotonic() - start:.0f} s")
-    made = {name: parts.read(folder / name) for name in PARTS}
+      else:
+        _say(f"{title}: {time.monotonic() - start:.0f} s")
+    made = {name: lab.read(folder / name) for name in PARTS}
     text = report.document(made, machine=machine(), quick=options.quick, failures=failures)
     write_text(folder / "REPORT.md", text)
   except OSError as error:
@@ -72,19 +76,39 @@ def main(arguments: list[str] | None = None) -> int:
   except KeyboardInterrupt:
     _say("Stopped. Run the same command again to continue.")
     return 130
-  found = {
-    exhibit.name: {"must agree": exhibit.agreement, "does": exhibit.state}
-    for exhibits in made.values()
-    for exhibit in exhibits
-  }
+  exhibits = {exhibit.name: exhibit for part in made.values() for exhibit in part}
   if options.json:
-    told = {"report": str(folder / "REPORT.md"), "exhibits": found, "failures": failures}
-    print(json.dumps(told))
+    results = {
+      name: {"must agree": exhibit.agreement, "result": exhibit.state}
+      for name, exhibit in exhibits.items()
+    }
+    report_file = str(folder / "REPORT.md")
+    print(json.dumps({"report": report_file, "exhibits": results, "failures": failures}))
   else:
-    for name, state in found.items():
-      print(f"{name}: {state['does']} ({state['must agree']})")
+    for name, exhibit in exhibits.items():
+      print(f"{name}: {exhibit.state} ({exhibit.agreement})")
     print(f"\nwritten to {folder / 'REPORT.md'}")
   return 1 if failures else 0
+
+
+def make(name: str, folder: pathlib.Path, options: argparse.Namespace) -> list[Exhibit]:
+  """Makes one of `PARTS` in its folder.
+
+  Raises:
+    Stopped: some of its runs failed; all others are finished.
+    InputError, ConfigError, SweepError, OSError: its input is wrong.
+  """
+  module = importlib.import_module(f"experiments.packing_paper.{PARTS[name]}")
+  command = f"{COMMAND} {name}{' --quick' if options.quick else ''}"
+  part = Part(
+    folder / name,
+    command,
+    quick=options.quick,
+    seeds=options.seeds,
+    jobs=options.jobs,
+    wikitext=options.wikitext,
+  )
+  return lab.make(module.exhibits, part)
 
 
 def _parser() -> Parser:
@@ -107,7 +131,14 @@ def _parser() -> Parser:
     metavar="FOLDER",
     help="with test.txt and valid.txt of WikiText-2, for the part other_text",
   )
-  parser.add_argument("--quick", action="store_true", help="less of all")
+  parser.add_argument("--quick", action="store_true", help="a little of everything")
+  parser.add_argument("--seeds", type=positive, help="runs of each arm; 3, or 1")
+  parser.add_argument(
+    "--jobs",
+    type=positive,
+    default=len(jobs.cores()),
+    help="runs at a time; as many as cores",
+  )
   parser.add_argument(
     "--workdir", type=pathlib.Path, default="results", help="where to write; results"
   )

@@ -31,6 +31,21 @@ class Parser(argparse.ArgumentParser):
     self.exit(2, f"error: {' '.join(message.split())}. See {self.prog} --help.\n")
 
 
+def positive(text: str) -> int:
+  """The type of an option: a whole number of at least 1.
+
+  Example:
+    >>> positive("3")
+    3
+    >>> positive("0")
+    Traceback (most recent call last):
+    argparse.ArgumentTypeError: expected a whole number of at least 1, found 0
+  """
+  if not text.isdecimal() or int(text) < 1:
+    raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text}")
+  return int(text)
+
+
 def run(
   main: Callable[[], None],
   *,

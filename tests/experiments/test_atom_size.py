@@ -9,9 +9,13 @@ import hypothesis
 import numpy as np
 import pytest
 
-from experiments import atom_exhibits, atom_runs, atom_size, parts, perplexities
-from experiments.atom_exhibits import ATOMS, CONCAT, PACKED, PADDING_ALL
-from experiments.atom_runs import Arm
+from experiments.atom_size import __main__ as atom_size
+from experiments.atom_size import exhibits as atom_exhibits
+from experiments.atom_size import perplexities
+from experiments.atom_size import runs as atom_runs
+from experiments.atom_size.exhibits import ATOMS, CONCAT, PACKED, PADDING_ALL
+from experiments.atom_size.runs import Arm
+from experiments.lab import part as parts
 from packing import InputError
 from pipeline.batches import atoms
 from pipeline.sources import stdlib

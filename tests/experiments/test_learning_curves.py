@@ -6,15 +6,13 @@ import json
 import numpy as np
 import pytest
 
-from experiments import (
-  ablation_exhibits,
-  learning_curves,
-  learning_exhibits,
-  parts,
-  report,
-)
-from experiments.exhibits import Exhibit
-from experiments.paired import EVALUATED
+from experiments.lab import part as parts
+from experiments.lab import report
+from experiments.lab.exhibits import Exhibit
+from experiments.lab.paired_run import EVALUATED
+from experiments.packing_paper.curves import ablation as ablation_exhibits
+from experiments.packing_paper.curves import arms as learning_curves
+from experiments.packing_paper.curves import claims as learning_exhibits
 
 SEEDS = 3
 SPEED = {

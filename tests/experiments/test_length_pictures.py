@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import packing
-from experiments import length_pictures
+from experiments.packing_paper import length_pictures
 
 
 @pytest.fixture

@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 import packing
-from experiments import batching, gumbel, imbalance, load_balance, measured_steps, step_time
-from experiments.imbalance import Deal, Lengths
-from experiments.step_time import Coefficients, Measurement, Network
+from benchmarks import small_bert as measured_steps
+from experiments.load_balance import __main__ as load_balance
+from experiments.load_balance import cost as step_time
+from experiments.load_balance import gumbel
+from experiments.load_balance import simulation as imbalance
+from experiments.load_balance import ways as batching
+from experiments.load_balance.cost import Coefficients, Measurement, Network
+from experiments.load_balance.simulation import Deal, Lengths
 
 COSTS = Coefficients(step=0.7, row=0.3, token=0.02, token_pair=0.0005)
 NETWORK = Network(gradient_bytes=1e6, bandwidth=1e8, latency=1e-4)

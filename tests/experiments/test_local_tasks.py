@@ -6,7 +6,8 @@ import pathlib
 
 import pytest
 
-from experiments import finetuning, local_tasks
+from experiments.finetuning import __main__ as finetuning
+from experiments.finetuning import local_tasks
 from tests import shared_data
 from tests.programs import lines_of
 

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 import packing
-from experiments import paired, schedule, streams, study
-from experiments.paired import Arm
+from experiments.lab import paired_run as paired
+from experiments.lab import streams, study
+from experiments.lab.paired_run import Arm
 from model import BertForPreTraining, hf
 from model.testing import relative_difference
 from pipeline.batches.loader import PackedLoader
@@ -27,6 +28,7 @@ from pipeline.store import SequenceStore, StoredSequence, write_sequences
 from tests import packs
 from tests.stdlib_corpus import make_library
 from training.command import Stopped
+from training.sweep import jobs as schedule
 
 ROW_LENGTH = 31
 VOCAB_SIZE = 37

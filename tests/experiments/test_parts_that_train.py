@@ -9,21 +9,19 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import (
-  downstream,
-  learning_curves,
-  local_tasks,
-  next_sentence,
-  schedule,
-  study,
-  two_phases,
-)
-from experiments.paired import EVALUATED, Arm
-from experiments.study import Study
+from experiments.finetuning import local_tasks
+from experiments.lab import study
+from experiments.lab.paired_run import EVALUATED, Arm
+from experiments.lab.study import Study
+from experiments.packing_paper import figures_18_19_two_phases as two_phases
+from experiments.packing_paper import section_i_next_sentence as next_sentence
+from experiments.packing_paper import table_3_downstream as downstream
+from experiments.packing_paper.curves import arms as learning_curves
 from model import hf, weights
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs
 from training.record.files import write_json
+from training.sweep import jobs as schedule
 
 SEEDS = 3
 # How far the held-out loss of each arm lies above that of `packed`.

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 import packing
-from experiments import (
-  load_balance,
+from experiments.load_balance import __main__ as load_balance
+from experiments.load_balance import (
   real,
   real_options,
   real_pictures,
   real_runs,
   real_tables,
 )
-from experiments.imbalance import Lengths
-from experiments.real_steps import Case
-from experiments.shares import (
+from experiments.load_balance.cost import Coefficients
+from experiments.load_balance.real_steps import Case
+from experiments.load_balance.shares import (
   ONE_PROGRAM,
   PACKED,
   UNPADDED,
@@ -31,8 +31,8 @@ from experiments.shares import (
   draw_shares,
   predict,
 )
-from experiments.step_time import Coefficients
-from experiments.unpadded import UnpaddedProgram
+from experiments.load_balance.simulation import Lengths
+from experiments.load_balance.unpadded import UnpaddedProgram
 from model import BertConfig
 from model.layout import lay_out
 from training.command import Stopped

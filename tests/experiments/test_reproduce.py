@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 
 import packing
-from experiments import (
-  packing_tables,
-  parts,
-  plans,
-  report,
-  reproduce,
-  residuals,
-  strategies,
-)
-from experiments.exhibits import Exhibit, Statement, Value, to_the_digit, within
+from experiments import reproduce
+from experiments.lab import part as parts
+from experiments.lab import plans, report
+from experiments.lab.exhibits import Exhibit, Statement, Value, to_the_digit, within
+from experiments.packing_paper import section_f_residuals as residuals
+from experiments.packing_paper import table_4_strategies as strategies
+from experiments.packing_paper import tables_1_5_6_7_packing as packing_tables
 from packing import InputError
 from packing.algorithms import nnls
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments.statistics import equivalent, larger, not_more, paired, throughout
+from experiments.lab.statistics import equivalent, larger, not_more, paired, throughout
 
 
 def of_two(t):

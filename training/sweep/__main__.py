@@ -16,27 +16,27 @@ field of the grid. Each run is a train.py in its own folder. Finished runs are s
 the same command continues a stopped sweep. To run a part of the grid:
 
   python -m training.sweep configs/sweeps/grid.py --only seed=0 --only train.loss_unit=token
+
+On a CPU, --jobs=4 trains four runs at a time, each on a fourth of the cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import pathlib
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_collections
 
-from training.command import Parser
+from training.command import Parser, positive
 from training.config import ConfigError
 from training.record import workdir
 from training.record.files import read_json_lines, write_json, write_text
+from training.sweep import jobs
 from training.sweep import picture as sweep_picture
 from training.sweep.file import ROOT, Run, Sweep, SweepError, load_sweep
 from training.sweep.table import (
@@ -60,57 +60,19 @@ def is_finished(folder: pathlib.Path, config: ml_collections.ConfigDict) -> bool
   return workdir.read_summary(folder) is not None
 
 
-def train(sweep: Sweep, run: Run, folder: pathlib.Path, options: Sequence[str]) -> str:
-  """Runs train.py in a folder; its output goes to `train.log` there.
-
-  Returns:
-    "" if it succeeded, else the last line that it printed.
-  """
-  folder.mkdir(parents=True, exist_ok=True)
+def make_task(
+  sweep: Sweep, run: Run, folder: pathlib.Path, options: Sequence[str] = ()
+) -> jobs.Task:
+  """The train.py of a run in a folder of its own; its output goes to `train.log` there."""
   command = [
-    sys.executable,
-    str(ROOT / "train.py"),
+    *jobs.ends_with_parent(ROOT / "train.py"),
     f"--config={sweep.config_file}",
     f"--workdir={folder}",
     *(f"--config.{field}={value}" for field, value in run.fields.items()),
     *options,
   ]
-  with (folder / "train.log").open("ab") as log:
-    start = log.tell()
-    process = None
-    try:
-      with _undisturbed():
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-      status = process.wait()
-    except BaseException:
-      if process:
-        process.terminate()
-        process.wait()
-      raise
-  if status == 0:
-    return ""
-  with (folder / "train.log").open("rb") as log:
-    log.seek(start)
-    lines = log.read().decode(errors="replace").split("\n")
-  output = [line.rpartition("\r")[2].strip() for line in lines if line.strip()]
-  return output[-1] if output else f"train.py ended with status {status} and no message"
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-  """Delays SIGINT and SIGTERM to the end of the block, when the process is known."""
-  heard: list[int] = []
-  handlers = {
-    number: signal.signal(number, lambda number, _: heard.append(number))
-    for number in (signal.SIGINT, signal.SIGTERM)
-  }
-  try:
-    yield
-  finally:
-    for number, handler in handlers.items():
-      signal.signal(number, handler)
-  for signal_number in heard:
-    signal.raise_signal(signal_number)
+  log, config = folder / "train.log", run.config
+  return jobs.Task(run.name, command, log, lambda: is_finished(folder, config))
 
 
 def tabulate(sweep: Sweep, folder: pathlib.Path, failures: Mapping[str, str]) -> list[dict]:
@@ -154,25 +116,16 @@ def _row(
   return row | {"runs": found}
 
 
-def run_all(sweep: Sweep, folder: pathlib.Path, options: Sequence[str]) -> dict[str, str]:
-  """Runs what is not finished, one after the other, also after a failure.
+def run_all(
+  sweep: Sweep, folder: pathlib.Path, options: Sequence[str] = (), *, number: int = 1
+) -> dict[str, str]:
+  """Runs what is not finished, also after a failure; `number` at a time.
 
   Returns:
     The last line of each run that failed, by name.
   """
-  failures = {}
-  for number, run in enumerate(sweep.runs, start=1):
-    title = f"[{number}/{len(sweep.runs)}] {run.name}"
-    if is_finished(folder / run.name, run.config):
-      _say(f"{title}: finished before")
-      continue
-    _say(f"{title}: trains, see {folder / run.name / 'train.log'}")
-    start = time.monotonic()
-    error = train(sweep, run, folder / run.name, options)
-    if error:
-      failures[run.name] = error
-    _say(f"{title}: {f'failed: {error}' if error else f'{time.monotonic() - start:.0f} s'}")
-  return failures
+  tasks = [make_task(sweep, run, folder / run.name, options) for run in sweep.runs]
+  return jobs.run_all(tasks, jobs=number, desc="sweep")
 
 
 def _say(line: str):
@@ -247,6 +200,12 @@ def _parser() -> argparse.ArgumentParser:
     help="of a field of the grid, or of arm, some of its values, such as seed=0,1; may be "
     "given for several fields",
   )
+  parser.add_argument(
+    "--jobs",
+    type=positive,
+    default=1,
+    help="runs at a time, each on its own share of the cores; 1",
+  )
   parser.add_argument("--json", action="store_true", help="print one JSON object")
   parser.add_argument("--dry-run", action="store_true", help="only list the runs")
   return parser
@@ -266,7 +225,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.dry_run:
       failures: dict[str, str] = {}
     else:
-      failures = run_all(sweep, folder, fields)
+      failures = run_all(sweep, folder, fields, number=options.jobs)
     arms = tabulate(sweep, folder, failures)
     if not options.dry_run:
       write(folder, arms, failures)

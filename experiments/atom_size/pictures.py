@@ -1,0 +1,164 @@
+"""Pictures of the atom-size study, one finding each."""
+
+from __future__ import annotations
+
+import pathlib
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.ticker
+import numpy as np
+
+from experiments.atom_size.perplexities import smooth
+from experiments.load_balance import pictures as load_balance_pictures
+from experiments.load_balance.pictures import COLOURS, figure
+
+Runs = Sequence[Mapping[str, Any]]  # of one arm, by seed
+_ALPHA = 0.98  # of the moving average
+_COLOURS = dict(zip(("0.25 S", "0.5 S", "1 S", "2 S", "4 S"), COLOURS, strict=False))
+_SHOWN = 0.1  # of a run is left out at its beginning, where all fall from far above
+
+
+def atoms(
+  path: pathlib.Path,
+  arms: Mapping[str, Runs],
+  segments: Mapping[str, np.ndarray],
+  ranks: Mapping[str, np.ndarray],
+  *,
+  span: tuple[float, float],
+  title: str,
+):
+  """Figures 1, 2, 7 to 10: whole runs, the last epoch, what it ends with, and the ranks.
+
+  Args:
+    path: of the PNG.
+    arms: runs by the names of their atoms.
+    segments: of each arm float[seeds, segments], the perplexity in the last epoch.
+    ranks: of those arms that are ranked float[seeds], 1 for the best.
+    span: of the last epoch, or of what is judged in its place; in epochs.
+    title: what the picture shows.
+  """
+  whole = figure()
+  whole.set_size_inches(9, 7)
+  (full, last), (final, rank) = whole.subplots(2, 2)
+  for name, runs in arms.items():
+    y = _curve(runs)
+    x = np.arange(1, y.size + 1) / runs[0]["steps_per_epoch"]
+    full.plot(x, y, color=_COLOURS[name], label=name)
+    y = smooth(segments[name].mean(0), 0.6)
+    x = np.linspace(*span, y.size)
+    last.plot(x, y, color=_COLOURS[name], label=name)
+  for axes, of_arms in (
+    (final, {name: segments[name][:, -1] for name in arms}),
+    (rank, ranks),
+  ):
+    names, values = list(of_arms), list(of_arms.values())
+    means = [float(x.mean()) for x in values]
+    colours = [_COLOURS[name] for name in names]
+    axes.bar(range(len(names)), means, color=colours, alpha=0.7)
+    for place, of_arm in enumerate(values):
+      if len(of_arm) > 1:
+        axes.plot([place] * len(of_arm), of_arm, "o", color="#333333", markersize=3)
+      top = (place, of_arm.max())
+      axes.annotate(
+        f"{means[place]:.4g}",
+        top,
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+      )
+    axes.set_xticks(range(len(names)), names)
+    axes.margins(y=0.12)
+  _limits(full, [_curve(runs) for runs in arms.values()])
+  full.set(xlabel="epochs", ylabel="training perplexity, moving average")
+  last.set(xlabel="epochs", ylabel="last epoch by hundredths, smoothed")
+  final.set(xlabel="atom", ylabel="final perplexity")
+  rank.set(xlabel="atom", ylabel="mean rank in the last epoch")
+  full.legend(frameon=False, fontsize="small", title="atom")
+  for axes in (full, last, final, rank):
+    _plain(axes)
+  _save(full, path, title)
+
+
+def steps(path: pathlib.Path, panels: Mapping[int, Mapping[str, Runs]], *, title: str):
+  """Figure 3: training perplexity over steps, a panel for each row length.
+
+  Args:
+    path: of the PNG.
+    panels: by row length, runs by the name of their layout.
+    title: what the picture shows.
+  """
+  whole = figure()
+  whole.set_size_inches(max(9, 3.3 * len(panels) + 1), 4.2)
+  for axes, (row_length, arms) in zip(
+    whole.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
+  ):
+    for (name, runs), colour in zip(arms.items(), COLOURS, strict=False):
+      y = _curve(runs)
+      axes.plot(np.arange(1, y.size + 1), y, color=colour, label=name)
+    _limits(axes, [_curve(runs) for runs in arms.values()])
+    axes.set(xlabel="steps", title=f"rows of {row_length}")
+    _plain(axes)
+  first = whole.axes[0]
+  first.set_ylabel("training perplexity, moving average")
+  first.legend(frameon=False, fontsize="small")
+  _save(first, path, title)
+
+
+def held_out(path: pathlib.Path, arms: Mapping[str, Runs], *, title: str):
+  """Held-out perplexity over steps, over text and over time.
+
+  Args:
+    path: of the PNG.
+    arms: runs by the name of their layout, with the `seconds` of each evaluation.
+    title: what the picture shows.
+  """
+  whole = figure()
+  whole.set_size_inches(11, 4.2)
+  by_step, by_text, by_time = whole.subplots(1, 3, sharey=True)
+  lowest = []
+  for (name, runs), colour in zip(arms.items(), COLOURS, strict=False):
+    points = [run["evaluations"] for run in runs]
+    y = np.array([[x["perplexity"] for x in one] for one in points])
+    lowest.append(y.min())
+    steps = np.array([point["step"] for point in points[0]])
+    for axes, x in (
+      (by_step, steps),
+      (by_text, steps / runs[0]["steps_per_epoch"]),
+      (by_time, np.array([point["seconds"] for point in points[0]])),
+    ):
+      axes.plot(x, y.mean(0), color=colour, marker="o", markersize=3, label=name)
+      if len(y) > 1:
+        axes.fill_between(x, y.min(0), y.max(0), color=colour, alpha=0.2, linewidth=0)
+  by_step.set(xlabel="steps", ylabel="held-out perplexity")
+  by_text.set(xlabel="epochs: equal text")
+  by_time.set(xlabel="seconds of training")
+  by_step.set_ylim(min(lowest) * 0.95, min(lowest) * 2)
+  by_step.legend(frameon=False, fontsize="small")
+  for axes in (by_step, by_text, by_time):
+    axes.set_xlim(left=0)
+    _plain(axes)
+  _save(by_step, path, title)
+
+
+def _curve(runs: Runs) -> np.ndarray:
+  """float[T]: training perplexity over steps, of the averaged loss of all seeds."""
+  return np.exp(np.mean([smooth(run["nats"], _ALPHA) for run in runs], axis=0))
+
+
+def _limits(axes, curves: Sequence[np.ndarray]):
+  """Cuts off the beginning, where all fall from far above."""
+  late = [y[int(_SHOWN * y.size) :] for y in curves]
+  axes.set_ylim(min(y.min() for y in late) * 0.95, np.median([y[0] for y in late]) * 1.05)
+
+
+def _plain(axes):
+  axes.spines[["top", "right"]].set_visible(False)
+  axes.grid(alpha=0.3)
+  axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
+
+
+def _save(axes, path: pathlib.Path, title: str):
+  load_balance_pictures.save(axes, path, textwrap.fill(title.removesuffix("."), 115))

@@ -1,0 +1,75 @@
+"""Steps of packed and of unpacked rows, by the clock; a part of a paired study.
+
+  python -m experiments.speed --config=configs/quickstart.py --out=speed.json
+
+As many rows a step, full of sequences or with one each, in turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+import pipeline
+from experiments.lab.paired_run import Arm, worker
+from training.config import make_optimizer, model_config
+from training.mesh import make_mesh
+from training.recipe import resolve
+from training.record.throughput import packed_against_unpacked
+from training.step import TrainingProgram
+
+_SPEEDUP = ("speedup_measured", "speedup_low", "speedup_high")
+
+
+def measure(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any]:
+  """What `packed_against_unpacked` finds at the plan's packing factor, and that.
+
+  One program does both, so that what mask and losses of packs cost is not in it.
+
+  Args:
+    arm: not read.
+    config: of the run; `train.throughput_rounds` says how often.
+    keep_in: not read.
+  """
+  del arm, keep_in
+  dataset = pipeline.prepare_dataset(config)
+  plan = pipeline.make_plan(config, dataset.train)
+  unpacked_plan = pipeline.make_plan(config, dataset.train, algorithm="none")
+  _, recipe = resolve(config, packing_factor=plan.packing_factor)
+  program = TrainingProgram(
+    model_config(config, vocab_size=len(dataset.vocabulary)),
+    make_optimizer(config, recipe),
+    mesh=make_mesh(1),
+    seed=config.seed,
+    loss_unit=config.train.loss_unit,
+  )
+  packed, unpacked = (
+    pipeline.make_loader(
+      config, dataset.train, dataset.vocabulary, plan=one, batch_size=recipe.rows
+    ).iterate()
+    for one in (plan, unpacked_plan)
+  )
+  counts: list[int] = []
+
+  def counted(batches):
+    for batch in batches:
+      counts.append(int(batch["sequence_mask"].sum()))
+      yield batch
+
+  with contextlib.closing(packed), contextlib.closing(unpacked):
+    found = packed_against_unpacked(
+      program, counted(packed), unpacked, rounds=config.train.throughput_rounds
+    )
+  # As if the packs that were drawn had had the packing factor of all of them.
+  scale = plan.packing_factor * recipe.rows / float(np.mean(counts[1:]))
+  for name in ("packed_sequences_per_second", *_SPEEDUP):
+    found[name] *= scale
+  return found | {"packing_factor": plan.packing_factor}
+
+
+if __name__ == "__main__":
+  worker(measure)

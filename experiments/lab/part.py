@@ -1,0 +1,93 @@
+"""A part of a report: what makes some of its exhibits, in a folder of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.machine import machine
+from experiments.lab import report
+from experiments.lab.exhibits import Agreement, Exhibit
+from packing import InputError
+from training.config import ConfigError
+from training.record.files import write_json, write_text
+from training.sweep.file import SweepError
+
+# What a part raises where its input is wrong.
+MISTAKES = (InputError, ConfigError, SweepError, OSError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """Where a part works, and how much of it is wanted.
+
+  Attributes:
+    folder: for its pictures and for results that it keeps.
+    command: that makes it.
+    quick: whether a little is enough, to see that it works.
+    seeds: how many runs each arm has; None for the default of the part.
+    jobs: runs at a time.
+    wikitext: the folder of WikiText-2; None where it is not at hand.
+  """
+
+  folder: pathlib.Path
+  command: str
+  quick: bool = False
+  seeds: int | None = None
+  jobs: int = 1
+  wikitext: str | None = None
+
+  def exhibit(
+    self, name: str, title: str, agreement: Agreement, finding: str, **fields: Any
+  ) -> Exhibit:
+    """An exhibit that this part's command makes, if `fields` name no other."""
+    return Exhibit(name, title, agreement, finding, **{"command": self.command} | fields)
+
+  def beside(self, name: str) -> Part:
+    """Another part of the same report, whose results this one needs too."""
+    return dataclasses.replace(self, folder=self.folder.parent / name)
+
+
+Maker = Callable[[Part], Sequence[Exhibit]]
+
+
+def make(maker: Maker, part: Part) -> list[Exhibit]:
+  """Makes the exhibits of a part, and writes exhibits.md and exhibits.json.
+
+  Slow results (runs, measurements, plans) are kept by what they were made from. So a call
+  is short where all of them are there, and never out of date.
+
+  Returns:
+    The exhibits, with the minutes of all calls for this folder so far.
+  """
+  part.folder.mkdir(parents=True, exist_ok=True)
+  start = time.monotonic()
+  try:
+    exhibits = maker(part)
+  finally:
+    minutes = _add_minutes(part.folder / "minutes.json", time.monotonic() - start)
+  exhibits = [dataclasses.replace(exhibit, minutes=minutes) for exhibit in exhibits]
+  text = [f"# {part.folder.resolve().name}", f"Machine: {machine()}."]
+  text += [report.QUICK] if part.quick else []
+  text += [report.index(exhibits), *(report.section(x, folder=".") for x in exhibits)]
+  write_text(part.folder / "exhibits.md", "\n\n".join(text) + "\n")
+  write_json(part.folder / "exhibits.json", [dataclasses.asdict(x) for x in exhibits])
+  return exhibits
+
+
+def read(folder: str | os.PathLike[str]) -> list[Exhibit]:
+  """The exhibits that `make` wrote last; none if it has written none."""
+  path = pathlib.Path(folder, "exhibits.json")
+  found = json.loads(path.read_text()) if path.exists() else []
+  return [Exhibit.from_dict(x) for x in found]
+
+
+def _add_minutes(path: pathlib.Path, seconds: float) -> float:
+  before = json.loads(path.read_text()) if path.exists() else 0.0
+  write_json(path, before + seconds / 60)
+  return before + seconds / 60

@@ -1,0 +1,59 @@
+"""Plans that are made once: kept in files, by what they were made from."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import pathlib
+import sys
+
+import highspy
+import numpy
+import scipy
+
+import packing
+from experiments.lab.part import Part
+
+
+def cached_plan(
+  part: Part, histogram: str, algorithm: str, depth: int | str | None = None, **options
+) -> packing.Plan:
+  """A plan for a built-in histogram; read from its file if it was made before.
+
+  All parts of a report share the files. Another histogram, option, version of a solver or
+  line of the packer's code is another file.
+
+  Args:
+    part: of the report.
+    histogram: its name.
+    algorithm: of `packing.ALGORITHMS`.
+    depth: the most sequences in a pack; None for the default, no limit.
+    **options: as of `packing.pack`.
+
+  Raises:
+    InputError: as of `packing.pack`; or the file was altered.
+  """
+  options = {"max_sequences_per_pack": depth, **options}
+  lengths = packing.load_histogram(histogram)
+  made_from = [histogram, lengths.sha256, algorithm, sorted(options.items()), _solvers()]
+  key = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:16]
+  name = "-".join([histogram, algorithm, *(f"{k}={v}" for k, v in options.items())])
+  path = part.folder.parent / "plans" / f"{name}-{key}.json"
+  if path.exists():
+    return packing.load_plan(path, histogram=lengths)
+  print(f"packing {name}", file=sys.stderr, flush=True)
+  plan = packing.pack(lengths, algorithm=algorithm, **options)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  plan.save(path)
+  return plan
+
+
+@functools.cache
+def _solvers() -> list[str]:
+  """What a plan depends on in addition to its input."""
+  code = hashlib.sha256()
+  for path in sorted(pathlib.Path(packing.__file__).parent.rglob("*.py")):
+    code.update(path.read_bytes())
+  versions = [numpy.__version__, scipy.__version__, highspy.Highs().version()]
+  return [code.hexdigest(), *versions]

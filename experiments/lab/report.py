@@ -1,0 +1,157 @@
+"""Exhibits as Markdown: the report, and the index of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from experiments.lab.exhibits import Exhibit, Value
+
+QUICK = "Made with `--quick`: runs are short, and their results prove nothing."
+_TERMS = """\
+- *To the digit*: our number rounds to the digits that the paper prints. *Within a
+  tolerance*: it is drawn at random, or depends on the solver; the column "allowed" has the
+  largest difference that agrees. *In shape*: a small model and other text; we test the
+  claim, not the number.
+- A claim *holds* or *fails* if its test can tell, at the 5 % level; otherwise it has *no
+  power*. That two arms are equal holds by two one-sided tests with a margin (0.02 nats of
+  loss unless another is named), and fails if they are shown to differ; for both, the same
+  runs must also tell apart an arm that is known to differ. That one arm is larger holds if
+  any difference is shown, and fails if a difference of the margin is ruled out. Claims on
+  speed use quartiles of measured times, claims on plans use counts.
+- An *arm* is one way to train, run with several seeds. *Pairs* are runs of two arms with
+  the same seed: they start from the same weights and, unless the text says otherwise, see
+  the same sequences in the same order.
+- *Nats* are the unit of the loss of masked tokens (natural logarithm). *Alone*: the loss
+  if held-out sequences are evaluated one a row. *Times unigram*: the accuracy divided by
+  that of always predicting the commonest token."""
+_AGREES = {True: "yes", False: "**no**", None: ""}
+_OUTCOMES = {"holds": "holds", "fails": "**fails**", "no power": "no power"}
+
+
+def document(
+  parts: Mapping[str, Sequence[Exhibit]],
+  *,
+  machine: str,
+  quick: bool = False,
+  failures: Mapping[str, str] | None = None,
+) -> str:
+  """The whole report.
+
+  Args:
+    parts: by the folder of each part, its exhibits; none where it was not made.
+    machine: that it was made on.
+    quick: whether it was made with `--quick`.
+    failures: the error of each part that could not be made, by name.
+  """
+  exhibits = [exhibit for part in parts.values() for exhibit in part]
+  text = [
+    "# The packing paper, reproduced",
+    "Each table and figure of Krell et al., *Efficient Sequence Packing without "
+    "Cross-contamination*, [arXiv 2107.02027](https://arxiv.org/abs/2107.02027), beside "
+    "what we get. Made by `make reproduce`; each part alone by its command. Machine: "
+    f"{machine}.",
+    QUICK if quick else "",
+  ]
+  for name, made in parts.items():
+    if failures and name in failures:
+      text.append(f"**{name} failed**: {failures[name]}")
+    elif not made:
+      text.append(
+        f"**{name} was not made**: `python -m experiments.reproduce --only {name}`"
+      )
+  text += [_TERMS, index(exhibits)]
+  text += [section(x, folder=name) for name, part in parts.items() for x in part]
+  return "\n\n".join(filter(None, text)) + "\n"
+
+
+def index(exhibits: Iterable[Exhibit], *, report: str = "") -> str:
+  """A table of all exhibits: claim, result, minutes and command.
+
+  Args:
+    exhibits: in order.
+    report: the file that has their sections; "" for the same file.
+  """
+  rows = [
+    [
+      f"[{exhibit.name}]({report}#{_anchor(exhibit)})",
+      exhibit.claim or exhibit.title,
+      exhibit.agreement,
+      exhibit.state,
+      f"{exhibit.minutes:.1f}" if exhibit.minutes else "",
+      f"`{exhibit.command}`",
+    ]
+    for exhibit in exhibits
+  ]
+  header = ["exhibit", "what the paper says", "must agree", "result", "minutes", "command"]
+  return table(header, rows, right=[4])
+
+
+def section(exhibit: Exhibit, *, folder: str) -> str:
+  """One exhibit in Markdown.
+
+  Args:
+    exhibit: to describe.
+    folder: of its pictures, relative to the text.
+  """
+  parts = [f"## {exhibit.name}: {exhibit.title}", exhibit.finding]
+  if exhibit.statements:
+    rows = [[x.claim, _OUTCOMES[x.outcome], x.evidence] for x in exhibit.statements]
+    parts.append(table(["claim", "outcome", "evidence"], rows))
+  parts += [f"![{exhibit.title}]({folder}/{name})" for name in exhibit.pictures]
+  if exhibit.values:
+    parts.append(_values(exhibit.values))
+  if exhibit.text:
+    parts.append(exhibit.text)
+  parts.append(f"Must agree {exhibit.agreement}. `{exhibit.command}`")
+  if exhibit.agreement == "not run here":
+    parts[-1] = f"Not run here; with the data: `{exhibit.command}`"
+  return "\n\n".join(parts)
+
+
+def _values(values: Sequence[Value]) -> str:
+  """A table of numbers, without the columns that none of them needs."""
+  columns = {
+    "": [x.name for x in values],
+    "paper": [x.paper for x in values],
+    "here": [x.here for x in values],
+    "difference": [x.difference for x in values],
+    "allowed": [x.allowed for x in values],
+    "agrees": [_AGREES[x.agrees] for x in values],
+    "note": [x.note for x in values],
+  }
+  shown = {name: cells for name, cells in columns.items() if any(cells)}
+  numbers = [
+    i for i, x in enumerate(shown) if x in ("paper", "here", "difference", "allowed")
+  ]
+  return table(list(shown), zip(*shown.values(), strict=True), right=numbers)
+
+
+def table(
+  header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()
+) -> str:
+  """A table in Markdown.
+
+  Args:
+    header: titles of the columns.
+    rows: cells.
+    right: columns that are aligned to the right.
+
+  Example:
+    >>> print(table(["name", "n"], [["a", "1"]], right=[1]))
+    | name | n |
+    |---|---:|
+    | a | 1 |
+  """
+  rule = "".join("---:|" if i in right else "---|" for i in range(len(header)))
+  lines = [_line(header), f"|{rule}", *(_line(row) for row in rows)]
+  return "\n".join(lines)
+
+
+def _line(cells: Iterable[str]) -> str:
+  return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _anchor(exhibit: Exhibit) -> str:
+  """Of the heading, as GitHub makes it."""
+  title = f"{exhibit.name}: {exhibit.title}".lower().replace(" ", "-")
+  return "".join(c for c in title if c.isalnum() or c in "-_")

@@ -1,0 +1,108 @@
+"""What devices are dealt in a step, to be really run: sequences, and packs of others.
+
+A share is one device's part of one step. Shares are drawn independently of each other, so
+any n of them are a step of n devices. So are those of the two ways: they have about as many
+sequences, not the same ones, and are to be compared by the token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+import packing
+from experiments.load_balance.cost import Coefficients
+from experiments.load_balance.simulation import Lengths, draw
+
+UNPADDED, PACKED = "un-padding", "packing"  # in two programs each: compute, exchange
+ONE_PROGRAM = "packing, one program"  # the step that training makes
+
+
+class Shares(NamedTuple):
+  """Of N shares; all lengths in tokens.
+
+  Attributes:
+    unpadded: of each share its b sequences' lengths.
+    packed: of each share its packs, each the lengths of its sequences.
+  """
+
+  unpadded: list[list[int]]
+  packed: list[list[list[int]]]
+
+
+def draw_shares(
+  lengths: Lengths, plan: packing.Plan, *, number: int, batch: int, seed: int
+) -> Shares:
+  """Shares of un-padding and, with about as many sequences, of packing.
+
+  Args:
+    lengths: of the dataset.
+    plan: of its histogram.
+    number: N.
+    batch: b, sequences of a share.
+    seed: of the draws.
+  """
+  rng = np.random.default_rng([seed, number, batch])
+  rows = max(1, round(batch / plan.packing_factor))
+  unpadded = lengths.draw(rng, (number, batch)).tolist()
+  packs = draw(rng, plan.repeat_counts, (number, rows)).tolist()
+  strategies = [list(map(int, strategy)) for strategy in plan.strategies]
+  return Shares(unpadded, [[strategies[k] for k in share] for share in packs])
+
+
+def count_tokens(shares: Shares) -> dict[str, np.ndarray]:
+  """Real tokens of each share.
+
+  Args:
+    shares: as drawn.
+
+  Returns:
+    int[N] by way.
+
+  Example:
+    >>> {way: x.tolist() for way, x in count_tokens(Shares([[1, 6]], [[[2, 6]]])).items()}
+    {'un-padding': [7], 'packing': [8]}
+  """
+  return {
+    UNPADDED: np.array([sum(share) for share in shares.unpadded]),
+    PACKED: np.array([sum(map(sum, share)) for share in shares.packed]),
+  }
+
+
+def round_up(lengths: Sequence[int] | np.ndarray, compiled: Sequence[int]) -> np.ndarray:
+  """The next of the compiled lengths.
+
+  Args:
+    lengths: in tokens.
+    compiled: rising.
+
+  Example:
+    >>> round_up([1, 5, 6], [5, 10]).tolist()
+    [5, 5, 10]
+  """
+  return np.asarray(compiled)[np.searchsorted(compiled, lengths)]
+
+
+def predict(
+  shares: Shares, costs: Coefficients, *, compiled: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+  """Seconds of each share by the cost of a row; the fixed time of a step left out.
+
+  Args:
+    shares: as drawn.
+    costs: of a device.
+    compiled: lengths that un-padding rounds up to; the last is the row length.
+
+  Returns:
+    float[N] of un-padding, and of packing.
+
+  Example:
+    >>> costs = Coefficients(step=9.0, row=0.0, token=1.0, token_pair=0.0)
+    >>> predict(Shares([[1, 6]], [[[1, 6]]]), costs, compiled=[5, 10])
+    (array([15.]), array([10.]))
+  """
+  own = costs.row_seconds(round_up(np.array(shares.unpadded), compiled)).sum(1)
+  rows = np.array([len(share) for share in shares.packed])
+  return own, rows * costs.row_seconds(compiled[-1])
