@@ -15,20 +15,17 @@ import argparse
 import importlib
 import json
 import pathlib
-import signal
 import sys
 import time
 
 from benchmarks.machine import machine
+from experiments.lab import command, report
 from experiments.lab import part as lab
-from experiments.lab import report
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
 from training.command import Parser, Stopped, positive
 from training.record.files import write_text
-from training.sweep import jobs
 
-ROOT = pathlib.Path(__file__).parents[1]
 # In the order of the report: the name of each part, and its module in packing_paper.
 PARTS = {
   "lengths": "figure_1_lengths",
@@ -51,42 +48,35 @@ COMMAND = "python -m experiments.reproduce --only"
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
   options = _parser().parse_args(arguments)
-  if arguments is None:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+  return command.run(lambda: reproduce(options))
+
+
+def reproduce(options: argparse.Namespace) -> int:
+  """Makes the parts and the report; returns the exit status."""
   folder = options.workdir / "quick" if options.quick else options.workdir
   failures: dict[str, str] = {}
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, name in enumerate(options.only, start=1):
-      title, start = f"[{number}/{len(options.only)}] {name}", time.monotonic()
-      _say(f"{title} ...")
-      try:
-        make(name, folder, options)
-      except (Stopped, *lab.MISTAKES) as error:
-        failures[name] = str(error)
-        _say(f"{title}: failed: {error}")
-      else:
-        _say(f"{title}: {time.monotonic() - start:.0f} s")
-    made = {name: lab.read(folder / name) for name in PARTS}
-    text = report.document(made, machine=machine(), quick=options.quick, failures=failures)
-    write_text(folder / "REPORT.md", text)
-  except OSError as error:
-    _say(f"error: {error}")
-    return 2
-  except KeyboardInterrupt:
-    _say("Stopped. Run the same command again to continue.")
-    return 130
-  exhibits = {exhibit.name: exhibit for part in made.values() for exhibit in part}
+  folder.mkdir(parents=True, exist_ok=True)
+  for number, name in enumerate(options.only, start=1):
+    title, start = f"[{number}/{len(options.only)}] {name}", time.monotonic()
+    _say(f"{title} ...")
+    try:
+      make(name, folder, options)
+    except (Stopped, *lab.MISTAKES) as error:
+      failures[name] = str(error)
+      _say(f"{title}: failed: {error}")
+    else:
+      _say(f"{title}: {time.monotonic() - start:.0f} s")
+  made = {name: lab.read(folder / name) for name in PARTS}
+  text = report.document(made, machine=machine(), quick=options.quick, failures=failures)
+  write_text(folder / "REPORT.md", text)
+  exhibits = [exhibit for part in made.values() for exhibit in part]
   if options.json:
-    results = {
-      name: {"must agree": exhibit.agreement, "result": exhibit.state}
-      for name, exhibit in exhibits.items()
-    }
-    report_file = str(folder / "REPORT.md")
-    print(json.dumps({"report": report_file, "exhibits": results, "failures": failures}))
+    results = {x.name: {"must agree": x.agreement, "result": x.state} for x in exhibits}
+    where = str(folder / "REPORT.md")
+    print(json.dumps({"report": where, "exhibits": results, "failures": failures}))
   else:
-    for name, exhibit in exhibits.items():
-      print(f"{name}: {exhibit.state} ({exhibit.agreement})")
+    for x in exhibits:
+      print(f"{x.name}: {x.state} ({x.agreement})")
     print(f"\nwritten to {folder / 'REPORT.md'}")
   return 1 if failures else 0
 
@@ -99,10 +89,9 @@ def make(name: str, folder: pathlib.Path, options: argparse.Namespace) -> list[E
     InputError, ConfigError, SweepError, OSError: its input is wrong.
   """
   module = importlib.import_module(f"experiments.packing_paper.{PARTS[name]}")
-  command = f"{COMMAND} {name}{' --quick' if options.quick else ''}"
   part = Part(
     folder / name,
-    command,
+    f"{COMMAND} {name}{' --quick' * options.quick}",
     quick=options.quick,
     seeds=options.seeds,
     jobs=options.jobs,
@@ -112,13 +101,7 @@ def make(name: str, folder: pathlib.Path, options: argparse.Namespace) -> list[E
 
 
 def _parser() -> Parser:
-  title, _, rest = (__doc__ or "").partition("\n\n")
-  parser = Parser(
-    prog="python -m experiments.reproduce",
-    description=title,
-    epilog=rest,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  parser = command.make_parser(__doc__, "experiments.reproduce", workdir="results")
   parser.add_argument(
     "--only",
     type=_some_parts,
@@ -126,23 +109,8 @@ def _parser() -> Parser:
     metavar="PARTS",
     help=f"separated by commas, of {','.join(PARTS)}",
   )
-  parser.add_argument(
-    "--wikitext",
-    metavar="FOLDER",
-    help="with test.txt and valid.txt of WikiText-2, for the part other_text",
-  )
-  parser.add_argument("--quick", action="store_true", help="a little of everything")
-  parser.add_argument("--seeds", type=positive, help="runs of each arm; 3, or 1")
-  parser.add_argument(
-    "--jobs",
-    type=positive,
-    default=len(jobs.cores()),
-    help="runs at a time; as many as cores",
-  )
-  parser.add_argument(
-    "--workdir", type=pathlib.Path, default="results", help="where to write; results"
-  )
-  parser.add_argument("--json", action="store_true", help="print one JSON object")
+  parser.add_argument("--seeds", type=positive, help="runs of each arm; 3, or 1 if quick")
+  command.add_training(parser)
   return parser
 
 

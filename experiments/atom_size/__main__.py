@@ -4,12 +4,12 @@
 
 Trains small GPT-2s with ALiBi on the same text in rows of several lengths: concat and
 padding with atoms of a quarter to four rows, and packed. Rows of 64 come first, with three
-seeds; all others with one, and with the other seeds at last. What is finished is not run
-again: stopped, the same command goes on. With --minutes no run is begun after so many, and
-the report is of what there is; --minutes=0 trains nothing. It goes to exhibits.md and
-exhibits.json in --workdir, with pictures.
+seeds; all others with one, and with the other seeds last. Finished runs are kept: the same
+command resumes. With --minutes no run starts after that time, and the report shows what is
+finished; --minutes=0 trains nothing. Writes exhibits.md, exhibits.json and pictures to
+--workdir.
 
-The text is test.txt of WikiText-2, with valid.txt held out; without --wikitext the
+The text is test.txt of WikiText-2, with valid.txt held out; without --wikitext it is the
 docstrings of the standard library.
 
 References:
@@ -20,28 +20,47 @@ References:
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import functools
+import json
 import math
 import pathlib
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
-import jax
+import numpy as np
 
-from experiments.atom_size import exhibits as atom_exhibits
-from experiments.atom_size.exhibits import CONCAT, PACKED, PADDING, PADDING_ALL, Study
-from experiments.atom_size.runs import EPOCHS, QUICK, TOKENS, Arm, RowLengthStudy
-from experiments.lab import part as parts
+import pipeline
+from experiments.atom_size import exhibits as atoms
+from experiments.atom_size.perplexities import SEGMENTS
+from experiments.atom_size.runs import (
+  CONCAT,
+  EPOCHS,
+  PACKED,
+  PADDING,
+  PADDING_ALL,
+  QUICK,
+  SEEDS,
+  TOKENS,
+  Layout,
+  make_study,
+  seconds_a_step,
+)
+from experiments.lab import command, report
+from experiments.lab import part as lab
 from experiments.lab.exhibits import Exhibit
+from experiments.lab.part import Part
+from experiments.lab.study import Study, run_tasks, stop_if_failed
+from model.models import abstract_model
 from packing import InputError
-from training.command import Parser, Stopped
-from training.sweep.jobs import say
+from pipeline.batches.atoms import documents
+from training.config import model_config
+from training.record.parameters import count_parameters
 
-SEEDS = 3
 FULL = 64  # the row length with all atoms and seeds first
 PAPER_ROWS = (64, 32, 128)
-LONG_ROWS = (256, 512)  # longer than documents, which the paper leaves open
+LONG_ROWS = (256, 512)  # longer than most documents, which the paper leaves open
 TEXTS = {
   "wikitext": "test.txt of WikiText-2",
   "stdlib": "the standard library's docstrings",
@@ -49,149 +68,159 @@ TEXTS = {
 _ALONE = (CONCAT, PADDING, PADDING_ALL, PACKED)
 
 
-def stages(*, quick: bool) -> Iterator[tuple[int, Arm, int]]:
-  """Row lengths, arms and seeds of all runs, in their order; seeds from 1 on.
+def stages(*, quick: bool) -> Iterator[tuple[int, Layout, int]]:
+  """Row lengths, layouts and seeds of all runs, in order; seeds from 1 on.
 
   Args:
     quick: whether one seed is enough, and atoms of half a row to two.
   """
   seeds = range(1, 2 if quick else SEEDS + 1)
-  near, far = ((0.5, 2.0), (0.25, 4.0))
+  near, far = _of_atoms(0.5, 2.0), _of_atoms(0.25, 4.0)
+  others = [x for x in PAPER_ROWS if x != FULL]
   for seed in seeds:
-    atoms = near if quick else (*near, *far)
-    yield from ((FULL, arm, seed) for arm in (*_ALONE, *_of_atoms(*atoms)))
-  for row_length in (x for x in PAPER_ROWS if x != FULL):
-    yield from ((row_length, arm, 1) for arm in (*_ALONE, *_of_atoms(*near)))
+    of_atoms = near if quick else (*near, *far)
+    yield from ((FULL, layout, seed) for layout in (*_ALONE, *of_atoms))
+  for row_length in others:
+    yield from ((row_length, layout, 1) for layout in (*_ALONE, *near))
   for row_length in LONG_ROWS:
-    yield from ((row_length, arm, 1) for arm in _ALONE)
+    yield from ((row_length, layout, 1) for layout in _ALONE)
   if quick:
     return
-  for row_length in (x for x in PAPER_ROWS if x != FULL):
-    yield from ((row_length, arm, 1) for arm in _of_atoms(*far))
+  for row_length in others:
+    yield from ((row_length, layout, 1) for layout in far)
   for seed in seeds[1:]:
-    for row_length in (*LONG_ROWS, *(x for x in PAPER_ROWS if x != FULL)):
-      of_atoms = () if row_length in LONG_ROWS else _of_atoms(*near, *far)
-      yield from ((row_length, arm, seed) for arm in (*_ALONE, *of_atoms))
+    for row_length in (*LONG_ROWS, *others):
+      of_atoms = () if row_length in LONG_ROWS else (*near, *far)
+      yield from ((row_length, layout, seed) for layout in (*_ALONE, *of_atoms))
 
 
-def _of_atoms(*sizes: float) -> tuple[Arm, ...]:
-  return tuple(Arm(layout, size) for size in sizes for layout in ("concat", "padding"))
+def _of_atoms(*sizes: float) -> tuple[Layout, ...]:
+  return tuple(Layout(kind, size) for size in sizes for kind in ("concat", "padding"))
 
 
-def exhibits(
-  folder: pathlib.Path,
-  *,
-  quick: bool = False,
-  wikitext: str | None = None,
-  minutes: float | None = None,
-) -> list[Exhibit]:
+def exhibits(part: Part, *, minutes: float = math.inf) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests.
 
   Args:
-    folder: for the data, the runs and the pictures.
-    quick: some steps with one seed, to see that it works; says nothing of the claims.
-    wikitext: the folder of the text; None for docstrings.
-    minutes: after which no further run is begun; None for no end.
+    part: of the study; `quick` makes a few steps with one seed, which prove nothing.
+    minutes: after which no further run starts.
 
   Raises:
-    InputError: there is no text in the folder, or too little; or nothing is trained yet.
+    InputError: the folder has no text, or too little; or nothing is trained yet.
     Stopped: some runs failed; all others are finished.
   """
-  data = data_of(wikitext)
-  text = "stdlib" if wikitext is None else "wikitext"
-  runs = folder / (f"{text}-quick" if quick else text)
-  end = time.monotonic() + 60 * (math.inf if minutes is None else minutes)
-  planned = list(stages(quick=quick))
-  studies: dict[int, RowLengthStudy] = {}
-  found: dict[int, dict[Arm, dict[int, dict[str, Any]]]] = {}
-  failures: list[str] = []
-  left_out = 0
-  for number, (row_length, arm, seed) in enumerate(planned, start=1):
-    where = runs / str(row_length)
-    is_late = time.monotonic() >= end
-    if row_length not in studies and is_late and not where.exists():
-      left_out += 1
-      continue
-    if row_length not in studies:
-      studies[row_length] = RowLengthStudy(where, row_length, data=data, quick=quick)
-    study = studies[row_length]
-    result = study.read(arm, seed)
-    if result is None and is_late:
-      left_out += 1
-      continue
-    if result is None:
-      start = time.monotonic()
-      try:
-        result = study.run(arm, seed)
-      except Stopped as error:
-        failures.append(str(error))
-        continue
-      title = f"rows of {row_length}, {arm.name}, seed {seed}"
-      say(f"[{number}/{len(planned)}] {title}: {time.monotonic() - start:.0f} s")
-    found.setdefault(row_length, {}).setdefault(arm, {})[seed] = result
-  if failures:
-    raise Stopped(f"{len(failures)} of {len(planned)} runs failed. {' '.join(failures)}")
-  whole = {n: found[n] for n in sorted(found) if _has(found[n], *_ALONE)}
+  until = time.monotonic() + 60 * minutes
+  text = text_of(part.wikitext)
+  name = f"{'stdlib' if part.wikitext is None else 'wikitext'}{'-quick' * part.quick}"
+  planned = list(stages(quick=part.quick))
+  layouts: dict[int, dict[Layout, None]] = {}
+  for row_length, layout, _ in planned:
+    layouts.setdefault(row_length, {})[layout] = None
+  studies = {
+    row_length: make_study(
+      part.folder / name / str(row_length),
+      row_length,
+      list(of_length),
+      text=text,
+      quick=part.quick,
+    )
+    for row_length, of_length in layouts.items()
+  }
+  _train(studies, planned, part, until=until)
+  results = {}
+  for row_length, study in sorted(studies.items()):
+    of_study = study.results()
+    found = {x: of_study[x.name] for x in layouts[row_length] if of_study[x.name]}
+    if found:
+      results[row_length] = found
+  whole = {n: found for n, found in results.items() if _has(found, *_ALONE)}
   if not whole:
     raise InputError(
       "No row length has all its layouts trained yet. Run again with more --minutes."
     )
-  told = Study(
-    _command(wikitext, quick=quick),
-    _recipe(text, studies, quick=quick, left_out=left_out),
-    quick,
+  made = sum(len(runs) for found in results.values() for runs in found.values())
+  first = studies[min(whole)]
+  lengths, vocabulary = _documents(first)
+  shared = atoms.Study(
+    part,
+    _recipe(name, first, lengths, vocabulary, part.quick, (made, len(planned))),
   )
-  lengths = next(iter(studies.values())).lengths
-  by_length = {n: found[n] for n in sorted(found)}
-  made = [atom_exhibits.steps_an_epoch(lengths, by_length, tokens=TOKENS, study=told)]
-  made += [
-    atom_exhibits.atom_sizes(
-      layout, row_length, whole[row_length], lengths, folder, study=told
-    )
+  exhibits = [atoms.steps_an_epoch(shared, lengths, results, tokens=TOKENS)]
+  exhibits += [
+    atoms.atom_sizes(shared, kind, row_length, whole[row_length], lengths)
     for row_length in PAPER_ROWS
-    for layout in ("concat", "padding")
+    for kind in ("concat", "padding")
     if row_length in whole and _has(whole[row_length], *_of_atoms(0.5, 2.0))
   ]
-  made.append(atom_exhibits.concat_and_padding(whole, folder, study=told))
-  for length, arms in whole.items():
-    seconds = studies[length].seconds_a_step(_ALONE)
-    made.append(atom_exhibits.packed(length, arms, seconds, folder, study=told))
-  return made
+  exhibits.append(atoms.concat_and_padding(shared, whole))
+  for row_length, found in whole.items():
+    seconds = seconds_a_step(studies[row_length], _ALONE)
+    exhibits.append(atoms.packed(shared, row_length, found, seconds))
+  return exhibits
 
 
-def _command(wikitext: str | None, *, quick: bool) -> str:
-  text = "" if wikitext is None else " --wikitext FOLDER"
-  return f"python -m experiments.atom_size{text}{' --quick' if quick else ''}"
+def _train(studies, planned, part: Part, *, until: float):
+  """Runs what is not finished, in the planned order; prepares all data first."""
+  runs = {
+    (row_length, arm.name, run.config.seed): (study, arm, run)
+    for row_length, study in studies.items()
+    for arm, run in study.runs
+  }
+  tasks = []
+  for row_length, layout, seed in planned:
+    study, arm, run = runs[row_length, layout.name, seed]
+    task = study.task(arm, run)
+    tasks.append(dataclasses.replace(task, name=f"rows of {row_length}, {task.name}"))
+  if time.monotonic() < until:
+    for study in studies.values():
+      lengths, _ = _documents(study)
+      tokens = int((lengths + 1).sum())
+      if not part.quick and tokens < SEGMENTS * TOKENS:
+        raise InputError(
+          f"The text has {tokens:,} tokens; expected at least {SEGMENTS * TOKENS:,}, so "
+          f"that an epoch has {SEGMENTS} steps of {TOKENS} tokens. Give more text."
+        )
+  failures = run_tasks(tasks, number=part.jobs, desc="atom size", until=until)
+  stop_if_failed(failures, len(tasks))
 
 
-def _recipe(text: str, studies, *, quick: bool, left_out: int) -> str:
+def _documents(study: Study) -> tuple[np.ndarray, int]:
+  """The tokens of each document, int[D], and the size of the vocabulary."""
+  dataset = pipeline.prepare_dataset(study.runs[0][1].config)
+  return documents(dataset.train)[0], len(dataset.vocabulary)
+
+
+def _recipe(name, study: Study, lengths, vocabulary: int, quick: bool, runs) -> str:
   """What was trained on what, for the report."""
-  study = next(iter(studies.values()))
-  config = study.config(PACKED, 1)
-  parameters = sum(x.size for x in jax.tree.leaves(study.initial_params(1)))
-  length = (
-    f"{QUICK['steps']} steps, which say that it works and nothing of the claims"
-    if quick
-    else f"{EPOCHS} epochs"
-  )
-  planned = len(list(stages(quick=quick)))
-  rest = f" Of {planned} planned runs {left_out} are not made yet." if left_out else ""
+  config = study.runs[0][1].config
+  model = model_config(config, head="causal", vocab_size=vocabulary)
+  parameters = count_parameters(abstract_model(model, "causal")[1])
+  length = f"{EPOCHS} epochs"
+  if quick:
+    length = f"{QUICK['train.steps']} steps, which prove nothing"
+  made, planned = runs
+  rest = f" {planned - made} of {planned} planned runs are not made yet."
   return (
-    f"Text: {TEXTS[text]}, documents of {config.data.min_words} words and more, "
-    f"{(study.lengths + 1).sum():,} tokens of a byte-level BPE of "
-    f"{len(study.dataset.vocabulary):,}. Model: {config.model.size}, {parameters:,} "
-    f"parameters, ALiBi. {length[0].upper()}{length[1:]}; {TOKENS} tokens a step, padding "
-    f"included; AdamW, rate {config.optimizer.learning_rate:g}, constant after "
-    f"{config.optimizer.warmup_steps} steps, chosen for concat in rows of {FULL} with seed "
-    f"0, which is in no statement.{rest}"
+    f"Text: {TEXTS[name.removesuffix('-quick')]}, documents of {config.data.min_words} "
+    f"words and more, {(lengths + 1).sum():,} tokens of a byte-level BPE of "
+    f"{vocabulary:,}. Model: {config.model.size}, {parameters:,} parameters, ALiBi. "
+    f"{length}; {TOKENS} tokens a step, padding included; AdamW, rate "
+    f"{config.optimizer.learning_rate:g}, constant after {config.optimizer.warmup_steps} "
+    f"steps, chosen for concat in rows of {FULL} with seed 0, which is in no statement."
+    f"{rest * (made < planned)}"
   )
 
 
-def _has(arms, *wanted: Arm) -> bool:
-  return all(arm in arms for arm in wanted)
+def _has(found, *wanted: Layout) -> bool:
+  return all(layout in found for layout in wanted)
 
 
-def data_of(wikitext: str | None) -> dict[str, Any]:
+def text_of(wikitext: str | None) -> dict[str, str]:
+  """Fields of the config's `data` that name the text.
+
+  Raises:
+    InputError: a file is missing.
+  """
   if wikitext is None:
     return {"source": "stdlib", "held_out_source": "", "documents": "blank-line"}
   folder = pathlib.Path(wikitext).resolve()
@@ -205,13 +234,37 @@ def data_of(wikitext: str | None) -> dict[str, Any]:
   return {name: str(path) for name, path in files.items()} | {"documents": "line"}
 
 
-def _add_options(parser: Parser):
-  parser.add_argument(
-    "--wikitext", metavar="FOLDER", help="with test.txt and valid.txt of WikiText-2"
+def main(arguments: list[str] | None = None) -> int:
+  """Runs the command; returns the exit status."""
+  parser = command.make_parser(
+    __doc__, "experiments.atom_size", workdir="results/atom_size"
   )
+  command.add_training(parser)
   parser.add_argument(
-    "--minutes", type=_minutes, help="begin no further run after so many; no end"
+    "--minutes",
+    type=_minutes,
+    default=math.inf,
+    help="start no further run after this time; no limit",
   )
+  options = parser.parse_args(arguments)
+  with_text = " --wikitext FOLDER" if options.wikitext else ""
+  part = Part(
+    options.workdir,
+    f"python -m experiments.atom_size{with_text}{' --quick' * options.quick}",
+    quick=options.quick,
+    jobs=options.jobs,
+    wikitext=options.wikitext,
+  )
+
+  def work() -> int:
+    made = lab.make(functools.partial(exhibits, minutes=options.minutes), part)
+    if options.json:
+      print(json.dumps([dataclasses.asdict(exhibit) for exhibit in made]))
+    else:
+      print("\n\n".join(report.section(exhibit, folder=".") for exhibit in made))
+    return 0
+
+  return command.run(work)
 
 
 def _minutes(text: str) -> float:
@@ -219,10 +272,10 @@ def _minutes(text: str) -> float:
     minutes = float(text)
   except ValueError:
     minutes = -1.0
-  if not 0 <= minutes < float("inf"):
+  if not 0 <= minutes < math.inf:
     raise argparse.ArgumentTypeError(f"expected a number of at least 0, found {text}")
   return minutes
 
 
 if __name__ == "__main__":
-  sys.exit(parts.main(__doc__, exhibits, name="atom_size", add_options=_add_options))
+  sys.exit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,8 +10,7 @@ import matplotlib.ticker
 import numpy as np
 
 from experiments.atom_size.perplexities import smooth
-from experiments.load_balance import pictures as load_balance_pictures
-from experiments.load_balance.pictures import COLOURS, figure
+from experiments.lab.pictures import COLOURS, band, figure, save
 
 Runs = Sequence[Mapping[str, Any]]  # of one arm, by seed
 _ALPHA = 0.98  # of the moving average
@@ -39,8 +37,7 @@ def atoms(
     span: of the last epoch, or of what is judged in its place; in epochs.
     title: what the picture shows.
   """
-  whole = figure()
-  whole.set_size_inches(9, 7)
+  whole = figure(9, 7)
   (full, last), (final, rank) = whole.subplots(2, 2)
   for name, runs in arms.items():
     y = _curve(runs)
@@ -77,9 +74,9 @@ def atoms(
   final.set(xlabel="atom", ylabel="final perplexity")
   rank.set(xlabel="atom", ylabel="mean rank in the last epoch")
   full.legend(frameon=False, fontsize="small", title="atom")
-  for axes in (full, last, final, rank):
-    _plain(axes)
-  _save(full, path, title)
+  for axes in whole.axes:
+    axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
+  save(whole, path, title)
 
 
 def steps(path: pathlib.Path, panels: Mapping[int, Mapping[str, Runs]], *, title: str):
@@ -90,8 +87,7 @@ def steps(path: pathlib.Path, panels: Mapping[int, Mapping[str, Runs]], *, title
     panels: by row length, runs by the name of their layout.
     title: what the picture shows.
   """
-  whole = figure()
-  whole.set_size_inches(max(9, 3.3 * len(panels) + 1), 4.2)
+  whole = figure(max(9, 3.3 * len(panels) + 1), 4.2)
   for axes, (row_length, arms) in zip(
     whole.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
   ):
@@ -100,11 +96,10 @@ def steps(path: pathlib.Path, panels: Mapping[int, Mapping[str, Runs]], *, title
       axes.plot(np.arange(1, y.size + 1), y, color=colour, label=name)
     _limits(axes, [_curve(runs) for runs in arms.values()])
     axes.set(xlabel="steps", title=f"rows of {row_length}")
-    _plain(axes)
   first = whole.axes[0]
   first.set_ylabel("training perplexity, moving average")
   first.legend(frameon=False, fontsize="small")
-  _save(first, path, title)
+  save(whole, path, title)
 
 
 def held_out(path: pathlib.Path, arms: Mapping[str, Runs], *, title: str):
@@ -115,8 +110,7 @@ def held_out(path: pathlib.Path, arms: Mapping[str, Runs], *, title: str):
     arms: runs by the name of their layout, with the `seconds` of each evaluation.
     title: what the picture shows.
   """
-  whole = figure()
-  whole.set_size_inches(11, 4.2)
+  whole = figure(11, 4.2)
   by_step, by_text, by_time = whole.subplots(1, 3, sharey=True)
   lowest = []
   for (name, runs), colour in zip(arms.items(), COLOURS, strict=False):
@@ -129,9 +123,7 @@ def held_out(path: pathlib.Path, arms: Mapping[str, Runs], *, title: str):
       (by_text, steps / runs[0]["steps_per_epoch"]),
       (by_time, np.array([point["seconds"] for point in points[0]])),
     ):
-      axes.plot(x, y.mean(0), color=colour, marker="o", markersize=3, label=name)
-      if len(y) > 1:
-        axes.fill_between(x, y.min(0), y.max(0), color=colour, alpha=0.2, linewidth=0)
+      band(axes, x, y, colour, name, marker="o")
   by_step.set(xlabel="steps", ylabel="held-out perplexity")
   by_text.set(xlabel="epochs: equal text")
   by_time.set(xlabel="seconds of training")
@@ -139,8 +131,7 @@ def held_out(path: pathlib.Path, arms: Mapping[str, Runs], *, title: str):
   by_step.legend(frameon=False, fontsize="small")
   for axes in (by_step, by_text, by_time):
     axes.set_xlim(left=0)
-    _plain(axes)
-  _save(by_step, path, title)
+  save(whole, path, title)
 
 
 def _curve(runs: Runs) -> np.ndarray:
@@ -152,13 +143,3 @@ def _limits(axes, curves: Sequence[np.ndarray]):
   """Cuts off the beginning, where all fall from far above."""
   late = [y[int(_SHOWN * y.size) :] for y in curves]
   axes.set_ylim(min(y.min() for y in late) * 0.95, np.median([y[0] for y in late]) * 1.05)
-
-
-def _plain(axes):
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.grid(alpha=0.3)
-  axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
-
-
-def _save(axes, path: pathlib.Path, title: str):
-  load_balance_pictures.save(axes, path, textwrap.fill(title.removesuffix("."), 115))

@@ -1,17 +1,18 @@
-"""Fine-tuning packed beside unpacked: metric, rows, speed, and predictions.
+"""Fine-tuning packed and unpacked: metric, rows, speed, and predictions.
 
   make train
   python -m experiments.finetuning --init-from runs/quickstart
 
-Trains on the tasks of `experiments/local_tasks.py` by configs/glue.py, and with --xquad on
-questions by configs/squad.py: packed, and one sequence a row, from the same weights with as
-many sequences a step. The score is the best of all evaluations on the dev set, so in both
-arms a little higher than a test set would have it. Writes `finetuning.md` and
-`finetuning.json` to --workdir. The same command goes on where it stopped.
+Trains on the tasks of experiments/finetuning/local_tasks.py by configs/glue.py, and with
+--xquad on questions by configs/squad.py: packed, and one sequence a row, from the same
+weights with the same number of sequences a step. The score is the best of all evaluations
+on the dev set, so in both arms a little higher than a test set would have it. Writes
+finetuning.md and finetuning.json to --workdir. The same command resumes where it stopped.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import pathlib
 import sys
@@ -20,37 +21,37 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import optax
 from ml_collections import ConfigDict
 
 import pipeline
 from experiments.finetuning import local_tasks
+from experiments.lab import command, report
 from model import weights
-from packing import InputError
-from training.command import Parser
+from training.command import positive
 from training.evaluation import predict
 from training.mesh import make_mesh
 from training.record import workdir
 from training.record.files import write_json, write_text
-from training.step import TrainingProgram
+from training.step import ModelProgram
 from training.sweep import __main__ as sweep
 from training.sweep.file import Sweep, SweepError, make_sweep
 
-LEARNING_RATE = 3e-4  # a small model wants more than BERT-base
+LEARNING_RATE = 3e-4  # a small model needs a higher one than BERT-base
 ARMS = {
   "unpacked": {"packing.algorithm": "none", "train.throughput_rounds": 0},
   "packed": {},  # measures both in turns
 }
+QUICK = {"train.duration": "256 sequences", "optimizer.warmup": "32 sequences"}
 
 
 class Same(NamedTuple):
-  """What one checkpoint says of the dev set, packed and one sequence a row.
+  """The predictions of one checkpoint on the dev set, packed and one sequence a row.
 
   Attributes:
-    sequences: how many.
-    different: of them, those whose class, or whose likeliest start or end, is another, or
-      whose number differs by more than 1e-4.
-    largest: difference of a logit.
+    sequences: their number.
+    different: those whose class, or likeliest start or end, differs, or whose number
+      differs by more than 1e-4.
+    largest: the largest difference of a logit.
   """
 
   sequences: int
@@ -75,7 +76,7 @@ def task_sweep(task: str, files: tuple[str, str], options) -> Sweep:
     "train.log_every": 20,
     "train.eval_every": 100,
     "train.checkpoint_every": 100,
-  }
+  } | (QUICK if options.quick else {})
   config = "configs/squad.py" if task == "squad" else f"configs/glue.py:{task}"
   return make_sweep(
     {
@@ -89,28 +90,21 @@ def task_sweep(task: str, files: tuple[str, str], options) -> Sweep:
 
 
 def compare_predictions(config: ConfigDict, folder: pathlib.Path) -> Same:
-  """Has the best checkpoint of a run predict its dev set in both ways.
-
-  Args:
-    config: of the run.
-    folder: of the run.
-  """
+  """Predicts the dev set of a run in both ways, with its best checkpoint."""
   stored = weights.open_folder(folder, step=workdir.choose_step(folder, "best"))
-  program = TrainingProgram(
-    stored.config, optax.identity(), mesh=make_mesh(1), seed=0, head=stored.head
-  )
+  program = ModelProgram(stored.config, mesh=make_mesh(1), head=stored.head)
   params = stored.load()
   dataset = pipeline.prepare_dataset(config)
-  found = []
+  logits = []
   for algorithm in (config.packing.algorithm, "none"):
     changed = config.copy_and_resolve_references()
     changed.packing.algorithm = algorithm
     (held_out, *_) = pipeline.make_held_out(changed, dataset)
-    found.append(predict(program, params, held_out.batches()).logits)
+    logits.append(predict(program, params, held_out.batches()).logits)
   return Same(
-    len(found[0]),
-    sum(_differ(a, b) for a, b in zip(*found, strict=True)),
-    max(float(np.abs(a - b).max()) for a, b in zip(*found, strict=True)),
+    len(logits[0]),
+    sum(_differ(a, b) for a, b in zip(*logits, strict=True)),
+    max(float(np.abs(a - b).max()) for a, b in zip(*logits, strict=True)),
   )
 
 
@@ -121,12 +115,12 @@ def _differ(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def task_rows(task: str, swept: Sweep, folder: pathlib.Path) -> list[dict[str, Any]]:
-  """What both arms came to, as means over the seeds.
+  """The results of both arms, means over the seeds.
 
   Args:
     task: its name.
     swept: its runs, all finished.
-    folder: with their folders.
+    folder: that has their folders.
   """
   arms: dict[str, list[dict]] = {arm: [] for arm in ARMS}
   same = []
@@ -164,40 +158,29 @@ def task_rows(task: str, swept: Sweep, folder: pathlib.Path) -> list[dict[str, A
 
 
 def table(rows: Sequence[dict]) -> str:
-  """The rows of all tasks in Markdown; `differ` counts predictions of the packed arm."""
-  lines = [
-    "| task | arm | score | rows | packing factor | sequences/s | ratio | differ |",
-    "|---|---|---:|---:|---:|---:|---:|---:|",
-  ]
+  """The results of all tasks; `differ` counts predictions of the packed arm."""
+  header = ["task", "arm", "score", "rows", "packing factor", "sequences/s", "ratio"]
+  lines = []
   for row in rows:
     score = f"{row['score']:.1%}"
     if row["score_sd"] is not None:
       score += f" ± {row['score_sd']:.1%}"
-    ratio = told = ""
+    numbers = [f"{row['rows']:,}", f"{row['packing_factor']:.2f}"]
+    numbers.append(f"{row['sequences_per_second']:,.0f}")
+    line = [row["task"], row["arm"], score, *numbers, "", ""]
     if "speedup" in row:
-      ratio = (
-        f"{row['speedup']:.2f} ({row['speedup_low']:.2f} to {row['speedup_high']:.2f})"
-      )
-      told = f"{row['different']} of {row['predictions']:,}"
-    cells = [
-      row["task"],
-      row["arm"],
-      score,
-      f"{row['rows']:,}",
-      f"{row['packing_factor']:.2f}",
-      f"{row['sequences_per_second']:,.0f}",
-      ratio,
-      told,
-    ]
-    lines.append(f"| {' | '.join(cells)} |")
-  return "\n".join(lines)
+      low, high = row["speedup_low"], row["speedup_high"]
+      line[-2:] = [
+        f"{row['speedup']:.2f} ({low:.2f} to {high:.2f})",
+        f"{row['different']} of {row['predictions']:,}",
+      ]
+    lines.append(line)
+  return report.table([*header, "differ"], lines, right=range(2, 8))
 
 
-def _parser():
-  parser = Parser(
-    prog="python -m experiments.finetuning",
-    description="Fine-tunes packed and unpacked, and tabulates both.",
-  )
+def main(arguments: list[str] | None = None) -> int:
+  """Runs the command; returns the exit status."""
+  parser = command.make_parser(__doc__, "experiments.finetuning", workdir="runs/finetuning")
   parser.add_argument(
     "--init-from",
     type=pathlib.Path,
@@ -211,43 +194,31 @@ def _parser():
     help=f"separated by commas; {','.join(local_tasks.TASKS)} if not given",
   )
   parser.add_argument("--xquad", metavar="FILE", help="in SQuAD's layout, to split")
-  parser.add_argument("--seeds", type=int, default=1, help="runs of each arm; 1")
-  parser.add_argument("--workdir", type=pathlib.Path, default="runs/finetuning")
-  parser.add_argument("--json", action="store_true", help="print one JSON object")
-  return parser
-
-
-def main(arguments: list[str] | None = None) -> int:
-  """Runs the command; returns the exit status."""
-  parser = _parser()
+  parser.add_argument("--seeds", type=positive, default=1, help="runs of each arm; 1")
   options = parser.parse_args(arguments)
   tasks = [task for task in options.tasks.split(",") if task]
   if unknown := [task for task in tasks if task not in local_tasks.TASKS]:
     parser.error(
       f"there is no task {unknown[0]!r}; expected some of {', '.join(local_tasks.TASKS)}"
     )
-  if options.seeds < 1:
-    parser.error(f"--seeds is {options.seeds}; expected at least 1")
+  return command.run(lambda: fine_tune(options, tasks))
+
+
+def fine_tune(options: argparse.Namespace, tasks: list[str]) -> int:
+  """Runs what is not finished, and writes the results; returns the exit status."""
   data = options.workdir / "text"
+  files = local_tasks.write(data)
+  if options.xquad:
+    tasks.append("squad")
+    files["squad"] = local_tasks.split_questions(options.xquad, data)
   rows: list[dict] = []
-  try:
-    files = local_tasks.write(data)
-    if options.xquad:
-      tasks.append("squad")
-      files["squad"] = local_tasks.split_questions(options.xquad, data)
-    sweeps = {task: task_sweep(task, files[task], options) for task in tasks}
-    for task, swept in sweeps.items():
-      folder = options.workdir / task
-      if failures := sweep.run_all(swept, folder, ()):
-        name, why = next(iter(failures.items()))
-        raise SweepError(f"{task}, {name} failed: {why}")
-      rows += task_rows(task, swept, folder)
-  except (SweepError, InputError, weights.WeightsError, OSError) as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 2
-  except KeyboardInterrupt:
-    print("Stopped. Run the same command again to continue.", file=sys.stderr)
-    return 130
+  sweeps = {task: task_sweep(task, files[task], options) for task in tasks}
+  for task, swept in sweeps.items():
+    folder = options.workdir / task
+    if failures := sweep.run_all(swept, folder):  # alone: both arms are timed
+      name, line = next(iter(failures.items()))
+      raise SweepError(f"{task}, {name} failed: {line}")
+    rows += task_rows(task, swept, folder)
   device = jax.devices()[0].device_kind
   result = {"device": device, "init_from": str(options.init_from), "rows": rows}
   write_json(options.workdir / "finetuning.json", result)

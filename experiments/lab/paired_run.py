@@ -1,14 +1,14 @@
 """One run of a paired study: an arm with a seed, in a process of its own.
 
-  python -m experiments.paired --config=configs/quickstart.py --config.seed=0 \\
+  python -m experiments.lab.paired_run --config=configs/quickstart.py --config.seed=0 \\
       --config.packing.adjust=reduce_batch --batches=unpacked --out=unpacked.json
 
-Runs of one seed start from the same weights and see the same packs in the same order, so
-that step t of R rows has the packs R * t to R * (t + 1) - 1 of one stream. --batches says
-how their sequences come: packed; unpacked, those of each packed step, one a row; or
-constant, one a row and as many each step. The recipe is that of the packed run. Writes one
-JSON file when all is done: the recipe, the learning curve, evaluations and the sequences of
-each step; with --keep also a Hugging Face directory beside it, which
+Runs of one seed start from the same weights and see the same packs in the same order:
+step t of R rows has the packs R * t to R * (t + 1) - 1 of one stream. --batches says how
+sequences become batches: packed; unpacked, those of each packed step, one a row; or
+constant, one a row and the same number each step. The recipe is that of the packed run.
+The JSON file is written at the end: the recipe, the learning curve, evaluations and the
+sequences of each step. --keep also writes a Hugging Face directory beside it, which
 --config.model.init_from takes.
 """
 
@@ -18,65 +18,42 @@ import collections
 import dataclasses
 import pathlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
 import packing
 import pipeline
-from experiments.lab.streams import BATCHES, stream
+from experiments.lab.fit import fit
+from experiments.lab.streams import stream
+from experiments.lab.study import Arm, Results, worker
 from model import BertConfig, hf, weights
-from training import command, init_from
-from training.config import ConfigError, make_optimizer, model_config, validate
+from training import init_from
+from training.config import ConfigError, make_optimizer, model_config
 from training.evaluation import evaluate_pretraining
-from training.mesh import make_mesh, put_batch
+from training.mesh import make_mesh
 from training.recipe import Recipe, resolve
-from training.record.files import write_json
-from training.record.metrics import Meter
+from training.record.metrics import means
 from training.record.parameters import parameters_digest
-from training.record.progress import Progress
 from training.step import TrainingProgram
-from training.sweep import jobs as schedule
 
-FORMAT = 1  # of the file; one of another format is made anew
 POINTS = 100  # of a learning curve
 EVALUATED = (6, 9, 14, 21, 31, 45, 67, 100)  # of these points
-_CURVE = ("step", "sequences", "real_tokens", "loss")  # and what heads have
-_HEADS = ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy")
+EARLY = 2  # the number of the evaluation that early convergence is judged by
 
 
-@dataclasses.dataclass(frozen=True)
-class Arm:
-  """What runs of a study have in common but for the seed.
-
-  Attributes:
-    name: of its files.
-    fields: of the config, that differ from what all arms have.
-    batches: a key of `streams.BATCHES`.
-    keep: whether the parameters are kept.
-    starts_from: the arm of the same study, which keeps them, whose parameters runs of the
-      same seed start from; "" to draw them.
-  """
-
-  name: str
-  fields: Mapping[str, Any]
-  batches: str = "packed"
-  keep: bool = False
-  starts_from: str = ""
-
-
-class Plan(NamedTuple):
+class Schedule(NamedTuple):
   """How long a run is, in steps.
 
   Attributes:
-    recipe: what the optimizer is run with; its rows are packed ones.
-    rows: of a batch, but for "unpacked" ones.
-    points: the steps that a point of the learning curve ends with.
-    evaluated: those of them that are evaluated.
+    recipe: of the optimizer; its rows are packed ones.
+    rows: of a batch; those of "unpacked" batches vary.
+    points: the last step of each point of the learning curve.
+    evaluated: the points at which the model is evaluated.
   """
 
   recipe: Recipe
@@ -85,23 +62,12 @@ class Plan(NamedTuple):
   evaluated: Sequence[int]
 
 
-def identity(arm: Arm, config: ConfigDict) -> dict[str, Any]:
-  """What a file is of: a run is finished if its file has this."""
-  return {
-    "format": FORMAT,
-    "arm": arm.name,
-    "batches": arm.batches,
-    "keep": arm.keep,
-    "config": config.to_dict(),
-  }
+def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Schedule:
+  """Steps that see the same packs in all arms, and where the arms are compared.
 
-
-def plan_run(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Plan:
-  """Steps that see the same packs in all arms, and where these are compared.
-
-  All arms see the packs that the config's batch size comes to with as many rows packed,
-  whatever rounding `reduce_batch` does; "constant" ones the same number of sequences, but
-  for the last step.
+  All arms see the packs of the config's steps at the config's rows, however
+  `reduce_batch` rounds; "constant" arms see the same number of sequences, except in the
+  last step.
 
   Args:
     config: of the run.
@@ -109,12 +75,12 @@ def plan_run(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Plan:
     batches: a key of `streams.BATCHES`.
 
   Raises:
-    ConfigError: a value that no recipe can have, or that no pairs can.
+    ConfigError: a value that no recipe can have, or that pairs cannot have.
   """
   if config.train.micro_batch_size:
     raise ConfigError(
       f"config.train.micro_batch_size is {config.train.micro_batch_size}; expected 0, "
-      "since unpacked steps have rows of any number."
+      "since the number of rows of unpacked steps varies."
     )
   before, recipe = resolve(
     config,
@@ -128,14 +94,13 @@ def plan_run(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Plan:
   if batches == "constant":
     rows = round(recipe.rows * plan.packing_factor)
     steps = round(packs * plan.packing_factor / rows)
-  recipe = dataclasses.replace(recipe, steps=steps)
 
   def step_of(point: int) -> int:
     return round(whole * point / POINTS) * steps // whole
 
   points = sorted({step_of(point) for point in range(1, POINTS + 1)} - {0})
   evaluated = sorted({step_of(point) for point in EVALUATED} - {0})
-  return Plan(recipe, rows, points, evaluated)
+  return Schedule(dataclasses.replace(recipe, steps=steps), rows, points, evaluated)
 
 
 def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any]:
@@ -151,15 +116,16 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     point the counters at its end and means over its steps; `evaluations`, each with
     `step`, `sequences` and, as `evaluate_pretraining` gives them, `own`, as the model was
     trained, and `alone`, each sequence by itself; `sequences_a_step`, with `steps` by
-    number; and `seconds` of training, without the first step and evaluations.
+    number; and `seconds` in all.
 
   Raises:
     ConfigError, InputError: a value that cannot be used.
     Stopped: a loss is not finite.
   """
+  start = time.perf_counter()
   dataset = pipeline.prepare_dataset(config)
   plan = pipeline.make_plan(config, dataset.train)
-  recipe, rows, points, evaluated = plan_run(config, plan, batches=arm.batches)
+  recipe, rows, points, evaluated = make_schedule(config, plan, batches=arm.batches)
   loader = pipeline.make_loader(
     config, dataset.train, dataset.vocabulary, plan=plan, batch_size=recipe.rows
   )
@@ -170,60 +136,41 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   if given := init_from.open_weights(config):
     init_from.check_vocabulary(given, dataset.vocabulary)
     params = init_from.initial_params(given, bert, seed=config.seed)
-  mesh = make_mesh(1)
-
-  def program_of(config_of_model):
-    return TrainingProgram(
-      config_of_model,
-      make_optimizer(config, recipe),
-      mesh=mesh,
-      seed=config.seed,
-      loss_unit=config.train.loss_unit,
-    )
-
-  program = program_of(bert)
-  alone = dataclasses.replace(bert, attention_mask="segment", position_reset=True)
+  program = _program(config, bert, recipe)
   programs = {"own": program}
+  alone = dataclasses.replace(bert, attention_mask="segment", position_reset=True)
   if alone != bert:
-    programs["alone"] = program_of(alone)
+    programs["alone"] = _program(config, alone, recipe)
   (held_out,) = pipeline.make_held_out(config, dataset)
   held_out_batches = list(held_out.batches())
+  unigram = dataset.manifest["most_frequent_token"]
 
-  def evaluate(params) -> dict[str, Any]:
-    found = {
-      name: evaluate_pretraining(
-        one, params, held_out_batches, unigram_token=dataset.manifest["most_frequent_token"]
-      )
-      for name, one in programs.items()
-    }
-    return {"alone": found["own"]} | found
-
-  state, counts, evaluations = program.init(params), [], []
+  counts: list[int] = []
   curve: list[dict[str, Any]] = []
-  kind = arm.batches
-  meter = Meter({}, packs=rows, tokens=rows * plan.row_length)
-  batches = stream(loader, kind, rows=rows if kind == "constant" else recipe.rows)
-  with Progress(arm.name, total=recipe.steps) as progress:
-    for step in range(1, recipe.steps + 1):
-      batch = next(batches)
-      counts.append(int(batch["sequence_mask"].sum()))
-      state, values = program.train_step(state, put_batch(batch, mesh))
-      meter.add(values)
-      progress.update()
-      if step != points[len(curve)]:
-        continue
-      line = meter.line() | {"step": step}
-      if not (values["finite"] and np.isfinite(line["loss"])):
-        raise command.Stopped(
-          f"The loss of {arm.name}, seed {config.seed}, is not finite at step {step}. Set "
-          "a lower --config.optimizer.learning_rate."
+  evaluations: list[dict[str, Any]] = []
+  totals = {"sequences": 0, "real_tokens": 0}
+  of_steps = stream(loader, arm.batches, rows=rows)
+  paused = fit(
+    program,
+    of_steps,
+    steps=recipe.steps,
+    pauses=points,
+    params=params,
+    name=f"{arm.name}, seed {config.seed}",
+  )
+  for step, state, values in paused:
+    counts += [int(x["sequences"]) for x in values]
+    totals = {name: n + sum(int(x[name]) for x in values) for name, n in totals.items()}
+    curve.append({"step": step} | totals | means(values))
+    if step in evaluated:
+      results = {
+        name: evaluate_pretraining(
+          one, state["params"], held_out_batches, unigram_token=unigram
         )
-      curve.append({name: line[name] for name in (*_CURVE, *_HEADS) if name in line})
-      if step in evaluated:
-        with meter.paused():
-          found = evaluate(state["params"])
-        evaluations.append({"step": step, "sequences": line["sequences"]} | found)
-        progress.line(step, line)
+        for name, one in programs.items()
+      }
+      results = {"alone": results["own"]} | results
+      evaluations.append({"step": step, "sequences": totals["sequences"]} | results)
   if arm.keep:
     shutil.rmtree(keep_in, ignore_errors=True)
     vocabulary = weights.Vocabulary(tuple(dataset.vocabulary))
@@ -243,8 +190,18 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     "curve": curve,
     "evaluations": evaluations,
     "sequences_a_step": _spread(counts),
-    "seconds": line["seconds"],
+    "seconds": time.perf_counter() - start,
   }
+
+
+def _program(config: ConfigDict, bert: BertConfig, recipe: Recipe) -> TrainingProgram:
+  return TrainingProgram(
+    bert,
+    make_optimizer(config, recipe),
+    mesh=make_mesh(1),
+    seed=config.seed,
+    loss_unit=config.train.loss_unit,
+  )
 
 
 def _spread(counts: Sequence[int]) -> dict[str, Any]:
@@ -264,44 +221,33 @@ def _spread_of_packs(plan: packing.Plan) -> float:
   return float(np.sqrt(np.average((depths - mean) ** 2, weights=plan.repeat_counts)))
 
 
-def worker(work: Callable[..., dict[str, Any]]):
-  """A command that does one piece of work of a study, and writes what it found.
+# -------------------------------------------------------------- what is read of the runs
+
+
+def held_out(
+  results: Results, metric: str = "mlm_loss", *, at: int = -1, way: str = "own"
+) -> list[float]:
+  """A metric of `evaluate_pretraining`, of each seed.
 
   Args:
-    work: as `run`.
+    results: of an arm.
+    metric: its name.
+    at: which evaluation, from 0; -1 for the last.
+    way: "own", as the model was trained, or "alone".
   """
-  config = config_flags.DEFINE_config_file(
-    "config", help_string="A config file.", lock_config=True
-  )
-  name = flags.DEFINE_string("arm", "run", "What the run is called.")
-  batches = flags.DEFINE_enum("batches", "packed", list(BATCHES), "How sequences come.")
-  keep = flags.DEFINE_bool("keep", False, "Keep the parameters, beside --out.")
-  out = flags.DEFINE_string("out", None, "The JSON file to write.", required=True)
-  ends = flags.DEFINE_bool("end_with_parent", False, "End when standard input does.")
-  flags.mark_flag_as_required("config")
+  return [run["evaluations"][at][way][metric] for run in results]
 
-  def main():
-    if ends.value:
-      schedule.end_with_parent()
-    path = pathlib.Path(out.value)
-    arm = Arm(name.value, {}, batches.value, keep.value)
-    chosen = config.value.copy_and_resolve_references()
-    validate(
-      chosen,
-      algorithms=list(packing.ALGORITHMS),
-      tasks=pipeline.TASK_HEADS,
-      num_devices=1,
-    )
-    if pipeline.TASK_HEADS[chosen.data.task] != "pretraining":
-      raise ConfigError(
-        f"config.data.task is {chosen.data.task}; expected one that masks tokens."
-      )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    found = work(arm, chosen, keep_in=path.with_suffix(""))
-    write_json(path, {"run": identity(arm, chosen)} | found)
-    print(f"written to {path}")
 
-  command.run(main, mistakes=(packing.InputError, ConfigError))
+def in_training(
+  results: Results, metric: str = "mlm_loss", *, points: int = 10
+) -> list[float]:
+  """A metric of each seed, the mean over the last points of its learning curve."""
+  return [float(np.mean([x[metric] for x in run["curve"][-points:]])) for run in results]
+
+
+def early_share() -> float:
+  """The part of its sequences that a run has seen by the evaluation `EARLY`."""
+  return EVALUATED[EARLY] / POINTS
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Steps of packed and of unpacked rows, by the clock; a part of a paired study.
+"""Times steps of packed rows and of rows with one sequence each; a run of a study.
 
-  python -m experiments.speed --config=configs/quickstart.py --out=speed.json
+  python -m experiments.lab.paired_speed --config=configs/quickstart.py --out=speed.json
 
-As many rows a step, full of sequences or with one each, in turns.
+Both have the same number of rows, and take turns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import pipeline
-from experiments.lab.paired_run import Arm, worker
+from experiments.lab.study import Arm, worker
 from training.config import make_optimizer, model_config
 from training.mesh import make_mesh
 from training.recipe import resolve
@@ -26,14 +26,13 @@ _SPEEDUP = ("speedup_measured", "speedup_low", "speedup_high")
 
 
 def measure(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any]:
-  """What `packed_against_unpacked` finds at the plan's packing factor, and that.
+  """The result of `packed_against_unpacked` at the plan's packing factor, and that factor.
 
-  One program does both, so that what mask and losses of packs cost is not in it.
+  One program runs both, so the cost of the mask and of the losses of packs is not in it.
 
   Args:
-    arm: not read.
-    config: of the run; `train.throughput_rounds` says how often.
-    keep_in: not read.
+    arm, keep_in: not used.
+    config: of the run; `train.throughput_rounds` is the number of measurements.
   """
   del arm, keep_in
   dataset = pipeline.prepare_dataset(config)
@@ -61,14 +60,14 @@ def measure(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str,
       yield batch
 
   with contextlib.closing(packed), contextlib.closing(unpacked):
-    found = packed_against_unpacked(
+    result = packed_against_unpacked(
       program, counted(packed), unpacked, rounds=config.train.throughput_rounds
     )
   # As if the packs that were drawn had had the packing factor of all of them.
   scale = plan.packing_factor * recipe.rows / float(np.mean(counts[1:]))
   for name in ("packed_sequences_per_second", *_SPEEDUP):
-    found[name] *= scale
-  return found | {"packing_factor": plan.packing_factor}
+    result[name] *= scale
+  return result | {"packing_factor": plan.packing_factor}
 
 
 if __name__ == "__main__":

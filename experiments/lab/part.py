@@ -13,13 +13,14 @@ from typing import Any
 from benchmarks.machine import machine
 from experiments.lab import report
 from experiments.lab.exhibits import Agreement, Exhibit
+from model.weights import WeightsError
 from packing import InputError
 from training.config import ConfigError
 from training.record.files import write_json, write_text
 from training.sweep.file import SweepError
 
 # What a part raises where its input is wrong.
-MISTAKES = (InputError, ConfigError, SweepError, OSError)
+MISTAKES = (InputError, ConfigError, SweepError, WeightsError, OSError)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ import textwrap
 import matplotlib.axes
 import matplotlib.figure
 import matplotlib.ticker
+import numpy as np
 
 from packing import files
 
@@ -27,6 +28,14 @@ def plain(axes: matplotlib.axes.Axes):
   axes.spines[["top", "right"]].set_visible(False)
   axes.set_axisbelow(True)
   axes.grid(alpha=0.3)
+
+
+def band(axes: matplotlib.axes.Axes, x, rows, colour: str, name: str, *, marker: str = ""):
+  """The mean of several lines over x, and their range; rows are float[lines, points]."""
+  rows = np.array(rows, float)
+  axes.plot(x, rows.mean(0), color=colour, label=name, marker=marker, markersize=3)
+  if len(rows) > 1:
+    axes.fill_between(x, rows.min(0), rows.max(0), color=colour, alpha=0.2, linewidth=0)
 
 
 def save(drawing: matplotlib.figure.Figure, path: pathlib.Path, title: str):

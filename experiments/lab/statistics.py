@@ -1,8 +1,8 @@
 """Claims about paired runs, tested over seeds.
 
-Both arms of a pair start from the same weights and see the same sequences, so what is
-tested is the mean of their differences, by Student's t. What would count as no difference
-is fixed here, before any run.
+Both arms of a pair start from the same weights and see the same sequences, so we test the
+mean of their differences by Student's t. The margin below which a difference does not
+matter is fixed here, before any run.
 
 References:
   Schuirmann, A comparison of the two one-sided tests procedure, 1987.
@@ -19,7 +19,7 @@ import scipy.stats
 
 from experiments.lab.exhibits import Outcome, Statement
 
-MARGIN = 0.02  # nats of masked-token loss; less is no difference
+MARGIN = 0.02  # nats of masked-token loss; a smaller difference does not matter
 LEVEL = 0.05  # of each test
 
 
@@ -48,29 +48,25 @@ class Difference(NamedTuple):
     return self.mean - half, self.mean + half
 
   def p_above(self, value: float) -> float:
-    """How likely such a mean is, or a larger one, where the true one is `value`."""
+    """The chance of this mean or a larger one if the true mean is `value`."""
     if self.error == 0:
       return float(self.mean <= value)
     return float(scipy.stats.t.sf((self.mean - value) / self.error, self.pairs - 1))
 
   def p_below(self, value: float) -> float:
-    """As `p_above`, or a smaller one."""
+    """The chance of this mean or a smaller one if the true mean is `value`."""
     return Difference(-self.mean, self.error, self.pairs).p_above(-value)
 
   def p_equivalent(self, margin: float) -> float:
-    """Two one-sided tests: small where the true mean lies within the margin of 0."""
+    """Two one-sided tests: small if the true mean is within the margin of 0."""
     return max(self.p_above(-margin), self.p_below(margin))
 
 
 def paired(a: Sequence[float], b: Sequence[float]) -> Difference:
-  """a - b, pair by pair.
-
-  Args:
-    a: of one arm, a value a seed.
-    b: of the other, in the same order.
+  """a - b, pair by pair; each has a value a seed, in the same order.
 
   Raises:
-    ValueError: there are not as many, or fewer than two.
+    ValueError: their numbers differ, or there are fewer than two.
 
   Example:
     >>> paired([3.0, 5.0], [2.0, 2.0])
@@ -78,9 +74,9 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Difference:
   """
   if len(a) != len(b) or len(a) < 2:
     raise ValueError(f"Expected pairs, at least 2; found {len(a)} and {len(b)} values.")
-  found = np.subtract(a, b)
-  error = float(found.std(ddof=1)) / math.sqrt(len(found))
-  return Difference(float(found.mean()), error, len(found))
+  differences = np.subtract(a, b)
+  error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
+  return Difference(float(differences.mean()), error, len(differences))
 
 
 def equivalent(
@@ -92,17 +88,16 @@ def equivalent(
   margin: float = MARGIN,
   unit: str = "nats",
 ) -> Statement:
-  """Whether two arms come to the same, within a margin.
+  """Tests whether two arms have the same value, within a margin.
 
-  It fails where they are shown to differ, by a two-sided t-test; "no power" is between.
+  The claim fails if a two-sided t-test shows that they differ; otherwise "no power".
 
   Args:
     claim: in words.
-    a: of one arm, a value a seed.
-    b: of the other.
-    power: of an arm that differs from `b` for certain. If the same test takes it for
-      equivalent too, or cannot tell that it is more, the outcome is "no power".
-    margin: differences below it are none.
+    a, b: of both arms, a value a seed.
+    power: of an arm that is known to have more than `b`. If the same test finds it
+      equivalent too, or cannot show that it has more, the outcome is "no power".
+    margin: smaller differences do not matter.
     unit: of the values.
   """
   if len(a) < 2:
@@ -118,24 +113,23 @@ def equivalent(
   return Statement(
     claim,
     outcome,
-    f"{_told(difference, unit)}; two one-sided tests, margin {margin:g} {unit}: "
+    f"{_estimate(difference, unit)}; two one-sided tests, margin {margin:g} {unit}: "
     f"{_p(p)}; the arm that is known to differ is {_apart(apart)} ({control.mean:+.4f} "
     f"{unit}, the same tests: {_p(p_control)}; above 0: {_p(control.p_above(0))})",
   )
 
 
 def throughout(claim: str, statements: Sequence[Statement]) -> Statement:
-  """Whether each of several statements holds; at the level of one (intersection-union).
+  """Tests whether all of several statements hold, at the level of one of them.
 
-  Args:
-    claim: in words.
-    statements: of which the least favourable is the evidence; of several such the first.
+  The evidence is that of the first statement with the least favourable outcome
+  (intersection-union).
   """
   order = ("fails", "no power", "holds")
   worst = min(statements, key=lambda x: order.index(x.outcome))
   held = sum(x.outcome == "holds" for x in statements)
-  told = f"{held} of {len(statements)} hold; of '{worst.claim}': {worst.evidence}"
-  return Statement(claim, worst.outcome, told)
+  evidence = f"{held} of {len(statements)} hold; of '{worst.claim}': {worst.evidence}"
+  return Statement(claim, worst.outcome, evidence)
 
 
 def larger(
@@ -146,17 +140,16 @@ def larger(
   margin: float = MARGIN,
   unit: str = "nats",
 ) -> Statement:
-  """Whether one arm comes to more than the other.
+  """Tests whether one arm has more than the other.
 
-  It holds for any difference that is shown to be above 0, and fails where one of the
-  margin or more is ruled out; "no power" is between. Where both are shown it holds, and
-  the evidence says that it is less than the margin.
+  The claim holds if the difference is shown to be above 0, and fails if a difference of
+  the margin is ruled out; otherwise "no power". If both are shown it holds, and the
+  evidence says that the difference is smaller than the margin.
 
   Args:
     claim: in words.
-    a: of the arm that is to have more, a value a seed.
-    b: of the other.
-    margin: what is to be ruled out where it fails; less is no difference that matters.
+    a, b: a value a seed; `a` of the arm that should have more.
+    margin: smaller differences do not matter.
     unit: of the values.
   """
   if len(a) < 2:
@@ -172,7 +165,7 @@ def larger(
   return Statement(
     claim,
     outcome,
-    f"{_told(difference, unit)}; paired one-sided t: {_p(p)}"
+    f"{_estimate(difference, unit)}; paired one-sided t: {_p(p)}"
     + (ruled_out if p_less < LEVEL else ""),
   )
 
@@ -186,17 +179,16 @@ def not_more(
   margin: float = MARGIN,
   unit: str = "nats",
 ) -> Statement:
-  """Whether one arm comes to no more than the other, but for less than a margin.
+  """Tests whether one arm has at most a margin more than the other.
 
-  It fails where the arm is shown to come to more by the margin; "no power" is between.
+  The claim fails if the arm is shown to have more by the margin; otherwise "no power".
 
   Args:
     claim: in words.
-    a: of the arm that is to have no more, a value a seed.
-    b: of the other.
-    power: of an arm that has more than `b` for certain. If the same runs cannot show that
-      it has, by the margin, the outcome is "no power".
-    margin: differences below it are none.
+    a, b: a value a seed; `a` of the arm that should have no more.
+    power: of an arm that is known to have more than `b`. If the same runs cannot show
+      that, by the margin, the outcome is "no power".
+    margin: smaller differences do not matter.
     unit: of the values.
   """
   if len(a) < 2:
@@ -212,22 +204,22 @@ def not_more(
   return Statement(
     claim,
     outcome,
-    f"{_told(difference, unit)}; less than {margin:g} {unit}: {_p(p)}; the arm that is "
+    f"{_estimate(difference, unit)}; less than {margin:g} {unit}: {_p(p)}; the arm that is "
     f"known to differ is {_apart(apart)} ({control.mean:+.4f} {unit}, more than the "
     f"margin: {_p(p_control)})",
   )
 
 
 def _one_pair(claim: str, a: Sequence[float], b: Sequence[float], unit: str) -> Statement:
-  found = f"difference {a[0] - b[0]:+.4f} {unit}; " if len(a) == len(b) == 1 else ""
-  return Statement(claim, "no power", f"{found}1 pair, which no test can judge")
+  estimate = f"difference {a[0] - b[0]:+.4f} {unit}; " if len(a) == len(b) == 1 else ""
+  return Statement(claim, "no power", f"{estimate}1 pair, too few for a test")
 
 
 def _apart(apart: bool) -> str:
   return "told apart" if apart else "not told apart"
 
 
-def _told(difference: Difference, unit: str) -> str:
+def _estimate(difference: Difference, unit: str) -> str:
   low, high = difference.interval()
   return (
     f"difference {difference.mean:+.4f} {unit}, 95 % interval {low:+.4f} to {high:+.4f}, "

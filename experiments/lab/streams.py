@@ -11,10 +11,10 @@ from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
 
-# How the sequences of a packed loader come, step after step.
+# How the sequences of a packed loader become batches, step after step.
 BATCHES = {
-  "packed": "as the loader gives them",
-  "unpacked": "those of each packed step, one a row",
+  "packed": "the loader's own batches",
+  "unpacked": "the sequences of each packed step, one a row",
   "constant": "one a row in the same order, a constant number a step",
 }
 ROWS = 4  # unpacked rows are a multiple of this: few shapes, which each compile once
@@ -23,16 +23,16 @@ ROWS = 4  # unpacked rows are a multiple of this: few shapes, which each compile
 def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatch]:
   """Batches without end.
 
-  A sequence has the same masked tokens in all kinds: they follow from the seed, the epoch,
-  its number and the position in it.
+  A sequence has the same masked tokens in all kinds: they depend only on the seed, the
+  epoch, its number and the position in it.
 
   Args:
     loader: of packed rows; its order of packs is the order of the sequences.
     kind: a key of `BATCHES`.
-    rows: of a step; of "unpacked" those of the packed step.
+    rows: of a step; for "unpacked" those of the packed step.
 
   Raises:
-    ValueError: the loader has another number of rows a step.
+    ValueError: `rows` is not the loader's, or the kind is unknown.
 
   Example: two steps of 2 packs, "ab c" and "d efg"; each letter is a sequence.
 

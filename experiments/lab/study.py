@@ -1,27 +1,59 @@
-"""A paired study: every arm with every seed, and what they came to."""
+"""A study: every arm with every seed, each run in a process and a JSON file of its own."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import json
+import math
 import os
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ml_collections
+from absl import flags
+from ml_collections import ConfigDict, config_flags
 
+import packing
 import pipeline
-from experiments.lab.paired_run import EVALUATED, POINTS, Arm, identity
+from experiments.lab.part import Part
+from experiments.lab.streams import BATCHES
+from training import command
 from training.command import Stopped
-from training.sweep import jobs as schedule
+from training.config import ConfigError, validate
+from training.record.files import write_json
+from training.sweep import jobs
 from training.sweep.file import Run, make_sweep
+from training.sweep.jobs import Task
 
-CONFIG = "configs/quickstart.py"
-EARLY = 2  # the number of the evaluation that early convergence is judged by
-_COST = {"packed": 1.0, "unpacked": 2.1, "constant": 2.0}  # of a run, in packed ones
+FORMAT = 1  # of the files; a file of another format is made anew
+SEEDS, QUICK_SEEDS = 3, 1
+_COST = {"packed": 1.0, "unpacked": 2.1, "constant": 2.0}  # of a run, in packed runs
+
+Results = Sequence[Mapping[str, Any]]  # of one arm, by seed
+ByArm = Mapping[str, Results]
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+  """One way to train.
+
+  Attributes:
+    name: of its files.
+    fields: of the config, in which it differs from the other arms.
+    batches: how sequences become batches; a key of `streams.BATCHES`.
+    keep: whether its runs keep their parameters.
+    starts_from: the arm whose kept parameters, of the same seed, its runs start from; ""
+      to draw them.
+  """
+
+  name: str
+  fields: Mapping[str, Any]
+  batches: str = "packed"
+  keep: bool = False
+  starts_from: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,25 +61,33 @@ class Study:
   """Arms and seeds.
 
   Attributes:
-    folder: for the runs; `runs/ARM,seed=N.json` and beside it the log, and the parameters
-      of arms that keep them.
+    folder: has `runs/ARM,seed=N.json`, beside each the log, and the parameters of arms that
+      keep them.
     arms: what is compared.
-    seeds: how many, from 1 on; what was chosen by trial was chosen with seed 0.
-    overrides: fields of the config that all arms have.
-    config: the file that all start from.
-    module: that does one run; its command is `paired.worker`.
+    overrides: fields of the config of all arms.
+    seeds: the runs of each arm, numbered from 1. (Seed 0 is for choosing a recipe.)
+    jobs: runs at a time.
+    config: the file that all runs start from.
+    module: makes a run; its command is `worker`.
   """
 
   folder: pathlib.Path
   arms: Sequence[Arm]
-  seeds: int
   overrides: Mapping[str, Any]
-  config: str = CONFIG
-  module: str = "experiments.paired"
+  seeds: int = SEEDS
+  jobs: int = 1
+  config: str = "configs/quickstart.py"
+  module: str = "experiments.lab.paired_run"
+
+  @classmethod
+  def of(cls, part: Part, arms: Sequence[Arm], overrides: Mapping[str, Any], **more: Any):
+    """The study of a part, in its folder."""
+    seeds = part.seeds or (QUICK_SEEDS if part.quick else SEEDS)
+    return cls(part.folder, arms, overrides, seeds, part.jobs, **more)
 
   @functools.cached_property
   def runs(self) -> list[tuple[Arm, Run]]:
-    """All of them, checked; seeds outermost.
+    """All runs, checked; seeds outermost.
 
     Raises:
       SweepError: a field or a value that no run can have.
@@ -69,62 +109,68 @@ class Study:
     ]
 
   def path(self, run: Run) -> pathlib.Path:
-    """Of its file."""
+    """The file of a run."""
     return self.folder / "runs" / f"{run.name}.json"
 
   def kept(self, run: Run) -> pathlib.Path:
-    """Of its parameters, if its arm keeps them."""
+    """The folder of a run's parameters, if its arm keeps them."""
     return self.path(run).with_suffix("")
 
-  def run_all(self, *, jobs: int):
+  def kept_of(self, arm: str) -> list[pathlib.Path]:
+    """The same for each seed of an arm."""
+    return [self.kept(run) for one, run in self.runs if one.name == arm]
+
+  def run(self) -> dict[str, list[dict[str, Any]]]:
     """Runs what is not finished; prepares the data first, once.
 
-    Args:
-      jobs: how many at a time.
+    Returns:
+      By arm, what its runs wrote, by seed.
 
     Raises:
-      Stopped: some failed, with their last words; all others are finished.
+      Stopped: some runs failed; names the last line of each. All others are finished.
       InputError: the data cannot be prepared.
     """
-    tasks = [self._task(arm, run) for arm, run in self.runs]
+    tasks = [self.task(arm, run) for arm, run in self.runs]
     if not all(task.is_finished() for task in tasks):
-      for config in self._distinct_data():
+      data = {json.dumps(run.config.data.to_dict()): run.config for _, run in self.runs}
+      for config in data.values():
         pipeline.prepare_dataset(config)
     failures: dict[str, str] = {}
-    for later in (False, True):  # those that start from others come after them
+    for later in (False, True):  # arms that start from others come after them
       wave = []
       for task, (arm, run) in zip(tasks, self.runs, strict=True):
         if bool(arm.starts_from) != later:
           continue
         if later and not pathlib.Path(run.config.model.init_from).is_dir():
-          failures[task.name] = f"{arm.starts_from}, which it starts from, is not there"
+          failures[task.name] = f"{arm.starts_from}, which it starts from, is missing"
         else:
           wave.append(task)
-      failures |= run_tasks(wave, jobs=jobs)
+      failures |= run_tasks(wave, number=self.jobs, desc=self.folder.name)
     stop_if_failed(failures, len(tasks))
+    return {name: list(runs.values()) for name, runs in self.results().items()}
 
-  def results(self) -> dict[str, list[dict[str, Any]]]:
-    """What each arm's runs wrote, by seed, of those that are finished."""
-    found: dict[str, list[dict[str, Any]]] = {arm.name: [] for arm in self.arms}
+  def results(self) -> dict[str, dict[int, dict[str, Any]]]:
+    """By arm and seed, what the runs wrote that are finished."""
+    results: dict[str, dict[int, dict[str, Any]]] = {arm.name: {} for arm in self.arms}
     for arm, run in self.runs:
       if (result := read(self.path(run), arm, run.config)) is not None:
-        found[arm.name].append(result)
-    return found
+        results[arm.name][run.config.seed] = result
+    return results
 
-  def _task(self, arm: Arm, run: Run) -> schedule.Task:
+  def task(self, arm: Arm, run: Run) -> Task:
+    """The process that makes one of `runs`."""
     path = self.path(run)
-    fields = [f"--config.{field}={value}" for field, value in run.fields.items()]
     command = [
       *(sys.executable, "-m", self.module),
-      f"--config={schedule.ROOT / self.config}",
-      *fields,
+      f"--config={jobs.ROOT / self.config}",
+      *(f"--config.{field}={value}" for field, value in run.fields.items()),
       f"--arm={arm.name}",
       f"--batches={arm.batches}",
       f"--keep={arm.keep}",
       f"--out={path}",
       "--end_with_parent",
     ]
-    return schedule.Task(
+    return Task(
       run.name,
       command,
       path.with_suffix(".log"),
@@ -132,25 +178,22 @@ class Study:
       _COST[arm.batches],
     )
 
-  def _distinct_data(self) -> list[ml_collections.ConfigDict]:
-    found = {json.dumps(run.config.data.to_dict()): run.config for _, run in self.runs}
-    return list(found.values())
 
+def run_tasks(
+  tasks: Sequence[Task], *, number: int, desc: str = "runs", until: float = math.inf
+) -> dict[str, str]:
+  """Runs commands of JAX, on the CPU unless JAX_PLATFORMS names something else.
 
-def run_tasks(tasks: Sequence[schedule.Task], *, jobs: int) -> dict[str, str]:
-  """Runs tasks of JAX, on the CPU unless JAX_PLATFORMS says otherwise.
-
-  What one has compiled, others need not: it is kept in data/compiled, beside the data of
-  the configs, unless JAX_COMPILATION_CACHE_DIR says where. And glibc keeps the memory of
-  arrays that are gone for the next ones, or else a fifth of the time of small BERTs goes
-  to page faults (LOG.md); what the environment says already, stays.
+  They share what they compile: in data/compiled unless JAX_COMPILATION_CACHE_DIR names
+  another folder. glibc keeps freed memory for the next arrays; otherwise a fifth of the
+  time of a small BERT goes to page faults (LOG.md). Variables that are set already stay.
 
   Args:
-    tasks: as of `schedule.run_all`.
-    jobs: how many at a time.
+    tasks, desc, until: as of `jobs.run_all`.
+    number: how many at a time.
 
   Returns:
-    The last words of those that failed, by their names.
+    The last line of each task that failed, by name.
   """
   defaults = {
     "JAX_COMPILATION_CACHE_DIR": str(pathlib.Path("data", "compiled").absolute()),
@@ -160,14 +203,14 @@ def run_tasks(tasks: Sequence[schedule.Task], *, jobs: int) -> dict[str, str]:
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
   }
   environment = {k: v for k, v in defaults.items() if k not in os.environ}
-  return schedule.run_all(tasks, jobs=jobs, environment=environment)
+  return jobs.run_all(tasks, jobs=number, environment=environment, desc=desc, until=until)
 
 
 def stop_if_failed(failures: Mapping[str, str], total: int):
-  """Raises `Stopped` with the last words of runs that failed, of so many in all."""
+  """Raises `Stopped` with the last line of each failed run."""
   if failures:
-    told = "; ".join(f"{name}: {words}" for name, words in failures.items())
-    raise Stopped(f"{len(failures)} of {total} runs failed. {told}")
+    lines = "; ".join(f"{name}: {line}" for name, line in failures.items())
+    raise Stopped(f"{len(failures)} of {total} runs failed. {lines}")
 
 
 def _started_from(run: Run, directory: pathlib.Path) -> Run:
@@ -177,21 +220,23 @@ def _started_from(run: Run, directory: pathlib.Path) -> Run:
   return dataclasses.replace(run, fields={**run.fields, **fields}, config=config)
 
 
-Results = Sequence[Mapping[str, Any]]  # of one arm, by seed
+def identity(arm: Arm, config: ConfigDict) -> dict[str, Any]:
+  """What a run is, for its file."""
+  return {
+    "format": FORMAT,
+    "arm": arm.name,
+    "batches": arm.batches,
+    "keep": arm.keep,
+    "config": config.to_dict(),
+  }
 
 
 def read(
   path: pathlib.Path, arm: Arm, config: ml_collections.ConfigDict
 ) -> dict[str, Any] | None:
-  """What a run wrote; None where it is not finished, or was another one.
-
-  Args:
-    path: of its file.
-    arm: that it is to be of.
-    config: that it is to have.
-  """
+  """What a run wrote; None if it is not finished, or the file is of another run."""
   try:
-    found = json.loads(path.read_text())
+    result = json.loads(path.read_text())
   except (OSError, ValueError):
     return None
   kept = not arm.keep or path.with_suffix("").is_dir()
@@ -200,11 +245,11 @@ def read(
     before.is_dir() and before.stat().st_mtime <= path.stat().st_mtime
   ):
     return None  # what it started from is gone, or was made anew
-  if found.get("dataset") not in (None, _dataset_of(config)):
+  if result.get("dataset") not in (None, _dataset_of(config)):
     return None  # of another text, or prepared by another version
-  stored, wanted = found.get("run", {}), identity(arm, config)
-  same = stored.keys() == wanted.keys() and agrees(stored, wanted)
-  return found if kept and same else None
+  stored, wanted = result.get("run", {}), identity(arm, config)
+  same = stored.keys() == wanted.keys() and _agrees(stored, wanted)
+  return result if kept and same else None
 
 
 def _dataset_of(config: ml_collections.ConfigDict) -> dict[str, str] | None:
@@ -213,42 +258,50 @@ def _dataset_of(config: ml_collections.ConfigDict) -> dict[str, str] | None:
   return json.loads(manifest.read_text())["sha256"] if manifest.exists() else None
 
 
-def agrees(stored: Any, wanted: Any) -> bool:
-  """Whether a config is as it was; a field that came since then had no other value.
-
-  Args:
-    stored: nested dictionaries, as they were written.
-    wanted: the same as they are now.
-  """
+def _agrees(stored: Any, wanted: Any) -> bool:
+  """Whether a config is as it was; fields that are newer than the file do not count."""
   if isinstance(stored, dict) and isinstance(wanted, dict):
-    return all(k in wanted and agrees(v, wanted[k]) for k, v in stored.items())
+    return all(k in wanted and _agrees(v, wanted[k]) for k, v in stored.items())
   return stored == wanted
 
 
-def held_out(
-  results: Results, metric: str = "mlm_loss", *, at: int = -1, way: str = "own"
-) -> list[float]:
-  """A metric of each seed.
+def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
+  """The command of a process that makes one run and writes its file.
 
   Args:
-    results: of an arm.
-    metric: that `evaluate_pretraining` gives.
-    at: which evaluation, from 0; the last by default.
-    way: "own", as the model was trained, or "alone".
+    make: called as make(arm, config, keep_in=folder); returns what the file holds.
+    head: of the tasks that it can train.
   """
-  return [run["evaluations"][at][way][metric] for run in results]
+  config = config_flags.DEFINE_config_file(
+    "config", help_string="A config file.", lock_config=True
+  )
+  name = flags.DEFINE_string("arm", "run", "The name of the run.")
+  batches = flags.DEFINE_enum("batches", "packed", list(BATCHES), "How sequences come.")
+  keep = flags.DEFINE_bool("keep", False, "Keep the parameters, beside --out.")
+  out = flags.DEFINE_string("out", None, "The JSON file to write.", required=True)
+  ends = flags.DEFINE_bool("end_with_parent", False, "End when standard input does.")
+  flags.mark_flag_as_required("config")
 
+  def main():
+    if ends.value:
+      jobs.end_with_parent()
+    path = pathlib.Path(out.value)
+    arm = Arm(name.value, {}, batches.value, keep.value)
+    chosen = config.value.copy_and_resolve_references()
+    validate(
+      chosen,
+      algorithms=list(packing.ALGORITHMS),
+      tasks=pipeline.TASK_HEADS,
+      num_devices=1,
+    )
+    if pipeline.TASK_HEADS[chosen.data.task] != head:
+      tasks = [task for task, of_task in pipeline.TASK_HEADS.items() if of_task == head]
+      raise ConfigError(
+        f"config.data.task is {chosen.data.task}; expected one of {', '.join(tasks)}."
+      )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    result = make(arm, chosen, keep_in=path.with_suffix(""))
+    write_json(path, {"run": identity(arm, chosen)} | result)
+    print(f"written to {path}")
 
-def in_training(
-  results: Results, metric: str = "mlm_loss", *, points: int = 10
-) -> list[float]:
-  """A metric of each seed, the mean over the last points of its learning curve."""
-  return [
-    sum(point[metric] for point in run["curve"][-points:]) / len(run["curve"][-points:])
-    for run in results
-  ]
-
-
-def early_share() -> float:
-  """The part of a run's sequences that it has seen by the evaluation `EARLY`."""
-  return EVALUATED[EARLY] / POINTS
+  command.run(main, mistakes=(packing.InputError, ConfigError))

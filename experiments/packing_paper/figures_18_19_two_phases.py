@@ -1,14 +1,10 @@
 """Two phases of pretraining, or one packed phase at full length; Figures 18 to 21.
 
-  python -m experiments.two_phases
-
-BERT is trained on short rows first, to waste less on padding. The 2021 version of the
-paper asks whether packing makes that superfluous, as it leaves no padding in long rows
-either. Here a small model sees as many real tokens in both ways: in one phase with rows of
-192 tokens, or nine of ten sequences in rows of 64 and the rest in rows of 192, from the
-weights of the first phase. Both phases are trained one sequence a row as well, and packed
-without the mask, the second from a first with it. Runs of the learning curves are taken
-from results/learning_curves; what is finished is not run again.
+BERT is first trained on short rows, to waste less on padding. The 2021 version of the paper
+asks whether packing makes that superfluous, since it leaves no padding in long rows either.
+A small model sees the same number of real tokens in both ways: in one phase with rows of
+192 tokens, or nine of ten sequences in rows of 64 and then the rest in rows of 192. Both
+phases are also trained unpacked, and packed without the mask.
 
 References:
   Krell et al., *Packing: Towards 2x NLP BERT Acceleration*, section 5; and
@@ -18,33 +14,27 @@ References:
 from __future__ import annotations
 
 import dataclasses
-import pathlib
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-import ml_collections
 import numpy as np
 
 import pipeline
-from experiments.lab import part as parts
 from experiments.lab.exhibits import Exhibit
-from experiments.lab.paired_run import Arm
+from experiments.lab.paired_run import held_out
+from experiments.lab.part import Part
 from experiments.lab.report import table
 from experiments.lab.statistics import equivalent, larger, not_more
-from experiments.lab.study import held_out
-from experiments.packing_paper.curves import arms as learning_curves
-from experiments.packing_paper.curves import pictures as learning_pictures
-from experiments.packing_paper.curves.tables import Found, mean_difference
-from training.sweep import jobs as schedule
-
-COMMAND = "python -m experiments.two_phases"
+from experiments.lab.study import Arm, ByArm, Study
+from experiments.packing_paper.curves import pictures
+from experiments.packing_paper.curves.arms import make_study, timed
+from experiments.packing_paper.curves.tables import mean_and_sd, mean_difference
 
 SHORT, FULL = 64, 192  # tokens of a row
 SHARE = 0.9  # of the sequences, in the first phase: 900 of 1,000 thousand steps of BERT
 WARMUP = 0.06  # of a phase, as on the quickstart
 BATCH = {SHORT: 35, FULL: 16}  # sequences a step: about as many real tokens
-WAYS = {"": "packed", "_unpacked": "constant"}  # batches, by what it adds to names of arms
+WAYS = {"": "packed", "_unpacked": "constant"}  # batches, by the suffix of the arm
 NAMES = {
   "phase_1": "first phase, packed",
   "phase_1_unpacked": "first phase, unpacked",
@@ -55,15 +45,16 @@ NAMES = {
   "packed": "one phase, packed",
   "same_time": "one phase, packed, as long as two",
 }
+Speed = Mapping[int, float]  # packed sequences a second, by row length
 
 
 def fields(sequences: float, row_length: int, *, data: str) -> dict[str, Any]:
-  """Of the config of a phase.
+  """Fields of the config of a phase.
 
   Args:
     sequences: that it sees.
     row_length: S, in tokens.
-    data: the directory of the second phase's.
+    data: the directory of the second phase's data.
   """
   of_data: dict[str, Any] = {}
   if row_length == SHORT:
@@ -80,7 +71,7 @@ def fields(sequences: float, row_length: int, *, data: str) -> dict[str, Any]:
   }
 
 
-def split(sequences: float, mean_length: dict[int, float]) -> dict[int, float]:
+def split(sequences: float, mean_length: Mapping[int, float]) -> dict[int, float]:
   """Sequences of both phases that have as many real tokens as one phase.
 
   Args:
@@ -97,7 +88,7 @@ def split(sequences: float, mean_length: dict[int, float]) -> dict[int, float]:
 
 
 def make_arms(short: Mapping[str, Any], full: Mapping[str, Any]) -> list[Arm]:
-  """Both phases, packed and unpacked; and each packed without the mask.
+  """Both phases, packed, unpacked, and packed without the mask.
 
   Args:
     short: fields of the first phase.
@@ -118,141 +109,108 @@ def make_arms(short: Mapping[str, Any], full: Mapping[str, Any]) -> list[Arm]:
   ]
 
 
-class Phases:
-  """The runs, and what they are compared with.
+def run(part: Part) -> tuple[ByArm, Speed]:
+  """Runs what is not finished.
 
-  Args:
-    folder: of this part.
-    quick: a few steps.
-    seeds: how many; as many as the learning curves have if not given.
-    jobs: runs at a time; as many as cores if not given.
+  Returns:
+    The results of each arm; and packed sequences a second, by row length.
   """
+  one = make_study(part, ["packed", "no_mask"])
+  results = one.run()
+  config = one.runs[0][1].config
+  data = config.data.directory
 
-  def __init__(
-    self, folder: pathlib.Path, *, quick: bool, seeds: int | None, jobs: int | None
-  ):
-    self._runs = learning_curves.runs_folder(folder, quick=quick)
-    self._jobs = jobs or len(schedule.cores())
-    self._one = learning_curves.shared(
-      folder, ["packed", "no_mask"], quick=quick, seeds=seeds
-    )
+  def fields_of(sequences: float, row_length: int) -> dict[str, Any]:
+    return fields(sequences, row_length, data=data)
 
-  def run(self) -> tuple[Found, dict[int, float]]:
-    """Runs what is not finished.
-
-    Returns:
-      The results of each arm; and packed sequences a second, by row length.
-    """
-    self._one.run_all(jobs=self._jobs)
-    found = dict(self._one.results())
-    config = self._config
-    sequences = config.train.steps * config.train.batch_size
-    mean = {length: self._mean_length(length) for length in (SHORT, FULL)}
-    parts_of = split(sequences, mean)
-    speed = self._measure(parts_of)
-    # As long as both phases take, by the clock of steps that were measured alone.
-    as_long = sum(parts_of[n] / speed[n] for n in speed) * speed[FULL]
-    arms = make_arms(*(self._fields(parts_of[n], n) for n in (SHORT, FULL)))
-    arms.append(Arm("same_time", self._fields(as_long, FULL)))
-    study = dataclasses.replace(self._one, folder=self._runs, arms=arms)
-    study.run_all(jobs=self._jobs)
-    return found | study.results(), speed
-
-  def _measure(self, parts_of: dict[int, float]) -> dict[int, float]:
-    """Packed sequences a second: the median of a measurement a seed.
-
-    Row lengths take turns, alone on all cores, so that a slow moment slows both.
-    """
-    arms = {n: Arm(f"speed_{n}", self._fields(parts_of[n], n)) for n in parts_of}
-    timing = dataclasses.replace(
-      self._one, folder=self._runs, arms=list(arms.values()), module="experiments.speed"
-    )
-    timing.run_all(jobs=1)
-    found = timing.results()
-    return {
-      n: float(np.median([x["packed_sequences_per_second"] for x in found[arm.name]]))
-      for n, arm in arms.items()
-    }
-
-  @property
-  def _config(self) -> ml_collections.ConfigDict:
-    """Of the one phase."""
-    return self._one.runs[0][1].config
-
-  def _fields(self, sequences: float, row_length: int) -> dict[str, Any]:
-    return fields(sequences, row_length, data=self._config.data.directory)
-
-  def _mean_length(self, row_length: int) -> float:
-    """Of the sequences that are cut for rows of this length, in tokens."""
-    chosen = self._config.copy_and_resolve_references()
-    if row_length != chosen.data.max_sequence_length:
-      chosen.update_from_flattened_dict(self._fields(1, row_length))
-    return float(pipeline.prepare_dataset(chosen).train.lengths.mean())
+  mean = {length: _mean_length(config, fields_of(1, length)) for length in (SHORT, FULL)}
+  sequences = split(config.train.steps * config.train.batch_size, mean)
+  phases = {length: fields_of(n, length) for length, n in sequences.items()}
+  study = dataclasses.replace(one, folder=part.folder)
+  speed = _measure(study, phases)
+  as_long = sum(sequences[n] / speed[n] for n in speed) * speed[FULL]
+  arms = make_arms(phases[SHORT], phases[FULL])
+  arms.append(Arm("same_time", fields_of(as_long, FULL)))
+  return results | dataclasses.replace(study, arms=arms).run(), speed
 
 
-def outlook(found: Found, speed: dict[int, float], folder: pathlib.Path) -> Exhibit:
-  """Two phases against one, at as many real tokens and at as much time.
+def _measure(study: Study, phases: Mapping[int, Mapping[str, Any]]) -> Speed:
+  """Packed sequences a second: the median of a measurement a seed.
 
-  Args:
-    found: the results of each arm.
-    speed: packed sequences a second, by row length.
-    folder: for the picture.
+  Row lengths take turns, alone on all cores, so that a slow moment slows both.
   """
-  one, two, same_time = (found[name] for name in ("packed", "phase_2", "same_time"))
+  arms = [Arm(f"speed_{length}", fields) for length, fields in phases.items()]
+  results = timed(study, arms)
+  rates = {
+    arm.name: [x["packed_sequences_per_second"] for x in results[arm.name]] for arm in arms
+  }
+  return {length: float(np.median(rates[f"speed_{length}"])) for length in phases}
+
+
+def _mean_length(config, of_phase: Mapping[str, Any]) -> float:
+  """Of the sequences that are cut for the rows of a phase, in tokens."""
+  chosen = config.copy_and_resolve_references()
+  if "data.max_sequence_length" in of_phase:
+    chosen.update_from_flattened_dict(dict(of_phase))
+  return float(pipeline.prepare_dataset(chosen).train.lengths.mean())
+
+
+def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
+  """Two phases against one, with the same number of real tokens and in the same time."""
+  one, two, same_time = (results[name] for name in ("packed", "phase_2", "same_time"))
   apart = [mean_difference(two, runs) for runs in (one, same_time)]
-  seconds = {name: _seconds(found[name], speed) for name in ("packed", "same_time")}
-  seconds["phase_2"] = _seconds(found["phase_1"], speed, SHORT) + _seconds(two, speed)
+  seconds = {name: _seconds(results[name], speed) for name in ("packed", "same_time")}
+  seconds["phase_2"] = _seconds(results["phase_1"], speed, SHORT) + _seconds(two, speed)
   finding = (
-    f"Two phases end {apart[0]:+.3f} nats from one phase at as many real tokens, and "
-    f"{apart[1]:+.3f} at as much time; they take "
-    f"{seconds['phase_2'] / seconds['packed']:.2f} times as long as one at as many tokens."
+    f"The held-out loss of two phases differs from that of one by {apart[0]:+.3f} nats "
+    f"with the same number of real tokens, and by {apart[1]:+.3f} in the same time; two "
+    f"phases take {seconds['phase_2'] / seconds['packed']:.2f} times as long as one with "
+    "the same number of tokens."
   )
   rows = []
   for name in ("packed", "same_time", *(f"phase_2{suffix}" for suffix in WAYS)):
-    runs = found[name]
-    before = found[name.replace("2", "1")] if name.startswith("phase_2") else None
-    tokens = _tokens(runs) + (_tokens(before) if before else 0)
-    losses = held_out(runs)
-    rows.append(
-      [
-        NAMES[name],
-        f"{tokens:,.0f}",
-        f"{seconds[name] / 60:.1f}" if name in seconds else "",
-        f"{np.mean(losses):.4f}" + _spread(losses),
-        f"{np.mean(held_out(runs, 'mlm_accuracy')):.2%}",
-      ]
-    )
-  learning_pictures.bars(
-    folder / "two_phases.png",
-    {NAMES[name]: held_out(found[name]) for name in ("packed", "same_time", "phase_2")},
+    runs = results[name]
+    tokens = _last(runs, "real_tokens")
+    if name.startswith("phase_2"):
+      tokens += _last(results[name.replace("2", "1")], "real_tokens")
+    row = [
+      NAMES[name],
+      f"{tokens:,.0f}",
+      f"{seconds[name] / 60:.1f}" if name in seconds else "",
+      mean_and_sd(held_out(runs)),
+      f"{np.mean(held_out(runs, 'mlm_accuracy')):.2%}",
+    ]
+    rows.append(row)
+  pictures.bars(
+    part.folder / "two_phases.png",
+    {NAMES[name]: held_out(results[name]) for name in ("packed", "same_time", "phase_2")},
     label="held-out loss of masked tokens at the end, nats",
     title=finding,
   )
-  return Exhibit(
-    name="2021 version, section 5",
-    title="Two phases, or one packed phase at full length",
-    agreement="in shape",
-    finding=finding,
-    command=COMMAND,
+  equal = {"With the same number of real tokens": one, "In the same time": same_time}
+  return part.exhibit(
+    "2021 version, section 5",
+    "Two phases, or one packed phase at full length",
+    "in shape",
+    finding,
+    claim="Packing may make the first phase on short rows superfluous.",
     statements=[
-      larger(
-        "At as many real tokens one packed phase comes to a lower loss than two phases",
-        held_out(two),
-        held_out(one),
-      ),
-      larger(
-        "At as much time one packed phase comes to a lower loss than two phases",
-        held_out(two),
-        held_out(same_time),
+      *(
+        larger(
+          f"{what} one packed phase reaches a lower loss than two phases",
+          held_out(two),
+          held_out(runs),
+        )
+        for what, runs in equal.items()
       ),
       *(
         not_more(
-          f"At as {many} one packed phase comes to no higher loss than two phases",
+          f"{what} the loss of one packed phase is no higher than that of two phases",
           held_out(runs),
           held_out(two),
-          power=held_out(found["no_mask"]),
+          power=held_out(results["no_mask"]),
         )
-        for many, runs in (("many real tokens", one), ("much time", same_time))
+        for what, runs in equal.items()
       ),
     ],
     pictures=["two_phases.png"],
@@ -261,49 +219,38 @@ def outlook(found: Found, speed: dict[int, float], folder: pathlib.Path) -> Exhi
       rows,
       right=(1, 2, 3, 4),
     )
-    + "\n\nMinutes are sequences over sequences a second of steps that were timed alone, "
-    "row lengths in turns, the median over seeds. Held-out text is the same for all, in "
-    "sequences of up to 192 tokens. Pairs have their seed alone in common: sequences of "
-    "another length are others. The paper asks whether two phases are needed, which the "
-    "last two claims put to the test; they were added when the first results had been "
-    "seen, with the margin that all claims have. The arm that differs is that without "
-    "mask of the learning curves.",
+    + "\n\nMinutes are computed from steps that were timed alone, row lengths in turns. "
+    "Held-out text is the same for all, in sequences of up to 192 tokens. Pairs share only "
+    "their seed: sequences of another length are other sequences. The last two claims were "
+    "added after the first results had been seen, with the margin that all claims have. "
+    "The arm that is known to differ is that without mask of the learning curves.",
   )
 
 
-def phase(number: int, found: Found, folder: pathlib.Path) -> Exhibit:
-  """The learning curves of a phase, packed and unpacked.
-
-  Args:
-    number: 1 or 2.
-    found: the results of each arm.
-    folder: for the picture.
-  """
+def phase(part: Part, number: int, results: ByArm) -> Exhibit:
+  """The learning curves of phase 1 or 2, packed and unpacked."""
   arms = [f"phase_{number}{x}" for x in (*WAYS, "_no_mask")]
-  packed, unpacked, no_mask = (found[arm] for arm in arms)
+  packed, unpacked, no_mask = (results[arm] for arm in arms)
   factor = packed[0]["plan"]["packing_factor"]
   length = SHORT if number == 1 else FULL
   finding = (
-    f"In phase {number}, rows of {length} tokens, packed training ends "
-    f"{mean_difference(packed, unpacked):+.4f} nats from unpacked training on held-out "
-    f"text, in {1 / factor:.0%} of the rows; without the mask "
+    f"In phase {number}, rows of {length} tokens, the held-out loss of packed training "
+    f"differs from that of unpacked training by {mean_difference(packed, unpacked):+.4f} "
+    f"nats, in {1 / factor:.0%} of the rows; without the mask it is "
     f"{mean_difference(no_mask, packed):+.4f} from that with it."
   )
   name = f"phase_{number}.png"
-  learning_pictures.curves(
-    folder / name,
-    {NAMES[arm]: found[arm] for arm in arms},
-    title=finding,
-  )
-  return Exhibit(
-    name=f"Figure {17 + number}",
-    title=f"Phase {number} of a small model, packed and unpacked",
-    agreement="in shape",
-    finding=finding,
-    command=COMMAND,
+  curves = {NAMES[arm]: results[arm] for arm in arms}
+  pictures.curves(part.folder / name, curves, title=finding)
+  return part.exhibit(
+    f"Figure {17 + number}",
+    f"Phase {number} of a small model, packed and unpacked",
+    "in shape",
+    finding,
+    claim=f"In phase {number} packed and unpacked training reach the same loss.",
     statements=[
       equivalent(
-        f"In phase {number} packed training comes to the same as unpacked training",
+        f"In phase {number} packed training reaches the same loss as unpacked training",
         held_out(packed),
         held_out(unpacked),
         power=held_out(no_mask),
@@ -311,64 +258,41 @@ def phase(number: int, found: Found, folder: pathlib.Path) -> Exhibit:
     ],
     pictures=[name],
     text="Unpacked steps have a constant number of sequences."
-    + " The unpacked arm begins with the weights of its own first phase, that without the "
-    "mask with those of the first phase with it." * (number == 2),
+    + " The unpacked arm starts from the weights of its own first phase, that without the "
+    "mask from those of the first phase with it." * (number == 2),
   )
 
 
-def _seconds(runs, speed: dict[int, float], row_length: int = FULL) -> float:
-  """Of a run of packed steps."""
-  sequences = np.mean([run["curve"][-1]["sequences"] for run in runs])
-  return float(sequences / speed[row_length])
+def _seconds(runs, speed: Speed, row_length: int = FULL) -> float:
+  """Of the packed steps of a run."""
+  return _last(runs, "sequences") / speed[row_length]
 
 
-def _tokens(runs) -> float:
-  return float(np.mean([run["curve"][-1]["real_tokens"] for run in runs]))
+def _last(runs, counter: str) -> float:
+  """A counter at the end of the learning curve, the mean over seeds."""
+  return float(np.mean([run["curve"][-1][counter] for run in runs]))
 
 
-def _spread(values: list[float]) -> str:
-  return f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
-
-
-def exhibits(
-  folder: pathlib.Path,
-  *,
-  quick: bool = False,
-  seeds: int | None = None,
-  jobs: int | None = None,
-) -> list[Exhibit]:
+def exhibits(part: Part) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests.
-
-  Args:
-    folder: for the runs and the pictures.
-    quick: a few steps with few seeds, to see that it works.
-    seeds: how many; as many as the learning curves have if not given.
-    jobs: runs at a time; as many as cores if not given.
 
   Raises:
     Stopped: some runs failed; all others are finished.
   """
-  found, speed = Phases(folder, quick=quick, seeds=seeds, jobs=jobs).run()
+  results, speed = run(part)
   return [
-    outlook(found, speed, folder),
-    phase(1, found, folder),
-    phase(2, found, folder),
-    Exhibit(
-      name="Figures 20 and 21",
-      title="Both phases of a larger model",
-      agreement="not run here",
-      finding="BERT-large is for accelerators; its two phases are configs, with "
+    outlook(part, results, speed),
+    phase(part, 1, results),
+    phase(part, 2, results),
+    part.exhibit(
+      "Figures 20 and 21",
+      "Both phases of a larger model",
+      "not run here",
+      "BERT-large needs an accelerator; its two phases are configs, with "
       "--config.packing.algorithm=none for the unpacked curves.",
       command="python train.py --config=configs/bert_large_phase1.py "
       "--workdir=runs/bert_large_phase1 && python train.py "
       "--config=configs/bert_large_phase2.py:384 --workdir=runs/bert_large_384",
+      claim="BERT-large, too, reaches the same loss packed and unpacked in both phases.",
     ),
   ]
-
-
-if __name__ == "__main__":
-  sys.exit(
-    parts.main(
-      __doc__, exhibits, name="two_phases", add_options=learning_curves.add_options
-    )
-  )

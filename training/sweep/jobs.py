@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import pathlib
 import runpy
@@ -66,6 +67,7 @@ def run_all(
   jobs: int,
   environment: Mapping[str, str] | None = None,
   desc: str = "runs",
+  until: float = math.inf,
 ) -> dict[str, str]:
   """Runs the tasks that are not finished, in order; a failure does not stop the others.
 
@@ -77,6 +79,7 @@ def run_all(
     jobs: how many at a time.
     environment: variables for the commands, in addition to those of this process.
     desc: of the progress bar.
+    until: starts no task after this time, by `time.monotonic()`.
 
   Returns:
     The last line that each failed command printed, by name.
@@ -88,6 +91,8 @@ def run_all(
   with _Progress(tasks, waiting, jobs=jobs, desc=desc) as progress:
     try:
       while waiting or running:
+        if time.monotonic() >= until:
+          waiting.clear()
         for slot in range(jobs):
           if waiting and slot not in running:
             with _undisturbed():
@@ -204,8 +209,8 @@ def _undisturbed() -> Iterator[None]:
   finally:
     for number, handler in handlers.items():
       signal.signal(number, handler)
-  for number in heard:
-    signal.raise_signal(number)
+  for signal_number in heard:
+    signal.raise_signal(signal_number)
 
 
 def _start(task: Task, share: Sequence[int], environment: Mapping[str, str]) -> _Running:

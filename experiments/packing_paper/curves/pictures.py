@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pathlib
-import textwrap
 from collections.abc import Mapping, Sequence
 
 import matplotlib.ticker
 import numpy as np
 
+from experiments.lab.paired_run import held_out
+from experiments.lab.pictures import COLOURS, PERCENT, band, figure, save
 from experiments.lab.statistics import MARGIN
-from experiments.lab.study import Results, held_out
-from experiments.load_balance import pictures as load_balance_pictures
-from experiments.load_balance.pictures import COLOURS, figure
+from experiments.lab.study import Results
 
 _SMOOTHED = 5  # points of a training curve; each is noisy in the same way in all arms
 
@@ -20,43 +19,45 @@ _SMOOTHED = 5  # points of a training curve; each is noisy in the same way in al
 def curves(
   path: pathlib.Path, arms: Mapping[str, Results], *, title: str, way: str = "own"
 ):
-  """Training loss over sequences; and on held-out text, how far from the first arm.
+  """The training loss over sequences; and the held-out loss minus that of the first arm.
 
   Args:
     path: of the PNG.
-    arms: by their names in words; the first is what the others are compared with.
+    arms: by their names in words; the others are compared with the first.
     title: what the picture shows.
-    way: how held-out sequences are judged, "own" or "alone".
+    way: how held-out sequences are evaluated, "own" or "alone".
   """
-  whole = figure()
-  left, right = whole.subplots(1, 2)
+  drawing = figure()
+  left, right = drawing.subplots(1, 2)
   base = next(iter(arms.values()))
   for (name, runs), colour in zip(arms.items(), COLOURS, strict=False):
     x = _mean([[point["sequences"] for point in run["curve"]] for run in runs])
     y = [_smooth([point["mlm_loss"] for point in run["curve"]]) for run in runs]
-    _band(left, x, y, colour, name)
+    band(left, x, y, colour, name)
     if runs is not base:
       x = _mean([[one["sequences"] for one in run["evaluations"]] for run in runs])
-      count = len(base[0]["evaluations"])
       apart = [
         np.subtract(held_out(runs, at=at, way=way), held_out(base, at=at, way=way))
-        for at in range(count)
+        for at in range(len(base[0]["evaluations"]))
       ]
-      _band(right, x, np.transpose(apart), colour, name, marker="o")
+      band(right, x, np.transpose(apart), colour, name, marker="o")
   right.axhspan(-MARGIN, MARGIN, color="grey", alpha=0.15, linewidth=0)
   right.axhline(0, color=COLOURS[0])
   left.set_ylabel("training loss of masked tokens, nats")
   right.set_ylabel("difference of the held-out loss, nats")
-  told = f"from the first of the legend, by seed; grey: {MARGIN} nats"
-  right.set_title(told, fontsize="small", loc="left")
-  left.set_title("mean, least and most of the seeds", fontsize="small", loc="left")
+  note = f"from the first arm, by seed; grey: {MARGIN} nats"
+  right.set_title(note, fontsize="small", loc="left")
+  left.set_title("mean and range of the seeds", fontsize="small", loc="left")
   for axes in (left, right):
-    _sequences(axes)
+    axes.set_xlabel("sequences trained on")
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
   late = len(base[0]["curve"]) // 20
-  shown = [point["mlm_loss"] for run in base for point in run["curve"][late:]]
-  left.set_ylim(min(shown) - 0.05, max(shown) + 0.05)  # all begin far above
+  losses = [point["mlm_loss"] for run in base for point in run["curve"][late:]]
+  left.set_ylim(min(losses) - 0.05, max(losses) + 0.05)  # all start far above
   left.legend(frameon=False, fontsize="small")
-  _save(left, path, title)
+  save(drawing, path, title)
 
 
 def by_time(
@@ -74,71 +75,60 @@ def by_time(
     sequences_per_second: of each, measured alone.
     title: what the picture shows.
   """
-  whole = figure()
-  left, right = whole.subplots(1, 2)
+  drawing = figure()
+  left, right = drawing.subplots(1, 2)
   for (name, runs), colour in zip(arms.items(), COLOURS, strict=False):
     counts = _mean([[one["sequences"] for one in run["evaluations"]] for run in runs])
     minutes = counts / sequences_per_second[name] / 60
     for axes, metric in ((left, "mlm_loss"), (right, "mlm_accuracy")):
       y = [[one["own"][metric] for one in run["evaluations"]] for run in runs]
-      _band(axes, minutes, y, colour, name, marker="o")
+      band(axes, minutes, y, colour, name, marker="o")
   left.set_ylabel("held-out loss of masked tokens, nats")
   right.set_ylabel("held-out accuracy of masked tokens")
-  right.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
+  right.yaxis.set_major_formatter(PERCENT(1))
   for axes in (left, right):
     axes.set_xlabel("minutes of training, from steps timed alone")
     axes.set_xlim(left=0)
-    _plain(axes)
   left.legend(frameon=False, fontsize="small")
-  _save(left, path, title)
+  save(drawing, path, title)
 
 
 def bars(
   path: pathlib.Path, arms: Mapping[str, Sequence[float]], *, label: str, title: str
 ):
-  """A value of each arm: every seed, and their mean.
-
-  Args:
-    path: of the PNG.
-    arms: values by seed, by the arms' names in words.
-    label: of the values.
-    title: what the picture shows.
-  """
-  axes = figure().add_subplot()
+  """The values of each arm by seed, and their mean; arms by their names in words."""
+  drawing = figure()
+  axes = drawing.add_subplot()
   for row, ((name, values), colour) in enumerate(zip(arms.items(), COLOURS, strict=False)):
     axes.plot(values, [row] * len(values), "o", color=colour, alpha=0.6)
     axes.plot(np.mean(values), row, "|", color=colour, markersize=28, markeredgewidth=2.5)
     axes.annotate(name, (np.mean(values), row - 0.3), color=colour, ha="center")
   axes.set(xlabel=label, ylim=(len(arms) - 0.5, -0.7), yticks=[])
-  _plain(axes)
-  _save(axes, path, title)
+  save(drawing, path, title)
 
 
-def spread(
-  path: pathlib.Path,
-  counts: Mapping[str, Mapping[int, int]],
-  *,
-  title: str,
-):
-  """How many steps have how many sequences.
+def spread(path: pathlib.Path, counts: Mapping[str, Mapping[int, int]], *, title: str):
+  """The share of steps by their number of sequences.
 
   Args:
     path: of the PNG.
-    counts: by what the steps are called, the steps by number of sequences.
+    counts: by the name of the steps, the number of steps by number of sequences.
     title: what the picture shows.
   """
-  axes = figure().add_subplot()
+  drawing = figure()
+  axes = drawing.add_subplot()
   for (name, steps), colour in zip(counts.items(), COLOURS, strict=False):
     total = sum(steps.values())
-    numbers = sorted(steps)
-    shares = [steps[n] / total for n in numbers]
-    axes.bar(numbers, shares, width=0.9, color=colour, alpha=0.7, label=name)
-    mean = sum(n * share for n, share in zip(numbers, shares, strict=True))
+    shares = {n: steps[n] / total for n in sorted(steps)}
+    axes.bar(
+      list(shares), list(shares.values()), width=0.9, color=colour, alpha=0.7, label=name
+    )
+    mean = sum(n * share for n, share in shares.items())
     axes.axvline(mean, color=colour, linestyle="--")
   axes.set(xlabel="sequences of a step", ylabel="share of the steps", xlim=0)
-  axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1, decimals=0))
+  axes.yaxis.set_major_formatter(PERCENT(1, decimals=0))
   axes.legend(frameon=False)
-  _save(axes, path, title)
+  save(drawing, path, title)
 
 
 def by_length(
@@ -158,7 +148,8 @@ def by_length(
     label: of the difference.
     title: what the picture shows.
   """
-  axes = figure().add_subplot()
+  drawing = figure()
+  axes = drawing.add_subplot()
   places = np.arange(len(lengths))
   mean = differences.mean(0)
   colours = [COLOURS[1] if x > 0 else COLOURS[0] for x in mean]
@@ -168,11 +159,7 @@ def by_length(
   axes.axhline(0, color="#555555", linewidth=0.8)
   axes.set_xticks(places, lengths)
   axes.set(xlabel="length of the sequence, tokens", ylabel=label)
-  _save(axes, path, title)
-
-
-def _save(axes, path: pathlib.Path, title: str):
-  load_balance_pictures.save(axes, path, textwrap.fill(title.removesuffix("."), 115))
+  save(drawing, path, title)
 
 
 def _mean(rows: Sequence[Sequence[float]]) -> np.ndarray:
@@ -184,23 +171,3 @@ def _smooth(values: Sequence[float]) -> np.ndarray:
   window = np.ones(min(_SMOOTHED, len(values)))
   total = np.convolve(values, window, mode="same")
   return total / np.convolve(np.ones(len(values)), window, mode="same")
-
-
-def _band(axes, x, rows, colour: str, name: str, *, marker: str = ""):
-  rows = np.array(rows, float)
-  axes.plot(x, rows.mean(0), color=colour, label=name, marker=marker, markersize=3)
-  if len(rows) > 1:
-    axes.fill_between(x, rows.min(0), rows.max(0), color=colour, alpha=0.2, linewidth=0)
-
-
-def _sequences(axes):
-  axes.set_xlabel("sequences trained on")
-  axes.set_xlim(left=0)
-  axes.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
-  axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
-  _plain(axes)
-
-
-def _plain(axes):
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.grid(alpha=0.3)

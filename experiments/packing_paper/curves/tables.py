@@ -1,17 +1,16 @@
-"""What the arms of the learning curves are called, and tables of them."""
+"""Names of the arms of the learning curves, and tables of their results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from experiments.lab import report
+from experiments.lab.paired_run import held_out
 from experiments.lab.statistics import paired
-from experiments.lab.study import Results, held_out
+from experiments.lab.study import ByArm, Results
 
-Found = Mapping[str, Results]
-
-# By the arm's name: what it is called.
 NAMES = {
   "packed": "packed",
   "unpacked": "unpacked, the same sequences each step",
@@ -26,13 +25,13 @@ NAMES = {
 }
 
 
-def named(found: Found, *names: str) -> dict[str, Results]:
-  """Some arms, by what they are called."""
-  return {NAMES[name]: found[name] for name in names}
+def named(results: ByArm, names: Sequence[str]) -> dict[str, Results]:
+  """The results of some arms, by their names in words."""
+  return {NAMES[name]: results[name] for name in names}
 
 
 def mean_difference(a: Results, b: Results, *, way: str = "own") -> float:
-  """Of the held-out loss, a - b; `way` as `study.held_out` takes it."""
+  """The mean held-out loss of `a` minus that of `b`; `way` as of `held_out`."""
   return float(np.mean(np.subtract(held_out(a, way=way), held_out(b, way=way))))
 
 
@@ -42,42 +41,43 @@ def accuracy(runs: Results) -> list[float]:
 
 
 def unigram(runs: Results) -> list[float]:
-  """Of always saying the commonest token."""
+  """The accuracy of always predicting the commonest token."""
   return held_out(runs, "unigram_mlm_accuracy")
 
 
-def table(found: Found, names: Sequence[str]) -> str:
-  """What arms came to, in Markdown.
-
-  Args:
-    found: the results of each arm.
-    names: of the arms; the others are compared with the first.
-  """
-  base = held_out(found[names[0]])
-  rows = [
-    "| arm | sequences a step | steps | held-out masked-token loss | alone | accuracy | "
-    "times unigram | loss minus the first arm's |",
-    "|---|---:|---:|---:|---:|---:|---:|---:|",
-  ]
+def table(results: ByArm, names: Sequence[str]) -> str:
+  """The results of some arms; all are compared with the first."""
+  base = held_out(results[names[0]])
+  header = ["arm", "sequences a step", "steps", "held-out masked-token loss", "alone"]
+  header += ["accuracy", "times unigram", "loss minus the first arm's"]
+  rows = []
   for name in names:
-    runs = found[name]
-    right, loss = np.mean(accuracy(runs)), held_out(runs)
-    apart = ""
-    if name != names[0]:
-      apart = f"{np.mean(np.subtract(loss, base)):+.4f}"
-      if len(loss) > 1:
-        low, high = paired(loss, base).interval()
-        apart += f" ({low:+.4f} to {high:+.4f})"
-    rows.append(
-      f"| {NAMES[name]} | {np.mean([x['sequences_a_step']['mean'] for x in runs]):.1f} | "
-      f"{runs[0]['recipe']['steps']:,} | {_with_sd(loss)} | "
-      f"{_with_sd(held_out(runs, way='alone'))} | {right:.2%} | "
-      f"{right / np.mean(unigram(runs)):.2f} | "
-      f"{apart} |"
-    )
-  return "\n".join(rows)
+    runs, loss = results[name], held_out(results[name])
+    right = np.mean(accuracy(runs))
+    row = [
+      NAMES[name],
+      f"{np.mean([x['sequences_a_step']['mean'] for x in runs]):.1f}",
+      f"{runs[0]['recipe']['steps']:,}",
+      mean_and_sd(loss),
+      mean_and_sd(held_out(runs, way="alone")),
+      f"{right:.2%}",
+      f"{right / np.mean(unigram(runs)):.2f}",
+      "" if name == names[0] else difference(loss, base),
+    ]
+    rows.append(row)
+  return report.table(header, rows, right=range(1, len(header)))
 
 
-def _with_sd(values: Sequence[float]) -> str:
-  sd = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
-  return f"{np.mean(values):.4f}{sd}"
+def mean_and_sd(values: Sequence[float], digits: int = 4) -> str:
+  """A mean, with the standard deviation if there are several values."""
+  mean = f"{np.mean(values):.{digits}f}"
+  return f"{mean} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else mean
+
+
+def difference(a: Sequence[float], b: Sequence[float]) -> str:
+  """The mean of a - b, with its 95 % interval if there are several pairs."""
+  mean = f"{np.mean(np.subtract(a, b)):+.4f}"
+  if len(a) < 2:
+    return mean
+  low, high = paired(a, b).interval()
+  return f"{mean} ({low:+.4f} to {high:+.4f})"

@@ -1,0 +1,70 @@
+"""What the commands of experiments share: their options, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import signal
+import sys
+from collections.abc import Callable
+
+from experiments.lab.part import MISTAKES
+from training.command import Parser, Stopped, positive
+from training.sweep.jobs import cores
+
+
+def make_parser(doc: str | None, module: str, *, workdir: str) -> Parser:
+  """A parser with the options that all have: --quick, --workdir and --json.
+
+  Args:
+    doc: of the module; shown as help.
+    module: such as "experiments.reproduce".
+    workdir: the default of --workdir.
+  """
+  title, _, rest = (doc or "").partition("\n\n")
+  parser = Parser(
+    prog=f"python -m {module}",
+    description=title,
+    epilog=rest,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    allow_abbrev=False,
+  )
+  parser.add_argument("--quick", action="store_true", help="a little of everything")
+  parser.add_argument(
+    "--workdir", type=pathlib.Path, default=workdir, help=f"where to write; {workdir}"
+  )
+  parser.add_argument("--json", action="store_true", help="print one JSON object")
+  return parser
+
+
+def add_training(parser: Parser):
+  """Adds the options of commands that train: --wikitext and --jobs."""
+  parser.add_argument(
+    "--wikitext", metavar="FOLDER", help="with test.txt and valid.txt of WikiText-2"
+  )
+  parser.add_argument(
+    "--jobs",
+    type=positive,
+    default=len(cores()),
+    help="runs at a time; as many as cores",
+  )
+
+
+def run(work: Callable[[], int]) -> int:
+  """Does the work of a command; returns the exit status.
+
+  A mistake of the user is one line and status 2, work that failed is one line and status
+  1; Ctrl-C and SIGTERM end with status 130.
+  """
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  try:
+    return work()
+  except MISTAKES as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 2
+  except Stopped as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 1
+  except KeyboardInterrupt:
+    print("Stopped. Run the same command again to continue.", file=sys.stderr)
+    return 130
