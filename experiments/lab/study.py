@@ -30,6 +30,7 @@ from training.sweep.jobs import Task
 
 FORMAT = 1  # of the files; a file of another format is made anew
 SEEDS, QUICK_SEEDS = 3, 1
+_PLACES = ("directory", "source", "held_out_source", "vocab_file", "init_from")
 _COST = {"packed": 1.0, "unpacked": 2.1, "constant": 2.0}  # of a run, in packed runs
 
 Results = Sequence[Mapping[str, Any]]  # of one arm, by seed
@@ -259,9 +260,15 @@ def _dataset_of(config: ml_collections.ConfigDict) -> dict[str, str] | None:
 
 
 def _agrees(stored: Any, wanted: Any) -> bool:
-  """Whether a config is as it was; fields that are newer than the file do not count."""
+  """Whether a config is as it was.
+
+  Fields that are newer than the file do not count, nor does where data and weights are:
+  the checksums of the dataset say what it is.
+  """
   if isinstance(stored, dict) and isinstance(wanted, dict):
-    return all(k in wanted and _agrees(v, wanted[k]) for k, v in stored.items())
+    return all(
+      k in wanted and (k in _PLACES or _agrees(v, wanted[k])) for k, v in stored.items()
+    )
   return stored == wanted
 
 

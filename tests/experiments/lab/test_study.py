@@ -1,25 +1,21 @@
-"""Paired runs: the same sequences, masks and weights; what is finished stays so."""
+"""Paired runs: the same sequences, masks and weights; finished runs are kept."""
 
-import _thread
 import functools
 import itertools
 import json
 import os
 import pathlib
 import sys
-import threading
-import time
 
 import flax.nnx as nnx
 import jax
-import ml_collections
 import numpy as np
 import pytest
 
 import packing
-from experiments.lab import paired_run as paired
 from experiments.lab import streams, study
-from experiments.lab.paired_run import Arm
+from experiments.lab.paired_run import make_schedule
+from experiments.lab.study import Arm, Study
 from model import BertForPreTraining, hf
 from model.testing import relative_difference
 from pipeline.batches.loader import PackedLoader
@@ -28,7 +24,8 @@ from pipeline.store import SequenceStore, StoredSequence, write_sequences
 from tests import packs
 from tests.stdlib_corpus import make_library
 from training.command import Stopped
-from training.sweep import jobs as schedule
+from training.record.files import write_json
+from training.sweep.jobs import Task
 
 ROW_LENGTH = 31
 VOCAB_SIZE = 37
@@ -167,37 +164,34 @@ def trained(tmp_path_factory):
     Arm("packed", {}, keep=True),
     Arm("broken", {"train.micro_batch_size": 4}),
   ]
-  one = study.Study(folder, arms, 1, overrides)
-  told, times = [], []
+  one = Study(folder, arms, overrides, seeds=1, jobs=2)
+  messages, times = [], []
   for _ in range(2):
     with pytest.raises(Stopped) as error:
-      one.run_all(jobs=2)
-    told.append(str(error.value))
+      one.run()
+    messages.append(str(error.value))
     paths = [folder / "runs" / f"{arm.name},seed=1.json" for arm in arms]
     times.append([p.stat().st_mtime_ns if p.exists() else None for p in paths])
-  return one, told, times
+  return one, messages, times
 
 
 @pytest.mark.slow
 class TestStudy:
   def test_packed_training_is_unpacked_training(self, trained):
     one, *_ = trained
-    found = one.results()
-    (packed,), (unpacked,) = found["packed"], found["unpacked"]
+    packed, unpacked = (one.results()[arm][1] for arm in ("packed", "unpacked"))
     assert packed["recipe"] == unpacked["recipe"]
     assert packed["sequences_a_step"] == unpacked["sequences_a_step"]
-    assert [x["step"] for x in packed["curve"]] == [x["step"] for x in unpacked["curve"]]
     for a, b in zip(packed["curve"], unpacked["curve"], strict=True):
       assert a == pytest.approx(b, rel=1e-5)
-    tokens = [x["real_tokens"] for x in packed["curve"]]
-    assert tokens == [x["real_tokens"] for x in unpacked["curve"]]
+      assert (a["step"], a["real_tokens"]) == (b["step"], b["real_tokens"])
     _, params = hf.import_bert(one.folder / "runs" / "packed,seed=1")
     _, others = hf.import_bert(one.folder / "runs" / "unpacked,seed=1")
     assert relative_difference(params, others) < 1e-5
 
-  def test_what_is_evaluated(self, trained):
+  def test_evaluations(self, trained):
     one, *_ = trained
-    (run,) = one.results()["packed"]
+    run = one.results()["packed"][1]
     last = run["evaluations"][-1]
     assert last["step"] == run["recipe"]["steps"] == run["curve"][-1]["step"]
     assert last["own"] == last["alone"]
@@ -206,104 +200,92 @@ class TestStudy:
     assert sum(int(n) * k for n, k in counts["steps"].items()) == last["sequences"]
     assert sum(counts["steps"].values()) == last["step"]
 
-  def test_what_failed_is_told_and_what_is_finished_stays(self, trained):
-    _, told, times = trained
-    for words in told:
-      assert "1 of 3 runs failed. broken,seed=1: " in words
-      assert "config.train.micro_batch_size is 4; expected 0" in words
+  def test_a_failure_is_reported_and_finished_runs_are_kept(self, trained):
+    _, messages, times = trained
+    for message in messages:
+      assert "1 of 3 runs failed. broken,seed=1: " in message
+      assert "config.train.micro_batch_size is 4; expected 0" in message
     assert times[0] == times[1]
     assert times[0][2] is None
 
-  def test_another_config_is_not_finished(self, trained):
+  def test_another_config_is_not_finished(self, trained, tmp_path):
     one, *_ = trained
     arm, run = one.runs[1]
-    assert study.read(one.path(run), arm, run.config) is not None
-    other = run.config.copy_and_resolve_references()
-    other.train.steps += 1
-    assert study.read(one.path(run), arm, other) is None
-    renamed = Arm(arm.name, {}, "constant", keep=True)
-    assert study.read(one.path(run), renamed, run.config) is None
-    newer = ml_collections.ConfigDict(run.config.to_dict())
-    newer.data.field_to_come = 3
-    assert study.read(one.path(run), arm, newer) is not None  # made before there was one
-    del newer.data.seed
-    assert study.read(one.path(run), arm, newer) is None
+
+    def is_finished(*, arm=arm, **data) -> bool:
+      config = run.config.copy_and_resolve_references().unlock()
+      config.train.steps += data.pop("more_steps", 0)
+      config.data.update(data)
+      return study.read(one.path(run), arm, config) is not None
+
+    assert is_finished()
+    assert not is_finished(more_steps=1)
+    assert not is_finished(arm=Arm(arm.name, {}, "constant", keep=True))
+    assert not is_finished(seed=run.config.data.seed + 1)
+    assert is_finished(field_to_come=3)  # the file is older than the field
+    moved = tmp_path / "moved"
+    moved.symlink_to(run.config.data.directory)
+    assert is_finished(directory=str(moved))  # the same data in another place
 
 
-def sleeper(folder: pathlib.Path, name: str, seconds: float) -> schedule.Task:
-  """Writes its process number, sleeps, and writes a file when it is done."""
-  code = (
-    "import json, os, pathlib, sys, time\n"
-    f"pathlib.Path({str(folder / (name + '.pid'))!r}).write_text(str(os.getpid()))\n"
-    f"time.sleep({seconds})\n"
-    f"pathlib.Path({str(folder / name)!r}).write_text(json.dumps(sorted("
-    "os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else []))"
-  )
-  path = folder / name
-  return schedule.Task(
-    name, [sys.executable, "-c", code], folder / f"{name}.log", path.exists
-  )
+class TestArmsThatStartFromOthers:
+  def make(self, folder):
+    arms = [Arm("first", {}, keep=True), Arm("second", {}, starts_from="first")]
+    return Study(folder, arms, {"train.steps": 300}, seeds=2)
+
+  def test_each_starts_from_its_own_seed(self, tmp_path):
+    runs = {run.name: run for _, run in self.make(tmp_path).runs}
+    given = runs["second,seed=2"].config.model.init_from
+    assert given == str(tmp_path / "runs" / "first,seed=2")
+    assert runs["second,seed=2"].fields["model.init_from"] == given
+    assert runs["first,seed=2"].config.model.init_from == ""
+
+  def test_it_is_finished_only_after_what_it_starts_from(self, tmp_path):
+    one = self.make(tmp_path)
+    arm, run = next((a, r) for a, r in one.runs if r.name == "second,seed=1")
+    path, before = one.path(run), tmp_path / "runs" / "first,seed=1"
+    path.parent.mkdir()
+    write_json(path, {"run": study.identity(arm, run.config)})
+    assert study.read(path, arm, run.config) is None  # there is nothing to start from
+    before.mkdir()
+    os.utime(before, (1, 1))
+    assert study.read(path, arm, run.config) is not None
+    os.utime(before)  # made anew
+    os.utime(path, (1, 1))
+    assert study.read(path, arm, run.config) is None
 
 
-class TestSchedule:
-  def test_stopped_it_leaves_no_process_and_goes_on_later(self, tmp_path):
-    tasks = [sleeper(tmp_path, "short", 0), sleeper(tmp_path, "long", 60)]
-
-    def interrupt():
-      while not ((tmp_path / "short").exists() and (tmp_path / "long.pid").exists()):
-        time.sleep(0.02)
-      _thread.interrupt_main()
-
-    threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-      schedule.run_all(tasks, jobs=2)
-    with pytest.raises(ProcessLookupError):
-      os.kill(int((tmp_path / "long.pid").read_text()), 0)
-    assert not (tmp_path / "long").exists()
-
-    first = (tmp_path / "short").stat().st_mtime_ns
-    tasks[1] = sleeper(tmp_path, "long", 0)
-    assert schedule.run_all(tasks, jobs=2) == {}
-    assert (tmp_path / "long").exists()
-    assert (tmp_path / "short").stat().st_mtime_ns == first
-
-  @pytest.mark.skipif(len(schedule.cores()) < 2, reason="needs two cores")
-  @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinities")
-  def test_each_has_cores_of_its_own(self, tmp_path):
-    names = ("a", "b")
-    tasks = [sleeper(tmp_path, name, 0.3) for name in names]
-    schedule.run_all(tasks, jobs=2)
-    a, b = (set(json.loads((tmp_path / name).read_text())) for name in names)
-    assert a | b == set(schedule.cores())
-    assert not a & b
+def test_runs_keep_freed_memory_and_compiled_programs(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+  monkeypatch.setenv("MALLOC_ARENA_MAX", "7")  # what is set already stays
+  out = tmp_path / "environment.json"
+  program = f"import json, os; json.dump(dict(os.environ), open({str(out)!r}, 'w'))"
+  task = Task("one", [sys.executable, "-c", program], tmp_path / "log", out.exists)
+  assert not study.run_tasks([task], number=1)
+  environment = json.loads(out.read_text())
+  assert environment["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path / "data" / "compiled")
+  assert environment["MALLOC_ARENA_MAX"] == "7"
+  assert environment["MALLOC_MMAP_MAX_"] == "0"
+  assert int(environment["MALLOC_TRIM_THRESHOLD_"]) > 2**30
 
 
 def test_arms_see_the_same_packs(plan):
-  config = (
-    study.Study(
-      pathlib.Path("nowhere"),
-      [Arm("packed", {})],
-      1,
-      {"train.steps": 331, "train.batch_size": 4, "optimizer.warmup_steps": 9},
-    )
-    .runs[0][1]
-    .config
-  )
-  found = {}
-  for name, adjust, kind in (
-    ("few", "reduce_batch", "packed"),
-    ("many", "lamb_betas", "packed"),
-    ("constant", "reduce_batch", "constant"),
-  ):
-    config.packing.adjust = adjust
-    found[name] = paired.plan_run(config, plan, batches=kind)
-  few, many, constant = (found[name] for name in ("few", "many", "constant"))
+  fields = {"train.steps": 331, "train.batch_size": 4, "optimizer.warmup_steps": 9}
+  ((_, run),) = Study(pathlib.Path("nowhere"), [Arm("packed", {})], fields, seeds=1).runs
+
+  def schedule(adjust: str, batches: str):
+    run.config.packing.adjust = adjust
+    return make_schedule(run.config, plan, batches=batches)
+
+  few, many = schedule("reduce_batch", "packed"), schedule("lamb_betas", "packed")
   ratio = many.recipe.rows / few.recipe.rows
-  assert few.recipe.steps * few.recipe.rows == many.recipe.steps * many.recipe.rows
+  packs = few.recipe.steps * few.recipe.rows
+  assert packs == many.recipe.steps * many.recipe.rows
   assert [x / ratio for x in few.points] == list(many.points)
   assert [x / ratio for x in few.evaluated] == list(many.evaluated)
   assert few.points[-1] == few.evaluated[-1] == few.recipe.steps
-  packs = few.recipe.steps * few.recipe.rows
+  constant = schedule("reduce_batch", "constant")
   assert constant.rows * constant.recipe.steps == pytest.approx(
     packs * plan.packing_factor, abs=constant.rows
   )

@@ -1,4 +1,4 @@
-"""What is said of learning curves, on made-up ones whose truth is known."""
+"""The claims on learning curves, on made-up curves whose truth is known."""
 
 import dataclasses
 import json
@@ -6,13 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from experiments.lab import part as parts
 from experiments.lab import report
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import EVALUATED
-from experiments.packing_paper.curves import ablation as ablation_exhibits
-from experiments.packing_paper.curves import arms as learning_curves
-from experiments.packing_paper.curves import claims as learning_exhibits
+from experiments.lab.part import Part
+from experiments.packing_paper.curves import ablation, claims
+from experiments.packing_paper.curves.arms import ARMS
 
 SEEDS = 3
 SPEED = {
@@ -73,29 +72,27 @@ def made_up(arm, seed):
 
 @pytest.fixture(scope="module")
 def exhibits(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("pictures")
-  found = {
-    arm.name: [made_up(arm.name, seed) for seed in range(SEEDS)]
-    for arm in learning_curves.ARMS
-  }
+  part = Part(tmp_path_factory.mktemp("pictures"), "command")
+  results = {arm.name: [made_up(arm.name, seed) for seed in range(SEEDS)] for arm in ARMS}
   made = [
-    learning_exhibits.same_batch(found, folder, "command"),
-    learning_exhibits.heuristics(found, folder, "command"),
-    learning_exhibits.by_time(found, [SPEED] * SEEDS, folder, "command"),
-    learning_exhibits.spread(found, folder, "command"),
-    ablation_exhibits.ablation(found, folder, "command"),
-    ablation_exhibits.loss_unit(found, folder, "command"),
+    claims.same_batch(part, results),
+    claims.heuristics(part, results),
+    claims.by_time(part, results, [SPEED] * SEEDS),
+    claims.spread(part, results),
+    ablation.ablation(part, results),
+    ablation.loss_unit(part, results),
   ]
   for exhibit in made:
-    assert all((folder / name).stat().st_size for name in exhibit.pictures)
+    assert exhibit.claim
+    assert all((part.folder / name).stat().st_size for name in exhibit.pictures)
   return {x.name: x for x in made}
 
 
 def test_claims_that_are_true_hold_and_others_fail(exhibits):
-  found = {
+  outcomes = {
     name: [x.outcome for x in exhibit.statements] for name, exhibit in exhibits.items()
   }
-  assert found == {
+  assert outcomes == {
     "Figure 3 left, Figure 15": ["holds", "holds", "holds"],
     # slower early; a larger rate is worse; betas match; unpacked is slowed more
     "Figure 3 middle, Figure 16": ["holds", "holds", "fails", "fails"],
@@ -109,28 +106,14 @@ def test_claims_that_are_true_hold_and_others_fail(exhibits):
 
 
 def test_findings_are_computed(exhibits):
-  ablation = exhibits["Figure 4, section 4.2.1"]
-  assert "ends +0.30" in ablation.finding
-  assert "alone +1.30" in ablation.finding
-  assert "| no attention mask |" in ablation.text
+  ablated = exhibits["Figure 4, section 4.2.1"]
+  assert "ends +0.30" in ablated.finding
+  assert "alone +1.30" in ablated.finding
+  assert "| no attention mask |" in ablated.text
   assert "shortest sequences ends +0.20" in exhibits["Section 3.2.3"].finding
 
 
-def test_they_survive_json(exhibits):
+def test_exhibits_survive_json(exhibits):
   for exhibit in exhibits.values():
-    kept = json.loads(json.dumps(dataclasses.asdict(exhibit)))
-    told = [report.section(x, folder=".") for x in (Exhibit.from_dict(kept), exhibit)]
-    assert told[0] == told[1]
-
-
-def test_command_refuses_what_it_cannot_do(tmp_path, capsys):
-  with pytest.raises(SystemExit) as error:
-    parts.main(
-      learning_curves.__doc__,
-      learning_curves.exhibits,
-      name="learning_curves",
-      add_options=learning_curves.add_options,
-      arguments=["--workdir", str(tmp_path), "--seeds", "0"],
-    )
-  assert error.value.code == 2
-  assert "expected a whole number of at least 1, found 0" in capsys.readouterr().err
+    kept = Exhibit.from_dict(json.loads(json.dumps(dataclasses.asdict(exhibit))))
+    assert report.section(kept, folder=".") == report.section(exhibit, folder=".")

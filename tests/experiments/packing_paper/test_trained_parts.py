@@ -1,27 +1,22 @@
-"""Parts that train, on made-up results; and how their runs hang together."""
-
-import json
-import os
-import subprocess
-import sys
+"""Parts that train, on made-up results; and how they share their runs."""
 
 import jax
 import numpy as np
 import pytest
 
 from experiments.finetuning import local_tasks
-from experiments.lab import study
-from experiments.lab.paired_run import EVALUATED, Arm
+from experiments.lab.paired_run import EVALUATED
+from experiments.lab.part import Part
 from experiments.lab.study import Study
+from experiments.packing_paper import figures_3_4_other_text as other_text
 from experiments.packing_paper import figures_18_19_two_phases as two_phases
 from experiments.packing_paper import section_i_next_sentence as next_sentence
 from experiments.packing_paper import table_3_downstream as downstream
-from experiments.packing_paper.curves import arms as learning_curves
+from experiments.packing_paper.curves.arms import make_study
 from model import hf, weights
+from packing import InputError
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs
-from training.record.files import write_json
-from training.sweep import jobs as schedule
 
 SEEDS = 3
 # How far the held-out loss of each arm lies above that of `packed`.
@@ -67,7 +62,7 @@ def found():
 
 def test_two_phases_against_one(found, tmp_path):
   rates = {64: 500.0, 192: 250.0}
-  exhibit = two_phases.outlook(found, rates, tmp_path)
+  exhibit = two_phases.outlook(Part(tmp_path, "command"), found, rates)
   assert [x.outcome for x in exhibit.statements] == ["holds"] * 4
   assert "take 1.50 times as long" in exhibit.finding  # 50,000 at 500 and at 250
   assert (tmp_path / "two_phases.png").stat().st_size
@@ -75,7 +70,7 @@ def test_two_phases_against_one(found, tmp_path):
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_phase_packed_and_unpacked(found, tmp_path, number):
-  exhibit = two_phases.phase(number, found, tmp_path)
+  exhibit = two_phases.phase(Part(tmp_path, "command"), number, found)
   assert exhibit.name == f"Figure {17 + number}"
   assert exhibit.statements[0].outcome == "holds"
 
@@ -101,85 +96,19 @@ def test_phases_have_as_many_real_tokens_as_one():
   assert parts[two_phases.SHORT] == pytest.approx(9 * parts[two_phases.FULL])
 
 
-class TestArmsThatStartFromOthers:
-  def make(self, folder):
-    arms = [Arm("first", {}, keep=True), Arm("second", {}, starts_from="first")]
-    return Study(folder, arms, 2, {"train.steps": 300})
-
-  def test_each_starts_from_its_own_seed(self, tmp_path):
-    runs = {run.name: run for _, run in self.make(tmp_path).runs}
-    given = runs["second,seed=2"].config.model.init_from
-    assert given == str(tmp_path / "runs" / "first,seed=2")
-    assert runs["second,seed=2"].fields["model.init_from"] == given
-    assert runs["first,seed=2"].config.model.init_from == ""
-
-  def test_it_is_finished_only_after_what_it_starts_from(self, tmp_path):
-    one = self.make(tmp_path)
-    arm, run = next((a, r) for a, r in one.runs if r.name == "second,seed=1")
-    path, before = one.path(run), tmp_path / "runs" / "first,seed=1"
-    path.parent.mkdir()
-    write_json(path, {"run": study.identity(arm, run.config)})
-    assert study.read(path, arm, run.config) is None  # there is nothing to start from
-    before.mkdir()
-    os.utime(before, (1, 1))
-    assert study.read(path, arm, run.config) is not None
-    os.utime(before)  # made anew
-    os.utime(path, (1, 1))
-    assert study.read(path, arm, run.config) is None
-
-
-def test_runs_keep_freed_memory_and_what_is_compiled(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-  monkeypatch.setenv("MALLOC_ARENA_MAX", "7")  # what is set already stays
-  told = tmp_path / "told.json"
-  program = f"import json, os; json.dump(dict(os.environ), open({str(told)!r}, 'w'))"
-  task = schedule.Task(
-    "one", [sys.executable, "-c", program], tmp_path / "log", told.exists
-  )
-  assert not study.run_tasks([task], jobs=1)
-  found = json.loads(told.read_text())
-  assert found["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path / "data" / "compiled")
-  assert found["MALLOC_ARENA_MAX"] == "7"
-  assert found["MALLOC_MMAP_MAX_"] == "0"
-  assert int(found["MALLOC_TRIM_THRESHOLD_"]) > 2**30
-
-
-def test_quick_runs_leave_the_data_of_others_alone(tmp_path, monkeypatch):
+@pytest.mark.parametrize("quick", [False, True])
+def test_quick_runs_have_data_of_their_own(tmp_path, monkeypatch, quick):
   monkeypatch.setattr(next_sentence, "_mean_length", lambda *_: 90.0)
-
-  def directories(*, quick):
-    pairs = learning_curves.shared(tmp_path / "part", ["packed"], quick=quick, seeds=1)
-    ((_, run),) = pairs.runs
-    data = run.config.data.directory
-    of_short_rows = two_phases.fields(1, two_phases.SHORT, data=data)
-    of_sentences = next_sentence.make_arms(pairs)[1].fields
-    others = {x["data.directory"] for x in (of_short_rows, of_sentences)}
-    assert of_short_rows["data.vocab_file"] == f"{data}/vocab.txt"
-    return {str(pairs.folder), data, *others}
-
-  quick, full = directories(quick=True), directories(quick=False)
-  assert len(quick) == len(full) == 4
-  assert not quick & full
-
-
-def test_a_program_ends_with_who_started_it(tmp_path):
-  program = tmp_path / "program.py"
-  program.write_text(
-    "import sys, time; print(sys.argv[1:], __name__, flush=True); time.sleep(60)"
-  )
-  command = [*schedule.ends_with_parent(program), "--x=1"]
-  with subprocess.Popen(
-    command,
-    cwd=schedule.ROOT,
-    stdin=subprocess.PIPE,
-    stdout=subprocess.PIPE,
-    text=True,
-  ) as process:
-    assert process.stdout.readline() == "['--x=1'] __main__\n"
-    assert process.poll() is None  # for as long as its input is open
-    process.stdin.close()
-    assert process.wait(timeout=30) == 1
+  pairs = make_study(Part(tmp_path / "part", "command", quick=quick, seeds=1), ["packed"])
+  ((_, run),) = pairs.runs
+  data = run.config.data.directory
+  assert data == ("data/quick" if quick else "data/quickstart")
+  of_short_rows = two_phases.fields(1, two_phases.SHORT, data=data)
+  of_sentences = next_sentence.make_arms(pairs)[1].fields
+  assert of_short_rows["data.vocab_file"] == f"{data}/vocab.txt"
+  directories = {x["data.directory"] for x in (of_short_rows, of_sentences)}
+  assert directories == {f"{data}-64", f"{data}-sentences"}
+  assert pairs.folder == tmp_path / "learning_curves"
 
 
 def test_the_arms_of_section_i_have_as_many_real_tokens(tmp_path, monkeypatch):
@@ -191,10 +120,9 @@ def test_the_arms_of_section_i_have_as_many_real_tokens(tmp_path, monkeypatch):
   monkeypatch.setattr(
     next_sentence, "_mean_length", lambda _, fields: tokens["data.task" in fields]
   )
-  pairs = learning_curves.shared(tmp_path / "part", ["packed"], quick=False, seeds=1)
-  arms = next_sentence.make_arms(pairs)
+  pairs = make_study(Part(tmp_path / "part", "command", seeds=1), ["packed"])
   ((_, of_pairs),) = pairs.runs
-  made = Study(tmp_path, arms, 1, pairs.overrides).runs
+  made = Study(tmp_path, next_sentence.make_arms(pairs), pairs.overrides, seeds=1).runs
   configs = {arm.name: run.config for arm, run in made}
   assert list(configs) == list(next_sentence.NAMES)[1:]
   batch, steps = of_pairs.config.train.batch_size, of_pairs.config.train.steps
@@ -205,6 +133,13 @@ def test_the_arms_of_section_i_have_as_many_real_tokens(tmp_path, monkeypatch):
   assert configs["no_next_sentence"].train.batch_size == batch
   assert not any(config.model.next_sentence for config in configs.values())
   assert configs["greedy"].model.attention_mask == "none"
+
+
+def test_other_text_that_is_missing(tmp_path):
+  (exhibit,) = other_text.exhibits(Part(tmp_path, "command"))
+  assert exhibit.agreement == "not run here"
+  with pytest.raises(InputError, match=r"nowhere; expected a folder with \.txt files"):
+    other_text.exhibits(Part(tmp_path, "command", wikitext="nowhere"))
 
 
 @pytest.mark.slow
@@ -228,22 +163,20 @@ def test_a_model_is_fine_tuned_once(tmp_path, monkeypatch):
   }
   monkeypatch.setattr(downstream, "QUICK", fields)
 
-  def scores(arm, part):
-    folder = downstream.tuning_folder(tmp_path / part, quick=True)
-    return downstream.fine_tune(folder, {arm: [given]}, quick=True, jobs=1)["sst2"][arm]
+  def scores(arm, name):
+    part = Part(tmp_path / name, "command", quick=True)
+    return downstream.fine_tune(part, {arm: [given]})["sst2"][arm]
 
   (score,) = scores("packed", "downstream")
   assert 30 < score < 100
-  runs = tmp_path / "fine_tuning" / "quick" / "runs" / "sst2"
-  (log,) = runs.glob("*.log")
+  (log,) = (tmp_path / "fine_tuning" / "runs" / "sst2").glob("*/train.log")
   before = log.stat().st_mtime_ns
   assert scores("pairs", "next_sentence") == [score]  # the same model in another part
-  assert list(runs.glob("*.log")) == [log]
   assert log.stat().st_mtime_ns == before  # it was not run again
 
 
-def test_scores_are_told_with_their_spread():
-  scores = {"sst2": {"packed": [80.0, 82.0], "unpacked": [81.0, 81.0]}}
-  table = downstream.score_table(scores)
-  assert "| which module | 81.0 ± 1.4 | 81.0 ± 0.0 |" in table
-  assert next_sentence._told(scores, "packed", "unpacked") == "+0.0 points (which module)"
+def test_scores_are_shown_with_their_spread():
+  scores = {"sst2": {"pairs, next sentence": [80.0, 82.0], "pairs": [81.0, 81.0]}}
+  assert "| which module | 81.0 ± 1.4 | 81.0 ± 0.0 |" in downstream.score_table(scores)
+  difference = next_sentence._differences(scores, "packed", "no_next_sentence")
+  assert difference == "+0.0 points (which module)"
