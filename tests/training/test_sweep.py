@@ -290,30 +290,27 @@ def test_each_field_by_itself_is_what_pairs_of_runs_say(tmp_path):
 
 
 def test_only_what_is_not_finished_is_run(tmp_path, monkeypatch, capsys):
-  """One of another config is run too: train.py refuses it."""
+  """A run of another config is not finished: train.py refuses its folder."""
   path = write_sweep(tmp_path, {"config": "configs/quickstart.py", "grid": GRID})
   swept, longer = load_sweep(path), load_sweep(path, ["--config.train.steps=1800"])
+  names = [run.name for run in swept.runs]
   finish(tmp_path / "runs", swept.runs[1], 0.3)
   finish(tmp_path / "runs", longer.runs[2], 0.3)
-  began = []
+  begun = []
 
-  def train(_, run, folder, options):
-    began.append(run.name)
-    try:
-      return "broken" if run.config.seed == 2 else finish(folder.parent, run, 0.4)
-    except ConfigError as error:
-      return str(error)
+  def run_all(tasks, *, jobs, desc):
+    assert jobs == 4
+    begun.extend(task.name for task in tasks if not task.is_finished())
+    finish(tmp_path / "runs", swept.runs[0], 0.4)
+    return {names[5]: "broken"}
 
-  monkeypatch.setattr(sweep, "train", train)
-  arguments = [str(path), "--workdir", str(tmp_path / "runs"), "--json"]
+  monkeypatch.setattr(sweep.jobs, "run_all", run_all)
+  arguments = [str(path), "--workdir", str(tmp_path / "runs"), "--json", "--jobs=4"]
   assert sweep.main(arguments) == 1
-  names = [run.name for run in swept.runs]
-  assert began == [names[0], *names[2:]]
-  told = capsys.readouterr()
-  assert [row["n"] for row in json.loads(told.out)["arms"]] == [1, 2]
-  assert "train.steps is 1800 there and 3322 here" in told.err
-  assert f"[2/6] {names[1]}: finished before" in told.err
-  assert f"[6/6] {names[5]}: failed: broken" in told.err
+  assert begun == [names[0], *names[2:]]
+  segment, none = json.loads(capsys.readouterr().out)["arms"]
+  assert (segment["n"], none["n"]) == (1, 1)
+  assert none["runs"][2]["error"] == "broken"
 
 
 def tiny(folder, data) -> dict:
@@ -346,7 +343,7 @@ def test_runs_are_real_and_one_that_is_refused_stops_no_other(folder, tmp_path, 
   (runs / refused.name).mkdir(parents=True)
   (runs / refused.name / "config.json").write_text(json.dumps(other.to_dict()))
 
-  assert sweep.main([str(path), f"--workdir={runs}"]) == 1
+  assert sweep.main([str(path), f"--workdir={runs}", "--jobs=2"]) == 1
   told = capsys.readouterr()
   assert f"{refused.name}: failed:" in told.err
   assert "train.steps is 6 there and 4 here" in told.err

@@ -1,9 +1,8 @@
-"""The atom-size study: what its runs share, what it makes of them, how it goes on."""
+"""The atom-size study: its plan, its exhibits on made-up runs, and a small real one."""
 
 import collections
 import itertools
 import json
-import shutil
 
 import hypothesis
 import numpy as np
@@ -11,18 +10,16 @@ import pytest
 
 from experiments.atom_size import __main__ as atom_size
 from experiments.atom_size import exhibits as atom_exhibits
-from experiments.atom_size import perplexities
-from experiments.atom_size import runs as atom_runs
-from experiments.atom_size.exhibits import ATOMS, CONCAT, PACKED, PADDING_ALL
-from experiments.atom_size.runs import Arm
-from experiments.lab import part as parts
+from experiments.atom_size import perplexities, runs
+from experiments.atom_size.exhibits import ATOMS
+from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL, Layout
+from experiments.lab import part as lab
+from experiments.lab.part import Part
 from packing import InputError
 from pipeline.batches import atoms
 from pipeline.sources import stdlib
 from tests.pipeline.batches.test_atoms import SIZES, corpora
 from training.command import Stopped
-from training.record.compilations import CompilationCounter
-from training.record.parameters import parameters_digest
 
 STEPS = 1200  # of a made-up run of concat
 WORSE = {0.25: 0.5, 0.5: 0.2, 1.0: 0.0, 2.0: 0.05, 4.0: 0.1}  # nats, by the atom
@@ -55,30 +52,19 @@ def test_predicted_rows_are_those_of_the_loader(layout, size, row_length, docume
   assert predicted == atoms.cut(lengths, **sizes).num_rows
 
 
-class TestStages:
-  def test_rows_of_64_come_first_with_all_seeds(self):
-    planned = list(atom_size.stages(quick=False))
-    of_full = [number for number, run in enumerate(planned) if run[0] == 64]
-    assert of_full == [*range(len(of_full))]
-    arms = collections.Counter(arm for length, arm, _ in planned if length == 64)
-    assert set(arms.values()) == {atom_size.SEEDS}
-    assert {(arm.layout, arm.atom) for arm in arms} == {
-      ("packed", 1.0),
-      *((layout, atom) for layout in ("concat", "padding") for atom in ATOMS),
-    }
-
-  def test_every_run_is_planned_once(self):
-    planned = list(atom_size.stages(quick=False))
-    assert len(set(planned)) == len(planned)
-    lengths = {(length, arm) for length, arm, _ in planned}
-    assert {(length, PACKED) for length in (32, 64, 128, 256, 512)} <= lengths
-    assert {(length, PADDING_ALL) for length in (32, 64, 128, 256, 512)} <= lengths
-
-  def test_atoms_of_half_a_row_to_two_come_before_the_rest(self):
-    planned = [(n, arm.atom) for n, arm, _ in atom_size.stages(quick=False) if n == 128]
-    near, far = ([i for i, x in enumerate(planned) if x[1] in y] for y in ((0.5, 2), (4,)))
-    assert min(near) < min(far)
-    assert {atom for _, atom in planned} == set(ATOMS)
+def test_every_run_is_planned_once_and_rows_of_64_first():
+  planned = list(atom_size.stages(quick=False))
+  assert len(set(planned)) == len(planned) == 132
+  of_64 = [number for number, run in enumerate(planned) if run[0] == 64]
+  assert of_64 == [*range(len(of_64))]
+  layouts = collections.Counter(layout for length, layout, _ in planned if length == 64)
+  assert set(layouts.values()) == {runs.SEEDS}
+  everything = {Layout(kind, atom) for kind in ("concat", "padding") for atom in ATOMS}
+  assert set(layouts) == everything | {PACKED, PADDING_ALL}
+  lengths = {(length, layout) for length, layout, _ in planned}
+  assert lengths >= set(itertools.product((32, 64, 128, 256, 512), (PACKED, PADDING_ALL)))
+  of_128 = [layout.atom for length, layout, _ in planned if length == 128]
+  assert of_128.index(2.0) < of_128.index(4.0)
 
 
 ONES = np.ones(1200)
@@ -107,8 +93,8 @@ def test_tokens_weigh_the_same_and_not_steps():
 def made_up(arm, seed):
   """A run that ends where its layout and its atom say, in fewer steps where it packs."""
   rng = np.random.default_rng((seed, len(arm.name)))
-  steps = STEPS + 300 * (arm.layout == "padding")
-  above = OF_LAYOUT[arm.layout] + WORSE[arm.atom] - 0.3 * arm.loss_on_padding
+  steps = STEPS + 300 * (arm.kind == "padding")
+  above = OF_LAYOUT[arm.kind] + WORSE[arm.atom] - 0.3 * arm.loss_on_padding
   places = np.arange(1, steps + 1) / steps
   nats = 4.0 + above + 2.0 * np.exp(-4 * places) + 0.003 * rng.standard_normal(steps)
   held_out = 4.5 + above + 0.002 * rng.standard_normal()
@@ -130,125 +116,118 @@ def made_up(arm, seed):
 
 @pytest.fixture(scope="module")
 def found():
-  arms = [Arm(layout, atom) for layout in ("concat", "padding") for atom in ATOMS]
+  layouts = [Layout(kind, atom) for kind in ("concat", "padding") for atom in ATOMS]
   return {
-    arm: {seed: made_up(arm, seed) for seed in (1, 2, 3)}
-    for arm in (*arms, PADDING_ALL, PACKED)
+    layout: {seed: made_up(layout, seed) for seed in (1, 2, 3)}
+    for layout in (*layouts, PADDING_ALL, PACKED)
   }
 
 
+@pytest.fixture
+def study(tmp_path):
+  return atom_exhibits.Study(Part(tmp_path, "the command"), "The recipe.")
+
+
 LENGTHS = np.full(100, 500)  # of documents, in tokens
-STUDY = atom_exhibits.Study("the command", "The recipe.", quick=False)
-SECONDS = {arm.name: [0.04, 0.05, 0.06] for arm in atom_exhibits.NAMES}
+SECONDS = {layout.name: [0.04, 0.05, 0.06] for layout in atom_exhibits.NAMES}
 
 
-class TestExhibits:
-  @pytest.mark.parametrize("layout", ["concat", "padding"])
-  def test_atoms_of_a_row_are_found_to_be_best(self, found, tmp_path, layout):
-    exhibit = atom_exhibits.atom_sizes(layout, 64, found, LENGTHS, tmp_path, study=STUDY)
-    outcomes = [x.outcome for x in exhibit.statements]
-    assert outcomes == ["holds"] * {"concat": 4, "padding": 5}[layout]
-    assert "atoms of 1 S have the lowest perplexity over" in exhibit.finding
-    assert (tmp_path / exhibit.pictures[0]).read_bytes().startswith(b"\x89PNG")
-    assert {"concat": "118.08", "padding": "102.82"}[layout] in exhibit.text
-    assert exhibit.text.endswith(atom_exhibits.ELSEWHERE)
+def outcomes(exhibit) -> list[str]:
+  return [x.outcome for x in exhibit.statements]
 
-  def test_it_fails_where_another_atom_is_better(self, found, tmp_path):
-    swapped = found | {CONCAT: found[Arm("concat", 2.0)], Arm("concat", 2.0): found[CONCAT]}
-    exhibit = atom_exhibits.atom_sizes(
-      "concat", 64, swapped, LENGTHS, tmp_path, study=STUDY
-    )
-    assert [x.outcome for x in exhibit.statements] == ["fails"] * 4
-    assert "atoms of 2 S have the lowest" in exhibit.finding
-    # The least favourable of those that fail is told.
-    assert all("of 'atoms of 2 S': difference -" in x.evidence for x in exhibit.statements)
 
-  def test_ends_at_cuts_can_be_left_out(self, found, tmp_path):
-    run = found[Arm("padding")][1] | {"nats": [2.0] * (STEPS + 300)}
-    assert STUDY.mean_nats(run) == pytest.approx(2)
-    assert STUDY.mean_nats(run, free=50_000) == pytest.approx(2 * 250 / 200)
-    # Text costs 5 % more with atoms of half a row, whose many ends hide it.
-    lengths = np.full(1000, 500)
-    share = atom_exhibits.ends_at_cuts(lengths, Arm("padding", 0.5), 64) / 250_000
-    assert share == pytest.approx(16 * 1000 / 250_000)
-    runs = {
-      seed: run | {"nats": [1.05 * (1 - share) * x for x in run["nats"]]}
-      for seed, run in found[Arm("padding")].items()
-    }
-    given = {Arm("padding"): found[Arm("padding")], Arm("padding", 0.5): runs}
-    exhibit = atom_exhibits.atom_sizes("padding", 64, given, lengths, tmp_path, study=STUDY)
-    _, as_counted, if_free, *_ = exhibit.statements
-    assert as_counted.outcome == "fails"
-    assert "even if ends at cuts cost nothing" in if_free.claim
-    assert if_free.outcome == "holds"
+@pytest.mark.parametrize("kind", ["concat", "padding"])
+def test_atoms_of_a_row_are_best(found, study, kind):
+  exhibit = atom_exhibits.atom_sizes(study, kind, 64, found, LENGTHS)
+  assert outcomes(exhibit) == ["holds"] * {"concat": 4, "padding": 5}[kind]
+  assert "atoms of 1 S have the lowest perplexity over" in exhibit.finding
+  picture = study.part.folder / exhibit.pictures[0]
+  assert picture.read_bytes().startswith(b"\x89PNG")
+  assert {"concat": "118.08", "padding": "102.82"}[kind] in exhibit.text
+  one = {layout: {1: of_layout[1]} for layout, of_layout in found.items()}
+  one_seed = atom_exhibits.atom_sizes(study, kind, 32, one, LENGTHS)
+  assert {*outcomes(one_seed)} == {"no power"}
 
-  def test_one_seed_has_no_power(self, found, tmp_path):
-    one = {arm: {1: runs[1]} for arm, runs in found.items()}
-    exhibit = atom_exhibits.atom_sizes("concat", 32, one, LENGTHS, tmp_path, study=STUDY)
-    assert {x.outcome for x in exhibit.statements} == {"no power"}
 
-  def test_ranks_are_among_the_atoms_of_the_paper(self, found, tmp_path):
-    exhibit = atom_exhibits.atom_sizes("concat", 128, found, LENGTHS, tmp_path, study=STUDY)
-    _, _, *table = exhibit.text.partition("\n\n")[0].splitlines()
-    rows = [line.split(" | ") for line in table]
-    assert [row[4:6] for row in rows] == [
-      ["4.00", "4"],
-      ["3.00", ""],
-      ["1.00", "1"],
-      ["2.00", ""],
-      ["", ""],  # the paper has no atoms of 4 rows of 128
-    ]
+def test_the_claim_fails_if_another_atom_is_better(found, study):
+  two = Layout("concat", 2.0)
+  swapped = found | {CONCAT: found[two], two: found[CONCAT]}
+  exhibit = atom_exhibits.atom_sizes(study, "concat", 64, swapped, LENGTHS)
+  assert outcomes(exhibit) == ["fails"] * 4
+  assert "atoms of 2 S have the lowest" in exhibit.finding
+  # The evidence is that of the least favourable comparison.
+  assert all("of 'atoms of 2 S': difference -" in x.evidence for x in exhibit.statements)
 
-  def test_ranks_among_fewer_atoms_are_not_beside_those_of_the_paper(self, found, tmp_path):
-    fewer = {arm: runs for arm, runs in found.items() if arm.atom != 0.25}
-    text = atom_exhibits.atom_sizes(
-      "concat", 64, fewer, LENGTHS, tmp_path, study=STUDY
-    ).text
-    assert "| 1.00 |  |" in text
-    assert "| 1.05 |" not in text
 
-  def test_only_seeds_that_all_arms_have_are_compared(self, found, tmp_path):
-    fewer = found | {PACKED: {2: found[PACKED][2], 3: found[PACKED][3]}}
-    exhibit = atom_exhibits.packed(64, fewer, SECONDS, tmp_path, study=STUDY)
-    assert "Seeds: 2." in exhibit.text
+def test_ends_at_cuts_can_be_left_out(found, study):
+  run = found[PADDING][1] | {"nats": [2.0] * (STEPS + 300)}
+  assert study.mean_nats(run) == pytest.approx(2)
+  assert study.mean_nats(run, free=50_000) == pytest.approx(2 * 250 / 200)
+  # Text costs 5 % more with atoms of half a row, whose many ends hide it.
+  lengths, half = np.full(1000, 500), Layout("padding", 0.5)
+  share = atom_exhibits.ends_at_cuts(lengths, half, 64) / 250_000
+  assert share == pytest.approx(16 * 1000 / 250_000)
+  costly = {
+    seed: run | {"nats": [1.05 * (1 - share) * x for x in run["nats"]]}
+    for seed, run in found[PADDING].items()
+  }
+  given = {PADDING: found[PADDING], half: costly}
+  exhibit = atom_exhibits.atom_sizes(study, "padding", 64, given, lengths)
+  _, as_counted, if_free, *_ = exhibit.statements
+  assert as_counted.outcome == "fails"
+  assert "even if ends at cuts cost nothing" in if_free.claim
+  assert if_free.outcome == "holds"
 
-  def test_padding_against_concat(self, found, tmp_path):
-    exhibit = atom_exhibits.concat_and_padding({64: found}, tmp_path, study=STUDY)
-    # The last is that at equal steps padding is worse; made up, it is better there too.
-    assert [x.outcome for x in exhibit.statements] == [*["holds"] * 5, "fails"]
-    assert "1.25 (rows of 64)" in exhibit.finding
-    assert "| 64 | concat | 400.0 | 7,029 |" in exhibit.text
 
-  def test_where_packing_stands(self, found, tmp_path):
-    exhibit = atom_exhibits.packed(64, found, SECONDS, tmp_path, study=STUDY)
-    assert [x.outcome for x in exhibit.statements] == ["holds"] * 6
-    swapped = found | {PACKED: found[CONCAT], CONCAT: found[PACKED]}
-    exhibit = atom_exhibits.packed(64, swapped, SECONDS, tmp_path, study=STUDY)
-    assert [x.outcome for x in exhibit.statements[:3]] == ["fails"] * 3
+def test_ranks_are_among_the_atoms_of_the_paper(found, study):
+  exhibit = atom_exhibits.atom_sizes(study, "concat", 128, found, LENGTHS)
+  _, _, *table = exhibit.text.partition("\n\n")[0].splitlines()
+  rows = [line.split(" | ") for line in table]
+  nothing = ["", ""]  # the paper has no atoms of 4 rows of 128
+  ranks = [["4.00", "4"], ["3.00", ""], ["1.00", "1"], ["2.00", ""], nothing]
+  assert [row[4:6] for row in rows] == ranks
+  fewer = {layout: runs for layout, runs in found.items() if layout.atom != 0.25}
+  text = atom_exhibits.atom_sizes(study, "concat", 64, fewer, LENGTHS).text
+  assert "| 1.00 |  |" in text  # ranks among fewer atoms are not beside the paper's
+  assert "| 1.05 |" not in text
 
-  def test_a_slower_step_tells_at_equal_time_alone(self, found, tmp_path):
-    slow = SECONDS | {PACKED.name: [0.5]}  # ten times that of the others
-    exhibit = atom_exhibits.packed(64, found, slow, tmp_path, study=STUDY)
-    outcomes = {x.claim.partition(": at ")[2]: x.outcome for x in exhibit.statements}
-    against = "packed has a lower held-out perplexity than concat"
-    assert outcomes[f"equal steps {against}"] == "holds"
-    assert outcomes[f"equal time {against}"] == "fails"
 
-  def test_equal_steps_are_read_where_the_shorter_run_ends(self):
-    short, long = (
-      {"evaluations": [{"step": n, "perplexity": np.exp(1 / np.log(n))} for n in steps]}
-      for steps in ((10, 100), (10, 1000))
-    )
-    ((ours, theirs),) = atom_exhibits._at_equal([short], [long], by="step")
-    assert ours == pytest.approx(1 / np.log(100))
-    middle = (1 / np.log(10) + 1 / np.log(1000)) / 2  # 100 is half-way by its logarithm
-    assert theirs == pytest.approx(middle)
+def test_padding_against_concat(found, study):
+  exhibit = atom_exhibits.concat_and_padding(study, {64: found})
+  # In the last claim padding is worse at equal steps; made up, it is better there too.
+  assert outcomes(exhibit) == [*["holds"] * 5, "fails"]
+  assert "1.25 (rows of 64)" in exhibit.finding
+  assert "| 64 | concat | 400.0 | 7,029 |" in exhibit.text
 
-  def test_steps_that_are_not_as_foretold_are_told(self, found):
-    lengths = np.array([130, 35])
-    exhibit = atom_exhibits.steps_an_epoch(lengths, {64: found}, tokens=512, study=STUDY)
-    assert not any(value.agrees for value in exhibit.values)
-    assert exhibit.finding.startswith("0 of 10")
+
+def test_how_packing_compares(found, study):
+  assert outcomes(atom_exhibits.packed(study, 64, found, SECONDS)) == ["holds"] * 6
+  swapped = found | {PACKED: found[CONCAT], CONCAT: found[PACKED]}
+  exhibit = atom_exhibits.packed(study, 64, swapped, SECONDS)
+  assert outcomes(exhibit)[:3] == ["fails"] * 3
+  slow = SECONDS | {PACKED.name: [0.5]}  # ten times that of the others
+  exhibit = atom_exhibits.packed(study, 64, found, slow)
+  assert outcomes(exhibit)[:3] == ["holds", "holds", "fails"]  # steps, text, time
+  fewer = found | {PACKED: {2: found[PACKED][2], 3: found[PACKED][3]}}
+  assert "Seeds: 2." in atom_exhibits.packed(study, 64, fewer, SECONDS).text
+
+
+def test_equal_steps_are_read_where_the_shorter_run_ends():
+  short, long = (
+    {"evaluations": [{"step": n, "perplexity": np.exp(1 / np.log(n))} for n in steps]}
+    for steps in ((10, 100), (10, 1000))
+  )
+  (ours,), (theirs,) = atom_exhibits._at_equal([short], [long], by="step")
+  assert ours == pytest.approx(1 / np.log(100))
+  middle = (1 / np.log(10) + 1 / np.log(1000)) / 2  # 100 is half-way by its logarithm
+  assert theirs == pytest.approx(middle)
+
+
+def test_steps_that_differ_from_the_prediction_are_reported(found, study):
+  lengths = np.array([130, 35])
+  exhibit = atom_exhibits.steps_an_epoch(study, lengths, {64: found}, tokens=512)
+  assert not any(value.agrees for value in exhibit.values)
+  assert exhibit.finding.startswith("0 of 10")
 
 
 @pytest.fixture(scope="module")
@@ -266,12 +245,11 @@ def text(tmp_path_factory):
 @pytest.fixture(scope="module")
 def small():
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(atom_runs, "TOKENS", 64)
-    patch.setattr(atom_runs, "TURNS", 2)
-    patch.setitem(atom_runs.QUICK, "steps", 100)
-    patch.setitem(atom_runs.QUICK, "sample", 5)
-    patch.setitem(atom_runs.OVERRIDES, "data.vocab_size", 400)
-    patch.setattr(atom_size, "TOKENS", 64)
+    patch.setitem(runs.QUICK, "train.steps", 100)
+    patch.setattr(runs, "TURNS", 2)
+    patch.setitem(runs.OVERRIDES, "data.vocab_size", 400)
+    for module in (runs, atom_size):
+      patch.setattr(module, "TOKENS", 64)
     patch.setattr(atom_size, "PAPER_ROWS", (64,))
     patch.setattr(atom_size, "LONG_ROWS", ())
     yield
@@ -280,123 +258,75 @@ def small():
 @pytest.fixture(scope="module")
 def made(text, small, tmp_path_factory):
   folder = tmp_path_factory.mktemp("made")
-  counter = CompilationCounter()
-  exhibits = parts.make(atom_size.exhibits, folder, quick=True, wikitext=str(text))
-  return folder, exhibits, counter
+  part = Part(folder, "the command", quick=True, jobs=2, wikitext=str(text))
+  return part, lab.make(atom_size.exhibits, part)
 
 
 @pytest.mark.slow
 class TestTheWholeStudy:
-  def study(self, folder, text):
-    where = folder / "wikitext-quick" / "64"
-    data = atom_size.data_of(str(text))
-    return atom_runs.RowLengthStudy(where, 64, data=data, quick=True)
-
   def test_it_makes_all_exhibits_and_pictures(self, made):
-    folder, exhibits, _ = made
-    told = {exhibit.name: exhibit for exhibit in exhibits}
-    assert list(told) == [
+    part, exhibits = made
+    assert [exhibit.name for exhibit in exhibits] == [
       "Table 1, Appendices A.3 and A.9",
       "Figure 1 and Table 2",
       "Figure 2 and Table 2",
       "Table 3 and Figure 3",
       "Packed, rows of 64",
     ]
-    steps = told["Table 1, Appendices A.3 and A.9"]
-    assert steps.state == "6 of 6 to the digit"
-    assert "100 steps, which say" in steps.text
+    assert exhibits[0].state == "6 of 6 to the digit"
+    assert "100 steps, which prove nothing" in exhibits[0].text
     for exhibit in exhibits:
-      assert exhibit.command.endswith("--wikitext FOLDER --quick")
+      assert exhibit.claim
       for picture in exhibit.pictures:
-        assert (folder / picture).read_bytes().startswith(b"\x89PNG")
-    text = (folder / "exhibits.md").read_text()
-    assert text.count("\n## ") == len(exhibits)
-    assert "no weight" in text  # it was quick
+        assert (part.folder / picture).read_bytes().startswith(b"\x89PNG")
 
-  def test_all_arms_are_one_compiled_step(self, made, text):
-    folder, _, counter = made
-    name = self.study(folder, text).program.train_step_name
-    assert counter.count(name) == 1
-
-  def test_runs_learn_and_are_judged_on_as_many_tokens(self, made, text):
-    folder, *_ = made
-    runs = [json.loads(x.read_text()) for x in folder.glob("*/64/runs/*.json")]
-    assert len(runs) == 8
-    for run in runs:
+  def test_runs_learn_and_are_evaluated_on_the_same_tokens(self, made):
+    part, _ = made
+    results = [json.loads(x.read_text()) for x in part.folder.glob("*/64/runs/*.json")]
+    assert len(results) == 8
+    for run in results:
       assert run["nats"][0] == pytest.approx(np.log(400), abs=0.2)
       assert np.mean(run["nats"][-10:]) < run["nats"][0] - 0.5
       points = [point["perplexity"] for point in run["evaluations"]]
       assert points[-1] < points[0]
-    assert len({run["held_out"]["tokens"] for run in runs}) == 1
+    assert len({run["held_out"]["tokens"] for run in results}) == 1
 
-  def test_all_of_the_held_out_text_is_judged_once(self, made, text):
-    study = self.study(made[0], text)
-    judged = sum(int(batch["loss_mask"].sum()) for batch in study.held_out)
-    lengths, _ = atoms.documents(study.dataset.held_out)
-    assert judged == lengths.sum()  # and the end tokens, less the first of each
+  def test_all_of_the_held_out_text_is_evaluated_once(self, made, text):
+    part, _ = made
+    folder = part.folder / "wikitext-quick" / "64"
+    fields = atom_size.text_of(str(text))
+    study = runs.make_study(folder, 64, [PACKED], text=fields, quick=True)
+    rows = runs.Rows(study.runs[0][1].config)
+    evaluated = sum(int(batch["loss_mask"].sum()) for batch in rows.held_out())
+    lengths, _ = atoms.documents(rows.dataset.held_out)
+    assert evaluated == lengths.sum()  # and the end tokens, less the first of each
 
-  def test_arms_of_a_seed_start_from_the_same_weights(self, made, text):
-    study = self.study(made[0], text)
-    first, again, other = (study.initial_params(seed) for seed in (1, 1, 2))
-    assert parameters_digest(first) == parameters_digest(again)
-    assert parameters_digest(first) != parameters_digest(other)
-    assert study.program.init(first)["params"].keys() == first.keys()
-
-  def test_what_is_finished_is_not_run_again_in_another_place(
-    self, made, text, monkeypatch, tmp_path
-  ):
-    folder, before, _ = made
-    shutil.copytree(folder, tmp_path / "moved")
-
-    def fail(*_):
-      raise AssertionError("A run was repeated.")
-
-    monkeypatch.setattr(atom_runs.RowLengthStudy, "_train", fail)
-    for place in (folder, tmp_path / "moved"):
-      after = parts.make(atom_size.exhibits, place, quick=True, wikitext=str(text))
-      assert after == before
-
-  def test_a_run_of_another_recipe_is_not_taken(self, made, text, monkeypatch):
-    study = self.study(made[0], text)
-    assert study.read(CONCAT, 1)
-    assert study.read(CONCAT, 2) is None
-    with monkeypatch.context() as patch:
-      patch.setitem(atom_runs.OVERRIDES, "optimizer.learning_rate", 1e-4)
-      assert study.read(CONCAT, 1) is None
-    monkeypatch.setitem(atom_runs.QUICK, "sample", 3)
-    assert study.read(CONCAT, 1) is None
+  def test_finished_runs_are_kept_and_failures_reported(self, made, monkeypatch):
+    part, before = made
+    folder = part.folder / "wikitext-quick" / "64" / "runs"
+    times = {path: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+    after = lab.make(atom_size.exhibits, part)
+    assert [x.statements for x in after] == [x.statements for x in before]
+    assert times == {path: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+    (folder / "packed,seed=1.json").unlink()
+    monkeypatch.setattr(runs, "WARMUP_STEPS", 0)
+    monkeypatch.setitem(runs.OVERRIDES, "optimizer.learning_rate", 1e30)
+    with pytest.raises(Stopped, match=r"8 of 8 runs failed\. rows of 64, .* not finite"):
+      atom_size.exhibits(part)
 
   def test_without_time_nothing_is_prepared(self, text, small, tmp_path):
+    part = Part(tmp_path, "the command", quick=True, wikitext=str(text))
     with pytest.raises(InputError, match="more --minutes"):
-      atom_size.exhibits(tmp_path, quick=True, wikitext=str(text), minutes=0)
+      atom_size.exhibits(part, minutes=0)
     assert not list(tmp_path.iterdir())
 
-  def test_a_run_that_fails_is_told_when_all_others_are_done(
-    self, made, text, monkeypatch, tmp_path
-  ):
-    shutil.copytree(made[0], tmp_path / "copy")
-    runs = tmp_path / "copy" / "wikitext-quick" / "64" / "runs"
-    for name in ("concat,atom=1,seed=1", "packed,seed=1"):
-      (runs / f"{name}.json").unlink()
-    train = atom_runs.RowLengthStudy._train
-
-    def diverge(self, arm, seed):
-      if arm == CONCAT:
-        raise Stopped("concat: the loss is not finite.")
-      return train(self, arm, seed)
-
-    monkeypatch.setattr(atom_runs.RowLengthStudy, "_train", diverge)
-    with pytest.raises(Stopped, match=r"1 of 8 runs failed\. concat: the loss"):
-      atom_size.exhibits(tmp_path / "copy", quick=True, wikitext=str(text))
-    assert (runs / "packed,seed=1.json").exists()
-
-  def test_too_little_text_is_refused_before_any_work(self, made, text, monkeypatch):
-    data, where = atom_size.data_of(str(text)), made[0] / "wikitext-quick" / "64"
-    monkeypatch.setattr(atom_runs, "TOKENS", 10_240)
+  def test_too_little_text_is_refused(self, text, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(atom_size, "TOKENS", 10_240)
+    part = Part(tmp_path, "the command", wikitext=str(text))
     with pytest.raises(InputError, match="Give more text"):
-      atom_runs.RowLengthStudy(where, 64, data=data)
+      atom_size.exhibits(part)
 
 
 def test_a_folder_without_the_text_is_refused(tmp_path):
   with pytest.raises(InputError, match=r"found no test\.txt"):
-    atom_size.exhibits(tmp_path, wikitext=str(tmp_path))
+    atom_size.exhibits(Part(tmp_path, "the command", wikitext=str(tmp_path)))

@@ -1,4 +1,4 @@
-"""Local tasks: labels that are true by construction, and nothing in both splits."""
+"""Local tasks: labels are true by construction, and no sentence is in both splits."""
 
 import collections
 import json
@@ -95,5 +95,5 @@ def test_the_command_says_what_is_wrong(capsys):
   with pytest.raises(SystemExit) as left:
     finetuning.main(["--init-from", "x", "--tasks", "cola,squat"])
   assert left.value.code == 2
-  told = capsys.readouterr().err
-  assert "no task 'squat'; expected some of cola, sst2, qqp, stsb" in told
+  error = capsys.readouterr().err
+  assert "no task 'squat'; expected some of cola, sst2, qqp, stsb" in error
