@@ -18,7 +18,6 @@ import pathlib
 import sys
 import time
 
-from benchmarks.machine import machine
 from experiments.lab import command, report
 from experiments.lab import part as lab
 from experiments.lab.exhibits import Exhibit
@@ -67,7 +66,7 @@ def reproduce(options: argparse.Namespace) -> int:
     else:
       _say(f"{title}: {time.monotonic() - start:.0f} s")
   made = {name: lab.read(folder / name) for name in PARTS}
-  text = report.document(made, machine=machine(), quick=options.quick, failures=failures)
+  text = report.document(made, quick=options.quick, failures=failures)
   write_text(folder / "REPORT.md", text)
   exhibits = [exhibit for part in made.values() for exhibit in part]
   if options.json:

@@ -63,6 +63,7 @@ class Exhibit:
     pictures: names of files in the folder of its part.
     text: more, in Markdown, such as a table of our own.
     minutes: that its part took.
+    machine: that it was made on.
   """
 
   name: str
@@ -76,6 +77,7 @@ class Exhibit:
   pictures: Sequence[str] = ()
   text: str = ""
   minutes: float = 0.0
+  machine: str = ""
 
   @classmethod
   def from_dict(cls, fields: Mapping[str, Any]) -> Exhibit:

@@ -72,11 +72,10 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
     exhibits = maker(part)
   finally:
     minutes = _add_minutes(part.folder / "minutes.json", time.monotonic() - start)
-  exhibits = [dataclasses.replace(exhibit, minutes=minutes) for exhibit in exhibits]
-  text = [f"# {part.folder.resolve().name}", f"Machine: {machine()}."]
-  text += [report.QUICK] if part.quick else []
-  text += [report.index(exhibits), *(report.section(x, folder=".") for x in exhibits)]
-  write_text(part.folder / "exhibits.md", "\n\n".join(text) + "\n")
+  made = {"minutes": minutes, "machine": machine()}
+  exhibits = [dataclasses.replace(exhibit, **made) for exhibit in exhibits]
+  text = report.part(part.folder.resolve().name, exhibits, quick=part.quick)
+  write_text(part.folder / "exhibits.md", text)
   write_json(part.folder / "exhibits.json", [dataclasses.asdict(x) for x in exhibits])
   return exhibits
 

@@ -31,7 +31,6 @@ _OUTCOMES = {"holds": "holds", "fails": "**fails**", "no power": "no power"}
 def document(
   parts: Mapping[str, Sequence[Exhibit]],
   *,
-  machine: str,
   quick: bool = False,
   failures: Mapping[str, str] | None = None,
 ) -> str:
@@ -39,7 +38,6 @@ def document(
 
   Args:
     parts: by the folder of each part, its exhibits; none where it was not made.
-    machine: that it was made on.
     quick: whether it was made with `--quick`.
     failures: the error of each part that could not be made, by name.
   """
@@ -48,8 +46,8 @@ def document(
     "# The packing paper, reproduced",
     "Each table and figure of Krell et al., *Efficient Sequence Packing without "
     "Cross-contamination*, [arXiv 2107.02027](https://arxiv.org/abs/2107.02027), beside "
-    "what we get. Made by `make reproduce`; each part alone by its command. Machine: "
-    f"{machine}.",
+    "what we get. Made by `make reproduce`; each part alone by its command. "
+    f"{_machines(exhibits)}",
     QUICK if quick else "",
   ]
   for name, made in parts.items():
@@ -62,6 +60,18 @@ def document(
   text += [_TERMS, index(exhibits)]
   text += [section(x, folder=name) for name, part in parts.items() for x in part]
   return "\n\n".join(filter(None, text)) + "\n"
+
+
+def part(name: str, exhibits: Sequence[Exhibit], *, quick: bool = False) -> str:
+  """The report of one part; its pictures are in the same folder."""
+  text = [f"# {name}", _machines(exhibits), QUICK if quick else "", index(exhibits)]
+  text += [section(exhibit, folder=".") for exhibit in exhibits]
+  return "\n\n".join(filter(None, text)) + "\n"
+
+
+def _machines(exhibits: Iterable[Exhibit]) -> str:
+  machines = dict.fromkeys(x.machine for x in exhibits if x.machine)
+  return f"Machine: {'; '.join(machines)}."
 
 
 def index(exhibits: Iterable[Exhibit], *, report: str = "") -> str:

@@ -1,0 +1,101 @@
+"""Copies full results into the documents: the reports, their pictures, and the index.
+
+  python -m experiments.publish
+
+For maintainers, after a full `make reproduce` or `python -m experiments.atom_size`. Takes
+the parts that --workdir has; the others stay as they were published last. Writes
+docs/reproduction, docs/atom_size and experiments/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import shutil
+import sys
+
+from experiments.lab import part as lab
+from experiments.lab import report
+from experiments.lab.exhibits import Exhibit
+from experiments.reproduce import PARTS
+from training.record.files import write_json, write_text
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKING, ATOMS = "docs/reproduction", "docs/atom_size"
+_INDEX = """\
+# Every table and figure of the papers
+
+Written by `python -m experiments.publish` from the exhibits themselves. Results are those of the
+last full run, minutes those of the whole part. Folders: `packing_paper` has a file for
+each exhibit of the packing paper, `atom_size` the atom-size paper, `load_balance` and
+`finetuning` studies of our own ([load_balance.md](../docs/load_balance.md),
+[finetuning.md](../docs/finetuning.md)), and `lab` what they share.
+
+## The packing paper: [report](../docs/reproduction/REPORT.md)
+
+{packing}
+
+## The atom-size paper: [report](../docs/atom_size/exhibits.md)
+
+{atoms}
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+  """Runs the command; returns the exit status."""
+  title, _, rest = (__doc__ or "").partition("\n\n")
+  parser = argparse.ArgumentParser(
+    prog="python -m experiments.publish",
+    description=title,
+    epilog=rest,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument("--workdir", type=pathlib.Path, default="results", help="results")
+  publish(parser.parse_args(arguments).workdir, ROOT)
+  return 0
+
+
+def publish(results: pathlib.Path, root: pathlib.Path):
+  """Publishes the parts that are in a folder.
+
+  Args:
+    results: of `make reproduce`, and of the atom-size study.
+    root: of the checkout.
+  """
+  packing = _update(results, root / PACKING, list(PARTS))
+  atoms = _update(results, root / ATOMS, ["atom_size"])["atom_size"]
+  write_text(root / PACKING / "REPORT.md", report.document(packing))
+  write_text(root / ATOMS / "exhibits.md", report.part("atom_size", atoms))
+  exhibits = [exhibit for part in packing.values() for exhibit in part]
+  text = _INDEX.format(
+    packing=report.index(exhibits, report=f"../{PACKING}/REPORT.md"),
+    atoms=report.index(atoms, report=f"../{ATOMS}/exhibits.md"),
+  )
+  write_text(root / "experiments" / "README.md", text)
+
+
+def _update(
+  results: pathlib.Path, folder: pathlib.Path, names: list[str]
+) -> dict[str, list[Exhibit]]:
+  """The published exhibits of some parts, after those in `results` have replaced them."""
+  path = folder / "exhibits.json"
+  kept = json.loads(path.read_text()) if path.exists() else {}
+  parts = {name: [Exhibit.from_dict(x) for x in kept.get(name, [])] for name in names}
+  for name in names:
+    if made := lab.read(results / name):
+      parts[name] = made
+      for picture in [picture for exhibit in made for picture in exhibit.pictures]:
+        target = folder / name if len(names) > 1 else folder
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copy(results / name / picture, target / picture)
+  as_dicts = {
+    name: [dataclasses.asdict(exhibit) for exhibit in part] for name, part in parts.items()
+  }
+  write_json(path, as_dicts)
+  return parts
+
+
+if __name__ == "__main__":
+  sys.exit(main())
