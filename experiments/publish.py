@@ -27,8 +27,8 @@ PACKING, ATOMS = "docs/reproduction", "docs/atom_size"
 _INDEX = """\
 # Every table and figure of the papers
 
-Written by `python -m experiments.publish` from the exhibits themselves. Results are those of the
-last full run, minutes those of the whole part. Folders: `packing_paper` has a file for
+Written by `python -m experiments.publish` from the exhibits themselves. Results are those of
+the last full run, minutes those of the whole part. Folders: `packing_paper` has a file for
 each exhibit of the packing paper, `atom_size` the atom-size paper, `load_balance` and
 `finetuning` studies of our own ([load_balance.md](../docs/load_balance.md),
 [finetuning.md](../docs/finetuning.md)), and `lab` what they share.

@@ -23,6 +23,7 @@ ROOMS = {
   "hf testing __main__",
   "training": "errors stopping command mesh optimizer recipe processes config init_from "
   "step checkpoint evaluation record plots sweep config_reference",
+  "experiments": "lab finetuning load_balance packing_paper atom_size reproduce publish",
 }
 # A package imports these others.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -31,6 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
   "pipeline": {"packing"},
   "training": {"model"},
   "configs": set(),
+  "benchmarks": {"packing", "model", "pipeline", "training"},
+  "experiments": {"packing", "model", "pipeline", "training", "benchmarks"},
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests import house
 from tests.house import ROOT
 
-OURS = {"train", "eval", "predict", "experiments", "benchmarks", "tests", *house.MAY_IMPORT}
+OURS = {"train", "eval", "predict", "tests", *house.MAY_IMPORT}
 
 
 @pytest.mark.parametrize("package", house.MAY_IMPORT)

@@ -1,0 +1,56 @@
+"""The published reports and the index of exhibits."""
+
+import json
+
+from experiments import publish, reproduce
+from experiments.lab import part as lab
+from experiments.lab import report
+from experiments.lab.exhibits import Exhibit
+from experiments.lab.part import Part
+from experiments.packing_paper import table_4_strategies as strategies
+
+PACKING = publish.ROOT / publish.PACKING
+ATOMS = publish.ROOT / publish.ATOMS
+
+
+def published(folder) -> dict[str, list[Exhibit]]:
+  parts = json.loads((folder / "exhibits.json").read_text())
+  return {name: [Exhibit.from_dict(x) for x in part] for name, part in parts.items()}
+
+
+def test_reports_are_what_the_exhibits_say():
+  packing, atoms = published(PACKING), published(ATOMS)["atom_size"]
+  assert (PACKING / "REPORT.md").read_text() == report.document(packing)
+  assert (ATOMS / "exhibits.md").read_text() == report.part("atom_size", atoms)
+  index = (publish.ROOT / "experiments" / "README.md").read_text()
+  for exhibit in [*atoms, *(x for part in packing.values() for x in part)]:
+    assert exhibit.claim, exhibit.name
+    assert f"[{exhibit.name}](" in index
+  assert list(packing) == list(reproduce.PARTS)
+
+
+def test_pictures_are_there():
+  for name, part in published(PACKING).items():
+    for picture in [x for exhibit in part for x in exhibit.pictures]:
+      assert (PACKING / name / picture).exists()
+  for picture in [x for exhibit in published(ATOMS)["atom_size"] for x in exhibit.pictures]:
+    assert (ATOMS / picture).exists()
+
+
+def test_only_parts_that_were_made_are_replaced(tmp_path):
+  root, results = tmp_path / "root", tmp_path / "results"
+  for folder in (publish.PACKING, publish.ATOMS, "experiments"):
+    (root / folder).mkdir(parents=True)
+  before = published(PACKING) | {"strategies": []}
+  kept = {name: [vars(x) for x in part] for name, part in before.items()}
+  (root / publish.PACKING / "exhibits.json").write_text(json.dumps(kept))
+  made = lab.make(strategies.exhibits, Part(results / "strategies", "the command"))
+  publish.publish(results, root)
+  after = published(root / publish.PACKING)
+  assert after.pop("strategies") == made
+  before.pop("strategies")
+  assert after == before
+  index = (root / "experiments" / "README.md").read_text()
+  row = next(line for line in index.splitlines() if line.startswith("| [Table 4]("))
+  assert "10 ways" in row
+  assert "`the command`" in row
