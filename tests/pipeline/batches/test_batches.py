@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from pipeline.batches.masking import Masking, _stable_argsort, mask_tokens
+from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import pack_rows
 from pipeline.store import SCHEMA, SequenceStore, StoredSequence, write_sequences
 
@@ -184,13 +184,6 @@ def test_short_and_long_rows_are_masked_as_their_sequences_alone(lengths):
   last = len(lengths) - 1
   alone = masked(store, [[last]], row_length=lengths[last])
   assert masked_of(batch, 0, last) == masked_of(alone, 0, 0)
-
-
-def test_the_order_of_a_row_is_the_stable_one_however_it_is_sorted():
-  keys = np.random.default_rng(0).integers(0, 5, (3, 11)).astype(np.uint64)
-  expected = np.argsort(keys, axis=1, kind="stable")
-  np.testing.assert_array_equal(_stable_argsort(keys), expected)
-  np.testing.assert_array_equal(_stable_argsort(keys << np.uint64(61)), expected)
 
 
 @hypothesis.given(

@@ -3,7 +3,6 @@ import pathlib
 import pickle
 import subprocess
 import sys
-import time
 
 import hypothesis
 import hypothesis.strategies as st
@@ -12,8 +11,8 @@ import pytest
 
 import packing
 from pipeline.batches.loader import PackedLoader
-from pipeline.batches.packed import pack_rows
 from pipeline.batches.plans import plan_sha256
+from tests.pipeline import processes
 from tests.pipeline.batches.test_batches import (
   MASKING,
   assert_same,
@@ -103,12 +102,6 @@ def test_batches_repeat_with_the_seed_and_iteration_starts_anywhere(store):
       assert loader[step]["input_ids"].shape == (7, 43)
       assert_same(next(batches), loader[step])
     assert (loader[first]["input_ids"] != other[first]["input_ids"]).any()
-
-
-def test_without_masking_rows_are_as_they_were_laid_out(store):
-  batch, masked = make_loader(store, masking=None)[3], make_loader(store)[3]
-  np.testing.assert_array_equal(batch["sequence_ids"], masked["sequence_ids"])
-  assert_same(batch, pack_rows(store, batch["sequence_ids"], row_length=43))
 
 
 def test_a_pickle_leaves_assignments_out_and_makes_the_same_ones(store):
@@ -289,27 +282,15 @@ def start(tmp_path, request):
   return start
 
 
-def alive(pid: int) -> bool:
-  try:
-    status = pathlib.Path(f"/proc/{pid}/stat").read_text()
-  except OSError:
-    return False
-  # Z: it has ended, but its parent has not noticed
-  return status.rpartition(")")[2].split()[0] != "Z"
-
-
 @pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="needs /proc")
 @pytest.mark.slow
 def test_no_worker_outlives_a_program_that_is_killed(start):
   with start("out.npz", 0, 1, 2, 0, "hangs") as process:
     workers = [int(pid) for pid in process.stdout.readline().split()]
     assert len(workers) == 2
-    assert all(map(alive, workers))
+    assert all(map(processes.runs, workers))
     process.kill()
-  deadline = time.monotonic() + 60
-  while any(map(alive, workers)):
-    assert time.monotonic() < deadline
-    time.sleep(0.02)
+  processes.assert_they_end(workers)
 
 
 @pytest.mark.slow
@@ -319,8 +300,7 @@ def test_processes_of_their_own_make_the_same_bytes_with_and_without_workers(
   """Two processes, one of them with workers, resume from the state of one."""
   loader = make_loader(store, batch_size=12)
   first = int(loader.batches_per_epoch) - 3  # over the end of an epoch
-  processes = [start("0.npz", 0, 2, 0, first), start("1.npz", 1, 2, 2, first)]
-  for process in processes:
+  for process in (start("0.npz", 0, 2, 0, first), start("1.npz", 1, 2, 2, first)):
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert "leaked" not in errors
