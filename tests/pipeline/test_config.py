@@ -52,9 +52,6 @@ def config_for(directory, **data):
   return config
 
 
-# ---- configs ---------------------------------------------------------------------------
-
-
 def test_a_config_names_any_source_or_takes_what_is_prepared(tmp_path):
   config = config_for(tmp_path / "d", source=WIKIPEDIA, held_out_fraction=0.2)
   dataset = pipeline.prepare_dataset(config)
@@ -98,29 +95,6 @@ def test_without_a_depth_the_advised_one_is_taken(tmp_path):
   assert plan.max_sequences_per_pack == packing.choose_depth(histogram) != 3
   config.packing.max_sequences_per_pack = 2
   assert pipeline.make_plan(config, store).max_sequences_per_pack == 2
-
-
-# ---- GLUE of the catalogue -------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-  ("task", "train", "held_out", "counts", "separators"),
-  [
-    ("glue/cola", "", "#validation", (61, 13), 1),
-    ("glue/mrpc", "#train[:30]", "#train[30:]", (30, 7), 2),
-  ],
-)
-def test_glue_of_the_catalogue_is_prepared_with_a_split_held_out(
-  tmp_path, task, train, held_out, counts, separators
-):
-  fields = {"task": task, "vocab_size": 100, "held_out_source": f"tfds:{task}{held_out}"}
-  settings = DatasetSettings(f"tfds:{task}{train}", 64, **fields)
-  dataset = pipeline.prepare(tmp_path / "d", settings)
-  assert (len(dataset.train), len(dataset.held_out)) == counts
-  assert set(dataset.train.sequence_labels.tolist()) == {0, 1}
-  separator = dataset.vocabulary.index("[SEP]")
-  for row in dataset.train.records():
-    assert row["input_ids"].count(separator) == separators
 
 
 def test_hidden_labels_are_refused(tmp_path):

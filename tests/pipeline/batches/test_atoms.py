@@ -139,14 +139,6 @@ def test_an_epoch_has_each_atom_whole_and_once_in_another_order(layout, size, ro
   assert epoch_of(make_loader(documents, layout, size, row_length, seed=7)) != epochs[0]
 
 
-@pytest.mark.parametrize("cut", [5, 13, 100])
-def test_documents_are_whole_again_however_they_were_cut(cut):
-  documents = [[5] * 12, [6] * 13, [7], [8] * 40]
-  store = SequenceStore.from_sequences(sequences_of(documents, cut=cut), SCHEMA)
-  lengths, end_id = atoms.documents(store)
-  assert (lengths.tolist(), end_id) == ([12, 13, 1, 40], END)
-
-
 # ---- batches ---------------------------------------------------------------------------
 
 

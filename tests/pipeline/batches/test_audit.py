@@ -35,9 +35,6 @@ def altered(change, step=0) -> type[PackedLoader]:
   return Altered
 
 
-# ---- what is right ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("epoch", [0, 1, 5, None])
 @pytest.mark.parametrize(
   "options",
@@ -89,9 +86,6 @@ def test_random_neighbours_are_distinguished_from_fixed_ones(store):
   assert abs(fresh["number_correlation"]) < 0.2
   assert abs(fresh["shuffled_length_correlation"]) < 0.2
   assert audit(make_loader(store, depth=1))["length_correlation"] is None
-
-
-# ---- what is broken --------------------------------------------------------------------
 
 
 FIELDS = "segment_ids", "position_ids", "token_type_ids", "cls_positions", "sequence_mask"
@@ -236,9 +230,6 @@ def test_packs_that_are_not_those_of_the_plan_are_seen(store, monkeypatch):
     audit(loader)
 
 
-# ---- the command -----------------------------------------------------------------------
-
-
 @pytest.fixture
 def arguments(reference):
   length = "--config.data.max_sequence_length=61"
@@ -270,9 +261,7 @@ ANSWERS = {"text": ["b"], "answer_start": [2]}
     ("squad", {"question": "a", "context": "a b", "answers": ANSWERS}),
   ],
 )
-def test_other_tasks_than_pretraining_are_audited_without_masks(
-  corpus, tmp_path, capsys, task, row
-):
+def test_other_tasks_are_audited_without_masks(corpus, tmp_path, capsys, task, row):
   source = tmp_path / "rows.jsonl"
   source.write_text("".join(f"{json.dumps({**row, 'id': str(i)})}\n" for i in range(5)))
   fields = {"vocab_file": "" if task == "text" else str(corpus / "vocab")}
@@ -283,9 +272,7 @@ def test_other_tasks_than_pretraining_are_audited_without_masks(
   assert (result["sequences"], result["masked_tokens"]) == (5, 0)
 
 
-def test_the_command_fails_with_status_1_where_something_is_wrong(
-  arguments, capsys, monkeypatch
-):
+def test_the_command_fails_where_something_is_wrong(arguments, capsys, monkeypatch):
   def broken(self, contents, epochs, right=PackedLoader._lay_out):
     batch = right(self, contents, epochs)
     batch["position_ids"][-1, 0] = 5

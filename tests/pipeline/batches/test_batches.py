@@ -61,9 +61,6 @@ def masked(store, rows, *, row_length=150, epoch=0, masking=MASKING):
   return mask_tokens(batch, masking, epochs=np.full(len(rows), epoch))
 
 
-# ---- rows ------------------------------------------------------------------------------
-
-
 def test_rows_equal_a_loop_over_tokens(stored):
   store, sequences = stored
   tasks = TaskStore(store)
@@ -103,9 +100,6 @@ def test_shapes_and_types_are_those_of_the_contract(store):
     "sequence_mask": ("bool", (4, 4)),
     "sequence_ids": ("int64", (4, 4)),
   }
-
-
-# ---- masked tokens ---------------------------------------------------------------------
 
 
 def masked_of(batch, row, slot):

@@ -181,9 +181,7 @@ ACCEPTABLE = {"id": "0", "label": "acceptable"}
     ("glue/ax", [ACCEPTABLE], "'glue/ax' has no server"),
   ],
 )
-def test_invalid_submissions_are_refused_and_the_old_file_stays(
-  tmp_path, task, answers, message
-):
+def test_invalid_submissions_leave_the_old_file(tmp_path, task, answers, message):
   before = {"CoLA.tsv": "old", "STS-B.tsv": "old", "predictions.json": "old"}
   for name, text in before.items():
     (tmp_path / name).write_text(text)

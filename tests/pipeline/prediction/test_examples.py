@@ -1,7 +1,6 @@
 """Examples without labels: the same tokens as for training, from any source."""
 
 import collections
-import csv
 import io
 import json
 import sys
@@ -120,7 +119,7 @@ def test_long_examples_are_cut_as_in_training_and_counted(tmp_path, tokenizer):
   ],
 )
 @pytest.mark.parametrize("source", ["file", "-"])
-def test_each_line_is_an_example_even_a_blank_one_with_tabs_between_its_sentences(
+def test_each_line_is_an_example_with_tabs_between_its_sentences(
   tmp_path, tokenizer, monkeypatch, source, text, task, expected
 ):
   path = tmp_path / "a.txt"
@@ -155,21 +154,6 @@ def test_standard_input_may_be_json_lines(monkeypatch, tokenizer, text, task, ex
   assert ids_of(found) == expected.split()
   tokens = "[CLS] a ? [SEP] b c [SEP]" if task == "squad" else "[CLS] a [SEP]"
   assert words(found[0]) == [tokens]
-
-
-@pytest.mark.parametrize(("suffix", "delimiter"), [(".csv", ","), (".tsv", "\t")])
-def test_a_table_gives_the_examples_that_json_lines_give(
-  tmp_path, tokenizer, suffix, delimiter
-):
-  texts = ['a, "b"', "c\nd\te?", "", '"', "f"]
-  rows = [{"id": f"n{n}", "label": "no", "sentence": t} for n, t in enumerate(texts)]
-  with (tmp_path / f"a{suffix}").open("w", newline="") as file:
-    writer = csv.DictWriter(file, ["id", "label", "sentence"], delimiter=delimiter)
-    writer.writeheader()
-    writer.writerows(rows)
-  lines = read(rows_file(tmp_path / "a.jsonl", rows), "classification", tokenizer)
-  found = read(tmp_path / f"a{suffix}", "classification", tokenizer)
-  assert [e._replace(where="") for e in found] == [e._replace(where="") for e in lines]
 
 
 @pytest.mark.parametrize(

@@ -180,9 +180,6 @@ def test_assign_reports_a_full_disk(reference, tmp_path, capsys, runner, monkeyp
   assert not list(tmp_path.iterdir())
 
 
-# ---- Beam ------------------------------------------------------------------------------
-
-
 @needs_beam
 def test_beam_gives_the_same_bytes_plan_and_packs(corpus, reference, tmp_path):
   from pipeline.preparation.beam import BeamRunner

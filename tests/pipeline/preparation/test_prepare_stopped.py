@@ -42,9 +42,6 @@ def assert_as_prepared_anew(folder, chosen):
   assert contents(folder) == contents(clean.directory)
 
 
-# ---- killed ----------------------------------------------------------------------------
-
-
 def start(*options) -> forked.Process:
   return forked.Process(["-m", "pipeline", *options], cwd=ROOT)
 
@@ -110,9 +107,6 @@ def test_two_processes_make_one_dataset(corpus, reference, tmp_path):
   assert [process.returncode for process in both] == [0, 0], outputs
   assert contents(tmp_path / "d") == contents(reference.directory)
   assert [path.name for path in tmp_path.iterdir()] == ["d"]
-
-
-# ---- stopped ---------------------------------------------------------------------------
 
 
 def test_a_file_gets_its_name_when_it_is_whole_and_on_disk(tmp_path, monkeypatch):
@@ -248,9 +242,6 @@ def test_a_full_disk_is_reported_and_resumed_later(corpus, reference, tmp_path, 
   assert contents(tmp_path / "d") == contents(reference.directory)
 
 
-# ---- damaged ---------------------------------------------------------------------------
-
-
 def test_a_shard_that_is_damaged_at_the_end_makes_no_dataset(corpus, reference, tmp_path):
   def cut(directory):
     damage(min(directory.glob("train-*.arrow")), "cut")
@@ -269,9 +260,6 @@ def test_an_altered_shard_of_a_dataset_is_refused(reference, tmp_path, how):
   damage(path, how)
   with pytest.raises(packing.InputError, match=rf"{path.name} is missing or was altered"):
     open_dataset(folder)
-
-
-# ---- workers of Beam -------------------------------------------------------------------
 
 
 def test_a_beam_worker_writes_only_missing_shards(corpus, tmp_path):
