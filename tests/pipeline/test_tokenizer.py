@@ -10,13 +10,7 @@ from pipeline import make_held_out, make_loader, make_plan
 from pipeline.config import prepare_dataset
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
-from pipeline.tokenizer import (
-  END,
-  SPECIAL_TOKENS,
-  Tokenizer,
-  train_bpe,
-  train_word_pieces,
-)
+from pipeline.tokenizer import END, SPECIAL_TOKENS, Tokenizer, train_bpe, train_word_pieces
 from tests import shared_data
 
 TEXT = "The bœuf , 3 @.@ 5 kg of it , is <unk> .\n"

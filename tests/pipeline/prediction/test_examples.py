@@ -99,7 +99,7 @@ def test_long_examples_are_cut_as_in_training_and_counted(tmp_path, tokenizer):
   path = str(rows_file(tmp_path / "a.jsonl", rows))
   tally: collections.Counter[str] = collections.Counter()
   found = read_examples(path, settings_of("regression"), tokenizer, tally)
-  assert [len(example.sequences[0].input_ids) for example in found] == [17, 17, 17]
+  assert [len(words(example)[0].split()) for example in found] == [17, 17, 17]
   assert tally["too_long"] == 2
   with pytest.raises(InputError, match=r"line 2: The example has 18 tokens; expected at m"):
     read(path, "glue/cola", tokenizer, too_long="error")

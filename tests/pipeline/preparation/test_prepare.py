@@ -48,6 +48,8 @@ def test_the_manifest_counts_what_the_stores_hold(reference, split):
   ]
   lengths = [len(row["input_ids"]) for row in rows]
   assert store.lengths.tolist() == lengths
+  tokens = store.gather(np.arange(len(rows)))  # across shards
+  assert tokens.tolist() == [token for row in rows for token in row["input_ids"]]
   histogram = np.bincount(lengths, minlength=62)[1:]
   assert reference.manifest["histograms"][split] == histogram.tolist()
   assert (counts["sequences"], counts["tokens"]) == (len(rows), sum(lengths))
@@ -81,12 +83,6 @@ def test_each_sequence_has_two_segments_and_their_types(reference, split):
     assert store.first_type_lengths[number] == first + 1
 
 
-def test_the_store_gathers_across_shards(reference):
-  ids = np.random.default_rng(0).permutation(len(reference.train))[:97]
-  alone = [reference.train.gather(ids[i : i + 1]) for i in range(97)]
-  np.testing.assert_array_equal(reference.train.gather(ids), np.concatenate(alone))
-
-
 def test_the_most_frequent_token_is_a_maskable_one_of_the_training_split(corpus, tmp_path):
   """There are more separators, and more of another token in what is held out."""
   for name, words in (("train", "aaaaacdef"), ("held_out", "b" * 99)):
@@ -99,14 +95,10 @@ def test_the_most_frequent_token_is_a_maskable_one_of_the_training_split(corpus,
 
 def test_a_held_out_source_is_held_out(corpus, tmp_path):
   given = {"source": str(corpus / "[01].txt"), "held_out_source": str(corpus / "2.txt")}
-  dataset = prepare(tmp_path / "d", settings(corpus, **given))
-  fields = {"source": given["held_out_source"], "held_out_fraction": 0.0}
-  alone = prepare(tmp_path / "e", settings(corpus, **fields))
-  counts = dataset.manifest["counts"]
-  assert counts["held_out"]["documents"] == alone.manifest["counts"]["documents_used"]
-  assert dataset.manifest["settings"]["held_out_fraction"] == 0.0
-  with pytest.raises(packing.InputError, match="without held-out documents"):
-    _ = alone.held_out
+  manifest = prepare(tmp_path / "d", settings(corpus, **given)).manifest
+  used = [manifest["counts"][split]["documents"] for split in ("train", "held_out")]
+  assert used == [2 * 43, 43]
+  assert manifest["settings"]["held_out_fraction"] == 0.0
 
 
 def test_random_next_segments_come_from_the_same_shard_and_split(corpus, tmp_path):
@@ -207,13 +199,15 @@ def test_the_command_does_nothing_twice(corpus, reference, tmp_path, capsys):
 def test_a_changed_source_is_refused_but_a_missing_one_is_not(corpus, tmp_path):
   source = tmp_path / "a.txt"
   shutil.copy(corpus / "0.txt", source)
-  chosen = settings(corpus, source=str(source))
-  made = prepare(tmp_path / "d", chosen).manifest
+  chosen = settings(corpus, source=str(source), held_out_fraction=0.0)
+  dataset = prepare(tmp_path / "d", chosen)
+  with pytest.raises(packing.InputError, match="without held-out documents"):
+    _ = dataset.held_out
   source.write_text(source.read_text() + "\n\nOne more. And more.")
   with pytest.raises(packing.InputError, match=r"prepared from 1 files with [\d,]+ bytes"):
     prepare(tmp_path / "d", chosen)
   source.unlink()
-  assert prepare(tmp_path / "d", chosen).manifest == made
+  assert prepare(tmp_path / "d", chosen).manifest == dataset.manifest
 
 
 def test_the_folder_may_be_the_current_one(corpus, tmp_path, monkeypatch):

@@ -152,17 +152,14 @@ def stopped(corpus, tmp_path_factory):
   return folder / ".d.partial"
 
 
-CASES = [("train-*.arrow", None)]
-CASES += [(f"train-*.{end}", how) for end in ("arrow", "summary.json") for how in DAMAGES]
-
-
-@pytest.mark.parametrize(("pattern", "how"), CASES)
+@pytest.mark.parametrize("end", ["arrow", "summary.json"])
+@pytest.mark.parametrize("how", ["", *DAMAGES])
 def test_only_shards_that_are_missing_or_damaged_are_written_again(
-  corpus, reference, stopped, tmp_path, monkeypatch, pattern, how
+  corpus, reference, stopped, tmp_path, monkeypatch, end, how
 ):
   shutil.copytree(stopped, tmp_path / ".d.partial")
   if how:
-    damage(min((tmp_path / ".d.partial").glob(f"*/{pattern}")), how)
+    damage(min((tmp_path / ".d.partial").glob(f"*/train-*.{end}")), how)
   written = count_shards(monkeypatch)
   dataset = prepare(tmp_path / "d", settings(corpus), num_workers=1)
   left = sum(map(len, dataset.manifest["shards"].values())) - 3
