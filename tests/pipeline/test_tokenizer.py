@@ -1,7 +1,5 @@
 """Word pieces and bytes: learned from a corpus, or read from files; and text prepared."""
 
-import pathlib
-
 import numpy as np
 import pytest
 import tokenizers
@@ -12,14 +10,7 @@ from pipeline import make_held_out, make_loader, make_plan
 from pipeline.config import prepare_dataset
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
-from pipeline.tokenizer import (
-  END,
-  SPECIAL_TOKENS,
-  Tokenizer,
-  train_bpe,
-  train_word_pieces,
-  word_piece_tokenizer,
-)
+from pipeline.tokenizer import END, SPECIAL_TOKENS, Tokenizer, train_bpe, train_word_pieces
 from tests import shared_data
 
 TEXT = "The bœuf , 3 @.@ 5 kg of it , is <unk> .\n"
@@ -28,29 +19,28 @@ TEXT = "The bœuf , 3 @.@ 5 kg of it , is <unk> .\n"
 # ---- word pieces -----------------------------------------------------------------------
 
 
-def random_texts(seed: int) -> list[str]:
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_corpora_give_one_vocabulary_that_splits_all_words(tmp_path, seed):
   """Words of equally likely letters, so almost every merge is a tie."""
   rng = np.random.default_rng(seed)
   letters = np.array(list("abcdefghijklmnop"))
-  return ["".join(rng.choice(letters, rng.integers(2, 9))) for _ in range(97)]
+  texts = ["".join(rng.choice(letters, rng.integers(2, 9))) for _ in range(97)]
+  learned = train_word_pieces(texts, vocab_size=120)
+  assert len(learned) == 120
+  assert learned[:5] == list(SPECIAL_TOKENS)
+  for _ in range(5):
+    assert train_word_pieces(iter(texts), vocab_size=120) == learned
+  (tmp_path / "vocab.txt").write_text("\n".join(learned))
+  for text, ids in zip(texts, Tokenizer(tmp_path / "vocab.txt").encode(texts), strict=True):
+    assert "".join(learned[token].removeprefix("##") for token in ids) == text
 
 
-def test_equal_corpora_give_equal_vocabularies_despite_ties():
-  for seed in range(5):
-    texts = random_texts(seed)
-    first = train_word_pieces(texts, vocab_size=120)
-    assert len(first) == 120
-    assert first[:5] == list(SPECIAL_TOKENS)
-    for _ in range(5):
-      assert train_word_pieces(iter(texts), vocab_size=120) == first
-
-
-def test_a_trained_vocabulary_splits_every_word_of_its_corpus():
-  texts = random_texts(7)
-  tokenizer = word_piece_tokenizer(train_word_pieces(texts, vocab_size=120))
-  for text in texts:
-    tokens = tokenizer.encode(text, add_special_tokens=False).tokens
-    assert "".join(token.removeprefix("##") for token in tokens) == text
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"the\na\n", b"[PAD]\n[PAD]\n"])
+def test_an_invalid_vocabulary_is_refused(tmp_path, content):
+  if content is not None:
+    (tmp_path / "vocab.txt").write_bytes(content)
+  with pytest.raises(InputError, match=r"vocabulary.*vocab\.txt|vocab\.txt is not a BERT"):
+    Tokenizer(tmp_path / "vocab.txt")
 
 
 # ---- bytes -----------------------------------------------------------------------------
@@ -58,6 +48,7 @@ def test_a_trained_vocabulary_splits_every_word_of_its_corpus():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
+  """A tokenizer.json, and beside it GPT-2's two files of the same tokenizer."""
   folder = tmp_path_factory.mktemp("bpe")
   texts = [TEXT * 7, "a b c\n", "It is 3 kg ."]
   learned = train_bpe(texts, vocab_size=280)
@@ -75,22 +66,20 @@ def test_any_text_decodes_to_itself_and_only_documents_end(trained):
   plain = tokenizers.Tokenizer.from_file(str(trained / "tokenizer.json"))
   assert [plain.decode(ids) for ids in found] == texts
   assert all(tokenizer.end_id not in ids for ids in found)
+  assert Tokenizer(trained / "vocab.json").encode(texts) == found
 
 
-def test_gpt2s_two_files_are_the_same_tokenizer(trained, tmp_path):
-  texts = [TEXT, "<|endoftext|> é"]
+def test_gpt2s_two_files_prepare_text_and_are_both_needed(trained, tmp_path):
   vocabulary, merges = (tmp_path / name for name in ("vocab.json", "merges.txt"))
   for path in (vocabulary, merges):
     path.write_text((trained / path.name).read_text())
-  expected = Tokenizer(trained / "tokenizer.json").encode(texts)
-  assert Tokenizer(vocabulary).encode(texts) == expected
   (tmp_path / "a.txt").write_text(TEXT)
-  settings = DatasetSettings(
-    str(tmp_path / "a.txt"), 64, task="text", vocab_file=str(vocabulary)
-  )
+  fields = {"task": "text", "vocab_file": str(vocabulary)}
+  settings = DatasetSettings(str(tmp_path / "a.txt"), 64, **fields)
   dataset = prepare(tmp_path / "out", settings)
   assert (tmp_path / "out" / "tokenizer.json").exists()
-  assert dataset.train.gather(np.array([0])).tolist() == [*expected[0], 0]
+  (expected,) = Tokenizer(vocabulary).encode([TEXT])
+  assert dataset.train.gather(np.array([0])).tolist() == [*expected, 0]
   prepare(tmp_path / "out", settings)  # opens it
 
   merges.write_text("\n".join(merges.read_text().splitlines()[:-1]) + "\n")
@@ -103,37 +92,37 @@ def test_gpt2s_two_files_are_the_same_tokenizer(trained, tmp_path):
 
 def test_short_documents_are_left_out_and_counted(tmp_path):
   lines = ["one two three", "one  two\tthree four ", "", " = Title = ", "a b c d e"]
-  (tmp_path / "a.txt").write_text("\n".join(lines))
-  settings = DatasetSettings(
-    str(tmp_path / "a.txt"), 32, task="text", documents="line", vocab_size=260, min_words=4
-  )
-  counts = prepare(tmp_path / "out", settings).manifest["counts"]
+  source = tmp_path / "a.txt"
+  source.write_text("\n".join(lines))
+  fields = {"task": "text", "documents": "line", "vocab_size": 260, "min_words": 4}
+  dataset = prepare(tmp_path / "out", DatasetSettings(str(source), 32, **fields))
+  counts = dataset.manifest["counts"]
   assert (counts["documents"], counts["documents_used"]) == (4, 2)
   assert counts["train"]["too_short"] == 2
-  for fields, message in (
+  for changed, message in (
     ({"vocab_size": 256}, "vocab_size is 256; expected at least 257 for text"),
     ({"task": "pretraining"}, "min_words is 4; expected 0 for pretraining"),
   ):
     with pytest.raises(InputError, match=message):
-      prepare(tmp_path / "no", DatasetSettings(**vars(settings) | fields))
+      prepare(tmp_path / "no", DatasetSettings(str(source), 32, **fields | changed))
 
 
-@pytest.fixture(scope="module")
-def wikitext(tmp_path_factory):
-  """WikiText-2, as the full-size config uses WikiText-103."""
-  config = gpt2_atoms.get_config()
-  config.data.source = str(shared_data.needed("wikitext-2/test.txt"))
-  config.data.held_out_source = str(shared_data.needed("wikitext-2/valid.txt"))
-  config.data.directory = str(tmp_path_factory.mktemp("wikitext") / "data")
-  config.data.vocab_size = 1000
-  config.train.batch_size = 8
-  return config, prepare_dataset(config)
+# ---- WikiText --------------------------------------------------------------------------
 
 
 @pytest.mark.extra
-def test_lines_of_wikitext_with_50_words_are_documents_as_they_are(wikitext):
-  config, dataset = wikitext
-  lines = pathlib.Path(config.data.source).read_text().splitlines(keepends=True)
+def test_wikitext_is_whole_in_every_layout_with_the_same_held_out(tmp_path):
+  """WikiText-2, as the full-size config uses WikiText-103: its lines with 50 words."""
+  config = gpt2_atoms.get_config()
+  source = shared_data.needed("wikitext-2/test.txt")
+  config.data.source = str(source)
+  config.data.held_out_source = str(shared_data.needed("wikitext-2/valid.txt"))
+  config.data.directory = str(tmp_path / "data")
+  config.data.vocab_size = 1000
+  config.train.batch_size = 8
+  dataset = prepare_dataset(config)
+
+  lines = source.read_text().splitlines(keepends=True)
   kept = [line for line in lines if len(line.split()) >= 50]
   counts = dataset.manifest["counts"]["train"]
   assert counts["documents"] == len(kept) == 1632
@@ -143,13 +132,7 @@ def test_lines_of_wikitext_with_50_words_are_documents_as_they_are(wikitext):
   text = plain.decode(tokens.tolist(), skip_special_tokens=False)
   assert text == "".join(line + END for line in kept)
 
-
-@pytest.mark.extra
-def test_every_layout_of_wikitext_has_all_tokens_and_the_same_held_out(wikitext):
-  config, dataset = wikitext
-  (held_out,) = make_held_out(config, dataset)
-  expected = [batch["input_ids"] for batch in held_out.batches()]
-  rows, tokens = {}, dataset.train.lengths.sum()
+  rows, held_out = {}, []
   for layout in ("packed", "concat", "padding"):
     config.data.layout = layout
     loader = make_loader(config, dataset.train, dataset.vocabulary)
@@ -157,10 +140,8 @@ def test_every_layout_of_wikitext_has_all_tokens_and_the_same_held_out(wikitext)
     assert plan.num_packs == loader.num_rows
     rows[layout] = plan.num_packs
     real = sum(int((b["segment_ids"] > 0).sum()) for b in loader.evaluation_batches())
-    if layout != "padding":
-      assert real == tokens == plan.histogram.num_tokens
-    (again,) = make_held_out(config, dataset)
-    np.testing.assert_array_equal(
-      np.concatenate([b["input_ids"] for b in again.batches()]), np.concatenate(expected)
-    )
-  assert rows["concat"] == -(-tokens // 64) <= rows["packed"] < rows["padding"]
+    assert layout == "padding" or real == tokens.size == plan.histogram.num_tokens
+    (loaded,) = make_held_out(config, dataset)
+    held_out.append(np.concatenate([batch["input_ids"] for batch in loaded.batches()]))
+    np.testing.assert_array_equal(held_out[-1], held_out[0])
+  assert rows["concat"] == -(-tokens.size // 64) <= rows["packed"] < rows["padding"]

@@ -1,4 +1,4 @@
-"""Rows of atoms, held against the paper's worked examples and plain loops."""
+"""Rows of atoms, held against plain loops; the paper's examples are those of `cut`."""
 
 import cloudpickle
 import hypothesis
@@ -10,7 +10,7 @@ from packing import InputError
 from pipeline.batches import atoms
 from pipeline.batches.atom_loader import AtomLoader
 from pipeline.store import SCHEMA, SequenceStore, StoredSequence, write_sequences
-from tests.pipeline.batches.test_loader import assert_same, joined
+from tests.pipeline.batches.test_batches import assert_same, joined
 
 END = 1
 SIZES = [(2, 16), (4, 16), (8, 16), (16, 16), (32, 16), (64, 16), (7, 21), (63, 21)]
@@ -25,10 +25,9 @@ def sequences_of(documents, *, cut):
 
 def make_loader(documents, layout, atom_size, row_length, **options) -> AtomLoader:
   store = SequenceStore.from_sequences(sequences_of(documents, cut=row_length), SCHEMA)
-  chosen = {"batch_size": 1, "seed": 42} | options
-  return AtomLoader(
-    store, layout=layout, atom_size=atom_size, row_length=row_length, **chosen
-  )
+  options = {"batch_size": 1, "seed": 42} | options
+  sizes = {"atom_size": atom_size, "row_length": row_length}
+  return AtomLoader(store, layout=layout, **sizes, **options)
 
 
 def expected_atoms(documents, layout, size, row_length):
@@ -80,59 +79,11 @@ def epoch_of(loader, epoch=0):
 def corpora(draw):
   lengths = draw(st.lists(st.integers(1, 150), min_size=1, max_size=9))
   lengths += draw(st.sampled_from([[], [15, 62, 63, 16, 30, 32], [1]]))
-  documents, first = [], 2
-  for length in lengths:
-    documents.append(list(range(first, first + length)))
-    first += length
-  return documents
+  ends = np.cumsum(lengths).tolist()
+  return [list(range(2 + end - n, 2 + end)) for n, end in zip(lengths, ends, strict=True)]
 
 
-# ---- the paper's worked examples -------------------------------------------------------
-
-
-def test_130_tokens_are_two_atoms_of_64_and_a_tail():
-  document = list(range(100, 230))
-  loader = make_loader([document], "padding", 64, 64)
-  (found,) = AtomLoader(
-    loader.store, layout="padding", row_length=64, batch_size=3, seed=0
-  ).evaluation_batches()
-  assert rows_of([found]) == [
-    [*document[:63], END],
-    [*document[63:126], END],
-    [*document[126:], *[END] * 60],
-  ]
-  assert loader.num_rows == 3
-  assert sorted(epoch_of(loader)) == sorted(rows_of([found]))
-
-
-def test_35_tokens_with_atoms_of_128_make_two_rows_of_32_and_none_of_padding_alone():
-  document = list(range(100, 135))
-  loader = make_loader([document], "padding", 128, 32)
-  assert epoch_of(loader) == [document[:32], [*document[32:], *[END] * 29]]
-
-
-def test_atoms_of_64_are_split_into_two_rows_of_32_that_follow_each_other():
-  document = list(range(2, 2 + 63 * 8))
-  rows = epoch_of(make_loader([document], "padding", 64, 32))
-  firsts, seconds = rows[::2], rows[1::2]
-  assert [len(row) for row in rows] == [32] * 16
-  for first, second in zip(firsts, seconds, strict=True):
-    assert (second[0], second[-1]) == (first[-1] + 1, END)
-  starts = [row[0] for row in firsts]
-  assert sorted(starts) == [2 + 63 * i for i in range(8)] != starts
-
-
-def test_concat_is_one_stream_with_end_tokens():
-  documents = [[11, 12, 13], [21], [31, 32, 33, 34]]
-  loader = make_loader(documents, "concat", 4, 4, batch_size=3)
-  assert rows_of(loader.evaluation_batches()) == [
-    [11, 12, 13, END],
-    [21, END, 31, 32],
-    [33, 34, END],
-  ]
-
-
-# ---- any documents ---------------------------------------------------------------------
+# ---- atoms -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layout", atoms.LAYOUTS)
@@ -144,12 +95,10 @@ def test_atoms_and_rows_are_those_of_plain_loops(layout, size, row_length, docum
   loader = make_loader(documents, layout, size, row_length, batch_size=3)
   expected = expected_rows(pieces, size, row_length)
   assert rows_of(loader.evaluation_batches()) == expected
-
-  lengths = np.array([len(document) for document in documents])
   assert loader.num_rows == len(expected)
   assert loader.batches_per_epoch == len(expected) / 3
   ended = len(documents) if layout == "concat" else sum(p[-1] == END for p in pieces)
-  assert loader.atoms.row_tokens().sum() == lengths.sum() + ended
+  assert loader.atoms.row_tokens().sum() == sum(map(len, documents)) + ended
 
 
 @pytest.mark.parametrize("layout", atoms.LAYOUTS)
@@ -175,29 +124,26 @@ def test_an_epoch_has_each_atom_whole_and_once_in_another_order(layout, size, ro
   assert epoch_of(make_loader(documents, layout, size, row_length, seed=7)) != epochs[0]
 
 
+# ---- batches ---------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("loss_on_padding", [False, True])
 def test_targets_are_all_but_the_end_tokens_that_only_fill(loss_on_padding):
   documents = [[11, 12, 13, 14, 15], [21, 22, 23]]
   options = {"loss_on_padding": loss_on_padding, "batch_size": 2, "num_slots": 2}
-  (batch,) = make_loader(documents, "padding", 4, 8, **options).evaluation_batches()
+  loader = make_loader(documents, "padding", 4, 8, **options)
+  (batch,) = loader.evaluation_batches()
   assert batch["input_ids"].tolist() == [
     [11, 12, 13, END, 14, 15, END, END],
     [21, 22, 23, END, 0, 0, 0, 0],
   ]
   assert batch["segment_ids"].tolist() == [[1] * 8, [1] * 4 + [0] * 4]
   assert batch["position_ids"].tolist() == [[*range(8)], [0, 1, 2, 3, 0, 0, 0, 0]]
-  assert batch["loss_mask"].astype(int).tolist() == [
-    [1, 1, 1, 1, 1, 1, 1, int(loss_on_padding)],
-    [1, 1, 1, 1, 0, 0, 0, 0],
-  ]
+  targets = [[True] * 7 + [loss_on_padding], [True] * 4 + [False] * 4]
+  assert batch["loss_mask"].tolist() == targets
   assert batch["sequence_mask"].tolist() == [[True, False]] * 2
   assert batch["sequence_ids"].tolist() == [[0, -1], [2, -1]]
-  assert batch["loss_mask"].dtype == bool
-  loader = make_loader(documents, "padding", 4, 8)
   assert batch["real_tokens"].tolist() == loader.atoms.row_tokens().tolist() == [7, 4]
-
-
-# ---- the loader ------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -215,34 +161,21 @@ def test_batches_are_rows_of_epochs_laid_end_to_end_on_any_processes(store, layo
   options = {"layout": layout, "atom_size": size, "row_length": 13, "seed": 5}
   alone = AtomLoader(store, batch_size=1, **options)
   loader = AtomLoader(store, batch_size=4, **options)
+  blocks = [loader.for_process(index, 2) for index in range(2)]
   assert alone.num_rows % 4
   last = 2 * alone.num_rows // 4 - 1
   batches = loader.iterate(last - 1)
   for step in (last - 1, last):
     rows = joined(alone[row] for row in range(4 * step, 4 * step + 4))
-    assert_same(rows, loader[step])
-    assert_same(next(batches), rows)
-    blocks = [
-      AtomLoader(store, batch_size=4, process_index=h, process_count=2, **options)
-      for h in range(2)
-    ]
-    assert_same(joined(block[step] for block in blocks), rows)
+    for batch in (loader[step], next(batches), joined(block[step] for block in blocks)):
+      assert_same(batch, rows)
   assert batches.get_state() == {"step": last + 1, "batch_size": 4}
   batches.close()
   assert_same(cloudpickle.loads(cloudpickle.dumps(loader))[last], rows)
-  evaluated = [block.evaluation_batches() for block in blocks]
-  together = [joined(parts) for parts in zip(*evaluated, strict=True)]
-  assert len(together) == loader.num_evaluation_batches
-  for a, b in zip(together, loader.evaluation_batches(), strict=True):
-    assert_same(a, b)
-
-
-def test_documents_are_whole_again_however_they_were_cut(store):
-  documents = [[5] * 12, [6] * 13, [7], [8] * 40]
-  for cut in (5, 13, 100):
-    cut_store = SequenceStore.from_sequences(sequences_of(documents, cut=cut), SCHEMA)
-    lengths, end_id = atoms.documents(cut_store)
-    assert (lengths.tolist(), end_id) == ([12, 13, 1, 40], END)
+  evaluated = [list(x.evaluation_batches()) for x in (loader, *blocks)]
+  assert len(evaluated[0]) == loader.num_evaluation_batches
+  for batch, *parts in zip(*evaluated, strict=True):
+    assert_same(joined(parts), batch)
 
 
 @pytest.mark.parametrize(
@@ -252,10 +185,7 @@ def test_documents_are_whole_again_however_they_were_cut(store):
     ({"atom_size": 5}, "atom_size is 5; expected a divisor of the row's 16 tokens"),
     ({"atom_size": 24}, "atom_size is 24; expected"),
     ({"atom_size": 1}, "atom_size is 1; expected at least 2"),
-    (
-      {"batch_size": 7, "process_count": 2},
-      "batch_size is 7; expected a multiple of the 2 processes",
-    ),
+    ({"process_count": 3}, "batch_size is 4; expected a multiple of the 3 processes"),
   ],
 )
 def test_impossible_options_are_refused(store, fields, message):

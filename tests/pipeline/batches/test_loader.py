@@ -3,7 +3,6 @@ import pathlib
 import pickle
 import subprocess
 import sys
-import time
 
 import hypothesis
 import hypothesis.strategies as st
@@ -12,31 +11,29 @@ import pytest
 
 import packing
 from pipeline.batches.loader import PackedLoader
-from pipeline.batches.packed import pack_rows
 from pipeline.batches.plans import plan_sha256
-from tests.pipeline.batches.test_batches import MASKING, random_store
+from tests.pipeline import processes
+from tests.pipeline.batches.test_batches import (
+  MASKING,
+  assert_same,
+  joined,
+  masked_of,
+  random_store,
+)
 
 ROOT = pathlib.Path(__file__).parents[3]
 
 
-def make_loader(store, seed=3, depth=3, batch_size=7, masking=MASKING, **options):
+def make_loader(
+  store, kind=PackedLoader, *, depth=3, batch_size=7, masking=MASKING, seed=3, **options
+):
   histogram = packing.Histogram.from_lengths(store.lengths, max_sequence_length=43)
   plan = packing.pack(histogram, algorithm="spfhp", max_sequences_per_pack=depth)
-  return PackedLoader(
-    store, plan, batch_size=batch_size, masking=masking, seed=seed, **options
-  )
+  return kind(store, plan, batch_size=batch_size, masking=masking, seed=seed, **options)
 
 
-def assert_same(a, b):
-  assert a.keys() == b.keys()
-  for name in a:
-    np.testing.assert_array_equal(a[name], b[name], name)
-
-
-def joined(blocks):
-  """The global batch of the blocks of all processes."""
-  blocks = list(blocks)
-  return {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
+def assert_each_once(store, ids):
+  np.testing.assert_array_equal(np.sort(ids[ids >= 0]), np.arange(len(store)))
 
 
 def epochs_of(loader, num_epochs):
@@ -52,81 +49,64 @@ def test_each_sequence_is_used_once_an_epoch_with_other_neighbours_and_order(sto
   assert loader.plan.num_packs % loader.batch_size  # epochs meet inside a batch
   epochs = epochs_of(loader, 3)
   for rows in epochs:
-    np.testing.assert_array_equal(np.sort(rows[rows >= 0]), np.arange(len(store)))
+    assert_each_once(store, rows)
+    assert (rows >= 0).any(axis=1).all()  # no row is padding alone
   neighbours = [{frozenset(row.tolist()) for row in rows} for rows in epochs]
   assert len(neighbours[0] & neighbours[1]) < len(neighbours[0]) / 2
   assert (epochs[0] != epochs[1]).any()
 
 
-def patterns(store, rows):
-  """The lengths of each pack, which identify its strategy."""
-  return [tuple(sorted(store.lengths[row[row >= 0]].tolist())) for row in rows]
-
-
-def share_equal(a, b) -> float:
-  return sum(x == y for x, y in zip(a, b, strict=True)) / len(a)
-
-
 def test_packs_of_one_strategy_do_not_follow_each_other_and_epochs_differ_in_order(store):
   loader = make_loader(store)
   plan = loader.plan
-  planned = [
-    tuple(sorted(strategy))
-    for strategy, count in zip(plan.strategies, plan.repeat_counts, strict=True)
-    for _ in range(count)
-  ]
-  epochs = [patterns(store, rows) for rows in epochs_of(loader, 3)]
-  by_chance = sum((planned.count(p) / len(planned)) ** 2 for p in set(planned))
+
+  def patterns(rows):
+    """The lengths of each pack, which identify its strategy."""
+    return [tuple(sorted(store.lengths[row[row >= 0]].tolist())) for row in rows]
+
+  counts = plan.repeat_counts.tolist()
+  planned = [s for s, n in zip(plan.strategies, counts, strict=True) for _ in range(n)]
+  epochs = [patterns(rows) for rows in epochs_of(loader, 3)]
+  by_chance = sum((n / plan.num_packs) ** 2 for n in counts)
   assert by_chance < 0.1
   for i, epoch in enumerate(epochs):
     assert sorted(epoch) == sorted(planned)
     for other in [planned, *epochs[:i]]:
-      assert share_equal(epoch, other) < by_chance + 0.15
-  evaluated = np.concatenate([b["sequence_ids"] for b in loader.evaluation_batches()])
-  assert patterns(store, evaluated[: plan.num_packs]) == planned
+      equal = np.mean([a == b for a, b in zip(epoch, other, strict=True)])
+      assert equal < by_chance + 0.15
+  evaluated = joined(loader.evaluation_batches())["sequence_ids"]
+  assert patterns(evaluated[: plan.num_packs]) == planned
 
 
-def test_batches_have_one_shape_and_repeat_with_the_seed(store):
+def test_a_fixed_assignment_keeps_neighbours_and_changes_order_and_masks(store):
+  loader = make_loader(store, assignment="fixed")
+  first, second = epochs_of(loader, 2)
+  (expected,) = epochs_of(make_loader(store), 1)
+  assert {*map(tuple, first)} == {*map(tuple, second)} == {*map(tuple, expected)}
+  assert (first != second).any()
+  row = make_loader(store, batch_size=1, assignment="fixed")
+  again = int((second == first[0]).all(axis=1).argmax())
+  one, other = row[0], row[loader.plan.num_packs + again]
+  np.testing.assert_array_equal(one["sequence_ids"], other["sequence_ids"])
+  assert (one["mlm_positions"] != other["mlm_positions"]).any()
+
+
+def test_batches_repeat_with_the_seed_and_iteration_starts_anywhere(store):
   loader, again, other = make_loader(store), make_loader(store), make_loader(store, seed=4)
-  shapes = {name: field.shape for name, field in loader[0].items()}
-  assert shapes["input_ids"] == (7, 43)
-  for step in (1, 29, 1000):
-    batch = loader[step]
-    assert {name: field.shape for name, field in batch.items()} == shapes
-    assert_same(batch, again[step])
-    assert (batch["input_ids"] != other[step]["input_ids"]).any()
+  for first in (0, 1, 17, 1000):
+    batches = again.iterate(first)
+    for step in range(first, first + 5):
+      assert loader[step]["input_ids"].shape == (7, 43)
+      assert_same(next(batches), loader[step])
+    assert (loader[first]["input_ids"] != other[first]["input_ids"]).any()
 
 
-@pytest.mark.parametrize("first_step", [0, 1, 17])
-def test_iteration_starts_anywhere(store, first_step):
-  loader = make_loader(store)
-  batches = loader.iterate(first_step)
-  for step in range(first_step, first_step + 5):
-    assert_same(next(batches), loader[step])
-
-
-@pytest.mark.parametrize("depth", [1, 3])
-def test_evaluation_uses_each_sequence_once_and_pads_the_last_rows(store, depth):
-  loader = make_loader(store, depth=depth)
-  batches = list(loader.evaluation_batches())
-  assert len(batches) == loader.num_evaluation_batches
-  assert {b["input_ids"].shape for b in batches} == {(7, 43)}
-  ids = np.concatenate([b["sequence_ids"] for b in batches])
-  np.testing.assert_array_equal(np.sort(ids[ids >= 0]), np.arange(len(store)))
-  assert not batches[-1]["sequence_mask"][-1].any()
-
-
-def test_evaluation_masks_the_same_tokens_however_sequences_are_packed(store):
-  def masked(depth):
-    found = {}
-    for batch in make_loader(store, depth=depth).evaluation_batches():
-      for row, slot in np.argwhere(batch["sequence_mask"]):
-        mine = batch["mlm_segment_ids"][row] == slot + 1
-        positions = batch["mlm_positions"][row][mine] - batch["cls_positions"][row, slot]
-        found[int(batch["sequence_ids"][row, slot])] = positions.tolist()
-    return found
-
-  assert masked(1) == masked(3)
+def test_a_pickle_leaves_assignments_out_and_makes_the_same_ones(store):
+  epochs = make_loader(store).epochs
+  empty = pickle.dumps(epochs)
+  expected = epochs.assignment(5).sequence_ids
+  assert pickle.dumps(epochs) == empty
+  np.testing.assert_array_equal(pickle.loads(empty).assignment(5).sequence_ids, expected)
 
 
 @pytest.fixture(scope="module")
@@ -144,47 +124,39 @@ def test_a_global_batch_is_the_next_rows_for_any_process_count(store, single_row
   batch_size = count * data.draw(st.integers(1, 40))  # also more than laid out at once
   step = data.draw(st.integers(0, len(single_rows) // batch_size - 1))
   expected = joined(single_rows[step * batch_size : (step + 1) * batch_size])
-  blocks = [
-    make_loader(store, batch_size=batch_size, process_index=p, process_count=count)[step]
-    for p in range(count)
-  ]
+  options = {"batch_size": batch_size, "process_count": count}
+  blocks = [make_loader(store, process_index=p, **options)[step] for p in range(count)]
   assert {b["input_ids"].shape[0] for b in blocks} == {batch_size // count}
   assert_same(joined(blocks), expected)
 
 
-def test_no_row_of_an_epoch_is_dropped_or_empty_in_any_process(store, single_rows):
-  ids = np.concatenate([row["sequence_ids"] for row in single_rows])
-  assert (ids >= 0).any(axis=1).all()
-  for epoch in np.split(ids, 2):
-    np.testing.assert_array_equal(np.sort(epoch[epoch >= 0]), np.arange(len(store)))
-
-
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_processes_evaluate_each_sequence_once_in_blocks_of_the_same_batches(store, count):
-  alone = list(make_loader(store, batch_size=12).evaluation_batches())
-  loader = make_loader(store, batch_size=12, process_count=count)
+@pytest.mark.parametrize(
+  ("count", "batch_size", "depth"),
+  [(1, 7, 1), (1, 7, 3), (2, 12, 3), (4, 12, 3), (2, None, 3)],
+)
+def test_an_evaluation_uses_each_sequence_once(store, count, batch_size, depth):
+  if batch_size is None:  # the second batch has no row for the second process
+    batch_size = 2 * ((make_loader(store, depth=depth).plan.num_packs - 1) // 2)
+  loader = make_loader(store, batch_size=batch_size, depth=depth)
+  alone = list(loader.evaluation_batches())
+  assert len(alone) == loader.num_evaluation_batches
   blocks = [loader.for_process(p, count).evaluation_batches() for p in range(count)]
-  together = [joined(parts) for parts in zip(*blocks, strict=True)]
-  assert len(together) == loader.num_evaluation_batches == len(alone)
-  for a, b in zip(together, alone, strict=True):
-    assert_same(a, b)
+  for batch, *parts in zip(alone, *blocks, strict=True):
+    assert batch["input_ids"].shape == (batch_size, 43)
+    assert_same(joined(parts), batch)
+  assert_each_once(store, joined(alone)["sequence_ids"])
+  assert not alone[-1]["sequence_mask"][-1].any()
 
 
-def test_a_process_may_have_only_empty_rows_at_the_end_of_an_evaluation(store):
-  size = make_loader(store).plan.num_packs - 1  # of the second batch one row is left
-  size += size % 2
-  blocks = [
-    list(
-      make_loader(
-        store, batch_size=size, process_index=h, process_count=2
-      ).evaluation_batches()
-    )
-    for h in range(2)
-  ]
-  assert len(blocks[0]) == len(blocks[1])
-  assert not blocks[1][-1]["sequence_mask"].any()
-  ids = np.concatenate([b["sequence_ids"] for block in blocks for b in block])
-  np.testing.assert_array_equal(np.sort(ids[ids >= 0]), np.arange(len(store)))
+def test_evaluation_masks_the_same_tokens_however_sequences_are_packed(store):
+  def masked(depth):
+    return {
+      int(batch["sequence_ids"][row, slot]): masked_of(batch, row, slot)
+      for batch in make_loader(store, depth=depth).evaluation_batches()
+      for row, slot in np.argwhere(batch["sequence_mask"])
+    }
+
+  assert masked(1) == masked(3)
 
 
 @pytest.mark.parametrize(
@@ -204,46 +176,6 @@ def test_impossible_options_are_refused(store, options, message):
     make_loader(store, **options)
 
 
-def test_a_fixed_assignment_keeps_neighbours_and_changes_order_and_masks(store):
-  loader = make_loader(store, assignment="fixed")
-  one, other = ({tuple(row) for row in rows.tolist()} for rows in epochs_of(loader, 2))
-  assert one == other == {tuple(r) for r in epochs_of(make_loader(store), 1)[0].tolist()}
-  assert (epochs_of(loader, 2)[0] != epochs_of(loader, 2)[1]).any()
-  num_packs, row = (
-    loader.plan.num_packs,
-    make_loader(store, batch_size=1, assignment="fixed"),
-  )
-  first = row[0]
-  again = next(
-    batch
-    for batch in (row[num_packs + i] for i in range(num_packs))
-    if (batch["sequence_ids"] == first["sequence_ids"]).all()
-  )
-  assert (again["mlm_positions"] != first["mlm_positions"]).any()
-
-
-def test_without_masking_rows_are_as_they_were_laid_out(store):
-  loader, masked = make_loader(store, masking=None), make_loader(store)
-  batch = loader[3]
-  assert_same(batch, pack_rows(store, batch["sequence_ids"], row_length=43))
-  assert masked[3].keys() - batch.keys() == {
-    "mlm_positions",
-    "mlm_labels",
-    "mlm_segment_ids",
-  }
-  np.testing.assert_array_equal(batch["sequence_ids"], masked[3]["sequence_ids"])
-
-
-def test_a_pickle_leaves_assignments_out_and_makes_the_same_ones(store):
-  epochs = make_loader(store).epochs
-  empty = len(pickle.dumps(epochs))
-  expected = epochs.assignment(5)
-  assert len(pickle.dumps(epochs)) == empty
-  found = pickle.loads(pickle.dumps(epochs)).assignment(5)
-  np.testing.assert_array_equal(found.sequence_ids, expected.sequence_ids)
-  np.testing.assert_array_equal(found.offsets, expected.offsets)
-
-
 def test_the_state_is_a_step_that_any_number_of_processes_can_resume_from(store):
   batches = make_loader(store, batch_size=12, process_count=2).iterate()
   for _ in range(17):
@@ -253,10 +185,8 @@ def test_the_state_is_a_step_that_any_number_of_processes_can_resume_from(store)
   assert state == {"step": 17, "batch_size": 12, "plan": plan}
   expected = [make_loader(store, batch_size=12)[t] for t in (17, 18)]
   for count in (1, 3, 4):
-    resumed = [
-      make_loader(store, batch_size=12, process_index=p, process_count=count).iterate()
-      for p in range(count)
-    ]
+    loader = make_loader(store, batch_size=12)
+    resumed = [loader.for_process(p, count).iterate() for p in range(count)]
     next(resumed[-1])  # its own position is forgotten
     for batches in resumed:
       batches.set_state(state)
@@ -277,39 +207,35 @@ def test_the_state_is_a_step_that_any_number_of_processes_can_resume_from(store)
 )
 def test_a_state_that_would_mean_other_batches_is_refused(store, state, message):
   batches = make_loader(store).iterate(2)
+  before = batches.get_state()
   with pytest.raises(packing.InputError, match=message):
     batches.set_state(state)
-  before = make_loader(store).iterate(2).get_state()
   assert batches.get_state() == before
 
-  batches.set_state({"step": 5, "batch_size": 7})  # of an earlier version
-  assert batches.get_state() == before | {"step": 5}
-  other = make_loader(store, depth=2).iterate()
+
+def test_a_state_belongs_to_its_plan_and_one_of_an_earlier_version_to_any(store):
+  state = make_loader(store, depth=2).iterate().get_state()
+  batches = make_loader(store).iterate()
   with pytest.raises(packing.InputError, match="Resume with the plan it was saved with"):
-    other.set_state(before)
+    batches.set_state(state)
+  batches.set_state({"step": 5, "batch_size": 7})
 
 
 PROGRAM = """
 import json, multiprocessing, sys, time
 import numpy as np
-import packing
-from pipeline.batches.loader import PackedLoader
 from pipeline.store import SequenceStore
-from tests.pipeline.batches.test_batches import MASKING
+from tests.pipeline.batches.test_loader import make_loader
 
-def main(path, out, index, count, workers, state, *hangs):
-  store = SequenceStore(path)
-  histogram = packing.Histogram.from_lengths(store.lengths, max_sequence_length=43)
-  plan = packing.pack(histogram, algorithm="spfhp", max_sequences_per_pack=3)
-  loader = PackedLoader(
-    store, plan, batch_size=12, masking=MASKING, seed=3,
+def main(path, out, index, count, workers, step, *hangs):
+  loader = make_loader(
+    SequenceStore(path), batch_size=12,
     process_index=int(index), process_count=int(count), workers=int(workers),
   )
   batches = loader.iterate()
-  batches.set_state(json.loads(state))
+  batches.set_state({"step": int(step), "batch_size": 12})
   found = [next(batches) for _ in range(7)]
-  fields = {f"{name} {i}": f for i, b in enumerate(found) for name, f in b.items()}
-  np.savez(out, **fields)
+  np.savez(out, **{f"{name} {i}": f for i, b in enumerate(found) for name, f in b.items()})
   if hangs:
     print(*(p.pid for p in multiprocessing.active_children()), flush=True)
     time.sleep(300)
@@ -320,75 +246,50 @@ if __name__ == "__main__":
 """
 
 
-def alive(pid: int) -> bool:
-  try:
-    status = pathlib.Path(f"/proc/{pid}/stat").read_text()
-  except OSError:
-    return False
-  return (
-    status.rpartition(")")[2].split()[0] != "Z"
-  )  # ended, but its parent has not noticed
+@pytest.fixture
+def start(tmp_path, request):
+  """Starts the program on the random store, in a process of its own."""
+  lengths = np.random.default_rng(1).integers(3, 41, 211)
+  random_store(tmp_path / "s.arrow", lengths)
+  program = tmp_path / "program.py"
+  program.write_text(PROGRAM)
+
+  def start(out, *arguments):
+    words = [program, tmp_path / "s.arrow", tmp_path / out, *map(str, arguments)]
+    process = subprocess.Popen(
+      [sys.executable, *words],
+      env={"PYTHONPATH": str(ROOT)},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    request.addfinalizer(process.kill)
+    return process
+
+  return start
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="needs /proc")
 @pytest.mark.slow
-def test_no_worker_outlives_a_program_that_is_killed(tmp_path):
-  random_store(tmp_path / "s.arrow", np.random.default_rng(1).integers(3, 41, 211))
-  (tmp_path / "program.py").write_text(PROGRAM)
-  state = json.dumps({"step": 0, "batch_size": 12})
-  numbers = [tmp_path / "s.arrow", tmp_path / "out.npz", "0", "1", "2", state, "hang"]
-  process = subprocess.Popen(
-    [sys.executable, tmp_path / "program.py", *numbers],
-    env={"PYTHONPATH": str(ROOT)},
-    stdout=subprocess.PIPE,
-    text=True,
-  )
-  with process:
-    assert process.stdout is not None
+def test_no_worker_outlives_a_program_that_is_killed(start):
+  with start("out.npz", 0, 1, 2, 0, "hangs") as process:
     workers = [int(pid) for pid in process.stdout.readline().split()]
     assert len(workers) == 2
-    assert all(map(alive, workers))
+    assert all(map(processes.runs, workers))
     process.kill()
-  deadline = time.monotonic() + 60
-  while any(map(alive, workers)):
-    assert time.monotonic() < deadline
-    time.sleep(0.02)
+  processes.assert_they_end(workers)
 
 
 @pytest.mark.slow
-def test_processes_of_their_own_make_the_same_bytes_with_and_without_workers(
-  store, tmp_path, request
-):
+def test_processes_of_their_own_make_the_same_bytes(store, start, tmp_path):
   """Two processes, one of them with workers, resume from the state of one."""
-  path = tmp_path / "s.arrow"
-  lengths = np.random.default_rng(1).integers(3, 41, 211)
-  random_store(path, lengths)
-  (tmp_path / "program.py").write_text(PROGRAM)
   loader = make_loader(store, batch_size=12)
   first = int(loader.batches_per_epoch) - 3  # over the end of an epoch
-  state = json.dumps({"step": first, "batch_size": 12})
-  cases = {"of two": (0, 2, 0), "of two, workers": (1, 2, 2)}
-  processes = [
-    subprocess.Popen(
-      [
-        sys.executable,
-        *(tmp_path / "program.py", path, tmp_path / f"{name}.npz"),
-        *map(str, numbers),
-        state,
-      ],
-      env={"PYTHONPATH": str(ROOT)},
-      stderr=subprocess.PIPE,
-      text=True,
-    )
-    for name, numbers in cases.items()
-  ]
-  for process in processes:
-    request.addfinalizer(process.kill)
-  for process in processes:
+  for process in (start("0.npz", 0, 2, 0, first), start("1.npz", 1, 2, 2, first)):
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert "leaked" not in errors
-  found = [dict(np.load(tmp_path / f"{name}.npz")) for name in cases]
+  found = [dict(np.load(tmp_path / f"{index}.npz")) for index in range(2)]
   for i in range(7):
     blocks = [{n: b[f"{n} {i}"] for n in loader[0]} for b in found]
     assert_same(joined(blocks), loader[first + i])

@@ -10,6 +10,7 @@ import packing
 import pipeline
 from configs import base
 from pipeline.batches import plans
+from pipeline.tokenizer import SPECIAL_TOKENS
 from tests.pipeline.batches.test_batches import random_store
 
 
@@ -29,7 +30,8 @@ def dataset(tmp_path_factory):
     name: random_store(folder / f"{name}.arrow", rng.integers(3, 41, number))[0]
     for name, number in (("train", 211), ("held_out", 53), ("mismatched", 29))
   }
-  return types.SimpleNamespace(**stores)
+  vocabulary = [*SPECIAL_TOKENS, *(f"[unused{i}]" for i in range(95))]
+  return types.SimpleNamespace(**stores, vocabulary=vocabulary)
 
 
 @pytest.fixture
@@ -49,9 +51,8 @@ def replace(path, store, algorithm):
 def test_plans_are_made_once_and_then_read(dataset, run, monkeypatch):
   found = pipeline.read_plans(config_for(), dataset, run)
   assert list(found) == ["train", "held_out", "mismatched"]
-  stores = [dataset.train, dataset.held_out, dataset.mismatched]
-  for plan, store in zip(found.values(), stores, strict=True):
-    made = pipeline.make_plan(config_for(), store)
+  for name, plan in found.items():
+    made = pipeline.make_plan(config_for(), getattr(dataset, name))
     assert pipeline.plan_sha256(plan) == pipeline.plan_sha256(made)
     assert plan.details == made.details
 
@@ -63,43 +64,34 @@ def test_plans_are_made_once_and_then_read(dataset, run, monkeypatch):
   assert pipeline.plan_sha256(other) != pipeline.plan_sha256(found["train"])
 
 
-def test_a_depth_that_was_chosen_is_kept(dataset, tmp_path):
-  config = config_for(max_sequences_per_pack=0)
-  pipeline.keep_plans(config, dataset, tmp_path, begun=False)
-  assert pipeline.keep_plans(config, dataset, tmp_path, begun=True) == []
-  found = pipeline.read_plans(config, dataset, tmp_path)
-  assert list(found) == ["train", "held_out", "mismatched"]
-
-
 def test_what_is_evaluated_is_packed_as_the_kept_plan_says(dataset, run):
   config = config_for()
-  vocabulary = [f"[unused{i}]" for i in range(100)]
-  vocabulary[:5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-  dataset.vocabulary = vocabulary
+  config.train.batch_size = 1
   replace(run / "plans" / "held_out.json", dataset.held_out, "none")
   kept = pipeline.read_plans(config, dataset, run)
-  config.train.batch_size = 1
   held_out, _ = pipeline.make_held_out(config, dataset, plans=kept)
   assert held_out.num_batches == len(dataset.held_out)
   held_out, _ = pipeline.make_held_out(config, dataset)
   assert held_out.num_batches < len(dataset.held_out)
 
 
-def test_a_run_of_an_earlier_version_gets_its_plans(dataset, run):
-  before = {path.name: path.read_bytes() for path in (run / "plans").iterdir()}
-  (run / "plans" / "train.json").unlink()
-  written = pipeline.keep_plans(config_for(), dataset, run, begun=True)
-  assert written == [str(run / "plans" / "train.json")]
-  assert {path.name: path.read_bytes() for path in (run / "plans").iterdir()} == before
+@pytest.mark.parametrize("depth", [3, 0])
+def test_a_run_of_an_earlier_version_gets_its_plans(dataset, tmp_path, depth):
+  """Also if the packer chooses the depth."""
+  config = config_for(max_sequences_per_pack=depth)
+  pipeline.keep_plans(config, dataset, tmp_path, begun=False)
+  before = {path: path.read_bytes() for path in (tmp_path / "plans").iterdir()}
+  path = tmp_path / "plans" / "train.json"
+  path.unlink()
+  assert pipeline.keep_plans(config, dataset, tmp_path, begun=True) == [str(path)]
+  assert {path: path.read_bytes() for path in before} == before
 
 
 @pytest.mark.parametrize(
   "fields", [{"max_sequences_per_pack": 2}, {"algorithm": "none"}, {"algorithm": "auto"}]
 )
 def test_another_packing_is_refused_and_not_taken_for_the_kept_one(dataset, run, fields):
-  with pytest.raises(
-    packing.InputError, match=r"made with packing\.algorithm=spfhp and at m"
-  ):
+  with pytest.raises(packing.InputError, match=r"made with packing\.algorithm=spfhp and"):
     pipeline.keep_plans(config_for(**fields), dataset, run, begun=True)
   assert pipeline.read_plans(config_for(**fields), dataset, run) == {}
   pipeline.keep_plans(config_for(**fields), dataset, run, begun=False)  # it had not begun
@@ -109,18 +101,15 @@ def test_another_packing_is_refused_and_not_taken_for_the_kept_one(dataset, run,
 def test_a_plan_that_is_damaged_or_of_other_sequences_is_refused(dataset, run):
   path = run / "plans" / "held_out.json"
   whole = path.read_bytes()
-  for content in (
-    whole[:100],
-    whole.replace(b'"repeat_counts": [', b'"repeat_counts": [1'),
+  other = (run / "plans" / "train.json").read_bytes()
+  for content, message in (
+    (whole[:100], r"held_out\.json.*Restore the file, or rem"),
+    (whole.replace(b'"repeat_counts": [', b'"repeat_counts": [1'), "Restore the file"),
+    (other, "made for another histogram"),
   ):
     path.write_bytes(content)
-    with pytest.raises(
-      packing.InputError, match=r"held_out\.json.*Restore the file, or rem"
-    ):
-      pipeline.read_plans(config_for(), dataset, run)
-  path.write_bytes((run / "plans" / "train.json").read_bytes())
-  with pytest.raises(packing.InputError, match="made for another histogram"):
-    pipeline.keep_plans(config_for(), dataset, run, begun=True)
+    with pytest.raises(packing.InputError, match=message):
+      pipeline.keep_plans(config_for(), dataset, run, begun=True)
 
 
 def test_rows_of_text_have_a_plan_and_what_they_are_evaluated_on_has_none(dataset):

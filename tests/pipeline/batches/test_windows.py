@@ -7,61 +7,50 @@ from packing import InputError
 from pipeline.batches.windows import WindowLoader
 from pipeline.store import SCHEMA, SequenceStore
 from tests.pipeline.batches.test_atoms import END, sequences_of
-from tests.pipeline.batches.test_loader import assert_same, joined
+from tests.pipeline.batches.test_batches import assert_same, joined
 
 LENGTHS = (1, 2, 6, 7, 8, 12, 13, 14, 29, 97)
+RNG = np.random.default_rng(0)
+DOCUMENTS = [RNG.integers(2, 10**6, n).tolist() for n in LENGTHS]
 
 
 @pytest.fixture(scope="module")
-def documents():
-  rng = np.random.default_rng(0)
-  return [rng.integers(2, 10**6, n).tolist() for n in LENGTHS]
-
-
-@pytest.fixture(scope="module")
-def store(documents):
-  return SequenceStore.from_sequences(sequences_of(documents, cut=7), SCHEMA)
+def store():
+  return SequenceStore.from_sequences(sequences_of(DOCUMENTS, cut=7), SCHEMA)
 
 
 @pytest.mark.parametrize(("row_length", "stride"), [(7, 3), (7, 6), (8, 1), (100, 50)])
-def test_every_token_but_the_first_of_a_document_is_scored_once(
-  documents, store, row_length, stride
-):
+def test_every_token_but_the_first_of_a_document_is_scored_once(store, row_length, stride):
   loader = WindowLoader(store, row_length=row_length, stride=stride, batch_size=4)
-  texts = [[*document, END] for document in documents]
-  scored: list[list[int]] = [[] for _ in texts]  # of each document the places, in order
-  number, end = -1, 0
   batches = list(loader.evaluation_batches())
   assert len(batches) == loader.num_evaluation_batches
-  batch = joined(batches)
-  for row in range(int(batch["sequence_mask"].sum())):
-    used = batch["segment_ids"][row] > 0
-    ids, targets = batch["input_ids"][row][used], batch["loss_mask"][row]
-    assert batch["position_ids"][row][used].tolist() == [*range(len(ids))]
-    assert not targets[~used].any()
-    if number < 0 or end == len(texts[number]):
-      number, end = number + 1, 0
-    start = max(end - (row_length - stride), 0)
-    assert ids.tolist() == texts[number][start : start + row_length]
-    places = (start + np.flatnonzero(targets)).tolist()
-    scored[number] += places
-    assert start == 0 or places[0] - start >= row_length - stride  # tokens seen before
-    end = start + len(ids)
-  assert scored == [[*range(1, len(text))] for text in texts]
-  assert loader.num_tokens == sum(len(text) - 1 for text in texts)
-  assert batch["loss_mask"].sum() == loader.num_tokens
+  batch, row = joined(batches), 0
+  for text in ([*document, END] for document in DOCUMENTS):
+    scored: list[int] = []
+    start = end = 0
+    while end < len(text):
+      used = batch["segment_ids"][row] > 0
+      ids, targets = batch["input_ids"][row][used], batch["loss_mask"][row]
+      start = max(end - (row_length - stride), 0)
+      end = start + len(ids)
+      assert ids.tolist() == text[start : start + row_length]
+      assert batch["position_ids"][row][used].tolist() == [*range(len(ids))]
+      assert not targets[~used].any()
+      places = np.flatnonzero(targets)
+      assert start == 0 or places[0] >= row_length - stride  # tokens seen before
+      scored += (start + places).tolist()
+      row += 1
+    assert scored == [*range(1, len(text))]
+  assert batch["sequence_mask"].sum() == row
+  assert batch["loss_mask"].sum() == loader.num_tokens == sum(LENGTHS)
 
 
 def test_processes_have_blocks_of_the_same_batches(store):
-  options = {"row_length": 7, "batch_size": 6}
-  alone = list(WindowLoader(store, **options).evaluation_batches())
-  blocks = [
-    WindowLoader(store, process_index=h, process_count=3, **options).evaluation_batches()
-    for h in range(3)
-  ]
-  together = [joined(parts) for parts in zip(*blocks, strict=True)]
-  for a, b in zip(together, alone, strict=True):
-    assert_same(a, b)
+  loader = WindowLoader(store, row_length=7, batch_size=6)
+  alone = list(loader.evaluation_batches())
+  blocks = [loader.for_process(index, 3).evaluation_batches() for index in range(3)]
+  for batch, *parts in zip(alone, *blocks, strict=True):
+    assert_same(joined(parts), batch)
   assert not alone[-1]["sequence_mask"][-1]
 
 

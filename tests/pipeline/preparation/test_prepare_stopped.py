@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import pathlib
 import resource
 import shutil
 import signal
@@ -16,132 +15,131 @@ import pytest
 import packing
 from pipeline.__main__ import main
 from pipeline.dataset import open_dataset
-from pipeline.preparation import beam
+from pipeline.preparation import beam, shard_files
 from pipeline.preparation import write as writing
 from pipeline.preparation.prepare import prepare
-from pipeline.preparation.shard_files import ShardWork, write_shard
+from pipeline.preparation.shard_files import ShardWork, whole_path, write_shard
 from pipeline.sources.document import Document
 from pipeline.sources.document_shards import DocumentShard
 from tests import forked
+from tests.pipeline import processes
 from tests.prepared import ROOT, arguments, contents, needs_beam, settings
+
+DAMAGES = "cut", "altered", "gone"
+SHARD = DocumentShard("train", 0, 0, [Document({"text": "The cat. A cat."})] * 2)
+
+
+def damage(path, how):
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content if how == "altered" else content[:-100])
+  if how == "gone":
+    path.unlink()
+
+
+def assert_as_prepared_anew(folder, chosen):
+  clean = prepare(folder.with_name("clean"), chosen, num_workers=1)
+  assert contents(folder) == contents(clean.directory)
 
 
 def start(*options) -> forked.Process:
   return forked.Process(["-m", "pipeline", *options], cwd=ROOT)
 
 
-def test_a_killed_prepare_resumes_and_its_workers_end(corpus, reference, tmp_path):
-  process = start(*arguments(corpus, tmp_path / "d", "--workers=2"))
-  partial = tmp_path / ".d.partial"
+def workers_of(process, partial, *, shards) -> list[int]:
+  """The workers of a preparation that has written some shards."""
   deadline = time.monotonic() + 60
-  while len(list(partial.glob("*/*.summary.json"))) < 3:
+  while len(list(partial.glob("*/*.summary.json"))) < shards:
     assert time.monotonic() < deadline
     assert process.poll() is None
     time.sleep(0.001)
-  workers = subprocess.run(
-    ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, check=False
-  ).stdout.split()
+  command = ["ps", "-o", "pid=", "--ppid", str(process.pid)]
+  listed = subprocess.run(command, capture_output=True, check=False).stdout
+  return [int(pid) for pid in listed.split()]
+
+
+def test_a_killed_prepare_resumes_and_its_workers_end(corpus, reference, tmp_path):
+  process = start(*arguments(corpus, tmp_path / "d", "--workers=2"))
+  partial = tmp_path / ".d.partial"
+  workers = workers_of(process, partial, shards=3)
   process.kill()
   process.communicate()
   assert not (tmp_path / "d").exists()
-  kept = {p.name: p.stat().st_mtime_ns for p in partial.glob("*/train-*.summary.json")}
-  assert kept
-  while any(_runs(int(pid)) for pid in workers):
-    assert time.monotonic() < deadline
-    time.sleep(0.01)
-
-  copies = shutil.copytree(partial, tmp_path / "kept")
-  chosen = settings(corpus)
-  prepare(tmp_path / "d", chosen, num_workers=1)
+  assert list(partial.glob("*/train-*.summary.json"))
+  processes.assert_they_end(workers)
+  prepare(tmp_path / "d", settings(corpus), num_workers=1)
   assert contents(tmp_path / "d") == contents(reference.directory)
   assert not partial.exists()
-
-  # With other settings, what a killed preparation left is not used.
-  shutil.copytree(copies, tmp_path / ".e.partial")
-  other = prepare(tmp_path / "e", settings(corpus, seed=1), num_workers=1)
-  clean = prepare(tmp_path / "f", settings(corpus, seed=1), num_workers=1)
-  assert contents(other.directory) == contents(clean.directory)
 
 
 @pytest.mark.slow
 def test_workers_that_outlive_a_prepare_are_waited_for(corpus, tmp_path):
   """Workers of a killed preparation with other settings, stopped for a while."""
   first = start(*arguments(corpus, tmp_path / "d", "--workers=2"))
-  deadline = time.monotonic() + 60
-  while not list((tmp_path / ".d.partial").glob("*/*.summary.json")):
-    assert time.monotonic() < deadline
-    assert first.poll() is None
-    time.sleep(0.001)
-  first.send_signal(signal.SIGSTOP)
-  workers = subprocess.run(
-    ["ps", "-o", "pid=", "--ppid", str(first.pid)], capture_output=True, check=False
-  ).stdout.split()
+  workers = workers_of(first, tmp_path / ".d.partial", shards=1)
   assert workers
-  for pid in map(int, workers):
+  for pid in (first.pid, *workers):
     os.kill(pid, signal.SIGSTOP)
   first.kill()
   first.communicate()
   try:
+    args = arguments(corpus, tmp_path / "d", "--workers=2", "--seed=1")
     second = subprocess.Popen(
-      [
-        sys.executable,
-        "-m",
-        "pipeline",
-        *arguments(corpus, tmp_path / "d", "--workers=2", "--seed=1"),
-      ],
+      [sys.executable, "-m", "pipeline", *args],
       cwd=ROOT,
       stderr=subprocess.PIPE,
       stdout=subprocess.DEVNULL,
       text=True,
     )
-    assert second.stderr is not None
     waiting = second.stderr.readline()
   finally:
-    for pid in map(int, workers):
+    for pid in workers:
       os.kill(pid, signal.SIGCONT)
   _, errors = second.communicate(timeout=60)
   assert "or its last workers" in waiting
   assert second.returncode == 0, errors
-  clean = prepare(tmp_path / "e", settings(corpus, seed=1), num_workers=1)
-  assert contents(tmp_path / "d") == contents(clean.directory)
+  assert_as_prepared_anew(tmp_path / "d", settings(corpus, seed=1))
 
 
-def _runs(pid: int) -> bool:
-  with contextlib.suppress(OSError):
-    return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()[0] != "Z"
-  return False
+def test_two_processes_make_one_dataset(corpus, reference, tmp_path):
+  both = [start(*arguments(corpus, tmp_path / "d")) for _ in range(2)]
+  outputs = [process.communicate() for process in both]
+  assert [process.returncode for process in both] == [0, 0], outputs
+  assert contents(tmp_path / "d") == contents(reference.directory)
+  assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
-def test_written_shards_are_not_written_again(corpus, stopped, tmp_path, monkeypatch):
-  from pipeline.preparation import shard_files
+def test_a_file_gets_its_name_when_it_is_whole_and_on_disk(tmp_path, monkeypatch):
+  synced = []
+  monkeypatch.setattr(os, "fsync", lambda _: synced.append(list(tmp_path.glob("[!.]*"))))
+  with contextlib.suppress(OSError), whole_path(tmp_path / "a") as partial:
+    partial.write_text("half")
+    raise OSError("The disk is full")
+  assert not list(tmp_path.iterdir())
+  with whole_path(tmp_path / "a") as partial:
+    partial.write_text("whole")
+  assert synced == [[]]  # once, before it had its name
+  assert contents(tmp_path) == {"a": b"whole"}
 
+
+def count_shards(patch, *, fails_at=None) -> list:
+  """The shards written from now on; the disk is full at one of them."""
   write, calls = shard_files.write_sequences, []
 
   def counted(path, rows, **options):
     calls.append(path.name)
+    if len(calls) == fails_at:
+      raise OSError(28, "No space left on device")
     return write(path, rows, **options)
 
-  shutil.copytree(stopped, tmp_path / ".d.partial")
-  monkeypatch.setattr(shard_files, "write_sequences", counted)
-  dataset = prepare(tmp_path / "d", settings(corpus), num_workers=1)
-  assert len(calls) == sum(map(len, dataset.manifest["shards"].values())) - 3
+  patch.setattr(shard_files, "write_sequences", counted)
+  return calls
 
 
 def stop(directory, chosen):
   """Prepares until the disk is full at the fourth shard."""
-  from pipeline.preparation import shard_files
-
-  calls = []
-
-  def failing(path, rows, **options):
-    calls.append(path)
-    if len(calls) == 4:
-      raise OSError(28, "No space left on device")
-    return write(path, rows, **options)
-
-  write = shard_files.write_sequences
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(shard_files, "write_sequences", failing)
+    count_shards(patch, fails_at=4)
     with pytest.raises(OSError, match="No space left"):
       prepare(directory, chosen, num_workers=1)
 
@@ -154,16 +152,123 @@ def stopped(corpus, tmp_path_factory):
   return folder / ".d.partial"
 
 
+@pytest.mark.parametrize("end", ["arrow", "summary.json"])
+@pytest.mark.parametrize("how", ["", *DAMAGES])
+def test_only_shards_that_are_missing_or_damaged_are_written_again(
+  corpus, reference, stopped, tmp_path, monkeypatch, end, how
+):
+  shutil.copytree(stopped, tmp_path / ".d.partial")
+  if how:
+    damage(min((tmp_path / ".d.partial").glob(f"*/train-*.{end}")), how)
+  written = count_shards(monkeypatch)
+  dataset = prepare(tmp_path / "d", settings(corpus), num_workers=1)
+  left = sum(map(len, dataset.manifest["shards"].values())) - 3
+  assert len(written) == left + bool(how)
+  assert contents(tmp_path / "d") == contents(reference.directory)
+
+
+@pytest.mark.parametrize("changed", ["vocab", "source"])
+def test_files_of_the_same_size_with_other_content_start_clean(corpus, tmp_path, changed):
+  vocab, source = tmp_path / "vocab", tmp_path / "in" / "a.txt"
+  source.parent.mkdir()
+  shutil.copy(corpus / "vocab", vocab)
+  shutil.copy(corpus / "0.txt", source)
+  chosen = settings(corpus, source=str(source), vocab_file=str(vocab), shard_bytes=1000)
+  stop(tmp_path / "d", chosen)
+  path = {"vocab": vocab, "source": source}[changed]
+  old, new = {"vocab": ("\na\nb\n", "\nb\na\n"), "source": ("cat", "hat")}[changed]
+  before = path.stat()
+  path.write_text(path.read_text().replace(old, new))
+  assert path.stat().st_size == before.st_size
+  os.utime(path, ns=(0, before.st_mtime_ns + 1))
+  prepare(tmp_path / "d", chosen, num_workers=1)
+  assert_as_prepared_anew(tmp_path / "d", chosen)
+
+
+@contextlib.contextmanager
+def before_the_end(act):
+  """Acts on the folder when all shards are written."""
+  write, seen = writing.write_dataset, []
+
+  def acting(directory, *args, **options):
+    manifest = write(directory, *args, **options)
+    act(directory)
+    seen.append(directory)
+    return manifest
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(writing, "write_dataset", acting)
+    yield
+  assert seen
+
+
+def test_a_worker_of_a_killed_run_writes_nothing_into_another(corpus, stopped, tmp_path):
+  """For example, a worker of a Beam job whose driver is gone holds no lock."""
+  shutil.copytree(stopped, tmp_path / ".d.partial")
+  (theirs,) = [path for path in (tmp_path / ".d.partial").iterdir() if path.is_dir()]
+  left = ShardWork(SHARD, settings(corpus), str(corpus / "vocab"), str(theirs))
+
+  def write_too(_=None):
+    with pytest.raises(FileNotFoundError):
+      write_shard(left)
+
+  with before_the_end(write_too):
+    prepare(tmp_path / "d", settings(corpus, seed=1), num_workers=1)
+  write_too()
+  assert [path.name for path in tmp_path.iterdir()] == ["d"]
+  assert_as_prepared_anew(tmp_path / "d", settings(corpus, seed=1))
+
+
+OPTIONS = ["--workers=1", "--workers=2"]
+
+
+@pytest.mark.parametrize(
+  "option", [*OPTIONS, pytest.param("--runner=DirectRunner", marks=needs_beam)]
+)
+def test_a_full_disk_is_reported_and_resumed_later(corpus, reference, tmp_path, option):
+  """A limit on file size simulates the full disk."""
+  args = arguments(corpus, tmp_path / "d", option)
+  process = start(*args)
+  resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (20_000, 20_000))
+  _, errors = process.communicate()
+  assert process.returncode == 1, errors
+  assert "Make room. Run the same command again: it resumes" in errors
+  assert "Traceback" not in errors
+  assert not (tmp_path / "d").exists()
+  assert main(args) == 0
+  assert contents(tmp_path / "d") == contents(reference.directory)
+
+
+def test_a_shard_that_is_damaged_at_the_end_makes_no_dataset(corpus, reference, tmp_path):
+  def cut(directory):
+    damage(min(directory.glob("train-*.arrow")), "cut")
+
+  with before_the_end(cut), pytest.raises(OSError, match="arrow is not what was written"):
+    prepare(tmp_path / "d", settings(corpus), num_workers=1)
+  assert not (tmp_path / "d").exists()
+  prepare(tmp_path / "d", settings(corpus), num_workers=1)
+  assert contents(tmp_path / "d") == contents(reference.directory)
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_an_altered_shard_of_a_dataset_is_refused(reference, tmp_path, how):
+  folder = shutil.copytree(reference.directory, tmp_path / "d")
+  path = folder / reference.manifest["shards"]["train"][3]
+  damage(path, how)
+  with pytest.raises(packing.InputError, match=rf"{path.name} is missing or was altered"):
+    open_dataset(folder)
+
+
 def test_a_beam_worker_writes_only_missing_shards(corpus, tmp_path):
-  shard = DocumentShard("train", 0, 0, [Document({"text": "The cat. A cat."})] * 2)
   options = settings(corpus), str(corpus / "vocab"), str(tmp_path)
   errors = beam.Errors(str(tmp_path), "run")
+  path = tmp_path / f"{SHARD.name}.arrow"
   inodes = []
   for _ in range(3):
-    beam._write(shard, *options, errors)
-    inodes.append((tmp_path / f"{shard.name}.arrow").stat().st_ino)
+    beam._write(SHARD, *options, errors)
+    inodes.append(path.stat().st_ino)
     if len(inodes) == 2:
-      (tmp_path / f"{shard.name}.arrow").write_bytes(b"damaged")
+      damage(path, "cut")
   assert inodes[0] == inodes[1] != inodes[2]
   errors.raise_first()
 
@@ -180,133 +285,3 @@ def test_errors_of_another_runs_workers_are_not_raised(tmp_path):
   with pytest.raises(OSError, match="Disk quota exceeded") as stop:
     mine.raise_first()
   assert stop.value.errno == errno.EDQUOT
-
-
-@pytest.mark.parametrize("changed", ["vocab", "source"])
-def test_files_of_the_same_size_with_other_content_start_clean(corpus, tmp_path, changed):
-  vocab, source = tmp_path / "vocab", tmp_path / "in" / "a.txt"
-  source.parent.mkdir()
-  shutil.copy(corpus / "vocab", vocab)
-  shutil.copy(corpus / "0.txt", source)
-  chosen = settings(corpus, source=str(source), vocab_file=str(vocab), shard_bytes=1000)
-  stop(tmp_path / "d", chosen)
-  path = {"vocab": vocab, "source": source}[changed]
-  before = path.stat()
-  if changed == "vocab":
-    path.write_text(path.read_text().replace("\na\nb\n", "\nb\na\n"))
-  else:
-    path.write_text(path.read_text().replace("cat", "hat"))
-  assert path.stat().st_size == before.st_size
-  os.utime(path, ns=(0, before.st_mtime_ns + 1))
-  prepare(tmp_path / "d", chosen, num_workers=1)
-  prepare(tmp_path / "e", chosen, num_workers=1)
-  assert contents(tmp_path / "d") == contents(tmp_path / "e")
-
-
-def test_a_worker_of_a_killed_run_writes_nothing_into_another(
-  corpus, stopped, tmp_path, monkeypatch
-):
-  """For example, a worker of a Beam job whose driver is gone holds no lock."""
-  shutil.copytree(stopped, tmp_path / ".d.partial")
-  (theirs,) = [path for path in (tmp_path / ".d.partial").iterdir() if path.is_dir()]
-  shard = DocumentShard("train", 0, 0, [Document({"text": "The cat. A cat."})])
-  left = ShardWork(shard, settings(corpus), str(corpus / "vocab"), str(theirs))
-  write, orphans = writing.write_dataset, []
-
-  def beside_a_worker(directory, *args, **options):
-    manifest = write(directory, *args, **options)
-    with pytest.raises(FileNotFoundError):
-      write_shard(left)
-    orphans.append(directory)
-    return manifest
-
-  monkeypatch.setattr(writing, "write_dataset", beside_a_worker)
-  prepare(tmp_path / "d", settings(corpus, seed=1), num_workers=1)
-  with pytest.raises(FileNotFoundError):
-    write_shard(left)
-  assert len(orphans) == 1
-  assert [path.name for path in tmp_path.iterdir()] == ["d"]
-  monkeypatch.undo()
-  clean = prepare(tmp_path / "e", settings(corpus, seed=1), num_workers=1)
-  assert contents(tmp_path / "d") == contents(clean.directory)
-
-
-@pytest.mark.parametrize("damage", ["cut", "altered", "gone"])
-@pytest.mark.parametrize("pattern", ["train-*.arrow", "train-*.summary.json"])
-def test_a_shard_that_was_damaged_is_written_again(
-  corpus, reference, stopped, tmp_path, pattern, damage
-):
-  shutil.copytree(stopped, tmp_path / ".d.partial")
-  path = min((tmp_path / ".d.partial").glob(f"*/{pattern}"))
-  content = bytearray(path.read_bytes())
-  content[len(content) // 2] ^= 1
-  path.write_bytes(content if damage == "altered" else b"")
-  if damage == "gone":
-    path.unlink()
-  prepare(tmp_path / "d", settings(corpus), num_workers=1)
-  assert contents(tmp_path / "d") == contents(reference.directory)
-
-
-def test_a_shard_that_is_damaged_at_the_end_makes_no_dataset(
-  corpus, reference, tmp_path, monkeypatch
-):
-  write = writing.write_dataset
-
-  def damaging(directory, *args, **options):
-    manifest = write(directory, *args, **options)
-    min(directory.glob("train-*.arrow")).write_bytes(b"")
-    return manifest
-
-  with monkeypatch.context() as patch:
-    patch.setattr(writing, "write_dataset", damaging)
-    with pytest.raises(OSError, match="arrow is not what was written to it"):
-      prepare(tmp_path / "d", settings(corpus), num_workers=1)
-  assert not (tmp_path / "d").exists()
-  prepare(tmp_path / "d", settings(corpus), num_workers=1)
-  assert contents(tmp_path / "d") == contents(reference.directory)
-
-
-@pytest.mark.parametrize(
-  "options",
-  [
-    ["--workers=1"],
-    ["--workers=2"],
-    pytest.param(["--runner=DirectRunner"], marks=needs_beam),
-  ],
-)
-def test_a_full_disk_is_reported_and_resumed_later(corpus, reference, tmp_path, options):
-  """A limit on file size simulates the full disk."""
-  args = arguments(corpus, tmp_path / "d", *options)
-  process = start(*args)
-  resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (20_000, 20_000))
-  _, errors = process.communicate()
-  assert process.returncode == 1, errors
-  assert "Make room. Run the same command again: it resumes" in errors
-  assert "Traceback" not in errors
-  assert not (tmp_path / "d").exists()
-  assert main(args) == 0
-  assert contents(tmp_path / "d") == contents(reference.directory)
-
-
-def test_two_processes_make_one_dataset(corpus, reference, tmp_path):
-  both = [start(*arguments(corpus, tmp_path / "d")) for _ in range(2)]
-  outputs = [process.communicate() for process in both]
-  assert [process.returncode for process in both] == [0, 0], outputs
-  assert contents(tmp_path / "d") == contents(reference.directory)
-  assert [path.name for path in tmp_path.iterdir()] == ["d"]
-
-
-@pytest.mark.parametrize("damage", ["cut", "altered", "gone"])
-def test_an_altered_shard_is_detected(reference, tmp_path, damage):
-  folder = shutil.copytree(reference.directory, tmp_path / "d")
-  path = folder / reference.manifest["shards"]["train"][3]
-  content = bytearray(path.read_bytes())
-  if damage == "cut":
-    path.write_bytes(content[:-100])
-  elif damage == "gone":
-    path.unlink()
-  else:
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-  with pytest.raises(packing.InputError, match=rf"{path.name} is missing or was altered"):
-    open_dataset(folder)
