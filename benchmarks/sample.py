@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 import packing
+from benchmarks.lengths import draw_lengths
 from benchmarks.small_bert import MASK_RATE
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
@@ -90,8 +91,7 @@ def draw(
     )
   rng = np.random.default_rng(seed)
   row = histogram.max_sequence_length
-  shares = histogram.counts / histogram.num_sequences
-  lengths = np.maximum(rng.choice(np.arange(1, row + 1), 64 * sequences, p=shares), 4)
+  lengths = np.maximum(draw_lengths(histogram, 64 * sequences, rng), 4)
   pool = packing.Histogram.from_lengths(lengths, max_sequence_length=row)
   plan = packing.pack(pool, algorithm="optimal", max_sequences_per_pack=DEPTH)
   assignment = plan.assign(lengths, seed=seed)

@@ -76,7 +76,7 @@ def test_batches_that_cannot_be_full_are_refused():
 
 
 @pytest.mark.parametrize(
-  ("sequences", "batch_size", "told"),
+  ("sequences", "batch_size", "message"),
   [
     (32, 1, "The batch size is 1; expected an even number above 3"),
     (32, 2, "The batch size is 2; expected an even number above 3"),
@@ -85,9 +85,9 @@ def test_batches_that_cannot_be_full_are_refused():
     (0, 4, "0 sequences do not fill batches of 4; expected a multiple"),
   ],
 )
-def test_sizes_that_do_not_fit_are_refused(sequences, batch_size, told):
+def test_sizes_that_do_not_fit_are_refused(sequences, batch_size, message):
   histogram = packing.Histogram.from_lengths([4, 9], max_sequence_length=13)
-  with pytest.raises(packing.InputError, match=told):
+  with pytest.raises(packing.InputError, match=message):
     draw(histogram, sequences=sequences, batch_size=batch_size, vocab_size=VOCAB_SIZE)
 
 
@@ -110,7 +110,7 @@ def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample, to
   assert found["unpadded"]["computed_tokens"] == real
   rows = sum(len(ids) for ids, _ in sample.batches["packs"])
   assert found["packed"]["computed_tokens"] == rows * ROW_LENGTH < real * 1.1
-  text = training.table(found, names, {}, sequences=SEQUENCES)
+  text = training.way_table(found, names, {}, sequences=SEQUENCES)
   assert len(text.splitlines()) == 2 + len(names)
   faster = found["packed"]["rates"][0] / found["padded"]["rates"][0]
   assert f"| {faster:.2f} ({faster:.2f} to {faster:.2f}) |" in text.splitlines()[4]
@@ -119,7 +119,7 @@ def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample, to
     for _, one, other in training_tables.PARTS
   ]
   np.testing.assert_allclose(np.prod(factors, axis=0), whole)
-  assert len(training.parts(found).splitlines()) == 2 + len(training_tables.PARTS)
+  assert len(training.part_table(found).splitlines()) == 2 + len(training_tables.PARTS)
 
 
 def reasons(sample, keys, *, platform="cpu", kind="cpu", **config) -> dict[str, str]:
@@ -155,7 +155,7 @@ def test_peers_that_do_not_run_have_rows_of_their_own():
   }
   keys = training_tables.expand(["packed", "padded"], ["xla", "splash"])
   not_run = {"packed splash": "Needs TPUs.", "padded": "not installed: make reference"}
-  _, line, *rows = training.table({"packed": packed}, keys, not_run, sequences=2).split(
+  _, line, *rows = training.way_table({"packed": packed}, keys, not_run, sequences=2).split(
     "\n"
   )
   assert len(rows) == 2
@@ -167,25 +167,16 @@ def test_peers_that_do_not_run_have_rows_of_their_own():
 @pytest.mark.extra("torch", "transformers")
 def test_a_short_run_has_a_row_for_every_way(tmp_path, capsys, torch):
   written = tmp_path / "new" / "training.json"
-  training.main(
-    [
-      "--size=tiny",
-      "--histogram=wikipedia_128",
-      "--sequences=16",
-      "--batch-size=4",
-      "--ways=packed,sorted_masked",
-      "--attention-impls=xla,cudnn",
-      "--dtype=float32",
-      "--rounds=1",
-      "--threads=1",
-      f"--json={written}",
-    ]
-  )
+  options = "--size=tiny --histogram=wikipedia_128 --sequences=16 --batch-size=4 --rounds=1"
+  options += " --ways=packed,sorted_masked --attention-impls=xla,cudnn --dtype=float32"
+  training.main([*options.split(), "--threads=1", f"--json={written}"])
   assert torch.get_num_threads() == 1
-  told = json.loads(written.read_text())
-  assert list(told["ways"]) == ["packed", "sorted_masked"]
-  assert all(len(way["rates"]) == 1 for way in told["ways"].values())
+  record = json.loads(written.read_text())
+  assert list(record["ways"]) == ["packed", "sorted_masked"]
+  assert all(len(way["rates"]) == 1 for way in record["ways"].values())
   printed = capsys.readouterr().out
   assert "\n| isopack, packed | " in printed
   assert "\n| the same, sorted, head at masked tokens | " in printed
-  assert printed.count(f"attention cudnn: not run: {told['not_run']['packed cudnn']}") == 1
+  assert (
+    printed.count(f"attention cudnn: not run: {record['not_run']['packed cudnn']}") == 1
+  )
