@@ -72,7 +72,7 @@ def _run(step, params, batch, _):
 
 
 def measure(size: str, row_length: int, num_rows: int, seconds: float) -> dict:
-  """Ratios of the packed step's time to the ordinary one's, for so many seconds."""
+  """Ratios of the packed step's time to the ordinary one's, in about `seconds`."""
   config = make_config(size, longest=LONGEST)
   ordinary_config = dataclasses.replace(config, attention_mask="none", position_reset=False)
   packed, ordinary = make_batches(row_length, num_rows)

@@ -108,7 +108,7 @@ def _peer_row(record: dict) -> list[str]:
 
 def _speed(slow: bool, results: list[dict]) -> Iterator[list[str]]:
   """Times on the same histograms, one after the other in one process."""
-  cases = [("wikipedia_512", 3, "nnlshp", 1)]
+  cases: list[tuple[str, int | None, str, int]] = [("wikipedia_512", 3, "nnlshp", 1)]
   cases += [("wikipedia_512", depth, "optimal", 3) for depth in DEPTHS]
   cases += [("wikipedia_512", None, name, 3) for name in ("spfhp", "lpfhp", "ffd", "bfd")]
   cases += [("wikipedia_2048", depth, "optimal", 1) for depth in (None, 3, *[8] * slow)]
@@ -181,12 +181,12 @@ def _draw(results: list[dict], path: str):
     "binpacking": "#8d6a9f",
   }
   for axes, workload in zip(grid.flat, WORKLOADS, strict=True):
-    shown = [r for r in results if r["workload"] == workload][::-1]
-    names = [r["packer"] for r in shown]
-    over = [100 * r.get("over", 0) for r in shown]
+    records = [r for r in results if r["workload"] == workload][::-1]
+    names = [r["packer"] for r in records]
+    over = [100 * r.get("over", 0) for r in records]
     tints = [next(c for key, c in colors.items() if n.startswith(key)) for n in names]
     axes.barh(names, over, color=tints)
-    for at, r in enumerate(shown):
+    for at, r in enumerate(records):
       text = r.get("failed") or f"{100 * r['over']:.2f} %, {r['seconds']:.2g} s"
       axes.text(over[at], at, " " + text, va="center", fontsize=7)
     axes.set_xlim(0, 1.45 * max(*over, 0.01))
@@ -210,16 +210,16 @@ def main(arguments: list[str] | None = None):
   print(f"{machine()}\n")
   if options.only in (None, "speed"):
     results["speed"] = []
-    header = ("what", "seconds", "of nnlshp at depth 3", "packs", "bound")
+    header = ["what", "seconds", "of nnlshp at depth 3", "packs", "bound"]
     rows = _speed(options.slow == "yes", results["speed"])
     print_table(header, rows, right=range(1, 5))
   if options.only == "optimal":
     results["optimal"] = []
-    header = ("histogram", "depth", "bound", "packs", "gap", "seconds")
+    header = ["histogram", "depth", "bound", "packs", "gap", "seconds"]
     print_table(header, _optimal(results["optimal"]), right=range(1, 6))
   if options.only in (None, "peers"):
     results["peers"] = []
-    header = ("lengths", "packer", "packs", "over bound (%)", "seconds", "MB")
+    header = ["lengths", "packer", "packs", "over bound (%)", "seconds", "MB"]
     rows = _peers(options.seeds, options.limit, results["peers"])
     print()
     print_table(header, rows, right=range(2, 6))

@@ -28,14 +28,7 @@ import grain
 import numpy as np
 
 import packing
-from benchmarks.command import (
-  add_number,
-  make_parser,
-  not_negative,
-  run,
-  several,
-  write,
-)
+from benchmarks.command import add_number, make_parser, not_negative, run, several, write
 from benchmarks.lengths import draw_lengths
 from benchmarks.machine import machine
 from benchmarks.sample import CLS, FIRST_WORD, MASK, SEP

@@ -67,13 +67,13 @@ def _private_bytes(pid: int) -> int:
 
 def _processes(pid: int) -> list[int]:
   """A process and its children."""
-  found = [pid]
+  pids = [pid]
   for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
     try:
-      found += map(int, path.read_text().split())
+      pids += map(int, path.read_text().split())
     except OSError:  # the thread has ended
       continue
-  return found
+  return pids
 
 
 def _measure(command: list[str]) -> dict:

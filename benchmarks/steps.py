@@ -1,4 +1,4 @@
-"""Training steps by the clock, in turns, and what is counted in them."""
+"""Training steps timed in turns, and the count of their operations."""
 
 from __future__ import annotations
 

@@ -36,14 +36,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import packing
-from benchmarks.command import (
-  add_dtype,
-  add_number,
-  make_parser,
-  run,
-  some_of,
-  write,
-)
+from benchmarks.command import add_dtype, add_number, make_parser, run, some_of, write
 from benchmarks.machine import machine as processor
 from benchmarks.sample import Sample, draw
 from benchmarks.small_bert import VOCAB_SIZE, make_config
