@@ -28,10 +28,10 @@ _INDEX = """\
 # Every table and figure of the papers
 
 Written by `python -m experiments.publish` from the exhibits themselves. Results are those of
-the last full run, minutes those of the whole part. Folders: `packing_paper` has a file for
-each exhibit of the packing paper, `atom_size` the atom-size paper, `load_balance` and
-`finetuning` studies of our own ([load_balance.md](../docs/load_balance.md),
-[finetuning.md](../docs/finetuning.md)), and `lab` what they share.
+the last full run; minutes are those of the whole part. `packing_paper` has a file for each
+exhibit of the packing paper, `atom_size` is the atom-size paper, `load_balance` and
+`finetuning` are studies of our own ([load_balance.md](../docs/load_balance.md),
+[finetuning.md](../docs/finetuning.md)), and `lab` is what they share.
 
 ## The packing paper: [report](../docs/reproduction/REPORT.md)
 

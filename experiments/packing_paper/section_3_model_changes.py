@@ -1,25 +1,17 @@
-"""What packing changes in the model and the optimizer: sections 3.2, 3.3 and D.
-
-python -m experiments.model_changes
-"""
+"""What packing changes in the model and the optimizer: sections 3.2, 3.3 and D."""
 
 from __future__ import annotations
-
-import pathlib
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.lab import part as parts
 from experiments.lab.exhibits import Exhibit, Value, to_the_digit
+from experiments.lab.part import Part
 from model.attention import packed_attention_mask
 from model.layout import lay_out
 from training.optimizer import lamb, packed_betas
-
-COMMAND = "python -m experiments.model_changes"
 
 POSITIONS = [0, 1, 0, 1, 2]  # of sequences of 2 and 3 tokens, section 3.2.1
 SEGMENTS = [1, 1, 1, 2, 2]  # in the code of Figure 2
@@ -34,8 +26,8 @@ LARGEST_FACTOR = 8
 EXACT = 1e-12  # relative, in float64
 
 
-def section_32() -> Exhibit:
-  """Positions that start anew, and the mask by equality."""
+def section_32(part: Part) -> Exhibit:
+  """Positions that restart, and the mask by equality."""
 
   def same(name: str, paper: list, here: list, note: str = "") -> Value:
     agrees = paper == here
@@ -45,29 +37,24 @@ def section_32() -> Exhibit:
   positions = lay_out([sequences], row_length=5)["position_ids"][0].tolist()
   mask = packed_attention_mask(jnp.array([SEGMENTS]))[0, 0].astype(int).tolist()
   slip = "a slip: token 3 is of the first sequence in the figure's own segment ids"
-  values = [
-    same("positions of 2 and 3 tokens in a row", POSITIONS, positions),
-    *(
-      same(f"mask of token {i + 1}", MASK[i], mask[i], slip if i == 2 else "")
-      for i in range(5)
-    ),
-  ]
-  return Exhibit(
-    name="Section 3.2, Figure 2",
-    title="Positions and mask of a pack",
-    agreement="to the digit",
-    finding="Positions start anew in each sequence, and a token attends where segment ids "
-    f"are equal: here of the segment ids {' '.join(map(str, SEGMENTS))}, those of the "
-    "figure's code.",
-    command=COMMAND,
+  values = [same("positions of 2 and 3 tokens in a row", POSITIONS, positions)]
+  for i, row in enumerate(mask):
+    values.append(same(f"mask of token {i + 1}", MASK[i], row, slip if i == 2 else ""))
+  return part.exhibit(
+    "Section 3.2, Figure 2",
+    "Positions and mask of a pack",
+    "to the digit",
+    "Positions restart in each sequence, and a token attends where segment ids are equal: "
+    f"here with the segment ids {' '.join(map(str, SEGMENTS))} of the figure's code.",
+    claim="Positions restart in each sequence, and the mask is block diagonal.",
     values=values,
   )
 
 
 def moments_apart(packing_factor: int, *, seed: int) -> float:
-  """How far momentum and velocity of one packed update are from those of p updates.
+  """The difference between one packed update and p updates, in momentum and velocity.
 
-  All have the same gradient, as the theorem supposes, and start from random moments.
+  All have the same gradient, as the theorem assumes, and start from random moments.
 
   Args:
     packing_factor: p.
@@ -96,39 +83,27 @@ def moments_apart(packing_factor: int, *, seed: int) -> float:
   return float(np.max(np.abs(packed - separate) / np.abs(separate)))
 
 
-def theorem_d() -> Exhibit:
+def theorem_d(part: Part) -> Exhibit:
   """The betas of a packed batch."""
   apart = {p: moments_apart(p, seed=p) for p in range(1, LARGEST_FACTOR + 1)}
-  values = [
-    to_the_digit("0.81 at a packing factor of 2", "0.66", packed_betas(0.81, 0.9, 2)[0]),
-    *(
-      Value(
-        f"moments of 1 packed update, {p} separate ones",
-        "equal",
-        f"{x:.1e} apart",
-        "",
-        x < EXACT,
-      )
-      for p, x in apart.items()
-    ),
-  ]
-  return Exhibit(
-    name="Theorem D.1",
-    title="LAMB's betas to the power of the packing factor",
-    agreement="to the digit",
-    finding="With the same gradient one update with beta^p leaves momentum and velocity "
-    f"where p updates do, to {max(apart.values()):.0e} in float64 for p up to "
-    f"{LARGEST_FACTOR}. The weights have then moved once and not p times.",
-    command=COMMAND,
+  beta = packed_betas(0.81, 0.9, 2)[0]
+  values = [to_the_digit("0.81 at a packing factor of 2", "0.66", beta)]
+  for p, x in apart.items():
+    name = f"moments of 1 packed update, {p} separate ones"
+    values.append(Value(name, "equal", f"{x:.1e} apart", "", x < EXACT))
+  return part.exhibit(
+    "Theorem D.1",
+    "LAMB's betas to the power of the packing factor",
+    "to the digit",
+    "With the same gradient one update with beta^p leaves momentum and velocity where p "
+    f"updates do, to {max(apart.values()):.0e} in float64 for p up to {LARGEST_FACTOR}. "
+    "The weights have then moved once and not p times.",
+    claim="Betas to the power of the packing factor keep momentum and velocity as they are "
+    "without packing.",
     values=values,
   )
 
 
-def exhibits(folder: pathlib.Path, *, quick: bool = False) -> list[Exhibit]:
-  """Both; quick or not."""
-  del folder, quick
-  return [section_32(), theorem_d()]
-
-
-if __name__ == "__main__":
-  sys.exit(parts.main(__doc__, exhibits, name="model_changes"))
+def exhibits(part: Part) -> list[Exhibit]:
+  """Both."""
+  return [section_32(part), theorem_d(part)]

@@ -1,26 +1,20 @@
 """What least squares leaves over, and its weights: sections F.4.4 and F.5, Figures 7 and 8.
 
-  python -m experiments.residuals
-
-Each solution is kept beside --workdir, in plans. --quick leaves out most weights of section
-F.5 on Wikipedia, which take half a minute each.
+--quick leaves out most weights of section F.5 on Wikipedia, which take half a minute each.
 """
 
 from __future__ import annotations
 
 import pathlib
-import sys
 
 import numpy as np
 
 import packing
-from experiments.lab import part as parts
 from experiments.lab.exhibits import Exhibit, Value, to_the_digit, within
-from experiments.lab.plans import cached_plan, plans_folder
+from experiments.lab.part import Part
+from experiments.lab.pictures import COLOURS, figure, save
+from experiments.lab.plans import cached_plan
 from experiments.lab.report import table
-from experiments.packing_paper.length_pictures import residuals as draw_residuals
-
-COMMAND = "python -m experiments.residuals"
 
 WIKIPEDIA, SQUAD = "wikipedia_512", "squad_1_1_384"
 SHORTEST = (-4620, -4553, -4612, -4614, -3723, -3936, -3628, -3970)  # lengths 1 to 8
@@ -40,36 +34,24 @@ UNPRINTED = ((4, 0.0), (4, 0.09), (4, 0.9), (8, 0.9))
 SQUAD_WEIGHTS = {(0, 1.0): "96.94", (8, 0.09): "97.38", (64, 0.002): "98.767"}
 
 
-def plan_of(
-  folder: pathlib.Path, histogram: str, offset: int, weight: float
-) -> packing.Plan:
-  """By least squares at depth 3, with residuals of lengths up to the offset weighted."""
+def plan_of(part: Part, histogram: str, offset: int, weight: float) -> packing.Plan:
+  """By least squares at depth 3; residuals of lengths up to the offset are weighted."""
   weights = {"residual_offset": offset, "residual_weight": weight}
-  return cached_plan(
-    folder,
-    histogram,
-    algorithm="nnlshp",
-    max_sequences_per_pack=3,
-    **({} if (offset, weight) == DEFAULT else weights),
-  )
+  options = {} if (offset, weight) == DEFAULT else weights
+  return cached_plan(part, histogram, "nnlshp", 3, **options)
 
 
 def efficiency(plan: packing.Plan) -> float:
-  """In percent, as the paper counts it: of rounded packs, empty slots and all."""
+  """In percent, as the paper counts it: of rounded packs, with their empty slots."""
   return 100 * plan.details["efficiency_before"]
 
 
-def residual_of(plan: packing.Plan) -> np.ndarray:
-  """int64[S]; b - A round(x), equation (17)."""
-  return np.array(plan.details["residual"])
-
-
-def section_f44(folder: pathlib.Path) -> Exhibit:
+def section_f44(part: Part) -> Exhibit:
   """The residual without weights, and with them."""
-  plain, weighted = (
-    plan_of(plans_folder(folder), WIKIPEDIA, *w) for w in ((0, 1.0), DEFAULT)
-  )
-  residual = residual_of(plain)
+  plans = [plan_of(part, WIKIPEDIA, *weights) for weights in ((0, 1.0), DEFAULT)]
+  plain = plans[0]
+  # int64[S]; b - A round(x), equation (17).
+  residual, weighted = (np.array(plan.details["residual"]) for plan in plans)
   lengths = np.arange(1, residual.size + 1)
   left, missing = np.maximum(residual, 0), np.maximum(-residual, 0)
   padding = float(missing @ lengths)
@@ -86,90 +68,96 @@ def section_f44(folder: pathlib.Path) -> Exhibit:
   ]
   for first, printed in ((1, SHORTEST), (505, LONGEST)):
     for length, number in enumerate(printed, start=first):
-      found = int(residual[length - 1])
-      slack = 0.1 * max(abs(number), 100)
-      values.append(
-        within(f"residual of length {length}", f"{number:,}", found, tolerance=slack)
-      )
-  picture = folder / "residuals.png"
-  draw_residuals(picture, residual, residual_of(weighted))
+      here, slack = int(residual[length - 1]), 0.1 * max(abs(number), 100)
+      name = f"residual of length {length}"
+      values.append(within(name, f"{number:,}", here, tolerance=slack))
+  draw(part.folder / "residuals.png", residual, weighted)
   short = int(missing[:8].sum()) / max(int(missing.sum()), 1)
-  over = [int(np.maximum(residual_of(plan), 0).sum()) for plan in (plain, weighted)]
-  return Exhibit(
-    name="Section F.4.4, Figures 7 and 8",
-    title="What least squares leaves over",
-    agreement="within a tolerance",
-    finding=f"Without weights {over[0]:,} sequences are left over, and {short:.0%} of "
-    f"the empty slots are of at most 8 tokens; with weights {over[1]:,} are left over.",
-    command=COMMAND,
+  return part.exhibit(
+    "Section F.4.4, Figures 7 and 8",
+    "What least squares leaves over",
+    "within a tolerance",
+    f"Without weights {int(left.sum()):,} sequences are left over, and {short:.0%} of the "
+    f"empty slots have at most 8 tokens; with weights "
+    f"{int(np.maximum(weighted, 0).sum()):,} are left over.",
+    claim="Rounded least squares leaves 0.35 % of the sequences over; weights on the "
+    "shortest leave fewer.",
     values=values,
-    pictures=[picture.name],
+    pictures=["residuals.png"],
   )
 
 
-def section_f5(folder: pathlib.Path, *, quick: bool) -> Exhibit:
+def section_f5(part: Part) -> Exhibit:
   """Efficiency by weight and offset."""
   values: list[Value] = []
   rows = []
-  for histogram, printed, unprinted in (
-    (WIKIPEDIA, WEIGHTS, () if quick else UNPRINTED),
-    (SQUAD, SQUAD_WEIGHTS, ()),
+  plans: dict[str, list[packing.Plan]] = {WIKIPEDIA: [], SQUAD: []}
+  for histogram, printed, unprinted, tolerance in (
+    (WIKIPEDIA, WEIGHTS, UNPRINTED, 0.02),
+    (SQUAD, SQUAD_WEIGHTS, (), 0.15),
   ):
+    best = cached_plan(part, histogram, "optimal", 3)
     wanted = [*printed, *unprinted]
-    if quick and histogram == WIKIPEDIA:
+    if part.quick and histogram == WIKIPEDIA:
       wanted = wanted[:2]
     for offset, weight in wanted:
-      plan = plan_of(plans_folder(folder), histogram, offset, weight)
+      plan = plan_of(part, histogram, offset, weight)
+      plans[histogram].append(plan)
       name = f"{histogram}, offset {offset}, weight {weight:g}"
       if (offset, weight) in printed:
-        tolerance = 0.02 if histogram == WIKIPEDIA else 0.15
-        paper = printed[offset, weight]
+        paper, here = printed[offset, weight], efficiency(plan)
         note = "with a weight of 0 the minimiser is one of many" if weight == 0 else ""
-        values.append(
-          within(f"{name} (%)", paper, efficiency(plan), tolerance=tolerance, note=note)
-        )
-      best = cached_plan(
-        plans_folder(folder), histogram, algorithm="optimal", max_sequences_per_pack=3
-      )
-      rows.append(
-        [
-          name,
-          f"{efficiency(plan):.4f}",
-          f"{plan.details['num_packs_before']:,}",
-          f"{plan.num_packs:,}",
-          f"{best.num_packs:,}",
-        ]
-      )
-  of_wikipedia = [row for row in rows if row[0].startswith(WIKIPEDIA)]
-  shares = [float(row[1]) for row in of_wikipedia]
-  above = min(int(row[3].replace(",", "")) for row in of_wikipedia) - int(
-    of_wikipedia[0][4].replace(",", "")
-  )
-  return Exhibit(
-    name="Section F.5",
-    title="Weights of the residual",
-    agreement="within a tolerance",
-    finding=f"On Wikipedia the weights move efficiency by {max(shares) - min(shares):.2f} "
-    f"points at most; the best of them has {above:,} packs more than the optimum.",
-    command=COMMAND,
+        values.append(within(f"{name} (%)", paper, here, tolerance=tolerance, note=note))
+      packs = plan.details["num_packs_before"], plan.num_packs, best.num_packs
+      rows.append([name, f"{efficiency(plan):.4f}", *(f"{n:,}" for n in packs)])
+  shares = [efficiency(plan) for plan in plans[WIKIPEDIA]]
+  fewest = cached_plan(part, WIKIPEDIA, "optimal", 3).num_packs
+  above = min(plan.num_packs for plan in plans[WIKIPEDIA]) - fewest
+  header = ["weights", "efficiency (%)", "packs", "without empty slots"]
+  return part.exhibit(
+    "Section F.5",
+    "Weights of the residual",
+    "within a tolerance",
+    f"On Wikipedia the weights move efficiency by at most {max(shares) - min(shares):.2f} "
+    f"points; the best of them has {above:,} packs more than the optimum.",
+    claim="The efficiency of least squares depends little on the weights of its residual.",
     values=values,
-    text=table(
-      ["weights", "efficiency (%)", "packs", "without empty slots", "packs of `optimal`"],
-      rows,
-      right=(1, 2, 3, 4),
-    ),
+    text=table([*header, "packs of `optimal`"], rows, right=(1, 2, 3, 4)),
   )
 
 
-def exhibits(folder: pathlib.Path, *, quick: bool = False) -> list[Exhibit]:
-  """Both.
+def draw(path: pathlib.Path, unweighted: np.ndarray, weighted: np.ndarray):
+  """The paper's Figures 7 and 8: the residual r = b - A round(x) by length.
 
   Args:
-    folder: for solutions and pictures.
-    quick: without most weights on Wikipedia.
+    path: of the PNG.
+    unweighted: int64[S]; below 0 where sequences are missing.
+    weighted: the same, with less weight on the shortest.
   """
-  return [section_f44(folder), section_f5(folder, quick=quick)]
+  drawing = figure(9, 6)
+  panels = drawing.subplots(2, 1, sharex=True, sharey=True)
+  residuals = {"without weights": unweighted, "with weights": weighted}
+  for axes, (name, residual) in zip(panels, residuals.items(), strict=True):
+    lengths = np.arange(1, residual.size + 1)
+    for sign, colour, label in ((1, 1, "left over"), (-1, 0, "missing")):
+      part = np.where(residual * sign > 0, residual, 0)
+      label = f"{abs(int(part.sum())):,} {label}"
+      axes.bar(lengths, part, 1, color=COLOURS[colour], label=label)
+    axes.axhline(0, color="grey", linewidth=0.7)
+    axes.set_yscale("symlog", linthresh=10)
+    axes.set(ylabel="sequences (logarithmic)", xlim=(0, residual.size + 1))
+    axes.set_title(name, fontsize="small", loc="left")
+    axes.legend(loc="upper center", frameon=False, ncols=2)
+  panels[1].set_xlabel("tokens of a sequence")
+  left = [int(np.maximum(residual, 0).sum()) for residual in (unweighted, weighted)]
+  save(
+    drawing,
+    path,
+    f"Rounded least squares leaves {left[0]:,} sequences over, with less weight on the "
+    f"shortest {left[1]:,}",
+  )
 
 
-if __name__ == "__main__":
-  sys.exit(parts.main(__doc__, exhibits, name="residuals"))
+def exhibits(part: Part) -> list[Exhibit]:
+  """Both."""
+  return [section_f44(part), section_f5(part)]

@@ -1,0 +1,89 @@
+"""Parts of a report: what they write, and plans that are made once."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from experiments.lab import part as lab
+from experiments.lab import plans, report
+from experiments.lab.exhibits import Exhibit, Statement, Value, to_the_digit, within
+from experiments.lab.part import Part
+from experiments.lab.plans import cached_plan
+from experiments.packing_paper import table_4_strategies as strategies
+from packing import InputError
+
+
+def test_a_number_agrees_if_it_rounds_to_the_printed_one():
+  assert to_the_digit("x", "1.25", 1.2549).agrees
+  assert not to_the_digit("x", "1.25", 1.2551).agrees
+  assert to_the_digit("x", "8,168", 8167).difference == "-1"
+  assert within("x", "40,808", 40778, tolerance=30).agrees
+  assert not within("x", "40,808", 40778, tolerance=29).agrees
+
+
+def test_a_part_is_written_and_read_again(tmp_path):
+  part = Part(tmp_path / "part", "the command")
+  made = lab.make(strategies.exhibits, part)
+  for kept, exhibit in zip(lab.read(part.folder), made, strict=True):
+    assert report.section(kept, folder=".") == report.section(exhibit, folder=".")
+    assert (kept.claim, kept.machine) == (exhibit.claim, exhibit.machine)
+  text = (part.folder / "exhibits.md").read_text()
+  assert "## Table 4" in text
+  assert "`the command`" in text
+  again = lab.make(strategies.exhibits, part)
+  assert again[0].minutes > made[0].minutes > 0  # of all calls
+  assert lab.read(tmp_path / "other") == []
+
+
+def test_a_part_that_is_stopped_leaves_no_exhibits(tmp_path):
+  def maker(part):
+    raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    lab.make(maker, Part(tmp_path, "the command"))
+  assert lab.read(tmp_path) == []
+  assert not (tmp_path / "exhibits.md").exists()
+
+
+def test_statements_and_values_are_reported():
+  exhibit = Exhibit(
+    "Figure 0",
+    "A | B",
+    "in shape",
+    "So it is.",
+    "python -m x",
+    statements=[Statement("a", "holds", "p 0.01"), Statement("b", "fails", "p 0.5")],
+    values=[within("a", "40,808", 40778, tolerance=40.5, note="why")],
+    pictures=["a.png"],
+  )
+  assert exhibit.state == "1 of 1 within their tolerance, 1 holds, 1 fails"
+  text = report.section(exhibit, folder="part")
+  assert "| b | **fails** | p 0.5 |" in text
+  assert "(part/a.png)" in text
+  assert "| a | 40,808 | 40,778 | -30 | 40 | yes | why |" in text
+  without = dataclasses.replace(exhibit, values=[Value("a", "1", "not run")])
+  assert "|  | paper | here |\n" in report.section(without, folder=".")
+
+
+def test_a_plan_is_made_once(tmp_path, capsys, monkeypatch):
+  part = Part(tmp_path / "part", "the command")
+
+  def plan(**options):
+    return cached_plan(part, "glue_cola_128", "lpfhp", 5, **options)
+
+  first = plan()
+  assert "packing glue_cola_128" in capsys.readouterr().err
+  again = plan()
+  assert not capsys.readouterr().err
+  assert again.strategies == first.strategies
+  assert np.array_equal(again.repeat_counts, first.repeat_counts)
+  (path,) = (tmp_path / "plans").iterdir()
+  plan(seed=7)
+  monkeypatch.setattr(plans, "_solvers", lambda: ["another version"])
+  plan()
+  assert len(list((tmp_path / "plans").iterdir())) == 3
+  monkeypatch.undo()
+  path.write_text(path.read_text().replace("[", "[1,", 1))
+  with pytest.raises(InputError, match=r"changed|damaged"):
+    plan()
