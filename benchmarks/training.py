@@ -188,7 +188,9 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
   }
   seconds = in_turns(runs, rounds=rounds, seed=0, name="measuring", clock="both")
   for name, way in measured.items():
-    of_rounds = sum(seconds[name, index] for index in range(len(batches[name])))
+    of_rounds = np.sum(
+      [seconds[name, index] for index in range(len(batches[name]))], axis=0
+    )
     way["rates"], way["processor_rates"] = (len(sample.store) / of_rounds).T.tolist()
   return measured
 
