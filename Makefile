@@ -37,12 +37,12 @@ lint: .venv/installed
 
 bench: .venv/installed
 	@mkdir -p results
-	@$(BIN)/python benchmarks/packing.py --picture results/packing.png --json results/packing.json
-	@$(BIN)/python benchmarks/pipeline.py --workers 0,1,2 --json results/pipeline.json
-	@$(BIN)/python benchmarks/inference.py --json results/inference.json
-	@$(BIN)/python benchmarks/training.py --json results/training.json
-	@$(BIN)/python benchmarks/speedup.py --json results/speedup.json
-	@$(BIN)/python benchmarks/growth.py --picture results/growth.png --json results/growth.json
+	@$(BIN)/python -m benchmarks.packing --picture results/packing.png --json results/packing.json
+	@$(BIN)/python -m benchmarks.pipeline --workers 0,1,2 --json results/pipeline.json
+	@$(BIN)/python -m benchmarks.inference --json results/inference.json
+	@$(BIN)/python -m benchmarks.training --json results/training.json
+	@$(BIN)/python -m benchmarks.speedup --json results/speedup.json
+	@$(BIN)/python -m benchmarks.growth --picture results/growth.png --json results/growth.json
 
 # With QUICK=--quick less of all; with WIKITEXT=FOLDER on WikiText-2's files too.
 reproduce: .venv/installed

@@ -1,4 +1,4 @@
-"""The command line of training benchmarks: mistakes are reported before any work."""
+"""The command line of all benchmarks: mistakes are reported before any work."""
 
 from __future__ import annotations
 
@@ -6,15 +6,75 @@ import argparse
 import pathlib
 import sys
 from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
-from training.command import Parser
+import jax
+
+from model.files import write_json
+from training.command import Parser, positive
+
+Item = TypeVar("Item")
+CLOCKS = ("wall", "processor")
+DTYPES = ("float32", "bfloat16")
 
 
 def make_parser(description: str | None) -> Parser:
-  """A parser that shows the description as it is written."""
-  return Parser(
+  """A parser with `--json` that shows the description as it is written."""
+  parser = Parser(
     description=description, formatter_class=argparse.RawDescriptionHelpFormatter
   )
+  parser.add_argument(
+    "--json", type=output_file, metavar="F.json", help="write all numbers here"
+  )
+  return parser
+
+
+def add_picture(parser: argparse.ArgumentParser):
+  """The option `--picture`."""
+  parser.add_argument(
+    "--picture", type=picture_file, metavar="F.png", help="draw the results here"
+  )
+
+
+def add_clock(parser: argparse.ArgumentParser):
+  """The option `--clock` of `steps.in_turns`; on an accelerator only the wall clock."""
+  parser.add_argument(
+    "--clock",
+    choices=CLOCKS if jax.default_backend() == "cpu" else CLOCKS[:1],
+    default="wall",
+    help="processor: the time of all cores, steadier on a shared CPU (default: wall)",
+  )
+
+
+def add_dtype(parser: argparse.ArgumentParser):
+  """The option `--dtype` of the computation."""
+  parser.add_argument(
+    "--dtype",
+    choices=DTYPES,
+    default="float32" if jax.default_backend() == "cpu" else "bfloat16",
+    help="default: float32 on a CPU, else bfloat16",
+  )
+
+
+def add_number(parser: argparse.ArgumentParser, name: str, default: int, help: str = ""):
+  """An option that is a whole number of at least 1."""
+  text = f"{help} (default: {default})" if help else f"default: {default}"
+  parser.add_argument(name, type=positive, default=default, help=text)
+
+
+def not_negative(text: str) -> int:
+  """The type of an option: a whole number of at least 0."""
+  return 0 if text == "0" else positive(text)
+
+
+def several(kind: Callable[[str], Item]) -> Callable[[str], list[Item]]:
+  """The type of an option: values of one type, each once, separated by commas.
+
+  Example:
+    >>> several(positive)("10,200,10")
+    [10, 200]
+  """
+  return lambda text: list(dict.fromkeys(map(kind, text.split(","))))
 
 
 def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
@@ -29,19 +89,18 @@ def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
   """
   known = list(known)
 
-  def names(text: str) -> list[str]:
-    found = list(dict.fromkeys(text.split(",")))
-    if unknown := [name for name in found if name not in known]:
+  def name(text: str) -> str:
+    if text not in known:
       raise argparse.ArgumentTypeError(
-        f"there is no {unknown[0]!r}; expected some of {','.join(known)}"
+        f"there is no {text!r}; expected some of {','.join(known)}"
       )
-    return found
+    return text
 
-  return names
+  return several(name)
 
 
 def output_file(text: str) -> str:
-  """The type of an option: where to write at the end. Its folder is made at once."""
+  """The type of an option: a file to write at the end. Its folder is made at once."""
   path = pathlib.Path(text)
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,6 +111,20 @@ def output_file(text: str) -> str:
   except OSError as error:
     raise argparse.ArgumentTypeError(f"cannot write {text}: {error.strerror}") from error
   return text
+
+
+def picture_file(text: str) -> str:
+  """The type of an option: a picture to draw at the end."""
+  if not text.endswith((".png", ".svg", ".pdf")):
+    raise argparse.ArgumentTypeError(f"found {text}; expected .png, .svg or .pdf")
+  return output_file(text)
+
+
+def write(options: argparse.Namespace, machine: str, **results: Any):
+  """Writes the results as `--json` asks, with the machine and the options."""
+  if options.json:
+    record = {"machine": machine, "options": vars(options)}
+    write_json(options.json, record | results)
 
 
 def run(main: Callable[[], None]) -> int:

@@ -1,61 +1,56 @@
 """How time and memory of a training step grow.
 
-    python benchmarks/growth.py --picture growth.png
-    python benchmarks/growth.py --only depth,rows --rounds 5
+    python -m benchmarks.growth --picture growth.png
+    python -m benchmarks.growth --only depth,rows --rounds 5
 
 Four curves: over the row length S, the sequences M of a row, the rows B of a step and the
 parameters of the model. Rows are full, packs of M equal sequences; the step is that of
 training, LAMB too. Each round runs every shape once, in another order. Memory is XLA's
-plan of the compiled step: arguments (parameters and optimizer among them), results and
-what is temporary; it is the same each time. An exponent is the slope of a line through
-log y over log x, by least squares: of all points, and of the upper half of them; that of
-time is found round by round: median and quartiles.
+plan of the compiled step: arguments (with parameters and optimizer), results and temporary
+arrays; it is the same each time. An exponent is the least-squares slope of log y over
+log x, for all points and for the upper half of them. The exponents of time are computed
+round by round: median and quartiles.
 """
 
 from __future__ import annotations
 
 import functools
-import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-if __package__ in (None, ""):  # as a script: the checkout, not the folder of benchmarks
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
-
-from benchmarks.command import make_parser, output_file, run, some_of
+from benchmarks.command import (
+  add_clock,
+  add_number,
+  add_picture,
+  make_parser,
+  run,
+  some_of,
+  write,
+)
 from benchmarks.small_bert import count_parameters, machine_and_device, make_program
 from benchmarks.steps import (
   Trainer,
-  add_clock,
   compile_step,
   in_turns,
   quartiles,
   random_batch,
   spread,
 )
-from model.files import write_json
-from training.command import positive
+from benchmarks.table import table
 from training.mesh import put_batch
 from training.record.progress import Progress
 
 
 class Shape(NamedTuple):
-  """Of a step.
+  """The shape of a step."""
 
-  Attributes:
-    size: of the model, as of `BertConfig.from_size`.
-    row_length: S, in tokens.
-    depth: M, sequences of a row.
-    rows: B.
-  """
-
-  size: str
-  row_length: int
-  depth: int
-  rows: int
+  size: str  # of the model
+  row_length: int  # S, in tokens
+  depth: int  # M, sequences of a row
+  rows: int  # B
 
 
 def _vary(base: Shape, **values) -> list[Shape]:
@@ -117,7 +112,7 @@ def exponents(x: Sequence[float], y: np.ndarray) -> np.ndarray:
 def growth(
   x: Sequence[float], seconds: np.ndarray, memory: Sequence[int]
 ) -> dict[str, Any]:
-  """What one curve comes to.
+  """The numbers of one curve.
 
   Args:
     x: float[n], rising.
@@ -142,7 +137,7 @@ def growth(
 
 
 def measure(names: Sequence[str], *, rounds: int, clock: str) -> dict[str, dict]:
-  """`growth` of the curves by name; a shape of two of them is run once."""
+  """`growth` of the curves by name; a shape that two curves share is run once."""
   shapes = sorted({shape for name in names for shape in CURVES[name]})
   sizes = sorted({shape.size for shape in shapes})
   programs = {size: make_program(size, longest=LONGEST) for size in sizes}
@@ -156,18 +151,18 @@ def measure(names: Sequence[str], *, rounds: int, clock: str) -> dict[str, dict]
       memory[shape], arguments[shape] = step.bytes, step.argument_bytes
       runs[shape] = functools.partial(_run, trainer, step, batch)
   seconds = in_turns(runs, rounds=rounds, seed=0, name="measuring", clock=clock)
-  found = {}
+  curves = {}
   for name in names:
     values = [getattr(shape, name) for shape in CURVES[name]]
     if name == "size":
       values = [count_parameters(programs[size]) for size in values]
-    found[name] = growth(
+    curves[name] = growth(
       values,
       np.stack([seconds[shape] for shape in CURVES[name]], 1),
       [memory[shape] for shape in CURVES[name]],
     )
-    found[name]["argument_bytes"] = [arguments[shape] for shape in CURVES[name]]
-  return found
+    curves[name]["argument_bytes"] = [arguments[shape] for shape in CURVES[name]]
+  return curves
 
 
 def _run(trainer: Trainer, step, batch, _):
@@ -187,33 +182,33 @@ def finding(name: str, curve: dict) -> str:
   )
 
 
-def table(curves: Mapping[str, dict]) -> str:
-  """Exponents of all curves."""
-  lines = [
-    "| over | from | to | time | its upper half | memory | its upper half |",
-    "|---|---:|---:|---:|---:|---:|---:|",
+def summary(curves: Mapping[str, dict]) -> str:
+  """The exponents of all curves."""
+  header = ("over", "from", "to", "time", "its upper half", "memory", "its upper half")
+  rows = [
+    [
+      NAMES[name],
+      f"{curve['x'][0]:,}",
+      f"{curve['x'][-1]:,}",
+      spread(curve["time_exponent"]),
+      spread(curve["time_exponent_upper"]),
+      f"{curve['memory_exponent']:.2f}",
+      f"{curve['memory_exponent_upper']:.2f}",
+    ]
+    for name, curve in curves.items()
   ]
-  for name, curve in curves.items():
-    whole, upper = (spread(curve[f"time_exponent{half}"]) for half in ("", "_upper"))
-    lines.append(
-      f"| {NAMES[name]} | {curve['x'][0]:,} | {curve['x'][-1]:,} | {whole} | {upper} "
-      f"| {curve['memory_exponent']:.2f} | {curve['memory_exponent_upper']:.2f} |"
-    )
-  return "\n".join(lines)
+  return table(header, rows, right=range(1, 7))
 
 
 def points(name: str, curve: dict) -> str:
-  """What was measured."""
-  lines = [
-    f"| {NAMES[name]} | seconds (quartiles) | MB | of them state and batch |",
-    "|---:|---:|---:|---:|",
-  ]
+  """The measured points of a curve."""
+  header = (NAMES[name], "seconds (quartiles)", "MB", "of them state and batch")
   each = (curve["x"], curve["seconds"], curve["bytes"], curve["argument_bytes"])
-  for x, seconds, memory, arguments in zip(*each, strict=True):
-    lines.append(
-      f"| {x:,} | {spread(seconds, 4)} | {memory / 1e6:,.0f} | {arguments / 1e6:,.0f} |"
-    )
-  return "\n".join(lines)
+  rows = [
+    [f"{x:,}", spread(seconds, 4), f"{memory / 1e6:,.0f}", f"{arguments / 1e6:,.0f}"]
+    for x, seconds, memory, arguments in zip(*each, strict=True)
+  ]
+  return table(header, rows, right=range(4))
 
 
 def draw(curves: Mapping[str, dict], path: str):
@@ -237,8 +232,8 @@ def draw(curves: Mapping[str, dict], path: str):
     labels = [f"{n:,}" if n < 1e6 else f"{n / 1e6:.1f} M" for n in x]
     axes.set_xticks(x, labels)
     axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-    told = ((axes, "seconds a step", time_colour), (other, "MB", memory_colour))
-    for side, label, colour in told:
+    sides = ((axes, "seconds a step", time_colour), (other, "MB", memory_colour))
+    for side, label, colour in sides:
       side.set_yscale("log")
       least, most = side.get_ylim()
       side.set_ylim(min(least, most / 10), 1.3 * most)  # a flat curve looks flat
@@ -265,23 +260,15 @@ def main(arguments: list[str] | None = None):
     default=list(CURVES),
     help=f"default: all, {','.join(CURVES)}",
   )
-  parser.add_argument("--rounds", type=positive, default=11, help="default: 11")
+  add_number(parser, "--rounds", 11)
   add_clock(parser)
-  parser.add_argument(
-    "--picture", type=output_file, metavar="F.png", help="draw the curves here"
-  )
-  parser.add_argument(
-    "--json", type=output_file, metavar="F.json", help="write all numbers here"
-  )
+  add_picture(parser)
   options = parser.parse_args(arguments)
-  if options.picture and not options.picture.endswith((".png", ".svg", ".pdf")):
-    parser.error(f"--picture is {options.picture}; expected .png, .svg or .pdf")
-  told = machine_and_device()
-  print(told, flush=True)
+  machine = machine_and_device()
+  print(machine, flush=True)
   curves = measure(options.only, rounds=options.rounds, clock=options.clock)
-  if options.json:
-    write_json(options.json, {"machine": told, "options": vars(options), "curves": curves})
-  print(f"\nExponents, {options.rounds} rounds, {options.clock} time\n\n{table(curves)}")
+  write(options, machine, curves=curves)
+  print(f"\nExponents, {options.rounds} rounds, {options.clock} time\n\n{summary(curves)}")
   for name, curve in curves.items():
     print(f"\n{finding(name, curve)}.\n\n{points(name, curve)}")
   if options.picture:

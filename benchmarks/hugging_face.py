@@ -1,8 +1,8 @@
 """Training steps of Hugging Face's BERT in PyTorch, for `benchmarks/training.py`.
 
 Three computations with one loss. `whole` is the model as it comes: the head that predicts
-tokens sees all of them. `masked` gives that head the masked tokens alone. `unpadded` does
-too, and runs the encoder on the real tokens of a batch in one row, with attention within
+tokens sees all of them. `masked` gives it only the masked tokens. So does `unpadded`,
+and it runs the encoder on the real tokens of a batch in one row, with attention within
 each sequence. A user of PyTorch can write each of them in a few lines.
 """
 
@@ -44,7 +44,7 @@ class HuggingFace:
       torch.set_num_threads(threads)
     self.model = BertForPreTraining.from_pretrained(folder, attn_implementation=attention)
     self.model.train()
-    # The same parameters: a switch of attention takes time, which is no step's.
+    # It shares the parameters: switching attention would count in the time of steps.
     self.unpadded = copy.deepcopy(self.model, {id(x): x for x in self.model.parameters()})
     self.unpadded.set_attn_implementation(UNPADDED)
     self._adamw = adamw

@@ -1,8 +1,8 @@
 """The loader beside other ways to fixed-shape batches, on the same sequences in one run.
 
-    python benchmarks/pipeline.py                          everything that is installed
-    python benchmarks/pipeline.py --workers 0,1,2          our loader with processes, too
-    python benchmarks/pipeline.py --json results/pipeline.json
+    python -m benchmarks.pipeline                          everything that is installed
+    python -m benchmarks.pipeline --workers 0,1,2          our loader with processes, too
+    python -m benchmarks.pipeline --json results/pipeline.json
 
 Sequences have the lengths of a built-in histogram and random tokens, in rows of the
 histogram's length. Each way makes batches in one thread; the ways take turns, round after
@@ -14,39 +14,39 @@ where it is not installed: `pip install torch`.
 
 from __future__ import annotations
 
-import argparse
+import functools
 import importlib.metadata
 import importlib.util
-import json
+import itertools
 import pathlib
 import platform
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 
 import grain
 import numpy as np
 
-if __package__ in (None, ""):  # as a script: the checkout, not the folder of benchmarks
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
-
 import packing
+from benchmarks.command import add_number, make_parser, not_negative, run, several, write
+from benchmarks.lengths import draw_lengths
 from benchmarks.machine import machine
+from benchmarks.sample import CLS, FIRST_WORD, MASK, SEP
+from benchmarks.small_bert import MASK_RATE, VOCAB_SIZE
+from benchmarks.steps import in_turns, quartiles, spread
+from benchmarks.table import table
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import Masking
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
 
-VOCAB_SIZE, CLS, SEP, MASK, FIRST_WORD = 30522, 101, 102, 103, 999
 SPECIAL = (0, 100, CLS, SEP, MASK)
-RATE = 0.15
+OURS = "isopack, masked"
 Batches = Iterator[dict]
 
 
 def _make_sequences(histogram: packing.Histogram, number: int) -> list[np.ndarray]:
   rng = np.random.default_rng(0)
-  lengths = np.arange(1, histogram.max_sequence_length + 1)
-  drawn = rng.choice(lengths, number, p=histogram.counts / histogram.num_sequences)
+  drawn = draw_lengths(histogram, number, rng)
   sequences = []
   for length in np.maximum(drawn, 5).tolist():
     ids = rng.integers(FIRST_WORD, VOCAB_SIZE, length, dtype=np.int32)
@@ -62,12 +62,8 @@ def _types(ids: np.ndarray) -> np.ndarray:
 # Ways to batches: each makes an endless iterator of dicts of arrays [B, S].
 
 
-def _ours(store, plan, batch_size, masking) -> Batches:
-  loader = PackedLoader(store, plan, batch_size=batch_size, masking=masking, seed=0)
-  step = 0
-  while True:
-    yield loader[step]
-    step += 1
+def _ours(loader: PackedLoader) -> Batches:
+  return (loader[step] for step in itertools.count())
 
 
 def _grain(sequences, row, batch_size, pack: Callable) -> Batches:
@@ -102,10 +98,7 @@ def _torch(sequences, row, batch_size, *, masked: bool) -> Batches:
 
   def collate(examples):
     shape = (len(examples), row)
-    ids, types = (
-      torch.zeros(shape, dtype=torch.int32),
-      torch.zeros(shape, dtype=torch.int32),
-    )
+    ids, types = (torch.zeros(shape, dtype=torch.int32) for _ in range(2))
     attention = torch.zeros(shape, dtype=torch.int32)
     for at, (tokens, token_types) in enumerate(examples):
       ids[at, : tokens.size(0)] = tokens
@@ -114,7 +107,7 @@ def _torch(sequences, row, batch_size, *, masked: bool) -> Batches:
     batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": attention}
     if masked:
       labels = ids.clone()
-      chance = torch.full(shape, RATE).masked_fill_(special[ids.long()], 0.0)
+      chance = torch.full(shape, MASK_RATE).masked_fill_(special[ids.long()], 0.0)
       hidden = torch.bernoulli(chance).bool()
       labels[~hidden] = -100
       replaced = torch.bernoulli(torch.full(shape, 0.8)).bool() & hidden
@@ -140,95 +133,109 @@ def _real_tokens(batch: dict) -> int:
   for name in ("segment_ids", "input_ids_segment_ids", "attention_mask"):
     if name in batch:
       return int((np.asarray(batch[name]) > 0).sum())
-  raise KeyError(f"No field of {list(batch)} tells padding from tokens.")
+  raise KeyError(f"No field of {list(batch)} separates padding from tokens.")
 
 
 def _measure(ways: dict[str, Batches], *, rounds: int, batches: int) -> dict[str, dict]:
-  """Processor seconds of each way, in turns; the first round is not counted."""
-  found: dict[str, dict] = {name: {"rates": [], "real": 0, "all": 0} for name in ways}
-  for number in range(rounds + 1):
-    for name, way in ways.items():
-      start = time.process_time()
-      made = [next(way) for _ in range(batches)]
-      seconds = time.process_time() - start
-      real = sum(map(_real_tokens, made))
-      if number:
-        found[name]["rates"].append(real / seconds)
-        found[name]["real"] += real
-        found[name]["all"] += sum(int(np.prod(b["input_ids"].shape)) for b in made)
-  return found
+  """Real tokens a second of processor time of each way, in turns."""
+  real: dict[str, list[int]] = {name: [] for name in ways}
+  tokens = dict.fromkeys(ways, 0)
+
+  def count(name: str, made: list[dict]):
+    real[name].append(sum(map(_real_tokens, made)))
+    tokens[name] += sum(int(np.prod(batch["input_ids"].shape)) for batch in made)
+
+  runs = {name: functools.partial(_take, way, batches) for name, way in ways.items()}
+  seconds = in_turns(
+    runs, rounds=rounds, seed=0, name="batches", clock="processor", after=count
+  )
+  return {
+    name: {
+      "rates": (real[name] / seconds[name]).tolist(),
+      "real": sum(real[name]),
+      "all": tokens[name],
+    }
+    for name in ways
+  }
 
 
-def _table(found: dict[str, dict], ours: str) -> str:
-  lines = [
-    "| batches | M real tokens a second of processor time (quartiles) | ours is faster "
-    "(quartiles) | real / all tokens |",
-    "|---|---:|---:|---:|",
-  ]
-  for name, way in found.items():
-    low, middle, high = np.quantile(way["rates"], [0.25, 0.5, 0.75]) / 1e6
-    ratios = np.divide(found[ours]["rates"], way["rates"])
-    few, ratio, many = np.quantile(ratios, [0.25, 0.5, 0.75])
-    lines.append(
-      f"| {name} | {middle:.2f} ({low:.2f} to {high:.2f}) | {ratio:.1f} ({few:.1f} to "
-      f"{many:.1f}) | {way['real'] / way['all']:.3f} |"
-    )
-  return "\n".join(lines)
-
-
-def _workers(
-  store, plan, batch_size, masking, numbers: list[int], rounds: int, batches: int
+def _measure_workers(
+  loaders: dict[str, PackedLoader], *, rounds: int, batches: int
 ) -> dict[str, list]:
-  """Batches in the background: real tokens a second of the clock, in turns."""
-  found: dict[str, list] = {f"processes: {n}" if n else "a thread": [] for n in numbers}
-  iterators = [
-    PackedLoader(
-      store, plan, batch_size=batch_size, masking=masking, seed=0, workers=n
-    ).iterate()
-    for n in numbers
-  ]
-  for number in range(rounds + 1):
-    for iterator, name in zip(iterators, found, strict=True):
-      next(iterator)  # it runs while others are measured: what lies ready is not counted
-      for _ in range(16):
-        next(iterator)
-      start = time.perf_counter()
-      made = [next(iterator) for _ in range(batches)]
-      seconds = time.perf_counter() - start
-      if number:
-        found[name].append(sum(map(_real_tokens, made)) / seconds)
-  for iterator in iterators:
+  """Batches in the background: real tokens a second of the wall clock, in turns."""
+  iterators = {name: loader.iterate() for name, loader in loaders.items()}
+  runs = {name: functools.partial(_take, x, batches) for name, x in iterators.items()}
+  real: dict[str, list[int]] = {name: [] for name in loaders}
+  seconds = in_turns(
+    runs,
+    rounds=rounds,
+    seed=0,
+    name="background",
+    # It runs while others are measured: batches that lie ready are not counted.
+    before=lambda name: _take(iterators[name], 17),
+    after=lambda name, made: real[name].append(sum(map(_real_tokens, made))),
+  )
+  for iterator in iterators.values():
     iterator.close()
-  return found
+  return {name: (real[name] / seconds[name]).tolist() for name in loaders}
 
 
-def _machine() -> str:
-  return (
+def _take(way: Batches, number: int, _=None) -> list[dict]:
+  return [next(way) for _ in range(number)]
+
+
+def _way_table(measured: dict[str, dict]) -> str:
+  header = (
+    "batches",
+    "M real tokens a second of processor time (quartiles)",
+    "ours is faster (quartiles)",
+    "real / all tokens",
+  )
+  rows = [
+    [
+      name,
+      _millions(way["rates"]),
+      spread(quartiles(np.divide(measured[OURS]["rates"], way["rates"])), 1),
+      f"{way['real'] / way['all']:.3f}",
+    ]
+    for name, way in measured.items()
+  ]
+  return table(header, rows, right=(1, 2, 3))
+
+
+def _millions(rates: list[float]) -> str:
+  return spread(quartiles(np.divide(rates, 1e6)))
+
+
+def main(arguments: list[str] | None = None):
+  parser = make_parser(__doc__)
+  parser.add_argument(
+    "--histogram",
+    choices=packing.histogram_names(),
+    default="wikipedia_512",
+    help="of lengths (default: wikipedia_512)",
+  )
+  add_number(parser, "--sequences", 40_000)
+  add_number(parser, "--depth", 3, "sequences a pack")
+  add_number(parser, "--batch-size", 32, "rows")
+  add_number(parser, "--rounds", 9)
+  add_number(parser, "--batches", 40, "of a round")
+  add_number(parser, "--record-batch", 8192, "sequences of an Arrow record batch")
+  parser.add_argument(
+    "--workers",
+    type=several(not_negative),
+    default=[],
+    help="such as 0,1,2: our loader by the wall clock as well",
+  )
+  options = parser.parse_args(arguments)
+  here = (
     f"{machine()}; Python {platform.python_version()}, NumPy {np.__version__}, Grain "
     f"{importlib.metadata.version('grain')}"
   )
-
-
-def main():
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
-  parser.add_argument("--histogram", default="wikipedia_512", help="default: wikipedia_512")
-  parser.add_argument("--sequences", type=int, default=40_000, help="default: 40000")
-  parser.add_argument("--depth", type=int, default=3, help="sequences a pack (default: 3)")
-  parser.add_argument("--batch-size", type=int, default=32, help="rows (default: 32)")
-  parser.add_argument("--rounds", type=int, default=9, help="default: 9")
-  parser.add_argument("--batches", type=int, default=40, help="of a round (default: 40)")
-  parser.add_argument(
-    "--record-batch", type=int, default=8192, help="sequences of an Arrow record batch"
-  )
-  parser.add_argument("--workers", help="such as 0,1,2: our loader by the clock as well")
-  parser.add_argument("--json", metavar="F.json", help="write all numbers here")
-  options = parser.parse_args()
-
   histogram = packing.load_histogram(options.histogram)
   row, size = histogram.max_sequence_length, options.batch_size
   sequences = _make_sequences(histogram, options.sequences)
+  counts = {"rounds": options.rounds, "batches": options.batches}
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / "sequences.arrow"
     rows = (StoredSequence(s.tolist(), s.size // 2 + 1, 0) for s in sequences)
@@ -240,11 +247,12 @@ def main():
       max_sequences_per_pack=options.depth,
     )
     masking = Masking(
-      rate=RATE, seed=0, mask_id=MASK, special_ids=SPECIAL, vocab_size=VOCAB_SIZE
+      rate=MASK_RATE, seed=0, mask_id=MASK, special_ids=SPECIAL, vocab_size=VOCAB_SIZE
     )
+    loader = functools.partial(PackedLoader, store, plan, batch_size=size, seed=0)
     ways = {
-      "isopack, masked": _ours(store, plan, size, masking),
-      "isopack": _ours(store, plan, size, None),
+      OURS: _ours(loader(masking=masking)),
+      "isopack": _ours(loader(masking=None)),
       "Grain first-fit, 64 bins": _grain(
         sequences, row, size, _fit("FirstFitPackIterDataset", options.depth)
       ),
@@ -258,25 +266,20 @@ def main():
       ways["PyTorch DataLoader, padded"] = _torch(sequences, row, size, masked=False)
     else:
       print("PyTorch is not installed and left out", file=sys.stderr)
-    found = _measure(ways, rounds=options.rounds, batches=options.batches)
-    print(
-      f"{_machine()}\n{len(store):,} sequences of {options.histogram}, batches of {size}"
-    )
-    print(_table(found, "isopack, masked"))
-    results: dict = {"machine": _machine(), "options": vars(options), "ways": found}
+    results: dict[str, dict] = {"ways": _measure(ways, **counts)}
+    print(f"{here}\n{len(store):,} sequences of {options.histogram}, batches of {size}")
+    print(_way_table(results["ways"]))
     if options.workers:
-      numbers = [int(n) for n in options.workers.split(",")]
-      results["workers"] = _workers(
-        store, plan, size, masking, numbers, options.rounds, options.batches
-      )
-      print("\n| made ahead by | M real tokens a second of the clock (quartiles) |")
-      print("|---|---:|")
-      for name, rates in results["workers"].items():
-        low, middle, high = np.quantile(rates, [0.25, 0.5, 0.75]) / 1e6
-        print(f"| {name} | {middle:.2f} ({low:.2f} to {high:.2f}) |")
-  if options.json:
-    pathlib.Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
+      loaders = {
+        f"processes: {n}" if n else "a thread": loader(masking=masking, workers=n)
+        for n in options.workers
+      }
+      results["workers"] = _measure_workers(loaders, **counts)
+      header = ("made ahead by", "M real tokens a second of the clock (quartiles)")
+      lines = [[name, _millions(rates)] for name, rates in results["workers"].items()]
+      print(f"\n{table(header, lines, right=[1])}")
+  write(options, here, **results)
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(run(main))

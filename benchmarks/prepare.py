@@ -1,24 +1,29 @@
 """Memory and time of `python -m pipeline prepare` on texts of several sizes (Linux).
 
-    python benchmarks/prepare.py                       10 and 200 MB
-    python benchmarks/prepare.py --megabytes 10 --workers 1
+    python -m benchmarks.prepare                       10 and 200 MB
+    python -m benchmarks.prepare --megabytes 10 --workers 1
 
 The text is words drawn by Zipf's law from a vocabulary as large as BERT's, in documents of
 a few hundred words; nothing is downloaded. Memory is what the processes have for
-themselves alone (private pages, without files that are mapped), all of them together,
-looked at ten times a second.
+themselves alone (private pages, without mapped files), all of them together, polled ten
+times a second.
 """
 
 from __future__ import annotations
 
-import argparse
 import pathlib
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 import numpy as np
+
+from benchmarks.command import make_parser, not_negative, run, several, write
+from benchmarks.machine import machine
+from benchmarks.table import print_table
+from training.command import positive
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SPECIAL_TOKENS = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
@@ -28,7 +33,7 @@ WORDS_AT_ONCE = 200_000
 
 
 def _write_vocabulary(path: pathlib.Path) -> np.ndarray:
-  """A vocabulary of words that are drawn by chance, which are returned."""
+  """Writes a vocabulary of random words, and returns them."""
   rng = np.random.default_rng(0)
   words: dict[str, None] = {}
   while len(words) < VOCAB_SIZE - len(SPECIAL_TOKENS) - 1:
@@ -62,44 +67,52 @@ def _private_bytes(pid: int) -> int:
 
 def _processes(pid: int) -> list[int]:
   """A process and its children."""
-  found = [pid]
+  pids = [pid]
   for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
     try:
-      found += map(int, path.read_text().split())
+      pids += map(int, path.read_text().split())
     except OSError:  # the thread has ended
       continue
-  return found
+  return pids
 
 
-def _measure(command: list[str]) -> tuple[float, list[int]]:
-  """Seconds, and what each process had when all together had the most."""
+def _measure(command: list[str]) -> dict:
+  """Seconds, and the private bytes of each process at the peak of their sum.
+
+  The command shows its own progress and errors.
+  """
   start = time.perf_counter()
-  process = subprocess.Popen(
-    command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-  )
+  process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
   most: list[int] = []
   while process.poll() is None:
-    found = [_private_bytes(pid) for pid in _processes(process.pid)]
-    most = max(most, found, key=sum)
+    now = [_private_bytes(pid) for pid in _processes(process.pid)]
+    most = max(most, now, key=sum)
     time.sleep(0.1)
   if process.returncode:
     raise SystemExit(f"error: {' '.join(command)} ended with {process.returncode}")
-  return time.perf_counter() - start, most
+  return {"seconds": time.perf_counter() - start, "bytes": most}
 
 
-def main():
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def main(arguments: list[str] | None = None):
+  parser = make_parser(__doc__)
+  parser.add_argument(
+    "--megabytes", type=several(positive), default=[10, 200], help="default: 10,200"
   )
-  parser.add_argument("--megabytes", default="10,200", help="default: 10,200")
-  parser.add_argument("--workers", type=int, help="default: as prepare has it")
-  options = parser.parse_args()
-  print("| text | peak | of which this process, each worker | seconds |")
-  print("|---|---:|---|---:|")
+  parser.add_argument("--workers", type=not_negative, help="default: that of prepare")
+  options = parser.parse_args(arguments)
+  header = ("text", "peak", "of which this process, each worker", "seconds")
+  texts: list[dict] = []
+  print(f"{machine()}\n")
+  print_table(header, _measured_rows(options, texts), right=(1, 3))
+  write(options, machine(), texts=texts)
+
+
+def _measured_rows(options, texts: list[dict]) -> Iterator[list[str]]:
+  """Prepares each text; adds to the results, and yields a row of the table."""
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     words = _write_vocabulary(folder / "vocab.txt")
-    for megabytes in map(int, options.megabytes.split(",")):
+    for megabytes in options.megabytes:
       text = folder / f"{megabytes}.txt"
       _write_text(text, words, megabytes * 10**6)
       command = [sys.executable, "-m", "pipeline", "prepare", f"--source={text}"]
@@ -107,15 +120,16 @@ def main():
       command += [f"--out={folder / str(megabytes)}"]
       if options.workers is not None:
         command += [f"--workers={options.workers}"]
-      seconds, most = _measure(command)
-      parts = ", ".join(f"{n / 1e6:.0f}" for n in most)
-      size = text.stat().st_size / 1e6
-      print(
-        f"| {size:.0f} MB | {sum(most) / 1e6:.0f} MB | {parts} MB | {seconds:.0f} |",
-        flush=True,
-      )
+      one = {"text_bytes": text.stat().st_size} | _measure(command)
+      texts.append(one)
       text.unlink()
+      yield [
+        f"{one['text_bytes'] / 1e6:.0f} MB",
+        f"{sum(one['bytes']) / 1e6:.0f} MB",
+        f"{', '.join(f'{n / 1e6:.0f}' for n in one['bytes'])} MB",
+        f"{one['seconds']:.0f}",
+      ]
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(run(main))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 import packing
+from benchmarks.lengths import draw_lengths
 from benchmarks.small_bert import MASK_RATE
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
@@ -66,7 +67,7 @@ def draw(
   """Draws sequences that fill the batches of every way.
 
   A large sample is packed, and some of its packs are drawn at random, again until all
-  batches are full: none of the ways pays for a remainder, which a data set has once.
+  batches are full, so that no way pays for a remainder, which a data set has once.
 
   Args:
     histogram: of lengths, in tokens; its longest is S.
@@ -77,7 +78,7 @@ def draw(
     seed: of all draws.
 
   Raises:
-    InputError: the numbers do not fit each other, or there is no such draw among many.
+    InputError: the numbers do not fit each other, or many draws found none that fits.
   """
   if batch_size <= DEPTH or batch_size % 2:
     raise packing.InputError(
@@ -90,8 +91,7 @@ def draw(
     )
   rng = np.random.default_rng(seed)
   row = histogram.max_sequence_length
-  shares = histogram.counts / histogram.num_sequences
-  lengths = np.maximum(rng.choice(np.arange(1, row + 1), 64 * sequences, p=shares), 4)
+  lengths = np.maximum(draw_lengths(histogram, 64 * sequences, rng), 4)
   pool = packing.Histogram.from_lengths(lengths, max_sequence_length=row)
   plan = packing.pack(pool, algorithm="optimal", max_sequences_per_pack=DEPTH)
   assignment = plan.assign(lengths, seed=seed)
@@ -138,7 +138,7 @@ def _full_batches(
   for _ in range(500):
     order = rng.permutation(len(counts))
     sums = np.cumsum(np.pad(counts[order], ((1, 0), (0, 0))), axis=0)
-    windows = sums[rows:] - sums[:-rows]  # any so many neighbours are a random draw
+    windows = sums[rows:] - sums[:-rows]  # neighbours in a random order are a random draw
     full = (windows.sum(axis=1) == sequences) & (windows % batch_size == 0).all(axis=1)
     if full.any():
       return order[(start := int(full.argmax())) : start + rows]

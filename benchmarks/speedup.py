@@ -1,8 +1,8 @@
 """What packing gives in training: its speed-up, and the share of the machine's peak.
 
-    python benchmarks/speedup.py
-    python benchmarks/speedup.py --row-lengths 128 --size tiny --rounds 5
-    python benchmarks/speedup.py --size base --tokens 65536     on an accelerator
+    python -m benchmarks.speedup
+    python -m benchmarks.speedup --row-lengths 128 --size tiny --rounds 5
+    python -m benchmarks.speedup --size base --tokens 65536     on an accelerator
 
 Rows have the lengths of the paper's histograms of Wikipedia. Packed, they are packs drawn
 from the optimal plan; unpacked, the same sequences one a row, and the model an ordinary
@@ -17,28 +17,36 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import pathlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-if __package__ in (None, ""):  # as a script: the checkout, not the folder of benchmarks
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
-
 import packing
-from benchmarks.command import make_parser, output_file, run, some_of
+from benchmarks.command import (
+  add_clock,
+  add_dtype,
+  add_number,
+  make_parser,
+  run,
+  some_of,
+  write,
+)
 from benchmarks.small_bert import machine_and_device, make_config, make_optimizer
-from benchmarks.speedup_tables import KINDS, SPEEDUP_HEADER, share_table, speedup_line
+from benchmarks.speedup_tables import (
+  KINDS,
+  SPEEDUP_HEADER,
+  SPEEDUP_RIGHT,
+  share_table,
+  speedup_row,
+)
 from benchmarks.steps import (
   MEASURED,
   Trainer,
-  add_clock,
-  add_dtype,
   compile_step,
   in_turns,
   not_run_lines,
@@ -47,9 +55,8 @@ from benchmarks.steps import (
   update_flops,
   why_not,
 )
+from benchmarks.table import print_table
 from model import IMPLEMENTATIONS, SIZES, AttentionError
-from model.files import write_json
-from training.command import positive
 from training.mesh import make_mesh, put_batch
 from training.record.flops import peak_of, training_flops
 from training.step import TrainingProgram
@@ -58,17 +65,10 @@ from training.step import TrainingProgram
 def make_batches(
   plan: packing.Plan, *, rows: int, number: int, seed: int = 0
 ) -> dict[str, list[dict[str, np.ndarray]]]:
-  """Batches of packs, and batches of the same sequences one a row.
+  """PackedBatches of packs, "packed", and of the same sequences one a row, "unpacked".
 
-  Args:
-    plan: each of its packs is as likely to be drawn.
-    rows: B, of both kinds.
-    number: of batches of each kind. The sequences that have no row in the unpacked ones
-      are left out at random.
-    seed: of the draws.
-
-  Returns:
-    PackedBatches as "packed" and "unpacked".
+  Each pack of the plan is equally likely. There are `number` batches of B rows of each
+  kind; sequences without a row in the unpacked ones are left out at random.
   """
   rng = np.random.default_rng(seed)
   by_depth = sorted(range(plan.num_strategies), key=lambda k: len(plan.strategies[k]))
@@ -137,15 +137,6 @@ def measure(
 ) -> list[dict[str, Any]]:
   """Times steps of packed and of unpacked rows with each implementation, all in turns.
 
-  Args:
-    plan: of the packs.
-    size: as of `BertConfig.from_size`.
-    dtype: of the computation.
-    implementations: of attention.
-    rows: B.
-    rounds: steps of each kind.
-    clock: as of `in_turns`.
-
   Returns:
     For each implementation what `summarise` gives, and `flops` of both kinds of steps:
     by `training_flops`, of the dots, by XLA and, of these, of LAMB's update. Or
@@ -184,10 +175,8 @@ def measure(
       for kind in KINDS
     }
     for kind in (*KINDS, "again"):
-      shown = "unpacked" if kind == "again" else kind
-      runs[f"{name} {kind}"] = functools.partial(
-        _start, trainer, compiled[shown], placed[shown]
-      )
+      of = "unpacked" if kind == "again" else kind
+      runs[f"{name} {kind}"] = functools.partial(_start, trainer, compiled[of], placed[of])
   ran = [record for record in records if "flops" in record]
   if not ran:
     return records
@@ -273,14 +262,9 @@ def main(arguments: list[str] | None = None):
   parser.add_argument(
     "--size", choices=list(SIZES), default="mini", help="of the model (default: mini)"
   )
-  parser.add_argument("--depth", type=positive, default=3, help="of a pack (default: 3)")
-  parser.add_argument(
-    "--tokens",
-    type=positive,
-    default=4096,
-    help="of a step, B x S at most (default: 4096, 8 rows of 512)",
-  )
-  parser.add_argument("--rounds", type=positive, default=15, help="default: 15")
+  add_number(parser, "--depth", 3, "of a pack")
+  add_number(parser, "--tokens", 4096, "of a step, B x S at most")
+  add_number(parser, "--rounds", 15)
   parser.add_argument(
     "--implementations",
     type=some_of(IMPLEMENTATIONS),
@@ -289,51 +273,47 @@ def main(arguments: list[str] | None = None):
   )
   add_dtype(parser)
   add_clock(parser)
-  parser.add_argument(
-    "--json", type=output_file, metavar="F.json", help="write all numbers here"
-  )
   options = parser.parse_args(arguments)
   longest = max(map(int, options.row_lengths))
   if options.tokens < longest:
     parser.error(f"--tokens is {options.tokens}; expected at least a row, {longest}")
   peak = peak_of(jax.devices()[:1], dtype=options.dtype)
-  print(machine_and_device())
+  machine = machine_and_device()
+  print(machine)
   print(
-    f"Peak as training logs it: {peak.flops / 1e9:,.0f} GFLOP/s ({peak.source})", flush=True
-  )
-  print(
-    f"\nBERT-{options.size}, {options.dtype}, {options.tokens} tokens a step at most, "
+    f"Peak as training logs it: {peak.flops / 1e9:,.0f} GFLOP/s ({peak.source})\n\n"
+    f"BERT-{options.size}, {options.dtype}, {options.tokens} tokens a step at most, "
     f"depth {options.depth}, {options.rounds} rounds, {options.clock} time\n\n"
-    f"Realised speed-up\n\n{SPEEDUP_HEADER}",
-    flush=True,
+    "Realised speed-up\n"
   )
-  records = []
-  for row_length in options.row_lengths:
-    histogram = packing.load_histogram(f"wikipedia_{row_length}")
-    found = measure(
-      packing.pack(histogram, algorithm="optimal", max_sequences_per_pack=options.depth),
-      size=options.size,
-      dtype=options.dtype,
-      implementations=options.implementations,
-      rows=options.tokens // histogram.max_sequence_length,
-      rounds=options.rounds,
-      clock=options.clock,
-    )
-    for record in found:
-      if "not_run" not in record:
-        print(speedup_line(record), flush=True)
-    records += found
-  if options.json:
-    told = {
-      "machine": machine_and_device(),
-      "options": vars(options),
-      "peak": dataclasses.asdict(peak),
-    }
-    write_json(options.json, told | {"steps": records})
+  records: list[dict] = []
+  rows = _measured_rows(options, records)
+  print_table(SPEEDUP_HEADER, rows, right=SPEEDUP_RIGHT)
+  write(options, machine, peak=dataclasses.asdict(peak), steps=records)
   reasons = [(x["attention"], x["not_run"]) for x in records if "not_run" in x]
   if reasons:
     print(f"\n{not_run_lines(reasons)}")
   print(f"\nShare of the machine's peak\n\n{share_table(records)}")
+
+
+def _measured_rows(options, records: list[dict]) -> Iterator[list[str]]:
+  """Measures each row length; adds to the records, and yields a row of the table."""
+  for row_length in options.row_lengths:
+    histogram = packing.load_histogram(f"wikipedia_{row_length}")
+    plan = packing.pack(
+      histogram, algorithm="optimal", max_sequences_per_pack=options.depth
+    )
+    measured = measure(
+      plan,
+      size=options.size,
+      dtype=options.dtype,
+      implementations=options.implementations,
+      rows=options.tokens // plan.row_length,
+      rounds=options.rounds,
+      clock=options.clock,
+    )
+    records += measured
+    yield from (speedup_row(x) for x in measured if "not_run" not in x)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Training steps by the clock, in turns, and what is counted in them."""
+"""Training steps timed in turns, and the count of their operations."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ import jax
 import numpy as np
 import optax
 
+from benchmarks.command import CLOCKS
 from benchmarks.small_bert import MASK_RATE, sequence
 from model import IMPLEMENTATIONS, AttentionError, BertConfig
 from model.attention import check
@@ -20,9 +20,7 @@ from training.record.progress import Progress
 from training.step import TrainingProgram
 
 Key = TypeVar("Key", bound=Hashable)
-CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
-DTYPES = ("float32", "bfloat16")
-# One is interpreted, for tests.
+# The other is interpreted, for tests.
 MEASURED = tuple(name for name in IMPLEMENTATIONS if name != "splash_interpret")
 
 
@@ -35,11 +33,8 @@ def random_batch(
 ) -> dict[str, np.ndarray]:
   """A PackedBatch of random tokens, 15 % of each sequence masked, at least one.
 
-  Args:
-    packs: for each row the lengths of its sequences, in tokens.
-    rng: of the tokens.
-    row_length: S, in tokens.
-    max_sequences: M. P is as `pipeline.batches.masking.Masking.max_masked` has it.
+  `packs` has for each row the lengths of its sequences, in tokens. P is that of
+  `pipeline.batches.masking.Masking.max_masked`.
   """
 
   def paired(length: int) -> dict:
@@ -59,11 +54,11 @@ class CompiledStep(NamedTuple):
   Attributes:
     run: from a state and a batch to the next state and the step's totals.
     dot_flops: operations of the matrix products, as JAX traces them.
-    xla_flops: of everything, by XLA's own count: each addition and multiplication of
-      arrays, entry by entry, too. Of a fused kernel it sees nothing.
-    bytes: memory by XLA's plan: arguments, results and what is temporary. The new state
-      takes the place of the old and counts once.
-    argument_bytes: of these the state and the batch.
+    xla_flops: of everything, by XLA's own count, which includes element-wise operations
+      and sees nothing of a fused kernel.
+    bytes: memory by XLA's plan: arguments, results and temporary arrays. The new state
+      replaces the old one and counts once.
+    argument_bytes: the state and the batch, of these.
   """
 
   run: jax.stages.Compiled
@@ -91,17 +86,13 @@ def compile_step(program: TrainingProgram, batch: Mapping[str, jax.Array]) -> Co
 
 
 class Trainer:
-  """A state that compiled steps take on, one after the other.
-
-  Args:
-    program: whose state it is; steps of others with the same parameters take it too.
-  """
+  """A state that compiled steps update, of this program or one with the same parameters."""
 
   def __init__(self, program: TrainingProgram):
     self._state = program.init()
 
   def start(self, step: CompiledStep, batch: Mapping[str, jax.Array]) -> Any:
-    """What it returns is there when the step is done."""
+    """The totals, which are ready when the step is done."""
     self._state, totals = step.run(self._state, batch)
     return totals
 
@@ -113,22 +104,26 @@ def in_turns(
   seed: int,
   name: str,
   clock: str = "wall",
+  before: Callable[[Key], Any] = lambda key: None,
+  after: Callable[[Key, Any], Any] = lambda key, result: None,
 ) -> dict[Key, np.ndarray]:
-  """Times several runs; a machine that drifts does so for all of them.
+  """Times several runs, so that a machine that drifts does so for all of them.
 
-  A round runs each once, in another order, and the first round is not counted.
+  Each round runs each of them once, in random order. The first round is not counted.
 
   Args:
     runs: by key; each takes the number of the round, from 0, and returns arrays that
-      are there when it is done.
-    rounds: those that are counted.
+      are ready when it is done.
+    rounds: the number of counted rounds.
     seed: of the orders.
     name: for the progress bar.
-    clock: "wall"; or "processor", the time that all cores of a CPU spent on it, which
-      says less about a step and is steadier where others share the machine.
+    clock: "wall"; or "processor", the time of all cores of a CPU, which says less about
+      a step and is steadier on a shared machine; or "both".
+    before: called before the clock starts, in every round.
+    after: called with the result when the clock has stopped, in counted rounds.
 
   Returns:
-    float[rounds] by key, in seconds.
+    float[rounds] by key, in seconds; float[rounds, 2] for both clocks, the wall's first.
 
   Example:
     >>> seconds = in_turns({"a": lambda number: number}, rounds=3, seed=0, name="a")
@@ -136,46 +131,33 @@ def in_turns(
     (3,)
   """
   rng = np.random.default_rng(seed)
-  keys, now = list(runs), CLOCKS[clock]
-  seconds = {key: np.empty(rounds + 1) for key in runs}
-  with Progress(name, total=rounds + 1, unit="rounds") as progress:
-    for number in progress.over(range(rounds + 1)):
+  keys = list(runs)
+  seconds = {key: np.empty((rounds, 2)) for key in runs}
+  total = (rounds + 1) * len(keys)
+  with Progress(name, total=total, unit="runs") as progress:
+    for number in range(rounds + 1):
       for index in rng.permutation(len(keys)).tolist():
         key = keys[index]
-        start = now()
-        jax.block_until_ready(runs[key](number))
-        seconds[key][number] = now() - start
-  return {key: values[1:] for key, values in seconds.items()}
+        before(key)
+        start = _now()
+        result = jax.block_until_ready(runs[key](number))
+        passed = _now() - start
+        if number:
+          seconds[key][number - 1] = passed
+          after(key, result)
+        progress.update()
+  if clock == "both":
+    return seconds
+  column = CLOCKS.index(clock)
+  return {key: both[:, column] for key, both in seconds.items()}
 
 
-def add_clock(parser: argparse.ArgumentParser):
-  """The option `--clock`, of `in_turns`; a step on an accelerator has the wall's alone."""
-  on_cpu = jax.default_backend() == "cpu"
-  parser.add_argument(
-    "--clock",
-    choices=tuple(CLOCKS) if on_cpu else ("wall",),
-    default="wall",
-    help="processor: the time of all cores, steadier on a shared CPU (default: wall)",
-  )
-
-
-def add_dtype(parser: argparse.ArgumentParser):
-  """The option `--dtype`, of the computation."""
-  parser.add_argument(
-    "--dtype",
-    choices=DTYPES,
-    default="float32" if jax.default_backend() == "cpu" else "bfloat16",
-    help="default: float32 on a CPU, else bfloat16",
-  )
+def _now() -> np.ndarray:
+  return np.array([time.perf_counter(), time.process_time()])
 
 
 def why_not(config: BertConfig, row_length: int) -> str:
-  """Why a model's implementation of attention cannot run here; "" where it can.
-
-  Args:
-    config: of the model.
-    row_length: S, in tokens.
-  """
+  """Why a model's implementation of attention cannot run here; "" where it can."""
   try:
     check(config, row_length)
   except AttentionError as error:
@@ -184,7 +166,7 @@ def why_not(config: BertConfig, row_length: int) -> str:
 
 
 def not_run_lines(reasons: Iterable[tuple[str, str]]) -> str:
-  """A line for each implementation and reason, however often it is given.
+  """A line for each different implementation and reason.
 
   Example:
     >>> print(not_run_lines([("splash", "Needs a TPU."), ("splash", "Needs a TPU.")]))
@@ -200,14 +182,14 @@ def quartiles(values: np.ndarray | Sequence[float]) -> dict[str, float]:
   return {"median": median, "low": low, "high": high}
 
 
-def spread(found: Mapping[str, float], digits: int = 2) -> str:
+def spread(quartile: Mapping[str, float], digits: int = 2) -> str:
   """Quartiles as tables show them.
 
   Example:
     >>> spread(quartiles([1.0, 2.0, 4.0]), 1)
     '2.0 (1.5 to 3.0)'
   """
-  low, median, high = (f"{found[x]:.{digits}f}" for x in ("low", "median", "high"))
+  low, median, high = (f"{quartile[x]:,.{digits}f}" for x in ("low", "median", "high"))
   return f"{median} ({low} to {high})"
 
 
@@ -225,7 +207,7 @@ def _xla_flops(program: jax.stages.Compiled | jax.stages.Lowered) -> float:
 
 
 def dot_flops(jaxpr: Any) -> int:
-  """Operations of every matrix product of a traced program, those that it calls too.
+  """Operations of all matrix products of a traced program and of what it calls.
 
   A product of [a, b] with [b, c] is 2abc; the body of a scan counts as often as it runs.
 

@@ -1,9 +1,9 @@
 """Training steps beside peers: forward, backward and update on the same sequences.
 
-    python benchmarks/training.py --size mini
-    python benchmarks/training.py --size base --sequences 16 --batch-size 4 --rounds 2
-    python benchmarks/training.py --ways packed,padded,unpadded --json results/training.json
-    python benchmarks/training.py --size base --batch-size 64 --sequences 512   on a GPU
+    python -m benchmarks.training --size mini
+    python -m benchmarks.training --size base --sequences 16 --batch-size 4 --rounds 2
+    python -m benchmarks.training --ways packed,padded,unpadded --json results/training.json
+    python -m benchmarks.training --size base --batch-size 64 --sequences 512   on a GPU
 
 Sequences have the lengths of a built-in histogram and random tokens; 15 % of the tokens are
 masked, and each sequence has a next-sentence label. All ways start from the same weights,
@@ -11,16 +11,17 @@ with AdamW, one dtype and no dropout. A round is every sequence once in each way
 of all ways in random order; the first is not counted, and ratios are taken round by round.
 Before that each way takes two steps on a few sequences: their losses say that the same work
 is done. The time of a step includes handing over the arrays, not making them. Processor
-time, of all threads, is reported beside the clock's. Other programs on the machine matter
-less to it; but threads of a pool that spin while they wait count as if they worked.
+time, of all threads, is reported beside the wall clock. Other programs affect it less, but
+threads of a pool that spin while they wait count as if they worked.
 
 Peers are Hugging Face's BERT in PyTorch, on the CPU, in float32; `make reference` installs
-it. Where JAX has another device or another dtype is asked for they are not run.
+it. With another device or dtype they do not run.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import importlib.util
 import pathlib
@@ -33,25 +34,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tqdm
-
-if __package__ in (None, ""):  # as a script: the checkout, not the folder of benchmarks
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
 import packing
-from benchmarks.command import make_parser, output_file, run, some_of
-from benchmarks.machine import machine
+from benchmarks.command import add_dtype, add_number, make_parser, run, some_of, write
+from benchmarks.machine import machine as processor
 from benchmarks.sample import Sample, draw
 from benchmarks.small_bert import VOCAB_SIZE, make_config
-from benchmarks.steps import MEASURED, add_dtype, not_run_lines, why_not
-from benchmarks.training_tables import PEERS, WAYS, expand, parts, split, table
+from benchmarks.steps import MEASURED, in_turns, not_run_lines, why_not
+from benchmarks.training_tables import PEERS, WAYS, expand, part_table, split, way_table
 from model import IMPLEMENTATIONS, SIZES, BertConfig, hf
-from model.files import write_json
 from pipeline.batches.packed import PackedBatch
 from training.command import positive
 from training.mesh import make_mesh, put_batch
 from training.optimizer import adamw
 from training.record.compilations import CompilationCounter
+from training.record.progress import Progress
 from training.step import TrainingProgram
 
 ADAMW: dict[str, Any] = {
@@ -101,13 +98,10 @@ class Ours:
 def make_learners(
   config: BertConfig, keys: Iterable[str], *, attention: str, threads: int | None
 ) -> dict[str, Any]:
-  """What takes the steps of each way.
+  """What takes the steps of each way that runs here, by its key.
 
-  Args:
-    config: of the model.
-    keys: of ways that run here, as `training_tables.expand` gives them.
-    attention: of Hugging Face's padded ways, "sdpa" or "eager".
-    threads: of PyTorch; as many as it takes by itself if None.
+  `attention`, "sdpa" or "eager", is that of Hugging Face's padded ways; `threads` is the
+  number of PyTorch's, its default if None.
   """
   learners: dict[str, Any] = {}
   params = Ours(config).params
@@ -134,14 +128,7 @@ def _hugging_face(config: BertConfig, params, attention: str, threads: int | Non
 def not_run(
   config: BertConfig, keys: Iterable[str], sample: Sample, *, device: jax.Device
 ) -> dict[str, str]:
-  """Why ways do not run here, by their keys; those that do are not in it.
-
-  Args:
-    config: of the model.
-    keys: as `training_tables.expand` gives them.
-    sample: whose rows are as long as they are.
-    device: JAX's.
-  """
+  """Why ways do not run here, by key; the others are not in it."""
   reasons = {}
   for key in keys:
     name, implementation = split(key)
@@ -150,8 +137,8 @@ def not_run(
     else:
       own = dataclasses.replace(config, attention_impl=implementation)
       row_lengths = {row_length for _, row_length in sample.batches[WAYS[name][1]]}
-      found = (why_not(own, row_length) for row_length in sorted(row_lengths))
-      reason = next(filter(None, found), "")
+      why = (why_not(own, row_length) for row_length in sorted(row_lengths))
+      reason = next(filter(None, why), "")
     if reason:
       reasons[key] = reason
   return reasons
@@ -181,60 +168,58 @@ def first_losses(learner, batch: PackedBatch) -> list[float]:
 
 
 def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[str, dict]:
-  """Real sequences a second of each way, in turns; and its first losses.
+  """Real sequences a second of each way, in turns, and its first losses.
 
   Args:
     learners: by the keys of ways.
     sample: what they learn from.
-    rounds: those that are counted; one before them is not.
+    rounds: the number of counted rounds; one before them is not.
   """
   counter = CompilationCounter()
-  rng = np.random.default_rng(0)
-  found: dict[str, dict] = {}
+  measured: dict[str, dict] = {}
   batches: dict[str, list] = {}
-  for name, learner in tqdm.tqdm(
-    learners.items(), "first steps", leave=False, disable=None
-  ):
-    layout = WAYS[split(name)[0]][1]
-    step_name = getattr(learner, "step_name", "")  # PyTorch compiles nothing here
-    compiled, began = counter.count(step_name), time.perf_counter()
-    few = sample.check_batch(layout)
-    losses = first_losses(learner, few)
-    batches[name] = [learner.prepare(sample.lay_out(*x)) for x in sample.batches[layout]]
-    if step_name:  # compile the other shapes
-      shapes = {x["input_ids"].shape: x for x in batches[name]}
-      shapes.pop(few["input_ids"].shape)
-      for batch in shapes.values():
-        learner.step(batch)
-    found[name] = {
-      "losses": losses,
-      "compilations": counter.count(step_name) - compiled,
-      "first_seconds": time.perf_counter() - began,
-      "computed_tokens": sum(int(np.prod(x["input_ids"].shape)) for x in batches[name]),
-      "rates": [],
-      "processor_rates": [],
-    }
-  steps = [(name, index) for name in learners for index in range(len(batches[name]))]
-  total = (rounds + 1) * len(steps)
-  with tqdm.tqdm(total=total, unit="steps", leave=False, disable=None) as progress:
-    for number in range(rounds + 1):
-      seconds = {name: np.zeros(2) for name in learners}
-      for name, index in [steps[k] for k in rng.permutation(len(steps))]:
-        start = _clocks()
-        learners[name].step(batches[name][index])
-        seconds[name] += _clocks() - start
-        progress.update()
-      if number == 0:  # every shape for the first time, of peers too
-        continue
-      for name, (passed, of_processor) in seconds.items():
-        found[name]["rates"].append(len(sample.store) / passed)
-        found[name]["processor_rates"].append(len(sample.store) / of_processor)
-  return found
+  with Progress("first steps", total=len(learners), unit="ways") as progress:
+    for name in progress.over(learners):
+      batches[name], measured[name] = _first_steps(learners[name], name, sample, counter)
+  runs = {
+    (name, index): functools.partial(_step, learners[name], batch)
+    for name in learners
+    for index, batch in enumerate(batches[name])
+  }
+  seconds = in_turns(runs, rounds=rounds, seed=0, name="measuring", clock="both")
+  for name, way in measured.items():
+    of_rounds = np.sum(
+      [seconds[name, index] for index in range(len(batches[name]))], axis=0
+    )
+    way["rates"], way["processor_rates"] = (len(sample.store) / of_rounds).T.tolist()
+  return measured
 
 
-def _clocks() -> np.ndarray:
-  """The clock on the wall, and the time of the process on all processors; seconds."""
-  return np.array([time.perf_counter(), time.process_time()])
+def _first_steps(
+  learner, name: str, sample: Sample, counter: CompilationCounter
+) -> tuple[list, dict]:
+  """Compiles every shape; the batches, and the numbers of the first steps."""
+  layout = WAYS[split(name)[0]][1]
+  step_name = getattr(learner, "step_name", "")  # PyTorch compiles nothing here
+  compiled, began = counter.count(step_name), time.perf_counter()
+  few = sample.check_batch(layout)
+  losses = first_losses(learner, few)
+  batches = [learner.prepare(sample.lay_out(*x)) for x in sample.batches[layout]]
+  if step_name:  # compile the other shapes
+    shapes = {x["input_ids"].shape: x for x in batches}
+    shapes.pop(few["input_ids"].shape)
+    for batch in shapes.values():
+      learner.step(batch)
+  return batches, {
+    "losses": losses,
+    "compilations": counter.count(step_name) - compiled,
+    "first_seconds": time.perf_counter() - began,
+    "computed_tokens": sum(int(np.prod(x["input_ids"].shape)) for x in batches),
+  }
+
+
+def _step(learner, batch, _) -> float:
+  return learner.step(batch)
 
 
 def main(arguments: list[str] | None = None):
@@ -248,14 +233,9 @@ def main(arguments: list[str] | None = None):
     default="wikipedia_512",
     help="of lengths (default: wikipedia_512)",
   )
-  parser.add_argument("--sequences", type=positive, default=64, help="default: 64")
-  parser.add_argument(
-    "--batch-size",
-    type=positive,
-    default=8,
-    help="sequences, where one a row; even (default: 8)",
-  )
-  parser.add_argument("--rounds", type=positive, default=5, help="default: 5")
+  add_number(parser, "--sequences", 64)
+  add_number(parser, "--batch-size", 8, "sequences of a batch with one a row; even")
+  add_number(parser, "--rounds", 5)
   parser.add_argument(
     "--ways",
     type=some_of(WAYS),
@@ -276,9 +256,6 @@ def main(arguments: list[str] | None = None):
     help="of Hugging Face (default: sdpa)",
   )
   parser.add_argument("--threads", type=positive, help="of PyTorch (default: its own)")
-  parser.add_argument(
-    "--json", type=output_file, metavar="F.json", help="write all numbers here"
-  )
   options = parser.parse_args(arguments)
   histogram = packing.load_histogram(options.histogram)
   config = make_config(
@@ -295,8 +272,8 @@ def main(arguments: list[str] | None = None):
     )
   except packing.InputError as error:
     parser.error(str(error).rstrip("."))
-  told = _machine()
-  print(told)
+  machine = _machine()
+  print(machine)
   if missing():
     print(f"{' and '.join(missing())} not installed: no peers. make reference", flush=True)
   keys = expand(options.ways, options.attention_impls)
@@ -308,15 +285,8 @@ def main(arguments: list[str] | None = None):
   learners = make_learners(
     config, running, attention=options.attention, threads=options.threads
   )
-  found = measure(learners, sample, rounds=options.rounds)
-  if options.json:
-    results = {
-      "machine": told,
-      "options": vars(options),
-      "ways": found,
-      "not_run": reasons,
-    }
-    write_json(options.json, results)
+  measured = measure(learners, sample, rounds=options.rounds)
+  write(options, machine, ways=measured, not_run=reasons)
   lengths = sample.store.lengths
   print(
     f"\nBERT-{options.size}, {options.dtype}, AdamW; {lengths.size} sequences of "
@@ -324,9 +294,9 @@ def main(arguments: list[str] | None = None):
     f"{options.batch_size} sequences a step, or {options.batch_size // 2} rows of packs; "
     f"{options.rounds} rounds\n"
   )
-  print(table(found, keys, reasons, sequences=lengths.size))
+  print(way_table(measured, keys, reasons, sequences=lengths.size))
   ours = [(split(key)[1], reasons[key]) for key in reasons if split(key)[0] not in PEERS]
-  for text in (not_run_lines(ours), parts(found)):
+  for text in (not_run_lines(ours), part_table(measured)):
     if text:
       print(f"\n{text}")
 
@@ -337,7 +307,7 @@ def _machine() -> str:
     for name in ("jax", *NEEDED)
     if name not in missing()
   ]
-  return f"{machine()}; {jax.devices()[0].device_kind}; {', '.join(versions)}"
+  return f"{processor()}; {jax.devices()[0].device_kind}; {', '.join(versions)}"
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ import numpy as np
 
 from benchmarks.sample import BUCKETS
 from benchmarks.steps import quartiles, spread
+from benchmarks.table import table
 
-# By name: what it is called in the table, its batches, and of peers what they compute.
+# By name: the title in the table, the batches, and for peers what they compute.
 OURS = {
   "packed": ("isopack, packed", "packs"),
   "unpacked": ("isopack, one sequence a row", "rows"),
@@ -58,62 +59,74 @@ def split(key: str) -> tuple[str, str]:
   return name, implementation or "xla"
 
 
-def table(
-  found: Mapping[str, dict],
+def way_table(
+  measured: Mapping[str, dict],
   keys: Iterable[str],
   not_run: Mapping[str, str],
   *,
   sequences: int,
 ) -> str:
-  """A row for each way, in Markdown.
+  """A row for each way.
 
   Args:
-    found: of `training.measure`.
+    measured: of `training.measure`.
     keys: of all ways, in order.
-    not_run: reasons by key. Peers tell theirs in their rows; of ours there is none.
+    not_run: reasons by key. Peers show theirs in their rows; our ways get no row.
     sequences: of a round.
   """
-  base = "padded" if "padded" in found else next(iter(found))
-  lines = [
-    f"| way | sequences a second (quartiles) | {base} = 1 (quartiles) "
-    "| packed is faster (quartiles) | by processor time, "
-    f"{base} = 1 | thousand tokens a second, with padding | compilations "
-    "| first steps | loss of steps 1 and 2 |",
-    "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+  base = "padded" if "padded" in measured else next(iter(measured))
+  header = [
+    "way",
+    "sequences a second (quartiles)",
+    f"{base} = 1 (quartiles)",
+    "packed is faster (quartiles)",
+    f"by processor time, {base} = 1",
+    "thousand tokens a second, with padding",
+    "compilations",
+    "first steps",
+    "loss of steps 1 and 2",
   ]
+  rows = []
   for key in keys:
     name, implementation = split(key)
     title = WAYS[name][0] + ("" if implementation == "xla" else f", {implementation}")
-    if key in not_run:
-      if name in PEERS:
-        lines.append(f"| {title} | {not_run[key]} |" + " |" * 7)
-      continue
-    way = found[key]
-    rates = quartiles(way["rates"])
-    faster = spread(_ratio(found, "packed", key)) if "packed" in found else ""
-    processor = _ratio(found, key, base, rates="processor_rates")["median"]
-    tokens = way["computed_tokens"] / sequences * rates["median"] / 1000
-    lines.append(
-      f"| {title} | {spread(rates)} | {spread(_ratio(found, key, base))} | {faster} "
-      f"| {processor:.2f} | {tokens:.2f} | {way['compilations']} "
-      f"| {way['first_seconds']:.1f} s | {way['losses'][0]:.5f}, {way['losses'][1]:.5f} |"
-    )
-  return "\n".join(lines)
+    if key in measured:
+      rows.append([title, *_cells(measured, key, base, sequences)])
+    elif name in PEERS:
+      rows.append([title, not_run[key], *[""] * (len(header) - 2)])
+  return table(header, rows, right=range(1, len(header)))
 
 
-def parts(found: Mapping[str, dict]) -> str:
-  """What packing, the head and the framework give of the whole, where all were run."""
-  if not {"packed", "unpacked", "masked", "padded"} <= set(found):
+def _cells(measured: Mapping[str, dict], key: str, base: str, sequences: int) -> list[str]:
+  way = measured[key]
+  rates = quartiles(way["rates"])
+  processor = _ratio(measured, key, base, rates="processor_rates")["median"]
+  tokens = way["computed_tokens"] / sequences * rates["median"] / 1000
+  return [
+    spread(rates),
+    spread(_ratio(measured, key, base)),
+    spread(_ratio(measured, "packed", key)) if "packed" in measured else "",
+    f"{processor:.2f}",
+    f"{tokens:.2f}",
+    str(way["compilations"]),
+    f"{way['first_seconds']:.1f} s",
+    f"{way['losses'][0]:.5f}, {way['losses'][1]:.5f}",
+  ]
+
+
+def part_table(measured: Mapping[str, dict]) -> str:
+  """The shares of packing, the head and the framework; "" unless all four ways ran."""
+  if not {"packed", "unpacked", "masked", "padded"} <= set(measured):
     return ""
-  lines = ["| of the whole | what | times (quartiles) |", "|---|---|---:|"]
-  for part, one, other in PARTS:
-    ratio = spread(_ratio(found, one, other))
-    lines.append(f"| {part} | {WAYS[one][0]} : {WAYS[other][0]} | {ratio} |")
-  return "\n".join(lines)
+  rows = [
+    [part, f"{WAYS[one][0]} : {WAYS[other][0]}", spread(_ratio(measured, one, other))]
+    for part, one, other in PARTS
+  ]
+  return table(["of the whole", "what", "times (quartiles)"], rows, right=[2])
 
 
 def _ratio(
-  found: Mapping[str, dict], one: str, other: str, *, rates: str = "rates"
+  measured: Mapping[str, dict], one: str, other: str, *, rates: str = "rates"
 ) -> dict[str, float]:
   """Quartiles over rounds."""
-  return quartiles(np.divide(found[one][rates], found[other][rates]))
+  return quartiles(np.divide(measured[one][rates], measured[other][rates]))

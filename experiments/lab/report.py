@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from benchmarks.table import table
 from experiments.lab.exhibits import Exhibit, Value
 
 QUICK = "Made with `--quick`: runs are short, and their results prove nothing."
@@ -134,31 +135,6 @@ def _values(values: Sequence[Value]) -> str:
     i for i, x in enumerate(shown) if x in ("paper", "here", "difference", "allowed")
   ]
   return table(list(shown), zip(*shown.values(), strict=True), right=numbers)
-
-
-def table(
-  header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()
-) -> str:
-  """A table in Markdown.
-
-  Args:
-    header: titles of the columns.
-    rows: cells.
-    right: columns that are aligned to the right.
-
-  Example:
-    >>> print(table(["name", "n"], [["a", "1"]], right=[1]))
-    | name | n |
-    |---|---:|
-    | a | 1 |
-  """
-  rule = "".join("---:|" if i in right else "---|" for i in range(len(header)))
-  lines = [_line(header), f"|{rule}", *(_line(row) for row in rows)]
-  return "\n".join(lines)
-
-
-def _line(cells: Iterable[str]) -> str:
-  return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def _anchor(exhibit: Exhibit) -> str:

@@ -1,31 +1,47 @@
-"""Mistakes on the command line of benchmarks are told in one line, before any work."""
+"""Mistakes on the command line of benchmarks are reported in one line, before any work."""
+
+import json
 
 import pytest
 
-from benchmarks import command, growth, speedup, training
+from benchmarks import (
+  command,
+  growth,
+  inference,
+  overhead,
+  packing,
+  pipeline,
+  prepare,
+  speedup,
+  table,
+  training,
+)
 
+LEAST = "expected a whole number of at least 1, found"
 MISTAKES = [
-  (growth, "--rounds=0", "expected a whole number of at least 1, found 0"),
+  (growth, "--rounds=0", f"{LEAST} 0"),
   (growth, "--only=depth,rwos", "there is no 'rwos'"),
   (growth, "--json=/dev/null/a/growth.json", "cannot write /dev/null/a/growth.json"),
   (growth, "--picture=growth.txt", "expected .png, .svg or .pdf"),
-  (speedup, "--rounds=-1", "expected a whole number of at least 1, found -1"),
-  (speedup, "--tokens=0", "expected a whole number of at least 1, found 0"),
+  (inference, "--histograms=glue_cola_127", "there is no 'glue_cola_127'"),
+  (inference, "--size=huge", "invalid choice: 'huge'"),
+  (overhead, "--sizes=mini,huge", "there is no 'huge'"),
+  (overhead, "--row-lengths=513", "--row-lengths has 513; expected 32 to 512"),
+  (packing, "--seeds=0", f"{LEAST} 0"),
+  (pipeline, "--histogram=none", "invalid choice: 'none'"),
+  (pipeline, "--workers=0,-1", f"{LEAST} -1"),
+  (prepare, "--megabytes=10,0", f"{LEAST} 0"),
   (speedup, "--tokens=511", "--tokens is 511; expected at least a row, 512"),
-  (speedup, "--depth=0", "expected a whole number of at least 1, found 0"),
-  (speedup, "--size=huge", "invalid choice: 'huge'"),
+  (speedup, "--depth=-1", f"{LEAST} -1"),
   (speedup, "--row-lengths=128,129", "there is no '129'"),
-  (training, "--rounds=0", "expected a whole number of at least 1, found 0"),
-  (training, "--batch-size=0", "expected a whole number of at least 1, found 0"),
   (training, "--batch-size=2", "expected an even number above 3"),
   (training, "--sequences=63", "63 sequences do not fill batches of 8"),
-  (training, "--attention=flash", "invalid choice: 'flash'"),
   (training, "--ways=packed,other", "there is no 'other'"),
 ]
 
 
-@pytest.mark.parametrize(("benchmark", "argument", "told"), MISTAKES)
-def test_a_mistake_is_one_line(benchmark, argument, told, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("benchmark", "argument", "message"), MISTAKES)
+def test_a_mistake_is_one_line(benchmark, argument, message, capsys, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(SystemExit) as stopped:
     benchmark.main([argument])
@@ -33,17 +49,33 @@ def test_a_mistake_is_one_line(benchmark, argument, told, capsys, tmp_path, monk
   printed = capsys.readouterr()
   assert printed.out == ""
   assert printed.err.count("\n") == 1
-  assert told in printed.err
+  assert message in printed.err
 
 
 def test_a_file_to_write_is_checked_and_not_made(tmp_path):
-  wanted, kept = tmp_path / "new" / "a.json", tmp_path / "kept.json"
+  new, kept = tmp_path / "new" / "a.json", tmp_path / "kept.json"
   kept.write_text("{}")
-  assert command.output_file(str(wanted)) == str(wanted)
-  assert wanted.parent.is_dir()
-  assert not wanted.exists()
+  assert command.output_file(str(new)) == str(new)
+  assert new.parent.is_dir()
+  assert not new.exists()
   command.output_file(str(kept))
   assert kept.read_text() == "{}"
+
+
+def test_results_are_written_with_the_machine_and_the_options(tmp_path):
+  options = command.make_parser("").parse_args([f"--json={tmp_path / 'a.json'}"])
+  command.write(options, "a machine", steps=[1])
+  written = json.loads((tmp_path / "a.json").read_text())
+  assert written == {"machine": "a machine", "options": vars(options), "steps": [1]}
+
+
+def test_rows_are_printed_as_soon_as_they_are_made(capsys):
+  def rows():
+    assert capsys.readouterr().out == "| a |\n|---|\n"
+    yield ["1"]
+    assert capsys.readouterr().out == "| 1 |\n"
+
+  table.print_table(["a"], rows())
 
 
 def test_ctrl_c_is_one_line(capsys):

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import growth
 
 
-def test_the_exponent_of_a_power_law_is_found_round_by_round():
+def test_the_exponent_of_a_power_law_is_fitted_round_by_round():
   x = np.array([3.0, 5, 7, 11])
   y = np.stack([0.2 * x**1.7, 9 * x**-0.5, np.full(4, 6.0)])
   np.testing.assert_allclose(growth.exponents(x, y), [1.7, -0.5, 0], atol=1e-12)
@@ -18,17 +18,17 @@ def test_the_upper_half_has_an_exponent_of_its_own():
   """Flat up to the middle, then a square; and one round that was twice as slow."""
   x = [1, 2, 4, 8, 16]
   y = np.array([1.0, 1, 1, 4, 16])
-  found = growth.growth(x, np.stack([y, y, 2 * y]), [5, 5, 5, 10, 20])
-  assert found["time_exponent_upper"] == pytest.approx({"median": 2, "low": 2, "high": 2})
-  assert 0.5 < found["time_exponent"]["median"] < 1.5
-  assert found["memory_exponent_upper"] == pytest.approx(1)
-  assert found["seconds"][3] == {"median": 4, "low": 4, "high": 6}
+  curve = growth.growth(x, np.stack([y, y, 2 * y]), [5, 5, 5, 10, 20])
+  assert curve["time_exponent_upper"] == pytest.approx({"median": 2, "low": 2, "high": 2})
+  assert 0.5 < curve["time_exponent"]["median"] < 1.5
+  assert curve["memory_exponent_upper"] == pytest.approx(1)
+  assert curve["seconds"][3] == {"median": 4, "low": 4, "high": 6}
 
 
 def test_an_even_number_of_points_has_half_of_them_above():
   y = np.array([7.0, 7, 1, 8])
-  found = growth.growth([1, 2, 4, 8], y[None], y.astype(int).tolist())
-  assert found["memory_exponent_upper"] == pytest.approx(3)
+  curve = growth.growth([1, 2, 4, 8], y[None], y.astype(int).tolist())
+  assert curve["memory_exponent_upper"] == pytest.approx(3)
 
 
 @pytest.mark.parametrize("shape", [growth.Shape("mini", 64, 16, 3), growth.LONG])

@@ -34,18 +34,18 @@ def torch():
 
 def masked_sequences(batch) -> dict:
   """By its number: the tokens of a sequence, and what is masked where."""
-  found = {}
+  measured = {}
   for row, slot in np.argwhere(batch["sequence_mask"]).tolist():
     tokens = batch["segment_ids"][row] == slot + 1
     masked = batch["mlm_segment_ids"][row] == slot + 1
     positions = batch["mlm_positions"][row][masked] - batch["cls_positions"][row, slot]
-    found[int(batch["sequence_ids"][row, slot])] = (
+    measured[int(batch["sequence_ids"][row, slot])] = (
       batch["input_ids"][row][tokens].tolist(),
       batch["token_type_ids"][row][tokens].tolist(),
       list(zip(positions, batch["mlm_labels"][row][masked], strict=True)),
       int(batch["sequence_labels"][row, slot]),
     )
-  return found
+  return measured
 
 
 def test_every_way_has_each_sequence_once_the_same_and_in_full_batches(sample):
@@ -55,14 +55,14 @@ def test_every_way_has_each_sequence_once_the_same_and_in_full_batches(sample):
     for ids, row_length in batches:
       assert ids.shape[0] == (BATCH_SIZE // 2 if name == "packs" else BATCH_SIZE)
       assert (ids >= 0).any(axis=1).all()
-      found = masked_sequences(sample.lay_out(ids, row_length))
-      assert not found.keys() & layouts[name].keys()
-      layouts[name] |= found
+      measured = masked_sequences(sample.lay_out(ids, row_length))
+      assert not measured.keys() & layouts[name].keys()
+      layouts[name] |= measured
   assert sorted(layouts["rows"]) == list(range(SEQUENCES))
-  for name, found in layouts.items():
-    assert found == layouts["rows"], name
+  for name, measured in layouts.items():
+    assert measured == layouts["rows"], name
     check = masked_sequences(sample.check_batch(name))
-    assert check == {number: found[number] for number in sample.check.tolist()}
+    assert check == {number: measured[number] for number in sample.check.tolist()}
   widths = {name: [w for _, w in batches] for name, batches in sample.batches.items()}
   assert set(widths["packs"]) == set(widths["rows"]) == {ROW_LENGTH}
   assert len(set(widths["buckets"])) <= BUCKETS
@@ -76,7 +76,7 @@ def test_batches_that_cannot_be_full_are_refused():
 
 
 @pytest.mark.parametrize(
-  ("sequences", "batch_size", "told"),
+  ("sequences", "batch_size", "message"),
   [
     (32, 1, "The batch size is 1; expected an even number above 3"),
     (32, 2, "The batch size is 2; expected an even number above 3"),
@@ -85,9 +85,9 @@ def test_batches_that_cannot_be_full_are_refused():
     (0, 4, "0 sequences do not fill batches of 4; expected a multiple"),
   ],
 )
-def test_sizes_that_do_not_fit_are_refused(sequences, batch_size, told):
+def test_sizes_that_do_not_fit_are_refused(sequences, batch_size, message):
   histogram = packing.Histogram.from_lengths([4, 9], max_sequence_length=13)
-  with pytest.raises(packing.InputError, match=told):
+  with pytest.raises(packing.InputError, match=message):
     draw(histogram, sequences=sequences, batch_size=batch_size, vocab_size=VOCAB_SIZE)
 
 
@@ -98,28 +98,28 @@ def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample, to
   )
   names = ["packed", "unpacked", "padded", "masked", "unpadded"]
   learners = training.make_learners(config, names, attention="sdpa", threads=1)
-  found = training.measure(learners, sample, rounds=1)
-  assert list(found) == names
-  first, second = found["unpacked"]["losses"]
+  measured = training.measure(learners, sample, rounds=1)
+  assert list(measured) == names
+  first, second = measured["unpacked"]["losses"]
   assert abs(first - second) > 1e-3
-  for name, way in found.items():
+  for name, way in measured.items():
     assert way["losses"] == pytest.approx([first, second], abs=1e-4), name
     assert way["compilations"] == (1 if name in training_tables.OURS else 0)
     assert len(way["rates"]) == 1
   real = int(sample.store.lengths.sum())
-  assert found["unpadded"]["computed_tokens"] == real
+  assert measured["unpadded"]["computed_tokens"] == real
   rows = sum(len(ids) for ids, _ in sample.batches["packs"])
-  assert found["packed"]["computed_tokens"] == rows * ROW_LENGTH < real * 1.1
-  text = training.table(found, names, {}, sequences=SEQUENCES)
+  assert measured["packed"]["computed_tokens"] == rows * ROW_LENGTH < real * 1.1
+  text = training.way_table(measured, names, {}, sequences=SEQUENCES)
   assert len(text.splitlines()) == 2 + len(names)
-  faster = found["packed"]["rates"][0] / found["padded"]["rates"][0]
+  faster = measured["packed"]["rates"][0] / measured["padded"]["rates"][0]
   assert f"| {faster:.2f} ({faster:.2f} to {faster:.2f}) |" in text.splitlines()[4]
   *factors, whole = [
-    np.divide(found[one]["rates"], found[other]["rates"])
+    np.divide(measured[one]["rates"], measured[other]["rates"])
     for _, one, other in training_tables.PARTS
   ]
   np.testing.assert_allclose(np.prod(factors, axis=0), whole)
-  assert len(training.parts(found).splitlines()) == 2 + len(training_tables.PARTS)
+  assert len(training.part_table(measured).splitlines()) == 2 + len(training_tables.PARTS)
 
 
 def reasons(sample, keys, *, platform="cpu", kind="cpu", **config) -> dict[str, str]:
@@ -155,7 +155,7 @@ def test_peers_that_do_not_run_have_rows_of_their_own():
   }
   keys = training_tables.expand(["packed", "padded"], ["xla", "splash"])
   not_run = {"packed splash": "Needs TPUs.", "padded": "not installed: make reference"}
-  _, line, *rows = training.table({"packed": packed}, keys, not_run, sequences=2).split(
+  _, line, *rows = training.way_table({"packed": packed}, keys, not_run, sequences=2).split(
     "\n"
   )
   assert len(rows) == 2
@@ -167,25 +167,16 @@ def test_peers_that_do_not_run_have_rows_of_their_own():
 @pytest.mark.extra("torch", "transformers")
 def test_a_short_run_has_a_row_for_every_way(tmp_path, capsys, torch):
   written = tmp_path / "new" / "training.json"
-  training.main(
-    [
-      "--size=tiny",
-      "--histogram=wikipedia_128",
-      "--sequences=16",
-      "--batch-size=4",
-      "--ways=packed,sorted_masked",
-      "--attention-impls=xla,cudnn",
-      "--dtype=float32",
-      "--rounds=1",
-      "--threads=1",
-      f"--json={written}",
-    ]
-  )
+  options = "--size=tiny --histogram=wikipedia_128 --sequences=16 --batch-size=4 --rounds=1"
+  options += " --ways=packed,sorted_masked --attention-impls=xla,cudnn --dtype=float32"
+  training.main([*options.split(), "--threads=1", f"--json={written}"])
   assert torch.get_num_threads() == 1
-  told = json.loads(written.read_text())
-  assert list(told["ways"]) == ["packed", "sorted_masked"]
-  assert all(len(way["rates"]) == 1 for way in told["ways"].values())
+  record = json.loads(written.read_text())
+  assert list(record["ways"]) == ["packed", "sorted_masked"]
+  assert all(len(way["rates"]) == 1 for way in record["ways"].values())
   printed = capsys.readouterr().out
   assert "\n| isopack, packed | " in printed
   assert "\n| the same, sorted, head at masked tokens | " in printed
-  assert printed.count(f"attention cudnn: not run: {told['not_run']['packed cudnn']}") == 1
+  assert (
+    printed.count(f"attention cudnn: not run: {record['not_run']['packed cudnn']}") == 1
+  )

@@ -1,0 +1,54 @@
+"""Clocks that take turns, and the count of operations."""
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import steps
+
+
+@pytest.fixture
+def ticks(monkeypatch):
+  """A wall clock that runs drive by hand; the processor's runs twice as fast."""
+  time = {"now": 0.0}
+  monkeypatch.setattr(steps, "_now", lambda: np.array([1.0, 2.0]) * time["now"])
+  return time
+
+
+def test_only_the_runs_of_counted_rounds_are_timed(ticks):
+  calls, results = [], []
+
+  def run(key, seconds):
+    def one(number):
+      calls.append((number, key))
+      ticks["now"] += seconds + number
+      return number
+
+    return one
+
+  def wait(_):
+    ticks["now"] += 1000.0
+
+  def after(key, result):
+    wait(key)
+    results.append((result, key))
+
+  runs = {"a": run("a", 1.0), "b": run("b", 10.0)}
+  options = {"rounds": 3, "seed": 0, "name": "", "before": wait, "after": after}
+  both = steps.in_turns(runs, clock="both", **options)
+  assert both["a"].tolist() == [[2, 4], [3, 6], [4, 8]]
+  assert [number for number, _ in calls] == [0, 0, 1, 1, 2, 2, 3, 3]
+  assert results == calls[2:]
+  orders = {tuple(key for _, key in calls[i : i + 2]) for i in (0, 2, 4, 6)}
+  assert orders == {("a", "b"), ("b", "a")}
+  assert steps.in_turns(runs, **options)["b"].tolist() == [11, 12, 13]
+  seconds = steps.in_turns(runs, clock="processor", **options)
+  assert seconds["b"].tolist() == [22, 24, 26]
+
+
+def test_products_in_a_scan_count_as_often_as_it_runs():
+  def function(x):
+    return jax.lax.scan(lambda x, _: (x @ x, None), x, length=7)[0] @ x
+
+  traced = jax.make_jaxpr(function)(np.ones((3, 3), np.float32))
+  assert steps.dot_flops(traced.jaxpr) == 8 * 2 * 3**3
