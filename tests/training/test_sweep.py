@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from tests.programs import READ_ONLY_CACHE
-from training.config import ConfigError
 from training.record import metrics, workdir
 from training.sweep import __main__ as sweep
 from training.sweep import file as sweep_file
