@@ -75,10 +75,11 @@ def measure(options) -> dict[str, Any]:
     options: of the command line.
   """
   from benchmarks import small_bert as measured_steps
+  from experiments.load_balance import measured
 
   program = measured_steps.make_program(options.size, longest=max(options.lengths))
-  measurements = measured_steps.measure(
-    program, options.lengths, options.rows, rounds=options.rounds, seed=options.seed
+  measurements = measured.measure(
+    program, options.lengths, options.rows, rounds=options.rounds
   )
   fitted = step_time.fit(measurements)
   return {

@@ -11,7 +11,7 @@ import packing
 from benchmarks import small_bert as measured_steps
 from experiments.load_balance import __main__ as load_balance
 from experiments.load_balance import cost as step_time
-from experiments.load_balance import gumbel
+from experiments.load_balance import gumbel, measured
 from experiments.load_balance import simulation as imbalance
 from experiments.load_balance import ways as batching
 from experiments.load_balance.cost import Coefficients, Measurement, Network
@@ -263,7 +263,7 @@ class TestCosts:
   def test_measured(self):
     """Real steps; one shape, since each is compiled."""
     program = measured_steps.make_program("tiny", longest=16)
-    (found,) = measured_steps.measure(program, [16], [3], rounds=3, seed=0)
+    (found,) = measured.measure(program, [16], [3], rounds=3)
     assert (found.row_length, found.rows) == (16, 3)
     assert 0 < found.low <= found.seconds <= found.high
     assert measured_steps.count_parameters(program) > 30522 * 128
