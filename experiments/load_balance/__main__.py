@@ -4,51 +4,61 @@
   python -m experiments.load_balance --coefficients results/load_balance/coefficients.json
 
 First the paper's estimate (section E). Then training steps of this machine by the clock,
-a cost of a step fitted to them, and steps of many such devices simulated from the real
-lengths. Last, steps of un-padding and of packing really run beside each other, on a few
-devices and processes of this machine. Writes load_balance.md, load_balance.json,
-coefficients.json and pictures to --workdir.
+the cost of a step fitted to them, and simulated steps of many such devices, with the
+lengths of Wikipedia. Last, measured steps of un-padding and of packing on a few devices and
+processes of this machine. Writes load_balance.md, load_balance.json, coefficients.json and
+pictures to --workdir. Measured steps are kept in its folder measured/; to measure again,
+delete it.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-import math
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tqdm
 
 import packing
-from experiments.load_balance import cost as step_time
-from experiments.load_balance import gumbel, real_options, real_pictures, real_tables
-from experiments.load_balance import simulation as imbalance
-from experiments.load_balance.cost import Coefficients, Network
+from experiments.load_balance import gumbel, measured
+from experiments.load_balance.cost import Coefficients, Network, read_coefficients
 from experiments.load_balance.pictures import draw
-from experiments.load_balance.real_options import DocumentFields, numbers
-from experiments.load_balance.simulation import Lengths, Way
+from experiments.load_balance.simulation import Lengths, Way, simulate, summarise
 from experiments.load_balance.tables import tables
 from experiments.load_balance.ways import PADDING, UNPADDING, make_ways
-from model.config import SIZES
 from packing import InputError
 from training.command import Parser, Stopped
 from training.record.files import write_json, write_text
 
-PAPER_BATCH = 32  # sequences of a device, section E
-CHECKED = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # by the paper's method
+HISTOGRAM = "wikipedia_512"
+DEPTHS = (2, 3, "max")  # most sequences in a pack; the last is that of most tables
+BATCH = 32  # sequences of a device, section E; the batch of most tables
+MOST = 2048  # devices of the paper's estimate
 
 
-def paper_estimate(most: int) -> dict[str, Any]:
-  """The numbers of section E, for 1, 2, 4, ... devices.
+class Grid(NamedTuple):
+  """What is simulated.
 
-  Args:
-    most: devices.
+  Attributes:
+    devices: their numbers.
+    batches: sequences of a device; one is `BATCH`.
+    sequences: drawn for each number of devices and batch, about.
   """
+
+  devices: Sequence[int] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+  batches: Sequence[int] = (1, 4, 16, 32, 64, 256)
+  sequences: int = 2**22
+
+
+QUICK = Grid((1, 16, 256, 4096), (4, 32), 2**16)
+
+
+def paper_estimate() -> dict[str, Any]:
+  """The numbers of section E, for 1, 2, 4, ... devices."""
   one = gumbel.infer_one_device(gumbel.PAPER, devices=gumbel.PAPER_DEVICES)
   rows = [
     {
@@ -57,103 +67,51 @@ def paper_estimate(most: int) -> dict[str, Any]:
       "low": gumbel.quantile_of_slowest(one, n, probability=0.1),
       "high": gumbel.quantile_of_slowest(one, n, probability=0.9),
     }
-    for n in (2**k for k in range(most.bit_length()))
+    for n in _powers()
   ]
   return {
     "several": gumbel.PAPER._asdict() | {"devices": gumbel.PAPER_DEVICES},
     "one": one._asdict(),
     "packing": gumbel.PAPER_PACKING,
-    "packing_ahead_from": gumbel.crossing(one, gumbel.PAPER_PACKING, most=most),
+    "packing_ahead_from": gumbel.crossing(one, gumbel.PAPER_PACKING, most=MOST),
     "rows": rows,
   }
 
 
-def measure(options) -> dict[str, Any]:
-  """Steps of this machine, and the coefficients fitted to them; for coefficients.json.
-
-  Args:
-    options: of the command line.
-  """
-  from benchmarks import small_bert as measured_steps
-
-  program = measured_steps.make_program(options.size, longest=max(options.lengths))
-  measurements = measured_steps.measure(
-    program, options.lengths, options.rows, rounds=options.rounds, seed=options.seed
-  )
-  fitted = step_time.fit(measurements)
-  return {
-    "machine": measured_steps.machine_and_device(),
-    "model": f"BERT-{options.size}",
-    "parameters": measured_steps.count_parameters(program),
-    "coefficients": dataclasses.asdict(fitted.coefficients),
-    "rounds": options.rounds,
-    "measurements": [
-      x._asdict() | {"relative_error": error}
-      for x, error in zip(measurements, fitted.errors, strict=True)
-    ],
-  }
+def _powers() -> list[int]:
+  return [2**k for k in range(MOST.bit_length())]
 
 
-def simulate(
-  ways: Mapping[str, Way],
-  lengths: Lengths,
-  network: Network,
-  *,
-  devices: Sequence[int],
-  batches: Sequence[int],
-  sequences: int,
-  seed: int,
+def simulate_grid(
+  ways: Mapping[str, Way], lengths: Lengths, network: Network, grid: Grid
 ) -> list[dict[str, Any]]:
-  """A row for each way, number of devices and batch of a device.
-
-  Args:
-    ways: by name; the first is what speed-ups are over.
-    lengths: of the dataset.
-    network: that joins the devices.
-    devices: their numbers.
-    batches: sequences of a device.
-    sequences: to draw for each, about.
-    seed: of the draws.
-  """
+  """A row for each way, number of devices and batch; speed-ups are over the first way."""
   rows = []
-  grid = [(n, b) for b in batches for n in devices]
-  for n, b in tqdm.tqdm(grid, desc="simulating", disable=not sys.stderr.isatty()):
-    found = {
-      name: imbalance.summarise(steps, network)
-      for name, steps in imbalance.simulate(
-        ways, lengths, devices=n, batch=b, sequences=sequences, seed=seed
-      ).items()
-    }
-    base = next(iter(found.values())).sequences_per_second
-    for name, summary in found.items():
-      row = {"way": name, "devices": n, "batch": b} | summary._asdict()
+  cells = [(n, b) for b in grid.batches for n in grid.devices]
+  for n, b in tqdm.tqdm(cells, desc="simulating", disable=not sys.stderr.isatty()):
+    steps = simulate(ways, lengths, devices=n, batch=b, sequences=grid.sequences)
+    summaries = {way: summarise(x, network) for way, x in steps.items()}
+    base = next(iter(summaries.values())).sequences_per_second
+    for way, summary in summaries.items():
+      row = {"way": way, "devices": n, "batch": b} | summary._asdict()
       rows.append(row | {"speedup": summary.sequences_per_second / base})
   return rows
 
 
 def check_paper_method(
-  ways: Mapping[str, Way], lengths: Lengths, *, most: int, sequences: int, seed: int
+  ways: Mapping[str, Way], lengths: Lengths, *, sequences: int
 ) -> dict[str, Any] | None:
   """Applies section E to the simulated speed-ups of 8 devices, and simulates the others.
 
-  Args:
-    ways: with padding and un-padding.
-    lengths: of the dataset.
-    most: devices.
-    sequences: to draw for each number of devices, about.
-    seed: of the draws.
-
   Returns:
-    The distributions, and a row for each number of devices; None where half of the steps
-    of 8 devices have one speed-up, to which no such distribution fits.
+    The distributions, and a row for each number of devices; None if half of the steps of
+    8 devices have the same speed-up, so that no such distribution fits.
   """
   both = {name: ways[name] for name in (PADDING, UNPADDING)}
   speedups = {}
-  for n in [n for n in CHECKED if n <= max(most, gumbel.PAPER_DEVICES)]:
-    found = imbalance.simulate(
-      both, lengths, devices=n, batch=PAPER_BATCH, sequences=sequences, seed=seed
-    )
-    slowest = {name: steps.seconds.max(1) for name, steps in found.items()}
+  for n in _powers():
+    steps = simulate(both, lengths, devices=n, batch=BATCH, sequences=sequences)
+    slowest = {name: x.seconds.max(1) for name, x in steps.items()}
     speedups[n] = slowest[PADDING] / slowest[UNPADDING]
   low, high = np.quantile(speedups[gumbel.PAPER_DEVICES], [0.25, 0.75])
   if low == high:
@@ -171,177 +129,89 @@ def check_paper_method(
   return {"several": several._asdict(), "one": one._asdict(), "rows": rows}
 
 
-def run(options, wanted: DocumentFields) -> dict[str, Any]:
-  """All of it, with its files, each as soon as what is in it is known.
+def run(workdir: pathlib.Path, coefficients: str | None, *, quick: bool) -> dict[str, Any]:
+  """Makes all results; writes each as soon as it is known.
 
   Args:
-    options: of the command line.
-    wanted: what is to be really run.
+    workdir: the folder for them.
+    coefficients: a file that has them; None to measure them, and then the steps.
+    quick: whether to make less of all.
 
   Raises:
-    InputError: no such histogram, no coefficients in the file, or more asked for than the
-      histogram has, or coefficients of another model than the one to be run.
-    Stopped: a process that really ran failed; all else is written.
+    InputError: the file has no coefficients.
+    Stopped: a process that measures failed; all else is written.
   """
-  lengths = Lengths(packing.load_histogram(options.histogram))
-  size, found = lengths.longest, lengths.histogram.num_sequences
-  if max(options.batches) > found or options.buckets > size:
-    raise InputError(
-      f"{options.histogram} has {found:,} sequences of up to {size} tokens; expected no "
-      "larger batch, and no more buckets."
-    )
-  real_wanted = bool(wanted.devices or wanted.processes)
-  if real_wanted:
-    real_options.check_lengths(wanted, size)
+  given = None if coefficients is None else read_coefficients(coefficients)
+  grid, settings = (QUICK, measured.QUICK) if quick else (Grid(), measured.Settings())
+  workdir.mkdir(parents=True, exist_ok=True)
+  lengths = Lengths(packing.load_histogram(HISTOGRAM))
   plans = {
-    depth: packing.pack(
-      lengths.histogram,
-      algorithm="optimal",
-      max_sequences_per_pack=depth if depth == "max" else int(depth),
+    str(depth): packing.pack(
+      lengths.histogram, algorithm="optimal", max_sequences_per_pack=depth
     )
-    for depth in options.depths
+    for depth in DEPTHS
   }
-  if options.coefficients:
-    device = step_time.read_coefficients(options.coefficients)
-  else:
-    device = measure(options)
-  if real_wanted:
-    real_options.check_model(wanted, device)
-  write_json(options.workdir / "coefficients.json", device)
+  folder = workdir / "measured"
+  device = given or measured.measure_device(settings, folder)
+  write_json(workdir / "coefficients.json", device)
   costs = Coefficients(**device["coefficients"])
-  network = Network(4 * device["parameters"], options.bandwidth, options.latency)
-  bounds = tuple(size * k // options.buckets for k in range(1, options.buckets + 1))
-  ways = make_ways(costs, lengths, plans, bounds=bounds, sequences=options.unpadding)
-  draws = {"sequences": options.sequences, "seed": options.seed}
-  most = max(options.devices)
+  network = Network(4 * device["parameters"])
+  ways = make_ways(costs, lengths, plans)
   result = {
-    "estimate": paper_estimate(2048),
+    "estimate": paper_estimate(),
     "device": device,
-    "histogram": options.histogram,
+    "histogram": HISTOGRAM,
     "network": network._asdict(),
-    "exchange_seconds": {n: network.seconds(n) for n in options.devices},
-    "unpadding": options.unpadding,
-    "buckets": bounds,
-    "packing": f"packing, depth {options.depths[-1]}",
+    "exchange_seconds": {n: network.seconds(n) for n in grid.devices},
+    "packing": f"packing, depth {DEPTHS[-1]}",
     "packing_factors": {depth: plan.packing_factor for depth, plan in plans.items()},
-    "batch": options.batch,
-    "seed": options.seed,
-    "paper_method": check_paper_method(ways, lengths, most=most, **draws),
-    "rows": simulate(
-      ways, lengths, network, devices=options.devices, batches=options.batches, **draws
-    ),
+    "batch": BATCH,
+    "paper_method": check_paper_method(ways, lengths, sequences=grid.sequences),
+    "rows": simulate_grid(ways, lengths, network, grid),
   }
-  _write(options.workdir, result)
-  draw(options.workdir, result)
-  if real_wanted:
-    from experiments.load_balance import real
-
-    result["real"] = real.run(wanted, lengths, plans[options.depths[-1]], costs)
-    _write(options.workdir, result)
-    real_pictures.draw(options.workdir, result["real"])
+  _write(workdir, result)
+  if given is None:
+    plan = plans[str(DEPTHS[-1])]
+    result["measured"] = measured.run(settings, folder, lengths, plan, costs)
+    _write(workdir, result)
   return result
 
 
 def _write(folder: pathlib.Path, result: Mapping[str, Any]):
   write_json(folder / "load_balance.json", result)
-  write_text(folder / "load_balance.md", _told(result) + "\n")
+  write_text(folder / "load_balance.md", tables(result) + "\n")
+  draw(folder, result)
 
 
-def _told(result: Mapping[str, Any]) -> str:
-  """All tables."""
-  real = [real_tables.tables(result["real"])] if "real" in result else []
-  return "\n\n".join([tables(result), *real])
-
-
-def _parser() -> Parser:
+def main(arguments: list[str] | None = None) -> int:
+  """Runs the command; returns the exit status."""
+  description, _, epilog = __doc__.partition("\n\n")
   parser = Parser(
     prog="python -m experiments.load_balance",
-    description=__doc__.partition("\n\n")[0],
-    epilog=__doc__.partition("\n\n")[2],
+    description=description,
+    epilog=epilog,
     formatter_class=argparse.RawDescriptionHelpFormatter,
-    allow_abbrev=False,  # --quick is looked for by its name
   )
-
-  def add(name: str, default, what: str, **more):
-    parser.add_argument(name, default=default, help=f"{what}; {default}", **more)
-
-  add("--histogram", "wikipedia_512", "lengths of the dataset, a built-in histogram")
-  add("--devices", "1,4,16,64,256,1024,4096,16384", "their numbers", type=numbers)
-  add("--batches", "1,4,16,32,64,256", "sequences of a device", type=numbers)
-  add("--batch", PAPER_BATCH, "of --batches, the one of most tables", type=int)
-  add("--depths", "2,3,max", "most sequences in a pack", type=_depths)
-  add("--buckets", 4, "of equal width, up to the longest length", type=int)
   parser.add_argument(
-    "--unpadding",
-    choices=("in_turn", "at_once"),
-    default="in_turn",
-    help="how a device works on its sequences: their times add up, or it takes its batch "
-    "times the longest; in_turn",
+    "--coefficients",
+    metavar="FILE",
+    help="simulate a device with the coefficients in this file, and measure nothing",
   )
-  add("--bandwidth", 25e9, "bytes a second of a link, an assumption", type=float)
-  add("--latency", 1e-6, "seconds of a hop, an assumption", type=float)
-  parser.add_argument(
-    "--coefficients", metavar="FILE", help="of an earlier run, instead of measuring"
-  )
-  add("--size", "mini", "of the BERT that is measured", choices=list(SIZES))
-  add("--lengths", "64,128,256,384,512", "of the rows measured, in tokens", type=numbers)
-  add("--rows", "1,4", "of the steps measured", type=numbers)
-  add("--rounds", 9, "measured steps of each shape", type=int)
-  add("--sequences", 2**22, "to draw for each cell, about", type=int)
-  add("--seed", 0, "of the draws", type=int)
-  real_options.add_to(parser)
   parser.add_argument(
     "--quick",
     action="store_true",
     help="less of all: 2 minutes, seconds with --coefficients",
   )
-  add("--workdir", "results/load_balance", "where to write", type=pathlib.Path)
+  parser.add_argument(
+    "--workdir",
+    type=pathlib.Path,
+    default=pathlib.Path("results/load_balance"),
+    help="where to write",
+  )
   parser.add_argument("--json", action="store_true", help="print one JSON object")
-  return parser
-
-
-QUICK = {
-  "devices": "1,16,256,4096",
-  "batches": "4,32",
-  "sequences": 2**16,
-  "size": "tiny",
-  "lengths": "64,256,512",
-  "rows": "1,3",
-  "rounds": 3,
-} | real_options.QUICK
-
-
-def _depths(text: str) -> list[str]:
-  for x in text.split(","):
-    if x != "max":
-      numbers(x)
-  return text.split(",")
-
-
-def _check(parser: Parser, options):
-  if options.batch not in options.batches:
-    parser.error(f"--batch {options.batch} is not among --batches")
-  for name in ("bandwidth", "rounds", "sequences", "buckets"):
-    if not 0 < getattr(options, name) < math.inf:
-      parser.error(f"--{name} is {getattr(options, name)}; expected more than 0")
-  for name in ("latency", "seed"):
-    if not 0 <= getattr(options, name) < math.inf:
-      parser.error(f"--{name} is {getattr(options, name)}; expected at least 0")
-  if len(options.lengths) < 3 or len(options.rows) < 2:
-    parser.error("expected at least 3 --lengths and 2 --rows, to fit 4 coefficients")
-
-
-def main(arguments: list[str] | None = None) -> int:
-  """Runs the command; returns the exit status."""
-  parser = _parser()
-  if "--quick" in (sys.argv[1:] if arguments is None else arguments):
-    parser.set_defaults(**QUICK)
   options = parser.parse_args(arguments)
-  _check(parser, options)
-  wanted = real_options.wanted(parser, options)
   try:
-    options.workdir.mkdir(parents=True, exist_ok=True)
-    result = run(options, wanted)
+    result = run(options.workdir, options.coefficients, quick=options.quick)
   except (InputError, OSError) as error:
     print(f"error: {error}", file=sys.stderr)
     return 2
@@ -349,9 +219,9 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"error: {error}", file=sys.stderr)
     return 1
   except KeyboardInterrupt:
-    print("Stopped before the end.", file=sys.stderr)
+    print("Stopped. The same command resumes after what is measured.", file=sys.stderr)
     return 130
-  print(json.dumps(result) if options.json else _told(result))
+  print(json.dumps(result) if options.json else tables(result))
   return 0
 
 

@@ -21,15 +21,7 @@ from packing import InputError
 
 
 class Measurement(NamedTuple):
-  """Steps of one shape.
-
-  Attributes:
-    row_length: L, in tokens.
-    rows: B.
-    seconds: the median step.
-    low: the first quartile.
-    high: the third quartile.
-  """
+  """The median and the quartiles of measured steps with `rows` rows of L tokens each."""
 
   row_length: int
   rows: int
@@ -49,7 +41,7 @@ class Coefficients:
     token_pair: on each pair of tokens of a row, L squared of them.
 
   Raises:
-    InputError: not numbers of at least 0, or nothing but the step takes time.
+    InputError: one is not a number of at least 0, or all except `step` are 0.
 
   Example:
     >>> Coefficients(step=1.0, row=0.5, token=0.25, token_pair=0.125).row_seconds(4)
@@ -69,24 +61,18 @@ class Coefficients:
           f"The coefficient {name!r} is {value!r}; expected a time in seconds, at least 0."
         )
     if self.row + self.token + self.token_pair == 0:
-      raise InputError("No row takes any time; expected a coefficient above 0 beside step.")
+      raise InputError(
+        "The coefficients 'row', 'token' and 'token_pair' are 0, so rows take no time; "
+        "expected one of them above 0."
+      )
 
   def row_seconds(self, lengths):
-    """Of a row, by its length.
-
-    Args:
-      lengths: in tokens; a number or an array.
-    """
+    """The time of a row of this many tokens; a number or an array."""
     return self.row + lengths * (self.token + lengths * self.token_pair)
 
 
 class Fit(NamedTuple):
-  """Coefficients, and by how much they miss what was measured.
-
-  Attributes:
-    coefficients: fitted.
-    errors: of each measurement, (fitted - measured) / measured.
-  """
+  """Fitted coefficients, and (fitted - measured) / measured for each measurement."""
 
   coefficients: Coefficients
   errors: list[float]
@@ -95,9 +81,6 @@ class Fit(NamedTuple):
 def fit(measurements: Sequence[Measurement]) -> Fit:
   """Non-negative least squares of the relative errors of the median steps.
 
-  Args:
-    measurements: of several lengths and, to tell a step from its rows, several B.
-
   Raises:
     InputError: fewer than three lengths or two numbers of rows.
 
@@ -105,8 +88,8 @@ def fit(measurements: Sequence[Measurement]) -> Fit:
     >>> truth = Coefficients(step=3.0, row=0.0, token=0.2, token_pair=0.01)
     >>> shapes = [(length, rows) for length in (5, 7, 11) for rows in (2, 3)]
     >>> steps = [truth.step + rows * truth.row_seconds(length) for length, rows in shapes]
-    >>> found = fit([Measurement(*shape, t, t, t) for shape, t in zip(shapes, steps)])
-    >>> [round(x, 6) for x in dataclasses.astuple(found.coefficients)]
+    >>> fitted = fit([Measurement(*shape, t, t, t) for shape, t in zip(shapes, steps)])
+    >>> [round(x, 6) for x in dataclasses.astuple(fitted.coefficients)]
     [3.0, 0.0, 0.2, 0.01]
   """
   lengths = np.array([x.row_length for x in measurements], float)
@@ -121,12 +104,12 @@ def fit(measurements: Sequence[Measurement]) -> Fit:
   scale = np.abs(terms).max(0)  # columns of one size, for the solver
   weighted = terms / scale / seconds[:, None]
   solution, _ = scipy.optimize.nnls(weighted, np.ones_like(seconds))
-  found = Coefficients(*(solution / scale).tolist())
-  return Fit(found, (weighted @ solution - 1).tolist())
+  coefficients = Coefficients(*(solution / scale).tolist())
+  return Fit(coefficients, (weighted @ solution - 1).tolist())
 
 
 class Network(NamedTuple):
-  """What the exchange of gradients takes; an assumption, where it is not measured.
+  """What the exchange of gradients takes: an assumption.
 
   Attributes:
     gradient_bytes: of one copy of the gradients.
@@ -135,14 +118,11 @@ class Network(NamedTuple):
   """
 
   gradient_bytes: float
-  bandwidth: float
-  latency: float
+  bandwidth: float = 25e9
+  latency: float = 1e-6
 
   def seconds(self, devices: int) -> float:
     """Of a ring all-reduce: n - 1 hops to add, n - 1 to hand on, each of 1/n of the bytes.
-
-    Args:
-      devices: n.
 
     Example:
       >>> Network(gradient_bytes=8e9, bandwidth=1e9, latency=0.5).seconds(4)
@@ -153,22 +133,19 @@ class Network(NamedTuple):
 
 
 def read_coefficients(path: str | pathlib.Path) -> dict[str, Any]:
-  """What an earlier run wrote to `coefficients.json`.
-
-  Args:
-    path: of the file.
+  """What an earlier run wrote to `coefficients.json`, or what a user wrote like it.
 
   Returns:
-    The file's object: `coefficients`, in seconds by name, `parameters`, and what else.
+    The object: `coefficients`, in seconds by name, `parameters`, and what else it holds.
 
   Raises:
-    InputError: not such a file.
+    InputError: the file cannot be read, or misses one of these.
   """
   names = [field.name for field in dataclasses.fields(Coefficients)]
   try:
-    found = json.loads(pathlib.Path(path).read_text())
-    values, parameters = found["coefficients"], found["parameters"]
-    told = {name: values[name] for name in names}
+    device = json.loads(pathlib.Path(path).read_text())
+    values, parameters = device["coefficients"], device["parameters"]
+    values = {name: values[name] for name in names}
   except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
     raise InputError(
       f"{path} does not hold coefficients ({error}). Expected a JSON object with "
@@ -176,6 +153,8 @@ def read_coefficients(path: str | pathlib.Path) -> dict[str, Any]:
       "as python -m experiments.load_balance writes it."
     ) from error
   if not isinstance(parameters, int) or parameters < 1:
-    raise InputError(f"{path}: parameters is {parameters!r}; expected their number.")
-  Coefficients(**told)  # checks them
-  return found | {"coefficients": told}
+    raise InputError(
+      f"{path}: parameters is {parameters!r}; expected how many the model has."
+    )
+  Coefficients(**values)  # checks them
+  return device | {"coefficients": values}

@@ -32,11 +32,7 @@ PAPER_PACKING = 1.913  # of any number of devices, section E
 
 
 def fit(speedups) -> Gumbel:
-  """The distribution of observed speed-ups, by maximum likelihood.
-
-  Args:
-    speedups: float[K], one a step.
-  """
+  """The distribution of observed speed-ups, float[K], by maximum likelihood."""
   location, scale = scipy.stats.gumbel_r.fit(np.asarray(speedups))
   return Gumbel(float(location), float(scale))
 
@@ -47,10 +43,6 @@ def infer_one_device(several: Gumbel, *, devices: int) -> Gumbel:
   The chance that all of n devices are faster than s is 1 - P_n(s) = (1 - P_1(s))^n. The
   two distributions agree in this at the median (13) and at the mode (14) of the second:
   two equations, each linear in location and scale once -ln(-ln) is taken.
-
-  Args:
-    several: of the speed-up of all devices together.
-    devices: how many these are.
 
   Example:
     >>> one = infer_one_device(PAPER, devices=8)
@@ -68,23 +60,13 @@ def infer_one_device(several: Gumbel, *, devices: int) -> Gumbel:
 
 
 def quantile_of_slowest(one: Gumbel, devices: int, *, probability: float) -> float:
-  """A quantile of the speed-up of n devices, the smallest of n draws.
-
-  Args:
-    one: of one device.
-    devices: n.
-    probability: of a smaller speed-up, between 0 and 1.
-  """
+  """A quantile of the speed-up of n devices, the smallest of n draws."""
   of_one = -math.expm1(math.log1p(-probability) / devices)
   return one.location + one.scale * _reduced_quantile(of_one)
 
 
 def mean_of_slowest(one: Gumbel, devices: int) -> float:
   """The expected speed-up of n devices, the mean of the smallest of n draws.
-
-  Args:
-    one: of one device.
-    devices: n.
 
   Example:
     >>> one = infer_one_device(PAPER, devices=8)
@@ -109,15 +91,10 @@ def mean_of_slowest(one: Gumbel, devices: int) -> float:
 
 
 def crossing(one: Gumbel, speedup: float, *, most: int) -> int | None:
-  """The fewest devices with an expected speed-up below one that does not fall.
+  """The fewest devices whose expected speed-up is below that of packing, which is constant.
 
   Args:
-    one: of one device.
-    speedup: that of packing.
-    most: devices to look up to, a power of two.
-
-  Returns:
-    Their number, or None if there are more than `most`.
+    most: devices to look up to, a power of two; None is returned if it takes more.
   """
   if mean_of_slowest(one, most) >= speedup:
     return None

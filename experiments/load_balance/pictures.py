@@ -1,100 +1,99 @@
-"""Pictures of the load balance, one finding each."""
+"""Pictures of the load balance, each with what it shows in its title."""
 
 from __future__ import annotations
 
-import io
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib.figure
 import matplotlib.ticker
 import numpy as np
 import scipy.stats
 
-from experiments.load_balance import gumbel
-from experiments.load_balance.cost import Coefficients, Measurement
+from experiments.lab.pictures import COLOURS, PERCENT, figure, save
+from experiments.load_balance import gumbel, ways
+from experiments.load_balance.cost import Coefficients
 from experiments.load_balance.gumbel import Gumbel
-from experiments.load_balance.ways import BY_TOKENS, UNPADDING
-from packing import files
+from experiments.load_balance.shares import PACKED, UNPADDED
 
-COLOURS = ("#2a6f97", "#c1666b", "#6a994e", "#8d6a9f", "#d08c3f", "#555555", "#3aa6a0")
+_SPEEDUP = "speed-up over padding"
 
 
 def draw(folder: pathlib.Path, result: Mapping[str, Any]):
-  """All of them.
+  """The pictures of all that is in the result so far.
 
   Args:
-    folder: where to.
-    result: of the whole command.
+    folder: for the PNGs.
+    result: of `__main__.run`.
   """
   rows, batch = result["rows"], result["batch"]
-  of_paper = result["estimate"]
-  estimate(
-    folder / "estimate.png",
-    gumbel.Gumbel(**of_paper["one"]),
-    packing=of_paper["packing"],
-    most=of_paper["rows"][-1]["devices"],
-  )
+  paper = result["estimate"]
+  one, most = Gumbel(**paper["one"]), paper["rows"][-1]["devices"]
+  estimate(folder / "estimate.png", one, packing=paper["packing"], most=most)
   distributions(
-    folder / "distributions.png",
-    gumbel.Gumbel(**of_paper["one"]),
-    gumbel.PAPER,
-    devices=gumbel.PAPER_DEVICES,
+    folder / "distributions.png", one, gumbel.PAPER, devices=gumbel.PAPER_DEVICES
   )
 
-  def series(value: str, ways: Sequence[str], size: int) -> dict[str, dict[int, float]]:
-    return {
-      way: {x["devices"]: x[value] for x in rows if x["way"] == way and x["batch"] == size}
-      for way in ways
-    }
+  def line(value: str, way: str, size: int = batch) -> dict[int, float]:
+    some = [x for x in rows if x["way"] == way and x["batch"] == size]
+    return {x["devices"]: x[value] for x in some}
 
-  best = result["packing"]
-  shown = series("speedup", [best, UNPADDING, BY_TOKENS], batch)
-  flat, plain, even = ([*line.values()] for line in shown.values())
-  lines(
+  names = [result["packing"], ways.UNPADDING, ways.BY_TOKENS]
+  lines = {name: line("speedup", name) for name in names}
+  flat, plain, even = ([*x.values()] for x in lines.values())
+  _over_devices(
     folder / "speedup.png",
-    shown,
-    title=f"Un-padding goes from {plain[0]:.2f} to {plain[-1]:.2f}, balanced it stays at "
+    lines,
+    f"Un-padding falls from {plain[0]:.2f} to {plain[-1]:.2f}; balanced it stays at "
     f"{min(even):.2f} to {max(even):.2f}, packing at {min(flat):.2f} to {max(flat):.2f} "
     f"(batch {batch})",
-    label="speed-up over padding",
   )
-  others = ["sorted batches", "length buckets"]
-  shown = series("speedup", [*others, *(f"{x}, the same on all" for x in others)], batch)
-  last = [list(line.values())[-1] for line in shown.values()]
-  lines(
+  names = [ways.SORTED, ways.BUCKETS, ways.SORTED + ways.SAME, ways.BUCKETS + ways.SAME]
+  lines = {name: line("speedup", name) for name in names}
+  last = [[*x.values()][-1] for x in lines.values()]
+  _over_devices(
     folder / "sorting.png",
-    shown,
-    title=f"Sorting and buckets come to {last[0]:.2f} and {last[1]:.2f} where each device "
-    f"has its own length, {last[2]:.2f} and {last[3]:.2f} where all have one",
-    label="speed-up over padding",
+    lines,
+    f"On the most devices, sorting and buckets are at {last[0]:.2f} and {last[1]:.2f} if "
+    f"each device has its own length, at {last[2]:.2f} and {last[3]:.2f} if all have one",
   )
   batches = sorted({x["batch"] for x in rows})
-  idle = {
-    f"un-padding, batch {b}": series("idle", [UNPADDING], b)[UNPADDING] for b in batches
-  }
-  most = [max(line.values()) for line in idle.values()]
-  lines(
+  lines = {f"un-padding, batch {b}": line("idle", ways.UNPADDING, b) for b in batches}
+  idle = [max(x.values()) for x in lines.values()]
+  _over_devices(
     folder / "idle.png",
-    idle,
-    title=f"Un-padding: devices wait up to {max(most):.0%} of the time, and up to "
-    f"{most[-1]:.0%} with batch {batches[-1]}",
-    label="time that devices wait for the slowest, fraction",
+    lines,
+    f"Un-padding: devices wait up to {max(idle):.0%} of the time, and up to "
+    f"{idle[-1]:.0%} with batch {batches[-1]}",
+    label="part of the time that devices wait",
   )
   if checked := result["paper_method"]:
-    extrapolation(folder / "paper_method.png", checked["rows"])
-  if measured := result["device"].get("measurements"):
-    fields = Measurement._fields
-    fitted_steps(
-      folder / "fit.png",
-      [Measurement(*(x[name] for name in fields)) for x in measured],
-      Coefficients(**result["device"]["coefficients"]),
+    by_name = {
+      label: {x["devices"]: x[key] for x in checked["rows"]}
+      for label, key in (
+        ("estimated from 8 devices", "estimated"),
+        ("simulated", "simulated"),
+      )
+    }
+    first, *_, final = checked["rows"]
+    off = [x["estimated"] / x["simulated"] - 1 for x in (first, final)]
+    _over_devices(
+      folder / "paper_method.png",
+      by_name,
+      f"The paper's method on the simulated 8 devices: {off[0]:+.1%} off on "
+      f"{first['devices']}, {off[1]:+.1%} on {final['devices']:,}",
+      label=f"{_SPEEDUP}, without the exchange",
     )
+  if measurements := result["device"].get("measurements"):
+    costs = Coefficients(**result["device"]["coefficients"])
+    _fit(folder / "fit.png", measurements, costs)
+  if measured := result.get("measured"):
+    _waiting(folder / "measured_idle.png", measured)
+    _one_step(folder / "measured_step.png", measured)
 
 
 def estimate(path: pathlib.Path, one: Gumbel, *, packing: float, most: int):
-  """The paper's Figure 5: the expected speed-up, and where four of five steps lie.
+  """The paper's Figure 5: the expected speed-up, and the range of four of five steps.
 
   Args:
     path: of the PNG.
@@ -102,21 +101,23 @@ def estimate(path: pathlib.Path, one: Gumbel, *, packing: float, most: int):
     packing: its speed-up.
     most: devices.
   """
-  devices = _powers(most)
-  axes = _axes(devices, "speed-up over padding")
+  devices = [2**k for k in range(most.bit_length())]
+  mean = [gumbel.mean_of_slowest(one, n) for n in devices]
   low, high = (
     [gumbel.quantile_of_slowest(one, n, probability=p) for n in devices] for p in (0.1, 0.9)
   )
-  mean = [gumbel.mean_of_slowest(one, n) for n in devices]
+  axes = _axes(devices, _SPEEDUP)
   axes.fill_between(devices, low, high, color=COLOURS[1], alpha=0.2, linewidth=0)
   axes.plot(devices, mean, "o-", color=COLOURS[1])
   axes.axhline(packing, color=COLOURS[0])
-  axes.axhline(1, color="grey", linestyle=":")
-  _label(axes, devices[-1], mean[0] - 0.48, "un-padding (mean; 80 % of steps)", COLOURS[1])
-  _label(axes, devices[-1], packing + 0.03, f"packing {packing}", COLOURS[0])
+  for y, text, colour in (
+    (mean[0] - 0.48, "un-padding (mean; 80 % of steps)", COLOURS[1]),
+    (packing + 0.03, f"packing {packing}", COLOURS[0]),
+  ):
+    axes.text(devices[-1], y, text, color=colour, ha="right", va="bottom")
   axes.set_ylim(0.95, max(high) * 1.02)
   save(
-    axes,
+    axes.figure,
     path,
     f"The paper's estimate: un-padding is {mean[0]:.2f} times as fast as padding on 1 "
     f"device, {mean[-1]:.2f} times on {most:,}",
@@ -124,155 +125,160 @@ def estimate(path: pathlib.Path, one: Gumbel, *, packing: float, most: int):
 
 
 def distributions(path: pathlib.Path, one: Gumbel, several: Gumbel, *, devices: int):
-  """The paper's Figure 6: the fit of several devices, and what it says of one.
+  """The paper's Figure 6: the fit of several devices, and what follows for one.
 
   Args:
     path: of the PNG.
     one: the distribution of one device.
-    several: the fitted one of several.
-    devices: how many these are.
+    several: the fitted one.
+    devices: of `several`.
   """
-  axes = figure().add_subplot()
   speedup = np.linspace(1, 3.5, 400)
   of_one = scipy.stats.gumbel_r(*one)
   slowest = devices * of_one.sf(speedup) ** (devices - 1) * of_one.pdf(speedup)
-  fitted = scipy.stats.gumbel_r(*several).pdf(speedup)
-  axes.plot(speedup, fitted, color=COLOURS[1], label=f"{devices} devices, fitted")
-  axes.plot(speedup, of_one.pdf(speedup), color=COLOURS[3], label="1 device, inferred")
-  told = f"the slowest of {devices} such devices"
-  axes.plot(speedup, slowest, "--", color=COLOURS[3], label=told)
-  axes.set(xlabel="speed-up over padding", ylabel="density", xlim=(1, 3.5))
+  drawing = figure()
+  axes = drawing.add_subplot()
+  for density, style, colour, label in (
+    (scipy.stats.gumbel_r(*several).pdf(speedup), "-", 1, f"{devices} devices, fitted"),
+    (of_one.pdf(speedup), "-", 3, "1 device, inferred"),
+    (slowest, "--", 3, f"the slowest of {devices} such devices"),
+  ):
+    axes.plot(speedup, density, style, color=COLOURS[colour], label=label)
+  axes.set(xlabel=_SPEEDUP, ylabel="density", xlim=(1, 3.5))
   axes.set_ylim(bottom=0)
   axes.legend(frameon=False)
   save(
-    axes,
+    drawing,
     path,
     f"The paper's speed-ups: {several.location:.2f} most often on {devices} devices, "
     f"{one.location:.2f} on one, and wider",
   )
 
 
-def lines(
+def _over_devices(
   path: pathlib.Path,
-  values: Mapping[str, Mapping[int, float]],
-  *,
+  lines: Mapping[str, Mapping[int, float]],
   title: str,
-  label: str,
+  *,
+  label: str = _SPEEDUP,
 ):
-  """Lines over the number of devices.
-
-  Args:
-    path: of the PNG.
-    values: by name, those of each number of devices.
-    title: what the picture shows.
-    label: of the values; ends in "fraction" where they are to be percent.
-  """
-  devices = sorted({n for line in values.values() for n in line})
-  fraction = label.endswith("fraction")
-  axes = _axes(devices, label.removesuffix(", fraction"))
-  for (name, line), colour in zip(values.items(), COLOURS, strict=False):
+  """Lines by name, over the number of devices; speed-ups, or else parts of one."""
+  axes = _axes(sorted({n for line in lines.values() for n in line}), label)
+  for (name, line), colour in zip(lines.items(), COLOURS, strict=False):
     style = "s--" if "balanced" in name else "o-"
-    axes.plot(
-      list(line), list(line.values()), style, color=colour, label=name, markersize=4
-    )
-  if fraction:
-    axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
-    axes.set_ylim(bottom=0)
-  else:
+    axes.plot([*line], [*line.values()], style, color=colour, label=name, markersize=4)
+  if label.startswith(_SPEEDUP):
     axes.axhline(1, color="grey", linestyle=":")
     axes.set_ylim(bottom=0.95)
+  else:
+    axes.yaxis.set_major_formatter(PERCENT(1))
+    axes.set_ylim(bottom=0)
   axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-  save(axes, path, title)
+  save(axes.figure, path, title)
 
 
-def extrapolation(path: pathlib.Path, found: Sequence[Mapping[str, float]]):
-  """The paper's method on simulated steps, beside what it is meant to foretell.
-
-  Args:
-    path: of the PNG.
-    found: `devices`, `simulated` and `estimated` speed-ups.
-  """
-  devices = [int(x["devices"]) for x in found]
-  axes = _axes(devices, "speed-up over padding, computing only")
-  for name, colour, label in (
-    ("simulated", COLOURS[1], "simulated, each number of devices"),
-    ("estimated", COLOURS[3], "estimated from 8 devices by the paper's method"),
-  ):
-    axes.plot(devices, [x[name] for x in found], "o-", color=colour, label=label)
-  axes.legend(frameon=False)
-  off = [x["estimated"] / x["simulated"] - 1 for x in found]
-  save(
-    axes,
-    path,
-    f"The paper's method on the simulated 8 devices: {off[0]:+.1%} off on "
-    f"{devices[0]}, {off[-1]:+.1%} on {devices[-1]:,}",
-  )
-
-
-def fitted_steps(
-  path: pathlib.Path, measurements: Sequence[Measurement], costs: Coefficients
+def _fit(
+  path: pathlib.Path, measurements: Sequence[Mapping[str, float]], costs: Coefficients
 ):
-  """Measured steps and the fitted time.
-
-  Args:
-    path: of the PNG.
-    measurements: of all shapes.
-    costs: fitted to them.
-  """
-  axes = figure().add_subplot()
-  lengths = np.linspace(0, max(x.row_length for x in measurements), 100)
-  for rows, colour in zip(sorted({x.rows for x in measurements}), COLOURS, strict=False):
-    some = [x for x in measurements if x.rows == rows]
-    middle = np.array([x.seconds for x in some])
-    ends = np.abs(np.array([[x.low for x in some], [x.high for x in some]]) - middle)
-    axes.errorbar([x.row_length for x in some], middle, ends, fmt="o", color=colour)
+  """Measured steps (of `Measurement`) and the fitted time."""
+  drawing = figure()
+  axes = drawing.add_subplot()
+  lengths = np.linspace(0, max(x["row_length"] for x in measurements), 100)
+  for rows, colour in zip(sorted({x["rows"] for x in measurements}), COLOURS, strict=False):
+    some = [x for x in measurements if x["rows"] == rows]
+    middle, low, high = ([x[name] for x in some] for name in ("seconds", "low", "high"))
+    ends = np.abs(np.array([low, high]) - middle)
+    axes.errorbar([x["row_length"] for x in some], middle, ends, fmt="o", color=colour)
     fitted = costs.step + rows * costs.row_seconds(lengths)
     axes.plot(lengths, fitted, color=colour, label=f"{rows} rows" if rows > 1 else "1 row")
   axes.set(xlabel="tokens of a row", ylabel="seconds of a step", xlim=0, ylim=0)
   axes.legend(loc="upper left", frameon=False)
   share = lengths[-1] ** 2 * costs.token_pair / costs.row_seconds(lengths[-1])
   save(
-    axes,
+    drawing,
     path,
     f"Measured steps (quartiles) and fit: {share:.0%} of a row of {lengths[-1]:.0f} "
     "tokens grows with the square",
   )
 
 
-def _powers(most: int) -> list[int]:
-  return [2**k for k in range(most.bit_length())]
+def _waiting(path: pathlib.Path, measured: Mapping[str, Any]):
+  """Waiting, measured and predicted, un-padding beside packing."""
+  cases = [x for x in measured["cases"] if x["devices"] > 1]
+  bars = (
+    ("un-padding, predicted", "#e3b7b9", [x["predicted"] for x in cases]),
+    ("un-padding, measured", COLOURS[1], [x["measured"][UNPADDED] for x in cases]),
+    ("packing, measured", COLOURS[0], [x["measured"][PACKED] for x in cases]),
+  )
+  drawing = figure()
+  axes = drawing.add_subplot()
+  for number, (name, colour, values) in enumerate(bars):
+    middle, low, high = (
+      np.array([x[key] for x in values]) for key in ("median", "low", "high")
+    )
+    drawn = axes.bar(
+      np.arange(len(cases)) + 0.27 * (number - 1),
+      middle,
+      yerr=[middle - low, high - middle],
+      ecolor="#555555",
+      width=0.25,
+      color=colour,
+      label=name,
+    )
+    axes.bar_label(drawn, [f"{x:.0%}" for x in middle], fontsize="x-small")
+  axes.set_xticks(range(len(cases)), [x["name"].replace(", ", ",\n") for x in cases])
+  axes.yaxis.set_major_formatter(PERCENT(1, decimals=0))
+  axes.set_ylim(bottom=0)
+  axes.set_ylabel("part of a step that devices wait")
+  axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+  own, packed = (
+    [x["measured"][way]["median"] for x in cases] for way in (UNPADDED, PACKED)
+  )
+  save(
+    drawing,
+    path,
+    f"Measured, BERT-{measured['model']}: devices wait {min(own):.0%} to {max(own):.0%} of "
+    f"a step with un-padding, {min(packed):.0%} to {max(packed):.0%} with packing (median, "
+    "quartiles)",
+  )
 
 
-def figure():
-  """An empty one, of the size of all of them."""
-  return matplotlib.figure.Figure(figsize=(9, 4.5), dpi=120, layout="constrained")
+def _one_step(path: pathlib.Path, measured: Mapping[str, Any]):
+  """The first step of the most devices, composed: each at work, then waiting."""
+  n, update = max(measured["devices"]), measured["update"]
+  drawing = figure()
+  waits = {}
+  for axes, way, colour in zip(
+    drawing.subplots(2, sharex=True), (UNPADDED, PACKED), COLOURS[1::-1], strict=True
+  ):
+    busy = np.array(measured["clock"][way][:n])
+    end = busy.max()
+    waits[way] = 1 - busy.mean() / end
+    places = np.arange(1, n + 1)
+    for left, width, fill, label in (
+      (0, busy, colour, f"{way}: at work"),
+      (busy, end - busy, "#e6e6e6", "waits"),
+      (end, update, "#8a8a8a", "update"),
+    ):
+      axes.barh(places, width, left=left, color=fill, height=0.7, label=label)
+    axes.set(ylabel="device", yticks=places)
+    axes.invert_yaxis()
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+  axes.set_xlabel("seconds from the start of the step")
+  save(
+    drawing,
+    path,
+    f"One step of {n} devices, each share measured alone: un-padding waits "
+    f"{waits[UNPADDED]:.0%} of the time up to the update, packing {waits[PACKED]:.0%}",
+  )
 
 
 def _axes(devices: Sequence[int], label: str):
+  """Over the number of devices."""
   axes = figure().add_subplot()
   axes.set_xscale("log", base=2)
-  shown = [n for n in devices if len(devices) <= 10 or n.bit_length() % 2]
-  axes.set_xticks(shown, [f"{n:,}" for n in shown])
+  marked = [n for n in devices if len(devices) <= 10 or n.bit_length() % 2]
+  axes.set_xticks(marked, [f"{n:,}" for n in marked])
   axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
   axes.set(xlabel="devices", ylabel=label)
   return axes
-
-
-def _label(axes, x: float, y: float, text: str, colour: str):
-  axes.text(x, y, text, color=colour, ha="right", va="bottom")
-
-
-def save(axes, path: pathlib.Path, title: str):
-  """Writes the figure of some axes.
-
-  Args:
-    axes: of it.
-    path: of the PNG.
-    title: what the picture shows.
-  """
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.grid(alpha=0.3)
-  axes.figure.suptitle(title, fontsize="medium")
-  data = io.BytesIO()
-  axes.figure.savefig(data, format="png")
-  files.write_bytes(path, data.getvalue())

@@ -1,8 +1,8 @@
-"""What devices are dealt in a step, to be really run: sequences, and packs of others.
+"""What devices are dealt in a measured step: sequences, or packs of others.
 
 A share is one device's part of one step. Shares are drawn independently of each other, so
-any n of them are a step of n devices. So are those of the two ways: they have about as many
-sequences, not the same ones, and are to be compared by the token.
+any n of them are a step of n devices. The shares of the two ways have about as many
+sequences, but not the same ones, so the ways are compared by tokens a second.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ONE_PROGRAM = "packing, one program"  # the step that training makes
 
 
 class Shares(NamedTuple):
-  """Of N shares; all lengths in tokens.
+  """N shares; all lengths in tokens.
 
   Attributes:
-    unpadded: of each share its b sequences' lengths.
-    packed: of each share its packs, each the lengths of its sequences.
+    unpadded: for each share its b sequences' lengths.
+    packed: for each share its packs, each the lengths of its sequences.
   """
 
   unpadded: list[list[int]]
@@ -33,7 +33,7 @@ class Shares(NamedTuple):
 
 
 def draw_shares(
-  lengths: Lengths, plan: packing.Plan, *, number: int, batch: int, seed: int
+  lengths: Lengths, plan: packing.Plan, *, number: int, batch: int, seed: int = 0
 ) -> Shares:
   """Shares of un-padding and, with about as many sequences, of packing.
 
@@ -53,13 +53,7 @@ def draw_shares(
 
 
 def count_tokens(shares: Shares) -> dict[str, np.ndarray]:
-  """Real tokens of each share.
-
-  Args:
-    shares: as drawn.
-
-  Returns:
-    int[N] by way.
+  """Real tokens of each share, int[N] by way.
 
   Example:
     >>> {way: x.tolist() for way, x in count_tokens(Shares([[1, 6]], [[[2, 6]]])).items()}
@@ -71,38 +65,24 @@ def count_tokens(shares: Shares) -> dict[str, np.ndarray]:
   }
 
 
-def round_up(lengths: Sequence[int] | np.ndarray, compiled: Sequence[int]) -> np.ndarray:
-  """The next of the compiled lengths.
-
-  Args:
-    lengths: in tokens.
-    compiled: rising.
-
-  Example:
-    >>> round_up([1, 5, 6], [5, 10]).tolist()
-    [5, 5, 10]
-  """
-  return np.asarray(compiled)[np.searchsorted(compiled, lengths)]
-
-
 def predict(
   shares: Shares, costs: Coefficients, *, compiled: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray]:
-  """Seconds of each share by the cost of a row; the fixed time of a step left out.
+) -> dict[str, np.ndarray]:
+  """Seconds of each share, float[N] by way; without the fixed time of a step.
 
   Args:
     shares: as drawn.
     costs: of a device.
-    compiled: lengths that un-padding rounds up to; the last is the row length.
-
-  Returns:
-    float[N] of un-padding, and of packing.
+    compiled: lengths that un-padding rounds up to, rising; the last is the row length.
 
   Example:
     >>> costs = Coefficients(step=9.0, row=0.0, token=1.0, token_pair=0.0)
     >>> predict(Shares([[1, 6]], [[[1, 6]]]), costs, compiled=[5, 10])
-    (array([15.]), array([10.]))
+    {'un-padding': array([15.]), 'packing': array([10.])}
   """
-  own = costs.row_seconds(round_up(np.array(shares.unpadded), compiled)).sum(1)
+  rounded = np.asarray(compiled)[np.searchsorted(compiled, np.array(shares.unpadded))]
   rows = np.array([len(share) for share in shares.packed])
-  return own, rows * costs.row_seconds(compiled[-1])
+  return {
+    UNPADDED: costs.row_seconds(rounded).sum(1),
+    PACKED: rows * costs.row_seconds(compiled[-1]),
+  }

@@ -1,7 +1,7 @@
 """Simulated training steps on many devices, each of which waits for the slowest.
 
-A way to make batches is a function of what the devices are dealt, and says how long each of
-them computes. All lengths are tokens, all times seconds.
+A way to make batches is a function of what the devices are dealt, and returns how long each
+of them computes. All lengths are tokens, all times seconds.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 import packing
 from experiments.load_balance.cost import Network
 
-CHUNK = 2**22  # sequences that are looked at together; bounds the memory
-FEWEST_STEPS, MOST_STEPS = 100, 2**16  # of fewer there is no 99th percentile
+CHUNK = 2**22  # sequences that are simulated together; bounds the memory
+FEWEST_STEPS, MOST_STEPS = 100, 2**16  # fewer have no 99th percentile
 
 
 class Steps(NamedTuple):
@@ -49,11 +49,7 @@ Way = Callable[[np.random.Generator, Deal], Steps]
 
 
 class Lengths:
-  """The lengths of a dataset, in order, to draw from.
-
-  Args:
-    histogram: of the dataset.
-  """
+  """The lengths of a dataset, in order, to draw from."""
 
   def __init__(self, histogram: packing.Histogram):
     self.histogram = histogram
@@ -65,7 +61,7 @@ class Lengths:
     return np.searchsorted(self._ranks, ranks, side="right") + 1
 
   def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """int[shape]; each sequence of the dataset is as likely."""
+    """int[shape]; all sequences of the dataset are equally likely."""
     return draw(rng, self.histogram.counts, shape) + 1
 
 
@@ -76,17 +72,17 @@ def simulate(
   devices: int,
   batch: int,
   sequences: int,
-  seed: int,
+  seed: int = 0,
 ) -> dict[str, Steps]:
   """Steps of each way, all dealt the same sequences.
 
   Args:
-    ways: by name.
+    ways: by name. The draws of a way do not depend on which others there are.
     lengths: of the dataset.
     devices: n.
     batch: b, sequences of a device.
     sequences: to draw, about; at least 100 steps of them.
-    seed: of the draws. A way's draws do not depend on which others there are.
+    seed: of the draws.
   """
   of_step = devices * batch
   steps = min(max(sequences // of_step, FEWEST_STEPS), MOST_STEPS)
@@ -95,28 +91,28 @@ def simulate(
     name: np.random.default_rng([seed, devices, batch, zlib.crc32(name.encode())])
     for name in ways
   }
-  found: dict[str, list[Steps]] = {name: [] for name in ways}
+  parts: dict[str, list[Steps]] = {name: [] for name in ways}
   places = dealer.permutation((np.arange(steps) + dealer.random(steps)) / steps)
-  part = max(1, CHUNK // of_step)
-  for first in range(0, steps, part):
-    some = places[first : first + part]
+  chunk = max(1, CHUNK // of_step)
+  for first in range(0, steps, chunk):
+    some = places[first : first + chunk]
     deal = Deal(lengths.draw(dealer, (some.size, devices, batch)), some)
     for name, way in ways.items():
-      found[name].append(way(rngs[name], deal))
+      parts[name].append(way(rngs[name], deal))
   return {
-    name: Steps(*map(np.concatenate, zip(*parts, strict=True)))
-    for name, parts in found.items()
+    name: Steps(*map(np.concatenate, zip(*some, strict=True)))
+    for name, some in parts.items()
   }
 
 
 class Summary(NamedTuple):
-  """What the steps of one way came to.
+  """The steps of one way.
 
   Attributes:
     steps: K, simulated.
     mean: seconds of a step, the exchange of gradients included.
-    deviation: of them, the standard one.
-    percentile_99: of them.
+    deviation: standard deviation of the seconds.
+    percentile_99: of the seconds.
     sequences_per_second: real ones.
     idle: the fraction of the devices' time between the start of a step and the exchange
       in which they wait for the slowest.
@@ -131,47 +127,24 @@ class Summary(NamedTuple):
 
 
 def summarise(steps: Steps, network: Network) -> Summary:
-  """Lets each step wait for its slowest device, and exchange gradients.
-
-  Args:
-    steps: as a way gives them.
-    network: that joins the devices.
-  """
+  """Lets each step wait for its slowest device, and exchange gradients."""
   slowest = steps.seconds.max(1)
   whole = slowest + network.seconds(steps.seconds.shape[1])
+  idle = 1 - steps.seconds.mean(1).sum() / slowest.sum()
   return Summary(
     steps=slowest.size,
     mean=float(whole.mean()),
     deviation=float(whole.std()) if np.ptp(whole) else 0.0,  # no rounding error
     percentile_99=float(np.quantile(whole, 0.99)),
     sequences_per_second=float(steps.sequences.sum() / whole.sum()),
-    idle=idle(steps.seconds),
+    idle=max(0.0, float(idle)),
   )
 
 
-def idle(seconds: np.ndarray) -> float:
-  """The fraction of the devices' time in which they wait for the slowest of their step.
-
-  Args:
-    seconds: [K, n]; of the devices' own work.
-
-  Example:
-    >>> idle(np.array([[0.0, 2.0], [2.0, 2.0]]))
-    0.25
-  """
-  return max(0.0, float(1 - seconds.mean(1).sum() / seconds.max(1).sum()))
-
-
 def draw(rng: np.random.Generator, counts: np.ndarray, shape: tuple) -> np.ndarray:
-  """Indices with chances in proportion to counts, independent of each other.
-
-  Args:
-    rng: to draw with.
-    counts: int[C].
-    shape: of what is drawn.
-  """
-  # As many of each as chance gives, in random order: sooner than one by one.
-  found = rng.multinomial(math.prod(shape), counts / counts.sum())
-  drawn = np.repeat(np.arange(counts.size, dtype=np.min_scalar_type(counts.size)), found)
+  """Independent indices, int[shape], with chances in proportion to the counts."""
+  # How often each is drawn, then a random order: faster than one by one.
+  times = rng.multinomial(math.prod(shape), counts / counts.sum())
+  drawn = np.repeat(np.arange(counts.size, dtype=np.min_scalar_type(counts.size)), times)
   rng.shuffle(drawn)
   return drawn.reshape(shape)

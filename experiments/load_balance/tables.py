@@ -2,121 +2,178 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+from experiments.lab.report import table
+from experiments.load_balance.shares import ONE_PROGRAM, PACKED, UNPADDED
 
 
 def tables(result: Mapping[str, Any]) -> str:
-  """All of them, with what they are in a line before each.
+  """All tables, each after a paragraph on what it shows.
 
   Args:
-    result: of `experiments.load_balance.run`.
+    result: of `__main__.run`.
   """
-  rows, batch = result["rows"], result["batch"]
-  network = result["network"]
-  devices = sorted({x["devices"] for x in rows})
+  rows, batch, network = result["rows"], result["batch"], result["network"]
   some = [x for x in rows if x["batch"] == batch]
-  unpadding = [x for x in rows if x["way"] in ("un-padding", result["packing"])]
-  for_batches = [x | {"way": f"{x['way']}, batch {x['batch']}"} for x in unpadding]
+  both = [
+    x | {"way": f"{x['way']}, batch {x['batch']}"}
+    for x in rows
+    if x["way"] in ("un-padding", result["packing"])
+  ]
+  factors = ", ".join(f"{x:.4f} at depth {d}" for d, x in result["packing_factors"].items())
   exchange = ", ".join(f"{s:.2g} s on {n:,}" for n, s in result["exchange_seconds"].items())
-  depths = result["packing_factors"].items()
-  factors = ", ".join(f"{factor:.4f} at depth {depth}" for depth, factor in depths)
   parts = [
-    "The paper's estimate (section E): speed-up over padding, mean and 80 % of the steps.",
-    _estimate(result["estimate"]),
-    f"A device: {result['device'].get('model', 'model not named')}, "
-    f"{result['device'].get('machine', 'machine not named')}. " + _device(result["device"]),
-    _measured(result["device"].get("measurements", [])),
+    *_estimate(result["estimate"]),
+    *_device(result["device"]),
     f"Lengths of {result['histogram']}; packing factors {factors}. Exchange of gradients, "
     f"assumed: ring, {network['bandwidth']:.3g} bytes/s, {network['latency']:.1g} s a hop, "
     f"{network['gradient_bytes'] / 1e6:.0f} MB: {exchange}.",
     f"Real sequences a second over padding's, batch {batch}, by devices.",
-    _by_devices(some, devices, lambda x: f"{x['speedup']:.3f}"),
+    _by_devices(some, lambda x: f"{x['speedup']:.3f}"),
     f"Time that devices wait for the slowest, batch {batch}, by devices.",
-    _by_devices(some, devices, lambda x: f"{x['idle']:.1%}"),
+    _by_devices(some, lambda x: f"{x['idle']:.1%}"),
     f"Seconds of a step: mean ± standard deviation (99th percentile), batch {batch}.",
-    _by_devices(some, devices, _seconds),
+    _by_devices(
+      some, lambda x: f"{x['mean']:.3g} ± {x['deviation']:.2g} ({x['percentile_99']:.3g})"
+    ),
     "Real sequences a second over padding's, by batch of a device.",
-    _by_devices(for_batches, devices, lambda x: f"{x['speedup']:.3f}"),
-    _method(result["paper_method"]),
+    _by_devices(both, lambda x: f"{x['speedup']:.3f}"),
+    *_paper_method(result["paper_method"]),
+    *(_measured(result["measured"]) if "measured" in result else []),
   ]
-  return "\n\n".join(part for part in parts if part)
+  return "\n\n".join(parts)
 
 
-def _estimate(estimate: Mapping[str, Any]) -> str:
+def _estimate(estimate: Mapping[str, Any]) -> list[str]:
   one, several = estimate["one"], estimate["several"]
-  first = estimate["packing_ahead_from"]
-  told = (
-    f"alpha {several['location']:.4f}, beta {several['scale']:.4f} of "
+  text = (
+    "The paper's estimate (section E): speed-up over padding, mean and 80 % of the steps. "
+    f"Alpha {several['location']:.4f}, beta {several['scale']:.4f} of "
     f"{several['devices']} devices give alpha {one['location']:.3f}, beta "
-    f"{one['scale']:.3f} of one. "
-    + (f"Packing ({estimate['packing']}) is ahead from {first} devices." if first else "")
+    f"{one['scale']:.3f} of one. Packing ({estimate['packing']}) is ahead from "
+    f"{estimate['packing_ahead_from']} devices."
   )
-  cells = [
+  rows = [
     [f"{x['devices']:,}", f"{x['speedup']:.2f}", f"{x['low']:.2f} to {x['high']:.2f}"]
     for x in estimate["rows"]
   ]
-  return f"{told}\n\n{table(['devices', 'un-padding', '80 %'], cells)}"
+  return [text, _numbers(["devices", "un-padding", "80 %"], rows)]
 
 
-def _device(device: Mapping[str, Any]) -> str:
+def _device(device: Mapping[str, Any]) -> list[str]:
   costs = device["coefficients"]
-  return (
-    f"{costs['step']:.3g} s a step, {costs['row']:.3g} s a row, {costs['token']:.3g} s a "
-    f"token, {costs['token_pair']:.3g} s a pair of tokens; {device['parameters']:,} "
-    "parameters."
+  text = (
+    f"A device: {device.get('model', 'model not named')}, "
+    f"{device.get('machine', 'machine not named')}. {costs['step']:.3g} s a step, "
+    f"{costs['row']:.3g} s a row, {costs['token']:.3g} s a token, "
+    f"{costs['token_pair']:.3g} s a pair of tokens; {device['parameters']:,} parameters."
   )
-
-
-def _measured(measurements: Sequence[Mapping[str, Any]]) -> str:
-  if not measurements:
-    return ""
-  cells = [
+  rows = [
     [
       f"{x['row_length']}",
       f"{x['rows']}",
       f"{x['seconds']:.3f} ({x['low']:.3f} to {x['high']:.3f})",
       f"{x['relative_error']:+.1%}",
     ]
-    for x in measurements
+    for x in device.get("measurements", [])
   ]
-  return table(["tokens", "rows", "seconds of a step (quartiles)", "fit"], cells)
+  header = ["tokens", "rows", "seconds of a step (quartiles)", "fit"]
+  return [text, _numbers(header, rows)] if rows else [text]
 
 
-def _method(checked: Mapping[str, Any] | None) -> str:
+def _paper_method(checked: Mapping[str, Any] | None) -> list[str]:
   if checked is None:
-    return ""
+    return []
   fitted, one = checked["several"], checked["one"]
-  cells = [
+  text = (
+    "The paper's method on the simulated speed-ups of 8 devices: fitted alpha "
+    f"{fitted['location']:.4f}, beta {fitted['scale']:.4f}; so alpha "
+    f"{one['location']:.3f}, beta {one['scale']:.3f} of 1 device; and the mean of the "
+    "smallest."
+  )
+  rows = [
     [f"{x['devices']:,}", f"{x['simulated']:.3f}", f"{x['estimated']:.3f}"]
     for x in checked["rows"]
   ]
-  return (
-    "The paper's method on the simulated speed-ups of 8 devices: fitted alpha "
-    f"{fitted['location']:.4f}, beta {fitted['scale']:.4f}; so of 1 device alpha "
-    f"{one['location']:.3f}, beta {one['scale']:.3f}; and the mean of the smallest.\n\n"
-    + table(["devices", "simulated", "estimated"], cells)
+  return [text, _numbers(["devices", "simulated", "estimated"], rows)]
+
+
+def _measured(measured: Mapping[str, Any]) -> list[str]:
+  clock, predicted = (
+    {way: sum(x) / len(x) for way, x in measured[name].items()}
+    for name in ("clock", "predicted")
   )
+  text = (
+    f"Measured steps: BERT-{measured['model']}, {measured['batch']} sequences a device, "
+    f"lengths rounded up to a multiple of {measured['multiple']}, {measured['machine']}. A "
+    f"share is what a device computes in a step. Of {measured['shares']} measured alone, "
+    f"one of packing takes {clock[PACKED]:.3g} s, predicted {predicted[PACKED]:.3g} s; one "
+    f"of un-padding {clock[UNPADDED]:.3g} s, predicted {predicted[UNPADDED]:.3g} s. "
+    f"Composed: {measured['composed']} steps of shares measured alone. Shared cores: "
+    f"all devices run on {measured['cores']} cores at the same time, and little waiting "
+    "shows. Processes have a core each."
+  )
+  waiting: dict[str, Callable] = {
+    "simulated": lambda x: _percent(x["simulated"]),
+    "predicted for the same shares": lambda x: _percent(x["predicted"]),
+    "predicted at the pace": lambda x: _percent(x["at_pace"]),
+    "un-padding, measured": lambda x: _percent(x["measured"][UNPADDED]),
+    "measured - predicted, points": lambda x: (
+      f"{100 * (x['measured'][UNPADDED]['median'] - x['predicted']['median']):+.1f}"
+    ),
+    "packing, measured": lambda x: _percent(x["measured"][PACKED]),
+    "pace": lambda x: f"{x['pace']:.2f}",
+    "seconds more a sequence": lambda x: f"{x['beyond']:+.3g}",
+  }
+  seconds: dict[str, Callable] = {
+    UNPADDED: lambda x: _seconds(x, UNPADDED),
+    PACKED: lambda x: _seconds(x, PACKED),
+    ONE_PROGRAM: lambda x: _seconds(x, ONE_PROGRAM),
+    "exchange and update": lambda x: f"{x['exchange']:.3f}",
+    "gain predicted": lambda x: f"{x['gain_predicted']:.2f}",
+    "gain measured": lambda x: f"{x['gain'][PACKED]:.2f}",
+    "of one program": lambda x: (
+      f"{x['gain'][ONE_PROGRAM]:.2f}" if ONE_PROGRAM in x["gain"] else ""
+    ),
+  }
+  several = [x for x in measured["cases"] if x["devices"] > 1]
+  return [
+    text,
+    "The part of a step that devices wait for the slowest: median (quartiles) of steps. "
+    "Packing's waiting is noise. Pace: seconds of packing over those predicted; at this "
+    "pace a sequence of un-padding takes the last column more than predicted.",
+    _columns(several, waiting),
+    "Seconds of a step: median (quartiles); gain: real tokens a second of packing over "
+    "un-padding, both in two programs, or packing in one program, the step of training.",
+    _columns(measured["cases"], seconds),
+  ]
 
 
-def _seconds(row: Mapping[str, Any]) -> str:
-  return f"{row['mean']:.3g} ± {row['deviation']:.2g} ({row['percentile_99']:.3g})"
+def _columns(cases: Sequence[Mapping[str, Any]], columns: Mapping[str, Callable]) -> str:
+  rows = [[x["name"], *(cell(x) for cell in columns.values())] for x in cases]
+  return _numbers(["", *columns], rows)
 
 
-def _by_devices(rows: Iterable[Mapping[str, Any]], devices: Sequence[int], shown) -> str:
-  lines: dict[str, list[str]] = {}
+def _by_devices(rows: Iterable[Mapping[str, Any]], cell: Callable) -> str:
+  lines: dict[str, dict[str, str]] = {}
   for row in rows:
-    lines.setdefault(row["way"], [row["way"]]).append(shown(row))
-  return table(["", *(f"{n:,}" for n in devices)], lines.values())
+    lines.setdefault(row["way"], {})[f"{row['devices']:,}"] = cell(row)
+  header = ["", *next(iter(lines.values()))]
+  return _numbers(header, [[way, *line.values()] for way, line in lines.items()])
 
 
-def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-  """A table in Markdown, its first column to the left.
+def _numbers(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+  return table(header, rows, right=range(1, len(header)))
 
-  Args:
-    head: of the columns.
-    lines: cells.
-  """
-  rule = "|---|" + "---:|" * (len(head) - 1)
-  cells = [f"| {' | '.join(line)} |" for line in (head, *lines)]
-  return "\n".join([cells[0], rule, *cells[1:]])
+
+def _seconds(case: Mapping[str, Any], way: str) -> str:
+  if way not in case["seconds"]:
+    return ""
+  return "{median:.3g} ({low:.3g} to {high:.3g})".format(**case["seconds"][way])
+
+
+def _percent(values: Mapping[str, float]) -> str:
+  part = {name: 100 * x for name, x in values.items()}
+  return "{median:.1f}% ({low:.1f} to {high:.1f})".format(**part)

@@ -2,9 +2,9 @@
 
 XLA compiles fixed shapes. So there is a branch for each of a few lengths, and a device
 goes through its sequences and takes, for each, the branch of the next such length. A step
-has two programs: one computes gradients, without a word between the devices; the other
-adds these up over the devices and updates the parameters. So each device's own work can
-be timed apart from the exchange, for packing too.
+has two programs: the first computes gradients, and the devices do not communicate; the
+second adds these up over the devices and updates the parameters. So each device's own work
+can be timed apart from the exchange, for packing too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import PartitionSpec
 
@@ -32,19 +33,19 @@ class UnpaddedProgram:
   """A step of un-padding, and one of packing beside it, in two programs each.
 
   Gradients are of the mean over all sequences of the step, so the un-padded step of some
-  sequences is `TrainingProgram`'s of the same ones, padded or packed.
+  sequences equals `TrainingProgram`'s step of the same ones, padded or packed.
 
   Args:
-    program: the model and its mesh; without dropout. Its state is the one used here.
-    optimizer: that of the program.
-    shapes: which are compiled, tokens and masked tokens of a row, both rising; the last
-      is that of a whole row.
+    program: the model and its mesh; without dropout. The steps here take its state.
+    optimizer: of the program.
+    shapes: compiled shapes, tokens and masked tokens of a row, both rising; the last is
+      a whole row.
 
   Attributes:
-    counts: rows -> of the whole step, what the gradients are means over.
+    counts: rows -> what the gradients are means over, counted over the whole step.
     unpadded_gradients: parameters, rows with one sequence each, int32[rows] their
-      branches, counts -> gradients, float[n, ...], those of each device on that device.
-    packed_gradients: the same of parameters, rows, counts.
+      branches, counts -> gradients, float[n, ...], the part of each device on that device.
+    packed_gradients: parameters, rows, counts -> such gradients.
     update: the state and such gradients -> the next state.
   """
 
@@ -69,13 +70,10 @@ class UnpaddedProgram:
       donate_argnums=0,
     )
 
-  def branch(self, length: int) -> int:
-    """Which of the compiled lengths a sequence takes.
-
-    Args:
-      length: in tokens.
-    """
-    return next(k for k, (most, _) in enumerate(self._shapes) if length <= most)
+  def branches(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+    """int32[rows]; the index of the compiled length that each row's tokens fit in."""
+    lengths = (rows["segment_ids"] > 0).sum(1)
+    return np.searchsorted([most for most, _ in self._shapes], lengths).astype(np.int32)
 
   def _on_each_device(self, own: Callable, *, rows: int) -> Callable:
     """`own` of each device's part of the `rows` arguments after the parameters."""
@@ -117,7 +115,7 @@ class UnpaddedProgram:
     return jax.lax.scan(add, zeros, (rows, branches))[0]
 
   def _update(self, state: State, gradients: Any) -> State:
-    """Adds up over the devices, where they exchange, and updates as `TrainingProgram`."""
+    """Adds up over the devices (the exchange), and updates like `TrainingProgram`."""
     summed = jax.tree.map(lambda x: x.sum(0), gradients)
     updates, optimizer_state = self._optimizer.update(
       summed, state["optimizer"], state["params"]

@@ -1,6 +1,6 @@
 """Ways to make the batches of many devices, and how long each device computes on its own.
 
-A sequence is drawn from the dataset; a batch is what one device does in one step.
+A sequence is drawn from the dataset; a batch is what one device computes in one step.
 """
 
 from __future__ import annotations
@@ -11,45 +11,39 @@ import numpy as np
 
 import packing
 from experiments.load_balance.cost import Coefficients
-from experiments.load_balance.simulation import Lengths, Steps, Way, draw
+from experiments.load_balance.simulation import Deal, Lengths, Steps, Way, draw
 
 PADDING, UNPADDING = "padding", "un-padding"
 BY_TOKENS, BY_TIME = "un-padding, balanced by tokens", "un-padding, balanced by time"
+AT_ONCE = "un-padding, at the pace of the longest"
+SORTED, BUCKETS = "sorted batches", "length buckets"
+SAME = ", the same on all"
+NUM_BUCKETS = 4  # of equal width
 
 
 def make_ways(
-  costs: Coefficients,
-  lengths: Lengths,
-  plans: Mapping[str, packing.Plan],
-  *,
-  bounds: tuple[int, ...],
-  sequences: str,
+  costs: Coefficients, lengths: Lengths, plans: Mapping[str, packing.Plan]
 ) -> dict[str, Way]:
-  """All ways to make batches, by name; the first is what the others are held against.
+  """All ways to make batches, by name; speed-ups are over the first.
 
   Args:
     costs: of a device.
     lengths: of the dataset.
     plans: by depth.
-    bounds: upper ends of the buckets.
-    sequences: of un-padding, "in_turn" or "at_once".
   """
   size = np.arange(lengths.longest + 1.0)
+  bounds = [lengths.longest * k // NUM_BUCKETS for k in range(1, NUM_BUCKETS + 1)]
   ways = {PADDING: padded(costs, lengths)}
-  for told, together in (("", False), (", the same on all", True)):
-    ways[f"sorted batches{told}"] = sorted_batches(costs, lengths, together=together)
-    ways[f"length buckets{told}"] = bucketed(
-      costs, lengths, bounds=bounds, together=together
-    )
-  weights = {UNPADDING: None, BY_TOKENS: size, BY_TIME: costs.row_seconds(size)}
-  for name, balance in weights.items():
-    ways[name] = unpadded(costs, lengths, sequences=sequences, balance=balance)
+  for suffix, together in (("", False), (SAME, True)):
+    ways[SORTED + suffix] = sorted_batches(costs, lengths, together=together)
+    ways[BUCKETS + suffix] = bucketed(costs, lengths, bounds=bounds, together=together)
+  ways[UNPADDING] = unpadded(costs, lengths)
+  ways[BY_TOKENS] = unpadded(costs, lengths, balance=size)
+  ways[BY_TIME] = unpadded(costs, lengths, balance=costs.row_seconds(size))
+  ways[AT_ONCE] = unpadded(costs, lengths, at_once=True)
   for depth, plan in plans.items():
-    ways[f"packing, depth {depth}"] = packed(costs, lengths, plan)
-  depth, plan = list(plans.items())[-1]
-  ways[f"packing, depth {depth}, own attention"] = packed(
-    costs, lengths, plan, attention="sequence"
-  )
+    ways[f"packing, depth {depth}"] = packed(costs, plan)
+  ways[f"packing, depth {depth}, own attention"] = packed(costs, plan, own_attention=True)
   return ways
 
 
@@ -58,8 +52,8 @@ def padded(costs: Coefficients, lengths: Lengths) -> Way:
 
   def way(rng, deal):
     steps, devices, batch = deal.lengths.shape
-    each = costs.step + batch * costs.row_seconds(lengths.longest)
-    return Steps(np.full((steps, devices), each), np.full(steps, devices * batch))
+    each = batch * costs.row_seconds(lengths.longest)
+    return _steps(costs, deal, np.full((steps, devices), each))
 
   return way
 
@@ -68,7 +62,7 @@ def unpadded(
   costs: Coefficients,
   lengths: Lengths,
   *,
-  sequences: str = "in_turn",
+  at_once: bool = False,
   balance: np.ndarray | None = None,
 ) -> Way:
   """Each sequence computes its own tokens only.
@@ -76,21 +70,20 @@ def unpadded(
   Args:
     costs: of a device.
     lengths: of the dataset.
-    sequences: "in_turn" adds their times up; "at_once" has a device work on all at the
-      pace of the longest, so that it takes its batch times the longest.
-    balance: float[S + 1]; what a sequence of each length weighs when sequences are dealt
-      again so that each device has about the same; not dealt again if None.
+    at_once: a device works on all its sequences at the pace of the longest, so it takes
+      its batch times the longest; otherwise their times add up.
+    balance: float[S + 1]; the weight of a sequence of each length. If given, sequences are
+      dealt again so that all devices have about the same weight.
   """
   table = _table(costs, lengths)
 
   def way(rng, deal):
-    steps, devices, batch = deal.lengths.shape
+    _, devices, batch = deal.lengths.shape
     dealt = deal.lengths
     if balance is not None and devices > 1:
       dealt = balanced(dealt, balance)
-    in_turn = sequences == "in_turn"
-    seconds = table[dealt].sum(2) if in_turn else batch * table[dealt.max(2)]
-    return Steps(costs.step + seconds, np.full(steps, devices * batch))
+    rows = batch * table[dealt.max(2)] if at_once else table[dealt].sum(2)
+    return _steps(costs, deal, rows)
 
   return way
 
@@ -119,15 +112,14 @@ def balanced(dealt: np.ndarray, weights: np.ndarray) -> np.ndarray:
   steps, devices, batch = dealt.shape
   ordered = np.sort(dealt.reshape(steps, -1), axis=1, kind="stable")[:, ::-1]
   rounds = ordered.reshape(steps, batch, devices)
-  found = np.empty_like(rounds)
+  by_round = np.empty_like(rounds)
   loads = np.zeros((steps, devices))
   for number in range(batch):
     lightest_first = np.argsort(loads, axis=1)
-    np.put_along_axis(found[:, number], lightest_first, rounds[:, number], 1)
-    loads += weights[found[:, number]]
+    np.put_along_axis(by_round[:, number], lightest_first, rounds[:, number], 1)
+    loads += weights[by_round[:, number]]
   worse = loads.max(1) >= weights[dealt].sum(2).max(1)
-  redealt = found.swapaxes(1, 2)
-  return np.where(worse[:, None, None], dealt, redealt)
+  return np.where(worse[:, None, None], dealt, by_round.swapaxes(1, 2))
 
 
 def sorted_batches(costs: Coefficients, lengths: Lengths, *, together: bool) -> Way:
@@ -149,15 +141,13 @@ def sorted_batches(costs: Coefficients, lengths: Lengths, *, together: bool) -> 
       number = (first[:, None] + np.arange(devices)) % whole
     else:
       number = rng.integers(whole, size=(steps, devices))
-    longest = lengths.at((number + 1) * batch - 1)
-    seconds = costs.step + batch * table[longest]
-    return Steps(seconds, np.full(steps, devices * batch))
+    return _steps(costs, deal, batch * table[lengths.at((number + 1) * batch - 1)])
 
   return way
 
 
 def bucketed(
-  costs: Coefficients, lengths: Lengths, *, bounds: tuple[int, ...], together: bool
+  costs: Coefficients, lengths: Lengths, *, bounds: list[int], together: bool
 ) -> Way:
   """Batches from one bucket of lengths, padded to its upper end.
 
@@ -177,42 +167,45 @@ def bucketed(
       drawn = np.broadcast_to(deal.places[:, None], (steps, devices))
     else:
       drawn = rng.random((steps, devices))
-    seconds = costs.step + batch * each[np.searchsorted(ends, drawn, side="right")]
-    return Steps(seconds, np.full(steps, devices * batch))
+    return _steps(costs, deal, batch * each[np.searchsorted(ends, drawn, side="right")])
 
   return way
 
 
-def packed(
-  costs: Coefficients, lengths: Lengths, plan: packing.Plan, *, attention: str = "row"
-) -> Way:
+def packed(costs: Coefficients, plan: packing.Plan, *, own_attention: bool = False) -> Way:
   """Packs of a plan; about as many sequences on a device as without packing.
 
   A device has batch / packing factor packs, rounded, and at least one.
 
   Args:
     costs: of a device.
-    lengths: of the dataset.
-    plan: of its histogram.
-    attention: "row" computes all pairs of tokens of a row; "sequence" only those of the
-      same sequence, so that the time depends on what is in the pack.
+    plan: of the histogram of the dataset.
+    own_attention: computes pairs of tokens of the same sequence only, so that the time
+      depends on what is in the pack; otherwise all pairs of a row.
   """
   depth = np.array([len(strategy) for strategy in plan.strategies])
-  full = costs.row_seconds(plan.row_length)
-  if attention == "sequence":
+  each = np.full(depth.size, costs.row_seconds(plan.row_length))
+  if own_attention:
     pairs = np.array([sum(x * x for x in strategy) for strategy in plan.strategies])
-    each = full + costs.token_pair * (pairs - plan.row_length**2)
-  else:
-    each = np.full(depth.size, full)
+    each = each + costs.token_pair * (pairs - plan.row_length**2)
 
   def way(rng, deal):
     steps, devices, batch = deal.lengths.shape
     rows = max(1, round(batch / plan.packing_factor))
     drawn = draw(rng, plan.repeat_counts, (steps, devices, rows))
-    seconds = costs.step + each[drawn].sum(2)
-    return Steps(seconds, depth[drawn].sum((1, 2)))
+    return _steps(costs, deal, each[drawn].sum(2), depth[drawn].sum((1, 2)))
 
   return way
+
+
+def _steps(
+  costs: Coefficients, deal: Deal, rows: np.ndarray, sequences: np.ndarray | None = None
+) -> Steps:
+  """From the seconds of the rows, [K, n]; all dealt sequences, if not given others."""
+  steps, devices, batch = deal.lengths.shape
+  if sequences is None:
+    sequences = np.full(steps, devices * batch)
+  return Steps(costs.step + rows, sequences)
 
 
 def _table(costs: Coefficients, lengths: Lengths) -> np.ndarray:

@@ -1,0 +1,284 @@
+"""Training steps of this machine by the clock, beside those that the cost model predicts.
+
+Devices of one process share its cores: one that has finished leaves its cores to the
+others, so little waiting shows. So each share is also measured alone, on one device, and
+composed: any n shares are a step of n devices, which takes as long as its slowest share and
+then the update of one device. Processes, each on a core of its own, show the waiting by the
+clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import packing
+from benchmarks import small_bert
+from benchmarks.steps import in_turns, quartiles
+from experiments.load_balance import cost, worker
+from experiments.load_balance.cost import Coefficients, Measurement
+from experiments.load_balance.shares import (
+  ONE_PROGRAM,
+  PACKED,
+  UNPADDED,
+  count_tokens,
+  draw_shares,
+  predict,
+)
+from experiments.load_balance.simulation import Lengths, simulate
+from experiments.load_balance.ways import UNPADDING, unpadded
+from experiments.load_balance.worker import Case
+from training.mesh import put_batch
+from training.record.files import write_json
+from training.step import TrainingProgram
+from training.sweep.jobs import cores
+
+COMPOSED = 1000  # steps, of shares measured alone
+_WAYS = (UNPADDED, PACKED)
+_ByWay = Mapping[str, np.ndarray]
+
+
+class Settings(NamedTuple):
+  """What is measured.
+
+  Attributes:
+    model: size of the BERT.
+    row_lengths: L of the steps that the cost is fitted to, in tokens.
+    rows: of these steps.
+    rounds: steps of each shape.
+    devices: of one process, each number a case.
+    processes: of one device each, each number a case.
+    batch: b, sequences of a share.
+    shares: N, to measure alone.
+    steps: K, of the cases of one or two devices; other cases have fewer, at least two.
+    multiple: to which un-padding rounds lengths up, in tokens.
+  """
+
+  model: str = "mini"
+  row_lengths: Sequence[int] = (64, 128, 256, 384, 512)
+  rows: Sequence[int] = (1, 4)
+  rounds: int = 9
+  devices: Sequence[int] = (2, 4, 8)
+  processes: Sequence[int] = (1, 2)
+  batch: int = 8
+  shares: int = 24
+  steps: int = 6
+  multiple: int = 128
+
+  def steps_of(self, devices: int) -> int:
+    """K of the case with so many devices, in one process or in several."""
+    return max(min(self.steps, 2), 2 * self.steps // max(devices, 2))
+
+
+QUICK = Settings("tiny", (64, 256, 512), (1, 3), 3, (2, 4), (2,), 4, 8, 2, 256)
+
+
+def measure(
+  program: TrainingProgram, row_lengths: Sequence[int], rows: Sequence[int], *, rounds: int
+) -> list[Measurement]:
+  """Times `train_step` of each length (tokens) with each number of rows, in turns."""
+  state = program.init()
+
+  def run(batch):
+    nonlocal state
+    state, totals = program.train_step(state, batch)
+    return state, totals
+
+  runs = {}
+  for shape in itertools.product(row_lengths, rows):
+    batch = put_batch(small_bert.full_rows(*shape), program.mesh)
+    runs[shape] = lambda number, batch=batch: run(batch)
+  seconds = in_turns(runs, rounds=rounds, seed=0, name="measuring")
+  return [
+    Measurement(*shape, *np.quantile(x, [0.5, 0.25, 0.75]).tolist())
+    for shape, x in seconds.items()
+  ]
+
+
+def measure_device(settings: Settings, folder: pathlib.Path) -> dict[str, Any]:
+  """Steps of this machine, and the coefficients fitted to them; kept in the folder."""
+  path = worker.kept(folder, "steps", settings[:4])
+  if path.exists():
+    return json.loads(path.read_text())
+  program = small_bert.make_program(settings.model, longest=max(settings.row_lengths))
+  measurements = measure(
+    program, settings.row_lengths, settings.rows, rounds=settings.rounds
+  )
+  fitted = cost.fit(measurements)
+  device = {
+    "machine": small_bert.machine_and_device(),
+    "model": f"BERT-{settings.model}",
+    "parameters": small_bert.count_parameters(program),
+    "coefficients": dataclasses.asdict(fitted.coefficients),
+    "rounds": settings.rounds,
+    "measurements": [
+      x._asdict() | {"relative_error": error}
+      for x, error in zip(measurements, fitted.errors, strict=True)
+    ],
+  }
+  write_json(path, device)
+  return device
+
+
+def run(
+  settings: Settings,
+  folder: pathlib.Path,
+  lengths: Lengths,
+  plan: packing.Plan,
+  costs: Coefficients,
+) -> dict[str, Any]:
+  """Measures the cases that the folder has no results of, and compares all with the model.
+
+  Args:
+    settings: what to measure.
+    folder: for the results of the cases.
+    lengths: of the dataset.
+    plan: of the packs.
+    costs: of a device, to predict the same steps.
+
+  Returns:
+    The settings; for each share alone its seconds by the `clock` and `predicted`; `update`,
+    the seconds of one device; and `cases`, of `_Model.compare`.
+
+  Raises:
+    Stopped: a process failed.
+  """
+  compiled = [*range(settings.multiple, lengths.longest, settings.multiple)]
+  compiled.append(lengths.longest)
+  shares = draw_shares(lengths, plan, number=settings.shares, batch=settings.batch)
+  alone = Case(settings.model, compiled, shares, settings.shares, list(_WAYS))
+  cases = {"shares alone": alone}
+  several = dataclasses.replace(alone, ways=[*_WAYS, ONE_PROGRAM])
+  for n in settings.devices:
+    cases[f"{n} devices, shared cores"] = dataclasses.replace(
+      several, steps=settings.steps_of(n), devices=n
+    )
+  for n in settings.processes:
+    if n <= len(cores()):
+      cases[f"{n} processes" if n > 1 else "1 process"] = dataclasses.replace(
+        several, steps=settings.steps_of(n), processes=n, pinned=True
+      )
+  results = worker.run_cases(folder, cases)
+
+  predicted = predict(shares, costs, compiled=compiled)
+  model = _Model(settings, costs, lengths, count_tokens(shares), predicted)
+  one = _Steps.of(results["shares alone"])
+  rows = []
+  for n in settings.devices:
+    rng = np.random.default_rng([0, n])
+    some = rng.random((COMPOSED, settings.shares)).argsort(1)[:, :n]  # none twice in a step
+    busy = {way: x[some, 0] for way, x in one.busy.items()}
+    seconds = {way: x.max(1) + one.exchange for way, x in busy.items()}
+    composed = _Steps(busy, seconds, one.exchange)
+    rows.append(model.compare(f"{n} devices, composed", some, composed))
+  for name, case in list(cases.items())[1:]:
+    n = case.devices * case.processes
+    dealt = np.arange(case.steps * n).reshape(-1, n)
+    rows.append(model.compare(name, dealt, _Steps.of(results[name])))
+  return settings._asdict() | {
+    "machine": small_bert.machine_and_device(),
+    "cores": len(cores()),
+    "composed": COMPOSED,
+    "update": one.exchange,
+    "clock": {way: x[:, 0].tolist() for way, x in one.busy.items()},
+    "predicted": {way: x.tolist() for way, x in model.predicted.items()},
+    "cases": rows,
+  }
+
+
+class _Steps(NamedTuple):
+  """Steps of a case, by way.
+
+  Attributes:
+    busy: float[K, n]; seconds until each device had its gradients; not of `ONE_PROGRAM`.
+    seconds: float[K]; of the whole step, until its last process ended.
+    exchange: median seconds from the slowest device's gradients to the new parameters.
+  """
+
+  busy: _ByWay
+  seconds: _ByWay
+  exchange: float
+
+  @classmethod
+  def of(cls, results: Sequence[Mapping[str, Mapping[str, Any]]]) -> _Steps:
+    """From what `worker.run` returned in each process."""
+    busy = {way: np.concatenate([x[way]["busy"] for x in results], 1) for way in _WAYS}
+    seconds = {way: np.max([x[way]["seconds"] for x in results], 0) for way in results[0]}
+    exchanges = [seconds[way] - busy[way].max(1) for way in _WAYS]
+    return cls(busy, seconds, float(np.median(exchanges)))
+
+
+class _Model(NamedTuple):
+  """What measured steps are compared with.
+
+  Attributes:
+    settings: of the measurement.
+    costs: of a device.
+    lengths: of the dataset.
+    tokens: int[N]; real ones of each share, by way.
+    predicted: float[N]; seconds of each share, by way.
+  """
+
+  settings: Settings
+  costs: Coefficients
+  lengths: Lengths
+  tokens: _ByWay
+  predicted: _ByWay
+
+  def compare(self, name: str, shares: np.ndarray, steps: _Steps) -> dict[str, Any]:
+    """Measured steps beside the prediction for the same shares.
+
+    Args:
+      name: of the case.
+      shares: int[K, n]; those of each step.
+      steps: as measured.
+
+    Returns:
+      Waiting as `simulated` (any deals, exact lengths, the fixed time of a step),
+      `predicted`, `at_pace` and `measured` by way; `gain`, real tokens a second of ways of
+      packing over un-padding, and `gain_predicted`; `seconds` and `exchange`; `pace`, how
+      many times its predicted seconds packing takes; `beyond`, the seconds that a sequence
+      of un-padding takes above its prediction at this pace.
+    """
+    devices, batch = shares.shape[1], self.settings.batch
+    way = {UNPADDING: unpadded(self.costs, self.lengths)}
+    simulated = simulate(way, self.lengths, devices=devices, batch=batch, sequences=2**18)
+    predicted = {way: x[shares] for way, x in self.predicted.items()}
+    own = predicted[UNPADDED]
+    pace = steps.busy[PACKED].mean() / predicted[PACKED].mean()
+    beyond = (steps.busy[UNPADDED] - pace * own).mean() / batch
+    whole = {way: x.max(1) + self.costs.step for way, x in predicted.items()}
+    return {
+      "name": name,
+      "devices": devices,
+      "simulated": _waiting(simulated[UNPADDING].seconds),
+      "predicted": _waiting(own),
+      "at_pace": _waiting(pace * own + beyond * batch),
+      "measured": {way: _waiting(x) for way, x in steps.busy.items()},
+      "pace": float(pace),
+      "beyond": float(beyond),
+      "gain": self._gain(shares, steps.seconds),
+      "gain_predicted": self._gain(shares, whole)[PACKED],
+      "seconds": {way: quartiles(x) for way, x in steps.seconds.items()},
+      "exchange": steps.exchange,
+    }
+
+  def _gain(self, shares: np.ndarray, seconds: _ByWay) -> dict[str, float]:
+    speed = {
+      way: self.tokens[UNPADDED if way == UNPADDED else PACKED][shares].sum() / x.sum()
+      for way, x in seconds.items()
+    }
+    unpadding = speed.pop(UNPADDED)
+    return {way: float(x / unpadding) for way, x in speed.items()}
+
+
+def _waiting(seconds: np.ndarray) -> dict[str, float]:
+  """[K, n] -> the part of a step that devices wait for the slowest; quartiles of steps."""
+  waiting = 1 - seconds.mean(1) / seconds.max(1)
+  return quartiles(np.maximum(waiting, 0))  # no rounding error
