@@ -145,7 +145,7 @@ def section_q(part: Part) -> list[Exhibit]:
       "Molecules in rows of 36 instead of 27",
       "not run here",
       "The sizes of QM9's molecules are not at hand.",
-      claim="Molecules of at most 27 atoms pack 1.6 times as fast in rows of 36.",
+      claim="Molecules of at most 27 atoms train 1.6 times as fast in rows of 36.",
       command="python -m packing pack --lengths qm9.npy --max-sequence-length 27 "
       "--row-length 36",
       values=[Value("speed-up with rows of 36", "1.6", "not run")],

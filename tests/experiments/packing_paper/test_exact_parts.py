@@ -8,8 +8,10 @@ import pytest
 import packing
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
+from experiments.packing_paper import figure_10_longer_rows as longer_rows
 from experiments.packing_paper import section_3_model_changes as model_changes
 from experiments.packing_paper import section_f_residuals as residuals
+from experiments.packing_paper import table_2_speedups as speedups
 from experiments.packing_paper import table_4_strategies as strategies
 from experiments.packing_paper import tables_1_5_6_7_packing as tables
 from packing.algorithms import nnls
@@ -69,3 +71,16 @@ def test_least_squares_reports_its_residual():
   residual = np.array(plan.details["residual"])
   assert residual.shape == (5,)
   assert plan.details["num_leftover_sequences"] == np.maximum(residual, 0).sum()
+
+
+def test_depth_and_overhead_are_judged_by_their_bounds():
+  curve = {1: 1.0, 2: 1.97, 3: 1.98, 29: 2.0}
+  needed = [longer_rows.depth_needed(curve, limit) for limit in (2.0, 2.02, 2.1)]
+  assert needed == ["3", "without a limit", "never"]
+  for low, high, outcome in (
+    (0.96, 1.0, "holds"),  # the bound is 1 / 1.05 = 0.952
+    (0.95, 1.0, "no power"),
+    (0.90, 0.95, "fails"),
+  ):
+    ratio = {"low": low, "median": (low + high) / 2, "high": high}
+    assert speedups.enough("x", {"over_factor": ratio}).outcome == outcome
