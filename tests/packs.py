@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import flax.nnx as nnx
 import jax
@@ -20,37 +21,23 @@ VOCAB_SIZE = 29
 PACKS = [[13], [5, 4, 3], [2, 2, 2], [7, 6], []]
 
 
+SMALL: dict[str, Any] = {
+  "vocab_size": VOCAB_SIZE,
+  "num_layers": 2,
+  "intermediate_size": 11,
+  "max_position_embeddings": 17,
+  "dropout_rate": 0.0,
+  "attention_dropout_rate": 0.0,
+}
+
+
 def small_config(**fields) -> BertConfig:
-  return dataclasses.replace(
-    BertConfig(
-      vocab_size=VOCAB_SIZE,
-      hidden_size=14,
-      num_layers=2,
-      num_heads=2,
-      intermediate_size=11,
-      max_position_embeddings=17,
-      dropout_rate=0.0,
-      attention_dropout_rate=0.0,
-    ),
-    **fields,
-  )
+  return BertConfig(**SMALL | {"hidden_size": 14, "num_heads": 2} | fields)
 
 
 def small_gpt2(**fields) -> Gpt2Config:
   """Of 3 heads, which is no power of 2: ALiBi's slopes are then of both kinds."""
-  return dataclasses.replace(
-    Gpt2Config(
-      vocab_size=VOCAB_SIZE,
-      hidden_size=15,
-      num_layers=2,
-      num_heads=3,
-      intermediate_size=11,
-      max_position_embeddings=17,
-      dropout_rate=0.0,
-      attention_dropout_rate=0.0,
-    ),
-    **fields,
-  )
+  return Gpt2Config(**SMALL | {"hidden_size": 15, "num_heads": 3} | fields)
 
 
 def ordinary(config: BertConfig) -> BertConfig:

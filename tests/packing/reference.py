@@ -5,26 +5,22 @@ import itertools
 
 
 def fewest_packs(lengths, *, row_length, depth, multiple=1, separator=0):
-  """The fewest packs, by brute force.
+  """The fewest packs, by all sets of shorter sequences beside the longest one.
 
-  Tries every combination of shorter sequences beside the longest one; feasible for up to
-  about nine sequences.
+  Feasible for up to about nine sequences.
   """
   gap = -(-separator // multiple) * multiple
-
-  def fits(pack):
-    tokens = sum(-(-length // multiple) * multiple for length in pack)
-    return tokens + gap * (len(pack) - 1) <= row_length
 
   @functools.cache
   def solve(left):
     if not left:
       return 0
-    longest, others = left[-1], left[:-1]
+    *others, longest = left
     best = len(left)
-    for size in range(min(depth, len(left)), 0, -1):
-      for beside in set(itertools.combinations(others, size - 1)):
-        if fits((longest, *beside)):
+    for number in range(min(depth, len(left))):
+      for beside in set(itertools.combinations(others, number)):
+        rounded = [-(-length // multiple) * multiple for length in (longest, *beside)]
+        if sum(rounded) + gap * number <= row_length:
           rest = list(others)
           for length in beside:
             rest.remove(length)
@@ -34,44 +30,25 @@ def fewest_packs(lengths, *, row_length, depth, multiple=1, separator=0):
   return solve(tuple(sorted(lengths)))
 
 
-def first_fit(lengths, *, row_length, depth):
-  """First fit, sequence by sequence; returns packs as lists."""
+def one_by_one(lengths, how, *, row_length, depth, separator=0):
+  """Packs by "first", "best" or "next" fit, sequence by sequence.
+
+  Of equally full packs, best fit takes the one opened first.
+
+  Returns:
+    A sorted list of sorted packs.
+  """
   packs: list[list[int]] = []
   for length in lengths:
-    for pack in packs:
-      if sum(pack) + length <= row_length and len(pack) < depth:
-        pack.append(length)
-        break
-    else:
+    fitting = [
+      pack
+      for pack in (packs[-1:] if how == "next" else packs)
+      if sum(pack) + separator * len(pack) + length <= row_length and len(pack) < depth
+    ]
+    if not fitting:
       packs.append([length])
-  return packs
-
-
-def best_fit(lengths, *, row_length, depth):
-  """Best fit, sequence by sequence; among equally full packs, the one opened first."""
-  packs: list[list[int]] = []
-  for length in lengths:
-    fitting = [p for p in packs if sum(p) + length <= row_length and len(p) < depth]
-    if fitting:
+    elif how == "best":
       max(fitting, key=sum).append(length)  # max keeps the first of equals
     else:
-      packs.append([length])
-  return packs
-
-
-def next_fit(lengths, *, row_length, depth, separator=0):
-  """Next fit, sequence by sequence."""
-  packs: list[list[int]] = []
-  for length in lengths:
-    if packs:
-      tokens = sum(packs[-1]) + separator * len(packs[-1])
-      if tokens + length <= row_length and len(packs[-1]) < depth:
-        packs[-1].append(length)
-        continue
-    packs.append([length])
-  return packs
-
-
-def as_multiset(packs):
-  """Packs as a sorted list of sorted tuples, for comparison."""
+      fitting[0].append(length)
   return sorted(tuple(sorted(pack)) for pack in packs)

@@ -92,6 +92,14 @@ def test_only_the_fullest_pack_is_closed_when_nothing_fits():
   assert packer.flush() == [["d"], ["c"]]
 
 
+def test_a_pack_that_must_close_is_filled_with_the_longest_that_wait():
+  packer = packing.OnlinePacker(
+    row_length=10, max_sequences_per_pack=2, open_packs=1, look_ahead=2
+  )
+  assert [packer.add(name, n) for name, n in (("a", 1), ("b", 2), ("c", 6))] == [[]] * 3
+  assert packer.add("d", 7) == [["c", "b"]]
+
+
 @pytest.mark.parametrize("open_packs", [8, 64, 512])
 @pytest.mark.parametrize("name", ["gamma", "uniform", "normal", "full"])
 def test_fewer_packs_than_grain_at_equal_open_packs(open_packs, name):
@@ -111,62 +119,59 @@ def test_within_a_hundredth_of_the_optimum_on_wikipedia():
 
 
 @pytest.mark.parametrize(
-  ("options", "message"),
+  ("option", "value"),
   [
-    ({"row_length": 0}, "row_length is 0"),
-    ({"row_length": 8, "open_packs": 0}, "open_packs is 0"),
-    ({"row_length": 8, "look_ahead": -1}, "look_ahead is -1"),
-    ({"row_length": 8, "max_delay": 1.5}, "max_delay is 1.5"),
-    ({"row_length": 8, "max_sequences_per_pack": 0}, "max_sequences_per_pack is 0"),
+    ("row_length", 0),
+    ("open_packs", 0),
+    ("look_ahead", -1),
+    ("max_delay", 1.5),
+    ("max_sequences_per_pack", 0),
   ],
 )
-def test_bad_options_are_refused(options, message):
-  with pytest.raises(packing.InputError, match=message):
-    packing.OnlinePacker(**options)
+def test_bad_options_are_refused(option, value):
+  with pytest.raises(packing.InputError, match=f"{option} is {value}"):
+    packing.OnlinePacker(**{"row_length": 8, option: value})
 
 
-def test_bad_lengths_and_states_are_refused():
-  packer = packing.OnlinePacker(row_length=8)
-  for length, message in ((9, "length is 9"), (0, "length is 0"), (2.5, "length is 2.5")):
-    with pytest.raises(packing.InputError, match=message):
-      packer.add(0, length)  # type: ignore[arg-type]
-  packer.add(0, 5)
-  state = packer.state()
-  for change, message in (
+@pytest.mark.parametrize("length", [9, 0, 2.5])
+def test_bad_lengths_are_refused(length):
+  with pytest.raises(packing.InputError, match=f"length is {length}"):
+    packing.OnlinePacker(row_length=8).add(0, length)
+
+
+def one_pack(*lengths, number=0):
+  return [number, 0, [[name, length] for name, length in enumerate(lengths)]]
+
+
+def packs(*content, **change):
+  return {"packs": [*content], "opened": len(content), "arrivals": 9} | change
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
     ({"version": 7}, "version 1; found 7"),
     ({"waiting": 3}, "damaged"),
-    ({"packs": [[0, 0, [[1, 9]]]], "opened": 1, "arrivals": 9}, "length is out"),
-    ({"packs": [[0, 0, [[1, 5], [2, 4]]]], "opened": 1, "arrivals": 9}, "overflows"),
-    ({"packs": [[0, 0, [[1, 2]]] * 2], "opened": 1, "arrivals": 9}, "damaged"),
-    ({"packs": [[0, 0, [[1, 2]]]] * 2, "opened": 1, "arrivals": 9}, "same number"),
-    ({"packs": [[0, 0, [[1, 0]]]], "opened": 1, "arrivals": 9}, "length is out"),
-    ({"packs": [[0, 0, [[1, 1.5]]]], "opened": 1, "arrivals": 9}, "a number is not whole"),
-    ({"packs": [[0, 0, []]], "opened": 1}, "empty or full"),
-    (
-      {
-        "packs": [[0, 0, [[1, 2], [2, 2]]]],
-        "opened": 1,
-        "arrivals": 9,
-        "max_sequences_per_pack": 2,
-      },
-      "empty or full",
-    ),
-    ({"packs": [[1, 0, [[1, 2]]]], "opened": 1, "arrivals": 9}, "yet to be opened"),
-    (
-      {
-        "packs": [[i, 0, [[1, 2]]] for i in range(3)],
-        "opened": 3,
-        "arrivals": 9,
-        "open_packs": 2,
-      },
-      "too many packs",
-    ),
+    (packs(one_pack(9)), "length is out"),
+    (packs(one_pack(0)), "length is out"),
+    (packs(one_pack(1.5)), "a number is not whole"),
+    (packs(one_pack(5, 4)), "overflows"),
+    (packs(one_pack(2)[:2]), "damaged"),
+    (packs(one_pack(2), one_pack(2)), "same number"),
+    (packs(one_pack()), "empty or full"),
+    (packs(one_pack(2, 2), max_sequences_per_pack=2), "empty or full"),
+    (packs(one_pack(2, number=1)), "yet to be opened"),
+    (packs(*(one_pack(2, number=n) for n in range(3)), open_packs=2), "too many packs"),
     ({"waiting": [[5, 0, 0], [3, -1, 1]], "arrivals": 2}, "unsorted"),
     ({"waiting": [[5, 0, 0]], "look_ahead": 0}, "too many sequences"),
     ({"waiting": [[9, 0, 0]]}, "length is out"),
     ({"waiting": [[5, -7, 0]]}, "yet to arrive"),
     ({"arrivals": -1}, "a number is not whole"),
     ({"opened": "1"}, "a number is not whole"),
-  ):
-    with pytest.raises(packing.InputError, match=message):
-      packing.OnlinePacker.from_state(state | change)
+  ],
+)
+def test_bad_states_are_refused(change, message):
+  packer = packing.OnlinePacker(row_length=8)
+  packer.add(0, 5)
+  with pytest.raises(packing.InputError, match=message):
+    packing.OnlinePacker.from_state(packer.state() | change)

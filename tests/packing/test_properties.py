@@ -1,7 +1,5 @@
 """Properties of every algorithm on every histogram."""
 
-from typing import Any
-
 import hypothesis
 import hypothesis.extra.numpy
 import hypothesis.strategies as st
@@ -9,11 +7,6 @@ import numpy as np
 import pytest
 
 import packing
-
-LEAST_SQUARES: list[tuple[str, dict[str, Any]]] = [
-  ("nnlshp", {}),
-  ("ennlshp", {"rounding": "up"}),
-]
 
 
 @st.composite
@@ -59,25 +52,13 @@ def check(plan, histogram, geometry):
   assert plan.lower_bound >= (lengths > geometry["row_length"] / 2).sum()
 
 
-def settings(examples: int) -> hypothesis.settings:
-  return hypothesis.settings(
-    max_examples=examples,
-    deadline=None,
-    suppress_health_check=list(hypothesis.HealthCheck),
+@pytest.mark.parametrize("examples", [250, pytest.param(1000, marks=pytest.mark.slow)])
+def test_every_algorithm_makes_a_partition_and_no_bound_is_above_any_plan(examples):
+  checks = list(hypothesis.HealthCheck)
+  settings = hypothesis.settings(
+    max_examples=examples, deadline=None, suppress_health_check=checks
   )
-
-
-@settings(250)
-@hypothesis.given(problems())
-def test_every_algorithm_makes_a_partition_and_no_bound_is_above_any_plan(problem):
-  check_every_algorithm(problem)
-
-
-@pytest.mark.slow
-@settings(1000)
-@hypothesis.given(problems())
-def test_the_same_for_four_times_as_many_problems(problem):
-  check_every_algorithm(problem)
+  settings(hypothesis.given(problems())(check_every_algorithm))()
 
 
 def check_every_algorithm(problem):
@@ -102,9 +83,9 @@ def check_every_algorithm(problem):
 def test_least_squares_with_options(problem, leftovers):
   histogram, geometry = problem
   geometry["max_sequences_per_pack"] = 3
-  for algorithm, option in LEAST_SQUARES:
+  for algorithm, option in (("nnlshp", {}), ("ennlshp", {"rounding": "up"})):
     plan = packing.pack(
-      histogram, algorithm=algorithm, leftovers=leftovers, **option, **geometry
+      histogram, algorithm=algorithm, leftovers=leftovers, **option | geometry
     )
     check(plan, histogram, geometry)
     assert plan.details["num_packs_after"] == plan.num_packs

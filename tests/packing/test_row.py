@@ -12,9 +12,6 @@ def test_a_row_is_filled_from_the_left():
     "position_ids": [0, 1, 0, 0, 1, 2, 0, 0],
   }
   assert all(field.dtype == np.int32 for field in row.values())
-
-
-def test_a_row_may_be_full():
   assert packing.make_row([[1], [2, 3]], row_length=3)["segment_ids"].tolist() == [1, 2, 2]
 
 
@@ -30,15 +27,3 @@ def test_a_row_may_be_full():
 def test_sequences_that_do_not_make_a_row_are_refused(sequences, message):
   with pytest.raises(packing.InputError, match=message):
     packing.make_row(sequences, row_length=4)
-
-
-def test_an_assignment_reads_like_a_list_of_packs():
-  lengths = [4, 2, 3, 3, 2]
-  histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=8)
-  packs = packing.pack(histogram, max_sequences_per_pack=3).assign(lengths)
-  assert len(packs) == packs.num_packs == 2
-  assert sorted(number for pack in packs for number in pack) == [0, 1, 2, 3, 4]
-  np.testing.assert_array_equal(packs[1], packs.sequence_ids[packs.offsets[1] :])
-  for wrong in (-1, 2):
-    with pytest.raises(IndexError, match="There are 2 packs"):
-      packs[wrong]

@@ -7,10 +7,9 @@ what DATA is. It holds a model, with which ours reads the windows, packed.
 """
 
 import argparse
-import collections
 import itertools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import flax.nnx as nnx
@@ -72,14 +71,6 @@ class Compared(NamedTuple):
   windows: list[dict]
   best: list[squad.Answer]
 
-  def shown(self, number: int, label: list[int]) -> str:
-    """What a label means, in a window."""
-    window = self.windows[number]
-    i, j = (place - window["first_type_length"] for place in label)
-    if j < 0:
-      return "none"
-    return repr(window["text"][window["token_starts"][i] : window["token_ends"][j]])
-
 
 def compare(folder: pathlib.Path, data: pathlib.Path) -> Iterator[Compared]:
   """Our windows and answers, beside those in a folder."""
@@ -107,29 +98,21 @@ def decode(windows: list[dict], logits: list[np.ndarray]) -> list[squad.Answer]:
   )
 
 
-def as_fast(window: dict) -> dict:
-  """One of our windows as the reference describes those of the fast tokenizer."""
-  offsets = zip(window["token_starts"], window["token_ends"], strict=True)
-  return {
-    "input_ids": digest(window["input_ids"]),
-    "first_type_length": window["first_type_length"],
-    "offsets": digest([*offsets]),
-    "text": digest([*map(ord, window["text"])]),
-    "label": [window["start_position"], window["end_position"]],
-  }
-
-
-def as_legacy(windows: list[dict]) -> list[dict]:
-  """Our windows as the reference describes legacy features."""
-  return [
-    {
-      "input_ids": digest(window["input_ids"]),
-      "first_type_length": window["first_type_length"],
-      "label": [window["start_position"], window["end_position"]],
-      "max_context": digest(places),
-    }
-    for window, places in zip(windows, _max_context(windows), strict=True)
-  ]
+def described(windows: list[dict], how: str) -> list[dict]:
+  """Our windows as the reference has those of the "fast" tokenizer or "legacy" features."""
+  found = []
+  for window, places in zip(windows, _max_context(windows), strict=True):
+    offsets = zip(window["token_starts"], window["token_ends"], strict=True)
+    own = {"offsets": digest([*offsets]), "text": digest([*map(ord, window["text"])])}
+    found.append(
+      {
+        "input_ids": digest(window["input_ids"]),
+        "first_type_length": window["first_type_length"],
+        "label": [window["start_position"], window["end_position"]],
+        **(own if how == "fast" else {"max_context": digest(places)}),
+      }
+    )
+  return found
 
 
 def _max_context(windows: list[dict]) -> list[list[int]]:
@@ -231,19 +214,15 @@ def by_pipeline_rule(
 def differences(compared: Compared, tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
   """What is not equal: the name of a check, and ours and theirs in words."""
   expected = compared.expected
-  for how, mine in (
-    ("fast", [as_fast(window) for window in compared.windows]),
-    ("legacy", as_legacy(compared.windows)),
-  ):
-    theirs = expected.windows[how]
+  for how, theirs in expected.windows.items():
+    mine = described(compared.windows, how)
     if len(mine) != len(theirs):
       yield f"{how} windows", f"{len(mine)} | {len(theirs)}"
       continue
     for number, (a, b) in enumerate(zip(mine, theirs, strict=True)):
       label, other = a.pop("label"), b["label"]
       if label != other:
-        places = compared.shown(number, label), compared.shown(number, other)
-        yield f"{how} labels", " | ".join(places)
+        yield f"{how} labels", f"window {number}: {label} | {other}"
       if a != {name: value for name, value in b.items() if name != "label"}:
         yield f"{how} windows", f"{a} | {b}"
   text, score = ("empty", 0.0) if not compared.best else compared.best[0][::2]
@@ -270,6 +249,15 @@ def differences(compared: Compared, tokenizer: Tokenizer) -> Iterator[tuple[str,
   for name, (mine_too, other) in pairs.items():
     if mine_too != other:
       yield name, f"{mine_too!r} | {other!r}"
+
+
+def by_check(found: Iterable[Compared], tokenizer: Tokenizer) -> dict[str, list[str]]:
+  """All differences by the name of the check, each with its question."""
+  unequal: dict[str, list[str]] = {name: [] for name in CHECKS}
+  for compared in found:
+    for name, text in differences(compared, tokenizer):
+      unequal[name].append(f"{compared.expected.question}: {text}")
+  return unequal
 
 
 def packed_difference(folder: pathlib.Path, found: list[Compared]) -> float:
@@ -309,25 +297,12 @@ def main():
   for setting, (length, step, asked) in SETTINGS.items():
     mine = [compared for compared in found if compared.expected.setting == setting]
     windows = sum(len(compared.windows) for compared in mine)
-    several = sum(len(compared.windows) > 1 for compared in mine)
-    right = sum(
-      bool(compared.best)
-      and compared.best[0].text in compared.document.fields["answers"]["text"]
-      for compared in mine
-    )
     print(f"windows of {length} tokens, {step} apart, questions of at most {asked}:")
-    print(f"  {len(mine)} questions, {several} of several windows, {windows} windows")
-    print(f"  {right} answers are those of the data")
-    unequal = collections.defaultdict(list)
-    for compared in mine:
-      kind = "one window" if len(compared.windows) == 1 else "several windows"
-      for name, text in differences(compared, tokenizer):
-        unequal[name].append((kind, compared.expected.question, text))
-    for name in CHECKS:
-      kinds = collections.Counter(kind for kind, _, _ in unequal[name])
-      print(f"  {name}: {len(unequal[name])} differ {dict(kinds) or ''}")
-      for _, question, text in unequal[name] if name in _LISTED else ():
-        print(f"    {question}: {text}")
+    print(f"  {len(mine)} questions, {windows} windows")
+    for name, texts in by_check(mine, tokenizer).items():
+      print(f"  {name}: {len(texts)} differ")
+      for text in texts if name in _LISTED else ():
+        print(f"    {text}")
   print(
     f"largest difference of a logit, packed: {packed_difference(options.folder, found)}"
   )

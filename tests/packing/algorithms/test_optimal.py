@@ -1,5 +1,6 @@
 """The optimum and its bound, against brute force and against known bounds."""
 
+import functools
 import itertools
 import subprocess
 import sys
@@ -15,10 +16,31 @@ import packing
 from packing.algorithms.relaxation import Master, SolverError
 from packing.algorithms.rounding import cover
 from packing.pricing import Knapsack, dual_bound
-from packing.problem import Geometry, Problem
+from packing.problem import Problem
 from tests.packing.reference import fewest_packs
 
-SLOW = {("wikipedia_1024", 4), ("wikipedia_2048", 8)}
+BOUNDS = {
+  ("squad_1_1_384", 3): 40_195,
+  ("glue_sst2_128", 8): 8_419,
+  ("wikipedia_512", 2): 10_099_081,
+  ("wikipedia_512", 3): 8_143_829,
+  ("wikipedia_512", 4): 8_135_727,
+  ("wikipedia_512", None): 8_135_727,
+  ("wikipedia_384", None): 10_684_344,
+  ("glue_cola_128", None): 757,
+  ("glue_sst2_128", None): 7_009,
+  ("wikipedia_2048", None): 6_294_541,
+}
+MINUTES = {("wikipedia_1024", 4), ("wikipedia_2048", 8)}  # in benchmarks/packing.py
+QUICK = BOUNDS.keys() | set(itertools.product(packing.histogram_names(), (3, None)))
+
+
+def optimal(histogram, depth=None, **options):
+  if isinstance(histogram, str):
+    histogram = packing.load_histogram(histogram)
+  return packing.pack(
+    histogram, algorithm="optimal", max_sequences_per_pack=depth, **options
+  )
 
 
 def random_cases(number, seed):
@@ -31,17 +53,14 @@ def random_cases(number, seed):
 
 
 def test_thousands_of_small_cases_against_brute_force():
-  not_minimal = solved = 0
+  solved = 0
   for row, lengths, depth in random_cases(6000, seed=7):
     histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=row)
-    plan = packing.pack(
-      histogram, max_sequences_per_pack=depth, target_gap=0, algorithm="optimal"
-    )
+    plan = optimal(histogram, depth, target_gap=0)
     fewest = fewest_packs(lengths, row_length=row, depth=depth)
-    assert plan.lower_bound <= fewest <= plan.num_packs <= plan.lower_bound + 1
-    not_minimal += plan.num_packs > fewest
+    case = (row, lengths, depth)
+    assert plan.lower_bound <= fewest == plan.num_packs <= plan.lower_bound + 1, case
     solved += plan.details["solver"] == "column generation"
-  assert not_minimal == 0
   assert solved > 200  # the others are proven by counting
 
 
@@ -51,20 +70,19 @@ def test_rounded_lengths_and_separators_against_brute_force():
     multiple, separator = int(rng.integers(1, 6)), int(rng.integers(0, 4))
     row = -(-row // multiple) * multiple + int(rng.integers(0, 4))
     histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=row)
-    plan = packing.pack(
+    plan = optimal(
       histogram,
-      max_sequences_per_pack=depth,
+      depth,
       row_length=row,
       length_multiple=multiple,
       separator_tokens=separator,
       target_gap=0,
-      algorithm="optimal",
     )
     fewest = fewest_packs(
       lengths, row_length=row, depth=depth, multiple=multiple, separator=separator
     )
-    assert plan.lower_bound <= fewest <= plan.num_packs <= plan.lower_bound + 1
-    assert plan.num_packs == fewest
+    case = (row, lengths, depth, multiple, separator)
+    assert plan.lower_bound <= fewest == plan.num_packs <= plan.lower_bound + 1, case
 
 
 @hypothesis.settings(max_examples=200, deadline=None)
@@ -75,10 +93,7 @@ def test_rounded_lengths_and_separators_against_brute_force():
 )
 def test_no_weights_prove_more_than_the_truth(lengths, depth, weights):
   histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=17)
-  geometry = Geometry.for_histogram(
-    histogram, row_length=None, max_sequences_per_pack=depth
-  )
-  problem = geometry.problem(histogram)
+  problem = Problem(histogram.counts, 17, depth)
   bound = dual_bound(problem, np.array(weights)[problem.sizes - 1])
   assert bound <= fewest_packs(lengths, row_length=17, depth=depth)
 
@@ -96,18 +111,12 @@ def test_the_knapsack_against_enumeration(data):
   counts[np.array(sizes) - 1] = 1
   knapsack = Knapsack(Problem(counts, capacity, depth), np.array(weights))
 
-  best = {(0, 0): 0}  # (tokens, items) -> value
-  frontier = dict(best)
-  for _ in range(depth):
-    following: dict[tuple[int, int], int] = {}
-    for (tokens, items), value in frontier.items():
-      for size, weight in zip(sizes, weights, strict=True):
-        key = (tokens + size, items + 1)
-        if key[0] <= capacity:
-          following[key] = max(following.get(key, 0), value + weight)
-    best.update(following)
-    frontier = following
-  assert knapsack.best_value == max(best.values())
+  @functools.cache
+  def best(space, items):
+    fitting = [(n, w) for n, w in zip(sizes, weights, strict=True) if n <= space and items]
+    return max((w + best(space - n, items - 1) for n, w in fitting), default=0)
+
+  assert knapsack.best_value == best(capacity, depth)
   packs = knapsack.packs(np.arange(len(sizes)))
   for row, (size, value) in enumerate(zip(sizes, knapsack.values, strict=True)):
     pack = packs[row][packs[row] > 0].tolist()
@@ -129,66 +138,30 @@ def test_cover_hands_surplus_slots_down(pairs):
 
 
 @pytest.mark.parametrize(
-  ("name", "depth", "bound"),
+  ("name", "depth"),
   [
-    ("squad_1_1_384", 3, 40_195),
-    ("glue_sst2_128", 8, 8_419),
-    ("wikipedia_512", 2, 10_099_081),
-    ("wikipedia_512", 3, 8_143_829),
-    ("wikipedia_512", 4, 8_135_727),
-    ("wikipedia_512", None, 8_135_727),
-    ("wikipedia_384", None, 10_684_344),
-    ("glue_cola_128", None, 757),
-    ("glue_sst2_128", None, 7_009),
-    ("wikipedia_2048", None, 6_294_541),
+    pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+    for case in itertools.product(packing.histogram_names(), (2, 3, 4, 8, None))
+    if case not in MINUTES
   ],
 )
-def test_known_bounds(name, depth, bound):
-  plan = packing.pack(
-    packing.load_histogram(name), max_sequences_per_pack=depth, algorithm="optimal"
-  )
-  assert plan.lower_bound == bound
-  assert plan.gap <= max(1, 1e-6 * bound)
-
-
-@pytest.mark.parametrize("name", packing.histogram_names())
-@pytest.mark.parametrize(
-  "depth", [3, None, *(pytest.param(x, marks=pytest.mark.slow) for x in (2, 4, 8))]
-)
 def test_every_histogram_is_packed_to_within_a_millionth(name, depth):
-  if (name, depth) in SLOW:
-    pytest.skip("takes up to minutes; benchmarks/packing.py --only optimal checks it")
-  plan = packing.pack(
-    packing.load_histogram(name), max_sequences_per_pack=depth, algorithm="optimal"
-  )
+  plan = optimal(name, depth)
+  assert plan.lower_bound == BOUNDS.get((name, depth), plan.lower_bound)
   assert plan.gap <= max(1, 1e-6 * plan.lower_bound)
 
 
 def test_no_solver_runs_where_tokens_prove_the_plan_minimal():
   histogram = packing.Histogram.from_lengths([3, 5, 8, 8], max_sequence_length=8)
-  plan = packing.pack(histogram, algorithm="optimal")
+  plan = optimal(histogram)
   assert plan.gap == 0
   assert plan.details == {"solver": "none needed"}
   assert plan.bound_weights is None
 
 
-def test_the_bound_does_not_trust_the_solver():
-  histogram = packing.load_histogram("glue_cola_128")
-  plan = packing.pack(histogram, max_sequences_per_pack=5, algorithm="optimal")
-  problem = plan._problem
-  rng = np.random.default_rng(0)
-  weights = problem.sizes * 10**9 + rng.integers(0, 10**9, problem.sizes.size)
-  for _ in range(20):
-    noise = rng.uniform(0.9, 1.1, problem.sizes.size)
-    assert dual_bound(problem, (weights * noise).astype(np.int64)) <= plan.num_packs
-
-
 def test_time_limit_gives_the_best_plan_so_far_with_its_bound():
-  histogram = packing.load_histogram("wikipedia_1024")
-  plan = packing.pack(
-    histogram, max_sequences_per_pack=8, time_limit=0.3, algorithm="optimal"
-  )
-  heuristic = packing.pack(histogram, algorithm="lpfhp", max_sequences_per_pack=8)
+  plan = optimal("wikipedia_1024", 8, time_limit=0.3)
+  heuristic = packing.pack(plan.histogram, algorithm="lpfhp", max_sequences_per_pack=8)
   assert plan.num_packs <= heuristic.num_packs
   assert plan.lower_bound <= 21_697_115
 
@@ -228,7 +201,7 @@ def test_the_integer_programme_looks_at_no_clock(monkeypatch):
   monkeypatch.setattr(highspy.Highs, "setOptionValue", recorded)
   monkeypatch.setattr("packing.algorithms.rounding._DIVES", 1)
   histogram = nearly_full_rows(rows=9, parts=4, capacity=256, seed=0)
-  plan = packing.pack(histogram, target_gap=0, algorithm="optimal")
+  plan = optimal(histogram, target_gap=0)
   assert plan.gap <= 1
   assert ("solver", "choose") in asked  # it ran
   assert "time_limit" not in dict(asked)
@@ -239,45 +212,59 @@ def test_the_last_pack_of_a_hard_case_is_given_up_soon(monkeypatch):
   monkeypatch.setattr("packing.algorithms.optimal.LAST_PACK_WORK", 10**7)
   monkeypatch.setattr("packing.algorithms.rounding.LAST_PACK_WORK", 10**7)
   histogram = nearly_full_rows(rows=120, parts=4, capacity=2048, seed=0)
-  plan = packing.pack(histogram, max_sequences_per_pack="max", algorithm="optimal")
+  plan = optimal(histogram)
   assert plan.num_sequences == 480
   assert plan.gap == 1
   assert plan.details["work"] < 10**8
 
 
 def test_a_limit_of_work_gives_the_best_plan_so_far_with_its_bound():
-  histogram = packing.load_histogram("squad_1_1_384")
-  plans = [
-    packing.pack(histogram, max_sequences_per_pack=3, work_limit=n, algorithm="optimal")
-    for n in (10**5, 10**6, 10**9)
-  ]
+  plans = [optimal("squad_1_1_384", 3, work_limit=n) for n in (10**5, 10**6, 10**9)]
   assert [plan.details.get("stopped_by") for plan in plans] == [*["work_limit"] * 2, None]
   assert [plan.num_packs for plan in plans] == sorted(p.num_packs for p in plans)[::-1]
   assert plans[0].num_packs > plans[-1].num_packs == 40_195
   assert all(plan.lower_bound <= 40_195 for plan in plans)
 
 
-def test_a_relaxation_cut_short_still_improves_the_plan(monkeypatch):
+def break_solver(monkeypatch, *, after, action):
+  """Does something else than to solve, after so many calls; returns the calls."""
   solve, calls = Master.solve, []
 
-  def until_out_of_time(self, **options):
+  def broken(self, **options):
     calls.append(0)
-    return solve(self, **options) if len(calls) <= 5 else None
+    return solve(self, **options) if len(calls) <= after else action()
 
-  monkeypatch.setattr(Master, "solve", until_out_of_time)
-  histogram = packing.load_histogram("squad_1_1_384")
-  plan = packing.pack(histogram, max_sequences_per_pack=3, algorithm="optimal")
-  heuristic = packing.pack(histogram, algorithm="lpfhp", max_sequences_per_pack=3)
+  monkeypatch.setattr(Master, "solve", broken)
+  return calls
+
+
+def test_a_relaxation_cut_short_still_improves_the_plan(monkeypatch):
+  calls = break_solver(monkeypatch, after=5, action=lambda: None)
+  plan = optimal("squad_1_1_384", 3)
+  heuristic = packing.pack(plan.histogram, algorithm="lpfhp", max_sequences_per_pack=3)
   assert len(calls) > 5
   assert plan.num_packs < heuristic.num_packs
 
 
+@pytest.mark.parametrize("good", [0, 1, 5, 12])
+def test_a_failure_of_the_solver_leaves_the_best_so_far(monkeypatch, good):
+  def fail():
+    raise SolverError("HiGHS ended with Not Set.")
+
+  calls = break_solver(monkeypatch, after=good, action=fail)
+  histogram = packing.load_histogram("squad_1_1_384")
+  for algorithm in ("optimal", "auto"):
+    calls.clear()
+    plan = packing.pack(histogram, algorithm=algorithm, max_sequences_per_pack=3)
+    assert plan.details["failure"] == "HiGHS ended with Not Set.", algorithm
+    assert plan.lower_bound <= 40_195 <= plan.num_packs <= 40_808, algorithm
+
+
 def test_many_lengths_are_refused_without_a_time_limit(monkeypatch):
   monkeypatch.setattr("packing.algorithms.optimal.MAX_LENGTHS", 100)
-  histogram = packing.load_histogram("squad_1_1_384")
   with pytest.raises(packing.InputError, match=r"348 different lengths.*time_limit"):
-    packing.pack(histogram, algorithm="optimal")
-  plan = packing.pack(histogram, time_limit=30.0, algorithm="optimal")
+    optimal("squad_1_1_384")
+  plan = optimal("squad_1_1_384", time_limit=30.0)
   assert plan.lower_bound <= 40_195 <= plan.num_packs
 
 
@@ -289,12 +276,11 @@ def test_random_histograms_with_counts_up_to_trillions():
     counts = np.zeros(size, np.int64)
     most = 10 ** int(rng.integers(1, 15))
     counts[rng.choice(size, kinds, replace=False)] = rng.integers(1, most, kinds)
-    plan = packing.pack(
+    plan = optimal(
       packing.Histogram(counts),
-      max_sequences_per_pack=[None, 2, 3, 4, 5, 8, 13, 20][rng.integers(8)],
+      [None, 2, 3, 4, 5, 8, 13, 20][rng.integers(8)],
       length_multiple=int(rng.integers(1, 4)),
       separator_tokens=int(rng.integers(0, 3)),
-      algorithm="optimal",
     )
     assert plan.gap <= max(1, 1e-6 * plan.lower_bound)
 
@@ -311,26 +297,6 @@ histogram = packing.load_histogram("squad_1_1_384")
 plan = packing.pack(histogram, algorithm="optimal", max_sequences_per_pack=3)
 print(plan.num_packs, plan.lower_bound)
 """
-  done = subprocess.run(
-    [sys.executable, "-c", code], capture_output=True, text=True, check=True
-  )
+  command = [sys.executable, "-c", code]
+  done = subprocess.run(command, capture_output=True, text=True, check=True)
   assert done.stdout.split() == ["40195", "40195"]
-
-
-@pytest.mark.parametrize("good", [0, 1, 5, 12])
-def test_a_failure_of_the_solver_leaves_the_best_so_far(monkeypatch, good):
-  solve, calls = Master.solve, []
-
-  def failing(self, **options):
-    calls.append(0)
-    if len(calls) > good:
-      raise SolverError("HiGHS ended with Not Set.")
-    return solve(self, **options)
-
-  monkeypatch.setattr(Master, "solve", failing)
-  histogram = packing.load_histogram("squad_1_1_384")
-  for algorithm in ("optimal", "auto"):
-    calls.clear()
-    plan = packing.pack(histogram, algorithm=algorithm, max_sequences_per_pack=3)
-    assert plan.details["failure"] == "HiGHS ended with Not Set."
-    assert plan.lower_bound <= 40_195 <= plan.num_packs <= 40_808

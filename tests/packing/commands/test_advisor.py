@@ -16,47 +16,33 @@ def advice():
 
 def test_costs_of_the_choices(advice):
   # A row of L tokens costs L (6 + L): 112 for 8 tokens, 16 for 2; padding costs 4 * 112.
-  speed_ups = {choice.name: choice.speed_up for choice in advice.choices}
-  assert speed_ups == pytest.approx(
-    {
-      "pad": 1.0,
-      "bucket": 448 / (3 * 16 + 112),
-      "sorted batches": 448 / (2 * 16 + 2 * 112),
-      "concatenate": 448 / (2 * 112),
-      "unpad": 448 / (3 * 16 + 112),
-      "pack": 448 / (2 * 112),
-    }
-  )
-  assert [c.speed_up for c in advice.choices] == sorted(speed_ups.values(), reverse=True)
-  efficiencies = {choice.name: choice.efficiency for choice in advice.choices}
-  assert efficiencies == pytest.approx(
-    {
-      "pad": 14 / 32,
-      "bucket": 1.0,
-      "sorted batches": 14 / 20,
-      "concatenate": 14 / 16,
-      "unpad": 1.0,
-      "pack": 14 / 16,
-    }
-  )
+  expected = {  # speed-up, efficiency
+    "pad": (1.0, 14 / 32),
+    "bucket": (448 / (3 * 16 + 112), 1.0),
+    "sorted batches": (448 / (2 * 16 + 2 * 112), 14 / 20),
+    "concatenate": (448 / (2 * 112), 14 / 16),
+    "unpad": (448 / (3 * 16 + 112), 1.0),
+    "pack": (448 / (2 * 112), 14 / 16),
+  }
+  assert {c.name for c in advice.choices} == expected.keys()
+  for choice in advice.choices:
+    found = choice.speed_up, choice.efficiency
+    assert found == pytest.approx(expected[choice.name]), choice.name
+  speed_ups = [choice.speed_up for choice in advice.choices]
+  assert speed_ups == sorted(speed_ups, reverse=True)
   assert advice.padding == pytest.approx(18 / 32)
   assert advice.recommendation == "bucket"
 
 
 def test_costs_of_packing(advice):
   choices = {(p.row_length, p.max_sequences_per_pack): p for p in advice.packs}
-  three = choices[8, 3]
-  assert (three.num_packs, choices[8, 2].num_packs, choices[16, None].num_packs) == (
-    2,
-    3,
-    1,
-  )
+  three, two, long = choices[8, 3], choices[8, 2], choices[16, None]
+  assert (three.num_packs, two.num_packs, long.num_packs) == (2, 3, 1)
   assert three.speed_up == pytest.approx(448 / (2 * 112))
   # Attention within each sequence: 3 * 2^2 + 8^2.
   assert three.speed_up_blocks == pytest.approx(448 / (2 * 8 * 6 + 76))
-  assert choices[16, None].speed_up == pytest.approx(448 / (16 * 22))
-  assert advice.plan.row_length == 8
-  assert advice.plan.max_sequences_per_pack == 3
+  assert long.speed_up == pytest.approx(448 / (16 * 22))
+  assert (advice.plan.row_length, advice.plan.max_sequences_per_pack) == (8, 3)
 
 
 def test_ragged_batches_wait_for_the_longest(advice):

@@ -22,13 +22,9 @@ def texts(spec, fields=FIELDS):
   return [document.fields["text"] for document in read(spec, fields)]
 
 
-def arrow_stream(path, table):
-  with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-    writer.write_table(table, max_chunksize=2)
-
-
-def arrow_file(path, table):
-  with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+def write_arrow(path, table, kind="file"):
+  new = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
+  with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema) as writer:
     writer.write_table(table, max_chunksize=3)
 
 
@@ -46,7 +42,7 @@ def write(path, values=TEXTS, column="text"):
   elif path.suffix == ".parquet":
     pa.parquet.write_table(table, path, row_group_size=2)
   elif path.suffix == ".arrow":
-    arrow_file(path, table)
+    write_arrow(path, table)
   elif path.suffix in DELIMITERS:
     write_delimited(path, [["other", column], *([1, value] for value in values)])
   else:

@@ -16,10 +16,9 @@ from tests.pipeline.sources.files import (
   DELIMITERS,
   FIELDS,
   TEXTS,
-  arrow_file,
-  arrow_stream,
   read,
   texts,
+  write_arrow,
   write_delimited,
 )
 
@@ -27,14 +26,10 @@ from tests.pipeline.sources.files import (
 def test_tsv_columns_are_counted_and_quotes_are_text(tmp_path):
   path = tmp_path / "in_domain_train.tsv"
   path.write_text('gj04\t1\t\t"Our friends won\'t.\nbc01\t0\t*\tHe said "no".\n')
-  fields = DocumentFields(
-    ("sentence", "label"), columns=(("sentence", "3"), ("label", "1"))
-  )
+  columns = ("sentence", "3"), ("label", "1")
+  fields = DocumentFields(("sentence", "label"), columns=columns)
   found = [(d.fields["sentence"], d.fields["label"]) for d in read(path, fields)]
   assert found == [("\"Our friends won't.", "1"), ('He said "no".', "0")]
-  path.write_text("a\tb\nx\ty\tz\n")
-  with pytest.raises(InputError, match=r"record 0 has 3 columns; expected 2, as in the fi"):
-    read(path, DocumentFields(("a",)))
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
@@ -97,15 +92,11 @@ def test_a_record_of_a_table_may_be_long(tmp_path):
 @pytest.mark.parametrize(
   ("name", "content", "message"),
   [
-    (
-      "a.csv",
-      'a,text\n1,b\n2,"b" c\n',
-      r"the record at line 3 is not valid CSV .*Write it with csv or pandas",
-    ),
+    ("a.csv", 'a,text\n1,b\n2,"b" c\n', r"line 3 is not valid CSV .*Write it with csv or"),
     (
       "a.csv",
       'text\n"a\nb\nc\n',
-      r"the record at line 2 is not valid CSV \(unexpected end",
+      r"line 2 is not valid CSV \(unexpected end",
     ),
     ("a.csv", "a,text\n1,b\n\n2,b,c\n", r"record 1 has 3 columns; expected 2"),
     ("a.tsv", 'a\ttext\n1\t"b\n2\n', r"record 1 has 1 columns; expected 2"),
@@ -114,11 +105,7 @@ def test_a_record_of_a_table_may_be_long(tmp_path):
     ("a.csv", "\n\n", r"a\.csv is empty; expected a line for each record"),
     ("a.csv", "text\na\nb\0\n", r"binary file: line 3 holds a zero byte"),
     ("a.csv", "text\na\n\udce9\n", r"line 3 is not UTF-8: byte 233"),
-    (
-      "a.xls",
-      "text\n",
-      r"a.xls ends in '.xls'; expected .arrow, .csv, .*Rename it to .txt",
-    ),
+    ("a.xls", "text\n", r"ends in '.xls'; expected .arrow, .csv, .*Rename it to .txt"),
   ],
 )
 def test_a_table_that_cannot_be_read_says_where(tmp_path, name, content, message):
@@ -134,7 +121,7 @@ def test_the_records_of_a_table_are_counted_before_they_are_read(tmp_path, name)
   if path.suffix.lower() == ".parquet":
     pa.parquet.write_table(table, path)
   else:
-    (arrow_stream if "stream" in name else arrow_file)(path, table)
+    write_arrow(path, table, "stream" if "stream" in name else "file")
   (part,) = open_source(str(path), FIELDS)
   assert (part.size, part.counts) == (len(TEXTS), "documents")
   assert len(list(part.read())) == len(TEXTS)
@@ -142,13 +129,13 @@ def test_the_records_of_a_table_are_counted_before_they_are_read(tmp_path, name)
 
 def test_text_may_have_any_string_type_of_arrow(tmp_path):
   for kind in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
-    arrow_file(tmp_path / "a.arrow", pa.table({"text": pa.array(TEXTS).cast(kind)}))
+    write_arrow(tmp_path / "a.arrow", pa.table({"text": pa.array(TEXTS).cast(kind)}))
     assert texts(tmp_path / "a.arrow") == TEXTS
   tokens = [[1, 2], [3], [], [4]]
   fields = DocumentFields(("input_ids",))
   for of in (pa.large_list, pa.list_view, pa.large_list_view):
     table = pa.table({"input_ids": pa.array(tokens, of(pa.int16()))})
-    arrow_file(tmp_path / "a.arrow", table)
+    write_arrow(tmp_path / "a.arrow", table)
     assert [d.fields["input_ids"] for d in read(tmp_path / "a.arrow", fields)] == tokens
 
 

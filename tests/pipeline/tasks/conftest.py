@@ -1,5 +1,10 @@
+import itertools
+import json
+
 import pytest
 
+from pipeline.preparation.prepare import prepare
+from pipeline.settings import DatasetSettings
 from tests.pipeline.tasks.making import VOCABULARY
 
 
@@ -8,3 +13,18 @@ def vocab_file(tmp_path):
   path = tmp_path / "vocab.txt"
   path.write_text("\n".join(VOCABULARY) + "\n")
   return str(path)
+
+
+@pytest.fixture
+def make(tmp_path, vocab_file):
+  """Prepares rows given as JSON lines, each time in another folder `out...`."""
+  numbers = itertools.count()
+  source = tmp_path / "rows.jsonl"
+
+  def make(task, rows, **settings):
+    source.write_text("\n".join(map(json.dumps, rows)))
+    chosen = {"max_sequence_length": 16, "vocab_file": vocab_file, "seed": 3} | settings
+    settings = DatasetSettings(source=str(source), task=task, **chosen)
+    return prepare(tmp_path / f"out{next(numbers)}", settings)
+
+  return make

@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import tokenizers
 
 from packing import InputError
 from pipeline import __main__ as command
@@ -15,61 +16,43 @@ from pipeline.sources.document_shards import DocumentShard
 from pipeline.tasks.encoder import Encoder
 from pipeline.tasks.table import TASKS
 from pipeline.tokenizer import Tokenizer
-from tests.pipeline.tasks.making import CLS, SEP, make, sequences, tokens
+from tests.pipeline.tasks.making import CLS, SEP, sequences, tokens
 
 
-def test_text_ends_with_its_token_and_long_text_is_split_or_cut(tmp_path, vocab_file):
+def test_text_ends_with_its_token_and_long_text_is_split_or_cut(make, tmp_path):
   rows = [{"text": "a b c"}, {"text": "  "}, {"text": "a b c d e f g h i j"}]
-  found = {
-    how: make(tmp_path / how, vocab_file, "text", rows, max_sequence_length=5, too_long=how)
-    for how in ("split", "truncate")
-    if not (tmp_path / how).mkdir()
-  }
-  first = [*"abc", "[SEP]"]
-  assert tokens(found["split"].train) == [
-    first,
-    [*"abcde"],
-    [*"fghij"],
-    ["[SEP]"],
-  ]
-  assert tokens(found["truncate"].train) == [first, [*"abcd", "[SEP]"]]
-  for dataset in found.values():
+  for how, expected in (
+    ("split", ["a b c [SEP]", "a b c d e", "f g h i j", "[SEP]"]),
+    ("truncate", ["a b c [SEP]", "a b c d [SEP]"]),
+  ):
+    dataset = make("text", rows, max_sequence_length=5, too_long=how)
+    assert tokens(dataset.train) == expected
     counts = dataset.manifest["counts"]
     assert counts["train"]["too_long"] == 1
     assert (counts["documents"], counts["documents_used"]) == (3, 2)
-    store = dataset.train
-    assert (store.first_type_lengths == store.lengths).all()
+    assert (dataset.train.first_type_lengths == dataset.train.lengths).all()
   with pytest.raises(InputError, match=r"line 3: A sequence has 11 tokens; expected at mo"):
-    make(tmp_path, vocab_file, "text", rows, max_sequence_length=5, too_long="error")
-  assert not (tmp_path / "out").exists()
+    make("text", rows, max_sequence_length=5, too_long="error")
+  assert not (tmp_path / "out2").exists()
 
 
-def test_tokens_are_not_changed(tmp_path, vocab_file):
+def test_tokens_are_not_changed(make):
   rows = [
     {"input_ids": [CLS, 5, SEP, 6, SEP, 0, 0], "token_type_ids": [0, 0, 0, 1, 1, 0, 0]},
-    {"input_ids": [5, 6, 7], "label": 4},
     {"input_ids": []},
+    *({"input_ids": [5, 6, 7], "label": n} for n in (4, -(2**31), 2**31 - 1, True)),
   ]
-  dataset = make(tmp_path, vocab_file, "tokens", rows)
-  assert sequences(dataset.train) == [[CLS, 5, SEP, 6, SEP], [5, 6, 7]]
-  assert dataset.train.first_type_lengths.tolist() == [3, 3]
-  assert dataset.train.sequence_labels.tolist() == [0, 4]
+  store = make("tokens", rows).train
+  assert sequences(store) == [[CLS, 5, SEP, 6, SEP], *[[5, 6, 7]] * 4]
+  assert store.first_type_lengths.tolist() == [3] * 5
+  assert store.sequence_labels.tolist() == [0, 4, -(2**31), 2**31 - 1, 1]
 
 
-def test_labels_of_tokens_may_have_32_bits(tmp_path, vocab_file):
-  labels = [-(2**31), 2**31 - 1, True]
-  rows = [{"input_ids": [5], "label": label} for label in labels]
-  dataset = make(tmp_path, vocab_file, "tokens", rows)
-  assert dataset.train.sequence_labels.tolist() == labels
-
-
-def test_tokens_that_are_split_keep_their_types(tmp_path, vocab_file):
+def test_tokens_that_are_split_keep_their_types(make):
   rows = [{"input_ids": list(range(5, 18)), "token_type_ids": [0] * 7 + [1] * 6}]
-  dataset = make(
-    tmp_path, vocab_file, "tokens", rows, max_sequence_length=5, too_long="split"
-  )
-  assert sequences(dataset.train) == [[5, 6, 7, 8, 9], [10, 11, 12, 13, 14], [15, 16, 17]]
-  assert dataset.train.first_type_lengths.tolist() == [5, 2, 0]
+  store = make("tokens", rows, max_sequence_length=5, too_long="split").train
+  assert sequences(store) == [[5, 6, 7, 8, 9], [10, 11, 12, 13, 14], [15, 16, 17]]
+  assert store.first_type_lengths.tolist() == [5, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -92,64 +75,43 @@ def test_tokens_that_are_split_keep_their_types(tmp_path, vocab_file):
     ({"input_ids": [5, 6], "token_type_ids": [[1], 1]}, r"\[\[1\], 1\]; expected zeros"),
   ],
 )
-def test_invalid_tokens_are_refused(tmp_path, vocab_file, row, message):
+def test_invalid_tokens_are_refused(make, tmp_path, row, message):
   with pytest.raises(InputError, match=rf"line 2: .*{message}|{message}"):
-    make(tmp_path, vocab_file, "tokens", [{"input_ids": [5]}, row])
-  assert not (tmp_path / "out").exists()
+    make("tokens", [{"input_ids": [5]}, row])
+  assert not list(tmp_path.glob("out*"))
 
 
-def test_long_sentences_of_pretraining_are_split_or_cut(tmp_path, vocab_file):
+def test_long_sentences_of_pretraining_are_split_or_cut(make):
   long = "a b c d e f g h i j a b c d e."
   rows = [{"text": f"{long} B c. D e."}, {"text": "G h. I j. A b c."}]
-  by_how = {}
+  used = {}
   for how in ("truncate", "split"):
-    (tmp_path / how).mkdir()
-    dataset = make(
-      tmp_path / how,
-      vocab_file,
-      "pretraining",
-      rows,
-      too_long=how,
-      short_sequence_probability=0.0,
-    )
+    dataset = make("pretraining", rows, too_long=how, short_sequence_probability=0.0)
     assert dataset.train.lengths.max() <= 16
     assert dataset.manifest["counts"]["train"]["too_long"] == 1
-    by_how[how] = dataset.train.lengths.sum()
-  assert by_how["split"] > by_how["truncate"]
+    used[how] = dataset.train.lengths.sum()
+  assert used["split"] > used["truncate"]
   with pytest.raises(InputError, match=r"A sentence has 16 tokens; expected at most 12"):
-    make(tmp_path, vocab_file, "pretraining", rows, too_long="error")
+    make("pretraining", rows, too_long="error")
 
 
-@pytest.mark.parametrize(
-  ("how", "end"),
-  [
-    ("truncate", ["[CLS] a b c d e f g h i [SEP]", "[CLS] b c . [SEP]"]),
-    ("split", ["[CLS] a b c d e f g h i [SEP]", "[CLS] j . b c . [SEP]"]),
-    ("error", r"line 3: A sentence has 11 tokens; expected at most 9"),
-  ],
-)
 @pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # reads a config
-def test_a_sequence_has_as_many_whole_sentences_as_fit(
-  tmp_path, vocab_file, capsys, how, end
-):
+def test_a_sequence_has_as_many_whole_sentences_as_fit(make, capsys):
   rows = [
     {"text": "A b c. D e f. G h. I j a b."},  # 4 + 4, and then 3 + 5, of 9 tokens
     {"text": "J."},
     {"text": "A b c d e f g h i j. B c."},
     {"text": " "},
   ]
-  chosen: dict = {"max_sequence_length": 11, "too_long": how}
-  if how == "error":
-    with pytest.raises(InputError, match=end):
-      make(tmp_path, vocab_file, "sentences", rows, **chosen)
-    return
-  dataset = make(tmp_path, vocab_file, "sentences", rows, **chosen)
-  assert [" ".join(found) for found in tokens(dataset.train)] == [
-    "[CLS] a b c . d e f . [SEP]",
-    "[CLS] g h . i j a b . [SEP]",
-    "[CLS] j . [SEP]",
-    *end,
-  ]
+  for how, end in (("truncate", "b c . [SEP]"), ("split", "j . b c . [SEP]")):
+    dataset = make("sentences", rows, max_sequence_length=11, too_long=how)
+    assert tokens(dataset.train) == [
+      "[CLS] a b c . d e f . [SEP]",
+      "[CLS] g h . i j a b . [SEP]",
+      "[CLS] j . [SEP]",
+      "[CLS] a b c d e f g h i [SEP]",
+      f"[CLS] {end}",
+    ]
   store, counts = dataset.train, dataset.manifest["counts"]["train"]
   assert (store.first_type_lengths == store.lengths).all()  # token type 0 throughout
   assert not store.sequence_labels.any()
@@ -158,27 +120,16 @@ def test_a_sequence_has_as_many_whole_sentences_as_fit(
   assert dataset.labels == ()
   config = pathlib.Path(__file__).parents[3] / "configs" / "base.py"
   options = ["--config", str(config), "--config.data.max_sequence_length=11", "--json"]
-  assert command.main(["audit", str(tmp_path / "out"), *options]) == 0
+  assert command.main(["audit", str(dataset.directory), *options]) == 0
   assert json.loads(capsys.readouterr().out)["masked_tokens"] > 0
+  with pytest.raises(InputError, match=r"line 3: A sentence has 11 tokens; expected at mo"):
+    make("sentences", rows, max_sequence_length=11, too_long="error")
 
 
-def test_each_document_is_cut_dupe_factor_times_differently(tmp_path, vocab_file):
-  rng = np.random.default_rng(0)
-  rows = [
-    {
-      "text": " ".join(
-        " ".join(rng.choice([*"abcdefghij"], 4)).title() + "." for _ in range(9)
-      )
-    }
-    for _ in range(7)
-  ]
-  found = {}
-  for factor in (1, 3):
-    (tmp_path / str(factor)).mkdir()
-    found[factor] = make(
-      tmp_path / str(factor), vocab_file, "pretraining", rows, dupe_factor=factor
-    ).train
-  once, thrice = sequences(found[1]), sequences(found[3])
+def test_each_document_is_cut_dupe_factor_times_differently(make):
+  letters = np.random.default_rng(0).choice([*"abcdefghij"], (7, 9, 4)).tolist()
+  rows = [{"text": " ".join(" ".join(s).title() + "." for s in d)} for d in letters]
+  once, thrice = (sequences(make("pretraining", rows, dupe_factor=n).train) for n in (1, 3))
   assert thrice[: len(once)] == once
   assert len(thrice) > 2.5 * len(once)
   assert thrice[len(once) : 2 * len(once)] != once
@@ -186,21 +137,18 @@ def test_each_document_is_cut_dupe_factor_times_differently(tmp_path, vocab_file
 
 def test_each_split_partition_and_shard_has_its_own_random_choices(vocab_file):
   text = " ".join(f"{a.title()} {b} {a}." for a in "abcdefghij" for b in "abcdefghij")
-  documents = [Document({"text": text})] * 3
-  places = [("train", 0, 0), ("held_out", 0, 0), ("train", 1, 0), ("train", 0, 1)]
-  settings = DatasetSettings("", 16, vocab_file=vocab_file)
-  tokenizer = Tokenizer(pathlib.Path(vocab_file))
+  encoder = Encoder(
+    DatasetSettings("", 16, vocab_file=vocab_file), Tokenizer(pathlib.Path(vocab_file))
+  )
   found = []
-  for place in places:
-    shard = DocumentShard(*place, documents)
-    made = TASKS["pretraining"].make_sequences(shard, Encoder(settings, tokenizer))
+  for place in (("train", 0, 0), ("held_out", 0, 0), ("train", 1, 0), ("train", 0, 1)):
+    shard = DocumentShard(*place, [Document({"text": text})] * 3)
+    made = TASKS["pretraining"].make_sequences(shard, encoder)
     found.append([sequence[0] for sequence in made])
   assert all(rows not in found[:i] for i, rows in enumerate(found))
 
 
 def test_a_tokenizer_json_works_as_a_vocabulary(tmp_path):
-  import tokenizers
-
   tokenizer = tokenizers.Tokenizer(
     tokenizers.models.WordLevel({"<unk>": 0, "a": 1, "b": 2, "</s>": 3}, unk_token="<unk>")
   )

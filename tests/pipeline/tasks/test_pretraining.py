@@ -18,12 +18,9 @@ def make_documents(seed: int = 0, num_documents: int = 23):
 
 
 def all_pairs(documents, **options):
-  options = {
-    "max_sequence_length": 31,
-    "short_sequence_probability": 0.1,
-    "seed": 7,
-  } | options
-  return [segment_pairs(documents, i, **options) for i in range(len(documents))]
+  chosen = {"max_sequence_length": 31, "short_sequence_probability": 0.1, "seed": 7}
+  chosen |= options
+  return [segment_pairs(documents, i, **chosen) for i in range(len(documents))]
 
 
 def is_run(tokens, document) -> bool:
@@ -125,35 +122,6 @@ def test_a_pair_with_a_random_next_aims_at_its_documents_target_too():
   assert reached > 31 * 5
 
 
-def pairs_of_two_sentences(length_a, length_b, num_documents=101):
-  """Pairs whose b follows a, of documents of two sentences; tokens tell the place."""
-  documents = [
-    [[*range(length_a)], [*range(1_000, 1_000 + length_b)]] for _ in range(num_documents)
-  ]
-  cut = all_pairs(documents, short_sequence_probability=0.0)
-  return [pairs[0] for pairs in cut if not pairs[0].is_random_next]
-
-
-def test_tokens_are_lost_at_both_ends_of_a_segment_as_often():
-  pairs = pairs_of_two_sentences(5, 43)  # of 28 that fit b keeps 23
-  assert len(pairs) > 30
-  assert all(p.a == [0, 1, 2, 3, 4] and len(p.b) == 23 for p in pairs)
-  in_front = np.array([p.b[0] - 1_000 for p in pairs])
-  # 20 fair coins a pair
-  assert abs(in_front.mean() - 10) < 4 * np.sqrt(20 / 4 / in_front.size)
-  assert 2 < in_front.var() < 10
-
-
-def test_the_longer_segment_loses_tokens_until_both_are_even():
-  for lengths in ((21, 19), (19, 21)):
-    pairs = pairs_of_two_sentences(*lengths)
-    assert {(len(p.a), len(p.b)) for p in pairs} == {(14, 14)}
-    starts_of_a, starts_of_b = {p.a[0] for p in pairs}, {p.b[0] - 1_000 for p in pairs}
-    assert len(starts_of_a) > 2
-    assert len(starts_of_b) > 2
-  assert {(len(p.a), len(p.b)) for p in pairs_of_two_sentences(27, 5)} == {(23, 5)}
-
-
 def truncate_one_by_one(a, b, max_tokens, rng):
   """The plain loop of BERT's truncate_seq_pair."""
   lost = 0
@@ -166,6 +134,7 @@ def truncate_one_by_one(a, b, max_tokens, rng):
 
 @pytest.mark.parametrize("max_tokens", [2, 5, 28, 29])
 def test_tokens_are_lost_as_one_by_one(max_tokens):
+  """Of the longer segment, of two even ones of the second; at both ends as often."""
   for seed in range(300):
     length_a, length_b = np.random.default_rng(seed).integers(1, 40, 2).tolist()
     found, expected = (
@@ -177,26 +146,15 @@ def test_tokens_are_lost_as_one_by_one(max_tokens):
     assert found[3].random() == expected[3].random()  # as many numbers were drawn
 
 
-def test_of_two_even_segments_the_second_loses_a_token():
-  for seed in range(20):
-    a, b = [1, 2, 3], [4, 5, 6]
-    assert pretraining._truncate(a, b, 5, np.random.default_rng(seed)) == 1
-    assert a == [1, 2, 3]
-    assert b in ([4, 5], [5, 6])
-
-
 def test_a_random_next_starts_at_any_sentence_of_any_other_document():
-  num_documents, num_sentences = 5, 7
-  documents = ones(num_documents, num_sentences)
-  counts = np.zeros((num_documents, num_documents, num_sentences))
+  counts = np.zeros((5, 5, 7))
   for seed in range(1_100):  # of a length that nothing is cut off
-    cut = all_pairs(documents, max_sequence_length=97, seed=seed)
+    cut = all_pairs(ones(5, 7), max_sequence_length=97, seed=seed)
     for index, pairs in enumerate(cut):
       for pair in pairs:
         if pair.is_random_next:
-          document, sentence = divmod(pair.b[0], 1_000)
-          counts[index, document, sentence] += 1
-  own = np.eye(num_documents, dtype=bool)
+          counts[index, *divmod(pair.b[0], 1_000)] += 1
+  own = np.eye(5, dtype=bool)
   assert (counts[own] == 0).all()
   others = counts[~own]
   expected = others.mean()

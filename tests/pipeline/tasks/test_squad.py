@@ -10,7 +10,7 @@ from pipeline.settings import DatasetSettings
 from pipeline.tasks import squad
 from pipeline.tasks.table import TASKS
 from tests import shared_data
-from tests.pipeline.tasks.making import CLS, ID, SEP, VOCABULARY, make
+from tests.pipeline.tasks.making import CLS, ID, SEP, VOCABULARY
 
 CONTEXT = "A bc, d efg. H (ij) abc d; ef gh i j."
 
@@ -21,44 +21,46 @@ def question(answer, *, start=None, context=CONTEXT, asked="yes no?"):
   return {"id": answer, "question": asked, "context": context, "answers": answers}
 
 
-def windows_of(dataset):
-  return list(dataset.train.records())
+@pytest.fixture
+def ask(make):
+  """Prepares questions, with short windows; returns the dataset and the windows."""
+
+  def ask(*rows, max_sequence_length=17, doc_stride=5):
+    dataset = make(
+      "squad",
+      rows,
+      max_sequence_length=max_sequence_length,
+      doc_stride=doc_stride,
+      max_question_length=3,
+    )
+    return dataset, list(dataset.train.records())
+
+  return ask
 
 
-def test_squad_windows_cover_the_context_and_hold_the_answer(tmp_path, vocab_file):
-  answers = ["bc", "efg", "(ij)", "A bc, d efg. H (ij) abc d; ef gh i j.", "ef gh", "j."]
-  dataset = make(
-    tmp_path,
-    vocab_file,
-    "squad",
-    [question(answer) for answer in answers],
-    max_sequence_length=17,
-    max_question_length=3,
-    doc_stride=5,
-  )
-  found = windows_of(dataset)
+def test_squad_windows_cover_the_context_and_hold_the_answer(ask):
+  answers = ["bc", "efg", "(ij)", CONTEXT, "ef gh", "j."]
+  dataset, found = ask(*map(question, answers))
   for answer in answers:
     mine = [window for window in found if window["example_id"] == answer]
     assert [w["window_start"] for w in mine] == list(range(0, 5 * len(mine), 5))
     assert mine[-1]["window_start"] + len(mine[-1]["token_starts"]) == 26
-    holding = 0
+    held = set()
     for window in mine:
-      ids = window["input_ids"]
+      ids, text = window["input_ids"], window["text"]
       assert len(ids) <= 17
       assert ids[:5] == [CLS, ID["yes"], ID["no"], ID["?"], SEP]
       assert ids[-1] == SEP
       assert window["first_type_length"] == 5
-      pieces = zip(window["token_starts"], window["token_ends"], strict=True)
-      assert [len(window["text"][i:j]) for i, j in pieces] == [
+      places = list(zip(window["token_starts"], window["token_ends"], strict=True))
+      assert [j - i for i, j in places] == [
         len(VOCABULARY[t].removeprefix("##")) if t != ID["[UNK]"] else 1 for t in ids[5:-1]
       ]
-      start, end = window["start_position"], window["end_position"]
-      if end:
-        holding += 1
-        i, j = window["token_starts"][start - 5], window["token_ends"][end - 5]
-        assert window["text"][i:j] == answer
+      if window["end_position"]:
+        start, end = window["start_position"] - 5, window["end_position"] - 5
+        held.add(text[places[start][0] : places[end][1]])
       assert window["answers"] == [answer]
-    assert (holding > 0) == (len(answer) < 20)
+    assert held == ({answer} if len(answer) < 20 else set())
   assert dataset.manifest["counts"]["train"]["windows_without_answer"] > 0
 
 
@@ -72,17 +74,8 @@ def test_squad_windows_cover_the_context_and_hold_the_answer(tmp_path, vocab_fil
     ("j", [(0, 0), (9, 9)]),
   ],
 )
-def test_an_answer_may_end_with_its_window(tmp_path, vocab_file, answer, places):
-  dataset = make(
-    tmp_path,
-    vocab_file,
-    "squad",
-    [question(answer, context="a b c d e f g h i j")],
-    max_sequence_length=11,
-    max_question_length=3,
-    doc_stride=5,
-  )
-  found = windows_of(dataset)
+def test_an_answer_may_end_with_its_window(ask, answer, places):
+  _, found = ask(question(answer, context="a b c d e f g h i j"), max_sequence_length=11)
   assert [w["text"] for w in found] == ["a b c d e", "f g h i j"]
   assert [(w["start_position"], w["end_position"]) for w in found] == places
 
@@ -92,26 +85,22 @@ def test_windows_of_real_questions_agree_with_an_independent_count(tmp_path):
   """The figures of the data folder's README, for windows that start 128 tokens later."""
   source = shared_data.needed("squad/xquad.en.json")
   vocabulary = shared_data.needed("bert-base-uncased-vocab.txt")
-  dataset = prepare(
-    tmp_path / "out",
-    DatasetSettings(str(source), 384, task="squad", vocab_file=str(vocabulary)),
-  )
-  store = dataset.train
+  settings = DatasetSettings(str(source), 384, task="squad", vocab_file=str(vocabulary))
+  store = prepare(tmp_path / "out", settings).train
   assert len(store) == 1232
   assert store.lengths.sum() == 225_824
   assert (store.lengths == 384).sum() == 42
   # Perfect logits decode to the answer, for all questions, through all windows.
-  windows: dict = {}
-  for window in windows_of(dataset):
-    windows.setdefault(window["example_id"], []).append(window)
-  assert len(windows) == 1190
-  for mine in windows.values():
-    logits = []
-    for place in ("start_position", "end_position"):
-      logits.append([np.zeros(len(w["input_ids"])) for w in mine])
-      for window, row in zip(mine, logits[-1], strict=True):
-        row[window[place]] = 9.0 * (window[place] > 0)
-    best = squad.n_best(mine, *logits, max_answer_length=50)[0]
+  windows = list(store.records())
+  perfect = [np.zeros((len(window["input_ids"]), 2)) for window in windows]
+  for window, logits in zip(windows, perfect, strict=True):
+    if window["end_position"]:
+      logits[window["start_position"], 0] = logits[window["end_position"], 1] = 9
+  grouped = list(squad.questions(windows, perfect))
+  assert len(grouped) == 1190
+  for mine, outputs in grouped:
+    starts_and_ends = squad.start_and_end(mine, outputs)
+    best = squad.n_best(mine, *starts_and_ends, max_answer_length=50)[0]
     expected = mine[0]["answers"][0]
     # An answer may end inside a token, such as "Panther" in "Panthers".
     assert expected in best.text
@@ -120,21 +109,17 @@ def test_windows_of_real_questions_agree_with_an_independent_count(tmp_path):
 
 def brute_force(windows, starts, ends, max_answer_length):
   """All spans of all windows; a span starts only in the window with the most context."""
+
+  def context(window, token):
+    place, count = token - window["window_start"], len(window["token_starts"])
+    return min(place, count - 1 - place) + 0.01 * count if 0 <= place < count else -1
+
   found: dict[str, float] = {}
   for number, window in enumerate(windows):
     count, first = len(window["token_starts"]), window["first_type_length"]
     for i in range(count):
       token = window["window_start"] + i
-      context = [
-        min(
-          token - w["window_start"], w["window_start"] + len(w["token_starts"]) - 1 - token
-        )
-        + 0.01 * len(w["token_starts"])
-        if 0 <= token - w["window_start"] < len(w["token_starts"])
-        else -1
-        for w in windows
-      ]
-      if int(np.argmax(context)) != number:
+      if int(np.argmax([context(w, token) for w in windows])) != number:
         continue
       for j in range(i, min(count, i + max_answer_length)):
         text = window["text"][window["token_starts"][i] : window["token_ends"][j]]
@@ -149,30 +134,20 @@ def test_a_much_longer_window_outweighs_one_more_token_of_context():
   assert squad._widest(spans, 290) == 1  # 9 and 12
 
 
-@pytest.mark.parametrize("seed", range(7))
-def test_the_n_best_are_the_best_of_all_spans(tmp_path, vocab_file, seed):
-  dataset = make(
-    tmp_path,
-    vocab_file,
-    "squad",
-    [question("bc")],
-    max_sequence_length=17,
-    max_question_length=3,
-    doc_stride=5,
-  )
-  windows = windows_of(dataset)
+def test_the_n_best_are_the_best_of_all_spans(ask):
+  _, windows = ask(question("bc"))
   assert len(windows) > 3
-  rng = np.random.default_rng(seed)
-  starts, ends = (
-    [rng.standard_normal(len(w["input_ids"])) for w in windows] for _ in range(2)
-  )
-  found = squad.n_best(windows, starts, ends, num_answers=100, max_answer_length=4)
-  expected = brute_force(windows, starts, ends, 4)
-  assert [answer.text for answer in found] == [text for text, _ in expected[:100]]
-  assert [a.score for a in found] == pytest.approx([score for _, score in expected[:100]])
-  assert sum(a.probability for a in found) == pytest.approx(1)
-  ratio = np.exp(found[1].score - found[0].score)
-  assert found[1].probability / found[0].probability == pytest.approx(ratio)
+  for seed in range(7):
+    rng = np.random.default_rng(seed)
+    starts, ends = (
+      [rng.standard_normal(len(w["input_ids"])) for w in windows] for _ in range(2)
+    )
+    found = squad.n_best(windows, starts, ends, num_answers=100, max_answer_length=4)
+    texts, scores = zip(*brute_force(windows, starts, ends, 4)[:100], strict=True)
+    assert tuple(answer.text for answer in found) == texts, seed
+    assert [a.score for a in found] == pytest.approx(scores), seed
+    chances = np.exp(scores) / np.exp(scores).sum()
+    assert [a.probability for a in found] == pytest.approx(chances), seed
 
 
 @pytest.mark.parametrize(
@@ -184,33 +159,22 @@ def test_the_n_best_are_the_best_of_all_spans(tmp_path, vocab_file, seed):
     (question("bc") | {"context": 3}, r"context is 3; expected a text"),
   ],
 )
-def test_invalid_questions_are_refused(tmp_path, vocab_file, row, message):
+def test_invalid_questions_are_refused(ask, row, message):
   with pytest.raises(InputError, match=message):
-    make(tmp_path, vocab_file, "squad", [row], doc_stride=5, max_question_length=3)
+    ask(row)
 
 
-def test_windows_that_would_leave_tokens_out_are_refused(tmp_path, vocab_file):
-  with pytest.raises(InputError, match=r"doc_stride is 11; a question of 3 tokens leaves"):
-    make(
-      tmp_path, vocab_file, "squad", [question("bc")], doc_stride=11, max_question_length=3
-    )
+def test_windows_that_would_leave_tokens_out_are_refused(ask):
+  with pytest.raises(InputError, match=r"doc_stride is 12; a question of 3 tokens leaves"):
+    ask(question("bc"), doc_stride=12)
 
 
-def test_squad_is_scored_by_the_best_answer_over_all_windows(tmp_path, vocab_file):
+def test_squad_is_scored_by_the_best_answer_over_all_windows(ask):
   rows = [question("bc"), question("(ij)"), question("d") | {"context": "  "}]
   rows[2]["answers"] = {"text": [], "answer_start": []}
   rows[1]["answers"]["text"].append("the E F G")  # a second answer
-  dataset = make(
-    tmp_path,
-    vocab_file,
-    "squad",
-    rows,
-    max_sequence_length=17,
-    max_question_length=3,
-    doc_stride=5,
-  )
+  dataset, windows = ask(*rows)
   assert dataset.manifest["counts"]["train"]["empty_contexts"] == 1
-  windows = windows_of(dataset)
   outputs = [np.zeros((len(w["input_ids"]), 2), np.float32) for w in windows]
   for window, output in zip(windows, outputs, strict=True):
     if window["example_id"] == "bc":
@@ -222,15 +186,12 @@ def test_squad_is_scored_by_the_best_answer_over_all_windows(tmp_path, vocab_fil
   found = pipeline.score("squad", dataset.train, outputs)
   # The second answer is three words, "efg" is one other.
   assert found == {"score": 0.5, "exact_match": 0.5, "f1": 0.5}
-  rows[1]["answers"]["text"][1] = "efg xyz"  # of two words one is found: 2 / (1 + 2)
-  store = pipeline.SequenceStore.from_sequences(
-    [
-      tuple((row | {"answers": ["efg xyz"]}).values())
-      for row in windows[len(windows) // 2 :]
-    ],
-    TASKS["squad"].schema,
-  )
-  found = pipeline.score("squad", store, outputs[len(windows) // 2 :])
+  half = len(windows) // 2
+  changed = [(*row.values(),) for row in windows[half:]]
+  # of two words one is found: 2 / (1 + 2)
+  changed = [(*fields[:-1], ["efg xyz"]) for fields in changed]
+  store = pipeline.SequenceStore.from_sequences(changed, TASKS["squad"].schema)
+  found = pipeline.score("squad", store, outputs[half:])
   assert found == pytest.approx({"score": 2 / 3, "exact_match": 0, "f1": 2 / 3})
   with pytest.raises(ValueError, match=r"window of question \(ij\) has the shape \(17,\)"):
-    pipeline.score("squad", store, [o[:, 0] for o in outputs[len(windows) // 2 :]])
+    pipeline.score("squad", store, [o[:, 0] for o in outputs[half:]])

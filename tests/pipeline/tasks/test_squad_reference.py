@@ -3,8 +3,6 @@
 `compare_squad` does the same for every question, and for the logits of packed windows.
 """
 
-import collections
-
 import numpy as np
 import pytest
 
@@ -35,12 +33,7 @@ def tokenizer(data):
 @pytest.fixture(scope="module")
 def found(compared, tokenizer):
   """Differences, by the name of the check."""
-  found = collections.defaultdict(list)
-  for one in compared:
-    for name, text in compare_squad.differences(one, tokenizer):
-      found[name].append(text)
-  assert found.keys() <= set(compare_squad.CHECKS)
-  return found
+  return compare_squad.by_check(compared, tokenizer)
 
 
 def test_the_questions_have_what_may_go_wrong(compared):
