@@ -30,8 +30,10 @@ HEADS: dict[str, dict[str, int]] = {
   "BertForTokenClassification": {"num_labels": 5},
   "BertForQuestionAnswering": {},
 }
-_NAMES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
-_NAMES += ("intermediate_size", "max_position_embeddings", "vocab_size")
+_NAMES = (
+  *("hidden_size", "num_hidden_layers", "num_attention_heads"),
+  *("intermediate_size", "max_position_embeddings", "vocab_size"),
+)
 SIZES: dict[str, dict] = {
   "odd": dict(zip(_NAMES, (14, 2, 2, 11, 17, packs.VOCAB_SIZE), strict=True)),
   "deep": dict(zip(_NAMES, (21, 3, 3, 13, 13, 31), strict=True))
@@ -46,7 +48,7 @@ GPT2_SIZES: dict[str, dict] = {
 
 def make(architecture: str, **fields):
   """A model with random weights, large enough for every path to matter."""
-  make_config = transformers.BertConfig
+  make_config: type = transformers.BertConfig
   if architecture == GPT2:
     make_config = transformers.GPT2Config
     fields |= {"bos_token_id": None, "eos_token_id": None}
@@ -143,7 +145,7 @@ def _alone(model, batch: dict, row: int, slot: int):
     heads["next_sentence_label"] = label
   result = model(**inputs, **heads)
   logits = result.prediction_logits if kind == "BertForPreTraining" else result.logits
-  found = {"mlm_logits": ("mlm_labels", masked, logits[0, at], labels[0, at])}
+  found: dict = {"mlm_logits": ("mlm_labels", masked, logits[0, at], labels[0, at])}
   if kind == "BertForPreTraining":
     found["nsp_logits"] = ("sequence_mask", one, result.seq_relationship_logits, label)
   return result, found

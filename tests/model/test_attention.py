@@ -66,8 +66,8 @@ def test_what_another_sequence_shouts_is_not_heard():
 
 @functools.partial(jax.jit, static_argnames=("implementation", "mask", "causal"))
 def output_and_gradients(query, key, value, weights, segment_ids, **options):
-  def total(*inputs):
-    output = attention(*inputs, segment_ids, **options)
+  def total(query, key, value):
+    output = attention(query, key, value, segment_ids, **options)
     output = jnp.where((segment_ids > 0)[:, :, None, None], output, 0)
     return (output.astype(jnp.float32) * weights.astype(jnp.float32)).sum(), output
 

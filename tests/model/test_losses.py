@@ -46,13 +46,13 @@ def items_by_hand(head, outputs, batch, row, slot) -> list:
   fields = {name: field[row] for name, field in batch.items()}
   mine = np.flatnonzero(fields["segment_ids"] == slot + 1)
   if head == "answer":
-    labels = [fields[name][slot] - mine[0] for name in ("start_positions", "end_positions")]
-    ends = list(zip(log_softmax(logits[mine], axis=0).T, labels, strict=True))
+    places = [fields[name][slot] - mine[0] for name in ("start_positions", "end_positions")]
+    ends = list(zip(log_softmax(logits[mine], axis=0).T, places, strict=True))
     right = all(scores.argmax() == label for scores, label in ends)
     return [(-np.mean([scores[label] for scores, label in ends]), right)]
   if head == "mlm":
     masked = np.flatnonzero(fields["mlm_segment_ids"] == slot + 1)
-    labels = {i: fields["mlm_labels"][i] for i in masked}
+    labels: dict = {i: fields["mlm_labels"][i] for i in masked}
   elif head == "token":
     labels = {i: label for i in mine if (label := fields["token_labels"][i]) >= 0}
   elif head == "causal":
@@ -95,7 +95,7 @@ def test_each_unit_equals_a_loop(unit):
   loss, totals = losses.loss(outputs, batch, unit=unit)
   whole = 0
   for head in HEADS:
-    groups = collections.defaultdict(list)
+    groups: dict = collections.defaultdict(list)
     for place, items in all_by_hand(head, outputs, batch).items():
       groups[UNIT_OF[unit](place)] += items
     expected, accuracy = mean_of(groups.values())
@@ -110,7 +110,7 @@ def test_regression_is_the_squared_error():
   used = batch["sequence_mask"]
   batch["sequence_labels"] = np.where(used, 1.5, 0).astype(np.float32)
   logits = np.random.default_rng(0).standard_normal((*used.shape, 1), np.float32)
-  loss, totals = losses.loss({"sequence_logits": logits}, batch)
+  loss, totals = losses.loss({"sequence_logits": jnp.asarray(logits)}, batch)
   assert list(totals) == ["sequence_loss"]
   assert loss == pytest.approx(np.mean((logits[used] - 1.5) ** 2), rel=1e-5)
 

@@ -280,7 +280,7 @@ def test_names_of_our_heads_mean_nothing_in_other_models(name):
 # ---- what would prove nothing ----------------------------------------------------------
 
 
-def a_function_of_nothing(batch):
+def a_constant(batch):
   return jnp.ones_like(batch["input_embeddings"]) + 0 * batch["input_embeddings"][0, 0, 0]
 
 
@@ -291,7 +291,7 @@ def one_output_dead(batch):
 @pytest.mark.parametrize(
   ("apply", "message"),
   [
-    (a_function_of_nothing, "do not depend on its own tokens"),
+    (a_constant, "do not depend on its own tokens"),
     (one_output_dead, "'dead' depends on no token"),
   ],
 )
@@ -299,6 +299,12 @@ def test_what_depends_on_nothing_proves_nothing(apply, message):
   for function, batch in ((apply, EMBEDDED), (through_ids(apply), TOKENS)):
     with pytest.raises(AssertionError, match=message):
       assert_no_cross_contamination(function, batch)
+
+
+def test_what_depends_on_nothing_is_not_called_causal():
+  for function, batch in ((through_ids(a_constant), TOKENS), (a_constant, EMBEDDED)):
+    with pytest.raises(AssertionError, match="depend on no token"):
+      assert_causal(function, batch)
 
 
 IDS = EMBEDDED["segment_ids"]
@@ -461,10 +467,3 @@ def test_tokens_that_see_what_comes_after_them_are_found(apply, batch, methods, 
   expected = f"before position 1 of row 0 changes .* a {measure} of up to"
   with pytest.raises(AssertionError, match=expected):
     assert_causal(apply, batch, methods=methods)
-
-
-def test_what_depends_on_nothing_is_not_called_causal():
-  apply = lambda batch: 0 * isolated(batch)  # noqa: E731
-  for function, batch in ((apply, EMBEDDED), (through_ids(apply), TOKENS)):
-    with pytest.raises(AssertionError, match="depend on no token"):
-      assert_causal(function, batch)

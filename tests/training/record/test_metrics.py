@@ -199,7 +199,7 @@ def lines_of_a_run(clock, **options) -> list[dict]:
   return lines
 
 
-HELD_OUT = {"step": 20, "loss": 3.0, "mlm_loss": 2.0, "mlm_accuracy": 0.3}
+HELD_OUT: dict = {"step": 20, "loss": 3.0, "mlm_loss": 2.0, "mlm_accuracy": 0.3}
 HELD_OUT |= {"unigram_mlm_accuracy": 0.1, "mlm_accuracy_by_length": []}
 PEAK = {"flops_per_step": 1e9, "peak_flops": 1e10}
 

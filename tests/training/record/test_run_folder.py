@@ -145,7 +145,7 @@ def test_a_damaged_file_of_a_run_is_named(tmp_path, capsys, content):
 
 
 def test_the_digest_tells_names_shapes_types_and_bytes_apart():
-  trees = [
+  trees: list[dict] = [
     {"a": np.zeros((2, 3), np.float32)},
     {"b": np.zeros((2, 3), np.float32)},
     {"a": np.zeros((3, 2), np.float32)},
