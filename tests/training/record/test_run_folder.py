@@ -198,7 +198,7 @@ def test_a_folder_belongs_to_one_config_and_one_dataset(tmp_path):
   (folder / "summary.json").touch()  # of fewer steps
   with workdir.claimed(folder):
     workdir.record(folder, CONFIG, DATASET)
-  assert workdir.read_summary(folder) is None
+  assert not (folder / "summary.json").exists()
   workdir.check(folder, CONFIG)
   with pytest.raises(ConfigError, match=r"train\.steps is 5 there and 6 here"):
     workdir.check(folder, OTHER)
