@@ -6,7 +6,6 @@ what transformers computes with them; so the comparison runs where neither it no
 is installed.
 """
 
-import dataclasses
 import json
 import pathlib
 import shutil
@@ -15,9 +14,9 @@ import tempfile
 import numpy as np
 import safetensors.numpy
 
-from model.hf import export_bert, import_bert
+from model.hf.tokenizer import write_tokenizer
 from model.weights import Vocabulary
-from tests.model import gpt2_reference, reference
+from tests.model import reference
 
 FOLDER = pathlib.Path(__file__).parent / "golden"
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -38,82 +37,62 @@ TEXTS = (
 )
 
 
-def main():
-  shutil.rmtree(FOLDER, ignore_errors=True)
-  FOLDER.mkdir()
+def main(folder: pathlib.Path = FOLDER):
+  shutil.rmtree(folder, ignore_errors=True)
+  folder.mkdir()
   batch = reference.make_batch()
-  expected = {f"batch/{name}": field for name, field in batch.items()}
-  for architecture, fields in reference.HEADS.items():
+  given = {f"batch/{name}": field for name, field in batch.items()}
+  of_bert, of_gpt2 = dict(given), dict(given)
+  for architecture, fields in (reference.HEADS | {reference.GPT2: {}}).items():
     if architecture == "BertForMaskedLM":
       continue
-    model = reference.make(architecture, **reference.SIZES["odd"], **fields)
-    folder = FOLDER / architecture
-    model.save_pretrained(folder)
+    is_bert = architecture != reference.GPT2
+    sizes = reference.SIZES if is_bert else reference.GPT2_SIZES
+    model = reference.make(architecture, **sizes["odd"], **fields)
+    model.save_pretrained(folder / architecture)
     outputs, losses = reference.run(model, batch)
-    expected |= {f"{architecture}/{name}": x for name, x in outputs.items()}
-    expected[f"{architecture}/loss"] = losses
-    if architecture == "BertForPreTraining":
-      expected["token_loss"], gradients = reference.gradients(model, batch)
+    found = {**outputs, "loss": losses}
+    expected = of_bert if is_bert else of_gpt2
+    expected |= {f"{architecture}/{k}" if is_bert else k: x for k, x in found.items()}
+    if architecture in ("BertForPreTraining", reference.GPT2):
+      loss, gradients = reference.gradients(model, batch)
+      expected["token_loss"] = np.asarray(loss)
       expected |= {f"gradient/{name}": x for name, x in gradients.items()}
-      rename(folder / "model.safetensors")
-  np.savez_compressed(FOLDER / "expected.npz", **expected)
-  make_gpt2(batch)
-  ids = tokenize(FOLDER / "BertForQuestionAnswering")
-  value = {"tokens": TOKENS, "texts": TEXTS, "ids": ids}
-  (FOLDER / "tokenizer.json").write_text(json.dumps(value) + "\n")
+      rename(folder / architecture / "model.safetensors", is_bert)
+  (folder / reference.GPT2 / "generation_config.json").unlink()
+  np.savez_compressed(folder / "expected.npz", **of_bert)
+  np.savez_compressed(folder / "gpt2.npz", **of_gpt2)
+  value = {"tokens": TOKENS, "texts": TEXTS, "ids": tokenize()}
+  (folder / "tokenizer.json").write_text(json.dumps(value) + "\n")
 
 
-def make_gpt2(batch: dict):
-  model = gpt2_reference.make(**gpt2_reference.SIZES["odd"])
-  folder = FOLDER / "GPT2LMHeadModel"
-  model.save_pretrained(folder)
-  (folder / "generation_config.json").unlink()
-  path = folder / "model.safetensors"
+def rename(path: pathlib.Path, is_bert: bool):
+  """The tensors as the original has them: old names, copies, masks and other buffers."""
   tensors = safetensors.numpy.load_file(path)
-  tensors = {name.removeprefix("transformer."): x for name, x in tensors.items()}
-  positions = model.config.n_positions
-  for layer in range(model.config.n_layer):  # the mask, which the original keeps
-    mask = np.tri(positions, dtype=np.float32)[None, None]
-    tensors[f"h.{layer}.attn.bias"] = mask
-  safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
-  outputs, losses = gpt2_reference.run(model, batch)
-  loss, gradients = gpt2_reference.gradients(model, batch)
-  found = {**outputs, "loss": losses, "token_loss": np.asarray(loss)}
-  found |= {f"gradient/{name}": x for name, x in gradients.items()}
-  found |= {f"batch/{name}": field for name, field in batch.items()}
-  np.savez_compressed(FOLDER / "gpt2.npz", **found)
-
-
-def rename(path: pathlib.Path):
-  """The tensors as the original BERT has them: old names, a copy and a buffer."""
-  tensors = safetensors.numpy.load_file(path)
-  for name in ("weight", "bias"):
-    original = {"weight": "bert.embeddings.word_embeddings.weight"}
-    copy = tensors[original.get(name, "cls.predictions.bias")]
-    tensors[f"cls.predictions.decoder.{name}"] = copy
-  positions = tensors["bert.embeddings.position_embeddings.weight"].shape[0]
-  tensors["bert.embeddings.position_ids"] = np.arange(positions)[None]
-  old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+  if is_bert:
+    words = tensors["bert.embeddings.word_embeddings.weight"]
+    positions = tensors["bert.embeddings.position_embeddings.weight"].shape[0]
+    tensors["cls.predictions.decoder.weight"] = words
+    tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
+    tensors["bert.embeddings.position_ids"] = np.arange(positions)[None]
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+  else:
+    positions = tensors["transformer.wpe.weight"].shape[0]
+    for layer in range(reference.GPT2_SIZES["odd"]["num_hidden_layers"]):
+      mask = np.tri(positions, dtype=np.float32)[None, None]
+      tensors[f"h.{layer}.attn.bias"] = mask
+    old = {"transformer.": ""}
   for now, then in old.items():
     tensors = {name.replace(now, then): x for name, x in tensors.items()}
   safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
 
 
-def tokenize(folder: pathlib.Path) -> list[list[int]]:
-  config, params = import_bert(folder)
-  config, params = with_vocabulary(config, params)
+def tokenize() -> list[list[int]]:
   with tempfile.TemporaryDirectory() as temporary:
-    export_bert(config, params, temporary, vocabulary=Vocabulary(TOKENS))
-    tokenizer = reference.transformers.AutoTokenizer.from_pretrained(temporary)
+    folder = pathlib.Path(temporary)
+    write_tokenizer(folder, Vocabulary(TOKENS), max_length=17)
+    tokenizer = reference.transformers.AutoTokenizer.from_pretrained(folder)
     return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
-
-
-def with_vocabulary(config, params):
-  """A model with as many tokens as there are here, for the sake of its tokenizer."""
-  table = np.zeros((len(TOKENS), config.hidden_size), np.float32)
-  embeddings = params["embeddings"] | {"token": {"embedding": table}}
-  params = params | {"embeddings": embeddings}
-  return dataclasses.replace(config, vocab_size=len(TOKENS)), params
 
 
 if __name__ == "__main__":

@@ -1,30 +1,18 @@
 """Our models, compiled, with what comparisons with a reference ask of them."""
 
-import dataclasses
 import functools
 
 import flax.nnx as nnx
 import jax
 import numpy as np
 
-from model import Bert, losses
+from model import losses
 from model.hf import names as hf_names
 from model.models import abstract_model
 from model.testing import relative_difference
+from model.testing.probe import our_owners
 
 ABSOLUTE, RELATIVE = 1e-4, 1e-5
-
-
-@functools.cache
-def encoder(config):
-  """The last hidden state; all heads of a size share it, and so its compilation."""
-  graphdef = nnx.graphdef(nnx.eval_shape(lambda: Bert(config, rngs=nnx.Rngs(0))))
-
-  @jax.jit
-  def encode(params, batch):
-    return list(nnx.merge(graphdef, params).hidden_states(batch).values())[-1]
-
-  return encode
 
 
 @functools.cache
@@ -34,25 +22,10 @@ def graphdef_of(config, head):
 
 def run(config, head, params, batch):
   """Logits, and losses of each sequence."""
-  graphdef = graphdef_of(config, head)
-
-  @jax.jit
-  def read(params, hidden, batch):
-    outputs = nnx.merge(graphdef, params).heads(hidden, batch)
-    return outputs, losses.per_sequence(outputs, batch)
-
-  encode = encoder(dataclasses.replace(config, next_sentence=True, num_labels=2))
-  of_encoder = {name: params[name] for name in ("embeddings", "encoder")}
-  return read(params, encode(of_encoder, batch), batch)
-
-
-def whole(config, head, params, batch):
-  """As `run`, where nothing is shared with other heads."""
-  graphdef = graphdef_of(config, head)
 
   @jax.jit
   def run(params, batch):
-    outputs = nnx.merge(graphdef, params)(batch)
+    outputs = nnx.merge(graphdef_of(config, head), params)(batch)
     return outputs, losses.per_sequence(outputs, batch)
 
   return run(params, batch)
@@ -60,17 +33,14 @@ def whole(config, head, params, batch):
 
 def loss_and_gradients(config, head, params, batch):
   """Of the loss over tokens."""
-  graphdef = graphdef_of(config, head)
 
   @jax.jit
+  @jax.value_and_grad
   def run(params, batch):
-    def loss(params):
-      return losses.loss(nnx.merge(graphdef, params)(batch), batch, unit="token")[0]
+    outputs = nnx.merge(graphdef_of(config, head), params)(batch)
+    return losses.loss(outputs, batch, unit="token")[0]
 
-    return jax.value_and_grad(loss)(params)
-
-  loss, gradients = run(params, batch)
-  return float(loss), gradients
+  return run(params, batch)
 
 
 def assert_close(ours, theirs, mask):
@@ -86,22 +56,17 @@ def assert_equal(found, reference, batch):
   outputs, per_sequence = found
   expected, expected_loss = reference
   assert outputs.keys() == expected.keys()
-  used = {
-    "mlm_logits": batch["mlm_segment_ids"] > 0,
-    "token_logits": batch["segment_ids"] > 0,
-    "answer_logits": batch["segment_ids"] > 0,
-    "causal_logits": batch["segment_ids"] > 0,
-  }
   for name, theirs in expected.items():
-    ours = outputs[name][..., : theirs.shape[-1]]
-    assert_close(ours, theirs, used.get(name, batch["sequence_mask"]))
-  heads = [name.removesuffix("_logits") for name in outputs]
-  loss = sum(np.asarray(per_sequence[f"{head}_loss"][0]) for head in heads)
+    real = np.asarray(our_owners(name, batch)) > 0
+    assert_close(outputs[name][..., : theirs.shape[-1]], theirs, real)
+  loss = sum(np.asarray(per_sequence[f"{x}_loss"][0]) for x in losses.heads_of(outputs))
   assert_close(loss, expected_loss, batch["sequence_mask"])
 
 
-def assert_equal_gradients(ours, tensors, head="pretraining"):
-  """Against gradients by the names of the reference's tensors."""
-  theirs = hf_names.from_tensors(tensors.__getitem__, ours, head=head)
-  assert relative_difference(ours, theirs) <= RELATIVE
-  assert hf_names.shapes_there(ours, head=head).keys() == tensors.keys()
+def assert_equal_gradients(found, reference, head="pretraining"):
+  """What `loss_and_gradients` gives, against gradients by the reference's names."""
+  (loss, gradients), (expected, tensors) = found, reference
+  assert abs(loss - expected) <= RELATIVE * abs(expected)
+  theirs = hf_names.from_tensors(tensors.__getitem__, gradients, head=head)
+  assert relative_difference(gradients, theirs) <= RELATIVE
+  assert hf_names.shapes_there(gradients, head=head).keys() == tensors.keys()

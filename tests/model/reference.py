@@ -1,6 +1,6 @@
-"""Hugging Face's BERT as the reference; skips where the extra `reference` is missing.
+"""Hugging Face's models as the reference; skips where the extra `reference` is missing.
 
-It sees each sequence alone and without padding. What it gives is laid out as what our
+They see each sequence alone and without padding. What they give is laid out as what our
 models give for packs.
 """
 
@@ -21,6 +21,7 @@ from tests import packs
 
 torch.set_num_threads(1)
 
+GPT2 = "GPT2LMHeadModel"
 # By architecture: fields of its config.
 HEADS: dict[str, dict[str, int]] = {
   "BertForPreTraining": {},
@@ -29,50 +30,42 @@ HEADS: dict[str, dict[str, int]] = {
   "BertForTokenClassification": {"num_labels": 5},
   "BertForQuestionAnswering": {},
 }
+_NAMES = (
+  *("hidden_size", "num_hidden_layers", "num_attention_heads"),
+  *("intermediate_size", "max_position_embeddings", "vocab_size"),
+)
 SIZES: dict[str, dict] = {
-  "odd": {
-    "vocab_size": packs.VOCAB_SIZE,
-    "hidden_size": 14,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 11,
-    "max_position_embeddings": 17,
-  },
-  "deep": {
-    "vocab_size": 31,
-    "hidden_size": 21,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 3,
-    "intermediate_size": 13,
-    "max_position_embeddings": 13,
-    "type_vocab_size": 3,
-    "layer_norm_eps": 1e-5,
-  },
-  "wide": {
-    "vocab_size": 257,
-    "hidden_size": 192,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 768,
-    "max_position_embeddings": 64,
-  },
+  "odd": dict(zip(_NAMES, (14, 2, 2, 11, 17, packs.VOCAB_SIZE), strict=True)),
+  "deep": dict(zip(_NAMES, (21, 3, 3, 13, 13, 31), strict=True))
+  | {"type_vocab_size": 3, "layer_norm_eps": 1e-5},
+  "wide": dict(zip(_NAMES, (192, 2, 3, 768, 64, 257), strict=True)),
+}
+GPT2_SIZES: dict[str, dict] = {
+  "odd": SIZES["odd"] | {"hidden_size": 15, "num_attention_heads": 3, "n_inner": 11},
+  "wide": SIZES["wide"] | {"num_hidden_layers": 3},
 }
 
 
 def make(architecture: str, **fields):
   """A model with random weights, large enough for every path to matter."""
-  config = transformers.BertConfig(**fields, **{"attn_implementation": "eager"})
+  make_config: type = transformers.BertConfig
+  if architecture == GPT2:
+    make_config = transformers.GPT2Config
+    fields |= {"bos_token_id": None, "eos_token_id": None}
+    del fields["intermediate_size"]
+  config = make_config(**fields, **{"attn_implementation": "eager"})
   model = getattr(transformers, architecture)(config).eval()
   generator = torch.Generator().manual_seed(0)
   with torch.no_grad():
     for name, parameter in model.named_parameters():
       noise = torch.randn(parameter.shape, generator=generator)
       if parameter.ndim == 1:
-        parameter.copy_(0.2 * noise + ("LayerNorm.weight" in name))
-      elif "embeddings" in name:
+        parameter.copy_(0.2 * noise + name.endswith("weight"))  # LayerNorm's are around 1
+      elif any(part in name for part in ("embeddings", "wte", "wpe")):
         parameter.copy_(0.5 * noise)
       else:  # kernels keep the size of what goes through them
-        parameter.copy_(noise / parameter.shape[1] ** 0.5)
+        inputs = parameter.shape[0 if architecture == GPT2 else 1]
+        parameter.copy_(noise / inputs**0.5)
   return model
 
 
@@ -93,99 +86,69 @@ def run(model, batch: dict) -> tuple[dict[str, np.ndarray], np.ndarray]:
   """
   outputs: dict[str, np.ndarray] = {}
   losses = np.zeros(batch["sequence_mask"].shape, np.float32)
-
-  def put(name: str, where: tuple, shape: tuple[int, ...], values: torch.Tensor):
-    zeros = np.zeros((*shape, values.shape[-1]), np.float32)
-    outputs.setdefault(name, zeros)[where] = fetch(values)
-
   for row, slot in np.argwhere(batch["sequence_mask"]).tolist():
-    inputs, tokens, masked = _alone(batch, row, slot)
-    labels = _labels(type(model).__name__, batch, row, slot)
-    result = model(**inputs, **labels)
+    result, heads = _alone(model, batch, row, slot)
     losses[row, slot] = result.loss.item()
-    at_masked = batch["mlm_positions"][row, masked] - tokens[0]
-    name = type(model).__name__
-    if name in ("BertForPreTraining", "BertForMaskedLM"):
-      pretraining = name == "BertForPreTraining"
-      logits = result.prediction_logits if pretraining else result.logits
-      size = batch["mlm_labels"].shape
-      put("mlm_logits", (row, masked), size, logits[0, torch.tensor(at_masked)])
-      if pretraining:
-        put("nsp_logits", (row, slot), losses.shape, result.seq_relationship_logits[0])
-    elif name == "BertForSequenceClassification":
-      put("sequence_logits", (row, slot), losses.shape, result.logits[0])
-    elif name == "BertForTokenClassification":
-      put("token_logits", (row, tokens), batch["segment_ids"].shape, result.logits[0])
-    else:
-      answers = torch.stack([result.start_logits[0], result.end_logits[0]], -1)
-      put("answer_logits", (row, tokens), batch["segment_ids"].shape, answers)
+    for name, (field, places, logits, _) in heads.items():
+      zeros = np.zeros((*batch[field].shape, logits.shape[-1]), np.float32)
+      outputs.setdefault(name, zeros)[row, places] = fetch(logits)
   return outputs, losses
 
 
-def _alone(batch: dict, row: int, slot: int):
-  """A sequence's inputs [1, L], its positions in the row, and its masked slots."""
-  tokens = np.flatnonzero(batch["segment_ids"][row] == slot + 1)
-  names = ("input_ids", "token_type_ids")
-  inputs = {n: torch.tensor(batch[n][row, tokens].astype(np.int64)[None]) for n in names}
-  masked = np.flatnonzero(batch["mlm_segment_ids"][row] == slot + 1)
-  return inputs, tokens, masked
-
-
-def _labels(name: str, batch: dict, row: int, slot: int) -> dict[str, torch.Tensor]:
-  _, tokens, masked = _alone(batch, row, slot)
-  label = torch.tensor(batch["sequence_labels"][row, slot : slot + 1])
-  if name == "BertForSequenceClassification":
-    return {"labels": label if label.is_floating_point() else label.long()}
-  if name == "BertForQuestionAnswering":
-    return {
-      field: torch.tensor([int(batch[field][row, slot]) - int(tokens[0])])
-      for field in ("start_positions", "end_positions")
-    }
-  of_tokens = np.full((1, tokens.size), -100, np.int64)
-  if name == "BertForTokenClassification":
-    given = batch["token_labels"][row, tokens]
-    of_tokens[0] = np.where(given >= 0, given, -100)
-    return {"labels": torch.tensor(of_tokens)}
-  of_tokens[0, batch["mlm_positions"][row, masked] - tokens[0]] = batch["mlm_labels"][
-    row, masked
-  ]
-  labels = {"labels": torch.tensor(of_tokens)}
-  if name == "BertForPreTraining":
-    labels["next_sentence_label"] = label.long()
-  return labels
-
-
 def gradients(model, batch: dict) -> tuple[float, dict[str, np.ndarray]]:
-  """Loss and gradients of the sequences as one padded batch, by the tensors' names."""
+  """The loss over tokens of a language model, and its gradients by the tensors' names."""
   pairs = np.argwhere(batch["sequence_mask"]).tolist()
-  parts = [_alone(batch, *pair)[0] for pair in pairs]
-  labels = [_labels(type(model).__name__, batch, *pair) for pair in pairs]
-  length = max(part["input_ids"].shape[1] for part in parts)
-
-  def pad(fields: list[dict], name: str, value: int):
-    rows = [field[name] for field in fields]
-    rows = [torch.nn.functional.pad(x, (0, length - x.shape[1]), value=value) for x in rows]
-    return torch.cat(rows)
-
-  mask = [{"mask": torch.ones_like(part["input_ids"])} for part in parts]
-  extra = {}
-  if "next_sentence_label" in labels[0]:
-    extra["next_sentence_label"] = torch.cat([x["next_sentence_label"] for x in labels])
+  found = [_alone(model, batch, *pair)[1] for pair in pairs]
+  loss = torch.zeros(())
+  for name in found[0]:
+    logits, labels = (torch.cat([heads[name][i] for heads in found]) for i in (2, 3))
+    loss = loss + torch.nn.functional.cross_entropy(logits, labels)  # -100 does not count
   model.zero_grad()
-  result = model(
-    input_ids=pad(parts, "input_ids", 0),
-    token_type_ids=pad(parts, "token_type_ids", 0),
-    attention_mask=pad(mask, "mask", 0),
-    labels=pad(labels, "labels", -100),
-    **extra,
-  )
-  result.loss.backward()
-  found = {
-    name: fetch(parameter.grad)
-    for name, parameter in model.named_parameters()
-    if parameter.grad is not None
-  }
-  return result.loss.item(), found
+  loss.backward()
+  named = model.named_parameters()
+  return loss.item(), {name: fetch(x.grad) for name, x in named if x.grad is not None}
+
+
+def _alone(model, batch: dict, row: int, slot: int):
+  """The result for a sequence, and by output: field, places in the row, logits, labels."""
+  kind = type(model).__name__
+  fields = {name: torch.tensor(x[row]) for name, x in batch.items()}
+  fields = {k: x if x.is_floating_point() else x.long() for k, x in fields.items()}
+  tokens = np.flatnonzero(batch["segment_ids"][row] == slot + 1)
+  masked = np.flatnonzero(batch["mlm_segment_ids"][row] == slot + 1)
+  ids, one = fields["input_ids"][tokens], slice(slot, slot + 1)
+  inputs = {"input_ids": ids[None]}
+  if kind == GPT2:
+    result = model(**inputs, labels=ids[None])
+    following = torch.cat([ids[1:], torch.tensor([-100])])
+    return result, {"causal_logits": ("segment_ids", tokens, result.logits[0], following)}
+  inputs["token_type_ids"] = fields["token_type_ids"][tokens][None]
+  label = fields["sequence_labels"][one]
+  if kind == "BertForSequenceClassification":
+    result = model(**inputs, labels=label)
+    return result, {"sequence_logits": ("sequence_mask", one, result.logits, label)}
+  if kind == "BertForTokenClassification":
+    labels = fields["token_labels"][tokens]
+    labels = torch.where(labels >= 0, labels, -100)
+    result = model(**inputs, labels=labels[None])
+    return result, {"token_logits": ("segment_ids", tokens, result.logits[0], labels)}
+  if kind == "BertForQuestionAnswering":
+    ends = {n: fields[n][one] - tokens[0] for n in ("start_positions", "end_positions")}
+    result = model(**inputs, **ends)
+    answers = torch.stack([result.start_logits[0], result.end_logits[0]], -1)
+    return result, {"answer_logits": ("segment_ids", tokens, answers, None)}
+  at = fields["mlm_positions"][masked] - tokens[0]
+  labels = torch.full((1, tokens.size), -100)
+  labels[0, at] = fields["mlm_labels"][masked]
+  heads = {"labels": labels}
+  if kind == "BertForPreTraining":
+    heads["next_sentence_label"] = label
+  result = model(**inputs, **heads)
+  logits = result.prediction_logits if kind == "BertForPreTraining" else result.logits
+  found: dict = {"mlm_logits": ("mlm_labels", masked, logits[0, at], labels[0, at])}
+  if kind == "BertForPreTraining":
+    found["nsp_logits"] = ("sequence_mask", one, result.seq_relationship_logits, label)
+  return result, found
 
 
 def make_batch(*, regression: bool = False, seed: int = 0) -> dict:

@@ -1,5 +1,4 @@
 import functools
-import inspect
 import re
 
 import jax
@@ -20,19 +19,16 @@ from model.attention import (
 from model.kernels import AttentionError
 from tests import packs
 
-# Interpreted, a kernel of the TPU runs anywhere.
-FUSED = [("splash_interpret", jnp.float32, 1e-5), ("splash_interpret", jnp.bfloat16, 3e-2)]
 ROW_LENGTH = 128  # the smallest that splash takes
 ROWS = [[128], [50, 50, 21], [2] * 7, [100, 1], []]
 
 
-def make_inputs(dtype, num_heads=3, head_size=10):
+def make_inputs(dtype, head_size=10):
   segment_ids = np.zeros((len(ROWS), ROW_LENGTH), np.int32)
   for row, lengths in enumerate(ROWS):
-    ids = np.repeat(np.arange(1, len(lengths) + 1), lengths)
-    segment_ids[row, : len(ids)] = ids
+    segment_ids[row, : sum(lengths)] = np.repeat(range(1, len(lengths) + 1), lengths)
   rng = np.random.default_rng(0)
-  shape = (len(ROWS), ROW_LENGTH, num_heads, head_size)
+  shape = (len(ROWS), ROW_LENGTH, 3, head_size)
   arrays = (jnp.asarray(rng.standard_normal(shape), dtype) for _ in range(4))
   return *arrays, segment_ids
 
@@ -41,11 +37,10 @@ def test_the_masks_equal_a_triple_loop():
   segment_ids = np.array([[1, 1, 2, 3, 3, 3, 0], [1, 2, 2, 2, 0, 0, 0], [0] * 7])
   packed = np.asarray(packed_attention_mask(segment_ids))
   padding = np.broadcast_to(padding_attention_mask(segment_ids), packed.shape)
-  for row, ids in enumerate(segment_ids):
-    for query in range(7):
-      for key in range(7):
-        assert packed[row, 0, query, key] == (ids[query] == ids[key] != 0)
-        assert padding[row, 0, query, key] == (ids[key] != 0)
+  for row, query, key in np.ndindex(3, 7, 7):
+    ids = segment_ids[row]
+    assert packed[row, 0, query, key] == (ids[query] == ids[key] != 0)
+    assert padding[row, 0, query, key] == (ids[key] != 0)
 
 
 def test_segment_ids_of_another_rank_are_refused():
@@ -70,45 +65,25 @@ def test_what_another_sequence_shouts_is_not_heard():
 
 
 @functools.partial(jax.jit, static_argnames=("implementation", "mask", "causal"))
-def output_and_gradients(
-  query, key, value, weights, segment_ids, *, implementation, mask, causal
-):
-  real = (segment_ids > 0)[:, :, None, None]
-
+def output_and_gradients(query, key, value, weights, segment_ids, **options):
   def total(query, key, value):
-    output = attention(
-      query,
-      key,
-      value,
-      segment_ids,
-      implementation=implementation,
-      mask=mask,
-      causal=causal,
-    )
-    output = jnp.where(real, output, 0)
+    output = attention(query, key, value, segment_ids, **options)
+    output = jnp.where((segment_ids > 0)[:, :, None, None], output, 0)
     return (output.astype(jnp.float32) * weights.astype(jnp.float32)).sum(), output
 
-  gradients, output = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(query, key, value)
-  return output, gradients
+  return jax.grad(total, argnums=(0, 1, 2), has_aux=True)(query, key, value)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mask", ["segment", pytest.param("none", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-  ("mask", "causal"),
-  [
-    ("segment", False),
-    pytest.param("none", False, marks=pytest.mark.slow),
-    ("segment", True),
-    pytest.param("none", True, marks=pytest.mark.slow),
-  ],
+  ("dtype", "tolerance"), [(jnp.float32, 1e-5), (jnp.bfloat16, 3e-2)]
 )
-@pytest.mark.parametrize(("implementation", "dtype", "tolerance"), FUSED)
-def test_fused_attention_equals_xla(implementation, dtype, tolerance, mask, causal):
-  *inputs, segment_ids = make_inputs(dtype)
+def test_fused_attention_equals_xla(dtype, tolerance, mask, causal):
+  """Interpreted, a kernel of the TPU runs anywhere."""
   ours, reference = (
-    output_and_gradients(
-      *inputs, segment_ids, implementation=name, mask=mask, causal=causal
-    )
-    for name in (implementation, "xla")
+    output_and_gradients(*make_inputs(dtype), implementation=k, mask=mask, causal=causal)
+    for k in ("splash_interpret", "xla")
   )
   for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(reference), strict=True):
     a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
@@ -119,9 +94,10 @@ def test_fused_attention_equals_xla(implementation, dtype, tolerance, mask, caus
 def test_softmax_is_in_float32_for_bfloat16():
   query = key = jnp.ones((1, 2, 1, 1), jnp.bfloat16)
   program = str(jax.make_jaxpr(attention)(query, key, key, jnp.ones((1, 2), jnp.int32)))
-  assert re.findall(r"(\w+)\[1,1,2,2\] = exp ", program) == ["f32"]
   # The scores too: float32 is asked of the product, not made of its rounded result.
-  assert re.findall(r"(\w+)\[1,1,2,2\] = dot_general", program) == ["f32"]
+  for operation in ("exp", "dot_general"):
+    found = re.findall(rf"(\w+)\[1,1,2,2\] = {operation}\b", program)
+    assert found == ["f32"], operation
 
 
 def test_dropout_scales_what_it_keeps():
@@ -133,16 +109,16 @@ def test_dropout_scales_what_it_keeps():
   assert kept[0].std() > 0.01
 
 
+# ---- what an implementation cannot do --------------------------------------------------
+
+
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
     ({"attention_impl": "flash"}, "no attention_impl 'flash'; expected one of xla, cudnn"),
     ({"attention_impl": "cudnn"}, "needs NVIDIA GPUs since Ampere, found cpu"),
     ({"attention_impl": "cudnn_packed"}, "needs NVIDIA GPUs since Hopper, found cpu"),
-    (
-      {"attention_impl": "splash"},
-      r"needs TPUs, found cpu\. Use such a device, or attention_impl=xla\.",
-    ),
+    ({"attention_impl": "splash"}, r"TPUs, found cpu\. Use .*, or attention_impl=xla\."),
     ({"attention_dropout_rate": 0.1}, "needs an attention dropout of 0, found 0.1"),
     ({"dtype": jnp.float64}, "needs float32 or bfloat16, found float64"),
     ({"row_length": 130}, "needs rows of a multiple of 128 tokens, found 130"),
@@ -156,13 +132,6 @@ def test_what_an_implementation_cannot_do_is_refused(fields, message):
   row_length = fields.pop("row_length")
   with pytest.raises(AttentionError, match=message):
     attention_lib.check(packs.small_gpt2(**fields), row_length)
-
-
-def test_head_sizes_are_checked_too(monkeypatch):
-  monkeypatch.setattr(jax, "local_devices", lambda: [Device("9.0")])
-  config = packs.small_config(attention_impl="cudnn", dtype="bfloat16")
-  with pytest.raises(AttentionError, match="heads of a multiple of 8, found 7"):
-    attention_lib.check(config, ROW_LENGTH)
 
 
 def test_a_call_is_checked_too():
@@ -180,54 +149,42 @@ class Device:
 
 
 @pytest.mark.parametrize(
-  ("implementation", "capability", "allowed"),
+  ("implementation", "capability", "num_heads", "message"),
   [
-    ("cudnn", "7.5", False),
-    ("cudnn", "8.0", True),
-    ("cudnn_packed", "8.9", False),
-    ("cudnn_packed", "10.0", True),
+    ("cudnn", "7.5", 1, "of compute capability 7.5"),
+    ("cudnn", "8.0", 1, None),
+    ("cudnn_packed", "8.9", 1, "of compute capability 8.9"),
+    ("cudnn_packed", "10.0", 1, None),
+    ("cudnn", "9.0", 16, "heads of a multiple of 8, found 4"),
   ],
 )
-def test_gpus_are_told_apart(monkeypatch, implementation, capability, allowed):
+def test_gpus_and_head_sizes_are_told_apart(
+  monkeypatch, implementation, capability, num_heads, message
+):
   monkeypatch.setattr(jax, "local_devices", lambda: [Device(capability)])
-  config = packs.small_config(
-    hidden_size=64, num_heads=1, attention_impl=implementation, dtype=jnp.bfloat16
-  )
-  check = functools.partial(attention_lib.check, config, ROW_LENGTH)
-  if allowed:
-    check()
-  else:
-    with pytest.raises(AttentionError, match=f"of compute capability {capability}"):
-      check()
+  fields = {"hidden_size": 64, "num_heads": num_heads, "dtype": jnp.bfloat16}
+  config = packs.small_config(attention_impl=implementation, **fields)
+  if message is None:
+    attention_lib.check(config, ROW_LENGTH)
+    return
+  with pytest.raises(AttentionError, match=message):
+    attention_lib.check(config, ROW_LENGTH)
+
+
+# ---- cuDNN, where there is no GPU ------------------------------------------------------
 
 
 @pytest.mark.parametrize("max_segments", [1, 7])
 def test_the_layout_for_cudnn_equals_a_loop(max_segments):
-  rows = [ids for ids in ROWS if len(ids) <= max_segments]
-  segment_ids = np.zeros((len(rows), ROW_LENGTH), np.int32)
+  rows = [number for number, sizes in enumerate(ROWS) if len(sizes) <= max_segments]
+  segment_ids = make_inputs(jnp.float32)[-1][rows]
+  lengths, starts = kernels.segment_lengths_and_starts(segment_ids, max_segments)
   width = max(max_segments, 2)
-  lengths = np.full((len(rows), width), -1)
-  starts = np.full((len(rows), width + 1), -1)
-  for row, sizes in enumerate(rows):
-    start = 0
-    for number, size in enumerate(sizes):
-      segment_ids[row, start : start + size] = number + 1
-      lengths[row, number], starts[row, number] = size, start
-      start += size
-  ours = kernels.segment_lengths_and_starts(segment_ids, max_segments)
-  assert ours[0].tolist() == lengths.tolist()
-  assert ours[1].tolist() == starts.tolist()
-
-
-def test_cudnn_still_takes_offsets():
-  """`cudnn_packed` calls a private function of JAX."""
-  from jax._src.cudnn import fused_attention_stablehlo as cudnn
-
-  parameters = inspect.signature(cudnn.dot_product_attention).parameters
-  assert {"q_seqlen", "kv_seqlen", "q_offsets", "kv_offsets", "mask_type"} <= set(
-    parameters
-  )
-  assert cudnn.MaskType.PADDING
+  for found, found_starts, number in zip(lengths, starts, rows, strict=True):
+    sizes = ROWS[number]
+    absent = [-1] * (width - len(sizes))
+    assert found.tolist() == [*sizes, *absent]
+    assert found_starts.tolist() == [*np.cumsum([0, *sizes])[:-1], *absent, -1]
 
 
 def kernel_with_a_mask(query, key, value, *, bias, mask, implementation):
@@ -248,7 +205,6 @@ def kernel_with_offsets(
   for row, slot in np.argwhere(lengths > 0):
     start = starts[row, slot]
     ids[row, start : start + lengths[row, slot]] = slot + 1
-  padding = (ids == 0)[:, :, None, None]
   for x in (query, key, value):
     assert not np.asarray(x)[ids == 0].any()
   mask = packed_attention_mask(ids)
@@ -256,7 +212,7 @@ def kernel_with_offsets(
     assert mask_type.name == "PADDING_CAUSAL"
     mask &= np.tri(ids.shape[1], dtype=bool)[None, None]
   attended = dot_product_attention(query, key, value, mask)
-  return jnp.where(padding, jnp.nan, attended)
+  return jnp.where((ids == 0)[:, :, None, None], jnp.nan, attended)
 
 
 @pytest.mark.parametrize(
@@ -300,11 +256,10 @@ def test_cudnn_attention_compiles_to_its_kernel(monkeypatch, implementation, cau
     bias = attention_lib.alibi_bias(alibi_slopes(3), ROW_LENGTH).astype(jnp.bfloat16)
     attend = functools.partial(attend, bias=bias)
 
-  def gradients(query, key, value):
-    total = lambda *x: (attend(*x, segment_ids, 7) * weights).sum()  # noqa: E731
-    return jax.grad(total, argnums=(0, 1, 2))(query, key, value)
+  def total(*inputs):
+    return (attend(*inputs, segment_ids, 7) * weights).sum()
 
-  traced = jax.jit(gradients).trace(query, key, value)
+  traced = jax.jit(jax.grad(total, argnums=(0, 1, 2))).trace(query, key, value)
   assert [x.shape for x in traced.out_info] == [query.shape] * 3
   text = traced.lower(lowering_platforms=("cuda",)).as_text()
   assert "__cudnn$fmhaSoftmax" in text or "__cudnn$fmhaScaleBiasSoftmax" in text

@@ -26,32 +26,24 @@ B = A | {
 
 def test_every_field_stands_where_the_contract_says():
   batch = lay_out([[A, B], []], row_length=7)
-  empty = {
-    name: [0] * 7
-    for name in (
-      "input_ids",
-      "token_type_ids",
-      "token_labels",
-      "segment_ids",
-      "position_ids",
-    )
+  assert {name: field[0].tolist() for name, field in batch.items()} == {
+    "input_ids": [7, 8, 9, 4, 6, 0, 0],
+    "token_type_ids": [0, 0, 1, 0, 1, 0, 0],
+    "token_labels": [-1, 4, 3, 1, 0, 0, 0],
+    "segment_ids": [1, 1, 1, 2, 2, 0, 0],
+    "position_ids": [0, 1, 2, 0, 1, 0, 0],
+    "mlm_positions": [1, 3, 4],
+    "mlm_labels": [5, 2, 3],
+    "mlm_segment_ids": [1, 2, 2],
+    "cls_positions": [0, 3],
+    "sequence_mask": [True, True],
+    "sequence_labels": [1, 1],
+    "start_positions": [1, 3],
+    "end_positions": [2, 4],
   }
-  assert {name: field.tolist() for name, field in batch.items()} == {
-    "input_ids": [[7, 8, 9, 4, 6, 0, 0], empty["input_ids"]],
-    "token_type_ids": [[0, 0, 1, 0, 1, 0, 0], empty["token_type_ids"]],
-    "token_labels": [[-1, 4, 3, 1, 0, 0, 0], empty["token_labels"]],
-    "segment_ids": [[1, 1, 1, 2, 2, 0, 0], empty["segment_ids"]],
-    "position_ids": [[0, 1, 2, 0, 1, 0, 0], empty["position_ids"]],
-    "mlm_positions": [[1, 3, 4], [0, 0, 0]],
-    "mlm_labels": [[5, 2, 3], [0, 0, 0]],
-    "mlm_segment_ids": [[1, 2, 2], [0, 0, 0]],
-    "cls_positions": [[0, 3], [0, 0]],
-    "sequence_mask": [[True, True], [False, False]],
-    "sequence_labels": [[1, 1], [0, 0]],
-    "start_positions": [[1, 3], [0, 0]],
-    "end_positions": [[2, 4], [0, 0]],
-  }
-  assert all(field.dtype in (np.int32, bool) for field in batch.values())
+  for name, field in batch.items():
+    assert field.dtype in (np.int32, bool), name
+    assert not field[1].any(), name
 
 
 def test_embeddings_and_numbers_keep_their_type():

@@ -1,142 +1,118 @@
+"""Losses are sums over counts: by plain loops, in parts, and with nothing hidden."""
+
+import collections
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from scipy.special import log_softmax
 
 from model import losses
 from model.losses import mean_per_sequence
 from tests import packs
 
 PACKS = [[13], [5, 4, 3], [2, 2, 2], [7, 6], [], [], [1, 3], [6, 2]]
-WIDTHS = {"mlm": packs.VOCAB_SIZE, "nsp": 2, "sequence": 2, "token": 2, "answer": 2}
-WIDTHS["causal"] = packs.VOCAB_SIZE
+# By head: the width of its logits, and a field with an entry for each of them.
+HEADS = {
+  "mlm": (packs.VOCAB_SIZE, "mlm_segment_ids"),
+  "nsp": (2, "sequence_mask"),
+  "sequence": (2, "sequence_mask"),
+  "token": (2, "segment_ids"),
+  "answer": (2, "segment_ids"),
+  "causal": (packs.VOCAB_SIZE, "segment_ids"),
+}
+UNIT_OF = {  # of what stands at a row and slot
+  "sequence": lambda place: place,
+  "token": lambda place: "all",
+  "pack": lambda place: place[0],
+}
 
 
-def make_batch():
-  return packs.lay_out(packs.random_sequences(PACKS))
+def make_batch(lengths=PACKS):
+  return packs.lay_out(packs.random_sequences(lengths))
 
 
-def random_logits(batch, heads=WIDTHS, seed=0) -> dict:
-  rng = np.random.default_rng(seed)
-  return {
-    f"{head}_logits": rng.standard_normal(
-      (*_items(head, batch).shape, WIDTHS[head]), np.float32
-    )
-    for head in heads
-  }
+def random_logits(batch, heads=HEADS) -> dict:
+  rng = np.random.default_rng(0)
+  shapes = {head: (*batch[HEADS[head][1]].shape, HEADS[head][0]) for head in heads}
+  return {f"{k}_logits": rng.standard_normal(s, np.float32) for k, s in shapes.items()}
 
 
-def _items(head, batch):
-  per_token = {"mlm": "mlm_segment_ids", "token": "segment_ids", "answer": "segment_ids"}
-  per_token["causal"] = "segment_ids"
-  return batch[per_token.get(head, "sequence_mask")]
+def items_by_hand(head, outputs, batch, row, slot) -> list:
+  """The loss of each item of a sequence, and whether it is right."""
+  logits = outputs[f"{head}_logits"][row]
+  fields = {name: field[row] for name, field in batch.items()}
+  mine = np.flatnonzero(fields["segment_ids"] == slot + 1)
+  if head == "answer":
+    places = [fields[name][slot] - mine[0] for name in ("start_positions", "end_positions")]
+    ends = list(zip(log_softmax(logits[mine], axis=0).T, places, strict=True))
+    right = all(scores.argmax() == label for scores, label in ends)
+    return [(-np.mean([scores[label] for scores, label in ends]), right)]
+  if head == "mlm":
+    masked = np.flatnonzero(fields["mlm_segment_ids"] == slot + 1)
+    labels: dict = {i: fields["mlm_labels"][i] for i in masked}
+  elif head == "token":
+    labels = {i: label for i in mine if (label := fields["token_labels"][i]) >= 0}
+  elif head == "causal":
+    labels = {i: fields["input_ids"][i + 1] for i in mine[:-1]}
+  else:
+    labels = {slot: fields["sequence_labels"][slot]}
+  return [(-log_softmax(logits[i])[k], logits[i].argmax() == k) for i, k in labels.items()]
 
 
-def log_softmax(x):
-  x = x - x.max(-1, keepdims=True)
-  return x - np.log(np.exp(x).sum(-1, keepdims=True))
+def all_by_hand(head, outputs, batch) -> dict:
+  """The items by row and slot."""
+  places = map(tuple, np.argwhere(batch["sequence_mask"]).tolist())
+  return {place: items_by_hand(head, outputs, batch, *place) for place in places}
 
 
-def by_hand(outputs, batch) -> dict:
-  """For each head and sequence the losses and hits of its items, with plain loops."""
-  found: dict = {}
-  for row, slot in zip(*np.nonzero(batch["sequence_mask"]), strict=True):
-    for head in WIDTHS:
-      logits = outputs[f"{head}_logits"][row]
-      pairs = []
-      if head in ("nsp", "sequence"):
-        pairs.append((log_softmax(logits[slot]), batch["sequence_labels"][row, slot]))
-      elif head == "answer":
-        mine = np.nonzero(batch["segment_ids"][row] == slot + 1)[0]
-        ends = [
-          (log_softmax(logits[mine, i]), batch[name][row, slot] - mine[0])
-          for i, name in enumerate(("start_positions", "end_positions"))
-        ]
-        hit = all(scores.argmax() == label for scores, label in ends)
-        cost = -np.mean([scores[label] for scores, label in ends])
-        found[head, row, slot] = [(cost, hit)]
-        continue
-      elif head == "causal":
-        mine = np.nonzero(batch["segment_ids"][row] == slot + 1)[0]
-        pairs += [
-          (log_softmax(logits[i]), batch["input_ids"][row, i + 1]) for i in mine[:-1]
-        ]
-      else:
-        ids, labels = (
-          ("mlm_segment_ids", "mlm_labels")
-          if head == "mlm"
-          else ("segment_ids", "token_labels")
-        )
-        pairs += [
-          (log_softmax(logits[i]), batch[labels][row, i])
-          for i in range(len(logits))
-          if batch[ids][row, i] == slot + 1 and batch[labels][row, i] >= 0
-        ]
-      found[head, row, slot] = [(-s[k], s.argmax() == k) for s, k in pairs]
-  return found
+def mean_of(groups):
+  """The mean of the means of loss and hits, as a unit asks for."""
+  return np.mean([np.mean(group, axis=0) for group in groups if group], axis=0)
 
 
-def mean(values):
-  return np.mean(list(values), axis=0)
-
-
-def in_units(found, head, unit):
-  """The means of loss and hits that a unit asks for."""
-  items = {(row, slot): v for (name, row, slot), v in found.items() if name == head and v}
-  if unit == "token":
-    return mean(x for v in items.values() for x in v)
-  if unit == "sequence":
-    return mean(mean(v) for v in items.values())
-  rows = {row for row, _ in items}
-  return mean(mean(x for (r, _), v in items.items() if r == row for x in v) for row in rows)
-
-
-def test_each_sequence_equals_a_loop():
+@pytest.mark.parametrize("head", HEADS)
+def test_each_sequence_equals_a_loop(head):
   batch = make_batch()
   outputs = random_logits(batch)
-  found = by_hand(outputs, batch)
-  each = jax.jit(losses.per_sequence)(outputs, batch)
-  assert len(each) == 2 * len(WIDTHS)
-  for head in WIDTHS:
-    for i, name in enumerate(("loss", "accuracy")):
-      values, counts = each[f"{head}_{name}"]
-      for row, slot in np.ndindex(counts.shape):
-        items = found.get((head, row, slot))
-        assert counts[row, slot] == bool(items)
-        expected = mean(items)[i] if items else 0
-        assert values[row, slot] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+  found = all_by_hand(head, outputs, batch)
+  each = losses.per_sequence(outputs, batch)
+  for i, name in enumerate(("loss", "accuracy")):
+    values, counts = each[f"{head}_{name}"]
+    for place in np.ndindex(counts.shape):
+      items = found.get(place)
+      assert counts[place] == bool(items)
+      expected = np.mean(items, axis=0)[i] if items else 0
+      assert values[place] == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize("unit", losses.LOSS_UNITS)
 def test_each_unit_equals_a_loop(unit):
   batch = make_batch()
   outputs = random_logits(batch)
-  found = by_hand(outputs, batch)
   loss, totals = losses.loss(outputs, batch, unit=unit)
-  expected = {head: in_units(found, head, unit) for head in WIDTHS}
-  for head in WIDTHS:
-    assert totals[f"{head}_loss"].mean == pytest.approx(expected[head][0], rel=1e-5)
-    assert totals[f"{head}_accuracy"].mean == pytest.approx(expected[head][1], rel=1e-5)
-  assert loss == pytest.approx(sum(e[0] for e in expected.values()), rel=1e-5)
-
-
-def test_the_units_differ():
-  batch = make_batch()
-  outputs = random_logits(batch, ["mlm"])
-  values = [float(losses.loss(outputs, batch, unit=u)[0]) for u in losses.LOSS_UNITS]
-  assert len({round(value, 4) for value in values}) == 3
+  whole = 0
+  for head in HEADS:
+    groups: dict = collections.defaultdict(list)
+    for place, items in all_by_hand(head, outputs, batch).items():
+      groups[UNIT_OF[unit](place)] += items
+    expected, accuracy = mean_of(groups.values())
+    assert totals[f"{head}_loss"].mean == pytest.approx(expected, rel=1e-5)
+    assert totals[f"{head}_accuracy"].mean == pytest.approx(accuracy, rel=1e-5)
+    whole += expected
+  assert loss == pytest.approx(whole, rel=1e-5)
 
 
 def test_regression_is_the_squared_error():
-  batch = packs.lay_out(packs.random_sequences(PACKS))
-  batch["sequence_labels"] = np.where(batch["sequence_mask"], 1.5, 0).astype(np.float32)
-  rng = np.random.default_rng(0)
-  logits = rng.standard_normal((*batch["sequence_mask"].shape, 1), np.float32)
+  batch = make_batch()
+  used = batch["sequence_mask"]
+  batch["sequence_labels"] = np.where(used, 1.5, 0).astype(np.float32)
+  logits = np.random.default_rng(0).standard_normal((*used.shape, 1), np.float32)
   loss, totals = losses.loss({"sequence_logits": jnp.asarray(logits)}, batch)
   assert list(totals) == ["sequence_loss"]
-  used = logits[batch["sequence_mask"]]
-  assert loss == pytest.approx(np.mean((used - 1.5) ** 2), rel=1e-5)
+  assert loss == pytest.approx(np.mean((logits[used] - 1.5) ** 2), rel=1e-5)
 
 
 @pytest.mark.parametrize("unit", losses.LOSS_UNITS)
@@ -157,9 +133,8 @@ def test_parts_add_up_to_the_whole(unit, heads):
       counts = jax.tree.map(lambda x: x.sum(0), counts)
 
       def add(total, part):
-        logits, batch = part
-        gradients = jax.grad(loss)(logits, batch, counts)
-        return total + loss(logits, batch, counts), gradients
+        value, gradients = jax.value_and_grad(loss)(*part, counts)
+        return total + value, gradients
 
       return jax.lax.scan(add, jnp.zeros(()), parts)
 
@@ -175,25 +150,13 @@ def test_parts_add_up_to_the_whole(unit, heads):
 def test_devices_add_up_to_the_whole(unit):
   batch = make_batch()
   outputs = random_logits(batch, ["mlm", "nsp"])
-  devices = jax.devices()
-  assert len(devices) == 4
   mesh = jax.make_mesh((4,), ("data",), (AxisType.Auto,))
-  rows = NamedSharding(mesh, PartitionSpec("data"))
-  split = jax.device_put((outputs, batch), rows)
+  split = jax.device_put((outputs, batch), NamedSharding(mesh, PartitionSpec("data")))
 
   def loss(outputs, batch):
     return losses.loss(outputs, batch, unit=unit)[0]
 
-  whole, parts = loss(outputs, batch), jax.jit(loss)(*split)
-  assert parts == pytest.approx(float(whole), rel=1e-6)
-
-
-def test_a_sequence_without_masked_tokens_does_not_count():
-  means, present = mean_per_sequence(
-    np.array([[2.0, 6.0]], np.float32), np.array([[3, 3]]), 3
-  )
-  assert means.tolist() == [[0, 0, 4]]
-  assert present.tolist() == [[False, False, True]]
+  assert jax.jit(loss)(*split) == pytest.approx(float(loss(outputs, batch)), rel=1e-6)
 
 
 def test_what_stands_in_an_empty_slot_does_not_spread():
@@ -204,55 +167,45 @@ def test_what_stands_in_an_empty_slot_does_not_spread():
   assert gradient.tolist() == [[0, 3, 3]]
 
 
-def test_a_pack_of_three_weighs_three_times_a_pack_of_one():
-  """The paper's point against a loss averaged per pack."""
-  values = np.array([[1, 1, 1], [5, 5, 5]], np.float32)
-  means, present = mean_per_sequence(values, np.array([[1, 2, 3], [1, 1, 1]]), 3)
-  assert means.sum() / int(present.sum()) == pytest.approx(2.0)
-
-
 def test_tokens_that_are_no_targets_do_not_count():
-  batch = packs.lay_out(packs.random_sequences([[5, 4]]))
+  batch = make_batch([[5, 4]])
   outputs = random_logits(batch, ["causal"])
   batch["loss_mask"] = np.ones(batch["segment_ids"].shape, bool)
   everything = losses.loss(outputs, batch, unit="token")[1]["causal_loss"]
   batch["loss_mask"][0, [0, 2, 5, 12]] = False  # a sequence's first never is
   total = losses.loss(outputs, batch, unit="token")[1]["causal_loss"]
   assert (everything.units, total.units) == (7, 6)
-  counts = losses.count(["causal"], batch, unit="token")
-  assert counts["causal"] == 6
+  assert losses.count(["causal"], batch, unit="token")["causal"] == 6
   missing = -log_softmax(outputs["causal_logits"][0, 1])[batch["input_ids"][0, 2]]
   assert everything.total - total.total == pytest.approx(missing, rel=1e-5)
 
 
 def test_the_loss_of_a_sequence_does_not_see_the_first_token_of_the_next():
-  batch = packs.lay_out(packs.random_sequences([[5, 4]]))
+  batch = make_batch([[5, 4]])
   outputs = random_logits(batch, ["causal"])
   other = batch | {"input_ids": batch["input_ids"].copy()}
   other["input_ids"][0, 5] += 1
   before, after = (losses.per_sequence(outputs, x)["causal_loss"] for x in (batch, other))
   np.testing.assert_array_equal(before, after)
   # In one stream it is a target as any other.
-  stream = np.ones_like(batch["segment_ids"])
-  ours, theirs = (
-    losses.loss(outputs, x | {"segment_ids": stream}, unit="token") for x in (batch, other)
-  )
+  stream = {"segment_ids": np.ones_like(batch["segment_ids"])}
+  ours, theirs = (losses.loss(outputs, x | stream, unit="token") for x in (batch, other))
   assert ours[0] != theirs[0]
   assert ours[1]["causal_loss"].units == packs.ROW_LENGTH - 1
 
 
-def test_an_answer_outside_of_its_sequence_is_not_hidden():
-  batch = packs.lay_out(packs.random_sequences([[5, 4]]))
-  batch["start_positions"][0, 1] = 0  # in the first sequence
-  outputs = random_logits(batch, ["answer"])
-  assert losses.loss(outputs, batch)[0] > 1e30
-
-
-def test_labels_out_of_range_are_not_hidden():
-  batch = packs.lay_out(packs.random_sequences([[5, 4]]))
-  batch["sequence_labels"][0, 1] = 2
-  outputs = random_logits(batch, ["nsp"])
-  assert np.isnan(losses.loss(outputs, batch)[0])
+@pytest.mark.parametrize(
+  ("head", "field", "label"),
+  [
+    pytest.param("answer", "start_positions", 0, id="an answer in another sequence"),
+    pytest.param("nsp", "sequence_labels", 2, id="a class that is not there"),
+  ],
+)
+def test_a_label_that_cannot_be_is_not_hidden(head, field, label):
+  batch = make_batch([[5, 4]])
+  batch[field][0, 1] = label
+  loss = losses.loss(random_logits(batch, [head]), batch)[0]
+  assert np.isnan(loss) or loss > 1e30
 
 
 def test_an_unknown_unit_is_refused():

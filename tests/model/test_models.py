@@ -1,22 +1,238 @@
-"""Models are drawn as nnx draws them."""
+"""What every model promises: packed equals unpacked, and no sequence touches another."""
+
+import dataclasses
 
 import flax.nnx as nnx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model import MODELS
+from model import MODELS, BertConfig, Gpt2Config, losses
+from model.layout import lay_out
 from model.models import make_model
+from model.testing import (
+  TOLERANCES,
+  assert_causal,
+  assert_no_cross_contamination,
+  differences,
+  relative_difference,
+)
 from tests import packs
+
+SLOW = pytest.mark.slow
+# Every head, and the other forms of some. One layer is enough for most.
+HEADS: dict[str, dict] = {
+  "pretraining": {"num_layers": 2},
+  "pretraining without NSP": {"next_sentence": False},
+  "sequence_classification": {"num_labels": 2},
+  "regression": {"num_labels": 1},
+  "token_classification": {},
+  "question_answering": {},
+  "causal": {"num_layers": 2, "vocab_multiple": 8},
+}
+# Rows that hold the extremes: full, M of the shortest, all sorts. 128 is splash's least.
+LENGTHS = {13: (13, 5, 4, 3, 2, 2, 2, 7), 128: (128, 60, 50, 18, 2, 2, 2, 1)}
+SPLASH = {"attention_impl": "splash_interpret", "max_position_embeddings": 128}
+CASES: list = [(name, {}, jnp.float64, "quick") for name in HEADS]
+CASES += [
+  pytest.param(name, fields, dtype, compiled, marks=SLOW)
+  for fields, dtype, compiled, names in (
+    ({}, jnp.float32, "optimised", HEADS),
+    ({}, jnp.float64, "optimised", ("pretraining", "causal")),
+    (SPLASH, jnp.float32, "quick", HEADS),
+  )
+  for name in names
+]
+
+
+def head_of(name: str) -> str:
+  head = name.split()[0]
+  return "sequence_classification" if head == "regression" else head
+
+
+def config_of(name: str, **fields):
+  """Of a head with small sizes; splash cannot add ALiBi's bias."""
+  fields = {"num_layers": 1} | HEADS[name] | fields
+  if head_of(name) != "causal":
+    return packs.small_config(**fields)
+  learned = fields.get("attention_impl") == "splash_interpret"
+  return packs.small_gpt2(positions="learned" if learned else "alibi", **fields)
+
+
+def kept_in(dtype) -> dict:
+  return {"dtype": dtype, "param_dtype": np.promote_types(dtype, np.float32)}
+
+
+@pytest.mark.parametrize(("name", "fields", "dtype", "compiled"), CASES)
+def test_packed_equals_unpacked_and_nothing_is_seen_that_must_not(
+  name, fields, dtype, compiled, request
+):
+  if compiled == "optimised":
+    request.getfixturevalue("optimised")
+  head, row_length = head_of(name), 128 if fields else packs.ROW_LENGTH
+  sequences = packs.random_sequences([LENGTHS[row_length]])[0]
+  with jax.enable_x64(dtype == jnp.float64):
+    model = packs.random_model(config_of(name, **fields, **kept_in(dtype)), head=head)
+    found = differences(model, sequences, row_length=row_length)
+    rows = [sequences[:1], sequences[1:4], sequences[4:7], []]
+    batch = lay_out(rows, row_length=row_length)
+    assert_no_cross_contamination(model, batch)
+    if head == "causal" and not fields:
+      assert_causal(model, batch)
+  outputs = {difference.output for difference in found}
+  assert {"embeddings", "layer 1", "gradients"} < outputs
+  assert len([o for o in outputs if o.endswith("_loss")]) == 1 + (name == "pretraining")
+  for difference in found:
+    assert difference.limit == TOLERANCES[jnp.dtype(dtype).name]
+    assert difference.size < difference.limit, difference
+
+
+@jax.jit(static_argnums=1)
+@jax.value_and_grad
+def loss_and_gradients(params, graphdef, batch):
+  return losses.loss(nnx.merge(graphdef, params)(batch), batch)[0]
+
+
+def test_packed_equals_an_ordinary_gpt2():
+  """One that knows of no packs; `tests/test_packed_equals_unpacked.py` has such a BERT."""
+  sequences = packs.random_sequences()
+  with jax.enable_x64(True):
+    config = packs.small_gpt2(positions="learned", **kept_in(jnp.float64))
+    plain = dataclasses.replace(config, attention_mask="none")
+    packed_def, params = packs.random_params(config, head="causal")
+    plain_def, _ = packs.random_params(plain, head="causal")
+    ours = loss_and_gradients(params, packed_def, packs.lay_out(sequences))
+    theirs = loss_and_gradients(params, plain_def, packs.one_a_row(sequences))
+  for packed, alone in zip(ours, theirs, strict=True):
+    assert relative_difference(packed, alone) < 1e-12
+
+
+@pytest.mark.parametrize(
+  ("head", "leak"),
+  [
+    ("pretraining", r"sequence 1 of row 0 .* first in 'layer 1'.*5 more"),
+    ("causal", r"sequence 2 of row 0 .* sequence 1 .* first in 'layer 1'.*2 more"),
+  ],
+)
+def test_without_the_mask_the_first_layer_leaks(head, leak):
+  config = config_of(head, attention_mask="none", num_layers=1)
+  model = packs.random_model(config, head=head)
+  batch = packs.lay_out(packs.random_sequences([[5, 4, 3]]))
+  with pytest.raises(AssertionError, match=leak):
+    assert_no_cross_contamination(model, batch)
+  if head == "causal":
+    assert_causal(model, batch)
+
+
+@pytest.mark.parametrize("head", ["pretraining", "causal"])
+def test_a_wider_vocabulary_changes_nothing(head):
+  config = config_of(head, num_layers=1, vocab_multiple=1)
+  wide = dataclasses.replace(config, vocab_multiple=8)
+  assert (config.padded_vocab_size, wide.padded_vocab_size) == (29, 32)
+  graphdef, params = packs.random_params(config, head=head)
+  wide_def, wide_params = packs.random_params(wide, head=head)
+  copied = jax.tree.map(
+    lambda x, y: y.at[: len(x)].set(x) if x.shape != y.shape else x, params, wide_params
+  )
+  batch = packs.lay_out(packs.random_sequences())
+  value, gradients = loss_and_gradients(params, graphdef, batch)
+  wide_value, wide_gradients = loss_and_gradients(copied, wide_def, batch)
+  assert relative_difference(wide_value, value) < 1e-6
+  parts = jax.tree.map(lambda x, y: (y[: len(x)], y[len(x) :]), gradients, wide_gradients)
+  cut, added = jax.tree.transpose(jax.tree.structure(gradients), None, parts)
+  assert not any(x.any() for x in jax.tree.leaves(added))
+  assert relative_difference(cut, gradients) < 1e-6
+
+
+@pytest.mark.parametrize(
+  ("head", "fields", "dtype"),
+  [
+    *((head, {}, jnp.float32) for head in MODELS),
+    pytest.param("pretraining", {}, jnp.float64, marks=SLOW),
+    pytest.param("pretraining", SPLASH, jnp.float32, marks=SLOW),
+    *((head, {}, jnp.bfloat16) for head in ("pretraining", "causal")),
+    ("pretraining", SPLASH, jnp.bfloat16),
+    ("causal", SPLASH, jnp.float32),
+  ],
+)
+def test_rows_of_padding_stay_finite(head, fields, dtype):
+  with jax.enable_x64(dtype == jnp.float64):
+    fields = {"max_position_embeddings": 128, "num_layers": 1} | fields
+    config = config_of(head, vocab_multiple=1, **fields, **kept_in(dtype))
+    graphdef, params = packs.random_params(config, head=head)
+    batch = lay_out([packs.random_sequences([[2]])[0], []], row_length=128)
+    batch = jax.tree.map(np.zeros_like, batch)
+
+    def total(params):
+      outputs = nnx.merge(graphdef, params)(batch)
+      loss = losses.loss(outputs, batch)[0]
+      return loss + sum(x.astype(loss.dtype).sum() for x in jax.tree.leaves(outputs))
+
+    value, gradients = jax.jit(jax.value_and_grad(total))(params)
+    assert np.isfinite(value)
+    for x in jax.tree.leaves(gradients):
+      assert np.isfinite(np.asarray(x, np.float32)).all()
 
 
 @pytest.mark.parametrize("head", MODELS)
 def test_parameters_are_those_of_nnx(head):
-  config = packs.small_gpt2() if head == "causal" else packs.small_config()
-
   @jax.jit
   def both():
+    config = config_of(head)
     models = make_model(config, head, seed=5), MODELS[head](config, rngs=nnx.Rngs(5))
     return [nnx.to_pure_dict(nnx.state(model, nnx.Param)) for model in models]
 
   jax.tree.map(np.testing.assert_array_equal, *both())
+
+
+BERT = {"vocab_size": 30522, "max_position_embeddings": 512}
+GPT2 = {"vocab_size": 50257, "positions": "learned"}
+
+
+@pytest.mark.parametrize(
+  ("config", "published"),
+  [
+    (BertConfig.from_size("base", **BERT), pytest.approx(110.1e6, rel=1e-3)),
+    (BertConfig.from_size("large", **BERT), pytest.approx(336.2e6, rel=1e-3)),
+    (Gpt2Config.from_size("small", **GPT2), 124_439_808),
+    (Gpt2Config.from_size("medium", **GPT2), 354_823_168),
+    (Gpt2Config.from_size("xl", **GPT2), 1_557_611_200),
+  ],
+)
+def test_sizes_have_as_many_parameters_as_published(config, published):
+  head = "causal" if isinstance(config, Gpt2Config) else "pretraining"
+
+  def count(layers):
+    few = dataclasses.replace(config, num_layers=layers)
+    model = nnx.eval_shape(lambda: MODELS[head](few, rngs=nnx.Rngs(0)))
+    return sum(x.size for x in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+  assert count(1) + (config.num_layers - 1) * (count(2) - count(1)) == published
+
+
+@pytest.mark.parametrize(
+  ("head", "fields", "message"),
+  [
+    ("pretraining", {"num_heads": 3}, "not divisible by num_heads=3"),
+    ("pretraining", {"attention_mask": "causal"}, "one of segment, token_type, none"),
+    ("pretraining", {"remat": "all"}, "expected one of none, layers"),
+    ("pretraining", {"num_labels": 0}, "num_labels is 0; expected at least 1"),
+    ("pretraining", {"layer_norm_epsilon": np.nan}, "is nan; .* more than 0, and finite"),
+    ("pretraining", {"initializer_range": np.inf}, "is inf; .* more than 0, and finite"),
+    ("pretraining", {"vocab_multiple": 2**17}, "at most 65536: no hardware gains by more"),
+    ("pretraining", {"dropout_rate": 1.0}, r"is 1.0; expected a fraction in \[0, 1\)"),
+    ("causal", {"positions": "rotary"}, "'rotary'; expected one of alibi, learned"),
+    ("causal", {"attention_mask": "token_type"}, "expected one of segment, none"),
+    ("causal", {"max_position_embeddings": 0}, "embeddings is 0; expected at least 1"),
+  ],
+)
+def test_bad_configs_are_refused(head, fields, message):
+  make = packs.small_gpt2 if head == "causal" else packs.small_config
+  with pytest.raises(ValueError, match=message):
+    make(**fields)
+
+
+def test_an_unknown_size_is_refused():
+  with pytest.raises(ValueError, match="no size 'huge'; expected one of tiny"):
+    BertConfig.from_size("huge", vocab_size=3, max_position_embeddings=5)

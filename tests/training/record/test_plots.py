@@ -13,11 +13,11 @@ from training.sweep import picture as sweep_picture
 FIRST, SECOND = colormaps["tab10"]([0, 1])
 
 
-def make_run(folder, slope, *, seconds=36.0, last=90):
-  """A line each 10 steps, an evaluation each 30."""
+def make_run(folder, slope, *, seconds=36.0):
+  """A line each 10 steps of 90, an evaluation each 30."""
   folder.mkdir(parents=True)
   with metrics.MetricsLog(folder, first_step=0) as log:
-    for step in range(10, last + 1, 10):
+    for step in range(10, 91, 10):
       line = {"mlm_accuracy": slope * step, "loss": 5 - step / 100, "learning_rate": 0.1}
       log.train(step, line | {"seconds": seconds * step, "sequences": 7 * step})
       if step % 30 == 0:
@@ -30,23 +30,33 @@ def runs(tmp_path):
   return [make_run(tmp_path / "a", 0.001), make_run(tmp_path / "b", 0.003, seconds=72.0)]
 
 
-def axes_of(monkeypatch, draw):
-  """The axes of a picture, as they are when it is saved."""
-  found = []
-  save = drawing.save
+@pytest.fixture
+def axes_of(tmp_path, monkeypatch):
+  """Draws; returns the axes as they are when the picture is saved, and its pixels."""
 
-  def keep(figure, path):
-    found.extend(figure.axes)
-    save(figure, path)
+  def draw(function, *arguments, **options):
+    found = []
+    save = drawing.save
 
-  monkeypatch.setattr(drawing, "save", keep)
-  draw()
-  return found
+    def keep(figure, path):
+      found.extend(figure.axes)
+      save(figure, path)
+
+    with monkeypatch.context() as patched:
+      patched.setattr(drawing, "save", keep)
+      function(tmp_path / "picture.png", *arguments, **options)
+    return found, picture(tmp_path / "picture.png")
+
+  return draw
 
 
 def curves_of(axis) -> list[np.ndarray]:
   """float[points, 2] of each line with points."""
   return [line.get_xydata() for line in axis.lines if len(line.get_xydata())]
+
+
+def texts(labels) -> list[str]:
+  return [label.get_text() for label in labels]
 
 
 @pytest.mark.parametrize(
@@ -57,22 +67,15 @@ def curves_of(axis) -> list[np.ndarray]:
     ("hours", (0.9, 1.8), "hours of training"),
   ],
 )
-def test_runs_are_laid_over_each_other(runs, tmp_path, monkeypatch, by, last, label):
-  path = tmp_path / "compared.png"
-  (axis,) = axes_of(monkeypatch, lambda: plots.plot_runs(path, runs, by=by))
-  assert axis.get_xlabel() == label
-  assert axis.get_ylabel() == "masked-token accuracy"
-  assert [text.get_text() for text in axis.get_legend().get_texts()] == ["a", "b"]
-  train_a, held_out_a, train_b, held_out_b = curves_of(axis)
-  for curve, points, x, slope in (
-    (train_a, 9, last[0], 0.001),
-    (held_out_a, 3, last[0], 0.001),
-    (train_b, 9, last[1], 0.003),
-    (held_out_b, 3, last[1], 0.003),
-  ):
-    assert len(curve) == points
-    np.testing.assert_allclose(curve[-1], (x, 90 * slope))
-  pixels = picture(path)
+def test_runs_are_laid_over_each_other(runs, axes_of, by, last, label):
+  (axis,), pixels = axes_of(plots.plot_runs, runs, by=by)
+  assert (axis.get_xlabel(), axis.get_ylabel()) == (label, "masked-token accuracy")
+  assert texts(axis.get_legend().get_texts()) == ["a", "b"]
+  curves = curves_of(axis)
+  assert list(map(len, curves)) == [9, 3, 9, 3]  # trained and held out
+  ends = [(x, 90 * slope) for x, slope in zip(last, (0.001, 0.003), strict=True)]
+  found = [curve[-1] for curve in curves]
+  np.testing.assert_allclose(found, np.repeat(ends, 2, axis=0))
   for colour in (FIRST, SECOND):
     assert share_of(pixels, colour) > 1e-3
 
@@ -85,18 +88,16 @@ def test_runs_are_laid_over_each_other(runs, tmp_path, monkeypatch, by, last, la
     ("mlm_accuracy", [9, 3, 9, 3], "light: training, strong: held out"),
   ],
 )
-def test_a_metric_is_drawn_where_it_is(runs, tmp_path, monkeypatch, metric, curves, title):
-  path = tmp_path / "compared.png"
-  (axis,) = axes_of(monkeypatch, lambda: plots.plot_runs(path, runs, metric=metric))
-  assert [len(curve) for curve in curves_of(axis)] == curves
+def test_a_metric_is_drawn_where_it_is(runs, axes_of, metric, curves, title):
+  (axis,), _ = axes_of(plots.plot_runs, runs, metric=metric)
+  assert list(map(len, curves_of(axis))) == curves
   assert axis.get_title("right") == title
 
 
-def test_runs_with_the_same_name_are_told_apart(tmp_path, monkeypatch):
+def test_runs_with_the_same_name_are_told_apart(tmp_path, axes_of):
   runs = [make_run(tmp_path / parent / "run", 0.001) for parent in ("x", "y")]
-  (axis,) = axes_of(monkeypatch, lambda: plots.plot_runs(tmp_path / "c.png", runs))
-  names = [text.get_text() for text in axis.get_legend().get_texts()]
-  assert names == [str(run) for run in runs]
+  (axis,), _ = axes_of(plots.plot_runs, runs)
+  assert texts(axis.get_legend().get_texts()) == [str(run) for run in runs]
 
 
 def test_the_command_draws(runs, tmp_path, capsys):
@@ -107,59 +108,39 @@ def test_the_command_draws(runs, tmp_path, capsys):
   picture(path)
 
 
-def status_of(arguments) -> int | str | None:
-  try:
-    return plots.main(arguments)
-  except SystemExit as error:
-    return error.code
-
-
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
     (["FOLDER/c"], "found nothing at FOLDER/c"),
     (["FOLDER/a", "FOLDER"], "There are runs below it: FOLDER/a FOLDER/b."),
-    (
-      ["FOLDER/a", "--metric=los"],
-      "expected one of learning_rate, loss, mlm_accuracy",
-    ),
+    (["FOLDER/a", "--metric=los"], "expected one of learning_rate, loss, mlm_accuracy"),
     (["FOLDER/a", "--metric=seconds"], "has no metric 'seconds'"),
-    (["FOLDER/a", "--by=days"], "invalid choice: 'days'"),
-    ([], "required: RUN"),
   ],
 )
 def test_a_mistake_is_told_in_a_line(runs, tmp_path, capsys, arguments, message):
   arguments = [argument.replace("FOLDER", str(tmp_path)) for argument in arguments]
-  assert status_of([*arguments, f"--out={tmp_path / 'compared.png'}"]) == 2
-  told = capsys.readouterr().err
-  assert len(told.splitlines()) == 1
+  assert plots.main([*arguments, f"--out={tmp_path / 'compared.png'}"]) == 2
+  (told,) = capsys.readouterr().err.splitlines()
   assert message.replace("FOLDER", str(tmp_path)) in told
   assert not (tmp_path / "compared.png").exists()
 
 
-def test_the_picture_of_a_sweep_has_every_run_and_the_means(tmp_path, monkeypatch):
+def test_the_picture_of_a_sweep_has_every_run_and_the_means(axes_of):
   def lines(last):
     return [{"step": t, "mlm_accuracy": last * t / 30} for t in (10, 20, 30)]
 
   arms = {"with": {0: lines(0.2), 1: lines(0.4)}, "without": {1: lines(0.1)}}
-  path = tmp_path / "sweep.png"
-  left, right = axes_of(monkeypatch, lambda: sweep_picture.draw(path, {"mask": arms}))
-  assert [text.get_text() for text in left.get_yticklabels()] == ["with", "without"]
-  ends = [
-    [[0.2, 0], [0.4, 0]],
-    [[pytest.approx(0.3), 0]],
-    [[0.1, 1]],
-    [[0.1, 1]],
-  ]
+  (left, right), pixels = axes_of(sweep_picture.draw, {"mask": arms})
+  assert texts(left.get_yticklabels()) == ["with", "without"]
+  ends = [[[0.2, 0], [0.4, 0]], [[pytest.approx(0.3), 0]], [[0.1, 1]], [[0.1, 1]]]
   assert [curve.tolist() for curve in curves_of(left)] == ends
   last = [curve[-1].tolist() for curve in curves_of(right)]
   assert last == [[30, pytest.approx(y)] for y in (0.2, 0.4, 0.3, 0.1, 0.1)]
-  pixels = picture(path)
   for colour in (FIRST, SECOND):
     assert share_of(pixels, colour) > 5e-4
 
   fields = {"mask": arms, "reset": {"yes": arms["with"]}}  # each beside its differences
-  axes = axes_of(monkeypatch, lambda: sweep_picture.draw(path, fields))
+  axes, _ = axes_of(sweep_picture.draw, fields)
   assert [axis.get_ylabel() for axis in axes] == ["mask", "", "reset", ""]
   assert [curve.tolist() for curve in curves_of(axes[0])] == ends
   zero, pair, mean = curves_of(axes[1])

@@ -1,4 +1,4 @@
-"""A loop that is stopped and resumed records what one does that is not stopped."""
+"""What a training loop records, also where it is stopped and resumed, or a step is bad."""
 
 import json
 
@@ -12,40 +12,37 @@ from training.command import Stopped
 from training.record import files
 from training.record.recorder import recording
 
-LOG_EVERY, EVAL_EVERY, STEPS = 3, 6, 9
-IDS = np.array([[0, 1], [2, -1]])
+LOG_EVERY, EVAL_EVERY, STEPS = 3, 6, 10
+RATES = np.linspace(1, 0.1, STEPS)
+IDS = np.array([[3, 0, -1], [8, -1, -1]])
 
 
-def values_of(step, *, finite=True):
-  values = {name: losses.Total(7.0 / step, 2.0) for name in ("mlm_loss", "gradient_norm")}
-  counts = {"sequences": 3, "real_tokens": 10 + step, "finite": finite, "skipped": 0}
+def values_of(step, *, finite=True, skipped=0):
+  loss = 7.0 / step if finite else np.nan
+  values = {name: losses.Total(loss, 1.0 + step % 3) for name in ("mlm_loss", "nsp_loss")}
+  counts = {"sequences": 3, "real_tokens": 10 + step, "finite": finite, "skipped": skipped}
   return jax.tree.map(np.asarray, values | counts | {"found": values})
 
 
-def record(folder, *, first_step, last_step, saved, bad_step=0):
-  """Runs the steps after `first_step`; returns the state after the last one."""
+def record(folder, steps, *, first_step=0, saved=None, skips=0, check=True, held_out=0.5):
+  """Records steps; x is a bad one. Returns the state after the last one."""
   folder.mkdir(exist_ok=True)
   config = base.get_config()
-  config.train.log_every = LOG_EVERY
-  with recording(
-    folder,
-    config,
-    learning_rates=np.linspace(1, 0.1, STEPS),
-    rows=2,
-    row_length=16,
-    flops_per_step=0.0,
-    peak_flops=0.0,
-    first_step=first_step,
-    saved=saved,
-  ) as recorder:
-    for step in range(first_step + 1, last_step + 1):
+  config.train.log_every, config.train.skip_bad_steps = LOG_EVERY, skips
+  batch = {"rows": 2, "row_length": 16, "flops_per_step": 0.0, "peak_flops": 0.0}
+  place = {"first_step": first_step, "saved": saved or {}}
+  with recording(folder, config, learning_rates=RATES, **batch, **place) as recorder:
+    for step, letter in enumerate(steps, first_step + 1):
       recorder.start(step)
-      recorder.end(step, IDS, values_of(step, finite=step != bad_step))
-      if step % LOG_EVERY == 0:
+      skipped = steps[: step - first_step].count("x")
+      values = values_of(step, finite=letter == ".", skipped=skipped)
+      recorder.end(step, np.where(IDS < 0, IDS, IDS + step - 1), values)
+      if step % LOG_EVERY == 0 or step == STEPS:
         recorder.line(step, compilations=1)
       if step % EVAL_EVERY == 0:
-        recorder.evaluation(step, {"loss": 1 / step, "mlm_accuracy": step / 10})
-    recorder.check()
+        recorder.evaluation(step, {"loss": held_out, "mlm_accuracy": step / 10})
+    if check:
+      recorder.check()
     return json.loads(json.dumps(recorder.state()))
 
 
@@ -58,27 +55,59 @@ def lines(folder, name):
   ]
 
 
-@pytest.mark.parametrize("stopped", [1, 4, 6, 8])
+@pytest.mark.parametrize("stopped", [1, 4, 6, 8, 9])
 def test_a_resumed_run_writes_the_lines_of_one_that_is_not_stopped(tmp_path, stopped):
-  record(tmp_path / "whole", first_step=0, last_step=STEPS, saved={})
-  folder = tmp_path / "stopped"
-  state = record(folder, first_step=0, last_step=stopped, saved={})
-  record(folder, first_step=stopped, last_step=STEPS, saved=state)
+  whole, folder = tmp_path / "whole", tmp_path / "stopped"
+  record(whole, "." * STEPS)
+  state = record(folder, "." * stopped)
+  record(folder, "." * (STEPS - stopped), first_step=stopped, saved=state)
   for name in ("metrics.jsonl", "eval.jsonl"):
-    assert lines(folder, name) == lines(tmp_path / "whole", name)
-  assert [line["step"] for line in lines(folder, "metrics.jsonl")] == [3, 6, 9]
+    assert lines(folder, name) == lines(whole, name)
+  assert [line["step"] for line in lines(folder, "metrics.jsonl")] == [3, 6, 9, 10]
   rates = [line["learning_rate"] for line in lines(folder, "metrics.jsonl")]
-  np.testing.assert_allclose(rates, np.linspace(1, 0.1, STEPS)[2::3])
+  np.testing.assert_allclose(rates, RATES[[2, 5, 8, 9]])
   (evaluation,) = lines(folder, "eval.jsonl")
   assert (evaluation["step"], evaluation["sequences_trained"]) == (6, 18)
 
 
-def test_a_step_that_is_not_finite_stops_the_loop_at_the_next_one(tmp_path):
-  with pytest.raises(Stopped, match="Step 4 is not finite"):
-    record(tmp_path, first_step=0, last_step=5, saved={}, bad_step=4)
-  assert json.loads((tmp_path / "bad_step.json").read_text())["sequence_ids"] == [0, 1, 2]
+@pytest.mark.parametrize("steps", ["...x.", "...x"])
+def test_a_step_that_is_not_finite_stops_the_loop_and_its_sequences_are_told(
+  tmp_path, steps
+):
+  """At the next step, and the last one before it is saved."""
+  with pytest.raises(
+    Stopped, match=r"Step 4 is not finite: mlm_loss nan, .*skip_bad_steps"
+  ):
+    record(tmp_path, steps)
+  told = json.loads((tmp_path / "bad_step.json").read_text())
+  assert (told["step"], told["sequence_ids"]) == (4, [6, 3, 11])
 
 
-def test_the_last_step_is_checked_before_it_is_saved(tmp_path):
-  with pytest.raises(Stopped, match="Step 5 is not finite"):
-    record(tmp_path, first_step=0, last_step=5, saved={}, bad_step=5)
+def test_the_first_sequence_has_a_number_too(tmp_path):
+  with pytest.raises(Stopped, match="Step 1 is not finite"):
+    record(tmp_path, "x.")
+  assert json.loads((tmp_path / "bad_step.json").read_text())["sequence_ids"] == [3, 0, 8]
+
+
+def test_the_device_may_still_work_at_the_newest_step(tmp_path):
+  record(tmp_path, "...x", check=False)
+  with pytest.raises(Stopped, match="Step 3 is not finite"):
+    record(tmp_path, "..x", check=False)  # but a line waits for it
+  assert lines(tmp_path, "metrics.jsonl") == []
+
+
+def test_bad_steps_are_skipped_up_to_a_number_in_a_row(tmp_path):
+  record(tmp_path / "run", "xx.xx.x.", skips=2)
+  skipped = [
+    (x["skipped"], x["learning_rate"]) for x in lines(tmp_path / "run", "metrics.jsonl")
+  ]
+  assert skipped == [(2, RATES[0]), (4, RATES[1])]
+  assert not (tmp_path / "run" / "bad_step.json").exists()
+  with pytest.raises(Stopped, match=r"Step 3 .* bad step number 3 in a row") as stopped:
+    record(tmp_path / "other", "xxx.", skips=2)
+  assert "skip_bad_steps" not in str(stopped.value)  # it is set
+
+
+def test_a_held_out_loss_that_is_not_finite_stops_the_run(tmp_path):
+  with pytest.raises(Stopped, match="held-out loss is nan at step 6"):
+    record(tmp_path, "......", held_out=np.nan)

@@ -1,6 +1,7 @@
 """Metrics and the config of a run's folder."""
 
 import json
+import os
 
 import ml_collections
 import numpy as np
@@ -16,23 +17,9 @@ from training.record.parameters import parameters_digest
 from training.record.report import TRAIN_NUMBERS
 
 NUMBERS = dict.fromkeys(TRAIN_NUMBERS, 1.0)
-
-
-def test_a_log_that_goes_on_drops_what_came_after_the_checkpoint(tmp_path):
-  with metrics.MetricsLog(tmp_path, first_step=0) as log:
-    for step in (10, 20, 30):
-      log.train(step, NUMBERS | {"loss": 1.0 / step})
-      log.evaluation(step, {"loss": 2.0 / step})
-  with (tmp_path / "metrics.jsonl").open("a") as file:
-    file.write('{"step": 40, "lo')  # cut short by a kill
-  with metrics.MetricsLog(tmp_path, first_step=20) as log:
-    assert log.last_train_line == NUMBERS | {"step": 20, "loss": 0.05}
-    log.train(30, NUMBERS | {"loss": 0.5})
-  lines = files.read_json_lines(tmp_path / "metrics.jsonl")
-  assert [line["step"] for line in lines] == [10, 20, 30]
-  assert lines[-1]["loss"] == 0.5
-  assert [x["step"] for x in files.read_json_lines(tmp_path / "eval.jsonl")] == [10, 20]
-  assert list((tmp_path / "tensorboard").glob("events*"))
+CONFIG = ml_collections.ConfigDict({"seed": 0, "train": {"steps": 5}})
+OTHER = ml_collections.ConfigDict({"seed": 0, "train": {"steps": 6}})
+DATASET = {"train.arrow": "ab", "vocab.txt": "cd"}
 
 
 @pytest.fixture
@@ -45,6 +32,36 @@ def log_of_a_run(tmp_path):
     state = json.loads(json.dumps(log.get_state()))
     log.train(40, NUMBERS | {"loss": 0.5})
   return tmp_path, state
+
+
+def steps_of(path):
+  return [line["step"] for line in files.read_json_lines(path)]
+
+
+def test_a_log_that_goes_on_drops_what_came_after_the_checkpoint(log_of_a_run):
+  folder, _ = log_of_a_run
+  with (folder / "metrics.jsonl").open("a") as file:
+    file.write('{"step": 50, "lo')  # cut short by a kill
+  with metrics.MetricsLog(folder, first_step=20) as log:
+    assert log.last_train_line == NUMBERS | {"step": 20, "loss": 0.05}
+    log.train(30, NUMBERS | {"loss": 0.25})
+  assert steps_of(folder / "metrics.jsonl") == [10, 20, 30]
+  assert files.read_json_lines(folder / "metrics.jsonl")[-1]["loss"] == 0.25
+  assert steps_of(folder / "eval.jsonl") == [10, 20]
+  assert list((folder / "tensorboard").glob("events*"))
+
+
+def test_of_several_processes_the_first_writes(log_of_a_run, monkeypatch):
+  folder, _ = log_of_a_run
+  kept = [path for path in folder.rglob("*") if path.is_file()]
+  before = [path.read_bytes() for path in kept]
+  monkeypatch.setattr(metrics.jax, "process_index", lambda: 1)
+  with metrics.MetricsLog(folder, first_step=20) as log:
+    assert log.last_train_line["loss"] == 0.05
+    log.train(30, NUMBERS | {"loss": 0.7})
+    log.evaluation(30, {"loss": 0.7})
+  assert [path for path in folder.rglob("*") if path.is_file()] == kept
+  assert [path.read_bytes() for path in kept] == before
 
 
 def damage(path, how):
@@ -67,10 +84,7 @@ def damage(path, how):
     ("metrics.jsonl", "flipped", 1),
     ("metrics.jsonl", "cut", 0),  # the last line is in the checkpoint
     ("metrics.jsonl", "removed", 2),
-    ("eval.jsonl", "zeros", 0),
-    ("eval.jsonl", "flipped", 0),
-    ("eval.jsonl", "cut", 0),
-    ("eval.jsonl", "removed", 0),
+    *(("eval.jsonl", how, 0) for how in ("zeros", "flipped", "cut", "removed")),
   ],
 )
 def test_a_damaged_log_is_mended_from_the_checkpoint_and_told(
@@ -107,18 +121,14 @@ def test_a_log_of_an_earlier_version_tells_what_it_lacks(log_of_a_run, capsys):
 def test_readers_name_the_damaged_line(log_of_a_run, capsys):
   folder, _ = log_of_a_run
   weights.describe(folder, packs.small_config(), head="pretraining", vocabulary=None)
-  assert workdir.choose_step(folder, "best") == 30
   path = folder / "eval.jsonl"
   path.write_text(path.read_text().replace("mlm_accuracy", "mlm_accurady", 1))
-  with pytest.raises(
-    ConfigError, match=r"eval\.jsonl is damaged in line 1: expected .*mlm_"
-  ):
+  with pytest.raises(ConfigError, match=r"eval\.jsonl is damaged in line 1: .*mlm_"):
     workdir.choose_step(folder, "best")
   damage(path, "zeros")
   assert plots.main([str(folder), "--out", str(folder / "a.png")]) == 2
-  told = capsys.readouterr().err
+  (told,) = capsys.readouterr().err.splitlines()
   assert f"error: {path} is damaged in line 2" in told
-  assert told.count("\n") == 1
 
 
 @pytest.mark.parametrize("content", [b"", b'{"train.arrow": "a', b"[]", b"\xff{}"])
@@ -130,33 +140,39 @@ def test_a_damaged_file_of_a_run_is_named(tmp_path, capsys, content):
   with pytest.raises(ConfigError, match=r"config\.json is damaged: .*Restore the file"):
     workdir.check_same(tmp_path, CONFIG)
   assert workdir.read_summary(tmp_path) is None
-  told = capsys.readouterr().err
+  (told,) = capsys.readouterr().err.splitlines()
   assert "summary.json is damaged" in told
-  assert told.count("\n") == 1
 
 
 def test_the_digest_tells_names_shapes_types_and_bytes_apart():
-  trees = [
+  trees: list[dict] = [
     {"a": np.zeros((2, 3), np.float32)},
     {"b": np.zeros((2, 3), np.float32)},
     {"a": np.zeros((3, 2), np.float32)},
     {"a": np.zeros((2, 3), np.int32)},
     {"a": np.full((2, 3), -0.0, np.float32)},
   ]
-  digests = [parameters_digest(tree) for tree in trees]
-  assert len(set(digests)) == len(trees)
-  assert digests[0] == parameters_digest({"a": np.zeros((2, 3), np.float32)})
+  assert len(set(map(parameters_digest, trees))) == len(trees)
+  assert parameters_digest(trees[0]) == parameters_digest({"a": trees[0]["a"].copy()})
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path):
-  files.write_json(tmp_path / "a.json", {"x": 1})
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+  path = tmp_path / "a.json"
+  files.write_json(path, {"x": 1})
   for value in (object(), float("nan")):
     with pytest.raises((TypeError, ValueError)):
-      files.write_json(tmp_path / "a.json", {"x": value})
-  assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1}
+      files.write_json(path, {"x": value})
   assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
   (tmp_path / "plain").write_text("")
-  assert (tmp_path / "a.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
+  assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+  def full(_):
+    raise OSError("No space left")
+
+  monkeypatch.setattr(os, "fsync", full)
+  with pytest.raises(OSError, match="No space left"):
+    files.write_json(path, {"x": 2})
+  assert json.loads(path.read_text()) == {"x": 1}
 
 
 def test_the_config_of_a_run_is_a_config_file(tmp_path):
@@ -175,46 +191,34 @@ def test_the_config_of_a_run_is_a_config_file(tmp_path):
       saved_config.get_config(str(tmp_path))
 
 
-CONFIG = ml_collections.ConfigDict({"seed": 0, "train": {"steps": 5}})
-DATASET = {"train.arrow": "ab", "vocab.txt": "cd"}
-
-
 def test_a_folder_belongs_to_one_config_and_one_dataset(tmp_path):
-  workdir.check(tmp_path / "run", CONFIG)
-  with workdir.claimed(tmp_path / "run"):
-    workdir.record(tmp_path / "run", CONFIG, DATASET)
-  workdir.check(tmp_path / "run", CONFIG)
-  other = CONFIG.copy_and_resolve_references()
-  other.train.steps = 6
+  folder = tmp_path / "run"
+  workdir.check(folder, OTHER)
+  workdir.check(folder, CONFIG)  # a mistake before the run does not claim the folder
+  (folder / "summary.json").touch()  # of fewer steps
+  with workdir.claimed(folder):
+    workdir.record(folder, CONFIG, DATASET)
+  assert not (folder / "summary.json").exists()
+  workdir.check(folder, CONFIG)
   with pytest.raises(ConfigError, match=r"train\.steps is 5 there and 6 here"):
-    workdir.check(tmp_path / "run", other)
-  workdir.check_same(tmp_path / "run", other, groups=("seed",))
-  workdir.check_same(tmp_path / "run", other, groups=("train",), ignore=("train.steps",))
+    workdir.check(folder, OTHER)
+  workdir.check_same(folder, OTHER, groups=("seed",))
+  workdir.check_same(folder, OTHER, groups=("train",), ignore=("train.steps",))
   with pytest.raises(ConfigError, match=r"train\.steps is 5 there and 6 here"):
-    workdir.check_same(tmp_path / "run", other, groups=("train",), ignore=("seed", "train"))
-  workdir.check_dataset(tmp_path / "run", DATASET)
+    workdir.check_same(folder, OTHER, groups=("train",), ignore=("seed", "train"))
+  workdir.check_dataset(folder, DATASET)
   with pytest.raises(ConfigError, match="a run on another dataset"):
-    workdir.check_dataset(tmp_path / "run", DATASET | {"vocab.txt": "ef"})
-
-
-def test_a_mistake_before_the_run_does_not_claim_the_folder(tmp_path):
-  workdir.check(tmp_path / "run", CONFIG)
-  other = CONFIG.copy_and_resolve_references()
-  other.seed = 1
-  workdir.check(tmp_path / "run", other)
+    workdir.check_dataset(folder, DATASET | {"vocab.txt": "ef"})
 
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
   workdir.check(tmp_path, CONFIG)
-  with workdir.claimed(tmp_path):
-    workdir.check(tmp_path, CONFIG)  # as another process does before it claims
-    with (
-      pytest.raises(ConfigError, match="Another process trains in"),
-      workdir.claimed(tmp_path),
-    ):
-      pass
-  with workdir.claimed(tmp_path):
-    pass
+  for _ in range(2):
+    with workdir.claimed(tmp_path):
+      workdir.check(tmp_path, CONFIG)  # as another process does before it claims
+      again = workdir.claimed(tmp_path)
+      with pytest.raises(ConfigError, match="Another process trains in"), again:
+        pass
 
 
 def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):
@@ -223,29 +227,26 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):
     workdir.check(tmp_path / "file" / "run", CONFIG)
 
 
-def test_the_best_step_is_chosen_by_the_metric_of_the_head(tmp_path):
-  config = packs.small_config()
-  for head, metric in (("pretraining", "mlm_accuracy"), ("question_answering", "score")):
-    folder = tmp_path / head
-    folder.mkdir()
-    weights.describe(folder, config, head=head, vocabulary=None)
-    assert workdir.choose_step(folder, None) is None
-    with pytest.raises(ConfigError, match=r"not been evaluated; --step=best is not known"):
-      workdir.choose_step(folder, "best")
-    lines = [{"step": 2, metric: 0.1}, {"step": 4, metric: 0.3}, {"step": 6, metric: 0.2}]
-    (folder / "eval.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
-    assert workdir.choose_step(folder, "best") == 4
-    assert workdir.choose_step(folder, "6") == 6
-    with pytest.raises(ConfigError, match="--step is 'last'; expected a number, or best"):
-      workdir.choose_step(folder, "last")
+@pytest.mark.parametrize(
+  ("head", "metric"), [("pretraining", "mlm_accuracy"), ("question_answering", "score")]
+)
+def test_the_best_step_is_chosen_by_the_metric_of_the_head(tmp_path, head, metric):
+  weights.describe(tmp_path, packs.small_config(), head=head, vocabulary=None)
+  assert workdir.choose_step(tmp_path, None) is None
+  with pytest.raises(ConfigError, match=r"not been evaluated; --step=best is not known"):
+    workdir.choose_step(tmp_path, "best")
+  lines = [{"step": 2, metric: 0.1}, {"step": 4, metric: 0.3}, {"step": 6, metric: 0.2}]
+  (tmp_path / "eval.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+  assert workdir.choose_step(tmp_path, "best") == 4
+  assert workdir.choose_step(tmp_path, "6") == 6
+  with pytest.raises(ConfigError, match="--step is 'last'; expected a number, or best"):
+    workdir.choose_step(tmp_path, "last")
 
 
-def test_a_model_that_was_imported_is_no_run(tmp_path):
-  assert workdir.is_run(tmp_path / "nothing")  # meant to be one
-  for number, name in enumerate(("model.json", "config.json")):
-    folder = tmp_path / str(number)
-    folder.mkdir()
-    (folder / name).touch()
-    assert not workdir.is_run(folder)
-    (folder / "dataset.json").touch()
-    assert workdir.is_run(folder)
+@pytest.mark.parametrize("name", ["model.json", "config.json"])
+def test_a_model_that_was_imported_is_no_run(tmp_path, name):
+  assert workdir.is_run(tmp_path)  # meant to be one
+  (tmp_path / name).touch()
+  assert not workdir.is_run(tmp_path)
+  (tmp_path / "dataset.json").touch()
+  assert workdir.is_run(tmp_path)
