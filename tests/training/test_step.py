@@ -70,6 +70,9 @@ def test_devices_and_micro_batches_compute_what_one_batch_does(
   program = make_program(num_devices, head=head, step=(*step, ("accumulate", accumulate)))
   assert program.mesh.size == num_devices
   assert_same(run(program, batches), expected)
+  if unit != "sequence":  # the unit matters
+    other, _ = run(make_program(head=head), batches)
+    assert relative_difference(other, expected[0]) > 1e-3
 
 
 def test_the_batch_is_split_and_the_parameters_are_on_every_device():
