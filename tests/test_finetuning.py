@@ -24,6 +24,12 @@ from tests.programs import (
 WORDS = ("able", "back", "call", "data", "each", "file", "give", "hash", "into", "join")
 
 
+def write_examples(folder, name, examples):
+  path = folder / f"{name}.jsonl"
+  path.write_text("\n".join(json.dumps(example) for example in examples))
+  return path
+
+
 @pytest.fixture(scope="session")
 def task(tmp_path_factory):
   """Random weights, and a task like CoLA: whether words are in the alphabet's order."""
@@ -31,26 +37,25 @@ def task(tmp_path_factory):
   rng = np.random.default_rng(0)
   tokens = (*SPECIAL_TOKENS, *WORDS)
   config = packs.small_config(vocab_size=len(tokens), max_position_embeddings=41)
-  (folder / "given").mkdir()
-  weights.describe(
-    folder / "given", config, head="pretraining", vocabulary=weights.Vocabulary(tokens)
-  )
-  params = jax.tree.map(np.asarray, packs.random_params(config)[1])
-  weights.save(folder / "given", params)
+  given, vocabulary = folder / "given", weights.Vocabulary(tokens)
+  given.mkdir()
+  weights.describe(given, config, head="pretraining", vocabulary=vocabulary)
+  weights.save(given, jax.tree.map(np.asarray, packs.random_params(config)[1]))
   for split, number in (("train", 90), ("dev", 41)):
-    lines = []
+    examples = []
     for _ in range(number):
       words = list(rng.choice(WORDS, rng.integers(3, 12)))
       if rng.random() < 0.5:
         words.sort()
-      lines.append({"sentence": " ".join(words), "label": int(words == sorted(words))})
-    text = "\n".join(json.dumps(line) for line in lines)
-    (folder / f"{split}.jsonl").write_text(text)
+      examples.append({"sentence": " ".join(words), "label": int(words == sorted(words))})
+    write_examples(folder, split, examples)
   return folder
 
 
-def command(folder, workdir, *options, program="train.py", config="glue.py:cola"):
-  fields = {
+def command(
+  folder, workdir, *options, program="train.py", config="glue.py:cola", fields=()
+):
+  settings = {
     "model.init_from": folder / "given",
     "data.source": folder / "train.jsonl",
     "data.held_out_source": folder / "dev.jsonl",
@@ -69,14 +74,12 @@ def command(folder, workdir, *options, program="train.py", config="glue.py:cola"
     "optimizer.warmup": "",
     "optimizer.warmup_steps": 2,
     "optimizer.learning_rate": 1e-3,
-  }
-  given = {option.partition("=")[0] for option in options}
+  } | dict(fields)
   return [
-    sys.executable,
-    str(ROOT / program),
+    *(sys.executable, str(ROOT / program)),
     f"--config={ROOT / 'configs' / config}",
     f"--workdir={folder / workdir}",
-    *(f"--config.{k}={v}" for k, v in fields.items() if f"--config.{k}" not in given),
+    *(f"--config.{name}={value}" for name, value in settings.items()),
     *options,
   ]
 
@@ -89,16 +92,12 @@ def run(folder, *arguments, **options):
 
 
 # So large a rate that it gets no better soon.
-OPTIONS = (
-  "--config.train.patience=2",
-  "--config.train.steps=60",
-  "--config.optimizer.learning_rate=0.05",
-)
+UNTIL_IT_ENDS = {"train.patience": 2, "train.steps": 60, "optimizer.learning_rate": 0.05}
 
 
 @pytest.fixture(scope="session")
 def finetuned(task):
-  output, errors = run(task, "cola-run", *OPTIONS)
+  output, errors = run(task, "cola-run", fields=UNTIL_IT_ENDS)
   assert "drawing classifier" in output
   assert "/60 steps, loss" in errors
   return task / "cola-run", output
@@ -128,8 +127,8 @@ def test_a_run_on_a_task_leaves_its_metrics_and_its_best_checkpoint(finetuned):
   assert (workdir / "plots" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def evaluate(task, workdir, *options):
-  output, _ = run(task, workdir, "--json", *options, program="eval.py")
+def evaluate(task, workdir, *options, fields=()):
+  output, _ = run(task, workdir, "--json", *options, program="eval.py", fields=fields)
   return json.loads(output)
 
 
@@ -142,7 +141,7 @@ def test_evaluation_is_the_same_packed_or_not_and_after_export(finetuned):
   trained = {"seconds", "sequences_trained"}
   assert packed == {k: v for k, v in last.items() if k not in trained}
   assert model_command(["export", str(workdir), "--out", str(folder / "cola-hf")]) == 0
-  unpacked = evaluate(folder, "cola-hf", "--config.packing.algorithm=none")
+  unpacked = evaluate(folder, "cola-hf", fields={"packing.algorithm": "none"})
   assert unpacked.pop("step") is None
   assert unpacked["loss"] == pytest.approx(packed["loss"], rel=1e-5)
   for name in ("score", "matthews", "sequences"):
@@ -157,12 +156,13 @@ def test_an_imported_model_is_evaluated_only_where_it_fits(task):
   params = packs.random_params(given.config, head="sequence_classification")[1]
   folder = task / "classifier"
   hf.export_bert(given.config, params, folder, vocabulary=given.vocabulary)
-  for option, message in (
-    ("--step=best", "--step is 'best', but"),
-    ("--config.data.max_sequence_length=43", "has 41 positions"),
+  for options, fields, message in (
+    (["--step=best"], {}, "--step is 'best', but"),
+    ([], {"data.max_sequence_length": 43}, "has 41 positions"),
   ):
-    result = complete(command(task, "classifier", option, program="eval.py"), task)
-    assert result.returncode
+    words = command(task, "classifier", *options, program="eval.py", fields=fields)
+    result = complete(words, task)
+    assert result.returncode, message
     assert message in result.stderr
     assert "Traceback" not in result.stderr
 
@@ -171,21 +171,16 @@ def test_an_imported_model_is_evaluated_only_where_it_fits(task):
 def test_a_killed_run_ends_where_patience_ends_it(task, finetuned):
   """With the same parameters and the same best step as the one that was left alone."""
   expected = summary_of(finetuned[0])
-  killed = start(command(task, "killed", *OPTIONS), task, **READ_ONLY_CACHE)
+  words = command(task, "killed", fields=UNTIL_IT_ENDS)
+  killed = start(words, task, **READ_ONLY_CACHE)
   lines = task / "killed" / "eval.jsonl"
   wait_for(killed, lambda: lines.exists() and len(lines.read_text().splitlines()) >= 2)
   killed.kill()
   killed.communicate()
-  run(task, "killed", *OPTIONS)
+  run(task, "killed", fields=UNTIL_IT_ENDS)
   found = summary_of(task / "killed")
   for name in ("steps", "best_step", "best_score", "parameters_digest"):
     assert found[name] == expected[name]
-
-
-def write_examples(folder, name, examples):
-  path = folder / f"{name}.jsonl"
-  path.write_text("\n".join(json.dumps(example) for example in examples))
-  return path
 
 
 @pytest.mark.slow
@@ -198,22 +193,14 @@ def test_questions_are_trained_on_and_scored(task):
     fields = {"question": str(words[2]), "context": " ".join(words), "answers": answer}
     questions.append({"id": f"q{number}"} | fields)
   source = write_examples(task, "questions", questions)
-  run(
-    task,
-    "squad-run",
-    f"--config.data.source={source}",
-    f"--config.data.held_out_source={source}",
-    f"--config.data.directory={task / 'squad'}",
-    "--config.data.doc_stride=16",
-    "--config.data.max_question_length=5",
-    "--config.train.steps=4",
-    config="squad.py",
-  )
+  fields = {"data.source": source, "data.held_out_source": source}
+  fields |= {"data.directory": task / "squad", "data.doc_stride": 16}
+  fields |= {"data.max_question_length": 5, "train.steps": 4}
+  run(task, "squad-run", config="squad.py", fields=fields)
   summary = summary_of(task / "squad-run")
   assert summary["sequences"] > 31  # several windows of a question
-  assert (
-    0 <= summary["eval_exact_match"] <= summary["eval_f1"] == summary["eval_score"] <= 1
-  )
+  exact, f1 = summary["eval_exact_match"], summary["eval_f1"]
+  assert 0 <= exact <= f1 == summary["eval_score"] <= 1
   assert summary["train_answer_loss"] > 0
   evaluated = lines_of(task / "squad-run" / "eval.jsonl")[-1]
   assert evaluated["sequences"] == summary["sequences"]
@@ -223,8 +210,8 @@ def test_questions_are_trained_on_and_scored(task):
 def test_mnli_is_scored_on_matched_and_mismatched_genres(task):
   rng = np.random.default_rng(2)
   names = ("entailment", "neutral", "contradiction")
-  sources = {}
-  for name, number in (("train", 61), ("matched", 23), ("mismatched", 19)):
+  fields = {"data.directory": task / "mnli", "train.steps": 4}
+  for name, number in (("source", 61), ("held_out_source", 23), ("mismatched_source", 19)):
     examples = [
       {
         "premise": " ".join(rng.choice(WORDS, rng.integers(2, 9))),
@@ -233,17 +220,8 @@ def test_mnli_is_scored_on_matched_and_mismatched_genres(task):
       }
       for _ in range(number)
     ]
-    sources[name] = write_examples(task, f"mnli-{name}", examples)
-  run(
-    task,
-    "mnli-run",
-    f"--config.data.source={sources['train']}",
-    f"--config.data.held_out_source={sources['matched']}",
-    f"--config.data.mismatched_source={sources['mismatched']}",
-    f"--config.data.directory={task / 'mnli'}",
-    "--config.train.steps=4",
-    config="glue.py:mnli",
-  )
+    fields[f"data.{name}"] = write_examples(task, f"mnli-{name}", examples)
+  run(task, "mnli-run", config="glue.py:mnli", fields=fields)
   line = lines_of(task / "mnli-run" / "eval.jsonl")[-1]
   assert (line["sequences"], line["mismatched_sequences"]) == (23, 19)
   for prefix, number in (("", 23), ("mismatched_", 19)):

@@ -7,12 +7,11 @@ import functools
 
 import flax.nnx as nnx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import packing
-from model import BertForPreTraining, losses
+from model import losses
 from model.testing import relative_difference
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import pack_rows
@@ -67,39 +66,11 @@ def make_batch(store, algorithm, max_sequences):
   )
   assignment = plan.assign(store.lengths, seed=11)
   sequence_ids = np.full((NUM_SEQUENCES, max_sequences), -1)
-  for row, (start, end) in enumerate(
-    zip(assignment.offsets[:-1], assignment.offsets[1:], strict=True)
-  ):
-    sequence_ids[row, : end - start] = assignment.sequence_ids[start:end]
+  for row in range(plan.num_packs):
+    ids = assignment.sequence_ids[slice(*assignment.offsets[row : row + 2])]
+    sequence_ids[row, : len(ids)] = ids
   batch = pack_rows(store, sequence_ids, row_length=ROW_LENGTH)
   return mask_tokens(batch, MASKING, epochs=np.full(NUM_SEQUENCES, 2)), plan
-
-
-@functools.cache
-def graphdef_of(dtype, ordinary):
-  """The graph definition, and the names and shapes of the parameters."""
-  config = packs.small_config(
-    vocab_size=VOCAB_SIZE,
-    max_position_embeddings=ROW_LENGTH,
-    num_layers=1,
-    dtype=dtype,
-    param_dtype=dtype,
-  )
-  config = packs.ordinary(config) if ordinary else config
-  model = nnx.eval_shape(lambda: BertForPreTraining(config, rngs=nnx.Rngs(0)))
-  graphdef, state = nnx.split(model, nnx.Param)
-  return graphdef, nnx.to_pure_dict(state)
-
-
-def random_params(shapes, seed):
-  """Large enough for every path to matter; LayerNorm's scales around 1."""
-  rng = np.random.default_rng(seed)
-  return jax.tree_util.tree_map_with_path(
-    lambda path, x: (0.4 * rng.standard_normal(x.shape) + (path[-1].key == "scale")).astype(
-      x.dtype
-    ),
-    shapes,
-  )
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -118,9 +89,7 @@ def by_sequence(per_sequence, batch) -> dict:
   }
 
 
-@pytest.mark.parametrize(
-  ("dtype", "tolerance"), [(jnp.float32, 1e-5), (jnp.float64, 1e-12)], ids=["32", "64"]
-)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-12)])
 @pytest.mark.parametrize("case", [0, 1, 2, *CASES])
 def test_losses_and_gradients_are_those_of_the_sequences_alone(
   tmp_path, case, dtype, tolerance
@@ -129,15 +98,19 @@ def test_losses_and_gradients_are_those_of_the_sequences_alone(
   packed, plan = make_batch(store, "spfhp", DEPTH)
   unpacked, _ = make_batch(store, "none", 1)
   assert (plan.num_packs < NUM_SEQUENCES) == (case != "longest")
-  seed = case if isinstance(case, int) else 3
-  with jax.enable_x64(dtype == jnp.float64):
+  config = packs.small_config(
+    vocab_size=VOCAB_SIZE,
+    max_position_embeddings=ROW_LENGTH,
+    num_layers=1,
+    dtype=np.dtype(dtype),
+    param_dtype=np.dtype(dtype),
+  )
+  with jax.enable_x64(dtype == "float64"):
     found = []
-    for batch, ordinary in ((packed, False), (unpacked, True)):
-      graphdef, shapes = graphdef_of(dtype, ordinary)
+    for batch, made in ((packed, config), (unpacked, packs.ordinary(config))):
+      graphdef, params = packs.random_params(made, case if isinstance(case, int) else 3)
       fields = {name: x for name, x in batch.items() if name != "sequence_ids"}
-      (loss, each), gradients = jax.device_get(
-        loss_and_gradients(random_params(shapes, seed), graphdef, fields)
-      )
+      (loss, each), gradients = jax.device_get(loss_and_gradients(params, graphdef, fields))
       assert loss.dtype == dtype
       found.append((loss, by_sequence(each, batch), gradients))
   (loss, each, gradients), (alone, each_alone, gradients_alone) = found

@@ -42,7 +42,8 @@ def outcome(processes):
 
 
 def losses_of(workdir):
-  return [line["loss"] for line in lines_of(workdir / "metrics.jsonl")]
+  """By their steps."""
+  return {line["step"]: line["loss"] for line in lines_of(workdir / "metrics.jsonl")}
 
 
 @pytest.mark.slow
@@ -75,14 +76,9 @@ def test_two_processes_train_as_one_and_stop_together(folder, finished, pair):
   assert summary["processes"] == 2
   assert summary["devices"].startswith("4 x")
   assert summary["compilations"] == 1
-  ours = {line["step"]: line["loss"] for line in lines_of(metrics)}
-  expected = {line["step"]: line["loss"] for line in lines_of(whole / "metrics.jsonl")}
-  assert ours.keys() == expected.keys()
-  for step in expected:
-    assert ours[step] == pytest.approx(expected[step], rel=1e-3)
-  evaluated = (lines_of(w / "eval.jsonl")[-1] for w in (workdir, whole))
-  one, other = (line["loss"] for line in evaluated)
-  assert one == pytest.approx(other, rel=1e-3)
+  assert losses_of(workdir) == pytest.approx(losses_of(whole), rel=1e-3)
+  ours, expected = (lines_of(x / "eval.jsonl")[-1]["loss"] for x in (workdir, whole))
+  assert ours == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.slow
@@ -95,16 +91,13 @@ def test_a_mistake_ends_both_processes(pair):
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    (["--processes=2"], "expected --coordinator=HOST:PORT"),
-    (["--coordinator=localhost:1"], "expected both, and a process from 0"),
-    (
-      ["--coordinator=localhost:1", "--processes=2", "--process=2"],
-      "--processes=2 --process=2",
-    ),
+    ("--processes=2", "expected --coordinator=HOST:PORT"),
+    ("--coordinator=localhost:1", "expected both, and a process from 0"),
+    ("--coordinator=localhost:1 --processes=2 --process=2", "--processes=2 --process=2"),
   ],
 )
 def test_flags_that_do_not_go_together_are_refused(folder, tmp_path, options, message):
-  result = run(folder, tmp_path, *options)
+  result = run(folder, tmp_path, *options.split())
   assert result.returncode == 2
   assert message in result.stderr
   assert "Traceback" not in result.stderr
@@ -113,8 +106,7 @@ def test_flags_that_do_not_go_together_are_refused(folder, tmp_path, options, me
 @pytest.mark.slow
 def test_a_split_state_trains_as_a_whole_one(folder, finished):
   whole, _ = finished
-  options = ["--config.train.fsdp=4"]
-  result = run(folder, "split", *options, JAX_NUM_CPU_DEVICES="8")
+  result = run(folder, "split", "--config.train.fsdp=4", JAX_NUM_CPU_DEVICES="8")
   assert result.returncode == 0, result.stderr
   assert summary_of(folder / "split")["devices"].startswith("8 x")
   assert losses_of(folder / "split") == pytest.approx(losses_of(whole), rel=1e-3)

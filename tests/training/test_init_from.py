@@ -19,6 +19,7 @@ from training.mesh import make_mesh
 from training.optimizer import lamb
 from training.step import TrainingProgram
 
+CLASSIFIER = "sequence_classification"
 TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(6)))
 TINY = BertConfig.from_size(
   "tiny", vocab_size=13, max_position_embeddings=23, type_vocab_size=3
@@ -33,7 +34,9 @@ def random_params(config, head="pretraining"):
   )
 
 
-def write(folder, config=TINY, *, head="pretraining", tokens=TOKENS, lowercase=True):
+def write(folder, *, head="pretraining", tokens=TOKENS, lowercase=True, **fields):
+  """A model of Hugging Face's; `fields` of its config."""
+  config = dataclasses.replace(TINY, **fields)
   vocabulary = tokens and Vocabulary(tokens, lowercase=lowercase)
   hf.export_bert(config, random_params(config, head), folder, vocabulary=vocabulary)
   return folder
@@ -44,86 +47,74 @@ def config_for(folder, *, vocab_file=True):
   config.model.size = "tiny"
   config.model.init_from = str(folder)
   config.data.max_sequence_length = 19
-  config.data.directory = str(folder / "no-dataset-yet")
-  config.data.vocab_file = str(folder / "vocab.txt") if vocab_file else ""
+  config.data.directory = f"{folder}/no-dataset-yet"
+  config.data.vocab_file = f"{folder}/vocab.txt" if vocab_file else ""
   return config
 
 
-def test_shapes_come_from_the_weights_and_the_rest_from_the_config(tmp_path):
-  folder = write(tmp_path / "hf", dataclasses.replace(TINY, layer_norm_epsilon=1e-6))
-  config = config_for(folder)
-  config.model.vocab_multiple = 8
-  config.model.dropout_rate = 0.25
-  given = init_from.open_weights(config)
-  init_from.check_vocabulary(given, list(TOKENS))
+def start(config, head="pretraining", *, labels=(), vocab_size=11, seed=5):
+  """The model of a run and the parameters that it starts from."""
+  given = init_from.open_weights(config, head=head)
   made = init_from.run_model_config(
-    config, workdir=tmp_path / "run", vocab_size=len(TOKENS), stored=given
+    config, workdir="no-run", vocab_size=vocab_size, stored=given, head=head, labels=labels
   )
+  params = init_from.initial_params(given, made, head=head, labels=labels, seed=seed)
+  abstract = weights.abstract_params(made, head)
+  assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, abstract)
+  return made, params
+
+
+def assert_equal(found, expected):
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_shapes_come_from_the_weights_and_the_rest_from_the_config(tmp_path):
+  folder = write(tmp_path / "hf", layer_norm_epsilon=1e-6)
+  config = config_for(folder)
+  config.model.update({"vocab_multiple": 8, "dropout_rate": 0.25})
+  made, params = start(config)
   assert isinstance(made, BertConfig)
   assert (made.vocab_size, made.padded_vocab_size) == (13, 16)  # 13 in the weights
   assert (made.max_position_embeddings, made.type_vocab_size) == (23, 3)
   assert (made.layer_norm_epsilon, made.dropout_rate) == (1e-6, 0.25)
-  params = init_from.initial_params(given, made)
   program = TrainingProgram(made, lamb(0.01), mesh=make_mesh(2), seed=0)
   state = program.init(params)
-  abstract = program.abstract_state()
-  jax.tree.map(_assert_same_kind, state, abstract)
-  expected = random_params(TINY)["embeddings"]["token"]["embedding"]
+
+  def kinds(tree):
+    return jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
+
+  assert kinds(state) == kinds(program.abstract_state())
   found = state["params"]["embeddings"]["token"]["embedding"]
-  np.testing.assert_array_equal(found[:13], expected)
+  assert_equal(found[:13], random_params(TINY)["embeddings"]["token"]["embedding"])
   assert not np.asarray(found[13:]).any()
   assert int(state["step"]) == 0
-
-
-def _assert_same_kind(x, y):
-  assert (x.shape, x.dtype, x.sharding) == (y.shape, y.dtype, y.sharding)
 
 
 def test_longer_sequences_get_positions_of_their_own(tmp_path, capsys):
   """Phase 2 of BERT's pretraining: old rows the same bits, new ones drawn and told."""
   config = config_for(write(tmp_path / "hf"))
   config.data.max_sequence_length = 41
-  given = init_from.open_weights(config)
-
-  def made(seed):
-    as_config = init_from.run_model_config(
-      config, workdir=tmp_path / "run", vocab_size=13, stored=given
-    )
-    return as_config, init_from.initial_params(given, as_config, seed=seed)
-
-  longer, params = made(5)
+  longer, params = start(config)
   assert "has 23 positions, the run 41: drawing the last 18" in capsys.readouterr().out
   assert longer.max_position_embeddings == 41
-  abstract = weights.abstract_params(longer, "pretraining")
-  jax.tree.map(
-    lambda x, y: np.testing.assert_equal((x.shape, x.dtype), (y.shape, y.dtype)),
-    params,
-    abstract,
-  )
-
-  old = random_params(TINY)
-  found = np.asarray(params["embeddings"]["position"]["embedding"])
-  np.testing.assert_array_equal(found[:23], old["embeddings"]["position"]["embedding"])
-  assert (
-    0.8 * config.model.initializer_range
-    < found[23:].std()
-    < 1.2 * (config.model.initializer_range)
-  )
-  again, other = (made(seed)[1]["embeddings"]["position"]["embedding"] for seed in (5, 6))
-  np.testing.assert_array_equal(found, again)
-  assert (found[23:] != other[23:]).all()
-  for parts in (params, old):
-    parts["embeddings"].pop("position")
-  jax.tree.map(np.testing.assert_array_equal, params, old)
-
   batch = packs.lay_out(packs.random_sequences())
   batch["input_ids"] %= TINY.vocab_size
-  _, params = made(5)
   short, long = (
     jax.jit(TrainingProgram(c, lamb(0.01), mesh=make_mesh(1), seed=0).apply)(p, batch)
     for c, p in ((TINY, random_params(TINY)), (longer, params))
   )
-  jax.tree.map(np.testing.assert_array_equal, short, long)
+  assert_equal(short, long)
+
+  old, again, other = random_params(TINY), start(config)[1], start(config, seed=6)[1]
+  parts = (old, params, again, other)
+  before, found, same, drawn = (
+    np.asarray(x["embeddings"].pop("position")["embedding"]) for x in parts
+  )
+  assert_equal(params, old)
+  assert_equal(found[:23], before)
+  assert_equal(found, same)
+  assert (found[23:] != drawn[23:]).all()
+  assert found[23:].std() == pytest.approx(config.model.initializer_range, rel=0.2)
 
 
 def test_a_run_that_goes_on_has_the_sizes_of_its_checkpoints(tmp_path):
@@ -146,8 +137,7 @@ def test_a_run_that_goes_on_has_the_sizes_of_its_checkpoints(tmp_path):
 
 
 def test_without_the_field_the_config_alone_counts(tmp_path):
-  config = config_for(tmp_path)
-  config.model.init_from = ""
+  config = config_for("")
   assert init_from.open_weights(config) is None
   made = init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, stored=None)
   assert (made.vocab_size, made.max_position_embeddings) == (97, 19)
@@ -156,15 +146,8 @@ def test_without_the_field_the_config_alone_counts(tmp_path):
 def test_heads_that_a_run_does_without_are_left_out(tmp_path):
   config = config_for(write(tmp_path / "hf"))
   config.model.next_sentence = False
-  given = init_from.open_weights(config)
-  made = init_from.run_model_config(config, workdir=tmp_path, vocab_size=11, stored=given)
-  params = init_from.initial_params(given, made)
+  _, params = start(config)
   assert {"nsp", "pooler"} & params.keys() == set()
-  abstract = weights.abstract_params(made, "pretraining")
-  assert {k: v.keys() for k, v in params.items() if k != "mlm_bias"} == {
-    k: v.keys() for k, v in abstract.items() if k != "mlm_bias"
-  }
-  assert params.keys() == abstract.keys()
 
 
 def test_a_runs_folder_can_be_given(tmp_path):
@@ -172,36 +155,28 @@ def test_a_runs_folder_can_be_given(tmp_path):
   weights.describe(tmp_path, TINY, head="pretraining", vocabulary=Vocabulary(TOKENS))
   weights.save(tmp_path, params, step=3)
   given = init_from.open_weights(config_for(tmp_path))
-  assert given is not None
   assert given.step == 3
-  jax.tree.map(np.testing.assert_array_equal, given.load(), params)
-
-
-def size(value):
-  return lambda config: setattr(config.model, "size", value)
+  assert_equal(given.load(), params)
 
 
 @pytest.mark.parametrize(
-  ("kind", "change", "message"),
+  ("kind", "size", "message"),
   [
-    ({}, size("mini"), r"num_layers is 2 there and 4 here.*--config\.model\.size"),
-    ({"tokens": None}, None, r"has no vocabulary; expected vocab\.txt"),
-    ({"lowercase": False}, None, "is cased; expected an uncased model"),
-    ({"head": "question_answering"}, None, "BertForQuestionAnswering.*head is missing"),
-    (
-      {"config": dataclasses.replace(TINY, next_sentence=False)},
-      None,
-      r"no next-sentence head.*--config\.model\.next_sentence=False",
-    ),
-    ({"config": dataclasses.replace(TINY, type_vocab_size=1)}, None, "type_vocab_size=1"),
+    ({}, "mini", r"num_layers is 2 there and 4 here.*--config\.model\.size"),
+    ({"tokens": None}, "tiny", r"has no vocabulary; expected vocab\.txt"),
+    ({"lowercase": False}, "tiny", "is cased; expected an uncased model"),
+    ({"head": "question_answering"}, "tiny", "BertForQuestionAnswering.*head is missing"),
+    ({"head": CLASSIFIER}, "tiny", "BertForSequenceClassification.*head is missing"),
+    ({"next_sentence": False}, "tiny", r"no next-sentence head.*\.next_sentence=False"),
+    ({"type_vocab_size": 1}, "tiny", "type_vocab_size=1"),
+    (None, "tiny", "init_from: Expected a Hugging Face directory"),
   ],
 )
-def test_weights_that_do_not_fit_are_refused_before_any_work(
-  tmp_path, kind, change, message
-):
-  config = config_for(write(tmp_path / "hf", **kind), vocab_file=False)
-  if change:
-    change(config)
+def test_weights_that_do_not_fit_are_refused_before_any_work(tmp_path, kind, size, message):
+  if kind is not None:
+    write(tmp_path, **kind)
+  config = config_for(tmp_path, vocab_file=False)
+  config.model.size = size
   with pytest.raises(ConfigError, match=message):
     init_from.open_weights(config)
 
@@ -224,37 +199,20 @@ def test_another_vocabulary_is_refused_with_what_to_do(tmp_path):
     init_from.check_vocabulary(given, TOKENS[::-1])
 
   vocab = {token: i for i, token in enumerate(TOKENS)}
-  (folder / "tokenizer.json").write_text(
-    json.dumps({"model": {"type": "WordPiece", "vocab": vocab}})
-  )
+  tokenizer = {"model": {"type": "WordPiece", "vocab": vocab}}
+  (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
   (folder / "vocab.txt").unlink()
   with pytest.raises(ConfigError, match=r"run python -m model import .* --out FOLDER"):
     init_from.open_weights(config_for(folder, vocab_file=False))
 
 
-def test_a_folder_without_weights_is_refused(tmp_path):
-  with pytest.raises(ConfigError, match="init_from: Expected a Hugging Face directory"):
-    init_from.open_weights(config_for(tmp_path))
-
-
-CLASSIFIER = "sequence_classification"
-
-
-def finetuned(folder, labels=("ham", "spam")):
+def finetuned(folder, labels):
   """A classifier as a run leaves it."""
   config = dataclasses.replace(TINY, num_labels=max(len(labels), 1))
   vocabulary = Vocabulary(TOKENS)
   weights.describe(folder, config, head=CLASSIFIER, vocabulary=vocabulary, labels=labels)
   weights.save(folder, random_params(config, CLASSIFIER))
   return folder
-
-
-def start(config, head, labels=()):
-  given = init_from.open_weights(config, head=head)
-  made = init_from.run_model_config(
-    config, workdir="no-run", vocab_size=11, stored=given, head=head, labels=labels
-  )
-  return made, init_from.initial_params(given, made, head=head, labels=labels, seed=5)
 
 
 @pytest.mark.parametrize(
@@ -268,26 +226,22 @@ def start(config, head, labels=()):
 def test_a_task_starts_from_a_pretrained_encoder(tmp_path, capsys, head, labels, drawn):
   config = config_for(write(tmp_path / "hf"))
   config.model.size = "given"
-  made, params = start(config, head, labels)
+  made, params = start(config, head, labels=labels)
   told = f"is a BertForPreTraining, the run a {MODELS[head].__name__}: drawing {drawn}"
   assert told in capsys.readouterr().out
-  assert made.hidden_size == TINY.hidden_size
   given = random_params(TINY)
   for part in ("embeddings", "encoder", *(["pooler"] if head == CLASSIFIER else [])):
-    jax.tree.map(np.testing.assert_array_equal, params[part], given[part])
-  expected = weights.abstract_params(made, head)
-  assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, expected)
+    assert_equal(params[part], given[part])
   if labels:
-    assert params["classifier"]["kernel"].shape == (TINY.hidden_size, len(labels))
-    spread = np.asarray(params["classifier"]["kernel"]).std()
-    assert 0.5 * made.initializer_range < spread < 1.5 * made.initializer_range
-    again = start(config, head, labels)[1]["classifier"]["kernel"]
-    np.testing.assert_array_equal(again, params["classifier"]["kernel"])
+    kernel = params["classifier"]["kernel"]
+    assert kernel.shape == (TINY.hidden_size, len(labels))
+    assert np.asarray(kernel).std() == pytest.approx(made.initializer_range, rel=0.5)
+    assert_equal(start(config, head, labels=labels)[1]["classifier"]["kernel"], kernel)
 
 
 def test_weights_without_a_pooler_get_one(tmp_path, capsys):
-  folder = write(tmp_path / "hf", dataclasses.replace(TINY, next_sentence=False))
-  _, params = start(config_for(folder), CLASSIFIER, ("a", "b"))
+  folder = write(tmp_path / "hf", next_sentence=False)
+  _, params = start(config_for(folder), CLASSIFIER, labels=("a", "b"))
   assert "drawing pooler, classifier" in capsys.readouterr().out
   assert params["pooler"]["kernel"].shape == (TINY.hidden_size, TINY.hidden_size)
 
@@ -306,32 +260,24 @@ def test_a_classifier_is_kept_for_the_same_classes_alone(
   tmp_path, capsys, there, here, kept
 ):
   folder = finetuned(tmp_path, there)
-  _, params = start(config_for(folder), CLASSIFIER, here)
+  _, params = start(config_for(folder), CLASSIFIER, labels=here)
   told = capsys.readouterr().out
   assert ("drawing classifier" in told) != kept
-  if not kept and there:  # why: they are of one kind
-    assert f"of {', '.join(there)}, the run a BertForS" in told
-    assert f"of {', '.join(here)}: drawing" in told
-  if kept:
-    given = weights.open_folder(folder).load()["classifier"]
-    jax.tree.map(np.testing.assert_array_equal, params["classifier"], given)
   stored = weights.open_folder(folder)
   if kept:
+    assert_equal(params["classifier"], stored.load()["classifier"])
     init_from.check_labels(stored, here)
-  else:
-    with pytest.raises(ConfigError, match=r"has \d classes .*, the dataset has"):
-      init_from.check_labels(stored, here)
+    return
+  if there:  # why: they are of one kind
+    assert f"of {', '.join(there)}, the run a BertForS" in told
+    assert f"of {', '.join(here)}: drawing" in told
+  with pytest.raises(ConfigError, match=r"has \d classes .*, the dataset has"):
+    init_from.check_labels(stored, here)
 
 
 def test_only_a_classifier_is_asked_for_its_classes(tmp_path):
-  config = dataclasses.replace(TINY, num_labels=3)  # as left over from another task
-  folder = write(tmp_path / "hf", config, head="question_answering")
+  folder = write(tmp_path, num_labels=3, head="question_answering")  # 3 of another task
   init_from.check_labels(hf.open_model(folder), ())
-
-
-def test_a_classifier_cannot_go_on_with_masked_text(tmp_path):
-  with pytest.raises(ConfigError, match=r"BertForSequenceClassification; .*head is miss"):
-    init_from.open_weights(config_for(finetuned(tmp_path)))
 
 
 GPT2 = Gpt2Config.from_size(
@@ -366,20 +312,13 @@ def test_a_gpt2_goes_on_from_given_weights(tmp_path, is_imported):
   config = config_for_gpt2(theirs, init_from=str(folder), vocab_multiple=8)
   tasks = {"text": "causal"}
   validate(config, algorithms=list(packing.ALGORITHMS), tasks=tasks, num_devices=1)
-  given = init_from.open_weights(config, head="causal")
-  init_from.check_vocabulary(given, list(LETTERS))
-  made = init_from.run_model_config(
-    config, workdir=tmp_path / "run", vocab_size=11, stored=given, head="causal"
-  )
+  made, params = start(config, "causal")
   assert isinstance(made, Gpt2Config)
   assert (made.num_layers, made.hidden_size, made.positions) == (2, 128, "learned")
   assert (made.padded_vocab_size, made.max_position_embeddings) == (16, 23)
-  params = init_from.initial_params(given, made, head="causal")
-  shapes = jax.tree.map(np.shape, weights.abstract_params(made, "causal"))
-  assert jax.tree.map(np.shape, params) == shapes
   expected = random_params(GPT2, "causal")
   for name in ("decoder", "final_layer_norm"):
-    jax.tree.map(np.testing.assert_array_equal, params[name], expected[name])
+    assert_equal(params[name], expected[name])
 
 
 @pytest.mark.parametrize(

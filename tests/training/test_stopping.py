@@ -55,13 +55,15 @@ TRAINS = """
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+@BOTH
 def test_the_first_signal_lets_the_step_end(program, number):
   process = program(TRAINS.format(work=SHORT))
   process.send_signal(number)
   status, out, err = end(process)
-  assert status == 128 + number
-  assert out == f"saved after {number:d}\n"
+  assert (status, out) == (128 + number, f"saved after {number:d}\n")
   assert ("Ctrl-C again leaves at once" in err) == (number == signal.SIGINT)
 
 
@@ -85,7 +87,7 @@ def test_another_sigterm_does_not_hurry_a_run_that_saves(program):
   assert end(process)[:2] == (130, "saved after 2\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@BOTH
 def test_before_and_after_training_a_signal_breaks_off(program, number):
   process = program("""
     signals.kept = lambda: "Step 8 is kept."
@@ -102,7 +104,7 @@ def test_before_and_after_training_a_signal_breaks_off(program, number):
   assert err.endswith(": Stopped. Step 8 is kept.\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@BOTH
 def test_before_training_a_compilation_is_not_waited_for(program, number):
   process = program(f"""
     signals.kept = lambda: "Nothing is kept."
@@ -116,36 +118,33 @@ def test_before_training_a_compilation_is_not_waited_for(program, number):
   assert err.endswith(": Stopped. Nothing is kept.\n")
 
 
-def test_a_signal_after_the_last_step_is_not_lost(program):
-  process = program("""
-    signals.kept = lambda: ""
-    try:
-      with signals.deferred():
-        print("begins", flush=True)
-        while not signals.heard:
-          time.sleep(0.01)
-      print("went on")
-    except KeyboardInterrupt:
-      signals.leave()
-  """)
-  process.send_signal(signal.SIGINT)
-  assert end(process)[:2] == (130, "")
+AFTER_THE_LAST_STEP = """
+  with signals.deferred():
+    print("begins", flush=True)
+    while not signals.heard:
+      time.sleep(0.01)
+  print("went on")
+"""
+SWALLOWED = """
+  try:
+    print("begins", flush=True)
+    time.sleep(60)
+  except BaseException:
+    pass
+  with signals.deferred():
+    print("trains")
+"""
 
 
-def test_a_signal_that_a_library_swallowed_is_not_lost(program):
-  process = program("""
-    signals.kept = lambda: ""
-    try:
-      print("begins", flush=True)
-      time.sleep(60)
-    except BaseException:
-      pass
-    try:
-      with signals.deferred():
-        print("trains")
-    except KeyboardInterrupt:
-      signals.leave()
-  """)
+@pytest.mark.parametrize(
+  "body", [AFTER_THE_LAST_STEP, SWALLOWED], ids=["after the last step", "swallowed"]
+)
+def test_a_signal_is_not_lost(program, body):
+  before, after = (
+    "signals.kept = lambda: ''\ntry:",
+    "except KeyboardInterrupt: signals.leave()",
+  )
+  process = program(f"{before}{body}{after}")
   process.send_signal(signal.SIGINT)
   assert end(process)[:2] == (130, "")
 
@@ -172,23 +171,16 @@ def test_a_ctrl_c_that_the_shell_has_switched_off_stays_so(program):
 
 
 def test_evaluations_decide_the_best_step_and_the_end():
-  accuracies = [0.1, 0.3, 0.25, 0.3]
   lines = [
     {"step": 10 * i, "seconds": 1.0, "sequences_trained": 7, "mlm_accuracy": accuracy}
-    for i, accuracy in enumerate(accuracies, start=1)
+    for i, accuracy in enumerate([0.1, 0.3, 0.25, 0.3], start=1)
   ]
 
-  def verdict(count, **options):
+  def verdicts(**options):
     rules = {"metric": "mlm_accuracy", "target": 0.0, "patience": 0} | options
-    return stopping.judge(lines[:count], **rules)
+    return [stopping.judge(lines[:number], **rules) for number in range(5)]
 
-  assert verdict(0) == (None, False)
-  assert verdict(4) == (20, False)
-  assert [verdict(n, target=0.3).ended for n in range(5)] == [
-    False,
-    False,
-    True,
-    True,
-    True,
-  ]
-  assert [verdict(n, patience=2).ended for n in range(5)] == [False] * 4 + [True]
+  assert verdicts()[0] == (None, False)
+  assert verdicts()[4] == (20, False)
+  assert [x.ended for x in verdicts(target=0.3)] == [False] * 2 + [True] * 3
+  assert [x.ended for x in verdicts(patience=2)] == [False] * 4 + [True]
