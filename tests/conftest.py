@@ -28,8 +28,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 gc.freeze()
 gc.set_threshold(100_000, 50, 50)
 
-LARGEST_CACHE = 2**30  # bytes
-
 
 def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
   """What tests share is imported for doctests only if it has some.
@@ -56,7 +54,7 @@ def pytest_sessionstart(session):
   others_run = os.environ.get("PYTEST_XDIST_WORKER") or session.config.option.collectonly
   if others_run or not cache.exists():
     return
-  if sum(path.stat().st_size for path in cache.iterdir()) > LARGEST_CACHE:
+  if sum(path.stat().st_size for path in cache.iterdir()) > 2**30:
     shutil.rmtree(cache, ignore_errors=True)
 
 
@@ -82,12 +80,10 @@ def folder(tmp_path_factory):
 def finished(folder):
   """A run that nobody disturbed, and what it printed."""
 
-  def train(printed):
-    result = programs.run(folder, "whole")
-    assert result.returncode == 0, result.stderr
-    printed.write_text(result.stdout)
-
-  printed = once(folder / "whole.txt", train)
+  printed = once(
+    folder / "whole.txt",
+    lambda path: path.write_text(programs.succeed(folder, "whole").stdout),
+  )
   return folder / "whole", printed.read_text()
 
 

@@ -60,16 +60,15 @@ def command(folder, workdir, *options, program="train.py"):
 
 
 def run(folder, workdir, *options, program="train.py", **variables):
-  """Runs a program to its end.
-
-  Args:
-    folder: of the fixture.
-    workdir: the run's folder.
-    *options: more of the command line.
-    program: train.py or eval.py.
-    **variables: of the environment.
-  """
+  """Runs train.py or eval.py to its end, with more variables in the environment."""
   return complete(command(folder, workdir, *options, program=program), folder, **variables)
+
+
+def succeed(folder, workdir, *options, **others):
+  """As `run`, where all must go well."""
+  result = run(folder, workdir, *options, **others)
+  assert result.returncode == 0, result.stderr
+  return result
 
 
 def complete(words, folder, **variables):

@@ -20,7 +20,6 @@ import tempfile
 import time
 
 from tests import programs
-from tests.programs import run, start, summary_of
 from tests.stdlib_corpus import make_library
 
 _CHECKPOINTS = range(programs.SAVED_EVERY, programs.STEPS + 1, programs.SAVED_EVERY)
@@ -35,6 +34,7 @@ def main() -> int:
   options = parser.parse_args()
   os.environ.update(programs.COMPILING)
   rng = random.Random(options.seed)
+  same, kills = 0, []
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     make_library(folder / "library")
@@ -43,34 +43,31 @@ def main() -> int:
     expected = finish(folder, "undisturbed")
     seconds = time.monotonic() - began
     print(f"undisturbed: {seconds:.0f} s, parameters {expected[:12]}", flush=True)
-    same, while_saving, kills = 0, 0, 0
     for number in range(1, options.runs + 1):
-      workdir = f"run-{number}"
       told: list[str] = []
       for _ in range(rng.randint(1, 3)):
-        while (text := kill_once(folder, workdir, rng, seconds)) is None:
-          shutil.rmtree(folder / workdir)  # it ended too early: from the start again
+        while (text := kill_once(folder, f"run-{number}", rng, seconds)) is None:
+          shutil.rmtree(
+            folder / f"run-{number}"
+          )  # it ended too early: from the start again
           told = []
         told.append(text)
-      digest = finish(folder, workdir)
+      digest = finish(folder, f"run-{number}")
       same += digest == expected
-      while_saving += sum("saving" in text for text in told)
-      kills += len(told)
+      kills += told
       verdict = "the same" if digest == expected else f"ANOTHER: {digest[:12]}"
       print(f"run {number}: {', '.join(told)}; parameters {verdict}", flush=True)
   print(
-    f"{same} of {options.runs} runs end with the same parameters; {kills} kills, "
-    f"{while_saving} of them while saving"
+    f"{same} of {options.runs} runs end with the same parameters; {len(kills)} kills, "
+    f"{sum('saving' in text for text in kills)} of them while saving"
   )
   return 0 if same == options.runs else 1
 
 
 def finish(folder: pathlib.Path, workdir: str) -> str:
   """Runs to the end; the digest of the parameters."""
-  result = run(folder, workdir)
-  if result.returncode:
-    raise SystemExit(f"{workdir} did not end: {result.stderr}")
-  return summary_of(folder / workdir)["parameters_digest"]
+  programs.succeed(folder, workdir)
+  return programs.summary_of(folder / workdir)["parameters_digest"]
 
 
 def kill_once(
@@ -89,12 +86,12 @@ def kill_once(
   before, later = unfinished(), [step for step in _CHECKPOINTS if step > newest()]
   awaited = rng.choice(later) if later and rng.random() < 0.5 else None
   end = time.monotonic() + (600 if awaited else rng.uniform(0, seconds))
-  process = start(folder, workdir)
+  process = programs.start(programs.command(folder, workdir), folder)
   while process.poll() is None and time.monotonic() < end:
     if awaited and any(name.startswith(f"{awaited}.") for name in unfinished() - before):
       break
     time.sleep(0.0005)
-  process.send_signal(signal.SIGKILL)
+  process.kill()
   process.communicate()
   if process.returncode != -signal.SIGKILL:
     return None

@@ -4,7 +4,6 @@ import json
 import resource
 import shutil
 import subprocess
-import sys
 
 import pytest
 
@@ -12,7 +11,10 @@ import packing
 import pipeline
 from model import weights
 from model.__main__ import main as model_command
+from pipeline.dataset import open_dataset
 from tests import forked
+from tests.prepared import command as pipeline_command
+from tests.prepared import contents
 from tests.programs import (
   READ_ONLY_CACHE,
   ROOT,
@@ -23,6 +25,7 @@ from tests.programs import (
   lines_of,
   run,
   start,
+  succeed,
   summary_of,
 )
 from training.record.parameters import parameters_digest
@@ -31,46 +34,55 @@ from training.record.parameters import parameters_digest
 def test_a_run_leaves_everything_that_the_contract_names(finished):
   workdir, output = finished
   summary = summary_of(workdir)
-  assert summary["steps"] == STEPS
-  assert summary["compilations"] == 1
+  assert (summary["steps"], summary["compilations"]) == (STEPS, 1)
   assert (summary["peak_flops"], summary["peak_flops_source"]) == (1e9, "config")
   assert summary["packing_factor"] >= 1.2
+  assert summary["efficiency"] >= 0.9
   before, after = summary["recipe"]["unpacked"], summary["recipe"]["packed"]
   assert (before["rows"], after["rows"], after["accumulation"]) == (8, 8, 1)
   assert before["steps"] == after["steps"] == STEPS
   assert after["packing_factor"] == summary["packing_factor"]
   assert after["epochs"] == pytest.approx(summary["epochs"])
-  assert summary["efficiency"] >= 0.9
   assert 0 < summary["unigram_mlm_accuracy"] < 1
   assert 0 <= summary["eval_mlm_accuracy"] <= 1
-  assert len(summary["parameters_digest"]) == 64
   config = json.loads((workdir / "config.json").read_text())
   assert config["train"]["steps"] == STEPS
+
   plan = packing.load_plan(workdir / "plans" / "train.json")
   assert plan.num_packs == summary["packs"]
   metadata = workdir / "checkpoints" / str(STEPS) / "_CHECKPOINT_METADATA"
   saved = json.loads(metadata.read_text())["custom_metadata"]["input"]
   assert saved["plan"] == summary["plan_sha256"] == pipeline.plan_sha256(plan)
   assert (workdir / "plans" / "held_out.json").exists()
+
   lines = lines_of(workdir / "metrics.jsonl")
   assert [line["step"] for line in lines] == list(range(2, STEPS + 1, 2))
-  fields = {"loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy", "learning_rate"}
-  fields |= {"sequences", "real_tokens", "seconds", "padding", "packs_per_second"}
-  fields |= {"input_share", "compute_share", "rest_share", "peak_share"}
-  assert fields <= lines[0].keys()
+  fields = "loss mlm_loss mlm_accuracy nsp_accuracy learning_rate sequences real_tokens "
+  fields += "seconds padding packs_per_second "
+  fields += "input_share compute_share rest_share peak_share"
+  assert set(fields.split()) <= lines[0].keys()
   assert lines[-1]["loss"] < lines[0]["loss"]
   assert [line["step"] for line in lines_of(workdir / "eval.jsonl")] == [STEPS // 2, STEPS]
   for picture in ("packing.png", "learning_curve.png"):
     assert (workdir / "plots" / picture).read_bytes().startswith(b"\x89PNG")
   assert list((workdir / "tensorboard").glob("events*"))
-  for text in (
-    "packing factor",
-    "without packing",
-    "padding avoided",
-    "masked-token accuracy",
-    "compilations",
-  ):
+  for text in ("packing factor", "padding avoided", "masked-token acc", "compilations"):
     assert text in output
+
+
+def test_a_run_describes_its_model(folder, finished):
+  workdir, _ = finished
+  head, config, vocabulary, labels = weights.read_description(workdir)
+  assert (head, labels) == ("pretraining", ())
+  assert (config.hidden_size, config.max_position_embeddings) == (128, 128)
+  data = folder / "data" / "vocab.txt"
+  assert (workdir / "vocab.txt").read_bytes() == data.read_bytes()
+  assert vocabulary is not None
+  assert config.vocab_size == len(vocabulary.tokens)
+  stored = weights.open_folder(workdir)
+  assert stored.step == STEPS
+  digest = parameters_digest(stored.load())  # without the state of the optimizer
+  assert digest == summary_of(workdir)["parameters_digest"]
 
 
 @pytest.mark.slow
@@ -105,163 +117,148 @@ def test_a_run_stops_at_its_target(folder, finished):
 
 
 def test_a_finished_run_is_shown_not_repeated(folder, finished):
-  workdir, _ = finished
-  before = (workdir / "summary.json").stat().st_mtime_ns
-  result = run(folder, "whole")
-  assert result.returncode == 0
-  assert "is finished" in result.stdout
-  assert (workdir / "summary.json").stat().st_mtime_ns == before
+  summary = finished[0] / "summary.json"
+  before = summary.stat().st_mtime_ns
+  assert "is finished" in succeed(folder, "whole").stdout
+  assert summary.stat().st_mtime_ns == before
 
 
 def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
-  workdir, _ = finished
-  last = lines_of(workdir / "eval.jsonl")[-1]
-  packed = complete([sys.executable, ROOT / "eval.py", "whole", "--json"], folder)
-  assert packed.returncode == 0, packed.stderr
+  def printed(*options):
+    words = ["", ROOT / "eval.py", *options, "--json", "whole"]
+    result = complete(words, folder)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+  last = lines_of(finished[0] / "eval.jsonl")[-1]
   trained = {"seconds", "sequences_trained"}
-  assert json.loads(packed.stdout) == {k: v for k, v in last.items() if k not in trained}
-  options = ("--config.packing.algorithm=none", "--json")
-  unpacked = complete([sys.executable, ROOT / "eval.py", *options, "whole"], folder)
-  assert unpacked.returncode == 0, unpacked.stderr
-  found = json.loads(unpacked.stdout)
+  assert printed() == {k: v for k, v in last.items() if k not in trained}
+  unpacked = printed("--config.packing.algorithm=none")
   for name in ("loss", "mlm_accuracy", "nsp_accuracy", "unigram_mlm_accuracy"):
-    assert found[name] == pytest.approx(last[name], rel=1e-4)
-  table = run(folder, "whole", f"--step={STEPS - SAVED_EVERY}", program="eval.py")
-  assert table.returncode == 0, table.stderr
+    assert unpacked[name] == pytest.approx(last[name], rel=1e-4)
+  table = succeed(folder, "whole", f"--step={STEPS - SAVED_EVERY}", program="eval.py")
   assert "masked-token accuracy" in table.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "options",
+  "fields",
   [
-    ("--config.packing.algorithm=none",),
-    (
-      "--config.model.attention_mask=none",
-      "--config.model.position_reset=False",
-      "--config.model.next_sentence=False",
-      "--config.data.task=sentences",
-      "--config.data.directory=sentences",
-      "--config.train.loss_unit=pack",
-      "--config.packing.adjust=lamb_betas",
-      "--config.optimizer.warmup_steps=2",
-    ),
-    (
-      "--config.model.attention_mask=token_type",
-      "--config.model.dtype=bfloat16",
-      "--config.model.remat=layers",
-      "--config.model.vocab_multiple=128",
-      "--config.model.dropout_rate=0.1",
-      "--config.train.loss_unit=token",
-    ),
+    ["packing.algorithm=none"],
+    [
+      "model.attention_mask=none",
+      "model.position_reset=False",
+      "model.next_sentence=False",
+      "data.task=sentences",
+      "data.directory=sentences",
+      "train.loss_unit=pack",
+      "packing.adjust=lamb_betas",
+      "optimizer.warmup_steps=2",
+    ],
+    [
+      "model.attention_mask=token_type",
+      "model.dtype=bfloat16",
+      "model.remat=layers",
+      "model.vocab_multiple=128",
+      "model.dropout_rate=0.1",
+      "train.loss_unit=token",
+    ],
   ],
+  ids=["unpacked", "contaminated", "other_units"],
 )
-def test_the_baseline_and_the_ablations_train(folder, options):
-  options += ("--config.train.steps=6",)
-  workdir = "-".join(option.rpartition(".")[2] for option in options[:2])
-  result = run(folder, workdir, *options)
-  assert result.returncode == 0, result.stderr
+def test_the_baseline_and_the_ablations_train(folder, request, fields):
+  options = [f"--config.{field}" for field in (*fields, "train.steps=6")]
+  workdir = request.node.callspec.id
+  output = succeed(folder, workdir, *options).stdout
   summary = summary_of(folder / workdir)
+  recipe, factor = summary["recipe"]["packed"], summary["packing_factor"]
   assert summary["compilations"] == 1
-  assert (summary["packing_factor"] == 1.0) == (
-    "none" in options[0].partition("algorithm")[2]
-  )
-  recipe = summary["recipe"]["packed"]
   assert summary["steps"] == recipe["steps"]
+  assert (factor == 1.0) == (workdir == "unpacked")
   if recipe["adjust"] == "lamb_betas":
-    assert recipe["steps"] == round(6 / summary["packing_factor"]) < 6
-    assert recipe["b1"] == 0.9 ** summary["packing_factor"]
-  without_nsp = "--config.model.next_sentence=False" in options
-  assert ("eval_nsp_accuracy" in summary) != without_nsp
-  assert ("next-sentence accuracy" in result.stdout) != without_nsp
+    assert recipe["steps"] == round(6 / factor) < 6
+    assert recipe["b1"] == 0.9**factor
+  with_nsp = "model.next_sentence=False" not in fields
+  assert ("eval_nsp_accuracy" in summary) == with_nsp
+  assert ("next-sentence accuracy" in output) == with_nsp
 
 
-def test_a_run_describes_its_model(folder, finished):
-  workdir, _ = finished
-  head, config, vocabulary, labels = weights.read_description(workdir)
-  assert (head, labels) == ("pretraining", ())
-  assert (config.hidden_size, config.max_position_embeddings) == (128, 128)
-  data = folder / "data" / "vocab.txt"
-  assert (workdir / "vocab.txt").read_bytes() == data.read_bytes()
-  assert vocabulary is not None
-  assert config.vocab_size == len(vocabulary.tokens)
-  stored = weights.open_folder(workdir)
-  assert stored.step == STEPS
-  digest = parameters_digest(stored.load())  # without the state of the optimizer
-  assert digest == summary_of(workdir)["parameters_digest"]
-
-
-# Steps so small that no parameter changes: what comes out is what went in.
-STANDSTILL = [
-  "--config.optimizer.learning_rate=1e-30",
-  "--config.optimizer.warmup_steps=1",
-  "--config.train.steps=4",
-  "--config.train.eval_every=4",
-  "--config.train.checkpoint_every=2",
-]
+@pytest.mark.slow
+def test_a_prepared_dataset_is_trained_on_as_it_is(folder):
+  options = ["--max-sequence-length=64", "--vocab-size=300", "--held-out-fraction=0.1"]
+  source, data = f"--source=stdlib:{folder / 'library'}", folder / "prepared"
+  made = pipeline_command("prepare", source, *options, f"--out={data}")
+  assert made.returncode == 0, made.stderr
+  before = contents(data)
+  fields = ["data.source=prepared", f"data.directory={data}", "data.max_sequence_length=64"]
+  succeed(folder, "on_prepared", *(f"--config.{field}" for field in fields))
+  summary = summary_of(folder / "on_prepared")
+  assert (summary["steps"], summary["compilations"]) == (STEPS, 1)
+  vocabulary = (folder / "on_prepared" / "vocab.txt").read_text().splitlines()
+  assert vocabulary == open_dataset(data).vocabulary
+  assert contents(data) == before
 
 
 @pytest.mark.slow
 def test_a_run_starts_from_given_weights_and_goes_on_without_them(folder, finished):
   """Out to Hugging Face's form, in as the start of a run, killed, resumed."""
   whole, _ = finished
-  exported = folder / "exported"
+  exported, given = folder / "exported", folder / "given"
   assert model_command(["export", str(whole), "--out", str(exported)]) == 0
-  options = [*STANDSTILL, f"--config.model.init_from={exported}"]
-  result = run(folder, "given", *options)
-  assert result.returncode == 0, result.stderr
+  # Steps so small that no parameter changes: what comes out is what went in.
+  fields = ["optimizer.learning_rate=1e-30", "optimizer.warmup_steps=1", "train.steps=4"]
+  fields += ["train.eval_every=4", "train.checkpoint_every=2"]
+  options = [f"--config.{field}" for field in (*fields, f"model.init_from={exported}")]
+  succeed(folder, "given", *options)
   expected = summary_of(whole)["parameters_digest"]
-  assert summary_of(folder / "given")["parameters_digest"] == expected
+  assert summary_of(given)["parameters_digest"] == expected
 
-  (folder / "given" / "summary.json").unlink()
-  shutil.rmtree(folder / "given" / "checkpoints" / "4")
+  (given / "summary.json").unlink()
+  shutil.rmtree(given / "checkpoints" / "4")
   shutil.rmtree(exported)
-  result = run(folder, "given", *options)
-  assert result.returncode == 0, result.stderr
-  assert "resuming from step 2" in result.stdout
-  assert summary_of(folder / "given")["parameters_digest"] == expected
-  before, found = (lines_of(w / "eval.jsonl")[-1] for w in (whole, folder / "given"))
-  trained = ("step", "seconds", "sequences_trained")
-  assert all(found[name] == before[name] for name in before if name not in trained)
+  assert "resuming from step 2" in succeed(folder, "given", *options).stdout
+  assert summary_of(given)["parameters_digest"] == expected
+  before, found = (lines_of(w / "eval.jsonl")[-1] for w in (whole, given))
+  for name in before.keys() - {"step", "seconds", "sequences_trained"}:
+    assert found[name] == before[name], name
 
 
 @pytest.mark.parametrize(
-  ("program", "options", "message"),
+  ("program", "option", "message"),
   [
-    ("train.py", ["--config.train.step=5"], "did you mean 'train.steps'"),
-    ("train.py", ["--config.train.steps=five"], "five"),
-    ("train.py", ["--config.trian.steps=5"], "trian"),
-    ("train.py", ["--config=configs/missing.py"], "missing.py"),
-    ("train.py", [f"--config={ROOT / 'README.md'}"], "README.md"),
-    ("train.py", ["--config.packing.algorithm=magic"], "packing.algorithm is 'magic'"),
-    ("train.py", ["--config.optimizer.learning_rate=inf"], "finite"),
-    ("train.py", ["--config.data.vocab_size=600"], "vocab_size: 500, now 600"),
+    ("train.py", "--config.train.step=5", "did you mean 'train.steps'"),
+    ("train.py", "--config.train.steps=five", "five"),
+    ("train.py", "--config=configs/missing.py", "missing.py"),
+    ("train.py", f"--config={ROOT / 'README.md'}", "README.md"),
+    ("train.py", "--config.packing.algorithm=magic", "packing.algorithm is 'magic'"),
+    ("train.py", "--config.optimizer.learning_rate=inf", "finite"),
+    ("train.py", "--config.data.vocab_size=600", "vocab_size: 500, now 600"),
     (
       "train.py",
-      ["--config.data.source=stdlib:/nowhere", "--config.data.directory=new"],
+      "--config.data.source=stdlib:/nowhere --config.data.directory=new",
       "pydoc_data/topics.py; it is not there",
     ),
-    ("train.py", ["--config.data.directory=/proc/data"], "dataset cannot be written"),
-    ("train.py", ["--workdir=/proc/run"], "cannot be written"),
-    ("train.py", ["--config.model.init_from=/nowhere"], "init_from: Expected a Hugging"),
+    ("train.py", "--config.data.directory=/proc/data", "dataset cannot be written"),
+    ("train.py", "--workdir=/proc/run", "cannot be written"),
+    ("train.py", "--config.model.init_from=/nowhere", "init_from: Expected a Hugging"),
     (
       "train.py",
-      ["--config.model.init_from=whole", "--config.data.directory=new"],
+      "--config.model.init_from=whole --config.data.directory=new",
       "Set --config.data.vocab_file=whole/vocab.txt",
     ),
-    ("train.py", ["extra"], "Expected --name=value, found 'extra'"),
-    ("eval.py", ["--workdir=/nowhere"], "Expected a run in"),
-    ("eval.py", ["--step=7"], "Expected a checkpoint of step 7"),
-    ("eval.py", ["other"], "The folder is 'other' and --workdir="),
-    ("eval.py", ["--config.model.size=mini"], "model.size is 'tiny' there and 'mini' here"),
-    ("eval.py", ["--config.seed=7"], "seed is 0 there and 7 here"),
+    ("train.py", "extra", "Expected --name=value, found 'extra'"),
+    ("eval.py", "--workdir=/nowhere", "Expected a run in"),
+    ("eval.py", "--step=7", "Expected a checkpoint of step 7"),
+    ("eval.py", "other", "The folder is 'other' and --workdir="),
+    ("eval.py", "--config.model.size=mini", "model.size is 'tiny' there and 'mini' here"),
+    ("eval.py", "--config.seed=7", "seed is 0 there and 7 here"),
   ],
 )
 def test_a_users_mistake_is_told_in_a_line_with_status_2(
-  folder, finished, tmp_path, program, options, message
+  folder, finished, tmp_path, program, option, message
 ):
   workdir = "whole" if program == "eval.py" else tmp_path
-  result = run(folder, workdir, *options, program=program)
+  result = run(folder, workdir, *option.split(), program=program)
   assert result.returncode == 2, result.stderr
   assert message in result.stderr
   assert "Traceback" not in result.stderr
@@ -277,23 +274,23 @@ def test_a_full_disk_is_told_and_the_run_goes_on_later(folder, finished, tmp_pat
   _, errors = process.communicate()
   assert process.returncode == 1
   assert "Make room, and run the same command again" in errors
-  whole, _ = finished
-  result = run(folder, tmp_path)
-  assert result.returncode == 0, result.stderr
-  assert summary_of(tmp_path)["parameters_digest"] == summary_of(whole)["parameters_digest"]
+  succeed(folder, tmp_path)
+  digests = [summary_of(run)["parameters_digest"] for run in (tmp_path, finished[0])]
+  assert digests[0] == digests[1]
 
 
-@pytest.mark.parametrize("given", ["--workdir=run", "--config=configs/quickstart.py"])
-def test_both_flags_are_required(given):
-  result = forked.run(["train.py", given], cwd=ROOT)
-  assert result.returncode == 2
-  assert "must have a value other than None" in result.stderr
+@pytest.mark.parametrize(
+  ("words", "status", "texts"),
+  [
+    (["train.py", "--help"], 0, ["--workdir", "configs/quickstart.py"]),
+    (["eval.py", "--help"], 0, ["--workdir", "configs/quickstart.py"]),
+    (["train.py", "--workdir=run"], 2, ["--config must have a value"]),
+    (["train.py", "--config=configs/quickstart.py"], 2, ["--workdir must have a value"]),
+  ],
+)
+def test_help_teaches_and_both_flags_are_required(words, status, texts):
+  result = forked.run(words, cwd=ROOT)
+  assert result.returncode == status
+  for text in texts:
+    assert text in result.stdout + result.stderr
   assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize("program", ["train.py", "eval.py"])
-def test_help_teaches(folder, program):
-  result = forked.run([ROOT / program, "--help"])
-  assert result.returncode == 0
-  assert "--workdir" in result.stdout
-  assert "configs/quickstart.py" in result.stdout
