@@ -7,8 +7,6 @@ its end, or while it saves a checkpoint. It is then resumed to its end, and must
 parameters of a run that nobody disturbed, to the last bit.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import pathlib
@@ -19,16 +17,15 @@ import sys
 import tempfile
 import time
 
+from model import weights
 from tests import programs
 from tests.stdlib_corpus import make_library
 
-_CHECKPOINTS = range(programs.SAVED_EVERY, programs.STEPS + 1, programs.SAVED_EVERY)
+UNFINISHED = "*.orbax-checkpoint-tmp*"
 
 
 def main() -> int:
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("--runs", type=int, default=20)
   parser.add_argument("--seed", type=int, default=0, help="of the moments (default: 0)")
   options = parser.parse_args()
@@ -43,24 +40,23 @@ def main() -> int:
     expected = finish(folder, "undisturbed")
     seconds = time.monotonic() - began
     print(f"undisturbed: {seconds:.0f} s, parameters {expected[:12]}", flush=True)
-    for number in range(1, options.runs + 1):
+    for workdir in (f"run-{number}" for number in range(1, options.runs + 1)):
       told: list[str] = []
-      for _ in range(rng.randint(1, 3)):
-        while (text := kill_once(folder, f"run-{number}", rng, seconds)) is None:
-          shutil.rmtree(
-            folder / f"run-{number}"
-          )  # it ended too early: from the start again
+      left = rng.randint(1, 3)
+      while len(told) < left:
+        if text := kill_once(folder, workdir, rng, seconds):
+          told.append(text)
+        else:  # it ended too early: from the start again
+          shutil.rmtree(folder / workdir)
           told = []
-        told.append(text)
-      digest = finish(folder, f"run-{number}")
+      digest = finish(folder, workdir)
       same += digest == expected
       kills += told
       verdict = "the same" if digest == expected else f"ANOTHER: {digest[:12]}"
-      print(f"run {number}: {', '.join(told)}; parameters {verdict}", flush=True)
-  print(
-    f"{same} of {options.runs} runs end with the same parameters; {len(kills)} kills, "
-    f"{sum('saving' in text for text in kills)} of them while saving"
-  )
+      print(f"{workdir}: {', '.join(told)}; parameters {verdict}", flush=True)
+  saving = sum("saving" in text for text in kills)
+  print(f"{same} of {options.runs} runs end with the same parameters")
+  print(f"{len(kills)} kills, {saving} of them while saving")
   return 0 if same == options.runs else 1
 
 
@@ -70,34 +66,26 @@ def finish(folder: pathlib.Path, workdir: str) -> str:
   return programs.summary_of(folder / workdir)["parameters_digest"]
 
 
-def kill_once(
-  folder: pathlib.Path, workdir: str, rng: random.Random, seconds: float
-) -> str | None:
+def kill_once(folder: pathlib.Path, workdir: str, rng, seconds: float) -> str | None:
   """Starts or resumes a run, and kills it; when. None if it ended before that."""
   checkpoints = folder / workdir / "checkpoints"
-
-  def unfinished() -> set[str]:
-    return {path.name for path in checkpoints.glob("*.orbax-checkpoint-tmp*")}
-
-  def newest() -> int:
-    names = (path.name for path in checkpoints.glob("*"))
-    return max((int(name) for name in names if name.isdecimal()), default=0)
-
-  before, later = unfinished(), [step for step in _CHECKPOINTS if step > newest()]
+  saved = max(weights.steps(folder / workdir), default=0)
+  later = range(saved + programs.SAVED_EVERY, programs.STEPS + 1, programs.SAVED_EVERY)
   awaited = rng.choice(later) if later and rng.random() < 0.5 else None
   end = time.monotonic() + (600 if awaited else rng.uniform(0, seconds))
-  process = programs.start(programs.command(folder, workdir), folder)
+  before = set(checkpoints.glob(UNFINISHED))
+  process = programs.begin(folder, workdir)
   while process.poll() is None and time.monotonic() < end:
-    if awaited and any(name.startswith(f"{awaited}.") for name in unfinished() - before):
+    if awaited and set(checkpoints.glob(f"{awaited}{UNFINISHED}")) - before:
       break
     time.sleep(0.0005)
   process.kill()
   process.communicate()
   if process.returncode != -signal.SIGKILL:
     return None
-  saving = unfinished() - before
-  steps = ", ".join(name.partition(".")[0] for name in saving)
-  return f"killed saving {steps}" if saving else f"killed after checkpoint {newest()}"
+  if saving := {path.name for path in set(checkpoints.glob(UNFINISHED)) - before}:
+    return f"killed saving {', '.join(name.partition('.')[0] for name in saving)}"
+  return f"killed after checkpoint {max(weights.steps(folder / workdir), default=0)}"
 
 
 if __name__ == "__main__":

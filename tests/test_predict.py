@@ -82,8 +82,6 @@ def write_lines(path, rows):
   return path
 
 
-# ---- packed equals unpacked -------------------------------------------------------------
-
 texts = st.integers(0, 61).map(lambda n: " ".join("abcdefghij?."[i % 12] for i in range(n)))
 TASKS = {  # the fields of an example, and how many there are at most
   "classification": (["sentence"], 23),
@@ -144,28 +142,18 @@ def test_packed_answers_equal_those_of_single_sequences(folders, tmp_path, task)
   assert counter.count("_eval_step") == 2  # one each, many chunks
 
 
-# ---- the command ------------------------------------------------------------------------
-
-
-def probabilities_alone(folder, sentence):
-  """The classifier's probabilities for one sentence, computed without predict.py."""
-  ids = [TOKENS.index(word) for word in ("[CLS]", *sentence.split(), "[SEP]")]
-  batch = layout.lay_out([[{"input_ids": ids}]], row_length=ROW)
-  config = hf.open_model(folder).config
-  head = packs.random_model(config, head="sequence_classification")
-  logits = np.asarray(head(batch)["sequence_logits"])[0, 0]
-  return dict(zip(LABELS, scipy.special.softmax(logits).tolist(), strict=True))
-
-
 def test_lines_of_standard_input_are_answered_in_their_order(folders, answer):
   folder, lines = folders / "classification", ["a b c", "", "d ?", "e . f g", "a " * 90]
   status, found, errors = answer(folder, typed="\n".join(lines))
   assert (status, [one["id"] for one in found]) == (0, ["0", "1", "2", "3", "4"])
   lines[-1] = "a " * (ROW - 2)  # long lines are cut
-  for one, line in zip(found, lines, strict=True):
-    expected = probabilities_alone(folder, line)
-    assert one["probabilities"] == pytest.approx(expected, abs=1e-5)
-    assert one["label"] == max(expected, key=expected.get)
+  head = packs.random_model(hf.open_model(folder).config, head="sequence_classification")
+  for one, line in zip(found, lines, strict=True):  # each alone, without predict.py
+    ids = [TOKENS.index(word) for word in ("[CLS]", *line.split(), "[SEP]")]
+    logits = head(layout.lay_out([[{"input_ids": ids}]], row_length=ROW))
+    expected = scipy.special.softmax(np.asarray(logits["sequence_logits"])[0, 0])
+    assert [*one["probabilities"].values()] == pytest.approx(expected, abs=1e-5)
+    assert one["label"] == LABELS[expected.argmax()]
   assert "answered 5 examples" in errors
   assert errors.endswith(f"cut 1 of them: longer than --max-sequence-length {ROW}\n")
   assert "cut" not in answer(folder, typed=lines[-1])[2]
@@ -293,22 +281,21 @@ def test_a_mistake_is_one_line(folders, answer, task, options, message):
   assert errors.count("\n") == 1
 
 
-def test_a_model_without_isolation_needs_one_sequence_a_row(answer, tmp_path):
-  make_folder(tmp_path / "m", "regression", attention_mask="none")
-  status, _, errors = answer(tmp_path / "m", typed="a")
-  assert status == 2
-  assert "Give --algorithm none" in errors
-  assert len(answer(tmp_path / "m", "--algorithm", "none", typed="a\nb")[1]) == 2
-
-
-def test_weights_that_are_not_finite_are_reported(answer, tmp_path):
-  make_folder(tmp_path / "m", "regression", scale=np.nan)
-  status, found, errors = answer(tmp_path / "m", typed="a")
+@pytest.mark.parametrize(
+  ("fields", "message", "answers"),
+  [
+    ({"attention_mask": "none"}, "Give --algorithm none", 2),
+    ({"scale": np.nan}, "standard input, line 1 or an example after it is not finite", 0),
+  ],
+)
+def test_a_model_that_cannot_answer_packs_says_so(
+  answer, tmp_path, fields, message, answers
+):
+  make_folder(tmp_path / "m", "regression", **fields)
+  status, found, errors = answer(tmp_path / "m", typed="a\nb")
   assert (status, found) == (2, [])
-  assert "standard input, line 1 or an example after it is not finite" in errors
-
-
-# ---- as a process -----------------------------------------------------------------------
+  assert message in errors
+  assert len(answer(tmp_path / "m", "--algorithm=none", typed="a\nb")[1]) == answers
 
 
 def start(folders, *options):

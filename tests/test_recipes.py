@@ -113,7 +113,6 @@ def test_a_batch_for_transformers_is_isolated(case):
   made = recipe("transformers_batch.py", "torch")
   import torch
 
-  assert min(row["segment_ids"].max() for row in rows) > 1
   assert made["largest_difference"](model, rows, **options) < 1e-5
   plain = {name: torch.as_tensor(np.stack([row[name] for row in rows])) for name in rows[0]}
   with torch.no_grad():

@@ -1,7 +1,6 @@
 """Runs that are killed, stopped, broken or changed, and what becomes of them."""
 
 import dataclasses
-import functools
 import json
 import os
 import shutil
@@ -11,41 +10,25 @@ import time
 import pytest
 
 import packing
-from tests.programs import (
-  AS_USERS,
-  READ_ONLY_CACHE,
-  SAVED_EVERY,
-  STEPS,
-  command,
-  lines_of,
-  run,
-  start,
-  succeed,
-  summary_of,
-  wait_for,
-)
+from tests import programs
+from tests.programs import SAVED_EVERY, STEPS, begin, fields, lines_of, run, succeed
 
 TIMINGS = ("seconds", "per_second", "share")
-RARELY = "--config.train.checkpoint_every=1000"
+UNFINISHED = "*.orbax-checkpoint-tmp*"
+CHANGED = "--allow_changed_config"
 
 
-def assert_ends_as(workdir, whole, *, files=("metrics.jsonl", "eval.jsonl")):
+def assert_ends_as(workdir, whole, files=("metrics.jsonl", "eval.jsonl")):
   """The same parameters, figures and lines as a run that nobody disturbed."""
-  one, other = summary_of(workdir), summary_of(whole)
+  one, other = programs.summary_of(workdir), programs.summary_of(whole)
   for name in ("parameters_digest", "mlm_accuracy_by_length"):
     assert one[name] == other[name]
   for name in files:
-    ours, expected = (
-      [
-        {k: v for k, v in line.items() if not k.endswith(TIMINGS)}
-        for line in lines_of(path)
-      ]
-      for path in (workdir / name, whole / name)
-    )
-    assert ours == expected
-
-
-UNFINISHED = "*.orbax-checkpoint-tmp*"
+    for ours, expected in zip(
+      lines_of(workdir / name), lines_of(whole / name), strict=True
+    ):
+      timed = {key for key in expected if key.endswith(TIMINGS)}
+      assert ours == expected | {key: ours[key] for key in timed}
 
 
 @pytest.mark.parametrize(
@@ -57,8 +40,8 @@ UNFINISHED = "*.orbax-checkpoint-tmp*"
 )
 def test_a_killed_run_ends_with_the_same_bits(folder, finished, moment, seen, every):
   checkpoints = folder / moment / "checkpoints"
-  process = start(command(folder, moment), folder, **READ_ONLY_CACHE)
-  wait_for(process, lambda: any(checkpoints.glob(seen)), every)
+  process = begin(folder, moment, **programs.READ_ONLY_CACHE)
+  programs.wait_for(process, lambda: any(checkpoints.glob(seen)), every)
   process.kill()
   process.communicate()
   assert process.returncode == -signal.SIGKILL
@@ -77,15 +60,12 @@ def test_a_killed_run_ends_with_the_same_bits(folder, finished, moment, seen, ev
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_asked_to_stop_saves_and_says_so(folder, finished, number):
   """Ctrl-C reaches workers too; the step that is under way may need a batch of them."""
-  workdir = folder / number.name
-  options = [RARELY, f"--config.train.loader_workers={int(number == signal.SIGINT)}"]
-  process = start(command(folder, number.name, *options), folder, new_session=True)
+  workdir, is_ctrl_c = folder / number.name, number == signal.SIGINT
+  options = fields(f"train.checkpoint_every=1000 train.loader_workers={int(is_ctrl_c)}")
+  process = begin(folder, number.name, *options, new_session=True)
   metrics = workdir / "metrics.jsonl"
-  wait_for(process, lambda: metrics.exists() and metrics.stat().st_size)
-  send = process.send_signal
-  if number == signal.SIGINT:
-    send = functools.partial(os.killpg, process.pid)
-  send(number)
+  programs.wait_for(process, lambda: metrics.exists() and metrics.stat().st_size)
+  (os.killpg if is_ctrl_c else os.kill)(process.pid, number)
   _, errors = process.communicate()
   assert process.returncode == 128 + number
   assert "Asked to stop: saved step" in errors
@@ -111,12 +91,16 @@ def test_a_run_asked_to_stop_saves_and_says_so(folder, finished, number):
 def test_ctrl_c_before_the_first_step_is_over(
   folder, finished, request, name, times, told, saved
 ):
-  anew = AS_USERS | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-  process = start(command(folder, name), folder, **anew)
+  anew = programs.AS_USERS | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+  process = begin(folder, name, **anew)
   request.addfinalizer(process.kill)
-  events = functools.partial((folder / name).glob, "tensorboard/events*")
-  begun = {"before": lambda: "compiling" in process.output.read_text()}
-  wait_for(process, begun.get(name, lambda: any(events())))
+
+  def seen():
+    if name == "before":
+      return "compiling" in process.output.read_text()
+    return any((folder / name).glob("tensorboard/events*"))
+
+  programs.wait_for(process, seen)
   for _ in range(times):
     time.sleep(1)
     process.send_signal(signal.SIGINT)
@@ -150,7 +134,7 @@ def test_a_run_killed_while_it_reports_and_damaged_since_ends_the_same(
   for name in ("plans/train.json", "summary.json", "eval.jsonl", "metrics.jsonl"):
     (line,) = (x for x in result.stderr.splitlines() if str(copy / name) in x)
     assert line.startswith("WARNING: ")
-  assert summary_of(copy)["compilations"] == 1
+  assert programs.summary_of(copy)["compilations"] == 1
   assert_ends_as(copy, finished[0])
 
 
@@ -179,24 +163,24 @@ def test_a_finished_run_with_more_steps_is_refused_and_extended_if_told_so(
   shutil.copy(finished[0] / "summary.json", copy)
   more = f"--config.train.steps={STEPS + 2}"
   refused(folder, copy, f"train.steps is {STEPS} there and {STEPS + 2} here", more)
-  assert summary_of(copy)["steps"] == STEPS
-  result = succeed(folder, copy, more, "--allow_changed_config")
+  assert programs.summary_of(copy)["steps"] == STEPS
+  result = succeed(folder, copy, more, CHANGED)
   assert f"WARNING: resuming with a changed config: train.steps is {STEPS}" in result.stderr
   assert f"resuming from step {STEPS}" in result.stdout
-  assert summary_of(copy)["steps"] == STEPS + 2
+  assert programs.summary_of(copy)["steps"] == STEPS + 2
   assert json.loads((copy / "config.json").read_text())["train"]["steps"] == STEPS + 2
 
 
 @pytest.mark.slow
 def test_a_change_that_cannot_be_is_refused_and_leaves_the_run(folder, copy):
-  for option, message in (
-    ("optimizer.name=sgd", "of another model or optimizer"),
-    ("train.micro_batch_size=4", "comes to 4 rows a step"),
-    ("train.steps=8", f"comes to 8 steps; the run in {copy} has made {STEPS}"),
-    ("packing.max_sequences_per_pack=2", "train.json was made with packing"),
-  ):
-    refused(folder, copy, message, f"--config.{option}", "--allow_changed_config")
-  succeed(folder, copy, "--config.model.dropout_rate=0.5", "--allow_changed_config")
+  for option, message in {
+    "optimizer.name=sgd": "of another model or optimizer",
+    "train.micro_batch_size=4": "comes to 4 rows a step",
+    "train.steps=8": f"comes to 8 steps; the run in {copy} has made {STEPS}",
+    "packing.max_sequences_per_pack=2": "train.json was made with packing",
+  }.items():
+    refused(folder, copy, message, f"--config.{option}", CHANGED)
+  succeed(folder, copy, "--config.model.dropout_rate=0.5", CHANGED)
   assert json.loads((copy / "model.json").read_text())["config"]["dropout_rate"] == 0.5
 
 
@@ -204,9 +188,8 @@ def test_a_change_that_cannot_be_is_refused_and_leaves_the_run(folder, copy):
 def test_another_plan_than_the_checkpoints_is_refused(folder, copy):
   path = copy / "plans" / "train.json"
   plan = packing.load_plan(path)
-  other = packing.pack(
-    plan.histogram, algorithm="lpfhp", max_sequences_per_pack=plan.max_sequences_per_pack
-  )
+  depth = {"max_sequences_per_pack": plan.max_sequences_per_pack}
+  other = packing.pack(plan.histogram, algorithm="lpfhp", **depth)
   dataclasses.replace(other, algorithm=plan.algorithm).save(path)
   message = f"{path} is not what the checkpoint of step {STEPS} was saved with"
   refused(folder, copy, message)
@@ -224,8 +207,7 @@ def test_a_run_on_data_prepared_anew_is_refused(folder, copy, program):
 def test_a_run_that_diverges_says_where_and_keeps_its_checkpoints(folder, copy):
   before = STEPS - SAVED_EVERY
   (copy / "checkpoints" / str(STEPS)).rename(copy / "away")
-  options = ["--config.optimizer.learning_rate=1e38", "--allow_changed_config"]
-  result = run(folder, copy, *options)
+  result = run(folder, copy, "--config.optimizer.learning_rate=1e38", CHANGED)
   assert result.returncode == 1
   assert f"Step {before + 1} is not finite" in result.stderr
   assert "--config.train.skip_bad_steps" in result.stderr

@@ -37,14 +37,9 @@ def test_the_tutorial(tmp_path):
   for name in NEEDED.split():
     (tmp_path / name).symlink_to(ROOT / name)
   path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-  result = subprocess.run(
-    ["bash", "-euo", "pipefail", "-c", script],
-    cwd=tmp_path,
-    env=os.environ | {"PATH": path},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  place = {"cwd": tmp_path, "env": os.environ | {"PATH": path}}
+  words = ["bash", "-euo", "pipefail", "-c", script]
+  result = subprocess.run(words, **place, capture_output=True, text=True)
   assert result.returncode == 0, result.stderr[-3000:]
   summary = summary_of(tmp_path / "runs" / "text")
   assert summary["packing_factor"] > 1.5
