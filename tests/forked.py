@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from multiprocessing import resource_tracker
 
 _LIMIT = 600  # seconds, after which a program is ended
 multiprocessing.set_forkserver_preload(["tests.preloaded"])
@@ -81,6 +82,7 @@ class Process(multiprocessing.context.ForkServerProcess):
   def run(self):
     """In the new process, which turns into the program."""
     signal.alarm(_LIMIT)
+    resource_tracker._resource_tracker._fd = None  # type: ignore[attr-defined]  # its own
     if self._new_session:
       os.setsid()
     for number, path in enumerate((os.devnull, self.output, self._errors)):

@@ -39,21 +39,16 @@ def main() -> int:
     began = time.monotonic()
     expected = finish(folder, "undisturbed")
     seconds = time.monotonic() - began
-    print(f"undisturbed: {seconds:.0f} s, parameters {expected[:12]}", flush=True)
     for workdir in (f"run-{number}" for number in range(1, options.runs + 1)):
-      told: list[str] = []
-      left = rng.randint(1, 3)
-      while len(told) < left:
-        if text := kill_once(folder, workdir, rng, seconds):
-          told.append(text)
-        else:  # it ended too early: from the start again
+      told, wanted = [], rng.randint(1, 3)
+      while len(told) < wanted:
+        told.append(kill_once(folder, workdir, rng, seconds))
+        if not told[-1]:  # it ended too early: from the start again
           shutil.rmtree(folder / workdir)
           told = []
-      digest = finish(folder, workdir)
-      same += digest == expected
-      kills += told
-      verdict = "the same" if digest == expected else f"ANOTHER: {digest[:12]}"
-      print(f"{workdir}: {', '.join(told)}; parameters {verdict}", flush=True)
+      is_same = finish(folder, workdir) == expected
+      same, kills = same + is_same, kills + told
+      print(f"{workdir}: {', '.join(told)}: {'same' if is_same else 'OTHER'} parameters")
   saving = sum("saving" in text for text in kills)
   print(f"{same} of {options.runs} runs end with the same parameters")
   print(f"{len(kills)} kills, {saving} of them while saving")
@@ -66,8 +61,8 @@ def finish(folder: pathlib.Path, workdir: str) -> str:
   return programs.summary_of(folder / workdir)["parameters_digest"]
 
 
-def kill_once(folder: pathlib.Path, workdir: str, rng, seconds: float) -> str | None:
-  """Starts or resumes a run, and kills it; when. None if it ended before that."""
+def kill_once(folder: pathlib.Path, workdir: str, rng, seconds: float) -> str:
+  """Starts or resumes a run, and kills it; when. "" if it ended before that."""
   checkpoints = folder / workdir / "checkpoints"
   saved = max(weights.steps(folder / workdir), default=0)
   later = range(saved + programs.SAVED_EVERY, programs.STEPS + 1, programs.SAVED_EVERY)
@@ -82,7 +77,7 @@ def kill_once(folder: pathlib.Path, workdir: str, rng, seconds: float) -> str | 
   process.kill()
   process.communicate()
   if process.returncode != -signal.SIGKILL:
-    return None
+    return ""
   if saving := {path.name for path in set(checkpoints.glob(UNFINISHED)) - before}:
     return f"killed saving {', '.join(name.partition('.')[0] for name in saving)}"
   return f"killed after checkpoint {max(weights.steps(folder / workdir), default=0)}"

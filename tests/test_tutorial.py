@@ -15,9 +15,9 @@ from tests.programs import lines_of, summary_of
 NEEDED = "train.py eval.py predict.py configs experiments model packing pipeline training"
 FEW = (
   "train.throughput_rounds=0 train.duration=3steps train.log_every=1 train.eval_every=3 "
+  "train.checkpoint_every=3 optimizer.warmup=1steps train.peak_flops=1e9 "
+  "model.dropout_rate=0.0 model.attention_dropout_rate=0.0"  # compiling takes longest
 )
-FEW += "train.checkpoint_every=3 optimizer.warmup=1steps train.peak_flops=1e9 "
-FEW += "model.dropout_rate=0.0 model.attention_dropout_rate=0.0"  # compiling takes longest
 LESS = {
   "*t.topics.values(),": "*[*t.topics.values()][:9],",
   "local_tasks.write(": "local_tasks.LARGEST.update(train=300, dev=30); local_tasks.write(",
