@@ -31,7 +31,7 @@ def main() -> int:
   options = parser.parse_args()
   os.environ.update(programs.COMPILING)
   rng = random.Random(options.seed)
-  same, kills = 0, []
+  same, kills = 0, list[str]()
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     make_library(folder / "library")
@@ -40,7 +40,7 @@ def main() -> int:
     expected = finish(folder, "undisturbed")
     seconds = time.monotonic() - began
     for workdir in (f"run-{number}" for number in range(1, options.runs + 1)):
-      told, wanted = [], rng.randint(1, 3)
+      told, wanted = list[str](), rng.randint(1, 3)
       while len(told) < wanted:
         told.append(kill_once(folder, workdir, rng, seconds))
         if not told[-1]:  # it ended too early: from the start again

@@ -18,19 +18,16 @@ _OTHER_NAMES = {"apache-beam": "apache_beam", "tensorflow-cpu": "tensorflow"}
 def pytest_load_initial_conftests():
   """As a plugin of pytest: no library of an extra in pyproject.toml can be imported."""
   project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-  extras = itertools.chain(*project["optional-dependencies"].values(), ["trl"])
-  given = (ROOT / "requirements.txt").read_text().splitlines()
-  hidden = {_OTHER_NAMES.get(name, name) for name in libraries(extras) - libraries(given)}
+  extras = "\n".join(itertools.chain(*project["optional-dependencies"].values(), ["trl"]))
+  given = (ROOT / "requirements.txt").read_text()
+  of_extras, ours = (re.findall(r"^[\w-]+", text, re.M) for text in (extras, given))
+  hidden = {_OTHER_NAMES.get(name, name) for name in {*of_extras} - {*ours}}
   find = PathFinder.find_spec
 
   def find_others(name, *place):
     return None if name.partition(".")[0] in hidden else find(name, *place)
 
   PathFinder.find_spec = find_others  # type: ignore[assignment, method-assign]
-
-
-def libraries(lines) -> set[str]:
-  return {found[0] for line in lines if (found := re.match(r"[\w-]+", line))}
 
 
 @pytest.mark.slow
