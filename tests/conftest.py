@@ -28,14 +28,11 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 gc.freeze()
 gc.set_threshold(100_000, 50, 50)
 
-LARGEST_CACHE = 2**30  # bytes
-
 
 def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
   """What tests share is imported for doctests only if it has some.
 
-  It may need a library that is not installed, and an import that is skipped half-way would
-  leave half a module for the tests that import it.
+  It may need a library that is not installed, and would be left half imported.
   """
   if collection_path.suffix != ".py" or collection_path.name.startswith("test_"):
     return None
@@ -54,9 +51,7 @@ def pytest_sessionstart(session):
   """Empties the cache of compiled programs when it has grown too large."""
   cache = pathlib.Path(programs.COMPILING["JAX_COMPILATION_CACHE_DIR"])
   others_run = os.environ.get("PYTEST_XDIST_WORKER") or session.config.option.collectonly
-  if others_run or not cache.exists():
-    return
-  if sum(path.stat().st_size for path in cache.iterdir()) > LARGEST_CACHE:
+  if not others_run and sum(path.stat().st_size for path in cache.glob("*")) > 2**30:
     shutil.rmtree(cache, ignore_errors=True)
 
 
@@ -81,14 +76,9 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def finished(folder):
   """A run that nobody disturbed, and what it printed."""
-
-  def train(printed):
-    result = programs.run(folder, "whole")
-    assert result.returncode == 0, result.stderr
-    printed.write_text(result.stdout)
-
-  printed = once(folder / "whole.txt", train)
-  return folder / "whole", printed.read_text()
+  path = folder / "whole.txt"
+  once(path, lambda _: path.write_text(programs.succeed(folder, "whole").stdout))
+  return folder / "whole", path.read_text()
 
 
 def once(path: pathlib.Path, make: Callable[[pathlib.Path], object]) -> pathlib.Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import re
 import shlex
@@ -62,24 +63,13 @@ def commands(text: str) -> list[list[str]]:
     >>> commands("Run `python -m packing pack | compare` and `plan.save`.")
     [['python', '-m', 'packing', 'pack'], ['compare']]
   """
-  found = []
+  found: list[list[str]] = []
   for line in _shell_lines(text):
-    command: list[str] = []
-    for word in [*_words(line), ";"]:
-      if set(word) <= set("|&;()<>"):
-        if command:
-          found.append(command)
-        command = []
-      else:
-        command.append(word)
+    words = shlex.shlex(line, posix=True, punctuation_chars=True)
+    words.whitespace_split, words.commenters = True, ""
+    parts = itertools.groupby(words, lambda word: set(word) <= set("|&;()<>"))
+    found += [list(part) for is_end, part in parts if not is_end]
   return found
-
-
-def _words(line: str) -> list[str]:
-  words = shlex.shlex(line, posix=True, punctuation_chars=True)
-  words.whitespace_split = True
-  words.commenters = ""
-  return list(words)
 
 
 def _shell_lines(text: str) -> Iterator[str]:
@@ -93,6 +83,4 @@ def _shell_lines(text: str) -> Iterator[str]:
         while line.count("'") % 2:  # a quotation of several lines
           line += "\n" + next(lines)
         yield line
-  for span in spans(text):
-    if span.startswith(_STARTS):
-      yield span
+  yield from (span for span in spans(text) if span.startswith(_STARTS))

@@ -9,27 +9,26 @@ from pipeline.settings import DatasetSettings
 from tests import forked
 
 ROOT = pathlib.Path(__file__).parents[1]
-SHARD_BYTES = 5_000
 needs_beam = pytest.mark.extra("apache_beam")
 
 
-def settings(corpus, **fields) -> DatasetSettings:
-  chosen: dict = {
+def fields(corpus) -> dict:
+  return {
     "source": str(corpus),
     "max_sequence_length": 61,
     "vocab_file": str(corpus / "vocab"),
     "held_out_fraction": 0.2,
-    "shard_bytes": SHARD_BYTES,
+    "shard_bytes": 5_000,
     "dupe_factor": 2,
   }
-  return DatasetSettings(**chosen | fields)
+
+
+def settings(corpus, **others) -> DatasetSettings:
+  return DatasetSettings(**fields(corpus) | others)
 
 
 def arguments(corpus, out, *more) -> list[str]:
-  fields = settings(corpus)
-  names = ("source", "max_sequence_length", "vocab_file", "held_out_fraction")
-  names = (*names, "shard_bytes", "dupe_factor")  # type: ignore[assignment]
-  options = [f"--{n.replace('_', '-')}={getattr(fields, n)}" for n in names]
+  options = [f"--{name.replace('_', '-')}={x}" for name, x in fields(corpus).items()]
   return ["prepare", "--out", str(out), *options, *map(str, more)]
 
 

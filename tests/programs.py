@@ -30,50 +30,46 @@ AS_USERS = {"XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
 READ_ONLY_CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9"}
 
 
+def fields(text):
+  """Settings of the config, separated by spaces, as options."""
+  return [f"--config.{setting}" for setting in text.split()]
+
+
+SETTINGS = fields(
+  "data.max_sequence_length=128 data.vocab_size=500 data.held_out_fraction=0.03 "
+  "data.short_sequence_probability=0.9 train.throughput_rounds=0 train.peak_flops=1e9 "
+  f"train.steps={STEPS} train.log_every=2 train.eval_every={STEPS // 2} "
+  f"train.checkpoint_every={SAVED_EVERY} optimizer.warmup_steps=5 "
+  # The steps stay, and, as the nearest multiple, so do the rows.
+  "packing.adjust=reduce_batch train.batch_size=8 train.micro_batch_size=8"
+)
+
+
 def command(folder, workdir, *options, program="train.py"):
-  settings = {
-    "data.source": f"stdlib:{folder / 'library'}",
-    "data.directory": folder / "data",
-    "data.max_sequence_length": 128,
-    "data.vocab_size": 500,
-    "data.held_out_fraction": 0.03,
-    "data.short_sequence_probability": 0.9,
-    "packing.adjust": "reduce_batch",  # the steps stay, ...
-    "train.batch_size": 8,
-    "train.micro_batch_size": 8,  # ... and, as the nearest multiple, so do the rows
-    "train.steps": STEPS,
-    "train.log_every": 2,
-    "train.eval_every": STEPS // 2,
-    "train.checkpoint_every": SAVED_EVERY,
-    "train.throughput_rounds": 0,
-    "train.peak_flops": 1e9,
-    "optimizer.warmup_steps": 5,
-  }
   return [
-    sys.executable,
-    str(ROOT / program),
+    *(sys.executable, str(ROOT / program)),
     f"--config={ROOT / 'configs' / 'quickstart.py'}",
     f"--workdir={folder / workdir}",
-    *(f"--config.{name}={value}" for name, value in settings.items()),
+    f"--config.data.source=stdlib:{folder / 'library'}",
+    f"--config.data.directory={folder / 'data'}",
+    *SETTINGS,
     *options,
   ]
 
 
 def run(folder, workdir, *options, program="train.py", **variables):
-  """Runs a program to its end.
-
-  Args:
-    folder: of the fixture.
-    workdir: the run's folder.
-    *options: more of the command line.
-    program: train.py or eval.py.
-    **variables: of the environment.
-  """
+  """Runs train.py or eval.py to its end, with more variables in the environment."""
   return complete(command(folder, workdir, *options, program=program), folder, **variables)
 
 
+def succeed(folder, workdir, *options, **others):
+  """As `run`, where all must go well."""
+  result = run(folder, workdir, *options, **others)
+  assert result.returncode == 0, result.stderr
+  return result
+
+
 def complete(words, folder, **variables):
-  """Runs a command to its end, in a folder."""
   return forked.run(words[1:], cwd=folder, env=os.environ | variables)
 
 
@@ -81,6 +77,11 @@ def start(words, folder, *, new_session=False, **variables):
   """Begins to run a command in a folder, as `forked.Process`."""
   env = os.environ | variables
   return forked.Process(words[1:], cwd=folder, env=env, new_session=new_session)
+
+
+def begin(folder, workdir, *options, **others):
+  """Begins to run train.py; as `start`."""
+  return start(command(folder, workdir, *options), folder, **others)
 
 
 def flags_of_two_processes():

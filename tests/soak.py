@@ -7,8 +7,6 @@ its end, or while it saves a checkpoint. It is then resumed to its end, and must
 parameters of a run that nobody disturbed, to the last bit.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import pathlib
@@ -19,22 +17,21 @@ import sys
 import tempfile
 import time
 
+from model import weights
 from tests import programs
-from tests.programs import run, start, summary_of
 from tests.stdlib_corpus import make_library
 
-_CHECKPOINTS = range(programs.SAVED_EVERY, programs.STEPS + 1, programs.SAVED_EVERY)
+UNFINISHED = "*.orbax-checkpoint-tmp*"
 
 
 def main() -> int:
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("--runs", type=int, default=20)
   parser.add_argument("--seed", type=int, default=0, help="of the moments (default: 0)")
   options = parser.parse_args()
   os.environ.update(programs.COMPILING)
   rng = random.Random(options.seed)
+  same, kills = 0, list[str]()
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     make_library(folder / "library")
@@ -42,65 +39,48 @@ def main() -> int:
     began = time.monotonic()
     expected = finish(folder, "undisturbed")
     seconds = time.monotonic() - began
-    print(f"undisturbed: {seconds:.0f} s, parameters {expected[:12]}", flush=True)
-    same, while_saving, kills = 0, 0, 0
-    for number in range(1, options.runs + 1):
-      workdir = f"run-{number}"
-      told: list[str] = []
-      for _ in range(rng.randint(1, 3)):
-        while (text := kill_once(folder, workdir, rng, seconds)) is None:
-          shutil.rmtree(folder / workdir)  # it ended too early: from the start again
+    for workdir in (f"run-{number}" for number in range(1, options.runs + 1)):
+      told, wanted = list[str](), rng.randint(1, 3)
+      while len(told) < wanted:
+        told.append(kill_once(folder, workdir, rng, seconds))
+        if not told[-1]:  # it ended too early: from the start again
+          shutil.rmtree(folder / workdir)
           told = []
-        told.append(text)
-      digest = finish(folder, workdir)
-      same += digest == expected
-      while_saving += sum("saving" in text for text in told)
-      kills += len(told)
-      verdict = "the same" if digest == expected else f"ANOTHER: {digest[:12]}"
-      print(f"run {number}: {', '.join(told)}; parameters {verdict}", flush=True)
-  print(
-    f"{same} of {options.runs} runs end with the same parameters; {kills} kills, "
-    f"{while_saving} of them while saving"
-  )
+      is_same = finish(folder, workdir) == expected
+      same, kills = same + is_same, kills + told
+      print(f"{workdir}: {', '.join(told)}: {'same' if is_same else 'OTHER'} parameters")
+  saving = sum("saving" in text for text in kills)
+  print(f"{same} of {options.runs} runs end with the same parameters")
+  print(f"{len(kills)} kills, {saving} of them while saving")
   return 0 if same == options.runs else 1
 
 
 def finish(folder: pathlib.Path, workdir: str) -> str:
   """Runs to the end; the digest of the parameters."""
-  result = run(folder, workdir)
-  if result.returncode:
-    raise SystemExit(f"{workdir} did not end: {result.stderr}")
-  return summary_of(folder / workdir)["parameters_digest"]
+  programs.succeed(folder, workdir)
+  return programs.summary_of(folder / workdir)["parameters_digest"]
 
 
-def kill_once(
-  folder: pathlib.Path, workdir: str, rng: random.Random, seconds: float
-) -> str | None:
-  """Starts or resumes a run, and kills it; when. None if it ended before that."""
+def kill_once(folder: pathlib.Path, workdir: str, rng, seconds: float) -> str:
+  """Starts or resumes a run, and kills it; when. "" if it ended before that."""
   checkpoints = folder / workdir / "checkpoints"
-
-  def unfinished() -> set[str]:
-    return {path.name for path in checkpoints.glob("*.orbax-checkpoint-tmp*")}
-
-  def newest() -> int:
-    names = (path.name for path in checkpoints.glob("*"))
-    return max((int(name) for name in names if name.isdecimal()), default=0)
-
-  before, later = unfinished(), [step for step in _CHECKPOINTS if step > newest()]
+  saved = max(weights.steps(folder / workdir), default=0)
+  later = range(saved + programs.SAVED_EVERY, programs.STEPS + 1, programs.SAVED_EVERY)
   awaited = rng.choice(later) if later and rng.random() < 0.5 else None
   end = time.monotonic() + (600 if awaited else rng.uniform(0, seconds))
-  process = start(folder, workdir)
+  before = set(checkpoints.glob(UNFINISHED))
+  process = programs.begin(folder, workdir)
   while process.poll() is None and time.monotonic() < end:
-    if awaited and any(name.startswith(f"{awaited}.") for name in unfinished() - before):
+    if awaited and set(checkpoints.glob(f"{awaited}{UNFINISHED}")) - before:
       break
     time.sleep(0.0005)
-  process.send_signal(signal.SIGKILL)
+  process.kill()
   process.communicate()
   if process.returncode != -signal.SIGKILL:
-    return None
-  saving = unfinished() - before
-  steps = ", ".join(name.partition(".")[0] for name in saving)
-  return f"killed saving {steps}" if saving else f"killed after checkpoint {newest()}"
+    return ""
+  if saving := {path.name for path in set(checkpoints.glob(UNFINISHED)) - before}:
+    return f"killed saving {', '.join(name.partition('.')[0] for name in saving)}"
+  return f"killed after checkpoint {max(weights.steps(folder / workdir), default=0)}"
 
 
 if __name__ == "__main__":

@@ -4,16 +4,7 @@ import pathlib
 import shutil
 import sysconfig
 
-MODULES = (
-  "argparse",
-  "ast",
-  "collections",
-  "enum",
-  "functools",
-  "heapq",
-  "inspect",
-  "random",
-)
+NAMES = "argparse", "ast", "collections", "enum", "functools", "heapq", "inspect", "random"
 
 
 def make_library(folder: pathlib.Path) -> pathlib.Path:
@@ -21,7 +12,7 @@ def make_library(folder: pathlib.Path) -> pathlib.Path:
   root = pathlib.Path(sysconfig.get_path("stdlib"))
   (folder / "pydoc_data").mkdir(parents=True)
   shutil.copy(root / "pydoc_data" / "topics.py", folder / "pydoc_data")
-  for name in MODULES:
+  for name in NAMES:
     source = root / f"{name}.py"
     if source.exists():
       shutil.copy(source, folder)
