@@ -190,10 +190,10 @@ def test_questions_are_trained_on_and_scored(task):
   for number in range(31):
     words = rng.choice(WORDS, rng.integers(8, 50))
     answer = {"text": [words[3]], "answer_start": [len(" ".join(words[:3])) + 1]}
-    fields = {"question": str(words[2]), "context": " ".join(words), "answers": answer}
-    questions.append({"id": f"q{number}"} | fields)
+    question = {"id": f"q{number}", "question": str(words[2]), "answers": answer}
+    questions.append(question | {"context": " ".join(words)})
   source = write_examples(task, "questions", questions)
-  fields = {"data.source": source, "data.held_out_source": source}
+  fields: dict = {"data.source": source, "data.held_out_source": source}
   fields |= {"data.directory": task / "squad", "data.doc_stride": 16}
   fields |= {"data.max_question_length": 5, "train.steps": 4}
   run(task, "squad-run", config="squad.py", fields=fields)

@@ -72,8 +72,8 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
     exhibits = maker(part)
   finally:
     minutes = _add_minutes(part.folder / "minutes.json", time.monotonic() - start)
-  made = {"minutes": minutes, "machine": machine()}
-  exhibits = [dataclasses.replace(exhibit, **made) for exhibit in exhibits]
+  here = machine()
+  exhibits = [dataclasses.replace(x, minutes=minutes, machine=here) for x in exhibits]
   text = report.part(part.folder.resolve().name, exhibits, quick=part.quick)
   write_text(part.folder / "exhibits.md", text)
   write_json(part.folder / "exhibits.json", [dataclasses.asdict(x) for x in exhibits])

@@ -92,7 +92,7 @@ def test_there_is_a_config_for_each_task_of_glue():
 
 def flat(config, prefix="") -> dict:
   """The fields of a config by their whole names."""
-  found = {}
+  found: dict = {}
   for name, value in config.items():
     is_group = hasattr(value, "items")
     found |= flat(value, f"{prefix}{name}.") if is_group else {prefix + name: value}
@@ -130,7 +130,7 @@ def corpus(tmp_path_factory):
 
 def small_base(folder, **fields):
   """Equal settings have a folder of the data in common."""
-  given = {
+  given: dict = {
     "data.source": "stdlib:FOLDER/given",
     "data.vocab_file": "FOLDER/given.txt",
     "data.max_sequence_length": 61,
@@ -226,7 +226,7 @@ def program_of(config, corpus):
   return {field: value for field, value in flat(config).items() if field in read}
 
 
-EXAMPLES = {"data.source": "FOLDER/examples.jsonl"}
+EXAMPLES: dict = {"data.source": "FOLDER/examples.jsonl"}
 SQUAD = EXAMPLES | {"data.task": "squad"}
 SQUAD |= {"data.doc_stride": 19, "data.max_question_length": 11}
 CLASSES = EXAMPLES | {"data.task": "classification", "data.labels": "yes,no"}
@@ -306,14 +306,13 @@ USED_BY_PROGRAMS = """
 
 @pytest.mark.parametrize("field", flat(get_config()))
 def test_every_field_changes_what_is_made_of_it(field, corpus):
-  folder, setting = corpus[0], {}
+  folder = corpus[0]
   if field in USED_BY_PROGRAMS.split():
     now = flat(get_config())[field]
-    value = f"{now} x" if isinstance(now, str) else type(now)(now + 1)
-    make = program_of
+    value, make = f"{now} x" if isinstance(now, str) else type(now)(now + 1), program_of
+    setting: dict = {}
   else:
-    value, make, *settings = CHANGES[field]
-    setting = settings[0] if settings else {}
+    value, make, setting = (*CHANGES[field], {})[:3]
   before = make(small_base(folder, **setting), corpus)
   assert make(small_base(folder, **setting), corpus) == before
   changed = small_base(folder, **setting | {field: value})

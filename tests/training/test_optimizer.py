@@ -22,7 +22,7 @@ from training.optimizer import (
 
 def numpy_lamb(params, gradients_of_steps, rates, **options):
   """You et al., algorithm 2, written out; `params` maps a name to (array, is weight)."""
-  options = {"bias_correction": True, "trust_ratio": "weights"} | options
+  options = {"bias_correction": True, "trust_ratio": "weights", **options}
   b1, b2, clip_norm = (options[name] for name in ("b1", "b2", "clip_norm"))
   most = options.get("max_weight_norm") or np.inf
   x = {name: array.copy() for name, (array, _) in params.items()}

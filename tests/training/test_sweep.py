@@ -295,7 +295,7 @@ def test_only_what_is_not_finished_is_run(tmp_path, monkeypatch, capsys):
   names = [run.name for run in swept.runs]
   finish(tmp_path / "runs", swept.runs[1], 0.3)
   finish(tmp_path / "runs", longer.runs[2], 0.3)
-  begun = []
+  begun: list[str] = []
 
   def run_all(tasks, *, jobs, desc):
     assert jobs == 4

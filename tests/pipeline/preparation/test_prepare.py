@@ -168,7 +168,7 @@ def test_progress_reaches_its_end(corpus, tmp_path, capsys, suffix):
   if suffix == "stdlib":
     source = f"stdlib:{make_library(path)}"
   elif suffix == "arrow":
-    files.arrow_stream(path, pa.table({"text": rows}))
+    files.write_arrow(path, pa.table({"text": rows}), "stream")
   else:
     files.write(path, rows)
   options = [f"--source={source}", "--workers=1", "--shard-bytes=9000"]

@@ -21,9 +21,9 @@ def make(tmp_path, vocab_file):
   numbers = itertools.count()
   source = tmp_path / "rows.jsonl"
 
-  def make(task, rows, **settings):
+  def make(task, rows, **fields):
     source.write_text("\n".join(map(json.dumps, rows)))
-    chosen = {"max_sequence_length": 16, "vocab_file": vocab_file, "seed": 3} | settings
+    chosen = {"max_sequence_length": 16, "vocab_file": vocab_file, "seed": 3} | fields
     settings = DatasetSettings(source=str(source), task=task, **chosen)
     return prepare(tmp_path / f"out{next(numbers)}", settings)
 
