@@ -237,7 +237,7 @@ ATOMS = {"data.task": "text", "data.layout": "padding", "data.max_sequence_lengt
 TINY, GPT2 = {"model.size": "tiny"}, {"model.size": "tiny", "data.task": "text"}
 
 # Of each field another value than `small_base`, what it must change, and in which setting.
-CHANGES = {
+CHANGES: dict[str, tuple] = {
   "seed": (1, batch_of),
   "data.source": ("stdlib:FOLDER/other", dataset_of),
   "data.held_out_source": ("stdlib:FOLDER/other", dataset_of),
@@ -310,7 +310,7 @@ def test_every_field_changes_what_is_made_of_it(field, corpus):
   if field in USED_BY_PROGRAMS.split():
     now = flat(get_config())[field]
     value, make = f"{now} x" if isinstance(now, str) else type(now)(now + 1), program_of
-    setting: dict = {}
+    setting = {}
   else:
     value, make, setting = (*CHANGES[field], {})[:3]
   before = make(small_base(folder, **setting), corpus)
