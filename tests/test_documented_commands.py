@@ -38,7 +38,7 @@ print(json.dumps(found))
 """
 WITH_COMMANDS = ("packing", "pipeline", "model")
 # Theirs are absl's flags, which are one set a process.
-WITH_FLAGS = ("train.py", "eval.py", "training.recipe")
+WITH_FLAGS = ("train.py", "eval.py", "training.recipe", "experiments.lab.paired_run")
 PLACEHOLDER = re.compile(r"\.\.\.|[A-Z]+|'.*'|.*[|<].*")
 
 
