@@ -32,7 +32,8 @@ def test_sixteen_million_lengths_are_assigned_in_one_gigabyte():
   peak, packs = in_fresh_process(
     """
     import pathlib
-        import packing
+    import numpy as np
+    import packing
 
     histogram = packing.load_histogram("wikipedia_512")
     plan = packing.pack(histogram, algorithm="lpfhp", max_sequences_per_pack=3)

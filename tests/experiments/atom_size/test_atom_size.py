@@ -245,7 +245,7 @@ def text(tmp_path_factory):
 @pytest.fixture(scope="module")
 def small():
   with pytest.MonkeyPatch.context() as patch:
-    patch.setitem(runs.QUICK, "train.steps", 100)
+    patch.setitem(runs.QUICK, "train.steps", 110)
     patch.setattr(runs, "TURNS", 2)
     patch.setitem(runs.OVERRIDES, "data.vocab_size", 400)
     for module in (runs, atom_size):
