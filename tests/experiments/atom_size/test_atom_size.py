@@ -274,7 +274,7 @@ class TestTheWholeStudy:
       "Packed, rows of 64",
     ]
     assert exhibits[0].state == "6 of 6 to the digit"
-    assert "100 steps, which prove nothing" in exhibits[0].text
+    assert "110 steps, which prove nothing" in exhibits[0].text
     for exhibit in exhibits:
       assert exhibit.claim
       for picture in exhibit.pictures:
