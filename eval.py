@@ -27,7 +27,7 @@ from ml_collections import ConfigDict, config_flags
 import packing
 import pipeline
 from model import MODELS, weights
-from training import command, init_from, processes
+from training import command, init_from, memory, processes
 from training.config import ConfigError, validate
 from training.evaluation import evaluate
 from training.mesh import make_mesh, replicated
@@ -57,6 +57,8 @@ _NOT_OF_THE_WEIGHTS = (
 
 def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
+  if config.train.keep_memory:
+    memory.keep()
   processes.start()
   mesh = make_mesh()
   processes.connect(mesh)

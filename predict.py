@@ -48,6 +48,7 @@ from pipeline.prediction.of_model import (
 from pipeline.prediction.submission import MATCHED, MISMATCHED
 from pipeline.tasks.squad import MAX_ANSWER_LENGTH
 from pipeline.tokenizer import Tokenizer
+from training import memory
 from training.command import Parser
 from training.errors import ConfigError
 from training.evaluation import make_program, predict
@@ -241,6 +242,8 @@ def open_model(
         f"--step is {short_repr(options.step)}; expected a number: {folder} is not a run."
       )
     step = int(options.step) if options.step else None
+  if run_config is None or run_config["train"].get("keep_memory", True):
+    memory.keep()
   stored = hf.open_model(folder, step=step)
   if stored.head == "causal":
     raise InputError(

@@ -38,7 +38,7 @@ import packing
 import pipeline
 from model import weights
 from pipeline.batches.loader import BatchIterator
-from training import command, init_from, processes
+from training import command, init_from, memory, processes
 from training.checkpoint import Checkpoints
 from training.config import make_optimizer, make_schedule, validate
 from training.errors import ConfigError
@@ -68,6 +68,8 @@ flags.mark_flag_as_required("config")
 def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
   signals.kept = functools.partial(kept, folder)
+  if config.train.keep_memory:
+    memory.keep()
   processes.start()
   validate(
     config,

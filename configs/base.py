@@ -102,5 +102,6 @@ def get_config() -> ConfigDict:
   config.train.target_mlm_accuracy = 0.0  # held out; training ends there; 0: no target
   config.train.peak_flops = 0.0  # of all devices, for peak_share; 0: known or measured
   config.train.compilation_cache = ""  # a folder that later runs take their programs from
+  config.train.keep_memory = True  # freed memory, for the next step; Linux with glibc
   config.train.throughput_rounds = 24  # steps, packed and unpacked each; 0: do not measure
   return config

@@ -20,7 +20,7 @@ import packing
 import pipeline
 from experiments.lab.part import Part
 from experiments.lab.streams import BATCHES
-from training import command
+from training import command, memory
 from training.command import Stopped
 from training.config import ConfigError, validate
 from training.record.files import write_json
@@ -199,9 +199,6 @@ def run_tasks(
   defaults = {
     "JAX_COMPILATION_CACHE_DIR": str(pathlib.Path("data", "compiled").absolute()),
     "JAX_PLATFORMS": "cpu",
-    "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**32),
   }
   environment = {k: v for k, v in defaults.items() if k not in os.environ}
   return jobs.run_all(tasks, jobs=number, environment=environment, desc=desc, until=until)
@@ -292,6 +289,8 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
   def main():
     if ends.value:
       jobs.end_with_parent()
+    if config.value.train.keep_memory:
+      memory.keep()
     path = pathlib.Path(out.value)
     arm = Arm(name.value, {}, batches.value, keep.value)
     chosen = config.value.copy_and_resolve_references()

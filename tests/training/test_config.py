@@ -300,7 +300,7 @@ USED_BY_PROGRAMS = """
   data.task profile train.loss_unit train.log_every train.eval_every train.checkpoint_every
   train.keep_checkpoints train.throughput_rounds train.target_mlm_accuracy train.peak_flops
   train.fsdp train.skip_bad_steps train.keep_every train.keep_best train.patience
-  train.compilation_cache
+  train.compilation_cache train.keep_memory
 """
 
 
@@ -309,7 +309,8 @@ def test_every_field_changes_what_is_made_of_it(field, corpus):
   folder = corpus[0]
   if field in USED_BY_PROGRAMS.split():
     now = flat(get_config())[field]
-    value, make = f"{now} x" if isinstance(now, str) else type(now)(now + 1), program_of
+    others = {bool: lambda: not now, str: lambda: f"{now} x"}
+    value, make = others.get(type(now), lambda: type(now)(now + 1))(), program_of
     setting = {}
   else:
     value, make, setting = (*CHANGES[field], {})[:3]

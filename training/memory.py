@@ -1,0 +1,51 @@
+"""Lets the C library keep freed memory for the next step.
+
+On a CPU, XLA frees the buffers of each step and allocates them again. By default glibc
+returns large buffers to the system, which then hands them out page by page, filled with
+zeros. Results are the same either way; docs/speed.md has the cost.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Mapping
+
+# Names and numbers of malloc.h.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
+_KEEP = {
+  _M_ARENA_MAX: 1,  # one pool, so that threads share what is freed
+  _M_MMAP_MAX: 0,  # large buffers come from the pool, too
+  _M_TRIM_THRESHOLD: 2**31 - 1,  # the pool hardly ever shrinks
+  _M_TOP_PAD: 256 << 20,  # and grows by this many bytes
+}
+# What glibc has come to by itself after a few steps: its threshold for large buffers moves.
+_RETURN = {_M_MMAP_MAX: 65536, _M_TRIM_THRESHOLD: 64 << 20, _M_TOP_PAD: 128 << 10}
+
+
+def keep() -> bool:
+  """Keeps freed memory from now on; call it before JAX starts its first device.
+
+  Returns:
+    Whether it does; False where the C library is not glibc.
+  """
+  return _set(_KEEP)
+
+
+def give_back() -> bool:
+  """Undoes `keep`, as far as glibc can, and returns free memory now.
+
+  Returns:
+    Whether it did; False where the C library is not glibc.
+  """
+  if not _set(_RETURN):
+    return False
+  ctypes.CDLL(None).malloc_trim(0)
+  return True
+
+
+def _set(options: Mapping[int, int]) -> bool:
+  if platform.libc_ver()[0] != "glibc":
+    return False
+  library = ctypes.CDLL(None)
+  return all([library.mallopt(option, value) for option, value in options.items()])
