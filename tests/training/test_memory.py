@@ -23,8 +23,8 @@ PROGRAM = textwrap.dedent(
   def measure(setting):
     assert setting()
     x = jnp.arange(12_000_000.0)  # 48 MB
-    for number in range(8):
-      if number == 3:
+    for number in range(15):
+      if number == 10:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
       x = jax.block_until_ready(step(x))
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
