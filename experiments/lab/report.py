@@ -88,13 +88,19 @@ def index(exhibits: Iterable[Exhibit], *, report: str = "") -> str:
       exhibit.claim or exhibit.title,
       exhibit.agreement,
       exhibit.state,
-      f"{exhibit.minutes:.1f}" if exhibit.minutes else "",
+      _minutes(exhibit),
       f"`{exhibit.command}`",
     ]
     for exhibit in exhibits
   ]
   header = ["exhibit", "what the paper says", "must agree", "result", "minutes", "command"]
   return table(header, rows, right=[4])
+
+
+def _minutes(exhibit: Exhibit) -> str:
+  if exhibit.agreement == "not run here" or not exhibit.minutes:
+    return ""
+  return f"{exhibit.minutes:.1f}" if exhibit.minutes >= 0.05 else "< 0.1"
 
 
 def section(exhibit: Exhibit, *, folder: str) -> str:
