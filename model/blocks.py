@@ -68,6 +68,7 @@ def dense(
     kernel_init=nnx.initializers.truncated_normal(
       initializer_range or config.initializer_range
     ),
+    dot_general=kernels.linear_product,
     rngs=rngs,
   )
 

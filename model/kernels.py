@@ -1,4 +1,4 @@
-"""Computations that XLA does not do well by itself: fused attention, and the vocabulary.
+"""Computations that XLA does not do well by itself: attention, linear layers, vocabulary.
 
 Fused attention comes from cuDNN and from JAX's Pallas:
 
@@ -251,6 +251,19 @@ def check(
 
 
 # ---- the vocabulary --------------------------------------------------------------------
+
+
+def linear_product(x: jax.Array, kernel: jax.Array, dimensions, **options) -> jax.Array:
+  """The `dot_general` of a linear layer: float[..., I] and float[I, O] -> float[..., O].
+
+  On CPUs XLA would compute the kernel's gradient as x^T g, and copy g to do so. Behind the
+  barrier it stays g^T x, as JAX writes it; the digits are the same.
+  """
+  if jax.default_backend() != "cpu":
+    return jax.lax.dot_general(x, kernel, dimensions, **options)
+  ((inner,), _), batched = dimensions
+  transposed = jax.lax.optimization_barrier(kernel.T)
+  return jax.lax.dot_general(x, transposed, (((inner,), (1,)), batched), **options)
 
 
 def vocabulary_products(
