@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import jax
 
 from model.files import write_json
+from training import memory
 from training.command import Parser, positive
 
 Item = TypeVar("Item")
@@ -128,7 +129,11 @@ def write(options: argparse.Namespace, machine: str, **results: Any):
 
 
 def run(main: Callable[[], None]) -> int:
-  """Runs a benchmark; returns the exit status. Ctrl-C is one line, not a traceback."""
+  """Runs a benchmark; returns the exit status. Ctrl-C is one line, not a traceback.
+
+  Freed memory is kept, as in training.
+  """
+  memory.keep()
   try:
     main()
   except KeyboardInterrupt:

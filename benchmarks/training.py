@@ -14,6 +14,9 @@ is done. The time of a step includes handing over the arrays, not making them. P
 time, of all threads, is reported beside the wall clock. Other programs affect it less, but
 threads of a pool that spin while they wait count as if they worked.
 
+Freed memory is kept for the next step, for all ways (training/memory.py). On Linux a second
+measurement of some ways without that follows.
+
 Peers are Hugging Face's BERT in PyTorch, on the CPU, in float32; `make reference` installs
 it. With another device or dtype they do not run.
 """
@@ -25,6 +28,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import pathlib
+import resource
 import sys
 import tempfile
 import time
@@ -41,9 +45,18 @@ from benchmarks.machine import machine as processor
 from benchmarks.sample import Sample, draw
 from benchmarks.small_bert import VOCAB_SIZE, make_config
 from benchmarks.steps import MEASURED, in_turns, not_run_lines, why_not
-from benchmarks.training_tables import PEERS, WAYS, expand, part_table, split, way_table
+from benchmarks.training_tables import (
+  PEERS,
+  WAYS,
+  expand,
+  memory_table,
+  part_table,
+  split,
+  way_table,
+)
 from model import IMPLEMENTATIONS, SIZES, BertConfig, hf
 from pipeline.batches.packed import PackedBatch
+from training import memory
 from training.command import positive
 from training.mesh import make_mesh, put_batch
 from training.optimizer import adamw
@@ -60,6 +73,7 @@ ADAMW: dict[str, Any] = {
 }
 
 NEEDED = ("torch", "transformers")  # by peers
+WITHOUT_MEMORY = ("packed", "unpadded")  # ways that are measured without kept memory, too
 
 
 class Ours:
@@ -181,8 +195,9 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
   with Progress("first steps", total=len(learners), unit="ways") as progress:
     for name in progress.over(learners):
       batches[name], measured[name] = _first_steps(learners[name], name, sample, counter)
+  faults: dict[str, list[int]] = {name: [] for name in learners}
   runs = {
-    (name, index): functools.partial(_step, learners[name], batch)
+    (name, index): functools.partial(_step, learners[name], batch, faults[name])
     for name in learners
     for index, batch in enumerate(batches[name])
   }
@@ -192,6 +207,7 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
       [seconds[name, index] for index in range(len(batches[name]))], axis=0
     )
     way["rates"], way["processor_rates"] = (len(sample.store) / of_rounds).T.tolist()
+    way["page_faults"] = float(np.median(faults[name]))  # a step
   return measured
 
 
@@ -218,8 +234,11 @@ def _first_steps(
   }
 
 
-def _step(learner, batch, _) -> float:
-  return learner.step(batch)
+def _step(learner, batch, faults: list[int], _) -> float:
+  before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+  loss = learner.step(batch)
+  faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+  return loss
 
 
 def main(arguments: list[str] | None = None):
@@ -286,7 +305,12 @@ def main(arguments: list[str] | None = None):
     config, running, attention=options.attention, threads=options.threads
   )
   measured = measure(learners, sample, rounds=options.rounds)
-  write(options, machine, ways=measured, not_run=reasons)
+  without = {}
+  if memory.give_back():
+    some = {key: learners[key] for key in WITHOUT_MEMORY if key in learners}
+    without = measure(some, sample, rounds=options.rounds)
+    memory.keep()
+  write(options, machine, ways=measured, without_memory=without, not_run=reasons)
   lengths = sample.store.lengths
   print(
     f"\nBERT-{options.size}, {options.dtype}, AdamW; {lengths.size} sequences of "
@@ -296,7 +320,7 @@ def main(arguments: list[str] | None = None):
   )
   print(way_table(measured, keys, reasons, sequences=lengths.size))
   ours = [(split(key)[1], reasons[key]) for key in reasons if split(key)[0] not in PEERS]
-  for text in (not_run_lines(ours), part_table(measured)):
+  for text in (not_run_lines(ours), part_table(measured), memory_table(measured, without)):
     if text:
       print(f"\n{text}")
 

@@ -125,6 +125,34 @@ def part_table(measured: Mapping[str, dict]) -> str:
   return table(["of the whole", "what", "times (quartiles)"], rows, right=[2])
 
 
+def memory_table(kept: Mapping[str, dict], returned: Mapping[str, dict]) -> str:
+  """What keeping freed memory gains, for the ways measured without it; "" for none.
+
+  Args:
+    kept, returned: of `training.measure`, with freed memory kept and returned.
+  """
+  rows = [
+    [
+      WAYS[name][0],
+      spread(quartiles(kept[name]["rates"])),
+      spread(quartiles(way["rates"])),
+      f"{np.median(kept[name]['processor_rates']) / np.median(way['processor_rates']):.2f}",
+      f"{kept[name]['page_faults']:,.0f}",
+      f"{way['page_faults']:,.0f}",
+    ]
+    for name, way in returned.items()
+  ]
+  header = [
+    "way",
+    "sequences a second, memory kept",
+    "returned",
+    "by processor time, kept : returned",
+    "page faults a step, kept",
+    "returned",
+  ]
+  return table(header, rows, right=range(1, len(header))) if rows else ""
+
+
 def _ratio(
   measured: Mapping[str, dict], one: str, other: str, *, rates: str = "rates"
 ) -> dict[str, float]:
