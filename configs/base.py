@@ -63,7 +63,7 @@ def get_config() -> ConfigDict:
   config.model.position_reset = True  # False: the ablation with positions of the row
   config.model.positions = "alibi"  # of a GPT-2; learned: a table, as BERT has
   config.model.next_sentence = True  # False: the ablation without NSP
-  config.model.attention_impl = "xla"  # cudnn, cudnn_packed, splash
+  config.model.attention_impl = "xla"  # blocks, cudnn, cudnn_packed, splash: docs/model.md
   config.model.remat = "none"  # layers: compute them twice, to save memory
   config.model.vocab_multiple = 1  # 8 or 128: rows of the token embedding, rounded up
   config.model.dtype = "float32"  # of the computation; or bfloat16

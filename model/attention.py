@@ -187,8 +187,16 @@ def attention(
   if mask == "none":
     segment_ids, max_segments = (segment_ids > 0).astype(jnp.int32), 1
   options = {} if bias is None else {"bias": bias.astype(query.dtype)}
-  fused = kernels.KERNELS[implementation].attend
-  return fused(query, key, value, segment_ids, max_segments, causal=causal, **options)
+  return kernels.attend(
+    implementation,
+    query,
+    key,
+    value,
+    segment_ids,
+    max_segments,
+    causal=causal,
+    **options,
+  )
 
 
 def dot_product_attention(

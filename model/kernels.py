@@ -1,6 +1,6 @@
 """Computations that XLA does not do well by itself: attention, linear layers, vocabulary.
 
-Fused attention comes from cuDNN and from JAX's Pallas:
+Fused attention comes from cuDNN and from JAX's Pallas, blocks from `block_attention`:
 
 | name             | how it keeps sequences apart                                     |
 |------------------|------------------------------------------------------------------|
@@ -8,6 +8,7 @@ Fused attention comes from cuDNN and from JAX's Pallas:
 | cudnn_packed     | offsets of the sequences; foreign blocks are never computed      |
 | splash           | compares segment ids block by block; no [S, S] array in memory   |
 | splash_interpret | the same kernel, interpreted: slow, on any device, for tests     |
+| blocks           | plain JAX; blocks of keys without a shared sequence are skipped  |
 
 `model.attention.attention` calls these kernels. All can be causal. Only `cudnn` can add a
 bias to the scores, which ALiBi needs. None takes a dropout key.
@@ -22,6 +23,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from model.block_attention import BLOCK, block_attention
 
 
 class AttentionError(ValueError):
@@ -144,6 +148,7 @@ class Kernel(NamedTuple):
   head_multiple: int
   row_multiple: int  # tokens
   takes_bias: bool = False
+  splits_rows: bool = True  # over devices; False: `attend` is given one device's rows
 
 
 _HALF = ("bfloat16", "float16")
@@ -154,7 +159,16 @@ KERNELS = {
   "cudnn_packed": Kernel(
     cudnn_packed_attention, "NVIDIA GPUs since Hopper", "gpu", 9.0, _HALF, 8, 1
   ),
-  "splash": Kernel(splash_attention, "TPUs", "tpu", 0.0, ("float32", "bfloat16"), 1, 128),
+  "splash": Kernel(
+    splash_attention,
+    "TPUs",
+    "tpu",
+    0.0,
+    ("float32", "bfloat16"),
+    1,
+    128,
+    splits_rows=False,
+  ),
   "splash_interpret": Kernel(
     functools.partial(splash_attention, interpret=True),
     "any device, slowly",
@@ -163,11 +177,41 @@ KERNELS = {
     ("float32", "bfloat16"),
     1,
     128,
+    splits_rows=False,
+  ),
+  "blocks": Kernel(
+    block_attention,
+    "any device",
+    None,
+    0.0,
+    ("float64", "float32", *_HALF),
+    1,
+    BLOCK,
+    splits_rows=False,
   ),
 }
 IMPLEMENTATIONS = {"xla": "any device; the reference"} | {
   name: kernel.runs_on for name, kernel in KERNELS.items()
 }
+
+
+def attend(
+  implementation: str, query, key, value, segment_ids, max_segments, **options
+) -> jax.Array:
+  """As `model.attention.attention`, by a key of `KERNELS`.
+
+  On a mesh (`jax.sharding.use_abstract_mesh`), a kernel that XLA cannot split is called
+  by each device for its own rows.
+  """
+  kernel, mesh = KERNELS[implementation], jax.sharding.get_abstract_mesh()
+
+  def call(query, key, value, segment_ids):
+    return kernel.attend(query, key, value, segment_ids, max_segments, **options)
+
+  if not kernel.splits_rows and math.prod(mesh.axis_sizes) > 1:
+    rows = PartitionSpec(mesh.axis_names)
+    call = jax.shard_map(call, in_specs=rows, out_specs=rows, check_vma=False)
+  return call(query, key, value, segment_ids)
 
 
 def dtypes_of(implementation: str) -> tuple[str, ...]:

@@ -176,11 +176,6 @@ def _model_rules(config, *, causal: bool, num_devices: int) -> list[_Rule]:
       "model.next_sentence",
       "False with data.task=sentences, which has no next sentence",
     ),
-    (  # a Pallas kernel does not say how it may be split
-      num_devices == 1 or not config.model.attention_impl.startswith("splash"),
-      "model.attention_impl",
-      f"xla on {num_devices} devices; splash runs on one",
-    ),
   ]
 
 

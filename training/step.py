@@ -43,7 +43,8 @@ class ModelProgram:
 
   def apply(self, params, batch: Batch, *, dropout_key=None):
     """The model's outputs, from a tree of parameters."""
-    return nnx.merge(self._graphdef, params)(batch, dropout_key=dropout_key)
+    with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):  # attention may need it
+      return nnx.merge(self._graphdef, params)(batch, dropout_key=dropout_key)
 
   def _eval_step(self, params, batch: Batch) -> tuple[dict[str, Any], dict[str, jax.Array]]:
     """What `losses.per_sequence` returns, and the logits unless over a vocabulary."""

@@ -16,8 +16,10 @@ from model.attention import (
   padding_attention_mask,
   split_by_token_type,
 )
+from model.block_attention import BLOCK, possible_widths, visits
 from model.kernels import AttentionError
 from tests import packs
+from training.mesh import make_mesh, split_rows
 
 ROW_LENGTH = 128  # the smallest that splash takes
 ROWS = [[128], [50, 50, 21], [2] * 7, [100, 1], []]
@@ -79,16 +81,57 @@ def output_and_gradients(query, key, value, weights, segment_ids, **options):
 @pytest.mark.parametrize(
   ("dtype", "tolerance"), [(jnp.float32, 1e-5), (jnp.bfloat16, 3e-2)]
 )
-def test_fused_attention_equals_xla(dtype, tolerance, mask, causal):
+@pytest.mark.parametrize("implementation", ["splash_interpret", "blocks"])
+def test_other_implementations_equal_xla(implementation, dtype, tolerance, mask, causal):
   """Interpreted, a kernel of the TPU runs anywhere."""
   ours, reference = (
     output_and_gradients(*make_inputs(dtype), implementation=k, mask=mask, causal=causal)
-    for k in ("splash_interpret", "xla")
+    for k in (implementation, "xla")
   )
   for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(reference), strict=True):
     a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
     assert np.isfinite(a).all()
     assert np.abs(a - b).max() < tolerance * np.abs(b).max()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_visit_all_that_is_needed_and_little_else(causal):
+  lengths = [[640], [100, 100, 300], [64] * 9, [1] * 90 + [200], [], [33, 31, 576]]
+  segment_ids = np.zeros((len(lengths), 640), np.int32)
+  for row, of_row in enumerate(lengths):
+    segment_ids[row, : sum(of_row)] = np.repeat(range(1, len(of_row) + 1), of_row)
+  allowed = packed_attention_mask(segment_ids)[:, 0]
+  if causal:
+    allowed &= np.tri(640, dtype=bool)[None]
+  starts, indices = visits(jnp.asarray(segment_ids), causal=causal)
+  size = 640 // BLOCK
+  widths = np.array(possible_widths(size))[np.asarray(indices)]
+  needed = np.array(allowed.reshape(-1, size, BLOCK, size, BLOCK).any((2, 4)))
+  for row, block in np.ndindex(widths.shape):
+    which, start, width = needed[row, block], starts[row, block], widths[row, block]
+    if which.any():
+      assert start == which.argmax(), (row, block)
+      assert which.sum() <= width <= max(4 / 3 * which.sum(), 2), (row, block)
+    else:
+      assert width == 0, (row, block)
+
+
+@pytest.mark.parametrize("implementation", ["splash_interpret", "blocks"])
+def test_each_device_attends_in_its_own_rows(implementation):
+  """As on one device, and without a row that travels."""
+  *arrays, segment_ids = (x[:4] for x in make_inputs(jnp.float32))
+  mesh = make_mesh(4)
+  sharded = jax.device_put((*arrays, segment_ids), split_rows(mesh))
+
+  def run(*inputs):
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+      return output_and_gradients(*inputs, implementation=implementation)
+
+  step = jax.jit(run).lower(*sharded).compile()
+  assert not re.search("all-gather|all-to-all|collective-permute", step.as_text())
+  together = output_and_gradients(*arrays, segment_ids, implementation=implementation)
+  for a, b in zip(jax.tree.leaves(step(*sharded)), jax.tree.leaves(together), strict=True):
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
 def test_softmax_is_in_float32_for_bfloat16():

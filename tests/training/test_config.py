@@ -403,7 +403,6 @@ REFUSED = [
   ("model.attention_mask", "causal", "segment, token_type, none"),
   ("model.positions", "learned", "'alibi' with data.task=pretraining"),
   ("model.attention_impl", "flash", "xla, cudnn"),
-  ("model.attention_impl", "splash_interpret", "xla on 2 devices; splash runs on one"),
   ("model.dtype", "float16", "float32, bfloat16"),
   ("model.remat", "all", "none, layers"),
   ("model.vocab_multiple", 0, "at least 1"),
