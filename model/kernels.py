@@ -208,8 +208,9 @@ def attend(
   def call(query, key, value, segment_ids):
     return kernel.attend(query, key, value, segment_ids, max_segments, **options)
 
-  if not kernel.splits_rows and math.prod(mesh.axis_sizes) > 1:
-    rows = PartitionSpec(mesh.axis_names)
+  axes = mesh.auto_axes  # none within a `jax.shard_map`, where rows are one device's
+  if not kernel.splits_rows and math.prod(mesh.shape[axis] for axis in axes) > 1:
+    rows = PartitionSpec(axes)
     call = jax.shard_map(call, in_specs=rows, out_specs=rows, check_vma=False)
   return call(query, key, value, segment_ids)
 

@@ -43,7 +43,9 @@ class ModelProgram:
 
   def apply(self, params, batch: Batch, *, dropout_key=None):
     """The model's outputs, from a tree of parameters."""
-    with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):  # attention may need it
+    within = jax.sharding.get_abstract_mesh()  # a caller's, such as of `jax.shard_map`
+    mesh = self.mesh.abstract_mesh if within.empty else within
+    with jax.sharding.use_abstract_mesh(mesh):  # attention may need it
       return nnx.merge(self._graphdef, params)(batch, dropout_key=dropout_key)
 
   def _eval_step(self, params, batch: Batch) -> tuple[dict[str, Any], dict[str, jax.Array]]:
