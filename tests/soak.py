@@ -27,7 +27,7 @@ UNFINISHED = "*.orbax-checkpoint-tmp*"
 def main() -> int:
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("--runs", type=int, default=20)
-  parser.add_argument("--seed", type=int, default=0, help="of the moments (default: 0)")
+  parser.add_argument("--seed", type=int, default=0, help="of the moments")
   options = parser.parse_args()
   os.environ.update(programs.COMPILING)
   rng = random.Random(options.seed)

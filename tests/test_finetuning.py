@@ -1,7 +1,6 @@
 """Fine-tuning as whole programs: train.py and eval.py on a task, from given weights."""
 
 import json
-import sys
 
 import jax
 import numpy as np
@@ -10,16 +9,8 @@ import pytest
 from model import hf, weights
 from model.__main__ import main as model_command
 from pipeline.tokenizer import SPECIAL_TOKENS
-from tests import packs
-from tests.programs import (
-  READ_ONLY_CACHE,
-  ROOT,
-  complete,
-  lines_of,
-  start,
-  summary_of,
-  wait_for,
-)
+from tests import packs, programs
+from tests.programs import READ_ONLY_CACHE, lines_of, summary_of
 
 WORDS = ("able", "back", "call", "data", "each", "file", "give", "hash", "into", "join")
 
@@ -75,20 +66,13 @@ def command(
     "optimizer.warmup_steps": 2,
     "optimizer.learning_rate": 1e-3,
   } | dict(fields)
-  return [
-    *(sys.executable, str(ROOT / program)),
-    f"--config={ROOT / 'configs' / config}",
-    f"--workdir={folder / workdir}",
-    *(f"--config.{name}={value}" for name, value in settings.items()),
-    *options,
-  ]
+  return programs.words(program, config, folder / workdir, settings, options)
 
 
-def run(folder, *arguments, **options):
-  """Runs a program, which must succeed; its standard output and standard error."""
-  result = complete(command(folder, *arguments, **options), folder)
-  assert result.returncode == 0, result.stderr[-3000:]
-  return result.stdout, result.stderr
+def succeed(folder, *arguments, **options):
+  """What a program prints."""
+  words = command(folder, *arguments, **options)
+  return programs.succeeded(programs.complete(words, folder)).stdout
 
 
 # So large a rate that it gets no better soon.
@@ -97,9 +81,8 @@ UNTIL_IT_ENDS = {"train.patience": 2, "train.steps": 60, "optimizer.learning_rat
 
 @pytest.fixture(scope="session")
 def finetuned(task):
-  output, errors = run(task, "cola-run", fields=UNTIL_IT_ENDS)
+  output = succeed(task, "cola-run", fields=UNTIL_IT_ENDS)
   assert "drawing classifier" in output
-  assert "/60 steps, loss" in errors
   return task / "cola-run", output
 
 
@@ -115,21 +98,16 @@ def test_a_run_on_a_task_leaves_its_metrics_and_its_best_checkpoint(finetuned):
   best = lines[int(np.argmax(scores))]
   assert (summary["best_step"], summary["best_score"]) == (best["step"], best["score"])
   assert summary["eval_matthews"] == lines[-1]["matthews"] == lines[-1]["score"]
-  assert summary["task"] == "glue/cola"
-  assert summary["compilations"] == 1
-  assert summary["packing_factor"] > 2
+  assert (summary["task"], summary["compilations"]) == ("glue/cola", 1)
   kept = {int(path.name) for path in (workdir / "checkpoints").iterdir()}
   assert kept == {best["step"], last}
   assert f"at step {best['step']}" in output
-  assert "matthews" in output
   described = json.loads((workdir / "model.json").read_text())
   assert described["labels"] == ["unacceptable", "acceptable"]
-  assert (workdir / "plots" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def evaluate(task, workdir, *options, fields=()):
-  output, _ = run(task, workdir, "--json", *options, program="eval.py", fields=fields)
-  return json.loads(output)
+def evaluate(task, *arguments, **options):
+  return json.loads(succeed(task, *arguments, "--json", program="eval.py", **options))
 
 
 @pytest.mark.slow
@@ -161,10 +139,9 @@ def test_an_imported_model_is_evaluated_only_where_it_fits(task):
     ([], {"data.max_sequence_length": 43}, "has 41 positions"),
   ):
     words = command(task, "classifier", *options, program="eval.py", fields=fields)
-    result = complete(words, task)
-    assert result.returncode, message
+    result = programs.complete(words, task)
+    assert result.returncode == 2, message
     assert message in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.slow
@@ -172,12 +149,11 @@ def test_a_killed_run_ends_where_patience_ends_it(task, finetuned):
   """With the same parameters and the same best step as the one that was left alone."""
   expected = summary_of(finetuned[0])
   words = command(task, "killed", fields=UNTIL_IT_ENDS)
-  killed = start(words, task, **READ_ONLY_CACHE)
+  process = programs.start(words, task, **READ_ONLY_CACHE)
   lines = task / "killed" / "eval.jsonl"
-  wait_for(killed, lambda: lines.exists() and len(lines.read_text().splitlines()) >= 2)
-  killed.kill()
-  killed.communicate()
-  run(task, "killed", fields=UNTIL_IT_ENDS)
+  programs.wait_for(process, lambda: lines.exists() and lines.read_text().count("\n") >= 2)
+  programs.kill(process)
+  succeed(task, "killed", fields=UNTIL_IT_ENDS)
   found = summary_of(task / "killed")
   for name in ("steps", "best_step", "best_score", "parameters_digest"):
     assert found[name] == expected[name]
@@ -193,17 +169,15 @@ def test_questions_are_trained_on_and_scored(task):
     question = {"id": f"q{number}", "question": str(words[2]), "answers": answer}
     questions.append(question | {"context": " ".join(words)})
   source = write_examples(task, "questions", questions)
-  fields: dict = {"data.source": source, "data.held_out_source": source}
+  fields = {"data.source": source, "data.held_out_source": source}
   fields |= {"data.directory": task / "squad", "data.doc_stride": 16}
   fields |= {"data.max_question_length": 5, "train.steps": 4}
-  run(task, "squad-run", config="squad.py", fields=fields)
+  succeed(task, "squad-run", config="squad.py", fields=fields)
   summary = summary_of(task / "squad-run")
   assert summary["sequences"] > 31  # several windows of a question
   exact, f1 = summary["eval_exact_match"], summary["eval_f1"]
   assert 0 <= exact <= f1 == summary["eval_score"] <= 1
-  assert summary["train_answer_loss"] > 0
-  evaluated = lines_of(task / "squad-run" / "eval.jsonl")[-1]
-  assert evaluated["sequences"] == summary["sequences"]
+  assert summary["eval_sequences"] == summary["sequences"]
 
 
 @pytest.mark.slow
@@ -221,7 +195,7 @@ def test_mnli_is_scored_on_matched_and_mismatched_genres(task):
       for _ in range(number)
     ]
     fields[f"data.{name}"] = write_examples(task, f"mnli-{name}", examples)
-  run(task, "mnli-run", config="glue.py:mnli", fields=fields)
+  succeed(task, "mnli-run", config="glue.py:mnli", fields=fields)
   line = lines_of(task / "mnli-run" / "eval.jsonl")[-1]
   assert (line["sequences"], line["mismatched_sequences"]) == (23, 19)
   for prefix, number in (("", 23), ("mismatched_", 19)):

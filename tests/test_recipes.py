@@ -79,8 +79,8 @@ def test_hugging_face_datasets(tmp_path):
 
 
 MODELS = {  # what the recipe is given of each
-  "BertForMaskedLM": {"causal": False, "pad_id": 0},
   "RobertaForMaskedLM": {"causal": False, "pad_id": 0, "first_position": 1},
+  "BertForMaskedLM": {"causal": False, "pad_id": 0},
   "GPT2LMHeadModel": {"causal": True, "pad_id": 0},
 }
 
