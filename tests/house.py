@@ -20,9 +20,9 @@ ROOMS = {
   "plan planfile row online sorting pack commands __main__",
   "pipeline": "splitmix settings store tokenizer sources tasks dataset preparation batches "
   "prediction config __main__",
-  "model": "config kernels attention blocks bert gpt2 models losses layout files weights "
+  "model": "config block_attention kernels attention blocks bert gpt2 models losses layout files weights "
   "hf testing __main__",
-  "training": "errors stopping command mesh optimizer recipe processes config init_from "
+  "training": "errors memory stopping command mesh optimizer recipe processes config init_from "
   "step checkpoint evaluation record plots sweep config_reference",
   "experiments": "lab finetuning load_balance packing_paper atom_size reproduce publish",
 }
