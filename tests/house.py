@@ -20,10 +20,10 @@ ROOMS = {
   "plan planfile row online sorting pack commands __main__",
   "pipeline": "splitmix settings store tokenizer sources tasks dataset preparation batches "
   "prediction config __main__",
-  "model": "config block_attention kernels attention blocks bert gpt2 models losses layout files weights "
-  "hf testing __main__",
-  "training": "errors memory stopping command mesh optimizer recipe processes config init_from "
-  "step checkpoint evaluation record plots sweep config_reference",
+  "model": "config block_attention kernels attention blocks bert gpt2 models losses layout "
+  "files weights hf testing __main__",
+  "training": "errors memory stopping command mesh optimizer recipe processes config "
+  "init_from step checkpoint evaluation record plots sweep config_reference",
   "experiments": "lab finetuning load_balance packing_paper atom_size reproduce publish",
 }
 # A package imports these others.
@@ -108,18 +108,15 @@ def circle(package: str, root: pathlib.Path = ROOT) -> list[pathlib.Path]:
 
 
 def table(root: pathlib.Path = ROOT) -> str:
-  """Files and lines of each folder; arrows of each package."""
-  lines = ["folder                     files  lines  arrows  upward"]
+  """Files, lines and arrows of each package."""
+  lines = ["package      files  lines  arrows  upward"]
   for package in ROOMS:
-    by_folder: dict[pathlib.Path, list[int]] = {}
-    for path in files(package, root):
-      count = len((root / path).read_text().splitlines())
-      by_folder.setdefault(path.parent, []).append(count)
-    for folder, counts in sorted(by_folder.items()):
-      line = f"{folder!s:<26} {len(counts):>5}  {sum(counts):>5}"
-      if folder == pathlib.Path(package):
-        line += f"  {len(arrows(package, root)):>6}  {len(upward(package, root)):>6}"
-      lines.append(line)
+    paths = files(package, root)
+    length = sum(len((root / path).read_text().splitlines()) for path in paths)
+    counts = len(arrows(package, root)), len(upward(package, root))
+    lines.append(
+      f"{package:<11} {len(paths):>6} {length:>6}  {counts[0]:>6}  {counts[1]:>6}"
+    )
   return "\n".join(lines)
 
 

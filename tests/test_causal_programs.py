@@ -1,11 +1,11 @@
-"""A GPT-2 as whole programs, on rows of atoms: trained, stopped, gone on, evaluated."""
+"""A GPT-2 as whole programs, on rows of atoms: trained and evaluated."""
 
 import json
 
 import pytest
 
 from tests import programs
-from tests.programs import READ_ONLY_CACHE, lines_of, summary_of
+from tests.programs import lines_of, summary_of
 
 pytestmark = pytest.mark.slow
 STEPS = 12
@@ -59,17 +59,6 @@ def test_it_learns_and_says_how_well_and_is_evaluated_as_it_was(folder, whole):
   told = json.loads(succeed(folder, "causal", "--json", program="eval.py"))
   assert told["perplexity"] == pytest.approx(summary["eval_perplexity"])
   assert told["tokens"] == summary["eval_tokens"]
-
-
-def test_it_goes_on_where_it_was_stopped(folder, whole):
-  workdir = folder / "stopped"
-  process = programs.start(command(folder, "stopped"), folder, **READ_ONLY_CACHE)
-  programs.wait_for(process, (workdir / "checkpoints" / "4").exists)
-  programs.kill(process)
-  assert "resuming from step" in succeed(folder, "stopped")
-  ours, expected = summary_of(workdir), summary_of(whole[0])
-  assert ours["parameters_digest"] == expected["parameters_digest"]
-  assert ours["eval_perplexity"] == expected["eval_perplexity"]
 
 
 def test_two_processes_train_and_evaluate_as_one(folder, whole, request):

@@ -169,30 +169,33 @@ def test_questions_are_trained_on_and_scored(task):
     question = {"id": f"q{number}", "question": str(words[2]), "answers": answer}
     questions.append(question | {"context": " ".join(words)})
   source = write_examples(task, "questions", questions)
-  fields = {"data.source": source, "data.held_out_source": source}
+  fields = {"data.source": source, "data.held_out_source": source, "train.steps": 4}
   fields |= {"data.directory": task / "squad", "data.doc_stride": 16}
-  fields |= {"data.max_question_length": 5, "train.steps": 4}
-  succeed(task, "squad-run", config="squad.py", fields=fields)
+  succeed(
+    task, "squad-run", config="squad.py", fields=fields | {"data.max_question_length": 5}
+  )
   summary = summary_of(task / "squad-run")
   assert summary["sequences"] > 31  # several windows of a question
-  exact, f1 = summary["eval_exact_match"], summary["eval_f1"]
-  assert 0 <= exact <= f1 == summary["eval_score"] <= 1
-  assert summary["eval_sequences"] == summary["sequences"]
+  assert (
+    0 <= summary["eval_exact_match"] <= summary["eval_f1"] == summary["eval_score"] <= 1
+  )
+  evaluated = lines_of(task / "squad-run" / "eval.jsonl")[-1]
+  assert evaluated["sequences"] == summary["sequences"]
 
 
 @pytest.mark.slow
 def test_mnli_is_scored_on_matched_and_mismatched_genres(task):
   rng = np.random.default_rng(2)
-  names = ("entailment", "neutral", "contradiction")
   fields = {"data.directory": task / "mnli", "train.steps": 4}
   for name, number in (("source", 61), ("held_out_source", 23), ("mismatched_source", 19)):
+    premises, hypotheses = (
+      [" ".join(rng.choice(WORDS, rng.integers(2, 9))) for _ in range(number)]
+      for _ in range(2)
+    )
+    labels = rng.choice(["entailment", "neutral", "contradiction"], number).tolist()
     examples = [
-      {
-        "premise": " ".join(rng.choice(WORDS, rng.integers(2, 9))),
-        "hypothesis": " ".join(rng.choice(WORDS, rng.integers(2, 9))),
-        "label": names[rng.integers(3)],
-      }
-      for _ in range(number)
+      {"premise": premise, "hypothesis": hypothesis, "label": label}
+      for premise, hypothesis, label in zip(premises, hypotheses, labels, strict=True)
     ]
     fields[f"data.{name}"] = write_examples(task, f"mnli-{name}", examples)
   succeed(task, "mnli-run", config="glue.py:mnli", fields=fields)
