@@ -14,7 +14,6 @@ from ml_collections import ConfigDict
 import pipeline.__main__
 from configs import base
 from pipeline.config import PREPARED, check_prepared
-from pipeline.settings import DatasetSettings
 from tests import forked, markdown
 from tests.markdown import CURRENT, ROOT
 from training.sweep.file import load_sweep, make_sweep
@@ -90,34 +89,6 @@ def test_configs_are_there():
         assert make(*filter(None, [argument])), word
 
 
-class Prepared(Exception):
-  """Raised in place of the work, with the settings of the dataset."""
-
-
-def steps_on_prepared_data() -> list[tuple[str, list[str], DatasetSettings, list[str]]]:
-  """The page, a command that prepares a dataset, and a later one that is run on it."""
-
-  def caught(_, settings, **options):
-    raise Prepared(settings)
-
-  found = []
-  prepared: dict[tuple[str, str], tuple[list[str], DatasetSettings]] = {}
-  for where, words in COMMANDS:
-    program, arguments = split(words)
-    directory = option_of(arguments, "--config.data.directory")
-    if program == ("pipeline", "prepare") and "--out" in arguments:
-      with (
-        mock.patch.object(pipeline.__main__, "prepare", caught),
-        pytest.raises(Prepared) as made,
-      ):
-        pipeline.__main__.main(["prepare", *arguments])
-      out = arguments[arguments.index("--out") + 1]
-      prepared[where, out] = words, made.value.args[0]
-    elif (where, directory) in prepared:
-      found.append((where, *prepared[where, directory], words))
-  return found
-
-
 def option_of(words: list[str], name: str) -> str:
   return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), "")
 
@@ -135,13 +106,27 @@ def configs_of(words: list[str]) -> list[ConfigDict]:
   return [run.config for run in swept.runs]
 
 
+class Prepared(Exception):
+  """Raised in place of the work."""
+
+
 def test_what_is_prepared_is_what_the_next_command_needs():
-  steps = steps_on_prepared_data()
-  assert {where for where, *_ in steps} >= {"README.md", "docs/data.md", "docs/training.md"}
-  for _, _, settings, words in steps:
-    for config in configs_of(words):
-      assert config.data.source == PREPARED, words
-      check_prepared(config.data, dataclasses.asdict(settings))
+  prepared, pages = {}, set()
+  for page, words in COMMANDS:
+    program, arguments = split(words)
+    place = page, option_of(arguments, "--config.data.directory")
+    if program == ("pipeline", "prepare") and "--out" in arguments:
+      work = mock.patch.object(pipeline.__main__, "prepare", side_effect=Prepared)
+      with work as called, pytest.raises(Prepared):
+        pipeline.__main__.main(["prepare", *arguments])
+      out = arguments[arguments.index("--out") + 1]
+      prepared[page, out] = dataclasses.asdict(called.call_args.args[1])
+    elif place in prepared:
+      pages.add(page)
+      for config in configs_of(words):
+        assert config.data.source == PREPARED, words
+        check_prepared(config.data, prepared[place])
+  assert pages >= {"README.md", "docs/data.md", "docs/training.md"}
 
 
 def test_fields_of_the_config_are_there():

@@ -189,7 +189,8 @@ def test_a_run_answers_with_its_best_checkpoint_and_its_own_task(answer, tmp_pat
   run = make_folder(tmp_path / "run", "classification", steps=scores)
   config = base.get_config()
   config.data.task, config.data.labels = "classification", ",".join(LABELS)
-  config.data.max_sequence_length = 11
+  config.data.source, config.data.max_sequence_length = "gone.jsonl", 11
+  config.train.keep_best = True
   (run / "config.json").write_text(json.dumps(config.to_dict()))
   (run / "dataset.json").write_text("{}")
   lines = [{"step": step, "score": score} for step, score in scores.items()]
