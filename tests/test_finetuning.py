@@ -83,12 +83,12 @@ UNTIL_IT_ENDS = {"train.patience": 2, "train.steps": 60, "optimizer.learning_rat
 def finetuned(task):
   output = succeed(task, "cola-run", fields=UNTIL_IT_ENDS)
   assert "drawing classifier" in output
-  return task / "cola-run", output
+  return task / "cola-run"
 
 
 @pytest.mark.slow
 def test_a_run_on_a_task_leaves_its_metrics_and_its_best_checkpoint(finetuned):
-  workdir, output = finetuned
+  workdir = finetuned
   summary = summary_of(workdir)
   lines = lines_of(workdir / "eval.jsonl")
   last = summary["steps"]
@@ -101,7 +101,6 @@ def test_a_run_on_a_task_leaves_its_metrics_and_its_best_checkpoint(finetuned):
   assert (summary["task"], summary["compilations"]) == ("glue/cola", 1)
   kept = {int(path.name) for path in (workdir / "checkpoints").iterdir()}
   assert kept == {best["step"], last}
-  assert f"at step {best['step']}" in output
   described = json.loads((workdir / "model.json").read_text())
   assert described["labels"] == ["unacceptable", "acceptable"]
 
@@ -112,8 +111,7 @@ def evaluate(task, *arguments, **options):
 
 @pytest.mark.slow
 def test_evaluation_is_the_same_packed_or_not_and_after_export(finetuned):
-  workdir, _ = finetuned
-  folder = workdir.parent
+  workdir, folder = finetuned, finetuned.parent
   last = lines_of(workdir / "eval.jsonl")[-1]
   packed = evaluate(folder, "cola-run")
   trained = {"seconds", "sequences_trained"}
@@ -147,7 +145,7 @@ def test_an_imported_model_is_evaluated_only_where_it_fits(task):
 @pytest.mark.slow
 def test_a_killed_run_ends_where_patience_ends_it(task, finetuned):
   """With the same parameters and the same best step as the one that was left alone."""
-  expected = summary_of(finetuned[0])
+  expected = summary_of(finetuned)
   words = command(task, "killed", fields=UNTIL_IT_ENDS)
   process = programs.start(words, task, **READ_ONLY_CACHE)
   lines = task / "killed" / "eval.jsonl"
