@@ -55,12 +55,17 @@ def command(folder, workdir, *options, program="train.py"):
   return words(program, "quickstart.py", folder / workdir, places, more)
 
 
-def words(program, config, workdir, settings, options=()):
+def settings(text):
+  """By their names, as `words` takes them."""
+  return dict(setting.split("=") for setting in text.split())
+
+
+def words(program, config, workdir, values, options=()):
   return [
     *(sys.executable, str(ROOT / program)),
     f"--config={ROOT / 'configs' / config}",
     f"--workdir={workdir}",
-    *(f"--config.{name}={value}" for name, value in settings.items()),
+    *(f"--config.{name}={value}" for name, value in values.items()),
     *options,
   ]
 

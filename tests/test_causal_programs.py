@@ -11,25 +11,19 @@ pytestmark = pytest.mark.slow
 STEPS = 12
 
 
+SETTINGS = programs.settings(
+  "data.held_out_source= data.held_out_fraction=0.1 data.vocab_size=400 "
+  "data.max_sequence_length=32 data.layout=padding data.atom_size=64 model.size=tiny "
+  "train.batch_size=4 train.log_every=2 train.eval_every=6 train.checkpoint_every=4 "
+  "train.throughput_rounds=0 train.peak_flops=1e9"
+) | {"optimizer.warmup": "2 steps", "train.duration": f"{STEPS} steps"}
+
+
 def command(folder, workdir, *options, program="train.py"):
   fields = {
     "data.source": f"stdlib:{folder / 'library'}",
-    "data.held_out_source": "",
-    "data.held_out_fraction": 0.1,
     "data.directory": folder / "text",
-    "data.vocab_size": 400,
-    "data.max_sequence_length": 32,
-    "data.layout": "padding",
-    "data.atom_size": 64,
-    "model.size": "tiny",
-    "optimizer.warmup": "2 steps",
-    "train.batch_size": 4,
-    "train.duration": f"{STEPS} steps",
-    "train.log_every": 2,
-    "train.eval_every": 6,
-    "train.checkpoint_every": 4,
-    "train.throughput_rounds": 0,
-    "train.peak_flops": 1e9,
+    **SETTINGS,
   }
   return programs.words(program, "gpt2_atoms.py", folder / workdir, fields, options)
 

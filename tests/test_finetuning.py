@@ -43,6 +43,14 @@ def task(tmp_path_factory):
   return folder
 
 
+SETTINGS = programs.settings(
+  "data.max_sequence_length=41 train.batch_size=8 train.duration= train.steps=12 "
+  "train.log_every=2 train.eval_every=2 train.checkpoint_every=12 train.keep_checkpoints=1 "
+  "train.patience=0 train.throughput_rounds=0 train.peak_flops=1e9 optimizer.warmup= "
+  "optimizer.warmup_steps=2 optimizer.learning_rate=1e-3"
+)
+
+
 def command(
   folder, workdir, *options, program="train.py", config="glue.py:cola", fields=()
 ):
@@ -51,20 +59,7 @@ def command(
     "data.source": folder / "train.jsonl",
     "data.held_out_source": folder / "dev.jsonl",
     "data.directory": folder / "cola",
-    "data.max_sequence_length": 41,
-    "train.batch_size": 8,
-    "train.duration": "",
-    "train.steps": 12,
-    "train.log_every": 2,
-    "train.eval_every": 2,
-    "train.checkpoint_every": 12,
-    "train.keep_checkpoints": 1,
-    "train.patience": 0,
-    "train.throughput_rounds": 0,
-    "train.peak_flops": 1e9,
-    "optimizer.warmup": "",
-    "optimizer.warmup_steps": 2,
-    "optimizer.learning_rate": 1e-3,
+    **SETTINGS,
   } | dict(fields)
   return programs.words(program, config, folder / workdir, settings, options)
 
