@@ -4,6 +4,7 @@
 """
 
 import functools
+from typing import Any
 
 import flax.nnx as nnx
 import jax
@@ -29,7 +30,7 @@ MASKING = Masking(
 
 
 # In turns where there are several: spfhp packs sequences of one length with others only.
-CASES = {
+CASES: dict[str, Any] = {
   "random": np.random.default_rng(0).integers(1, ROW_LENGTH + 1, NUM_SEQUENCES),
   "nothing to mask": [1, 2],
   "longest": [ROW_LENGTH],

@@ -268,7 +268,7 @@ def test_a_model_that_cannot_answer_packs_says_so(answer, tmp_path):
 def start(folders, *options):
   words = [sys.executable, "predict.py", folders / "classification", *options]
   env = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}  # no word of other tests
-  pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+  pipes: dict = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
   return subprocess.Popen(words, cwd=programs.ROOT, env=env, text=True, **pipes)
 
 

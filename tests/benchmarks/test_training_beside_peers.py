@@ -127,8 +127,8 @@ def test_what_does_not_run_says_why(sample, monkeypatch):
 
 
 def test_peers_that_do_not_run_have_rows_of_their_own():
-  packed = {"losses": [2.0, 1.0], "rates": [5.0], "processor_rates": [2.5]}
-  packed |= {"compilations": 1, "first_seconds": 3.0, "computed_tokens": 4}
+  rates = {"losses": [2.0, 1.0], "rates": [5.0], "processor_rates": [2.5]}
+  packed = rates | {"compilations": 1, "first_seconds": 3.0, "computed_tokens": 4}
   keys = training_tables.expand(["packed", "padded"], ["xla", "splash"])
   not_run = {"packed splash": "Needs TPUs.", "padded": "not installed: make reference"}
   table = training.way_table({"packed": packed}, keys, not_run, sequences=2)
