@@ -7,6 +7,7 @@ including imports in functions and below `TYPE_CHECKING`.
 from __future__ import annotations
 
 import ast
+import graphlib
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -94,42 +95,28 @@ def upward(package: str, root: pathlib.Path = ROOT) -> list[str]:
   return [f"{a} -> {b}" for a, b in pairs if is_upward(room(a), room(b))]
 
 
-def circles(package: str, root: pathlib.Path = ROOT) -> list[set[pathlib.Path]]:
-  """The largest groups of files that import each other."""
-  below: dict[pathlib.Path, set[pathlib.Path]] = {
-    path: set() for path in files(package, root)
-  }
+def circle(package: str, root: pathlib.Path = ROOT) -> list[pathlib.Path]:
+  """Files that import each other in a circle; empty if none do."""
+  order = graphlib.TopologicalSorter[pathlib.Path]()
   for a, b in arrows(package, root):
-    below[a].add(b)
-  reached = {path: _reached(path, below) for path in below}
-  found = [{b for b in reached[a] if a in reached[b]} for a in below if a in reached[a]]
-  return [group for n, group in enumerate(found) if group not in found[:n]]
-
-
-def _reached(start: pathlib.Path, below: dict[pathlib.Path, set]) -> set[pathlib.Path]:
-  seen: set[pathlib.Path] = set()
-  ahead = set(below[start])
-  while ahead:
-    path = ahead.pop()
-    seen.add(path)
-    ahead |= below[path] - seen
-  return seen
+    order.add(a, b)
+  try:
+    order.prepare()
+  except graphlib.CycleError as error:
+    return error.args[1]
+  return []
 
 
 def table(root: pathlib.Path = ROOT) -> str:
-  """Files and lines of each folder; arrows of each package."""
-  lines = ["folder                     files  lines  arrows  upward  circles"]
+  """Files, lines and arrows of each package."""
+  lines = ["package      files  lines  arrows  upward"]
   for package in ROOMS:
-    by_folder: dict[pathlib.Path, list[int]] = {}
-    for path in files(package, root):
-      count = len((root / path).read_text().splitlines())
-      by_folder.setdefault(path.parent, []).append(count)
-    for folder, counts in sorted(by_folder.items()):
-      line = f"{folder!s:<26} {len(counts):>5}  {sum(counts):>5}"
-      if folder == pathlib.Path(package):
-        line += f"  {len(arrows(package, root)):>6}  {len(upward(package, root)):>6}"
-        line += f"  {len(circles(package, root)):>7}"
-      lines.append(line)
+    paths = files(package, root)
+    length = sum(len((root / path).read_text().splitlines()) for path in paths)
+    counts = len(arrows(package, root)), len(upward(package, root))
+    lines.append(
+      f"{package:<11} {len(paths):>6} {length:>6}  {counts[0]:>6}  {counts[1]:>6}"
+    )
   return "\n".join(lines)
 
 

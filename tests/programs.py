@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import socket
 import sys
 import time
@@ -46,13 +47,25 @@ SETTINGS = fields(
 
 
 def command(folder, workdir, *options, program="train.py"):
+  places = {
+    "data.source": f"stdlib:{folder / 'library'}",
+    "data.directory": folder / "data",
+  }
+  more = (*SETTINGS, *options)
+  return words(program, "quickstart.py", folder / workdir, places, more)
+
+
+def settings(text):
+  """By their names, as `words` takes them."""
+  return dict(setting.split("=") for setting in text.split())
+
+
+def words(program, config, workdir, values, options=()):
   return [
     *(sys.executable, str(ROOT / program)),
-    f"--config={ROOT / 'configs' / 'quickstart.py'}",
-    f"--workdir={folder / workdir}",
-    f"--config.data.source=stdlib:{folder / 'library'}",
-    f"--config.data.directory={folder / 'data'}",
-    *SETTINGS,
+    f"--config={ROOT / 'configs' / config}",
+    f"--workdir={workdir}",
+    *(f"--config.{name}={value}" for name, value in values.items()),
     *options,
   ]
 
@@ -63,9 +76,11 @@ def run(folder, workdir, *options, program="train.py", **variables):
 
 
 def succeed(folder, workdir, *options, **others):
-  """As `run`, where all must go well."""
-  result = run(folder, workdir, *options, **others)
-  assert result.returncode == 0, result.stderr
+  return succeeded(run(folder, workdir, *options, **others))
+
+
+def succeeded(result):
+  assert result.returncode == 0, result.stderr[-3000:]
   return result
 
 
@@ -84,13 +99,25 @@ def begin(folder, workdir, *options, **others):
   return start(command(folder, workdir, *options), folder, **others)
 
 
-def flags_of_two_processes():
-  """What each of two processes that train one model is started with besides."""
+def begin_two(command, folder, request):
+  """Starts two processes that train one model, on two devices each."""
   with socket.socket() as server:
     server.bind(("localhost", 0))
     port = server.getsockname()[1]
   joined = ["--processes=2", f"--coordinator=localhost:{port}"]
-  return [[*joined, f"--process={number}"] for number in range(2)]
+  both = [
+    start([*command, *joined, f"--process={number}"], folder, JAX_NUM_CPU_DEVICES="2")
+    for number in range(2)
+  ]
+  for process in both:  # if one fails, none is left to wait for it
+    request.addfinalizer(process.kill)
+  return both
+
+
+def kill(process):
+  process.kill()
+  process.communicate()
+  assert process.returncode == -signal.SIGKILL
 
 
 def wait_for(process, seen, every=0.02):

@@ -32,14 +32,7 @@ def pytest_load_initial_conftests():
 
 @pytest.mark.slow
 def test_tests_are_collected_without_any_extra():
-  command = [
-    sys.executable,
-    "-m",
-    "pytest",
-    "--collect-only",
-    "-p",
-    "tests.test_collection",
-  ]
+  command = f"{sys.executable} -m pytest --collect-only -p tests.test_collection".split()
   result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
   assert result.returncode == 0, result.stdout[-3000:]
   assert re.search(r"^\d{4} tests collected", result.stdout, re.M), result.stdout[-300:]

@@ -1,7 +1,6 @@
 """Fine-tuning as whole programs: train.py and eval.py on a task, from given weights."""
 
 import json
-import sys
 
 import jax
 import numpy as np
@@ -10,16 +9,8 @@ import pytest
 from model import hf, weights
 from model.__main__ import main as model_command
 from pipeline.tokenizer import SPECIAL_TOKENS
-from tests import packs
-from tests.programs import (
-  READ_ONLY_CACHE,
-  ROOT,
-  complete,
-  lines_of,
-  start,
-  summary_of,
-  wait_for,
-)
+from tests import packs, programs
+from tests.programs import READ_ONLY_CACHE, lines_of, summary_of
 
 WORDS = ("able", "back", "call", "data", "each", "file", "give", "hash", "into", "join")
 
@@ -52,6 +43,14 @@ def task(tmp_path_factory):
   return folder
 
 
+SETTINGS = programs.settings(
+  "data.max_sequence_length=41 train.batch_size=8 train.duration= train.steps=12 "
+  "train.log_every=2 train.eval_every=2 train.checkpoint_every=12 train.keep_checkpoints=1 "
+  "train.patience=0 train.throughput_rounds=0 train.peak_flops=1e9 optimizer.warmup= "
+  "optimizer.warmup_steps=2 optimizer.learning_rate=1e-3"
+)
+
+
 def command(
   folder, workdir, *options, program="train.py", config="glue.py:cola", fields=()
 ):
@@ -60,35 +59,15 @@ def command(
     "data.source": folder / "train.jsonl",
     "data.held_out_source": folder / "dev.jsonl",
     "data.directory": folder / "cola",
-    "data.max_sequence_length": 41,
-    "train.batch_size": 8,
-    "train.duration": "",
-    "train.steps": 12,
-    "train.log_every": 2,
-    "train.eval_every": 2,
-    "train.checkpoint_every": 12,
-    "train.keep_checkpoints": 1,
-    "train.patience": 0,
-    "train.throughput_rounds": 0,
-    "train.peak_flops": 1e9,
-    "optimizer.warmup": "",
-    "optimizer.warmup_steps": 2,
-    "optimizer.learning_rate": 1e-3,
+    **SETTINGS,
   } | dict(fields)
-  return [
-    *(sys.executable, str(ROOT / program)),
-    f"--config={ROOT / 'configs' / config}",
-    f"--workdir={folder / workdir}",
-    *(f"--config.{name}={value}" for name, value in settings.items()),
-    *options,
-  ]
+  return programs.words(program, config, folder / workdir, settings, options)
 
 
-def run(folder, *arguments, **options):
-  """Runs a program, which must succeed; its standard output and standard error."""
-  result = complete(command(folder, *arguments, **options), folder)
-  assert result.returncode == 0, result.stderr[-3000:]
-  return result.stdout, result.stderr
+def succeed(folder, *arguments, **options):
+  """What a program prints."""
+  words = command(folder, *arguments, **options)
+  return programs.succeeded(programs.complete(words, folder)).stdout
 
 
 # So large a rate that it gets no better soon.
@@ -97,15 +76,14 @@ UNTIL_IT_ENDS = {"train.patience": 2, "train.steps": 60, "optimizer.learning_rat
 
 @pytest.fixture(scope="session")
 def finetuned(task):
-  output, errors = run(task, "cola-run", fields=UNTIL_IT_ENDS)
+  output = succeed(task, "cola-run", fields=UNTIL_IT_ENDS)
   assert "drawing classifier" in output
-  assert "/60 steps, loss" in errors
-  return task / "cola-run", output
+  return task / "cola-run"
 
 
 @pytest.mark.slow
 def test_a_run_on_a_task_leaves_its_metrics_and_its_best_checkpoint(finetuned):
-  workdir, output = finetuned
+  workdir = finetuned
   summary = summary_of(workdir)
   lines = lines_of(workdir / "eval.jsonl")
   last = summary["steps"]
@@ -115,27 +93,20 @@ def test_a_run_on_a_task_leaves_its_metrics_and_its_best_checkpoint(finetuned):
   best = lines[int(np.argmax(scores))]
   assert (summary["best_step"], summary["best_score"]) == (best["step"], best["score"])
   assert summary["eval_matthews"] == lines[-1]["matthews"] == lines[-1]["score"]
-  assert summary["task"] == "glue/cola"
-  assert summary["compilations"] == 1
-  assert summary["packing_factor"] > 2
+  assert (summary["task"], summary["compilations"]) == ("glue/cola", 1)
   kept = {int(path.name) for path in (workdir / "checkpoints").iterdir()}
   assert kept == {best["step"], last}
-  assert f"at step {best['step']}" in output
-  assert "matthews" in output
   described = json.loads((workdir / "model.json").read_text())
   assert described["labels"] == ["unacceptable", "acceptable"]
-  assert (workdir / "plots" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def evaluate(task, workdir, *options, fields=()):
-  output, _ = run(task, workdir, "--json", *options, program="eval.py", fields=fields)
-  return json.loads(output)
+def evaluate(task, *arguments, **options):
+  return json.loads(succeed(task, *arguments, "--json", program="eval.py", **options))
 
 
 @pytest.mark.slow
 def test_evaluation_is_the_same_packed_or_not_and_after_export(finetuned):
-  workdir, _ = finetuned
-  folder = workdir.parent
+  workdir, folder = finetuned, finetuned.parent
   last = lines_of(workdir / "eval.jsonl")[-1]
   packed = evaluate(folder, "cola-run")
   trained = {"seconds", "sequences_trained"}
@@ -161,23 +132,21 @@ def test_an_imported_model_is_evaluated_only_where_it_fits(task):
     ([], {"data.max_sequence_length": 43}, "has 41 positions"),
   ):
     words = command(task, "classifier", *options, program="eval.py", fields=fields)
-    result = complete(words, task)
-    assert result.returncode, message
+    result = programs.complete(words, task)
+    assert result.returncode == 2, message
     assert message in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.slow
 def test_a_killed_run_ends_where_patience_ends_it(task, finetuned):
   """With the same parameters and the same best step as the one that was left alone."""
-  expected = summary_of(finetuned[0])
+  expected = summary_of(finetuned)
   words = command(task, "killed", fields=UNTIL_IT_ENDS)
-  killed = start(words, task, **READ_ONLY_CACHE)
+  process = programs.start(words, task, **READ_ONLY_CACHE)
   lines = task / "killed" / "eval.jsonl"
-  wait_for(killed, lambda: lines.exists() and len(lines.read_text().splitlines()) >= 2)
-  killed.kill()
-  killed.communicate()
-  run(task, "killed", fields=UNTIL_IT_ENDS)
+  programs.wait_for(process, lambda: lines.exists() and lines.read_text().count("\n") >= 2)
+  programs.kill(process)
+  succeed(task, "killed", fields=UNTIL_IT_ENDS)
   found = summary_of(task / "killed")
   for name in ("steps", "best_step", "best_score", "parameters_digest"):
     assert found[name] == expected[name]
@@ -193,15 +162,16 @@ def test_questions_are_trained_on_and_scored(task):
     question = {"id": f"q{number}", "question": str(words[2]), "answers": answer}
     questions.append(question | {"context": " ".join(words)})
   source = write_examples(task, "questions", questions)
-  fields: dict = {"data.source": source, "data.held_out_source": source}
+  fields = {"data.source": source, "data.held_out_source": source, "train.steps": 4}
   fields |= {"data.directory": task / "squad", "data.doc_stride": 16}
-  fields |= {"data.max_question_length": 5, "train.steps": 4}
-  run(task, "squad-run", config="squad.py", fields=fields)
+  succeed(
+    task, "squad-run", config="squad.py", fields=fields | {"data.max_question_length": 5}
+  )
   summary = summary_of(task / "squad-run")
   assert summary["sequences"] > 31  # several windows of a question
-  exact, f1 = summary["eval_exact_match"], summary["eval_f1"]
-  assert 0 <= exact <= f1 == summary["eval_score"] <= 1
-  assert summary["train_answer_loss"] > 0
+  assert (
+    0 <= summary["eval_exact_match"] <= summary["eval_f1"] == summary["eval_score"] <= 1
+  )
   evaluated = lines_of(task / "squad-run" / "eval.jsonl")[-1]
   assert evaluated["sequences"] == summary["sequences"]
 
@@ -209,19 +179,19 @@ def test_questions_are_trained_on_and_scored(task):
 @pytest.mark.slow
 def test_mnli_is_scored_on_matched_and_mismatched_genres(task):
   rng = np.random.default_rng(2)
-  names = ("entailment", "neutral", "contradiction")
   fields = {"data.directory": task / "mnli", "train.steps": 4}
   for name, number in (("source", 61), ("held_out_source", 23), ("mismatched_source", 19)):
+    premises, hypotheses = (
+      [" ".join(rng.choice(WORDS, rng.integers(2, 9))) for _ in range(number)]
+      for _ in range(2)
+    )
+    labels = rng.choice(["entailment", "neutral", "contradiction"], number).tolist()
     examples = [
-      {
-        "premise": " ".join(rng.choice(WORDS, rng.integers(2, 9))),
-        "hypothesis": " ".join(rng.choice(WORDS, rng.integers(2, 9))),
-        "label": names[rng.integers(3)],
-      }
-      for _ in range(number)
+      {"premise": premise, "hypothesis": hypothesis, "label": label}
+      for premise, hypothesis, label in zip(premises, hypotheses, labels, strict=True)
     ]
     fields[f"data.{name}"] = write_examples(task, f"mnli-{name}", examples)
-  run(task, "mnli-run", config="glue.py:mnli", fields=fields)
+  succeed(task, "mnli-run", config="glue.py:mnli", fields=fields)
   line = lines_of(task / "mnli-run" / "eval.jsonl")[-1]
   assert (line["sequences"], line["mismatched_sequences"]) == (23, 19)
   for prefix, number in (("", 23), ("mismatched_", 19)):

@@ -11,7 +11,7 @@ import pytest
 
 import packing
 from tests import programs
-from tests.programs import SAVED_EVERY, STEPS, begin, fields, lines_of, run, succeed
+from tests.programs import SAVED_EVERY, STEPS, begin, fields, lines_of, succeed, summary_of
 
 TIMINGS = ("seconds", "per_second", "share")
 UNFINISHED = "*.orbax-checkpoint-tmp*"
@@ -20,15 +20,15 @@ CHANGED = "--allow_changed_config"
 
 def assert_ends_as(workdir, whole, files=("metrics.jsonl", "eval.jsonl")):
   """The same parameters, figures and lines as a run that nobody disturbed."""
-  one, other = programs.summary_of(workdir), programs.summary_of(whole)
+  one, other = summary_of(workdir), summary_of(whole)
   for name in ("parameters_digest", "mlm_accuracy_by_length"):
     assert one[name] == other[name]
   for name in files:
-    for ours, expected in zip(
-      lines_of(workdir / name), lines_of(whole / name), strict=True
-    ):
-      timed = {key for key in expected if key.endswith(TIMINGS)}
-      assert ours == expected | {key: ours[key] for key in timed}
+    lines, expected = lines_of(workdir / name), lines_of(whole / name)
+    for timed in [key for key in expected[0] if key.endswith(TIMINGS)]:
+      for line in lines + expected:
+        del line[timed]
+    assert lines == expected
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,7 @@ def test_a_killed_run_ends_with_the_same_bits(folder, finished, moment, seen, ev
   checkpoints = folder / moment / "checkpoints"
   process = begin(folder, moment, **programs.READ_ONLY_CACHE)
   programs.wait_for(process, lambda: any(checkpoints.glob(seen)), every)
-  process.kill()
-  process.communicate()
-  assert process.returncode == -signal.SIGKILL
+  programs.kill(process)
   assert any(checkpoints.glob(seen)), "the save was over before the kill"
   assert not (folder / moment / "summary.json").exists()
 
@@ -57,57 +55,40 @@ def test_a_killed_run_ends_with_the_same_bits(folder, finished, moment, seen, ev
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_asked_to_stop_saves_and_says_so(folder, finished, number):
-  """Ctrl-C reaches workers too; the step that is under way may need a batch of them."""
-  workdir, is_ctrl_c = folder / number.name, number == signal.SIGINT
-  options = fields(f"train.checkpoint_every=1000 train.loader_workers={int(is_ctrl_c)}")
-  process = begin(folder, number.name, *options, new_session=True)
+def test_a_run_stopped_by_ctrl_c_saves_and_says_so(folder, finished):
+  """It reaches workers too; the step that is under way may need a batch of them."""
+  workdir = folder / "interrupted"
+  options = fields("train.checkpoint_every=1000 train.loader_workers=1")
+  process = begin(folder, "interrupted", *options, new_session=True)
   metrics = workdir / "metrics.jsonl"
   programs.wait_for(process, lambda: metrics.exists() and metrics.stat().st_size)
-  (os.killpg if is_ctrl_c else os.kill)(process.pid, number)
+  os.killpg(process.pid, signal.SIGINT)
   _, errors = process.communicate()
-  assert process.returncode == 128 + number
+  assert process.returncode == 130
   assert "Asked to stop: saved step" in errors
   assert "Traceback" not in errors
   (saved,) = (int(path.name) for path in (workdir / "checkpoints").glob("[0-9]*"))
   assert 2 <= saved < STEPS
   assert lines_of(metrics)[-1]["step"] == saved - saved % 2  # steps of a line are whole
 
-  result = succeed(folder, number.name, *options)
+  result = succeed(folder, "interrupted", *options)
   assert f"resuming from step {saved}" in result.stdout
   assert_ends_as(workdir, finished[0], files=["metrics.jsonl"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ("name", "times", "told", "saved"),
-  [
-    ("before", 1, "Stopped. No checkpoint is saved yet", []),
-    ("compiling", 1, f"Asked to stop: saved step 1 of {STEPS}", ["1"]),
-    ("compiling_still", 2, "Stopped. No checkpoint is saved yet", []),
-  ],
-)
-def test_ctrl_c_before_the_first_step_is_over(
-  folder, finished, request, name, times, told, saved
-):
+def test_ctrl_c_while_the_first_step_compiles_lets_it_end_and_saves_it(folder, request):
   anew = programs.AS_USERS | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-  process = begin(folder, name, **anew)
+  process = begin(folder, "compiling", **anew)
   request.addfinalizer(process.kill)
-
-  def seen():
-    if name == "before":
-      return "compiling" in process.output.read_text()
-    return any((folder / name).glob("tensorboard/events*"))
-
-  programs.wait_for(process, seen)
-  for _ in range(times):
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
+  events = "compiling/tensorboard/events*"
+  programs.wait_for(process, lambda: any(folder.glob(events)))
+  time.sleep(1)
+  process.send_signal(signal.SIGINT)
   _, errors = process.communicate()
   assert process.returncode == 130, errors
-  assert told in (errors.splitlines()[-1] if name == "before" else errors)
-  assert [path.name for path in (folder / name).glob("checkpoints/[0-9]*")] == saved
+  assert f"Asked to stop: saved step 1 of {STEPS}" in errors
+  assert [path.name for path in folder.glob("compiling/checkpoints/[0-9]*")] == ["1"]
 
 
 @pytest.fixture
@@ -134,45 +115,20 @@ def test_a_run_killed_while_it_reports_and_damaged_since_ends_the_same(
   for name in ("plans/train.json", "summary.json", "eval.jsonl", "metrics.jsonl"):
     (line,) = (x for x in result.stderr.splitlines() if str(copy / name) in x)
     assert line.startswith("WARNING: ")
-  assert programs.summary_of(copy)["compilations"] == 1
-  assert_ends_as(copy, finished[0])
-
-
-@pytest.mark.slow
-def test_a_broken_checkpoint_is_passed_over(folder, finished, copy):
-  newest = copy / "checkpoints" / str(STEPS)
-  largest = max(newest.glob("*/d/*"), key=lambda path: path.stat().st_size)
-  os.truncate(largest, largest.stat().st_size // 2)
-  result = succeed(folder, copy)
-  assert f"WARNING: the checkpoint of step {STEPS} is broken" in result.stderr
-  assert "Traceback" not in result.stderr
-  assert f"resuming from step {STEPS - SAVED_EVERY}" in result.stdout
+  assert summary_of(copy)["compilations"] == 1
   assert_ends_as(copy, finished[0])
 
 
 def refused(folder, workdir, message, *options, program="train.py"):
-  result = run(folder, workdir, *options, program=program)
+  result = programs.run(folder, workdir, *options, program=program)
   assert result.returncode == 2
   assert message in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_a_finished_run_with_more_steps_is_refused_and_extended_if_told_so(
-  folder, finished, copy
-):
-  shutil.copy(finished[0] / "summary.json", copy)
+def test_a_changed_config_is_refused_unless_told_so_and_possible(folder, copy):
   more = f"--config.train.steps={STEPS + 2}"
   refused(folder, copy, f"train.steps is {STEPS} there and {STEPS + 2} here", more)
-  assert programs.summary_of(copy)["steps"] == STEPS
-  result = succeed(folder, copy, more, CHANGED)
-  assert f"WARNING: resuming with a changed config: train.steps is {STEPS}" in result.stderr
-  assert f"resuming from step {STEPS}" in result.stdout
-  assert programs.summary_of(copy)["steps"] == STEPS + 2
-  assert json.loads((copy / "config.json").read_text())["train"]["steps"] == STEPS + 2
-
-
-@pytest.mark.slow
-def test_a_change_that_cannot_be_is_refused_and_leaves_the_run(folder, copy):
   for option, message in {
     "optimizer.name=sgd": "of another model or optimizer",
     "train.micro_batch_size=4": "comes to 4 rows a step",
@@ -188,7 +144,11 @@ def test_a_change_that_cannot_be_is_refused_and_leaves_the_run(folder, copy):
   refused(folder, copy, f"{path} is not what the checkpoint of step {STEPS} was saved with")
 
   path.write_bytes(kept)
-  succeed(folder, copy, "--config.model.dropout_rate=0.5", CHANGED)
+  result = succeed(folder, copy, more, "--config.model.dropout_rate=0.5", CHANGED)
+  assert "WARNING: resuming with a changed config: " in result.stderr
+  assert f"train.steps is {STEPS} there" in result.stderr
+  assert f"resuming from step {STEPS}" in result.stdout
+  assert summary_of(copy)["steps"] == STEPS + 2
   assert json.loads((copy / "model.json").read_text())["config"]["dropout_rate"] == 0.5
 
 
@@ -204,12 +164,11 @@ def test_a_run_on_data_prepared_anew_is_refused(folder, copy, program):
 def test_a_run_that_diverges_says_where_and_keeps_its_checkpoints(folder, copy):
   before = STEPS - SAVED_EVERY
   (copy / "checkpoints" / str(STEPS)).rename(copy / "away")
-  result = run(folder, copy, "--config.optimizer.learning_rate=1e38", CHANGED)
+  rate = "--config.optimizer.learning_rate=1e38"
+  result = programs.run(folder, copy, rate, CHANGED)
   assert result.returncode == 1
   assert f"Step {before + 1} is not finite" in result.stderr
-  assert "--config.train.skip_bad_steps" in result.stderr
   assert "Traceback" not in result.stderr
   bad = json.loads((copy / "bad_step.json").read_text())
-  assert bad["step"] == before + 1
   assert len(bad["sequence_ids"]) == len(set(bad["sequence_ids"])) >= 8
   assert [path.name for path in (copy / "checkpoints").glob("[0-9]*")] == [str(before)]

@@ -2,7 +2,6 @@
 
 import collections
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -30,7 +29,7 @@ def test_rooms_import_what_stands_below_them(package):
   assert {house.room(path) for path in house.files(package)} == {*rooms, "__init__"}
   assert house.arrows(package)
   assert house.upward(package) == []
-  assert house.circles(package) == []
+  assert house.circle(package) == []
 
 
 def test_a_circle_is_seen_also_in_functions_and_for_types(tmp_path):
@@ -40,13 +39,15 @@ def test_a_circle_is_seen_also_in_functions_and_for_types(tmp_path):
     "if TYPE_CHECKING:\n  from packing import plan\n"
   )
   assert house.upward("packing", tmp_path) == ["packing/plan.py -> packing/pack.py"]
-  assert [len(circle) for circle in house.circles("packing", tmp_path)] == [2]
+  assert len({*house.circle("packing", tmp_path)}) == 2
 
 
-def test_packing_needs_no_jax():
+def test_packing_needs_no_jax_and_scipy_only_when_it_is_used():
   for path in house.files("packing"):
     others = {target.parts[0] for target in house.imports(path)}
     assert not others & {"jax", "flax", "optax", "orbax", "grain"}, path
+  program = "import sys, packing; assert 'scipy' not in sys.modules"
+  subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("package", house.ROOMS)
@@ -64,46 +65,6 @@ def checkout(tmp_path):
   return tmp_path
 
 
-def interpreter(folder, script) -> pathlib.Path:
-  path = folder / "python-for-test"
-  path.write_text(f"#!/bin/sh\n{script}\n")
-  path.chmod(0o755)
-  return path
-
-
-@pytest.mark.parametrize(
-  ("script", "message"),
-  [
-    (None, "Expected Python 3.11 or newer; there is no"),
-    ('test "$1" = -V && echo Python 3.9.2 && exit 0; exit 1', "is Python 3.9.2"),
-    ('case "$2" in *ensurepip*) exit 1;; esac', "Expected the venv module"),
-  ],
-)
-def test_make_says_in_one_line_what_it_needs(checkout, script, message):
-  python = interpreter(checkout, script) if script else checkout / "missing"
-  result = subprocess.run(
-    ["make", "train", f"PYTHON={python}"],
-    cwd=checkout,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert result.returncode == 2
-  lines = [x for x in (result.stdout + result.stderr).splitlines() if "make" not in x[:6]]
-  assert len(lines) == 1
-  assert message in lines[0]
-  assert not (checkout / ".venv").exists()
-
-
-# Says what it was asked to do, into a file beside it; makes an environment like itself.
-PYTHON = """
-echo "$@" >> "$(dirname "$0")/asked"
-case "$1 $2" in
-  "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python";;
-esac
-"""
-
-
 def make(checkout, *words):
   outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # these tests may be run by make
   result = subprocess.run(
@@ -112,15 +73,51 @@ def make(checkout, *words):
     env={name: value for name, value in os.environ.items() if name not in outer},
     capture_output=True,
     text=True,
-    check=False,
   )
-  return result.returncode, result.stdout
+  told = (result.stdout + result.stderr).splitlines(keepends=True)
+  return result.returncode, "".join(x for x in told if ": *** " not in x)
+
+
+def interpreter(path, script):
+  path.write_text(f"#!/bin/sh\n{script}\n")
+  path.chmod(0o755)
+
+
+OLD = 'test "$1" = -V && echo Python 3.9.2 && exit 0; exit 1'
+
+
+@pytest.mark.parametrize(
+  ("script", "message"),
+  [
+    (None, "Expected Python 3.11 or newer; there is no"),
+    (OLD, "is Python 3.9.2"),
+    ('case "$2" in *ensurepip*) exit 1;; esac', "Expected the venv module"),
+  ],
+)
+def test_make_says_in_one_line_what_it_needs(checkout, script, message):
+  if script:
+    interpreter(checkout / "python-for-test", script)
+  status, told = make(checkout, "train")
+  assert (status, told.count("\n")) == (2, 1)
+  assert message in told
+  assert not (checkout / ".venv").exists()
+
+
+# Says what it was asked to do, into a file beside it; makes an environment like itself,
+# which has no pip before ensurepip.
+PYTHON = """
+echo "$@" >> "$(dirname "$0")/asked"
+case "$1 $2 $3" in
+  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python";;
+  "-m pip --version") grep -q "m ensurepip" "$(dirname "$0")/asked";;
+esac
+"""
 
 
 @pytest.fixture
 def environment(checkout, request):
   """A `.venv` that make did not make, and a file in it; a link to it if asked for."""
-  interpreter(checkout, PYTHON)
+  interpreter(checkout / "python-for-test", PYTHON)
   path = checkout / getattr(request, "param", ".venv")
   (path / "bin").mkdir(parents=True)
   shutil.copy(checkout / "python-for-test", path / "bin" / "python")
@@ -135,7 +132,6 @@ def test_make_installs_into_an_environment_that_is_there(checkout, environment):
   status, told = make(checkout, ".venv/installed")
   assert status == 0
   assert "into .venv" in told
-  assert "what else is there stays" in told
   asked = (environment / "bin" / "asked").read_text()
   assert "-m pip install" in asked
   assert "-r requirements.txt -c requirements.lock" in asked
@@ -147,17 +143,14 @@ def test_make_installs_into_an_environment_that_is_there(checkout, environment):
 
 
 def test_make_installs_in_place_what_requirements_newly_ask_for(checkout):
-  interpreter(checkout, PYTHON)
-  status, told = make(checkout, ".venv/installed")
-  assert status == 0
-  assert "Making .venv with" in told
+  interpreter(checkout / "python-for-test", PYTHON)
+  assert "Making .venv with" in make(checkout, ".venv/installed")[1]
   (checkout / ".venv" / "by-make-reference").touch()
   assert "up to date" in make(checkout, ".venv/installed")[1]
   later = (checkout / ".venv" / "installed").stat().st_mtime + 1
   os.utime(checkout / "requirements.txt", (later, later))
   status, told = make(checkout, ".venv/installed")
   assert status == 0
-  assert "Making" not in told
   assert "Installing requirements.txt into .venv" in told
   assert (checkout / ".venv" / "by-make-reference").exists()
   assert (checkout / "asked").read_text().count("-m venv") == 1
@@ -168,47 +161,23 @@ def test_make_installs_in_place_what_requirements_newly_ask_for(checkout):
 @pytest.mark.parametrize(
   ("script", "message"),
   [
-    ("", "Expected a Python in .venv"),
-    ('test "$1" = -V && echo Python 3.9.2 && exit 0; exit 1', "it has Python 3.9.2"),
+    (None, "Expected a Python in .venv"),
+    (OLD, "it has Python 3.9.2"),
     ('case "$2" in pip|ensurepip) exit 1;; esac', "Expected pip in .venv"),
-    ('case "$3" in install) exit 1;; esac', ""),
+    ('case "$3" in install) exit 1;; esac', "Installing"),
   ],
 )
 def test_make_refuses_an_environment_of_no_use_and_leaves_it(
   checkout, environment, script, message
 ):
   python = environment / "bin" / "python"
+  python.unlink()
   if script:
-    python.write_text(f"#!/bin/sh\n{script}\n")
+    interpreter(python, script)
   else:
-    python.unlink()
     python.symlink_to("/nowhere/python")  # of a Python that was upgraded
   status, told = make(checkout, ".venv/installed")
-  assert status == 2
-  if message:
-    assert told.count("\n") == 1
+  assert (status, told.count("\n")) == (2, 1)
   assert message in told
   assert (environment / "mine").exists()
   assert not (environment / "installed").exists()
-
-
-@pytest.mark.slow
-def test_make_with_a_real_environment(checkout):
-  """Of one's own, with nothing to install; pip itself is missing, as uv leaves it."""
-  for name in ("requirements.txt", "requirements.lock"):
-    (checkout / name).write_text("")
-  venv = [sys.executable, "-m", "venv", "--without-pip", checkout / ".venv"]
-  subprocess.run(venv, check=True)
-  (checkout / ".venv" / "mine").touch()
-  status, told = make(checkout, ".venv/installed")
-  assert (status, told.splitlines()[-1]) == (0, "Installed.")
-  assert (checkout / ".venv" / "mine").exists()
-
-
-def test_the_packer_alone_is_imported_quickly():
-  """SciPy serves one algorithm; to import it takes longer than all the rest."""
-  program = "import sys, packing; print([x for x in sys.modules if x == 'scipy'])"
-  result = subprocess.run(
-    [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-  )
-  assert result.stdout == "[]\n"

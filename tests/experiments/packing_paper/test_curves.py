@@ -1,13 +1,8 @@
 """The claims on learning curves, on made-up curves whose truth is known."""
 
-import dataclasses
-import json
-
 import numpy as np
 import pytest
 
-from experiments.lab import report
-from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import EVALUATED
 from experiments.lab.part import Part
 from experiments.packing_paper.curves import ablation, claims
@@ -111,9 +106,3 @@ def test_findings_are_computed(exhibits):
   assert "alone +1.30" in ablated.finding
   assert "| no attention mask |" in ablated.text
   assert "shortest sequences ends +0.20" in exhibits["Section 3.2.3"].finding
-
-
-def test_exhibits_survive_json(exhibits):
-  for exhibit in exhibits.values():
-    kept = Exhibit.from_dict(json.loads(json.dumps(dataclasses.asdict(exhibit))))
-    assert report.section(kept, folder=".") == report.section(exhibit, folder=".")
