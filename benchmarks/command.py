@@ -128,12 +128,15 @@ def write(options: argparse.Namespace, machine: str, **results: Any):
     write_json(options.json, record | results)
 
 
-def run(main: Callable[[], None]) -> int:
+def run(main: Callable[[], None], *, keep_memory: bool = True) -> int:
   """Runs a benchmark; returns the exit status. Ctrl-C is one line, not a traceback.
 
-  Freed memory is kept, as in training.
+  Args:
+    main: the benchmark.
+    keep_memory: whether freed memory is kept, as in training.
   """
-  memory.keep()
+  if keep_memory:
+    memory.keep()
   try:
     main()
   except KeyboardInterrupt:

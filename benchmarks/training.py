@@ -14,8 +14,8 @@ is done. The time of a step includes handing over the arrays, not making them. P
 time, of all threads, is reported beside the wall clock. Other programs affect it less, but
 threads of a pool that spin while they wait count as if they worked.
 
-Freed memory is kept for the next step, for all ways (training/memory.py). On Linux a second
-measurement of some ways without that follows.
+Freed memory is kept for the next step, for all ways (training/memory.py). On a CPU a second
+process then measures some ways without that, by --return-memory.
 
 Peers are Hugging Face's BERT in PyTorch, on the CPU, in float32; `make reference` installs
 it. With another device or dtype they do not run.
@@ -23,12 +23,15 @@ it. With another device or dtype they do not run.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
+import json
 import pathlib
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -56,7 +59,6 @@ from benchmarks.training_tables import (
 )
 from model import IMPLEMENTATIONS, SIZES, BertConfig, hf
 from pipeline.batches.packed import PackedBatch
-from training import memory
 from training.command import positive
 from training.mesh import make_mesh, put_batch
 from training.optimizer import adamw
@@ -275,6 +277,9 @@ def main(arguments: list[str] | None = None):
     help="of Hugging Face (default: sdpa)",
   )
   parser.add_argument("--threads", type=positive, help="of PyTorch (default: its own)")
+  parser.add_argument(
+    "--return-memory", action="store_true", help="leave freed memory to the C library"
+  )
   options = parser.parse_args(arguments)
   histogram = packing.load_histogram(options.histogram)
   config = make_config(
@@ -306,10 +311,8 @@ def main(arguments: list[str] | None = None):
   )
   measured = measure(learners, sample, rounds=options.rounds)
   without = {}
-  if memory.give_back():
-    some = {key: learners[key] for key in WITHOUT_MEMORY if key in learners}
-    without = measure(some, sample, rounds=options.rounds)
-    memory.keep()
+  if jax.devices()[0].platform == "cpu" and not options.return_memory:
+    without = _without_memory(options, [key for key in WITHOUT_MEMORY if key in running])
   write(options, machine, ways=measured, without_memory=without, not_run=reasons)
   lengths = sample.store.lengths
   print(
@@ -325,6 +328,23 @@ def main(arguments: list[str] | None = None):
       print(f"\n{text}")
 
 
+def _without_memory(options: argparse.Namespace, keys: list[str]) -> dict[str, dict]:
+  """The same measurement in a process that returns freed memory; of `measure`."""
+  if not keys:
+    return {}
+  with tempfile.NamedTemporaryFile(suffix=".json") as file:
+    changed = {"ways": ",".join(keys), "attention_impls": "xla", "json": file.name}
+    values = vars(options) | changed | {"return_memory": None}
+    chosen = [
+      f"--{name.replace('_', '-')}={value}"
+      for name, value in values.items()
+      if value is not None
+    ]
+    command = [sys.executable, "-m", "benchmarks.training", "--return-memory", *chosen]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return json.loads(pathlib.Path(file.name).read_text())["ways"]
+
+
 def _machine() -> str:
   versions = [
     f"{name} {importlib.metadata.version(name)}"
@@ -335,4 +355,4 @@ def _machine() -> str:
 
 
 if __name__ == "__main__":
-  sys.exit(run(main))
+  sys.exit(run(main, keep_memory="--return-memory" not in sys.argv))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Mapping
 
 # Names and numbers of malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
@@ -19,8 +18,6 @@ _KEEP = {
   _M_TRIM_THRESHOLD: 2**31 - 1,  # the pool hardly ever shrinks
   _M_TOP_PAD: 256 << 20,  # and grows by this many bytes
 }
-# What glibc has come to by itself after a few steps: its threshold for large buffers moves.
-_RETURN = {_M_MMAP_MAX: 65536, _M_TRIM_THRESHOLD: 64 << 20, _M_TOP_PAD: 128 << 10}
 
 
 def keep() -> bool:
@@ -29,23 +26,7 @@ def keep() -> bool:
   Returns:
     Whether it does; False where the C library is not glibc.
   """
-  return _set(_KEEP)
-
-
-def give_back() -> bool:
-  """Undoes `keep`, as far as glibc can, and returns free memory now.
-
-  Returns:
-    Whether it did; False where the C library is not glibc.
-  """
-  if not _set(_RETURN):
-    return False
-  ctypes.CDLL(None).malloc_trim(0)
-  return True
-
-
-def _set(options: Mapping[int, int]) -> bool:
   if platform.libc_ver()[0] != "glibc":
     return False
   library = ctypes.CDLL(None)
-  return all([library.mallopt(option, value) for option, value in options.items()])
+  return all([library.mallopt(option, value) for option, value in _KEEP.items()])
