@@ -203,10 +203,12 @@ def test_a_run_answers_with_its_best_checkpoint_and_its_own_task(answer, tmp_pat
   assert answer(run, typed="a " * 9)[1] == newest
 
 
-@pytest.mark.parametrize("option", ["--out", "--submission"])
-def test_files_of_answers_are_whole_or_absent(folders, answer, tmp_path, option):
+@pytest.mark.parametrize(
+  ("option", "name"), [("--out", "out.jsonl"), ("--submission", "predictions.json")]
+)
+def test_files_of_answers_are_whole_or_absent(folders, answer, tmp_path, option, name):
   rows = [{"id": name, "question": name, "context": f"{name} c"} for name in "ab"]
-  source, path = write_lines(tmp_path / "rows.jsonl", rows), tmp_path / "written"
+  source, path = write_lines(tmp_path / "rows.jsonl", rows), tmp_path / name
   words = folders / "squad", "--input", source, *SQUAD
   printed = answer(*words)[1]
   status, nothing, errors = answer(*words, option, path)
@@ -219,7 +221,7 @@ def test_files_of_answers_are_whole_or_absent(folders, answer, tmp_path, option)
 
   before = sorted(tmp_path.iterdir())
   source.write_text(source.read_text() + '{"sentence": \n')
-  status, nothing, errors = answer(*words, option, tmp_path / "other")
+  status, nothing, errors = answer(*words, option, tmp_path / f"other_{name}")
   assert (status, nothing) == (2, [])
   assert f"error: {source}, line 3 is not JSON" in errors
   assert sorted(tmp_path.iterdir()) == before
