@@ -26,19 +26,20 @@ def most_items(problem: Problem) -> int:
 
 
 def dual_bound(problem: Problem, weights: np.ndarray) -> int:
-  """Packs that any plan needs, proven by weights.
+  """Packs that any plan needs, or what it costs with several row lengths, by weights.
 
   If no pack weighs more than V, then N packs weigh at most N * V. All sequences together
   weigh W, so N >= W / V (Farley's bound). V is the optimum of a knapsack, solved here in
   exact integers, and the division is exact too. So the bound holds for any weights; good
-  weights make it sharp.
+  weights make it sharp. With several row lengths, of costs c and values V, no pack weighs
+  more than its cost times the largest V / c, so the plan costs at least the least W * c / V.
 
   Args:
     problem: what is to be packed.
     weights: int64[R]; a weight for each size that occurs, 0 to 2^61 / items of a pack.
 
   Returns:
-    ceil(W / V); 0 if all weights are 0.
+    ceil(W / V), or the least ceil(W * c / V); 0 if all weights are 0.
 
   Example:
     >>> problem = Problem(np.array([0, 0, 3, 0, 0]), capacity=5, depth=2)
@@ -48,7 +49,7 @@ def dual_bound(problem: Problem, weights: np.ndarray) -> int:
   References:
     Farley, A note on bounding a class of linear programming problems (1990).
   """
-  return farley_bound(problem, weights, Knapsack(problem, weights).best_value)
+  return Pricing(problem, weights).bound
 
 
 def check_weights(problem: Problem, weights) -> np.ndarray:
@@ -69,15 +70,47 @@ def check_weights(problem: Problem, weights) -> np.ndarray:
   return weights.astype(np.int64)
 
 
-def farley_bound(problem: Problem, weights: np.ndarray, value: int) -> int:
-  """ceil(W / `value`), in exact integers; 0 if `value` is 0."""
-  demand = problem.demand.tolist()
-  carried = sum(n * w for n, w in zip(demand, weights.tolist(), strict=True))
-  return -(-carried // value) if value else 0
+class Pricing:
+  """The most valuable packs for each row length, given a weight for each size.
+
+  Attributes:
+    bound: int; what the weights prove, see `dual_bound`.
+    work: table entries that were filled.
+  """
+
+  def __init__(self, problem: Problem, weights: np.ndarray):
+    self._rows = [
+      (Knapsack(part, weights[: part.sizes.size]), cost) for part, cost in problem.rows
+    ]
+    self._longest_cost = problem.row_cost
+    self.work = sum(knapsack.work for knapsack, _ in self._rows)
+    demand = problem.demand.tolist()
+    carried = sum(n * w for n, w in zip(demand, weights.tolist(), strict=True))
+    self.bound = min(
+      (
+        -(-carried * cost // knapsack.best_value)
+        for knapsack, cost in self._rows
+        if knapsack.best_value
+      ),
+      default=0,
+    )
+
+  def packs(self, *, above: int) -> list[list[int]]:
+    """The best pack for each size and row length; sizes in descending order, then 0.
+
+    Args:
+      above: the weight that a pack in the longest row must exceed, and one in another row
+        in proportion to the cost.
+    """
+    found: list[list[int]] = []
+    for knapsack, cost in self._rows:
+      rows = np.flatnonzero(knapsack.values > above * cost // self._longest_cost)
+      found += knapsack.packs(rows).tolist()
+    return found
 
 
 class Knapsack:
-  """The most valuable packs, given a weight for each size.
+  """The most valuable packs of one row length, given a weight for each size.
 
   Attributes:
     best_value: int; the largest weight of any pack within capacity and depth.

@@ -11,6 +11,7 @@ Both are part of the sizes here, so no algorithm needs to know about them:
 
 from __future__ import annotations
 
+import bisect
 import collections
 import dataclasses
 import functools
@@ -37,11 +38,14 @@ class Problem:
     counts: int64[capacity]; entry `i` counts the sequences of size `i + 1`.
     capacity: how much a row holds, in the unit of the sizes.
     depth: most sequences in a pack.
+    row_costs: with rows of several lengths, the capacity and the cost of each, both
+      ascending; the last capacity is `capacity`. () for one length, of cost 1.
   """
 
   counts: np.ndarray
   capacity: int
   depth: int
+  row_costs: tuple[tuple[int, int], ...] = ()
 
   @functools.cached_property
   def sizes(self) -> np.ndarray:
@@ -53,13 +57,37 @@ class Problem:
     """int64[R]; how many sequences there are of each size that occurs."""
     return self.counts[self.sizes - 1]
 
+  @functools.cached_property
+  def rows(self) -> list[tuple[Problem, int]]:
+    """For each row length: the sizes that fit, and the cost of a row."""
+    if not self.row_costs:
+      return [(self, 1)]
+    parts = ((Problem(self.counts[:c], c, self.depth), cost) for c, cost in self.row_costs)
+    return [(part, cost) for part, cost in parts if part.sizes.size]
+
+  @property
+  def row_cost(self) -> int:
+    """The cost of the longest row."""
+    return self.row_costs[-1][1] if self.row_costs else 1
+
+  def cost(self, packs: Packs) -> int:
+    """The cost of packs, each in the shortest row that holds it."""
+    if not self.row_costs:
+      return sum(count for count, _ in packs)
+    capacities, costs = zip(*self.row_costs, strict=True)
+    return sum(n * costs[bisect.bisect_left(capacities, sum(s))] for n, s in packs)
+
   @property
   def simple_bound(self) -> int:
-    """Packs that any plan needs, by tokens, depth and halves of a row.
+    """The cost of any plan is at least this, by tokens, depth and halves of a row.
 
     Returns:
-      max(ceil(tokens / row), ceil(sequences / depth), sequences longer than half a row).
+      With one row length, max(ceil(tokens / row), ceil(sequences / depth), sequences longer
+      than half a row); otherwise that of tokens alone.
     """
+    if self.row_costs:
+      tokens = int(self.sizes @ self.demand)
+      return min(-(-tokens * cost // capacity) for capacity, cost in self.row_costs)
     return max(
       -(-int(self.sizes @ self.demand) // self.capacity),
       -(-int(self.demand.sum()) // self.depth),

@@ -29,7 +29,9 @@ def optimal(
   seed: int = 0,
   progress: Progress | None = None,
 ) -> Solution:
-  """Minimises the number of packs, by column generation.
+  """Minimises the number of packs, or with several row lengths their cost.
+
+  By column generation.
 
   The search starts from the better plan of LPFHP and SPFHP. If it meets the simple bound,
   no solver runs. Otherwise the linear relaxation gives a bound, and its solution is rounded
@@ -69,10 +71,9 @@ def optimal(
   effort = Effort(**limits, progress=progress)
   if target_gap is not None:
     target_gap = check_integer("target_gap", target_gap, at_least=0)
-  first = min(
-    heuristics.lpfhp(problem), heuristics.spfhp(problem), key=lambda plan: plan.num_packs
-  )
-  if first.num_packs == problem.simple_bound:
+  plans = heuristics.lpfhp(problem), heuristics.spfhp(problem)
+  first = min(plans, key=lambda plan: problem.cost(plan.packs))
+  if problem.cost(first.packs) == problem.simple_bound:
     return dataclasses.replace(first, details={"solver": "none needed"})
   if problem.sizes.size > MAX_LENGTHS and not limits:
     raise UnsolvedError(
@@ -80,7 +81,7 @@ def optimal(
       f"{MAX_LENGTHS} without a limit. Pass work_limit=N, time_limit=SECONDS, a larger "
       'length_multiple, or algorithm="auto".'
     )
-  effort.report(packs=first.num_packs, bound=problem.simple_bound)
+  effort.report(packs=problem.cost(first.packs), bound=problem.simple_bound)
   with effort.stoppable():
     solution = _search(problem, first, effort, target_gap=target_gap, seed=seed)
   solution.details["work"] = effort.spent
@@ -104,7 +105,7 @@ def _search(
     relaxation = solve_relaxation(
       problem,
       start=patterns,
-      upper=first.num_packs,
+      upper=problem.cost(first.packs),
       effort=effort,
       last_pack_work=math.inf if target_gap is not None else LAST_PACK_WORK,
       seed=seed,

@@ -25,7 +25,7 @@ import highspy
 import numpy as np
 
 from packing.algorithms.effort import Effort
-from packing.pricing import Knapsack, farley_bound, weight_scale
+from packing.pricing import Pricing, weight_scale
 from packing.problem import Problem
 
 _ROUNDS, _NOISE = 4, 0.1
@@ -49,12 +49,12 @@ class Relaxation:
   """The result of column generation.
 
   Attributes:
-    bound: packs that any plan needs; proven by `weights`.
+    bound: packs that any plan needs, or its cost; proven by `weights`.
     weights: int64[R]; integer duals, see `pricing.dual_bound`. None if the simple bound is
       at least as good.
     master: the linear programme, ready to be solved for another demand.
     usage: float64[P]; how often the solution uses each pattern of the master.
-    objective: the sum of `usage`.
+    objective: the packs of `usage`, or their cost.
     failure: why the solver failed, if it did.
   """
 
@@ -69,7 +69,8 @@ class Relaxation:
 class Master:
   """The linear programme over the patterns known so far.
 
-  Minimises the number of packs. The constraint for each size: its slots, plus those handed
+  Minimises the number of packs, or with several row lengths their cost, in units of the
+  longest row. The constraint for each size: its slots, plus those handed
   down from the next larger size, minus those handed down to the next smaller one, are at
   least its sequences.
 
@@ -105,7 +106,7 @@ class Master:
     if rows > 1:
       down = np.arange(1, rows)  # from row i to row i - 1, at no cost
       self._add_columns(
-        0.0,
+        np.zeros(rows - 1),
         starts=np.arange(0, 2 * (rows - 1), 2),
         rows=np.stack([down - 1, down], axis=1).ravel(),
         values=np.tile([1.0, -1.0], rows - 1),
@@ -133,13 +134,22 @@ class Master:
           values.append(1.0)
           last = row
     if starts:
-      self._add_columns(1.0, starts=starts, rows=rows, values=values)
+      costs = self.costs(len(self.patterns) - len(starts))
+      self._add_columns(costs, starts=starts, rows=rows, values=values)
     return len(starts)
 
-  def add_worthwhile(self, knapsack: Knapsack, scale: int) -> int:
-    """Adds the best packs worth more than one pack, `scale`; returns how many are new."""
-    rows = np.flatnonzero(knapsack.values > scale + scale // 10**9)
-    return self.add(knapsack.packs(rows).tolist())
+  def add_worthwhile(self, pricing: Pricing, scale: int) -> int:
+    """Adds the best packs worth more than they cost, `scale` for the longest row.
+
+    Returns:
+      How many are new.
+    """
+    return self.add(pricing.packs(above=scale + scale // 10**9))
+
+  def costs(self, first: int = 0) -> np.ndarray:
+    """float64[P - first]; of the patterns from `first` on, in units of the longest row."""
+    cost, unit = self._problem.cost, self._problem.row_cost
+    return np.array([cost([(1, pattern)]) / unit for pattern in self.patterns[first:]])
 
   def slots(self, usage: np.ndarray) -> np.ndarray:
     """int64[R]; slots of each size if pattern `p` is used `usage[p]` times."""
@@ -159,7 +169,8 @@ class Master:
     """Solves the programme, starting from the last solution.
 
     Returns:
-      Objective, usage float64[P] and duals float64[R]; None if the effort is over.
+      Objective, usage float64[P] and duals float64[R], the latter in units of the longest
+      row; None if the effort is over.
 
     Raises:
       SolverError: HiGHS failed twice.
@@ -179,7 +190,8 @@ class Master:
     usage = np.array(solution.col_value)[self._rows - 1 :]
     duals = np.array(solution.row_dual)
     objective = float(self._lp.getInfo().objective_function_value)
-    return objective * self._unit, usage * self._unit, duals
+    objective *= self._unit * self._problem.row_cost
+    return objective, usage * self._unit, duals
 
   def _run(self) -> highspy.HighsModelStatus | None:
     """Runs the solver within the effort; None if it did not finish."""
@@ -237,14 +249,12 @@ class Master:
     usage[columns] = np.rint(values).astype(np.int64)
     return usage
 
-  def _add_columns(self, cost: float, *, starts, rows, values):
+  def _add_columns(self, costs: np.ndarray, *, starts, rows, values):
     n = len(starts)
     lower, upper = np.zeros(n), np.full(n, highspy.kHighsInf)
     starts, rows = np.asarray(starts, np.int32), np.asarray(rows, np.int32)
     values = np.asarray(values, np.float64)
-    _ok(
-      self._lp.addCols(n, np.full(n, cost), lower, upper, rows.size, starts, rows, values)
-    )
+    _ok(self._lp.addCols(n, costs, lower, upper, rows.size, starts, rows, values))
 
 
 def solve_relaxation(
@@ -262,7 +272,7 @@ def solve_relaxation(
   Args:
     problem: sizes to pack.
     start: patterns to begin with, such as those of a heuristic plan.
-    upper: packs of a known plan; generation stops when the bound meets it.
+    upper: packs of a known plan, or their cost; generation stops when the bound meets it.
     effort: how long generation may last.
     last_pack_work: units of `effort` after which generation stops if the bound is within
       one pack of the known plan.
@@ -280,10 +290,10 @@ def solve_relaxation(
   rng = np.random.default_rng(seed)
   master = Master(problem, effort)
   master.add(start)
-  master.add(
-    (size,) * min(problem.depth, problem.capacity // size)
-    for size in problem.sizes.tolist()
-  )
+  for part, _ in problem.rows:
+    master.add(
+      (size,) * min(part.depth, part.capacity // size) for size in part.sizes.tolist()
+    )
   for i in range(_ROUNDS if guide is None else 2 * _ROUNDS):
     if effort.over:
       break
@@ -293,9 +303,9 @@ def solve_relaxation(
     typical = typical if guide is None else guide
     noise = 1 + _NOISE * rng.standard_normal(problem.sizes.size) / (1 + i // 2)
     weights = (np.clip(typical * noise, 0, 1) * scale).astype(np.int64)
-    knapsack = Knapsack(problem, weights)
-    effort.spend(knapsack.work)
-    master.add(knapsack.packs(np.arange(problem.sizes.size)).tolist())
+    pricing = Pricing(problem, weights)
+    effort.spend(pricing.work)
+    master.add(pricing.packs(above=-1))
 
   bound, proof, last, failure = problem.simple_bound, None, None, None
   while True:
@@ -310,17 +320,16 @@ def solve_relaxation(
       break
     objective, usage, duals = last = solved
     weights = integer_weights(duals, scale)
-    knapsack = Knapsack(problem, weights)
-    effort.spend(knapsack.work)
-    proven = farley_bound(problem, weights, knapsack.best_value)
-    if proven > bound:
-      bound, proof = proven, weights
+    pricing = Pricing(problem, weights)
+    effort.spend(pricing.work)
+    if pricing.bound > bound:
+      bound, proof = pricing.bound, weights
       effort.report(bound=bound)
     if bound >= upper or bound >= math.ceil(objective - 1e-6 - 1e-11 * objective):
       break
-    if upper - bound <= 1 and effort.spent > last_pack_work:
+    if upper - bound <= problem.row_cost and effort.spent > last_pack_work:
       break
-    if not master.add_worthwhile(knapsack, scale):
+    if not master.add_worthwhile(pricing, scale):
       break
   if last is None:
     return None

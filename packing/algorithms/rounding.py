@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from packing.algorithms import heuristics
 from packing.algorithms.effort import Effort
 from packing.algorithms.relaxation import Relaxation, SolverError, integer_weights
-from packing.pricing import Knapsack, weight_scale
+from packing.pricing import Pricing, weight_scale
 from packing.problem import Problem, Strategy
 
 Usage = collections.Counter[Strategy]  # slots of a pack -> number of such packs
@@ -95,13 +96,14 @@ class Rounding:
     relaxation: its linear relaxation.
     best: a plan to begin with, as slots.
     target_gap: packs above the bound that are good enough. None for a millionth of the
-      bound, or one pack if a little work (`LAST_PACK_WORK`) does not save it.
+      bound, or one pack if a little work (`LAST_PACK_WORK`) does not save it. With several
+      row lengths, cost in place of packs, and a pack is the longest row.
     effort: how long the search may last; so far spent on the relaxation alone.
     seed: the seed of the later dives.
 
   Attributes:
     best: the best plan so far, as slots.
-    num_packs: its packs.
+    cost: its packs, or their cost.
     failure: why the solver failed, if it did.
   """
 
@@ -125,20 +127,20 @@ class Rounding:
     self._effort = effort
     self._last_pack_until = math.inf
     if target_gap is None:
-      self._search_until = relaxation.bound + max(1, millionth)
+      self._search_until = relaxation.bound + max(problem.row_cost, millionth)
       self._last_pack_until = effort.spent + LAST_PACK_WORK
     self._dives_until = 3 * effort.spent + _DIVES_WORK
     self._rng = np.random.default_rng(seed)
     self._scale = weight_scale(problem)
     self.best = best
-    self.num_packs = sum(best.values())
+    self.cost = self._cost_of(best)
     self.failure = relaxation.failure
 
   @property
   def done(self) -> bool:
     """Whether the plan is good enough or the effort is over."""
-    gap = self.num_packs - self._bound
-    tired = gap <= 1 and self._effort.spent > self._last_pack_until
+    gap = self.cost - self._bound
+    tired = gap <= self._problem.row_cost and self._effort.spent > self._last_pack_until
     return gap <= 0 or tired or self._effort.over
 
   def run(self):
@@ -146,15 +148,15 @@ class Rounding:
 
     If the solver fails, the best plan so far stays.
     """
-    if self.num_packs <= self._bound:
+    if self.cost <= self._bound:
       return
     try:
       for dive in range(_DIVES):
         # Even if the effort is over, the first dive makes its first step.
-        if dive and (self._dived or self.num_packs <= self._dive_until):
+        if dive and (self._dived or self.cost <= self._dive_until):
           break
         self._dive(dive)
-      if not self.done and self.num_packs > self._search_until:
+      if not self.done and self.cost > self._search_until:
         self._integer_programme()
     except SolverError as error:
       self.failure = str(error)
@@ -189,7 +191,7 @@ class Rounding:
         self._complete(demand, fixed)
       if not left or self._dived:
         return
-      solved = self._solve(demand, self.num_packs - 1 - sum(fixed.values()))
+      solved = self._solve(demand, self.cost - 1 - self._cost_of(fixed))
       if solved is None:
         return
       usage = solved
@@ -201,7 +203,7 @@ class Rounding:
       return
     counts = np.zeros(self._problem.capacity, np.int64)
     counts[self._problem.sizes - 1] = demand
-    rest = Problem(counts, self._problem.capacity, self._problem.depth)
+    rest = dataclasses.replace(self._problem, counts=counts)
     for algorithm in (heuristics.lpfhp, heuristics.spfhp):
       usage = fixed.copy()
       for n, strategy in algorithm(rest).packs:
@@ -215,13 +217,16 @@ class Rounding:
 
   def _keep(self, usage: Usage):
     """Keeps a plan if it is the best so far."""
-    packs = sum(usage.values())
-    if packs < self.num_packs:
-      self.best, self.num_packs = usage.copy(), packs
-      self._effort.report(packs=packs)
+    cost = self._cost_of(usage)
+    if cost < self.cost:
+      self.best, self.cost = usage.copy(), cost
+      self._effort.report(packs=cost)
+
+  def _cost_of(self, usage: Usage) -> int:
+    return self._problem.cost((n, slots) for slots, n in usage.items())
 
   def _solve(self, demand: np.ndarray, most: int) -> np.ndarray | None:
-    """Solves the relaxation for a demand; None if it needs more than `most` packs.
+    """Solves the relaxation for a demand; None if it costs more than `most`.
 
     New patterns are generated only if the known ones need too many packs.
     """
@@ -231,11 +236,11 @@ class Rounding:
       objective, usage, duals = solved
       if objective <= most + _INTEGRAL:
         return usage
-      if self.num_packs <= self._dive_until or self._dived:
+      if self.cost <= self._dive_until or self._dived:
         return None
-      knapsack = Knapsack(self._problem, integer_weights(duals, self._scale))
-      self._effort.spend(knapsack.work)
-      if not self._master.add_worthwhile(knapsack, self._scale):
+      pricing = Pricing(self._problem, integer_weights(duals, self._scale))
+      self._effort.spend(pricing.work)
+      if not self._master.add_worthwhile(pricing, self._scale):
         return None
       method = "primal"
     return None
@@ -253,9 +258,8 @@ class Rounding:
     kept = np.floor(usage - 1 + _INTEGRAL).clip(0).astype(np.int64)
     demand = cover(self._problem.demand, self._master.slots(kept))
     row = {size: r for r, size in enumerate(self._problem.sizes.tolist())}
-    reduced = np.array(
-      [1 - sum(duals[row[size]] for size in p) for p in self._master.patterns]
-    )
+    worth = [sum(duals[row[size]] for size in p) for p in self._master.patterns]
+    reduced = self._master.costs() - worth
     chosen = np.argsort(reduced, kind="stable")[: 4 * self._problem.sizes.size]
     chosen = np.union1d(chosen, np.flatnonzero(usage > _INTEGRAL))
     whole = self._master.solve_whole(demand, chosen)
