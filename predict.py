@@ -37,7 +37,7 @@ from packing import InputError
 from packing.errors import check_integer, short_repr
 from packing.files import whole_file
 from pipeline.prediction.answers import answer_examples
-from pipeline.prediction.chunks import BatchShape
+from pipeline.prediction.chunks import BatchShape, default_row_lengths
 from pipeline.prediction.examples import STANDARD_INPUT, read_examples
 from pipeline.prediction.of_model import (
   LONGEST_WINDOW,
@@ -54,6 +54,7 @@ from training.errors import ConfigError
 from training.evaluation import make_program, predict
 from training.mesh import make_mesh, replicated
 from training.record import workdir
+from training.record.flops import row_cost
 
 _EXAMPLES = """FOLDER is a run's, an imported one (python -m model import), or a Hugging
 Face directory of BertForSequenceClassification or BertForQuestionAnswering. A run has its
@@ -114,17 +115,19 @@ def run(options: argparse.Namespace):
     raise InputError(f"--genres {options.genres} needs --submission; give both.")
   stored, settings, tokenizer, labels = open_model(options)
   mesh = make_mesh()
+  program = make_program(
+    stored, mesh=mesh, dtype=options.dtype, attention_impl=options.attention_impl
+  )
+  row_lengths = _row_lengths(program.config, settings, options.row_lengths)
   shape = BatchShape(
     settings.max_sequence_length,
     batch_size=-(-options.batch_size // mesh.size) * mesh.size,
     max_sequences=options.max_sequences_per_pack,
     algorithm=options.algorithm,
+    row_costs={length: row_cost(program.config, length) for length in row_lengths},
+    batch_multiple=mesh.size,
   )
   _check_isolated(stored, shape)
-  program = make_program(
-    stored, mesh=mesh, dtype=options.dtype, attention_impl=options.attention_impl
-  )
-  attention.check(program.config, shape.length)
   if options.input == STANDARD_INPUT and sys.stdin.isatty():
     print("reading standard input; Ctrl-D ends it", file=sys.stderr)
   tally: collections.Counter[str] = collections.Counter()
@@ -201,6 +204,29 @@ def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSett
     if count:
       limit = f"--{name.replace('_', '-')} {getattr(settings, name)}"
       print(f"cut {count:,} of them: longer than {limit}", file=sys.stderr)
+
+
+def _row_lengths(
+  config: model.ModelConfig, settings: pipeline.DatasetSettings, chosen: list[int] | None
+) -> list[int]:
+  """The lengths of rows, ascending; by default those that the attention can have.
+
+  Raises:
+    InputError, AttentionError: a row is too long, or the attention cannot have its length.
+  """
+  longest = settings.max_sequence_length
+  attention.check(config, longest)
+  if chosen is None:
+    fitting = []
+    for length in default_row_lengths(longest):
+      with contextlib.suppress(model.AttentionError):
+        attention.check(config, length)
+        fitting.append(length)
+    return fitting
+  for length in chosen:
+    check_integer("--row-lengths", length, at_least=1, at_most=longest)
+    attention.check(config, length)
+  return sorted({*chosen, longest})
 
 
 def _check_isolated(stored: weights.StoredModel, shape: BatchShape):
@@ -292,6 +318,10 @@ def _settings(options, stored, run_config: dict | None) -> pipeline.DatasetSetti
   return settings_to_read(settings, chosen, positions=positions, num_labels=num_labels)
 
 
+def _integers(text: str) -> list[int]:
+  return [int(part) for part in text.split(",")]
+
+
 # ---- the command line -------------------------------------------------------------------
 
 
@@ -340,6 +370,13 @@ def _parser() -> argparse.ArgumentParser:
     help=f"squad: in tokens (default: {MAX_ANSWER_LENGTH})",
   )
   add("--batch-size", metavar="B", type=int, default=8, help="rows a step (default: 8)")
+  add(
+    "--row-lengths",
+    metavar="S,...",
+    type=_integers,
+    help="shorter rows beside those of --max-sequence-length; the model is compiled for "
+    "each (default: a half, 5/8 and 3/4 of it)",
+  )
   add(
     "--algorithm",
     choices=packing.ALGORITHMS,

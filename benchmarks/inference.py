@@ -5,10 +5,12 @@
     python -m benchmarks.inference --json results/inference.json
 
 Sequences have the lengths of a built-in histogram and random tokens; a random model
-answers them, as in `predict.py`. The ways take turns, in another order each round, and
+answers them, as in `predict.py`: in packs, of rows of several lengths or of one. The ways
+take turns, in another order each round, and
 each round is all sequences once, arrays to logits, by the wall clock: packing itself is
 counted. The first pass compiles and is reported separately. The answers of each way are
-compared with those of rows that are padded to one length.
+compared with those of rows that are padded to one length. Last, the cost of a token is
+measured in full rows of each length, which gives the weight of attention that plans use.
 """
 
 from __future__ import annotations
@@ -33,14 +35,15 @@ from benchmarks.table import table
 from model import SIZES, BertConfig, weights
 from model.models import draw_params
 from pipeline.batches.packed import PackedBatch, pack_rows
-from pipeline.prediction.chunks import BatchShape, pack_examples
+from pipeline.prediction.chunks import BatchShape, default_row_lengths, pack_examples
 from pipeline.prediction.examples import Example
 from pipeline.store import QUESTION_SCHEMA, SCHEMA, SequenceStore, StoredSequence
 from pipeline.tasks.squad import Window
 from training.evaluation import make_program
 from training.evaluation import predict as run_batches
-from training.mesh import make_mesh
+from training.mesh import make_mesh, put_batch
 from training.record.compilations import CompilationCounter
+from training.record.flops import ATTENTION_WEIGHT, row_cost
 from training.step import ModelProgram
 
 HEADS = {"glue": "sequence_classification", "squad": "question_answering"}
@@ -62,12 +65,16 @@ def make_examples(histogram: packing.Histogram, number: int, schema) -> list[Exa
   return examples
 
 
-def ways_of(examples: list[Example], schema, *, row: int, size: int) -> dict[str, Batches]:
+def ways_of(
+  examples: list[Example], schema, *, config: BertConfig, size: int
+) -> dict[str, Batches]:
   """By name: a function that gives all batches; B rows each, sequences by their numbers."""
   store = SequenceStore.from_sequences((e.sequences[0] for e in examples), schema)
+  row = config.max_position_embeddings
 
-  def packed() -> Iterator[PackedBatch]:
-    shape = BatchShape(row, batch_size=size)
+  def packed(row_lengths: Sequence[int]) -> Iterator[PackedBatch]:
+    costs = {length: row_cost(config, length) for length in row_lengths}
+    shape = BatchShape(row, batch_size=size, row_costs=costs)
     (chunk,) = pack_examples(examples, schema, shape=shape, chunk_size=len(examples))
     return chunk.batches()
 
@@ -80,7 +87,8 @@ def ways_of(examples: list[Example], schema, *, row: int, size: int) -> dict[str
   numbers = np.arange(len(store))
   by_length = np.argsort(store.lengths, kind="stable")
   return {
-    "packed": packed,
+    "packed": lambda: packed(default_row_lengths(row)),
+    "packed, rows of one length": lambda: packed([row]),
     PADDED: lambda: one_a_row(numbers, lambda _: row),
     "padded to the longest of the batch": lambda: one_a_row(numbers, np.max),
     "sorted by length, padded to the longest": lambda: one_a_row(by_length, np.max),
@@ -116,6 +124,39 @@ def measure(
       "same_answers": int(np.sum(same)),
     }
   return measured
+
+
+def attention_weight(
+  program: ModelProgram, params, schema, *, size: int, rounds: int
+) -> tuple[float, dict[int, float]]:
+  """The time of an operation of attention over that of another, by a line through seconds.
+
+  Returns:
+    The weight, and seconds of a token by row length, in full rows of one sequence each.
+  """
+  config = program.config
+  lengths = default_row_lengths(config.max_position_embeddings)
+  runs = {}
+  for length in lengths:
+    rows = size * lengths[-1] // length
+    full = packing.Histogram.from_lengths([length] * rows, max_sequence_length=length)
+    sequences = (e.sequences[0] for e in make_examples(full, rows, schema))
+    store = SequenceStore.from_sequences(sequences, schema)
+    batch = pack_rows(store, np.arange(rows)[:, None], row_length=length)
+    placed = put_batch(batch, program.mesh)
+    runs[length] = functools.partial(
+      lambda batch, _: program.eval_step(params, batch), placed
+    )
+  seconds = in_turns(runs, rounds=rounds, seed=0, name="full rows", clock="processor")
+  of_token = {
+    length: float(np.median(seconds[length])) / (size * lengths[-1] // length * length)
+    for length in lengths
+  }
+  costs = {n: row_cost(config, n) / n for n in lengths}  # linear in n
+  slope, at_zero = np.polyfit(lengths, list(of_token.values()), 1)
+  planned_slope, planned_at_zero = np.polyfit(lengths, list(costs.values()), 1)
+  ratio = (slope / at_zero) / (planned_slope / planned_at_zero)
+  return float(ratio * ATTENTION_WEIGHT), of_token
 
 
 def way_table(measured: dict[str, dict], number: int) -> str:
@@ -181,12 +222,18 @@ def main(arguments: list[str] | None = None):
     program = make_program(stored, mesh=mesh, dtype=options.dtype)
     params = jax.jit(lambda config=config, head=head: draw_params(config, head, seed=0))()
     examples = make_examples(histogram, options.sequences, schema)
-    ways = ways_of(examples, schema, row=row, size=size)
+    ways = ways_of(examples, schema, config=config, size=size)
     measured = measure(program, params, ways, rounds=options.rounds, name=name)
-    histograms[name] = measured
+    weight, of_token = attention_weight(
+      program, params, schema, size=size, rounds=options.rounds
+    )
+    histograms[name] = {"ways": measured, "attention_weight": weight, "seconds": of_token}
     print(f"\n{len(examples):,} sequences of {name}, {size} rows of {row} tokens a batch,")
     print(f"BERT-{options.size}, {head}, {options.dtype}\n")
     print(way_table(measured, len(examples)), flush=True)
+    times = ", ".join(f"{n}: {s * 1e6:.1f}" for n, s in of_token.items())
+    print(f"\nProcessor time of a token in full rows, in microseconds: {times}")
+    print(f"Weight of attention: {weight:.2f}; plans use {ATTENTION_WEIGHT}", flush=True)
   write(options, here, histograms=histograms)
 
 

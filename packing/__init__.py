@@ -14,6 +14,7 @@ from packing.assignment import Assignment
 from packing.certificate import Certificate
 from packing.errors import InputError
 from packing.histogram import Histogram, histogram_names, load_histogram
+from packing.mixed import MixedCertificate, MixedPlan
 from packing.online import OnlinePacker
 from packing.pack import ALGORITHMS, algorithm_options, pack
 from packing.plan import Plan
@@ -29,6 +30,8 @@ __all__ = [
   "Certificate",
   "Histogram",
   "InputError",
+  "MixedCertificate",
+  "MixedPlan",
   "OnlinePacker",
   "Plan",
   "SortedBatches",

@@ -32,7 +32,7 @@ def dual_bound(problem: Problem, weights: np.ndarray) -> int:
   weigh W, so N >= W / V (Farley's bound). V is the optimum of a knapsack, solved here in
   exact integers, and the division is exact too. So the bound holds for any weights; good
   weights make it sharp. With several row lengths, of costs c and values V, no pack weighs
-  more than its cost times the largest V / c, so the plan costs at least the least W * c / V.
+  more than its cost times the largest V / c, so a plan costs at least the least W * c / V.
 
   Args:
     problem: what is to be packed.

@@ -187,7 +187,7 @@ class Geometry:
     lengths = np.asarray(lengths, np.int64)
     return -(-lengths // self.length_multiple) * self.length_multiple + self.separator_size
 
-  def _tokens(self, strategy: Strategy) -> int:
+  def tokens(self, strategy: Strategy) -> int:
     """Tokens of a row that a strategy takes, gaps and separators included."""
     rounded = sum(-(-n // self.length_multiple) for n in strategy) * self.length_multiple
     return rounded + self.separator_size * (len(strategy) - 1)
@@ -231,7 +231,7 @@ class Geometry:
         mistake = f"has a length out of range; expected 1 to {longest}"
       elif times > 1:
         mistake = "occurs more than once; expected different ones. Add up repeat counts"
-      elif (tokens := self._tokens(strategy)) > self.row_length:
+      elif (tokens := self.tokens(strategy)) > self.row_length:
         mistake = f"has {tokens} tokens{rules}; the row has {self.row_length}"
       if mistake:
         raise InputError(f"Strategy {short_repr(strategy)} {mistake}.")

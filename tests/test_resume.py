@@ -138,8 +138,8 @@ def test_a_changed_config_is_refused_unless_told_so_and_possible(folder, copy):
     refused(folder, copy, message, f"--config.{option}", CHANGED)
   path = copy / "plans" / "train.json"
   kept, plan = path.read_bytes(), packing.load_plan(path)
-  depth = {"max_sequences_per_pack": plan.max_sequences_per_pack}
-  other = packing.pack(plan.histogram, algorithm="lpfhp", **depth)
+  depth = plan.max_sequences_per_pack
+  other = packing.pack(plan.histogram, algorithm="lpfhp", max_sequences_per_pack=depth)
   dataclasses.replace(other, algorithm=plan.algorithm).save(path)
   refused(folder, copy, f"{path} is not what the checkpoint of step {STEPS} was saved with")
 

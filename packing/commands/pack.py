@@ -61,7 +61,7 @@ def run(options) -> str:
   depth = "auto" if limit == "auto" else arguments.parse_depth(limit)
   own: dict[str, Any] = dict(map(arguments.parse_option, options.option))
   check_options(options.algorithm, own)
-  geometry = arguments.geometry(options)
+  geometry: dict[str, Any] = arguments.geometry(options)
   paths = [p for p in (options.output, options.certificate) if p is not None]
   if len({pathlib.Path(p).absolute() for p in paths}) < len(paths):
     raise InputError(

@@ -1,35 +1,42 @@
-"""Examples packed a chunk at a time: batches of one shape for any number of examples."""
+"""Examples packed a chunk at a time: batches of few shapes for any number of examples."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 import packing
-from packing.errors import check_integer
+from packing.errors import InputError, check_integer
 from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.prediction.examples import Example
 from pipeline.store import SequenceStore
 
 CHUNK_SIZE = 4096  # sequences: enough to pack well, few enough to hold and to wait for
 _SHORTEST = 4  # tokens; if sequences are shorter, some rows are less full
+_WORK = 10**8  # units of a plan's search, of a second or less
+_STEPS = 96  # of a row; lengths are rounded up to whole ones, so that plans are quick
 _Output = TypeVar("_Output")
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchShape:
-  """The shape of batches, and how their rows are filled.
+  """The shapes of batches, and how their rows are filled.
 
   Attributes:
-    length: S, in tokens.
-    batch_size: B, rows in a batch.
+    length: S, the longest row, in tokens.
+    batch_size: B, rows of S tokens in a batch. Batches of shorter rows have as many more
+      rows as their tokens allow, a multiple of `batch_multiple`.
     max_sequences: M, the most sequences in a row; None for S / 4, which hardly limits.
     algorithm: a key of `packing.ALGORITHMS`; "none" for one sequence a row.
+    row_costs: the cost of a row by row length, S included; the plan of a chunk minimises
+      the cost of all rows. None for rows of S tokens alone.
+    batch_multiple: such as the number of devices.
 
   Raises:
     InputError: a value is invalid.
@@ -38,12 +45,18 @@ class BatchShape:
   length: int
   batch_size: int = 8
   max_sequences: int | None = None
-  algorithm: str = "lpfhp"
+  algorithm: str = "optimal"
+  row_costs: Mapping[int, int] | None = None
+  batch_multiple: int = 1
 
   def __post_init__(self):
     packing.algorithm_options(self.algorithm)
     check_integer("max_sequence_length", self.length, at_least=1)
     check_integer("batch_size", self.batch_size, at_least=1)
+    if self.row_costs is not None and max(self.row_costs) != self.length:
+      raise InputError(
+        f"The longest row has {max(self.row_costs)} tokens; expected {self.length}."
+      )
     if self.max_sequences is not None:
       check_integer("max_sequences_per_pack", self.max_sequences, at_least=1)
 
@@ -54,6 +67,23 @@ class BatchShape:
       return 1
     return min(self.max_sequences or max(self.length // _SHORTEST, 1), self.length)
 
+  def rows(self, row_length: int) -> int:
+    """Rows in a batch of rows of this length."""
+    most = self.batch_size * self.length // row_length
+    return max(most // self.batch_multiple * self.batch_multiple, self.batch_multiple)
+
+
+def default_row_lengths(longest: int) -> tuple[int, ...]:
+  """Four row lengths, from half of the longest; docs/speed.md compares.
+
+  Example:
+    >>> default_row_lengths(384)
+    (192, 240, 288, 384)
+  """
+  eighths = (-(-longest * part // 8) for part in (4, 5, 6))
+  rounded = {-(-length // 16) * 16 for length in eighths}
+  return (*sorted(length for length in rounded if length < longest), longest)
+
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
@@ -62,33 +92,35 @@ class Chunk:
   Attributes:
     examples: in the order of their source.
     store: their sequences.
-    assignment: of the sequences to packs; None if there are no sequences.
+    packs: for each row length, ascending, the sequences of each pack.
     shape: of the batches.
   """
 
   examples: list[Example]
   store: SequenceStore
-  assignment: packing.Assignment | None
+  packs: dict[int, list[np.ndarray]]
   shape: BatchShape
 
   @property
   def num_packs(self) -> int:
-    return self.assignment.num_packs if self.assignment else 0
+    return sum(map(len, self.packs.values()))
 
   def batches(self) -> Iterator[PackedBatch]:
-    """Batches with each sequence once; the last rows are empty."""
-    if self.assignment is None:
-      return
-    size, slots = self.shape.batch_size, self.shape.slots
-    num_rows = -(-self.num_packs // size) * size
-    sequence_ids = np.full((num_rows, slots), -1, np.int64)
-    depths = np.zeros(num_rows, np.int64)
-    depths[: self.num_packs] = np.diff(self.assignment.offsets)
-    filled = np.arange(slots) < depths[:, None]
-    sequence_ids[filled] = self.assignment.sequence_ids
-    for start in range(0, num_rows, size):
-      ids = sequence_ids[start : start + size]
-      yield pack_rows(self.store, ids, row_length=self.shape.length)
+    """Batches with each sequence once.
+
+    Packs that do not fill a batch go on to the next longer rows. In the longest, the last
+    rows of the last batch are empty.
+    """
+    left: list[np.ndarray] = []
+    last = max(self.packs, default=0)
+    for row_length, packs in self.packs.items():
+      size, left = self.shape.rows(row_length), left + packs
+      while len(left) >= size or (left and row_length == last):
+        batch, left = left[:size], left[size:]
+        sequence_ids = np.full((size, self.shape.slots), -1, np.int64)
+        for row, ids in zip(sequence_ids, batch, strict=False):
+          row[: ids.size] = ids
+        yield pack_rows(self.store, sequence_ids, row_length=row_length)
 
   def by_example(self, outputs: Iterable[_Output]) -> Iterator[list[_Output]]:
     """Outputs of all sequences, in the order of their numbers, for each example."""
@@ -141,11 +173,18 @@ def _pack(examples: Sequence[Example], schema: pa.Schema, shape: BatchShape) -> 
   sequences = [sequence for example in examples for sequence in example.sequences]
   store = SequenceStore.from_sequences(sequences, schema)
   if not len(store):
-    return Chunk(list(examples), store, None, shape)
+    return Chunk(list(examples), store, {}, shape)
+  row_costs = shape.row_costs or {shape.length: 1}
+  limited = "work_limit" in packing.algorithm_options(shape.algorithm)
   plan = packing.pack(
     packing.Histogram.from_lengths(store.lengths, max_sequence_length=shape.length),
     algorithm=shape.algorithm,
     max_sequences_per_pack=shape.slots,
+    row_length=tuple(row_costs),
+    row_cost=tuple(row_costs.values()),
+    length_multiple=math.gcd(shape.length, max(shape.length // _STEPS, 1)),
+    **({"work_limit": _WORK} if limited else {}),
   )
-  assignment = plan.assign(store.lengths, seed=0)
-  return Chunk(list(examples), store, assignment, shape)
+  parts = zip(plan.plans, plan.assign(store.lengths, seed=0), strict=True)
+  packs = {part.row_length: list(assignment) for part, assignment in parts}
+  return Chunk(list(examples), store, packs, shape)

@@ -2,12 +2,20 @@
 
 import functools
 import itertools
+import math
 
 
 def fewest_packs(lengths, *, row_length, depth, multiple=1, separator=0):
-  """The fewest packs, by all sets of shorter sequences beside the longest one.
+  """The fewest packs."""
+  rows = {row_length: 1}
+  return least_cost(lengths, rows, depth=depth, multiple=multiple, separator=separator)
 
-  Feasible for up to about nine sequences.
+
+def least_cost(lengths, row_costs, *, depth, multiple=1, separator=0):
+  """The least cost of rows, by all sets of shorter sequences beside the longest one.
+
+  Each pack takes the cheapest row that holds it, of `row_costs` by row length. Feasible for
+  up to about nine sequences.
   """
   gap = -(-separator // multiple) * multiple
 
@@ -16,15 +24,17 @@ def fewest_packs(lengths, *, row_length, depth, multiple=1, separator=0):
     if not left:
       return 0
     *others, longest = left
-    best = len(left)
+    best = math.inf
     for number in range(min(depth, len(left))):
       for beside in set(itertools.combinations(others, number)):
         rounded = [-(-length // multiple) * multiple for length in (longest, *beside)]
-        if sum(rounded) + gap * number <= row_length:
+        used = sum(rounded) + gap * number
+        costs = [cost for length, cost in row_costs.items() if length >= used]
+        if costs:
           rest = list(others)
           for length in beside:
             rest.remove(length)
-          best = min(best, 1 + solve(tuple(rest)))
+          best = min(best, min(costs) + solve(tuple(rest)))
     return best
 
   return solve(tuple(sorted(lengths)))

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 
 from model import BertConfig, ModelConfig
 
+ATTENTION_WEIGHT = 2  # time of its operations, over that of others
+
 
 def training_flops(
   config: ModelConfig,
@@ -63,6 +65,27 @@ def training_flops(
   # The gradient of the vocabulary's bias is a product with ones.
   bias = 2 * mlm_slots * config.padded_vocab_size if head == "pretraining" else 0
   return rows * (3 * (layers + heads[head]) + bias)
+
+
+def row_cost(config: ModelConfig, row_length: int) -> int:
+  """What a row costs in inference, to compare row lengths: operations of its layers.
+
+  Those of attention count twice. Its products are smaller, and its softmax is not counted
+  as operations. `python -m benchmarks.inference` measures this weight.
+
+  Args:
+    config: of the model.
+    row_length: in tokens.
+
+  Example:
+    >>> base = BertConfig.from_size("base", vocab_size=30522, max_position_embeddings=512)
+    >>> round(row_cost(base, 384) / row_cost(base, 192), 3)
+    2.074
+  """
+  width = config.hidden_size
+  a_token = 8 * width * width + 4 * width * config.intermediate_size
+  attention = 4 * width * row_length
+  return config.num_layers * row_length * (a_token + ATTENTION_WEIGHT * attention)
 
 
 # By device_kind, the vendors' figures in TFLOP/s of one device, without sparsity: products
