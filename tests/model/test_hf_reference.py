@@ -58,20 +58,6 @@ def test_regression_and_a_padded_vocabulary(tmp_path):
   assert (added == np.finfo(np.float32).min).all()
 
 
-@pytest.mark.parametrize(
-  ("architecture", "fields"),
-  [("BertForMaskedLM", SIZES["odd"]), (GPT2, GPT2_SIZES["odd"])],
-)
-def test_gradients_of_a_packed_batch_are_those_of_the_reference(
-  tmp_path, architecture, fields
-):
-  model = reference.make(architecture, **fields)
-  config, head, params = imported(model, tmp_path)
-  batch = reference.make_batch()
-  found = ours.loss_and_gradients(config, head, params, batch)
-  ours.assert_equal_gradients(found, reference.gradients(model, batch), head)
-
-
 @pytest.mark.parametrize("architecture", [*HEADS, GPT2])
 def test_transformers_opens_what_is_exported_with_its_tokenizer(tmp_path, architecture):
   golden = json.loads((GOLDEN / "tokenizer.json").read_text())
