@@ -254,15 +254,11 @@ def test_a_mistake_is_one_line_and_status_2(run, arguments, message):
   assert message in err
 
 
-@pytest.mark.parametrize(
-  ("lengths", "message"),
-  [("3 600", "[1] is 600"), ("0 3", "[0] is 0"), ("", "holds no sequence")],
-)
-def test_lengths_out_of_range_are_refused(run, tmp_path, lengths, message):
-  (tmp_path / "x.txt").write_text(lengths)
+def test_a_file_without_lengths_is_refused(run, tmp_path):
+  (tmp_path / "x.txt").touch()
   status, _, err = run(f"pack --lengths {tmp_path}/x.txt --max-sequence-length 512")
   assert status == 2
-  assert message in err
+  assert "holds no sequence" in err
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "bfd"])
