@@ -254,11 +254,14 @@ def test_a_mistake_is_one_line_and_status_2(run, arguments, message):
   assert message in err
 
 
-def test_a_file_without_lengths_is_refused(run, tmp_path):
-  (tmp_path / "x.txt").touch()
+@pytest.mark.parametrize(
+  ("lengths", "message"), [("3 600", "[1] is 600"), ("", "holds no sequence")]
+)
+def test_lengths_out_of_range_are_refused(run, tmp_path, lengths, message):
+  (tmp_path / "x.txt").write_text(lengths)
   status, _, err = run(f"pack --lengths {tmp_path}/x.txt --max-sequence-length 512")
   assert status == 2
-  assert "holds no sequence" in err
+  assert message in err
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "bfd"])
