@@ -10,33 +10,11 @@ import pytest
 
 from model import AttentionError, Gpt2, blocks, kernels
 from model.attention import alibi_slopes, attention
-from model.testing import assert_no_cross_contamination, relative_difference
 from tests import packs
 
 
 def make_model(**fields):
   return packs.random_model(packs.small_gpt2(**fields), head="causal")
-
-
-def test_other_tokens_change_no_loss_of_another_sequence():
-  """By the ids, which are the labels too: nothing is predicted across a boundary."""
-  batch = packs.lay_out(packs.random_sequences([[5, 4]]))
-  assert_no_cross_contamination(make_model(num_layers=1), batch, methods=("change",))
-
-
-@pytest.mark.parametrize("positions", ["alibi", "learned"])
-def test_where_a_sequence_stands_changes_nothing(positions):
-  """ALiBi needs no reset of positions: it reads none."""
-  model = make_model(positions=positions)
-  sequence, other, another = packs.random_sequences([[5, 3, 4]])[0]
-  batch = packs.lay_out([[sequence], [other, sequence], [another, other, sequence]])
-  if positions == "alibi":
-    batch["position_ids"][:] = 99
-  logits = jax.jit(lambda batch: model(batch)["causal_logits"])(batch)
-  places = zip(logits, batch["cls_positions"][[0, 1, 2], [0, 1, 2]], strict=True)
-  alone, *shifted = (np.asarray(row[start : start + 5]) for row, start in places)
-  for found in shifted:
-    assert relative_difference(found, alone) < 1e-6
 
 
 def slopes_of_the_authors(heads):

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from scipy.special import log_softmax
 
 from model import losses
@@ -144,19 +143,6 @@ def test_parts_add_up_to_the_whole(unit, heads):
     for name, gradient in gradients.items():
       ours = parts_gradients[name].reshape(gradient.shape)
       np.testing.assert_allclose(ours, gradient, rtol=1e-13, atol=1e-16)
-
-
-@pytest.mark.parametrize("unit", losses.LOSS_UNITS)
-def test_devices_add_up_to_the_whole(unit):
-  batch = make_batch()
-  outputs = random_logits(batch, ["mlm", "nsp"])
-  mesh = jax.make_mesh((4,), ("data",), (AxisType.Auto,))
-  split = jax.device_put((outputs, batch), NamedSharding(mesh, PartitionSpec("data")))
-
-  def loss(outputs, batch):
-    return losses.loss(outputs, batch, unit=unit)[0]
-
-  assert jax.jit(loss)(*split) == pytest.approx(float(loss(outputs, batch)), rel=1e-6)
 
 
 def test_what_stands_in_an_empty_slot_does_not_spread():

@@ -224,19 +224,6 @@ def test_nan_anywhere_is_no_small_difference(where, leaf):
   assert np.isnan(relative_difference(**trees))
 
 
-def test_a_gradient_of_nan_in_packs_alone_is_found():
-  params = {"a": np.ones(WIDTH, np.float32), "z": np.ones(WIDTH, np.float32)}
-
-  def apply(params, batch):
-    packed = (jnp.asarray(batch["segment_ids"]) > 1).any()
-    root = jnp.sqrt(jnp.where(packed, 0, 1) * params["z"]) * 0  # d sqrt(0) is infinite
-    x = batch["input_embeddings"] * params["a"][None, None]
-    return jnp.where(packed, x + root[None, None], x)
-
-  with pytest.raises(AssertionError, match=r"'gradients': relative difference nan"):
-    assert_packed_equals_unpacked(apply, embedded(), params=params)
-
-
 def test_the_tolerance_is_the_users():
   def apply(batch):
     return batch["input_embeddings"] + 3e-6 * positions_of_the_row(batch)

@@ -45,16 +45,6 @@ def test_a_folder_is_read_as_it_was_written(stored):
   jax.tree.map(np.testing.assert_array_equal, params, older.load())
 
 
-def test_a_model_with_alibi_is_read_as_it_was_written(tmp_path):
-  config = packs.small_gpt2()
-  params = packs.random_params(config, head="causal")[1]
-  weights.describe(tmp_path, config, head="causal", vocabulary=None)
-  weights.save(tmp_path, params)
-  stored = weights.open_folder(tmp_path)
-  assert stored.config == config
-  jax.tree.map(np.testing.assert_array_equal, params, stored.load())
-
-
 def test_what_orbax_did_not_write_is_no_checkpoint(stored):
   folder, _, _ = stored
   for name in ("13", "notes", "17.orbax-checkpoint-tmp"):

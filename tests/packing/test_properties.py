@@ -52,16 +52,11 @@ def check(plan, histogram, geometry):
   assert plan.lower_bound >= (lengths > geometry["row_length"] / 2).sum()
 
 
-@pytest.mark.parametrize("examples", [250, pytest.param(1000, marks=pytest.mark.slow)])
-def test_every_algorithm_makes_a_partition_and_no_bound_is_above_any_plan(examples):
-  checks = list(hypothesis.HealthCheck)
-  settings = hypothesis.settings(
-    max_examples=examples, deadline=None, suppress_health_check=checks
-  )
-  settings(hypothesis.given(problems())(check_every_algorithm))()
-
-
-def check_every_algorithm(problem):
+@hypothesis.settings(
+  max_examples=250, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
+@hypothesis.given(problems())
+def test_every_algorithm_makes_a_partition_and_no_bound_is_above_any_plan(problem):
   histogram, geometry = problem
   plans = []
   for algorithm in packing.ALGORITHMS:
