@@ -25,23 +25,14 @@ MISTAKES = (InputError, ConfigError, SweepError, WeightsError, OSError)
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """Where a part works, and how much of it is wanted.
+  """Where a part works, and how much of it is wanted."""
 
-  Attributes:
-    folder: for its pictures and for results that it keeps.
-    command: that makes it.
-    quick: whether a little is enough, to see that it works.
-    seeds: how many runs each arm has; None for the default of the part.
-    jobs: runs at a time.
-    wikitext: the folder of WikiText-2; None where it is not at hand.
-  """
-
-  folder: pathlib.Path
-  command: str
-  quick: bool = False
-  seeds: int | None = None
-  jobs: int = 1
-  wikitext: str | None = None
+  folder: pathlib.Path  # for its pictures and for results that it keeps
+  command: str  # that makes it
+  quick: bool = False  # whether a little is enough, to see that it works
+  seeds: int | None = None  # how many runs each arm has; None for the default of the part
+  jobs: int = 1  # runs at a time
+  wikitext: str | None = None  # the folder of WikiText-2, where it is at hand
 
   def exhibit(
     self, name: str, title: str, agreement: Agreement, finding: str, **fields: Any
@@ -61,10 +52,8 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
   """Makes the exhibits of a part, and writes exhibits.md and exhibits.json.
 
   Slow results (runs, measurements, plans) are kept by what they were made from. So a call
-  is short where all of them are there, and never out of date.
-
-  Returns:
-    The exhibits, with the minutes of all calls for this folder so far.
+  is short where all of them are there, and never out of date. The minutes of the exhibits
+  are those of all calls for this folder so far.
   """
   part.folder.mkdir(parents=True, exist_ok=True)
   start = time.monotonic()

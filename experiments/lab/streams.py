@@ -23,11 +23,12 @@ ROWS = 4  # unpacked rows are a multiple of this: few shapes, which each compile
 def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatch]:
   """Batches without end.
 
-  A sequence has the same masked tokens in all kinds: they depend only on the seed, the
-  epoch, its number and the position in it.
+  The loader's order of packs is the order of the sequences. A sequence has the same masked
+  tokens in all kinds: they depend only on the seed, the epoch, its number and the position
+  in it.
 
   Args:
-    loader: of packed rows; its order of packs is the order of the sequences.
+    loader: of packed rows.
     kind: a key of `BATCHES`.
     rows: of a step; for "unpacked" those of the packed step.
 
@@ -53,15 +54,7 @@ def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatc
 
 
 def sequences(loader: PackedLoader, step: int) -> tuple[np.ndarray, np.ndarray]:
-  """The sequences of a packed step, row after row.
-
-  Args:
-    loader: of packed rows, in one process.
-    step: from 0.
-
-  Returns:
-    int64[N], their numbers; and int64[N], the epoch of each.
-  """
+  """The sequences of a packed step, from 0: int64[N], numbers; int64[N], epochs."""
   ids = loader[step]["sequence_ids"]
   rows = step * loader.batch_size + np.arange(loader.batch_size)
   epochs = np.broadcast_to(rows[:, None] // loader.plan.num_packs, ids.shape)

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-import pipeline
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import held_out
 from experiments.lab.part import Part
@@ -27,12 +26,11 @@ from experiments.lab.report import table
 from experiments.lab.statistics import equivalent, larger, not_more
 from experiments.lab.study import Arm, ByArm, Study
 from experiments.packing_paper.curves import pictures
-from experiments.packing_paper.curves.arms import make_study, timed
+from experiments.packing_paper.curves.arms import lasting, make_study, mean_length, timed
 from experiments.packing_paper.curves.tables import mean_and_sd, mean_difference
 
 SHORT, FULL = 64, 192  # tokens of a row
 SHARE = 0.9  # of the sequences, in the first phase: 900 of 1,000 thousand steps of BERT
-WARMUP = 0.06  # of a phase, as on the quickstart
 BATCH = {SHORT: 35, FULL: 16}  # sequences a step: about as many real tokens
 WAYS = {"": "packed", "_unpacked": "constant"}  # batches, by the suffix of the arm
 NAMES = {
@@ -49,34 +47,19 @@ Speed = Mapping[int, float]  # packed sequences a second, by row length
 
 
 def fields(sequences: float, row_length: int, *, data: str) -> dict[str, Any]:
-  """Fields of the config of a phase.
-
-  Args:
-    sequences: that it sees.
-    row_length: S, in tokens.
-    data: the directory of the second phase's data.
-  """
-  of_data: dict[str, Any] = {}
+  """Fields of the config of a phase; `data` is the directory of the second phase's."""
+  of_phase = lasting(sequences, BATCH[row_length])
   if row_length == SHORT:
-    of_data = {
-      "data.directory": f"{data}-{SHORT}",
-      "data.max_sequence_length": SHORT,
-      "data.vocab_file": f"{data}/vocab.txt",
-    }
-  return of_data | {
-    "packing.adjust": "reduce_batch",
-    "train.batch_size": BATCH[row_length],
-    "train.duration": f"{round(sequences)} sequences",
-    "optimizer.warmup": f"{round(WARMUP * sequences)} sequences",
-  }
+    of_phase["data.directory"] = f"{data}-{SHORT}"
+    of_phase["data.max_sequence_length"] = SHORT
+    of_phase["data.vocab_file"] = f"{data}/vocab.txt"
+  return of_phase
 
 
 def split(sequences: float, mean_length: Mapping[int, float]) -> dict[int, float]:
   """Sequences of both phases that have as many real tokens as one phase.
 
-  Args:
-    sequences: of the one phase.
-    mean_length: of the sequences by row length, in tokens.
+  The mean length of the sequences is given by row length, in tokens.
 
   Example:
     >>> [round(n) for n in split(1000, {SHORT: 40.0, FULL: 90.0}).values()]
@@ -88,12 +71,7 @@ def split(sequences: float, mean_length: Mapping[int, float]) -> dict[int, float
 
 
 def make_arms(short: Mapping[str, Any], full: Mapping[str, Any]) -> list[Arm]:
-  """Both phases, packed, unpacked, and packed without the mask.
-
-  Args:
-    short: fields of the first phase.
-    full: of the second.
-  """
+  """The first phase (`short`) and the second, packed, unpacked and without the mask."""
   arms = []
   for suffix, batches in WAYS.items():
     first = f"phase_1{suffix}"
@@ -110,11 +88,7 @@ def make_arms(short: Mapping[str, Any], full: Mapping[str, Any]) -> list[Arm]:
 
 
 def run(part: Part) -> tuple[ByArm, Speed]:
-  """Runs what is not finished.
-
-  Returns:
-    The results of each arm; and packed sequences a second, by row length.
-  """
+  """Runs what is not finished; returns the results, and the speed of packed steps."""
   one = make_study(part, ["packed", "no_mask"])
   results = one.run()
   config = one.runs[0][1].config
@@ -123,7 +97,7 @@ def run(part: Part) -> tuple[ByArm, Speed]:
   def fields_of(sequences: float, row_length: int) -> dict[str, Any]:
     return fields(sequences, row_length, data=data)
 
-  mean = {length: _mean_length(config, fields_of(1, length)) for length in (SHORT, FULL)}
+  mean = {length: mean_length(config, fields_of(1, length)) for length in (SHORT, FULL)}
   sequences = split(config.train.steps * config.train.batch_size, mean)
   phases = {length: fields_of(n, length) for length, n in sequences.items()}
   study = dataclasses.replace(one, folder=part.folder)
@@ -140,19 +114,9 @@ def _measure(study: Study, phases: Mapping[int, Mapping[str, Any]]) -> Speed:
   Row lengths take turns, alone on all cores, so that a slow moment slows both.
   """
   arms = [Arm(f"speed_{length}", fields) for length, fields in phases.items()]
-  results = timed(study, arms)
-  rates = {
-    arm.name: [x["packed_sequences_per_second"] for x in results[arm.name]] for arm in arms
-  }
-  return {length: float(np.median(rates[f"speed_{length}"])) for length in phases}
-
-
-def _mean_length(config, of_phase: Mapping[str, Any]) -> float:
-  """Of the sequences that are cut for the rows of a phase, in tokens."""
-  chosen = config.copy_and_resolve_references()
-  if "data.max_sequence_length" in of_phase:
-    chosen.update_from_flattened_dict(dict(of_phase))
-  return float(pipeline.prepare_dataset(chosen).train.lengths.mean())
+  results = timed(study, arms).values()
+  rates = ([x["packed_sequences_per_second"] for x in runs] for runs in results)
+  return {n: float(np.median(rate)) for n, rate in zip(phases, rates, strict=True)}
 
 
 def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
@@ -173,52 +137,34 @@ def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
     tokens = _last(runs, "real_tokens")
     if name.startswith("phase_2"):
       tokens += _last(results[name.replace("2", "1")], "real_tokens")
-    row = [
-      NAMES[name],
-      f"{tokens:,.0f}",
-      f"{seconds[name] / 60:.1f}" if name in seconds else "",
-      mean_and_sd(held_out(runs)),
-      f"{np.mean(held_out(runs, 'mlm_accuracy')):.2%}",
-    ]
-    rows.append(row)
+    minutes = f"{seconds[name] / 60:.1f}" if name in seconds else ""
+    row = [NAMES[name], f"{tokens:,.0f}", minutes, mean_and_sd(held_out(runs))]
+    rows.append([*row, f"{np.mean(held_out(runs, 'mlm_accuracy')):.2%}"])
   pictures.bars(
     part.folder / "two_phases.png",
     {NAMES[name]: held_out(results[name]) for name in ("packed", "same_time", "phase_2")},
     label="held-out loss of masked tokens at the end, nats",
     title=finding,
   )
+  header = ["", "real tokens", "minutes of steps", "held-out loss", "accuracy"]
   equal = {"With the same number of real tokens": one, "In the same time": same_time}
+  loss, control = held_out(two), held_out(results["no_mask"])
+  claim = "one packed phase reaches a lower loss than two phases"
+  lower = [larger(f"{x} {claim}", loss, held_out(runs)) for x, runs in equal.items()]
+  claim = "the loss of one packed phase is no higher than that of two phases"
+  no_higher = [
+    not_more(f"{x} {claim}", held_out(runs), loss, power=control)
+    for x, runs in equal.items()
+  ]
   return part.exhibit(
     "2021 version, section 5",
     "Two phases, or one packed phase at full length",
     "in shape",
     finding,
     claim="Packing may make the first phase on short rows superfluous.",
-    statements=[
-      *(
-        larger(
-          f"{what} one packed phase reaches a lower loss than two phases",
-          held_out(two),
-          held_out(runs),
-        )
-        for what, runs in equal.items()
-      ),
-      *(
-        not_more(
-          f"{what} the loss of one packed phase is no higher than that of two phases",
-          held_out(runs),
-          held_out(two),
-          power=held_out(results["no_mask"]),
-        )
-        for what, runs in equal.items()
-      ),
-    ],
+    statements=lower + no_higher,
     pictures=["two_phases.png"],
-    text=table(
-      ["", "real tokens", "minutes of steps", "held-out loss", "accuracy"],
-      rows,
-      right=(1, 2, 3, 4),
-    )
+    text=table(header, rows, right=(1, 2, 3, 4))
     + "\n\nMinutes are computed from steps that were timed alone, row lengths in turns. "
     "Held-out text is the same for all, in sequences of up to 192 tokens. Pairs share only "
     "their seed: sequences of another length are other sequences. The last two claims were "

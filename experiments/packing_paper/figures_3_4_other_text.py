@@ -62,10 +62,7 @@ def exhibits(part: Part) -> list[Exhibit]:
     ]
   study = make_study(part, ["packed", "no_mask"])
   overrides = {**study.overrides, **FIELDS} | (QUICK if part.quick else {})
-  overrides |= {
-    "data.source": f"{text}/*.txt",
-    "data.directory": str(part.folder / "data"),
-  }
+  overrides |= {"data.source": f"{text}/*.txt", "data.directory": str(part.folder / "data")}
   # The paper's unpacked steps have a constant number of sequences.
   constant = Arm("constant", {"packing.adjust": "reduce_batch"}, "constant")
   arms = [constant, *study.arms]

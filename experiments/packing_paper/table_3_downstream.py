@@ -23,7 +23,7 @@ from experiments.lab.study import run_tasks, stop_if_failed
 from experiments.packing_paper.curves.arms import make_study
 from experiments.packing_paper.curves.tables import mean_and_sd
 from training.sweep import __main__ as sweep
-from training.sweep.file import Run, make_sweep
+from training.sweep.file import make_sweep
 
 # By the task of GLUE whose config it has. Not cola, word order: models of this size differ
 # by 1 to 8 points from seed to seed. Not qqp, whether two sentences follow each other:
@@ -59,14 +59,9 @@ Scores = dict[str, dict[str, list[float]]]  # by task and arm, percent, a value 
 
 
 def fine_tune(part: Part, models: Mapping[str, Sequence[pathlib.Path]]) -> Scores:
-  """Fine-tunes each model on each of `TASKS`; reads its scores on the dev set.
+  """Fine-tunes models, the directories of each arm by seed, on each of `TASKS`.
 
-  Args:
-    part: of the report; its parts share what is fine-tuned.
-    models: by arm, the pretrained directories, by seed.
-
-  Returns:
-    The best score of each run, in percent.
+  Returns the best score on the dev set of each run. The parts of a report share the runs.
 
   Raises:
     Stopped: some runs failed; names the last line of each.
@@ -74,8 +69,7 @@ def fine_tune(part: Part, models: Mapping[str, Sequence[pathlib.Path]]) -> Score
   folder = part.beside("fine_tuning").folder
   files = local_tasks.write(folder / "text")
   first = next(iter(models.values()))[0]  # the vocabulary of all, each in its own file
-  tasks = []
-  places: dict[tuple[str, str], pathlib.Path] = {}
+  tasks, places = [], {}
   for task in TASKS:
     spec = {
       "config": f"configs/glue.py:{task}",
@@ -96,9 +90,11 @@ def fine_tune(part: Part, models: Mapping[str, Sequence[pathlib.Path]]) -> Score
     swept = make_sweep(spec, where=f"fine-tuning on {task}")
     for run in swept.runs:
       model = pathlib.Path(run.config.model.init_from)
-      place = folder / "runs" / task / f"{model.name}-{_digest(run)}"
-      places[task, run.arm] = place
-      tasks.append(sweep.make_task(swept, run, place))
+      weights = (model / "model.safetensors").read_bytes()
+      made_from = run.config.to_json(sort_keys=True).encode() + weights
+      key = hashlib.sha256(made_from).hexdigest()[:12]
+      places[task, run.arm] = folder / "runs" / task / f"{model.name}-{key}"
+      tasks.append(sweep.make_task(swept, run, places[task, run.arm]))
   failures = run_tasks(tasks, number=part.jobs, desc="fine-tuning")
   stop_if_failed(failures, len(tasks))
   return {
@@ -108,14 +104,6 @@ def fine_tune(part: Part, models: Mapping[str, Sequence[pathlib.Path]]) -> Score
     }
     for task in TASKS
   }
-
-
-def _digest(run: Run) -> str:
-  """Of the run: its config, and the weights that it starts from."""
-  digest = hashlib.sha256(run.config.to_json(sort_keys=True).encode())
-  weights = pathlib.Path(run.config.model.init_from, "model.safetensors")
-  digest.update(weights.read_bytes())
-  return digest.hexdigest()[:12]
 
 
 def _score(folder: pathlib.Path) -> float:
@@ -132,6 +120,14 @@ def score_table(scores: Scores) -> str:
   return table(["score (%)", *arms], rows, right=range(1, len(arms) + 1))
 
 
+def differences(scores: Scores, a: str, b: str) -> str:
+  """The mean score of an arm minus that of another, for each task, in words."""
+  return " and ".join(
+    f"{np.mean(np.subtract(of_arm[a], of_arm[b])):+.1f} points ({TASKS[task]})"
+    for task, of_arm in scores.items()
+  )
+
+
 def exhibits(part: Part) -> list[Exhibit]:
   """Pretrains what is not pretrained yet, fine-tunes and tests.
 
@@ -141,17 +137,13 @@ def exhibits(part: Part) -> list[Exhibit]:
   study = make_study(part, list(ARMS))
   study.run()
   scores = fine_tune(part, {name: study.kept_of(arm) for arm, name in ARMS.items()})
-  apart = [
-    f"{np.mean(np.subtract(of_arm['packed'], of_arm['unpacked'])):+.1f} points "
-    f"({TASKS[task]})"
-    for task, of_arm in scores.items()
-  ]
+  apart = differences(scores, "packed", "unpacked")
   return [
     part.exhibit(
       "Table 3",
       "Fine-tuned after packed and unpacked pretraining",
       "in shape",
-      f"Models that were pretrained packed score {' and '.join(apart)} from those that "
+      f"Models that were pretrained packed score {apart} from those that "
       "were pretrained unpacked.",
       claim="A model that was pretrained packed scores the same on SQuAD as the reference.",
       statements=[

@@ -7,7 +7,6 @@ References:
 from __future__ import annotations
 
 import collections
-import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -16,20 +15,13 @@ import numpy as np
 import scipy.stats
 
 from experiments.lab import report
-from experiments.lab.exhibits import Exhibit, Outcome, Statement
+from experiments.lab.exhibits import Exhibit, Statement, judged
 from experiments.lab.paired_run import EARLY, early_share, held_out
 from experiments.lab.part import Part
 from experiments.lab.statistics import LEVEL, equivalent, larger, throughout
 from experiments.lab.study import ByArm, Results
 from experiments.packing_paper.curves import pictures
-from experiments.packing_paper.curves.tables import (
-  NAMES,
-  accuracy,
-  mean_difference,
-  named,
-  table,
-  unigram,
-)
+from experiments.packing_paper.curves.tables import NAMES, mean_difference, named, table
 
 SPREAD_MARGIN = 0.05  # of the standard deviation of the sequences of a step
 TARGET = 3  # times the accuracy of always predicting the commonest token
@@ -76,22 +68,19 @@ def same_batch(part: Part, results: ByArm) -> Exhibit:
       ),
     ],
     pictures=["same_batch.png"],
-    text=table(results, names) + "\n\nEach step has the same sequences, so the arithmetic "
-    "is the same except for rounding. The paper's unpacked steps have a constant number "
-    "of sequences, as those on WikiText-2 and of both phases below.",
+    text=table(results, names) + "\n\nThe paper's unpacked steps have a constant number of "
+    "sequences, as those on WikiText-2 and of both phases below.",
   )
 
 
 def long_enough(runs: Results, what: str = "packed training") -> Statement:
   """Tests whether runs have learned enough for their differences to mean something."""
-  reached = [x / y for x, y in zip(accuracy(runs), unigram(runs), strict=True)]
+  unigram = held_out(runs, "unigram_mlm_accuracy")
+  reached = np.divide(held_out(runs, "mlm_accuracy"), unigram).tolist()
+  claim = f"{what} is {TARGET} times as accurate as always predicting the commonest token"
+  wanted = [TARGET] * len(reached)
   return larger(
-    f"The runs are long enough: {what} is {TARGET} times as accurate as always predicting "
-    "the commonest token",
-    reached,
-    [TARGET] * len(reached),
-    margin=0.1,
-    unit="times",
+    f"The runs are long enough: {claim}", reached, wanted, margin=0.1, unit="times"
   )
 
 
@@ -142,26 +131,19 @@ def heuristics(part: Part, results: ByArm) -> Exhibit:
       ),
     ],
     pictures=["heuristics.png"],
-    text=table(results, names) + "\n\nHere a pack computes exactly what its sequences "
-    "compute one a row. So the two arms of the last claim differ only in how sequences are "
-    "divided into steps; where it holds by less than the margin, the paper's effect is not "
-    "seen.",
+    text=table(results, names) + "\n\nThe two arms of the last claim differ only in how "
+    "sequences are divided into steps; where it holds by less than the margin, the paper's "
+    "effect is not seen.",
   )
 
 
 def by_time(part: Part, results: ByArm, speed: Results) -> Exhibit:
-  """The optimised setups over the time of training.
-
-  Args:
-    part: of the report.
-    results: of each arm.
-    speed: of `lab.paired_speed`, one measurement a seed.
-  """
+  """The optimised setups over the time of training; `speed` is of `lab.paired_speed`."""
   packed, unpacked = results["twice_betas"], results["unpacked"]
   ways = ("packed_sequences_per_second", "unpacked_sequences_per_second")
   gains, of_steps = [], []
   for a, b, clock in zip(packed, unpacked, speed, strict=True):
-    target = max(_losses(x)[-1] for x in (a, b))  # both reach it
+    target = max(*held_out([a, b]))  # both reach it
     needed = [_sequences_to(x, target) for x in (a, b)]
     gains.append(needed[1] / clock[ways[1]] / (needed[0] / clock[ways[0]]))
     a_step = [x["sequences_a_step"]["mean"] for x in (a, b)]
@@ -176,12 +158,10 @@ def by_time(part: Part, results: ByArm, speed: Results) -> Exhibit:
     f"second (packing factor {factor:.3f})."
   )
   names = ["twice_betas", "unpacked"]
-  pictures.by_time(
-    part.folder / "by_time.png",
-    named(results, names),
-    sequences_per_second=dict(zip(named(results, names), rates, strict=True)),
-    title=finding,
-  )
+  arms = named(results, names)
+  per_second = dict(zip(arms, rates, strict=True))
+  path = part.folder / "by_time.png"
+  pictures.by_time(path, arms, sequences_per_second=per_second, title=finding)
   return part.exhibit(
     "Figure 3 right, Figure 17",
     "Optimised setups by the time of training",
@@ -207,10 +187,10 @@ def by_time(part: Part, results: ByArm, speed: Results) -> Exhibit:
     text=f"{table(results, names)}\n\n"
     f"Steps were timed alone, in turns: {rates[0]:,.0f} sequences a second packed, "
     f"{rates[1]:,.0f} unpacked; quartiles of the ratio {low:.2f} to {high:.2f} in "
-    f"{len(speed)} measurements, one a seed. All arms have the rate that was chosen for "
-    "packed training at the single batch (LOG.md): neither setup is optimised for itself. "
-    "One program runs both kinds of rows, from batches on the device: the cost of mask and "
-    "losses is in Table 1's exhibit, and what packing saves in transfers is not measured.",
+    f"{len(speed)} measurements, one a seed. All arms have one learning rate: neither "
+    "setup is optimised for itself. One program runs both kinds of rows, from batches on "
+    "the device: the cost of mask and losses is in Table 1's exhibit, and what packing "
+    "saves in transfers is not measured.",
   )
 
 
@@ -247,20 +227,13 @@ def spread(part: Part, results: ByArm) -> Exhibit:
   )
 
 
-def _losses(run: Mapping[str, Any]) -> list[float]:
-  return [one["own"]["mlm_loss"] for one in run["evaluations"]]
-
-
 def _sequences_to(run: Mapping[str, Any], loss: float) -> float:
   """After how many sequences a run had a loss, on lines between its evaluations."""
   counts = [one["sequences"] for one in run["evaluations"]]
-  losses = _losses(run)
-  if losses[0] <= loss:
-    return counts[0]
-  for (n, x), (m, y) in itertools.pairwise(zip(counts, losses, strict=True)):
-    if y <= loss:
-      return n + (x - loss) / (x - y) * (m - n)
-  return counts[-1]
+  losses = [one["own"]["mlm_loss"] for one in run["evaluations"]]
+  reached = int(np.argmax(np.array(losses) <= loss))  # the first that is low enough
+  around = slice(max(reached - 1, 0), reached + 1)
+  return float(np.interp(-loss, np.negative(losses[around]), counts[around]))
 
 
 def _spread_statement(packs: int, values: np.ndarray, expected: float) -> Statement:
@@ -271,15 +244,11 @@ def _spread_statement(packs: int, values: np.ndarray, expected: float) -> Statem
     for q in (1 - LEVEL / 2, LEVEL / 2)
   )
   least, most = ((1 + sign * SPREAD_MARGIN) * expected for sign in (-1, 1))
-  outcome: Outcome = "no power"
-  if least <= low and high <= most:
-    outcome = "holds"
-  elif high < least or low > most:
-    outcome = "fails"
-  return Statement(
+  return judged(
     f"The sequences of {packs} packs vary as those of packs drawn at random, within "
     f"{SPREAD_MARGIN:.0%}",
-    outcome,
+    least <= low and high <= most,
+    high < least or low > most,
     f"sd {sd:.3f}, 95 % interval {low:.3f} to {high:.3f} (chi-squared, {len(values):,} "
     f"steps); of packs drawn at random {expected:.3f}",
   )
