@@ -5,10 +5,8 @@
 
 Runs of one seed start from the same weights and see the same packs in the same order:
 step t of R rows has the packs R * t to R * (t + 1) - 1 of one stream. --batches says how
-sequences become batches: packed; unpacked, those of each packed step, one a row; or
-constant, one a row and the same number each step. The recipe is that of the packed run.
-The JSON file is written at the end: the recipe, the learning curve, evaluations and the
-sequences of each step. --keep also writes a Hugging Face directory beside it, which
+sequences become batches (`streams.stream`); the recipe is that of the packed run. The JSON
+file is written at the end. --keep also writes a Hugging Face directory beside it, which
 --config.model.init_from takes.
 """
 
@@ -59,7 +57,7 @@ def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Sc
 
   All arms see the packs of the config's steps at the config's rows, however
   `reduce_batch` rounds; "constant" arms see the same number of sequences, except in the
-  last step. `batches` is a key of `streams.BATCHES`.
+  last step. `batches` is one of `streams.BATCHES`.
 
   Raises:
     ConfigError: a value that no recipe can have, or that pairs cannot have.

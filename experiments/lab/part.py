@@ -7,12 +7,12 @@ import json
 import os
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.machine import machine
 from experiments.lab import report
-from experiments.lab.exhibits import Agreement, Exhibit
+from experiments.lab.exhibits import Agreement, Exhibit, Value
 from model.weights import WeightsError
 from packing import InputError
 from training.config import ConfigError
@@ -39,6 +39,13 @@ class Part:
   ) -> Exhibit:
     """An exhibit that this part's command makes, if `fields` name no other."""
     return Exhibit(name, title, agreement, finding, **{"command": self.command} | fields)
+
+  def not_run(
+    self, name: str, title: str, why: str, *, printed: Mapping[str, str], **fields: Any
+  ) -> Exhibit:
+    """An exhibit of what is not run here, with the numbers that the paper prints."""
+    values = [Value(what, number, "not run") for what, number in printed.items()]
+    return self.exhibit(name, title, "not run here", why, values=values, **fields)
 
   def beside(self, name: str) -> Part:
     """Another part of the same report, whose results this one needs too."""

@@ -11,25 +11,21 @@ from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
 
-# How the sequences of a packed loader become batches, step after step.
-BATCHES = {
-  "packed": "the loader's own batches",
-  "unpacked": "the sequences of each packed step, one a row",
-  "constant": "one a row in the same order, a constant number a step",
-}
+BATCHES = ("packed", "unpacked", "constant")  # the kinds of `stream`
 ROWS = 4  # unpacked rows are a multiple of this: few shapes, which each compile once
 
 
 def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatch]:
   """Batches without end.
 
-  The loader's order of packs is the order of the sequences. A sequence has the same masked
-  tokens in all kinds: they depend only on the seed, the epoch, its number and the position
-  in it.
+  Of "packed" they are the loader's own; of "unpacked" the sequences of each packed step, one
+  a row; of "constant" one a row in the same order, a constant number a step. A sequence has
+  the same masked tokens in all kinds: they depend only on the seed, the epoch, its number
+  and the position in it.
 
   Args:
     loader: of packed rows.
-    kind: a key of `BATCHES`.
+    kind: one of `BATCHES`.
     rows: of a step; for "unpacked" those of the packed step.
 
   Raises:

@@ -17,7 +17,6 @@ from ml_collections import ConfigDict, config_flags
 
 import packing
 import pipeline
-from experiments.lab.part import Part
 from experiments.lab.streams import BATCHES
 from training import command, memory
 from training.command import Stopped
@@ -28,7 +27,7 @@ from training.sweep.file import Run, make_sweep
 from training.sweep.jobs import Task
 
 FORMAT = 1  # of the files; a file of another format is made anew
-SEEDS, QUICK_SEEDS = 3, 1
+SEEDS = 3  # of each arm, unless a study says otherwise
 _PLACES = ("directory", "source", "held_out_source", "vocab_file", "init_from")
 _COST = {"packed": 1.0, "unpacked": 2.1, "constant": 2.0}  # of a run, in packed runs
 
@@ -42,7 +41,7 @@ class Arm:
 
   name: str  # of its files
   fields: Mapping[str, Any]  # of the config, in which it differs from the other arms
-  batches: str = "packed"  # how sequences become batches; a key of `streams.BATCHES`
+  batches: str = "packed"  # how sequences become batches; one of `streams.BATCHES`
   keep: bool = False  # whether its runs keep their parameters
   starts_from: str = ""  # the arm whose kept parameters, of the same seed, it starts from
 
@@ -61,12 +60,6 @@ class Study:
   jobs: int = 1  # runs at a time
   config: str = "configs/quickstart.py"  # the file that all runs start from
   module: str = "experiments.lab.paired_run"  # makes a run; its command is `worker`
-
-  @classmethod
-  def of(cls, part: Part, arms: Sequence[Arm], overrides: Mapping[str, Any], **more: Any):
-    """The study of a part, in its folder."""
-    seeds = part.seeds or (QUICK_SEEDS if part.quick else SEEDS)
-    return cls(part.folder, arms, overrides, seeds, part.jobs, **more)
 
   @functools.cached_property
   def runs(self) -> list[tuple[Arm, Run]]:
@@ -229,9 +222,7 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
   make(arm, config, keep_in=folder) returns what the file holds; `head` is that of the tasks
   that it can train.
   """
-  config = config_flags.DEFINE_config_file(
-    "config", help_string="A config file.", lock_config=True
-  )
+  config = config_flags.DEFINE_config_file("config", help_string="A config file.")
   name = flags.DEFINE_string("arm", "run", "The name of the run.")
   batches = flags.DEFINE_enum("batches", "packed", list(BATCHES), "How sequences come.")
   keep = flags.DEFINE_bool("keep", False, "Keep the parameters, beside --out.")

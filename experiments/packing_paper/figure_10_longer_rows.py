@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Mapping
 
 import packing
-from experiments.lab.exhibits import Exhibit, Outcome, Statement, Value
+from experiments.lab.exhibits import Exhibit, judged
 from experiments.lab.part import Part
 from experiments.lab.pictures import COLOURS, figure, save
 from experiments.lab.plans import cached_plan
@@ -64,8 +64,8 @@ def section_j(part: Part) -> Exhibit:
         f"LPFHP reaches {share:.1%} of the theoretical speed-up with {NEEDED[length]}; "
         f"{ENOUGH:.0%}, which counts as enough here, it reaches with: {needed}"
       )
-      outcome: Outcome = "holds" if share >= ENOUGH else "fails"
-      statements.append(Statement(f"{claim} at {length:,} tokens", outcome, evidence))
+      claim = f"{claim} at {length:,} tokens"
+      statements.append(judged(claim, share >= ENOUGH, share < ENOUGH, evidence))
     curves[length] = curve
     summary.append(f"{length:,} tokens: {needed}")
     gaps += [plan.gap for plan in best]
@@ -114,6 +114,14 @@ def section_q(part: Part) -> list[Exhibit]:
   (gain, where), (loss, there) = max(gains), max(losses)
   header = ["histogram", *(f"rows of {ratio} times the longest" for ratio in RATIOS)]
   without = f", not {', '.join(imperfect)}" if imperfect else ""
+  perfect_in_longer = judged(
+    "There is a longer row with perfect packing: as few rows as their tokens need",
+    not imperfect,
+    bool(imperfect),
+    f"of {len(SHORTER)} histograms {len(SHORTER) - len(imperfect)} have one among "
+    f"{', '.join(list(RATIOS)[1:])} times the longest sequence{without}; plans are proven "
+    f"to be within {max(gaps)} of the fewest packs",
+  )
   return [
     part.exhibit(
       "Section Q",
@@ -122,28 +130,19 @@ def section_q(part: Part) -> list[Exhibit]:
       f"Rows longer than the longest sequence gain at most {100 * gain:.2f} points of "
       f"efficiency, on {where}, and lose at most {100 * loss:.2f}, on {there}.",
       claim="Rows longer than the longest sequence can make packing perfect.",
-      statements=[
-        Statement(
-          "There is a longer row with perfect packing: as few rows as their tokens need",
-          "fails" if imperfect else "holds",
-          f"of {len(SHORTER)} histograms {len(SHORTER) - len(imperfect)} have one among "
-          f"{', '.join(list(RATIOS)[1:])} times the longest sequence{without}; plans are "
-          f"proven to be within {max(gaps)} of the fewest packs",
-        )
-      ],
+      statements=[perfect_in_longer],
       text="Efficiency by `optimal` without a limit of depth, speed-up over one sequence a "
       "row of the longest length, by tokens, and packs more than their tokens need:\n\n"
       + table(header, rows, right=range(1, len(header))),
     ),
-    part.exhibit(
+    part.not_run(
       "Section Q, QM9",
       "Molecules in rows of 36 instead of 27",
-      "not run here",
       "The sizes of QM9's molecules are not at hand.",
       claim="Molecules of at most 27 atoms train 1.6 times as fast in rows of 36.",
       command="python -m packing pack --lengths qm9.npy --max-sequence-length 27 "
       "--row-length 36",
-      values=[Value("speed-up with rows of 36", "1.6", "not run")],
+      printed={"speed-up with rows of 36": "1.6"},
     ),
   ]
 

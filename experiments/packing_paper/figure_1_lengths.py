@@ -115,16 +115,15 @@ def exhibits(part: Part) -> list[Exhibit]:
   """One for each figure; and those whose data is not at hand."""
   made = [_figure(part, name, *group) for name, group in GROUPS.items()]
   return made + [
-    part.exhibit(
+    part.not_run(
       name,
       title,
-      "not run here",
       "The data is not at hand, and its histogram was never published.",
       claim=claim,
       command=f"{ANALYZE} {length}",
-      values=[Value(what, printed, "not run") for what, printed in values.items()],
+      printed=printed,
     )
-    for name, title, claim, length, values in MISSING
+    for name, title, claim, length, printed in MISSING
   ]
 
 

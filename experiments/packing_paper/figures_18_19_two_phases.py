@@ -220,11 +220,7 @@ def _last(runs, counter: str) -> float:
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Trains what is not trained yet, draws and tests.
-
-  Raises:
-    Stopped: some runs failed; all others are finished.
-  """
+  """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
   results, speed = run(part)
   return [
     outlook(part, results, speed),

@@ -40,12 +40,7 @@ _CLAIM = (
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Trains what is not trained yet, draws and tests.
-
-  Raises:
-    InputError: the folder has no text.
-    Stopped: some runs failed; all others are finished.
-  """
+  """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
   name = "Figures 3 and 4, on WikiText-2"
   title = "Packed, unpacked and unmasked training on other text"
   text = _text(part)

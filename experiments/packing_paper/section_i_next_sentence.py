@@ -71,11 +71,7 @@ def make_arms(study: Study) -> list[Arm]:
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Trains what is not trained yet, fine-tunes and tests.
-
-  Raises:
-    Stopped: some runs failed; all others are finished.
-  """
+  """Trains what is not trained yet, fine-tunes and tests; raises as `Study.run`."""
   pairs = make_study(part, ["packed"])
   results = pairs.run()
   study = dataclasses.replace(pairs, folder=part.folder, arms=make_arms(pairs))

@@ -129,11 +129,7 @@ def differences(scores: Scores, a: str, b: str) -> str:
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Pretrains what is not pretrained yet, fine-tunes and tests.
-
-  Raises:
-    Stopped: some runs failed; all others are finished.
-  """
+  """Pretrains what is not pretrained yet, fine-tunes and tests; raises as `Study.run`."""
   study = make_study(part, list(ARMS))
   study.run()
   scores = fine_tune(part, {name: study.kept_of(arm) for arm, name in ARMS.items()})

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 import pipeline
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
-from experiments.lab.study import Arm, Study
+from experiments.lab.study import SEEDS, Arm, Study
 from experiments.packing_paper.curves import ablation, claims
 
 _SAME = {"packing.adjust": "reduce_batch"}
@@ -50,12 +50,7 @@ QUICK: dict[str, Any] = {
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Trains what is not trained yet, draws and tests.
-
-  Raises:
-    Stopped: some runs failed; all others are finished.
-    InputError: the data cannot be prepared.
-  """
+  """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
   study = make_study(part, [arm.name for arm in ARMS])
   results = study.run()
   speed = timed(study, [Arm("speed", _BETAS)])["speed"]
@@ -78,7 +73,9 @@ def make_study(part: Part, names: Sequence[str]) -> Study:
   """The study with some of the arms; all parts of a report share its runs."""
   arms = [arm for arm in ARMS if arm.name in names]
   overrides = OVERRIDES | QUICK if part.quick else OVERRIDES
-  return Study.of(part.beside("learning_curves"), arms, overrides)
+  seeds = part.seeds or (1 if part.quick else SEEDS)
+  folder = part.beside("learning_curves").folder
+  return Study(folder, arms, overrides, seeds, part.jobs)
 
 
 def lasting(sequences: float, batch: int) -> dict[str, Any]:
