@@ -25,6 +25,7 @@ from experiments.lab.exhibits import Statement, judged
 
 MARGIN = 0.02  # nats of masked-token loss; a smaller difference does not matter
 LEVEL = 0.05  # of each test
+Runs = Sequence[float]  # a value of each run, by seed
 
 
 class Difference(NamedTuple):
@@ -60,7 +61,7 @@ class Difference(NamedTuple):
     return max(self.p_above(-margin), self.p_below(margin))
 
 
-def paired(a: Sequence[float], b: Sequence[float]) -> Difference:
+def paired(a: Runs, b: Runs) -> Difference:
   """a - b, pair by pair; each has a value a seed, in the same order.
 
   Raises:
@@ -79,10 +80,10 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Difference:
 
 def equivalent(
   claim: str,
-  a: Sequence[float],
-  b: Sequence[float],
+  a: Runs,
+  b: Runs,
   *,
-  power: Sequence[float],
+  power: Runs,
   margin: float = MARGIN,
   unit: str = "nats",
 ) -> Statement:
@@ -120,12 +121,7 @@ def throughout(claim: str, statements: Sequence[Statement]) -> Statement:
 
 
 def larger(
-  claim: str,
-  a: Sequence[float],
-  b: Sequence[float],
-  *,
-  margin: float = MARGIN,
-  unit: str = "nats",
+  claim: str, a: Runs, b: Runs, *, margin: float = MARGIN, unit: str = "nats"
 ) -> Statement:
   """Tests whether `a` has more than `b`.
 
@@ -145,10 +141,10 @@ def larger(
 
 def not_more(
   claim: str,
-  a: Sequence[float],
-  b: Sequence[float],
+  a: Runs,
+  b: Runs,
   *,
-  power: Sequence[float],
+  power: Runs,
   margin: float = MARGIN,
   unit: str = "nats",
 ) -> Statement:
@@ -172,7 +168,7 @@ def not_more(
   )
 
 
-def _one_pair(claim: str, a: Sequence[float], b: Sequence[float], unit: str) -> Statement:
+def _one_pair(claim: str, a: Runs, b: Runs, unit: str) -> Statement:
   estimate = f"difference {a[0] - b[0]:+.4f} {unit}; " if len(a) == len(b) == 1 else ""
   return Statement(claim, "no power", f"{estimate}1 pair, too few for a test")
 

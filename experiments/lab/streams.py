@@ -18,10 +18,10 @@ ROWS = 4  # unpacked rows are a multiple of this: few shapes, which each compile
 def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatch]:
   """Batches without end.
 
-  Of "packed" they are the loader's own; of "unpacked" the sequences of each packed step, one
-  a row; of "constant" one a row in the same order, a constant number a step. A sequence has
-  the same masked tokens in all kinds: they depend only on the seed, the epoch, its number
-  and the position in it.
+  Of "packed" they are the loader's own; of "unpacked" the sequences of each packed step,
+  one a row; of "constant" one a row, a constant number a step. A sequence has the same
+  masked tokens in all kinds: they depend only on the seed, the epoch, its number and the
+  position in it.
 
   Args:
     loader: of packed rows.

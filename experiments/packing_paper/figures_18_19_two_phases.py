@@ -14,6 +14,7 @@ References:
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -92,11 +93,8 @@ def run(part: Part) -> tuple[ByArm, Speed]:
   one = make_study(part, ["packed", "no_mask"])
   results = one.run()
   config = one.runs[0][1].config
-  data = config.data.directory
 
-  def fields_of(sequences: float, row_length: int) -> dict[str, Any]:
-    return fields(sequences, row_length, data=data)
-
+  fields_of = functools.partial(fields, data=config.data.directory)
   mean = {length: mean_length(config, fields_of(1, length)) for length in (SHORT, FULL)}
   sequences = split(config.train.steps * config.train.batch_size, mean)
   phases = {length: fields_of(n, length) for length, n in sequences.items()}
@@ -123,8 +121,9 @@ def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
   """Two phases against one, with the same number of real tokens and in the same time."""
   one, two, same_time = (results[name] for name in ("packed", "phase_2", "same_time"))
   apart = [mean_difference(two, runs) for runs in (one, same_time)]
-  seconds = {name: _seconds(results[name], speed) for name in ("packed", "same_time")}
-  seconds["phase_2"] = _seconds(results["phase_1"], speed, SHORT) + _seconds(two, speed)
+  arms = ("packed", "same_time", "phase_2")
+  seconds = {name: _last(results[name], "sequences") / speed[FULL] for name in arms}
+  seconds["phase_2"] += _last(results["phase_1"], "sequences") / speed[SHORT]
   finding = (
     f"The held-out loss of two phases differs from that of one by {apart[0]:+.3f} nats "
     f"with the same number of real tokens, and by {apart[1]:+.3f} in the same time; two "
@@ -142,7 +141,7 @@ def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
     rows.append([*row, f"{np.mean(held_out(runs, 'mlm_accuracy')):.2%}"])
   pictures.bars(
     part.folder / "two_phases.png",
-    {NAMES[name]: held_out(results[name]) for name in ("packed", "same_time", "phase_2")},
+    {NAMES[name]: held_out(results[name]) for name in arms},
     label="held-out loss of masked tokens at the end, nats",
     title=finding,
   )
@@ -207,11 +206,6 @@ def phase(part: Part, number: int, results: ByArm) -> Exhibit:
     + " The unpacked arm starts from the weights of its own first phase, that without the "
     "mask from those of the first phase with it." * (number == 2),
   )
-
-
-def _seconds(runs, speed: Speed, row_length: int = FULL) -> float:
-  """Of the packed steps of a run."""
-  return _last(runs, "sequences") / speed[row_length]
 
 
 def _last(runs, counter: str) -> float:

@@ -7,6 +7,7 @@ References:
 from __future__ import annotations
 
 import collections
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +26,6 @@ from experiments.packing_paper.curves.tables import NAMES, mean_difference, name
 
 SPREAD_MARGIN = 0.05  # of the standard deviation of the sequences of a step
 TARGET = 3  # times the accuracy of always predicting the commonest token
-_TIMES: dict[str, Any] = {"margin": 0.05, "unit": "times"}
 
 
 def same_batch(part: Part, results: ByArm) -> Exhibit:
@@ -157,6 +157,8 @@ def by_time(part: Part, results: ByArm, speed: Results) -> Exhibit:
     f"{np.mean(of_steps):.2f} of the steps; it sees {realised:.2f} times the sequences a "
     f"second (packing factor {factor:.3f})."
   )
+  more_times = functools.partial(larger, margin=0.05, unit="times")
+  once = [1.0] * len(gains)
   names = ["twice_betas", "unpacked"]
   arms = named(results, names)
   per_second = dict(zip(arms, rates, strict=True))
@@ -169,18 +171,12 @@ def by_time(part: Part, results: ByArm, speed: Results) -> Exhibit:
     finding,
     claim="Packed training reaches the same accuracy in less than half of the time.",
     statements=[
-      larger(
-        "Packed training reaches the same loss in less time",
-        gains,
-        [1.0] * len(gains),
-        **_TIMES,
-      ),
-      larger(
+      more_times("Packed training reaches the same loss in less time", gains, once),
+      more_times(
         "It gains more than the packing factor, with one learning rate for all arms (the "
         "paper, each at its best: more than 2)",
         gains,
         [factor] * len(gains),
-        **_TIMES,
       ),
     ],
     pictures=["by_time.png"],
@@ -208,9 +204,8 @@ def spread(part: Part, results: ByArm) -> Exhibit:
     mean, sd = values.mean(), values.std(ddof=1)
     expected = math.sqrt(packs) * runs[0]["plan"]["sequences_a_pack_sd"]
     statements.append(_spread_statement(packs, values, expected))
-    numbers = [f"{x:.2f}" for x in (mean, sd, expected)]
-    rows.append([f"{packs}", *numbers, f"{values.min()}", f"{values.max()}"])
-    rows[-1].append(f"{sd / mean:.1%}")
+    numbers = [f"{packs}", *(f"{x:.2f}" for x in (mean, sd, expected))]
+    rows.append([*numbers, f"{min(values)}", f"{max(values)}", f"{sd / mean:.1%}"])
     summary.append(f"{packs} packs {mean:.1f} ± {sd:.1f} ({sd / mean:.0%})")
   finding = f"Sequences of a step, mean and standard deviation: {', '.join(summary)}."
   pictures.spread(part.folder / "sequences_a_step.png", counts, title=finding)
