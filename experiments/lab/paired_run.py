@@ -41,6 +41,7 @@ from training.step import TrainingProgram
 POINTS = 100  # of a learning curve
 EVALUATED = (6, 9, 14, 21, 31, 45, 67, 100)  # of these points
 EARLY = 2  # the number of the evaluation that early convergence is judged by
+EARLY_SHARE = EVALUATED[EARLY] / POINTS  # of its sequences, that a run has seen by then
 
 
 class Schedule(NamedTuple):
@@ -203,11 +204,6 @@ def in_training(
 ) -> list[float]:
   """A metric of each seed, the mean over the last points of its learning curve."""
   return [float(np.mean([x[metric] for x in run["curve"][-points:]])) for run in results]
-
-
-def early_share() -> float:
-  """The part of its sequences that a run has seen by the evaluation `EARLY`."""
-  return EVALUATED[EARLY] / POINTS
 
 
 if __name__ == "__main__":

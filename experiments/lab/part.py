@@ -67,7 +67,10 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
   try:
     exhibits = maker(part)
   finally:
-    minutes = _add_minutes(part.folder / "minutes.json", time.monotonic() - start)
+    path = part.folder / "minutes.json"
+    minutes = json.loads(path.read_text()) if path.exists() else 0.0
+    minutes += (time.monotonic() - start) / 60
+    write_json(path, minutes)
   here = machine()
   exhibits = [dataclasses.replace(x, minutes=minutes, machine=here) for x in exhibits]
   text = report.part(part.folder.resolve().name, exhibits, quick=part.quick)
@@ -81,9 +84,3 @@ def read(folder: str | os.PathLike[str]) -> list[Exhibit]:
   path = pathlib.Path(folder, "exhibits.json")
   found = json.loads(path.read_text()) if path.exists() else []
   return [Exhibit.from_dict(x) for x in found]
-
-
-def _add_minutes(path: pathlib.Path, seconds: float) -> float:
-  before = json.loads(path.read_text()) if path.exists() else 0.0
-  write_json(path, before + seconds / 60)
-  return before + seconds / 60

@@ -79,13 +79,7 @@ def paired(a: Runs, b: Runs) -> Difference:
 
 
 def equivalent(
-  claim: str,
-  a: Runs,
-  b: Runs,
-  *,
-  power: Runs,
-  margin: float = MARGIN,
-  unit: str = "nats",
+  claim: str, a: Runs, b: Runs, *, power: Runs, margin: float = MARGIN, unit: str = "nats"
 ) -> Statement:
   """Tests whether two arms have the same value, within a margin.
 
@@ -140,13 +134,7 @@ def larger(
 
 
 def not_more(
-  claim: str,
-  a: Runs,
-  b: Runs,
-  *,
-  power: Runs,
-  margin: float = MARGIN,
-  unit: str = "nats",
+  claim: str, a: Runs, b: Runs, *, power: Runs, margin: float = MARGIN, unit: str = "nats"
 ) -> Statement:
   """Tests whether `a` has at most a margin more than `b`.
 

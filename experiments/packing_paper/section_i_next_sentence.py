@@ -23,7 +23,6 @@ from experiments.lab.study import Arm, Study
 from experiments.packing_paper import table_3_downstream as downstream
 from experiments.packing_paper.curves.arms import lasting, make_study, mean_length
 from experiments.packing_paper.curves.claims import long_enough
-from experiments.packing_paper.table_3_downstream import TASKS
 
 _GREEDY: dict[str, Any] = {
   "packing.algorithm": "greedy",
@@ -81,19 +80,18 @@ def exhibits(part: Part) -> list[Exhibit]:
   scores = downstream.fine_tune(part, models)
   pairs_score, *others = NAMES.values()
   without, whole, greedy = (
-    downstream.differences(scores, name, pairs_score) for name in others
+    downstream.difference(scores, name, pairs_score) for name in others
   )
   statements = [
     long_enough(results[arm], what=f"'{name}'") for arm, name in NAMES.items()
   ] + [
     larger(
-      f"{TASKS[task]}: {claim}",
-      of_arm[NAMES[better]],
-      of_arm[NAMES[worse]],
+      f"{downstream.NAME}: {claim}",
+      scores[NAMES[better]],
+      scores[NAMES[worse]],
       margin=PAPER_EFFECT,
       unit="points",
     )
-    for task, of_arm in scores.items()
     for (better, worse), claim in CLAIMS.items()
   ]
   return [
@@ -110,7 +108,7 @@ def exhibits(part: Part) -> list[Exhibit]:
       + "\n\nBest evaluations on the dev set, packed fine-tuning. A claim fails if a loss "
       f"of {PAPER_EFFECT} points or more is ruled out, the paper's effect on the F1 of "
       "SQuAD; the margin was 2 when the results were first seen (LOG.md). "
-      f"{downstream.ABOUT_TASKS} The arm without mask differs from whole sentences in "
+      f"{downstream.ABOUT_TASK} The arm without mask differs from whole sentences in "
       "three things: the algorithm, the mask, and positions that are not reset.",
     )
   ]

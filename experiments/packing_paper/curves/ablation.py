@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.lab import report
 from experiments.lab.exhibits import Exhibit
-from experiments.lab.paired_run import EARLY, early_share, held_out, in_training
+from experiments.lab.paired_run import EARLY, EARLY_SHARE, held_out, in_training
 from experiments.lab.part import Part
 from experiments.lab.statistics import equivalent, larger
 from experiments.lab.study import ByArm
@@ -53,7 +53,7 @@ def ablation(part: Part, results: ByArm) -> Exhibit:
     larger("Without the mask the held-out loss is higher at the end", control, loss),
     larger(
       "Longer training does not make up for it: in the end the loss is further behind "
-      f"than after {early_share():.0%} of the sequences",
+      f"than after {EARLY_SHARE:.0%} of the sequences",
       np.subtract(control, loss).tolist(),
       np.subtract(held_out(no_mask, at=EARLY), held_out(packed, at=EARLY)).tolist(),
     ),

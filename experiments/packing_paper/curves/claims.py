@@ -17,7 +17,7 @@ import scipy.stats
 
 from experiments.lab import report
 from experiments.lab.exhibits import Exhibit, Statement, judged
-from experiments.lab.paired_run import EARLY, early_share, held_out
+from experiments.lab.paired_run import EARLY, EARLY_SHARE, held_out
 from experiments.lab.part import Part
 from experiments.lab.statistics import LEVEL, equivalent, larger, throughout
 from experiments.lab.study import ByArm, Results
@@ -98,7 +98,7 @@ def heuristics(part: Part, results: ByArm) -> Exhibit:
     f"batch), '{NAMES[worst]}' with the highest ({mean[worst] - mean['unpacked']:+.4f})."
   )
   pictures.curves(part.folder / "heuristics.png", named(results, names), title=finding)
-  when = f"after {early_share():.0%} of the sequences"
+  when = f"after {EARLY_SHARE:.0%} of the sequences"
   return part.exhibit(
     "Figure 3 middle, Figure 16",
     "Adjustments for the larger effective batch",

@@ -165,7 +165,7 @@ def test_a_model_is_fine_tuned_once(tmp_path, monkeypatch):
 
   def scores(arm, name):
     part = Part(tmp_path / name, "command", quick=True)
-    return downstream.fine_tune(part, {arm: [given]})["sst2"][arm]
+    return downstream.fine_tune(part, {arm: [given]})[arm]
 
   (score,) = scores("packed", "downstream")
   assert 30 < score < 100
@@ -176,7 +176,7 @@ def test_a_model_is_fine_tuned_once(tmp_path, monkeypatch):
 
 
 def test_scores_are_shown_with_their_spread():
-  scores = {"sst2": {"pairs, next sentence": [80.0, 82.0], "pairs": [81.0, 81.0]}}
+  scores = {"pairs, next sentence": [80.0, 82.0], "pairs": [81.0, 81.0]}
   assert "| which module | 81.0 ± 1.4 | 81.0 ± 0.0 |" in downstream.score_table(scores)
-  difference = downstream.differences(scores, "pairs, next sentence", "pairs")
+  difference = downstream.difference(scores, "pairs, next sentence", "pairs")
   assert difference == "+0.0 points (which module)"
