@@ -33,7 +33,6 @@ from experiments.packing_paper.curves.tables import mean_and_sd, mean_difference
 SHORT, FULL = 64, 192  # tokens of a row
 SHARE = 0.9  # of the sequences, in the first phase: 900 of 1,000 thousand steps of BERT
 BATCH = {SHORT: 35, FULL: 16}  # sequences a step: about as many real tokens
-WAYS = {"": "packed", "_unpacked": "constant"}  # batches, by the suffix of the arm
 NAMES = {
   "phase_1": "first phase, packed",
   "phase_1_unpacked": "first phase, unpacked",
@@ -57,32 +56,27 @@ def fields(sequences: float, row_length: int, *, data: str) -> dict[str, Any]:
   return of_phase
 
 
-def split(sequences: float, mean_length: Mapping[int, float]) -> dict[int, float]:
+def split(sequences: float, mean: Mapping[int, float]) -> dict[int, float]:
   """Sequences of both phases that have as many real tokens as one phase.
 
-  The mean length of the sequences is given by row length, in tokens.
+  `mean` is the length of the sequences by row length, in tokens.
 
   Example:
     >>> [round(n) for n in split(1000, {SHORT: 40.0, FULL: 90.0}).values()]
     [1800, 200]
   """
-  first, second = SHARE * mean_length[SHORT], (1 - SHARE) * mean_length[FULL]
-  total = sequences * mean_length[FULL] / (first + second)
+  total = sequences * mean[FULL] / (SHARE * mean[SHORT] + (1 - SHARE) * mean[FULL])
   return {SHORT: SHARE * total, FULL: (1 - SHARE) * total}
 
 
 def make_arms(short: Mapping[str, Any], full: Mapping[str, Any]) -> list[Arm]:
   """The first phase (`short`) and the second, packed, unpacked and without the mask."""
-  arms = []
-  for suffix, batches in WAYS.items():
-    first = f"phase_1{suffix}"
-    arms += [
-      Arm(first, short, batches, keep=True),
-      Arm(f"phase_2{suffix}", full, batches, starts_from=first),
-    ]
   no_mask = {"model.attention_mask": "none"}
   return [
-    *arms,
+    Arm("phase_1", short, keep=True),
+    Arm("phase_2", full, starts_from="phase_1"),
+    Arm("phase_1_unpacked", short, "constant", keep=True),
+    Arm("phase_2_unpacked", full, "constant", starts_from="phase_1_unpacked"),
     Arm("phase_1_no_mask", {**short, **no_mask}),
     Arm("phase_2_no_mask", {**full, **no_mask}, starts_from="phase_1"),
   ]
@@ -93,7 +87,6 @@ def run(part: Part) -> tuple[ByArm, Speed]:
   one = make_study(part, ["packed", "no_mask"])
   results = one.run()
   config = one.runs[0][1].config
-
   fields_of = functools.partial(fields, data=config.data.directory)
   mean = {length: mean_length(config, fields_of(1, length)) for length in (SHORT, FULL)}
   sequences = split(config.train.steps * config.train.batch_size, mean)
@@ -131,7 +124,7 @@ def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
     "the same number of tokens."
   )
   rows = []
-  for name in ("packed", "same_time", *(f"phase_2{suffix}" for suffix in WAYS)):
+  for name in (*arms, "phase_2_unpacked"):
     runs = results[name]
     tokens = _last(runs, "real_tokens")
     if name.startswith("phase_2"):
@@ -174,7 +167,7 @@ def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
 
 def phase(part: Part, number: int, results: ByArm) -> Exhibit:
   """The learning curves of phase 1 or 2, packed and unpacked."""
-  arms = [f"phase_{number}{x}" for x in (*WAYS, "_no_mask")]
+  arms = [f"phase_{number}{x}" for x in ("", "_unpacked", "_no_mask")]
   packed, unpacked, no_mask = (results[arm] for arm in arms)
   factor = packed[0]["plan"]["packing_factor"]
   length = SHORT if number == 1 else FULL
