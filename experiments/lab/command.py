@@ -16,10 +16,7 @@ from training.sweep.jobs import cores
 def make_parser(doc: str | None, module: str, *, workdir: str) -> Parser:
   """A parser with the options that all have: --quick, --workdir and --json.
 
-  Args:
-    doc: of the module; shown as help.
-    module: such as "experiments.reproduce".
-    workdir: the default of --workdir.
+  `doc` is that of `module`, such as "experiments.reproduce", and is shown as help.
   """
   title, _, rest = (doc or "").partition("\n\n")
   parser = Parser(
@@ -43,10 +40,7 @@ def add_training(parser: Parser):
     "--wikitext", metavar="FOLDER", help="with test.txt and valid.txt of WikiText-2"
   )
   parser.add_argument(
-    "--jobs",
-    type=positive,
-    default=len(cores()),
-    help="runs at a time; as many as cores",
+    "--jobs", type=positive, default=len(cores()), help="runs at a time; as many as cores"
   )
 
 
@@ -59,12 +53,9 @@ def run(work: Callable[[], int]) -> int:
   signal.signal(signal.SIGTERM, signal.default_int_handler)
   try:
     return work()
-  except MISTAKES as error:
+  except (Stopped, *MISTAKES) as error:
     print(f"error: {error}", file=sys.stderr)
-    return 2
-  except Stopped as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 1
+    return 1 if isinstance(error, Stopped) else 2
   except KeyboardInterrupt:
     print("Stopped. Run the same command again to continue.", file=sys.stderr)
     return 130

@@ -12,72 +12,41 @@ Outcome = Literal["holds", "fails", "no power"]
 
 
 class Value(NamedTuple):
-  """A number of the paper beside ours.
+  """A number of the paper beside ours."""
 
-  Attributes:
-    name: of the quantity.
-    paper: as the paper prints it.
-    here: ours, with as many digits.
-    difference: here - paper; "" where they are not compared.
-    agrees: whether ours is close enough; None where they are not compared.
-    note: why they differ, where we know.
-    allowed: the largest difference that agrees; "" where every digit must.
-  """
-
-  name: str
-  paper: str
-  here: str
-  difference: str = ""
-  agrees: bool | None = None
-  note: str = ""
-  allowed: str = ""
+  name: str  # of the quantity
+  paper: str  # as the paper prints it
+  here: str  # ours, with as many digits
+  difference: str = ""  # here - paper; "" where they are not compared
+  agrees: bool | None = None  # None where they are not compared
+  note: str = ""  # why they differ, where we know
+  allowed: str = ""  # the largest difference that agrees; "" where every digit must
 
 
 class Statement(NamedTuple):
-  """A claim of the paper, tested.
-
-  Attributes:
-    claim: in words.
-    outcome: whether it holds; "no power" where the test cannot decide.
-    evidence: estimate, interval, test and number of runs.
-  """
+  """A claim of the paper, tested."""
 
   claim: str
   outcome: Outcome
-  evidence: str
+  evidence: str  # estimate, interval, test and number of runs
 
 
 @dataclasses.dataclass(frozen=True)
 class Exhibit:
-  """One table, figure or section.
+  """One table, figure or section."""
 
-  Attributes:
-    name: as the paper calls it, such as "Table 7".
-    title: what it shows.
-    agreement: how close ours must be.
-    finding: our result, in a sentence or two.
-    command: that makes it.
-    claim: what the paper says, in a sentence.
-    values: numbers beside the paper's.
-    statements: claims, tested.
-    pictures: names of files in the folder of its part.
-    text: more, in Markdown, such as a table of our own.
-    minutes: that its part took.
-    machine: that it was made on.
-  """
-
-  name: str
-  title: str
-  agreement: Agreement
-  finding: str
-  command: str
-  claim: str = ""
+  name: str  # as the paper calls it, such as "Table 7"
+  title: str  # what it shows
+  agreement: Agreement  # how close ours must be
+  finding: str  # our result, in a sentence or two
+  command: str  # that makes it
+  claim: str = ""  # what the paper says, in a sentence
   values: Sequence[Value] = ()
   statements: Sequence[Statement] = ()
-  pictures: Sequence[str] = ()
-  text: str = ""
-  minutes: float = 0.0
-  machine: str = ""
+  pictures: Sequence[str] = ()  # names of files in the folder of its part
+  text: str = ""  # more, in Markdown, such as a table of our own
+  minutes: float = 0.0  # that its part took
+  machine: str = ""  # that it was made on
 
   @classmethod
   def from_dict(cls, fields: Mapping[str, Any]) -> Exhibit:
@@ -99,6 +68,12 @@ class Exhibit:
     return ", ".join(parts) or ("shown" if self.pictures else "-")
 
 
+def judged(claim: str, holds: bool, fails: bool, evidence: str) -> Statement:
+  """A statement that holds, else fails, else has no power."""
+  outcome: Outcome = "holds" if holds else "fails" if fails else "no power"
+  return Statement(claim, outcome, evidence)
+
+
 def agreeing(values: Iterable[Value]) -> str:
   """How many numbers agree, in words; "" where none is compared.
 
@@ -106,15 +81,14 @@ def agreeing(values: Iterable[Value]) -> str:
     >>> agreeing([to_the_digit("a", "1", 1), within("b", "10", 12, tolerance=1)])
     '1 of 1 to the digit, 0 of 1 within their tolerance'
   """
-  judged = [value for value in values if value.agrees is not None]
-  parts = []
-  for some, how in (
-    ([x for x in judged if not x.allowed], "to the digit"),
-    ([x for x in judged if x.allowed], "within their tolerance"),
-  ):
-    if some:
-      parts.append(f"{sum(x.agrees is True for x in some)} of {len(some)} {how}")
-  return ", ".join(parts)
+  compared = [value for value in values if value.agrees is not None]
+  exact = [value.agrees for value in compared if not value.allowed]
+  loose = [value.agrees for value in compared if value.allowed]
+  return ", ".join(
+    f"{sum(map(bool, agree))} of {len(agree)} {how}"
+    for agree, how in ((exact, "to the digit"), (loose, "within their tolerance"))
+    if agree
+  )
 
 
 def to_the_digit(name: str, paper: str, here: float, *, note: str = "") -> Value:
@@ -136,12 +110,7 @@ def to_the_digit(name: str, paper: str, here: float, *, note: str = "") -> Value
 def within(
   name: str, paper: str, here: float, *, tolerance: float, note: str = ""
 ) -> Value:
-  """Compares with a printed number, and allows a difference.
-
-  Args:
-    name, paper, note: as of `Value`; `paper` may have commas between thousands.
-    here: ours, in the same unit.
-    tolerance: the largest difference, after ours is rounded to as many digits.
+  """As `to_the_digit`, but allows a difference after ours is rounded to as many digits.
 
   Example:
     >>> within("packs", "40,808", 40778, tolerance=40.5)
@@ -152,6 +121,10 @@ def within(
   thousands = "," if "," in paper else ""
   shown = f"{here:{thousands}.{digits}f}"
   apart = round(float(shown.replace(",", "")) - float(plain), digits)
+  allowed = ""
+  if tolerance:  # the largest difference of so many digits within it
+    allowed = f"{math.floor(tolerance * 10**digits + 1e-9) / 10**digits:,.{digits}f}"
+    allowed = allowed.rstrip("0").rstrip(".") if digits else allowed
   return Value(
     name,
     paper,
@@ -159,29 +132,13 @@ def within(
     f"{apart:+{thousands}.{digits}f}" if apart else "0",
     abs(apart) <= tolerance,
     note if apart or tolerance else "",
-    _largest(tolerance, digits) if tolerance else "",
+    allowed,
   )
-
-
-def _largest(tolerance: float, digits: int) -> str:
-  """The largest difference of so many digits within a tolerance."""
-  whole = math.floor(tolerance * 10**digits + 1e-9) / 10**digits
-  shown = f"{whole:,.{digits}f}"
-  return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 
 def compared(
   names: Sequence[str], paper: Sequence[str], here: Sequence[float], *, prefix: str = ""
 ) -> list[Value]:
-  """Compares a row of a table, each number to the digit.
-
-  Args:
-    names: of the columns.
-    paper: the printed numbers.
-    here: ours.
-    prefix: of the names: which row it is.
-  """
-  return [
-    to_the_digit(f"{prefix}{name}", a, b)
-    for name, a, b in zip(names, paper, here, strict=True)
-  ]
+  """Compares a row of a table `to_the_digit`; `prefix` says which row it is."""
+  rows = zip(names, paper, here, strict=True)
+  return [to_the_digit(f"{prefix}{name}", printed, ours) for name, printed, ours in rows]

@@ -22,19 +22,11 @@ def fit(
   params: Any = None,
   name: str,
 ) -> Iterator[tuple[int, State, list[dict[str, Any]]]]:
-  """Trains, and pauses after some of the steps.
-
-  Args:
-    program: the step, with its mesh.
-    batches: at least one a step.
-    steps: to make.
-    pauses: the steps after which it yields.
-    params: to start from; None to draw them.
-    name: of the run, for progress and errors.
+  """Trains from `params`, or from drawn ones if there are none.
 
   Yields:
-    The step, the state, and what `train_step` returned, on the host, of each step since
-    the last pause.
+    After each step of `pauses` its number, the state, and what `train_step` returned, on
+    the host, of each step since the last pause.
 
   Raises:
     Stopped: a loss is not finite.

@@ -5,10 +5,8 @@
 
 Runs of one seed start from the same weights and see the same packs in the same order:
 step t of R rows has the packs R * t to R * (t + 1) - 1 of one stream. --batches says how
-sequences become batches: packed; unpacked, those of each packed step, one a row; or
-constant, one a row and the same number each step. The recipe is that of the packed run.
-The JSON file is written at the end: the recipe, the learning curve, evaluations and the
-sequences of each step. --keep also writes a Hugging Face directory beside it, which
+sequences become batches (`streams.stream`); the recipe is that of the packed run. The JSON
+file is written at the end. --keep also writes a Hugging Face directory beside it, which
 --config.model.init_from takes.
 """
 
@@ -18,7 +16,6 @@ import collections
 import dataclasses
 import pathlib
 import shutil
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -44,22 +41,16 @@ from training.step import TrainingProgram
 POINTS = 100  # of a learning curve
 EVALUATED = (6, 9, 14, 21, 31, 45, 67, 100)  # of these points
 EARLY = 2  # the number of the evaluation that early convergence is judged by
+EARLY_SHARE = EVALUATED[EARLY] / POINTS  # of its sequences, that a run has seen by then
 
 
 class Schedule(NamedTuple):
-  """How long a run is, in steps.
+  """How long a run is, in steps."""
 
-  Attributes:
-    recipe: of the optimizer; its rows are packed ones.
-    rows: of a batch; those of "unpacked" batches vary.
-    points: the last step of each point of the learning curve.
-    evaluated: the points at which the model is evaluated.
-  """
-
-  recipe: Recipe
-  rows: int
-  points: Sequence[int]
-  evaluated: Sequence[int]
+  recipe: Recipe  # of the optimizer; its rows are packed ones
+  rows: int  # of a batch; those of "unpacked" batches vary
+  points: Sequence[int]  # the last step of each point of the learning curve
+  evaluated: Sequence[int]  # the points at which the model is evaluated
 
 
 def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Schedule:
@@ -67,12 +58,7 @@ def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Sc
 
   All arms see the packs of the config's steps at the config's rows, however
   `reduce_batch` rounds; "constant" arms see the same number of sequences, except in the
-  last step.
-
-  Args:
-    config: of the run.
-    plan: of its packs.
-    batches: a key of `streams.BATCHES`.
+  last step. `batches` is one of `streams.BATCHES`.
 
   Raises:
     ConfigError: a value that no recipe can have, or that pairs cannot have.
@@ -106,23 +92,20 @@ def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Sc
 def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any]:
   """Trains and evaluates.
 
-  Args:
-    arm: of the run; its fields are in the config already.
-    config: of the run.
-    keep_in: the folder for the parameters, if they are kept; what is there goes.
+  The fields of `arm` are in the config already. Parameters that are kept replace what is in
+  the folder `keep_in`.
 
   Returns:
     `dataset`, its checksums; `recipe`, `plan` and `parameters_digest`; `curve`, for each
     point the counters at its end and means over its steps; `evaluations`, each with
     `step`, `sequences` and, as `evaluate_pretraining` gives them, `own`, as the model was
-    trained, and `alone`, each sequence by itself; `sequences_a_step`, with `steps` by
-    number; and `seconds` in all.
+    trained, and `alone`, each sequence by itself; and `sequences_a_step`, the mean, and the
+    number of `steps` by number of sequences.
 
   Raises:
     ConfigError, InputError: a value that cannot be used.
     Stopped: a loss is not finite.
   """
-  start = time.perf_counter()
   dataset = pipeline.prepare_dataset(config)
   plan = pipeline.make_plan(config, dataset.train)
   recipe, rows, points, evaluated = make_schedule(config, plan, batches=arm.batches)
@@ -136,11 +119,11 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   if given := init_from.open_weights(config):
     init_from.check_vocabulary(given, dataset.vocabulary)
     params = init_from.initial_params(given, bert, seed=config.seed)
-  program = _program(config, bert, recipe)
+  program = make_program(config, bert, recipe)
   programs = {"own": program}
   alone = dataclasses.replace(bert, attention_mask="segment", position_reset=True)
   if alone != bert:
-    programs["alone"] = _program(config, alone, recipe)
+    programs["alone"] = make_program(config, alone, recipe)
   (held_out,) = pipeline.make_held_out(config, dataset)
   held_out_batches = list(held_out.batches())
   unigram = dataset.manifest["most_frequent_token"]
@@ -150,13 +133,9 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   evaluations: list[dict[str, Any]] = []
   totals = {"sequences": 0, "real_tokens": 0}
   of_steps = stream(loader, arm.batches, rows=rows)
+  name = f"{arm.name}, seed {config.seed}"
   paused = fit(
-    program,
-    of_steps,
-    steps=recipe.steps,
-    pauses=points,
-    params=params,
-    name=f"{arm.name}, seed {config.seed}",
+    program, of_steps, steps=recipe.steps, pauses=points, params=params, name=name
   )
   for step, state, values in paused:
     counts += [int(x["sequences"]) for x in values]
@@ -179,39 +158,28 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     "dataset": dataset.manifest["sha256"],
     "recipe": recipe.as_dict(),
     "plan": {
-      "packs": plan.num_packs,
-      "sequences": plan.num_sequences,
       "packing_factor": plan.packing_factor,
-      "efficiency": plan.efficiency,
-      "packing_depth": plan.packing_depth,
       "sequences_a_pack_sd": _spread_of_packs(plan),
     },
     "parameters_digest": parameters_digest(jax.device_get(state["params"])),
     "curve": curve,
     "evaluations": evaluations,
-    "sequences_a_step": _spread(counts),
-    "seconds": time.perf_counter() - start,
+    "sequences_a_step": {
+      "mean": float(np.mean(counts)),
+      "steps": {str(n): k for n, k in sorted(collections.Counter(counts).items())},
+    },
   }
 
 
-def _program(config: ConfigDict, bert: BertConfig, recipe: Recipe) -> TrainingProgram:
+def make_program(config: ConfigDict, model, recipe: Recipe) -> TrainingProgram:
+  """The step of a run, on one device."""
   return TrainingProgram(
-    bert,
+    model,
     make_optimizer(config, recipe),
     mesh=make_mesh(1),
     seed=config.seed,
     loss_unit=config.train.loss_unit,
   )
-
-
-def _spread(counts: Sequence[int]) -> dict[str, Any]:
-  return {
-    "min": min(counts),
-    "mean": float(np.mean(counts)),
-    "sd": float(np.std(counts, ddof=1)) if len(counts) > 1 else 0.0,
-    "max": max(counts),
-    "steps": {str(n): steps for n, steps in sorted(collections.Counter(counts).items())},
-  }
 
 
 def _spread_of_packs(plan: packing.Plan) -> float:
@@ -226,15 +194,8 @@ def _spread_of_packs(plan: packing.Plan) -> float:
 
 def held_out(
   results: Results, metric: str = "mlm_loss", *, at: int = -1, way: str = "own"
-) -> list[float]:
-  """A metric of `evaluate_pretraining`, of each seed.
-
-  Args:
-    results: of an arm.
-    metric: its name.
-    at: which evaluation, from 0; -1 for the last.
-    way: "own", as the model was trained, or "alone".
-  """
+) -> list[Any]:
+  """A metric of `evaluate_pretraining`, of each seed; `at` is an evaluation's index."""
   return [run["evaluations"][at][way][metric] for run in results]
 
 
@@ -243,11 +204,6 @@ def in_training(
 ) -> list[float]:
   """A metric of each seed, the mean over the last points of its learning curve."""
   return [float(np.mean([x[metric] for x in run["curve"][-points:]])) for run in results]
-
-
-def early_share() -> float:
-  """The part of its sequences that a run has seen by the evaluation `EARLY`."""
-  return EVALUATED[EARLY] / POINTS
 
 
 if __name__ == "__main__":

@@ -15,37 +15,26 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import pipeline
+from experiments.lab.paired_run import make_program
 from experiments.lab.study import Arm, worker
-from training.config import make_optimizer, model_config
-from training.mesh import make_mesh
+from training.config import model_config
 from training.recipe import resolve
 from training.record.throughput import packed_against_unpacked
-from training.step import TrainingProgram
-
-_SPEEDUP = ("speedup_measured", "speedup_low", "speedup_high")
 
 
 def measure(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any]:
   """The result of `packed_against_unpacked` at the plan's packing factor, and that factor.
 
   One program runs both, so the cost of the mask and of the losses of packs is not in it.
-
-  Args:
-    arm, keep_in: not used.
-    config: of the run; `train.throughput_rounds` is the number of measurements.
+  `config.train.throughput_rounds` is the number of measurements.
   """
   del arm, keep_in
   dataset = pipeline.prepare_dataset(config)
   plan = pipeline.make_plan(config, dataset.train)
   unpacked_plan = pipeline.make_plan(config, dataset.train, algorithm="none")
   _, recipe = resolve(config, packing_factor=plan.packing_factor)
-  program = TrainingProgram(
-    model_config(config, vocab_size=len(dataset.vocabulary)),
-    make_optimizer(config, recipe),
-    mesh=make_mesh(1),
-    seed=config.seed,
-    loss_unit=config.train.loss_unit,
-  )
+  model = model_config(config, vocab_size=len(dataset.vocabulary))
+  program = make_program(config, model, recipe)
   packed, unpacked = (
     pipeline.make_loader(
       config, dataset.train, dataset.vocabulary, plan=one, batch_size=recipe.rows
@@ -65,8 +54,9 @@ def measure(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str,
     )
   # As if the packs that were drawn had had the packing factor of all of them.
   scale = plan.packing_factor * recipe.rows / float(np.mean(counts[1:]))
-  for name in ("packed_sequences_per_second", *_SPEEDUP):
-    result[name] *= scale
+  for name in result:
+    if name.startswith(("packed", "speedup")):
+      result[name] *= scale
   return result | {"packing_factor": plan.packing_factor}
 
 

@@ -7,12 +7,12 @@ import json
 import os
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.machine import machine
 from experiments.lab import report
-from experiments.lab.exhibits import Agreement, Exhibit
+from experiments.lab.exhibits import Agreement, Exhibit, Value
 from model.weights import WeightsError
 from packing import InputError
 from training.config import ConfigError
@@ -25,29 +25,27 @@ MISTAKES = (InputError, ConfigError, SweepError, WeightsError, OSError)
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """Where a part works, and how much of it is wanted.
+  """Where a part works, and how much of it is wanted."""
 
-  Attributes:
-    folder: for its pictures and for results that it keeps.
-    command: that makes it.
-    quick: whether a little is enough, to see that it works.
-    seeds: how many runs each arm has; None for the default of the part.
-    jobs: runs at a time.
-    wikitext: the folder of WikiText-2; None where it is not at hand.
-  """
-
-  folder: pathlib.Path
-  command: str
-  quick: bool = False
-  seeds: int | None = None
-  jobs: int = 1
-  wikitext: str | None = None
+  folder: pathlib.Path  # for its pictures and for results that it keeps
+  command: str  # that makes it
+  quick: bool = False  # whether a little is enough, to see that it works
+  seeds: int | None = None  # how many runs each arm has; None for the default of the part
+  jobs: int = 1  # runs at a time
+  wikitext: str | None = None  # the folder of WikiText-2, where it is at hand
 
   def exhibit(
     self, name: str, title: str, agreement: Agreement, finding: str, **fields: Any
   ) -> Exhibit:
     """An exhibit that this part's command makes, if `fields` name no other."""
     return Exhibit(name, title, agreement, finding, **{"command": self.command} | fields)
+
+  def not_run(
+    self, name: str, title: str, why: str, *, printed: Mapping[str, str], **fields: Any
+  ) -> Exhibit:
+    """An exhibit of what is not run here, with the numbers that the paper prints."""
+    values = [Value(what, number, "not run") for what, number in printed.items()]
+    return self.exhibit(name, title, "not run here", why, values=values, **fields)
 
   def beside(self, name: str) -> Part:
     """Another part of the same report, whose results this one needs too."""
@@ -61,17 +59,18 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
   """Makes the exhibits of a part, and writes exhibits.md and exhibits.json.
 
   Slow results (runs, measurements, plans) are kept by what they were made from. So a call
-  is short where all of them are there, and never out of date.
-
-  Returns:
-    The exhibits, with the minutes of all calls for this folder so far.
+  is short where all of them are there, and never out of date. The minutes of the exhibits
+  are those of all calls for this folder so far.
   """
   part.folder.mkdir(parents=True, exist_ok=True)
   start = time.monotonic()
   try:
     exhibits = maker(part)
   finally:
-    minutes = _add_minutes(part.folder / "minutes.json", time.monotonic() - start)
+    path = part.folder / "minutes.json"
+    minutes = json.loads(path.read_text()) if path.exists() else 0.0
+    minutes += (time.monotonic() - start) / 60
+    write_json(path, minutes)
   here = machine()
   exhibits = [dataclasses.replace(x, minutes=minutes, machine=here) for x in exhibits]
   text = report.part(part.folder.resolve().name, exhibits, quick=part.quick)
@@ -85,9 +84,3 @@ def read(folder: str | os.PathLike[str]) -> list[Exhibit]:
   path = pathlib.Path(folder, "exhibits.json")
   found = json.loads(path.read_text()) if path.exists() else []
   return [Exhibit.from_dict(x) for x in found]
-
-
-def _add_minutes(path: pathlib.Path, seconds: float) -> float:
-  before = json.loads(path.read_text()) if path.exists() else 0.0
-  write_json(path, before + seconds / 60)
-  return before + seconds / 60

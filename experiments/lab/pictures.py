@@ -23,13 +23,6 @@ def figure(width: float = 9, height: float = 4.5) -> matplotlib.figure.Figure:
   return matplotlib.figure.Figure(figsize=(width, height), dpi=120, layout="constrained")
 
 
-def plain(axes: matplotlib.axes.Axes):
-  """A light grid, and no frame above and to the right."""
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.set_axisbelow(True)
-  axes.grid(alpha=0.3)
-
-
 def band(axes: matplotlib.axes.Axes, x, rows, colour: str, name: str, *, marker: str = ""):
   """The mean of several lines over x, and their range; rows are float[lines, points]."""
   rows = np.array(rows, float)
@@ -39,15 +32,11 @@ def band(axes: matplotlib.axes.Axes, x, rows, colour: str, name: str, *, marker:
 
 
 def save(drawing: matplotlib.figure.Figure, path: pathlib.Path, title: str):
-  """Writes a figure as a PNG, whole or not at all.
-
-  Args:
-    drawing: whose axes are all made `plain`.
-    path: of the PNG.
-    title: what the picture shows, in a sentence.
-  """
-  for axes in drawing.axes:
-    plain(axes)
+  """Writes a figure as a PNG, whole or not at all; its title says what it shows."""
+  for axes in drawing.axes:  # a light grid, and no frame above and to the right
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    axes.grid(alpha=0.3)
   drawing.suptitle(textwrap.fill(title.removesuffix("."), _WIDTH), fontsize="medium")
   data = io.BytesIO()
   drawing.savefig(data, format="png")

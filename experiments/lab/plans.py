@@ -7,6 +7,7 @@ import hashlib
 import json
 import pathlib
 import sys
+from typing import Any
 
 import highspy
 import numpy
@@ -22,14 +23,8 @@ def cached_plan(
   """A plan for a built-in histogram; read from its file if it was made before.
 
   All parts of a report share the files. Another histogram, option, version of a solver or
-  line of the packer's code is another file.
-
-  Args:
-    part: of the report.
-    histogram: its name.
-    algorithm: of `packing.ALGORITHMS`.
-    depth: the most sequences in a pack; None for the default, no limit.
-    **options: as of `packing.pack`.
+  line of the packer's code is another file. `depth` is the most sequences in a pack, None
+  for no limit; algorithm and options are those of `packing.pack`.
 
   Raises:
     InputError: as of `packing.pack`; or the file was altered.
@@ -37,7 +32,7 @@ def cached_plan(
   options = {"max_sequences_per_pack": depth, **options}
   lengths = packing.load_histogram(histogram)
   made_from = [histogram, lengths.sha256, algorithm, sorted(options.items()), _solvers()]
-  key = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:16]
+  key = digest(made_from)
   name = "-".join([histogram, algorithm, *(f"{k}={v}" for k, v in options.items())])
   path = part.folder.parent / "plans" / f"{name}-{key}.json"
   if path.exists():
@@ -47,6 +42,12 @@ def cached_plan(
   path.parent.mkdir(parents=True, exist_ok=True)
   plan.save(path)
   return plan
+
+
+def digest(made_from: Any) -> str:
+  """A short name of what a kept result was made from, which JSON can hold."""
+  text = json.dumps(made_from, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @functools.cache

@@ -35,13 +35,7 @@ def document(
   quick: bool = False,
   failures: Mapping[str, str] | None = None,
 ) -> str:
-  """The whole report.
-
-  Args:
-    parts: by the folder of each part, its exhibits; none where it was not made.
-    quick: whether it was made with `--quick`.
-    failures: the error of each part that could not be made, by name.
-  """
+  """The whole report, of the exhibits and failures of each part, by its folder."""
   exhibits = [exhibit for part in parts.values() for exhibit in part]
   text = [
     "# The packing paper, reproduced",
@@ -76,12 +70,7 @@ def _machines(exhibits: Iterable[Exhibit]) -> str:
 
 
 def index(exhibits: Iterable[Exhibit], *, report: str = "") -> str:
-  """A table of all exhibits: claim, result, minutes and command.
-
-  Args:
-    exhibits: in order.
-    report: the file that has their sections; "" for the same file.
-  """
+  """A table of all exhibits, with links to the file `report`; "" for the same file."""
   rows = [
     [
       f"[{exhibit.name}]({report}#{_anchor(exhibit)})",
@@ -104,12 +93,7 @@ def _minutes(exhibit: Exhibit) -> str:
 
 
 def section(exhibit: Exhibit, *, folder: str) -> str:
-  """One exhibit in Markdown.
-
-  Args:
-    exhibit: to describe.
-    folder: of its pictures, relative to the text.
-  """
+  """One exhibit in Markdown; its pictures are in `folder`, relative to the text."""
   parts = [f"## {exhibit.name}: {exhibit.title}", exhibit.finding]
   if exhibit.statements:
     rows = [[x.claim, _OUTCOMES[x.outcome], x.evidence] for x in exhibit.statements]
@@ -137,9 +121,7 @@ def _values(values: Sequence[Value]) -> str:
     "note": [x.note for x in values],
   }
   shown = {name: cells for name, cells in columns.items() if any(cells)}
-  numbers = [
-    i for i, x in enumerate(shown) if x in ("paper", "here", "difference", "allowed")
-  ]
+  numbers = [i for i, x in enumerate(shown) if x not in ("", "agrees", "note")]
   return table(list(shown), zip(*shown.values(), strict=True), right=numbers)
 
 

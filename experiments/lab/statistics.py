@@ -4,33 +4,32 @@ Both arms of a pair start from the same weights and see the same sequences, so w
 mean of their differences by Student's t. The margin below which a difference does not
 matter is fixed here, before any run.
 
+`equivalent`, `larger` and `not_more` take a claim in words, the values `a` and `b` of two
+arms, one a seed and in the same order, a margin and the unit of all of them. `power` has
+the values of an arm that is known to have more than `b`. If the same runs cannot tell it
+apart from `b`, the outcome is "no power".
+
 References:
   Schuirmann, A comparison of the two one-sided tests procedure, 1987.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import scipy.stats
 
-from experiments.lab.exhibits import Outcome, Statement
+from experiments.lab.exhibits import Statement, judged
 
 MARGIN = 0.02  # nats of masked-token loss; a smaller difference does not matter
 LEVEL = 0.05  # of each test
+Runs = Sequence[float]  # a value of each run, by seed
 
 
 class Difference(NamedTuple):
-  """Of pairs.
-
-  Attributes:
-    mean: of the differences.
-    error: the standard error of the mean.
-    pairs: how many.
-  """
+  """The mean of differences of pairs, its standard error, and the number of pairs."""
 
   mean: float
   error: float
@@ -62,7 +61,7 @@ class Difference(NamedTuple):
     return max(self.p_above(-margin), self.p_below(margin))
 
 
-def paired(a: Sequence[float], b: Sequence[float]) -> Difference:
+def paired(a: Runs, b: Runs) -> Difference:
   """a - b, pair by pair; each has a value a seed, in the same order.
 
   Raises:
@@ -75,44 +74,27 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Difference:
   if len(a) != len(b) or len(a) < 2:
     raise ValueError(f"Expected pairs, at least 2; found {len(a)} and {len(b)} values.")
   differences = np.subtract(a, b)
-  error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
+  error = float(scipy.stats.sem(differences))
   return Difference(float(differences.mean()), error, len(differences))
 
 
 def equivalent(
-  claim: str,
-  a: Sequence[float],
-  b: Sequence[float],
-  *,
-  power: Sequence[float],
-  margin: float = MARGIN,
-  unit: str = "nats",
+  claim: str, a: Runs, b: Runs, *, power: Runs, margin: float = MARGIN, unit: str = "nats"
 ) -> Statement:
   """Tests whether two arms have the same value, within a margin.
 
   The claim fails if a two-sided t-test shows that they differ; otherwise "no power".
-
-  Args:
-    claim: in words.
-    a, b: of both arms, a value a seed.
-    power: of an arm that is known to have more than `b`. If the same test finds it
-      equivalent too, or cannot show that it has more, the outcome is "no power".
-    margin: smaller differences do not matter.
-    unit: of the values.
   """
   if len(a) < 2:
     return _one_pair(claim, a, b, unit)
   difference, control = paired(a, b), paired(power, b)
   p, p_control = difference.p_equivalent(margin), control.p_equivalent(margin)
   apart = p_control >= LEVEL and control.p_above(0) < LEVEL
-  outcome: Outcome = "no power"
-  if apart and p < LEVEL:
-    outcome = "holds"
-  elif apart and min(difference.p_above(0), difference.p_below(0)) < LEVEL / 2:
-    outcome = "fails"
-  return Statement(
+  differ = min(difference.p_above(0), difference.p_below(0)) < LEVEL / 2
+  return judged(
     claim,
-    outcome,
+    apart and p < LEVEL,
+    apart and differ,
     f"{_estimate(difference, unit)}; two one-sided tests, margin {margin:g} {unit}: "
     f"{_p(p)}; the arm that is known to differ is {_apart(apart)} ({control.mean:+.4f} "
     f"{unit}, the same tests: {_p(p_control)}; above 0: {_p(control.p_above(0))})",
@@ -133,84 +115,48 @@ def throughout(claim: str, statements: Sequence[Statement]) -> Statement:
 
 
 def larger(
-  claim: str,
-  a: Sequence[float],
-  b: Sequence[float],
-  *,
-  margin: float = MARGIN,
-  unit: str = "nats",
+  claim: str, a: Runs, b: Runs, *, margin: float = MARGIN, unit: str = "nats"
 ) -> Statement:
-  """Tests whether one arm has more than the other.
+  """Tests whether `a` has more than `b`.
 
   The claim holds if the difference is shown to be above 0, and fails if a difference of
   the margin is ruled out; otherwise "no power". If both are shown it holds, and the
   evidence says that the difference is smaller than the margin.
-
-  Args:
-    claim: in words.
-    a, b: a value a seed; `a` of the arm that should have more.
-    margin: smaller differences do not matter.
-    unit: of the values.
   """
   if len(a) < 2:
     return _one_pair(claim, a, b, unit)
   difference = paired(a, b)
   p, p_less = difference.p_above(0), difference.p_below(margin)
-  outcome: Outcome = "no power"
-  if p < LEVEL:
-    outcome = "holds"
-  elif p_less < LEVEL:
-    outcome = "fails"
-  ruled_out = f"; {margin:g} {unit} or more: ruled out, {_p(p_less)}"
-  return Statement(
-    claim,
-    outcome,
-    f"{_estimate(difference, unit)}; paired one-sided t: {_p(p)}"
-    + (ruled_out if p_less < LEVEL else ""),
-  )
+  evidence = f"{_estimate(difference, unit)}; paired one-sided t: {_p(p)}"
+  if p_less < LEVEL:
+    evidence += f"; {margin:g} {unit} or more: ruled out, {_p(p_less)}"
+  return judged(claim, p < LEVEL, p_less < LEVEL, evidence)
 
 
 def not_more(
-  claim: str,
-  a: Sequence[float],
-  b: Sequence[float],
-  *,
-  power: Sequence[float],
-  margin: float = MARGIN,
-  unit: str = "nats",
+  claim: str, a: Runs, b: Runs, *, power: Runs, margin: float = MARGIN, unit: str = "nats"
 ) -> Statement:
-  """Tests whether one arm has at most a margin more than the other.
+  """Tests whether `a` has at most a margin more than `b`.
 
-  The claim fails if the arm is shown to have more by the margin; otherwise "no power".
-
-  Args:
-    claim: in words.
-    a, b: a value a seed; `a` of the arm that should have no more.
-    power: of an arm that is known to have more than `b`. If the same runs cannot show
-      that, by the margin, the outcome is "no power".
-    margin: smaller differences do not matter.
-    unit: of the values.
+  The claim fails if `a` is shown to have more by the margin; otherwise "no power". The
+  arm of `power` has to be shown to have more by the margin, too.
   """
   if len(a) < 2:
     return _one_pair(claim, a, b, unit)
   difference, control = paired(a, b), paired(power, b)
   p, p_control = difference.p_below(margin), control.p_above(margin)
   apart = p_control < LEVEL
-  outcome: Outcome = "no power"
-  if apart and p < LEVEL:
-    outcome = "holds"
-  elif apart and difference.p_above(margin) < LEVEL:
-    outcome = "fails"
-  return Statement(
+  return judged(
     claim,
-    outcome,
+    apart and p < LEVEL,
+    apart and difference.p_above(margin) < LEVEL,
     f"{_estimate(difference, unit)}; less than {margin:g} {unit}: {_p(p)}; the arm that is "
     f"known to differ is {_apart(apart)} ({control.mean:+.4f} {unit}, more than the "
     f"margin: {_p(p_control)})",
   )
 
 
-def _one_pair(claim: str, a: Sequence[float], b: Sequence[float], unit: str) -> Statement:
+def _one_pair(claim: str, a: Runs, b: Runs, unit: str) -> Statement:
   estimate = f"difference {a[0] - b[0]:+.4f} {unit}; " if len(a) == len(b) == 1 else ""
   return Statement(claim, "no power", f"{estimate}1 pair, too few for a test")
 

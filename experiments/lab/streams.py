@@ -11,24 +11,21 @@ from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
 
-# How the sequences of a packed loader become batches, step after step.
-BATCHES = {
-  "packed": "the loader's own batches",
-  "unpacked": "the sequences of each packed step, one a row",
-  "constant": "one a row in the same order, a constant number a step",
-}
+BATCHES = ("packed", "unpacked", "constant")  # the kinds of `stream`
 ROWS = 4  # unpacked rows are a multiple of this: few shapes, which each compile once
 
 
 def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatch]:
   """Batches without end.
 
-  A sequence has the same masked tokens in all kinds: they depend only on the seed, the
-  epoch, its number and the position in it.
+  Of "packed" they are the loader's own; of "unpacked" the sequences of each packed step,
+  one a row; of "constant" one a row, a constant number a step. A sequence has the same
+  masked tokens in all kinds: they depend only on the seed, the epoch, its number and the
+  position in it.
 
   Args:
-    loader: of packed rows; its order of packs is the order of the sequences.
-    kind: a key of `BATCHES`.
+    loader: of packed rows.
+    kind: one of `BATCHES`.
     rows: of a step; for "unpacked" those of the packed step.
 
   Raises:
@@ -53,15 +50,7 @@ def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatc
 
 
 def sequences(loader: PackedLoader, step: int) -> tuple[np.ndarray, np.ndarray]:
-  """The sequences of a packed step, row after row.
-
-  Args:
-    loader: of packed rows, in one process.
-    step: from 0.
-
-  Returns:
-    int64[N], their numbers; and int64[N], the epoch of each.
-  """
+  """The sequences of a packed step, from 0: int64[N], numbers; int64[N], epochs."""
   ids = loader[step]["sequence_ids"]
   rows = step * loader.batch_size + np.arange(loader.batch_size)
   epochs = np.broadcast_to(rows[:, None] // loader.plan.num_packs, ids.shape)

@@ -12,13 +12,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import ml_collections
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import packing
 import pipeline
-from experiments.lab.part import Part
 from experiments.lab.streams import BATCHES
 from training import command, memory
 from training.command import Stopped
@@ -29,7 +27,7 @@ from training.sweep.file import Run, make_sweep
 from training.sweep.jobs import Task
 
 FORMAT = 1  # of the files; a file of another format is made anew
-SEEDS, QUICK_SEEDS = 3, 1
+SEEDS = 3  # of each arm, unless a study says otherwise
 _PLACES = ("directory", "source", "held_out_source", "vocab_file", "init_from")
 _COST = {"packed": 1.0, "unpacked": 2.1, "constant": 2.0}  # of a run, in packed runs
 
@@ -39,52 +37,29 @@ ByArm = Mapping[str, Results]
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-  """One way to train.
+  """One way to train."""
 
-  Attributes:
-    name: of its files.
-    fields: of the config, in which it differs from the other arms.
-    batches: how sequences become batches; a key of `streams.BATCHES`.
-    keep: whether its runs keep their parameters.
-    starts_from: the arm whose kept parameters, of the same seed, its runs start from; ""
-      to draw them.
-  """
-
-  name: str
-  fields: Mapping[str, Any]
-  batches: str = "packed"
-  keep: bool = False
-  starts_from: str = ""
+  name: str  # of its files
+  fields: Mapping[str, Any]  # of the config, in which it differs from the other arms
+  batches: str = "packed"  # how sequences become batches; one of `streams.BATCHES`
+  keep: bool = False  # whether its runs keep their parameters
+  starts_from: str = ""  # the arm whose kept parameters, of the same seed, it starts from
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
   """Arms and seeds.
 
-  Attributes:
-    folder: has `runs/ARM,seed=N.json`, beside each the log, and the parameters of arms that
-      keep them.
-    arms: what is compared.
-    overrides: fields of the config of all arms.
-    seeds: the runs of each arm, numbered from 1. (Seed 0 is for choosing a recipe.)
-    jobs: runs at a time.
-    config: the file that all runs start from.
-    module: makes a run; its command is `worker`.
+  The folder has `runs/ARM,seed=N.json`, beside each the log, and parameters that are kept.
   """
 
   folder: pathlib.Path
   arms: Sequence[Arm]
-  overrides: Mapping[str, Any]
-  seeds: int = SEEDS
-  jobs: int = 1
-  config: str = "configs/quickstart.py"
-  module: str = "experiments.lab.paired_run"
-
-  @classmethod
-  def of(cls, part: Part, arms: Sequence[Arm], overrides: Mapping[str, Any], **more: Any):
-    """The study of a part, in its folder."""
-    seeds = part.seeds or (QUICK_SEEDS if part.quick else SEEDS)
-    return cls(part.folder, arms, overrides, seeds, part.jobs, **more)
+  overrides: Mapping[str, Any]  # fields of the config of all arms
+  seeds: int = SEEDS  # of each arm, from 1; seed 0 is for choosing a recipe
+  jobs: int = 1  # runs at a time
+  config: str = "configs/quickstart.py"  # the file that all runs start from
+  module: str = "experiments.lab.paired_run"  # makes a run; its command is `worker`
 
   @functools.cached_property
   def runs(self) -> list[tuple[Arm, Run]]:
@@ -101,31 +76,26 @@ class Study:
       "grid": {"seed": list(range(1, self.seeds + 1))},
     }
     runs = [(arms[run.arm], run) for run in make_sweep(spec, where="the study").runs]
-    kept = {(arm.name, run.config.seed): self.kept(run) for arm, run in runs}
-    return [
-      (arm, _started_from(run, kept[arm.starts_from, run.config.seed]))
-      if arm.starts_from
-      else (arm, run)
-      for arm, run in runs
-    ]
+    kept = {(a.name, r.config.seed): self.path(r).with_suffix("") for a, r in runs}
+    for i, (arm, run) in enumerate(runs):
+      if arm.starts_from:
+        fields = {"model.init_from": str(kept[arm.starts_from, run.config.seed])}
+        config = run.config.copy_and_resolve_references()
+        config.update_from_flattened_dict(fields)
+        started = dataclasses.replace(run, fields={**run.fields, **fields}, config=config)
+        runs[i] = arm, started
+    return runs
 
   def path(self, run: Run) -> pathlib.Path:
     """The file of a run."""
     return self.folder / "runs" / f"{run.name}.json"
 
-  def kept(self, run: Run) -> pathlib.Path:
-    """The folder of a run's parameters, if its arm keeps them."""
-    return self.path(run).with_suffix("")
-
   def kept_of(self, arm: str) -> list[pathlib.Path]:
-    """The same for each seed of an arm."""
-    return [self.kept(run) for one, run in self.runs if one.name == arm]
+    """The folders of the parameters of an arm that keeps them, by seed."""
+    return [self.path(run).with_suffix("") for one, run in self.runs if one.name == arm]
 
   def run(self) -> dict[str, list[dict[str, Any]]]:
-    """Runs what is not finished; prepares the data first, once.
-
-    Returns:
-      By arm, what its runs wrote, by seed.
+    """Runs what is not finished, with the data prepared once; by arm, results by seed.
 
     Raises:
       Stopped: some runs failed; names the last line of each. All others are finished.
@@ -183,23 +153,13 @@ class Study:
 def run_tasks(
   tasks: Sequence[Task], *, number: int, desc: str = "runs", until: float = math.inf
 ) -> dict[str, str]:
-  """Runs commands of JAX, on the CPU unless JAX_PLATFORMS names something else.
+  """Runs commands of JAX, some at a time, as `jobs.run_all` does.
 
-  They share what they compile: in data/compiled unless JAX_COMPILATION_CACHE_DIR names
-  another folder. glibc keeps freed memory for the next arrays; otherwise a fifth of the
-  time of a small BERT goes to page faults (LOG.md). Variables that are set already stay.
-
-  Args:
-    tasks, desc, until: as of `jobs.run_all`.
-    number: how many at a time.
-
-  Returns:
-    The last line of each task that failed, by name.
+  They run on the CPU and share what they compile in data/compiled, unless JAX_PLATFORMS and
+  JAX_COMPILATION_CACHE_DIR are set. Returns the last line of each failed task, by name.
   """
-  defaults = {
-    "JAX_COMPILATION_CACHE_DIR": str(pathlib.Path("data", "compiled").absolute()),
-    "JAX_PLATFORMS": "cpu",
-  }
+  compiled = str(pathlib.Path("data", "compiled").absolute())
+  defaults = {"JAX_COMPILATION_CACHE_DIR": compiled, "JAX_PLATFORMS": "cpu"}
   environment = {k: v for k, v in defaults.items() if k not in os.environ}
   return jobs.run_all(tasks, jobs=number, environment=environment, desc=desc, until=until)
 
@@ -209,13 +169,6 @@ def stop_if_failed(failures: Mapping[str, str], total: int):
   if failures:
     lines = "; ".join(f"{name}: {line}" for name, line in failures.items())
     raise Stopped(f"{len(failures)} of {total} runs failed. {lines}")
-
-
-def _started_from(run: Run, directory: pathlib.Path) -> Run:
-  fields = {"model.init_from": str(directory)}
-  config = run.config.copy_and_resolve_references()
-  config.update_from_flattened_dict(fields)
-  return dataclasses.replace(run, fields={**run.fields, **fields}, config=config)
 
 
 def identity(arm: Arm, config: ConfigDict) -> dict[str, Any]:
@@ -229,9 +182,7 @@ def identity(arm: Arm, config: ConfigDict) -> dict[str, Any]:
   }
 
 
-def read(
-  path: pathlib.Path, arm: Arm, config: ml_collections.ConfigDict
-) -> dict[str, Any] | None:
+def read(path: pathlib.Path, arm: Arm, config: ConfigDict) -> dict[str, Any] | None:
   """What a run wrote; None if it is not finished, or the file is of another run."""
   try:
     result = json.loads(path.read_text())
@@ -243,17 +194,13 @@ def read(
     before.is_dir() and before.stat().st_mtime <= path.stat().st_mtime
   ):
     return None  # what it started from is gone, or was made anew
-  if result.get("dataset") not in (None, _dataset_of(config)):
+  manifest = pathlib.Path(config.data.directory, "manifest.json")
+  dataset = json.loads(manifest.read_text())["sha256"] if manifest.exists() else None
+  if result.get("dataset") not in (None, dataset):
     return None  # of another text, or prepared by another version
   stored, wanted = result.get("run", {}), identity(arm, config)
   same = stored.keys() == wanted.keys() and _agrees(stored, wanted)
   return result if kept and same else None
-
-
-def _dataset_of(config: ml_collections.ConfigDict) -> dict[str, str] | None:
-  """The checksums of the dataset of a config, if it is prepared."""
-  manifest = pathlib.Path(config.data.directory, "manifest.json")
-  return json.loads(manifest.read_text())["sha256"] if manifest.exists() else None
 
 
 def _agrees(stored: Any, wanted: Any) -> bool:
@@ -272,13 +219,10 @@ def _agrees(stored: Any, wanted: Any) -> bool:
 def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
   """The command of a process that makes one run and writes its file.
 
-  Args:
-    make: called as make(arm, config, keep_in=folder); returns what the file holds.
-    head: of the tasks that it can train.
+  make(arm, config, keep_in=folder) returns what the file holds; `head` is that of the tasks
+  that it can train.
   """
-  config = config_flags.DEFINE_config_file(
-    "config", help_string="A config file.", lock_config=True
-  )
+  config = config_flags.DEFINE_config_file("config", help_string="A config file.")
   name = flags.DEFINE_string("arm", "run", "The name of the run.")
   batches = flags.DEFINE_enum("batches", "packed", list(BATCHES), "How sequences come.")
   keep = flags.DEFINE_bool("keep", False, "Keep the parameters, beside --out.")
@@ -295,10 +239,7 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
     arm = Arm(name.value, {}, batches.value, keep.value)
     chosen = config.value.copy_and_resolve_references()
     validate(
-      chosen,
-      algorithms=list(packing.ALGORITHMS),
-      tasks=pipeline.TASK_HEADS,
-      num_devices=1,
+      chosen, algorithms=list(packing.ALGORITHMS), tasks=pipeline.TASK_HEADS, num_devices=1
     )
     if pipeline.TASK_HEADS[chosen.data.task] != head:
       tasks = [task for task, of_task in pipeline.TASK_HEADS.items() if of_task == head]

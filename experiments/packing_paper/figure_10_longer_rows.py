@@ -10,10 +10,8 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Mapping
 
-import matplotlib.ticker
-
 import packing
-from experiments.lab.exhibits import Exhibit, Statement, Value
+from experiments.lab.exhibits import Exhibit, judged
 from experiments.lab.part import Part
 from experiments.lab.pictures import COLOURS, figure, save
 from experiments.lab.plans import cached_plan
@@ -61,15 +59,13 @@ def section_j(part: Part) -> Exhibit:
     needed = depth_needed(curve, limit)
     if length in NEEDED:
       share = factors[NEEDED[length]] / limit
-      statements.append(
-        Statement(
-          f"Around {NEEDED[length]} sequences a pack are enough for perfect packing at "
-          f"{length:,} tokens",
-          "holds" if share >= ENOUGH else "fails",
-          f"LPFHP reaches {share:.1%} of the theoretical speed-up with {NEEDED[length]}; "
-          f"{ENOUGH:.0%}, which counts as enough here, it reaches with: {needed}",
-        )
+      claim = f"Around {NEEDED[length]} sequences a pack are enough for perfect packing"
+      evidence = (
+        f"LPFHP reaches {share:.1%} of the theoretical speed-up with {NEEDED[length]}; "
+        f"{ENOUGH:.0%}, which counts as enough here, it reaches with: {needed}"
       )
+      claim = f"{claim} at {length:,} tokens"
+      statements.append(judged(claim, share >= ENOUGH, share < ENOUGH, evidence))
     curves[length] = curve
     summary.append(f"{length:,} tokens: {needed}")
     gaps += [plan.gap for plan in best]
@@ -100,25 +96,32 @@ def section_q(part: Part) -> list[Exhibit]:
   for name in SHORTER:
     histogram = packing.load_histogram(name)
     size = histogram.max_sequence_length
-    row, shares, perfect = [name], [], set()
-    for words, ratio in RATIOS.items():
+    row, shares, perfect = [name], [], []
+    for ratio in RATIOS.values():
       length = round(size * ratio)
       plan = cached_plan(part, name, "optimal", "max", row_length=length)
       shares.append(plan.efficiency)
       gaps.append(plan.gap)
       speedup = histogram.num_sequences * size / plan.num_row_tokens
       more = plan.num_packs - -(-histogram.num_tokens // length)  # than their tokens need
-      if more == 0:
-        perfect.add(words)
+      perfect.append(more == 0)
       row.append(f"{100 * plan.efficiency:.2f} %, {speedup:.3f}, {more:,}")
     gains.append((max(shares[1:]) - shares[0], name))
     losses.append((shares[0] - min(shares[1:]), name))
-    if not perfect - {"1"}:
+    if not any(perfect[1:]):
       imperfect.append(name)
     rows.append(row)
   (gain, where), (loss, there) = max(gains), max(losses)
   header = ["histogram", *(f"rows of {ratio} times the longest" for ratio in RATIOS)]
   without = f", not {', '.join(imperfect)}" if imperfect else ""
+  perfect_in_longer = judged(
+    "There is a longer row with perfect packing: as few rows as their tokens need",
+    not imperfect,
+    bool(imperfect),
+    f"of {len(SHORTER)} histograms {len(SHORTER) - len(imperfect)} have one among "
+    f"{', '.join(list(RATIOS)[1:])} times the longest sequence{without}; plans are proven "
+    f"to be within {max(gaps)} of the fewest packs",
+  )
   return [
     part.exhibit(
       "Section Q",
@@ -127,28 +130,19 @@ def section_q(part: Part) -> list[Exhibit]:
       f"Rows longer than the longest sequence gain at most {100 * gain:.2f} points of "
       f"efficiency, on {where}, and lose at most {100 * loss:.2f}, on {there}.",
       claim="Rows longer than the longest sequence can make packing perfect.",
-      statements=[
-        Statement(
-          "There is a longer row with perfect packing: as few rows as their tokens need",
-          "fails" if imperfect else "holds",
-          f"of {len(SHORTER)} histograms {len(SHORTER) - len(imperfect)} have one among "
-          f"{', '.join(list(RATIOS)[1:])} times the longest sequence{without}; plans are "
-          f"proven to be within {max(gaps)} of the fewest packs",
-        )
-      ],
+      statements=[perfect_in_longer],
       text="Efficiency by `optimal` without a limit of depth, speed-up over one sequence a "
       "row of the longest length, by tokens, and packs more than their tokens need:\n\n"
       + table(header, rows, right=range(1, len(header))),
     ),
-    part.exhibit(
+    part.not_run(
       "Section Q, QM9",
       "Molecules in rows of 36 instead of 27",
-      "not run here",
       "The sizes of QM9's molecules are not at hand.",
       claim="Molecules of at most 27 atoms train 1.6 times as fast in rows of 36.",
       command="python -m packing pack --lengths qm9.npy --max-sequence-length 27 "
       "--row-length 36",
-      values=[Value("speed-up with rows of 36", "1.6", "not run")],
+      printed={"speed-up with rows of 36": "1.6"},
     ),
   ]
 
@@ -163,33 +157,20 @@ def draw(path: pathlib.Path, curves: Mapping[int, Mapping[int, float]]):
   """
   drawing = figure()
   axes = drawing.add_subplot()
-  axes.set_xscale("log", base=2)
-  for (length, curve), colour in zip(curves.items(), COLOURS, strict=False):
-    depths = sorted(curve)
-    speedups = [curve[depth] for depth in depths]
-    axes.plot(depths, speedups, "o-", color=colour, markersize=4)
-    axes.annotate(
-      f"{length:,} tokens: {speedups[-1]:.2f}",
-      (depths[-1], speedups[-1]),
-      (6, 0),
-      textcoords="offset points",
-      va="center",
-      color=colour,
-    )
-  most = max(depth for curve in curves.values() for depth in curve)
-  ticks = [2**k for k in range(most.bit_length())]
-  axes.set_xticks(ticks, [str(n) for n in ticks])
-  axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-  axes.set_xlim(0.9, 4 * most)
-  axes.set(xlabel="most sequences in a pack", ylabel="speed-up over padding")
   deepest = {length: curve[max(curve)] for length, curve in curves.items()}
+  for (length, curve), colour in zip(curves.items(), COLOURS, strict=False):
+    label = f"{length:,} tokens: {deepest[length]:.2f}"
+    axes.plot(*zip(*sorted(curve.items()), strict=True), "o-", color=colour, label=label)
+  axes.set_xscale("log", base=2)
+  axes.xaxis.set_major_formatter("{x:g}")
+  axes.set(xlabel="most sequences in a pack", ylabel="speed-up over padding")
+  axes.legend(frameon=False, reverse=True)
   short, long = min(deepest), max(deepest)
-  save(
-    drawing,
-    path,
+  title = (
     f"Packing by LPFHP gains {deepest[short]:.2f} times at {short:,} tokens and "
-    f"{deepest[long]:.2f} times at {long:,}",
+    f"{deepest[long]:.2f} times at {long:,}"
   )
+  save(drawing, path, title)
 
 
 def exhibits(part: Part) -> list[Exhibit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -36,17 +36,15 @@ GROUPS = {
 # Only Listing 6, as transcribed, gives them: a digit may be wrong.
 UNCHECKED = ("wikipedia_1024", "wikipedia_2048")
 ANALYZE = "python -m packing analyze --lengths FILE.npy --max-sequence-length"
-# Name, title, claim, length; and the paper's numbers.
-MISSING: tuple[tuple[str, str, str, int, dict[str, str]], ...] = (
-  (
-    "Figures 1 and 12, the rest of GLUE",
+# By name the title, claim, length; and the paper's numbers.
+MISSING: dict[str, tuple[str, str, int, dict[str, str]]] = {
+  "Figures 1 and 12, the rest of GLUE": (
     "Six tasks of GLUE",
     "The other tasks of GLUE are as short.",
     128,
     {},
   ),
-  (
-    "Figures 1 and 13",
+  "Figures 1 and 13": (
     "LibriSpeech, audio and text",
     "Speech is padded by 38 %, and packs less well than text.",
     330,
@@ -59,15 +57,13 @@ MISSING: tuple[tuple[str, str, str, int, dict[str, str]], ...] = (
       "audio: sequences a pack in such rows": "8",
     },
   ),
-  (
-    "Figure 1, QM9",
+  "Figure 1, QM9": (
     "Sizes of molecules",
     "Without padding molecules train 1.6 times as fast.",
     27,
     {"theoretical speed-up": "1.6"},
   ),
-  (
-    "Figure 14",
+  "Figure 14": (
     "Abstracts of PubMed, in characters",
     "Longer rows of abstracts have more padding.",
     4000,
@@ -76,7 +72,8 @@ MISSING: tuple[tuple[str, str, str, int, dict[str, str]], ...] = (
       for length, speedup in ((1000, "1.9"), (2000, "2"), (3000, "3"), (4000, "4"))
     },
   ),
-)
+}
+SPEEDUPS = {"wikipedia_128": "1.2", "wikipedia_384": "1.7"}  # section 2
 _BARS = 128  # of a histogram, at most
 _COLUMNS = 3
 _TALL = 3  # times the next bar: cut off, with its share written beside it
@@ -91,100 +88,82 @@ def _values(name: str, histogram: packing.Histogram) -> list[Value]:
       to_the_digit("SQuAD: theoretical speed-up", "2.232", speedup),
       to_the_digit("SQuAD: of the longest length (%)", "1.2", full),
     ]
+  if name in SPEEDUPS:
+    return [to_the_digit(f"{name}: theoretical speed-up", SPEEDUPS[name], speedup)]
   if name != "wikipedia_512":
-    printed = {"wikipedia_128": "1.2", "wikipedia_384": "1.7"}.get(name)
-    return (
-      [to_the_digit(f"{name}: theoretical speed-up", printed, speedup)] if printed else []
-    )
+    return []
   tokens = histogram.num_sequences * histogram.max_sequence_length
   padding = tokens - histogram.num_tokens
   shortest = int(np.flatnonzero(histogram.counts)[0]) + 1
+  billion = "8.335 cut off"
   cut = f"{histogram.counts[-1]:,} of {histogram.num_sequences:,} are {full:.2f} %"
   return [
     to_the_digit("wikipedia_512: theoretical speed-up", "2.0", speedup),
     to_the_digit("the same, section 4.1", "2.001", speedup),
     to_the_digit("of the longest length (%)", "23.5", full, note=cut),
     to_the_digit("shortest (tokens)", "5", shortest),
-    to_the_digit(
-      "tokens with padding (billion)", "8.33", tokens / 1e9, note="8.335 cut off"
-    ),
+    to_the_digit("tokens with padding (billion)", "8.33", tokens / 1e9, note=billion),
     to_the_digit("of them padding (billion)", "4.17", padding / 1e9),
   ]
 
 
 def exhibits(part: Part) -> list[Exhibit]:
   """One for each figure; and those whose data is not at hand."""
-  made = []
-  for name, (title, names, claim) in GROUPS.items():
-    histograms = {name: packing.load_histogram(name) for name in names}
-    picture = f"{name.lower().replace(' ', '_')}.png"
-    draw(part.folder / picture, histograms)
-    speedups = {name: theoretical_speedup(h) for name, h in histograms.items()}
-    (least, low), (most, high) = (
-      f(speedups.items(), key=lambda x: x[1]) for f in (min, max)
-    )
-    span = f"{low:.2f} ({least}) to {high:.2f} ({most})" if len(names) > 1 else f"{low:.3f}"
-    unchecked = [name for name in names if name in UNCHECKED]
-    caveat = f" Of {' and '.join(unchecked)} only the text's listing is known."
-    rows = [
-      [name, f"{h.num_sequences:,}", f"{h.num_tokens:,}", f"{speedups[name]:.3f}"]
-      for name, h in histograms.items()
-    ]
-    values = [value for name, h in histograms.items() for value in _values(name, h)]
-    made.append(
-      part.exhibit(
-        name,
-        f"Lengths of {title}",
-        "to the digit",
-        f"Without padding training could be {span} times as fast."
-        + caveat * bool(unchecked),
-        claim=claim,
-        values=values if name != "Figure 9" else [],
-        pictures=[picture],
-        text=table(
-          ["histogram", "sequences", "real tokens", "theoretical speed-up"],
-          rows,
-          right=(1, 2, 3),
-        ),
-      )
-    )
-  made += [
-    part.exhibit(
+  made = [_figure(part, name, *group) for name, group in GROUPS.items()]
+  return made + [
+    part.not_run(
       name,
       title,
-      "not run here",
       "The data is not at hand, and its histogram was never published.",
       claim=claim,
       command=f"{ANALYZE} {length}",
-      values=[Value(what, printed, "not run") for what, printed in values.items()],
+      printed=printed,
     )
-    for name, title, claim, length, values in MISSING
+    for name, (title, claim, length, printed) in MISSING.items()
   ]
-  return made
+
+
+def _figure(part: Part, name: str, title: str, names: Sequence[str], claim: str) -> Exhibit:
+  histograms = {name: packing.load_histogram(name) for name in names}
+  picture = f"{name.lower().replace(' ', '_')}.png"
+  draw(part.folder / picture, histograms)
+  speedups = {name: theoretical_speedup(h) for name, h in histograms.items()}
+  (least, low), (most, high) = (f(speedups.items(), key=lambda x: x[1]) for f in (min, max))
+  span = f"{low:.2f} ({least}) to {high:.2f} ({most})" if len(names) > 1 else f"{low:.3f}"
+  finding = f"Without padding training could be {span} times as fast."
+  if unchecked := [name for name in names if name in UNCHECKED]:
+    finding += f" Of {' and '.join(unchecked)} only the text's listing is known."
+  header = ["histogram", "sequences", "real tokens", "theoretical speed-up"]
+  rows = [
+    [name, f"{h.num_sequences:,}", f"{h.num_tokens:,}", f"{speedups[name]:.3f}"]
+    for name, h in histograms.items()
+  ]
+  values = [value for name, h in histograms.items() for value in _values(name, h)]
+  return part.exhibit(
+    name,
+    f"Lengths of {title}",
+    "to the digit",
+    finding,
+    claim=claim,
+    values=values if name != "Figure 9" else [],
+    pictures=[picture],
+    text=table(header, rows, right=(1, 2, 3)),
+  )
 
 
 def draw(path: pathlib.Path, histograms: Mapping[str, packing.Histogram]):
-  """The share of each length; each histogram, by its name, in a panel.
-
-  Args:
-    path: of the PNG.
-    histograms: by name.
-  """
+  """Writes the share of each length; each histogram, by its name, in a panel."""
   columns = min(len(histograms), _COLUMNS)
   rows = -(-len(histograms) // columns)
   drawing = figure(9, max(4.5, 2.7 * rows))
-  panels = drawing.subplots(rows, columns, squeeze=False)
-  speedups = {name: theoretical_speedup(h) for name, h in histograms.items()}
-  for axes, (name, histogram) in zip(panels.flat, histograms.items(), strict=False):
+  speedups = [theoretical_speedup(histogram) for histogram in histograms.values()]
+  for place, (name, histogram) in enumerate(histograms.items()):
+    axes = drawing.add_subplot(rows, columns, place + 1)
     _distribution(axes, histogram)
-    axes.set_title(f"{name}: {speedups[name]:.3f} times", fontsize="small")
-  for axes in panels.flat[len(histograms) :]:
-    axes.set_axis_off()
-  for axes in panels[:, 0]:
-    axes.set_ylabel("share of the sequences")
-  span = f"{min(speedups.values()):.2f}"
-  if len(speedups) > 1:
-    span += f" to {max(speedups.values()):.2f}"
+    axes.set_title(f"{name}: {speedups[place]:.3f} times", fontsize="small")
+    if place % columns == 0:
+      axes.set_ylabel("share of the sequences")
+  span = " to ".join(dict.fromkeys(f"{f(speedups):.2f}" for f in (min, max)))
   title = f"Lengths, and the theoretical speed-up: without padding {span} times as fast"
   save(drawing, path, title)
 
@@ -201,16 +180,10 @@ def _distribution(axes, histogram: packing.Histogram):
   if 0 < next_to < most / _TALL:
     axes.set_ylim(0, 1.25 * next_to)
     bar, common = int(shares.argmax()), int(counts.argmax())
-    below = edges[bar] > size / 2
-    axes.annotate(
-      f"{counts[common] / histogram.num_sequences:.1%} at {common + 1}",
-      (edges[bar if below else bar + 1], 1.18 * next_to),
-      (-3 if below else 3, 0),
-      textcoords="offset points",
-      ha="right" if below else "left",
-      va="center",
-      color=COLOURS[0],
-    )
+    label = f" {counts[common] / histogram.num_sequences:.1%} at {common + 1} "
+    right = edges[bar] > size / 2
+    x, side = (edges[bar], "right") if right else (edges[bar + 1], "left")
+    axes.text(x, 1.18 * next_to, label, ha=side, va="center", color=COLOURS[0])
   axes.yaxis.set_major_formatter(PERCENT(1))
   axes.set_xticks(np.linspace(0, size, 5, dtype=int))
   axes.set_xlim(0, size + 0.5)

@@ -14,12 +14,12 @@ References:
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-import pipeline
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import held_out
 from experiments.lab.part import Part
@@ -27,14 +27,12 @@ from experiments.lab.report import table
 from experiments.lab.statistics import equivalent, larger, not_more
 from experiments.lab.study import Arm, ByArm, Study
 from experiments.packing_paper.curves import pictures
-from experiments.packing_paper.curves.arms import make_study, timed
+from experiments.packing_paper.curves.arms import lasting, make_study, mean_length, timed
 from experiments.packing_paper.curves.tables import mean_and_sd, mean_difference
 
 SHORT, FULL = 64, 192  # tokens of a row
 SHARE = 0.9  # of the sequences, in the first phase: 900 of 1,000 thousand steps of BERT
-WARMUP = 0.06  # of a phase, as on the quickstart
 BATCH = {SHORT: 35, FULL: 16}  # sequences a step: about as many real tokens
-WAYS = {"": "packed", "_unpacked": "constant"}  # batches, by the suffix of the arm
 NAMES = {
   "phase_1": "first phase, packed",
   "phase_1_unpacked": "first phase, unpacked",
@@ -49,81 +47,48 @@ Speed = Mapping[int, float]  # packed sequences a second, by row length
 
 
 def fields(sequences: float, row_length: int, *, data: str) -> dict[str, Any]:
-  """Fields of the config of a phase.
-
-  Args:
-    sequences: that it sees.
-    row_length: S, in tokens.
-    data: the directory of the second phase's data.
-  """
-  of_data: dict[str, Any] = {}
+  """Fields of the config of a phase; `data` is the directory of the second phase's."""
+  of_phase = lasting(sequences, BATCH[row_length])
   if row_length == SHORT:
-    of_data = {
-      "data.directory": f"{data}-{SHORT}",
-      "data.max_sequence_length": SHORT,
-      "data.vocab_file": f"{data}/vocab.txt",
-    }
-  return of_data | {
-    "packing.adjust": "reduce_batch",
-    "train.batch_size": BATCH[row_length],
-    "train.duration": f"{round(sequences)} sequences",
-    "optimizer.warmup": f"{round(WARMUP * sequences)} sequences",
-  }
+    of_phase["data.directory"] = f"{data}-{SHORT}"
+    of_phase["data.max_sequence_length"] = SHORT
+    of_phase["data.vocab_file"] = f"{data}/vocab.txt"
+  return of_phase
 
 
-def split(sequences: float, mean_length: Mapping[int, float]) -> dict[int, float]:
+def split(sequences: float, mean: Mapping[int, float]) -> dict[int, float]:
   """Sequences of both phases that have as many real tokens as one phase.
 
-  Args:
-    sequences: of the one phase.
-    mean_length: of the sequences by row length, in tokens.
+  `mean` is the length of the sequences by row length, in tokens.
 
   Example:
     >>> [round(n) for n in split(1000, {SHORT: 40.0, FULL: 90.0}).values()]
     [1800, 200]
   """
-  first, second = SHARE * mean_length[SHORT], (1 - SHARE) * mean_length[FULL]
-  total = sequences * mean_length[FULL] / (first + second)
+  total = sequences * mean[FULL] / (SHARE * mean[SHORT] + (1 - SHARE) * mean[FULL])
   return {SHORT: SHARE * total, FULL: (1 - SHARE) * total}
 
 
 def make_arms(short: Mapping[str, Any], full: Mapping[str, Any]) -> list[Arm]:
-  """Both phases, packed, unpacked, and packed without the mask.
-
-  Args:
-    short: fields of the first phase.
-    full: of the second.
-  """
-  arms = []
-  for suffix, batches in WAYS.items():
-    first = f"phase_1{suffix}"
-    arms += [
-      Arm(first, short, batches, keep=True),
-      Arm(f"phase_2{suffix}", full, batches, starts_from=first),
-    ]
+  """The first phase (`short`) and the second, packed, unpacked and without the mask."""
   no_mask = {"model.attention_mask": "none"}
   return [
-    *arms,
+    Arm("phase_1", short, keep=True),
+    Arm("phase_2", full, starts_from="phase_1"),
+    Arm("phase_1_unpacked", short, "constant", keep=True),
+    Arm("phase_2_unpacked", full, "constant", starts_from="phase_1_unpacked"),
     Arm("phase_1_no_mask", {**short, **no_mask}),
     Arm("phase_2_no_mask", {**full, **no_mask}, starts_from="phase_1"),
   ]
 
 
 def run(part: Part) -> tuple[ByArm, Speed]:
-  """Runs what is not finished.
-
-  Returns:
-    The results of each arm; and packed sequences a second, by row length.
-  """
+  """Runs what is not finished; returns the results, and the speed of packed steps."""
   one = make_study(part, ["packed", "no_mask"])
   results = one.run()
   config = one.runs[0][1].config
-  data = config.data.directory
-
-  def fields_of(sequences: float, row_length: int) -> dict[str, Any]:
-    return fields(sequences, row_length, data=data)
-
-  mean = {length: _mean_length(config, fields_of(1, length)) for length in (SHORT, FULL)}
+  fields_of = functools.partial(fields, data=config.data.directory)
+  mean = {length: mean_length(config, fields_of(1, length)) for length in (SHORT, FULL)}
   sequences = split(config.train.steps * config.train.batch_size, mean)
   phases = {length: fields_of(n, length) for length, n in sequences.items()}
   study = dataclasses.replace(one, folder=part.folder)
@@ -140,27 +105,18 @@ def _measure(study: Study, phases: Mapping[int, Mapping[str, Any]]) -> Speed:
   Row lengths take turns, alone on all cores, so that a slow moment slows both.
   """
   arms = [Arm(f"speed_{length}", fields) for length, fields in phases.items()]
-  results = timed(study, arms)
-  rates = {
-    arm.name: [x["packed_sequences_per_second"] for x in results[arm.name]] for arm in arms
-  }
-  return {length: float(np.median(rates[f"speed_{length}"])) for length in phases}
-
-
-def _mean_length(config, of_phase: Mapping[str, Any]) -> float:
-  """Of the sequences that are cut for the rows of a phase, in tokens."""
-  chosen = config.copy_and_resolve_references()
-  if "data.max_sequence_length" in of_phase:
-    chosen.update_from_flattened_dict(dict(of_phase))
-  return float(pipeline.prepare_dataset(chosen).train.lengths.mean())
+  results = timed(study, arms).values()
+  rates = ([x["packed_sequences_per_second"] for x in runs] for runs in results)
+  return {n: float(np.median(rate)) for n, rate in zip(phases, rates, strict=True)}
 
 
 def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
   """Two phases against one, with the same number of real tokens and in the same time."""
   one, two, same_time = (results[name] for name in ("packed", "phase_2", "same_time"))
   apart = [mean_difference(two, runs) for runs in (one, same_time)]
-  seconds = {name: _seconds(results[name], speed) for name in ("packed", "same_time")}
-  seconds["phase_2"] = _seconds(results["phase_1"], speed, SHORT) + _seconds(two, speed)
+  arms = ("packed", "same_time", "phase_2")
+  seconds = {name: _last(results[name], "sequences") / speed[FULL] for name in arms}
+  seconds["phase_2"] += _last(results["phase_1"], "sequences") / speed[SHORT]
   finding = (
     f"The held-out loss of two phases differs from that of one by {apart[0]:+.3f} nats "
     f"with the same number of real tokens, and by {apart[1]:+.3f} in the same time; two "
@@ -168,57 +124,39 @@ def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
     "the same number of tokens."
   )
   rows = []
-  for name in ("packed", "same_time", *(f"phase_2{suffix}" for suffix in WAYS)):
+  for name in (*arms, "phase_2_unpacked"):
     runs = results[name]
     tokens = _last(runs, "real_tokens")
     if name.startswith("phase_2"):
       tokens += _last(results[name.replace("2", "1")], "real_tokens")
-    row = [
-      NAMES[name],
-      f"{tokens:,.0f}",
-      f"{seconds[name] / 60:.1f}" if name in seconds else "",
-      mean_and_sd(held_out(runs)),
-      f"{np.mean(held_out(runs, 'mlm_accuracy')):.2%}",
-    ]
-    rows.append(row)
+    minutes = f"{seconds[name] / 60:.1f}" if name in seconds else ""
+    row = [NAMES[name], f"{tokens:,.0f}", minutes, mean_and_sd(held_out(runs))]
+    rows.append([*row, f"{np.mean(held_out(runs, 'mlm_accuracy')):.2%}"])
   pictures.bars(
     part.folder / "two_phases.png",
-    {NAMES[name]: held_out(results[name]) for name in ("packed", "same_time", "phase_2")},
+    {NAMES[name]: held_out(results[name]) for name in arms},
     label="held-out loss of masked tokens at the end, nats",
     title=finding,
   )
+  header = ["", "real tokens", "minutes of steps", "held-out loss", "accuracy"]
   equal = {"With the same number of real tokens": one, "In the same time": same_time}
+  loss, control = held_out(two), held_out(results["no_mask"])
+  claim = "one packed phase reaches a lower loss than two phases"
+  lower = [larger(f"{x} {claim}", loss, held_out(runs)) for x, runs in equal.items()]
+  claim = "the loss of one packed phase is no higher than that of two phases"
+  no_higher = [
+    not_more(f"{x} {claim}", held_out(runs), loss, power=control)
+    for x, runs in equal.items()
+  ]
   return part.exhibit(
     "2021 version, section 5",
     "Two phases, or one packed phase at full length",
     "in shape",
     finding,
     claim="Packing may make the first phase on short rows superfluous.",
-    statements=[
-      *(
-        larger(
-          f"{what} one packed phase reaches a lower loss than two phases",
-          held_out(two),
-          held_out(runs),
-        )
-        for what, runs in equal.items()
-      ),
-      *(
-        not_more(
-          f"{what} the loss of one packed phase is no higher than that of two phases",
-          held_out(runs),
-          held_out(two),
-          power=held_out(results["no_mask"]),
-        )
-        for what, runs in equal.items()
-      ),
-    ],
+    statements=lower + no_higher,
     pictures=["two_phases.png"],
-    text=table(
-      ["", "real tokens", "minutes of steps", "held-out loss", "accuracy"],
-      rows,
-      right=(1, 2, 3, 4),
-    )
+    text=table(header, rows, right=(1, 2, 3, 4))
     + "\n\nMinutes are computed from steps that were timed alone, row lengths in turns. "
     "Held-out text is the same for all, in sequences of up to 192 tokens. Pairs share only "
     "their seed: sequences of another length are other sequences. The last two claims were "
@@ -229,7 +167,7 @@ def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
 
 def phase(part: Part, number: int, results: ByArm) -> Exhibit:
   """The learning curves of phase 1 or 2, packed and unpacked."""
-  arms = [f"phase_{number}{x}" for x in (*WAYS, "_no_mask")]
+  arms = [f"phase_{number}{x}" for x in ("", "_unpacked", "_no_mask")]
   packed, unpacked, no_mask = (results[arm] for arm in arms)
   factor = packed[0]["plan"]["packing_factor"]
   length = SHORT if number == 1 else FULL
@@ -263,22 +201,13 @@ def phase(part: Part, number: int, results: ByArm) -> Exhibit:
   )
 
 
-def _seconds(runs, speed: Speed, row_length: int = FULL) -> float:
-  """Of the packed steps of a run."""
-  return _last(runs, "sequences") / speed[row_length]
-
-
 def _last(runs, counter: str) -> float:
   """A counter at the end of the learning curve, the mean over seeds."""
   return float(np.mean([run["curve"][-1][counter] for run in runs]))
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Trains what is not trained yet, draws and tests.
-
-  Raises:
-    Stopped: some runs failed; all others are finished.
-  """
+  """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
   results, speed = run(part)
   return [
     outlook(part, results, speed),

@@ -40,38 +40,22 @@ _CLAIM = (
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Trains what is not trained yet, draws and tests.
-
-  Raises:
-    InputError: the folder has no text.
-    Stopped: some runs failed; all others are finished.
-  """
+  """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
   name = "Figures 3 and 4, on WikiText-2"
   title = "Packed, unpacked and unmasked training on other text"
+  about: dict[str, Any] = {"command": f"{part.command} --wikitext FOLDER", "claim": _CLAIM}
   text = _text(part)
   if text is None:
-    return [
-      part.exhibit(
-        name,
-        title,
-        "not run here",
-        "No folder with WikiText-2 was given.",
-        command=f"{part.command} --wikitext FOLDER",
-        claim=_CLAIM,
-      )
-    ]
+    why = "No folder with WikiText-2 was given."
+    return [part.not_run(name, title, why, printed={}, **about)]
   study = make_study(part, ["packed", "no_mask"])
   overrides = {**study.overrides, **FIELDS} | (QUICK if part.quick else {})
-  overrides |= {
-    "data.source": f"{text}/*.txt",
-    "data.directory": str(part.folder / "data"),
-  }
+  overrides |= {"data.source": f"{text}/*.txt", "data.directory": str(part.folder / "data")}
   # The paper's unpacked steps have a constant number of sequences.
   constant = Arm("constant", {"packing.adjust": "reduce_batch"}, "constant")
   arms = [constant, *study.arms]
-  results = dataclasses.replace(
-    study, folder=part.folder, arms=arms, overrides=overrides
-  ).run()
+  study = dataclasses.replace(study, folder=part.folder, arms=arms, overrides=overrides)
+  results = study.run()
   packed, unpacked, no_mask = (results[arm] for arm in ARMS)
   apart = [mean_difference(runs, packed) for runs in (unpacked, no_mask)]
   finding = (
@@ -86,8 +70,7 @@ def exhibits(part: Part) -> list[Exhibit]:
       title,
       "in shape",
       finding,
-      command=f"{part.command} --wikitext FOLDER",
-      claim=_CLAIM,
+      **about,
       statements=[
         long_enough(packed),
         equivalent(

@@ -39,12 +39,9 @@ def exhibits(part: Part) -> list[Exhibit]:
     within("speed-up of 32 devices (% over 1)", "50", 100 * mean[32] - 100, tolerance=2),
     within("of 2,048 devices (% over 1)", "30", 100 * mean[MOST] - 100, tolerance=2),
   ]
-  pictures.estimate(
-    part.folder / "figure_5.png", one, packing=gumbel.PAPER_PACKING, most=MOST
-  )
-  pictures.distributions(
-    part.folder / "figure_6.png", one, gumbel.PAPER, devices=gumbel.PAPER_DEVICES
-  )
+  of_5, of_6 = (part.folder / f"figure_{number}.png" for number in (5, 6))
+  pictures.estimate(of_5, one, packing=gumbel.PAPER_PACKING, most=MOST)
+  pictures.distributions(of_6, one, gumbel.PAPER, devices=gumbel.PAPER_DEVICES)
   return [
     part.exhibit(
       "Section E, Figures 5 and 6",

@@ -54,14 +54,8 @@ def section_32(part: Part) -> Exhibit:
 def moments_apart(packing_factor: int, *, seed: int) -> float:
   """The difference between one packed update and p updates, in momentum and velocity.
 
-  All have the same gradient, as the theorem assumes, and start from random moments.
-
-  Args:
-    packing_factor: p.
-    seed: of the gradient and of the moments.
-
-  Returns:
-    The largest relative difference, in float64.
+  All have the same gradient, as the theorem assumes, and start from random moments. Returns
+  the largest relative difference, in float64.
   """
   b1, b2 = 0.9, 0.999
   rng = np.random.default_rng(seed)

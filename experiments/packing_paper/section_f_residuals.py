@@ -10,7 +10,7 @@ import pathlib
 import numpy as np
 
 import packing
-from experiments.lab.exhibits import Exhibit, Value, to_the_digit, within
+from experiments.lab.exhibits import Exhibit, to_the_digit, within
 from experiments.lab.part import Part
 from experiments.lab.pictures import COLOURS, figure, save
 from experiments.lab.plans import cached_plan
@@ -57,13 +57,12 @@ def section_f44(part: Part) -> Exhibit:
   padding = float(missing @ lengths)
   share = 100 * left.sum() / plain.num_sequences
   used = plain.details["num_strategies_before"]
+  not_349 = "56,799 of them are 0.349 %"
   values = [
     to_the_digit("sequences", "16,279,552", plain.num_sequences),
     within("strategies used", "634", used, tolerance=40),
     within("sequences left over", "56,799", int(left.sum()), tolerance=570),
-    within(
-      "the same (%)", "0.352", share, tolerance=0.0035, note="56,799 of them are 0.349 %"
-    ),
+    within("the same (%)", "0.352", share, tolerance=0.0035, note=not_349),
     within("tokens of empty slots (million)", "7.94", padding / 1e6, tolerance=0.16),
   ]
   for first, printed in ((1, SHORTEST), (505, LONGEST)):
@@ -89,8 +88,7 @@ def section_f44(part: Part) -> Exhibit:
 
 def section_f5(part: Part) -> Exhibit:
   """Efficiency by weight and offset."""
-  values: list[Value] = []
-  rows = []
+  values, rows = [], []
   plans: dict[str, list[packing.Plan]] = {WIKIPEDIA: [], SQUAD: []}
   for histogram, printed, unprinted, tolerance in (
     (WIKIPEDIA, WEIGHTS, UNPRINTED, 0.02),
@@ -129,33 +127,25 @@ def section_f5(part: Part) -> Exhibit:
 def draw(path: pathlib.Path, unweighted: np.ndarray, weighted: np.ndarray):
   """The paper's Figures 7 and 8: the residual r = b - A round(x) by length.
 
-  Args:
-    path: of the PNG.
-    unweighted: int64[S]; below 0 where sequences are missing.
-    weighted: the same, with less weight on the shortest.
+  Residuals are int64[S], below 0 where sequences are missing. `weighted` is that with less
+  weight on the shortest.
   """
   drawing = figure(9, 6)
   panels = drawing.subplots(2, 1, sharex=True, sharey=True)
   residuals = {"without weights": unweighted, "with weights": weighted}
   for axes, (name, residual) in zip(panels, residuals.items(), strict=True):
     lengths = np.arange(1, residual.size + 1)
-    for sign, colour, label in ((1, 1, "left over"), (-1, 0, "missing")):
-      part = np.where(residual * sign > 0, residual, 0)
-      label = f"{abs(int(part.sum())):,} {label}"
-      axes.bar(lengths, part, 1, color=COLOURS[colour], label=label)
-    axes.axhline(0, color="grey", linewidth=0.7)
+    left, missing = residual.clip(min=0), residual.clip(max=0)
+    axes.bar(lengths, left, 1, color=COLOURS[1], label=f"{left.sum():,} left over")
+    axes.bar(lengths, missing, 1, color=COLOURS[0], label=f"{-missing.sum():,} missing")
     axes.set_yscale("symlog", linthresh=10)
     axes.set(ylabel="sequences (logarithmic)", xlim=(0, residual.size + 1))
     axes.set_title(name, fontsize="small", loc="left")
     axes.legend(loc="upper center", frameon=False, ncols=2)
   panels[1].set_xlabel("tokens of a sequence")
-  left = [int(np.maximum(residual, 0).sum()) for residual in (unweighted, weighted)]
-  save(
-    drawing,
-    path,
-    f"Rounded least squares leaves {left[0]:,} sequences over, with less weight on the "
-    f"shortest {left[1]:,}",
-  )
+  over = [residual.clip(min=0).sum() for residual in (unweighted, weighted)]
+  title = f"Rounded least squares leaves {over[0]:,} sequences over"
+  save(drawing, path, f"{title}, with less weight on the shortest {over[1]:,}")
 
 
 def exhibits(part: Part) -> list[Exhibit]:

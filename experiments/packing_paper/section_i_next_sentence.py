@@ -14,20 +14,15 @@ References:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-import pipeline
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
 from experiments.lab.statistics import larger
 from experiments.lab.study import Arm, Study
 from experiments.packing_paper import table_3_downstream as downstream
-from experiments.packing_paper.curves.arms import make_study
+from experiments.packing_paper.curves.arms import lasting, make_study, mean_length
 from experiments.packing_paper.curves.claims import long_enough
-from experiments.packing_paper.table_3_downstream import TASKS, Scores
 
 _GREEDY: dict[str, Any] = {
   "packing.algorithm": "greedy",
@@ -41,18 +36,16 @@ NAMES = {
   "sentences": "whole sentences",
   "greedy": "whole sentences, greedy, no mask",
 }
-# A claim, the arm that should score higher, and the arm that should score lower.
-CLAIMS = (
+# The arm that should score higher and the one that should score lower, with the claim.
+CLAIMS = {
   (
-    "without the loss of the next sentence the score is lower",
     "packed",
     "no_next_sentence",
-  ),
-  ("whole sentences without it score lower than pairs with it", "packed", "sentences"),
-  ("mixing sentences of other documents makes the score lower", "sentences", "greedy"),
-)
+  ): "without the loss of the next sentence the score is lower",
+  ("packed", "sentences"): "whole sentences without it score lower than pairs with it",
+  ("sentences", "greedy"): "mixing sentences of other documents makes the score lower",
+}
 PAPER_EFFECT = 1.31  # F1 of SQuAD that BERT-base loses without the loss, section I
-WARMUP = 0.06  # of a run, as on the quickstart
 
 
 def make_arms(study: Study) -> list[Arm]:
@@ -65,15 +58,9 @@ def make_arms(study: Study) -> list[Arm]:
     "data.vocab_file": f"{config.data.directory}/vocab.txt",  # that of the pairs
     "model.next_sentence": False,
   }
-  longer = _mean_length(config, {}) / _mean_length(config, whole_sentences)
+  longer = mean_length(config, {}) / mean_length(config, whole_sentences)
   batch = round(config.train.batch_size * longer)  # as many real tokens a step, and in all
-  sequences = config.train.steps * batch
-  of_sentences = whole_sentences | {
-    "packing.adjust": "reduce_batch",
-    "train.batch_size": batch,
-    "train.duration": f"{round(sequences)} sequences",
-    "optimizer.warmup": f"{round(WARMUP * sequences)} sequences",
-  }
+  of_sentences = whole_sentences | lasting(config.train.steps * batch, batch)
   same = {"packing.adjust": "reduce_batch", "model.next_sentence": False}
   return [
     Arm("no_next_sentence", same, keep=True),
@@ -82,28 +69,8 @@ def make_arms(study: Study) -> list[Arm]:
   ]
 
 
-def _mean_length(config, fields: Mapping[str, Any]) -> float:
-  """Of the sequences, in tokens."""
-  chosen = config.copy_and_resolve_references()
-  chosen.update_from_flattened_dict(dict(fields))
-  return float(pipeline.prepare_dataset(chosen).train.lengths.mean())
-
-
-def _differences(scores: Scores, a: str, b: str) -> str:
-  """The mean score of an arm minus that of another, for each task."""
-  return " and ".join(
-    f"{float(np.mean(np.subtract(of_arm[NAMES[a]], of_arm[NAMES[b]]))):+.1f} points "
-    f"({TASKS[task]})"
-    for task, of_arm in scores.items()
-  )
-
-
 def exhibits(part: Part) -> list[Exhibit]:
-  """Trains what is not trained yet, fine-tunes and tests.
-
-  Raises:
-    Stopped: some runs failed; all others are finished.
-  """
+  """Trains what is not trained yet, fine-tunes and tests; raises as `Study.run`."""
   pairs = make_study(part, ["packed"])
   results = pairs.run()
   study = dataclasses.replace(pairs, folder=part.folder, arms=make_arms(pairs))
@@ -111,36 +78,37 @@ def exhibits(part: Part) -> list[Exhibit]:
   models = {NAMES["packed"]: pairs.kept_of("packed")}
   models |= {NAMES[arm.name]: study.kept_of(arm.name) for arm in study.arms}
   scores = downstream.fine_tune(part, models)
+  pairs_score, *others = NAMES.values()
+  without, whole, greedy = (
+    downstream.difference(scores, name, pairs_score) for name in others
+  )
   statements = [
     long_enough(results[arm], what=f"'{name}'") for arm, name in NAMES.items()
   ] + [
     larger(
-      f"{TASKS[task]}: {claim}",
-      of_arm[NAMES[better]],
-      of_arm[NAMES[worse]],
+      f"{downstream.NAME}: {claim}",
+      scores[NAMES[better]],
+      scores[NAMES[worse]],
       margin=PAPER_EFFECT,
       unit="points",
     )
-    for task, of_arm in scores.items()
-    for claim, better, worse in CLAIMS
+    for (better, worse), claim in CLAIMS.items()
   ]
   return [
     part.exhibit(
       "Section I",
       "Pretraining with and without the loss of the next sentence",
       "in shape",
-      "Compared with the loss of the next sentence, fine-tuned models score "
-      f"{_differences(scores, 'no_next_sentence', 'packed')} without it (in the paper "
-      f"-1.31 F1), {_differences(scores, 'sentences', 'packed')} with whole sentences, and "
-      f"{_differences(scores, 'greedy', 'packed')} if these are packed greedily without a "
-      "mask.",
+      f"Compared with the loss of the next sentence, fine-tuned models score {without} "
+      f"without it (in the paper -1.31 F1), {whole} with whole sentences, and {greedy} if "
+      "these are packed greedily without a mask.",
       claim="Without the loss of the next sentence the fine-tuned model scores lower.",
       statements=statements,
       text=downstream.score_table(scores)
       + "\n\nBest evaluations on the dev set, packed fine-tuning. A claim fails if a loss "
       f"of {PAPER_EFFECT} points or more is ruled out, the paper's effect on the F1 of "
       "SQuAD; the margin was 2 when the results were first seen (LOG.md). "
-      f"{downstream.ABOUT_TASKS} The arm without mask differs from whole sentences in "
+      f"{downstream.ABOUT_TASK} The arm without mask differs from whole sentences in "
       "three things: the algorithm, the mask, and positions that are not reset.",
     )
   ]

@@ -6,7 +6,6 @@ benchmarks/speedup.py. Models are small: compare ratios, not seconds.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any
 
@@ -14,9 +13,9 @@ import packing
 from benchmarks import speedup
 from benchmarks.small_bert import machine_and_device
 from benchmarks.steps import spread
-from experiments.lab.exhibits import Exhibit, Outcome, Statement, Value
+from experiments.lab.exhibits import Exhibit, Statement, Value, judged
 from experiments.lab.part import Part
-from experiments.lab.plans import cached_plan
+from experiments.lab.plans import cached_plan, digest
 from experiments.lab.report import table
 from training.record.files import write_json
 
@@ -40,29 +39,17 @@ TABLE_1 = {
 TOKENS = 4096  # of a step, at most
 ROUNDS = {False: 15, True: 3}  # by whether it is quick
 MOST_OVERHEAD = 0.05  # "an overhead of less than 5%", section 5
-_CLOCK = (
-  "Speed-ups are the ratio of step times, round by round, times the plan's packing factor. "
-  "A claim holds if the lower quartile is high enough, and fails if the upper one is not. "
-  "With 15 rounds the quartiles enclose the median with a chance of 88 to 96 %."
-)
 
 
 def measure(part: Part, plan: packing.Plan, size: str) -> dict[str, Any]:
-  """The record of `benchmarks.speedup` for the default attention; measured once.
-
-  Args:
-    part: has the folder of the measurements; fewer rounds if quick.
-    plan: of the packs.
-    size: of the model.
-  """
+  """The record of `benchmarks.speedup` for the default attention; measured once."""
   measured = {
     "machine": machine_and_device(),
     "plan": plan.certificate().as_dict(),
     "size": size,
     "rounds": ROUNDS[part.quick],
   }
-  key = hashlib.sha256(json.dumps(measured, sort_keys=True).encode()).hexdigest()[:16]
-  name = f"{size}-{plan.row_length}-{plan.algorithm}-{key}.json"
+  name = f"{size}-{plan.row_length}-{plan.algorithm}-{digest(measured)}.json"
   path = part.folder / "measured" / name
   if not path.exists():
     (record,) = speedup.measure(
@@ -79,21 +66,12 @@ def measure(part: Part, plan: packing.Plan, size: str) -> dict[str, Any]:
 
 
 def enough(what: str, record: dict[str, Any]) -> Statement:
-  """Whether the overhead of packing stays below the paper's bound.
-
-  Args:
-    what: was measured.
-    record: by `measure`.
-  """
+  """Whether the overhead in a record of `measure` stays below the paper's bound."""
   ratio, least = record["over_factor"], 1 / (1 + MOST_OVERHEAD)
-  outcome: Outcome = "no power"
-  if ratio["low"] >= least:
-    outcome = "holds"
-  elif ratio["high"] < least:
-    outcome = "fails"
-  return Statement(
+  return judged(
     f"{what}: the overhead is below {MOST_OVERHEAD:.0%}",
-    outcome,
+    ratio["low"] >= least,
+    ratio["high"] < least,
     f"speed-up over packing factor {spread(ratio, 3)}, median and quartiles; "
     f"{least:.3f} wanted",
   )
@@ -108,8 +86,9 @@ def speedup_of_plan(record: dict[str, Any]) -> str:
 def table_2(part: Part) -> Exhibit:
   """Two sizes at the lengths of the two phases."""
   rows, statements, ratios = [], [], []
-  wanted = list(TABLE_2.items())[: 2 if part.quick else None]
-  for (model, length), (factor, realised) in wanted:
+  for (model, length), (factor, realised) in list(TABLE_2.items())[
+    : 2 if part.quick else 4
+  ]:
     plan = cached_plan(part, f"wikipedia_{length}", "optimal", 3)
     size = STAND_INS[model]
     record = measure(part, plan, size)
@@ -131,8 +110,7 @@ def table_2(part: Part) -> Exhibit:
     "paper 0.983 to 0.994.",
     claim="Nearly all of the packing factor becomes speed, in both phases.",
     statements=statements,
-    text=f"{table(header, rows, right=(1, 2, 3))}\n\nMedian and quartiles of "
-    f"{ROUNDS[part.quick]} rounds; {machine_and_device()}. {_CLOCK}",
+    text=f"{table(header, rows, right=(1, 2, 3))}\n\n{_clock(part)}",
   )
 
 
@@ -162,8 +140,16 @@ def table_1(part: Part) -> Exhibit:
       Value("SORT, overhead", ">> 100 %", "not run: XLA compiles each length"),
       Value("GREEDY, overhead and speed-up", "4.48 %, 1.5", "not run"),
     ],
-    text=f"{table(header, rows, right=(1, 2, 3, 4))}\n\nBERT-mini, {ROUNDS[part.quick]} "
-    f"rounds; {machine_and_device()}. {_CLOCK}",
+    text=f"{table(header, rows, right=(1, 2, 3, 4))}\n\nBERT-mini. {_clock(part)}",
+  )
+
+
+def _clock(part: Part) -> str:
+  return (
+    f"Median and quartiles of {ROUNDS[part.quick]} rounds; {machine_and_device()}. "
+    "Speed-ups are the ratio of step times, round by round, times the plan's packing "
+    "factor. A claim holds if the lower quartile is high enough, and fails if the upper "
+    "one is not. 15 rounds' quartiles enclose the median with a chance of 88 to 96 %."
   )
 
 

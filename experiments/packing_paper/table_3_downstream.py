@@ -23,13 +23,13 @@ from experiments.lab.study import run_tasks, stop_if_failed
 from experiments.packing_paper.curves.arms import make_study
 from experiments.packing_paper.curves.tables import mean_and_sd
 from training.sweep import __main__ as sweep
-from training.sweep.file import Run, make_sweep
+from training.sweep.file import make_sweep
 
-# By the task of GLUE whose config it has. Not cola, word order: models of this size differ
-# by 1 to 8 points from seed to seed. Not qqp, whether two sentences follow each other:
-# pairs are pretrained on just that.
-TASKS = {"sst2": "which module"}
-ABOUT_TASKS = (
+# The task of GLUE whose config it has. Not cola, word order: models of this size differ by
+# 1 to 8 points from seed to seed. Not qqp, whether two sentences follow each other: pairs
+# are pretrained on just that.
+TASK, NAME = "sst2", "which module"
+ABOUT_TASK = (
   "'Which module' is made from docstrings (docs/finetuning.md): which of two modules a "
   "sentence documents. The score is the accuracy in percent. Docstrings of the dev set are "
   "not held out of pretraining."
@@ -55,124 +55,94 @@ QUICK = {
 }
 MARGIN = 2.0  # points of the score; a smaller difference does not matter
 
-Scores = dict[str, dict[str, list[float]]]  # by task and arm, percent, a value a seed
+Scores = dict[str, list[float]]  # by arm, percent, a value a seed
 
 
 def fine_tune(part: Part, models: Mapping[str, Sequence[pathlib.Path]]) -> Scores:
-  """Fine-tunes each model on each of `TASKS`; reads its scores on the dev set.
+  """Fine-tunes models, the directories of each arm by seed, on `TASK`.
 
-  Args:
-    part: of the report; its parts share what is fine-tuned.
-    models: by arm, the pretrained directories, by seed.
-
-  Returns:
-    The best score of each run, in percent.
+  Returns the best score on the dev set of each run. The parts of a report share the runs.
 
   Raises:
     Stopped: some runs failed; names the last line of each.
   """
   folder = part.beside("fine_tuning").folder
-  files = local_tasks.write(folder / "text")
+  train, dev = local_tasks.write(folder / "text")[TASK]
   first = next(iter(models.values()))[0]  # the vocabulary of all, each in its own file
-  tasks = []
-  places: dict[tuple[str, str], pathlib.Path] = {}
-  for task in TASKS:
-    spec = {
-      "config": f"configs/glue.py:{task}",
-      "overrides": {
-        "data.source": files[task][0],
-        "data.held_out_source": files[task][1],
-        "data.directory": str(folder / "data" / task),
-        "data.vocab_file": str(first / "vocab.txt"),
-      }
-      | OVERRIDES
-      | (QUICK if part.quick else {}),
-      "arms": {
-        f"{arm},{seed}": {"model.init_from": str(directory), "seed": seed}
-        for arm, directories in models.items()
-        for seed, directory in enumerate(directories)
-      },
-    }
-    swept = make_sweep(spec, where=f"fine-tuning on {task}")
-    for run in swept.runs:
-      model = pathlib.Path(run.config.model.init_from)
-      place = folder / "runs" / task / f"{model.name}-{_digest(run)}"
-      places[task, run.arm] = place
-      tasks.append(sweep.make_task(swept, run, place))
-  failures = run_tasks(tasks, number=part.jobs, desc="fine-tuning")
-  stop_if_failed(failures, len(tasks))
-  return {
-    task: {
-      arm: [_score(places[task, f"{arm},{seed}"]) for seed in range(len(paths))]
-      for arm, paths in models.items()
-    }
-    for task in TASKS
+  data = {
+    "data.source": train,
+    "data.held_out_source": dev,
+    "data.directory": str(folder / "data" / TASK),
+    "data.vocab_file": str(first / "vocab.txt"),
   }
-
-
-def _digest(run: Run) -> str:
-  """Of the run: its config, and the weights that it starts from."""
-  digest = hashlib.sha256(run.config.to_json(sort_keys=True).encode())
-  weights = pathlib.Path(run.config.model.init_from, "model.safetensors")
-  digest.update(weights.read_bytes())
-  return digest.hexdigest()[:12]
-
-
-def _score(folder: pathlib.Path) -> float:
-  return 100 * json.loads((folder / "summary.json").read_text())["best_score"]
+  spec = {
+    "config": f"configs/glue.py:{TASK}",
+    "overrides": data | OVERRIDES | (QUICK if part.quick else {}),
+    "arms": {
+      f"{arm},{seed}": {"model.init_from": str(directory), "seed": seed}
+      for arm, directories in models.items()
+      for seed, directory in enumerate(directories)
+    },
+  }
+  swept = make_sweep(spec, where=f"fine-tuning on {TASK}")
+  places = {}
+  for run in swept.runs:
+    model = pathlib.Path(run.config.model.init_from)
+    weights = (model / "model.safetensors").read_bytes()
+    made_from = run.config.to_json(sort_keys=True).encode() + weights
+    key = hashlib.sha256(made_from).hexdigest()[:12]
+    places[run.arm] = folder / "runs" / TASK / f"{model.name}-{key}"
+  tasks = [sweep.make_task(swept, run, places[run.arm]) for run in swept.runs]
+  stop_if_failed(run_tasks(tasks, number=part.jobs, desc="fine-tuning"), len(tasks))
+  scores: Scores = {arm: [] for arm in models}
+  for name, place in places.items():
+    summary = json.loads((place / "summary.json").read_text())
+    scores[name.rpartition(",")[0]].append(100 * summary["best_score"])
+  return scores
 
 
 def score_table(scores: Scores) -> str:
   """Means and standard deviations over the seeds."""
-  arms = list(next(iter(scores.values())))
-  rows = [
-    [TASKS[task], *(mean_and_sd(of_arm[arm], digits=1) for arm in arms)]
-    for task, of_arm in scores.items()
-  ]
-  return table(["score (%)", *arms], rows, right=range(1, len(arms) + 1))
+  row = [NAME, *(mean_and_sd(of_arm, digits=1) for of_arm in scores.values())]
+  return table(["score (%)", *scores], [row], right=range(1, len(row)))
+
+
+def difference(scores: Scores, a: str, b: str) -> str:
+  """The mean score of an arm minus that of another, in words."""
+  return f"{np.mean(np.subtract(scores[a], scores[b])):+.1f} points ({NAME})"
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Pretrains what is not pretrained yet, fine-tunes and tests.
-
-  Raises:
-    Stopped: some runs failed; all others are finished.
-  """
+  """Pretrains what is not pretrained yet, fine-tunes and tests; raises as `Study.run`."""
   study = make_study(part, list(ARMS))
   study.run()
   scores = fine_tune(part, {name: study.kept_of(arm) for arm, name in ARMS.items()})
-  apart = [
-    f"{np.mean(np.subtract(of_arm['packed'], of_arm['unpacked'])):+.1f} points "
-    f"({TASKS[task]})"
-    for task, of_arm in scores.items()
-  ]
+  apart = difference(scores, "packed", "unpacked")
+  # A high score is good, but the control of the test has to be larger.
+  control = np.multiply(2, scores["unpacked"]) - scores["packed without mask"]
   return [
     part.exhibit(
       "Table 3",
       "Fine-tuned after packed and unpacked pretraining",
       "in shape",
-      f"Models that were pretrained packed score {' and '.join(apart)} from those that "
+      f"Models that were pretrained packed score {apart} from those that "
       "were pretrained unpacked.",
       claim="A model that was pretrained packed scores the same on SQuAD as the reference.",
       statements=[
         equivalent(
-          f"{TASKS[task]}: packed pretraining leads to the same score",
-          of_arm["packed"],
-          of_arm["unpacked"],
-          # A high score is good, but the control of the test has to be larger.
-          power=np.subtract(
-            np.multiply(2, of_arm["unpacked"]), of_arm["packed without mask"]
-          ).tolist(),
+          f"{NAME}: packed pretraining leads to the same score",
+          scores["packed"],
+          scores["unpacked"],
+          power=control.tolist(),
           margin=MARGIN,
           unit="points",
         )
-        for task, of_arm in scores.items()
       ],
       text="\n\n".join(
         [
           score_table(scores),
           "The dev set's best evaluation, mean and standard deviation over seeds. "
-          f"{ABOUT_TASKS} A dev set of some hundred sentences can show differences of "
+          f"{ABOUT_TASK} A dev set of some hundred sentences can show differences of "
           f"about {MARGIN:g} points, the margin; the paper's are smaller:",
           table(["SQuAD 1.1 in the paper", "reference", "packed"], PAPER, right=(1, 2)),
           "There the reference is what Devlin et al. published, packed is a median of 10 "

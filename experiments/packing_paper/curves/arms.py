@@ -8,12 +8,15 @@ tests the paper's claims over the seeds. Other parts of the report share these r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ml_collections import ConfigDict
+
+import pipeline
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
-from experiments.lab.study import Arm, Study
+from experiments.lab.study import SEEDS, Arm, Study
 from experiments.packing_paper.curves import ablation, claims
 
 _SAME = {"packing.adjust": "reduce_batch"}
@@ -35,6 +38,7 @@ OVERRIDES: dict[str, Any] = {
   "optimizer.warmup_steps": 117,  # the same share
   "optimizer.learning_rate": 0.0106,  # for half of its sequences a step (LOG.md)
 }
+WARMUP = 0.06  # of a run, as on the quickstart
 QUICK: dict[str, Any] = {
   "data.directory": "data/quick",
   "data.dupe_factor": 1,
@@ -46,12 +50,7 @@ QUICK: dict[str, Any] = {
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Trains what is not trained yet, draws and tests.
-
-  Raises:
-    Stopped: some runs failed; all others are finished.
-    InputError: the data cannot be prepared.
-  """
+  """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
   study = make_study(part, [arm.name for arm in ARMS])
   results = study.run()
   speed = timed(study, [Arm("speed", _BETAS)])["speed"]
@@ -74,7 +73,26 @@ def make_study(part: Part, names: Sequence[str]) -> Study:
   """The study with some of the arms; all parts of a report share its runs."""
   arms = [arm for arm in ARMS if arm.name in names]
   overrides = OVERRIDES | QUICK if part.quick else OVERRIDES
-  return Study.of(part.beside("learning_curves"), arms, overrides)
+  seeds = part.seeds or (1 if part.quick else SEEDS)
+  folder = part.beside("learning_curves").folder
+  return Study(folder, arms, overrides, seeds, part.jobs)
+
+
+def lasting(sequences: float, batch: int) -> dict[str, Any]:
+  """Fields of an arm that sees a number of sequences, `batch` of them each step."""
+  return {
+    "packing.adjust": "reduce_batch",
+    "train.batch_size": batch,
+    "train.duration": f"{round(sequences)} sequences",
+    "optimizer.warmup": f"{round(WARMUP * sequences)} sequences",
+  }
+
+
+def mean_length(config: ConfigDict, fields: Mapping[str, Any]) -> float:
+  """Of the sequences that are prepared for an arm, in tokens."""
+  chosen = config.copy_and_resolve_references()
+  chosen.update_from_flattened_dict(dict(fields))
+  return float(pipeline.prepare_dataset(chosen).train.lengths.mean())
 
 
 def timed(study: Study, arms: Sequence[Arm]) -> dict[str, list[dict[str, Any]]]:

@@ -7,7 +7,7 @@ References:
 from __future__ import annotations
 
 import collections
-import itertools
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -16,24 +16,16 @@ import numpy as np
 import scipy.stats
 
 from experiments.lab import report
-from experiments.lab.exhibits import Exhibit, Outcome, Statement
-from experiments.lab.paired_run import EARLY, early_share, held_out
+from experiments.lab.exhibits import Exhibit, Statement, judged
+from experiments.lab.paired_run import EARLY, EARLY_SHARE, held_out
 from experiments.lab.part import Part
 from experiments.lab.statistics import LEVEL, equivalent, larger, throughout
 from experiments.lab.study import ByArm, Results
 from experiments.packing_paper.curves import pictures
-from experiments.packing_paper.curves.tables import (
-  NAMES,
-  accuracy,
-  mean_difference,
-  named,
-  table,
-  unigram,
-)
+from experiments.packing_paper.curves.tables import NAMES, mean_difference, named, table
 
 SPREAD_MARGIN = 0.05  # of the standard deviation of the sequences of a step
 TARGET = 3  # times the accuracy of always predicting the commonest token
-_TIMES: dict[str, Any] = {"margin": 0.05, "unit": "times"}
 
 
 def same_batch(part: Part, results: ByArm) -> Exhibit:
@@ -76,22 +68,19 @@ def same_batch(part: Part, results: ByArm) -> Exhibit:
       ),
     ],
     pictures=["same_batch.png"],
-    text=table(results, names) + "\n\nEach step has the same sequences, so the arithmetic "
-    "is the same except for rounding. The paper's unpacked steps have a constant number "
-    "of sequences, as those on WikiText-2 and of both phases below.",
+    text=table(results, names) + "\n\nThe paper's unpacked steps have a constant number of "
+    "sequences, as those on WikiText-2 and of both phases below.",
   )
 
 
 def long_enough(runs: Results, what: str = "packed training") -> Statement:
   """Tests whether runs have learned enough for their differences to mean something."""
-  reached = [x / y for x, y in zip(accuracy(runs), unigram(runs), strict=True)]
+  unigram = held_out(runs, "unigram_mlm_accuracy")
+  reached = np.divide(held_out(runs, "mlm_accuracy"), unigram).tolist()
+  claim = f"{what} is {TARGET} times as accurate as always predicting the commonest token"
+  wanted = [TARGET] * len(reached)
   return larger(
-    f"The runs are long enough: {what} is {TARGET} times as accurate as always predicting "
-    "the commonest token",
-    reached,
-    [TARGET] * len(reached),
-    margin=0.1,
-    unit="times",
+    f"The runs are long enough: {claim}", reached, wanted, margin=0.1, unit="times"
   )
 
 
@@ -109,7 +98,7 @@ def heuristics(part: Part, results: ByArm) -> Exhibit:
     f"batch), '{NAMES[worst]}' with the highest ({mean[worst] - mean['unpacked']:+.4f})."
   )
   pictures.curves(part.folder / "heuristics.png", named(results, names), title=finding)
-  when = f"after {early_share():.0%} of the sequences"
+  when = f"after {EARLY_SHARE:.0%} of the sequences"
   return part.exhibit(
     "Figure 3 middle, Figure 16",
     "Adjustments for the larger effective batch",
@@ -142,26 +131,19 @@ def heuristics(part: Part, results: ByArm) -> Exhibit:
       ),
     ],
     pictures=["heuristics.png"],
-    text=table(results, names) + "\n\nHere a pack computes exactly what its sequences "
-    "compute one a row. So the two arms of the last claim differ only in how sequences are "
-    "divided into steps; where it holds by less than the margin, the paper's effect is not "
-    "seen.",
+    text=table(results, names) + "\n\nThe two arms of the last claim differ only in how "
+    "sequences are divided into steps; where it holds by less than the margin, the paper's "
+    "effect is not seen.",
   )
 
 
 def by_time(part: Part, results: ByArm, speed: Results) -> Exhibit:
-  """The optimised setups over the time of training.
-
-  Args:
-    part: of the report.
-    results: of each arm.
-    speed: of `lab.paired_speed`, one measurement a seed.
-  """
+  """The optimised setups over the time of training; `speed` is of `lab.paired_speed`."""
   packed, unpacked = results["twice_betas"], results["unpacked"]
   ways = ("packed_sequences_per_second", "unpacked_sequences_per_second")
   gains, of_steps = [], []
   for a, b, clock in zip(packed, unpacked, speed, strict=True):
-    target = max(_losses(x)[-1] for x in (a, b))  # both reach it
+    target = max(*held_out([a, b]))  # both reach it
     needed = [_sequences_to(x, target) for x in (a, b)]
     gains.append(needed[1] / clock[ways[1]] / (needed[0] / clock[ways[0]]))
     a_step = [x["sequences_a_step"]["mean"] for x in (a, b)]
@@ -175,13 +157,13 @@ def by_time(part: Part, results: ByArm, speed: Results) -> Exhibit:
     f"{np.mean(of_steps):.2f} of the steps; it sees {realised:.2f} times the sequences a "
     f"second (packing factor {factor:.3f})."
   )
+  more_times = functools.partial(larger, margin=0.05, unit="times")
+  once = [1.0] * len(gains)
   names = ["twice_betas", "unpacked"]
-  pictures.by_time(
-    part.folder / "by_time.png",
-    named(results, names),
-    sequences_per_second=dict(zip(named(results, names), rates, strict=True)),
-    title=finding,
-  )
+  arms = named(results, names)
+  per_second = dict(zip(arms, rates, strict=True))
+  path = part.folder / "by_time.png"
+  pictures.by_time(path, arms, sequences_per_second=per_second, title=finding)
   return part.exhibit(
     "Figure 3 right, Figure 17",
     "Optimised setups by the time of training",
@@ -189,28 +171,22 @@ def by_time(part: Part, results: ByArm, speed: Results) -> Exhibit:
     finding,
     claim="Packed training reaches the same accuracy in less than half of the time.",
     statements=[
-      larger(
-        "Packed training reaches the same loss in less time",
-        gains,
-        [1.0] * len(gains),
-        **_TIMES,
-      ),
-      larger(
+      more_times("Packed training reaches the same loss in less time", gains, once),
+      more_times(
         "It gains more than the packing factor, with one learning rate for all arms (the "
         "paper, each at its best: more than 2)",
         gains,
         [factor] * len(gains),
-        **_TIMES,
       ),
     ],
     pictures=["by_time.png"],
     text=f"{table(results, names)}\n\n"
     f"Steps were timed alone, in turns: {rates[0]:,.0f} sequences a second packed, "
     f"{rates[1]:,.0f} unpacked; quartiles of the ratio {low:.2f} to {high:.2f} in "
-    f"{len(speed)} measurements, one a seed. All arms have the rate that was chosen for "
-    "packed training at the single batch (LOG.md): neither setup is optimised for itself. "
-    "One program runs both kinds of rows, from batches on the device: the cost of mask and "
-    "losses is in Table 1's exhibit, and what packing saves in transfers is not measured.",
+    f"{len(speed)} measurements, one a seed. All arms have one learning rate: neither "
+    "setup is optimised for itself. One program runs both kinds of rows, from batches on "
+    "the device: the cost of mask and losses is in Table 1's exhibit, and what packing "
+    "saves in transfers is not measured.",
   )
 
 
@@ -228,9 +204,8 @@ def spread(part: Part, results: ByArm) -> Exhibit:
     mean, sd = values.mean(), values.std(ddof=1)
     expected = math.sqrt(packs) * runs[0]["plan"]["sequences_a_pack_sd"]
     statements.append(_spread_statement(packs, values, expected))
-    numbers = [f"{x:.2f}" for x in (mean, sd, expected)]
-    rows.append([f"{packs}", *numbers, f"{values.min()}", f"{values.max()}"])
-    rows[-1].append(f"{sd / mean:.1%}")
+    numbers = [f"{packs}", *(f"{x:.2f}" for x in (mean, sd, expected))]
+    rows.append([*numbers, f"{min(values)}", f"{max(values)}", f"{sd / mean:.1%}"])
     summary.append(f"{packs} packs {mean:.1f} ± {sd:.1f} ({sd / mean:.0%})")
   finding = f"Sequences of a step, mean and standard deviation: {', '.join(summary)}."
   pictures.spread(part.folder / "sequences_a_step.png", counts, title=finding)
@@ -247,20 +222,13 @@ def spread(part: Part, results: ByArm) -> Exhibit:
   )
 
 
-def _losses(run: Mapping[str, Any]) -> list[float]:
-  return [one["own"]["mlm_loss"] for one in run["evaluations"]]
-
-
 def _sequences_to(run: Mapping[str, Any], loss: float) -> float:
   """After how many sequences a run had a loss, on lines between its evaluations."""
   counts = [one["sequences"] for one in run["evaluations"]]
-  losses = _losses(run)
-  if losses[0] <= loss:
-    return counts[0]
-  for (n, x), (m, y) in itertools.pairwise(zip(counts, losses, strict=True)):
-    if y <= loss:
-      return n + (x - loss) / (x - y) * (m - n)
-  return counts[-1]
+  losses = [one["own"]["mlm_loss"] for one in run["evaluations"]]
+  reached = int(np.argmax(np.array(losses) <= loss))  # the first that is low enough
+  around = slice(max(reached - 1, 0), reached + 1)
+  return float(np.interp(-loss, np.negative(losses[around]), counts[around]))
 
 
 def _spread_statement(packs: int, values: np.ndarray, expected: float) -> Statement:
@@ -271,15 +239,11 @@ def _spread_statement(packs: int, values: np.ndarray, expected: float) -> Statem
     for q in (1 - LEVEL / 2, LEVEL / 2)
   )
   least, most = ((1 + sign * SPREAD_MARGIN) * expected for sign in (-1, 1))
-  outcome: Outcome = "no power"
-  if least <= low and high <= most:
-    outcome = "holds"
-  elif high < least or low > most:
-    outcome = "fails"
-  return Statement(
+  return judged(
     f"The sequences of {packs} packs vary as those of packs drawn at random, within "
     f"{SPREAD_MARGIN:.0%}",
-    outcome,
+    least <= low and high <= most,
+    high < least or low > most,
     f"sd {sd:.3f}, 95 % interval {low:.3f} to {high:.3f} (chi-squared, {len(values):,} "
     f"steps); of packs drawn at random {expected:.3f}",
   )

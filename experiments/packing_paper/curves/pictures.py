@@ -1,4 +1,8 @@
-"""Pictures of learning curves over seeds, one finding each."""
+"""Pictures of learning curves over seeds, one finding each.
+
+All take the path of the PNG and a title, which says what the picture shows. Arms are given
+by their names in words.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +25,17 @@ def curves(
 ):
   """The training loss over sequences; and the held-out loss minus that of the first arm.
 
-  Args:
-    path: of the PNG.
-    arms: by their names in words; the others are compared with the first.
-    title: what the picture shows.
-    way: how held-out sequences are evaluated, "own" or "alone".
+  Held-out sequences are evaluated in one `way`, "own" or "alone".
   """
   drawing = figure()
   left, right = drawing.subplots(1, 2)
   base = next(iter(arms.values()))
   for (name, runs), colour in zip(arms.items(), COLOURS, strict=False):
-    x = _mean([[point["sequences"] for point in run["curve"]] for run in runs])
+    x = _sequences(runs, "curve")
     y = [_smooth([point["mlm_loss"] for point in run["curve"]]) for run in runs]
     band(left, x, y, colour, name)
     if runs is not base:
-      x = _mean([[one["sequences"] for one in run["evaluations"]] for run in runs])
+      x = _sequences(runs, "evaluations")
       apart = [
         np.subtract(held_out(runs, at=at, way=way), held_out(base, at=at, way=way))
         for at in range(len(base[0]["evaluations"]))
@@ -45,13 +45,12 @@ def curves(
   right.axhline(0, color=COLOURS[0])
   left.set_ylabel("training loss of masked tokens, nats")
   right.set_ylabel("difference of the held-out loss, nats")
-  note = f"from the first arm, by seed; grey: {MARGIN} nats"
-  right.set_title(note, fontsize="small", loc="left")
-  left.set_title("mean and range of the seeds", fontsize="small", loc="left")
+  right.set_title(f"from the first arm, by seed; grey: {MARGIN} nats", fontsize="small")
+  left.set_title("mean and range of the seeds", fontsize="small")
   for axes in (left, right):
     axes.set_xlabel("sequences trained on")
     axes.set_xlim(left=0)
-    axes.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
   late = len(base[0]["curve"]) // 20
   losses = [point["mlm_loss"] for run in base for point in run["curve"][late:]]
@@ -67,19 +66,11 @@ def by_time(
   sequences_per_second: Mapping[str, float],
   title: str,
 ):
-  """Held-out loss and accuracy over the time of training.
-
-  Args:
-    path: of the PNG.
-    arms: by their names in words.
-    sequences_per_second: of each, measured alone.
-    title: what the picture shows.
-  """
+  """Held-out loss and accuracy over the time of training, by sequences a second."""
   drawing = figure()
   left, right = drawing.subplots(1, 2)
   for (name, runs), colour in zip(arms.items(), COLOURS, strict=False):
-    counts = _mean([[one["sequences"] for one in run["evaluations"]] for run in runs])
-    minutes = counts / sequences_per_second[name] / 60
+    minutes = _sequences(runs, "evaluations") / sequences_per_second[name] / 60
     for axes, metric in ((left, "mlm_loss"), (right, "mlm_accuracy")):
       y = [[one["own"][metric] for one in run["evaluations"]] for run in runs]
       band(axes, minutes, y, colour, name, marker="o")
@@ -96,7 +87,7 @@ def by_time(
 def bars(
   path: pathlib.Path, arms: Mapping[str, Sequence[float]], *, label: str, title: str
 ):
-  """The values of each arm by seed, and their mean; arms by their names in words."""
+  """The values of each arm by seed, and their mean."""
   drawing = figure()
   axes = drawing.add_subplot()
   for row, ((name, values), colour) in enumerate(zip(arms.items(), COLOURS, strict=False)):
@@ -108,23 +99,14 @@ def bars(
 
 
 def spread(path: pathlib.Path, counts: Mapping[str, Mapping[int, int]], *, title: str):
-  """The share of steps by their number of sequences.
-
-  Args:
-    path: of the PNG.
-    counts: by the name of the steps, the number of steps by number of sequences.
-    title: what the picture shows.
-  """
+  """The share of steps by their number of sequences, from the counts of each name."""
   drawing = figure()
   axes = drawing.add_subplot()
   for (name, steps), colour in zip(counts.items(), COLOURS, strict=False):
-    total = sum(steps.values())
-    shares = {n: steps[n] / total for n in sorted(steps)}
-    axes.bar(
-      list(shares), list(shares.values()), width=0.9, color=colour, alpha=0.7, label=name
-    )
-    mean = sum(n * share for n, share in shares.items())
-    axes.axvline(mean, color=colour, linestyle="--")
+    numbers, counts_of = list(steps), np.array(list(steps.values()))
+    shares = counts_of / counts_of.sum()
+    axes.bar(numbers, shares, width=0.9, color=colour, alpha=0.7, label=name)
+    axes.axvline(numbers @ shares, color=colour, linestyle="--")
   axes.set(xlabel="sequences of a step", ylabel="share of the steps", xlim=0)
   axes.yaxis.set_major_formatter(PERCENT(1, decimals=0))
   axes.legend(frameon=False)
@@ -132,38 +114,30 @@ def spread(path: pathlib.Path, counts: Mapping[str, Mapping[int, int]], *, title
 
 
 def by_length(
-  path: pathlib.Path,
-  lengths: Sequence[str],
-  differences: np.ndarray,
-  *,
-  label: str,
-  title: str,
+  path: pathlib.Path, lengths: Sequence[str], differences: np.ndarray, *, title: str
 ):
-  """Bars of a difference, with a dot for each seed.
+  """Bars of a loss of packs minus that of sequences, with a dot for each seed.
 
   Args:
-    path: of the PNG.
+    path, title: as of all.
     lengths: of the groups, in tokens.
     differences: float[seeds, groups], nats.
-    label: of the difference.
-    title: what the picture shows.
   """
   drawing = figure()
   axes = drawing.add_subplot()
-  places = np.arange(len(lengths))
   mean = differences.mean(0)
   colours = [COLOURS[1] if x > 0 else COLOURS[0] for x in mean]
-  axes.bar(places, mean, width=0.6, color=colours, alpha=0.7)
-  for values in differences:
-    axes.plot(places, values, "o", color="#555555", markersize=4)
+  axes.bar(lengths, mean, width=0.6, color=colours, alpha=0.7)
+  axes.plot(lengths, differences.T, "o", color="#555555", markersize=4)
   axes.axhline(0, color="#555555", linewidth=0.8)
-  axes.set_xticks(places, lengths)
-  axes.set(xlabel="length of the sequence, tokens", ylabel=label)
+  axes.set_xlabel("length of the sequence, tokens")
+  axes.set_ylabel("held-out loss: of packs minus of sequences, nats")
   save(drawing, path, title)
 
 
-def _mean(rows: Sequence[Sequence[float]]) -> np.ndarray:
-  return np.mean(np.array(rows, float), axis=0)
+def _sequences(runs: Results, which: str) -> np.ndarray:
+  """That were seen by each of "curve" or "evaluations", the mean over seeds."""
+  return np.mean([[one["sequences"] for one in run[which]] for run in runs], axis=0)
 
 
 def _smooth(values: Sequence[float]) -> np.ndarray:

@@ -35,16 +35,6 @@ def mean_difference(a: Results, b: Results, *, way: str = "own") -> float:
   return float(np.mean(np.subtract(held_out(a, way=way), held_out(b, way=way))))
 
 
-def accuracy(runs: Results) -> list[float]:
-  """Of held-out masked tokens at the end, a fraction for each seed."""
-  return held_out(runs, "mlm_accuracy")
-
-
-def unigram(runs: Results) -> list[float]:
-  """The accuracy of always predicting the commonest token."""
-  return held_out(runs, "unigram_mlm_accuracy")
-
-
 def table(results: ByArm, names: Sequence[str]) -> str:
   """The results of some arms; all are compared with the first."""
   base = held_out(results[names[0]])
@@ -53,16 +43,16 @@ def table(results: ByArm, names: Sequence[str]) -> str:
   rows = []
   for name in names:
     runs, loss = results[name], held_out(results[name])
-    right = np.mean(accuracy(runs))
+    accuracy = np.mean(held_out(runs, "mlm_accuracy"))
     row = [
       NAMES[name],
       f"{np.mean([x['sequences_a_step']['mean'] for x in runs]):.1f}",
       f"{runs[0]['recipe']['steps']:,}",
       mean_and_sd(loss),
       mean_and_sd(held_out(runs, way="alone")),
-      f"{right:.2%}",
-      f"{right / np.mean(unigram(runs)):.2f}",
-      "" if name == names[0] else difference(loss, base),
+      f"{accuracy:.2%}",
+      f"{accuracy / np.mean(held_out(runs, 'unigram_mlm_accuracy')):.2f}",
+      "" if name == names[0] else _difference(loss, base),
     ]
     rows.append(row)
   return report.table(header, rows, right=range(1, len(header)))
@@ -74,7 +64,7 @@ def mean_and_sd(values: Sequence[float], digits: int = 4) -> str:
   return f"{mean} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else mean
 
 
-def difference(a: Sequence[float], b: Sequence[float]) -> str:
+def _difference(a: Sequence[float], b: Sequence[float]) -> str:
   """The mean of a - b, with its 95 % interval if there are several pairs."""
   mean = f"{np.mean(np.subtract(a, b)):+.4f}"
   if len(a) < 2:

@@ -98,7 +98,7 @@ def test_phases_have_as_many_real_tokens_as_one():
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_quick_runs_have_data_of_their_own(tmp_path, monkeypatch, quick):
-  monkeypatch.setattr(next_sentence, "_mean_length", lambda *_: 90.0)
+  monkeypatch.setattr(next_sentence, "mean_length", lambda *_: 90.0)
   pairs = make_study(Part(tmp_path / "part", "command", quick=quick, seeds=1), ["packed"])
   ((_, run),) = pairs.runs
   data = run.config.data.directory
@@ -118,7 +118,7 @@ def test_the_arms_of_section_i_have_as_many_real_tokens(tmp_path, monkeypatch):
   vocabulary.write_text("\n".join(SPECIAL_TOKENS))
   tokens = {True: 30.0, False: 90.0}  # of a sequence: of sentences, and of pairs
   monkeypatch.setattr(
-    next_sentence, "_mean_length", lambda _, fields: tokens["data.task" in fields]
+    next_sentence, "mean_length", lambda _, fields: tokens["data.task" in fields]
   )
   pairs = make_study(Part(tmp_path / "part", "command", seeds=1), ["packed"])
   ((_, of_pairs),) = pairs.runs
@@ -165,7 +165,7 @@ def test_a_model_is_fine_tuned_once(tmp_path, monkeypatch):
 
   def scores(arm, name):
     part = Part(tmp_path / name, "command", quick=True)
-    return downstream.fine_tune(part, {arm: [given]})["sst2"][arm]
+    return downstream.fine_tune(part, {arm: [given]})[arm]
 
   (score,) = scores("packed", "downstream")
   assert 30 < score < 100
@@ -176,7 +176,7 @@ def test_a_model_is_fine_tuned_once(tmp_path, monkeypatch):
 
 
 def test_scores_are_shown_with_their_spread():
-  scores = {"sst2": {"pairs, next sentence": [80.0, 82.0], "pairs": [81.0, 81.0]}}
+  scores = {"pairs, next sentence": [80.0, 82.0], "pairs": [81.0, 81.0]}
   assert "| which module | 81.0 ± 1.4 | 81.0 ± 0.0 |" in downstream.score_table(scores)
-  difference = next_sentence._differences(scores, "packed", "no_next_sentence")
+  difference = downstream.difference(scores, "pairs, next sentence", "pairs")
   assert difference == "+0.0 points (which module)"
