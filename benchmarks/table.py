@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-import tqdm
-
 
 def table(
   header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()
@@ -31,6 +29,8 @@ def print_table(
   header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()
 ):
   """Prints each row as soon as it is made, above a progress bar if there is one."""
+  import tqdm
+
   for line in _lines(header, rows, right):
     tqdm.tqdm.write(line)
     sys.stdout.flush()

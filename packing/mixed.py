@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from packing import certificate, files
+from packing.algorithms.pricing import check_weights, dual_bound
 from packing.assignment import Assignment
 from packing.errors import InputError, check_integer, short_repr
 from packing.histogram import Histogram, check_same_lengths
 from packing.plan import Plan
-from packing.pricing import check_weights, dual_bound
 from packing.problem import MAX_ROW_LENGTH, Geometry, Problem, Strategy
 
 MAX_COST = 2**40
@@ -35,7 +35,7 @@ class MixedPlan:
     algorithm: what made the plan.
     geometry: of the longest row.
     bound_weights: int64[R]; weights that prove `lower_bound`
-      (`packing.pricing.dual_bound`); None if tokens alone prove it.
+      (`packing.algorithms.pricing.dual_bound`); None if tokens alone prove it.
     details: what the algorithm reports, by name.
 
   Example:

@@ -12,11 +12,11 @@ import numpy as np
 
 from packing import assignment, certificate, files
 from packing.algorithms.depth import bounds
+from packing.algorithms.pricing import check_weights, dual_bound, most_items
 from packing.assignment import Assignment
 from packing.certificate import Certificate
 from packing.errors import InputError, check_integer, short_repr
 from packing.histogram import Histogram
-from packing.pricing import check_weights, dual_bound, most_items
 from packing.problem import Geometry, Problem, Strategy
 
 FORMAT, VERSION = "isopack-plan", 1  # of plan files
@@ -38,7 +38,7 @@ class Plan:
     length_multiple: lengths are rounded up to a multiple of this; the gap is padding.
     separator_tokens: tokens between two sequences of a pack; they count as padding.
     bound_weights: int64[R]; a weight for each size that occurs, to prove `lower_bound`
-      (see `packing.pricing.dual_bound`); None if only the simple bound is known.
+      (see `packing.algorithms.pricing.dual_bound`); None if only the simple bound is known.
     details: what the algorithm reports, by name.
     geometry: row, depth limit, multiple and separator in one object; set here.
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 import jax
 from absl import app, flags, logging
-from ml_collections import config_flags
 
 from training.errors import ConfigError, field_value, wrong_type
 from training.stopping import signals
@@ -98,6 +97,8 @@ def run(
 
 def typed_fields() -> list[str]:
   """The fields of --config that the command line sets."""
+  from ml_collections import config_flags  # late: not every command has a config
+
   return list(config_flags.get_override_values(flags.FLAGS["config"]))
 
 
@@ -139,6 +140,8 @@ def _explained(error: Exception, argv: list[str]) -> str:
   files = [word for word in words if word.startswith("config=")]
   if not files or not any(word.startswith("config.") for word in words):
     return text
+  from ml_collections import config_flags
+
   alone = flags.FlagValues()
   config_flags.DEFINE_config_file(
     "config", flag_values=alone, sys_argv=["", f"--{files[0]}"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import typing
 
-import ml_collections
+if typing.TYPE_CHECKING:
+  import ml_collections
 
 
 class ConfigError(ValueError):
@@ -30,6 +32,8 @@ def field_value(config: ml_collections.ConfigDict, name: str, *, where: str):
   Raises:
     ConfigError: there is no such field; suggests the one with the nearest name.
   """
+  import ml_collections  # late: steps need this module, too, and no config
+
   known = {
     ".".join(filter(None, (group, name))): value
     for group, values in [("", config), *config.items()]

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model import attention, hf, kernels
+from model import attention, kernels
 from model.config import ModelConfig
 from model.layout import lay_out
 from model.models import MODELS, abstract_model
@@ -241,6 +241,8 @@ def _reference(config: ModelConfig, params, sequences: list[dict]) -> list[dict]
   """The logits of `transformers` for each sequence alone: float[items, width] by output."""
   import torch
   import transformers
+
+  from model import hf  # late: the other columns need no files
 
   with tempfile.TemporaryDirectory() as folder, _quiet(transformers):
     directory = pathlib.Path(folder) / "model"

@@ -9,9 +9,9 @@ import numpy as np
 from packing.algorithms import heuristics
 from packing.algorithms.effort import Effort
 from packing.algorithms.optimal import MAX_LENGTHS
+from packing.algorithms.pricing import most_items
 from packing.algorithms.relaxation import SolverError, solve_relaxation
 from packing.histogram import Histogram
-from packing.pricing import most_items
 from packing.problem import Geometry, Problem
 
 _COST = 0.001  # what a limit may cost, as a share of the packs

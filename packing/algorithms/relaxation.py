@@ -25,7 +25,7 @@ import highspy
 import numpy as np
 
 from packing.algorithms.effort import Effort
-from packing.pricing import Pricing, weight_scale
+from packing.algorithms.pricing import Pricing, weight_scale
 from packing.problem import Problem
 
 _ROUNDS, _NOISE = 4, 0.1

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
+import importlib.util
 import sys
 import time
+import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import jax
-import tqdm
+
+if typing.TYPE_CHECKING:
+  import tqdm
 
 _Item = TypeVar("_Item")
 _BAR = "{desc}: {percentage:3.0f}%|{bar:8}| {n_fmt}/{total_fmt}{unit}{postfix}"
@@ -30,8 +35,8 @@ class Progress:
   """Shows how far a run is; a context manager.
 
   On a terminal it is a live bar on standard error, with the time left and the newest
-  metrics that fit beside it. In a log it prints one line per `line`, without carriage
-  returns. Only process 0 shows anything.
+  metrics that fit beside it. In a log, and without tqdm, it prints one line per `line`,
+  without carriage returns. Only process 0 shows anything.
 
   Args:
     name: the work, such as "training".
@@ -54,7 +59,9 @@ class Progress:
     self._first_ended = 0.0
     self._figures: list[str] = []
     self._bar: tqdm.tqdm | None = None
-    if self._shown and sys.stderr.isatty():
+    if self._shown and sys.stderr.isatty() and importlib.util.find_spec("tqdm"):
+      import tqdm  # late: the benchmark of accelerators does without
+
       self._bar = tqdm.tqdm(
         desc=name,
         total=total,
@@ -117,5 +124,5 @@ class Progress:
     if steps < _FEWEST_STEPS:
       return []
     pace = (time.perf_counter() - self._first_ended) / (steps - 1)
-    left = tqdm.tqdm.format_interval(pace * (self._total - self._done))
-    return [f"{left} left"]
+    left = datetime.timedelta(seconds=round(pace * (self._total - self._done)))
+    return [f"{str(left).removeprefix('0:')} left"]
