@@ -375,7 +375,7 @@ def _parser() -> argparse.ArgumentParser:
     metavar="S,...",
     type=_integers,
     help="shorter rows beside those of --max-sequence-length; the model is compiled for "
-    "each (default: a half, 5/8 and 3/4 of it)",
+    "each (default: a half, 7/12 and 3/4 of it)",
   )
   add(
     "--algorithm",

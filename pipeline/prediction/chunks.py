@@ -78,10 +78,10 @@ def default_row_lengths(longest: int) -> tuple[int, ...]:
 
   Example:
     >>> default_row_lengths(384)
-    (192, 240, 288, 384)
+    (192, 224, 288, 384)
   """
-  eighths = (-(-longest * part // 8) for part in (4, 5, 6))
-  rounded = {-(-length // 16) * 16 for length in eighths}
+  parts = (-(-longest * part // 12) for part in (6, 7, 9))
+  rounded = {-(-length // 16) * 16 for length in parts}
   return (*sorted(length for length in rounded if length < longest), longest)
 
 
