@@ -138,9 +138,9 @@ def measure(
   """Times steps of packed and of unpacked rows with each implementation, all in turns.
 
   Returns:
-    For each implementation what `summarise` gives, and `flops` of both kinds of steps:
-    by `training_flops`, of the dots, by XLA and, of these, of LAMB's update. Or
-    `not_run`, the reason.
+    For each implementation what `summarise` gives; `bytes` of both kinds of steps, by XLA's
+    plan; and `flops` of both: by `training_flops`, and with pairs of one sequence alone; of
+    the dots, by XLA and, of these, of LAMB's update. Or `not_run`, the reason.
   """
   batches = make_batches(plan, rows=rows, number=rounds + 1)
   placed = {kind: [put_batch(x, make_mesh(1)) for x in batches[kind]] for kind in KINDS}
@@ -149,6 +149,7 @@ def measure(
   runs: dict[str, Callable[[int], Any]] = {"product": lambda _: product()}
   records: list[dict[str, Any]] = []
   trainer = None
+  pairs = {kind: _mean_pairs(batches[kind]) for kind in KINDS}
   for name in implementations:
     record: dict[str, Any] = {"row_length": plan.row_length, "attention": name}
     records.append(record)
@@ -159,15 +160,22 @@ def measure(
       continue
     trainer = trainer or Trainer(programs["packed"])
     compiled = {kind: compile_step(programs[kind], placed[kind][0]) for kind in KINDS}
+    count = {
+      kind: functools.partial(
+        training_flops,
+        programs[kind].config,
+        rows=rows,
+        row_length=plan.row_length,
+        mlm_slots=slots[kind]["mlm_positions"].shape[1],
+        max_sequences=slots[kind]["cls_positions"].shape[1],
+      )
+      for kind in KINDS
+    }
+    record["bytes"] = {kind: compiled[kind].bytes for kind in KINDS}
     record["flops"] = {
       kind: {
-        "model": training_flops(
-          programs[kind].config,
-          rows=rows,
-          row_length=plan.row_length,
-          mlm_slots=slots[kind]["mlm_positions"].shape[1],
-          max_sequences=slots[kind]["cls_positions"].shape[1],
-        ),
+        "model": count[kind](),
+        "one_sequence": count[kind](pairs=pairs[kind]),
         "dots": compiled[kind].dot_flops,
         "xla": compiled[kind].xla_flops,
         "update": update_flops(make_optimizer(), programs[kind]),
@@ -195,6 +203,13 @@ def measure(
       product_flops=product_flops,
     )
   return records
+
+
+def _mean_pairs(batches: Sequence[Mapping[str, np.ndarray]]) -> int:
+  """Pairs of tokens of one sequence in a batch, on average."""
+  rows = np.concatenate([batch["segment_ids"] for batch in batches])
+  squares = [np.square(np.bincount(row)[1:].astype(np.int64)).sum() for row in rows]
+  return int(np.sum(squares)) // len(batches)
 
 
 def _start(trainer: Trainer, step, batches: Sequence[dict], number: int):

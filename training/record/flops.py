@@ -23,12 +23,13 @@ def training_flops(
   mlm_slots: int,
   max_sequences: int,
   head: str = "pretraining",
+  pairs: int | None = None,
 ) -> int:
   """Floating-point operations of the matrix products of one training step.
 
   A product of [a, b] with [b, c] is 2abc operations; the backward pass has two products for
-  each of the forward pass. Every token of the rows counts, padding too, and attention is
-  the full S x S, of a causal model too. What is computed twice to save memory counts once.
+  each of the forward pass. Every token of the rows counts, padding too. What is computed
+  twice to save memory counts once.
 
   Args:
     config: of the model.
@@ -37,6 +38,7 @@ def training_flops(
     mlm_slots: P, masked tokens of a row at most.
     max_sequences: M, sequences of a row at most.
     head: of the model; a key of `model.MODELS`.
+    pairs: of tokens in attention, over all rows; None for B x S x S, of a causal model too.
 
   Example:
     >>> base = BertConfig.from_size("base", vocab_size=30522, max_position_embeddings=512)
@@ -49,9 +51,11 @@ def training_flops(
   """
   width, tokens = config.hidden_size, row_length
   projections = 2 * tokens * width * (4 * width)  # query, key, value and output
-  attention = 2 * (2 * tokens * tokens * width)  # the scores, and their product with values
+  if pairs is None:
+    pairs = rows * row_length**2
+  attention = 2 * (2 * pairs * width)  # the scores, and their product with values
   feed_forward = 2 * (2 * tokens * width * config.intermediate_size)
-  layers = config.num_layers * (projections + attention + feed_forward)
+  layers = config.num_layers * (projections + feed_forward)
   heads = {"causal": 2 * tokens * width * config.padded_vocab_size}
   if isinstance(config, BertConfig):
     masked = 2 * mlm_slots * width * (width + config.padded_vocab_size)
@@ -64,7 +68,7 @@ def training_flops(
     }
   # The gradient of the vocabulary's bias is a product with ones.
   bias = 2 * mlm_slots * config.padded_vocab_size if head == "pretraining" else 0
-  return rows * (3 * (layers + heads[head]) + bias)
+  return rows * (3 * (layers + heads[head]) + bias) + 3 * config.num_layers * attention
 
 
 def row_cost(config: ModelConfig, row_length: int) -> int:
@@ -80,7 +84,7 @@ def row_cost(config: ModelConfig, row_length: int) -> int:
   Example:
     >>> base = BertConfig.from_size("base", vocab_size=30522, max_position_embeddings=512)
     >>> round(row_cost(base, 384) / row_cost(base, 192), 3)
-    2.074
+    2.154
   """
   width = config.hidden_size
   a_token = 8 * width * width + 4 * width * config.intermediate_size

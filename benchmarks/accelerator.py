@@ -1,0 +1,279 @@
+"""An accelerator, in one command: proofs of every attention it has, then speed.
+
+    python -m benchmarks.accelerator --out results/h200
+    python -m benchmarks.accelerator --out results/h200 --minutes 25 --cases large:512
+    python -m benchmarks.accelerator --out results/quick --quick      on any machine
+
+First each implementation of attention that the device has is proven, in bfloat16 and
+float32: packed equals unpacked, in outputs, losses and gradients, with rows that end in
+padding and empty rows, and no sequence influences another. One that fails is reported and
+not timed. Then whole training steps take turns, as in benchmarks/speedup.py: of packs, and
+of the same sequences one a row. Lengths are those of Wikipedia up to 512 tokens. Rows of
+2,048 and more have those up to 2,048, and as many sequences as fit.
+
+Each result is written at once, to results.json and report.md, so a run that is cut off has
+what it had. Cases that --minutes does not allow, or that fail, are named there. Only jax,
+flax, optax, numpy, scipy and highspy are needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+import packing
+from benchmarks.command import make_parser, positive, run, some_of
+from benchmarks.small_bert import machine_and_device
+from benchmarks.speedup import measure
+from benchmarks.steps import MEASURED, not_run_lines, spread
+from benchmarks.table import table
+from model.files import write_json
+from model.testing import verify
+from training.record.flops import peak_of
+
+DTYPES = ("bfloat16", "float32")
+HEADS = ("masked tokens, next sentence", "next tokens, learned positions")
+MLPERF = 996  # sequences a second of a GPU, BERT-large, rows of 512, 8 H200 in FP8
+
+
+class Case(NamedTuple):
+  """A model and its rows; steps have `tokens` tokens, or fewer if memory is short."""
+
+  size: str
+  row_length: int
+  tokens: int
+
+  @property
+  def name(self) -> str:
+    return f"{self.size}:{self.row_length}"
+
+
+CASES = tuple(
+  Case(size, row_length, 32768)
+  for row_length in (512, 128, 2048, 8192)
+  for size in ("large", "base")
+)
+QUICK = (Case("tiny", 128, 512), Case("tiny", 512, 1024))
+
+
+class Record:
+  """What is known so far; written to results.json and report.md after each change."""
+
+  def __init__(self, folder: pathlib.Path, *, machine: str, peak: dict[str, Any]):
+    self._folder = folder
+    self.known: dict[str, Any] = {"machine": machine, "peak": peak}
+    self.known |= {"proofs": [], "steps": [], "left_out": []}
+    self.write()
+
+  def add(self, kind: str, *entries: dict):
+    """Adds entries to "proofs", "steps" or "left_out"."""
+    self.known[kind] += entries
+    self.write()
+
+  def write(self):
+    write_json(self._folder / "results.json", self.known)
+    (self._folder / "report.md").write_text(report(self.known))
+
+
+def prove(record: Record, implementations: Sequence[str]) -> list[str]:
+  """The implementations that this device has and that compute what they should."""
+  passes: dict[str, set[bool | None]] = {name: set() for name in implementations}
+  for head in HEADS:
+    for implementation in implementations:
+      for dtype in DTYPES:
+        if (head, implementation, dtype) not in verify.cases():
+          continue
+        print(f"proof: {implementation}, {dtype}, {head}", file=sys.stderr, flush=True)
+        try:
+          row = verify.verify_case(head, implementation, dtype)
+        except jax.errors.JaxRuntimeError as error:  # a kernel that does not compile or run
+          row = verify.Row(head, implementation, dtype, influence=float("nan"))
+          record.add(
+            "left_out", {"case": f"proof of {implementation}", "why": _first(error)}
+          )
+        record.add("proofs", dataclasses.asdict(row) | {"passes": row.passes})
+        passes[implementation].add(row.passes)
+  return [name for name, each in passes.items() if True in each and False not in each]
+
+
+def time_cases(
+  record: Record,
+  cases: Sequence[Case],
+  implementations: Sequence[str],
+  *,
+  dtype: str,
+  rounds: int,
+  until: float,
+):
+  """Measures the cases for which there is time, `until` a time of `time.monotonic`."""
+  longest = 0.0
+  for case in cases:
+    start = time.monotonic()
+    if start + longest > until:
+      why = f"no time: the longest case before took {longest:.0f} s"
+      record.add("left_out", {"case": case.name, "why": why})
+      continue
+    print(
+      f"steps: BERT-{case.size}, rows of {case.row_length}", file=sys.stderr, flush=True
+    )
+    try:
+      record.add("steps", *_measure(case, implementations, dtype=dtype, rounds=rounds))
+    except jax.errors.JaxRuntimeError as error:
+      record.add("left_out", {"case": case.name, "why": _first(error)})
+    longest = max(longest, time.monotonic() - start)
+
+
+def _measure(
+  case: Case, implementations: Sequence[str], *, dtype: str, rounds: int
+) -> list[dict]:
+  """Records of `speedup.measure`, with half of the rows as often as memory is short."""
+  plan = plan_of(case.row_length)
+  rows = max(case.tokens // case.row_length, 1)
+  while True:
+    try:
+      records = measure(
+        plan,
+        size=case.size,
+        dtype=dtype,
+        implementations=implementations,
+        rows=rows,
+        rounds=rounds,
+      )
+    except jax.errors.JaxRuntimeError as error:
+      if "RESOURCE_EXHAUSTED" not in str(error) or rows == 1:
+        raise
+      rows //= 2
+    else:
+      return [{"size": case.size, "rows": rows} | record for record in records]
+
+
+def plan_of(row_length: int) -> packing.Plan:
+  """Packs of Wikipedia's sequences: the paper's depth up to 512, and no limit beyond."""
+  histogram = packing.load_histogram(f"wikipedia_{min(row_length, 2048)}")
+  if row_length <= 512:
+    return packing.pack(histogram, algorithm="optimal", max_sequences_per_pack=3)
+  return packing.pack(
+    histogram, algorithm="lpfhp", max_sequences_per_pack=None, row_length=row_length
+  )
+
+
+def report(known: dict[str, Any]) -> str:
+  """All results as Markdown."""
+  peak = known["peak"]
+  proofs = [{k: v for k, v in proof.items() if k != "passes"} for proof in known["proofs"]]
+  steps = [step for step in known["steps"] if "not_run" not in step]
+  parts = [
+    f"{known['machine']}. Peak: {peak['flops'] / 1e12:,.1f} TFLOP/s in {peak['dtype']} "
+    f"({peak['source']}). Packed beside unpacked is in whole training steps with LAMB; "
+    "medians and quartiles.",
+    verify.table([verify.Row(**proof) for proof in proofs]),
+    _step_table(steps, peak["flops"]),
+  ]
+  missing = [
+    (step["attention"], step["not_run"]) for step in known["steps"] if "not_run" in step
+  ]
+  parts.append(not_run_lines(missing))
+  if any((step["size"], step["row_length"]) == ("large", 512) for step in steps):
+    parts.append(
+      f"MLPerf's packed BERT-large at 512 has {MLPERF} sequences a second on each of 8 "
+      f"H200, in FP8; here {peak['dtype']}."
+    )
+  parts += [f"Left out: {x['case']}: {x['why']}" for x in known["left_out"]]
+  return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _step_table(steps: Sequence[dict], peak: float) -> str:
+  header = (
+    "BERT",
+    "S",
+    "rows",
+    "attention",
+    "packing factor",
+    "speed-up",
+    "over the factor",
+    "beside the fastest unpacked",
+    "sequences a second",
+    "share of the peak, all pairs",
+    "pairs of one sequence",
+    "GB",
+  )
+  rows = []
+  for step in steps:
+    seconds, flops = step["seconds"]["packed"]["median"], step["flops"]["packed"]
+    rows.append(
+      [
+        step["size"],
+        str(step["row_length"]),
+        str(step["rows"]),
+        step["attention"],
+        f"{step['batch_factor']:.3f}",
+        spread(step["speedup"], 3),
+        spread(step["over_factor"], 3),
+        spread(step["over_fastest"], 3),
+        f"{step['batch_factor'] * step['rows'] / seconds:,.1f}",
+        f"{flops['model'] / seconds / peak:.1%}",
+        f"{flops['one_sequence'] / seconds / peak:.1%}",
+        f"{step['bytes']['packed'] / 1e9:.2f}",
+      ]
+    )
+  return table(header, rows, right=(1, 2, *range(4, 12))) if rows else ""
+
+
+def _first(error: Exception) -> str:
+  return str(error).strip().partition("\n")[0][:300]
+
+
+def main(arguments: list[str] | None = None):
+  parser = make_parser(__doc__)
+  parser.add_argument(
+    "--out",
+    type=pathlib.Path,
+    required=True,
+    help="a folder for results.json and report.md",
+  )
+  parser.add_argument(
+    "--minutes", type=positive, default=8, help="no case begins later (default: 8)"
+  )
+  parser.add_argument("--quick", action="store_true", help="a tiny model, on any machine")
+  parser.add_argument(
+    "--cases",
+    type=some_of(case.name for case in CASES),
+    help=f"some of {','.join(case.name for case in CASES)} (default: all, in this order)",
+  )
+  _run(parser, parser.parse_args(arguments))
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace):
+  until = time.monotonic() + 60 * options.minutes
+  device = jax.devices()[0]
+  if device.platform == "cpu" and not options.quick:
+    parser.error("there is no accelerator, only a CPU. Use --quick or benchmarks.speedup")
+  implementations, dtype, rounds = list(MEASURED), "bfloat16", 10
+  cases = [
+    case for case in CASES if case.name in (options.cases or [c.name for c in CASES])
+  ]
+  if options.quick:
+    cases, rounds = list(QUICK), 2
+  if device.platform == "cpu":
+    implementations, dtype = ["xla", "blocks", "splash_interpret"], "float32"
+  peak = dataclasses.asdict(peak_of([device], dtype=dtype)) | {"dtype": dtype}
+  try:
+    options.out.mkdir(parents=True, exist_ok=True)
+    record = Record(options.out, machine=machine_and_device(), peak=peak)
+  except OSError as error:
+    parser.error(f"cannot write into {options.out}: {error.strerror}")
+  proven = prove(record, implementations)
+  if proven:
+    time_cases(record, cases, proven, dtype=dtype, rounds=rounds, until=until)
+  print(f"\n{report(record.known)}\nWritten to {options.out}.")
+
+
+if __name__ == "__main__":
+  sys.exit(run(main))
