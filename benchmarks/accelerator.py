@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import pathlib
 import sys
 import time
@@ -94,11 +95,12 @@ def prove(record: Record, implementations: Sequence[str]) -> list[str]:
         try:
           row = verify.verify_case(head, implementation, dtype)
         except jax.errors.JaxRuntimeError as error:  # a kernel that does not compile or run
-          row = verify.Row(head, implementation, dtype, influence=float("nan"))
+          row = verify.Row(head, implementation, dtype)  # without numbers it does not pass
           record.add(
             "left_out", {"case": f"proof of {implementation}", "why": _first(error)}
           )
-        record.add("proofs", dataclasses.asdict(row) | {"passes": row.passes})
+        entry = {name: _for_json(value) for name, value in dataclasses.asdict(row).items()}
+        record.add("proofs", entry | {"passes": row.passes})
         passes[implementation].add(row.passes)
   return [name for name, each in passes.items() if True in each and False not in each]
 
@@ -170,7 +172,7 @@ def report(known: dict[str, Any]) -> str:
   proofs = [{k: v for k, v in proof.items() if k != "passes"} for proof in known["proofs"]]
   steps = [step for step in known["steps"] if "not_run" not in step]
   parts = [
-    f"{known['machine']}. Peak: {peak['flops'] / 1e12:,.1f} TFLOP/s in {peak['dtype']} "
+    f"{known['machine']}. Peak: {peak['flops'] / 1e12:,.2f} TFLOP/s in {peak['dtype']} "
     f"({peak['source']}). Packed beside unpacked is in whole training steps with LAMB; "
     "medians and quartiles.",
     verify.table([verify.Row(**proof) for proof in proofs]),
@@ -224,6 +226,12 @@ def _step_table(steps: Sequence[dict], peak: float) -> str:
       ]
     )
   return table(header, rows, right=(1, 2, *range(4, 12))) if rows else ""
+
+
+def _for_json(value):
+  """The value; the largest number in place of NaN and infinity, which JSON has not."""
+  finite = not isinstance(value, float) or math.isfinite(value)
+  return value if finite else sys.float_info.max
 
 
 def _first(error: Exception) -> str:

@@ -1,0 +1,120 @@
+"""The command for accelerators, here on a CPU: what it proves, writes and leaves out."""
+
+import json
+import subprocess
+import sys
+import textwrap
+import time
+
+import jax
+import pytest
+
+from benchmarks import accelerator
+from model.testing import verify
+
+PEAK = {"flops": 1e12, "source": "config", "dtype": "float32"}
+
+
+@pytest.fixture
+def record(tmp_path):
+  return accelerator.Record(tmp_path, machine="a machine", peak=PEAK)
+
+
+def written(folder):
+  return json.loads((folder / "results.json").read_text())
+
+
+def test_an_attention_that_fails_or_does_not_run_is_reported_and_not_timed(
+  record, tmp_path, monkeypatch
+):
+  def verify_case(head, implementation, dtype):
+    if implementation == "cudnn":
+      raise jax.errors.JaxRuntimeError("INTERNAL: no engine\nmore")
+    leak = 0.1 if (implementation, dtype) == ("blocks", "bfloat16") else 0.0
+    wrong = float("nan") if implementation == "cudnn_packed" else 0.0
+    sizes = dict.fromkeys(("outputs", "losses", "gradients"), wrong)
+    not_run = "needs TPUs" if implementation == "splash" else ""
+    return verify.Row(
+      head, implementation, dtype, **sizes, influence=leak, limit=1e-5, not_run=not_run
+    )
+
+  monkeypatch.setattr(verify, "verify_case", verify_case)
+  names = ["xla", "blocks", "cudnn", "cudnn_packed", "splash"]
+  assert accelerator.prove(record, names) == ["xla"]
+  report = (tmp_path / "report.md").read_text()
+  assert "| blocks | bfloat16 | 0 | 0 | 0 | - | 1.0e-01 | FAILS |" in report
+  assert "Left out: proof of cudnn: INTERNAL: no engine\n" in report
+  assert "Not run, splash: needs TPUs" in report
+
+
+def test_cases_without_time_or_memory_are_named_and_the_rest_is_written_at_once(
+  record, tmp_path, monkeypatch
+):
+  rows_tried = []
+
+  def measure(plan, *, rows, **_):
+    rows_tried.append(rows)
+    if plan.row_length == 512:
+      raise jax.errors.JaxRuntimeError("INTERNAL: broken\nmore")
+    if rows > 100:
+      raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+    assert written(tmp_path)["left_out"][0]["case"] == "large:512"
+    return [{"row_length": plan.row_length, "attention": "xla", "not_run": "a test"}]
+
+  monkeypatch.setattr(accelerator, "measure", measure)
+  cases = [accelerator.Case("large", 512, 1024), accelerator.Case("base", 128, 32768)]
+  options = {"dtype": "bfloat16", "rounds": 2}
+  until = time.monotonic() + 600
+  accelerator.time_cases(record, cases, ["xla"], **options, until=until)
+  assert rows_tried == [2, 256, 128, 64]
+  (step,) = written(tmp_path)["steps"]
+  assert (step["size"], step["rows"]) == ("base", 64)
+  accelerator.time_cases(record, cases[1:], ["xla"], **options, until=0.0)
+  why = [(x["case"], x["why"].split(":")[0]) for x in written(tmp_path)["left_out"]]
+  assert why == [("large:512", "INTERNAL"), ("base:128", "no time")]
+
+
+@pytest.mark.parametrize(
+  ("words", "message"),
+  [
+    ("", "there is no accelerator, only a CPU. Use --quick"),
+    ("--quick --minutes 0", "expected a whole number of at least 1"),
+    ("--quick --cases huge:512", "there is no 'huge:512'"),
+  ],
+)
+def test_mistakes_are_one_line(words, message, tmp_path, capsys):
+  if jax.default_backend() != "cpu":
+    pytest.skip("needs a machine without an accelerator")
+  with pytest.raises(SystemExit) as ended:
+    accelerator.main(["--out", str(tmp_path / "out"), *words.split()])
+  assert ended.value.code == 2
+  assert message in capsys.readouterr().err
+  assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_the_quick_run_needs_few_packages(tmp_path):
+  program = """
+    import sys
+
+    class Refuse:
+      def find_spec(self, name, path=None, target=None):
+        if name in ("ml_collections", "safetensors", "tqdm", "tokenizers", "pyarrow",
+                    "grain", "tensorflow_datasets", "matplotlib", "transformers", "torch"):
+          raise ModuleNotFoundError(name)
+
+    sys.meta_path.insert(0, Refuse())
+    from benchmarks import accelerator
+    accelerator.QUICK = accelerator.QUICK[:1]
+    accelerator.HEADS = accelerator.HEADS[:1]
+    accelerator.main(sys.argv[1:])
+  """
+  command = [sys.executable, "-c", textwrap.dedent(program)]
+  subprocess.run([*command, "--out", tmp_path, "--quick"], check=True, capture_output=True)
+  found = written(tmp_path)
+  assert all(proof["passes"] for proof in found["proofs"])
+  steps = [(step["attention"], step["row_length"]) for step in found["steps"]]
+  assert steps == [("xla", 128), ("blocks", 128), ("splash_interpret", 128)]
+  for step in found["steps"]:
+    one_sequence, every = (step["flops"]["packed"][x] for x in ("one_sequence", "model"))
+    assert 0.9 * every < one_sequence < every
