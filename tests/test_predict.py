@@ -114,9 +114,9 @@ def test_packed_answers_equal_those_of_single_sequences(folders, tmp_path, task)
   tokenizer = Tokenizer(folders / task / "vocab.txt")
   counter = CompilationCounter()
 
-  def answers(algorithm, chunk_size):
+  def answers(algorithm, chunk_size, row_costs=None):
     examples = pipeline.read_examples(str(path), settings, tokenizer)
-    shape = BatchShape(ROW, batch_size=4, algorithm=algorithm)
+    shape = BatchShape(ROW, 4, algorithm=algorithm, row_costs=row_costs, batch_multiple=2)
     options = {"labels": labels, "chunk_size": chunk_size}
     return list(answer_examples(run, examples, task=task, shape=shape, **options))
 
@@ -129,13 +129,14 @@ def test_packed_answers_equal_those_of_single_sequences(folders, tmp_path, task)
   @hypothesis.example([dict.fromkeys(fields, "a b c")] * 29, 7)
   def check(rows, chunk_size):
     write_lines(path, ({"id": f"n{n}"} | row for n, row in enumerate(rows)))
-    packed, alone = answers("lpfhp", chunk_size), answers("none", 4096)
+    packed = answers("optimal", chunk_size, {ROW - 8: 3, ROW: 5})
+    alone = answers("none", 4096)
     assert [one["id"] for one in packed] == [f"n{n}" for n in range(len(rows))]
     for one, other in zip(packed, alone, strict=True):
       close(one, other)
 
   check()
-  assert counter.count("_eval_step") == 2  # one each, many chunks
+  assert counter.count("_eval_step") == 3  # one for each shape, many chunks
 
 
 def test_lines_of_standard_input_are_answered_in_their_order(folders, answer):
@@ -236,6 +237,7 @@ def test_files_of_answers_are_whole_or_absent(folders, answer, tmp_path, option,
     ("classification", "--task glue/mnli", "the classes bad, so, good; glue/mnli has"),
     ("regression", "--task classification", "gives 1 number a sequence"),
     ("classification", "--max-sequence-length 24", "expected at most 23, the positi"),
+    ("classification", "--row-lengths 11,24", "--row-lengths is 24; expected at most 23"),
     ("classification", "--batch-size 0", "batch_size is 0; expected at least 1"),
     ("classification", "--max-sequences-per-pack 0", "expected at least 1"),
     ("classification", "--step best", "--step is 'best'; expected a number"),
