@@ -6,10 +6,12 @@
 
 First each implementation of attention that the device has is proven, in bfloat16 and
 float32: packed equals unpacked, in outputs, losses and gradients, with rows that end in
-padding and empty rows, and no sequence influences another. One that fails is reported and
-not timed. Then whole training steps take turns, as in benchmarks/speedup.py: of packs, and
-of the same sequences one a row. Lengths are those of Wikipedia up to 512 tokens. Rows of
-2,048 and more have those up to 2,048, and as many sequences as fit.
+padding and empty rows, and no sequence influences another. Before rows of a length are
+timed, it is held against XLA's at that length. One that fails is reported and not timed.
+
+Then whole training steps take turns, as in benchmarks/speedup.py: of packs, and of the same
+sequences one a row. Lengths are those of Wikipedia up to 512 tokens. Rows of 2,048 and more
+have those up to 2,048, and as many sequences as fit.
 
 Each result is written at once, to results.json and report.md, so a run that is cut off has
 what it had. Cases that --minutes does not allow, or that fail, are named there. Only jax,
@@ -29,6 +31,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+import model
 import packing
 from benchmarks.command import make_parser, positive, run, some_of
 from benchmarks.small_bert import machine_and_device
@@ -36,7 +39,8 @@ from benchmarks.speedup import measure
 from benchmarks.steps import MEASURED, not_run_lines, spread
 from benchmarks.table import table
 from model.files import write_json
-from model.testing import verify
+from model.testing import TOLERANCES, verify
+from model.testing.beside_xla import difference_from_xla
 from training.record.flops import peak_of
 
 DTYPES = ("bfloat16", "float32")
@@ -70,11 +74,11 @@ class Record:
   def __init__(self, folder: pathlib.Path, *, machine: str, peak: dict[str, Any]):
     self._folder = folder
     self.known: dict[str, Any] = {"machine": machine, "peak": peak}
-    self.known |= {"proofs": [], "steps": [], "left_out": []}
+    self.known |= {"proofs": [], "beside_xla": [], "steps": [], "left_out": []}
     self.write()
 
   def add(self, kind: str, *entries: dict):
-    """Adds entries to "proofs", "steps" or "left_out"."""
+    """Adds entries to "proofs", "beside_xla", "steps" or "left_out"."""
     self.known[kind] += entries
     self.write()
 
@@ -105,6 +109,31 @@ def prove(record: Record, implementations: Sequence[str]) -> list[str]:
   return [name for name, each in passes.items() if True in each and False not in each]
 
 
+def beside_xla(
+  record: Record, implementations: Sequence[str], dtype: str, row_length: int
+) -> list[str]:
+  """The implementations that compute what XLA's does in rows of this length, or cannot."""
+  right = []
+  for name in implementations:
+    case = {"attention": name, "dtype": dtype, "row_length": row_length}
+    known = [x for x in record.known["beside_xla"] if case.items() <= x.items()]
+    if not known:
+      try:
+        size = difference_from_xla(name, dtype, row_length)
+        known = [
+          case | {"difference": _for_json(size), "passes": size <= TOLERANCES[dtype]}
+        ]
+      except model.AttentionError:
+        right.append(name)  # `measure` says why it cannot run
+        continue
+      except jax.errors.JaxRuntimeError as error:
+        known = [case | {"passes": False, "why": _first(error)}]
+      record.add("beside_xla", *known)
+    if known[0]["passes"]:
+      right.append(name)
+  return right
+
+
 def time_cases(
   record: Record,
   cases: Sequence[Case],
@@ -126,7 +155,8 @@ def time_cases(
       f"steps: BERT-{case.size}, rows of {case.row_length}", file=sys.stderr, flush=True
     )
     try:
-      record.add("steps", *_measure(case, implementations, dtype=dtype, rounds=rounds))
+      right = beside_xla(record, implementations, dtype, case.row_length)
+      record.add("steps", *_measure(case, right, dtype=dtype, rounds=rounds))
     except jax.errors.JaxRuntimeError as error:
       record.add("left_out", {"case": case.name, "why": _first(error)})
     longest = max(longest, time.monotonic() - start)
@@ -176,6 +206,7 @@ def report(known: dict[str, Any]) -> str:
     f"({peak['source']}). Packed beside unpacked is in whole training steps with LAMB; "
     "medians and quartiles.",
     verify.table([verify.Row(**proof) for proof in proofs]),
+    _beside_table(known["beside_xla"]),
     _step_table(steps, peak["flops"]),
   ]
   missing = [
@@ -189,6 +220,21 @@ def report(known: dict[str, Any]) -> str:
     )
   parts += [f"Left out: {x['case']}: {x['why']}" for x in known["left_out"]]
   return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _beside_table(checks: Sequence[dict]) -> str:
+  rows = [
+    [
+      str(check["row_length"]),
+      check["attention"],
+      check["dtype"],
+      f"{check['difference']:.1e}" if "difference" in check else check["why"],
+      "" if check["passes"] else "FAILS",
+    ]
+    for check in checks
+  ]
+  header = ("S", "attention", "dtype", "difference from XLA in float32", "")
+  return table(header, rows, right=(0,)) if rows else ""
 
 
 def _step_table(steps: Sequence[dict], peak: float) -> str:

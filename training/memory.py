@@ -15,7 +15,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 _KEEP = {
   _M_ARENA_MAX: 1,  # one pool, so that threads share what is freed
   _M_MMAP_MAX: 0,  # large buffers come from the pool, too
-  _M_TRIM_THRESHOLD: 2**31 - 1,  # the pool hardly ever shrinks
+  _M_TRIM_THRESHOLD: -1,  # the pool never shrinks
   _M_TOP_PAD: 256 << 20,  # and grows by this many bytes
 }
 

@@ -47,6 +47,23 @@ def test_an_attention_that_fails_or_does_not_run_is_reported_and_not_timed(
   assert "Not run, splash: needs TPUs" in report
 
 
+def test_a_kernel_that_is_wrong_in_rows_of_a_length_is_not_timed_there(
+  record, tmp_path, monkeypatch
+):
+  def difference(name, dtype, row_length):
+    if name == "cudnn":
+      raise jax.errors.JaxRuntimeError("INTERNAL: no engine")
+    return 1.0 if (name, row_length) == ("blocks", 512) else 0.0
+
+  monkeypatch.setattr(accelerator, "difference_from_xla", difference)
+  names = ["xla", "blocks", "cudnn"]
+  for row_length, right in ((128, ["xla", "blocks"]), (512, ["xla"])):
+    assert accelerator.beside_xla(record, names, "float32", row_length) == right
+  report = (tmp_path / "report.md").read_text()
+  assert "| 512 | blocks | float32 | 1.0e+00 | FAILS |" in report
+  assert "| 512 | cudnn | float32 | INTERNAL: no engine | FAILS |" in report
+
+
 def test_cases_without_time_or_memory_are_named_and_the_rest_is_written_at_once(
   record, tmp_path, monkeypatch
 ):
@@ -62,6 +79,7 @@ def test_cases_without_time_or_memory_are_named_and_the_rest_is_written_at_once(
     return [{"row_length": plan.row_length, "attention": "xla", "not_run": "a test"}]
 
   monkeypatch.setattr(accelerator, "measure", measure)
+  monkeypatch.setattr(accelerator, "beside_xla", lambda record, names, *_: names)
   cases = [accelerator.Case("large", 512, 1024), accelerator.Case("base", 128, 32768)]
   options = {"dtype": "bfloat16", "rounds": 2}
   until = time.monotonic() + 600

@@ -9,6 +9,7 @@ import pytest
 from model import __main__ as command
 from model import attention, gpt2, kernels
 from model.testing import verify
+from model.testing.beside_xla import difference_from_xla
 
 CASE = ("question answering", "xla", "float32")
 CAUSAL = ("next tokens, ALiBi", "xla", "float32")
@@ -101,3 +102,10 @@ def test_the_reference_agrees(head):
   row = verify.verify_case(head, *CASE[1:], reference=True)
   assert row.passes
   assert row.reference < 1e-5
+
+
+def test_attention_that_is_wrong_packed_and_unpacked_alike_is_seen_beside_xla(monkeypatch):
+  assert difference_from_xla("blocks", "float32", 128) < 1e-5
+  right = kernels.attend
+  monkeypatch.setattr(kernels, "attend", lambda *x, **options: 1.01 * right(*x, **options))
+  assert 1e-3 < difference_from_xla("blocks", "float32", 128) < 0.1
