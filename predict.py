@@ -1,9 +1,10 @@
-"""Answers of a fine-tuned model: text in, JSON out, packed inside.
+"""Answers of a fine-tuned model, or embeddings: text in, JSON out, packed inside.
 
   python predict.py runs/cola --input sentences.txt
   echo 'The book was written.' | python predict.py runs/cola
+  python predict.py minilm-l6-h384 --embed --input sentences.txt --out sentences.npy
 
-Answers are JSON objects, one a line, in the order of the input, the same as without
+Results are JSON objects, one a line, in the order of the input, the same as without
 packing.
 """
 
@@ -21,12 +22,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
 import jax
+import numpy as np
 import tqdm
 
 import model
@@ -38,7 +41,13 @@ from packing.errors import check_integer, short_repr
 from packing.files import whole_file
 from pipeline.prediction.answers import answer_examples
 from pipeline.prediction.chunks import BatchShape, default_row_lengths
-from pipeline.prediction.examples import STANDARD_INPUT, read_examples
+from pipeline.prediction.embeddings import (
+  POOLINGS,
+  as_json,
+  embed_examples,
+  write_embeddings,
+)
+from pipeline.prediction.examples import STANDARD_INPUT, Example, examples_of, read_examples
 from pipeline.prediction.of_model import (
   LONGEST_WINDOW,
   default_task,
@@ -48,18 +57,17 @@ from pipeline.prediction.of_model import (
 from pipeline.prediction.submission import MATCHED, MISMATCHED
 from pipeline.tasks.squad import MAX_ANSWER_LENGTH
 from pipeline.tokenizer import Tokenizer
-from training import memory
+from training import evaluation, memory
 from training.command import Parser
 from training.errors import ConfigError
-from training.evaluation import make_program, predict
 from training.mesh import make_mesh, replicated
 from training.record import workdir
 from training.record.flops import row_cost
 
 _EXAMPLES = """FOLDER is a run's, an imported one (python -m model import), or a Hugging
-Face directory of BertForSequenceClassification or BertForQuestionAnswering. A run has its
-own task and its own way of cutting text; its checkpoint is the best if the run keeps that,
-else the newest.
+Face directory of BertForSequenceClassification or BertForQuestionAnswering; with --embed of
+any BERT. A run has its own task and its own way of cutting text; its checkpoint is the best
+if the run keeps that, else the newest.
 
 input:
   -                           the default, standard input: JSON lines, or a sentence a
@@ -72,6 +80,8 @@ output, a line for each example, with its id in the source, else its number from
   {"id": "0", "label": "acceptable", "probabilities": {"unacceptable": ..., ...}}
   {"id": "0", "value": 3.25}
   {"id": "56be4db0", "answer": "Denver Broncos", "probability": ..., "n_best": [...]}
+  {"id": "0", "embedding": [0.0676, ...]}     with --embed; --out FILE.npy has float32[N, D]
+                              alone, FILE.parquet the columns id and embedding
 
 examples:
   python predict.py runs/cola --input sentences.txt --out answers.jsonl
@@ -83,6 +93,7 @@ examples:
 _INTERRUPTED = 130
 _interrupted = threading.Event()
 _DTYPES = "float32", "bfloat16"
+_READING = "columns", "max_sequence_length", "doc_stride", "max_question_length"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -113,9 +124,48 @@ def run(options: argparse.Namespace):
   check_integer("--max-answer-length", options.max_answer_length, at_least=1)
   if options.genres != MATCHED and not options.submission:
     raise InputError(f"--genres {options.genres} needs --submission; give both.")
-  stored, settings, tokenizer, labels = open_model(options)
-  mesh = make_mesh()
-  program = make_program(
+  if options.embed and options.submission:
+    raise InputError("--embed and --submission exclude each other; leave out one.")
+  opened = open_model(options)
+  results = make_results(opened, options)
+  if options.input == STANDARD_INPUT and sys.stdin.isatty():
+    print("reading standard input; Ctrl-D ends it", file=sys.stderr)
+  tally: collections.Counter[str] = collections.Counter()
+  examples = read_examples(options.input, opened.settings, opened.tokenizer, tally)
+  _write(results(examples), options, opened)
+  _report_cuts(tally, opened.settings)
+
+
+def embed(
+  folder: str | pathlib.Path, sentences: Iterable[str], *, pooling: str = "mean"
+) -> np.ndarray:
+  """Embeddings of sentences by any BERT, packed; float32[N, D] in their order.
+
+  Args:
+    folder: a run's, an imported one or a Hugging Face directory.
+    sentences: as many as memory holds.
+    pooling: a key of `POOLINGS`.
+
+  Raises:
+    InputError, WeightsError: no such model, or a sentence is not text.
+  """
+  options = _parser().parse_args([str(folder), f"--embed={pooling}"])
+  opened = open_model(options)
+  examples = examples_of(sentences, opened.settings, opened.tokenizer)
+  vectors = [vector for _, vector in make_results(opened, options)(examples)]
+  return np.array(vectors, np.float32).reshape(-1, opened.stored.config.hidden_size)
+
+
+def make_results(
+  opened: Opened, options: argparse.Namespace
+) -> Callable[[Iterator[Example]], Iterator[Any]]:
+  """A function from examples to answers, or to embeddings, of a model.
+
+  The options are checked at once; the parameters are read when the first result is asked
+  for.
+  """
+  stored, settings, mesh = opened.stored, opened.settings, make_mesh()
+  program = evaluation.make_program(
     stored, mesh=mesh, dtype=options.dtype, attention_impl=options.attention_impl
   )
   row_lengths = _row_lengths(program.config, settings, options.row_lengths)
@@ -128,54 +178,60 @@ def run(options: argparse.Namespace):
     batch_multiple=mesh.size,
   )
   _check_isolated(stored, shape)
-  if options.input == STANDARD_INPUT and sys.stdin.isatty():
-    print("reading standard input; Ctrl-D ends it", file=sys.stderr)
-  tally: collections.Counter[str] = collections.Counter()
-  examples = read_examples(options.input, settings, tokenizer, tally)
 
-  def lazy_answers() -> Iterator[dict]:
+  def results(examples: Iterator[Example]) -> Iterator[Any]:
     params = jax.device_put(stored.load(), replicated(mesh))
-    yield from answer_examples(
-      functools.partial(predict, program, params),
-      examples,
-      task=settings.task,
-      shape=shape,
-      labels=labels,
-      max_answer_length=options.max_answer_length,
-    )
+    if options.embed:
+      embed = functools.partial(evaluation.embed, program, params, pooling=options.embed)
+      yield from embed_examples(embed, examples, shape=shape)
+    else:
+      yield from answer_examples(
+        functools.partial(evaluation.predict, program, params),
+        examples,
+        task=settings.task,
+        shape=shape,
+        labels=opened.labels,
+        max_answer_length=options.max_answer_length,
+      )
 
-  _write(lazy_answers(), options, task=settings.task)
-  _report_cuts(tally, settings)
+  return results
 
 
-def _write(answers: Iterator[dict], options: argparse.Namespace, *, task: str):
+def _write(results: Iterator[Any], options: argparse.Namespace, opened: Opened):
   start, number, wrote = time.perf_counter(), 0, ""
-  # On one terminal, answers and progress would be mixed.
+  what = "embedding" if options.embed else "answering"
+  to_text = as_json if options.embed else json.dumps
+  # On one terminal, results and progress would be mixed.
   hidden = not (options.out or options.submission) and sys.stdout.isatty()
 
-  def counted() -> Iterator[dict]:
+  def counted() -> Iterator[Any]:
     nonlocal number
-    with tqdm.tqdm(answers, desc="answering", unit=" examples", disable=hidden) as bar:
-      for answer in bar:
+    with tqdm.tqdm(results, desc=what, unit=" examples", disable=hidden) as bar:
+      for result in bar:
         _raise_if_interrupted()
         number += 1
-        yield answer
+        yield result
 
   if options.submission:
     files = pipeline.write_submission(
-      options.submission, task, counted(), genres=options.genres
+      options.submission, opened.settings.task, counted(), genres=options.genres
     )
     wrote = f", wrote {', '.join(map(str, files))}"
+  elif options.out and options.embed:
+    width = opened.stored.config.hidden_size
+    write_embeddings(options.out, counted(), width=width)
+    wrote = f", wrote {options.out}"
   elif options.out:
     with whole_file(options.out) as file:
       for answer in counted():
-        file.write(json.dumps(answer).encode() + b"\n")
+        file.write(to_text(answer).encode() + b"\n")
     wrote = f", wrote {options.out}"
   else:
-    for answer in counted():
-      print(json.dumps(answer), flush=True)
+    for result in counted():
+      print(to_text(result), flush=True)
   seconds = time.perf_counter() - start
-  print(f"answered {number:,} examples in {seconds:.1f} s{wrote}", file=sys.stderr)
+  done = "embedded" if options.embed else "answered"
+  print(f"{done} {number:,} examples in {seconds:.1f} s{wrote}", file=sys.stderr)
 
 
 def _interrupt(*_):
@@ -243,14 +299,23 @@ def _check_isolated(stored: weights.StoredModel, shape: BatchShape):
 # ---- the model and its task -------------------------------------------------------------
 
 
-def open_model(
-  options: argparse.Namespace,
-) -> tuple[weights.StoredModel, pipeline.DatasetSettings, Tokenizer, tuple[str, ...]]:
-  """Opens the model in FOLDER, and checks all that can be checked before any work.
+class Opened(NamedTuple):
+  """What results need.
 
-  Returns:
-    The model, its parameters not read yet; settings and tokenizer to read examples with;
-    and the names of the classes, () for none.
+  Attributes:
+    stored: the model, its parameters not read yet.
+    settings, tokenizer: to read examples with.
+    labels: names of the classes, () for none.
+  """
+
+  stored: weights.StoredModel
+  settings: pipeline.DatasetSettings
+  tokenizer: Tokenizer
+  labels: tuple[str, ...]
+
+
+def open_model(options: argparse.Namespace) -> Opened:
+  """Opens the model in FOLDER, and checks all that can be checked before any work.
 
   Raises:
     WeightsError, ConfigError, InputError: the folder has no model that answers, or the
@@ -277,45 +342,42 @@ def open_model(
       "Train and evaluate it with train.py and eval.py; to write text with it, export it: "
       "python -m model export."
     )
-  if default_task(stored.head, 1) is None:
+  if options.embed:
+    stored = _encoder(stored, options)
+  elif default_task(stored.head, 1) is None:
     raise InputError(
-      f"{folder} holds a {model.MODELS[stored.head].__name__}, which answers nothing. "
-      "Fine-tune it first, such as with: python train.py --config=configs/glue.py:cola "
-      f"--workdir=RUN --config.model.init_from={folder}; then give RUN."
+      f"{folder} holds a {model.MODELS[stored.head].__name__}, which answers nothing. Give "
+      "--embed for embeddings, or fine-tune it first, such as with: python train.py "
+      "--config=configs/glue.py:cola --workdir=RUN "
+      f"--config.model.init_from={folder}; then give RUN."
     )
-  settings = _settings(options, stored, run_config)
+  config = stored.bert
+  settings = settings_to_read(
+    options.input,
+    "" if options.embed else stored.head,
+    trained_on=pipeline.settings_of(run_config["data"]) if run_config else None,
+    task=options.task,
+    changes={name: getattr(options, name) for name in _READING},
+    positions=config.max_position_embeddings,
+    num_labels=config.num_labels,
+  )
   labels: tuple[str, ...] = ()
   if stored.head == "sequence_classification":
     outputs = stored.bert.num_labels
     labels = pipeline.label_names(settings.task, outputs, given=stored.labels)
   tokenizer = open_tokenizer(folder, stored.vocabulary, vocab_file=settings.vocab_file)
-  return stored, settings, tokenizer, labels
+  return Opened(stored, settings, tokenizer, labels)
 
 
-def _settings(options, stored, run_config: dict | None) -> pipeline.DatasetSettings:
-  """How to read and cut examples: as for training, except for the options given."""
-  folder, head, num_labels = stored.directory, stored.head, stored.bert.num_labels
-  positions = stored.config.max_position_embeddings
-  if run_config is None:
-    task = options.task or default_task(head, num_labels) or ""
-    longest = min(positions, LONGEST_WINDOW) if task == "squad" else positions
-    settings = pipeline.DatasetSettings(options.input, longest, task=task)
-  else:
-    settings = pipeline.settings_of(run_config["data"])
-    task = settings.task
-    if options.task not in (None, task):
-      raise InputError(
-        f"--task is {short_repr(options.task)}; {folder} is a run of {task}. Leave it out."
-      )
-  if pipeline.TASK_HEADS.get(task) != head:
-    fitting = [name for name, other in pipeline.TASK_HEADS.items() if other == head]
-    raise InputError(
-      f"The task {short_repr(task)} does not fit the {model.MODELS[head].__name__} in "
-      f"{folder}; expected one of {', '.join(fitting)}."
-    )
-  names = "columns", "max_sequence_length", "doc_stride", "max_question_length"
-  chosen = {name: getattr(options, name) for name in names}
-  return settings_to_read(settings, chosen, positions=positions, num_labels=num_labels)
+def _encoder(
+  stored: weights.StoredModel, options: argparse.Namespace
+) -> weights.StoredModel:
+  if options.task:
+    raise InputError("--embed and --task exclude each other; leave out one.")
+  encoder = weights.encoder_of(stored)
+  if options.embed == "pooled" and not encoder.bert.pooler:
+    raise InputError(f"{stored.directory} has no pooler. Give --embed mean or cls.")
+  return encoder
 
 
 def _integers(text: str) -> list[int]:
@@ -349,6 +411,16 @@ def _parser() -> argparse.ArgumentParser:
     choices=(MATCHED, MISMATCHED),
     default=MATCHED,
     help=f"of the MNLI test set to submit (default: {MATCHED})",
+  )
+  add(
+    "--embed",
+    nargs="?",
+    const="mean",
+    choices=POOLINGS,
+    metavar="POOLING",
+    help="embeddings instead of answers: "
+    + "; ".join(f"{name}, {what}" for name, what in POOLINGS.items())
+    + " (default: mean)",
   )
   add("--step", metavar="N", help="of the run's checkpoint; or best")
   add("--task", metavar="TASK", help="of a model without a run (default: by its head)")

@@ -197,7 +197,7 @@ def _tokenizer_of(stored: weights.StoredModel) -> str:
 
 
 def _add_verify(commands):
-  add_command(
+  command = add_command(
     commands,
     "verify",
     _verify,
@@ -211,15 +211,27 @@ outputs by another's embeddings must be 0. Cases that this machine cannot run ar
 Exit status 1 if anything differs by more than 1e-5 in float32, 1e-12 in float64 or 3e-2
 in bfloat16. Takes a few minutes on two cores.
 
+With FOLDER, the same for the model in it, with its own weights, in float32 and bfloat16:
+
+  python -m model verify minilm-l6-h384/
+
 The same proofs for your own model: model.testing, and the README.
 """,
+  )
+  command.add_argument(
+    "folder",
+    nargs="?",
+    metavar="FOLDER",
+    help="of a model: a run's, an imported one or a Hugging Face directory (default: small "
+    "random models of every head)",
   )
 
 
 def _verify(options) -> dict:
   reference = verify.reference_is_installed()
   show = functools.partial(tqdm.tqdm, desc="verifying", unit=" rows", leave=False)
-  rows = verify.verify(show, reference=reference)
+  stored = hf.open_model(options.folder) if options.folder else None
+  rows = verify.verify(show, stored=stored, reference=reference)
   text = verify.table(rows)
   if not reference:
     text += "\n\nNot compared with Hugging Face: torch and transformers are not installed."

@@ -17,7 +17,7 @@ import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
 
-from model import blocks
+from model import blocks, losses
 from model.attention import split_by_token_type
 from model.blocks import Batch, dense, drop, embed, gelu, layer_norm, split_key
 from model.config import BertConfig
@@ -75,6 +75,32 @@ class Bert(blocks.Transformer):
         max_segments=rows.max_segments and rows.max_segments * types,
       )
     return rows
+
+
+class BertModel(Bert):
+  """The encoder alone, for embeddings of sequences.
+
+  Outputs:
+    sequence_mean: [B, M, D], the mean over each sequence's tokens, [CLS] and [SEP] too.
+    sequence_cls: [B, M, D], of each sequence's own [CLS].
+    sequence_pooled: [B, M, D], that through the pooler, if the config has one.
+  """
+
+  def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
+    super().__init__(config, rngs=rngs)
+    if config.pooler:
+      self.pooler = dense(config, config.hidden_size, config.hidden_size, rngs)
+
+  def heads(self, hidden, batch, *, dropout_key=None):
+    del dropout_key
+    max_sequences = batch["sequence_mask"].shape[1]
+    outputs = {
+      "sequence_mean": losses.mean_of_tokens(hidden, batch["segment_ids"], max_sequences),
+      "sequence_cls": _tokens_at(hidden, batch["cls_positions"]),
+    }
+    if self.config.pooler:
+      outputs["sequence_pooled"] = _pooled(self.pooler, hidden, batch)
+    return outputs
 
 
 class BertForPreTraining(Bert):

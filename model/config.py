@@ -159,6 +159,7 @@ class BertConfig(ModelConfig):
     type_vocab_size: token types.
     position_reset: False is the paper's ablation: positions count along the whole row.
     next_sentence: False is the ablation without next-sentence prediction.
+    pooler: of a `BertModel`, whether it has one.
     num_labels: classes of a sequence or token classifier; 1 for regression.
   """
 
@@ -169,4 +170,5 @@ class BertConfig(ModelConfig):
   type_vocab_size: int = 2
   position_reset: bool = True
   next_sentence: bool = True
+  pooler: bool = True
   num_labels: int = 2

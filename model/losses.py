@@ -133,6 +133,15 @@ def mean_per_sequence(
   return totals / jnp.maximum(items, 1).astype(totals.dtype), items > 0
 
 
+def mean_of_tokens(
+  hidden: jax.Array, segment_ids: jax.Array, max_sequences: int
+) -> jax.Array:
+  """The mean of each sequence's tokens, [B, S, D] -> [B, M, D]; zeros for no sequence."""
+  belongs = _belongs(segment_ids, max_sequences).astype(_wide(hidden).dtype)
+  totals = jnp.einsum("bms,bsd->bmd", belongs, _wide(hidden), precision="highest")
+  return totals / jnp.maximum(belongs.sum(-1, keepdims=True), 1)
+
+
 def answer_scores(
   answer_logits: jax.Array, segment_ids: jax.Array, max_sequences: int
 ) -> jax.Array:

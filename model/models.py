@@ -12,6 +12,7 @@ from model.bert import (
   BertForQuestionAnswering,
   BertForSequenceClassification,
   BertForTokenClassification,
+  BertModel,
 )
 from model.blocks import Transformer
 from model.config import ModelConfig
@@ -23,6 +24,7 @@ MODELS: dict[str, type[Transformer]] = {
   "sequence_classification": BertForSequenceClassification,
   "token_classification": BertForTokenClassification,
   "question_answering": BertForQuestionAnswering,
+  "encoder": BertModel,
   "causal": Gpt2,
 }
 # Their logits are over the vocabulary, too many to return from a step.

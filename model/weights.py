@@ -131,6 +131,18 @@ def resize_vocabulary(config: ModelConfig, params: Params, *, multiple: int):
   return new, params
 
 
+def encoder_of(stored: StoredModel) -> StoredModel:
+  """The encoder of a BERT as a `BertModel`, with the pooler that its head has."""
+  params = abstract_params(stored.bert, stored.head)
+  config = dataclasses.replace(stored.bert, pooler="pooler" in params)
+  names = abstract_params(config, "encoder").keys()
+
+  def load() -> Params:
+    return {name: value for name, value in stored.load().items() if name in names}
+
+  return dataclasses.replace(stored, head="encoder", config=config, labels=(), load=load)
+
+
 def check_vocabulary_size(
   directory: str | pathlib.Path, vocabulary: Vocabulary | None, config: ModelConfig
 ):

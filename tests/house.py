@@ -20,7 +20,7 @@ ROOMS = {
   "plan planfile mixed row online sorting pack commands __main__",
   "pipeline": "splitmix settings store tokenizer sources tasks dataset preparation batches "
   "prediction config __main__",
-  "model": "config block_attention kernels attention blocks bert gpt2 models losses layout "
+  "model": "config block_attention kernels attention losses blocks bert gpt2 models layout "
   "files weights hf testing __main__",
   "training": "errors memory stopping command mesh optimizer recipe processes config "
   "init_from step checkpoint evaluation record plots sweep config_reference",

@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 
+import flax.nnx as nnx
 import hypothesis
 import jax
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import scipy.special
 from hypothesis import strategies as st
@@ -19,8 +21,10 @@ import pipeline
 import predict
 from configs import base
 from model import hf, layout, weights
+from model.models import abstract_model
 from pipeline.prediction.answers import answer_examples
 from pipeline.prediction.chunks import BatchShape
+from pipeline.prediction.embeddings import POOLINGS
 from pipeline.tokenizer import Tokenizer
 from tests import packs, programs
 from training import evaluation
@@ -204,6 +208,44 @@ def test_a_run_answers_with_its_best_checkpoint_and_its_own_task(answer, tmp_pat
   assert answer(run, typed="a " * 9)[1] == newest
 
 
+def test_embeddings_are_those_of_each_text_alone_in_every_form(folders, answer, tmp_path):
+  lines = ["a b c", "", "d ?\tf g", "e . f g", "a " * 90]
+  (tmp_path / "texts.txt").write_text("\n".join(lines))
+  options = "--input", tmp_path / "texts.txt", "--embed"
+  status, found, errors = answer(folders / "classification", *options)
+  assert (status, [one["id"] for one in found]) == (0, ["0", "1", "2", "3", "4"])
+  assert errors.endswith(f"cut 1 of them: longer than --max-sequence-length {ROW}\n")
+  vectors = np.array([one["embedding"] for one in found], np.float32)
+
+  stored = weights.encoder_of(hf.open_model(folders / "classification"))
+  model = nnx.merge(abstract_model(stored.config, "encoder")[0], stored.load())
+  lines[-1] = "a " * (ROW - 2)
+  for pooling in POOLINGS:
+    alone = []
+    for line in lines:
+      parts = [part.split() for part in line.split("\t")]
+      ids = [2, *(n for part in parts for n in [*map(TOKENS.index, part), 3])]
+      types = np.arange(len(ids)) > len(parts[0]) + 1
+      batch = layout.lay_out(
+        [[{"input_ids": ids, "token_type_ids": types}]], row_length=ROW
+      )
+      alone.append(np.asarray(model(batch)[f"sequence_{pooling}"])[0, 0])
+    path = tmp_path / f"{pooling}.npy"
+    answer(folders / "classification", *options, pooling, "--out", path)
+    np.testing.assert_allclose(np.load(path), alone, atol=1e-5, err_msg=pooling)
+
+  np.testing.assert_array_equal(np.load(tmp_path / "mean.npy"), vectors)
+  answer(folders / "classification", *options, "--out", tmp_path / "out.parquet")
+  table = pq.read_table(tmp_path / "out.parquet")
+  assert table["id"].to_pylist() == ["0", "1", "2", "3", "4"]
+  np.testing.assert_array_equal(table["embedding"].to_pylist(), vectors)
+  sentences = [line for line in lines if "\t" not in line]
+  rows = np.delete(vectors, 2, axis=0)
+  embedded = predict.embed(folders / "classification", sentences)
+  np.testing.assert_allclose(embedded, rows, atol=1e-5)
+  assert predict.embed(folders / "classification", []).shape == (0, vectors.shape[1])
+
+
 @pytest.mark.parametrize(
   ("option", "name"), [("--out", "out.jsonl"), ("--submission", "predictions.json")]
 )
@@ -231,7 +273,7 @@ def test_files_of_answers_are_whole_or_absent(folders, answer, tmp_path, option,
 @pytest.mark.parametrize(
   ("task", "options", "message"),
   [
-    ("pretraining", "", "holds a BertForPreTraining, which answers nothing. Fine-tune it"),
+    ("pretraining", "", "a BertForPreTraining, which answers nothing. Give --embed"),
     ("classification", "--task squad", "expected one of classification, "),
     ("classification", "--task regression", "gives 3 numbers a sequence"),
     ("classification", "--task glue/mnli", "the classes bad, so, good; glue/mnli has"),
@@ -248,6 +290,9 @@ def test_files_of_answers_are_whole_or_absent(folders, answer, tmp_path, option,
     ("squad", "", "doc_stride is 128"),
     ("nowhere", "", "Expected a Hugging Face directory"),
     ("classification", "--out a --submission b", "not allowed with"),
+    ("classification", "--embed --submission a.tsv", "exclude each other"),
+    ("classification", "--embed --task regression", "exclude each other"),
+    ("squad", "--embed pooled", "has no pooler. Give --embed mean or cls"),
   ],
 )
 def test_a_mistake_is_one_line(folders, answer, task, options, message):

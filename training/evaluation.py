@@ -262,18 +262,47 @@ def predict(
   """
   found: dict[int, np.ndarray] = {}
   losses = []
-  steps = ((b, program.eval_step(params, put_batch(b, program.mesh))) for b in batches)
-  for block, results in _one_ahead(steps):
-    values, outputs = jax.device_get(results)
-    batch = multihost_utils.process_allgather({n: block[n] for n in _PREDICTED}, tiled=True)
-    used = batch["sequence_mask"]
+  for batch, values, outputs in _results(program, params, batches):
     ((name, logits),) = outputs.items()
-    parts = take_apart(name, logits, batch)
-    found |= dict(zip(batch["sequence_ids"][used].tolist(), parts, strict=True))
-    losses.append(values[name.replace("_logits", "_loss")][0][used])
+    found |= _by_number(name, logits, batch)
+    losses.append(values[name.replace("_logits", "_loss")][0][batch["sequence_mask"]])
   return Predictions(
     [found[number] for number in sorted(found)], float(np.concatenate(losses).mean())
   )
+
+
+def embed(
+  program: ModelProgram,
+  params,
+  batches: Iterable[Mapping[str, np.ndarray]],
+  *,
+  pooling: str = "mean",
+) -> list[np.ndarray]:
+  """Embeddings of sequences, float[D] each, in the order of their numbers.
+
+  Args:
+    program, params, batches: as for `predict`; the head is "encoder".
+    pooling: mean, cls or pooled, as in the outputs of `model.BertModel`.
+  """
+  found: dict[int, np.ndarray] = {}
+  for batch, _, outputs in _results(program, params, batches):
+    name = f"sequence_{pooling}"
+    found |= _by_number(name, outputs[name], batch)
+  return [found[number] for number in sorted(found)]
+
+
+def _results(program: ModelProgram, params, batches) -> Iterator[tuple[dict, dict, dict]]:
+  """For each batch: its fields in `_PREDICTED` of all processes, losses, and outputs."""
+  steps = ((b, program.eval_step(params, put_batch(b, program.mesh))) for b in batches)
+  for block, results in _one_ahead(steps):
+    values, outputs = jax.device_get(results)
+    fields = {name: block[name] for name in _PREDICTED}
+    yield multihost_utils.process_allgather(fields, tiled=True), values, outputs
+
+
+def _by_number(name: str, values: np.ndarray, batch) -> dict[int, np.ndarray]:
+  numbers = batch["sequence_ids"][batch["sequence_mask"]].tolist()
+  return dict(zip(numbers, take_apart(name, values, batch), strict=True))
 
 
 def _one_ahead(steps: Iterator[_Step]) -> Iterator[_Step]:

@@ -22,8 +22,16 @@ _FIELD = "config.model.init_from"
 # Fields that no run's config sets, and that checkpoints need as they were.
 _OF_THE_WEIGHTS = ("max_position_embeddings", "type_vocab_size", "layer_norm_epsilon")
 _SHAPES = (*LAYER_SIZES, "next_sentence", "vocab_multiple", "num_labels", "positions")
-# What a task adds to the encoder, in the order of computation.
-_HEAD = ("pooler", "classifier", "answer")
+# What heads add to the encoder, in the order of computation.
+_HEAD = (
+  "mlm_transform",
+  "mlm_layer_norm",
+  "mlm_bias",
+  "pooler",
+  "nsp",
+  "classifier",
+  "answer",
+)
 
 
 def open_weights(
@@ -33,8 +41,8 @@ def open_weights(
 
   Args:
     config: of the run.
-    head: that the run trains. Pretraining continues a pretrained model, a causal model a
-      causal one; other heads take the encoder of any BERT.
+    head: that the run trains. A causal model continues a causal one; other heads take the
+      encoder of any BERT.
 
   Returns:
     None if it names none. The arrays are not read yet.
@@ -52,8 +60,6 @@ def open_weights(
     raise ConfigError(f"{_FIELD}: {error}") from error
   if isinstance(sizes, model.Gpt2Config):
     _check_positions(config, directory, sizes)
-  elif head == "pretraining":
-    _check_pretrained(config, stored)
   _check_shape(config, directory, sizes, head=head)
   _check_vocabulary_file(config, stored)
   return stored
@@ -72,21 +78,6 @@ def _check_positions(config, directory: str, sizes: model.Gpt2Config):
       f"{_FIELD}={directory} has {most} positions, config.data.max_sequence_length is "
       f"{length}. Set --config.data.max_sequence_length={most} and another "
       "--config.data.directory."
-    )
-
-
-def _check_pretrained(config, stored: weights.StoredModel):
-  directory = stored.directory
-  if stored.head != "pretraining":
-    raise ConfigError(
-      f"{_FIELD}={directory} holds a {model.MODELS[stored.head].__name__}; its "
-      "masked-language-model head is missing. Expected BertForPreTraining or "
-      "BertForMaskedLM; give other weights."
-    )
-  if config.model.next_sentence and not stored.bert.next_sentence:
-    raise ConfigError(
-      f"{_FIELD}={directory} has no next-sentence head (pooler, nsp). Give other weights, "
-      "or train without it: --config.model.next_sentence=False."
     )
 
 
@@ -308,7 +299,7 @@ def initial_params(
   missing = [name for name in _HEAD if name in needed and name not in params]
   if missing:
     theirs, ours = model.MODELS[stored.head].__name__, model.MODELS[head].__name__
-    if stored.head == head:
+    if stored.head == head == "sequence_classification":
       theirs += f" of {_classes(stored.labels, stored.bert)}"
       ours += f" of {_classes(labels, config)}"
     processes.tell(

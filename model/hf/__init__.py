@@ -50,6 +50,8 @@ def head_of(params: Params) -> str:
     return "pretraining"
   if "answer" in params:
     return "question_answering"
+  if "classifier" not in params:
+    return "encoder"
   return "sequence_classification" if "pooler" in params else "token_classification"
 
 
@@ -127,6 +129,8 @@ def _open(directory: pathlib.Path) -> StoredModel:
     # Files of BertForMaskedLM may hold both heads, such as that of bert-base-uncased.
     both = "cls.seq_relationship.weight" in stored
     config = dataclasses.replace(config, next_sentence=config.next_sentence or both)
+  if isinstance(config, BertConfig) and head == "encoder":
+    config = dataclasses.replace(config, pooler="pooler.dense.weight" in stored)
   expected = abstract_params(config, head)
   tensors.check(directory, stored, head, names.shapes_there(expected, head=head))
   load = functools.partial(tensors.load, directory, stored, head, expected)

@@ -54,7 +54,8 @@ _GPT2_LAYER = {
 }
 _JOINED = ("query", "key", "value")  # one tensor of GPT-2, side by side
 
-_BERT_BUFFERS = r"bert\.embeddings\.(position|token_type)_ids"
+_PREFIX = "bert."  # of the encoder, where a file holds a head, too
+_BERT_BUFFERS = r"(bert\.)?embeddings\.(position|token_type)_ids"
 _POOLER = r"bert\.pooler\.dense\.(weight|bias)"  # in old files whose head has no pooler
 _GPT2_BUFFERS = r"transformer\.h\.\d+\.attn\.(masked_)?bias"
 # The decoder is tied; old files hold a copy.
@@ -105,7 +106,11 @@ def tensor_of(path: tuple, *, head: str = "pretraining") -> Tensor:
     name = f"bert.encoder.layer.{number}.{_BERT_LAYER[module]}.{suffix}"
   else:
     name = f"{_BERT['.'.join(modules)]}.{suffix}"
-  return Tensor(name, transposed=transposed)
+  return Tensor(_in_file(name, head), transposed=transposed)
+
+
+def _in_file(name: str, head: str) -> str:
+  return name.removeprefix(_PREFIX) if head == "encoder" else name
 
 
 def _gpt2_tensor(modules: list, suffix: str) -> Tensor:
@@ -124,7 +129,7 @@ def current_name(name: str, *, head: str) -> str:
   """The name that transformers gives now to a tensor of an older file."""
   if head != "causal":
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
-    return name.replace("LayerNorm.beta", "LayerNorm.bias")
+    return _in_file(name.replace("LayerNorm.beta", "LayerNorm.bias"), head)
   return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
 
 

@@ -1,7 +1,8 @@
 """The table of differences: packed to unpacked, to the reference, between sequences.
 
-`python -m model verify` prints it. Every head, attention implementation and dtype gets a
-row. If this machine cannot run a case, its row says why.
+`python -m model verify` prints it: a row for every head, attention implementation and
+dtype, or for a stored model with its own weights. If this machine cannot run a case, its
+row says why.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import importlib.util
 import json
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import flax.nnx as nnx
 import jax
@@ -28,6 +30,9 @@ from model.testing.causality import find_lookahead
 from model.testing.influence import find_leaks
 from model.testing.probe import our_owners
 
+if TYPE_CHECKING:  # reads files, which random models do not need
+  from model.weights import StoredModel
+
 ROW_LENGTH = 128  # tokens; the smallest that splash takes
 # A full row, several of the shortest, a single token, and a mixture.
 LENGTHS = (128, 60, 50, 18, 2, 2, 2, 1, 33, 70)
@@ -37,6 +42,7 @@ HEADS: dict[str, tuple[str, dict]] = {
   "regression": ("sequence_classification", {"num_labels": 1}),
   "token classes": ("token_classification", {"num_labels": 3}),
   "question answering": ("question_answering", {}),
+  "embeddings": ("encoder", {}),
   "next tokens, ALiBi": ("causal", {"positions": "alibi"}),
   "next tokens, learned positions": ("causal", {"positions": "learned"}),
 }
@@ -88,28 +94,40 @@ def reference_is_installed() -> bool:
   return all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
 
 
-def cases() -> list[tuple[str, str, str]]:
+def cases(heads: Sequence[str] = tuple(HEADS)) -> list[tuple[str, str, str]]:
   """Head, implementation and dtype of each row, in the order of the table."""
   return [
     (head, implementation, dtype)
     for implementation in kernels.IMPLEMENTATIONS
-    for head in HEADS
+    for head in heads
     for dtype in DTYPES
     if dtype in kernels.dtypes_of(implementation)
   ]
 
 
 def verify(
-  show: Callable[[list], Iterator] = iter, *, reference: bool | None = None
+  show: Callable[[list], Iterator] = iter,
+  *,
+  stored: StoredModel | None = None,
+  reference: bool | None = None,
 ) -> list[Row]:
   """Runs every case that this machine can run.
 
   Args:
     show: wraps the cases, to show progress.
+    stored: a model whose weights are used, in float32 and bfloat16; None for small random
+      models of every head.
     reference: whether to compare with Hugging Face; None if it is installed.
   """
   reference = reference_is_installed() if reference is None else reference
-  return [verify_case(*case, reference=reference) for case in show(cases())]
+  if stored is None:
+    return [verify_case(*case, reference=reference) for case in show(cases())]
+  params = stored.load()
+  chosen = [case for case in cases([stored.head]) if case[2] != "float64"]
+  return [
+    _verify(Row(*case), stored.head, stored.config, params, reference=reference)
+    for case in show(chosen)
+  ]
 
 
 def verify_case(
@@ -117,29 +135,41 @@ def verify_case(
 ) -> Row:
   """One row; the arguments are its first columns."""
   name, fields = HEADS[head]
-  row = Row(head, implementation, dtype)
+  config = MODELS[name].config_type(
+    vocab_size=97,
+    hidden_size=64,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=96,
+    max_position_embeddings=ROW_LENGTH,
+    **fields,
+  )
+  return _verify(Row(head, implementation, dtype), name, config, reference=reference)
+
+
+def _verify(
+  row: Row, name: str, config: ModelConfig, params=None, *, reference: bool
+) -> Row:
+  """Fills a row, for the head `name`; the parameters are random if not given."""
+  dtype = row.dtype
   with jax.enable_x64(dtype == "float64"):
-    config = MODELS[name].config_type(
-      vocab_size=97,
-      hidden_size=64,
-      num_layers=2,
-      num_heads=2,
-      intermediate_size=96,
-      max_position_embeddings=ROW_LENGTH,
+    config = dataclasses.replace(
+      config,
       dropout_rate=0.0,
       attention_dropout_rate=0.0,
-      attention_impl=implementation,
+      attention_impl=row.implementation,
+      remat="none",
       dtype=jnp.dtype(dtype),
       param_dtype=np.promote_types(dtype, np.float32),
-      **fields,
     )
     try:
       attention.check(config, ROW_LENGTH)
     except kernels.AttentionError as error:
       return dataclasses.replace(row, not_run=str(error))
-    graphdef, params = _random_params(config, name)
-    model = nnx.merge(graphdef, params)
-    sequences = _random_sequences(config.vocab_size, name, fields.get("num_labels", 2))
+    if params is None:
+      params = _random_params(config, name)
+    model = nnx.merge(abstract_model(config, name)[0], params)
+    sequences = _random_sequences(config, name)
     packs = first_fit(sequences, ROW_LENGTH)
     batch = lay_out([[sequences[i] for i in pack] for pack in packs], row_length=ROW_LENGTH)
 
@@ -152,7 +182,7 @@ def verify_case(
     row = dataclasses.replace(
       row,
       outputs=max(v for k, v in sizes.items() if k not in of_losses),
-      losses=max(of_losses.values()),
+      losses=max(of_losses.values(), default=None),
       gradients=gradients,
       influence=max(influences, default=0.0),
       limit=TOLERANCES[dtype],
@@ -195,8 +225,8 @@ def table(rows: list[Row]) -> str:
 
 def _random_params(config: ModelConfig, head: str):
   """Large enough for every path to matter; kernels keep the scale of their inputs."""
-  graphdef, state = abstract_model(config, head)
   rng = np.random.default_rng(0)
+  state = abstract_model(config, head)[1]
 
   def draw(path, x):
     values = rng.standard_normal(x.shape)
@@ -207,13 +237,15 @@ def _random_params(config: ModelConfig, head: str):
       values = 0.2 * values + (kind == "scale")
     return jnp.asarray(values, x.dtype)
 
-  return graphdef, jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(state))
+  return jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(state))
 
 
-def _random_sequences(vocab_size: int, head: str, num_labels: int) -> list[dict]:
+def _random_sequences(config: ModelConfig, head: str) -> list[dict]:
   rng = np.random.default_rng(1)
+  vocab_size, num_labels = config.vocab_size, getattr(config, "num_labels", 2)
+  longest = min(ROW_LENGTH, config.max_position_embeddings)
   sequences = []
-  for length in LENGTHS:
+  for length in np.minimum(LENGTHS, longest).tolist():
     sequence: dict = {
       "input_ids": rng.integers(vocab_size, size=length),
       "token_type_ids": np.arange(length) >= length // 2,
@@ -269,6 +301,12 @@ def _run_reference(torch, model, architecture: str, sequence: dict) -> dict:
       "mlm_logits": result.prediction_logits[0].numpy()[sequence["mlm_positions"]],
       "nsp_logits": result.seq_relationship_logits.numpy(),
     }
+  if architecture == "BertModel":
+    hidden = result.last_hidden_state[0]
+    outputs = {"sequence_mean": hidden.mean(0), "sequence_cls": hidden[0]}
+    if result.pooler_output is not None:
+      outputs["sequence_pooled"] = result.pooler_output[0]
+    return {name: vector[None].numpy() for name, vector in outputs.items()}
   if architecture == "BertForSequenceClassification":
     return {"sequence_logits": result.logits.numpy()}
   if architecture == "BertForTokenClassification":

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from packing import InputError
@@ -74,6 +74,18 @@ def read_examples(
     documents = itertools.chain.from_iterable(part.read() for part in partitions)
   tally = collections.Counter() if tally is None else tally
   return _examples(task, documents, Encoder(settings, tokenizer, tally))
+
+
+def examples_of(
+  sentences: Iterable[str], settings: DatasetSettings, tokenizer: Tokenizer
+) -> Iterator[Example]:
+  """Examples of sentences that are in memory; settings and errors as `read_examples`."""
+  task, settings = find_task(settings)
+  documents = (
+    Document({task.fields[0]: sentence}, f"sentence {number}")
+    for number, sentence in enumerate(sentences)
+  )
+  return _examples(task, documents, Encoder(settings, tokenizer, collections.Counter()))
 
 
 def _fields(task: Task, settings: DatasetSettings) -> DocumentFields:

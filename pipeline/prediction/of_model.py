@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from packing import InputError
+from packing.errors import short_repr
 from pipeline.settings import DatasetSettings
+from pipeline.tasks.table import TASK_HEADS
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 
 LONGEST_WINDOW = 384  # tokens by default, as for BERT on SQuAD
@@ -29,25 +31,55 @@ def default_task(head: str, num_labels: int) -> str | None:
 
 
 def settings_to_read(
-  settings: DatasetSettings,
-  changes: Mapping[str, Any],
+  source: str,
+  head: str,
   *,
+  trained_on: DatasetSettings | None,
+  task: str | None,
+  changes: Mapping[str, Any],
   positions: int,
   num_labels: int,
 ) -> DatasetSettings:
-  """The settings of `read_examples` for a model.
+  """How a model reads and cuts examples.
 
   Args:
-    settings: of the training data, or defaults.
-    changes: fields to change; None to keep one.
-    positions: of the model, in tokens.
-    num_labels: of the model.
+    source: of the examples.
+    head: of the model, a key of `model.MODELS`; "" for its embeddings, which take a
+      sentence, perhaps with a second, whatever it was trained on.
+    trained_on: settings of its training data; None for a model without a run.
+    task: that a user chose for such a model; None for that of the head.
+    changes: fields that a user chose; None to keep one.
+    positions, num_labels: of the model.
 
   Raises:
-    InputError: sequences may be longer than the model's positions; or a value is invalid.
+    InputError: the task does not fit; sequences may be longer than the model's positions;
+      or a value is invalid.
   """
-  changed = {name: value for name, value in changes.items() if value is not None}
-  settings = dataclasses.replace(settings, **changed)
+  chosen = {name: value for name, value in changes.items() if value is not None}
+  if not head:
+    vocab_file = trained_on.vocab_file if trained_on else ""
+    longest = trained_on.max_sequence_length if trained_on else positions
+    settings = DatasetSettings(
+      source, longest, task="classification", vocab_file=vocab_file
+    )
+  elif trained_on:
+    settings = trained_on
+    if task not in (None, settings.task):
+      raise InputError(
+        f"--task is {short_repr(task)}; the model is a run of {settings.task}. Leave it "
+        "out."
+      )
+  else:
+    task = task or default_task(head, num_labels) or ""
+    longest = min(positions, LONGEST_WINDOW) if task == "squad" else positions
+    settings = DatasetSettings(source, longest, task=task)
+  if head and TASK_HEADS.get(settings.task) != head:
+    fitting = [name for name, other in TASK_HEADS.items() if other == head]
+    raise InputError(
+      f"The task {short_repr(settings.task)} does not fit the model, which learned "
+      f"{head}; expected one of {', '.join(fitting)}."
+    )
+  settings = dataclasses.replace(settings, **chosen)
   if settings.max_sequence_length > positions:
     raise InputError(
       f"--max-sequence-length is {settings.max_sequence_length}; expected at most "

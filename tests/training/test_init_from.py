@@ -165,9 +165,6 @@ def test_a_runs_folder_can_be_given(tmp_path):
     ({}, "mini", r"num_layers is 2 there and 4 here.*--config\.model\.size"),
     ({"tokens": None}, "tiny", r"has no vocabulary; expected vocab\.txt"),
     ({"lowercase": False}, "tiny", "is cased; expected an uncased model"),
-    ({"head": "question_answering"}, "tiny", "BertForQuestionAnswering.*head is missing"),
-    ({"head": CLASSIFIER}, "tiny", "BertForSequenceClassification.*head is missing"),
-    ({"next_sentence": False}, "tiny", r"no next-sentence head.*\.next_sentence=False"),
     ({"type_vocab_size": 1}, "tiny", "type_vocab_size=1"),
     (None, "tiny", "init_from: Expected a Hugging Face directory"),
   ],
@@ -239,11 +236,26 @@ def test_a_task_starts_from_a_pretrained_encoder(tmp_path, capsys, head, labels,
     assert_equal(start(config, head, labels=labels)[1]["classifier"]["kernel"], kernel)
 
 
-def test_weights_without_a_pooler_get_one(tmp_path, capsys):
-  folder = write(tmp_path / "hf", next_sentence=False)
-  _, params = start(config_for(folder), CLASSIFIER, labels=("a", "b"))
-  assert "drawing pooler, classifier" in capsys.readouterr().out
-  assert params["pooler"]["kernel"].shape == (TINY.hidden_size, TINY.hidden_size)
+PRETRAINING = ("mlm_transform", "mlm_layer_norm", "mlm_bias", "pooler", "nsp")
+
+
+@pytest.mark.parametrize(
+  ("there", "head", "drawn"),
+  [
+    ({"next_sentence": False}, CLASSIFIER, ("pooler", "classifier")),
+    ({"next_sentence": False}, "pretraining", ("pooler", "nsp")),
+    ({"head": "encoder", "pooler": False}, "pretraining", PRETRAINING),
+    ({"head": "encoder"}, CLASSIFIER, ("classifier",)),
+    ({"head": "question_answering"}, "pretraining", PRETRAINING),
+  ],
+)
+def test_parts_that_weights_lack_are_drawn_and_named(tmp_path, capsys, there, head, drawn):
+  config = config_for(write(tmp_path / "hf", **there))
+  _, params = start(config, head, labels=("a", "b"))
+  assert capsys.readouterr().out.endswith(f": drawing {', '.join(drawn)}\n")
+  given = hf.open_model(tmp_path / "hf").load()
+  for name in params.keys() - set(drawn):
+    assert_equal(params[name], given[name])
 
 
 @pytest.mark.parametrize(
