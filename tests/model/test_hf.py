@@ -237,7 +237,10 @@ BERT_CONFIGS = [
   ({"problem_type": "multi_label_classification"}, "problem_type is"),
   ({"problem_type": "regression"}, "num_labels is 5"),
   ({"classifier_dropout": 0.3}, "classifier_dropout is 0.3"),
-  ({"architectures": ["BertModel"]}, "architectures is.*BertForQuestionAnswering"),
+  (
+    {"architectures": ["BertForMultipleChoice"]},
+    "architectures is.*BertForQuestionAnswering",
+  ),
   ({"architectures": None}, "architectures is null"),
   ({"hidden_size": "14"}, "hidden_size is '14'; expected a whole number"),
   ({"layer_norm_eps": None}, "layer_norm_eps is None; expected a number"),

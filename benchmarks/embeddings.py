@@ -1,0 +1,177 @@
+"""Embeddings of texts, packed, beside transformers with padding, in one run.
+
+    python -m benchmarks.embeddings minilm-l6-h384 --input sentences.txt
+    python -m benchmarks.embeddings minilm-l6-h384 --input dev.tsv --column sentence1
+
+The model is any BERT. A text is a line of a text file or a record of a table. A round is
+all texts once in each way, from strings to vectors, in another order; tokenising, packing
+and sorting are counted. Transformers takes batches of texts sorted by length and padded to
+the longest of the batch, as sentence-transformers does, with as many threads as PyTorch
+takes; `make reference` installs it. The first pass compiles, and is reported separately.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+import pathlib
+import sys
+import time
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+import pipeline
+from benchmarks.command import add_number, make_parser, run, write
+from benchmarks.machine import machine
+from benchmarks.steps import in_turns, quartiles, spread
+from benchmarks.table import table
+from model import hf, weights
+from packing import InputError
+from pipeline.prediction.chunks import BatchShape, default_row_lengths
+from pipeline.prediction.embeddings import embed_examples
+from pipeline.prediction.examples import examples_of
+from pipeline.prediction.of_model import open_tokenizer
+from pipeline.sources.document import DocumentFields
+from pipeline.sources.partitions import open_source
+from training.evaluation import embed, make_program
+from training.mesh import make_mesh
+from training.record.compilations import CompilationCounter
+from training.record.flops import row_cost
+
+PACKED = "packed"
+Embed = Callable[[list[str]], np.ndarray]  # texts to float32[N, D]
+
+
+def read_texts(source: str, column: str) -> list[str]:
+  """The texts of a source; `column` is their name in a table."""
+  fields = DocumentFields(
+    ("sentence",), columns=(("sentence", column),), line_fields=("sentence",)
+  )
+  documents = itertools.chain.from_iterable(
+    part.read() for part in open_source(source, fields)
+  )
+  return [document.fields["sentence"] for document in documents]
+
+
+def ours(stored: weights.StoredModel, settings, tokenizer, *, rows: int) -> Embed:
+  """Packed, in rows of up to four lengths, as `predict.py --embed`."""
+  stored = weights.encoder_of(stored)
+  program = make_program(stored, mesh=make_mesh(1))
+  params = jax.device_put(stored.load())
+  longest = settings.max_sequence_length
+  costs = {n: row_cost(program.config, n) for n in default_row_lengths(longest)}
+  shape = BatchShape(longest, batch_size=rows, row_costs=costs)
+  compute = functools.partial(embed, program, params)
+
+  def run(texts: list[str]) -> np.ndarray:
+    examples = examples_of(texts, settings, tokenizer)
+    return np.array([one.vector for one in embed_examples(compute, examples, shape=shape)])
+
+  return run
+
+
+def theirs(folder: pathlib.Path, *, longest: int, batch_size: int) -> Embed:
+  """Transformers, sorted by length and padded to the longest of the batch."""
+  import torch
+  import transformers
+
+  transformers.logging.set_verbosity_error()
+  model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+
+  def run(texts: list[str]) -> np.ndarray:
+    order = np.argsort([-len(text) for text in texts], kind="stable")
+    found = np.empty((len(texts), model.config.hidden_size), np.float32)
+    for start in range(0, len(texts), batch_size):
+      part = order[start : start + batch_size]
+      inputs = tokenizer(
+        [texts[number] for number in part],
+        padding=True,
+        truncation=True,
+        max_length=longest,
+        return_tensors="pt",
+      )
+      with torch.inference_mode():
+        hidden = model(**inputs).last_hidden_state
+      mask = inputs["attention_mask"][..., None]
+      found[part] = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
+    return found
+
+  return run
+
+
+def measure(ways: dict[str, Embed], texts: list[str], *, rounds: int) -> dict[str, dict]:
+  """Texts a second of each way, in turns; its first pass and compilations."""
+  counter = CompilationCounter()
+  measured: dict[str, dict] = {}
+  for name, way in ways.items():
+    compiled, start = counter.count("_eval_step"), time.perf_counter()
+    vectors = way(texts)
+    measured[name] = {
+      "first_seconds": time.perf_counter() - start,
+      "compilations": counter.count("_eval_step") - compiled,
+      "vectors": vectors,
+    }
+  runs = {name: lambda _, way=way: way(texts) for name, way in ways.items()}
+  seconds = in_turns(runs, rounds=rounds, seed=0, name="embedding")
+  reference = measured[PACKED]["vectors"]
+  for name, values in measured.items():
+    gap = np.abs(values.pop("vectors") - reference).max()
+    values["difference"] = float(gap / np.abs(reference).max())
+    values["rates"] = (len(texts) / seconds[name]).tolist()
+  return measured
+
+
+def main(arguments: list[str] | None = None):
+  parser = make_parser(__doc__)
+  parser.add_argument("folder", type=pathlib.Path, help="a Hugging Face directory")
+  parser.add_argument("--input", required=True, metavar="SOURCE", help="of the texts")
+  parser.add_argument(
+    "--column", metavar="NAME", default="sentence", help="of a table (default: sentence)"
+  )
+  add_number(parser, "--max-sequence-length", 128, "tokens of a text and of a row")
+  add_number(parser, "--rows", 32, "of a batch of packs")
+  add_number(parser, "--batch-size", 32, "texts of a padded batch")
+  add_number(parser, "--rounds", 5)
+  options = parser.parse_args(arguments)
+  try:
+    stored = hf.open_model(options.folder)
+    settings = pipeline.DatasetSettings(
+      options.input, options.max_sequence_length, task="classification", labels="no,yes"
+    )
+    tokenizer = open_tokenizer(options.folder, stored.vocabulary)
+    texts = read_texts(options.input, options.column)
+  except (InputError, weights.WeightsError) as error:
+    parser.error(str(error).rstrip("."))
+  ways = {PACKED: ours(stored, settings, tokenizer, rows=options.rows)}
+  if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
+    longest = options.max_sequence_length
+    peer = theirs(options.folder, longest=longest, batch_size=options.batch_size)
+    ways["transformers, sorted by length"] = peer
+  here = f"{machine()}; {jax.devices()[0].device_kind}, jax {jax.__version__}"
+  measured = measure(ways, texts, rounds=options.rounds)
+  rows = [
+    [
+      name,
+      spread(quartiles(way["rates"]), 0),
+      spread(quartiles(np.divide(measured[PACKED]["rates"], way["rates"]))),
+      str(way["compilations"]),
+      f"{way['first_seconds']:.1f} s",
+      f"{way['difference']:.1e}",
+    ]
+    for name, way in measured.items()
+  ]
+  header = ["way", "texts a second (quartiles)", "packed is faster (quartiles)"]
+  header += ["compilations", "first pass", "difference"]
+  print(f"{here}\n{len(texts):,} texts of {options.input}, {options.rounds} rounds\n")
+  print(table(header, rows, right=range(1, 6)))
+  if len(ways) == 1:
+    print("\ntorch and transformers are not installed: no peers. make reference")
+  write(options, here, ways=measured)
+
+
+if __name__ == "__main__":
+  sys.exit(run(main))
