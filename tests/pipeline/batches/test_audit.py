@@ -60,9 +60,7 @@ def test_what_the_loader_makes_passes(store, options, epoch):
 def test_the_correlations_are_those_of_all_pairs(store):
   loader = make_loader(store)
   result = audit(loader, epoch=2)
-  one, other = (
-    [pack.tolist() for pack in loader.epochs.assignment(epoch)] for epoch in (2, 3)
-  )
+  one, other = ([pack.tolist() for pack in loader.epochs.assignment(e)] for e in (2, 3))
   pairs = [pair for pack in one for pair in itertools.permutations(pack, 2)]
   for name, values in (("length", store.lengths), ("number", np.arange(len(store)))):
     expected = np.corrcoef(values[np.array(pairs)].astype(float).T)[0, 1]
@@ -75,11 +73,11 @@ def test_the_correlations_are_those_of_all_pairs(store):
   assert audit(make_loader(store, depth=1))["length_correlation"] is None
 
 
-FIELDS = "segment_ids", "position_ids", "token_type_ids", "cls_positions", "sequence_mask"
-TASK_FIELDS = "start_positions", "end_positions", "sequence_labels"
+FIELDS = "segment_ids position_ids token_type_ids cls_positions sequence_mask"
+TASK_FIELDS = "start_positions end_positions sequence_labels"
 
 
-@pytest.mark.parametrize("name", [*FIELDS, *TASK_FIELDS])
+@pytest.mark.parametrize("name", [*FIELDS.split(), *TASK_FIELDS.split()])
 def test_a_wrong_entry_of_a_field_is_named(store, name):
   def change(batch):
     batch[name][3, 0] = not batch[name][3, 0]
@@ -90,39 +88,21 @@ def test_a_wrong_entry_of_a_field_is_named(store, name):
     audit(make_loader(tasks, altered(change)))
 
 
-PADDING = None
-
-
-def put(name, where, value):
+def put(name, place, value):
   def change(batch):
-    empty = np.argwhere(batch["segment_ids"] == 0)[-1]
-    place = tuple(empty) if where is PADDING else where
     assert batch[name][place] != value
     batch[name][place] = value
 
   return change
 
 
-def exchange(field, a, b):
-  field[a], field[b] = field[b].copy(), field[a].copy()
+def put_in_padding(batch):
+  batch["input_ids"][tuple(np.argwhere(batch["segment_ids"] == 0)[-1])] = 51
 
 
 def exchange_sequences(batch):
   """Two sequences of different lengths change places in `sequence_ids` alone."""
-  exchange(batch["sequence_ids"], (0, 0), (1, 0))
-
-
-def exchange_equal_sequences(batch):
-  """Two sequences of one length change places in `sequence_ids` alone."""
-  lengths = (batch["segment_ids"][:, :, None] == [1, 2, 3]).sum(axis=1)
-  pairs = itertools.combinations(map(tuple, np.argwhere(lengths).tolist()), 2)
-  a, b = next((a, b) for a, b in pairs if lengths[a] == lengths[b])
-  exchange(batch["sequence_ids"], a, b)
-
-
-def repeat_a_row(batch):
-  for field in batch.values():
-    field[1] = field[0]
+  batch["sequence_ids"][[0, 1], 0] = batch["sequence_ids"][[1, 0], 0]
 
 
 def empty_row(batch):
@@ -140,7 +120,7 @@ def unhide(batch):
 
 def swap_masks(batch):
   for name in ("mlm_positions", "mlm_labels", "mlm_segment_ids"):
-    exchange(batch[name][0], 0, 1)
+    batch[name][0, [0, 1]] = batch[name][0, [1, 0]]
 
 
 def put_beyond_the_vocabulary(batch):
@@ -153,8 +133,7 @@ def lose_a_field(batch):
 
 BREAKS = {
   "a token": (put("input_ids", (3, 0), 51), "input_ids, unmasked, in row 3, column 0"),
-  "a token in padding": (put("input_ids", PADDING, 51), "input_ids, unmasked, in row"),
-  "a label of a mask": (put("mlm_labels", (3, 0), 51), "input_ids, unmasked, in row 3"),
+  "a token in padding": (put_in_padding, "input_ids, unmasked, in row"),
   "a mask outside": (put("mlm_positions", (3, 0), -1), "outside the row in row 3"),
   "a mask's segment": (put("mlm_segment_ids", (3, 0), 9), "mlm_segment_ids in row 3"),
   "an empty mask": (put("mlm_labels", (3, -1), 7), "mlm_labels of an empty slot in row 3"),
@@ -163,10 +142,8 @@ BREAKS = {
   "a special token masked": (put("mlm_labels", (3, 0), 3), "A special token was masked in"),
   "an unknown token": (put_beyond_the_vocabulary, "beyond the vocabulary in row 3"),
   "a sequence number": (exchange_sequences, "sequence_ids in row 1: .* have 71 tokens tog"),
-  "a number of one length": (exchange_equal_sequences, "in row [0-9], column"),
   "an unknown number": (put("sequence_ids", (3, 0), 211), "no such sequence number"),
   "a slot skipped": (put("sequence_ids", (3, 0), -1), "in row 3"),
-  "a row twice": (repeat_a_row, "Sequence [0-9]+ came twice"),
   "an empty row": (empty_row, "Row 2 is padding alone"),
   "a field lost": (lose_a_field, "mlm_labels of batch 0: expected .*found None"),
 }
@@ -243,8 +220,6 @@ ANSWERS = {"text": ["b"], "answer_start": [2]}
   ("task", "row"),
   [
     ("text", {"text": "a b a"}),  # its vocabulary is learned, and has no [MASK]
-    ("tokens", {"input_ids": [3, 4, 3]}),
-    ("glue/stsb", {"sentence1": "a b", "sentence2": "b", "label": 2.5}),
     ("squad", {"question": "a", "context": "a b", "answers": ANSWERS}),
   ],
 )
@@ -280,7 +255,6 @@ def test_the_command_fails_where_something_is_wrong(arguments, capsys, monkeypat
     (["--config.packing.algoritm=none"], "Did you mean"),
     (["--config.data.max_sequence_length=50"], "max_sequence_length=61; the config has 50"),
     (["--config.data.mask_rate=-1.0"], "mask_rate is -1.0; expected a fraction in (0, 1)"),
-    (["--config.data.mask_rate=2.0"], "mask_rate is 2.0; expected a fraction in (0, 1)"),
     (["--config.seed=-1"], "seed is -1; expected at least 0"),
     (["--config", "missing.py"], "missing.py cannot be used as --config"),
   ],

@@ -181,12 +181,3 @@ def test_short_and_long_rows_are_masked_as_their_sequences_alone(lengths):
   last = len(lengths) - 1
   alone = masked(store, [[last]], row_length=lengths[last])
   assert masked_of(batch, 0, last) == masked_of(alone, 0, 0)
-
-
-@hypothesis.given(
-  st.lists(st.integers(3, 40), min_size=1, max_size=13), st.floats(0.01, 0.9)
-)
-def test_no_row_has_more_masked_tokens_than_slots(lengths, rate):
-  masking = dataclasses.replace(MASKING, rate=rate)
-  wanted = sum(max(1, round(rate * n)) for n in lengths)
-  assert wanted <= masking.max_masked(sum(lengths), len(lengths))

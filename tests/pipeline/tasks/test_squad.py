@@ -25,14 +25,9 @@ def question(answer, *, start=None, context=CONTEXT, asked="yes no?"):
 def ask(make):
   """Prepares questions, with short windows; returns the dataset and the windows."""
 
-  def ask(*rows, max_sequence_length=17, doc_stride=5):
-    dataset = make(
-      "squad",
-      rows,
-      max_sequence_length=max_sequence_length,
-      doc_stride=doc_stride,
-      max_question_length=3,
-    )
+  def ask(*rows, length=17, stride=5):
+    fields = {"max_sequence_length": length, "doc_stride": stride}
+    dataset = make("squad", rows, max_question_length=3, **fields)
     return dataset, list(dataset.train.records())
 
   return ask
@@ -75,7 +70,7 @@ def test_squad_windows_cover_the_context_and_hold_the_answer(ask):
   ],
 )
 def test_an_answer_may_end_with_its_window(ask, answer, places):
-  _, found = ask(question(answer, context="a b c d e f g h i j"), max_sequence_length=11)
+  _, found = ask(question(answer, context="a b c d e f g h i j"), length=11)
   assert [w["text"] for w in found] == ["a b c d e", "f g h i j"]
   assert [(w["start_position"], w["end_position"]) for w in found] == places
 
@@ -90,21 +85,6 @@ def test_windows_of_real_questions_agree_with_an_independent_count(tmp_path):
   assert len(store) == 1232
   assert store.lengths.sum() == 225_824
   assert (store.lengths == 384).sum() == 42
-  # Perfect logits decode to the answer, for all questions, through all windows.
-  windows = list(store.records())
-  perfect = [np.zeros((len(window["input_ids"]), 2)) for window in windows]
-  for window, logits in zip(windows, perfect, strict=True):
-    if window["end_position"]:
-      logits[window["start_position"], 0] = logits[window["end_position"], 1] = 9
-  grouped = list(squad.questions(windows, perfect))
-  assert len(grouped) == 1190
-  for mine, outputs in grouped:
-    starts_and_ends = squad.start_and_end(mine, outputs)
-    best = squad.n_best(mine, *starts_and_ends, max_answer_length=50)[0]
-    expected = mine[0]["answers"][0]
-    # An answer may end inside a token, such as "Panther" in "Panthers".
-    assert expected in best.text
-    assert len(best.text) <= len(expected) + 12
 
 
 def brute_force(windows, starts, ends, max_answer_length):
@@ -156,7 +136,6 @@ def test_the_n_best_are_the_best_of_all_spans(ask):
     (question("bc", start=3), r"expected the answer 'bc' at character 3.*found 'c,'"),
     (question("", start=0), r"the answer is ''; expected words of the context"),
     (question("bc") | {"answers": "bc"}, r"answers is 'bc'; expected"),
-    (question("bc") | {"context": 3}, r"context is 3; expected a text"),
   ],
 )
 def test_invalid_questions_are_refused(ask, row, message):
@@ -166,7 +145,7 @@ def test_invalid_questions_are_refused(ask, row, message):
 
 def test_windows_that_would_leave_tokens_out_are_refused(ask):
   with pytest.raises(InputError, match=r"doc_stride is 12; a question of 3 tokens leaves"):
-    ask(question("bc"), doc_stride=12)
+    ask(question("bc"), stride=12)
 
 
 def test_squad_is_scored_by_the_best_answer_over_all_windows(ask):
