@@ -18,19 +18,14 @@ def test_nothing_held_out_is_trained_on(tmp_path):
   chosen = DatasetSettings(f"stdlib:{library}", 512, **fields)
   dataset = prepare(tmp_path / "d", chosen)
   vocabulary = np.array(dataset.vocabulary)
-  texts = [
-    [" ".join(vocabulary[store.gather(np.array([i]))]) for i in range(len(store))]
+  train, held_out = (
+    " ".join(vocabulary[store.gather(np.arange(len(store)))])
     for store in (dataset.train, dataset.held_out)
-  ]
-  train = " ".join(texts[0])
-  segments = [
-    segment.strip()
-    for text in texts[1]
-    for segment in text.removeprefix("[CLS]").split("[SEP]")
-    if len(segment.split()) > 40
-  ]
-  assert segments
-  assert not any(segment in train for segment in segments)
+  )
+  segments = [s.removeprefix("[CLS]") for s in held_out.split(" [SEP] ")]
+  long = [segment.strip() for segment in segments if len(segment.split()) > 40]
+  assert long
+  assert not any(segment in train for segment in long)
 
 
 def test_no_vocabulary_is_learned_from_what_is_held_out(tmp_path):

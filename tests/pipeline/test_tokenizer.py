@@ -6,7 +6,7 @@ import tokenizers
 
 from configs import gpt2_atoms
 from packing import InputError
-from pipeline import make_held_out, make_loader, make_plan
+from pipeline import make_loader, make_plan
 from pipeline.config import prepare_dataset
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
@@ -111,7 +111,7 @@ def test_short_documents_are_left_out_and_counted(tmp_path):
 
 
 @pytest.mark.extra
-def test_wikitext_is_whole_in_every_layout_with_the_same_held_out(tmp_path):
+def test_wikitext_is_whole_in_every_layout(tmp_path):
   """WikiText-2, as the full-size config uses WikiText-103: its lines with 50 words."""
   config = gpt2_atoms.get_config()
   source = shared_data.needed("wikitext-2/test.txt")
@@ -132,16 +132,12 @@ def test_wikitext_is_whole_in_every_layout_with_the_same_held_out(tmp_path):
   text = plain.decode(tokens.tolist(), skip_special_tokens=False)
   assert text == "".join(line + END for line in kept)
 
-  rows, held_out = {}, []
+  rows = {}
   for layout in ("packed", "concat", "padding"):
     config.data.layout = layout
     loader = make_loader(config, dataset.train, dataset.vocabulary)
-    plan = make_plan(config, dataset.train)
-    assert plan.num_packs == loader.num_rows
-    rows[layout] = plan.num_packs
+    rows[layout] = make_plan(config, dataset.train).num_packs
+    assert rows[layout] == loader.num_rows
     real = sum(int((b["segment_ids"] > 0).sum()) for b in loader.evaluation_batches())
-    assert layout == "padding" or real == tokens.size == plan.histogram.num_tokens
-    (loaded,) = make_held_out(config, dataset)
-    held_out.append(np.concatenate([batch["input_ids"] for batch in loaded.batches()]))
-    np.testing.assert_array_equal(held_out[-1], held_out[0])
+    assert layout == "padding" or real == tokens.size
   assert rows["concat"] == -(-tokens.size // 64) <= rows["packed"] < rows["padding"]

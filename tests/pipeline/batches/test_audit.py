@@ -217,13 +217,16 @@ ANSWERS = {"text": ["b"], "answer_start": [2]}
 
 
 @pytest.mark.parametrize(
-  ("task", "row"),
+  ("task", "row", "masked"),
   [
-    ("text", {"text": "a b a"}),  # its vocabulary is learned, and has no [MASK]
-    ("squad", {"question": "a", "context": "a b", "answers": ANSWERS}),
+    ("text", {"text": "a b a"}, 0),  # its vocabulary is learned, and has no [MASK]
+    ("squad", {"question": "a", "context": "a b", "answers": ANSWERS}, 0),
+    ("sentences", {"text": "a b a"}, 5),
   ],
 )
-def test_other_tasks_are_audited_without_masks(corpus, tmp_path, capsys, task, row):
+def test_only_masked_tasks_are_audited_with_masks(
+  corpus, tmp_path, capsys, task, row, masked
+):
   source = tmp_path / "rows.jsonl"
   source.write_text("".join(f"{json.dumps({**row, 'id': str(i)})}\n" for i in range(5)))
   fields = {"vocab_file": "" if task == "text" else str(corpus / "vocab")}
@@ -231,7 +234,7 @@ def test_other_tasks_are_audited_without_masks(corpus, tmp_path, capsys, task, r
   pipeline.prepare(tmp_path / "d", settings)
   assert command.main(["audit", str(tmp_path / "d"), CONFIG, "--json"]) == 0
   result = json.loads(capsys.readouterr().out)
-  assert (result["sequences"], result["masked_tokens"]) == (5, 0)
+  assert (result["sequences"], result["masked_tokens"]) == (5, masked)
 
 
 def test_the_command_fails_where_something_is_wrong(arguments, capsys, monkeypatch):

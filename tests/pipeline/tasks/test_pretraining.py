@@ -31,6 +31,7 @@ def is_run(tokens, document) -> bool:
 
 def test_segments_are_runs_of_the_right_documents():
   documents = make_documents()
+  assert all_pairs(documents) == all_pairs(documents) != all_pairs(documents, seed=8)
   seen = {0: 0, 1: 0}
   for index, pairs in enumerate(all_pairs(documents)):
     for pair in pairs:
@@ -122,28 +123,24 @@ def test_a_pair_with_a_random_next_aims_at_its_documents_target_too():
   assert reached > 31 * 5
 
 
-def truncate_one_by_one(a, b, max_tokens, rng):
-  """The plain loop of BERT's truncate_seq_pair."""
-  lost = 0
-  while len(a) + len(b) > max_tokens:
-    longer = a if len(a) > len(b) else b
-    longer.pop(0 if rng.random() < 0.5 else -1)
-    lost += 1
-  return lost
-
-
 @pytest.mark.parametrize("max_tokens", [2, 5, 28, 29])
-def test_tokens_are_lost_as_one_by_one(max_tokens):
-  """Of the longer segment, of two even ones of the second; at both ends as often."""
+def test_tokens_are_lost_one_by_one_at_both_ends_as_often(max_tokens):
+  """Of the longer segment, of two even ones of the second, as in truncate_seq_pair."""
   for seed in range(300):
     length_a, length_b = np.random.default_rng(seed).integers(1, 40, 2).tolist()
-    found, expected = (
-      ([*range(length_a)], [*range(100, 100 + length_b)], max_tokens, rng)
-      for rng in (np.random.default_rng([seed, 1]), np.random.default_rng([seed, 1]))
+    a, b = [*range(length_a)], [*range(100, 100 + length_b)]
+    found, drawn, rng = (
+      ([*a], [*b]),
+      np.random.default_rng(seed),
+      np.random.default_rng(seed),
     )
-    assert pretraining._truncate(*found) == truncate_one_by_one(*expected)
-    assert found[:2] == expected[:2]
-    assert found[3].random() == expected[3].random()  # as many numbers were drawn
+    lost = pretraining._truncate(*found, max_tokens, drawn)
+    for _ in range(lost):
+      longer = a if len(a) > len(b) else b
+      longer.pop(0 if rng.random() < 0.5 else -1)
+    assert lost == max(length_a + length_b - max_tokens, 0)
+    assert found == (a, b), seed
+    assert drawn.random() == rng.random()  # as many numbers were drawn
 
 
 def test_a_random_next_starts_at_any_sentence_of_any_other_document():
@@ -160,9 +157,3 @@ def test_a_random_next_starts_at_any_sentence_of_any_other_document():
   expected = others.mean()
   assert expected > 30
   assert np.abs(others - expected).max() < 5 * np.sqrt(expected)
-
-
-def test_pairs_repeat_with_the_seed():
-  documents = make_documents()
-  assert all_pairs(documents) == all_pairs(documents)
-  assert all_pairs(documents) != all_pairs(documents, seed=8)
