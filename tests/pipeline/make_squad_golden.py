@@ -4,7 +4,9 @@
   python -m tests.pipeline.make_squad_golden --data=DATA --all=FOLDER
 
 DATA is the folder that `tests/shared_data.py` describes; the answers are excerpts of XQuAD
-(CC BY-SA 4.0). With --all every question goes to a folder, with which
+(CC BY-SA 4.0). The questions stay those of the golden file: some with several windows, of
+the greatest length, or with one token in the last window. With --all every question goes to
+a folder, with which
 `SQUAD_GOLDEN=FOLDER python -m pytest tests/pipeline/tasks/test_squad_reference.py` compares
 ours. A small model is trained first, which takes a minute.
 
@@ -158,20 +160,6 @@ def described(window) -> dict:
   }
 
 
-def choose(pairs: list, setting: tuple[int, int, int], least: int, most: int) -> list:
-  """Some with several windows, from all over the file, and cases at the limits."""
-  _, step, longest = setting
-  several = [pair for pair in pairs if len(pair[1]) >= least]
-  long = [p for p in pairs if p[1][0].token_type_ids.index(1) == longest + 2]
-  sizes = [[len(window.input_ids) for window in mine] for _, mine in pairs]
-  edge = [  # the last window adds one token
-    pair
-    for pair, size in zip(pairs, sizes, strict=True)
-    if len(size) > 1 and size[-1] - size[-2] + step == 1
-  ]
-  return [*several[:: len(several) // most][:most], *long[:9], *edge[:3]]
-
-
 def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--data", type=pathlib.Path, required=True, help="the data folder")
@@ -185,30 +173,31 @@ def main():
   transformers.logging.set_verbosity_error()
   tokenizer = transformers.BertTokenizer(str(options.data / "bert-base-uncased-vocab.txt"))
   squad.squad_convert_example_to_features_init(tokenizer)
-  pairs = {
-    name: [
-      (item, squad.squad_convert_example_to_features(item, *setting, "do_not_pad", True))
-      for item in read_questions(options.data)
-    ]
-    for name, setting in SETTINGS.items()
+  questions = {question.qas_id: question for question in read_questions(options.data)}
+  windows = {
+    (setting, name): squad.squad_convert_example_to_features(
+      question, *sizes, "do_not_pad", True
+    )
+    for setting, sizes in SETTINGS.items()
+    for name, question in questions.items()
   }
-  windows = [window for _, mine in pairs["128"] for window in mine]
-  model = train([window for window in windows if window.end_position], len(tokenizer))
+  short = [mine for (setting, _), mine in windows.items() if setting == "128"]
+  model = train([w for mine in short for w in mine if w.end_position], len(tokenizer))
+  chosen = list(windows)
+  if not options.all:  # those that the golden file has
+    lines = (FOLDER / "reference.jsonl").read_text().splitlines()
+    chosen = [tuple(json.loads(line)[:2]) for line in lines]
   folder = options.all or FOLDER
   folder.mkdir(parents=True, exist_ok=True)
   kept = []
   with (folder / "reference.jsonl").open("w") as file:
-    for name, least, most in (("384", 2, 5), ("128", 3, 36)):
-      chosen = pairs[name]
-      if not options.all:
-        chosen = choose(chosen, SETTINGS[name], least, most)
-      for question, mine in chosen:
-        logits = [logits_of(model, window) for window in mine]
-        best = answer(question, mine, logits, tokenizer)
-        lengths = [len(both) for both in logits]
-        found = [name, question.qas_id, [*map(described, mine)], best, lengths]
-        print(json.dumps(found), file=file)
-        kept += logits
+    for setting, name in chosen:
+      mine = windows[setting, name]
+      logits = [logits_of(model, window) for window in mine]
+      best = answer(questions[name], mine, logits, tokenizer)
+      lengths = [len(both) for both in logits]
+      print(json.dumps([setting, name, [*map(described, mine)], best, lengths]), file=file)
+      kept += logits
   np.savez_compressed(folder / "logits.npz", logits=np.concatenate(kept))
 
 

@@ -95,12 +95,6 @@ def test_without_a_depth_the_advised_one_is_taken(tmp_path):
   assert pipeline.make_plan(config, store).max_sequences_per_pack == 2
 
 
-def test_hidden_labels_are_refused(tmp_path):
-  settings = DatasetSettings("tfds:glue/cola#test", 64, task="glue/cola", vocab_size=100)
-  with pytest.raises(InputError, match="Test splits hide their labels"):
-    pipeline.prepare(tmp_path / "d", settings)
-
-
 def test_mnli_has_a_second_held_out_set_beside_what_it_has_without_it(mnli, tmp_path):
   for split, count in (("train", 19), ("held_out", 7), ("mismatched", 11)):
     store = getattr(mnli, split)

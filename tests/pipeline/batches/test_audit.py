@@ -253,7 +253,6 @@ def test_the_command_fails_where_something_is_wrong(arguments, capsys, monkeypat
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    (["--hosts=3"], "batch_size is 32; expected a multiple of the 3 processes"),
     (["--epoch=-1"], "--epoch is -1; expected at least 0"),
     (["--config.packing.algoritm=none"], "Did you mean"),
     (["--config.data.max_sequence_length=50"], "max_sequence_length=61; the config has 50"),

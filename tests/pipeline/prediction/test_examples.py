@@ -114,25 +114,22 @@ def test_each_line_is_an_example_with_tabs_between_its_sentences(
     assert example.sequences[0].first_type_length == tokens.index("[SEP]") + 1
 
 
-@pytest.mark.parametrize(
-  ("text", "task", "expected"),
-  [
-    ('\n{"sentence": "a", "id": "x"}\n\n{"sentence": "b"}', "glue/cola", "x 1"),
-    ('{"id": 7, "question": "a?", "context": "b c", "answers": null}', "squad", "7"),
-    ("\ufeff{}", "squad", r"standard input, line 1 has no 'id'"),
-    ("a b\n", "squad", r"line 1 is 'a b\\n'; expected JSON lines with id, "),
-  ],
-)
-def test_standard_input_may_be_json_lines(monkeypatch, tokenizer, text, task, expected):
-  monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-  if "line" in expected:
-    with pytest.raises(InputError, match=expected):
-      read("-", task, tokenizer)
-    return
-  found = read("-", task, tokenizer)
-  assert ids_of(found) == expected.split()
-  tokens = "[CLS] a ? [SEP] b c [SEP]" if task == "squad" else "[CLS] a [SEP]"
-  assert words(found[0]) == [tokens]
+def test_standard_input_may_be_json_lines(monkeypatch, tokenizer):
+  def read_typed(text, task):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    return read("-", task, tokenizer)
+
+  found = read_typed('\n{"sentence": "a", "id": "x"}\n\n{"sentence": "b"}', "glue/cola")
+  assert ids_of(found) == ["x", "1"]
+  assert words(found[0]) == ["[CLS] a [SEP]"]
+  asked = '{"id": 7, "question": "a?", "context": "b c", "answers": null}'
+  assert words(read_typed(asked, "squad")[0]) == ["[CLS] a ? [SEP] b c [SEP]"]
+  for text, message in (
+    ("\ufeff{}", r"standard input, line 1 has no 'id'"),
+    ("a b\n", r"line 1 is 'a b\\n'; expected JSON lines with id, "),
+  ):
+    with pytest.raises(InputError, match=message):
+      read_typed(text, "squad")
 
 
 @pytest.mark.parametrize(

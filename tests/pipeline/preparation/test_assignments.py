@@ -196,32 +196,25 @@ def test_beam_reports_a_disk_too_full_for_the_error_itself(corpus, tmp_path, mon
   prepare(tmp_path / "d", settings(corpus), runner=BeamRunner("DirectRunner"))
 
 
-def broken(*args):
-  raise RuntimeError("no such machine")
-
-
 @needs_beam
 @pytest.mark.parametrize(
-  ("runner", "write", "status", "message"),
+  ("runner", "text", "status", "message"),
   [
-    ("DirectRunner", None, 2, "line 4 is not UTF-8"),
-    ("NoRunner", None, 2, "Beam cannot make the runner 'NoRunner'"),
-    ("DirectRunner", broken, 1, "error: The job on DirectRunner failed: "),
+    ("DirectRunner", b"a\n\nb\ncaf\xe9\n", 2, "line 4 is not UTF-8"),
+    ("NoRunner", b"a.\n\nb.\n", 2, "Beam cannot make the runner 'NoRunner'"),
+    ("DirectRunner", b"a.\n\nb.\n", 1, "error: The job on DirectRunner failed: "),
   ],
 )
 def test_what_fails_on_beam_is_reported_in_one_line(
-  corpus, tmp_path, capsys, monkeypatch, runner, write, status, message
+  corpus, tmp_path, capsys, monkeypatch, runner, text, status, message
 ):
-  source = tmp_path / "in"
-  source.mkdir()
-  (source / "a.txt").write_bytes(b"a\n\nb\ncaf\xe9\n" if write is None else b"a.\n\nb.\n")
-  if write:
-    monkeypatch.setattr(shard_files, "write_shard", write)
-  args = [*arguments(corpus, tmp_path / "d"), f"--source={source}", f"--runner={runner}"]
-  assert main(args) == status
+  monkeypatch.setattr(shard_files, "write_shard", lambda work: 1 / 0)
+  (tmp_path / "a.txt").write_bytes(text)
+  words = arguments(corpus, tmp_path / "d", f"--source={tmp_path}", f"--runner={runner}")
+  assert main(words) == status
   error = capsys.readouterr().err.splitlines()[-1]
   assert message in error
-  assert write is None or "no such machine" in error
+  assert status == 2 or "division by zero" in error
   assert not (tmp_path / "d").exists()
 
 

@@ -1,6 +1,5 @@
 """Every kind of source gives the same documents, in order, with the task's fields."""
 
-import json
 import os
 import pickle
 import tracemalloc
@@ -87,51 +86,30 @@ def test_a_file_that_was_written_again_is_another_version(tmp_path):
 
 
 def test_a_partition_can_be_read_from_another_working_directory(tmp_path, monkeypatch):
-  (tmp_path / "in").mkdir()
-  (tmp_path / "elsewhere").mkdir()
-  write(tmp_path / "in" / "a.txt")
+  make_library(tmp_path / "library")
+  write(tmp_path / "a.txt")
   monkeypatch.chdir(tmp_path)
-  parts = [*open_source("in", FIELDS), *open_source("in/*.txt", FIELDS)]
-  make_library(tmp_path / "in")
-  parts += open_source("stdlib:in", FIELDS)
-  monkeypatch.chdir(tmp_path / "elsewhere")
+  parts = [open_source(spec, FIELDS)[0] for spec in ("a.txt", "*.txt", "stdlib:library")]
+  monkeypatch.chdir("library")
   for part in pickle.loads(pickle.dumps(parts)):
     assert list(part.read())
     assert part.inputs()
 
 
-def hugging_face(folder, values):
-  """The layout of `save_to_disk`: data in Arrow streams beside JSON files."""
-  folder.mkdir(parents=True)
-  names = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"]
-  for name, part in zip(names, (values[:1], values[1:]), strict=True):
-    write_arrow(folder / name, pa.table({"text": part}), "stream")
-  write_arrow(folder / "cache-0123.arrow", pa.table({"text": ["stale"]}), "stream")
-  files = [{"filename": name} for name in names]
-  (folder / "state.json").write_text(json.dumps({"_data_files": files}))
-  (folder / "dataset_info.json").write_text("{}")
-
-
-def test_a_hugging_face_folder_works_as_it_is(tmp_path):
-  hugging_face(tmp_path / "train", TEXTS)
-  assert texts(tmp_path / "train") == TEXTS
-  hugging_face(tmp_path / "test", ["Only.", "These."])
-  (tmp_path / "dataset_dict.json").write_text('{"splits": ["test", "train"]}')
-  assert texts(tmp_path) == TEXTS
-  assert texts(f"{tmp_path}#test") == ["Only.", "These."]
-  with pytest.raises(InputError, match=r"no split 'dev'; found test, train"):
-    texts(f"{tmp_path}#dev")
-
-
 @pytest.mark.extra("datasets")
-def test_what_hugging_face_itself_writes(tmp_path):
+def test_what_hugging_face_writes_works_as_it_is(tmp_path):
   import datasets
 
   whole = datasets.Dataset.from_dict({"text": TEXTS, "n": list(range(len(TEXTS)))})
   chosen = whole.select([2, 0, 3])
-  datasets.DatasetDict(train=whole, test=chosen).save_to_disk(str(tmp_path / "d"))
-  assert texts(tmp_path / "d") == TEXTS
-  assert texts(f"{tmp_path}/d#test") == [TEXTS[i] for i in (2, 0, 3)]
+  splits = datasets.DatasetDict(train=whole, test=chosen)
+  splits.save_to_disk(str(tmp_path), num_shards={"train": 2, "test": 1})
+  stale = pa.table({"text": ["stale"], "n": [0]})
+  write_arrow(tmp_path / "train" / "cache-0123.arrow", stale, "stream")
+  assert texts(tmp_path) == texts(tmp_path / "train") == TEXTS
+  assert texts(f"{tmp_path}#test") == [TEXTS[i] for i in (2, 0, 3)]
+  with pytest.raises(InputError, match=r"no split 'dev'; found t.*"):
+    texts(f"{tmp_path}#dev")
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.parquet"])
