@@ -17,7 +17,7 @@ from pipeline.preparation.shard_files import ShardSummary
 from pipeline.preparation.workers import write_shards
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import Document
-from pipeline.sources.document_shards import document_shards, is_held_out
+from pipeline.sources.document_shards import document_shards
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests.pipeline.sources import files
 from tests.prepared import arguments, contents, settings
@@ -103,27 +103,21 @@ def test_random_next_segments_come_from_the_same_shard_and_split(corpus, tmp_pat
   assert sum(map(len, seen)) == len(set().union(*seen))
 
 
-def test_held_out_documents_are_even_and_random():
-  found = [i for i in range(3000) if is_held_out(i, 0.05, 7)]
-  assert len(found) == 150
-  assert np.bincount(np.array(found) // 200, minlength=15).tolist() == [10] * 15
-  assert len({i % 20 for i in found}) == 20
-  assert found != [i for i in range(3000) if is_held_out(i, 0.05, 8)]
-
-
-def test_each_partition_holds_out_other_documents():
+def test_held_out_documents_are_even_and_random_in_each_partition():
   class Partition:
     def read(self):
-      yield from (Document({"text": str(index)}) for index in range(200))
+      yield from (Document({"text": str(index)}) for index in range(3000))
 
-  options = {"split": None, "held_out_fraction": 0.1, "shard_bytes": 100, "seed": 7}
-  found = []
-  for number in (0, 1):
+  def held_out(number, seed):
+    options = {"split": None, "held_out_fraction": 0.05, "shard_bytes": 100, "seed": seed}
     shards = document_shards(Partition(), number, **options)  # type: ignore[arg-type]
-    held_out = (shard.documents for shard in shards if shard.split == "held_out")
-    found.append([d.fields["text"] for documents in held_out for d in documents])
-  assert [len(texts) for texts in found] == [20, 20]
-  assert found[0] != found[1]
+    groups = (shard.documents for shard in shards if shard.split == "held_out")
+    return [int(document.fields["text"]) for group in groups for document in group]
+
+  found = held_out(0, seed=7)
+  assert np.bincount(np.array(found) // 200, minlength=15).tolist() == [10] * 15
+  assert len({index % 20 for index in found}) == 20
+  assert found not in (held_out(1, seed=7), held_out(0, seed=8))
 
 
 def test_few_shards_are_in_memory_at_a_time():
