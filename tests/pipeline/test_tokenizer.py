@@ -15,9 +15,6 @@ from pipeline.tokenizer import END, SPECIAL_TOKENS, Tokenizer, train_bpe, train_
 TEXT = "The bœuf , 3 @.@ 5 kg of it , is <unk> .\n"
 
 
-# ---- word pieces -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_equal_corpora_give_one_vocabulary_that_splits_all_words(tmp_path, seed):
   """Words of equally likely letters, so almost every merge is a tie."""
@@ -40,9 +37,6 @@ def test_an_invalid_vocabulary_is_refused(tmp_path, content):
     (tmp_path / "vocab.txt").write_bytes(content)
   with pytest.raises(InputError, match=r"vocabulary.*vocab\.txt|vocab\.txt is not a BERT"):
     Tokenizer(tmp_path / "vocab.txt")
-
-
-# ---- bytes -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -122,17 +116,3 @@ def test_text_is_whole_in_every_layout_without_short_documents(tmp_path):
     real = sum(int((b["segment_ids"] > 0).sum()) for b in loader.evaluation_batches())
     assert layout == "padding" or real == tokens.size
   assert rows["concat"] == -(-tokens.size // 64) <= rows["packed"] < rows["padding"]
-
-
-@pytest.mark.parametrize(
-  ("fields", "message"),
-  [
-    ({"vocab_size": 256}, "vocab_size is 256; expected at least 257 for text"),
-    ({"task": "pretraining", "min_words": 4}, "min_words is 4; expected 0 for pretraining"),
-  ],
-)
-def test_settings_that_do_not_fit_text_are_refused(tmp_path, fields, message):
-  (tmp_path / "a.txt").write_text(TEXT)
-  settings = DatasetSettings(str(tmp_path / "a.txt"), 32, **{"task": "text"} | fields)
-  with pytest.raises(InputError, match=message):
-    prepare(tmp_path / "out", settings)

@@ -184,7 +184,6 @@ def test_batches_are_rows_of_epochs_laid_end_to_end_on_any_processes(store, layo
     ({"layout": "packed"}, "layout is 'packed'; expected one of concat, padding"),
     ({"atom_size": 5}, "atom_size is 5; expected a divisor of the row's 16 tokens"),
     ({"atom_size": 1}, "atom_size is 1; expected at least 2"),
-    ({"process_count": 3}, "batch_size is 4; expected a multiple of the 3 processes"),
   ],
 )
 def test_impossible_options_are_refused(store, fields, message):

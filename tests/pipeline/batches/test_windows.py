@@ -53,7 +53,6 @@ def test_every_token_but_the_first_of_a_document_is_scored_once(store, row_lengt
   [
     ({"stride": 7}, "stride is 7; expected less than the 7 tokens of a window"),
     ({"stride": 0}, "stride is 0; expected at least 1"),
-    ({"process_count": 4}, "batch_size is 6; expected a multiple of the 4 processes"),
   ],
 )
 def test_impossible_options_are_refused(store, options, message):

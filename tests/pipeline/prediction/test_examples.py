@@ -1,6 +1,5 @@
 """Examples without labels: the same tokens as for training, from any source."""
 
-import collections
 import io
 import json
 import sys
@@ -12,11 +11,10 @@ from pipeline.prediction.examples import read_examples
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.tasks import glue
-from pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
+from pipeline.tokenizer import Tokenizer
 from tests import tfds_data
+from tests.pipeline.tasks.making import VOCABULARY
 
-LETTERS = [*"abcdefghij", *(f"##{c}" for c in "abcdefghij"), "?", "."]
-VOCABULARY = [*SPECIAL_TOKENS, *LETTERS]
 SQUAD = {"max_question_length": 3, "doc_stride": 5}
 
 
@@ -72,17 +70,6 @@ def test_examples_are_as_in_training_whatever_their_labels(tmp_path, tokenizer, 
     for example, row in zip(found, trained.records(), strict=True):
       (made,) = example.sequences
       assert made._asdict() | {"sequence_label": row["sequence_label"]} == row
-
-
-def test_long_examples_are_cut_as_in_training_and_counted(tmp_path, tokenizer):
-  rows = [{"sentence": text, "sentence2": ""} for text in ("a " * 15, "a " * 16, "b " * 40)]
-  path = str(rows_file(tmp_path / "a.jsonl", rows))
-  tally: collections.Counter[str] = collections.Counter()
-  found = read_examples(path, settings_of("regression"), tokenizer, tally)
-  assert [len(words(example)[0].split()) for example in found] == [17, 17, 17]
-  assert tally["too_long"] == 2
-  with pytest.raises(InputError, match=r"line 2: The example has 18 tokens; expected at m"):
-    read(path, "glue/cola", tokenizer, too_long="error")
 
 
 # ---- sources ---------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Every kind of source gives the same documents, in order, with the task's fields."""
 
-import os
 import pickle
 import tracemalloc
 
@@ -11,7 +10,7 @@ import pytest
 
 from packing import InputError
 from pipeline.sources.document import DocumentFields
-from pipeline.sources.partitions import PARTITION_BYTES, fingerprint, open_source
+from pipeline.sources.partitions import PARTITION_BYTES, open_source
 from tests.pipeline.sources.files import FIELDS, TEXTS, read, texts, write, write_arrow
 from tests.stdlib_corpus import make_library
 
@@ -68,21 +67,6 @@ def test_small_files_share_a_partition_and_large_ones_do_not(tmp_path):
       file.truncate(PARTITION_BYTES // 3)
   parts = open_source(str(tmp_path), FIELDS)
   assert [len(part.inputs()) for part in parts] == [4, 3]
-
-
-def test_a_file_that_was_written_again_is_another_version(tmp_path):
-  def found():
-    return fingerprint(open_source(str(tmp_path), FIELDS))
-
-  (tmp_path / "a.txt").write_text("One.")
-  before = found()
-  (tmp_path / "a.txt").write_text("Two.")
-  os.utime(tmp_path / "a.txt", ns=(0, 10**18))
-  same_size = found()
-  assert before.pop("version") != same_size.pop("version")
-  assert before == same_size
-  (tmp_path / "a.txt").write_text("Longer.")
-  assert found()["sha256"] != before["sha256"]
 
 
 def test_a_partition_can_be_read_from_another_working_directory(tmp_path, monkeypatch):

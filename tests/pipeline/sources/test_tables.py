@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from packing import InputError
 from pipeline.sources.document import DocumentFields
-from tests import shared_data
 from tests.pipeline.sources.files import (
   DELIMITERS,
   TEXTS,
@@ -59,19 +58,6 @@ def test_a_table_that_python_wrote_is_read_unchanged(tmp_path, suffix):
     assert [d.where for d in found] == [f"{path}, record {n}" for n in range(len(rows))]
 
   check()
-
-
-@pytest.mark.extra
-@pytest.mark.parametrize("task", ["CoLA", "SST-2", "MRPC", "STS-B", "RTE"])
-def test_quotes_in_the_files_of_glue_are_text(task):
-  for path in sorted(shared_data.needed(f"glue/{task}").glob("*.tsv")):
-    lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-    cells = [line.split("\t") for line in lines]
-    names = [str(n) for n in range(len(cells[0]))]
-    if task != "CoLA":
-      names, *cells = cells
-    found = read(path, DocumentFields(tuple(names)))
-    assert [[document.fields[name] for name in names] for document in found] == cells
 
 
 def test_a_record_of_a_table_may_be_long(tmp_path):

@@ -72,20 +72,6 @@ def test_invalid_tokens_are_refused(make, tmp_path, row, message):
   assert not list(tmp_path.glob("out*"))
 
 
-def test_long_sentences_of_pretraining_are_split_or_cut(make):
-  long = "a b c d e f g h i j a b c d e."
-  rows = [{"text": f"{long} B c. D e."}, {"text": "G h. I j. A b c."}]
-  used = {}
-  for how in ("truncate", "split"):
-    dataset = make("pretraining", rows, too_long=how, short_sequence_probability=0.0)
-    assert dataset.train.lengths.max() <= 16
-    assert dataset.manifest["counts"]["train"]["too_long"] == 1
-    used[how] = dataset.train.lengths.sum()
-  assert used["split"] > used["truncate"]
-  with pytest.raises(InputError, match=r"A sentence has 16 tokens; expected at most 12"):
-    make("pretraining", rows, too_long="error")
-
-
 def test_a_sequence_has_as_many_whole_sentences_as_fit(make):
   rows = [
     {"text": "A b c. D e f. G h. I j a b."},  # 4 + 4, and then 3 + 5, of 9 tokens
@@ -110,6 +96,12 @@ def test_a_sequence_has_as_many_whole_sentences_as_fit(make):
   assert dataset.labels == ()
   with pytest.raises(InputError, match=r"line 3: A sentence has 11 tokens; expected at mo"):
     make("sentences", rows, max_sequence_length=11, too_long="error")
+
+
+def test_a_sentence_of_pretraining_leaves_room_for_another(make):
+  rows = [{"text": "a b c d e f g h i j a b c d e."}]
+  with pytest.raises(InputError, match=r"A sentence has 16 tokens; expected at most 12"):
+    make("pretraining", rows, too_long="error")
 
 
 def test_each_document_is_cut_dupe_factor_times_differently(make):

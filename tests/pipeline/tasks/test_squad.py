@@ -8,8 +8,10 @@ from packing import InputError
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.tasks import squad
+from pipeline.tokenizer import Tokenizer
 from tests import shared_data
 from tests.pipeline.tasks.making import CLS, ID, SEP, VOCABULARY
+from tests.pipeline.tasks.test_squad_reference import by_bert_rule
 
 CONTEXT = "A bc, d efg. H (ij) abc d; ef gh i j."
 
@@ -86,46 +88,24 @@ def test_windows_of_real_questions_agree_with_an_independent_count(tmp_path):
   assert (store.lengths == 384).sum() == 42
 
 
-def brute_force(windows, starts, ends, max_answer_length):
-  """All spans of all windows; a span starts only in the window with the most context."""
-
-  def context(window, token):
-    place, count = token - window["window_start"], len(window["token_starts"])
-    return min(place, count - 1 - place) + 0.01 * count if 0 <= place < count else -1
-
-  found: dict[str, float] = {}
-  for number, window in enumerate(windows):
-    count, first = len(window["token_starts"]), window["first_type_length"]
-    for i in range(count):
-      token = window["window_start"] + i
-      if int(np.argmax([context(w, token) for w in windows])) != number:
-        continue
-      for j in range(i, min(count, i + max_answer_length)):
-        text = window["text"][window["token_starts"][i] : window["token_ends"][j]]
-        score = starts[number][first + i] + ends[number][first + j]
-        found[text] = max(score, found.get(text, -np.inf))
-  return sorted(found.items(), key=lambda item: -item[1])
-
-
 def test_a_much_longer_window_outweighs_one_more_token_of_context():
   spans = [(0, 300), (278, 100)]  # as BERT has it, 200 tokens count as 2 of context
   assert squad._widest(spans, 289) == 0  # 10 to its end; 11 after the second's start
   assert squad._widest(spans, 290) == 1  # 9 and 12
 
 
-def test_the_n_best_are_the_best_of_all_spans(ask):
+def test_the_n_best_are_those_of_plain_loops(ask, vocab_file):
   _, windows = ask(question("bc"))
   assert len(windows) > 3
-  sizes = [len(window["input_ids"]) for window in windows]
   for seed in range(7):
     rng = np.random.default_rng(seed)
-    starts, ends = ([rng.standard_normal(size) for size in sizes] for _ in range(2))
-    found = squad.n_best(windows, starts, ends, num_answers=100, max_answer_length=4)
-    texts, scores = zip(*brute_force(windows, starts, ends, 4)[:100], strict=True)
-    assert tuple(answer.text for answer in found) == texts, seed
-    assert [a.score for a in found] == pytest.approx(scores), seed
-    chances = np.exp(scores) / np.exp(scores).sum()
-    assert [a.probability for a in found] == pytest.approx(chances), seed
+    logits = [rng.standard_normal((len(window["input_ids"]), 2)) for window in windows]
+    expected = by_bert_rule(windows, logits, CONTEXT, Tokenizer(vocab_file))
+    found = squad.n_best(windows, *squad.start_and_end(windows, logits))
+    assert [(answer.text, answer.score) for answer in found] == expected, seed
+    chances = np.exp([score for _, score in expected])
+    expected_chances = pytest.approx(chances / chances.sum())
+    assert [answer.probability for answer in found] == expected_chances, seed
 
 
 @pytest.mark.parametrize(
@@ -139,9 +119,6 @@ def test_the_n_best_are_the_best_of_all_spans(ask):
 def test_invalid_questions_are_refused(ask, row, message):
   with pytest.raises(InputError, match=message):
     ask(row)
-
-
-def test_windows_that_would_leave_tokens_out_are_refused(ask):
   with pytest.raises(InputError, match=r"doc_stride is 12; a question of 3 tokens leaves"):
     ask(question("bc"), stride=12)
 
