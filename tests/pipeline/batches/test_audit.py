@@ -81,13 +81,6 @@ def put(name, place, value):
   return change
 
 
-def flip(name):
-  def change(batch):
-    batch[name][3, 0] = not batch[name][3, 0]
-
-  return change
-
-
 def put_in_padding(batch):
   batch["input_ids"][tuple(np.argwhere(batch["segment_ids"] == 0)[-1])] = 51
 
@@ -127,13 +120,14 @@ def widen(batch):
   return batch | {"input_ids": batch["input_ids"].astype("i8")}
 
 
-FIELDS = "segment_ids position_ids token_type_ids cls_positions sequence_mask"
-FIELDS += " start_positions end_positions sequence_labels"
+FIELDS = "segment_ids position_ids token_type_ids cls_positions"
+TASK_FIELDS = "start_positions end_positions sequence_labels"
 BREAKS = {
-  name: (flip(name), rf"{name} in row 3, column 0: expected .+, found")
-  for name in FIELDS.split()
+  name: (put(name, (3, 0), 9), rf"{name} in row 3, column 0: expected .+, found 9")
+  for name in (FIELDS + " " + TASK_FIELDS).split()
 }
 BREAKS |= {
+  "sequence_mask": (put("sequence_mask", (3, 0), False), "sequence_mask in row 3, column"),
   "a token": (put("input_ids", (3, 0), 51), "input_ids, unmasked, in row 3, column 0"),
   "a token in padding": (put_in_padding, "input_ids, unmasked, in row"),
   "a mask outside": (put("mlm_positions", (3, 0), -1), "outside the row in row 3"),
