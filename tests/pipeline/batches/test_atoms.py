@@ -83,9 +83,6 @@ def corpora(draw):
   return [list(range(2 + end - n, 2 + end)) for n, end in zip(lengths, ends, strict=True)]
 
 
-# ---- atoms -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("layout", atoms.LAYOUTS)
 @pytest.mark.parametrize(("size", "row_length"), SIZES)
 @hypothesis.given(documents=corpora())
@@ -122,9 +119,6 @@ def test_an_epoch_has_each_atom_whole_and_once_in_another_order(layout, size, ro
   again = make_loader(documents, layout, size, row_length)
   assert epoch_of(again, 1) == epochs[1]
   assert epoch_of(make_loader(documents, layout, size, row_length, seed=7)) != epochs[0]
-
-
-# ---- batches ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loss_on_padding", [False, True])

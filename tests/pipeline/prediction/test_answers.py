@@ -73,9 +73,6 @@ def test_windows_make_one_answer_with_the_score_of_the_store(tmp_path):
   assert sum(best["probability"] for best in n_best["q"]) == pytest.approx(1)
 
 
-# ---- submissions -----------------------------------------------------------------------
-
-
 def classes(*labels):
   return [{"id": str(n), "label": label} for n, label in enumerate(labels)]
 

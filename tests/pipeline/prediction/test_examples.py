@@ -48,9 +48,6 @@ def rows_file(path, rows):
   return path
 
 
-# ---- the same as for training ----------------------------------------------------------
-
-
 @pytest.mark.parametrize("task", [*(f"glue/{name}" for name in glue.TASKS), "regression"])
 def test_examples_are_as_in_training_whatever_their_labels(tmp_path, tokenizer, task):
   fields, labels = glue.TASKS.get(task.removeprefix("glue/"), (glue.OWN, ()))
@@ -70,9 +67,6 @@ def test_examples_are_as_in_training_whatever_their_labels(tmp_path, tokenizer, 
     for example, row in zip(found, trained.records(), strict=True):
       (made,) = example.sequences
       assert made._asdict() | {"sequence_label": row["sequence_label"]} == row
-
-
-# ---- sources ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -171,9 +165,6 @@ def test_settings_are_checked_at_once_and_examples_come_one_by_one(tmp_path, tok
   assert [next(examples).id for _ in range(64)] == [str(n) for n in range(64)]
   with pytest.raises(InputError, match=r"line 201 has 2 texts"):
     list(examples)
-
-
-# ---- mistakes --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

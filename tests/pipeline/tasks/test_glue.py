@@ -71,9 +71,6 @@ def test_invalid_labels_are_refused(make, tmp_path, name, label, message):
   assert not list(tmp_path.glob("out*"))
 
 
-# ---- a user's own ----------------------------------------------------------------------
-
-
 def test_a_users_classes_have_names_and_sentences_may_be_pairs(make):
   rows = [
     {"sentence": "a b", "label": "good"},

@@ -73,9 +73,6 @@ def test_answers_by_hand(prediction, answers, exact, f1):
   assert scores.answer_f1(prediction, answers) == pytest.approx(f1)
 
 
-# ---- of a task -------------------------------------------------------------------------
-
-
 def store_of(labels, schema=SCHEMA):
   made = [StoredSequence([2, 3], 2, n) for n in labels]
   return SequenceStore.from_sequences(made, schema)
