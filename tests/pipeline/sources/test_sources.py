@@ -16,11 +16,15 @@ from tests.stdlib_corpus import make_library
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "PARQUET", "arrow", "csv", "tsv", "txt"])
-def test_each_format_gives_the_documents(tmp_path, suffix):
-  write(tmp_path / f"a.{suffix}")
-  found = [text.strip() for text in texts(tmp_path / f"a.{suffix}")]
-  assert found == TEXTS
-  assert all(str(tmp_path) in d.where for d in read(tmp_path / f"a.{suffix}"))
+def test_each_format_gives_the_documents_and_counts_records_before(tmp_path, suffix):
+  path = tmp_path / f"a.{suffix}"
+  write(path)
+  found = read(path)
+  assert [document.fields["text"].strip() for document in found] == TEXTS
+  assert all(str(tmp_path) in document.where for document in found)
+  if suffix in ("PARQUET", "arrow"):
+    (part,) = open_source(str(path), FIELDS)
+    assert (part.size, part.counts) == (len(TEXTS), "documents")
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "arrow", "csv", "tsv"])
@@ -78,6 +82,16 @@ def test_a_partition_can_be_read_from_another_working_directory(tmp_path, monkey
   for part in pickle.loads(pickle.dumps(parts)):
     assert list(part.read())
     assert part.inputs()
+
+
+def test_documents_of_the_library_report_the_bytes_read(tmp_path):
+  """The progress bar needs them, since the number of documents is unknown."""
+  (part,) = open_source(f"stdlib:{make_library(tmp_path)}", FIELDS)
+  sizes = [size for _, size, _ in part.inputs()]
+  found = [document.bytes_read for document in part.read()]
+  assert part.size == sum(sizes) >= sum(found) >= sum(sizes) - sizes[-1]
+  assert found[0] == sizes[0]
+  assert sum(number > 0 for number in found) > len(sizes) / 2
 
 
 @pytest.mark.extra("datasets")
