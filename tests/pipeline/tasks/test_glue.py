@@ -36,11 +36,11 @@ def test_glue_pairs_lose_tokens_at_the_end_of_the_longer(make):
     {"sentence1": "a b", "sentence2": "j i h g f e d c b a", "label": 0},
     {"sentence1": "a b c d e", "sentence2": "f g h i j", "label": 0},  # of equal length
   ]
-  dataset = make("glue/mrpc", rows, max_sequence_length=11)
+  dataset = make("glue/mrpc", rows, max_sequence_length=12)
   assert tokens(dataset.train) == [
-    "[CLS] a b c d e [SEP] a b c [SEP]",
-    "[CLS] a b [SEP] j i h g f e [SEP]",
-    "[CLS] a b c d [SEP] f g h i [SEP]",
+    "[CLS] a b c d e f [SEP] a b c [SEP]",
+    "[CLS] a b [SEP] j i h g f e d [SEP]",
+    "[CLS] a b c d e [SEP] f g h i [SEP]",
   ]
   assert dataset.manifest["counts"]["train"]["too_long"] == 3
   for how, message in (
@@ -48,7 +48,7 @@ def test_glue_pairs_lose_tokens_at_the_end_of_the_longer(make):
     ("split", r"expected truncate or error for glue/mrpc"),
   ):
     with pytest.raises(InputError, match=message):
-      make("glue/mrpc", rows, max_sequence_length=11, too_long=how)
+      make("glue/mrpc", rows, max_sequence_length=12, too_long=how)
 
 
 @pytest.mark.parametrize(
