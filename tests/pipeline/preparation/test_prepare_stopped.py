@@ -69,15 +69,15 @@ def test_a_killed_prepare_resumes_when_its_workers_have_ended(corpus, reference,
   first.kill()
   first.communicate()
   assert not (tmp_path / "d").exists()
-  pipe = {"stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+  program = [sys.executable, "-m", "pipeline", *words]
   try:
-    second = subprocess.Popen([sys.executable, "-m", "pipeline", *words], **pipe)
+    second = subprocess.Popen(program, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert "or its last workers" in second.stderr.readline()
   finally:
     for pid in workers:
       os.kill(pid, signal.SIGCONT)
   processes.assert_they_end(workers)
-  _, errors = second.communicate(timeout=60)
+  _, errors = second.communicate(timeout=120)
   assert second.returncode == 0, errors
   assert contents(tmp_path / "d") == contents(reference.directory)
   assert [path.name for path in tmp_path.iterdir()] == ["d"]

@@ -23,8 +23,8 @@ def test_each_glue_task_has_its_sentences_and_labels(make, name):
   assert tokens(dataset.train) == [expected] * 3
   assert dataset.train.first_type_lengths.tolist() == [5] * 3
   found = dataset.train.sequence_labels
-  expected = [len(labels) - 1, 0, 0] if labels else np.float32([3.8, 0.001, 2.6666667])
-  np.testing.assert_array_equal(found, expected)
+  numbers = [len(labels) - 1, 0, 0] if labels else [3.8, 0.001, 2.6666667]
+  np.testing.assert_array_equal(found, np.array(numbers, found.dtype))
   assert found.dtype == (np.int32 if labels else np.float32)
   dtype = "int32" if labels else "float"
   assert dataset.manifest["labels"] == {"dtype": dtype, "names": list(labels)}
