@@ -83,9 +83,6 @@ def corpora(draw):
   return [list(range(2 + end - n, 2 + end)) for n, end in zip(lengths, ends, strict=True)]
 
 
-# ---- atoms -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("layout", atoms.LAYOUTS)
 @pytest.mark.parametrize(("size", "row_length"), SIZES)
 @hypothesis.given(documents=corpora())
@@ -124,9 +121,6 @@ def test_an_epoch_has_each_atom_whole_and_once_in_another_order(layout, size, ro
   assert epoch_of(make_loader(documents, layout, size, row_length, seed=7)) != epochs[0]
 
 
-# ---- batches ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("loss_on_padding", [False, True])
 def test_targets_are_all_but_the_end_tokens_that_only_fill(loss_on_padding):
   documents = [[11, 12, 13, 14, 15], [21, 22, 23]]
@@ -162,16 +156,12 @@ def test_batches_are_rows_of_epochs_laid_end_to_end_on_any_processes(store, layo
   alone = AtomLoader(store, batch_size=1, **options)
   loader = AtomLoader(store, batch_size=4, **options)
   blocks = [loader.for_process(index, 2) for index in range(2)]
+  again = cloudpickle.loads(cloudpickle.dumps(loader))
   assert alone.num_rows % 4
-  last = 2 * alone.num_rows // 4 - 1
-  batches = loader.iterate(last - 1)
-  for step in (last - 1, last):
-    rows = joined(alone[row] for row in range(4 * step, 4 * step + 4))
-    for batch in (loader[step], next(batches), joined(block[step] for block in blocks)):
-      assert_same(batch, rows)
-  assert batches.get_state() == {"step": last + 1, "batch_size": 4}
-  batches.close()
-  assert_same(cloudpickle.loads(cloudpickle.dumps(loader))[last], rows)
+  step = alone.num_rows // 4  # has rows of two epochs
+  rows = joined(alone[row] for row in range(4 * step, 4 * step + 4))
+  for batch in (loader[step], joined(block[step] for block in blocks), again[step]):
+    assert_same(batch, rows)
   evaluated = [list(x.evaluation_batches()) for x in (loader, *blocks)]
   assert len(evaluated[0]) == loader.num_evaluation_batches
   for batch, *parts in zip(*evaluated, strict=True):
@@ -183,9 +173,7 @@ def test_batches_are_rows_of_epochs_laid_end_to_end_on_any_processes(store, layo
   [
     ({"layout": "packed"}, "layout is 'packed'; expected one of concat, padding"),
     ({"atom_size": 5}, "atom_size is 5; expected a divisor of the row's 16 tokens"),
-    ({"atom_size": 24}, "atom_size is 24; expected"),
     ({"atom_size": 1}, "atom_size is 1; expected at least 2"),
-    ({"process_count": 3}, "batch_size is 4; expected a multiple of the 3 processes"),
   ],
 )
 def test_impossible_options_are_refused(store, fields, message):

@@ -71,8 +71,6 @@ def test_what_is_evaluated_is_packed_as_the_kept_plan_says(dataset, run):
   kept = pipeline.read_plans(config, dataset, run)
   held_out, _ = pipeline.make_held_out(config, dataset, plans=kept)
   assert held_out.num_batches == len(dataset.held_out)
-  held_out, _ = pipeline.make_held_out(config, dataset)
-  assert held_out.num_batches < len(dataset.held_out)
 
 
 @pytest.mark.parametrize("depth", [3, 0])
@@ -87,9 +85,7 @@ def test_a_run_of_an_earlier_version_gets_its_plans(dataset, tmp_path, depth):
   assert {path: path.read_bytes() for path in before} == before
 
 
-@pytest.mark.parametrize(
-  "fields", [{"max_sequences_per_pack": 2}, {"algorithm": "none"}, {"algorithm": "auto"}]
-)
+@pytest.mark.parametrize("fields", [{"max_sequences_per_pack": 2}, {"algorithm": "none"}])
 def test_another_packing_is_refused_and_not_taken_for_the_kept_one(dataset, run, fields):
   with pytest.raises(packing.InputError, match=r"made with packing\.algorithm=spfhp and"):
     pipeline.keep_plans(config_for(**fields), dataset, run, begun=True)

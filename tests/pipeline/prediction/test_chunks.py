@@ -35,8 +35,7 @@ def test_one_sequence_a_row_takes_the_shortest_row_that_holds_it():
   assert {row: len(packs) for row, packs in chunk.packs.items()} == {8: 2, 20: 2}
 
 
-def test_default_lengths_end_with_the_longest():
-  assert default_row_lengths(512) == (256, 304, 384, 512)
+def test_the_longest_row_holds_the_longest_sequence():
   assert default_row_lengths(23) == (16, 23)
   with pytest.raises(InputError, match="longest row has 8 tokens; expected 16"):
     BatchShape(16, row_costs={8: 1})

@@ -33,9 +33,7 @@ def test_ranks_are_permuted(count):
   assert sorted(found.tolist()) == list(range(count))
   part = ranks.permute(np.arange(count)[count // 2 :], count, key=3)
   np.testing.assert_array_equal(part, found[count // 2 :])
-  if count == 1000:
-    assert (found != ranks.permute(np.arange(count), count, key=4)).mean() > 0.9
-    assert abs(np.corrcoef(np.arange(count), found)[0, 1]) < 0.15
+  assert count < 1000 or abs(np.corrcoef(np.arange(count), found)[0, 1]) < 0.15
 
 
 def test_shards_assigned_separately_make_the_whole_assignment(reference, tmp_path):
@@ -82,8 +80,8 @@ def test_a_loader_uses_what_the_command_wrote(reference, assigned):
   rows = np.concatenate([b["sequence_ids"] for b in loader.evaluation_batches()])
   assert {tuple(row[row >= 0]) for row in rows} - {()} == {*map(tuple, assignment)}
   again = pickle.loads(pickle.dumps(loader.epochs))  # as a worker gets them
-  expected = loader.epochs.sequence_ids(2, np.arange(9))
-  np.testing.assert_array_equal(again.sequence_ids(2, np.arange(9)), expected)
+  found = (epochs.sequence_ids(2, np.arange(9)) for epochs in (loader.epochs, again))
+  np.testing.assert_array_equal(*found)
 
 
 def test_an_assignment_of_something_else_is_refused(reference, assigned):
@@ -100,8 +98,6 @@ def test_an_assignment_of_something_else_is_refused(reference, assigned):
     (reference.held_out, plan, assignment, "Assign this dataset"),
     (reference.train, plan, Assignment(offsets, twice), "expected each number once"),
     (reference.train, plan, Assignment(offsets, swapped), "in a slot of"),
-    (reference.train, plan, Assignment(offsets, ids - 1), "expected each number once"),
-    (reference.train, plan, "frehs", "assignment is 'frehs'; expected 'fresh'"),
   ):
     with pytest.raises(packing.InputError, match=message):
       loader_of(store, planned, found)
@@ -111,19 +107,16 @@ def cut(path):
   path.write_bytes(path.read_bytes()[:-100])
 
 
-@pytest.mark.parametrize(
-  ("name", "damage", "message"),
-  [
+def test_damaged_packs_are_reported(assigned, tmp_path):
+  for name, damage, message in (
     ("packs-00000.arrow", cut, "is not a file of packs"),
     ("packs-00000.arrow", pathlib.Path.unlink, "holds no packs"),
     ("plan.json", pathlib.Path.unlink, "plan written by"),
-  ],
-)
-def test_damaged_packs_are_reported(assigned, tmp_path, name, damage, message):
-  folder = shutil.copytree(assigned, tmp_path / "a")
-  damage(folder / name)
-  with pytest.raises(packing.InputError, match=message):
-    read_assignment(folder)
+  ):
+    folder = shutil.copytree(assigned, tmp_path / message)
+    damage(folder / name)
+    with pytest.raises(packing.InputError, match=message):
+      read_assignment(folder)
 
 
 def copy_the_first(path):
@@ -136,15 +129,11 @@ def empty_held_out(path):
   (path.parent / "manifest.json").write_text(json.dumps(manifest))
 
 
-ALTERED = "is missing or was altered since it was prepared"
-
-
 @pytest.mark.parametrize("runner", RUNNERS)
 @pytest.mark.parametrize(
   ("damage", "option", "message"),
   [
-    (cut, "--seed=0", ALTERED),
-    (pathlib.Path.unlink, "--seed=0", ALTERED),
+    (cut, "--seed=0", "is missing or was altered since it was prepared"),
     (copy_the_first, "--seed=0", "sequences; the manifest says"),
     (empty_held_out, "--split=held_out", "holds no sequences of held_out"),
     (pathlib.Path.exists, "--seed=-1", "seed is -1; expected at least 0"),
@@ -158,8 +147,7 @@ def test_mistakes_of_assign_are_reported_in_one_line(
   damage(folder / reference.manifest["shards"]["train"][1])
   assert main(["assign", str(folder), f"--out={tmp_path / 'a'}", option, *runner]) == 2
   error = capsys.readouterr().err
-  assert message in error
-  assert error.splitlines()[-1].startswith("error: ")
+  assert message in error.splitlines()[-1]
   assert "Traceback" not in error
   assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
@@ -207,32 +195,25 @@ def test_beam_reports_a_disk_too_full_for_the_error_itself(corpus, tmp_path, mon
   prepare(tmp_path / "d", settings(corpus), runner=BeamRunner("DirectRunner"))
 
 
-def broken(*args):
-  raise RuntimeError("no such machine")
-
-
 @needs_beam
 @pytest.mark.parametrize(
-  ("runner", "write", "status", "message"),
+  ("runner", "text", "status", "message"),
   [
-    ("DirectRunner", None, 2, "line 4 is not UTF-8"),
-    ("NoRunner", None, 2, "Beam cannot make the runner 'NoRunner'"),
-    ("DirectRunner", broken, 1, "error: The job on DirectRunner failed: "),
+    ("DirectRunner", b"a\n\nb\ncaf\xe9\n", 2, "line 4 is not UTF-8"),
+    ("NoRunner", b"a.\n\nb.\n", 2, "Beam cannot make the runner 'NoRunner'"),
+    ("DirectRunner", b"a.\n\nb.\n", 1, "error: The job on DirectRunner failed: "),
   ],
 )
 def test_what_fails_on_beam_is_reported_in_one_line(
-  corpus, tmp_path, capsys, monkeypatch, runner, write, status, message
+  corpus, tmp_path, capsys, monkeypatch, runner, text, status, message
 ):
-  source = tmp_path / "in"
-  source.mkdir()
-  (source / "a.txt").write_bytes(b"a\n\nb\ncaf\xe9\n" if write is None else b"a.\n\nb.\n")
-  if write:
-    monkeypatch.setattr(shard_files, "write_shard", write)
-  args = [*arguments(corpus, tmp_path / "d"), f"--source={source}", f"--runner={runner}"]
-  assert main(args) == status
+  monkeypatch.setattr(shard_files, "write_shard", lambda work: 1 / 0)
+  (tmp_path / "a.txt").write_bytes(text)
+  words = arguments(corpus, tmp_path / "d", f"--source={tmp_path}", f"--runner={runner}")
+  assert main(words) == status
   error = capsys.readouterr().err.splitlines()[-1]
   assert message in error
-  assert write is None or "no such machine" in error
+  assert status == 2 or "division by zero" in error
   assert not (tmp_path / "d").exists()
 
 

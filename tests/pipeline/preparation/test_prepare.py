@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 
 import numpy as np
@@ -17,7 +18,7 @@ from pipeline.preparation.shard_files import ShardSummary
 from pipeline.preparation.workers import write_shards
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import Document
-from pipeline.sources.document_shards import document_shards, is_held_out
+from pipeline.sources.document_shards import document_shards
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests.pipeline.sources import files
 from tests.prepared import arguments, contents, settings
@@ -28,10 +29,6 @@ def rows_of(path) -> list[dict]:
   return pa.ipc.open_file(str(path)).read_all().to_pylist()
 
 
-def times_of(folder) -> dict:
-  return {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-
-
 def test_any_number_of_workers_gives_the_same_bytes(corpus, reference, tmp_path):
   assert len(reference.manifest["shards"]["train"]) > 5
   prepare(tmp_path / "d", settings(corpus), num_workers=3)
@@ -39,7 +36,7 @@ def test_any_number_of_workers_gives_the_same_bytes(corpus, reference, tmp_path)
 
 
 @pytest.mark.parametrize("split", ["train", "held_out"])
-def test_the_manifest_counts_what_the_stores_hold(reference, split):
+def test_stores_hold_pairs_of_segments_and_the_manifest_counts_them(reference, split):
   store, counts = getattr(reference, split), reference.manifest["counts"][split]
   rows = [
     row
@@ -48,6 +45,12 @@ def test_the_manifest_counts_what_the_stores_hold(reference, split):
   ]
   lengths = [len(row["input_ids"]) for row in rows]
   assert store.lengths.tolist() == lengths
+  cls, sep = map(reference.vocabulary.index, ("[CLS]", "[SEP]"))
+  for row in rows:
+    ids, first = row["input_ids"], row["first_type_length"]
+    assert [i for i, token in enumerate(ids) if token == cls] == [0]
+    assert [i for i, token in enumerate(ids) if token == sep] == [first - 1, len(ids) - 1]
+    assert 2 < first < len(ids) - 1  # neither segment is empty
   tokens = store.gather(np.arange(len(rows)))  # across shards
   assert tokens.tolist() == [token for row in rows for token in row["input_ids"]]
   histogram = np.bincount(lengths, minlength=62)[1:]
@@ -71,34 +74,17 @@ def test_the_manifest_has_the_settings_the_documents_and_the_vocabulary(corpus, 
   np.testing.assert_array_equal(lengths, reference.train.lengths)
 
 
-@pytest.mark.parametrize("split", ["train", "held_out"])
-def test_each_sequence_has_two_segments_and_their_types(reference, split):
-  store, vocabulary = getattr(reference, split), reference.vocabulary
-  for number in range(len(store)):
-    tokens = [vocabulary[token] for token in store.gather(np.array([number]))]
-    first, last = (i for i, token in enumerate(tokens) if token == "[SEP]")
-    assert [i for i, token in enumerate(tokens) if token == "[CLS]"] == [0]
-    assert last == len(tokens) - 1
-    assert 1 < first < last - 1  # neither segment is empty
-    assert store.first_type_lengths[number] == first + 1
-
-
 def test_the_most_frequent_token_is_a_maskable_one_of_the_training_split(corpus, tmp_path):
-  """There are more separators, and more of another token in what is held out."""
+  """There are more separators, and more of another token in a source that is held out."""
   for name, words in (("train", "aaaaacdef"), ("held_out", "b" * 99)):
     (tmp_path / name).write_text("\n\n".join(words))
   sources = {"source": tmp_path / "train", "held_out_source": tmp_path / "held_out"}
   chosen = settings(corpus, **{name: str(path) for name, path in sources.items()})
   dataset = prepare(tmp_path / "d", chosen)
   assert dataset.vocabulary[dataset.manifest["most_frequent_token"]] == "a"
-
-
-def test_a_held_out_source_is_held_out(corpus, tmp_path):
-  given = {"source": str(corpus / "[01].txt"), "held_out_source": str(corpus / "2.txt")}
-  manifest = prepare(tmp_path / "d", settings(corpus, **given)).manifest
-  used = [manifest["counts"][split]["documents"] for split in ("train", "held_out")]
-  assert used == [2 * 43, 43]
-  assert manifest["settings"]["held_out_fraction"] == 0.0
+  counts = dataset.manifest["counts"]
+  assert [counts[split]["documents"] for split in ("train", "held_out")] == [9, 99]
+  assert dataset.manifest["settings"]["held_out_fraction"] == 0.0
 
 
 def test_random_next_segments_come_from_the_same_shard_and_split(corpus, tmp_path):
@@ -118,31 +104,21 @@ def test_random_next_segments_come_from_the_same_shard_and_split(corpus, tmp_pat
   assert sum(map(len, seen)) == len(set().union(*seen))
 
 
-def test_held_out_documents_are_even_and_random():
-  found = [i for i in range(3000) if is_held_out(i, 0.05, 7)]
-  assert len(found) == 150
-  assert np.bincount(np.array(found) // 200, minlength=15).tolist() == [10] * 15
-  assert len({i % 20 for i in found}) == 20
-  assert found != [i for i in range(3000) if is_held_out(i, 0.05, 8)]
-
-
-def test_each_partition_holds_out_other_documents():
+def test_held_out_documents_are_even_and_random_in_each_partition():
   class Partition:
     def read(self):
-      yield from (Document({"text": str(index)}) for index in range(200))
+      yield from (Document({"text": str(index)}) for index in range(3000))
 
-  options = {"split": None, "held_out_fraction": 0.1, "shard_bytes": 100, "seed": 7}
-  found = [
-    [
-      document.fields["text"]
-      for shard in document_shards(Partition(), number, **options)  # type: ignore[arg-type]
-      if shard.split == "held_out"
-      for document in shard.documents
-    ]
-    for number in (0, 1)
-  ]
-  assert [len(texts) for texts in found] == [20, 20]
-  assert found[0] != found[1]
+  def held_out(number, seed):
+    options = {"split": None, "held_out_fraction": 0.05, "shard_bytes": 100, "seed": seed}
+    shards = document_shards(Partition(), number, **options)  # type: ignore[arg-type]
+    groups = (shard.documents for shard in shards if shard.split == "held_out")
+    return [int(document.fields["text"]) for group in groups for document in group]
+
+  found = held_out(0, seed=7)
+  assert np.bincount(np.array(found) // 200, minlength=15).tolist() == [10] * 15
+  assert len({index % 20 for index in found}) == 20
+  assert found not in (held_out(1, seed=7), held_out(0, seed=8))
 
 
 def test_few_shards_are_in_memory_at_a_time():
@@ -163,14 +139,11 @@ def test_few_shards_are_in_memory_at_a_time():
 @pytest.mark.parametrize("suffix", ["txt", "jsonl", "parquet", "arrow", "stdlib"])
 def test_progress_reaches_its_end(corpus, tmp_path, capsys, suffix):
   path = tmp_path / f"a.{suffix}"
-  rows = (corpus / "0.txt").read_text().split("\n\n")
-  source = str(path)
   if suffix == "stdlib":
-    source = f"stdlib:{make_library(path)}"
-  elif suffix == "arrow":
-    files.write_arrow(path, pa.table({"text": rows}), "stream")
+    make_library(path)
   else:
-    files.write(path, rows)
+    files.write(path, (corpus / "0.txt").read_text().split("\n\n"))
+  source = f"stdlib:{path}" if suffix == "stdlib" else path
   options = [f"--source={source}", "--workers=1", "--shard-bytes=9000"]
   assert main([*arguments(corpus, tmp_path / "d"), *options]) == 0
   shown = capsys.readouterr().err.rpartition("preparing: ")[2]
@@ -184,12 +157,12 @@ def test_the_command_does_nothing_twice(corpus, reference, tmp_path, capsys):
   assert main(arguments(corpus, tmp_path / "d", "--json")) == 0
   result = json.loads(capsys.readouterr().out)
   assert result["counts"] == reference.manifest["counts"]
-  before = times_of(tmp_path / "d")
+  before = {path: path.stat().st_mtime_ns for path in (tmp_path / "d").iterdir()}
   assert main(arguments(corpus, tmp_path / "d")) == 0
   printed = capsys.readouterr()
   assert "sequences" in printed.out
   assert "preparing" not in printed.err
-  assert before == times_of(tmp_path / "d")
+  assert before == {path: path.stat().st_mtime_ns for path in before}
   assert main(arguments(corpus, tmp_path / "d", "--seed=1")) == 2
   error = capsys.readouterr().err
   assert "other settings (seed: 0, now 1)" in error
@@ -203,6 +176,8 @@ def test_a_changed_source_is_refused_but_a_missing_one_is_not(corpus, tmp_path):
   dataset = prepare(tmp_path / "d", chosen)
   with pytest.raises(packing.InputError, match="without held-out documents"):
     _ = dataset.held_out
+  os.utime(source, ns=(0, 10**18))  # as of a copy
+  assert prepare(tmp_path / "d", chosen).manifest == dataset.manifest
   source.write_text(source.read_text() + "\n\nOne more. And more.")
   with pytest.raises(packing.InputError, match=r"prepared from 1 files with [\d,]+ bytes"):
     prepare(tmp_path / "d", chosen)
@@ -224,10 +199,7 @@ def test_the_folder_may_be_the_current_one(corpus, tmp_path, monkeypatch):
   [
     ("--help", 0, "prepare"),
     ("prepare --help", 0, "resumes where it was stopped"),
-    ("inspect --help", 0, "--against"),
-    ("assign --help", 0, "packs-00000.arrow"),
     ("audit --help", 0, "exit status 1"),
-    ("prepare --sourc", 2, "error: "),
     ("audit d --config=c.py extra", 2, "found 'extra'"),
   ],
 )

@@ -39,7 +39,7 @@ def write(path, values=TEXTS, column="text"):
   if path.suffix == ".jsonl":
     rows = [json.dumps({"other": 1, column: value}) for value in values]
     path.write_text("\n".join(rows) + "\n\n")
-  elif path.suffix == ".parquet":
+  elif path.suffix.lower() == ".parquet":
     pa.parquet.write_table(table, path, row_group_size=2)
   elif path.suffix == ".arrow":
     write_arrow(path, table)

@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 
 from packing import InputError
 from pipeline.sources.document import DocumentFields
-from pipeline.sources.partitions import open_source
-from tests import shared_data
 from tests.pipeline.sources.files import (
   DELIMITERS,
-  FIELDS,
   TEXTS,
   read,
   texts,
@@ -30,12 +27,6 @@ def test_tsv_columns_are_counted_and_quotes_are_text(tmp_path):
   fields = DocumentFields(("sentence", "label"), columns=columns)
   found = [(d.fields["sentence"], d.fields["label"]) for d in read(path, fields)]
   assert found == [("\"Our friends won't.", "1"), ('He said "no".', "0")]
-
-
-@pytest.mark.parametrize("end", ["", "\n"])
-def test_a_table_with_only_names_has_no_documents(tmp_path, end):
-  (tmp_path / "a.csv").write_text("text,a" + end)
-  assert read(tmp_path / "a.csv") == []
 
 
 @pytest.mark.parametrize("suffix", DELIMITERS)
@@ -69,19 +60,6 @@ def test_a_table_that_python_wrote_is_read_unchanged(tmp_path, suffix):
   check()
 
 
-@pytest.mark.extra
-@pytest.mark.parametrize("task", ["CoLA", "SST-2", "MRPC", "STS-B", "RTE"])
-def test_quotes_in_the_files_of_glue_are_text(task):
-  for path in sorted(shared_data.needed(f"glue/{task}").glob("*.tsv")):
-    lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-    cells = [line.split("\t") for line in lines]
-    names = [str(n) for n in range(len(cells[0]))]
-    if task != "CoLA":
-      names, *cells = cells
-    found = read(path, DocumentFields(tuple(names)))
-    assert [[document.fields[name] for name in names] for document in found] == cells
-
-
 def test_a_record_of_a_table_may_be_long(tmp_path):
   text = "word " * 400_000  # beyond the block that Arrow reads by default
   for suffix in DELIMITERS:
@@ -93,16 +71,11 @@ def test_a_record_of_a_table_may_be_long(tmp_path):
   ("name", "content", "message"),
   [
     ("a.csv", 'a,text\n1,b\n2,"b" c\n', r"line 3 is not valid CSV .*Write it with csv or"),
-    (
-      "a.csv",
-      'text\n"a\nb\nc\n',
-      r"line 2 is not valid CSV \(unexpected end",
-    ),
+    ("a.csv", 'text\n"a\nb\nc\n', r"line 2 is not valid CSV \(unexpected end"),
     ("a.csv", "a,text\n1,b\n\n2,b,c\n", r"record 1 has 3 columns; expected 2"),
     ("a.tsv", 'a\ttext\n1\t"b\n2\n', r"record 1 has 1 columns; expected 2"),
     ("a.csv", "text,a,text\nb,1,c\n", r"has 2 columns 'text'; expected one"),
     ("a.tsv", "", r"a\.tsv is empty; expected a line for each record"),
-    ("a.csv", "\n\n", r"a\.csv is empty; expected a line for each record"),
     ("a.csv", "text\na\nb\0\n", r"binary file: line 3 holds a zero byte"),
     ("a.csv", "text\na\n\udce9\n", r"line 3 is not UTF-8: byte 233"),
     ("a.xls", "text\n", r"ends in '.xls'; expected .arrow, .csv, .*Rename it to .txt"),
@@ -112,19 +85,6 @@ def test_a_table_that_cannot_be_read_says_where(tmp_path, name, content, message
   (tmp_path / name).write_text(content, encoding="utf-8", errors="surrogateescape")
   with pytest.raises(InputError, match=message):
     read(tmp_path / name)
-
-
-@pytest.mark.parametrize("name", ["a.arrow", "a.stream.ARROW", "a.PARQUET", "b.parquet"])
-def test_the_records_of_a_table_are_counted_before_they_are_read(tmp_path, name):
-  path = tmp_path / name
-  table = pa.table({"text": TEXTS, "n": list(range(len(TEXTS)))})
-  if path.suffix.lower() == ".parquet":
-    pa.parquet.write_table(table, path)
-  else:
-    write_arrow(path, table, "stream" if "stream" in name else "file")
-  (part,) = open_source(str(path), FIELDS)
-  assert (part.size, part.counts) == (len(TEXTS), "documents")
-  assert len(list(part.read())) == len(TEXTS)
 
 
 def test_text_may_have_any_string_type_of_arrow(tmp_path):

@@ -3,83 +3,52 @@
 import numpy as np
 import pytest
 
-import packing
 from packing import InputError
-from pipeline.batches.loader import PackedLoader
 from pipeline.settings import DatasetSettings
 from pipeline.tasks import glue
 from pipeline.tasks.table import TASKS, find_task
 from tests.pipeline.tasks.making import tokens
 
-
-def test_all_nine_tasks_have_their_number_of_classes():
-  classes = {name: len(labels) for name, (_, labels) in glue.TASKS.items()}
-  two = dict.fromkeys(("cola", "sst2", "mrpc", "qqp", "qnli", "rte", "wnli"), 2)
-  assert classes == two | {"stsb": 0, "mnli": 3}
-  assert {f"glue/{name}" for name in glue.TASKS} <= set(TASKS)
+NAMES = "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli"
 
 
-@pytest.mark.parametrize("name", glue.TASKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_each_glue_task_has_its_sentences_and_labels(make, name):
   fields, labels = glue.TASKS[name]
-  values = [1.5, 0.0, 5.0] if not labels else [len(labels) - 1, 0, labels[0]]
+  assert len(labels) == {"stsb": 0, "mnli": 3}.get(name, 2)
+  values = [3.8, 0.001, "2.6666667"] if not labels else [len(labels) - 1, 0, labels[0]]
   sentences = dict.fromkeys(fields, "d e") | {fields[0]: "a b c"}
   dataset = make(f"glue/{name}", [sentences | {"label": value} for value in values])
   expected = "[CLS] a b c [SEP]" + " d e [SEP]" * (len(fields) - 1)
   assert tokens(dataset.train) == [expected] * 3
   assert dataset.train.first_type_lengths.tolist() == [5] * 3
   found = dataset.train.sequence_labels
-  assert found.tolist() == ([1.5, 0.0, 5.0] if not labels else [len(labels) - 1, 0, 0])
+  numbers = [len(labels) - 1, 0, 0] if labels else [3.8, 0.001, 2.6666667]
+  np.testing.assert_array_equal(found, np.array(numbers, found.dtype))
   assert found.dtype == (np.int32 if labels else np.float32)
   dtype = "int32" if labels else "float"
   assert dataset.manifest["labels"] == {"dtype": dtype, "names": list(labels)}
-
-
-def test_labels_of_a_regression_are_unchanged_in_batches(make):
-  """STS-B has labels such as 3.8, which integers and half precision cannot hold."""
-  values = [0.0, 3.8, 4.2, 2.6666667, 5.0, 0.001]
-  rows = [
-    {"sentence1": "a b", "sentence2": "c " * n, "label": str(value) if n % 2 else value}
-    for n, value in enumerate(values, 1)
-  ]
-  store = make("glue/stsb", rows).train
-  plan = packing.pack(store.lengths, max_sequence_length=16, row_length=32)
-  assert plan.packing_depth > 1
-  loader = PackedLoader(store, plan, batch_size=2, masking=None, seed=0)
-  found: dict = {}
-  for batch in (*loader.evaluation_batches(), loader[0]):
-    labels = batch["sequence_labels"]
-    assert labels.dtype == np.float32
-    assert (labels[batch["sequence_ids"] < 0] == 0).all()
-    found |= dict(zip(batch["sequence_ids"].ravel(), labels.ravel(), strict=True))
-  assert [found[n] for n in range(6)] == [np.float32(value) for value in values]
 
 
 def test_glue_pairs_lose_tokens_at_the_end_of_the_longer(make):
   rows = [
     {"sentence1": "a b c d e f g h i j", "sentence2": "a b c", "label": 1},
     {"sentence1": "a b", "sentence2": "j i h g f e d c b a", "label": 0},
+    {"sentence1": "a b c d e", "sentence2": "f g h i j", "label": 0},  # of equal length
   ]
-  dataset = make("glue/mrpc", rows, max_sequence_length=11)
+  dataset = make("glue/mrpc", rows, max_sequence_length=12)
   assert tokens(dataset.train) == [
-    "[CLS] a b c d e [SEP] a b c [SEP]",
-    "[CLS] a b [SEP] j i h g f e [SEP]",
+    "[CLS] a b c d e f [SEP] a b c [SEP]",
+    "[CLS] a b [SEP] j i h g f e d [SEP]",
+    "[CLS] a b c d e [SEP] f g h i [SEP]",
   ]
-  assert dataset.manifest["counts"]["train"]["too_long"] == 2
+  assert dataset.manifest["counts"]["train"]["too_long"] == 3
   for how, message in (
     ("error", r"line 1: The example has 16 tokens; expected at"),
     ("split", r"expected truncate or error for glue/mrpc"),
   ):
     with pytest.raises(InputError, match=message):
-      make("glue/mrpc", rows, max_sequence_length=11, too_long=how)
-
-
-def test_of_two_equally_long_sentences_the_second_loses_a_token():
-  parts = [[1, 2, 3], [4, 5, 6]]
-  glue.shorten(parts, 5)
-  assert parts == [[1, 2, 3], [4, 5]]
-  glue.shorten(parts, 3)
-  assert parts == [[1, 2], [4]]
+      make("glue/mrpc", rows, max_sequence_length=12, too_long=how)
 
 
 @pytest.mark.parametrize(
@@ -87,12 +56,10 @@ def test_of_two_equally_long_sentences_the_second_loses_a_token():
   [
     ("cola", 2, r"label is 2; expected 0 to 1 or one of unacceptable, acceptable"),
     ("cola", -1, r"Test splits hide their labels"),
-    ("cola", "maybe", r"label is 'maybe'"),
     ("cola", None, r"label is None"),
     pytest.param("cola", 10**400, r"label is 10+\.\.\.; expected 0 to 1", id="cola-huge"),
     ("stsb", "high", r"label is 'high'; expected a number"),
     ("stsb", "nan", r"expected a number"),
-    ("stsb", 1e39, r"label is 1e\+39; expected a number"),
     ("stsb", "-1e39", r"label is '-1e39'; expected a number"),
     pytest.param("stsb", 10**400, r"label is 10+\.\.\.; expected a number", id="stsb-huge"),
   ],
@@ -102,9 +69,6 @@ def test_invalid_labels_are_refused(make, tmp_path, name, label, message):
   with pytest.raises(InputError, match=message):
     make(f"glue/{name}", [row])
   assert not list(tmp_path.glob("out*"))
-
-
-# ---- a user's own ----------------------------------------------------------------------
 
 
 def test_a_users_classes_have_names_and_sentences_may_be_pairs(make):
@@ -134,13 +98,6 @@ def test_class_names_that_are_numbers_match_by_value(make):
     make("classification", rows, labels="1,3,5")
 
 
-def test_a_users_regression(make):
-  rows = [{"sentence": "a", "label": 3.5}, {"sentence": "b", "label": "-1e3"}]
-  dataset = make("regression", rows)
-  assert dataset.train.sequence_labels.tolist() == [3.5, -1000]
-  assert dataset.manifest["labels"] == {"dtype": "float", "names": []}
-
-
 @pytest.mark.parametrize(
   ("task", "settings", "message"),
   [
@@ -148,17 +105,10 @@ def test_a_users_regression(make):
     ("classification", {"labels": "yes"}, r"labels is 'yes'; expected at least two differ"),
     ("classification", {"labels": "a,b,a"}, r"expected at least two different names"),
     ("classification", {"labels": "a,,b"}, r"expected at least two different names"),
-    ("regression", {"labels": "a,b"}, r"labels is 'a,b'; expected none for regression"),
-    ("glue/cola", {"labels": "a,b"}, r"expected none for glue/cola"),
-    (
-      "classification",
-      {"labels": "n,y", "columns": "sentence2=reply"},
-      r"line 1 has no 'reply'; found sentence, label",
-    ),
+    ("glue/cola", {"labels": "a,b"}, r"labels is 'a,b'; expected none for glue/cola"),
+    ("regression", {"columns": "sentence2=reply"}, r"line 1 has no 'reply'; found senten"),
   ],
 )
-def test_names_of_classes_and_columns_that_do_not_fit_are_refused(
-  make, task, settings, message
-):
+def test_names_that_do_not_fit_are_refused(make, task, settings, message):
   with pytest.raises(InputError, match=message):
     make(task, [{"sentence": "a", "label": 0}], **settings)

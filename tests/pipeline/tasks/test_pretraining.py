@@ -31,11 +31,11 @@ def is_run(tokens, document) -> bool:
 
 def test_segments_are_runs_of_the_right_documents():
   documents = make_documents()
+  assert all_pairs(documents) == all_pairs(documents) != all_pairs(documents, seed=8)
   seen = {0: 0, 1: 0}
   for index, pairs in enumerate(all_pairs(documents)):
     for pair in pairs:
-      assert pair.a
-      assert pair.b
+      assert min(len(pair.a), len(pair.b)) > 0
       assert len(pair.a) + len(pair.b) + 3 <= 31
       assert is_run(pair.a, documents[index])
       other = pair.b[0] // 1_000_000
@@ -68,22 +68,6 @@ def test_a_single_sentence_gets_a_random_next():
   assert [(p.a, p.is_random_next) for p in pairs] == [([1, 2], 1)]
 
 
-def targets_of(documents, **options) -> list[set[int]]:
-  """Of each document of one-token sentences, what its full chunks were gathered up to.
-
-  Read off where b follows a (a random b may end early with its document) and the
-  document does not end there.
-  """
-  return [
-    {
-      len(p.a) + len(p.b)
-      for p in pairs
-      if not p.is_random_next and p.b[-1] != document[-1][0]
-    }
-    for document, pairs in zip(documents, all_pairs(documents, **options), strict=True)
-  ]
-
-
 def ones(num_documents, num_sentences):
   return [[[1_000 * d + s] for s in range(num_sentences)] for d in range(num_documents)]
 
@@ -92,58 +76,49 @@ def ones(num_documents, num_sentences):
   ("probability", "longest"), [(0.0, 28), (0.1, 28), (0.4, 28), (0.9, 3)]
 )
 def test_a_document_has_one_target_and_some_documents_a_short_one(probability, longest):
+  """The target is read off where b follows a and the document does not end there."""
   documents = ones(397, 211)
-  targets = targets_of(
-    documents,
-    short_sequence_probability=probability,
-    max_sequence_length=longest + pretraining.SPECIAL_TOKENS_IN_PAIR,
-  )
-  assert {len(found) for found in targets} == {1}
-  found = np.array([target for (target,) in targets])
+  options = {"max_sequence_length": longest + pretraining.SPECIAL_TOKENS_IN_PAIR}
+  options |= {"short_sequence_probability": probability}
+  found, reached = [], 0
+  for document, pairs in zip(documents, all_pairs(documents, **options), strict=True):
+    full = (p for p in pairs if not p.is_random_next and p.b[-1] != document[-1][0])
+    (target,) = {len(p.a) + len(p.b) for p in full}
+    # A random b may end early, with its own document.
+    random = [len(p.a) + len(p.b) for p in pairs if p.is_random_next]
+    assert all(length <= target for length in random)
+    reached += random.count(target)
+    found.append(target)
+  assert reached > 397
+  lengths = np.array(found)
   share = probability * (longest - 2) / (longest - 1)  # a random one may be the longest
-  sigma = np.sqrt(share * (1 - share) / found.size)
-  assert abs(np.mean(found < longest) - share) <= 4 * sigma
-  short = found[found < longest]
+  sigma = np.sqrt(share * (1 - share) / lengths.size)
+  assert abs(np.mean(lengths < longest) - share) <= 4 * sigma
   if probability == 0.4:  # any from 2 on is as likely
+    short = lengths[lengths < longest]
     assert short.min() < 5
     assert short.max() == longest - 1
     assert abs(short.mean() - (2 + longest - 1) / 2) < 4 * 8 / np.sqrt(short.size)
 
 
-def test_a_pair_with_a_random_next_aims_at_its_documents_target_too():
-  documents = ones(31, 211)
-  options = {"short_sequence_probability": 0.5}
-  targets = targets_of(documents, **options)
-  reached = 0
-  for (target,), pairs in zip(targets, all_pairs(documents, **options), strict=True):
-    random = [len(p.a) + len(p.b) for p in pairs if p.is_random_next]
-    assert max(random) <= target
-    reached += random.count(target)
-  assert reached > 31 * 5
-
-
-def truncate_one_by_one(a, b, max_tokens, rng):
-  """The plain loop of BERT's truncate_seq_pair."""
-  lost = 0
-  while len(a) + len(b) > max_tokens:
-    longer = a if len(a) > len(b) else b
-    longer.pop(0 if rng.random() < 0.5 else -1)
-    lost += 1
-  return lost
-
-
 @pytest.mark.parametrize("max_tokens", [2, 5, 28, 29])
-def test_tokens_are_lost_as_one_by_one(max_tokens):
-  """Of the longer segment, of two even ones of the second; at both ends as often."""
+def test_tokens_are_lost_one_by_one_at_both_ends_as_often(max_tokens):
+  """Of the longer segment, of two even ones of the second, as in truncate_seq_pair."""
   for seed in range(300):
     length_a, length_b = np.random.default_rng(seed).integers(1, 40, 2).tolist()
-    found, expected = (
-      ([*range(length_a)], [*range(100, 100 + length_b)], max_tokens, rng)
-      for rng in (np.random.default_rng([seed, 1]), np.random.default_rng([seed, 1]))
+    a, b = [*range(length_a)], [*range(100, 100 + length_b)]
+    found, drawn, rng = (
+      ([*a], [*b]),
+      np.random.default_rng(seed),
+      np.random.default_rng(seed),
     )
-    assert pretraining._truncate(*found) == truncate_one_by_one(*expected)
-    assert found[:2] == expected[:2]
-    assert found[3].random() == expected[3].random()  # as many numbers were drawn
+    lost = pretraining._truncate(*found, max_tokens, drawn)
+    for _ in range(lost):
+      longer = a if len(a) > len(b) else b
+      longer.pop(0 if rng.random() < 0.5 else -1)
+    assert lost == max(length_a + length_b - max_tokens, 0)
+    assert found == (a, b), seed
+    assert drawn.random() == rng.random()  # as many numbers were drawn
 
 
 def test_a_random_next_starts_at_any_sentence_of_any_other_document():
@@ -160,9 +135,3 @@ def test_a_random_next_starts_at_any_sentence_of_any_other_document():
   expected = others.mean()
   assert expected > 30
   assert np.abs(others - expected).max() < 5 * np.sqrt(expected)
-
-
-def test_pairs_repeat_with_the_seed():
-  documents = make_documents()
-  assert all_pairs(documents) == all_pairs(documents)
-  assert all_pairs(documents) != all_pairs(documents, seed=8)

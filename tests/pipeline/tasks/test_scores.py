@@ -49,10 +49,8 @@ def test_numbers_that_differ_by_the_least_float32_still_correlate():
     ("U.S.A.", "usa"),  # punctuation inside goes without leaving a space
     ("an", ""),
     ("Theatre and a banana", "theatre and banana"),  # articles are whole words
-    ("the-end", "theend"),
     ("ÉCOLE  \t\n d\u2019été", "école d\u2019été"),  # punctuation beyond ASCII stays
     ("“a”", "“ ”"),  # a word ends at a quote that stays
-    ("...", ""),
   ],
 )
 def test_answers_are_normalized_as_the_benchmark_does(text, expected):
@@ -66,18 +64,13 @@ def test_answers_are_normalized_as_the_benchmark_does(text, expected):
     ("Broncos", ["Denver Broncos", "the Broncos"], 1, 1),  # the best of both
     ("Broncos of Denver", ["Denver Broncos", "x"], 0, 4 / 5),
     ("to to be", ["to be to be"], 0, 6 / 7),  # words as often as both have them
-    ("", ["Denver"], 0, 0),
     ("", [], 0, 0),
     ("the", ["a"], 1, 0),  # nothing is left of either: equal, but no word in common
-    ("24\u201310", ["24-10"], 0, 0),
   ],
 )
 def test_answers_by_hand(prediction, answers, exact, f1):
   assert scores.exact_match(prediction, answers) == exact
   assert scores.answer_f1(prediction, answers) == pytest.approx(f1)
-
-
-# ---- of a task -------------------------------------------------------------------------
 
 
 def store_of(labels, schema=SCHEMA):
@@ -91,13 +84,8 @@ def store_of(labels, schema=SCHEMA):
     ("glue/cola", {"matthews": (2 * 3 - 1 * 1) / np.sqrt(3 * 3 * 4 * 4)}),
     ("glue/mrpc", {"f1": 2 / 3, "accuracy": 5 / 7}),
     ("glue/qqp", {"f1": 2 / 3, "accuracy": 5 / 7}),
-    *(
-      (task, {"accuracy": 5 / 7})
-      for task in (
-        *(f"glue/{n}" for n in ("sst2", "mnli", "qnli", "rte", "wnli")),
-        "classification",
-      )
-    ),
+    *((f"glue/{n}", {"accuracy": 5 / 7}) for n in ("sst2", "mnli", "qnli", "rte", "wnli")),
+    ("classification", {"accuracy": 5 / 7}),
   ],
 )
 def test_each_task_of_classes_has_its_metrics_and_their_mean(task, expected):
