@@ -33,11 +33,11 @@ import jax
 
 import model
 import packing
-from benchmarks.command import make_parser, positive, run, some_of
+from benchmarks.command import add, make_parser, run, some_of
 from benchmarks.small_bert import machine_and_device
 from benchmarks.speedup import measure
 from benchmarks.steps import MEASURED, not_run_lines, spread
-from benchmarks.table import table
+from benchmarks.table import record_table
 from model.files import write_json
 from model.testing import TOLERANCES, verify
 from model.testing.beside_xla import difference_from_xla
@@ -100,9 +100,8 @@ def prove(record: Record, implementations: Sequence[str]) -> list[str]:
           row = verify.verify_case(head, implementation, dtype)
         except jax.errors.JaxRuntimeError as error:  # a kernel that does not compile or run
           row = verify.Row(head, implementation, dtype)  # without numbers it does not pass
-          record.add(
-            "left_out", {"case": f"proof of {implementation}", "why": _first(error)}
-          )
+          case = f"proof of {implementation}"
+          record.add("left_out", {"case": case, "why": _first(error)})
         entry = {name: _for_json(value) for name, value in dataclasses.asdict(row).items()}
         record.add("proofs", entry | {"passes": row.passes})
         passes[implementation].add(row.passes)
@@ -120,9 +119,8 @@ def beside_xla(
     if not known:
       try:
         size = difference_from_xla(name, dtype, row_length)
-        known = [
-          case | {"difference": _for_json(size), "passes": size <= TOLERANCES[dtype]}
-        ]
+        passes = size <= TOLERANCES[dtype]
+        known = [case | {"difference": _for_json(size), "passes": passes}]
       except model.AttentionError:
         right.append(name)  # `measure` says why it cannot run
         continue
@@ -151,9 +149,7 @@ def time_cases(
       why = f"no time: the longest case before took {longest:.0f} s"
       record.add("left_out", {"case": case.name, "why": why})
       continue
-    print(
-      f"steps: BERT-{case.size}, rows of {case.row_length}", file=sys.stderr, flush=True
-    )
+    print(f"steps: BERT-{case.size}, rows of {case.row_length}", file=sys.stderr)
     try:
       right = beside_xla(record, implementations, dtype, case.row_length)
       record.add("steps", *_measure(case, right, dtype=dtype, rounds=rounds))
@@ -162,22 +158,14 @@ def time_cases(
     longest = max(longest, time.monotonic() - start)
 
 
-def _measure(
-  case: Case, implementations: Sequence[str], *, dtype: str, rounds: int
-) -> list[dict]:
+def _measure(case: Case, implementations: Sequence[str], **options: Any) -> list[dict]:
   """Records of `speedup.measure`, with half of the rows as often as memory is short."""
   plan = plan_of(case.row_length)
+  options |= {"size": case.size, "implementations": implementations}
   rows = max(case.tokens // case.row_length, 1)
   while True:
     try:
-      records = measure(
-        plan,
-        size=case.size,
-        dtype=dtype,
-        implementations=implementations,
-        rows=rows,
-        rounds=rounds,
-      )
+      records = measure(plan, rows=rows, **options)
     except jax.errors.JaxRuntimeError as error:
       if "RESOURCE_EXHAUSTED" not in str(error) or rows == 1:
         raise
@@ -209,10 +197,7 @@ def report(known: dict[str, Any]) -> str:
     _beside_table(known["beside_xla"]),
     _step_table(steps, peak["flops"]),
   ]
-  missing = [
-    (step["attention"], step["not_run"]) for step in known["steps"] if "not_run" in step
-  ]
-  parts.append(not_run_lines(missing))
+  parts.append(not_run_lines(known["steps"]))
   if any((step["size"], step["row_length"]) == ("large", 512) for step in steps):
     parts.append(
       f"MLPerf's packed BERT-large at 512 has {MLPERF} sequences a second on each of 8 "
@@ -223,55 +208,40 @@ def report(known: dict[str, Any]) -> str:
 
 
 def _beside_table(checks: Sequence[dict]) -> str:
-  rows = [
-    [
-      str(check["row_length"]),
-      check["attention"],
-      check["dtype"],
-      f"{check['difference']:.1e}" if "difference" in check else check["why"],
-      "" if check["passes"] else "FAILS",
-    ]
+  difference = "difference from XLA in float32"
+  records = [
+    {
+      "S": str(check["row_length"]),
+      "attention": check["attention"],
+      "dtype": check["dtype"],
+      difference: f"{check['difference']:.1e}" if "difference" in check else check["why"],
+      "": "" if check["passes"] else "FAILS",
+    }
     for check in checks
   ]
-  header = ("S", "attention", "dtype", "difference from XLA in float32", "")
-  return table(header, rows, right=(0,)) if rows else ""
+  return record_table(records, left=("attention", "dtype", difference, ""))
 
 
 def _step_table(steps: Sequence[dict], peak: float) -> str:
-  header = (
-    "BERT",
-    "S",
-    "rows",
-    "attention",
-    "packing factor",
-    "speed-up",
-    "over the factor",
-    "beside the fastest unpacked",
-    "sequences a second",
-    "share of the peak, all pairs",
-    "pairs of one sequence",
-    "GB",
-  )
-  rows = []
+  records = []
   for step in steps:
     seconds, flops = step["seconds"]["packed"]["median"], step["flops"]["packed"]
-    rows.append(
-      [
-        step["size"],
-        str(step["row_length"]),
-        str(step["rows"]),
-        step["attention"],
-        f"{step['batch_factor']:.3f}",
-        spread(step["speedup"], 3),
-        spread(step["over_factor"], 3),
-        spread(step["over_fastest"], 3),
-        f"{step['batch_factor'] * step['rows'] / seconds:,.1f}",
-        f"{flops['model'] / seconds / peak:.1%}",
-        f"{flops['one_sequence'] / seconds / peak:.1%}",
-        f"{step['bytes']['packed'] / 1e9:.2f}",
-      ]
-    )
-  return table(header, rows, right=(1, 2, *range(4, 12))) if rows else ""
+    record = {
+      "BERT": step["size"],
+      "S": str(step["row_length"]),
+      "rows": str(step["rows"]),
+      "attention": step["attention"],
+      "packing factor": f"{step['batch_factor']:.3f}",
+      "speed-up": spread(step["speedup"], 3),
+      "over the factor": spread(step["over_factor"], 3),
+      "beside the fastest unpacked": spread(step["over_fastest"], 3),
+      "sequences a second": f"{step['batch_factor'] * step['rows'] / seconds:,.1f}",
+      "share of the peak, all pairs": f"{flops['model'] / seconds / peak:.1%}",
+      "pairs of one sequence": f"{flops['one_sequence'] / seconds / peak:.1%}",
+      "GB": f"{step['bytes']['packed'] / 1e9:.2f}",
+    }
+    records.append(record)
+  return record_table(records, left=("BERT", "attention"))
 
 
 def _for_json(value):
@@ -292,14 +262,13 @@ def main(arguments: list[str] | None = None):
     required=True,
     help="a folder for results.json and report.md",
   )
-  parser.add_argument(
-    "--minutes", type=positive, default=8, help="no case begins later (default: 8)"
-  )
+  add(parser, "--minutes", 8, "no case begins later")
   parser.add_argument("--quick", action="store_true", help="a tiny model, on any machine")
+  names = [case.name for case in CASES]
   parser.add_argument(
     "--cases",
-    type=some_of(case.name for case in CASES),
-    help=f"some of {','.join(case.name for case in CASES)} (default: all, in this order)",
+    type=some_of(names),
+    help=f"some of {','.join(names)} (default: all, in this order)",
   )
   _run(parser, parser.parse_args(arguments))
 
@@ -310,9 +279,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace):
   if device.platform == "cpu" and not options.quick:
     parser.error("there is no accelerator, only a CPU. Use --quick or benchmarks.speedup")
   implementations, dtype, rounds = list(MEASURED), "bfloat16", 10
-  cases = [
-    case for case in CASES if case.name in (options.cases or [c.name for c in CASES])
-  ]
+  cases = [case for case in CASES if not options.cases or case.name in options.cases]
   if options.quick:
     cases, rounds = list(QUICK), 2
   if device.platform == "cpu":

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import jax
 
+import packing
+from model import SIZES
 from model.files import write_json
 from training import memory
 from training.command import Parser, positive
@@ -37,14 +39,20 @@ def add_picture(parser: argparse.ArgumentParser):
   )
 
 
+def add(
+  parser: argparse.ArgumentParser, name: str, default: Any, help: str = "", **options: Any
+):
+  """An option whose help ends with its default; without options, a number of at least 1."""
+  shown = ",".join(map(str, default)) if isinstance(default, list) else default
+  text = f"{help} (default: {shown})" if help else f"default: {shown}"
+  parser.add_argument(name, default=default, help=text, **options or {"type": positive})
+
+
 def add_clock(parser: argparse.ArgumentParser):
   """The option `--clock` of `steps.in_turns`; on an accelerator only the wall clock."""
-  parser.add_argument(
-    "--clock",
-    choices=CLOCKS if jax.default_backend() == "cpu" else CLOCKS[:1],
-    default="wall",
-    help="processor: the time of all cores, steadier on a shared CPU (default: wall)",
-  )
+  clocks = CLOCKS if jax.default_backend() == "cpu" else CLOCKS[:1]
+  about = "processor: the time of all cores, steadier on a shared CPU"
+  add(parser, "--clock", "wall", about, choices=clocks)
 
 
 def add_dtype(parser: argparse.ArgumentParser):
@@ -57,10 +65,15 @@ def add_dtype(parser: argparse.ArgumentParser):
   )
 
 
-def add_number(parser: argparse.ArgumentParser, name: str, default: int, help: str = ""):
-  """An option that is a whole number of at least 1."""
-  text = f"{help} (default: {default})" if help else f"default: {default}"
-  parser.add_argument(name, type=positive, default=default, help=text)
+def add_size(parser: argparse.ArgumentParser, default: str = "mini"):
+  """The option `--size`."""
+  add(parser, "--size", default, "of the model", choices=list(SIZES))
+
+
+def add_histogram(parser: argparse.ArgumentParser):
+  """The option `--histogram`."""
+  known = packing.histogram_names()
+  add(parser, "--histogram", "wikipedia_512", "of lengths", choices=known)
 
 
 def not_negative(text: str) -> int:
@@ -131,9 +144,7 @@ def write(options: argparse.Namespace, machine: str, **results: Any):
 def run(main: Callable[[], None], *, keep_memory: bool = True) -> int:
   """Runs a benchmark; returns the exit status. Ctrl-C is one line, not a traceback.
 
-  Args:
-    main: the benchmark.
-    keep_memory: whether freed memory is kept, as in training.
+  With `keep_memory`, freed memory is kept, as in training.
   """
   if keep_memory:
     memory.keep()

@@ -21,25 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.command import (
-  add_clock,
-  add_number,
-  add_picture,
-  make_parser,
-  run,
-  some_of,
-  write,
-)
+from benchmarks import command, steps
 from benchmarks.small_bert import count_parameters, machine_and_device, make_program
-from benchmarks.steps import (
-  Trainer,
-  compile_step,
-  in_turns,
-  quartiles,
-  random_batch,
-  spread,
-)
-from benchmarks.table import table
+from benchmarks.steps import quartiles, spread
+from benchmarks.table import record_table, table
 from training.mesh import put_batch
 from training.record.progress import Progress
 
@@ -53,17 +38,12 @@ class Shape(NamedTuple):
   rows: int  # B
 
 
-def _vary(base: Shape, **values) -> list[Shape]:
-  ((field, each),) = values.items()
-  return [base._replace(**{field: value}) for value in each]
-
-
 SHORT, LONG = Shape("mini", 128, 1, 4), Shape("mini", 512, 1, 4)
 CURVES = {
-  "row_length": _vary(SHORT, row_length=(64, 128, 256, 512, 1024)),
-  "depth": _vary(LONG, depth=(1, 2, 4, 8, 16)),
-  "rows": _vary(SHORT, rows=(1, 2, 4, 8, 16, 32)),
-  "size": _vary(SHORT, size=("tiny", "mini", "small", "medium")),
+  "row_length": [SHORT._replace(row_length=2**n) for n in range(6, 11)],
+  "depth": [LONG._replace(depth=2**n) for n in range(5)],
+  "rows": [SHORT._replace(rows=2**n) for n in range(6)],
+  "size": [SHORT._replace(size=size) for size in ("tiny", "mini", "small", "medium")],
 }
 NAMES = {
   "row_length": "row length S, tokens",
@@ -83,7 +63,7 @@ def make_batch(shape: Shape) -> dict[str, np.ndarray]:
     [[1, 1, 1, 1, 2, 2, 2, 2]]
   """
   cuts = np.linspace(0, shape.row_length, shape.depth + 1).astype(int)
-  return random_batch(
+  return steps.random_batch(
     [np.diff(cuts).tolist()] * shape.rows,
     np.random.default_rng(0),
     row_length=shape.row_length,
@@ -92,14 +72,9 @@ def make_batch(shape: Shape) -> dict[str, np.ndarray]:
 
 
 def exponents(x: Sequence[float], y: np.ndarray) -> np.ndarray:
-  """Of y = c x^e: slopes of the least-squares lines through log y over log x.
+  """e of y = c x^e: slopes of the least-squares lines through log y over log x.
 
-  Args:
-    x: float[n], at least two different ones.
-    y: float[..., n].
-
-  Returns:
-    e, float[...].
+  x is float[n], with at least two different values; y is float[..., n] and e float[...].
 
   Example:
     >>> exponents([1, 2, 4], np.array([[3.0, 12, 48], [5, 5, 5]])).round(6).tolist()
@@ -112,16 +87,10 @@ def exponents(x: Sequence[float], y: np.ndarray) -> np.ndarray:
 def growth(
   x: Sequence[float], seconds: np.ndarray, memory: Sequence[int]
 ) -> dict[str, Any]:
-  """The numbers of one curve.
+  """The numbers of one curve: quartiles of seconds, and exponents.
 
-  Args:
-    x: float[n], rising.
-    seconds: float[rounds, n].
-    memory: int[n], in bytes.
-
-  Returns:
-    `x`; `seconds`, quartiles of each point; `bytes`; `time_exponent` and
-    `memory_exponent` of all points, and with `_upper` of the upper half, at least two.
+  x is float[n] and rises; seconds are float[rounds, n]; memory is int[n], in bytes. An
+  exponent with `_upper` is that of the upper half of the points, at least two.
   """
   half = slice(min(len(x) // 2, len(x) - 2), None)
   of_memory = np.array(memory, float)
@@ -141,16 +110,16 @@ def measure(names: Sequence[str], *, rounds: int, clock: str) -> dict[str, dict]
   shapes = sorted({shape for name in names for shape in CURVES[name]})
   sizes = sorted({shape.size for shape in shapes})
   programs = {size: make_program(size, longest=LONGEST) for size in sizes}
-  trainers = {size: Trainer(program) for size, program in programs.items()}
+  trainers = {size: steps.Trainer(program) for size, program in programs.items()}
   runs, memory, arguments = {}, {}, {}
   with Progress("compiling", total=len(shapes), unit="shapes") as progress:
     for shape in progress.over(shapes):
       program, trainer = programs[shape.size], trainers[shape.size]
       batch = put_batch(make_batch(shape), program.mesh)
-      step = compile_step(program, batch)
+      step = steps.compile_step(program, batch)
       memory[shape], arguments[shape] = step.bytes, step.argument_bytes
       runs[shape] = functools.partial(_run, trainer, step, batch)
-  seconds = in_turns(runs, rounds=rounds, seed=0, name="measuring", clock=clock)
+  seconds = steps.in_turns(runs, rounds=rounds, seed=0, name="measuring", clock=clock)
   curves = {}
   for name in names:
     values = [getattr(shape, name) for shape in CURVES[name]]
@@ -165,21 +134,16 @@ def measure(names: Sequence[str], *, rounds: int, clock: str) -> dict[str, dict]
   return curves
 
 
-def _run(trainer: Trainer, step, batch, _):
+def _run(trainer: steps.Trainer, step, batch, _):
   return trainer.start(step, batch)
 
 
 def finding(name: str, curve: dict) -> str:
   """One sentence."""
-  first, last = curve["seconds"][0]["median"], curve["seconds"][-1]["median"]
+  seconds = [point["median"] for point in curve["seconds"]]
   what = NAMES[name].partition(",")[0]
-  return (
-    f"{what} times {curve['x'][-1] / curve['x'][0]:.3g}: time times "
-    f"{last / first:.3g} (exponent {curve['time_exponent']['median']:.2f}, upper half "
-    f"{curve['time_exponent_upper']['median']:.2f}), memory times "
-    f"{curve['bytes'][-1] / curve['bytes'][0]:.3g} ({curve['memory_exponent']:.2f}, "
-    f"{curve['memory_exponent_upper']:.2f})"
-  )
+  x, time, memory = (y[-1] / y[0] for y in (curve["x"], seconds, curve["bytes"]))
+  return f"{what} times {x:.3g}: time times {time:.3g}, memory times {memory:.3g}"
 
 
 def summary(curves: Mapping[str, dict]) -> str:
@@ -202,72 +166,63 @@ def summary(curves: Mapping[str, dict]) -> str:
 
 def points(name: str, curve: dict) -> str:
   """The measured points of a curve."""
-  header = (NAMES[name], "seconds (quartiles)", "MB", "of them state and batch")
-  each = (curve["x"], curve["seconds"], curve["bytes"], curve["argument_bytes"])
-  rows = [
-    [f"{x:,}", spread(seconds, 4), f"{memory / 1e6:,.0f}", f"{arguments / 1e6:,.0f}"]
-    for x, seconds, memory, arguments in zip(*each, strict=True)
+  records = [
+    {
+      NAMES[name]: f"{x:,}",
+      "seconds (quartiles)": spread(curve["seconds"][i], 4),
+      "MB": f"{curve['bytes'][i] / 1e6:,.0f}",
+      "of them state and batch": f"{curve['argument_bytes'][i] / 1e6:,.0f}",
+    }
+    for i, x in enumerate(curve["x"])
   ]
-  return table(header, rows, right=range(4))
+  return record_table(records, left=())
 
 
 def draw(curves: Mapping[str, dict], path: str):
-  """A panel a curve, seconds on the left, memory on the right, all logarithmic."""
+  """Two panels a curve, seconds above memory, all logarithmic."""
   import matplotlib.figure
-  import matplotlib.ticker
 
-  figure = matplotlib.figure.Figure(figsize=(11, 7), dpi=110, layout="constrained")
-  panels = figure.subplots(2, 2).flat
-  time_colour, memory_colour = "#2a6f97", "#c1666b"
-  for axes, (name, curve) in zip(panels, curves.items(), strict=False):
-    x = curve["x"]
+  figure = matplotlib.figure.Figure(figsize=(14, 7), dpi=110, layout="constrained")
+  panels = figure.subplots(2, len(curves), squeeze=False)
+  for (above, below), (name, curve) in zip(panels.T, curves.items(), strict=True):
     median, low, high = (
       np.array([point[key] for point in curve["seconds"]])
       for key in ("median", "low", "high")
     )
-    axes.errorbar(x, median, [median - low, high - median], fmt="o-", color=time_colour)
-    other = axes.twinx()
-    other.plot(x, np.array(curve["bytes"]) / 1e6, "s--", color=memory_colour)
-    axes.set_xscale("log", base=2)
-    labels = [f"{n:,}" if n < 1e6 else f"{n / 1e6:.1f} M" for n in x]
-    axes.set_xticks(x, labels)
-    axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-    sides = ((axes, "seconds a step", time_colour), (other, "MB", memory_colour))
-    for side, label, colour in sides:
-      side.set_yscale("log")
-      least, most = side.get_ylim()
-      side.set_ylim(min(least, most / 10), 1.3 * most)  # a flat curve looks flat
-      side.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
-      side.set_ylabel(label, color=colour)
-      side.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%g"))
-      side.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
-      side.spines["top"].set_visible(False)
-    axes.set_xlabel(NAMES[name])
-    axes.set_title(
-      f"exponent of time {curve['time_exponent']['median']:.2f}, upper half "
-      f"{curve['time_exponent_upper']['median']:.2f};\nof memory "
-      f"{curve['memory_exponent']:.2f}, upper half {curve['memory_exponent_upper']:.2f}",
-      fontsize=10,
-    )
+    above.errorbar(curve["x"], median, [median - low, high - median], fmt="o-")
+    below.plot(curve["x"], np.array(curve["bytes"]) / 1e6, "s--", color="tab:red")
+    slopes = {
+      above: (curve["time_exponent"]["median"], curve["time_exponent_upper"]["median"]),
+      below: (curve["memory_exponent"], curve["memory_exponent_upper"]),
+    }
+    for axes, (whole, upper) in slopes.items():
+      axes.set_xscale("log", base=2)
+      axes.set_yscale("log")
+      least, most = axes.get_ylim()
+      axes.set_ylim(min(least, most / 10), most)  # a flat curve looks flat
+      axes.set_title(f"exponent {whole:.2f}, upper half {upper:.2f}", fontsize=10)
+    below.set_xlabel(NAMES[name])
+  panels[0, 0].set_ylabel("seconds a step")
+  panels[1, 0].set_ylabel("MB")
   figure.savefig(path)
 
 
 def main(arguments: list[str] | None = None):
-  parser = make_parser(__doc__)
+  parser = command.make_parser(__doc__)
   parser.add_argument(
     "--only",
-    type=some_of(CURVES),
+    type=command.some_of(CURVES),
     default=list(CURVES),
     help=f"default: all, {','.join(CURVES)}",
   )
-  add_number(parser, "--rounds", 11)
-  add_clock(parser)
-  add_picture(parser)
+  command.add(parser, "--rounds", 11)
+  command.add_clock(parser)
+  command.add_picture(parser)
   options = parser.parse_args(arguments)
   machine = machine_and_device()
   print(machine, flush=True)
   curves = measure(options.only, rounds=options.rounds, clock=options.clock)
-  write(options, machine, curves=curves)
+  command.write(options, machine, curves=curves)
   print(f"\nExponents, {options.rounds} rounds, {options.clock} time\n\n{summary(curves)}")
   for name, curve in curves.items():
     print(f"\n{finding(name, curve)}.\n\n{points(name, curve)}")
@@ -276,4 +231,4 @@ def main(arguments: list[str] | None = None):
 
 
 if __name__ == "__main__":
-  sys.exit(run(main))
+  sys.exit(command.run(main))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import pathlib
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,46 +56,33 @@ class HuggingFace:
     options = self._adamw
     matrices = [x for x in self.model.parameters() if x.ndim > 1]
     others = [x for x in self.model.parameters() if x.ndim < 2]
-    self._optimizer = torch.optim.AdamW(
-      [
-        {"params": matrices, "weight_decay": options["weight_decay"]},
-        {"params": others, "weight_decay": 0.0},
-      ],
+    groups: list[dict[str, Any]] = [{"params": matrices}]
+    groups.append({"params": others, "weight_decay": 0.0})
+    self.optimizer = torch.optim.AdamW(
+      groups,
       lr=options["learning_rate"],
       betas=(options["b1"], options["b2"]),
       eps=options["eps"],
+      weight_decay=options["weight_decay"],
       fused=True,
     )
 
-  def computing(self, what: str) -> Computation:
-    """`what` is a key of `COMPUTATIONS`."""
-    return Computation(self, *COMPUTATIONS[what])
-
-  def update(self, loss: torch.Tensor):
-    """Gradients, and a step of the optimizer."""
-    self._optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    self._optimizer.step()
-
 
 class Computation:
-  """One way to compute the loss of a batch, with what it learns from."""
+  """One way to compute the loss of a batch, a key of `COMPUTATIONS`."""
 
-  def __init__(
-    self,
-    trained: HuggingFace,
-    prepare: Callable[[PackedBatch], Tensors],
-    loss: Callable[[BertForPreTraining, Tensors], torch.Tensor],
-  ):
-    self.prepare, self._loss = prepare, loss
+  def __init__(self, trained: HuggingFace, what: str):
+    self.prepare, self._loss = COMPUTATIONS[what]
     self._trained = trained
-    self._model = trained.unpadded if loss is _unpadded else trained.model
+    self._model = trained.unpadded if what == "unpadded" else trained.model
     self.reset = trained.reset
 
   def step(self, batch: Tensors) -> float:
     """One update; the loss before it, in nats."""
     loss = self._loss(self._model, batch)
-    self._trained.update(loss)
+    self._trained.optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    self._trained.optimizer.step()
     return loss.item()
 
 
@@ -115,7 +101,7 @@ def _prepare_whole(batch: PackedBatch) -> Tensors:
     "labels": labels,
     "next_sentence_label": batch["sequence_labels"][:, 0],
   }
-  return _tensors({name: array[used] for name, array in arrays.items()})
+  return {k: torch.tensor(array[used].astype(np.int64)) for k, array in arrays.items()}
 
 
 def _prepare_masked(batch: PackedBatch) -> Tensors:
@@ -143,10 +129,6 @@ def _prepare_unpadded(batch: PackedBatch) -> Tensors:
     "labels": labels[masked],
     "next_sentence_label": padded["next_sentence_label"],
   }
-
-
-def _tensors(arrays: Mapping[str, np.ndarray]) -> Tensors:
-  return {name: torch.tensor(array.astype(np.int64)) for name, array in arrays.items()}
 
 
 # ---- losses ----------------------------------------------------------------------------

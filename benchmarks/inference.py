@@ -25,14 +25,14 @@ import jax
 import numpy as np
 
 import packing
-from benchmarks.command import DTYPES, add_number, make_parser, run, some_of, write
+from benchmarks.command import DTYPES, add, add_size, make_parser, run, some_of, write
 from benchmarks.lengths import draw_lengths
 from benchmarks.machine import machine
 from benchmarks.sample import CLS, FIRST_WORD, SEP
 from benchmarks.small_bert import VOCAB_SIZE
 from benchmarks.steps import in_turns, quartiles, spread
-from benchmarks.table import table
-from model import SIZES, BertConfig, weights
+from benchmarks.table import record_table
+from model import BertConfig, weights
 from model.models import draw_params
 from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.prediction.chunks import BatchShape, default_row_lengths, pack_examples
@@ -144,9 +144,7 @@ def attention_weight(
     store = SequenceStore.from_sequences(sequences, schema)
     batch = pack_rows(store, np.arange(rows)[:, None], row_length=length)
     placed = put_batch(batch, program.mesh)
-    runs[length] = functools.partial(
-      lambda batch, _: program.eval_step(params, batch), placed
-    )
+    runs[length] = lambda _, placed=placed: program.eval_step(params, placed)
   seconds = in_turns(runs, rounds=rounds, seed=0, name="full rows", clock="processor")
   of_token = {
     length: float(np.median(seconds[length])) / (size * lengths[-1] // length * length)
@@ -161,45 +159,31 @@ def attention_weight(
 
 def way_table(measured: dict[str, dict], number: int) -> str:
   """A row for each way; `number` is that of the sequences."""
-  header = (
-    "batches",
-    "sequences a second (quartiles)",
-    "packed is faster (quartiles)",
-    "compilations",
-    "first pass",
-    "same answers",
-    "largest difference",
-  )
-  rows = [
-    [
-      name,
-      spread(quartiles(way["rates"]), 0),
-      spread(quartiles(np.divide(measured["packed"]["rates"], way["rates"]))),
-      str(way["compilations"]),
-      f"{way['first_seconds']:.1f} s",
-      f"{way['same_answers']:,} of {number:,}",
-      f"{way['largest_difference']:.1e}",
-    ]
+  packed = measured["packed"]["rates"]
+  records = [
+    {
+      "batches": name,
+      "sequences a second (quartiles)": spread(quartiles(way["rates"]), 0),
+      "packed is faster (quartiles)": spread(quartiles(np.divide(packed, way["rates"]))),
+      "compilations": str(way["compilations"]),
+      "first pass": f"{way['first_seconds']:.1f} s",
+      "same answers": f"{way['same_answers']:,} of {number:,}",
+      "largest difference": f"{way['largest_difference']:.1e}",
+    }
     for name, way in measured.items()
   ]
-  return table(header, rows, right=range(1, 7))
+  return record_table(records, left=["batches"])
 
 
 def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__)
-  parser.add_argument(
-    "--histograms",
-    type=some_of(packing.histogram_names()),
-    default=["glue_cola_128", "squad_1_1_384"],
-    help="of packing.histogram_names (default: glue_cola_128,squad_1_1_384)",
-  )
-  parser.add_argument(
-    "--size", choices=list(SIZES), default="tiny", help="of the model (default: tiny)"
-  )
-  parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: float32")
-  add_number(parser, "--sequences", 1024)
-  add_number(parser, "--batch-size", 8, "rows")
-  add_number(parser, "--rounds", 7)
+  of, names = "of packing.histogram_names", some_of(packing.histogram_names())
+  add(parser, "--histograms", ["glue_cola_128", "squad_1_1_384"], of, type=names)
+  add_size(parser, "tiny")
+  add(parser, "--dtype", "float32", choices=DTYPES)
+  add(parser, "--sequences", 1024)
+  add(parser, "--batch-size", 8, "rows")
+  add(parser, "--rounds", 7)
   options = parser.parse_args(arguments)
   mesh = make_mesh()
   size = -(-options.batch_size // mesh.size) * mesh.size

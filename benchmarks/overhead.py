@@ -13,7 +13,6 @@ second ordinary model in the same rounds shows the effect of noise alone.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import sys
 import time
@@ -23,12 +22,11 @@ import flax.nnx as nnx
 import jax
 import numpy as np
 
-from benchmarks.command import add_number, make_parser, run, several, some_of, write
-from benchmarks.small_bert import MASK_RATE, machine_and_device, make_config, sequence
-from benchmarks.steps import in_turns, quartiles
+from benchmarks.command import add, make_parser, run, several, some_of, write
+from benchmarks.small_bert import MASK_RATE, machine_and_device, make_config
+from benchmarks.steps import in_turns, quartiles, random_batch
 from benchmarks.table import print_table
 from model import SIZES, BertConfig, BertForPreTraining, losses
-from model.layout import lay_out
 from training.command import positive
 
 SEQUENCES_A_PACK = 3
@@ -39,18 +37,13 @@ def make_batches(row_length: int, num_rows: int, seed: int = 0) -> tuple[dict, d
   """A packed batch and an ordinary one of full rows, with as many masked tokens."""
   rng = np.random.default_rng(seed)
   max_masked = int(MASK_RATE * row_length) + SEQUENCES_A_PACK
-
-  def pair(length: int) -> dict:
-    return sequence(rng, length) | {"token_type_ids": np.arange(length) >= length // 2}
-
-  def pack() -> list[dict]:
-    cuts = np.sort(rng.choice(np.arange(8, row_length - 8, 8), 2, replace=False))
-    return [pair(n) for n in np.diff([0, *cuts, row_length])]
-
-  fields = {"row_length": row_length, "max_masked": max_masked}
-  packed = lay_out([pack() for _ in range(num_rows)], **fields)
-  ordinary = lay_out([[pair(row_length)] for _ in range(num_rows)], **fields)
-  return packed, ordinary
+  places = np.arange(8, row_length - 8, 8)
+  cuts = [np.sort(rng.choice(places, 2, replace=False)) for _ in range(num_rows)]
+  packs = [np.diff([0, *each, row_length]).tolist() for each in cuts]
+  alone = [[row_length]] * num_rows
+  shape = {"row_length": row_length, "max_masked": max_masked}
+  packed = random_batch(packs, rng, max_sequences=SEQUENCES_A_PACK, **shape)
+  return packed, random_batch(alone, rng, max_sequences=1, **shape)
 
 
 def make_step(config: BertConfig, unit: str):
@@ -65,10 +58,6 @@ def make_step(config: BertConfig, unit: str):
     return jax.value_and_grad(loss)(params)
 
   return step
-
-
-def _run(step, params, batch, _):
-  return step(params, batch)
 
 
 def measure(size: str, row_length: int, num_rows: int, seconds: float) -> dict:
@@ -91,7 +80,10 @@ def measure(size: str, row_length: int, num_rows: int, seconds: float) -> dict:
       jax.block_until_ready(step(*inputs))
     round_seconds = time.perf_counter() - start
   rounds = max(6, round(seconds / round_seconds))
-  runs = {name: functools.partial(_run, *of_step) for name, of_step in steps.items()}
+  runs = {
+    name: lambda _, step=step, inputs=inputs: step(*inputs)
+    for name, (step, *inputs) in steps.items()
+  }
   times = in_turns(runs, rounds=rounds, seed=0, name=f"{size} {row_length}")
   ratio = quartiles(times["packed"] / times["ordinary"])
   noise = quartiles(times["again"] / times["ordinary"])
@@ -110,17 +102,11 @@ def measure(size: str, row_length: int, num_rows: int, seconds: float) -> dict:
 
 def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__)
-  parser.add_argument(
-    "--sizes", type=some_of(SIZES), default=["mini", "base"], help="default: mini,base"
-  )
-  parser.add_argument(
-    "--row-lengths",
-    type=several(positive),
-    default=[128, 384, 512],
-    help=f"at least {SHORTEST} and at most {LONGEST} (default: 128,384,512)",
-  )
-  add_number(parser, "--rows", 2, "B")
-  add_number(parser, "--seconds", 60, "for each pair, about")
+  add(parser, "--sizes", ["mini", "base"], type=some_of(SIZES))
+  about = f"at least {SHORTEST} and at most {LONGEST}"
+  add(parser, "--row-lengths", [128, 384, 512], about, type=several(positive))
+  add(parser, "--rows", 2, "B")
+  add(parser, "--seconds", 60, "for each pair, about")
   options = parser.parse_args(arguments)
   for length in options.row_lengths:
     if not SHORTEST <= length <= LONGEST:
@@ -128,27 +114,27 @@ def main(arguments: list[str] | None = None):
   machine = machine_and_device()
   print(f"{machine}\n")
   results: list[dict] = []
-  header = ("size", "S", "B", "step", "packed : ordinary", "quartiles", "ordinary : itself")
-  print_table(header, _measured_rows(options, results), right=(1, 2, 3, 4))
+  left = ("size", "quartiles", "ordinary : itself")
+  print_table(_measured_rows(options, results), left=left)
   write(options, machine, results=results)
 
 
-def _measured_rows(options, results: list[dict]) -> Iterator[list[str]]:
+def _measured_rows(options, results: list[dict]) -> Iterator[dict[str, str]]:
   """Measures each pair; adds to the results, and yields a row of the table."""
   for size, row_length in itertools.product(options.sizes, options.row_lengths):
     pair = measure(size, row_length, options.rows, options.seconds)
     results.append(pair)
     low, high = pair["ratio_quartiles"]
     noise_low, noise_high = pair["noise_quartiles"]
-    yield [
-      size,
-      str(row_length),
-      str(options.rows),
-      f"{pair['ordinary_seconds']:.3f} s",
-      f"{pair['ratio']:.4f}",
-      f"{low:.4f} to {high:.4f}",
-      f"{pair['noise']:.4f} ({noise_low:.4f} to {noise_high:.4f})",
-    ]
+    yield {
+      "size": size,
+      "S": str(row_length),
+      "B": str(options.rows),
+      "step": f"{pair['ordinary_seconds']:.3f} s",
+      "packed : ordinary": f"{pair['ratio']:.4f}",
+      "quartiles": f"{low:.4f} to {high:.4f}",
+      "ordinary : itself": f"{pair['noise']:.4f} ({noise_low:.4f} to {noise_high:.4f})",
+    }
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 import numpy as np
 
 import packing
-from benchmarks.command import add_number, add_picture, make_parser, run, write
+from benchmarks.command import add, add_picture, make_parser, run, write
 from benchmarks.machine import machine
 from benchmarks.packers import PACKERS, WORKLOADS, row_of
 from benchmarks.table import print_table
@@ -47,14 +47,14 @@ def _in_process(packer: str, workload: str, seed: int, limit: float) -> dict:
   return json.loads(done.stdout.splitlines()[-1])
 
 
-def _peers(seeds: int, limit: float, results: list[dict]) -> Iterator[list[str]]:
+def _peers(seeds: int, limit: float, results: list[dict]) -> Iterator[dict[str, str]]:
   """Runs each packer on each workload; adds to the results, and yields table rows."""
-  installed = [n for n, (m, _, _) in PACKERS.items() if importlib.util.find_spec(m)]
+  installed = [n for n, (m, *_) in PACKERS.items() if importlib.util.find_spec(m)]
   for name in PACKERS:
     if name not in installed:
       print(f"{name} is not installed and left out", file=sys.stderr)
   cells = list(itertools.product(WORKLOADS, installed))
-  bounds = {workload: _lower_bounds(workload, seeds) for workload in WORKLOADS}
+  bounds = {name: [_lower_bound(name, seed) for seed in range(seeds)] for name in WORKLOADS}
   with Progress("packers", total=len(cells), unit="workloads") as progress:
     for workload, name in progress.over(cells):
       record = _peer(workload, name, bounds[workload], limit)
@@ -62,16 +62,12 @@ def _peers(seeds: int, limit: float, results: list[dict]) -> Iterator[list[str]]
       yield _peer_row(record)
 
 
-def _lower_bounds(workload: str, seeds: int) -> list[int]:
-  """The proven smallest number of packs for each order of arrival."""
-  bounds = []
-  for seed in range(seeds):
-    histogram = packing.Histogram.from_lengths(
-      WORKLOADS[workload](seed), max_sequence_length=row_of(workload)
-    )
-    plan = packing.pack(histogram, algorithm="optimal", max_sequences_per_pack="max")
-    bounds.append(plan.lower_bound)
-  return bounds
+def _lower_bound(workload: str, seed: int) -> int:
+  """The proven smallest number of packs."""
+  lengths, row = WORKLOADS[workload](seed), row_of(workload)
+  histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=row)
+  plan = packing.pack(histogram, algorithm="optimal", max_sequences_per_pack="max")
+  return plan.lower_bound
 
 
 def _peer(workload: str, name: str, bounds: list[int], limit: float) -> dict:
@@ -93,20 +89,19 @@ def _peer(workload: str, name: str, bounds: list[int], limit: float) -> dict:
   }
 
 
-def _peer_row(record: dict) -> list[str]:
-  start = [record["workload"], record["packer"]]
-  if "failed" in record:
-    return [*start, record["failed"], "", "", ""]
-  return [
-    *start,
-    f"{np.mean(record['packs']):.1f}",
-    f"{100 * record['over']:.3f}",
-    f"{record['seconds']:.3f}",
-    f"{record['megabytes']:.0f}",
-  ]
+def _peer_row(record: dict) -> dict[str, str]:
+  ran = "failed" not in record
+  return {
+    "lengths": record["workload"],
+    "packer": record["packer"],
+    "packs": f"{np.mean(record['packs']):.1f}" if ran else record["failed"],
+    "over bound (%)": f"{100 * record['over']:.3f}" if ran else "",
+    "seconds": f"{record['seconds']:.3f}" if ran else "",
+    "MB": f"{record['megabytes']:.0f}" if ran else "",
+  }
 
 
-def _speed(slow: bool, results: list[dict]) -> Iterator[list[str]]:
+def _speed(slow: bool, results: list[dict]) -> Iterator[dict[str, str]]:
   """Times on the same histograms, one after the other in one process."""
   cases: list[tuple[str, int | None, str, int]] = [("wikipedia_512", 3, "nnlshp", 1)]
   cases += [("wikipedia_512", depth, "optimal", 3) for depth in DEPTHS]
@@ -115,12 +110,12 @@ def _speed(slow: bool, results: list[dict]) -> Iterator[list[str]]:
   with Progress("speed", total=len(cases) + 1, unit="plans") as progress:
     for name, depth, algorithm, repeats in cases:
       seconds, plan = _pack(name, depth, algorithm, repeats)
-      what = f"{name}, {depth or 'max'}, {algorithm}"
-      results.append(_timed(what, seconds, plan))
+      record = _timed(f"{name}, {depth or 'max'}, {algorithm}", seconds, plan)
+      results.append(record)
       if (name, algorithm) == ("wikipedia_512", "optimal"):
-        results[-1]["of_nnlshp"] = seconds / results[0]["seconds"]
+        record["of_nnlshp"] = seconds / results[0]["seconds"]
       progress.update()
-      yield _speed_row(results[-1])
+      yield _speed_row(record)
     wikipedia = packing.load_histogram("wikipedia_512")
     lengths = np.repeat(np.arange(1, 513, dtype=np.int32), wikipedia.counts)
     np.random.default_rng(0).shuffle(lengths)
@@ -150,20 +145,31 @@ def _timed(what: str, seconds: float, plan: packing.Plan) -> dict:
   return {"what": what, "seconds": seconds} | numbers
 
 
-def _speed_row(record: dict) -> list[str]:
+def _speed_row(record: dict) -> dict[str, str]:
   ratio = f"1/{1 / record['of_nnlshp']:.0f}" if "of_nnlshp" in record else ""
-  counts = [str(record[name]) for name in ("packs", "bound")]
-  return [record["what"], f"{record['seconds']:.3f}", ratio, *counts]
+  return {
+    "what": record["what"],
+    "seconds": f"{record['seconds']:.3f}",
+    "of nnlshp at depth 3": ratio,
+    "packs": str(record["packs"]),
+    "bound": str(record["bound"]),
+  }
 
 
-def _optimal(results: list[dict]) -> Iterator[list[str]]:
+def _optimal(results: list[dict]) -> Iterator[dict[str, str]]:
   """The optimum for every built-in histogram at five depths."""
   cells = list(itertools.product(packing.histogram_names(), DEPTHS))
   with Progress("optimal", total=len(cells), unit="plans") as progress:
     for name, depth in progress.over(cells):
       seconds, plan = _pack(name, depth, "optimal", 1)
-      counts = [str(x) for x in (plan.lower_bound, plan.num_packs, plan.gap)]
-      yield [name, str(depth or "max"), *counts, f"{seconds:.2f}"]
+      yield {
+        "histogram": name,
+        "depth": str(depth or "max"),
+        "bound": str(plan.lower_bound),
+        "packs": str(plan.num_packs),
+        "gap": str(plan.gap),
+        "seconds": f"{seconds:.2f}",
+      }
       results.append({"name": name, "depth": depth, "gap": plan.gap, "seconds": seconds})
       if plan.gap > max(1, 1e-6 * plan.lower_bound):
         raise SystemExit(f"{name} at depth {depth}: {plan.gap} packs above the bound")
@@ -174,35 +180,28 @@ def _draw(results: list[dict], path: str):
 
   figure = matplotlib.figure.Figure(figsize=(13, 7), dpi=110, layout="constrained")
   grid = figure.subplots(2, 3)
-  colors = {
-    "isopack": "#2a6f97",
-    "TRL": "#c1666b",
-    "Grain": "#6a994e",
-    "binpacking": "#8d6a9f",
-  }
+  makers = ("isopack", "TRL", "Grain", "binpacking")
   for axes, workload in zip(grid.flat, WORKLOADS, strict=True):
     records = [r for r in results if r["workload"] == workload][::-1]
     names = [r["packer"] for r in records]
     over = [100 * r.get("over", 0) for r in records]
-    tints = [next(c for key, c in colors.items() if n.startswith(key)) for n in names]
-    axes.barh(names, over, color=tints)
-    for at, r in enumerate(records):
-      text = r.get("failed") or f"{100 * r['over']:.2f} %, {r['seconds']:.2g} s"
-      axes.text(over[at], at, " " + text, va="center", fontsize=7)
+    bars = axes.barh(names, over, color=[f"C{makers.index(n.split()[0])}" for n in names])
+    texts = [
+      r.get("failed") or f"{100 * r['over']:.2f} %, {r['seconds']:.2g} s" for r in records
+    ]
+    axes.bar_label(bars, texts, padding=3, fontsize=7)
     axes.set_xlim(0, 1.45 * max(*over, 0.01))
     axes.set_title(workload, fontsize=10)
     axes.tick_params(labelsize=7)
-    axes.spines[["top", "right"]].set_visible(False)
-  for axes in grid[-1]:
-    axes.set_xlabel("packs above the proven minimum, %", fontsize=8)
+  figure.supxlabel("packs above the proven minimum, %", fontsize=8)
   figure.savefig(path)
 
 
 def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__)
   parser.add_argument("--only", choices=("speed", "peers", "optimal"))
-  add_number(parser, "--seeds", 3, "orders of arrival")
-  add_number(parser, "--limit", 120, "seconds for one peer's run")
+  add(parser, "--seeds", 3, "orders of arrival")
+  add(parser, "--limit", 120, "seconds for one peer's run")
   parser.add_argument("--slow", choices=("yes", "no"), default="no", help="2048 at depth 8")
   add_picture(parser)
   options = parser.parse_args(arguments)
@@ -210,19 +209,15 @@ def main(arguments: list[str] | None = None):
   print(f"{machine()}\n")
   if options.only in (None, "speed"):
     results["speed"] = []
-    header = ["what", "seconds", "of nnlshp at depth 3", "packs", "bound"]
-    rows = _speed(options.slow == "yes", results["speed"])
-    print_table(header, rows, right=range(1, 5))
+    print_table(_speed(options.slow == "yes", results["speed"]), left=["what"])
   if options.only == "optimal":
     results["optimal"] = []
-    header = ["histogram", "depth", "bound", "packs", "gap", "seconds"]
-    print_table(header, _optimal(results["optimal"]), right=range(1, 6))
+    print_table(_optimal(results["optimal"]), left=["histogram"])
   if options.only in (None, "peers"):
     results["peers"] = []
-    header = ["lengths", "packer", "packs", "over bound (%)", "seconds", "MB"]
     rows = _peers(options.seeds, options.limit, results["peers"])
     print()
-    print_table(header, rows, right=range(2, 6))
+    print_table(rows, left=("lengths", "packer"))
     if options.picture:
       _draw(results["peers"], options.picture)
   write(options, machine(), **results)

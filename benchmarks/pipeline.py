@@ -22,19 +22,19 @@ import pathlib
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import grain
 import numpy as np
 
 import packing
-from benchmarks.command import add_number, make_parser, not_negative, run, several, write
+from benchmarks import command
 from benchmarks.lengths import draw_lengths
 from benchmarks.machine import machine
 from benchmarks.sample import CLS, FIRST_WORD, MASK, SEP
 from benchmarks.small_bert import MASK_RATE, VOCAB_SIZE
 from benchmarks.steps import in_turns, quartiles, spread
-from benchmarks.table import table
+from benchmarks.table import record_table
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import Masking
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
@@ -46,9 +46,8 @@ Batches = Iterator[dict]
 
 def _make_sequences(histogram: packing.Histogram, number: int) -> list[np.ndarray]:
   rng = np.random.default_rng(0)
-  drawn = draw_lengths(histogram, number, rng)
   sequences = []
-  for length in np.maximum(drawn, 5).tolist():
+  for length in np.maximum(draw_lengths(histogram, number, rng), 5).tolist():
     ids = rng.integers(FIRST_WORD, VOCAB_SIZE, length, dtype=np.int32)
     ids[[0, length // 2, -1]] = CLS, SEP, SEP
     sequences.append(ids)
@@ -62,29 +61,14 @@ def _types(ids: np.ndarray) -> np.ndarray:
 # Ways to batches: each makes an endless iterator of dicts of arrays [B, S].
 
 
-def _ours(loader: PackedLoader) -> Batches:
-  return (loader[step] for step in itertools.count())
-
-
-def _grain(sequences, row, batch_size, pack: Callable) -> Batches:
+def _grain(sequences, row, batch_size, kind: str, **bins: int) -> Batches:
   elements = [{"input_ids": s, "token_type_ids": _types(s)} for s in sequences]
   options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
   source = grain.MapDataset.source(elements).seed(0).shuffle().repeat()
   lengths = {"input_ids": row, "token_type_ids": row}
-  return iter(pack(source.to_iter_dataset(options), lengths).batch(batch_size))
-
-
-def _fit(kind: str, depth: int):
-  def pack(source, lengths):
-    return getattr(grain.experimental, kind)(
-      source, length_struct=lengths, num_packing_bins=64, max_sequences_per_bin=depth
-    )
-
-  return pack
-
-
-def _concat(source, lengths):
-  return grain.experimental.ConcatThenSplitIterDataset(source, length_struct=lengths)
+  pack = getattr(grain.experimental, kind)
+  packed = pack(source.to_iter_dataset(options), length_struct=lengths, **bins)
+  return iter(packed.batch(batch_size))
 
 
 def _torch(sequences, row, batch_size, *, masked: bool) -> Batches:
@@ -98,8 +82,7 @@ def _torch(sequences, row, batch_size, *, masked: bool) -> Batches:
 
   def collate(examples):
     shape = (len(examples), row)
-    ids, types = (torch.zeros(shape, dtype=torch.int32) for _ in range(2))
-    attention = torch.zeros(shape, dtype=torch.int32)
+    ids, types, attention = (torch.zeros(shape, dtype=torch.int32) for _ in range(3))
     for at, (tokens, token_types) in enumerate(examples):
       ids[at, : tokens.size(0)] = tokens
       types[at, : tokens.size(0)] = token_types
@@ -185,22 +168,17 @@ def _take(way: Batches, number: int, _=None) -> list[dict]:
 
 
 def _way_table(measured: dict[str, dict]) -> str:
-  header = (
-    "batches",
-    "M real tokens a second of processor time (quartiles)",
-    "ours is faster (quartiles)",
-    "real / all tokens",
-  )
-  rows = [
-    [
-      name,
-      _millions(way["rates"]),
-      spread(quartiles(np.divide(measured[OURS]["rates"], way["rates"])), 1),
-      f"{way['real'] / way['all']:.3f}",
-    ]
+  ours = measured[OURS]["rates"]
+  records = [
+    {
+      "batches": name,
+      "M real tokens a second of processor time (quartiles)": _millions(way["rates"]),
+      "ours is faster (quartiles)": spread(quartiles(np.divide(ours, way["rates"])), 1),
+      "real / all tokens": f"{way['real'] / way['all']:.3f}",
+    }
     for name, way in measured.items()
   ]
-  return table(header, rows, right=(1, 2, 3))
+  return record_table(records, left=["batches"])
 
 
 def _millions(rates: list[float]) -> str:
@@ -208,22 +186,17 @@ def _millions(rates: list[float]) -> str:
 
 
 def main(arguments: list[str] | None = None):
-  parser = make_parser(__doc__)
-  parser.add_argument(
-    "--histogram",
-    choices=packing.histogram_names(),
-    default="wikipedia_512",
-    help="of lengths (default: wikipedia_512)",
-  )
-  add_number(parser, "--sequences", 40_000)
-  add_number(parser, "--depth", 3, "sequences a pack")
-  add_number(parser, "--batch-size", 32, "rows")
-  add_number(parser, "--rounds", 9)
-  add_number(parser, "--batches", 40, "of a round")
-  add_number(parser, "--record-batch", 8192, "sequences of an Arrow record batch")
+  parser = command.make_parser(__doc__)
+  command.add_histogram(parser)
+  command.add(parser, "--sequences", 40_000)
+  command.add(parser, "--depth", 3, "sequences a pack")
+  command.add(parser, "--batch-size", 32, "rows")
+  command.add(parser, "--rounds", 9)
+  command.add(parser, "--batches", 40, "of a round")
+  command.add(parser, "--record-batch", 8192, "sequences of an Arrow record batch")
   parser.add_argument(
     "--workers",
-    type=several(not_negative),
+    type=command.several(command.not_negative),
     default=[],
     help="such as 0,1,2: our loader by the wall clock as well",
   )
@@ -241,25 +214,19 @@ def main(arguments: list[str] | None = None):
     rows = (StoredSequence(s.tolist(), s.size // 2 + 1, 0) for s in sequences)
     write_sequences(path, rows, batch_size=options.record_batch)
     store = SequenceStore(path)
-    plan = packing.pack(
-      packing.Histogram.from_lengths(store.lengths, max_sequence_length=row),
-      algorithm="optimal",
-      max_sequences_per_pack=options.depth,
-    )
-    masking = Masking(
-      rate=MASK_RATE, seed=0, mask_id=MASK, special_ids=SPECIAL, vocab_size=VOCAB_SIZE
-    )
+    drawn = packing.Histogram.from_lengths(store.lengths, max_sequence_length=row)
+    depth = options.depth
+    plan = packing.pack(drawn, algorithm="optimal", max_sequences_per_pack=depth)
+    masking = Masking(MASK_RATE, 0, MASK, SPECIAL, VOCAB_SIZE)
     loader = functools.partial(PackedLoader, store, plan, batch_size=size, seed=0)
+    from_grain = functools.partial(_grain, sequences, row, size)
+    fit = {"num_packing_bins": 64, "max_sequences_per_bin": depth}
     ways = {
-      OURS: _ours(loader(masking=masking)),
-      "isopack": _ours(loader(masking=None)),
-      "Grain first-fit, 64 bins": _grain(
-        sequences, row, size, _fit("FirstFitPackIterDataset", options.depth)
-      ),
-      "Grain best-fit, 64 bins": _grain(
-        sequences, row, size, _fit("BestFitPackIterDataset", options.depth)
-      ),
-      "Grain concat-then-split": _grain(sequences, row, size, _concat),
+      OURS: map(loader(masking=masking).__getitem__, itertools.count()),
+      "isopack": map(loader(masking=None).__getitem__, itertools.count()),
+      "Grain first-fit, 64 bins": from_grain("FirstFitPackIterDataset", **fit),
+      "Grain best-fit, 64 bins": from_grain("BestFitPackIterDataset", **fit),
+      "Grain concat-then-split": from_grain("ConcatThenSplitIterDataset"),
     }
     if importlib.util.find_spec("torch"):
       ways["PyTorch DataLoader, padded, masked"] = _torch(sequences, row, size, masked=True)
@@ -275,11 +242,14 @@ def main(arguments: list[str] | None = None):
         for n in options.workers
       }
       results["workers"] = _measure_workers(loaders, **counts)
-      header = ("made ahead by", "M real tokens a second of the clock (quartiles)")
-      lines = [[name, _millions(rates)] for name, rates in results["workers"].items()]
-      print(f"\n{table(header, lines, right=[1])}")
-  write(options, here, **results)
+      title = "M real tokens a second of the clock (quartiles)"
+      lines = [
+        {"made ahead by": name, title: _millions(rates)}
+        for name, rates in results["workers"].items()
+      ]
+      print(f"\n{record_table(lines, left=['made ahead by'])}")
+  command.write(options, here, **results)
 
 
 if __name__ == "__main__":
-  sys.exit(run(main))
+  sys.exit(command.run(main))

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks.command import make_parser, not_negative, run, several, write
+from benchmarks.command import add, make_parser, run, several, write
 from benchmarks.machine import machine
 from benchmarks.table import print_table
 from training.command import positive
@@ -95,19 +95,17 @@ def _measure(command: list[str]) -> dict:
 
 def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__)
-  parser.add_argument(
-    "--megabytes", type=several(positive), default=[10, 200], help="default: 10,200"
-  )
-  parser.add_argument("--workers", type=not_negative, help="default: that of prepare")
+  add(parser, "--megabytes", [10, 200], type=several(positive))
+  parser.add_argument("--workers", type=positive, help="default: that of prepare")
   options = parser.parse_args(arguments)
-  header = ("text", "peak", "of which this process, each worker", "seconds")
   texts: list[dict] = []
   print(f"{machine()}\n")
-  print_table(header, _measured_rows(options, texts), right=(1, 3))
+  left = ("text", "of which this process, each worker")
+  print_table(_measured_rows(options, texts), left=left)
   write(options, machine(), texts=texts)
 
 
-def _measured_rows(options, texts: list[dict]) -> Iterator[list[str]]:
+def _measured_rows(options, texts: list[dict]) -> Iterator[dict[str, str]]:
   """Prepares each text; adds to the results, and yields a row of the table."""
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
@@ -123,12 +121,13 @@ def _measured_rows(options, texts: list[dict]) -> Iterator[list[str]]:
       one = {"text_bytes": text.stat().st_size} | _measure(command)
       texts.append(one)
       text.unlink()
-      yield [
-        f"{one['text_bytes'] / 1e6:.0f} MB",
-        f"{sum(one['bytes']) / 1e6:.0f} MB",
-        f"{', '.join(f'{n / 1e6:.0f}' for n in one['bytes'])} MB",
-        f"{one['seconds']:.0f}",
-      ]
+      of_each = ", ".join(f"{n / 1e6:.0f}" for n in one["bytes"])
+      yield {
+        "text": f"{one['text_bytes'] / 1e6:.0f} MB",
+        "peak": f"{sum(one['bytes']) / 1e6:.0f} MB",
+        "of which this process, each worker": f"{of_each} MB",
+        "seconds": f"{one['seconds']:.0f}",
+      }
 
 
 if __name__ == "__main__":

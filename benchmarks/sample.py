@@ -24,16 +24,12 @@ class Sample:
   """Sequences, and how each way lays them out.
 
   Attributes:
-    store: the sequences.
-    row_length: S, in tokens.
-    vocab_size: V.
     batches: by name, all batches: int64[B, M] of sequence numbers, -1 where there is
       none, and the length of their rows.
     check: int64[C], those of the first few packs; no more than a batch with one a row.
   """
 
   store: SequenceStore
-  row_length: int
   vocab_size: int
   batches: dict[str, list[tuple[np.ndarray, int]]]
   check: np.ndarray
@@ -62,7 +58,6 @@ def draw(
   sequences: int,
   batch_size: int,
   vocab_size: int,
-  seed: int = 0,
 ) -> Sample:
   """Draws sequences that fill the batches of every way.
 
@@ -74,8 +69,6 @@ def draw(
     sequences: N, a multiple of `batch_size`.
     batch_size: sequences of a batch with one a row; even, and above `DEPTH`. Batches of
       packs have half the rows.
-    vocab_size: V.
-    seed: of all draws.
 
   Raises:
     InputError: the numbers do not fit each other, or many draws found none that fits.
@@ -89,12 +82,12 @@ def draw(
     raise packing.InputError(
       f"{sequences} sequences do not fill batches of {batch_size}; expected a multiple."
     )
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(0)
   row = histogram.max_sequence_length
   lengths = np.maximum(draw_lengths(histogram, 64 * sequences, rng), 4)
   pool = packing.Histogram.from_lengths(lengths, max_sequence_length=row)
   plan = packing.pack(pool, algorithm="optimal", max_sequences_per_pack=DEPTH)
-  assignment = plan.assign(lengths, seed=seed)
+  assignment = plan.assign(lengths, seed=0)
   packs = np.full((assignment.num_packs, DEPTH), -1, np.int64)
   sizes = np.diff(assignment.offsets)
   packs[np.arange(DEPTH) < sizes[:, None]] = assignment.sequence_ids
@@ -128,7 +121,7 @@ def draw(
   }
   first = packs[:half]
   few = first[(first >= 0).sum(axis=1).cumsum() <= batch_size]  # also one a row in a batch
-  return Sample(store, row, vocab_size, batches, np.sort(few[few >= 0]))
+  return Sample(store, vocab_size, batches, np.sort(few[few >= 0]))
 
 
 def _full_batches(

@@ -27,39 +27,20 @@ import jax.numpy as jnp
 import numpy as np
 
 import packing
-from benchmarks.command import (
-  add_clock,
-  add_dtype,
-  add_number,
-  make_parser,
-  run,
-  some_of,
-  write,
-)
+from benchmarks import command, steps
 from benchmarks.small_bert import machine_and_device, make_config, make_optimizer
-from benchmarks.speedup_tables import (
-  KINDS,
-  SPEEDUP_HEADER,
-  SPEEDUP_RIGHT,
-  share_table,
-  speedup_row,
-)
-from benchmarks.steps import (
-  MEASURED,
-  Trainer,
-  compile_step,
-  in_turns,
-  not_run_lines,
-  quartiles,
-  random_batch,
-  update_flops,
-  why_not,
-)
-from benchmarks.table import print_table
-from model import IMPLEMENTATIONS, SIZES, AttentionError
+from benchmarks.steps import quartiles, spread
+from benchmarks.table import print_table, record_table
+from model import IMPLEMENTATIONS, AttentionError
+from model.attention import check
 from training.mesh import make_mesh, put_batch
 from training.record.flops import peak_of, training_flops
 from training.step import TrainingProgram
+
+KINDS = ("packed", "unpacked")
+# Row length: packing factor and realised speed-up in the paper: table 2, BERT-base, and
+# for 512 table 1, NNLSHP at depth 3.
+PAPER = {128: (1.17, 1.15), 384: (1.70, 1.68), 512: (2.00, 1.913)}
 
 
 def make_batches(
@@ -82,7 +63,7 @@ def make_batches(
   def batches(packs: Sequence[Sequence[int]], depth: int) -> list[dict]:
     parts = [packs[start : start + rows] for start in range(0, number * rows, rows)]
     row = plan.row_length
-    return [random_batch(x, rng, row_length=row, max_sequences=depth) for x in parts]
+    return [steps.random_batch(x, rng, row_length=row, max_sequences=depth) for x in parts]
 
   return {"packed": batches(packs, plan.packing_depth), "unpacked": batches(alone, 1)}
 
@@ -98,15 +79,12 @@ def make_programs(
   config = make_config(
     size, longest=row_length, attention_impl=implementation, dtype=jnp.dtype(dtype)
   )
-  if reason := why_not(config, row_length):
-    raise AttentionError(reason)
+  check(config, row_length)
   ordinary = dataclasses.replace(config, attention_mask="none", position_reset=False)
-  kinds = {"packed": (config, "sequence"), "unpacked": (ordinary, "token")}
+  start: dict[str, Any] = {"mesh": make_mesh(1), "seed": 0}
   return {
-    kind: TrainingProgram(
-      config, make_optimizer(), mesh=make_mesh(1), seed=0, loss_unit=loss_unit
-    )
-    for kind, (config, loss_unit) in kinds.items()
+    "packed": TrainingProgram(config, make_optimizer(), loss_unit="sequence", **start),
+    "unpacked": TrainingProgram(ordinary, make_optimizer(), loss_unit="token", **start),
   }
 
 
@@ -144,7 +122,6 @@ def measure(
   """
   batches = make_batches(plan, rows=rows, number=rounds + 1)
   placed = {kind: [put_batch(x, make_mesh(1)) for x in batches[kind]] for kind in KINDS}
-  slots = {kind: batches[kind][0] for kind in KINDS}
   product, product_flops = matrix_product(dtype)
   runs: dict[str, Callable[[int], Any]] = {"product": lambda _: product()}
   records: list[dict[str, Any]] = []
@@ -158,38 +135,33 @@ def measure(
     except AttentionError as error:
       record["not_run"] = str(error)
       continue
-    trainer = trainer or Trainer(programs["packed"])
-    compiled = {kind: compile_step(programs[kind], placed[kind][0]) for kind in KINDS}
-    count = {
-      kind: functools.partial(
+    trainer = trainer or steps.Trainer(programs["packed"])
+    record["bytes"], record["flops"] = {}, {}
+    for kind, program in programs.items():
+      step = steps.compile_step(program, placed[kind][0])
+      count = functools.partial(
         training_flops,
-        programs[kind].config,
+        program.config,
         rows=rows,
         row_length=plan.row_length,
-        mlm_slots=slots[kind]["mlm_positions"].shape[1],
-        max_sequences=slots[kind]["cls_positions"].shape[1],
+        mlm_slots=placed[kind][0]["mlm_positions"].shape[1],
+        max_sequences=placed[kind][0]["cls_positions"].shape[1],
       )
-      for kind in KINDS
-    }
-    record["bytes"] = {kind: compiled[kind].bytes for kind in KINDS}
-    record["flops"] = {
-      kind: {
-        "model": count[kind](),
-        "one_sequence": count[kind](pairs=pairs[kind]),
-        "dots": compiled[kind].dot_flops,
-        "xla": compiled[kind].xla_flops,
-        "update": update_flops(make_optimizer(), programs[kind]),
+      record["bytes"][kind] = step.bytes
+      record["flops"][kind] = {
+        "model": count(),
+        "one_sequence": count(pairs=pairs[kind]),
+        "dots": step.dot_flops,
+        "xla": step.xla_flops,
+        "update": steps.update_flops(make_optimizer(), program),
       }
-      for kind in KINDS
-    }
-    for kind in (*KINDS, "again"):
-      of = "unpacked" if kind == "again" else kind
-      runs[f"{name} {kind}"] = functools.partial(_start, trainer, compiled[of], placed[of])
+      runs[f"{name} {kind}"] = functools.partial(_start, trainer, step, placed[kind])
+    runs[f"{name} again"] = runs[f"{name} unpacked"]
   ran = [record for record in records if "flops" in record]
   if not ran:
     return records
   name = f"rows of {plan.row_length}"
-  seconds = in_turns(runs, rounds=rounds, seed=0, name=name, clock=clock)
+  seconds = steps.in_turns(runs, rounds=rounds, seed=0, name=name, clock=clock)
   sequences = np.array([int(x["sequence_mask"].sum()) for x in batches["packed"][1:]])
   fastest = min((seconds[f"{x['attention']} unpacked"] for x in ran), key=np.median)
   for record in ran:
@@ -212,7 +184,7 @@ def _mean_pairs(batches: Sequence[Mapping[str, np.ndarray]]) -> int:
   return int(np.sum(squares)) // len(batches)
 
 
-def _start(trainer: Trainer, step, batches: Sequence[dict], number: int):
+def _start(trainer: steps.Trainer, step, batches: Sequence[dict], number: int):
   return trainer.start(step, batches[number])
 
 
@@ -230,11 +202,9 @@ def summarise(
   Args:
     seconds: float[rounds] of "packed" and "unpacked" steps, of the latter "again", of the
       "fastest" unpacked steps of any implementation, and of the "product".
-    sequences: int[rounds]; in each packed batch.
-    rows: B; sequences of an unpacked batch.
+    sequences: int[rounds]; in each packed batch. An unpacked one has as many as `rows`.
     packing_factor: of the plan.
-    flops: operations of a step of either kind.
-    product_flops: operations of the product.
+    flops, product_flops: operations of a step of either kind, and of the product.
 
   Returns:
     `plan_factor` and `batch_factor`, the packing factors of the plan and of all batches
@@ -261,33 +231,66 @@ def summarise(
   }
 
 
+def speedup_row(record: dict) -> dict[str, str]:
+  """What the table shows of an implementation that ran."""
+  model = {kind: record["flops"][kind]["model"] for kind in KINDS}
+  paper = "not in it"
+  if record["row_length"] in PAPER:
+    factor, realised = PAPER[record["row_length"]]
+    paper = f"{factor:.2f}, {realised}, {realised / factor:.3f}"
+  return {
+    "S": str(record["row_length"]),
+    "attention": record["attention"],
+    "p, plan": f"{record['plan_factor']:.3f}",
+    "p, batches": f"{record['batch_factor']:.3f}",
+    "speed-up": spread(record["speedup"], 3),
+    "over p of the batches": spread(record["over_factor"], 3),
+    "operations, unpacked : packed": f"{model['unpacked'] / model['packed']:.3f}",
+    "beside the fastest unpacked": spread(record["over_fastest"], 3),
+    "unpacked : itself": spread(record["noise"], 3),
+    "paper: p, speed-up, ratio": paper,
+  }
+
+
+def _share_row(record: dict, kind: str) -> dict[str, str]:
+  """The operations of a step by each count, and its share of the peak."""
+  flops, seconds = record["flops"][kind], record["seconds"][kind]["median"]
+  model = flops["model"]
+  return {
+    "S": str(record["row_length"]),
+    "attention": record["attention"],
+    "step": kind,
+    "GFLOP, model": f"{model / 1e9:.2f}",
+    "dots : model": f"{flops['dots'] / model:.6f}",
+    "XLA : model": f"{flops['xla'] / model:.4f}",
+    "LAMB : model": f"{flops['update'] / model:.4f}",
+    "seconds": f"{seconds:.4f}",
+    "GFLOP/s": f"{model / seconds / 1e9:,.1f}",
+    "product, GFLOP/s": f"{record['product_rate']['median'] / 1e9:,.1f}",
+    "share": spread(record["share"][kind], 3),
+  }
+
+
 def main(arguments: list[str] | None = None):
-  parser = make_parser(__doc__)
-  known = [
-    name.removeprefix("wikipedia_")
-    for name in packing.histogram_names()
-    if name.startswith("wikipedia_")
-  ]
-  parser.add_argument(
+  parser = command.make_parser(__doc__)
+  names = [name for name in packing.histogram_names() if name.startswith("wikipedia_")]
+  known = [name.removeprefix("wikipedia_") for name in names]
+  command.add(
+    parser,
     "--row-lengths",
-    type=some_of(known),
-    default=["128", "384", "512"],
-    help=f"some of {','.join(known)} (default: 128,384,512)",
+    ["128", "384", "512"],
+    f"some of {','.join(known)}",
+    type=command.some_of(known),
   )
-  parser.add_argument(
-    "--size", choices=list(SIZES), default="mini", help="of the model (default: mini)"
-  )
-  add_number(parser, "--depth", 3, "of a pack")
-  add_number(parser, "--tokens", 4096, "of a step, B x S at most")
-  add_number(parser, "--rounds", 15)
-  parser.add_argument(
-    "--implementations",
-    type=some_of(IMPLEMENTATIONS),
-    default=list(MEASURED),
-    help=f"of attention (default: {','.join(MEASURED)})",
-  )
-  add_dtype(parser)
-  add_clock(parser)
+  command.add_size(parser)
+  command.add(parser, "--depth", 3, "of a pack")
+  command.add(parser, "--tokens", 4096, "of a step, B x S at most")
+  command.add(parser, "--rounds", 15)
+  implementations = command.some_of(IMPLEMENTATIONS)
+  measured = list(steps.MEASURED)
+  command.add(parser, "--implementations", measured, "of attention", type=implementations)
+  command.add_dtype(parser)
+  command.add_clock(parser)
   options = parser.parse_args(arguments)
   longest = max(map(int, options.row_lengths))
   if options.tokens < longest:
@@ -302,16 +305,17 @@ def main(arguments: list[str] | None = None):
     "Realised speed-up\n"
   )
   records: list[dict] = []
-  rows = _measured_rows(options, records)
-  print_table(SPEEDUP_HEADER, rows, right=SPEEDUP_RIGHT)
-  write(options, machine, peak=dataclasses.asdict(peak), steps=records)
-  reasons = [(x["attention"], x["not_run"]) for x in records if "not_run" in x]
-  if reasons:
-    print(f"\n{not_run_lines(reasons)}")
-  print(f"\nShare of the machine's peak\n\n{share_table(records)}")
+  left = ("attention", "paper: p, speed-up, ratio")
+  print_table(_measured_rows(options, records), left=left)
+  command.write(options, machine, peak=dataclasses.asdict(peak), steps=records)
+  if reasons := steps.not_run_lines(records):
+    print(f"\n{reasons}")
+  shares = [_share_row(x, kind) for x in records if "flops" in x for kind in KINDS]
+  shown = record_table(shares, left=("attention", "step"))
+  print(f"\nShare of the machine's peak\n\n{shown}")
 
 
-def _measured_rows(options, records: list[dict]) -> Iterator[list[str]]:
+def _measured_rows(options, records: list[dict]) -> Iterator[dict[str, str]]:
   """Measures each row length; adds to the records, and yields a row of the table."""
   for row_length in options.row_lengths:
     histogram = packing.load_histogram(f"wikipedia_{row_length}")
@@ -332,4 +336,4 @@ def _measured_rows(options, records: list[dict]) -> Iterator[list[str]]:
 
 
 if __name__ == "__main__":
-  sys.exit(run(main))
+  sys.exit(command.run(main))

@@ -30,11 +30,12 @@ def random_batch(
   *,
   row_length: int,
   max_sequences: int,
+  max_masked: int | None = None,
 ) -> dict[str, np.ndarray]:
   """A PackedBatch of random tokens, 15 % of each sequence masked, at least one.
 
-  `packs` has for each row the lengths of its sequences, in tokens. P is that of
-  `pipeline.batches.masking.Masking.max_masked`.
+  `packs` has for each row the lengths of its sequences, in tokens. `max_masked`, P, is that
+  of `pipeline.batches.masking.Masking.max_masked` by default.
   """
 
   def paired(length: int) -> dict:
@@ -44,28 +45,22 @@ def random_batch(
     [[paired(length) for length in pack] for pack in packs],
     row_length=row_length,
     max_sequences=max_sequences,
-    max_masked=math.floor(MASK_RATE * row_length) + max_sequences,
+    max_masked=max_masked or math.floor(MASK_RATE * row_length) + max_sequences,
   )
 
 
 class CompiledStep(NamedTuple):
   """A training step for batches of one shape.
 
-  Attributes:
-    run: from a state and a batch to the next state and the step's totals.
-    dot_flops: operations of the matrix products, as JAX traces them.
-    xla_flops: of everything, by XLA's own count, which includes element-wise operations
-      and sees nothing of a fused kernel.
-    bytes: memory by XLA's plan: arguments, results and temporary arrays. The new state
-      replaces the old one and counts once.
-    argument_bytes: the state and the batch, of these.
+  `dot_flops` counts the matrix products, as JAX traces them; `xla_flops` is XLA's own
+  count, which includes element-wise operations and sees nothing of a fused kernel.
   """
 
-  run: jax.stages.Compiled
+  run: jax.stages.Compiled  # from a state and a batch to the next state and the totals
   dot_flops: int
   xla_flops: float
-  bytes: int
-  argument_bytes: int
+  bytes: int  # by XLA's plan: arguments, results and temporary arrays; the state once
+  argument_bytes: int  # of these, the state and the batch
 
 
 def compile_step(program: TrainingProgram, batch: Mapping[str, jax.Array]) -> CompiledStep:
@@ -114,9 +109,7 @@ def in_turns(
   Args:
     runs: by key; each takes the number of the round, from 0, and returns arrays that
       are ready when it is done.
-    rounds: the number of counted rounds.
-    seed: of the orders.
-    name: for the progress bar.
+    rounds: counted ones; `seed` is that of the orders, `name` that of the progress bar.
     clock: "wall"; or "processor", the time of all cores of a CPU, which says less about
       a step and is steadier on a shared machine; or "both".
     before: called before the clock starts, in every round.
@@ -133,8 +126,7 @@ def in_turns(
   rng = np.random.default_rng(seed)
   keys = list(runs)
   seconds = {key: np.empty((rounds, 2)) for key in runs}
-  total = (rounds + 1) * len(keys)
-  with Progress(name, total=total, unit="runs") as progress:
+  with Progress(name, total=(rounds + 1) * len(keys), unit="runs") as progress:
     for number in range(rounds + 1):
       for index in rng.permutation(len(keys)).tolist():
         key = keys[index]
@@ -165,15 +157,16 @@ def why_not(config: BertConfig, row_length: int) -> str:
   return ""
 
 
-def not_run_lines(reasons: Iterable[tuple[str, str]]) -> str:
-  """A line for each different implementation and reason.
+def not_run_lines(records: Iterable[Mapping[str, Any]]) -> str:
+  """A line for each different implementation of attention that did `not_run`, and why.
 
   Example:
-    >>> print(not_run_lines([("splash", "Needs a TPU."), ("splash", "Needs a TPU.")]))
+    >>> print(not_run_lines(2 * [{"attention": "splash", "not_run": "Needs a TPU."}]))
     attention splash: not run: Needs a TPU.
   """
-  different = dict.fromkeys(reasons)
-  return "\n".join(f"attention {name}: not run: {reason}" for name, reason in different)
+  missing = (x for x in records if "not_run" in x)
+  lines = (f"attention {x['attention']}: not run: {x['not_run']}" for x in missing)
+  return "\n".join(dict.fromkeys(lines))
 
 
 def quartiles(values: np.ndarray | Sequence[float]) -> dict[str, float]:
@@ -210,9 +203,6 @@ def dot_flops(jaxpr: Any) -> int:
   """Operations of all matrix products of a traced program and of what it calls.
 
   A product of [a, b] with [b, c] is 2abc; the body of a scan counts as often as it runs.
-
-  Args:
-    jaxpr: such as `jax.make_jaxpr(function)(*arguments).jaxpr`.
 
   Example:
     >>> ones = np.ones((3, 5), np.float32)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 
 def table(
-  header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()
+  header: Iterable[str], rows: Iterable[Iterable[str]], *, right: Container[int] = ()
 ) -> str:
-  """A table in Markdown.
-
-  Args:
-    header: titles of the columns.
-    rows: cells.
-    right: columns that are aligned to the right.
+  """A table of cells; the columns `right` are aligned to the right.
 
   Example:
     >>> print(table(["name", "n"], [["a", "1"]], right=[1]))
@@ -22,27 +17,35 @@ def table(
     |---|---:|
     | a | 1 |
   """
-  return "\n".join(_lines(header, rows, right))
+  titles = list(header)
+  rule = "".join("---:|" if i in right else "---|" for i in range(len(titles)))
+  return "\n".join([_line(titles), f"|{rule}", *map(_line, rows)])
 
 
-def print_table(
-  header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()
-):
-  """Prints each row as soon as it is made, above a progress bar if there is one."""
+def record_table(records: Sequence[Mapping[str, str]], *, left: Container[str]) -> str:
+  """A table of records; columns except `left` are aligned to the right. "" for no record.
+
+  Example:
+    >>> print(record_table([{"name": "a", "n": "1"}, {"name": "b"}], left=["name"]))
+    | name | n |
+    |---|---:|
+    | a | 1 |
+    | b |  |
+  """
+  titles = list(dict.fromkeys(title for record in records for title in record))
+  right = [i for i, title in enumerate(titles) if title not in left]
+  rows = ([record.get(title, "") for title in titles] for record in records)
+  return table(titles, rows, right=right) if records else ""
+
+
+def print_table(records: Iterable[Mapping[str, str]], *, left: Container[str]):
+  """Prints each record as soon as it is made, above a progress bar if there is one."""
   import tqdm
 
-  for line in _lines(header, rows, right):
-    tqdm.tqdm.write(line)
+  for number, record in enumerate(records):
+    lines = record_table([record], left=left).splitlines()
+    tqdm.tqdm.write("\n".join(lines[2:] if number else lines))
     sys.stdout.flush()
-
-
-def _lines(
-  header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int]
-) -> Iterator[str]:
-  rule = "".join("---:|" if i in right else "---|" for i in range(len(header)))
-  yield _line(header)
-  yield f"|{rule}"
-  yield from map(_line, rows)
 
 
 def _line(cells: Iterable[str]) -> str:

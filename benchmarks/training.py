@@ -43,7 +43,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import packing
-from benchmarks.command import add_dtype, add_number, make_parser, run, some_of, write
+from benchmarks import command
 from benchmarks.machine import machine as processor
 from benchmarks.sample import Sample, draw
 from benchmarks.small_bert import VOCAB_SIZE, make_config
@@ -57,7 +57,7 @@ from benchmarks.training_tables import (
   split,
   way_table,
 )
-from model import IMPLEMENTATIONS, SIZES, BertConfig, hf
+from model import IMPLEMENTATIONS, BertConfig, hf
 from pipeline.batches.packed import PackedBatch
 from training.command import positive
 from training.mesh import make_mesh, put_batch
@@ -66,23 +66,14 @@ from training.record.compilations import CompilationCounter
 from training.record.progress import Progress
 from training.step import TrainingProgram
 
-ADAMW: dict[str, Any] = {
-  "learning_rate": 1e-4,
-  "b1": 0.9,
-  "b2": 0.999,
-  "eps": 1e-6,
-  "weight_decay": 0.01,
-}
-
+ADAMW: dict[str, Any] = {"learning_rate": 1e-4, "weight_decay": 0.01}
+ADAMW |= {"b1": 0.9, "b2": 0.999, "eps": 1e-6}
 NEEDED = ("torch", "transformers")  # by peers
 WITHOUT_MEMORY = ("packed", "unpadded")  # ways that are measured without kept memory, too
 
 
 class Ours:
-  """This project's training program, batch by batch.
-
-  The loss is that of `loss_unit="token"`, which is the one of an ordinary BERT.
-  """
+  """This project's training program, batch by batch, with the loss of an ordinary BERT."""
 
   def __init__(self, config: BertConfig, params: Any = None):
     optimizer = adamw(**ADAMW, clip_norm=0)
@@ -125,8 +116,10 @@ def make_learners(
   for key in keys:
     name, implementation = split(key)
     if name in PEERS:
+      from benchmarks.hugging_face import Computation  # an extra
+
       peer = peer or _hugging_face(config, params, attention, threads)
-      learners[key] = peer.computing(PEERS[name][2])
+      learners[key] = Computation(peer, PEERS[name][2])
     else:  # a program for each way, so that each pays for its own compilations
       own = dataclasses.replace(config, attention_impl=implementation)
       learners[key] = Ours(own, params)
@@ -137,8 +130,9 @@ def _hugging_face(config: BertConfig, params, attention: str, threads: int | Non
   from benchmarks.hugging_face import HuggingFace  # an extra
 
   with tempfile.TemporaryDirectory() as folder:
-    hf.export_bert(config, params, pathlib.Path(folder) / "bert")
-    return HuggingFace(pathlib.Path(folder) / "bert", attention, threads, **ADAMW)
+    bert = pathlib.Path(folder) / "bert"
+    hf.export_bert(config, params, bert)
+    return HuggingFace(bert, attention, threads, **ADAMW)
 
 
 def not_run(
@@ -176,20 +170,10 @@ def missing() -> list[str]:
   return [name for name in NEEDED if not importlib.util.find_spec(name)]
 
 
-def first_losses(learner, batch: PackedBatch) -> list[float]:
-  """Of two steps from the weights of the start on one batch, in nats."""
-  learner.reset()
-  prepared = learner.prepare(batch)
-  return [learner.step(prepared) for _ in range(2)]
-
-
 def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[str, dict]:
   """Real sequences a second of each way, in turns, and its first losses.
 
-  Args:
-    learners: by the keys of ways.
-    sample: what they learn from.
-    rounds: the number of counted rounds; one before them is not.
+  `learners` are by the keys of ways; one round before the others is not counted.
   """
   counter = CompilationCounter()
   measured: dict[str, dict] = {}
@@ -205,9 +189,8 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
   }
   seconds = in_turns(runs, rounds=rounds, seed=0, name="measuring", clock="both")
   for name, way in measured.items():
-    of_rounds = np.sum(
-      [seconds[name, index] for index in range(len(batches[name]))], axis=0
-    )
+    each = [seconds[name, index] for index in range(len(batches[name]))]
+    of_rounds = np.sum(each, axis=0)
     way["rates"], way["processor_rates"] = (len(sample.store) / of_rounds).T.tolist()
     way["page_faults"] = float(np.median(faults[name]))  # a step
   return measured
@@ -221,7 +204,9 @@ def _first_steps(
   step_name = getattr(learner, "step_name", "")  # PyTorch compiles nothing here
   compiled, began = counter.count(step_name), time.perf_counter()
   few = sample.check_batch(layout)
-  losses = first_losses(learner, few)
+  learner.reset()
+  prepared = learner.prepare(few)
+  losses = [learner.step(prepared) for _ in range(2)]
   batches = [learner.prepare(sample.lay_out(*x)) for x in sample.batches[layout]]
   if step_name:  # compile the other shapes
     shapes = {x["input_ids"].shape: x for x in batches}
@@ -244,49 +229,31 @@ def _step(learner, batch, faults: list[int], _) -> float:
 
 
 def main(arguments: list[str] | None = None):
-  parser = make_parser(__doc__)
-  parser.add_argument(
-    "--size", choices=list(SIZES), default="mini", help="of the model (default: mini)"
-  )
-  parser.add_argument(
-    "--histogram",
-    choices=packing.histogram_names(),
-    default="wikipedia_512",
-    help="of lengths (default: wikipedia_512)",
-  )
-  add_number(parser, "--sequences", 64)
-  add_number(parser, "--batch-size", 8, "sequences of a batch with one a row; even")
-  add_number(parser, "--rounds", 5)
+  parser = command.make_parser(__doc__)
+  command.add_size(parser)
+  command.add_histogram(parser)
+  command.add(parser, "--sequences", 64)
+  command.add(parser, "--batch-size", 8, "sequences of a batch with one a row; even")
+  command.add(parser, "--rounds", 5)
   parser.add_argument(
     "--ways",
-    type=some_of(WAYS),
+    type=command.some_of(WAYS),
     default=list(WAYS),
     help=f"some of {','.join(WAYS)} (default: all)",
   )
-  parser.add_argument(
-    "--attention-impls",
-    type=some_of(IMPLEMENTATIONS),
-    default=list(MEASURED),
-    help=f"attention of our ways (default: {','.join(MEASURED)})",
-  )
-  add_dtype(parser)
-  parser.add_argument(
-    "--attention",
-    choices=("sdpa", "eager"),
-    default="sdpa",
-    help="of Hugging Face (default: sdpa)",
-  )
+  known, of = command.some_of(IMPLEMENTATIONS), "attention of our ways"
+  command.add(parser, "--attention-impls", list(MEASURED), of, type=known)
+  command.add_dtype(parser)
+  kinds = ("sdpa", "eager")
+  command.add(parser, "--attention", "sdpa", "of Hugging Face", choices=kinds)
   parser.add_argument("--threads", type=positive, help="of PyTorch (default: its own)")
   parser.add_argument(
     "--return-memory", action="store_true", help="leave freed memory to the C library"
   )
   options = parser.parse_args(arguments)
   histogram = packing.load_histogram(options.histogram)
-  config = make_config(
-    options.size,
-    longest=histogram.max_sequence_length,
-    dtype=jnp.dtype(options.dtype),
-  )
+  longest, dtype = histogram.max_sequence_length, jnp.dtype(options.dtype)
+  config = make_config(options.size, longest=longest, dtype=dtype)
   try:
     sample = draw(
       histogram,
@@ -313,7 +280,7 @@ def main(arguments: list[str] | None = None):
   without = {}
   if jax.devices()[0].platform == "cpu" and not options.return_memory:
     without = _without_memory(options, [key for key in WITHOUT_MEMORY if key in running])
-  write(options, machine, ways=measured, without_memory=without, not_run=reasons)
+  command.write(options, machine, ways=measured, without_memory=without, not_run=reasons)
   lengths = sample.store.lengths
   print(
     f"\nBERT-{options.size}, {options.dtype}, AdamW; {lengths.size} sequences of "
@@ -322,7 +289,11 @@ def main(arguments: list[str] | None = None):
     f"{options.rounds} rounds\n"
   )
   print(way_table(measured, keys, reasons, sequences=lengths.size))
-  ours = [(split(key)[1], reasons[key]) for key in reasons if split(key)[0] not in PEERS]
+  ours = [
+    {"attention": split(key)[1], "not_run": reason}
+    for key, reason in reasons.items()
+    if split(key)[0] not in PEERS
+  ]
   for text in (not_run_lines(ours), part_table(measured), memory_table(measured, without)):
     if text:
       print(f"\n{text}")
@@ -334,14 +305,13 @@ def _without_memory(options: argparse.Namespace, keys: list[str]) -> dict[str, d
     return {}
   with tempfile.NamedTemporaryFile(suffix=".json") as file:
     changed = {"ways": ",".join(keys), "attention_impls": "xla", "json": file.name}
-    values = vars(options) | changed | {"return_memory": None}
     chosen = [
       f"--{name.replace('_', '-')}={value}"
-      for name, value in values.items()
-      if value is not None
+      for name, value in (vars(options) | changed).items()
+      if value and name != "return_memory"
     ]
-    command = [sys.executable, "-m", "benchmarks.training", "--return-memory", *chosen]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    words = [sys.executable, "-m", "benchmarks.training", "--return-memory", *chosen]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     return json.loads(pathlib.Path(file.name).read_text())["ways"]
 
 
@@ -355,4 +325,4 @@ def _machine() -> str:
 
 
 if __name__ == "__main__":
-  sys.exit(run(main, keep_memory="--return-memory" not in sys.argv))
+  sys.exit(command.run(main, keep_memory="--return-memory" not in sys.argv))

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.sample import BUCKETS
 from benchmarks.steps import quartiles, spread
-from benchmarks.table import table
+from benchmarks.table import record_table, table
 
 # By name: the title in the table, the batches, and for peers what they compute.
 OURS = {
@@ -66,71 +66,58 @@ def way_table(
   *,
   sequences: int,
 ) -> str:
-  """A row for each way.
+  """A row for each way that ran, by its `training.measure`, in the order of `keys`.
 
-  Args:
-    measured: of `training.measure`.
-    keys: of all ways, in order.
-    not_run: reasons by key. Peers show theirs in their rows; our ways get no row.
-    sequences: of a round.
+  Peers that did not run show the reason in their rows; our ways get no row. `sequences`
+  are those of a round.
   """
   base = "padded" if "padded" in measured else next(iter(measured))
-  header = [
-    "way",
-    "sequences a second (quartiles)",
-    f"{base} = 1 (quartiles)",
-    "packed is faster (quartiles)",
-    f"by processor time, {base} = 1",
-    "thousand tokens a second, with padding",
-    "compilations",
-    "first steps",
-    "loss of steps 1 and 2",
-  ]
-  rows = []
+  rate_title = "sequences a second (quartiles)"
+  records = []
   for key in keys:
     name, implementation = split(key)
     title = WAYS[name][0] + ("" if implementation == "xla" else f", {implementation}")
-    if key in measured:
-      rows.append([title, *_cells(measured, key, base, sequences)])
-    elif name in PEERS:
-      rows.append([title, not_run[key], *[""] * (len(header) - 2)])
-  return table(header, rows, right=range(1, len(header)))
-
-
-def _cells(measured: Mapping[str, dict], key: str, base: str, sequences: int) -> list[str]:
-  way = measured[key]
-  rates = quartiles(way["rates"])
-  processor = _ratio(measured, key, base, rates="processor_rates")["median"]
-  tokens = way["computed_tokens"] / sequences * rates["median"] / 1000
-  return [
-    spread(rates),
-    spread(_ratio(measured, key, base)),
-    spread(_ratio(measured, "packed", key)) if "packed" in measured else "",
-    f"{processor:.2f}",
-    f"{tokens:.2f}",
-    str(way["compilations"]),
-    f"{way['first_seconds']:.1f} s",
-    f"{way['losses'][0]:.5f}, {way['losses'][1]:.5f}",
-  ]
+    if key not in measured:
+      if name in PEERS:
+        records.append({"way": title, rate_title: not_run[key]})
+      continue
+    way = measured[key]
+    rates = quartiles(way["rates"])
+    faster = spread(_ratio(measured, "packed", key)) if "packed" in measured else ""
+    processor = _ratio(measured, key, base, rates="processor_rates")["median"]
+    tokens = way["computed_tokens"] / sequences * rates["median"] / 1000
+    record = {
+      "way": title,
+      rate_title: spread(rates),
+      f"{base} = 1 (quartiles)": spread(_ratio(measured, key, base)),
+      "packed is faster (quartiles)": faster,
+      f"by processor time, {base} = 1": f"{processor:.2f}",
+      "thousand tokens a second, with padding": f"{tokens:.2f}",
+      "compilations": str(way["compilations"]),
+      "first steps": f"{way['first_seconds']:.1f} s",
+      "loss of steps 1 and 2": f"{way['losses'][0]:.5f}, {way['losses'][1]:.5f}",
+    }
+    records.append(record)
+  return record_table(records, left=["way"])
 
 
 def part_table(measured: Mapping[str, dict]) -> str:
   """The shares of packing, the head and the framework; "" unless all four ways ran."""
   if not {"packed", "unpacked", "masked", "padded"} <= set(measured):
     return ""
-  rows = [
-    [part, f"{WAYS[one][0]} : {WAYS[other][0]}", spread(_ratio(measured, one, other))]
+  records = [
+    {
+      "of the whole": part,
+      "what": f"{WAYS[one][0]} : {WAYS[other][0]}",
+      "times (quartiles)": spread(_ratio(measured, one, other)),
+    }
     for part, one, other in PARTS
   ]
-  return table(["of the whole", "what", "times (quartiles)"], rows, right=[2])
+  return record_table(records, left=("of the whole", "what"))
 
 
 def memory_table(kept: Mapping[str, dict], returned: Mapping[str, dict]) -> str:
-  """What keeping freed memory gains, for the ways measured without it; "" for none.
-
-  Args:
-    kept, returned: of `training.measure`, with freed memory kept and returned.
-  """
+  """What keeping freed memory gains, for the ways measured without it; "" for none."""
   rows = [
     [
       WAYS[name][0],

@@ -70,11 +70,12 @@ def test_results_are_written_with_the_machine_and_the_options(tmp_path):
 
 def test_rows_are_printed_as_soon_as_they_are_made(capsys):
   def rows():
-    assert capsys.readouterr().out == "| a |\n|---|\n"
-    yield ["1"]
-    assert capsys.readouterr().out == "| 1 |\n"
+    yield {"a": "1"}
+    assert capsys.readouterr().out == "| a |\n|---|\n| 1 |\n"
+    yield {"a": "2"}
+    assert capsys.readouterr().out == "| 2 |\n"
 
-  table.print_table(["a"], rows())
+  table.print_table(rows(), left=["a"])
 
 
 def test_ctrl_c_is_one_line(capsys):
