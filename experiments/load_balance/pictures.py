@@ -45,7 +45,9 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
     f"{min(even):.2f} to {max(even):.2f}, packing at {min(flat):.2f} to {max(flat):.2f} "
     f"(batch {batch})",
   )
-  names = [f"{way}{same}" for same in ("", ways.SAME) for way in (ways.SORTED, ways.BUCKETS)]
+  names = [
+    f"{way}{same}" for same in ("", ways.SAME) for way in (ways.SORTED, ways.BUCKETS)
+  ]
   over = {name: line("speedup", name) for name in names}
   last = [[*x.values()][-1] for x in over.values()]
   _over_devices(
