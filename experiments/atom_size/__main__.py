@@ -143,7 +143,7 @@ def exhibits(part: Part, *, minutes: float = math.inf) -> list[Exhibit]:
   lengths, vocabulary = _documents(first)
   shared = atoms.Study(
     part,
-    _recipe(name, first, lengths, vocabulary, part.quick, (made, len(planned))),
+    _recipe(name, first, lengths, vocabulary, part.quick, made, len(planned)),
   )
   exhibits = [atoms.steps_an_epoch(shared, lengths, results, tokens=TOKENS)]
   exhibits += [
@@ -190,7 +190,9 @@ def _documents(study: Study) -> tuple[np.ndarray, int]:
   return documents(dataset.train)[0], len(dataset.vocabulary)
 
 
-def _recipe(name, study: Study, lengths, vocabulary: int, quick: bool, runs) -> str:
+def _recipe(
+  name, study: Study, lengths, vocabulary: int, quick: bool, made: int, planned: int
+) -> str:
   """What was trained on what, for the report."""
   config = study.runs[0][1].config
   model = model_config(config, head="causal", vocab_size=vocabulary)
@@ -198,8 +200,9 @@ def _recipe(name, study: Study, lengths, vocabulary: int, quick: bool, runs) -> 
   length = f"{EPOCHS} epochs"
   if quick:
     length = f"{QUICK['train.steps']} steps, which prove nothing"
-  made, planned = runs
-  rest = f" {planned - made} of {planned} planned runs are not made yet."
+  rest = ""
+  if made < planned:
+    rest = f" {planned - made} of {planned} planned runs are not made yet."
   return (
     f"Text: {TEXTS[name.removesuffix('-quick')]}, documents of {config.data.min_words} "
     f"words and more, {(lengths + 1).sum():,} tokens of a byte-level BPE of "
@@ -207,7 +210,7 @@ def _recipe(name, study: Study, lengths, vocabulary: int, quick: bool, runs) -> 
     f"{length}; {TOKENS} tokens a step, padding included; AdamW, rate "
     f"{config.optimizer.learning_rate:g}, constant after {config.optimizer.warmup_steps} "
     f"steps, chosen for concat in rows of {FULL} with seed 0, which is in no statement."
-    f"{rest * (made < planned)}"
+    f"{rest}"
   )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.stats
 
 from experiments.atom_size import perplexities, pictures
 from experiments.atom_size.runs import (
@@ -176,14 +177,7 @@ def predicted_rows(
 def steps_an_epoch(
   study: Study, lengths: np.ndarray, row_lengths: Mapping[int, Found], *, tokens: int
 ) -> Exhibit:
-  """Whether the loaders make as many steps an epoch as the token counts predict.
-
-  Args:
-    study: of the exhibit.
-    lengths: tokens of each document.
-    row_lengths: the results, by row length.
-    tokens: of a step.
-  """
+  """Whether the loaders make as many steps an epoch as the token counts predict."""
   values = []
   for row_length, found in row_lengths.items():
     for layout, runs in found.items():
@@ -237,15 +231,7 @@ def ends_at_cuts(lengths: np.ndarray, layout: Layout, row_length: int) -> int:
 def atom_sizes(
   study: Study, kind: str, row_length: int, found: Found, lengths: np.ndarray
 ) -> Exhibit:
-  """Which atom is best: Figures 1, 2 and 7 to 10, and Table 2.
-
-  Args:
-    study: of the exhibit.
-    kind: concat or padding.
-    row_length: S, in tokens.
-    found: the results of that row length.
-    lengths: int[D]; tokens of each document.
-  """
+  """Which atom of `kind` is best: Figures 1, 2 and 7 to 10, and Table 2."""
   base = Layout(kind)
   layouts = [Layout(kind, atom) for atom in ATOMS if Layout(kind, atom) in found]
   runs = _common_runs(found, layouts)
@@ -282,11 +268,12 @@ def atom_sizes(
     title=finding,
   )
   last_epoch = "training perplexity over the last epoch"
-  compared: list[tuple[str, Mapping[Layout, list[float]], dict[str, Any]]] = [
-    ("final training perplexity", _nats(final), {}),
-    (last_epoch, nats, {}),
-    (f"{last_epoch}, even if ends at cuts cost nothing", if_free, {}),
-    ("held-out perplexity", _nats(held), {}),
+  in_nats: dict[str, Any] = {"margin": MARGIN}
+  compared = [
+    ("final training perplexity", _nats(final), in_nats),
+    (last_epoch, nats, in_nats),
+    (f"{last_epoch}, even if ends at cuts cost nothing", if_free, in_nats),
+    ("held-out perplexity", _nats(held), in_nats),
     ("mean rank in the last epoch", ranks, {"margin": RANKS, "unit": "ranks"}),
   ]
   if kind == "concat":
@@ -307,9 +294,7 @@ def atom_sizes(
           if x != base
         ],
       )
-      for what, values, unit in (
-        (what, values, {"margin": MARGIN} | unit) for what, values, unit in compared
-      )
+      for what, values, unit in compared
     ],
     pictures=[picture],
     text=_table_of_atoms(kind, row_length, final, ranks, nats, if_free, held)
@@ -318,13 +303,9 @@ def atom_sizes(
 
 
 def _ranks(segments: Mapping[Layout, np.ndarray]) -> dict[Layout, list[float]]:
-  """The mean rank of each layout among all, by seed."""
-  seeds = len(next(iter(segments.values())))
-  by_seed = [
-    perplexities.mean_ranks({x.name: values[seed] for x, values in segments.items()})
-    for seed in range(seeds)
-  ]
-  return {x: [ranks[x.name] for ranks in by_seed] for x in segments}
+  """The mean rank of each layout among all, by seed; 1 is the lowest perplexity (A.6)."""
+  ranks = scipy.stats.rankdata(np.stack([*segments.values()]), axis=0).mean(2)
+  return dict(zip(segments, ranks.tolist(), strict=True))
 
 
 def _table_of_atoms(kind: str, row_length: int, final, ranks, nats, if_free, held) -> str:
@@ -354,12 +335,7 @@ def _table_of_atoms(kind: str, row_length: int, final, ranks, nats, if_free, hel
 
 
 def concat_and_padding(study: Study, row_lengths: Mapping[int, Found]) -> Exhibit:
-  """Table 3 and Figure 3: atoms of a row, concat and padding, and the loss on padding.
-
-  Args:
-    study: of the exhibit.
-    row_lengths: the results, by row length.
-  """
+  """Table 3 and Figure 3: atoms of a row, concat and padding, and the loss on padding."""
   rows, panels, statements, ratios = [], {}, [], []
   for row_length, found in row_lengths.items():
     runs = _common_runs(found, [layout for layout in NAMES if layout in found])
@@ -440,11 +416,7 @@ def packed(
 ) -> Exhibit:
   """How packing compares: held-out perplexity at equal steps, text and time.
 
-  Args:
-    study: of the exhibit.
-    row_length: S, in tokens.
-    found: the results of that row length.
-    seconds: of a step of each layout, in turns.
+  `seconds` has those of a step of each layout, measured in turns.
   """
   layouts = [PACKED, CONCAT, PADDING, PADDING_ALL]
   base = np.array(seconds[PACKED.name])  # in turns: what slows one slows the next

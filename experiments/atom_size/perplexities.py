@@ -1,4 +1,4 @@
-"""What the atom-size paper compares runs by: segments, final perplexity, ranks, averages.
+"""What the atom-size paper compares runs by: segments, final perplexity, averages.
 
 References:
   Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
@@ -8,11 +8,9 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-import scipy.stats
 
 SEGMENTS = 100  # of an epoch
 
@@ -67,23 +65,6 @@ def last_epoch(
       f"{steps_per_epoch:.1f} steps an epoch and {weights.size} in all."
     )
   return np.exp(total(weights * np.asarray(nats, float)) / tokens)
-
-
-def mean_ranks(segments: Mapping[str, np.ndarray]) -> dict[str, float]:
-  """The rank of each run among all, averaged over segments; 1 is the lowest perplexity.
-
-  Args:
-    segments: of each run, as `last_epoch` gives them.
-
-  Example:
-    >>> mean_ranks({"a": np.array([3.0, 3.0]), "b": np.array([2.0, 4.0])})
-    {'a': 1.5, 'b': 1.5}
-
-  References:
-    The atom-size paper, A.6.
-  """
-  ranks = scipy.stats.rankdata(np.stack(list(segments.values())), axis=0).mean(1)
-  return dict(zip(segments, ranks.tolist(), strict=True))
 
 
 def smooth(values: npt.ArrayLike, alpha: float = 0.99) -> np.ndarray:

@@ -80,13 +80,7 @@ def atoms(
 
 
 def steps(path: pathlib.Path, panels: Mapping[int, Mapping[str, Runs]], *, title: str):
-  """Figure 3: training perplexity over steps, a panel for each row length.
-
-  Args:
-    path: of the PNG.
-    panels: by row length, runs by the name of their layout.
-    title: what the picture shows.
-  """
+  """Figure 3: training perplexity over steps, a panel of layouts for each row length."""
   whole = figure(max(9, 3.3 * len(panels) + 1), 4.2)
   for axes, (row_length, arms) in zip(
     whole.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
@@ -103,13 +97,7 @@ def steps(path: pathlib.Path, panels: Mapping[int, Mapping[str, Runs]], *, title
 
 
 def held_out(path: pathlib.Path, arms: Mapping[str, Runs], *, title: str):
-  """Held-out perplexity over steps, over text and over time.
-
-  Args:
-    path: of the PNG.
-    arms: runs by the name of their layout, with the `seconds` of each evaluation.
-    title: what the picture shows.
-  """
+  """Held-out perplexity of layouts over steps, text and time (`seconds` of evaluations)."""
   whole = figure(11, 4.2)
   by_step, by_text, by_time = whole.subplots(1, 3, sharey=True)
   lowest = []

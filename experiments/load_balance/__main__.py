@@ -60,26 +60,13 @@ QUICK = Grid((1, 16, 256, 4096), (4, 32), 2**16)
 def paper_estimate() -> dict[str, Any]:
   """The numbers of section E, for 1, 2, 4, ... devices."""
   one = gumbel.infer_one_device(gumbel.PAPER, devices=gumbel.PAPER_DEVICES)
-  rows = [
-    {
-      "devices": n,
-      "speedup": gumbel.mean_of_slowest(one, n),
-      "low": gumbel.quantile_of_slowest(one, n, probability=0.1),
-      "high": gumbel.quantile_of_slowest(one, n, probability=0.9),
-    }
-    for n in _powers()
-  ]
   return {
     "several": gumbel.PAPER._asdict() | {"devices": gumbel.PAPER_DEVICES},
     "one": one._asdict(),
     "packing": gumbel.PAPER_PACKING,
     "packing_ahead_from": gumbel.crossing(one, gumbel.PAPER_PACKING, most=MOST),
-    "rows": rows,
+    "rows": gumbel.estimate(one, most=MOST),
   }
-
-
-def _powers() -> list[int]:
-  return [2**k for k in range(MOST.bit_length())]
 
 
 def simulate_grid(
@@ -109,7 +96,7 @@ def check_paper_method(
   """
   both = {name: ways[name] for name in (PADDING, UNPADDING)}
   speedups = {}
-  for n in _powers():
+  for n in (2**k for k in range(MOST.bit_length())):
     steps = simulate(both, lengths, devices=n, batch=BATCH, sequences=sequences)
     slowest = {name: x.seconds.max(1) for name, x in steps.items()}
     speedups[n] = slowest[PADDING] / slowest[UNPADDING]
@@ -132,10 +119,7 @@ def check_paper_method(
 def run(workdir: pathlib.Path, coefficients: str | None, *, quick: bool) -> dict[str, Any]:
   """Makes all results; writes each as soon as it is known.
 
-  Args:
-    workdir: the folder for them.
-    coefficients: a file that has them; None to measure them, and then the steps.
-    quick: whether to make less of all.
+  Without a file of coefficients it measures them, and then the steps.
 
   Raises:
     InputError: the file has no coefficients.

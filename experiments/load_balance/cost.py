@@ -71,15 +71,11 @@ class Coefficients:
     return self.row + lengths * (self.token + lengths * self.token_pair)
 
 
-class Fit(NamedTuple):
-  """Fitted coefficients, and (fitted - measured) / measured for each measurement."""
-
-  coefficients: Coefficients
-  errors: list[float]
-
-
-def fit(measurements: Sequence[Measurement]) -> Fit:
+def fit(measurements: Sequence[Measurement]) -> tuple[Coefficients, list[float]]:
   """Non-negative least squares of the relative errors of the median steps.
+
+  Returns:
+    The coefficients, and (fitted - measured) / measured for each measurement.
 
   Raises:
     InputError: fewer than three lengths or two numbers of rows.
@@ -88,8 +84,8 @@ def fit(measurements: Sequence[Measurement]) -> Fit:
     >>> truth = Coefficients(step=3.0, row=0.0, token=0.2, token_pair=0.01)
     >>> shapes = [(length, rows) for length in (5, 7, 11) for rows in (2, 3)]
     >>> steps = [truth.step + rows * truth.row_seconds(length) for length, rows in shapes]
-    >>> fitted = fit([Measurement(*shape, t, t, t) for shape, t in zip(shapes, steps)])
-    >>> [round(x, 6) for x in dataclasses.astuple(fitted.coefficients)]
+    >>> fitted, _ = fit([Measurement(*shape, t, t, t) for shape, t in zip(shapes, steps)])
+    >>> [round(x, 6) for x in dataclasses.astuple(fitted)]
     [3.0, 0.0, 0.2, 0.01]
   """
   lengths = np.array([x.row_length for x in measurements], float)
@@ -105,7 +101,7 @@ def fit(measurements: Sequence[Measurement]) -> Fit:
   weighted = terms / scale / seconds[:, None]
   solution, _ = scipy.optimize.nnls(weighted, np.ones_like(seconds))
   coefficients = Coefficients(*(solution / scale).tolist())
-  return Fit(coefficients, (weighted @ solution - 1).tolist())
+  return coefficients, (weighted @ solution - 1).tolist()
 
 
 class Network(NamedTuple):

@@ -110,16 +110,16 @@ def measure_device(settings: Settings, folder: pathlib.Path) -> dict[str, Any]:
   measurements = measure(
     program, settings.row_lengths, settings.rows, rounds=settings.rounds
   )
-  fitted = cost.fit(measurements)
+  fitted, errors = cost.fit(measurements)
   device = {
     "machine": small_bert.machine_and_device(),
     "model": f"BERT-{settings.model}",
     "parameters": small_bert.count_parameters(program),
-    "coefficients": dataclasses.asdict(fitted.coefficients),
+    "coefficients": dataclasses.asdict(fitted),
     "rounds": settings.rounds,
     "measurements": [
       x._asdict() | {"relative_error": error}
-      for x, error in zip(measurements, fitted.errors, strict=True)
+      for x, error in zip(measurements, errors, strict=True)
     ],
   }
   write_json(path, device)
@@ -134,13 +134,6 @@ def run(
   costs: Coefficients,
 ) -> dict[str, Any]:
   """Measures the cases that the folder has no results of, and compares all with the model.
-
-  Args:
-    settings: what to measure.
-    folder: for the results of the cases.
-    lengths: of the dataset.
-    plan: of the packs.
-    costs: of a device, to predict the same steps.
 
   Returns:
     The settings; for each share alone its seconds by the `clock` and `predicted`; `update`,
@@ -237,7 +230,7 @@ class _Model(NamedTuple):
     Args:
       name: of the case.
       shares: int[K, n]; those of each step.
-      steps: as measured.
+      steps: the measured ones.
 
     Returns:
       Waiting as `simulated` (any deals, exact lengths, the fixed time of a step),

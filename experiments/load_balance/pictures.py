@@ -20,12 +20,7 @@ _SPEEDUP = "speed-up over padding"
 
 
 def draw(folder: pathlib.Path, result: Mapping[str, Any]):
-  """The pictures of all that is in the result so far.
-
-  Args:
-    folder: for the PNGs.
-    result: of `__main__.run`.
-  """
+  """The pictures of all that the result of `__main__.run` has so far, as PNGs."""
   rows, batch = result["rows"], result["batch"]
   paper = result["estimate"]
   one, most = Gumbel(**paper["one"]), paper["rows"][-1]["devices"]
@@ -38,48 +33,49 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
     some = [x for x in rows if x["way"] == way and x["batch"] == size]
     return {x["devices"]: x[value] for x in some}
 
-  names = [result["packing"], ways.UNPADDING, ways.BY_TOKENS]
-  lines = {name: line("speedup", name) for name in names}
-  flat, plain, even = ([*x.values()] for x in lines.values())
+  over = {
+    name: line("speedup", name)
+    for name in (result["packing"], ways.UNPADDING, ways.BY_TOKENS)
+  }
+  flat, plain, even = ([*x.values()] for x in over.values())
   _over_devices(
     folder / "speedup.png",
-    lines,
+    over,
     f"Un-padding falls from {plain[0]:.2f} to {plain[-1]:.2f}; balanced it stays at "
     f"{min(even):.2f} to {max(even):.2f}, packing at {min(flat):.2f} to {max(flat):.2f} "
     f"(batch {batch})",
   )
-  names = [ways.SORTED, ways.BUCKETS, ways.SORTED + ways.SAME, ways.BUCKETS + ways.SAME]
-  lines = {name: line("speedup", name) for name in names}
-  last = [[*x.values()][-1] for x in lines.values()]
+  names = [
+    f"{way}{same}" for same in ("", ways.SAME) for way in (ways.SORTED, ways.BUCKETS)
+  ]
+  over = {name: line("speedup", name) for name in names}
+  last = [[*x.values()][-1] for x in over.values()]
   _over_devices(
     folder / "sorting.png",
-    lines,
+    over,
     f"On the most devices, sorting and buckets are at {last[0]:.2f} and {last[1]:.2f} if "
     f"each device has its own length, at {last[2]:.2f} and {last[3]:.2f} if all have one",
   )
   batches = sorted({x["batch"] for x in rows})
-  lines = {f"un-padding, batch {b}": line("idle", ways.UNPADDING, b) for b in batches}
-  idle = [max(x.values()) for x in lines.values()]
+  over = {f"un-padding, batch {b}": line("idle", ways.UNPADDING, b) for b in batches}
+  idle = [max(x.values()) for x in over.values()]
   _over_devices(
     folder / "idle.png",
-    lines,
+    over,
     f"Un-padding: devices wait up to {max(idle):.0%} of the time, and up to "
     f"{idle[-1]:.0%} with batch {batches[-1]}",
     label="part of the time that devices wait",
   )
   if checked := result["paper_method"]:
-    by_name = {
-      label: {x["devices"]: x[key] for x in checked["rows"]}
-      for label, key in (
-        ("estimated from 8 devices", "estimated"),
-        ("simulated", "simulated"),
-      )
+    over = {
+      name: {x["devices"]: x[name.partition(" ")[0]] for x in checked["rows"]}
+      for name in ("estimated from 8 devices", "simulated")
     }
     first, *_, final = checked["rows"]
     off = [x["estimated"] / x["simulated"] - 1 for x in (first, final)]
     _over_devices(
       folder / "paper_method.png",
-      by_name,
+      over,
       f"The paper's method on the simulated 8 devices: {off[0]:+.1%} off on "
       f"{first['devices']}, {off[1]:+.1%} on {final['devices']:,}",
       label=f"{_SPEEDUP}, without the exchange",
@@ -98,14 +94,12 @@ def estimate(path: pathlib.Path, one: Gumbel, *, packing: float, most: int):
   Args:
     path: of the PNG.
     one: the distribution of one device.
-    packing: its speed-up.
+    packing: the speed-up of packing.
     most: devices.
   """
-  devices = [2**k for k in range(most.bit_length())]
-  mean = [gumbel.mean_of_slowest(one, n) for n in devices]
-  low, high = (
-    [gumbel.quantile_of_slowest(one, n, probability=p) for n in devices] for p in (0.1, 0.9)
-  )
+  rows = gumbel.estimate(one, most=most)
+  devices = [int(x["devices"]) for x in rows]
+  mean, low, high = ([x[name] for x in rows] for name in ("speedup", "low", "high"))
   axes = _axes(devices, _SPEEDUP)
   axes.fill_between(devices, low, high, color=COLOURS[1], alpha=0.2, linewidth=0)
   axes.plot(devices, mean, "o-", color=COLOURS[1])
@@ -125,14 +119,7 @@ def estimate(path: pathlib.Path, one: Gumbel, *, packing: float, most: int):
 
 
 def distributions(path: pathlib.Path, one: Gumbel, several: Gumbel, *, devices: int):
-  """The paper's Figure 6: the fit of several devices, and what follows for one.
-
-  Args:
-    path: of the PNG.
-    one: the distribution of one device.
-    several: the fitted one.
-    devices: of `several`.
-  """
+  """The paper's Figure 6: the fit of several devices, and what follows for one."""
   speedup = np.linspace(1, 3.5, 400)
   of_one = scipy.stats.gumbel_r(*one)
   slowest = devices * of_one.sf(speedup) ** (devices - 1) * of_one.pdf(speedup)
@@ -213,9 +200,7 @@ def _waiting(path: pathlib.Path, measured: Mapping[str, Any]):
   drawing = figure()
   axes = drawing.add_subplot()
   for number, (name, colour, values) in enumerate(bars):
-    middle, low, high = (
-      np.array([x[key] for x in values]) for key in ("median", "low", "high")
-    )
+    middle, low, high = np.array([[x["median"], x["low"], x["high"]] for x in values]).T
     drawn = axes.bar(
       np.arange(len(cases)) + 0.27 * (number - 1),
       middle,

@@ -35,15 +35,7 @@ class Shares(NamedTuple):
 def draw_shares(
   lengths: Lengths, plan: packing.Plan, *, number: int, batch: int, seed: int = 0
 ) -> Shares:
-  """Shares of un-padding and, with about as many sequences, of packing.
-
-  Args:
-    lengths: of the dataset.
-    plan: of its histogram.
-    number: N.
-    batch: b, sequences of a share.
-    seed: of the draws.
-  """
+  """N shares of b sequences of un-padding and, with about as many, of packing."""
   rng = np.random.default_rng([seed, number, batch])
   rows = max(1, round(batch / plan.packing_factor))
   unpadded = lengths.draw(rng, (number, batch)).tolist()
@@ -71,8 +63,6 @@ def predict(
   """Seconds of each share, float[N] by way; without the fixed time of a step.
 
   Args:
-    shares: as drawn.
-    costs: of a device.
     compiled: lengths that un-padding rounds up to, rising; the last is the row length.
 
   Example:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from experiments.lab.report import table
 from experiments.load_balance.shares import ONE_PROGRAM, PACKED, UNPADDED
+from experiments.load_balance.ways import UNPADDING
+
+# By header: a format of the row's fields, or a function of the row.
+_Columns = Mapping[str, str | Callable[[Mapping[str, Any]], str]]
+_SECONDS = "{median:.3g} ({low:.3g} to {high:.3g})"
 
 
 def tables(result: Mapping[str, Any]) -> str:
-  """All tables, each after a paragraph on what it shows.
-
-  Args:
-    result: of `__main__.run`.
-  """
+  """All tables of the result of `__main__.run`, each after what it shows."""
   rows, batch, network = result["rows"], result["batch"], result["network"]
   some = [x for x in rows if x["batch"] == batch]
   both = [
     x | {"way": f"{x['way']}, batch {x['batch']}"}
     for x in rows
-    if x["way"] in ("un-padding", result["packing"])
+    if x["way"] in (UNPADDING, result["packing"])
   ]
   factors = ", ".join(f"{x:.4f} at depth {d}" for d, x in result["packing_factors"].items())
   exchange = ", ".join(f"{s:.2g} s on {n:,}" for n, s in result["exchange_seconds"].items())
@@ -31,15 +32,13 @@ def tables(result: Mapping[str, Any]) -> str:
     f"assumed: ring, {network['bandwidth']:.3g} bytes/s, {network['latency']:.1g} s a hop, "
     f"{network['gradient_bytes'] / 1e6:.0f} MB: {exchange}.",
     f"Real sequences a second over padding's, batch {batch}, by devices.",
-    _by_devices(some, lambda x: f"{x['speedup']:.3f}"),
+    _by_devices(some, "{speedup:.3f}"),
     f"Time that devices wait for the slowest, batch {batch}, by devices.",
-    _by_devices(some, lambda x: f"{x['idle']:.1%}"),
+    _by_devices(some, "{idle:.1%}"),
     f"Seconds of a step: mean ± standard deviation (99th percentile), batch {batch}.",
-    _by_devices(
-      some, lambda x: f"{x['mean']:.3g} ± {x['deviation']:.2g} ({x['percentile_99']:.3g})"
-    ),
+    _by_devices(some, "{mean:.3g} ± {deviation:.2g} ({percentile_99:.3g})"),
     "Real sequences a second over padding's, by batch of a device.",
-    _by_devices(both, lambda x: f"{x['speedup']:.3f}"),
+    _by_devices(both, "{speedup:.3f}"),
     *_paper_method(result["paper_method"]),
     *(_measured(result["measured"]) if "measured" in result else []),
   ]
@@ -55,11 +54,12 @@ def _estimate(estimate: Mapping[str, Any]) -> list[str]:
     f"{one['scale']:.3f} of one. Packing ({estimate['packing']}) is ahead from "
     f"{estimate['packing_ahead_from']} devices."
   )
-  rows = [
-    [f"{x['devices']:,}", f"{x['speedup']:.2f}", f"{x['low']:.2f} to {x['high']:.2f}"]
-    for x in estimate["rows"]
-  ]
-  return [text, _numbers(["devices", "un-padding", "80 %"], rows)]
+  columns: _Columns = {
+    "devices": "{devices:,}",
+    "un-padding": "{speedup:.2f}",
+    "80 %": "{low:.2f} to {high:.2f}",
+  }
+  return [text, _columns(estimate["rows"], columns)]
 
 
 def _device(device: Mapping[str, Any]) -> list[str]:
@@ -70,17 +70,14 @@ def _device(device: Mapping[str, Any]) -> list[str]:
     f"{costs['row']:.3g} s a row, {costs['token']:.3g} s a token, "
     f"{costs['token_pair']:.3g} s a pair of tokens; {device['parameters']:,} parameters."
   )
-  rows = [
-    [
-      f"{x['row_length']}",
-      f"{x['rows']}",
-      f"{x['seconds']:.3f} ({x['low']:.3f} to {x['high']:.3f})",
-      f"{x['relative_error']:+.1%}",
-    ]
-    for x in device.get("measurements", [])
-  ]
-  header = ["tokens", "rows", "seconds of a step (quartiles)", "fit"]
-  return [text, _numbers(header, rows)] if rows else [text]
+  columns: _Columns = {
+    "tokens": "{row_length}",
+    "rows": "{rows}",
+    "seconds of a step (quartiles)": "{seconds:.3f} ({low:.3f} to {high:.3f})",
+    "fit": "{relative_error:+.1%}",
+  }
+  rows = device.get("measurements")
+  return [text, _columns(rows, columns)] if rows else [text]
 
 
 def _paper_method(checked: Mapping[str, Any] | None) -> list[str]:
@@ -93,11 +90,12 @@ def _paper_method(checked: Mapping[str, Any] | None) -> list[str]:
     f"{one['location']:.3f}, beta {one['scale']:.3f} of 1 device; and the mean of the "
     "smallest."
   )
-  rows = [
-    [f"{x['devices']:,}", f"{x['simulated']:.3f}", f"{x['estimated']:.3f}"]
-    for x in checked["rows"]
-  ]
-  return [text, _numbers(["devices", "simulated", "estimated"], rows)]
+  columns: _Columns = {
+    "devices": "{devices:,}",
+    "simulated": "{simulated:.3f}",
+    "estimated": "{estimated:.3f}",
+  }
+  return [text, _columns(checked["rows"], columns)]
 
 
 def _measured(measured: Mapping[str, Any]) -> list[str]:
@@ -115,7 +113,8 @@ def _measured(measured: Mapping[str, Any]) -> list[str]:
     f"all devices run on {measured['cores']} cores at the same time, and little waiting "
     "shows. Processes have a core each."
   )
-  waiting: dict[str, Callable] = {
+  waiting: _Columns = {
+    "": "{name}",
     "simulated": lambda x: _percent(x["simulated"]),
     "predicted for the same shares": lambda x: _percent(x["predicted"]),
     "predicted at the pace": lambda x: _percent(x["at_pace"]),
@@ -124,15 +123,18 @@ def _measured(measured: Mapping[str, Any]) -> list[str]:
       f"{100 * (x['measured'][UNPADDED]['median'] - x['predicted']['median']):+.1f}"
     ),
     "packing, measured": lambda x: _percent(x["measured"][PACKED]),
-    "pace": lambda x: f"{x['pace']:.2f}",
-    "seconds more a sequence": lambda x: f"{x['beyond']:+.3g}",
+    "pace": "{pace:.2f}",
+    "seconds more a sequence": "{beyond:+.3g}",
   }
-  seconds: dict[str, Callable] = {
-    UNPADDED: lambda x: _seconds(x, UNPADDED),
-    PACKED: lambda x: _seconds(x, PACKED),
-    ONE_PROGRAM: lambda x: _seconds(x, ONE_PROGRAM),
-    "exchange and update": lambda x: f"{x['exchange']:.3f}",
-    "gain predicted": lambda x: f"{x['gain_predicted']:.2f}",
+  seconds: _Columns = {
+    "": "{name}",
+    UNPADDED: lambda x: _SECONDS.format(**x["seconds"][UNPADDED]),
+    PACKED: lambda x: _SECONDS.format(**x["seconds"][PACKED]),
+    ONE_PROGRAM: lambda x: (
+      _SECONDS.format(**x["seconds"][ONE_PROGRAM]) if ONE_PROGRAM in x["seconds"] else ""
+    ),
+    "exchange and update": "{exchange:.3f}",
+    "gain predicted": "{gain_predicted:.2f}",
     "gain measured": lambda x: f"{x['gain'][PACKED]:.2f}",
     "of one program": lambda x: (
       f"{x['gain'][ONE_PROGRAM]:.2f}" if ONE_PROGRAM in x["gain"] else ""
@@ -151,27 +153,21 @@ def _measured(measured: Mapping[str, Any]) -> list[str]:
   ]
 
 
-def _columns(cases: Sequence[Mapping[str, Any]], columns: Mapping[str, Callable]) -> str:
-  rows = [[x["name"], *(cell(x) for cell in columns.values())] for x in cases]
-  return _numbers(["", *columns], rows)
+def _columns(rows: Iterable[Mapping[str, Any]], columns: _Columns) -> str:
+  cells = [
+    [cell.format(**x) if isinstance(cell, str) else cell(x) for cell in columns.values()]
+    for x in rows
+  ]
+  return table([*columns], cells, right=range(1, len(columns)))
 
 
-def _by_devices(rows: Iterable[Mapping[str, Any]], cell: Callable) -> str:
+def _by_devices(rows: Iterable[Mapping[str, Any]], cell: str) -> str:
   lines: dict[str, dict[str, str]] = {}
   for row in rows:
-    lines.setdefault(row["way"], {})[f"{row['devices']:,}"] = cell(row)
-  header = ["", *next(iter(lines.values()))]
-  return _numbers(header, [[way, *line.values()] for way, line in lines.items()])
-
-
-def _numbers(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  return table(header, rows, right=range(1, len(header)))
-
-
-def _seconds(case: Mapping[str, Any], way: str) -> str:
-  if way not in case["seconds"]:
-    return ""
-  return "{median:.3g} ({low:.3g} to {high:.3g})".format(**case["seconds"][way])
+    line = lines.setdefault(row["way"], {"": row["way"]})
+    line[f"{row['devices']:,}"] = cell.format(**row)
+  header = [*next(iter(lines.values()))]
+  return table(header, [[*x.values()] for x in lines.values()], right=range(1, len(header)))
 
 
 def _percent(values: Mapping[str, float]) -> str:

@@ -24,13 +24,7 @@ NUM_BUCKETS = 4  # of equal width
 def make_ways(
   costs: Coefficients, lengths: Lengths, plans: Mapping[str, packing.Plan]
 ) -> dict[str, Way]:
-  """All ways to make batches, by name; speed-ups are over the first.
-
-  Args:
-    costs: of a device.
-    lengths: of the dataset.
-    plans: by depth.
-  """
+  """All ways to make batches, by name, for plans by depth; speed-ups are over the first."""
   size = np.arange(lengths.longest + 1.0)
   bounds = [lengths.longest * k // NUM_BUCKETS for k in range(1, NUM_BUCKETS + 1)]
   ways = {PADDING: padded(costs, lengths)}
@@ -68,8 +62,6 @@ def unpadded(
   """Each sequence computes its own tokens only.
 
   Args:
-    costs: of a device.
-    lengths: of the dataset.
     at_once: a device works on all its sequences at the pace of the longest, so it takes
       its batch times the longest; otherwise their times add up.
     balance: float[S + 1]; the weight of a sequence of each length. If given, sequences are
@@ -125,11 +117,8 @@ def balanced(dealt: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def sorted_batches(costs: Coefficients, lengths: Lengths, *, together: bool) -> Way:
   """The dataset in order of length, cut into batches, each padded to its longest.
 
-  Args:
-    costs: of a device.
-    lengths: of the dataset.
-    together: whether the devices of a step take batches that follow each other; any
-      batches of the dataset otherwise.
+  `together`, the devices of a step take batches that follow each other; otherwise any
+  batches of the dataset.
   """
   table = _table(costs, lengths)
 
@@ -152,8 +141,6 @@ def bucketed(
   """Batches from one bucket of lengths, padded to its upper end.
 
   Args:
-    costs: of a device.
-    lengths: of the dataset.
     bounds: the upper ends, rising to the longest length.
     together: whether the devices of a step take the same bucket; each its own otherwise.
   """
@@ -175,13 +162,9 @@ def bucketed(
 def packed(costs: Coefficients, plan: packing.Plan, *, own_attention: bool = False) -> Way:
   """Packs of a plan; about as many sequences on a device as without packing.
 
-  A device has batch / packing factor packs, rounded, and at least one.
-
-  Args:
-    costs: of a device.
-    plan: of the histogram of the dataset.
-    own_attention: computes pairs of tokens of the same sequence only, so that the time
-      depends on what is in the pack; otherwise all pairs of a row.
+  A device has batch / packing factor packs, rounded, and at least one. With
+  `own_attention` it computes pairs of tokens of the same sequence only, so that the time
+  depends on what is in the pack; otherwise all pairs of a row.
   """
   depth = np.array([len(strategy) for strategy in plan.strategies])
   each = np.full(depth.size, costs.row_seconds(plan.row_length))
