@@ -24,10 +24,10 @@ import jax
 import numpy as np
 
 import pipeline
-from benchmarks.command import add_number, make_parser, run, write
+from benchmarks.command import add, make_parser, run, write
 from benchmarks.machine import machine
 from benchmarks.steps import in_turns, quartiles, spread
-from benchmarks.table import table
+from benchmarks.table import record_table
 from model import hf, weights
 from packing import InputError
 from pipeline.prediction.chunks import BatchShape, default_row_lengths
@@ -129,13 +129,11 @@ def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__)
   parser.add_argument("folder", type=pathlib.Path, help="a Hugging Face directory")
   parser.add_argument("--input", required=True, metavar="SOURCE", help="of the texts")
-  parser.add_argument(
-    "--column", metavar="NAME", default="sentence", help="of a table (default: sentence)"
-  )
-  add_number(parser, "--max-sequence-length", 128, "tokens of a text and of a row")
-  add_number(parser, "--rows", 32, "of a batch of packs")
-  add_number(parser, "--batch-size", 32, "texts of a padded batch")
-  add_number(parser, "--rounds", 5)
+  add(parser, "--column", "sentence", "of a table", metavar="NAME")
+  add(parser, "--max-sequence-length", 128, "tokens of a text and of a row")
+  add(parser, "--rows", 32, "of a batch of packs")
+  add(parser, "--batch-size", 32, "texts of a padded batch")
+  add(parser, "--rounds", 5)
   options = parser.parse_args(arguments)
   try:
     stored = hf.open_model(options.folder)
@@ -153,21 +151,21 @@ def main(arguments: list[str] | None = None):
     ways["transformers, sorted by length"] = peer
   here = f"{machine()}; {jax.devices()[0].device_kind}, jax {jax.__version__}"
   measured = measure(ways, texts, rounds=options.rounds)
-  rows = [
-    [
-      name,
-      spread(quartiles(way["rates"]), 0),
-      spread(quartiles(np.divide(measured[PACKED]["rates"], way["rates"]))),
-      str(way["compilations"]),
-      f"{way['first_seconds']:.1f} s",
-      f"{way['difference']:.1e}",
-    ]
+  print(f"{here}\n{len(texts):,} texts of {options.input}, {options.rounds} rounds\n")
+  records = [
+    {
+      "way": name,
+      "texts a second (quartiles)": spread(quartiles(way["rates"]), 0),
+      "packed is faster (quartiles)": spread(
+        quartiles(np.divide(measured[PACKED]["rates"], way["rates"]))
+      ),
+      "compilations": str(way["compilations"]),
+      "first pass": f"{way['first_seconds']:.1f} s",
+      "difference": f"{way['difference']:.1e}",
+    }
     for name, way in measured.items()
   ]
-  header = ["way", "texts a second (quartiles)", "packed is faster (quartiles)"]
-  header += ["compilations", "first pass", "difference"]
-  print(f"{here}\n{len(texts):,} texts of {options.input}, {options.rounds} rounds\n")
-  print(table(header, rows, right=range(1, 6)))
+  print(record_table(records, left=["way"]))
   if len(ways) == 1:
     print("\ntorch and transformers are not installed: no peers. make reference")
   write(options, here, ways=measured)
