@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
-import pathlib
 import sys
 import time
 from collections.abc import Callable
@@ -73,7 +72,7 @@ def ours(stored: weights.StoredModel, settings, tokenizer, *, rows: int) -> Embe
   return run
 
 
-def theirs(folder: pathlib.Path, *, longest: int, batch_size: int) -> Embed:
+def theirs(folder: str, *, longest: int, batch_size: int) -> Embed:
   """Transformers, sorted by length and padded to the longest of the batch."""
   import torch
   import transformers
@@ -127,7 +126,7 @@ def measure(ways: dict[str, Embed], texts: list[str], *, rounds: int) -> dict[st
 
 def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__)
-  parser.add_argument("folder", type=pathlib.Path, help="a Hugging Face directory")
+  parser.add_argument("folder", help="a Hugging Face directory")
   parser.add_argument("--input", required=True, metavar="SOURCE", help="of the texts")
   add(parser, "--column", "sentence", "of a table", metavar="NAME")
   add(parser, "--max-sequence-length", 128, "tokens of a text and of a row")
@@ -140,10 +139,12 @@ def main(arguments: list[str] | None = None):
     settings = pipeline.DatasetSettings(
       options.input, options.max_sequence_length, task="classification", labels="no,yes"
     )
-    tokenizer = open_tokenizer(options.folder, stored.vocabulary)
+    tokenizer = open_tokenizer(stored.directory, stored.vocabulary)
     texts = read_texts(options.input, options.column)
   except (InputError, weights.WeightsError) as error:
     parser.error(str(error).rstrip("."))
+  if not texts:
+    parser.error(f"{options.input} holds no text")
   ways = {PACKED: ours(stored, settings, tokenizer, rows=options.rows)}
   if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
     longest = options.max_sequence_length

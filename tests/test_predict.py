@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import scipy.special
+import scipy.stats
 from hypothesis import strategies as st
 
 import pipeline
@@ -26,7 +27,7 @@ from pipeline.prediction.answers import answer_examples
 from pipeline.prediction.chunks import BatchShape
 from pipeline.prediction.embeddings import POOLINGS
 from pipeline.tokenizer import Tokenizer
-from tests import packs, programs
+from tests import packs, programs, shared_data
 from training import evaluation
 from training.mesh import make_mesh
 from training.record.compilations import CompilationCounter
@@ -244,6 +245,20 @@ def test_embeddings_are_those_of_each_text_alone_in_every_form(folders, answer, 
   embedded = predict.embed(folders / "classification", sentences)
   np.testing.assert_allclose(embedded, rows, atol=1e-5)
   assert predict.embed(folders / "classification", []).shape == (0, vectors.shape[1])
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+def test_embeddings_of_real_weights_rank_real_pairs_as_in_pytorch():
+  """STS-B's dev set by minilm-l6-h384: a Spearman correlation of 0.867."""
+  folder = shared_data.needed("minilm-l6-h384")
+  lines = shared_data.needed("glue/STS-B/dev.tsv").read_text().splitlines()[1:]
+  *sentences, scores = zip(*(line.split("\t")[7:] for line in lines), strict=True)
+  vectors = predict.embed(folder, [text for part in sentences for text in part])
+  vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+  similarity = (vectors[: len(lines)] * vectors[len(lines) :]).sum(1)
+  found = scipy.stats.spearmanr(similarity, np.array(scores, float)).statistic
+  assert found == pytest.approx(0.867, abs=5e-4)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,43 @@
+"""benchmarks.embeddings on a small encoder."""
+
+import importlib.util
+import json
+
+import pytest
+
+from benchmarks import embeddings
+from tests.model.test_encoder import make_folder
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwx"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+  made = make_folder(tmp_path / "encoder")
+  (made / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+  return made
+
+
+def test_all_ways_give_the_same_embeddings(folder, tmp_path, capsys):
+  lines = ["a b c", "d", "e f g h i j k l m n o p q r s t u v w x", "", "x y z"]
+  (tmp_path / "texts.txt").write_text("\n".join(lines))
+  words = [str(folder), "--input", str(tmp_path / "texts.txt"), "--rounds", "1"]
+  words += ["--max-sequence-length", "12", "--batch-size", "2", "--rows", "2"]
+  embeddings.main([*words, "--json", str(tmp_path / "out.json")])
+  ways = json.loads((tmp_path / "out.json").read_text())["ways"]
+  installed = all(map(importlib.util.find_spec, ("torch", "transformers")))
+  assert len(ways) == 1 + installed
+  for name, way in ways.items():
+    assert way["difference"] < 1e-5, name
+    assert way["rates"][0] > 0, name
+  assert ways["packed"]["compilations"] >= 1
+  assert "5 texts of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("text", "message"), [("", "holds no text"), (None, "texts.txt")])
+def test_an_input_without_texts_is_refused(folder, tmp_path, capsys, text, message):
+  if text is not None:
+    (tmp_path / "texts.txt").write_text(text)
+  with pytest.raises(SystemExit):
+    embeddings.main([str(folder), "--input", str(tmp_path / "texts.txt")])
+  assert message in capsys.readouterr().err
