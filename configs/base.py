@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
   config.data.mismatched_source = ""  # held out too, of another kind: MNLI has one
   config.data.labels = ""  # classification: its classes, such as "ham,spam"
   config.data.columns = ""  # what fields are called in the source, such as text=content
-  config.data.documents = "blank-line"  # how text files split: line, file, start:REGEX
+  config.data.documents = "blank-line"  # how text files split: docs/data.md
   config.data.directory = "data/stdlib"  # the prepared dataset; made where it is not there
   config.data.max_sequence_length = 128  # tokens of a sequence and of a row
   config.data.vocab_size = 4096  # of the vocabulary trained on the corpus

@@ -159,7 +159,11 @@ def _add_prepare(command):
   fraction = {"type": float, "metavar": "F"}
   group = command.add_argument_group("what goes in")
   add(group, "source", "where documents come from; see below", metavar="SOURCE")
-  add(group, "documents", "how text files split: blank-line, line, file or start:REGEX")
+  add(
+    group,
+    "documents",
+    "how text files split: blank-line, line, file, wikiextractor or start:REGEX",
+  )
   add(group, "columns", "what fields are called in the source", metavar="FIELD=NAME,...")
   add(group, "held_out_source", "what to hold out", metavar="SOURCE")
   add(group, "held_out_fraction", "share of documents to hold out", **fraction)

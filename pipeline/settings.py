@@ -30,7 +30,8 @@ class DatasetSettings:
     task: what sequences to make; see `pipeline/tasks/table.py`.
     held_out_source: a separate source to hold out, instead of a fraction.
     columns: names of fields in the source, "field=name,field=name".
-    documents: how text files split: "blank-line", "line", "file" or "start:REGEX".
+    documents: how text files split: "blank-line", "line", "file", "wikiextractor" or
+      "start:REGEX".
     dupe_factor: how often each document is cut, each time differently (pretraining).
     doc_stride: tokens from one window of a context to the next (squad).
     max_question_length: truncates longer questions, in tokens (squad).
@@ -97,9 +98,10 @@ class DatasetSettings:
     self.column_names()
     self.label_names()
     how = self.documents
-    if how not in ("blank-line", "line", "file") and not how.startswith("start:"):
+    known = ("blank-line", "line", "file", "wikiextractor")
+    if how not in known and not how.startswith("start:"):
       raise InputError(
-        f"documents is {short_repr(how)}; expected blank-line, line, file or start:REGEX."
+        f"documents is {short_repr(how)}; expected {', '.join(known)} or start:REGEX."
       )
     try:
       re.compile(how.removeprefix("start:"))

@@ -5,7 +5,8 @@
 | `stdlib`, `stdlib:FOLDER`       | docstrings and help topics of a Python               |
 | `tfds:NAME`, `tfds:FOLDER`      | a TensorFlow Dataset, prepared as array_record       |
 | a file, a folder or a glob      | by suffix: .txt, .jsonl, .csv, .tsv, .parquet,       |
-|                                 | .arrow, .json (the layout of SQuAD)                  |
+|                                 | .arrow, .json (the layout of SQuAD); .gz, .bz2 and   |
+|                                 | .zst of the text formats are read as they are        |
 
 `#SPLIT` at the end names a split of a TensorFlow Dataset, or of a Hugging Face folder with
 several; the default is `train`. A source is read in partitions, one after the other, each
@@ -24,7 +25,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from packing import InputError
-from pipeline.sources import stdlib, tables, textfiles, tfds
+from pipeline.sources import compressed, stdlib, tables, textfiles, tfds
 from pipeline.sources.document import Document, DocumentFields
 
 PARTITION_BYTES = 64_000_000  # smaller files are read together
@@ -76,7 +77,7 @@ class FilePartition:
   def size(self) -> int:
     if self.kind == "table":
       return sum(map(tables.num_records, self.paths))
-    return sum(size for _, size, _ in self.inputs())
+    return sum(map(compressed.size, self.paths))
 
   def inputs(self) -> list[tuple[str, int, int]]:
     return list(map(_file_entry, self.paths))
@@ -195,13 +196,17 @@ def _file_entry(path: pathlib.Path) -> tuple[str, int, int]:
 
 
 def _kind(path: pathlib.Path) -> str:
-  suffix = path.suffix.lower()
+  suffix = compressed.plain_suffix(path)
   if suffix in _TEXT_IF_NAMED:
     return "text"
   if suffix not in _SUFFIXES:
     raise InputError(
       f"{path} ends in {suffix!r}; expected {', '.join(sorted(_SUFFIXES))}. Rename it to "
       ".txt if it is plain text, or convert it."
+    )
+  if _SUFFIXES[suffix] == "table" and suffix != path.suffix.lower():
+    raise InputError(
+      f"{path} is compressed as a whole; {suffix} files are compressed inside. Unpack it."
     )
   return _SUFFIXES[suffix]
 
@@ -252,11 +257,11 @@ def _files_of_folder(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
     path
     for path in folder.rglob("*")
     if path.is_file()
-    and path.suffix.lower() in _SUFFIXES
+    and compressed.plain_suffix(path) in _SUFFIXES
     and not path.name.startswith((".", "cache-"))
   )
   # Beside data there may be JSON with other content, such as dataset_info.json.
-  data = [path for path in files if path.suffix.lower() != ".json"] or files
+  data = [path for path in files if compressed.plain_suffix(path) != ".json"] or files
   if not data:
     raise InputError(
       f"{folder} holds no file ending in {', '.join(sorted(_SUFFIXES))}. Name other text "
@@ -271,7 +276,7 @@ def _groups(files: list[pathlib.Path]) -> Iterator[list[pathlib.Path]]:
   size = 0
   for path in files:
     group.append(path)
-    size += path.stat().st_size
+    size += compressed.size(path)
     if size >= PARTITION_BYTES:
       yield group
       group, size = [], 0

@@ -12,6 +12,7 @@ import pyarrow.parquet
 
 from packing import InputError
 from pipeline.sources import textfiles
+from pipeline.sources.compressed import plain_suffix
 from pipeline.sources.document import (
   MAX_DOCUMENT_BYTES,
   Document,
@@ -100,7 +101,7 @@ def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
 
 def _open(path: pathlib.Path, fields: DocumentFields):
   """The schema of a file, and a function from column names to record batches."""
-  if path.suffix.lower() in _DELIMITERS:
+  if plain_suffix(path) in _DELIMITERS:
     return _open_delimited(path, fields)
   try:
     if path.suffix.lower() == ".parquet":
@@ -127,7 +128,7 @@ def _open_delimited(path: pathlib.Path, fields: DocumentFields):
   Raises:
     InputError: the file is empty.
   """
-  delimiter, quoted = _DELIMITERS[path.suffix.lower()], _is_quoted(path)
+  delimiter, quoted = _DELIMITERS[plain_suffix(path)], _is_quoted(path)
   records = csv.reader(
     _lines(path),
     delimiter=delimiter,
@@ -154,23 +155,24 @@ def _open_delimited(path: pathlib.Path, fields: DocumentFields):
     if not has_records:  # Arrow refuses a first line without a line end
       return
     try:
-      yield from pa.csv.open_csv(
-        path,
-        read_options=pa.csv.ReadOptions(
-          use_threads=False,  # so that it holds fewer blocks, and numbers records
-          block_size=MAX_DOCUMENT_BYTES,  # a record has to fit
-          column_names=names if counted else None,
-        ),
-        parse_options=pa.csv.ParseOptions(
-          delimiter=delimiter,
-          quote_char='"' if quoted else False,
-          newlines_in_values=quoted,
-          invalid_row_handler=invalid,
-        ),
-        convert_options=pa.csv.ConvertOptions(
-          include_columns=columns, column_types=dict.fromkeys(columns, pa.string())
-        ),
-      )
+      with pa.input_stream(str(path), compression="detect") as file:
+        yield from pa.csv.open_csv(
+          file,
+          read_options=pa.csv.ReadOptions(
+            use_threads=False,  # so that it holds fewer blocks, and numbers records
+            block_size=MAX_DOCUMENT_BYTES,  # a record has to fit
+            column_names=names if counted else None,
+          ),
+          parse_options=pa.csv.ParseOptions(
+            delimiter=delimiter,
+            quote_char='"' if quoted else False,
+            newlines_in_values=quoted,
+            invalid_row_handler=invalid,
+          ),
+          convert_options=pa.csv.ConvertOptions(
+            include_columns=columns, column_types=dict.fromkeys(columns, pa.string())
+          ),
+        )
     except pa.ArrowInvalid as error:
       if mistakes:
         raise InputError(mistakes[0]) from error
@@ -194,7 +196,7 @@ def _is_quoted(path: pathlib.Path) -> bool:
     InputError: a .csv has other quotes; the file is binary or not UTF-8, or a line is too
       long.
   """
-  delimiter = _DELIMITERS[path.suffix.lower()]
+  delimiter = _DELIMITERS[plain_suffix(path)]
   csv.field_size_limit(MAX_DOCUMENT_BYTES)
   records = csv.reader(_lines(path), delimiter=delimiter, strict=True)
   last = 0  # line of the record before

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from packing import InputError
 from packing.errors import short_repr
+from pipeline.sources.compressed import READ_ERRORS, open_binary
 from pipeline.sources.document import (
   MAX_DOCUMENT_BYTES,
   Document,
@@ -34,7 +35,8 @@ def split_text(lines: Lines, name: str, fields: DocumentFields) -> Iterator[Docu
     name: of the file, for messages.
     fields: its `documents` says where a document ends: "blank-line" at lines of white
       space, as in BERT's script; "line" after each line; "file" at the end of the file;
-      "start:REGEX" before each line that matches.
+      "start:REGEX" before each line that matches; "wikiextractor" at that program's tags,
+      `<doc ...>` and `</doc>`, which are left out.
 
   Raises:
     InputError: a document is too long.
@@ -46,10 +48,13 @@ def split_text(lines: Lines, name: str, fields: DocumentFields) -> Iterator[Docu
   for number, line in lines:
     blank = not line.strip()
     begins = start is not None and start.search(line.rstrip("\r\n"))
-    if held and (begins or (blank and how == "blank-line")):
+    is_tag = how == "wikiextractor" and line.startswith(("<doc ", "</doc>"))
+    if held and (begins or is_tag or (blank and how == "blank-line")):
       yield Document({"text": "".join(held)}, f"{name}, line {first}")
       held, size = [], 0
-    if blank and how in ("blank-line", "line"):
+    if is_tag or (blank and (how in ("blank-line", "line"))):
+      continue
+    if blank and how == "wikiextractor" and not held:
       continue
     if not held:
       first = number
@@ -117,14 +122,15 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
   Raises:
     InputError: the file is too large or has another layout.
   """
-  size = path.stat().st_size
-  if size > MAX_JSON_BYTES:
+  with open_binary(path) as file:
+    content = file.read(MAX_JSON_BYTES + 1)
+  if len(content) > MAX_JSON_BYTES:
     raise InputError(
-      f"{path} has {size:,} bytes; expected at most {MAX_JSON_BYTES:,} in SQuAD's layout. "
-      "Write it as JSON lines with id, question, context and answers."
+      f"{path} has more than {MAX_JSON_BYTES:,} bytes, the most in SQuAD's layout. Write "
+      "it as JSON lines with id, question, context and answers."
     )
   try:
-    articles = json.loads(path.read_bytes())["data"]
+    articles = json.loads(content)["data"]
     for article in articles:
       for paragraph in article["paragraphs"]:
         for question in paragraph["qas"]:
@@ -150,10 +156,11 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
 def lines_of(path: pathlib.Path) -> Iterator[tuple[int, str]]:
   """The numbered lines of a file; see `numbered_lines`."""
   try:
-    with path.open("rb") as file:
+    with open_binary(path) as file:
       yield from numbered_lines(file, str(path))
-  except OSError as error:
-    raise InputError(f"Cannot read {path}: {error.strerror}.") from error
+  except READ_ERRORS as error:
+    why = getattr(error, "strerror", None) or str(error).rstrip(".")
+    raise InputError(f"Cannot read {path}: {why}.") from error
 
 
 def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:

@@ -1,5 +1,7 @@
 """Every kind of source gives the same documents, in order, with the task's fields."""
 
+import bz2
+import gzip
 import pickle
 import tracemalloc
 
@@ -44,12 +46,50 @@ def test_a_column_is_named_or_the_error_says_what_there_is(tmp_path, suffix):
     ("line", ["= A =\n", "One.\n", "Two.\n", "= B =\n", "Three.\n"]),
     ("file", ["= A =\nOne.\n \t\nTwo.\n\n= B =\nThree.\n"]),
     ("start:^= .* =$", ["= A =\nOne.\n \t\nTwo.\n\n", "= B =\nThree.\n"]),
+    ("wikiextractor", ["= A =\nOne.\n \t\nTwo.\n\n= B =\nThree.\n"]),
   ],
 )
 def test_text_files_split_as_the_settings_say(tmp_path, documents, expected):
   (tmp_path / "a.txt").write_text("\ufeff= A =\nOne.\n \t\nTwo.\n\n= B =\nThree.\n")
   fields = DocumentFields(("text",), documents=documents)
   assert texts(tmp_path / "a.txt", fields) == expected
+
+
+PACK = {
+  "gz": gzip.compress,
+  "bz2": bz2.compress,
+  "zst": lambda data: pa.compress(data, codec="zstd", asbytes=True),
+}
+
+
+@pytest.mark.parametrize("packing", PACK)
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "tsv", "txt"])
+def test_compressed_files_are_read_as_they_are(tmp_path, suffix, packing):
+  plain = tmp_path / f"a.{suffix}"
+  write(plain)
+  packed = tmp_path / "in" / f"a.{suffix}.{packing}"
+  packed.parent.mkdir()
+  packed.write_bytes(PACK[packing](plain.read_bytes()))
+  assert texts(packed.parent) == texts(packed) == texts(plain)
+  packed.write_bytes(packed.read_bytes()[:-9])
+  with pytest.raises(InputError, match=f"a.{suffix}"):
+    texts(packed)
+
+
+def test_articles_of_wikiextractor_are_documents(tmp_path):
+  article = '<doc id="{0}" url="u" title="T{0}">\nT{0}\n\nText of {0}.\nMore.\n\n</doc>\n'
+  (tmp_path / "AA").mkdir()
+  for name, numbers in (("wiki_00", (1, 2)), ("wiki_01", (3,))):
+    (tmp_path / "AA" / name).write_text("".join(map(article.format, numbers)))
+  fields = DocumentFields(("text",), documents="wikiextractor")
+  found = texts(tmp_path / "AA" / "wiki_*", fields)
+  assert found == [f"T{n}\n\nText of {n}.\nMore.\n\n" for n in (1, 2, 3)]
+
+
+def test_a_table_that_is_compressed_as_a_whole_is_refused(tmp_path):
+  (tmp_path / "a.parquet.gz").touch()
+  with pytest.raises(InputError, match=r"a\.parquet\.gz is compressed as a whole"):
+    texts(tmp_path / "a.parquet.gz")
 
 
 def test_folders_and_globs_are_read_in_the_order_of_names(tmp_path):
