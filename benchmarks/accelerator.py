@@ -15,7 +15,8 @@ have those up to 2,048, and as many sequences as fit.
 
 Each result is written at once, to results.json and report.md, so a run that is cut off has
 what it had. Cases that --minutes does not allow, or that fail, are named there. Only jax,
-flax, optax, numpy, scipy and highspy are needed.
+flax, optax, numpy, scipy and highspy are needed. Where PyTorch with CUDA and transformers
+are, too, PyTorch's BERT then takes the same sequences on the same GPU, with AdamW.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import os
 import pathlib
 import sys
 import time
@@ -30,13 +32,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 import model
 import packing
 from benchmarks.command import add, make_parser, run, some_of
-from benchmarks.small_bert import machine_and_device
-from benchmarks.speedup import measure
-from benchmarks.steps import MEASURED, not_run_lines, spread
+from benchmarks.small_bert import machine_and_device, make_config
+from benchmarks.speedup import make_batches, measure
+from benchmarks.steps import MEASURED, not_run_lines, quartiles, spread
 from benchmarks.table import record_table
 from model.files import write_json
 from model.testing import TOLERANCES, verify
@@ -45,6 +49,10 @@ from training.record.flops import peak_of
 
 DTYPES = ("bfloat16", "float32")
 HEADS = ("masked tokens, next sentence", "next tokens, learned positions")
+WAYS = {
+  "masked": "PyTorch, padded to the row, SDPA, head at masked tokens",
+  "unpadded": "PyTorch, un-padded, head at masked tokens",
+}
 MLPERF = 996  # sequences a second of a GPU, BERT-large, rows of 512, 8 H200 in FP8
 
 
@@ -74,11 +82,12 @@ class Record:
   def __init__(self, folder: pathlib.Path, *, machine: str, peak: dict[str, Any]):
     self._folder = folder
     self.known: dict[str, Any] = {"machine": machine, "peak": peak}
-    self.known |= {"proofs": [], "beside_xla": [], "steps": [], "left_out": []}
+    self.known |= {"proofs": [], "beside_xla": [], "steps": [], "peers": []}
+    self.known["left_out"] = []
     self.write()
 
   def add(self, kind: str, *entries: dict):
-    """Adds entries to "proofs", "beside_xla", "steps" or "left_out"."""
+    """Adds entries to "proofs", "beside_xla", "steps", "peers" or "left_out"."""
     self.known[kind] += entries
     self.write()
 
@@ -140,6 +149,7 @@ def time_cases(
   dtype: str,
   rounds: int,
   until: float,
+  torch_device: str | None = None,
 ):
   """Measures the cases for which there is time, `until` a time of `time.monotonic`."""
   longest = 0.0
@@ -152,10 +162,49 @@ def time_cases(
     print(f"steps: BERT-{case.size}, rows of {case.row_length}", file=sys.stderr)
     try:
       right = beside_xla(record, implementations, dtype, case.row_length)
-      record.add("steps", *_measure(case, right, dtype=dtype, rounds=rounds))
-    except jax.errors.JaxRuntimeError as error:
+      steps = _measure(case, right, dtype=dtype, rounds=rounds)
+      record.add("steps", *steps)
+      if torch_device and steps:
+        rows = steps[0]["rows"]
+        found = peers(
+          case, rows=rows, dtype=dtype, rounds=rounds, torch_device=torch_device
+        )
+        record.add("peers", *found)
+    except RuntimeError as error:  # JAX's and PyTorch's
       record.add("left_out", {"case": case.name, "why": _first(error)})
     longest = max(longest, time.monotonic() - start)
+
+
+def peers(
+  case: Case, *, rows: int, dtype: str, rounds: int, torch_device: str
+) -> list[dict]:
+  """Steps of PyTorch's BERT on the sequences of the unpacked steps."""
+  from benchmarks.hugging_face import seconds_of_steps  # an extra
+
+  batches = make_batches(plan_of(case.row_length), rows=rows, number=rounds + 1)
+  config = make_config(case.size, longest=case.row_length, dtype=jnp.dtype(dtype))
+  seconds = seconds_of_steps(config, batches["unpacked"], device=torch_device)
+  return [
+    {"size": case.size, "row_length": case.row_length, "rows": rows, "way": WAYS[what]}
+    | {"sequences_per_second": quartiles(rows / np.array(each))}
+    for what, each in seconds.items()
+  ]
+
+
+def find_torch() -> str | None:
+  """The device of PyTorch, "cuda" or "cpu"; None where it or transformers is missing.
+
+  Before JAX starts its first device: JAX then leaves some of a GPU's memory to PyTorch.
+  """
+  try:
+    import torch
+    import transformers  # noqa: F401
+  except ImportError:
+    return None
+  if not torch.cuda.is_available():
+    return "cpu"
+  os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.6")
+  return "cuda"
 
 
 def _measure(case: Case, implementations: Sequence[str], **options: Any) -> list[dict]:
@@ -196,6 +245,7 @@ def report(known: dict[str, Any]) -> str:
     verify.table([verify.Row(**proof) for proof in proofs]),
     _beside_table(known["beside_xla"]),
     _step_table(steps, peak["flops"]),
+    _peer_table(known["peers"]),
   ]
   parts.append(not_run_lines(known["steps"]))
   if any((step["size"], step["row_length"]) == ("large", 512) for step in steps):
@@ -244,6 +294,20 @@ def _step_table(steps: Sequence[dict], peak: float) -> str:
   return record_table(records, left=("BERT", "attention"))
 
 
+def _peer_table(peers: Sequence[dict]) -> str:
+  records = [
+    {
+      "BERT": peer["size"],
+      "S": str(peer["row_length"]),
+      "sequences a step": str(peer["rows"]),
+      "way": peer["way"],
+      "sequences a second": spread(peer["sequences_per_second"], 1),
+    }
+    for peer in peers
+  ]
+  return record_table(records, left=("BERT", "way"))
+
+
 def _for_json(value):
   """The value; the largest number in place of NaN and infinity, which JSON has not."""
   finite = not isinstance(value, float) or math.isfinite(value)
@@ -275,6 +339,7 @@ def main(arguments: list[str] | None = None):
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace):
   until = time.monotonic() + 60 * options.minutes
+  torch_device = find_torch()
   device = jax.devices()[0]
   if device.platform == "cpu" and not options.quick:
     parser.error("there is no accelerator, only a CPU. Use --quick or benchmarks.speedup")
@@ -290,9 +355,14 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace):
     record = Record(options.out, machine=machine_and_device(), peak=peak)
   except OSError as error:
     parser.error(f"cannot write into {options.out}: {error.strerror}")
+  if torch_device != {"cpu": "cpu", "gpu": "cuda"}.get(device.platform, ""):
+    why = f"no PyTorch for this {device.platform}, or no transformers"
+    record.add("left_out", {"case": "PyTorch's BERT", "why": why})
+    torch_device = None
   proven = prove(record, implementations)
   if proven:
-    time_cases(record, cases, proven, dtype=dtype, rounds=rounds, until=until)
+    of_steps: dict[str, Any] = {"dtype": dtype, "rounds": rounds, "until": until}
+    time_cases(record, cases, proven, **of_steps, torch_device=torch_device)
   print(f"\n{report(record.known)}\nWritten to {options.out}.")
 
 

@@ -1,24 +1,32 @@
-"""Training steps of Hugging Face's BERT in PyTorch, for `benchmarks/training.py`.
+"""Training steps of Hugging Face's BERT in PyTorch, on a CPU or a GPU of NVIDIA.
 
 Three computations with one loss. `whole` is the model as it comes: the head that predicts
 tokens sees all of them. `masked` gives it only the masked tokens. So does `unpadded`,
 and it runs the encoder on the real tokens of a batch in one row, with attention within
-each sequence. A user of PyTorch can write each of them in a few lines.
+each sequence: on a GPU by `varlen_attn`, elsewhere one sequence after the other. A user of
+PyTorch can write each of them in a few lines.
 """
 
 from __future__ import annotations
 
 import copy
 import pathlib
-from typing import Any
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import transformers
 from torch.nn import functional
 from transformers import AttentionInterface, BertForPreTraining
 from transformers.utils import logging
 
-from pipeline.batches.packed import PackedBatch
+from benchmarks.small_bert import ADAMW
+from model import BertConfig
+
+if TYPE_CHECKING:
+  from pipeline.batches.packed import PackedBatch
 
 Tensors = dict[str, Any]
 NOT_MASKED = -100  # as the labels of the model have it
@@ -28,62 +36,118 @@ UNPADDED = "isopack_unpadded"
 class HuggingFace:
   """A model and its optimizer, which all computations of a run share.
 
+  The optimizer is AdamW, without weight decay for biases and LayerNorm.
+
   Args:
-    folder: of the weights of the start.
+    weights: of the start: a folder, or a config for random ones.
     attention: of the padded computations, such as "sdpa" and "eager".
     threads: of PyTorch; as many as it takes by itself if None.
-    adamw: `learning_rate`, `b1`, `b2`, `eps` and `weight_decay`, which neither biases nor
-      LayerNorm have.
+    device: "cpu" or "cuda".
+    dtype: of the computation, by `torch.autocast`; parameters are float32.
   """
 
   def __init__(
-    self, folder: str | pathlib.Path, attention: str, threads: int | None, **adamw: float
+    self,
+    weights: pathlib.Path | BertConfig,
+    attention: str = "sdpa",
+    *,
+    threads: int | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
   ):
     if threads:
       torch.set_num_threads(threads)
-    self.model = BertForPreTraining.from_pretrained(folder, attn_implementation=attention)
+    self.device, self.dtype = device, getattr(torch, dtype)
+    self.model = _model(weights, attention)
     self.model.train()
+    torch.nn.Module.to(self.model, device)  # in place
     # It shares the parameters: switching attention would count in the time of steps.
     self.unpadded = copy.deepcopy(self.model, {id(x): x for x in self.model.parameters()})
     self.unpadded.set_attn_implementation(UNPADDED)
-    self._adamw = adamw
     self._start = {name: x.clone() for name, x in self.model.state_dict().items()}
     self.reset()
 
   def reset(self):
     """The weights of the start, and a new optimizer."""
     self.model.load_state_dict(self._start)
-    options = self._adamw
     matrices = [x for x in self.model.parameters() if x.ndim > 1]
     others = [x for x in self.model.parameters() if x.ndim < 2]
     groups: list[dict[str, Any]] = [{"params": matrices}]
     groups.append({"params": others, "weight_decay": 0.0})
     self.optimizer = torch.optim.AdamW(
       groups,
-      lr=options["learning_rate"],
-      betas=(options["b1"], options["b2"]),
-      eps=options["eps"],
-      weight_decay=options["weight_decay"],
+      lr=ADAMW["learning_rate"],
+      betas=(ADAMW["b1"], ADAMW["b2"]),
+      eps=ADAMW["eps"],
+      weight_decay=ADAMW["weight_decay"],
       fused=True,
     )
+
+
+def _model(weights: pathlib.Path | BertConfig, attention: str) -> BertForPreTraining:
+  if not isinstance(weights, BertConfig):
+    return BertForPreTraining.from_pretrained(weights, attn_implementation=attention)
+  config = transformers.BertConfig(
+    vocab_size=weights.vocab_size,
+    hidden_size=weights.hidden_size,
+    num_hidden_layers=weights.num_layers,
+    num_attention_heads=weights.num_heads,
+    intermediate_size=weights.intermediate_size,
+    max_position_embeddings=weights.max_position_embeddings,
+    hidden_dropout_prob=weights.dropout_rate,
+    attention_probs_dropout_prob=weights.attention_dropout_rate,
+  )
+  return BertForPreTraining._from_config(config, attn_implementation=attention)
 
 
 class Computation:
   """One way to compute the loss of a batch, a key of `COMPUTATIONS`."""
 
   def __init__(self, trained: HuggingFace, what: str):
-    self.prepare, self._loss = COMPUTATIONS[what]
+    self._prepare, self._loss = COMPUTATIONS[what]
     self._trained = trained
     self._model = trained.unpadded if what == "unpadded" else trained.model
     self.reset = trained.reset
 
+  def prepare(self, batch: PackedBatch) -> Tensors:
+    """What a step takes, on the device, of a PackedBatch with one sequence a row."""
+    return {
+      name: value.to(self._trained.device) if isinstance(value, torch.Tensor) else value
+      for name, value in self._prepare(batch).items()
+    }
+
   def step(self, batch: Tensors) -> float:
     """One update; the loss before it, in nats."""
-    loss = self._loss(self._model, batch)
+    device, dtype = self._trained.device, self._trained.dtype
+    with torch.autocast(device, dtype, enabled=dtype != torch.float32):
+      loss = self._loss(self._model, batch)
     self._trained.optimizer.zero_grad(set_to_none=True)
     loss.backward()
     self._trained.optimizer.step()
     return loss.item()
+
+
+def seconds_of_steps(
+  config: BertConfig, batches: Sequence[Mapping[str, np.ndarray]], *, device: str
+) -> dict[str, list[float]]:
+  """Seconds of a step with each batch but the first, in turns: masked, and unpadded.
+
+  Args:
+    config: of the model; weights are random, the computation has its dtype.
+    batches: PackedBatches with one sequence a row.
+    device: "cpu" or "cuda".
+  """
+  trained = HuggingFace(config, device=device, dtype=np.dtype(config.dtype).name)
+  computations = {what: Computation(trained, what) for what in ("masked", "unpadded")}
+  seconds: dict[str, list[float]] = {what: [] for what in computations}
+  for number, batch in enumerate(batches):
+    for what, computation in computations.items():
+      prepared = computation.prepare(dict(batch))
+      start = time.perf_counter()
+      computation.step(prepared)  # its loss waits for the device
+      if number:
+        seconds[what].append(time.perf_counter() - start)
+  return seconds
 
 
 # ---- batches, of PackedBatches with one sequence a row --------------------------------
@@ -166,12 +230,25 @@ def _attend_within(
 ) -> tuple[torch.Tensor, None]:
   """[1, N, T, H] of sequences one after another -> [1, T, N, H]."""
   del module, attention_mask
+  if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+    return _attend_on_gpu(query, key, value, scaling, lengths), None
   split = (x.split(lengths, dim=2) for x in (query, key, value))
   attended = [
     functional.scaled_dot_product_attention(q, k, v, scale=scaling)
     for q, k, v in zip(*split, strict=True)
   ]
   return torch.cat(attended, dim=2).transpose(1, 2).contiguous(), None
+
+
+def _attend_on_gpu(query, key, value, scaling: float, lengths: list[int]) -> torch.Tensor:
+  """The same by one kernel of variable lengths, which has 16 bits only."""
+  from torch.nn.attention.varlen import varlen_attn
+
+  ends = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device=query.device)
+  heads = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
+  arguments: Any = (*heads, ends, ends, max(lengths), max(lengths))
+  attended: Any = varlen_attn(*arguments, scale=scaling)
+  return attended[None]
 
 
 AttentionInterface.register(UNPADDED, _attend_within)

@@ -17,6 +17,9 @@ from training.step import TrainingProgram
 
 VOCAB_SIZE = 30522
 MASK_RATE = 0.15
+# Of AdamW, beside PyTorch.
+ADAMW: dict[str, Any] = {"learning_rate": 1e-4, "weight_decay": 0.01}
+ADAMW |= {"b1": 0.9, "b2": 0.999, "eps": 1e-6}
 
 
 def make_optimizer() -> optax.GradientTransformation:

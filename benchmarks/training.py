@@ -46,7 +46,7 @@ import packing
 from benchmarks import command
 from benchmarks.machine import machine as processor
 from benchmarks.sample import Sample, draw
-from benchmarks.small_bert import VOCAB_SIZE, make_config
+from benchmarks.small_bert import ADAMW, VOCAB_SIZE, make_config
 from benchmarks.steps import MEASURED, in_turns, not_run_lines, why_not
 from benchmarks.training_tables import (
   PEERS,
@@ -66,8 +66,6 @@ from training.record.compilations import CompilationCounter
 from training.record.progress import Progress
 from training.step import TrainingProgram
 
-ADAMW: dict[str, Any] = {"learning_rate": 1e-4, "weight_decay": 0.01}
-ADAMW |= {"b1": 0.9, "b2": 0.999, "eps": 1e-6}
 NEEDED = ("torch", "transformers")  # by peers
 WITHOUT_MEMORY = ("packed", "unpadded")  # ways that are measured without kept memory, too
 
@@ -132,7 +130,7 @@ def _hugging_face(config: BertConfig, params, attention: str, threads: int | Non
   with tempfile.TemporaryDirectory() as folder:
     bert = pathlib.Path(folder) / "bert"
     hf.export_bert(config, params, bert)
-    return HuggingFace(bert, attention, threads, **ADAMW)
+    return HuggingFace(bert, attention, threads=threads)
 
 
 def not_run(

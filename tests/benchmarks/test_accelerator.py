@@ -92,6 +92,19 @@ def test_cases_without_time_or_memory_are_named_and_the_rest_is_written_at_once(
   assert why == [("large:512", "INTERNAL"), ("base:128", "no time")]
 
 
+@pytest.mark.extra("torch", "transformers")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_pytorch_takes_the_same_sequences(record, tmp_path, dtype):
+  case = accelerator.Case("tiny", 128, 512)
+  options = {"rows": 4, "dtype": dtype, "rounds": 2, "torch_device": "cpu"}
+  record.add("peers", *accelerator.peers(case, **options))
+  padded, unpadded = written(tmp_path)["peers"]
+  assert padded["sequences_per_second"]["median"] > 0
+  assert unpadded["sequences_per_second"]["median"] > 0
+  report = (tmp_path / "report.md").read_text()
+  assert "| tiny | 128 | 4 | PyTorch, un-padded, head at masked tokens |" in report
+
+
 @pytest.mark.parametrize(
   ("words", "message"),
   [
