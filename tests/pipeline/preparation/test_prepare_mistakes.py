@@ -82,7 +82,7 @@ def test_bad_files_are_refused_and_nothing_is_left(corpus, tmp_path, capsys, cas
     (["--task=glue/nope"], "There is no task 'glue/nope'; expected one of pretraining"),
     (["--columns=label=x"], "columns names 'label'; the task pretraining has the fields"),
     (["--columns=x"], "expected FIELD=NAME"),
-    (["--documents=page"], "expected blank-line, line, file or start:REGEX"),
+    (["--documents=page"], "expected blank-line, line, file, wikiextractor or"),
     (["--documents=start:("], "is not a regular expression"),
     (["--max-sequence-length=4"], "max_sequence_length is 4; expected at least 5"),
     (["--task=text", "--vocab-file=", "--vocab-size=256"], "at least 257 for text"),
