@@ -147,8 +147,10 @@ def embed(
     pooling: a key of `POOLINGS`.
 
   Raises:
-    InputError, WeightsError: no such model, or a sentence is not text.
+    InputError, WeightsError: no such model or pooling, or a sentence is not text.
   """
+  if pooling not in POOLINGS:
+    raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}.")
   options = _parser().parse_args([str(folder), f"--embed={pooling}"])
   opened = open_model(options)
   examples = examples_of(sentences, opened.settings, opened.tokenizer)

@@ -38,7 +38,7 @@ KINDS = {
 
 
 def kind_of(name: str) -> str | None:
-  """The kind of an operation; None for what is none of XLA's.
+  """The kind of an operation; None for other events of the trace.
 
   Example:
     >>> kind_of("ynn_fusion.17"), kind_of("copy_bitcast_fusion"), kind_of("end: dot")

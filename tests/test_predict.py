@@ -23,6 +23,7 @@ import predict
 from configs import base
 from model import hf, layout, weights
 from model.models import abstract_model
+from packing import InputError
 from pipeline.prediction.answers import answer_examples
 from pipeline.prediction.chunks import BatchShape
 from pipeline.prediction.embeddings import POOLINGS
@@ -244,6 +245,8 @@ def test_embeddings_are_those_of_each_text_alone_in_every_form(folders, answer, 
   rows = np.delete(vectors, 2, axis=0)
   embedded = predict.embed(folders / "classification", sentences)
   np.testing.assert_allclose(embedded, rows, atol=1e-5)
+  with pytest.raises(InputError, match="pooling is 'max'; expected one of mean, cls"):
+    predict.embed(folders / "classification", sentences, pooling="max")
   assert predict.embed(folders / "classification", []).shape == (0, vectors.shape[1])
 
 

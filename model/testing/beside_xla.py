@@ -66,7 +66,7 @@ def difference_from_xla(implementation: str, dtype: str, row_length: int) -> flo
       return outputs, *pull_back(weights)
 
     given = [x.astype(wide) for x in inputs], weights.astype(wide)
-    # Accelerators round float32 in products, unless they are told not to.
+    # By default, accelerators compute float32 products with fewer bits.
     with jax.default_matmul_precision("highest" if wide == "float32" else "default"):
       return [np.asarray(x, np.float32) for x in outputs_and_gradients(*given)]
 

@@ -6,6 +6,7 @@ memory is bounded whatever the file holds.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import re
@@ -14,7 +15,7 @@ from typing import BinaryIO
 
 from packing import InputError
 from packing.errors import short_repr
-from pipeline.sources.compressed import READ_ERRORS, open_binary
+from pipeline.sources.compressed import open_binary
 from pipeline.sources.document import (
   MAX_DOCUMENT_BYTES,
   Document,
@@ -52,9 +53,8 @@ def split_text(lines: Lines, name: str, fields: DocumentFields) -> Iterator[Docu
     if held and (begins or is_tag or (blank and how == "blank-line")):
       yield Document({"text": "".join(held)}, f"{name}, line {first}")
       held, size = [], 0
-    if is_tag or (blank and (how in ("blank-line", "line"))):
-      continue
-    if blank and how == "wikiextractor" and not held:
+    between = how == "wikiextractor" and not held
+    if is_tag or (blank and (between or how in ("blank-line", "line"))):
       continue
     if not held:
       first = number
@@ -122,7 +122,7 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
   Raises:
     InputError: the file is too large or has another layout.
   """
-  with open_binary(path) as file:
+  with _reading(path) as file:
     content = file.read(MAX_JSON_BYTES + 1)
   if len(content) > MAX_JSON_BYTES:
     raise InputError(
@@ -155,11 +155,17 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
 
 def lines_of(path: pathlib.Path) -> Iterator[tuple[int, str]]:
   """The numbered lines of a file; see `numbered_lines`."""
+  with _reading(path) as file:
+    yield from numbered_lines(file, str(path))
+
+
+@contextlib.contextmanager
+def _reading(path: pathlib.Path) -> Iterator[BinaryIO]:
   try:
     with open_binary(path) as file:
-      yield from numbered_lines(file, str(path))
-  except READ_ERRORS as error:
-    why = getattr(error, "strerror", None) or str(error).rstrip(".")
+      yield file
+  except OSError as error:
+    why = error.strerror or str(error).rstrip(".")
     raise InputError(f"Cannot read {path}: {why}.") from error
 
 

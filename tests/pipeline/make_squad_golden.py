@@ -1,4 +1,4 @@
-"""Writes tests/pipeline/golden/squad anew: what transformers makes of real questions.
+"""Regenerates tests/pipeline/golden/squad: what transformers computes for real questions.
 
   python -m tests.pipeline.make_squad_golden --data=DATA
   python -m tests.pipeline.make_squad_golden --data=DATA --all=FOLDER

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import pickle
 import tracemalloc
 
@@ -74,6 +75,26 @@ def test_compressed_files_are_read_as_they_are(tmp_path, suffix, packing):
   packed.write_bytes(packed.read_bytes()[:-9])
   with pytest.raises(InputError, match=f"a.{suffix}"):
     texts(packed)
+
+
+@pytest.mark.parametrize("packing", PACK)
+def test_compressed_questions_are_read_and_damaged_ones_are_refused(tmp_path, packing):
+  asked = {"id": "1", "question": "q?", "answers": []}
+  paragraph = {"context": "c " * 999, "qas": [asked]}
+  path = tmp_path / f"a.json.{packing}"
+  data = PACK[packing](json.dumps({"data": [{"paragraphs": [paragraph]}]}).encode())
+  path.write_bytes(data)
+  fields = DocumentFields(("id", "question", "context"))
+  (found,) = read(path, fields)
+  assert found.fields["context"] == paragraph["context"]
+  path.write_bytes(data[:-9])
+  with pytest.raises(InputError, match=f"Cannot read .*a.json.{packing}"):
+    read(path, fields)
+
+
+def test_several_members_of_a_gzip_file_are_one_text(tmp_path):
+  (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"One.\n\n") + gzip.compress(b"Two."))
+  assert texts(tmp_path / "a.txt.gz") == ["One.\n", "Two."]
 
 
 def test_articles_of_wikiextractor_are_documents(tmp_path):
