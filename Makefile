@@ -44,9 +44,9 @@ bench: .venv/installed
 	@$(BIN)/python -m benchmarks.speedup --json results/speedup.json
 	@$(BIN)/python -m benchmarks.growth --picture results/growth.png --json results/growth.json
 
-# With QUICK=--quick less of all; with WIKITEXT=FOLDER on WikiText-2's files too.
+# With QUICK=--quick less of all; with DATA=FOLDER on the real data there, too.
 reproduce: .venv/installed
-	@$(BIN)/python -m experiments.reproduce $(QUICK) $(if $(WIKITEXT),--wikitext $(WIKITEXT))
+	@$(BIN)/python -m experiments.reproduce $(QUICK) $(if $(DATA),--data $(DATA))
 
 # A CPU build of PyTorch is enough.
 reference: .venv/installed

@@ -94,7 +94,7 @@ def make(name: str, folder: pathlib.Path, options: argparse.Namespace) -> list[E
     quick=options.quick,
     seeds=options.seeds,
     jobs=options.jobs,
-    wikitext=options.wikitext,
+    data=options.data,
   )
   return lab.make(module.exhibits, part)
 

@@ -1,6 +1,6 @@
 """How to cut, shuffle and fill rows of a causal model: the atom-size paper, and packing.
 
-  python -m experiments.atom_size --wikitext wikitext-2
+  python -m experiments.atom_size --data FOLDER
 
 Trains small GPT-2s with ALiBi on the same text in rows of several lengths: concat and
 padding with atoms of a quarter to four rows, and packed. Rows of 64 come first, with three
@@ -9,7 +9,7 @@ command resumes. With --minutes no run starts after that time, and the report sh
 finished; --minutes=0 trains nothing. Writes exhibits.md, exhibits.json and pictures to
 --workdir.
 
-The text is test.txt of WikiText-2, with valid.txt held out; without --wikitext it is the
+The text is test.txt of WikiText-2, with valid.txt held out; without --data it is the
 docstrings of the standard library.
 
 References:
@@ -24,7 +24,6 @@ import dataclasses
 import functools
 import json
 import math
-import pathlib
 import sys
 import time
 from collections.abc import Iterator
@@ -47,7 +46,7 @@ from experiments.atom_size.runs import (
   make_study,
   seconds_a_step,
 )
-from experiments.lab import command, report
+from experiments.lab import command, real_data, report
 from experiments.lab import part as lab
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
@@ -110,8 +109,8 @@ def exhibits(part: Part, *, minutes: float = math.inf) -> list[Exhibit]:
     Stopped: some runs failed; all others are finished.
   """
   until = time.monotonic() + 60 * minutes
-  text = text_of(part.wikitext)
-  name = f"{'stdlib' if part.wikitext is None else 'wikitext'}{'-quick' * part.quick}"
+  text = text_of(part.data)
+  name = f"{'stdlib' if part.data is None else 'wikitext'}{'-quick' * part.quick}"
   planned = list(stages(quick=part.quick))
   layouts: dict[int, dict[Layout, None]] = {}
   for row_length, layout, _ in planned:
@@ -218,22 +217,18 @@ def _has(found, *wanted: Layout) -> bool:
   return all(layout in found for layout in wanted)
 
 
-def text_of(wikitext: str | None) -> dict[str, str]:
-  """Fields of the config's `data` that name the text.
+def text_of(data: str | None) -> dict[str, str]:
+  """Fields of the config's `data` that name the text: WikiText-2 in a folder of real data.
 
   Raises:
     InputError: a file is missing.
   """
-  if wikitext is None:
+  if data is None:
     return {"source": "stdlib", "held_out_source": "", "documents": "blank-line"}
-  folder = pathlib.Path(wikitext).resolve()
-  files = {"source": folder / "test.txt", "held_out_source": folder / "valid.txt"}
-  for path in files.values():
-    if not path.is_file():
-      raise InputError(
-        f"--wikitext is {wikitext}; expected a folder with test.txt and valid.txt of "
-        f"WikiText-2, found no {path.name} there."
-      )
+  files = {
+    "source": real_data.find(data, "wikitext-2/test.txt"),
+    "held_out_source": real_data.find(data, "wikitext-2/valid.txt"),
+  }
   return {name: str(path) for name, path in files.items()} | {"documents": "line"}
 
 
@@ -250,13 +245,13 @@ def main(arguments: list[str] | None = None) -> int:
     help="start no further run after this time; no limit",
   )
   options = parser.parse_args(arguments)
-  with_text = " --wikitext FOLDER" if options.wikitext else ""
+  with_text = " --data FOLDER" if options.data else ""
   part = Part(
     options.workdir,
     f"python -m experiments.atom_size{with_text}{' --quick' * options.quick}",
     quick=options.quick,
     jobs=options.jobs,
-    wikitext=options.wikitext,
+    data=options.data,
   )
 
   def work() -> int:

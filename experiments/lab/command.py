@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 
+from experiments.lab import real_data
 from experiments.lab.part import MISTAKES
 from training.command import Parser, Stopped, positive
 from training.sweep.jobs import cores
@@ -35,9 +36,12 @@ def make_parser(doc: str | None, module: str, *, workdir: str) -> Parser:
 
 
 def add_training(parser: Parser):
-  """Adds the options of commands that train: --wikitext and --jobs."""
+  """Adds the options of commands that train: --data and --jobs."""
   parser.add_argument(
-    "--wikitext", metavar="FOLDER", help="with test.txt and valid.txt of WikiText-2"
+    "--data",
+    metavar="FOLDER",
+    default=real_data.given(),
+    help="of real data (experiments/lab/real_data.py); ISOPACK_DATA if not given",
   )
   parser.add_argument(
     "--jobs", type=positive, default=len(cores()), help="runs at a time; as many as cores"

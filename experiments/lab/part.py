@@ -32,7 +32,7 @@ class Part:
   quick: bool = False  # whether a little is enough, to see that it works
   seeds: int | None = None  # how many runs each arm has; None for the default of the part
   jobs: int = 1  # runs at a time
-  wikitext: str | None = None  # the folder of WikiText-2, where it is at hand
+  data: str | None = None  # the folder of real data, where it is at hand
 
   def exhibit(
     self, name: str, title: str, agreement: Agreement, finding: str, **fields: Any

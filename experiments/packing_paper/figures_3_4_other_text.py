@@ -15,6 +15,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
+from experiments.lab import real_data
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import held_out
 from experiments.lab.part import Part
@@ -24,7 +25,6 @@ from experiments.packing_paper.curves import pictures
 from experiments.packing_paper.curves.arms import QUICK, make_study
 from experiments.packing_paper.curves.claims import long_enough
 from experiments.packing_paper.curves.tables import mean_difference, named, table
-from packing import InputError
 from training.record.files import write_text
 
 ARMS = ("packed", "constant", "no_mask")
@@ -94,14 +94,10 @@ def exhibits(part: Part) -> list[Exhibit]:
 
 def _text(part: Part) -> pathlib.Path | None:
   """The folder of the text; kept in the part's folder, for calls that do not give it."""
-  kept = part.folder / "wikitext"
-  given = part.wikitext or (kept.read_text() if kept.exists() else None)
+  kept = part.folder / "data"
+  given = part.data or (kept.read_text() if kept.exists() else None)
   if given is None:
     return None
-  if not list(pathlib.Path(given).glob("*.txt")):
-    raise InputError(
-      f"--wikitext is {given}; expected a folder with .txt files of WikiText-2, such as "
-      "test.txt and valid.txt."
-    )
+  text = real_data.find(given, "wikitext-2/valid.txt").parent
   write_text(kept, str(pathlib.Path(given).absolute()))
-  return pathlib.Path(given).absolute()
+  return text

@@ -1,0 +1,105 @@
+"""Five tasks of GLUE, and SQuAD 1.1, from a folder with real data."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.lab import real_data
+from packing import InputError
+from pipeline.sources import compressed
+
+
+class Files(NamedTuple):
+  """The files of a task, as the config's `data` names them.
+
+  Attributes:
+    source: to train on.
+    held_out_source: to evaluate on.
+    columns: what the fields are called there.
+    longest: the length of the rows of one sequence each. No sequence is longer, or the
+      task cuts them there.
+  """
+
+  source: str
+  held_out_source: str
+  columns: str = ""
+  longest: int = 128
+
+
+# By the task of configs/glue.py: folder, columns, and the longest sequence in tokens.
+_GLUE = {
+  "cola": ("CoLA", "sentence=3,label=1", 47),
+  "rte": ("RTE", "", 128),
+  "mrpc": ("MRPC", "sentence1=#1 String,sentence2=#2 String,label=Quality", 103),
+  "stsb": ("STS-B", "label=score", 125),
+  "sst2": ("SST-2", "", 66),
+}
+TASKS = (*_GLUE, "squad")
+_SQUAD_ROW = 384
+
+
+def files(
+  task: str, data: str | os.PathLike[str], folder: pathlib.Path, *, at_most: int = 0
+) -> Files:
+  """The files of one of `TASKS`.
+
+  Args:
+    task: its name.
+    data: the folder with real data.
+    folder: for the part of the training set, if not all of it is wanted.
+    at_most: examples to train on, drawn from all; 0 for all. Of SQuAD whole articles are
+      drawn until there are as many.
+
+  Raises:
+    InputError: a file is missing, or is not what it should be.
+  """
+  if task == "squad":
+    source = real_data.find(data, "squad/train-v1.1*.json*")
+    held_out = real_data.find(data, "squad/dev-v1.1*.json*")
+    if at_most:
+      source = _some_articles(source, folder / f"squad-{at_most}.json", at_most)
+    return Files(str(source), str(held_out), longest=_SQUAD_ROW)
+  name, columns, longest = _GLUE[task]
+  source = real_data.find(data, f"glue/{name}/train.tsv")
+  held_out = real_data.find(data, f"glue/{name}/dev.tsv")
+  if at_most:
+    path = folder / f"{task}-{at_most}.tsv"
+    source = _some_lines(source, path, at_most, header=task != "cola")
+  return Files(str(source), str(held_out), columns, longest)
+
+
+def _some_lines(
+  source: pathlib.Path, path: pathlib.Path, number: int, *, header: bool
+) -> pathlib.Path:
+  """Writes some lines, drawn at random, in their order; or returns a file with no more."""
+  lines = source.read_bytes().splitlines(keepends=True)
+  first = int(header)
+  if len(lines) - first <= number:
+    return source
+  drawn = np.random.default_rng(0).permutation(len(lines) - first)[:number]
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_bytes(b"".join(lines[:first] + [lines[first + i] for i in sorted(drawn)]))
+  return path
+
+
+def _some_articles(source: pathlib.Path, path: pathlib.Path, number: int) -> pathlib.Path:
+  """Writes articles in SQuAD's layout, drawn until they have enough questions."""
+  with contextlib.closing(compressed.open_binary(source)) as file:
+    content = file.read()
+  try:
+    articles = json.loads(content)["data"]
+    questions = [sum(len(x["qas"]) for x in one["paragraphs"]) for one in articles]
+  except (ValueError, KeyError, TypeError) as error:
+    raise InputError(f"{source} is not in SQuAD's layout: {error!r}.") from None
+  drawn = np.random.default_rng(0).permutation(len(articles))
+  before = np.cumsum([0, *(questions[i] for i in drawn)])[:-1]
+  kept = sorted(drawn[before < number])
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(json.dumps({"version": "1.1", "data": [articles[i] for i in kept]}))
+  return path
