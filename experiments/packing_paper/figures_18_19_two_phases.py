@@ -4,7 +4,8 @@ BERT is first trained on short rows, to waste less on padding. The 2021 version 
 asks whether packing makes that superfluous, since it leaves no padding in long rows either.
 A small model sees the same number of real tokens in both ways: in one phase with rows of
 192 tokens, or nine of ten sequences in rows of 64 and then the rest in rows of 192. Both
-phases are also trained unpacked, and packed without the mask.
+phases are also trained unpacked, and the second packed without the mask. With --data the
+curves of both phases are those of `curves.wikipedia`.
 
 References:
   Krell et al., *Packing: Towards 2x NLP BERT Acceleration*, section 5; and
@@ -20,13 +21,16 @@ from typing import Any
 
 import numpy as np
 
+import packing
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import held_out
 from experiments.lab.part import Part
 from experiments.lab.report import table
 from experiments.lab.statistics import equivalent, larger, not_more
 from experiments.lab.study import Arm, ByArm, Study
-from experiments.packing_paper.curves import pictures
+from experiments.packing_paper import figure_1_lengths as figure_1
+from experiments.packing_paper.curves import arms as curves
+from experiments.packing_paper.curves import pictures, wikipedia
 from experiments.packing_paper.curves.arms import lasting, make_study, mean_length, timed
 from experiments.packing_paper.curves.tables import mean_and_sd, mean_difference
 
@@ -36,13 +40,13 @@ BATCH = {SHORT: 35, FULL: 16}  # sequences a step: about as many real tokens
 NAMES = {
   "phase_1": "first phase, packed",
   "phase_1_unpacked": "first phase, unpacked",
-  "phase_1_no_mask": "first phase, packed without mask",
   "phase_2": "two phases, packed",
   "phase_2_unpacked": "two phases, unpacked",
   "phase_2_no_mask": "two phases, the second without mask",
   "packed": "one phase, packed",
   "same_time": "one phase, packed, as long as two",
 }
+BEFORE = -2  # the evaluation before the last: it is known to have a higher loss
 Speed = Mapping[int, float]  # packed sequences a second, by row length
 
 
@@ -69,16 +73,15 @@ def split(sequences: float, mean: Mapping[int, float]) -> dict[int, float]:
   return {SHORT: SHARE * total, FULL: (1 - SHARE) * total}
 
 
-def make_arms(short: Mapping[str, Any], full: Mapping[str, Any]) -> list[Arm]:
-  """The first phase (`short`) and the second, packed, unpacked and without the mask."""
+def make_arms(short: dict[str, Any], full: dict[str, Any]) -> list[Arm]:
+  """Both phases packed and unpacked, and the second without the mask, too."""
   no_mask = {"model.attention_mask": "none"}
   return [
     Arm("phase_1", short, keep=True),
     Arm("phase_2", full, starts_from="phase_1"),
     Arm("phase_1_unpacked", short, "constant", keep=True),
     Arm("phase_2_unpacked", full, "constant", starts_from="phase_1_unpacked"),
-    Arm("phase_1_no_mask", {**short, **no_mask}),
-    Arm("phase_2_no_mask", {**full, **no_mask}, starts_from="phase_1"),
+    Arm("phase_2_no_mask", full | no_mask, starts_from="phase_1"),
   ]
 
 
@@ -165,21 +168,21 @@ def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
   )
 
 
-def phase(part: Part, number: int, results: ByArm) -> Exhibit:
-  """The learning curves of phase 1 or 2, packed and unpacked."""
-  arms = [f"phase_{number}{x}" for x in ("", "_unpacked", "_no_mask")]
-  packed, unpacked, no_mask = (results[arm] for arm in arms)
+def phase(part: Part, number: int, results: ByArm, *, lengths: tuple[int, int]) -> Exhibit:
+  """The learning curves of phase 1 or 2, packed and unpacked; `lengths` of rows of both."""
+  names = [f"phase_{number}", f"phase_{number}_unpacked"]
+  if f"phase_{number}_no_mask" in results:
+    names.append(f"phase_{number}_no_mask")
+  packed, unpacked = results[names[0]], results[names[1]]
   factor = packed[0]["plan"]["packing_factor"]
-  length = SHORT if number == 1 else FULL
   finding = (
-    f"In phase {number}, rows of {length} tokens, the held-out loss of packed training "
-    f"differs from that of unpacked training by {mean_difference(packed, unpacked):+.4f} "
-    f"nats, in {1 / factor:.0%} of the rows; without the mask it is "
-    f"{mean_difference(no_mask, packed):+.4f} from that with it."
+    f"In phase {number}, rows of {lengths[number - 1]} tokens, the held-out loss of packed "
+    f"training differs from that of unpacked training by "
+    f"{mean_difference(packed, unpacked):+.4f} nats, in {1 / factor:.0%} of the rows."
   )
-  name = f"phase_{number}.png"
-  curves = {NAMES[arm]: results[arm] for arm in arms}
-  pictures.curves(part.folder / name, curves, title=finding)
+  path = part.folder / f"phase_{number}.png"
+  pictures.curves(path, {NAMES[arm]: results[arm] for arm in names}, title=finding)
+  at = packed[0]["evaluations"][BEFORE]["sequences"]
   return part.exhibit(
     f"Figure {17 + number}",
     f"Phase {number} of a small model, packed and unpacked",
@@ -191,13 +194,49 @@ def phase(part: Part, number: int, results: ByArm) -> Exhibit:
         f"In phase {number} packed training reaches the same loss as unpacked training",
         held_out(packed),
         held_out(unpacked),
-        power=held_out(no_mask),
+        power=held_out(packed, at=BEFORE),
       )
     ],
-    pictures=[name],
-    text="Unpacked steps have a constant number of sequences."
-    + " The unpacked arm starts from the weights of its own first phase, that without the "
-    "mask from those of the first phase with it." * (number == 2),
+    pictures=[path.name],
+    text="Unpacked steps have a constant number of sequences. The arm that is known to "
+    f"differ is packed training earlier, after {at:,} sequences."
+    + " The unpacked arm starts from the weights of its own first phase."
+    * (number == 2),
+  )
+
+
+def lengths_of_text(part: Part, study: Study) -> Exhibit:
+  """The lengths of the sequences of both phases, beside those of the paper's Wikipedia."""
+  found = {}
+  for arm, length in (("phase_1", wikipedia.SHORT), ("packed", wikipedia.FULL)):
+    found[f"wikipedia_{length}"] = packing.load_histogram(f"wikipedia_{length}")
+    found[f"this text, {length}"] = wikipedia.histogram(study, arm)
+  figure_1.draw(part.folder / "lengths.png", found)
+  rows = [
+    [
+      name,
+      f"{histogram.num_sequences:,}",
+      f"{histogram.num_tokens / histogram.num_sequences:.1f}",
+      f"{figure_1.theoretical_speedup(histogram):.3f}",
+    ]
+    for name, histogram in found.items()
+  ]
+  speedups = [float(row[-1]) for row in rows]
+  return part.exhibit(
+    "Figure 1, on the text of both phases",
+    "Lengths of its sequences",
+    "in shape",
+    f"In rows of {wikipedia.FULL} training without padding could be {speedups[3]:.2f} "
+    f"times as fast on this text, {speedups[2]:.2f} times on all of Wikipedia.",
+    claim="At 512 tokens half of all tokens are padding.",
+    pictures=["lengths.png"],
+    text=table(
+      ["histogram", "sequences", "mean length", "theoretical speed-up"],
+      rows,
+      right=(1, 2, 3),
+    )
+    + "\n\nThe articles at hand are among the oldest, and longer than most: more of their "
+    "sequences are full.",
   )
 
 
@@ -209,10 +248,20 @@ def _last(runs, counter: str) -> float:
 def exhibits(part: Part) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
   results, speed = run(part)
+  made = [outlook(part, results, speed)]
+  about, lengths = f"{curves.ABOUT} First in rows of {SHORT}.", (SHORT, FULL)
+  if wikipedia.is_there(part):
+    about, lengths = wikipedia.ABOUT, (wikipedia.SHORT, wikipedia.FULL)
+    study = wikipedia.make_study(part, ["packed", "no_mask", "phase_2_unpacked"])
+    results = study.run()
+    # Both phases packed, and the same without mask, are the learning curves' own arms.
+    results |= {"phase_2": results["packed"], "phase_2_no_mask": results["no_mask"]}
+    made.append(lengths_of_text(part, study))
+  for number in (1, 2):
+    figure = phase(part, number, results, lengths=lengths)
+    made.append(dataclasses.replace(figure, text=f"{about} {figure.text}"))
   return [
-    outlook(part, results, speed),
-    phase(part, 1, results),
-    phase(part, 2, results),
+    *made,
     part.exhibit(
       "Figures 20 and 21",
       "Both phases of a larger model",

@@ -1,8 +1,10 @@
 """Pretrained packed or unpacked, then fine-tuned: Table 3 in small.
 
 The paper pretrains BERT packed and fine-tunes it on SQuAD. Here tiny models that were
-pretrained on the same sequences a step, packed and one a row, are fine-tuned on a task from
-docstrings, each seed from its own pretraining; fine-tuning itself is packed for all.
+pretrained on the same sequences a step, packed and one a row, are fine-tuned, each seed
+from its own pretraining; fine-tuning itself is packed for all. With --data they were
+pretrained on Wikipedia in both phases, and are fine-tuned on GLUE and SQuAD; else the task
+is made from docstrings.
 """
 
 from __future__ import annotations
@@ -14,21 +16,24 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments.finetuning import local_tasks
-from experiments.lab.exhibits import Exhibit
+from experiments.finetuning import local_tasks, real_tasks
+from experiments.finetuning.real_tasks import Files
+from experiments.lab.exhibits import Exhibit, Statement
 from experiments.lab.part import Part
 from experiments.lab.report import table
 from experiments.lab.statistics import equivalent
 from experiments.lab.study import run_tasks, stop_if_failed
+from experiments.packing_paper.curves import wikipedia
 from experiments.packing_paper.curves.arms import make_study
 from experiments.packing_paper.curves.tables import mean_and_sd
 from training.sweep import __main__ as sweep
-from training.sweep.file import make_sweep
+from training.sweep.file import Run, Sweep, make_sweep
 
 # The task of GLUE whose config it has. Not cola, word order: models of this size differ by
 # 1 to 8 points from seed to seed. Not qqp, whether two sentences follow each other: pairs
 # are pretrained on just that.
 TASK, NAME = "sst2", "which module"
+AT_MOST = {"sst2": 10_000, "squad": 5_000}  # real examples to train on; of others all
 ABOUT_TASK = (
   "'Which module' is made from docstrings (docs/finetuning.md): which of two modules a "
   "sentence documents. The score is the accuracy in percent. Docstrings of the dev set are "
@@ -40,43 +45,74 @@ PAPER = (
   ("BERT-large, F1", "90.9", "90.65"),
   ("BERT-large, exact match", "84.1", "84.12"),
 )
-ARMS = {"packed": "packed", "unpacked": "unpacked", "no_mask": "packed without mask"}
+WITHOUT = "packed without mask"
 OVERRIDES = {
   "optimizer.learning_rate": 3e-4,  # as in experiments/finetuning
   "train.throughput_rounds": 0,
   "train.log_every": 20,
-  "train.eval_every": 100,
-  "train.checkpoint_every": 100,
+  "train.eval_every": 1_000_000,  # the last step is always evaluated
+  "train.checkpoint_every": 200,
+  "train.keep_checkpoints": 1,
+  "train.keep_best": False,
+  "train.patience": 0,
 }
 QUICK = {
   "train.duration": "256 sequences",
   "optimizer.warmup": "32 sequences",
-  "train.patience": 0,
 }
 MARGIN = 2.0  # points of the score; a smaller difference does not matter
 
 Scores = dict[str, list[float]]  # by arm, percent, a value a seed
 
 
-def fine_tune(part: Part, models: Mapping[str, Sequence[pathlib.Path]]) -> Scores:
-  """Fine-tunes models, the directories of each arm by seed, on `TASK`.
+def fine_tune(
+  part: Part,
+  models: Mapping[str, Sequence[pathlib.Path]],
+  tasks: Mapping[str, Files] | None = None,
+) -> dict[str, Scores]:
+  """Fine-tunes models, the directories of each arm by seed, on tasks; on `TASK` if none.
 
-  Returns the best score on the dev set of each run. The parts of a report share the runs.
+  Returns by task the score of each run's last step on the dev set. The parts of a report
+  share the runs.
 
   Raises:
     Stopped: some runs failed; names the last line of each.
   """
   folder = part.beside("fine_tuning").folder
-  train, dev = local_tasks.write(folder / "text")[TASK]
+  tasks = tasks or {TASK: Files(*local_tasks.write(folder / "text")[TASK])}
+  sweeps = {task: _sweep(part, task, files, models) for task, files in tasks.items()}
+  places = {
+    (task, run.arm): _place(folder, task, run)
+    for task, swept in sweeps.items()
+    for run in swept.runs
+  }
+  runs = [
+    sweep.make_task(swept, run, places[task, run.arm])
+    for task, swept in sweeps.items()
+    for run in swept.runs
+  ]
+  stop_if_failed(run_tasks(runs, number=part.jobs, desc="fine-tuning"), len(runs))
+  scores: dict[str, Scores] = {task: {arm: [] for arm in models} for task in tasks}
+  for (task, name), place in places.items():
+    summary = json.loads((place / "summary.json").read_text())
+    scores[task][name.rpartition(",")[0]].append(100 * summary["eval_score"])
+  return scores
+
+
+def _sweep(
+  part: Part, task: str, files: Files, models: Mapping[str, Sequence[pathlib.Path]]
+) -> Sweep:
+  """A run of a task for each model."""
   first = next(iter(models.values()))[0]  # the vocabulary of all, each in its own file
   data = {
-    "data.source": train,
-    "data.held_out_source": dev,
-    "data.directory": str(folder / "data" / TASK),
+    "data.source": files.source,
+    "data.held_out_source": files.held_out_source,
+    "data.columns": files.columns,
+    "data.directory": str(part.beside("fine_tuning").folder / "data" / task),
     "data.vocab_file": str(first / "vocab.txt"),
   }
   spec = {
-    "config": f"configs/glue.py:{TASK}",
+    "config": "configs/squad.py" if task == "squad" else f"configs/glue.py:{task}",
     "overrides": data | OVERRIDES | (QUICK if part.quick else {}),
     "arms": {
       f"{arm},{seed}": {"model.init_from": str(directory), "seed": seed}
@@ -84,42 +120,59 @@ def fine_tune(part: Part, models: Mapping[str, Sequence[pathlib.Path]]) -> Score
       for seed, directory in enumerate(directories)
     },
   }
-  swept = make_sweep(spec, where=f"fine-tuning on {TASK}")
-  places = {}
-  for run in swept.runs:
-    model = pathlib.Path(run.config.model.init_from)
-    weights = (model / "model.safetensors").read_bytes()
-    made_from = run.config.to_json(sort_keys=True).encode() + weights
-    key = hashlib.sha256(made_from).hexdigest()[:12]
-    places[run.arm] = folder / "runs" / TASK / f"{model.name}-{key}"
-  tasks = [sweep.make_task(swept, run, places[run.arm]) for run in swept.runs]
-  stop_if_failed(run_tasks(tasks, number=part.jobs, desc="fine-tuning"), len(tasks))
-  scores: Scores = {arm: [] for arm in models}
-  for name, place in places.items():
-    summary = json.loads((place / "summary.json").read_text())
-    scores[name.rpartition(",")[0]].append(100 * summary["best_score"])
-  return scores
+  return make_sweep(spec, where=f"fine-tuning on {task}")
 
 
-def score_table(scores: Scores) -> str:
+def _place(folder: pathlib.Path, task: str, run: Run) -> pathlib.Path:
+  """The folder of a run, named by its config and by the weights that it starts from."""
+  model = pathlib.Path(run.config.model.init_from)
+  weights = (model / "model.safetensors").read_bytes()
+  made_from = run.config.to_json(sort_keys=True).encode() + weights
+  key = hashlib.sha256(made_from).hexdigest()[:12]
+  return folder / "runs" / task / f"{model.name}-{key}"
+
+
+def score_table(scores: Mapping[str, Scores]) -> str:
   """Means and standard deviations over the seeds."""
-  row = [NAME, *(mean_and_sd(of_arm, digits=1) for of_arm in scores.values())]
-  return table(["score (%)", *scores], [row], right=range(1, len(row)))
+  arms = list(next(iter(scores.values())))
+  rows = [
+    [name, *(mean_and_sd(of_arm, digits=1) for of_arm in of_task.values())]
+    for name, of_task in scores.items()
+  ]
+  return table(["score (%)", *arms], rows, right=range(1, len(arms) + 1))
 
 
-def difference(scores: Scores, a: str, b: str) -> str:
+def difference(scores: Scores, a: str, b: str, name: str = NAME) -> str:
   """The mean score of an arm minus that of another, in words."""
-  return f"{np.mean(np.subtract(scores[a], scores[b])):+.1f} points ({NAME})"
+  return f"{np.mean(np.subtract(scores[a], scores[b])):+.1f} points ({name})"
 
 
 def exhibits(part: Part) -> list[Exhibit]:
   """Pretrains what is not pretrained yet, fine-tunes and tests; raises as `Study.run`."""
-  study = make_study(part, list(ARMS))
+  if wikipedia.is_there(part):
+    assert part.data is not None
+    names = {"packed": "packed", "phase_2_unpacked": "unpacked", "no_mask": WITHOUT}
+    study = wikipedia.make_study(part, list(names))
+    text = part.beside("fine_tuning").folder / "text"
+    tasks = {
+      task: real_tasks.files(task, part.data, text, at_most=AT_MOST.get(task, 0))
+      for task in real_tasks.TASKS
+    }
+    about = (
+      f"{wikipedia.ABOUT} The scores are those of GLUE, and F1 of SQuAD. Of sst2 "
+      f"{AT_MOST['sst2']:,} examples are trained on, of squad {AT_MOST['squad']:,}."
+    )
+  else:
+    names = {"packed": "packed", "unpacked": "unpacked", "no_mask": WITHOUT}
+    study, tasks, about = make_study(part, list(names)), None, ABOUT_TASK
   study.run()
-  scores = fine_tune(part, {name: study.kept_of(arm) for arm, name in ARMS.items()})
-  apart = difference(scores, "packed", "unpacked")
-  # A high score is good, but the control of the test has to be larger.
-  control = np.multiply(2, scores["unpacked"]) - scores["packed without mask"]
+  models = {name: study.kept_of(arm) for arm, name in names.items()}
+  scores = fine_tune(part, models, tasks)
+  if not tasks:
+    scores = {NAME: scores[TASK]}
+  apart = ", ".join(
+    difference(of_task, "packed", "unpacked", task) for task, of_task in scores.items()
+  )
   return [
     part.exhibit(
       "Table 3",
@@ -128,28 +181,32 @@ def exhibits(part: Part) -> list[Exhibit]:
       f"Models that were pretrained packed score {apart} from those that "
       "were pretrained unpacked.",
       claim="A model that was pretrained packed scores the same on SQuAD as the reference.",
-      statements=[
-        equivalent(
-          f"{NAME}: packed pretraining leads to the same score",
-          scores["packed"],
-          scores["unpacked"],
-          power=control.tolist(),
-          margin=MARGIN,
-          unit="points",
-        )
-      ],
+      statements=[_same_score(task, of_task) for task, of_task in scores.items()],
       text="\n\n".join(
         [
           score_table(scores),
-          "The dev set's best evaluation, mean and standard deviation over seeds. "
-          f"{ABOUT_TASK} A dev set of some hundred sentences can show differences of "
-          f"about {MARGIN:g} points, the margin; the paper's are smaller:",
+          "The dev set's last evaluation, mean and standard deviation over seeds. "
+          f"{about} A small dev set can show differences of about {MARGIN:g} points, the "
+          "margin; the paper's are smaller:",
           table(["SQuAD 1.1 in the paper", "reference", "packed"], PAPER, right=(1, 2)),
           "There the reference is what Devlin et al. published, packed is a median of 10 "
           "seeds, and fine-tuning is not packed; here the reference is our own unpacked "
-          "pretraining, and fine-tuning is packed for both. SQuAD with BERT-base and "
-          "BERT-large is not run here; its config is configs/squad.py.",
+          "pretraining, and fine-tuning is packed for both. BERT-base and BERT-large are "
+          "not run here; their config for SQuAD is configs/squad.py.",
         ]
       ),
     )
   ]
+
+
+def _same_score(task: str, scores: Scores) -> Statement:
+  # A high score is good, but the control of the test has to be larger.
+  control = np.multiply(2, scores["unpacked"]) - scores[WITHOUT]
+  return equivalent(
+    f"{task}: packed pretraining leads to the same score",
+    scores["packed"],
+    scores["unpacked"],
+    power=control.tolist(),
+    margin=MARGIN,
+    unit="points",
+  )

@@ -7,6 +7,7 @@ References:
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,9 +16,9 @@ from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import EARLY, EARLY_SHARE, held_out, in_training
 from experiments.lab.part import Part
 from experiments.lab.statistics import equivalent, larger
-from experiments.lab.study import ByArm
+from experiments.lab.study import ByArm, Results
 from experiments.packing_paper.curves import pictures
-from experiments.packing_paper.curves.tables import mean_difference, named, table
+from experiments.packing_paper.curves.tables import NAMES, mean_difference, named, table
 
 _BY_LENGTH = "mlm_accuracy_by_length"
 
@@ -76,18 +77,37 @@ def ablation(part: Part, results: ByArm) -> Exhibit:
     "the model almost reaches the same accuracy.",
     statements=statements,
     pictures=["ablation.png", "ablation_alone.png"],
-    text=table(results, names),
+    text=f"{table(results, names)}\n\nHeld-out loss by the length of the sequence:\n\n"
+    + _length_table(results, ["unpacked", *names]),
   )
+
+
+def _losses(runs: Results) -> np.ndarray:
+  """float[seeds, groups]: the held-out loss of sequences, by groups of lengths."""
+  found = held_out(runs, _BY_LENGTH)
+  return np.array([[x["mlm_loss"] for x in of_run] for of_run in found])
+
+
+def _groups(runs: Results) -> list[str]:
+  return [f"{x['from']} to {x['to']}" for x in held_out(runs, _BY_LENGTH)[0]]
+
+
+def _length_table(results: ByArm, names: Sequence[str]) -> str:
+  """The held-out loss of some arms by length, the mean over seeds."""
+  losses = [_losses(results[name]).mean(0) for name in names]
+  groups = _groups(results[names[0]])
+  rows = [
+    [group, *(f"{x:.3f}" for x in of_group)]
+    for group, *of_group in zip(groups, *losses, strict=True)
+  ]
+  header = ["tokens", *(NAMES[name] for name in names)]
+  return report.table(header, rows, right=range(1, len(header)))
 
 
 def loss_unit(part: Part, results: ByArm) -> Exhibit:
   """The loss averaged over packs instead of sequences."""
   of_packs, packed = results["loss_of_packs"], results["packed"]
-  groups = [f"{x['from']} to {x['to']}" for x in held_out(packed, _BY_LENGTH)[0]]
-  a, b = (
-    np.array([[x["mlm_loss"] for x in of_run] for of_run in held_out(runs, _BY_LENGTH)])
-    for runs in (of_packs, packed)
-  )
+  groups, a, b = _groups(packed), _losses(of_packs), _losses(packed)
   change = (a - b).mean(0)
   finding = (
     f"If the loss is averaged over packs, the loss of the shortest sequences ends "

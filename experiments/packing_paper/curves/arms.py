@@ -1,9 +1,4 @@
-"""Small models trained in pairs: the learning curves of section 4.2, Figures 3 and 4.
-
-Trains every arm with every seed: packed and unpacked with the same sequences each step,
-twice the batch with each adjustment, and each part of packing left out in turn. Then it
-tests the paper's claims over the seeds. Other parts of the report share these runs.
-"""
+"""The arms of the learning curves, and the study of them on docstrings."""
 
 from __future__ import annotations
 
@@ -14,10 +9,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 import pipeline
-from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
 from experiments.lab.study import SEEDS, Arm, Study
-from experiments.packing_paper.curves import ablation, claims
 
 _SAME = {"packing.adjust": "reduce_batch"}
 _BETAS = {"packing.adjust": "lamb_betas"}
@@ -38,6 +31,10 @@ OVERRIDES: dict[str, Any] = {
   "optimizer.warmup_steps": 117,  # the same share
   "optimizer.learning_rate": 0.0106,  # for half of its sequences a step (LOG.md)
 }
+ABOUT = (
+  "BERT-tiny on the docstrings of the standard library, from drawn weights, in rows of 192 "
+  "tokens."
+)
 WARMUP = 0.06  # of a run, as on the quickstart
 QUICK: dict[str, Any] = {
   "data.directory": "data/quick",
@@ -49,28 +46,8 @@ QUICK: dict[str, Any] = {
 }
 
 
-def exhibits(part: Part) -> list[Exhibit]:
-  """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
-  study = make_study(part, [arm.name for arm in ARMS])
-  results = study.run()
-  speed = timed(study, [Arm("speed", _BETAS)])["speed"]
-  made = [
-    claims.same_batch(part, results),
-    claims.heuristics(part, results),
-    claims.by_time(part, results, speed),
-    claims.spread(part, results),
-    ablation.ablation(part, results),
-    ablation.loss_unit(part, results),
-  ]
-  if not part.quick:
-    return made
-  steps = results["packed"][0]["recipe"]["steps"]
-  note = f"Quick: {steps} steps, seeds: {study.seeds}; the statements prove nothing. "
-  return [dataclasses.replace(x, finding=note + x.finding) for x in made]
-
-
 def make_study(part: Part, names: Sequence[str]) -> Study:
-  """The study with some of the arms; all parts of a report share its runs."""
+  """The study with some of the arms on docstrings; all parts of a report share its runs."""
   arms = [arm for arm in ARMS if arm.name in names]
   overrides = OVERRIDES | QUICK if part.quick else OVERRIDES
   seeds = part.seeds or (1 if part.quick else SEEDS)

@@ -69,7 +69,7 @@ def same_batch(part: Part, results: ByArm) -> Exhibit:
     ],
     pictures=["same_batch.png"],
     text=table(results, names) + "\n\nThe paper's unpacked steps have a constant number of "
-    "sequences, as those on WikiText-2 and of both phases below.",
+    "sequences, as those of both phases below.",
   )
 
 

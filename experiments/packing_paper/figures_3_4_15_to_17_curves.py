@@ -1,0 +1,40 @@
+"""Small models trained in pairs: the learning curves of section 4.2, Figures 3 and 4.
+
+Trains every arm with every seed: packed and unpacked with the same sequences each step,
+twice the batch with each adjustment, and each part of packing left out in turn. Then it
+tests the paper's claims over the seeds. With --data the text is Wikipedia, and the runs are
+a second phase, as in the paper. Other parts of the report share these runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from experiments.lab.exhibits import Exhibit
+from experiments.lab.part import Part
+from experiments.packing_paper.curves import ablation, arms, claims, wikipedia
+
+
+def exhibits(part: Part) -> list[Exhibit]:
+  """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
+  names = [arm.name for arm in arms.ARMS]
+  text = wikipedia if wikipedia.is_there(part) else arms
+  study = text.make_study(part, names)
+  results = study.run()
+  (betas,) = (arm for arm in study.arms if arm.name == "twice_betas")
+  timed = dataclasses.replace(betas, name="speed", starts_from="")
+  speed = arms.timed(study, [timed])["speed"]
+  made = [
+    claims.same_batch(part, results),
+    claims.heuristics(part, results),
+    claims.by_time(part, results, speed),
+    claims.spread(part, results),
+    ablation.ablation(part, results),
+    ablation.loss_unit(part, results),
+  ]
+  made = [dataclasses.replace(x, text=f"{text.ABOUT}\n\n{x.text}") for x in made]
+  if not part.quick:
+    return made
+  steps = results["packed"][0]["recipe"]["steps"]
+  note = f"Quick: {steps} steps, seeds: {study.seeds}; the statements prove nothing. "
+  return [dataclasses.replace(x, finding=note + x.finding) for x in made]
