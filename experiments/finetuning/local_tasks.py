@@ -11,8 +11,7 @@
 |        | another one in place of its own        | left                                 |
 
 The text is the standard library's docstrings. Fields are called as in GLUE, so that
-`configs/glue.py` takes the files with `--config.data.source=FILE.jsonl`. SQuAD's kind is
-XQuAD's English part, split by article.
+`configs/glue.py` takes the files with `--config.data.source=FILE.jsonl`.
 """
 
 from __future__ import annotations
@@ -155,27 +154,3 @@ def _sentences(modules) -> Iterator[str]:
   for name in sorted(modules):
     for docstring in modules[name]:
       yield from docstring
-
-
-def split_questions(
-  path: str | pathlib.Path, folder: str | pathlib.Path
-) -> tuple[str, str]:
-  """Splits a file in SQuAD's layout by article: the last fifth of them is the dev set.
-
-  Args:
-    path: of the file, such as `xquad.en.json`.
-    folder: to write `squad-train.json` and `squad-dev.json` to.
-
-  Returns:
-    The paths of both.
-  """
-  articles = json.loads(pathlib.Path(path).read_text())["data"]
-  cut = round(len(articles) * (1 - DEV_FRACTION))
-  folder = pathlib.Path(folder)
-  folder.mkdir(parents=True, exist_ok=True)
-  paths = []
-  for split, part in (("train", articles[:cut]), ("dev", articles[cut:])):
-    out = folder / f"squad-{split}.json"
-    out.write_text(json.dumps({"version": "1.1", "data": part}))
-    paths.append(str(out))
-  return paths[0], paths[1]

@@ -30,10 +30,10 @@ def test_the_report_shows_disagreements_and_missing_parts(tmp_path, capsys):
 
 
 def test_a_part_that_fails_is_reported_and_the_others_are_made(tmp_path, capsys):
-  missing = ("--wikitext", str(tmp_path / "nowhere"))
+  missing = ("--data", str(tmp_path / "nowhere"))
   assert run(tmp_path, "--only", "strategies,other_text", *missing) == 1
   failures = json.loads(capsys.readouterr().out)["failures"]
-  assert "expected a folder with .txt files" in failures["other_text"]
+  assert "nowhere has no wikitext-2/" in failures["other_text"]
   text = (tmp_path / "REPORT.md").read_text()
   assert "**other_text failed**" in text
   assert "## Table 4" in text

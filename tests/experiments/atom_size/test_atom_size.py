@@ -229,14 +229,16 @@ def test_steps_that_differ_from_the_prediction_are_reported(found, study):
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-  """A folder as that of WikiText-2: a document a line."""
-  folder = tmp_path_factory.mktemp("text")
+  """A folder with real data, of which WikiText-2 is made up: a document a line."""
+  data = tmp_path_factory.mktemp("text")
+  folder = data / "wikitext-2"
+  folder.mkdir()
   found = stdlib.standard_library_documents(stdlib.source_files())
   long = (" ".join(" ".join(x).split()) for x in found if len(" ".join(x).split()) >= 60)
   documents = list(itertools.islice(long, 140))
   for name, part in (("test", documents[:120]), ("valid", documents[120:])):
     (folder / f"{name}.txt").write_text("\n".join(part) + "\n")
-  return folder
+  return data
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +257,7 @@ def small():
 @pytest.fixture(scope="module")
 def made(text, small, tmp_path_factory):
   folder = tmp_path_factory.mktemp("made")
-  part = Part(folder, "the command", quick=True, jobs=2, wikitext=str(text))
+  part = Part(folder, "the command", quick=True, jobs=2, data=str(text))
   return part, lab.make(atom_size.exhibits, part)
 
 
@@ -308,18 +310,18 @@ class TestTheWholeStudy:
       atom_size.exhibits(part)
 
   def test_without_time_nothing_is_prepared(self, text, small, tmp_path):
-    part = Part(tmp_path, "the command", quick=True, wikitext=str(text))
+    part = Part(tmp_path, "the command", quick=True, data=str(text))
     with pytest.raises(InputError, match="more --minutes"):
       atom_size.exhibits(part, minutes=0)
     assert not list(tmp_path.iterdir())
 
   def test_too_little_text_is_refused(self, text, small, tmp_path, monkeypatch):
     monkeypatch.setattr(atom_size, "TOKENS", 10_240)
-    part = Part(tmp_path, "the command", wikitext=str(text))
+    part = Part(tmp_path, "the command", data=str(text))
     with pytest.raises(InputError, match="Give more text"):
       atom_size.exhibits(part)
 
 
 def test_a_folder_without_the_text_is_refused(tmp_path):
-  with pytest.raises(InputError, match=r"found no test\.txt"):
-    atom_size.exhibits(Part(tmp_path, "the command", wikitext=str(tmp_path)))
+  with pytest.raises(InputError, match=r"has no wikitext-2/test\.txt"):
+    atom_size.exhibits(Part(tmp_path, "the command", data=str(tmp_path)))

@@ -1,14 +1,22 @@
-"""Local tasks: labels are true by construction, and no sentence is in both splits."""
+"""The study of fine-tuning; and local tasks, whose labels are true by construction."""
 
 import collections
+import gzip
 import json
 import pathlib
 
+import jax
+import numpy as np
 import pytest
 
+import pipeline
+from configs import glue
 from experiments.finetuning import __main__ as finetuning
-from experiments.finetuning import local_tasks
-from tests import shared_data
+from experiments.finetuning import local_tasks, real_tasks
+from experiments.lab import real_data
+from model import hf, weights
+from pipeline.tokenizer import SPECIAL_TOKENS
+from tests import packs, shared_data
 from tests.programs import lines_of
 
 
@@ -77,23 +85,113 @@ def test_labels_are_balanced_and_splits_share_no_sentence(written):
       assert not {e["sentence"] for e in train} & {e["sentence"] for e in dev}
 
 
+WORDS = ("able", "back", "call", "data", "each", "file", "give", "hash", "into", "join")
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+  """A folder as that with real data: CoLA, SQuAD and weights, all made up and small."""
+  folder = tmp_path_factory.mktemp("real")
+  rng = np.random.default_rng(0)
+  for part, number in (("train", 90), ("dev", 41)):
+    path = folder / "glue" / "CoLA" / f"{part}.tsv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for _ in range(number):
+      words = list(rng.choice(WORDS, rng.integers(3, 12)))
+      in_order = rng.random() < 0.5
+      lines.append(f"a\t{in_order:d}\t\t{' '.join(sorted(words) if in_order else words)}")
+    path.write_text("\n".join(lines) + "\n")
+  (folder / "squad").mkdir()
+  for part in ("train", "dev"):
+    articles = []
+    for number in range(4):
+      context = " ".join(rng.choice(WORDS, 40))
+      answer = {"text": context.split()[0], "answer_start": 0}
+      questions = [
+        {"id": f"{part}-{number}-{i}", "question": WORDS[i], "answers": [answer]}
+        for i in range(5)
+      ]
+      articles.append(
+        {"title": str(number), "paragraphs": [{"context": context, "qas": questions}]}
+      )
+    content = json.dumps({"version": "1.1", "data": articles}).encode()
+    (folder / "squad" / f"{part}-v1.1.json.gz").write_bytes(gzip.compress(content))
+  tokens = (*SPECIAL_TOKENS, *WORDS)
+  config = packs.small_config(vocab_size=len(tokens), max_position_embeddings=384)
+  params = jax.tree.map(np.asarray, packs.random_params(config)[1])
+  vocabulary = weights.Vocabulary(tokens)
+  hf.export_bert(config, params, folder / "minilm-l6-h384", vocabulary=vocabulary)
+  return folder
+
+
+@pytest.mark.slow
+def test_the_whole_study_on_real_files(real, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)  # compiled programs are kept here
+  command = ["--data", str(real), "--tasks", "cola,squad", "--quick", "--seeds", "2"]
+  command += ["--workdir", str(tmp_path / "out"), "--jobs", "2", "--json"]
+  assert finetuning.main(command) == 0
+  (exhibit,) = json.loads(capsys.readouterr().out)
+  same = [x for x in exhibit["statements"] if "predicts the same" in x[0]]
+  assert [x[1] for x in same] == ["holds", "holds"]
+  assert "0 of 82 predictions differ" in same[0][2]  # 41 of two seeds
+  assert "2 pairs" in exhibit["statements"][0][2]
+  for text in ("| cola | matthews |", "| squad | exact match |", "| squad | score |"):
+    assert text in exhibit["text"]
+  logs = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("train.log")}
+  assert len(logs) == 12  # two tasks, three arms, two seeds
+  assert finetuning.main(command) == 0
+  assert json.loads(capsys.readouterr().out)[0]["statements"] == exhibit["statements"]
+  assert {path: path.stat().st_mtime_ns for path in logs} == logs  # nothing ran again
+
+
+def test_some_examples_are_drawn(real, tmp_path):
+  files = real_tasks.files("cola", real, tmp_path, at_most=20)
+  drawn = pathlib.Path(files.source).read_text().splitlines()
+  lines = (real / "glue" / "CoLA" / "train.tsv").read_text().splitlines()
+  places = [lines.index(line) for line in drawn]
+  assert len(drawn) == 20
+  assert places == sorted(places)
+  assert places != list(range(20))
+  assert real_tasks.files("cola", real, tmp_path, at_most=90).source.endswith("train.tsv")
+
+
+def test_whole_articles_are_drawn(real, tmp_path):
+  files = real_tasks.files("squad", real, tmp_path, at_most=12)  # each has 5 questions
+  articles = json.loads(pathlib.Path(files.source).read_text())["data"]
+  assert len(articles) == 3
+  assert all(len(article["paragraphs"][0]["qas"]) == 5 for article in articles)
+
+
 @pytest.mark.extra
-def test_questions_are_split_by_article(tmp_path):
-  xquad = shared_data.needed("squad/xquad.en.json")
-  paths = local_tasks.split_questions(xquad, tmp_path)
-  parts = [json.loads(pathlib.Path(path).read_text())["data"] for path in paths]
-  titles = [{article["title"] for article in part} for part in parts]
-  assert not titles[0] & titles[1]
-  questions = [
-    sum(len(p["qas"]) for article in part for p in article["paragraphs"]) for part in parts
-  ]
-  assert sum(questions) == 1190
-  assert 0.1 < questions[1] / 1190 < 0.3
+@pytest.mark.parametrize("task", ["cola", "rte", "mrpc", "stsb"])
+def test_no_real_sequence_is_longer_than_its_row(task, tmp_path):
+  data = shared_data.needed("minilm-l6-h384").parent
+  files = real_tasks.files(task, data, tmp_path)
+  config = glue.get_config(task)
+  config.data.source = files.source
+  config.data.held_out_source = files.held_out_source
+  config.data.columns = files.columns
+  config.data.vocab_file = str(data / "minilm-l6-h384" / "vocab.txt")
+  config.data.directory = str(tmp_path / "data")
+  dataset = pipeline.prepare_dataset(config)
+  assert dataset.train.lengths.max() == files.longest
+  assert dataset.held_out.lengths.max() <= files.longest
 
 
-def test_the_command_says_what_is_wrong(capsys):
-  with pytest.raises(SystemExit) as left:
-    finetuning.main(["--init-from", "x", "--tasks", "cola,squat"])
-  assert left.value.code == 2
-  error = capsys.readouterr().err
-  assert "no task 'squat'; expected some of cola, sst2, qqp, stsb" in error
+@pytest.mark.parametrize(
+  ("command", "message"),
+  [
+    (
+      ["--init-from=x", "--tasks=cola,squat"],
+      "no task 'squat'; expected some of cola, sst2",
+    ),
+    (["--data=nowhere", "--tasks=cola"], "nowhere has no minilm-l6-h384"),
+    (["--data=nowhere", "--init-from=x"], "nowhere has no glue/CoLA/train.tsv"),
+    ([], "Neither --data nor --init-from is given"),
+  ],
+)
+def test_the_command_says_what_is_wrong(command, message, tmp_path, monkeypatch, capsys):
+  monkeypatch.delenv(real_data.VARIABLE, raising=False)
+  assert finetuning.main([*command, f"--workdir={tmp_path}"]) == 2
+  assert message in capsys.readouterr().err

@@ -1,0 +1,90 @@
+"""Packed and unpacked training on text of another kind: WikiText-2; Figures 3 and 4.
+
+Tests the two main claims on paragraphs of Wikipedia instead of the standard library's
+docstrings. Takes all .txt files of its folder and holds out a twentieth of the paragraphs;
+rows of 384 tokens are then half padding. Without --data nothing is trained.
+
+References:
+  Krell et al., https://arxiv.org/abs/2107.02027, Figures 3 and 4;
+  Merity et al., https://arxiv.org/abs/1609.07843.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from experiments.lab import real_data
+from experiments.lab.exhibits import Exhibit
+from experiments.lab.paired_run import held_out
+from experiments.lab.part import Part
+from experiments.lab.statistics import equivalent, larger
+from experiments.lab.study import Arm
+from experiments.packing_paper.curves import pictures
+from experiments.packing_paper.curves.arms import QUICK, make_study
+from experiments.packing_paper.curves.claims import long_enough
+from experiments.packing_paper.curves.tables import mean_difference, named, table
+
+ARMS = ("packed", "constant", "no_mask")
+FIELDS: dict[str, Any] = {
+  "data.documents": "line",
+  "data.max_sequence_length": 384,
+  "train.steps": 1000,  # as many real tokens as the learning curves have
+  "optimizer.warmup_steps": 59,
+}
+_CLAIM = (
+  "Packed training reaches the same loss as unpacked training, and needs the mask for it."
+)
+
+
+def exhibits(part: Part) -> list[Exhibit]:
+  """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
+  name = "Figures 3 and 4, on WikiText-2"
+  title = "Packed, unpacked and unmasked training on other text"
+  about: dict[str, Any] = {"command": f"{part.command} --wikitext FOLDER", "claim": _CLAIM}
+  if part.data is None:
+    why = "No folder with real data was given."
+    return [part.not_run(name, title, why, printed={}, **about)]
+  text = real_data.find(part.data, "wikitext-2/valid.txt").parent
+  study = make_study(part, ["packed", "no_mask"])
+  overrides = {**study.overrides, **FIELDS} | (QUICK if part.quick else {})
+  overrides |= {"data.source": f"{text}/*.txt", "data.directory": str(part.folder / "data")}
+  # The paper's unpacked steps have a constant number of sequences.
+  constant = Arm("constant", {"packing.adjust": "reduce_batch"}, "constant")
+  arms = [constant, *study.arms]
+  study = dataclasses.replace(study, folder=part.folder, arms=arms, overrides=overrides)
+  results = study.run()
+  packed, unpacked, no_mask = (results[arm] for arm in ARMS)
+  apart = [mean_difference(runs, packed) for runs in (unpacked, no_mask)]
+  finding = (
+    f"On WikiText-2 the held-out loss of unpacked training differs from that of packed "
+    f"training by {apart[0]:+.4f} nats, and that of packed training without the mask by "
+    f"{apart[1]:+.4f}."
+  )
+  pictures.curves(part.folder / "other_text.png", named(results, ARMS), title=finding)
+  return [
+    part.exhibit(
+      name,
+      title,
+      "in shape",
+      finding,
+      **about,
+      statements=[
+        long_enough(packed),
+        equivalent(
+          "Packed training reaches the same loss as unpacked training with a constant "
+          "number of sequences a step, as in the paper",
+          held_out(packed),
+          held_out(unpacked),
+          power=held_out(no_mask),
+        ),
+        larger(
+          "Without the mask the held-out loss is higher at the end",
+          held_out(no_mask),
+          held_out(packed),
+        ),
+      ],
+      pictures=["other_text.png"],
+      text=table(results, ARMS),
+    )
+  ]
