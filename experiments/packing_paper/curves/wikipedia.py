@@ -107,6 +107,7 @@ def _write_text(data: str, path: pathlib.Path) -> pathlib.Path:
           break  # the end of an article
         found.append(line)
         size += len(line)
+    found.append(b"\n")  # the next file begins another article
     if size >= TEXT_BYTES:
       break
   path.parent.mkdir(parents=True, exist_ok=True)
