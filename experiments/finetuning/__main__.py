@@ -56,6 +56,7 @@ NAMES = {"packed": "packed", "no_mask": "packed without mask", "unpacked": "unpa
 COST = {"packed": 1, "no_mask": 1, "unpacked": 3}  # of a run, about
 MARGIN = 2.0  # points of a score; a smaller difference does not matter
 TOLERANCE = 1e-4  # of predicted numbers; classes and answers have to be the same
+QUICK_EXAMPLES = 64
 QUICK = {"train.duration": "64 sequences", "optimizer.warmup": "32 sequences"}
 
 Scores = dict[str, dict[str, list[float]]]  # by metric and arm, in percent, one a seed
@@ -95,32 +96,17 @@ class Task:
     overrides: Mapping[str, Any],
   ) -> Task:
     """The runs of a task, in folders of their own in `folder`."""
-    data = {"data.source": files.source, "data.held_out_source": files.held_out_source}
     directory = folder / "data" / name
     rows = {
       "data.max_sequence_length": files.longest,
       "data.directory": f"{directory}-rows",
     }
-    arms = {
-      arm: {"train.throughput_rounds": 0} | fields | (rows if arm == "unpacked" else {})
-      for arm, fields in ARMS.items()
-    }
     spec = {
-      "config": "configs/squad.py" if name == "squad" else f"configs/glue.py:{name}",
-      "overrides": data
-      | {
-        "data.columns": files.columns,
-        "data.directory": str(directory),
-        "optimizer.learning_rate": LEARNING_RATE,
-        "train.log_every": 20,
-        "train.eval_every": 1_000_000,  # the last step is always evaluated
-        "train.checkpoint_every": 200,
-        "train.keep_checkpoints": 1,
-        "train.keep_best": False,
-        "train.patience": 0,
-      }
+      "config": real_tasks.config_of(name),
+      "overrides": files.overrides(directory)
+      | {"optimizer.learning_rate": LEARNING_RATE}
       | dict(overrides),
-      "arms": arms,
+      "arms": ARMS | {"unpacked": ARMS["unpacked"] | rows},
       "grid": {"seed": list(range(1, seeds + 1))},
     }
     return cls(name, make_sweep(spec, where=f"the runs of {name}"), folder / name)
@@ -302,7 +288,7 @@ def make_tasks(options: argparse.Namespace) -> list[Task]:
     InputError: files or weights are missing, or no task has this name.
     ConfigError, SweepError: a value that no run can have.
   """
-  folder = options.workdir
+  folder = options.workdir / "quick" if options.quick else options.workdir
   known = real_tasks.TASKS if options.data else local_tasks.TASKS
   names = options.tasks.split(",") if options.tasks else known
   if unknown := [name for name in names if name not in known]:
@@ -317,16 +303,17 @@ def make_tasks(options: argparse.Namespace) -> list[Task]:
   local = {} if options.data else local_tasks.write(folder / "text")
   made = []
   for name in names:
+    at_most = QUICK_EXAMPLES if options.quick else AT_MOST.get(name, 0)
+    place = folder
+    if options.all_examples and at_most:
+      at_most, place = 0, folder / "all"
     if options.data:
-      at_most = 64 if options.quick else AT_MOST.get(name, 0)
-      if options.at_most is not None:
-        at_most = options.at_most
       files = real_tasks.files(name, options.data, folder / "text", at_most=at_most)
     else:
       files = Files(*local[name])
     seeds = options.seeds or (1 if options.quick or name == "squad" else SEEDS)
     overrides = {"model.init_from": str(init_from)} | (QUICK if options.quick else {})
-    made.append(Task.make(name, files, folder, seeds=seeds, overrides=overrides))
+    made.append(Task.make(name, files, place, seeds=seeds, overrides=overrides))
   return made
 
 
@@ -365,10 +352,9 @@ def main(arguments: list[str] | None = None) -> int:
   parser.add_argument("--tasks", help="separated by commas; all if not given")
   parser.add_argument("--seeds", type=positive, help=f"of each arm; {SEEDS}, of squad 1")
   parser.add_argument(
-    "--at-most",
-    type=int,
-    metavar="N",
-    help="examples to train on, 0 for all; 10,000 of sst2, 20,000 of squad, else all",
+    "--all-examples",
+    action="store_true",
+    help="train on all of sst2 and squad, not on 10,000 and 20,000 of them",
   )
   options = parser.parse_args(arguments)
   part = Part(

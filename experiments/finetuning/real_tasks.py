@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,25 @@ class Files(NamedTuple):
   columns: str = ""
   longest: int = 128
 
+  def overrides(self, directory: pathlib.Path) -> dict[str, Any]:
+    """Fields of the config of a run whose score is that of its last step.
+
+    `directory` is for the prepared examples.
+    """
+    return {
+      "data.source": self.source,
+      "data.held_out_source": self.held_out_source,
+      "data.columns": self.columns,
+      "data.directory": str(directory),
+      "train.throughput_rounds": 0,
+      "train.log_every": 20,
+      "train.eval_every": 1_000_000,  # the last step is always evaluated
+      "train.checkpoint_every": 200,
+      "train.keep_checkpoints": 1,
+      "train.keep_best": False,
+      "train.patience": 0,
+    }
+
 
 # By the task of configs/glue.py: folder, columns, and the longest sequence in tokens.
 _GLUE = {
@@ -42,6 +61,11 @@ _GLUE = {
 }
 TASKS = (*_GLUE, "squad")
 _SQUAD_ROW = 384
+
+
+def config_of(task: str) -> str:
+  """The config file of a task."""
+  return "configs/squad.py" if task == "squad" else f"configs/glue.py:{task}"
 
 
 def files(

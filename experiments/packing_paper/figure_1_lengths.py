@@ -124,7 +124,7 @@ def exhibits(part: Part) -> list[Exhibit]:
 
 def _figure(part: Part, name: str, title: str, names: Sequence[str], claim: str) -> Exhibit:
   histograms = {name: packing.load_histogram(name) for name in names}
-  picture = f"{name.lower().replace(' ', '_')}.png"
+  picture = f"{name.lower().replace(',', '').replace(' ', '_')}.png"
   draw(part.folder / picture, histograms)
   speedups = {name: theoretical_speedup(h) for name, h in histograms.items()}
   (least, low), (most, high) = (f(speedups.items(), key=lambda x: x[1]) for f in (min, max))
@@ -158,7 +158,7 @@ def draw(path: pathlib.Path, histograms: Mapping[str, packing.Histogram]):
   speedups = [theoretical_speedup(histogram) for histogram in histograms.values()]
   for place, (name, histogram) in enumerate(histograms.items()):
     axes = drawing.add_subplot(rows, columns, place + 1)
-    _distribution(axes, histogram)
+    _distribution(axes, histogram, unit="atoms" if name == "qm9_29" else "tokens")
     axes.set_title(f"{name}: {speedups[place]:.3f} times", fontsize="small")
     if place % columns == 0:
       axes.set_ylabel("share of the sequences")
@@ -167,7 +167,7 @@ def draw(path: pathlib.Path, histograms: Mapping[str, packing.Histogram]):
   save(drawing, path, title)
 
 
-def _distribution(axes, histogram: packing.Histogram):
+def _distribution(axes, histogram: packing.Histogram, *, unit: str):
   size, counts = histogram.max_sequence_length, histogram.counts
   width = -(-size // _BARS)
   # The last bar ends at the longest length: where sequences are cut, it stands out.
@@ -187,4 +187,4 @@ def _distribution(axes, histogram: packing.Histogram):
   axes.set_xticks(np.linspace(0, size, 5, dtype=int))
   axes.set_xlim(0, size + 0.5)
   bars = f" (bars of {width})" if width > 1 else ""
-  axes.set_xlabel(f"tokens{bars}", fontsize="small")
+  axes.set_xlabel(f"{unit}{bars}", fontsize="small")

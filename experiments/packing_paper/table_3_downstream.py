@@ -46,16 +46,7 @@ PAPER = (
   ("BERT-large, exact match", "84.1", "84.12"),
 )
 WITHOUT = "packed without mask"
-OVERRIDES = {
-  "optimizer.learning_rate": 3e-4,  # as in experiments/finetuning
-  "train.throughput_rounds": 0,
-  "train.log_every": 20,
-  "train.eval_every": 1_000_000,  # the last step is always evaluated
-  "train.checkpoint_every": 200,
-  "train.keep_checkpoints": 1,
-  "train.keep_best": False,
-  "train.patience": 0,
-}
+LEARNING_RATE = 3e-4  # these models are smaller than that of experiments/finetuning
 QUICK = {
   "train.duration": "256 sequences",
   "optimizer.warmup": "32 sequences",
@@ -104,16 +95,15 @@ def _sweep(
 ) -> Sweep:
   """A run of a task for each model."""
   first = next(iter(models.values()))[0]  # the vocabulary of all, each in its own file
-  data = {
-    "data.source": files.source,
-    "data.held_out_source": files.held_out_source,
-    "data.columns": files.columns,
-    "data.directory": str(part.beside("fine_tuning").folder / "data" / task),
-    "data.vocab_file": str(first / "vocab.txt"),
-  }
+  directory = part.beside("fine_tuning").folder / "data" / task
   spec = {
-    "config": "configs/squad.py" if task == "squad" else f"configs/glue.py:{task}",
-    "overrides": data | OVERRIDES | (QUICK if part.quick else {}),
+    "config": real_tasks.config_of(task),
+    "overrides": files.overrides(directory)
+    | {
+      "data.vocab_file": str(first / "vocab.txt"),
+      "optimizer.learning_rate": LEARNING_RATE,
+    }
+    | (QUICK if part.quick else {}),
     "arms": {
       f"{arm},{seed}": {"model.init_from": str(directory), "seed": seed}
       for arm, directories in models.items()

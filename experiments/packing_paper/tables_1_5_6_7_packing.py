@@ -177,7 +177,7 @@ def table_6(part: Part) -> list[Exhibit]:
       "GLUE, 128 tokens: the five tasks at hand",
       "to the digit",
       f"{agreeing(values)}. The optimum raises the packing factors: {', '.join(factors)}.",
-      claim="On CoLA and SST-2 packing needs a ninth of the rows, on others half or less.",
+      claim="On CoLA and SST-2 packing needs a ninth of the rows, on RTE half.",
       values=values,
       text="\n\n".join(text),
     ),
