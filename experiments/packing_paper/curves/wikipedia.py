@@ -25,6 +25,7 @@ from pipeline.sources import compressed
 
 SHORT, FULL = 128, 512  # tokens of a row, in the first and in the second phase
 BATCH = {SHORT: 32, FULL: 10}  # sequences a step: about as many real tokens
+TEXT = "text/*"  # in the folder of real data
 TEXT_BYTES = 30_000_000  # of the articles: what three hours of two cores allow
 SEQUENCES = {SHORT: 66_700, FULL: 7_411}  # of a run: an epoch, and a ninth of it
 ABOUT = (
@@ -42,8 +43,10 @@ OVERRIDES: dict[str, Any] = {
 
 
 def is_there(part: Part) -> bool:
-  """Whether a part is made on this text: not if it is quick, or has no real data."""
-  return part.data is not None and not part.quick
+  """Whether a part is made on this text: not if it is quick, or the text is missing."""
+  if part.quick or part.data is None:
+    return False
+  return any(pathlib.Path(part.data).glob(TEXT))
 
 
 def make_study(part: Part, names: Sequence[str]) -> Study:
@@ -98,7 +101,7 @@ def _write_text(data: str, path: pathlib.Path) -> pathlib.Path:
   """Writes the first articles of the folder `text`, whole, if they are not there yet."""
   if path.exists():
     return path
-  first = real_data.find(data, "text/*")
+  first = real_data.find(data, TEXT)
   found, size = [], 0
   for source in sorted(first.parent.iterdir()):
     with contextlib.closing(compressed.open_binary(source)) as file:

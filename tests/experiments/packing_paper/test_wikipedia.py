@@ -71,6 +71,7 @@ def test_whole_articles_are_taken_until_there_is_enough(part, monkeypatch, size,
 def test_a_folder_without_text_is_refused(data, part):
   (data / "text" / "a.txt.gz").unlink()
   (data / "text" / "b.txt").unlink()
+  assert not wikipedia.is_there(part)
   with pytest.raises(InputError, match=r"has no text/\*"):
     wikipedia.make_study(part, ["packed"])
 
