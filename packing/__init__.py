@@ -12,6 +12,7 @@
 from packing.algorithms.depth import choose_depth
 from packing.assignment import Assignment
 from packing.certificate import Certificate
+from packing.cost import Cost
 from packing.errors import InputError
 from packing.histogram import Histogram, histogram_names, load_histogram
 from packing.mixed import MixedCertificate, MixedPlan
@@ -28,6 +29,7 @@ __all__ = [
   "ALGORITHMS",
   "Assignment",
   "Certificate",
+  "Cost",
   "Histogram",
   "InputError",
   "MixedCertificate",

@@ -23,6 +23,11 @@ class Certificate:
     gap: packs above the bound.
     num_padding_tokens: includes separators and the gaps of `length_multiple`.
     efficiency: real tokens / all tokens, a fraction.
+    mean_squares: the sum of squared lengths of a pack, on average: what attention costs
+      if it skips foreign sequences.
+    spread: its standard deviation over packs, as a share of the mean.
+    largest_squares: the largest over the mean.
+    spread_bound: the least spread of any plan with as many packs.
     packs_by_depth: the number of packs for each number of sequences in them.
 
   The other attributes are the plan's.
@@ -47,6 +52,10 @@ class Certificate:
   num_padding_tokens: int
   efficiency: float
   packing_factor: float
+  mean_squares: float
+  spread: float
+  largest_squares: float
+  spread_bound: float
   packs_by_depth: dict[int, int]
 
   @property
@@ -79,6 +88,8 @@ class Certificate:
       f"padding   {self.num_padding_tokens:>20,} tokens",
       f"efficiency{self.efficiency:>20.6f} real tokens / all tokens",
       f"factor    {self.packing_factor:>20.6f} sequences a pack",
+      f"squares   {self.mean_squares:>20,.0f} of lengths a pack; spread {self.spread:.2%} "
+      f"(at least {self.spread_bound:.2%}), the largest {self.largest_squares:.2f} of it",
     ]
     lines += [
       f"depth {depth:<4}{packs:>20,} packs" for depth, packs in self.packs_by_depth.items()

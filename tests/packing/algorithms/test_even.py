@@ -1,0 +1,164 @@
+"""Even packs: as many as before, with the least spread of squared lengths."""
+
+import collections
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import packing
+from packing.algorithms.spread import Squares, spread_bound, weight_scale
+
+HISTOGRAMS = ["glue_mrpc_128", "glue_rte_128", "qm9_29"]
+
+
+@functools.cache
+def best_by_brute_force(lengths, row_length, depth):
+  """(packs, sum of squares of the packs' squares): the fewest first, then the least."""
+  if not lengths:
+    return 0, 0
+  first, rest = lengths[0], lengths[1:]
+  best = None
+  packs_with_first: dict[tuple[int, ...], tuple[int, ...]] = {(): rest}
+  for _ in range(depth - 1):  # add one more sequence to each pack, longest first
+    more = dict(packs_with_first)
+    for pack, left in packs_with_first.items():
+      for i, length in enumerate(left):
+        if length <= (pack[-1] if pack else first) and (
+          first + sum(pack) + length <= row_length
+        ):
+          more[(*pack, length)] = left[:i] + left[i + 1 :]
+    packs_with_first = more
+  for pack, left in packs_with_first.items():
+    number, cost = best_by_brute_force(left, row_length, depth)
+    squares = first**2 + sum(n * n for n in pack)
+    found = number + 1, cost + squares**2
+    best = found if best is None else min(best, found)
+  return best
+
+
+def sum_of_squares(plan):
+  return int((plan.squares.astype(object) ** 2) @ plan.repeat_counts.astype(object))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_fewest_packs_then_the_least_spread_as_by_brute_force(seed):
+  rng = np.random.default_rng(seed)
+  row_length, depth = int(rng.integers(6, 20)), int(rng.integers(2, 5))
+  lengths = rng.integers(1, row_length + 1, rng.integers(3, 10))
+  descending = tuple(sorted(lengths.tolist(), reverse=True))
+  number, cost = best_by_brute_force(descending, row_length, depth)
+  options: dict[str, Any] = {
+    "max_sequence_length": row_length,
+    "algorithm": "optimal",
+    "max_sequences_per_pack": depth,
+    "target_gap": 0,
+  }
+  plan = packing.pack(lengths, then="even", **options)
+  assert (plan.num_packs, sum_of_squares(plan)) == (number, cost)
+  mean = plan.mean_squares
+  spread = np.sqrt(max(cost / number - mean**2, 0)) / mean
+  assert plan.spread == pytest.approx(spread, abs=1e-6)
+  assert plan.spread_bound <= plan.spread + 1e-12
+
+
+@pytest.mark.parametrize("name", HISTOGRAMS)
+@pytest.mark.parametrize("depth", [3, None])
+def test_as_many_packs_a_smaller_spread_and_a_bound_near_it(name, depth):
+  histogram = packing.load_histogram(name)
+  options: dict[str, Any] = {"algorithm": "optimal", "max_sequences_per_pack": depth}
+  before = packing.pack(histogram, **options)
+  after = packing.pack(histogram, then="even", **options)
+  assert after.num_packs == before.num_packs
+  assert after.lower_bound == before.lower_bound
+  assert after.mean_squares == before.mean_squares
+  assert after.spread_bound <= after.spread < before.spread
+  assert after.spread < 1.01 * after.spread_bound + 1e-4
+  assert after.spread_bound <= before.spread
+
+
+def test_the_same_plan_each_time():
+  plans = [packing.pack(packing.load_histogram("glue_rte_128"), then="even") for _ in "ab"]
+  assert plans[0].strategies == plans[1].strategies
+  np.testing.assert_array_equal(plans[0].repeat_counts, plans[1].repeat_counts)
+
+
+def test_packs_to_spare_are_kept():
+  # LPFHP needs more packs than the optimum; the even plan still has as many.
+  histogram = packing.load_histogram("glue_mrpc_128")
+  options: dict[str, Any] = {"algorithm": "lpfhp", "max_sequences_per_pack": 3}
+  before = packing.pack(histogram, **options)
+  after = packing.pack(histogram, then="even", **options)
+  assert after.num_packs == before.num_packs > after.lower_bound
+  assert after.spread < before.spread
+
+
+@pytest.mark.parametrize("rows", [{"length_multiple": 8}, {"separator_tokens": 3}])
+def test_squares_are_of_rounded_lengths_without_separators(rows):
+  lengths = np.random.default_rng(0).integers(1, 60, 300)
+  plan = packing.pack(lengths, max_sequence_length=64, then="even", **rows)
+  multiple = rows.get("length_multiple", 1)
+  rounded = -(-lengths // multiple) * multiple
+  assert plan.squares @ plan.repeat_counts == (rounded**2).sum()
+  assert plan.spread_bound <= plan.spread
+  assert plan.spread <= packing.pack(lengths, max_sequence_length=64, **rows).spread
+
+
+def test_any_weights_give_a_bound():
+  rng = np.random.default_rng(1)
+  lengths = rng.integers(1, 13, 9)
+  plan = packing.pack(lengths, max_sequence_length=12, then="even")
+  squares, distance = plan._all_squares, plan._all_squares.distance
+  usage = collections.Counter(
+    {
+      tuple(reversed(s)): int(n)
+      for s, n in zip(plan.strategies, plan.repeat_counts, strict=True)
+    }
+  )
+  for scale in (0, 1, 30, 1000):
+    weights = rng.integers(-scale, scale + 1, squares.lengths.size) * weight_scale(squares)
+    assert 0 <= spread_bound(squares, weights) <= distance(usage)
+
+
+def test_a_depth_limit_counts_in_the_bound():
+  # Two of 6 with one of 1 each would be even; depth 1 leaves four packs.
+  histogram = packing.Histogram.from_lengths([6, 6, 1, 1], max_sequence_length=8)
+  deep = packing.pack(histogram, algorithm="optimal", then="even")
+  assert (deep.num_packs, deep.spread) == (2, 0.0)
+  flat = packing.pack(histogram, algorithm="optimal", max_sequences_per_pack=1, then="even")
+  assert flat.spread == pytest.approx(35 / 37) == flat.spread_bound
+
+
+def test_a_saved_plan_proves_its_bound_again(tmp_path):
+  plan = packing.pack(packing.load_histogram("glue_mrpc_128"), then="even")
+  plan.save(tmp_path / "plan.json")
+  loaded = packing.load_plan(tmp_path / "plan.json")
+  assert loaded.spread_bound == plan.spread_bound > 0
+  assert loaded.certificate() == plan.certificate()
+  assert f"at least {plan.spread_bound:.2%}" in str(plan.certificate())
+
+
+@pytest.mark.parametrize("weights", [[1], [0.5] * 77, [2**62] * 77])
+def test_wrong_spread_weights_are_refused(weights, tmp_path):
+  plan = packing.pack(packing.load_histogram("glue_mrpc_128"), then="even")
+  content = plan.as_dict() | {"spread_weights": weights}
+  (tmp_path / "plan.json").write_text(packing.plan.json.dumps(content))
+  with pytest.raises(packing.InputError, match=r"spread_weights|not a whole number"):
+    packing.load_plan(tmp_path / "plan.json")
+
+
+def test_refuses_what_it_cannot_do():
+  with pytest.raises(packing.InputError, match="expected None or"):
+    packing.pack([3, 4], max_sequence_length=8, then="odd")
+  with pytest.raises(packing.InputError, match="one row length"):
+    packing.pack([3, 4], max_sequence_length=8, row_length=(4, 8), then="even")
+  with pytest.raises(packing.InputError, match="pairs of tokens"):
+    packing.pack([30_000, 40], max_sequence_length=30_000, then="even")
+
+
+def test_squares_count_what_attention_computes():
+  problem = packing.pack([2, 3, 5], max_sequence_length=5)._problem
+  squares = Squares(problem, problem.sizes, num_packs=2)
+  assert squares.of((3, 2)) == 13
+  assert (squares.total, squares.centre) == (38, 19)
