@@ -12,7 +12,6 @@
 from packing.algorithms.depth import choose_depth
 from packing.assignment import Assignment
 from packing.certificate import Certificate
-from packing.cost import Cost
 from packing.errors import InputError
 from packing.histogram import Histogram, histogram_names, load_histogram
 from packing.mixed import MixedCertificate, MixedPlan
@@ -20,7 +19,7 @@ from packing.online import OnlinePacker
 from packing.pack import ALGORITHMS, algorithm_options, pack
 from packing.plan import Plan
 from packing.planfile import load_plan
-from packing.row import make_row
+from packing.row import Cost, make_row
 from packing.sorting import SortedBatches, sorted_batches
 
 __version__ = "0.1.0"

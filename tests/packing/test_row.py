@@ -1,3 +1,5 @@
+import types
+
 import numpy as np
 import pytest
 
@@ -27,3 +29,44 @@ def test_a_row_is_filled_from_the_left():
 def test_sequences_that_do_not_make_a_row_are_refused(sequences, message):
   with pytest.raises(packing.InputError, match=message):
     packing.make_row(sequences, row_length=4)
+
+
+BASE = types.SimpleNamespace(hidden_size=768, intermediate_size=3072)
+
+
+def test_a_layer_of_bert_base_by_its_operations():
+  # Multiplications of a token: four matrices of width^2 and two of 4 width^2; of a pair:
+  # width for the score and width for the value.
+  cost = packing.Cost.of_bert(BASE)
+  assert cost.linear == 1
+  assert cost.quadratic == 2 * 768 / (12 * 768**2)
+  long, short = cost.of([(512,), (256, 256)], row_length=512)
+  assert long - short == pytest.approx((512**2 - 2 * 256**2) / 4608)
+
+
+def test_the_fit_finds_what_made_the_times():
+  rng = np.random.default_rng(0)
+  tokens, squares = rng.uniform(1e3, 1e4, 20), rng.uniform(1e5, 1e7, 20)
+  cost = packing.Cost.fit(tokens, squares, 2e-4 * tokens + 3e-9 * squares)
+  assert (cost.linear, cost.quadratic) == pytest.approx((2e-4, 3e-9), rel=1e-5)
+
+
+def test_the_fit_has_no_negative_part():
+  cost = packing.Cost.fit([1000, 1000], [1e6, 2e6], [2.0, 1.0])
+  assert cost.quadratic == 0 < cost.linear
+
+
+@pytest.mark.parametrize(
+  ("parts", "message"),
+  [((-1, 0), "at least 0"), ((0, 0), "above 0"), (("1", 0), "a number")],
+)
+def test_refuses_costs_that_no_row_has(parts, message):
+  with pytest.raises(packing.InputError, match=message):
+    packing.Cost(*parts)
+
+
+def test_refuses_measurements_that_do_not_fit_together():
+  with pytest.raises(packing.InputError, match="as many"):
+    packing.Cost.fit([1.0, 2.0], [1.0], [1.0, 2.0])
+  with pytest.raises(packing.InputError, match="two measurements"):
+    packing.Cost.fit([1.0], [1.0], [1.0])
