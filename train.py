@@ -146,6 +146,7 @@ class Run:
       self.dataset.vocabulary,
       plan=plan,
       batch_size=self.recipe.rows,
+      devices=self.program.mesh.size,
       process_index=jax.process_index(),
       process_count=jax.process_count(),
     )

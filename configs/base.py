@@ -46,6 +46,11 @@ def get_config() -> ConfigDict:
   # in less than a minute; the row length for no limit.
   config.packing.max_sequences_per_pack = 0
   config.packing.assignment = "fresh"  # other neighbours each epoch; or fixed
+  # Where attention skips foreign sequences, a row costs the sum of its squared lengths.
+  # even: as many packs, with these sums as equal as possible; none
+  config.packing.then = "none"
+  # devices: those of a step have nearly the same sums; devices_and_steps: steps too; none
+  config.packing.balance = "none"
   # What is done about steps that hold more sequences; the fields below say the recipe
   # without packing. lamb_betas: beta ** packing factor; reduce_batch: fewer rows a step;
   # lr_linear, lr_sqrt: a larger rate; none.

@@ -11,6 +11,7 @@
 
 from packing.algorithms.depth import choose_depth
 from packing.assignment import Assignment
+from packing.batches import SortedBatches, balanced_order, deal, sorted_batches
 from packing.certificate import Certificate
 from packing.errors import InputError
 from packing.histogram import Histogram, histogram_names, load_histogram
@@ -20,7 +21,6 @@ from packing.pack import ALGORITHMS, algorithm_options, pack
 from packing.plan import Plan
 from packing.planfile import load_plan
 from packing.row import Cost, make_row
-from packing.sorting import SortedBatches, sorted_batches
 
 __version__ = "0.1.0"
 
@@ -37,7 +37,9 @@ __all__ = [
   "Plan",
   "SortedBatches",
   "algorithm_options",
+  "balanced_order",
   "choose_depth",
+  "deal",
   "histogram_names",
   "load_histogram",
   "load_plan",

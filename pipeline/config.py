@@ -223,6 +223,7 @@ def make_loader(
   *,
   plan: packing.Plan | None = None,
   batch_size: int | None = None,
+  devices: int = 1,
   process_index: int = 0,
   process_count: int = 1,
 ) -> RowLoader:
@@ -234,6 +235,7 @@ def make_loader(
     vocabulary: tokens in the order of their ids.
     plan: from `make_plan`; made if not given.
     batch_size: rows of a batch; by default, as many as the config computes at once.
+    devices: that share a batch, over all processes; for `packing.balance`.
     process_index, process_count: this process's number and how many there are, such as
       jax.process_index() and jax.process_count().
 
@@ -267,6 +269,8 @@ def make_loader(
       masking=Masking.for_vocabulary(vocabulary, rate=rate, seed=seed) if masked else None,
       seed=seed,
       assignment=config.packing.assignment,
+      balance=config.packing.balance,
+      devices=devices,
       workers=config.train.loader_workers,
     )
   return loader.for_process(process_index, process_count)
@@ -302,7 +306,13 @@ def make_audit_loader(
     )
   config.data.task = settings["task"]
   store = getattr(dataset, split)
-  loader = make_loader(config, store, dataset.vocabulary, process_count=process_count)
+  loader = make_loader(
+    config,
+    store,
+    dataset.vocabulary,
+    devices=process_count,
+    process_count=process_count,
+  )
   assert isinstance(loader, PackedLoader)
   return loader
 

@@ -79,6 +79,8 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 # Fields with a few known values.
 _CHOICES: dict[str, Collection[str]] = {
   "packing.assignment": ("fresh", "fixed"),
+  "packing.then": ("none", "even"),
+  "packing.balance": ("none", "devices", "devices_and_steps"),
   "model.positions": model.POSITIONS,
   "model.attention_impl": model.IMPLEMENTATIONS,
   "model.remat": model.REMATERIALISATIONS,
@@ -199,10 +201,13 @@ def _data_rules(config) -> list[_Rule]:
       "data.loss_on_padding",
       f"False {why}",
     ),
-    (
-      not by_atoms or config.packing.assignment == "fresh",
-      "packing.assignment",
-      f"fresh {shuffled}",
+    *(
+      (
+        not by_atoms or config.packing[name] == default,
+        f"packing.{name}",
+        f"{default} {shuffled}",
+      )
+      for name, default in (("assignment", "fresh"), ("then", "none"), ("balance", "none"))
     ),
     (
       not by_atoms or not config.train.throughput_rounds,

@@ -10,13 +10,13 @@ from typing import Any
 
 from packing import files
 from packing.algorithms.progress import Progress
+from packing.batches import sorted_batches
 from packing.commands import arguments
 from packing.commands.table import FORMATS, Result, render
 from packing.errors import InputError, UnsolvedError, short_repr
 from packing.histogram import Histogram
 from packing.pack import ALGORITHMS, check_options, pack
 from packing.problem import Geometry
-from packing.sorting import sorted_batches
 
 HELP = "run algorithms side by side at several depths"
 EXAMPLES = """examples:

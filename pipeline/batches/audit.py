@@ -134,7 +134,7 @@ def _global_batches(loader: PackedLoader, epoch: int | None) -> Iterator[PackedB
   first, end = epoch * num_packs, (epoch + 1) * num_packs
   steps = range(first // size, -(-end // size))
   for step in bar(steps, len(steps)):
-    rows = slice(max(first - step * size, 0), min(end - step * size, size))
+    rows = loader.epochs_of(step) == epoch
     batch = joined(block[step] for block in blocks)
     yield {name: field[rows] for name, field in batch.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import dataclasses
 import math
 import multiprocessing
 import os
@@ -19,6 +20,7 @@ from absl import flags
 import packing
 from packing import InputError
 from packing.errors import check_integer, short_repr
+from pipeline.batches.balance import Balance, BalancedOrder, Balancing
 from pipeline.batches.epochs import AssignmentMode, Epochs
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
@@ -49,6 +51,7 @@ class RowLoader(abc.ABC):
   Attributes:
     batches: this process's blocks as a `grain.MapDataset`, to build on.
     plan_sha256: SHA-256 of the plan that the rows follow; None if they follow none.
+    balancing: which rows share a step; at random, except in `PackedLoader`.
 
   Raises:
     InputError: the processes do not divide the batch, or an option is out of range.
@@ -61,6 +64,7 @@ class RowLoader(abc.ABC):
   """
 
   plan_sha256: str | None = None
+  balancing = Balancing()
 
   def __init__(
     self,
@@ -99,13 +103,24 @@ class RowLoader(abc.ABC):
       )
     self._size = self.batch_size // process_count
     self.process_index, self.process_count = process_index, process_count
+    self.batches = self._blocks().map(self._make_batch)
+
+  def _blocks(self) -> grain.MapDataset:
+    """The rows of this process's block of each batch, int64[B / P]."""
     blocks = self._rows.batch(self._size, drop_remainder=True)
-    self.batches = blocks[process_index::process_count].map(self._make_batch)
+    return blocks[self.process_index :: self.process_count]
 
   def _make_batch(self, row_numbers: np.ndarray) -> PackedBatch:
     epochs, rows = np.divmod(row_numbers, self.num_rows)  # a batch may cross epochs
     parts = [self._contents(int(e), rows[epochs == e]) for e in np.unique(epochs)]
-    return self._lay_out(np.concatenate(parts), epochs)
+    by_epoch = np.argsort(epochs, kind="stable")
+    contents = np.empty((rows.size, parts[0].shape[1]), np.int64)
+    contents[by_epoch] = np.concatenate(parts)
+    return self._lay_out(contents, epochs)
+
+  def epochs_of(self, step: int) -> np.ndarray:
+    """int64[B]; the epoch of each row of a batch, over all processes."""
+    return (step * self.batch_size + np.arange(self.batch_size)) // self.num_rows
 
   @abc.abstractmethod
   def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
@@ -172,6 +187,10 @@ class PackedLoader(RowLoader):
     assignment: `fresh`, other neighbours in each epoch; `fixed`, the same ones; or an
       assignment of this plan for all epochs, such as `pipeline.read_assignment` returns.
       In every mode, the order of packs is reshuffled in each epoch.
+    balance: `none`; `devices`, packs of a step cost all devices nearly the same; or
+      `devices_and_steps`, and all steps too. The cost is the sum of squared lengths, what
+      attention computes if it skips foreign sequences.
+    devices: that share a batch, each a block of its rows; a divisor of B.
     process_index, process_count, workers: see `RowLoader`.
 
   Raises:
@@ -188,6 +207,8 @@ class PackedLoader(RowLoader):
     masking: Masking | None,
     seed: int,
     assignment: AssignmentMode | packing.Assignment = "fresh",
+    balance: Balance = "none",
+    devices: int = 1,
     process_index: int = 0,
     process_count: int = 1,
     workers: int = 0,
@@ -195,6 +216,8 @@ class PackedLoader(RowLoader):
     self.store, self.plan, self.masking = store, plan, masking
     self.plan_sha256 = plan_sha256(plan)
     self.epochs = Epochs(plan, store.lengths, seed=seed, mode=assignment)
+    self._seed = seed
+    self._balance(Balancing(balance, devices=devices, group=devices), batch_size)
     super().__init__(
       num_rows=plan.num_packs,
       row_length=plan.row_length,
@@ -204,6 +227,32 @@ class PackedLoader(RowLoader):
       process_count=process_count,
       workers=workers,
     )
+
+  def with_group(self, group: int) -> Self:
+    """This loader in the order of a run that began with another number of devices."""
+    other = copy.copy(self)
+    other._balance(dataclasses.replace(self.balancing, group=group), self.batch_size)
+    other._set_process(self.process_index, self.process_count)
+    return other
+
+  def _balance(self, balancing: Balancing, batch_size: int):
+    self.balancing, self._order = balancing, None
+    if balancing.what != "none":
+      self._order = BalancedOrder(
+        self.plan, balancing, batch_size=batch_size, seed=self._seed
+      )
+
+  def _blocks(self) -> grain.MapDataset:
+    if self._order is None:
+      return super()._blocks()
+    block = slice(self.process_index * self._size, (self.process_index + 1) * self._size)
+    steps = grain.MapDataset.range(1).repeat()
+    return steps.map_with_index(lambda step, _: self._order(step)[block])
+
+  def epochs_of(self, step: int) -> np.ndarray:
+    if self._order is None:
+      return super().epochs_of(step)
+    return self._order(step) // self.num_rows
 
   @property
   def max_masked(self) -> int:
@@ -257,11 +306,17 @@ class BatchIterator(Iterator[PackedBatch]):
   def get_state(self) -> dict[str, int | str]:
     """For a checkpoint: `step`, the number of the next batch, and what it counts.
 
-    That is `batch_size`, and for packed rows `plan`, the SHA-256 of their plan.
+    That is `batch_size`; of packed rows `plan`, the SHA-256 of their plan; and of balanced
+    ones `balance` and its `group`.
     """
-    state = {"step": self._step, "batch_size": self._loader.batch_size}
-    plan = self._loader.plan_sha256
-    return state | ({"plan": plan} if plan else {})
+    loader = self._loader
+    state: dict[str, int | str] = {"step": self._step, "batch_size": loader.batch_size}
+    if loader.plan_sha256:
+      state["plan"] = loader.plan_sha256
+    if loader.balancing.what != "none":
+      state["balance"] = loader.balancing.what
+      state["group"] = loader.balancing.group
+    return state
 
   def set_state(self, state: dict[str, int | str]):
     """Resumes where `get_state` was called, on this or any number of processes.
@@ -270,9 +325,9 @@ class BatchIterator(Iterator[PackedBatch]):
       state: from `get_state`. Earlier versions did not name the plan.
 
     Raises:
-      InputError: the state has another batch size or plan, or other fields.
+      InputError: the state has another batch size, plan or balance, or other fields.
     """
-    if set(state) - {"plan"} != {"step", "batch_size"}:
+    if set(state) - {"plan", "balance", "group"} != {"step", "batch_size"}:
       raise InputError(
         f"Expected a state with step and batch_size, found {short_repr(state)}."
       )
@@ -287,9 +342,18 @@ class BatchIterator(Iterator[PackedBatch]):
         f"The state counts packs of the plan {_short(state['plan'])}; this plan is "
         f"{_short(plan)} (SHA-256). Resume with the plan it was saved with."
       )
+    if (balance := state.get("balance", "none")) != self._loader.balancing.what:
+      raise InputError(
+        f"The state counts steps with balance={short_repr(balance)}; expected "
+        f"{self._loader.balancing.what!r}. Resume with the balance it was saved with."
+      )
     step = check_integer("step", state["step"], at_least=0)
     self.close()
     self._step = step
+    if isinstance(self._loader, PackedLoader) and balance != "none":
+      self._loader = self._loader.with_group(
+        check_integer("group", state.get("group"), at_least=1)
+      )
 
   def close(self):
     """Ends the thread or the workers; the next batch starts them again."""

@@ -35,7 +35,10 @@ def make_plan(
       the config's.
   """
   histogram, algorithm, depth = _problem(config, store, algorithm)
-  return packing.pack(histogram, algorithm=algorithm, max_sequences_per_pack=depth)
+  then = None if config.packing.then == "none" else config.packing.then
+  return packing.pack(
+    histogram, algorithm=algorithm, max_sequences_per_pack=depth, then=then
+  )
 
 
 def _problem(
@@ -109,8 +112,9 @@ def keep_plans(
     plan, fits = _read(path, config, store)
     if not fits:
       raise InputError(
-        f"{path} was made with packing.algorithm={plan.algorithm} and at most "
-        f"{plan.max_sequences_per_pack} sequences a pack, and the run keeps its plan. Keep "
+        f"{path} was made with packing.algorithm={plan.algorithm}, at most "
+        f"{plan.max_sequences_per_pack} sequences a pack and packing.then="
+        f"{'even' if 'even' in plan.details else 'none'}, and the run keeps its plan. Keep "
         "packing as it was, or give another --workdir."
       )
   return written
@@ -168,4 +172,5 @@ def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, bool]:
   if isinstance(depth, int):
     depth = min(depth, plan.row_length)
   has_depth = depth in ("auto", plan.max_sequences_per_pack)
-  return plan, has_depth and plan.algorithm == algorithm
+  has_then = (config.packing.then == "even") == ("even" in plan.details)
+  return plan, has_depth and has_then and plan.algorithm == algorithm

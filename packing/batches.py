@@ -1,0 +1,175 @@
+"""Batches: of sequences sorted by length, and of packs that cost all devices the same."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+import numpy as np
+
+from packing.errors import InputError, check_integer
+from packing.histogram import Histogram
+
+
+@dataclasses.dataclass(frozen=True)
+class SortedBatches:
+  """The cost of sorted batching.
+
+  Attributes:
+    batch_size: sequences in a batch.
+    num_batches: batches; the last one may be smaller.
+    num_shapes: different lengths that batches are padded to, each a shape to compile.
+    num_tokens: tokens of all batches, padding included.
+    num_padding_tokens: how many of them are padding.
+    efficiency: real tokens / all tokens, a fraction.
+    packing_factor: tokens with full padding / `num_tokens`, to compare with packs.
+    sequences_by_length: how many sequences are padded to each length.
+  """
+
+  batch_size: int
+  num_batches: int
+  num_shapes: int
+  num_tokens: int
+  num_padding_tokens: int
+  efficiency: float
+  packing_factor: float
+  sequences_by_length: dict[int, int]
+
+
+def sorted_batches(
+  histogram: Histogram, *, batch_size: int = 256, length_multiple: int = 1
+) -> SortedBatches:
+  """Counts batches of sequences sorted by length, each padded to its longest sequence.
+
+  Args:
+    histogram: the lengths.
+    batch_size: sequences in a batch.
+    length_multiple: batches are padded to a multiple of this many tokens.
+
+  Returns:
+    Tokens, padding and shapes.
+
+  Raises:
+    InputError: batch_size or length_multiple below 1.
+
+  Example:
+    >>> histogram = Histogram.from_lengths([3, 5, 2, 5], max_sequence_length=8)
+    >>> batches = sorted_batches(histogram, batch_size=2)
+    >>> batches.num_shapes, batches.num_padding_tokens, batches.packing_factor
+    (2, 1, 2.0)
+
+  References:
+    Krell et al., https://arxiv.org/abs/2107.02027, Table 1 (SORT).
+  """
+  for name, value in (("batch_size", batch_size), ("length_multiple", length_multiple)):
+    check_integer(name, value, at_least=1)
+  n = histogram.num_sequences
+  num_batches = -(-n // batch_size)
+  ranks = np.cumsum(histogram.counts)
+  # A batch is padded to the length of its last sequence. Count batches by that length:
+  last_full = ranks // batch_size  # full batches that end within the first `rank` sequences
+  batches = np.diff(last_full, prepend=0)
+  lengths = np.arange(1, ranks.size + 1)
+  padded = -(-lengths // length_multiple) * length_multiple
+  by_length: collections.Counter[int] = collections.Counter()
+  for index in np.flatnonzero(batches).tolist():
+    by_length[int(padded[index])] += int(batches[index]) * batch_size
+  rest = n % batch_size
+  if rest:
+    by_length[-(-histogram.longest // length_multiple) * length_multiple] += rest
+  num_tokens = sum(length * count for length, count in by_length.items())
+  return SortedBatches(
+    batch_size=batch_size,
+    num_batches=num_batches,
+    num_shapes=len(by_length),
+    num_tokens=num_tokens,
+    num_padding_tokens=num_tokens - histogram.num_tokens,
+    efficiency=histogram.num_tokens / num_tokens,
+    packing_factor=n * histogram.max_sequence_length / num_tokens,
+    sequences_by_length=dict(by_length),
+  )
+
+
+def deal(costs, devices: int) -> np.ndarray:
+  """Orders the packs of a step so that each device gets as many, of nearly equal cost.
+
+  The packs are dealt in rounds, the costliest first: in each round the device with the
+  least so far takes the costliest pack.
+
+  Args:
+    costs: float or int[B]; of the packs of a step.
+    devices: equal blocks of the step, one for each device; a divisor of B.
+
+  Returns:
+    int64[B]; numbers of packs: those of the first device, then those of the next.
+
+  Raises:
+    InputError: the devices do not divide the packs.
+
+  Example:
+    >>> deal([9, 1, 5, 6], devices=2).tolist()  # 9 + 1 and 6 + 5
+    [0, 1, 3, 2]
+  """
+  costs = np.asarray(costs)
+  check_integer("devices", devices, at_least=1)
+  if costs.size % devices:
+    raise InputError(
+      f"A step has {costs.size} packs; expected a multiple of the {devices} devices."
+    )
+  rounds = np.argsort(-costs, kind="stable").reshape(-1, devices)
+  dealt = np.empty_like(rounds)
+  so_far = np.zeros(devices, costs.dtype)
+  for number, packs in enumerate(rounds):
+    order = np.argsort(so_far, kind="stable")
+    dealt[number, order] = packs
+    so_far[order] += costs[packs]
+  return dealt.T.ravel()
+
+
+def balanced_order(
+  costs, *, batch_size: int, group: int, first_row: int, rng: np.random.Generator
+) -> np.ndarray:
+  """A random order of the packs of an epoch in which steps, or devices, cost the same.
+
+  The packs are sorted by cost, packs of equal cost at random, and cut into groups of
+  neighbours, and these into as many strata as a step has groups. Each step takes one group
+  of every stratum, at random. Packs that are left over, since steps reach across the ends
+  of epochs, come from everywhere. With groups of one pack, steps cost nearly the same. With
+  groups of a pack for each device, `deal` gives all devices of a step nearly the same,
+  however few rows each of them has, and steps differ more.
+
+  Args:
+    costs: float or int[P]; of the packs.
+    batch_size: B, packs of a step.
+    group: packs of similar cost that stay together; a divisor of B.
+    first_row: rows of all epochs before this one; steps begin at multiples of B.
+    rng: for all that is random.
+
+  Returns:
+    int64[P]; numbers of packs.
+
+  Example:
+    >>> rng = np.random.default_rng(0)
+    >>> options = {"batch_size": 2, "first_row": 0, "rng": rng}
+    >>> order = balanced_order([1, 2, 8, 9], group=1, **options).reshape(2, 2)
+    >>> np.sort(order // 2).tolist()  # each step has one of the costlier two
+    [[0, 1], [0, 1]]
+    >>> order = balanced_order([1, 2, 8, 9], group=2, **options).reshape(2, 2)
+    >>> order[:, 0] // 2 == order[:, 1] // 2  # one step has both of them
+    array([ True,  True])
+  """
+  costs = np.asarray(costs)
+  number, strata = costs.size, batch_size // group
+  by_cost = rng.permutation(number)
+  by_cost = by_cost[np.argsort(costs[by_cost], kind="stable")]
+  head = min(-first_row % batch_size, number)
+  steps, tail = divmod(number - head, batch_size)
+  over = head + tail
+  is_over = np.zeros(number, bool)
+  is_over[((np.arange(over) + rng.random()) * number / max(over, 1)).astype(int)] = True
+  groups = by_cost[~is_over].reshape(strata, steps, group)
+  chosen = rng.permuted(np.tile(np.arange(steps), (strata, 1)), axis=1)
+  whole = groups[np.arange(strata), chosen.T].ravel()
+  left = by_cost[is_over]
+  is_head = np.diff(np.arange(over + 1) * head // max(over, 1)) > 0
+  return np.concatenate([left[is_head], whole, left[~is_head]])

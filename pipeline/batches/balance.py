@@ -1,0 +1,97 @@
+"""Which packs share a step where attention skips foreign ones, so that no device waits."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Literal, get_args
+
+import numpy as np
+
+import packing
+from packing import InputError
+from packing.errors import short_repr
+from pipeline.batches.epochs import PerEpoch
+
+Balance = Literal["none", "devices", "devices_and_steps"]
+BALANCES = get_args(Balance)
+
+
+@dataclasses.dataclass(frozen=True)
+class Balancing:
+  """What is balanced, and between how many.
+
+  Attributes:
+    what: `none`; `devices`, each device of a step costs nearly the same; or
+      `devices_and_steps`, each step too, and devices as far as their rows allow.
+    devices: that a step is dealt to, each a block of its rows.
+    group: packs of similar cost that stay together: the devices that the run began with.
+
+  Raises:
+    InputError: an unknown name.
+  """
+
+  what: Balance = "none"
+  devices: int = 1
+  group: int = 1
+
+  def __post_init__(self):
+    if self.what not in BALANCES:
+      raise InputError(
+        f"balance is {short_repr(self.what)}; expected {', '.join(BALANCES)}."
+      )
+
+
+class BalancedOrder:
+  """The rows of each step, as numbers that count on through the epochs.
+
+  The order depends on the seed, the epoch and the group. The number of devices decides only
+  which of them has which rows.
+
+  Args:
+    plan: of the packs.
+    balancing: not `none`.
+    batch_size: rows of a step.
+    seed: of the order, which is another in each epoch.
+
+  Raises:
+    InputError: the devices or the group do not divide the batch.
+  """
+
+  def __init__(
+    self, plan: packing.Plan, balancing: Balancing, *, batch_size: int, seed: int
+  ):
+    for name in ("devices", "group"):
+      if batch_size % (number := getattr(balancing, name)):
+        raise InputError(
+          f"batch_size is {batch_size}; expected a multiple of the {number} {name} that "
+          "packing.balance deals packs to."
+        )
+    self._devices, self._batch_size = balancing.devices, batch_size
+    self._squares, self._ends = plan.squares, np.cumsum(plan.repeat_counts)
+    group = balancing.group if balancing.what == "devices" else 1
+    order = functools.partial(_order, plan, batch_size, group, seed)
+    self._order = PerEpoch(order)
+
+  def __call__(self, step: int) -> np.ndarray:
+    """int64[B]; the rows of a step, those of the first device first."""
+    number = int(self._ends[-1])
+    places = step * self._batch_size + np.arange(self._batch_size)
+    epochs, places = np.divmod(places, number)
+    rows = np.empty_like(places)
+    for epoch in np.unique(epochs).tolist():
+      rows[epochs == epoch] = self._order(epoch)[places[epochs == epoch]]
+    costs = self._squares[np.searchsorted(self._ends, rows, side="right")]
+    return (epochs * number + rows)[packing.deal(costs, self._devices)]
+
+
+def _order(
+  plan: packing.Plan, batch_size: int, group: int, seed: int, epoch: int
+) -> np.ndarray:
+  return packing.balanced_order(
+    np.repeat(plan.squares, plan.repeat_counts),
+    batch_size=batch_size,
+    group=group,
+    first_row=epoch * plan.num_packs,
+    rng=np.random.default_rng([seed, epoch]),
+  )

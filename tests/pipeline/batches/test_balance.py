@@ -1,0 +1,177 @@
+"""Balanced batches: devices cost the same, and every sequence still comes once an epoch."""
+
+import json
+
+import numpy as np
+import pytest
+
+import packing
+from pipeline.batches.audit import audit
+from pipeline.batches.loader import PackedLoader
+from tests.pipeline.batches.test_batches import MASKING, assert_same, joined, random_store
+
+BALANCES = ("devices", "devices_and_steps")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+  """Many short sequences and some long ones, so that packs cost differently."""
+  rng = np.random.default_rng(5)
+  long, short = rng.integers(30, 41, 900), np.minimum(3 + rng.poisson(9, 900), 40)
+  lengths = np.where(rng.random(900) < 0.2, long, short)
+  return random_store(tmp_path_factory.mktemp("store") / "s.arrow", lengths)[0]
+
+
+def make_loader(store, *, batch_size=16, seed=3, **options):
+  plan = packing.pack(store.lengths, max_sequence_length=40, max_sequences_per_pack=4)
+  return PackedLoader(
+    store, plan, batch_size=batch_size, masking=MASKING, seed=seed, **options
+  )
+
+
+def costs_of(store, batch):
+  """The sum of squared lengths of each row."""
+  ids = batch["sequence_ids"]
+  return (np.where(ids >= 0, store.lengths[ids], 0) ** 2).sum(axis=1)
+
+
+def batches_of(loader, first, end):
+  return [loader[step] for step in range(first, end)]
+
+
+def most_often(batches, number):
+  """Times that each sequence came."""
+  ids = np.concatenate([batch["sequence_ids"].ravel() for batch in batches])
+  return np.bincount(ids[ids >= 0], minlength=number)
+
+
+@pytest.mark.parametrize("balance", BALANCES)
+def test_after_any_step_no_sequence_is_an_epoch_ahead_of_another(store, balance):
+  loader = make_loader(store, balance=balance, devices=8)
+  assert loader.plan.num_packs % loader.batch_size  # steps reach across ends of epochs
+  steps = int(3 * loader.batches_per_epoch)
+  came = np.zeros(len(store), int)
+  for step in range(steps):
+    came += most_often([loader[step]], len(store))
+    epochs = (step + 1) * loader.batch_size // loader.num_rows
+    assert came.min() == epochs
+    assert came.max() <= epochs + 1
+
+
+@pytest.mark.parametrize("balance", BALANCES)
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_processes_make_blocks_of_the_same_batches(store, balance, count):
+  loader = make_loader(store, balance=balance, devices=4)
+  blocks = [loader.for_process(p, count) for p in range(count)]
+  for step in (0, 7, int(loader.batches_per_epoch), 1000):
+    assert_same(joined(block[step] for block in blocks), loader[step])
+
+
+def test_devices_cost_the_same_and_steps_too(store):
+  spread = {}
+  for balance, devices in (("none", 8), ("devices", 8), ("devices_and_steps", 8)):
+    loader = make_loader(store, balance=balance, devices=devices)
+    costs = [costs_of(store, batch) for batch in batches_of(loader, 0, 20)]
+    of_devices = np.array([c.reshape(devices, -1).sum(axis=1) for c in costs])
+    waits = 1 - of_devices.mean(axis=1) / of_devices.max(axis=1)
+    steps = of_devices.sum(axis=1)
+    spread[balance] = float(np.median(waits)), float(steps.std() / steps.mean())
+  (waits, steps) = spread["none"]
+  assert spread["devices"][0] < 0.1 * waits
+  assert spread["devices_and_steps"][0] < waits
+  assert spread["devices_and_steps"][1] < 0.2 * steps
+
+
+def test_balanced_rows_are_those_that_their_numbers_name(store):
+  # The audit lays every row out again, and proves that each sequence comes once.
+  for balance in BALANCES:
+    loader = make_loader(store, balance=balance, devices=4, process_count=2)
+    for epoch in (0, 1, 2):
+      result = audit(loader, epoch=epoch)
+      assert (result["sequences"], result["rows"]) == (len(store), loader.num_rows)
+
+
+@pytest.mark.parametrize("balance", BALANCES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resumes_at_the_same_step_with_other_processes_and_workers(store, balance, workers):
+  batches = make_loader(store, balance=balance, devices=4).iterate()
+  expected = [next(batches) for _ in range(12)][9:]
+  batches = make_loader(store, balance=balance, devices=4).iterate()
+  for _ in range(9):
+    next(batches)
+  state = json.loads(json.dumps(batches.get_state()))
+  assert (state["balance"], state["group"]) == (balance, 4)
+  for count in (1, 2):
+    loader = make_loader(store, balance=balance, devices=4, workers=workers)
+    resumed = [loader.for_process(p, count).iterate() for p in range(count)]
+    for iterator in resumed:
+      iterator.set_state(state)
+    for batch in expected:
+      assert_same(joined(next(iterator) for iterator in resumed), batch)
+    for iterator in resumed:
+      iterator.close()
+
+
+@pytest.mark.parametrize("balance", BALANCES)
+def test_on_other_devices_a_run_goes_on_with_the_same_steps(store, balance):
+  """The rows of a step are the same; only the devices have others of them."""
+  batches = make_loader(store, balance=balance, devices=4).iterate()
+  for _ in range(5):
+    next(batches)
+  state = batches.get_state()
+  other = make_loader(store, balance=balance, devices=8).iterate()
+  other.set_state(state)
+  for _ in range(70):  # into the next epoch
+    ids, again = (np.sort(b["sequence_ids"][:, 0]) for b in (next(batches), next(other)))
+    np.testing.assert_array_equal(ids, again)
+  assert other.get_state() == batches.get_state()
+
+
+def test_another_seed_and_another_epoch_have_other_steps(store):
+  def first(step=0, **options):
+    loader = make_loader(store, balance="devices_and_steps", devices=4, **options)
+    return set(loader._order(step) % loader.num_rows)
+
+  assert len(first() & first(seed=4)) < 8
+  whole = int(make_loader(store).batches_per_epoch)
+  assert len(first(1) & first(whole + 1)) < 8
+
+
+def test_what_cannot_be_balanced_is_refused(store):
+  with pytest.raises(packing.InputError, match="expected none, devices, devices_and_steps"):
+    make_loader(store, balance="steps")
+  with pytest.raises(packing.InputError, match="multiple of the 3 devices"):
+    make_loader(store, balance="devices", devices=3)
+  state = make_loader(store, balance="devices", devices=4).iterate().get_state()
+  with pytest.raises(packing.InputError, match="balance='devices'; expected 'none'"):
+    make_loader(store).iterate().set_state(state)
+  batches = make_loader(store, balance="devices", devices=4).iterate()
+  del state["group"]
+  with pytest.raises(packing.InputError, match="group is None"):
+    batches.set_state(state)
+
+
+def test_a_step_of_few_rows_and_an_epoch_smaller_than_a_step():
+  rng = np.random.default_rng(0)
+  for packs, batch_size, group in ((5, 8, 2), (8, 8, 8), (9, 8, 4), (1, 4, 1)):
+    at = 0
+    for _ in range(4):
+      costs = rng.integers(1, 9, packs)
+      order = packing.balanced_order(
+        costs, batch_size=batch_size, group=group, first_row=at, rng=rng
+      )
+      np.testing.assert_array_equal(np.sort(order), np.arange(packs))
+      at += packs
+
+
+def test_deal_gives_each_device_as_many_packs():
+  rng = np.random.default_rng(1)
+  costs = rng.lognormal(0, 1, 24)
+  order = packing.deal(costs, devices=6)
+  np.testing.assert_array_equal(np.sort(order), np.arange(24))
+  dealt = costs[order].reshape(6, 4).sum(axis=1)
+  snake = np.sort(costs)[::-1].reshape(4, 6).copy()
+  snake[1::2] = snake[1::2, ::-1]
+  assert dealt.max() <= snake.sum(axis=0).max()
+  with pytest.raises(packing.InputError, match="multiple of the 5 devices"):
+    packing.deal(costs, devices=5)
