@@ -36,7 +36,7 @@ from ml_collections import ConfigDict, config_flags
 
 import packing
 import pipeline
-from model import weights
+from model import SKIPPING, weights
 from pipeline.batches.loader import BatchIterator
 from training import command, init_from, memory, processes
 from training.checkpoint import Checkpoints
@@ -218,6 +218,14 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   )
 
 
+def attended_pairs(config: ConfigDict, plan: packing.Plan, *, rows: int) -> int | None:
+  """Pairs of tokens of a step, on average, if attention skips foreign ones; else None."""
+  skips = config.model.attention_impl in SKIPPING
+  if not skips or config.model.attention_mask == "none" or config.data.layout != "packed":
+    return None
+  return round(rows * plan.mean_squares)
+
+
 def kept_plans(
   config: ConfigDict, folder: pathlib.Path, dataset: pipeline.PreparedDataset
 ) -> dict[str, packing.Plan]:
@@ -273,6 +281,7 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, dict[str, Any]]:
     mlm_slots=loader.max_masked,
     max_sequences=run.plan.packing_depth,
     head=program.head,
+    pairs=attended_pairs(config, run.plan, rows=run.recipe.rows),
   )
   with contextlib.closing(loader.iterate()) as batches:
     state, step, saved = begin(run, checkpoints, batches)

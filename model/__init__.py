@@ -15,7 +15,7 @@ from model.config import (
   ModelConfig,
 )
 from model.gpt2 import POSITIONS, Gpt2, Gpt2Config
-from model.kernels import IMPLEMENTATIONS, AttentionError
+from model.kernels import IMPLEMENTATIONS, SKIPPING, AttentionError
 from model.losses import LOSS_UNITS
 from model.models import LANGUAGE_MODELS, MODELS
 
@@ -28,6 +28,7 @@ __all__ = [
   "POSITIONS",
   "REMATERIALISATIONS",
   "SIZES",
+  "SKIPPING",
   "AttentionError",
   "Bert",
   "BertConfig",

@@ -149,6 +149,7 @@ class Kernel(NamedTuple):
   row_multiple: int  # tokens
   takes_bias: bool = False
   splits_rows: bool = True  # over devices; False: `attend` is given one device's rows
+  skips: bool = False  # whether pairs of tokens of different sequences cost nothing
 
 
 _HALF = ("bfloat16", "float16")
@@ -157,7 +158,14 @@ KERNELS = {
     cudnn_attention, "NVIDIA GPUs since Ampere", "gpu", 8.0, _HALF, 8, 2, takes_bias=True
   ),
   "cudnn_packed": Kernel(
-    cudnn_packed_attention, "NVIDIA GPUs since Hopper", "gpu", 9.0, _HALF, 8, 1
+    cudnn_packed_attention,
+    "NVIDIA GPUs since Hopper",
+    "gpu",
+    9.0,
+    _HALF,
+    8,
+    1,
+    skips=True,
   ),
   "splash": Kernel(
     splash_attention,
@@ -188,11 +196,14 @@ KERNELS = {
     1,
     BLOCK,
     splits_rows=False,
+    skips=True,
   ),
 }
 IMPLEMENTATIONS = {"xla": "any device; the reference"} | {
   name: kernel.runs_on for name, kernel in KERNELS.items()
 }
+
+SKIPPING = frozenset(name for name, kernel in KERNELS.items() if kernel.skips)
 
 
 def attend(

@@ -11,7 +11,13 @@
 
 from packing.algorithms.depth import choose_depth
 from packing.assignment import Assignment
-from packing.batches import SortedBatches, balanced_order, deal, sorted_batches
+from packing.batches import (
+  SortedBatches,
+  balanced_order,
+  deal,
+  sorted_batches,
+  waiting,
+)
 from packing.certificate import Certificate
 from packing.errors import InputError
 from packing.histogram import Histogram, histogram_names, load_histogram
@@ -46,4 +52,5 @@ __all__ = [
   "make_row",
   "pack",
   "sorted_batches",
+  "waiting",
 ]

@@ -173,3 +173,19 @@ def balanced_order(
   left = by_cost[is_over]
   is_head = np.diff(np.arange(over + 1) * head // max(over, 1)) > 0
   return np.concatenate([left[is_head], whole, left[~is_head]])
+
+
+def waiting(costs, *, devices: int) -> float:
+  """The share of their time that devices wait for the slowest, on average over steps.
+
+  Args:
+    costs: float or int[steps, B]; of the packs, those of the first device first.
+    devices: equal blocks of a step.
+
+  Example:
+    >>> waiting([[3, 1, 2, 2], [4, 4, 1, 1]], devices=2)  # none; and 3 of 8
+    0.1875
+  """
+  costs = np.asarray(costs)
+  of_devices = costs.reshape(len(costs), devices, -1).sum(axis=2)
+  return float((1 - of_devices.mean(axis=1) / of_devices.max(axis=1)).mean())

@@ -15,13 +15,14 @@ import numpy as np
 
 from packing.algorithms.depth import choose_depth
 from packing.algorithms.optimal import MAX_LENGTHS
-from packing.batches import sorted_batches
+from packing.batches import balanced_order, deal, sorted_batches, waiting
 from packing.commands.buckets import bucket_edges
 from packing.errors import check_integer
 from packing.histogram import Histogram
 from packing.pack import pack
 from packing.plan import Plan
 from packing.problem import MAX_ROW_LENGTH
+from packing.row import Cost
 
 _WORTH = 1.02  # a speed-up below this is not worth a change
 _NEAR = 1.01  # a shorter row may be this much slower
@@ -30,6 +31,8 @@ _DEPTHS = (2, 3, 4, 6, 8, 12, 16, None)  # depth limits to show besides the advi
 # multiple of 8. Longer rows can pack better (section Q).
 _ROWS = (1.25, 1.5, 2)
 _DEVICES = (1, 8, 64, 512)  # for which `unpadding` is given
+# Devices, rows of each and steps for which `waiting` is given.
+_WAITING, _ROWS_A_DEVICE, _STEPS = 64, 4, 100
 # Units of `Effort` for the advised plan, and for all others of its row length together.
 _WORK_LIMIT = 10**9
 
@@ -88,6 +91,8 @@ class Advice:
     packs: packing at several row lengths and depths.
     unpadding: by number of devices, the expected speed-up if each device computes one
       sequence at a time at its own length, and all wait for the slowest.
+    waiting: by `packing.balance`, the share of their time that 64 devices of 4 rows each
+      wait for the slowest, if attention skips foreign sequences.
     recommendation: the name of the best choice that keeps sequences whole and apart.
     algorithm: `optimal`, or `auto` for lengths that `optimal` takes too long for.
     depth: the advised depth limit for rows of the maximum sequence length, which train.py
@@ -102,6 +107,7 @@ class Advice:
   choices: list[Choice]
   packs: list[PackChoice]
   unpadding: dict[int, float]
+  waiting: dict[str, float]
   recommendation: str
   algorithm: str
   depth: int
@@ -127,6 +133,7 @@ class Advice:
       "choices": [dataclasses.asdict(c) for c in self.choices],
       "packs": [dataclasses.asdict(p) for p in self.packs],
       "unpadding": self.unpadding,
+      "waiting": self.waiting,
       "reasons": self.reasons,
     }
 
@@ -235,6 +242,7 @@ def advise(
   unpadding = {
     devices: padded / n / _expected_maximum(costs, shares, devices) for devices in _DEVICES
   }
+  waits = _waits(plan, Cost(6.0 * hidden_size, 1.0))
   named = {c.name: c for c in choices}
   recommendation = "pad"
   if named["pack"].speed_up >= _WORTH:
@@ -248,11 +256,12 @@ def advise(
     choices=sorted(choices, key=lambda c: -c.speed_up),
     packs=packs,
     unpadding=unpadding,
+    waiting=waits,
     recommendation=recommendation,
     algorithm=algorithm,
     depth=depths[size],
     plan=plan,
-    reasons=_reasons(recommendation, named, plan, unpadding, chosen),
+    reasons=_reasons(recommendation, named, plan, unpadding, waits, chosen),
   )
 
 
@@ -301,7 +310,23 @@ def _expected_maximum(values, shares, draws: int) -> float:
   return float(np.diff(below) @ values)
 
 
-def _reasons(recommendation, named, plan, unpadding, chosen) -> list[str]:
+def _waits(plan: Plan, cost: Cost) -> dict[str, float]:
+  """What devices wait if rows cost the squares of their sequences, for each balance."""
+  rng = np.random.default_rng(0)
+  batch_size = _WAITING * _ROWS_A_DEVICE
+  shares = plan.repeat_counts / plan.num_packs
+  drawn = plan.squares[rng.choice(shares.size, size=_STEPS * batch_size, p=shares)]
+  costs = cost.of_squares(drawn, row_length=plan.row_length)
+  waits = {"none": waiting(costs.reshape(_STEPS, -1), devices=_WAITING)}
+  for balance, group in (("devices", _WAITING), ("devices_and_steps", 1)):
+    order = balanced_order(costs, batch_size=batch_size, group=group, first_row=0, rng=rng)
+    steps = costs[order].reshape(_STEPS, -1)
+    dealt = [step[deal(step, _WAITING)] for step in steps]
+    waits[balance] = waiting(dealt, devices=_WAITING)
+  return waits
+
+
+def _reasons(recommendation, named, plan, unpadding, waits, chosen) -> list[str]:
   pack_choice, bucket = named["pack"], named["bucket"]
   depth = chosen.max_sequences_per_pack
   limit = "without a depth limit" if depth is None else f"at most {depth} to a pack"
@@ -338,5 +363,11 @@ def _reasons(recommendation, named, plan, unpadding, chosen) -> list[str]:
     "device, waiting for the slowest, they reach "
     + ", ".join(f"{s:.2f} on {d}" for d, s in unpadding.items())
     + " devices."
+  )
+  reasons.append(
+    f"Where attention skips foreign sequences, rows of {plan.row_length} tokens cost "
+    f"differently: {_WAITING} devices of {_ROWS_A_DEVICE} rows each wait "
+    f"{waits['none']:.1%} of their time, {waits['devices']:.1%} with "
+    "--config.packing.balance=devices."
   )
   return reasons

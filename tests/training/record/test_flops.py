@@ -5,7 +5,10 @@ import types
 import jax
 import pytest
 
+import packing
+import train
 from benchmarks.steps import dot_flops
+from configs.base import get_config
 from model import MODELS
 from tests import packs
 from training.mesh import make_mesh
@@ -94,3 +97,14 @@ def test_another_device_is_measured_and_the_best_time_counts(monkeypatch):
   assert peak.source == "measured"
   assert peak.flops == pytest.approx(2 * (2 * 2 * 1024**3 / 0.03))
   assert next(reads, None) is None
+
+
+def test_pairs_that_attention_skips_are_not_counted():
+  """A run with blocks counts the squares of its packs; others, and no mask, whole rows."""
+  plan = packing.pack([5, 3, 8], max_sequence_length=8)
+  config = get_config()
+  assert train.attended_pairs(config, plan, rows=6) is None
+  config.model.attention_impl = "blocks"
+  assert train.attended_pairs(config, plan, rows=6) == 6 * (25 + 9 + 64) // 2
+  config.model.attention_mask = "none"
+  assert train.attended_pairs(config, plan, rows=6) is None

@@ -1,0 +1,355 @@
+"""Load balance where attention skips foreign sequences: even plans and even steps.
+
+  python -m experiments.load_balance.skipping --data FOLDER
+
+Rows cost the same only if attention computes whole rows. Where it skips the pairs of other
+sequences, a row costs the sum of its squared lengths, and devices wait again. This makes
+even plans of all built-in histograms; simulates 1 to 16,384 devices with rows of 512, 2,048
+and 8,192 tokens; and runs steps on two processes. Rows of 8,192 hold the documents of
+FOLDER/text, or without --data documents of log-normal lengths. Writes skipping.md,
+skipping.json and pictures to --workdir, and keeps what is finished there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import pathlib
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tqdm
+
+import packing
+from experiments.lab import real_data
+from experiments.load_balance import skipping_measured, skipping_report
+from packing import Cost, InputError, Plan
+from pipeline.sources import compressed
+from pipeline.tokenizer import load_tokenizer
+from training.command import Parser, Stopped
+from training.record.files import write_json, write_text
+
+# A layer of ModernBERT-base has a gated feed-forward part: three matrices of 1,152 rows.
+MODELS = {
+  "BERT-base": Cost.of_bert(types.SimpleNamespace(hidden_size=768, intermediate_size=3072)),
+  "ModernBERT-base": Cost.of_bert(
+    types.SimpleNamespace(hidden_size=768, intermediate_size=1728)
+  ),
+}
+TOKENS = 8192  # of a device and step
+PACKS = 2**22  # drawn for each number of devices, if so many make 16 to 200 steps
+DOCUMENTS = "documents_8192"
+
+
+class Case(NamedTuple):
+  """Rows of one length.
+
+  Attributes:
+    histogram: a name of `packing`'s, or `DOCUMENTS`.
+    row_length: in tokens.
+    multiple: lengths are rounded up to it.
+  """
+
+  histogram: str
+  row_length: int
+  multiple: int = 1
+
+  @property
+  def rows(self) -> int:
+    """Rows of a device and step."""
+    return TOKENS // self.row_length
+
+
+CASES = (
+  Case("wikipedia_512", 512),
+  Case("wikipedia_2048", 2048),
+  Case(DOCUMENTS, 8192, multiple=64),
+)
+DEVICES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+QUICK_CASES = (Case("glue_cola_128", 128), Case(DOCUMENTS, 8192, multiple=512))
+QUICK_DEVICES = (1, 16, 64)
+
+# -------------------------------------------------------------------------- the plans
+
+
+def documents(data: str | None, folder: pathlib.Path, *, quick: bool) -> packing.Histogram:
+  """Documents in rows of 8,192 tokens, longer ones cut; kept in the folder.
+
+  Raises:
+    InputError: the folder of data has no text or no vocabulary.
+  """
+  longest = 8192
+  if data is None or quick:
+    drawn = np.random.default_rng(0).lognormal(np.log(2000), 1.2, 10_000)
+    return packing.Histogram.from_lengths(
+      np.clip(drawn, 16, longest).astype(int),
+      max_sequence_length=longest,
+      source="log-normal lengths: median 2,000 tokens, sigma 1.2, at most 8,192",
+    )
+  path = folder / "documents.json"
+  if not path.exists():
+    tokenizer = load_tokenizer(str(real_data.find(data, "bert-base-uncased-vocab.txt")))
+    lengths = []
+    for source in sorted(real_data.find(data, "text/*").parent.iterdir()):
+      for lines in tqdm.tqdm(
+        _articles(source), source.name, unit=" documents", disable=not sys.stderr.isatty()
+      ):
+        left = sum(map(len, tokenizer.encode(lines)))
+        while left > 0:  # [CLS] and [SEP] are two of the tokens
+          lengths.append(min(left + 2, longest))
+          left -= longest - 2
+    write_json(path, lengths)
+  lengths = json.loads(path.read_text())
+  return packing.Histogram.from_lengths(
+    lengths, max_sequence_length=longest, source="documents of Wikipedia, cut at 8,192"
+  )
+
+
+def _articles(path: pathlib.Path) -> Iterator[list[str]]:
+  """The paragraphs of each article."""
+  lines: list[str] = []
+  with contextlib.closing(compressed.open_binary(path)) as file:
+    for line in file:
+      if text := line.decode().strip():
+        lines.append(text)
+      elif lines:
+        yield lines
+        lines = []
+  if lines:
+    yield lines
+
+
+def make_plans(
+  histogram: packing.Histogram, depth: int | None, multiple: int, base: pathlib.Path
+) -> dict[str, Any]:
+  """A plan with the fewest packs and the even plan of as many, kept in files of a name."""
+  result: dict[str, Any] = {}
+  for then in (None, "even"):
+    path = base.with_name(f"{base.name},{then or 'plain'}.json")
+    seconds = path.with_suffix(".seconds")
+    if not seconds.exists():
+      start = time.perf_counter()
+      plan = packing.pack(
+        histogram,
+        algorithm="optimal",
+        max_sequences_per_pack=depth,
+        length_multiple=multiple,
+        then=then,
+      )
+      took = time.perf_counter() - start
+      plan.save(path)
+      write_json(seconds, took)
+    result[then or "plain"] = packing.load_plan(path, histogram=histogram)
+    result[f"{then or 'plain'}_seconds"] = json.loads(seconds.read_text())
+  return result
+
+
+def even_row(name: str, depth: int | None, plans: Mapping[str, Any]) -> dict[str, Any]:
+  """What `then="even"` does to a plan."""
+  plain, even = plans["plain"], plans["even"]
+  return {
+    "histogram": name,
+    "depth": depth or "max",
+    "packs": even.num_packs,
+    "packs_before": plain.num_packs,
+    "spread_before": plain.spread,
+    "spread": even.spread,
+    "bound": even.spread_bound,
+    "largest": even.largest_squares,
+    "seconds": plans["even_seconds"] - plans["plain_seconds"],
+    "ended_by": even.details.get("even_stopped_by", "the optimum of the relaxation"),
+  }
+
+
+# -------------------------------------------------------------------------- the steps
+
+# From the costs of many packs: int64[steps, B], those of a device next to each other.
+Dealt = Callable[..., np.ndarray]
+
+
+def at_random(costs: np.ndarray, *, devices: int, rows: int, rng) -> np.ndarray:
+  return rng.permutation(costs).reshape(-1, devices * rows)
+
+
+def snake(costs: np.ndarray, *, devices: int, rows: int, rng) -> np.ndarray:
+  """Megatron's way: the packs of a step, sorted, go to devices forth and back."""
+  steps = at_random(costs, devices=devices, rows=rows, rng=rng)
+  rounds = np.sort(steps, axis=1)[:, ::-1].reshape(-1, rows, devices).copy()
+  rounds[:, 1::2] = rounds[:, 1::2, ::-1]
+  return rounds.transpose(0, 2, 1).reshape(len(steps), -1)
+
+
+def dealt(costs: np.ndarray, *, devices: int, rows: int, rng) -> np.ndarray:
+  """The packs of random steps, dealt by `packing.deal`."""
+  return _deal(at_random(costs, devices=devices, rows=rows, rng=rng), devices)
+
+
+def even_devices(costs: np.ndarray, *, devices: int, rows: int, rng) -> np.ndarray:
+  """`packing.balance=devices`."""
+  return _balanced(costs, devices, rows, rng, group=devices)
+
+
+def even_steps(costs: np.ndarray, *, devices: int, rows: int, rng) -> np.ndarray:
+  """`packing.balance=devices_and_steps`."""
+  return _balanced(costs, devices, rows, rng, group=1)
+
+
+def _balanced(costs, devices: int, rows: int, rng, *, group: int) -> np.ndarray:
+  order = packing.balanced_order(
+    costs, batch_size=devices * rows, group=group, first_row=0, rng=rng
+  )
+  return _deal(costs[order].reshape(-1, devices * rows), devices)
+
+
+def _deal(steps: np.ndarray, devices: int) -> np.ndarray:
+  return np.stack([step[packing.deal(step, devices)] for step in steps])
+
+
+WAYS: dict[str, tuple[str, Dealt]] = {
+  "random packs": ("plain", at_random),
+  "Megatron's snake": ("plain", snake),
+  "dealt": ("plain", dealt),
+  "balance=devices": ("plain", even_devices),
+  "balance=devices_and_steps": ("plain", even_steps),
+  "even plan, random packs": ("even", at_random),
+  "even plan, balance=devices": ("even", even_devices),
+  "even plan, balance=devices_and_steps": ("even", even_steps),
+}
+
+
+def simulate(
+  case: Case, plans: Mapping[str, Plan], devices: int, *, packs: int = PACKS
+) -> list[dict[str, Any]]:
+  """A row for each model and way.
+
+  `waiting` is the share of their time that devices wait, `steps` the standard deviation of
+  a step's time over its mean, and `gain` the time of whole rows over the time with it.
+  """
+  batch = devices * case.rows
+  steps = int(np.clip(packs // batch, 16, 200))
+  squares = {}
+  for name, plan in plans.items():
+    rng = np.random.default_rng([devices, case.row_length])
+    shares = plan.repeat_counts / plan.num_packs
+    squares[name] = plan.squares[rng.choice(shares.size, steps * batch, p=shares)]
+  rows = []
+  for way, (plan_name, deal) in WAYS.items():
+    rng = np.random.default_rng([devices, case.row_length, 1])
+    of_packs = deal(squares[plan_name], devices=devices, rows=case.rows, rng=rng)
+    for model, cost in MODELS.items():
+      costs = cost.of_squares(of_packs, row_length=case.row_length)
+      slowest = costs.reshape(len(costs), devices, -1).sum(axis=2).max(axis=1)
+      whole = cost.of_squares(case.row_length**2, row_length=case.row_length) * case.rows
+      rows.append(
+        {
+          "case": case.histogram,
+          "row_length": case.row_length,
+          "rows": case.rows,
+          "devices": devices,
+          "model": model,
+          "way": way,
+          "waiting": packing.waiting(costs, devices=devices),
+          "steps": float(slowest.std() / slowest.mean()),
+          "gain": float(whole / slowest.mean()),
+          # How much dearer a pair may be before whole rows are as fast.
+          "price": _price(cost, of_packs, case, devices),
+        }
+      )
+  return rows
+
+
+def _price(cost: Cost, squares: np.ndarray, case: Case, devices: int) -> float:
+  slowest = squares.reshape(len(squares), devices, -1).sum(axis=2).max(axis=1).mean()
+  return float(case.rows * case.row_length**2 / slowest)
+
+
+# ------------------------------------------------------------------------- the program
+
+
+def run(workdir: pathlib.Path, data: str | None, *, quick: bool) -> dict[str, Any]:
+  """Makes all results; writes each as soon as it is known.
+
+  Raises:
+    InputError: the data are not there.
+    Stopped: a process that measures failed; all else is written.
+  """
+  workdir.mkdir(parents=True, exist_ok=True)
+  cases, devices = (QUICK_CASES, QUICK_DEVICES) if quick else (CASES, DEVICES)
+  names = [case.histogram for case in cases] if quick else packing.histogram_names()
+  histograms = {n: packing.load_histogram(n) for n in names if n != DOCUMENTS}
+  histograms[DOCUMENTS] = documents(data, workdir, quick=quick)
+  multiples = {case.histogram: case.multiple for case in cases}
+  folder = workdir / "plans"
+  folder.mkdir(exist_ok=True)
+  plans = {}
+  todo = [(name, depth) for name in histograms for depth in (3, None)]
+  for name, depth in tqdm.tqdm(todo, "even plans", disable=not sys.stderr.isatty()):
+    multiple = multiples.get(name, 1)
+    base = folder / f"{name},depth={depth or 'max'}"
+    plans[name, depth] = make_plans(histograms[name], depth, multiple, base)
+  result: dict[str, Any] = {
+    "documents": histograms[DOCUMENTS].source,
+    "tokens": TOKENS,
+    "plans": [even_row(*key, made) for key, made in plans.items()],
+    "rows": [],
+  }
+  grid = [(case, n) for case in cases for n in devices]
+  for case, n in tqdm.tqdm(grid, "simulating", disable=not sys.stderr.isatty()):
+    made = plans[case.histogram, None]
+    both = {name: made[name] for name in ("plain", "even")}
+    result["rows"] += simulate(case, both, n, packs=2**14 if quick else PACKS)
+  _write(workdir, result)
+  plan = plans[cases[0 if quick else 1].histogram, None]["plain"]
+  result["measured"] = skipping_measured.run(plan, quick=quick)
+  _write(workdir, result)
+  return result
+
+
+def _write(folder: pathlib.Path, result: Mapping[str, Any]):
+  write_json(folder / "skipping.json", result)
+  write_text(folder / "skipping.md", skipping_report.tables(result) + "\n")
+  skipping_report.draw(folder, result)
+
+
+def main(arguments: list[str] | None = None) -> int:
+  """Runs the command; returns the exit status."""
+  description, _, epilog = (__doc__ or "").partition("\n\n")
+  parser = Parser(
+    prog="python -m experiments.load_balance.skipping",
+    description=description,
+    epilog=epilog,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument(
+    "--data", metavar="FOLDER", default=real_data.given(), help="real data"
+  )
+  parser.add_argument("--quick", action="store_true", help="less of all: a minute")
+  parser.add_argument(
+    "--workdir",
+    type=pathlib.Path,
+    default=pathlib.Path("results/skipping"),
+    help="where to write",
+  )
+  options = parser.parse_args(arguments)
+  try:
+    result = run(options.workdir, options.data, quick=options.quick)
+  except (InputError, OSError) as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 2
+  except Stopped as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 1
+  except KeyboardInterrupt:
+    print("Stopped. The same command keeps the plans that are made.", file=sys.stderr)
+    return 130
+  print(skipping_report.tables(result))
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,156 @@
+"""Tables and pictures of load balance where attention skips foreign sequences."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from benchmarks.table import table
+from experiments.lab.pictures import COLOURS, PERCENT, figure, save
+
+_SHOWN = (  # in pictures, with their style; tables have all ways
+  ("random packs", "o-"),
+  ("Megatron's snake", "s-"),
+  ("balance=devices_and_steps", "^-"),
+  ("balance=devices", "D-"),
+  ("even plan, random packs", "o--"),
+)
+
+
+def tables(result: Mapping[str, Any]) -> str:
+  """All of it in Markdown."""
+  parts = [
+    "Even plans: as many packs, with the least spread of the sum of squared lengths.",
+    _plans(result["plans"]),
+  ]
+  rows = result["rows"]
+  for case in dict.fromkeys(row["case"] for row in rows):
+    some = [row for row in rows if row["case"] == case]
+    length, own = some[0]["row_length"], some[0]["rows"]
+    source = f" ({result['documents']})" if case.startswith("documents") else ""
+    for model in dict.fromkeys(row["model"] for row in some):
+      here = [row for row in some if row["model"] == model]
+      parts += [
+        f"Rows of {length:,} tokens, {case}{source}, {own} a device; {model}. The share of "
+        "their time that devices wait, by their number; and for the most devices the "
+        "standard deviation of a step over its mean, the time of whole rows over this, and "
+        "how many times as dear a pair may be until whole rows are as fast:",
+        _waiting(here),
+      ]
+  if measured := result.get("measured"):
+    parts += [
+      f"Two processes, a core each: BERT-{measured['model']}, {measured['rows']} rows of "
+      f"{measured['row_length']:,} tokens each, {measured['steps']} steps of each way, "
+      "attention that visits blocks. The share of a step that a process waits:",
+      _measured(measured),
+    ]
+  return "\n\n".join(parts)
+
+
+def _plans(plans: Iterable[Mapping[str, Any]]) -> str:
+  header = ["histogram", "depth", "packs", "spread before", "spread", "at least"]
+  header += ["largest / mean", "seconds more", "ended by"]
+  cells = [
+    [
+      p["histogram"],
+      str(p["depth"]),
+      f"{p['packs']:,}" + ("" if p["packs"] == p["packs_before"] else " (!)"),
+      f"{p['spread_before']:.4f}",
+      f"{p['spread']:.4f}",
+      f"{p['bound']:.4f}",
+      f"{p['largest']:.2f}",
+      f"{p['seconds']:.1f}",
+      p["ended_by"],
+    ]
+    for p in plans
+  ]
+  return table(header, cells, right=range(1, 8))
+
+
+def _waiting(rows: Iterable[Mapping[str, Any]]) -> str:
+  lines: dict[str, list[str]] = {}
+  last: dict[str, Mapping[str, Any]] = {}
+  devices: dict[str, None] = {}
+  for row in rows:
+    lines.setdefault(row["way"], []).append(f"{row['waiting']:.2%}")
+    last[row["way"]] = row
+    devices[f"{row['devices']:,}"] = None
+  header = ["", *devices, "a step's spread", "over whole rows", "price of a pair"]
+  cells = [
+    [
+      way,
+      *line,
+      f"{last[way]['steps']:.2%}",
+      f"{last[way]['gain']:.3f}",
+      f"{last[way]['price']:.2f}",
+    ]
+    for way, line in lines.items()
+  ]
+  return table(header, cells, right=range(1, len(header)))
+
+
+def _measured(measured: Mapping[str, Any]) -> str:
+  cells = [
+    [
+      way,
+      f"{x['predicted']:.1%}",
+      f"{x['measured']:.1%} ({x['quartiles'][0]:.1%} to {x['quartiles'][1]:.1%})",
+      f"{x['seconds']:.3g}",
+    ]
+    for way, x in measured["ways"].items()
+  ]
+  header = ["", "predicted", "measured: mean (quartiles of steps)", "seconds a step"]
+  return table(header, cells, right=(1, 2, 3))
+
+
+def draw(folder: pathlib.Path, result: Mapping[str, Any]):
+  """`skipping_waiting.png` and `skipping_gain.png`, of BERT-base."""
+  rows = [row for row in result["rows"] if row["model"] == "BERT-base"]
+  cases = list(dict.fromkeys(row["case"] for row in rows))
+  most = max(row["devices"] for row in rows)
+
+  def at(case: str, way: str, value: str) -> dict[int, float]:
+    some = [row for row in rows if row["case"] == case and row["way"] == way]
+    return {row["devices"]: row[value] for row in some}
+
+  for name, value, label in (
+    ("skipping_waiting.png", "waiting", "share of the time that devices wait"),
+    ("skipping_gain.png", "gain", "speed-up over whole rows"),
+  ):
+    drawing = figure(4 * len(cases), 4)
+    panels = drawing.subplots(1, len(cases), squeeze=False)[0]
+    for case, axes in zip(cases, panels, strict=True):
+      for (way, style), colour in zip(_SHOWN, COLOURS, strict=False):
+        line = at(case, way, value)
+        axes.plot([*line], [*line.values()], style, color=colour, label=way, markersize=4)
+      axes.set_xscale("log", base=2)
+      axes.set(xlabel="devices", title=case)
+      if value == "waiting":
+        axes.yaxis.set_major_formatter(PERCENT(1))
+        axes.set_ylim(bottom=-0.01)
+      else:
+        axes.axhline(1, color="grey", linestyle=":")
+    panels[0].set_ylabel(label)
+    panels[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    by_way = {way: [at(case, way, value)[most] for case in cases] for way, _ in _SHOWN}
+    worst, best = by_way["random packs"], by_way["balance=devices"]
+    if value == "waiting":
+      title = (
+        f"With random packs {most:,} devices wait {_percents(worst)} of their time, with "
+        f"balance=devices {_percents(best)}"
+      )
+    else:
+      title = (
+        f"On {most:,} devices skipping is {_times(worst)} times as fast as whole rows with "
+        f"random packs, {_times(best)} with balance=devices"
+      )
+    save(drawing, folder / name, title)
+
+
+def _percents(values: Iterable[float]) -> str:
+  return ", ".join(f"{value:.1%}" for value in values)
+
+
+def _times(values: Iterable[float]) -> str:
+  return ", ".join(f"{value:.2f}" for value in values)

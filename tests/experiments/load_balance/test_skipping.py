@@ -1,0 +1,118 @@
+"""Load balance where attention skips: the ways to deal, the documents, two processes."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+import packing
+from experiments.load_balance import skipping, skipping_measured, skipping_report
+from experiments.load_balance.skipping import CASES, WAYS, Case, simulate
+
+CASE = Case("wikipedia_2048", 2048)
+
+
+@pytest.fixture(scope="module")
+def plans():
+  plan = packing.pack(packing.load_histogram("wikipedia_2048"), algorithm="lpfhp")
+  even = packing.pack(packing.load_histogram("glue_rte_128"), then="even")
+  return {"plain": plan, "even": even}
+
+
+@pytest.fixture(scope="module")
+def rows(plans):
+  return {(r["model"], r["way"]): r for r in simulate(CASE, plans, 64, packs=2**13)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_deals_each_pack_once(way):
+  costs = np.random.default_rng(0).permutation(3 * 8 * 4) + 1
+  deal = WAYS[way][1]
+  steps = deal(costs, devices=8, rows=4, rng=np.random.default_rng(1))
+  assert steps.shape == (3, 32)
+  np.testing.assert_array_equal(np.sort(steps.ravel()), np.sort(costs))
+
+
+def test_the_snake_goes_forth_and_back():
+  steps = skipping.snake(np.arange(8), devices=2, rows=4, rng=np.random.default_rng(0))
+  assert steps.tolist() == [[7, 4, 3, 0, 6, 5, 2, 1]]
+
+
+def test_devices_of_balanced_steps_do_not_wait(rows):
+  waits = {way: rows["BERT-base", way]["waiting"] for way in WAYS}
+  assert waits["balance=devices"] < 0.002
+  assert waits["dealt"] <= waits["Megatron's snake"] < waits["random packs"]
+  gains = {way: rows["BERT-base", way]["gain"] for way in WAYS}
+  assert 1 < gains["random packs"] < gains["Megatron's snake"] < gains["balance=devices"]
+
+
+def test_a_step_takes_as_long_as_its_slowest_device(plans):
+  """One row: the gain, the waiting and the price by hand."""
+  squares = np.array([[CASE.row_length**2, 0, 0, 0], [1000, 500, 0, 0]])
+  cost = skipping.MODELS["BERT-base"]
+  of_rows = 2048 + squares * cost.quadratic
+  expected = np.mean(1 - of_rows.mean(axis=1) / of_rows.max(axis=1))
+  assert packing.waiting(of_rows, devices=4) == pytest.approx(expected)
+  one = Case("wikipedia_2048", 8192)
+  price = skipping._price(cost, squares, one._replace(row_length=2048), devices=1)
+  assert price == pytest.approx(4 * 2048**2 / squares.sum(axis=1).mean())
+
+
+def test_more_attention_in_a_layer_means_more_waiting(rows):
+  for way in ("random packs", "Megatron's snake"):
+    assert rows["ModernBERT-base", way]["waiting"] > rows["BERT-base", way]["waiting"]
+
+
+def test_documents_are_counted_and_long_ones_are_cut(tmp_path):
+  (tmp_path / "text").mkdir()
+  (tmp_path / "bert-base-uncased-vocab.txt").write_text(
+    "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "word"])
+  )
+  articles = ["word " * 20_000, "word word\nword"]
+  with gzip.open(tmp_path / "text" / "a.txt.gz", "wt") as file:
+    file.write("\n\n".join(articles))
+  histogram = skipping.documents(str(tmp_path), tmp_path, quick=False)
+  lengths = (np.flatnonzero(histogram.counts) + 1).tolist()
+  assert lengths == [5, 20_000 - 2 * 8190 + 2, 8192]
+  assert histogram.counts[[4, 3621, 8191]].tolist() == [1, 1, 2]
+  with pytest.raises(packing.InputError, match="has no bert-base"):
+    skipping.documents(str(tmp_path / "text"), tmp_path / "text", quick=False)
+
+
+def test_what_is_written_names_what_was_found(rows, tmp_path):
+  result = {
+    "documents": "documents of a test",
+    "plans": [],
+    "rows": list(rows.values()),
+    "measured": None,
+  }
+  text = skipping_report.tables(result)
+  assert "Rows of 2,048 tokens, wikipedia_2048, 4 a device; BERT-base." in text
+  for (_, way), row in rows.items():
+    assert f"| {way} | {row['waiting']:.2%} |" in text
+  skipping_report.draw(tmp_path, result)
+  assert {path.name for path in tmp_path.iterdir()} == {
+    "skipping_waiting.png",
+    "skipping_gain.png",
+  }
+
+
+def test_every_case_has_as_many_tokens_a_device():
+  assert {case.rows * case.row_length for case in CASES} == {skipping.TOKENS}
+
+
+@pytest.mark.slow
+def test_the_whole_study_runs_and_keeps_its_plans(tmp_path, capsys):
+  workdir = tmp_path / "study"
+  assert skipping.main(["--quick", "--workdir", str(workdir)]) == 0
+  result = json.loads((workdir / "skipping.json").read_text())
+  assert all(p["packs"] == p["packs_before"] for p in result["plans"])
+  assert all(p["bound"] <= p["spread"] <= p["spread_before"] for p in result["plans"])
+  if result["measured"]:
+    assert set(result["measured"]["ways"]) == set(skipping_measured.WAYS)
+  printed = capsys.readouterr().out
+  assert printed.strip() == (workdir / "skipping.md").read_text().strip()
+  made = {path: path.stat().st_mtime_ns for path in (workdir / "plans").iterdir()}
+  assert skipping.main(["--quick", "--workdir", str(workdir)]) == 0
+  assert {p: p.stat().st_mtime_ns for p in (workdir / "plans").iterdir()} == made
