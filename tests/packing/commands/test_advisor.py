@@ -59,7 +59,7 @@ def test_devices_wait_where_attention_skips_unless_steps_are_balanced():
   assert waits["devices"] < 0.001 < waits["devices_and_steps"] < waits["none"] / 3
   told = f"wait {waits['none']:.1%} of their time, {waits['devices']:.1%} with"
   assert told in advice.reasons[-1]
-  even = advise(Histogram.from_lengths([8] * 9, max_sequence_length=8))
+  even = advise(packing.Histogram.from_lengths([8] * 9, max_sequence_length=8))
   assert set(even.waiting.values()) == {0.0}
 
 
