@@ -37,7 +37,9 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
     pack has two sequences: `length_correlation` of the sequences of a pack, over all
     pairs; `shuffled_length_correlation`, the same with lengths dealt out at random;
     `number_correlation` of their places in the dataset; `neighbours_kept`, the fraction
-    of pairs side by side that also share a pack in the next epoch.
+    of pairs side by side that also share a pack in the next epoch. And how random the
+    packs of a step are: `step_correlation` of their sums of squared lengths, over all
+    pairs; None if all are equal or a step has one pack.
 
   Raises:
     AuditError: something is wrong.
@@ -49,6 +51,7 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
     "shuffled_length": _Pairs(np.random.default_rng(0).permuted(store.lengths)),
     "number": _Pairs(np.arange(len(store))),
   }
+  of_steps = _Pairs(plan.squares)  # packs that share a step
   counts = dict.fromkeys(("batches", "rows", "sequences", "tokens", "masked_tokens"), 0)
   depths = np.zeros(plan.packing_depth + 1, np.int64)
   contract = _contract(loader)
@@ -73,6 +76,7 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
     depths += np.bincount(depths_here, minlength=depths.size)
     for pair in pairs.values():
       pair.add(ids)
+    of_steps.add_values((np.where(used, store.lengths[ids], 0) ** 2).sum(axis=1)[None])
     counts["batches"] += 1
     counts["rows"] += len(ids)
     counts["sequences"] += int(used.sum())
@@ -98,6 +102,7 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
     **counts,
     "padding_tokens": counts["rows"] * plan.row_length - counts["tokens"],
     **{f"{name}_correlation": pair.correlation() for name, pair in pairs.items()},
+    "step_correlation": of_steps.correlation(),
     "neighbours_kept": None if epoch is None else _neighbours_kept(loader, epoch),
     "certificate": certificate.as_dict(),
   }
@@ -257,7 +262,7 @@ def _unmasked(batch: PackedBatch, masking: Masking, equal, holds) -> np.ndarray:
 
 
 class _Pairs:
-  """Correlates a value of the sequences over all pairs that share a pack.
+  """Correlates a value over all pairs that share a row, such as sequences of a pack.
 
   Args:
     values: one for each sequence.
@@ -269,8 +274,12 @@ class _Pairs:
 
   def add(self, ids: np.ndarray):
     """Adds the packs of int64[B, M], sequence numbers or -1."""
-    used = ids >= 0
-    x = np.where(used, self._values[ids] - self._mean, 0)
+    self.add_values(self._values[ids], ids >= 0)
+
+  def add_values(self, values: np.ndarray, used: np.ndarray | None = None):
+    """Adds rows of float[B, M], or the part of them that is used."""
+    used = np.ones(values.shape, bool) if used is None else used
+    x = np.where(used, values - self._mean, 0.0)
     others = np.maximum(used.sum(axis=1) - 1, 0)
     sums, squares = x.sum(axis=1), (x * x).sum(axis=1)
     products = (sums * sums - squares).sum()
@@ -323,6 +332,10 @@ def report(result: dict, plan: packing.Plan) -> str:
     f"(dealt out at random: {signed(result['shuffled_length_correlation'])})",
     f"  numbers {signed(result['number_correlation']):>20} (places in the dataset)",
   ]
+  lines.append(
+    f"packs of a step, correlation over all pairs: squared lengths "
+    f"{signed(result['step_correlation'])} (0: at random)"
+  )
   if kept is not None:
     lines.append(
       f"  kept    {kept:>20.2%} of neighbours share a pack in the next epoch too"

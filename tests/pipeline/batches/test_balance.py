@@ -82,6 +82,22 @@ def test_devices_cost_the_same_and_steps_too(store):
   assert spread["devices_and_steps"][1] < 0.2 * steps
 
 
+def test_the_audit_says_how_random_the_packs_of_a_step_are(store):
+  """By numpy, over all ordered pairs of packs of one step; epochs that steps do not cut."""
+  found = {}
+  for balance in ("none", *BALANCES):
+    loader = make_loader(store, batch_size=8, balance=balance, devices=4)
+    found[balance] = audit(loader)["step_correlation"]
+    steps = [costs_of(store, loader[t]) for t in range(int(loader.batches_per_epoch))]
+    x = [a for c in steps for a in c for _ in range(len(c) - 1)]
+    y = [b for c in steps for i in range(len(c)) for j, b in enumerate(c) if j != i]
+    assert found[balance] == pytest.approx(np.corrcoef(x, y)[0, 1], abs=0.02)
+  assert abs(found["none"]) < 0.05
+  assert -0.1 > found["devices_and_steps"] > -1 / 7 - 0.01  # -1 / 7 is the least
+  alone = audit(make_loader(store, batch_size=4, balance="devices", devices=4))
+  assert alone["step_correlation"] > 0.9  # a row a device: all rows cost the same
+
+
 def test_balanced_rows_are_those_that_their_numbers_name(store):
   # The audit lays every row out again, and proves that each sequence comes once.
   for balance in BALANCES:
