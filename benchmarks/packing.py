@@ -12,6 +12,7 @@ the process.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import json
@@ -107,7 +108,7 @@ def _speed(slow: bool, results: list[dict]) -> Iterator[dict[str, str]]:
   cases += [("wikipedia_512", depth, "optimal", 3) for depth in DEPTHS]
   cases += [("wikipedia_512", None, name, 3) for name in ("spfhp", "lpfhp", "ffd", "bfd")]
   cases += [("wikipedia_2048", depth, "optimal", 1) for depth in (None, 3, *[8] * slow)]
-  with Progress("speed", total=len(cases) + 1, unit="plans") as progress:
+  with Progress("speed", total=len(cases) + 2, unit="plans") as progress:
     for name, depth, algorithm, repeats in cases:
       seconds, plan = _pack(name, depth, algorithm, repeats)
       record = _timed(f"{name}, {depth or 'max'}, {algorithm}", seconds, plan)
@@ -120,12 +121,18 @@ def _speed(slow: bool, results: list[dict]) -> Iterator[dict[str, str]]:
     lengths = np.repeat(np.arange(1, 513, dtype=np.int32), wikipedia.counts)
     np.random.default_rng(0).shuffle(lengths)
     _, plan = _pack("wikipedia_512", 3, "optimal", 1)
-    start = time.perf_counter()
-    plan.assign(lengths, seed=1)
-    seconds = time.perf_counter() - start
-    results.append(_timed(f"assign {lengths.size} lengths", seconds, plan))
-    progress.update()
-    yield _speed_row(results[-1])
+    costs = np.repeat(plan.squares, plan.repeat_counts)
+    balance = functools.partial(packing.balanced_order, costs, batch_size=4096, group=64)
+    rng = np.random.default_rng(0)
+    for what, work in (
+      (f"assign {lengths.size} lengths", lambda: plan.assign(lengths, seed=1)),
+      (f"balance {costs.size} packs", lambda: balance(first_row=0, rng=rng)),
+    ):
+      start = time.perf_counter()
+      work()
+      results.append(_timed(what, time.perf_counter() - start, plan))
+      progress.update()
+      yield _speed_row(results[-1])
 
 
 def _pack(

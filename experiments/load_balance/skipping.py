@@ -162,7 +162,7 @@ def even_row(name: str, depth: int | None, plans: Mapping[str, Any]) -> dict[str
     "bound": even.spread_bound,
     "largest": even.largest_squares,
     "seconds": plans["even_seconds"] - plans["plain_seconds"],
-    "ended_by": even.details.get("even_stopped_by", "the optimum of the relaxation"),
+    "search": even.details.get("even_stopped_by", "finished").replace("_", " "),
   }
 
 

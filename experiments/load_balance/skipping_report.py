@@ -50,7 +50,7 @@ def tables(result: Mapping[str, Any]) -> str:
 
 def _plans(plans: Iterable[Mapping[str, Any]]) -> str:
   header = ["histogram", "depth", "packs", "spread before", "spread", "at least"]
-  header += ["largest / mean", "seconds more", "ended by"]
+  header += ["largest / mean", "seconds more", "search"]
   cells = [
     [
       p["histogram"],
@@ -61,7 +61,7 @@ def _plans(plans: Iterable[Mapping[str, Any]]) -> str:
       f"{p['bound']:.4f}",
       f"{p['largest']:.2f}",
       f"{p['seconds']:.1f}",
-      p["ended_by"],
+      p["search"],
     ]
     for p in plans
   ]
@@ -119,16 +119,15 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
     ("skipping_gain.png", "gain", "speed-up over whole rows"),
   ):
     drawing = figure(4 * len(cases), 4)
-    panels = drawing.subplots(1, len(cases), squeeze=False)[0]
+    panels = drawing.subplots(1, len(cases), squeeze=False, sharey=True)[0]
     for case, axes in zip(cases, panels, strict=True):
       for (way, style), colour in zip(_SHOWN, COLOURS, strict=False):
         line = at(case, way, value)
         axes.plot([*line], [*line.values()], style, color=colour, label=way, markersize=4)
-      axes.set_xscale("log", base=2)
-      axes.set(xlabel="devices", title=case)
+      axes.set_xscale("log")
+      axes.set(xlabel="devices", title=case.replace("_", ", rows of "))
       if value == "waiting":
         axes.yaxis.set_major_formatter(PERCENT(1))
-        axes.set_ylim(bottom=-0.01)
       else:
         axes.axhline(1, color="grey", linestyle=":")
     panels[0].set_ylabel(label)

@@ -332,12 +332,12 @@ def report(result: dict, plan: packing.Plan) -> str:
     f"(dealt out at random: {signed(result['shuffled_length_correlation'])})",
     f"  numbers {signed(result['number_correlation']):>20} (places in the dataset)",
   ]
-  lines.append(
-    f"packs of a step, correlation over all pairs: squared lengths "
-    f"{signed(result['step_correlation'])} (0: at random)"
-  )
   if kept is not None:
     lines.append(
       f"  kept    {kept:>20.2%} of neighbours share a pack in the next epoch too"
     )
+  lines += [
+    "packs of a step, correlation over all pairs:",
+    f"  squared lengths {signed(result['step_correlation']):>12} (at random: 0)",
+  ]
   return "\n".join(lines)
