@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import packing
-from packing.algorithms.spread import Squares, spread_bound, weight_scale
+from packing.algorithms.even import _all_patterns
+from packing.algorithms.spread import Squares, Table, spread_bound, weight_scale
 
 HISTOGRAMS = ["glue_mrpc_128", "glue_rte_128", "qm9_29"]
 
@@ -119,6 +120,28 @@ def test_any_weights_give_a_bound():
   for scale in (0, 1, 30, 1000):
     weights = rng.integers(-scale, scale + 1, squares.lengths.size) * weight_scale(squares)
     assert 0 <= spread_bound(squares, weights) <= distance(usage)
+
+
+@pytest.mark.parametrize("unit", [1, 3, 20])
+@pytest.mark.parametrize("levels", [0, 3])
+def test_no_pack_adds_less_than_a_table_says(unit, levels):
+  # Squares counted in steps of 3 or 20 are rounded, and the bound has to allow for it.
+  rng = np.random.default_rng(unit)
+  for _ in range(20):
+    lengths = rng.integers(1, 13, 9)
+    plan = packing.pack(
+      lengths, max_sequence_length=12, max_sequences_per_pack=levels or None
+    )
+    squares, problem = plan._all_squares, plan._all_squares.problem
+    scale = weight_scale(squares)
+    weights = rng.integers(-30, 31, problem.sizes.size) * scale
+    least = Table(squares, weights, levels, unit).least.min()
+    adds = [
+      scale * (squares.of(pack) - squares.centre) ** 2
+      - int(weights[np.searchsorted(problem.sizes, pack)].sum())
+      for pack in _all_patterns(problem) or ()
+    ]
+    assert least <= min(adds)
 
 
 def test_a_depth_limit_counts_in_the_bound():
