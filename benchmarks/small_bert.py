@@ -10,7 +10,7 @@ import optax
 
 from benchmarks.machine import machine
 from model import BertConfig
-from model.layout import lay_out
+from packing.testing import lay_out
 from training.mesh import make_mesh
 from training.optimizer import lamb
 from training.step import TrainingProgram

@@ -15,7 +15,7 @@ from benchmarks.command import CLOCKS
 from benchmarks.small_bert import MASK_RATE, sequence
 from model import IMPLEMENTATIONS, AttentionError, BertConfig
 from model.attention import check
-from model.layout import lay_out
+from packing.testing import lay_out
 from training.record.progress import Progress
 from training.step import TrainingProgram
 

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model import BertConfig, Gpt2Config, ModelConfig, layout
+from model import BertConfig, Gpt2Config, ModelConfig
 from model.models import abstract_model
+from packing.testing import layout
 
 ROW_LENGTH = 13
 MAX_SEQUENCES = 3

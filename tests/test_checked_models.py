@@ -5,12 +5,12 @@ import runpy
 
 import pytest
 
-from model.layout import lay_out
 from model.testing import (
   LeakError,
   assert_no_cross_contamination,
   assert_packed_equals_unpacked,
 )
+from packing.testing import lay_out
 
 RECIPE = pathlib.Path(__file__).parents[1] / "docs/recipes/hugging_face_model.py"
 SEQUENCES = [{"input_ids": ids} for ids in ([5, 9, 2], [7, 3], [8, 1, 4, 6])]

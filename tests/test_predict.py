@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 import pipeline
 import predict
 from configs import base
-from model import hf, layout, weights
+from model import hf, weights
 from model.models import abstract_model
 from packing import InputError
+from packing.testing import layout
 from pipeline.prediction.answers import answer_examples
 from pipeline.prediction.chunks import BatchShape
 from pipeline.prediction.embeddings import POOLINGS

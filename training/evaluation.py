@@ -15,7 +15,6 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from model import losses, weights
-from model.layout import take_apart
 from training.mesh import put_batch
 from training.step import ModelProgram
 
@@ -303,6 +302,39 @@ def _results(program: ModelProgram, params, batches) -> Iterator[tuple[dict, dic
 def _by_number(name: str, values: np.ndarray, batch) -> dict[int, np.ndarray]:
   numbers = batch["sequence_ids"][batch["sequence_mask"]].tolist()
   return dict(zip(numbers, take_apart(name, values, batch), strict=True))
+
+
+def take_apart(
+  name: str, values: np.ndarray, batch: Mapping[str, np.ndarray]
+) -> list[np.ndarray]:
+  """The output of a model, sequence by sequence, as if each had been alone.
+
+  Args:
+    name: of the output: `sequence_...` has an entry for each sequence, others for each
+      token.
+    values: [B, M, ...] or [B, S, ...].
+    batch: the PackedBatch.
+
+  Returns:
+    For each sequence, in the order of `batch["sequence_ids"][batch["sequence_mask"]]`, its
+    entry [...] or the entries of its tokens [length, ...].
+
+  Example:
+    >>> from packing.testing import lay_out
+    >>> batch = lay_out([[{"input_ids": [7, 8]}, {"input_ids": [9]}]], row_length=4)
+    >>> [x.tolist() for x in take_apart("token_logits", np.array([[3, 4, 5, 6]]), batch)]
+    [[3, 4], [5]]
+  """
+  used = np.asarray(batch["sequence_mask"])
+  if name.startswith("sequence_"):
+    return list(values[used])
+  segment_ids = np.asarray(batch["segment_ids"])
+  rows, slots = np.nonzero(used)
+  starts = np.asarray(batch["cls_positions"])[rows, slots]
+  numbers = np.arange(1, used.shape[1] + 1)
+  lengths = (segment_ids[:, None] == numbers[:, None]).sum(-1)[rows, slots]
+  places = zip(rows.tolist(), starts.tolist(), (starts + lengths).tolist(), strict=True)
+  return [values[row, start:stop] for row, start, stop in places]
 
 
 def _one_ahead(steps: Iterator[_Step]) -> Iterator[_Step]:

@@ -22,8 +22,8 @@ import numpy as np
 
 import packing
 from benchmarks.small_bert import make_config, make_optimizer, masked_tokens, sequence
-from model.layout import lay_out
 from packing import Cost, Plan
+from packing.testing import lay_out
 from training.command import Stopped
 from training.mesh import make_mesh, put_batch
 from training.step import TrainingProgram

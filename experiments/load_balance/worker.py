@@ -31,7 +31,7 @@ from benchmarks.steps import in_turns
 from experiments.lab.study import stop_if_failed
 from experiments.load_balance.shares import ONE_PROGRAM, UNPADDED, Shares
 from experiments.load_balance.unpadded import UnpaddedProgram
-from model.layout import lay_out
+from packing.testing import lay_out
 from training import processes
 from training.mesh import put_batch
 from training.record.files import write_json

@@ -10,7 +10,7 @@ import optax
 from experiments.lab.exhibits import Exhibit, Value, to_the_digit
 from experiments.lab.part import Part
 from model.attention import packed_attention_mask
-from model.layout import lay_out
+from packing.testing import lay_out
 from training.optimizer import lamb, packed_betas
 
 POSITIONS = [0, 1, 0, 1, 2]  # of sequences of 2 and 3 tokens, section 3.2.1

@@ -23,12 +23,12 @@ import numpy as np
 
 from model import attention, kernels
 from model.config import ModelConfig
-from model.layout import lay_out
 from model.models import MODELS, abstract_model
 from model.testing import TOLERANCES, differences, first_fit
-from model.testing.causality import find_lookahead
-from model.testing.influence import find_leaks
-from model.testing.probe import our_owners
+from model.testing.probe import owners_of
+from packing.testing import lay_out
+from packing.testing.causality import find_lookahead
+from packing.testing.influence import find_leaks
 
 if TYPE_CHECKING:  # reads files, which random models do not need
   from model.weights import StoredModel
@@ -192,7 +192,7 @@ def _verify(
       theirs = _reference(config, params, sequences)
       gaps = []
       for output, logits in ours.items():
-        real = np.asarray(our_owners(output, batch)) > 0
+        real = np.asarray(owners_of(output, batch)) > 0
         expected = np.concatenate([theirs[i][output] for pack in packs for i in pack])
         gap = np.abs(np.asarray(logits, np.float64)[real] - expected).max()
         gaps.append(gap / np.abs(expected).max())

@@ -10,7 +10,7 @@ from model import losses
 from model.hf import names as hf_names
 from model.models import abstract_model
 from model.testing import relative_difference
-from model.testing.probe import our_owners
+from model.testing.probe import owners_of
 
 ABSOLUTE, RELATIVE = 1e-4, 1e-5
 
@@ -57,7 +57,7 @@ def assert_equal(found, reference, batch):
   expected, expected_loss = reference
   assert outputs.keys() == expected.keys()
   for name, theirs in expected.items():
-    real = np.asarray(our_owners(name, batch)) > 0
+    real = np.asarray(owners_of(name, batch)) > 0
     assert_close(outputs[name][..., : theirs.shape[-1]], theirs, real)
   loss = sum(np.asarray(per_sequence[f"{x}_loss"][0]) for x in losses.heads_of(outputs))
   assert_close(loss, expected_loss, batch["sequence_mask"])

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from model import BertForPreTraining, blocks, kernels, losses
-from model.layout import lay_out
 from model.testing import (
   assert_no_cross_contamination,
   assert_packed_equals_unpacked,
   differences,
   relative_difference,
 )
+from packing.testing import lay_out
 from tests import packs
 
 DTYPES = [jnp.float32, jnp.float64, jnp.bfloat16]

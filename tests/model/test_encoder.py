@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from model import hf, layout, weights
+from model import hf, weights
 from model.__main__ import main
 from model.models import abstract_model
+from packing.testing import layout
 from tests import packs, shared_data
 
 CLASSES = pathlib.Path(__file__).parent / "golden" / "BertForSequenceClassification"

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from model.layout import check_segment_ids, lay_out
+from packing.testing.layout import check_segment_ids, lay_out
 
 A = {
   "input_ids": [7, 8, 9],

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from model import MODELS, BertConfig, Gpt2Config, losses
-from model.layout import lay_out
 from model.models import make_model
 from model.testing import (
   TOLERANCES,
@@ -18,6 +17,7 @@ from model.testing import (
   differences,
   relative_difference,
 )
+from packing.testing import lay_out
 from tests import packs
 
 SLOW = pytest.mark.slow

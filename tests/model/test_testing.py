@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from model.attention import packed_attention_mask
-from model.layout import lay_out
 from model.testing import (
   LeakError,
   assert_causal,
@@ -19,7 +18,8 @@ from model.testing import (
   first_fit,
   relative_difference,
 )
-from model.testing.influence import METHODS, find_leaks
+from packing.testing import lay_out
+from packing.testing.influence import METHODS, find_leaks
 
 WIDTH = 5
 LENGTHS = (4, 3, 2, 1)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model import layout
+from packing.testing import layout
 from tests import packs
 from training import optimizer as optimizers
 from training.evaluation import predict

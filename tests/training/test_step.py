@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from model.layout import lay_out
 from model.testing import relative_difference
+from packing.testing import lay_out
 from tests import packs
 from training.errors import ConfigError
 from training.mesh import make_mesh, put_batch, state_share

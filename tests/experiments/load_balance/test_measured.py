@@ -24,7 +24,7 @@ from experiments.load_balance.simulation import Lengths
 from experiments.load_balance.unpadded import UnpaddedProgram
 from experiments.load_balance.worker import Case
 from model import BertConfig
-from model.layout import lay_out
+from packing.testing import lay_out
 from training.command import Stopped
 from training.mesh import make_mesh, put_batch
 from training.optimizer import lamb

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from model.testing.influence import make_pull, prepare, run_arrays, with_other_tokens
-from model.testing.probe import Arrays, Probe
+from packing.testing.influence import make_pull, prepare, with_other_tokens
+from packing.testing.probe import Arrays, Probe, run_arrays
 
 
 class Lookahead(NamedTuple):
@@ -36,7 +36,7 @@ def find_lookahead(
 ) -> Lookahead | None:
   """The first position that the tokens before it depend on; None for a causal model.
 
-  Arguments and errors as for `model.testing.assert_causal`.
+  Arguments and errors as for `packing.testing.assert_causal`.
   """
   probe, batch, methods = prepare(apply, batch, methods)
   for method in methods:
@@ -51,7 +51,7 @@ def _by_derivative(probe: Probe, batch: Arrays, rng) -> Lookahead | None:
   columns = np.arange(np.shape(batch["segment_ids"])[1])
   # Outputs of sequences are left out.
   real = [
-    (owner > 0) if _is_of_tokens(name, owner, batch) else np.zeros(owner.shape, bool)
+    (owner > 0) if probe.is_of_tokens(name) else np.zeros(owner.shape, bool)
     for name, owner in zip(names, owners, strict=True)
   ]
 
@@ -72,11 +72,9 @@ def _by_change(probe: Probe, batch: Arrays, rng) -> Lookahead | None:
   segment_ids = np.asarray(batch["segment_ids"])
   columns = np.arange(segment_ids.shape[1])
   old = run_arrays(probe, batch)
-  tokens = {
-    name: x
-    for name, x in old.items()
-    if _is_of_tokens(name, probe.owners(name, x, batch), batch)
-  }
+  tokens = {name: x for name, x in old.items() if probe.is_of_tokens(name)}
+  for name, x in tokens.items():
+    probe.owners(name, x, batch)  # refuses other shapes
   changes = False
   for position in columns.tolist():
     late = np.broadcast_to(columns >= position, segment_ids.shape)
@@ -92,10 +90,3 @@ def _by_change(probe: Probe, batch: Arrays, rng) -> Lookahead | None:
   if not changes:
     raise AssertionError("The outputs depend on no token, so nothing is proved.")
   return None
-
-
-def _is_of_tokens(name: str, owners: np.ndarray, batch: Arrays) -> bool:
-  """Whether an output has a value for each token, not for each sequence."""
-  return not name.endswith(("_loss", "_accuracy")) and np.array_equal(
-    owners, np.asarray(batch["segment_ids"])
-  )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-TOKEN_FIELDS = ("input_ids", "input_embeddings", "token_type_ids", "token_labels")
+_TOKEN_FIELDS = ("input_ids", "input_embeddings", "token_type_ids", "token_labels")
 _MASKED_FIELDS = ("mlm_positions", "mlm_labels", "mlm_segment_ids")
 _ANSWER_FIELDS = ("start_position", "end_position")
 
@@ -59,7 +59,7 @@ def lay_out(
     return np.zeros((len(packs), width, *more), dtype)
 
   always = {"segment_ids", "position_ids", "token_type_ids"}
-  batch = {name: zeros(row_length) for name in always | ({*TOKEN_FIELDS} & fields)}
+  batch = {name: zeros(row_length) for name in always | ({*_TOKEN_FIELDS} & fields)}
   if "input_embeddings" in fields:
     first = np.asarray(sequences[0]["input_embeddings"])
     batch["input_embeddings"] = zeros(row_length, first.dtype, first.shape[1])
@@ -86,7 +86,7 @@ def lay_out(
       here = slice(start, start + length)
       batch["segment_ids"][row, here] = slot + 1
       batch["position_ids"][row, here] = np.arange(length)
-      for name in TOKEN_FIELDS:
+      for name in _TOKEN_FIELDS:
         if name in sequence:
           batch[name][row, here] = sequence[name]
       if "mlm_positions" in fields:
@@ -103,38 +103,6 @@ def lay_out(
         batch[f"{name}s"][row, slot] = start + sequence[name]
       start += length
   return batch
-
-
-def take_apart(
-  name: str, values: np.ndarray, batch: Mapping[str, np.ndarray]
-) -> list[np.ndarray]:
-  """The output of a model, sequence by sequence, as if each had been alone.
-
-  Args:
-    name: of the output: `sequence_...` has an entry for each sequence, others for each
-      token.
-    values: [B, M, ...] or [B, S, ...].
-    batch: the PackedBatch.
-
-  Returns:
-    For each sequence, in the order of `batch["sequence_ids"][batch["sequence_mask"]]`, its
-    entry [...] or the entries of its tokens [length, ...].
-
-  Example:
-    >>> batch = lay_out([[{"input_ids": [7, 8]}, {"input_ids": [9]}]], row_length=4)
-    >>> [x.tolist() for x in take_apart("token_logits", np.array([[3, 4, 5, 6]]), batch)]
-    [[3, 4], [5]]
-  """
-  used = np.asarray(batch["sequence_mask"])
-  if name.startswith("sequence_"):
-    return list(values[used])
-  segment_ids = np.asarray(batch["segment_ids"])
-  rows, slots = np.nonzero(used)
-  starts = np.asarray(batch["cls_positions"])[rows, slots]
-  numbers = np.arange(1, used.shape[1] + 1)
-  lengths = (segment_ids[:, None] == numbers[:, None]).sum(-1)[rows, slots]
-  places = zip(rows.tolist(), starts.tolist(), (starts + lengths).tolist(), strict=True)
-  return [values[row, start:stop] for row, start, stop in places]
 
 
 def sequence_length(sequence: Mapping[str, Any]) -> int:

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from model.blocks import Transformer
-from model.layout import check_segment_ids
-from model.testing.probe import (
+from packing.testing.frameworks import linearize
+from packing.testing.layout import check_segment_ids
+from packing.testing.probe import (
   PADDING,
   Arrays,
   Place,
   Probe,
-  as_array,
   items_of,
   make_probe,
   places,
+  run_arrays,
 )
 
 METHODS = ("change", "derivative")
@@ -55,7 +53,7 @@ def find_leaks(
 ) -> list[Leak]:
   """All pairs, in the order of the first output that they touch in.
 
-  Arguments and errors as for `model.testing.assert_no_cross_contamination`.
+  Arguments and errors as for `packing.testing.assert_no_cross_contamination`.
   """
   probe, batch, methods = prepare(apply, batch, methods)
   if np.max(batch["segment_ids"]) <= 1:
@@ -80,34 +78,28 @@ def find_leaks(
 def prepare(
   apply: Callable, batch: Arrays, methods: tuple[str, ...] | None
 ) -> tuple[Probe, Arrays, tuple[str, ...]]:
-  """The probe of a model, the batch to apply it to, and the methods that both allow.
-
-  A model of this project gets the embeddings of its tokens, to differentiate by.
-  """
+  """The probe of a model, the batch to apply it to, and the methods that both allow."""
   check_segment_ids(batch["segment_ids"])
   probe = make_probe(apply)
-  by_ids = "input_embeddings" not in batch
-  if by_ids and isinstance(apply, Transformer) and methods != ("change",):
-    batch = {**batch, "input_embeddings": apply.embeddings.of_tokens(batch)}
+  if probe.embed and "input_embeddings" not in batch and methods != ("change",):
+    batch = {**batch, "input_embeddings": probe.embed(batch)}
   if methods is None:
-    methods = _usable_methods(probe, batch)
+    methods = probe.methods or _usable_methods(probe, batch)
   return probe, batch, methods
 
 
 def _usable_methods(probe: Probe, batch: Arrays) -> tuple[str, ...]:
   if "input_embeddings" not in batch:
     return ("change",)
-  if probe.is_ours:
-    return ("derivative",)
   try:
-    jax.eval_shape(lambda x: probe.apply(None, {**batch, "input_embeddings": x}), _x(batch))
-  except Exception:  # not a JAX function; an error of its own comes up again by change
+    linearize(_of_embeddings(probe, batch), batch["input_embeddings"])
+  except ValueError:  # an error of the function comes up again by change
     return ("change",)
   return METHODS
 
 
-def _x(batch: Arrays) -> jax.Array:
-  return jnp.asarray(batch["input_embeddings"])
+def _of_embeddings(probe: Probe, batch: Arrays) -> Callable[[Any], dict[str, Any]]:
+  return lambda x: probe.apply(probe.params, {**batch, "input_embeddings": x})
 
 
 def _check_alive(influences: list[Leak], probe: Probe, batch: Arrays):
@@ -123,8 +115,8 @@ def _check_alive(influences: list[Leak], probe: Probe, batch: Arrays):
   for name, output in probe.apply(probe.params, batch).items():
     if name in names or not (probe.owners(name, output, batch) > 0).any():
       continue
-    if probe.is_ours and name.endswith("_accuracy"):
-      continue  # steps, which have no derivative
+    if not probe.has_derivative(name):
+      continue
     raise AssertionError(
       f"Output {name!r} depends on no token, so nothing is proved of it. Leave it out."
     )
@@ -144,34 +136,21 @@ class Pull(NamedTuple):
 
 
 def make_pull(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Pull:
-  """For a JAX function and a batch with `input_embeddings`."""
-  names: list[str] = []
-
-  def run(params, embeddings):
-    outputs = probe.apply(params, {**batch, "input_embeddings": embeddings})
-    kept = {k: x for k, x in outputs.items() if jnp.issubdtype(x.dtype, jnp.floating)}
-    names[:] = kept
-    return list(kept.values())
-
-  @jax.jit
-  def pull(params, embeddings, weights):
-    gradients = jax.vjp(lambda x: run(params, x), embeddings)[1](weights)[0]
-    return jnp.abs(gradients).max(axis=-1)  # [B, S]
-
-  shapes = jax.eval_shape(run, probe.params, _x(batch))
-  if not shapes:
+  """For a differentiable function and a batch with `input_embeddings`."""
+  linear = linearize(_of_embeddings(probe, batch), batch["input_embeddings"])
+  if not linear.outputs:
     raise ValueError("Expected an output of floating type, found none to differentiate.")
-  owners = [probe.owners(name, x, batch) for name, x in zip(names, shapes, strict=True)]
-  weights = [rng.standard_normal(x.shape) for x in shapes]
+  owners = [probe.owners(name, x, batch) for name, x in linear.outputs.items()]
+  weights = [rng.standard_normal(tuple(x.shape)) for x in linear.outputs.values()]
 
   def back(chosen: list[np.ndarray]) -> np.ndarray:
     kept = []
-    for x, mine, weight in zip(shapes, chosen, weights, strict=True):
+    for mine, weight in zip(chosen, weights, strict=True):
       mine = mine.reshape(*mine.shape, *[1] * (weight.ndim - 2))
-      kept.append(jnp.asarray(np.where(mine, weight, 0), x.dtype))
-    return np.asarray(pull(probe.params, _x(batch), kept), np.float64)
+      kept.append(np.where(mine, weight, 0))
+    return linear.pull(kept)
 
-  return Pull(names, owners, back)
+  return Pull(list(linear.outputs), owners, back)
 
 
 def _derivatives(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Iterator[Leak]:
@@ -224,11 +203,6 @@ def _changes(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Iterator[
         if not np.array_equal(old_items, new_items):
           gap = np.abs(old_items.astype(np.float64) - new_items.astype(np.float64))
           yield Leak(source, target, name, depth, float(gap.max()), "change")
-
-
-def run_arrays(probe: Probe, batch: Arrays) -> dict[str, np.ndarray]:
-  outputs = probe.apply(probe.params, batch)
-  return {name: as_array(name, x) for name, x in outputs.items()}
 
 
 def with_other_tokens(

@@ -1,0 +1,300 @@
+"""Proofs for any model: no sequence of a pack touches another, and packed equals unpacked.
+
+A model is a function from a packed batch, of NumPy arrays, to an output for each token,
+[B, S, ...], or to several by name; of NumPy, JAX or PyTorch. If outputs are named in the
+order of computation, the first that leaks shows where in the model to look.
+
+NumPy is enough. Derivatives are tested as well if the function is one of JAX or PyTorch
+that takes embeddings.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packing.testing.causality import find_lookahead
+from packing.testing.frameworks import outputs_and_gradients
+from packing.testing.influence import Leak, find_leaks
+from packing.testing.layout import lay_out, sequence_length
+from packing.testing.probe import (
+  Arrays,
+  Probe,
+  as_array,
+  dtype_name,
+  is_floating,
+  make_probe,
+)
+
+__all__ = [
+  "Difference",
+  "LeakError",
+  "assert_causal",
+  "assert_no_cross_contamination",
+  "assert_packed_equals_unpacked",
+  "differences",
+  "lay_out",
+]
+
+TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 3e-2, "float16": 4e-3}
+LARGEST = 1e3  # numbers that masks put in are larger; they say nothing about scale
+
+
+class LeakError(AssertionError):
+  """Sequences of a pack influence each other; `leaks` holds all pairs."""
+
+  def __init__(self, leaks: list[Leak]):
+    self.leaks = leaks
+    more = f" And {len(leaks) - 1} more such pairs." if leaks[1:] else ""
+    super().__init__(f"{leaks[0]}{more}")
+
+
+class Difference(NamedTuple):
+  """Between packed and unpacked: largest difference over largest value.
+
+  `limit` is the largest allowed size, `worst` the number of the sequence that differs most.
+  """
+
+  output: str
+  size: float
+  limit: float
+  worst: int | None
+
+
+def assert_no_cross_contamination(
+  apply: Callable[[Arrays], Any],
+  batch: Arrays,
+  *,
+  methods: tuple[str, ...] | None = None,
+  seed: int = 0,
+):
+  """Fails if a sequence, or padding, influences another sequence in any row.
+
+  The method `change` replaces the tokens or embeddings of each sequence in turn; no output
+  of another sequence may change at all. It works with any function. By `derivative`, the
+  outputs of each sequence by the embeddings of every other must be exactly zero. It detects
+  influence too small to change a bit, but not through a choice, a rounding or a stopped
+  gradient. Influence by token types or lengths alone is not tested.
+
+  Args:
+    apply: from a packed batch to [B, S, ...], or several by name; without dropout.
+    batch: a PackedBatch with `segment_ids` and either `input_ids` or `input_embeddings`,
+      with two sequences or more in some row.
+    methods: `change`, `derivative` or both. By default both for a function of JAX or
+      PyTorch of `input_embeddings`, and `change` for others.
+    seed: of the random weights of outputs and the replacement tokens.
+
+  Raises:
+    LeakError: an AssertionError with the pairs of sequences, source and target.
+    AssertionError: an output depends on no token or is NaN, which would prove nothing.
+    ValueError: a batch or an output of the wrong shape.
+
+  Example: a model that adds the mean of the row to each token.
+
+    >>> def apply(batch):
+    ...   x = batch["input_embeddings"]
+    ...   return x + x.mean(axis=1, keepdims=True)
+    >>> pack = [{"input_embeddings": np.ones((n, 5), np.float32)} for n in (2, 3)]
+    >>> assert_no_cross_contamination(apply, lay_out([pack], row_length=7))
+    Traceback (most recent call last):
+    packing.testing.LeakError: sequence 1 of row 0 changes with sequence 2 of row 0: ...
+  """
+  if leaks := find_leaks(apply, batch, methods=methods, seed=seed):
+    raise LeakError(leaks)
+
+
+def assert_causal(
+  apply: Callable[[Arrays], Any],
+  batch: Arrays,
+  *,
+  methods: tuple[str, ...] | None = None,
+  seed: int = 0,
+):
+  """Fails if any token influences an earlier token of its row.
+
+  Arguments as for `assert_no_cross_contamination`, but one sequence a row is enough.
+  Outputs of sequences, not tokens, are ignored.
+
+  Raises:
+    AssertionError: a token depends on later ones, or the outputs depend on no token.
+    ValueError: a batch or an output of the wrong shape.
+
+  Example: a model that adds to each token the next one.
+
+    >>> def apply(batch):
+    ...   x = batch["input_embeddings"]
+    ...   return x + np.roll(x, -1, axis=1)
+    >>> pack = [{"input_embeddings": np.ones((3, 5), np.float32)}]
+    >>> assert_causal(apply, lay_out([pack], row_length=4))
+    Traceback (most recent call last):
+    AssertionError: A token before position 1 of row 0 changes with those from there on: ...
+  """
+  if lookahead := find_lookahead(apply, batch, methods=methods, seed=seed):
+    raise AssertionError(str(lookahead))
+
+
+def assert_packed_equals_unpacked(
+  apply: Callable[..., Any],
+  sequences: Sequence[Mapping[str, Any]],
+  *,
+  params: Any = None,
+  row_length: int | None = None,
+  tolerance: float | None = None,
+):
+  """Fails if outputs or gradients in packs differ from those of one sequence a row.
+
+  Elements that are equal in both and larger than 1,000 or infinite come from masks; they do
+  not count for the scale. Integers must be equal.
+
+  Args:
+    apply: from a packed batch to [B, S, ...], or several by name; without dropout. With
+      `params`, a function of params and batch.
+    sequences: as `lay_out` takes them, such as `{"input_ids": int[L]}`. They are packed in
+      the given order, each into the first row with room.
+    params: a tree of arrays of JAX, or a dict or list of tensors of PyTorch. The gradients
+      of randomly weighted outputs by them must be equal too.
+    row_length: S, in tokens; by default the two longest fit one row.
+    tolerance: of the largest difference over the largest value, for each output and for all
+      gradients together; by default 1e-5 in float32 and 1e-12 in float64.
+
+  Raises:
+    AssertionError: names the output, and the sequence that differs most.
+    ValueError: no two sequences fit one row, or the outputs do not depend on them.
+  """
+  for output, size, limit, worst in differences(
+    apply, sequences, params=params, row_length=row_length, tolerance=tolerance
+  ):
+    if not size <= limit:
+      where = "" if worst is None else f", most in sequences[{worst}]"
+      raise AssertionError(
+        f"Packed differs from unpacked in {output!r}: relative difference {size:.3g}, "
+        f"expected at most {limit:.3g}{where}."
+      )
+
+
+def differences(
+  apply: Callable[..., Any],
+  sequences: Sequence[Mapping[str, Any]],
+  *,
+  params: Any = None,
+  row_length: int | None = None,
+  tolerance: float | None = None,
+) -> list[Difference]:
+  """The difference of each output, in the order of computation, and last of the gradients.
+
+  Arguments and errors as for `assert_packed_equals_unpacked`.
+  """
+  probe = make_probe(apply, params)
+  if row_length is None:
+    row_length = _room_for_two(sequences)
+  packs = first_fit(sequences, row_length)
+  order = np.concatenate(packs).astype(int)
+  # Both layouts hold the sequences, and so the items of each output, in the same order.
+  # Empty rows after the packs give both one shape, and so one compiled function.
+  masked = [len(sequence.get("mlm_positions", ())) for sequence in sequences]
+  batches = [
+    lay_out(
+      [[sequences[i] for i in pack] for pack in rows],
+      row_length=row_length,
+      max_sequences=max(map(len, packs)),
+      max_masked=max(sum(masked[i] for i in pack) for pack in packs),
+    )
+    for rows in (packs + [[]] * (len(sequences) - len(packs)), order[:, None])
+  ]
+  if probe.params is None:
+    outputs = [probe.apply(None, batch) for batch in batches]
+    gradients = []
+  else:
+    run = outputs_and_gradients(probe.apply, probe.params, functools.partial(_weigh, probe))
+    outputs, gradients = map(list, zip(*map(run, batches), strict=True))
+
+  result, any_differ = [], False
+  for name in outputs[0]:
+    owners = [probe.owners(name, x[name], b) for x, b in zip(outputs, batches, strict=True)]
+    items, expected = (
+      as_array(name, x[name])[owner > 0] for x, owner in zip(outputs, owners, strict=True)
+    )
+    any_differ |= len(expected) > 0 and bool((expected != expected[:1]).any())
+    gaps = _gaps(items, expected)
+    rows = np.nonzero(owners[1] > 0)[0]
+    worst = int(order[rows[gaps.argmax()]]) if gaps.size else None
+    limit = _limit(outputs[0][name], tolerance)
+    result.append(Difference(name, float(gaps.max(initial=0)), limit, worst))
+  if not any_differ:
+    raise ValueError(
+      "Expected outputs that differ from token to token, found "
+      f"{', '.join(outputs[0])} all alike, which proves nothing."
+    )
+  if gradients:
+    limit = min(_limit(x, tolerance) for x in gradients[1])
+    result.append(Difference("gradients", relative_difference(*gradients), limit, None))
+  return result
+
+
+def relative_difference(a: Sequence[Any], b: Sequence[Any]) -> float:
+  """max|a - b| / max|b| over lists of arrays; max|a| if b is zero; NaN if any is NaN."""
+  pairs = [
+    (np.asarray(x, np.float64), np.asarray(y, np.float64))
+    for x, y in zip(a, b, strict=True)
+  ]
+  scale = np.max([np.abs(y).max(initial=0) for _, y in pairs])
+  gap = np.max([np.abs(x - y).max(initial=0) for x, y in pairs])
+  return float(gap / (scale or 1.0))
+
+
+def _gaps(items: np.ndarray, expected: np.ndarray) -> np.ndarray:
+  """float64[items]: the largest difference of each item over the largest value of all."""
+  if not is_floating(items):
+    return (items != expected).reshape(len(items), -1).any(axis=1).astype(np.float64)
+  ours, theirs = items.astype(np.float64), expected.astype(np.float64)
+  masked = (ours == theirs) & ~(np.abs(theirs) <= LARGEST)
+  ours, theirs = (np.where(masked, 0.0, x) for x in (ours, theirs))
+  scale = np.abs(theirs).max(initial=0) or 1.0
+  return np.abs(ours - theirs).reshape(len(items), -1).max(axis=1, initial=0) / scale
+
+
+def _limit(output: Any, tolerance: float | None) -> float:
+  return TOLERANCES.get(dtype_name(output), 0.0) if tolerance is None else tolerance
+
+
+def first_fit(
+  sequences: Sequence[Mapping[str, Any]], row_length: int | None = None
+) -> list[list[int]]:
+  """The numbers of the sequences in each row; each goes to the first row with room."""
+  lengths = [sequence_length(sequence) for sequence in sequences]
+  row_length = _room_for_two(sequences) if row_length is None else row_length
+  packs: list[list[int]] = []
+  for number, length in enumerate(lengths):
+    if length > row_length:
+      raise ValueError(f"sequences[{number}] has {length} tokens, the row {row_length}.")
+    for pack in packs:
+      if sum(lengths[i] for i in pack) + length <= row_length:
+        pack.append(number)
+        break
+    else:
+      packs.append([number])
+  if all(len(pack) == 1 for pack in packs):
+    raise ValueError(
+      f"Expected sequences of which two fit a row of {row_length} tokens, found lengths "
+      f"{lengths}. Give more sequences, or a larger row_length."
+    )
+  return packs
+
+
+def _room_for_two(sequences) -> int:
+  return sum(sorted(map(sequence_length, sequences))[-2:])
+
+
+def _weigh(probe: Probe, outputs: Arrays, batch: Arrays) -> dict[str, np.ndarray]:
+  """Random weights of floating outputs, by sequence and item, not by place in the batch."""
+  weights = {}
+  for name, x in outputs.items():
+    if is_floating(x):
+      mine = probe.owners(name, x, batch) > 0
+      rng = np.random.default_rng(list(name.encode()))
+      weights[name] = np.zeros(tuple(x.shape), np.float64)
+      weights[name][mine] = rng.standard_normal((mine.sum(), *x.shape[2:]))
+  return weights
