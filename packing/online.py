@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from packing.errors import InputError, check_integer
 
 _STATE_VERSION = 1
-_OPTIONS = "row_length max_sequences_per_pack open_packs look_ahead max_delay shortest"
 
 
 class OnlinePacker:
@@ -46,6 +45,15 @@ class OnlinePacker:
     Krell et al., https://arxiv.org/abs/2107.02027, section 5, names online packing as
     future work.
   """
+
+  OPTIONS = (
+    "row_length",
+    "max_sequences_per_pack",
+    "open_packs",
+    "look_ahead",
+    "max_delay",
+    "shortest",
+  )
 
   def __init__(
     self,
@@ -242,7 +250,7 @@ class OnlinePacker:
         f"{state.get('version') if isinstance(state, dict) else type(state).__name__}."
       )
     try:
-      packer = cls(**{name: state[name] for name in _OPTIONS.split()})
+      packer = cls(**{name: state[name] for name in cls.OPTIONS})
       packer._arrivals = state["arrivals"]
       packer._opened = state["opened"]
       packer._waiting = [(length, late, name) for length, late, name in state["waiting"]]

@@ -11,13 +11,23 @@ import numpy as np
 
 from packing.errors import InputError, short_repr
 
+_FIELDS = ("input_ids", "segment_ids", "position_ids")
 
-def make_row(sequences: Sequence[Any], row_length: int) -> dict[str, np.ndarray]:
+
+def make_row(
+  sequences: Sequence[Any],
+  row_length: int,
+  *,
+  length_multiple: int = 1,
+  separator_tokens: int = 0,
+) -> dict[str, np.ndarray]:
   """Lays the sequences of a pack into a row, from the left.
 
   Args:
     sequences: the token ids of each sequence, as anything that NumPy takes as an array.
     row_length: S, in tokens.
+    length_multiple: each sequence starts at a multiple of this many tokens.
+    separator_tokens: at least as many tokens of padding between two sequences.
 
   Returns:
     int32[S] each: `input_ids`; `segment_ids`, which number the sequences from 1; and
@@ -29,9 +39,14 @@ def make_row(sequences: Sequence[Any], row_length: int) -> dict[str, np.ndarray]
 
   >>> make_row([[5, 6], [4, 4, 4]], row_length=8)["segment_ids"]
   array([1, 1, 2, 2, 2, 0, 0, 0], dtype=int32)
+  >>> make_row([[5, 6], [4, 4, 4]], row_length=8, length_multiple=4)["input_ids"]
+  array([5, 6, 0, 0, 4, 4, 4, 0], dtype=int32)
   """
   lengths = np.array([len(sequence) for sequence in sequences], np.int64)
-  used = int(lengths.sum())
+  multiple = length_multiple
+  sizes = -(-lengths // multiple) * multiple - (-separator_tokens // multiple) * multiple
+  starts = np.cumsum(sizes) - sizes
+  used = int(starts[-1] + lengths[-1]) if lengths.any() else 0
   if not 0 < used <= row_length:
     raise InputError(
       f"The sequences of a pack have {used} tokens together; expected 1 to {row_length}, "
@@ -40,14 +55,13 @@ def make_row(sequences: Sequence[Any], row_length: int) -> dict[str, np.ndarray]
   tokens = np.concatenate([sequence for sequence in sequences if len(sequence)])
   if tokens.dtype.kind not in "iu":
     raise InputError(f"Tokens are {tokens.dtype}; expected integers, the token ids.")
-  starts = np.cumsum(lengths) - lengths
-  fields = {
-    "input_ids": tokens,
-    "segment_ids": np.repeat(np.arange(1, lengths.size + 1), lengths),
-    "position_ids": np.arange(used) - np.repeat(starts, lengths),
-  }
-  fill = (0, row_length - used)
-  return {name: np.pad(field, fill).astype(np.int32) for name, field in fields.items()}
+  positions = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+  places = np.repeat(starts, lengths) + positions
+  row = {name: np.zeros(row_length, np.int32) for name in _FIELDS}
+  row["input_ids"][places] = tokens
+  row["segment_ids"][places] = np.repeat(np.arange(1, lengths.size + 1), lengths)
+  row["position_ids"][places] = positions
+  return row
 
 
 class Layers(Protocol):

@@ -115,7 +115,8 @@ def check_segment_ids(segment_ids: np.ndarray):
   """Refuses rows that no packer of this project makes.
 
   Args:
-    segment_ids: int[B, S]; each row should be 1 ... 1, 2 ... 2, and so on, then zeros.
+    segment_ids: int[B, S]; each row should be 1 ... 1, 2 ... 2, and so on, with zeros for
+      padding between sequences or at the end, but not in front.
 
   Raises:
     ValueError: names the first row that is not.
@@ -124,10 +125,10 @@ def check_segment_ids(segment_ids: np.ndarray):
   if segment_ids.ndim != 2:
     raise ValueError(f"Expected segment_ids of shape [B, S], found {segment_ids.shape}.")
   for number, row in enumerate(segment_ids):
-    real = int((row != 0).sum())
-    steps = np.diff(row[:real], prepend=0)
-    if (row[real:] != 0).any() or ((steps != 0) & (steps != 1)).any() or row[:1] > 1:
+    starts = row[(np.diff(row, prepend=0) != 0) & (row != 0)]  # one of each sequence
+    in_front = row[0] == 0 and starts.size
+    if in_front or not np.array_equal(starts, np.arange(1, starts.size + 1)):
       raise ValueError(
-        f"Expected each row's segment_ids to be 1, ..., 1, 2, ..., 2, ... and then 0 for "
-        f"padding, found {row.tolist()} in row {number}."
+        "Expected each row's segment_ids to be 1, ..., 1, 2, ..., 2, ... with 0 for "
+        f"padding behind them, found {row.tolist()} in row {number}."
       )

@@ -309,7 +309,7 @@ def the_mean_of_a_row(batch):
 PROVE_NOTHING = {
   "one a row": (isolated, lay_out([[s] for s in embedded()], row_length=5), "found none"),
   "padding alone": (isolated, jax.tree.map(np.zeros_like, EMBEDDED), "two .* found none"),
-  "padding in front": (isolated, with_ids(np.roll(IDS, 1, axis=1)), "then 0 for padding"),
+  "padding in front": (isolated, with_ids(np.roll(IDS, 1, axis=1)), "0 for padding behind"),
   "one axis": (isolated, with_ids(IDS[0]), r"shape \[B, S\]"),
   "not of tokens": (the_mean_of_a_row, EMBEDDED, r"\[3, 11, ...\], found \(3, 5\)"),
   "tokens all alike": (through_ids(isolated), ALIKE, "two kinds of tokens .* found 1"),

@@ -180,6 +180,19 @@ def test_a_step_of_few_rows_and_an_epoch_smaller_than_a_step():
       at += packs
 
 
+def test_packs_of_equal_cost_meet_others_in_each_epoch():
+  rng = np.random.default_rng(0)
+  options = {"batch_size": 8, "group": 4, "first_row": 0, "rng": rng}
+  groups = [
+    {
+      frozenset(group)
+      for group in packing.balanced_order([7] * 64, **options).reshape(-1, 4)
+    }
+    for _ in "ab"
+  ]
+  assert len(groups[0] & groups[1]) < 4
+
+
 def test_deal_gives_each_device_as_many_packs():
   rng = np.random.default_rng(1)
   costs = rng.lognormal(0, 1, 24)

@@ -1,0 +1,220 @@
+"""Packs of examples as the arguments of a model, with masks that keep sequences apart."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+import packing
+from packing.errors import InputError, check_integer, short_repr
+
+IGNORED = -100  # a label that the losses of PyTorch leave out
+_LABELS = ("label", "labels")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackedCollator:
+  """Lays packs into rows, for `model(**batch)` of transformers.
+
+  An example is a mapping with `input_ids`. Lists of as many values, such as
+  `token_type_ids` or `labels`, are laid out beside them. Single numbers, such as the class
+  of a sequence, become an entry for each sequence.
+
+  Attributes:
+    row_length: S, in tokens.
+    causal: a token sees no later ones. Labels are the tokens if examples have no `labels`,
+      without the first of each sequence, which no token of its own predicts.
+    pad_id: the token in padding.
+    first_position: of each sequence. RoBERTa counts from `padding_idx + 1`.
+    attention: `mask`, additive masks for `sdpa` and `eager`; `flash`, one long row with
+      `cu_seq_lens_q` and so on, for FlashAttention.
+    window: `config.sliding_window` of a model with local layers, such as ModernBERT; the
+      mask is then one for each kind of layer.
+    dtype: of the mask; that of the model.
+    max_sequences: M, most sequences of a row. Without it, fields with an entry for each
+      sequence are as wide as the batch needs.
+    length_multiple, separator_tokens: of the plan.
+
+  Example:
+    >>> collator = PackedCollator(row_length=6, max_sequences=2)
+    >>> pack = [{"input_ids": [5, 6], "label": 1}, {"input_ids": [4, 4, 4], "label": 0}]
+    >>> batch = collator([pack])
+    >>> batch["position_ids"].tolist(), batch["labels"].tolist()
+    ([[0, 1, 0, 1, 2, 0]], [[1, 0]])
+    >>> batch["sequence_starts"].tolist()  # where the [CLS] of each sequence is
+    [[0, 2]]
+    >>> (batch["attention_mask"][0, 0] == 0).int().tolist()[:3]
+    [[1, 1, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 1, 0]]
+  """
+
+  row_length: int
+  causal: bool = False
+  pad_id: int = 0
+  first_position: int = 0
+  attention: Literal["mask", "flash"] = "mask"
+  window: int | None = None
+  dtype: torch.dtype = torch.float32
+  max_sequences: int | None = None
+  length_multiple: int = 1
+  separator_tokens: int = 0
+
+  def __post_init__(self):
+    for name in ("row_length", "length_multiple"):
+      check_integer(name, getattr(self, name), at_least=1)
+    if self.attention not in ("mask", "flash"):
+      raise InputError(
+        f"attention is {short_repr(self.attention)}; expected 'mask' or 'flash'."
+      )
+    if self.attention == "flash" and self.window is not None:
+      raise InputError("window is for masks; FlashAttention gets it from the model.")
+
+  @classmethod
+  def of(cls, plan: packing.Plan, **options: Any) -> PackedCollator:
+    """For the rows of a plan."""
+    return cls(
+      row_length=plan.row_length,
+      max_sequences=plan.packing_depth,
+      length_multiple=plan.length_multiple,
+      separator_tokens=plan.separator_tokens,
+      **options,
+    )
+
+  def __call__(self, packs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """The arguments of a model, for B packs.
+
+    Returns:
+      `input_ids` and `position_ids`, int64[B, S]; `attention_mask`, [B, 1, S, S] of
+      `dtype`, with a window one each of `full_attention` and `sliding_attention`; other
+      lists of examples, [B, S], 0 in padding and `labels` -100. Of single numbers [B, M],
+      in empty places -100 or NaN, the label as `labels`, and `sequence_starts` int64[B, M]
+      and `sequence_mask` bool[B, M]. For FlashAttention B and S become 1 and B x S, and
+      `cu_seq_lens_q`, `cu_seq_lens_k` int32 and `max_length_q`, `max_length_k` take the
+      mask's place; padding counts as a sequence.
+
+    Raises:
+      InputError: a pack that does not fit, or examples with different fields.
+    """
+    return self.arguments(self.rows(packs))
+
+  def rows(self, packs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, np.ndarray]:
+    """A packed batch as `packing.testing` takes it, of NumPy arrays [B, S] and [B, M]."""
+    examples = [example for pack in packs for example in pack]
+    if not examples:
+      raise InputError("Expected packs of examples, found none.")
+    fields = set(examples[0])
+    for example in examples:
+      if set(example) != fields or "input_ids" not in fields:
+        raise InputError(
+          f"Expected examples with input_ids and the same fields, found {sorted(fields)} "
+          f"and {sorted(example)}."
+        )
+    single = {name for name in fields if not np.ndim(examples[0][name])}
+    made = [self._row(pack, sorted(fields - single)) for pack in packs]
+    batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
+    if single:
+      batch |= self._of_sequences(packs, sorted(single), batch)
+    return batch
+
+  def _row(self, pack, names: Sequence[str]) -> dict[str, np.ndarray]:
+    lengths = [len(example["input_ids"]) for example in pack]
+    row: dict[str, np.ndarray] = {}
+    for name in names:  # input_ids among them
+      values = [np.asarray(example[name]) for example in pack]
+      if [len(x) for x in values] != lengths:
+        raise InputError(
+          f"{name} has {[len(x) for x in values]} values in the sequences of a pack; "
+          f"expected {lengths}, one for each token."
+        )
+      made = packing.make_row(
+        values,
+        self.row_length,
+        length_multiple=self.length_multiple,
+        separator_tokens=self.separator_tokens,
+      )
+      is_real = made["segment_ids"] > 0
+      row[name] = np.where(is_real, made["input_ids"], IGNORED if name in _LABELS else 0)
+    return row | {name: made[name] for name in ("segment_ids", "position_ids")}
+
+  def _of_sequences(self, packs, names: Sequence[str], batch) -> dict[str, np.ndarray]:
+    depth = max(map(len, packs))
+    width = self.max_sequences or depth
+    if depth > width:
+      raise InputError(f"A pack has {depth} sequences; expected at most {width}.")
+    is_used = np.arange(width) < np.array([len(pack) for pack in packs])[:, None]
+    starts = np.zeros(is_used.shape, np.int64)
+    is_start = (batch["position_ids"] == 0) & (batch["segment_ids"] > 0)
+    starts[is_used] = np.nonzero(is_start)[1]
+    fields = {"sequence_starts": starts, "sequence_mask": is_used}
+    for name in names:
+      values = np.array([example[name] for pack in packs for example in pack])
+      is_whole = values.dtype.kind in "iub"
+      dtype, empty = (np.int64, IGNORED) if is_whole else (np.float32, np.nan)
+      entries = np.full(is_used.shape, empty, dtype)
+      entries[is_used] = values
+      fields["labels" if name in _LABELS else name] = entries
+    return fields
+
+  def arguments(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a model, for a packed batch: `rows`, or one of `packing.testing`."""
+    batch = {name: torch.as_tensor(np.asarray(x)) for name, x in rows.items()}
+    segments, positions = batch.pop("segment_ids").long(), batch["position_ids"].long()
+    is_real = segments > 0
+    if self.causal:
+      batch.setdefault("labels", batch["input_ids"])
+    if "labels" in batch and batch["labels"].shape == segments.shape:
+      told = is_real & (positions > 0) if self.causal else is_real
+      batch["labels"] = batch["labels"].long().where(told, IGNORED)
+    batch |= {
+      "input_ids": batch["input_ids"].long().where(is_real, self.pad_id),
+      "position_ids": positions + self.first_position,
+    }
+    if "token_type_ids" in batch:
+      batch["token_type_ids"] = batch["token_type_ids"].long()
+    if self.attention == "flash":
+      flat = {
+        name: x.reshape(1, -1) if x.shape == segments.shape else x
+        for name, x in batch.items()
+      }
+      return flat | self._flash(segments)
+    return batch | {"attention_mask": self._masks(segments)}
+
+  def _masks(self, segments: torch.Tensor) -> Any:
+    is_allowed = segments[:, :, None] == segments[:, None, :]
+    places = torch.arange(segments.shape[1])
+    distances = places[:, None] - places
+    if self.causal:
+      is_allowed = is_allowed & (distances >= 0)
+    if self.window is None:
+      return self._additive(is_allowed)
+    # As transformers counts: a causal window holds the token itself, others are one-sided.
+    is_near = distances < self.window if self.causal else distances.abs() <= self.window
+    return {
+      "full_attention": self._additive(is_allowed),
+      "sliding_attention": self._additive(is_allowed & is_near),
+    }
+
+  def _additive(self, is_allowed: torch.Tensor) -> torch.Tensor:
+    forbidden = torch.finfo(self.dtype).min
+    return torch.where(is_allowed, 0.0, forbidden).to(self.dtype)[:, None]
+
+  def _flash(self, segments: torch.Tensor) -> dict[str, Any]:
+    is_new = torch.ones_like(segments, dtype=torch.bool)
+    is_new[:, 1:] = segments[:, 1:] != segments[:, :-1]
+    ends = torch.nonzero(is_new.reshape(-1))[:, 0][1:]
+    ends = torch.cat([torch.zeros(1), ends, torch.full((1,), segments.numel())])
+    if self.max_sequences:  # one shape: sequences of no tokens at the end
+      gaps = 2 if self.separator_tokens or self.length_multiple > 1 else 1
+      most = segments.shape[0] * (gaps * self.max_sequences + 1) + 1
+      ends = torch.cat([ends, ends[-1:].expand(max(most - ends.numel(), 0))])
+    ends = ends.to(torch.int32)
+    longest = self.row_length
+    return {
+      "cu_seq_lens_q": ends,
+      "cu_seq_lens_k": ends,
+      "max_length_q": longest,
+      "max_length_k": longest,
+    }

@@ -1,0 +1,160 @@
+"""Packs of a stream, made while it is read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch.distributed
+from torch.utils.data import IterableDataset, get_worker_info
+
+from packing.errors import InputError, check_integer
+from packing.online import OnlinePacker
+
+_FIELDS = {"shard", "seen", "ended", "packer", "held", "ready", "stream"}
+
+
+def length_of(example: Any) -> int:
+  """Tokens of an example."""
+  return len(example["input_ids"])
+
+
+class PackedIterableDataset(IterableDataset):
+  """Packs examples as they come; its items are packs, for `PackedCollator`.
+
+  Each rank and worker reads its shard of the stream, every n-th example of n shards, and
+  each of these comes in exactly one pack. At the end of the stream come all open packs.
+
+  `state_dict` and `load_state_dict` continue exactly, in this process, or in workers under
+  torchdata's `StatefulDataLoader`. The state holds the examples of open packs. A stream
+  with methods of these names is asked for its own state; another one is read again up to
+  where it was.
+
+  Args:
+    stream: examples, each time in the same order.
+    row_length: tokens of a row; longer examples are an error.
+    length: from an example to its tokens.
+    rank, world_size: of this process; by default those of `torch.distributed` if it runs.
+    options: of `packing.OnlinePacker`, such as `open_packs` and `max_delay`.
+
+  Raises:
+    packing.InputError: an option out of range.
+
+  Example:
+    >>> stream = [{"input_ids": [1] * n} for n in (5, 6, 3, 2, 8)]
+    >>> packs = PackedIterableDataset(stream, row_length=8, open_packs=2, look_ahead=0)
+    >>> [[len(x["input_ids"]) for x in pack] for pack in packs]
+    [[5, 3], [6, 2], [8]]
+  """
+
+  def __init__(
+    self,
+    stream: Iterable[Any],
+    *,
+    row_length: int,
+    length: Callable[[Any], int] = length_of,
+    rank: int | None = None,
+    world_size: int | None = None,
+    **options: Any,
+  ):
+    if (rank is None) != (world_size is None):
+      raise InputError("Expected both of rank and world_size, or neither.")
+    if rank is not None:
+      last = check_integer("world_size", world_size, at_least=1) - 1
+      check_integer("rank", rank, at_least=0, at_most=last)
+    self._stream, self._length = stream, length
+    self._rank, self._world_size = rank or 0, world_size
+    self._options = {"row_length": row_length, **options}
+    self._resume: dict[str, Any] | None = None
+    self._start()
+
+  def _start(self):
+    self._packer = OnlinePacker(**self._options)
+    self._held: dict[int, Any] = {}  # examples of waiting sequences and open packs
+    self._ready: list[list[Any]] = []  # packs that are closed
+    self._seen, self._ended = 0, False  # examples read, of all shards
+
+  def _shard(self) -> tuple[int, int]:
+    """The number of this rank's worker, and how many there are in all."""
+    rank, ranks = self._rank, self._world_size or 1
+    distributed = torch.distributed
+    if not self._world_size and distributed.is_available() and distributed.is_initialized():
+      rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    worker = get_worker_info()
+    workers = worker.num_workers if worker else 1
+    return rank * workers + (worker.id if worker else 0), ranks * workers
+
+  def __iter__(self) -> Iterator[list[Any]]:
+    own, shards = self._shard()
+    self._start()
+    examples: Iterable[Any] = self._stream
+    if self._resume is not None:
+      state, self._resume = self._resume, None
+      self._restore(state)
+      if state["stream"] is not None:
+        self._stream.load_state_dict(state["stream"])  # type: ignore[attr-defined]
+      else:
+        examples = itertools.islice(iter(self._stream), self._seen, None)
+    yield from self._take_ready()
+    if self._ended:
+      return
+    for example in examples:
+      number = self._seen
+      self._seen += 1
+      if number % shards == own:
+        self._held[number] = example
+        self._close(self._packer.add(number, self._length(example)))
+        yield from self._take_ready()
+    self._ended = True
+    self._close(self._packer.flush())
+    yield from self._take_ready()
+
+  def _close(self, packs: list[list]):
+    self._ready += [[self._held.pop(number) for number in pack] for pack in packs]
+
+  def _take_ready(self) -> Iterator[list[Any]]:
+    while self._ready:
+      yield self._ready.pop(0)  # first out of the state, then given
+
+  def state_dict(self) -> dict[str, Any]:
+    """The position, between two packs; as plain as the examples and the stream's state."""
+    stream = getattr(self._stream, "state_dict", None)
+    return {
+      "shard": list(self._shard()),
+      "seen": self._seen,
+      "ended": self._ended,
+      "packer": self._packer.state(),
+      "held": [[number, example] for number, example in self._held.items()],
+      "ready": list(self._ready),
+      "stream": stream() if stream else None,
+    }
+
+  def load_state_dict(self, state: dict[str, Any]):
+    """Continues where `state_dict` was called, with the next iterator.
+
+    Raises:
+      packing.InputError: not a state of such a dataset.
+    """
+    if not isinstance(state, dict) or set(state) != _FIELDS:
+      raise InputError("Expected a state of PackedIterableDataset, found another.")
+    self._resume = state
+
+  def _restore(self, state: dict[str, Any]):
+    shard = list(self._shard())
+    if state["shard"] != shard:
+      raise InputError(
+        f"The state is of shard {state['shard'][0]} of {state['shard'][1]}; this is shard "
+        f"{shard[0]} of {shard[1]}. Resume with as many ranks and workers."
+      )
+    before, now = state["packer"], self._packer.state()
+    for name in OnlinePacker.OPTIONS:
+      if before.get(name) != now[name]:
+        raise InputError(
+          f"The state was saved with {name}={before.get(name)}; this is {now[name]}. "
+          "Resume with the same options."
+        )
+    self._packer = OnlinePacker.from_state(before)
+    self._held = {number: example for number, example in state["held"]}
+    self._ready = list(state["ready"])
+    self._seen, self._ended = state["seen"], state["ended"]

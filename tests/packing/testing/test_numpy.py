@@ -1,0 +1,82 @@
+"""The proofs with NumPy alone: for a function of any framework, by change."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from packing.testing import (
+  LeakError,
+  assert_causal,
+  assert_no_cross_contamination,
+  assert_packed_equals_unpacked,
+  lay_out,
+)
+
+TABLE = np.random.default_rng(0).standard_normal((20, 6))
+PLACES = np.random.default_rng(1).standard_normal((16, 6))
+SEQUENCES = [{"input_ids": ids} for ids in ([5, 9, 2], [7, 3], [8, 1, 4, 6], [2])]
+BATCH = lay_out([SEQUENCES[:2], SEQUENCES[2:]], row_length=8)
+
+
+def attend(x, allowed):
+  scores = np.where(allowed, np.einsum("bqd,bkd->bqk", x, x), -np.inf)
+  weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+  return np.einsum("bqk,bkd->bqd", weights / weights.sum(axis=-1, keepdims=True), x)
+
+
+def model(batch, *, mask="segments", positions="position_ids", causal=False):
+  ids = batch["segment_ids"]
+  allowed = ids[:, :, None] == ids[:, None, :]
+  if mask == "row":
+    allowed = np.broadcast_to((ids > 0)[:, None, :], allowed.shape)
+  if causal:
+    allowed = allowed & np.tri(ids.shape[1], dtype=bool)
+  places = batch["position_ids"] if positions == "position_ids" else np.arange(ids.shape[1])
+  return {"attention": attend(TABLE[batch["input_ids"]] + PLACES[places], allowed)}
+
+
+def test_what_is_right_passes():
+  assert_no_cross_contamination(model, BATCH)
+  assert_packed_equals_unpacked(model, SEQUENCES)
+  assert_causal(lambda batch: model(batch, causal=True), BATCH)
+
+
+def test_what_is_wrong_is_named():
+  with pytest.raises(AssertionError, match="sequence 1 of row 0 changes with sequence 2"):
+    assert_no_cross_contamination(lambda batch: model(batch, mask="row"), BATCH)
+  with pytest.raises(AssertionError, match=r"in 'attention'.*most in sequences\[1\]"):
+    assert_packed_equals_unpacked(
+      lambda batch: model(batch, positions="row"), SEQUENCES[:2]
+    )
+  with pytest.raises(AssertionError, match="before position 1 of row 0 changes"):
+    assert_causal(model, BATCH)
+
+
+def test_gaps_between_sequences_are_padding():
+  """As of a plan with aligned lengths or separators."""
+  gaps = {name: np.zeros((2, 10), x.dtype) for name, x in BATCH.items() if x.ndim == 2}
+  for name in ("input_ids", "segment_ids", "position_ids"):
+    row = BATCH[name]
+    gaps[name][:, :8] = row
+    gaps[name][0] = [*row[0, :3], 0, *row[0, 3:5], *[0] * 4]
+  assert_no_cross_contamination(model, gaps)
+
+  def hears_the_gap(batch):
+    x = TABLE[batch["input_ids"]]
+    return x + x[:1, 3:4]
+
+  with pytest.raises(LeakError) as caught:
+    assert_no_cross_contamination(hears_the_gap, gaps)
+  assert {str(leak.source) for leak in caught.value.leaks} == {"the padding of row 0"}
+
+
+def test_params_need_a_framework():
+  program = (
+    "import numpy as np; from packing.testing import assert_packed_equals_unpacked as f;"
+    "f(lambda p, b: p * b['input_ids'], [{'input_ids': [1, 2]}] * 2, params=np.ones(1))"
+  )
+  result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+  assert "Expected params of JAX" in result.stderr
+  assert result.returncode == 1

@@ -1,0 +1,331 @@
+"""Packs in a DataLoader: every example once, with epochs, ranks, workers and streams."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import packing
+from packing.torch import PackedCollator, PackedDataset, PackedIterableDataset
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import DataLoader, DistributedSampler  # noqa: E402
+
+ROW = 17
+LENGTHS = np.random.default_rng(0).integers(1, ROW + 1, 61)
+# No two tokens are equal, and none is 0.
+ENDS = np.cumsum(LENGTHS)
+EXAMPLES = [
+  {"input_ids": list(range(end - n + 1, end + 1))}
+  for n, end in zip(LENGTHS, ENDS, strict=True)
+]
+PLAN = packing.pack(LENGTHS, max_sequence_length=ROW, max_sequences_per_pack=3)
+
+
+def first_tokens(packs):
+  return [[example["input_ids"][0] for example in pack] for pack in packs]
+
+
+def flat(packs):
+  return sorted(itertools.chain(*packs))
+
+
+def every_token_once(batches):
+  tokens = np.concatenate([batch["input_ids"].ravel() for batch in batches])
+  np.testing.assert_array_equal(np.sort(tokens[tokens > 0]), np.arange(1, ENDS[-1] + 1))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_example_comes_once_in_rows_of_one_shape(workers):
+  dataset = PackedDataset(EXAMPLES, PLAN)
+  loader = DataLoader(
+    dataset,
+    batch_size=5,
+    shuffle=True,
+    num_workers=workers,
+    collate_fn=PackedCollator.of(PLAN),
+  )
+  batches = list(loader)
+  assert {tuple(batch["input_ids"].shape) for batch in batches[:-1]} == {(5, ROW)}
+  every_token_once(batches)
+
+
+def test_an_epoch_draws_other_packs_also_in_workers_that_stay():
+  dataset = PackedDataset(EXAMPLES, PLAN, lengths=LENGTHS)
+  loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
+  epochs = []
+  for epoch in (0, 1, 0):
+    dataset.set_epoch(epoch)
+    epochs.append(first_tokens(loader))
+  assert epochs[0] == epochs[2] != epochs[1]
+  assert epochs[1] == first_tokens(dataset_of_epoch(1))
+  assert all(flat(packs) == flat(epochs[0]) for packs in epochs)
+  other = PackedDataset(EXAMPLES, PLAN, lengths=LENGTHS, seed=1)
+  assert first_tokens(other) != epochs[0]
+
+
+def dataset_of_epoch(epoch):
+  dataset = PackedDataset(EXAMPLES, PLAN)
+  dataset.set_epoch(epoch)
+  return dataset
+
+
+def test_ranks_share_the_packs():
+  dataset = PackedDataset(EXAMPLES, PLAN)
+  batches = []
+  for rank in range(3):
+    sampler: DistributedSampler = DistributedSampler(
+      dataset, num_replicas=3, rank=rank, drop_last=False
+    )
+    sampler.set_epoch(4)
+    loader = DataLoader(
+      dataset, batch_size=2, sampler=sampler, collate_fn=PackedCollator.of(PLAN)
+    )
+    batches += list(loader)
+  assert PLAN.num_packs % 3 == 0  # otherwise the sampler repeats some
+  every_token_once(batches)
+
+
+def test_a_dataset_that_reads_batches_is_asked_for_batches():
+  class Batched(list):
+    def __getitems__(self, numbers):
+      return [self[i] for i in numbers]
+
+  with_batches = PackedDataset(Batched(EXAMPLES), PLAN)
+  assert with_batches.__getitems__([3, 1]) == PackedDataset(EXAMPLES, PLAN).__getitems__(
+    [3, 1]
+  )
+
+
+def test_a_plan_for_other_lengths_is_refused():
+  with pytest.raises(packing.InputError, match="lengths"):
+    PackedDataset(EXAMPLES[1:], PLAN)
+
+
+# ---- the collator --------------------------------------------------------------------
+
+
+def test_labels_of_sequences_stand_beside_their_starts():
+  packs = [
+    [{"input_ids": [5, 6], "label": 1, "score": 0.5}],
+    [
+      {"input_ids": [7], "label": 0, "score": 1.5},
+      {"input_ids": [8, 9], "label": 2, "score": 2.5},
+    ],
+  ]
+  batch = PackedCollator(row_length=4, max_sequences=3)(packs)
+  assert batch["labels"].tolist() == [[1, -100, -100], [0, 2, -100]]
+  assert batch["sequence_starts"].tolist() == [[0, 0, 0], [0, 1, 0]]
+  mask = batch["sequence_mask"]
+  assert mask.tolist() == [[True, False, False], [True, True, False]]
+  assert batch["score"][mask].tolist() == [0.5, 1.5, 2.5]
+  assert batch["score"][~mask].isnan().all()
+  assert batch["score"].dtype == torch.float32
+  rows = torch.arange(2)[:, None]
+  assert batch["input_ids"][rows, batch["sequence_starts"]][mask].tolist() == [5, 7, 8]
+
+
+def test_token_labels_padding_and_positions():
+  pack = [
+    {"input_ids": [5, 6], "labels": [-100, 6], "token_type_ids": [0, 1]},
+    {"input_ids": [7], "labels": [7], "token_type_ids": [1]},
+  ]
+  collator = PackedCollator(row_length=5, pad_id=9, first_position=2)
+  batch = collator([pack])
+  assert batch["input_ids"].tolist() == [[5, 6, 7, 9, 9]]
+  assert batch["position_ids"].tolist() == [[2, 3, 2, 2, 2]]
+  assert batch["labels"].tolist() == [[-100, 6, 7, -100, -100]]
+  assert batch["token_type_ids"].tolist() == [[0, 1, 1, 0, 0]]
+  causal = PackedCollator(row_length=5, causal=True)
+  assert causal([[{"input_ids": x["input_ids"]} for x in pack]])["labels"].tolist() == [
+    [-100, 6, -100, -100, -100]
+  ]
+
+
+def test_flash_boundaries_have_one_shape():
+  collator = PackedCollator(row_length=6, attention="flash", max_sequences=3)
+  shapes = set()
+  for lengths in ([[2, 3], [6]], [[1, 1, 1], [2]]):
+    packs = [[{"input_ids": [1] * n} for n in pack] for pack in lengths]
+    batch = collator(packs)
+    ends = batch["cu_seq_lens_q"]
+    shapes.add(tuple(ends.shape))
+    assert (ends.diff() >= 0).all()
+    assert ends[0] == 0
+    assert ends[-1] == 12
+    sizes = [n for n in ends.diff().tolist() if n]
+    expected = []
+    for pack in lengths:
+      expected += [*pack, *[6 - sum(pack)] * (sum(pack) < 6)]
+    assert sizes == expected
+    assert batch["input_ids"].shape == (1, 12)
+    assert "attention_mask" not in batch
+  assert len(shapes) == 1
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"row_length": 0}, "row_length"),
+    ({"attention": "none"}, "expected 'mask' or 'flash'"),
+    ({"attention": "flash", "window": 2}, "from the model"),
+  ],
+)
+def test_wrong_options_are_refused(options, message):
+  with pytest.raises(packing.InputError, match=message):
+    PackedCollator(**{"row_length": 4, **options})
+
+
+@pytest.mark.parametrize(
+  ("packs", "message"),
+  [
+    ([], "found none"),
+    ([[{"input_ids": [1] * 5}]], "expected 1 to 4"),
+    ([[{"input_ids": [1]}, {"input_ids": [1], "label": 1}]], "the same fields"),
+    ([[{"tokens": [1]}]], "with input_ids"),
+    ([[{"input_ids": [1], "labels": [1, 2]}]], "one for each token"),
+    ([[{"input_ids": [1], "label": 0}] * 3], "at most 2"),
+  ],
+)
+def test_wrong_packs_are_refused(packs, message):
+  with pytest.raises(packing.InputError, match=message):
+    PackedCollator(row_length=4, max_sequences=2)(packs)
+
+
+# ---- streams -------------------------------------------------------------------------
+
+OPTIONS = {"row_length": ROW, "open_packs": 4, "look_ahead": 3}
+
+
+def make_stream(**more):
+  return PackedIterableDataset(EXAMPLES, **(OPTIONS | more))
+
+
+def test_a_stream_comes_whole():
+  loader = DataLoader(
+    make_stream(), batch_size=4, collate_fn=PackedCollator(row_length=ROW)
+  )
+  every_token_once(list(loader))
+
+
+def test_workers_and_ranks_share_a_stream():
+  batches = []
+  for rank in range(2):
+    loader = DataLoader(
+      make_stream(rank=rank, world_size=2),
+      batch_size=4,
+      num_workers=2,
+      collate_fn=PackedCollator(row_length=ROW),
+    )
+    batches += list(loader)
+  every_token_once(batches)
+
+
+class Stateful:
+  """A stream that knows where it is, and fails if it is read from the start again."""
+
+  def __init__(self, at=0):
+    self.at = at
+
+  def __iter__(self):
+    while self.at < len(EXAMPLES):
+      self.at += 1
+      yield EXAMPLES[self.at - 1]
+
+  def state_dict(self):
+    return {"at": self.at}
+
+  def load_state_dict(self, state):
+    self.at = state["at"]
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_a_stream_resumes_after_any_pack(stateful):
+  source = Stateful if stateful else (lambda: EXAMPLES)
+  whole = list(PackedIterableDataset(source(), **OPTIONS))
+  for taken in range(len(whole) + 1):
+    before = PackedIterableDataset(source(), **OPTIONS)
+    packs = iter(before)
+    assert [next(packs) for _ in range(taken)] == whole[:taken]
+    state = json.loads(json.dumps(before.state_dict()))
+    after = PackedIterableDataset(source(), **OPTIONS)
+    after.load_state_dict(state)
+    assert list(after) == whole[taken:]
+    if not stateful:
+      assert list(after) == whole  # the next epoch
+
+
+def test_a_state_of_another_shard_or_with_other_options_is_refused():
+  state = make_stream(rank=0, world_size=2).state_dict()
+  other = make_stream(rank=1, world_size=2)
+  other.load_state_dict(state)
+  with pytest.raises(packing.InputError, match="shard 0 of 2; this is shard 1 of 2"):
+    next(iter(other))
+  other = make_stream(open_packs=5)
+  other.load_state_dict(make_stream().state_dict())
+  with pytest.raises(packing.InputError, match="open_packs=4; this is 5"):
+    next(iter(other))
+  with pytest.raises(packing.InputError, match="found another"):
+    make_stream().load_state_dict({"at": 3})
+
+
+@pytest.mark.parametrize(
+  "options", [{"rank": 1}, {"rank": 2, "world_size": 2}, {"open_packs": 0}]
+)
+def test_wrong_options_of_streams_are_refused(options):
+  with pytest.raises(packing.InputError):
+    make_stream(**options)
+
+
+READER = """
+import json, os, sys
+import numpy as np
+from packing.torch import PackedIterableDataset
+
+def examples():
+  rng = np.random.default_rng(0)
+  for number in range(400):
+    yield {"input_ids": [number] * int(rng.integers(1, 18))}
+
+class Stream:
+  def __iter__(self):
+    return examples()
+
+packs = PackedIterableDataset(Stream(), row_length=17, open_packs=8)
+done = sys.argv[1]
+if os.path.exists(done):
+  lines = open(done).read().splitlines()
+  packs.load_state_dict(json.loads(lines[-1])["state"])
+with open(done, "a") as file:
+  for pack in packs:
+    names = [x["input_ids"][0] for x in pack]
+    print(json.dumps({"pack": names, "state": packs.state_dict()}), file=file, flush=True)
+    print("pack", flush=True)
+"""
+
+
+def test_a_reader_that_is_killed_goes_on_with_the_next_pack(tmp_path):
+  def run(name, kill_after=None):
+    program = [sys.executable, "-c", textwrap.dedent(READER), str(tmp_path / name)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, cwd=os.getcwd()) as process:
+      for count, _ in enumerate(process.stdout, start=1):
+        if count == kill_after:
+          os.kill(process.pid, signal.SIGKILL)
+          break
+    return process.returncode
+
+  assert run("whole") == 0
+  assert [run("killed", after) for after in (3, 10, None)] == [-9, -9, 0]
+
+  def packs(name):
+    lines = (tmp_path / name).read_text().splitlines()
+    return [json.loads(line)["pack"] for line in lines]
+
+  assert packs("killed") == packs("whole")
+  assert flat(packs("whole")) == list(range(400))
