@@ -12,6 +12,7 @@
 from packing.algorithms.depth import choose_depth
 from packing.assignment import Assignment
 from packing.batches import (
+  Cost,
   SortedBatches,
   balanced_order,
   deal,
@@ -26,7 +27,7 @@ from packing.online import OnlinePacker
 from packing.pack import ALGORITHMS, algorithm_options, pack
 from packing.plan import Plan
 from packing.planfile import load_plan
-from packing.row import Cost, make_row
+from packing.row import make_row, make_rows
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ __all__ = [
   "load_histogram",
   "load_plan",
   "make_row",
+  "make_rows",
   "pack",
   "sorted_batches",
   "waiting",

@@ -1,16 +1,16 @@
-"""A row: the three arrays that a model needs for it, and what it costs."""
+"""Rows: the arrays that a model needs for a pack."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from packing.errors import InputError, short_repr
+from packing.errors import InputError
 
+IGNORED = -100  # a label that losses leave out, as in PyTorch
+LABELS = ("label", "labels")
 _FIELDS = ("input_ids", "segment_ids", "position_ids")
 
 
@@ -64,100 +64,91 @@ def make_row(
   return row
 
 
-class Layers(Protocol):
-  """The part of an encoder's config that decides what a token and a pair cost."""
+def make_rows(
+  packs: Sequence[Sequence[Mapping[str, Any]]],
+  row_length: int,
+  *,
+  max_sequences: int | None = None,
+  length_multiple: int = 1,
+  separator_tokens: int = 0,
+) -> dict[str, np.ndarray]:
+  """Lays packs of examples into a batch of rows.
 
-  hidden_size: int
-  intermediate_size: int
+  Args:
+    packs: B packs. An example has `input_ids`, other lists of as many integers, such as
+      `token_type_ids` or `labels`, and single numbers, such as the class of a sequence.
+    row_length: S, in tokens.
+    max_sequences: M; by default the number of sequences in the fullest pack.
+    length_multiple, separator_tokens: as in `make_row`.
 
-
-@dataclasses.dataclass(frozen=True)
-class Cost:
-  """The cost of a row: `linear` for each token, `quadratic` for each pair of tokens.
-
-  Pairs are those of one sequence, so a row has as many as the sum of its squared lengths.
-  Attention that computes whole rows has the squared row length instead.
-
-  Attributes:
-    linear: of a token of the row, padding too.
-    quadratic: of a pair of tokens, in the same unit.
+  Returns:
+    int32[B, S] each: `segment_ids`, `position_ids` and the lists, with 0 in padding, and
+    `labels` -100. Of single numbers [B, M], with -100 or NaN in empty places, and the label
+    as `labels`; beside them `sequence_starts` int32[B, M], the place of the first token of
+    each sequence, and `sequence_mask` bool[B, M].
 
   Raises:
-    InputError: negative, or both zero.
+    InputError: a pack that does not fit, or examples with different fields.
 
   Example:
-    >>> Cost(linear=1.0, quadratic=0.01).of([(100,), (50, 50)], row_length=100).tolist()
-    [200.0, 150.0]
+    >>> pack = [{"input_ids": [5, 6], "label": 1}, {"input_ids": [4, 4], "label": 0}]
+    >>> rows = make_rows([pack, pack[:1]], row_length=5)
+    >>> rows["input_ids"].tolist(), rows["labels"].tolist()
+    ([[5, 6, 4, 4, 0], [5, 6, 0, 0, 0]], [[1, 0], [1, -100]])
   """
-
-  linear: float = 1.0
-  quadratic: float = 0.0
-
-  def __post_init__(self):
-    for name, value in dataclasses.asdict(self).items():
-      if not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise InputError(f"{name} is {short_repr(value)}; expected a number, at least 0.")
-    if not self.linear and not self.quadratic:
-      raise InputError("linear and quadratic are 0; expected one of them above 0.")
-
-  @classmethod
-  def of_bert(cls, config: Layers) -> Cost:
-    """Counts the operations of an encoder layer, in units of a token's.
-
-    A token is multiplied with the query, key, value and output matrices and with two of the
-    feed-forward layer; a pair takes a product of two heads' vectors for its score and one
-    for its value.
-
-    Example:
-      >>> import types
-      >>> base = types.SimpleNamespace(hidden_size=768, intermediate_size=3072)
-      >>> round(1 / Cost.of_bert(base).quadratic)  # pairs that cost as much as a token
-      4608
-    """
-    width, inner = config.hidden_size, config.intermediate_size
-    return cls(1.0, 2 * width / (4 * width**2 + 2 * width * inner))
-
-  @classmethod
-  def fit(cls, row_lengths, squares, seconds) -> Cost:
-    """Fits measured steps by least squares of relative errors, neither part below zero.
-
-    Args:
-      row_lengths: float[N]; tokens of the rows of each measurement.
-      squares: float[N]; the sum of squared lengths of the same rows.
-      seconds: float[N]; what they took.
-
-    Returns:
-      The cost in seconds.
-
-    Raises:
-      InputError: fewer than two measurements, different numbers of them, or a time that is
-        not above zero.
-
-    Example:
-      >>> Cost.fit([512, 512], [2**18, 2**16], [1.536, 0.768])
-      Cost(linear=0.001, quadratic=3.90625e-06)
-    """
-    import scipy.optimize  # as slow as all other imports, and used only here
-
-    tokens, pairs, times = (np.asarray(x, float) for x in (row_lengths, squares, seconds))
-    if not (tokens.shape == pairs.shape == times.shape) or tokens.ndim != 1:
+  examples = [example for pack in packs for example in pack]
+  if not examples:
+    raise InputError("Expected packs of examples, found none.")
+  fields = set(examples[0])
+  for example in examples:
+    if set(example) != fields or "input_ids" not in fields:
       raise InputError(
-        f"Expected as many row_lengths, squares and seconds; found shapes {tokens.shape}, "
-        f"{pairs.shape} and {times.shape}."
+        f"Expected examples with input_ids and the same fields, found {sorted(fields)} "
+        f"and {sorted(example)}."
       )
-    if tokens.size < 2 or not (times > 0).all():
-      raise InputError("Expected two measurements or more, each above 0 seconds.")
-    relative = np.stack([tokens, pairs], axis=1) / times[:, None]
-    scale = np.linalg.norm(relative, axis=0)
-    parts, _ = scipy.optimize.nnls(relative / scale, np.ones(times.size))
-    linear, quadratic = (float(f"{part:.6g}") for part in parts / scale)
-    return cls(linear, quadratic)
+  single = {name for name in fields if not np.ndim(examples[0][name])}
+  geometry = {"length_multiple": length_multiple, "separator_tokens": separator_tokens}
+  made = [_fields_of(pack, sorted(fields - single), row_length, geometry) for pack in packs]
+  batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
+  if single:
+    batch |= _of_sequences(packs, sorted(single), batch, max_sequences)
+  return batch
 
-  def of(self, packs, *, row_length: int) -> np.ndarray:
-    """float[N]; the cost of rows of this length with each of some packs of lengths."""
-    squares = [sum(length * length for length in pack) for pack in packs]
-    return self.of_squares(squares, row_length=row_length)
 
-  def of_squares(self, squares, *, row_length: int) -> np.ndarray:
-    """float[...]; the cost of rows whose squared lengths have these sums."""
-    return self.linear * row_length + self.quadratic * np.asarray(squares, float)
+def _fields_of(pack, names, row_length: int, geometry) -> dict[str, np.ndarray]:
+  """A row with a field for each name."""
+  lengths = [len(example["input_ids"]) for example in pack]
+  row: dict[str, np.ndarray] = {}
+  for name in names:  # input_ids among them
+    values = [np.asarray(example[name]) for example in pack]
+    if (found := [len(x) for x in values]) != lengths:
+      raise InputError(
+        f"{name} has {found} values in the sequences of a pack; expected {lengths}, one "
+        "for each token."
+      )
+    made = make_row(values, row_length, **geometry)
+    fill = IGNORED if name in LABELS else 0
+    row[name] = np.where(made["segment_ids"] > 0, made["input_ids"], fill)
+  return row | {name: made[name] for name in ("segment_ids", "position_ids")}
+
+
+def _of_sequences(packs, names, batch, width: int | None) -> dict[str, np.ndarray]:
+  """Fields with an entry for each sequence."""
+  depth = max(map(len, packs))
+  width = width or depth
+  if depth > width:
+    raise InputError(f"A pack has {depth} sequences; expected at most {width}.")
+  is_used = np.arange(width) < np.array([len(pack) for pack in packs])[:, None]
+  starts = np.zeros(is_used.shape, np.int32)
+  is_start = (batch["position_ids"] == 0) & (batch["segment_ids"] > 0)
+  starts[is_used] = np.nonzero(is_start)[1]
+  fields: dict[str, np.ndarray] = {"sequence_starts": starts, "sequence_mask": is_used}
+  for name in names:
+    values = np.array([example[name] for pack in packs for example in pack])
+    if values.dtype.kind in "iub":
+      entries = np.full(is_used.shape, IGNORED, np.int32)
+    else:
+      entries = np.full(is_used.shape, np.nan, np.float32)
+    entries[is_used] = values
+    fields["labels" if name in LABELS else name] = entries
+  return fields

@@ -30,7 +30,7 @@ gc.set_threshold(100_000, 50, 50)
 
 
 # Folders, of packing and of its tests, that need the library of their name.
-OF_LIBRARIES = ("torch", "grain", "datasets")
+OF_LIBRARIES = ("torch",)
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:

@@ -15,14 +15,13 @@ import numpy as np
 
 from packing.algorithms.depth import choose_depth
 from packing.algorithms.optimal import MAX_LENGTHS
-from packing.batches import balanced_order, deal, sorted_batches, waiting
+from packing.batches import Cost, balanced_order, deal, sorted_batches, waiting
 from packing.commands.buckets import bucket_edges
 from packing.errors import check_integer
 from packing.histogram import Histogram
 from packing.pack import pack
 from packing.plan import Plan
 from packing.problem import MAX_ROW_LENGTH
-from packing.row import Cost
 
 _WORTH = 1.02  # a speed-up below this is not worth a change
 _NEAR = 1.01  # a shorter row may be this much slower

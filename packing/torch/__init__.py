@@ -13,7 +13,8 @@ A dataset gives packs, lists of examples; the collator lays them into rows of on
 [{'input_ids': (2, 6), 'position_ids': (2, 6), 'attention_mask': (2, 1, 6, 6)}]
 """
 
-from packing.torch.collator import IGNORED, PackedCollator
+from packing.row import IGNORED
+from packing.torch.collator import PackedCollator
 from packing.torch.dataset import PackedDataset
 from packing.torch.stream import PackedIterableDataset
 

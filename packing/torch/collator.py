@@ -11,9 +11,7 @@ import torch
 
 import packing
 from packing.errors import InputError, check_integer, short_repr
-
-IGNORED = -100  # a label that the losses of PyTorch leave out
-_LABELS = ("label", "labels")
+from packing.row import IGNORED
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,62 +99,9 @@ class PackedCollator:
     return self.arguments(self.rows(packs))
 
   def rows(self, packs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, np.ndarray]:
-    """A packed batch as `packing.testing` takes it, of NumPy arrays [B, S] and [B, M]."""
-    examples = [example for pack in packs for example in pack]
-    if not examples:
-      raise InputError("Expected packs of examples, found none.")
-    fields = set(examples[0])
-    for example in examples:
-      if set(example) != fields or "input_ids" not in fields:
-        raise InputError(
-          f"Expected examples with input_ids and the same fields, found {sorted(fields)} "
-          f"and {sorted(example)}."
-        )
-    single = {name for name in fields if not np.ndim(examples[0][name])}
-    made = [self._row(pack, sorted(fields - single)) for pack in packs]
-    batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
-    if single:
-      batch |= self._of_sequences(packs, sorted(single), batch)
-    return batch
-
-  def _row(self, pack, names: Sequence[str]) -> dict[str, np.ndarray]:
-    lengths = [len(example["input_ids"]) for example in pack]
-    row: dict[str, np.ndarray] = {}
-    for name in names:  # input_ids among them
-      values = [np.asarray(example[name]) for example in pack]
-      if [len(x) for x in values] != lengths:
-        raise InputError(
-          f"{name} has {[len(x) for x in values]} values in the sequences of a pack; "
-          f"expected {lengths}, one for each token."
-        )
-      made = packing.make_row(
-        values,
-        self.row_length,
-        length_multiple=self.length_multiple,
-        separator_tokens=self.separator_tokens,
-      )
-      is_real = made["segment_ids"] > 0
-      row[name] = np.where(is_real, made["input_ids"], IGNORED if name in _LABELS else 0)
-    return row | {name: made[name] for name in ("segment_ids", "position_ids")}
-
-  def _of_sequences(self, packs, names: Sequence[str], batch) -> dict[str, np.ndarray]:
-    depth = max(map(len, packs))
-    width = self.max_sequences or depth
-    if depth > width:
-      raise InputError(f"A pack has {depth} sequences; expected at most {width}.")
-    is_used = np.arange(width) < np.array([len(pack) for pack in packs])[:, None]
-    starts = np.zeros(is_used.shape, np.int64)
-    is_start = (batch["position_ids"] == 0) & (batch["segment_ids"] > 0)
-    starts[is_used] = np.nonzero(is_start)[1]
-    fields = {"sequence_starts": starts, "sequence_mask": is_used}
-    for name in names:
-      values = np.array([example[name] for pack in packs for example in pack])
-      is_whole = values.dtype.kind in "iub"
-      dtype, empty = (np.int64, IGNORED) if is_whole else (np.float32, np.nan)
-      entries = np.full(is_used.shape, empty, dtype)
-      entries[is_used] = values
-      fields["labels" if name in _LABELS else name] = entries
-    return fields
+    """A packed batch of NumPy arrays, as `packing.testing` takes it."""
+    names = ("row_length", "max_sequences", "length_multiple", "separator_tokens")
+    return packing.make_rows(packs, **{name: getattr(self, name) for name in names})
 
   def arguments(self, rows: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a model, for a packed batch: `rows`, or one of `packing.testing`."""

@@ -49,6 +49,7 @@ def test_every_example_comes_once_in_rows_of_one_shape(workers):
     batch_size=5,
     shuffle=True,
     num_workers=workers,
+    multiprocessing_context="spawn" if workers else None,
     collate_fn=PackedCollator.of(PLAN),
   )
   batches = list(loader)
@@ -58,7 +59,13 @@ def test_every_example_comes_once_in_rows_of_one_shape(workers):
 
 def test_an_epoch_draws_other_packs_also_in_workers_that_stay():
   dataset = PackedDataset(EXAMPLES, PLAN, lengths=LENGTHS)
-  loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
+  loader = DataLoader(
+    dataset,
+    batch_size=None,
+    num_workers=2,
+    persistent_workers=True,
+    multiprocessing_context="spawn",
+  )
   epochs = []
   for epoch in (0, 1, 0):
     dataset.set_epoch(epoch)
@@ -221,6 +228,7 @@ def test_workers_and_ranks_share_a_stream():
       make_stream(rank=rank, world_size=2),
       batch_size=4,
       num_workers=2,
+      multiprocessing_context="spawn",
       collate_fn=PackedCollator(row_length=ROW),
     )
     batches += list(loader)

@@ -82,6 +82,26 @@ def test_devices_cost_the_same_and_steps_too(store):
   assert spread["devices_and_steps"][1] < 0.2 * steps
 
 
+def test_groups_are_those_of_steps_in_the_second_epoch_too(store):
+  waits = {}
+  for balance in ("none", "devices"):
+    loader = make_loader(store, batch_size=8, balance=balance, devices=8)
+    assert loader.num_rows % 8  # the second epoch begins within a step
+    first = -(-loader.num_rows // 8)
+    costs = [costs_of(store, batch) for batch in batches_of(loader, first, first + 20)]
+    waits[balance] = packing.waiting(costs, devices=8)
+  assert waits["devices"] < 0.2 * waits["none"]
+
+
+@pytest.mark.parametrize("balance", BALANCES)
+def test_each_epoch_has_an_order_of_its_own(store, balance):
+  loader = make_loader(store, balance=balance, devices=8)
+  first, second = (loader._order._order(epoch) for epoch in (0, 1))
+  assert (first != second).mean() > 0.9
+  other = make_loader(store, balance=balance, devices=8, seed=4)
+  assert (first != other._order._order(0)).mean() > 0.9
+
+
 def test_the_audit_says_how_random_the_packs_of_a_step_are(store):
   """By numpy, over all ordered pairs of packs of one step; epochs that steps do not cut."""
   found = {}
