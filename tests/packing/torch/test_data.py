@@ -17,6 +17,8 @@ from packing.torch import PackedCollator, PackedDataset, PackedIterableDataset
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, DistributedSampler  # noqa: E402
 
+pytestmark = pytest.mark.extra("torch")
+
 ROW = 17
 LENGTHS = np.random.default_rng(0).integers(1, ROW + 1, 61)
 # No two tokens are equal, and none is 0.

@@ -14,6 +14,8 @@ from packing.testing import (
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.extra("torch")
+
 WIDTH = 5
 RNG = np.random.default_rng(0)
 SEQUENCES = [

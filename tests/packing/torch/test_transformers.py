@@ -20,6 +20,8 @@ from packing.torch import PackedCollator
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.extra("torch", "transformers")
+
 ROW = 24
 SIZES: dict[str, Any] = {
   "vocab_size": 60,
