@@ -29,17 +29,11 @@ gc.freeze()
 gc.set_threshold(100_000, 50, 50)
 
 
-# Folders, of packing and of its tests, that need the library of their name.
-OF_LIBRARIES = ("torch",)
-
-
 def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
   """What tests share is imported for doctests only if it has some.
 
   It may need a library that is not installed, and would be left half imported.
   """
-  if collection_path.name in OF_LIBRARIES and "packing" in collection_path.parts:
-    return None if importlib.util.find_spec(collection_path.name) else True
   if collection_path.suffix != ".py" or collection_path.name.startswith("test_"):
     return None
   return None if ">>> " in collection_path.read_text() else True
