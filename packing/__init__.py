@@ -23,7 +23,7 @@ from packing.certificate import Certificate
 from packing.errors import InputError
 from packing.histogram import Histogram, histogram_names, load_histogram
 from packing.mixed import MixedCertificate, MixedPlan
-from packing.online import OnlinePacker
+from packing.online import OnlinePacker, StreamPacker
 from packing.pack import ALGORITHMS, algorithm_options, pack
 from packing.plan import Plan
 from packing.planfile import load_plan
@@ -43,6 +43,7 @@ __all__ = [
   "OnlinePacker",
   "Plan",
   "SortedBatches",
+  "StreamPacker",
   "algorithm_options",
   "balanced_order",
   "choose_depth",

@@ -10,14 +10,9 @@ import torch.distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
 from packing.errors import InputError, check_integer
-from packing.online import OnlinePacker
+from packing.online.stream import StreamPacker, length_of
 
-_FIELDS = {"shard", "seen", "ended", "packer", "held", "ready", "stream"}
-
-
-def length_of(example: Any) -> int:
-  """Tokens of an example."""
-  return len(example["input_ids"])
+_FIELDS = {"shard", "seen", "ended", "packs", "stream"}
 
 
 class PackedIterableDataset(IterableDataset):
@@ -63,16 +58,14 @@ class PackedIterableDataset(IterableDataset):
     if rank is not None:
       last = check_integer("world_size", world_size, at_least=1) - 1
       check_integer("rank", rank, at_least=0, at_most=last)
-    self._stream, self._length = stream, length
+    self._stream = stream
     self._rank, self._world_size = rank or 0, world_size
-    self._options = {"row_length": row_length, **options}
+    self._options = {"row_length": row_length, "length": length, **options}
     self._resume: dict[str, Any] | None = None
     self._start()
 
   def _start(self):
-    self._packer = OnlinePacker(**self._options)
-    self._held: dict[int, Any] = {}  # examples of waiting sequences and open packs
-    self._ready: list[list[Any]] = []  # packs that are closed
+    self._packer = StreamPacker(**self._options)
     self._seen, self._ended = 0, False  # examples read, of all shards
 
   def _shard(self) -> tuple[int, int]:
@@ -96,26 +89,18 @@ class PackedIterableDataset(IterableDataset):
         self._stream.load_state_dict(state["stream"])  # type: ignore[attr-defined]
       else:
         examples = itertools.islice(iter(self._stream), self._seen, None)
-    yield from self._take_ready()
+    yield from self._packer.take()
     if self._ended:
       return
     for example in examples:
       number = self._seen
       self._seen += 1
       if number % shards == own:
-        self._held[number] = example
-        self._close(self._packer.add(number, self._length(example)))
-        yield from self._take_ready()
+        self._packer.add(example)
+        yield from self._packer.take()
     self._ended = True
-    self._close(self._packer.flush())
-    yield from self._take_ready()
-
-  def _close(self, packs: list[list]):
-    self._ready += [[self._held.pop(number) for number in pack] for pack in packs]
-
-  def _take_ready(self) -> Iterator[list[Any]]:
-    while self._ready:
-      yield self._ready.pop(0)  # first out of the state, then given
+    self._packer.flush()
+    yield from self._packer.take()
 
   def state_dict(self) -> dict[str, Any]:
     """The position, between two packs; as plain as the examples and the stream's state."""
@@ -124,9 +109,7 @@ class PackedIterableDataset(IterableDataset):
       "shard": list(self._shard()),
       "seen": self._seen,
       "ended": self._ended,
-      "packer": self._packer.state(),
-      "held": [[number, example] for number, example in self._held.items()],
-      "ready": list(self._ready),
+      "packs": self._packer.state(),
       "stream": stream() if stream else None,
     }
 
@@ -147,14 +130,5 @@ class PackedIterableDataset(IterableDataset):
         f"The state is of shard {state['shard'][0]} of {state['shard'][1]}; this is shard "
         f"{shard[0]} of {shard[1]}. Resume with as many ranks and workers."
       )
-    before, now = state["packer"], self._packer.state()
-    for name in OnlinePacker.OPTIONS:
-      if before.get(name) != now[name]:
-        raise InputError(
-          f"The state was saved with {name}={before.get(name)}; this is {now[name]}. "
-          "Resume with the same options."
-        )
-    self._packer = OnlinePacker.from_state(before)
-    self._held = {number: example for number, example in state["held"]}
-    self._ready = list(state["ready"])
+    self._packer.restore(state["packs"])
     self._seen, self._ended = state["seen"], state["ended"]

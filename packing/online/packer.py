@@ -90,6 +90,11 @@ class OnlinePacker:
     self._packs: dict[int, tuple[int, list[tuple[object, int]]]] = {}
 
   @property
+  def num_added(self) -> int:
+    """Sequences that have arrived."""
+    return self._arrivals
+
+  @property
   def num_waiting(self) -> int:
     """Sequences in the look-ahead."""
     return len(self._waiting)

@@ -1,0 +1,6 @@
+"""Packing a stream: sequences are packed while they arrive."""
+
+from packing.online.packer import OnlinePacker
+from packing.online.stream import StreamPacker
+
+__all__ = ["OnlinePacker", "StreamPacker"]

@@ -1,0 +1,124 @@
+"""Packs of examples, with a state that a checkpoint can hold."""
+
+from __future__ import annotations
+
+import base64
+import collections
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from packing.errors import InputError
+from packing.online.packer import OnlinePacker
+
+_FIELDS = {"packer", "held", "ready"}
+
+
+def length_of(example: Mapping[str, Any]) -> int:
+  """Tokens of an example."""
+  return len(example["input_ids"])
+
+
+class StreamPacker:
+  """An `OnlinePacker` that holds the examples of its open packs.
+
+  Args:
+    length: from an example to its tokens.
+    options: of `OnlinePacker`, such as `row_length` and `open_packs`.
+
+  Raises:
+    InputError: an option out of range.
+
+  Example:
+    >>> packer = StreamPacker(row_length=8, open_packs=2, look_ahead=0)
+    >>> for n in (5, 6, 3):
+    ...   packer.add({"input_ids": [n] * n})
+    >>> [[len(x["input_ids"]) for x in pack] for pack in packer.take()]
+    [[5, 3]]
+    >>> other = StreamPacker(row_length=8, open_packs=2, look_ahead=0)
+    >>> other.restore(packer.state())  # JSON, if the examples are or hold arrays
+    >>> other.flush()
+    >>> [[len(x["input_ids"]) for x in pack] for pack in other.take()]
+    [[6]]
+  """
+
+  def __init__(self, *, length: Callable[[Any], int] = length_of, **options: Any):
+    self._length = length
+    self._packer = OnlinePacker(**options)
+    self._held: dict[int, Any] = {}  # examples of waiting sequences and open packs
+    self._ready: collections.deque[list[Any]] = collections.deque()  # closed packs
+
+  def add(self, example: Any):
+    """Adds one example; packs that it closes are ready to be taken.
+
+    Raises:
+      InputError: the example is empty or longer than a row. It is not added.
+    """
+    number = self._packer.num_added
+    closed = self._packer.add(number, self._length(example))
+    self._held[number] = example
+    self._close(closed)
+
+  def flush(self):
+    """Closes all packs; called at the end of a stream."""
+    self._close(self._packer.flush())
+
+  def _close(self, packs: list[list]):
+    self._ready.extend([self._held.pop(number) for number in pack] for pack in packs)
+
+  def take(self) -> Iterator[list[Any]]:
+    """The packs that are ready; each leaves the state before it is given."""
+    while self._ready:
+      yield self._ready.popleft()
+
+  def state(self) -> dict[str, Any]:
+    """The whole state: of the packer, and the examples it holds.
+
+    JSON can store it if it can store the examples; NumPy's arrays are encoded.
+    """
+    return {
+      "packer": self._packer.state(),
+      "held": [[number, encode(example)] for number, example in self._held.items()],
+      "ready": [[encode(example) for example in pack] for pack in self._ready],
+    }
+
+  def restore(self, state: Mapping[str, Any]):
+    """Continues where `state` was called.
+
+    Raises:
+      InputError: not a state of this class, or one with other options.
+    """
+    if not isinstance(state, Mapping) or set(state) != _FIELDS:
+      raise InputError("Expected a state of StreamPacker, found another.")
+    before, now = state["packer"], self._packer.state()
+    for name in OnlinePacker.OPTIONS:
+      if before.get(name) != now[name]:
+        raise InputError(
+          f"The state was saved with {name}={before.get(name)}; this is {now[name]}. "
+          "Resume with the same options."
+        )
+    self._packer = OnlinePacker.from_state(before)
+    self._held = {number: decode(example) for number, example in state["held"]}
+    self._ready = collections.deque([decode(x) for x in pack] for pack in state["ready"])
+
+
+def encode(value: Any) -> Any:
+  """NumPy's arrays as something that JSON can store, also inside mappings and lists."""
+  if isinstance(value, (np.ndarray, np.generic)):
+    data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
+    return {"array": data, "dtype": value.dtype.str, "shape": list(value.shape)}
+  if isinstance(value, dict):
+    return {name: encode(x) for name, x in value.items()}
+  return [encode(x) for x in value] if isinstance(value, list) else value
+
+
+def decode(value: Any) -> Any:
+  """What `encode` was given."""
+  if isinstance(value, dict):
+    if value.keys() == {"array", "dtype", "shape"}:
+      data = base64.b64decode(value["array"])
+      array = np.frombuffer(data, np.dtype(value["dtype"])).reshape(value["shape"]).copy()
+      return array if value["shape"] else array[()]
+    return {name: decode(x) for name, x in value.items()}
+  return [decode(x) for x in value] if isinstance(value, list) else value
