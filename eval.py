@@ -64,7 +64,7 @@ def main():
   processes.connect(mesh)
   validate(
     for_evaluation(config, num_devices=mesh.size),
-    algorithms=list(packing.ALGORITHMS),
+    algorithms=pipeline.ALGORITHMS,
     tasks=pipeline.TASK_HEADS,
     num_devices=mesh.size,
   )

@@ -73,7 +73,7 @@ def main():
   processes.start()
   validate(
     config,
-    algorithms=list(packing.ALGORITHMS),
+    algorithms=pipeline.ALGORITHMS,
     tasks=pipeline.TASK_HEADS,
     num_devices=jax.device_count(),
     typed=command.typed_fields(),
@@ -138,18 +138,20 @@ class Run:
     """The plan of the training sequences."""
     return self.plans["train"]
 
+  @property
+  def shape(self) -> dict[str, int]:
+    """What a loader needs besides: the rows of a step, and this process's share of them."""
+    return {
+      "batch_size": self.recipe.rows,
+      "devices": self.program.mesh.size,
+      "process_index": jax.process_index(),
+      "process_count": jax.process_count(),
+    }
+
   def loader(self, plan: packing.Plan) -> pipeline.RowLoader:
-    """Batches of the training sequences; this process's rows of them."""
-    return pipeline.make_loader(
-      self.config,
-      self.dataset.train,
-      self.dataset.vocabulary,
-      plan=plan,
-      batch_size=self.recipe.rows,
-      devices=self.program.mesh.size,
-      process_index=jax.process_index(),
-      process_count=jax.process_count(),
-    )
+    """Planned batches of the prepared sequences; this process's rows of them."""
+    store, vocabulary = self.dataset.train, self.dataset.vocabulary
+    return pipeline.make_loader(self.config, store, vocabulary, plan=plan, **self.shape)
 
 
 def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
@@ -169,14 +171,20 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     f"tokens: packing factor {plan.packing_factor:.3f}, efficiency {plan.efficiency:.2%}, "
     f"at most {plan.packing_depth} sequences a pack\n"
   )
+  has_stream = bool(config.data.stream)
+  if has_stream:
+    processes.tell(
+      f"This is a sample. Training reads {config.data.stream}: it has no epochs, and the "
+      "packing factor is that of the sample.\n"
+    )
 
   mesh = make_mesh(fsdp=config.train.fsdp)
   processes.connect(mesh)
   unpacked_recipe, recipe = resolve(
     config,
     packing_factor=plan.packing_factor,
-    num_sequences=plan.num_sequences,
-    num_tokens=plan.histogram.num_tokens,
+    num_sequences=None if has_stream else plan.num_sequences,
+    num_tokens=None if has_stream else plan.histogram.num_tokens,
     num_devices=mesh.size,
     typed=command.typed_fields(),
   )
@@ -265,7 +273,6 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, dict[str, Any]]:
   config, program, steps = run.config, run.program, run.recipe.steps
   peak = peak_of(jax.devices(), dtype=config.model.dtype, given=config.train.peak_flops)
   processes.tell("compiling ...")
-  loader = run.loader(run.plan)
   held_out = pipeline.make_held_out(
     config,
     run.dataset,
@@ -278,12 +285,13 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, dict[str, Any]]:
   flops = training_flops(
     program.config,
     **shape,
-    mlm_slots=loader.max_masked,
+    mlm_slots=run.loader(run.plan).max_masked,
     max_sequences=run.plan.packing_depth,
     head=program.head,
     pairs=attended_pairs(config, run.plan, rows=run.recipe.rows),
   )
-  with contextlib.closing(loader.iterate()) as batches:
+  made = pipeline.make_batches(config, run.dataset, plan=run.plan, **run.shape)
+  with contextlib.closing(made) as batches:
     state, step, saved = begin(run, checkpoints, batches)
     with (
       recording(
@@ -298,12 +306,24 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, dict[str, Any]]:
       ) as record,
       signals.deferred(),
     ):
+
+      def save():
+        record.check()
+        resumable = {"config": config.to_dict(), **record.state()}
+        with record.paused():
+          checkpoints.best = verdict.best_step if config.train.keep_best else None
+          checkpoints.save(step, state, resumable | {"input": batches.get_state()})
+
       verdict = judge_run(run, record.evaluations)
+      saved_step = step
       while step < steps and not verdict.ended:
         step += 1
         record.start(step)
         with record.waiting_for("input"):
-          batch = next(batches)
+          batch = next(batches, None)
+          if batch is None:  # of a stream
+            step -= 1
+            break
           on_devices = put_batch(batch, program.mesh)
         with record.waiting_for("compute"):  # a CPU may run the step before it returns
           state, values = program.train_step(state, on_devices)
@@ -325,17 +345,23 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, dict[str, Any]]:
         ending = last or stopping or verdict.ended
         is_best = config.train.keep_best and step == verdict.best_step
         if step % config.train.checkpoint_every == 0 or ending or is_best:
-          record.check()
-          resumable = {"config": config.to_dict(), **record.state()}
-          with record.paused():
-            checkpoints.best = verdict.best_step if config.train.keep_best else None
-            checkpoints.save(step, state, resumable | {"input": batches.get_state()})
+          save()
+          saved_step = step
         if stopping:
           checkpoints.wait()
           raise command.Terminated(
             f"Asked to stop: saved step {step} of {steps} in {run.folder}. Run the same "
             "command again to resume."
           )
+      if step < steps and not verdict.ended:
+        if step > saved_step:
+          save()
+        checkpoints.wait()
+        raise command.Stopped(
+          f"{config.data.stream} gave no batch for {config.data.stream_wait:g} seconds, or "
+          f"it ended: saved step {step} of {steps} in {run.folder}, with the sequences that "
+          "wait in open packs. Run the same command again when it has more."
+        )
       checkpoints.wait()
     figures = {"peak_flops": peak.flops, "peak_flops_source": peak.source}
     return state, figures | {"missing_lines": record.log.missing}

@@ -22,7 +22,7 @@ def get_config() -> ConfigDict:
   config.data.columns = ""  # what fields are called in the source, such as text=content
   config.data.documents = "blank-line"  # how text files split: docs/data.md
   config.data.directory = "data/stdlib"  # the prepared dataset; made where it is not there
-  config.data.max_sequence_length = 128  # tokens of a sequence and of a row
+  config.data.max_sequence_length = 128  # tokens of a sequence; of a row by default
   config.data.vocab_size = 4096  # of the vocabulary trained on the corpus
   config.data.vocab_file = ""  # a BERT vocabulary, or GPT-2's, to use instead
   config.data.min_sentences = 2  # shorter documents have no next sentence to predict
@@ -37,14 +37,25 @@ def get_config() -> ConfigDict:
   config.data.layout = "packed"
   config.data.atom_size = 0  # concat, padding: in tokens; 0: the row length
   config.data.loss_on_padding = False  # padding: predict end tokens that only fill an atom
+  # Documents that arrive during training, with packing.algorithm=online: - (standard
+  # input), a folder that grows, hf:NAME. data.source is then a sample of them.
+  config.data.stream = ""
+  config.data.stream_wait = 60.0  # seconds without a batch, then the run saves and stops
   config.data.seed = 0  # of the held-out split and of how documents are cut
   config.data.mask_rate = 0.15  # masked tokens / tokens of a sequence
 
   config.packing = ConfigDict()
-  config.packing.algorithm = "auto"  # near the optimum; none: unpacked, the baseline
+  # near the optimum; none: unpacked, the baseline; online: packed while reading.
+  config.packing.algorithm = "auto"
   # 0: chosen, the smallest that costs at most 0.1 % more packs, if a plan with it is found
   # in less than a minute; the row length for no limit.
   config.packing.max_sequences_per_pack = 0
+  config.packing.row_length = 0  # tokens; 0: data.max_sequence_length
+  config.packing.length_multiple = 1  # each sequence starts at a multiple; 8, 64
+  config.packing.separator_tokens = 0  # padding between two sequences of a row
+  config.packing.open_packs = 64  # online: most packs that wait for more sequences
+  config.packing.look_ahead = 64  # online: most sequences that wait for a pack
+  config.packing.max_delay = 0  # online: arrivals after which a pack is closed; 0: no limit
   config.packing.assignment = "fresh"  # other neighbours each epoch; or fixed
   # Where attention skips foreign sequences, a row costs the sum of its squared lengths.
   # even: as many packs, with these sums as equal as possible; none

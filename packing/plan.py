@@ -179,6 +179,14 @@ class Plan:
     """Most sequences in a pack of this plan."""
     return max(map(len, self.strategies))
 
+  @property
+  def spacing(self) -> dict[str, int]:
+    """The multiple and the separator, as `make_row` and `make_rows` take them."""
+    return {
+      "length_multiple": self.length_multiple,
+      "separator_tokens": self.separator_tokens,
+    }
+
   @functools.cached_property
   def lower_bound(self) -> int:
     """No plan at this depth and row length can have fewer packs.

@@ -43,9 +43,9 @@ def make_row(
   array([5, 6, 0, 0, 4, 4, 4, 0], dtype=int32)
   """
   lengths = np.array([len(sequence) for sequence in sequences], np.int64)
-  multiple = length_multiple
-  sizes = -(-lengths // multiple) * multiple - (-separator_tokens // multiple) * multiple
-  starts = np.cumsum(sizes) - sizes
+  starts = starts_of(
+    lengths, length_multiple=length_multiple, separator_tokens=separator_tokens
+  )
   used = int(starts[-1] + lengths[-1]) if lengths.any() else 0
   if not 0 < used <= row_length:
     raise InputError(
@@ -62,6 +62,26 @@ def make_row(
   row["segment_ids"][places] = np.repeat(np.arange(1, lengths.size + 1), lengths)
   row["position_ids"][places] = positions
   return row
+
+
+def starts_of(
+  lengths: np.ndarray, *, length_multiple: int = 1, separator_tokens: int = 0
+) -> np.ndarray:
+  """Where the sequences of rows start.
+
+  Args:
+    lengths: int64[..., M], in tokens, from the left.
+    length_multiple, separator_tokens: as in `make_row`.
+
+  Returns:
+    int64[..., M].
+
+  >>> starts_of(np.array([5, 2, 4]), length_multiple=4, separator_tokens=1).tolist()
+  [0, 12, 20]
+  """
+  multiple = length_multiple
+  sizes = -(-lengths // multiple) * multiple - (-separator_tokens // multiple) * multiple
+  return np.cumsum(sizes, axis=-1) - sizes
 
 
 def make_rows(

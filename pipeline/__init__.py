@@ -12,9 +12,10 @@ _NAMES = {
   "batches.atom_loader": "AtomLoader",
   "batches.loader": "PackedLoader RowLoader",
   "batches.masking": "Masking",
-  "batches.plans": "keep_plans make_plan plan_sha256 read_plans",
+  "batches.online": "OnlineBatches",
+  "batches.plans": "ALGORITHMS keep_plans make_plan plan_sha256 read_plans",
   "batches.windows": "WindowLoader",
-  "config": "make_held_out make_loader prepare_dataset settings_of",
+  "config": "make_batches make_held_out make_loader prepare_dataset settings_of",
   "dataset": "PreparedDataset open_dataset",
   "prediction.answers": "answer label_names",
   "prediction.chunks": "pack_examples",
@@ -31,9 +32,22 @@ if TYPE_CHECKING:  # the same names, for type checkers
   from pipeline.batches.atom_loader import AtomLoader
   from pipeline.batches.loader import PackedLoader, RowLoader
   from pipeline.batches.masking import Masking
-  from pipeline.batches.plans import keep_plans, make_plan, plan_sha256, read_plans
+  from pipeline.batches.online import OnlineBatches
+  from pipeline.batches.plans import (
+    ALGORITHMS,
+    keep_plans,
+    make_plan,
+    plan_sha256,
+    read_plans,
+  )
   from pipeline.batches.windows import WindowLoader
-  from pipeline.config import make_held_out, make_loader, prepare_dataset, settings_of
+  from pipeline.config import (
+    make_batches,
+    make_held_out,
+    make_loader,
+    prepare_dataset,
+    settings_of,
+  )
   from pipeline.dataset import PreparedDataset, open_dataset
   from pipeline.prediction.answers import answer, label_names
   from pipeline.prediction.chunks import pack_examples

@@ -21,10 +21,12 @@ from packing.errors import check_integer, short_repr
 from packing.files import read_json
 from pipeline.batches import atoms
 from pipeline.batches.atom_loader import AtomLoader
-from pipeline.batches.loader import PackedLoader, RowLoader
+from pipeline.batches.loader import BatchIterator, PackedLoader, RowLoader
 from pipeline.batches.masking import Masking
+from pipeline.batches.online import OnlineBatches, Reader, ShuffledSequences
 from pipeline.batches.packed import PackedBatch
-from pipeline.batches.plans import held_out_stores, make_plan
+from pipeline.batches.plans import ONLINE, held_out_stores, make_plan, online_options
+from pipeline.batches.streamed import StreamedSequences
 from pipeline.batches.windows import WindowLoader
 from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset
 from pipeline.preparation.prepare import prepare
@@ -34,7 +36,10 @@ from pipeline.tasks.table import is_masked, score
 
 PREPARED = "prepared"  # the source of a run that takes the directory as it is
 # Fields of `data` that say how a run uses a dataset, not how the dataset is made.
-_OF_THE_RUN = ("directory", "mask_rate", "layout", "atom_size", "loss_on_padding")
+_OF_THE_RUN = (
+  *("directory", "mask_rate", "layout", "atom_size", "loss_on_padding"),
+  *("stream", "stream_wait"),
+)
 _FLAG = re.compile(r"(?<!\S)--([a-z]+(?:-[a-z]+)*)")  # of python -m pipeline prepare
 
 
@@ -243,9 +248,6 @@ def make_loader(
     InputError: a value of the config cannot be used.
   """
   seed = check_integer("config.seed", config.seed, at_least=0, at_most=2**32 - 1)
-  rate = config.data.mask_rate
-  if not 0 < rate < 1:
-    raise InputError(f"config.data.mask_rate is {rate}; expected a fraction in (0, 1).")
   if batch_size is None:
     batch_size = _batch_size(config)
   loader: RowLoader
@@ -261,12 +263,11 @@ def make_loader(
       workers=config.train.loader_workers,
     )
   else:
-    masked = is_masked(config.data.task)
     loader = PackedLoader(
       store,
       make_plan(config, store) if plan is None else plan,
       batch_size=batch_size,
-      masking=Masking.for_vocabulary(vocabulary, rate=rate, seed=seed) if masked else None,
+      masking=_masking(config, vocabulary),
       seed=seed,
       assignment=config.packing.assignment,
       balance=config.packing.balance,
@@ -274,6 +275,65 @@ def make_loader(
       workers=config.train.loader_workers,
     )
   return loader.for_process(process_index, process_count)
+
+
+def make_batches(
+  config: ml_collections.ConfigDict,
+  dataset: PreparedDataset,
+  *,
+  plan: packing.Plan,
+  batch_size: int,
+  devices: int,
+  process_index: int,
+  process_count: int,
+) -> BatchIterator | OnlineBatches:
+  """The batches of a run, without end unless a stream ends; see `make_loader`.
+
+  Raises:
+    InputError: there is no such stream, or several processes read one.
+  """
+  processes = {"process_index": process_index, "process_count": process_count}
+  if config.packing.algorithm != ONLINE:
+    loader = make_loader(
+      config,
+      dataset.train,
+      dataset.vocabulary,
+      plan=plan,
+      batch_size=batch_size,
+      devices=devices,
+      **processes,
+    )
+    return loader.iterate()
+  reader: Reader
+  if config.data.stream:
+    if process_count > 1:
+      raise InputError(
+        f"config.data.stream is {short_repr(config.data.stream)} with {process_count} "
+        "processes; expected one process, which feeds all devices of its machine."
+      )
+    reader = StreamedSequences(
+      config.data.stream, settings_of(config.data), dataset.tokenizer
+    )
+  else:
+    reader = ShuffledSequences(dataset.train, seed=config.seed)
+  return OnlineBatches(
+    reader,
+    plan,
+    batch_size=batch_size,
+    masking=_masking(config, dataset.vocabulary),
+    options=online_options(config),
+    wait=config.data.stream_wait if config.data.stream else 0,
+    **processes,
+  )
+
+
+def _masking(config: ml_collections.ConfigDict, vocabulary: list[str]) -> Masking | None:
+  if not is_masked(config.data.task):
+    return None
+  rate = config.data.mask_rate
+  if not 0 < rate < 1:
+    raise InputError(f"config.data.mask_rate is {rate}; expected a fraction in (0, 1).")
+  return Masking.for_vocabulary(vocabulary, rate=rate, seed=config.seed)
 
 
 def make_audit_loader(

@@ -68,6 +68,14 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     "0 or more, and finite",
   ),
   ("seed data.seed", lambda x: 0 <= x < 2**32, "0 to 2^32 - 1"),
+  ("packing.row_length", lambda x: x == 0 or 5 <= x <= 65535, "0, or 5 to 65535 tokens"),
+  ("packing.length_multiple packing.open_packs", lambda x: x >= 1, "at least 1"),
+  (
+    "packing.separator_tokens packing.look_ahead packing.max_delay",
+    lambda x: x >= 0,
+    "0 or more",
+  ),
+  ("data.stream_wait", lambda x: 0 <= x < float("inf"), "0 or more, and finite"),
   ("data.max_sequence_length", lambda x: 5 <= x <= 65535, "5 to 65535 tokens"),
   ("data.vocab_size", lambda x: x >= 64, "at least 64"),
   (
@@ -127,6 +135,7 @@ def validate(
   for holds, field, expected in (
     *_model_rules(config, causal=causal, num_devices=num_devices),
     *_data_rules(config),
+    *_packing_rules(config),
     *_training_rules(config, num_devices=num_devices),
   ):
     check(holds, field, _get(config, field), expected)
@@ -207,7 +216,10 @@ def _data_rules(config) -> list[_Rule]:
         f"packing.{name}",
         f"{default} {shuffled}",
       )
-      for name, default in (("assignment", "fresh"), ("then", "none"), ("balance", "none"))
+      for name, default in (
+        *(("assignment", "fresh"), ("then", "none"), ("balance", "none")),
+        *(("row_length", 0), ("length_multiple", 1), ("separator_tokens", 0)),
+      )
     ),
     (
       not by_atoms or not config.train.throughput_rounds,
@@ -225,6 +237,73 @@ def _data_rules(config) -> list[_Rule]:
       "data.held_out_source with it",
     ),
   ]
+
+
+STREAMED_TASKS = ("pretraining", "sentences", "text")
+
+
+def _packing_rules(config) -> list[_Rule]:
+  data, packing, train = config.data, config.packing, config.train
+  length, rows = data.max_sequence_length, row_length(config)
+  is_online, has_stream = packing.algorithm == "online", bool(data.stream)
+  online = "with packing.algorithm=online, which packs in the order of reading"
+  stream = f"with data.stream={data.stream}"
+  run_out = (
+    f"rows of at most data.max_sequence_length={length} tokens with "
+    "model.position_reset=False: the model has no more positions"
+  )
+  durations = {
+    "train.duration": train.duration,
+    "optimizer.warmup": config.optimizer.warmup,
+  }
+  return [
+    (
+      not packing.row_length or rows <= packing.row_length,
+      "packing.row_length",
+      f"0, or at least {rows}, the longest sequence",
+    ),
+    *(
+      (config.model.position_reset or rows <= length or not default, field, run_out)
+      for field, default in (
+        ("packing.row_length", packing.row_length),
+        ("packing.length_multiple", not packing.row_length),
+      )
+    ),
+    (not is_online or data.layout == "packed", "data.layout", f"packed {online}"),
+    *(
+      (not is_online or packing[name] == default, f"packing.{name}", f"{default} {online}")
+      for name, default in (("assignment", "fresh"), ("then", "none"), ("balance", "none"))
+    ),
+    (
+      not is_online or not train.loader_workers,
+      "train.loader_workers",
+      f"0 {online}",
+    ),
+    (is_online or not has_stream, "packing.algorithm", f"online {stream}"),
+    (
+      not has_stream or data.task in STREAMED_TASKS,
+      "data.task",
+      f"one of {', '.join(STREAMED_TASKS)} {stream}",
+    ),
+    (not has_stream or data.dupe_factor == 1, "data.dupe_factor", f"1 {stream}"),
+    *(
+      (
+        not (has_stream and "epoch" in duration),
+        field,
+        f"steps or sequences {stream}, which has no epochs",
+      )
+      for field, duration in durations.items()
+    ),
+  ]
+
+
+def row_length(config: ml_collections.ConfigDict) -> int:
+  """Tokens of a packed row at most; of unpacked ones, `data.max_sequence_length`."""
+  length, packing = config.data.max_sequence_length, config.packing
+  if packing.algorithm == "none":
+    return length
+  multiple = packing.length_multiple
+  return max(packing.row_length, -(-length // multiple) * multiple)
 
 
 def _training_rules(config, *, num_devices: int) -> list[_Rule]:
@@ -265,7 +344,8 @@ def check_attention(config: ml_collections.ConfigDict, model_config: model.Model
     ConfigError: says why.
   """
   try:
-    attention.check(model_config, config.data.max_sequence_length)
+    for length in {row_length(config), config.data.max_sequence_length}:
+      attention.check(model_config, length)
   except model.AttentionError as error:
     raise ConfigError(f"config.model: {error}") from error
 

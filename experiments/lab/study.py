@@ -239,7 +239,7 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
     arm = Arm(name.value, {}, batches.value, keep.value)
     chosen = config.value.copy_and_resolve_references()
     validate(
-      chosen, algorithms=list(packing.ALGORITHMS), tasks=pipeline.TASK_HEADS, num_devices=1
+      chosen, algorithms=pipeline.ALGORITHMS, tasks=pipeline.TASK_HEADS, num_devices=1
     )
     if pipeline.TASK_HEADS[chosen.data.task] != head:
       tasks = [task for task, of_task in pipeline.TASK_HEADS.items() if of_task == head]

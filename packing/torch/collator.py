@@ -76,9 +76,7 @@ class PackedCollator:
     return cls(
       row_length=plan.row_length,
       max_sequences=plan.packing_depth,
-      length_multiple=plan.length_multiple,
-      separator_tokens=plan.separator_tokens,
-      **options,
+      **plan.spacing | options,
     )
 
   def __call__(self, packs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:

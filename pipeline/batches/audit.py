@@ -110,8 +110,8 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
 
 def _contract(loader: PackedLoader) -> dict[str, tuple[str, tuple[int, ...]]]:
   """Type and shape of a row, for every field of a batch."""
-  depth, row_length = loader.plan.packing_depth, loader.plan.row_length
-  empty = _row(loader.store, np.full(depth, -1), row_length)
+  depth = loader.plan.packing_depth
+  empty = _row(loader.store, loader.plan, np.full(depth, -1))
   fields = {name: (field.dtype.name, field.shape) for name, field in empty.items()}
   if loader.masking is not None:
     names = ("mlm_positions", "mlm_labels", "mlm_segment_ids")
@@ -154,16 +154,18 @@ def _check_new(ids: np.ndarray, seen: np.ndarray):
     raise AuditError(f"Sequence {again[0]} came twice; expected each once an epoch.")
 
 
-def _row(store: SequenceStore, ids: np.ndarray, row_length: int) -> dict[str, np.ndarray]:
+def _row(
+  store: SequenceStore, plan: packing.Plan, ids: np.ndarray
+) -> dict[str, np.ndarray]:
   """The row that a pack should have, without masks, from int64[M] `sequence_ids`."""
-  used = ids[ids >= 0]
+  used, row_length = ids[ids >= 0], plan.row_length
   sequences = [store.gather(np.array([number])) for number in used]
   if sequences:
-    row = packing.make_row(sequences, row_length)
+    row = packing.make_row(sequences, row_length, **plan.spacing)
   else:
     names = ("input_ids", "segment_ids", "position_ids")
     row = {name: np.zeros(row_length, np.int32) for name in names}
-  starts = np.cumsum([0, *map(len, sequences)])[: used.size]
+  starts = np.flatnonzero((row["position_ids"] == 0) & (row["segment_ids"] > 0))
   row["token_type_ids"] = np.zeros(row_length, np.int32)
   for start, tokens, number in zip(starts, sequences, used, strict=True):
     first_type_end = start + store.first_type_lengths[number]
@@ -213,7 +215,7 @@ def _check_rows(batch: PackedBatch, loader: PackedLoader, *, first_row: int):
   rows = []
   for row, pack in enumerate(ids):
     try:
-      rows.append(_row(store, pack, loader.plan.row_length))
+      rows.append(_row(store, loader.plan, pack))
     except packing.InputError as error:
       raise AuditError(f"sequence_ids in row {first_row + row}: {error}") from error
   expected = {name: np.stack([row[name] for row in rows]) for name in rows[0]}

@@ -267,7 +267,12 @@ class PackedLoader(RowLoader):
     parts = []
     for start in range(0, len(contents), _ROWS_AT_ONCE):
       rows = slice(start, start + _ROWS_AT_ONCE)
-      part = pack_rows(self.store, contents[rows], row_length=self.plan.row_length)
+      part = pack_rows(
+        self.store,
+        contents[rows],
+        row_length=self.plan.row_length,
+        **self.plan.spacing,
+      )
       if self.masking is not None:
         part = mask_tokens(part, self.masking, epochs=epochs[rows])
       parts.append(part)

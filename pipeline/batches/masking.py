@@ -96,7 +96,8 @@ def _bits_of_tokens(batch: PackedBatch, seed: int, epochs: np.ndarray) -> np.nda
   They depend only on the seed, the epoch, the sequence's number and the position in the
   sequence; not on the row, the neighbours or the order of work.
   """
-  epoch_key = mix(np.uint64(seed) ^ mix(epochs.astype(np.uint64)))[:, None]
+  epochs = epochs.reshape(len(epochs), -1).astype(np.uint64)
+  epoch_key = mix(np.uint64(seed) ^ mix(epochs))
   sequence_key = mix(batch["sequence_ids"].astype(np.uint64) ^ epoch_key)
   slot = np.maximum(batch["segment_ids"] - 1, 0)
   token_key = np.take_along_axis(sequence_key, slot, axis=1)
@@ -127,10 +128,11 @@ def _draw_positions(
     num_drawn.reshape(num_rows, max_sequences), slot, axis=1
   )
 
-  # Sort each row by sequence, then maskable tokens first, then at random. Sequences stay
-  # in place, and the first tokens of each are drawn. The three keys share one integer:
-  # bits 33 to 63, bit 32 and bits 0 to 31.
-  keys = np.where(real, slot, max_sequences).astype(np.uint64) << np.uint64(33)
+  # Sort each row by sequence, then maskable tokens first, then at random. Sequences and the
+  # padding after each stay in place, and the first tokens of each are drawn. The three keys
+  # share one integer: bits 33 to 63, bit 32 and bits 0 to 31.
+  place = 2 * np.maximum.accumulate(segment_ids, axis=1) + ~real
+  keys = place.astype(np.uint64) << np.uint64(33)
   keys |= (~maskable).astype(np.uint64) << np.uint64(32)
   keys |= bits >> np.uint64(32)
   order = _stable_argsort(keys)

@@ -28,13 +28,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from packing.row import starts_of
 from pipeline.store import SequenceStore
 
 PackedBatch = dict[str, np.ndarray]
 
 
 def lay_out(
-  tokens: np.ndarray, lengths: np.ndarray, sequence_ids: np.ndarray, *, row_length: int
+  tokens: np.ndarray,
+  lengths: np.ndarray,
+  sequence_ids: np.ndarray,
+  *,
+  row_length: int,
+  length_multiple: int = 1,
+  separator_tokens: int = 0,
 ) -> PackedBatch:
   """Lays sequences into rows, from the left.
 
@@ -43,6 +50,8 @@ def lay_out(
     lengths: int64[B, M]; tokens in each slot, 0 in an empty one.
     sequence_ids: int64[B, M]; sequence numbers, -1 in an empty slot.
     row_length: S, in tokens.
+    length_multiple: each sequence starts at a multiple of this many tokens.
+    separator_tokens: at least as many tokens of padding between two sequences.
 
   Returns:
     The fields that every PackedBatch has. Token types and labels are 0.
@@ -60,13 +69,17 @@ def lay_out(
     position_ids [[0, 1, 0, 1, 2, 0]]
     cls_positions [[0, 2]]
   """
-  row_ends = np.cumsum(lengths, axis=1)
-  if row_ends[:, -1].max(initial=0) > row_length:
-    raise ValueError(f"A pack has {row_ends.max()} tokens; the row has {row_length}.")
-  occupied = np.arange(row_length) < row_ends[:, -1:]
   used = sequence_ids >= 0
+  places = starts_of(
+    lengths, length_multiple=length_multiple, separator_tokens=separator_tokens
+  )
+  if (end := (places + lengths).max(initial=0, where=used)) > row_length:
+    raise ValueError(f"A pack has {end} tokens; the row has {row_length}.")
   counts = lengths[used]
   starts = np.cumsum(counts) - counts  # of each sequence among all the tokens
+  in_batch = np.nonzero(used)[0] * row_length + places[used]  # its place, rows end to end
+  occupied = np.zeros((len(lengths), row_length), bool)
+  occupied.reshape(-1)[np.arange(tokens.size) + np.repeat(in_batch - starts, counts)] = True
 
   def rows(values) -> np.ndarray:
     field = np.zeros(occupied.shape, np.int32)
@@ -78,7 +91,7 @@ def lay_out(
     "token_type_ids": rows(0),
     "segment_ids": rows(np.repeat(np.nonzero(used)[1] + 1, counts)),
     "position_ids": rows(np.arange(tokens.size) - np.repeat(starts, counts)),
-    "cls_positions": np.where(used, row_ends - lengths, 0).astype(np.int32),
+    "cls_positions": np.where(used, places, 0).astype(np.int32),
     "sequence_labels": np.zeros(sequence_ids.shape, np.int32),
     "sequence_mask": used,
     "sequence_ids": sequence_ids,
@@ -86,7 +99,7 @@ def lay_out(
 
 
 def pack_rows(
-  store: SequenceStore, sequence_ids: np.ndarray, *, row_length: int
+  store: SequenceStore, sequence_ids: np.ndarray, *, row_length: int, **spacing: int
 ) -> PackedBatch:
   """Lays stored sequences into rows, without masking.
 
@@ -95,6 +108,7 @@ def pack_rows(
       and last token of each answer, counted from the sequence's own start.
     sequence_ids: int64[B, M]; sequence numbers of each row from the left, then -1.
     row_length: S, in tokens.
+    spacing: `length_multiple` and `separator_tokens`, as in `lay_out`.
 
   Returns:
     A PackedBatch without the `mlm_` fields. Answers are counted from the row's start.
@@ -106,7 +120,9 @@ def pack_rows(
   ids = sequence_ids[used]
   lengths = np.zeros(sequence_ids.shape, np.int64)
   lengths[used] = store.lengths[ids]
-  batch = lay_out(store.gather(ids), lengths, sequence_ids, row_length=row_length)
+  batch = lay_out(
+    store.gather(ids), lengths, sequence_ids, row_length=row_length, **spacing
+  )
 
   real = batch["segment_ids"] > 0
   first_type_lengths = np.repeat(store.first_type_lengths[ids], lengths[used])

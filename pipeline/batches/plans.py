@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import hashlib
 import json
 import pathlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ml_collections
+import numpy as np
 
 import packing
 from packing import InputError
+from packing.problem import Geometry
 from pipeline.batches import atoms
 from pipeline.store import SequenceStore
 
@@ -18,6 +22,9 @@ if TYPE_CHECKING:  # workers of a loader need none of its imports
   from pipeline.dataset import PreparedDataset
 
 PLANS = "plans"  # folder of the plans in a run's folder
+ONLINE = "online"  # packs are made while reading; the plan is that of the first epoch
+ALGORITHMS = (*packing.ALGORITHMS, ONLINE)
+_ROWS = ("row_length", "length_multiple", "separator_tokens")  # fields of packing
 
 
 def make_plan(
@@ -26,7 +33,8 @@ def make_plan(
   """Packs the lengths of a store as the config says.
 
   For the layouts `concat` and `padding`, each row is a pack of one sequence, unless an
-  algorithm is given.
+  algorithm is given. The unpacked baseline has rows of the longest sequence, whatever the
+  rows of packs are.
 
   Args:
     config: of the run.
@@ -34,17 +42,77 @@ def make_plan(
     algorithm: the packing algorithm, such as "none" for the unpacked baseline; None for
       the config's.
   """
-  histogram, algorithm, depth = _problem(config, store, algorithm)
+  histogram, algorithm, depth, rows = _problem(config, store, algorithm)
+  if algorithm == ONLINE:
+    if depth == "auto":
+      depth = packing.choose_depth(histogram, algorithm="auto", **rows)
+    geometry = Geometry.for_histogram(histogram, max_sequences_per_pack=depth, **rows)
+    return online_plan(
+      store.lengths, histogram, geometry, seed=config.seed, **online_options(config)
+    )
   then = None if config.packing.then == "none" else config.packing.then
   return packing.pack(
-    histogram, algorithm=algorithm, max_sequences_per_pack=depth, then=then
+    histogram, algorithm=algorithm, max_sequences_per_pack=depth, then=then, **rows
   )
+
+
+def online_options(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Options of `packing.OnlinePacker`."""
+  return {
+    "open_packs": config.packing.open_packs,
+    "look_ahead": config.packing.look_ahead,
+    "max_delay": config.packing.max_delay or None,
+  }
+
+
+def online_plan(
+  lengths: np.ndarray,
+  histogram: packing.Histogram,
+  geometry: Geometry,
+  *,
+  seed: int,
+  **options: Any,
+) -> packing.Plan:
+  """The packs that an online packer makes of the first epoch, with none left open.
+
+  Args:
+    lengths: int[N], in tokens.
+    histogram: of the same lengths.
+    geometry: of the rows.
+    seed: of the order in which the epoch is read.
+    options: of `packing.OnlinePacker`.
+  """
+  packer = packing.OnlinePacker(
+    row_length=geometry.capacity,
+    max_sequences_per_pack=geometry.max_sequences_per_pack,
+    shortest=int(geometry.sizes(1)),
+    **options,
+  )
+  lengths = lengths[epoch_order(lengths.size, seed, 0)]
+  packs = collections.Counter(
+    tuple(sorted(lengths[pack].tolist()))
+    for pack in packer.pack(geometry.sizes(lengths).tolist())
+  )
+  strategies = sorted(packs)
+  return packing.Plan(
+    histogram=histogram,
+    strategies=strategies,
+    repeat_counts=np.array([packs[strategy] for strategy in strategies]),
+    algorithm=ONLINE,
+    details=dict(options),
+    **dataclasses.asdict(geometry),
+  )
+
+
+def epoch_order(num_sequences: int, seed: int, epoch: int) -> np.ndarray:
+  """int64[N]: the order in which an epoch is read that is packed while it is read."""
+  return np.random.default_rng([seed, epoch]).permutation(num_sequences)
 
 
 def _problem(
   config: ml_collections.ConfigDict, store: SequenceStore, algorithm: str | None = None
-) -> tuple[packing.Histogram, str, int | str]:
-  """The histogram, the algorithm and the depth, "auto" if the packer chooses it."""
+) -> tuple[packing.Histogram, str, int | str, dict[str, Any]]:
+  """Histogram, algorithm, depth ("auto" if the packer chooses it), and the rows."""
   lengths, depth = store.lengths, config.packing.max_sequences_per_pack
   row_length, layout = config.data.max_sequence_length, config.data.layout
   if layout in atoms.LAYOUTS and algorithm is None:
@@ -54,7 +122,15 @@ def _problem(
     lengths, algorithm = cut.row_tokens(), "none"
   histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=row_length)
   algorithm = algorithm or config.packing.algorithm
-  return histogram, algorithm, 1 if algorithm == "none" else depth or "auto"
+  if algorithm == "none":
+    return histogram, algorithm, 1, {"row_length": None}
+  rows = {name: config.packing[name] for name in _ROWS}
+  return (
+    histogram,
+    algorithm,
+    depth or "auto",
+    rows | {"row_length": rows["row_length"] or None},
+  )
 
 
 def plan_sha256(plan: packing.Plan) -> str:
@@ -111,10 +187,14 @@ def keep_plans(
       continue
     plan, fits = _read(path, config, store)
     if not fits:
+      then = "even" if "even" in plan.details else "none"
+      made_with = {"algorithm": plan.algorithm, "then": then}
+      made_with |= dataclasses.asdict(plan.geometry)
+      if plan.algorithm == ONLINE:
+        made_with |= plan.details
+      fields = ", ".join(f"{name}={value}" for name, value in made_with.items())
       raise InputError(
-        f"{path} was made with packing.algorithm={plan.algorithm}, at most "
-        f"{plan.max_sequences_per_pack} sequences a pack and packing.then="
-        f"{'even' if 'even' in plan.details else 'none'}, and the run keeps its plan. Keep "
+        f"{path} was made with packing.{{{fields}}}, and the run keeps its plan. Keep "
         "packing as it was, or give another --workdir."
       )
   return written
@@ -161,7 +241,7 @@ def _path(workdir: str | pathlib.Path, name: str) -> pathlib.Path:
 
 def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, bool]:
   """A kept plan, and whether it fits the config."""
-  histogram, algorithm, depth = _problem(config, store)
+  histogram, algorithm, depth, rows = _problem(config, store)
   try:
     plan = packing.load_plan(path, histogram=histogram)
   except InputError as error:
@@ -169,8 +249,12 @@ def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, bool]:
       f"{error} Restore the file, or remove it: train.py makes the plan again, and resumes "
       "if it is the same."
     ) from error
-  if isinstance(depth, int):
-    depth = min(depth, plan.row_length)
-  has_depth = depth in ("auto", plan.max_sequences_per_pack)
+  of_plan = plan.max_sequences_per_pack
+  wanted = Geometry.for_histogram(
+    histogram, max_sequences_per_pack=of_plan if depth == "auto" else depth, **rows
+  )
   has_then = (config.packing.then == "even") == ("even" in plan.details)
-  return plan, has_depth and has_then and plan.algorithm == algorithm
+  fits = wanted == plan.geometry and has_then and plan.algorithm == algorithm
+  if algorithm == ONLINE:
+    fits = fits and plan.details == online_options(config)
+  return plan, fits

@@ -1,0 +1,240 @@
+"""Packs made while reading: of a dataset in random order, or of a stream without end."""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+import packing
+from packing import InputError
+from packing.errors import check_integer, short_repr
+from pipeline.batches.epochs import PerEpoch
+from pipeline.batches.masking import Masking, mask_tokens
+from pipeline.batches.packed import PackedBatch, pack_rows
+from pipeline.batches.plans import epoch_order, plan_sha256
+from pipeline.store import SequenceStore
+
+AHEAD = 2  # batches that wait
+_FIELDS = {"step", "batch_size", "plan", "packs", "reader"}
+
+
+class Gathered(NamedTuple):
+  """The sequences of a batch.
+
+  Attributes:
+    store: that holds them.
+    places: int64[N], of each in the store.
+    numbers: int64[N]; they identify the sequences, also after a restart.
+    epochs: int64[N].
+  """
+
+  store: SequenceStore
+  places: np.ndarray
+  numbers: np.ndarray
+  epochs: np.ndarray
+
+
+class Reader(Protocol):
+  """Sequences one after the other, as examples that JSON can hold, or NumPy's arrays."""
+
+  def read(self) -> Iterator[list[Any]]:
+    """The next examples, a few at a time. Between two, `state` says where it is."""
+
+  def length(self, example: Any) -> int:
+    """Tokens of a sequence."""
+
+  def gather(self, examples: list[Any]) -> Gathered:
+    """What `pack_rows` needs of some sequences."""
+
+  def state(self) -> Any:
+    """The position, as JSON."""
+
+  def restore(self, state: Any):
+    """Continues where `state` was called."""
+
+
+class ShuffledSequences:
+  """The sequences of a store without end, in another order each epoch; a `Reader`."""
+
+  def __init__(self, store: SequenceStore, *, seed: int):
+    self._store, self._next = store, 0
+    self._order = PerEpoch(functools.partial(epoch_order, len(store), seed))
+
+  def read(self) -> Iterator[list[tuple[int, int]]]:
+    while True:
+      epoch, place = divmod(self._next, len(self._store))
+      self._next += 1
+      yield [(epoch, int(self._order(epoch)[place]))]
+
+  def length(self, example: tuple[int, int]) -> int:
+    return int(self._store.lengths[example[1]])
+
+  def gather(self, examples: list[tuple[int, int]]) -> Gathered:
+    epochs, numbers = np.array(examples, np.int64).reshape(-1, 2).T
+    return Gathered(self._store, numbers, numbers, epochs)
+
+  def state(self) -> int:
+    return self._next
+
+  def restore(self, state: Any):
+    self._next = check_integer("reader", state, at_least=0)
+
+
+class OnlineBatches(Iterator[PackedBatch]):
+  """Batches of packs that an `OnlinePacker` makes while a thread reads.
+
+  All processes read and pack everything, and each lays out its block of the rows. The
+  position holds the packer's state and the sequences of open packs, so a restored iterator
+  continues to the same bits and no sequence comes twice or never.
+
+  Args:
+    reader: gives the sequences.
+    plan: of a sample, packed in the same way: its row, multiple, separator and depth.
+    batch_size: B, packs of a batch, over all processes.
+    masking: how tokens are masked; None for batches without the `mlm_` fields.
+    options: of `OnlinePacker`: `open_packs`, `look_ahead` and `max_delay`.
+    wait: seconds to wait for a batch; 0 for no limit. Iteration stops after them, as at the
+      end of a stream; sequences in open packs stay in the state.
+    process_index, process_count: which block of each batch to make, from 0.
+
+  Raises:
+    InputError: the processes do not divide the batch, or an option is out of range.
+  """
+
+  def __init__(
+    self,
+    reader: Reader,
+    plan: packing.Plan,
+    *,
+    batch_size: int,
+    masking: Masking | None,
+    options: dict[str, int | None],
+    wait: float = 0,
+    process_index: int = 0,
+    process_count: int = 1,
+  ):
+    if batch_size % process_count:
+      raise InputError(
+        f"batch_size is {batch_size}; expected a multiple of the {process_count} processes."
+      )
+    self._reader, self._plan, self._masking, self._wait = reader, plan, masking, wait
+    self._batch_size = batch_size
+    size = batch_size // process_count
+    self._block = slice(process_index * size, (process_index + 1) * size)
+    geometry = plan.geometry
+    self._packer = packing.StreamPacker(
+      length=lambda example: int(geometry.sizes(reader.length(example))),
+      row_length=geometry.capacity,
+      max_sequences_per_pack=plan.packing_depth,
+      shortest=int(geometry.sizes(1)),
+      **options,
+    )
+    self._state = {
+      "step": 0,
+      "batch_size": batch_size,
+      "plan": plan_sha256(plan),
+      "packs": self._packer.state(),
+      "reader": reader.state(),
+    }
+    self._made: queue.Queue = queue.Queue(AHEAD)
+    self._closed = threading.Event()
+    self._is_started = False
+
+  def __next__(self) -> PackedBatch:
+    if not self._is_started:
+      self._is_started = True
+      threading.Thread(target=self._produce, daemon=True).start()
+    try:
+      made = self._made.get(timeout=self._wait or None)
+    except queue.Empty:
+      raise StopIteration from None
+    if isinstance(made, BaseException):
+      self._made.put(made)  # for the next call
+      raise made
+    batch, self._state = made
+    return batch
+
+  def get_state(self) -> dict[str, Any]:
+    """For a checkpoint, as JSON; of the batch that `__next__` returned last."""
+    return self._state
+
+  def set_state(self, state: dict[str, Any]):
+    """Resumes where `get_state` was called, on any number of processes.
+
+    Raises:
+      InputError: not such a state, of another sample or batch size, or iteration has begun.
+    """
+    if self._is_started or set(state) != _FIELDS:
+      raise InputError(
+        f"Expected a state with {', '.join(sorted(_FIELDS))}, before the first batch; "
+        f"found {short_repr(sorted(state))}."
+      )
+    for name in ("batch_size", "plan"):
+      if state[name] != self._state[name]:
+        raise InputError(
+          f"The state was saved with {name}={short_repr(state[name])}; this is "
+          f"{short_repr(self._state[name])}. Resume with the same."
+        )
+    self._packer.restore(state["packs"])
+    self._reader.restore(state["reader"])
+    self._state = state
+
+  def close(self):
+    """Ends the thread, unless it waits for the stream; it then ends with the process."""
+    self._closed.set()
+
+  def _produce(self):
+    try:
+      packs: list[list[Any]] = []
+      step = self._state["step"]
+      for examples in self._reader.read():
+        for example in examples:
+          self._packer.add(example)
+        for pack in self._packer.take():
+          packs.append(pack)
+          if len(packs) == self._batch_size:
+            step += 1
+            state = self._state | {
+              "step": step,
+              "packs": self._packer.state(),
+              "reader": self._reader.state(),
+            }
+            self._put((self._lay_out(packs[self._block]), state))
+            packs = []
+        if self._closed.is_set():
+          return
+      self._put(StopIteration())
+    except BaseException as error:  # raised where the batch is asked for
+      self._put(error)
+
+  def _put(self, made: Any):
+    while not self._closed.is_set():
+      try:
+        return self._made.put(made, timeout=0.5)
+      except queue.Full:
+        continue
+
+  def _lay_out(self, packs: list[list[Any]]) -> PackedBatch:
+    used = np.arange(self._plan.packing_depth) < np.array([[len(p)] for p in packs])
+    found = self._reader.gather([example for pack in packs for example in pack])
+
+    def slots(values: np.ndarray, empty: int) -> np.ndarray:
+      made = np.full(used.shape, empty, np.int64)
+      made[used] = values
+      return made
+
+    batch = pack_rows(
+      found.store,
+      slots(found.places, -1),
+      row_length=self._plan.row_length,
+      **self._plan.spacing,
+    )
+    batch["sequence_ids"] = slots(found.numbers, -1)
+    if self._masking is None:
+      return batch
+    return mask_tokens(batch, self._masking, epochs=slots(found.epochs, 0))

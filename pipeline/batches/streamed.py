@@ -1,0 +1,83 @@
+"""Sequences of a stream of documents, made as they come."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from packing import InputError
+from pipeline.batches.online import Gathered
+from pipeline.settings import DatasetSettings
+from pipeline.sources.document_shards import TRAIN, DocumentShard
+from pipeline.sources.streams import open_stream
+from pipeline.store import SequenceStore, StoredSequence
+from pipeline.tasks.encoder import Encoder
+from pipeline.tasks.table import find_task
+from pipeline.tokenizer import Tokenizer
+
+TOGETHER = 32  # documents that a random next segment is taken from
+
+
+class StreamedSequences:
+  """The sequences of documents as they come, a `Reader`.
+
+  Documents are read together where the task needs several. Random choices depend on the
+  seed and on the number of the document.
+
+  Args:
+    stream: names the stream; see `pipeline/sources/streams.py`.
+    settings: how documents become sequences.
+    tokenizer: for their texts.
+
+  Raises:
+    InputError: there is no such stream, or `dupe_factor` is not 1.
+  """
+
+  def __init__(self, stream: str, settings: DatasetSettings, tokenizer: Tokenizer):
+    if settings.dupe_factor != 1:
+      raise InputError(
+        f"dupe_factor is {settings.dupe_factor}; expected 1 with a stream, whose documents "
+        "are used once."
+      )
+    self._task, settings = find_task(settings)
+    self._encoder = Encoder(settings, tokenizer)
+    self._documents = open_stream(stream, self._task.document_fields(settings))
+    self._together = TOGETHER if self._task.min_documents > 1 else 1
+    self._groups = self._sequences = 0
+
+  def read(self) -> Iterator[list[dict[str, Any]]]:
+    documents = self._documents.read()
+    while group := list(itertools.islice(documents, self._together)):
+      shard = DocumentShard(TRAIN, 0, self._groups, group)
+      self._groups += 1
+      examples = []
+      for sequence in self._task.make_sequences(shard, self._encoder):
+        example = dict(zip(StoredSequence._fields, sequence, strict=True))
+        example["input_ids"] = np.asarray(example["input_ids"], np.int32)
+        examples.append(example | {"number": self._sequences})
+        self._sequences += 1
+      yield examples
+
+  def length(self, example: dict[str, Any]) -> int:
+    return len(example["input_ids"])
+
+  def gather(self, examples: list[dict[str, Any]]) -> Gathered:
+    numbers = np.array([example["number"] for example in examples], np.int64)
+    fields = StoredSequence._fields
+    sequences = [StoredSequence(*(x[name] for name in fields)) for x in examples]
+    store = SequenceStore.from_sequences(sequences, self._task.schema)
+    return Gathered(store, np.arange(len(store)), numbers, np.zeros(len(store), np.int64))
+
+  def state(self) -> dict[str, Any]:
+    return {
+      "documents": self._documents.state(),
+      "groups": self._groups,
+      "sequences": self._sequences,
+    }
+
+  def restore(self, state: dict[str, Any]):
+    self._documents.restore(state["documents"])
+    self._groups, self._sequences = state["groups"], state["sequences"]

@@ -1,0 +1,172 @@
+"""Documents that arrive while they are read, with a position to resume from.
+
+| stream         | documents                                                            |
+|----------------|----------------------------------------------------------------------|
+| `-`            | JSON lines on standard input; to resume, give it again from the start |
+| a folder       | lines of its .jsonl files in order of name; waits for more lines and  |
+|                | files, whose names have to come after those that were read            |
+| `hf:NAME#SPLIT`| a dataset of Hugging Face, streamed; NAME may be a folder             |
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from packing import InputError
+from packing.errors import short_repr
+from pipeline.sources.document import Document, DocumentFields, select_fields
+from pipeline.sources.textfiles import numbered_lines, split_json_lines
+
+SUFFIXES = (".jsonl", ".ndjson")
+POLL = 0.2  # seconds between two looks at a folder
+
+
+class DocumentStream(Protocol):
+  """Documents one after the other; between two, `state` says where it is."""
+
+  def read(self) -> Iterator[Document]: ...
+
+  def state(self) -> Any: ...
+
+  def restore(self, state: Any): ...
+
+
+def open_stream(spec: str, fields: DocumentFields) -> DocumentStream:
+  """Finds a stream; see the top of this file.
+
+  Raises:
+    InputError: there is no such stream.
+  """
+  if spec == "-":
+    return StandardInput(fields)
+  kind, _, name = spec.partition(":")
+  if kind == "hf" and name:
+    return HuggingFace(name, fields)
+  folder = pathlib.Path(spec)
+  if not folder.is_dir():
+    raise InputError(
+      f"There is no stream {short_repr(spec)}; expected - for standard input, a folder of "
+      ".jsonl files, or hf:NAME#SPLIT."
+    )
+  return GrowingFolder(folder, fields)
+
+
+class StandardInput:
+  """One JSON object a line."""
+
+  def __init__(self, fields: DocumentFields):
+    self._fields, self._lines = fields, 0
+
+  def read(self) -> Iterator[Document]:
+    skipped = self._lines
+    for number, line in numbered_lines(sys.stdin.buffer, "standard input"):
+      if number > skipped:
+        self._lines = number
+        yield from split_json_lines([(number, line)], "standard input", self._fields)
+
+  def state(self) -> int:
+    return self._lines
+
+  def restore(self, state: Any):
+    self._lines = int(state)
+
+
+class GrowingFolder:
+  """One JSON object a line, in files that are read in order of name.
+
+  A line counts when it ends, or when a file of a later name is there. A file is read to
+  its end once; lines that are added to it after that are not read.
+  """
+
+  def __init__(self, folder: pathlib.Path, fields: DocumentFields):
+    self._folder, self._fields = folder, fields
+    self._name, self._offset, self._line, self._done = "", 0, 0, 0
+
+  def state(self) -> dict[str, Any]:
+    return {
+      "file": self._name,
+      "offset": self._offset,
+      "line": self._line,
+      "files_done": self._done,
+    }
+
+  def restore(self, state: Any):
+    self._name, self._offset = state["file"], state["offset"]
+    self._line, self._done = state["line"], state["files_done"]
+    if self._name:
+      path = self._folder / self._name
+      size = path.stat().st_size if path.is_file() else 0
+      if size < self._offset:
+        raise InputError(
+          f"{path} has {size:,} bytes, and {self._offset:,} of them were read before. "
+          "Expected files that only grow; restore it."
+        )
+
+  def _names(self) -> list[str]:
+    names = sorted(path.name for path in self._folder.iterdir() if path.suffix in SUFFIXES)
+    if self._name and (before := [n for n in names if n < self._name])[self._done :]:
+      raise InputError(
+        f"{self._folder} has {len(before)} files before {self._name}, of which "
+        f"{self._done} were read. Expected new files to come last in order of name."
+      )
+    return names
+
+  def read(self) -> Iterator[Document]:
+    while True:
+      names = self._names()
+      if not self._name:
+        if not names:
+          time.sleep(POLL)
+          continue
+        self._name = names[0]
+      is_last = names[-1] <= self._name
+      path = self._folder / self._name
+      with path.open("rb") as file:
+        file.seek(self._offset)
+        for _, line in numbered_lines(file, str(path)):
+          if is_last and not line.endswith("\n"):
+            break  # it is being written
+          self._offset, self._line = file.tell(), self._line + 1
+          yield from split_json_lines([(self._line, line)], str(path), self._fields)
+      if is_last:
+        time.sleep(POLL)
+      else:
+        self._name = next(name for name in names if name > self._name)
+        self._offset, self._line, self._done = 0, 0, self._done + 1
+
+
+class HuggingFace:
+  """A dataset of the library `datasets`, streamed."""
+
+  def __init__(self, name: str, fields: DocumentFields):
+    try:
+      import datasets
+    except ImportError as error:
+      raise InputError(
+        "hf: needs the library datasets, which is not installed. Install it with: pip "
+        "install datasets."
+      ) from error
+    name, _, split = name.partition("#")
+    try:
+      stream = datasets.load_dataset(name, split=split or "train", streaming=True)
+    except Exception as error:  # of many kinds, from the hub or from files
+      message = " ".join(str(error).split())
+      raise InputError(f"hf:{name} cannot be opened: {message}") from error
+    self._name, self._fields, self._stream, self._read = f"hf:{name}", fields, stream, 0
+
+  def read(self) -> Iterator[Document]:
+    for values in self._stream:
+      self._read += 1
+      yield select_fields(values, self._fields, f"{self._name}, record {self._read}")
+
+  def state(self) -> dict[str, Any]:
+    return {"read": self._read, "stream": json.loads(json.dumps(self._stream.state_dict()))}
+
+  def restore(self, state: Any):
+    self._read = state["read"]
+    self._stream.load_state_dict(state["stream"])
