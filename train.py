@@ -290,7 +290,13 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, dict[str, Any]]:
     head=program.head,
     pairs=attended_pairs(config, run.plan, rows=run.recipe.rows),
   )
-  made = pipeline.make_batches(config, run.dataset, plan=run.plan, **run.shape)
+  made = pipeline.make_batches(
+    config,
+    run.dataset,
+    plan=run.plan,
+    is_stopping=lambda: signals.heard is not None,
+    **run.shape,
+  )
   with contextlib.closing(made) as batches:
     state, step, saved = begin(run, checkpoints, batches)
     with (
@@ -315,7 +321,7 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, dict[str, Any]]:
           checkpoints.save(step, state, resumable | {"input": batches.get_state()})
 
       verdict = judge_run(run, record.evaluations)
-      saved_step = step
+      saved_step, stopping = step, False
       while step < steps and not verdict.ended:
         step += 1
         record.start(step)
@@ -348,23 +354,30 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, dict[str, Any]]:
           save()
           saved_step = step
         if stopping:
-          checkpoints.wait()
-          raise command.Terminated(
-            f"Asked to stop: saved step {step} of {steps} in {run.folder}. Run the same "
-            "command again to resume."
-          )
-      if step < steps and not verdict.ended:
-        if step > saved_step:
-          save()
-        checkpoints.wait()
-        raise command.Stopped(
-          f"{config.data.stream} gave no batch for {config.data.stream_wait:g} seconds, or "
-          f"it ended: saved step {step} of {steps} in {run.folder}, with the sequences that "
-          "wait in open packs. Run the same command again when it has more."
-        )
+          break
+      ended_early = step < steps and not verdict.ended
+      if ended_early and step > saved_step:  # the stream paused
+        save()
       checkpoints.wait()
+      if ended_early or stopping:
+        raise interrupted(run, step)
     figures = {"peak_flops": peak.flops, "peak_flops_source": peak.source}
     return state, figures | {"missing_lines": record.log.missing}
+
+
+def interrupted(run: Run, step: int) -> Exception:
+  """Why training ends before its last step, and how it resumes."""
+  kept = f"saved step {step} of {run.recipe.steps} in {run.folder}"
+  kept = kept if step else "nothing is saved yet"
+  if signals.heard is not None or not run.config.data.stream:
+    return command.Terminated(
+      f"Asked to stop: {kept}. Run the same command again to resume."
+    )
+  data = run.config.data
+  return command.Stopped(
+    f"{data.stream} ended, or gave no batch for {data.stream_wait:g} seconds: {kept}, with "
+    "the sequences in open packs. Run the same command again when it has more."
+  )
 
 
 def judge_run(run: Run, evaluations: list[dict]) -> Verdict:
@@ -380,7 +393,7 @@ def judge_run(run: Run, evaluations: list[dict]) -> Verdict:
 
 
 def begin(
-  run: Run, checkpoints: Checkpoints, batches: BatchIterator
+  run: Run, checkpoints: Checkpoints, batches: BatchIterator | pipeline.OnlineBatches
 ) -> tuple[State, int, dict[str, Any]]:
   """Resumes from the newest checkpoint, or starts; moves the batches there.
 

@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ml_collections
 import numpy as np
@@ -286,13 +286,20 @@ def make_batches(
   devices: int,
   process_index: int,
   process_count: int,
+  is_stopping: Callable[[], bool] = lambda: False,
 ) -> BatchIterator | OnlineBatches:
   """The batches of a run, without end unless a stream ends; see `make_loader`.
+
+  Args:
+    is_stopping: asked while a stream gives nothing; if it returns True, waiting ends.
 
   Raises:
     InputError: there is no such stream, or several processes read one.
   """
-  processes = {"process_index": process_index, "process_count": process_count}
+  processes: dict[str, Any] = {
+    "process_index": process_index,
+    "process_count": process_count,
+  }
   if config.packing.algorithm != ONLINE:
     loader = make_loader(
       config,
@@ -304,7 +311,8 @@ def make_batches(
       **processes,
     )
     return loader.iterate()
-  reader: Reader
+  reader: Reader = ShuffledSequences(dataset.train, seed=config.seed)
+  waiting: dict[str, Any] = {}
   if config.data.stream:
     if process_count > 1:
       raise InputError(
@@ -314,15 +322,14 @@ def make_batches(
     reader = StreamedSequences(
       config.data.stream, settings_of(config.data), dataset.tokenizer
     )
-  else:
-    reader = ShuffledSequences(dataset.train, seed=config.seed)
+    waiting = {"wait": config.data.stream_wait, "is_stopping": is_stopping}
   return OnlineBatches(
     reader,
     plan,
     batch_size=batch_size,
     masking=_masking(config, dataset.vocabulary),
     options=online_options(config),
-    wait=config.data.stream_wait if config.data.stream else 0,
+    **waiting,
     **processes,
   )
 

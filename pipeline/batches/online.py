@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 import queue
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,6 +22,7 @@ from pipeline.batches.plans import epoch_order, plan_sha256
 from pipeline.store import SequenceStore
 
 AHEAD = 2  # batches that wait
+_LOOK = 0.5  # seconds between two looks at what ends the waiting
 _FIELDS = {"step", "batch_size", "plan", "packs", "reader"}
 
 
@@ -100,6 +103,7 @@ class OnlineBatches(Iterator[PackedBatch]):
     options: of `OnlinePacker`: `open_packs`, `look_ahead` and `max_delay`.
     wait: seconds to wait for a batch; 0 for no limit. Iteration stops after them, as at the
       end of a stream; sequences in open packs stay in the state.
+    is_stopping: asked while it waits; if it returns True, iteration stops.
     process_index, process_count: which block of each batch to make, from 0.
 
   Raises:
@@ -115,6 +119,7 @@ class OnlineBatches(Iterator[PackedBatch]):
     masking: Masking | None,
     options: dict[str, int | None],
     wait: float = 0,
+    is_stopping: Callable[[], bool] = lambda: False,
     process_index: int = 0,
     process_count: int = 1,
   ):
@@ -123,7 +128,7 @@ class OnlineBatches(Iterator[PackedBatch]):
         f"batch_size is {batch_size}; expected a multiple of the {process_count} processes."
       )
     self._reader, self._plan, self._masking, self._wait = reader, plan, masking, wait
-    self._batch_size = batch_size
+    self._batch_size, self._is_stopping = batch_size, is_stopping
     size = batch_size // process_count
     self._block = slice(process_index * size, (process_index + 1) * size)
     geometry = plan.geometry
@@ -149,15 +154,18 @@ class OnlineBatches(Iterator[PackedBatch]):
     if not self._is_started:
       self._is_started = True
       threading.Thread(target=self._produce, daemon=True).start()
-    try:
-      made = self._made.get(timeout=self._wait or None)
-    except queue.Empty:
-      raise StopIteration from None
-    if isinstance(made, BaseException):
-      self._made.put(made)  # for the next call
-      raise made
-    batch, self._state = made
-    return batch
+    end = time.monotonic() + (self._wait or math.inf)
+    while time.monotonic() < end and not self._is_stopping():
+      try:
+        made = self._made.get(timeout=_LOOK)
+      except queue.Empty:
+        continue
+      if isinstance(made, BaseException):
+        self._made.put(made)  # for the next call
+        raise made
+      batch, self._state = made
+      return batch
+    raise StopIteration
 
   def get_state(self) -> dict[str, Any]:
     """For a checkpoint, as JSON; of the batch that `__next__` returned last."""
@@ -215,7 +223,7 @@ class OnlineBatches(Iterator[PackedBatch]):
   def _put(self, made: Any):
     while not self._closed.is_set():
       try:
-        return self._made.put(made, timeout=0.5)
+        return self._made.put(made, timeout=_LOOK)
       except queue.Full:
         continue
 

@@ -194,7 +194,7 @@ def keep_plans(
         made_with |= plan.details
       fields = ", ".join(f"{name}={value}" for name, value in made_with.items())
       raise InputError(
-        f"{path} was made with packing.{{{fields}}}, and the run keeps its plan. Keep "
+        f"{path} was made with {fields}, and the run keeps its plan. Keep the config's "
         "packing as it was, or give another --workdir."
       )
   return written

@@ -2,6 +2,7 @@ import importlib
 import json
 import pathlib
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -172,12 +173,20 @@ def folder_of(config, corpus):
 
 
 def loader_of(config, corpus):
-  vocabulary = [*SPECIAL_TOKENS, *map(str, range(92))]
-  return pipeline.make_loader(config, corpus[1], vocabulary)
+  return pipeline.make_loader(config, corpus[1], VOCABULARY)
 
 
 def batch_of(config, corpus):
   return {name: field.tolist() for name, field in loader_of(config, corpus)[0].items()}
+
+
+def online_batch_of(config, corpus):
+  """The first batch of packs that are made while reading."""
+  loader = loader_of(config, corpus)
+  dataset = types.SimpleNamespace(train=corpus[1], vocabulary=VOCABULARY)
+  options = {"batch_size": 7, "devices": 1, "process_index": 0, "process_count": 1}
+  batches = pipeline.make_batches(config, dataset, plan=loader.plan, **options)
+  return [next(batches)["sequence_ids"].tolist() for _ in range(3)]
 
 
 def second_epoch_of(config, corpus):
@@ -220,12 +229,14 @@ def optimizer_of(config, corpus):
 def program_of(config, corpus):
   """Fields that training reads where the value is used, not in a message."""
   del corpus
-  files = ("train.py", "training/record/recorder.py")
+  files = ("train.py", "training/record/recorder.py", "pipeline/config.py")
   text = "".join((ROOT / file).read_text() for file in files)
   read = re.findall(r"config\.([a-z_.]+)", re.sub(r'f"[^"]*"', "", text))
   return {field: value for field, value in flat(config).items() if field in read}
 
 
+VOCABULARY = [*SPECIAL_TOKENS, *map(str, range(92))]
+ONLINE = {"packing.algorithm": "online", "packing.max_sequences_per_pack": 4}
 EXAMPLES: dict = {"data.source": "FOLDER/examples.jsonl"}
 SQUAD = EXAMPLES | {"data.task": "squad"}
 SQUAD |= {"data.doc_stride": 19, "data.max_question_length": 11}
@@ -263,6 +274,12 @@ CHANGES: dict[str, tuple] = {
   "data.mask_rate": (0.3, batch_of),
   "packing.algorithm": ("none", batch_of),
   "packing.max_sequences_per_pack": (2, batch_of),
+  "packing.row_length": (97, batch_of),
+  "packing.length_multiple": (8, batch_of),
+  "packing.separator_tokens": (3, batch_of),
+  "packing.open_packs": (2, online_batch_of, ONLINE),
+  "packing.look_ahead": (3, online_batch_of, ONLINE),
+  "packing.max_delay": (9, online_batch_of, ONLINE),
   "packing.assignment": ("fixed", second_epoch_of),
   "packing.then": ("even", batch_of),
   "packing.balance": ("devices", batch_of),
@@ -299,7 +316,8 @@ CHANGES: dict[str, tuple] = {
   "train.duration": ("1 epoch", optimizer_of),
 }
 USED_BY_PROGRAMS = """
-  data.task profile train.loss_unit train.log_every train.eval_every train.checkpoint_every
+  data.task data.stream data.stream_wait
+  profile train.loss_unit train.log_every train.eval_every train.checkpoint_every
   train.keep_checkpoints train.throughput_rounds train.target_mlm_accuracy train.peak_flops
   train.fsdp train.skip_bad_steps train.keep_every train.keep_best train.patience
   train.compilation_cache train.keep_memory

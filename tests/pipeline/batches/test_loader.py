@@ -26,10 +26,20 @@ ROOT = pathlib.Path(__file__).parents[3]
 
 
 def make_loader(
-  store, kind=PackedLoader, *, depth=3, batch_size=7, masking=MASKING, seed=3, **options
+  store,
+  kind=PackedLoader,
+  *,
+  depth=3,
+  batch_size=7,
+  masking=MASKING,
+  seed=3,
+  rows=None,
+  **options,
 ):
   histogram = packing.Histogram.from_lengths(store.lengths, max_sequence_length=43)
-  plan = packing.pack(histogram, algorithm="spfhp", max_sequences_per_pack=depth)
+  plan = packing.pack(
+    histogram, algorithm="spfhp", max_sequences_per_pack=depth, **rows or {}
+  )
   return kind(store, plan, batch_size=batch_size, masking=masking, seed=seed, **options)
 
 

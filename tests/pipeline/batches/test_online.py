@@ -1,0 +1,197 @@
+"""Packs made while reading: every sequence once, the same bits after any restart."""
+
+import contextlib
+import json
+import time
+
+import numpy as np
+import pytest
+
+import packing
+from packing.problem import Geometry
+from pipeline.batches.masking import mask_tokens
+from pipeline.batches.online import OnlineBatches, ShuffledSequences
+from pipeline.batches.packed import pack_rows
+from pipeline.batches.plans import epoch_order, online_plan
+from tests.pipeline.batches.test_batches import MASKING, assert_same, masked, masked_of
+
+EPOCHS = 5  # more than are read
+OPTIONS = {"open_packs": 5, "look_ahead": 3, "max_delay": None}
+SPACED = {"row_length": 100, "length_multiple": 8, "separator_tokens": 3}
+PLAIN = {"row_length": 61, "length_multiple": 1, "separator_tokens": 0}
+
+
+def make_plan(store, rows, depth=3):
+  histogram = packing.Histogram.from_lengths(store.lengths, max_sequence_length=43)
+  geometry = Geometry.for_histogram(histogram, max_sequences_per_pack=depth, **rows)
+  return online_plan(store.lengths, histogram, geometry, seed=3, **OPTIONS)
+
+
+def make_batches(store, rows=PLAIN, *, masking=MASKING, seed=3, batch_size=4, **options):
+  return OnlineBatches(
+    ShuffledSequences(store, seed=seed),
+    make_plan(store, rows),
+    batch_size=batch_size,
+    masking=masking,
+    options=OPTIONS,
+    **options,
+  )
+
+
+def take(batches, number):
+  return [next(batches) for _ in range(number)]
+
+
+@pytest.mark.parametrize("rows", [PLAIN, SPACED])
+def test_each_sequence_that_was_read_is_in_one_pack_or_waits(store, rows):
+  batches = make_batches(store, rows)
+  used = np.concatenate([b["sequence_ids"] for b in take(batches, 80)])
+  state = batches.get_state()
+  waiting = [example for _, example in state["packs"]["held"]]
+  waiting += [example for pack in state["packs"]["ready"] for example in pack]
+  found = [*used[used >= 0].tolist(), *(number for _, number in waiting)]
+  epochs = state["reader"] // len(store) + 1
+  read = np.concatenate([epoch_order(len(store), 3, epoch) for epoch in range(epochs)])
+  assert epochs > 2
+  assert sorted(found) == sorted(read[: state["reader"]].tolist())
+
+
+@pytest.mark.parametrize("rows", [PLAIN, SPACED])
+def test_rows_are_those_of_make_row_and_masks_those_of_their_epoch(store, rows):
+  batches = make_batches(store, rows)
+  assert batches.get_state()["step"] == 0
+  unused = [set(range(EPOCHS)) for _ in range(len(store))]
+
+  def mask_of(number, epoch):
+    return masked_of(masked(store, [[number]], epoch=epoch), 0, 0)
+
+  for batch in take(batches, 60):
+    plain = batch | {"input_ids": batch["input_ids"].copy()}
+    for row, ids in enumerate(batch["sequence_ids"]):
+      real = np.nonzero(batch["mlm_segment_ids"][row])[0]
+      places = batch["mlm_positions"][row][real]
+      plain["input_ids"][row][places] = batch["mlm_labels"][row][real]
+      sequences = [store.gather(np.array([i])) for i in ids[ids >= 0]]
+      expected = packing.make_row(sequences, **rows)
+      for name, field in expected.items():
+        np.testing.assert_array_equal(plain[name][row], field)
+      for slot, number in enumerate(ids[ids >= 0].tolist()):
+        mask = masked_of(batch, row, slot)
+        unused[number].remove(next(e for e in unused[number] if mask_of(number, e) == mask))
+  assert min(map(len, unused)) < EPOCHS - 1  # another epoch has other masks
+
+
+def test_the_plan_is_what_a_packer_makes_of_the_first_epoch(store):
+  plan = make_plan(store, SPACED)
+  assert plan.algorithm == "online"
+  assert plan.details == OPTIONS
+  assert plan.packing_depth <= 3
+  batches = make_batches(store, SPACED, batch_size=1, masking=None)
+  ids = np.concatenate([b["sequence_ids"] for b in take(batches, plan.num_packs - 9)])
+  lengths = np.where(ids >= 0, store.lengths[ids], 0)
+  made = {tuple(sorted(row[row > 0].tolist())) for row in lengths}
+  assert len(made & set(plan.strategies)) > 0.9 * len(made)
+
+
+def test_it_resumes_after_any_batch_with_the_same_bits(store):
+  whole = make_batches(store)
+  states, expected = [], []
+  for _ in range(40):
+    states.append(json.dumps(whole.get_state()))
+    expected.append(next(whole))
+  for step in (0, 1, 7, 39):
+    resumed = make_batches(store)
+    resumed.set_state(json.loads(states[step]))
+    for batch in expected[step:]:
+      assert_same(next(resumed), batch)
+
+
+def test_processes_share_the_rows(store):
+  whole, blocks = (
+    make_batches(store),
+    [make_batches(store, process_index=i, process_count=2) for i in range(2)],
+  )
+  for _ in range(5):
+    batch = next(whole)
+    parts = [next(block) for block in blocks]
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in batch}
+    assert_same(joined, batch)
+
+
+def test_a_state_of_other_rows_or_options_is_refused(store):
+  state = make_batches(store).get_state()
+  with pytest.raises(packing.InputError, match="batch_size=4; this is 5"):
+    make_batches(store, batch_size=5).set_state(state)
+  with pytest.raises(packing.InputError, match="with plan="):
+    make_batches(store, SPACED).set_state(state)
+  with pytest.raises(packing.InputError, match="Expected a state"):
+    make_batches(store).set_state({"step": 3})
+  begun = make_batches(store)
+  next(begun)
+  with pytest.raises(packing.InputError, match="before the first batch"):
+    begun.set_state(state)
+  with pytest.raises(packing.InputError, match="multiple of the 3 processes"):
+    make_batches(store, process_count=3)
+
+
+class Reader(ShuffledSequences):
+  """Gives some sequences, then fails or ends."""
+
+  def __init__(self, store, error=None):
+    super().__init__(store, seed=0)
+    self.error = error
+
+  def read(self):
+    for _, examples in zip(range(100), super().read(), strict=False):
+      yield examples
+    if self.error:
+      raise self.error
+
+
+@pytest.mark.parametrize("error", [None, OSError("the disk is gone")])
+def test_iteration_ends_with_the_reader_and_keeps_what_waits(store, error):
+  plan = make_plan(store, PLAIN)
+  batches = OnlineBatches(
+    Reader(store, error), plan, batch_size=4, masking=None, options=OPTIONS
+  )
+  made = []
+  with contextlib.suppress(StopIteration, OSError):
+    while True:
+      made.append(next(batches))
+  with pytest.raises(type(error or StopIteration())):
+    next(batches)
+  used = sum(int((b["sequence_ids"] >= 0).sum()) for b in made)
+  state = batches.get_state()["packs"]
+  waits = len(state["held"]) + sum(map(len, state["ready"]))
+  read = batches.get_state()["reader"]
+  assert used + waits == read <= 100
+
+
+def test_it_stops_waiting_when_asked_or_after_a_while(store):
+  class Silent(ShuffledSequences):
+    def read(self):
+      time.sleep(3600)
+      yield []
+
+  for options in ({"wait": 0.1}, {"is_stopping": lambda: True}):
+    batches = OnlineBatches(
+      Silent(store, seed=0),
+      make_plan(store, PLAIN),
+      batch_size=4,
+      masking=None,
+      options=OPTIONS,
+      **options,
+    )
+    assert next(batches, None) is None
+
+
+def test_rows_with_gaps_are_masked_as_rows_without(store):
+  """The tokens that are drawn do not depend on where a sequence lies."""
+  ids = np.array([[3, 9, 14], [8, -1, -1]])
+  epochs = np.zeros(2, np.int64)
+  dense = mask_tokens(pack_rows(store, ids, row_length=150), MASKING, epochs=epochs)
+  spaced = pack_rows(store, ids, row_length=170, length_multiple=16, separator_tokens=5)
+  spaced = mask_tokens(spaced, MASKING, epochs=epochs)
+  assert spaced["cls_positions"].tolist() != dense["cls_positions"].tolist()
+  for row, slot in ((0, 0), (0, 1), (0, 2), (1, 0)):
+    assert masked_of(dense, row, slot) == masked_of(spaced, row, slot)
