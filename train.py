@@ -174,8 +174,8 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   has_stream = bool(config.data.stream)
   if has_stream:
     processes.tell(
-      f"This is a sample. Training reads {config.data.stream}: it has no epochs, and the "
-      "packing factor is that of the sample.\n"
+      f"This is a sample. Training reads {config.data.stream}, each document once: there "
+      "are no epochs, and the packing factor is that of the sample.\n"
     )
 
   mesh = make_mesh(fsdp=config.train.fsdp)
@@ -471,7 +471,8 @@ def finish(run: Run, state: State, figures: dict[str, Any]):
   summary |= {
     "task": config.data.task,
     "recipe": {"unpacked": run.unpacked_recipe.as_dict(), "packed": run.recipe.as_dict()},
-    "epochs": steps / loader.batches_per_epoch,
+    "stream": config.data.stream,
+    "epochs": None if config.data.stream else steps / loader.batches_per_epoch,
     "packs": plan.num_packs,
     "plan_sha256": pipeline.plan_sha256(plan),
     "packing_factor": plan.packing_factor,

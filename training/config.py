@@ -285,7 +285,6 @@ def _packing_rules(config) -> list[_Rule]:
       "data.task",
       f"one of {', '.join(STREAMED_TASKS)} {stream}",
     ),
-    (not has_stream or data.dupe_factor == 1, "data.dupe_factor", f"1 {stream}"),
     *(
       (
         not (has_stream and "epoch" in duration),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from packing import InputError
 from pipeline.batches.online import Gathered
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import TRAIN, DocumentShard
@@ -24,8 +24,8 @@ TOGETHER = 32  # documents that a random next segment is taken from
 class StreamedSequences:
   """The sequences of documents as they come, a `Reader`.
 
-  Documents are read together where the task needs several. Random choices depend on the
-  seed and on the number of the document.
+  Documents are read together where the task needs several, and are used once, whatever
+  `dupe_factor` is. Random choices depend on the seed and on the number of the document.
 
   Args:
     stream: names the stream; see `pipeline/sources/streams.py`.
@@ -33,16 +33,11 @@ class StreamedSequences:
     tokenizer: for their texts.
 
   Raises:
-    InputError: there is no such stream, or `dupe_factor` is not 1.
+    InputError: there is no such stream.
   """
 
   def __init__(self, stream: str, settings: DatasetSettings, tokenizer: Tokenizer):
-    if settings.dupe_factor != 1:
-      raise InputError(
-        f"dupe_factor is {settings.dupe_factor}; expected 1 with a stream, whose documents "
-        "are used once."
-      )
-    self._task, settings = find_task(settings)
+    self._task, settings = find_task(dataclasses.replace(settings, dupe_factor=1))
     self._encoder = Encoder(settings, tokenizer)
     self._documents = open_stream(stream, self._task.document_fields(settings))
     self._together = TOGETHER if self._task.min_documents > 1 else 1

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import packing
 import pipeline
 from configs import glue
 from model import Gpt2Config, hf, weights
@@ -42,7 +41,7 @@ def get_config(name="base", **groups):
 
 
 def check(config, num_devices=1, typed=()):
-  options = {"algorithms": list(packing.ALGORITHMS), "tasks": pipeline.TASK_HEADS}
+  options = {"algorithms": pipeline.ALGORITHMS, "tasks": pipeline.TASK_HEADS}
   validate(config, num_devices=num_devices, typed=typed, **options)
 
 
@@ -437,6 +436,23 @@ REFUSED = [
   ("packing.assignment", "fixed", "fresh with data.layout=concat", "concat"),
   ("packing.balance", "devices", "none with data.layout=concat", "concat"),
   ("train.throughput_rounds", 3, "0 with data.layout=concat", "concat"),
+  ("packing.row_length", 127, "0, or at least 128, the longest sequence"),
+  ("packing.row_length", 129, "no more positions", "not reset"),
+  ("packing.length_multiple", 48, "no more positions", "not reset"),
+  ("packing.row_length", 256, "0 with data.layout=concat", "concat"),
+  ("packing.length_multiple", 8, "1 with data.layout=concat", "concat"),
+  ("packing.separator_tokens", 1, "0 with data.layout=concat", "concat"),
+  ("packing.separator_tokens", -1, "0 or more"),
+  ("packing.open_packs", 0, "at least 1"),
+  ("packing.then", "even", "none with packing.algorithm=online", "online"),
+  ("packing.balance", "devices", "none with packing.algorithm=online", "online"),
+  ("packing.assignment", "fixed", "fresh with packing.algorithm=online", "online"),
+  ("train.loader_workers", 2, "0 with packing.algorithm=online", "online"),
+  ("packing.algorithm", "auto", "online with data.stream=-", "stream"),
+  ("data.task", "squad", "one of pretraining, sentences, text with", "stream"),
+  ("train.duration", "2 epochs", "steps or sequences with data.stream=-", "stream"),
+  ("optimizer.warmup", "1 epoch", "steps or sequences with data.stream=-", "stream"),
+  ("data.stream_wait", -1.0, "0 or more"),
   ("optimizer.learning_rate", 0.0, "more than 0"),
   ("optimizer.name", "lion", "lamb, adamw, sgd, adafactor"),
   ("optimizer.trust_ratio", "none", "weights, all"),
@@ -471,6 +487,9 @@ SETTINGS = {
     model=GPT2_MODEL,
     train={"throughput_rounds": 0},
   ),
+  "not reset": get_config(model={"position_reset": False}),
+  "online": get_config(packing={"algorithm": "online"}),
+  "stream": get_config(packing={"algorithm": "online"}, data={"stream": "-"}),
   "adamw": get_config(optimizer={"name": "adamw"}),
   "sgd": get_config(optimizer={"name": "sgd"}),
   "adafactor": get_config(optimizer={"name": "adafactor"}, packing={"adjust": "lr_sqrt"}),

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-import packing
+import pipeline
 from configs import base
 from model import MODELS, BertConfig, Gpt2Config, hf, weights
 from model.__main__ import main as model_command
@@ -323,7 +323,7 @@ def test_a_gpt2_goes_on_from_given_weights(tmp_path, is_imported):
     assert model_command(["import", str(theirs), "--out", str(folder)]) == 0
   config = config_for_gpt2(theirs, init_from=str(folder), vocab_multiple=8)
   tasks = {"text": "causal"}
-  validate(config, algorithms=list(packing.ALGORITHMS), tasks=tasks, num_devices=1)
+  validate(config, algorithms=pipeline.ALGORITHMS, tasks=tasks, num_devices=1)
   made, params = start(config, "causal")
   assert isinstance(made, Gpt2Config)
   assert (made.num_layers, made.hidden_size, made.positions) == (2, 128, "learned")

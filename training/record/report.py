@@ -138,7 +138,10 @@ def summary_table(summary: dict) -> str:
   padding = summary["padding_tokens"]
   unpacked_padding = summary["unpacked_padding_tokens"]
   rows = [
-    ("sequences -> packs", f"{summary['sequences']:,} -> {summary['packs']:,}"),
+    (
+      f"sequences{' of the sample' * bool(summary.get('stream'))} -> packs",
+      f"{summary['sequences']:,} -> {summary['packs']:,}",
+    ),
     ("packing factor", f"{summary['packing_factor']:.3f} sequences a pack"),
     ("efficiency", f"{summary['efficiency']:.2%} of all tokens are real"),
     (
