@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import grain
 import numpy as np
 
-import packing
 from packing.errors import InputError
 from packing.online.stream import StreamPacker, length_of
 
@@ -79,11 +78,11 @@ class PackedIterDataset(grain.IterDataset):
 class _PackedIterator(grain.DatasetIterator):
   def __init__(self, parent: grain.DatasetIterator, options: dict[str, Any]):
     super().__init__(parent)
-    self._options, self._ended = options, False
+    self._ended = False
     self._packer = StreamPacker(**options)
 
   def __next__(self) -> dict[str, np.ndarray]:
-    while (pack := next(self._packer.take(), None)) is None:
+    while (row := next(self._packer.take_rows(), None)) is None:
       if self._ended:
         raise StopIteration
       try:
@@ -93,17 +92,7 @@ class _PackedIterator(grain.DatasetIterator):
         self._packer.flush()
       else:  # arrays take little space in a state
         self._packer.add({name: np.asarray(x) for name, x in example.items()})
-    return self._row(pack)
-
-  def _row(self, pack: list[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    width = self._options["max_sequences_per_pack"]
-    rows = packing.make_rows([pack], self._options["row_length"], max_sequences=width)
-    if "sequence_mask" in rows and width is None:
-      raise InputError(
-        "Examples have single values, and so rows need a fixed number of places; expected "
-        "max_sequences_per_pack, found none."
-      )
-    return {name: x[0] for name, x in rows.items()}
+    return row
 
   def get_state(self) -> dict[str, Any]:
     return {

@@ -161,7 +161,7 @@ def test_shards_of_a_stream_have_every_example_once():
 
 
 def test_single_values_need_a_fixed_number_of_places():
-  with pytest.raises(packing.InputError, match="max_sequences_per_pack, found none"):
+  with pytest.raises(packing.InputError, match="Pass max_sequences_per_pack"):
     list(make_stream(max_sequences_per_pack=None))
   tokens = [{"input_ids": example["input_ids"]} for example in EXAMPLES]
   every_token_once(make_stream(tokens, max_sequences_per_pack=None))
