@@ -14,6 +14,7 @@ import packing
 
 datasets = pytest.importorskip("datasets")
 from packing.datasets import pack_dataset, pack_iterable_dataset  # noqa: E402
+from tests import markdown  # noqa: E402
 
 pytestmark = pytest.mark.extra("datasets")
 
@@ -148,6 +149,19 @@ def test_what_cannot_be_packed_is_refused():
   text = DATASET.add_column("text", ["words"] * 61)
   with pytest.raises(packing.InputError, match="text is 'words'; expected a number"):
     pack_dataset(text, PLAN)[0]
+
+
+def test_what_the_page_shows_runs():
+  page = markdown.ROOT / "docs/how_to_pack.md"
+  blocks = markdown.blocks(page.read_text(), "python")
+  shown = [block for block in blocks if "pack_dataset" in block or "rows.state" in block]
+  sequences = [[7, 8, 9, 7], [5, 6], [4, 4, 4], [3, 1, 2], [6, 5]]
+  plan = packing.pack([*map(len, sequences)], max_sequence_length=8)
+  names = {"sequences": sequences, "plan": plan}
+  exec("".join(shown), names)
+  assert len(shown) == 2
+  names["rows"].load_state_dict(names["state"])
+  assert list(names["rows"]) == []
 
 
 # ---- a stream ------------------------------------------------------------------------
