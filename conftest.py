@@ -2,4 +2,11 @@
 
 import importlib.util
 
-collect_ignore = [] if importlib.util.find_spec("torch") else ["packing/torch"]
+NEEDED = {
+  "packing/torch": "torch",
+  "packing/grain": "grain",
+  "packing/datasets": "datasets",
+}
+collect_ignore = [
+  folder for folder, library in NEEDED.items() if not importlib.util.find_spec(library)
+]

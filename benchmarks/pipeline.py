@@ -35,6 +35,7 @@ from benchmarks.sample import CLS, FIRST_WORD, MASK, SEP
 from benchmarks.small_bert import MASK_RATE, VOCAB_SIZE
 from benchmarks.steps import in_turns, quartiles, spread
 from benchmarks.table import record_table
+from packing.grain import PackedIterDataset, PackedMapDataset
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import Masking
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
@@ -61,14 +62,21 @@ def _types(ids: np.ndarray) -> np.ndarray:
 # Ways to batches: each makes an endless iterator of dicts of arrays [B, S].
 
 
-def _grain(sequences, row, batch_size, kind: str, **bins: int) -> Batches:
-  elements = [{"input_ids": s, "token_type_ids": _types(s)} for s in sequences]
-  options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-  source = grain.MapDataset.source(elements).seed(0).shuffle().repeat()
-  lengths = {"input_ids": row, "token_type_ids": row}
-  pack = getattr(grain.experimental, kind)
-  packed = pack(source.to_iter_dataset(options), length_struct=lengths, **bins)
-  return iter(packed.batch(batch_size))
+READ = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+
+
+def _elements(sequences) -> list[dict[str, np.ndarray]]:
+  return [{"input_ids": s, "token_type_ids": _types(s)} for s in sequences]
+
+
+def _grain(sequences, batch_size, pack, **options) -> Batches:
+  source = grain.MapDataset.source(_elements(sequences)).seed(0).shuffle().repeat()
+  return iter(pack(source.to_iter_dataset(READ), **options).batch(batch_size))
+
+
+def _plan_in_grain(sequences, batch_size, plan: packing.Plan) -> Batches:
+  rows = PackedMapDataset(_elements(sequences), plan).shuffle(seed=0).repeat()
+  return iter(rows.to_iter_dataset(READ).batch(batch_size))
 
 
 def _torch(sequences, row, batch_size, *, masked: bool) -> Batches:
@@ -219,14 +227,19 @@ def main(arguments: list[str] | None = None):
     plan = packing.pack(drawn, algorithm="optimal", max_sequences_per_pack=depth)
     masking = Masking(MASK_RATE, 0, MASK, SPECIAL, VOCAB_SIZE)
     loader = functools.partial(PackedLoader, store, plan, batch_size=size, seed=0)
-    from_grain = functools.partial(_grain, sequences, row, size)
-    fit = {"num_packing_bins": 64, "max_sequences_per_bin": depth}
+    from_grain = functools.partial(_grain, sequences, size)
+    theirs = grain.experimental
+    whole = {"length_struct": {"input_ids": row, "token_type_ids": row}}
+    fit = {"num_packing_bins": 64, "max_sequences_per_bin": depth} | whole
+    online = {"row_length": row, "open_packs": 64, "max_sequences_per_pack": depth}
     ways = {
       OURS: map(loader(masking=masking).__getitem__, itertools.count()),
       "isopack": map(loader(masking=None).__getitem__, itertools.count()),
-      "Grain first-fit, 64 bins": from_grain("FirstFitPackIterDataset", **fit),
-      "Grain best-fit, 64 bins": from_grain("BestFitPackIterDataset", **fit),
-      "Grain concat-then-split": from_grain("ConcatThenSplitIterDataset"),
+      "isopack in Grain, a plan": _plan_in_grain(sequences, size, plan),
+      "isopack in Grain, 64 open packs": from_grain(PackedIterDataset, **online),
+      "Grain first-fit, 64 bins": from_grain(theirs.FirstFitPackIterDataset, **fit),
+      "Grain best-fit, 64 bins": from_grain(theirs.BestFitPackIterDataset, **fit),
+      "Grain concat-then-split": from_grain(theirs.ConcatThenSplitIterDataset, **whole),
     }
     if importlib.util.find_spec("torch"):
       ways["PyTorch DataLoader, padded, masked"] = _torch(sequences, row, size, masked=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from packing.errors import InputError
+from packing.errors import InputError, short_repr
 
 IGNORED = -100  # a label that losses leave out, as in PyTorch
 LABELS = ("label", "labels")
@@ -165,6 +165,11 @@ def _of_sequences(packs, names, batch, width: int | None) -> dict[str, np.ndarra
   fields: dict[str, np.ndarray] = {"sequence_starts": starts, "sequence_mask": is_used}
   for name in names:
     values = np.array([example[name] for pack in packs for example in pack])
+    if values.dtype.kind not in "iubf":
+      raise InputError(
+        f"{name} is {short_repr(values.tolist()[0])}; expected a number, or an integer for "
+        "each token. Remove it from the examples."
+      )
     if values.dtype.kind in "iub":
       entries = np.full(is_used.shape, IGNORED, np.int32)
     else:

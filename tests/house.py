@@ -17,7 +17,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 # From the ground up: a room imports only rooms that stand before it.
 ROOMS = {
   "packing": "errors files histogram problem algorithms certificate assignment "
-  "plan planfile mixed row online batches pack commands testing torch __main__",
+  "plan planfile mixed row epochs online batches pack commands testing torch grain "
+  "datasets __main__",
   "pipeline": "splitmix settings store tokenizer sources tasks dataset preparation batches "
   "prediction config __main__",
   "model": "config block_attention kernels attention losses blocks bert gpt2 models "

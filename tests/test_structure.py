@@ -43,13 +43,13 @@ def test_a_circle_is_seen_also_in_functions_and_for_types(tmp_path):
 
 
 FRAMEWORKS = {"jax", "flax", "optax", "orbax", "grain", "torch", "datasets"}
-# Rooms of packing for a framework, and the one that differentiates what is already loaded.
-FOR_FRAMEWORKS = {"torch", "frameworks"}
+# Of packing: rooms for a framework, and the file that differentiates what is loaded.
+FOR_FRAMEWORKS = {"torch", "grain", "datasets", "frameworks"}
 
 
 def test_packing_needs_no_framework_and_scipy_only_when_it_is_used():
   for path in house.files("packing"):
-    if not FOR_FRAMEWORKS & {*path.with_suffix("").parts}:
+    if not FOR_FRAMEWORKS & {house.room(path), path.stem}:
       others = {target.parts[0] for target in house.imports(path)}
       assert not others & FRAMEWORKS, path
   slow = FRAMEWORKS | {"scipy"}

@@ -11,6 +11,7 @@ import numpy as np
 
 from packing.errors import InputError
 from packing.online.packer import OnlinePacker
+from packing.row import make_rows
 
 _FIELDS = {"packer", "held", "ready"}
 
@@ -46,6 +47,9 @@ class StreamPacker:
   def __init__(self, *, length: Callable[[Any], int] = length_of, **options: Any):
     self._length = length
     self._packer = OnlinePacker(**options)
+    self._row_length = options["row_length"]
+    width = options.get("max_sequences_per_pack")
+    self._width = None if width == "max" else width
     self._held: dict[int, Any] = {}  # examples of waiting sequences and open packs
     self._ready: collections.deque[list[Any]] = collections.deque()  # closed packs
 
@@ -71,6 +75,31 @@ class StreamPacker:
     """The packs that are ready; each leaves the state before it is given."""
     while self._ready:
       yield self._ready.popleft()
+
+  def take_rows(self) -> Iterator[dict[str, np.ndarray]]:
+    """The packs that are ready, each as a row of `make_rows`, [S].
+
+    Single values of examples are [M], with M = `max_sequences_per_pack`.
+
+    Raises:
+      InputError: examples have single values, and there is no such M.
+
+    Example:
+      >>> packer = StreamPacker(row_length=6, max_sequences_per_pack=3)
+      >>> packer.add({"input_ids": [5, 6], "label": 1})
+      >>> packer.flush()
+      >>> (row,) = packer.take_rows()
+      >>> row["input_ids"].tolist(), row["labels"].tolist()
+      ([5, 6, 0, 0, 0, 0], [1, -100, -100])
+    """
+    for pack in self.take():
+      rows = make_rows([pack], self._row_length, max_sequences=self._width)
+      if "sequence_mask" in rows and self._width is None:
+        raise InputError(
+          "Examples have single values, which need a fixed number of places in a row. Pass "
+          "max_sequences_per_pack."
+        )
+      yield {name: x[0] for name, x in rows.items()}
 
   def state(self) -> dict[str, Any]:
     """The whole state: of the packer, and the examples it holds.

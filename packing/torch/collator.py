@@ -79,8 +79,8 @@ class PackedCollator:
       **plan.spacing | options,
     )
 
-  def __call__(self, packs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """The arguments of a model, for B packs.
+  def __call__(self, packs: Sequence[Any]) -> dict[str, Any]:
+    """The arguments of a model, for B packs, or B rows of `packing.datasets`.
 
     Returns:
       `input_ids` and `position_ids`, int64[B, S]; `attention_mask`, [B, 1, S, S] of
@@ -96,8 +96,10 @@ class PackedCollator:
     """
     return self.arguments(self.rows(packs))
 
-  def rows(self, packs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, np.ndarray]:
+  def rows(self, packs: Sequence[Any]) -> dict[str, np.ndarray]:
     """A packed batch of NumPy arrays, as `packing.testing` takes it."""
+    if packs and isinstance(packs[0], Mapping):  # rows already
+      return {name: np.stack([row[name] for row in packs]) for name in packs[0]}
     names = ("row_length", "max_sequences", "length_multiple", "separator_tokens")
     return packing.make_rows(packs, **{name: getattr(self, name) for name in names})
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 import packing
+from packing.epochs import PlannedPacks
 
 
 class PackedDataset(Dataset):
@@ -37,42 +37,24 @@ class PackedDataset(Dataset):
   def __init__(
     self, dataset: Any, plan: packing.Plan, *, lengths: Any = None, seed: int = 0
   ):
-    if lengths is None:
-      lengths = [len(dataset[i]["input_ids"]) for i in range(len(dataset))]
-    self._dataset, self._plan, self._seed = dataset, plan, seed
-    self._lengths = np.asarray(lengths)
+    self._packs = PlannedPacks(dataset, plan, lengths=lengths, seed=seed)
     # In memory that workers share, so that they see the epoch of the loader.
     self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
-    self._assigned = (0, self._assign(0))
 
   def set_epoch(self, epoch: int):
     """Draws other packs; called before the loader begins the epoch."""
     self._epoch[0] = epoch
 
-  def _assign(self, epoch: int) -> packing.Assignment:
-    (seed,) = np.random.SeedSequence([self._seed, epoch]).generate_state(1)
-    return self._plan.assign(self._lengths, seed=int(seed))
-
   @property
   def assignment(self) -> packing.Assignment:
     """Which examples share a pack in this epoch."""
-    epoch = int(self._epoch)
-    if self._assigned[0] != epoch:
-      self._assigned = (epoch, self._assign(epoch))
-    return self._assigned[1]
+    return self._packs.assignment(int(self._epoch))
 
   def __len__(self) -> int:
-    return self._plan.num_packs
+    return self._packs.plan.num_packs
 
   def __getitem__(self, number: int) -> list[Any]:
     return self.__getitems__([number])[0]
 
   def __getitems__(self, numbers: Sequence[int]) -> list[list[Any]]:
-    assignment = self.assignment
-    packs = [assignment[number].tolist() for number in numbers]
-    flat = [i for pack in packs for i in pack]
-    if hasattr(self._dataset, "__getitems__"):  # reads a batch at a time
-      examples = iter(self._dataset.__getitems__(flat))
-    else:
-      examples = (self._dataset[i] for i in flat)
-    return [[next(examples) for _ in pack] for pack in packs]
+    return self._packs.read(int(self._epoch), numbers)

@@ -34,6 +34,12 @@ def test_sequences_that_do_not_make_a_row_are_refused(sequences, message):
 BASE = types.SimpleNamespace(hidden_size=768, intermediate_size=3072)
 
 
+@pytest.mark.parametrize("value", ["a text", None])
+def test_fields_that_are_not_numbers_are_refused(value):
+  with pytest.raises(packing.InputError, match=r"^name is .*; expected a number"):
+    packing.make_rows([[{"input_ids": [1], "name": value}]], 4)
+
+
 def test_a_layer_of_bert_base_by_its_operations():
   # Multiplications of a token: four matrices of width^2 and two of 4 width^2; of a pair:
   # width for the score and width for the value.

@@ -1,0 +1,87 @@
+"""The packs of a plan over a dataset, with other neighbours in each epoch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from packing.assignment import Assignment
+from packing.errors import InputError, check_integer
+from packing.histogram import check_same_lengths
+from packing.plan import Plan
+from packing.row import make_rows
+
+
+class PlannedPacks:
+  """Reads the examples of packs; the datasets of `packing.torch` and so on are made of it.
+
+  Args:
+    examples: examples by number, such as a list. If it has `__getitems__`, it is asked for
+      many at a time.
+    plan: of exactly these lengths.
+    lengths: int[N]; tokens of each example. Without it, all examples are read once.
+    seed: of the assignments, with the epoch.
+
+  Raises:
+    InputError: the plan is for other lengths, or for rows of several lengths.
+
+  Example:
+    >>> import packing
+    >>> examples = [{"input_ids": [n] * n} for n in (4, 2, 3, 2)]
+    >>> plan = packing.pack([4, 2, 3, 2], max_sequence_length=6)
+    >>> packs = PlannedPacks(examples, plan)
+    >>> packs.rows(0, [0, 1])["input_ids"].tolist()
+    [[2, 2, 3, 3, 3, 0], [2, 2, 4, 4, 4, 4]]
+  """
+
+  def __init__(self, examples: Any, plan: Plan, *, lengths: Any = None, seed: int = 0):
+    if not isinstance(plan, Plan):
+      raise InputError(
+        f"plan is a {type(plan).__name__}; expected a Plan, with rows of one length."
+      )
+    if lengths is None:
+      lengths = [len(examples[i]["input_ids"]) for i in range(len(examples))]
+    self.plan, self._examples = plan, examples
+    self._lengths = check_same_lengths(lengths, plan.histogram)
+    self._seed = check_integer("seed", seed, at_least=0)
+    self._assigned: dict[int, Assignment] = {}  # of the two epochs that were made last
+    self._lock = threading.Lock()
+
+  def __getstate__(self):
+    return self.__dict__ | {"_assigned": {}, "_lock": None}
+
+  def __setstate__(self, state):
+    self.__dict__ |= state | {"_lock": threading.Lock()}
+
+  def assignment(self, epoch: int) -> Assignment:
+    """Which examples share a pack in an epoch."""
+    with self._lock:
+      if epoch not in self._assigned:
+        (seed,) = np.random.SeedSequence([self._seed, epoch]).generate_state(1)
+        self._assigned = dict(list(self._assigned.items())[-1:])
+        self._assigned[epoch] = self.plan.assign(self._lengths, seed=int(seed))
+      return self._assigned[epoch]
+
+  def read(self, epoch: int, numbers: Sequence[int]) -> list[list[Any]]:
+    """The examples of some packs."""
+    assignment = self.assignment(epoch)
+    packs = [assignment[number].tolist() for number in numbers]
+    flat = [i for pack in packs for i in pack]
+    if hasattr(self._examples, "__getitems__"):
+      examples = iter(self._examples.__getitems__(flat))
+    else:
+      examples = (self._examples[i] for i in flat)
+    return [[next(examples) for _ in pack] for pack in packs]
+
+  def rows(self, epoch: int, numbers: Sequence[int]) -> dict[str, np.ndarray]:
+    """Some packs as `packing.make_rows` lays them out, M being the plan's packing depth."""
+    return make_rows(
+      self.read(epoch, numbers),
+      self.plan.row_length,
+      max_sequences=self.plan.packing_depth,
+      length_multiple=self.plan.length_multiple,
+      separator_tokens=self.plan.separator_tokens,
+    )

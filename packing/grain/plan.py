@@ -1,0 +1,55 @@
+"""The packs of a plan as a `grain.MapDataset`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grain
+import numpy as np
+
+import packing
+from packing.epochs import PlannedPacks
+
+
+class PackedMapDataset(grain.MapDataset):
+  """The packs of a plan, as rows.
+
+  An element is a row of `packing.make_rows`: `input_ids`, `segment_ids` and `position_ids`,
+  int32[S]; other lists of the examples beside them, [S]; single values of the examples,
+  [M] with M the plan's packing depth, with `sequence_starts` and `sequence_mask`.
+
+  In each epoch of `repeat` other sequences share a pack. The packs come in the plan's
+  order; `shuffle` reorders them.
+
+  Args:
+    source: examples by number: a list, a `MapDataset`, a data source of Grain.
+    plan: of exactly these lengths.
+    lengths: int[N]; tokens of each example. Without it, all examples are read once.
+    seed: of the assignments, with the epoch.
+
+  Raises:
+    packing.InputError: the plan is for other lengths, or for rows of several lengths.
+
+  Example:
+    >>> examples = [{"input_ids": [n] * n, "label": n % 3} for n in (4, 2, 3, 2)]
+    >>> plan = packing.pack([4, 2, 3, 2], max_sequence_length=6)
+    >>> rows = PackedMapDataset(examples, plan).repeat(2)
+    >>> len(rows), rows[0]["input_ids"].tolist(), rows[0]["labels"].tolist()
+    (4, [2, 2, 3, 3, 3, 0], [2, 0])
+  """
+
+  def __init__(
+    self, source: Any, plan: packing.Plan, *, lengths: Any = None, seed: int = 0
+  ):
+    super().__init__()
+    self._packs = PlannedPacks(source, plan, lengths=lengths, seed=seed)
+
+  def __len__(self) -> int:
+    return self._packs.plan.num_packs
+
+  def __getitem__(self, index):
+    if isinstance(index, slice):
+      return self.slice(index)
+    epoch, number = divmod(int(index), len(self))  # `repeat` counts on
+    row: dict[str, np.ndarray] = self._packs.rows(epoch, [number])
+    return {name: x[0] for name, x in row.items()}

@@ -1,0 +1,324 @@
+"""Rows in Grain: every example once, with epochs, shards, workers and checkpoints."""
+
+import itertools
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import packing
+
+grain = pytest.importorskip("grain")
+from absl import flags  # noqa: E402
+
+from packing.epochs import PlannedPacks  # noqa: E402
+from packing.grain import PackedIterDataset, PackedMapDataset  # noqa: E402
+
+pytestmark = pytest.mark.extra("grain")
+
+ROW = 17
+LENGTHS = np.random.default_rng(0).integers(1, ROW + 1, 61)
+# No two tokens are equal, and none is 0.
+ENDS = np.cumsum(LENGTHS)
+EXAMPLES = [
+  {
+    "input_ids": np.arange(end - n + 1, end + 1),
+    "token_type_ids": [i % 2] * int(n),
+    "label": i % 7,
+    "score": i / 8,
+  }
+  for i, (n, end) in enumerate(zip(LENGTHS, ENDS, strict=True))
+]
+PLAN = packing.pack(LENGTHS, max_sequence_length=ROW, max_sequences_per_pack=3)
+OPTIONS = {"row_length": ROW, "max_sequences_per_pack": 3, "open_packs": 4}
+
+
+def make_rows(**options):
+  return PackedMapDataset(EXAMPLES, PLAN, **options)
+
+
+def make_stream(examples=EXAMPLES, **more):
+  stream = grain.MapDataset.source(examples).to_iter_dataset()
+  return PackedIterDataset(stream, **(OPTIONS | more))
+
+
+def every_token_once(rows, times=1):
+  tokens = np.concatenate([row["input_ids"].ravel() for row in rows])
+  expected = np.repeat(np.arange(1, ENDS[-1] + 1), times)
+  np.testing.assert_array_equal(np.sort(tokens[tokens > 0]), expected)
+
+
+def assert_equal(rows, others):
+  for row, other in zip(rows, others, strict=True):
+    assert row.keys() == other.keys()
+    for name in row:
+      assert row[name].dtype == other[name].dtype
+      np.testing.assert_array_equal(row[name], other[name])
+
+
+def neighbours(rows):
+  return {tuple(np.sort(row["input_ids"][row["input_ids"] > 0])) for row in rows}
+
+
+# ---- a plan --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"length_multiple": 4, "separator_tokens": 1}])
+def test_a_row_is_that_of_make_rows(more):
+  plan = packing.pack(LENGTHS, max_sequence_length=20, max_sequences_per_pack=3, **more)
+  (seed,) = np.random.SeedSequence([5, 2]).generate_state(1)
+  packs = [[EXAMPLES[i] for i in pack] for pack in plan.assign(LENGTHS, seed=int(seed))]
+  batch = packing.make_rows(packs, 20, max_sequences=plan.packing_depth, **more)
+  rows = PackedMapDataset(EXAMPLES, plan, seed=5).repeat(3)
+  for number in range(len(plan.assign(LENGTHS, seed=0))):
+    assert_equal(
+      [rows[2 * plan.num_packs + number]], [{k: x[number] for k, x in batch.items()}]
+    )
+  assert batch["score"].dtype == np.float32
+  assert {"labels", "sequence_starts", "sequence_mask", "token_type_ids"} < batch.keys()
+
+
+def test_each_epoch_has_every_example_once_with_other_neighbours():
+  rows = list(make_rows().shuffle(seed=3).repeat(2).to_iter_dataset())
+  first, second = rows[: PLAN.num_packs], rows[PLAN.num_packs :]
+  every_token_once(first)
+  every_token_once(second)
+  assert neighbours(first) != neighbours(second)
+  assert neighbours(first) == neighbours(make_rows())
+  assert neighbours(first) != neighbours(make_rows(seed=1))
+  starts = [[row["input_ids"][0] for row in part] for part in (first, make_rows())]
+  assert starts[0] != starts[1]  # another order
+
+
+def test_shards_have_every_example_once_in_each_epoch():
+  shards = [list(make_rows().shuffle(seed=0)[i::3].repeat(2)) for i in range(3)]
+  for epoch in range(2):
+    sizes = [len(shard) // 2 for shard in shards]
+    parts = [s[epoch * n : (epoch + 1) * n] for s, n in zip(shards, sizes, strict=True)]
+    every_token_once(itertools.chain(*parts))
+
+
+def test_threads_and_a_pickle_give_the_same_rows():
+  rows = make_rows().shuffle(seed=0).repeat(3)
+  expected = [rows[i] for i in range(len(rows))]
+  options = grain.ReadOptions(num_threads=16, prefetch_buffer_size=100)
+  assert_equal(rows.to_iter_dataset(options), expected)
+  assert_equal(pickle.loads(pickle.dumps(make_rows())), make_rows())
+
+
+def test_few_assignments_are_held():
+  packs = PlannedPacks(EXAMPLES, PLAN)
+  drawn = [packs.assignment(epoch) for epoch in (0, 1, 2, 1)]
+  assert drawn[1] is drawn[3]
+  assert len(packs._assigned) == 2
+
+
+def test_sources_of_other_kinds_give_the_same_rows():
+  class Batched(list):
+    def __getitems__(self, numbers):
+      return [self[i] for i in numbers]
+
+  for source in (grain.MapDataset.source(EXAMPLES), Batched(EXAMPLES)):
+    assert_equal(PackedMapDataset(source, PLAN, lengths=LENGTHS), make_rows())
+
+
+def test_a_wrong_plan_is_refused():
+  with pytest.raises(packing.InputError, match="lengths"):
+    PackedMapDataset(EXAMPLES[1:], PLAN)
+  with pytest.raises(packing.InputError, match="lengths"):
+    make_rows(lengths=LENGTHS[::-1] // 2 + 1)
+  with pytest.raises(packing.InputError, match="seed"):
+    make_rows(seed=-1)
+  mixed = packing.pack(
+    LENGTHS, max_sequence_length=ROW, row_length=(ROW, 2 * ROW), row_cost=(1, 2)
+  )
+  with pytest.raises(packing.InputError, match="MixedPlan; expected a Plan"):
+    PackedMapDataset(EXAMPLES, mixed)
+
+
+# ---- a stream ------------------------------------------------------------------------
+
+
+def test_a_stream_comes_whole_in_the_rows_of_make_rows():
+  rows = list(make_stream())
+  every_token_once(rows)
+  packer = packing.StreamPacker(**OPTIONS)
+  for example in EXAMPLES:
+    packer.add(example)
+  packer.flush()
+  batch = packing.make_rows(list(packer.take()), ROW, max_sequences=3)
+  assert_equal(rows, [{k: x[i] for k, x in batch.items()} for i in range(len(rows))])
+
+
+def test_shards_of_a_stream_have_every_example_once():
+  shards = [make_stream(grain.MapDataset.source(EXAMPLES)[i::3]) for i in range(3)]
+  every_token_once(itertools.chain(*shards))
+
+
+def test_single_values_need_a_fixed_number_of_places():
+  with pytest.raises(packing.InputError, match="Pass max_sequences_per_pack"):
+    list(make_stream(max_sequences_per_pack=None))
+  tokens = [{"input_ids": example["input_ids"]} for example in EXAMPLES]
+  every_token_once(make_stream(tokens, max_sequences_per_pack=None))
+
+
+def test_wrong_options_of_a_stream_are_refused():
+  with pytest.raises(packing.InputError, match="open_packs is 0"):
+    make_stream(open_packs=0)
+  with pytest.raises(packing.InputError, match="to_iter_dataset"):
+    PackedIterDataset(grain.MapDataset.source(EXAMPLES), row_length=ROW)
+  with pytest.raises(packing.InputError, match="expected 1 to row_length=5"):
+    list(make_stream(row_length=5))
+
+
+def test_a_state_of_another_stream_is_refused():
+  state = iter(make_stream()).get_state()
+  with pytest.raises(packing.InputError, match="open_packs=4; this is 5"):
+    iter(make_stream(open_packs=5)).set_state(state)
+  with pytest.raises(packing.InputError, match="found another"):
+    iter(make_stream()).set_state({"next_index": 3})
+
+
+# ---- both ----------------------------------------------------------------------------
+
+PIPELINES = {
+  "plan": lambda: make_rows().shuffle(seed=1).repeat(2).to_iter_dataset(),
+  "plan in batches": lambda: make_rows().repeat(2).batch(4).to_iter_dataset(),
+  "stream": make_stream,
+  "stream in batches": lambda: make_stream(max_delay=9).batch(4),
+}
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_it_resumes_after_any_element(pipeline):
+  make = PIPELINES[pipeline]
+  whole = list(make())
+  rows, states = iter(make()), []
+  for _ in range(len(whole)):
+    states.append(json.loads(json.dumps(rows.get_state())))
+    next(rows)
+  with pytest.raises(StopIteration):
+    next(rows)
+  states.append(json.loads(json.dumps(rows.get_state())))
+  for taken, state in reversed(list(enumerate(states))):
+    rows.set_state(state)  # also from the end
+    assert_equal(rows, whole[taken:])
+
+
+def test_a_plan_has_one_integer_as_its_position():
+  rows = iter(make_rows().shuffle(seed=0).repeat(None).to_iter_dataset())
+  for _ in range(PLAN.num_packs + 1):
+    next(rows)
+  assert rows.get_state() == {"next_index": PLAN.num_packs + 1}
+
+
+def test_a_stream_is_not_read_again():
+  read = []
+
+  class Source:
+    def __len__(self):
+      return len(EXAMPLES)
+
+    def __getitem__(self, index):
+      read.append(index)
+      return EXAMPLES[index]
+
+  options = grain.ReadOptions(num_threads=0)
+  stream = grain.MapDataset.source(Source()).to_iter_dataset(options)
+  before = iter(PackedIterDataset(stream, **OPTIONS))
+  for _ in range(9):
+    next(before)
+  after = iter(PackedIterDataset(stream, **OPTIONS))
+  after.set_state(before.get_state())
+  list(after)
+  assert read == list(range(len(EXAMPLES)))
+
+
+@pytest.mark.parametrize("pipeline", ["plan in batches", "stream in batches"])
+def test_a_checkpoint_of_orbax_resumes(pipeline, tmp_path):
+  import orbax.checkpoint as ocp
+
+  make = PIPELINES[pipeline]
+  whole = list(make())
+  rows = iter(make())
+  head = [next(rows) for _ in range(3)]
+  with ocp.CheckpointManager(tmp_path) as manager:
+    manager.save(3, args=ocp.args.Composite(rows=grain.checkpoint.CheckpointSave(rows)))
+    manager.wait_until_finished()
+    after = iter(make())
+    restore = grain.checkpoint.CheckpointRestore(after)
+    manager.restore(3, args=ocp.args.Composite(rows=restore))
+  assert_equal(head + list(after), whole)
+
+
+@pytest.mark.parametrize("pipeline", ["plan in batches", "stream in batches"])
+def test_workers_give_every_example_once_and_resume(pipeline):
+  flags.FLAGS.mark_as_parsed()
+
+  def make():
+    workers = grain.MultiprocessingOptions(num_workers=2)
+    return PIPELINES[pipeline]().mp_prefetch(workers)
+
+  rows = iter(make())
+  head = [next(rows) for _ in range(3)]
+  state = json.loads(json.dumps(rows.get_state()))
+  tail = list(rows)
+  rows.close()
+  every_token_once(head + tail, times=2 if pipeline == "plan in batches" else 1)
+  if pipeline == "plan in batches":
+    assert_equal(head + tail, PIPELINES[pipeline]())
+  after = iter(make())
+  after.set_state(state)
+  assert_equal(after, tail)
+  after.close()
+
+
+READER = """
+import json, os, sys
+import grain
+import numpy as np
+from packing.grain import PackedIterDataset
+
+rng = np.random.default_rng(0)
+examples = [
+  {"input_ids": [n] * int(rng.integers(1, 18)), "score": n / 8} for n in range(1, 401)
+]
+stream = grain.MapDataset.source(examples).shuffle(seed=0).to_iter_dataset()
+rows = iter(
+  PackedIterDataset(stream, row_length=17, max_sequences_per_pack=5, open_packs=8)
+)
+done = sys.argv[1]
+if os.path.exists(done):
+  rows.set_state(json.loads(open(done).read().splitlines()[-1])["state"])
+with open(done, "a") as file:
+  for row in rows:
+    row = {name: str(x.tobytes()) for name, x in row.items()}
+    print(json.dumps({"row": row, "state": rows.get_state()}), file=file, flush=True)
+    print("row", flush=True)
+"""
+
+
+def test_a_reader_that_is_killed_goes_on_with_the_next_row(tmp_path):
+  def run(name, kill_after=None):
+    program = [sys.executable, "-c", READER, str(tmp_path / name)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, cwd=os.getcwd()) as process:
+      for count, _ in enumerate(process.stdout, start=1):
+        if count == kill_after:
+          os.kill(process.pid, signal.SIGKILL)
+          break
+    return process.returncode
+
+  assert run("whole") == 0
+  assert [run("killed", after) for after in (3, 10, None)] == [-9, -9, 0]
+
+  def rows(name):
+    lines = (tmp_path / name).read_text().splitlines()
+    return [json.loads(line)["row"] for line in lines]
+
+  assert rows("killed") == rows("whole")
+  assert len(rows("whole")) > 100
