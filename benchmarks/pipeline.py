@@ -38,6 +38,7 @@ from benchmarks.table import record_table
 from packing.grain import PackedIterDataset, PackedMapDataset
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import Masking
+from pipeline.batches.online import OnlineBatches, ShuffledSequences
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
 
 SPECIAL = (0, 100, CLS, SEP, MASK)
@@ -232,8 +233,16 @@ def main(arguments: list[str] | None = None):
     whole = {"length_struct": {"input_ids": row, "token_type_ids": row}}
     fit = {"num_packing_bins": 64, "max_sequences_per_bin": depth} | whole
     online = {"row_length": row, "open_packs": 64, "max_sequences_per_pack": depth}
+    while_reading = OnlineBatches(
+      ShuffledSequences(store, seed=0),
+      plan,
+      batch_size=size,
+      masking=masking,
+      options={"open_packs": 64, "look_ahead": 64},
+    )
     ways = {
       OURS: map(loader(masking=masking).__getitem__, itertools.count()),
+      "isopack, packed while reading, masked": (x for x, _ in while_reading.produce()),
       "isopack": map(loader(masking=None).__getitem__, itertools.count()),
       "isopack in Grain, a plan": _plan_in_grain(sequences, size, plan),
       "isopack in Grain, 64 open packs": from_grain(PackedIterDataset, **online),

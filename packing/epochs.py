@@ -82,6 +82,5 @@ class PlannedPacks:
       self.read(epoch, numbers),
       self.plan.row_length,
       max_sequences=self.plan.packing_depth,
-      length_multiple=self.plan.length_multiple,
-      separator_tokens=self.plan.separator_tokens,
+      **self.plan.spacing,
     )

@@ -153,7 +153,7 @@ class OnlineBatches(Iterator[PackedBatch]):
   def __next__(self) -> PackedBatch:
     if not self._is_started:
       self._is_started = True
-      threading.Thread(target=self._produce, daemon=True).start()
+      threading.Thread(target=self._run, daemon=True).start()
     end = time.monotonic() + (self._wait or math.inf)
     while time.monotonic() < end and not self._is_stopping():
       try:
@@ -196,24 +196,29 @@ class OnlineBatches(Iterator[PackedBatch]):
     """Ends the thread, unless it waits for the stream; it then ends with the process."""
     self._closed.set()
 
-  def _produce(self):
+  def produce(self) -> Iterator[tuple[PackedBatch, dict[str, Any]]]:
+    """Batches, each with the state after it, made by the caller's own thread."""
+    packs: list[list[Any]] = []
+    step = self._state["step"]
+    for examples in self._reader.read():
+      for example in examples:
+        self._packer.add(example)
+      for pack in self._packer.take():
+        packs.append(pack)
+        if len(packs) == self._batch_size:
+          step += 1
+          state = self._state | {
+            "step": step,
+            "packs": self._packer.state(),
+            "reader": self._reader.state(),
+          }
+          yield self._lay_out(packs[self._block]), state
+          packs = []
+
+  def _run(self):
     try:
-      packs: list[list[Any]] = []
-      step = self._state["step"]
-      for examples in self._reader.read():
-        for example in examples:
-          self._packer.add(example)
-        for pack in self._packer.take():
-          packs.append(pack)
-          if len(packs) == self._batch_size:
-            step += 1
-            state = self._state | {
-              "step": step,
-              "packs": self._packer.state(),
-              "reader": self._reader.state(),
-            }
-            self._put((self._lay_out(packs[self._block]), state))
-            packs = []
+      for made in self.produce():
+        self._put(made)
         if self._closed.is_set():
           return
       self._put(StopIteration())
