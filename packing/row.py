@@ -11,7 +11,6 @@ from packing.errors import InputError, short_repr
 
 IGNORED = -100  # a label that losses leave out, as in PyTorch
 LABELS = ("label", "labels")
-_FIELDS = ("input_ids", "segment_ids", "position_ids")
 
 
 def make_row(
@@ -42,25 +41,38 @@ def make_row(
   >>> make_row([[5, 6], [4, 4, 4]], row_length=8, length_multiple=4)["input_ids"]
   array([5, 6, 0, 0, 4, 4, 4, 0], dtype=int32)
   """
-  lengths = np.array([len(sequence) for sequence in sequences], np.int64)
-  starts = starts_of(
-    lengths, length_multiple=length_multiple, separator_tokens=separator_tokens
-  )
-  used = int(starts[-1] + lengths[-1]) if lengths.any() else 0
+  lengths = [len(sequence) for sequence in sequences]
+  places, row = _lay_out(lengths, row_length, length_multiple, separator_tokens)
+  return {"input_ids": _filled(sequences, places, row_length)} | row
+
+
+def _lay_out(
+  lengths: list[int], row_length: int, multiple: int, separator_tokens: int
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+  """Where tokens go in their row; and its `segment_ids` and `position_ids`."""
+  counts = np.array(lengths, np.int64)
+  starts = starts_of(counts, length_multiple=multiple, separator_tokens=separator_tokens)
+  used = int(starts[-1] + counts[-1]) if counts.any() else 0
   if not 0 < used <= row_length:
     raise InputError(
       f"The sequences of a pack have {used} tokens together; expected 1 to {row_length}, "
       "the row length."
     )
-  tokens = np.concatenate([sequence for sequence in sequences if len(sequence)])
+  positions = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+  places = np.repeat(starts, counts) + positions
+  row = {name: np.zeros(row_length, np.int32) for name in ("segment_ids", "position_ids")}
+  row["segment_ids"][places] = np.repeat(np.arange(1, counts.size + 1), counts)
+  row["position_ids"][places] = positions
+  return places, row
+
+
+def _filled(values: Sequence[Any], places: np.ndarray, row_length: int, padding: int = 0):
+  """int32[S]; the values of all sequences at their places."""
+  tokens = np.concatenate([x for x in values if len(x)])
   if tokens.dtype.kind not in "iu":
     raise InputError(f"Tokens are {tokens.dtype}; expected integers, the token ids.")
-  positions = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-  places = np.repeat(starts, lengths) + positions
-  row = {name: np.zeros(row_length, np.int32) for name in _FIELDS}
-  row["input_ids"][places] = tokens
-  row["segment_ids"][places] = np.repeat(np.arange(1, lengths.size + 1), lengths)
-  row["position_ids"][places] = positions
+  row = np.full(row_length, padding, np.int32)
+  row[places] = tokens
   return row
 
 
@@ -127,18 +139,19 @@ def make_rows(
         f"and {sorted(example)}."
       )
   single = {name for name in fields if not np.ndim(examples[0][name])}
-  geometry = {"length_multiple": length_multiple, "separator_tokens": separator_tokens}
-  made = [_fields_of(pack, sorted(fields - single), row_length, geometry) for pack in packs]
+  names, geometry = sorted(fields - single), (length_multiple, separator_tokens)
+  made = [_fields_of(pack, names, row_length, *geometry) for pack in packs]
   batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
   if single:
     batch |= _of_sequences(packs, sorted(single), batch, max_sequences)
   return batch
 
 
-def _fields_of(pack, names, row_length: int, geometry) -> dict[str, np.ndarray]:
+def _fields_of(pack, names, row_length: int, *geometry: int) -> dict[str, np.ndarray]:
   """A row with a field for each name."""
   lengths = [len(example["input_ids"]) for example in pack]
-  row: dict[str, np.ndarray] = {}
+  places, row = _lay_out(lengths, row_length, *geometry)
+  fields: dict[str, np.ndarray] = {}
   for name in names:  # input_ids among them
     values = [np.asarray(example[name]) for example in pack]
     if (found := [len(x) for x in values]) != lengths:
@@ -146,10 +159,9 @@ def _fields_of(pack, names, row_length: int, geometry) -> dict[str, np.ndarray]:
         f"{name} has {found} values in the sequences of a pack; expected {lengths}, one "
         "for each token."
       )
-    made = make_row(values, row_length, **geometry)
-    fill = IGNORED if name in LABELS else 0
-    row[name] = np.where(made["segment_ids"] > 0, made["input_ids"], fill)
-  return row | {name: made[name] for name in ("segment_ids", "position_ids")}
+    padding = IGNORED if name in LABELS else 0
+    fields[name] = _filled(values, places, row_length, padding)
+  return fields | row
 
 
 def _of_sequences(packs, names, batch, width: int | None) -> dict[str, np.ndarray]:

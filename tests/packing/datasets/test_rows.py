@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,7 +158,7 @@ def test_what_the_page_shows_runs():
   shown = [block for block in blocks if "pack_dataset" in block or "rows.state" in block]
   sequences = [[7, 8, 9, 7], [5, 6], [4, 4, 4], [3, 1, 2], [6, 5]]
   plan = packing.pack([*map(len, sequences)], max_sequence_length=8)
-  names = {"sequences": sequences, "plan": plan}
+  names: dict[str, Any] = {"sequences": sequences, "plan": plan}
   exec("".join(shown), names)
   assert len(shown) == 2
   names["rows"].load_state_dict(names["state"])
