@@ -31,6 +31,7 @@ def get_config() -> ConfigDict:
   config.data.short_sequence_probability = 0.1  # share of documents cut short
   config.data.doc_stride = 128  # squad: tokens from one window of a context to the next
   config.data.max_question_length = 64  # squad: in tokens
+  config.data.cross_documents = False  # sentences: as RoBERTa's FULL-SENTENCES
   config.data.min_words = 0  # text: shorter documents are left out
   # text: how documents become rows. packed: cut at the row length, packed, and isolated;
   # concat, padding: by atoms, the units of shuffling, which share rows (docs/batches.md).

@@ -36,6 +36,7 @@ PARTS = {
   "unpadding_estimate": "figures_5_6_unpadding",
   "speedups": "table_2_speedups",
   "learning_curves": "figures_3_4_15_to_17_curves",
+  "other_ways": "section_c_other_ways",
   "other_text": "figures_3_4_other_text",
   "two_phases": "figures_18_19_two_phases",
   "next_sentence": "section_i_next_sentence",

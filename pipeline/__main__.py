@@ -183,6 +183,9 @@ def _add_prepare(command):
   add(group, "dupe_factor", "times each document is cut", **number)
   add(group, "short_sequence_probability", "share of documents cut short", **fraction)
   add(group, "min_sentences", "documents with fewer are left out (sentences too)", **number)
+  group = command.add_argument_group("for --task sentences")
+  text = "sequences continue in the next document, after a [SEP]"
+  add(group, "cross_documents", text, action=argparse.BooleanOptionalAction)
   group = command.add_argument_group("for --task text")
   add(group, "min_words", "documents with fewer are left out", **number)
   group = command.add_argument_group("for --task classification")

@@ -43,6 +43,8 @@ class DatasetSettings:
     mismatched_source: held out too, but of another kind than the training data, such as
       MNLI's mismatched genres; needs held_out_source.
     min_words: leaves out documents with fewer; white space separates words (text).
+    cross_documents: whether sequences to train on continue in the next document, after a
+      [SEP]; those that are held out never do (sentences).
 
   Raises:
     InputError: a value is invalid.
@@ -68,6 +70,7 @@ class DatasetSettings:
   labels: str = ""
   mismatched_source: str = ""
   min_words: int = 0
+  cross_documents: bool = False
 
   def __post_init__(self):
     for name, least, most in (
@@ -86,6 +89,10 @@ class DatasetSettings:
       value = getattr(self, name)
       if not (math.isfinite(value) and 0 <= value < 1):
         raise InputError(f"{name} is {value}; expected a fraction in [0, 1).")
+    if not isinstance(self.cross_documents, bool):
+      raise InputError(
+        f"cross_documents is {short_repr(self.cross_documents)}; expected True or False."
+      )
     if self.too_long not in ("", *TOO_LONG):
       raise InputError(
         f"too_long is {short_repr(self.too_long)}; expected one of {', '.join(TOO_LONG)}."

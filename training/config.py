@@ -193,12 +193,20 @@ def _model_rules(config, *, causal: bool, num_devices: int) -> list[_Rule]:
 def _data_rules(config) -> list[_Rule]:
   data = config.data
   layouts = ("packed", "concat", "padding") if data.task == "text" else ("packed",)
+  across = ""
+  if data.task in MASKED_TASKS:
+    across = "; rows across documents: data.task=sentences, data.cross_documents=True"
   atoms, length = data.atom_size, data.max_sequence_length
   by_atoms = data.layout in ("concat", "padding")
   why = f"with data.layout={data.layout}"
   shuffled = f"{why}, whose atoms are shuffled and not packed"
   return [
-    (data.layout in layouts, "data.layout", ", ".join(layouts)),
+    (data.layout in layouts, "data.layout", ", ".join(layouts) + across),
+    (
+      data.task == "sentences" or not data.cross_documents,
+      "data.cross_documents",
+      f"False with data.task={data.task}; it is for data.task=sentences",
+    ),
     (
       not atoms or (atoms > 1 and max(atoms, length) % min(atoms, length) == 0),
       "data.atom_size",

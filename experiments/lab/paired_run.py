@@ -57,8 +57,8 @@ def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Sc
   """Steps that see the same packs in all arms, and where the arms are compared.
 
   All arms see the packs of the config's steps at the config's rows, however
-  `reduce_batch` rounds; "constant" arms see the same number of sequences, except in the
-  last step. `batches` is one of `streams.BATCHES`.
+  `reduce_batch` rounds; "constant" and "sorted" arms see the same number of
+  sequences, except in the last step. `batches` is one of `streams.BATCHES`.
 
   Raises:
     ConfigError: a value that no recipe can have, or that pairs cannot have.
@@ -77,7 +77,7 @@ def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Sc
   whole = max(1, round(before.steps / plan.packing_factor))  # steps of the config's rows
   packs = whole * before.rows
   rows, steps = recipe.rows, packs // recipe.rows
-  if batches == "constant":
+  if batches in ("constant", "sorted"):
     rows = round(recipe.rows * plan.packing_factor)
     steps = round(packs * plan.packing_factor / rows)
 

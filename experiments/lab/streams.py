@@ -11,7 +11,7 @@ from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
 
-BATCHES = ("packed", "unpacked", "constant")  # the kinds of `stream`
+BATCHES = ("packed", "unpacked", "constant", "sorted")  # the kinds of `stream`
 ROWS = 4  # unpacked rows are a multiple of this: few shapes, which each compile once
 
 
@@ -19,7 +19,8 @@ def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatc
   """Batches without end.
 
   Of "packed" they are the loader's own; of "unpacked" the sequences of each packed step,
-  one a row; of "constant" one a row, a constant number a step. A sequence has the same
+  one a row; of "constant" one a row, a constant number a step; of "sorted" one a row, those
+  of a step of nearly the same length, and steps in random order. A sequence has the same
   masked tokens in all kinds: they depend only on the seed, the epoch, its number and the
   position in it.
 
@@ -36,7 +37,10 @@ def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatc
     packed     [ab, c]      [d, efg]
     unpacked   [a, b, c]    [d, e, f, g]
     constant   [a, b, c]    [d, e, f]       3 rows
+    sorted     [d, a, g]    [b, f]          3 rows; of other steps, too
   """
+  if kind == "sorted":
+    return _sorted(loader, rows)
   if kind == "constant":
     return _constant(loader, rows)
   if rows != loader.batch_size:
@@ -67,6 +71,18 @@ def _constant(loader: PackedLoader, rows: int) -> Iterator[PackedBatch]:
     while len(ids) >= rows:
       yield _one_a_row(loader, ids[:rows], epochs[:rows], multiple=rows)
       ids, epochs = ids[rows:], epochs[rows:]
+
+
+def _sorted(loader: PackedLoader, rows: int) -> Iterator[PackedBatch]:
+  lengths = loader.store.lengths
+  for epoch in itertools.count():
+    rng = np.random.default_rng([loader.seed, epoch])
+    order = rng.permutation(len(lengths))  # of equal lengths
+    order = order[np.argsort(lengths[order], kind="stable")]
+    steps = np.array_split(order, -(-len(order) // rows))
+    for step in rng.permutation(len(steps)):
+      ids = steps[step]
+      yield _one_a_row(loader, ids, np.full(len(ids), epoch), multiple=rows)
 
 
 def _one_a_row(

@@ -29,7 +29,8 @@ from training.sweep.jobs import Task
 FORMAT = 1  # of the files; a file of another format is made anew
 SEEDS = 3  # of each arm, unless a study says otherwise
 _PLACES = ("directory", "source", "held_out_source", "vocab_file", "init_from")
-_COST = {"packed": 1.0, "unpacked": 2.1, "constant": 2.0}  # of a run, in packed runs
+# Of a run, in packed runs.
+_COST = {"packed": 1.0, "unpacked": 2.1, "constant": 2.0, "sorted": 2.0}
 
 Results = Sequence[Mapping[str, Any]]  # of one arm, by seed
 ByArm = Mapping[str, Results]

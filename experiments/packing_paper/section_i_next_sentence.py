@@ -21,7 +21,12 @@ from experiments.lab.part import Part
 from experiments.lab.statistics import larger
 from experiments.lab.study import Arm, Study
 from experiments.packing_paper import table_3_downstream as downstream
-from experiments.packing_paper.curves.arms import lasting, make_study, mean_length
+from experiments.packing_paper.curves.arms import (
+  lasting,
+  make_study,
+  mean_length,
+  of_sentences,
+)
 from experiments.packing_paper.curves.claims import long_enough
 
 _GREEDY: dict[str, Any] = {
@@ -51,21 +56,15 @@ PAPER_EFFECT = 1.31  # F1 of SQuAD that BERT-base loses without the loss, sectio
 def make_arms(study: Study) -> list[Arm]:
   """The three arms without the loss, with as many real tokens as the pairs of `study`."""
   config = study.runs[0][1].config
-  whole_sentences = {
-    "data.task": "sentences",
-    "data.directory": f"{config.data.directory}-sentences",
-    "data.dupe_factor": 1,  # nothing is random that could be cut again
-    "data.vocab_file": f"{config.data.directory}/vocab.txt",  # that of the pairs
-    "model.next_sentence": False,
-  }
+  whole_sentences = of_sentences(config)
   longer = mean_length(config, {}) / mean_length(config, whole_sentences)
   batch = round(config.train.batch_size * longer)  # as many real tokens a step, and in all
-  of_sentences = whole_sentences | lasting(config.train.steps * batch, batch)
+  fields = whole_sentences | lasting(config.train.steps * batch, batch)
   same = {"packing.adjust": "reduce_batch", "model.next_sentence": False}
   return [
     Arm("no_next_sentence", same, keep=True),
-    Arm("sentences", of_sentences, keep=True),
-    Arm("greedy", of_sentences | _GREEDY, keep=True),
+    Arm("sentences", fields, keep=True),
+    Arm("greedy", fields | _GREEDY, keep=True),
   ]
 
 

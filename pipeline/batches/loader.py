@@ -216,7 +216,7 @@ class PackedLoader(RowLoader):
     self.store, self.plan, self.masking = store, plan, masking
     self.plan_sha256 = plan_sha256(plan)
     self.epochs = Epochs(plan, store.lengths, seed=seed, mode=assignment)
-    self._seed = seed
+    self.seed = seed
     self._balance(Balancing(balance, devices=devices, group=devices), batch_size)
     super().__init__(
       num_rows=plan.num_packs,
@@ -239,7 +239,7 @@ class PackedLoader(RowLoader):
     self.balancing, self._order = balancing, None
     if balancing.what != "none":
       self._order = BalancedOrder(
-        self.plan, balancing, batch_size=batch_size, seed=self._seed
+        self.plan, balancing, batch_size=batch_size, seed=self.seed
       )
 
   def _blocks(self) -> grain.MapDataset:

@@ -7,7 +7,7 @@ https://github.com/google-research/bert, without its code; the sentences are RoB
 from __future__ import annotations
 
 import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from pipeline.settings import DatasetSettings
 from pipeline.sources import stdlib
 from pipeline.sources.document import Document
-from pipeline.sources.document_shards import DocumentShard
+from pipeline.sources.document_shards import TRAIN, DocumentShard
 from pipeline.store import StoredSequence
 from pipeline.tasks import causal
 from pipeline.tasks.encoder import Encoder
@@ -51,11 +51,25 @@ def sentences_of(document: Document, settings: DatasetSettings) -> list[str]:
 
 
 def sentence_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
-  """[CLS] sentences [SEP]: runs of whole sentences, as many as fit."""
+  """[CLS] sentences [SEP]: runs of whole sentences, as many as fit.
+
+  With `cross_documents` a run goes on in the next document of the shard, after a [SEP].
+
+  References:
+    Liu et al., https://arxiv.org/abs/1907.11692, section 4.2: DOC-SENTENCES, and with
+    `cross_documents` FULL-SENTENCES.
+  """
   most = encoder.settings.max_sequence_length - SPECIAL_TOKENS
-  for document in _tokenised(shard, encoder, most=most):
+  documents: Iterable[Sentences] = _tokenised(shard, encoder, most=most)
+  sep = [encoder.sep]
+  if encoder.settings.cross_documents and shard.split == TRAIN:
+    documents = [[part for document in documents for part in (*document, sep)]]
+  for document in documents:
     for run in whole_sentences(document, max_tokens=most):
-      yield StoredSequence([encoder.cls, *run, encoder.sep], len(run) + 2, 0)
+      first, last = run[:1] == sep, run[-1:] == sep  # where a document ends with the run
+      run = run[first : len(run) - last]
+      if run:
+        yield StoredSequence([encoder.cls, *run, encoder.sep], len(run) + 2, 0)
 
 
 def pair_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:

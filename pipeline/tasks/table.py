@@ -145,6 +145,11 @@ def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
       f"{settings.task}: each byte and the end token. Raise it, or give a vocabulary with "
       "--vocab-file."
     )
+  if settings.cross_documents and settings.task != "sentences":
+    raise InputError(
+      f"cross_documents is True; expected False for {settings.task}. Leave it out, or take "
+      "the task sentences."
+    )
   if settings.min_words and task.filter != "min_words":
     raise InputError(
       f"min_words is {settings.min_words}; expected 0 for {settings.task}. Leave it out: "

@@ -65,6 +65,19 @@ def lasting(sequences: float, batch: int) -> dict[str, Any]:
   }
 
 
+def of_sentences(config: ConfigDict, *, cross_documents: bool = False) -> dict[str, Any]:
+  """Fields of an arm of whole sentences, with the vocabulary of the pairs of a config."""
+  kind = "full-sentences" if cross_documents else "sentences"
+  return {
+    "data.task": "sentences",
+    "data.cross_documents": cross_documents,
+    "data.directory": f"{config.data.directory}-{kind}",
+    "data.dupe_factor": 1,  # nothing is random that could be cut again
+    "data.vocab_file": f"{config.data.directory}/vocab.txt",
+    "model.next_sentence": False,
+  }
+
+
 def mean_length(config: ConfigDict, fields: Mapping[str, Any]) -> float:
   """Of the sequences that are prepared for an arm, in tokens."""
   chosen = config.copy_and_resolve_references()

@@ -35,10 +35,12 @@ def curves(
     y = [_smooth([point["mlm_loss"] for point in run["curve"]]) for run in runs]
     band(left, x, y, colour, name)
     if runs is not base:
-      x = _sequences(runs, "evaluations")
+      # Of few steps, some arms are evaluated once more than others.
+      common = min(len(of[0]["evaluations"]) for of in (base, runs))
+      x = _sequences(runs, "evaluations")[:common]
       apart = [
         np.subtract(held_out(runs, at=at, way=way), held_out(base, at=at, way=way))
-        for at in range(len(base[0]["evaluations"]))
+        for at in range(common)
       ]
       band(right, x, np.transpose(apart), colour, name, marker="o")
   right.axhspan(-MARGIN, MARGIN, color="grey", alpha=0.15, linewidth=0)

@@ -14,7 +14,6 @@ from experiments.lab.study import ByArm, Results
 NAMES = {
   "packed": "packed",
   "unpacked": "unpacked, the same sequences each step",
-  "constant": "unpacked, a constant number of sequences",
   "twice": "packed, twice the batch",
   "twice_rate": "packed, twice the batch, rate * p",
   "twice_betas": "packed, twice the batch, betas ** p",
@@ -22,6 +21,11 @@ NAMES = {
   "no_mask": "no attention mask",
   "no_position_reset": "no position reset",
   "loss_of_packs": "loss averaged over packs",
+  "constant": "unpacked, a constant number of sequences",
+  "sorted": "unpacked, batches sorted by length",
+  "token_type": "sentence A and B apart",
+  "doc_sentences": "whole sentences of one document, packed",
+  "full_sentences": "whole sentences across documents",
 }
 
 

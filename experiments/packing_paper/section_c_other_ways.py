@@ -1,0 +1,153 @@
+"""Other ways to batch and to mask: sorted batches, rows across documents, A and B apart.
+
+Small models on docstrings, each in pairs that differ in one thing: batches of sequences of
+nearly the same length against random ones; RoBERTa's rows of whole sentences that cross
+documents, without a mask, against packed sentences of one document; and packing with
+attention within sentence A and within sentence B alone.
+
+References:
+  Krell et al., https://arxiv.org/abs/2107.02027, sections 5, A and C;
+  Liu et al., https://arxiv.org/abs/1907.11692, section 4.2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from experiments.lab.exhibits import Exhibit
+from experiments.lab.paired_run import held_out
+from experiments.lab.part import Part
+from experiments.lab.statistics import equivalent, larger
+from experiments.lab.study import Arm, ByArm, Study
+from experiments.packing_paper.curves import arms, pictures
+from experiments.packing_paper.curves.claims import long_enough
+from experiments.packing_paper.curves.tables import mean_difference, named, table
+
+_BETAS = {"packing.adjust": "lamb_betas"}
+_APART = {"packing.adjust": "reduce_batch", "model.attention_mask": "token_type"}
+
+
+def make_arms(study: Study) -> list[Arm]:
+  """The arms; both kinds of sentences have as many real tokens as the pairs of `study`."""
+  config = study.runs[0][1].config
+  made = [
+    Arm("constant", _BETAS, "constant"),
+    Arm("sorted", _BETAS, "sorted"),
+    Arm("token_type", _APART),
+  ]
+  tokens = config.train.batch_size * arms.mean_length(config, {})  # of a step
+  for name, cross in (("doc_sentences", False), ("full_sentences", True)):
+    fields = arms.of_sentences(config, cross_documents=cross)
+    batch = round(tokens / arms.mean_length(config, fields))
+    made.append(Arm(name, fields | arms.lasting(config.train.steps * batch, batch)))
+  return made
+
+
+def exhibits(part: Part) -> list[Exhibit]:
+  """Trains what is not trained yet, and tests; raises as `Study.run`."""
+  pairs = arms.make_study(part, ["packed", "no_mask"])
+  results = pairs.run()
+  study = dataclasses.replace(pairs, folder=part.folder, arms=make_arms(pairs))
+  results |= study.run()
+  made = [sorted_batches(part, results), sentences(part, results), apart(part, results)]
+  return [dataclasses.replace(x, text=f"{arms.ABOUT}\n\n{x.text}") for x in made]
+
+
+def sorted_batches(part: Part, results: ByArm) -> Exhibit:
+  """Unpacked batches of nearly the same length, against random ones."""
+  by_length, at_random = (held_out(results[name]) for name in ("sorted", "constant"))
+  difference = mean_difference(results["sorted"], results["constant"])
+  return _exhibit(
+    part,
+    results,
+    ["constant", "sorted"],
+    "Section C",
+    "Sorted batches",
+    f"Batches sorted by length change the final held-out loss by {difference:+.4f} nats.",
+    claim="Batches sorted by length are no longer random, which can hurt convergence.",
+    statements=[
+      long_enough(results["constant"], "unpacked training"),
+      larger("With sorted batches the held-out loss is higher", by_length, at_random),
+    ],
+  )
+
+
+def sentences(part: Part, results: ByArm) -> Exhibit:
+  """Rows of sentences across documents, against packed sentences of one document."""
+  full, packed = (held_out(results[x]) for x in ("full_sentences", "doc_sentences"))
+  difference = mean_difference(results["full_sentences"], results["doc_sentences"])
+  return _exhibit(
+    part,
+    results,
+    ["doc_sentences", "full_sentences"],
+    "RoBERTa, section 4.2",
+    "Whole sentences across documents, and packed ones of one document",
+    "Rows that cross documents change the final loss on held-out sentences of one document "
+    f"by {difference:+.4f} nats.",
+    claim="Sentences of one document are slightly better than rows that cross documents.",
+    statements=[
+      long_enough(results["doc_sentences"], "packed training on sentences"),
+      larger("Rows that cross documents end with a higher loss", full, packed),
+    ],
+    text="Both have the same number of real tokens a step and in all, and no loss of the "
+    "next sentence. Both are evaluated on the same held-out sentences of one document.\n\n",
+  )
+
+
+def apart(part: Part, results: ByArm) -> Exhibit:
+  """Sentence A and B do not attend to each other."""
+  names = ["packed", "no_mask", "token_type"]
+  packed, no_mask, separate = (held_out(results[name]) for name in names)
+  difference = mean_difference(results["token_type"], results["packed"])
+  told = [
+    [100 * x for x in held_out(results[name], "nsp_accuracy")]
+    for name in ("packed", "token_type")
+  ]
+  return _exhibit(
+    part,
+    results,
+    names,
+    "Sections A and 5, outlook",
+    "Sentence A and B apart",
+    "If sentence A and B do not see each other, the final held-out loss of masked tokens "
+    f"changes by {difference:+.4f} nats.",
+    claim="The mask can keep sentence A and B apart, too; the paper leaves it to others.",
+    statements=[
+      equivalent(
+        "The masked-token loss is the same if A and B do not see each other",
+        separate,
+        packed,
+        power=no_mask,
+      ),
+      larger(
+        "Next sentences are told worse if [CLS] does not see sentence B",
+        *told,
+        margin=1.0,
+        unit="percentage points",
+      ),
+    ],
+  )
+
+
+def _exhibit(
+  part: Part,
+  results: ByArm,
+  names: list[str],
+  number: str,
+  title: str,
+  finding: str,
+  *,
+  text: str = "",
+  **options,
+) -> Exhibit:
+  picture = f"{names[-1]}.png"
+  pictures.curves(part.folder / picture, named(results, names), title=finding)
+  return part.exhibit(
+    number,
+    title,
+    "in shape",
+    finding,
+    pictures=[picture],
+    text=text + table(results, names),
+    **options,
+  )
