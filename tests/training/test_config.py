@@ -242,6 +242,7 @@ SQUAD |= {"data.doc_stride": 19, "data.max_question_length": 11}
 CLASSES = EXAMPLES | {"data.task": "classification", "data.labels": "yes,no"}
 TWO_SETS = {"data.held_out_source": "stdlib:FOLDER/given"}
 TEXT = {"data.source": "FOLDER/texts.txt", "data.min_sentences": 1}
+SENTENCES = TEXT | {"data.task": "sentences"}
 LINES = TEXT | {"data.task": "text", "data.documents": "line"}
 ATOMS = {"data.task": "text", "data.layout": "padding", "data.max_sequence_length": 64}
 TINY, GPT2 = {"model.size": "tiny"}, {"model.size": "tiny", "data.task": "text"}
@@ -263,6 +264,7 @@ CHANGES: dict[str, tuple] = {
   "data.vocab_file": ("FOLDER/other.txt", dataset_of),
   "data.min_sentences": (12, dataset_of),
   "data.min_words": (4, dataset_of, LINES),
+  "data.cross_documents": (True, dataset_of, SENTENCES),
   "data.layout": ("concat", batch_of, {"data.task": "text"}),
   "data.atom_size": (16, batch_of, ATOMS),
   "data.loss_on_padding": (True, batch_of, ATOMS),
@@ -406,7 +408,8 @@ REFUSED = [
   ("data.min_sentences", 0, "at least 1"),
   ("data.dupe_factor", 0, "at least 1"),
   ("data.min_words", 3, "0 or more for data.task=text, 0 for others"),
-  ("data.layout", "concat", "packed"),
+  ("data.layout", "concat", "packed; rows across documents: data.task=sentences"),
+  ("data.cross_documents", True, "False with data.task=pretraining"),
   ("data.atom_size", 3, "at least 2 and a divisor or multiple of .*length=128"),
   ("data.atom_size", 64, "0 with data.layout=packed"),
   ("data.loss_on_padding", True, "False with data.layout=packed"),

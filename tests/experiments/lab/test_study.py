@@ -108,6 +108,30 @@ class TestStreams:
     assert len(found) == 140
     assert found == expected[:140]
 
+  def test_sorted_steps_are_alike_and_come_in_random_order(self, store, plan):
+    loader = make_loader(store, plan, self.ROWS)
+    per_epoch = -(-len(store) // 7)
+    batches = take(streams.stream(loader, "sorted", rows=7), 3 * per_epoch)
+    again = take(streams.stream(loader, "sorted", rows=7), 3 * per_epoch)
+    assert {len(b["input_ids"]) for b in batches} == {7}
+    longest = [int((b["segment_ids"] > 0).sum(1).max()) for b in batches]
+    for epoch in range(3):
+      part = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
+      found = [x[0] for batch in batches[part] for x in examples(batch)]
+      assert sorted(found) == list(range(len(store)))
+      assert longest[part] != sorted(longest[part])
+      ordered = [b for _, b in sorted(zip(longest[part], range(per_epoch), strict=True))]
+      lengths = [store.lengths[[x[0] for x in examples(batches[part][b])]] for b in ordered]
+      ends = [(int(x.min()), int(x.max())) for x in lengths]
+      assert all(a[1] <= b[0] for a, b in itertools.pairwise(ends))
+    assert longest[:per_epoch] != longest[per_epoch : 2 * per_epoch]
+    assert [examples(b) for b in again] == [examples(b) for b in batches]
+    of_epoch = plan.num_packs // self.ROWS  # steps that are whole
+    packed = take(streams.stream(loader, "packed", rows=self.ROWS), of_epoch)
+    first = {x[0]: x for batch in batches[:per_epoch] for x in examples(batch)}
+    for x in (x for batch in packed for x in examples(batch)):
+      assert first[x[0]] == x  # masks too
+
   def test_refuses_other_rows(self, store, plan):
     with pytest.raises(ValueError, match="loader's 4 rows, found 5"):
       streams.stream(make_loader(store, plan, 4), "packed", rows=5)

@@ -10,6 +10,7 @@ from experiments.lab.part import Part
 from experiments.lab.study import Study
 from experiments.packing_paper import figures_3_4_other_text as other_text
 from experiments.packing_paper import figures_18_19_two_phases as two_phases
+from experiments.packing_paper import section_c_other_ways as other_ways
 from experiments.packing_paper import section_i_next_sentence as next_sentence
 from experiments.packing_paper import table_3_downstream as downstream
 from experiments.packing_paper.curves.arms import make_study
@@ -108,6 +109,52 @@ def test_quick_runs_have_data_of_their_own(tmp_path, monkeypatch, quick):
   directories = {x["data.directory"] for x in (of_short_rows, of_sentences)}
   assert directories == {f"{data}-64", f"{data}-sentences"}
   assert pairs.folder == tmp_path / "learning_curves"
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.2])
+def test_other_ways_are_told_apart_if_they_differ(tmp_path, apart):
+  above = dict.fromkeys(["packed", "constant", "doc_sentences"], 0.0) | {"no_mask": 0.4}
+  above |= dict.fromkeys(["sorted", "token_type", "full_sentences"], apart)
+  results = {}
+  for name in above:
+    runs = [made_up("packed", seed) for seed in range(SEEDS)]
+    rng = np.random.default_rng(len(name))
+    for run in runs:
+      run["recipe"], run["sequences_a_step"] = {"steps": 400}, {"mean": 16.0}
+      for one in run["evaluations"]:
+        own = one["own"]
+        own["mlm_loss"] += above[name] + 0.001 * rng.standard_normal()
+        own |= {"unigram_mlm_accuracy": 0.05, "nsp_accuracy": 0.9 - above[name]}
+        one["alone"] = own
+    results[name] = runs
+  part = Part(tmp_path, "command")
+  outcomes = [
+    [x.outcome for x in make(part, results).statements]
+    for make in (other_ways.sorted_batches, other_ways.sentences, other_ways.apart)
+  ]
+  tells = "holds" if apart else "fails"
+  assert [found[-1] for found in outcomes] == [tells] * 3
+  assert outcomes[2][0] == ("fails" if apart else "holds")
+  assert {path.name for path in tmp_path.iterdir()} == {
+    *("sorted.png", "full_sentences.png", "token_type.png")
+  }
+
+
+def test_arms_of_other_ways_have_as_many_real_tokens(tmp_path, monkeypatch):
+  monkeypatch.setattr(
+    other_ways.arms,
+    "mean_length",
+    lambda _, fields: 180.0 if fields.get("data.cross_documents") else 60.0,
+  )
+  pairs = make_study(Part(tmp_path / "part", "command", seeds=1), ["packed", "no_mask"])
+  config = pairs.runs[0][1].config
+  made = {arm.name: arm for arm in other_ways.make_arms(pairs)}
+  assert made["sorted"].fields == made["constant"].fields
+  doc, full = made["doc_sentences"].fields, made["full_sentences"].fields
+  assert doc["train.batch_size"] == config.train.batch_size
+  assert full["train.batch_size"] == round(config.train.batch_size / 3)
+  assert doc["data.vocab_file"] == full["data.vocab_file"]
+  assert doc["data.directory"] != full["data.directory"]
 
 
 def test_the_arms_of_section_i_have_as_many_real_tokens(tmp_path, monkeypatch):

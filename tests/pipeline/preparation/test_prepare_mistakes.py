@@ -87,6 +87,7 @@ def test_bad_files_are_refused_and_nothing_is_left(corpus, tmp_path, capsys, cas
     (["--max-sequence-length=4"], "max_sequence_length is 4; expected at least 5"),
     (["--task=text", "--vocab-file=", "--vocab-size=256"], "at least 257 for text"),
     (["--min-words=4"], "min_words is 4; expected 0 for pretraining"),
+    (["--cross-documents"], "cross_documents is True; expected False for pretraining"),
     (["--dupe-factor=0"], "dupe_factor is 0"),
     (["--held-out-fraction=1"], "expected a fraction in [0, 1)"),
     (["--vocab-file=/none"], "Expected a vocabulary file"),

@@ -1,5 +1,6 @@
 """Sequences of text, tokens and sentences, and what is too long."""
 
+import json
 import pathlib
 
 import numpy as np
@@ -95,6 +96,33 @@ def test_a_sequence_has_as_many_whole_sentences_as_fit(make):
   assert dataset.labels == ()
   with pytest.raises(InputError, match=r"line 3: A sentence has 11 tokens; expected at mo"):
     make("sentences", rows, max_sequence_length=11, too_long="error")
+
+
+def test_sentences_cross_documents_in_training_alone(make, tmp_path):
+  """As RoBERTa's FULL-SENTENCES; [SEP] stands between documents, and never at an end."""
+  rows = [
+    {"text": "A b c. D e f."},  # 4 + 4, with [SEP] 9: just the row
+    {"text": "G h."},  # 3, [SEP], 2 and 3: another row
+    {"text": "J. A b."},
+    {"text": "C d e f. A b."},
+  ]
+  held_out = tmp_path / "held_out.jsonl"
+  held_out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  dataset = make(
+    "sentences",
+    rows,
+    max_sequence_length=11,
+    cross_documents=True,
+    held_out_source=str(held_out),
+  )
+  assert tokens(dataset.train) == [
+    "[CLS] a b c . d e f . [SEP]",
+    "[CLS] g h . [SEP] j . a b . [SEP]",
+    "[CLS] c d e f . a b . [SEP]",
+  ]
+  apart = make("sentences", rows, max_sequence_length=11)
+  assert tokens(dataset.held_out) == tokens(apart.train)
+  assert len(apart.train) == 4
 
 
 def test_a_sentence_of_pretraining_leaves_room_for_another(make):
