@@ -365,6 +365,12 @@ def make_audit_loader(
       f"has {config.data.max_sequence_length}. Name the config it was prepared for, or "
       f"pass --config.data.max_sequence_length={longest}."
     )
+  if config.packing.algorithm == ONLINE:
+    raise InputError(
+      "packing.algorithm is 'online'; expected another: packs made while reading follow no "
+      "plan to audit. That each sequence comes once is tested in "
+      "tests/pipeline/batches/test_online.py."
+    )
   if config.data.layout != "packed":
     raise InputError(
       f"data.layout is {config.data.layout!r}; expected 'packed'. Rows of atoms hold parts "
