@@ -8,8 +8,8 @@ The packs of a plan are a `MapDataset`, whose position is one integer:
 >>> plan = packing.pack([4, 2, 3, 2], max_sequence_length=6)
 >>> rows = PackedMapDataset(examples, plan).shuffle(seed=0).repeat(3).batch(2)
 >>> batches = iter(rows.to_iter_dataset())
->>> {name: x.shape for name, x in next(batches).items()}
-{'input_ids': (2, 6), 'position_ids': (2, 6), 'segment_ids': (2, 6)}
+>>> sorted((name, x.shape) for name, x in next(batches).items())
+[('input_ids', (2, 6)), ('position_ids', (2, 6)), ('segment_ids', (2, 6))]
 
 A stream is packed while it is read:
 
