@@ -122,6 +122,7 @@ def test_tokens_made_when_they_are_read_need_lengths_or_are_read_once():
 @pytest.mark.parametrize("kind", ["plan", "stream"])
 @pytest.mark.extra("torch")
 def test_workers_of_a_loader_read_rows(kind):
+  pytest.importorskip("torch")
   from torch.utils.data import DataLoader
 
   from packing.torch import PackedCollator
@@ -198,7 +199,7 @@ def test_the_features_are_those_of_the_rows():
 
 @pytest.mark.extra("torch")
 def test_rows_can_be_mapped_filtered_and_given_a_format():
-  import torch
+  torch = pytest.importorskip("torch")
 
   rows = make_stream().with_format("torch")
   assert all(isinstance(x, torch.Tensor) for x in next(iter(rows)).values())
