@@ -31,6 +31,7 @@ from pipeline.batches.windows import WindowLoader
 from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
+from pipeline.sources.streams import check_stream
 from pipeline.store import SequenceStore
 from pipeline.tasks.table import is_masked, score
 
@@ -78,6 +79,8 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
       dataset that does not fit the config.
   """
   data = config.data
+  if data.stream:
+    check_stream(data.stream)
   settings = _settings({k: v for k, v in data.items() if k not in _OF_THE_RUN})
   if data.source != PREPARED:
     if not (data.held_out_fraction or data.held_out_source):

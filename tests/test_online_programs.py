@@ -67,6 +67,14 @@ def test_a_stream_that_is_killed_and_grows_ends_with_the_same_bits(
   assert_ends_as(workdir, streamed[0])
 
 
+def test_a_stream_that_is_not_there_is_refused_before_any_work(folder):
+  options = [*ONLINE, *fields("data.stream=nowhere data.directory=never")]
+  result = programs.run(folder, "no_stream", *options)
+  assert result.returncode == 2
+  assert "There is no stream 'nowhere'; expected - for standard input" in result.stderr
+  assert not (folder / "never").exists()
+
+
 @pytest.mark.slow
 def test_a_dataset_that_is_packed_while_it_is_read_resumes(folder):
   whole = folder / "online"

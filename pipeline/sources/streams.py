@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pathlib
 import sys
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from packing import InputError
-from packing.errors import short_repr
+from packing.errors import check_integer, short_repr
 from pipeline.sources.document import Document, DocumentFields, select_fields
 from pipeline.sources.textfiles import numbered_lines, split_json_lines
 
@@ -36,24 +37,38 @@ class DocumentStream(Protocol):
   def restore(self, state: Any): ...
 
 
+def check_stream(spec: str):
+  """Refuses a stream that is not there, before any work.
+
+  Raises:
+    InputError: there is no such stream.
+  """
+  kind, _, name = spec.partition(":")
+  if kind == "hf" and name:
+    if importlib.util.find_spec("datasets") is None:
+      raise InputError(
+        f"{spec} needs the library datasets, which is not installed. Install it with: pip "
+        "install datasets."
+      )
+  elif spec != "-" and not pathlib.Path(spec).is_dir():
+    raise InputError(
+      f"There is no stream {short_repr(spec)}; expected - for standard input, a folder of "
+      ".jsonl files, or hf:NAME#SPLIT."
+    )
+
+
 def open_stream(spec: str, fields: DocumentFields) -> DocumentStream:
   """Finds a stream; see the top of this file.
 
   Raises:
     InputError: there is no such stream.
   """
+  check_stream(spec)
   if spec == "-":
     return StandardInput(fields)
-  kind, _, name = spec.partition(":")
-  if kind == "hf" and name:
-    return HuggingFace(name, fields)
-  folder = pathlib.Path(spec)
-  if not folder.is_dir():
-    raise InputError(
-      f"There is no stream {short_repr(spec)}; expected - for standard input, a folder of "
-      ".jsonl files, or hf:NAME#SPLIT."
-    )
-  return GrowingFolder(folder, fields)
+  if spec.startswith("hf:"):
+    return HuggingFace(spec.removeprefix("hf:"), fields)
+  return GrowingFolder(pathlib.Path(spec), fields)
 
 
 class StandardInput:
@@ -73,7 +88,7 @@ class StandardInput:
     return self._lines
 
   def restore(self, state: Any):
-    self._lines = int(state)
+    self._lines = check_integer("The position in standard input", state, at_least=0)
 
 
 class GrowingFolder:
@@ -96,6 +111,8 @@ class GrowingFolder:
     }
 
   def restore(self, state: Any):
+    if not isinstance(state, dict) or state.keys() != self.state().keys():
+      raise InputError("The state is of another stream; expected that of a folder.")
     self._name, self._offset = state["file"], state["offset"]
     self._line, self._done = state["line"], state["files_done"]
     if self._name:
@@ -144,13 +161,8 @@ class HuggingFace:
   """A dataset of the library `datasets`, streamed."""
 
   def __init__(self, name: str, fields: DocumentFields):
-    try:
-      import datasets
-    except ImportError as error:
-      raise InputError(
-        "hf: needs the library datasets, which is not installed. Install it with: pip "
-        "install datasets."
-      ) from error
+    import datasets
+
     name, _, split = name.partition("#")
     try:
       stream = datasets.load_dataset(name, split=split or "train", streaming=True)
@@ -168,5 +180,7 @@ class HuggingFace:
     return {"read": self._read, "stream": json.loads(json.dumps(self._stream.state_dict()))}
 
   def restore(self, state: Any):
+    if not isinstance(state, dict) or state.keys() != {"read", "stream"}:
+      raise InputError("The state is of another stream; expected that of a dataset.")
     self._read = state["read"]
     self._stream.load_state_dict(state["stream"])

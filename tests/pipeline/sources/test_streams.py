@@ -129,6 +129,14 @@ def test_a_wrong_line_is_named(standard_input, line, message):
     next(reading)
 
 
+def test_the_state_of_another_stream_is_refused(folder, standard_input):
+  standard_input("")
+  streams_of = [open_stream("-", FIELDS), open_stream(str(folder), FIELDS)]
+  for one, other in itertools.permutations(streams_of):
+    with pytest.raises(packing.InputError, match=r"stream|standard input"):
+      one.restore(other.state())
+
+
 def test_a_stream_that_is_not_there_is_refused(tmp_path):
   with pytest.raises(packing.InputError, match="expected - for standard input, a folder"):
     open_stream(str(tmp_path / "missing"), FIELDS)
