@@ -2,17 +2,13 @@
 
 import itertools
 import json
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import pytest
 
 import packing
 from packing.torch import PackedCollator, PackedDataset, PackedIterableDataset
+from tests.packing.killed import resumed
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, DistributedSampler  # noqa: E402
@@ -315,27 +311,10 @@ if os.path.exists(done):
 with open(done, "a") as file:
   for pack in packs:
     names = [x["input_ids"][0] for x in pack]
-    print(json.dumps({"pack": names, "state": packs.state_dict()}), file=file, flush=True)
+    print(json.dumps({"made": names, "state": packs.state_dict()}), file=file, flush=True)
     print("pack", flush=True)
 """
 
 
 def test_a_reader_that_is_killed_goes_on_with_the_next_pack(tmp_path):
-  def run(name, kill_after=None):
-    program = [sys.executable, "-c", textwrap.dedent(READER), str(tmp_path / name)]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, cwd=os.getcwd()) as process:
-      for count, _ in enumerate(process.stdout, start=1):
-        if count == kill_after:
-          os.kill(process.pid, signal.SIGKILL)
-          break
-    return process.returncode
-
-  assert run("whole") == 0
-  assert [run("killed", after) for after in (3, 10, None)] == [-9, -9, 0]
-
-  def packs(name):
-    lines = (tmp_path / name).read_text().splitlines()
-    return [json.loads(line)["pack"] for line in lines]
-
-  assert packs("killed") == packs("whole")
-  assert flat(packs("whole")) == list(range(400))
+  assert flat(resumed(READER, tmp_path)) == list(range(400))
