@@ -185,14 +185,9 @@ def keep_plans(
       make_plan(config, store).save(path)
       written.append(str(path))
       continue
-    plan, fits = _read(path, config, store)
-    if not fits:
-      then = "even" if "even" in plan.details else "none"
-      made_with = {"algorithm": plan.algorithm, "then": then}
-      made_with |= dataclasses.asdict(plan.geometry)
-      if plan.algorithm == ONLINE:
-        made_with |= plan.details
-      fields = ", ".join(f"{name}={value}" for name, value in made_with.items())
+    _, other = _read(path, config, store)
+    if other:
+      fields = ", ".join(f"packing.{name}={value}" for name, value in other.items())
       raise InputError(
         f"{path} was made with {fields}, and the run keeps its plan. Keep the config's "
         "packing as it was, or give another --workdir."
@@ -221,8 +216,8 @@ def read_plans(
     del stores["train"]
   for name, store in stores.items():
     if (path := _path(workdir, name)).exists():
-      plan, fits = _read(path, config, store)
-      if fits:
+      plan, other = _read(path, config, store)
+      if not other:
         plans[name] = plan
   return plans
 
@@ -239,8 +234,8 @@ def _path(workdir: str | pathlib.Path, name: str) -> pathlib.Path:
   return pathlib.Path(workdir) / PLANS / f"{name}.json"
 
 
-def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, bool]:
-  """A kept plan, and whether it fits the config."""
+def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, dict[str, Any]]:
+  """A kept plan, and those of its fields of packing that differ from the config's."""
   histogram, algorithm, depth, rows = _problem(config, store)
   try:
     plan = packing.load_plan(path, histogram=histogram)
@@ -250,11 +245,15 @@ def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, bool]:
       "if it is the same."
     ) from error
   of_plan = plan.max_sequences_per_pack
-  wanted = Geometry.for_histogram(
+  geometry = Geometry.for_histogram(
     histogram, max_sequences_per_pack=of_plan if depth == "auto" else depth, **rows
   )
-  has_then = (config.packing.then == "even") == ("even" in plan.details)
-  fits = wanted == plan.geometry and has_then and plan.algorithm == algorithm
-  if algorithm == ONLINE:
-    fits = fits and plan.details == online_options(config)
-  return plan, fits
+  then = "even" if "even" in plan.details else "none"
+  made_with = {"algorithm": plan.algorithm, "then": then}
+  made_with |= dataclasses.asdict(plan.geometry)
+  wanted = {"algorithm": algorithm, "then": config.packing.then}
+  wanted |= dataclasses.asdict(geometry)
+  if plan.algorithm == algorithm == ONLINE:
+    made_with |= plan.details
+    wanted |= online_options(config)
+  return plan, {name: made_with[name] for name in wanted if made_with[name] != wanted[name]}

@@ -86,10 +86,17 @@ def test_a_run_of_an_earlier_version_gets_its_plans(dataset, tmp_path, depth):
 
 
 @pytest.mark.parametrize(
-  "fields", [{"max_sequences_per_pack": 2}, {"algorithm": "none"}, {"then": "even"}]
+  ("fields", "named"),
+  [
+    ({"max_sequences_per_pack": 2}, "packing.max_sequences_per_pack=3, and"),
+    ({"algorithm": "none"}, "packing.algorithm=spfhp, packing.max_sequences_per_pack=3,"),
+    ({"then": "even"}, "packing.then=none, and"),
+  ],
 )
-def test_another_packing_is_refused_and_not_taken_for_the_kept_one(dataset, run, fields):
-  with pytest.raises(packing.InputError, match="made with algorithm=spfhp, then=none"):
+def test_another_packing_is_refused_and_not_taken_for_the_kept_one(
+  dataset, run, fields, named
+):
+  with pytest.raises(packing.InputError, match=f"made with {named}"):
     pipeline.keep_plans(config_for(**fields), dataset, run, begun=True)
   assert pipeline.read_plans(config_for(**fields), dataset, run) == {}
   pipeline.keep_plans(config_for(**fields), dataset, run, begun=False)  # it had not begun
