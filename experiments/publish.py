@@ -5,6 +5,11 @@
 For maintainers, after a full `make reproduce` or `python -m experiments.atom_size`. Takes
 the parts that --workdir has; the others stay as they were published last. Writes
 docs/reproduction, docs/atom_size and experiments/README.md.
+
+The finished runs on Wikipedia are in docs/reproduction/wikipedia. Copied to --workdir they
+are not made again:
+
+  cp -r docs/reproduction/wikipedia results/
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from training.record.files import write_json, write_text
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKING, ATOMS = "docs/reproduction", "docs/atom_size"
+STUDY = "wikipedia/runs"  # hours of training: its finished runs are published too
 _INDEX = """\
 # Every table and figure of the papers
 
@@ -64,6 +70,10 @@ def publish(results: pathlib.Path, root: pathlib.Path):
     results: of `make reproduce`, and of the atom-size study.
     root: of the checkout.
   """
+  for run in sorted((results / STUDY).glob("*.json")):
+    target = root / PACKING / STUDY / run.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(run, target)
   packing = _update(results, root / PACKING, list(PARTS))
   atoms = _update(results, root / ATOMS, ["atom_size"])["atom_size"]
   write_text(root / PACKING / "REPORT.md", report.document(packing))

@@ -9,7 +9,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -52,6 +52,8 @@ class Study:
   """Arms and seeds.
 
   The folder has `runs/ARM,seed=N.json`, beside each the log, and parameters that are kept.
+  A finished run needs only its file: parameters that are gone are trained again when a run
+  that starts from them, or a caller, needs them.
   """
 
   folder: pathlib.Path
@@ -77,7 +79,7 @@ class Study:
       "grid": {"seed": list(range(1, self.seeds + 1))},
     }
     runs = [(arms[run.arm], run) for run in make_sweep(spec, where="the study").runs]
-    kept = {(a.name, r.config.seed): self.path(r).with_suffix("") for a, r in runs}
+    kept = {(a.name, r.config.seed): _kept(self.path(r)) for a, r in runs}
     for i, (arm, run) in enumerate(runs):
       if arm.starts_from:
         fields = {"model.init_from": str(kept[arm.starts_from, run.config.seed])}
@@ -93,32 +95,41 @@ class Study:
 
   def kept_of(self, arm: str) -> list[pathlib.Path]:
     """The folders of the parameters of an arm that keeps them, by seed."""
-    return [self.path(run).with_suffix("") for one, run in self.runs if one.name == arm]
+    return [_kept(self.path(run)) for one, run in self.runs if one.name == arm]
 
-  def run(self) -> dict[str, list[dict[str, Any]]]:
+  def run(self, kept: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
     """Runs what is not finished, with the data prepared once; by arm, results by seed.
+
+    Args:
+      kept: arms whose parameters have to be there.
 
     Raises:
       Stopped: some runs failed; names the last line of each. All others are finished.
       InputError: the data cannot be prepared.
     """
-    tasks = [self.task(arm, run) for arm, run in self.runs]
+    tasks = [self.task(arm, run, kept=arm.name in kept) for arm, run in self.runs]
     if not all(task.is_finished() for task in tasks):
       data = {json.dumps(run.config.data.to_dict()): run.config for _, run in self.runs}
       for config in data.values():
         pipeline.prepare_dataset(config)
+    needed = {str(folder) for arm in kept for folder in self.kept_of(arm)}
+    waves: tuple[list[tuple[Run, Task]], ...] = ([], [])  # the second starts from the first
+    for arm, run in sorted(self.runs, key=lambda x: not x[0].starts_from):
+      task = self.task(arm, run, kept=str(_kept(self.path(run))) in needed)
+      if not task.is_finished():
+        needed.add(run.config.model.init_from)
+      waves[bool(arm.starts_from)].append((run, task))
     failures: dict[str, str] = {}
-    for later in (False, True):  # arms that start from others come after them
-      wave = []
-      for task, (arm, run) in zip(tasks, self.runs, strict=True):
-        if bool(arm.starts_from) != later:
-          continue
-        if later and not pathlib.Path(run.config.model.init_from).is_dir():
-          failures[task.name] = f"{arm.starts_from}, which it starts from, is missing"
+    for wave in waves:
+      tasks = []
+      for run, task in wave:
+        before = pathlib.Path(run.config.model.init_from)
+        if task.is_finished() or before.is_dir():
+          tasks.append(task)
         else:
-          wave.append(task)
-      failures |= run_tasks(wave, number=self.jobs, desc=self.folder.name)
-    stop_if_failed(failures, len(tasks))
+          failures[task.name] = f"{before.name}, which it starts from, is missing"
+      failures |= run_tasks(tasks, number=self.jobs, desc=self.folder.name)
+    stop_if_failed(failures, len(self.runs))
     return {name: list(runs.values()) for name, runs in self.results().items()}
 
   def results(self) -> dict[str, dict[int, dict[str, Any]]]:
@@ -129,9 +140,14 @@ class Study:
         results[arm.name][run.config.seed] = result
     return results
 
-  def task(self, arm: Arm, run: Run) -> Task:
-    """The process that makes one of `runs`."""
+  def task(self, arm: Arm, run: Run, *, kept: bool = False) -> Task:
+    """The process that makes one of `runs`, and its parameters if they have to be there."""
     path = self.path(run)
+
+    def is_finished() -> bool:
+      there = not kept or _kept(path).is_dir()
+      return there and read(path, arm, run.config) is not None
+
     command = [
       *(sys.executable, "-m", self.module),
       f"--config={jobs.ROOT / self.config}",
@@ -146,7 +162,7 @@ class Study:
       run.name,
       command,
       path.with_suffix(".log"),
-      lambda: read(path, arm, run.config) is not None,
+      is_finished,
       _COST[arm.batches],
     )
 
@@ -189,19 +205,28 @@ def read(path: pathlib.Path, arm: Arm, config: ConfigDict) -> dict[str, Any] | N
     result = json.loads(path.read_text())
   except (OSError, ValueError):
     return None
-  kept = not arm.keep or path.with_suffix("").is_dir()
-  before = pathlib.Path(config.model.init_from)
-  if config.model.init_from and not (
-    before.is_dir() and before.stat().st_mtime <= path.stat().st_mtime
-  ):
-    return None  # what it started from is gone, or was made anew
+  if result.get("started_from") != _digest(config.model.init_from):
+    return None
   manifest = pathlib.Path(config.data.directory, "manifest.json")
   dataset = json.loads(manifest.read_text())["sha256"] if manifest.exists() else None
   if result.get("dataset") not in (None, dataset):
     return None  # of another text, or prepared by another version
   stored, wanted = result.get("run", {}), identity(arm, config)
   same = stored.keys() == wanted.keys() and _agrees(stored, wanted)
-  return result if kept and same else None
+  return result if same else None
+
+
+def _kept(path: pathlib.Path) -> pathlib.Path:
+  """The folder of the parameters that a run keeps, by its file."""
+  return path.with_suffix("")
+
+
+def _digest(init_from: str) -> str | None:
+  """Of parameters that a run of a study kept; None if there is no such run."""
+  try:
+    return json.loads(pathlib.Path(f"{init_from}.json").read_text())["parameters_digest"]
+  except (OSError, ValueError, KeyError):
+    return None
 
 
 def _agrees(stored: Any, wanted: Any) -> bool:
@@ -248,8 +273,11 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
         f"config.data.task is {chosen.data.task}; expected one of {', '.join(tasks)}."
       )
     path.parent.mkdir(parents=True, exist_ok=True)
-    result = make(arm, chosen, keep_in=path.with_suffix(""))
-    write_json(path, {"run": identity(arm, chosen)} | result)
+    result = make(arm, chosen, keep_in=_kept(path))
+    about: dict[str, Any] = {"run": identity(arm, chosen)}
+    if chosen.model.init_from:
+      about["started_from"] = _digest(chosen.model.init_from)
+    write_json(path, about | result)
     print(f"written to {path}")
 
   command.run(main, mistakes=(packing.InputError, ConfigError))

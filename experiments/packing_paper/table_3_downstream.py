@@ -155,7 +155,7 @@ def exhibits(part: Part) -> list[Exhibit]:
   else:
     names = {"packed": "packed", "unpacked": "unpacked", "no_mask": WITHOUT}
     study, tasks, about = make_study(part, list(names)), None, ABOUT_TASK
-  study.run()
+  study.run(kept=names)
   models = {name: study.kept_of(arm) for arm, name in names.items()}
   scores = fine_tune(part, models, tasks)
   if not tasks:

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -51,7 +52,11 @@ def interrupt(monkeypatch, *, times):
     calls.append(0)
     if len(calls) == 2:
       for _ in range(times):
-        signal.raise_signal(signal.SIGINT)  # in this thread, so that two count as two
+        before = signal.getsignal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        end = time.monotonic() + 5
+        while signal.getsignal(signal.SIGINT) is before and time.monotonic() < end:
+          time.sleep(0.01)  # two that wait for Python count as one
     return solve(self, **options)
 
   monkeypatch.setattr(Master, "solve", interrupted)

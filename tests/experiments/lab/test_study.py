@@ -3,7 +3,6 @@
 import functools
 import itertools
 import json
-import os
 import pathlib
 import sys
 
@@ -249,19 +248,46 @@ class TestArmsThatStartFromOthers:
     assert runs["second,seed=2"].fields["model.init_from"] == given
     assert runs["first,seed=2"].config.model.init_from == ""
 
-  def test_it_is_finished_only_after_what_it_starts_from(self, tmp_path):
+  def test_it_is_finished_if_it_started_from_what_is_there(self, tmp_path):
     one = self.make(tmp_path)
     arm, run = next((a, r) for a, r in one.runs if r.name == "second,seed=1")
-    path, before = one.path(run), tmp_path / "runs" / "first,seed=1"
+    path, before = one.path(run), tmp_path / "runs" / "first,seed=1.json"
     path.parent.mkdir()
-    write_json(path, {"run": study.identity(arm, run.config)})
+    write_json(path, {"run": study.identity(arm, run.config), "started_from": "digest"})
     assert study.read(path, arm, run.config) is None  # there is nothing to start from
-    before.mkdir()
-    os.utime(before, (1, 1))
+    write_json(before, {"parameters_digest": "digest"})
     assert study.read(path, arm, run.config) is not None
-    os.utime(before)  # made anew
-    os.utime(path, (1, 1))
+    write_json(before, {"parameters_digest": "another"})
     assert study.read(path, arm, run.config) is None
+
+  def test_parameters_are_trained_again_only_if_they_are_needed(
+    self, tmp_path, monkeypatch
+  ):
+    one = self.make(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for arm, run in one.runs:
+      result = {"run": study.identity(arm, run.config), "parameters_digest": "digest"}
+      write_json(
+        one.path(run), result | ({"started_from": "digest"} if arm.starts_from else {})
+      )
+    given: list[str] = []
+
+    def run_tasks(tasks, **_):
+      given.extend(task.name for task in tasks if not task.is_finished())
+      return {}
+
+    monkeypatch.setattr(study, "run_tasks", run_tasks)
+    monkeypatch.setattr("pipeline.prepare_dataset", lambda _: None)
+    assert {len(results) for results in one.run().values()} == {2}
+    assert given == []
+    one.run(kept=["first"])
+    assert given == ["first,seed=1", "first,seed=2"]
+    one.kept_of("first")[0].mkdir()
+    one.path(one.runs[3][1]).unlink()  # second, seed 2
+    given.clear()
+    with pytest.raises(Stopped, match="first,seed=2, which it starts from, is missing"):
+      one.run()
+    assert given == ["first,seed=2"]
 
 
 @pytest.mark.parametrize("given", ["", "elsewhere"])
