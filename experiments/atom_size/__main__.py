@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import json
 import math
 import sys
 import time
@@ -46,8 +45,7 @@ from experiments.atom_size.runs import (
   make_study,
   seconds_a_step,
 )
-from experiments.lab import command, real_data, report
-from experiments.lab import part as lab
+from experiments.lab import command, real_data
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
 from experiments.lab.study import Study, run_tasks, stop_if_failed
@@ -253,16 +251,8 @@ def main(arguments: list[str] | None = None) -> int:
     jobs=options.jobs,
     data=options.data,
   )
-
-  def work() -> int:
-    made = lab.make(functools.partial(exhibits, minutes=options.minutes), part)
-    if options.json:
-      print(json.dumps([dataclasses.asdict(exhibit) for exhibit in made]))
-    else:
-      print("\n\n".join(report.section(exhibit, folder=".") for exhibit in made))
-    return 0
-
-  return command.run(work)
+  maker = functools.partial(exhibits, minutes=options.minutes)
+  return command.run_part(maker, part, as_json=options.json)
 
 
 def _minutes(text: str) -> float:

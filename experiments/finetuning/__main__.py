@@ -29,7 +29,6 @@ import pipeline
 from experiments.finetuning import local_tasks, real_tasks
 from experiments.finetuning.real_tasks import Files
 from experiments.lab import command, real_data, report
-from experiments.lab import part as lab
 from experiments.lab.exhibits import Exhibit, Statement, judged
 from experiments.lab.part import Part
 from experiments.lab.statistics import equivalent
@@ -369,15 +368,7 @@ def main(arguments: list[str] | None = None) -> int:
     run(tasks, number=options.jobs)
     return [exhibit(part, tasks)]
 
-  def work() -> int:
-    made = lab.make(make, part)
-    if options.json:
-      print(json.dumps([dataclasses.asdict(one) for one in made]))
-    else:
-      print("\n\n".join(report.section(one, folder=".") for one in made))
-    return 0
-
-  return command.run(work)
+  return command.run_part(make, part, as_json=options.json)
 
 
 if __name__ == "__main__":

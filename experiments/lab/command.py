@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import pathlib
 import signal
 import sys
 from collections.abc import Callable
 
-from experiments.lab import real_data
-from experiments.lab.part import MISTAKES
+from experiments.lab import part as lab
+from experiments.lab import real_data, report
+from experiments.lab.part import MISTAKES, Maker, Part
 from training.command import Parser, Stopped, positive
 from training.sweep.jobs import cores
 
@@ -35,14 +38,19 @@ def make_parser(doc: str | None, module: str, *, workdir: str) -> Parser:
   return parser
 
 
-def add_training(parser: Parser):
-  """Adds the options of commands that train: --data and --jobs."""
+def add_data(parser: Parser):
+  """Adds the option --data."""
   parser.add_argument(
     "--data",
     metavar="FOLDER",
     default=real_data.given(),
     help="of real data (experiments/lab/real_data.py); ISOPACK_DATA if not given",
   )
+
+
+def add_training(parser: Parser):
+  """Adds the options of commands that train: --data and --jobs."""
+  add_data(parser)
   parser.add_argument(
     "--jobs", type=positive, default=len(cores()), help="runs at a time; as many as cores"
   )
@@ -63,3 +71,17 @@ def run(work: Callable[[], int]) -> int:
   except KeyboardInterrupt:
     print("Stopped. Run the same command again to continue.", file=sys.stderr)
     return 130
+
+
+def run_part(maker: Maker, part: Part, *, as_json: bool) -> int:
+  """Makes the exhibits of a part and prints them; returns the exit status of `run`."""
+
+  def work() -> int:
+    made = lab.make(maker, part)
+    if as_json:
+      print(json.dumps([dataclasses.asdict(exhibit) for exhibit in made]))
+    else:
+      print("\n\n".join(report.section(exhibit, folder=".") for exhibit in made))
+    return 0
+
+  return run(work)

@@ -8,12 +8,11 @@ the cost of a step fitted to them, and simulated steps of many such devices, wit
 lengths of Wikipedia. Last, measured steps of un-padding and of packing on a few devices and
 processes of this machine. Writes load_balance.md, load_balance.json, coefficients.json and
 pictures to --workdir. Measured steps are kept in its folder measured/; to measure again,
-delete it.
+delete it. --quick takes 2 minutes, and seconds with --coefficients.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import pathlib
 import sys
@@ -24,14 +23,13 @@ import numpy as np
 import tqdm
 
 import packing
+from experiments.lab import command
 from experiments.load_balance import gumbel, measured
 from experiments.load_balance.cost import Coefficients, Network, read_coefficients
 from experiments.load_balance.pictures import draw
 from experiments.load_balance.simulation import Lengths, Way, simulate, summarise
 from experiments.load_balance.tables import tables
 from experiments.load_balance.ways import PADDING, UNPADDING, make_ways
-from packing import InputError
-from training.command import Parser, Stopped
 from training.record.files import write_json, write_text
 
 HISTOGRAM = "wikipedia_512"
@@ -169,44 +167,22 @@ def _write(folder: pathlib.Path, result: Mapping[str, Any]):
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  description, _, epilog = __doc__.partition("\n\n")
-  parser = Parser(
-    prog="python -m experiments.load_balance",
-    description=description,
-    epilog=epilog,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
+  parser = command.make_parser(
+    __doc__, "experiments.load_balance", workdir="results/load_balance"
   )
   parser.add_argument(
     "--coefficients",
     metavar="FILE",
     help="simulate a device with the coefficients in this file, and measure nothing",
   )
-  parser.add_argument(
-    "--quick",
-    action="store_true",
-    help="less of all: 2 minutes, seconds with --coefficients",
-  )
-  parser.add_argument(
-    "--workdir",
-    type=pathlib.Path,
-    default=pathlib.Path("results/load_balance"),
-    help="where to write",
-  )
-  parser.add_argument("--json", action="store_true", help="print one JSON object")
   options = parser.parse_args(arguments)
-  try:
+
+  def work() -> int:
     result = run(options.workdir, options.coefficients, quick=options.quick)
-  except (InputError, OSError) as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 2
-  except Stopped as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 1
-  except KeyboardInterrupt:
-    print("Stopped. The same command resumes after what is measured.", file=sys.stderr)
-    return 130
-  print(json.dumps(result) if options.json else tables(result))
-  return 0
+    print(json.dumps(result) if options.json else tables(result))
+    return 0
+
+  return command.run(work)
 
 
 if __name__ == "__main__":

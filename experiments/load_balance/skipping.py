@@ -12,7 +12,6 @@ skipping.json and pictures to --workdir, and keeps what is finished there.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import pathlib
@@ -26,12 +25,11 @@ import numpy as np
 import tqdm
 
 import packing
-from experiments.lab import real_data
+from experiments.lab import command, real_data
 from experiments.load_balance import skipping_measured, skipping_report
-from packing import Cost, InputError, Plan
+from packing import Cost, Plan
 from pipeline.sources import compressed
 from pipeline.tokenizer import load_tokenizer
-from training.command import Parser, Stopped
 from training.record.files import write_json, write_text
 
 # A layer of ModernBERT-base has a gated feed-forward part: three matrices of 1,152 rows.
@@ -318,37 +316,18 @@ def _write(folder: pathlib.Path, result: Mapping[str, Any]):
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  description, _, epilog = (__doc__ or "").partition("\n\n")
-  parser = Parser(
-    prog="python -m experiments.load_balance.skipping",
-    description=description,
-    epilog=epilog,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
+  parser = command.make_parser(
+    __doc__, "experiments.load_balance.skipping", workdir="results/skipping"
   )
-  parser.add_argument(
-    "--data", metavar="FOLDER", default=real_data.given(), help="real data"
-  )
-  parser.add_argument("--quick", action="store_true", help="less of all: a minute")
-  parser.add_argument(
-    "--workdir",
-    type=pathlib.Path,
-    default=pathlib.Path("results/skipping"),
-    help="where to write",
-  )
+  command.add_data(parser)
   options = parser.parse_args(arguments)
-  try:
+
+  def work() -> int:
     result = run(options.workdir, options.data, quick=options.quick)
-  except (InputError, OSError) as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 2
-  except Stopped as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 1
-  except KeyboardInterrupt:
-    print("Stopped. The same command keeps the plans that are made.", file=sys.stderr)
-    return 130
-  print(skipping_report.tables(result))
-  return 0
+    print(json.dumps(result) if options.json else skipping_report.tables(result))
+    return 0
+
+  return command.run(work)
 
 
 if __name__ == "__main__":
