@@ -6,10 +6,10 @@ For maintainers, after a full `make reproduce` or `python -m experiments.atom_si
 the parts that --workdir has; the others stay as they were published last. Writes
 docs/reproduction, docs/atom_size and experiments/README.md.
 
-The finished runs on Wikipedia are in docs/reproduction/wikipedia. Copied to --workdir they
-are not made again:
+Finished runs on real data, hours of training, are published too: small files, by which a
+run is known and not made again. To have them where the commands look for them:
 
-  cp -r docs/reproduction/wikipedia results/
+  mkdir -p results && cp -r docs/reproduction/wikipedia docs/finetuning results/
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from training.record.files import write_json, write_text
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKING, ATOMS = "docs/reproduction", "docs/atom_size"
-STUDY = "wikipedia/runs"  # hours of training: its finished runs are published too
+# Where finished runs are in the results, and the folder of the documents that keeps them.
+RUNS = {"wikipedia/runs": PACKING, "finetuning/runs": "docs"}
 _INDEX = """\
 # Every table and figure of the papers
 
@@ -70,10 +71,11 @@ def publish(results: pathlib.Path, root: pathlib.Path):
     results: of `make reproduce`, and of the atom-size study.
     root: of the checkout.
   """
-  for run in sorted((results / STUDY).glob("*.json")):
-    target = root / PACKING / STUDY / run.name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(run, target)
+  for runs, folder in RUNS.items():
+    for run in sorted((results / runs).glob("*.json")):
+      target = root / folder / runs / run.name
+      target.parent.mkdir(parents=True, exist_ok=True)
+      shutil.copy(run, target)
   packing = _update(results, root / PACKING, list(PARTS))
   atoms = _update(results, root / ATOMS, ["atom_size"])["atom_size"]
   write_text(root / PACKING / "REPORT.md", report.document(packing))

@@ -8,15 +8,13 @@ FOLDER/minilm-l6-h384, unless --init-from names others. experiments/lab/real_dat
 what FOLDER holds. Without --data the tasks are made from docstrings
 (experiments/finetuning/local_tasks.py), and --init-from is needed.
 
-The score is that of the last step on the dev set, so no step is chosen by it. Runs are
-kept: the same command resumes where it was stopped.
+The score is that of the last step on the dev set, so no step is chosen by it. A finished
+run leaves a small file in WORKDIR/runs: the same command resumes where it was stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,20 +26,18 @@ from ml_collections import ConfigDict
 import pipeline
 from experiments.finetuning import local_tasks, real_tasks
 from experiments.finetuning.real_tasks import Files
+from experiments.finetuning.runs import Runs, run_all
 from experiments.lab import command, real_data, report
 from experiments.lab.exhibits import Exhibit, Statement, judged
 from experiments.lab.part import Part
 from experiments.lab.statistics import equivalent
-from experiments.lab.study import run_tasks, stop_if_failed
 from model import weights
 from packing import InputError
 from training.command import positive
 from training.evaluation import predict
 from training.mesh import make_mesh
-from training.record.files import write_json
 from training.step import ModelProgram
-from training.sweep import __main__ as sweep
-from training.sweep.file import Run, Sweep, make_sweep
+from training.sweep.file import Run, make_sweep
 
 LEARNING_RATE = 1e-4  # of a small model; BERT-base has at most 5e-5
 SEEDS = 5  # of each arm; the first is 1
@@ -76,77 +72,49 @@ class Same(NamedTuple):
   largest: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-  """A task and its runs: all arms with all seeds."""
+def make_runs(
+  name: str,
+  files: Files,
+  folder: pathlib.Path,
+  *,
+  seeds: int,
+  overrides: Mapping[str, Any],
+) -> Runs:
+  """The runs of a task: all arms with all seeds."""
+  directory = folder / "data" / name
+  rows = {
+    "data.max_sequence_length": files.longest,
+    "data.directory": f"{directory}-rows",
+  }
+  spec = {
+    "config": real_tasks.config_of(name),
+    "overrides": files.overrides(directory)
+    | {"optimizer.learning_rate": LEARNING_RATE}
+    | dict(overrides),
+    "arms": ARMS | {"unpacked": ARMS["unpacked"] | rows},
+    "grid": {"seed": list(range(1, seeds + 1))},
+  }
+  size = pathlib.Path(files.source).stat().st_size
+  costs = {arm: cost * size for arm, cost in COST.items()}
+  return Runs(name, make_sweep(spec, where=f"the runs of {name}"), folder, look, costs)
 
-  name: str
-  sweep: Sweep
-  folder: pathlib.Path  # of its runs
 
-  @classmethod
-  def make(
-    cls,
-    name: str,
-    files: Files,
-    folder: pathlib.Path,
-    *,
-    seeds: int,
-    overrides: Mapping[str, Any],
-  ) -> Task:
-    """The runs of a task, in folders of their own in `folder`."""
-    directory = folder / "data" / name
-    rows = {
-      "data.max_sequence_length": files.longest,
-      "data.directory": f"{directory}-rows",
+def look(run: Run, place: pathlib.Path) -> dict[str, Any]:
+  """Of a packed run, how its predictions differ from those with one sequence a row."""
+  return {"same": compare_predictions(run.config, place)} if run.arm == "packed" else {}
+
+
+def scores_of(runs: Runs) -> Scores:
+  """The dev set's metrics at the last step; `score` is their mean, if there are two."""
+  arms = {arm: runs.summaries(arm) for arm in ARMS}
+  first = arms["packed"][0]
+  names = [n for n in first if n.startswith("eval_") and n != "eval_loss"]
+  return {
+    name.removeprefix("eval_"): {
+      arm: [100 * one[name] for one in summaries] for arm, summaries in arms.items()
     }
-    spec = {
-      "config": real_tasks.config_of(name),
-      "overrides": files.overrides(directory)
-      | {"optimizer.learning_rate": LEARNING_RATE}
-      | dict(overrides),
-      "arms": ARMS | {"unpacked": ARMS["unpacked"] | rows},
-      "grid": {"seed": list(range(1, seeds + 1))},
-    }
-    return cls(name, make_sweep(spec, where=f"the runs of {name}"), folder / name)
-
-  def place(self, run: Run) -> pathlib.Path:
-    """The folder of a run."""
-    return self.folder / run.name
-
-  def summaries(self, arm: str) -> list[dict[str, Any]]:
-    """What the runs of an arm wrote at their end, by seed."""
-    places = [self.place(run) for run in self.sweep.runs if run.arm == arm]
-    return [json.loads((place / "summary.json").read_text()) for place in places]
-
-  def scores(self) -> Scores:
-    """The dev set's metrics at the last step; `score` is their mean, if there are two."""
-    arms = {arm: self.summaries(arm) for arm in ARMS}
-    first = arms["packed"][0]
-    names = [n for n in first if n.startswith("eval_") and n != "eval_loss"]
-    return {
-      name.removeprefix("eval_"): {
-        arm: [100 * one[name] for one in summaries] for arm, summaries in arms.items()
-      }
-      for name in names
-    }
-
-  def same(self) -> list[Same]:
-    """How the predictions of the packed runs differ, by seed; kept beside each run."""
-    found = []
-    for run in self.sweep.runs:
-      if run.arm != "packed":
-        continue
-      path = self.place(run) / "predictions.json"
-      digest = json.loads((self.place(run) / "summary.json").read_text())
-      digest = digest["parameters_digest"]
-      kept = json.loads(path.read_text()) if path.exists() else {}
-      if kept.get("parameters_digest") != digest:
-        same = compare_predictions(run.config, self.place(run))
-        kept = {"parameters_digest": digest, "same": same}
-        write_json(path, kept)
-      found.append(Same(*kept["same"]))
-    return found
+    for name in names
+  }
 
 
 def compare_predictions(config: ConfigDict, folder: pathlib.Path) -> Same:
@@ -177,18 +145,18 @@ def _differ(a: np.ndarray, b: np.ndarray) -> bool:
 # ------------------------------------------------------------------------- what came out
 
 
-def statements(task: Task) -> list[Statement]:
+def statements(runs: Runs) -> list[Statement]:
   """What is tested of a task."""
-  score = task.scores()["score"]
+  score = scores_of(runs)["score"]
   packed, unpacked = score["packed"], score["unpacked"]
   # A high score is good, but the control of the test has to be larger.
   control = np.multiply(2, unpacked) - score["no_mask"]
-  same = task.same()
+  same = [Same(*result["same"]) for result in runs.results("packed")]
   number = sum(one.different for one in same)
   of_all = sum(one.sequences for one in same)
   return [
     equivalent(
-      f"{task.name}: fine-tuned packed and unpacked, the score is the same",
+      f"{runs.task}: fine-tuned packed and unpacked, the score is the same",
       packed,
       unpacked,
       power=control.tolist(),
@@ -196,7 +164,7 @@ def statements(task: Task) -> list[Statement]:
       unit="points",
     ),
     judged(
-      f"{task.name}: one model predicts the same packed and unpacked",
+      f"{runs.task}: one model predicts the same packed and unpacked",
       number == 0,
       number > 0,
       f"{number} of {of_all:,} predictions differ; the largest difference of a logit is "
@@ -205,24 +173,24 @@ def statements(task: Task) -> list[Statement]:
   ]
 
 
-def score_table(tasks: Sequence[Task]) -> str:
+def score_table(tasks: Sequence[Runs]) -> str:
   """Means and standard deviations of the metrics over the seeds."""
   rows = []
-  for task in tasks:
-    scores = task.scores()
+  for runs in tasks:
+    scores = scores_of(runs)
     if len(scores) == 2:  # a metric, and the score, which is the same
       del scores["score"]
     for metric, arms in scores.items():
       cells = [_mean_and_sd(arms[arm]) for arm in NAMES]
-      rows.append([task.name, metric.replace("_", " "), *cells])
+      rows.append([runs.task, metric.replace("_", " "), *cells])
   return report.table(["task", "metric", *NAMES.values()], rows, right=range(2, 5))
 
 
-def work_table(tasks: Sequence[Task]) -> str:
+def work_table(tasks: Sequence[Runs]) -> str:
   """Rows of an epoch, and the speed of steps, packed and unpacked."""
   rows = []
-  for task in tasks:
-    packed = task.summaries("packed")
+  for runs in tasks:
+    packed = runs.summaries("packed")
     first = packed[0]
     speeds = (
       np.mean([one[f"{arm}_sequences_per_second"] for one in packed])
@@ -233,7 +201,7 @@ def work_table(tasks: Sequence[Task]) -> str:
     high = max(one["speedup_high"] for one in packed)
     rows.append(
       [
-        task.name,
+        runs.task,
         f"{first['sequences']:,}",
         f"{first['packs']:,}",
         f"{first['packing_factor']:.2f}",
@@ -251,20 +219,20 @@ def _mean_and_sd(values: Sequence[float]) -> str:
   return f"{mean} ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else mean
 
 
-def exhibit(part: Part, tasks: Sequence[Task]) -> Exhibit:
+def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
   """The tables and tests of tasks whose runs are finished."""
   apart = []
-  for task in tasks:
-    score = task.scores()["score"]
+  for runs in tasks:
+    score = scores_of(runs)["score"]
     difference = np.mean(np.subtract(score["packed"], score["unpacked"]))
-    apart.append(f"{task.name} {difference:+.1f}")
+    apart.append(f"{runs.task} {difference:+.1f}")
   return part.exhibit(
     "Fine-tuning",
     "packed, unpacked, and packed without the mask",
     "in shape",
     f"Points that packed fine-tuning scores above unpacked: {', '.join(apart)}.",
     claim="Fine-tuning can be packed, too: the scores and the predictions are the same.",
-    statements=[statement for task in tasks for statement in statements(task)],
+    statements=[statement for runs in tasks for statement in statements(runs)],
     text="\n\n".join(
       [
         "Percent on the dev set at the last step, mean and standard deviation over seeds:",
@@ -280,7 +248,7 @@ def exhibit(part: Part, tasks: Sequence[Task]) -> Exhibit:
 # ----------------------------------------------------------------------------- the command
 
 
-def make_tasks(options: argparse.Namespace) -> list[Task]:
+def make_tasks(options: argparse.Namespace) -> list[Runs]:
   """The tasks that are wanted, with the files of each.
 
   Raises:
@@ -312,32 +280,30 @@ def make_tasks(options: argparse.Namespace) -> list[Task]:
       files = Files(*local[name])
     seeds = options.seeds or (1 if options.quick or name == "squad" else SEEDS)
     overrides = {"model.init_from": str(init_from)} | (QUICK if options.quick else {})
-    made.append(Task.make(name, files, place, seeds=seeds, overrides=overrides))
+    made.append(make_runs(name, files, place, seeds=seeds, overrides=overrides))
   return made
-
-
-def run(tasks: Sequence[Task], *, number: int):
-  """Runs what is not finished, `number` at a time; a seed of all tasks after the other.
-
-  Raises:
-    Stopped: some runs failed; names the last line of each.
-  """
-  runs = []
-  for task in tasks:
-    size = pathlib.Path(task.sweep.runs[0].config.data.source).stat().st_size
-    for one in task.sweep.runs:
-      made = sweep.make_task(task.sweep, one, task.place(one))
-      made = dataclasses.replace(
-        made, name=f"{task.name}, {made.name}", cost=COST[one.arm] * size
-      )
-      runs.append((one.config.seed, made))
-  runs.sort(key=lambda pair: pair[0])  # stable: within a seed by task and arm
-  waiting = [one for _, one in runs]
-  stop_if_failed(run_tasks(waiting, number=number, desc="fine-tuning"), len(waiting))
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
+  options = parser().parse_args(arguments)
+  part = Part(
+    options.workdir,
+    f"python -m experiments.finetuning{' --data FOLDER' if options.data else ''}"
+    f"{' --quick' * options.quick}",
+    quick=options.quick,
+  )
+
+  def make(part: Part) -> list[Exhibit]:
+    tasks = make_tasks(options)
+    run_all(tasks, number=options.jobs)
+    return [exhibit(part, tasks)]
+
+  return command.run_part(make, part, as_json=options.json)
+
+
+def parser() -> argparse.ArgumentParser:
+  """Of the command."""
   parser = command.make_parser(
     __doc__, "experiments.finetuning", workdir="results/finetuning"
   )
@@ -355,20 +321,7 @@ def main(arguments: list[str] | None = None) -> int:
     action="store_true",
     help="train on all of sst2 and squad, not on 10,000 and 20,000 of them",
   )
-  options = parser.parse_args(arguments)
-  part = Part(
-    options.workdir,
-    f"python -m experiments.finetuning{' --data FOLDER' if options.data else ''}"
-    f"{' --quick' * options.quick}",
-    quick=options.quick,
-  )
-
-  def make(part: Part) -> list[Exhibit]:
-    tasks = make_tasks(options)
-    run(tasks, number=options.jobs)
-    return [exhibit(part, tasks)]
-
-  return command.run_part(make, part, as_json=options.json)
+  return parser
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import hashlib
 import json
 import math
 import os
@@ -195,7 +197,7 @@ def identity(arm: Arm, config: ConfigDict) -> dict[str, Any]:
     "arm": arm.name,
     "batches": arm.batches,
     "keep": arm.keep,
-    "config": config.to_dict(),
+    "config": without_places(config.to_dict()),
   }
 
 
@@ -205,15 +207,35 @@ def read(path: pathlib.Path, arm: Arm, config: ConfigDict) -> dict[str, Any] | N
     result = json.loads(path.read_text())
   except (OSError, ValueError):
     return None
-  if result.get("started_from") != _digest(config.model.init_from):
+  if result.get("started_from") != weights_digest(config.model.init_from):
     return None
-  manifest = pathlib.Path(config.data.directory, "manifest.json")
-  dataset = json.loads(manifest.read_text())["sha256"] if manifest.exists() else None
-  if result.get("dataset") not in (None, dataset):
+  if result.get("dataset") not in (None, dataset_digest(config)):
     return None  # of another text, or prepared by another version
   stored, wanted = result.get("run", {}), identity(arm, config)
-  same = stored.keys() == wanted.keys() and _agrees(stored, wanted)
+  same = stored.keys() == wanted.keys() and agrees(stored, wanted)
   return result if same else None
+
+
+def dataset_digest(config: ConfigDict) -> str | None:
+  """Of the dataset that is prepared for a config; None if none is."""
+  manifest = pathlib.Path(config.data.directory, "manifest.json")
+  return json.loads(manifest.read_text())["sha256"] if manifest.exists() else None
+
+
+def weights_digest(init_from: str) -> str | None:
+  """Of the weights in a folder, or of those that a study's run had there; None if none."""
+  for path in (f"{init_from}.json", f"{init_from}/summary.json"):
+    with contextlib.suppress(OSError, ValueError, KeyError):
+      return json.loads(pathlib.Path(path).read_text())["parameters_digest"]
+  file = pathlib.Path(init_from, "model.safetensors")
+  return _sha256(file, file.stat().st_mtime_ns) if init_from and file.exists() else None
+
+
+@functools.cache
+def _sha256(path: pathlib.Path, changed: int) -> str:
+  """Of a file; `changed`, when it was, is for the cache."""
+  with path.open("rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _kept(path: pathlib.Path) -> pathlib.Path:
@@ -221,15 +243,7 @@ def _kept(path: pathlib.Path) -> pathlib.Path:
   return path.with_suffix("")
 
 
-def _digest(init_from: str) -> str | None:
-  """Of parameters that a run of a study kept; None if there is no such run."""
-  try:
-    return json.loads(pathlib.Path(f"{init_from}.json").read_text())["parameters_digest"]
-  except (OSError, ValueError, KeyError):
-    return None
-
-
-def _agrees(stored: Any, wanted: Any) -> bool:
+def agrees(stored: Any, wanted: Any) -> bool:
   """Whether a config is as it was.
 
   Fields that are newer than the file do not count, nor does where data and weights are:
@@ -237,9 +251,16 @@ def _agrees(stored: Any, wanted: Any) -> bool:
   """
   if isinstance(stored, dict) and isinstance(wanted, dict):
     return all(
-      k in wanted and (k in _PLACES or _agrees(v, wanted[k])) for k, v in stored.items()
+      k in _PLACES or (k in wanted and agrees(v, wanted[k])) for k, v in stored.items()
     )
   return stored == wanted
+
+
+def without_places(config: Any) -> Any:
+  """The dictionary of a config without the fields that say where data and weights are."""
+  if not isinstance(config, dict):
+    return config
+  return {k: without_places(v) for k, v in config.items() if k not in _PLACES}
 
 
 def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
@@ -276,7 +297,7 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
     result = make(arm, chosen, keep_in=_kept(path))
     about: dict[str, Any] = {"run": identity(arm, chosen)}
     if chosen.model.init_from:
-      about["started_from"] = _digest(chosen.model.init_from)
+      about["started_from"] = weights_digest(chosen.model.init_from)
     write_json(path, about | result)
     print(f"written to {path}")
 

@@ -9,25 +9,23 @@ is made from docstrings.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from experiments.finetuning import local_tasks, real_tasks
 from experiments.finetuning.real_tasks import Files
+from experiments.finetuning.runs import Runs, run_all
 from experiments.lab.exhibits import Exhibit, Statement
 from experiments.lab.part import Part
 from experiments.lab.report import table
 from experiments.lab.statistics import equivalent
-from experiments.lab.study import run_tasks, stop_if_failed
+from experiments.lab.study import weights_digest
 from experiments.packing_paper.curves import wikipedia
 from experiments.packing_paper.curves.arms import make_study
 from experiments.packing_paper.curves.tables import mean_and_sd
-from training.sweep import __main__ as sweep
-from training.sweep.file import Run, Sweep, make_sweep
+from training.sweep.file import Sweep, make_sweep
 
 # The task of GLUE whose config it has. Not cola, word order: models of this size differ by
 # 1 to 8 points from seed to seed. Not qqp, whether two sentences follow each other: pairs
@@ -60,34 +58,47 @@ def fine_tune(
   part: Part,
   models: Mapping[str, Sequence[pathlib.Path]],
   tasks: Mapping[str, Files] | None = None,
+  *,
+  pretrain: Callable[[], object],
 ) -> dict[str, Scores]:
-  """Fine-tunes models, the directories of each arm by seed, on tasks; on `TASK` if none.
+  """Fine-tunes models, and returns by task the score of each run's last step.
 
-  Returns by task the score of each run's last step on the dev set. The parts of a report
-  share the runs.
+  The parts of a report share the runs.
+
+  Args:
+    part: of the report.
+    models: the directories of each arm by seed; their study has made the runs, but of
+      their weights only what is kept has to be there.
+    tasks: `TASK` if none are given.
+    pretrain: makes the weights again; called if they are needed.
 
   Raises:
     Stopped: some runs failed; names the last line of each.
   """
-  folder = part.beside("fine_tuning").folder
+  folder = _folder(part)
   tasks = tasks or {TASK: Files(*local_tasks.write(folder / "text")[TASK])}
-  sweeps = {task: _sweep(part, task, files, models) for task, files in tasks.items()}
-  places = {
-    (task, run.arm): _place(folder, task, run)
-    for task, swept in sweeps.items()
-    for run in swept.runs
-  }
-  runs = [
-    sweep.make_task(swept, run, places[task, run.arm])
-    for task, swept in sweeps.items()
-    for run in swept.runs
+  all_runs = [
+    Runs(task, _sweep(part, task, files, models), folder) for task, files in tasks.items()
   ]
-  stop_if_failed(run_tasks(runs, number=part.jobs, desc="fine-tuning"), len(runs))
-  scores: dict[str, Scores] = {task: {arm: [] for arm in models} for task in tasks}
-  for (task, name), place in places.items():
-    summary = json.loads((place / "summary.json").read_text())
-    scores[task][name.rpartition(",")[0]].append(100 * summary["eval_score"])
-  return scores
+  if any(runs.read(run) is None for runs in all_runs for run in runs.sweep.runs):
+    pretrain()
+  run_all(all_runs, number=part.jobs)
+  return {
+    runs.task: {
+      arm: [
+        100 * summary["eval_score"]
+        for directory in directories
+        for summary in runs.summaries(_name(directory))
+      ]
+      for arm, directories in models.items()
+    }
+    for runs in all_runs
+  }
+
+
+def _folder(part: Part) -> pathlib.Path:
+  """For the runs that the parts of a report share."""
+  return part.beside("wikipedia" if wikipedia.is_there(part) else "fine_tuning").folder
 
 
 def _sweep(
@@ -95,7 +106,7 @@ def _sweep(
 ) -> Sweep:
   """A run of a task for each model."""
   first = next(iter(models.values()))[0]  # the vocabulary of all, each in its own file
-  directory = part.beside("fine_tuning").folder / "data" / task
+  directory = _folder(part) / "data" / task
   spec = {
     "config": real_tasks.config_of(task),
     "overrides": files.overrides(directory)
@@ -105,21 +116,17 @@ def _sweep(
     }
     | (QUICK if part.quick else {}),
     "arms": {
-      f"{arm},{seed}": {"model.init_from": str(directory), "seed": seed}
-      for arm, directories in models.items()
+      _name(directory): {"model.init_from": str(directory), "seed": seed}
+      for directories in models.values()
       for seed, directory in enumerate(directories)
     },
   }
   return make_sweep(spec, where=f"fine-tuning on {task}")
 
 
-def _place(folder: pathlib.Path, task: str, run: Run) -> pathlib.Path:
-  """The folder of a run, named by its config and by the weights that it starts from."""
-  model = pathlib.Path(run.config.model.init_from)
-  weights = (model / "model.safetensors").read_bytes()
-  made_from = run.config.to_json(sort_keys=True).encode() + weights
-  key = hashlib.sha256(made_from).hexdigest()[:12]
-  return folder / "runs" / task / f"{model.name}-{key}"
+def _name(directory: pathlib.Path) -> str:
+  """Of the fine-tuning of a model: other weights have another name."""
+  return f"{directory.name}-{(weights_digest(str(directory)) or '')[:8]}"
 
 
 def score_table(scores: Mapping[str, Scores]) -> str:
@@ -143,7 +150,7 @@ def exhibits(part: Part) -> list[Exhibit]:
     assert part.data is not None
     names = {"packed": "packed", "phase_2_unpacked": "unpacked", "no_mask": WITHOUT}
     study = wikipedia.make_study(part, list(names))
-    text = part.beside("fine_tuning").folder / "text"
+    text = _folder(part) / "text"
     tasks = {
       task: real_tasks.files(task, part.data, text, at_most=AT_MOST.get(task, 0))
       for task in real_tasks.TASKS
@@ -155,9 +162,9 @@ def exhibits(part: Part) -> list[Exhibit]:
   else:
     names = {"packed": "packed", "unpacked": "unpacked", "no_mask": WITHOUT}
     study, tasks, about = make_study(part, list(names)), None, ABOUT_TASK
-  study.run(kept=names)
+  study.run()
   models = {name: study.kept_of(arm) for arm, name in names.items()}
-  scores = fine_tune(part, models, tasks)
+  scores = fine_tune(part, models, tasks, pretrain=lambda: study.run(kept=names))
   if not tasks:
     scores = {NAME: scores[TASK]}
   apart = ", ".join(

@@ -4,6 +4,7 @@ import collections
 import gzip
 import json
 import pathlib
+import shutil
 
 import jax
 import numpy as np
@@ -139,11 +140,33 @@ def test_the_whole_study_on_real_files(real, tmp_path, monkeypatch, capsys):
   assert "2 pairs" in exhibit["statements"][0][2]
   for text in ("| cola | matthews |", "| squad | exact match |", "| squad | score |"):
     assert text in exhibit["text"]
-  logs = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("train.log")}
-  assert len(logs) == 12  # two tasks, three arms, two seeds
+  out = tmp_path / "out" / "quick"
+  assert len(list(out.rglob("train.log"))) == 12  # two tasks, three arms, two seeds
+  files = [path.read_text() for path in (out / "runs").iterdir()]
+  assert len(files) == 12
+  assert not any(str(tmp_path) in text for text in files)  # they can be published
+  shutil.rmtree(out / "cola")  # of a finished run nothing is needed but its file
+  shutil.rmtree(out / "squad")
   assert finetuning.main(command) == 0
   assert json.loads(capsys.readouterr().out)[0]["statements"] == exhibit["statements"]
-  assert {path: path.stat().st_mtime_ns for path in logs} == logs  # nothing ran again
+  assert not list(out.rglob("train.log"))
+  (weights_file,) = (real / "minilm-l6-h384").glob("*.safetensors")
+  content = weights_file.read_bytes()
+  weights_file.write_bytes(content[:-4] + b"1234")
+  tasks = [
+    "--data",
+    str(real),
+    "--tasks",
+    "cola",
+    "--quick",
+    f"--workdir={tmp_path / 'out'}",
+  ]
+  parsed = finetuning.parser().parse_args(tasks)
+  (runs,) = finetuning.make_tasks(parsed)
+  assert runs.results("packed") == []  # of other weights
+  weights_file.write_bytes(content)
+  (runs,) = finetuning.make_tasks(parsed)
+  assert len(runs.results("packed")) == 1
 
 
 def test_some_examples_are_drawn(real, tmp_path):

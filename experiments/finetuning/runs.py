@@ -1,0 +1,116 @@
+"""Fine-tunings of one task, each a train.py; of a finished one a small file is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from experiments.lab.study import (
+  agrees,
+  dataset_digest,
+  run_tasks,
+  stop_if_failed,
+  weights_digest,
+  without_places,
+)
+from training.record import workdir
+from training.record.files import write_json
+from training.sweep import __main__ as sweep
+from training.sweep.file import Run, Sweep
+from training.sweep.jobs import Task
+
+Result = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+  """All runs of a task.
+
+  A run trains in `folder/TASK/RUN`. When it has ended, `folder/runs/TASK,RUN.json` says
+  what it was and what came out; from then on nothing else of it is needed.
+
+  Attributes:
+    task: its name.
+    sweep: the runs.
+    folder: for all that they write.
+    look: what to find out of a run that has ended, from the run and its folder.
+    costs: how long a run takes, by arm, in any unit; for the time left.
+  """
+
+  task: str
+  sweep: Sweep
+  folder: pathlib.Path
+  look: Callable[[Run, pathlib.Path], Result] = lambda run, place: {}
+  costs: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+  def place(self, run: Run) -> pathlib.Path:
+    """The folder in which a run trains."""
+    return self.folder / self.task / run.name
+
+  def file(self, run: Run) -> pathlib.Path:
+    """What is kept of a run."""
+    return self.folder / "runs" / f"{self.task},{run.name}.json"
+
+  def read(self, run: Run) -> Result | None:
+    """What is kept of a run; None if it has not ended, or was another one."""
+    try:
+      kept = json.loads(self.file(run).read_text())
+    except (OSError, ValueError):
+      return None
+    if kept["started_from"] != weights_digest(run.config.model.init_from):
+      return None
+    if dataset_digest(run.config) not in (None, kept["dataset"]):
+      return None
+    return kept if agrees(kept["config"], run.config.to_dict()) else None
+
+  def keep(self):
+    """Writes the files of the runs that have ended since the last call."""
+    (self.folder / "runs").mkdir(parents=True, exist_ok=True)
+    for run in self.sweep.runs:
+      if self.read(run) is None and sweep.is_finished(self.place(run), run.config):
+        kept = {
+          "config": without_places(run.config.to_dict()),
+          "dataset": dataset_digest(run.config),
+          "started_from": weights_digest(run.config.model.init_from),
+          "summary": workdir.read_summary(self.place(run)),
+        }
+        write_json(self.file(run), kept | dict(self.look(run, self.place(run))))
+
+  def process(self, run: Run) -> Task:
+    """The process that makes a run."""
+    task = sweep.make_task(self.sweep, run, self.place(run))
+    return dataclasses.replace(
+      task,
+      name=f"{self.task}, {run.name}",
+      is_finished=lambda: self.read(run) is not None or task.is_finished(),
+      cost=self.costs.get(run.arm, 1.0),
+    )
+
+  def results(self, arm: str) -> list[Result]:
+    """What is kept of the runs of an arm, by seed."""
+    results = (self.read(run) for run in self.sweep.runs if run.arm == arm)
+    return [result for result in results if result is not None]
+
+  def summaries(self, arm: str) -> list[Result]:
+    """What train.py wrote at the end of the runs of an arm, by seed."""
+    return [result["summary"] for result in self.results(arm)]
+
+
+def run_all(all_runs: Sequence[Runs], *, number: int):
+  """Runs what has not ended, `number` at a time; a seed of all tasks after the other.
+
+  Raises:
+    Stopped: some runs failed; names the last line of each.
+  """
+  for runs in all_runs:
+    runs.keep()
+  pairs = [(runs, run) for runs in all_runs for run in runs.sweep.runs]
+  pairs.sort(key=lambda pair: pair[1].config.seed)  # stable: within a seed by task and arm
+  processes = [runs.process(run) for runs, run in pairs]
+  failures = run_tasks(processes, number=number, desc="fine-tuning")
+  for runs in all_runs:
+    runs.keep()
+  stop_if_failed(failures, len(processes))
