@@ -25,7 +25,7 @@ def add_arguments(command: argparse.ArgumentParser):
   arguments.add_integer(command, "--buckets", "N", buckets, default=8)
   arguments.add_batch_size(command)
   command.add_argument(
-    "--pictures", metavar="DIR", help="draw histogram, efficiency and fill here"
+    "--pictures", metavar="DIR", help="draw histogram, efficiency, fill and rows here"
   )
   command.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -12,10 +12,12 @@ from packing.commands.advisor import Advice
 from packing.errors import InputError
 
 _COLORS = ("#2a6f97", "#c1666b", "#6a994e", "#8d6a9f")
+_PADDING = "#e3e3e3"
+_PACKS_SHOWN = 12
 
 
 def draw(advice: Advice, directory) -> list[pathlib.Path]:
-  """Draws the histogram, efficiency by depth, and the fill of rows, as PNG files.
+  """Draws histogram, efficiency by depth, fill of the rows, and some rows, as PNG files.
 
   Args:
     advice: what to draw.
@@ -43,13 +45,17 @@ def draw(advice: Advice, directory) -> list[pathlib.Path]:
     ("histogram", _histogram),
     ("efficiency", _efficiency),
     ("fill", _fill),
+    ("rows", _rows),
   ):
     figure = matplotlib.figure.Figure(figsize=(7, 4), dpi=120, layout="constrained")
-    axes = figure.add_subplot()
-    picture(axes, advice)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_axisbelow(True)
-    axes.grid(axis="y", alpha=0.3)
+    if name == "rows":
+      picture(figure.subplots(1, 2, sharey=True), advice)
+    else:
+      axes = figure.add_subplot()
+      picture(axes, advice)
+      axes.spines[["top", "right"]].set_visible(False)
+      axes.set_axisbelow(True)
+      axes.grid(axis="y", alpha=0.3)
     data = io.BytesIO()
     figure.savefig(data, format="png")
     written.append(directory / f"{name}.png")
@@ -129,3 +135,45 @@ def _fill(axes, advice: Advice):
     f"Fill: mean {1 - advice.padding:.1%} padded, {plan.efficiency:.2%} packed"
   )
   axes.legend(loc="upper left", frameon=False)
+
+
+def _rows(panels, advice: Advice):
+  """Some packs, and their sequences one a row; a sequence has one colour in both."""
+  plan, padded = advice.plan, advice.histogram.max_sequence_length
+  rng = np.random.default_rng(0)
+  order = sorted(range(len(plan.strategies)), key=lambda i: len(plan.strategies[i]))
+  before = np.cumsum(plan.repeat_counts[order])  # of all depths as many as in the plan
+  places = (np.arange(_PACKS_SHOWN) + 0.5) / _PACKS_SHOWN * plan.num_packs
+  drawn = [order[i] for i in rng.permutation(np.searchsorted(before, places, side="right"))]
+  packs, number = [], 0
+  for index in drawn:
+    pack = rng.permutation(plan.strategies[index])
+    packs.append([(int(length), number + i) for i, length in enumerate(pack)])
+    number += len(pack)
+  sequences = [[sequence] for pack in packs for sequence in pack]
+  rng.shuffle(sequences)
+  shares = 1 - advice.padding, plan.efficiency
+  for axes, rows, size, title in (
+    (
+      panels[0],
+      sequences,
+      padded,
+      f"one a row: {number} rows, {shares[0]:.1%} real tokens",
+    ),
+    (panels[1], packs, plan.row_length, f"packed: {len(packs)} rows, {shares[1]:.1%}"),
+  ):
+    for place, row in enumerate(rows):
+      axes.barh(place, size, height=0.8, color=_PADDING)
+      start = 0
+      for length, sequence in row:
+        color = _COLORS[sequence % len(_COLORS)]
+        axes.barh(
+          place, length, left=start, height=0.8, color=color, edgecolor="white", linewidth=1
+        )
+        start += length
+    axes.set_title(title, fontsize="medium")
+    axes.set_xlim(0, size)
+    axes.set_xlabel("tokens (grey is padding)")
+    axes.set_yticks([])
+    axes.spines[["top", "right", "left"]].set_visible(False)
+  panels[0].set_ylim(len(sequences) - 0.4, -0.6)

@@ -179,7 +179,7 @@ def test_analyze_advises_and_draws(run, result, tmp_path):
   assert status == 0
   assert "Advice: pack" in out
   drawn = {path.name: path.read_bytes()[:4] for path in (tmp_path / "drawn").iterdir()}
-  names = ("efficiency.png", "fill.png", "histogram.png")
+  names = ("efficiency.png", "fill.png", "histogram.png", "rows.png")
   assert drawn == dict.fromkeys(names, b"\x89PNG")
   advice = result(f"analyze {tmp_path}/d.parquet")
   assert advice["num_sequences"] == 2003
