@@ -2,10 +2,11 @@
 
   python train.py --config=configs/bert_large_phase1.py --workdir=runs/bert_large_phase1
 
-Data and recipe are those of configs/bert_base_phase1.py, but that LAMB's moments are
+Data and recipe are those of configs/bert_base_phase1.py, except that LAMB's moments are
 corrected for their bias (github.com/graphcore/examples,
 nlp/bert/pytorch/configs_pretraining.yml, pretrain_large_128). NVIDIA trains with the same
-batch, steps, warm-up and rate (github.com/NVIDIA/DeepLearningExamples,
+batch, steps and rate; its warm-up is longer, 28.43 % of the steps or 2,001
+(github.com/NVIDIA/DeepLearningExamples,
 PyTorch/LanguageModeling/BERT/scripts/configs/pretrain_config.sh).
 
 Reaches: not known after this phase; after both phases and fine-tuning, 90.65 F1 and 84.12

@@ -126,7 +126,7 @@ def test_what_is_prepared_is_what_the_next_command_needs():
       for config in configs_of(words):
         assert config.data.source == PREPARED, words
         check_prepared(config.data, prepared[place])
-  assert pages >= {"README.md", "docs/data.md", "docs/training.md"}
+  assert pages >= {"docs/data.md", "docs/training.md"}
 
 
 def test_fields_of_the_config_are_there():
