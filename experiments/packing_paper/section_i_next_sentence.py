@@ -71,17 +71,12 @@ def make_arms(study: Study) -> list[Arm]:
 def exhibits(part: Part) -> list[Exhibit]:
   """Trains what is not trained yet, fine-tunes and tests; raises as `Study.run`."""
   pairs = make_study(part, ["packed"])
-  results = pairs.run()
+  results = pairs.run(kept=["packed"])
   study = dataclasses.replace(pairs, folder=part.folder, arms=make_arms(pairs))
-  results |= study.run()
+  results |= study.run(kept=[arm.name for arm in study.arms])
   models = {NAMES["packed"]: pairs.kept_of("packed")}
   models |= {NAMES[arm.name]: study.kept_of(arm.name) for arm in study.arms}
-
-  def pretrain():
-    pairs.run(kept=["packed"])
-    study.run(kept=[arm.name for arm in study.arms])
-
-  scores = downstream.fine_tune(part, models, pretrain=pretrain)[downstream.TASK]
+  scores = downstream.fine_tune(part, models)[downstream.TASK]
   pairs_score, *others = NAMES.values()
   without, whole, greedy = (
     downstream.difference(scores, name, pairs_score) for name in others

@@ -10,7 +10,7 @@ is made from docstrings.
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -58,8 +58,6 @@ def fine_tune(
   part: Part,
   models: Mapping[str, Sequence[pathlib.Path]],
   tasks: Mapping[str, Files] | None = None,
-  *,
-  pretrain: Callable[[], object],
 ) -> dict[str, Scores]:
   """Fine-tunes models, and returns by task the score of each run's last step.
 
@@ -67,10 +65,8 @@ def fine_tune(
 
   Args:
     part: of the report.
-    models: the directories of each arm by seed; their study has made the runs, but of
-      their weights only what is kept has to be there.
+    models: the directories of each arm by seed.
     tasks: `TASK` if none are given.
-    pretrain: makes the weights again; called if they are needed.
 
   Raises:
     Stopped: some runs failed; names the last line of each.
@@ -80,8 +76,6 @@ def fine_tune(
   all_runs = [
     Runs(task, _sweep(part, task, files, models), folder) for task, files in tasks.items()
   ]
-  if any(runs.read(run) is None for runs in all_runs for run in runs.sweep.runs):
-    pretrain()
   run_all(all_runs, number=part.jobs)
   return {
     runs.task: {
@@ -162,9 +156,9 @@ def exhibits(part: Part) -> list[Exhibit]:
   else:
     names = {"packed": "packed", "unpacked": "unpacked", "no_mask": WITHOUT}
     study, tasks, about = make_study(part, list(names)), None, ABOUT_TASK
-  study.run()
+  study.run(kept=names)
   models = {name: study.kept_of(arm) for arm, name in names.items()}
-  scores = fine_tune(part, models, tasks, pretrain=lambda: study.run(kept=names))
+  scores = fine_tune(part, models, tasks)
   if not tasks:
     scores = {NAME: scores[TASK]}
   apart = ", ".join(

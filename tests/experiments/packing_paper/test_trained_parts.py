@@ -1,6 +1,5 @@
 """Parts that train, on made-up results; and how they share their runs."""
 
-import json
 import shutil
 
 import jax
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 
 from experiments.finetuning import local_tasks
-from experiments.lab import study
 from experiments.lab.paired_run import EVALUATED
 from experiments.lab.part import Part
 from experiments.lab.study import Study
@@ -212,22 +210,15 @@ def test_a_model_is_fine_tuned_once(tmp_path, monkeypatch):
   }
   monkeypatch.setattr(downstream, "QUICK", fields)
 
-  digest = {"parameters_digest": study.weights_digest(str(given))}
-  (tmp_path / "given.json").write_text(json.dumps(digest))  # as a study writes it
-  pretrained = []
-
   def scores(arm, name):
     part = Part(tmp_path / name, "command", quick=True)
-    models = {arm: [given]}
-    return downstream.fine_tune(part, models, pretrain=lambda: pretrained.append(arm))
+    return downstream.fine_tune(part, {arm: [given]})["sst2"][arm]
 
-  (score,) = scores("packed", "downstream")["sst2"]["packed"]
+  (score,) = scores("packed", "downstream")
   assert 30 < score < 100
-  assert pretrained == ["packed"]
-  shutil.rmtree(given)  # of a finished run nothing is needed but its file
-  shutil.rmtree(tmp_path / "fine_tuning" / "sst2")
-  assert scores("pairs", "next_sentence") == {"sst2": {"pairs": [score]}}
-  assert pretrained == ["packed"]
+  shutil.rmtree(tmp_path / "fine_tuning" / "sst2")  # of a finished run its file is enough
+  assert scores("pairs", "next_sentence") == [score]  # the same model in another part
+  assert not (tmp_path / "fine_tuning" / "sst2").exists()  # it was not run again
 
 
 def test_scores_are_shown_with_their_spread():
