@@ -1,4 +1,4 @@
-"""The library as a whole, fast where it matters; `tests/test_structure.py` has its imports."""
+"""The library at full size; `tests/test_structure.py` has what it imports."""
 
 import subprocess
 import sys

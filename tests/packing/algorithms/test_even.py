@@ -1,8 +1,8 @@
 """Even packs: as many as before, with the least spread of squared lengths."""
 
 import collections
-import functools
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -11,33 +11,9 @@ import pytest
 import packing
 from packing.algorithms.even import _all_patterns
 from packing.algorithms.spread import Table, spread_bound, weight_scale
+from tests.packing import reference
 
 HISTOGRAMS = ["glue_mrpc_128", "glue_rte_128", "qm9_29"]
-
-
-@functools.cache
-def best_by_brute_force(lengths, row_length, depth):
-  """(packs, sum of squares of the packs' squares): the fewest first, then the least."""
-  if not lengths:
-    return 0, 0
-  first, rest = lengths[0], lengths[1:]
-  best = None
-  packs_with_first: dict[tuple[int, ...], tuple[int, ...]] = {(): rest}
-  for _ in range(depth - 1):  # add one more sequence to each pack, longest first
-    more = dict(packs_with_first)
-    for pack, left in packs_with_first.items():
-      for i, length in enumerate(left):
-        if length <= (pack[-1] if pack else first) and (
-          first + sum(pack) + length <= row_length
-        ):
-          more[(*pack, length)] = left[:i] + left[i + 1 :]
-    packs_with_first = more
-  for pack, left in packs_with_first.items():
-    number, cost = best_by_brute_force(left, row_length, depth)
-    squares = first**2 + sum(n * n for n in pack)
-    found = number + 1, cost + squares**2
-    best = found if best is None else min(best, found)
-  return best
 
 
 def sum_of_squares(plan):
@@ -49,8 +25,13 @@ def test_fewest_packs_then_the_least_spread_as_by_brute_force(seed):
   rng = np.random.default_rng(seed)
   row_length, depth = int(rng.integers(6, 20)), int(rng.integers(2, 5))
   lengths = rng.integers(1, row_length + 1, rng.integers(3, 10))
-  descending = tuple(sorted(lengths.tolist(), reverse=True))
-  number, cost = best_by_brute_force(descending, row_length, depth)
+
+  def price(pack):  # a pack first, then the square of its squares
+    fits = sum(pack) <= row_length
+    return 10**9 + sum(n * n for n in pack) ** 2 if fits else math.inf
+
+  best = reference.least_price(lengths.tolist(), price, depth=depth)
+  number, cost = divmod(best, 10**9)
   options: dict[str, Any] = {
     "max_sequence_length": row_length,
     "algorithm": "optimal",

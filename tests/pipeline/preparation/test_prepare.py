@@ -74,6 +74,24 @@ def test_the_manifest_has_the_settings_the_documents_and_the_vocabulary(corpus, 
   np.testing.assert_array_equal(lengths, reference.train.lengths)
 
 
+@pytest.mark.parametrize(
+  ("name", "value"),
+  [
+    *(("seed", 1), ("min_sentences", 12), ("dupe_factor", 1), ("max_sequence_length", 37)),
+    *(("short_sequence_probability", 0.9), ("held_out_fraction", 0.3)),
+  ],
+)
+def test_another_setting_makes_another_dataset(corpus, reference, tmp_path, name, value):
+  chosen = settings(corpus, **{name: value})
+  dataset = prepare(tmp_path / "d", chosen, num_workers=1)
+  assert dataset.manifest["sha256"] != reference.manifest["sha256"]
+
+
+def test_a_vocabulary_that_is_learned_has_the_size_of_the_settings(corpus, tmp_path):
+  dataset = prepare(tmp_path / "d", settings(corpus, vocab_file="", vocab_size=73))
+  assert len(dataset.vocabulary) == 73
+
+
 def test_the_most_frequent_token_is_a_maskable_one_of_the_training_split(corpus, tmp_path):
   """There are more separators, and more of another token in a source that is held out."""
   for name, words in (("train", "aaaaacdef"), ("held_out", "b" * 99)):
