@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+from unittest import mock
 
 # Appends what is made and the state after it to a file, and starts from its last state.
 READS = """
@@ -44,7 +45,8 @@ def resumed(program: str, folder: pathlib.Path) -> list:
     lines = (folder / name).read_text().splitlines()
     return [json.loads(line)["made"] for line in lines]
 
-  assert run("whole") == 0
+  with mock.patch.object(sys, "argv", ["", str(folder / "whole")]):
+    exec(program + READS, {})
   assert [run("killed", after) for after in (3, 10, None)] == [-9, -9, 0]
   assert made("killed") == made("whole")
   return made("killed")

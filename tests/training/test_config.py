@@ -6,7 +6,6 @@ import re
 import types
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -16,7 +15,7 @@ from pipeline.tasks import glue as glue_tasks
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs
 from tests.test_packed_equals_unpacked import make_store
-from tests.training.test_optimizer import numpy_lamb
+from tests.training.test_optimizer import numpy_lamb, updated
 from training.config import (
   ConfigError,
   make_optimizer,
@@ -150,7 +149,9 @@ def recipe_of(config, store):
 def optimizer_of(config, store):
   recipe = recipe_of(config, store)
   optimizer, schedule = make_optimizer(config, recipe), make_schedule(recipe)
-  return updated_parameters(optimizer), [float(schedule(t)) for t in range(4)]
+  moved = updated(optimizer, START, GRADIENTS)
+  rates = [float(schedule(t)) for t in range(4)]
+  return {name: x.tolist() for name, x in moved.items()}, rates
 
 
 def program_of(config, store):
@@ -261,23 +262,9 @@ def unchanged(make, store, *setting):
   return found
 
 
-GRADIENTS = np.random.default_rng(3).standard_normal((5, 7, 3))
-START = {"kernel": GRADIENTS.sum(0), "bias": GRADIENTS.sum((0, 1))}
-
-
-def updated_parameters(optimizer) -> list:
-  """A matrix and a bias after an update with each of the gradients."""
-
-  @jax.jit
-  def step(x, state, gradient):
-    updates, state = optimizer.update(gradient, state, x)
-    return jax.tree.map(jnp.add, x, updates), state
-
-  x = jax.tree.map(jnp.asarray, START)
-  state = optimizer.init(x)
-  for gradient in GRADIENTS:
-    x, state = step(x, state, {"kernel": gradient, "bias": gradient[0]})
-  return [x["kernel"].tolist(), x["bias"].tolist()]
+NOISE = np.random.default_rng(3).standard_normal((5, 7, 3))
+GRADIENTS = [{"kernel": x, "bias": x[0]} for x in NOISE]
+START = {"kernel": NOISE.sum(0), "bias": NOISE.sum((0, 1))}
 
 
 @pytest.mark.parametrize("packing_factor", [1.0, 1.5, 2.75])
@@ -293,18 +280,18 @@ def test_the_optimizer_of_a_config_has_the_betas_and_the_steps_of_its_recipe(
   with jax.enable_x64(True):
     optimizer = make_optimizer(config, recipe)
     schedule = make_schedule(recipe)
-    found = updated_parameters(optimizer)
+    found = updated(optimizer, START, GRADIENTS)
   rates = [0.15, 0.3, 0.24, 0.18, 0.12]  # up to the peak in 2 updates, then down to 0
   np.testing.assert_allclose([schedule(t) for t in range(5)], rates, rtol=1e-6)
   expected = numpy_lamb(
-    {"kernel": (START["kernel"], True), "bias": (START["bias"], False)},
-    [{"kernel": gradient, "bias": gradient[0]} for gradient in GRADIENTS],
+    {name: (x, name == "kernel") for name, x in START.items()},
+    GRADIENTS,
     rates,
     **{name: beta**packing_factor for name, beta in betas.items()},
     **same,
   )
-  np.testing.assert_allclose(found[0], expected["kernel"], rtol=1e-5)
-  np.testing.assert_allclose(found[1], expected["bias"], rtol=1e-5)
+  for name, x in expected.items():
+    np.testing.assert_allclose(found[name], x, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -314,10 +301,10 @@ def test_every_optimizer_goes_down(name):
   config = get_config(optimizer=optimizer, packing={"adjust": "none"})
   check(config)
   _, recipe = resolve(config, packing_factor=1.5)
-  kernel, bias = updated_parameters(make_optimizer(config, recipe))
-  moved = START["kernel"] - np.asarray(kernel)
-  assert (moved * GRADIENTS.sum(0)).sum() > 0
-  assert ((START["bias"] - np.asarray(bias)) * GRADIENTS[:, 0].sum(0)).sum() > 0
+  found = updated(make_optimizer(config, recipe), START, GRADIENTS)
+  for name, x in START.items():
+    together = sum(gradients[name] for gradients in GRADIENTS)
+    assert ((x - np.asarray(found[name])) * together).sum() > 0
 
 
 REFUSED = [
