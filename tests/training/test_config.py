@@ -226,7 +226,12 @@ USED_BY_PROGRAMS = """
 """
 
 
-DATA = {"source": "a", "held_out_source": "b", "mismatched_source": "c", "vocab_file": "d"}
+DATA: dict = {
+  "source": "a",
+  "held_out_source": "b",
+  "mismatched_source": "c",
+  "vocab_file": "d",
+}
 DATA |= {"task": "sentences", "labels": "no,yes", "columns": "text=x", "documents": "line"}
 DATA |= {"doc_stride": 5, "max_question_length": 3, "max_sequence_length": 37, "seed": 1}
 DATA |= {"vocab_size": 73, "min_sentences": 12, "min_words": 4, "cross_documents": True}
