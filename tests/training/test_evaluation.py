@@ -253,6 +253,7 @@ SUMMARY = {
   "efficiency": 0.9747,
   "padding_tokens": 123_457,
   "unpacked_padding_tokens": 987_654,
+  "compilations": 1,
   "sequences_per_second": 431.0,
   "real_tokens_per_second": 37_903.0,
   "train_mlm_accuracy": 0.3719,
