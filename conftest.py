@@ -1,4 +1,4 @@
-"""Which folders of the packages need a library that may not be installed."""
+"""Which folders of the packages, and of their tests, need a library that may be missing."""
 
 import importlib.util
 
@@ -8,5 +8,8 @@ NEEDED = {
   "packing/datasets": "datasets",
 }
 collect_ignore = [
-  folder for folder, library in NEEDED.items() if not importlib.util.find_spec(library)
+  place + folder
+  for folder, library in NEEDED.items()
+  if not importlib.util.find_spec(library)
+  for place in ("", "tests/")
 ]

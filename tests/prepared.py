@@ -29,7 +29,7 @@ def settings(corpus, **others) -> DatasetSettings:
 
 def arguments(corpus, out, *more) -> list[str]:
   options = [f"--{name.replace('_', '-')}={x}" for name, x in fields(corpus).items()]
-  return ["prepare", "--out", str(out), *options, *map(str, more)]
+  return ["prepare", "--out", str(out), "--workers=1", *options, *map(str, more)]
 
 
 def command(*args) -> subprocess.CompletedProcess:

@@ -61,8 +61,7 @@ def make_batch(store, algorithm, max_sequences):
   )
   assignment = plan.assign(store.lengths, seed=11)
   sequence_ids = np.full((NUM_SEQUENCES, max_sequences), -1)
-  for row in range(plan.num_packs):
-    ids = assignment.sequence_ids[slice(*assignment.offsets[row : row + 2])]
+  for row, ids in enumerate(assignment):
     sequence_ids[row, : len(ids)] = ids
   batch = pack_rows(store, sequence_ids, row_length=ROW_LENGTH)
   return mask_tokens(batch, MASKING, epochs=np.full(NUM_SEQUENCES, 2)), plan

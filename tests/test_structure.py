@@ -52,8 +52,9 @@ def test_packing_needs_no_framework_and_scipy_only_when_it_is_used():
     if not FOR_FRAMEWORKS & {house.room(path), path.stem}:
       others = {target.parts[0] for target in house.imports(path)}
       assert not others & FRAMEWORKS, path
-  slow = FRAMEWORKS | {"scipy"}
-  program = f"import sys, packing, packing.testing; assert not {slow} & {{*sys.modules}}"
+  slow = FRAMEWORKS | {"scipy", "pyarrow", "matplotlib", "tqdm", "pandas"}
+  program = "import sys, packing, packing.testing, packing.__main__; "
+  program += f"assert not {slow} & {{*sys.modules}}"
   subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
@@ -91,23 +92,6 @@ def interpreter(path, script):
 
 
 OLD = 'test "$1" = -V && echo Python 3.9.2 && exit 0; exit 1'
-
-
-@pytest.mark.parametrize(
-  ("script", "message"),
-  [
-    (None, "Expected Python 3.11 or newer; there is no"),
-    (OLD, "is Python 3.9.2"),
-    ('case "$2" in *ensurepip*) exit 1;; esac', "Expected the venv module"),
-  ],
-)
-def test_make_says_in_one_line_what_it_needs(checkout, script, message):
-  if script:
-    interpreter(checkout / "python-for-test", script)
-  status, told = make(checkout, "train")
-  assert (status, told.count("\n")) == (2, 1)
-  assert message in told
-  assert not (checkout / ".venv").exists()
 
 
 # Says what it was asked to do, into a file beside it; makes an environment like itself,
@@ -166,25 +150,29 @@ def test_make_installs_in_place_what_requirements_newly_ask_for(checkout):
 
 
 @pytest.mark.parametrize(
-  ("script", "message"),
+  ("folder", "script", "message"),
   [
-    (None, "Expected a Python in .venv"),
-    (OLD, "it has Python 3.9.2"),
-    ('case "$2" in pip|ensurepip) exit 1;; esac', "Expected pip in .venv"),
-    ('case "$3" in install) exit 1;; esac', "Installing"),
+    ("", None, "Expected Python 3.11 or newer; there is no"),
+    ("", OLD, "is Python 3.9.2"),
+    ("", 'case "$2" in *ensurepip*) exit 1;; esac', "Expected the venv module"),
+    (".venv", None, "Expected a Python in .venv"),
+    (".venv", OLD, "it has Python 3.9.2"),
+    (".venv", 'case "$2" in pip|ensurepip) exit 1;; esac', "Expected pip in .venv"),
+    (".venv", 'case "$3" in install) exit 1;; esac', "Installing"),
   ],
 )
-def test_make_refuses_an_environment_of_no_use_and_leaves_it(
-  checkout, environment, script, message
-):
-  python = environment / "bin" / "python"
-  python.unlink()
+def test_make_says_in_one_line_what_it_needs(checkout, folder, script, message):
+  """Of PYTHON, or of an environment that is there, which stays as it is."""
+  python = checkout / "python-for-test"
+  if folder:
+    python = checkout / folder / "bin" / "python"
+    python.parent.mkdir(parents=True)
   if script:
     interpreter(python, script)
-  else:
+  elif folder:
     python.symlink_to("/nowhere/python")  # of a Python that was upgraded
+  before = sorted(checkout.rglob("*"))
   status, told = make(checkout, ".venv/installed")
   assert (status, told.count("\n")) == (2, 1)
   assert message in told
-  assert (environment / "mine").exists()
-  assert not (environment / "installed").exists()
+  assert sorted(checkout.rglob("*")) == before

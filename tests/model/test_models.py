@@ -95,20 +95,6 @@ def loss_and_gradients(params, graphdef, batch):
   return losses.loss(nnx.merge(graphdef, params)(batch), batch)[0]
 
 
-def test_packed_equals_an_ordinary_gpt2():
-  """One that knows of no packs; `tests/test_packed_equals_unpacked.py` has such a BERT."""
-  sequences = packs.random_sequences()
-  with jax.enable_x64(True):
-    config = packs.small_gpt2(positions="learned", **kept_in(jnp.float64))
-    plain = dataclasses.replace(config, attention_mask="none")
-    packed_def, params = packs.random_params(config, head="causal")
-    plain_def, _ = packs.random_params(plain, head="causal")
-    ours = loss_and_gradients(params, packed_def, packs.lay_out(sequences))
-    theirs = loss_and_gradients(params, plain_def, packs.one_a_row(sequences))
-  for packed, alone in zip(ours, theirs, strict=True):
-    assert relative_difference(packed, alone) < 1e-12
-
-
 @pytest.mark.parametrize(
   ("head", "leak"),
   [

@@ -15,7 +15,6 @@ from model.testing import (
   assert_no_cross_contamination,
   assert_packed_equals_unpacked,
   differences,
-  first_fit,
   relative_difference,
 )
 from packing.testing import lay_out
@@ -379,11 +378,6 @@ def test_padding_and_other_rows_are_looked_at_as_sources(method, source):
   with pytest.raises(LeakError) as caught:
     assert_no_cross_contamination(apply, EMBEDDED, methods=(method,))
   assert source in " ".join(str(leak.source) for leak in caught.value.leaks)
-
-
-def test_sequences_are_packed_first_fit():
-  assert first_fit(tokens((4, 3, 2, 1, 5)), 7) == [[0, 1], [2, 3], [4]]
-  assert first_fit(tokens((4, 3, 2))) == [[0, 1], [2]]
 
 
 @pytest.mark.parametrize(

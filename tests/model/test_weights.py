@@ -14,7 +14,7 @@ import safetensors.numpy
 from model import hf, weights
 from model.__main__ import main
 from model.weights import Vocabulary, WeightsError
-from tests import packs
+from tests import forked, packs
 
 ROOT = pathlib.Path(__file__).parents[2]
 PRETRAINING = ROOT / "tests" / "model" / "golden" / "BertForPreTraining"
@@ -198,7 +198,6 @@ def test_help_teaches(capsys, arguments, message):
 
 
 def test_the_module_is_a_program(tmp_path):
-  command = [sys.executable, "-m", "model", "export", str(tmp_path), "--out", "no"]
-  result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+  result = forked.run(["-m", "model", "export", tmp_path, "--out", "no"], cwd=ROOT)
   assert result.returncode == 2
   assert "model.json is not there" in result.stderr

@@ -6,20 +6,33 @@ import pathlib
 import signal
 import subprocess
 import sys
+from unittest import mock
+
+# Appends what is made and the state after it to a file, and starts from its last state.
+READS = """
+import json, os, sys
+
+done = sys.argv[1]
+if os.path.exists(done):
+  restore(json.loads(open(done).read().splitlines()[-1])["state"])
+with open(done, "a") as file:
+  for row in rows:
+    print(json.dumps({"made": made(row), "state": state()}), file=file, flush=True)
+    print("row", flush=True)
+"""
 
 
 def resumed(program: str, folder: pathlib.Path) -> list:
   """What a program writes that is killed twice, after it was checked to be whole.
 
   Args:
-    program: Python. It appends lines of JSON to the file that is its argument, each with
-      what it `made` and the `state` after it, prints a line for each, and starts from the
-      last state in the file.
+    program: Python that defines `rows`, an iterable; `made`, what to write of a row; and
+      `state` and `restore`, which get and set the place in `rows`.
     folder: for its files.
   """
 
   def run(name, kill_after=None):
-    command = [sys.executable, "-c", program, str(folder / name)]
+    command = [sys.executable, "-c", program + READS, str(folder / name)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=os.getcwd()) as process:
       assert process.stdout is not None
       for count, _ in enumerate(process.stdout, start=1):
@@ -32,7 +45,8 @@ def resumed(program: str, folder: pathlib.Path) -> list:
     lines = (folder / name).read_text().splitlines()
     return [json.loads(line)["made"] for line in lines]
 
-  assert run("whole") == 0
+  with mock.patch.object(sys, "argv", ["", str(folder / "whole")]):
+    exec(program + READS, {})
   assert [run("killed", after) for after in (3, 10, None)] == [-9, -9, 0]
   assert made("killed") == made("whole")
   return made("killed")

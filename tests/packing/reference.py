@@ -12,12 +12,30 @@ def fewest_packs(lengths, *, row_length, depth, multiple=1, separator=0):
 
 
 def least_cost(lengths, row_costs, *, depth, multiple=1, separator=0):
-  """The least cost of rows, by all sets of shorter sequences beside the longest one.
+  """The least cost of rows: each pack takes the cheapest one that holds it.
 
-  Each pack takes the cheapest row that holds it, of `row_costs` by row length. Feasible for
-  up to about nine sequences.
+  Args:
+    row_costs: by row length.
   """
   gap = -(-separator // multiple) * multiple
+
+  def price(pack):
+    used = sum(-(-length // multiple) * multiple for length in pack)
+    used += gap * (len(pack) - 1)
+    costs = [cost for length, cost in row_costs.items() if length >= used]
+    return min(costs, default=math.inf)
+
+  return least_price(lengths, price, depth=depth)
+
+
+def least_price(lengths, price, *, depth):
+  """The least price of packs, by all sets of shorter sequences beside the longest one.
+
+  Feasible for up to about nine sequences.
+
+  Args:
+    price: of a pack, the longest sequence first; infinite if no row holds it.
+  """
 
   @functools.cache
   def solve(left):
@@ -27,14 +45,11 @@ def least_cost(lengths, row_costs, *, depth, multiple=1, separator=0):
     best = math.inf
     for number in range(min(depth, len(left))):
       for beside in set(itertools.combinations(others, number)):
-        rounded = [-(-length // multiple) * multiple for length in (longest, *beside)]
-        used = sum(rounded) + gap * number
-        costs = [cost for length, cost in row_costs.items() if length >= used]
-        if costs:
+        if (cost := price((longest, *beside))) < math.inf:
           rest = list(others)
           for length in beside:
             rest.remove(length)
-          best = min(best, min(costs) + solve(tuple(rest)))
+          best = min(best, cost + solve(tuple(rest)))
     return best
 
   return solve(tuple(sorted(lengths)))

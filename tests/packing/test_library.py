@@ -1,4 +1,4 @@
-"""The library as a whole: light to import, and fast where it matters."""
+"""The library at full size; `tests/test_structure.py` has what it imports."""
 
 import subprocess
 import sys
@@ -7,29 +7,10 @@ import textwrap
 import pytest
 
 
-def in_fresh_process(program):
-  command = [sys.executable, "-c", textwrap.dedent(program)]
-  done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-  assert done.returncode == 0, done.stderr
-  return done.stdout.split()
-
-
-def test_importing_needs_only_numpy_scipy_and_highspy():
-  heavy = ("jax", "flax", "torch", "pyarrow", "matplotlib", "tqdm", "pandas", "grain")
-  loaded = in_fresh_process(
-    """
-    import sys, packing, packing.__main__
-    print(*sorted({name.partition(".")[0] for name in sys.modules}))
-    """
-  )
-  assert not set(heavy) & set(loaded)
-  assert {"numpy", "highspy"} <= set(loaded)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.slow
 def test_sixteen_million_lengths_are_assigned_in_one_gigabyte():
-  peak, packs = in_fresh_process(
+  program = textwrap.dedent(
     """
     import pathlib
     import numpy as np
@@ -49,5 +30,9 @@ def test_sixteen_million_lengths_are_assigned_in_one_gigabyte():
     print(peak, assignment.num_packs)
     """
   )
+  command = [sys.executable, "-c", program]
+  done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+  assert done.returncode == 0, done.stderr
+  peak, packs = done.stdout.split()
   assert int(packs) == 9_090_154
   assert int(peak) < 10**9 / 1024  # kB

@@ -26,7 +26,7 @@ def random_cases(number):
 
 def test_small_cases_against_brute_force():
   number = optimal = 0
-  for lengths, rows, options, separator in random_cases(1500):
+  for lengths, rows, options, separator in random_cases(600):
     plan = packing.pack(
       lengths,
       max_sequence_length=max(lengths),
@@ -44,7 +44,7 @@ def test_small_cases_against_brute_force():
     packed = sum(part.histogram.num_tokens for part in plan.plans)
     assert packed == sum(lengths), case
     number, optimal = number + 1, optimal + (plan.cost == least)
-  assert number > 1000
+  assert number > 400
   assert optimal > 0.97 * number
 
 

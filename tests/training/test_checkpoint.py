@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from model import weights
-from model.testing import relative_difference
 from tests import packs
 from tests.training.test_step import make_batch, make_program
 from training.checkpoint import Checkpoints, fingerprint
@@ -253,8 +252,3 @@ def test_the_fingerprint_sees_any_bit_and_place_and_not_the_mesh(program):
   x = np.arange(64, dtype=np.float32).reshape(8, 8)
   assert fingerprint({"x": x}) != fingerprint({"x": x.T})
   assert fingerprint(make_split(4, 4).init()) == fingerprint(make_split(1, 1).init())
-
-
-def test_relative_error_of_this_suite_sees_a_difference():
-  ours, theirs = {"a": np.array([1.0, 2.0])}, {"a": np.array([1.0, 4.0])}
-  assert relative_difference(ours, theirs) == 0.5

@@ -1,23 +1,21 @@
+import dataclasses
+import functools
 import importlib
-import json
 import pathlib
 import re
 import types
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import pipeline
 from configs import glue
-from model import Gpt2Config, hf, weights
 from pipeline.tasks import glue as glue_tasks
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs
 from tests.test_packed_equals_unpacked import make_store
-from tests.training.test_optimizer import numpy_lamb
-from training import init_from
+from tests.training.test_optimizer import numpy_lamb, updated
 from training.config import (
   ConfigError,
   make_optimizer,
@@ -100,178 +98,82 @@ def flat(config, prefix="") -> dict:
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-  """Two libraries of one file each, two vocabularies, examples and a store of sequences."""
-  folder = tmp_path_factory.mktemp("corpus")
-  rng = np.random.default_rng(0)
-  letters = [*"abcdefghijklmnopqrst"]
-  topics = {}
-  for number in range(61):
-    words = ["".join(rng.choice(letters, rng.integers(1, 6))) for _ in range(67)]
-    words[7 :: 3 + number % 5] = [w + "." for w in words[7 :: 3 + number % 5]]
-    topics[f"t{number}"] = " ".join(words).title()
-  words = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters), "."]
-  for name, first in (("given", 0), ("other", 7)):
-    (folder / name / "pydoc_data").mkdir(parents=True)
-    kept = {key: topics[key] for key in list(topics)[first:]}
-    (folder / name / "pydoc_data" / "topics.py").write_text(f"topics = {kept!r}\n")
-    (folder / f"{name}.txt").write_text("\n".join(words[: len(words) - first]) + "\n")
-  (folder / "texts.txt").write_text("\n\n".join(topics.values()).replace(". ", ".\n"))
-  examples = []
-  for number, text in enumerate(topics.values()):
-    word = text.split()[3]
-    answers = {"text": [word], "answer_start": [text.index(word)]}
-    question = {"id": str(number), "question": text[:41], "context": text}
-    other = {"text": text, "content": text[9:], "sentence": text[:29], "label": number % 2}
-    examples.append(json.dumps({**question, "answers": answers, **other}))
-  (folder / "examples.jsonl").write_text("\n".join(examples))
-  return folder, make_store(folder / "s.arrow", rng.integers(3, 37, 97))
+def store(tmp_path_factory):
+  lengths = np.random.default_rng(0).integers(3, 37, 97)
+  return make_store(tmp_path_factory.mktemp("store") / "s.arrow", lengths)
 
 
-def small_base(folder, **fields):
-  """Equal settings have a folder of the data in common."""
-  given: dict = {
-    "data.source": "stdlib:FOLDER/given",
-    "data.vocab_file": "FOLDER/given.txt",
-    "data.max_sequence_length": 61,
-    "train.batch_size": 7,
-    "train.steps": 11,
-    "optimizer.warmup_steps": 3,
-  } | fields
-  config = get_config()
-  for field, value in given.items():
-    is_text = isinstance(value, str)
-    value = value.replace("FOLDER", str(folder)) if is_text else value
+def small_base(**fields):
+  sizes = {"data.max_sequence_length": 61, "train.batch_size": 7, "train.steps": 11}
+  config = get_config(optimizer={"warmup_steps": 3})
+  for field, value in (sizes | fields).items():
     config.update_from_flattened_dict({field: value})
-  if "data.directory" not in fields:
-    config.data.directory = str(folder / f"data{hash(str(config.data))}")
   return config
 
 
-def dataset_of(config, corpus):
-  """The digests of what is written."""
-  del corpus
-  return pipeline.prepare_dataset(config).manifest["sha256"]
+def loader_of(config, store):
+  return pipeline.make_loader(config, store, VOCABULARY)
 
 
-def classes_of(config, corpus):
-  del corpus
-  return pipeline.prepare_dataset(config).labels
+def batch_of(config, store):
+  return {name: field.tolist() for name, field in loader_of(config, store)[0].items()}
 
 
-def vocabulary_of(config, corpus):
-  """The size of a vocabulary that is trained."""
-  del corpus
-  return len(pipeline.prepare_dataset(config).vocabulary)
-
-
-def folder_of(config, corpus):
-  """Where the dataset is; what is in it is the same."""
-  assert dataset_of(config, corpus) == dataset_of(small_base(corpus[0]), corpus)
-  return pathlib.Path(config.data.directory, "manifest.json").resolve(strict=True)
-
-
-def loader_of(config, corpus):
-  return pipeline.make_loader(config, corpus[1], VOCABULARY)
-
-
-def batch_of(config, corpus):
-  return {name: field.tolist() for name, field in loader_of(config, corpus)[0].items()}
-
-
-def online_batch_of(config, corpus):
+def online_batch_of(config, store):
   """The first batch of packs that are made while reading."""
-  loader = loader_of(config, corpus)
-  dataset = types.SimpleNamespace(train=corpus[1], vocabulary=VOCABULARY)
+  loader = loader_of(config, store)
+  dataset = types.SimpleNamespace(train=store, vocabulary=VOCABULARY)
   options = {"batch_size": 7, "devices": 1, "process_index": 0, "process_count": 1}
   batches = pipeline.make_batches(config, dataset, plan=loader.plan, **options)
   return [next(batches)["sequence_ids"].tolist() for _ in range(3)]
 
 
-def second_epoch_of(config, corpus):
-  return loader_of(config, corpus).epochs.assignment(1).sequence_ids.tolist()
+def second_epoch_of(config, store):
+  return loader_of(config, store).epochs.assignment(1).sequence_ids.tolist()
 
 
-def workers_of(config, corpus):
-  return loader_of(config, corpus).workers
+def workers_of(config, store):
+  return loader_of(config, store).workers
 
 
-def model_of(config, corpus):
-  del corpus
+def model_of(config, store):
+  del store
   return model_config(config, head=pipeline.TASK_HEADS[config.data.task], vocab_size=97)
 
 
-def weights_of(config, corpus):
-  """The weights that training starts from."""
-  folder = corpus[0] / "given.model"
-  if not folder.exists():
-    tiny = model_config(config, vocab_size=46)
-    drawn = weights.abstract_params(tiny, "pretraining")
-    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), drawn)
-    vocabulary = weights.Vocabulary(weights.read_tokens(corpus[0] / "given.txt"))
-    hf.export_bert(tiny, params, folder, vocabulary=vocabulary)
-  given = init_from.open_weights(config)
-  return given and given.vocabulary
-
-
-def recipe_of(config, corpus):
-  del corpus
+def recipe_of(config, store):
+  del store
   return resolve(config, packing_factor=1.5, num_sequences=97, num_tokens=997)[1]
 
 
-def optimizer_of(config, corpus):
-  recipe = recipe_of(config, corpus)
+def optimizer_of(config, store):
+  recipe = recipe_of(config, store)
   optimizer, schedule = make_optimizer(config, recipe), make_schedule(recipe)
-  return updated_parameters(optimizer), [float(schedule(t)) for t in range(4)]
+  moved = updated(optimizer, START, GRADIENTS)
+  rates = [float(schedule(t)) for t in range(4)]
+  return {name: x.tolist() for name, x in moved.items()}, rates
 
 
-def program_of(config, corpus):
+def program_of(config, store):
   """Fields that training reads where the value is used, not in a message."""
-  del corpus
-  files = ("train.py", "training/record/recorder.py", "pipeline/config.py")
-  text = "".join((ROOT / file).read_text() for file in files)
+  del store
+  files = ["train", "training/record/recorder", "training/init_from", "pipeline/config"]
+  text = "".join((ROOT / f"{file}.py").read_text() for file in files)
   read = re.findall(r"config\.([a-z_.]+)", re.sub(r'f"[^"]*"', "", text))
   return {field: value for field, value in flat(config).items() if field in read}
 
 
 VOCABULARY = [*SPECIAL_TOKENS, *map(str, range(92))]
 ONLINE = {"packing.algorithm": "online", "packing.max_sequences_per_pack": 4}
-EXAMPLES: dict = {"data.source": "FOLDER/examples.jsonl"}
-SQUAD = EXAMPLES | {"data.task": "squad"}
-SQUAD |= {"data.doc_stride": 19, "data.max_question_length": 11}
-CLASSES = EXAMPLES | {"data.task": "classification", "data.labels": "yes,no"}
-TWO_SETS = {"data.held_out_source": "stdlib:FOLDER/given"}
-TEXT = {"data.source": "FOLDER/texts.txt", "data.min_sentences": 1}
-SENTENCES = TEXT | {"data.task": "sentences"}
-LINES = TEXT | {"data.task": "text", "data.documents": "line"}
 ATOMS = {"data.task": "text", "data.layout": "padding", "data.max_sequence_length": 64}
-TINY, GPT2 = {"model.size": "tiny"}, {"model.size": "tiny", "data.task": "text"}
+GPT2 = {"model.size": "tiny", "data.task": "text"}
 
 # Of each field another value than `small_base`, what it must change, and in which setting.
 CHANGES: dict[str, tuple] = {
   "seed": (1, batch_of),
-  "data.source": ("stdlib:FOLDER/other", dataset_of),
-  "data.held_out_source": ("stdlib:FOLDER/other", dataset_of),
-  "data.mismatched_source": ("stdlib:FOLDER/other", dataset_of, TWO_SETS),
-  "data.labels": ("no,yes", classes_of, CLASSES),
-  "data.doc_stride": (5, dataset_of, SQUAD),
-  "data.max_question_length": (3, dataset_of, SQUAD),
-  "data.columns": ("text=content", dataset_of, EXAMPLES),
-  "data.documents": ("line", dataset_of, TEXT),
-  "data.directory": ("FOLDER/elsewhere", folder_of),
-  "data.max_sequence_length": (37, dataset_of),
-  "data.vocab_size": (73, vocabulary_of, {"data.vocab_file": ""}),
-  "data.vocab_file": ("FOLDER/other.txt", dataset_of),
-  "data.min_sentences": (12, dataset_of),
-  "data.min_words": (4, dataset_of, LINES),
-  "data.cross_documents": (True, dataset_of, SENTENCES),
   "data.layout": ("concat", batch_of, {"data.task": "text"}),
   "data.atom_size": (16, batch_of, ATOMS),
   "data.loss_on_padding": (True, batch_of, ATOMS),
-  "data.held_out_fraction": (0.3, dataset_of),
-  "data.dupe_factor": (2, dataset_of),
-  "data.short_sequence_probability": (0.9, dataset_of),
-  "data.seed": (1, dataset_of),
   "data.mask_rate": (0.3, batch_of),
   "packing.algorithm": ("none", batch_of),
   "packing.max_sequences_per_pack": (2, batch_of),
@@ -297,7 +199,6 @@ CHANGES: dict[str, tuple] = {
   "model.vocab_multiple": (8, model_of),
   "model.position_reset": (False, model_of),
   "model.dtype": ("bfloat16", model_of),
-  "model.init_from": ("FOLDER/given.model", weights_of, TINY),
   "optimizer.name": ("adamw", optimizer_of),
   "optimizer.learning_rate": (0.2, optimizer_of),
   "optimizer.warmup_steps": (1, optimizer_of),
@@ -317,7 +218,7 @@ CHANGES: dict[str, tuple] = {
   "train.duration": ("1 epoch", optimizer_of),
 }
 USED_BY_PROGRAMS = """
-  data.task data.stream data.stream_wait
+  data.directory data.stream data.stream_wait model.init_from
   profile train.loss_unit train.log_every train.eval_every train.checkpoint_every
   train.keep_checkpoints train.throughput_rounds train.target_mlm_accuracy train.peak_flops
   train.fsdp train.skip_bad_steps train.keep_every train.keep_best train.patience
@@ -325,9 +226,28 @@ USED_BY_PROGRAMS = """
 """
 
 
-@pytest.mark.parametrize("field", flat(get_config()))
-def test_every_field_changes_what_is_made_of_it(field, corpus):
-  folder = corpus[0]
+DATA: dict = {
+  "source": "a",
+  "held_out_source": "b",
+  "mismatched_source": "c",
+  "vocab_file": "d",
+}
+DATA |= {"task": "sentences", "labels": "no,yes", "columns": "text=x", "documents": "line"}
+DATA |= {"doc_stride": 5, "max_question_length": 3, "max_sequence_length": 37, "seed": 1}
+DATA |= {"vocab_size": 73, "min_sentences": 12, "min_words": 4, "cross_documents": True}
+DATA |= {"held_out_fraction": 0.3, "short_sequence_probability": 0.9, "dupe_factor": 2}
+
+
+def test_the_settings_of_a_dataset_are_those_of_the_config():
+  found = dataclasses.asdict(pipeline.settings_of(get_config(data=DATA).data))
+  assert {name: found[name] for name in DATA} == DATA
+
+
+OTHERS = [field for field in flat(get_config()) if field.removeprefix("data.") not in DATA]
+
+
+@pytest.mark.parametrize("field", [*OTHERS, "seed"])
+def test_every_field_changes_what_is_made_of_it(field, store):
   if field in USED_BY_PROGRAMS.split():
     now = flat(get_config())[field]
     others = {bool: lambda: not now, str: lambda: f"{now} x"}
@@ -335,29 +255,21 @@ def test_every_field_changes_what_is_made_of_it(field, corpus):
     setting = {}
   else:
     value, make, setting = (*CHANGES[field], {})[:3]
-  before = make(small_base(folder, **setting), corpus)
-  assert make(small_base(folder, **setting), corpus) == before
-  changed = small_base(folder, **setting | {field: value})
-  assert make(changed, corpus) != before
+  before = unchanged(make, store, *setting.items())
+  assert make(small_base(**setting | {field: value}), store) != before
 
 
-GRADIENTS = np.random.default_rng(3).standard_normal((5, 7, 3))
-START = {"kernel": GRADIENTS.sum(0), "bias": GRADIENTS.sum((0, 1))}
+@functools.cache
+def unchanged(make, store, *setting):
+  """What is made in a setting, each time."""
+  found = make(small_base(**dict(setting)), store)
+  assert make(small_base(**dict(setting)), store) == found
+  return found
 
 
-def updated_parameters(optimizer) -> list:
-  """A matrix and a bias after an update with each of the gradients."""
-
-  @jax.jit
-  def step(x, state, gradient):
-    updates, state = optimizer.update(gradient, state, x)
-    return jax.tree.map(jnp.add, x, updates), state
-
-  x = jax.tree.map(jnp.asarray, START)
-  state = optimizer.init(x)
-  for gradient in GRADIENTS:
-    x, state = step(x, state, {"kernel": gradient, "bias": gradient[0]})
-  return [x["kernel"].tolist(), x["bias"].tolist()]
+NOISE = np.random.default_rng(3).standard_normal((5, 7, 3))
+GRADIENTS = [{"kernel": x, "bias": x[0]} for x in NOISE]
+START = {"kernel": NOISE.sum(0), "bias": NOISE.sum((0, 1))}
 
 
 @pytest.mark.parametrize("packing_factor", [1.0, 1.5, 2.75])
@@ -373,18 +285,18 @@ def test_the_optimizer_of_a_config_has_the_betas_and_the_steps_of_its_recipe(
   with jax.enable_x64(True):
     optimizer = make_optimizer(config, recipe)
     schedule = make_schedule(recipe)
-    found = updated_parameters(optimizer)
+    found = updated(optimizer, START, GRADIENTS)
   rates = [0.15, 0.3, 0.24, 0.18, 0.12]  # up to the peak in 2 updates, then down to 0
   np.testing.assert_allclose([schedule(t) for t in range(5)], rates, rtol=1e-6)
   expected = numpy_lamb(
-    {"kernel": (START["kernel"], True), "bias": (START["bias"], False)},
-    [{"kernel": gradient, "bias": gradient[0]} for gradient in GRADIENTS],
+    {name: (x, name == "kernel") for name, x in START.items()},
+    GRADIENTS,
     rates,
     **{name: beta**packing_factor for name, beta in betas.items()},
     **same,
   )
-  np.testing.assert_allclose(found[0], expected["kernel"], rtol=1e-5)
-  np.testing.assert_allclose(found[1], expected["bias"], rtol=1e-5)
+  for name, x in expected.items():
+    np.testing.assert_allclose(found[name], x, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -394,10 +306,10 @@ def test_every_optimizer_goes_down(name):
   config = get_config(optimizer=optimizer, packing={"adjust": "none"})
   check(config)
   _, recipe = resolve(config, packing_factor=1.5)
-  kernel, bias = updated_parameters(make_optimizer(config, recipe))
-  moved = START["kernel"] - np.asarray(kernel)
-  assert (moved * GRADIENTS.sum(0)).sum() > 0
-  assert ((START["bias"] - np.asarray(bias)) * GRADIENTS[:, 0].sum(0)).sum() > 0
+  found = updated(make_optimizer(config, recipe), START, GRADIENTS)
+  for name, x in START.items():
+    together = sum(gradients[name] for gradients in GRADIENTS)
+    assert ((x - np.asarray(found[name])) * together).sum() > 0
 
 
 REFUSED = [
@@ -457,6 +369,7 @@ REFUSED = [
   ("optimizer.warmup", "1 epoch", "steps or sequences with data.stream=-", "stream"),
   ("data.stream_wait", -1.0, "0 or more"),
   ("optimizer.learning_rate", 0.0, "more than 0"),
+  ("optimizer.learning_rate", float("inf"), "more than 0, and finite"),
   ("optimizer.name", "lion", "lamb, adamw, sgd, adafactor"),
   ("optimizer.trust_ratio", "none", "weights, all"),
   ("optimizer.max_weight_norm", -1.0, "0 or more"),
@@ -547,13 +460,3 @@ def test_an_attention_that_cannot_be_is_refused(setting, kernel, dropout_rate, m
   config.model.update({"attention_impl": kernel, "attention_dropout_rate": dropout_rate})
   with pytest.raises(ConfigError, match=message):
     check(config)
-
-
-@pytest.mark.parametrize("positions", ["alibi", "learned"])
-def test_a_causal_model_has_positions_of_either_kind(positions):
-  config = SETTINGS["gpt2"].copy_and_resolve_references()
-  config.model.positions = positions
-  check(config)
-  made = model_config(config, head="causal", vocab_size=97)
-  assert isinstance(made, Gpt2Config)
-  assert (made.positions, made.num_layers) == (positions, 2)

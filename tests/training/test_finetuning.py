@@ -5,10 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from packing.testing import layout
 from tests import packs
 from training import optimizer as optimizers
-from training.evaluation import predict
 from training.mesh import make_mesh
 from training.step import TrainingProgram
 
@@ -86,27 +84,3 @@ def test_20_packed_steps_give_the_parameters_of_20_unpacked_ones(task, optimizer
     lambda path, x, y: np.abs(x - y).max() > 1e-4 or path[-1].key == "bias", begun, expected
   )
   assert all(jax.tree.leaves(moved)), moved
-
-
-@pytest.mark.parametrize("task", HEADS)
-def test_predictions_are_those_of_the_sequences_alone(task):
-  """Under their own numbers, whatever the order of the packs."""
-  program = make_program(task, jnp.float32, OPTIMIZERS["adamw"])
-  params = packs.random_params(program.config, head=HEADS[task])[1]
-  sequences = sequences_of(task, 5)
-  number = len([s for pack in sequences for s in pack])
-  packed, alone = packs.lay_out(sequences), packs.one_a_row(sequences)
-  order = np.random.default_rng(7).permutation(number)
-  for batch in (packed, alone):
-    batch["sequence_ids"] = np.full(batch["sequence_mask"].shape, -1)
-    batch["sequence_ids"][batch["sequence_mask"]] = order
-  found, expected = (predict(program, params, [batch]) for batch in (packed, alone))
-  assert len(found.logits) == number
-  lengths = [layout.sequence_length(s) for pack in sequences for s in pack]
-  for place, sequence in enumerate(order):
-    logits = found.logits[sequence]
-    np.testing.assert_allclose(logits, expected.logits[sequence], rtol=0, atol=1e-5)
-    shape = (lengths[place], 2) if task == "answers" else (NUM_LABELS[task],)
-    assert logits.shape == shape
-  np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-5)
-  assert len({logits.tobytes() for logits in found.logits}) == number

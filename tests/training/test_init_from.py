@@ -136,27 +136,11 @@ def test_a_run_that_goes_on_has_the_sizes_of_its_checkpoints(tmp_path):
     init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, stored=None)
 
 
-def test_without_the_field_the_config_alone_counts(tmp_path):
-  config = config_for("")
-  assert init_from.open_weights(config) is None
-  made = init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, stored=None)
-  assert (made.vocab_size, made.max_position_embeddings) == (97, 19)
-
-
 def test_heads_that_a_run_does_without_are_left_out(tmp_path):
   config = config_for(write(tmp_path / "hf"))
   config.model.next_sentence = False
   _, params = start(config)
   assert {"nsp", "pooler"} & params.keys() == set()
-
-
-def test_a_runs_folder_can_be_given(tmp_path):
-  params = random_params(TINY)
-  weights.describe(tmp_path, TINY, head="pretraining", vocabulary=Vocabulary(TOKENS))
-  weights.save(tmp_path, params, step=3)
-  given = init_from.open_weights(config_for(tmp_path))
-  assert given.step == 3
-  assert_equal(given.load(), params)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,16 @@ def numpy_lamb(params, gradients_of_steps, rates, **options):
   return x
 
 
+def updated(optimizer, params, gradients_of_steps):
+  """The parameters after an update with each of the gradients."""
+  x = jax.tree.map(jnp.asarray, params)
+  state = optimizer.init(x)
+  for gradients in gradients_of_steps:
+    updates, state = optimizer.update(jax.tree.map(jnp.asarray, gradients), state, x)
+    x = jax.tree.map(jnp.add, x, updates)
+  return x
+
+
 SHAPES = {"kernel": (5, 3), "embedding": (7, 2), "mlm_bias": (3,)}
 SHAPES["layer_norm_scale"] = (2,)
 WEIGHTS = ("kernel", "embedding")
@@ -65,12 +75,7 @@ def run(make, options):
   ]
   schedule = warmup_linear_decay(peak=0.1, warmup_steps=3, total_steps=10)
   with jax.enable_x64(True):
-    optimizer = make(schedule)
-    x = jax.tree.map(jnp.asarray, params)
-    state = optimizer.init(x)
-    for g in gradients:
-      updates, state = optimizer.update(g, state, x)
-      x = jax.tree.map(jnp.add, x, updates)
+    x = updated(make(schedule), params, gradients)
     rates = [float(schedule(jnp.int32(t))) for t in range(10)]  # float32, as in the update
   arrays = {name: (array, name in WEIGHTS) for name, array in params.items()}
   return x, numpy_lamb(arrays, gradients, rates, **options)
@@ -173,11 +178,7 @@ def test_sgd_moves_by_the_average_of_the_gradients():
   gradients = [jax.tree.map(lambda a: rng.standard_normal(a.shape), x) for _ in range(4)]
   with jax.enable_x64(True):
     optimizer = sgd(0.3, b1=0.8, weight_decay=0.1, clip_norm=0.0)
-    found = jax.tree.map(jnp.asarray, x)
-    state = optimizer.init(found)
-    for g in gradients:
-      updates, state = optimizer.update(g, state, found)
-      found = jax.tree.map(jnp.add, found, updates)
+    found = updated(optimizer, x, gradients)
   for name, decay in (("kernel", 0.1), ("bias", 0.0)):
     m, expected = np.zeros_like(x[name]), x[name]
     for g in gradients:

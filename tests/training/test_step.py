@@ -53,7 +53,6 @@ def assert_same(found, expected):
 @pytest.mark.parametrize(
   ("num_devices", "accumulate", "unit", "head"),
   [
-    (2, 1, "sequence", "pretraining"),
     (4, 1, "sequence", "pretraining"),
     (1, 4, "sequence", "pretraining"),
     (1, 4, "token", "causal"),
@@ -124,13 +123,15 @@ def test_micro_batches_stay_on_their_devices():
 
 
 def test_attention_that_xla_cannot_split_stays_on_the_devices():
-  """`blocks` reads and writes at places that depend on the data."""
+  """`blocks` reads and writes at places that depend on the data.
+
+  `tests/model/test_attention.py` compares what it gives with one device's.
+  """
   lengths = [[100, 20], [128], [3, 60, 61], [5]]
   sequences = packs.random_sequences(lengths)
   batch = lay_out(sequences, row_length=128, max_sequences=3, max_masked=22)
   fields = {"max_position_embeddings": 128, "attention_dropout_rate": 0.0}
   program = make_program(4, attention_impl="blocks", **fields)
-  assert_same(run(program, [batch]), run(make_program(**fields), [batch]))
   on_devices = put_batch(batch, program.mesh)
   compiled = program.train_step.lower(program.abstract_state(), on_devices).compile()
   for name in ("all-gather", "all-to-all", "collective-permute"):
@@ -268,7 +269,6 @@ def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed():
   assert losses[0] != losses[1]
 
 
-@pytest.mark.parametrize("num_devices", [2, 4])
-def test_rows_that_devices_do_not_divide_are_an_error(num_devices):
+def test_rows_that_devices_do_not_divide_are_an_error():
   with pytest.raises(ValueError, match="evenly divide"):
-    put_batch(make_batch(5), make_mesh(num_devices))
+    put_batch(make_batch(5), make_mesh(4))

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.programs import READ_ONLY_CACHE
+from tests.programs import READ_ONLY_CACHE, SETTINGS, STEPS, fields
 from training.record import metrics, workdir
 from training.sweep import __main__ as sweep
 from training.sweep import file as sweep_file
@@ -312,42 +312,29 @@ def test_only_what_is_not_finished_is_run(tmp_path, monkeypatch, capsys):
   assert none["runs"][2]["error"] == "broken"
 
 
-def tiny(folder, data) -> dict:
-  return {
-    "data.source": f"stdlib:{folder / 'library'}",
-    "data.directory": str(data),
-    "data.max_sequence_length": 64,
-    "data.vocab_size": 500,
-    "data.held_out_fraction": 0.1,
-    "train.batch_size": 4,
-    "train.steps": 4,
-    "train.log_every": 2,
-    "train.eval_every": 2,
-    "train.checkpoint_every": 4,
-    "train.throughput_rounds": 0,
-    "train.peak_flops": 1e9,
-    "optimizer.warmup_steps": 1,
-  }
+def options_of(folder, data) -> list[str]:
+  places = f"data.source=stdlib:{folder / 'library'} data.directory={data}"
+  return [*fields(places), *SETTINGS]
 
 
 @pytest.mark.slow
 def test_runs_are_real_and_one_that_is_refused_stops_no_other(folder, tmp_path, capsys):
   """The first folder belongs to another config; train.py says so, and the next runs."""
-  spec = {"config": "configs/quickstart.py", "overrides": tiny(folder, tmp_path / "data")}
-  path = write_sweep(tmp_path, spec | {"grid": {FIELD: ["none"], "seed": [0, 1]}})
-  refused, trained = load_sweep(path).runs
+  spec = {"config": "configs/quickstart.py", "grid": {FIELD: ["none"], "seed": [0, 1]}}
+  path, options = write_sweep(tmp_path, spec), options_of(folder, tmp_path / "data")
+  refused, trained = load_sweep(path, options).runs
   runs = tmp_path / "runs"
   other = refused.config.copy_and_resolve_references()
   other.train.steps = 6
   (runs / refused.name).mkdir(parents=True)
   (runs / refused.name / "config.json").write_text(json.dumps(other.to_dict()))
 
-  assert sweep.main([str(path), f"--workdir={runs}", "--jobs=2"]) == 1
+  assert sweep.main([str(path), f"--workdir={runs}", "--jobs=2", *options]) == 1
   told = capsys.readouterr()
   assert f"{refused.name}: failed:" in told.err
-  assert "train.steps is 6 there and 4 here" in told.err
+  assert f"train.steps is 6 there and {STEPS} here" in told.err
   summary = json.loads((runs / trained.name / "summary.json").read_text())
-  assert summary["steps"] == 4
+  assert summary["steps"] == STEPS
   config = json.loads((runs / trained.name / "config.json").read_text())
   assert config == trained.config.to_dict()
   (row,) = json.loads((runs / "sweep.json").read_text())["arms"]
@@ -355,15 +342,14 @@ def test_runs_are_real_and_one_that_is_refused_stops_no_other(folder, tmp_path, 
   assert row["eval_mlm_accuracy"]["values"] == [summary["eval_mlm_accuracy"]]
   assert re.search(r"\| none +\| 1 \|", told.out)
   log = (runs / trained.name / "train.log").read_text()
-  assert "training: 4/4 steps, loss" in log
+  assert f"training: {STEPS}/{STEPS} steps, loss" in log
 
 
 def test_an_interrupted_sweep_takes_its_run_along(folder, tmp_path):
-  overrides = tiny(folder, tmp_path / "data")
-  spec = {"config": "configs/quickstart.py", "overrides": overrides, "grid": GRID}
-  path = write_sweep(tmp_path, spec)
+  path = write_sweep(tmp_path, {"config": "configs/quickstart.py", "grid": GRID})
+  options = [f"--workdir={tmp_path / 'runs'}", *options_of(folder, tmp_path / "data")]
   process = subprocess.Popen(
-    [sys.executable, "-m", "training.sweep", path, f"--workdir={tmp_path / 'runs'}"],
+    [sys.executable, "-m", "training.sweep", path, *options],
     cwd=ROOT,
     env=os.environ | READ_ONLY_CACHE,
     stderr=subprocess.PIPE,

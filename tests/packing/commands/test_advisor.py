@@ -53,7 +53,10 @@ def test_ragged_batches_wait_for_the_longest(advice):
 
 
 def test_devices_wait_where_attention_skips_unless_steps_are_balanced():
-  advice = advise(packing.load_histogram("wikipedia_2048"))
+  histogram = packing.load_histogram("wikipedia_2048")
+  counts = np.zeros_like(histogram.counts)
+  counts[15::16] = histogram.counts.reshape(-1, 16).sum(1)  # few lengths, for speed
+  advice = advise(packing.Histogram(counts))
   waits = advice.waiting
   assert 0.05 < waits["none"] < 0.2
   assert waits["devices"] < 0.001 < waits["devices_and_steps"] < waits["none"] / 3

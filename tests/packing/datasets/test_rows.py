@@ -8,6 +8,16 @@ import numpy as np
 import pytest
 
 import packing
+from tests.packing.examples import (
+  EXAMPLES,
+  LENGTHS,
+  OPTIONS,
+  PLAN,
+  ROW,
+  assert_equal,
+  every_token_once,
+  neighbours,
+)
 from tests.packing.killed import resumed
 
 datasets = pytest.importorskip("datasets")
@@ -16,22 +26,7 @@ from tests import markdown  # noqa: E402
 
 pytestmark = pytest.mark.extra("datasets")
 
-ROW = 17
-LENGTHS = np.random.default_rng(0).integers(1, ROW + 1, 61)
-# No two tokens are equal, and none is 0.
-ENDS = np.cumsum(LENGTHS)
-COLUMNS = {
-  "input_ids": [
-    list(range(end - n + 1, end + 1)) for n, end in zip(LENGTHS, ENDS, strict=True)
-  ],
-  "token_type_ids": [[i % 2] * int(n) for i, n in enumerate(LENGTHS)],
-  "label": [i % 7 for i in range(61)],
-  "score": [i / 8 for i in range(61)],
-}
-DATASET = datasets.Dataset.from_dict(COLUMNS)
-EXAMPLES = DATASET.to_list()
-PLAN = packing.pack(LENGTHS, max_sequence_length=ROW, max_sequences_per_pack=3)
-OPTIONS = {"row_length": ROW, "max_sequences_per_pack": 3, "open_packs": 4}
+DATASET = datasets.Dataset.from_list(EXAMPLES)
 
 
 def make_stream(shards=3, **more):
@@ -40,27 +35,10 @@ def make_stream(shards=3, **more):
   )
 
 
-def every_token_once(rows):
-  tokens = np.concatenate([np.ravel(row["input_ids"]) for row in rows])
-  np.testing.assert_array_equal(np.sort(tokens[tokens > 0]), np.arange(1, ENDS[-1] + 1))
-
-
-def assert_equal(rows, others):
-  for row, other in zip(rows, others, strict=True):
-    assert row.keys() == other.keys()
-    for name in row:
-      assert row[name].dtype == other[name].dtype
-      np.testing.assert_array_equal(row[name], other[name])
-
-
 def rows_of(packs, width):
   batch = packing.make_rows(packs, ROW, max_sequences=width)
   assert {"labels", "score", "sequence_mask", "token_type_ids"} < batch.keys()
   return [{name: x[i] for name, x in batch.items()} for i in range(len(packs))]
-
-
-def neighbours(rows):
-  return {tuple(np.sort(row["input_ids"][row["input_ids"] > 0])) for row in rows}
 
 
 # ---- a plan --------------------------------------------------------------------------
@@ -307,7 +285,6 @@ def test_wrong_streams_and_states_are_refused():
 
 
 READER = """
-import json, os, sys
 import datasets
 import numpy as np
 from packing.datasets import pack_iterable_dataset
@@ -319,14 +296,8 @@ stream = datasets.Dataset.from_dict(columns).to_iterable_dataset(num_shards=5)
 rows = pack_iterable_dataset(
   stream, row_length=17, max_sequences_per_pack=5, open_packs=8
 )
-done = sys.argv[1]
-if os.path.exists(done):
-  rows.load_state_dict(json.loads(open(done).read().splitlines()[-1])["state"])
-with open(done, "a") as file:
-  for row in rows:
-    row = {name: str(x.tobytes()) for name, x in row.items()}
-    print(json.dumps({"made": row, "state": rows.state_dict()}), file=file, flush=True)
-    print("row", flush=True)
+state, restore = rows.state_dict, rows.load_state_dict
+made = lambda row: {name: str(x.tobytes()) for name, x in row.items()}
 """
 
 

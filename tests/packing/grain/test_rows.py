@@ -8,6 +8,16 @@ import numpy as np
 import pytest
 
 import packing
+from tests.packing.examples import (
+  EXAMPLES,
+  LENGTHS,
+  OPTIONS,
+  PLAN,
+  ROW,
+  assert_equal,
+  every_token_once,
+  neighbours,
+)
 from tests.packing.killed import resumed
 
 grain = pytest.importorskip("grain")
@@ -18,22 +28,6 @@ from packing.grain import PackedIterDataset, PackedMapDataset  # noqa: E402
 
 pytestmark = pytest.mark.extra("grain")
 
-ROW = 17
-LENGTHS = np.random.default_rng(0).integers(1, ROW + 1, 61)
-# No two tokens are equal, and none is 0.
-ENDS = np.cumsum(LENGTHS)
-EXAMPLES = [
-  {
-    "input_ids": np.arange(end - n + 1, end + 1),
-    "token_type_ids": [i % 2] * int(n),
-    "label": i % 7,
-    "score": i / 8,
-  }
-  for i, (n, end) in enumerate(zip(LENGTHS, ENDS, strict=True))
-]
-PLAN = packing.pack(LENGTHS, max_sequence_length=ROW, max_sequences_per_pack=3)
-OPTIONS = {"row_length": ROW, "max_sequences_per_pack": 3, "open_packs": 4}
-
 
 def make_rows(**options):
   return PackedMapDataset(EXAMPLES, PLAN, **options)
@@ -42,24 +36,6 @@ def make_rows(**options):
 def make_stream(examples=EXAMPLES, **more):
   stream = grain.MapDataset.source(examples).to_iter_dataset()
   return PackedIterDataset(stream, **(OPTIONS | more))
-
-
-def every_token_once(rows, times=1):
-  tokens = np.concatenate([row["input_ids"].ravel() for row in rows])
-  expected = np.repeat(np.arange(1, ENDS[-1] + 1), times)
-  np.testing.assert_array_equal(np.sort(tokens[tokens > 0]), expected)
-
-
-def assert_equal(rows, others):
-  for row, other in zip(rows, others, strict=True):
-    assert row.keys() == other.keys()
-    for name in row:
-      assert row[name].dtype == other[name].dtype
-      np.testing.assert_array_equal(row[name], other[name])
-
-
-def neighbours(rows):
-  return {tuple(np.sort(row["input_ids"][row["input_ids"] > 0])) for row in rows}
 
 
 # ---- a plan --------------------------------------------------------------------------
@@ -275,7 +251,6 @@ def test_workers_give_every_example_once_and_resume(pipeline):
 
 
 READER = """
-import json, os, sys
 import grain
 import numpy as np
 from packing.grain import PackedIterDataset
@@ -288,14 +263,8 @@ stream = grain.MapDataset.source(examples).shuffle(seed=0).to_iter_dataset()
 rows = iter(
   PackedIterDataset(stream, row_length=17, max_sequences_per_pack=5, open_packs=8)
 )
-done = sys.argv[1]
-if os.path.exists(done):
-  rows.set_state(json.loads(open(done).read().splitlines()[-1])["state"])
-with open(done, "a") as file:
-  for row in rows:
-    row = {name: str(x.tobytes()) for name, x in row.items()}
-    print(json.dumps({"made": row, "state": rows.get_state()}), file=file, flush=True)
-    print("row", flush=True)
+state, restore = rows.get_state, rows.set_state
+made = lambda row: {name: str(x.tobytes()) for name, x in row.items()}
 """
 
 

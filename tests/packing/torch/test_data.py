@@ -3,27 +3,19 @@
 import itertools
 import json
 
-import numpy as np
 import pytest
 
 import packing
 from packing.torch import PackedCollator, PackedDataset, PackedIterableDataset
+from tests.packing import examples
+from tests.packing.examples import LENGTHS, PLAN, ROW, every_token_once
 from tests.packing.killed import resumed
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, DistributedSampler  # noqa: E402
 
 pytestmark = pytest.mark.extra("torch")
-
-ROW = 17
-LENGTHS = np.random.default_rng(0).integers(1, ROW + 1, 61)
-# No two tokens are equal, and none is 0.
-ENDS = np.cumsum(LENGTHS)
-EXAMPLES = [
-  {"input_ids": list(range(end - n + 1, end + 1))}
-  for n, end in zip(LENGTHS, ENDS, strict=True)
-]
-PLAN = packing.pack(LENGTHS, max_sequence_length=ROW, max_sequences_per_pack=3)
+EXAMPLES = [{"input_ids": example["input_ids"]} for example in examples.EXAMPLES]
 
 
 def first_tokens(packs):
@@ -32,11 +24,6 @@ def first_tokens(packs):
 
 def flat(packs):
   return sorted(itertools.chain(*packs))
-
-
-def every_token_once(batches):
-  tokens = np.concatenate([batch["input_ids"].ravel() for batch in batches])
-  np.testing.assert_array_equal(np.sort(tokens[tokens > 0]), np.arange(1, ENDS[-1] + 1))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -290,7 +277,6 @@ def test_wrong_options_of_streams_are_refused(options):
 
 
 READER = """
-import json, os, sys
 import numpy as np
 from packing.torch import PackedIterableDataset
 
@@ -303,16 +289,9 @@ class Stream:
   def __iter__(self):
     return examples()
 
-packs = PackedIterableDataset(Stream(), row_length=17, open_packs=8)
-done = sys.argv[1]
-if os.path.exists(done):
-  lines = open(done).read().splitlines()
-  packs.load_state_dict(json.loads(lines[-1])["state"])
-with open(done, "a") as file:
-  for pack in packs:
-    names = [x["input_ids"][0] for x in pack]
-    print(json.dumps({"made": names, "state": packs.state_dict()}), file=file, flush=True)
-    print("pack", flush=True)
+rows = PackedIterableDataset(Stream(), row_length=17, open_packs=8)
+state, restore = rows.state_dict, rows.load_state_dict
+made = lambda pack: [x["input_ids"][0] for x in pack]
 """
 
 

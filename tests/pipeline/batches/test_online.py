@@ -9,9 +9,7 @@ import pytest
 
 import packing
 from packing.problem import Geometry
-from pipeline.batches.masking import mask_tokens
 from pipeline.batches.online import OnlineBatches, ShuffledSequences
-from pipeline.batches.packed import pack_rows
 from pipeline.batches.plans import epoch_order, online_plan
 from tests.pipeline.batches.test_batches import MASKING, assert_same, masked, masked_of
 
@@ -183,15 +181,3 @@ def test_it_stops_waiting_when_asked_or_after_a_while(store):
       **options,
     )
     assert next(batches, None) is None
-
-
-def test_rows_with_gaps_are_masked_as_rows_without(store):
-  """The tokens that are drawn do not depend on where a sequence lies."""
-  ids = np.array([[3, 9, 14], [8, -1, -1]])
-  epochs = np.zeros(2, np.int64)
-  dense = mask_tokens(pack_rows(store, ids, row_length=150), MASKING, epochs=epochs)
-  spaced = pack_rows(store, ids, row_length=170, length_multiple=16, separator_tokens=5)
-  spaced = mask_tokens(spaced, MASKING, epochs=epochs)
-  assert spaced["cls_positions"].tolist() != dense["cls_positions"].tolist()
-  for row, slot in ((0, 0), (0, 1), (0, 2), (1, 0)):
-    assert masked_of(dense, row, slot) == masked_of(spaced, row, slot)

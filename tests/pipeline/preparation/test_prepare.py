@@ -74,6 +74,24 @@ def test_the_manifest_has_the_settings_the_documents_and_the_vocabulary(corpus, 
   np.testing.assert_array_equal(lengths, reference.train.lengths)
 
 
+@pytest.mark.parametrize(
+  ("name", "value"),
+  [
+    *(("seed", 1), ("min_sentences", 12), ("dupe_factor", 1), ("max_sequence_length", 37)),
+    *(("short_sequence_probability", 0.9), ("held_out_fraction", 0.3)),
+  ],
+)
+def test_another_setting_makes_another_dataset(corpus, reference, tmp_path, name, value):
+  chosen = settings(corpus, **{name: value})
+  dataset = prepare(tmp_path / "d", chosen, num_workers=1)
+  assert dataset.manifest["sha256"] != reference.manifest["sha256"]
+
+
+def test_a_vocabulary_that_is_learned_has_the_size_of_the_settings(corpus, tmp_path):
+  chosen = settings(corpus, vocab_file="", vocab_size=64)
+  assert len(prepare(tmp_path / "d", chosen, num_workers=1).vocabulary) == 64
+
+
 def test_the_most_frequent_token_is_a_maskable_one_of_the_training_split(corpus, tmp_path):
   """There are more separators, and more of another token in a source that is held out."""
   for name, words in (("train", "aaaaacdef"), ("held_out", "b" * 99)):
@@ -95,7 +113,8 @@ def test_random_next_segments_come_from_the_same_shard_and_split(corpus, tmp_pat
   vocabulary = tmp_path / "vocab"
   vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *words, "."]) + "\n")
   fields = {"vocab_file": str(vocabulary), "shard_bytes": 600}
-  dataset = prepare(tmp_path / "d", DatasetSettings(str(tmp_path / "a.txt"), 31, **fields))
+  chosen = DatasetSettings(str(tmp_path / "a.txt"), 31, **fields)
+  dataset = prepare(tmp_path / "d", chosen, num_workers=1)
   shards = [rows_of(dataset.directory / n) for n in dataset.manifest["shards"]["train"]]
   assert len(shards) > 3
   assert sum(row["sequence_label"] for rows in shards for row in rows) > 10
@@ -188,7 +207,8 @@ def test_a_changed_source_is_refused_but_a_missing_one_is_not(corpus, tmp_path):
 def test_the_folder_may_be_the_current_one(corpus, tmp_path, monkeypatch):
   (tmp_path / "a").mkdir()
   monkeypatch.chdir(tmp_path / "a")
-  assert prepare(".", settings(corpus)).directory == tmp_path / "a"
+  made = prepare(".", settings(corpus), num_workers=1)
+  assert made.directory == tmp_path / "a"
   monkeypatch.chdir(tmp_path / "a")  # the empty one was replaced
   assert prepare(".", settings(corpus)).manifest
   assert [path.name for path in tmp_path.iterdir()] == ["a"]
