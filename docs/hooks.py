@@ -16,6 +16,11 @@ from mkdocs.structure.files import File
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 _LINK = re.compile(r"(?<=\]\()[^)\s:#]+")
+# A function of the name of its file, which griffe finds first.
+_HIDDEN = {
+  "packing": "\n::: packing.pack.pack\n    options: {show_root_heading: true, "
+  "show_root_full_path: false, show_root_toc_entry: true}\n"
+}
 _DOCTEST = re.compile(r"^( *)>>> .*\n(?:\1\S.*\n?)*", re.MULTILINE)
 
 
@@ -27,7 +32,7 @@ def on_files(files, config):
       files.append(File.generated(config, page, abs_src_path=str(ROOT / name)))
     elif folder == "api":
       module = name.removesuffix(".md")
-      text = f"# {module}\n\n::: {module}\n"
+      text = f"# {module}\n\n::: {module}\n{_HIDDEN.get(module, '')}"
       files.append(File.generated(config, page, content=text))
   return files
 
@@ -69,14 +74,20 @@ def _file(uri: str) -> pathlib.Path:
 class Docstrings(griffe.Extension):
   """Makes docstrings fit Markdown, and finds the names that pipeline imports late."""
 
-  def on_object(self, *, obj, **kwargs):
-    if obj.docstring:
-      obj.docstring.value = _DOCTEST.sub(_fence, obj.docstring.value)
-
   def on_package(self, *, pkg, **kwargs):
+    for item in _objects(pkg):
+      if item.docstring:
+        item.docstring.value = _DOCTEST.sub(_fence, item.docstring.value)
     if pkg.path == "pipeline":
       ours = [name for name, path in pkg.imports.items() if path.startswith("pipeline.")]
       pkg.exports = ours
+
+
+def _objects(parent):
+  yield parent
+  for member in parent.members.values():
+    if not member.is_alias:
+      yield from _objects(member)
 
 
 def _fence(match: re.Match[str]) -> str:
