@@ -57,7 +57,7 @@ reference: .venv/installed
 
 docs: EXTRAS = docs
 docs: reference
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "The site is in build/site. To read and search it: $(BIN)/python -m mkdocs serve"
 
 dist: EXTRAS = dist
