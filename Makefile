@@ -1,4 +1,4 @@
-# make train | test | test-all | lint. Another interpreter: make PYTHON=python3.12 train
+# make train | test | test-all | lint | docs | dist. Another interpreter: make PYTHON=python3.12 train
 PYTHON ?= python3
 WORKDIR ?= runs/quickstart
 BIN := .venv/bin
@@ -8,7 +8,7 @@ MARK ?= not slow
 # Which extras of pyproject.toml make reference installs.
 EXTRAS ?= reference
 
-.PHONY: help train test test-all soak lint bench reproduce reference format clean
+.PHONY: help train test test-all soak lint bench reproduce reference docs dist format clean
 
 help:
 	@echo "make train   train a small packed BERT (about 5 minutes) into $(WORKDIR)"
@@ -19,6 +19,8 @@ help:
 	@echo "make bench   time packer, loader, inference and training, beside peers that are installed"
 	@echo "make reproduce  every table and figure of the packing paper, into results/REPORT.md"
 	@echo "make reference  install PyTorch and transformers, which more tests compare with"
+	@echo "make docs    build the site of docs/ into build/site"
+	@echo "make dist    build what is committed into dist/, check it, try the wheel"
 
 train: .venv/installed
 	@$(BIN)/python train.py --config=configs/quickstart.py --workdir=$(WORKDIR)
@@ -52,6 +54,15 @@ reproduce: .venv/installed
 reference: .venv/installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock \
 	  $$($(BIN)/python -c 'import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*(x for name in sys.argv[1:] for x in extras[name]))' $(EXTRAS))
+
+docs: EXTRAS = docs
+docs: reference
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "The site is in build/site. To read and search it: $(BIN)/python -m mkdocs serve"
+
+dist: EXTRAS = dist
+dist: reference
+	@PYTHON=$(CURDIR)/$(BIN)/python .ci/dist
 
 format: .venv/installed
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -1,0 +1,95 @@
+"""What the site has besides the pages of docs/; named in mkdocs.yml.
+
+Pages of the checkout outside docs/ stand in project/, and links lead there. The pages of
+api/ are made from docstrings, which are read and not run.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+
+import griffe
+from mkdocs.structure.files import File
+
+ROOT = pathlib.Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+_LINK = re.compile(r"(?<=\]\()[^)\s:#]+")
+# A function of the name of its file, which griffe finds first.
+_HIDDEN = {
+  "packing": "\n::: packing.pack.pack\n    options: {show_root_heading: true, "
+  "show_root_full_path: false, show_root_toc_entry: true}\n"
+}
+_DOCTEST = re.compile(r"^( *)>>> .*\n(?:\1\S.*\n?)*", re.MULTILINE)
+
+
+def on_files(files, config):
+  """Adds the pages that mkdocs.yml names in project/ and api/."""
+  for page in _pages(config.nav):
+    folder, _, name = page.partition("/")
+    if folder == "project":
+      files.append(File.generated(config, page, abs_src_path=str(ROOT / name)))
+    elif folder == "api":
+      module = name.removesuffix(".md")
+      text = f"# {module}\n\n::: {module}\n{_HIDDEN.get(module, '')}"
+      files.append(File.generated(config, page, content=text))
+  return files
+
+
+def on_page_markdown(markdown, page, config, files):
+  """Points links to files outside docs/ at project/, where other files are copied to."""
+  here = page.file.src_uri
+  if here.startswith("api/"):
+    return markdown
+  folder = _file(here).parent
+
+  def place(match: re.Match[str]) -> str:
+    target = pathlib.Path(os.path.normpath(folder / match[0]))
+    if not target.is_file():
+      return match[0]  # strict mode names it
+    if target.is_relative_to(DOCS):
+      uri = target.relative_to(DOCS).as_posix()
+    else:
+      uri = f"project/{target.relative_to(ROOT).as_posix()}"
+      if uri not in files.src_uris:
+        files.append(File.generated(config, uri, abs_src_path=str(target)))
+    return os.path.relpath(uri, pathlib.PurePosixPath(here).parent)
+
+  return _LINK.sub(place, markdown)
+
+
+def _pages(nav) -> list[str]:
+  if isinstance(nav, str):
+    return [nav]
+  parts = nav.values() if isinstance(nav, dict) else nav
+  return [page for part in parts for page in _pages(part)]
+
+
+def _file(uri: str) -> pathlib.Path:
+  folder, _, name = uri.partition("/")
+  return ROOT / name if folder == "project" else DOCS / uri
+
+
+class Docstrings(griffe.Extension):
+  """Makes docstrings fit Markdown, and finds the names that pipeline imports late."""
+
+  def on_package(self, *, pkg, **kwargs):
+    for item in _objects(pkg):
+      if item.docstring:
+        item.docstring.value = _DOCTEST.sub(_fence, item.docstring.value)
+    if pkg.path == "pipeline":
+      ours = [name for name, path in pkg.imports.items() if path.startswith("pipeline.")]
+      pkg.exports = ours
+
+
+def _objects(parent):
+  yield parent
+  for member in parent.members.values():
+    if not member.is_alias:
+      yield from _objects(member)
+
+
+def _fence(match: re.Match[str]) -> str:
+  indent, code = match[1], match[0].removesuffix("\n")
+  return f"{indent}```pycon\n{code}\n{indent}```\n"
