@@ -163,7 +163,7 @@ def open_model(
   assert stored is not None
   if stored.head != head:
     raise ConfigError(
-      f"{folder} holds a {MODELS[stored.head].__name__}; config.data.task="
+      f"{folder} holds a {stored.kind.__name__}; config.data.task="
       f"{config.data.task} needs a {MODELS[head].__name__}. Train one from it first: "
       f"train.py with --config.model.init_from={folder}."
     )

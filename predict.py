@@ -340,7 +340,7 @@ def open_model(options: argparse.Namespace) -> Opened:
   stored = hf.open_model(folder, step=step)
   if stored.head == "causal":
     raise InputError(
-      f"{folder} holds a {model.MODELS[stored.head].__name__}, which predicts next tokens. "
+      f"{folder} holds a {stored.kind.__name__}, which predicts next tokens. "
       "Train and evaluate it with train.py and eval.py; to write text with it, export it: "
       "python -m model export."
     )
@@ -348,7 +348,7 @@ def open_model(options: argparse.Namespace) -> Opened:
     stored = _encoder(stored, options)
   elif default_task(stored.head, 1) is None:
     raise InputError(
-      f"{folder} holds a {model.MODELS[stored.head].__name__}, which answers nothing. Give "
+      f"{folder} holds a {stored.kind.__name__}, which answers nothing. Give "
       "--embed for embeddings, or fine-tune it first, such as with: python train.py "
       "--config=configs/glue.py:cola --workdir=RUN "
       f"--config.model.init_from={folder}; then give RUN."

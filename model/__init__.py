@@ -17,10 +17,12 @@ from model.config import (
 from model.gpt2 import POSITIONS, Gpt2, Gpt2Config
 from model.kernels import IMPLEMENTATIONS, SKIPPING, AttentionError
 from model.losses import LOSS_UNITS
-from model.models import LANGUAGE_MODELS, MODELS
+from model.models import CONFIGS, LANGUAGE_MODELS, MODELS
+from model.modern_bert import ModernBert, ModernBertConfig
 
 __all__ = [
   "ATTENTION_MASKS",
+  "CONFIGS",
   "IMPLEMENTATIONS",
   "LANGUAGE_MODELS",
   "LOSS_UNITS",
@@ -39,4 +41,6 @@ __all__ = [
   "Gpt2",
   "Gpt2Config",
   "ModelConfig",
+  "ModernBert",
+  "ModernBertConfig",
 ]

@@ -17,7 +17,6 @@ import tqdm
 from model import hf, weights
 from model.config import MAX_VOCAB_MULTIPLE
 from model.files import NotWritten, check_new_folder, whole_folder
-from model.models import MODELS
 from model.testing import verify
 
 
@@ -183,7 +182,7 @@ def _export(options) -> dict:
 def _summary(out: str, stored: weights.StoredModel, params: weights.Params) -> dict:
   return {
     "directory": str(pathlib.Path(out)),
-    "architecture": MODELS[stored.head].__name__,
+    "architecture": stored.kind.__name__,
     "parameters": sum(x.size for x in jax.tree.leaves(params)),
     "vocab_size": stored.config.vocab_size,
     "tokenizer": _tokenizer_of(stored),

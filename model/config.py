@@ -21,7 +21,7 @@ REMATERIALISATIONS = {
   "layers": "each layer keeps its input alone and is computed twice",
 }
 
-# name: (layers, width). Feed-forward layers are 4 widths wide.
+# name: (layers, width).
 # Devlin et al. (base, large); Turc et al., https://arxiv.org/abs/1908.08962 (the rest).
 SIZES = {
   "tiny": (2, 128),
@@ -62,8 +62,10 @@ class ModelConfig:
     ValueError: a value out of range; says what was expected.
   """
 
+  FAMILY: ClassVar[str]  # a key of `model.MODELS`
   SIZES: ClassVar[Mapping[str, tuple[int, int]]]  # name: (layers, width)
   MASKS: ClassVar[tuple[str, ...]]  # of `ATTENTION_MASKS`
+  USE_BIAS: ClassVar[bool] = True  # of linear layers and LayerNorms
 
   vocab_size: int
   hidden_size: int
@@ -125,6 +127,11 @@ class ModelConfig:
     return None
 
   @property
+  def window(self) -> int | None:
+    """Of local layers, how far a token sees to either side; None for no local layers."""
+    return None
+
+  @property
   def residual_range(self) -> float:
     """The initializer range of layers whose output is added to the residual."""
     return self.initializer_range
@@ -146,9 +153,14 @@ class ModelConfig:
       num_layers=num_layers,
       hidden_size=hidden_size,
       num_heads=hidden_size // HEAD_SIZE,
-      intermediate_size=4 * hidden_size,
+      intermediate_size=cls.intermediate_of(hidden_size),
       **fields,
     )
+
+  @classmethod
+  def intermediate_of(cls, hidden_size: int) -> int:
+    """The width of the feed-forward layer, for a named size."""
+    return 4 * hidden_size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,6 +175,7 @@ class BertConfig(ModelConfig):
     num_labels: classes of a sequence or token classifier; 1 for regression.
   """
 
+  FAMILY: ClassVar = "bert"
   SIZES: ClassVar = SIZES
   MASKS: ClassVar = tuple(ATTENTION_MASKS)
 

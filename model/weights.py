@@ -20,10 +20,12 @@ import jax.numpy as jnp
 import tensorstore
 from orbax.checkpoint import v1 as ocp
 
+from model.blocks import Transformer
 from model.config import BertConfig, ModelConfig
 from model.files import write_json, write_text
 from model.gpt2 import Gpt2Config
-from model.models import MODELS, abstract_model
+from model.models import CONFIGS, MODELS, abstract_model, model_of
+from model.modern_bert import ModernBertConfig
 
 Params = dict[str, Any]
 MODEL, VOCABULARY, CHECKPOINTS = "model.json", "vocab.txt", "checkpoints"
@@ -57,7 +59,7 @@ class StoredModel:
 
   Attributes:
     directory: its folder.
-    head: a key of `model.MODELS`.
+    head: a key of `model.MODELS[config.FAMILY]`.
     config: of the model.
     vocabulary: None if there is none.
     labels: names of the classes, in the order of their numbers; () if they have none.
@@ -74,9 +76,19 @@ class StoredModel:
   load: Callable[[], Params]
 
   @property
+  def kind(self) -> type[Transformer]:
+    """The class of the model."""
+    return model_of(self.config, self.head)
+
+  @property
   def bert(self) -> BertConfig:
     """The config of a BERT; a WeightsError for other models."""
     return self._config_of(BertConfig, "BERT")
+
+  @property
+  def modern_bert(self) -> ModernBertConfig:
+    """The config of a ModernBERT; a WeightsError for other models."""
+    return self._config_of(ModernBertConfig, "ModernBERT")
 
   @property
   def gpt2(self) -> Gpt2Config:
@@ -86,7 +98,7 @@ class StoredModel:
   def _config_of(self, kind: type[_Config], name: str) -> _Config:
     if not isinstance(self.config, kind):
       raise WeightsError(
-        f"{self.directory} holds a {MODELS[self.head].__name__}; expected a {name}. Give "
+        f"{self.directory} holds a {self.kind.__name__}; expected a {name}. Give "
         "other weights."
       )
     return self.config
@@ -179,6 +191,7 @@ def describe(
     fields[name] = jnp.dtype(fields[name]).name
   lowercase = vocabulary.lowercase if vocabulary else None
   value = {
+    "family": config.FAMILY,
     "head": head,
     "labels": list(labels),
     "lowercase": lowercase,
@@ -334,9 +347,12 @@ def read_description(directory: str | pathlib.Path) -> Description:
     for name in ("dtype", "param_dtype"):
       fields[name] = jnp.dtype(fields[name])
     head = value["head"]
-    if head not in MODELS:
-      raise ValueError(f"head is {head!r}, expected one of {', '.join(MODELS)}")
-    config = MODELS[head].config_type(**fields)
+    # Older folders have no family.
+    family = value.get("family", "gpt2" if head == "causal" else "bert")
+    if family not in MODELS:
+      raise ValueError(f"family is {family!r}, expected one of {', '.join(MODELS)}")
+    config = CONFIGS[family](**fields)
+    model_of(config, head)
     labels = tuple(map(str, value.get("labels", ())))  # not there in older folders
     vocabulary = None
     if value["lowercase"] is not None:

@@ -13,7 +13,7 @@ import ml_collections
 import model
 from model import hf, weights
 from model.hf.tokenizer import BYTE_LEVEL_FILES, read_byte_level_tokens
-from model.models import draw_params
+from model.models import draw_params, model_of
 from training import processes
 from training.config import LAYER_SIZES, check_attention, model_config
 from training.errors import ConfigError
@@ -298,7 +298,7 @@ def initial_params(
     params.pop("classifier", None)
   missing = [name for name in _HEAD if name in needed and name not in params]
   if missing:
-    theirs, ours = model.MODELS[stored.head].__name__, model.MODELS[head].__name__
+    theirs, ours = stored.kind.__name__, model_of(config, head).__name__
     if stored.head == head == "sequence_classification":
       theirs += f" of {_classes(stored.labels, stored.bert)}"
       ours += f" of {_classes(labels, config)}"
