@@ -280,7 +280,7 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, dict[str, Any]]:
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
-  rates = np.asarray(jax.jit(jax.vmap(make_schedule(run.recipe)))(np.arange(steps)))
+  rates = np.asarray(jax.jit(jax.vmap(make_schedule(config, run.recipe)))(np.arange(steps)))
   shape = {"rows": run.recipe.rows, "row_length": run.plan.row_length}
   flops = training_flops(
     program.config,
@@ -441,7 +441,9 @@ def describe(run: Run):
     run.folder,
     run.program.config,
     head=run.program.head,
-    vocabulary=weights.Vocabulary(tuple(run.dataset.vocabulary)),
+    vocabulary=weights.Vocabulary(
+      tuple(run.dataset.vocabulary), lowercase=run.dataset.tokenizer.lowercase
+    ),
     labels=run.dataset.labels,
   )
 

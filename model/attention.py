@@ -108,9 +108,9 @@ def attention(
     local=window is not None,
   )
   bias = None if slopes is None else alibi_bias(slopes, row_length)
-  dropout = {"dropout_rate": dropout_rate, "dropout_key": dropout_key}
-  is_local = window is not None and 3 * window < row_length and bias is None
-  if implementation == "xla" and not is_local:
+  dropout: dict = {"dropout_rate": dropout_rate, "dropout_key": dropout_key}
+  by_window = bias is None and window_pairs(row_length, window) < row_length**2
+  if implementation == "xla" and not by_window:
     masks = {"segment": packed_attention_mask, "none": padding_attention_mask}
     allowed = masks[mask](segment_ids)
     if causal or window is not None:
@@ -136,6 +136,14 @@ def attention(
     window=window,
     **options,
   )
+
+
+def window_pairs(row_length: int, window: int | None) -> int:
+  """Pairs of tokens whose scores `xla` computes in a row, of a layer with this window."""
+  if window is None:
+    return row_length**2
+  queries = -(-row_length // window) * window
+  return min(queries * 3 * window, row_length**2)
 
 
 def _local_attention(
@@ -231,5 +239,5 @@ def check(config: ModelConfig, row_length: int):
     row_length=row_length,
     dropout_rate=config.attention_dropout_rate,
     alibi=config.slopes is not None,
-    local=config.window is not None,
+    local=config.has_windows,
   )

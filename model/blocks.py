@@ -199,18 +199,13 @@ class Layer(nnx.Module):
       implementation=config.attention_impl,
       mask="none" if config.attention_mask == "none" else "segment",
       causal=self.causal,
-      window=self.window,
+      window=config.window_of(self.number),
       slopes=config.slopes,
       max_segments=rows.max_segments,
       dropout_rate=config.attention_dropout_rate,
       dropout_key=keys[0],
     ).reshape(x.shape)
     return drop(self.dropout, self.attention_output(attended), keys[1])
-
-  @property
-  def window(self) -> int | None:
-    """How far a token of this layer sees to either side; None for its whole sequence."""
-    return self.config.window
 
   def place(self, x: jax.Array, rows: Rows) -> jax.Array:
     """Puts positions into queries or keys, [B, S, N, H]; most models do it before."""

@@ -127,9 +127,19 @@ class ModelConfig:
     return None
 
   @property
-  def window(self) -> int | None:
-    """Of local layers, how far a token sees to either side; None for no local layers."""
+  def isolated(self) -> bool:
+    """Whether outputs of a sequence do not depend on what shares its row."""
+    return self.attention_mask != "none"
+
+  def window_of(self, layer: int) -> int | None:
+    """How far a token of a layer sees to either side; None for its whole sequence."""
+    del layer
     return None
+
+  @property
+  def has_windows(self) -> bool:
+    """Whether some layers are local."""
+    return any(self.window_of(layer) for layer in range(self.num_layers))
 
   @property
   def residual_range(self) -> float:
@@ -164,7 +174,18 @@ class ModelConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BertConfig(ModelConfig):
+class EncoderConfig(ModelConfig):
+  """The fields that all encoders have.
+
+  Attributes:
+    num_labels: classes of a sequence or token classifier; 1 for regression.
+  """
+
+  num_labels: int = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BertConfig(EncoderConfig):
   """A BERT encoder and its heads.
 
   Attributes:
@@ -172,7 +193,6 @@ class BertConfig(ModelConfig):
     position_reset: False is the paper's ablation: positions count along the whole row.
     next_sentence: False is the ablation without next-sentence prediction.
     pooler: of a `BertModel`, whether it has one.
-    num_labels: classes of a sequence or token classifier; 1 for regression.
   """
 
   FAMILY: ClassVar = "bert"
@@ -184,4 +204,7 @@ class BertConfig(ModelConfig):
   position_reset: bool = True
   next_sentence: bool = True
   pooler: bool = True
-  num_labels: int = 2
+
+  @property
+  def isolated(self) -> bool:
+    return super().isolated and self.position_reset

@@ -24,7 +24,7 @@ import numpy as np
 
 from model import blocks, losses
 from model.blocks import Batch, dense, drop, gelu, layer_norm, split_key, tokens_at
-from model.config import ModelConfig
+from model.config import EncoderConfig
 
 POOLINGS = {
   "cls": "each sequence's own [CLS]",
@@ -33,17 +33,18 @@ POOLINGS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModernBertConfig(ModelConfig):
+class ModernBertConfig(EncoderConfig):
   """A ModernBERT.
 
   Attributes:
     max_position_embeddings: of transformers' config; rotary positions have no limit.
+    dropout_rate: of what attention adds to the residual, and of the input of classifiers,
+      as in its pretraining.
     global_every: layers 0, `global_every`, 2 x `global_every`, ... attend to the whole
       sequence, all others locally.
     local_window: tokens of the window of a local layer, half of them to either side.
     global_base, local_base: of the rotary frequencies of both kinds of layers.
     pooling: what classes of a sequence are computed from; a key of `POOLINGS`.
-    num_labels: classes of a sequence or token classifier; 1 for regression.
   """
 
   FAMILY: ClassVar = "modern_bert"
@@ -66,7 +67,6 @@ class ModernBertConfig(ModelConfig):
   global_base: float = 160_000.0
   local_base: float = 10_000.0
   pooling: str = "cls"
-  num_labels: int = 2
 
   def __post_init__(self):
     super().__post_init__()
@@ -84,10 +84,8 @@ class ModernBertConfig(ModelConfig):
         "positions turn pairs."
       )
 
-  @property
-  def window(self) -> int | None:
-    all_global = min(self.global_every, self.num_layers) == 1
-    return None if all_global else self.local_window // 2
+  def window_of(self, layer: int) -> int | None:
+    return self.local_window // 2 if layer % self.global_every else None
 
   @property
   def residual_range(self) -> float:
@@ -141,7 +139,8 @@ class Embeddings(blocks.Embeddings):
     self.layer_norm = layer_norm(config, rngs)
 
   def __call__(self, batch, rows, dropout_key=None):
-    return drop(self.dropout, self.layer_norm(self.of_tokens(batch)), dropout_key)
+    del rows, dropout_key
+    return self.layer_norm(self.of_tokens(batch))
 
 
 class EncoderLayer(blocks.Layer):
@@ -155,21 +154,15 @@ class EncoderLayer(blocks.Layer):
     if number == 0:  # the embeddings are normalised already
       del self.attention_layer_norm
 
-  @property
-  def window(self):
-    is_global = self.number % self.config.global_every == 0
-    return None if is_global else self.config.window
-
   def place(self, x, rows):
-    is_local = self.window is not None
-    base = self.config.local_base if is_local else self.config.global_base
+    config, is_local = self.config, self.config.window_of(self.number)
+    base = config.local_base if is_local else config.global_base
     return rotate(x, rows.position_ids, base)
 
   def __call__(self, hidden, rows, dropout_key=None):
-    keys = split_key(dropout_key, 3)
     normalised = self.attention_layer_norm(hidden) if self.number else hidden
-    hidden += self.attend(normalised, rows, keys[:2])
-    return hidden + self.feed_forward(self.output_layer_norm(hidden), keys[2], geglu)
+    hidden += self.attend(normalised, rows, split_key(dropout_key, 2))
+    return hidden + self.feed_forward(self.output_layer_norm(hidden), None, geglu)
 
 
 def geglu(x: jax.Array) -> jax.Array:

@@ -101,7 +101,7 @@ _MODERN_BERT = _Family(
     "num_heads": "num_attention_heads",
     "intermediate_size": "intermediate_size",
     "max_position_embeddings": "max_position_embeddings",
-    "dropout_rate": "mlp_dropout",
+    "dropout_rate": "classifier_dropout",
     "attention_dropout_rate": "attention_dropout",
     "layer_norm_epsilon": "norm_eps",
     "initializer_range": "initializer_range",
@@ -118,10 +118,12 @@ _MODERN_BERT = _Family(
     "classifier_bias": (False,),
     "decoder_bias": (True,),
     "tie_word_embeddings": (True,),
+    "embedding_dropout": (0.0,),
+    "mlp_dropout": (0.0,),
     "problem_type": (None, "single_label_classification", "regression"),
   }
   | _SHARED,
-  {"embedding_dropout": (0.0, 0), "classifier_dropout": (0.0, 0)},
+  {},
 )
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"  # layer_types
 _END, _END_ID = "<|endoftext|>", 50256  # in GPT-2's own vocabulary
@@ -286,8 +288,6 @@ def modern_bert_json(
     "rope_parameters": {
       kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()
     },
-    "embedding_dropout": config.dropout_rate,
-    "classifier_dropout": config.dropout_rate,
     # Its own are those of the published vocabulary.
     **dict.fromkeys(f"{name}_token_id" for name in ("pad", "bos", "eos", "cls", "sep")),
   }

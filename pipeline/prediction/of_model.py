@@ -110,13 +110,14 @@ def open_tokenizer(
       f"{folder} has no vocabulary; expected {VOCABULARY_FILE} there. Copy the one that "
       "the model was trained with into it."
     )
-  if not vocabulary.lowercase:
+  by_json = vocab_file.endswith(".json")  # may have its own way to split text
+  if not vocabulary.lowercase and not by_json:
     raise InputError(
       f"{folder} is cased; expected an uncased model, since text is lower-cased here. Give "
       "another model."
     )
   path = folder / VOCABULARY_FILE
-  if vocab_file.endswith(".json"):  # may have its own way to split text
+  if by_json:
     path = pathlib.Path(vocab_file)
   elif not path.exists():
     path = folder / TOKENIZER_FILE

@@ -50,9 +50,8 @@ def test_the_second_half_is_the_gate():
 )
 def test_layers_are_global_at_regular_distances(every, windows):
   config = packs.small_modern_bert(num_layers=3, global_every=every, local_window=4)
-  layers = packs.random_model(config).encoder.layers
-  assert [layer.window for layer in layers] == windows
-  assert config.window == (None if every == 1 else 2)
+  assert [config.window_of(layer) for layer in range(3)] == windows
+  assert config.has_windows == (every > 1)
 
 
 def test_a_local_layer_sees_its_window_and_nothing_beyond():
