@@ -9,10 +9,11 @@ pipeline prepare --task documents` with --max-sequence-length and one --vocab-fi
 (docs/data.md). Theirs has 1.7 trillion tokens, and a tokenizer of 50,368 tokens.
 
 Recipe: the authors' (Warner et al., arXiv 2412.13663, and yamls/modernbert of
-github.com/AnswerDotAI/ModernBERT). Theirs is for packed rows already, so batch_size and
-steps are of full rows, and packing.adjust is none. It differs in three places: they cut
-documents where a row ends, here each is whole; their batch grows over the first 50 billion
-tokens; and their decoupled decay of 1e-5 a step is 0.0125 times the rate.
+github.com/AnswerDotAI/ModernBERT). Theirs is for packed rows, so a step has as many rows
+with packing as without (packing.adjust is none). steps are those of full rows; train.py
+divides them by the packing factor, so for as many tokens set train.steps to that many times
+more. It differs in two places: their batch grows over the first 50 billion tokens, and
+their optimizer is StableAdamW. Their decay of 1e-5 a step is 0.0125 times the rate.
 
 Reaches: not known. Not run here. A small one, on a CPU, on any text:
 
