@@ -136,7 +136,7 @@ def validate(
   Args:
     config: a config as `configs/base.py` makes it.
     algorithms: names of the packing algorithms.
-    tasks: for each task the head that learns it, a key of `model.MODELS`.
+    tasks: for each task the head that learns it; "" where it is not known.
     num_devices: devices that share a batch.
     typed: fields set on the command line or by a sweep.
 
@@ -166,7 +166,7 @@ def validate(
   ):
     check(holds, field, _get(config, field), expected)
   if config.model.size != GIVEN:
-    head = tasks[config.data.task]
+    head = tasks[config.data.task] or "pretraining"
     made = model_config(config, head=head, vocab_size=config.data.vocab_size)
     check_attention(config, made)
   check_recipe(config, num_devices=num_devices, typed=typed)
@@ -215,7 +215,7 @@ def _model_rules(config, family: str, head: str) -> list[_Rule]:
       f"{FAMILIES[0]!r} with data.task={task}, which trains a GPT-2",
     ),
     (
-      head in model.MODELS[family],
+      not head or head in model.MODELS[family],
       "model.family",
       f"another one with data.task={task}, which needs a head that {family} lacks",
     ),
