@@ -162,9 +162,10 @@ def open_model(
   stored = init_from.open_weights(config, head=head)
   assert stored is not None
   if stored.head != head:
+    needed = MODELS[stored.config.FAMILY][head].__name__
     raise ConfigError(
-      f"{folder} holds a {MODELS[stored.head].__name__}; config.data.task="
-      f"{config.data.task} needs a {MODELS[head].__name__}. Train one from it first: "
+      f"{folder} holds a {stored.kind.__name__}; config.data.task="
+      f"{config.data.task} needs a {needed}. Train one from it first: "
       f"train.py with --config.model.init_from={folder}."
     )
   positions, length = stored.config.max_position_embeddings, config.data.max_sequence_length

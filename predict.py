@@ -288,12 +288,12 @@ def _row_lengths(
 
 
 def _check_isolated(stored: weights.StoredModel, shape: BatchShape):
-  config = stored.bert
-  isolated = config.attention_mask != "none" and config.position_reset
-  if not isolated and shape.algorithm != "none":
+  config = stored.config
+  if not config.isolated and shape.algorithm != "none":
+    position_reset = getattr(config, "position_reset", True)
     raise InputError(
       f"{stored.directory} was trained with attention_mask={config.attention_mask} and "
-      f"position_reset={config.position_reset}, so answers depend on the other sequences "
+      f"position_reset={position_reset}, so answers depend on the other sequences "
       "in the row. Give --algorithm none."
     )
 
@@ -340,7 +340,7 @@ def open_model(options: argparse.Namespace) -> Opened:
   stored = hf.open_model(folder, step=step)
   if stored.head == "causal":
     raise InputError(
-      f"{folder} holds a {model.MODELS[stored.head].__name__}, which predicts next tokens. "
+      f"{folder} holds a {stored.kind.__name__}, which predicts next tokens. "
       "Train and evaluate it with train.py and eval.py; to write text with it, export it: "
       "python -m model export."
     )
@@ -348,12 +348,12 @@ def open_model(options: argparse.Namespace) -> Opened:
     stored = _encoder(stored, options)
   elif default_task(stored.head, 1) is None:
     raise InputError(
-      f"{folder} holds a {model.MODELS[stored.head].__name__}, which answers nothing. Give "
+      f"{folder} holds a {stored.kind.__name__}, which answers nothing. Give "
       "--embed for embeddings, or fine-tune it first, such as with: python train.py "
       "--config=configs/glue.py:cola --workdir=RUN "
       f"--config.model.init_from={folder}; then give RUN."
     )
-  config = stored.bert
+  config = stored.encoder
   settings = settings_to_read(
     options.input,
     "" if options.embed else stored.head,
@@ -365,7 +365,7 @@ def open_model(options: argparse.Namespace) -> Opened:
   )
   labels: tuple[str, ...] = ()
   if stored.head == "sequence_classification":
-    outputs = stored.bert.num_labels
+    outputs = config.num_labels
     labels = pipeline.label_names(settings.task, outputs, given=stored.labels)
   tokenizer = open_tokenizer(folder, stored.vocabulary, vocab_file=settings.vocab_file)
   return Opened(stored, settings, tokenizer, labels)
@@ -377,7 +377,7 @@ def _encoder(
   if options.task:
     raise InputError("--embed and --task exclude each other; leave out one.")
   encoder = weights.encoder_of(stored)
-  if options.embed == "pooled" and not encoder.bert.pooler:
+  if options.embed == "pooled" and not getattr(encoder.config, "pooler", False):
     raise InputError(f"{stored.directory} has no pooler. Give --embed mean or cls.")
   return encoder
 

@@ -38,6 +38,7 @@ import packing
 import pipeline
 from model import SKIPPING, weights
 from pipeline.batches.loader import BatchIterator
+from pipeline.tokenizer import TOKENIZER_FILE
 from training import command, init_from, memory, processes
 from training.checkpoint import Checkpoints
 from training.config import make_optimizer, make_schedule, validate
@@ -48,6 +49,7 @@ from training.recipe import Recipe, resolve
 from training.recipe.table import table
 from training.record import plots, report, workdir
 from training.record.compilations import CompilationCounter
+from training.record.files import write_text
 from training.record.flops import peak_of, training_flops
 from training.record.parameters import count_parameters, parameters_digest
 from training.record.recorder import recording
@@ -280,7 +282,7 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, dict[str, Any]]:
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
-  rates = np.asarray(jax.jit(jax.vmap(make_schedule(run.recipe)))(np.arange(steps)))
+  rates = np.asarray(jax.jit(jax.vmap(make_schedule(config, run.recipe)))(np.arange(steps)))
   shape = {"rows": run.recipe.rows, "row_length": run.plan.row_length}
   flops = training_flops(
     program.config,
@@ -441,9 +443,13 @@ def describe(run: Run):
     run.folder,
     run.program.config,
     head=run.program.head,
-    vocabulary=weights.Vocabulary(tuple(run.dataset.vocabulary)),
+    vocabulary=weights.Vocabulary(
+      tuple(run.dataset.vocabulary), lowercase=run.dataset.tokenizer.lowercase
+    ),
     labels=run.dataset.labels,
   )
+  if not run.dataset.tokenizer.lowercase:  # predict.py splits text by it
+    write_text(run.folder / TOKENIZER_FILE, run.dataset.tokenizer.definition)
 
 
 # --------------------------------------------------------------------------- the report

@@ -13,7 +13,7 @@ def get_config() -> ConfigDict:
   config.profile = 0  # steps to profile into the run's folder, after the first 10
 
   config.data = ConfigDict()
-  # sentences, text, glue/NAME, squad, classification, regression
+  # sentences, documents, text, glue/NAME, squad, classification, regression
   config.data.task = "pretraining"
   config.data.source = "stdlib"  # files, tfds:NAME, ...; "prepared": what directory holds
   config.data.held_out_source = ""  # a source of its own, instead of a fraction
@@ -32,7 +32,9 @@ def get_config() -> ConfigDict:
   config.data.doc_stride = 128  # squad: tokens from one window of a context to the next
   config.data.max_question_length = 64  # squad: in tokens
   config.data.cross_documents = False  # sentences: as RoBERTa's FULL-SENTENCES
-  config.data.min_words = 0  # text: shorter documents are left out
+  config.data.min_words = 0  # text, documents: shorter ones are left out
+  # Longer documents, sentences or contexts: truncate, split, error; "": of the task.
+  config.data.too_long = ""
   # text: how documents become rows. packed: cut at the row length, packed, and isolated;
   # concat, padding: by atoms, the units of shuffling, which share rows (docs/batches.md).
   config.data.layout = "packed"
@@ -69,6 +71,7 @@ def get_config() -> ConfigDict:
   config.packing.adjust = "lamb_betas"
 
   config.model = ConfigDict()
+  config.model.family = "bert"  # modern_bert; data.task=text always trains a GPT-2
   config.model.size = "base"  # tiny, mini, small, medium, large; given: of init_from
   config.model.init_from = ""  # a folder with weights to start from; drawn if not given
   config.model.dropout_rate = 0.1  # of embeddings and of what a layer adds
@@ -80,6 +83,10 @@ def get_config() -> ConfigDict:
   config.model.position_reset = True  # False: the ablation with positions of the row
   config.model.positions = "alibi"  # of a GPT-2; learned: a table, as BERT has
   config.model.next_sentence = True  # False: the ablation without NSP
+  config.model.global_every = 3  # modern_bert: each third layer attends to all tokens
+  config.model.local_window = 128  # modern_bert: tokens that the other layers attend to
+  config.model.global_base = 160_000.0  # modern_bert: of rotary positions, global layers
+  config.model.pooling = "cls"  # modern_bert, of classes; mean: of all tokens
   config.model.attention_impl = "xla"  # blocks, cudnn, cudnn_packed, splash: docs/model.md
   config.model.remat = "none"  # layers: compute them twice, to save memory
   config.model.vocab_multiple = 1  # 8 or 128: rows of the token embedding, rounded up
@@ -95,6 +102,10 @@ def get_config() -> ConfigDict:
   config.optimizer.b2 = 0.999  # lamb, adamw
   config.optimizer.eps = 1e-6  # lamb, adamw
   config.optimizer.weight_decay = 0.01  # not of biases and LayerNorm
+  # How the rate falls after the warm-up, to zero: linear; sqrt: as 1 - sqrt(x).
+  config.optimizer.decay = "linear"
+  config.optimizer.decay_share = 1.0  # of the steps after the warm-up: the last, falling
+  config.optimizer.clip_update = 0.0  # adamw: RMS of a tensor's update; 0: not clipped
   config.optimizer.clip_norm = 1.0  # global norm of the gradients; 0: not clipped
   config.optimizer.bias_correction = True  # of lamb's and adamw's moments
   config.optimizer.trust_ratio = "weights"  # lamb; all: of biases and LayerNorm too

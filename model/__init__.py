@@ -12,19 +12,23 @@ from model.config import (
   REMATERIALISATIONS,
   SIZES,
   BertConfig,
+  EncoderConfig,
   ModelConfig,
 )
 from model.gpt2 import POSITIONS, Gpt2, Gpt2Config
 from model.kernels import IMPLEMENTATIONS, SKIPPING, AttentionError
 from model.losses import LOSS_UNITS
-from model.models import LANGUAGE_MODELS, MODELS
+from model.models import CONFIGS, LANGUAGE_MODELS, MODELS
+from model.modern_bert import POOLINGS, ModernBert, ModernBertConfig
 
 __all__ = [
   "ATTENTION_MASKS",
+  "CONFIGS",
   "IMPLEMENTATIONS",
   "LANGUAGE_MODELS",
   "LOSS_UNITS",
   "MODELS",
+  "POOLINGS",
   "POSITIONS",
   "REMATERIALISATIONS",
   "SIZES",
@@ -36,7 +40,10 @@ __all__ = [
   "BertForQuestionAnswering",
   "BertForSequenceClassification",
   "BertForTokenClassification",
+  "EncoderConfig",
   "Gpt2",
   "Gpt2Config",
   "ModelConfig",
+  "ModernBert",
+  "ModernBertConfig",
 ]

@@ -15,9 +15,8 @@ import jax
 import tqdm
 
 from model import hf, weights
-from model.config import MAX_VOCAB_MULTIPLE
+from model.config import MAX_VOCAB_MULTIPLE, BertConfig
 from model.files import NotWritten, check_new_folder, whole_folder
-from model.models import MODELS
 from model.testing import verify
 
 
@@ -183,7 +182,7 @@ def _export(options) -> dict:
 def _summary(out: str, stored: weights.StoredModel, params: weights.Params) -> dict:
   return {
     "directory": str(pathlib.Path(out)),
-    "architecture": MODELS[stored.head].__name__,
+    "architecture": stored.kind.__name__,
     "parameters": sum(x.size for x in jax.tree.leaves(params)),
     "vocab_size": stored.config.vocab_size,
     "tokenizer": _tokenizer_of(stored),
@@ -193,7 +192,7 @@ def _summary(out: str, stored: weights.StoredModel, params: weights.Params) -> d
 def _tokenizer_of(stored: weights.StoredModel) -> str:
   if stored.vocabulary is None:
     return "none"
-  return "its tokens alone" if stored.head == "causal" else "WordPiece"
+  return "WordPiece" if isinstance(stored.config, BertConfig) else "its tokens alone"
 
 
 def _add_verify(commands):

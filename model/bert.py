@@ -18,9 +18,18 @@ import jax
 import jax.numpy as jnp
 
 from model import blocks, losses
-from model.attention import split_by_token_type
-from model.blocks import Batch, dense, drop, embed, gelu, layer_norm, split_key
+from model.blocks import (
+  Batch,
+  dense,
+  drop,
+  embed,
+  gelu,
+  layer_norm,
+  split_key,
+  tokens_at,
+)
 from model.config import BertConfig
+from model.masks import split_by_token_type
 
 
 class Embeddings(blocks.Embeddings):
@@ -96,7 +105,7 @@ class BertModel(Bert):
     max_sequences = batch["sequence_mask"].shape[1]
     outputs = {
       "sequence_mean": losses.mean_of_tokens(hidden, batch["segment_ids"], max_sequences),
-      "sequence_cls": _tokens_at(hidden, batch["cls_positions"]),
+      "sequence_cls": tokens_at(hidden, batch["cls_positions"]),
     }
     if self.config.pooler:
       outputs["sequence_pooled"] = _pooled(self.pooler, hidden, batch)
@@ -123,7 +132,7 @@ class BertForPreTraining(Bert):
 
   def heads(self, hidden, batch, *, dropout_key=None):
     del dropout_key  # as in the original: no dropout in these heads
-    masked = _tokens_at(hidden, batch["mlm_positions"])
+    masked = tokens_at(hidden, batch["mlm_positions"])
     masked = self.mlm_layer_norm(gelu(self.mlm_transform(masked)))
     table, bias = self.embeddings.token, self.mlm_bias[...]
     logits = blocks.vocabulary_logits(self.config, table, masked, bias)
@@ -184,11 +193,6 @@ class BertForQuestionAnswering(Bert):
     return {"answer_logits": self.answer(hidden)}
 
 
-def _tokens_at(hidden: jax.Array, positions: jax.Array) -> jax.Array:
-  """[B, S, D] at int32[B, P] -> [B, P, D]."""
-  return jnp.take_along_axis(hidden, positions[:, :, None], axis=1)
-
-
 def _pooled(pooler: nnx.Linear, hidden: jax.Array, batch: Batch) -> jax.Array:
   """[B, S, D] -> [B, M, D]: each sequence's own [CLS], through the pooler."""
-  return jnp.tanh(pooler(_tokens_at(hidden, batch["cls_positions"])))
+  return jnp.tanh(pooler(tokens_at(hidden, batch["cls_positions"])))

@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from model.masks import near
+
 BLOCK = 64  # tokens
 
 
@@ -44,7 +46,7 @@ def possible_widths(blocks: int) -> tuple[int, ...]:
   return tuple(sorted(width for width in steps if width <= blocks))
 
 
-def visits(segment_ids: jax.Array, *, causal: bool) -> Visits:
+def visits(segment_ids: jax.Array, *, causal: bool, window: int | None) -> Visits:
   """int32[B, S] of segments -> the keys of each block of queries; padding needs none."""
   batch, length = segment_ids.shape
   blocks = length // BLOCK
@@ -55,6 +57,9 @@ def visits(segment_ids: jax.Array, *, causal: bool) -> Visits:
   last = jax.lax.cummin(jnp.where(ends, places, length), axis=1, reverse=True)
   if causal:
     last = jnp.broadcast_to(places, last.shape)
+  if window is not None:
+    first = jnp.maximum(first, places[None] - window)
+    last = jnp.minimum(last, places[None] + window)
   real = segment_ids > 0
   by_block = lambda x: x.reshape(batch, blocks, BLOCK)  # noqa: E731
   starts = by_block(jnp.where(real, first, length)).min(-1) // BLOCK
@@ -64,26 +69,26 @@ def visits(segment_ids: jax.Array, *, causal: bool) -> Visits:
 
 
 def block_attention(
-  query, key, value, segment_ids, max_segments, *, causal=False
+  query, key, value, segment_ids, max_segments, *, causal=False, window=None
 ) -> jax.Array:
   """As `model.attention.attention`; padding gets zeros."""
   del max_segments
   heads_first = lambda x: x.swapaxes(1, 2)  # noqa: E731
   attended = _attend(
-    causal, heads_first(query), heads_first(key), heads_first(value), segment_ids
+    causal, window, heads_first(query), heads_first(key), heads_first(value), segment_ids
   )
   return heads_first(attended)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(causal: bool, query, key, value, segment_ids) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(causal: bool, window: int | None, query, key, value, segment_ids) -> jax.Array:
   """[B, N, S, H] each -> [B, N, S, H]."""
-  return _forward(causal, query, key, value, segment_ids)[0]
+  return _forward(causal, window, query, key, value, segment_ids)[0]
 
 
-def _forward(causal: bool, query, key, value, segment_ids):
-  inputs = _Inputs(query, key, value, segment_ids, causal)
-  visited = visits(segment_ids, causal=causal)
+def _forward(causal: bool, window: int | None, query, key, value, segment_ids):
+  inputs = _Inputs(query, key, value, segment_ids, causal, window)
+  visited = visits(segment_ids, causal=causal, window=window)
 
   def attend(width: int, row, block, start):
     if not width:
@@ -107,10 +112,10 @@ def _forward(causal: bool, query, key, value, segment_ids):
   return attended, (query, key, value, segment_ids, attended, normalisers)
 
 
-def _backward(causal: bool, saved, gradient):
+def _backward(causal: bool, window: int | None, saved, gradient):
   query, key, value, segment_ids, attended, normalisers = saved
-  inputs = _Inputs(query, key, value, segment_ids, causal)
-  visited = visits(segment_ids, causal=causal)
+  inputs = _Inputs(query, key, value, segment_ids, causal, window)
+  visited = visits(segment_ids, causal=causal, window=window)
   # Of softmax: the sum over keys of weight x its gradient.
   shared = (gradient.astype(inputs.wide) * attended.astype(inputs.wide)).sum(-1)
 
@@ -165,6 +170,7 @@ class _Inputs(NamedTuple):
   value: jax.Array
   segment_ids: jax.Array
   causal: bool
+  window: int | None
 
   @property
   def wide(self):
@@ -217,9 +223,9 @@ class _Inputs(NamedTuple):
     segments = self.segment_ids[:, None]
     of_queries, of_keys = queries(segments)[0][:, None], keys(segments)[0][None]
     allowed = (of_queries == of_keys) & (of_keys > 0)
-    if self.causal:
-      steps = jnp.arange(BLOCK)[:, None] + block * BLOCK
-      allowed &= steps >= jnp.arange(size)[None] + first
+    if self.causal or self.window is not None:
+      places = jnp.arange(BLOCK) + block * BLOCK, jnp.arange(size) + first
+      allowed &= near(*places, self.window, causal=self.causal)
     return jnp.where(allowed[None], scores, jnp.finfo(self.wide).min), allowed[None], keys
 
 

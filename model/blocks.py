@@ -58,11 +58,13 @@ def dense(
   rngs: nnx.Rngs,
   *,
   initializer_range: float | None = None,
+  use_bias: bool | None = None,
 ) -> nnx.Linear:
-  """A linear layer; `initializer_range` replaces the config's."""
+  """A linear layer; `initializer_range` and `use_bias` replace the config's."""
   return nnx.Linear(
     inputs,
     outputs,
+    use_bias=config.USE_BIAS if use_bias is None else use_bias,
     dtype=config.dtype,
     param_dtype=config.param_dtype,
     kernel_init=nnx.initializers.truncated_normal(
@@ -105,6 +107,7 @@ def layer_norm(config: ModelConfig, rngs: nnx.Rngs) -> LayerNorm:
   return LayerNorm(
     config.hidden_size,
     epsilon=config.layer_norm_epsilon,
+    use_bias=config.USE_BIAS,
     use_fast_variance=False,  # the fast form cancels digits that packed = unpacked needs
     dtype=config.dtype,
     param_dtype=config.param_dtype,
@@ -153,14 +156,19 @@ class Layer(nnx.Module):
 
   The norms are named after their branch, not their place in it: checkpoints, digests and
   the optimizer's weight decay use the names. BERT normalises after a branch, GPT-2 before.
+
+  Args:
+    config: of the model.
+    number: of the layer, from 0.
   """
 
   causal: ClassVar[bool] = False
+  gated: ClassVar[bool] = False  # whether the feed-forward layer has a gate beside it
 
-  def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+  def __init__(self, config: ModelConfig, number: int, *, rngs: nnx.Rngs):
     width, inner = config.hidden_size, config.intermediate_size
     into_residual = config.residual_range
-    self.config = config
+    self.config, self.number = config, number
     self.query = dense(config, width, width, rngs)
     self.key = dense(config, width, width, rngs)
     self.value = dense(config, width, width, rngs)
@@ -168,7 +176,7 @@ class Layer(nnx.Module):
       config, width, width, rngs, initializer_range=into_residual
     )
     self.attention_layer_norm = layer_norm(config, rngs)
-    self.intermediate = dense(config, width, inner, rngs)
+    self.intermediate = dense(config, width, inner * (2 if self.gated else 1), rngs)
     self.output = dense(config, inner, width, rngs, initializer_range=into_residual)
     self.output_layer_norm = layer_norm(config, rngs)
     self.dropout = nnx.Dropout(config.dropout_rate)
@@ -184,19 +192,25 @@ class Layer(nnx.Module):
     config = self.config
     split = lambda x: x.reshape(*x.shape[:2], config.num_heads, -1)  # noqa: E731
     attended = attention(
-      split(self.query(x)),
-      split(self.key(x)),
+      self.place(split(self.query(x)), rows),
+      self.place(split(self.key(x)), rows),
       split(self.value(x)),
       rows.segment_ids,
       implementation=config.attention_impl,
       mask="none" if config.attention_mask == "none" else "segment",
       causal=self.causal,
+      window=config.window_of(self.number),
       slopes=config.slopes,
       max_segments=rows.max_segments,
       dropout_rate=config.attention_dropout_rate,
       dropout_key=keys[0],
     ).reshape(x.shape)
     return drop(self.dropout, self.attention_output(attended), keys[1])
+
+  def place(self, x: jax.Array, rows: Rows) -> jax.Array:
+    """Puts positions into queries or keys, [B, S, N, H]; most models do it before."""
+    del rows
+    return x
 
   def feed_forward(self, x: jax.Array, key, activation: Callable) -> jax.Array:
     return drop(self.dropout, self.output(activation(self.intermediate(x))), key)
@@ -207,7 +221,9 @@ class Stack(nnx.Module):
 
   def __init__(self, config: ModelConfig, layer: type[Layer], *, rngs: nnx.Rngs):
     self.config = config
-    self.layers = nnx.List(layer(config, rngs=rngs) for _ in range(config.num_layers))
+    self.layers = nnx.List(
+      layer(config, number, rngs=rngs) for number in range(config.num_layers)
+    )
 
   def __call__(
     self, embeddings: jax.Array, rows: Rows, dropout_key: jax.Array | None = None
@@ -283,6 +299,11 @@ class Transformer(nnx.Module):
   ) -> dict[str, jax.Array]:
     """float[B, S, D] -> logits by name; `model.losses` says what each name means."""
     raise NotImplementedError
+
+
+def tokens_at(hidden: jax.Array, positions: jax.Array) -> jax.Array:
+  """[B, S, D] at int32[B, P] -> [B, P, D]."""
+  return jnp.take_along_axis(hidden, positions[:, :, None], axis=1)
 
 
 def vocabulary_logits(

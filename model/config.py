@@ -21,7 +21,7 @@ REMATERIALISATIONS = {
   "layers": "each layer keeps its input alone and is computed twice",
 }
 
-# name: (layers, width). Feed-forward layers are 4 widths wide.
+# name: (layers, width).
 # Devlin et al. (base, large); Turc et al., https://arxiv.org/abs/1908.08962 (the rest).
 SIZES = {
   "tiny": (2, 128),
@@ -62,8 +62,10 @@ class ModelConfig:
     ValueError: a value out of range; says what was expected.
   """
 
+  FAMILY: ClassVar[str]  # a key of `model.MODELS`
   SIZES: ClassVar[Mapping[str, tuple[int, int]]]  # name: (layers, width)
   MASKS: ClassVar[tuple[str, ...]]  # of `ATTENTION_MASKS`
+  USE_BIAS: ClassVar[bool] = True  # of linear layers and LayerNorms
 
   vocab_size: int
   hidden_size: int
@@ -125,6 +127,21 @@ class ModelConfig:
     return None
 
   @property
+  def isolated(self) -> bool:
+    """Whether outputs of a sequence do not depend on what shares its row."""
+    return self.attention_mask != "none"
+
+  def window_of(self, layer: int) -> int | None:
+    """How far a token of a layer sees to either side; None for its whole sequence."""
+    del layer
+    return None
+
+  @property
+  def has_windows(self) -> bool:
+    """Whether some layers are local."""
+    return any(self.window_of(layer) for layer in range(self.num_layers))
+
+  @property
   def residual_range(self) -> float:
     """The initializer range of layers whose output is added to the residual."""
     return self.initializer_range
@@ -146,13 +163,29 @@ class ModelConfig:
       num_layers=num_layers,
       hidden_size=hidden_size,
       num_heads=hidden_size // HEAD_SIZE,
-      intermediate_size=4 * hidden_size,
+      intermediate_size=cls.intermediate_of(hidden_size),
       **fields,
     )
 
+  @classmethod
+  def intermediate_of(cls, hidden_size: int) -> int:
+    """The width of the feed-forward layer, for a named size."""
+    return 4 * hidden_size
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BertConfig(ModelConfig):
+class EncoderConfig(ModelConfig):
+  """The fields that all encoders have.
+
+  Attributes:
+    num_labels: classes of a sequence or token classifier; 1 for regression.
+  """
+
+  num_labels: int = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BertConfig(EncoderConfig):
   """A BERT encoder and its heads.
 
   Attributes:
@@ -160,9 +193,9 @@ class BertConfig(ModelConfig):
     position_reset: False is the paper's ablation: positions count along the whole row.
     next_sentence: False is the ablation without next-sentence prediction.
     pooler: of a `BertModel`, whether it has one.
-    num_labels: classes of a sequence or token classifier; 1 for regression.
   """
 
+  FAMILY: ClassVar = "bert"
   SIZES: ClassVar = SIZES
   MASKS: ClassVar = tuple(ATTENTION_MASKS)
 
@@ -171,4 +204,7 @@ class BertConfig(ModelConfig):
   position_reset: bool = True
   next_sentence: bool = True
   pooler: bool = True
-  num_labels: int = 2
+
+  @property
+  def isolated(self) -> bool:
+    return super().isolated and self.position_reset

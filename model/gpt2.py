@@ -38,6 +38,7 @@ class Gpt2Config(ModelConfig):
       `max_position_embeddings` has no effect.
   """
 
+  FAMILY: ClassVar = "gpt2"
   # name: (layers, width); small to xl as published, with 124 to 1,558 million parameters.
   SIZES: ClassVar = {
     "tiny": (2, 128),

@@ -11,7 +11,8 @@ Fused attention comes from cuDNN and from JAX's Pallas, blocks from `block_atten
 | blocks           | plain JAX; blocks of keys without a shared sequence are skipped  |
 
 `model.attention.attention` calls these kernels. All can be causal. Only `cudnn` can add a
-bias to the scores, which ALiBi needs. None takes a dropout key.
+bias to the scores, which ALiBi needs. All but `cudnn_packed` can be local: a window of near
+tokens. `splash` and `blocks` skip what is outside it. None takes a dropout key.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from model.block_attention import BLOCK, block_attention
+from model.masks import near
 
 
 class AttentionError(ValueError):
@@ -33,14 +35,16 @@ class AttentionError(ValueError):
 
 
 def cudnn_attention(
-  query, key, value, segment_ids, max_segments, *, causal=False, bias=None
+  query, key, value, segment_ids, max_segments, *, causal=False, window=None, bias=None
 ) -> jax.Array:
   """As `model.attention.attention`; padding gets zeros. `bias` is [1, N, S, S]."""
   del max_segments
   real = segment_ids > 0
   mask = segment_ids[:, :, None] == segment_ids[:, None, :]  # padding sees padding
-  if causal:
-    mask &= jnp.tri(query.shape[1], dtype=bool)[None]
+  if causal or window is not None:
+    # Not cuDNN's own sliding window: that one sees no later token.
+    places = jnp.arange(query.shape[1])
+    mask &= near(places, places, window, causal=causal)[None]
   attended = jax.nn.dot_product_attention(
     query, key, value, bias=bias, mask=mask[:, None], implementation="cudnn"
   )
@@ -48,12 +52,13 @@ def cudnn_attention(
 
 
 def cudnn_packed_attention(
-  query, key, value, segment_ids, max_segments, *, causal=False
+  query, key, value, segment_ids, max_segments, *, causal=False, window=None
 ) -> jax.Array:
-  """As `model.attention.attention`; padding gets zeros."""
+  """As `model.attention.attention`; padding gets zeros. `window` is None."""
   # Private: jax.nn has no offsets. The names are tested against the pinned JAX.
   from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
+  assert window is None  # `check` refuses it
   if max_segments is None:
     raise AttentionError(
       "Expected max_segments, the sequences a pack may have, for cudnn_packed."
@@ -102,7 +107,15 @@ def segment_lengths_and_starts(
 
 
 def splash_attention(
-  query, key, value, segment_ids, max_segments, *, causal=False, interpret=False
+  query,
+  key,
+  value,
+  segment_ids,
+  max_segments,
+  *,
+  causal=False,
+  window=None,
+  interpret=False,
 ) -> jax.Array:
   """As `model.attention.attention`; padding attends to padding."""
   del max_segments
@@ -114,7 +127,10 @@ def splash_attention(
   row_length, num_heads, head_size = query.shape[1:]
   shape = (row_length, row_length)
   mask: splash_attention_mask.Mask = splash_attention_mask.FullMask(shape)
-  if causal:
+  if window is not None:
+    ahead = 0 if causal else window
+    mask = splash_attention_mask.LocalMask(shape, window_size=(window, ahead), offset=0)
+  elif causal:
     mask = splash_attention_mask.CausalMask(shape)
   kernel = splash.make_splash_mha(
     splash_attention_mask.MultiHeadMask([mask] * num_heads),
@@ -148,6 +164,7 @@ class Kernel(NamedTuple):
   head_multiple: int
   row_multiple: int  # tokens
   takes_bias: bool = False
+  takes_window: bool = True
   splits_rows: bool = True  # over devices; False: `attend` is given one device's rows
   skips: bool = False  # whether pairs of tokens of different sequences cost nothing
 
@@ -165,6 +182,7 @@ KERNELS = {
     _HALF,
     8,
     1,
+    takes_window=False,
     skips=True,
   ),
   "splash": Kernel(
@@ -241,6 +259,7 @@ def check(
   row_length: int,
   dropout_rate: float,
   alibi: bool,
+  local: bool,
 ):
   """Refuses what an implementation cannot do on this machine's device.
 
@@ -251,6 +270,7 @@ def check(
     row_length: S, in tokens.
     dropout_rate: of the probabilities.
     alibi: whether ALiBi's bias is added to the scores.
+    local: whether some layers attend to a window of near tokens only.
 
   Raises:
     AttentionError: says what was expected, what was found and what to do.
@@ -274,6 +294,11 @@ def check(
       kernel.takes_bias or not alibi,
       "scores without a bias, found ALiBi's: the kernel cannot add it. Set "
       "positions=learned",
+    ),
+    (
+      kernel.takes_window or not local,
+      "global attention in all layers, found a window: the kernel knows none that sees "
+      "later tokens. Use attention_impl=cudnn",
     ),
     (
       kernel.platform in (None, device.platform),

@@ -17,18 +17,55 @@ from model.bert import (
 from model.blocks import Transformer
 from model.config import ModelConfig
 from model.gpt2 import Gpt2
+from model.modern_bert import (
+  ModernBertForMaskedLM,
+  ModernBertForSequenceClassification,
+  ModernBertForTokenClassification,
+  ModernBertModel,
+)
 
-# By the names that configs and commands use.
-MODELS: dict[str, type[Transformer]] = {
-  "pretraining": BertForPreTraining,
-  "sequence_classification": BertForSequenceClassification,
-  "token_classification": BertForTokenClassification,
-  "question_answering": BertForQuestionAnswering,
-  "encoder": BertModel,
-  "causal": Gpt2,
+# By family and head, the names that configs and commands use.
+MODELS: dict[str, dict[str, type[Transformer]]] = {
+  "bert": {
+    "pretraining": BertForPreTraining,
+    "sequence_classification": BertForSequenceClassification,
+    "token_classification": BertForTokenClassification,
+    "question_answering": BertForQuestionAnswering,
+    "encoder": BertModel,
+  },
+  "modern_bert": {
+    "pretraining": ModernBertForMaskedLM,
+    "sequence_classification": ModernBertForSequenceClassification,
+    "token_classification": ModernBertForTokenClassification,
+    "encoder": ModernBertModel,
+  },
+  "gpt2": {"causal": Gpt2},
+}
+CONFIGS: dict[str, type[ModelConfig]] = {
+  family: next(iter(models.values())).config_type for family, models in MODELS.items()
 }
 # Their logits are over the vocabulary, too many to return from a step.
 LANGUAGE_MODELS = ("pretraining", "causal")
+
+
+def model_of(config: ModelConfig, head: str) -> type[Transformer]:
+  """The class of a model.
+
+  Raises:
+    ValueError: models of this family have no such head.
+
+  Example:
+    >>> from model import BertConfig
+    >>> config = BertConfig.from_size("tiny", vocab_size=11, max_position_embeddings=7)
+    >>> model_of(config, "encoder").__name__
+    'BertModel'
+  """
+  models = MODELS[config.FAMILY]
+  if head not in models:
+    raise ValueError(
+      f"A {config.FAMILY} has no head {head!r}; expected one of {', '.join(models)}."
+    )
+  return models[head]
 
 
 class _ParameterKeys:
@@ -54,11 +91,11 @@ def make_model(config: ModelConfig, head: str, *, seed: int) -> Transformer:
     >>> from model import Gpt2Config
     >>> config = Gpt2Config.from_size("tiny", vocab_size=11)
     >>> ours = nnx.state(make_model(config, "causal", seed=3), nnx.Param)
-    >>> theirs = nnx.state(MODELS["causal"](config, rngs=nnx.Rngs(3)), nnx.Param)
+    >>> theirs = nnx.state(Gpt2(config, rngs=nnx.Rngs(3)), nnx.Param)
     >>> all(jax.tree.leaves(jax.tree.map(lambda a, b: (a == b).all(), ours, theirs)))
     True
   """
-  return MODELS[head](config, rngs=cast(nnx.Rngs, _ParameterKeys(seed)))
+  return model_of(config, head)(config, rngs=cast(nnx.Rngs, _ParameterKeys(seed)))
 
 
 def draw_params(config: ModelConfig, head: str, *, seed: int) -> dict:

@@ -20,14 +20,17 @@ import jax.numpy as jnp
 import tensorstore
 from orbax.checkpoint import v1 as ocp
 
-from model.config import BertConfig, ModelConfig
+from model.blocks import Transformer
+from model.config import BertConfig, EncoderConfig, ModelConfig
 from model.files import write_json, write_text
 from model.gpt2 import Gpt2Config
-from model.models import MODELS, abstract_model
+from model.models import CONFIGS, MODELS, abstract_model, model_of
+from model.modern_bert import ModernBertConfig
 
 Params = dict[str, Any]
 MODEL, VOCABULARY, CHECKPOINTS = "model.json", "vocab.txt", "checkpoints"
 PARAMS = "params"  # the part of a checkpoint that holds them
+FAMILY_NAMES = {"bert": "a BERT", "modern_bert": "a ModernBERT", "gpt2": "a GPT-2"}
 _EMBEDDING_PADDING = 128  # published embeddings are padded to a multiple of at most this
 
 
@@ -57,7 +60,7 @@ class StoredModel:
 
   Attributes:
     directory: its folder.
-    head: a key of `model.MODELS`.
+    head: a key of `model.MODELS[config.FAMILY]`.
     config: of the model.
     vocabulary: None if there is none.
     labels: names of the classes, in the order of their numbers; () if they have none.
@@ -74,19 +77,38 @@ class StoredModel:
   load: Callable[[], Params]
 
   @property
+  def kind(self) -> type[Transformer]:
+    """The class of the model."""
+    return model_of(self.config, self.head)
+
+  def of_family(self, family: str) -> ModelConfig:
+    """The config, of a key of `model.MODELS`; a WeightsError for other models."""
+    return self._config_of(CONFIGS[family], FAMILY_NAMES[family])
+
+  @property
+  def encoder(self) -> EncoderConfig:
+    """The config of an encoder; a WeightsError for other models."""
+    return self._config_of(EncoderConfig, "an encoder")
+
+  @property
   def bert(self) -> BertConfig:
     """The config of a BERT; a WeightsError for other models."""
-    return self._config_of(BertConfig, "BERT")
+    return self._config_of(BertConfig, FAMILY_NAMES["bert"])
+
+  @property
+  def modern_bert(self) -> ModernBertConfig:
+    """The config of a ModernBERT; a WeightsError for other models."""
+    return self._config_of(ModernBertConfig, FAMILY_NAMES["modern_bert"])
 
   @property
   def gpt2(self) -> Gpt2Config:
     """The config of a GPT-2; a WeightsError for other models."""
-    return self._config_of(Gpt2Config, "GPT-2")
+    return self._config_of(Gpt2Config, FAMILY_NAMES["gpt2"])
 
   def _config_of(self, kind: type[_Config], name: str) -> _Config:
     if not isinstance(self.config, kind):
       raise WeightsError(
-        f"{self.directory} holds a {MODELS[self.head].__name__}; expected a {name}. Give "
+        f"{self.directory} holds a {self.kind.__name__}; expected {name}. Give "
         "other weights."
       )
     return self.config
@@ -132,9 +154,11 @@ def resize_vocabulary(config: ModelConfig, params: Params, *, multiple: int):
 
 
 def encoder_of(stored: StoredModel) -> StoredModel:
-  """The encoder of a BERT as a `BertModel`, with the pooler that its head has."""
-  params = abstract_params(stored.bert, stored.head)
-  config = dataclasses.replace(stored.bert, pooler="pooler" in params)
+  """The encoder of a model alone; that of a BERT has the pooler of its head."""
+  config = stored.config
+  if isinstance(config, BertConfig):
+    params = abstract_params(config, stored.head)
+    config = dataclasses.replace(config, pooler="pooler" in params)
   names = abstract_params(config, "encoder").keys()
 
   def load() -> Params:
@@ -179,6 +203,7 @@ def describe(
     fields[name] = jnp.dtype(fields[name]).name
   lowercase = vocabulary.lowercase if vocabulary else None
   value = {
+    "family": config.FAMILY,
     "head": head,
     "labels": list(labels),
     "lowercase": lowercase,
@@ -334,9 +359,12 @@ def read_description(directory: str | pathlib.Path) -> Description:
     for name in ("dtype", "param_dtype"):
       fields[name] = jnp.dtype(fields[name])
     head = value["head"]
-    if head not in MODELS:
-      raise ValueError(f"head is {head!r}, expected one of {', '.join(MODELS)}")
-    config = MODELS[head].config_type(**fields)
+    # Older folders have no family.
+    family = value.get("family", "gpt2" if head == "causal" else "bert")
+    if family not in MODELS:
+      raise ValueError(f"family is {family!r}, expected one of {', '.join(MODELS)}")
+    config = CONFIGS[family](**fields)
+    model_of(config, head)
     labels = tuple(map(str, value.get("labels", ())))  # not there in older folders
     vocabulary = None
     if value["lowercase"] is not None:

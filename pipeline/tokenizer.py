@@ -15,7 +15,7 @@ from packing import InputError
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIAL_TOKENS = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 NEVER_MASKED = PAD, CLS, SEP, MASK  # unknown words are masked and predicted like others
 END = "<|endoftext|>"  # ends a document in GPT-2's vocabulary
-MIN_BPE_SIZE = 257  # tokens: each byte and the end token
+NUM_BYTES = 256  # tokens that each byte-level BPE has, besides special ones
 VOCABULARY_FILE, TOKENIZER_FILE = "vocab.txt", "tokenizer.json"
 GPT2_VOCABULARY_FILE, GPT2_MERGES_FILE = "vocab.json", "merges.txt"
 _PADDING_TOKENS = PAD, "<pad>", "<|pad|>"
@@ -33,6 +33,7 @@ class Tokenizer:
   Attributes:
     vocabulary: tokens in the order of their ids.
     path: the file it was made from.
+    lowercase: whether it lowers text: that of a BERT vocabulary does.
 
   Raises:
     InputError: the file is missing, or in another format.
@@ -40,7 +41,8 @@ class Tokenizer:
 
   def __init__(self, path: str | pathlib.Path):
     self.path = pathlib.Path(path)
-    if self.path.suffix == ".json":
+    self.lowercase = self.path.suffix != ".json"
+    if not self.lowercase:
       self._tokenizer, self.vocabulary = _read_json(self.path)
     else:
       self.vocabulary = read_vocabulary(self.path)
@@ -217,17 +219,20 @@ def _word_pieces(model: models.Model) -> tokenizers.Tokenizer:
 # ---- bytes -----------------------------------------------------------------------------
 
 
-def train_bpe(texts: Iterable[str], *, vocab_size: int) -> str:
+def train_bpe(
+  texts: Iterable[str], *, vocab_size: int, special_tokens: Sequence[str] = (END,)
+) -> str:
   """Learns a byte-level BPE.
 
   Args:
     texts: to learn from.
-    vocab_size: the most tokens it may have, the end token included; at least
-      `MIN_BPE_SIZE`.
+    vocab_size: the most tokens it may have, special tokens included; at least
+      `NUM_BYTES` more than these.
+    special_tokens: that text never becomes.
 
   Returns:
-    A tokenizer.json. The end token has id 0 and the bytes follow; equal corpora give
-    equal ids.
+    A tokenizer.json. Special tokens have the ids from 0 and the bytes follow; equal
+    corpora give equal ids.
 
   References:
     Radford et al., Language Models are Unsupervised Multitask Learners, 2019, section 2.2.
@@ -235,7 +240,7 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> str:
   tokenizer = _bytes(models.BPE())
   trainer = trainers.BpeTrainer(
     vocab_size=vocab_size,
-    special_tokens=[END],
+    special_tokens=list(special_tokens),
     initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     show_progress=False,
   )

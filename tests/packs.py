@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model import BertConfig, Gpt2Config, ModelConfig
+from model import BertConfig, Gpt2Config, ModelConfig, ModernBertConfig
 from model.models import abstract_model
 from packing.testing import layout
 
@@ -39,6 +39,12 @@ def small_config(**fields) -> BertConfig:
 def small_gpt2(**fields) -> Gpt2Config:
   """Of 3 heads, which is no power of 2: ALiBi's slopes are then of both kinds."""
   return Gpt2Config(**SMALL | {"hidden_size": 15, "num_heads": 3} | fields)
+
+
+def small_modern_bert(**fields) -> ModernBertConfig:
+  """A global layer and a local one, whose window is shorter than a third of a row."""
+  sizes = {"hidden_size": 12, "num_heads": 3, "global_every": 2, "local_window": 4}
+  return ModernBertConfig(**SMALL | sizes | fields)
 
 
 def ordinary(config: BertConfig) -> BertConfig:

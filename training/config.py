@@ -15,10 +15,18 @@ from training import optimizer as optimizer_lib
 from training.errors import ConfigError, check
 from training.recipe import Recipe, check_recipe
 
-MASKED_TASKS = ("pretraining", "sentences")  # which predict masked tokens
+MASKED_TASKS = ("pretraining", "sentences", "documents")  # which predict masked tokens
 GIVEN = "given"  # the model.size that takes the sizes of model.init_from
 
 LAYER_SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
+
+# Fields of config.model that one family has, besides those of every model.
+_FAMILY_FIELDS = {
+  "bert": ("position_reset", "next_sentence"),
+  "modern_bert": ("global_every", "local_window", "global_base", "pooling"),
+  "gpt2": ("positions",),
+}
+FAMILIES = ("bert", "modern_bert")  # of models that are not causal
 
 # Fields of config.model that every model has.
 _MODEL_FIELDS = (
@@ -52,6 +60,7 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     lambda x: 0 <= x < 1,
     "a fraction in [0, 1)",
   ),
+  ("optimizer.decay_share", lambda x: 0 <= x <= 1, "a fraction in [0, 1]"),
   (
     "data.held_out_fraction data.mask_rate optimizer.b1 optimizer.b2",
     lambda x: 0 < x < 1,
@@ -63,7 +72,8 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     "more than 0, and finite",
   ),
   (
-    "optimizer.weight_decay optimizer.clip_norm optimizer.max_weight_norm train.peak_flops",
+    "optimizer.weight_decay optimizer.clip_norm optimizer.clip_update "
+    "optimizer.max_weight_norm train.peak_flops",
     lambda x: 0 <= x < float("inf"),
     "0 or more, and finite",
   ),
@@ -76,6 +86,17 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     "0 or more",
   ),
   ("data.stream_wait", lambda x: 0 <= x < float("inf"), "0 or more, and finite"),
+  ("model.global_every", lambda x: x >= 1, "at least 1"),
+  (
+    "model.local_window",
+    lambda x: x >= 2 and x % 2 == 0,
+    "an even number of tokens, at least 2",
+  ),
+  (
+    "model.global_base",
+    lambda x: 1 < x < float("inf"),
+    "more than 1, and finite",
+  ),
   ("data.max_sequence_length", lambda x: 5 <= x <= 65535, "5 to 65535 tokens"),
   ("data.vocab_size", lambda x: x >= 64, "at least 64"),
   (
@@ -90,9 +111,12 @@ _CHOICES: dict[str, Collection[str]] = {
   "packing.then": ("none", "even"),
   "packing.balance": ("none", "devices", "devices_and_steps"),
   "model.positions": model.POSITIONS,
+  "model.pooling": model.POOLINGS,
   "model.attention_impl": model.IMPLEMENTATIONS,
   "model.remat": model.REMATERIALISATIONS,
   "model.dtype": ("float32", "bfloat16"),
+  "data.too_long": ("", "error", "truncate", "split"),
+  "optimizer.decay": optimizer_lib.DECAYS,
   "train.loss_unit": model.LOSS_UNITS,
   "optimizer.name": optimizer_lib.OPTIMIZERS,
   "optimizer.trust_ratio": optimizer_lib.TRUST_RATIOS,
@@ -112,7 +136,7 @@ def validate(
   Args:
     config: a config as `configs/base.py` makes it.
     algorithms: names of the packing algorithms.
-    tasks: for each task the head that learns it, a key of `model.MODELS`.
+    tasks: for each task the head that learns it; "" where it is not known.
     num_devices: devices that share a batch.
     typed: fields set on the command line or by a sweep.
 
@@ -122,8 +146,10 @@ def validate(
   for fields, is_in_range, expected in _RANGES:
     for field in fields.split():
       check(is_in_range(_get(config, field)), field, _get(config, field), expected)
-  causal = tasks.get(config.data.task) == "causal"
-  kind = model.Gpt2Config if causal else model.BertConfig
+  given = config.model.family
+  check(given in FAMILIES, "model.family", given, ", ".join(FAMILIES))
+  family = family_of(config, tasks.get(config.data.task, ""))
+  kind = model.CONFIGS[family]
   choices = _CHOICES | {
     "data.task": tasks,
     "packing.algorithm": algorithms,
@@ -133,14 +159,14 @@ def validate(
   for field, known in choices.items():
     check(_get(config, field) in known, field, _get(config, field), ", ".join(known))
   for holds, field, expected in (
-    *_model_rules(config, causal=causal, num_devices=num_devices),
+    *_model_rules(config, family, tasks[config.data.task]),
     *_data_rules(config),
     *_packing_rules(config),
     *_training_rules(config, num_devices=num_devices),
   ):
     check(holds, field, _get(config, field), expected)
   if config.model.size != GIVEN:
-    head = "causal" if causal else "pretraining"
+    head = tasks[config.data.task] or "pretraining"
     made = model_config(config, head=head, vocab_size=config.data.vocab_size)
     check_attention(config, made)
   check_recipe(config, num_devices=num_devices, typed=typed)
@@ -150,7 +176,8 @@ def validate(
 _Rule = tuple[bool, str, str]
 
 
-def _model_rules(config, *, causal: bool, num_devices: int) -> list[_Rule]:
+def _model_rules(config, family: str, head: str) -> list[_Rule]:
+  causal, is_modern = family == "gpt2", family == "modern_bert"
   task, given = config.data.task, config.model.init_from
   folder = "the folder of a model to start from, a run's or an imported one"
   has_vocabulary = (
@@ -175,7 +202,7 @@ def _model_rules(config, *, causal: bool, num_devices: int) -> list[_Rule]:
     (
       causal or config.model.positions == "alibi",
       "model.positions",
-      f"'alibi' with data.task={task}, which trains a BERT: its positions are learned",
+      f"'alibi' with data.task={task}, which trains a BERT: it has positions of its own",
     ),
     (
       not causal or config.model.position_reset,
@@ -183,11 +210,39 @@ def _model_rules(config, *, causal: bool, num_devices: int) -> list[_Rule]:
       f"True with data.task={task}: positions of a GPT-2 are those of its sequences",
     ),
     (
-      task != "sentences" or not config.model.next_sentence,
+      not causal or config.model.family == FAMILIES[0],
+      "model.family",
+      f"{FAMILIES[0]!r} with data.task={task}, which trains a GPT-2",
+    ),
+    (
+      not head or head in model.MODELS[family],
+      "model.family",
+      f"another one with data.task={task}, which needs a head that {family} lacks",
+    ),
+    *(
+      (not is_modern or config.model[name] == value, f"model.{name}", f"{value} {why}")
+      for name, value, why in (
+        ("position_reset", True, "with model.family=modern_bert: only distances matter"),
+        ("next_sentence", False, "with model.family=modern_bert, which has no such head"),
+      )
+    ),
+    *(
+      (
+        is_modern or config.model[name] == getattr(model.ModernBertConfig, name),
+        f"model.{name}",
+        f"{getattr(model.ModernBertConfig, name)!r}: it is for model.family=modern_bert",
+      )
+      for name in _FAMILY_FIELDS["modern_bert"]
+    ),
+    (
+      task not in ("sentences", "documents") or not config.model.next_sentence,
       "model.next_sentence",
-      "False with data.task=sentences, which has no next sentence",
+      f"False with data.task={task}, which has no next sentence",
     ),
   ]
+
+
+_COUNT_WORDS = ("text", "documents")
 
 
 def _data_rules(config) -> list[_Rule]:
@@ -235,9 +290,9 @@ def _data_rules(config) -> list[_Rule]:
       f"0 {shuffled}",
     ),
     (
-      data.min_words >= 0 and (data.task == "text" or not data.min_words),
+      data.min_words >= 0 and (data.task in _COUNT_WORDS or not data.min_words),
       "data.min_words",
-      "0 or more for data.task=text, 0 for others",
+      "0 or more for data.task=text and documents, 0 for others",
     ),
     (
       bool(data.held_out_source) or not data.mismatched_source,
@@ -247,7 +302,7 @@ def _data_rules(config) -> list[_Rule]:
   ]
 
 
-STREAMED_TASKS = ("pretraining", "sentences", "text")
+STREAMED_TASKS = ("pretraining", "sentences", "documents", "text")
 
 
 def _packing_rules(config) -> list[_Rule]:
@@ -330,6 +385,7 @@ def _training_rules(config, *, num_devices: int) -> list[_Rule]:
     belongs_to("bias_correction", True, "lamb", "adamw"),
     belongs_to("trust_ratio", "weights", "lamb"),
     belongs_to("max_weight_norm", 0.0, "lamb"),
+    belongs_to("clip_update", 0.0, "adamw"),
     (train.eval_every % train.log_every == 0, "train.eval_every", multiple),
     (train.checkpoint_every % train.log_every == 0, "train.checkpoint_every", multiple),
     (
@@ -363,6 +419,11 @@ def _get(config, field: str):
   return config
 
 
+def family_of(config: ml_collections.ConfigDict, head: str) -> str:
+  """The family of a run's model, a key of `model.MODELS`."""
+  return "gpt2" if head == "causal" else config.model.family
+
+
 def model_config(
   config: ml_collections.ConfigDict,
   *,
@@ -380,34 +441,29 @@ def model_config(
     sizes: a model whose layers have the sizes, where `model.size` is `GIVEN`.
     num_labels: classes of a sequence; 1 for regression.
   """
-  kind: type[model.ModelConfig]
-  if head == "causal":
-    kind, fields = model.Gpt2Config, {"positions": config.model.positions}
-  else:
-    kind, fields = (
-      model.BertConfig,
-      {
-        "num_labels": num_labels,
-        "position_reset": config.model.position_reset,
-        "next_sentence": config.model.next_sentence,
-      },
-    )
-  fields |= {name: config.model[name] for name in _MODEL_FIELDS} | {
+  family = family_of(config, head)
+  kind = model.CONFIGS[family]
+  names = (*_MODEL_FIELDS, *_FAMILY_FIELDS[family])
+  fields = {name: config.model[name] for name in names} | {
     "vocab_size": vocab_size,
     "max_position_embeddings": config.data.max_sequence_length,
   }
+  if family != "gpt2":
+    fields["num_labels"] = num_labels
   if config.model.size != GIVEN:
     return kind.from_size(config.model.size, **fields)
   assert sizes is not None  # validate requires model.init_from
   return kind(**{name: getattr(sizes, name) for name in LAYER_SIZES}, **fields)
 
 
-def make_schedule(recipe: Recipe) -> optax.Schedule:
+def make_schedule(config: ml_collections.ConfigDict, recipe: Recipe) -> optax.Schedule:
   """The learning rate of a recipe, over updates from 0."""
-  return optimizer_lib.warmup_linear_decay(
+  return optimizer_lib.warmup_and_decay(
     peak=recipe.learning_rate,
     warmup_steps=recipe.warmup_steps,
     total_steps=recipe.steps,
+    decay=config.optimizer.decay,
+    decay_share=config.optimizer.decay_share,
   )
 
 
@@ -415,7 +471,7 @@ def make_optimizer(
   config: ml_collections.ConfigDict, recipe: Recipe
 ) -> optax.GradientTransformation:
   """The optimizer of a config, with the learning rate and the betas of a recipe."""
-  opt, rate = config.optimizer, make_schedule(recipe)
+  opt, rate = config.optimizer, make_schedule(config, recipe)
   common = {"weight_decay": opt.weight_decay, "clip_norm": opt.clip_norm}
   if opt.name == "sgd":
     return optimizer_lib.sgd(rate, b1=recipe.b1, **common)
@@ -424,7 +480,7 @@ def make_optimizer(
   common |= {"b1": recipe.b1, "b2": recipe.b2, "eps": opt.eps}
   common |= {"bias_correction": opt.bias_correction}
   if opt.name == "adamw":
-    return optimizer_lib.adamw(rate, **common)
+    return optimizer_lib.adamw(rate, clip_update=opt.clip_update, **common)
   return optimizer_lib.lamb(
     rate, trust_ratio=opt.trust_ratio, max_weight_norm=opt.max_weight_norm, **common
   )

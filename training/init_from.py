@@ -13,23 +13,34 @@ import ml_collections
 import model
 from model import hf, weights
 from model.hf.tokenizer import BYTE_LEVEL_FILES, read_byte_level_tokens
-from model.models import draw_params
+from model.models import draw_params, model_of
 from training import processes
-from training.config import LAYER_SIZES, check_attention, model_config
+from training.config import LAYER_SIZES, check_attention, family_of, model_config
 from training.errors import ConfigError
 
 _FIELD = "config.model.init_from"
 # Fields that no run's config sets, and that checkpoints need as they were.
-_OF_THE_WEIGHTS = ("max_position_embeddings", "type_vocab_size", "layer_norm_epsilon")
-_SHAPES = (*LAYER_SIZES, "next_sentence", "vocab_multiple", "num_labels", "positions")
+_OF_THE_WEIGHTS = (
+  "max_position_embeddings",
+  "type_vocab_size",
+  "layer_norm_epsilon",
+  "local_base",
+)
+_LAYERS = ("global_every", "local_window")  # of a ModernBERT; global_base may grow
+_SHAPES = (
+  *("FAMILY", *LAYER_SIZES, *_LAYERS, "global_base", "pooling"),
+  *("next_sentence", "vocab_multiple", "num_labels", "positions"),
+)
 # What heads add to the encoder, in the order of computation.
 _HEAD = (
   "mlm_transform",
   "mlm_layer_norm",
+  "head",
   "mlm_bias",
   "pooler",
   "nsp",
   "classifier",
+  "token_classifier",
   "answer",
 )
 
@@ -55,7 +66,7 @@ def open_weights(
     return None
   try:
     stored = hf.open_model(directory)
-    sizes = stored.gpt2 if head == "causal" else stored.bert
+    sizes = stored.of_family(family_of(config, head))
   except (weights.WeightsError, OSError) as error:
     raise ConfigError(f"{_FIELD}: {error}") from error
   if isinstance(sizes, model.Gpt2Config):
@@ -86,8 +97,8 @@ def _check_shape(config, directory: str, sizes: model.ModelConfig, *, head: str)
   check_attention(config, expected)
   differences = [
     f"{name} is {getattr(sizes, name)} there and {getattr(expected, name)} here"
-    for name in LAYER_SIZES
-    if getattr(sizes, name) != getattr(expected, name)
+    for name in (*LAYER_SIZES, *_LAYERS)
+    if getattr(sizes, name, None) != getattr(expected, name, None)
   ]
   if differences:
     raise ConfigError(
@@ -110,7 +121,7 @@ def _check_vocabulary_file(config, stored: weights.StoredModel):
       f"{_FIELD}={stored.directory} has no vocabulary; expected {expected} there. Copy the "
       "one that it was trained with to it."
     )
-  if not stored.vocabulary.lowercase and not is_causal:
+  if not stored.vocabulary.lowercase and isinstance(stored.config, model.BertConfig):
     raise ConfigError(
       f"{_FIELD}={stored.directory} is cased; expected an uncased model, since the "
       "pipeline lowers its text. Give other weights."
@@ -248,9 +259,10 @@ def check_labels(stored: weights.StoredModel, labels: Sequence[str]):
   if stored.head != "sequence_classification":
     return  # Hugging Face gives other heads a number of classes too
   expected = num_labels_of(stored.head, labels)
-  if stored.bert.num_labels != expected or stored.labels not in ((), tuple(labels)):
+  there = stored.encoder.num_labels
+  if there != expected or stored.labels not in ((), tuple(labels)):
     raise ConfigError(
-      f"{stored.directory} has {stored.bert.num_labels} classes "
+      f"{stored.directory} has {there} classes "
       f"({', '.join(stored.labels) or 'without names'}), the dataset has "
       f"{', '.join(labels) or 'numbers'}. Give a model of this task, or train one with "
       f"--config.model.init_from={stored.directory}."
@@ -282,10 +294,10 @@ def initial_params(
   _, params = weights.resize_vocabulary(
     stored.config, params, multiple=config.vocab_multiple
   )
-  if not isinstance(config, model.BertConfig):
+  if not isinstance(config, model.EncoderConfig):
     return params  # a GPT-2 has no other head, and open_weights wants all its positions
   there, positions = stored.config.max_position_embeddings, config.max_position_embeddings
-  if there < positions:
+  if there < positions and "position" in params["embeddings"]:
     processes.tell(
       f"{_FIELD}={stored.directory} has {there} positions, the run {positions}: "
       f"drawing the last {positions - there}"
@@ -293,14 +305,15 @@ def initial_params(
     params |= {"embeddings": _with_positions(params["embeddings"], config, seed=seed)}
   needed = weights.abstract_params(config, head)
   params = {name: value for name, value in params.items() if name in needed}
-  same = stored.head == head and stored.bert.num_labels == config.num_labels
+  same = stored.head == head and stored.encoder.num_labels == config.num_labels
   if not same or stored.labels not in ((), tuple(labels)):
-    params.pop("classifier", None)
+    for name in ("classifier", "token_classifier"):
+      params.pop(name, None)
   missing = [name for name in _HEAD if name in needed and name not in params]
   if missing:
-    theirs, ours = model.MODELS[stored.head].__name__, model.MODELS[head].__name__
+    theirs, ours = stored.kind.__name__, model_of(config, head).__name__
     if stored.head == head == "sequence_classification":
-      theirs += f" of {_classes(stored.labels, stored.bert)}"
+      theirs += f" of {_classes(stored.labels, stored.encoder)}"
       ours += f" of {_classes(labels, config)}"
     processes.tell(
       f"{_FIELD}={stored.directory} is a {theirs}, the run a {ours}: drawing "
@@ -310,11 +323,11 @@ def initial_params(
   return params
 
 
-def _classes(labels: Sequence[str], config: model.BertConfig) -> str:
+def _classes(labels: Sequence[str], config: model.EncoderConfig) -> str:
   return ", ".join(labels) or f"{config.num_labels} without names"
 
 
-def _draw(names: Sequence[str], config: model.BertConfig, *, head: str, seed: int):
+def _draw(names: Sequence[str], config: model.ModelConfig, *, head: str, seed: int):
   """Some parts of a freshly drawn model."""
 
   @jax.jit
@@ -325,7 +338,7 @@ def _draw(names: Sequence[str], config: model.BertConfig, *, head: str, seed: in
   return draw()
 
 
-def _with_positions(embeddings, config: model.BertConfig, *, seed: int):
+def _with_positions(embeddings, config: model.ModelConfig, *, seed: int):
   old = embeddings["position"]["embedding"]
   shape = (config.max_position_embeddings - old.shape[0], old.shape[1])
   draw = jax.nn.initializers.truncated_normal(config.initializer_range)

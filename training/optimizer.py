@@ -8,27 +8,59 @@ import optax
 
 OPTIMIZERS = ("lamb", "adamw", "sgd", "adafactor")
 HAS_BETAS = ("lamb", "adamw", "sgd")  # sgd: b1, its momentum, alone
+DECAYS = ("linear", "sqrt")
 TRUST_RATIOS = ("weights", "all")
 
 
-def warmup_linear_decay(
-  *, peak: float, warmup_steps: int, total_steps: int
+def warmup_and_decay(
+  *,
+  peak: float,
+  warmup_steps: int,
+  total_steps: int,
+  decay: str = "linear",
+  decay_share: float = 1.0,
 ) -> optax.Schedule:
-  """BERT's learning rate: linear up to the peak, then linear down to zero.
+  """A learning rate that is linear up to the peak, stays there, and falls to zero.
 
   Update `t` (from 0) uses peak * (t + 1) / warmup_steps while that is below the peak,
   so that no update is wasted on a rate of zero.
 
+  Args:
+    peak: the highest rate.
+    warmup_steps: updates with a rising rate.
+    total_steps: updates of the run.
+    decay: "linear", as BERT's, or "sqrt": as 1 - sqrt of the share that is over.
+    decay_share: of the updates after the warm-up, the last fraction, whose rate falls.
+      Below 1 the schedule is trapezoidal.
+
   Example:
-    >>> rate = warmup_linear_decay(peak=1.0, warmup_steps=2, total_steps=6)
+    >>> rate = warmup_and_decay(peak=1.0, warmup_steps=2, total_steps=6)
     >>> [round(float(rate(t)), 2) for t in range(6)]
     [0.5, 1.0, 0.8, 0.6, 0.4, 0.2]
+    >>> options = {"decay": "sqrt", "decay_share": 0.8}
+    >>> rate = warmup_and_decay(peak=1.0, warmup_steps=2, total_steps=6, **options)
+    >>> [round(float(rate(t)), 2) for t in range(6)]
+    [0.5, 1.0, 1.0, 0.5, 0.29, 0.13]
+
+  References:
+    Hagele et al., https://arxiv.org/abs/2405.18392 (1 - sqrt).
   """
   warmup = optax.linear_schedule(
     peak / max(warmup_steps, 1), peak, max(warmup_steps - 1, 1)
   )
-  decay = optax.linear_schedule(peak, 0.0, total_steps - max(warmup_steps - 1, 0))
-  return optax.join_schedules([warmup, decay], [max(warmup_steps - 1, 0)])
+  after = total_steps - max(warmup_steps - 1, 0)
+  falling = round(decay_share * after)
+  if not falling:
+    fall = optax.constant_schedule(peak)
+  elif decay == "linear":
+    fall = optax.linear_schedule(peak, 0.0, falling, after - falling)
+  else:
+
+    def fall(step):
+      done = jnp.clip((step - (after - falling)) / falling, 0, 1)
+      return peak * (1 - jnp.sqrt(done))
+
+  return optax.join_schedules([warmup, fall], [max(warmup_steps - 1, 0)])
 
 
 def packed_betas(b1: float, b2: float, packing_factor: float) -> tuple[float, float]:
@@ -111,12 +143,23 @@ def adamw(
   eps: float,
   weight_decay: float,
   clip_norm: float,
+  clip_update: float = 0.0,
   bias_correction: bool = True,
 ) -> optax.GradientTransformation:
-  """Adam with decoupled weight decay: `lamb` without its trust ratio."""
+  """Adam with decoupled weight decay: `lamb` without its trust ratio.
+
+  With `clip_update` the update of each tensor, before decay and rate, is scaled so that
+  its root mean square is at most this. At 1 it does what StableAdamW does; that one
+  measures the current gradient over the velocity, and this one the update itself.
+
+  References:
+    Wortsman et al., https://arxiv.org/abs/2304.13013, section 3.5 (StableAdamW).
+  """
+  update = optax.clip_by_block_rms(clip_update) if clip_update else optax.identity()
   return optax.chain(
     _clip(clip_norm),
     _scale_by_adam(b1, b2, eps, bias_correction=bias_correction),
+    update,
     _decay(weight_decay),
     optax.scale_by_learning_rate(learning_rate),
   )

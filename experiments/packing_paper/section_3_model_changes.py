@@ -9,7 +9,7 @@ import optax
 
 from experiments.lab.exhibits import Exhibit, Value, to_the_digit
 from experiments.lab.part import Part
-from model.attention import packed_attention_mask
+from model.masks import packed_attention_mask
 from packing.testing import lay_out
 from training.optimizer import lamb, packed_betas
 

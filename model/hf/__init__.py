@@ -1,6 +1,6 @@
 """Weights to and from Hugging Face directories: `config.json` and safetensors.
 
-Architectures have the names of the classes here, except GPT2LMHeadModel, which is `Gpt2`.
+Architectures have the names of the classes here, but GPT2LMHeadModel is `Gpt2`.
 Pickles are never opened.
 """
 
@@ -21,14 +21,22 @@ from model.config import BertConfig, ModelConfig
 from model.files import whole_folder, write_json
 from model.gpt2 import Gpt2Config
 from model.hf import names, tensors
-from model.hf.config import CONFIG, WEIGHTS, bert_json, gpt2_json, read_config
+from model.hf.config import (
+  CONFIG,
+  WEIGHTS,
+  bert_json,
+  gpt2_json,
+  modern_bert_json,
+  read_config,
+)
 from model.hf.tokenizer import (
   BYTE_LEVEL_FILES,
   read_byte_level_tokens,
   read_vocabulary,
   write_tokenizer,
 )
-from model.models import MODELS
+from model.models import model_of
+from model.modern_bert import ModernBertConfig
 from model.weights import (
   MODEL,
   Params,
@@ -43,16 +51,19 @@ from model.weights import (
 
 
 def head_of(params: Params) -> str:
-  """The head of parameters, a key of `model.MODELS`."""
+  """The head of parameters, of any family."""
   if "decoder" in params:
     return "causal"
-  if "mlm_transform" in params:
+  if "mlm_bias" in params:
     return "pretraining"
   if "answer" in params:
     return "question_answering"
+  if "token_classifier" in params:
+    return "token_classification"
   if "classifier" not in params:
     return "encoder"
-  return "sequence_classification" if "pooler" in params else "token_classification"
+  of_sequences = "pooler" in params or "head" in params
+  return "sequence_classification" if of_sequences else "token_classification"
 
 
 # ---- import --------------------------------------------------------------------------
@@ -80,6 +91,14 @@ def import_bert(
   """
   stored = _open(pathlib.Path(directory))
   return resize_vocabulary(stored.bert, stored.load(), multiple=vocab_multiple)
+
+
+def import_modern_bert(
+  directory: str | pathlib.Path, *, vocab_multiple: int = 1
+) -> tuple[ModernBertConfig, Params]:
+  """Reads a ModernBERT from a Hugging Face directory; otherwise as `import_bert`."""
+  stored = _open(pathlib.Path(directory))
+  return resize_vocabulary(stored.modern_bert, stored.load(), multiple=vocab_multiple)
 
 
 def import_gpt2(
@@ -112,7 +131,7 @@ def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> Sto
   stored = _open(directory)
   if step is not None:
     raise WeightsError(f"{directory} is a Hugging Face directory; it has no --step.")
-  if stored.head == "causal":
+  if not isinstance(stored.config, BertConfig):  # a byte-level BPE
     paths = (directory / name for name in BYTE_LEVEL_FILES)
     tokens = next((read_byte_level_tokens(path) for path in paths if path.exists()), None)
     vocabulary = Vocabulary(tokens, lowercase=False) if tokens else None
@@ -124,7 +143,8 @@ def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> Sto
 
 def _open(directory: pathlib.Path) -> StoredModel:
   head, config, labels = read_config(directory)
-  stored = tensors.read_headers(directory, head)
+  kind = model_of(config, head)
+  stored = tensors.read_headers(directory, kind)
   if isinstance(config, BertConfig) and head == "pretraining":
     # Files of BertForMaskedLM may hold both heads, such as that of bert-base-uncased.
     both = "cls.seq_relationship.weight" in stored
@@ -132,8 +152,8 @@ def _open(directory: pathlib.Path) -> StoredModel:
   if isinstance(config, BertConfig) and head == "encoder":
     config = dataclasses.replace(config, pooler="pooler.dense.weight" in stored)
   expected = abstract_params(config, head)
-  tensors.check(directory, stored, head, names.shapes_there(expected, head=head))
-  load = functools.partial(tensors.load, directory, stored, head, expected)
+  tensors.check(directory, stored, kind, names.shapes_there(expected, kind))
+  load = functools.partial(tensors.load, directory, stored, kind, expected)
   label_names = labels if head == "sequence_classification" else ()
   return StoredModel(directory, head, config, None, label_names, None, load)
 
@@ -182,6 +202,22 @@ def export_bert(
       write_tokenizer(partial, vocabulary, max_length=config.max_position_embeddings)
 
 
+def export_modern_bert(
+  config: ModernBertConfig,
+  params: Params,
+  directory: str | pathlib.Path,
+  *,
+  labels: Sequence[str] = (),
+):
+  """Writes a ModernBERT that `transformers` opens with `from_pretrained`.
+
+  Arguments and errors as for `export_bert`; no tokenizer is written.
+  """
+  with _written(config, params, directory) as partial:
+    value = modern_bert_json(config, head_of(params), labels)
+    write_json(partial / CONFIG, value)
+
+
 def export_gpt2(
   config: Gpt2Config,
   params: Params,
@@ -210,9 +246,11 @@ def export_model(
   vocabulary: Vocabulary | None = None,
   labels: Sequence[str] = (),
 ):
-  """`export_bert`, or `export_gpt2` for a GPT-2."""
+  """The export of the config's family."""
   if isinstance(config, Gpt2Config):
     export_gpt2(config, params, directory, vocabulary=vocabulary)
+  elif isinstance(config, ModernBertConfig):
+    export_modern_bert(config, params, directory, labels=labels)
   else:
     assert isinstance(config, BertConfig)
     export_bert(config, params, directory, vocabulary=vocabulary, labels=labels)
@@ -225,14 +263,14 @@ def _written(
   """A folder that holds the tensors, to write the rest into; final when the block ends."""
   head = head_of(params)
   config, params = resize_vocabulary(config, params, multiple=1)
-  expected = abstract_params(config, head)
+  kind, expected = model_of(config, head), abstract_params(config, head)
   if _shapes(expected) != _shapes(params):
     different = sorted({str(item) for item in _shapes(expected) ^ _shapes(params)})
     raise WeightsError(
-      f"The parameters are not those of a {MODELS[head].__name__} of this config: "
+      f"The parameters are not those of a {kind.__name__} of this config: "
       f"{tensors.some(different)}."
     )
-  arrays = names.to_tensors(params, head=head)
+  arrays = names.to_tensors(params, kind)
   with whole_folder(directory) as partial:
     try:
       safetensors.numpy.save_file(arrays, partial / WEIGHTS, metadata={"format": "pt"})

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from model.bert import Bert
 from model.config import BertConfig, ModelConfig
 from model.gpt2 import Gpt2Config
 from model.hf.tokenizer import SPECIAL_TOKENS
-from model.models import MODELS
+from model.models import MODELS, model_of
+from model.modern_bert import ModernBertConfig
 from model.weights import MODEL, Vocabulary, WeightsError
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -25,7 +25,7 @@ class _Family(NamedTuple):
 
   Attributes:
     config_type: our config.
-    heads: from the name of the architecture to the head, a key of `model.MODELS`.
+    heads: from the name of the architecture to the head.
     fields: from our names to theirs. Fields may be missing: both have the same defaults.
     supported: the values that our model supports; the first is the default.
     dropouts: fields that must equal `dropout_rate`, with other values they may have.
@@ -41,7 +41,7 @@ class _Family(NamedTuple):
 _SHARED = {"add_cross_attention": (False,), "quantization_config": (None,)}
 _BERT = _Family(
   BertConfig,
-  {model.__name__: head for head, model in MODELS.items() if issubclass(model, Bert)}
+  {model.__name__: head for head, model in MODELS["bert"].items()}
   | {"BertForMaskedLM": "pretraining"},
   {
     "vocab_size": "vocab_size",
@@ -91,8 +91,43 @@ _GPT2 = _Family(
   | _SHARED,
   {"embd_pdrop": ()},
 )
+_MODERN_BERT = _Family(
+  ModernBertConfig,
+  {model.__name__: head for head, model in MODELS["modern_bert"].items()},
+  {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_position_embeddings": "max_position_embeddings",
+    "dropout_rate": "classifier_dropout",
+    "attention_dropout_rate": "attention_dropout",
+    "layer_norm_epsilon": "norm_eps",
+    "initializer_range": "initializer_range",
+    "global_every": "global_attn_every_n_layers",
+    "local_window": "local_attention",
+    "pooling": "classifier_pooling",
+  },
+  {
+    "hidden_activation": ("gelu",),
+    "classifier_activation": ("gelu",),
+    "norm_bias": (False,),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "classifier_bias": (False,),
+    "decoder_bias": (True,),
+    "tie_word_embeddings": (True,),
+    "embedding_dropout": (0.0,),
+    "mlp_dropout": (0.0,),
+    "problem_type": (None, "single_label_classification", "regression"),
+  }
+  | _SHARED,
+  {},
+)
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"  # layer_types
 _END, _END_ID = "<|endoftext|>", 50256  # in GPT-2's own vocabulary
-_FAMILIES = {"bert": _BERT, "gpt2": _GPT2}  # by model_type
+_FAMILIES = {"bert": _BERT, "modernbert": _MODERN_BERT, "gpt2": _GPT2}  # by model_type
 
 
 def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, ...]]:
@@ -124,14 +159,18 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     _refuse_unless(path, name, value.get(name, supported[0]), supported)
   known = [[name] for name in family.heads]
   _refuse_unless(path, "architectures", architectures, known)
-  dropout = value.get(family.fields["dropout_rate"], 0.1)
+  usual = family.config_type.dropout_rate
+  dropout = value.get(family.fields["dropout_rate"], usual)
   for name, others in family.dropouts.items():
-    default = others[0] if others else 0.1
+    default = others[0] if others else usual
     _refuse_unless(path, name, value.get(name, default), (*others, dropout))
   names: tuple[str, ...] = ()
-  if family is _BERT:
+  if family is not _GPT2:
     names = _read_classes(path, value, fields)
+  if family is _BERT:
     fields["next_sentence"] = architectures != ["BertForMaskedLM"]
+  elif family is _MODERN_BERT:
+    fields |= _read_layers(path, value)
   else:
     fields["positions"] = "learned"
     if fields.get("intermediate_size") is None and isinstance(value.get("n_embd"), int):
@@ -153,6 +192,36 @@ def _read_classes(path: pathlib.Path, value: dict, fields: dict) -> tuple[str, .
   if value.get("problem_type") == "regression":
     _refuse_unless(path, "num_labels", fields["num_labels"], (1,))
   return names
+
+
+def _read_layers(path: pathlib.Path, value: dict) -> dict:
+  """Which layers of a ModernBERT are global, and the bases of its rotary frequencies.
+
+  Both have an older form, `global_attn_every_n_layers` and `global_rope_theta`.
+  """
+  default = ModernBertConfig
+  fields = {
+    "global_every": value.get("global_attn_every_n_layers", default.global_every),
+    "global_base": value.get("global_rope_theta", default.global_base),
+    "local_base": value.get("local_rope_theta", default.local_base),
+  }
+  layers = value.get("layer_types")
+  if layers is not None:
+    others = range(1, len(layers))
+    fields["global_every"] = next((n for n in others if layers[n] == _GLOBAL), len(layers))
+    regular = _layer_types(len(layers), fields["global_every"])
+    _refuse_unless(path, "layer_types", layers, (regular,))
+  rotary = value.get("rope_parameters") or {}
+  for field, kind in (("global_base", _GLOBAL), ("local_base", _LOCAL)):
+    of_kind = rotary.get(kind) or {}
+    _refuse_unless(path, "rope_type", of_kind.get("rope_type", "default"), ("default",))
+    fields[field] = of_kind.get("rope_theta", fields[field])
+  _refuse_unless(path, "rope_scaling", value.get("rope_scaling"), (None,))
+  return fields
+
+
+def _layer_types(num_layers: int, global_every: int) -> list[str]:
+  return [_LOCAL if number % global_every else _GLOBAL for number in range(num_layers)]
 
 
 def _check_numbers(path: pathlib.Path, family: _Family, fields: dict):
@@ -195,20 +264,42 @@ def bert_json(
   config: BertConfig, head: str, vocabulary: Vocabulary | None, labels: Sequence[str] = ()
 ) -> dict:
   """The `config.json` of a BERT; the inverse of `read_config`."""
-  architecture = MODELS[head].__name__
+  architecture = model_of(config, head).__name__
   if head == "pretraining" and not config.next_sentence:
     architecture = "BertForMaskedLM"
   # There, question answering has two labels: start and end.
   num_labels = 2 if head == "question_answering" else config.num_labels
-  names = {str(i): name for i, name in enumerate(labels or _made_up(num_labels))}
-  value = _json(config, "bert", architecture) | {
-    "id2label": names,
-    "label2id": {name: int(i) for i, name in names.items()},
-    "hidden_act": "gelu",
-  }
+  value = _json(config, "bert", architecture) | _classes_json(head, num_labels, labels)
+  value["hidden_act"] = "gelu"
   if vocabulary:
     value["pad_token_id"] = vocabulary.tokens.index(SPECIAL_TOKENS["pad_token"])
-  if head == "sequence_classification" and config.num_labels == 1:
+  return value
+
+
+def modern_bert_json(
+  config: ModernBertConfig, head: str, labels: Sequence[str] = ()
+) -> dict:
+  """The `config.json` of a ModernBERT; the inverse of `read_config`."""
+  value = _json(config, "modernbert", model_of(config, head).__name__)
+  value |= _classes_json(head, config.num_labels, labels)
+  bases = {_GLOBAL: config.global_base, _LOCAL: config.local_base}
+  return value | {
+    "layer_types": _layer_types(config.num_layers, config.global_every),
+    "rope_parameters": {
+      kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()
+    },
+    # Its own are those of the published vocabulary.
+    **dict.fromkeys(f"{name}_token_id" for name in ("pad", "bos", "eos", "cls", "sep")),
+  }
+
+
+def _classes_json(head: str, num_labels: int, labels: Sequence[str]) -> dict:
+  names = {str(i): name for i, name in enumerate(labels or _made_up(num_labels))}
+  value: dict = {
+    "id2label": names,
+    "label2id": {name: int(i) for i, name in names.items()},
+  }
+  if head == "sequence_classification" and num_labels == 1:
     value["problem_type"] = "regression"
   return value
 

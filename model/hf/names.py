@@ -1,9 +1,10 @@
 """Where a Hugging Face file holds each parameter: names, transposes, joined tensors.
 
 Example:
-  >>> tensor_of(("encoder", "layers", 3, "query", "kernel")).name
+  >>> from model import BertForPreTraining, Gpt2
+  >>> tensor_of(("encoder", "layers", 3, "query", "kernel"), BertForPreTraining).name
   'bert.encoder.layer.3.attention.self.query.weight'
-  >>> tensor_of(("decoder", "layers", 3, "key", "bias"), head="causal")
+  >>> tensor_of(("decoder", "layers", 3, "key", "bias"), Gpt2)
   Tensor(name='transformer.h.3.attn.c_attn.bias', part=1, parts=3, transposed=False)
 """
 
@@ -16,55 +17,132 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from model.bert import BertModel
+from model.blocks import Transformer
+from model.modern_bert import ModernBertModel
 from model.weights import Params
 
-_BERT = {
-  "embeddings.token": "bert.embeddings.word_embeddings",
-  "embeddings.position": "bert.embeddings.position_embeddings",
-  "embeddings.token_type": "bert.embeddings.token_type_embeddings",
-  "embeddings.layer_norm": "bert.embeddings.LayerNorm",
-  "pooler": "bert.pooler.dense",
-  "mlm_transform": "cls.predictions.transform.dense",
-  "mlm_layer_norm": "cls.predictions.transform.LayerNorm",
-  "nsp": "cls.seq_relationship",
-  "classifier": "classifier",
-  "answer": "qa_outputs",
-}
-_BERT_LAYER = {
-  "query": "attention.self.query",
-  "key": "attention.self.key",
-  "value": "attention.self.value",
-  "attention_output": "attention.output.dense",
-  "attention_layer_norm": "attention.output.LayerNorm",
-  "intermediate": "intermediate.dense",
-  "output": "output.dense",
-  "output_layer_norm": "output.LayerNorm",
-}
-_GPT2 = {
-  "embeddings.token": "transformer.wte",
-  "embeddings.position": "transformer.wpe",
-  "final_layer_norm": "transformer.ln_f",
-}
-_GPT2_LAYER = {
-  "attention_layer_norm": "ln_1",
-  "attention_output": "attn.c_proj",
-  "output_layer_norm": "ln_2",
-  "intermediate": "mlp.c_fc",
-  "output": "mlp.c_proj",
-}
-_JOINED = ("query", "key", "value")  # one tensor of GPT-2, side by side
+Kind = type[Transformer]
 
-_PREFIX = "bert."  # of the encoder, where a file holds a head, too
-_BERT_BUFFERS = r"(bert\.)?embeddings\.(position|token_type)_ids"
-_POOLER = r"bert\.pooler\.dense\.(weight|bias)"  # in old files whose head has no pooler
-_GPT2_BUFFERS = r"transformer\.h\.\d+\.attn\.(masked_)?bias"
-# The decoder is tied; old files hold a copy.
-_TIED = {
-  "pretraining": {
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-  },
-  "causal": {"lm_head.weight": "transformer.wte.weight"},
+
+class _Family(NamedTuple):
+  """The names of a kind of model.
+
+  Attributes:
+    prefix: of all tensors but those of heads, where a file holds a head too.
+    modules: from the names of our modules to theirs, outside of layers.
+    layer: the prefix of a layer's tensors.
+    layer_modules: from the names of our modules in a layer to theirs.
+    joined: the one tensor for query, key and value; "" if each has its own.
+    transposed: whether kernels are stored as [out, in]; ours are [in, out].
+    tied: by model, copies that a file may hold, and the tensors that they copy.
+    ignored: of tensors that no model needs, a regular expression.
+    older: what older files write in place of today's names.
+  """
+
+  prefix: str
+  modules: dict[str, str]
+  layer: str
+  layer_modules: dict[str, str]
+  joined: str
+  transposed: bool
+  tied: dict[str, dict[str, str]]
+  ignored: str
+  older: dict[str, str]
+
+
+_JOINED = ("query", "key", "value")
+_FAMILIES = {
+  "bert": _Family(
+    prefix="bert.",
+    modules={
+      "embeddings.token": "bert.embeddings.word_embeddings",
+      "embeddings.position": "bert.embeddings.position_embeddings",
+      "embeddings.token_type": "bert.embeddings.token_type_embeddings",
+      "embeddings.layer_norm": "bert.embeddings.LayerNorm",
+      "pooler": "bert.pooler.dense",
+      "mlm_transform": "cls.predictions.transform.dense",
+      "mlm_layer_norm": "cls.predictions.transform.LayerNorm",
+      "mlm_bias": "cls.predictions",
+      "nsp": "cls.seq_relationship",
+      "classifier": "classifier",
+      "answer": "qa_outputs",
+    },
+    layer="bert.encoder.layer",
+    layer_modules={
+      "query": "attention.self.query",
+      "key": "attention.self.key",
+      "value": "attention.self.value",
+      "attention_output": "attention.output.dense",
+      "attention_layer_norm": "attention.output.LayerNorm",
+      "intermediate": "intermediate.dense",
+      "output": "output.dense",
+      "output_layer_norm": "output.LayerNorm",
+    },
+    joined="",
+    transposed=True,
+    tied={
+      "BertForPreTraining": {
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+      }
+    },
+    # Buffers, and the pooler in old files whose head has none.
+    ignored=r"(bert\.)?embeddings\.(position|token_type)_ids"
+    r"|bert\.pooler\.dense\.(weight|bias)",
+    older={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+  ),
+  "modern_bert": _Family(
+    prefix="model.",
+    modules={
+      "embeddings.token": "model.embeddings.tok_embeddings",
+      "embeddings.layer_norm": "model.embeddings.norm",
+      "final_layer_norm": "model.final_norm",
+      "head.dense": "head.dense",
+      "head.layer_norm": "head.norm",
+      "mlm_bias": "decoder",
+      "classifier": "classifier",
+      "token_classifier": "classifier",
+    },
+    layer="model.layers",
+    layer_modules={
+      "attention_output": "attn.Wo",
+      "attention_layer_norm": "attn_norm",
+      "intermediate": "mlp.Wi",
+      "output": "mlp.Wo",
+      "output_layer_norm": "mlp_norm",
+    },
+    joined="attn.Wqkv",
+    transposed=True,
+    tied={
+      "ModernBertForMaskedLM": {
+        "decoder.weight": "model.embeddings.tok_embeddings.weight",
+      }
+    },
+    ignored=r"(?!)",
+    older={},
+  ),
+  "gpt2": _Family(
+    prefix="transformer.",
+    modules={
+      "embeddings.token": "transformer.wte",
+      "embeddings.position": "transformer.wpe",
+      "final_layer_norm": "transformer.ln_f",
+    },
+    layer="transformer.h",
+    layer_modules={
+      "attention_layer_norm": "ln_1",
+      "attention_output": "attn.c_proj",
+      "output_layer_norm": "ln_2",
+      "intermediate": "mlp.c_fc",
+      "output": "mlp.c_proj",
+    },
+    joined="attn.c_attn",
+    transposed=False,
+    tied={"Gpt2": {"lm_head.weight": "transformer.wte.weight"}},
+    ignored=r"transformer\.h\.\d+\.attn\.(masked_)?bias",
+    older={},
+  ),
 }
 
 
@@ -78,110 +156,109 @@ class Tensor(NamedTuple):
 
   def shape_of(self, leaf) -> tuple[int, ...]:
     """The shape of the whole tensor, given the parameter."""
-    shape = leaf.shape[::-1] if self.transposed else leaf.shape
-    return (*shape[:-1], self.parts * shape[-1])
+    shape = (*leaf.shape[:-1], self.parts * leaf.shape[-1])
+    return shape[::-1] if self.transposed else shape
 
   def take(self, tensor: np.ndarray) -> np.ndarray:
     """The parameter, from the whole tensor."""
-    part = np.split(tensor, self.parts, axis=-1)[self.part]
-    return part.T if self.transposed else part
+    whole = tensor.T if self.transposed else tensor
+    return np.split(whole, self.parts, axis=-1)[self.part]
 
 
-def tensor_of(path: tuple, *, head: str = "pretraining") -> Tensor:
+def tensor_of(path: tuple, kind: Kind) -> Tensor:
   """The tensor of a parameter.
 
   Args:
     path: the keys of the parameter.
-    head: of the model; a key of `model.MODELS`.
+    kind: of the model.
   """
+  family = _family(kind)
   *modules, leaf = path
-  suffix = "bias" if leaf == "bias" else "weight"
-  if head == "causal":
-    return _gpt2_tensor(modules, suffix)
-  transposed = leaf == "kernel"
   if leaf == "mlm_bias":
-    name = "cls.predictions.bias"
-  elif modules[:2] == ["encoder", "layers"]:
-    _, _, number, module = modules
-    name = f"bert.encoder.layer.{number}.{_BERT_LAYER[module]}.{suffix}"
-  else:
-    name = f"{_BERT['.'.join(modules)]}.{suffix}"
-  return Tensor(_in_file(name, head), transposed=transposed)
-
-
-def _in_file(name: str, head: str) -> str:
-  return name.removeprefix(_PREFIX) if head == "encoder" else name
-
-
-def _gpt2_tensor(modules: list, suffix: str) -> Tensor:
-  """GPT-2 stores kernels as [in, out], like this project."""
-  if modules[0] != "decoder":
-    return Tensor(f"{_GPT2['.'.join(modules)]}.{suffix}")
+    modules = [leaf]
+  suffix = "bias" if leaf in ("bias", "mlm_bias") else "weight"
+  transposed = family.transposed and leaf == "kernel"
+  if modules[0] != kind.stack_name:
+    name = family.modules[".".join(modules)]
+    return Tensor(_in_file(f"{name}.{suffix}", kind), transposed=transposed)
   _, _, number, module = modules
-  layer = f"transformer.h.{number}"
-  if module in _JOINED:
+  part, parts = 0, 1
+  if family.joined and module in _JOINED:
     part, parts = _JOINED.index(module), len(_JOINED)
-    return Tensor(f"{layer}.attn.c_attn.{suffix}", part, parts)
-  return Tensor(f"{layer}.{_GPT2_LAYER[module]}.{suffix}")
+  theirs = family.joined if parts > 1 else family.layer_modules[module]
+  name = _in_file(f"{family.layer}.{number}.{theirs}.{suffix}", kind)
+  return Tensor(name, part, parts, transposed)
 
 
-def current_name(name: str, *, head: str) -> str:
+def _family(kind: Kind) -> _Family:
+  return _FAMILIES[kind.config_type.FAMILY]
+
+
+def _in_file(name: str, kind: Kind) -> str:
+  alone = kind in (BertModel, ModernBertModel)
+  return name.removeprefix(_family(kind).prefix) if alone else name
+
+
+def current_name(name: str, kind: Kind) -> str:
   """The name that transformers gives now to a tensor of an older file."""
-  if head != "causal":
-    name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
-    return _in_file(name.replace("LayerNorm.beta", "LayerNorm.bias"), head)
-  return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
+  family = _family(kind)
+  for older, now in family.older.items():
+    name = name.replace(older, now)
+  if family is _FAMILIES["gpt2"] and not name.startswith((family.prefix, "lm_head.")):
+    return family.prefix + name
+  return _in_file(name, kind)
 
 
-def is_ignored(name: str, *, head: str) -> bool:
+def is_ignored(name: str, kind: Kind) -> bool:
   """Whether the model does not need a tensor."""
-  known = _GPT2_BUFFERS if head == "causal" else f"{_BERT_BUFFERS}|{_POOLER}"
-  return re.fullmatch(known, name) is not None
+  return re.fullmatch(_family(kind).ignored, name) is not None
 
 
-def tied(head: str) -> dict[str, str]:
+def tied(kind: Kind) -> dict[str, str]:
   """Tensors that a file may hold besides, and the tensors that they copy."""
-  return _TIED.get(head, {})
+  return _family(kind).tied.get(kind.__name__, {})
 
 
-def shapes_there(params: Params, *, head: str) -> dict[str, tuple[int, ...]]:
+def shapes_there(params: Params, kind: Kind) -> dict[str, tuple[int, ...]]:
   """The tensors of a file for these parameters, with their shapes."""
-  return {place.name: place.shape_of(leaf) for place, leaf in _places(params, head)}
+  return {place.name: place.shape_of(leaf) for place, leaf in _places(params, kind)}
 
 
-def to_tensors(params: Params, *, head: str) -> dict[str, np.ndarray]:
+def to_tensors(params: Params, kind: Kind) -> dict[str, np.ndarray]:
   """The tensors of a file from the parameters."""
-  parts: dict[str, dict[int, np.ndarray]] = {}
-  for place, leaf in _places(params, head):
-    array = np.asarray(leaf)
-    parts.setdefault(place.name, {})[place.part] = array.T if place.transposed else array
+  parts: dict[Tensor, dict[int, np.ndarray]] = {}
+  for place, leaf in _places(params, kind):
+    whole = place._replace(part=0)
+    parts.setdefault(whole, {})[place.part] = np.asarray(leaf)
+  joined = {
+    whole: np.concatenate([arrays[n] for n in sorted(arrays)], axis=-1)
+    for whole, arrays in parts.items()
+  }
   return {
-    name: np.ascontiguousarray(np.concatenate([arrays[n] for n in sorted(arrays)], axis=-1))
-    for name, arrays in parts.items()
+    whole.name: np.ascontiguousarray(array.T if whole.transposed else array)
+    for whole, array in joined.items()
   }
 
 
-def from_tensors(
-  read: Callable[[str], np.ndarray], expected: Params, *, head: str
-) -> Params:
+def from_tensors(read: Callable[[str], np.ndarray], expected: Params, kind: Kind) -> Params:
   """The parameters from the tensors of a file; the inverse of `to_tensors`.
 
   Args:
     read: from a name to the tensor.
     expected: a tree with the parameters' paths.
-    head: of the model.
+    kind: of the model.
   """
 
   def parameter(keys, _) -> np.ndarray:
-    tensor = tensor_of(_path(keys), head=head)
+    tensor = tensor_of(_path(keys), kind)
     return tensor.take(read(tensor.name))
 
   return jax.tree_util.tree_map_with_path(parameter, expected)
 
 
-def _places(params: Params, head: str) -> list[tuple[Tensor, Any]]:
+def _places(params: Params, kind: Kind) -> list[tuple[Tensor, Any]]:
   leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-  return [(tensor_of(_path(keys), head=head), leaf) for keys, leaf in leaves]
+  return [(tensor_of(_path(keys), kind), leaf) for keys, leaf in leaves]
 
 
 def _path(keys) -> tuple:

@@ -28,7 +28,7 @@ class Tensor(NamedTuple):
   dtype: str  # as safetensors names them
 
 
-def read_headers(directory: pathlib.Path, head: str) -> dict[str, Tensor]:
+def read_headers(directory: pathlib.Path, kind: names.Kind) -> dict[str, Tensor]:
   """The tensors of a directory by their current names."""
   tensors: dict[str, Tensor] = {}
   for path in _weight_files(directory):
@@ -36,7 +36,7 @@ def read_headers(directory: pathlib.Path, head: str) -> dict[str, Tensor]:
       with safetensors.safe_open(path, framework="numpy") as file:
         for stored_name in file.keys():  # noqa: SIM118  # not a dictionary
           part = file.get_slice(stored_name)
-          name = names.current_name(stored_name, head=head)
+          name = names.current_name(stored_name, kind)
           if name in tensors:
             raise WeightsError(
               f"{directory} holds {name} twice, as {tensors[name].name} and as "
@@ -80,17 +80,17 @@ def _weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
 def check(
   directory: pathlib.Path,
   tensors: Mapping[str, Tensor],
-  head: str,
+  kind: names.Kind,
   shapes: Mapping[str, tuple[int, ...]],
 ):
   """Refuses tensors other than those of `shapes`; names them."""
-  known = {**shapes, **{copy: shapes[of] for copy, of in names.tied(head).items()}}
+  known = {**shapes, **{copy: shapes[of] for copy, of in names.tied(kind).items()}}
   problems = []
   missing = [name for name in shapes if name not in tensors]
   if missing:
     problems.append(f"missing {some(missing)}")
   foreign = [
-    name for name in tensors if name not in known and not names.is_ignored(name, head=head)
+    name for name in tensors if name not in known and not names.is_ignored(name, kind)
   ]
   if foreign:
     problems.append(f"foreign {some(foreign)}")
@@ -121,7 +121,7 @@ def some(names: list[str]) -> str:
 
 
 def load(
-  directory: pathlib.Path, tensors: Mapping[str, Tensor], head: str, expected: Params
+  directory: pathlib.Path, tensors: Mapping[str, Tensor], kind: names.Kind, expected: Params
 ) -> Params:
   """The parameters, float32."""
   files: dict[pathlib.Path, Any] = {}
@@ -132,11 +132,11 @@ def load(
       files[tensor.path] = safetensors.safe_open(tensor.path, framework="numpy")
     return files[tensor.path].get_tensor(tensor.name).astype(np.float32)
 
-  for copy, original in names.tied(head).items():
+  for copy, original in names.tied(kind).items():
     if copy in tensors and not np.array_equal(read(copy), read(original)):
       raise WeightsError(
         f"In {directory} {copy} differs from {original}; expected the same numbers, since "
         "this model ties them. Choose a model that was trained with tied embeddings."
       )
 
-  return jax.tree.map(jnp.asarray, names.from_tensors(read, expected, head=head))
+  return jax.tree.map(jnp.asarray, names.from_tensors(read, expected, kind))

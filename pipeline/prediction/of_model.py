@@ -110,16 +110,17 @@ def open_tokenizer(
       f"{folder} has no vocabulary; expected {VOCABULARY_FILE} there. Copy the one that "
       "the model was trained with into it."
     )
-  if not vocabulary.lowercase:
+  given, own = pathlib.Path(vocab_file), folder / TOKENIZER_FILE
+  # Either may have its own way to split text.
+  path = given if given.suffix == ".json" else own
+  by_json = path == given or (own.exists() and not vocabulary.lowercase)
+  if not vocabulary.lowercase and not by_json:
     raise InputError(
       f"{folder} is cased; expected an uncased model, since text is lower-cased here. Give "
       "another model."
     )
-  path = folder / VOCABULARY_FILE
-  if vocab_file.endswith(".json"):  # may have its own way to split text
-    path = pathlib.Path(vocab_file)
-  elif not path.exists():
-    path = folder / TOKENIZER_FILE
+  if not by_json and (folder / VOCABULARY_FILE).exists():
+    path = folder / VOCABULARY_FILE
   tokenizer = Tokenizer(path)
   if tuple(tokenizer.vocabulary) != tuple(vocabulary.tokens):
     raise InputError(

@@ -34,6 +34,7 @@ from pipeline.sources.partitions import Partition
 from pipeline.store import open_arrow
 from pipeline.tasks.table import Task
 from pipeline.tokenizer import (
+  END,
   GPT2_VOCABULARY_FILE,
   NEVER_MASKED,
   TOKENIZER_FILE,
@@ -189,7 +190,9 @@ def _write_tokenizer(directory: pathlib.Path, preparation: Preparation) -> Token
       else:
         texts = tqdm.tqdm(_training_texts(preparation), "reading", unit=" texts")
         if byte_level:
-          text = train_bpe(texts, vocab_size=settings.vocab_size)
+          special = preparation.task.special_tokens or (END,)
+          size = settings.vocab_size
+          text = train_bpe(texts, vocab_size=size, special_tokens=special)
         else:
           vocabulary = train_word_pieces(texts, vocab_size=settings.vocab_size)
           text = "\n".join(vocabulary) + "\n"

@@ -1,4 +1,4 @@
-"""Documents as they are: their text and an end token, or tokens made elsewhere."""
+"""Documents as they are: their text and special tokens, or tokens made elsewhere."""
 
 from __future__ import annotations
 
@@ -34,8 +34,25 @@ def text_of(document: Document) -> str:
 
 def text_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
   """The tokens of each text and an end token."""
-  end, tally = encoder.tokenizer.end_id, encoder.tally
-  min_words = encoder.settings.min_words
+  end = encoder.tokenizer.end_id
+  for document, ids in _tokenised(shard, encoder):
+    for piece in _pieces([*ids, end], document, encoder, last=end):
+      yield StoredSequence(piece, len(piece), 0)
+
+
+def document_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
+  """[CLS] text [SEP]: whole documents, for an encoder; longer ones in parts."""
+  cls, sep = encoder.cls, encoder.sep
+  for document, ids in _tokenised(shard, encoder):
+    for piece in _pieces(ids, document, encoder, reserved=2):
+      yield StoredSequence([cls, *piece, sep], len(piece) + 2, 0)
+
+
+def _tokenised(
+  shard: DocumentShard, encoder: Encoder
+) -> Iterator[tuple[Document, list[int]]]:
+  """Documents of at least `min_words` words, and the tokens of their text."""
+  tally, min_words = encoder.tally, encoder.settings.min_words
   for document in shard.documents:
     text = text_of(document)
     if not text.strip():
@@ -47,8 +64,7 @@ def text_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSeq
         continue
     (ids,) = encoder.tokenizer.encode([text])
     tally["documents_used"] += 1
-    for piece in _pieces([*ids, end], document, encoder, last=end):
-      yield StoredSequence(piece, len(piece), 0)
+    yield document, ids
 
 
 def token_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
@@ -72,10 +88,15 @@ def token_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSe
 
 
 def _pieces(
-  ids: list[int], document: Document, encoder: Encoder, *, last: int | None = None
+  ids: list[int],
+  document: Document,
+  encoder: Encoder,
+  *,
+  last: int | None = None,
+  reserved: int = 0,
 ) -> list[list[int]]:
-  """The tokens as sequences of at most S; a truncated one ends with `last`."""
-  most = encoder.settings.max_sequence_length
+  """The tokens as sequences of at most S - `reserved`; a truncated one ends with `last`."""
+  most = encoder.settings.max_sequence_length - reserved
   if len(ids) <= most:
     return [ids]
   encoder.count_too_long(f"{document.where}: A sequence", len(ids), most)

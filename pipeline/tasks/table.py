@@ -31,7 +31,7 @@ from pipeline.sources.document_shards import DocumentShard
 from pipeline.store import QUESTION_SCHEMA, REGRESSION_SCHEMA, SCHEMA, SequenceStore
 from pipeline.tasks import answering, causal, glue, pretraining, scores, squad
 from pipeline.tasks.encoder import Encoder
-from pipeline.tokenizer import CLS, MIN_BPE_SIZE, SEP, SPECIAL_TOKENS
+from pipeline.tokenizer import CLS, NUM_BYTES, SEP, SPECIAL_TOKENS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,11 +139,12 @@ def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
       f"{settings.task} takes tokens as they are; expected the vocabulary they belong to. "
       "Give it with --vocab-file (vocab.txt or tokenizer.json)."
     )
-  if task.byte_level and not settings.vocab_file and settings.vocab_size < MIN_BPE_SIZE:
+  least = NUM_BYTES + max(len(task.special_tokens), 1)
+  if task.byte_level and not settings.vocab_file and settings.vocab_size < least:
     raise InputError(
-      f"vocab_size is {settings.vocab_size}; expected at least {MIN_BPE_SIZE} for "
-      f"{settings.task}: each byte and the end token. Raise it, or give a vocabulary with "
-      "--vocab-file."
+      f"vocab_size is {settings.vocab_size}; expected at least {least} for "
+      f"{settings.task}: each byte and the special tokens. Raise it, or give a vocabulary "
+      "with --vocab-file."
     )
   if settings.cross_documents and settings.task != "sentences":
     raise InputError(
@@ -153,7 +154,7 @@ def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
   if settings.min_words and task.filter != "min_words":
     raise InputError(
       f"min_words is {settings.min_words}; expected 0 for {settings.task}. Leave it out: "
-      "only the task text counts words."
+      "only the tasks text and documents count words."
     )
   task.check(settings)
   label_names = settings.label_names()
@@ -216,6 +217,16 @@ TASKS = {
     too_long=("truncate", "split", "error"),
     filter="min_sentences",
     special_tokens=SPECIAL_TOKENS,
+    head="pretraining",
+  ),
+  "documents": Task(
+    fields=("text",),
+    make_sequences=causal.document_sequences,
+    texts=_one_text,
+    too_long=("split", "truncate", "error"),
+    filter="min_words",
+    special_tokens=SPECIAL_TOKENS,
+    byte_level=True,
     head="pretraining",
   ),
   "text": Task(

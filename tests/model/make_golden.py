@@ -19,6 +19,7 @@ from model.weights import Vocabulary
 from tests.model import reference
 
 FOLDER = pathlib.Path(__file__).parent / "golden"
+WITH_GRADIENTS = ("BertForPreTraining", "ModernBertForMaskedLM", reference.GPT2)
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 TOKENS = (
   *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
@@ -42,26 +43,30 @@ def main(folder: pathlib.Path = FOLDER):
   folder.mkdir()
   batch = reference.make_batch()
   given = {f"batch/{name}": field for name, field in batch.items()}
-  of_bert, of_gpt2 = dict(given), dict(given)
-  for architecture, fields in (reference.HEADS | {reference.GPT2: {}}).items():
-    if architecture == "BertForMaskedLM":
-      continue
-    is_bert = architecture != reference.GPT2
-    sizes = reference.SIZES if is_bert else reference.GPT2_SIZES
-    model = reference.make(architecture, **sizes["odd"], **fields)
-    model.save_pretrained(folder / architecture)
-    outputs, losses = reference.run(model, batch)
-    found = {**outputs, "loss": losses}
-    expected = of_bert if is_bert else of_gpt2
-    expected |= {f"{architecture}/{k}" if is_bert else k: x for k, x in found.items()}
-    if architecture in ("BertForPreTraining", reference.GPT2):
-      loss, gradients = reference.gradients(model, batch)
-      expected["token_loss"] = np.asarray(loss)
-      expected |= {f"gradient/{name}": x for name, x in gradients.items()}
-      rename(folder / architecture / "model.safetensors", is_bert)
+  families = {
+    "expected": (reference.SIZES, reference.HEADS),
+    "modern_bert": (reference.MODERN_SIZES, reference.MODERN_HEADS),
+    "gpt2": (reference.GPT2_SIZES, {reference.GPT2: {}}),
+  }
+  for family, (sizes, heads) in families.items():
+    expected = dict(given)
+    for architecture, fields in heads.items():
+      if architecture == "BertForMaskedLM":
+        continue
+      model = reference.make(architecture, **sizes["odd"], **fields)
+      model.save_pretrained(folder / architecture)
+      outputs, losses = reference.run(model, batch)
+      found = {**outputs, "loss": losses}
+      is_alone = len(heads) == 1
+      expected |= {k if is_alone else f"{architecture}/{k}": x for k, x in found.items()}
+      if architecture in WITH_GRADIENTS:
+        loss, gradients = reference.gradients(model, batch)
+        expected["token_loss"] = np.asarray(loss)
+        expected |= {f"gradient/{name}": x for name, x in gradients.items()}
+        if family != "modern_bert":
+          rename(folder / architecture / "model.safetensors", family == "expected")
+    np.savez_compressed(folder / f"{family}.npz", **expected)
   (folder / reference.GPT2 / "generation_config.json").unlink()
-  np.savez_compressed(folder / "expected.npz", **of_bert)
-  np.savez_compressed(folder / "gpt2.npz", **of_gpt2)
   value = {"tokens": TOKENS, "texts": TEXTS, "ids": tokenize()}
   (folder / "tokenizer.json").write_text(json.dumps(value) + "\n")
 

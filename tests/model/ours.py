@@ -8,7 +8,7 @@ import numpy as np
 
 from model import losses
 from model.hf import names as hf_names
-from model.models import abstract_model
+from model.models import abstract_model, model_of
 from model.testing import relative_difference
 from model.testing.probe import owners_of
 
@@ -63,10 +63,11 @@ def assert_equal(found, reference, batch):
   assert_close(loss, expected_loss, batch["sequence_mask"])
 
 
-def assert_equal_gradients(found, reference, head="pretraining"):
+def assert_equal_gradients(found, reference, config, head):
   """What `loss_and_gradients` gives, against gradients by the reference's names."""
   (loss, gradients), (expected, tensors) = found, reference
   assert abs(loss - expected) <= RELATIVE * abs(expected)
-  theirs = hf_names.from_tensors(tensors.__getitem__, gradients, head=head)
+  kind = model_of(config, head)
+  theirs = hf_names.from_tensors(tensors.__getitem__, gradients, kind)
   assert relative_difference(gradients, theirs) <= RELATIVE
-  assert hf_names.shapes_there(gradients, head=head).keys() == tensors.keys()
+  assert hf_names.shapes_there(gradients, kind).keys() == tensors.keys()

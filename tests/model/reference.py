@@ -30,6 +30,11 @@ HEADS: dict[str, dict[str, int]] = {
   "BertForTokenClassification": {"num_labels": 5},
   "BertForQuestionAnswering": {},
 }
+MODERN_HEADS: dict[str, dict] = {
+  "ModernBertForMaskedLM": {},
+  "ModernBertForSequenceClassification": {"num_labels": 3, "classifier_pooling": "mean"},
+  "ModernBertForTokenClassification": {"num_labels": 5},
+}
 _NAMES = (
   *("hidden_size", "num_hidden_layers", "num_attention_heads"),
   *("intermediate_size", "max_position_embeddings", "vocab_size"),
@@ -44,6 +49,13 @@ GPT2_SIZES: dict[str, dict] = {
   "odd": SIZES["odd"] | {"hidden_size": 15, "num_attention_heads": 3, "n_inner": 11},
   "wide": SIZES["wide"] | {"num_hidden_layers": 3},
 }
+# Three layers, of which the last two are local: a token sees 2 or 4 others to either side.
+MODERN_SIZES: dict[str, dict] = {
+  "odd": SIZES["odd"] | {"hidden_size": 12, "num_hidden_layers": 3, "local_attention": 4},
+  "wide": SIZES["wide"]
+  | {"num_hidden_layers": 5, "local_attention": 8, "global_attn_every_n_layers": 2}
+  | {"global_rope_theta": 500.0, "local_rope_theta": 70.0, "norm_eps": 1e-6},
+}
 
 
 def make(architecture: str, **fields):
@@ -53,6 +65,10 @@ def make(architecture: str, **fields):
     make_config = transformers.GPT2Config
     fields |= {"bos_token_id": None, "eos_token_id": None}
     del fields["intermediate_size"]
+  if architecture in MODERN_HEADS:
+    make_config = transformers.ModernBertConfig
+    tokens = ("pad", "bos", "eos", "cls", "sep")
+    fields |= dict.fromkeys(f"{name}_token_id" for name in tokens)
   config = make_config(**fields, **{"attn_implementation": "eager"})
   model = getattr(transformers, architecture)(config).eval()
   generator = torch.Generator().manual_seed(0)
@@ -61,7 +77,7 @@ def make(architecture: str, **fields):
       noise = torch.randn(parameter.shape, generator=generator)
       if parameter.ndim == 1:
         parameter.copy_(0.2 * noise + name.endswith("weight"))  # LayerNorm's are around 1
-      elif any(part in name for part in ("embeddings", "wte", "wpe")):
+      elif any(part in name for part in ("embedding", "wte", "wpe")):
         parameter.copy_(0.5 * noise)
       else:  # kernels keep the size of what goes through them
         inputs = parameter.shape[0 if architecture == GPT2 else 1]
@@ -122,12 +138,13 @@ def _alone(model, batch: dict, row: int, slot: int):
     result = model(**inputs, labels=ids[None])
     following = torch.cat([ids[1:], torch.tensor([-100])])
     return result, {"causal_logits": ("segment_ids", tokens, result.logits[0], following)}
-  inputs["token_type_ids"] = fields["token_type_ids"][tokens][None]
+  if kind not in MODERN_HEADS:
+    inputs["token_type_ids"] = fields["token_type_ids"][tokens][None]
   label = fields["sequence_labels"][one]
-  if kind == "BertForSequenceClassification":
+  if kind.endswith("BertForSequenceClassification"):
     result = model(**inputs, labels=label)
     return result, {"sequence_logits": ("sequence_mask", one, result.logits, label)}
-  if kind == "BertForTokenClassification":
+  if kind.endswith("BertForTokenClassification"):
     labels = fields["token_labels"][tokens]
     labels = torch.where(labels >= 0, labels, -100)
     result = model(**inputs, labels=labels[None])

@@ -12,12 +12,15 @@ from model.attention import (
   alibi_slopes,
   attention,
   dot_product_attention,
+)
+from model.block_attention import BLOCK, possible_widths, visits
+from model.kernels import AttentionError
+from model.masks import (
+  near,
   packed_attention_mask,
   padding_attention_mask,
   split_by_token_type,
 )
-from model.block_attention import BLOCK, possible_widths, visits
-from model.kernels import AttentionError
 from tests import packs
 from training.mesh import make_mesh, split_rows
 
@@ -57,7 +60,7 @@ def test_sentences_are_numbered_by_sequence_and_token_type():
   assert ids.tolist() == [[1, 1, 2, 4, 7, 9, 0]]
 
 
-@functools.partial(jax.jit, static_argnames=("implementation", "mask", "causal"))
+@functools.partial(jax.jit, static_argnames=("implementation", "mask", "causal", "window"))
 def output_and_gradients(query, key, value, weights, segment_ids, **options):
   def total(query, key, value):
     output = attention(query, key, value, segment_ids, **options)
@@ -67,34 +70,76 @@ def output_and_gradients(query, key, value, weights, segment_ids, **options):
   return jax.grad(total, argnums=(0, 1, 2), has_aux=True)(query, key, value)
 
 
+WINDOWS = (None, 7, 50)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("mask", ["segment", pytest.param("none", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
   ("dtype", "tolerance"), [(jnp.float32, 1e-5), (jnp.bfloat16, 3e-2)]
 )
 @pytest.mark.parametrize("implementation", ["splash_interpret", "blocks"])
-def test_other_implementations_equal_xla(implementation, dtype, tolerance, mask, causal):
+def test_other_implementations_equal_xla(
+  implementation, dtype, tolerance, mask, causal, window
+):
   """Interpreted, a kernel of the TPU runs anywhere."""
-  ours, reference = (
-    output_and_gradients(*make_inputs(dtype), implementation=k, mask=mask, causal=causal)
-    for k in (implementation, "xla")
-  )
+  run = functools.partial(output_and_gradients, *make_inputs(dtype))
+  options = {"mask": mask, "causal": causal, "window": window}
+  ours, reference = run(implementation=implementation, **options), run(**options)
   for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(reference), strict=True):
     a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
     assert np.isfinite(a).all()
     assert np.abs(a - b).max() < tolerance * np.abs(b).max()
 
 
+@pytest.mark.parametrize("mask", ["segment", "none"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_blocks_visit_all_that_is_needed_and_little_else(causal):
+@pytest.mark.parametrize("window", WINDOWS[1:])
+def test_a_window_is_that_of_a_mask(window, causal, mask):
+  """7 tokens are computed in blocks, of which rows of 128 are no multiple; 50 are not."""
+  query, key, value, _, segment_ids = make_inputs(jnp.float32)
+  options = {"window": window, "causal": causal, "mask": mask}
+  found = attention(query, key, value, segment_ids, **options)
+  ahead = np.arange(ROW_LENGTH)[None] - np.arange(ROW_LENGTH)[:, None]
+  allowed = (abs(ahead) <= window) & ((ahead <= 0) | (not causal))
+  masks = {"segment": packed_attention_mask, "none": padding_attention_mask}
+  expected = dot_product_attention(
+    query, key, value, masks[mask](segment_ids) & allowed[None, None]
+  )
+  real = segment_ids > 0
+  np.testing.assert_allclose(found[real], expected[real], rtol=1e-5, atol=1e-6)
+  assert np.isfinite(found).all()
+
+
+def test_a_local_layer_makes_no_square():
+  query = jnp.ones((1, 128, 1, 2))
+  run = functools.partial(attention, query, query, query, jnp.ones((1, 128), jnp.int32))
+  square = re.compile(r"\[[\d,]*128,128\]")
+  assert square.search(str(jax.make_jaxpr(lambda: run(window=64))()))
+  assert not square.search(str(jax.make_jaxpr(lambda: run(window=32))()))
+
+
+def test_dropout_of_a_local_layer_scales_what_it_keeps():
+  query, key, value, _, segment_ids = make_inputs(jnp.float32)
+  ones = jnp.ones_like(value)
+  options = {"window": 7, "dropout_rate": 0.25, "dropout_key": jax.random.key(0)}
+  kept = attention(query, key, ones, segment_ids, **options)[0]
+  assert kept.mean() == pytest.approx(1.0, abs=0.03)
+  assert kept.std() > 0.01
+
+
+@pytest.mark.parametrize("window", [None, 1, 70, 200])
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_visit_all_that_is_needed_and_little_else(causal, window):
   lengths = [[640], [100, 100, 300], [64] * 9, [1] * 90 + [200], [], [33, 31, 576]]
   segment_ids = np.zeros((len(lengths), 640), np.int32)
   for row, of_row in enumerate(lengths):
     segment_ids[row, : sum(of_row)] = np.repeat(range(1, len(of_row) + 1), of_row)
+  places = jnp.arange(640)
   allowed = packed_attention_mask(segment_ids)[:, 0]
-  if causal:
-    allowed &= np.tri(640, dtype=bool)[None]
-  starts, indices = visits(jnp.asarray(segment_ids), causal=causal)
+  allowed &= near(places, places, window, causal=causal)[None]
+  starts, indices = visits(jnp.asarray(segment_ids), causal=causal, window=window)
   size = 640 // BLOCK
   widths = np.array(possible_widths(size))[np.asarray(indices)]
   needed = np.array(allowed.reshape(-1, size, BLOCK, size, BLOCK).any((2, 4)))
@@ -199,6 +244,17 @@ def test_gpus_and_head_sizes_are_told_apart(
     attention_lib.check(config, ROW_LENGTH)
 
 
+def test_a_kernel_without_windows_is_refused_for_local_layers(monkeypatch):
+  monkeypatch.setattr(jax, "local_devices", lambda: [Device("9.0")])
+  fields = {"hidden_size": 64, "num_heads": 1, "dtype": jnp.bfloat16}
+  fields |= {"attention_impl": "cudnn_packed"}
+  attention_lib.check(packs.small_modern_bert(**fields, global_every=1), ROW_LENGTH)
+  with pytest.raises(AttentionError, match=r"needs global attention .*, found a window"):
+    attention_lib.check(packs.small_modern_bert(**fields), ROW_LENGTH)
+  fields["attention_impl"] = "cudnn"
+  attention_lib.check(packs.small_modern_bert(**fields), ROW_LENGTH)
+
+
 # ---- cuDNN, where there is no GPU ------------------------------------------------------
 
 
@@ -248,6 +304,8 @@ def kernel_with_offsets(
   [
     ("cudnn", {}),
     ("cudnn", {"causal": True, "slopes": alibi_slopes(3)}),
+    ("cudnn", {"window": 7}),
+    ("cudnn", {"causal": True, "window": 50}),
     ("cudnn_packed", {}),
     ("cudnn_packed", {"causal": True}),
   ],

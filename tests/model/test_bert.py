@@ -188,7 +188,7 @@ def test_attention_is_told_how_many_segments_there_can_be(monkeypatch, mask, exp
   found = []
 
   def record(query, key, value, segment_ids, max_segments, **options):
-    assert options == {"causal": False}
+    assert options == {"causal": False, "window": None}
     found.append(max_segments)
     return value
 

@@ -29,12 +29,17 @@ ARCHITECTURES = sorted(path.parent.name for path in GOLDEN.glob("*/config.json")
 PRETRAINING = GOLDEN / "BertForPreTraining"
 CLASSES = GOLDEN / "BertForSequenceClassification"
 TAGS, GPT2 = "BertForTokenClassification", "GPT2LMHeadModel"
+MODERN = [name for name in ARCHITECTURES if name.startswith("Modern")]
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def imported(folder, **options):
-  kind = json.loads((folder / "config.json").read_text())["model_type"]
-  return {"bert": hf.import_bert, "gpt2": hf.import_gpt2}[kind](folder, **options)
+  imports = {
+    "bert": hf.import_bert,
+    "modernbert": hf.import_modern_bert,
+    "gpt2": hf.import_gpt2,
+  }
+  return imports[config_of(folder)["model_type"]](folder, **options)
 
 
 def tensors_of(folder):
@@ -47,8 +52,8 @@ def config_of(folder) -> dict:
 
 def expected_of(architecture):
   """What transformers computed, by parts; `tests.model.make_golden` wrote it."""
-  name = "gpt2.npz" if architecture == GPT2 else "expected.npz"
-  with np.load(GOLDEN / name) as file:
+  files = {GPT2: "gpt2", **dict.fromkeys(MODERN, "modern_bert")}
+  with np.load(GOLDEN / f"{files.get(architecture, 'expected')}.npz") as file:
     arrays = {k if "/" in k else f"{GPT2}/{k}": x for k, x in file.items()}
   parts: dict = {name.partition("/")[0]: {} for name in arrays}
   for name, x in arrays.items():
@@ -67,13 +72,14 @@ def test_packed_logits_and_losses_are_those_of_transformers(architecture):
   ours.assert_equal(found, (logits, theirs["loss"]), batch)
 
 
-@pytest.mark.parametrize("architecture", [PRETRAINING.name, GPT2])
+@pytest.mark.parametrize("architecture", [PRETRAINING.name, MODERN[0], GPT2])
 def test_gradients_of_the_token_loss_are_those_of_transformers(architecture):
   config, params = imported(GOLDEN / architecture)
   expected, head = expected_of(architecture), hf.head_of(params)
   found = ours.loss_and_gradients(config, head, params, expected["batch"])
   loss = float(expected[GPT2]["token_loss"])
-  ours.assert_equal_gradients(found, (loss, expected["gradient"]), head)
+  theirs = loss, expected["gradient"]
+  ours.assert_equal_gradients(found, theirs, config, head)
 
 
 # ---- round trip ------------------------------------------------------------------------
@@ -94,20 +100,21 @@ def test_the_commands_import_and_export_the_same_bits(tmp_path, capsys, architec
   """Also from old names, and with a vocabulary that is padded on the way."""
   original, folder, out = (tmp_path / name for name in ("original", "ours", "out"))
   shutil.copytree(GOLDEN / architecture, original)
-  if architecture != GPT2:
+  if architecture not in (GPT2, *MODERN):
     (original / "vocab.txt").write_text("\n".join((*SPECIAL, "##\u2028b")) + "\n")
   arguments = ["import", str(original), "--out", str(folder), "--vocab-multiple", "8"]
   assert main([*arguments, "--json"]) == 0
   told = json.loads(capsys.readouterr().out)
   assert told["architecture"] == architecture.replace(GPT2, "Gpt2")
-  assert (told["vocab_size"], told["tokenizer"] == "none") == (29, architecture == GPT2)
+  is_bert = architecture not in (GPT2, *MODERN)
+  assert (told["vocab_size"], told["tokenizer"] != "none") == (29, is_bert)
   stored = weights.open_folder(folder)
   assert stored.config.padded_vocab_size == 32
   assert main(["export", str(folder), "--out", str(out)]) == 0
   assert told["architecture"] in capsys.readouterr().out
 
   before, after = tensors_of(original), tensors_of(out)
-  before = {current_name(name, head=stored.head): x for name, x in before.items()}
+  before = {current_name(name, stored.kind): x for name, x in before.items()}
   assert before.keys() - after.keys() == COPIES.get(architecture, set())
   for name, tensor in after.items():
     assert before[name].dtype == tensor.dtype

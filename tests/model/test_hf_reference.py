@@ -10,7 +10,14 @@ from model import hf
 from model.weights import Vocabulary
 from pipeline.tokenizer import word_piece_tokenizer
 from tests.model import ours, reference
-from tests.model.reference import GPT2, GPT2_SIZES, HEADS, SIZES
+from tests.model.reference import (
+  GPT2,
+  GPT2_SIZES,
+  HEADS,
+  MODERN_HEADS,
+  MODERN_SIZES,
+  SIZES,
+)
 
 pytestmark = pytest.mark.extra("torch", "transformers")
 GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -30,6 +37,11 @@ def compare(model, batch, config, head, params):
 @pytest.mark.parametrize(
   ("architecture", "fields"),
   [(name, size | HEADS[name]) for name in HEADS for size in SIZES.values()]
+  + [
+    (name, size | MODERN_HEADS[name])
+    for name in MODERN_HEADS
+    for size in MODERN_SIZES.values()
+  ]
   + [(GPT2, size) for size in GPT2_SIZES.values()],
 )
 def test_a_packed_row_gives_what_the_reference_gives_for_each_sequence_alone(
@@ -37,7 +49,7 @@ def test_a_packed_row_gives_what_the_reference_gives_for_each_sequence_alone(
 ):
   model = reference.make(architecture, **fields)
   config, head, params = imported(model, tmp_path)
-  if architecture != GPT2:
+  if architecture in HEADS:
     assert config.next_sentence == (architecture != "BertForMaskedLM")
   compare(model, reference.make_batch(), config, head, params)
 
@@ -47,15 +59,17 @@ def test_regression_gives_what_the_reference_gives(tmp_path):
   compare(model, reference.make_batch(regression=True), *imported(model, tmp_path))
 
 
-@pytest.mark.parametrize("architecture", [*HEADS, GPT2])
+@pytest.mark.parametrize("architecture", [*HEADS, *MODERN_HEADS, GPT2])
 def test_transformers_opens_what_is_exported_with_its_tokenizer(tmp_path, architecture):
   golden = json.loads((GOLDEN / "tokenizer.json").read_text())
   tokens = tuple(golden["tokens"])
   sizes = GPT2_SIZES if architecture == GPT2 else SIZES
-  fields = sizes["odd"] | {"vocab_size": len(tokens)} | HEADS.get(architecture, {})
+  sizes = MODERN_SIZES if architecture in MODERN_HEADS else sizes
+  fields = sizes["odd"] | {"vocab_size": len(tokens)}
+  fields |= (HEADS | MODERN_HEADS).get(architecture, {})
   model = reference.make(architecture, **fields)
   config, _, params = imported(model, tmp_path / "theirs")
-  vocabulary = None if architecture == GPT2 else Vocabulary(tokens)
+  vocabulary = Vocabulary(tokens) if architecture in HEADS else None
   hf.export_model(config, params, tmp_path / "ours", vocabulary=vocabulary)
   opened, report = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)
   assert opened.config.architectures == [architecture]

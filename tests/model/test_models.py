@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model import MODELS, BertConfig, Gpt2Config, losses
-from model.models import make_model
+from model import MODELS, BertConfig, Gpt2Config, ModernBertConfig, losses
+from model.models import make_model, model_of
 from model.testing import (
   TOLERANCES,
   assert_causal,
@@ -30,11 +30,22 @@ HEADS: dict[str, dict] = {
   "token_classification": {},
   "question_answering": {},
   "encoder": {},
+  "modern_bert pretraining": {"num_layers": 2},
+  "modern_bert sequence_classification": {"num_layers": 2, "pooling": "mean"},
+  "modern_bert token_classification": {"num_layers": 2},
+  "modern_bert encoder": {"num_layers": 2},
   "causal": {"num_layers": 2, "vocab_multiple": 8},
 }
 # Rows that hold the extremes: full, M of the shortest, all sorts. 128 is splash's least.
 LENGTHS = {13: (13, 5, 4, 3, 2, 2, 2, 7), 128: (128, 60, 50, 18, 2, 2, 2, 1)}
 SPLASH = {"attention_impl": "splash_interpret", "max_position_embeddings": 128}
+# Every model once.
+NAMES = [
+  f"{family} {head}" if family == "modern_bert" else head
+  for family, models in MODELS.items()
+  for head in models
+]
+LANGUAGE_MODELS = ("pretraining", "modern_bert pretraining", "causal")
 CASES: list = [(name, {}, jnp.float64, "quick") for name in HEADS]
 CASES += [
   pytest.param(name, fields, dtype, compiled, marks=SLOW)
@@ -47,13 +58,15 @@ CASES += [
 
 
 def head_of(name: str) -> str:
-  head = name.split()[0]
+  head = name.removeprefix("modern_bert ").split()[0]
   return "sequence_classification" if head == "regression" else head
 
 
 def config_of(name: str, **fields):
   """Of a head with small sizes; splash cannot add ALiBi's bias."""
-  fields = {"num_layers": 1} | HEADS[name] | fields
+  fields = {"num_layers": 1} | HEADS.get(name, {}) | fields
+  if name.startswith("modern_bert"):
+    return packs.small_modern_bert(**fields)
   if head_of(name) != "causal":
     return packs.small_config(**fields)
   learned = fields.get("attention_impl") == "splash_interpret"
@@ -82,7 +95,7 @@ def test_packed_equals_unpacked_and_nothing_is_seen_that_must_not(
       assert_causal(model, batch)
   outputs = {difference.output for difference in found}
   assert {"embeddings", "layer 1", "gradients"} < outputs
-  expected = {"pretraining": 2, "encoder": 0}.get(name, 1)
+  expected = 2 if name == "pretraining" else 0 if head == "encoder" else 1
   assert len([o for o in outputs if o.endswith("_loss")]) == expected
   for difference in found:
     assert difference.limit == TOLERANCES[jnp.dtype(dtype).name]
@@ -112,9 +125,10 @@ def test_without_the_mask_the_first_layer_leaks(head, leak):
     assert_causal(model, batch)
 
 
-@pytest.mark.parametrize("head", ["pretraining", "causal"])
-def test_a_wider_vocabulary_changes_nothing(head):
-  config = config_of(head, num_layers=1, vocab_multiple=1)
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+def test_a_wider_vocabulary_changes_nothing(name):
+  head = head_of(name)
+  config = config_of(name, num_layers=1, vocab_multiple=1)
   wide = dataclasses.replace(config, vocab_multiple=8)
   assert (config.padded_vocab_size, wide.padded_vocab_size) == (29, 32)
   graphdef, params = packs.random_params(config, head=head)
@@ -133,17 +147,19 @@ def test_a_wider_vocabulary_changes_nothing(head):
 
 
 @pytest.mark.parametrize(
-  ("head", "fields", "dtype"),
+  ("name", "fields", "dtype"),
   [
-    *((head, {}, jnp.float32) for head in MODELS),
-    *((head, {}, jnp.bfloat16) for head in ("pretraining", "causal")),
+    *((head, {}, jnp.float32) for head in NAMES),
+    *((head, {}, jnp.bfloat16) for head in LANGUAGE_MODELS),
     ("pretraining", SPLASH, jnp.bfloat16),
+    ("modern_bert pretraining", SPLASH, jnp.float32),
     ("causal", SPLASH, jnp.float32),
   ],
 )
-def test_rows_of_padding_stay_finite(head, fields, dtype):
-  fields = {"max_position_embeddings": 128, "num_layers": 1} | fields
-  config = config_of(head, vocab_multiple=1, **fields, **kept_in(dtype))
+def test_rows_of_padding_stay_finite(name, fields, dtype):
+  head = head_of(name)
+  fields = {"max_position_embeddings": 128, "num_layers": 2} | fields
+  config = config_of(name, vocab_multiple=1, **fields, **kept_in(dtype))
   graphdef, params = packs.random_params(config, head=head)
   batch = lay_out([packs.random_sequences([[2]])[0], []], row_length=128)
   batch = jax.tree.map(np.zeros_like, batch)
@@ -159,12 +175,13 @@ def test_rows_of_padding_stay_finite(head, fields, dtype):
     assert np.isfinite(np.asarray(x, np.float32)).all()
 
 
-@pytest.mark.parametrize("head", MODELS)
-def test_parameters_are_those_of_nnx(head):
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_are_those_of_nnx(name):
   @jax.jit
   def both():
-    config = config_of(head)
-    models = make_model(config, head, seed=5), MODELS[head](config, rngs=nnx.Rngs(5))
+    config, head = config_of(name), head_of(name)
+    kind = model_of(config, head)
+    models = make_model(config, head, seed=5), kind(config, rngs=nnx.Rngs(5))
     return [nnx.to_pure_dict(nnx.state(model, nnx.Param)) for model in models]
 
   jax.tree.map(np.testing.assert_array_equal, *both())
@@ -179,6 +196,8 @@ GPT2 = {"vocab_size": 50257, "positions": "learned"}
   [
     (BertConfig.from_size("base", **BERT), pytest.approx(110.1e6, rel=1e-3)),
     (BertConfig.from_size("large", **BERT), pytest.approx(336.2e6, rel=1e-3)),
+    (ModernBertConfig.from_size("base", vocab_size=50368), 149_655_232),
+    (ModernBertConfig.from_size("large", vocab_size=50368), 395_881_664),
     (Gpt2Config.from_size("small", **GPT2), 124_439_808),
     (Gpt2Config.from_size("medium", **GPT2), 354_823_168),
     (Gpt2Config.from_size("xl", **GPT2), 1_557_611_200),
@@ -189,7 +208,7 @@ def test_sizes_have_as_many_parameters_as_published(config, published):
 
   def count(layers):
     few = dataclasses.replace(config, num_layers=layers)
-    model = nnx.eval_shape(lambda: MODELS[head](few, rngs=nnx.Rngs(0)))
+    model = nnx.eval_shape(lambda: model_of(few, head)(few, rngs=nnx.Rngs(0)))
     return sum(x.size for x in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
   assert count(1) + (config.num_layers - 1) * (count(2) - count(1)) == published
@@ -206,15 +225,19 @@ def test_sizes_have_as_many_parameters_as_published(config, published):
     ("pretraining", {"initializer_range": np.inf}, "is inf; .* more than 0, and finite"),
     ("pretraining", {"vocab_multiple": 2**17}, "at most 65536: no hardware gains by more"),
     ("pretraining", {"dropout_rate": 1.0}, r"is 1.0; expected a fraction in \[0, 1\)"),
+    ("modern_bert", {"pooling": "max"}, "'max'; expected one of cls, mean"),
+    ("modern_bert", {"local_window": 7}, "local_window is 7; expected an even number"),
+    ("modern_bert", {"local_base": 1.0}, "local_base is 1.0; expected more than 1"),
+    ("modern_bert", {"num_heads": 4}, "is 3; expected an even number, since rotary"),
     ("causal", {"positions": "rotary"}, "'rotary'; expected one of alibi, learned"),
     ("causal", {"attention_mask": "token_type"}, "expected one of segment, none"),
     ("causal", {"max_position_embeddings": 0}, "embeddings is 0; expected at least 1"),
   ],
 )
 def test_bad_configs_are_refused(head, fields, message):
-  make = packs.small_gpt2 if head == "causal" else packs.small_config
+  make = {"causal": packs.small_gpt2, "modern_bert": packs.small_modern_bert}
   with pytest.raises(ValueError, match=message):
-    make(**fields)
+    make.get(head, packs.small_config)(**fields)
 
 
 def test_an_unknown_size_is_refused():

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.attention import packed_attention_mask
+from model.masks import packed_attention_mask
 from model.testing import (
   LeakError,
   assert_causal,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from model import __main__ as command
-from model import attention, gpt2, kernels
+from model import attention, gpt2, kernels, masks
 from model.testing import verify
 from model.testing.beside_xla import difference_from_xla
 
@@ -39,7 +39,7 @@ def test_a_case_passes_with_numbers_of_its_own():
 
 def test_a_mask_that_forgets_a_sequence_is_found(monkeypatch):
   def leaky(segment_ids):
-    return attention.padding_attention_mask(jnp.minimum(segment_ids, 2))
+    return masks.padding_attention_mask(jnp.minimum(segment_ids, 2))
 
   monkeypatch.setattr(attention, "packed_attention_mask", leaky)
   row = verify.verify_case(*CASE)

@@ -60,7 +60,8 @@ def test_what_orbax_did_not_write_is_no_checkpoint(stored):
 @pytest.mark.parametrize(
   ("fields", "sizes", "message"),
   [
-    ({"head": "generative"}, {}, "head is 'generative', expected one of pretraining"),
+    ({"head": "generative"}, {}, "no head .*'generative.*; expected one of pretraining"),
+    ({"family": "t5"}, {}, "family is 't5', expected one of bert, modern_bert, gpt2"),
     ({}, {"layers": 3}, "unexpected keyword argument 'layers'"),
     ({}, {"hidden_size": 0}, "hidden_size is 0; expected at least 1"),
     ({}, {"intermediate_size": 12}, r"bias is \(11,\), expected \(12,\) and 5 more"),

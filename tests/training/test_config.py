@@ -148,7 +148,7 @@ def recipe_of(config, store):
 
 def optimizer_of(config, store):
   recipe = recipe_of(config, store)
-  optimizer, schedule = make_optimizer(config, recipe), make_schedule(recipe)
+  optimizer, schedule = make_optimizer(config, recipe), make_schedule(config, recipe)
   moved = updated(optimizer, START, GRADIENTS)
   rates = [float(schedule(t)) for t in range(4)]
   return {name: x.tolist() for name, x in moved.items()}, rates
@@ -167,6 +167,8 @@ VOCABULARY = [*SPECIAL_TOKENS, *map(str, range(92))]
 ONLINE = {"packing.algorithm": "online", "packing.max_sequences_per_pack": 4}
 ATOMS = {"data.task": "text", "data.layout": "padding", "data.max_sequence_length": 64}
 GPT2 = {"model.size": "tiny", "data.task": "text"}
+MODERN = {"model.family": "modern_bert", "model.next_sentence": False}
+ADAMW = {"optimizer.name": "adamw"}
 
 # Of each field another value than `small_base`, what it must change, and in which setting.
 CHANGES: dict[str, tuple] = {
@@ -187,6 +189,7 @@ CHANGES: dict[str, tuple] = {
   "packing.then": ("even", batch_of),
   "packing.balance": ("devices", batch_of),
   "packing.adjust": ("reduce_batch", recipe_of),
+  "model.family": ("modern_bert", model_of, {"model.next_sentence": False}),
   "model.size": ("mini", model_of),
   "model.dropout_rate": (0.3, model_of),
   "model.initializer_range": (0.1, model_of),
@@ -195,6 +198,10 @@ CHANGES: dict[str, tuple] = {
   "model.attention_impl": ("cudnn", model_of),
   "model.positions": ("learned", model_of, GPT2),
   "model.next_sentence": (False, model_of),
+  "model.global_every": (2, model_of, MODERN),
+  "model.local_window": (6, model_of, MODERN),
+  "model.global_base": (7.0, model_of, MODERN),
+  "model.pooling": ("mean", model_of, MODERN),
   "model.remat": ("layers", model_of),
   "model.vocab_multiple": (8, model_of),
   "model.position_reset": (False, model_of),
@@ -208,6 +215,9 @@ CHANGES: dict[str, tuple] = {
   "optimizer.eps": (0.1, optimizer_of),
   "optimizer.weight_decay": (0.3, optimizer_of),
   "optimizer.clip_norm": (0.2, optimizer_of),
+  "optimizer.clip_update": (0.2, optimizer_of, ADAMW),
+  "optimizer.decay": ("sqrt", optimizer_of),
+  "optimizer.decay_share": (0.3, optimizer_of),
   "optimizer.bias_correction": (False, optimizer_of),
   "optimizer.trust_ratio": ("all", optimizer_of),
   "optimizer.max_weight_norm": (1.5, optimizer_of),
@@ -235,6 +245,7 @@ DATA: dict = {
 DATA |= {"task": "sentences", "labels": "no,yes", "columns": "text=x", "documents": "line"}
 DATA |= {"doc_stride": 5, "max_question_length": 3, "max_sequence_length": 37, "seed": 1}
 DATA |= {"vocab_size": 73, "min_sentences": 12, "min_words": 4, "cross_documents": True}
+DATA |= {"too_long": "split"}
 DATA |= {"held_out_fraction": 0.3, "short_sequence_probability": 0.9, "dupe_factor": 2}
 
 
@@ -284,7 +295,7 @@ def test_the_optimizer_of_a_config_has_the_betas_and_the_steps_of_its_recipe(
   _, recipe = resolve(config, packing_factor=packing_factor)
   with jax.enable_x64(True):
     optimizer = make_optimizer(config, recipe)
-    schedule = make_schedule(recipe)
+    schedule = make_schedule(config, recipe)
     found = updated(optimizer, START, GRADIENTS)
   rates = [0.15, 0.3, 0.24, 0.18, 0.12]  # up to the peak in 2 updates, then down to 0
   np.testing.assert_allclose([schedule(t) for t in range(5)], rates, rtol=1e-6)
@@ -319,7 +330,17 @@ REFUSED = [
   ("data.vocab_file", "no/such/file", "a vocabulary file"),
   ("data.min_sentences", 0, "at least 1"),
   ("data.dupe_factor", 0, "at least 1"),
-  ("data.min_words", 3, "0 or more for data.task=text, 0 for others"),
+  ("data.min_words", 3, "0 or more for data.task=text and documents, 0"),
+  ("data.too_long", "cut", "error, truncate, split"),
+  ("model.family", "t5", "bert, modern_bert"),
+  ("model.global_every", 2, "3: it is for model.family=modern_bert"),
+  ("model.global_every", 0, "at least 1"),
+  ("model.local_window", 7, "an even number of tokens, at least 2"),
+  ("model.global_base", 1.0, "more than 1, and finite"),
+  ("model.pooling", "max", "cls, mean"),
+  ("optimizer.decay", "cosine", "linear, sqrt"),
+  ("optimizer.decay_share", 1.5, r"a fraction in \[0, 1\]"),
+  ("optimizer.clip_update", 1.0, "0.0 with optimizer.name=lamb"),
   ("data.layout", "concat", "packed; rows across documents: data.task=sentences"),
   ("data.cross_documents", True, "False with data.task=pretraining"),
   ("data.atom_size", 3, "at least 2 and a divisor or multiple of .*length=128"),
@@ -348,6 +369,11 @@ REFUSED = [
   ("model.position_reset", False, "True with data.task=text", "gpt2"),
   ("model.positions", "rotary", "alibi, learned", "gpt2"),
   ("model.attention_mask", "token_type", "segment, none", "gpt2"),
+  ("model.family", "modern_bert", "'bert' with data.task=text", "gpt2"),
+  ("model.next_sentence", True, "False with model.family=modern_bert", "modern_bert"),
+  ("model.position_reset", False, "True .* only distances matter", "modern_bert"),
+  ("model.attention_mask", "token_type", "segment, none", "modern_bert"),
+  ("model.family", "modern_bert", "which needs a head that .* lacks", "squad"),
   ("packing.assignment", "fixed", "fresh with data.layout=concat", "concat"),
   ("packing.balance", "devices", "none with data.layout=concat", "concat"),
   ("train.throughput_rounds", 3, "0 with data.layout=concat", "concat"),
@@ -364,7 +390,7 @@ REFUSED = [
   ("packing.assignment", "fixed", "fresh with packing.algorithm=online", "online"),
   ("train.loader_workers", 2, "0 with packing.algorithm=online", "online"),
   ("packing.algorithm", "auto", "online with data.stream=-", "stream"),
-  ("data.task", "squad", "one of pretraining, sentences, text with", "stream"),
+  ("data.task", "squad", "one of pretraining, sentences, documents, text with", "stream"),
   ("train.duration", "2 epochs", "steps or sequences with data.stream=-", "stream"),
   ("optimizer.warmup", "1 epoch", "steps or sequences with data.stream=-", "stream"),
   ("data.stream_wait", -1.0, "0 or more"),
@@ -397,6 +423,8 @@ GPT2_MODEL = {"size": "tiny", "attention_dropout_rate": 0.0}
 SETTINGS = {
   "base": get_config(),
   "sentences": get_config(data={"task": "sentences"}, model={"next_sentence": False}),
+  "modern_bert": get_config(model={"family": "modern_bert", "next_sentence": False}),
+  "squad": get_config(data={"task": "squad"}, model={"next_sentence": False}),
   "gpt2": get_config(data={"task": "text"}, model=GPT2_MODEL),
   "concat": get_config(
     data={"task": "text", "layout": "concat"},

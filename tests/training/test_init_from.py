@@ -208,7 +208,9 @@ def test_a_task_starts_from_a_pretrained_encoder(tmp_path, capsys, head, labels,
   config = config_for(write(tmp_path / "hf"))
   config.model.size = "given"
   made, params = start(config, head, labels=labels)
-  told = f"is a BertForPreTraining, the run a {MODELS[head].__name__}: drawing {drawn}"
+  told = (
+    f"is a BertForPreTraining, the run a {MODELS['bert'][head].__name__}: drawing {drawn}"
+  )
   assert told in capsys.readouterr().out
   given = random_params(TINY)
   for part in ("embeddings", "encoder", *(["pooler"] if head == CLASSIFIER else [])):

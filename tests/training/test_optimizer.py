@@ -16,7 +16,7 @@ from training.optimizer import (
   lamb,
   packed_betas,
   sgd,
-  warmup_linear_decay,
+  warmup_and_decay,
 )
 
 
@@ -73,7 +73,7 @@ def run(make, options):
   gradients = [
     {name: rng.standard_normal(shape) for name, shape in SHAPES.items()} for _ in range(10)
   ]
-  schedule = warmup_linear_decay(peak=0.1, warmup_steps=3, total_steps=10)
+  schedule = warmup_and_decay(peak=0.1, warmup_steps=3, total_steps=10)
   with jax.enable_x64(True):
     x = updated(make(schedule), params, gradients)
     rates = [float(schedule(jnp.int32(t))) for t in range(10)]  # float32, as in the update
@@ -229,10 +229,46 @@ def test_decay_and_trust_ratio_are_for_every_kernel_and_embedding_of_bert_alone(
   assert len(expected) - sum(expected.values()) == 2 + (6 + 2 * 2) * 3 + 1 + 2 + 1 + 2
 
 
+@pytest.mark.parametrize("decay", ["linear", "sqrt"])
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_a_trapezoidal_schedule_stays_at_the_peak_until_its_last_part(decay, share):
+  options = {"decay": decay, "decay_share": share}
+  rate = warmup_and_decay(peak=3.0, warmup_steps=5, total_steps=20, **options)
+  rates = np.array([float(rate(t)) for t in range(20)])
+  np.testing.assert_allclose(rates[:5], 3.0 * np.arange(1, 6) / 5, rtol=1e-6)
+  falling = round(16 * share)
+  left = np.arange(falling) / max(falling, 1)
+  lost = np.sqrt(left) if decay == "sqrt" else left
+  expected = [*[3.0] * (16 - falling), *3.0 * (1 - lost)]
+  np.testing.assert_allclose(rates[4:], expected, rtol=1e-5)
+
+
+def test_updates_are_clipped_tensor_by_tensor():
+  """The first update of Adam has an RMS of about 1, with and without a large gradient."""
+  params = {"kernel": np.zeros((3, 5)), "bias": np.zeros(5)}
+  rng = np.random.default_rng(0)
+  small, large = (
+    {k: s * rng.standard_normal(x.shape) for k, x in params.items()} for s in (1, 50)
+  )
+  options = {"b1": 0.9, "b2": 0.99, "eps": 1e-6, "weight_decay": 0.0, "clip_norm": 0.0}
+  moves = {}
+  for clip in (0.0, 0.3):
+    optimizer = adamw(1.0, clip_update=clip, **options)
+    state = optimizer.init(params)
+    for gradients in (small, large):
+      update, state = optimizer.update(gradients, state, params)
+    moves[clip] = update
+  rms = lambda x: np.sqrt(np.mean(np.square(x)))  # noqa: E731
+  for name in params:
+    free, clipped = moves[0.0][name], moves[0.3][name]
+    assert rms(free) > 0.5
+    np.testing.assert_allclose(clipped, 0.3 * free / rms(free), rtol=1e-5)
+
+
 def test_the_schedule_rises_to_the_peak_and_falls_to_zero():
-  rate = warmup_linear_decay(peak=3.0, warmup_steps=5, total_steps=20)
+  rate = warmup_and_decay(peak=3.0, warmup_steps=5, total_steps=20)
   rates = np.array([float(rate(t)) for t in range(21)])
   np.testing.assert_allclose(rates[:5], 3.0 * np.arange(1, 6) / 5, rtol=1e-6)
   np.testing.assert_allclose(np.diff(rates[4:]), -3.0 / 16, rtol=1e-5)
   assert rates[20] == 0
-  assert float(warmup_linear_decay(peak=3.0, warmup_steps=0, total_steps=20)(0)) == 3.0
+  assert float(warmup_and_decay(peak=3.0, warmup_steps=0, total_steps=20)(0)) == 3.0

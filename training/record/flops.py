@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from model import BertConfig, ModelConfig
+from model import BertConfig, ModelConfig, ModernBertConfig
+from model.attention import window_pairs
 
 ATTENTION_WEIGHT = 2  # time of its operations, over that of others
 
@@ -38,7 +39,8 @@ def training_flops(
     mlm_slots: P, masked tokens of a row at most.
     max_sequences: M, sequences of a row at most.
     head: of the model; a key of `model.MODELS`.
-    pairs: of tokens in attention, over all rows; None for B x S x S, of a causal model too.
+    pairs: of tokens in attention, over all rows, the same in each layer; None for
+      B x S x S, of a causal model too, and for what `xla` computes in local layers.
 
   Example:
     >>> base = BertConfig.from_size("base", vocab_size=30522, max_position_embeddings=512)
@@ -52,9 +54,11 @@ def training_flops(
   width, tokens = config.hidden_size, row_length
   projections = 2 * tokens * width * (4 * width)  # query, key, value and output
   if pairs is None:
-    pairs = rows * row_length**2
-  attention = 2 * (2 * pairs * width)  # the scores, and their product with values
-  feed_forward = 2 * (2 * tokens * width * config.intermediate_size)
+    of_layers = rows * _pairs(config, row_length)
+  else:
+    of_layers = config.num_layers * pairs
+  attention = 2 * (2 * of_layers * width)  # the scores, and their product with values
+  feed_forward = 2 * tokens * width * _feed_forward_widths(config)
   layers = config.num_layers * (projections + feed_forward)
   heads = {"causal": 2 * tokens * width * config.padded_vocab_size}
   if isinstance(config, BertConfig):
@@ -66,9 +70,16 @@ def training_flops(
       "token_classification": 2 * tokens * width * config.num_labels,
       "question_answering": 2 * tokens * width * 2,
     }
+  if isinstance(config, ModernBertConfig):
+    of_classes = width * (width + config.num_labels)
+    heads |= {
+      "pretraining": 2 * mlm_slots * width * (width + config.padded_vocab_size),
+      "sequence_classification": 2 * max_sequences * of_classes,
+      "token_classification": 2 * tokens * of_classes,
+    }
   # The gradient of the vocabulary's bias is a product with ones.
   bias = 2 * mlm_slots * config.padded_vocab_size if head == "pretraining" else 0
-  return rows * (3 * (layers + heads[head]) + bias) + 3 * config.num_layers * attention
+  return rows * (3 * (layers + heads[head]) + bias) + 3 * attention
 
 
 def row_cost(config: ModelConfig, row_length: int) -> int:
@@ -87,9 +98,20 @@ def row_cost(config: ModelConfig, row_length: int) -> int:
     2.154
   """
   width = config.hidden_size
-  a_token = 8 * width * width + 4 * width * config.intermediate_size
-  attention = 4 * width * row_length
-  return config.num_layers * row_length * (a_token + ATTENTION_WEIGHT * attention)
+  a_token = 8 * width * width + 2 * width * _feed_forward_widths(config)
+  attention = 4 * width * _pairs(config, row_length)
+  return config.num_layers * row_length * a_token + ATTENTION_WEIGHT * attention
+
+
+def _pairs(config: ModelConfig, row_length: int) -> int:
+  """Pairs of tokens in attention, of a row, over all layers."""
+  windows = map(config.window_of, range(config.num_layers))
+  return sum(window_pairs(row_length, window) for window in windows)
+
+
+def _feed_forward_widths(config: ModelConfig) -> int:
+  """The width of the feed-forward layer, times its products of a token."""
+  return (3 if isinstance(config, ModernBertConfig) else 2) * config.intermediate_size
 
 
 # By device_kind, the vendors' figures in TFLOP/s of one device, without sparsity: products

@@ -14,7 +14,7 @@ from pipeline.sources.document import Document
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.tasks.encoder import Encoder
 from pipeline.tasks.table import TASKS
-from pipeline.tokenizer import Tokenizer
+from pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
 from tests.pipeline.tasks.making import CLS, SEP, sequences, tokens
 
 
@@ -96,6 +96,41 @@ def test_a_sequence_has_as_many_whole_sentences_as_fit(make):
   assert dataset.labels == ()
   with pytest.raises(InputError, match=r"line 3: A sentence has 11 tokens; expected at mo"):
     make("sentences", rows, max_sequence_length=11, too_long="error")
+
+
+def test_documents_are_whole_as_far_as_they_fit(make):
+  rows = [
+    {"text": "a b c. D"},
+    {"text": "a b c d e f g h i j"},
+    {"text": "j"},
+    {"text": " "},
+  ]
+  for how, rest in (("split", ["[CLS] h i j [SEP]"]), ("truncate", [])):
+    dataset = make("documents", rows, max_sequence_length=9, too_long=how)
+    assert tokens(dataset.train) == [
+      "[CLS] a b c . d [SEP]",
+      "[CLS] a b c d e f g [SEP]",
+      *rest,
+      "[CLS] j [SEP]",
+    ]
+  assert (dataset.train.first_type_lengths == dataset.train.lengths).all()
+  assert dataset.manifest["counts"]["train"]["too_long"] == 1
+  with pytest.raises(InputError, match=r"line 2: A sequence has 10 tokens; .* most 7"):
+    make("documents", rows, max_sequence_length=9, too_long="error")
+  long = make("documents", rows, min_words=3)
+  assert len(long.train) == 2
+
+
+def test_documents_have_a_byte_level_vocabulary_with_the_special_tokens(make):
+  rows = [{"text": "abc abc abc [MASK] [SEP]"}, {"text": "Abc"}]
+  dataset = make("documents", rows, vocab_file="", vocab_size=262)
+  assert dataset.vocabulary[:5] == [*SPECIAL_TOKENS]
+  assert len(dataset.vocabulary) == 262
+  assert "ab" in dataset.vocabulary or "bc" in dataset.vocabulary
+  for ids in sequences(dataset.train):  # what looks like a special token is text
+    assert sum(token < 5 for token in ids) == 2
+  with pytest.raises(InputError, match=r"vocab_size is 260; expected at least 261 for"):
+    make("documents", rows, vocab_file="", vocab_size=260)
 
 
 def test_sentences_cross_documents_in_training_alone(make, tmp_path):

@@ -9,7 +9,7 @@ import packing
 import train
 from benchmarks.steps import dot_flops
 from configs.base import get_config
-from model import MODELS
+from model import CONFIGS
 from tests import packs
 from training.mesh import make_mesh
 from training.optimizer import lamb
@@ -19,10 +19,10 @@ from training.step import TrainingProgram
 SHAPES = {"rows": 3, "row_length": 29, "mlm_slots": 7, "max_sequences": 2}
 
 
-def program_of(head="pretraining", **fields) -> TrainingProgram:
+def program_of(head="pretraining", family="bert", **fields) -> TrainingProgram:
   sizes = {"vocab_size": 1003, "hidden_size": 22, "num_layers": 2, "num_heads": 2}
   sizes |= {"intermediate_size": 37, "max_position_embeddings": 31}
-  config = MODELS[head].config_type(**sizes | fields)
+  config = CONFIGS["gpt2" if head == "causal" else family](**sizes | fields)
   return TrainingProgram(config, lamb(0.01), mesh=make_mesh(1), seed=0, head=head)
 
 
@@ -42,6 +42,9 @@ def abstract_batch():
     {"next_sentence": False},
     {"vocab_multiple": 128},
     {"attention_mask": "none", "position_reset": False},
+    {"family": "modern_bert", "num_heads": 1, "global_every": 2, "local_window": 6},
+    {"family": "modern_bert", "num_heads": 1, "head": "sequence_classification"},
+    {"family": "modern_bert", "num_heads": 1, "head": "token_classification"},
     {"head": "causal"},
     {"head": "causal", "positions": "learned", "vocab_multiple": 128},
   ],
