@@ -108,6 +108,7 @@ def test_a_target_is_reached_by_however_little(a, outcome):
     ([2.019, 2.1205, 2.2205], FAR, "no power"),  # certainly more, but by the margin?
     (NEAR, NEAR, "no power"),  # the control has no more either
     (NEAR, BETWEEN, "no power"),  # the test cannot judge the control
+    (NEAR, [2.019, 2.1205, 2.2205], "no power"),  # the control has more, by the margin?
   ],
 )
 def test_no_more_needs_power(a, power, outcome):
