@@ -11,9 +11,7 @@ PyTorch/LanguageModeling/BERT/scripts/configs/pretrain_config.sh).
 
 Reaches: not known after this phase; after both phases and fine-tuning, 90.65 F1 and 84.12
 exact match on SQuAD 1.1, packed (table 3 of arXiv 2107.02027). Not run here yet.
-Takes: not known for this code. NVIDIA's both phases, unpacked, took 58.4 hours on 16 V100
-(the README beside that script, of 2020). The paper's packing made this phase 1.15 times as
-fast (table 2).
+Takes: not known. The paper's packing made this phase 1.15 times as fast (table 2).
 """
 
 from configs import bert_base_phase1

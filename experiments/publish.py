@@ -3,8 +3,9 @@
   python -m experiments.publish
 
 For maintainers, after a full `make reproduce` or `python -m experiments.atom_size`. Takes
-the parts that --workdir has; the others stay as they were published last. Writes
-docs/reproduction, docs/atom_size and experiments/README.md.
+the parts that --workdir has; the others stay as they were published last, and their
+statements are judged again from the numbers that they keep. Writes docs/reproduction,
+docs/atom_size and experiments/README.md.
 
 Finished runs on real data, hours of training, are published too: small files, by which a
 run is known and not made again. To have them where the commands look for them:
@@ -24,6 +25,7 @@ import sys
 from experiments.lab import part as lab
 from experiments.lab import report
 from experiments.lab.exhibits import Exhibit
+from experiments.lab.statistics import judge
 from experiments.reproduce import PARTS
 from training.record.files import write_json, write_text
 
@@ -94,7 +96,10 @@ def _update(
   """The published exhibits of some parts, after those in `results` have replaced them."""
   path = folder / "exhibits.json"
   kept = json.loads(path.read_text()) if path.exists() else {}
-  parts = {name: [Exhibit.from_dict(x) for x in kept.get(name, [])] for name in names}
+  parts = {
+    name: [_judged_again(Exhibit.from_dict(x)) for x in kept.get(name, [])]
+    for name in names
+  }
   for name in names:
     if made := lab.read(results / name):
       parts[name] = made
@@ -107,6 +112,12 @@ def _update(
   }
   write_json(path, as_dicts)
   return parts
+
+
+def _judged_again(exhibit: Exhibit) -> Exhibit:
+  """With the outcomes that today's rule gives the tests that it kept."""
+  statements = [judge(x.claim, x.test) if x.test else x for x in exhibit.statements]
+  return dataclasses.replace(exhibit, statements=statements)
 
 
 if __name__ == "__main__":

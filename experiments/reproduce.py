@@ -28,13 +28,16 @@ from training.record.files import write_text
 # In the order of the report: the name of each part, and its module in packing_paper.
 PARTS = {
   "lengths": "figure_1_lengths",
-  "packing_tables": "tables_1_5_6_7_packing",
+  "packing_tables": "packs.tables_1_5_6_7_packing",
+  "solution_times": "packs.table_1_solution_times",
+  "padding": "packs.section_c_padding",
   "strategies": "table_4_strategies",
-  "residuals": "section_f_residuals",
+  "residuals": "packs.section_f_residuals",
   "longer_rows": "figure_10_longer_rows",
   "model_changes": "section_3_model_changes",
   "unpadding_estimate": "figures_5_6_unpadding",
   "speedups": "table_2_speedups",
+  "greedy_and_sort": "table_1_greedy_and_sort",
   "learning_curves": "figures_3_4_15_to_17_curves",
   "other_ways": "section_c_other_ways",
   "other_text": "figures_3_4_other_text",

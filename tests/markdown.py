@@ -52,6 +52,13 @@ def spans(text: str) -> list[str]:
   return [" ".join(span.split()) for span in _SPAN.findall(prose(text))]
 
 
+def table(text: str, header: str) -> list[list[str]]:
+  """The cells of the rows below a header."""
+  lines = text.partition(f"{header}\n")[2].splitlines()[1:]
+  rows = itertools.takewhile(lambda line: line.startswith("|"), lines)
+  return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
 def blocks(text: str, language: str) -> list[str]:
   return [code for found, code in _FENCED.findall(text) if found == language]
 

@@ -97,10 +97,18 @@ def test_the_citation_is_of_this_version():
   assert "2107.02027" in citation["references"][0]["url"]
 
 
-@pytest.mark.parametrize("page", ["docs/reproduce.md", "docs/learning_curves.md"])
-def test_figures_that_are_told_are_in_the_report(page):
+# Pages that say what came out, and the report that proves it.
+RESULTS = {
+  "docs/reproduce.md": "docs/reproduction/REPORT.md",
+  "docs/learning_curves.md": "docs/reproduction/REPORT.md",
+  "docs/atom_size.md": "docs/atom_size/exhibits.md",
+}
+
+
+@pytest.mark.parametrize(("page", "report"), RESULTS.items())
+def test_figures_that_are_told_are_in_the_report(page, report):
   number = re.compile(r"\d+\.\d+")
-  found = number.findall((ROOT / "docs/reproduction/REPORT.md").read_text())
+  found = number.findall((ROOT / report).read_text())
   _, heading, text = (ROOT / page).read_text().partition("## What came out")
   assert heading
   text = re.sub(r"jax [\d.]+|\*\*Time\.\*\*.*?\n\n", "", text, flags=re.DOTALL)
@@ -108,6 +116,35 @@ def test_figures_that_are_told_are_in_the_report(page):
   for told in number.findall(text):
     digits = len(told.partition(".")[2])
     assert any(f"{float(x):.{digits}f}" == told for x in found), f"{told} in {page}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/differences.md", *RESULTS])
+def test_counts_of_millions_are_in_a_report(page):
+  count = re.compile(r"(?<![\d,])\d{1,3}(?:,\d{3}){2,}(?![\d,])")
+  found = {
+    x for report in RESULTS.values() for x in count.findall((ROOT / report).read_text())
+  }
+  assert set(count.findall((ROOT / page).read_text())) <= found
+
+
+def test_the_table_of_the_readme_is_on_the_pages_that_it_names():
+  table = markdown.table((ROOT / "README.md").read_text(), "| what | measured | where |")
+  rows = [(what, measured, markdown.links(where)) for what, measured, where in table]
+  measured = {page: f"{what} {text}" for what, text, pages in rows for page in pages}
+  assert set(measured) == {"docs/packing.md", "docs/speed.md"}
+  sequences, _, _, packs, factor, _ = FIGURE.findall(measured["docs/packing.md"])
+  assert factor == f"{as_number(sequences) / as_number(packs):.3f}"
+  for page, text in measured.items():
+    on_page = {as_number(x) for x in FIGURE.findall((ROOT / page).read_text())}
+    for told in set(FIGURE.findall(text)) - {factor}:
+      assert as_number(told) in on_page, f"{told} is not in {page}"
+
+
+FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+def as_number(figure: str) -> float:
+  return float(figure.replace(",", ""))
 
 
 def test_as_many_numbers_agree_as_is_told():

@@ -45,6 +45,7 @@ from experiments.atom_size.runs import (
   make_study,
   seconds_a_step,
 )
+from experiments.atom_size.text import filtering
 from experiments.lab import command, real_data
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
@@ -143,6 +144,8 @@ def exhibits(part: Part, *, minutes: float = math.inf) -> list[Exhibit]:
     _recipe(name, first, lengths, vocabulary, part.quick, made, len(planned)),
   )
   exhibits = [atoms.steps_an_epoch(shared, lengths, results, tokens=TOKENS)]
+  if part.data is not None:
+    exhibits.append(filtering(part, real_data.find(part.data, "wikitext-2/valid.txt")))
   exhibits += [
     atoms.atom_sizes(shared, kind, row_length, whole[row_length], lengths)
     for row_length in PAPER_ROWS

@@ -26,7 +26,7 @@ from experiments.atom_size.runs import (
   PADDING_ALL,
   Layout,
 )
-from experiments.lab.exhibits import Exhibit, Statement, to_the_digit
+from experiments.lab.exhibits import Exhibit, Statement, judged
 from experiments.lab.part import Part
 from experiments.lab.report import table
 from experiments.lab.statistics import larger, paired, throughout
@@ -178,33 +178,48 @@ def steps_an_epoch(
   study: Study, lengths: np.ndarray, row_lengths: Mapping[int, Found], *, tokens: int
 ) -> Exhibit:
   """Whether the loaders make as many steps an epoch as the token counts predict."""
-  values = []
+  rows = []
   for row_length, found in row_lengths.items():
     for layout, runs in found.items():
       if layout.kind == "packed" or layout.loss_on_padding:
         continue
       size = round(layout.atom * row_length)
-      rows = predicted_rows(
+      predicted = predicted_rows(
         lengths, layout=layout.kind, atom_size=size, row_length=row_length
       )
-      predicted = rows / (tokens // row_length)
       made = next(iter(runs.values()))["steps_per_epoch"]
       name = f"rows of {row_length}, {layout.kind}, atoms of {size}"
-      values.append(to_the_digit(name, f"{predicted:,.3f}", made))
-  agree = sum(bool(x.agrees) for x in values)
-  return study.part.exhibit(
+      rows.append((name, predicted / (tokens // row_length), made))
+  text = f"{lengths.size:,} documents with {int((lengths + 1).sum()):,} tokens"
+  return compared_steps(study.part, rows, text=text, recipe=study.recipe)
+
+
+def compared_steps(
+  part: Part, rows: Sequence[tuple[str, float, float]], *, text: str, recipe: str
+) -> Exhibit:
+  """The exhibit of `steps_an_epoch`: of each layout the predicted steps and those made."""
+  shown = [[name, *(f"{x:,.3f}" for x in steps)] for name, *steps in rows]
+  agree = sum(predicted == made for _, predicted, made in shown)
+  return part.exhibit(
     "Table 1, Appendices A.3 and A.9",
     "Steps of an epoch, predicted from the token counts and as made",
     "to the digit",
-    f"{agree} of {len(values)} layouts have the steps an epoch that {lengths.size:,} "
-    f"documents with {int((lengths + 1).sum()):,} tokens, end tokens included, predict.",
+    f"{agree} of {len(rows)} layouts have the steps an epoch that {text}, end tokens "
+    "included, predict.",
     claim="The number of tokens, the layout and the atom determine the steps of an epoch.",
-    values=values,
-    text="'Paper' is what the paper's method predicts for this text (`predicted_rows` in "
-    "experiments/atom_size/exhibits.py); 'here' is what the loader makes. The paper's own "
-    "steps of concat, 14,060, 7,029 and 7,028 an epoch, need 115.1 to 115.2 million tokens "
-    "at its batches, more than the 114,400,095 'word tokens' that it names.\n\n"
-    f"{study.recipe}",
+    statements=[
+      judged(
+        "The loaders make as many steps an epoch as the paper's method predicts",
+        agree == len(rows),
+        agree < len(rows),
+        f"{agree} of {len(rows)} layouts, to three digits",
+      )
+    ],
+    text=f"{table(['', 'predicted', 'made'], shown, right=(1, 2))}\n\nPredictions are "
+    "those of the paper's method for this text (`predicted_rows` in "
+    "experiments/atom_size/exhibits.py). The paper's own steps of concat, 14,060, 7,029 "
+    "and 7,028 an epoch, need 115.1 to 115.2 million tokens at its batches, more than the "
+    f"114,400,095 'word tokens' that it names.\n\n{recipe}",
   )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 Agreement = Literal["to the digit", "within a tolerance", "in shape", "not run here"]
-Outcome = Literal["holds", "fails", "no power"]
+Outcome = Literal["holds", "fails", "equivalent", "no power"]
 
 
 class Value(NamedTuple):
@@ -29,6 +30,8 @@ class Statement(NamedTuple):
   claim: str
   outcome: Outcome
   evidence: str  # estimate, interval, test and number of runs
+  # What outcome and evidence are made from, by `statistics.judge`; None where they are not.
+  test: Mapping[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,14 +65,18 @@ class Exhibit:
     "shown" if there is only a picture, "-" if there is nothing to judge.
     """
     parts = [summary] if (summary := agreeing(self.values)) else []
-    for outcome, word in (("holds", "hold"), ("fails", "fail"), ("no power", "no power")):
-      if number := sum(statement.outcome == outcome for statement in self.statements):
-        parts.append(f"{number} {outcome if number == 1 else word}")
+    several = {"holds": "hold", "fails": "fail"}
+    counts = collections.Counter(statement.outcome for statement in self.statements)
+    parts += [
+      f"{number} {outcome if number == 1 else several.get(outcome, outcome)}"
+      for outcome in get_args(Outcome)
+      if (number := counts[outcome])
+    ]
     return ", ".join(parts) or ("shown" if self.pictures else "-")
 
 
 def judged(claim: str, holds: bool, fails: bool, evidence: str) -> Statement:
-  """A statement that holds, else fails, else has no power."""
+  """A statement that is judged by counts or quartiles: it holds, fails or has no power."""
   outcome: Outcome = "holds" if holds else "fails" if fails else "no power"
   return Statement(claim, outcome, evidence)
 

@@ -31,7 +31,7 @@ def cached_plan(
   """
   options = {"max_sequences_per_pack": depth, **options}
   lengths = packing.load_histogram(histogram)
-  made_from = [histogram, lengths.sha256, algorithm, sorted(options.items()), _solvers()]
+  made_from = [histogram, lengths.sha256, algorithm, sorted(options.items()), solvers()]
   key = digest(made_from)
   name = "-".join([histogram, algorithm, *(f"{k}={v}" for k, v in options.items())])
   path = part.folder.parent / "plans" / f"{name}-{key}.json"
@@ -51,7 +51,7 @@ def digest(made_from: Any) -> str:
 
 
 @functools.cache
-def _solvers() -> list[str]:
+def solvers() -> list[str]:
   """What a plan depends on in addition to its input."""
   code = hashlib.sha256()
   for path in sorted(pathlib.Path(packing.__file__).parent.rglob("*.py")):

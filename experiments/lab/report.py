@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import get_args
 
 from benchmarks.table import table
-from experiments.lab.exhibits import Exhibit, Value
+from experiments.lab.exhibits import Exhibit, Outcome, Value
 
 QUICK = "Made with `--quick`: runs are short, and their results prove nothing."
 _TERMS = """\
@@ -13,12 +14,15 @@ _TERMS = """\
   tolerance*: it is drawn at random, or depends on the solver; the column "allowed" has the
   largest difference that agrees. *In shape*: a small model and other text; we test the
   claim, not the number.
-- A claim *holds* or *fails* if its test can tell, at the 5 % level; otherwise it has *no
-  power*. That two arms are equal holds by two one-sided tests with a margin (0.02 nats of
-  loss unless another is named), and fails if they are shown to differ; for both, the same
-  runs must also tell apart an arm that is known to differ. That one arm is larger holds if
-  any difference is shown, and fails if a difference of the margin is ruled out. Claims on
-  speed use quartiles of measured times, claims on plans use counts.
+- A claim *holds* or *fails* if its test can tell, at the 5 % level. That one arm has more
+  is *equivalent* if the difference is shown to be within a margin, by two one-sided tests:
+  the effect is not seen, even where the difference is above 0. Otherwise the claim holds
+  if any difference is shown, and fails if one of the margin is ruled out. That two arms
+  are equal holds within the margin, and fails if they are shown to differ; the same runs
+  must also tell apart an arm that is known to differ. The margin is 0.02 nats of loss
+  unless another is named. What no test can tell has *no power*. The whole rule is
+  `outcome` in experiments/lab/statistics.py. Claims on speed use quartiles of measured
+  times, claims on plans use counts.
 - An *arm* is one way to train, run with several seeds. *Pairs* are runs of two arms with
   the same seed: they start from the same weights and, unless the text says otherwise, see
   the same sequences in the same order.
@@ -26,7 +30,7 @@ _TERMS = """\
   if held-out sequences are evaluated one a row. *Times unigram*: the accuracy divided by
   that of always predicting the commonest token."""
 _AGREES = {True: "yes", False: "**no**", None: ""}
-_OUTCOMES = {"holds": "holds", "fails": "**fails**", "no power": "no power"}
+_OUTCOMES = {outcome: outcome for outcome in get_args(Outcome)} | {"fails": "**fails**"}
 
 
 def document(

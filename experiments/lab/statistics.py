@@ -4,10 +4,11 @@ Both arms of a pair start from the same weights and see the same sequences, so w
 mean of their differences by Student's t. The margin below which a difference does not
 matter is fixed here, before any run.
 
-`equivalent`, `larger` and `not_more` take a claim in words, the values `a` and `b` of two
-arms, one a seed and in the same order, a margin and the unit of all of them. `power` has
-the values of an arm that is known to have more than `b`. If the same runs cannot tell it
-apart from `b`, the outcome is "no power".
+`equivalent`, `larger`, `not_more` and `reaches` take a claim in words, the values `a` of an
+arm, one a seed, those of another arm in the same order (or a target), a margin and the unit
+of all of them. `power` has the values of an arm that is known to have more than `b`. If the
+same runs cannot tell it apart from `b`, the outcome is "no power". Each turns the values
+into a test, numbers that a statement keeps, and `judge` turns the test into an outcome.
 
 References:
   Schuirmann, A comparison of the two one-sided tests procedure, 1987.
@@ -15,13 +16,13 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.stats
 
-from experiments.lab.exhibits import Statement, judged
+from experiments.lab.exhibits import Outcome, Statement
 
 MARGIN = 0.02  # nats of masked-token loss; a smaller difference does not matter
 LEVEL = 0.05  # of each test
@@ -78,99 +79,154 @@ def paired(a: Runs, b: Runs) -> Difference:
   return Difference(float(differences.mean()), error, len(differences))
 
 
-def equivalent(
-  claim: str, a: Runs, b: Runs, *, power: Runs, margin: float = MARGIN, unit: str = "nats"
-) -> Statement:
-  """Tests whether two arms have the same value, within a margin.
+def judge(claim: str, test: Mapping[str, Any]) -> Statement:
+  """A claim with the outcome and the evidence of a test, which the statement keeps.
 
-  The claim fails if a two-sided t-test shows that they differ; otherwise "no power".
+  Args:
+    claim: in words.
+    test: its "kind", a row of the table in `outcome`; "difference" and, for "equal" and
+      "not more", "control", each as of `Difference`; "margin" and "unit". For "all" the
+      pairs "of" claims and tests.
   """
-  if len(a) < 2:
-    return _one_pair(claim, a, b, unit)
-  difference, control = paired(a, b), paired(power, b)
-  p, p_control = difference.p_equivalent(margin), control.p_equivalent(margin)
-  apart = p_control >= LEVEL and control.p_above(0) < LEVEL
-  differ = min(difference.p_above(0), difference.p_below(0)) < LEVEL / 2
-  return judged(
-    claim,
-    apart and p < LEVEL,
-    apart and differ,
-    f"{_estimate(difference, unit)}; two one-sided tests, margin {margin:g} {unit}: "
-    f"{_p(p)}; the arm that is known to differ is {_apart(apart)} ({control.mean:+.4f} "
-    f"{unit}, the same tests: {_p(p_control)}; above 0: {_p(control.p_above(0))})",
+  return Statement(claim, outcome(test), _evidence(test), test)
+
+
+def outcome(test: Mapping[str, Any]) -> Outcome:
+  """The rule of all outcomes, for a test of `judge`.
+
+  | kind: the claim | holds | fails | equivalent |
+  |---|---|---|---|
+  | "larger": a has more than b | above 0 | below the margin | within the margin |
+  | "reaches": a is above a target | above 0 | below the margin | |
+  | "equal": a has as much as b | within the margin | differs from 0 | |
+  | "not more": a has no more than b | below the margin | above the margin | |
+  | "all": of several claims | all of them | one of them | one of them, and none fails |
+
+  Each cell is a test of the mean difference a - b at `LEVEL`: "within" by two one-sided
+  tests, "differs" by one of two sides, the others by one of one side. The first one that
+  applies decides, "equivalent" before the others; if none does, there is no power. Nor is
+  there with a single pair, or if the control is not told apart from b by the same test.
+
+  So a claim that one arm has more is equivalent where the difference is too small to matter
+  either way, even if it is above 0: the effect is not seen. A claim that two arms are equal
+  holds there, and a target can be reached by however little.
+  """
+  kind = test["kind"]
+  if kind == "all":
+    order: Sequence[Outcome] = ("fails", "equivalent", "no power", "holds")
+    return min((outcome(one) for _, one in test["of"]), key=order.index)
+  difference, margin = Difference(*test["difference"]), test["margin"]
+  if difference.pairs < 2 or not _has_power(test):
+    return "no power"
+  above_0 = difference.p_above(0) < LEVEL
+  below_margin = difference.p_below(margin) < LEVEL
+  within_margin = difference.p_equivalent(margin) < LEVEL
+  if kind == "larger" and within_margin:
+    return "equivalent"
+  differs = min(difference.p_above(0), difference.p_below(0)) < LEVEL / 2
+  holds, fails = {
+    "larger": (above_0, below_margin),
+    "reaches": (above_0, below_margin),
+    "equal": (within_margin, differs),
+    "not more": (below_margin, difference.p_above(margin) < LEVEL),
+  }[kind]
+  return "holds" if holds else "fails" if fails else "no power"
+
+
+def _has_power(test: Mapping[str, Any]) -> bool:
+  """Whether the control, if there is one, is told apart from b."""
+  if "control" not in test:
+    return True
+  control, margin = Difference(*test["control"]), test["margin"]
+  if test["kind"] == "equal":
+    return control.p_equivalent(margin) >= LEVEL and control.p_above(0) < LEVEL
+  return control.p_above(margin) < LEVEL
+
+
+def _evidence(test: Mapping[str, Any]) -> str:
+  """The numbers of a test, in words."""
+  kind = test["kind"]
+  if kind == "all":
+    parts = [judge(*one) for one in test["of"]]
+    worst = next(x for x in parts if x.outcome == outcome(test))
+    held = sum(x.outcome == "holds" for x in parts)
+    return f"{held} of {len(parts)} hold; of '{worst.claim}': {worst.evidence}"
+  difference, margin, unit = (test[name] for name in ("difference", "margin", "unit"))
+  difference, within = Difference(*difference), f"{margin:g} {unit}"
+  if difference.pairs < 2:
+    return f"difference {difference.mean:+.4f} {unit}; 1 pair, too few for a test"
+  low, high = difference.interval()
+  text = (
+    f"difference {difference.mean:+.4f} {unit}, 95 % interval {low:+.4f} to {high:+.4f}, "
+    f"{difference.pairs} pairs"
+  )
+  below, equivalent = difference.p_below(margin), difference.p_equivalent(margin)
+  if kind in ("larger", "reaches"):
+    text += f"; paired one-sided t: {_p(difference.p_above(0))}"
+    if below < LEVEL:
+      text += f"; {within} or more: ruled out, {_p(below)}"
+    if outcome(test) == "equivalent":
+      text += f"; two one-sided tests, margin {within}: {_p(equivalent)}"
+    return text
+  control = Difference(*test["control"])
+  if kind == "equal":
+    text += f"; two one-sided tests, margin {within}: {_p(equivalent)}"
+    same, above = control.p_equivalent(margin), control.p_above(0)
+    of_control = f"the same tests: {_p(same)}; above 0: {_p(above)}"
+  else:
+    text += f"; less than {within}: {_p(below)}"
+    of_control = f"more than the margin: {_p(control.p_above(margin))}"
+  apart = "told apart" if _has_power(test) else "not told apart"
+  return (
+    f"{text}; the arm that is known to differ is {apart} ({control.mean:+.4f} {unit}, "
+    f"{of_control})"
   )
 
 
-def throughout(claim: str, statements: Sequence[Statement]) -> Statement:
-  """Tests whether all of several statements hold, at the level of one of them.
-
-  The evidence is that of the first statement with the least favourable outcome
-  (intersection-union).
-  """
-  order = ("fails", "no power", "holds")
-  worst = min(statements, key=lambda x: order.index(x.outcome))
-  held = sum(x.outcome == "holds" for x in statements)
-  evidence = f"{held} of {len(statements)} hold; of '{worst.claim}': {worst.evidence}"
-  return Statement(claim, worst.outcome, evidence)
+def equivalent(
+  claim: str, a: Runs, b: Runs, *, power: Runs, margin: float = MARGIN, unit: str = "nats"
+) -> Statement:
+  """Tests whether two arms have the same value, within a margin."""
+  return judge(claim, _test("equal", a, b, margin, unit) | {"control": _pairs(power, b)})
 
 
 def larger(
   claim: str, a: Runs, b: Runs, *, margin: float = MARGIN, unit: str = "nats"
 ) -> Statement:
-  """Tests whether `a` has more than `b`.
-
-  The claim holds if the difference is shown to be above 0, and fails if a difference of
-  the margin is ruled out; otherwise "no power". If both are shown it holds, and the
-  evidence says that the difference is smaller than the margin.
-  """
-  if len(a) < 2:
-    return _one_pair(claim, a, b, unit)
-  difference = paired(a, b)
-  p, p_less = difference.p_above(0), difference.p_below(margin)
-  evidence = f"{_estimate(difference, unit)}; paired one-sided t: {_p(p)}"
-  if p_less < LEVEL:
-    evidence += f"; {margin:g} {unit} or more: ruled out, {_p(p_less)}"
-  return judged(claim, p < LEVEL, p_less < LEVEL, evidence)
+  """Tests whether `a` has more than `b`."""
+  return judge(claim, _test("larger", a, b, margin, unit))
 
 
 def not_more(
   claim: str, a: Runs, b: Runs, *, power: Runs, margin: float = MARGIN, unit: str = "nats"
 ) -> Statement:
-  """Tests whether `a` has at most a margin more than `b`.
-
-  The claim fails if `a` is shown to have more by the margin; otherwise "no power". The
-  arm of `power` has to be shown to have more by the margin, too.
-  """
-  if len(a) < 2:
-    return _one_pair(claim, a, b, unit)
-  difference, control = paired(a, b), paired(power, b)
-  p, p_control = difference.p_below(margin), control.p_above(margin)
-  apart = p_control < LEVEL
-  return judged(
-    claim,
-    apart and p < LEVEL,
-    apart and difference.p_above(margin) < LEVEL,
-    f"{_estimate(difference, unit)}; less than {margin:g} {unit}: {_p(p)}; the arm that is "
-    f"known to differ is {_apart(apart)} ({control.mean:+.4f} {unit}, more than the "
-    f"margin: {_p(p_control)})",
-  )
+  """Tests whether `a` has at most a margin more than `b`."""
+  control = _pairs(power, b)
+  return judge(claim, _test("not more", a, b, margin, unit) | {"control": control})
 
 
-def _one_pair(claim: str, a: Runs, b: Runs, unit: str) -> Statement:
-  estimate = f"difference {a[0] - b[0]:+.4f} {unit}; " if len(a) == len(b) == 1 else ""
-  return Statement(claim, "no power", f"{estimate}1 pair, too few for a test")
+def reaches(
+  claim: str, a: Runs, target: float, *, margin: float, unit: str = "nats"
+) -> Statement:
+  """Tests whether `a` is above a number that was chosen, by however little."""
+  return judge(claim, _test("reaches", a, [target] * len(a), margin, unit))
 
 
-def _apart(apart: bool) -> str:
-  return "told apart" if apart else "not told apart"
+def throughout(claim: str, statements: Sequence[Statement]) -> Statement:
+  """Tests whether all of several statements hold."""
+  return judge(claim, {"kind": "all", "of": [[x.claim, x.test] for x in statements]})
 
 
-def _estimate(difference: Difference, unit: str) -> str:
-  low, high = difference.interval()
-  return (
-    f"difference {difference.mean:+.4f} {unit}, 95 % interval {low:+.4f} to {high:+.4f}, "
-    f"{difference.pairs} pairs"
-  )
+def _test(kind: str, a: Runs, b: Runs, margin: float, unit: str) -> dict[str, Any]:
+  difference = _pairs(a, b)
+  return {"kind": kind, "difference": difference, "margin": margin, "unit": unit}
+
+
+def _pairs(a: Runs, b: Runs) -> list[float]:
+  """As `paired`; a single pair has an unknown error, 0 here, and no power."""
+  if len(a) == len(b) == 1:
+    return [float(a[0] - b[0]), 0.0, 1]
+  return list(paired(a, b))
 
 
 def _p(p: float) -> str:

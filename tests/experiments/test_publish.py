@@ -1,12 +1,16 @@
 """The published reports and the index of exhibits."""
 
+import dataclasses
 import json
+
+import pytest
 
 from experiments import publish, reproduce
 from experiments.lab import part as lab
 from experiments.lab import report
-from experiments.lab.exhibits import Exhibit
+from experiments.lab.exhibits import Exhibit, Statement
 from experiments.lab.part import Part
+from experiments.lab.statistics import judge, larger
 from experiments.packing_paper import table_4_strategies as strategies
 
 PACKING = publish.ROOT / publish.PACKING
@@ -32,6 +36,32 @@ def test_reports_are_what_the_exhibits_say():
       assert f"[{exhibit.name}](" in index
       assert all((folder / picture).exists() for picture in exhibit.pictures), exhibit.name
   assert list(packing) == list(reproduce.PARTS)
+
+
+@pytest.mark.parametrize("folder", [PACKING, ATOMS])
+def test_outcomes_are_those_of_the_kept_numbers(folder):
+  kept = [x for part in published(folder).values() for y in part for x in y.statements]
+  tested = [x for x in kept if x.test]
+  assert tested
+  for statement in tested:
+    assert judge(statement.claim, statement.test) == statement
+
+
+def test_kept_statements_are_judged_again(tmp_path):
+  (tmp_path / publish.PACKING).mkdir(parents=True)
+  (tmp_path / publish.ATOMS).mkdir(parents=True)
+  (tmp_path / "experiments").mkdir()
+  test = larger("more", [2.002, 2.102, 2.203], [2.0, 2.1, 2.2]).test
+  old = Statement("more", "holds", "by an old rule", test)
+  counted = Statement("counted", "fails", "1 of 2")
+  exhibit = Exhibit("x", "y", "in shape", "z", "c", statements=[old, counted])
+  path = tmp_path / publish.PACKING / "exhibits.json"
+  path.write_text(json.dumps({"lengths": [dataclasses.asdict(exhibit)]}))
+  publish.publish(tmp_path / "nothing", tmp_path)
+  (made,) = published(tmp_path / publish.PACKING)["lengths"]
+  assert made.statements == [judge("more", test), counted]
+  assert made.state == "1 fails, 1 equivalent"
+  assert "| more | equivalent | " in (tmp_path / publish.PACKING / "REPORT.md").read_text()
 
 
 def test_only_parts_that_were_made_are_replaced(tmp_path):

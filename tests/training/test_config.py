@@ -74,6 +74,20 @@ def test_the_second_phase_has_rows_of_384_or_512(name):
     module.get_config("128")
 
 
+def test_mlperf_trains_as_the_packed_entry():
+  """The factor is that of the entry's plan: 156,726,829 sequences in 78,404,631 packs."""
+  config = get_config("mlperf_bert")
+  factor = 156_726_829 / 78_404_631
+  recipe = resolve(config, packing_factor=factor)[1]
+  assert (recipe.rows, recipe.accumulation, recipe.steps) == (384, 6, 3680)
+  assert (recipe.b1, recipe.b2, recipe.warmup_steps) == (0.60466, 0.85437, 0)
+  between = config.train.eval_every * recipe.sequences
+  assert between == pytest.approx(150_000, rel=0.005)
+  assert config.train.target_mlm_accuracy == 0.72
+  for typed, beta in ((0.7775, recipe.b1), (0.9243, recipe.b2)):
+    assert typed**factor == pytest.approx(beta, abs=1e-4)  # as its file says
+
+
 def test_there_is_a_config_for_each_task_of_glue():
   for name in glue_tasks.TASKS:
     config = glue.get_config(name)

@@ -13,6 +13,7 @@ from experiments.atom_size import exhibits as atom_exhibits
 from experiments.atom_size import perplexities, runs
 from experiments.atom_size.exhibits import ATOMS
 from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL, Layout
+from experiments.atom_size.text import filtering
 from experiments.lab import part as lab
 from experiments.lab.part import Part
 from packing import InputError
@@ -223,8 +224,25 @@ def test_equal_steps_are_read_where_the_shorter_run_ends():
 def test_steps_that_differ_from_the_prediction_are_reported(found, study):
   lengths = np.array([130, 35])
   exhibit = atom_exhibits.steps_an_epoch(study, lengths, {64: found}, tokens=512)
-  assert not any(value.agrees for value in exhibit.values)
+  assert [x.outcome for x in exhibit.statements] == ["fails"]
   assert exhibit.finding.startswith("0 of 10")
+  rows = [("a", 1.0006, 1.0), ("b", 2.0004, 2.0)]
+  for compared, outcome in ((rows, "fails"), (rows[1:], "holds")):
+    made = atom_exhibits.compared_steps(study.part, compared, text="they", recipe="x")
+    assert [x.outcome for x in made.statements] == [outcome]
+
+
+def test_rows_are_left_out_by_words_or_by_characters(tmp_path, study):
+  short, long = "I " * 30, "word " * 60  # 30 words in 60 characters; 60 in 300
+  path = tmp_path / "valid.txt"
+  path.write_text("\n".join(["", "A title", short, long, long]) + "\n")
+  exhibit = filtering(study.part, path)
+  here = [value.here for value in exhibit.values]
+  by_words = ["60.00", f"{100 * 32 / 152:.2f}", "120"]  # three of five rows
+  by_characters = ["40.00", f"{100 * 2 / 152:.2f}", "150"]
+  assert here == by_words + by_characters
+  assert exhibit.statements[0].outcome == "holds"
+  assert "| 1 to 49 | 40.00 |" in exhibit.text
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +290,8 @@ class TestTheWholeStudy:
       "Table 3 and Figure 3",
       "Packed, rows of 64",
     ]
-    assert exhibits[0].state == "6 of 6 to the digit"
+    assert exhibits[0].state == "1 holds"
+    assert "6 of 6 layouts" in exhibits[0].finding
     assert "110 steps, which prove nothing" in exhibits[0].text
     for exhibit in exhibits:
       assert exhibit.claim

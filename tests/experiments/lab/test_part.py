@@ -82,7 +82,7 @@ def test_a_plan_is_made_once(tmp_path, capsys, monkeypatch):
   assert np.array_equal(again.repeat_counts, first.repeat_counts)
   (path,) = (tmp_path / "plans").iterdir()
   plan(seed=7)
-  monkeypatch.setattr(plans, "_solvers", lambda: ["another version"])
+  monkeypatch.setattr(plans, "solvers", lambda: ["another version"])
   plan()
   assert len(list((tmp_path / "plans").iterdir())) == 3
   monkeypatch.undo()

@@ -1,10 +1,20 @@
 """Tests of claims: against closed forms, and against scipy's own."""
 
+import json
+
 import numpy as np
 import pytest
 import scipy.stats
 
-from experiments.lab.statistics import equivalent, larger, not_more, paired, throughout
+from experiments.lab.statistics import (
+  equivalent,
+  judge,
+  larger,
+  not_more,
+  paired,
+  reaches,
+  throughout,
+)
 
 BASE = [2.0, 2.1, 2.2]
 NEAR = [2.001, 2.099, 2.201]
@@ -58,9 +68,12 @@ def test_equivalence_needs_power(a, power, outcome):
   ("a", "outcome", "ruled_out"),
   [
     (FAR, "holds", False),
-    ([2.002, 2.102, 2.203], "holds", True),  # but by less than the margin
-    (NEAR, "fails", True),
-    (BASE, "fails", True),
+    ([2.021, 2.122, 2.220], "holds", False),
+    ([2.002, 2.102, 2.203], "equivalent", True),  # certainly more, by too little to matter
+    (NEAR, "equivalent", True),
+    (BASE, "equivalent", True),
+    ([1.998, 2.098, 2.197], "equivalent", True),  # certainly less, by too little
+    ([1.98, 2.075, 2.18], "fails", True),
     (LESS, "fails", True),
     (BETWEEN, "no power", False),
   ],
@@ -69,6 +82,20 @@ def test_larger(a, outcome, ruled_out):
   statement = larger("more", a, BASE)
   assert statement.outcome == outcome
   assert ("0.02 nats or more: ruled out" in statement.evidence) == ruled_out
+  assert ("two one-sided tests" in statement.evidence) == (outcome == "equivalent")
+
+
+@pytest.mark.parametrize(
+  ("a", "outcome"),
+  [
+    (FAR, "holds"),
+    ([2.002, 2.002, 2.003], "holds"),  # by however little
+    ([1.999, 2.001, 2.002], "fails"),
+    ([1.99, 2.03, 2.0], "no power"),
+  ],
+)
+def test_a_target_is_reached_by_however_little(a, outcome):
+  assert reaches("enough", a, 2.0, margin=0.02).outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -81,6 +108,7 @@ def test_larger(a, outcome, ruled_out):
     ([2.019, 2.1205, 2.2205], FAR, "no power"),  # certainly more, but by the margin?
     (NEAR, NEAR, "no power"),  # the control has no more either
     (NEAR, BETWEEN, "no power"),  # the test cannot judge the control
+    (NEAR, [2.019, 2.1205, 2.2205], "no power"),  # the control has more, by the margin?
   ],
 )
 def test_no_more_needs_power(a, power, outcome):
@@ -97,6 +125,29 @@ def test_all_have_to_hold():
   worst = throughout("all", [good, bad, unsure])
   assert worst.outcome == "fails"
   assert worst.evidence.startswith("1 of 3 hold; of 'bad': difference +0.3033")
+
+
+@pytest.mark.parametrize(
+  ("others", "outcome"),
+  [([FAR], "equivalent"), ([BETWEEN], "equivalent"), ([BETWEEN, LESS], "fails")],
+)
+def test_an_effect_that_is_not_seen_once_is_not_seen_throughout(others, outcome):
+  parts = [larger(f"more {n}", a, BASE) for n, a in enumerate([NEAR, *others])]
+  assert throughout("all", parts).outcome == outcome
+
+
+def test_a_statement_keeps_what_its_outcome_is_made_from():
+  made = [
+    larger("more", BETWEEN, BASE, margin=0.5, unit="points"),
+    equivalent("the same", NEAR, BASE, power=FAR, margin=0.1),
+    not_more("no more", NEAR, BASE, power=NEAR),
+    reaches("enough", FAR, 2.0, margin=0.1),
+    larger("one pair", [2.0], [1.0]),
+  ]
+  made.append(throughout("all", made))
+  for statement in made:
+    kept = json.loads(json.dumps(statement.test))
+    assert judge(statement.claim, kept) == statement
 
 
 def test_one_pair_has_no_power():

@@ -10,10 +10,13 @@ from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
 from experiments.packing_paper import figure_10_longer_rows as longer_rows
 from experiments.packing_paper import section_3_model_changes as model_changes
-from experiments.packing_paper import section_f_residuals as residuals
+from experiments.packing_paper import table_1_greedy_and_sort as greedy_and_sort
 from experiments.packing_paper import table_2_speedups as speedups
 from experiments.packing_paper import table_4_strategies as strategies
-from experiments.packing_paper import tables_1_5_6_7_packing as tables
+from experiments.packing_paper.packs import section_c_padding as padding
+from experiments.packing_paper.packs import section_f_residuals as residuals
+from experiments.packing_paper.packs import table_1_solution_times as solution_times
+from experiments.packing_paper.packs import tables_1_5_6_7_packing as tables
 from packing.algorithms import nnls
 
 
@@ -90,3 +93,51 @@ def test_depth_and_overhead_are_judged_by_their_bounds():
   ):
     ratio = {"low": low, "median": (low + high) / 2, "high": high}
     assert speedups.enough("x", {"over_factor": ratio}).outcome == outcome
+
+
+def test_padding_of_two_phases_and_truncation(part):
+  phases, truncation, constant = padding.exhibits(part)
+  assert [value.here for value in phases.values] == ["21", "27.4"]
+  assert agreements(phases) == [True]
+  counts = packing.load_histogram("wikipedia_512").counts
+  short = 100 * counts[:511].sum() / counts.sum()
+  tokens = counts * np.arange(1, 513)
+  of_tokens = 100 * tokens[:511].sum() / tokens.sum()
+  here = [f"{short - 50:.1f}", f"{of_tokens:.1f}"]
+  assert [value.here for value in truncation.values] == here
+  assert agreements(truncation) == [True]
+  (consistent,) = constant.statements
+  assert consistent.outcome == "holds"
+
+
+def test_sorted_batches_are_judged_by_the_lengths_that_were_timed():
+  lengths, tokens = (64, 512), greedy_and_sort.speedups.TOKENS
+  rows = [tokens // length for length in lengths]
+  # A sequence of 64 tokens takes 1 second, one of 512 tokens 8: 288 tokens are 4.5.
+  record = {"steps": [[1.0 * rows[0]] * 3, [8.0 * rows[1]] * 3], "compiling": [6.0, 20.0]}
+  batches = packing.SortedBatches(4, 3, 2, 0, 0, 1.0, 1.0, {64: 5, 288: 2})
+  found = greedy_and_sort.of_sorted(record, lengths, batches)
+  total = 5 * 1 + 2 * 4.5
+  assert found["speedup"]["median"] == pytest.approx(7 * 8 / total)
+  compiling = 6 + 13  # once for each of the two lengths
+  assert found["overhead_once"] == pytest.approx(100 * compiling / total)
+  assert found["once"]["low"] == pytest.approx(7 * 8 / (total + compiling))
+  assert found["compiling"] == pytest.approx(100 * 13 / 64)
+
+
+def test_solution_times_are_those_of_the_plans(tmp_path):
+  part = Part(tmp_path / "part", "the command", quick=True)
+  times, section_s = solution_times.exhibits(part)
+  assert times.text.count("| ennlshp | 3 | 415 |") == 1
+  kept = {path.name: path.read_text() for path in (part.folder / "measured").iterdir()}
+  assert len(kept) == len(solution_times.SECONDS)
+  record = solution_times.measure(part, "ennlshp", 3)
+  lengths = packing.load_histogram(solution_times.QUICK)
+  plan = packing.pack(lengths, algorithm="ennlshp", max_sequences_per_pack=3)
+  assert record["packs"] == plan.num_packs
+  assert record["packs_before"] == plan.details["num_packs_before"]
+  assert f"{plan.details['num_packs_before']:,} and " in section_s.statements[0].evidence
+  assert solution_times.exhibits(part) == [times, section_s]  # by what was measured
+  assert kept == {
+    path.name: path.read_text() for path in (part.folder / "measured").iterdir()
+  }

@@ -7,7 +7,7 @@ import pytest
 import packing
 from experiments.packing_paper import figure_1_lengths as lengths
 from experiments.packing_paper import figure_10_longer_rows as longer_rows
-from experiments.packing_paper import section_f_residuals as residuals
+from experiments.packing_paper.packs import section_f_residuals as residuals
 
 
 @pytest.fixture

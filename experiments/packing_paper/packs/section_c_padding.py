@@ -1,0 +1,125 @@
+"""What padding and truncation lose without packing: sections C and J, and the 2021 version.
+
+All of it follows from the built-in histograms of Wikipedia.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+import packing
+from experiments.lab.exhibits import Exhibit, Value, judged, within
+from experiments.lab.part import Part
+from experiments.lab.plans import cached_plan
+from experiments.lab.report import table
+
+PHASES = {128: 900_000, 512: 100_000}  # steps with rows of so many tokens
+LONGEST = 512
+SHORTENED = 0.5  # of the sequences, at most, section J
+ROWS = 256  # of a batch
+
+
+def two_phases(part: Part) -> Exhibit:
+  """The padding of BERT's two phases, section C."""
+  shares = {}
+  for length in PHASES:
+    histogram = packing.load_histogram(f"wikipedia_{length}")
+    tokens = histogram.num_sequences * length
+    shares[length] = 100 * (tokens - histogram.num_tokens) / tokens
+  steps = np.array(list(PHASES.values()), float)
+  padding = np.array(list(shares.values()))
+  of_steps = float(np.average(padding, weights=steps))
+  of_tokens = float(np.average(padding, weights=steps * list(PHASES)))
+  rows = [
+    [f"{length}", f"{PHASES[length]:,}", f"{share:.2f}"] for length, share in shares.items()
+  ]
+  return part.exhibit(
+    "Section C, two phases",
+    "Padding of the two phases of BERT's pretraining",
+    "within a tolerance",
+    f"Of a mean step of both phases {of_steps:.1f} % is padding; of all tokens "
+    f"{of_tokens:.1f} %, since a step of the second phase has four times the tokens.",
+    claim="Even with a first phase on short rows about 20 % of the work is padding.",
+    values=[
+      within("padding of a mean step (%)", "20", of_steps, tolerance=1),
+      Value("padding of all tokens (%)", "", f"{of_tokens:.1f}"),
+    ],
+    text=table(["tokens of a row", "steps", "padding (%)"], rows, right=range(3))
+    + "\n\nBoth phases have as many sequences a step.",
+  )
+
+
+def truncation(part: Part) -> Exhibit:
+  """What is lost if only whole rows are kept, section J."""
+  histogram = packing.load_histogram(f"wikipedia_{LONGEST}")
+  lengths = np.arange(1, LONGEST + 1)
+  shorter = histogram.counts[:-1]
+  of_sequences = 100 * float(shorter.sum()) / histogram.num_sequences
+  of_tokens = 100 * float(shorter @ lengths[:-1]) / histogram.num_tokens
+  least = of_sequences - 100 * SHORTENED
+  return part.exhibit(
+    "Section J, truncation",
+    "What a generator loses that drops short sequences",
+    "within a tolerance",
+    f"{of_sequences:.1f} % of the sequences are shorter than {LONGEST} tokens. At most "
+    f"{SHORTENED:.0%} were shortened at random, so at least {least:.1f} % were short "
+    f"before. All shorter ones together hold {of_tokens:.1f} % of the tokens.",
+    claim="A generator that drops short sequences loses more than 25 % of the data at 512 "
+    "tokens.",
+    values=[
+      Value(
+        "sequences lost, at least (%)",
+        "> 25",
+        f"{least:.1f}",
+        agrees=least > 25,
+        allowed="above 25",
+      ),
+      Value("tokens of all shorter sequences (%)", "", f"{of_tokens:.1f}"),
+    ],
+  )
+
+
+def constant_tokens(part: Part) -> Exhibit:
+  """How much the real tokens of a batch vary, section 1 of the 2021 version."""
+  rows, spreads = [], {}
+  for name, algorithm, depth in (
+    ("one sequence a row", "none", 1),
+    ("SPFHP, depth 3", "spfhp", 3),
+    ("the optimum, depth 3", "optimal", 3),
+  ):
+    plan = cached_plan(part, f"wikipedia_{LONGEST}", algorithm, depth)
+    tokens = np.array([sum(strategy) for strategy in plan.strategies], float)
+    mean = float(np.average(tokens, weights=plan.repeat_counts))
+    variance = float(np.average((tokens - mean) ** 2, weights=plan.repeat_counts))
+    sd = math.sqrt(ROWS * variance)
+    spreads[name] = 100 * sd / (ROWS * mean)
+    numbers = (f"{ROWS * mean:,.0f}", f"{sd:,.0f}", f"{spreads[name]:.3f}")
+    rows.append([name, *numbers])
+  unpacked, *_, best = spreads.values()
+  return part.exhibit(
+    "2021 version, section 1",
+    "Real tokens of a batch",
+    "in shape",
+    f"The real tokens of a batch of {ROWS} rows vary by {unpacked:.2f} % with one sequence "
+    f"in each row, and by {best:.2f} % with optimal packs.",
+    claim="With packing each batch has a consistent number of real tokens.",
+    statements=[
+      judged(
+        "Packs of the optimum vary less than single sequences",
+        best < unpacked,
+        best >= unpacked,
+        f"standard deviation over mean {best:.3f} and {unpacked:.3f} %, by the plans",
+      )
+    ],
+    text=table(
+      ["rows", "mean", "standard deviation", "of the mean (%)"], rows, right=(1, 2, 3)
+    )
+    + f"\n\nBatches of {ROWS} rows that are drawn at random, at {LONGEST} tokens.",
+  )
+
+
+def exhibits(part: Part) -> list[Exhibit]:
+  """All of them."""
+  return [two_phases(part), truncation(part), constant_tokens(part)]
