@@ -14,7 +14,6 @@ round by round: median and quartiles.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -118,7 +117,7 @@ def measure(names: Sequence[str], *, rounds: int, clock: str) -> dict[str, dict]
       batch = put_batch(make_batch(shape), program.mesh)
       step = steps.compile_step(program, batch)
       memory[shape], arguments[shape] = step.bytes, step.argument_bytes
-      runs[shape] = functools.partial(_run, trainer, step, batch)
+      runs[shape] = trainer.runs(step, [batch])
   seconds = steps.in_turns(runs, rounds=rounds, seed=0, name="measuring", clock=clock)
   curves = {}
   for name in names:
@@ -132,10 +131,6 @@ def measure(names: Sequence[str], *, rounds: int, clock: str) -> dict[str, dict]
     )
     curves[name]["argument_bytes"] = [arguments[shape] for shape in CURVES[name]]
   return curves
-
-
-def _run(trainer: steps.Trainer, step, batch, _):
-  return trainer.start(step, batch)
 
 
 def finding(name: str, curve: dict) -> str:
@@ -161,7 +156,7 @@ def summary(curves: Mapping[str, dict]) -> str:
     ]
     for name, curve in curves.items()
   ]
-  return table(header, rows, right=range(1, 7))
+  return table(header, rows)
 
 
 def points(name: str, curve: dict) -> str:

@@ -16,7 +16,6 @@ import dataclasses
 import itertools
 import sys
 import time
-from collections.abc import Iterator
 
 import flax.nnx as nnx
 import jax
@@ -113,28 +112,26 @@ def main(arguments: list[str] | None = None):
       parser.error(f"--row-lengths has {length}; expected {SHORTEST} to {LONGEST}")
   machine = machine_and_device()
   print(f"{machine}\n")
-  results: list[dict] = []
+  pairs = (
+    measure(size, row_length, options.rows, options.seconds)
+    for size, row_length in itertools.product(options.sizes, options.row_lengths)
+  )
   left = ("size", "quartiles", "ordinary : itself")
-  print_table(_measured_rows(options, results), left=left)
-  write(options, machine, results=results)
+  write(options, machine, results=print_table(pairs, _row, left=left))
 
 
-def _measured_rows(options, results: list[dict]) -> Iterator[dict[str, str]]:
-  """Measures each pair; adds to the results, and yields a row of the table."""
-  for size, row_length in itertools.product(options.sizes, options.row_lengths):
-    pair = measure(size, row_length, options.rows, options.seconds)
-    results.append(pair)
-    low, high = pair["ratio_quartiles"]
-    noise_low, noise_high = pair["noise_quartiles"]
-    yield {
-      "size": size,
-      "S": str(row_length),
-      "B": str(options.rows),
-      "step": f"{pair['ordinary_seconds']:.3f} s",
-      "packed : ordinary": f"{pair['ratio']:.4f}",
-      "quartiles": f"{low:.4f} to {high:.4f}",
-      "ordinary : itself": f"{pair['noise']:.4f} ({noise_low:.4f} to {noise_high:.4f})",
-    }
+def _row(pair: dict) -> dict[str, str]:
+  low, high = pair["ratio_quartiles"]
+  noise_low, noise_high = pair["noise_quartiles"]
+  return {
+    "size": pair["size"],
+    "S": str(pair["row_length"]),
+    "B": str(pair["rows"]),
+    "step": f"{pair['ordinary_seconds']:.3f} s",
+    "packed : ordinary": f"{pair['ratio']:.4f}",
+    "quartiles": f"{low:.4f} to {high:.4f}",
+    "ordinary : itself": f"{pair['noise']:.4f} ({noise_low:.4f} to {noise_high:.4f})",
+  }
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def measure(
         "xla": step.xla_flops,
         "update": steps.update_flops(make_optimizer(), program),
       }
-      runs[f"{name} {kind}"] = functools.partial(_start, trainer, step, placed[kind])
+      runs[f"{name} {kind}"] = trainer.runs(step, placed[kind])
     runs[f"{name} again"] = runs[f"{name} unpacked"]
   ran = [record for record in records if "flops" in record]
   if not ran:
@@ -182,10 +182,6 @@ def _mean_pairs(batches: Sequence[Mapping[str, np.ndarray]]) -> int:
   rows = np.concatenate([batch["segment_ids"] for batch in batches])
   squares = [np.square(np.bincount(row)[1:].astype(np.int64)).sum() for row in rows]
   return int(np.sum(squares)) // len(batches)
-
-
-def _start(trainer: steps.Trainer, step, batches: Sequence[dict], number: int):
-  return trainer.start(step, batches[number])
 
 
 def summarise(
@@ -231,8 +227,10 @@ def summarise(
   }
 
 
-def speedup_row(record: dict) -> dict[str, str]:
+def speedup_row(record: dict) -> dict[str, str] | None:
   """What the table shows of an implementation that ran."""
+  if "not_run" in record:
+    return None
   model = {kind: record["flops"][kind]["model"] for kind in KINDS}
   paper = "not in it"
   if record["row_length"] in PAPER:
@@ -304,9 +302,8 @@ def main(arguments: list[str] | None = None):
     f"depth {options.depth}, {options.rounds} rounds, {options.clock} time\n\n"
     "Realised speed-up\n"
   )
-  records: list[dict] = []
   left = ("attention", "paper: p, speed-up, ratio")
-  print_table(_measured_rows(options, records), left=left)
+  records = print_table(_measure_all(options), speedup_row, left=left)
   command.write(options, machine, peak=dataclasses.asdict(peak), steps=records)
   if reasons := steps.not_run_lines(records):
     print(f"\n{reasons}")
@@ -315,14 +312,14 @@ def main(arguments: list[str] | None = None):
   print(f"\nShare of the machine's peak\n\n{shown}")
 
 
-def _measured_rows(options, records: list[dict]) -> Iterator[dict[str, str]]:
-  """Measures each row length; adds to the records, and yields a row of the table."""
+def _measure_all(options) -> Iterator[dict[str, Any]]:
+  """The records of each row length."""
   for row_length in options.row_lengths:
     histogram = packing.load_histogram(f"wikipedia_{row_length}")
     plan = packing.pack(
       histogram, algorithm="optimal", max_sequences_per_pack=options.depth
     )
-    measured = measure(
+    yield from measure(
       plan,
       size=options.size,
       dtype=options.dtype,
@@ -331,8 +328,6 @@ def _measured_rows(options, records: list[dict]) -> Iterator[dict[str, str]]:
       rounds=options.rounds,
       clock=options.clock,
     )
-    records += measured
-    yield from (speedup_row(x) for x in measured if "not_run" not in x)
 
 
 if __name__ == "__main__":

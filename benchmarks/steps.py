@@ -86,10 +86,16 @@ class Trainer:
   def __init__(self, program: TrainingProgram):
     self._state = program.init()
 
-  def start(self, step: CompiledStep, batch: Mapping[str, jax.Array]) -> Any:
-    """The totals, which are ready when the step is done."""
-    self._state, totals = step.run(self._state, batch)
-    return totals
+  def runs(
+    self, step: CompiledStep, batches: Sequence[Mapping[str, jax.Array]]
+  ) -> Callable[[int], Any]:
+    """For `in_turns`: a step with the batch of a round; if there are fewer, in a circle."""
+
+    def run(number: int):
+      self._state, totals = step.run(self._state, batches[number % len(batches)])
+      return totals  # ready when the step is done
+
+    return run
 
 
 def in_turns(

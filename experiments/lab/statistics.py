@@ -24,6 +24,7 @@ import scipy.stats
 from experiments.lab.exhibits import Statement, judged
 
 MARGIN = 0.02  # nats of masked-token loss; a smaller difference does not matter
+SCORE_MARGIN = 2.0  # points of a score; a smaller difference does not matter
 LEVEL = 0.05  # of each test
 Runs = Sequence[float]  # a value of each run, by seed
 
@@ -101,6 +102,15 @@ def equivalent(
   )
 
 
+def same_score(claim: str, packed: Runs, unpacked: Runs, no_mask: Runs) -> Statement:
+  """Tests whether two arms score the same, in points; `no_mask` is known to score less."""
+  # A high score is good, but the control of the test has to be larger.
+  control = (np.multiply(2, unpacked) - no_mask).tolist()
+  return equivalent(
+    claim, packed, unpacked, power=control, margin=SCORE_MARGIN, unit="points"
+  )
+
+
 def throughout(claim: str, statements: Sequence[Statement]) -> Statement:
   """Tests whether all of several statements hold, at the level of one of them.
 
@@ -154,6 +164,26 @@ def not_more(
     f"known to differ is {_apart(apart)} ({control.mean:+.4f} {unit}, more than the "
     f"margin: {_p(p_control)})",
   )
+
+
+def mean_and_sd(values: Runs | np.ndarray, digits: int = 4) -> str:
+  """A mean, with the standard deviation if there are several values.
+
+  Example:
+    >>> mean_and_sd([1.0, 3.0], 1), mean_and_sd([1.0], 1)
+    ('2.0 ± 1.4', '1.0')
+  """
+  mean = f"{np.mean(values):.{digits}f}"
+  return f"{mean} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else mean
+
+
+def paired_difference(a: Runs, b: Runs) -> str:
+  """The mean of a - b, with its 95 % interval if there are several pairs."""
+  mean = f"{np.mean(np.subtract(a, b)):+.4f}"
+  if len(a) < 2:
+    return mean
+  low, high = paired(a, b).interval()
+  return f"{mean} ({low:+.4f} to {high:+.4f})"
 
 
 def _one_pair(claim: str, a: Runs, b: Runs, unit: str) -> Statement:

@@ -26,13 +26,13 @@ from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import held_out
 from experiments.lab.part import Part
 from experiments.lab.report import table
-from experiments.lab.statistics import equivalent, larger, not_more
+from experiments.lab.statistics import equivalent, larger, mean_and_sd, not_more
 from experiments.lab.study import Arm, ByArm, Study
 from experiments.packing_paper import figure_1_lengths as figure_1
 from experiments.packing_paper.curves import arms as curves
 from experiments.packing_paper.curves import pictures, wikipedia
 from experiments.packing_paper.curves.arms import lasting, make_study, mean_length, timed
-from experiments.packing_paper.curves.tables import mean_and_sd, mean_difference
+from experiments.packing_paper.curves.tables import mean_difference
 
 SHORT, FULL = 64, 192  # tokens of a row
 SHARE = 0.9  # of the sequences, in the first phase: 900 of 1,000 thousand steps of BERT
@@ -159,7 +159,7 @@ def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
     claim="Packing may make the first phase on short rows superfluous.",
     statements=lower + no_higher,
     pictures=["two_phases.png"],
-    text=table(header, rows, right=(1, 2, 3, 4))
+    text=table(header, rows)
     + "\n\nMinutes are computed from steps that were timed alone, row lengths in turns. "
     "Held-out text is the same for all, in sequences of up to 192 tokens. Pairs share only "
     "their seed: sequences of another length are other sequences. The last two claims were "
@@ -230,11 +230,7 @@ def lengths_of_text(part: Part, study: Study) -> Exhibit:
     f"times as fast on this text, {speedups[2]:.2f} times on all of Wikipedia.",
     claim="At 512 tokens half of all tokens are padding.",
     pictures=["lengths.png"],
-    text=table(
-      ["histogram", "sequences", "mean length", "theoretical speed-up"],
-      rows,
-      right=(1, 2, 3),
-    )
+    text=table(["histogram", "sequences", "mean length", "theoretical speed-up"], rows)
     + "\n\nThe articles at hand are among the oldest, and longer than most: more of their "
     "sequences are full.",
   )

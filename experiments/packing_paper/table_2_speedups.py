@@ -110,7 +110,7 @@ def table_2(part: Part) -> Exhibit:
     "paper 0.983 to 0.994.",
     claim="Nearly all of the packing factor becomes speed, in both phases.",
     statements=statements,
-    text=f"{table(header, rows, right=(1, 2, 3))}\n\n{_clock(part)}",
+    text=f"{table(header, rows)}\n\n{_clock(part)}",
   )
 
 
@@ -140,7 +140,7 @@ def table_1(part: Part) -> Exhibit:
       Value("SORT, overhead", ">> 100 %", "not run: XLA compiles each length"),
       Value("GREEDY, overhead and speed-up", "4.48 %, 1.5", "not run"),
     ],
-    text=f"{table(header, rows, right=(1, 2, 3, 4))}\n\nBERT-mini. {_clock(part)}",
+    text=f"{table(header, rows)}\n\nBERT-mini. {_clock(part)}",
   )
 
 

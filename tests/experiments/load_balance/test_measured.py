@@ -1,7 +1,9 @@
 """Measured steps: the un-padded step beside that of training, and the comparison."""
 
-import dataclasses
+import multiprocessing
+import os
 import pathlib
+import time
 
 import jax
 import jax.numpy as jnp
@@ -9,20 +11,18 @@ import numpy as np
 import pytest
 
 import packing
-from experiments.load_balance import measured, worker
+from experiments.load_balance import measured, together, worker
 from experiments.load_balance.cost import Coefficients
 from experiments.load_balance.shares import (
   ONE_PROGRAM,
   PACKED,
   UNPADDED,
-  Shares,
   count_tokens,
   draw_shares,
   predict,
 )
 from experiments.load_balance.simulation import Lengths
 from experiments.load_balance.unpadded import UnpaddedProgram
-from experiments.load_balance.worker import Case
 from model import BertConfig
 from packing.testing import lay_out
 from training.command import Stopped
@@ -128,8 +128,8 @@ class TestShares:
   lengths = Lengths(packing.load_histogram("wikipedia_512"))
   plan = packing.pack(lengths.histogram, algorithm="lpfhp", max_sequences_per_pack=3)
 
-  def draw(self, seed=0):
-    return draw_shares(self.lengths, self.plan, number=23, batch=7, seed=seed)
+  def draw(self):
+    return draw_shares(self.lengths, self.plan, number=23, batch=7)
 
   def test_both_ways_have_about_as_many_sequences(self):
     shares = self.draw()
@@ -139,7 +139,7 @@ class TestShares:
     packs = [tuple(sorted(pack)) for share in shares.packed for pack in share]
     assert set(packs) <= strategies
     assert sum(map(len, packs)) == pytest.approx(23 * 7, rel=0.25)
-    assert self.draw() == shares != self.draw(seed=1)
+    assert self.draw() == shares
 
   def test_prediction_beside_a_loop(self):
     shares = self.draw()
@@ -173,43 +173,46 @@ def test_steps_are_measured_once(tmp_path, monkeypatch):
       assert 0 <= x["low"] <= x["median"] <= x["high"]
     for x in row["measured"].values():
       assert x["high"] < 0.5  # of two, one always works
-  monkeypatch.setattr(worker.jobs, "ROOT", tmp_path)  # where nothing can be started
+  monkeypatch.delattr(worker, "run_together")
   assert measured.run(*given) == result
 
 
-class TestProcesses:
-  """Of a case, with scripts in place of the worker."""
+def fail_in_process_1(process: int):
+  if process == 1:
+    raise OSError("lost\nin two lines")
+  together.meet()
 
-  @pytest.fixture
-  def case(self):
-    shares = Shares([[1, 5]], [[[5, 6]]])
-    return Case("tiny", [7, 12], shares, steps=1, ways=[PACKED], processes=2)
 
-  def run(self, tmp_path, case, text):
-    script = tmp_path / "script.py"
-    script.write_text(f"import pathlib, sys\nprocess = int(sys.argv[3])\n{text}\n")
-    return worker.run_cases(tmp_path, {"two": case}, program=str(script))
+def own_cores(process: int) -> set[int]:
+  return os.sched_getaffinity(0)
 
-  def test_a_failure_is_reported_with_its_last_line(self, tmp_path, case):
-    with pytest.raises(Stopped, match=r"1 of 2 runs failed. two, number 1: lost") as caught:
-      self.run(
-        tmp_path,
-        case,
-        "if process: sys.exit('lost')\n"
-        "pathlib.Path(sys.argv[1]).with_suffix('.0.json').write_text('[]')",
-      )
-    assert "\n" not in str(caught.value)
-    with pytest.raises(Stopped, match="2 of 2 runs"):  # both run again
-      self.run(tmp_path, case, "sys.exit('again')")
 
-  @pytest.mark.slow
-  def test_time_is_limited(self, tmp_path, case):
-    """Process 0 waits for one that does not come."""
-    waiting = dataclasses.replace(case, minutes=0.01)
-    text = f"import runpy\nif process: sys.exit('lost')\nsys.argv[0] = {worker.__file__!r}"
-    text += "\nrunpy.run_path(sys.argv[0], run_name='__main__')"
-    with pytest.raises(Stopped, match=r"number 0: .*not done after 0\.01 minutes"):
-      self.run(tmp_path, waiting, text)
+def sleep(process: int):
+  time.sleep(1000)
+
+
+class TestTogether:
+  def test_the_results_are_in_order(self):
+    assert together.run_together(abs, 3, pinned=False) == [0, 1, 2]
+
+  def test_each_has_a_core_of_its_own(self):
+    number = min(2, len(cores()))
+    found = together.run_together(own_cores, number, pinned=True)
+    assert found == [{core} for core in cores()[:number]]
+
+  def test_a_failure_ends_all(self):
+    with pytest.raises(Stopped, match=r"measures failed. OSError: lost$"):
+      together.run_together(fail_in_process_1, 2, pinned=False)
+    assert not multiprocessing.active_children()
+
+  def test_a_process_that_dies_ends_all(self):
+    with pytest.raises(Stopped, match="BrokenProcessPool"):
+      together.run_together(os._exit, 2, pinned=False)
+
+  def test_time_is_limited(self, monkeypatch):
+    monkeypatch.setattr(together, "MINUTES", 0.01)
+    with pytest.raises(Stopped, match="TimeoutError: 1 "):
+      together.run_together(sleep, 1, pinned=False)
 
 
 class TestComposition:
