@@ -1,5 +1,6 @@
 """Measured steps: the un-padded step beside that of training, and the comparison."""
 
+import functools
 import multiprocessing
 import os
 import pathlib
@@ -183,6 +184,15 @@ def fail_in_process_1(process: int):
   together.meet()
 
 
+def look_for_the_other(folder: pathlib.Path, process: int) -> bool:
+  """Process 0 writes late; whether the file is there when both have met."""
+  if process == 0:
+    time.sleep(0.3)
+    (folder / "written").touch()
+  together.meet()
+  return (folder / "written").exists()
+
+
 def own_cores(process: int) -> set[int]:
   return os.sched_getaffinity(0)
 
@@ -194,6 +204,10 @@ def sleep(process: int):
 class TestTogether:
   def test_the_results_are_in_order(self):
     assert together.run_together(abs, 3, pinned=False) == [0, 1, 2]
+
+  def test_all_meet(self, tmp_path):
+    work = functools.partial(look_for_the_other, tmp_path)
+    assert together.run_together(work, 2, pinned=False) == [True, True]
 
   def test_each_has_a_core_of_its_own(self):
     number = min(2, len(cores()))
