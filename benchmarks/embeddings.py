@@ -115,7 +115,7 @@ def measure(ways: dict[str, Embed], texts: list[str], *, rounds: int) -> dict[st
       "vectors": vectors,
     }
   runs = {name: lambda _, way=way: way(texts) for name, way in ways.items()}
-  seconds = in_turns(runs, rounds=rounds, seed=0, name="embedding")
+  seconds = in_turns(runs, rounds=rounds, name="embedding")
   reference = measured[PACKED]["vectors"]
   for name, values in measured.items():
     gap = np.abs(values.pop("vectors") - reference).max()

@@ -147,7 +147,6 @@ def _measure(
   seconds = in_turns(
     {name: functools.partial(_take, way, batches) for name, way in ways.items()},
     rounds=rounds,
-    seed=0,
     name="batches",
     clock=clock,
     before=lambda name: _take(ways[name], ready),

@@ -44,14 +44,14 @@ PAPER = {128: (1.17, 1.15), 384: (1.70, 1.68), 512: (2.00, 1.913)}
 
 
 def make_batches(
-  plan: packing.Plan, *, rows: int, number: int, seed: int = 0
+  plan: packing.Plan, *, rows: int, number: int
 ) -> dict[str, list[dict[str, np.ndarray]]]:
   """PackedBatches of packs, "packed", and of the same sequences one a row, "unpacked".
 
   Each pack of the plan is equally likely. There are `number` batches of B rows of each
   kind; sequences without a row in the unpacked ones are left out at random.
   """
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(0)
   by_depth = sorted(range(plan.num_strategies), key=lambda k: len(plan.strategies[k]))
   ends = np.cumsum(plan.repeat_counts[by_depth])
   # Evenly over packs sorted by depth: together they have the packing factor of the plan.
@@ -161,7 +161,7 @@ def measure(
   if not ran:
     return records
   name = f"rows of {plan.row_length}"
-  seconds = steps.in_turns(runs, rounds=rounds, seed=0, name=name, clock=clock)
+  seconds = steps.in_turns(runs, rounds=rounds, name=name, clock=clock)
   sequences = np.array([int(x["sequence_mask"].sum()) for x in batches["packed"][1:]])
   fastest = min((seconds[f"{x['attention']} unpacked"] for x in ran), key=np.median)
   for record in ran:

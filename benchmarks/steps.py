@@ -102,7 +102,6 @@ def in_turns(
   runs: Mapping[Key, Callable[[int], Any]],
   *,
   rounds: int,
-  seed: int,
   name: str,
   clock: str = "wall",
   before: Callable[[Key], Any] = lambda key: None,
@@ -115,7 +114,8 @@ def in_turns(
   Args:
     runs: by key; each takes the number of the round, from 0, and returns arrays that
       are ready when it is done.
-    rounds: counted ones; `seed` is that of the orders, `name` that of the progress bar.
+    rounds: counted ones.
+    name: of the progress bar.
     clock: "wall"; or "processor", the time of all cores of a CPU, which says less about
       a step and is steadier on a shared machine; or "both".
     before: called before the clock starts, in every round.
@@ -125,11 +125,11 @@ def in_turns(
     float[rounds] by key, in seconds; float[rounds, 2] for both clocks, the wall's first.
 
   Example:
-    >>> seconds = in_turns({"a": lambda number: number}, rounds=3, seed=0, name="a")
+    >>> seconds = in_turns({"a": lambda number: number}, rounds=3, name="a")
     >>> seconds["a"].shape
     (3,)
   """
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(0)
   keys = list(runs)
   seconds = {key: np.empty((rounds, 2)) for key in runs}
   with Progress(name, total=(rounds + 1) * len(keys), unit="runs") as progress:

@@ -36,6 +36,7 @@ from experiments.load_balance.ways import UNPADDING, unpadded
 from experiments.load_balance.worker import Case
 from training.mesh import put_batch
 from training.record.files import write_json
+from training.record.parameters import count_parameters
 from training.step import TrainingProgram
 from training.sweep.jobs import cores
 
@@ -88,7 +89,7 @@ def measure(
   for shape in itertools.product(row_lengths, rows):
     batch = put_batch(small_bert.full_rows(*shape), program.mesh)
     runs[shape] = trainer.runs(compile_step(program, batch), [batch])
-  seconds = in_turns(runs, rounds=rounds, seed=0, name="measuring")
+  seconds = in_turns(runs, rounds=rounds, name="measuring")
   return [
     Measurement(*shape, *np.quantile(x, [0.5, 0.25, 0.75]).tolist())
     for shape, x in seconds.items()
@@ -108,7 +109,7 @@ def measure_device(settings: Settings, folder: pathlib.Path) -> dict[str, Any]:
   device = {
     "machine": small_bert.machine_and_device(),
     "model": f"BERT-{settings.model}",
-    "parameters": small_bert.count_parameters(program),
+    "parameters": count_parameters(program.abstract_state()["params"]),
     "coefficients": dataclasses.asdict(fitted),
     "rounds": settings.rounds,
     "measurements": [

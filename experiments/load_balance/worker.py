@@ -146,7 +146,7 @@ def run(case: Case, address: str, process: int) -> ByWay:
     return state
 
   ways = {way: functools.partial(step, way) for way in case.ways}
-  in_turns(ways, rounds=case.steps, seed=0, name="measuring")
+  in_turns(ways, rounds=case.steps, name="measuring")
   return steps
 
 

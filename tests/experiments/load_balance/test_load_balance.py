@@ -220,7 +220,6 @@ class TestCosts:
     (found,) = measured.measure(program, [16], [3], rounds=3)
     assert (found.row_length, found.rows) == (16, 3)
     assert 0 < found.low <= found.seconds <= found.high
-    assert small_bert.count_parameters(program) > 30522 * 128
 
 
 class TestCommand:
