@@ -46,7 +46,6 @@ NAMES = {
   "packed": "one phase, packed",
   "same_time": "one phase, packed, as long as two",
 }
-BEFORE = -2  # the evaluation before the last: it is known to have a higher loss
 Speed = Mapping[int, float]  # packed sequences a second, by row length
 
 
@@ -182,7 +181,8 @@ def phase(part: Part, number: int, results: ByArm, *, lengths: tuple[int, int]) 
   )
   path = part.folder / f"phase_{number}.png"
   pictures.curves(path, {NAMES[arm]: results[arm] for arm in names}, title=finding)
-  at = packed[0]["evaluations"][BEFORE]["sequences"]
+  evaluations = packed[0]["evaluations"]
+  before = max(-2, -len(evaluations))  # the last but one; a quick run may have only one
   return part.exhibit(
     f"Figure {17 + number}",
     f"Phase {number} of a small model, packed and unpacked",
@@ -194,12 +194,13 @@ def phase(part: Part, number: int, results: ByArm, *, lengths: tuple[int, int]) 
         f"In phase {number} packed training reaches the same loss as unpacked training",
         held_out(packed),
         held_out(unpacked),
-        power=held_out(packed, at=BEFORE),
+        power=held_out(packed, at=before),
       )
     ],
     pictures=[path.name],
     text="Unpacked steps have a constant number of sequences. The arm that is known to "
-    f"differ is packed training earlier, after {at:,} sequences."
+    f"differ is packed training earlier, after {evaluations[before]['sequences']:,} "
+    "sequences."
     + " The unpacked arm starts from the weights of its own first phase."
     * (number == 2),
   )
