@@ -12,7 +12,7 @@ skipping.json and pictures to --workdir, and keeps what is finished there.
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import json
 import pathlib
 import sys
@@ -28,7 +28,7 @@ import packing
 from experiments.lab import command, real_data
 from experiments.load_balance import skipping_measured, skipping_report
 from packing import Cost, Plan
-from pipeline.sources import compressed
+from pipeline.sources.textfiles import lines_of
 from pipeline.tokenizer import load_tokenizer
 from training.record.files import write_json
 
@@ -107,17 +107,11 @@ def documents(data: str | None, folder: pathlib.Path, *, quick: bool) -> packing
 
 
 def _articles(path: pathlib.Path) -> Iterator[list[str]]:
-  """The paragraphs of each article."""
-  lines: list[str] = []
-  with contextlib.closing(compressed.open_binary(path)) as file:
-    for line in file:
-      if text := line.decode().strip():
-        lines.append(text)
-      elif lines:
-        yield lines
-        lines = []
-  if lines:
-    yield lines
+  """The paragraphs of each article; blank lines separate articles."""
+  lines = (line.strip() for _, line in lines_of(path))
+  for has_text, article in itertools.groupby(lines, key=bool):
+    if has_text:
+      yield list(article)
 
 
 def make_plans(
