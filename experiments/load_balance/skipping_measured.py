@@ -18,7 +18,7 @@ import numpy as np
 
 import packing
 from benchmarks.small_bert import make_config, make_optimizer, masked_tokens, sequence
-from experiments.load_balance.together import meet, run_together
+from experiments.lab.together import meet, run_together
 from packing import Cost, Plan
 from packing.testing import lay_out
 from training.mesh import make_mesh, put_batch

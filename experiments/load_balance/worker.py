@@ -22,8 +22,8 @@ import numpy as np
 from benchmarks import small_bert
 from benchmarks.small_bert import masked_tokens
 from benchmarks.steps import in_turns
+from experiments.lab.together import meet, run_together
 from experiments.load_balance.shares import ONE_PROGRAM, UNPADDED, Shares
-from experiments.load_balance.together import meet, run_together
 from experiments.load_balance.unpadded import UnpaddedProgram
 from packing.testing import lay_out
 from training import processes

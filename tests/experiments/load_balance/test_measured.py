@@ -1,10 +1,6 @@
 """Measured steps: the un-padded step beside that of training, and the comparison."""
 
-import functools
-import multiprocessing
-import os
 import pathlib
-import time
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +8,7 @@ import numpy as np
 import pytest
 
 import packing
-from experiments.load_balance import measured, together, worker
+from experiments.load_balance import measured, worker
 from experiments.load_balance.cost import Coefficients
 from experiments.load_balance.shares import (
   ONE_PROGRAM,
@@ -26,7 +22,6 @@ from experiments.load_balance.simulation import Lengths
 from experiments.load_balance.unpadded import UnpaddedProgram
 from model import BertConfig
 from packing.testing import lay_out
-from training.command import Stopped
 from training.mesh import make_mesh, put_batch
 from training.optimizer import lamb
 from training.step import TrainingProgram
@@ -176,57 +171,6 @@ def test_steps_are_measured_once(tmp_path, monkeypatch):
       assert x["high"] < 0.5  # of two, one always works
   monkeypatch.delattr(worker, "run_together")
   assert measured.run(*given) == result
-
-
-def fail_in_process_1(process: int):
-  if process == 1:
-    raise OSError("lost\nin two lines")
-  together.meet()
-
-
-def look_for_the_other(folder: pathlib.Path, process: int) -> bool:
-  """Process 0 writes late; whether the file is there when both have met."""
-  if process == 0:
-    time.sleep(0.3)
-    (folder / "written").touch()
-  together.meet()
-  return (folder / "written").exists()
-
-
-def own_cores(process: int) -> set[int]:
-  return os.sched_getaffinity(0)
-
-
-def sleep(process: int):
-  time.sleep(1000)
-
-
-class TestTogether:
-  def test_the_results_are_in_order(self):
-    assert together.run_together(abs, 3, pinned=False) == [0, 1, 2]
-
-  def test_all_meet(self, tmp_path):
-    work = functools.partial(look_for_the_other, tmp_path)
-    assert together.run_together(work, 2, pinned=False) == [True, True]
-
-  def test_each_has_a_core_of_its_own(self):
-    number = min(2, len(cores()))
-    found = together.run_together(own_cores, number, pinned=True)
-    assert found == [{core} for core in cores()[:number]]
-
-  def test_a_failure_ends_all(self):
-    with pytest.raises(Stopped, match=r"measures failed. OSError: lost$"):
-      together.run_together(fail_in_process_1, 2, pinned=False)
-    assert not multiprocessing.active_children()
-
-  def test_a_process_that_dies_ends_all(self):
-    with pytest.raises(Stopped, match="BrokenProcessPool"):
-      together.run_together(os._exit, 2, pinned=False)
-
-  def test_time_is_limited(self, monkeypatch):
-    monkeypatch.setattr(together, "MINUTES", 0.01)
-    with pytest.raises(Stopped, match="TimeoutError: 1 "):
-      together.run_together(sleep, 1, pinned=False)
 
 
 class TestComposition:
