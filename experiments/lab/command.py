@@ -85,12 +85,8 @@ def run_study(
 ) -> int:
   """Writes each result as soon as it is known, and prints the last; the status of `run`.
 
-  Args:
-    results: each has all of the one before.
-    path: of the files without its ending: PATH.json, and PATH.md with the tables.
-    tables: makes Markdown of a result.
-    draw: makes pictures of a result in the folder of the files.
-    as_json: whether to print JSON and not the tables.
+  A result has all of the one before. It is written to PATH.json, its tables, in Markdown,
+  to PATH.md, and its pictures beside them.
   """
 
   def work() -> int:

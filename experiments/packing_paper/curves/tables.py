@@ -52,11 +52,7 @@ def comparison(
 ) -> Exhibit:
   """An exhibit of some arms: their learning curves, and their table between two texts.
 
-  Args:
-    part, results, names: the arms; all are compared with the first.
-    number, title, finding, fields: of the exhibit.
-    picture: the name of its file.
-    before, after: what stands before and after the table.
+  All arms are compared with the first; `picture` is the name of a file.
   """
   pictures.curves(part.folder / picture, named(results, names), title=finding)
   texts = filter(None, (before, table(results, names), after))
