@@ -21,7 +21,6 @@ are, too, PyTorch's BERT then takes the same sequences on the same GPU, with Ada
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
 import os
@@ -334,10 +333,7 @@ def main(arguments: list[str] | None = None):
     type=some_of(names),
     help=f"some of {','.join(names)} (default: all, in this order)",
   )
-  _run(parser, parser.parse_args(arguments))
-
-
-def _run(parser: argparse.ArgumentParser, options: argparse.Namespace):
+  options = parser.parse_args(arguments)
   until = time.monotonic() + 60 * options.minutes
   torch_device = find_torch()
   device = jax.devices()[0]

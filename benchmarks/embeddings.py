@@ -24,7 +24,7 @@ import numpy as np
 
 import pipeline
 from benchmarks.command import add, make_parser, run, write
-from benchmarks.machine import machine
+from benchmarks.small_bert import machine_and_device
 from benchmarks.steps import in_turns, quartiles, spread
 from benchmarks.table import record_table
 from model import hf, weights
@@ -115,7 +115,7 @@ def measure(ways: dict[str, Embed], texts: list[str], *, rounds: int) -> dict[st
       "vectors": vectors,
     }
   runs = {name: lambda _, way=way: way(texts) for name, way in ways.items()}
-  seconds = in_turns(runs, rounds=rounds, seed=0, name="embedding")
+  seconds = in_turns(runs, rounds=rounds, name="embedding")
   reference = measured[PACKED]["vectors"]
   for name, values in measured.items():
     gap = np.abs(values.pop("vectors") - reference).max()
@@ -150,7 +150,7 @@ def main(arguments: list[str] | None = None):
     longest = options.max_sequence_length
     peer = theirs(options.folder, longest=longest, batch_size=options.batch_size)
     ways["transformers, sorted by length"] = peer
-  here = f"{machine()}; {jax.devices()[0].device_kind}, jax {jax.__version__}"
+  here = machine_and_device()
   measured = measure(ways, texts, rounds=options.rounds)
   print(f"{here}\n{len(texts):,} texts of {options.input}, {options.rounds} rounds\n")
   records = [

@@ -14,7 +14,6 @@ round by round: median and quartiles.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,10 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import command, steps
-from benchmarks.small_bert import count_parameters, machine_and_device, make_program
+from benchmarks.small_bert import machine_and_device, make_program
 from benchmarks.steps import quartiles, spread
 from benchmarks.table import record_table, table
 from training.mesh import put_batch
+from training.record.parameters import count_parameters
 from training.record.progress import Progress
 
 
@@ -118,13 +118,14 @@ def measure(names: Sequence[str], *, rounds: int, clock: str) -> dict[str, dict]
       batch = put_batch(make_batch(shape), program.mesh)
       step = steps.compile_step(program, batch)
       memory[shape], arguments[shape] = step.bytes, step.argument_bytes
-      runs[shape] = functools.partial(_run, trainer, step, batch)
-  seconds = steps.in_turns(runs, rounds=rounds, seed=0, name="measuring", clock=clock)
+      runs[shape] = trainer.runs(step, [batch])
+  seconds = steps.in_turns(runs, rounds=rounds, name="measuring", clock=clock)
   curves = {}
   for name in names:
     values = [getattr(shape, name) for shape in CURVES[name]]
     if name == "size":
-      values = [count_parameters(programs[size]) for size in values]
+      states = (programs[size].abstract_state() for size in values)
+      values = [count_parameters(state["params"]) for state in states]
     curves[name] = growth(
       values,
       np.stack([seconds[shape] for shape in CURVES[name]], 1),
@@ -132,10 +133,6 @@ def measure(names: Sequence[str], *, rounds: int, clock: str) -> dict[str, dict]
     )
     curves[name]["argument_bytes"] = [arguments[shape] for shape in CURVES[name]]
   return curves
-
-
-def _run(trainer: steps.Trainer, step, batch, _):
-  return trainer.start(step, batch)
 
 
 def finding(name: str, curve: dict) -> str:
@@ -161,7 +158,7 @@ def summary(curves: Mapping[str, dict]) -> str:
     ]
     for name, curve in curves.items()
   ]
-  return table(header, rows, right=range(1, 7))
+  return table(header, rows)
 
 
 def points(name: str, curve: dict) -> str:

@@ -24,6 +24,7 @@ from transformers.utils import logging
 
 from benchmarks.small_bert import ADAMW
 from model import BertConfig
+from model.hf.config import bert_json
 
 if TYPE_CHECKING:
   from pipeline.batches.packed import PackedBatch
@@ -87,16 +88,7 @@ class HuggingFace:
 def _model(weights: pathlib.Path | BertConfig, attention: str) -> BertForPreTraining:
   if not isinstance(weights, BertConfig):
     return BertForPreTraining.from_pretrained(weights, attn_implementation=attention)
-  config = transformers.BertConfig(
-    vocab_size=weights.vocab_size,
-    hidden_size=weights.hidden_size,
-    num_hidden_layers=weights.num_layers,
-    num_attention_heads=weights.num_heads,
-    intermediate_size=weights.intermediate_size,
-    max_position_embeddings=weights.max_position_embeddings,
-    hidden_dropout_prob=weights.dropout_rate,
-    attention_probs_dropout_prob=weights.attention_dropout_rate,
-  )
+  config = transformers.BertConfig(**bert_json(weights, "pretraining", None))
   return BertForPreTraining._from_config(config, attn_implementation=attention)
 
 

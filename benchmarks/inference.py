@@ -114,7 +114,7 @@ def measure(
       "compilations": counter.count("_eval_step") - before,
     }
   runs = {way: functools.partial(answer, batches) for way, batches in ways.items()}
-  seconds = in_turns(runs, rounds=rounds, seed=0, name=name)
+  seconds = in_turns(runs, rounds=rounds, name=name)
   for way, values in logits.items():
     pairs = list(zip(values, logits[PADDED], strict=True))
     same = [(a.argmax(0) == b.argmax(0)).all() for a, b in pairs]
@@ -145,7 +145,7 @@ def attention_weight(
     batch = pack_rows(store, np.arange(rows)[:, None], row_length=length)
     placed = put_batch(batch, program.mesh)
     runs[length] = lambda _, placed=placed: program.eval_step(params, placed)
-  seconds = in_turns(runs, rounds=rounds, seed=0, name="full rows", clock="processor")
+  seconds = in_turns(runs, rounds=rounds, name="full rows", clock="processor")
   of_token = {
     length: float(np.median(seconds[length])) / (size * lengths[-1] // length * length)
     for length in lengths

@@ -71,9 +71,8 @@ def measure(size: str, row_length: int, *, rows: int, rounds: int) -> list[dict]
   batch = jax.device_put(random_batch(packs, rng, **shape))
   programs = {way: make_program(size, way) for way in WAYS}
   steps = {way: compile_step(program, batch) for way, program in programs.items()}
-  trainers = {way: Trainer(program) for way, program in programs.items()}
-  runs = {way: lambda _, way=way: trainers[way].start(steps[way], batch) for way in WAYS}
-  seconds = in_turns(runs, rounds=rounds, seed=0, name=f"{size} {row_length}")
+  runs = {way: Trainer(programs[way]).runs(step, [batch]) for way, step in steps.items()}
+  seconds = in_turns(runs, rounds=rounds, name=f"{size} {row_length}")
   return [
     {
       "size": size,

@@ -48,8 +48,8 @@ def _in_process(packer: str, workload: str, seed: int, limit: float) -> dict:
   return json.loads(done.stdout.splitlines()[-1])
 
 
-def _peers(seeds: int, limit: float, results: list[dict]) -> Iterator[dict[str, str]]:
-  """Runs each packer on each workload; adds to the results, and yields table rows."""
+def _peers(seeds: int, limit: float) -> Iterator[dict]:
+  """Runs each packer on each workload."""
   installed = [n for n, (m, *_) in PACKERS.items() if importlib.util.find_spec(m)]
   for name in PACKERS:
     if name not in installed:
@@ -58,9 +58,7 @@ def _peers(seeds: int, limit: float, results: list[dict]) -> Iterator[dict[str, 
   bounds = {name: [_lower_bound(name, seed) for seed in range(seeds)] for name in WORKLOADS}
   with Progress("packers", total=len(cells), unit="workloads") as progress:
     for workload, name in progress.over(cells):
-      record = _peer(workload, name, bounds[workload], limit)
-      results.append(record)
-      yield _peer_row(record)
+      yield _peer(workload, name, bounds[workload], limit)
 
 
 def _lower_bound(workload: str, seed: int) -> int:
@@ -102,7 +100,7 @@ def _peer_row(record: dict) -> dict[str, str]:
   }
 
 
-def _speed(slow: bool, results: list[dict]) -> Iterator[dict[str, str]]:
+def _speed(slow: bool) -> Iterator[dict]:
   """Times on the same histograms, one after the other in one process."""
   cases: list[tuple[str, int | None, str, int]] = [("wikipedia_512", 3, "nnlshp", 1)]
   cases += [("wikipedia_512", depth, "optimal", 3) for depth in DEPTHS]
@@ -112,11 +110,12 @@ def _speed(slow: bool, results: list[dict]) -> Iterator[dict[str, str]]:
     for name, depth, algorithm, repeats in cases:
       seconds, plan = _pack(name, depth, algorithm, repeats)
       record = _timed(f"{name}, {depth or 'max'}, {algorithm}", seconds, plan)
-      results.append(record)
-      if (name, algorithm) == ("wikipedia_512", "optimal"):
-        record["of_nnlshp"] = seconds / results[0]["seconds"]
+      if algorithm == "nnlshp":
+        of_nnlshp = seconds
+      elif (name, algorithm) == ("wikipedia_512", "optimal"):
+        record["of_nnlshp"] = seconds / of_nnlshp
       progress.update()
-      yield _speed_row(record)
+      yield record
     wikipedia = packing.load_histogram("wikipedia_512")
     lengths = np.repeat(np.arange(1, 513, dtype=np.int32), wikipedia.counts)
     np.random.default_rng(0).shuffle(lengths)
@@ -130,9 +129,8 @@ def _speed(slow: bool, results: list[dict]) -> Iterator[dict[str, str]]:
     ):
       start = time.perf_counter()
       work()
-      results.append(_timed(what, time.perf_counter() - start, plan))
       progress.update()
-      yield _speed_row(results[-1])
+      yield _timed(what, time.perf_counter() - start, plan)
 
 
 def _pack(
@@ -163,21 +161,25 @@ def _speed_row(record: dict) -> dict[str, str]:
   }
 
 
-def _optimal(results: list[dict]) -> Iterator[dict[str, str]]:
+def _optimal_row(record: dict) -> dict[str, str]:
+  return {
+    "histogram": record["name"],
+    "depth": str(record["depth"] or "max"),
+    "bound": str(record["bound"]),
+    "packs": str(record["packs"]),
+    "gap": str(record["gap"]),
+    "seconds": f"{record['seconds']:.2f}",
+  }
+
+
+def _optimal() -> Iterator[dict]:
   """The optimum for every built-in histogram at five depths."""
   cells = list(itertools.product(packing.histogram_names(), DEPTHS))
   with Progress("optimal", total=len(cells), unit="plans") as progress:
     for name, depth in progress.over(cells):
       seconds, plan = _pack(name, depth, "optimal", 1)
-      yield {
-        "histogram": name,
-        "depth": str(depth or "max"),
-        "bound": str(plan.lower_bound),
-        "packs": str(plan.num_packs),
-        "gap": str(plan.gap),
-        "seconds": f"{seconds:.2f}",
-      }
-      results.append({"name": name, "depth": depth, "gap": plan.gap, "seconds": seconds})
+      numbers = {"bound": plan.lower_bound, "packs": plan.num_packs, "gap": plan.gap}
+      yield {"name": name, "depth": depth, "seconds": seconds} | numbers
       if plan.gap > max(1, 1e-6 * plan.lower_bound):
         raise SystemExit(f"{name} at depth {depth}: {plan.gap} packs above the bound")
 
@@ -215,16 +217,14 @@ def main(arguments: list[str] | None = None):
   results: dict[str, list[dict]] = {}
   print(f"{machine()}\n")
   if options.only in (None, "speed"):
-    results["speed"] = []
-    print_table(_speed(options.slow == "yes", results["speed"]), left=["what"])
+    speed = _speed(options.slow == "yes")
+    results["speed"] = print_table(speed, _speed_row, left=["what"])
   if options.only == "optimal":
-    results["optimal"] = []
-    print_table(_optimal(results["optimal"]), left=["histogram"])
+    results["optimal"] = print_table(_optimal(), _optimal_row, left=["histogram"])
   if options.only in (None, "peers"):
-    results["peers"] = []
-    rows = _peers(options.seeds, options.limit, results["peers"])
+    peers = _peers(options.seeds, options.limit)
     print()
-    print_table(rows, left=("lengths", "packer"))
+    results["peers"] = print_table(peers, _peer_row, left=("lengths", "packer"))
     if options.picture:
       _draw(results["peers"], options.picture)
   write(options, machine(), **results)

@@ -14,6 +14,7 @@ where it is not installed: `pip install torch`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import importlib.util
@@ -22,7 +23,7 @@ import pathlib
 import platform
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import grain
 import numpy as np
@@ -128,8 +129,14 @@ def _real_tokens(batch: dict) -> int:
   raise KeyError(f"No field of {list(batch)} separates padding from tokens.")
 
 
-def _measure(ways: dict[str, Batches], *, rounds: int, batches: int) -> dict[str, dict]:
-  """Real tokens a second of processor time of each way, in turns."""
+def _measure(
+  ways: Mapping[str, Batches], *, rounds: int, batches: int, clock: str, ready: int
+) -> dict[str, dict]:
+  """Real tokens a second of each way, in turns.
+
+  Before each turn `ready` batches are taken that are not counted: a way that works in the
+  background does so while others are measured.
+  """
   real: dict[str, list[int]] = {name: [] for name in ways}
   tokens = dict.fromkeys(ways, 0)
 
@@ -137,9 +144,13 @@ def _measure(ways: dict[str, Batches], *, rounds: int, batches: int) -> dict[str
     real[name].append(sum(map(_real_tokens, made)))
     tokens[name] += sum(int(np.prod(batch["input_ids"].shape)) for batch in made)
 
-  runs = {name: functools.partial(_take, way, batches) for name, way in ways.items()}
   seconds = in_turns(
-    runs, rounds=rounds, seed=0, name="batches", clock="processor", after=count
+    {name: functools.partial(_take, way, batches) for name, way in ways.items()},
+    rounds=rounds,
+    name="batches",
+    clock=clock,
+    before=lambda name: _take(ways[name], ready),
+    after=count,
   )
   return {
     name: {
@@ -149,27 +160,6 @@ def _measure(ways: dict[str, Batches], *, rounds: int, batches: int) -> dict[str
     }
     for name in ways
   }
-
-
-def _measure_workers(
-  loaders: dict[str, PackedLoader], *, rounds: int, batches: int
-) -> dict[str, list]:
-  """Batches in the background: real tokens a second of the wall clock, in turns."""
-  iterators = {name: loader.iterate() for name, loader in loaders.items()}
-  runs = {name: functools.partial(_take, x, batches) for name, x in iterators.items()}
-  real: dict[str, list[int]] = {name: [] for name in loaders}
-  seconds = in_turns(
-    runs,
-    rounds=rounds,
-    seed=0,
-    name="background",
-    # It runs while others are measured: batches that lie ready are not counted.
-    before=lambda name: _take(iterators[name], 17),
-    after=lambda name, made: real[name].append(sum(map(_real_tokens, made))),
-  )
-  for iterator in iterators.values():
-    iterator.close()
-  return {name: (real[name] / seconds[name]).tolist() for name in loaders}
 
 
 def _take(way: Batches, number: int, _=None) -> list[dict]:
@@ -255,15 +245,20 @@ def main(arguments: list[str] | None = None):
       ways["PyTorch DataLoader, padded"] = _torch(sequences, row, size, masked=False)
     else:
       print("PyTorch is not installed and left out", file=sys.stderr)
-    results: dict[str, dict] = {"ways": _measure(ways, **counts)}
+    measured = _measure(ways, clock="processor", ready=0, **counts)
+    results: dict[str, dict] = {"ways": measured}
     print(f"{here}\n{len(store):,} sequences of {options.histogram}, batches of {size}")
-    print(_way_table(results["ways"]))
+    print(_way_table(measured))
     if options.workers:
-      loaders = {
-        f"processes: {n}" if n else "a thread": loader(masking=masking, workers=n)
-        for n in options.workers
-      }
-      results["workers"] = _measure_workers(loaders, **counts)
+      with contextlib.ExitStack() as stack:
+        ahead = {
+          f"processes: {n}" if n else "a thread": stack.enter_context(
+            contextlib.closing(loader(masking=masking, workers=n).iterate())
+          )
+          for n in options.workers
+        }
+        measured = _measure(ahead, clock="wall", ready=17, **counts)
+      results["workers"] = {name: way["rates"] for name, way in measured.items()}
       title = "M real tokens a second of the clock (quartiles)"
       lines = [
         {"made ahead by": name, title: _millions(rates)}

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -98,15 +99,13 @@ def main(arguments: list[str] | None = None):
   add(parser, "--megabytes", [10, 200], type=several(positive))
   parser.add_argument("--workers", type=positive, help="default: that of prepare")
   options = parser.parse_args(arguments)
-  texts: list[dict] = []
   print(f"{machine()}\n")
   left = ("text", "of which this process, each worker")
-  print_table(_measured_rows(options, texts), left=left)
-  write(options, machine(), texts=texts)
+  write(options, machine(), texts=print_table(_prepare_all(options), _row, left=left))
 
 
-def _measured_rows(options, texts: list[dict]) -> Iterator[dict[str, str]]:
-  """Prepares each text; adds to the results, and yields a row of the table."""
+def _prepare_all(options) -> Iterator[dict[str, Any]]:
+  """Prepares each text; its size, and what `_measure` gives."""
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     words = _write_vocabulary(folder / "vocab.txt")
@@ -118,16 +117,18 @@ def _measured_rows(options, texts: list[dict]) -> Iterator[dict[str, str]]:
       command += [f"--out={folder / str(megabytes)}"]
       if options.workers is not None:
         command += [f"--workers={options.workers}"]
-      one = {"text_bytes": text.stat().st_size} | _measure(command)
-      texts.append(one)
+      yield {"text_bytes": text.stat().st_size} | _measure(command)
       text.unlink()
-      of_each = ", ".join(f"{n / 1e6:.0f}" for n in one["bytes"])
-      yield {
-        "text": f"{one['text_bytes'] / 1e6:.0f} MB",
-        "peak": f"{sum(one['bytes']) / 1e6:.0f} MB",
-        "of which this process, each worker": f"{of_each} MB",
-        "seconds": f"{one['seconds']:.0f}",
-      }
+
+
+def _row(one: dict[str, Any]) -> dict[str, str]:
+  of_each = ", ".join(f"{n / 1e6:.0f}" for n in one["bytes"])
+  return {
+    "text": f"{one['text_bytes'] / 1e6:.0f} MB",
+    "peak": f"{sum(one['bytes']) / 1e6:.0f} MB",
+    "of which this process, each worker": f"{of_each} MB",
+    "seconds": f"{one['seconds']:.0f}",
+  }
 
 
 if __name__ == "__main__":

@@ -72,12 +72,6 @@ def masked_tokens(length: int) -> int:
   return max(1, round(MASK_RATE * length))
 
 
-def count_parameters(program: TrainingProgram) -> int:
-  """The number of trained parameters."""
-  arrays = jax.tree.leaves(program.abstract_state()["params"])
-  return sum(int(np.prod(x.shape)) for x in arrays)
-
-
 def machine_and_device() -> str:
   """The processor, its cores, and JAX's device."""
   return f"{machine()}; {jax.devices()[0].device_kind}, jax {jax.__version__}"

@@ -44,14 +44,14 @@ PAPER = {128: (1.17, 1.15), 384: (1.70, 1.68), 512: (2.00, 1.913)}
 
 
 def make_batches(
-  plan: packing.Plan, *, rows: int, number: int, seed: int = 0
+  plan: packing.Plan, *, rows: int, number: int
 ) -> dict[str, list[dict[str, np.ndarray]]]:
   """PackedBatches of packs, "packed", and of the same sequences one a row, "unpacked".
 
   Each pack of the plan is equally likely. There are `number` batches of B rows of each
   kind; sequences without a row in the unpacked ones are left out at random.
   """
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(0)
   by_depth = sorted(range(plan.num_strategies), key=lambda k: len(plan.strategies[k]))
   ends = np.cumsum(plan.repeat_counts[by_depth])
   # Evenly over packs sorted by depth: together they have the packing factor of the plan.
@@ -155,13 +155,13 @@ def measure(
         "xla": step.xla_flops,
         "update": steps.update_flops(make_optimizer(), program),
       }
-      runs[f"{name} {kind}"] = functools.partial(_start, trainer, step, placed[kind])
+      runs[f"{name} {kind}"] = trainer.runs(step, placed[kind])
     runs[f"{name} again"] = runs[f"{name} unpacked"]
   ran = [record for record in records if "flops" in record]
   if not ran:
     return records
   name = f"rows of {plan.row_length}"
-  seconds = steps.in_turns(runs, rounds=rounds, seed=0, name=name, clock=clock)
+  seconds = steps.in_turns(runs, rounds=rounds, name=name, clock=clock)
   sequences = np.array([int(x["sequence_mask"].sum()) for x in batches["packed"][1:]])
   fastest = min((seconds[f"{x['attention']} unpacked"] for x in ran), key=np.median)
   for record in ran:
@@ -182,10 +182,6 @@ def _mean_pairs(batches: Sequence[Mapping[str, np.ndarray]]) -> int:
   rows = np.concatenate([batch["segment_ids"] for batch in batches])
   squares = [np.square(np.bincount(row)[1:].astype(np.int64)).sum() for row in rows]
   return int(np.sum(squares)) // len(batches)
-
-
-def _start(trainer: steps.Trainer, step, batches: Sequence[dict], number: int):
-  return trainer.start(step, batches[number])
 
 
 def summarise(
@@ -231,8 +227,10 @@ def summarise(
   }
 
 
-def speedup_row(record: dict) -> dict[str, str]:
+def speedup_row(record: dict) -> dict[str, str] | None:
   """What the table shows of an implementation that ran."""
+  if "not_run" in record:
+    return None
   model = {kind: record["flops"][kind]["model"] for kind in KINDS}
   paper = "not in it"
   if record["row_length"] in PAPER:
@@ -304,9 +302,8 @@ def main(arguments: list[str] | None = None):
     f"depth {options.depth}, {options.rounds} rounds, {options.clock} time\n\n"
     "Realised speed-up\n"
   )
-  records: list[dict] = []
   left = ("attention", "paper: p, speed-up, ratio")
-  print_table(_measured_rows(options, records), left=left)
+  records = print_table(_measure_all(options), speedup_row, left=left)
   command.write(options, machine, peak=dataclasses.asdict(peak), steps=records)
   if reasons := steps.not_run_lines(records):
     print(f"\n{reasons}")
@@ -315,14 +312,14 @@ def main(arguments: list[str] | None = None):
   print(f"\nShare of the machine's peak\n\n{shown}")
 
 
-def _measured_rows(options, records: list[dict]) -> Iterator[dict[str, str]]:
-  """Measures each row length; adds to the records, and yields a row of the table."""
+def _measure_all(options) -> Iterator[dict[str, Any]]:
+  """The records of each row length."""
   for row_length in options.row_lengths:
     histogram = packing.load_histogram(f"wikipedia_{row_length}")
     plan = packing.pack(
       histogram, algorithm="optimal", max_sequences_per_pack=options.depth
     )
-    measured = measure(
+    yield from measure(
       plan,
       size=options.size,
       dtype=options.dtype,
@@ -331,8 +328,6 @@ def _measured_rows(options, records: list[dict]) -> Iterator[dict[str, str]]:
       rounds=options.rounds,
       clock=options.clock,
     )
-    records += measured
-    yield from (speedup_row(x) for x in measured if "not_run" not in x)
 
 
 if __name__ == "__main__":

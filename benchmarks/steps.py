@@ -86,17 +86,22 @@ class Trainer:
   def __init__(self, program: TrainingProgram):
     self._state = program.init()
 
-  def start(self, step: CompiledStep, batch: Mapping[str, jax.Array]) -> Any:
-    """The totals, which are ready when the step is done."""
-    self._state, totals = step.run(self._state, batch)
-    return totals
+  def runs(
+    self, step: CompiledStep, batches: Sequence[Mapping[str, jax.Array]]
+  ) -> Callable[[int], Any]:
+    """For `in_turns`: a step with the batch of a round; if there are fewer, in a circle."""
+
+    def run(number: int):
+      self._state, totals = step.run(self._state, batches[number % len(batches)])
+      return totals  # ready when the step is done
+
+    return run
 
 
 def in_turns(
   runs: Mapping[Key, Callable[[int], Any]],
   *,
   rounds: int,
-  seed: int,
   name: str,
   clock: str = "wall",
   before: Callable[[Key], Any] = lambda key: None,
@@ -109,7 +114,8 @@ def in_turns(
   Args:
     runs: by key; each takes the number of the round, from 0, and returns arrays that
       are ready when it is done.
-    rounds: counted ones; `seed` is that of the orders, `name` that of the progress bar.
+    rounds: counted ones.
+    name: of the progress bar.
     clock: "wall"; or "processor", the time of all cores of a CPU, which says less about
       a step and is steadier on a shared machine; or "both".
     before: called before the clock starts, in every round.
@@ -119,11 +125,11 @@ def in_turns(
     float[rounds] by key, in seconds; float[rounds, 2] for both clocks, the wall's first.
 
   Example:
-    >>> seconds = in_turns({"a": lambda number: number}, rounds=3, seed=0, name="a")
+    >>> seconds = in_turns({"a": lambda number: number}, rounds=3, name="a")
     >>> seconds["a"].shape
     (3,)
   """
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(0)
   keys = list(runs)
   seconds = {key: np.empty((rounds, 2)) for key in runs}
   with Progress(name, total=(rounds + 1) * len(keys), unit="runs") as progress:

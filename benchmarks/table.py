@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+Record = TypeVar("Record")
 
 
 def table(
-  header: Iterable[str], rows: Iterable[Iterable[str]], *, right: Container[int] = ()
+  header: Iterable[str], rows: Iterable[Iterable[str]], *, left: Container[int] = (0,)
 ) -> str:
-  """A table of cells; the columns `right` are aligned to the right.
+  """A table of cells; columns except `left` are aligned to the right.
 
   Example:
-    >>> print(table(["name", "n"], [["a", "1"]], right=[1]))
+    >>> print(table(["name", "n"], [["a", "1"]]))
     | name | n |
     |---|---:|
     | a | 1 |
   """
   titles = list(header)
-  rule = "".join("---:|" if i in right else "---|" for i in range(len(titles)))
+  rule = "".join("---|" if i in left else "---:|" for i in range(len(titles)))
   return "\n".join([_line(titles), f"|{rule}", *map(_line, rows)])
 
 
@@ -33,19 +36,32 @@ def record_table(records: Sequence[Mapping[str, str]], *, left: Container[str]) 
     | b |  |
   """
   titles = list(dict.fromkeys(title for record in records for title in record))
-  right = [i for i, title in enumerate(titles) if title not in left]
+  columns = [i for i, title in enumerate(titles) if title in left]
   rows = ([record.get(title, "") for title in titles] for record in records)
-  return table(titles, rows, right=right) if records else ""
+  return table(titles, rows, left=columns) if records else ""
 
 
-def print_table(records: Iterable[Mapping[str, str]], *, left: Container[str]):
-  """Prints each record as soon as it is made, above a progress bar if there is one."""
-  import tqdm
+def print_table(
+  records: Iterable[Record],
+  row: Callable[[Record], Mapping[str, str] | None],
+  *,
+  left: Container[str],
+) -> list[Record]:
+  """Prints the row of each record as soon as it is made, if it has one; all records.
 
-  for number, record in enumerate(records):
-    lines = record_table([record], left=left).splitlines()
-    tqdm.tqdm.write("\n".join(lines[2:] if number else lines))
-    sys.stdout.flush()
+  Rows are printed above a progress bar if there is one.
+  """
+  import tqdm  # late: the benchmark of accelerators does without
+
+  made, printed = [], False
+  for record in records:
+    made.append(record)
+    if cells := row(record):
+      lines = record_table([cells], left=left).splitlines()
+      tqdm.tqdm.write("\n".join(lines[2:] if printed else lines))
+      sys.stdout.flush()
+      printed = True
+  return made
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -185,7 +185,7 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
     for name in learners
     for index, batch in enumerate(batches[name])
   }
-  seconds = in_turns(runs, rounds=rounds, seed=0, name="measuring", clock="both")
+  seconds = in_turns(runs, rounds=rounds, name="measuring", clock="both")
   for name, way in measured.items():
     each = [seconds[name, index] for index in range(len(batches[name]))]
     of_rounds = np.sum(each, axis=0)

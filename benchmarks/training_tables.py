@@ -137,7 +137,7 @@ def memory_table(kept: Mapping[str, dict], returned: Mapping[str, dict]) -> str:
     "page faults a step, kept",
     "returned",
   ]
-  return table(header, rows, right=range(1, len(header))) if rows else ""
+  return table(header, rows) if rows else ""
 
 
 def _ratio(

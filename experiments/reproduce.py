@@ -18,11 +18,12 @@ import pathlib
 import sys
 import time
 
+from benchmarks.command import some_of
 from experiments.lab import command, report
 from experiments.lab import part as lab
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
-from training.command import Parser, Stopped, positive
+from training.command import Stopped, positive
 from training.record.files import write_text
 
 # In the order of the report: the name of each part, and its module in packing_paper.
@@ -50,7 +51,17 @@ COMMAND = "python -m experiments.reproduce --only"
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  options = _parser().parse_args(arguments)
+  parser = command.make_parser(__doc__, "experiments.reproduce", workdir="results")
+  parser.add_argument(
+    "--only",
+    type=some_of(PARTS),
+    default=list(PARTS),
+    metavar="PARTS",
+    help=f"separated by commas, of {','.join(PARTS)}",
+  )
+  parser.add_argument("--seeds", type=positive, help="runs of each arm; 3, or 1 if quick")
+  command.add_training(parser)
+  options = parser.parse_args(arguments)
   return command.run(lambda: reproduce(options))
 
 
@@ -59,8 +70,9 @@ def reproduce(options: argparse.Namespace) -> int:
   folder = options.workdir / "quick" if options.quick else options.workdir
   failures: dict[str, str] = {}
   folder.mkdir(parents=True, exist_ok=True)
-  for number, name in enumerate(options.only, start=1):
-    title, start = f"[{number}/{len(options.only)}] {name}", time.monotonic()
+  names = [name for name in PARTS if name in options.only]
+  for number, name in enumerate(names, start=1):
+    title, start = f"[{number}/{len(names)}] {name}", time.monotonic()
     _say(f"{title} ...")
     try:
       make(name, folder, options)
@@ -101,30 +113,6 @@ def make(name: str, folder: pathlib.Path, options: argparse.Namespace) -> list[E
     data=options.data,
   )
   return lab.make(module.exhibits, part)
-
-
-def _parser() -> Parser:
-  parser = command.make_parser(__doc__, "experiments.reproduce", workdir="results")
-  parser.add_argument(
-    "--only",
-    type=_some_parts,
-    default=list(PARTS),
-    metavar="PARTS",
-    help=f"separated by commas, of {','.join(PARTS)}",
-  )
-  parser.add_argument("--seeds", type=positive, help="runs of each arm; 3, or 1 if quick")
-  command.add_training(parser)
-  return parser
-
-
-def _some_parts(text: str) -> list[str]:
-  names = text.split(",")
-  for name in names:
-    if name not in PARTS:
-      raise argparse.ArgumentTypeError(
-        f"there is no part {name!r}; expected some of {', '.join(PARTS)}"
-      )
-  return [name for name in PARTS if name in names]
 
 
 def _say(line: str):

@@ -139,23 +139,20 @@ def exhibits(part: Part, *, minutes: float = math.inf) -> list[Exhibit]:
   made = sum(len(runs) for found in results.values() for runs in found.values())
   first = studies[min(whole)]
   lengths, vocabulary = _documents(first)
-  shared = atoms.Study(
-    part,
-    _recipe(name, first, lengths, vocabulary, part.quick, made, len(planned)),
-  )
-  exhibits = [atoms.steps_an_epoch(shared, lengths, results, tokens=TOKENS)]
+  recipe = _recipe(name, first, lengths, vocabulary, part.quick, made, len(planned))
+  exhibits = [atoms.steps_an_epoch(part, lengths, results, recipe=recipe)]
   if part.data is not None:
     exhibits.append(filtering(part, real_data.find(part.data, "wikitext-2/valid.txt")))
   exhibits += [
-    atoms.atom_sizes(shared, kind, row_length, whole[row_length], lengths)
+    atoms.atom_sizes(part, kind, row_length, whole[row_length], lengths)
     for row_length in PAPER_ROWS
     for kind in ("concat", "padding")
     if row_length in whole and _has(whole[row_length], *_of_atoms(0.5, 2.0))
   ]
-  exhibits.append(atoms.concat_and_padding(shared, whole))
+  exhibits.append(atoms.concat_and_padding(part, whole))
   for row_length, found in whole.items():
     seconds = seconds_a_step(studies[row_length], _ALONE)
-    exhibits.append(atoms.packed(shared, row_length, found, seconds))
+    exhibits.append(atoms.packed(part, row_length, found, seconds))
   return exhibits
 
 

@@ -1,6 +1,6 @@
 """The tables and figures of the atom-size paper, and how packing compares.
 
-Each function takes the results of the runs, draws into a folder and returns an exhibit.
+Each exhibit is made from the results of the runs; its picture goes to the part's folder.
 
 References:
   Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
@@ -9,7 +9,6 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,12 +23,18 @@ from experiments.atom_size.runs import (
   PACKED,
   PADDING,
   PADDING_ALL,
+  TOKENS,
   Layout,
 )
 from experiments.lab.exhibits import Exhibit, Statement, judged
 from experiments.lab.part import Part
 from experiments.lab.report import table
-from experiments.lab.statistics import larger, paired, throughout
+from experiments.lab.statistics import (
+  larger,
+  mean_and_sd,
+  paired_difference,
+  throughout,
+)
 from pipeline.batches import atoms
 
 MARGIN = 0.01  # nats; the paper's atoms of two rows differ by 0.013 from those of one
@@ -94,45 +99,31 @@ FEW = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Study:
-  """What all exhibits need.
+def span(part: Part, run: Run) -> tuple[float, float]:
+  """The epochs that are compared: the last one, or all of a quick run."""
+  if part.quick:
+    return 0.0, len(run["nats"]) / run["steps_per_epoch"]
+  return EPOCHS - 1.0, float(EPOCHS)
 
-  Attributes:
-    part: with the folder of the pictures.
-    recipe: what was trained on what, in a sentence or two.
-  """
 
-  part: Part
-  recipe: str
+def segments_of(part: Part, run: Run) -> np.ndarray:
+  """Perplexity in hundredths of that span."""
+  steps, epochs = run["steps_per_epoch"], EPOCHS
+  if part.quick:
+    steps, epochs = len(run["nats"]), 1
+  return perplexities.last_epoch(
+    run["nats"], run["targets"], steps_per_epoch=steps, epochs=epochs
+  )
 
-  def span(self, run: Run) -> tuple[float, float]:
-    """The epochs that are compared: the last one, or all of a quick run."""
-    if self.part.quick:
-      return 0.0, len(run["nats"]) / run["steps_per_epoch"]
-    return EPOCHS - 1.0, float(EPOCHS)
 
-  def segments(self, run: Run) -> np.ndarray:
-    """Perplexity in hundredths of that span."""
-    quick = {"steps_per_epoch": len(run["nats"]), "epochs": 1}
-    whole = {"steps_per_epoch": run["steps_per_epoch"], "epochs": EPOCHS}
-    return perplexities.last_epoch(
-      run["nats"], run["targets"], **(quick if self.part.quick else whole)
-    )
-
-  def mean_nats(self, run: Run, *, free: int = 0) -> float:
-    """The mean loss over that span.
-
-    Args:
-      run: its results.
-      free: tokens of an epoch that are left out as if they had cost nothing.
-    """
-    middles = (np.arange(len(run["nats"])) + 0.5) / run["steps_per_epoch"]
-    start, end = self.span(run)
-    compared = middles > start
-    targets = np.array(run["targets"])[compared]
-    nats = float(np.array(run["nats"])[compared] @ targets)
-    return nats / (targets.sum() - free * (end - start))
+def mean_nats(part: Part, run: Run, *, free: int = 0) -> float:
+  """The mean loss over that span, as if `free` tokens of an epoch had cost nothing."""
+  middles = (np.arange(len(run["nats"])) + 0.5) / run["steps_per_epoch"]
+  start, end = span(part, run)
+  compared = middles > start
+  targets = np.array(run["targets"])[compared]
+  nats = float(np.array(run["nats"])[compared] @ targets)
+  return nats / (targets.sum() - free * (end - start))
 
 
 def predicted_rows(
@@ -175,9 +166,12 @@ def predicted_rows(
 
 
 def steps_an_epoch(
-  study: Study, lengths: np.ndarray, row_lengths: Mapping[int, Found], *, tokens: int
+  part: Part, lengths: np.ndarray, row_lengths: Mapping[int, Found], *, recipe: str
 ) -> Exhibit:
-  """Whether the loaders make as many steps an epoch as the token counts predict."""
+  """Whether the loaders make as many steps an epoch as the token counts predict.
+
+  `recipe` says what was trained on what.
+  """
   rows = []
   for row_length, found in row_lengths.items():
     for layout, runs in found.items():
@@ -189,9 +183,9 @@ def steps_an_epoch(
       )
       made = next(iter(runs.values()))["steps_per_epoch"]
       name = f"rows of {row_length}, {layout.kind}, atoms of {size}"
-      rows.append((name, predicted / (tokens // row_length), made))
+      rows.append((name, predicted / (TOKENS // row_length), made))
   text = f"{lengths.size:,} documents with {int((lengths + 1).sum()):,} tokens"
-  return compared_steps(study.part, rows, text=text, recipe=study.recipe)
+  return compared_steps(part, rows, text=text, recipe=recipe)
 
 
 def compared_steps(
@@ -215,7 +209,7 @@ def compared_steps(
         f"{agree} of {len(rows)} layouts, to three digits",
       )
     ],
-    text=f"{table(['', 'predicted', 'made'], shown, right=(1, 2))}\n\nPredictions are "
+    text=f"{table(['', 'predicted', 'made'], shown)}\n\nPredictions are "
     "those of the paper's method for this text (`predicted_rows` in "
     "experiments/atom_size/exhibits.py). The paper's own steps of concat, 14,060, 7,029 "
     "and 7,028 an epoch, need 115.1 to 115.2 million tokens at its batches, more than the "
@@ -244,20 +238,20 @@ def ends_at_cuts(lengths: np.ndarray, layout: Layout, row_length: int) -> int:
 
 
 def atom_sizes(
-  study: Study, kind: str, row_length: int, found: Found, lengths: np.ndarray
+  part: Part, kind: str, row_length: int, found: Found, lengths: np.ndarray
 ) -> Exhibit:
   """Which atom of `kind` is best: Figures 1, 2 and 7 to 10, and Table 2."""
   base = Layout(kind)
   layouts = [Layout(kind, atom) for atom in ATOMS if Layout(kind, atom) in found]
   runs = _common_runs(found, layouts)
   names = {layout: f"{layout.atom:g} S" for layout in layouts}
-  segments = {x: np.array([study.segments(run) for run in runs[x]]) for x in layouts}
+  segments = {x: np.array([segments_of(part, run) for run in runs[x]]) for x in layouts}
   ranks = _ranks({x: segments[x] for x in layouts if x.atom in PAPER_ATOMS[row_length]})
   final = {x: segments[x][:, -1] for x in layouts}
   held = {x: np.array([_held_out(run) for run in runs[x]]) for x in layouts}
-  nats = {x: [study.mean_nats(run) for run in runs[x]] for x in layouts}
+  nats = {x: [mean_nats(part, run) for run in runs[x]] for x in layouts}
   if_free = {
-    x: [study.mean_nats(run, free=ends_at_cuts(lengths, x, row_length)) for run in runs[x]]
+    x: [mean_nats(part, run, free=ends_at_cuts(lengths, x, row_length)) for run in runs[x]]
     for x in layouts
   }
   best, best_held = (
@@ -275,11 +269,11 @@ def atom_sizes(
     )
   picture = f"{kind}_{row_length}.png"
   pictures.atoms(
-    study.part.folder / picture,
+    part.folder / picture,
     {names[x]: runs[x] for x in layouts},
     {names[x]: segments[x] for x in layouts},
     {names[x]: np.array(of_layout) for x, of_layout in ranks.items()},
-    span=study.span(runs[layouts[0]][0]),
+    span=span(part, runs[layouts[0]][0]),
     title=finding,
   )
   last_epoch = "training perplexity over the last epoch"
@@ -293,7 +287,7 @@ def atom_sizes(
   ]
   if kind == "concat":
     del compared[2]  # concat has no ends at cuts
-  return study.part.exhibit(
+  return part.exhibit(
     FIGURES[kind, row_length],
     f"{kind}, rows of {row_length}: perplexity by the size of atoms",
     "in shape",
@@ -334,29 +328,29 @@ def _table_of_atoms(kind: str, row_length: int, final, ranks, nats, if_free, hel
     ratio = float(printed) / float(of_paper[1.0]) if printed else math.nan
     row = [
       f"{layout.atom:g} S",
-      _with_sd(final[layout]),
+      mean_and_sd(final[layout], 2),
       f"{final[layout].mean() / final[base].mean():.3f}",
       f"{printed} ({ratio:.3f})" if printed else "",
       f"{np.mean(ranks[layout]):.2f}" if layout in ranks else "",
       of_paper_ranks[layout.atom] if same_ranks else "",
-      _with_sd(np.exp(nats[layout])),
-      _with_sd(np.exp(if_free[layout])),
-      _with_sd(held[layout]),
+      mean_and_sd(np.exp(nats[layout]), 2),
+      mean_and_sd(np.exp(if_free[layout]), 2),
+      mean_and_sd(held[layout], 2),
     ]
     rows.append(row)
   header = ["atom", "final perplexity", "its share of 1 S", "the paper's", "rank"]
   header += ["the paper's", "last epoch", "if ends at cuts cost nothing", "held out"]
-  return table(header, rows, right=range(1, 9))
+  return table(header, rows)
 
 
-def concat_and_padding(study: Study, row_lengths: Mapping[int, Found]) -> Exhibit:
+def concat_and_padding(part: Part, row_lengths: Mapping[int, Found]) -> Exhibit:
   """Table 3 and Figure 3: atoms of a row, concat and padding, and the loss on padding."""
   rows, panels, statements, ratios = [], {}, [], []
   for row_length, found in row_lengths.items():
     runs = _common_runs(found, [layout for layout in NAMES if layout in found])
     panels[row_length] = {NAMES[x]: of_layout for x, of_layout in runs.items()}
-    final = {x: np.array([study.segments(run)[-1] for run in runs[x]]) for x in runs}
-    nats = {x: [study.mean_nats(run) for run in runs[x]] for x in runs}
+    final = {x: np.array([segments_of(part, run)[-1] for run in runs[x]]) for x in runs}
+    nats = {x: [mean_nats(part, run) for run in runs[x]] for x in runs}
     steps = {x: runs[x][0]["steps_per_epoch"] for x in runs}
     ratios.append(f"{steps[PADDING] / steps[CONCAT]:.2f} (rows of {row_length})")
     paper = dict(zip((CONCAT, PADDING), PAPER_TABLE_3.get(row_length, ()), strict=False))
@@ -367,18 +361,18 @@ def concat_and_padding(study: Study, row_lengths: Mapping[int, Found]) -> Exhibi
         NAMES[layout],
         f"{steps[layout]:,.1f}",
         f"{of_paper[0] / 2:,.0f}" if of_paper else "",
-        _with_sd(final[layout]),
+        mean_and_sd(final[layout], 2),
         of_paper[1] if of_paper else "",
-        _with_sd(np.exp(nats[layout])),
-        _with_sd(np.array([_held_out(run) for run in of_layout])),
+        mean_and_sd(np.exp(nats[layout]), 2),
+        mean_and_sd([_held_out(run) for run in of_layout], 2),
       ]
       rows.append(row)
     statements += _padding_statements(f"Rows of {row_length}", runs, _nats(final), nats)
   finding = f"Padding takes more steps an epoch than concat: {', '.join(ratios)} times."
-  pictures.steps(study.part.folder / "concat_and_padding.png", panels, title=finding)
+  pictures.steps(part.folder / "concat_and_padding.png", panels, title=finding)
   header = ["rows of", "layout", "steps an epoch", "the paper's", "final perplexity"]
   header += ["the paper's", "last epoch", "held out"]
-  return study.part.exhibit(
+  return part.exhibit(
     "Table 3 and Figure 3",
     "concat and padding with atoms of a row, and whether padding is predicted",
     "in shape",
@@ -386,7 +380,7 @@ def concat_and_padding(study: Study, row_lengths: Mapping[int, Found]) -> Exhibi
     claim="Padding reaches a lower perplexity than concat, in more steps.",
     statements=statements,
     pictures=["concat_and_padding.png"],
-    text=table(header, rows, right=(0, *range(2, 8)))
+    text=table(header, rows, left=[1])
     + "\n\nThe paper's perplexities are of 124 million parameters, 50,257 tokens and 2 "
     "epochs of WikiText-103 (its Table 3; its figures have others for the same layouts). "
     "It does not say whether end tokens that pad are predicted."
@@ -427,7 +421,7 @@ def _padding_statements(where: str, runs, final, nats) -> list[Statement]:
 
 
 def packed(
-  study: Study, row_length: int, found: Found, seconds: Mapping[str, Sequence[float]]
+  part: Part, row_length: int, found: Found, seconds: Mapping[str, Sequence[float]]
 ) -> Exhibit:
   """How packing compares: held-out perplexity at equal steps, text and time.
 
@@ -450,7 +444,7 @@ def packed(
     }
     rows.append([NAMES[layout]])
     for what, (ours, theirs) in equal.items():
-      rows[-1].append(_difference(theirs, ours))
+      rows[-1].append(paired_difference(theirs, ours))
       if layout != PADDING_ALL:
         claim = (
           f"Rows of {row_length}: at {what} packed has a lower held-out perplexity than "
@@ -464,7 +458,7 @@ def packed(
       f"{steps[x]:,}",
       f"{1e3 * clock[x]:.1f} ({_quartiles(seconds[x.name])})",
       f"{steps[x] * clock[x]:.0f}",
-      _with_sd(held[x]),
+      mean_and_sd(held[x], 2),
     ]
     for x in layouts
   ]
@@ -472,11 +466,11 @@ def packed(
   finding = f"Rows of {row_length} tokens, held-out perplexity: {', '.join(ends)}."
   picture = f"packed_{row_length}.png"
   pictures.held_out(
-    study.part.folder / picture, {NAMES[x]: runs[x] for x in layouts}, title=finding
+    part.folder / picture, {NAMES[x]: runs[x] for x in layouts}, title=finding
   )
   header = ["more than packed, in nats", "equal steps", "equal text", "equal time"]
   columns = ["layout", "steps", "ms a step (quartiles)", "seconds", "held out"]
-  return study.part.exhibit(
+  return part.exhibit(
     f"Packed, rows of {row_length}",
     "packing compared with concat and padding, atoms of a row",
     "in shape",
@@ -484,8 +478,8 @@ def packed(
     claim="(Not in the paper.) How isolated packs compare with both layouts.",
     statements=statements,
     pictures=[picture],
-    text=f"{table(columns, totals, right=(1, 2, 3, 4))}\n\n"
-    f"{table(header, rows, right=(1, 2, 3))}\n\n"
+    text=f"{table(columns, totals)}\n\n"
+    f"{table(header, rows)}\n\n"
     f"Seeds: {len(runs[PACKED])}. All runs share one compiled step. Layouts were timed in "
     "turns, each with its loader: packed's median, times the median ratio to it turn by "
     "turn. At equal steps (and tokens, padding included) and time the longer run is read "
@@ -535,19 +529,6 @@ def _nats(values: Mapping[Layout, Any]) -> dict[Layout, list[float]]:
   return {layout: np.log(of_layout).tolist() for layout, of_layout in values.items()}
 
 
-def _with_sd(values: np.ndarray) -> str:
-  sd = f" ± {values.std(ddof=1):.2f}" if values.size > 1 else ""
-  return f"{values.mean():.2f}{sd}"
-
-
 def _quartiles(seconds: Sequence[float]) -> str:
   low, high = np.percentile(seconds, [25, 75])
   return f"{1e3 * low:.1f} to {1e3 * high:.1f}"
-
-
-def _difference(a: Sequence[float], b: Sequence[float]) -> str:
-  mean = float(np.mean(np.subtract(a, b)))
-  if len(a) < 2:
-    return f"{mean:+.4f}"
-  low, high = paired(a, b).interval()
-  return f"{mean:+.4f} ({low:+.4f} to {high:+.4f})"

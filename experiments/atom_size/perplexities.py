@@ -67,7 +67,7 @@ def last_epoch(
   return np.exp(total(weights * np.asarray(nats, float)) / tokens)
 
 
-def smooth(values: npt.ArrayLike, alpha: float = 0.99) -> np.ndarray:
+def smooth(values: npt.ArrayLike, alpha: float) -> np.ndarray:
   """An exponential moving average, S_t = a S_(t-1) + (1 - a) y_t.
 
   The weight a is min(sqrt(alpha), 0.999), and the average starts from the first value.
@@ -86,7 +86,7 @@ def smooth(values: npt.ArrayLike, alpha: float = 0.99) -> np.ndarray:
   """
   weight = min(math.sqrt(alpha), 0.999)
   smoothed = np.array(values, float)
-  last = smoothed[0] if smoothed.size else math.nan
+  last = smoothed[0]
   for place, value in enumerate(smoothed):
     last = weight * last + (1 - weight) * value
     smoothed[place] = last

@@ -267,7 +267,7 @@ def seconds_a_step(study: Study, layouts: Sequence[Layout]) -> dict[str, list[fl
       name: functools.partial(some_steps, batches) for name, batches in batches.items()
     }
     name = f"timing rows of {first.data.max_sequence_length}"
-    taken = in_turns(turns, rounds=TURNS, seed=0, name=name)
+    taken = in_turns(turns, rounds=TURNS, name=name)
   seconds = {name: (x / STEPS_A_TURN).tolist() for name, x in taken.items()}
   write_json(path, {"of": made_from, "seconds": seconds})
   return seconds

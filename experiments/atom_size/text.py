@@ -66,7 +66,7 @@ def filtering(part: Part, path: pathlib.Path) -> Exhibit:
         f"{short:.1f} % of {len(rows):,} rows, counted",
       )
     ],
-    text=f"{table(['words of a row', 'rows (%)'], shares, right=(1,))}\n\nThe validation "
+    text=f"{table(['words of a row', 'rows (%)'], shares)}\n\nThe validation "
     f"set of WikiText-2, {total:,} words, which is that of WikiText-103; here with `<unk>` "
     "for unknown words, so that rows have other lengths in characters. The paper counts "
     "tokens in Figure 4, of 10,000 rows of the training set.",

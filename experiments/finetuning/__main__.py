@@ -30,7 +30,7 @@ from experiments.finetuning.runs import Runs, run_all
 from experiments.lab import command, real_data, report
 from experiments.lab.exhibits import Exhibit, Statement, judged
 from experiments.lab.part import Part
-from experiments.lab.statistics import equivalent
+from experiments.lab.statistics import mean_and_sd, same_score
 from model import weights
 from packing import InputError
 from training.command import positive
@@ -49,7 +49,6 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 NAMES = {"packed": "packed", "no_mask": "packed without mask", "unpacked": "unpacked"}
 COST = {"packed": 1, "no_mask": 1, "unpacked": 3}  # of a run, about
-MARGIN = 2.0  # points of a score; a smaller difference does not matter
 TOLERANCE = 1e-4  # of predicted numbers; classes and answers have to be the same
 QUICK_EXAMPLES = 64
 QUICK = {"train.duration": "64 sequences", "optimizer.warmup": "32 sequences"}
@@ -148,20 +147,12 @@ def _differ(a: np.ndarray, b: np.ndarray) -> bool:
 def statements(runs: Runs) -> list[Statement]:
   """What is tested of a task."""
   score = scores_of(runs)["score"]
-  packed, unpacked = score["packed"], score["unpacked"]
-  # A high score is good, but the control of the test has to be larger.
-  control = np.multiply(2, unpacked) - score["no_mask"]
   same = [Same(*result["same"]) for result in runs.results("packed")]
   number = sum(one.different for one in same)
   of_all = sum(one.sequences for one in same)
   return [
-    equivalent(
-      f"{runs.task}: fine-tuned packed and unpacked, the score is the same",
-      packed,
-      unpacked,
-      power=control.tolist(),
-      margin=MARGIN,
-      unit="points",
+    same_score(
+      f"{runs.task}: fine-tuned packed and unpacked, the score is the same", **score
     ),
     judged(
       f"{runs.task}: one model predicts the same packed and unpacked",
@@ -181,9 +172,9 @@ def score_table(tasks: Sequence[Runs]) -> str:
     if len(scores) == 2:  # a metric, and the score, which is the same
       del scores["score"]
     for metric, arms in scores.items():
-      cells = [_mean_and_sd(arms[arm]) for arm in NAMES]
+      cells = [mean_and_sd(arms[arm], digits=1) for arm in NAMES]
       rows.append([runs.task, metric.replace("_", " "), *cells])
-  return report.table(["task", "metric", *NAMES.values()], rows, right=range(2, 5))
+  return report.table(["task", "metric", *NAMES.values()], rows, left=(0, 1))
 
 
 def work_table(tasks: Sequence[Runs]) -> str:
@@ -211,12 +202,7 @@ def work_table(tasks: Sequence[Runs]) -> str:
     )
   header = ["task", "sequences", "packed rows", "packing factor"]
   header += ["unpacked, sequences/s", "packed, sequences/s", "ratio"]
-  return report.table(header, rows, right=range(1, 7))
-
-
-def _mean_and_sd(values: Sequence[float]) -> str:
-  mean = f"{np.mean(values):.1f}"
-  return f"{mean} ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else mean
+  return report.table(header, rows)
 
 
 def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:

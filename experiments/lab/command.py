@@ -8,12 +8,14 @@ import json
 import pathlib
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from experiments.lab import part as lab
 from experiments.lab import real_data, report
 from experiments.lab.part import MISTAKES, Maker, Part
 from training.command import Parser, Stopped, positive
+from training.record.files import write_json, write_text
 from training.sweep.jobs import cores
 
 
@@ -71,6 +73,31 @@ def run(work: Callable[[], int]) -> int:
   except KeyboardInterrupt:
     print("Stopped. Run the same command again to continue.", file=sys.stderr)
     return 130
+
+
+def run_study(
+  results: Iterator[Mapping[str, Any]],
+  path: pathlib.Path,
+  *,
+  tables: Callable[[Mapping[str, Any]], str],
+  draw: Callable[[pathlib.Path, Mapping[str, Any]], None],
+  as_json: bool,
+) -> int:
+  """Writes each result as soon as it is known, and prints the last; the status of `run`.
+
+  A result has all of the one before. It is written to PATH.json, its tables, in Markdown,
+  to PATH.md, and its pictures beside them.
+  """
+
+  def work() -> int:
+    for result in results:
+      write_json(path.with_suffix(".json"), result)
+      write_text(path.with_suffix(".md"), tables(result) + "\n")
+      draw(path.parent, result)
+    print(json.dumps(result) if as_json else tables(result))
+    return 0
+
+  return run(work)
 
 
 def run_part(maker: Maker, part: Part, *, as_json: bool) -> int:

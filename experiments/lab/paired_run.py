@@ -199,11 +199,9 @@ def held_out(
   return [run["evaluations"][at][way][metric] for run in results]
 
 
-def in_training(
-  results: Results, metric: str = "mlm_loss", *, points: int = 10
-) -> list[float]:
-  """A metric of each seed, the mean over the last points of its learning curve."""
-  return [float(np.mean([x[metric] for x in run["curve"][-points:]])) for run in results]
+def in_training(results: Results) -> list[float]:
+  """The masked-token loss of each seed, the mean over the last 10 points of its curve."""
+  return [float(np.mean([x["mlm_loss"] for x in run["curve"][-10:]])) for run in results]
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def index(exhibits: Iterable[Exhibit], *, report: str = "") -> str:
     for exhibit in exhibits
   ]
   header = ["exhibit", "what the paper says", "must agree", "result", "minutes", "command"]
-  return table(header, rows, right=[4])
+  return table(header, rows, left=(0, 1, 2, 3, 5))
 
 
 def _minutes(exhibit: Exhibit) -> str:
@@ -101,7 +101,7 @@ def section(exhibit: Exhibit, *, folder: str) -> str:
   parts = [f"## {exhibit.name}: {exhibit.title}", exhibit.finding]
   if exhibit.statements:
     rows = [[x.claim, _OUTCOMES[x.outcome], x.evidence] for x in exhibit.statements]
-    parts.append(table(["claim", "outcome", "evidence"], rows))
+    parts.append(table(["claim", "outcome", "evidence"], rows, left=range(3)))
   parts += [f"![{exhibit.title}]({folder}/{name})" for name in exhibit.pictures]
   if exhibit.values:
     parts.append(_values(exhibit.values))
@@ -125,8 +125,8 @@ def _values(values: Sequence[Value]) -> str:
     "note": [x.note for x in values],
   }
   shown = {name: cells for name, cells in columns.items() if any(cells)}
-  numbers = [i for i, x in enumerate(shown) if x not in ("", "agrees", "note")]
-  return table(list(shown), zip(*shown.values(), strict=True), right=numbers)
+  words = [i for i, x in enumerate(shown) if x in ("", "agrees", "note")]
+  return table(shown, zip(*shown.values(), strict=True), left=words)
 
 
 def _anchor(exhibit: Exhibit) -> str:

@@ -25,6 +25,7 @@ import scipy.stats
 from experiments.lab.exhibits import Outcome, Statement
 
 MARGIN = 0.02  # nats of masked-token loss; a smaller difference does not matter
+SCORE_MARGIN = 2.0  # points of a score; a smaller difference does not matter
 LEVEL = 0.05  # of each test
 Runs = Sequence[float]  # a value of each run, by seed
 
@@ -190,6 +191,15 @@ def equivalent(
   return judge(claim, _test("equal", a, b, margin, unit) | {"control": _pairs(power, b)})
 
 
+def same_score(claim: str, packed: Runs, unpacked: Runs, no_mask: Runs) -> Statement:
+  """Tests whether two arms score the same, in points; `no_mask` is known to score less."""
+  # A high score is good, but the control of the test has to be larger.
+  control = (np.multiply(2, unpacked) - no_mask).tolist()
+  return equivalent(
+    claim, packed, unpacked, power=control, margin=SCORE_MARGIN, unit="points"
+  )
+
+
 def larger(
   claim: str, a: Runs, b: Runs, *, margin: float = MARGIN, unit: str = "nats"
 ) -> Statement:
@@ -210,6 +220,26 @@ def reaches(
 ) -> Statement:
   """Tests whether `a` is above a number that was chosen, by however little."""
   return judge(claim, _test("reaches", a, [target] * len(a), margin, unit))
+
+
+def mean_and_sd(values: Runs | np.ndarray, digits: int = 4) -> str:
+  """A mean, with the standard deviation if there are several values.
+
+  Example:
+    >>> mean_and_sd([1.0, 3.0], 1), mean_and_sd([1.0], 1)
+    ('2.0 ± 1.4', '1.0')
+  """
+  mean = f"{np.mean(values):.{digits}f}"
+  return f"{mean} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else mean
+
+
+def paired_difference(a: Runs, b: Runs) -> str:
+  """The mean of a - b, with its 95 % interval if there are several pairs."""
+  mean = f"{np.mean(np.subtract(a, b)):+.4f}"
+  if len(a) < 2:
+    return mean
+  low, high = paired(a, b).interval()
+  return f"{mean} ({low:+.4f} to {high:+.4f})"
 
 
 def throughout(claim: str, statements: Sequence[Statement]) -> Statement:

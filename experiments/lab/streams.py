@@ -27,10 +27,7 @@ def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatc
   Args:
     loader: of packed rows.
     kind: one of `BATCHES`.
-    rows: of a step; for "unpacked" those of the packed step.
-
-  Raises:
-    ValueError: `rows` is not the loader's, or the kind is unknown.
+    rows: of a "constant" or "sorted" step; the others follow the loader's.
 
   Example: two steps of 2 packs, "ab c" and "d efg"; each letter is a sequence.
 
@@ -39,18 +36,12 @@ def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatc
     constant   [a, b, c]    [d, e, f]       3 rows
     sorted     [d, a, g]    [b, f]          3 rows; of other steps, too
   """
-  if kind == "sorted":
-    return _sorted(loader, rows)
-  if kind == "constant":
-    return _constant(loader, rows)
-  if rows != loader.batch_size:
-    raise ValueError(f"Expected the loader's {loader.batch_size} rows, found {rows}.")
   steps = itertools.count()
   if kind == "packed":
     return (loader[step] for step in steps)
   if kind == "unpacked":
     return (_one_a_row(loader, *sequences(loader, step), multiple=ROWS) for step in steps)
-  raise ValueError(f"There is no {kind!r}; expected one of {', '.join(BATCHES)}.")
+  return {"constant": _constant, "sorted": _sorted}[kind](loader, rows)
 
 
 def sequences(loader: PackedLoader, step: int) -> tuple[np.ndarray, np.ndarray]:

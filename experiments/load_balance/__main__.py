@@ -13,10 +13,9 @@ delete it. --quick takes 2 minutes, and seconds with --coefficients.
 
 from __future__ import annotations
 
-import json
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,12 +29,11 @@ from experiments.load_balance.pictures import draw
 from experiments.load_balance.simulation import Lengths, Way, simulate, summarise
 from experiments.load_balance.tables import tables
 from experiments.load_balance.ways import PADDING, UNPADDING, make_ways
-from training.record.files import write_json, write_text
+from training.record.files import write_json
 
 HISTOGRAM = "wikipedia_512"
 DEPTHS = (2, 3, "max")  # most sequences in a pack; the last is that of most tables
 BATCH = 32  # sequences of a device, section E; the batch of most tables
-MOST = 2048  # devices of the paper's estimate
 
 
 class Grid(NamedTuple):
@@ -57,13 +55,13 @@ QUICK = Grid((1, 16, 256, 4096), (4, 32), 2**16)
 
 def paper_estimate() -> dict[str, Any]:
   """The numbers of section E, for 1, 2, 4, ... devices."""
-  one = gumbel.infer_one_device(gumbel.PAPER, devices=gumbel.PAPER_DEVICES)
+  one = gumbel.infer_one_device(gumbel.PAPER)
   return {
-    "several": gumbel.PAPER._asdict() | {"devices": gumbel.PAPER_DEVICES},
+    "several": gumbel.PAPER._asdict() | {"devices": gumbel.DEVICES},
     "one": one._asdict(),
     "packing": gumbel.PAPER_PACKING,
-    "packing_ahead_from": gumbel.crossing(one, gumbel.PAPER_PACKING, most=MOST),
-    "rows": gumbel.estimate(one, most=MOST),
+    "packing_ahead_from": gumbel.crossing(one, gumbel.PAPER_PACKING),
+    "rows": gumbel.estimate(one),
   }
 
 
@@ -94,15 +92,15 @@ def check_paper_method(
   """
   both = {name: ways[name] for name in (PADDING, UNPADDING)}
   speedups = {}
-  for n in (2**k for k in range(MOST.bit_length())):
+  for n in (2**k for k in range(gumbel.MOST.bit_length())):
     steps = simulate(both, lengths, devices=n, batch=BATCH, sequences=sequences)
     slowest = {name: x.seconds.max(1) for name, x in steps.items()}
     speedups[n] = slowest[PADDING] / slowest[UNPADDING]
-  low, high = np.quantile(speedups[gumbel.PAPER_DEVICES], [0.25, 0.75])
+  low, high = np.quantile(speedups[gumbel.DEVICES], [0.25, 0.75])
   if low == high:
     return None
-  several = gumbel.fit(speedups[gumbel.PAPER_DEVICES])
-  one = gumbel.infer_one_device(several, devices=gumbel.PAPER_DEVICES)
+  several = gumbel.fit(speedups[gumbel.DEVICES])
+  one = gumbel.infer_one_device(several)
   rows = [
     {
       "devices": n,
@@ -114,14 +112,16 @@ def check_paper_method(
   return {"several": several._asdict(), "one": one._asdict(), "rows": rows}
 
 
-def run(workdir: pathlib.Path, coefficients: str | None, *, quick: bool) -> dict[str, Any]:
-  """Makes all results; writes each as soon as it is known.
+def run(
+  workdir: pathlib.Path, coefficients: str | None, *, quick: bool
+) -> Iterator[dict[str, Any]]:
+  """Simulates; then yields the same result with measured steps.
 
-  Without a file of coefficients it measures them, and then the steps.
+  With a file of coefficients it measures nothing.
 
   Raises:
     InputError: the file has no coefficients.
-    Stopped: a process that measures failed; all else is written.
+    Stopped: a process that measures failed.
   """
   given = None if coefficients is None else read_coefficients(coefficients)
   grid, settings = (QUICK, measured.QUICK) if quick else (Grid(), measured.Settings())
@@ -151,18 +151,10 @@ def run(workdir: pathlib.Path, coefficients: str | None, *, quick: bool) -> dict
     "paper_method": check_paper_method(ways, lengths, sequences=grid.sequences),
     "rows": simulate_grid(ways, lengths, network, grid),
   }
-  _write(workdir, result)
+  yield result
   if given is None:
     plan = plans[str(DEPTHS[-1])]
-    result["measured"] = measured.run(settings, folder, lengths, plan, costs)
-    _write(workdir, result)
-  return result
-
-
-def _write(folder: pathlib.Path, result: Mapping[str, Any]):
-  write_json(folder / "load_balance.json", result)
-  write_text(folder / "load_balance.md", tables(result) + "\n")
-  draw(folder, result)
+    yield result | {"measured": measured.run(settings, folder, lengths, plan, costs)}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -176,13 +168,13 @@ def main(arguments: list[str] | None = None) -> int:
     help="simulate a device with the coefficients in this file, and measure nothing",
   )
   options = parser.parse_args(arguments)
-
-  def work() -> int:
-    result = run(options.workdir, options.coefficients, quick=options.quick)
-    print(json.dumps(result) if options.json else tables(result))
-    return 0
-
-  return command.run(work)
+  return command.run_study(
+    run(options.workdir, options.coefficients, quick=options.quick),
+    options.workdir / "load_balance",
+    tables=tables,
+    draw=draw,
+    as_json=options.json,
+  )
 
 
 if __name__ == "__main__":

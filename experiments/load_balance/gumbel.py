@@ -11,6 +11,7 @@ References:
 
 from __future__ import annotations
 
+import bisect
 import math
 from typing import NamedTuple
 
@@ -26,9 +27,10 @@ class Gumbel(NamedTuple):
   scale: float
 
 
-PAPER_DEVICES = 8
-PAPER = Gumbel(1.6038, 0.1288)  # of eight devices, Listing 1
+DEVICES = 8  # whose speed-ups are fitted
+PAPER = Gumbel(1.6038, 0.1288)  # of these in the paper, Listing 1
 PAPER_PACKING = 1.913  # of any number of devices, section E
+MOST = 2048  # devices of the paper's estimate
 
 
 def fit(speedups) -> Gumbel:
@@ -37,15 +39,15 @@ def fit(speedups) -> Gumbel:
   return Gumbel(float(location), float(scale))
 
 
-def infer_one_device(several: Gumbel, *, devices: int) -> Gumbel:
-  """The distribution of one device from that of the slowest of several.
+def infer_one_device(several: Gumbel) -> Gumbel:
+  """The distribution of one device from that of the slowest of `DEVICES`.
 
   The chance that all of n devices are faster than s is 1 - P_n(s) = (1 - P_1(s))^n. The
   two distributions agree in this at the median (13) and at the mode (14) of the second:
   two equations, each linear in location and scale once -ln(-ln) is taken.
 
   Example:
-    >>> one = infer_one_device(PAPER, devices=8)
+    >>> one = infer_one_device(PAPER)
     >>> f"alpha {one.location:.3f}, beta {one.scale:.3f}"
     'alpha 1.941, beta 0.318'
 
@@ -53,8 +55,8 @@ def infer_one_device(several: Gumbel, *, devices: int) -> Gumbel:
     Equations (12) to (14). The paper prints beta 0.108, which does not solve them.
   """
   median = several.location - several.scale * math.log(math.log(2))
-  at_median = _reduced_quantile(-math.expm1(math.log(0.5) / devices))
-  at_mode = _reduced_quantile(-math.expm1(math.log1p(-math.exp(-1)) / devices))
+  at_median = _reduced_quantile(-math.expm1(math.log(0.5) / DEVICES))
+  at_mode = _reduced_quantile(-math.expm1(math.log1p(-math.exp(-1)) / DEVICES))
   scale = (median - several.location) / (at_median - at_mode)
   return Gumbel(several.location - scale * at_mode, scale)
 
@@ -69,7 +71,7 @@ def mean_of_slowest(one: Gumbel, devices: int) -> float:
   """The expected speed-up of n devices, the mean of the smallest of n draws.
 
   Example:
-    >>> one = infer_one_device(PAPER, devices=8)
+    >>> one = infer_one_device(PAPER)
     >>> [f"{mean_of_slowest(one, n):.2f}" for n in (1, 2, 32, 2048)]
     ['2.12', '1.90', '1.51', '1.28']
 
@@ -90,8 +92,8 @@ def mean_of_slowest(one: Gumbel, devices: int) -> float:
   return one.location + one.scale * (middle + right - left)
 
 
-def estimate(one: Gumbel, *, most: int) -> list[dict[str, float]]:
-  """The mean speed-up and that of 80 % of the steps, for 1, 2, 4, ... devices."""
+def estimate(one: Gumbel) -> list[dict[str, float]]:
+  """The mean speed-up and that of 80 % of the steps, for 1, 2, 4, ... `MOST` devices."""
   return [
     {
       "devices": n,
@@ -99,23 +101,15 @@ def estimate(one: Gumbel, *, most: int) -> list[dict[str, float]]:
       "low": quantile_of_slowest(one, n, probability=0.1),
       "high": quantile_of_slowest(one, n, probability=0.9),
     }
-    for n in (2**k for k in range(most.bit_length()))
+    for n in (2**k for k in range(MOST.bit_length()))
   ]
 
 
-def crossing(one: Gumbel, speedup: float, *, most: int) -> int | None:
-  """The fewest devices whose expected speed-up is below that of packing, which is constant.
-
-  Args:
-    most: devices to look up to, a power of two; None is returned if it takes more.
-  """
-  if mean_of_slowest(one, most) >= speedup:
-    return None
-  low, high = 0, most  # low is not enough, high is
-  while high - low > 1:
-    middle = (low + high) // 2
-    low, high = (low, middle) if mean_of_slowest(one, middle) < speedup else (middle, high)
-  return high
+def crossing(one: Gumbel, speedup: float) -> int | None:
+  """The fewest devices whose expected speed-up is below this; None if above `MOST`."""
+  devices = range(1, MOST + 1)
+  place = bisect.bisect(devices, -speedup, key=lambda n: -mean_of_slowest(one, n))
+  return devices[place] if place < MOST else None
 
 
 def _reduced_quantile(probability: float) -> float:

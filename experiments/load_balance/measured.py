@@ -20,7 +20,7 @@ import numpy as np
 
 import packing
 from benchmarks import small_bert
-from benchmarks.steps import in_turns, quartiles
+from benchmarks.steps import Trainer, compile_step, in_turns, quartiles
 from experiments.load_balance import cost, worker
 from experiments.load_balance.cost import Coefficients, Measurement
 from experiments.load_balance.shares import (
@@ -36,11 +36,13 @@ from experiments.load_balance.ways import UNPADDING, unpadded
 from experiments.load_balance.worker import Case
 from training.mesh import put_batch
 from training.record.files import write_json
+from training.record.parameters import count_parameters
 from training.step import TrainingProgram
 from training.sweep.jobs import cores
 
 COMPOSED = 1000  # steps, of shares measured alone
 _WAYS = (UNPADDED, PACKED)
+_ALONE = "shares alone"  # the case of one device
 _ByWay = Mapping[str, np.ndarray]
 
 
@@ -83,18 +85,11 @@ def measure(
   program: TrainingProgram, row_lengths: Sequence[int], rows: Sequence[int], *, rounds: int
 ) -> list[Measurement]:
   """Times `train_step` of each length (tokens) with each number of rows, in turns."""
-  state = program.init()
-
-  def run(batch):
-    nonlocal state
-    state, totals = program.train_step(state, batch)
-    return state, totals
-
-  runs = {}
+  trainer, runs = Trainer(program), {}
   for shape in itertools.product(row_lengths, rows):
     batch = put_batch(small_bert.full_rows(*shape), program.mesh)
-    runs[shape] = lambda number, batch=batch: run(batch)
-  seconds = in_turns(runs, rounds=rounds, seed=0, name="measuring")
+    runs[shape] = trainer.runs(compile_step(program, batch), [batch])
+  seconds = in_turns(runs, rounds=rounds, name="measuring")
   return [
     Measurement(*shape, *np.quantile(x, [0.5, 0.25, 0.75]).tolist())
     for shape, x in seconds.items()
@@ -114,7 +109,7 @@ def measure_device(settings: Settings, folder: pathlib.Path) -> dict[str, Any]:
   device = {
     "machine": small_bert.machine_and_device(),
     "model": f"BERT-{settings.model}",
-    "parameters": small_bert.count_parameters(program),
+    "parameters": count_parameters(program.abstract_state()["params"]),
     "coefficients": dataclasses.asdict(fitted),
     "rounds": settings.rounds,
     "measurements": [
@@ -137,7 +132,8 @@ def run(
 
   Returns:
     The settings; for each share alone its seconds by the `clock` and `predicted`; `update`,
-    the seconds of one device; and `cases`, of `_Model.compare`.
+    the seconds of one device; and `cases`, of `_compare`, with the waiting as `simulated`:
+    any deals, exact lengths, the fixed time of a step.
 
   Raises:
     Stopped: a process failed.
@@ -146,7 +142,7 @@ def run(
   compiled.append(lengths.longest)
   shares = draw_shares(lengths, plan, number=settings.shares, batch=settings.batch)
   alone = Case(settings.model, compiled, shares, settings.shares, list(_WAYS))
-  cases = {"shares alone": alone}
+  cases = {_ALONE: alone}
   several = dataclasses.replace(alone, ways=[*_WAYS, ONE_PROGRAM])
   for n in settings.devices:
     cases[f"{n} devices, shared cores"] = dataclasses.replace(
@@ -158,42 +154,42 @@ def run(
         several, steps=settings.steps_of(n), processes=n, pinned=True
       )
   results = worker.run_cases(folder, cases)
-
+  steps = {name: _Steps.of(result) for name, result in results.items()}
+  one = steps.pop(_ALONE)
+  steps = {f"{n} devices, composed": _compose(one, n) for n in settings.devices} | steps
   predicted = predict(shares, costs, compiled=compiled)
-  model = _Model(settings, costs, lengths, count_tokens(shares), predicted)
-  one = _Steps.of(results["shares alone"])
+  tokens = count_tokens(shares)
+  way = {UNPADDING: unpadded(costs, lengths)}
   rows = []
-  for n in settings.devices:
-    rng = np.random.default_rng([0, n])
-    some = rng.random((COMPOSED, settings.shares)).argsort(1)[:, :n]  # none twice in a step
-    busy = {way: x[some, 0] for way, x in one.busy.items()}
-    seconds = {way: x.max(1) + one.exchange for way, x in busy.items()}
-    composed = _Steps(busy, seconds, one.exchange)
-    rows.append(model.compare(f"{n} devices, composed", some, composed))
-  for name, case in list(cases.items())[1:]:
-    n = case.devices * case.processes
-    dealt = np.arange(case.steps * n).reshape(-1, n)
-    rows.append(model.compare(name, dealt, _Steps.of(results[name])))
+  for name, measured in steps.items():
+    n, batch = measured.shares.shape[1], settings.batch
+    simulated = simulate(way, lengths, devices=n, batch=batch, sequences=2**18)
+    rows.append(
+      {"name": name, "devices": n, "simulated": _waiting(simulated[UNPADDING].seconds)}
+      | _compare(measured, predicted, tokens, batch=batch, fixed=costs.step)
+    )
   return settings._asdict() | {
     "machine": small_bert.machine_and_device(),
     "cores": len(cores()),
     "composed": COMPOSED,
     "update": one.exchange,
     "clock": {way: x[:, 0].tolist() for way, x in one.busy.items()},
-    "predicted": {way: x.tolist() for way, x in model.predicted.items()},
+    "predicted": {way: x.tolist() for way, x in predicted.items()},
     "cases": rows,
   }
 
 
 class _Steps(NamedTuple):
-  """Steps of a case, by way.
+  """Steps of n devices, by way.
 
   Attributes:
+    shares: int[K, n]; those of each step.
     busy: float[K, n]; seconds until each device had its gradients; not of `ONE_PROGRAM`.
     seconds: float[K]; of the whole step, until its last process ended.
     exchange: median seconds from the slowest device's gradients to the new parameters.
   """
 
+  shares: np.ndarray
   busy: _ByWay
   seconds: _ByWay
   exchange: float
@@ -204,71 +200,65 @@ class _Steps(NamedTuple):
     busy = {way: np.concatenate([x[way]["busy"] for x in results], 1) for way in _WAYS}
     seconds = {way: np.max([x[way]["seconds"] for x in results], 0) for way in results[0]}
     exchanges = [seconds[way] - busy[way].max(1) for way in _WAYS]
-    return cls(busy, seconds, float(np.median(exchanges)))
+    shares = np.arange(busy[PACKED].size).reshape(busy[PACKED].shape)
+    return cls(shares, busy, seconds, float(np.median(exchanges)))
 
 
-class _Model(NamedTuple):
-  """What measured steps are compared with.
+def _compose(alone: _Steps, devices: int) -> _Steps:
+  """Steps of shares measured alone: each lasts as its slowest share, then the update."""
+  rng = np.random.default_rng([0, devices])
+  order = rng.random((COMPOSED, len(alone.shares))).argsort(1)
+  shares = order[:, :devices]  # none twice in a step
+  busy = {way: x[shares, 0] for way, x in alone.busy.items()}
+  seconds = {way: x.max(1) + alone.exchange for way, x in busy.items()}
+  return _Steps(shares, busy, seconds, alone.exchange)
 
-  Attributes:
-    settings: of the measurement.
-    costs: of a device.
-    lengths: of the dataset.
-    tokens: int[N]; real ones of each share, by way.
-    predicted: float[N]; seconds of each share, by way.
+
+def _compare(
+  steps: _Steps, predicted: _ByWay, tokens: _ByWay, *, batch: int, fixed: float
+) -> dict[str, Any]:
+  """Measured steps beside the prediction for the same shares.
+
+  Args:
+    steps: the measured ones.
+    predicted: float[N]; seconds of each share.
+    tokens: int[N]; real ones of each share.
+    batch: b, sequences of a share.
+    fixed: seconds of a step, whatever is in it.
+
+  Returns:
+    Waiting as `predicted`, `at_pace` and `measured` by way; `gain`, real tokens a second of
+    ways of packing over un-padding, and `gain_predicted`; `seconds` and `exchange`; `pace`,
+    how many times its predicted seconds packing takes; `beyond`, the seconds that a
+    sequence of un-padding takes above its prediction at this pace.
   """
+  of_shares = {way: x[steps.shares] for way, x in predicted.items()}
+  own = of_shares[UNPADDED]
+  pace = steps.busy[PACKED].mean() / of_shares[PACKED].mean()
+  beyond = (steps.busy[UNPADDED] - pace * own).mean() / batch
+  whole = {way: x.max(1) + fixed for way, x in of_shares.items()}
+  counted = {way: x[steps.shares].sum() for way, x in tokens.items()}
+  return {
+    "predicted": _waiting(own),
+    "at_pace": _waiting(pace * own + beyond * batch),
+    "measured": {way: _waiting(x) for way, x in steps.busy.items()},
+    "pace": float(pace),
+    "beyond": float(beyond),
+    "gain": _gain(counted, steps.seconds),
+    "gain_predicted": _gain(counted, whole)[PACKED],
+    "seconds": {way: quartiles(x) for way, x in steps.seconds.items()},
+    "exchange": steps.exchange,
+  }
 
-  settings: Settings
-  costs: Coefficients
-  lengths: Lengths
-  tokens: _ByWay
-  predicted: _ByWay
 
-  def compare(self, name: str, shares: np.ndarray, steps: _Steps) -> dict[str, Any]:
-    """Measured steps beside the prediction for the same shares.
-
-    Args:
-      name: of the case.
-      shares: int[K, n]; those of each step.
-      steps: the measured ones.
-
-    Returns:
-      Waiting as `simulated` (any deals, exact lengths, the fixed time of a step),
-      `predicted`, `at_pace` and `measured` by way; `gain`, real tokens a second of ways of
-      packing over un-padding, and `gain_predicted`; `seconds` and `exchange`; `pace`, how
-      many times its predicted seconds packing takes; `beyond`, the seconds that a sequence
-      of un-padding takes above its prediction at this pace.
-    """
-    devices, batch = shares.shape[1], self.settings.batch
-    way = {UNPADDING: unpadded(self.costs, self.lengths)}
-    simulated = simulate(way, self.lengths, devices=devices, batch=batch, sequences=2**18)
-    predicted = {way: x[shares] for way, x in self.predicted.items()}
-    own = predicted[UNPADDED]
-    pace = steps.busy[PACKED].mean() / predicted[PACKED].mean()
-    beyond = (steps.busy[UNPADDED] - pace * own).mean() / batch
-    whole = {way: x.max(1) + self.costs.step for way, x in predicted.items()}
-    return {
-      "name": name,
-      "devices": devices,
-      "simulated": _waiting(simulated[UNPADDING].seconds),
-      "predicted": _waiting(own),
-      "at_pace": _waiting(pace * own + beyond * batch),
-      "measured": {way: _waiting(x) for way, x in steps.busy.items()},
-      "pace": float(pace),
-      "beyond": float(beyond),
-      "gain": self._gain(shares, steps.seconds),
-      "gain_predicted": self._gain(shares, whole)[PACKED],
-      "seconds": {way: quartiles(x) for way, x in steps.seconds.items()},
-      "exchange": steps.exchange,
-    }
-
-  def _gain(self, shares: np.ndarray, seconds: _ByWay) -> dict[str, float]:
-    speed = {
-      way: self.tokens[UNPADDED if way == UNPADDED else PACKED][shares].sum() / x.sum()
-      for way, x in seconds.items()
-    }
-    unpadding = speed.pop(UNPADDED)
-    return {way: float(x / unpadding) for way, x in speed.items()}
+def _gain(tokens: Mapping[str, int], seconds: _ByWay) -> dict[str, float]:
+  """Tokens a second of each way of packing over those of un-padding."""
+  unpadding = tokens[UNPADDED] / seconds[UNPADDED].sum()
+  return {
+    way: float(tokens[PACKED] / x.sum() / unpadding)
+    for way, x in seconds.items()
+    if way != UNPADDED
+  }
 
 
 def _waiting(seconds: np.ndarray) -> dict[str, float]:

@@ -22,12 +22,9 @@ _SPEEDUP = "speed-up over padding"
 def draw(folder: pathlib.Path, result: Mapping[str, Any]):
   """The pictures of all that the result of `__main__.run` has so far, as PNGs."""
   rows, batch = result["rows"], result["batch"]
-  paper = result["estimate"]
-  one, most = Gumbel(**paper["one"]), paper["rows"][-1]["devices"]
-  estimate(folder / "estimate.png", one, packing=paper["packing"], most=most)
-  distributions(
-    folder / "distributions.png", one, gumbel.PAPER, devices=gumbel.PAPER_DEVICES
-  )
+  one = Gumbel(**result["estimate"]["one"])
+  estimate(folder / "estimate.png", one)
+  distributions(folder / "distributions.png", one)
 
   def line(value: str, way: str, size: int = batch) -> dict[int, float]:
     some = [x for x in rows if x["way"] == way and x["batch"] == size]
@@ -88,16 +85,12 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
     _one_step(folder / "measured_step.png", measured)
 
 
-def estimate(path: pathlib.Path, one: Gumbel, *, packing: float, most: int):
+def estimate(path: pathlib.Path, one: Gumbel):
   """The paper's Figure 5: the expected speed-up, and the range of four of five steps.
 
-  Args:
-    path: of the PNG.
-    one: the distribution of one device.
-    packing: the speed-up of packing.
-    most: devices.
+  `one` is the distribution of one device.
   """
-  rows = gumbel.estimate(one, most=most)
+  packing, rows = gumbel.PAPER_PACKING, gumbel.estimate(one)
   devices = [int(x["devices"]) for x in rows]
   mean, low, high = ([x[name] for x in rows] for name in ("speedup", "low", "high"))
   axes = _axes(devices, _SPEEDUP)
@@ -114,12 +107,13 @@ def estimate(path: pathlib.Path, one: Gumbel, *, packing: float, most: int):
     axes.figure,
     path,
     f"The paper's estimate: un-padding is {mean[0]:.2f} times as fast as padding on 1 "
-    f"device, {mean[-1]:.2f} times on {most:,}",
+    f"device, {mean[-1]:.2f} times on {devices[-1]:,}",
   )
 
 
-def distributions(path: pathlib.Path, one: Gumbel, several: Gumbel, *, devices: int):
-  """The paper's Figure 6: the fit of several devices, and what follows for one."""
+def distributions(path: pathlib.Path, one: Gumbel):
+  """The paper's Figure 6: its fit of several devices, and what follows for one."""
+  several, devices = gumbel.PAPER, gumbel.DEVICES
   speedup = np.linspace(1, 3.5, 400)
   of_one = scipy.stats.gumbel_r(*one)
   slowest = devices * of_one.sf(speedup) ** (devices - 1) * of_one.pdf(speedup)

@@ -32,11 +32,9 @@ class Shares(NamedTuple):
   packed: list[list[list[int]]]
 
 
-def draw_shares(
-  lengths: Lengths, plan: packing.Plan, *, number: int, batch: int, seed: int = 0
-) -> Shares:
+def draw_shares(lengths: Lengths, plan: packing.Plan, *, number: int, batch: int) -> Shares:
   """N shares of b sequences of un-padding and, with about as many, of packing."""
-  rng = np.random.default_rng([seed, number, batch])
+  rng = np.random.default_rng([0, number, batch])
   rows = max(1, round(batch / plan.packing_factor))
   unpadded = lengths.draw(rng, (number, batch)).tolist()
   packs = draw(rng, plan.repeat_counts, (number, rows)).tolist()

@@ -12,7 +12,7 @@ skipping.json and pictures to --workdir, and keeps what is finished there.
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import json
 import pathlib
 import sys
@@ -28,16 +28,14 @@ import packing
 from experiments.lab import command, real_data
 from experiments.load_balance import skipping_measured, skipping_report
 from packing import Cost, Plan
-from pipeline.sources import compressed
+from pipeline.sources.textfiles import lines_of
 from pipeline.tokenizer import load_tokenizer
-from training.record.files import write_json, write_text
+from training.record.files import write_json
 
 # A layer of ModernBERT-base has a gated feed-forward part: three matrices of 1,152 rows.
 MODELS = {
-  "BERT-base": Cost.of_bert(types.SimpleNamespace(hidden_size=768, intermediate_size=3072)),
-  "ModernBERT-base": Cost.of_bert(
-    types.SimpleNamespace(hidden_size=768, intermediate_size=1728)
-  ),
+  name: Cost.of_bert(types.SimpleNamespace(hidden_size=768, intermediate_size=size))
+  for name, size in (("BERT-base", 3072), ("ModernBERT-base", 1728))
 }
 TOKENS = 8192  # of a device and step
 PACKS = 2**22  # drawn for each number of devices, if so many make 16 to 200 steps
@@ -109,17 +107,11 @@ def documents(data: str | None, folder: pathlib.Path, *, quick: bool) -> packing
 
 
 def _articles(path: pathlib.Path) -> Iterator[list[str]]:
-  """The paragraphs of each article."""
-  lines: list[str] = []
-  with contextlib.closing(compressed.open_binary(path)) as file:
-    for line in file:
-      if text := line.decode().strip():
-        lines.append(text)
-      elif lines:
-        yield lines
-        lines = []
-  if lines:
-    yield lines
+  """The paragraphs of each article; blank lines separate articles."""
+  lines = (line.strip() for _, line in lines_of(path))
+  for has_text, article in itertools.groupby(lines, key=bool):
+    if has_text:
+      yield list(article)
 
 
 def make_plans(
@@ -166,33 +158,33 @@ def even_row(name: str, depth: int | None, plans: Mapping[str, Any]) -> dict[str
 
 # -------------------------------------------------------------------------- the steps
 
-# From the costs of many packs: int64[steps, B], those of a device next to each other.
-Dealt = Callable[..., np.ndarray]
+# Each way takes the costs of many packs, and returns those of steps, int64[steps, B]; the
+# rows of a device are next to each other.
 
 
-def at_random(costs: np.ndarray, *, devices: int, rows: int, rng) -> np.ndarray:
+def at_random(costs: np.ndarray, devices: int, rows: int, rng) -> np.ndarray:
   return rng.permutation(costs).reshape(-1, devices * rows)
 
 
-def snake(costs: np.ndarray, *, devices: int, rows: int, rng) -> np.ndarray:
+def snake(costs: np.ndarray, devices: int, rows: int, rng) -> np.ndarray:
   """Megatron's way: the packs of a step, sorted, go to devices forth and back."""
-  steps = at_random(costs, devices=devices, rows=rows, rng=rng)
+  steps = at_random(costs, devices, rows, rng)
   rounds = np.sort(steps, axis=1)[:, ::-1].reshape(-1, rows, devices).copy()
   rounds[:, 1::2] = rounds[:, 1::2, ::-1]
   return rounds.transpose(0, 2, 1).reshape(len(steps), -1)
 
 
-def dealt(costs: np.ndarray, *, devices: int, rows: int, rng) -> np.ndarray:
+def dealt(costs: np.ndarray, devices: int, rows: int, rng) -> np.ndarray:
   """The packs of random steps, dealt by `packing.deal`."""
-  return _deal(at_random(costs, devices=devices, rows=rows, rng=rng), devices)
+  return _deal(at_random(costs, devices, rows, rng), devices)
 
 
-def even_devices(costs: np.ndarray, *, devices: int, rows: int, rng) -> np.ndarray:
+def even_devices(costs: np.ndarray, devices: int, rows: int, rng) -> np.ndarray:
   """`packing.balance=devices`."""
   return _balanced(costs, devices, rows, rng, group=devices)
 
 
-def even_steps(costs: np.ndarray, *, devices: int, rows: int, rng) -> np.ndarray:
+def even_steps(costs: np.ndarray, devices: int, rows: int, rng) -> np.ndarray:
   """`packing.balance=devices_and_steps`."""
   return _balanced(costs, devices, rows, rng, group=1)
 
@@ -208,7 +200,7 @@ def _deal(steps: np.ndarray, devices: int) -> np.ndarray:
   return np.stack([step[packing.deal(step, devices)] for step in steps])
 
 
-WAYS: dict[str, tuple[str, Dealt]] = {
+WAYS: dict[str, tuple[str, Callable[..., np.ndarray]]] = {
   "random packs": ("plain", at_random),
   "Megatron's snake": ("plain", snake),
   "dealt": ("plain", dealt),
@@ -226,7 +218,8 @@ def simulate(
   """A row for each model and way.
 
   `waiting` is the share of their time that devices wait, `steps` the standard deviation of
-  a step's time over its mean, and `gain` the time of whole rows over the time with it.
+  a step's time over its mean, `gain` the time of whole rows over the time with it, and
+  `price` how many times as dear a pair may be until whole rows are as fast.
   """
   batch = devices * case.rows
   steps = int(np.clip(packs // batch, 16, 200))
@@ -238,10 +231,11 @@ def simulate(
   rows = []
   for way, (plan_name, deal) in WAYS.items():
     rng = np.random.default_rng([devices, case.row_length, 1])
-    of_packs = deal(squares[plan_name], devices=devices, rows=case.rows, rng=rng)
+    of_packs = deal(squares[plan_name], devices, case.rows, rng)
+    price = case.rows * case.row_length**2 / _slowest(of_packs, devices).mean()
     for model, cost in MODELS.items():
       costs = cost.of_squares(of_packs, row_length=case.row_length)
-      slowest = costs.reshape(len(costs), devices, -1).sum(axis=2).max(axis=1)
+      slowest = _slowest(costs, devices)
       whole = cost.of_squares(case.row_length**2, row_length=case.row_length) * case.rows
       rows.append(
         {
@@ -254,27 +248,28 @@ def simulate(
           "waiting": packing.waiting(costs, devices=devices),
           "steps": float(slowest.std() / slowest.mean()),
           "gain": float(whole / slowest.mean()),
-          # How much dearer a pair may be before whole rows are as fast.
-          "price": _price(cost, of_packs, case, devices),
+          "price": float(price),
         }
       )
   return rows
 
 
-def _price(cost: Cost, squares: np.ndarray, case: Case, devices: int) -> float:
-  slowest = squares.reshape(len(squares), devices, -1).sum(axis=2).max(axis=1).mean()
-  return float(case.rows * case.row_length**2 / slowest)
+def _slowest(costs: np.ndarray, devices: int) -> np.ndarray:
+  """Of each step, the cost of the device with the most: [steps, B] -> [steps]."""
+  return costs.reshape(len(costs), devices, -1).sum(axis=2).max(axis=1)
 
 
 # ------------------------------------------------------------------------- the program
 
 
-def run(workdir: pathlib.Path, data: str | None, *, quick: bool) -> dict[str, Any]:
-  """Makes all results; writes each as soon as it is known.
+def run(
+  workdir: pathlib.Path, data: str | None, *, quick: bool
+) -> Iterator[dict[str, Any]]:
+  """Plans and simulates; then yields the same result with measured steps.
 
   Raises:
     InputError: the data are not there.
-    Stopped: a process that measures failed; all else is written.
+    Stopped: a process that measures failed.
   """
   workdir.mkdir(parents=True, exist_ok=True)
   cases, devices = (QUICK_CASES, QUICK_DEVICES) if quick else (CASES, DEVICES)
@@ -301,17 +296,9 @@ def run(workdir: pathlib.Path, data: str | None, *, quick: bool) -> dict[str, An
     made = plans[case.histogram, None]
     both = {name: made[name] for name in ("plain", "even")}
     result["rows"] += simulate(case, both, n, packs=2**14 if quick else PACKS)
-  _write(workdir, result)
+  yield result
   plan = plans[cases[0 if quick else 1].histogram, None]["plain"]
-  result["measured"] = skipping_measured.run(plan, quick=quick)
-  _write(workdir, result)
-  return result
-
-
-def _write(folder: pathlib.Path, result: Mapping[str, Any]):
-  write_json(folder / "skipping.json", result)
-  write_text(folder / "skipping.md", skipping_report.tables(result) + "\n")
-  skipping_report.draw(folder, result)
+  yield result | {"measured": skipping_measured.run(plan, quick=quick)}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -321,13 +308,13 @@ def main(arguments: list[str] | None = None) -> int:
   )
   command.add_data(parser)
   options = parser.parse_args(arguments)
-
-  def work() -> int:
-    result = run(options.workdir, options.data, quick=options.quick)
-    print(json.dumps(result) if options.json else skipping_report.tables(result))
-    return 0
-
-  return command.run(work)
+  return command.run_study(
+    run(options.workdir, options.data, quick=options.quick),
+    options.workdir / "skipping",
+    tables=skipping_report.tables,
+    draw=skipping_report.draw,
+    as_json=options.json,
+  )
 
 
 if __name__ == "__main__":

@@ -8,13 +8,9 @@ a cost fitted to rows of equal sequences, measured before.
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import os
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import jax
@@ -22,19 +18,17 @@ import numpy as np
 
 import packing
 from benchmarks.small_bert import make_config, make_optimizer, masked_tokens, sequence
+from experiments.lab.together import meet, run_together
 from packing import Cost, Plan
 from packing.testing import lay_out
-from training.command import Stopped
 from training.mesh import make_mesh, put_batch
 from training.step import TrainingProgram
+from training.sweep.jobs import cores
 
 WAYS = ("random packs", "balance=devices")
 SIZE, ROWS, STEPS = "mini", 2, 16  # the model, rows of a process, steps of each way
-_SECONDS = 1800  # after which a process is given up
 
 Packs = Sequence[Sequence[int]]  # the lengths of each
-
-_barrier: Any = None  # of both processes; set in each
 
 
 def run(plan: Plan, *, quick: bool) -> dict[str, Any] | None:
@@ -43,8 +37,7 @@ def run(plan: Plan, *, quick: bool) -> dict[str, Any] | None:
   Raises:
     Stopped: a process failed.
   """
-  cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-  if len(cores) < 2:
+  if not hasattr(os, "sched_setaffinity") or len(cores()) < 2:
     return None
   steps = 2 if quick else STEPS
   row = plan.row_length
@@ -54,14 +47,23 @@ def run(plan: Plan, *, quick: bool) -> dict[str, Any] | None:
   todo: list[Sequence[Packs]] = list(calibration)
   for turn in range(steps):
     todo += [drawn[way][turn] for way in WAYS]
-  seconds, waits = _measure(todo, row, "tiny" if quick else SIZE, cores[:2])
+  size = "tiny" if quick else SIZE
+  packs = [pack for step in todo for half in step for pack in half]
+  shape = {
+    "row_length": row,
+    "max_sequences": max(map(len, packs)),
+    "max_masked": max(sum(map(masked_tokens, pack)) for pack in packs),
+  }
+  work = functools.partial(_work, todo, size=size, shape=shape)
+  both = np.array(run_together(work, 2, pinned=True))  # [2, steps, 2]
+  seconds, waits = both[:, :, 0].T, both[:, :, 1].T  # each float[steps, 2]
   first = len(calibration)
   squares = np.array([[_squares(packs) for packs in step] for step in todo], float)
   cost = Cost.fit(
     np.full(2 * first, ROWS * row), squares[:first].ravel(), seconds[:first].ravel()
   )
   result: dict[str, Any] = {
-    "model": "tiny" if quick else SIZE,
+    "model": size,
     "row_length": row,
     "rows": ROWS,
     "steps": steps,
@@ -105,60 +107,26 @@ def _squares(packs: Packs) -> int:
   return sum(length * length for pack in packs for length in pack)
 
 
-def _measure(
-  todo: Sequence[Sequence[Packs]], row_length: int, size: str, cores: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray]:
-  """float[steps, 2] each: seconds that a process computes, and then waits."""
-  context = multiprocessing.get_context("spawn")
-  barrier = context.Barrier(2, timeout=_SECONDS)
-  shape = {
-    "max_sequences": max(len(pack) for step in todo for packs in step for pack in packs),
-    "max_masked": max(_masked(pack) for step in todo for packs in step for pack in packs),
-  }
-  with ProcessPoolExecutor(2, context, initializer=_share, initargs=(barrier,)) as pool:
-    work = functools.partial(_work, row_length=row_length, size=size, shape=shape)
-    own = [[step[number] for step in todo] for number in range(2)]
-    try:
-      taken = list(pool.map(work, own, cores))
-    except (BrokenProcessPool, threading.BrokenBarrierError) as error:
-      raise Stopped(
-        f"A process that measures skipping ended ({error}); expected both to finish."
-      ) from error
-  both = np.array(taken)  # [2, steps, 2]
-  return both[:, :, 0].T, both[:, :, 1].T
-
-
-def _masked(pack: Sequence[int]) -> int:
-  return sum(map(masked_tokens, pack))
-
-
-def _share(barrier):
-  """Keeps the barrier in a process."""
-  global _barrier
-  _barrier = barrier
-
-
 def _work(
-  todo: Sequence[Packs], core: int, *, row_length: int, size: str, shape: dict[str, int]
+  todo: Sequence[Sequence[Packs]], process: int, *, size: str, shape: dict[str, int]
 ) -> list[tuple[float, float]]:
-  """A process: makes all steps; the seconds that each took, and that it then waited."""
-  os.sched_setaffinity(0, {core})  # before JAX counts the cores
-  config = make_config(size, longest=row_length, attention_impl="blocks")
+  """A process: makes its part of all steps; the seconds that each took, and then waited."""
+  config = make_config(size, longest=shape["row_length"], attention_impl="blocks")
   program = TrainingProgram(config, make_optimizer(), mesh=make_mesh(1), seed=0)
   rng = np.random.default_rng(0)
   batches = []
-  for packs in todo:
-    rows = [[sequence(rng, length) for length in pack] for pack in packs]
-    batches.append(put_batch(lay_out(rows, row_length=row_length, **shape), program.mesh))
+  for step in todo:
+    rows = [[sequence(rng, length) for length in pack] for pack in step[process]]
+    batches.append(put_batch(lay_out(rows, **shape), program.mesh))
   state, _ = program.train_step(program.init(), batches[0])  # compiles
   jax.block_until_ready(state)
   taken = []
   for batch in batches:
-    _barrier.wait()
+    meet()
     start = time.perf_counter()
     state, _ = program.train_step(state, batch)
     jax.block_until_ready(state)
     end = time.perf_counter()
-    _barrier.wait()
+    meet()
     taken.append((end - start, time.perf_counter() - end))
   return taken

@@ -6,8 +6,8 @@ import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from benchmarks.table import table
 from experiments.lab.pictures import COLOURS, PERCENT, figure, save
+from experiments.load_balance.tables import Columns, by_columns, by_devices
 
 _SHOWN = (  # in pictures, with their style; tables have all ways
   ("random packs", "o-"),
@@ -16,6 +16,11 @@ _SHOWN = (  # in pictures, with their style; tables have all ways
   ("balance=devices", "D-"),
   ("even plan, random packs", "o--"),
 )
+_MOST = {  # columns of the most devices
+  "a step's spread": "{steps:.2%}",
+  "over whole rows": "{gain:.3f}",
+  "price of a pair": "{price:.2f}",
+}
 
 
 def tables(result: Mapping[str, Any]) -> str:
@@ -36,7 +41,7 @@ def tables(result: Mapping[str, Any]) -> str:
         "their time that devices wait, by their number; and for the most devices the "
         "standard deviation of a step over its mean, the time of whole rows over this, and "
         "how many times as dear a pair may be until whole rows are as fast:",
-        _waiting(here),
+        by_devices(here, "{waiting:.2%}", most=_MOST),
       ]
   if measured := result.get("measured"):
     parts += [
@@ -49,59 +54,29 @@ def tables(result: Mapping[str, Any]) -> str:
 
 
 def _plans(plans: Iterable[Mapping[str, Any]]) -> str:
-  header = ["histogram", "depth", "packs", "spread before", "spread", "at least"]
-  header += ["largest / mean", "seconds more", "search"]
-  cells = [
-    [
-      p["histogram"],
-      str(p["depth"]),
-      f"{p['packs']:,}" + ("" if p["packs"] == p["packs_before"] else " (!)"),
-      f"{p['spread_before']:.4f}",
-      f"{p['spread']:.4f}",
-      f"{p['bound']:.4f}",
-      f"{p['largest']:.2f}",
-      f"{p['seconds']:.1f}",
-      p["search"],
-    ]
-    for p in plans
-  ]
-  return table(header, cells, right=range(1, 8))
-
-
-def _waiting(rows: Iterable[Mapping[str, Any]]) -> str:
-  lines: dict[str, list[str]] = {}
-  last: dict[str, Mapping[str, Any]] = {}
-  devices: dict[str, None] = {}
-  for row in rows:
-    lines.setdefault(row["way"], []).append(f"{row['waiting']:.2%}")
-    last[row["way"]] = row
-    devices[f"{row['devices']:,}"] = None
-  header = ["", *devices, "a step's spread", "over whole rows", "price of a pair"]
-  cells = [
-    [
-      way,
-      *line,
-      f"{last[way]['steps']:.2%}",
-      f"{last[way]['gain']:.3f}",
-      f"{last[way]['price']:.2f}",
-    ]
-    for way, line in lines.items()
-  ]
-  return table(header, cells, right=range(1, len(header)))
+  columns: Columns = {
+    "histogram": "{histogram}",
+    "depth": "{depth}",
+    "packs": lambda p: f"{p['packs']:,}{' (!)' * (p['packs'] != p['packs_before'])}",
+    "spread before": "{spread_before:.4f}",
+    "spread": "{spread:.4f}",
+    "at least": "{bound:.4f}",
+    "largest / mean": "{largest:.2f}",
+    "seconds more": "{seconds:.1f}",
+    "search": "{search}",
+  }
+  return by_columns(plans, columns, left=(0, 8))
 
 
 def _measured(measured: Mapping[str, Any]) -> str:
-  cells = [
-    [
-      way,
-      f"{x['predicted']:.1%}",
-      f"{x['measured']:.1%} ({x['quartiles'][0]:.1%} to {x['quartiles'][1]:.1%})",
-      f"{x['seconds']:.3g}",
-    ]
-    for way, x in measured["ways"].items()
-  ]
-  header = ["", "predicted", "measured: mean (quartiles of steps)", "seconds a step"]
-  return table(header, cells, right=(1, 2, 3))
+  quartiles = "{quartiles[0]:.1%} to {quartiles[1]:.1%}"
+  columns: Columns = {
+    "": "{way}",
+    "predicted": "{predicted:.1%}",
+    "measured: mean (quartiles of steps)": f"{{measured:.1%}} ({quartiles})",
+    "seconds a step": "{seconds:.3g}",
+  }
+  return by_columns([{"way": way} | x for way, x in measured["ways"].items()], columns)
 
 
 def draw(folder: pathlib.Path, result: Mapping[str, Any]):

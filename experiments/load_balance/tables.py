@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from experiments.lab.report import table
@@ -10,8 +10,7 @@ from experiments.load_balance.shares import ONE_PROGRAM, PACKED, UNPADDED
 from experiments.load_balance.ways import UNPADDING
 
 # By header: a format of the row's fields, or a function of the row.
-_Columns = Mapping[str, str | Callable[[Mapping[str, Any]], str]]
-_SECONDS = "{median:.3g} ({low:.3g} to {high:.3g})"
+Columns = Mapping[str, str | Callable[[Mapping[str, Any]], str]]
 
 
 def tables(result: Mapping[str, Any]) -> str:
@@ -32,13 +31,13 @@ def tables(result: Mapping[str, Any]) -> str:
     f"assumed: ring, {network['bandwidth']:.3g} bytes/s, {network['latency']:.1g} s a hop, "
     f"{network['gradient_bytes'] / 1e6:.0f} MB: {exchange}.",
     f"Real sequences a second over padding's, batch {batch}, by devices.",
-    _by_devices(some, "{speedup:.3f}"),
+    by_devices(some, "{speedup:.3f}"),
     f"Time that devices wait for the slowest, batch {batch}, by devices.",
-    _by_devices(some, "{idle:.1%}"),
+    by_devices(some, "{idle:.1%}"),
     f"Seconds of a step: mean ± standard deviation (99th percentile), batch {batch}.",
-    _by_devices(some, "{mean:.3g} ± {deviation:.2g} ({percentile_99:.3g})"),
+    by_devices(some, "{mean:.3g} ± {deviation:.2g} ({percentile_99:.3g})"),
     "Real sequences a second over padding's, by batch of a device.",
-    _by_devices(both, "{speedup:.3f}"),
+    by_devices(both, "{speedup:.3f}"),
     *_paper_method(result["paper_method"]),
     *(_measured(result["measured"]) if "measured" in result else []),
   ]
@@ -54,12 +53,12 @@ def _estimate(estimate: Mapping[str, Any]) -> list[str]:
     f"{one['scale']:.3f} of one. Packing ({estimate['packing']}) is ahead from "
     f"{estimate['packing_ahead_from']} devices."
   )
-  columns: _Columns = {
+  columns: Columns = {
     "devices": "{devices:,}",
     "un-padding": "{speedup:.2f}",
     "80 %": "{low:.2f} to {high:.2f}",
   }
-  return [text, _columns(estimate["rows"], columns)]
+  return [text, by_columns(estimate["rows"], columns)]
 
 
 def _device(device: Mapping[str, Any]) -> list[str]:
@@ -70,14 +69,14 @@ def _device(device: Mapping[str, Any]) -> list[str]:
     f"{costs['row']:.3g} s a row, {costs['token']:.3g} s a token, "
     f"{costs['token_pair']:.3g} s a pair of tokens; {device['parameters']:,} parameters."
   )
-  columns: _Columns = {
+  columns: Columns = {
     "tokens": "{row_length}",
     "rows": "{rows}",
     "seconds of a step (quartiles)": "{seconds:.3f} ({low:.3f} to {high:.3f})",
     "fit": "{relative_error:+.1%}",
   }
   rows = device.get("measurements")
-  return [text, _columns(rows, columns)] if rows else [text]
+  return [text, by_columns(rows, columns)] if rows else [text]
 
 
 def _paper_method(checked: Mapping[str, Any] | None) -> list[str]:
@@ -90,12 +89,12 @@ def _paper_method(checked: Mapping[str, Any] | None) -> list[str]:
     f"{one['location']:.3f}, beta {one['scale']:.3f} of 1 device; and the mean of the "
     "smallest."
   )
-  columns: _Columns = {
+  columns: Columns = {
     "devices": "{devices:,}",
     "simulated": "{simulated:.3f}",
     "estimated": "{estimated:.3f}",
   }
-  return [text, _columns(checked["rows"], columns)]
+  return [text, by_columns(checked["rows"], columns)]
 
 
 def _measured(measured: Mapping[str, Any]) -> list[str]:
@@ -113,7 +112,7 @@ def _measured(measured: Mapping[str, Any]) -> list[str]:
     f"all devices run on {measured['cores']} cores at the same time, and little waiting "
     "shows. Processes have a core each."
   )
-  waiting: _Columns = {
+  waiting: Columns = {
     "": "{name}",
     "simulated": lambda x: _percent(x["simulated"]),
     "predicted for the same shares": lambda x: _percent(x["predicted"]),
@@ -126,19 +125,15 @@ def _measured(measured: Mapping[str, Any]) -> list[str]:
     "pace": "{pace:.2f}",
     "seconds more a sequence": "{beyond:+.3g}",
   }
-  seconds: _Columns = {
+  seconds: Columns = {
     "": "{name}",
-    UNPADDED: lambda x: _SECONDS.format(**x["seconds"][UNPADDED]),
-    PACKED: lambda x: _SECONDS.format(**x["seconds"][PACKED]),
-    ONE_PROGRAM: lambda x: (
-      _SECONDS.format(**x["seconds"][ONE_PROGRAM]) if ONE_PROGRAM in x["seconds"] else ""
-    ),
+    UNPADDED: lambda x: _seconds(x, UNPADDED),
+    PACKED: lambda x: _seconds(x, PACKED),
+    ONE_PROGRAM: lambda x: _seconds(x, ONE_PROGRAM),
     "exchange and update": "{exchange:.3f}",
     "gain predicted": "{gain_predicted:.2f}",
-    "gain measured": lambda x: f"{x['gain'][PACKED]:.2f}",
-    "of one program": lambda x: (
-      f"{x['gain'][ONE_PROGRAM]:.2f}" if ONE_PROGRAM in x["gain"] else ""
-    ),
+    "gain measured": lambda x: _gain(x, PACKED),
+    "of one program": lambda x: _gain(x, ONE_PROGRAM),
   }
   several = [x for x in measured["cases"] if x["devices"] > 1]
   return [
@@ -146,28 +141,48 @@ def _measured(measured: Mapping[str, Any]) -> list[str]:
     "The part of a step that devices wait for the slowest: median (quartiles) of steps. "
     "Packing's waiting is noise. Pace: seconds of packing over those predicted; at this "
     "pace a sequence of un-padding takes the last column more than predicted.",
-    _columns(several, waiting),
+    by_columns(several, waiting),
     "Seconds of a step: median (quartiles); gain: real tokens a second of packing over "
     "un-padding, both in two programs, or packing in one program, the step of training.",
-    _columns(measured["cases"], seconds),
+    by_columns(measured["cases"], seconds),
   ]
 
 
-def _columns(rows: Iterable[Mapping[str, Any]], columns: _Columns) -> str:
+def by_columns(
+  rows: Iterable[Mapping[str, Any]], columns: Columns, *, left: Container[int] = (0,)
+) -> str:
+  """A line for each row."""
   cells = [
     [cell.format(**x) if isinstance(cell, str) else cell(x) for cell in columns.values()]
     for x in rows
   ]
-  return table([*columns], cells, right=range(1, len(columns)))
+  return table(columns, cells, left=left)
 
 
-def _by_devices(rows: Iterable[Mapping[str, Any]], cell: str) -> str:
+def by_devices(
+  rows: Iterable[Mapping[str, Any]], cell: str, *, most: Mapping[str, str] | None = None
+) -> str:
+  """A line for each way, with a cell for each number of devices.
+
+  The cells of `most`, by header, have what is so of the most devices.
+  """
   lines: dict[str, dict[str, str]] = {}
+  last: dict[str, dict[str, str]] = {}
   for row in rows:
     line = lines.setdefault(row["way"], {"": row["way"]})
     line[f"{row['devices']:,}"] = cell.format(**row)
-  header = [*next(iter(lines.values()))]
-  return table(header, [[*x.values()] for x in lines.values()], right=range(1, len(header)))
+    last[row["way"]] = {name: value.format(**row) for name, value in (most or {}).items()}
+  whole = [line | last[way] for way, line in lines.items()]
+  return table(whole[0], [line.values() for line in whole])
+
+
+def _seconds(case: Mapping[str, Any], way: str) -> str:
+  seconds = case["seconds"].get(way)
+  return "{median:.3g} ({low:.3g} to {high:.3g})".format(**seconds) if seconds else ""
+
+
+def _gain(case: Mapping[str, Any], way: str) -> str:
+  return f"{case['gain'][way]:.2f}" if way in case["gain"] else ""
 
 
 def _percent(values: Mapping[str, float]) -> str:

@@ -27,7 +27,7 @@ def make_ways(
   """All ways to make batches, by name, for plans by depth; speed-ups are over the first."""
   size = np.arange(lengths.longest + 1.0)
   bounds = [lengths.longest * k // NUM_BUCKETS for k in range(1, NUM_BUCKETS + 1)]
-  ways = {PADDING: padded(costs, lengths)}
+  ways = {PADDING: bucketed(costs, lengths, bounds=bounds[-1:], together=True)}
   for suffix, together in (("", False), (SAME, True)):
     ways[SORTED + suffix] = sorted_batches(costs, lengths, together=together)
     ways[BUCKETS + suffix] = bucketed(costs, lengths, bounds=bounds, together=together)
@@ -39,17 +39,6 @@ def make_ways(
     ways[f"packing, depth {depth}"] = packed(costs, plan)
   ways[f"packing, depth {depth}, own attention"] = packed(costs, plan, own_attention=True)
   return ways
-
-
-def padded(costs: Coefficients, lengths: Lengths) -> Way:
-  """Each sequence in a row of the longest length."""
-
-  def way(rng, deal):
-    steps, devices, batch = deal.lengths.shape
-    each = batch * costs.row_seconds(lengths.longest)
-    return _steps(costs, deal, np.full((steps, devices), each))
-
-  return way
 
 
 def unpadded(
@@ -141,7 +130,7 @@ def bucketed(
   """Batches from one bucket of lengths, padded to its upper end.
 
   Args:
-    bounds: the upper ends, rising to the longest length.
+    bounds: the upper ends, rising to the longest length; one alone is padding.
     together: whether the devices of a step take the same bucket; each its own otherwise.
   """
   parts = np.split(lengths.histogram.counts, bounds[:-1])

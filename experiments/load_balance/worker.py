@@ -1,8 +1,6 @@
 """Steps of un-padding and of packing by the clock, in processes of their own.
 
-  python experiments/load_balance/worker.py CASE.json HOST:PORT PROCESS
-
-`run_cases` starts this; the number of devices and the cores are fixed when JAX starts.
+The number of devices and the cores are fixed when JAX starts.
 """
 
 from __future__ import annotations
@@ -12,30 +10,25 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 import pathlib
 import socket
-import sys
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 from benchmarks import small_bert
 from benchmarks.small_bert import masked_tokens
 from benchmarks.steps import in_turns
-from experiments.lab.study import stop_if_failed
+from experiments.lab.together import meet, run_together
 from experiments.load_balance.shares import ONE_PROGRAM, UNPADDED, Shares
 from experiments.load_balance.unpadded import UnpaddedProgram
 from packing.testing import lay_out
 from training import processes
 from training.mesh import put_batch
 from training.record.files import write_json
-from training.sweep import jobs
 
 ByWay = dict[str, dict[str, list]]
 
@@ -53,7 +46,6 @@ class Case:
     devices: of each process.
     processes: how many.
     pinned: whether each process keeps to a core of its own (Linux).
-    minutes: after which a process gives up; one that waits for a lost one never ends.
   """
 
   size: str
@@ -64,52 +56,25 @@ class Case:
   devices: int = 1
   processes: int = 1
   pinned: bool = False
-  minutes: float = 30
 
 
-def run_cases(
-  folder: pathlib.Path, cases: Mapping[str, Case], *, program: str = __file__
-) -> dict[str, list[ByWay]]:
+def run_cases(folder: pathlib.Path, cases: Mapping[str, Case]) -> dict[str, list[ByWay]]:
   """Runs the cases that have no results in the folder yet, one after the other.
-
-  Args:
-    folder: for the results; a later call with the same cases on the same machine uses them.
-    cases: by name.
-    program: what each process runs.
 
   Returns:
     By name, what `run` returned in each process.
 
   Raises:
-    Stopped: a process failed; results of other cases are kept.
+    Stopped: a process failed; results of the cases before are kept.
   """
-  results: dict[str, list[pathlib.Path]] = {}
-  tasks: dict[int, list[jobs.Task]] = {}
+  results = {}
   for name, case in cases.items():
-    fields = dataclasses.asdict(case)
-    path = kept(folder, name, fields)
-    write_json(path, fields)
-    results[name] = [_result(path, process) for process in range(case.processes)]
-    if not all(result.exists() for result in results[name]):
-      for result in results[name]:  # processes run together or not at all
-        result.unlink(missing_ok=True)
-    command = [*jobs.ends_with_parent(pathlib.Path(program)), str(path), _free_address()]
-    tasks.setdefault(case.processes, []).extend(
-      jobs.Task(
-        name if case.processes == 1 else f"{name}, number {process}",
-        [*command, str(process)],
-        result.with_suffix(".log"),
-        result.exists,
-        cost=(case.steps + 5) * case.devices,
-      )
-      for process, result in enumerate(results[name])
-    )
-  for number, some in tasks.items():
-    stop_if_failed(jobs.run_all(some, jobs=number, desc="measuring"), len(some))
-  return {
-    name: [json.loads(path.read_text()) for path in paths]
-    for name, paths in results.items()
-  }
+    path = kept(folder, name, dataclasses.asdict(case))
+    if not path.exists():
+      work = functools.partial(run, case, _free_address())
+      write_json(path, run_together(work, case.processes, pinned=case.pinned))
+    results[name] = json.loads(path.read_text())
+  return results
 
 
 def kept(folder: pathlib.Path, name: str, made_from: Any) -> pathlib.Path:
@@ -120,27 +85,30 @@ def kept(folder: pathlib.Path, name: str, made_from: Any) -> pathlib.Path:
   return folder / f"{name.replace(', ', '_').replace(' ', '_')}-{digest}.json"
 
 
-def _result(case: pathlib.Path, process: int) -> pathlib.Path:
-  return case.with_suffix(f".{process}.json")
-
-
 def _free_address() -> str:
   with socket.socket() as server:
     server.bind(("localhost", 0))
     return f"localhost:{server.getsockname()[1]}"
 
 
-def run(case: Case, process: int) -> ByWay:
+def run(case: Case, address: str, process: int) -> ByWay:
   """Steps of each way, in turns, in random order within a turn.
 
   Args:
-    case: that this process runs; JAX has its devices.
+    case: that this process runs.
+    address: where several processes find each other.
     process: its number.
 
   Returns:
     By way `seconds`, of whole steps, and `busy`: for each step and each device of this
     process the seconds until it had its gradients (empty for `ONE_PROGRAM`).
   """
+  jax.config.update("jax_platforms", "cpu")
+  jax.config.update("jax_num_cpu_devices", case.devices)
+  if case.processes > 1:
+    jax.distributed.initialize(
+      address, case.processes, process, heartbeat_timeout_seconds=10
+    )
   program = small_bert.make_program(
     case.size, longest=case.compiled[-1], devices=jax.device_count()
   )
@@ -159,8 +127,7 @@ def run(case: Case, process: int) -> ByWay:
     rows = put_batch(batch | {"branches": own.branches(batch)}, program.mesh)
     branches = rows.pop("branches")
     counts = jax.block_until_ready(own.counts(rows))
-    if case.processes > 1:
-      multihost_utils.sync_global_devices(f"{way} {turn}")
+    meet()
     start = time.perf_counter()
     busy: list[float] = []
     if way == ONE_PROGRAM:
@@ -179,7 +146,7 @@ def run(case: Case, process: int) -> ByWay:
     return state
 
   ways = {way: functools.partial(step, way) for way in case.ways}
-  in_turns(ways, rounds=case.steps, seed=0, name="measuring")
+  in_turns(ways, rounds=case.steps, name="measuring")
   return steps
 
 
@@ -215,35 +182,3 @@ def _ends(tree) -> list[float]:
   shards = sorted(leaf.addressable_shards, key=lambda x: x.device.id)
   with concurrent.futures.ThreadPoolExecutor(len(shards)) as pool:
     return list(pool.map(wait, shards))
-
-
-def _give_up(reason: str):
-  print(reason, file=sys.stderr, flush=True)
-  os._exit(1)  # at an ordinary exit JAX would wait for the other processes
-
-
-def main(path: pathlib.Path, address: str, process: int):
-  """Runs one process of the case in a file, and writes its result beside it."""
-  fields = json.loads(path.read_text())
-  case = Case(**fields | {"shares": Shares(*fields["shares"])})
-  reason = f"This process was not done after {case.minutes:.3g} minutes."
-  limit = threading.Timer(60 * case.minutes, _give_up, [reason])
-  limit.daemon = True
-  limit.start()
-  if case.pinned and hasattr(os, "sched_setaffinity"):
-    # Before JAX starts as many threads as there are cores.
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-  jax.config.update("jax_platforms", "cpu")
-  jax.config.update("jax_num_cpu_devices", case.devices)
-  try:
-    if case.processes > 1:
-      jax.distributed.initialize(
-        address, case.processes, process, heartbeat_timeout_seconds=10
-      )
-    write_json(_result(path, process), run(case, process))
-  except Exception as error:
-    _give_up(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-
-
-if __name__ == "__main__":
-  main(pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -86,7 +86,7 @@ def section_j(part: Part) -> Exhibit:
     statements=statements,
     pictures=["figure_10.png"],
     text="Speed-ups by depth, and the least depth with which LPFHP reaches 99 % of the "
-    f"theoretical one:\n\n{table(header, rows, right=range(1, len(header)))}\n\n"
+    f"theoretical one:\n\n{table(header, rows)}\n\n"
     f"Plans by `optimal` are proven to be within {max(gaps)} of the fewest packs.",
   )
 
@@ -134,7 +134,7 @@ def section_q(part: Part) -> list[Exhibit]:
       statements=[perfect_in_longer],
       text="Efficiency by `optimal` without a limit of depth, speed-up over one sequence a "
       "row of the longest length, by tokens, and packs more than their tokens need:\n\n"
-      + table(header, rows, right=range(1, len(header))),
+      + table(header, rows),
     ),
     molecules(part),
   ]
@@ -162,9 +162,7 @@ def molecules(part: Part) -> Exhibit:
     f"{theoretical_speedup(histogram):.3f}.",
     claim="Molecules train 1.6 times as fast in rows of 36 atoms.",
     values=[value],
-    text=table(
-      ["atoms of a row", "packs", "efficiency (%)", "speed-up"], rows, right=range(4)
-    )
+    text=table(["atoms of a row", "packs", "efficiency (%)", "speed-up"], rows, left=())
     + f"\n\nThe paper says that the largest molecule has 27 atoms; here "
     f"{histogram.counts[27:].sum()} of {histogram.num_sequences:,} have more.",
   )

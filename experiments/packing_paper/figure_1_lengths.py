@@ -146,7 +146,7 @@ def _figure(part: Part, name: str, title: str, names: Sequence[str], claim: str)
     claim=claim,
     values=values if name != "Figure 9" else [],
     pictures=[picture],
-    text=table(header, rows, right=(1, 2, 3)),
+    text=table(header, rows),
   )
 
 

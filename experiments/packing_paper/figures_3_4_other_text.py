@@ -20,10 +20,9 @@ from experiments.lab.paired_run import held_out
 from experiments.lab.part import Part
 from experiments.lab.statistics import equivalent, larger
 from experiments.lab.study import Arm
-from experiments.packing_paper.curves import pictures
 from experiments.packing_paper.curves.arms import QUICK, make_study
 from experiments.packing_paper.curves.claims import long_enough
-from experiments.packing_paper.curves.tables import mean_difference, named, table
+from experiments.packing_paper.curves.tables import comparison, mean_difference
 
 ARMS = ("packed", "constant", "no_mask")
 FIELDS: dict[str, Any] = {
@@ -41,7 +40,7 @@ def exhibits(part: Part) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
   name = "Figures 3 and 4, on WikiText-2"
   title = "Packed, unpacked and unmasked training on other text"
-  about: dict[str, Any] = {"command": f"{part.command} --wikitext FOLDER", "claim": _CLAIM}
+  about: dict[str, Any] = {"command": f"{part.command} --data FOLDER", "claim": _CLAIM}
   if part.data is None:
     why = "No folder with real data was given."
     return [part.not_run(name, title, why, printed={}, **about)]
@@ -61,13 +60,15 @@ def exhibits(part: Part) -> list[Exhibit]:
     f"training by {apart[0]:+.4f} nats, and that of packed training without the mask by "
     f"{apart[1]:+.4f}."
   )
-  pictures.curves(part.folder / "other_text.png", named(results, ARMS), title=finding)
   return [
-    part.exhibit(
+    comparison(
+      part,
+      results,
+      ARMS,
       name,
       title,
-      "in shape",
       finding,
+      picture="other_text.png",
       **about,
       statements=[
         long_enough(packed),
@@ -84,7 +85,5 @@ def exhibits(part: Part) -> list[Exhibit]:
           held_out(packed),
         ),
       ],
-      pictures=["other_text.png"],
-      text=table(results, ARMS),
     )
   ]

@@ -11,18 +11,18 @@ import scipy.stats
 from experiments.lab.exhibits import Exhibit, to_the_digit, within
 from experiments.lab.part import Part
 from experiments.load_balance import gumbel, pictures
+from experiments.load_balance.gumbel import MOST
 
-MOST = 2048  # devices
 DRAWS = 100_000  # to check the integral with, as the paper drew
 
 
 def exhibits(part: Part) -> list[Exhibit]:
   """The estimate."""
-  one = gumbel.infer_one_device(gumbel.PAPER, devices=gumbel.PAPER_DEVICES)
+  one = gumbel.infer_one_device(gumbel.PAPER)
   mean = {n: gumbel.mean_of_slowest(one, n) for n in (1, 2, 32, MOST)}
   printed = gumbel.Gumbel(one.location, 0.108)
   slip = {n: gumbel.mean_of_slowest(printed, n) for n in (32, MOST)}
-  ahead_from = gumbel.crossing(one, gumbel.PAPER_PACKING, most=MOST)
+  ahead_from = gumbel.crossing(one, gumbel.PAPER_PACKING)
   rng = np.random.default_rng(0)
   draws = scipy.stats.gumbel_r.rvs(*one, size=(DRAWS, 32), random_state=rng)
   drawn = float(draws.min(axis=1).mean())  # as the paper took it
@@ -39,9 +39,8 @@ def exhibits(part: Part) -> list[Exhibit]:
     within("speed-up of 32 devices (% over 1)", "50", 100 * mean[32] - 100, tolerance=2),
     within("of 2,048 devices (% over 1)", "30", 100 * mean[MOST] - 100, tolerance=2),
   ]
-  of_5, of_6 = (part.folder / f"figure_{number}.png" for number in (5, 6))
-  pictures.estimate(of_5, one, packing=gumbel.PAPER_PACKING, most=MOST)
-  pictures.distributions(of_6, one, gumbel.PAPER, devices=gumbel.PAPER_DEVICES)
+  pictures.estimate(part.folder / "figure_5.png", one)
+  pictures.distributions(part.folder / "figure_6.png", one)
   return [
     part.exhibit(
       "Section E, Figures 5 and 6",

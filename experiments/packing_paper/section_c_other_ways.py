@@ -19,9 +19,9 @@ from experiments.lab.paired_run import held_out
 from experiments.lab.part import Part
 from experiments.lab.statistics import equivalent, larger
 from experiments.lab.study import Arm, ByArm, Study
-from experiments.packing_paper.curves import arms, pictures
+from experiments.packing_paper.curves import arms
 from experiments.packing_paper.curves.claims import long_enough
-from experiments.packing_paper.curves.tables import mean_difference, named, table
+from experiments.packing_paper.curves.tables import comparison, mean_difference
 
 _BETAS = {"packing.adjust": "lamb_betas"}
 _APART = {"packing.adjust": "reduce_batch", "model.attention_mask": "token_type"}
@@ -57,13 +57,14 @@ def sorted_batches(part: Part, results: ByArm) -> Exhibit:
   """Unpacked batches of nearly the same length, against random ones."""
   by_length, at_random = (held_out(results[name]) for name in ("sorted", "constant"))
   difference = mean_difference(results["sorted"], results["constant"])
-  return _exhibit(
+  return comparison(
     part,
     results,
     ["constant", "sorted"],
     "Section C",
     "Sorted batches",
     f"Batches sorted by length change the final held-out loss by {difference:+.4f} nats.",
+    picture="sorted.png",
     claim="Batches sorted by length are no longer random, which can hurt convergence.",
     statements=[
       long_enough(results["constant"], "unpacked training"),
@@ -76,7 +77,7 @@ def sentences(part: Part, results: ByArm) -> Exhibit:
   """Rows of sentences across documents, against packed sentences of one document."""
   full, packed = (held_out(results[x]) for x in ("full_sentences", "doc_sentences"))
   difference = mean_difference(results["full_sentences"], results["doc_sentences"])
-  return _exhibit(
+  return comparison(
     part,
     results,
     ["doc_sentences", "full_sentences"],
@@ -84,13 +85,14 @@ def sentences(part: Part, results: ByArm) -> Exhibit:
     "Whole sentences across documents, and packed ones of one document",
     "Rows that cross documents change the final loss on held-out sentences of one document "
     f"by {difference:+.4f} nats.",
+    picture="full_sentences.png",
     claim="Sentences of one document are slightly better than rows that cross documents.",
     statements=[
       long_enough(results["doc_sentences"], "packed training on sentences"),
       larger("Rows that cross documents end with a higher loss", full, packed),
     ],
-    text="Both have the same number of real tokens a step and in all, and no loss of the "
-    "next sentence. Both are evaluated on the same held-out sentences of one document.\n\n",
+    before="Both have the same number of real tokens a step and in all, and no loss of the "
+    "next sentence. Both are evaluated on the same held-out sentences of one document.",
   )
 
 
@@ -103,7 +105,7 @@ def apart(part: Part, results: ByArm) -> Exhibit:
     [100 * x for x in held_out(results[name], "nsp_accuracy")]
     for name in ("packed", "token_type")
   ]
-  return _exhibit(
+  return comparison(
     part,
     results,
     names,
@@ -111,6 +113,7 @@ def apart(part: Part, results: ByArm) -> Exhibit:
     "Sentence A and B apart",
     "If sentence A and B do not see each other, the final held-out loss of masked tokens "
     f"changes by {difference:+.4f} nats.",
+    picture="token_type.png",
     claim="The mask can keep sentence A and B apart, too; the paper leaves it to others.",
     statements=[
       equivalent(
@@ -126,28 +129,4 @@ def apart(part: Part, results: ByArm) -> Exhibit:
         unit="percentage points",
       ),
     ],
-  )
-
-
-def _exhibit(
-  part: Part,
-  results: ByArm,
-  names: list[str],
-  number: str,
-  title: str,
-  finding: str,
-  *,
-  text: str = "",
-  **options,
-) -> Exhibit:
-  picture = f"{names[-1]}.png"
-  pictures.curves(part.folder / picture, named(results, names), title=finding)
-  return part.exhibit(
-    number,
-    title,
-    "in shape",
-    finding,
-    pictures=[picture],
-    text=text + table(results, names),
-    **options,
   )

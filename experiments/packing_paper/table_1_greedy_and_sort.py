@@ -7,7 +7,6 @@ timed at a few lengths, and the others lie on lines between them.
 
 from __future__ import annotations
 
-import functools
 import json
 import time
 from collections.abc import Mapping
@@ -60,19 +59,12 @@ def _measure_lengths(lengths, rounds: int) -> dict[str, Any]:
     start = time.process_time()
     step = steps.compile_step(program, batch)
     compiling[length] = time.process_time() - start
-    runs[length] = functools.partial(_start, trainer, step, batch)
-  seconds = steps.in_turns(
-    runs, rounds=rounds, seed=0, name="sorted batches", clock="processor"
-  )
+    runs[length] = trainer.runs(step, [batch])
+  seconds = steps.in_turns(runs, rounds=rounds, name="sorted batches", clock="processor")
   return {
     "compiling": list(compiling.values()),
     "steps": [seconds[length].tolist() for length in lengths],
   }
-
-
-def _start(trainer: steps.Trainer, step, batch, number: int):
-  del number
-  return trainer.start(step, batch)
 
 
 def of_sorted(
@@ -162,7 +154,7 @@ def exhibits(part: Part) -> list[Exhibit]:
           f"compiling takes {compiling:,.0f} % of the time of a step",
         ),
       ],
-      text=f"{table(header, rows, right=(1, 2, 3, 4))}\n\nBERT-{SIZE}, {speedups.TOKENS:,} "
+      text=f"{table(header, rows)}\n\nBERT-{SIZE}, {speedups.TOKENS:,} "
       f"tokens a step. Sorted batches have {batches.num_shapes} lengths; one compiled "
       f"program for each is used for {batches.num_batches / batches.num_shapes:,.0f} "
       f"batches of {batches.batch_size} on average. Compiling and steps were timed at "

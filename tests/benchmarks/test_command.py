@@ -69,13 +69,16 @@ def test_results_are_written_with_the_machine_and_the_options(tmp_path):
 
 
 def test_rows_are_printed_as_soon_as_they_are_made(capsys):
-  def rows():
-    yield {"a": "1"}
+  def numbers():
+    yield 0
+    assert capsys.readouterr().out == ""
+    yield 1
     assert capsys.readouterr().out == "| a |\n|---|\n| 1 |\n"
-    yield {"a": "2"}
+    yield 2
     assert capsys.readouterr().out == "| 2 |\n"
 
-  table.print_table(rows(), left=["a"])
+  made = table.print_table(numbers(), lambda n: {"a": str(n)} if n else None, left=["a"])
+  assert made == [0, 1, 2]
 
 
 def test_ctrl_c_is_one_line(capsys):

@@ -18,7 +18,13 @@ from experiments.lab.part import Part
 from experiments.lab.statistics import equivalent, larger
 from experiments.lab.study import ByArm, Results
 from experiments.packing_paper.curves import pictures
-from experiments.packing_paper.curves.tables import NAMES, mean_difference, named, table
+from experiments.packing_paper.curves.tables import (
+  NAMES,
+  comparison,
+  mean_difference,
+  named,
+  table,
+)
 
 _BY_LENGTH = "mlm_accuracy_by_length"
 
@@ -42,13 +48,13 @@ def ablation(part: Part, results: ByArm) -> Exhibit:
     f"{apart[1]:+.3f} without the reset of positions; on each sequence alone "
     f"{alone[0]:+.3f} and {alone[1]:+.3f}."
   )
-  arms = named(results, names)
-  pictures.curves(part.folder / "ablation.png", arms, title=finding)
-  title = (
-    f"Each held-out sequence alone: {alone[0]:+.3f} nats without the mask, "
-    f"{alone[1]:+.3f} without the reset of positions"
+  pictures.curves(
+    part.folder / "ablation_alone.png",
+    named(results, names),
+    title=f"Each held-out sequence alone: {alone[0]:+.3f} nats without the mask, "
+    f"{alone[1]:+.3f} without the reset of positions",
+    way="alone",
   )
-  pictures.curves(part.folder / "ablation_alone.png", arms, title=title, way="alone")
   statements = [
     larger("Without the mask the training loss is higher", trained_no_mask, trained),
     larger("Without the mask the held-out loss is higher at the end", control, loss),
@@ -68,16 +74,19 @@ def ablation(part: Part, results: ByArm) -> Exhibit:
     more_points(f"{without} the accuracy stays a little lower", right, right_no_reset),
     larger("The mask matters more than the positions", control, reset),
   ]
-  return part.exhibit(
+  return comparison(
+    part,
+    results,
+    names,
     "Figure 4, section 4.2.1",
     "Training without the mask or the reset of positions",
-    "in shape",
     finding,
+    picture="ablation.png",
     claim="Without the mask the loss is clearly higher; without the reset of positions "
     "the model almost reaches the same accuracy.",
     statements=statements,
     pictures=["ablation.png", "ablation_alone.png"],
-    text=f"{table(results, names)}\n\nHeld-out loss by the length of the sequence:\n\n"
+    after="Held-out loss by the length of the sequence:\n\n"
     + _length_table(results, ["unpacked", *names]),
   )
 
@@ -101,7 +110,7 @@ def _length_table(results: ByArm, names: Sequence[str]) -> str:
     for group, *of_group in zip(groups, *losses, strict=True)
   ]
   header = ["tokens", *(NAMES[name] for name in names)]
-  return report.table(header, rows, right=range(1, len(header)))
+  return report.table(header, rows)
 
 
 def loss_unit(part: Part, results: ByArm) -> Exhibit:
@@ -142,6 +151,5 @@ def loss_unit(part: Part, results: ByArm) -> Exhibit:
       larger("The longest are learned better", b[:, -1].tolist(), a[:, -1].tolist()),
     ],
     pictures=["loss_unit.png"],
-    text=f"{report.table(header, rows, right=[1, 2, 3])}\n\n"
-    + table(results, ["packed", "loss_of_packs"]),
+    text=f"{report.table(header, rows)}\n\n" + table(results, ["packed", "loss_of_packs"]),
   )

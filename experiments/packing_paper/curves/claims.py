@@ -22,7 +22,13 @@ from experiments.lab.part import Part
 from experiments.lab.statistics import LEVEL, equivalent, larger, reaches, throughout
 from experiments.lab.study import ByArm, Results
 from experiments.packing_paper.curves import pictures
-from experiments.packing_paper.curves.tables import NAMES, mean_difference, named, table
+from experiments.packing_paper.curves.tables import (
+  NAMES,
+  comparison,
+  mean_difference,
+  named,
+  table,
+)
 
 SPREAD_MARGIN = 0.05  # of the standard deviation of the sequences of a step
 TARGET = 3  # times the accuracy of always predicting the commonest token
@@ -37,18 +43,20 @@ def same_batch(part: Part, results: ByArm) -> Exhibit:
     f"After {sequences:,} sequences the held-out loss of unpacked training differs from "
     f"that of packed training by {mean_difference(unpacked, packed):+.4f} nats."
   )
-  pictures.curves(part.folder / "same_batch.png", named(results, names), title=finding)
   evaluations = packed[0]["evaluations"]
 
   def equal(claim: str, at: int) -> Statement:
     losses = (held_out(runs, at=at) for runs in (packed, unpacked))
     return equivalent(claim, *losses, power=held_out(results["no_mask"], at=at))
 
-  return part.exhibit(
+  return comparison(
+    part,
+    results,
+    names,
     "Figure 3 left, Figure 15",
     "Packed and unpacked training with the same effective batch size",
-    "in shape",
     finding,
+    picture="same_batch.png",
     claim="With the same effective batch size, packed and unpacked training have the same "
     "learning curve.",
     statements=[
@@ -67,9 +75,8 @@ def same_batch(part: Part, results: ByArm) -> Exhibit:
         ],
       ),
     ],
-    pictures=["same_batch.png"],
-    text=table(results, names) + "\n\nThe paper's unpacked steps have a constant number of "
-    "sequences, as those of both phases below.",
+    after="The paper's unpacked steps have a constant number of sequences, as those of "
+    "both phases below.",
   )
 
 
@@ -96,13 +103,15 @@ def heuristics(part: Part, results: ByArm) -> Exhibit:
     f"({mean[best] - mean['unpacked']:+.4f} nats from unpacked training at the single "
     f"batch), '{NAMES[worst]}' with the highest ({mean[worst] - mean['unpacked']:+.4f})."
   )
-  pictures.curves(part.folder / "heuristics.png", named(results, names), title=finding)
   when = f"after {EARLY_SHARE:.0%} of the sequences"
-  return part.exhibit(
+  return comparison(
+    part,
+    results,
+    names,
     "Figure 3 middle, Figure 16",
     "Adjustments for the larger effective batch",
-    "in shape",
     finding,
+    picture="heuristics.png",
     claim="With the larger batch of packing, adjusted betas reach the unpacked loss in the "
     "end, and a higher learning rate makes it worse.",
     statements=[
@@ -129,9 +138,8 @@ def heuristics(part: Part, results: ByArm) -> Exhibit:
         early["twice_betas"],
       ),
     ],
-    pictures=["heuristics.png"],
-    text=table(results, names) + "\n\nThe two arms of the last claim differ only in how "
-    "sequences are divided into steps.",
+    after="The two arms of the last claim differ only in how sequences are divided into "
+    "steps.",
   )
 
 
@@ -216,7 +224,7 @@ def spread(part: Part, results: ByArm) -> Exhibit:
     claim="With packing the number of sequences varies from step to step, but little.",
     statements=statements,
     pictures=["sequences_a_step.png"],
-    text=report.table([*header, "sd / mean"], rows, right=range(7)),
+    text=report.table([*header, "sd / mean"], rows, left=()),
   )
 
 

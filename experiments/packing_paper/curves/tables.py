@@ -1,4 +1,4 @@
-"""Names of the arms of the learning curves, and tables of their results."""
+"""Arms of the learning curves: their names, and exhibits that compare them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments.lab import report
+from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import held_out
-from experiments.lab.statistics import paired
+from experiments.lab.part import Part
+from experiments.lab.statistics import mean_and_sd, paired_difference
 from experiments.lab.study import ByArm, Results
+from experiments.packing_paper.curves import pictures
 
 NAMES = {
   "packed": "packed",
@@ -34,6 +37,29 @@ def named(results: ByArm, names: Sequence[str]) -> dict[str, Results]:
   return {NAMES[name]: results[name] for name in names}
 
 
+def comparison(
+  part: Part,
+  results: ByArm,
+  names: Sequence[str],
+  number: str,
+  title: str,
+  finding: str,
+  *,
+  picture: str,
+  before: str = "",
+  after: str = "",
+  **fields,
+) -> Exhibit:
+  """An exhibit of some arms: their learning curves, and their table between two texts.
+
+  All arms are compared with the first; `picture` is the name of a file.
+  """
+  pictures.curves(part.folder / picture, named(results, names), title=finding)
+  texts = filter(None, (before, table(results, names), after))
+  fields = {"pictures": [picture], "text": "\n\n".join(texts), **fields}
+  return part.exhibit(number, title, "in shape", finding, **fields)
+
+
 def mean_difference(a: Results, b: Results, *, way: str = "own") -> float:
   """The mean held-out loss of `a` minus that of `b`; `way` as of `held_out`."""
   return float(np.mean(np.subtract(held_out(a, way=way), held_out(b, way=way))))
@@ -56,22 +82,7 @@ def table(results: ByArm, names: Sequence[str]) -> str:
       mean_and_sd(held_out(runs, way="alone")),
       f"{accuracy:.2%}",
       f"{accuracy / np.mean(held_out(runs, 'unigram_mlm_accuracy')):.2f}",
-      "" if name == names[0] else _difference(loss, base),
+      "" if name == names[0] else paired_difference(loss, base),
     ]
     rows.append(row)
-  return report.table(header, rows, right=range(1, len(header)))
-
-
-def mean_and_sd(values: Sequence[float], digits: int = 4) -> str:
-  """A mean, with the standard deviation if there are several values."""
-  mean = f"{np.mean(values):.{digits}f}"
-  return f"{mean} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else mean
-
-
-def _difference(a: Sequence[float], b: Sequence[float]) -> str:
-  """The mean of a - b, with its 95 % interval if there are several pairs."""
-  mean = f"{np.mean(np.subtract(a, b)):+.4f}"
-  if len(a) < 2:
-    return mean
-  low, high = paired(a, b).interval()
-  return f"{mean} ({low:+.4f} to {high:+.4f})"
+  return report.table(header, rows)

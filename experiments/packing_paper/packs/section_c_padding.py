@@ -46,7 +46,7 @@ def two_phases(part: Part) -> Exhibit:
       within("padding of a mean step (%)", "20", of_steps, tolerance=1),
       Value("padding of all tokens (%)", "", f"{of_tokens:.1f}"),
     ],
-    text=table(["tokens of a row", "steps", "padding (%)"], rows, right=range(3))
+    text=table(["tokens of a row", "steps", "padding (%)"], rows, left=())
     + "\n\nBoth phases have as many sequences a step.",
   )
 
@@ -113,9 +113,7 @@ def constant_tokens(part: Part) -> Exhibit:
         f"standard deviation over mean {best:.3f} and {unpacked:.3f} %, by the plans",
       )
     ],
-    text=table(
-      ["rows", "mean", "standard deviation", "of the mean (%)"], rows, right=(1, 2, 3)
-    )
+    text=table(["rows", "mean", "standard deviation", "of the mean (%)"], rows)
     + f"\n\nBatches of {ROWS} rows that are drawn at random, at {LONGEST} tokens.",
   )
 

@@ -120,7 +120,7 @@ def section_f5(part: Part) -> Exhibit:
     f"points; the best of them has {above:,} packs more than the optimum.",
     claim="The efficiency of least squares depends little on the weights of its residual.",
     values=values,
-    text=table([*header, "packs of `optimal`"], rows, right=(1, 2, 3, 4)),
+    text=table([*header, "packs of `optimal`"], rows),
   )
 
 

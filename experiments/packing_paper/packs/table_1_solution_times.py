@@ -101,7 +101,7 @@ def solution_times(part: Part) -> Exhibit:
     f"optimum at depth 3 {found['optimal', 3]:.2f} s.",
     claim="SPFHP packs Wikipedia in 0.03 seconds and NNLSHP in 28.4; first-fit-decreasing "
     "takes 87 to 120.",
-    text=f"{table(header, rows, right=range(1, 6))}\n\nHere it is the processor's time for "
+    text=f"{table(header, rows)}\n\nHere it is the processor's time for "
     f"`packing.pack`, of one run, or the median of {RUNS} if it is short. The paper "
     "leaves out the list of strategies, which is in the times here; its processor was a "
     "Xeon Gold 6138. The paper's first-fit-decreasing packs sequence by sequence; here it "
@@ -151,7 +151,7 @@ def section_s(part: Part) -> Exhibit:
         "the optimum",
       ),
     ],
-    text=f"{table(header, rows, right=range(1, 8))}\n\nThe optimum is proven to be within "
+    text=f"{table(header, rows)}\n\nThe optimum is proven to be within "
     f"{best['packs'] - best['lower_bound']} of the fewest packs. The paper prints no packs "
     "of ENNLSHP. Packs of least squares depend on the solver and the machine by a few.",
   )

@@ -275,7 +275,7 @@ def beside_optimum(
     numbers = plan.num_packs, best.num_packs, best.lower_bound, best.gap
     lines.append([algorithm, str(depth or "max"), *(f"{n:,}" for n in numbers)])
   header = ["algorithm", "depth", "packs", "packs of `optimal`", "proven minimum"]
-  return table([*header, "above it"], lines, right=range(1, 6))
+  return table([*header, "above it"], lines)
 
 
 def columns(plan: packing.Plan) -> list[float]:

@@ -125,8 +125,8 @@ def found():
 
 
 @pytest.fixture
-def study(tmp_path):
-  return atom_exhibits.Study(Part(tmp_path, "the command"), "The recipe.")
+def part(tmp_path):
+  return Part(tmp_path, "the command")
 
 
 LENGTHS = np.full(100, 500)  # of documents, in tokens
@@ -138,35 +138,35 @@ def outcomes(exhibit) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["concat", "padding"])
-def test_atoms_of_a_row_are_best(found, study, kind):
-  exhibit = atom_exhibits.atom_sizes(study, kind, 64, found, LENGTHS)
+def test_atoms_of_a_row_are_best(found, part, kind):
+  exhibit = atom_exhibits.atom_sizes(part, kind, 64, found, LENGTHS)
   assert outcomes(exhibit) == ["holds"] * {"concat": 4, "padding": 5}[kind]
   assert "atoms of 1 S have the lowest perplexity over" in exhibit.finding
-  picture = study.part.folder / exhibit.pictures[0]
+  picture = part.folder / exhibit.pictures[0]
   assert picture.read_bytes().startswith(b"\x89PNG")
   assert {"concat": "118.08", "padding": "102.82"}[kind] in exhibit.text
   fewer = {layout: runs for layout, runs in found.items() if layout.atom != 0.25}
-  text = atom_exhibits.atom_sizes(study, kind, 64, fewer, LENGTHS).text
+  text = atom_exhibits.atom_sizes(part, kind, 64, fewer, LENGTHS).text
   assert "| 1.00 |  |" in text  # ranks among fewer atoms are not beside the paper's
   one = {layout: {1: of_layout[1]} for layout, of_layout in found.items()}
-  one_seed = atom_exhibits.atom_sizes(study, kind, 32, one, LENGTHS)
+  one_seed = atom_exhibits.atom_sizes(part, kind, 32, one, LENGTHS)
   assert {*outcomes(one_seed)} == {"no power"}
 
 
-def test_the_claim_fails_if_another_atom_is_better(found, study):
+def test_the_claim_fails_if_another_atom_is_better(found, part):
   two = Layout("concat", 2.0)
   swapped = found | {CONCAT: found[two], two: found[CONCAT]}
-  exhibit = atom_exhibits.atom_sizes(study, "concat", 64, swapped, LENGTHS)
+  exhibit = atom_exhibits.atom_sizes(part, "concat", 64, swapped, LENGTHS)
   assert outcomes(exhibit) == ["fails"] * 4
   assert "atoms of 2 S have the lowest" in exhibit.finding
   # The evidence is that of the least favourable comparison.
   assert all("of 'atoms of 2 S': difference -" in x.evidence for x in exhibit.statements)
 
 
-def test_ends_at_cuts_can_be_left_out(found, study):
+def test_ends_at_cuts_can_be_left_out(found, part):
   run = found[PADDING][1] | {"nats": [2.0] * (STEPS + 300)}
-  assert study.mean_nats(run) == pytest.approx(2)
-  assert study.mean_nats(run, free=50_000) == pytest.approx(2 * 250 / 200)
+  assert atom_exhibits.mean_nats(part, run) == pytest.approx(2)
+  assert atom_exhibits.mean_nats(part, run, free=50_000) == pytest.approx(2 * 250 / 200)
   # Text costs 5 % more with atoms of half a row, whose many ends hide it.
   lengths, half = np.full(1000, 500), Layout("padding", 0.5)
   share = atom_exhibits.ends_at_cuts(lengths, half, 64) / 250_000
@@ -176,38 +176,38 @@ def test_ends_at_cuts_can_be_left_out(found, study):
     for seed, run in found[PADDING].items()
   }
   given = {PADDING: found[PADDING], half: costly}
-  exhibit = atom_exhibits.atom_sizes(study, "padding", 64, given, lengths)
+  exhibit = atom_exhibits.atom_sizes(part, "padding", 64, given, lengths)
   _, as_counted, if_free, *_ = exhibit.statements
   assert as_counted.outcome == "fails"
   assert "even if ends at cuts cost nothing" in if_free.claim
   assert if_free.outcome == "holds"
 
 
-def test_ranks_are_among_the_atoms_of_the_paper(found, study):
-  text = atom_exhibits.atom_sizes(study, "concat", 128, found, LENGTHS).text
+def test_ranks_are_among_the_atoms_of_the_paper(found, part):
+  text = atom_exhibits.atom_sizes(part, "concat", 128, found, LENGTHS).text
   rows = [line.split(" | ") for line in text.partition("\n\n")[0].splitlines()[2:]]
   ranks = ["4.00 4", "3.00 ", "1.00 1", "2.00 ", " "]  # it has no atoms of 4 rows of 128
   assert [" ".join(row[4:6]) for row in rows] == ranks
 
 
-def test_padding_against_concat(found, study):
-  exhibit = atom_exhibits.concat_and_padding(study, {64: found})
+def test_padding_against_concat(found, part):
+  exhibit = atom_exhibits.concat_and_padding(part, {64: found})
   # In the last claim padding is worse at equal steps; made up, it is better there too.
   assert outcomes(exhibit) == [*["holds"] * 5, "fails"]
   assert "1.25 (rows of 64)" in exhibit.finding
   assert "| 64 | concat | 400.0 | 7,029 |" in exhibit.text
 
 
-def test_how_packing_compares(found, study):
-  assert outcomes(atom_exhibits.packed(study, 64, found, SECONDS)) == ["holds"] * 6
+def test_how_packing_compares(found, part):
+  assert outcomes(atom_exhibits.packed(part, 64, found, SECONDS)) == ["holds"] * 6
   swapped = found | {PACKED: found[CONCAT], CONCAT: found[PACKED]}
-  exhibit = atom_exhibits.packed(study, 64, swapped, SECONDS)
+  exhibit = atom_exhibits.packed(part, 64, swapped, SECONDS)
   assert outcomes(exhibit)[:3] == ["fails"] * 3
   slow = SECONDS | {PACKED.name: [0.5]}  # ten times that of the others
-  exhibit = atom_exhibits.packed(study, 64, found, slow)
+  exhibit = atom_exhibits.packed(part, 64, found, slow)
   assert outcomes(exhibit)[:3] == ["holds", "holds", "fails"]  # steps, text, time
   fewer = found | {PACKED: {2: found[PACKED][2], 3: found[PACKED][3]}}
-  assert "Seeds: 2." in atom_exhibits.packed(study, 64, fewer, SECONDS).text
+  assert "Seeds: 2." in atom_exhibits.packed(part, 64, fewer, SECONDS).text
 
 
 def test_equal_steps_are_read_where_the_shorter_run_ends():
@@ -221,22 +221,22 @@ def test_equal_steps_are_read_where_the_shorter_run_ends():
   assert theirs == pytest.approx(middle)
 
 
-def test_steps_that_differ_from_the_prediction_are_reported(found, study):
+def test_steps_that_differ_from_the_prediction_are_reported(found, part):
   lengths = np.array([130, 35])
-  exhibit = atom_exhibits.steps_an_epoch(study, lengths, {64: found}, tokens=512)
+  exhibit = atom_exhibits.steps_an_epoch(part, lengths, {64: found}, recipe="A recipe.")
   assert [x.outcome for x in exhibit.statements] == ["fails"]
   assert exhibit.finding.startswith("0 of 10")
   rows = [("a", 1.0006, 1.0), ("b", 2.0004, 2.0)]
   for compared, outcome in ((rows, "fails"), (rows[1:], "holds")):
-    made = atom_exhibits.compared_steps(study.part, compared, text="they", recipe="x")
+    made = atom_exhibits.compared_steps(part, compared, text="they", recipe="x")
     assert [x.outcome for x in made.statements] == [outcome]
 
 
-def test_rows_are_left_out_by_words_or_by_characters(tmp_path, study):
+def test_rows_are_left_out_by_words_or_by_characters(tmp_path, part):
   short, long = "I " * 30, "word " * 60  # 30 words in 60 characters; 60 in 300
   path = tmp_path / "valid.txt"
   path.write_text("\n".join(["", "A title", short, long, long]) + "\n")
-  exhibit = filtering(study.part, path)
+  exhibit = filtering(part, path)
   here = [value.here for value in exhibit.values]
   by_words = ["60.00", f"{100 * 32 / 152:.2f}", "120"]  # three of five rows
   by_characters = ["40.00", f"{100 * 2 / 152:.2f}", "150"]

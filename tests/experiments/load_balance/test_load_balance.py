@@ -42,8 +42,12 @@ def steps_of(way, deal):
   return way(np.random.default_rng(1), deal)
 
 
+def padded(lengths):
+  return batching.bucketed(COSTS, lengths, bounds=[512], together=True)
+
+
 class TestPaper:
-  one = gumbel.infer_one_device(gumbel.PAPER, devices=8)
+  one = gumbel.infer_one_device(gumbel.PAPER)
 
   def test_quantiles_of_the_slowest(self):
     drawn = np.random.default_rng(0).gumbel(*self.one, (20_000, 11)).min(1)
@@ -52,9 +56,9 @@ class TestPaper:
       assert (drawn < quantile).mean() == pytest.approx(p, abs=0.01), p
 
   def test_packing_is_ahead_from_two_devices(self):
-    assert gumbel.crossing(self.one, gumbel.PAPER_PACKING, most=2048) == 2
-    assert gumbel.crossing(self.one, 1.2, most=2048) is None
-    assert gumbel.crossing(self.one, 2.2, most=2048) == 1
+    assert gumbel.crossing(self.one, gumbel.PAPER_PACKING) == 2
+    assert gumbel.crossing(self.one, 1.2) is None
+    assert gumbel.crossing(self.one, 2.2) == 1
 
   def test_a_fit_finds_what_was_drawn(self):
     drawn = np.random.default_rng(0).gumbel(1.6, 0.13, 5_000)
@@ -63,7 +67,7 @@ class TestPaper:
 
 class TestWaysBesidePlainLoops:
   def test_padding(self, lengths, deal):
-    found = steps_of(batching.padded(COSTS, lengths), deal)
+    found = steps_of(padded(lengths), deal)
     row = 0.3 + 0.02 * 512 + 0.0005 * 512**2
     assert found.seconds == pytest.approx(np.full((5, 7), 0.7 + 3 * row))
     assert found.sequences.tolist() == [21] * 5
@@ -145,7 +149,7 @@ class TestWaysBesidePlainLoops:
 class TestSimulation:
   def simulate(self, lengths, plan, *, devices=7):
     ways = batching.make_ways(COSTS, lengths, {"3": plan})
-    sizes = {"devices": devices, "batch": 3, "sequences": 1, "seed": 0}
+    sizes = {"devices": devices, "batch": 3, "sequences": 1}
     return imbalance.simulate(ways, lengths, **sizes)
 
   def test_draws_are_those_of_the_histogram(self, lengths):
@@ -205,12 +209,6 @@ class TestCosts:
     assert min(dataclasses.astuple(found)) >= 0
     assert max(map(abs, errors)) < 1e-6
 
-  def test_too_few_shapes(self):
-    with pytest.raises(
-      packing.InputError, match=r"2 lengths and 1 numbers.* at least 3 and 2"
-    ):
-      step_time.fit([Measurement(64, 1, 1, 1, 1), Measurement(128, 1, 1, 1, 1)])
-
   @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, True, "1"])
   def test_a_coefficient_that_is_no_time(self, value):
     with pytest.raises(packing.InputError, match=r"'token' is .*; expected a time"):
@@ -222,7 +220,6 @@ class TestCosts:
     (found,) = measured.measure(program, [16], [3], rounds=3)
     assert (found.row_length, found.rows) == (16, 3)
     assert 0 < found.low <= found.seconds <= found.high
-    assert small_bert.count_parameters(program) > 30522 * 128
 
 
 class TestCommand:
@@ -261,7 +258,7 @@ class TestCommand:
     assert written["load_balance.md"].decode() in capsys.readouterr().out
 
   def test_equal_speedups_have_no_distribution(self, lengths):
-    ways = dict.fromkeys(("padding", "un-padding"), batching.padded(COSTS, lengths))
+    ways = dict.fromkeys(("padding", "un-padding"), padded(lengths))
     assert load_balance.check_paper_method(ways, lengths, sequences=1) is None
 
   @pytest.mark.parametrize("content", ["", "[]", '{"parameters": 3}', None])

@@ -47,16 +47,15 @@ def test_devices_of_balanced_steps_do_not_wait(rows):
   assert 1 < gains["random packs"] < gains["Megatron's snake"] < gains["balance=devices"]
 
 
-def test_a_step_takes_as_long_as_its_slowest_device(plans):
-  """One row: the gain, the waiting and the price by hand."""
-  squares = np.array([[CASE.row_length**2, 0, 0, 0], [1000, 500, 0, 0]])
-  cost = skipping.MODELS["BERT-base"]
-  of_rows = 2048 + squares * cost.quadratic
-  expected = np.mean(1 - of_rows.mean(axis=1) / of_rows.max(axis=1))
-  assert packing.waiting(of_rows, devices=4) == pytest.approx(expected)
-  one = Case("wikipedia_2048", 8192)
-  price = skipping._price(cost, squares, one._replace(row_length=2048), devices=1)
-  assert price == pytest.approx(4 * 2048**2 / squares.sum(axis=1).mean())
+def test_a_step_takes_as_long_as_its_slowest_device(rows):
+  squares = np.array([[7, 0, 2, 3], [1, 5, 4, 4]])
+  assert skipping._slowest(squares, 2).tolist() == [7, 8]
+  whole = CASE.rows * CASE.row_length**2
+  for (model, _), row in rows.items():
+    cost = skipping.MODELS[model]
+    tokens = cost.linear * skipping.TOKENS
+    slowest = (tokens + cost.quadratic * whole) / row["gain"]  # in cost
+    assert row["price"] == pytest.approx(whole * cost.quadratic / (slowest - tokens))
 
 
 def test_more_attention_in_a_layer_means_more_waiting(rows):

@@ -1,0 +1,64 @@
+"""Processes that work at the same time, each on a core of its own if that is wanted."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from training.command import Stopped
+from training.sweep.jobs import cores
+
+MINUTES = 30  # after which processes are given up
+Result = TypeVar("Result")
+_barrier: Any = None  # of all processes; set in each
+
+
+def run_together(
+  work: Callable[[int], Result], number: int, *, pinned: bool
+) -> list[Result]:
+  """What `work` returns for 0, 1, ..., each called in a process of its own.
+
+  Args:
+    work: can be pickled; it may call `meet`.
+    number: of processes.
+    pinned: whether each keeps to a core of its own (Linux).
+
+  Raises:
+    Stopped: one of them failed, or they took too long. All have ended then.
+  """
+  context = multiprocessing.get_context("spawn")
+  places = cores()[:number] if pinned else [None] * number
+  with concurrent.futures.ProcessPoolExecutor(
+    number, context, initializer=_share, initargs=(context.Barrier(number),)
+  ) as pool:
+    futures = [pool.submit(_start, work, n, core) for n, core in enumerate(places)]
+    try:
+      for future in concurrent.futures.as_completed(futures, timeout=60 * MINUTES):
+        future.result()
+    except BaseException as error:
+      for child in multiprocessing.active_children():
+        child.kill()  # one that waits for another would never end
+      if not isinstance(error, Exception):
+        raise
+      reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+      raise Stopped(f"A process that measures failed. {reason}") from error
+  return [future.result() for future in futures]
+
+
+def meet():
+  """In a process of `run_together`: waits until all of them are here."""
+  _barrier.wait()
+
+
+def _share(barrier: Any):
+  global _barrier
+  _barrier = barrier
+
+
+def _start(work: Callable[[int], Result], number: int, core: int | None) -> Result:
+  if core is not None and hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {core})  # before JAX starts as many threads as there are cores
+  return work(number)

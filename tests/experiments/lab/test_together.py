@@ -1,0 +1,68 @@
+"""Processes that work at the same time: results, cores, and how they end."""
+
+import functools
+import multiprocessing
+import os
+import pathlib
+import time
+
+import pytest
+
+from experiments.lab import together
+from training.command import Stopped
+from training.sweep.jobs import cores
+
+
+def fail_in_process_1(process: int):
+  if process == 1:
+    raise OSError("lost\nin two lines")
+  together.meet()
+
+
+def look_for_the_other(folder: pathlib.Path, process: int) -> bool:
+  """Process 0 writes late; whether the file is there when both have met."""
+  if process == 0:
+    time.sleep(0.3)
+    (folder / "written").touch()
+  together.meet()
+  return (folder / "written").exists()
+
+
+def own_cores(process: int) -> set[int]:
+  return os.sched_getaffinity(0)
+
+
+def sleep(process: int):
+  time.sleep(1000)
+
+
+def test_the_results_are_in_order():
+  assert together.run_together(abs, 3, pinned=False) == [0, 1, 2]
+
+
+def test_all_meet(tmp_path):
+  work = functools.partial(look_for_the_other, tmp_path)
+  assert together.run_together(work, 2, pinned=False) == [True, True]
+
+
+def test_each_has_a_core_of_its_own():
+  number = min(2, len(cores()))
+  found = together.run_together(own_cores, number, pinned=True)
+  assert found == [{core} for core in cores()[:number]]
+
+
+def test_a_failure_ends_all():
+  with pytest.raises(Stopped, match=r"measures failed. OSError: lost$"):
+    together.run_together(fail_in_process_1, 2, pinned=False)
+  assert not multiprocessing.active_children()
+
+
+def test_a_process_that_dies_ends_all():
+  with pytest.raises(Stopped, match="BrokenProcessPool"):
+    together.run_together(os._exit, 2, pinned=False)
+
+
+def test_time_is_limited(monkeypatch):
+  monkeypatch.setattr(together, "MINUTES", 0.01)
+  with pytest.raises(Stopped, match="TimeoutError: 1 "):
+    together.run_together(sleep, 1, pinned=False)
