@@ -3,6 +3,7 @@
 import itertools
 import re
 import types
+from typing import Any
 
 import matplotlib
 import matplotlib.colors
@@ -38,7 +39,7 @@ def test_no_picture_has_colours_of_its_own():
 
 # Of red, green, blue: what somebody without red, green or blue cones sees (linear light;
 # Machado, Oliveira and Fernandes 2009, severity 1).
-BLINDNESS = {
+BLINDNESS: dict[str, Any] = {
   "red": [
     [0.152286, 1.052583, -0.204868],
     [0.114503, 0.786281, 0.099216],
@@ -57,7 +58,8 @@ BLINDNESS = {
 def test_colours_can_be_told_apart_also_by_the_colour_blind(cones):
   with matplotlib.style.context(STYLE):
     names = matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]
-    faces = {matplotlib.rcParams[f"{x}.facecolor"] for x in ("figure", "savefig", "axes")}
+    known = dict(matplotlib.rcParams)
+  faces = {known[f"{x}.facecolor"] for x in ("figure", "savefig", "axes")}
   assert faces == {"white"}  # not transparent: letters are dark
   colours = np.array([matplotlib.colors.to_rgb(name) for name in names])
   linear = np.where(colours > 0.04045, ((colours + 0.055) / 1.055) ** 2.4, colours / 12.92)
@@ -72,7 +74,7 @@ def test_the_histogram_of_analyze_is_logarithmic_and_counts_all():
   axes = matplotlib.figure.Figure().add_subplot()
   pictures._histogram(axes, types.SimpleNamespace(histogram=histogram, padding=0.25))
   assert axes.get_yscale() == "log"
-  assert [int(bar.get_height()) for bar in axes.patches] == [
+  assert np.array(axes.containers[0].datavalues).astype(int).tolist() == [
     0,
     0,
     997,
