@@ -58,7 +58,7 @@ BLINDNESS: dict[str, Any] = {
 def test_colours_can_be_told_apart_also_by_the_colour_blind(cones):
   with matplotlib.style.context(STYLE):
     names = matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]
-    known = dict(matplotlib.rcParams)
+    known: dict[Any, Any] = {**matplotlib.rcParams}
   faces = {known[f"{x}.facecolor"] for x in ("figure", "savefig", "axes")}
   assert faces == {"white"}  # not transparent: letters are dark
   colours = np.array([matplotlib.colors.to_rgb(name) for name in names])
@@ -74,14 +74,7 @@ def test_the_histogram_of_analyze_is_logarithmic_and_counts_all():
   axes = matplotlib.figure.Figure().add_subplot()
   pictures._histogram(axes, types.SimpleNamespace(histogram=histogram, padding=0.25))
   assert axes.get_yscale() == "log"
-  assert np.array(axes.containers[0].datavalues).astype(int).tolist() == [
-    0,
-    0,
-    997,
-    *[0, 1] * 2,
-    0,
-    0,
-    0,
-    1,
-  ]
+  bars: list[Any] = list(axes.patches)
+  heights = [int(bar.get_height()) for bar in bars]
+  assert heights == [0, 0, 997, 0, 1, 0, 1, 0, 0, 0, 1]
   assert list(axes.lines[0].get_xdata()) == [3.014] * 2
