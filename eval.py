@@ -179,12 +179,13 @@ def open_model(
 
 
 def for_evaluation(config: ConfigDict, *, num_devices: int) -> ConfigDict:
-  """The config with a batch size for this number of devices, without FSDP."""
+  """The config with a batch size for this number of devices, without FSDP or trackers."""
   config = config.copy_and_resolve_references()
   rows = config.train.micro_batch_size or config.train.batch_size
   config.train.batch_size = math.ceil(rows / num_devices) * num_devices
   config.train.micro_batch_size = 0
   config.train.fsdp = 1
+  config.train.trackers = ""
   return config
 
 

@@ -24,6 +24,7 @@ from benchmarks import command, steps
 from benchmarks.small_bert import machine_and_device, make_program
 from benchmarks.steps import quartiles, spread
 from benchmarks.table import record_table, table
+from packing.commands.pictures import STYLE
 from training.mesh import put_batch
 from training.record.parameters import count_parameters
 from training.record.progress import Progress
@@ -178,8 +179,10 @@ def points(name: str, curve: dict) -> str:
 def draw(curves: Mapping[str, dict], path: str):
   """Two panels a curve, seconds above memory, all logarithmic."""
   import matplotlib.figure
+  import matplotlib.style
 
-  figure = matplotlib.figure.Figure(figsize=(14, 7), dpi=110, layout="constrained")
+  matplotlib.style.use(STYLE)
+  figure = matplotlib.figure.Figure(figsize=(14, 7))
   panels = figure.subplots(2, len(curves), squeeze=False)
   for (above, below), (name, curve) in zip(panels.T, curves.items(), strict=True):
     median, low, high = (
@@ -187,7 +190,7 @@ def draw(curves: Mapping[str, dict], path: str):
       for key in ("median", "low", "high")
     )
     above.errorbar(curve["x"], median, [median - low, high - median], fmt="o-")
-    below.plot(curve["x"], np.array(curve["bytes"]) / 1e6, "s--", color="tab:red")
+    below.plot(curve["x"], np.array(curve["bytes"]) / 1e6, "s--", color="C1")
     slopes = {
       above: (curve["time_exponent"]["median"], curve["time_exponent_upper"]["median"]),
       below: (curve["memory_exponent"], curve["memory_exponent_upper"]),
@@ -197,7 +200,7 @@ def draw(curves: Mapping[str, dict], path: str):
       axes.set_yscale("log")
       least, most = axes.get_ylim()
       axes.set_ylim(min(least, most / 10), most)  # a flat curve looks flat
-      axes.set_title(f"exponent {whole:.2f}, upper half {upper:.2f}", fontsize=10)
+      axes.set_title(f"exponent {whole:.2f}, upper half {upper:.2f}")
     below.set_xlabel(NAMES[name])
   panels[0, 0].set_ylabel("seconds a step")
   panels[1, 0].set_ylabel("MB")

@@ -29,6 +29,7 @@ from benchmarks.command import add, add_picture, make_parser, run, write
 from benchmarks.machine import machine
 from benchmarks.packers import PACKERS, WORKLOADS, row_of
 from benchmarks.table import print_table
+from packing.commands.pictures import STYLE
 from training.record.progress import Progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -186,8 +187,10 @@ def _optimal() -> Iterator[dict]:
 
 def _draw(results: list[dict], path: str):
   import matplotlib.figure
+  import matplotlib.style
 
-  figure = matplotlib.figure.Figure(figsize=(13, 7), dpi=110, layout="constrained")
+  matplotlib.style.use(STYLE)
+  figure = matplotlib.figure.Figure(figsize=(13, 8))
   grid = figure.subplots(2, 3)
   makers = ("isopack", "TRL", "Grain", "binpacking")
   for axes, workload in zip(grid.flat, WORKLOADS, strict=True):
@@ -198,11 +201,11 @@ def _draw(results: list[dict], path: str):
     texts = [
       r.get("failed") or f"{100 * r['over']:.2f} %, {r['seconds']:.2g} s" for r in records
     ]
-    axes.bar_label(bars, texts, padding=3, fontsize=7)
+    axes.bar_label(bars, texts, padding=3, fontsize="small")
     axes.set_xlim(0, 1.45 * max(*over, 0.01))
-    axes.set_title(workload, fontsize=10)
-    axes.tick_params(labelsize=7)
-  figure.supxlabel("packs above the proven minimum, %", fontsize=8)
+    axes.set_title(workload)
+    axes.tick_params(labelsize="small")
+  figure.supxlabel("packs above the proven minimum, %")
   figure.savefig(path)
 
 

@@ -129,6 +129,7 @@ def get_config() -> ConfigDict:
   config.train.patience = 0  # evaluations without a better one; then it ends; 0: no end
   config.train.target_mlm_accuracy = 0.0  # held out; training ends there; 0: no target
   config.train.peak_flops = 0.0  # of all devices, for peak_share; 0: known or measured
+  config.train.trackers = ""  # wandb, mlflow, or both: docs/training.md
   config.train.compilation_cache = ""  # a folder that later runs take their programs from
   config.train.keep_memory = True  # freed memory, for the next step; Linux with glibc
   config.train.throughput_rounds = 24  # steps, packed and unpacked each; 0: do not measure

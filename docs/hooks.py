@@ -59,6 +59,13 @@ def on_page_markdown(markdown, page, config, files):
   return _LINK.sub(place, markdown)
 
 
+def on_page_content(html, page, config, files):
+  """Points the links of notebooks, which are to files, at pages."""
+  if not page.file.src_uri.endswith(".ipynb"):
+    return html
+  return re.sub(r'href="\.\./(\w+)\.md"', r'href="../../\1/"', html)
+
+
 def _pages(nav) -> list[str]:
   if isinstance(nav, str):
     return [nav]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pathlib
 from collections.abc import Callable, Collection, Mapping
 
@@ -15,6 +16,8 @@ from training import optimizer as optimizer_lib
 from training.errors import ConfigError, check
 from training.recipe import Recipe, check_recipe
 
+# Names in train.trackers, and what their extras of pyproject.toml install.
+TRACKERS = {"wandb": ("wandb",), "mlflow": ("mlflow", "sqlalchemy", "alembic")}
 MASKED_TASKS = ("pretraining", "sentences", "documents")  # which predict masked tokens
 GIVEN = "given"  # the model.size that takes the sizes of model.init_from
 
@@ -170,6 +173,17 @@ def validate(
     made = model_config(config, head=head, vocab_size=config.data.vocab_size)
     check_attention(config, made)
   check_recipe(config, num_devices=num_devices, typed=typed)
+  for name in tracker_names(config):
+    if not all(importlib.util.find_spec(module) for module in TRACKERS[name]):
+      raise ConfigError(
+        f"config.train.trackers: {name} is not installed. Install it: pip install -c "
+        f"requirements.lock -e '.[{name}]'"
+      )
+
+
+def tracker_names(config: ml_collections.ConfigDict) -> list[str]:
+  """The names in `train.trackers`."""
+  return [name.strip() for name in config.train.trackers.split(",") if name.strip()]
 
 
 # Each rule: whether it holds, the field to blame, and what was expected of it.
@@ -386,6 +400,11 @@ def _training_rules(config, *, num_devices: int) -> list[_Rule]:
     belongs_to("trust_ratio", "weights", "lamb"),
     belongs_to("max_weight_norm", 0.0, "lamb"),
     belongs_to("clip_update", 0.0, "adamw"),
+    (
+      set(tracker_names(config)) <= TRACKERS.keys(),
+      "train.trackers",
+      f"names from {', '.join(TRACKERS)}, separated by commas",
+    ),
     (train.eval_every % train.log_every == 0, "train.eval_every", multiple),
     (train.checkpoint_every % train.log_every == 0, "train.checkpoint_every", multiple),
     (

@@ -57,7 +57,7 @@ def plot_runs(
   field, unit, label = AXES[by]
   names = _names([pathlib.Path(folder) for folder in folders])
   runs = {name: _read(folder, metric) for name, folder in names.items()}
-  figure, axis = plt.subplots(figsize=(8, 4.8), layout="constrained")
+  figure, axis = plt.subplots(figsize=(8, 4.8))
   drawn = []
   for (name, (train, held_out)), colour in zip(
     runs.items(), plots.colours(len(runs)), strict=True
@@ -75,8 +75,8 @@ def plot_runs(
   plots.describe(axis, metric, label)
   both = len(set(drawn)) == 2
   title = "light: training, strong: held out" if both else drawn[0]
-  axis.set_title(title, fontsize="medium", loc="right")
-  axis.legend(frameon=False)
+  axis.set_title(title, loc="right")
+  axis.legend()
   plots.save(figure, path)
 
 

@@ -70,7 +70,7 @@ def atoms(
     axes.margins(y=0.12)
   _limits(full, [_curve(runs) for runs in arms.values()])
   full.set(xlabel="epochs", ylabel="training perplexity, moving average")
-  last.set(xlabel="epochs", ylabel="last epoch by hundredths, smoothed")
+  last.set(xlabel="epochs", ylabel="last epoch, smoothed")
   final.set(xlabel="atom", ylabel="final perplexity")
   rank.set(xlabel="atom", ylabel="mean rank in the last epoch")
   full.legend(frameon=False, fontsize="small", title="atom")

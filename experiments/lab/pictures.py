@@ -8,19 +8,23 @@ import textwrap
 
 import matplotlib.axes
 import matplotlib.figure
+import matplotlib.style
 import matplotlib.ticker
 import numpy as np
 
 from packing import files
+from packing.commands.pictures import STYLE
 
-COLOURS = ("#2a6f97", "#c1666b", "#6a994e", "#8d6a9f", "#d08c3f", "#555555", "#3aa6a0")
-_WIDTH = 115  # characters of a line of the title
+matplotlib.style.use(STYLE)
+
+COLOURS = tuple(matplotlib.rcParams["axes.prop_cycle"].by_key()["color"])
+_WIDTH = 100  # characters of a line of the title
 PERCENT = matplotlib.ticker.PercentFormatter
 
 
 def figure(width: float = 9, height: float = 4.5) -> matplotlib.figure.Figure:
   """An empty figure; sizes in inches."""
-  return matplotlib.figure.Figure(figsize=(width, height), dpi=120, layout="constrained")
+  return matplotlib.figure.Figure(figsize=(width, height))
 
 
 def band(axes: matplotlib.axes.Axes, x, rows, colour: str, name: str, *, marker: str = ""):
@@ -33,11 +37,9 @@ def band(axes: matplotlib.axes.Axes, x, rows, colour: str, name: str, *, marker:
 
 def save(drawing: matplotlib.figure.Figure, path: pathlib.Path, title: str):
   """Writes a figure as a PNG, whole or not at all; its title says what it shows."""
-  for axes in drawing.axes:  # a light grid, and no frame above and to the right
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_axisbelow(True)
-    axes.grid(alpha=0.3)
-  drawing.suptitle(textwrap.fill(title.removesuffix("."), _WIDTH), fontsize="medium")
+  for axes in drawing.axes:
+    axes.grid()
+  drawing.suptitle(textwrap.fill(title.removesuffix("."), _WIDTH))
   data = io.BytesIO()
   drawing.savefig(data, format="png")
   files.write_bytes(path, data.getvalue())

@@ -187,7 +187,7 @@ def _waiting(path: pathlib.Path, measured: Mapping[str, Any]):
   """Waiting, measured and predicted, un-padding beside packing."""
   cases = [x for x in measured["cases"] if x["devices"] > 1]
   bars = (
-    ("un-padding, predicted", "#e3b7b9", [x["predicted"] for x in cases]),
+    ("un-padding, predicted", "0.75", [x["predicted"] for x in cases]),
     ("un-padding, measured", COLOURS[1], [x["measured"][UNPADDED] for x in cases]),
     ("packing, measured", COLOURS[0], [x["measured"][PACKED] for x in cases]),
   )

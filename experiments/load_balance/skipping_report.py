@@ -93,7 +93,7 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
     ("skipping_waiting.png", "waiting", "share of the time that devices wait"),
     ("skipping_gain.png", "gain", "speed-up over whole rows"),
   ):
-    drawing = figure(4 * len(cases), 4)
+    drawing = figure(4 * len(cases) + 3, 4.5)
     panels = drawing.subplots(1, len(cases), squeeze=False, sharey=True)[0]
     for case, axes in zip(cases, panels, strict=True):
       for (way, style), colour in zip(_SHOWN, COLOURS, strict=False):

@@ -11,8 +11,9 @@ from packing import files
 from packing.commands.advisor import Advice
 from packing.errors import InputError
 
-_COLORS = ("#2a6f97", "#c1666b", "#6a994e", "#8d6a9f")
-_PADDING = "#e3e3e3"
+STYLE = pathlib.Path(__file__).parents[1] / "pictures.mplstyle"  # of all pictures
+_COLORS = ("C0", "C1", "C2", "C3")
+_PADDING = "0.88"
 _PACKS_SHOWN = 12
 
 
@@ -31,6 +32,7 @@ def draw(advice: Advice, directory) -> list[pathlib.Path]:
   """
   try:
     import matplotlib.figure
+    import matplotlib.style
   except ImportError as error:
     raise InputError(
       'Pictures need matplotlib; install it with pip install "isopack[pictures]".'
@@ -47,17 +49,16 @@ def draw(advice: Advice, directory) -> list[pathlib.Path]:
     ("fill", _fill),
     ("rows", _rows),
   ):
-    figure = matplotlib.figure.Figure(figsize=(7, 4), dpi=120, layout="constrained")
-    if name == "rows":
-      picture(figure.subplots(1, 2, sharey=True), advice)
-    else:
-      axes = figure.add_subplot()
-      picture(axes, advice)
-      axes.spines[["top", "right"]].set_visible(False)
-      axes.set_axisbelow(True)
-      axes.grid(axis="y", alpha=0.3)
     data = io.BytesIO()
-    figure.savefig(data, format="png")
+    with matplotlib.style.context(STYLE):
+      figure = matplotlib.figure.Figure(figsize=(8, 4.5))
+      if name == "rows":
+        picture(figure.subplots(1, 2, sharey=True), advice)
+      else:
+        axes = figure.add_subplot()
+        picture(axes, advice)
+        axes.grid(axis="y")
+      figure.savefig(data, format="png")
     written.append(directory / f"{name}.png")
     files.write_bytes(written[-1], data.getvalue())
   return written
@@ -69,16 +70,16 @@ def _histogram(axes, advice: Advice):
   width = max(size // 128, 1)
   edges = np.arange(0, size + width, width)
   counts, _ = np.histogram(np.arange(1, size + 1) - 0.5, edges, weights=histogram.counts)
-  shares = counts / histogram.num_sequences
-  axes.bar(edges[:-1], shares, width, align="edge", color=_COLORS[0])
+  axes.bar(edges[:-1], counts, width, align="edge", color=_COLORS[0])
+  axes.set_yscale("log")
   mean = histogram.num_tokens / histogram.num_sequences
-  axes.axvline(mean, color=_COLORS[1])
-  axes.text(mean, 0.97 * shares.max(), f" mean {mean:.1f}", color=_COLORS[1], va="top")
+  axes.axvline(mean, color="black", linestyle="--")
   axes.set_xlim(0, size)
   axes.set_xlabel(f"tokens of a sequence (bars of {width})")
-  axes.set_ylabel("share of the sequences")
+  axes.set_ylabel("sequences")
   axes.set_title(
-    f"{histogram.num_sequences:,} sequences; padding to {size} wastes {advice.padding:.1%}"
+    f"{histogram.num_sequences:,} sequences, {mean:.1f} tokens on average (line);\n"
+    f"padding to {size} wastes {advice.padding:.1%}"
   )
 
 
@@ -110,7 +111,7 @@ def _efficiency(axes, advice: Advice):
   axes.set_xlabel("most sequences in a pack")
   axes.set_ylabel("real tokens / all tokens")
   axes.set_title("Efficiency by depth (shortest good row: optimum; others: LPFHP)")
-  axes.legend(loc="lower right", frameon=False)
+  axes.legend(loc="lower right")
 
 
 def _fill(axes, advice: Advice):
@@ -134,7 +135,7 @@ def _fill(axes, advice: Advice):
   axes.set_title(
     f"Fill: mean {1 - advice.padding:.1%} padded, {plan.efficiency:.2%} packed"
   )
-  axes.legend(loc="upper left", frameon=False)
+  axes.legend(loc="upper left")
 
 
 def _rows(panels, advice: Advice):
@@ -158,9 +159,9 @@ def _rows(panels, advice: Advice):
       panels[0],
       sequences,
       padded,
-      f"one a row: {number} rows, {shares[0]:.1%} real tokens",
+      f"one a row: {number} rows, {shares[0]:.1%} real",
     ),
-    (panels[1], packs, plan.row_length, f"packed: {len(packs)} rows, {shares[1]:.1%}"),
+    (panels[1], packs, plan.row_length, f"packed: {len(packs)} rows, {shares[1]:.1%} real"),
   ):
     for place, row in enumerate(rows):
       axes.barh(place, size, height=0.8, color=_PADDING)
@@ -171,9 +172,9 @@ def _rows(panels, advice: Advice):
           place, length, left=start, height=0.8, color=color, edgecolor="white", linewidth=1
         )
         start += length
-    axes.set_title(title, fontsize="medium")
+    axes.set_title(title)
     axes.set_xlim(0, size)
     axes.set_xlabel("tokens (grey is padding)")
     axes.set_yticks([])
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["left"].set_visible(False)
   panels[0].set_ylim(len(sequences) - 0.4, -0.6)

@@ -21,6 +21,7 @@ from training.config import (
   make_optimizer,
   make_schedule,
   model_config,
+  tracker_names,
   validate,
 )
 from training.optimizer import OPTIMIZERS
@@ -146,6 +147,11 @@ def second_epoch_of(config, store):
   return loader_of(config, store).epochs.assignment(1).sequence_ids.tolist()
 
 
+def trackers_of(config, store):
+  del store
+  return tracker_names(config)
+
+
 def workers_of(config, store):
   return loader_of(config, store).workers
 
@@ -240,6 +246,7 @@ CHANGES: dict[str, tuple] = {
   "train.loader_workers": (2, workers_of),
   "train.steps": (5, optimizer_of),
   "train.duration": ("1 epoch", optimizer_of),
+  "train.trackers": ("mlflow", trackers_of),
 }
 USED_BY_PROGRAMS = """
   data.directory data.stream data.stream_wait model.init_from

@@ -357,7 +357,7 @@ def test_the_learning_curve_is_drawn_and_differs_with_the_lines(tmp_path):
   for pixels in pictures:
     assert np.unique(pixels.reshape(-1, 3), axis=0).shape[0] > 20
     assert 0.5 < share_of(pixels, (1, 1, 1)) < 0.99
-    held_out_line = share_of(pixels[:, -700:], (1.0, 127 / 255, 14 / 255))
+    held_out_line = share_of(pixels[:, -700:], (213 / 255, 94 / 255, 0))
     assert held_out_line > 1e-3
   np.testing.assert_array_equal(draw(0.3), pictures[0])
   assert (pictures[0] != pictures[1]).any()

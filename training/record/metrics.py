@@ -44,6 +44,7 @@ class MetricsLog:
     first_step: the step that the run resumes from.
     state: from `get_state`; None at the start of a run, and where an earlier version wrote
       the checkpoint.
+    trackers: get the numbers of each line, too.
 
   Attributes:
     missing: lines that `metrics.jsonl` lacks.
@@ -53,9 +54,15 @@ class MetricsLog:
   """
 
   def __init__(
-    self, workdir: str | pathlib.Path, *, first_step: int, state: dict | None = None
+    self,
+    workdir: str | pathlib.Path,
+    *,
+    first_step: int,
+    state: dict | None = None,
+    trackers: Sequence[Any] = (),
   ):
     self._workdir = pathlib.Path(workdir)
+    self._trackers = trackers
     self._events: Any = None  # a tensorboardX.SummaryWriter
     self._counts: dict[str, int] = {}
     self._newest: dict[str, list[dict]] = {}
@@ -141,9 +148,15 @@ class MetricsLog:
       return
     with (self._workdir / name).open("a") as file:
       file.write(json.dumps(line, allow_nan=False) + "\n")
-    for key, value in line.items():
-      if isinstance(value, int | float) and key != "step":
-        self._events.add_scalar(f"{tag}/{key}", value, line["step"])
+    numbers = {
+      f"{tag}/{key}": value
+      for key, value in line.items()
+      if isinstance(value, int | float) and key != "step"
+    }
+    for key, value in numbers.items():
+      self._events.add_scalar(key, value, line["step"])
+    for tracker in self._trackers:
+      tracker.log(line["step"], numbers)
 
 
 def means(steps: Sequence[Mapping]) -> dict[str, float]:

@@ -11,6 +11,9 @@ import numpy as np
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+# The style of all pictures of the project is that of the packer, whose code is not needed.
+plt.style.use(pathlib.Path(__file__).parents[2] / "packing" / "pictures.mplstyle")
+
 PACKS_SHOWN = 40
 _LABELS = {
   "loss": "loss in nats",
@@ -24,7 +27,7 @@ _LABELS = {
 }
 _PADDING = "0.88"
 _LEGEND = 7  # entries that fit under a picture
-_TRAIN, _HELD_OUT, _BASELINE = "tab:blue", "tab:orange", "tab:gray"
+_TRAIN, _HELD_OUT, _BASELINE = "C0", "C1", "0.3"
 
 
 def plot_packing(
@@ -43,17 +46,15 @@ def plot_packing(
     efficiency: real tokens / all tokens of the whole plan, a fraction.
   """
   row_length = segment_ids.shape[1]
-  figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+  figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2))
   bins = np.arange(1, row_length + 2) - 0.5
   left.hist(lengths, bins, color=_TRAIN)
   left.set_yscale("log")
-  left.spines[["top", "right"]].set_visible(False)
-  left.axvline(
-    lengths.mean(), color=_BASELINE, linestyle="--", label=f"mean {lengths.mean():.0f}"
-  )
-  left.legend(frameon=False, loc="upper right")
+  left.axvline(lengths.mean(), color="black", linestyle="--")
   left.set(
-    xlabel="length in tokens", ylabel="sequences", title=f"{lengths.size:,} sequences"
+    xlabel="length in tokens",
+    ylabel="sequences",
+    title=f"{lengths.size:,} sequences, {lengths.mean():.0f} tokens on average (line)",
   )
   shown = segment_ids[:PACKS_SHOWN]
   depth = int(segment_ids.max())
@@ -72,9 +73,7 @@ def plot_packing(
   ]
   if len(handles) > _LEGEND:  # only the two ends of the colours
     handles = [*handles[:2], handles[-1]]
-  figure.legend(
-    handles=handles, loc="outside lower right", ncols=len(handles), frameon=False
-  )
+  figure.legend(handles=handles, loc="outside lower right", ncols=len(handles))
   right.set(
     xlabel="position in the row, in tokens",
     ylabel="pack",
@@ -100,7 +99,7 @@ def plot_learning_curve(
     metric: a number in these lines, or in those of `eval.jsonl` alone.
     loss: what the loss is called.
   """
-  figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+  figure, axes = plt.subplots(1, 2, figsize=(11, 4.2))
   for axis, name in zip(axes, ("loss", metric), strict=True):
     for lines, legend, style in (
       (train, "training", {"color": _TRAIN, "alpha": 0.8}),
@@ -118,7 +117,7 @@ def plot_learning_curve(
     )
   for axis, name in zip(axes, ("loss", metric), strict=True):
     describe(axis, name, "steps")  # after all lines, whose ends it takes
-    axis.legend(frameon=False)
+    axis.legend()
   axes[0].set_ylabel(loss)
   save(figure, path)
 
@@ -132,12 +131,11 @@ def describe(axis, metric: str, label: str):
     label: of its x axis; one that begins with "hours" may have fractions.
   """
   axis.set(xlabel=label, ylabel=label_of(metric))
-  axis.grid(alpha=0.3)
-  axis.spines[["top", "right"]].set_visible(False)
+  axis.grid()
   axis.set_xlim(left=0)
   if not label.startswith("hours"):
     axis.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
-    axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+    axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6, integer=True))
   if is_fraction(metric):
     lowest, highest = axis.dataLim.intervaly
     margin = 0.05 * (highest - min(lowest, 0))  # a correlation may be below 0
@@ -158,9 +156,10 @@ def is_fraction(metric: str) -> bool:
 
 def colours(count: int) -> list:
   """That many colours, as different from each other as possible."""
-  if count <= 10:
-    return list(plt.colormaps["tab10"](np.arange(count)))
-  return list(plt.colormaps["turbo"](np.linspace(0.05, 0.95, count)))
+  known = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+  if count <= len(known):
+    return known[:count]
+  return list(plt.colormaps["viridis"](np.linspace(0, 0.9, count)))
 
 
 def save(figure, path: str | pathlib.Path):
@@ -173,6 +172,6 @@ def save(figure, path: str | pathlib.Path):
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
   partial = path.with_name(f".{path.name}")
-  figure.savefig(partial, dpi=130, format="png")
+  figure.savefig(partial, format="png")
   os.replace(partial, path)
   plt.close(figure)

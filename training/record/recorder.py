@@ -11,6 +11,7 @@ from typing import Any
 import ml_collections
 import numpy as np
 
+from training.record import trackers
 from training.record.metrics import Meter, MetricsLog
 from training.record.profiling import Profile
 from training.record.progress import Progress
@@ -46,7 +47,8 @@ def recording(
   """
   steps, first = len(learning_rates), first_step
   with (
-    MetricsLog(workdir, first_step=first, state=saved.get("log")) as log,
+    trackers.opened(workdir, config) as tracked,
+    MetricsLog(workdir, first_step=first, state=saved.get("log"), trackers=tracked) as log,
     Progress("training", total=steps, done=first) as progress,
     Profile(workdir, first_step=first, steps=config.profile) as profile,
   ):

@@ -220,8 +220,8 @@ def check_same(
   Raises:
     ConfigError: names the fields that differ, or says that there is no run.
   """
-  stored = _flatten(read_config(workdir))
-  expected = _flatten(config.to_dict())
+  stored = flatten(read_config(workdir))
+  expected = flatten(config.to_dict())
   differences = [
     f"{name} is {stored.get(name)!r} there and {expected.get(name)!r} here"
     for name in sorted(stored.keys() | expected.keys())
@@ -237,11 +237,12 @@ def check_same(
     )
 
 
-def _flatten(tree: dict, prefix: str = "") -> dict:
+def flatten(tree: dict, prefix: str = "") -> dict:
+  """The fields of a config by their whole names, such as train.steps."""
   flat: dict = {}
   for name, value in tree.items():
     if isinstance(value, dict):
-      flat |= _flatten(value, f"{prefix}{name}.")
+      flat |= flatten(value, f"{prefix}{name}.")
     else:
       flat[prefix + name] = value
   return flat

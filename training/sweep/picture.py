@@ -40,7 +40,6 @@ def draw(
     len(fields),
     2,
     figsize=(11, sum(heights) + 1.5),
-    layout="constrained",
     squeeze=False,
     height_ratios=heights,
     width_ratios=(4, 5) if alone else (5, 4),
@@ -55,8 +54,7 @@ def draw(
     _name(left, field, list(values))
     for axis in [left] if alone else [left, right]:
       axis.set_ylim(len(values) - 0.5, -0.5)
-      axis.spines[["top", "right"]].set_visible(False)
-      axis.grid(axis="x", alpha=0.3)
+      axis.grid(axis="x")
       if plots.is_fraction(metric):
         axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
         axis.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from matplotlib import colormaps
+from matplotlib.colors import to_rgba
 
 from tests.training.test_evaluation import picture, share_of
 from training import plots
@@ -10,7 +10,7 @@ from training.record import metrics
 from training.record import plots as drawing
 from training.sweep import picture as sweep_picture
 
-FIRST, SECOND = colormaps["tab10"]([0, 1])
+FIRST, SECOND = map(to_rgba, drawing.colours(2))
 
 
 def make_run(folder, slope, *, seconds=36.0):

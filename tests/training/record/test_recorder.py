@@ -24,11 +24,22 @@ def values_of(step, *, finite=True, skipped=0):
   return jax.tree.map(np.asarray, values | counts | {"found": values})
 
 
-def record(folder, steps, *, first_step=0, saved=None, skips=0, check=True, held_out=0.5):
+def record(
+  folder,
+  steps,
+  *,
+  first_step=0,
+  saved=None,
+  skips=0,
+  check=True,
+  held_out=0.5,
+  trackers="",
+):
   """Records steps; x is a bad one. Returns the state after the last one."""
   folder.mkdir(exist_ok=True)
   config = base.get_config()
   config.train.log_every, config.train.skip_bad_steps = LOG_EVERY, skips
+  config.train.trackers = trackers
   batch = {"rows": 2, "row_length": 16, "flops_per_step": 0.0, "peak_flops": 0.0}
   place = {"first_step": first_step, "saved": saved or {}}
   with recording(folder, config, learning_rates=RATES, **batch, **place) as recorder:

@@ -1,0 +1,80 @@
+"""The notebooks: they run, and come to the outputs that are kept in them."""
+
+import json
+import pathlib
+import re
+import shutil
+
+import pytest
+
+from tests import markdown
+from tests.markdown import ROOT
+
+NEEDED = "train.py eval.py predict.py configs experiments model packing pipeline training"
+FOLDER = ROOT / "docs" / "notebooks"
+LARGEST = 200_000  # bytes of a file
+
+
+def texts(notebook) -> list[str]:
+  """What is printed, a string for each cell."""
+  return [
+    "".join(x["text"] for x in cell.get("outputs", ()) if x["output_type"] == "stream")
+    for cell in notebook.cells
+  ]
+
+
+def pictures(notebook) -> int:
+  return sum(
+    "image/png" in x.get("data", ())
+    for cell in notebook.cells
+    for x in cell.get("outputs", ())
+  )
+
+
+def heads(text: str) -> list[str]:
+  """The first two words of each line, with all numbers alike."""
+  return [" ".join(re.sub(r"\d+", "0", x).split()[:2]) for x in text.splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.extra("nbclient", "ipykernel")
+@pytest.mark.parametrize("name", ["packing", "training"])
+def test_a_notebook_runs_and_prints_what_it_says(tmp_path, monkeypatch, name):
+  """To the digit if it only packs; what a run prints depends on the machine."""
+  import nbclient
+  import nbformat
+
+  for needed in NEEDED.split():
+    (tmp_path / needed).symlink_to(ROOT / needed)
+  folder = tmp_path / "docs" / "notebooks"
+  folder.mkdir(parents=True)
+  path = pathlib.Path(shutil.copy(FOLDER / f"{name}.ipynb", folder))
+  assert path.stat().st_size < LARGEST
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+  kept, run = (nbformat.read(path, as_version=4) for _ in range(2))
+  for cell in run.cells:
+    cell["outputs"] = []
+  place = {"metadata": {"path": str(folder)}}
+  nbclient.NotebookClient(run, timeout=900, resources=place).execute()
+  assert pictures(run) == pictures(kept) > 0
+  if name == "packing":
+    assert texts(run) == texts(kept)
+  else:
+    assert list(map(heads, texts(run))) == list(map(heads, texts(kept)))
+    assert (tmp_path / "runs" / "notebook" / "task" / "summary.json").exists()
+
+
+def test_kept_outputs_are_of_one_run_and_links_lead_somewhere():
+  paths = sorted(FOLDER.glob("*.ipynb"))
+  assert len(paths) == 2
+  for path in paths:
+    cells = json.loads(path.read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
+    kinds = {output["output_type"] for cell in code for output in cell["outputs"]}
+    assert kinds == {"stream", "display_data"}
+    assert str(ROOT.parent) not in path.read_text()
+    text = "".join(line for cell in cells for line in cell["source"])
+    links = markdown.links(text)
+    assert len(links) > 2
+    assert all((FOLDER / link).exists() for link in links)

@@ -1,0 +1,176 @@
+"""What Weights & Biases and MLflow hold of a run that is stopped and resumed."""
+
+import importlib.util
+import json
+import pathlib
+import struct
+
+import pytest
+
+from tests import programs
+from tests.programs import STEPS, lines_of
+from tests.training.record.test_recorder import record
+from tests.training.test_config import check, get_config
+from training.config import TRACKERS, ConfigError, tracker_names
+
+WRITTEN = {"metrics.jsonl": "train", "eval.jsonl": "eval"}
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+  for name, value in {
+    **{"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"},
+    **{"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"},
+  }.items():
+    monkeypatch.setenv(name, value)
+  for name in ("WANDB_PROJECT", "WANDB_NAME", "MLFLOW_TRACKING_URI"):
+    monkeypatch.delenv(name, raising=False)
+
+
+def written(folder):
+  """The numbers of all lines: (step, name, value)."""
+  return {
+    (line["step"], f"{tag}/{key}", value)
+    for name, tag in WRITTEN.items()
+    for line in lines_of(folder / name)
+    for key, value in line.items()
+    if key != "step" and isinstance(value, int | float)
+  }
+
+
+def of_wandb(folder):
+  """The identifiers of the runs in the files of Weights & Biases, and their numbers."""
+  import wandb
+  from wandb.proto import wandb_internal_pb2
+
+  wandb.teardown()  # its other process has written all
+  runs, numbers, configs = set(), [], []
+  for path in sorted((folder / "wandb").glob("offline-run-*/run-*.wandb")):
+    for data in records(path.read_bytes()):
+      record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
+      record.ParseFromString(data)
+      if record.HasField("run"):
+        runs.add((record.run.project, record.run.display_name, record.run.run_id))
+      configs += [x.key or x.nested_key[0] for x in record.config.update]
+      items = record.history.item
+      line = {"/".join(x.nested_key) or x.key: json.loads(x.value_json) for x in items}
+      step = line.pop("step", None)
+      numbers += [(step, key, x) for key, x in line.items() if not key.startswith("_")]
+  assert {"seed", "train", "packing"} <= {*configs}
+  return runs, numbers
+
+
+def records(data):
+  """Those of a file in LevelDB's log format, after its header of 7 bytes."""
+  at, parts, block = 7, b"", 2**15
+  while at < len(data):
+    if block - at % block < 7:
+      at += block - at % block
+      continue
+    size, kind = struct.unpack("<HB", data[at + 4 : at + 7])
+    parts += data[at + 7 : at + 7 + size]
+    at += 7 + size
+    if kind in (1, 4):  # whole, or its last part
+      yield parts
+      parts = b""
+
+
+def of_mlflow(folder):
+  """The same of MLflow's database."""
+  import mlflow
+
+  client = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db")
+  (experiment,) = (x for x in client.search_experiments() if x.name != "Default")
+  found = client.search_runs([experiment.experiment_id])
+  assert {run.info.status for run in found} == {"FINISHED"}
+  assert {run.data.params["optimizer.name"] for run in found} == {"lamb"}
+  runs = {(experiment.name, run.info.run_name, run.info.run_id) for run in found}
+  (run,) = found
+  numbers = [
+    (point.step, name, point.value)
+    for name in run.data.metrics
+    for point in client.get_metric_history(run.info.run_id, name)
+  ]
+  return runs, numbers
+
+
+HELD = {
+  "wandb": pytest.param("wandb", of_wandb, marks=pytest.mark.extra(*TRACKERS["wandb"])),
+  "mlflow": pytest.param("mlflow", of_mlflow, marks=pytest.mark.extra(*TRACKERS["mlflow"])),
+}
+
+
+@pytest.mark.parametrize(("name", "held"), HELD.values(), ids=HELD)
+def test_a_resumed_run_continues_the_same_record(tmp_path, name, held):
+  """Steps that a killed run trains again are there twice, with the numbers of each time."""
+  folder = tmp_path / "mine"
+  state = record(folder, "." * 7, trackers=name)
+  before = written(folder)
+  record(folder, "." * 3, first_step=7, saved=state, trackers=name)
+  ((project, shown, run_id),), numbers = held(folder)
+  assert (project, shown) == ("isopack", "mine")
+  assert json.loads((folder / "trackers.json").read_text()) == {name: run_id}
+  assert {*numbers} == before | written(folder)
+  assert len(numbers) == len(written(folder))  # each line once
+  assert {step for step, *_ in numbers} == {3, 6, 9, 10}
+
+  record(folder, "." * 3, first_step=7, saved=state, trackers=name)
+  ((*_, same),), again = held(folder)
+  assert same == run_id
+  assert len(again) == len(numbers) + len({x for x in written(folder) if x[0] > 7})
+
+
+@pytest.mark.extra(*TRACKERS["mlflow"])
+def test_a_server_that_does_not_answer_is_told(tmp_path, monkeypatch):
+  monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:9")
+  with pytest.raises(ConfigError, match="MLflow does not open a run at http://localhost:9"):
+    record(tmp_path, "...", trackers="mlflow")
+  assert not (tmp_path / "trackers.json").exists()
+
+
+@pytest.mark.extra(*TRACKERS["wandb"])
+def test_who_is_not_logged_in_is_told_what_to_do(tmp_path, monkeypatch):
+  monkeypatch.setenv("WANDB_MODE", "online")
+  monkeypatch.setenv("HOME", str(tmp_path))
+  monkeypatch.delenv("WANDB_API_KEY", raising=False)
+  with pytest.raises(ConfigError, match="wandb login, or set WANDB_MODE=offline"):
+    record(tmp_path, "...", trackers="wandb")
+
+
+def test_names_are_separated_by_commas_and_must_be_known(monkeypatch):
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+  for text, names in {"": [], "mlflow": ["mlflow"], "wandb, mlflow": [*TRACKERS]}.items():
+    config = get_config(train={"trackers": text})
+    check(config)
+    assert tracker_names(config) == names
+  for text in ("tensorboard", "wandb mlflow", "wandb,neptune"):
+    with pytest.raises(ConfigError, match=r"train\.trackers is .* names from wandb, mlf"):
+      check(get_config(train={"trackers": text}))
+
+
+@pytest.mark.parametrize(
+  ("missing", "name"), [(x, name) for name, all_ in TRACKERS.items() for x in all_]
+)
+def test_a_tracker_that_is_not_installed_is_refused_with_what_to_do(
+  monkeypatch, missing, name
+):
+  monkeypatch.setattr(importlib.util, "find_spec", lambda x: None if x == missing else x)
+  with pytest.raises(ConfigError, match=rf"{name} is not installed.* '\.\[{name}\]'"):
+    check(get_config(train={"trackers": "wandb,mlflow"}))
+
+
+@pytest.mark.slow
+@pytest.mark.extra(*TRACKERS["wandb"], *TRACKERS["mlflow"])
+def test_a_killed_run_resumes_in_the_same_records(folder):
+  options = programs.fields("train.trackers=wandb,mlflow")
+  checkpoints = folder / "tracked" / "checkpoints"
+  process = programs.begin(folder, "tracked", *options)
+  programs.wait_for(process, lambda: any(checkpoints.glob("[0-9]*")))
+  programs.kill(process)
+  programs.succeed(folder, "tracked", *options)
+  ids = json.loads((folder / "tracked" / "trackers.json").read_text())
+  for name, held in (("wandb", of_wandb), ("mlflow", of_mlflow)):
+    ((*_, run_id),), numbers = held(pathlib.Path(folder / "tracked"))
+    assert run_id == ids[name]
+    assert written(folder / "tracked") <= {*numbers}
+    assert {step for step, *_ in numbers} == {*range(2, STEPS + 1, 2)}

@@ -1,0 +1,56 @@
+"""The run as Weights & Biases records it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping
+
+import wandb
+
+from training.errors import ConfigError
+
+
+class TrackedRun:
+  """A run of Weights & Biases; a context manager.
+
+  Its variables hold: WANDB_MODE=offline keeps all in the folder, for `wandb sync`.
+
+  Args:
+    folder: the run's folder; files go to `wandb/` in it.
+    config: of the run.
+    run_id: of the run to continue; None for a new one.
+
+  Raises:
+    ConfigError: nobody is logged in, or the server cannot be reached.
+  """
+
+  def __init__(self, folder: pathlib.Path, config: Mapping, *, run_id: str | None):
+    try:
+      self._run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", "isopack"),
+        name=os.environ.get("WANDB_NAME", folder.name),
+        dir=folder,
+        id=run_id,
+        resume="allow",
+        settings=wandb.Settings(console="off"),  # what is printed stays as it is
+      )
+    except wandb.errors.Error as error:
+      raise ConfigError(
+        f"config.train.trackers: Weights & Biases does not open a run: {error} Log in with "
+        "wandb login, or set WANDB_MODE=offline."
+      ) from error
+    self.run_id = self._run.id
+    self._run.config.update(dict(config), allow_val_change=True)
+    # W&B's own step never goes back; a killed run trains some steps again.
+    self._run.define_metric("*", step_metric="step")
+
+  def log(self, step: int, values: Mapping[str, float]):
+    """Records numbers of a step."""
+    self._run.log({"step": step, **values})
+
+  def __enter__(self) -> TrackedRun:
+    return self
+
+  def __exit__(self, kind, *_):
+    self._run.finish(exit_code=int(kind is not None))
