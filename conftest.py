@@ -1,4 +1,4 @@
-"""Which folders of the packages, and of their tests, need a library that may be missing."""
+"""Which parts of the packages, and of their tests, need a library that may be missing."""
 
 import importlib.util
 
@@ -6,6 +6,8 @@ NEEDED = {
   "packing/torch": "torch",
   "packing/grain": "grain",
   "packing/datasets": "datasets",
+  "training/record/trackers/mlflow_run.py": "mlflow",
+  "training/record/trackers/wandb_run.py": "wandb",
 }
 collect_ignore = [
   place + folder
