@@ -94,8 +94,10 @@ def test_claims_that_are_true_hold_and_others_fail(exhibits):
     # in less time, but not by the packing factor: its loss is higher to the end
     "Figure 3 right, Figure 17": ["holds", "fails"],
     "Section 3.3": ["holds", "holds"],
-    # without the mask it is as far behind early on
-    "Figure 4, section 4.2.1": ["holds", "holds", "equivalent", *["holds"] * 5],
+    # without the mask it is as far behind early on; without the reset 0.07 points lower
+    "Figure 4, section 4.2.1": [
+      *("holds", "holds", "equivalent", "holds", "holds", "holds", "equivalent", "holds"),
+    ],
     "Section 3.2.3": ["equivalent", "holds", "holds"],
   }
 
