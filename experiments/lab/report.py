@@ -20,9 +20,9 @@ _TERMS = """\
   if any difference is shown, and fails if one of the margin is ruled out. That two arms
   are equal holds within the margin, and fails if they are shown to differ; the same runs
   must also tell apart an arm that is known to differ. The margin is 0.02 nats of loss
-  unless another is named. What no test can tell has *no power*. The whole rule is
-  `outcome` in experiments/lab/statistics.py. Claims on speed use quartiles of measured
-  times, claims on plans use counts.
+  unless another is named. What no test can tell has *no power*. The table of all kinds of
+  claims is in `outcome`, experiments/lab/statistics.py. Claims on speed use quartiles of
+  measured times, claims on plans use counts.
 - An *arm* is one way to train, run with several seeds. *Pairs* are runs of two arms with
   the same seed: they start from the same weights and, unless the text says otherwise, see
   the same sequences in the same order.

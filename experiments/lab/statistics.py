@@ -95,22 +95,22 @@ def judge(claim: str, test: Mapping[str, Any]) -> Statement:
 def outcome(test: Mapping[str, Any]) -> Outcome:
   """The rule of all outcomes, for a test of `judge`.
 
-  | kind: the claim | holds | fails | equivalent |
+  | kind: the claim | equivalent | holds | fails |
   |---|---|---|---|
-  | "larger": a has more than b | above 0 | below the margin | within the margin |
-  | "reaches": a is above a target | above 0 | below the margin | |
-  | "equal": a has as much as b | within the margin | differs from 0 | |
-  | "not more": a has no more than b | below the margin | above the margin | |
-  | "all": of several claims | all of them | one of them | one of them, and none fails |
+  | "larger": a has more than b | within the margin | above 0 | below the margin |
+  | "reaches": a is above a target | | above 0 | below 0 |
+  | "equal": a has as much as b | | within the margin | differs from 0 |
+  | "not more": a has no more than b | | below the margin | above the margin |
 
   Each cell is a test of the mean difference a - b at `LEVEL`: "within" by two one-sided
-  tests, "differs" by one of two sides, the others by one of one side. The first one that
-  applies decides, "equivalent" before the others; if none does, there is no power. Nor is
-  there with a single pair, or if the control is not told apart from b by the same test.
+  tests, "differs" by one of two sides, the others by one of one side. From left to right
+  the first that applies decides; if none does, there is no power. Nor is there with a single
+  pair, or if the control is not told apart from b by the same test. "all" of several claims
+  fail if one fails, then are equivalent if one is, then have no power if one has none.
 
   So a claim that one arm has more is equivalent where the difference is too small to matter
-  either way, even if it is above 0: the effect is not seen. A claim that two arms are equal
-  holds there, and a target can be reached by however little.
+  either way, even if it is above 0, or below: the effect is not seen. A claim that two arms
+  are equal holds there. It fails as soon as any larger difference is shown.
   """
   kind = test["kind"]
   if kind == "all":
@@ -127,7 +127,7 @@ def outcome(test: Mapping[str, Any]) -> Outcome:
   differs = min(difference.p_above(0), difference.p_below(0)) < LEVEL / 2
   holds, fails = {
     "larger": (above_0, below_margin),
-    "reaches": (above_0, below_margin),
+    "reaches": (above_0, difference.p_below(0) < LEVEL),
     "equal": (within_margin, differs),
     "not more": (below_margin, difference.p_above(margin) < LEVEL),
   }[kind]

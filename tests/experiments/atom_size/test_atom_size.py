@@ -285,6 +285,7 @@ class TestTheWholeStudy:
     part, exhibits = made
     assert [exhibit.name for exhibit in exhibits] == [
       "Table 1, Appendices A.3 and A.9",
+      "Section A.1 and Figure 4",
       "Figure 1 and Table 2",
       "Figure 2 and Table 2",
       "Table 3 and Figure 3",

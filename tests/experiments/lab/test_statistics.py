@@ -90,7 +90,8 @@ def test_larger(a, outcome, ruled_out):
   [
     (FAR, "holds"),
     ([2.002, 2.002, 2.003], "holds"),  # by however little
-    ([1.999, 2.001, 2.002], "fails"),
+    ([1.998, 1.997, 1.999], "fails"),
+    ([1.999, 2.001, 2.002], "no power"),
     ([1.99, 2.03, 2.0], "no power"),
   ],
 )
