@@ -47,7 +47,7 @@ from training.evaluation import evaluate
 from training.mesh import gather, make_mesh, put_batch
 from training.recipe import Recipe, resolve
 from training.recipe.table import table
-from training.record import plots, report, workdir
+from training.record import plots, report, trackers, workdir
 from training.record.compilations import CompilationCounter
 from training.record.files import write_text
 from training.record.flops import peak_of, training_flops
@@ -91,13 +91,14 @@ def main():
     return
   with contextlib.ExitStack() as held:
     processes.first(lambda: held.enter_context(workdir.claimed(folder)))
+    tracked = held.enter_context(trackers.opened(folder, config))
     checkpoints = held.enter_context(
       Checkpoints(
         folder, keep=config.train.keep_checkpoints, keep_every=config.train.keep_every
       )
     )
     run = prepare(config, folder)
-    finish(run, *train(run, checkpoints))
+    finish(run, *train(run, checkpoints, tracked))
 
 
 def kept(folder: pathlib.Path) -> str:
@@ -265,7 +266,9 @@ def kept_plans(
 # ------------------------------------------------------------------------ the training
 
 
-def train(run: Run, checkpoints: Checkpoints) -> tuple[State, dict[str, Any]]:
+def train(
+  run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers
+) -> tuple[State, dict[str, Any]]:
   """Trains to the last step, or to where the evaluations end the run.
 
   Returns:
@@ -310,6 +313,7 @@ def train(run: Run, checkpoints: Checkpoints) -> tuple[State, dict[str, Any]]:
         peak_flops=peak.flops,
         first_step=step,
         saved=saved,
+        trackers=tracked,
         **shape,
       ) as record,
       signals.deferred(),

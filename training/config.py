@@ -401,9 +401,9 @@ def _training_rules(config, *, num_devices: int) -> list[_Rule]:
     belongs_to("max_weight_norm", 0.0, "lamb"),
     belongs_to("clip_update", 0.0, "adamw"),
     (
-      set(tracker_names(config)) <= TRACKERS.keys(),
+      len(given := tracker_names(config)) == len({*given} & TRACKERS.keys()),
       "train.trackers",
-      f"names from {', '.join(TRACKERS)}, separated by commas",
+      f"names from {', '.join(TRACKERS)}, each once, separated by commas",
     ),
     (train.eval_every % train.log_every == 0, "train.eval_every", multiple),
     (train.checkpoint_every % train.log_every == 0, "train.checkpoint_every", multiple),

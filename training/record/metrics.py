@@ -16,6 +16,7 @@ from model.losses import Total
 from training.errors import ConfigError
 from training.record.files import read_lines, write_text
 from training.record.report import TRAIN_NUMBERS
+from training.record.trackers import Trackers
 
 _COUNTED = ("sequences", "real_tokens")
 _TRAIN, _EVAL = "metrics.jsonl", "eval.jsonl"
@@ -44,7 +45,7 @@ class MetricsLog:
     first_step: the step that the run resumes from.
     state: from `get_state`; None at the start of a run, and where an earlier version wrote
       the checkpoint.
-    trackers: get the numbers of each line, too.
+    trackers: get the numbers of each line, too, if there are any.
 
   Attributes:
     missing: lines that `metrics.jsonl` lacks.
@@ -59,7 +60,7 @@ class MetricsLog:
     *,
     first_step: int,
     state: dict | None = None,
-    trackers: Sequence[Any] = (),
+    trackers: Trackers | None = None,
   ):
     self._workdir = pathlib.Path(workdir)
     self._trackers = trackers
@@ -155,8 +156,8 @@ class MetricsLog:
     }
     for key, value in numbers.items():
       self._events.add_scalar(key, value, line["step"])
-    for tracker in self._trackers:
-      tracker.log(line["step"], numbers)
+    if self._trackers:
+      self._trackers.log(line["step"], numbers)
 
 
 def means(steps: Sequence[Mapping]) -> dict[str, float]:

@@ -11,11 +11,11 @@ from typing import Any
 import ml_collections
 import numpy as np
 
-from training.record import trackers
 from training.record.metrics import Meter, MetricsLog
 from training.record.profiling import Profile
 from training.record.progress import Progress
 from training.record.report import sum_of_losses
+from training.record.trackers import Trackers
 from training.record.watch import Watch
 
 
@@ -31,6 +31,7 @@ def recording(
   peak_flops: float,
   first_step: int,
   saved: Mapping[str, Any],
+  trackers: Trackers,
 ) -> Iterator[Recorder]:
   """Opens the record of a run.
 
@@ -44,11 +45,11 @@ def recording(
     peak_flops: of all devices, a second; 0 where it is not known.
     first_step: the step that the run resumes from.
     saved: what `Recorder.state` returned then; empty at the start of a run.
+    trackers: of the run, opened.
   """
   steps, first = len(learning_rates), first_step
   with (
-    trackers.opened(workdir, config) as tracked,
-    MetricsLog(workdir, first_step=first, state=saved.get("log"), trackers=tracked) as log,
+    MetricsLog(workdir, first_step=first, state=saved.get("log"), trackers=trackers) as log,
     Progress("training", total=steps, done=first) as progress,
     Profile(workdir, first_step=first, steps=config.profile) as profile,
   ):

@@ -18,6 +18,7 @@ from training.stopping import best_of
 
 _CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
 _SUMMARY = "summary.json"
+_NOT_OF_THE_RESULT = ("train.trackers",)
 
 
 class ChangedConfig(ConfigError):
@@ -215,7 +216,8 @@ def check_same(
     workdir: the run's folder.
     config: the config to compare its `config.json` with.
     groups: groups of fields to compare; () for all.
-    ignore: fields not to compare, such as "model.remat".
+    ignore: fields not to compare, such as "model.remat"; besides `train.trackers`, which
+      changes no result.
 
   Raises:
     ConfigError: names the fields that differ, or says that there is no run.
@@ -227,7 +229,7 @@ def check_same(
     for name in sorted(stored.keys() | expected.keys())
     if stored.get(name) != expected.get(name)
     and (not groups or name.split(".")[0] in groups)
-    and name not in ignore
+    and name not in (*ignore, *_NOT_OF_THE_RESULT)
   ]
   if differences:
     raise ChangedConfig(

@@ -10,6 +10,7 @@ from configs import base
 from model import losses
 from training.command import Stopped
 from training.record import files
+from training.record import trackers as trackers_lib
 from training.record.recorder import recording
 
 LOG_EVERY, EVAL_EVERY, STEPS = 3, 6, 10
@@ -42,7 +43,12 @@ def record(
   config.train.trackers = trackers
   batch = {"rows": 2, "row_length": 16, "flops_per_step": 0.0, "peak_flops": 0.0}
   place = {"first_step": first_step, "saved": saved or {}}
-  with recording(folder, config, learning_rates=RATES, **batch, **place) as recorder:
+  with (
+    trackers_lib.opened(folder, config) as tracked,
+    recording(
+      folder, config, learning_rates=RATES, trackers=tracked, **batch, **place
+    ) as recorder,
+  ):
     for step, letter in enumerate(steps, first_step + 1):
       recorder.start(step)
       skipped = steps[: step - first_step].count("x")

@@ -1,17 +1,23 @@
 """What Weights & Biases and MLflow hold of a run that is stopped and resumed."""
 
+import importlib
 import importlib.util
 import json
 import pathlib
+import platform
 import struct
+import sys
 
 import pytest
 
 from tests import programs
 from tests.programs import STEPS, lines_of
+from tests.training.record.test_recorder import STEPS as STEPS_RECORDED
 from tests.training.record.test_recorder import record
 from tests.training.test_config import check, get_config
+from training.command import Stopped
 from training.config import TRACKERS, ConfigError, tracker_names
+from training.record import trackers, workdir
 
 WRITTEN = {"metrics.jsonl": "train", "eval.jsonl": "eval"}
 
@@ -123,9 +129,133 @@ def test_a_resumed_run_continues_the_same_record(tmp_path, name, held):
 @pytest.mark.extra(*TRACKERS["mlflow"])
 def test_a_server_that_does_not_answer_is_told(tmp_path, monkeypatch):
   monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:9")
-  with pytest.raises(ConfigError, match="MLflow does not open a run at http://localhost:9"):
+  with pytest.raises(ConfigError, match=r"mlflow does not open a run: .*host.* unset"):
     record(tmp_path, "...", trackers="mlflow")
   assert not (tmp_path / "trackers.json").exists()
+
+
+@pytest.mark.extra(*TRACKERS["mlflow"])
+def test_a_driver_that_is_not_installed_is_told(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, "psycopg2", None)
+  monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:secret@localhost/runs")
+  with pytest.raises(ConfigError, match=r"mlflow does not open a run: .*psycopg2") as found:
+    record(tmp_path, "...", trackers="mlflow")
+  assert "secret" not in str(found.value)
+
+
+class Fake:
+  """A tracker that raises `error` in the method of the name `at`."""
+
+  REMEDY = "Mend it."
+
+  def __init__(self, monkeypatch, error, at):
+    self.error, self.at, self.calls, self.run_id = error, at, [], "1"
+    self.TrackedRun = lambda *_, **__: self._call("open") or self
+    monkeypatch.setattr(importlib, "import_module", lambda _: self)
+
+  def _call(self, name):
+    self.calls.append(name)
+    if name == self.at:
+      raise self.error
+
+  def log(self, step, values):
+    assert step
+    assert values
+    self._call("log")
+
+  def close(self, *, failed):
+    self._call("failed" if failed else "finished")
+
+
+WARNING = (
+  "WARNING: mlflow failed: {}. The run goes on without it; metrics.jsonl and TensorBoard "
+  "have all numbers."
+)
+
+
+@pytest.mark.parametrize(
+  ("error", "told"),
+  [
+    (ConnectionResetError("gone"), "gone"),
+    (OSError(28, "No space left"), "[Errno 28] No space left"),
+    (RuntimeError("at db://me:a/b@c@host/x:\n  down."), "at db://host/x: down"),
+    (TimeoutError(), "TimeoutError"),
+    (ValueError("x " * 1000), "x " * 148 + "..."),
+  ],
+)
+def test_a_tracker_that_breaks_is_told_once_and_the_run_goes_on(
+  tmp_path, capsys, monkeypatch, error, told
+):
+  fake = Fake(monkeypatch, error, "log")
+  record(tmp_path / "whole", "." * STEPS_RECORDED)
+  record(tmp_path / "run", "." * STEPS_RECORDED, trackers="mlflow")
+  assert fake.calls == ["open", "log"]  # dropped: it is not closed, either
+  (line,) = [x for x in capsys.readouterr().err.splitlines() if "WARNING" in x]
+  assert line == WARNING.format(told).replace("....", "...")
+  assert {(step, name) for step, name, _ in written(tmp_path / "run")} == {
+    (step, name) for step, name, _ in written(tmp_path / "whole")
+  }
+
+
+def test_a_tracker_that_cannot_be_closed_hides_no_other_error(
+  tmp_path, capsys, monkeypatch
+):
+  fake = Fake(monkeypatch, OSError("lost"), "failed")
+  with pytest.raises(Stopped, match="Step 4 is not finite"):
+    record(tmp_path, "...x.", trackers="mlflow")
+  assert fake.calls == ["open", "log", "failed"]
+  assert WARNING.format("lost") in capsys.readouterr().err
+  fake.at = "finished"
+  record(tmp_path, "...", trackers="mlflow")
+  assert fake.calls[-1] == "finished"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_who_stops_the_run_stops_it_in_a_tracker_too(tmp_path, monkeypatch, error):
+  fake = Fake(monkeypatch, error, "log")
+  with pytest.raises(error):
+    record(tmp_path, "...", trackers="mlflow")
+  assert fake.calls == ["open", "log", "failed"]
+
+
+def test_what_does_not_open_is_told_in_one_line_without_its_password(tmp_path, monkeypatch):
+  Fake(monkeypatch, RuntimeError("no\nhttps://me:p@ss@host/ here"), "open")
+  with pytest.raises(ConfigError) as found:
+    record(tmp_path, "...", trackers="mlflow")
+  assert str(found.value) == (
+    "config.train.trackers: mlflow does not open a run: no https://host/ here. Mend it."
+  )
+
+
+@pytest.mark.extra(*TRACKERS["mlflow"])
+def test_a_database_that_is_damaged_under_a_run_does_not_end_it(tmp_path, capsys):
+  config = get_config(train={"trackers": "mlflow"})
+  with trackers.opened(tmp_path, config) as tracked:
+    tracked.log(1, {"loss": 2.0})
+    (tmp_path / "mlflow.db").write_bytes(b"no database" * 999)
+    tracked.log(2, {"loss": 1.0})
+    tracked.log(3, {"loss": 0.5})
+  (line,) = [x for x in capsys.readouterr().err.splitlines() if "WARNING: mlf" in x]
+  assert line.endswith("metrics.jsonl and TensorBoard have all numbers.")
+
+
+@pytest.mark.extra(*TRACKERS["wandb"])
+def test_only_numbers_and_the_config_go_to_wandb(tmp_path):
+  record(tmp_path / "run", "...", trackers="wandb")
+  of_wandb(tmp_path / "run")
+  (stored,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
+  data = stored.read_bytes()
+  assert b"train/mlm_loss" in data
+  for private in (platform.node(), sys.argv[0], "requirements.txt", "wandb-metadata.json"):
+    assert private.encode() not in data
+  assert not [*stored.parent.glob("files/*.txt"), *stored.parent.glob("files/*.json")]
+
+
+def test_trackers_may_change_when_a_run_resumes(tmp_path):
+  config, other = get_config(), get_config(train={"trackers": "wandb"})
+  workdir.check(tmp_path / "run", config)
+  workdir.record(tmp_path / "run", config, {})
+  assert not workdir.check(tmp_path / "run", other)
 
 
 @pytest.mark.extra(*TRACKERS["wandb"])
@@ -143,7 +273,7 @@ def test_names_are_separated_by_commas_and_must_be_known(monkeypatch):
     config = get_config(train={"trackers": text})
     check(config)
     assert tracker_names(config) == names
-  for text in ("tensorboard", "wandb mlflow", "wandb,neptune"):
+  for text in ("tensorboard", "wandb mlflow", "wandb,neptune", "mlflow, mlflow"):
     with pytest.raises(ConfigError, match=r"train\.trackers is .* names from wandb, mlf"):
       check(get_config(train={"trackers": text}))
 
@@ -174,3 +304,24 @@ def test_a_killed_run_resumes_in_the_same_records(folder):
     assert run_id == ids[name]
     assert written(folder / "tracked") <= {*numbers}
     assert {step for step, *_ in numbers} == {*range(2, STEPS + 1, 2)}
+
+
+@pytest.mark.slow
+@pytest.mark.extra(*TRACKERS["mlflow"])
+def test_a_tracker_that_does_not_open_ends_all_processes_before_any_work(
+  folder, request, monkeypatch
+):
+  monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@localhost:9")
+  options = programs.fields("train.trackers=mlflow")
+  command = [
+    x.replace(str(folder / "data"), str(folder / "none"))
+    for x in programs.command(folder, "lost", *options)
+  ]
+  first, second = programs.begin_two(command, folder, request)
+  _, told = first.communicate()
+  _, other = second.communicate()
+  assert (first.returncode, second.returncode) == (2, 1)
+  assert len([x for x in told.splitlines() if "mlflow does not open a run" in x]) == 1
+  assert "secret" not in told
+  assert "Process 0 stopped; its message says why." in other
+  assert not (folder / "none").exists()

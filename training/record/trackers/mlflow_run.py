@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import pathlib
+import time
 from collections.abc import Mapping
 
 import mlflow
+from mlflow.entities import Metric, Param
 
-from training.command import Stopped
-from training.errors import ConfigError
 from training.record.workdir import flatten
+
+REMEDY = "Set MLFLOW_TRACKING_URI to a server that runs, or unset it."
+# MLflow's own would hold up a step for many minutes.
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 
 
 class TrackedRun:
-  """A run of MLflow; a context manager.
+  """A run of MLflow.
 
   Its variables hold: MLFLOW_TRACKING_URI names a server. Without it, the record is a
   database in the run's folder.
@@ -25,42 +29,31 @@ class TrackedRun:
     run_id: of the run to continue; None for a new one.
 
   Raises:
-    ConfigError: the server cannot be reached, or has no such run.
+    Exception: any, where the server cannot be reached, or has no such run.
   """
 
   def __init__(self, folder: pathlib.Path, config: Mapping, *, run_id: str | None):
+    for name, value in _PATIENCE.items():
+      os.environ.setdefault(name, value)
     uri = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
-    mlflow.set_tracking_uri(uri)
-    try:
-      if run_id is None:
-        mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", "isopack"))
-        run = mlflow.start_run(run_name=folder.name)
-        mlflow.log_params(flatten(dict(config)))
-      else:
-        run = mlflow.start_run(run_id=run_id)
-    except mlflow.MlflowException as error:
-      raise ConfigError(
-        f"config.train.trackers: MLflow does not open a run at {uri}: {error} Set "
-        "MLFLOW_TRACKING_URI to a server that runs, or unset it."
-      ) from error
-    self.run_id = run.info.run_id
+    self._client = mlflow.MlflowClient(uri)  # unlike mlflow.start_run, no hook at exit
+    if run_id is None:
+      mlflow.set_tracking_uri(uri)
+      name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "isopack")
+      experiment = mlflow.set_experiment(name).experiment_id
+      self.run_id = self._client.create_run(experiment, run_name=folder.name).info.run_id
+      params = [Param(key, str(value)) for key, value in flatten(dict(config)).items()]
+      self._client.log_batch(self.run_id, params=params)
+    else:
+      self.run_id = run_id
+      self._client.update_run(run_id, status="RUNNING")
 
   def log(self, step: int, values: Mapping[str, float]):
-    """Records numbers of a step.
+    """Records numbers of a step."""
+    now = int(time.time() * 1000)
+    metrics = [Metric(key, value, now, step) for key, value in values.items()]
+    self._client.log_batch(self.run_id, metrics=metrics)
 
-    Raises:
-      Stopped: the server is lost.
-    """
-    try:
-      mlflow.log_metrics(dict(values), step=step)
-    except mlflow.MlflowException as error:
-      raise Stopped(
-        f"MLflow does not take the numbers of step {step}: {error} Run the same command "
-        "again to resume from the last checkpoint."
-      ) from error
-
-  def __enter__(self) -> TrackedRun:
-    return self
-
-  def __exit__(self, kind, *_):
-    mlflow.end_run("FAILED" if kind else "FINISHED")
+  def close(self, *, failed: bool):
+    """Ends the record."""
+    self._client.set_terminated(self.run_id, "FAILED" if failed else "FINISHED")

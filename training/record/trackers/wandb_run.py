@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 import wandb
 
-from training.errors import ConfigError
+REMEDY = "Log in with wandb login, or set WANDB_MODE=offline."
 
 
 class TrackedRun:
-  """A run of Weights & Biases; a context manager.
+  """A run of Weights & Biases.
 
   Its variables hold: WANDB_MODE=offline keeps all in the folder, for `wandb sync`.
 
@@ -22,24 +22,27 @@ class TrackedRun:
     run_id: of the run to continue; None for a new one.
 
   Raises:
-    ConfigError: nobody is logged in, or the server cannot be reached.
+    Exception: any, where nobody is logged in, or the server cannot be reached.
   """
 
   def __init__(self, folder: pathlib.Path, config: Mapping, *, run_id: str | None):
-    try:
-      self._run = wandb.init(
-        project=os.environ.get("WANDB_PROJECT", "isopack"),
-        name=os.environ.get("WANDB_NAME", folder.name),
-        dir=folder,
-        id=run_id,
-        resume="allow",
-        settings=wandb.Settings(console="off"),  # what is printed stays as it is
-      )
-    except wandb.errors.Error as error:
-      raise ConfigError(
-        f"config.train.trackers: Weights & Biases does not open a run: {error} Log in with "
-        "wandb login, or set WANDB_MODE=offline."
-      ) from error
+    self._run = wandb.init(
+      project=os.environ.get("WANDB_PROJECT", "isopack"),
+      name=os.environ.get("WANDB_NAME", folder.name),
+      dir=folder,
+      id=run_id,
+      resume="allow",
+      settings=wandb.Settings(
+        console="off",  # what is printed stays as it is
+        finish_timeout=60,  # seconds; `wandb sync` uploads the rest
+        # Only the numbers and the config: no code, command line, packages or machine.
+        disable_code=True,
+        disable_git=True,
+        x_disable_meta=True,
+        x_disable_stats=True,
+        x_save_requirements=False,
+      ),
+    )
     self.run_id = self._run.id
     self._run.config.update(dict(config), allow_val_change=True)
     # W&B's own step never goes back; a killed run trains some steps again.
@@ -49,8 +52,6 @@ class TrackedRun:
     """Records numbers of a step."""
     self._run.log({"step": step, **values})
 
-  def __enter__(self) -> TrackedRun:
-    return self
-
-  def __exit__(self, kind, *_):
-    self._run.finish(exit_code=int(kind is not None))
+  def close(self, *, failed: bool):
+    """Ends the record, and waits until it is uploaded."""
+    self._run.finish(exit_code=int(failed))
