@@ -265,7 +265,7 @@ def small():
     patch.setitem(runs.QUICK, "train.steps", 110)
     patch.setattr(runs, "TURNS", 2)
     patch.setitem(runs.OVERRIDES, "data.vocab_size", 400)
-    for module in (runs, atom_size):
+    for module in (runs, atom_size, atom_exhibits):
       patch.setattr(module, "TOKENS", 64)
     patch.setattr(atom_size, "PAPER_ROWS", (64,))
     patch.setattr(atom_size, "LONG_ROWS", ())
