@@ -97,4 +97,5 @@ class Trackers:
 def _told(error: Exception) -> str:
   """What an error says, in a line and without the passwords of its addresses."""
   text = re.sub(r"://\S*@", "://", str(error) or type(error).__name__)
-  return textwrap.shorten(text, 300, placeholder=" ...").rstrip(".") + "."
+  line = textwrap.shorten(text, 300, placeholder=" ...")
+  return line if line.endswith(".") else f"{line}."

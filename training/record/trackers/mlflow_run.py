@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pathlib
 import time
@@ -36,6 +37,8 @@ class TrackedRun:
     for name, value in _PATIENCE.items():
       os.environ.setdefault(name, value)
     uri = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+    # It would tell of each attempt, with the password of the address.
+    logging.getLogger("mlflow").setLevel(logging.ERROR)
     self._client = mlflow.MlflowClient(uri)  # unlike mlflow.start_run, no hook at exit
     if run_id is None:
       mlflow.set_tracking_uri(uri)
