@@ -24,7 +24,6 @@ from benchmarks import command, steps
 from benchmarks.small_bert import machine_and_device, make_program
 from benchmarks.steps import quartiles, spread
 from benchmarks.table import record_table, table
-from packing.commands.pictures import STYLE
 from training.mesh import put_batch
 from training.record.parameters import count_parameters
 from training.record.progress import Progress
@@ -181,7 +180,7 @@ def draw(curves: Mapping[str, dict], path: str):
   import matplotlib.figure
   import matplotlib.style
 
-  matplotlib.style.use(STYLE)
+  matplotlib.style.use("packing.pictures")
   figure = matplotlib.figure.Figure(figsize=(14, 7))
   panels = figure.subplots(2, len(curves), squeeze=False)
   for (above, below), (name, curve) in zip(panels.T, curves.items(), strict=True):

@@ -29,7 +29,6 @@ from benchmarks.command import add, add_picture, make_parser, run, write
 from benchmarks.machine import machine
 from benchmarks.packers import PACKERS, WORKLOADS, row_of
 from benchmarks.table import print_table
-from packing.commands.pictures import STYLE
 from training.record.progress import Progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -189,7 +188,7 @@ def _draw(results: list[dict], path: str):
   import matplotlib.figure
   import matplotlib.style
 
-  matplotlib.style.use(STYLE)
+  matplotlib.style.use("packing.pictures")
   figure = matplotlib.figure.Figure(figsize=(13, 8))
   grid = figure.subplots(2, 3)
   makers = ("isopack", "TRL", "Grain", "binpacking")

@@ -14,7 +14,6 @@ import pytest
 
 import packing
 from packing.commands import pictures
-from packing.commands.pictures import STYLE
 from tests.markdown import ROOT
 
 FOLDERS = ("packing", "training", "experiments", "benchmarks")
@@ -56,7 +55,7 @@ BLINDNESS: dict[str, Any] = {
 
 @pytest.mark.parametrize("cones", BLINDNESS)
 def test_colours_can_be_told_apart_also_by_the_colour_blind(cones):
-  with matplotlib.style.context(STYLE):
+  with matplotlib.style.context("packing.pictures"):
     names = matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]
     known: dict[Any, Any] = {**matplotlib.rcParams}
   faces = {known[f"{x}.facecolor"] for x in ("figure", "savefig", "axes")}

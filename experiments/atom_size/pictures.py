@@ -73,7 +73,7 @@ def atoms(
   last.set(xlabel="epochs", ylabel="last epoch, smoothed")
   final.set(xlabel="atom", ylabel="final perplexity")
   rank.set(xlabel="atom", ylabel="mean rank in the last epoch")
-  full.legend(frameon=False, fontsize="small", title="atom")
+  full.legend(fontsize="small", title="atom")
   for axes in whole.axes:
     axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
   save(whole, path, title)
@@ -92,7 +92,7 @@ def steps(path: pathlib.Path, panels: Mapping[int, Mapping[str, Runs]], *, title
     axes.set(xlabel="steps", title=f"rows of {row_length}")
   first = whole.axes[0]
   first.set_ylabel("training perplexity, moving average")
-  first.legend(frameon=False, fontsize="small")
+  first.legend(fontsize="small")
   save(whole, path, title)
 
 
@@ -116,7 +116,7 @@ def held_out(path: pathlib.Path, arms: Mapping[str, Runs], *, title: str):
   by_text.set(xlabel="epochs: equal text")
   by_time.set(xlabel="seconds of training")
   by_step.set_ylim(min(lowest) * 0.95, min(lowest) * 2)
-  by_step.legend(frameon=False, fontsize="small")
+  by_step.legend(fontsize="small")
   for axes in (by_step, by_text, by_time):
     axes.set_xlim(left=0)
   save(whole, path, title)

@@ -13,9 +13,8 @@ import matplotlib.ticker
 import numpy as np
 
 from packing import files
-from packing.commands.pictures import STYLE
 
-matplotlib.style.use(STYLE)
+matplotlib.style.use("packing.pictures")
 
 COLOURS = tuple(matplotlib.rcParams["axes.prop_cycle"].by_key()["color"])
 _WIDTH = 100  # characters of a line of the title

@@ -21,16 +21,24 @@ def run_together(
 ) -> list[Result]:
   """What `work` returns for 0, 1, ..., each called in a process of its own.
 
+  All processes have started before the first call.
+
   Args:
     work: can be pickled; it may call `meet`.
     number: of processes.
     pinned: whether each keeps to a core of its own (Linux).
 
   Raises:
+    ValueError: there are fewer cores than processes that keep to one.
     Stopped: one of them failed, or they took too long. All have ended then.
   """
   context = multiprocessing.get_context("spawn")
   places = cores()[:number] if pinned else [None] * number
+  if len(places) < number:
+    raise ValueError(
+      f"{number} processes cannot keep to a core each: expected at most {len(places)}, the "
+      "cores that this process may use. Start fewer, or leave out `pinned`."
+    )
   with concurrent.futures.ProcessPoolExecutor(
     number, context, initializer=_share, initargs=(context.Barrier(number),)
   ) as pool:
@@ -61,4 +69,5 @@ def _share(barrier: Any):
 def _start(work: Callable[[int], Result], number: int, core: int | None) -> Result:
   if core is not None and hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {core})  # before JAX starts as many threads as there are cores
+  meet()  # a process that waits takes no other piece of work, so each has its own
   return work(number)

@@ -127,7 +127,7 @@ def distributions(path: pathlib.Path, one: Gumbel):
     axes.plot(speedup, density, style, color=COLOURS[colour], label=label)
   axes.set(xlabel=_SPEEDUP, ylabel="density", xlim=(1, 3.5))
   axes.set_ylim(bottom=0)
-  axes.legend(frameon=False)
+  axes.legend()
   save(
     drawing,
     path,
@@ -154,7 +154,7 @@ def _over_devices(
   else:
     axes.yaxis.set_major_formatter(PERCENT(1))
     axes.set_ylim(bottom=0)
-  axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+  axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
   save(axes.figure, path, title)
 
 
@@ -173,7 +173,7 @@ def _fit(
     fitted = costs.step + rows * costs.row_seconds(lengths)
     axes.plot(lengths, fitted, color=colour, label=f"{rows} rows" if rows > 1 else "1 row")
   axes.set(xlabel="tokens of a row", ylabel="seconds of a step", xlim=0, ylim=0)
-  axes.legend(loc="upper left", frameon=False)
+  axes.legend(loc="upper left")
   share = lengths[-1] ** 2 * costs.token_pair / costs.row_seconds(lengths[-1])
   save(
     drawing,
@@ -209,7 +209,7 @@ def _waiting(path: pathlib.Path, measured: Mapping[str, Any]):
   axes.yaxis.set_major_formatter(PERCENT(1, decimals=0))
   axes.set_ylim(bottom=0)
   axes.set_ylabel("part of a step that devices wait")
-  axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+  axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
   own, packed = (
     [x["measured"][way]["median"] for x in cases] for way in (UNPADDED, PACKED)
   )
@@ -242,7 +242,7 @@ def _one_step(path: pathlib.Path, measured: Mapping[str, Any]):
       axes.barh(places, width, left=left, color=fill, height=0.7, label=label)
     axes.set(ylabel="device", yticks=places)
     axes.invert_yaxis()
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
   axes.set_xlabel("seconds from the start of the step")
   save(
     drawing,

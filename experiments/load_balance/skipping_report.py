@@ -106,7 +106,7 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
       else:
         axes.axhline(1, color="grey", linestyle=":")
     panels[0].set_ylabel(label)
-    panels[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    panels[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5))
     by_way = {way: [at(case, way, value)[most] for case in cases] for way, _ in _SHOWN}
     worst, best = by_way["random packs"], by_way["balance=devices"]
     if value == "waiting":

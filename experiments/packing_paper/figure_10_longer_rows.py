@@ -185,7 +185,7 @@ def draw(path: pathlib.Path, curves: Mapping[int, Mapping[int, float]]):
   axes.set_xscale("log", base=2)
   axes.xaxis.set_major_formatter("{x:g}")
   axes.set(xlabel="most sequences in a pack", ylabel="speed-up over padding")
-  axes.legend(frameon=False, reverse=True)
+  axes.legend(reverse=True)
   short, long = min(deepest), max(deepest)
   title = (
     f"Packing by LPFHP gains {deepest[short]:.2f} times at {short:,} tokens and "

@@ -11,7 +11,6 @@ from packing import files
 from packing.commands.advisor import Advice
 from packing.errors import InputError
 
-STYLE = pathlib.Path(__file__).parents[1] / "pictures.mplstyle"  # of all pictures
 _COLORS = ("C0", "C1", "C2", "C3")
 _PADDING = "0.88"
 _PACKS_SHOWN = 12
@@ -50,7 +49,7 @@ def draw(advice: Advice, directory) -> list[pathlib.Path]:
     ("rows", _rows),
   ):
     data = io.BytesIO()
-    with matplotlib.style.context(STYLE):
+    with matplotlib.style.context("packing.pictures"):
       figure = matplotlib.figure.Figure(figsize=(8, 4.5))
       if name == "rows":
         picture(figure.subplots(1, 2, sharey=True), advice)

@@ -85,6 +85,7 @@ def test_mlperf_trains_as_the_packed_entry():
   between = config.train.eval_every * recipe.sequences
   assert between == pytest.approx(150_000, rel=0.005)
   assert config.train.target_mlm_accuracy == 0.72
+  assert config.train.loss_unit == "token"
   for typed, beta in ((0.7775, recipe.b1), (0.9243, recipe.b2)):
     assert typed**factor == pytest.approx(beta, abs=1e-4)  # as its file says
 

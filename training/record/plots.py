@@ -11,8 +11,7 @@ import numpy as np
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-# The style of all pictures of the project is that of the packer, whose code is not needed.
-plt.style.use(pathlib.Path(__file__).parents[2] / "packing" / "pictures.mplstyle")
+plt.style.use("packing.pictures")
 
 PACKS_SHOWN = 40
 _LABELS = {

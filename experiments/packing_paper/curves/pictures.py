@@ -57,7 +57,7 @@ def curves(
   late = len(base[0]["curve"]) // 20
   losses = [point["mlm_loss"] for run in base for point in run["curve"][late:]]
   left.set_ylim(min(losses) - 0.05, max(losses) + 0.05)  # all start far above
-  left.legend(frameon=False, fontsize="small")
+  left.legend(fontsize="small")
   save(drawing, path, title)
 
 
@@ -82,7 +82,7 @@ def by_time(
   for axes in (left, right):
     axes.set_xlabel("minutes of training, from steps timed alone")
     axes.set_xlim(left=0)
-  left.legend(frameon=False, fontsize="small")
+  left.legend(fontsize="small")
   save(drawing, path, title)
 
 
@@ -111,7 +111,7 @@ def spread(path: pathlib.Path, counts: Mapping[str, Mapping[int, int]], *, title
     axes.axvline(numbers @ shares, color=colour, linestyle="--")
   axes.set(xlabel="sequences of a step", ylabel="share of the steps", xlim=0)
   axes.yaxis.set_major_formatter(PERCENT(1, decimals=0))
-  axes.legend(frameon=False)
+  axes.legend()
   save(drawing, path, title)
 
 

@@ -141,7 +141,7 @@ def draw(path: pathlib.Path, unweighted: np.ndarray, weighted: np.ndarray):
     axes.set_yscale("symlog", linthresh=10)
     axes.set(ylabel="sequences (logarithmic)", xlim=(0, residual.size + 1))
     axes.set_title(name, fontsize="small", loc="left")
-    axes.legend(loc="upper center", frameon=False, ncols=2)
+    axes.legend(loc="upper center", ncols=2)
   panels[1].set_xlabel("tokens of a sequence")
   over = [residual.clip(min=0).sum() for residual in (unweighted, weighted)]
   title = f"Rounded least squares leaves {over[0]:,} sequences over"

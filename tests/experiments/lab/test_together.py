@@ -32,6 +32,10 @@ def own_cores(process: int) -> set[int]:
   return os.sched_getaffinity(0)
 
 
+def identity(process: int) -> int:
+  return os.getpid()
+
+
 def sleep(process: int):
   time.sleep(1000)
 
@@ -49,6 +53,16 @@ def test_each_has_a_core_of_its_own():
   number = min(2, len(cores()))
   found = together.run_together(own_cores, number, pinned=True)
   assert found == [{core} for core in cores()[:number]]
+
+
+def test_each_is_a_process_of_its_own_even_if_the_work_is_short():
+  assert len(set(together.run_together(identity, 3, pinned=False))) == 3
+
+
+def test_more_processes_than_cores_are_refused(monkeypatch):
+  monkeypatch.setattr(together, "cores", lambda: [0, 1])
+  with pytest.raises(ValueError, match=r"^3 processes .* expected at most 2, the cores"):
+    together.run_together(abs, 3, pinned=True)
 
 
 def test_a_failure_ends_all():
