@@ -38,7 +38,7 @@ class TrackedRun:
         # Only the numbers and the config: no code, command line, packages or machine.
         disable_code=True,
         disable_git=True,
-        host="-",
+        host="-",  # instead of its name
         x_disable_meta=True,
         x_disable_stats=True,
         x_save_requirements=False,
