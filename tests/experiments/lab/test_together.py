@@ -32,6 +32,12 @@ def own_cores(process: int) -> set[int]:
   return os.sched_getaffinity(0)
 
 
+def start_late(barrier):
+  """Of three processes one after the other, one of them starts at once."""
+  time.sleep(multiprocessing.current_process()._identity[0] % 3)
+  together._barrier = barrier
+
+
 def identity(process: int) -> int:
   return os.getpid()
 
@@ -55,7 +61,8 @@ def test_each_has_a_core_of_its_own():
   assert found == [{core} for core in cores()[:number]]
 
 
-def test_each_is_a_process_of_its_own_even_if_the_work_is_short():
+def test_each_is_a_process_of_its_own_even_if_the_work_is_short(monkeypatch):
+  monkeypatch.setattr(together, "_share", start_late)
   assert len(set(together.run_together(identity, 3, pinned=False))) == 3
 
 
