@@ -106,7 +106,7 @@ def outcome(test: Mapping[str, Any]) -> Outcome:
   tests, "differs" by one of two sides, the others by one of one side. From left to right
   the first that applies decides; if none does, there is no power. Nor is there with a
   single pair, or if the control is not told apart from b by the same test. "all" of several
-  claims fail if one fails, then are equivalent if one is, then have no power if one has none.
+  claims fail if one fails; are equivalent if one is; have no power if one has none.
 
   So a claim that one arm has more is equivalent where the difference is too small to matter
   either way, even if it is above 0, or below: the effect is not seen. A claim that two arms
