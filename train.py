@@ -13,6 +13,7 @@ step, saves and exits with status 130 or 143. Several processes run the same com
 with --coordinator=HOST:PORT --processes=N --process=I.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -36,7 +37,8 @@ from ml_collections import ConfigDict, config_flags
 
 import packing
 import pipeline
-from model import SKIPPING, weights
+from model import SKIPPING, ModelConfig, weights
+from model.masks import pairs_within
 from pipeline.batches.loader import BatchIterator
 from pipeline.tokenizer import TOKENIZER_FILE
 from training import command, init_from, memory, processes
@@ -229,12 +231,23 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   )
 
 
-def attended_pairs(config: ConfigDict, plan: packing.Plan, *, rows: int) -> int | None:
-  """Pairs of tokens of a step, on average, if attention skips foreign ones; else None."""
+def attended_pairs(
+  config: ConfigDict, sizes: ModelConfig, plan: packing.Plan, *, rows: int
+) -> int | None:
+  """Pairs of tokens of a step, over all layers, if attention skips foreign ones; else None.
+
+  On average; a local layer computes those within its window.
+  """
   skips = config.model.attention_impl in SKIPPING
   if not skips or config.model.attention_mask == "none" or config.data.layout != "packed":
     return None
-  return round(rows * plan.mean_squares)
+  lengths = [np.array(strategy) for strategy in plan.strategies]
+  windows = collections.Counter(map(sizes.window_of, range(sizes.num_layers)))
+  pairs = sum(
+    layers * np.dot(plan.repeat_counts, [pairs_within(x, window).sum() for x in lengths])
+    for window, layers in windows.items()
+  )
+  return round(rows * pairs / plan.num_packs)
 
 
 def kept_plans(
@@ -293,7 +306,7 @@ def train(
     mlm_slots=run.loader(run.plan).max_masked,
     max_sequences=run.plan.packing_depth,
     head=program.head,
-    pairs=attended_pairs(config, run.plan, rows=run.recipe.rows),
+    pairs=attended_pairs(config, program.config, run.plan, rows=run.recipe.rows),
   )
   made = pipeline.make_batches(
     config,
@@ -448,11 +461,11 @@ def describe(run: Run):
     run.program.config,
     head=run.program.head,
     vocabulary=weights.Vocabulary(
-      tuple(run.dataset.vocabulary), lowercase=run.dataset.tokenizer.lowercase
+      tuple(run.dataset.vocabulary), by_json=run.dataset.tokenizer.by_json
     ),
     labels=run.dataset.labels,
   )
-  if not run.dataset.tokenizer.lowercase:  # predict.py splits text by it
+  if run.dataset.tokenizer.by_json:  # predict.py splits text by it
     write_text(run.folder / TOKENIZER_FILE, run.dataset.tokenizer.definition)
 
 

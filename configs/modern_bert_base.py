@@ -31,7 +31,9 @@ from configs import base
 
 
 def get_config(context: str = "1024"):
-  length = {"1024": 1024, "8192": 8192}[context]
+  if context not in ("1024", "8192"):
+    raise LookupError(f"Expected modern_bert_base.py, or :8192; found :{context}.")
+  length = int(context)
   config = base.get_config()
   config.data.task = "documents"
   config.data.source = "prepared"

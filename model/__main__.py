@@ -8,6 +8,7 @@ import functools
 import json
 import logging
 import pathlib
+import shutil
 import sys
 import time
 
@@ -15,8 +16,9 @@ import jax
 import tqdm
 
 from model import hf, weights
-from model.config import MAX_VOCAB_MULTIPLE, BertConfig
+from model.config import MAX_VOCAB_MULTIPLE
 from model.files import NotWritten, check_new_folder, whole_folder
+from model.hf.tokenizer import BYTE_LEVEL_FILES
 from model.testing import verify
 
 
@@ -93,8 +95,9 @@ def _add_import(commands):
     _import,
     text="read a Hugging Face directory into a folder of this project",
     epilog="""The directory holds config.json, model.safetensors and vocab.txt or
-tokenizer.json; pickles are not opened. A GPT-2's tokenizer is not read. The folder gets
-model.json, vocab.txt and checkpoints/0. Training of a BERT can start from either:
+tokenizer.json; pickles are not opened. The folder gets model.json, vocab.txt, a
+tokenizer.json where WordPiece does not split the text, and checkpoints/0. Training can
+start from either:
 
   python -m model import bert-mini/ --out imported/
   python train.py ... --config.model.init_from=imported \\
@@ -139,7 +142,16 @@ def _import(options) -> dict:
       vocabulary=stored.vocabulary,
       labels=stored.labels,
     )
+    _copy_tokenizer(stored, partial)
   return _summary(options.out, stored, params)
+
+
+def _copy_tokenizer(stored: weights.StoredModel, folder: pathlib.Path):
+  """Copies the files that split text, where WordPiece does not."""
+  for name in BYTE_LEVEL_FILES:
+    path = stored.directory / name
+    if stored.vocabulary and stored.vocabulary.by_json and path.exists():
+      shutil.copyfile(path, folder / name)
 
 
 def _add_export(commands):
@@ -176,6 +188,7 @@ def _export(options) -> dict:
     vocabulary=stored.vocabulary,
     labels=stored.labels,
   )
+  _copy_tokenizer(stored, pathlib.Path(options.out))
   return {"step": stored.step} | _summary(options.out, stored, params)
 
 
@@ -192,7 +205,10 @@ def _summary(out: str, stored: weights.StoredModel, params: weights.Params) -> d
 def _tokenizer_of(stored: weights.StoredModel) -> str:
   if stored.vocabulary is None:
     return "none"
-  return "WordPiece" if isinstance(stored.config, BertConfig) else "its tokens alone"
+  if not stored.vocabulary.by_json:
+    return "WordPiece"
+  there = [name for name in BYTE_LEVEL_FILES if (stored.directory / name).exists()]
+  return there[0] if there else "its tokens alone"
 
 
 def _add_verify(commands):

@@ -22,6 +22,14 @@ from model.masks import near
 BLOCK = 64  # tokens
 
 
+class Reach(NamedTuple):
+  """What a token may attend to, besides its segment; as `visits` takes it."""
+
+  causal: bool
+  window: int | None
+  one_segment: bool
+
+
 class Visits(NamedTuple):
   """The keys that each block of queries needs.
 
@@ -46,8 +54,14 @@ def possible_widths(blocks: int) -> tuple[int, ...]:
   return tuple(sorted(width for width in steps if width <= blocks))
 
 
-def visits(segment_ids: jax.Array, *, causal: bool, window: int | None) -> Visits:
-  """int32[B, S] of segments -> the keys of each block of queries; padding needs none."""
+def visits(
+  segment_ids: jax.Array, *, causal: bool, window: int | None, one_segment: bool = False
+) -> Visits:
+  """int32[B, S] of segments -> the keys of each block of queries; padding needs none.
+
+  The tokens of a segment are adjacent. With `one_segment` there may be padding between
+  them.
+  """
   batch, length = segment_ids.shape
   blocks = length // BLOCK
   places = jnp.arange(length)
@@ -55,6 +69,10 @@ def visits(segment_ids: jax.Array, *, causal: bool, window: int | None) -> Visit
   ends = jnp.diff(segment_ids, axis=1, append=-1) != 0
   first = jax.lax.cummax(jnp.where(begins, places, 0), axis=1)
   last = jax.lax.cummin(jnp.where(ends, places, length), axis=1, reverse=True)
+  if one_segment:
+    first = jnp.where(segment_ids > 0, places[None], length).min(1, keepdims=True)
+    last = jnp.where(segment_ids > 0, places[None], -1).max(1, keepdims=True)
+    first, last = (jnp.broadcast_to(x, segment_ids.shape) for x in (first, last))
   if causal:
     last = jnp.broadcast_to(places, last.shape)
   if window is not None:
@@ -72,23 +90,23 @@ def block_attention(
   query, key, value, segment_ids, max_segments, *, causal=False, window=None
 ) -> jax.Array:
   """As `model.attention.attention`; padding gets zeros."""
-  del max_segments
   heads_first = lambda x: x.swapaxes(1, 2)  # noqa: E731
+  reach = Reach(causal, window, max_segments == 1)
   attended = _attend(
-    causal, window, heads_first(query), heads_first(key), heads_first(value), segment_ids
+    reach, heads_first(query), heads_first(key), heads_first(value), segment_ids
   )
   return heads_first(attended)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attend(causal: bool, window: int | None, query, key, value, segment_ids) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(reach: Reach, query, key, value, segment_ids) -> jax.Array:
   """[B, N, S, H] each -> [B, N, S, H]."""
-  return _forward(causal, window, query, key, value, segment_ids)[0]
+  return _forward(reach, query, key, value, segment_ids)[0]
 
 
-def _forward(causal: bool, window: int | None, query, key, value, segment_ids):
-  inputs = _Inputs(query, key, value, segment_ids, causal, window)
-  visited = visits(segment_ids, causal=causal, window=window)
+def _forward(reach: Reach, query, key, value, segment_ids):
+  inputs = _Inputs(query, key, value, segment_ids, reach)
+  visited = visits(segment_ids, **reach._asdict())
 
   def attend(width: int, row, block, start):
     if not width:
@@ -112,10 +130,10 @@ def _forward(causal: bool, window: int | None, query, key, value, segment_ids):
   return attended, (query, key, value, segment_ids, attended, normalisers)
 
 
-def _backward(causal: bool, window: int | None, saved, gradient):
+def _backward(reach: Reach, saved, gradient):
   query, key, value, segment_ids, attended, normalisers = saved
-  inputs = _Inputs(query, key, value, segment_ids, causal, window)
-  visited = visits(segment_ids, causal=causal, window=window)
+  inputs = _Inputs(query, key, value, segment_ids, reach)
+  visited = visits(segment_ids, **reach._asdict())
   # Of softmax: the sum over keys of weight x its gradient.
   shared = (gradient.astype(inputs.wide) * attended.astype(inputs.wide)).sum(-1)
 
@@ -169,8 +187,7 @@ class _Inputs(NamedTuple):
   key: jax.Array
   value: jax.Array
   segment_ids: jax.Array
-  causal: bool
-  window: int | None
+  reach: Reach
 
   @property
   def wide(self):
@@ -223,9 +240,10 @@ class _Inputs(NamedTuple):
     segments = self.segment_ids[:, None]
     of_queries, of_keys = queries(segments)[0][:, None], keys(segments)[0][None]
     allowed = (of_queries == of_keys) & (of_keys > 0)
-    if self.causal or self.window is not None:
+    causal, window, _ = self.reach
+    if causal or window is not None:
       places = jnp.arange(BLOCK) + block * BLOCK, jnp.arange(size) + first
-      allowed &= near(*places, self.window, causal=self.causal)
+      allowed &= near(*places, window, causal=causal)
     return jnp.where(allowed[None], scores, jnp.finfo(self.wide).min), allowed[None], keys
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def packed_attention_mask(segment_ids: jax.Array) -> jax.Array:
@@ -74,6 +75,23 @@ def near(
   ahead = keys[None] - queries[:, None]
   allowed = jnp.full(ahead.shape, True) if window is None else jnp.abs(ahead) <= window
   return allowed & (ahead <= 0) if causal else allowed
+
+
+def pairs_within(lengths: np.ndarray, window: int | None) -> np.ndarray:
+  """How many pairs of tokens of sequences attend to each other.
+
+  Args:
+    lengths: of the sequences, in tokens.
+    window: the farthest token seen, in tokens to either side; None for any.
+
+  Example:
+    >>> pairs_within(np.array([1, 4]), None).tolist()
+    [1, 16]
+    >>> pairs_within(np.array([1, 4]), 1).tolist()
+    [1, 10]
+  """
+  reach = lengths - 1 if window is None else np.minimum(window, lengths - 1)
+  return lengths * (2 * reach + 1) - reach * (reach + 1)
 
 
 def split_by_token_type(

@@ -48,10 +48,12 @@ class Vocabulary:
   Attributes:
     tokens: in the order of their ids.
     lowercase: whether WordPiece lowers text and strips its accents before it splits it.
+    by_json: whether a `tokenizer.json` splits text, and not WordPiece.
   """
 
   tokens: tuple[str, ...]
   lowercase: bool = True
+  by_json: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,6 +209,7 @@ def describe(
     "head": head,
     "labels": list(labels),
     "lowercase": lowercase,
+    "by_json": bool(vocabulary and vocabulary.by_json),
     "config": fields,
   }
   if vocabulary:
@@ -369,7 +372,8 @@ def read_description(directory: str | pathlib.Path) -> Description:
     vocabulary = None
     if value["lowercase"] is not None:
       tokens = read_tokens(directory / VOCABULARY)
-      vocabulary = Vocabulary(tokens, lowercase=value["lowercase"])
+      by_json = value.get("by_json", False)  # not there in older folders
+      vocabulary = Vocabulary(tokens, lowercase=value["lowercase"], by_json=by_json)
   except FileNotFoundError as error:
     raise WeightsError(
       f"Expected a run's folder or an imported one, with {MODEL}: {error.filename} is not "

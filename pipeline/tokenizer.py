@@ -33,7 +33,7 @@ class Tokenizer:
   Attributes:
     vocabulary: tokens in the order of their ids.
     path: the file it was made from.
-    lowercase: whether it lowers text: that of a BERT vocabulary does.
+    by_json: whether a file splits text in its own way, and not as BERT does.
 
   Raises:
     InputError: the file is missing, or in another format.
@@ -41,8 +41,8 @@ class Tokenizer:
 
   def __init__(self, path: str | pathlib.Path):
     self.path = pathlib.Path(path)
-    self.lowercase = self.path.suffix != ".json"
-    if not self.lowercase:
+    self.by_json = self.path.suffix == ".json"
+    if self.by_json:
       self._tokenizer, self.vocabulary = _read_json(self.path)
     else:
       self.vocabulary = read_vocabulary(self.path)

@@ -26,9 +26,10 @@ _OF_THE_WEIGHTS = (
   "layer_norm_epsilon",
   "local_base",
 )
-_LAYERS = ("global_every", "local_window")  # of a ModernBERT; global_base may grow
+# Of a ModernBERT. Further pretraining may change the last, for longer sequences.
+_OF_LAYERS = ("global_every", "local_window", "global_base")
 _SHAPES = (
-  *("FAMILY", *LAYER_SIZES, *_LAYERS, "global_base", "pooling"),
+  *("FAMILY", *LAYER_SIZES, *_OF_LAYERS, "pooling"),
   *("next_sentence", "vocab_multiple", "num_labels", "positions"),
 )
 # What heads add to the encoder, in the order of computation.
@@ -95,10 +96,17 @@ def _check_positions(config, directory: str, sizes: model.Gpt2Config):
 def _check_shape(config, directory: str, sizes: model.ModelConfig, *, head: str):
   expected = model_config(config, head=head, vocab_size=sizes.vocab_size, sizes=sizes)
   check_attention(config, expected)
+  for name in _OF_LAYERS[: 3 if head != "pretraining" else 2]:
+    there, here = (getattr(x, name, None) for x in (sizes, expected))
+    if there != here:
+      raise ConfigError(
+        f"{_FIELD}={directory} has {name} {there}, config.model.{name} is {here}. Set "
+        f"--config.model.{name}={there}."
+      )
   differences = [
     f"{name} is {getattr(sizes, name)} there and {getattr(expected, name)} here"
-    for name in (*LAYER_SIZES, *_LAYERS)
-    if getattr(sizes, name, None) != getattr(expected, name, None)
+    for name in LAYER_SIZES
+    if getattr(sizes, name) != getattr(expected, name)
   ]
   if differences:
     raise ConfigError(
@@ -121,12 +129,18 @@ def _check_vocabulary_file(config, stored: weights.StoredModel):
       f"{_FIELD}={stored.directory} has no vocabulary; expected {expected} there. Copy the "
       "one that it was trained with to it."
     )
-  if not stored.vocabulary.lowercase and isinstance(stored.config, model.BertConfig):
+  if not stored.vocabulary.lowercase and not stored.vocabulary.by_json:
     raise ConfigError(
       f"{_FIELD}={stored.directory} is cased; expected an uncased model, since the "
       "pipeline lowers its text. Give other weights."
     )
   path = pathlib.Path(config.data.vocab_file)
+  if config.data.vocab_file and stored.vocabulary.by_json and path.suffix != ".json":
+    raise ConfigError(
+      f"config.data.vocab_file is {str(path)!r}, by which text is split as BERT does; "
+      f"{_FIELD}={stored.directory} was trained with a {BYTE_LEVEL_FILES[0]}. "
+      f"{_remedy(stored)}"
+    )
   if config.data.vocab_file:
     read = read_byte_level_tokens if path.suffix == ".json" else weights.read_tokens
     try:
@@ -169,7 +183,11 @@ def check_vocabulary(
 
 
 def _remedy(stored: weights.StoredModel) -> str:
-  if stored.head == "causal":
+  own = stored.directory / BYTE_LEVEL_FILES[0]
+  by_json = stored.vocabulary is not None and stored.vocabulary.by_json
+  if by_json and own.exists():
+    return f"Set --config.data.vocab_file={own} and another --config.data.directory."
+  if by_json or stored.head == "causal":
     return (
       f"Set --config.data.vocab_file to the {' or '.join(BYTE_LEVEL_FILES)} that it was "
       "trained with, and another --config.data.directory."
@@ -222,8 +240,8 @@ def run_model_config(
       there, here = (getattr(x, name, None) for x in (begun, now))
       if there != here:
         raise ConfigError(
-          f"{workdir} holds checkpoints of a model with {name} {there}; the config has "
-          f"{here}. Give the same config.model, or another --workdir."
+          f"{workdir} holds checkpoints of a model with {name.lower()} {there}; the config "
+          f"has {here}. Give the same config.model, or another --workdir."
         )
     return now
   if stored is None:
@@ -306,6 +324,7 @@ def initial_params(
   needed = weights.abstract_params(config, head)
   params = {name: value for name, value in params.items() if name in needed}
   same = stored.head == head and stored.encoder.num_labels == config.num_labels
+  same &= getattr(stored.config, "pooling", "") == getattr(config, "pooling", "")
   if not same or stored.labels not in ((), tuple(labels)):
     for name in ("classifier", "token_classifier"):
       params.pop(name, None)

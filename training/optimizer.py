@@ -149,8 +149,8 @@ def adamw(
   """Adam with decoupled weight decay: `lamb` without its trust ratio.
 
   With `clip_update` the update of each tensor, before decay and rate, is scaled so that
-  its root mean square is at most this. At 1 it does what StableAdamW does; that one
-  measures the current gradient over the velocity, and this one the update itself.
+  its root mean square is at most this. StableAdamW does the same at 1, but measures the
+  gradient over the velocity in place of the update, and shrinks the decay as well.
 
   References:
     Wortsman et al., https://arxiv.org/abs/2304.13013, section 3.5 (StableAdamW).

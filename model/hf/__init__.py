@@ -134,7 +134,7 @@ def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> Sto
   if not isinstance(stored.config, BertConfig):  # a byte-level BPE
     paths = (directory / name for name in BYTE_LEVEL_FILES)
     tokens = next((read_byte_level_tokens(path) for path in paths if path.exists()), None)
-    vocabulary = Vocabulary(tokens, lowercase=False) if tokens else None
+    vocabulary = Vocabulary(tokens, lowercase=False, by_json=True) if tokens else None
   else:
     vocabulary = read_vocabulary(directory)
   check_vocabulary_size(directory, vocabulary, stored.config)
@@ -177,7 +177,8 @@ def export_bert(
     config: of the model.
     params: of the model, a nested dictionary; the head follows from its keys.
     directory: to write; must be new or empty.
-    vocabulary: of the tokenizer to write; None for no tokenizer.
+    vocabulary: of the tokenizer to write; None for no tokenizer. None is written either
+      where a `tokenizer.json` splits text: copy that.
     labels: names of the classes.
 
   Raises:
@@ -198,7 +199,7 @@ def export_bert(
   with _written(config, params, directory) as partial:
     head = head_of(params)
     write_json(partial / CONFIG, bert_json(config, head, vocabulary, labels))
-    if vocabulary:
+    if vocabulary and not vocabulary.by_json:
       write_tokenizer(partial, vocabulary, max_length=config.max_position_embeddings)
 
 

@@ -102,8 +102,8 @@ def open_tokenizer(
     vocab_file: of the dataset that it was trained on.
 
   Raises:
-    InputError: the model has no vocabulary, or a cased one; or the file in its folder has
-      other tokens.
+    InputError: the model has no vocabulary, or a cased one, or lacks its tokenizer.json;
+      or the file in its folder has other tokens.
   """
   if vocabulary is None:
     raise InputError(
@@ -113,7 +113,12 @@ def open_tokenizer(
   given, own = pathlib.Path(vocab_file), folder / TOKENIZER_FILE
   # Either may have its own way to split text.
   path = given if given.suffix == ".json" else own
-  by_json = path == given or (own.exists() and not vocabulary.lowercase)
+  by_json = path == given or (own.exists() and vocabulary.by_json)
+  if vocabulary.by_json and not by_json:
+    raise InputError(
+      f"{folder} has no {TOKENIZER_FILE}, by which the model splits text. Copy the one "
+      "that it was trained with into it."
+    )
   if not vocabulary.lowercase and not by_json:
     raise InputError(
       f"{folder} is cased; expected an uncased model, since text is lower-cased here. Give "

@@ -129,6 +129,18 @@ def test_dropout_of_a_local_layer_scales_what_it_keeps():
   assert kept.std() > 0.01
 
 
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("implementation", ["splash_interpret", "blocks"])
+def test_without_isolation_padding_between_sequences_is_passed_over(implementation, window):
+  query, key, value, _, segment_ids = make_inputs(jnp.float32)
+  segment_ids[:, ::5] = 0
+  run = functools.partial(attention, query, key, value, segment_ids)
+  options = {"mask": "none", "window": window}
+  found, expected = run(implementation=implementation, **options), run(**options)
+  real = segment_ids > 0
+  np.testing.assert_allclose(found[real], expected[real], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("window", [None, 1, 70, 200])
 @pytest.mark.parametrize("causal", [False, True])
 def test_blocks_visit_all_that_is_needed_and_little_else(causal, window):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pipeline
-from configs import glue
+from configs import glue, modern_bert_base
 from pipeline.tasks import glue as glue_tasks
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs
@@ -88,6 +88,16 @@ def test_mlperf_trains_as_the_packed_entry():
   assert config.train.loss_unit == "token"
   for typed, beta in ((0.7775, recipe.b1), (0.9243, recipe.b2)):
     assert typed**factor == pytest.approx(beta, abs=1e-4)  # as its file says
+
+
+def test_modern_bert_has_rows_of_1024_or_8192():
+  for length in ("1024", "8192"):
+    config = modern_bert_base.get_config(length)
+    check(config)
+    assert config.data.max_sequence_length == int(length)
+    assert config.data.directory.endswith(length)
+  with pytest.raises(LookupError, match=r"or :8192; found :4096"):
+    modern_bert_base.get_config("4096")
 
 
 def test_there_is_a_config_for_each_task_of_glue():

@@ -187,6 +187,73 @@ def test_another_vocabulary_is_refused_with_what_to_do(tmp_path):
     init_from.open_weights(config_for(folder, vocab_file=False))
 
 
+MODERN = packs.small_modern_bert(hidden_size=128, num_heads=2, num_layers=4)
+MODERN = dataclasses.replace(MODERN, intermediate_size=192, local_base=50.0)
+
+
+def modern_config(folder, **fields):
+  """Of a run that starts from a ModernBERT with a tokenizer.json."""
+  weights.describe(
+    folder, MODERN, head="pretraining", vocabulary=Vocabulary(TOKENS, by_json=True)
+  )
+  weights.save(folder, random_params(MODERN))
+  vocab = {token: i for i, token in enumerate(TOKENS)}
+  tokenizer = {"model": {"type": "BPE", "vocab": vocab, "merges": []}}
+  (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+  config = config_for(folder, vocab_file=False)
+  config.data.vocab_file = str(folder / "tokenizer.json")
+  of_weights = {"global_every": 2, "local_window": 4, "family": "modern_bert"}
+  for name, value in (of_weights | {"next_sentence": False} | fields).items():
+    config.model[name] = value
+  return config
+
+
+def test_a_modern_bert_goes_on_with_its_layers(tmp_path):
+  made, params = start(modern_config(tmp_path, global_base=99.0))
+  assert (made.global_base, made.local_base, made.local_window) == (99.0, 50.0, 4)
+  assert_equal(params, random_params(MODERN))
+
+
+def test_a_modern_bert_is_fine_tuned_with_its_head(tmp_path, capsys):
+  config = modern_config(tmp_path, size="given")
+  _, params = start(config, CLASSIFIER, labels=("a", "b"))
+  told = "is a ModernBertForMaskedLM, the run a ModernBertForSequenceClassification"
+  assert f"{told}: drawing classifier" in capsys.readouterr().out
+  given = random_params(MODERN)
+  for part in ("embeddings", "encoder", "head", "final_layer_norm"):
+    assert_equal(params[part], given[part])
+
+
+@pytest.mark.parametrize(
+  ("head", "fields", "message"),
+  [
+    (
+      "pretraining",
+      {"local_window": 8},
+      r"local_window 4, .*Set --config\.model\.local_wi",
+    ),
+    ("pretraining", {"global_every": 3}, r"global_every 2, .*=2\."),
+    (CLASSIFIER, {"global_base": 99.0}, r"global_base 160000\.0, .*=160000\.0\."),
+    ("pretraining", {"family": "bert"}, "holds a ModernBertForMaskedLM; expected a BERT"),
+  ],
+)
+def test_a_modern_bert_of_other_layers_is_refused(tmp_path, head, fields, message):
+  config = modern_config(tmp_path, **fields)
+  with pytest.raises(ConfigError, match=message):
+    init_from.open_weights(config, head=head)
+
+
+def test_a_tokenizer_that_is_not_word_piece_is_not_read_as_one(tmp_path):
+  config = modern_config(tmp_path)
+  remedy = rf"Set --config\.data\.vocab_file={tmp_path}/tokenizer\.json"
+  config.data.vocab_file = str(tmp_path / "vocab.txt")
+  with pytest.raises(ConfigError, match=rf"split as BERT does; .*{remedy}"):
+    init_from.open_weights(config)
+  config.data.vocab_file = ""
+  with pytest.raises(ConfigError, match=rf"would be trained.*{remedy}"):
+    init_from.open_weights(config)
+
+
 def finetuned(folder, labels):
   """A classifier as a run leaves it."""
   config = dataclasses.replace(TINY, num_labels=max(len(labels), 1))

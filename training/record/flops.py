@@ -39,8 +39,8 @@ def training_flops(
     mlm_slots: P, masked tokens of a row at most.
     max_sequences: M, sequences of a row at most.
     head: of the model; a key of `model.MODELS`.
-    pairs: of tokens in attention, over all rows, the same in each layer; None for
-      B x S x S, of a causal model too, and for what `xla` computes in local layers.
+    pairs: of tokens in attention, over all rows and layers; None for B x S x S in each
+      layer, of a causal model too, and for what `xla` computes in local layers.
 
   Example:
     >>> base = BertConfig.from_size("base", vocab_size=30522, max_position_embeddings=512)
@@ -54,10 +54,8 @@ def training_flops(
   width, tokens = config.hidden_size, row_length
   projections = 2 * tokens * width * (4 * width)  # query, key, value and output
   if pairs is None:
-    of_layers = rows * _pairs(config, row_length)
-  else:
-    of_layers = config.num_layers * pairs
-  attention = 2 * (2 * of_layers * width)  # the scores, and their product with values
+    pairs = rows * _pairs(config, row_length)
+  attention = 2 * (2 * pairs * width)  # the scores, and their product with values
   feed_forward = 2 * tokens * width * _feed_forward_widths(config)
   layers = config.num_layers * (projections + feed_forward)
   heads = {"causal": 2 * tokens * width * config.padded_vocab_size}

@@ -6,7 +6,6 @@ Fields added since then have their values in `configs/base.py`.
 from __future__ import annotations
 
 import pathlib
-import runpy
 
 import ml_collections
 
@@ -14,7 +13,6 @@ from training.errors import ConfigError
 from training.record import workdir
 
 FILE = pathlib.Path(__file__)
-_BASE = FILE.parents[2] / "configs" / "base.py"
 
 
 def get_config(folder: str) -> ml_collections.ConfigDict:
@@ -23,7 +21,7 @@ def get_config(folder: str) -> ml_collections.ConfigDict:
   Raises:
     ConfigError: there is no run, or its `config.json` is damaged or of another version.
   """
-  config = runpy.run_path(str(_BASE))["get_config"]().lock()
+  config = workdir.base_config().lock()
   try:
     config.update(workdir.read_config(folder))
   except (KeyError, TypeError, AttributeError) as error:

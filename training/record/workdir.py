@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import pathlib
+import runpy
 import sys
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ from training.stopping import best_of
 _CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
 _SUMMARY = "summary.json"
 _NOT_OF_THE_RESULT = ("train.trackers",)
+_BASE = pathlib.Path(__file__).parents[2] / "configs" / "base.py"
 
 
 class ChangedConfig(ConfigError):
@@ -224,10 +226,14 @@ def check_same(
   """
   stored = flatten(read_config(workdir))
   expected = flatten(config.to_dict())
+  added = flatten(base_config().to_dict())  # fields that the run is older than
+  there = {
+    name: stored.get(name, added.get(name)) for name in stored.keys() | expected.keys()
+  }
   differences = [
-    f"{name} is {stored.get(name)!r} there and {expected.get(name)!r} here"
-    for name in sorted(stored.keys() | expected.keys())
-    if stored.get(name) != expected.get(name)
+    f"{name} is {there[name]!r} there and {expected.get(name)!r} here"
+    for name in sorted(there)
+    if there[name] != expected.get(name)
     and (not groups or name.split(".")[0] in groups)
     and name not in (*ignore, *_NOT_OF_THE_RESULT)
   ]
@@ -237,6 +243,11 @@ def check_same(
       "config, or another --workdir; train.py accepts it with --allow_changed_config.",
       "; ".join(differences),
     )
+
+
+def base_config() -> ml_collections.ConfigDict:
+  """Every field, with its default."""
+  return runpy.run_path(str(_BASE))["get_config"]()
 
 
 def flatten(tree: dict, prefix: str = "") -> dict:

@@ -103,11 +103,19 @@ def test_another_device_is_measured_and_the_best_time_counts(monkeypatch):
 
 
 def test_pairs_that_attention_skips_are_not_counted():
-  """A run with blocks counts the squares of its packs; others, and no mask, whole rows."""
+  """A run with blocks counts the squares of its packs; others, and no mask, whole rows.
+
+  A local layer counts what is within its window, here of 2 tokens to either side.
+  """
   plan = packing.pack([5, 3, 8], max_sequence_length=8)
-  config = get_config()
-  assert train.attended_pairs(config, plan, rows=6) is None
+  config, sizes = get_config(), packs.small_config(num_layers=2)
+  assert train.attended_pairs(config, sizes, plan, rows=6) is None
   config.model.attention_impl = "blocks"
-  assert train.attended_pairs(config, plan, rows=6) == 6 * (25 + 9 + 64) // 2
+  of_a_layer = 6 * (25 + 9 + 64) // 2
+  assert train.attended_pairs(config, sizes, plan, rows=6) == 2 * of_a_layer
+  near = sum(abs(i - j) <= 2 for n in (5, 3, 8) for i in range(n) for j in range(n))
+  modern = packs.small_modern_bert(num_layers=3, local_window=4)  # layer 1 is local
+  found = train.attended_pairs(config, modern, plan, rows=6)
+  assert found == 2 * of_a_layer + 6 * near // 2
   config.model.attention_mask = "none"
-  assert train.attended_pairs(config, plan, rows=6) is None
+  assert train.attended_pairs(config, sizes, plan, rows=6) is None

@@ -211,6 +211,19 @@ def test_a_folder_belongs_to_one_config_and_one_dataset(tmp_path):
     workdir.check_dataset(folder, DATASET | {"vocab.txt": "ef"})
 
 
+def test_a_run_that_is_older_than_a_field_has_its_default(tmp_path):
+  config = workdir.base_config()
+  workdir.record(tmp_path, config, DATASET)
+  stored = json.loads((tmp_path / "config.json").read_text())
+  del stored["model"]["family"]
+  (tmp_path / "config.json").write_text(json.dumps(stored))
+  workdir.check_same(tmp_path, config)
+  config.model.family = "modern_bert"
+  message = "model.family is 'bert' there and 'modern_bert' here"
+  with pytest.raises(ConfigError, match=message):
+    workdir.check_same(tmp_path, config)
+
+
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
   workdir.check(tmp_path, CONFIG)
   for _ in range(2):
