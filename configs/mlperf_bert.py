@@ -22,7 +22,7 @@ that of training without evaluation and without the start.
 
 Other than NVIDIA's data, which is the benchmark's: there each sequence is written 10 times
 (its dupe factor), each time with fixed masks, at most 76. Here it is written once, and its
-masks, at most 77, are drawn anew in each epoch.
+masks, at most 77, change with each epoch.
 
 Reaches, takes: not known. Not run here; the lengths of the benchmark's data are not public.
 NVIDIA has 156,726,829 sequences in 78,404,631 packs of at most 3, 1.99895 a pack. The

@@ -155,8 +155,8 @@ class EncoderLayer(blocks.Layer):
       del self.attention_layer_norm
 
   def place(self, x, rows):
-    config, is_local = self.config, self.config.window_of(self.number)
-    base = config.local_base if is_local else config.global_base
+    config, window = self.config, self.config.window_of(self.number)
+    base = config.local_base if window else config.global_base
     return rotate(x, rows.position_ids, base)
 
   def __call__(self, hidden, rows, dropout_key=None):

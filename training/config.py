@@ -346,6 +346,17 @@ def _packing_rules(config) -> list[_Rule]:
         ("packing.length_multiple", not packing.row_length),
       )
     ),
+    *(
+      (
+        config.model.attention_impl != "cudnn_packed"
+        or config.model.attention_mask != "none"
+        or packing[name] == default,
+        f"packing.{name}",
+        f"{default} with model.attention_mask=none and model.attention_impl=cudnn_packed, "
+        "which takes a row for one sequence without padding inside",
+      )
+      for name, default in (("separator_tokens", 0), ("length_multiple", 1))
+    ),
     (not is_online or data.layout == "packed", "data.layout", f"packed {online}"),
     *(
       (not is_online or packing[name] == default, f"packing.{name}", f"{default} {online}")

@@ -135,7 +135,7 @@ def outcome(test: Mapping[str, Any]) -> Outcome:
 
 
 def _has_power(test: Mapping[str, Any]) -> bool:
-  """Whether the control, if there is one, is told apart from b."""
+  """Whether the test distinguishes the control, if there is one, from b."""
   if "control" not in test:
     return True
   control, margin = Difference(*test["control"]), test["margin"]

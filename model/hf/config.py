@@ -39,17 +39,21 @@ class _Family(NamedTuple):
 
 
 _SHARED = {"add_cross_attention": (False,), "quantization_config": (None,)}
+# Of encoders.
+_SIZES = {
+  "vocab_size": "vocab_size",
+  "hidden_size": "hidden_size",
+  "num_layers": "num_hidden_layers",
+  "num_heads": "num_attention_heads",
+  "intermediate_size": "intermediate_size",
+  "max_position_embeddings": "max_position_embeddings",
+}
 _BERT = _Family(
   BertConfig,
   {model.__name__: head for head, model in MODELS["bert"].items()}
   | {"BertForMaskedLM": "pretraining"},
   {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "max_position_embeddings": "max_position_embeddings",
+    **_SIZES,
     "type_vocab_size": "type_vocab_size",
     "dropout_rate": "hidden_dropout_prob",
     "attention_dropout_rate": "attention_probs_dropout_prob",
@@ -95,12 +99,7 @@ _MODERN_BERT = _Family(
   ModernBertConfig,
   {model.__name__: head for head, model in MODELS["modern_bert"].items()},
   {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "max_position_embeddings": "max_position_embeddings",
+    **_SIZES,
     "dropout_rate": "classifier_dropout",
     "attention_dropout_rate": "attention_dropout",
     "layer_norm_epsilon": "norm_eps",
@@ -205,13 +204,20 @@ def _read_layers(path: pathlib.Path, value: dict) -> dict:
     "global_base": value.get("global_rope_theta", default.global_base),
     "local_base": value.get("local_rope_theta", default.local_base),
   }
-  layers = value.get("layer_types")
-  if layers is not None:
+  layers, rotary = value.get("layer_types"), value.get("rope_parameters") or {}
+  parts = rotary.values() if isinstance(rotary, dict) else [rotary]
+  if not all(isinstance(part, dict | None) for part in parts):
+    raise WeightsError(
+      f"{path}: rope_parameters is {json.dumps(rotary)}; expected an object for each kind "
+      "of layer. Correct it."
+    )
+  if isinstance(layers, list):
     others = range(1, len(layers))
     fields["global_every"] = next((n for n in others if layers[n] == _GLOBAL), len(layers))
     regular = _layer_types(len(layers), fields["global_every"])
     _refuse_unless(path, "layer_types", layers, (regular,))
-  rotary = value.get("rope_parameters") or {}
+  else:
+    _refuse_unless(path, "layer_types", layers, (None,))
   for field, kind in (("global_base", _GLOBAL), ("local_base", _LOCAL)):
     of_kind = rotary.get(kind) or {}
     _refuse_unless(path, "rope_type", of_kind.get("rope_type", "default"), ("default",))

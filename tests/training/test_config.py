@@ -485,6 +485,24 @@ def test_bad_values_are_refused(field, value, expected, setting):
     check(config, num_devices=2)
 
 
+@pytest.mark.parametrize(
+  ("field", "value"), [("separator_tokens", 1), ("length_multiple", 8)]
+)
+def test_offsets_of_whole_rows_need_rows_without_padding_inside(field, value):
+  """The GPU, which is missing here, is looked for after the rules."""
+  model = {"attention_impl": "cudnn_packed", "attention_mask": "none"}
+  with pytest.raises(
+    ConfigError, match=rf"packing\.{field} is {value}; .*sequence without"
+  ):
+    check(get_config(model=model, packing={field: value}))
+  for fields, packing in (
+    (model, {}),
+    ({**model, "attention_mask": "segment"}, {field: value}),
+  ):
+    with pytest.raises(ConfigError, match=r"needs .*found"):
+      check(get_config(model=fields, packing=packing))
+
+
 def test_a_model_that_is_not_there_is_named_before_its_vocabulary():
   config = get_config("classification", model={"init_from": "no/such/model"})
   with pytest.raises(ConfigError, match=r"config\.model\.init_from is 'no/such/model'"):
