@@ -126,6 +126,21 @@ def test_the_commands_import_and_export_the_same_bits(tmp_path, capsys, architec
   jax.tree.map(np.testing.assert_array_equal, imported(out)[1], imported(original)[1])
 
 
+def test_a_tokenizer_that_is_not_word_piece_goes_in_and_out_as_it_is(tmp_path, capsys):
+  original, folder, out = (tmp_path / name for name in ("original", "ours", "out"))
+  shutil.copytree(GOLDEN / MODERN[0], original)
+  vocab = {f"t{i}": i for i in range(29)}
+  tokenizer = json.dumps({"model": {"type": "BPE", "vocab": vocab, "merges": []}})
+  (original / "tokenizer.json").write_text(tokenizer)
+  assert main(["import", str(original), "--out", str(folder), "--json"]) == 0
+  assert json.loads(capsys.readouterr().out)["tokenizer"] == "tokenizer.json"
+  assert weights.open_folder(folder).vocabulary == hf.open_model(original).vocabulary
+  assert main(["export", str(folder), "--out", str(out)]) == 0
+  for copy in (folder, out):
+    assert (copy / "tokenizer.json").read_text() == tokenizer
+  assert not (out / "vocab.txt").exists()
+
+
 def test_names_of_classes_go_in_and_out(tmp_path):
   stored = hf.open_model(CLASSES)
   assert stored.labels == ()  # LABEL_0 and so on are none
