@@ -1,0 +1,41 @@
+"""The tokenizer of a model: the file that splits its text, or a clear error."""
+
+import json
+import types
+
+import pytest
+
+from packing import InputError
+from pipeline.prediction.of_model import open_tokenizer
+from pipeline.tokenizer import train_bpe
+from tests.pipeline.tasks.making import VOCABULARY
+
+
+def vocabulary(tokens, *, lowercase=True, by_json=False):
+  """As `model.weights.Vocabulary`."""
+  return types.SimpleNamespace(tokens=tokens, lowercase=lowercase, by_json=by_json)
+
+
+def test_a_model_splits_text_by_its_own_file(tmp_path):
+  """A file of word pieces with the same tokens does not take its place."""
+  definition = train_bpe(["abc abc"], vocab_size=260)
+  ids = json.loads(definition)["model"]["vocab"]
+  tokens = tuple(sorted(ids, key=ids.__getitem__))
+  (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+  (tmp_path / "tokenizer.json").write_text(definition)
+  tokenizer = open_tokenizer(tmp_path, vocabulary(tokens, by_json=True))
+  assert tokenizer.path.name == "tokenizer.json"
+  assert tuple(tokenizer.vocabulary) == tokens
+  word_pieces = open_tokenizer(tmp_path, vocabulary(tuple(VOCABULARY)))
+  assert word_pieces.path.name == "vocab.txt"
+  (tmp_path / "tokenizer.json").unlink()
+  with pytest.raises(
+    InputError, match=r"has no tokenizer\.json, by which the model"
+  ):
+    open_tokenizer(tmp_path, vocabulary(tokens, by_json=True))
+
+
+def test_cased_word_pieces_are_refused(tmp_path):
+  (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+  with pytest.raises(InputError, match="is cased; expected an uncased model"):
+    open_tokenizer(tmp_path, vocabulary(tuple(VOCABULARY), lowercase=False))
