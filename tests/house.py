@@ -25,7 +25,8 @@ ROOMS = {
   "modern_bert gpt2 models files weights hf testing __main__",
   "training": "errors memory stopping command mesh optimizer recipe processes config "
   "init_from step checkpoint evaluation record plots sweep config_reference",
-  "experiments": "lab finetuning load_balance packing_paper atom_size reproduce publish",
+  "experiments": "lab finetuning load_balance packing_paper contamination atom_size "
+  "reproduce publish",
 }
 # A package imports these others.
 MAY_IMPORT: dict[str, set[str]] = {

@@ -26,14 +26,16 @@ from ml_collections import ConfigDict
 import packing
 import pipeline
 from experiments.lab.fit import fit
-from experiments.lab.streams import stream
+from experiments.lab.streams import CUT, stream
 from experiments.lab.study import Arm, Results, worker
-from model import BertConfig, hf, weights
+from model import hf, weights
+from pipeline.tokenizer import TOKENIZER_FILE
 from training import init_from
 from training.config import ConfigError, make_optimizer, model_config
 from training.evaluation import evaluate_pretraining
 from training.mesh import make_mesh
 from training.recipe import Recipe, resolve
+from training.record.files import write_text
 from training.record.metrics import means
 from training.record.parameters import parameters_digest
 from training.step import TrainingProgram
@@ -57,8 +59,9 @@ def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Sc
   """Steps that see the same packs in all arms, and where the arms are compared.
 
   All arms see the packs of the config's steps at the config's rows, however
-  `reduce_batch` rounds; "constant" and "sorted" arms see the same number of
-  sequences, except in the last step. `batches` is one of `streams.BATCHES`.
+  `reduce_batch` rounds; arms with rows of their own see as many sequences, and those whose
+  rows are full as many tokens, except in the last step. `batches` is one of
+  `streams.BATCHES`.
 
   Raises:
     ConfigError: a value that no recipe can have, or that pairs cannot have.
@@ -80,6 +83,8 @@ def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Sc
   if batches in ("constant", "sorted"):
     rows = round(recipe.rows * plan.packing_factor)
     steps = round(packs * plan.packing_factor / rows)
+  elif batches in CUT:
+    steps = round(steps * plan.efficiency)
 
   def step_of(point: int) -> int:
     return round(whole * point / POINTS) * steps // whole
@@ -98,7 +103,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   Returns:
     `dataset`, its checksums; `recipe`, `plan` and `parameters_digest`; `curve`, for each
     point the counters at its end and means over its steps; `evaluations`, each with
-    `step`, `sequences` and, as `evaluate_pretraining` gives them, `own`, as the model was
+    `step`, the counters and, as `evaluate_pretraining` gives them, `own`, as the model was
     trained, and `alone`, each sequence by itself; and `sequences_a_step`, the mean, and the
     number of `steps` by number of sequences.
 
@@ -113,16 +118,18 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     config, dataset.train, dataset.vocabulary, plan=plan, batch_size=recipe.rows
   )
   assert isinstance(loader, pipeline.PackedLoader)  # of a task that masks tokens
-  bert = model_config(config, vocab_size=len(dataset.vocabulary))
-  assert isinstance(bert, BertConfig)
+  model = model_config(config, vocab_size=len(dataset.vocabulary))
   params = None  # to be drawn
   if given := init_from.open_weights(config):
     init_from.check_vocabulary(given, dataset.vocabulary)
-    params = init_from.initial_params(given, bert, seed=config.seed)
-  program = make_program(config, bert, recipe)
+    params = init_from.initial_params(given, model, seed=config.seed)
+  program = make_program(config, model, recipe)
   programs = {"own": program}
-  alone = dataclasses.replace(bert, attention_mask="segment", position_reset=True)
-  if alone != bert:
+  isolated: dict[str, Any] = {"attention_mask": "segment", "position_reset": True}
+  alone = dataclasses.replace(
+    model, **{name: x for name, x in isolated.items() if hasattr(model, name)}
+  )
+  if alone != model:
     programs["alone"] = make_program(config, alone, recipe)
   (held_out,) = pipeline.make_held_out(config, dataset)
   held_out_batches = list(held_out.batches())
@@ -149,11 +156,14 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
         for name, one in programs.items()
       }
       results = {"alone": results["own"]} | results
-      evaluations.append({"step": step, "sequences": totals["sequences"]} | results)
+      evaluations.append({"step": step} | totals | results)
   if arm.keep:
     shutil.rmtree(keep_in, ignore_errors=True)
-    vocabulary = weights.Vocabulary(tuple(dataset.vocabulary))
-    hf.export_bert(bert, state["params"], keep_in, vocabulary=vocabulary)
+    by_json = dataset.tokenizer.by_json
+    vocabulary = weights.Vocabulary(tuple(dataset.vocabulary), by_json=by_json)
+    hf.export_model(model, state["params"], keep_in, vocabulary=vocabulary)
+    if by_json:
+      write_text(keep_in / TOKENIZER_FILE, dataset.tokenizer.definition)
   return {
     "dataset": dataset.manifest["sha256"],
     "recipe": recipe.as_dict(),

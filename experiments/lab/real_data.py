@@ -13,11 +13,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 
-from packing import InputError
+from packing import InputError, files
+from pipeline.sources import compressed
 
+TEXT = "text/*"
 VARIABLE = "ISOPACK_DATA"
 
 
@@ -39,3 +42,31 @@ def find(folder: str | os.PathLike[str], pattern: str) -> pathlib.Path:
     f"{folder} has no {pattern}. --data and {VARIABLE} name a folder with real data; what "
     "it holds is listed in experiments/lab/real_data.py."
   )
+
+
+def write_articles(
+  folder: str | os.PathLike[str], path: pathlib.Path, *, at_least: int
+) -> pathlib.Path:
+  """Writes the first articles of `TEXT`, whole, `at_least` so many bytes; returns `path`.
+
+  A file that is there stays as it is.
+
+  Raises:
+    InputError: the text is missing.
+  """
+  if path.exists():
+    return path
+  found, size = [], 0
+  for source in sorted(find(folder, TEXT).parent.iterdir()):
+    with contextlib.closing(compressed.open_binary(source)) as file:
+      for line in file:
+        if size >= at_least and not line.strip():
+          break  # the end of an article
+        found.append(line)
+        size += len(line)
+    found.append(b"\n")  # the next file begins another article
+    if size >= at_least:
+      break
+  path.parent.mkdir(parents=True, exist_ok=True)
+  files.write_bytes(path, b"".join(found))
+  return path

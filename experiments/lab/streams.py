@@ -1,4 +1,4 @@
-"""The same sequences in the same order, packed or one a row."""
+"""The same sequences in the same order: packed, one a row, or cut at the ends of rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import numpy as np
 
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import mask_tokens
-from pipeline.batches.packed import PackedBatch, pack_rows
+from pipeline.batches.packed import PackedBatch, lay_out, pack_rows
 
-BATCHES = ("packed", "unpacked", "constant", "sorted")  # the kinds of `stream`
+# The kinds of `stream`.
+ONE_A_ROW = ("unpacked", "constant", "sorted")
+CUT = ("concatenated", "pieces")
+BATCHES = ("packed", *ONE_A_ROW, *CUT)
 ROWS = 4  # unpacked rows are a multiple of this: few shapes, which each compile once
 
 
@@ -21,13 +24,18 @@ def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatc
   Of "packed" they are the loader's own; of "unpacked" the sequences of each packed step,
   one a row; of "constant" one a row, a constant number a step; of "sorted" one a row, those
   of a step of nearly the same length, and steps in random order. A sequence has the same
-  masked tokens in all kinds: they depend only on the seed, the epoch, its number and the
+  masked tokens in these kinds: they depend only on the seed, the epoch, its number and the
   position in it.
 
+  Both kinds of `CUT` lay the sequences end to end and cut them into full rows, through the
+  middle of sequences. Of "pieces" a row's part of a sequence is a sequence of its own; of
+  "concatenated" the row is a single one. Both have the same masked tokens, which are drawn
+  after the cut.
+
   Args:
-    loader: of packed rows.
+    loader: of packed rows; of `CUT` one that masks, without token types and labels.
     kind: one of `BATCHES`.
-    rows: of a "constant" or "sorted" step; the others follow the loader's.
+    rows: of a step of all kinds but "packed" and "unpacked", which follow the loader's.
 
   Example: two steps of 2 packs, "ab c" and "d efg"; each letter is a sequence.
 
@@ -41,6 +49,9 @@ def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatc
     return (loader[step] for step in steps)
   if kind == "unpacked":
     return (_one_a_row(loader, *sequences(loader, step), multiple=ROWS) for step in steps)
+  if kind in CUT:
+    pieces = _pieces(loader, rows)
+    return pieces if kind == "pieces" else map(_joined, pieces)
   return {"constant": _constant, "sorted": _sorted}[kind](loader, rows)
 
 
@@ -74,6 +85,50 @@ def _sorted(loader: PackedLoader, rows: int) -> Iterator[PackedBatch]:
     for step in rng.permutation(len(steps)):
       ids = steps[step]
       yield _one_a_row(loader, ids, np.full(len(ids), epoch), multiple=rows)
+
+
+def _pieces(loader: PackedLoader, rows: int) -> Iterator[PackedBatch]:
+  """Full rows, in which the parts of sequences are sequences."""
+  store, length, masking = loader.store, loader.plan.row_length, loader.masking
+  assert masking is not None
+  slots = length // int(store.lengths.min()) + 2  # at most, for the pieces of a row
+  tokens, firsts = np.empty(0, np.int64), np.empty(0, bool)  # not in a row yet
+  number = 0  # of the next piece
+  for step in itertools.count():
+    ids, _ = sequences(loader, step)
+    tokens = np.concatenate([tokens, store.gather(ids)])
+    lengths = store.lengths[ids]
+    first = np.zeros(lengths.sum(), bool)
+    first[np.cumsum(lengths) - lengths] = True
+    firsts = np.concatenate([firsts, first])
+    while len(tokens) >= rows * length:
+      here, tokens = np.split(tokens, [rows * length])
+      first, firsts = np.split(firsts, [rows * length])
+      first[::length] = True  # of a piece
+      first = first.reshape(rows, length)
+      used = np.arange(slots) < first.sum(1, keepdims=True)
+      lengths, numbers = np.zeros(used.shape, np.int64), np.full(used.shape, -1)
+      lengths[used] = np.diff(np.flatnonzero(first), append=first.size)
+      numbers[used] = number + np.arange(used.sum())
+      number += used.sum()
+      batch = lay_out(here, lengths, numbers, row_length=length)
+      # Each piece has another number, in all epochs.
+      yield mask_tokens(batch, masking, epochs=np.zeros(rows, np.int64))
+
+
+def _joined(batch: PackedBatch) -> PackedBatch:
+  """Full rows of pieces as rows of one sequence each."""
+  rows, length = batch["input_ids"].shape
+  in_use = batch["mlm_segment_ids"] > 0
+  return batch | {
+    "segment_ids": np.ones((rows, length), np.int32),
+    "position_ids": np.tile(np.arange(length, dtype=np.int32), (rows, 1)),
+    "mlm_segment_ids": in_use.astype(np.int32),
+    "cls_positions": np.zeros((rows, 1), np.int32),
+    "sequence_labels": np.zeros((rows, 1), np.int32),
+    "sequence_mask": np.ones((rows, 1), bool),
+    "sequence_ids": batch["sequence_ids"][:, :1],
+  }
 
 
 def _one_a_row(

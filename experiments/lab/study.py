@@ -19,7 +19,7 @@ from ml_collections import ConfigDict, config_flags
 
 import packing
 import pipeline
-from experiments.lab.streams import BATCHES
+from experiments.lab.streams import BATCHES, ONE_A_ROW
 from training import command, memory
 from training.command import Stopped
 from training.config import ConfigError, validate
@@ -31,8 +31,8 @@ from training.sweep.jobs import Task
 FORMAT = 1  # of the files; a file of another format is made anew
 SEEDS = 3  # of each arm, unless a study says otherwise
 _PLACES = ("directory", "source", "held_out_source", "vocab_file", "init_from")
-# Of a run, in packed runs.
-_COST = {"packed": 1.0, "unpacked": 2.1, "constant": 2.0, "sorted": 2.0}
+# Of a run whose rows have one sequence each, in runs with full rows.
+_ONE_A_ROW_COST = 2.0
 
 Results = Sequence[Mapping[str, Any]]  # of one arm, by seed
 ByArm = Mapping[str, Results]
@@ -165,7 +165,7 @@ class Study:
       command,
       path.with_suffix(".log"),
       is_finished,
-      _COST[arm.batches],
+      _ONE_A_ROW_COST if arm.batches in ONE_A_ROW else 1.0,
     )
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from experiments.finetuning import pretrained
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
 from experiments.lab.statistics import larger
@@ -104,7 +105,7 @@ def exhibits(part: Part) -> list[Exhibit]:
       "these are packed greedily without a mask.",
       claim="Without the loss of the next sentence the fine-tuned model scores lower.",
       statements=statements,
-      text=downstream.score_table({downstream.NAME: scores})
+      text=pretrained.score_table({downstream.NAME: scores})
       + "\n\nLast evaluations on the dev set, packed fine-tuning. A claim fails if a loss "
       f"of {PAPER_EFFECT} points or more is ruled out, the paper's effect on the F1 of "
       "SQuAD; the margin was 2 when the results were first seen (LOG.md). "

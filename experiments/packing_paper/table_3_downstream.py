@@ -10,21 +10,19 @@ is made from docstrings.
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
-from experiments.finetuning import local_tasks, real_tasks
+from experiments.finetuning import local_tasks, pretrained, real_tasks
+from experiments.finetuning.pretrained import Models, Scores
 from experiments.finetuning.real_tasks import Files
-from experiments.finetuning.runs import Runs, run_all
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
 from experiments.lab.report import table
-from experiments.lab.statistics import SCORE_MARGIN, mean_and_sd, same_score
-from experiments.lab.study import weights_digest
+from experiments.lab.statistics import SCORE_MARGIN, same_score
 from experiments.packing_paper.curves import wikipedia
 from experiments.packing_paper.curves.arms import make_study
-from training.sweep.file import Sweep, make_sweep
 
 # The task of GLUE whose config it has. Not cola, word order: models of this size differ by
 # 1 to 8 points from seed to seed. Not qqp, whether two sentences follow each other: pairs
@@ -49,86 +47,31 @@ QUICK = {
   "optimizer.warmup": "32 sequences",
 }
 
-Scores = dict[str, list[float]]  # by arm, percent, a value a seed
-
 
 def fine_tune(
   part: Part,
-  models: Mapping[str, Sequence[pathlib.Path]],
+  models: Models,
   tasks: Mapping[str, Files] | None = None,
 ) -> dict[str, Scores]:
-  """Fine-tunes models, and returns by task the score of each run's last step.
+  """The scores of `pretrained.fine_tune` on some tasks; on `TASK` if none are given.
 
   The parts of a report share the runs.
-
-  Args:
-    part: of the report.
-    models: the directories of each arm by seed.
-    tasks: `TASK` if none are given.
-
-  Raises:
-    Stopped: some runs failed; names the last line of each.
   """
   folder = _folder(part)
   tasks = tasks or {TASK: Files(*local_tasks.write(folder / "text")[TASK])}
-  all_runs = [
-    Runs(task, _sweep(part, task, files, models), folder) for task, files in tasks.items()
-  ]
-  run_all(all_runs, number=part.jobs)
-  return {
-    runs.task: {
-      arm: [
-        100 * summary["eval_score"]
-        for directory in directories
-        for summary in runs.summaries(_name(directory))
-      ]
-      for arm, directories in models.items()
-    }
-    for runs in all_runs
+  first = next(iter(models.values()))[0]  # the vocabulary of all, each in its own file
+  overrides = {
+    "data.vocab_file": str(first / "vocab.txt"),
+    "optimizer.learning_rate": LEARNING_RATE,
   }
+  overrides |= QUICK if part.quick else {}
+  runs = pretrained.make_runs(models, tasks, folder, overrides)
+  return pretrained.fine_tune(runs, models, jobs=part.jobs)
 
 
 def _folder(part: Part) -> pathlib.Path:
   """For the runs that the parts of a report share."""
   return part.beside("wikipedia" if wikipedia.is_there(part) else "fine_tuning").folder
-
-
-def _sweep(
-  part: Part, task: str, files: Files, models: Mapping[str, Sequence[pathlib.Path]]
-) -> Sweep:
-  """A run of a task for each model."""
-  first = next(iter(models.values()))[0]  # the vocabulary of all, each in its own file
-  directory = _folder(part) / "data" / task
-  spec = {
-    "config": real_tasks.config_of(task),
-    "overrides": files.overrides(directory)
-    | {
-      "data.vocab_file": str(first / "vocab.txt"),
-      "optimizer.learning_rate": LEARNING_RATE,
-    }
-    | (QUICK if part.quick else {}),
-    "arms": {
-      _name(directory): {"model.init_from": str(directory), "seed": seed}
-      for directories in models.values()
-      for seed, directory in enumerate(directories)
-    },
-  }
-  return make_sweep(spec, where=f"fine-tuning on {task}")
-
-
-def _name(directory: pathlib.Path) -> str:
-  """Of the fine-tuning of a model: other weights have another name."""
-  return f"{directory.name}-{(weights_digest(str(directory)) or '')[:8]}"
-
-
-def score_table(scores: Mapping[str, Scores]) -> str:
-  """Means and standard deviations over the seeds."""
-  arms = list(next(iter(scores.values())))
-  rows = [
-    [name, *(mean_and_sd(of_arm, digits=1) for of_arm in of_task.values())]
-    for name, of_task in scores.items()
-  ]
-  return table(["score (%)", *arms], rows)
 
 
 def difference(scores: Scores, a: str, b: str, name: str = NAME) -> str:
@@ -179,7 +122,7 @@ def exhibits(part: Part) -> list[Exhibit]:
       ],
       text="\n\n".join(
         [
-          score_table(scores),
+          pretrained.score_table(scores),
           "The dev set's last evaluation, mean and standard deviation over seeds. "
           f"{about} A small dev set can show differences of about {SCORE_MARGIN:g} points, "
           "the margin; the paper's are smaller:",

@@ -7,7 +7,6 @@ References:
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,17 +15,17 @@ from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import EARLY, EARLY_SHARE, held_out, in_training
 from experiments.lab.part import Part
 from experiments.lab.statistics import equivalent, larger
-from experiments.lab.study import ByArm, Results
+from experiments.lab.study import ByArm
 from experiments.packing_paper.curves import pictures
 from experiments.packing_paper.curves.tables import (
-  NAMES,
   comparison,
+  length_groups,
+  length_table,
+  losses_by_length,
   mean_difference,
   named,
   table,
 )
-
-_BY_LENGTH = "mlm_accuracy_by_length"
 
 
 def ablation(part: Part, results: ByArm) -> Exhibit:
@@ -87,36 +86,15 @@ def ablation(part: Part, results: ByArm) -> Exhibit:
     statements=statements,
     pictures=["ablation.png", "ablation_alone.png"],
     after="Held-out loss by the length of the sequence:\n\n"
-    + _length_table(results, ["unpacked", *names]),
+    + length_table(results, ["unpacked", *names]),
   )
-
-
-def _losses(runs: Results) -> np.ndarray:
-  """float[seeds, groups]: the held-out loss of sequences, by groups of lengths."""
-  found = held_out(runs, _BY_LENGTH)
-  return np.array([[x["mlm_loss"] for x in of_run] for of_run in found])
-
-
-def _groups(runs: Results) -> list[str]:
-  return [f"{x['from']} to {x['to']}" for x in held_out(runs, _BY_LENGTH)[0]]
-
-
-def _length_table(results: ByArm, names: Sequence[str]) -> str:
-  """The held-out loss of some arms by length, the mean over seeds."""
-  losses = [_losses(results[name]).mean(0) for name in names]
-  groups = _groups(results[names[0]])
-  rows = [
-    [group, *(f"{x:.3f}" for x in of_group)]
-    for group, *of_group in zip(groups, *losses, strict=True)
-  ]
-  header = ["tokens", *(NAMES[name] for name in names)]
-  return report.table(header, rows)
 
 
 def loss_unit(part: Part, results: ByArm) -> Exhibit:
   """The loss averaged over packs instead of sequences."""
   of_packs, packed = results["loss_of_packs"], results["packed"]
-  groups, a, b = _groups(packed), _losses(of_packs), _losses(packed)
+  groups = length_groups(packed)
+  a, b = losses_by_length(of_packs), losses_by_length(packed)
   change = (a - b).mean(0)
   finding = (
     f"If the loss is averaged over packs, the loss of the shortest sequences ends "

@@ -21,23 +21,29 @@ _SMOOTHED = 5  # points of a training curve; each is noisy in the same way in al
 
 
 def curves(
-  path: pathlib.Path, arms: Mapping[str, Results], *, title: str, way: str = "own"
+  path: pathlib.Path,
+  arms: Mapping[str, Results],
+  *,
+  title: str,
+  way: str = "own",
+  over: str = "sequences",
 ):
-  """The training loss over sequences; and the held-out loss minus that of the first arm.
+  """The training loss over `over`; and the held-out loss minus that of the first arm.
 
-  Held-out sequences are evaluated in one `way`, "own" or "alone".
+  Held-out sequences are evaluated in one `way`, "own" or "alone"; `over` is a counter of
+  the runs, "sequences" or "real_tokens".
   """
   drawing = figure()
   left, right = drawing.subplots(1, 2)
   base = next(iter(arms.values()))
   for (name, runs), colour in zip(arms.items(), COLOURS, strict=False):
-    x = _sequences(runs, "curve")
+    x = _counted(runs, "curve", over)
     y = [_smooth([point["mlm_loss"] for point in run["curve"]]) for run in runs]
     band(left, x, y, colour, name)
     if runs is not base:
       # Of few steps, some arms are evaluated once more than others.
       common = min(len(of[0]["evaluations"]) for of in (base, runs))
-      x = _sequences(runs, "evaluations")[:common]
+      x = _counted(runs, "evaluations", over)[:common]
       apart = [
         np.subtract(held_out(runs, at=at, way=way), held_out(base, at=at, way=way))
         for at in range(common)
@@ -50,7 +56,7 @@ def curves(
   right.set_title(f"from the first arm, by seed; grey: {MARGIN} nats", fontsize="small")
   left.set_title("mean and range of the seeds", fontsize="small")
   for axes in (left, right):
-    axes.set_xlabel("sequences trained on")
+    axes.set_xlabel(f"{over.replace('_', ' ')} trained on")
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
@@ -72,7 +78,7 @@ def by_time(
   drawing = figure()
   left, right = drawing.subplots(1, 2)
   for (name, runs), colour in zip(arms.items(), COLOURS, strict=False):
-    minutes = _sequences(runs, "evaluations") / sequences_per_second[name] / 60
+    minutes = _counted(runs, "evaluations") / sequences_per_second[name] / 60
     for axes, metric in ((left, "mlm_loss"), (right, "mlm_accuracy")):
       y = [[one["own"][metric] for one in run["evaluations"]] for run in runs]
       band(axes, minutes, y, colour, name, marker="o")
@@ -137,9 +143,9 @@ def by_length(
   save(drawing, path, title)
 
 
-def _sequences(runs: Results, which: str) -> np.ndarray:
-  """That were seen by each of "curve" or "evaluations", the mean over seeds."""
-  return np.mean([[one["sequences"] for one in run[which]] for run in runs], axis=0)
+def _counted(runs: Results, which: str, counter: str = "sequences") -> np.ndarray:
+  """A counter at each of "curve" or "evaluations", the mean over seeds."""
+  return np.mean([[one[counter] for one in run[which]] for run in runs], axis=0)
 
 
 def _smooth(values: Sequence[float]) -> np.ndarray:

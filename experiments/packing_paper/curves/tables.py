@@ -14,6 +14,7 @@ from experiments.lab.statistics import mean_and_sd, paired_difference
 from experiments.lab.study import ByArm, Results
 from experiments.packing_paper.curves import pictures
 
+_BY_LENGTH = "mlm_accuracy_by_length"
 NAMES = {
   "packed": "packed",
   "unpacked": "unpacked, the same sequences each step",
@@ -29,6 +30,10 @@ NAMES = {
   "token_type": "sentence A and B apart",
   "doc_sentences": "whole sentences of one document, packed",
   "full_sentences": "whole sentences across documents",
+  "isolated": "packed and isolated",
+  "one_a_row": "one document a row",
+  "pieces": "concatenated, with a mask",
+  "concatenated": "concatenated, no mask",
 }
 
 
@@ -86,3 +91,24 @@ def table(results: ByArm, names: Sequence[str]) -> str:
     ]
     rows.append(row)
   return report.table(header, rows)
+
+
+def losses_by_length(runs: Results) -> np.ndarray:
+  """float[seeds, groups]: the held-out loss of sequences, by groups of lengths."""
+  found = held_out(runs, _BY_LENGTH)
+  return np.array([[x["mlm_loss"] for x in of_run] for of_run in found])
+
+
+def length_groups(runs: Results) -> list[str]:
+  """The groups, such as "1 to 64" tokens."""
+  return [f"{x['from']} to {x['to']}" for x in held_out(runs, _BY_LENGTH)[0]]
+
+
+def length_table(results: ByArm, names: Sequence[str]) -> str:
+  """The held-out loss of some arms by length, the mean over seeds."""
+  losses = [losses_by_length(results[name]).mean(0) for name in names]
+  rows = [
+    [group, *(f"{x:.3f}" for x in of_group)]
+    for group, *of_group in zip(length_groups(results[names[0]]), *losses, strict=True)
+  ]
+  return report.table(["tokens", *(NAMES[name] for name in names)], rows)

@@ -8,7 +8,6 @@ is BERT's.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Sequence
@@ -20,12 +19,9 @@ from experiments.lab import real_data
 from experiments.lab.part import Part
 from experiments.lab.study import SEEDS, Arm, Study
 from experiments.packing_paper.curves import arms
-from packing import files
-from pipeline.sources import compressed
 
 SHORT, FULL = 128, 512  # tokens of a row, in the first and in the second phase
 BATCH = {SHORT: 32, FULL: 10}  # sequences a step: about as many real tokens
-TEXT = "text/*"  # in the folder of real data
 TEXT_BYTES = 30_000_000  # of the articles: what three hours of two cores allow
 SEQUENCES = {SHORT: 66_700, FULL: 7_411}  # of a run: an epoch, and a ninth of it
 ABOUT = (
@@ -46,7 +42,7 @@ def is_there(part: Part) -> bool:
   """Whether a part is made on this text: not if it is quick, or the text is missing."""
   if part.quick or part.data is None:
     return False
-  return any(pathlib.Path(part.data).glob(TEXT))
+  return any(pathlib.Path(part.data).glob(real_data.TEXT))
 
 
 def make_study(part: Part, names: Sequence[str]) -> Study:
@@ -59,7 +55,7 @@ def make_study(part: Part, names: Sequence[str]) -> Study:
   """
   assert part.data is not None, "see is_there"
   folder = part.beside("wikipedia").folder
-  source = _write_text(part.data, folder / "text.txt")
+  source = real_data.write_articles(part.data, folder / "text.txt", at_least=TEXT_BYTES)
   overrides = OVERRIDES | {
     "data.source": str(source),
     "data.vocab_file": str(real_data.find(part.data, "bert-base-uncased-vocab.txt")),
@@ -95,24 +91,3 @@ def histogram(study: Study, arm: str) -> packing.Histogram:
   return packing.Histogram.from_lengths(
     dataset.train.lengths, max_sequence_length=config.data.max_sequence_length
   )
-
-
-def _write_text(data: str, path: pathlib.Path) -> pathlib.Path:
-  """Writes the first articles of the folder `text`, whole, if they are not there yet."""
-  if path.exists():
-    return path
-  first = real_data.find(data, TEXT)
-  found, size = [], 0
-  for source in sorted(first.parent.iterdir()):
-    with contextlib.closing(compressed.open_binary(source)) as file:
-      for line in file:
-        if size >= TEXT_BYTES and not line.strip():
-          break  # the end of an article
-        found.append(line)
-        size += len(line)
-    found.append(b"\n")  # the next file begins another article
-    if size >= TEXT_BYTES:
-      break
-  path.parent.mkdir(parents=True, exist_ok=True)
-  files.write_bytes(path, b"".join(found))
-  return path

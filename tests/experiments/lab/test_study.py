@@ -131,6 +131,42 @@ class TestStreams:
     for x in (x for batch in packed for x in examples(batch)):
       assert first[x[0]] == x  # masks too
 
+  def test_rows_are_cut_out_of_the_stream_of_sequences(self, store, plan):
+    """Every token in its order; a part of a sequence sees itself, or the whole row."""
+    loader = make_loader(store, plan, self.ROWS)
+    steps = 40
+    pieces, joined = (
+      take(streams.stream(loader, kind, rows=3), steps) for kind in streams.CUT[::-1]
+    )
+    ids = np.concatenate([streams.sequences(loader, step)[0] for step in range(steps)])
+    tokens, lengths = store.gather(ids), store.lengths[ids]
+    positions = np.concatenate([np.arange(n) for n in lengths])
+    number = 0
+    for step, (batch, one) in enumerate(zip(pieces, joined, strict=True)):
+      plain = batch["input_ids"].copy()
+      masked = batch["mlm_segment_ids"] > 0
+      rows = np.nonzero(masked)[0]
+      plain[rows, batch["mlm_positions"][masked]] = batch["mlm_labels"][masked]
+      here = slice(3 * ROW_LENGTH * step, 3 * ROW_LENGTH * (step + 1))
+      np.testing.assert_array_equal(plain.ravel(), tokens[here])
+      begins = positions[here].reshape(3, -1) == 0
+      begins[:, 0] = True
+      np.testing.assert_array_equal(batch["segment_ids"], begins.cumsum(1))
+      np.testing.assert_array_equal(batch["position_ids"] == 0, begins)
+      counts = begins.sum(1)
+      np.testing.assert_array_equal(batch["sequence_mask"].sum(1), counts)
+      used = batch["sequence_ids"][batch["sequence_mask"]]
+      np.testing.assert_array_equal(used, number + np.arange(counts.sum()))
+      number += counts.sum()
+      for name in ("input_ids", "mlm_positions", "mlm_labels"):
+        np.testing.assert_array_equal(one[name], batch[name])
+      assert (one["segment_ids"] == 1).all()
+      np.testing.assert_array_equal(one["position_ids"], [np.arange(ROW_LENGTH)] * 3)
+      np.testing.assert_array_equal(one["mlm_segment_ids"], masked)
+      assert one["sequence_mask"].tolist() == [[True]] * 3
+    assert len({batch["sequence_ids"].shape for batch in pieces}) == 1
+    assert any((batch["sequence_mask"].sum(1) > 3).any() for batch in pieces)
+
 
 def test_a_model_without_next_sentence_starts_from_the_same_weights():
   @functools.partial(jax.jit, static_argnums=0)
@@ -321,3 +357,8 @@ def test_arms_see_the_same_packs(plan):
     packs * plan.packing_factor, abs=constant.rows
   )
   assert constant.points[-1] == constant.recipe.steps
+  cut = schedule("reduce_batch", "pieces")
+  row = plan.histogram.max_sequence_length
+  assert cut.rows * cut.recipe.steps * row == pytest.approx(
+    packs / plan.num_packs * plan.histogram.num_tokens, abs=cut.rows * row
+  )

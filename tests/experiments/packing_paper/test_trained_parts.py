@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.finetuning import local_tasks
+from experiments.finetuning import local_tasks, pretrained
 from experiments.lab.paired_run import EVALUATED
 from experiments.lab.part import Part
 from experiments.lab.study import Study
@@ -230,7 +230,7 @@ def test_a_model_is_fine_tuned_once(tmp_path, monkeypatch):
 
 def test_scores_are_shown_with_their_spread():
   scores = {"pairs, next sentence": [80.0, 82.0], "pairs": [81.0, 81.0]}
-  text = downstream.score_table({"which module": scores})
+  text = pretrained.score_table({"which module": scores})
   assert "| which module | 81.0 ± 1.4 | 81.0 ± 0.0 |" in text
   difference = downstream.difference(scores, "pairs, next sentence", "pairs")
   assert difference == "+0.0 points (which module)"

@@ -1,0 +1,228 @@
+"""Does packing hurt, or contamination? ModernBERT-tiny, its rows made in four ways.
+
+  python -m experiments.contamination --data FOLDER
+
+| arm                       | a row holds                                              |
+|---------------------------|----------------------------------------------------------|
+| packed and isolated       | whole documents that do not see each other               |
+| one document a row        | the same documents in each step, one a row               |
+| concatenated, with a mask | the stream of documents, cut at the end of the row; the  |
+|                           | parts do not see each other                              |
+| concatenated, no mask     | the same rows, each as if it were one document           |
+
+Arms of a seed start from the same weights and see as many tokens a step. The first and the
+second differ only in padding, the third also cuts documents, and the fourth also
+contaminates them. All are evaluated on whole documents alone, fine-tuned on tasks of GLUE,
+and their embeddings compared with STS-B's labels. experiments/lab/real_data.py says what
+FOLDER holds. Finished runs are kept: the same command resumes where it was stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from experiments.contamination.embeddings import rank_correlation
+from experiments.contamination.study import make_study
+from experiments.finetuning import local_tasks, pretrained, real_tasks
+from experiments.finetuning.pretrained import Scores
+from experiments.finetuning.real_tasks import Files
+from experiments.lab import command
+from experiments.lab.exhibits import Exhibit
+from experiments.lab.paired_run import held_out
+from experiments.lab.part import Part
+from experiments.lab.statistics import SCORE_MARGIN, equivalent, larger, same_score
+from experiments.lab.study import ByArm
+from experiments.packing_paper.curves import pictures
+from experiments.packing_paper.curves.tables import (
+  NAMES,
+  length_table,
+  mean_difference,
+  named,
+  table,
+)
+from packing import InputError
+from training.command import positive
+from training.record.files import write_json
+
+SIMILARITY = "stsb"  # the task whose pairs rank embeddings
+AT_MOST = {"sst2": 10_000}  # examples to train on; of other tasks all
+FIELDS: dict[str, Any] = {
+  "model.family": "modern_bert",
+  "model.next_sentence": False,
+  "model.attention_dropout_rate": 0.0,
+  "model.global_base": 10_000.0,  # as pretrained
+  "optimizer.learning_rate": 3e-4,
+}
+QUICK = {"train.duration": "64 sequences", "optimizer.warmup": "32 sequences"}
+
+
+def losses(part: Part, results: ByArm) -> Exhibit:
+  """The held-out losses of pretraining."""
+  names = list(results)
+  isolated, one_a_row, pieces, concatenated = map(held_out, results.values())
+  apart = [mean_difference(results[name], results["isolated"]) for name in names]
+  finding = (
+    f"Compared with {NAMES['isolated']} rows, the held-out loss is {apart[1]:+.3f} nats "
+    f"with one document a row, {apart[2]:+.3f} concatenated with a mask and "
+    f"{apart[3]:+.3f} without one."
+  )
+  picture = "losses.png"
+  pictures.curves(
+    part.folder / picture, named(results, names), title=finding, over="real_tokens"
+  )
+  return part.exhibit(
+    "Pretraining",
+    "Held-out loss of whole documents",
+    "in shape",
+    finding,
+    claim="Packing does not hurt; contamination does.",
+    statements=[
+      equivalent(
+        "Packed and isolated, the loss is that of one document a row",
+        isolated,
+        one_a_row,
+        power=concatenated,
+      ),
+      equivalent(
+        "Concatenated with a mask, the loss is that of packed and isolated rows",
+        pieces,
+        isolated,
+        power=concatenated,
+      ),
+      larger("Concatenated, it is higher without a mask", concatenated, pieces),
+      larger("So it is higher than in packed and isolated rows", concatenated, isolated),
+    ],
+    pictures=[picture],
+    text="\n\n".join(
+      [
+        table(results, names),
+        "Concatenated without a mask, a row counts as one sequence. The loss by the length "
+        "of the document:",
+        length_table(results, names),
+      ]
+    ),
+  )
+
+
+def downstream(part: Part, scores: Mapping[str, Scores], ranks: Scores) -> Exhibit:
+  """The scores of fine-tuned models, and the correlations of embeddings."""
+  of_arm = {arm: np.mean([of[arm] for of in scores.values()], axis=0) for arm in ranks}
+  means = {arm: values.tolist() for arm, values in of_arm.items()}
+  every = {**scores, "mean of these": means, "embeddings": ranks}
+
+  def apart(values: Scores, arm: str) -> str:
+    return f"{np.mean(np.subtract(values[arm], values['isolated'])):+.1f}"
+
+  others = [arm for arm in ranks if arm != "isolated"]
+  finding = (
+    f"Compared with {NAMES['isolated']} rows, the mean score and the correlation of "
+    "embeddings differ by "
+    + "; ".join(f"{apart(means, x)} and {apart(ranks, x)} ({NAMES[x]})" for x in others)
+    + " points."
+  )
+  same = [
+    same_score(
+      f"{name}: pretrained packed and isolated, the score is that of one document a row",
+      of["isolated"],
+      of["one_a_row"],
+      of["concatenated"],
+    )
+    for name, of in every.items()
+  ]
+  better = [
+    larger(
+      f"{name}: it is higher than concatenated without a mask",
+      of["isolated"],
+      of["concatenated"],
+      margin=SCORE_MARGIN,
+      unit="points",
+    )
+    for name, of in every.items()
+  ]
+  in_words = {name: {NAMES[arm]: of[arm] for arm in ranks} for name, of in every.items()}
+  return part.exhibit(
+    "Fine-tuning",
+    "Scores after pretraining, and embeddings",
+    "in shape",
+    finding,
+    claim="Packing does not hurt; contamination does.",
+    statements=[*same, *better],
+    text="Percent on the dev set, mean and standard deviation over seeds; 'embeddings' is "
+    "Spearman's correlation of cosines with STS-B's labels, without fine-tuning:\n\n"
+    + pretrained.score_table(in_words),
+  )
+
+
+def find_tasks(part: Part) -> dict[str, Files]:
+  """The tasks of GLUE, from the folder of real data; made from docstrings if quick.
+
+  Raises:
+    InputError: a file is missing.
+  """
+  folder = part.folder / "text"
+  if part.quick:
+    local = local_tasks.write(folder)
+    return {name: Files(*local[name]) for name in ("sst2", SIMILARITY)}
+  if part.data is None:
+    raise InputError("--data is not given; expected a folder with real data, or --quick.")
+  return {
+    name: real_tasks.files(name, part.data, folder, at_most=AT_MOST.get(name, 0))
+    for name in real_tasks.TASKS
+    if name != "squad"
+  }
+
+
+def exhibits(part: Part) -> list[Exhibit]:
+  """Pretrains, fine-tunes and embeds what is not finished yet; raises as `Study.run`."""
+  tasks, study = find_tasks(part), make_study(part)
+  results = study.run()
+  models = {arm.name: study.kept_of(arm.name) for arm in study.arms}
+  overrides = FIELDS | {"data.vocab_file": f"{models['isolated'][0]}/tokenizer.json"}
+  overrides |= QUICK if part.quick else {}
+  runs = pretrained.make_runs(models, tasks, part.folder, overrides)
+  ranks = {
+    arm: [part.folder / "ranks" / f"{pretrained.name_of(x)}.json" for x in folders]
+    for arm, folders in models.items()
+  }
+  needed = pretrained.unfinished(runs)
+  needed |= {path.stem for paths in ranks.values() for path in paths if not path.exists()}
+  study.run(kept=[arm for arm, paths in ranks.items() if needed & {x.stem for x in paths}])
+  scores = pretrained.fine_tune(runs, models, jobs=part.jobs)
+  for arm, paths in ranks.items():
+    for folder, path in zip(models[arm], paths, strict=True):
+      if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, rank_correlation(folder, tasks[SIMILARITY]))
+  correlations = {
+    arm: [json.loads(path.read_text()) for path in paths] for arm, paths in ranks.items()
+  }
+  return [losses(part, results), downstream(part, scores, correlations)]
+
+
+def main(arguments: list[str] | None = None) -> int:
+  """Runs the command; returns the exit status."""
+  parser = command.make_parser(
+    __doc__, "experiments.contamination", workdir="results/contamination"
+  )
+  command.add_training(parser)
+  parser.add_argument("--seeds", type=positive, help="of each arm; 3, or 1 if quick")
+  options = parser.parse_args(arguments)
+  rest = "--quick" if options.quick else "--data FOLDER"
+  part = Part(
+    options.workdir / "quick" if options.quick else options.workdir,
+    f"python -m experiments.contamination {rest}",
+    quick=options.quick,
+    seeds=options.seeds,
+    jobs=options.jobs,
+    data=options.data,
+  )
+  return command.run_part(exhibits, part, as_json=options.json)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

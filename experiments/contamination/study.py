@@ -1,0 +1,68 @@
+"""ModernBERT-tiny on paragraphs of Wikipedia: how documents become rows.
+
+Paragraphs stand in for documents: they are as short, compared with a row, as web documents
+are in rows of 1,024 tokens. They come in random order, so neighbours in a row have nothing
+to do with each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.lab import real_data
+from experiments.lab.part import Part
+from experiments.lab.study import SEEDS, Arm, Study
+
+CONFIG = "configs/modern_bert_base.py"
+TEXT_BYTES = 30_000_000  # of the articles
+ROW_LENGTH = 256
+ARMS = (
+  Arm("isolated", {}, keep=True),
+  Arm("one_a_row", {}, "unpacked", keep=True),
+  Arm("pieces", {}, "pieces", keep=True),
+  Arm("concatenated", {}, "concatenated", keep=True),
+)
+OVERRIDES: dict[str, Any] = {
+  "data.max_sequence_length": ROW_LENGTH,
+  "data.vocab_size": 8192,
+  "data.held_out_fraction": 0.02,
+  "data.too_long": "truncate",
+  "packing.algorithm": "optimal",
+  "packing.max_sequences_per_pack": 0,
+  "model.size": "tiny",
+  "model.dtype": "float32",
+  "model.remat": "none",
+  "optimizer.learning_rate": 3e-3,
+  "optimizer.decay_share": 0.3,
+  "optimizer.warmup": "0.05 epochs",
+  "train.batch_size": 16,
+  "train.micro_batch_size": 0,
+  "train.duration": "1 epochs",
+}
+PARAGRAPHS = {"data.documents": "line", "data.min_words": 20}
+QUICK: dict[str, Any] = {
+  "data.source": "stdlib",
+  "data.vocab_size": 2048,
+  "data.held_out_fraction": 0.01,
+  "train.duration": "0.005 epochs",
+  "optimizer.warmup": "0.001 epochs",
+}
+
+
+def make_study(part: Part) -> Study:
+  """The study on the real text; on docstrings if little is wanted.
+
+  Raises:
+    InputError: the text is missing.
+  """
+  folder = part.folder
+  if part.quick:
+    text = QUICK
+  else:
+    source = real_data.write_articles(
+      part.data or ".", folder / "text.txt", at_least=TEXT_BYTES
+    )
+    text = PARAGRAPHS | {"data.source": str(source)}
+  overrides = OVERRIDES | {"data.directory": str(folder / "data")} | text
+  seeds = part.seeds or (1 if part.quick else SEEDS)
+  return Study(folder, ARMS, overrides, seeds, part.jobs, config=CONFIG)

@@ -1,0 +1,90 @@
+"""Fine-tunes the models of a study: each arm, each seed from its own pretraining."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.finetuning import real_tasks
+from experiments.finetuning.real_tasks import Files
+from experiments.finetuning.runs import Runs, run_all
+from experiments.lab.report import table
+from experiments.lab.statistics import mean_and_sd
+from experiments.lab.study import weights_digest
+from training.sweep.file import make_sweep
+
+Scores = dict[str, list[float]]  # by arm, percent, a value a seed
+Models = Mapping[str, Sequence[pathlib.Path]]  # by arm, the directories by seed
+
+
+def make_runs(
+  models: Models,
+  tasks: Mapping[str, Files],
+  folder: pathlib.Path,
+  overrides: Mapping[str, Any],
+) -> list[Runs]:
+  """The runs of each task, one a model, which are packed.
+
+  Args:
+    models: the directories of each arm by seed.
+    tasks: the files of each, by the task of configs/glue.py, or squad.
+    folder: for the runs; those that are finished are kept.
+    overrides: fields of the config of all runs.
+  """
+  arms = {
+    name_of(directory): {"model.init_from": str(directory), "seed": seed}
+    for directories in models.values()
+    for seed, directory in enumerate(directories)
+  }
+  all_runs = []
+  for task, files in tasks.items():
+    of_task = files.overrides(folder / "data" / task)
+    spec = {
+      "config": real_tasks.config_of(task),
+      "overrides": of_task | dict(overrides),
+      "arms": arms,
+    }
+    sweep = make_sweep(spec, where=f"fine-tuning on {task}")
+    all_runs.append(Runs(task, sweep, folder))
+  return all_runs
+
+
+def unfinished(all_runs: Sequence[Runs]) -> set[str]:
+  """The `name_of` of the models that some run is still to start from."""
+  return {run.arm for runs in all_runs for run in runs.sweep.runs if runs.read(run) is None}
+
+
+def fine_tune(all_runs: Sequence[Runs], models: Models, *, jobs: int) -> dict[str, Scores]:
+  """Makes runs, `jobs` at a time; returns by task the score of each one's last step.
+
+  Raises:
+    Stopped: some runs failed; names the last line of each.
+  """
+  run_all(all_runs, number=jobs)
+  return {
+    runs.task: {
+      arm: [
+        100 * summary["eval_score"]
+        for directory in directories
+        for summary in runs.summaries(name_of(directory))
+      ]
+      for arm, directories in models.items()
+    }
+    for runs in all_runs
+  }
+
+
+def name_of(directory: pathlib.Path) -> str:
+  """Of the fine-tuning of a model: other weights have another name."""
+  return f"{directory.name}-{(weights_digest(str(directory)) or '')[:8]}"
+
+
+def score_table(scores: Mapping[str, Scores]) -> str:
+  """Means and standard deviations over the seeds."""
+  arms = list(next(iter(scores.values())))
+  rows = [
+    [name, *(mean_and_sd(of_task[arm], digits=1) for arm in arms)]
+    for name, of_task in scores.items()
+  ]
+  return table(["score (%)", *arms], rows)
