@@ -44,8 +44,8 @@ QUICK: dict[str, Any] = {
   "data.source": "stdlib",
   "data.vocab_size": 2048,
   "data.held_out_fraction": 0.01,
-  "train.duration": "0.005 epochs",
-  "optimizer.warmup": "0.001 epochs",
+  "train.duration": "500 sequences",
+  "optimizer.warmup": "100 sequences",
 }
 
 

@@ -1,0 +1,131 @@
+"""The study of contamination, on made-up runs whose truth is known."""
+
+import csv
+import functools
+
+import jax
+import numpy as np
+import pytest
+import scipy.stats
+
+from experiments.contamination import __main__ as contamination
+from experiments.contamination.embeddings import rank_correlation
+from experiments.contamination.study import make_study
+from experiments.finetuning.real_tasks import Files
+from experiments.lab.paired_run import EVALUATED
+from experiments.lab.part import Part
+from experiments.lab.streams import CUT
+from model import hf, weights
+from packing import InputError
+from pipeline.tokenizer import SPECIAL_TOKENS
+from tests import packs
+
+SEEDS = 3
+# How far the held-out loss of each arm lies above the first; and its scores, in points.
+ABOVE = {"isolated": 0.0, "one_a_row": 0.0, "pieces": 0.002, "concatenated": 0.1}
+SCORES = {"isolated": 70.0, "one_a_row": 70.1, "pieces": 69.0, "concatenated": 60.0}
+
+
+def made_up(arm, seed):
+  rng = np.random.default_rng((seed, len(arm)))
+  evaluations = []
+  for share in EVALUATED:
+    loss = 4 + 0.1 * seed + ABOVE[arm] + 40 / share + 0.001 * rng.standard_normal()
+    own = {
+      "mlm_loss": loss,
+      "mlm_accuracy": 1 - loss / 6,
+      "unigram_mlm_accuracy": 0.05,
+      "mlm_accuracy_by_length": [
+        {"from": 1, "to": 64, "mlm_loss": loss + 0.5},
+        {"from": 65, "to": 128, "mlm_loss": loss},
+      ],
+    }
+    counters = {"sequences": 50 * share, "real_tokens": 9000 * share}
+    evaluations.append(counters | {"own": own, "alone": own})
+  return {
+    "recipe": {"steps": 400},
+    "sequences_a_step": {"mean": 16.0},
+    "curve": [
+      {"sequences": 50 * x, "real_tokens": 9000 * x, "mlm_loss": 4 + 40 / x}
+      for x in range(1, 101)
+    ],
+    "evaluations": evaluations,
+  }
+
+
+def test_losses_tell_packing_from_contamination(tmp_path):
+  results = {arm: [made_up(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
+  exhibit = contamination.losses(Part(tmp_path, "command"), results)
+  assert [x.outcome for x in exhibit.statements] == ["holds"] * 4
+  assert "+0.10" in exhibit.finding
+  assert "| 1 to 64 |" in exhibit.text
+  assert (tmp_path / "losses.png").stat().st_size
+  # Nothing was learned that contamination could spoil: the test sees no difference.
+  same = {arm: results["isolated"] for arm in ABOVE}
+  exhibit = contamination.losses(Part(tmp_path, "command"), same)
+  outcomes = [x.outcome for x in exhibit.statements]
+  assert outcomes == ["no power", "no power", "equivalent", "equivalent"]
+
+
+def test_scores_and_embeddings_are_compared(tmp_path):
+  def scores(seed):
+    rng = np.random.default_rng(seed)
+    return {arm: (x + 0.1 * rng.standard_normal(3)).tolist() for arm, x in SCORES.items()}
+
+  tasks = {"cola": scores(1), "rte": scores(2)}
+  exhibit = contamination.downstream(Part(tmp_path, "command"), tasks, scores(3))
+  assert len(exhibit.statements) == 8  # twice: two tasks, their mean, embeddings
+  assert {x.outcome for x in exhibit.statements} == {"holds"}
+  row = next(x for x in exhibit.text.splitlines() if x.startswith("| mean of these"))
+  means = [float(cell.split(" ± ")[0]) for cell in row.split("|")[2:-1]]
+  assert means == pytest.approx(list(SCORES.values()), abs=0.2)
+
+
+def test_arms_differ_only_in_how_rows_are_made(tmp_path, monkeypatch):
+  (tmp_path / "text").mkdir()
+  (tmp_path / "text" / "a.txt").write_text("Title\n" + "A long paragraph. " * 9 + "\n\n")
+  study = make_study(Part(tmp_path / "part", "command", data=str(tmp_path), seeds=2))
+  assert [arm.batches for arm in study.arms] == ["packed", "unpacked", *CUT[::-1]]
+  configs = {str(run.config.to_dict()) for _, run in study.runs}
+  assert len(configs) == 2  # one a seed
+  config = study.runs[0][1].config
+  assert config.data.task == "documents"
+  assert config.data.documents == "line"
+  with pytest.raises(InputError, match="expected a folder with real data, or --quick"):
+    contamination.find_tasks(Part(tmp_path, "command"))
+
+
+@pytest.mark.extra
+def test_embeddings_are_ranked_as_by_transformers(tmp_path):
+  torch = pytest.importorskip("torch")
+  transformers = pytest.importorskip("transformers")
+  words = ["red", "green", "blue", "cat", "dog", "bird"]
+  tokens = (*SPECIAL_TOKENS, *words)
+  config = packs.small_config(vocab_size=len(tokens), max_position_embeddings=31)
+  params = jax.tree.map(np.asarray, packs.random_params(config)[1])
+  hf.export_bert(config, params, tmp_path / "model", vocabulary=weights.Vocabulary(tokens))
+  rng = np.random.default_rng(0)
+  pairs = [
+    [" ".join(rng.choice(words, rng.integers(1, 9))) for _ in range(2)] for _ in range(41)
+  ]
+  labels = rng.uniform(0, 5, len(pairs))
+  path = tmp_path / "dev.tsv"
+  with path.open("w", newline="") as file:
+    rows = csv.writer(file, delimiter="\t")
+    rows.writerow(["sentence1", "sentence2", "score"])
+    rows.writerows([*pair, label] for pair, label in zip(pairs, labels, strict=True))
+  found = rank_correlation(
+    tmp_path / "model", Files("", str(path), columns="label=score", longest=16)
+  )
+  model = transformers.AutoModel.from_pretrained(tmp_path / "model")
+
+  @functools.cache
+  def vector(text):
+    ids = [tokens.index(x) for x in ("[CLS]", *text.split(), "[SEP]")]
+    with torch.no_grad():
+      hidden = model(torch.tensor([ids])).last_hidden_state[0].mean(0)
+    return (hidden / hidden.norm()).numpy()
+
+  cosines = [vector(a) @ vector(b) for a, b in pairs]
+  expected = 100 * scipy.stats.spearmanr(cosines, labels).statistic
+  assert found == pytest.approx(expected, abs=1e-3)
