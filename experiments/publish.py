@@ -2,15 +2,17 @@
 
   python -m experiments.publish
 
-For maintainers, after a full `make reproduce` or `python -m experiments.atom_size`. Takes
-the parts that --workdir has; the others stay as they were published last, and their
-statements are judged again from the numbers that they keep. Writes docs/reproduction,
-docs/atom_size and experiments/README.md.
+For maintainers, after a full `make reproduce`, `python -m experiments.atom_size` or
+`python -m experiments.contamination`. Takes the parts that --workdir has; the others stay
+as they were published last, and their statements are judged again from the numbers that
+they keep. Writes docs/reproduction, docs/atom_size, docs/contamination and
+experiments/README.md.
 
 Finished runs on real data, hours of training, are published too: small files, by which a
 run is known and not made again. To have them where the commands look for them:
 
-  mkdir -p results && cp -r docs/reproduction/wikipedia docs/finetuning results/
+  mkdir -p results
+  cp -r docs/reproduction/wikipedia docs/finetuning docs/contamination results/
 """
 
 from __future__ import annotations
@@ -30,17 +32,24 @@ from experiments.reproduce import PARTS
 from training.record.files import write_json, write_text
 
 ROOT = pathlib.Path(__file__).parents[1]
-PACKING, ATOMS = "docs/reproduction", "docs/atom_size"
+PACKING = "docs/reproduction"
+ALONE = {name: f"docs/{name}" for name in ("atom_size", "contamination")}  # of one part
 # Where finished runs are in the results, and the folder of the documents that keeps them.
-RUNS = {"wikipedia/runs": PACKING, "finetuning/runs": "docs"}
+RUNS = {
+  "wikipedia/runs": PACKING,
+  "finetuning/runs": "docs",
+  "contamination/runs": "docs",
+  "contamination/ranks": "docs",
+}
 _INDEX = """\
 # Every table and figure of the papers
 
 Written by `python -m experiments.publish` from the exhibits themselves. Results are those
 of the last full run; minutes are those of the whole part. `packing_paper` has a file for
-each exhibit of the packing paper, `atom_size` is the atom-size paper, `load_balance` and
-`finetuning` are studies of our own ([load_balance.md](../docs/load_balance.md),
-[finetuning.md](../docs/finetuning.md)), and `lab` is what they share.
+each exhibit of the packing paper, `atom_size` is the atom-size paper, `contamination`,
+`load_balance` and `finetuning` are studies of our own
+([load_balance.md](../docs/load_balance.md), [finetuning.md](../docs/finetuning.md)), and
+`lab` is what they share.
 
 ## The packing paper: [report](../docs/reproduction/REPORT.md)
 
@@ -48,7 +57,11 @@ each exhibit of the packing paper, `atom_size` is the atom-size paper, `load_bal
 
 ## The atom-size paper: [report](../docs/atom_size/exhibits.md)
 
-{atoms}
+{atom_size}
+
+## Packing or contamination: [report](../docs/contamination/exhibits.md)
+
+{contamination}
 """
 
 
@@ -70,7 +83,7 @@ def publish(results: pathlib.Path, root: pathlib.Path):
   """Publishes the parts that are in a folder.
 
   Args:
-    results: of `make reproduce`, and of the atom-size study.
+    results: of `make reproduce`, and of the studies in `ALONE`.
     root: of the checkout.
   """
   for runs, folder in RUNS.items():
@@ -79,15 +92,14 @@ def publish(results: pathlib.Path, root: pathlib.Path):
       target.parent.mkdir(parents=True, exist_ok=True)
       shutil.copy(run, target)
   packing = _update(results, root / PACKING, list(PARTS))
-  atoms = _update(results, root / ATOMS, ["atom_size"])["atom_size"]
   write_text(root / PACKING / "REPORT.md", report.document(packing))
-  write_text(root / ATOMS / "exhibits.md", report.part("atom_size", atoms))
   exhibits = [exhibit for part in packing.values() for exhibit in part]
-  text = _INDEX.format(
-    packing=report.index(exhibits, report=f"../{PACKING}/REPORT.md"),
-    atoms=report.index(atoms, report=f"../{ATOMS}/exhibits.md"),
-  )
-  write_text(root / "experiments" / "README.md", text)
+  indices = {"packing": report.index(exhibits, report=f"../{PACKING}/REPORT.md")}
+  for name, folder in ALONE.items():
+    made = _update(results, root / folder, [name])[name]
+    write_text(root / folder / "exhibits.md", report.part(name, made))
+    indices[name] = report.index(made, report=f"../{folder}/exhibits.md")
+  write_text(root / "experiments" / "README.md", _INDEX.format(**indices))
 
 
 def _update(

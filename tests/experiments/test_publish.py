@@ -14,7 +14,7 @@ from experiments.lab.statistics import judge, larger
 from experiments.packing_paper import table_4_strategies as strategies
 
 PACKING = publish.ROOT / publish.PACKING
-ATOMS = publish.ROOT / publish.ATOMS
+ALONE = {name: publish.ROOT / folder for name, folder in publish.ALONE.items()}
 
 
 def published(folder) -> dict[str, list[Exhibit]]:
@@ -23,14 +23,15 @@ def published(folder) -> dict[str, list[Exhibit]]:
 
 
 def test_reports_are_what_the_exhibits_say():
-  packing, atoms = published(PACKING), published(ATOMS)["atom_size"]
+  packing = published(PACKING)
   assert (PACKING / "REPORT.md").read_text() == report.document(packing)
-  assert (ATOMS / "exhibits.md").read_text() == report.part("atom_size", atoms)
+  parts = [(PACKING / name, part) for name, part in packing.items()]
+  for name, folder in ALONE.items():
+    part = published(folder)[name]
+    assert (folder / "exhibits.md").read_text() == report.part(name, part)
+    parts.append((folder, part))
   index = (publish.ROOT / "experiments" / "README.md").read_text()
-  for folder, part in (
-    (ATOMS, atoms),
-    *((PACKING / name, packing[name]) for name in packing),
-  ):
+  for folder, part in parts:
     for exhibit in part:
       assert exhibit.claim, exhibit.name
       assert f"[{exhibit.name}](" in index
@@ -38,7 +39,7 @@ def test_reports_are_what_the_exhibits_say():
   assert list(packing) == list(reproduce.PARTS)
 
 
-@pytest.mark.parametrize("folder", [PACKING, ATOMS])
+@pytest.mark.parametrize("folder", [PACKING, *ALONE.values()])
 def test_outcomes_are_those_of_the_kept_numbers(folder):
   kept = [x for part in published(folder).values() for y in part for x in y.statements]
   tested = [x for x in kept if x.test]
@@ -48,9 +49,8 @@ def test_outcomes_are_those_of_the_kept_numbers(folder):
 
 
 def test_kept_statements_are_judged_again(tmp_path):
-  (tmp_path / publish.PACKING).mkdir(parents=True)
-  (tmp_path / publish.ATOMS).mkdir(parents=True)
-  (tmp_path / "experiments").mkdir()
+  for folder in (publish.PACKING, *publish.ALONE.values(), "experiments"):
+    (tmp_path / folder).mkdir(parents=True)
   test = larger("more", [2.002, 2.102, 2.203], [2.0, 2.1, 2.2]).test
   old = Statement("more", "holds", "by an old rule", test)
   counted = Statement("counted", "fails", "1 of 2")
@@ -66,7 +66,7 @@ def test_kept_statements_are_judged_again(tmp_path):
 
 def test_only_parts_that_were_made_are_replaced(tmp_path):
   root, results = tmp_path / "root", tmp_path / "results"
-  for folder in (publish.PACKING, publish.ATOMS, "experiments"):
+  for folder in (publish.PACKING, *publish.ALONE.values(), "experiments"):
     (root / folder).mkdir(parents=True)
   before = published(PACKING) | {"strategies": []}
   kept = {name: [vars(x) for x in part] for name, part in before.items()}
