@@ -17,6 +17,9 @@ import os
 import pathlib
 import sys
 
+from training import memory
+
+memory.one_pool()
 if not sys.stderr.isatty():  # in a log, each change of a progress bar is a new line
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
@@ -27,8 +30,9 @@ from ml_collections import ConfigDict, config_flags
 import packing
 import pipeline
 from model import MODELS, weights
-from training import command, init_from, memory, processes
-from training.config import ConfigError, validate
+from training import command, init_from, processes
+from training.config.rules import validate
+from training.errors import ConfigError
 from training.evaluation import evaluate
 from training.mesh import make_mesh, replicated
 from training.record import report, saved_config, workdir

@@ -25,6 +25,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from training import memory
+
+memory.one_pool()
 if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
@@ -57,7 +60,7 @@ from pipeline.prediction.of_model import (
 from pipeline.prediction.submission import MATCHED, MISMATCHED
 from pipeline.tasks.squad import MAX_ANSWER_LENGTH
 from pipeline.tokenizer import Tokenizer
-from training import evaluation, memory
+from training import evaluation
 from training.command import Parser
 from training.errors import ConfigError
 from training.mesh import make_mesh, replicated

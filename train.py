@@ -22,8 +22,10 @@ import pathlib
 import sys
 from typing import Any
 
+from training import memory
 from training.stopping import signals
 
+memory.one_pool()
 if __name__ == "__main__":  # not in loader processes, which import this file too
   signals.listen()
   print("train.py: loading JAX and other libraries ...", file=sys.stderr, flush=True)
@@ -41,9 +43,10 @@ from model import SKIPPING, ModelConfig, weights
 from model.masks import pairs_within
 from pipeline.batches.loader import BatchIterator
 from pipeline.tokenizer import TOKENIZER_FILE
-from training import command, init_from, memory, processes
+from training import command, init_from, processes
 from training.checkpoint import Checkpoints
-from training.config import make_optimizer, make_schedule, validate
+from training.config import make_optimizer, make_schedule
+from training.config.rules import validate
 from training.errors import ConfigError
 from training.evaluation import evaluate
 from training.mesh import gather, make_mesh, put_batch

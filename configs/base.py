@@ -1,7 +1,7 @@
 """Every field of a run, with the value that BERT's papers give it where they do.
 
 A config file edits this base. Fields are locked: an unknown one on the command line is
-refused. `training/config.py` checks their values before any work.
+refused. `training/config/rules.py` checks their values before any work.
 """
 
 from ml_collections import ConfigDict

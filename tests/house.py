@@ -24,7 +24,7 @@ ROOMS = {
   "model": "config masks block_attention kernels attention losses blocks bert "
   "modern_bert gpt2 models files weights hf testing __main__",
   "training": "errors memory stopping command mesh optimizer recipe processes config "
-  "init_from step checkpoint evaluation record plots sweep config_reference",
+  "init_from step checkpoint evaluation record plots sweep",
   "experiments": "lab finetuning load_balance packing_paper contamination atom_size "
   "reproduce publish",
 }

@@ -11,7 +11,7 @@ import yaml
 import packing
 from tests import markdown
 from tests.markdown import CURRENT, DOCUMENTS, ROOT
-from training import config_reference
+from training.config import reference
 
 OURS = [path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()]
 OURS += ["benchmarks", "configs", "docs", "tests"]
@@ -77,16 +77,16 @@ def test_python_is_python_and_recipes_are_shown_as_they_are():
 
 
 def test_the_reference_of_the_config_is_that_of_the_code():
-  """python -m training.config_reference > docs/config.md"""
+  """python -m training.config.reference > docs/config.md"""
   page = (ROOT / "docs" / "config.md").read_text()
-  assert page == config_reference.reference() + "\n"
+  assert page == reference.reference() + "\n"
 
 
 @pytest.mark.parametrize("said", [{"a.b": ""}, {"a.b": "in tokens", "c": "no field"}])
 def test_a_field_without_a_description_is_refused(said):
-  config = config_reference.ml_collections.ConfigDict({"a": {"b": 1}})
+  config = reference.ml_collections.ConfigDict({"a": {"b": 1}})
   with pytest.raises(ValueError, match=r"a\.b|c\."):
-    config_reference.page(config, said)
+    reference.page(config, said)
 
 
 def test_the_citation_is_of_this_version():

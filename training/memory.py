@@ -9,24 +9,40 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from collections.abc import Mapping
 
 # Names and numbers of malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 _KEEP = {
-  _M_ARENA_MAX: 1,  # one pool, so that threads share what is freed
   _M_MMAP_MAX: 0,  # large buffers come from the pool, too
   _M_TRIM_THRESHOLD: -1,  # the pool never shrinks
   _M_TOP_PAD: 256 << 20,  # and grows by this many bytes
 }
 
 
-def keep() -> bool:
-  """Keeps freed memory from now on; call it before JAX starts its first device.
+def one_pool() -> bool:
+  """Gives all threads one pool; call it before a library starts a thread, as pyarrow does.
+
+  Otherwise some of XLA's threads get another pool, which returns large buffers whatever
+  `keep` says.
 
   Returns:
     Whether it does; False where the C library is not glibc.
   """
+  return _set({_M_ARENA_MAX: 1})
+
+
+def keep() -> bool:
+  """Keeps freed memory from now on; call it before JAX starts its first device.
+
+  Returns:
+    As `one_pool`, which has to be called before.
+  """
+  return _set(_KEEP)
+
+
+def _set(options: Mapping[int, int]) -> bool:
   if platform.libc_ver()[0] != "glibc":
     return False
   library = ctypes.CDLL(None)
-  return all([library.mallopt(option, value) for option, value in _KEEP.items()])
+  return all([library.mallopt(option, value) for option, value in options.items()])

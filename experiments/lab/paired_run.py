@@ -31,7 +31,8 @@ from experiments.lab.study import Arm, Results, worker
 from model import hf, weights
 from pipeline.tokenizer import TOKENIZER_FILE
 from training import init_from
-from training.config import ConfigError, make_optimizer, model_config
+from training.config import make_optimizer, model_config
+from training.errors import ConfigError
 from training.evaluation import evaluate_pretraining
 from training.mesh import make_mesh
 from training.recipe import Recipe, resolve

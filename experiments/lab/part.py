@@ -15,7 +15,7 @@ from experiments.lab import report
 from experiments.lab.exhibits import Agreement, Exhibit, Value
 from model.weights import WeightsError
 from packing import InputError
-from training.config import ConfigError
+from training.errors import ConfigError
 from training.record.files import write_json, write_text
 from training.sweep.file import SweepError
 

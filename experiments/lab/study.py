@@ -22,7 +22,8 @@ import pipeline
 from experiments.lab.streams import BATCHES, ONE_A_ROW
 from training import command, memory
 from training.command import Stopped
-from training.config import ConfigError, validate
+from training.config.rules import validate
+from training.errors import ConfigError
 from training.record.files import write_json
 from training.sweep import jobs
 from training.sweep.file import Run, make_sweep

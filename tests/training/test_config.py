@@ -16,14 +16,9 @@ from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs
 from tests.test_packed_equals_unpacked import make_store
 from tests.training.test_optimizer import numpy_lamb, updated
-from training.config import (
-  ConfigError,
-  make_optimizer,
-  make_schedule,
-  model_config,
-  tracker_names,
-  validate,
-)
+from training.config import make_optimizer, make_schedule, model_config, tracker_names
+from training.config.rules import validate
+from training.errors import ConfigError
 from training.optimizer import OPTIMIZERS
 from training.recipe import resolve
 

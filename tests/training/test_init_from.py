@@ -14,7 +14,8 @@ from model.__main__ import main as model_command
 from model.weights import Vocabulary
 from tests import packs
 from training import init_from
-from training.config import ConfigError, validate
+from training.config.rules import validate
+from training.errors import ConfigError
 from training.mesh import make_mesh
 from training.optimizer import lamb
 from training.step import TrainingProgram

@@ -1,6 +1,7 @@
 """Freed memory is kept between steps, and results are the same."""
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import textwrap
 
 import pytest
 
+from tests.programs import ROOT
 from training import memory
 
 PROGRAM = textwrap.dedent(
@@ -43,6 +45,33 @@ def test_steps_take_less_new_memory_and_give_the_same_result():
   returned, kept = json.loads(done.stdout)
   assert kept[0] < returned[0] / 4
   assert kept[1] == returned[1]
+
+
+POOLS = textwrap.dedent(
+  """
+  import ctypes, sys
+  import {program}
+
+  library = ctypes.CDLL(None)
+  library.fopen.restype = ctypes.c_void_p
+  file = ctypes.c_void_p(library.fopen(sys.argv[1].encode(), b"w"))
+  library.malloc_info(0, file)
+  library.fclose(file)
+  """
+)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+@pytest.mark.parametrize(
+  ("program", "pools"),
+  [("train", 1), ("eval", 1), ("predict", 1), ("benchmarks.training", 1), ("pyarrow", 2)],
+)
+def test_threads_of_libraries_share_one_pool(program, pools, tmp_path):
+  """A thread that pyarrow starts would have one of its own."""
+  path = tmp_path / "malloc.xml"
+  command = [sys.executable, "-c", POOLS.replace("{program}", program), path]
+  subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu"})
+  assert path.read_text().count("<heap nr=") == pools
 
 
 def test_another_c_library_is_left_alone(monkeypatch):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import ml_collections
 
 from model import hf, weights
-from training.config import ConfigError
+from training.errors import ConfigError
 from training.record.files import read_json, read_json_lines, write_json
 from training.record.report import metric_of
 from training.stopping import best_of

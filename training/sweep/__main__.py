@@ -33,7 +33,7 @@ from typing import Any
 import ml_collections
 
 from training.command import Parser, positive
-from training.config import ConfigError
+from training.errors import ConfigError
 from training.record import workdir
 from training.record.files import read_json_lines, write_json, write_text
 from training.sweep import jobs

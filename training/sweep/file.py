@@ -16,8 +16,8 @@ from absl import flags
 from ml_collections import config_flags
 
 from model import IMPLEMENTATIONS
-from training.config import ConfigError, validate
-from training.errors import field_value, wrong_type
+from training.config.rules import validate
+from training.errors import ConfigError, field_value, wrong_type
 
 ROOT = pathlib.Path(__file__).parents[2]
 _SEED, _ARM = "seed", "arm"

@@ -233,9 +233,13 @@ def _start(task: Task, share: Sequence[int], environment: Mapping[str, str]) -> 
 
 
 def _threads(count: int) -> dict[str, str]:
-  """Variables that limit the threads of libraries to this number."""
+  """Variables that limit the threads of libraries to this number, and to one pool.
+
+  A pool of a thread's own could not keep the large buffers that `training.memory` keeps.
+  """
   libraries = ("OMP", "OPENBLAS", "MKL")
   variables = {f"{library}_NUM_THREADS": str(count) for library in libraries}
+  variables["MALLOC_ARENA_MAX"] = "1"
   if count == 1:
     flags = os.environ.get("XLA_FLAGS", "")
     variables["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()

@@ -11,7 +11,7 @@ from configs import base
 from model import weights
 from tests import packs
 from training import plots
-from training.config import ConfigError
+from training.errors import ConfigError
 from training.record import files, metrics, saved_config, workdir
 from training.record.parameters import parameters_digest
 from training.record.report import TRAIN_NUMBERS

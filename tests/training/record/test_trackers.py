@@ -15,7 +15,8 @@ from tests.training.record.test_recorder import STEPS as STEPS_RECORDED
 from tests.training.record.test_recorder import record
 from tests.training.test_config import check, get_config
 from training.command import Stopped
-from training.config import TRACKERS, ConfigError, tracker_names
+from training.config import TRACKERS, tracker_names
+from training.errors import ConfigError
 from training.record import trackers, workdir
 
 WRITTEN = {"metrics.jsonl": "train", "eval.jsonl": "eval"}

@@ -1,6 +1,6 @@
 """The fields of a config as a page, from `configs/base.py` and its comments.
 
-python -m training.config_reference > docs/config.md
+python -m training.config.reference > docs/config.md
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Mapping
 
 import ml_collections
 
-BASE = pathlib.Path(__file__).parents[1] / "configs" / "base.py"
+BASE = pathlib.Path(__file__).parents[2] / "configs" / "base.py"
 
 _HEAD = """# The fields of a config
 
-Written by `python -m training.config_reference > docs/config.md`: the defaults and
+Written by `python -m training.config.reference > docs/config.md`: the defaults and
 comments of `configs/base.py`. The other files in `configs/` change some of them, and any
 can be set on the command line, such as `--config.train.steps=400`. An unknown field, a
 value of another type and one that cannot be used are refused before any work. Where a
@@ -102,7 +102,7 @@ def reference() -> str:
 
 if __name__ == "__main__":
   argparse.ArgumentParser(
-    prog="python -m training.config_reference",
+    prog="python -m training.config.reference",
     description="Prints the reference of the config fields, docs/config.md.",
   ).parse_args()
   print(reference())

@@ -1,4 +1,4 @@
-"""Checks a config's values, and makes the model config and the optimizer it describes."""
+"""The rules that a config's values must follow, checked before any work."""
 
 from __future__ import annotations
 
@@ -7,41 +7,30 @@ import pathlib
 from collections.abc import Callable, Collection, Mapping
 
 import ml_collections
-import optax
 
 import model
-from model import attention
 from model.config import MAX_VOCAB_MULTIPLE
-from training import optimizer as optimizer_lib
-from training.errors import ConfigError, check
-from training.recipe import Recipe, check_recipe
-
-# Names in train.trackers, and what their extras of pyproject.toml install.
-TRACKERS = {"wandb": ("wandb",), "mlflow": ("mlflow", "sqlalchemy", "alembic")}
-MASKED_TASKS = ("pretraining", "sentences", "documents")  # which predict masked tokens
-GIVEN = "given"  # the model.size that takes the sizes of model.init_from
-
-LAYER_SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
-
-# Fields of config.model that one family has, besides those of every model.
-_FAMILY_FIELDS = {
-  "bert": ("position_reset", "next_sentence"),
-  "modern_bert": ("global_every", "local_window", "global_base", "pooling"),
-  "gpt2": ("positions",),
-}
-FAMILIES = ("bert", "modern_bert")  # of models that are not causal
-
-# Fields of config.model that every model has.
-_MODEL_FIELDS = (
-  "dropout_rate",
-  "attention_dropout_rate",
-  "initializer_range",
-  "attention_mask",
-  "attention_impl",
-  "remat",
-  "vocab_multiple",
-  "dtype",
+from training import optimizer
+from training.config import (
+  FAMILIES,
+  FAMILY_FIELDS,
+  GIVEN,
+  TRACKERS,
+  check_attention,
+  family_of,
+  model_config,
+  row_length,
+  tracker_names,
 )
+from training.errors import ConfigError, check
+from training.recipe import check_recipe
+
+MASKED_TASKS = ("pretraining", "sentences", "documents")  # which predict masked tokens
+STREAMED_TASKS = (*MASKED_TASKS, "text")
+_COUNT_WORDS = ("text", "documents")
+
+# Each rule: whether it holds, the field to blame, and what was expected of it.
+_Rule = tuple[bool, str, str]
 
 # Fields that share a range; a test of the value; the range in words.
 _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
@@ -119,10 +108,10 @@ _CHOICES: dict[str, Collection[str]] = {
   "model.remat": model.REMATERIALISATIONS,
   "model.dtype": ("float32", "bfloat16"),
   "data.too_long": ("", "error", "truncate", "split"),
-  "optimizer.decay": optimizer_lib.DECAYS,
+  "optimizer.decay": optimizer.DECAYS,
   "train.loss_unit": model.LOSS_UNITS,
-  "optimizer.name": optimizer_lib.OPTIMIZERS,
-  "optimizer.trust_ratio": optimizer_lib.TRUST_RATIOS,
+  "optimizer.name": optimizer.OPTIMIZERS,
+  "optimizer.trust_ratio": optimizer.TRUST_RATIOS,
 }
 
 
@@ -181,15 +170,6 @@ def validate(
       )
 
 
-def tracker_names(config: ml_collections.ConfigDict) -> list[str]:
-  """The names in `train.trackers`."""
-  return [name.strip() for name in config.train.trackers.split(",") if name.strip()]
-
-
-# Each rule: whether it holds, the field to blame, and what was expected of it.
-_Rule = tuple[bool, str, str]
-
-
 def _model_rules(config, family: str, head: str) -> list[_Rule]:
   causal, is_modern = family == "gpt2", family == "modern_bert"
   task, given = config.data.task, config.model.init_from
@@ -246,7 +226,7 @@ def _model_rules(config, family: str, head: str) -> list[_Rule]:
         f"model.{name}",
         f"{getattr(model.ModernBertConfig, name)!r}: it is for model.family=modern_bert",
       )
-      for name in _FAMILY_FIELDS["modern_bert"]
+      for name in FAMILY_FIELDS["modern_bert"]
     ),
     (
       task not in ("sentences", "documents") or not config.model.next_sentence,
@@ -254,9 +234,6 @@ def _model_rules(config, family: str, head: str) -> list[_Rule]:
       f"False with data.task={task}, which has no next sentence",
     ),
   ]
-
-
-_COUNT_WORDS = ("text", "documents")
 
 
 def _data_rules(config) -> list[_Rule]:
@@ -314,9 +291,6 @@ def _data_rules(config) -> list[_Rule]:
       "data.held_out_source with it",
     ),
   ]
-
-
-STREAMED_TASKS = ("pretraining", "sentences", "documents", "text")
 
 
 def _packing_rules(config) -> list[_Rule]:
@@ -384,15 +358,6 @@ def _packing_rules(config) -> list[_Rule]:
   ]
 
 
-def row_length(config: ml_collections.ConfigDict) -> int:
-  """Tokens of a packed row at most; of unpacked ones, `data.max_sequence_length`."""
-  length, packing = config.data.max_sequence_length, config.packing
-  if packing.algorithm == "none":
-    return length
-  multiple = packing.length_multiple
-  return max(packing.row_length, -(-length // multiple) * multiple)
-
-
 def _training_rules(config, *, num_devices: int) -> list[_Rule]:
   train, opt, task = config.train, config.optimizer, config.data.task
 
@@ -426,91 +391,7 @@ def _training_rules(config, *, num_devices: int) -> list[_Rule]:
   ]
 
 
-def check_attention(config: ml_collections.ConfigDict, model_config: model.ModelConfig):
-  """Refuses an implementation of attention that cannot compute this model.
-
-  Args:
-    config: of the run.
-    model_config: of the model.
-
-  Raises:
-    ConfigError: says why.
-  """
-  try:
-    for length in {row_length(config), config.data.max_sequence_length}:
-      attention.check(model_config, length)
-  except model.AttentionError as error:
-    raise ConfigError(f"config.model: {error}") from error
-
-
 def _get(config, field: str):
   for name in field.split("."):
     config = config[name]
   return config
-
-
-def family_of(config: ml_collections.ConfigDict, head: str) -> str:
-  """The family of a run's model, a key of `model.MODELS`."""
-  return "gpt2" if head == "causal" else config.model.family
-
-
-def model_config(
-  config: ml_collections.ConfigDict,
-  *,
-  head: str = "pretraining",
-  vocab_size: int,
-  sizes: model.ModelConfig | None = None,
-  num_labels: int = 2,
-) -> model.ModelConfig:
-  """The model that a run's config describes.
-
-  Args:
-    config: of the run.
-    head: that the run trains; a key of `model.MODELS`.
-    vocab_size: V.
-    sizes: a model whose layers have the sizes, where `model.size` is `GIVEN`.
-    num_labels: classes of a sequence; 1 for regression.
-  """
-  family = family_of(config, head)
-  kind = model.CONFIGS[family]
-  names = (*_MODEL_FIELDS, *_FAMILY_FIELDS[family])
-  fields = {name: config.model[name] for name in names} | {
-    "vocab_size": vocab_size,
-    "max_position_embeddings": config.data.max_sequence_length,
-  }
-  if family != "gpt2":
-    fields["num_labels"] = num_labels
-  if config.model.size != GIVEN:
-    return kind.from_size(config.model.size, **fields)
-  assert sizes is not None  # validate requires model.init_from
-  return kind(**{name: getattr(sizes, name) for name in LAYER_SIZES}, **fields)
-
-
-def make_schedule(config: ml_collections.ConfigDict, recipe: Recipe) -> optax.Schedule:
-  """The learning rate of a recipe, over updates from 0."""
-  return optimizer_lib.warmup_and_decay(
-    peak=recipe.learning_rate,
-    warmup_steps=recipe.warmup_steps,
-    total_steps=recipe.steps,
-    decay=config.optimizer.decay,
-    decay_share=config.optimizer.decay_share,
-  )
-
-
-def make_optimizer(
-  config: ml_collections.ConfigDict, recipe: Recipe
-) -> optax.GradientTransformation:
-  """The optimizer of a config, with the learning rate and the betas of a recipe."""
-  opt, rate = config.optimizer, make_schedule(config, recipe)
-  common = {"weight_decay": opt.weight_decay, "clip_norm": opt.clip_norm}
-  if opt.name == "sgd":
-    return optimizer_lib.sgd(rate, b1=recipe.b1, **common)
-  if opt.name == "adafactor":
-    return optimizer_lib.adafactor(rate, **common)
-  common |= {"b1": recipe.b1, "b2": recipe.b2, "eps": opt.eps}
-  common |= {"bias_correction": opt.bias_correction}
-  if opt.name == "adamw":
-    return optimizer_lib.adamw(rate, clip_update=opt.clip_update, **common)
-  return optimizer_lib.lamb(
-    rate, trust_ratio=opt.trust_ratio, max_weight_norm=opt.max_weight_norm, **common
-  )

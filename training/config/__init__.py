@@ -1,0 +1,136 @@
+"""What a run's config describes: the model, its rows, the optimizer."""
+
+from __future__ import annotations
+
+import ml_collections
+import optax
+
+import model
+from model import attention
+from training import optimizer as optimizer_lib
+from training.errors import ConfigError
+from training.recipe import Recipe
+
+# Names in train.trackers, and what their extras of pyproject.toml install.
+TRACKERS = {"wandb": ("wandb",), "mlflow": ("mlflow", "sqlalchemy", "alembic")}
+GIVEN = "given"  # the model.size that takes the sizes of model.init_from
+
+LAYER_SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
+
+# Fields of config.model that one family has, besides those of every model.
+FAMILY_FIELDS = {
+  "bert": ("position_reset", "next_sentence"),
+  "modern_bert": ("global_every", "local_window", "global_base", "pooling"),
+  "gpt2": ("positions",),
+}
+FAMILIES = ("bert", "modern_bert")  # of models that are not causal
+
+# Fields of config.model that every model has.
+_MODEL_FIELDS = (
+  "dropout_rate",
+  "attention_dropout_rate",
+  "initializer_range",
+  "attention_mask",
+  "attention_impl",
+  "remat",
+  "vocab_multiple",
+  "dtype",
+)
+
+
+def tracker_names(config: ml_collections.ConfigDict) -> list[str]:
+  """The names in `train.trackers`."""
+  return [name.strip() for name in config.train.trackers.split(",") if name.strip()]
+
+
+def row_length(config: ml_collections.ConfigDict) -> int:
+  """Tokens of a packed row at most; of unpacked ones, `data.max_sequence_length`."""
+  length, packing = config.data.max_sequence_length, config.packing
+  if packing.algorithm == "none":
+    return length
+  multiple = packing.length_multiple
+  return max(packing.row_length, -(-length // multiple) * multiple)
+
+
+def check_attention(config: ml_collections.ConfigDict, model_config: model.ModelConfig):
+  """Refuses an implementation of attention that cannot compute this model.
+
+  Args:
+    config: of the run.
+    model_config: of the model.
+
+  Raises:
+    ConfigError: says why.
+  """
+  try:
+    for length in {row_length(config), config.data.max_sequence_length}:
+      attention.check(model_config, length)
+  except model.AttentionError as error:
+    raise ConfigError(f"config.model: {error}") from error
+
+
+def family_of(config: ml_collections.ConfigDict, head: str) -> str:
+  """The family of a run's model, a key of `model.MODELS`."""
+  return "gpt2" if head == "causal" else config.model.family
+
+
+def model_config(
+  config: ml_collections.ConfigDict,
+  *,
+  head: str = "pretraining",
+  vocab_size: int,
+  sizes: model.ModelConfig | None = None,
+  num_labels: int = 2,
+) -> model.ModelConfig:
+  """The model that a run's config describes.
+
+  Args:
+    config: of the run.
+    head: that the run trains; a key of `model.MODELS`.
+    vocab_size: V.
+    sizes: a model whose layers have the sizes, where `model.size` is `GIVEN`.
+    num_labels: classes of a sequence; 1 for regression.
+  """
+  family = family_of(config, head)
+  kind = model.CONFIGS[family]
+  names = (*_MODEL_FIELDS, *FAMILY_FIELDS[family])
+  fields = {name: config.model[name] for name in names} | {
+    "vocab_size": vocab_size,
+    "max_position_embeddings": config.data.max_sequence_length,
+  }
+  if family != "gpt2":
+    fields["num_labels"] = num_labels
+  if config.model.size != GIVEN:
+    return kind.from_size(config.model.size, **fields)
+  assert sizes is not None  # validate requires model.init_from
+  return kind(**{name: getattr(sizes, name) for name in LAYER_SIZES}, **fields)
+
+
+def make_schedule(config: ml_collections.ConfigDict, recipe: Recipe) -> optax.Schedule:
+  """The learning rate of a recipe, over updates from 0."""
+  return optimizer_lib.warmup_and_decay(
+    peak=recipe.learning_rate,
+    warmup_steps=recipe.warmup_steps,
+    total_steps=recipe.steps,
+    decay=config.optimizer.decay,
+    decay_share=config.optimizer.decay_share,
+  )
+
+
+def make_optimizer(
+  config: ml_collections.ConfigDict, recipe: Recipe
+) -> optax.GradientTransformation:
+  """The optimizer of a config, with the learning rate and the betas of a recipe."""
+  opt, rate = config.optimizer, make_schedule(config, recipe)
+  common = {"weight_decay": opt.weight_decay, "clip_norm": opt.clip_norm}
+  if opt.name == "sgd":
+    return optimizer_lib.sgd(rate, b1=recipe.b1, **common)
+  if opt.name == "adafactor":
+    return optimizer_lib.adafactor(rate, **common)
+  common |= {"b1": recipe.b1, "b2": recipe.b2, "eps": opt.eps}
+  common |= {"bias_correction": opt.bias_correction}
+  if opt.name == "adamw":
+    return optimizer_lib.adamw(rate, clip_update=opt.clip_update, **common)
+  return optimizer_lib.lamb(
+    rate, trust_ratio=opt.trust_ratio, max_weight_norm=opt.max_weight_norm, **common
+  )
