@@ -4,8 +4,10 @@ Three computations with one loss. `whole` is the model as it comes: the head tha
 tokens sees all of them. `masked` gives it only the masked tokens. So does `unpadded`,
 and it runs the encoder on the real tokens of a batch in one row, with attention within
 each sequence: on a GPU by `varlen_attn`, elsewhere one sequence after the other. A user of
-PyTorch can write each of them in a few lines. Transformers itself un-pads a ModernBERT with
-FlashAttention alone, which needs a GPU; PyTorch's FlexAttention has no gradient on a CPU.
+PyTorch can write each of them in a few lines. Transformers takes a ModernBERT's batch in
+one row only with FlashAttention, which is for GPUs, and PyTorch's FlexAttention has no
+gradient on a CPU. So a local layer of `unpadded` computes all pairs of a sequence there,
+and masks those outside the window.
 """
 
 from __future__ import annotations
