@@ -43,7 +43,7 @@ from packing import InputError
 from packing.errors import check_integer, short_repr
 from packing.files import whole_file
 from pipeline.prediction.answers import answer_examples
-from pipeline.prediction.chunks import BatchShape, default_row_lengths
+from pipeline.prediction.chunks import ORDINARY_ROW, BatchShape, default_row_lengths
 from pipeline.prediction.embeddings import (
   POOLINGS,
   as_json,
@@ -434,8 +434,8 @@ def _parser() -> argparse.ArgumentParser:
     "--max-sequence-length",
     metavar="S",
     type=int,
-    help="tokens of a sequence and of a row (default: the run's; else all positions, for "
-    f"squad {LONGEST_WINDOW})",
+    help="tokens of a sequence and of a row, at most (default: the run's; else all "
+    f"positions, for squad {LONGEST_WINDOW})",
   )
   add("--doc-stride", metavar="N", type=int, help="squad: tokens from window to window")
   add("--max-question-length", metavar="N", type=int, help="squad: in tokens")
@@ -446,13 +446,21 @@ def _parser() -> argparse.ArgumentParser:
     default=MAX_ANSWER_LENGTH,
     help=f"squad: in tokens (default: {MAX_ANSWER_LENGTH})",
   )
-  add("--batch-size", metavar="B", type=int, default=8, help="rows a step (default: 8)")
+  add(
+    "--batch-size",
+    metavar="B",
+    type=int,
+    default=8,
+    help=f"rows a step, those above {ORDINARY_ROW} tokens fewer (default: 8)",
+  )
   add(
     "--row-lengths",
     metavar="S,...",
     type=_integers,
     help="shorter rows beside those of --max-sequence-length; the model is compiled for "
-    "each (default: a half, 7/12 and 3/4 of it)",
+    "each that is used, above "
+    f"{ORDINARY_ROW} only for longer inputs (default: a half, 7/12 and 3/4 of it; if it is "
+    f"above {ORDINARY_ROW}, those of {ORDINARY_ROW} and its doubles)",
   )
   add(
     "--algorithm",
@@ -463,7 +471,10 @@ def _parser() -> argparse.ArgumentParser:
     f"(default: {BatchShape.algorithm})",
   )
   add(
-    "--max-sequences-per-pack", metavar="M", type=int, help="default: S / 4, hardly a limit"
+    "--max-sequences-per-pack",
+    metavar="M",
+    type=int,
+    help="default: S / 4, at most 128, hardly a limit",
   )
   add("--dtype", choices=_DTYPES, help="of the computation (default: the model's)")
   add(

@@ -1,15 +1,19 @@
-"""Training steps of Hugging Face's BERT in PyTorch, on a CPU or a GPU of NVIDIA.
+"""Training steps of Hugging Face's BERT or ModernBERT, on a CPU or a GPU of NVIDIA.
 
 Three computations with one loss. `whole` is the model as it comes: the head that predicts
 tokens sees all of them. `masked` gives it only the masked tokens. So does `unpadded`,
 and it runs the encoder on the real tokens of a batch in one row, with attention within
 each sequence: on a GPU by `varlen_attn`, elsewhere one sequence after the other. A user of
-PyTorch can write each of them in a few lines.
+PyTorch can write each of them in a few lines. Transformers takes a ModernBERT's batch in
+one row only with FlashAttention, which is for GPUs, and PyTorch's FlexAttention has no
+gradient on a CPU. So a local layer of `unpadded` computes all pairs of a sequence there,
+and masks those outside the window.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +23,7 @@ import numpy as np
 import torch
 import transformers
 from torch.nn import functional
-from transformers import AttentionInterface, BertForPreTraining
+from transformers import AttentionInterface, BertForPreTraining, PreTrainedModel
 from transformers.utils import logging
 
 from benchmarks.small_bert import ADAMW
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
   from pipeline.batches.packed import PackedBatch
 
 Tensors = dict[str, Any]
+INPUTS = "input_ids", "token_type_ids", "position_ids", "attention_mask"
+OF_BERT = "token_type_ids", "next_sentence_label"  # what a ModernBERT does not take
 NOT_MASKED = -100  # as the labels of the model have it
 UNPADDED = "isopack_unpadded"
 
@@ -85,9 +91,11 @@ class HuggingFace:
     )
 
 
-def _model(weights: pathlib.Path | BertConfig, attention: str) -> BertForPreTraining:
+def _model(weights: pathlib.Path | BertConfig, attention: str) -> PreTrainedModel:
   if not isinstance(weights, BertConfig):
-    return BertForPreTraining.from_pretrained(weights, attn_implementation=attention)
+    (kind,) = transformers.AutoConfig.from_pretrained(weights).architectures
+    kind = getattr(transformers, kind)
+    return kind.from_pretrained(weights, attn_implementation=attention)
   config = transformers.BertConfig(**bert_json(weights, "pretraining", None))
   return BertForPreTraining._from_config(config, attn_implementation=attention)
 
@@ -103,9 +111,11 @@ class Computation:
 
   def prepare(self, batch: PackedBatch) -> Tensors:
     """What a step takes, on the device, of a PackedBatch with one sequence a row."""
+    left_out = () if isinstance(self._model, BertForPreTraining) else OF_BERT
     return {
       name: value.to(self._trained.device) if isinstance(value, torch.Tensor) else value
       for name, value in self._prepare(batch).items()
+      if name not in left_out
     }
 
   def step(self, batch: Tensors) -> float:
@@ -190,56 +200,81 @@ def _prepare_unpadded(batch: PackedBatch) -> Tensors:
 # ---- losses ----------------------------------------------------------------------------
 
 
-def _whole(model: BertForPreTraining, batch: Tensors) -> torch.Tensor:
+def _whole(model: PreTrainedModel, batch: Tensors) -> torch.Tensor:
   return model(**batch).loss
 
 
-def _masked(model: BertForPreTraining, batch: Tensors) -> torch.Tensor:
-  inputs = ("input_ids", "token_type_ids", "attention_mask")
-  outputs = model.bert(**{name: batch[name] for name in inputs})
-  hidden = outputs.last_hidden_state.flatten(0, 1)
-  return _heads(model, hidden[batch["masked"]], outputs.pooler_output, batch)
+def _masked(model: PreTrainedModel, batch: Tensors) -> torch.Tensor:
+  hidden = _encode(model, batch).flatten(0, 1)
+  rows, length = batch["input_ids"].shape
+  starts = length * torch.arange(rows, device=hidden.device)
+  return _heads(model, hidden, starts, batch)
 
 
-def _unpadded(model: BertForPreTraining, batch: Tensors) -> torch.Tensor:
-  inputs = ("input_ids", "token_type_ids", "position_ids")
-  outputs = model.bert(**{name: batch[name] for name in inputs}, lengths=batch["lengths"])
-  hidden = outputs.last_hidden_state[0]
-  pooled = model.get_submodule("bert.pooler")(hidden[batch["starts"]][:, None])
-  return _heads(model, hidden[batch["masked"]], pooled, batch)
+def _unpadded(model: PreTrainedModel, batch: Tensors) -> torch.Tensor:
+  hidden = _encode(model, batch, lengths=batch["lengths"])[0]
+  return _heads(model, hidden, batch["starts"], batch)
+
+
+def _encode(model: PreTrainedModel, batch: Tensors, **options) -> torch.Tensor:
+  inputs = {name: batch[name] for name in INPUTS if name in batch}
+  return model.base_model(**inputs, **options).last_hidden_state
 
 
 def _heads(
-  model: BertForPreTraining, masked: torch.Tensor, pooled: torch.Tensor, batch: Tensors
+  model: PreTrainedModel, hidden: torch.Tensor, starts: torch.Tensor, batch: Tensors
 ) -> torch.Tensor:
+  """The loss of hidden states of all tokens, [T, D]; sequences begin at `starts`."""
+  masked, labels = hidden[batch["masked"]], batch["labels"]
+  if not isinstance(model, BertForPreTraining):
+    head, decoder = (model.get_submodule(name) for name in ("head", "decoder"))
+    return functional.cross_entropy(decoder(head(masked)), labels)
+  pooled = model.get_submodule("bert.pooler")(hidden[starts][:, None])
   tokens, sequences = model.cls(masked, pooled)
   next_sentence = functional.cross_entropy(sequences, batch["next_sentence_label"])
-  return functional.cross_entropy(tokens, batch["labels"]) + next_sentence
+  return functional.cross_entropy(tokens, labels) + next_sentence
 
 
 def _attend_within(
-  module, query, key, value, attention_mask, *, scaling, lengths, **_
+  module, query, key, value, _, *, scaling, lengths, sliding_window=None, **__
 ) -> tuple[torch.Tensor, None]:
-  """[1, N, T, H] of sequences one after another -> [1, T, N, H]."""
-  del module, attention_mask
+  """[1, N, T, H] of sequences one after another -> [1, T, N, H].
+
+  A token attends to those less than `sliding_window` away, of its own sequence.
+  """
+  del module
   if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
-    return _attend_on_gpu(query, key, value, scaling, lengths), None
+    return _attend_on_gpu(query, key, value, scaling, lengths, sliding_window), None
   split = (x.split(lengths, dim=2) for x in (query, key, value))
   attended = [
-    functional.scaled_dot_product_attention(q, k, v, scale=scaling)
+    functional.scaled_dot_product_attention(
+      q, k, v, attn_mask=_near(q.shape[2], sliding_window, q.device), scale=scaling
+    )
     for q, k, v in zip(*split, strict=True)
   ]
   return torch.cat(attended, dim=2).transpose(1, 2).contiguous(), None
 
 
-def _attend_on_gpu(query, key, value, scaling: float, lengths: list[int]) -> torch.Tensor:
+@functools.cache
+def _near(length: int, window: int | None, device: torch.device) -> torch.Tensor | None:
+  """bool[L, L], the pairs of a local layer; None for all of them."""
+  if window is None or length <= window:
+    return None
+  places = torch.arange(length, device=device)
+  return (places[:, None] - places).abs() < window
+
+
+def _attend_on_gpu(
+  query, key, value, scaling: float, lengths: list[int], window: int | None
+) -> torch.Tensor:
   """The same by one kernel of variable lengths, which has 16 bits only."""
   from torch.nn.attention.varlen import varlen_attn
 
   ends = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device=query.device)
   heads = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
   arguments: Any = (*heads, ends, ends, max(lengths), max(lengths))
-  attended: Any = varlen_attn(*arguments, scale=scaling)
+  sides = (-1, -1) if window is None else (window - 1, window - 1)
+  attended: Any = varlen_attn(*arguments, scale=scaling, window_size=sides)
   return attended[None]
 
 

@@ -1,21 +1,26 @@
-"""The BERT, the batches and the machine that all measured steps share."""
+"""The models, the batches and the machine that all measured steps share."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 import optax
 
 from benchmarks.machine import machine
-from model import BertConfig
+from model import BertConfig, EncoderConfig, ModernBertConfig
 from packing.testing import lay_out
 from training.mesh import make_mesh
 from training.optimizer import lamb
 from training.step import TrainingProgram
 
+Encoder = TypeVar("Encoder", bound=EncoderConfig)
 VOCAB_SIZE = 30522
+FAMILIES: dict[str, type[EncoderConfig]] = {
+  "bert": BertConfig,
+  "modern_bert": ModernBertConfig,
+}
 MASK_RATE = 0.15
 # Of AdamW, beside PyTorch.
 ADAMW: dict[str, Any] = {"learning_rate": 1e-4, "weight_decay": 0.01}
@@ -29,7 +34,12 @@ def make_optimizer() -> optax.GradientTransformation:
 
 def make_config(size: str, *, longest: int, **fields) -> BertConfig:
   """A BERT of one size without dropout; `longest` is its positions, in tokens."""
-  return BertConfig.from_size(
+  return make_encoder(BertConfig, size, longest=longest, **fields)
+
+
+def make_encoder(kind: type[Encoder], size: str, *, longest: int, **fields) -> Encoder:
+  """The same of any kind."""
+  return kind.from_size(
     size,
     vocab_size=VOCAB_SIZE,
     max_position_embeddings=longest,

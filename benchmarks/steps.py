@@ -13,7 +13,7 @@ import optax
 
 from benchmarks.command import CLOCKS
 from benchmarks.small_bert import MASK_RATE, sequence
-from model import IMPLEMENTATIONS, AttentionError, BertConfig
+from model import IMPLEMENTATIONS, AttentionError, ModelConfig
 from model.attention import check
 from packing.testing import lay_out
 from training.record.progress import Progress
@@ -154,7 +154,7 @@ def _now() -> np.ndarray:
   return np.array([time.perf_counter(), time.process_time()])
 
 
-def why_not(config: BertConfig, row_length: int) -> str:
+def why_not(config: ModelConfig, row_length: int) -> str:
   """Why a model's implementation of attention cannot run here; "" where it can."""
   try:
     check(config, row_length)

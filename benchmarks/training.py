@@ -3,22 +3,23 @@
     python -m benchmarks.training --size mini
     python -m benchmarks.training --size base --sequences 16 --batch-size 4 --rounds 2
     python -m benchmarks.training --ways packed,padded,unpadded --json results/training.json
+    python -m benchmarks.training --family modern_bert --histogram wikipedia_1024
     python -m benchmarks.training --size base --batch-size 64 --sequences 512   on a GPU
 
 Sequences have the lengths of a built-in histogram and random tokens; 15 % of the tokens are
-masked, and each sequence has a next-sentence label. All ways start from the same weights,
-with AdamW, one dtype and no dropout. A round is every sequence once in each way, all steps
-of all ways in random order; the first is not counted, and ratios are taken round by round.
-Before that each way takes two steps on a few sequences: their losses say that the same work
-is done. The time of a step includes handing over the arrays, not making them. Processor
-time, of all threads, is reported beside the wall clock. Other programs affect it less, but
-threads of a pool that spin while they wait count as if they worked.
+masked, and for a BERT each sequence has a next-sentence label. All ways start from the same
+weights, with AdamW, one dtype and no dropout. A round is every sequence once in each way,
+all steps of all ways in random order; the first is not counted, and ratios are taken round
+by round. Before that each way takes two steps on a few sequences: their losses say that the
+same work is done. The time of a step includes handing over the arrays, not making them.
+Processor time, of all threads, is reported beside the wall clock. Other programs affect it
+less, but threads of a pool that spin while they wait count as if they worked.
 
 Freed memory is kept for the next step, for all ways (training/memory.py). On a CPU a second
 process then measures some ways without that, by --return-memory.
 
-Peers are Hugging Face's BERT in PyTorch, on the CPU, in float32; `make reference` installs
-it. With another device or dtype they do not run.
+Peers are Hugging Face's BERT or ModernBERT in PyTorch, on the CPU, in float32; `make
+reference` installs it. With another device or dtype they do not run.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ import packing
 from benchmarks import command
 from benchmarks.machine import machine as processor
 from benchmarks.sample import Sample, draw
-from benchmarks.small_bert import ADAMW, VOCAB_SIZE, make_config
+from benchmarks.small_bert import ADAMW, FAMILIES, VOCAB_SIZE, make_encoder
 from benchmarks.steps import MEASURED, in_turns, not_run_lines, why_not
 from benchmarks.training_tables import (
   PEERS,
@@ -54,10 +55,11 @@ from benchmarks.training_tables import (
   expand,
   memory_table,
   part_table,
+  realised_line,
   split,
   way_table,
 )
-from model import IMPLEMENTATIONS, BertConfig, hf
+from model import IMPLEMENTATIONS, BertConfig, EncoderConfig, hf
 from pipeline.batches.packed import PackedBatch
 from training.command import positive
 from training.mesh import make_mesh, put_batch
@@ -71,9 +73,9 @@ WITHOUT_MEMORY = ("packed", "unpadded")  # ways that are measured without kept m
 
 
 class Ours:
-  """This project's training program, batch by batch, with the loss of an ordinary BERT."""
+  """This project's training program, batch by batch, with the loss of an ordinary model."""
 
-  def __init__(self, config: BertConfig, params: Any = None):
+  def __init__(self, config: EncoderConfig, params: Any = None):
     optimizer = adamw(**ADAMW, clip_norm=0)
     self._program = TrainingProgram(
       config, optimizer, mesh=make_mesh(1), seed=0, loss_unit="token"
@@ -96,12 +98,12 @@ class Ours:
     on_device = put_batch(batch, self._program.mesh)
     state, totals = self._program.train_step(self._state, on_device)
     self._state, totals = jax.block_until_ready((state, totals))
-    parts = [totals[name] for name in ("mlm_loss", "nsp_loss")]
+    parts = [totals[name] for name in ("mlm_loss", "nsp_loss") if name in totals]
     return sum(float(part.total) / float(part.units) for part in parts)
 
 
 def make_learners(
-  config: BertConfig, keys: Iterable[str], *, attention: str, threads: int | None
+  config: EncoderConfig, keys: Iterable[str], *, attention: str, threads: int | None
 ) -> dict[str, Any]:
   """What takes the steps of each way that runs here, by its key.
 
@@ -124,17 +126,17 @@ def make_learners(
   return learners
 
 
-def _hugging_face(config: BertConfig, params, attention: str, threads: int | None):
+def _hugging_face(config: EncoderConfig, params, attention: str, threads: int | None):
   from benchmarks.hugging_face import HuggingFace  # an extra
 
   with tempfile.TemporaryDirectory() as folder:
-    bert = pathlib.Path(folder) / "bert"
-    hf.export_bert(config, params, bert)
-    return HuggingFace(bert, attention, threads=threads)
+    exported = pathlib.Path(folder) / "exported"
+    hf.export_model(config, params, exported)
+    return HuggingFace(exported, attention, threads=threads)
 
 
 def not_run(
-  config: BertConfig, keys: Iterable[str], sample: Sample, *, device: jax.Device
+  config: EncoderConfig, keys: Iterable[str], sample: Sample, *, device: jax.Device
 ) -> dict[str, str]:
   """Why ways do not run here, by key; the others are not in it."""
   reasons = {}
@@ -152,7 +154,7 @@ def not_run(
   return reasons
 
 
-def _why_no_peers(config: BertConfig, device: jax.Device) -> str:
+def _why_no_peers(config: EncoderConfig, device: jax.Device) -> str:
   dtype = jnp.dtype(config.dtype).name
   if missing():
     return "not installed: make reference"
@@ -228,6 +230,7 @@ def _step(learner, batch, faults: list[int], _) -> float:
 
 def main(arguments: list[str] | None = None):
   parser = command.make_parser(__doc__)
+  command.add(parser, "--family", "bert", "of the model", choices=list(FAMILIES))
   command.add_size(parser)
   command.add_histogram(parser)
   command.add(parser, "--sequences", 64)
@@ -249,9 +252,12 @@ def main(arguments: list[str] | None = None):
     "--return-memory", action="store_true", help="leave freed memory to the C library"
   )
   options = parser.parse_args(arguments)
+  kind = FAMILIES[options.family]
+  if options.size not in kind.SIZES:
+    parser.error(f"--size is {options.size}; expected one of {', '.join(kind.SIZES)}")
   histogram = packing.load_histogram(options.histogram)
   longest, dtype = histogram.max_sequence_length, jnp.dtype(options.dtype)
-  config = make_config(options.size, longest=longest, dtype=dtype)
+  config = make_encoder(kind, options.size, longest=longest, dtype=dtype)
   try:
     sample = draw(
       histogram,
@@ -280,8 +286,9 @@ def main(arguments: list[str] | None = None):
     without = _without_memory(options, [key for key in WITHOUT_MEMORY if key in running])
   command.write(options, machine, ways=measured, without_memory=without, not_run=reasons)
   lengths = sample.store.lengths
+  name = "BERT" if isinstance(config, BertConfig) else "ModernBERT"
   print(
-    f"\nBERT-{options.size}, {options.dtype}, AdamW; {lengths.size} sequences of "
+    f"\n{name}-{options.size}, {options.dtype}, AdamW; {lengths.size} sequences of "
     f"{options.histogram}, {lengths.mean():.1f} tokens on average; "
     f"{options.batch_size} sequences a step, or {options.batch_size // 2} rows of packs; "
     f"{options.rounds} rounds\n"
@@ -292,7 +299,13 @@ def main(arguments: list[str] | None = None):
     for key, reason in reasons.items()
     if split(key)[0] not in PEERS
   ]
-  for text in (not_run_lines(ours), part_table(measured), memory_table(measured, without)):
+  packs = sum(len(ids) for ids, _ in sample.batches["packs"])
+  for text in (
+    not_run_lines(ours),
+    realised_line(measured, packing_factor=lengths.size / packs),
+    part_table(measured),
+    memory_table(measured, without),
+  ):
     if text:
       print(f"\n{text}")
 

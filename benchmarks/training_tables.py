@@ -116,6 +116,21 @@ def part_table(measured: Mapping[str, dict]) -> str:
   return record_table(records, left=("of the whole", "what"))
 
 
+def realised_line(measured: Mapping[str, dict], *, packing_factor: float) -> str:
+  """How much of the packing factor becomes speed; "" unless both ways ran.
+
+  Example:
+    >>> measured = {"packed": {"rates": [6.0]}, "unpacked": {"rates": [4.0]}}
+    >>> realised_line(measured, packing_factor=2.0)
+    'Packing factor 2.000; packed : unpacked is 0.75 (0.75 to 0.75) of it.'
+  """
+  if not {"packed", "unpacked"} <= set(measured):
+    return ""
+  ratio = np.divide(measured["packed"]["rates"], measured["unpacked"]["rates"])
+  realised = spread(quartiles(ratio / packing_factor))
+  return f"Packing factor {packing_factor:.3f}; packed : unpacked is {realised} of it."
+
+
 def memory_table(kept: Mapping[str, dict], returned: Mapping[str, dict]) -> str:
   """What keeping freed memory gains, for the ways measured without it; "" for none."""
   rows = [

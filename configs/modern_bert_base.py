@@ -10,10 +10,12 @@ pipeline prepare --task documents` with --max-sequence-length and one --vocab-fi
 
 Recipe: the authors' (Warner et al., arXiv 2412.13663, and yamls/modernbert of
 github.com/AnswerDotAI/ModernBERT). Theirs is for packed rows, so a step has as many rows
-with packing as without (packing.adjust is none). steps are those of full rows; train.py
-divides them by the packing factor, so for as many tokens set train.steps to that many times
-more. It differs in two places: their batch grows over the first 50 billion tokens, and
-their optimizer is StableAdamW. Their decay of 1e-5 a step is 0.0125 times the rate.
+with packing as without (packing.adjust is none). steps and warmup_steps are those of full
+rows; train.py divides them by the packing factor, so for as many tokens set both to that
+many times more (docs/training.md). It differs in two places. Their batch grows over the
+first 50 billion tokens; here loader, recipe, schedule and rates all count with one number
+of rows a step. Their optimizer is StableAdamW. Their decay of 1e-5 a step is 0.0125 times
+the rate.
 
 Reaches: not known. Not run here. A small one, on a CPU, on any text:
 

@@ -18,9 +18,10 @@ from pipeline.prediction.examples import Example
 from pipeline.store import SequenceStore
 
 CHUNK_SIZE = 4096  # sequences: enough to pack well, few enough to hold and to wait for
+ORDINARY_ROW = 512  # tokens; only sequences that are longer get longer rows
 _SHORTEST = 4  # tokens; if sequences are shorter, some rows are less full
 _WORK = 10**8  # units of a plan's search, of a second or less
-_STEPS = 96  # of a row; lengths are rounded up to whole ones, so that plans are quick
+_STEPS = 96  # of a row that lengths are rounded up to, where they divide it
 _Output = TypeVar("_Output")
 
 
@@ -30,12 +31,14 @@ class BatchShape:
 
   Attributes:
     length: S, the longest row, in tokens.
-    batch_size: B, rows of S tokens in a batch. Batches of shorter rows have as many more
-      rows as their tokens allow, a multiple of `batch_multiple`.
-    max_sequences: M, the most sequences in a row; None for S / 4, which hardly limits.
+    batch_size: B, rows of S tokens in a batch, or of `ORDINARY_ROW` if S is more. Batches
+      of other rows have as many as these tokens allow, a multiple of `batch_multiple`.
+    max_sequences: M, the most sequences in a row; None for a quarter of such a row's
+      tokens, which hardly limits.
     algorithm: a key of `packing.ALGORITHMS`; "none" for one sequence a row.
     row_costs: the cost of a row by row length, S included; the plan of a chunk minimises
-      the cost of all rows. None for rows of S tokens alone.
+      the cost of all rows. None for rows of S tokens alone. A chunk without a sequence for
+      rows above `ORDINARY_ROW` has none.
     batch_multiple: such as the number of devices.
 
   Raises:
@@ -65,24 +68,40 @@ class BatchShape:
     """M: the sequences that a row has room for."""
     if self.algorithm == "none":
       return 1
-    return min(self.max_sequences or max(self.length // _SHORTEST, 1), self.length)
+    hardly_a_limit = max(min(self.length, ORDINARY_ROW) // _SHORTEST, 1)
+    return min(self.max_sequences or hardly_a_limit, self.length)
 
   def rows(self, row_length: int) -> int:
     """Rows in a batch of rows of this length."""
-    most = self.batch_size * self.length // row_length
+    most = self.batch_size * min(self.length, ORDINARY_ROW) // row_length
     return max(most // self.batch_multiple * self.batch_multiple, self.batch_multiple)
+
+  def costs_for(self, longest: int) -> dict[int, int]:
+    """Row lengths for sequences up to `longest` tokens, and the cost of a row of each."""
+    costs = self.row_costs or {self.length: 1}
+    needed = min(self.length, max(longest, ORDINARY_ROW))
+    last = min(length for length in costs if length >= needed)
+    return {length: cost for length, cost in costs.items() if length <= last}
 
 
 def default_row_lengths(longest: int) -> tuple[int, ...]:
   """Four row lengths, from half of the longest; docs/speed.md compares.
 
+  Above `ORDINARY_ROW`, its four and their doubles.
+
   Example:
     >>> default_row_lengths(384)
     (192, 224, 288, 384)
+    >>> default_row_lengths(3000)
+    (256, 304, 384, 512, 1024, 2048, 3000)
   """
-  parts = (-(-longest * part // 12) for part in (6, 7, 9))
-  rounded = {-(-length // 16) * 16 for length in parts}
-  return (*sorted(length for length in rounded if length < longest), longest)
+  ordinary = min(longest, ORDINARY_ROW)
+  parts = (-(-ordinary * part // 12) for part in (6, 7, 9))
+  lengths = {-(-length // 16) * 16 for length in parts} | {longest}
+  while ordinary < longest:
+    lengths.add(ordinary)
+    ordinary *= 2
+  return tuple(sorted(length for length in lengths if length <= longest))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,17 +193,25 @@ def _pack(examples: Sequence[Example], schema: pa.Schema, shape: BatchShape) -> 
   store = SequenceStore.from_sequences(sequences, schema)
   if not len(store):
     return Chunk(list(examples), store, {}, shape)
-  row_costs = shape.row_costs or {shape.length: 1}
+  row_costs = shape.costs_for(int(store.lengths.max()))
   limited = "work_limit" in packing.algorithm_options(shape.algorithm)
   plan = packing.pack(
-    packing.Histogram.from_lengths(store.lengths, max_sequence_length=shape.length),
+    packing.Histogram.from_lengths(store.lengths, max_sequence_length=max(row_costs)),
     algorithm=shape.algorithm,
     max_sequences_per_pack=shape.slots,
     row_length=tuple(row_costs),
     row_cost=tuple(row_costs.values()),
-    length_multiple=math.gcd(shape.length, max(shape.length // _STEPS, 1)),
+    length_multiple=_length_multiple(max(row_costs)),
     **({"work_limit": _WORK} if limited else {}),
   )
   parts = zip(plan.plans, plan.assign(store.lengths, seed=0), strict=True)
   packs = {part.row_length: list(assignment) for part, assignment in parts}
   return Chunk(list(examples), store, packs, shape)
+
+
+def _length_multiple(row_length: int) -> int:
+  """What lengths are rounded up to, so that plans are quick: a divisor of the row's."""
+  if row_length <= ORDINARY_ROW:
+    return math.gcd(row_length, max(row_length // _STEPS, 1))
+  most = row_length // ORDINARY_ROW
+  return next(n for n in range(most, 0, -1) if row_length % n == 0)

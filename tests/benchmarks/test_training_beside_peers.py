@@ -76,8 +76,9 @@ def test_batches_that_cannot_be_full_are_refused():
 
 
 @pytest.mark.extra("torch", "transformers")
-def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample, torch):
-  config = packs.small_config(
+@pytest.mark.parametrize("small", [packs.small_config, packs.small_modern_bert])
+def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample, torch, small):
+  config = small(
     vocab_size=VOCAB_SIZE, max_position_embeddings=ROW_LENGTH, initializer_range=0.2
   )
   names = ["packed", "unpacked", "padded", "masked", "unpadded"]
@@ -102,6 +103,8 @@ def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample, to
     for _, one, other in training_tables.PARTS
   ]
   np.testing.assert_allclose(np.prod(factors, axis=0), whole)
+  line = training_tables.realised_line(measured, packing_factor=1.5)
+  assert f"is {factors[0][0] / 1.5:.2f} (" in line
 
 
 def reasons(sample, keys, *, platform="cpu", kind="cpu", **config) -> dict[str, str]:
@@ -138,17 +141,29 @@ def test_peers_that_do_not_run_have_rows_of_their_own():
   assert "Hugging Face, padded to the row | not installed: make reference |" in rows[1]
 
 
+def test_a_size_of_the_other_family_is_refused(capsys):
+  with pytest.raises(SystemExit):
+    training.main(["--family=modern_bert", "--size=small"])
+  message = "--size is small; expected one of tiny, mini, base, large"
+  assert message in capsys.readouterr().err
+
+
 @pytest.mark.extra("torch", "transformers")
-def test_a_short_run_has_a_row_for_every_way(tmp_path, capsys, torch):
+@pytest.mark.parametrize(
+  ("family", "name"), [("bert", "BERT"), ("modern_bert", "ModernBERT")]
+)
+def test_a_short_run_has_a_row_for_every_way(tmp_path, capsys, torch, family, name):
   written = tmp_path / "new" / "training.json"
   options = "--size=tiny --histogram=wikipedia_128 --sequences=16 --batch-size=4 --rounds=1"
   options += " --ways=packed,sorted_masked --attention-impls=xla,cudnn --dtype=float32"
+  options += f" --family={family}"
   training.main([*options.split(), "--threads=1", f"--json={written}"])
   assert torch.get_num_threads() == 1
   record = json.loads(written.read_text())
   assert list(record["ways"]) == ["packed", "sorted_masked"]
   assert all(len(way["rates"]) == 1 for way in record["ways"].values())
   printed = capsys.readouterr().out
+  assert f"\n{name}-tiny, float32, AdamW; 16 sequences of wikipedia_128" in printed
   assert "\n| isopack, packed | " in printed
   assert "\n| the same, sorted, head at masked tokens | " in printed
   assert f"attention cudnn: not run: {record['not_run']['packed cudnn']}" in printed

@@ -2,13 +2,19 @@
 
 import json
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
 
 from model import hf
 from model.weights import Vocabulary
-from pipeline.tokenizer import word_piece_tokenizer
+from pipeline.tokenizer import (
+  SPECIAL_TOKENS,
+  Tokenizer,
+  train_bpe,
+  word_piece_tokenizer,
+)
 from tests.model import ours, reference
 from tests.model.reference import (
   GPT2,
@@ -85,3 +91,15 @@ def test_transformers_opens_what_is_exported_with_its_tokenizer(tmp_path, archit
     ids = ours_too.encode(text, add_special_tokens=False).ids
     assert tokenizer(text)["input_ids"] == [2, *ids, 3]
     assert tokenizer(text, add_special_tokens=False)["input_ids"] == ids
+
+
+def test_transformers_splits_text_by_the_tokenizer_json_as_we_do(tmp_path):
+  """A ModernBERT of ours has no other file of its tokenizer."""
+  texts = json.loads((GOLDEN / "tokenizer.json").read_text())["texts"]
+  shutil.copy(GOLDEN / "ModernBertForMaskedLM" / "config.json", tmp_path)
+  path = tmp_path / "tokenizer.json"
+  path.write_text(train_bpe(texts, vocab_size=300, special_tokens=SPECIAL_TOKENS))
+  theirs = reference.transformers.AutoTokenizer.from_pretrained(tmp_path)
+  expected = [theirs(text, add_special_tokens=False)["input_ids"] for text in texts]
+  assert Tokenizer(path).encode(texts) == expected
+  assert max(max(ids, default=0) for ids in expected) >= 5 + 256, "no merge is used"

@@ -84,7 +84,8 @@ def row_cost(config: ModelConfig, row_length: int) -> int:
   """What a row costs in inference, to compare row lengths: operations of its layers.
 
   Those of attention count twice. Its products are smaller, and its softmax is not counted
-  as operations. `python -m benchmarks.inference` measures this weight.
+  as operations. `python -m benchmarks.inference` measures this weight. The unit is 2 D
+  operations, a factor of all of them, so that long rows stay within what plans take.
 
   Args:
     config: of the model.
@@ -95,9 +96,8 @@ def row_cost(config: ModelConfig, row_length: int) -> int:
     >>> round(row_cost(base, 384) / row_cost(base, 192), 3)
     2.154
   """
-  width = config.hidden_size
-  a_token = 8 * width * width + 2 * width * _feed_forward_widths(config)
-  attention = 4 * width * _pairs(config, row_length)
+  a_token = 4 * config.hidden_size + _feed_forward_widths(config)
+  attention = 2 * _pairs(config, row_length)
   return config.num_layers * row_length * a_token + ATTENTION_WEIGHT * attention
 
 

@@ -35,6 +35,23 @@ def test_one_sequence_a_row_takes_the_shortest_row_that_holds_it():
   assert {row: len(packs) for row, packs in chunk.packs.items()} == {8: 2, 20: 2}
 
 
+def test_only_longer_sequences_take_rows_above_the_ordinary():
+  lengths = default_row_lengths(3000)
+  shape = BatchShape(3000, 3, row_costs={n: n * (4000 + n) for n in lengths})
+  assert [shape.rows(n) for n in (256, 512, 1024, 3000)] == [6, 3, 1, 1]
+  assert shape.slots == BatchShape(512).slots == 128
+  rng = np.random.default_rng(0)
+  for longest, expected in ((500, 512), (513, 1024), (1025, 2048), (2999, 3000)):
+    sizes = [longest, *rng.integers(5, 300, 50).tolist()]
+    examples = [Example(str(i), [([7] * n, n, 0)], "") for i, n in enumerate(sizes)]
+    (chunk,) = pack_examples(examples, SCHEMA, shape=shape)
+    assert max(chunk.packs) == max(shape.costs_for(longest)) == expected
+    longer = sum(len(packs) for row, packs in chunk.packs.items() if row > 512)
+    assert longer == (longest > 512), "short sequences stay in ordinary rows"
+    ids = np.concatenate([x["sequence_ids"][x["sequence_mask"]] for x in chunk.batches()])
+    assert sorted(ids) == list(range(len(sizes)))
+
+
 def test_the_longest_row_holds_the_longest_sequence():
   assert default_row_lengths(23) == (16, 23)
   with pytest.raises(InputError, match="longest row has 8 tokens; expected 16"):
