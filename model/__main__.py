@@ -18,7 +18,7 @@ import tqdm
 from model import hf, weights
 from model.config import MAX_VOCAB_MULTIPLE
 from model.files import NotWritten, check_new_folder, whole_folder
-from model.hf.tokenizer import BYTE_LEVEL_FILES
+from model.hf.tokenizer import BYTE_LEVEL_FILES, describe_byte_level
 from model.testing import verify
 
 
@@ -188,7 +188,9 @@ def _export(options) -> dict:
     vocabulary=stored.vocabulary,
     labels=stored.labels,
   )
-  _copy_tokenizer(stored, pathlib.Path(options.out))
+  out = pathlib.Path(options.out)
+  _copy_tokenizer(stored, out)
+  describe_byte_level(out, max_length=config.max_position_embeddings)
   return {"step": stored.step} | _summary(options.out, stored, params)
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 import pathlib
 
+import tokenizers
+from tokenizers.processors import TemplateProcessing
+
 from model.files import write_json, write_text
 from model.weights import VOCABULARY, Vocabulary, WeightsError, read_tokens
 
@@ -105,6 +108,33 @@ def write_tokenizer(directory: pathlib.Path, vocabulary: Vocabulary, *, max_leng
     "model_max_length": max_length,
   }
   write_json(directory / _SETTINGS, settings | SPECIAL_TOKENS)
+
+
+def describe_byte_level(directory: pathlib.Path, *, max_length: int):
+  """Lets `AutoTokenizer` open a `tokenizer.json` whose tokens have BERT's names.
+
+  Says which tokens are special, and adds [CLS] and [SEP] to a text as training does. A
+  tokenizer that has settings, or adds tokens already, stays as it is.
+
+  Args:
+    directory: of the model.
+    max_length: as for `write_tokenizer`.
+  """
+  path, settings = directory / _FAST, directory / _SETTINGS
+  if not path.exists() or settings.exists():
+    return
+  tokenizer = tokenizers.Tokenizer.from_file(str(path))
+  ids = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS.values()}
+  if None in ids.values() or tokenizer.post_processor:
+    return
+  tokenizer.post_processor = TemplateProcessing(
+    single="[CLS] $A [SEP]",
+    pair="[CLS] $A [SEP] $B [SEP]",
+    special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
+  )
+  write_text(path, tokenizer.to_str())
+  kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length}
+  write_json(settings, kind | SPECIAL_TOKENS)
 
 
 def _read_json(path: pathlib.Path) -> dict:

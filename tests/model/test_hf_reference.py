@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from model import hf
+from model.hf.tokenizer import describe_byte_level
 from model.weights import Vocabulary
 from pipeline.tokenizer import (
   SPECIAL_TOKENS,
@@ -94,7 +95,7 @@ def test_transformers_opens_what_is_exported_with_its_tokenizer(tmp_path, archit
 
 
 def test_transformers_splits_text_by_the_tokenizer_json_as_we_do(tmp_path):
-  """A ModernBERT of ours has no other file of its tokenizer."""
+  """A ModernBERT of ours has no other file of its tokenizer, until it is exported."""
   texts = json.loads((GOLDEN / "tokenizer.json").read_text())["texts"]
   shutil.copy(GOLDEN / "ModernBertForMaskedLM" / "config.json", tmp_path)
   path = tmp_path / "tokenizer.json"
@@ -103,3 +104,12 @@ def test_transformers_splits_text_by_the_tokenizer_json_as_we_do(tmp_path):
   expected = [theirs(text, add_special_tokens=False)["input_ids"] for text in texts]
   assert Tokenizer(path).encode(texts) == expected
   assert max(max(ids, default=0) for ids in expected) >= 5 + 256, "no merge is used"
+  describe_byte_level(tmp_path, max_length=17)
+  theirs = reference.transformers.AutoTokenizer.from_pretrained(tmp_path)
+  assert (theirs.model_max_length, theirs.mask_token_id, theirs.pad_token_id) == (17, 4, 0)
+  assert [theirs(text)["input_ids"] for text in texts] == [[2, *x, 3] for x in expected]
+  assert theirs(texts[0], texts[1])["input_ids"] == [2, *expected[0], 3, *expected[1], 3]
+  assert Tokenizer(path).encode(texts) == expected  # read back, it is the same
+  before = path.read_bytes()
+  describe_byte_level(tmp_path, max_length=23)  # what is described stays
+  assert path.read_bytes() == before
