@@ -49,6 +49,7 @@ from packing import InputError
 from training.command import positive
 from training.record.files import write_json
 
+CLAIM = "(A question of our own.) Packing does not hurt; contamination does."
 SIMILARITY = "stsb"  # the task whose pairs rank embeddings
 AT_MOST = {"sst2": 10_000}  # examples to train on; of other tasks all
 FIELDS: dict[str, Any] = {
@@ -80,22 +81,26 @@ def losses(part: Part, results: ByArm) -> Exhibit:
     "Held-out loss of whole documents",
     "in shape",
     finding,
-    claim="Packing does not hurt; contamination does.",
+    claim=CLAIM,
     statements=[
       equivalent(
-        "Packed and isolated, the loss is that of one document a row",
+        "Packed and isolated rows reach the same loss as one document a row",
         isolated,
         one_a_row,
         power=concatenated,
       ),
       equivalent(
-        "Concatenated with a mask, the loss is that of packed and isolated rows",
+        "Concatenation with a mask reaches the same loss as packed and isolated rows",
         pieces,
         isolated,
         power=concatenated,
       ),
-      larger("Concatenated, it is higher without a mask", concatenated, pieces),
-      larger("So it is higher than in packed and isolated rows", concatenated, isolated),
+      larger("Concatenation without a mask ends worse than with one", concatenated, pieces),
+      larger(
+        "Concatenation without a mask ends worse than packed and isolated rows",
+        concatenated,
+        isolated,
+      ),
     ],
     pictures=[picture],
     text="\n\n".join(
@@ -127,7 +132,7 @@ def downstream(part: Part, scores: Mapping[str, Scores], ranks: Scores) -> Exhib
   )
   same = [
     same_score(
-      f"{name}: pretrained packed and isolated, the score is that of one document a row",
+      f"{name}: packed and isolated rows score the same as one document a row",
       of["isolated"],
       of["one_a_row"],
       of["concatenated"],
@@ -136,7 +141,7 @@ def downstream(part: Part, scores: Mapping[str, Scores], ranks: Scores) -> Exhib
   ]
   better = [
     larger(
-      f"{name}: it is higher than concatenated without a mask",
+      f"{name}: packed and isolated rows score higher than concatenation without a mask",
       of["isolated"],
       of["concatenated"],
       margin=SCORE_MARGIN,
@@ -150,7 +155,7 @@ def downstream(part: Part, scores: Mapping[str, Scores], ranks: Scores) -> Exhib
     "Scores after pretraining, and embeddings",
     "in shape",
     finding,
-    claim="Packing does not hurt; contamination does.",
+    claim=CLAIM,
     statements=[*same, *better],
     text="Percent on the dev set, mean and standard deviation over seeds; 'embeddings' is "
     "Spearman's correlation of cosines with STS-B's labels, without fine-tuning:\n\n"

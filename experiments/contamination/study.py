@@ -59,9 +59,8 @@ def make_study(part: Part) -> Study:
   if part.quick:
     text = QUICK
   else:
-    source = real_data.write_articles(
-      part.data or ".", folder / "text.txt", at_least=TEXT_BYTES
-    )
+    assert part.data is not None, "see find_tasks"
+    source = real_data.write_articles(part.data, folder / "text.txt", at_least=TEXT_BYTES)
     text = PARAGRAPHS | {"data.source": str(source)}
   overrides = OVERRIDES | {"data.directory": str(folder / "data")} | text
   seeds = part.seeds or (1 if part.quick else SEEDS)
