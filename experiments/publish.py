@@ -12,7 +12,7 @@ Finished runs on real data, hours of training, are published too: small files, b
 run is known and not made again. To have them where the commands look for them:
 
   mkdir -p results
-  cp -r docs/reproduction/wikipedia docs/finetuning docs/contamination results/
+  (cd docs && cp -r reproduction/wikipedia finetuning contamination atom_size ../results)
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from training.record.files import write_json, write_text
 ROOT = pathlib.Path(__file__).parents[1]
 PACKING = "docs/reproduction"
 ALONE = {name: f"docs/{name}" for name in ("atom_size", "contamination")}  # of one part
-# Where finished runs are in the results, and the folder of the documents that keeps them.
+# Finished runs in the results, and the folder of the documents that keeps them.
 RUNS = {
-  "wikipedia/runs": PACKING,
-  "finetuning/runs": "docs",
-  "contamination/runs": "docs",
-  "contamination/ranks": "docs",
+  "wikipedia/runs/*.json": PACKING,
+  "finetuning/runs/*.json": "docs",
+  "contamination/runs/*.json": "docs",
+  "contamination/ranks/*.json": "docs",
+  "atom_size/wikitext/*/runs/*.json": "docs",
 }
 _INDEX = """\
 # Every table and figure of the papers
@@ -87,8 +88,8 @@ def publish(results: pathlib.Path, root: pathlib.Path):
     root: of the checkout.
   """
   for runs, folder in RUNS.items():
-    for run in sorted((results / runs).glob("*.json")):
-      target = root / folder / runs / run.name
+    for run in sorted(results.glob(runs)):
+      target = root / folder / run.relative_to(results)
       target.parent.mkdir(parents=True, exist_ok=True)
       shutil.copy(run, target)
   packing = _update(results, root / PACKING, list(PARTS))

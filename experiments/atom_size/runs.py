@@ -219,7 +219,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     "dataset": rows.dataset.manifest["sha256"],
     "rows": loader.num_rows,
     "steps_per_epoch": loader.batches_per_epoch,
-    "nats": [float(x.total / max(x.units, 1)) for x in losses],
+    "nats": [round(float(x.total / max(x.units, 1)), 6) for x in losses],
     "targets": [int(x.units) for x in losses],
     "evaluations": evaluations,
     "held_out": evaluate(state["params"], sample if quick else held_out),

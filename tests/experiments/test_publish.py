@@ -72,11 +72,16 @@ def test_only_parts_that_were_made_are_replaced(tmp_path):
   kept = {name: [vars(x) for x in part] for name, part in before.items()}
   (root / publish.PACKING / "exhibits.json").write_text(json.dumps(kept))
   made = lab.make(strategies.exhibits, Part(results / "strategies", "the command"))
-  run = "wikipedia/runs/packed,seed=1.json"
-  (results / run).parent.mkdir(parents=True)
-  (results / run).write_text("{}")
+  runs = {
+    "wikipedia/runs/packed,seed=1.json": publish.PACKING,
+    "atom_size/wikitext/64/runs/packed,seed=1.json": "docs",
+  }
+  for run in runs:
+    (results / run).parent.mkdir(parents=True)
+    (results / run).write_text(run)
   publish.publish(results, root)
-  assert (root / publish.PACKING / run).read_text() == "{}"
+  for run, folder in runs.items():
+    assert (root / folder / run).read_text() == run
   after = published(root / publish.PACKING)
   assert [x.name for x in after.pop("strategies")] == [x.name for x in made]
   before.pop("strategies")
