@@ -356,7 +356,7 @@ def open_model(options: argparse.Namespace) -> Opened:
       "--config=configs/glue.py:cola --workdir=RUN "
       f"--config.model.init_from={folder}; then give RUN."
     )
-  config = stored.encoder
+  config = stored.config_as(model.EncoderConfig)
   settings = settings_to_read(
     options.input,
     "" if options.embed else stored.head,

@@ -21,11 +21,9 @@ import tensorstore
 from orbax.checkpoint import v1 as ocp
 
 from model.blocks import Transformer
-from model.config import BertConfig, EncoderConfig, ModelConfig
+from model.config import BertConfig, ModelConfig
 from model.files import write_json, write_text
-from model.gpt2 import Gpt2Config
 from model.models import CONFIGS, MODELS, abstract_model, model_of
-from model.modern_bert import ModernBertConfig
 
 Params = dict[str, Any]
 MODEL, VOCABULARY, CHECKPOINTS = "model.json", "vocab.txt", "checkpoints"
@@ -83,32 +81,10 @@ class StoredModel:
     """The class of the model."""
     return model_of(self.config, self.head)
 
-  def of_family(self, family: str) -> ModelConfig:
-    """The config, of a key of `model.MODELS`; a WeightsError for other models."""
-    return self._config_of(CONFIGS[family], FAMILY_NAMES[family])
-
-  @property
-  def encoder(self) -> EncoderConfig:
-    """The config of an encoder; a WeightsError for other models."""
-    return self._config_of(EncoderConfig, "an encoder")
-
-  @property
-  def bert(self) -> BertConfig:
-    """The config of a BERT; a WeightsError for other models."""
-    return self._config_of(BertConfig, FAMILY_NAMES["bert"])
-
-  @property
-  def modern_bert(self) -> ModernBertConfig:
-    """The config of a ModernBERT; a WeightsError for other models."""
-    return self._config_of(ModernBertConfig, FAMILY_NAMES["modern_bert"])
-
-  @property
-  def gpt2(self) -> Gpt2Config:
-    """The config of a GPT-2; a WeightsError for other models."""
-    return self._config_of(Gpt2Config, FAMILY_NAMES["gpt2"])
-
-  def _config_of(self, kind: type[_Config], name: str) -> _Config:
+  def config_as(self, kind: type[_Config]) -> _Config:
+    """The config, if it is of this class; a WeightsError for other models."""
     if not isinstance(self.config, kind):
+      name = FAMILY_NAMES.get(getattr(kind, "FAMILY", ""), "an encoder")
       raise WeightsError(
         f"{self.directory} holds a {self.kind.__name__}; expected {name}. Give "
         "other weights."

@@ -67,7 +67,7 @@ def open_weights(
     return None
   try:
     stored = hf.open_model(directory)
-    sizes = stored.of_family(family_of(config, head))
+    sizes = stored.config_as(model.CONFIGS[family_of(config, head)])
   except (weights.WeightsError, OSError) as error:
     raise ConfigError(f"{_FIELD}: {error}") from error
   if isinstance(sizes, model.Gpt2Config):
@@ -277,7 +277,7 @@ def check_labels(stored: weights.StoredModel, labels: Sequence[str]):
   if stored.head != "sequence_classification":
     return  # Hugging Face gives other heads a number of classes too
   expected = num_labels_of(stored.head, labels)
-  there = stored.encoder.num_labels
+  there = stored.config_as(model.EncoderConfig).num_labels
   if there != expected or stored.labels not in ((), tuple(labels)):
     raise ConfigError(
       f"{stored.directory} has {there} classes "
@@ -314,7 +314,8 @@ def initial_params(
   )
   if not isinstance(config, model.EncoderConfig):
     return params  # a GPT-2 has no other head, and open_weights wants all its positions
-  there, positions = stored.config.max_position_embeddings, config.max_position_embeddings
+  sizes = stored.config_as(model.EncoderConfig)
+  there, positions = sizes.max_position_embeddings, config.max_position_embeddings
   if there < positions and "position" in params["embeddings"]:
     processes.tell(
       f"{_FIELD}={stored.directory} has {there} positions, the run {positions}: "
@@ -323,8 +324,8 @@ def initial_params(
     params |= {"embeddings": _with_positions(params["embeddings"], config, seed=seed)}
   needed = weights.abstract_params(config, head)
   params = {name: value for name, value in params.items() if name in needed}
-  same = stored.head == head and stored.encoder.num_labels == config.num_labels
-  same &= getattr(stored.config, "pooling", "") == getattr(config, "pooling", "")
+  same = stored.head == head and sizes.num_labels == config.num_labels
+  same &= getattr(sizes, "pooling", "") == getattr(config, "pooling", "")
   if not same or stored.labels not in ((), tuple(labels)):
     for name in ("classifier", "token_classifier"):
       params.pop(name, None)
@@ -332,7 +333,7 @@ def initial_params(
   if missing:
     theirs, ours = stored.kind.__name__, model_of(config, head).__name__
     if stored.head == head == "sequence_classification":
-      theirs += f" of {_classes(stored.labels, stored.encoder)}"
+      theirs += f" of {_classes(stored.labels, sizes)}"
       ours += f" of {_classes(labels, config)}"
     processes.tell(
       f"{_FIELD}={stored.directory} is a {theirs}, the run a {ours}: drawing "

@@ -90,7 +90,9 @@ def import_bert(
       missing, foreign or of another shape; names them.
   """
   stored = _open(pathlib.Path(directory))
-  return resize_vocabulary(stored.bert, stored.load(), multiple=vocab_multiple)
+  return resize_vocabulary(
+    stored.config_as(BertConfig), stored.load(), multiple=vocab_multiple
+  )
 
 
 def import_modern_bert(
@@ -98,7 +100,9 @@ def import_modern_bert(
 ) -> tuple[ModernBertConfig, Params]:
   """Reads a ModernBERT from a Hugging Face directory; otherwise as `import_bert`."""
   stored = _open(pathlib.Path(directory))
-  return resize_vocabulary(stored.modern_bert, stored.load(), multiple=vocab_multiple)
+  return resize_vocabulary(
+    stored.config_as(ModernBertConfig), stored.load(), multiple=vocab_multiple
+  )
 
 
 def import_gpt2(
@@ -110,7 +114,9 @@ def import_gpt2(
   ignored. Otherwise as `import_bert`.
   """
   stored = _open(pathlib.Path(directory))
-  return resize_vocabulary(stored.gpt2, stored.load(), multiple=vocab_multiple)
+  return resize_vocabulary(
+    stored.config_as(Gpt2Config), stored.load(), multiple=vocab_multiple
+  )
 
 
 def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> StoredModel:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from model import hf, weights
+from model import BertConfig, hf, weights
 from model.__main__ import main
 from model.models import abstract_model
 from packing.testing import layout
@@ -80,7 +80,7 @@ def test_embeddings_are_the_mean_of_a_sequences_tokens_and_its_first():
 def packed_outputs(folder, sequences, dtype):
   """By output, float[sequences, D]."""
   stored = hf.open_model(folder)
-  config = dataclasses.replace(stored.bert, dtype=dtype)
+  config = dataclasses.replace(stored.config_as(BertConfig), dtype=dtype)
   model = nnx.merge(abstract_model(config, "encoder")[0], stored.load())
   batch = layout.lay_out(
     [[{"input_ids": ids} for ids in part] for part in (sequences[:3], sequences[3:])],

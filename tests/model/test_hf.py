@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from model import hf, weights
+from model import BertConfig, hf, weights
 from model.__main__ import main
 from model.hf.config import _label_names
 from model.hf.names import current_name
@@ -144,7 +144,7 @@ def test_a_tokenizer_that_is_not_word_piece_goes_in_and_out_as_it_is(tmp_path, c
 def test_names_of_classes_go_in_and_out(tmp_path):
   stored = hf.open_model(CLASSES)
   assert stored.labels == ()  # LABEL_0 and so on are none
-  names = tuple("xyzuvw"[: stored.bert.num_labels])
+  names = tuple("xyzuvw"[: stored.config_as(BertConfig).num_labels])
   hf.export_bert(stored.config, stored.load(), tmp_path / "named", labels=names)
   written = config_of(tmp_path / "named")
   assert written["id2label"] == {str(i): name for i, name in enumerate(names)}
