@@ -48,6 +48,13 @@ def test_outcomes_are_those_of_the_kept_numbers(folder):
     assert judge(statement.claim, statement.test) == statement
 
 
+def test_a_clone_has_the_finished_runs_of_studies():
+  of_studies = [runs for runs in publish.RUNS if runs.split("/")[0] in publish.ALONE]
+  assert len(of_studies) == 3
+  for runs in of_studies:
+    assert [*(publish.ROOT / publish.RUNS[runs]).glob(runs)], runs
+
+
 def test_kept_statements_are_judged_again(tmp_path):
   for folder in (publish.PACKING, *publish.ALONE.values(), "experiments"):
     (tmp_path / folder).mkdir(parents=True)
