@@ -12,7 +12,7 @@ Finished runs on real data, hours of training, are published too: small files, b
 run is known and not made again. To have them where the commands look for them:
 
   mkdir -p results
-  (cd docs && cp -r reproduction/wikipedia finetuning contamination atom_size ../results)
+  cp -r docs/contamination docs/atom_size results/
 """
 
 from __future__ import annotations
