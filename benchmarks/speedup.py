@@ -38,6 +38,7 @@ from training.record.flops import peak_of, training_flops
 from training.step import TrainingProgram
 
 KINDS = ("packed", "unpacked")
+LEAST_ROUNDS = 15  # before a narrow interval is believed
 # Row length: packing factor and realised speed-up in the paper: table 2, BERT-base, and
 # for 512 table 1, NNLSHP at depth 3.
 PAPER = {128: (1.17, 1.15), 384: (1.70, 1.68), 512: (2.00, 1.913)}
@@ -112,8 +113,12 @@ def measure(
   rows: int,
   rounds: int,
   clock: str = "wall",
+  width: float = 0.0,
 ) -> list[dict[str, Any]]:
   """Times steps of packed and of unpacked rows with each implementation, all in turns.
+
+  It ends after `rounds`; or after `LEAST_ROUNDS` or more, as soon as each implementation's
+  `median_interval` of `ratios` is narrower than `width`.
 
   Returns:
     For each implementation what `summarise` gives; `bytes` of both kinds of steps, by XLA's
@@ -160,9 +165,19 @@ def measure(
   ran = [record for record in records if "flops" in record]
   if not ran:
     return records
+
+  def enough(seconds: dict[str, np.ndarray]) -> bool:
+    if len(seconds["product"]) < LEAST_ROUNDS:
+      return False
+    names = [record["attention"] for record in ran]
+    ratios = [seconds[f"{name} unpacked"] / seconds[f"{name} packed"] for name in names]
+    intervals = [steps.median_interval(x) for x in ratios]
+    return all(x["high"] - x["low"] < width for x in intervals)
+
   name = f"rows of {plan.row_length}"
-  seconds = steps.in_turns(runs, rounds=rounds, name=name, clock=clock)
-  sequences = np.array([int(x["sequence_mask"].sum()) for x in batches["packed"][1:]])
+  seconds = steps.in_turns(runs, rounds=rounds, name=name, clock=clock, enough=enough)
+  counted = batches["packed"][1 : 1 + len(seconds["product"])]
+  sequences = np.array([int(x["sequence_mask"].sum()) for x in counted])
   fastest = min((seconds[f"{x['attention']} unpacked"] for x in ran), key=np.median)
   for record in ran:
     of_kinds = {k: seconds[f"{record['attention']} {k}"] for k in (*KINDS, "again")}
@@ -205,11 +220,11 @@ def summarise(
   Returns:
     `plan_factor` and `batch_factor`, the packing factors of the plan and of all batches
     together; `over_factor`, seconds of unpacked steps over those of packed ones: the
-    speed-up over the packing factor, as both have as many rows; `speedup`, that times
-    `batch_factor`, so that its spread is that of the clock and not of the draw;
-    `over_fastest`, as `over_factor` beside the fastest unpacked step; `noise`, unpacked
-    over itself; `share` by kind, operations a second over those of the product;
-    `seconds` by kind, and `product_rate`.
+    speed-up over the packing factor, as both have as many rows; `ratios`, the same of each
+    round; `speedup`, `over_factor` times `batch_factor`, so that its spread is that of the
+    clock and not of the draw; `over_fastest`, as `over_factor` beside the fastest unpacked
+    step; `noise`, unpacked over itself; `share` by kind, operations a second over those of
+    the product; `seconds` by kind, and `product_rate`.
   """
   factor = float(sequences.mean()) / rows
   of_time = seconds["unpacked"] / seconds["packed"]
@@ -219,6 +234,7 @@ def summarise(
     "batch_factor": factor,
     "speedup": quartiles(factor * of_time),
     "over_factor": quartiles(of_time),
+    "ratios": of_time.tolist(),
     "over_fastest": quartiles(seconds["fastest"] / seconds["packed"]),
     "noise": quartiles(seconds["again"] / seconds["unpacked"]),
     "share": {kind: quartiles(flops[kind] / seconds[kind] / rate) for kind in KINDS},

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 import optax
+import scipy.stats
 
 from benchmarks.command import CLOCKS
 from benchmarks.small_bert import MASK_RATE, sequence
@@ -106,6 +107,7 @@ def in_turns(
   clock: str = "wall",
   before: Callable[[Key], Any] = lambda key: None,
   after: Callable[[Key, Any], Any] = lambda key, result: None,
+  enough: Callable[[dict[Key, np.ndarray]], bool] = lambda seconds: False,
 ) -> dict[Key, np.ndarray]:
   """Times several runs, so that a machine that drifts does so for all of them.
 
@@ -114,12 +116,14 @@ def in_turns(
   Args:
     runs: by key; each takes the number of the round, from 0, and returns arrays that
       are ready when it is done.
-    rounds: counted ones.
+    rounds: counted ones, at most.
     name: of the progress bar.
     clock: "wall"; or "processor", the time of all cores of a CPU, which says less about
       a step and is steadier on a shared machine; or "both".
     before: called before the clock starts, in every round.
     after: called with the result when the clock has stopped, in counted rounds.
+    enough: called after a counted round with what is returned so far; if it is true, no
+      round follows.
 
   Returns:
     float[rounds] by key, in seconds; float[rounds, 2] for both clocks, the wall's first.
@@ -131,7 +135,9 @@ def in_turns(
   """
   rng = np.random.default_rng(0)
   keys = list(runs)
+  columns: Any = slice(None) if clock == "both" else CLOCKS.index(clock)
   seconds = {key: np.empty((rounds, 2)) for key in runs}
+  counted: dict[Key, np.ndarray] = {}
   with Progress(name, total=(rounds + 1) * len(keys), unit="runs") as progress:
     for number in range(rounds + 1):
       for index in rng.permutation(len(keys)).tolist():
@@ -144,10 +150,10 @@ def in_turns(
           seconds[key][number - 1] = passed
           after(key, result)
         progress.update()
-  if clock == "both":
-    return seconds
-  column = CLOCKS.index(clock)
-  return {key: both[:, column] for key, both in seconds.items()}
+      counted = {key: both[:number, columns] for key, both in seconds.items()}
+      if number and enough(counted):
+        break
+  return counted
 
 
 def _now() -> np.ndarray:
@@ -179,6 +185,23 @@ def quartiles(values: np.ndarray | Sequence[float]) -> dict[str, float]:
   """The median, and the quartiles as `low` and `high`."""
   low, median, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
   return {"median": median, "low": low, "high": high}
+
+
+def median_interval(values: np.ndarray | Sequence[float]) -> dict[str, float]:
+  """The median, and its interval of 95 % or a little more as `low` and `high`.
+
+  The ends are two of the values, as far from either end as the sign test allows, so nothing
+  is assumed of how they spread. Fewer than six values are too few; their interval has no
+  ends.
+
+  Example:
+    >>> median_interval([1, 2, 3, 4, 5, 60])
+    {'median': 3.5, 'low': 1.0, 'high': 60.0}
+  """
+  ordered = np.sort(np.asarray(values, float))
+  beyond = int(scipy.stats.binom.ppf(0.025, ordered.size, 0.5))  # of each end, with it
+  low, high = (ordered[beyond - 1], ordered[-beyond]) if beyond else (-math.inf, math.inf)
+  return {"median": float(np.median(ordered)), "low": float(low), "high": float(high)}
 
 
 def spread(quartile: Mapping[str, float], digits: int = 2) -> str:

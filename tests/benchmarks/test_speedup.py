@@ -70,6 +70,7 @@ def test_ratios_of_time_are_taken_round_by_round():
   ratios = speedup.summarise(seconds, drawn, rows=2, packing_factor=2.5, **flops)
   assert ratios["batch_factor"] == 2
   assert ratios["over_factor"] == {"median": 1.5, "low": 1.25, "high": 1.75}
+  assert ratios["ratios"] == [2, 1, 1.5]
   assert ratios["speedup"] == {"median": 3, "low": 2.5, "high": 3.5}  # twice that
   assert ratios["over_fastest"]["median"] == 1  # 1, 0.5, 1.5
   assert ratios["noise"]["median"] == 1  # 1, 0.5, 1.5

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+import scipy.stats
 
 from benchmarks import steps
 
@@ -44,6 +45,21 @@ def test_only_the_runs_of_counted_rounds_are_timed(ticks):
   assert steps.in_turns(runs, **options)["b"].tolist() == [11, 12, 13]
   seconds = steps.in_turns(runs, clock="processor", **options)
   assert seconds["b"].tolist() == [22, 24, 26]
+  seconds = steps.in_turns(runs, enough=lambda x: sum(x["a"]) > 4, **options)
+  assert seconds["a"].tolist() == [2, 3]
+
+
+def test_intervals_of_medians_have_at_least_95_percent():
+  for number in (5, 6, 8, 9, 15, 60):
+    interval = steps.median_interval(np.arange(number))
+    low, high = interval["low"], interval["high"]
+    if number < 6:
+      assert (low, high) == (-np.inf, np.inf)
+      continue
+    assert low + high == number - 1  # as far from either end
+    # A median lies above the end unless that many tosses or fewer of `number` are heads.
+    outside = [2 * scipy.stats.binom.cdf(x, number, 0.5) for x in (low, low + 1)]
+    assert outside[0] <= 0.05 < outside[1]
 
 
 def test_products_in_a_scan_count_as_often_as_it_runs():

@@ -91,8 +91,8 @@ def test_depth_and_overhead_are_judged_by_their_bounds():
     (0.95, 1.0, "no power"),
     (0.90, 0.95, "fails"),
   ):
-    ratio = {"low": low, "median": (low + high) / 2, "high": high}
-    assert speedups.enough("x", {"over_factor": ratio}).outcome == outcome
+    ratios = np.linspace(low, high, 6)  # all of six are the interval of their median
+    assert speedups.enough("x", {"ratios": ratios}).outcome == outcome
 
 
 def test_padding_of_two_phases_and_truncation(part):
