@@ -2,17 +2,16 @@
 
   python -m experiments.publish
 
-For maintainers, after a full `make reproduce`, `python -m experiments.atom_size` or
-`python -m experiments.contamination`. Takes the parts that --workdir has; the others stay
-as they were published last, and their statements are judged again from the numbers that
-they keep. Writes docs/reproduction, docs/atom_size, docs/contamination and
-experiments/README.md.
+For maintainers, after a full `make reproduce`, or `python -m experiments.NAME` where NAME
+is atom_size, contamination or finetuning. Takes the parts that --workdir has; the others
+stay as they were published last, and their statements are judged again from the numbers
+that they keep. Writes docs/reproduction, docs/NAME and experiments/README.md.
 
 Finished runs on real data, hours of training, are published too: small files, by which a
 run is known and not made again. To have them where the commands look for them:
 
   mkdir -p results
-  cp -r docs/contamination docs/atom_size results/
+  cp -r docs/contamination docs/atom_size docs/finetuning results/
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ from training.record.files import write_json, write_text
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKING = "docs/reproduction"
-ALONE = {name: f"docs/{name}" for name in ("atom_size", "contamination")}  # of one part
+# Studies of one part.
+ALONE = {name: f"docs/{name}" for name in ("atom_size", "contamination", "finetuning")}
 # Finished runs in the results, and the folder of the documents that keeps them.
 RUNS = {
   "wikipedia/runs/*.json": PACKING,
@@ -63,6 +63,10 @@ each exhibit of the packing paper, `atom_size` is the atom-size paper, `contamin
 ## Packing or contamination: [report](../docs/contamination/exhibits.md)
 
 {contamination}
+
+## Fine-tuning, packed and unpacked: [report](../docs/finetuning/exhibits.md)
+
+{finetuning}
 """
 
 
