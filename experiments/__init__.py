@@ -1,0 +1,5 @@
+"""The tables and figures of the papers, and studies of our own."""
+
+from training import memory
+
+memory.one_pool()  # before a library starts a thread
