@@ -188,20 +188,18 @@ def quartiles(values: np.ndarray | Sequence[float]) -> dict[str, float]:
 
 
 def median_interval(values: np.ndarray | Sequence[float]) -> dict[str, float]:
-  """The median, and its interval of 95 % or a little more as `low` and `high`.
+  """The median, and its 95 % interval as `low` and `high`.
 
-  The ends are two of the values, as far from either end as the sign test allows, so nothing
-  is assumed of how they spread. Fewer than six values are too few; their interval has no
-  ends.
+  Both ends are among the values, so nothing is assumed of how these spread
+  (`scipy.stats.quantile_test`). Fewer than six values are too few; both ends are NaN.
 
   Example:
     >>> median_interval([1, 2, 3, 4, 5, 60])
     {'median': 3.5, 'low': 1.0, 'high': 60.0}
   """
-  ordered = np.sort(np.asarray(values, float))
-  beyond = int(scipy.stats.binom.ppf(0.025, ordered.size, 0.5))  # of each end, with it
-  low, high = (ordered[beyond - 1], ordered[-beyond]) if beyond else (-math.inf, math.inf)
-  return {"median": float(np.median(ordered)), "low": float(low), "high": float(high)}
+  array = np.asarray(values, float)
+  low, high = scipy.stats.quantile_test(array, p=0.5).confidence_interval(0.95)
+  return {"median": float(np.median(array)), "low": float(low), "high": float(high)}
 
 
 def spread(quartile: Mapping[str, float], digits: int = 2) -> str:

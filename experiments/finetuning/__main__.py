@@ -152,9 +152,7 @@ def statements(runs: Runs) -> list[Statement]:
   number = sum(one.different for one in same)
   of_all = sum(one.sequences for one in same)
   return [
-    same_score(
-      f"{runs.task}: fine-tuned packed and unpacked, the score is the same", **score
-    ),
+    same_score(f"{runs.task}: packed and unpacked fine-tuning score the same", **score),
     judged(
       f"{runs.task}: one model predicts the same packed and unpacked",
       number == 0,
@@ -207,7 +205,7 @@ def work_table(tasks: Sequence[Runs]) -> str:
     )
   header = ["task", "sequences", "packed rows", "packing factor", "row (tokens)"]
   header += ["unpacked, sequences/s", "packed, sequences/s", "ratio"]
-  header += ["shorter row (tokens)", "ratio to it"]
+  header += ["row of the unpacked arm", "ratio to that arm"]
   return report.table(header, rows)
 
 
@@ -233,10 +231,10 @@ def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
       [
         "Percent on the dev set at the last step, mean and standard deviation over seeds:",
         score_table(tasks),
-        "Rows of an epoch. Steps in packed and unpacked rows of the same length, timed in "
-        "turns: of the ratio the lowest and the highest quartile of all runs. The unpacked "
-        "arm trains in rows no longer than the task's longest sequence; the last column is "
-        "the packed arm's speed over that arm's, in whole runs.",
+        "Rows of an epoch. Packed and unpacked rows of one length, timed in turns: the "
+        "ratio, with the lowest and the highest quartile of all runs. The unpacked arm "
+        "trains in rows no longer than the task's longest sequence; the last column is the "
+        "packed arm's speed over that arm's, in whole runs.",
         work_table(tasks),
       ]
     ),
