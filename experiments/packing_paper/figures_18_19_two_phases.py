@@ -86,7 +86,7 @@ def make_arms(short: dict[str, Any], full: dict[str, Any]) -> list[Arm]:
 
 def run(part: Part) -> tuple[ByArm, Speed]:
   """Runs what is not finished; returns the results, and the speed of packed steps."""
-  one = make_study(part, ["packed", "no_mask"])
+  one = make_study(part, ["packed", "no_mask"], seeds=curves.MORE_SEEDS)
   results = one.run()
   config = one.runs[0][1].config
   fields_of = functools.partial(fields, data=config.data.directory)

@@ -20,7 +20,9 @@ def exhibits(part: Part) -> list[Exhibit]:
   names = [arm.name for arm in arms.ARMS]
   text = wikipedia if wikipedia.is_there(part) else arms
   study = text.make_study(part, names)
-  results = study.run()
+  results = more = study.run()
+  if text is arms:
+    more = arms.make_study(part, ablation.ARMS, seeds=arms.MORE_SEEDS).run()
   (betas,) = (arm for arm in study.arms if arm.name == "twice_betas")
   timed = dataclasses.replace(betas, name="speed", starts_from="")
   speed = arms.timed(study, [timed])["speed"]
@@ -29,8 +31,8 @@ def exhibits(part: Part) -> list[Exhibit]:
     claims.heuristics(part, results),
     claims.by_time(part, results, speed),
     claims.spread(part, results),
-    ablation.ablation(part, results),
-    ablation.loss_unit(part, results),
+    ablation.ablation(part, more),
+    ablation.loss_unit(part, more),
   ]
   made = [dataclasses.replace(x, text=f"{text.ABOUT}\n\n{x.text}") for x in made]
   if not part.quick:

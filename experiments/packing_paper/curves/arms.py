@@ -36,6 +36,7 @@ ABOUT = (
   "tokens."
 )
 WARMUP = 0.06  # of a run, as on the quickstart
+MORE_SEEDS = 8  # where three could not tell a small difference from none
 QUICK: dict[str, Any] = {
   "data.directory": "data/quick",
   "data.dupe_factor": 1,
@@ -46,11 +47,14 @@ QUICK: dict[str, Any] = {
 }
 
 
-def make_study(part: Part, names: Sequence[str]) -> Study:
-  """The study with some of the arms on docstrings; all parts of a report share its runs."""
+def make_study(part: Part, names: Sequence[str], *, seeds: int = SEEDS) -> Study:
+  """The study with some of the arms on docstrings; all parts of a report share its runs.
+
+  `seeds` are those of each arm if the command names no number.
+  """
   arms = [arm for arm in ARMS if arm.name in names]
   overrides = OVERRIDES | QUICK if part.quick else OVERRIDES
-  seeds = part.seeds or (1 if part.quick else SEEDS)
+  seeds = part.seeds or (1 if part.quick else seeds)
   folder = part.beside("learning_curves").folder
   return Study(folder, arms, overrides, seeds, part.jobs)
 

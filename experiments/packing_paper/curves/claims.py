@@ -25,6 +25,7 @@ from experiments.packing_paper.curves import pictures
 from experiments.packing_paper.curves.tables import (
   NAMES,
   comparison,
+  length_table,
   mean_difference,
   named,
   table,
@@ -76,7 +77,8 @@ def same_batch(part: Part, results: ByArm) -> Exhibit:
       ),
     ],
     after="The paper's unpacked steps have a constant number of sequences, as those of "
-    "both phases below.",
+    "both phases below. Held-out loss by the length of the sequence:\n\n"
+    + length_table(results, names),
   )
 
 
