@@ -23,7 +23,6 @@ from experiments.lab import command, report
 from experiments.lab import part as lab
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
-from training import memory
 from training.command import Stopped, positive
 from training.record.files import write_text
 
@@ -121,5 +120,4 @@ def _say(line: str):
 
 
 if __name__ == "__main__":
-  memory.keep()  # for the steps that are timed in this process, as in training
   sys.exit(main())

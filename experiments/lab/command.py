@@ -14,6 +14,7 @@ from typing import Any
 from experiments.lab import part as lab
 from experiments.lab import real_data, report
 from experiments.lab.part import MISTAKES, Maker, Part
+from training import memory
 from training.command import Parser, Stopped, positive
 from training.record.files import write_json, write_text
 from training.sweep.jobs import cores
@@ -62,8 +63,10 @@ def run(work: Callable[[], int]) -> int:
   """Does the work of a command; returns the exit status.
 
   A mistake of the user is one line and status 2, work that failed is one line and status
-  1; Ctrl-C and SIGTERM end with status 130.
+  1; Ctrl-C and SIGTERM end with status 130. Freed memory is kept, as in training, for steps
+  that are timed in this process.
   """
+  memory.keep()
   signal.signal(signal.SIGTERM, signal.default_int_handler)
   try:
     return work()

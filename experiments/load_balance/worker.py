@@ -26,7 +26,7 @@ from experiments.lab.together import meet, run_together
 from experiments.load_balance.shares import ONE_PROGRAM, UNPADDED, Shares
 from experiments.load_balance.unpadded import UnpaddedProgram
 from packing.testing import lay_out
-from training import processes
+from training import memory, processes
 from training.mesh import put_batch
 from training.record.files import write_json
 
@@ -103,6 +103,7 @@ def run(case: Case, address: str, process: int) -> ByWay:
     By way `seconds`, of whole steps, and `busy`: for each step and each device of this
     process the seconds until it had its gradients (empty for `ONE_PROGRAM`).
   """
+  memory.keep()  # as in training; a process of its own does not have it from its parent
   jax.config.update("jax_platforms", "cpu")
   jax.config.update("jax_num_cpu_devices", case.devices)
   if case.processes > 1:
