@@ -34,6 +34,14 @@ def band(axes: matplotlib.axes.Axes, x, rows, colour: str, name: str, *, marker:
     axes.fill_between(x, rows.min(0), rows.max(0), color=colour, alpha=0.2, linewidth=0)
 
 
+def legend_below(drawing: matplotlib.figure.Figure, columns: int):
+  """The legend of the first panel for all of them, below them and clear of the curves."""
+  handles, labels = drawing.axes[0].get_legend_handles_labels()
+  drawing.legend(
+    handles, labels, loc="outside lower center", ncols=columns, fontsize="small"
+  )
+
+
 def save(drawing: matplotlib.figure.Figure, path: pathlib.Path, title: str):
   """Writes a figure as a PNG, whole or not at all; its title says what it shows."""
   for axes in drawing.axes:

@@ -13,7 +13,7 @@ import matplotlib.ticker
 import numpy as np
 
 from experiments.lab.paired_run import held_out
-from experiments.lab.pictures import COLOURS, PERCENT, band, figure, save
+from experiments.lab.pictures import COLOURS, PERCENT, band, figure, legend_below, save
 from experiments.lab.statistics import MARGIN
 from experiments.lab.study import Results
 
@@ -33,7 +33,7 @@ def curves(
   Held-out sequences are evaluated in one `way`, "own" or "alone"; `over` is a counter of
   the runs, "sequences" or "real_tokens".
   """
-  drawing = figure()
+  drawing = figure(height=5.5)
   left, right = drawing.subplots(1, 2)
   base = next(iter(arms.values()))
   for (name, runs), colour in zip(arms.items(), COLOURS, strict=False):
@@ -63,7 +63,7 @@ def curves(
   late = len(base[0]["curve"]) // 20
   losses = [point["mlm_loss"] for run in base for point in run["curve"][late:]]
   left.set_ylim(min(losses) - 0.05, max(losses) + 0.05)  # all start far above
-  left.legend(fontsize="small")
+  legend_below(drawing, columns=2)
   save(drawing, path, title)
 
 
@@ -75,7 +75,7 @@ def by_time(
   title: str,
 ):
   """Held-out loss and accuracy over the time of training, by sequences a second."""
-  drawing = figure()
+  drawing = figure(height=5.5)
   left, right = drawing.subplots(1, 2)
   for (name, runs), colour in zip(arms.items(), COLOURS, strict=False):
     minutes = _counted(runs, "evaluations") / sequences_per_second[name] / 60
@@ -88,7 +88,7 @@ def by_time(
   for axes in (left, right):
     axes.set_xlabel("minutes of training, from steps timed alone")
     axes.set_xlim(left=0)
-  left.legend(fontsize="small")
+  legend_below(drawing, columns=2)
   save(drawing, path, title)
 
 
@@ -139,7 +139,7 @@ def by_length(
   axes.plot(lengths, differences.T, "o", color="#555555", markersize=4)
   axes.axhline(0, color="#555555", linewidth=0.8)
   axes.set_xlabel("length of the sequence, tokens")
-  axes.set_ylabel("held-out loss: of packs minus of sequences, nats")
+  axes.set_ylabel("held-out loss: packs minus sequences, nats")
   save(drawing, path, title)
 
 
