@@ -59,7 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
     metavar="PARTS",
     help=f"separated by commas, of {','.join(PARTS)}",
   )
-  parser.add_argument("--seeds", type=positive, help="runs of each arm; 3 or 8, or 1 if quick")
+  parser.add_argument(
+    "--seeds", type=positive, help="runs of each arm; 3 or 8, or 1 if quick"
+  )
   command.add_training(parser)
   options = parser.parse_args(arguments)
   return command.run(lambda: reproduce(options))

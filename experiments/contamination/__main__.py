@@ -187,7 +187,8 @@ def exhibits(part: Part) -> list[Exhibit]:
   tasks, study = find_tasks(part), make_study(part)
   results = study.run()
   models = {arm.name: study.kept_of(arm.name) for arm in study.arms}
-  overrides = FIELDS | {"data.vocab_file": f"{models['isolated'][0]}/tokenizer.json"}
+  data = study.runs[0][1].config.data.directory  # there where finished models are not
+  overrides = FIELDS | {"data.vocab_file": f"{data}/tokenizer.json"}
   overrides |= QUICK if part.quick else {}
   runs = pretrained.make_runs(models, tasks, part.folder, overrides)
   ranks = {

@@ -2,6 +2,8 @@
 
 import csv
 import functools
+import itertools
+import pathlib
 
 import jax
 import numpy as np
@@ -11,14 +13,18 @@ import scipy.stats
 from experiments.contamination import __main__ as contamination
 from experiments.contamination.embeddings import rank_correlation
 from experiments.contamination.study import make_study
+from experiments.finetuning import pretrained
 from experiments.finetuning.real_tasks import Files
+from experiments.finetuning.runs import Runs
 from experiments.lab.paired_run import EVALUATED
 from experiments.lab.part import Part
 from experiments.lab.streams import CUT
+from experiments.lab.study import Study
 from model import hf, weights
 from packing import InputError
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs
+from training.record.files import write_json
 
 SEEDS = 3
 # How far the held-out loss of each arm lies above the first; and its scores, in points.
@@ -93,6 +99,29 @@ def test_arms_differ_only_in_how_rows_are_made(tmp_path, monkeypatch):
   assert config.data.documents == "line"
   with pytest.raises(InputError, match="expected a folder with real data, or --quick"):
     contamination.find_tasks(Part(tmp_path, "command"))
+
+
+def test_the_report_needs_finished_runs_and_no_weights(tmp_path, monkeypatch):
+  part = Part(tmp_path, "command", quick=True, seeds=SEEDS)
+  files = Files("train.tsv", "dev.tsv")
+
+  def run(study, kept=()):
+    assert not kept  # no weights are trained again
+    data = pathlib.Path(study.runs[0][1].config.data.directory)
+    data.mkdir(exist_ok=True)
+    (data / "tokenizer.json").write_text("{}")
+    return {arm: [made_up(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
+
+  monkeypatch.setattr(Study, "run", run)
+  monkeypatch.setattr(contamination, "find_tasks", lambda part: {"stsb": files})
+  monkeypatch.setattr(pretrained, "unfinished", lambda runs: set())
+  monkeypatch.setattr(pretrained, "run_all", lambda runs, number: None)
+  monkeypatch.setattr(Runs, "results", lambda runs, arm: [{"summary": {"eval_score": 0.5}}])
+  (tmp_path / "ranks").mkdir()
+  for arm, seed in itertools.product(ABOVE, range(1, SEEDS + 1)):
+    write_json(tmp_path / "ranks" / f"{arm},seed={seed}-.json", 50.0)
+  _, fine_tuning = contamination.exhibits(part)
+  assert "| stsb | 50.0 ± 0.0 | 50.0 ± 0.0 |" in fine_tuning.text
 
 
 @pytest.mark.extra
