@@ -34,7 +34,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKING = "docs/reproduction"
 # Studies of one part.
 ALONE = {name: f"docs/{name}" for name in ("atom_size", "contamination", "finetuning")}
-# Finished runs in the results, the minutes they took, and the folder of the documents that
+# Finished runs in the results, the time they took, and the folder of the documents that
 # keeps them.
 RUNS = {
   "wikipedia/runs/*.json": PACKING,
@@ -42,6 +42,7 @@ RUNS = {
   "contamination/runs/*.json": "docs",
   "contamination/ranks/*.json": "docs",
   "atom_size/wikitext/*/runs/*.json": "docs",
+  "atom_size/wikitext/*/seconds.json": "docs",
   **{f"{name}/minutes.json": "docs" for name in ALONE},
 }
 _INDEX = """\

@@ -168,15 +168,14 @@ def _train(studies, planned, part: Part, *, until: float):
     study, arm, run = runs[row_length, layout.name, seed]
     task = study.task(arm, run)
     tasks.append(dataclasses.replace(task, name=f"rows of {row_length}, {task.name}"))
-  if time.monotonic() < until:
-    for study in studies.values():
-      lengths, _ = _documents(study)
-      tokens = int((lengths + 1).sum())
-      if not part.quick and tokens < SEGMENTS * TOKENS:
-        raise InputError(
-          f"The text has {tokens:,} tokens; expected at least {SEGMENTS * TOKENS:,}, so "
-          f"that an epoch has {SEGMENTS} steps of {TOKENS} tokens. Give more text."
-        )
+  for study in studies.values():
+    lengths, _ = _documents(study)  # prepared: by its text a finished run is known
+    tokens = int((lengths + 1).sum())
+    if not part.quick and tokens < SEGMENTS * TOKENS:
+      raise InputError(
+        f"The text has {tokens:,} tokens; expected at least {SEGMENTS * TOKENS:,}, so "
+        f"that an epoch has {SEGMENTS} steps of {TOKENS} tokens. Give more text."
+      )
   failures = run_tasks(tasks, number=part.jobs, desc="atom size", until=until)
   stop_if_failed(failures, len(tasks))
 

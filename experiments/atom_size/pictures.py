@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import matplotlib.ticker
 import numpy as np
 
 from experiments.atom_size.perplexities import smooth
-from experiments.lab.pictures import COLOURS, band, figure, save
+from experiments.lab.pictures import COLOURS, band, figure, legend_below, save
 
 Runs = Sequence[Mapping[str, Any]]  # of one arm, by seed
 _ALPHA = 0.98  # of the moving average
@@ -81,18 +82,21 @@ def atoms(
 
 def steps(path: pathlib.Path, panels: Mapping[int, Mapping[str, Runs]], *, title: str):
   """Figure 3: training perplexity over steps, a panel of layouts for each row length."""
-  whole = figure(max(9, 3.3 * len(panels) + 1), 4.2)
-  for axes, (row_length, arms) in zip(
-    whole.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-  ):
+  columns = min(3, len(panels))
+  rows = math.ceil(len(panels) / columns)
+  whole = figure(3.6 * columns, 3.3 * rows + 0.6)
+  grid = whole.subplots(rows, columns, squeeze=False).flat
+  for axes, (row_length, arms) in zip(grid, panels.items(), strict=False):
     for (name, runs), colour in zip(arms.items(), COLOURS, strict=False):
       y = _curve(runs)
       axes.plot(np.arange(1, y.size + 1), y, color=colour, label=name)
     _limits(axes, [_curve(runs) for runs in arms.values()])
     axes.set(xlabel="steps", title=f"rows of {row_length}")
-  first = whole.axes[0]
-  first.set_ylabel("training perplexity, moving average")
-  first.legend(fontsize="small")
+  for axes in grid[len(panels) :]:
+    axes.remove()
+  for axes in grid[: len(panels) : columns]:
+    axes.set_ylabel("perplexity, moving average")
+  legend_below(whole, columns=2)
   save(whole, path, title)
 
 
