@@ -179,6 +179,7 @@ def draw(curves: Mapping[str, dict], path: str):
   """Two panels a curve, seconds above memory, all logarithmic."""
   import matplotlib.figure
   import matplotlib.style
+  import matplotlib.ticker
 
   matplotlib.style.use("packing.pictures")
   figure = matplotlib.figure.Figure(figsize=(14, 7))
@@ -195,10 +196,15 @@ def draw(curves: Mapping[str, dict], path: str):
       below: (curve["memory_exponent"], curve["memory_exponent_upper"]),
     }
     for axes, (whole, upper) in slopes.items():
-      axes.set_xscale("log", base=2)
-      axes.set_yscale("log")
+      axes.set(xscale="log", yscale="log")
+      names = [f"{x:,}" if x < 1e6 else f"{x / 1e6:.0f}M" for x in curve["x"]]
+      axes.set_xticks(curve["x"], names)
+      axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
+      axes.yaxis.set_major_formatter("{x:g}")
+      for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(matplotlib.ticker.NullLocator())
       least, most = axes.get_ylim()
-      axes.set_ylim(min(least, most / 10), most)  # a flat curve looks flat
+      axes.set_ylim(min(least, most / 10), 1.1 * most)  # a flat curve looks flat
       axes.set_title(f"exponent {whole:.2f}, upper half {upper:.2f}")
     below.set_xlabel(NAMES[name])
   panels[0, 0].set_ylabel("seconds a step")
