@@ -187,7 +187,7 @@ def exhibits(part: Part) -> list[Exhibit]:
   tasks, study = find_tasks(part), make_study(part)
   results = study.run()
   models = {arm.name: study.kept_of(arm.name) for arm in study.arms}
-  data = study.runs[0][1].config.data.directory  # there where finished models are not
+  data = study.runs[0][1].config.data.directory  # has it even where the models are gone
   overrides = FIELDS | {"data.vocab_file": f"{data}/tokenizer.json"}
   overrides |= QUICK if part.quick else {}
   runs = pretrained.make_runs(models, tasks, part.folder, overrides)
