@@ -152,7 +152,7 @@ def statements(runs: Runs) -> list[Statement]:
   number = sum(one.different for one in same)
   of_all = sum(one.sequences for one in same)
   return [
-    same_score(f"{runs.task}: packed and unpacked fine-tuning score the same", **score),
+    same_score(f"{runs.task}: packed and unpacked runs reach the same score", **score),
     judged(
       f"{runs.task}: one model predicts the same packed and unpacked",
       number == 0,
