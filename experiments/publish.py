@@ -37,7 +37,7 @@ ALONE = {name: f"docs/{name}" for name in ("atom_size", "contamination", "finetu
 # Finished runs in the results, the time they took, and the folder of the documents that
 # keeps them.
 RUNS = {
-  "wikipedia/runs/*.json": PACKING,
+  "real_weights/runs/*.json": PACKING,
   "finetuning/runs/*.json": "docs",
   "contamination/runs/*.json": "docs",
   "contamination/ranks/*.json": "docs",

@@ -42,6 +42,7 @@ PARTS = {
   "learning_curves": "figures_3_4_15_to_17_curves",
   "other_ways": "section_c_other_ways",
   "other_text": "figures_3_4_other_text",
+  "real_weights": "figures_3_4_real_weights",
   "two_phases": "figures_18_19_two_phases",
   "next_sentence": "section_i_next_sentence",
   "downstream": "table_3_downstream",

@@ -119,9 +119,11 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     config, dataset.train, dataset.vocabulary, plan=plan, batch_size=recipe.rows
   )
   assert isinstance(loader, pipeline.PackedLoader)  # of a task that masks tokens
-  model = model_config(config, vocab_size=len(dataset.vocabulary))
+  given = init_from.open_weights(config)
+  sizes = given.config if given else None
+  model = model_config(config, vocab_size=len(dataset.vocabulary), sizes=sizes)
   params = None  # to be drawn
-  if given := init_from.open_weights(config):
+  if given:
     init_from.check_vocabulary(given, dataset.vocabulary)
     params = init_from.initial_params(given, model, seed=config.seed)
   program = make_program(config, model, recipe)

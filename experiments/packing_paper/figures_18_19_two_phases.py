@@ -4,8 +4,7 @@ BERT is first trained on short rows, to waste less on padding. The 2021 version 
 asks whether packing makes that superfluous, since it leaves no padding in long rows either.
 A small model sees the same number of real tokens in both ways: in one phase with rows of
 192 tokens, or nine of ten sequences in rows of 64 and then the rest in rows of 192. Both
-phases are also trained unpacked, and the second packed without the mask. With --data the
-curves of both phases are those of `curves.wikipedia`.
+phases are also trained unpacked, and the second packed without the mask.
 
 References:
   Krell et al., *Packing: Towards 2x NLP BERT Acceleration*, section 5; and
@@ -21,16 +20,14 @@ from typing import Any
 
 import numpy as np
 
-import packing
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import held_out
 from experiments.lab.part import Part
 from experiments.lab.report import table
 from experiments.lab.statistics import equivalent, larger, mean_and_sd, not_more
 from experiments.lab.study import Arm, ByArm, Study
-from experiments.packing_paper import figure_1_lengths as figure_1
 from experiments.packing_paper.curves import arms as curves
-from experiments.packing_paper.curves import pictures, wikipedia
+from experiments.packing_paper.curves import pictures
 from experiments.packing_paper.curves.arms import lasting, make_study, mean_length, timed
 from experiments.packing_paper.curves.tables import mean_difference
 
@@ -167,16 +164,16 @@ def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
   )
 
 
-def phase(part: Part, number: int, results: ByArm, *, lengths: tuple[int, int]) -> Exhibit:
-  """The learning curves of phase 1 or 2, packed and unpacked; `lengths` of rows of both."""
+def phase(part: Part, number: int, results: ByArm) -> Exhibit:
+  """The learning curves of phase 1 or 2, packed and unpacked."""
   names = [f"phase_{number}", f"phase_{number}_unpacked"]
   if f"phase_{number}_no_mask" in results:
     names.append(f"phase_{number}_no_mask")
   packed, unpacked = results[names[0]], results[names[1]]
   factor = packed[0]["plan"]["packing_factor"]
   finding = (
-    f"In phase {number}, rows of {lengths[number - 1]} tokens, the held-out loss of packed "
-    f"training differs from that of unpacked training by "
+    f"In phase {number}, rows of {(SHORT, FULL)[number - 1]} tokens, the held-out loss of "
+    f"packed training differs from that of unpacked training by "
     f"{mean_difference(packed, unpacked):+.4f} nats, in {1 / factor:.0%} of the rows."
   )
   path = part.folder / f"phase_{number}.png"
@@ -206,37 +203,6 @@ def phase(part: Part, number: int, results: ByArm, *, lengths: tuple[int, int]) 
   )
 
 
-def lengths_of_text(part: Part, study: Study) -> Exhibit:
-  """The lengths of the sequences of both phases, beside those of the paper's Wikipedia."""
-  found = {}
-  for arm, length in (("phase_1", wikipedia.SHORT), ("packed", wikipedia.FULL)):
-    found[f"wikipedia_{length}"] = packing.load_histogram(f"wikipedia_{length}")
-    found[f"this text, {length}"] = wikipedia.histogram(study, arm)
-  figure_1.draw(part.folder / "lengths.png", found)
-  rows = [
-    [
-      name,
-      f"{histogram.num_sequences:,}",
-      f"{histogram.num_tokens / histogram.num_sequences:.1f}",
-      f"{figure_1.theoretical_speedup(histogram):.3f}",
-    ]
-    for name, histogram in found.items()
-  ]
-  speedups = [float(row[-1]) for row in rows]
-  return part.exhibit(
-    "Figure 1, on the text of both phases",
-    "Lengths of its sequences",
-    "in shape",
-    f"In rows of {wikipedia.FULL} training without padding could be {speedups[3]:.2f} "
-    f"times as fast on this text, {speedups[2]:.2f} times on all of Wikipedia.",
-    claim="At 512 tokens half of all tokens are padding.",
-    pictures=["lengths.png"],
-    text=table(["histogram", "sequences", "mean length", "theoretical speed-up"], rows)
-    + "\n\nThe articles at hand are among the oldest, and longer than most: more of their "
-    "sequences are full.",
-  )
-
-
 def _last(runs, counter: str) -> float:
   """A counter at the end of the learning curve, the mean over seeds."""
   return float(np.mean([run["curve"][-1][counter] for run in runs]))
@@ -246,16 +212,9 @@ def exhibits(part: Part) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
   results, speed = run(part)
   made = [outlook(part, results, speed)]
-  about, lengths = f"{curves.ABOUT} First in rows of {SHORT}.", (SHORT, FULL)
-  if wikipedia.is_there(part):
-    about, lengths = wikipedia.ABOUT, (wikipedia.SHORT, wikipedia.FULL)
-    study = wikipedia.make_study(part, ["packed", "no_mask", "phase_2_unpacked"])
-    results = study.run()
-    # Both phases packed, and the same without mask, are the learning curves' own arms.
-    results |= {"phase_2": results["packed"], "phase_2_no_mask": results["no_mask"]}
-    made.append(lengths_of_text(part, study))
+  about = f"{curves.ABOUT} First in rows of {SHORT}."
   for number in (1, 2):
-    figure = phase(part, number, results, lengths=lengths)
+    figure = phase(part, number, results)
     made.append(dataclasses.replace(figure, text=f"{about} {figure.text}"))
   return [
     *made,

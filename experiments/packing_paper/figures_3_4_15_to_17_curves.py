@@ -2,8 +2,7 @@
 
 Trains every arm with every seed: packed and unpacked with the same sequences each step,
 twice the batch with each adjustment, and each part of packing left out in turn. Then it
-tests the paper's claims over the seeds. With --data the text is Wikipedia, and the runs are
-a second phase, as in the paper. Other parts of the report share these runs.
+tests the paper's claims over the seeds. Other parts of the report share these runs.
 """
 
 from __future__ import annotations
@@ -12,19 +11,17 @@ import dataclasses
 
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
-from experiments.packing_paper.curves import ablation, arms, claims, wikipedia
+from experiments.packing_paper.curves import ablation, arms, claims
 
 
 def exhibits(part: Part) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
   names = [arm.name for arm in arms.ARMS]
-  text = wikipedia if wikipedia.is_there(part) else arms
-  study = text.make_study(part, names)
-  results = more = study.run()
-  if text is arms:
-    more = arms.make_study(part, ablation.ARMS, seeds=arms.MORE_SEEDS).run()
+  study = arms.make_study(part, names)
+  results = study.run()
+  more = arms.make_study(part, ablation.ARMS, seeds=arms.MORE_SEEDS).run()
   (betas,) = (arm for arm in study.arms if arm.name == "twice_betas")
-  timed = dataclasses.replace(betas, name="speed", starts_from="")
+  timed = dataclasses.replace(betas, name="speed")
   speed = arms.timed(study, [timed])["speed"]
   made = [
     claims.same_batch(part, results),
@@ -34,7 +31,7 @@ def exhibits(part: Part) -> list[Exhibit]:
     ablation.ablation(part, more),
     ablation.loss_unit(part, more),
   ]
-  made = [dataclasses.replace(x, text=f"{text.ABOUT}\n\n{x.text}") for x in made]
+  made = [dataclasses.replace(x, text=f"{arms.ABOUT}\n\n{x.text}") for x in made]
   if not part.quick:
     return made
   steps = results["packed"][0]["recipe"]["steps"]

@@ -78,7 +78,7 @@ def exhibits(part: Part) -> list[Exhibit]:
   results |= study.run(kept=[arm.name for arm in study.arms])
   models = {NAMES["packed"]: pairs.kept_of("packed")}
   models |= {NAMES[arm.name]: study.kept_of(arm.name) for arm in study.arms}
-  scores = downstream.fine_tune(part, models)[downstream.TASK]
+  scores = downstream.fine_tune(part, models)
   pairs_score, *others = NAMES.values()
   without, whole, greedy = (
     downstream.difference(scores, name, pairs_score) for name in others

@@ -80,7 +80,7 @@ def test_only_parts_that_were_made_are_replaced(tmp_path):
   (root / publish.PACKING / "exhibits.json").write_text(json.dumps(kept))
   made = lab.make(strategies.exhibits, Part(results / "strategies", "the command"))
   runs = {
-    "wikipedia/runs/packed,seed=1.json": publish.PACKING,
+    "real_weights/runs/packed,seed=1.json": publish.PACKING,
     "atom_size/wikitext/64/runs/packed,seed=1.json": "docs",
   }
   for run in runs:

@@ -72,7 +72,7 @@ def test_two_phases_against_one(found, tmp_path):
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_phase_packed_and_unpacked(found, tmp_path, number):
-  exhibit = two_phases.phase(Part(tmp_path, "command"), number, found, lengths=(64, 192))
+  exhibit = two_phases.phase(Part(tmp_path, "command"), number, found)
   assert exhibit.name == f"Figure {17 + number}"
   assert exhibit.statements[0].outcome == "holds"
   assert "after 33,500 sequences." in exhibit.text  # of 50,000
@@ -80,7 +80,7 @@ def test_a_phase_packed_and_unpacked(found, tmp_path, number):
     arm: [run | {"evaluations": run["evaluations"][-1:]} for run in runs[:1]]
     for arm, runs in found.items()
   }
-  exhibit = two_phases.phase(Part(tmp_path, "command"), number, short, lengths=(64, 192))
+  exhibit = two_phases.phase(Part(tmp_path, "command"), number, short)
   assert exhibit.statements[0].outcome == "no power"
 
 

@@ -1,0 +1,148 @@
+"""A real encoder trained further on Wikipedia, packed and unpacked; Figures 1, 3 and 4.
+
+A small model that is drawn anew learns no context from an hour of Wikipedia on a CPU, so
+none of its arms would differ. `minilm-l6-h384` (6 layers, width 384) already reads English;
+it was published without the heads of pretraining, which are drawn. It learns masked tokens
+and next sentences packed, unpacked, without the mask and without the reset of positions.
+
+The articles at hand are longer than most, and fill most rows of 512 tokens. So a document
+is a paragraph: in rows of 256 tokens half is padding, as the paper has it in rows of 512.
+Without --data nothing is trained.
+
+References:
+  Krell et al., https://arxiv.org/abs/2107.02027, Figures 1, 3 and 4, section 4.2.1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import packing
+import pipeline
+from experiments.lab import real_data
+from experiments.lab.exhibits import Exhibit
+from experiments.lab.part import Part
+from experiments.lab.report import table
+from experiments.lab.study import Study
+from experiments.packing_paper import figure_1_lengths as figure_1
+from experiments.packing_paper.curves import ablation, claims
+from experiments.packing_paper.curves.arms import ARMS, QUICK, lasting
+
+WEIGHTS = "minilm-l6-h384"
+SEEDS = 4
+TEXT_BYTES = 30_000_000  # of the articles
+SEQUENCES, BATCH, ROW_LENGTH = 4_800, 16, 256
+NAMES = ("packed", "unpacked", "no_mask", "no_position_reset")
+OVERRIDES: dict[str, Any] = lasting(SEQUENCES, BATCH) | {
+  "data.documents": "line",
+  "data.dupe_factor": 1,
+  "data.held_out_fraction": 0.003,
+  "data.max_sequence_length": ROW_LENGTH,
+  "packing.algorithm": "optimal",
+  "packing.max_sequences_per_pack": 0,
+  "model.size": "given",
+  "optimizer.learning_rate": 2e-3,  # LOG.md
+}
+# As BERT cuts articles, in both phases.
+AS_BERT = {
+  length: {"data.documents": "blank-line", "data.max_sequence_length": length}
+  for length in (128, 512)
+}
+ABOUT = (
+  f"{WEIGHTS} (6 layers, width 384), trained further on {SEQUENCES:,} sequences from "
+  f"paragraphs of Wikipedia, in rows of {ROW_LENGTH} tokens, without dropout. The heads of "
+  "pretraining are drawn."
+)
+
+
+def make_study(part: Part) -> Study:
+  """Its arms are some of `arms.ARMS`, from the same weights.
+
+  Raises:
+    InputError: the text or the weights are missing.
+  """
+  assert part.data is not None, "see exhibits"
+  folder = part.folder
+  weights = real_data.find(part.data, WEIGHTS)
+  source = real_data.write_articles(part.data, folder / "text.txt", at_least=TEXT_BYTES)
+  overrides = OVERRIDES | (QUICK if part.quick else {})
+  overrides |= {
+    "data.source": str(source),
+    "data.directory": str(folder / "data"),
+    "data.vocab_file": str(real_data.find(weights, "vocab.txt")),
+    "model.init_from": str(weights),
+  }
+  arms = [arm for arm in ARMS if arm.name in NAMES]
+  arms = [dataclasses.replace(arm, keep=False) for arm in arms]
+  seeds = part.seeds or (1 if part.quick else SEEDS)
+  return Study(folder, arms, overrides, seeds, part.jobs)
+
+
+def lengths(part: Part, study: Study) -> Exhibit:
+  """The lengths of its sequences, as BERT cuts articles, beside the paper's."""
+  found = {}
+  for length, fields in AS_BERT.items():
+    found[f"wikipedia_{length}"] = packing.load_histogram(f"wikipedia_{length}")
+    data = {"data.directory": str(part.folder / f"data-{length}")}
+    found[f"these articles, {length}"] = _histogram(study, fields | data)
+  found[f"their paragraphs, {ROW_LENGTH}"] = _histogram(study, {})
+  figure_1.draw(part.folder / "lengths.png", found)
+  speedups = [figure_1.theoretical_speedup(histogram) for histogram in found.values()]
+  rows = [
+    [
+      name,
+      f"{histogram.num_sequences:,}",
+      f"{histogram.num_tokens / histogram.num_sequences:.1f}",
+      f"{speedup:.3f}",
+    ]
+    for (name, histogram), speedup in zip(found.items(), speedups, strict=True)
+  ]
+  return part.exhibit(
+    "Figure 1, on articles at hand",
+    "Lengths of sequences of Wikipedia",
+    "in shape",
+    f"In rows of 512 training without padding could be {speedups[3]:.2f} times as fast on "
+    f"these articles, {speedups[2]:.2f} times on all of Wikipedia; on their paragraphs, in "
+    f"rows of {ROW_LENGTH}, {speedups[4]:.2f} times.",
+    claim="At 512 tokens half of all tokens are padding.",
+    pictures=["lengths.png"],
+    text=table(["histogram", "sequences", "mean length", "theoretical speed-up"], rows)
+    + "\n\nThe articles at hand are among the oldest, and longer than most: more of their "
+    "sequences are full.",
+  )
+
+
+def _histogram(study: Study, fields: dict[str, Any]) -> packing.Histogram:
+  """Of the sequences that are trained on, with some fields of the config changed."""
+  config = study.runs[0][1].config.copy_and_resolve_references()
+  config.update_from_flattened_dict(fields)
+  dataset = pipeline.prepare_dataset(config)
+  return packing.Histogram.from_lengths(
+    dataset.train.lengths, max_sequence_length=config.data.max_sequence_length
+  )
+
+
+def exhibits(part: Part) -> list[Exhibit]:
+  """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
+  part = dataclasses.replace(part, command=f"{part.command} --data FOLDER")
+  if part.data is None:
+    return [
+      part.not_run(
+        "Figures 3 and 4, on Wikipedia",
+        "A real encoder trained further",
+        "No folder with real data was given.",
+        printed={},
+        claim="Packed training learns what unpacked training learns, and needs the mask.",
+      )
+    ]
+  study = make_study(part)
+  results = study.run()
+  made = [claims.same_batch(part, results), ablation.ablation(part, results)]
+  made = [
+    dataclasses.replace(
+      exhibit, name=f"{name}, on Wikipedia", text=f"{ABOUT}\n\n{exhibit.text}"
+    )
+    for name, exhibit in zip(("Figure 3 left", "Figure 4"), made, strict=True)
+  ]
+  return [lengths(part, study), *made]
