@@ -27,7 +27,7 @@ from experiments.lab.report import table
 from experiments.lab.study import Study
 from experiments.packing_paper import figure_1_lengths as figure_1
 from experiments.packing_paper.curves import ablation, claims
-from experiments.packing_paper.curves.arms import ARMS, QUICK, lasting
+from experiments.packing_paper.curves.arms import ARMS, lasting
 
 WEIGHTS = "minilm-l6-h384"
 SEEDS = 4
@@ -44,9 +44,14 @@ OVERRIDES: dict[str, Any] = lasting(SEQUENCES, BATCH) | {
   "model.size": "given",
   "optimizer.learning_rate": 2e-3,  # LOG.md
 }
+QUICK = lasting(12 * BATCH, BATCH) | {"data.held_out_fraction": 0.01}
 # As BERT cuts articles, in both phases.
 AS_BERT = {
-  length: {"data.documents": "blank-line", "data.max_sequence_length": length}
+  length: {
+    "data.documents": "blank-line",
+    "data.held_out_fraction": 0.05,
+    "data.max_sequence_length": length,
+  }
   for length in (128, 512)
 }
 ABOUT = (

@@ -1,0 +1,103 @@
+"""Real weights trained further on articles; here the weights and the articles are small."""
+
+import gzip
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.lab.part import Part
+from experiments.packing_paper import figures_3_4_real_weights as real_weights
+from model import hf, weights
+from packing import InputError
+from pipeline.tokenizer import SPECIAL_TOKENS
+from tests import packs
+
+WORDS = [f"{a}{b}" for a in "bdfglmnprst" for b in ("a", "e", "i", "o", "u")]
+ARTICLES = 60
+PARAGRAPHS = 4
+
+
+def article(number: int) -> str:
+  rng = np.random.default_rng(number)
+  sentences = [
+    " ".join(rng.choice(WORDS, rng.integers(4, 30))).capitalize() + "."
+    for _ in range(5 * PARAGRAPHS)
+  ]
+  lines = (" ".join(part) for part in np.split(np.array(sentences), PARAGRAPHS))
+  return f"Title {number}\n" + "\n".join(lines) + "\n\n"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  """A folder of real data: articles in two files, and an encoder with its vocabulary."""
+  folder = tmp_path_factory.mktemp("data")
+  (folder / "text").mkdir()
+  half = ARTICLES // 2
+  first, second = ("".join(map(article, range(start, start + half))) for start in (0, half))
+  (folder / "text" / "a.txt.gz").write_bytes(gzip.compress(first.encode()))
+  (folder / "text" / "b.txt").write_text(second)
+  tokens = (*SPECIAL_TOKENS, ".", *WORDS)
+  config = packs.small_config(vocab_size=len(tokens), max_position_embeddings=512)
+  params = jax.tree.map(np.asarray, packs.random_params(config)[1])
+  vocabulary = weights.Vocabulary(tokens)
+  hf.export_bert(config, params, folder / real_weights.WEIGHTS, vocabulary=vocabulary)
+  return str(folder)
+
+
+def test_without_data_nothing_is_trained(tmp_path):
+  (exhibit,) = real_weights.exhibits(Part(tmp_path, "command"))
+  assert exhibit.agreement == "not run here"
+  assert exhibit.command == "command --data FOLDER"
+
+
+def test_weights_and_text_that_are_missing(data, tmp_path):
+  with pytest.raises(InputError, match="nowhere has no minilm-l6-h384"):
+    real_weights.exhibits(Part(tmp_path, "command", data="nowhere"))
+  (tmp_path / real_weights.WEIGHTS).mkdir()
+  with pytest.raises(InputError, match=r"has no text/\*"):
+    real_weights.make_study(Part(tmp_path / "part", "command", data=str(tmp_path)))
+
+
+@pytest.mark.parametrize(("size", "articles"), [(1, 1), (10**7, ARTICLES)])
+def test_whole_articles_are_taken_until_there_is_enough(
+  data, tmp_path, monkeypatch, size, articles
+):
+  monkeypatch.setattr(real_weights, "TEXT_BYTES", size)
+  study = real_weights.make_study(Part(tmp_path, "command", data=data))
+  with open(study.runs[0][1].config.data.source) as file:
+    found = [text.strip() for text in file.read().split("\n\n") if text.strip()]
+  assert found == [article(number).strip() for number in range(articles)]
+
+
+def test_all_arms_start_from_the_weights(data, tmp_path):
+  study = real_weights.make_study(Part(tmp_path, "command", data=data))
+  assert [arm.name for arm in study.arms] == [
+    "unpacked",
+    "packed",
+    "no_mask",
+    "no_position_reset",
+  ]
+  folders = {run.config.model.init_from for _, run in study.runs}
+  assert folders == {f"{data}/{real_weights.WEIGHTS}"}
+  assert {run.config.seed for _, run in study.runs} == set(range(1, real_weights.SEEDS + 1))
+
+
+@pytest.mark.slow
+def test_its_exhibits(data, tmp_path):
+  part = Part(tmp_path, "command", quick=True, jobs=2, data=data)
+  lengths, same, left_out = real_weights.exhibits(part)
+  assert lengths.name == "Figure 1, on articles at hand"
+  assert "| these articles, 512 |" in lengths.text
+  assert same.name == "Figure 3 left, on Wikipedia"
+  assert left_out.name == "Figure 4, on Wikipedia"
+  for exhibit in (same, left_out):
+    assert real_weights.ABOUT in exhibit.text
+    assert exhibit.command == "command --data FOLDER"
+    assert len(exhibit.statements) > 2
+  for picture in (*lengths.pictures, *same.pictures, *left_out.pictures):
+    assert (tmp_path / picture).stat().st_size
+  times = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
+  assert len(times) == 8  # four runs and their logs
+  real_weights.exhibits(part)
+  assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
