@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     help=f"separated by commas, of {','.join(PARTS)}",
   )
   parser.add_argument(
-    "--seeds", type=positive, help="runs of each arm; 3 or 8, or 1 if quick"
+    "--seeds", type=positive, help="runs of each arm; by default 3 to 8, or 1 if quick"
   )
   command.add_training(parser)
   options = parser.parse_args(arguments)

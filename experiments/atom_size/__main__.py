@@ -10,7 +10,8 @@ finished; --minutes=0 trains nothing. Writes exhibits.md, exhibits.json and pict
 --workdir.
 
 The text is test.txt of WikiText-2, with valid.txt held out; without --data it is the
-docstrings of the standard library.
+docstrings of the standard library. --large trains larger models on Wikipedia's articles,
+25 million tokens, in rows of 128 and 512: 48 runs, for an accelerator or several days.
 
 References:
   Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
@@ -26,6 +27,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -34,14 +36,15 @@ from experiments.atom_size import exhibits as atoms
 from experiments.atom_size.perplexities import SEGMENTS
 from experiments.atom_size.runs import (
   CONCAT,
-  EPOCHS,
+  LARGE,
   PACKED,
   PADDING,
   PADDING_ALL,
   QUICK,
   SEEDS,
-  TOKENS,
+  SMALL,
   Layout,
+  Scale,
   make_study,
   seconds_a_step,
 )
@@ -59,21 +62,30 @@ from training.record.parameters import count_parameters
 FULL = 64  # the row length with all atoms and seeds first
 PAPER_ROWS = (64, 32, 128)
 LONG_ROWS = (256, 512)  # longer than most documents, which the paper leaves open
+LARGE_ROWS = (128, 512)
+TEXT_BYTES = 120_000_000  # of Wikipedia's articles, for `LARGE`
 TEXTS = {
   "wikitext": "test.txt of WikiText-2",
   "stdlib": "the standard library's docstrings",
+  "wikipedia": "paragraphs of Wikipedia",
 }
 _ALONE = (CONCAT, PADDING, PADDING_ALL, PACKED)
 
 
-def stages(*, quick: bool) -> Iterator[tuple[int, Layout, int]]:
+def stages(*, scale: Scale = SMALL, quick: bool) -> Iterator[tuple[int, Layout, int]]:
   """Row lengths, layouts and seeds of all runs, in order; seeds from 1 on.
 
   Args:
+    scale: of the runs.
     quick: whether one seed is enough, and atoms of half a row to two.
   """
   seeds = range(1, 2 if quick else SEEDS + 1)
   near, far = _of_atoms(0.5, 2.0), _of_atoms(0.25, 4.0)
+  if scale is LARGE:
+    for seed in seeds:
+      for row_length in LARGE_ROWS:
+        yield from ((row_length, layout, seed) for layout in (*_ALONE, *near))
+    return
   others = [x for x in PAPER_ROWS if x != FULL]
   for seed in seeds:
     of_atoms = near if quick else (*near, *far)
@@ -96,11 +108,14 @@ def _of_atoms(*sizes: float) -> tuple[Layout, ...]:
   return tuple(Layout(kind, size) for size in sizes for kind in ("concat", "padding"))
 
 
-def exhibits(part: Part, *, minutes: float = math.inf) -> list[Exhibit]:
+def exhibits(
+  part: Part, *, scale: Scale = SMALL, minutes: float = math.inf
+) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests.
 
   Args:
     part: of the study; `quick` makes a few steps with one seed, which prove nothing.
+    scale: of the runs.
     minutes: after which no further run starts.
 
   Raises:
@@ -108,23 +123,26 @@ def exhibits(part: Part, *, minutes: float = math.inf) -> list[Exhibit]:
     Stopped: some runs failed; all others are finished.
   """
   until = time.monotonic() + 60 * minutes
-  text = text_of(part.data)
-  name = f"{'stdlib' if part.data is None else 'wikitext'}{'-quick' * part.quick}"
-  planned = list(stages(quick=part.quick))
+  if scale is LARGE:
+    name, text = "wikipedia", articles(part)
+  else:
+    name, text = "stdlib" if part.data is None else "wikitext", text_of(part.data)
+  planned = list(stages(scale=scale, quick=part.quick))
   layouts: dict[int, dict[Layout, None]] = {}
   for row_length, layout, _ in planned:
     layouts.setdefault(row_length, {})[layout] = None
   studies = {
     row_length: make_study(
-      part.folder / name / str(row_length),
+      part.folder / f"{name}{'-quick' * part.quick}" / str(row_length),
       row_length,
       list(of_length),
       text=text,
+      scale=scale,
       quick=part.quick,
     )
     for row_length, of_length in layouts.items()
   }
-  _train(studies, planned, part, until=until)
+  _train(studies, planned, part, scale, until=until)
   results = {}
   for row_length, study in sorted(studies.items()):
     of_study = study.results()
@@ -139,13 +157,18 @@ def exhibits(part: Part, *, minutes: float = math.inf) -> list[Exhibit]:
   made = sum(len(runs) for found in results.values() for runs in found.values())
   first = studies[min(whole)]
   lengths, vocabulary = _documents(first)
-  recipe = _recipe(name, first, lengths, vocabulary, part.quick, made, len(planned))
-  exhibits = [atoms.steps_an_epoch(part, lengths, results, recipe=recipe)]
-  if part.data is not None:
+  recipe = _recipe(part, TEXTS[name], first, lengths, vocabulary, scale)
+  if made < len(planned):
+    recipe += f" {len(planned) - made} of {len(planned)} planned runs are not made yet."
+  exhibits = [
+    atoms.steps_an_epoch(part, lengths, results, tokens=scale.tokens, recipe=recipe)
+  ]
+  if name == "wikitext":
+    assert part.data is not None
     exhibits.append(filtering(part, real_data.find(part.data, "wikitext-2/valid.txt")))
   exhibits += [
     atoms.atom_sizes(part, kind, row_length, whole[row_length], lengths)
-    for row_length in PAPER_ROWS
+    for row_length in dict.fromkeys((*PAPER_ROWS, *LARGE_ROWS))
     for kind in ("concat", "padding")
     if row_length in whole and _has(whole[row_length], *_of_atoms(0.5, 2.0))
   ]
@@ -156,7 +179,7 @@ def exhibits(part: Part, *, minutes: float = math.inf) -> list[Exhibit]:
   return exhibits
 
 
-def _train(studies, planned, part: Part, *, until: float):
+def _train(studies, planned, part: Part, scale: Scale, *, until: float):
   """Runs what is not finished, in the planned order; prepares all data first."""
   runs = {
     (row_length, arm.name, run.config.seed): (study, arm, run)
@@ -171,10 +194,11 @@ def _train(studies, planned, part: Part, *, until: float):
   for study in studies.values():
     lengths, _ = _documents(study)  # prepared: by its text a finished run is known
     tokens = int((lengths + 1).sum())
-    if not part.quick and tokens < SEGMENTS * TOKENS:
+    least = SEGMENTS * scale.tokens
+    if not part.quick and tokens < least:
       raise InputError(
-        f"The text has {tokens:,} tokens; expected at least {SEGMENTS * TOKENS:,}, so "
-        f"that an epoch has {SEGMENTS} steps of {TOKENS} tokens. Give more text."
+        f"The text has {tokens:,} tokens; expected at least {least:,}, so that an epoch "
+        f"has {SEGMENTS} steps of {scale.tokens} tokens. Give more text."
       )
   failures = run_tasks(tasks, number=part.jobs, desc="atom size", until=until)
   stop_if_failed(failures, len(tasks))
@@ -187,26 +211,23 @@ def _documents(study: Study) -> tuple[np.ndarray, int]:
 
 
 def _recipe(
-  name, study: Study, lengths, vocabulary: int, quick: bool, made: int, planned: int
+  part: Part, text: str, study: Study, lengths, vocabulary: int, scale: Scale
 ) -> str:
   """What was trained on what, for the report."""
   config = study.runs[0][1].config
   model = model_config(config, head="causal", vocab_size=vocabulary)
   parameters = count_parameters(abstract_model(model, "causal")[1])
-  length = f"{EPOCHS} epochs"
-  if quick:
+  length = f"Epochs: {scale.epochs}"
+  if part.quick:
     length = f"{QUICK['train.steps']} steps, which prove nothing"
-  rest = ""
-  if made < planned:
-    rest = f" {planned - made} of {planned} planned runs are not made yet."
   return (
-    f"Text: {TEXTS[name.removesuffix('-quick')]}, documents of {config.data.min_words} "
+    f"Text: {text}, documents of {config.data.min_words} "
     f"words and more, {(lengths + 1).sum():,} tokens of a byte-level BPE of "
     f"{vocabulary:,}. Model: {config.model.size}, {parameters:,} parameters, ALiBi. "
-    f"{length}; {TOKENS} tokens a step, padding included; AdamW, rate "
+    f"{length}; {scale.tokens} tokens a step, padding included; AdamW, rate "
     f"{config.optimizer.learning_rate:g}, constant after {config.optimizer.warmup_steps} "
-    f"steps, chosen for concat in rows of {FULL} with seed 0, which is in no statement."
-    f"{rest}"
+    f"steps, chosen for {SMALL.size} models and concat in rows of {FULL} with seed 0, "
+    "which is in no statement."
   )
 
 
@@ -229,6 +250,25 @@ def text_of(data: str | None) -> dict[str, str]:
   return {name: str(path) for name, path in files.items()} | {"documents": "line"}
 
 
+def articles(part: Part) -> dict[str, Any]:
+  """Fields of the config's `data` for paragraphs of Wikipedia; a hundredth is held out.
+
+  Raises:
+    InputError: the text is missing.
+  """
+  if part.data is None:
+    raise InputError("--large needs --data, a folder with Wikipedia's articles.")
+  source = real_data.write_articles(
+    part.data, part.folder / "text.txt", at_least=TEXT_BYTES
+  )
+  return {
+    "source": str(source),
+    "held_out_source": "",
+    "held_out_fraction": 0.01,
+    "documents": "line",
+  }
+
+
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
   parser = command.make_parser(
@@ -241,16 +281,23 @@ def main(arguments: list[str] | None = None) -> int:
     default=math.inf,
     help="start no further run after this time; no limit",
   )
+  parser.add_argument(
+    "--large", action="store_true", help="larger models on Wikipedia, not with --quick"
+  )
   options = parser.parse_args(arguments)
+  if options.large and options.quick:
+    parser.error("--large and --quick exclude each other; give one of them.")
   with_text = " --data FOLDER" if options.data else ""
   part = Part(
-    options.workdir,
-    f"python -m experiments.atom_size{with_text}{' --quick' * options.quick}",
+    options.workdir / "large" if options.large else options.workdir,
+    f"python -m experiments.atom_size{with_text}{' --quick' * options.quick}"
+    f"{' --large' * options.large}",
     quick=options.quick,
     jobs=options.jobs,
     data=options.data,
   )
-  maker = functools.partial(exhibits, minutes=options.minutes)
+  scale = LARGE if options.large else SMALL
+  maker = functools.partial(exhibits, scale=scale, minutes=options.minutes)
   return command.run_part(maker, part, as_json=options.json)
 
 

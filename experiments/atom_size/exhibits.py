@@ -19,11 +19,9 @@ import scipy.stats
 from experiments.atom_size import perplexities, pictures
 from experiments.atom_size.runs import (
   CONCAT,
-  EPOCHS,
   PACKED,
   PADDING,
   PADDING_ALL,
-  TOKENS,
   Layout,
 )
 from experiments.lab.exhibits import Exhibit, Statement, judged
@@ -68,6 +66,7 @@ PAPER_RANKS: dict[tuple[str, int], tuple[str, ...]] = {
   ("padding", 64): ("5.00", "4.00", "1.18", "2.03", "2.79"),
   ("padding", 128): ("4", "", "1.23", "", ""),
 }
+_NONE = ("",) * len(ATOMS)  # of row lengths that the paper does not have
 PAPER_ATOMS = {32: ATOMS, 64: ATOMS, 128: ATOMS[:-1]}
 # Table 3: steps of its two epochs and final perplexity, of concat and of padding.
 PAPER_TABLE_3 = {
@@ -90,7 +89,7 @@ NOT_COMPARABLE = (
   "each atom ends with an end token, which counts and may cost less than a token of text. "
   "Held-out perplexity is one measure: each document alone, in windows that advance by "
   "half a row, each token once (docs/atom_size.md). The learning rate was chosen for "
-  "concat; steps of padding have fewer tokens of text."
+  "concat in small runs; steps of padding have fewer tokens of text."
 )
 FEW = (
   "A step has few atoms here, so consecutive parts of one atom fill much of a step, or all "
@@ -103,12 +102,17 @@ def span(part: Part, run: Run) -> tuple[float, float]:
   """The epochs that are compared: the last one, or all of a quick run."""
   if part.quick:
     return 0.0, len(run["nats"]) / run["steps_per_epoch"]
-  return EPOCHS - 1.0, float(EPOCHS)
+  epochs = _epochs(run)
+  return epochs - 1.0, float(epochs)
+
+
+def _epochs(run: Run) -> int:
+  return round(len(run["nats"]) / run["steps_per_epoch"])
 
 
 def segments_of(part: Part, run: Run) -> np.ndarray:
   """Perplexity in hundredths of that span."""
-  steps, epochs = run["steps_per_epoch"], EPOCHS
+  steps, epochs = run["steps_per_epoch"], _epochs(run)
   if part.quick:
     steps, epochs = len(run["nats"]), 1
   return perplexities.last_epoch(
@@ -166,11 +170,16 @@ def predicted_rows(
 
 
 def steps_an_epoch(
-  part: Part, lengths: np.ndarray, row_lengths: Mapping[int, Found], *, recipe: str
+  part: Part,
+  lengths: np.ndarray,
+  row_lengths: Mapping[int, Found],
+  *,
+  tokens: int,
+  recipe: str,
 ) -> Exhibit:
   """Whether the loaders make as many steps an epoch as the token counts predict.
 
-  `recipe` says what was trained on what.
+  `tokens` are those of a step; `recipe` says what was trained on what.
   """
   rows = []
   for row_length, found in row_lengths.items():
@@ -183,7 +192,7 @@ def steps_an_epoch(
       )
       made = next(iter(runs.values()))["steps_per_epoch"]
       name = f"rows of {row_length}, {layout.kind}, atoms of {size}"
-      rows.append((name, predicted / (TOKENS // row_length), made))
+      rows.append((name, predicted / (tokens // row_length), made))
   text = f"{lengths.size:,} documents with {int((lengths + 1).sum()):,} tokens"
   return compared_steps(part, rows, text=text, recipe=recipe)
 
@@ -246,7 +255,9 @@ def atom_sizes(
   runs = _common_runs(found, layouts)
   names = {layout: f"{layout.atom:g} S" for layout in layouts}
   segments = {x: np.array([segments_of(part, run) for run in runs[x]]) for x in layouts}
-  ranks = _ranks({x: segments[x] for x in layouts if x.atom in PAPER_ATOMS[row_length]})
+  ranks = _ranks(
+    {x: segments[x] for x in layouts if x.atom in PAPER_ATOMS.get(row_length, ATOMS)}
+  )
   final = {x: segments[x][:, -1] for x in layouts}
   held = {x: np.array([_held_out(run) for run in runs[x]]) for x in layouts}
   nats = {x: [mean_nats(part, run) for run in runs[x]] for x in layouts}
@@ -288,7 +299,7 @@ def atom_sizes(
   if kind == "concat":
     del compared[2]  # concat has no ends at cuts
   return part.exhibit(
-    FIGURES[kind, row_length],
+    FIGURES.get((kind, row_length), f"Rows of {row_length}, {kind}"),
     f"{kind}, rows of {row_length}: perplexity by the size of atoms",
     "in shape",
     finding,
@@ -318,9 +329,10 @@ def _ranks(segments: Mapping[Layout, np.ndarray]) -> dict[Layout, list[float]]:
 
 
 def _table_of_atoms(kind: str, row_length: int, final, ranks, nats, if_free, held) -> str:
-  of_paper = dict(zip(ATOMS, PAPER[kind, row_length], strict=True))
-  of_paper_ranks = dict(zip(ATOMS, PAPER_RANKS[kind, row_length], strict=True))
-  same_ranks = len(ranks) == len(PAPER_ATOMS[row_length])  # among as many
+  of_paper = dict(zip(ATOMS, PAPER.get((kind, row_length), _NONE), strict=True))
+  printed_ranks = PAPER_RANKS.get((kind, row_length), _NONE)
+  of_paper_ranks = dict(zip(ATOMS, printed_ranks, strict=True))
+  same_ranks = len(ranks) == len(PAPER_ATOMS.get(row_length, ATOMS))  # among as many
   base = Layout(kind)
   rows = []
   for layout in final:

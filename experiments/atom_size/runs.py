@@ -30,26 +30,42 @@ from training.config import model_config
 from training.evaluation import evaluate_causal
 from training.mesh import make_mesh, put_batch
 from training.optimizer import adamw
+from training.recipe import parse_duration
 from training.record.files import write_json
 from training.step import TrainingProgram
 
 SEEDS = 3
-TOKENS = 512  # of a step: rows times their length, the same for all row lengths
-EPOCHS = 3
 WARMUP_STEPS = 100
 TURNS, STEPS_A_TURN = 20, 5  # of each layout, when steps are timed
 OVERRIDES: dict[str, Any] = {
-  "data.vocab_size": 2048,
-  "model.size": "tiny",
   "model.dropout_rate": 0.0,
   "model.attention_dropout_rate": 0.0,
-  "optimizer.learning_rate": 1e-3,  # the best of six for concat with seed 0: LOG.md
+  "optimizer.learning_rate": 1e-3,  # of small runs the best of six for concat: LOG.md
   "optimizer.weight_decay": 0.01,
   "optimizer.warmup": "",
   "optimizer.warmup_steps": WARMUP_STEPS,
-  "train.duration": f"{EPOCHS} epochs",
 }
 QUICK = {"train.duration": "", "train.steps": 120}
+
+
+class Scale(NamedTuple):
+  """How large the runs of a study are.
+
+  Attributes:
+    tokens: of a step: rows times their length, the same for all row lengths.
+    epochs: of a run.
+    size: of the model.
+    vocab_size: of the byte-level BPE that is learned from the text.
+  """
+
+  tokens: int
+  epochs: int
+  size: str
+  vocab_size: int
+
+
+SMALL = Scale(tokens=512, epochs=3, size="tiny", vocab_size=2048)
+LARGE = Scale(tokens=4096, epochs=1, size="mini", vocab_size=16_384)
 
 
 class Layout(NamedTuple):
@@ -92,22 +108,27 @@ def make_study(
   row_length: int,
   layouts: Sequence[Layout],
   *,
-  text: Mapping[str, str],
+  text: Mapping[str, Any],
+  scale: Scale = SMALL,
   quick: bool = False,
 ) -> Study:
   """The study of one row length.
 
   Args:
     folder: of the study; its dataset is there too.
-    row_length: S, in tokens; divides `TOKENS`.
+    row_length: S, in tokens; divides those of a step.
     layouts: its arms.
     text: fields of the config's `data` that name the text.
+    scale: of its runs.
     quick: whether a few steps are enough.
   """
   fields = {
     "data.max_sequence_length": row_length,
     "data.directory": str(folder / "data"),
-    "train.batch_size": TOKENS // row_length,
+    "data.vocab_size": scale.vocab_size,
+    "model.size": scale.size,
+    "train.batch_size": scale.tokens // row_length,
+    "train.duration": f"{scale.epochs} epochs",
   }
   fields |= OVERRIDES | (QUICK if quick else {})
   fields |= {f"data.{name}": value for name, value in text.items()}
@@ -195,7 +216,10 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   rows = Rows(config)
   loader, program, held_out = rows.loader(config), rows.program, rows.held_out()
   quick = not config.train.duration
-  steps = config.train.steps if quick else round(EPOCHS * loader.batches_per_epoch)
+  steps = config.train.steps
+  if not quick:
+    epochs, _ = parse_duration("train.duration", config.train.duration)
+    steps = round(epochs * loader.batches_per_epoch)
   parts, of_sample = (3, 20) if quick else (9, 80)  # evaluations, and batches of each
   sample = held_out[:: max(1, len(held_out) // of_sample)]
   losses: list[Any] = []

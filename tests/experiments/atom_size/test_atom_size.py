@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 import json
 import shutil
@@ -24,6 +25,7 @@ from pipeline.sources import stdlib
 from tests.pipeline.batches.test_atoms import SIZES, corpora
 from training.command import Stopped
 
+TINY = runs.Scale(tokens=64, epochs=3, size="tiny", vocab_size=400)
 STEPS = 1200  # of a made-up run of concat
 WORSE = {0.25: 0.5, 0.5: 0.2, 1.0: 0.0, 2.0: 0.05, 4.0: 0.1}  # nats, by the atom
 OF_LAYOUT = {"concat": 0.3, "padding": 0.1, "packed": 0.0}  # nats above packed
@@ -68,6 +70,40 @@ def test_every_run_is_planned_once_and_rows_of_64_first():
   assert lengths >= set(itertools.product((32, 64, 128, 256, 512), (PACKED, PADDING_ALL)))
   of_128 = [layout.atom for length, layout, _ in planned if length == 128]
   assert of_128.index(2.0) < of_128.index(4.0)
+
+
+def test_large_runs_take_their_turns_by_seed():
+  planned = list(atom_size.stages(scale=runs.LARGE, quick=False))
+  assert len(set(planned)) == len(planned) == 48
+  assert [seed for *_, seed in planned] == sorted(seed for *_, seed in planned)
+  everything = {Layout(kind, x) for kind in ("concat", "padding") for x in (0.5, 1.0, 2.0)}
+  for row_length in (128, 512):
+    layouts = {layout for length, layout, _ in planned if length == row_length}
+    assert layouts == everything | {PACKED, PADDING_ALL}
+
+
+def test_large_runs_are_of_wikipedia(tmp_path, monkeypatch):
+  folder = tmp_path / "text"
+  folder.mkdir()
+  (folder / "articles.txt").write_text("A title\nOf it.\n\nAnother\nOf that.\n")
+  monkeypatch.setattr(atom_size, "TEXT_BYTES", 10)
+  part = Part(tmp_path / "large", "the command", data=str(tmp_path))
+  study = runs.make_study(
+    part.folder, 512, [PACKED], text=atom_size.articles(part), scale=runs.LARGE
+  )
+  config = study.runs[0][1].config
+  assert (tmp_path / "large" / "text.txt").read_text() == "A title\nOf it.\n\n"
+  assert config.data.source == str(tmp_path / "large" / "text.txt")
+  assert (config.model.size, config.data.vocab_size) == ("mini", 16_384)
+  assert (config.train.batch_size, config.train.duration) == (8, "1 epochs")
+
+
+def test_large_needs_text_and_time(tmp_path, capsys):
+  with pytest.raises(InputError, match="--large needs --data"):
+    atom_size.exhibits(Part(tmp_path, "the command"), scale=runs.LARGE)
+  with pytest.raises(SystemExit):
+    atom_size.main(["--large", "--quick"])
+  assert "--large and --quick exclude each other" in capsys.readouterr().err
 
 
 ONES = np.ones(1200)
@@ -155,6 +191,14 @@ def test_atoms_of_a_row_are_best(found, part, kind):
   assert {*outcomes(one_seed)} == {"no power"}
 
 
+def test_rows_that_the_paper_does_not_have(found, part):
+  exhibit = atom_exhibits.atom_sizes(part, "concat", 512, found, LENGTHS)
+  assert exhibit.name == "Rows of 512, concat"
+  assert outcomes(exhibit) == ["holds"] * 4
+  rows = [line.split(" | ") for line in exhibit.text.splitlines()[2:7]]
+  assert [row[3] for row in rows] == [""] * 5
+
+
 def test_the_claim_fails_if_another_atom_is_better(found, part):
   two = Layout("concat", 2.0)
   swapped = found | {CONCAT: found[two], two: found[CONCAT]}
@@ -225,7 +269,9 @@ def test_equal_steps_are_read_where_the_shorter_run_ends():
 
 def test_steps_that_differ_from_the_prediction_are_reported(found, part):
   lengths = np.array([130, 35])
-  exhibit = atom_exhibits.steps_an_epoch(part, lengths, {64: found}, recipe="A recipe.")
+  exhibit = atom_exhibits.steps_an_epoch(
+    part, lengths, {64: found}, tokens=512, recipe="A recipe."
+  )
   assert [x.outcome for x in exhibit.statements] == ["fails"]
   assert exhibit.finding.startswith("0 of 10")
   rows = [("a", 1.0006, 1.0), ("b", 2.0004, 2.0)]
@@ -266,9 +312,6 @@ def small():
   with pytest.MonkeyPatch.context() as patch:
     patch.setitem(runs.QUICK, "train.steps", 110)
     patch.setattr(runs, "TURNS", 2)
-    patch.setitem(runs.OVERRIDES, "data.vocab_size", 400)
-    for module in (runs, atom_size, atom_exhibits):
-      patch.setattr(module, "TOKENS", 64)
     patch.setattr(atom_size, "PAPER_ROWS", (64,))
     patch.setattr(atom_size, "LONG_ROWS", ())
     yield
@@ -278,7 +321,7 @@ def small():
 def made(text, small, tmp_path_factory):
   folder = tmp_path_factory.mktemp("made")
   part = Part(folder, "the command", quick=True, jobs=2, data=str(text))
-  return part, lab.make(atom_size.exhibits, part)
+  return part, lab.make(functools.partial(atom_size.exhibits, scale=TINY), part)
 
 
 @pytest.mark.slow
@@ -316,7 +359,7 @@ class TestTheWholeStudy:
     part, _ = made
     folder = part.folder / "wikitext-quick" / "64"
     fields = atom_size.text_of(str(text))
-    study = runs.make_study(folder, 64, [PACKED], text=fields, quick=True)
+    study = runs.make_study(folder, 64, [PACKED], text=fields, scale=TINY, quick=True)
     rows = runs.Rows(study.runs[0][1].config)
     evaluated = sum(int(batch["loss_mask"].sum()) for batch in rows.held_out())
     lengths, _ = atoms.documents(rows.dataset.held_out)
@@ -326,13 +369,13 @@ class TestTheWholeStudy:
     made_part, exhibits = made
     part = dataclasses.replace(made_part, folder=tmp_path)
     with pytest.raises(InputError, match="more --minutes"):
-      atom_size.exhibits(part, minutes=0)
+      atom_size.exhibits(part, scale=TINY, minutes=0)
     assert not list(tmp_path.rglob("runs/*.json"))  # nothing was trained
     for kept in ("runs", "seconds.json"):  # as the repository publishes them
       for path in made_part.folder.glob(f"wikitext-quick/*/{kept}"):
         target = tmp_path / path.relative_to(made_part.folder)
         (shutil.copytree if path.is_dir() else shutil.copy)(path, target)
-    again = atom_size.exhibits(part, minutes=0)
+    again = atom_size.exhibits(part, scale=TINY, minutes=0)
     assert [(x.text, x.statements) for x in again] == [
       (x.text, x.statements) for x in exhibits
     ]
@@ -344,13 +387,12 @@ class TestTheWholeStudy:
     monkeypatch.setattr(runs, "WARMUP_STEPS", 0)
     monkeypatch.setitem(runs.OVERRIDES, "optimizer.learning_rate", 1e30)
     with pytest.raises(Stopped, match=r"8 of 8 runs failed\. rows of 64, .* not finite"):
-      atom_size.exhibits(part)
+      atom_size.exhibits(part, scale=TINY)
 
-  def test_too_little_text_is_refused(self, text, small, tmp_path, monkeypatch):
-    monkeypatch.setattr(atom_size, "TOKENS", 10_240)
+  def test_too_little_text_is_refused(self, text, small, tmp_path):
     part = Part(tmp_path, "the command", data=str(text))
     with pytest.raises(InputError, match="Give more text"):
-      atom_size.exhibits(part)
+      atom_size.exhibits(part, scale=TINY._replace(tokens=10_240))
 
 
 def test_a_folder_without_the_text_is_refused(tmp_path):
