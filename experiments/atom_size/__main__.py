@@ -32,7 +32,8 @@ from typing import Any
 import numpy as np
 
 import pipeline
-from experiments.atom_size import exhibits as atoms
+from experiments.atom_size.atom_sizes import atom_sizes
+from experiments.atom_size.layouts import concat_and_padding, packed
 from experiments.atom_size.perplexities import SEGMENTS
 from experiments.atom_size.runs import (
   CONCAT,
@@ -48,6 +49,7 @@ from experiments.atom_size.runs import (
   make_study,
   seconds_a_step,
 )
+from experiments.atom_size.steps import steps_an_epoch
 from experiments.atom_size.text import filtering
 from experiments.lab import command, real_data
 from experiments.lab.exhibits import Exhibit
@@ -160,22 +162,20 @@ def exhibits(
   recipe = _recipe(part, TEXTS[name], first, lengths, vocabulary, scale)
   if made < len(planned):
     recipe += f" {len(planned) - made} of {len(planned)} planned runs are not made yet."
-  exhibits = [
-    atoms.steps_an_epoch(part, lengths, results, tokens=scale.tokens, recipe=recipe)
-  ]
+  exhibits = [steps_an_epoch(part, lengths, results, tokens=scale.tokens, recipe=recipe)]
   if name == "wikitext":
     assert part.data is not None
     exhibits.append(filtering(part, real_data.find(part.data, "wikitext-2/valid.txt")))
   exhibits += [
-    atoms.atom_sizes(part, kind, row_length, whole[row_length], lengths)
+    atom_sizes(part, kind, row_length, whole[row_length], lengths)
     for row_length in dict.fromkeys((*PAPER_ROWS, *LARGE_ROWS))
     for kind in ("concat", "padding")
     if row_length in whole and _has(whole[row_length], *_of_atoms(0.5, 2.0))
   ]
-  exhibits.append(atoms.concat_and_padding(part, whole))
+  exhibits.append(concat_and_padding(part, whole))
   for row_length, found in whole.items():
     seconds = seconds_a_step(studies[row_length], _ALONE)
-    exhibits.append(atoms.packed(part, row_length, found, seconds))
+    exhibits.append(packed(part, row_length, found, seconds))
   return exhibits
 
 

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from experiments.atom_size import __main__ as atom_size
-from experiments.atom_size import exhibits as atom_exhibits
-from experiments.atom_size import perplexities, runs
-from experiments.atom_size.exhibits import ATOMS
+from experiments.atom_size import layouts, perplexities, runs
+from experiments.atom_size.atom_sizes import ATOMS, atom_sizes, ends_at_cuts
+from experiments.atom_size.results import mean_nats
 from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL, Layout
+from experiments.atom_size.steps import compared_steps, predicted_rows, steps_an_epoch
 from experiments.atom_size.text import filtering
 from experiments.lab import part as lab
 from experiments.lab.part import Part
@@ -40,7 +41,7 @@ def test_steps_of_the_papers_concat_epochs():
     (64, 256, 14_058),
     (128, 128, 14_056),
   ):
-    rows = atom_exhibits.predicted_rows(
+    rows = predicted_rows(
       lengths, layout="concat", atom_size=row_length, row_length=row_length
     )
     assert 2 * rows / batch_size == pytest.approx(steps, rel=1e-3)
@@ -53,7 +54,7 @@ def test_steps_of_the_papers_concat_epochs():
 def test_predicted_rows_are_those_of_the_loader(layout, size, row_length, documents):
   lengths = np.array([len(document) for document in documents])
   sizes = {"layout": layout, "atom_size": size, "row_length": row_length}
-  predicted = atom_exhibits.predicted_rows(lengths, **sizes)
+  predicted = predicted_rows(lengths, **sizes)
   assert predicted == atoms.cut(lengths, **sizes).num_rows
 
 
@@ -168,7 +169,7 @@ def part(tmp_path):
 
 
 LENGTHS = np.full(100, 500)  # of documents, in tokens
-SECONDS = {layout.name: [0.04, 0.05, 0.06] for layout in atom_exhibits.NAMES}
+SECONDS = {layout.name: [0.04, 0.05, 0.06] for layout in layouts.NAMES}
 
 
 def outcomes(exhibit) -> list[str]:
@@ -177,22 +178,22 @@ def outcomes(exhibit) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["concat", "padding"])
 def test_atoms_of_a_row_are_best(found, part, kind):
-  exhibit = atom_exhibits.atom_sizes(part, kind, 64, found, LENGTHS)
+  exhibit = atom_sizes(part, kind, 64, found, LENGTHS)
   assert outcomes(exhibit) == ["holds"] * {"concat": 4, "padding": 5}[kind]
   assert "atoms of 1 S have the lowest perplexity over" in exhibit.finding
   picture = part.folder / exhibit.pictures[0]
   assert picture.read_bytes().startswith(b"\x89PNG")
   assert {"concat": "118.08", "padding": "102.82"}[kind] in exhibit.text
   fewer = {layout: runs for layout, runs in found.items() if layout.atom != 0.25}
-  text = atom_exhibits.atom_sizes(part, kind, 64, fewer, LENGTHS).text
+  text = atom_sizes(part, kind, 64, fewer, LENGTHS).text
   assert "| 1.00 |  |" in text  # ranks among fewer atoms are not beside the paper's
   one = {layout: {1: of_layout[1]} for layout, of_layout in found.items()}
-  one_seed = atom_exhibits.atom_sizes(part, kind, 32, one, LENGTHS)
+  one_seed = atom_sizes(part, kind, 32, one, LENGTHS)
   assert {*outcomes(one_seed)} == {"no power"}
 
 
 def test_rows_that_the_paper_does_not_have(found, part):
-  exhibit = atom_exhibits.atom_sizes(part, "concat", 512, found, LENGTHS)
+  exhibit = atom_sizes(part, "concat", 512, found, LENGTHS)
   assert exhibit.name == "Rows of 512, concat"
   assert outcomes(exhibit) == ["holds"] * 4
   rows = [line.split(" | ") for line in exhibit.text.splitlines()[2:7]]
@@ -202,7 +203,7 @@ def test_rows_that_the_paper_does_not_have(found, part):
 def test_the_claim_fails_if_another_atom_is_better(found, part):
   two = Layout("concat", 2.0)
   swapped = found | {CONCAT: found[two], two: found[CONCAT]}
-  exhibit = atom_exhibits.atom_sizes(part, "concat", 64, swapped, LENGTHS)
+  exhibit = atom_sizes(part, "concat", 64, swapped, LENGTHS)
   assert outcomes(exhibit) == ["fails"] * 4
   assert "atoms of 2 S have the lowest" in exhibit.finding
   # The evidence is that of the least favourable comparison.
@@ -211,18 +212,18 @@ def test_the_claim_fails_if_another_atom_is_better(found, part):
 
 def test_ends_at_cuts_can_be_left_out(found, part):
   run = found[PADDING][1] | {"nats": [2.0] * (STEPS + 300)}
-  assert atom_exhibits.mean_nats(part, run) == pytest.approx(2)
-  assert atom_exhibits.mean_nats(part, run, free=50_000) == pytest.approx(2 * 250 / 200)
+  assert mean_nats(part, run) == pytest.approx(2)
+  assert mean_nats(part, run, free=50_000) == pytest.approx(2 * 250 / 200)
   # Text costs 5 % more with atoms of half a row, whose many ends hide it.
   lengths, half = np.full(1000, 500), Layout("padding", 0.5)
-  share = atom_exhibits.ends_at_cuts(lengths, half, 64) / 250_000
+  share = ends_at_cuts(lengths, half, 64) / 250_000
   assert share == pytest.approx(16 * 1000 / 250_000)
   costly = {
     seed: run | {"nats": [1.05 * (1 - share) * x for x in run["nats"]]}
     for seed, run in found[PADDING].items()
   }
   given = {PADDING: found[PADDING], half: costly}
-  exhibit = atom_exhibits.atom_sizes(part, "padding", 64, given, lengths)
+  exhibit = atom_sizes(part, "padding", 64, given, lengths)
   _, as_counted, if_free, *_ = exhibit.statements
   assert as_counted.outcome == "fails"
   assert "even if ends at cuts cost nothing" in if_free.claim
@@ -230,14 +231,14 @@ def test_ends_at_cuts_can_be_left_out(found, part):
 
 
 def test_ranks_are_among_the_atoms_of_the_paper(found, part):
-  text = atom_exhibits.atom_sizes(part, "concat", 128, found, LENGTHS).text
+  text = atom_sizes(part, "concat", 128, found, LENGTHS).text
   rows = [line.split(" | ") for line in text.partition("\n\n")[0].splitlines()[2:]]
   ranks = ["4.00 4", "3.00 ", "1.00 1", "2.00 ", " "]  # it has no atoms of 4 rows of 128
   assert [" ".join(row[4:6]) for row in rows] == ranks
 
 
 def test_padding_against_concat(found, part):
-  exhibit = atom_exhibits.concat_and_padding(part, {64: found})
+  exhibit = layouts.concat_and_padding(part, {64: found})
   # In the last claim padding is worse at equal steps; made up, it is better there too.
   assert outcomes(exhibit) == [*["holds"] * 5, "fails"]
   assert "1.25 (rows of 64)" in exhibit.finding
@@ -245,15 +246,15 @@ def test_padding_against_concat(found, part):
 
 
 def test_how_packing_compares(found, part):
-  assert outcomes(atom_exhibits.packed(part, 64, found, SECONDS)) == ["holds"] * 6
+  assert outcomes(layouts.packed(part, 64, found, SECONDS)) == ["holds"] * 6
   swapped = found | {PACKED: found[CONCAT], CONCAT: found[PACKED]}
-  exhibit = atom_exhibits.packed(part, 64, swapped, SECONDS)
+  exhibit = layouts.packed(part, 64, swapped, SECONDS)
   assert outcomes(exhibit)[:3] == ["fails"] * 3
   slow = SECONDS | {PACKED.name: [0.5]}  # ten times that of the others
-  exhibit = atom_exhibits.packed(part, 64, found, slow)
+  exhibit = layouts.packed(part, 64, found, slow)
   assert outcomes(exhibit)[:3] == ["holds", "holds", "fails"]  # steps, text, time
   fewer = found | {PACKED: {2: found[PACKED][2], 3: found[PACKED][3]}}
-  assert "Seeds: 2." in atom_exhibits.packed(part, 64, fewer, SECONDS).text
+  assert "Seeds: 2." in layouts.packed(part, 64, fewer, SECONDS).text
 
 
 def test_equal_steps_are_read_where_the_shorter_run_ends():
@@ -261,7 +262,7 @@ def test_equal_steps_are_read_where_the_shorter_run_ends():
     {"evaluations": [{"step": n, "perplexity": np.exp(1 / np.log(n))} for n in steps]}
     for steps in ((10, 100), (10, 1000))
   )
-  (ours,), (theirs,) = atom_exhibits._at_equal([short], [long], by="step")
+  (ours,), (theirs,) = layouts._at_equal([short], [long], by="step")
   assert ours == pytest.approx(1 / np.log(100))
   middle = (1 / np.log(10) + 1 / np.log(1000)) / 2  # 100 is half-way by its logarithm
   assert theirs == pytest.approx(middle)
@@ -269,14 +270,12 @@ def test_equal_steps_are_read_where_the_shorter_run_ends():
 
 def test_steps_that_differ_from_the_prediction_are_reported(found, part):
   lengths = np.array([130, 35])
-  exhibit = atom_exhibits.steps_an_epoch(
-    part, lengths, {64: found}, tokens=512, recipe="A recipe."
-  )
+  exhibit = steps_an_epoch(part, lengths, {64: found}, tokens=512, recipe="A recipe.")
   assert [x.outcome for x in exhibit.statements] == ["fails"]
   assert exhibit.finding.startswith("0 of 10")
   rows = [("a", 1.0006, 1.0), ("b", 2.0004, 2.0)]
   for compared, outcome in ((rows, "fails"), (rows[1:], "holds")):
-    made = atom_exhibits.compared_steps(part, compared, text="they", recipe="x")
+    made = compared_steps(part, compared, text="they", recipe="x")
     assert [x.outcome for x in made.statements] == [outcome]
 
 

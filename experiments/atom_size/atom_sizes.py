@@ -1,0 +1,193 @@
+"""Figures 1, 2 and 7 to 10, and Table 2: which atom is best.
+
+References:
+  Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
+  Models (the atom-size paper).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import scipy.stats
+
+from experiments.atom_size import pictures
+from experiments.atom_size.results import (
+  Found,
+  common_runs,
+  held_out,
+  mean_nats,
+  nats_of,
+  segments_of,
+  span,
+)
+from experiments.atom_size.runs import Layout
+from experiments.lab.exhibits import Exhibit
+from experiments.lab.part import Part
+from experiments.lab.report import table
+from experiments.lab.statistics import larger, mean_and_sd, throughout
+from pipeline.batches import atoms
+
+MARGIN = 0.01  # nats; the paper's atoms of two rows differ by 0.013 from those of one
+RANKS = 0.25  # the same for mean ranks
+ATOMS = (0.25, 0.5, 1.0, 2.0, 4.0)  # in rows
+# Final perplexities for `ATOMS`, in Table 2 and the captions of Figures 7 to 10 of the
+# paper. Those of its Table 3 are others.
+PAPER: dict[tuple[str, int], tuple[str, ...]] = {
+  ("concat", 32): ("222.14", "", "91.21", "", ""),
+  ("concat", 64): ("207.04", "157.39", "118.08", "119.66", "121.18"),
+  ("concat", 128): ("159.81", "", "110.31", "", ""),
+  ("padding", 32): ("196.83", "", "85.56", "", ""),
+  ("padding", 64): ("175.33", "134.43", "102.82", "104.46", "105.85"),
+  ("padding", 128): ("146.95", "", "86.20", "", ""),
+}
+PAPER_RANKS: dict[tuple[str, int], tuple[str, ...]] = {
+  ("concat", 32): ("5", "", "1", "", ""),
+  ("concat", 64): ("5.00", "4.00", "1.05", "1.96", "2.99"),
+  ("concat", 128): ("4", "", "1", "", ""),
+  ("padding", 32): ("5", "", "1.1", "", ""),
+  ("padding", 64): ("5.00", "4.00", "1.18", "2.03", "2.79"),
+  ("padding", 128): ("4", "", "1.23", "", ""),
+}
+_NONE = ("",) * len(ATOMS)  # of row lengths that the paper does not have
+PAPER_ATOMS = {32: ATOMS, 64: ATOMS, 128: ATOMS[:-1]}
+FIGURES = {
+  ("concat", 64): "Figure 1 and Table 2",
+  ("padding", 64): "Figure 2 and Table 2",
+  ("concat", 32): "Figure 7",
+  ("concat", 128): "Figure 8",
+  ("padding", 32): "Figure 9",
+  ("padding", 128): "Figure 10",
+}
+
+
+def atom_sizes(
+  part: Part, kind: str, row_length: int, found: Found, lengths: np.ndarray
+) -> Exhibit:
+  """Which atom of `kind` is best: Figures 1, 2 and 7 to 10, and Table 2."""
+  base = Layout(kind)
+  layouts = [Layout(kind, atom) for atom in ATOMS if Layout(kind, atom) in found]
+  runs = common_runs(found, layouts)
+  names = {layout: f"{layout.atom:g} S" for layout in layouts}
+  segments = {x: np.array([segments_of(part, run) for run in runs[x]]) for x in layouts}
+  ranks = _ranks(
+    {x: segments[x] for x in layouts if x.atom in PAPER_ATOMS.get(row_length, ATOMS)}
+  )
+  final = {x: segments[x][:, -1] for x in layouts}
+  held = {x: np.array([held_out(run) for run in runs[x]]) for x in layouts}
+  nats = {x: [mean_nats(part, run) for run in runs[x]] for x in layouts}
+  if_free = {
+    x: [mean_nats(part, run, free=ends_at_cuts(lengths, x, row_length)) for run in runs[x]]
+    for x in layouts
+  }
+  best, best_held = (
+    min(layouts, key=lambda x: np.mean(values[x])) for values in (nats, held)
+  )
+  by_epoch, by_text = math.exp(np.mean(nats[best])), held[best_held].mean()
+  of_epoch = f"perplexity over the last epoch ({by_epoch:.1f})"
+  finding = f"Rows of {row_length} tokens, {kind}: atoms of {names[best]} have the lowest "
+  if best == best_held:
+    finding += f"{of_epoch} and on held-out text ({by_text:.1f})."
+  else:
+    finding += (
+      f"training {of_epoch}, those of {names[best_held]} the lowest held-out perplexity "
+      f"({by_text:.1f})."
+    )
+  picture = f"{kind}_{row_length}.png"
+  pictures.atoms(
+    part.folder / picture,
+    {names[x]: runs[x] for x in layouts},
+    {names[x]: segments[x] for x in layouts},
+    {names[x]: np.array(of_layout) for x, of_layout in ranks.items()},
+    span=span(part, runs[layouts[0]][0]),
+    title=finding,
+  )
+  last_epoch = "training perplexity over the last epoch"
+  in_nats: dict[str, Any] = {"margin": MARGIN}
+  compared = [
+    ("final training perplexity", nats_of(final), in_nats),
+    (last_epoch, nats, in_nats),
+    (f"{last_epoch}, even if ends at cuts cost nothing", if_free, in_nats),
+    ("held-out perplexity", nats_of(held), in_nats),
+    ("mean rank in the last epoch", ranks, {"margin": RANKS, "unit": "ranks"}),
+  ]
+  if kind == "concat":
+    del compared[2]  # concat has no ends at cuts
+  return part.exhibit(
+    FIGURES.get((kind, row_length), f"Rows of {row_length}, {kind}"),
+    f"{kind}, rows of {row_length}: perplexity by the size of atoms",
+    "in shape",
+    finding,
+    claim=f"Of all atoms, those of a row have the lowest perplexity ({kind}, rows of "
+    f"{row_length}).",
+    statements=[
+      throughout(
+        f"Atoms of a row have the lowest {what}: all others have more",
+        [
+          larger(f"atoms of {names[x]}", values[x], values[base], **unit)
+          for x in sorted(values, key=lambda x: np.mean(values[x]))
+          if x != base
+        ],
+      )
+      for what, values, unit in compared
+    ],
+    pictures=[picture],
+    text=_table_of_atoms(kind, row_length, final, ranks, nats, if_free, held)
+    + f"\n\nSeeds: {len(runs[base])}; differences are of logarithms, in nats.",
+  )
+
+
+def ends_at_cuts(lengths: np.ndarray, layout: Layout, row_length: int) -> int:
+  """End tokens of an epoch at places where a document is cut and continues elsewhere.
+
+  Args:
+    lengths: int[D]; tokens of each document.
+    layout: of the rows.
+    row_length: S, in tokens.
+
+  Example: of a document of 130 tokens in atoms of 64 the first two end in such a token.
+
+    >>> ends_at_cuts(np.array([130, 35]), Layout("padding"), 64)
+    2
+  """
+  if layout.kind != "padding":
+    return 0
+  size = round(layout.atom * row_length)
+  made = atoms.cut(lengths, layout="padding", atom_size=size, row_length=row_length)
+  return made.num_atoms - lengths.size
+
+
+def _ranks(segments: Mapping[Layout, np.ndarray]) -> dict[Layout, list[float]]:
+  """The mean rank of each layout among all, by seed; 1 is the lowest perplexity (A.6)."""
+  ranks = scipy.stats.rankdata(np.stack([*segments.values()]), axis=0).mean(2)
+  return dict(zip(segments, ranks.tolist(), strict=True))
+
+
+def _table_of_atoms(kind: str, row_length: int, final, ranks, nats, if_free, held) -> str:
+  of_paper = dict(zip(ATOMS, PAPER.get((kind, row_length), _NONE), strict=True))
+  printed_ranks = PAPER_RANKS.get((kind, row_length), _NONE)
+  of_paper_ranks = dict(zip(ATOMS, printed_ranks, strict=True))
+  same_ranks = len(ranks) == len(PAPER_ATOMS.get(row_length, ATOMS))  # among as many
+  base = Layout(kind)
+  rows = []
+  for layout in final:
+    printed = of_paper[layout.atom]
+    ratio = float(printed) / float(of_paper[1.0]) if printed else math.nan
+    row = [
+      f"{layout.atom:g} S",
+      mean_and_sd(final[layout], 2),
+      f"{final[layout].mean() / final[base].mean():.3f}",
+      f"{printed} ({ratio:.3f})" if printed else "",
+      f"{np.mean(ranks[layout]):.2f}" if layout in ranks else "",
+      of_paper_ranks[layout.atom] if same_ranks else "",
+      mean_and_sd(np.exp(nats[layout]), 2),
+      mean_and_sd(np.exp(if_free[layout]), 2),
+      mean_and_sd(held[layout], 2),
+    ]
+    rows.append(row)
+  header = ["atom", "final perplexity", "its share of 1 S", "the paper's", "rank"]
+  header += ["the paper's", "last epoch", "if ends at cuts cost nothing", "held out"]
+  return table(header, rows)

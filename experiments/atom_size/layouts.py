@@ -1,0 +1,232 @@
+"""Table 3 and Figure 3, and how packing compares: atoms of a row in all layouts.
+
+References:
+  Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
+  Models (the atom-size paper).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from experiments.atom_size import pictures
+from experiments.atom_size.results import (
+  Found,
+  Run,
+  common_runs,
+  held_out,
+  mean_nats,
+  nats_of,
+  segments_of,
+)
+from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL
+from experiments.lab.exhibits import Exhibit, Statement
+from experiments.lab.part import Part
+from experiments.lab.report import table
+from experiments.lab.statistics import larger, mean_and_sd, paired_difference
+
+NAMES = {
+  CONCAT: "concat",
+  PADDING: "padding",
+  PADDING_ALL: "padding, predicted too",
+  PACKED: "packed",
+}
+# Table 3: steps of its two epochs and final perplexity, of concat and of padding.
+PAPER_TABLE_3 = {
+  32: ((28_120, "91.01"), (31_816, "87.22")),
+  64: ((14_058, "110.45"), (17_308, "99.79")),
+  128: ((14_056, "102.42"), (20_496, "82.55")),
+}
+NOT_COMPARABLE = (
+  "Perplexities of training rows are not one measure for all layouts. Rows of concat see "
+  "tokens of other documents; rows of padding do not see the text before their atom, and "
+  "each atom ends with an end token, which counts and may cost less than a token of text. "
+  "Held-out perplexity is one measure: each document alone, in windows that advance by "
+  "half a row, each token once (docs/atom_size.md). The learning rate was chosen for "
+  "concat in small runs; steps of padding have fewer tokens of text."
+)
+FEW = (
+  "A step has few atoms here, so consecutive parts of one atom fill much of a step, or all "
+  "of it; in the paper's 16,384 tokens a step they do not. Documents are paragraphs in the "
+  "order of the text: what concat mixes in is often of the same article."
+)
+
+
+def concat_and_padding(part: Part, row_lengths: Mapping[int, Found]) -> Exhibit:
+  """Table 3 and Figure 3: atoms of a row, concat and padding, and the loss on padding."""
+  rows, panels, statements, ratios = [], {}, [], []
+  for row_length, found in row_lengths.items():
+    runs = common_runs(found, [layout for layout in NAMES if layout in found])
+    panels[row_length] = {NAMES[x]: of_layout for x, of_layout in runs.items()}
+    final = {x: np.array([segments_of(part, run)[-1] for run in runs[x]]) for x in runs}
+    nats = {x: [mean_nats(part, run) for run in runs[x]] for x in runs}
+    steps = {x: runs[x][0]["steps_per_epoch"] for x in runs}
+    ratios.append(f"{steps[PADDING] / steps[CONCAT]:.2f} (rows of {row_length})")
+    paper = dict(zip((CONCAT, PADDING), PAPER_TABLE_3.get(row_length, ()), strict=False))
+    for layout, of_layout in runs.items():
+      of_paper = paper.get(layout)
+      row = [
+        f"{row_length}",
+        NAMES[layout],
+        f"{steps[layout]:,.1f}",
+        f"{of_paper[0] / 2:,.0f}" if of_paper else "",
+        mean_and_sd(final[layout], 2),
+        of_paper[1] if of_paper else "",
+        mean_and_sd(np.exp(nats[layout]), 2),
+        mean_and_sd([held_out(run) for run in of_layout], 2),
+      ]
+      rows.append(row)
+    statements += _padding_statements(f"Rows of {row_length}", runs, nats_of(final), nats)
+  finding = f"Padding takes more steps an epoch than concat: {', '.join(ratios)} times."
+  pictures.steps(part.folder / "concat_and_padding.png", panels, title=finding)
+  header = ["rows of", "layout", "steps an epoch", "the paper's", "final perplexity"]
+  header += ["the paper's", "last epoch", "held out"]
+  return part.exhibit(
+    "Table 3 and Figure 3",
+    "concat and padding with atoms of a row, and whether padding is predicted",
+    "in shape",
+    finding,
+    claim="Padding reaches a lower perplexity than concat, in more steps.",
+    statements=statements,
+    pictures=["concat_and_padding.png"],
+    text=table(header, rows, left=[1])
+    + "\n\nThe paper's perplexities are of 124 million parameters, 50,257 tokens and 2 "
+    "epochs of WikiText-103 (its Table 3; its figures have others for the same layouts). "
+    "It does not say whether end tokens that pad are predicted."
+    f"\n\n{NOT_COMPARABLE}\n\n{FEW}",
+  )
+
+
+def _padding_statements(where: str, runs, final, nats) -> list[Statement]:
+  steps = [runs[layout][0]["steps_per_epoch"] for layout in (PADDING, CONCAT)]
+  held = {x: nats_of({x: [held_out(run) for run in runs[x]]})[x] for x in (CONCAT, PADDING)}
+  at_equal_steps = _at_equal(runs[PADDING], runs[CONCAT], by="step")
+  last_epoch = "a lower training perplexity over the last epoch than concat"
+  return [
+    Statement(
+      f"{where}: padding takes more steps an epoch than concat",
+      "holds" if steps[0] > steps[1] else "fails",
+      f"{steps[0]:,.1f} and {steps[1]:,.1f}, counted",
+    ),
+    *(
+      larger(f"{where}: padding {claim}", more, less)
+      for claim, more, less in (
+        (
+          "ends with a lower training perplexity than concat",
+          final[CONCAT],
+          final[PADDING],
+        ),
+        (f"has {last_epoch}", nats[CONCAT], nats[PADDING]),
+        (
+          "that is predicted too ends with a lower one than concat",
+          final[CONCAT],
+          final[PADDING_ALL],
+        ),
+        ("ends with a lower held-out perplexity than concat", held[CONCAT], held[PADDING]),
+        ("has a higher held-out perplexity than concat at equal steps", *at_equal_steps),
+      )
+    ),
+  ]
+
+
+def packed(
+  part: Part, row_length: int, found: Found, seconds: Mapping[str, Sequence[float]]
+) -> Exhibit:
+  """How packing compares: held-out perplexity at equal steps, text and time.
+
+  `seconds` has those of a step of each layout, measured in turns.
+  """
+  layouts = [PACKED, CONCAT, PADDING, PADDING_ALL]
+  base = np.array(seconds[PACKED.name])  # in turns: what slows one slows the next
+  clock = {x: float(np.median(base) * np.median(seconds[x.name] / base)) for x in layouts}
+  runs = {
+    x: [_timed(run, clock[x]) for run in of_layout]
+    for x, of_layout in common_runs(found, layouts).items()
+  }
+  held = {x: np.array([held_out(run) for run in runs[x]]) for x in layouts}
+  statements, rows = [], []
+  for layout in layouts[1:]:
+    equal = {
+      "equal steps": _at_equal(runs[PACKED], runs[layout], by="step"),
+      "equal text": tuple(nats_of({x: held[x] for x in (PACKED, layout)}).values()),
+      "equal time": _at_equal(runs[PACKED], runs[layout], by="seconds"),
+    }
+    rows.append([NAMES[layout]])
+    for what, (ours, theirs) in equal.items():
+      rows[-1].append(paired_difference(theirs, ours))
+      if layout != PADDING_ALL:
+        claim = (
+          f"Rows of {row_length}: at {what} packed has a lower held-out perplexity than "
+          f"{NAMES[layout]}"
+        )
+        statements.append(larger(claim, theirs, ours))
+  steps = {x: len(runs[x][0]["nats"]) for x in layouts}
+  totals = [
+    [
+      NAMES[x],
+      f"{steps[x]:,}",
+      f"{1e3 * clock[x]:.1f} ({_quartiles(seconds[x.name])})",
+      f"{steps[x] * clock[x]:.0f}",
+      mean_and_sd(held[x], 2),
+    ]
+    for x in layouts
+  ]
+  ends = [f"{NAMES[x]} at {held[x].mean():.1f} in {steps[x]:,} steps" for x in layouts[:3]]
+  finding = f"Rows of {row_length} tokens, held-out perplexity: {', '.join(ends)}."
+  picture = f"packed_{row_length}.png"
+  pictures.held_out(
+    part.folder / picture, {NAMES[x]: runs[x] for x in layouts}, title=finding
+  )
+  header = ["more than packed, in nats", "equal steps", "equal text", "equal time"]
+  columns = ["layout", "steps", "ms a step (quartiles)", "seconds", "held out"]
+  return part.exhibit(
+    f"Packed, rows of {row_length}",
+    "packing compared with concat and padding, atoms of a row",
+    "in shape",
+    finding,
+    claim="(Not in the paper.) How isolated packs compare with both layouts.",
+    statements=statements,
+    pictures=[picture],
+    text=f"{table(columns, totals)}\n\n"
+    f"{table(header, rows)}\n\n"
+    f"Seeds: {len(runs[PACKED])}. All runs share one compiled step. Layouts were timed in "
+    "turns, each with its loader: packed's median, times the median ratio to it turn by "
+    "turn. At equal steps (and tokens, padding included) and time the longer run is read "
+    "where the shorter ends, between evaluations on a part of the held-out text; at equal "
+    "text both are read at their ends, on all of it.",
+  )
+
+
+def _timed(run: Run, seconds_a_step: float) -> Run:
+  evaluations = [
+    point | {"seconds": point["step"] * seconds_a_step} for point in run["evaluations"]
+  ]
+  return {**run, "evaluations": evaluations}
+
+
+def _at_equal(
+  a: Sequence[Run], b: Sequence[Run], *, by: str
+) -> tuple[list[float], list[float]]:
+  """Held-out nats of pairs of runs, at the end of the shorter run of each pair."""
+  ends = [
+    min(run["evaluations"][-1][by] for run in pair) for pair in zip(a, b, strict=True)
+  ]
+  first, second = (
+    [_at(run, end, by) for run, end in zip(runs, ends, strict=True)] for runs in (a, b)
+  )
+  return first, second
+
+
+def _at(run: Run, value: float, by: str) -> float:
+  """Held-out nats between evaluations, linear in the logarithm of `by`."""
+  points = run["evaluations"]
+  nats = [math.log(point["perplexity"]) for point in points]
+  return float(np.interp(math.log(value), [math.log(x[by]) for x in points], nats))
+
+
+def _quartiles(seconds: Sequence[float]) -> str:
+  low, high = np.percentile(seconds, [25, 75])
+  return f"{1e3 * low:.1f} to {1e3 * high:.1f}"
