@@ -12,6 +12,7 @@ run is known and not made again. To have them where the commands look for them:
 
   mkdir -p results
   cp -r docs/contamination docs/atom_size docs/finetuning results/
+  cp -r docs/reproduction/real_weights results/
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ ALONE = {name: f"docs/{name}" for name in ("atom_size", "contamination", "finetu
 # keeps them.
 RUNS = {
   "real_weights/runs/*.json": PACKING,
+  "real_weights/minutes.json": PACKING,
   "finetuning/runs/*.json": "docs",
   "contamination/runs/*.json": "docs",
   "contamination/ranks/*.json": "docs",

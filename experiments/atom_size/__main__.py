@@ -11,7 +11,9 @@ finished; --minutes=0 trains nothing. Writes exhibits.md, exhibits.json and pict
 
 The text is test.txt of WikiText-2, with valid.txt held out; without --data it is the
 docstrings of the standard library. --large trains larger models on Wikipedia's articles,
-25 million tokens, in rows of 128 and 512: 48 runs, for an accelerator or several days.
+24 million tokens, in rows of 128 and 512: 48 runs of hours each on a CPU. On a GPU:
+
+  JAX_PLATFORMS=cuda python -m experiments.atom_size --data FOLDER --large --jobs 1
 
 References:
   Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
@@ -257,7 +259,10 @@ def articles(part: Part) -> dict[str, Any]:
     InputError: the text is missing.
   """
   if part.data is None:
-    raise InputError("--large needs --data, a folder with Wikipedia's articles.")
+    raise InputError(
+      f"--large needs articles: give a folder that has {real_data.TEXT} with --data, or "
+      f"in the variable {real_data.VARIABLE}."
+    )
   source = real_data.write_articles(
     part.data, part.folder / "text.txt", at_least=TEXT_BYTES
   )

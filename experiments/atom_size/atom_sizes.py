@@ -121,7 +121,8 @@ def atom_sizes(
     f"{kind}, rows of {row_length}: perplexity by the size of atoms",
     "in shape",
     finding,
-    claim=f"Of all atoms, those of a row have the lowest perplexity ({kind}, rows of "
+    claim=("" if (kind, row_length) in FIGURES else "(Not in the paper.) ")
+    + f"Of all atoms, those of a row have the lowest perplexity ({kind}, rows of "
     f"{row_length}).",
     statements=[
       throughout(

@@ -49,8 +49,8 @@ NOT_COMPARABLE = (
   "concat in small runs; steps of padding have fewer tokens of text."
 )
 FEW = (
-  "A step has few atoms here, so consecutive parts of one atom fill much of a step, or all "
-  "of it; in the paper's 16,384 tokens a step they do not. Documents are paragraphs in the "
+  "Where a step has few atoms, consecutive parts of one atom fill much of it, or all of "
+  "it; in the paper's 16,384 tokens a step they do not. Documents are paragraphs in the "
   "order of the text: what concat mixes in is often of the same article."
 )
 

@@ -1,4 +1,4 @@
-"""What is read of finished runs.
+"""Numbers read from finished runs.
 
 References:
   Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
@@ -43,7 +43,7 @@ def segments_of(part: Part, run: Run) -> np.ndarray:
 
 
 def mean_nats(part: Part, run: Run, *, free: int = 0) -> float:
-  """The mean loss over that span, as if `free` tokens of an epoch had cost nothing."""
+  """The mean loss over `span`, as if `free` tokens of an epoch had cost nothing."""
   middles = (np.arange(len(run["nats"])) + 0.5) / run["steps_per_epoch"]
   start, end = span(part, run)
   compared = middles > start

@@ -31,7 +31,7 @@ from experiments.lab.study import Arm, Results, worker
 from model import hf, weights
 from pipeline.tokenizer import TOKENIZER_FILE
 from training import init_from
-from training.config import make_optimizer, model_config
+from training.config import make_optimizer
 from training.errors import ConfigError
 from training.evaluation import evaluate_pretraining
 from training.mesh import make_mesh
@@ -120,8 +120,9 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   )
   assert isinstance(loader, pipeline.PackedLoader)  # of a task that masks tokens
   given = init_from.open_weights(config)
-  sizes = given.config if given else None
-  model = model_config(config, vocab_size=len(dataset.vocabulary), sizes=sizes)
+  model = init_from.run_model_config(
+    config, workdir=keep_in, vocab_size=len(dataset.vocabulary), stored=given
+  )
   params = None  # to be drawn
   if given:
     init_from.check_vocabulary(given, dataset.vocabulary)

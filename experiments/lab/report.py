@@ -23,8 +23,9 @@ _TERMS = """\
   unless another is named. What no test can tell has *no power*. The table of all kinds of
   claims is in `outcome`, experiments/lab/statistics.py. Claims on the cost of
   packing use the 95 % interval of a median of measured ratios, claims on plans use counts.
-- An *arm* is one way to train, run with several seeds: three, or eight where three had no
-  power. The others were added after the first three had been seen. *Pairs* are runs of two
+- An *arm* is one way to train, run with several seeds. On docstrings they are three, or
+  eight where three had no power; the other five were added after the first three had been
+  seen. *Pairs* are runs of two
   arms with the same seed: they start from the same weights and, unless the text says
   otherwise, see the same sequences in the same order.
 - *Nats* are the unit of the loss of masked tokens (natural logarithm). *Alone*: the loss

@@ -81,10 +81,11 @@ def test_only_parts_that_were_made_are_replaced(tmp_path):
   made = lab.make(strategies.exhibits, Part(results / "strategies", "the command"))
   runs = {
     "real_weights/runs/packed,seed=1.json": publish.PACKING,
+    "real_weights/minutes.json": publish.PACKING,
     "atom_size/wikitext/64/runs/packed,seed=1.json": "docs",
   }
   for run in runs:
-    (results / run).parent.mkdir(parents=True)
+    (results / run).parent.mkdir(parents=True, exist_ok=True)
     (results / run).write_text(run)
   publish.publish(results, root)
   for run, folder in runs.items():

@@ -76,8 +76,8 @@ def same_batch(part: Part, results: ByArm) -> Exhibit:
         ],
       ),
     ],
-    after="The paper's unpacked steps have a constant number of sequences, as those of "
-    "both phases below. Held-out loss by the length of the sequence:\n\n"
+    after="The paper's unpacked steps have a constant number of sequences, as in "
+    "Figures 18 and 19. Held-out loss by the length of the sequence:\n\n"
     + length_table(results, names),
   )
 

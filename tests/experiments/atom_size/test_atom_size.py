@@ -96,15 +96,30 @@ def test_large_runs_are_of_wikipedia(tmp_path, monkeypatch):
   assert (tmp_path / "large" / "text.txt").read_text() == "A title\nOf it.\n\n"
   assert config.data.source == str(tmp_path / "large" / "text.txt")
   assert (config.model.size, config.data.vocab_size) == ("mini", 16_384)
-  assert (config.train.batch_size, config.train.duration) == (8, "1 epochs")
+  assert (config.train.batch_size, config.train.duration) == (8, "2 epochs")
 
 
-def test_large_needs_text_and_time(tmp_path, capsys):
-  with pytest.raises(InputError, match="--large needs --data"):
+def test_large_needs_articles_and_is_not_quick(tmp_path, capsys):
+  with pytest.raises(InputError, match="--large needs articles"):
     atom_size.exhibits(Part(tmp_path, "the command"), scale=runs.LARGE)
   with pytest.raises(SystemExit):
     atom_size.main(["--large", "--quick"])
   assert "--large and --quick exclude each other" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command_of_large_runs(text, tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(atom_size, "LARGE", TINY)
+  monkeypatch.setattr(atom_size, "LARGE_ROWS", (64,))
+  monkeypatch.setattr(atom_size, "TEXT_BYTES", 10_000)
+  folder = tmp_path / "data" / "text"
+  folder.mkdir(parents=True)
+  shutil.copy(text / "wikitext-2" / "test.txt", folder)
+  out = tmp_path / "out"
+  arguments = ["--large", f"--data={folder.parent}", f"--workdir={out}", "--minutes=0"]
+  assert atom_size.main(arguments) == 2
+  assert "No row length has all its layouts trained yet" in capsys.readouterr().err
+  assert (out / "large" / "wikipedia" / "64" / "data" / "manifest.json").exists()
 
 
 ONES = np.ones(1200)
@@ -197,7 +212,8 @@ def test_rows_that_the_paper_does_not_have(found, part):
   assert exhibit.name == "Rows of 512, concat"
   assert outcomes(exhibit) == ["holds"] * 4
   rows = [line.split(" | ") for line in exhibit.text.splitlines()[2:7]]
-  assert [row[3] for row in rows] == [""] * 5
+  assert [row[3] + row[5] for row in rows] == [""] * 5
+  assert exhibit.claim.startswith("(Not in the paper.)")
 
 
 def test_the_claim_fails_if_another_atom_is_better(found, part):

@@ -1,17 +1,22 @@
 """Real weights trained further on articles; here the weights and the articles are small."""
 
+import dataclasses
 import gzip
+import json
+import shutil
 
 import jax
 import numpy as np
 import pytest
 
+from experiments.lab import paired_run
 from experiments.lab.part import Part
 from experiments.packing_paper import figures_3_4_real_weights as real_weights
 from model import hf, weights
 from packing import InputError
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs
+from training.errors import ConfigError
 
 WORDS = [f"{a}{b}" for a in "bdfglmnprst" for b in ("a", "e", "i", "o", "u")]
 ARTICLES = 60
@@ -28,6 +33,9 @@ def article(number: int) -> str:
   return f"Title {number}\n" + "\n".join(lines) + "\n\n"
 
 
+FIRST_FILE = sum(len(article(number)) for number in range(ARTICLES // 2))
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
   """A folder of real data: articles in two files, and an encoder with its vocabulary."""
@@ -38,7 +46,8 @@ def data(tmp_path_factory):
   (folder / "text" / "a.txt.gz").write_bytes(gzip.compress(first.encode()))
   (folder / "text" / "b.txt").write_text(second)
   tokens = (*SPECIAL_TOKENS, ".", *WORDS)
-  config = packs.small_config(vocab_size=len(tokens), max_position_embeddings=512)
+  sizes = {"max_position_embeddings": 512, "layer_norm_epsilon": 1e-5}
+  config = packs.small_config(vocab_size=len(tokens), **sizes)
   params = jax.tree.map(np.asarray, packs.random_params(config)[1])
   vocabulary = weights.Vocabulary(tokens)
   hf.export_bert(config, params, folder / real_weights.WEIGHTS, vocabulary=vocabulary)
@@ -54,12 +63,22 @@ def test_without_data_nothing_is_trained(tmp_path):
 def test_weights_and_text_that_are_missing(data, tmp_path):
   with pytest.raises(InputError, match="nowhere has no minilm-l6-h384"):
     real_weights.exhibits(Part(tmp_path, "command", data="nowhere"))
-  (tmp_path / real_weights.WEIGHTS).mkdir()
+  part = Part(tmp_path / "part", "command", data=str(tmp_path))
+  given = tmp_path / real_weights.WEIGHTS
+  given.mkdir()
   with pytest.raises(InputError, match=r"has no text/\*"):
-    real_weights.make_study(Part(tmp_path / "part", "command", data=str(tmp_path)))
+    real_weights.make_study(part)
+  shutil.copytree(f"{data}/text", tmp_path / "text")
+  with pytest.raises(InputError, match=r"minilm-l6-h384 has no vocab\.txt"):
+    real_weights.make_study(part)
+  shutil.copy(f"{data}/{real_weights.WEIGHTS}/vocab.txt", given)
+  with pytest.raises(ConfigError, match=r"init_from: .*config\.json"):
+    real_weights.make_study(part)
 
 
-@pytest.mark.parametrize(("size", "articles"), [(1, 1), (10**7, ARTICLES)])
+@pytest.mark.parametrize(
+  ("size", "articles"), [(1, 1), (FIRST_FILE, 30), (FIRST_FILE + 1, 31), (10**7, ARTICLES)]
+)
 def test_whole_articles_are_taken_until_there_is_enough(
   data, tmp_path, monkeypatch, size, articles
 ):
@@ -84,6 +103,17 @@ def test_all_arms_start_from_the_weights(data, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_kept_run_has_the_sizes_of_the_weights(data, tmp_path):
+  study = real_weights.make_study(Part(tmp_path, "command", quick=True, data=data))
+  ((arm, run), *_) = study.runs
+  kept = tmp_path / "kept"
+  paired_run.run(dataclasses.replace(arm, keep=True), run.config, keep_in=kept)
+  made = json.loads((kept / "config.json").read_text())
+  assert (made["max_position_embeddings"], made["layer_norm_eps"]) == (512, 1e-5)
+  assert hf.open_model(kept).config.num_layers == made["num_hidden_layers"]
+
+
+@pytest.mark.slow
 def test_its_exhibits(data, tmp_path):
   part = Part(tmp_path, "command", quick=True, jobs=2, data=data)
   lengths, same, left_out = real_weights.exhibits(part)
@@ -92,7 +122,7 @@ def test_its_exhibits(data, tmp_path):
   assert same.name == "Figure 3 left, on Wikipedia"
   assert left_out.name == "Figure 4, on Wikipedia"
   for exhibit in (same, left_out):
-    assert real_weights.ABOUT in exhibit.text
+    assert exhibit.text.startswith(real_weights.ABOUT)
     assert exhibit.command == "command --data FOLDER"
     assert len(exhibit.statements) > 2
   for picture in (*lengths.pictures, *same.pictures, *left_out.pictures):
