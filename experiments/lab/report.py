@@ -25,9 +25,8 @@ _TERMS = """\
   packing use the 95 % interval of a median of measured ratios, claims on plans use counts.
 - An *arm* is one way to train, run with several seeds. On docstrings they are three, or
   eight where three had no power; the other five were added after the first three had been
-  seen. *Pairs* are runs of two
-  arms with the same seed: they start from the same weights and, unless the text says
-  otherwise, see the same sequences in the same order.
+  seen. *Pairs* are runs of two arms with the same seed: they start from the same weights
+  and, unless the text says otherwise, see the same sequences in the same order.
 - *Nats* are the unit of the loss of masked tokens (natural logarithm). *Alone*: the loss
   if held-out sequences are evaluated one a row. *Times unigram*: the accuracy divided by
   that of always predicting the commonest token."""
