@@ -188,7 +188,8 @@ def work_table(tasks: Sequence[Runs]) -> str:
     ratio = _mean(packed, "speedup_measured")
     low = min(one["speedup_low"] for one in packed)
     high = max(one["speedup_high"] for one in packed)
-    in_training = _mean(packed, SPEED) / _mean(unpacked, SPEED)
+    # A run that was suspended for a while has a speed of its own.
+    in_training = _median(packed, SPEED) / _median(unpacked, SPEED)
     rows.append(
       [
         runs.task,
@@ -213,6 +214,10 @@ def _mean(summaries: Sequence[Mapping[str, Any]], name: str) -> float:
   return float(np.mean([one[name] for one in summaries]))
 
 
+def _median(summaries: Sequence[Mapping[str, Any]], name: str) -> float:
+  return float(np.median([one[name] for one in summaries]))
+
+
 def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
   """The tables and tests of tasks whose runs are finished."""
   apart = []
@@ -234,7 +239,7 @@ def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
         "Rows of an epoch. Packed and unpacked rows of one length, timed in turns: the "
         "ratio, with the lowest and the highest quartile of all runs. The unpacked arm "
         "trains in rows no longer than the task's longest sequence; the last column is the "
-        "packed arm's speed over that arm's, in whole runs.",
+        "packed arm's speed over that arm's, medians of whole runs.",
         work_table(tasks),
       ]
     ),
