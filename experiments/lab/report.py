@@ -19,7 +19,7 @@ _TERMS = """\
   the effect is not seen, even where the difference is above 0. Otherwise the claim holds
   if any difference is shown, and fails if one of the margin is ruled out. That two arms
   are equal holds within the margin, and fails if they are shown to differ; the same runs
-  must also tell apart an arm that is known to differ. The margin is 0.02 nats of loss
+  must also detect an arm that is known to differ. The margin is 0.02 nats of loss
   unless another is named. What no test can tell has *no power*. The table of all kinds of
   claims is in `outcome`, experiments/lab/statistics.py. Claims on the cost of
   packing use the 95 % interval of a median of measured ratios, claims on plans use counts.

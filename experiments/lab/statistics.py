@@ -105,8 +105,9 @@ def outcome(test: Mapping[str, Any]) -> Outcome:
   Each cell is a test of the mean difference a - b at `LEVEL`: "within" by two one-sided
   tests, "differs" by one of two sides, the others by one of one side. From left to right
   the first that applies decides; if none does, there is no power. Nor is there with a
-  single pair, or if the control is not told apart from b by the same test. "all" of several
-  claims fail if one fails; are equivalent if one is; have no power if one has none.
+  single pair, or if the same test does not detect that the control differs from b. "all"
+  of several claims fail if one fails; are equivalent if one is; have no power if one has
+  none.
 
   So a claim that one arm has more is equivalent where the difference is too small to matter
   either way, even if it is above 0, or below: the effect is not seen. A claim that two arms
@@ -177,9 +178,9 @@ def _evidence(test: Mapping[str, Any]) -> str:
   else:
     text += f"; less than {within}: {_p(below)}"
     of_control = f"more than the margin: {_p(control.p_above(margin))}"
-  apart = "told apart" if _has_power(test) else "not told apart"
+  detected = "detected" if _has_power(test) else "not detected"
   return (
-    f"{text}; the arm that is known to differ is {apart} ({control.mean:+.4f} {unit}, "
+    f"{text}; the arm that is known to differ is {detected} ({control.mean:+.4f} {unit}, "
     f"{of_control})"
   )
 
