@@ -33,8 +33,8 @@ def make_row(
     `position_ids`, which start at 0 in each sequence. Padding is 0 in all of them.
 
   Raises:
-    InputError: there are no tokens, more tokens than the row holds, or tokens that are not
-      integers.
+    InputError: a sequence is empty, there are none, they have more tokens than the row
+      holds, or tokens are not integers.
 
   >>> make_row([[5, 6], [4, 4, 4]], row_length=8)["segment_ids"]
   array([1, 1, 2, 2, 2, 0, 0, 0], dtype=int32)
@@ -58,6 +58,10 @@ def _lay_out(
       f"The sequences of a pack have {used} tokens together; expected 1 to {row_length}, "
       "the row length."
     )
+  if not counts.all():
+    raise InputError(
+      f"The sequences of a pack have {lengths} tokens; expected at least one in each."
+    )
   positions = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
   places = np.repeat(starts, counts) + positions
   row = {name: np.zeros(row_length, np.int32) for name in ("segment_ids", "position_ids")}
@@ -68,7 +72,7 @@ def _lay_out(
 
 def _filled(values: Sequence[Any], places: np.ndarray, row_length: int, padding: int = 0):
   """int32[S]; the values of all sequences at their places."""
-  tokens = np.concatenate([x for x in values if len(x)])
+  tokens = np.concatenate(values)
   if tokens.dtype.kind not in "iu":
     raise InputError(f"Tokens are {tokens.dtype}; expected integers, the token ids.")
   row = np.full(row_length, padding, np.int32)

@@ -234,10 +234,10 @@ def _add_inspect(command):
 
 
 def _inspect(options) -> tuple[int, str]:
-  expected = options.against and packing.load_histogram(options.against).counts
   dataset = open_dataset(options.directory)
-  if expected is None:
+  if options.against is None:
     return 0, _described(dataset, options)
+  expected = packing.load_histogram(options.against).counts
   counts = np.array(dataset.manifest["histograms"]["train"])
   size = max(counts.size, expected.size)
   counts, expected = (np.pad(x, (0, size - x.size)) for x in (counts, expected))

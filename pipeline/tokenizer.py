@@ -182,11 +182,12 @@ def read_vocabulary(path: str | pathlib.Path) -> list[str]:
       token.
   """
   try:
-    vocabulary = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+    text = pathlib.Path(path).read_text(encoding="utf-8")
   except (OSError, UnicodeDecodeError) as error:
     raise InputError(
       f"Expected a vocabulary file with one token a line at {path}: {error}."
     ) from error
+  vocabulary = text.removesuffix("\n").split("\n")  # a token may hold other line ends
   missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
   if missing or len(set(vocabulary)) != len(vocabulary):
     raise InputError(

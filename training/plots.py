@@ -67,7 +67,8 @@ def plot_runs(
       ("training", train, {"alpha": 0.35, "linewidth": 1}),
       ("held out", held_out, {"marker": "o", "markersize": 4}),
     ):
-      points = [(at[x["step"]], x[metric]) for x in lines if metric in x]
+      # A damaged line of metrics.jsonl is lost, and the place of its evaluation with it.
+      points = [(at[x["step"]], x[metric]) for x in lines if metric in x and x["step"] in at]
       if points:
         drawn.append(kind)
         axis.plot(*zip(*points, strict=True), color=colour, **style)

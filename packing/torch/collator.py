@@ -150,7 +150,7 @@ class PackedCollator:
     is_new = torch.ones_like(segments, dtype=torch.bool)
     is_new[:, 1:] = segments[:, 1:] != segments[:, :-1]
     ends = torch.nonzero(is_new.reshape(-1))[:, 0][1:]
-    ends = torch.cat([torch.zeros(1), ends, torch.full((1,), segments.numel())])
+    ends = torch.cat([ends.new_zeros(1), ends, ends.new_full((1,), segments.numel())])
     if self.max_sequences:  # one shape: sequences of no tokens at the end
       gaps = 2 if self.separator_tokens or self.length_multiple > 1 else 1
       most = segments.shape[0] * (gaps * self.max_sequences + 1) + 1

@@ -8,12 +8,13 @@ from typing import BinaryIO, cast
 
 import pyarrow as pa
 
-SUFFIXES = (".gz", ".bz2", ".zst")
+CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}  # of Arrow, by suffix
 _RATIO = 3  # of text's bytes to those of its file, about
 
 
-def is_compressed(path: pathlib.Path) -> bool:
-  return path.suffix.lower() in SUFFIXES
+def codec(path: pathlib.Path) -> str | None:
+  """Arrow's name of a file's compression; None without one."""
+  return CODECS.get(path.suffix.lower())
 
 
 def plain_suffix(path: pathlib.Path) -> str:
@@ -23,17 +24,17 @@ def plain_suffix(path: pathlib.Path) -> str:
     >>> plain_suffix(pathlib.Path("a.JSONL.gz")), plain_suffix(pathlib.Path("wiki_00.bz2"))
     ('.jsonl', '')
   """
-  return (path.with_suffix("") if is_compressed(path) else path).suffix.lower()
+  return (path.with_suffix("") if codec(path) else path).suffix.lower()
 
 
 def open_binary(path: pathlib.Path) -> BinaryIO:
   """Opens a file to read what it holds; a damaged one raises OSError."""
-  if not is_compressed(path):
+  if not codec(path):
     return path.open("rb")
-  codec = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}[path.suffix.lower()]
-  return cast(BinaryIO, io.BufferedReader(pa.input_stream(str(path), compression=codec)))
+  stream = pa.input_stream(str(path), compression=codec(path))
+  return cast(BinaryIO, io.BufferedReader(stream))
 
 
 def size(path: pathlib.Path) -> int:
   """Bytes that reading gives; of a compressed file about, for a progress bar."""
-  return (_RATIO if is_compressed(path) else 1) * path.stat().st_size
+  return (_RATIO if codec(path) else 1) * path.stat().st_size

@@ -145,11 +145,10 @@ class GrowingFolder:
       path = self._folder / self._name
       with path.open("rb") as file:
         file.seek(self._offset)
-        for _, line in numbered_lines(file, str(path)):
-          if is_last and not line.endswith("\n"):
-            break  # it is being written
-          self._offset, self._line = file.tell(), self._line + 1
-          yield from split_json_lines([(self._line, line)], str(path), self._fields)
+        read = {"after": self._line, "is_growing": is_last}
+        for number, line in numbered_lines(file, str(path), **read):
+          self._offset, self._line = file.tell(), number
+          yield from split_json_lines([(number, line)], str(path), self._fields)
       if is_last:
         time.sleep(POLL)
       else:

@@ -12,7 +12,7 @@ import pyarrow.parquet
 
 from packing import InputError
 from pipeline.sources import textfiles
-from pipeline.sources.compressed import plain_suffix
+from pipeline.sources.compressed import codec, plain_suffix
 from pipeline.sources.document import (
   MAX_DOCUMENT_BYTES,
   Document,
@@ -155,7 +155,7 @@ def _open_delimited(path: pathlib.Path, fields: DocumentFields):
     if not has_records:  # Arrow refuses a first line without a line end
       return
     try:
-      with pa.input_stream(str(path), compression="detect") as file:
+      with pa.input_stream(str(path), compression=codec(path)) as file:
         yield from pa.csv.open_csv(
           file,
           read_options=pa.csv.ReadOptions(

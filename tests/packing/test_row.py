@@ -23,6 +23,7 @@ def test_a_row_is_filled_from_the_left():
     ([[1, 2, 3], [4, 5]], "have 5 tokens together; expected 1 to 4"),
     ([], "have 0 tokens"),
     ([[]], "have 0 tokens"),
+    ([[1], [], [2]], r"have \[1, 0, 1\] tokens; expected at least one in each"),
     ([[0.5]], "Tokens are float64; expected integers"),
   ],
 )

@@ -118,7 +118,8 @@ class Recorder:
     """Writes the means since the last line to `metrics.jsonl`."""
     self.check()
     line = self.meter.line(compilations=compilations)
-    line["learning_rate"] = float(self.learning_rates[step - int(line["skipped"]) - 1])
+    updates = step - int(line["skipped"])
+    line["learning_rate"] = float(self.learning_rates[max(updates - 1, 0)])
     self.log.train(step, line)
     self.progress.line(step, line)
 

@@ -195,6 +195,11 @@ def test_boundaries_for_flash_attention_are_those_of_transformers():
   assert ours["max_length_q"] >= theirs["max_length_q"]
 
 
+def test_boundaries_are_whole_numbers_where_float32_has_no_more_of_them():
+  collator = PackedCollator(row_length=2**24 + 1, causal=True, attention="flash")
+  assert collator([[{"input_ids": np.arange(3)}]])["cu_seq_lens_q"][-1] == 2**24 + 1
+
+
 if __name__ == "__main__":
   print(
     "| model | attention | packed to unpacked | without the mask |\n|---|---|---:|---:|"

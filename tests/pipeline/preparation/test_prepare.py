@@ -238,3 +238,5 @@ def test_what_is_prepared_can_be_inspected(reference, capsys):
   assert found == reference.manifest["histograms"]["train"]
   assert main([*args, "--against", "glue_cola_128"]) == 1
   assert "not equal" in capsys.readouterr().out
+  assert main([*args, "--against", ""]) == 2
+  assert "glue_cola_128" in capsys.readouterr().err  # the known ones

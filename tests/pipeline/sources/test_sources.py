@@ -65,10 +65,11 @@ PACK = {
 
 @pytest.mark.parametrize("packing", PACK)
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "tsv", "txt"])
-def test_compressed_files_are_read_as_they_are(tmp_path, suffix, packing):
+@pytest.mark.parametrize("case", [str, str.upper])
+def test_compressed_files_are_read_as_they_are(tmp_path, suffix, packing, case):
   plain = tmp_path / f"a.{suffix}"
   write(plain)
-  packed = tmp_path / "in" / f"a.{suffix}.{packing}"
+  packed = tmp_path / "in" / f"a.{suffix}.{case(packing)}"
   packed.parent.mkdir()
   packed.write_bytes(PACK[packing](plain.read_bytes()))
   assert texts(packed.parent) == texts(packed) == texts(plain)

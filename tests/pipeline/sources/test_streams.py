@@ -22,7 +22,7 @@ TEXTS = [f"one {'two ' * (n % 7)}.\nthree {'four ' * (n % 11)}." for n in range(
 
 
 def lines_of(texts):
-  return "".join(json.dumps({"text": text, "other": 1}) + "\n" for text in texts)
+  return "".join(json.dumps({"text": text, "other": 1}, ensure_ascii=False) + "\n" for text in texts)
 
 
 def texts_of(documents):
@@ -70,6 +70,27 @@ def test_a_folder_that_grows_gives_lines_when_they_end(tmp_path):
   threading.Thread(target=grow).start()
   reading = open_stream(str(tmp_path), FIELDS).read()
   assert texts_of(itertools.islice(reading, 200)) == TEXTS
+
+
+def test_half_a_character_at_the_end_is_waited_for(tmp_path):
+  line = lines_of(["café"]).encode()
+  path = tmp_path / "0.jsonl"
+  path.write_bytes(line + line[: line.index(b"\xc3") + 1])
+  reading = open_stream(str(tmp_path), FIELDS).read()
+  assert texts_of(itertools.islice(reading, 1)) == ["café"]
+  threading.Timer(0.05, path.write_bytes, [2 * line]).start()
+  assert next(reading).fields["text"] == "café"
+
+
+def test_a_mistake_is_named_by_its_line_in_the_whole_file(tmp_path):
+  path = tmp_path / "0.jsonl"
+  path.write_text(lines_of(TEXTS[:3]))
+  reading = open_stream(str(tmp_path), FIELDS).read()
+  assert texts_of(itertools.islice(reading, 3)) == TEXTS[:3]
+  with path.open("ab") as file:
+    file.write(b"\xff\n")
+  with pytest.raises(packing.InputError, match="line 4 is not UTF-8"):
+    next(reading)
 
 
 def test_a_folder_that_shrinks_or_grows_in_the_middle_is_refused(folder):

@@ -94,6 +94,14 @@ def test_a_metric_is_drawn_where_it_is(runs, axes_of, metric, curves, title):
   assert axis.get_title("right") == title
 
 
+def test_an_evaluation_whose_step_has_lost_its_line_is_left_out(runs, axes_of):
+  path = runs[0] / "metrics.jsonl"
+  lines = path.read_text().splitlines(keepends=True)
+  path.write_text("".join(lines[:2] + lines[3:]))  # without step 30
+  (axis,), _ = axes_of(plots.plot_runs, runs)
+  assert list(map(len, curves_of(axis))) == [8, 2, 9, 3]
+
+
 def test_runs_with_the_same_name_are_told_apart(tmp_path, axes_of):
   runs = [make_run(tmp_path / parent / "run", 0.001) for parent in ("x", "y")]
   (axis,), _ = axes_of(plots.plot_runs, runs)

@@ -119,6 +119,9 @@ def test_bad_steps_are_skipped_up_to_a_number_in_a_row(tmp_path):
     (x["skipped"], x["learning_rate"]) for x in lines(tmp_path / "run", "metrics.jsonl")
   ]
   assert skipped == [(2, RATES[0]), (4, RATES[1])]
+  record(tmp_path / "first", "xxx.", skips=3)
+  (line,) = lines(tmp_path / "first", "metrics.jsonl")
+  assert line["learning_rate"] == RATES[0]  # of the update that comes first
   assert not (tmp_path / "run" / "bad_step.json").exists()
   with pytest.raises(Stopped, match=r"Step 3 .* bad step number 3 in a row") as stopped:
     record(tmp_path / "other", "xxx.", skips=2)
