@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import typing
 
+from flax.traverse_util import flatten_dict
+
 if typing.TYPE_CHECKING:
   import ml_collections
 
@@ -32,15 +34,7 @@ def field_value(config: ml_collections.ConfigDict, name: str, *, where: str):
   Raises:
     ConfigError: there is no such field; suggests the one with the nearest name.
   """
-  import ml_collections  # late: steps need this module, too, and no config
-
-  known = {
-    ".".join(filter(None, (group, name))): value
-    for group, values in [("", config), *config.items()]
-    if isinstance(values, ml_collections.ConfigDict)
-    for name, value in values.items()
-    if not isinstance(value, ml_collections.ConfigDict)
-  }
+  known = flatten_dict(config.to_dict(), sep=".")
   if name not in known:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ". configs/base.py lists them."

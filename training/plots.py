@@ -68,7 +68,9 @@ def plot_runs(
       ("held out", held_out, {"marker": "o", "markersize": 4}),
     ):
       # A damaged line of metrics.jsonl is lost, and the place of its evaluation with it.
-      points = [(at[x["step"]], x[metric]) for x in lines if metric in x and x["step"] in at]
+      points = [
+        (at[x["step"]], x[metric]) for x in lines if metric in x and x["step"] in at
+      ]
       if points:
         drawn.append(kind)
         axis.plot(*zip(*points, strict=True), color=colour, **style)

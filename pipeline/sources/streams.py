@@ -145,8 +145,9 @@ class GrowingFolder:
       path = self._folder / self._name
       with path.open("rb") as file:
         file.seek(self._offset)
-        read = {"after": self._line, "is_growing": is_last}
-        for number, line in numbered_lines(file, str(path), **read):
+        for number, line in numbered_lines(
+          file, str(path), after=self._line, is_growing=is_last
+        ):
           self._offset, self._line = file.tell(), number
           yield from split_json_lines([(number, line)], str(path), self._fields)
       if is_last:

@@ -8,6 +8,7 @@ import types
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 import pipeline
 from configs import glue, modern_bert_base
@@ -109,15 +110,6 @@ def test_there_is_a_config_for_each_task_of_glue():
     glue.get_config("squad")
 
 
-def flat(config, prefix="") -> dict:
-  """The fields of a config by their whole names."""
-  found: dict = {}
-  for name, value in config.items():
-    is_group = hasattr(value, "items")
-    found |= flat(value, f"{prefix}{name}.") if is_group else {prefix + name: value}
-  return found
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
   lengths = np.random.default_rng(0).integers(3, 37, 97)
@@ -186,7 +178,11 @@ def program_of(config, store):
   files = ["train", "training/record/recorder", "training/init_from", "pipeline/config"]
   text = "".join((ROOT / f"{file}.py").read_text() for file in files)
   read = re.findall(r"config\.([a-z_.]+)", re.sub(r'f"[^"]*"', "", text))
-  return {field: value for field, value in flat(config).items() if field in read}
+  return {
+    field: value
+    for field, value in flatten_dict(config.to_dict(), sep=".").items()
+    if field in read
+  }
 
 
 VOCABULARY = [*SPECIAL_TOKENS, *map(str, range(92))]
@@ -281,13 +277,17 @@ def test_the_settings_of_a_dataset_are_those_of_the_config():
   assert {name: found[name] for name in DATA} == DATA
 
 
-OTHERS = [field for field in flat(get_config()) if field.removeprefix("data.") not in DATA]
+OTHERS = [
+  field
+  for field in flatten_dict(get_config().to_dict(), sep=".")
+  if field.removeprefix("data.") not in DATA
+]
 
 
 @pytest.mark.parametrize("field", [*OTHERS, "seed"])
 def test_every_field_changes_what_is_made_of_it(field, store):
   if field in USED_BY_PROGRAMS.split():
-    now = flat(get_config())[field]
+    now = flatten_dict(get_config().to_dict(), sep=".")[field]
     others = {bool: lambda: not now, str: lambda: f"{now} x"}
     value, make = others.get(type(now), lambda: type(now)(now + 1))(), program_of
     setting = {}

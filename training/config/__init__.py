@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
+import runpy
+
 import ml_collections
 import optax
 
@@ -13,6 +16,7 @@ from training.recipe import Recipe
 
 # Names in train.trackers, and what their extras of pyproject.toml install.
 TRACKERS = {"wandb": ("wandb",), "mlflow": ("mlflow", "sqlalchemy", "alembic")}
+BASE = pathlib.Path(__file__).parents[2] / "configs" / "base.py"
 GIVEN = "given"  # the model.size that takes the sizes of model.init_from
 
 LAYER_SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
@@ -36,6 +40,11 @@ _MODEL_FIELDS = (
   "vocab_multiple",
   "dtype",
 )
+
+
+def base_config() -> ml_collections.ConfigDict:
+  """Every field, with its default."""
+  return runpy.run_path(str(BASE))["get_config"]()
 
 
 def tracker_names(config: ml_collections.ConfigDict) -> list[str]:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import pathlib
 import re
-import runpy
 from collections.abc import Mapping
 
 import ml_collections
+from flax.traverse_util import flatten_dict
 
-BASE = pathlib.Path(__file__).parents[2] / "configs" / "base.py"
+from training.config import BASE, base_config
 
 _HEAD = """# The fields of a config
 
@@ -63,7 +62,7 @@ def page(config: ml_collections.ConfigDict, descriptions: Mapping[str, str]) -> 
   Raises:
     ValueError: a field without a description, or a description without a field.
   """
-  values = _fields(config)
+  values = flatten_dict(config.to_dict(), sep=".")
   wrong = sorted(
     {name for name in values if not descriptions.get(name)} | descriptions.keys() - values
   )
@@ -85,19 +84,9 @@ def page(config: ml_collections.ConfigDict, descriptions: Mapping[str, str]) -> 
   return "\n\n".join(parts)
 
 
-def _fields(config: ml_collections.ConfigDict, prefix: str = "") -> dict[str, object]:
-  found: dict[str, object] = {}
-  for name, value in config.items():
-    if isinstance(value, ml_collections.ConfigDict):
-      found |= _fields(value, f"{prefix}{name}.")
-    else:
-      found[prefix + name] = value
-  return found
-
-
 def reference() -> str:
   """The page of `configs/base.py`."""
-  return page(runpy.run_path(str(BASE))["get_config"](), comments(BASE.read_text()))
+  return page(base_config(), comments(BASE.read_text()))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Callable, Collection, Mapping
 
 import ml_collections
+from flax.traverse_util import flatten_dict
 
 import model
 from model.config import MAX_VOCAB_MULTIPLE
@@ -135,9 +136,10 @@ def validate(
   Raises:
     ConfigError: names the field, its value and what was expected.
   """
+  values = flatten_dict(config.to_dict(), sep=".")
   for fields, is_in_range, expected in _RANGES:
     for field in fields.split():
-      check(is_in_range(_get(config, field)), field, _get(config, field), expected)
+      check(is_in_range(values[field]), field, values[field], expected)
   given = config.model.family
   check(given in FAMILIES, "model.family", given, ", ".join(FAMILIES))
   family = family_of(config, tasks.get(config.data.task, ""))
@@ -149,14 +151,14 @@ def validate(
     "model.attention_mask": kind.MASKS,
   }
   for field, known in choices.items():
-    check(_get(config, field) in known, field, _get(config, field), ", ".join(known))
+    check(values[field] in known, field, values[field], ", ".join(known))
   for holds, field, expected in (
     *_model_rules(config, family, tasks[config.data.task]),
     *_data_rules(config),
     *_packing_rules(config),
     *_training_rules(config, num_devices=num_devices),
   ):
-    check(holds, field, _get(config, field), expected)
+    check(holds, field, values[field], expected)
   if config.model.size != GIVEN:
     head = tasks[config.data.task] or "pretraining"
     made = model_config(config, head=head, vocab_size=config.data.vocab_size)
@@ -389,9 +391,3 @@ def _training_rules(config, *, num_devices: int) -> list[_Rule]:
       f"a divisor of the {num_devices} devices",
     ),
   ]
-
-
-def _get(config, field: str):
-  for name in field.split("."):
-    config = config[name]
-  return config

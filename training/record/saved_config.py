@@ -9,6 +9,7 @@ import pathlib
 
 import ml_collections
 
+from training.config import base_config
 from training.errors import ConfigError
 from training.record import workdir
 
@@ -21,7 +22,7 @@ def get_config(folder: str) -> ml_collections.ConfigDict:
   Raises:
     ConfigError: there is no run, or its `config.json` is damaged or of another version.
   """
-  config = workdir.base_config().lock()
+  config = base_config().lock()
   try:
     config.update(workdir.read_config(folder))
   except (KeyError, TypeError, AttributeError) as error:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import pathlib
-import runpy
 import sys
 from collections.abc import Iterator
 
 import ml_collections
+from flax.traverse_util import flatten_dict
 
 from model import hf, weights
+from training.config import base_config
 from training.errors import ConfigError
 from training.record.files import read_json, read_json_lines, write_json
 from training.record.report import metric_of
@@ -20,7 +21,6 @@ from training.stopping import best_of
 _CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
 _SUMMARY = "summary.json"
 _NOT_OF_THE_RESULT = ("train.trackers",)
-_BASE = pathlib.Path(__file__).parents[2] / "configs" / "base.py"
 
 
 class ChangedConfig(ConfigError):
@@ -224,9 +224,10 @@ def check_same(
   Raises:
     ConfigError: names the fields that differ, or says that there is no run.
   """
-  stored = flatten(read_config(workdir))
-  expected = flatten(config.to_dict())
-  added = flatten(base_config().to_dict())  # fields that the run is older than
+  stored, expected, added = (  # added: fields that the run is older than
+    flatten_dict(values, sep=".")
+    for values in (read_config(workdir), config.to_dict(), base_config().to_dict())
+  )
   there = {
     name: stored.get(name, added.get(name)) for name in stored.keys() | expected.keys()
   }
@@ -243,19 +244,3 @@ def check_same(
       "config, or another --workdir; train.py accepts it with --allow_changed_config.",
       "; ".join(differences),
     )
-
-
-def base_config() -> ml_collections.ConfigDict:
-  """Every field, with its default."""
-  return runpy.run_path(str(_BASE))["get_config"]()
-
-
-def flatten(tree: dict, prefix: str = "") -> dict:
-  """The fields of a config by their whole names, such as train.steps."""
-  flat: dict = {}
-  for name, value in tree.items():
-    if isinstance(value, dict):
-      flat |= flatten(value, f"{prefix}{name}.")
-    else:
-      flat[prefix + name] = value
-  return flat

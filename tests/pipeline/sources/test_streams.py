@@ -22,7 +22,9 @@ TEXTS = [f"one {'two ' * (n % 7)}.\nthree {'four ' * (n % 11)}." for n in range(
 
 
 def lines_of(texts):
-  return "".join(json.dumps({"text": text, "other": 1}, ensure_ascii=False) + "\n" for text in texts)
+  return "".join(
+    json.dumps({"text": text, "other": 1}, ensure_ascii=False) + "\n" for text in texts
+  )
 
 
 def texts_of(documents):

@@ -212,7 +212,7 @@ def test_a_folder_belongs_to_one_config_and_one_dataset(tmp_path):
 
 
 def test_a_run_that_is_older_than_a_field_has_its_default(tmp_path):
-  config = workdir.base_config()
+  config = base.get_config()
   workdir.record(tmp_path, config, DATASET)
   stored = json.loads((tmp_path / "config.json").read_text())
   del stored["model"]["family"]

@@ -9,9 +9,8 @@ import time
 from collections.abc import Mapping
 
 import mlflow
+from flax.traverse_util import flatten_dict
 from mlflow.entities import Metric, Param
-
-from training.record.workdir import flatten
 
 REMEDY = "Set MLFLOW_TRACKING_URI to a server that runs, or unset it."
 # MLflow's own would hold up a step for many minutes.
@@ -45,7 +44,9 @@ class TrackedRun:
       name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "isopack")
       experiment = mlflow.set_experiment(name).experiment_id
       self.run_id = self._client.create_run(experiment, run_name=folder.name).info.run_id
-      params = [Param(key, str(value)) for key, value in flatten(dict(config)).items()]
+      params = [
+        Param(key, str(value)) for key, value in flatten_dict(dict(config), sep=".").items()
+      ]
       self._client.log_batch(self.run_id, params=params)
     else:
       self.run_id = run_id
