@@ -11,7 +11,7 @@ EXTRAS ?= reference
 .PHONY: help train test test-all soak lint bench reproduce reference docs dist format clean
 
 help:
-	@echo "make train   train a small packed BERT (about 5 minutes) into $(WORKDIR)"
+	@echo "make train   train a small packed BERT (a few minutes) into $(WORKDIR)"
 	@echo "make test    run the quick tests (a few minutes)"
 	@echo "make test-all  run every test"
 	@echo "make soak    kill 20 runs at random moments, resume them, compare (minutes)"

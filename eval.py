@@ -34,7 +34,7 @@ from training import command, init_from, processes
 from training.config.rules import validate
 from training.errors import ConfigError
 from training.evaluation import evaluate
-from training.mesh import make_mesh, replicated
+from training.mesh import gather, make_mesh, replicated
 from training.record import report, saved_config, workdir
 from training.record.progress import Progress
 from training.step import ModelProgram
@@ -92,9 +92,7 @@ def main():
   )
   here = {"attention_impl": config.model.attention_impl, "remat": config.model.remat}
   program = ModelProgram(dataclasses.replace(stored.config, **here), mesh=mesh, head=head)
-  # Placed once, not with each batch.
-  place = jax.jit(lambda params: params, out_shardings=replicated(mesh))
-  params = place(jax.device_get(stored.load()))
+  params = gather(jax.device_get(stored.load()), mesh)  # once, not with each batch
   batches = sum(one.num_batches for one in held_out)
   with Progress("evaluating", total=batches, unit="batches") as progress:
     result = {"step": stored.step} | evaluate(

@@ -204,7 +204,7 @@ def _draw(results: list[dict], path: str):
     axes.set_xlim(0, 1.45 * max(*over, 0.01))
     axes.set_title(workload)
     axes.tick_params(labelsize="small")
-  figure.supxlabel("packs above the proven minimum, %")
+  figure.supxlabel("packs above the proven bound, %")
   figure.savefig(path)
 
 

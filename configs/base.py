@@ -72,7 +72,7 @@ def get_config() -> ConfigDict:
 
   config.model = ConfigDict()
   config.model.family = "bert"  # modern_bert; data.task=text always trains a GPT-2
-  config.model.size = "base"  # tiny, mini, small, medium, large; given: of init_from
+  config.model.size = "base"  # tiny to large, for GPT-2 xl: docs/model.md; given: of init_from
   config.model.init_from = ""  # a folder with weights to start from; drawn if not given
   config.model.dropout_rate = 0.1  # of embeddings and of what a layer adds
   config.model.attention_dropout_rate = 0.1  # of attention's probabilities
@@ -95,7 +95,7 @@ def get_config() -> ConfigDict:
   config.optimizer = ConfigDict()
   config.optimizer.name = "lamb"  # adamw, sgd, adafactor
   config.optimizer.learning_rate = 1e-3  # the peak
-  # Of the steps, with a rising rate; a tenth of them where it would outlast the run.
+  # Steps with a rising rate; a tenth of the run where they would outlast it.
   config.optimizer.warmup_steps = 100
   config.optimizer.warmup = ""  # instead: such as "0.1 epochs", "5e4 sequences"
   config.optimizer.b1 = 0.9  # sgd: the momentum; adafactor: none
@@ -104,7 +104,7 @@ def get_config() -> ConfigDict:
   config.optimizer.weight_decay = 0.01  # not of biases and LayerNorm
   # How the rate falls after the warm-up, to zero: linear; sqrt: as 1 - sqrt(x).
   config.optimizer.decay = "linear"
-  config.optimizer.decay_share = 1.0  # of the steps after the warm-up: the last, falling
+  config.optimizer.decay_share = 1.0  # of the steps after the warm-up, the share that falls
   config.optimizer.clip_update = 0.0  # adamw: RMS of a tensor's update; 0: not clipped
   config.optimizer.clip_norm = 1.0  # global norm of the gradients; 0: not clipped
   config.optimizer.bias_correction = True  # of lamb's and adamw's moments
@@ -116,7 +116,7 @@ def get_config() -> ConfigDict:
   config.train.batch_size = 32  # sequences a step without packing, over all devices
   config.train.micro_batch_size = 0  # rows computed at once; 0: all rows of a step
   config.train.fsdp = 1  # devices that share one copy of parameters and optimizer
-  config.train.skip_bad_steps = 0  # not finite, in a row; 0: the first ends the run
+  config.train.skip_bad_steps = 0  # non-finite steps in a row; 0: the first ends the run
   config.train.loader_workers = 0  # processes that make batches; 0: a thread of this one
   config.train.steps = 1000  # without packing
   config.train.duration = ""  # instead of steps: such as "3 epochs", "1e6 sequences"
@@ -126,11 +126,11 @@ def get_config() -> ConfigDict:
   config.train.keep_checkpoints = 2  # the newest
   config.train.keep_best = False  # of the best evaluation, too
   config.train.keep_every = 0  # steps; checkpoints of its multiples are kept for good
-  config.train.patience = 0  # evaluations without a better one; then it ends; 0: no end
+  config.train.patience = 0  # evaluations without a better one, to end; 0: never
   config.train.target_mlm_accuracy = 0.0  # held out; training ends there; 0: no target
   config.train.peak_flops = 0.0  # of all devices, for peak_share; 0: known or measured
   config.train.trackers = ""  # wandb, mlflow, or both: docs/training.md
   config.train.compilation_cache = ""  # a folder that later runs take their programs from
   config.train.keep_memory = True  # freed memory, for the next step; Linux with glibc
-  config.train.throughput_rounds = 24  # steps, packed and unpacked each; 0: do not measure
+  config.train.throughput_rounds = 24  # timed steps, packed and unpacked each; 0: none
   return config

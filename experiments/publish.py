@@ -52,7 +52,7 @@ _INDEX = """\
 
 Written by `python -m experiments.publish` from the exhibits themselves. Results are those
 of the last full run; minutes are those of the whole part. `packing_paper` has a file for
-each exhibit of the packing paper, `atom_size` is the atom-size paper, `contamination`,
+each part of `experiments.reproduce`, `atom_size` is the atom-size paper, `contamination`,
 `load_balance` and `finetuning` are studies of our own
 ([load_balance.md](../docs/load_balance.md), [finetuning.md](../docs/finetuning.md)), and
 `lab` is what they share.

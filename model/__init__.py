@@ -8,7 +8,6 @@ from model.bert import (
   BertForTokenClassification,
 )
 from model.config import (
-  ATTENTION_MASKS,
   REMATERIALISATIONS,
   SIZES,
   BertConfig,
@@ -22,7 +21,6 @@ from model.models import CONFIGS, LANGUAGE_MODELS, MODELS
 from model.modern_bert import POOLINGS, ModernBert, ModernBertConfig
 
 __all__ = [
-  "ATTENTION_MASKS",
   "CONFIGS",
   "IMPLEMENTATIONS",
   "LANGUAGE_MODELS",

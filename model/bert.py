@@ -17,7 +17,7 @@ import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
 
-from model import blocks, losses
+from model import blocks
 from model.blocks import (
   Batch,
   dense,
@@ -25,6 +25,7 @@ from model.blocks import (
   embed,
   gelu,
   layer_norm,
+  pool,
   split_key,
   tokens_at,
 )
@@ -102,11 +103,7 @@ class BertModel(Bert):
 
   def heads(self, hidden, batch, *, dropout_key=None):
     del dropout_key
-    max_sequences = batch["sequence_mask"].shape[1]
-    outputs = {
-      "sequence_mean": losses.mean_of_tokens(hidden, batch["segment_ids"], max_sequences),
-      "sequence_cls": tokens_at(hidden, batch["cls_positions"]),
-    }
+    outputs = {f"sequence_{name}": pool(name, hidden, batch) for name in ("mean", "cls")}
     if self.config.pooler:
       outputs["sequence_pooled"] = _pooled(self.pooler, hidden, batch)
     return outputs

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model import kernels
+from model import kernels, losses
 from model.attention import attention
 from model.config import ModelConfig
 
@@ -304,6 +304,14 @@ class Transformer(nnx.Module):
 def tokens_at(hidden: jax.Array, positions: jax.Array) -> jax.Array:
   """[B, S, D] at int32[B, P] -> [B, P, D]."""
   return jnp.take_along_axis(hidden, positions[:, :, None], axis=1)
+
+
+def pool(pooling: str, hidden: jax.Array, batch: Batch) -> jax.Array:
+  """[B, S, D] -> [B, M, D], a vector a sequence: that of [CLS] for "cls", or the mean."""
+  if pooling == "cls":
+    return tokens_at(hidden, batch["cls_positions"])
+  max_sequences = batch["sequence_mask"].shape[1]
+  return losses.mean_of_tokens(hidden, batch["segment_ids"], max_sequences)
 
 
 def vocabulary_logits(

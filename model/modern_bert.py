@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model import blocks, losses
-from model.blocks import Batch, dense, drop, gelu, layer_norm, split_key, tokens_at
+from model import blocks
+from model.blocks import dense, drop, gelu, layer_norm, pool, split_key, tokens_at
 from model.config import EncoderConfig
 
 POOLINGS = {
@@ -269,14 +269,6 @@ class ModernBertForTokenClassification(ModernBert):
     hidden = self.head(self.final_layer_norm(hidden))
     dropped = drop(self.dropout, hidden, dropout_key)
     return {"token_logits": self.token_classifier(dropped)}
-
-
-def pool(pooling: str, hidden: jax.Array, batch: Batch) -> jax.Array:
-  """[B, S, D] -> [B, M, D], a vector a sequence; `pooling` is a key of `POOLINGS`."""
-  if pooling == "cls":
-    return tokens_at(hidden, batch["cls_positions"])
-  max_sequences = batch["sequence_mask"].shape[1]
-  return losses.mean_of_tokens(hidden, batch["segment_ids"], max_sequences)
 
 
 def _classifier(config: ModernBertConfig, rngs: nnx.Rngs) -> nnx.Linear:

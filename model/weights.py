@@ -288,17 +288,22 @@ def read_through(path: str | pathlib.Path) -> dict[str, tuple[int, ...]]:
   return shapes
 
 
+def shapes_of(tree: Any) -> dict[str, tuple[int, ...]]:
+  """The shape of each array by its name, with dots between the keys."""
+  leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape
+    for path, leaf in leaves
+  }
+
+
 def check_shapes(stored: dict[str, tuple[int, ...]], expected: Any):
   """Compares the shapes that `read_through` returns with those of a tree.
 
   Raises:
     ValueError: names the first array that differs.
   """
-  leaves = jax.tree_util.tree_flatten_with_path(expected)[0]
-  shapes = {
-    jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape
-    for path, leaf in leaves
-  }
+  shapes = shapes_of(expected)
   different = [
     f"{name} is {stored.get(name, 'missing')}, expected {shapes.get(name, 'none')}"
     for name in sorted(stored.keys() | shapes.keys())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,27 @@ from packing.errors import InputError, check_integer
 from packing.histogram import check_same_lengths
 from packing.plan import Plan
 from packing.row import make_rows
+
+
+class PerEpoch:
+  """Makes a value for each epoch and keeps the two used last; a pickle leaves them out."""
+
+  def __init__(self, make: Callable[[int], Any]):
+    self._make, self._cached = make, functools.lru_cache(maxsize=2)(make)
+    self._lock = threading.Lock()  # so that two threads do not make the same
+
+  def __call__(self, epoch: int) -> Any:
+    with self._lock:
+      return self._cached(epoch)
+
+  def __reduce__(self):
+    return PerEpoch, (self._make,)
+
+
+def assign_epoch(plan: Plan, lengths: np.ndarray, seed: int, epoch: int) -> Assignment:
+  """Which sequences share a pack in an epoch, in the plan's order of packs."""
+  (own_seed,) = np.random.SeedSequence([seed, epoch]).generate_state(1)
+  return plan.assign(lengths, seed=int(own_seed))
 
 
 class PlannedPacks:
@@ -45,25 +67,13 @@ class PlannedPacks:
     if lengths is None:
       lengths = [len(examples[i]["input_ids"]) for i in range(len(examples))]
     self.plan, self._examples = plan, examples
-    self._lengths = check_same_lengths(lengths, plan.histogram)
-    self._seed = check_integer("seed", seed, at_least=0)
-    self._assigned: dict[int, Assignment] = {}  # of the two epochs that were made last
-    self._lock = threading.Lock()
-
-  def __getstate__(self):
-    return self.__dict__ | {"_assigned": {}, "_lock": None}
-
-  def __setstate__(self, state):
-    self.__dict__ |= state | {"_lock": threading.Lock()}
+    lengths = check_same_lengths(lengths, plan.histogram)
+    seed = check_integer("seed", seed, at_least=0)
+    self._assigned = PerEpoch(functools.partial(assign_epoch, plan, lengths, seed))
 
   def assignment(self, epoch: int) -> Assignment:
     """Which examples share a pack in an epoch."""
-    with self._lock:
-      if epoch not in self._assigned:
-        (seed,) = np.random.SeedSequence([self._seed, epoch]).generate_state(1)
-        self._assigned = dict(list(self._assigned.items())[-1:])
-        self._assigned[epoch] = self.plan.assign(self._lengths, seed=int(seed))
-      return self._assigned[epoch]
+    return self._assigned(epoch)
 
   def read(self, epoch: int, numbers: Sequence[int]) -> list[list[Any]]:
     """The examples of some packs."""

@@ -250,11 +250,11 @@ class Plan:
 
   @property
   def gap(self) -> int:
-    """Packs above the proven minimum."""
+    """Packs above the proven lower bound."""
     return self.num_packs - self.lower_bound
 
   def certificate(self) -> Certificate:
-    """What went in, what came out, and how far the plan is from the proven minimum."""
+    """What went in, what came out, and how far the plan is from the proven bound."""
     depths = self._depths
     packs = np.zeros(int(depths.max()) + 1, np.int64)
     np.add.at(packs, depths, self.repeat_counts)

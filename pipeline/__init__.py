@@ -18,8 +18,7 @@ _NAMES = {
   "config": "make_batches make_held_out make_loader prepare_dataset settings_of",
   "dataset": "PreparedDataset open_dataset",
   "prediction.answers": "answer label_names",
-  "prediction.chunks": "pack_examples",
-  "prediction.examples": "Example read_examples",
+  "prediction.examples": "read_examples",
   "prediction.submission": "write_submission",
   "preparation.assignments": "read_assignment",
   "preparation.prepare": "prepare",
@@ -50,8 +49,7 @@ if TYPE_CHECKING:  # the same names, for type checkers
   )
   from pipeline.dataset import PreparedDataset, open_dataset
   from pipeline.prediction.answers import answer, label_names
-  from pipeline.prediction.chunks import pack_examples
-  from pipeline.prediction.examples import Example, read_examples
+  from pipeline.prediction.examples import read_examples
   from pipeline.prediction.submission import write_submission
   from pipeline.preparation.assignments import read_assignment
   from pipeline.preparation.prepare import prepare

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import pathlib
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -54,20 +53,18 @@ def read_config(path: str, overrides: Sequence[str] = ()) -> ml_collections.Conf
   Raises:
     InputError: the file cannot be read, or an override fits no field.
   """
-  values = flags.FlagValues()
-  config = config_flags.DEFINE_config_file("config", lock_config=True, flag_values=values)
-  arguments = sys.argv
-  sys.argv = ["config", f"--config={path}", *overrides]  # ml_collections looks there
+  values, arguments = flags.FlagValues(), ["config", f"--config={path}", *overrides]
+  config = config_flags.DEFINE_config_file(
+    "config", lock_config=True, flag_values=values, sys_argv=arguments
+  )
   try:
-    values(sys.argv)
+    values(arguments)
     config.value["data"]  # fails only now if the file is missing
   except Exception as error:  # a config file may fail in any way
     message = str(error.args[0] if isinstance(error, KeyError) else error)
     raise InputError(
       f"{path} cannot be used as --config: {' '.join(message.split())}"
     ) from error
-  finally:
-    sys.argv = arguments
   return config.value
 
 

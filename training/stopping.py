@@ -180,16 +180,13 @@ def out_of_patience(eval_lines: Sequence[Mapping], *, metric: str, patience: int
   return max(values[-patience:]) <= max(values[:-patience])
 
 
-def target_reached(
-  eval_lines: Iterable[Mapping], *, target: float, metric: str = "mlm_accuracy"
-) -> dict[str, float]:
-  """Where a held-out accuracy first reached its target, as MLPerf reports it.
+def target_reached(eval_lines: Iterable[Mapping], *, target: float) -> dict[str, float]:
+  """Where the held-out masked-token accuracy first reached its target, as in MLPerf.
 
   Args:
     eval_lines: of `eval.jsonl`, in order, with `seconds` of training and
       `sequences_trained` until then.
     target: a fraction; 0 for no target.
-    metric: a field of the lines; more is better.
 
   Returns:
     `step_to_target`, `seconds_to_target`, `sequences_to_target`; empty if it was not
@@ -207,7 +204,7 @@ def target_reached(
     Mattson et al., https://arxiv.org/abs/1910.01500.
   """
   for line in eval_lines:
-    if target and line[metric] >= target:
+    if target and line["mlm_accuracy"] >= target:
       return {
         "step_to_target": line["step"],
         "seconds_to_target": line["seconds"],

@@ -109,7 +109,7 @@ def apart(part: Part, results: ByArm) -> Exhibit:
     part,
     results,
     names,
-    "Sections A and 5, outlook",
+    "Sections A and 5, future work",
     "Sentence A and B apart",
     "If sentence A and B do not see each other, the final held-out loss of masked tokens "
     f"changes by {difference:+.4f} nats.",

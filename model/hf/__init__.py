@@ -13,7 +13,6 @@ import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
-import jax
 import safetensors
 import safetensors.numpy
 
@@ -47,6 +46,7 @@ from model.weights import (
   check_vocabulary_size,
   open_folder,
   resize_vocabulary,
+  shapes_of,
 )
 
 
@@ -69,9 +69,7 @@ def head_of(params: Params) -> str:
 # ---- import --------------------------------------------------------------------------
 
 
-def import_bert(
-  directory: str | pathlib.Path, *, vocab_multiple: int = 1
-) -> tuple[BertConfig, Params]:
+def import_bert(directory: str | pathlib.Path) -> tuple[BertConfig, Params]:
   """Reads a BERT from a Hugging Face directory.
 
   Half-precision tensors become float32. Buffers of positions are ignored, as is the pooler
@@ -79,7 +77,6 @@ def import_bert(
 
   Args:
     directory: with `config.json` and `model.safetensors` (or its parts with an index).
-    vocab_multiple: the token embedding is padded with zeros to a multiple of this.
 
   Returns:
     The config, and the parameters as a nested dictionary of float32 arrays. The head is the
@@ -90,33 +87,23 @@ def import_bert(
       missing, foreign or of another shape; names them.
   """
   stored = _open(pathlib.Path(directory))
-  return resize_vocabulary(
-    stored.config_as(BertConfig), stored.load(), multiple=vocab_multiple
-  )
+  return stored.config_as(BertConfig), stored.load()
 
 
-def import_modern_bert(
-  directory: str | pathlib.Path, *, vocab_multiple: int = 1
-) -> tuple[ModernBertConfig, Params]:
+def import_modern_bert(directory: str | pathlib.Path) -> tuple[ModernBertConfig, Params]:
   """Reads a ModernBERT from a Hugging Face directory; otherwise as `import_bert`."""
   stored = _open(pathlib.Path(directory))
-  return resize_vocabulary(
-    stored.config_as(ModernBertConfig), stored.load(), multiple=vocab_multiple
-  )
+  return stored.config_as(ModernBertConfig), stored.load()
 
 
-def import_gpt2(
-  directory: str | pathlib.Path, *, vocab_multiple: int = 1
-) -> tuple[Gpt2Config, Params]:
+def import_gpt2(directory: str | pathlib.Path) -> tuple[Gpt2Config, Params]:
   """Reads a GPT-2, with learned positions, from a Hugging Face directory.
 
   The names of the original file, without `transformer.`, are read too; its masks are
   ignored. Otherwise as `import_bert`.
   """
   stored = _open(pathlib.Path(directory))
-  return resize_vocabulary(
-    stored.config_as(Gpt2Config), stored.load(), multiple=vocab_multiple
-  )
+  return stored.config_as(Gpt2Config), stored.load()
 
 
 def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> StoredModel:
@@ -271,8 +258,9 @@ def _written(
   head = head_of(params)
   config, params = resize_vocabulary(config, params, multiple=1)
   kind, expected = model_of(config, head), abstract_params(config, head)
-  if _shapes(expected) != _shapes(params):
-    different = sorted({str(item) for item in _shapes(expected) ^ _shapes(params)})
+  found, wanted = shapes_of(params), shapes_of(expected)
+  if found != wanted:
+    different = sorted(map(str, found.items() ^ wanted.items()))
     raise WeightsError(
       f"The parameters are not those of a {kind.__name__} of this config: "
       f"{tensors.some(different)}."
@@ -286,8 +274,3 @@ def _written(
     with (partial / WEIGHTS).open("rb") as file:
       os.fsync(file.fileno())
     yield partial
-
-
-def _shapes(params: Params) -> set[tuple[str, tuple[int, ...]]]:
-  leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-  return {(jax.tree_util.keystr(keys), leaf.shape) for keys, leaf in leaves}

@@ -125,7 +125,7 @@ def verify(
   show: Callable[[list], Iterator] = iter,
   *,
   stored: StoredModel | None = None,
-  reference: bool | None = None,
+  reference: bool,
 ) -> list[Row]:
   """Runs every case that this machine can run.
 
@@ -133,9 +133,8 @@ def verify(
     show: wraps the cases, to show progress.
     stored: a model whose weights are used, in float32 and bfloat16; None for small random
       models of every head.
-    reference: whether to compare with Hugging Face; None if it is installed.
+    reference: whether to compare with Hugging Face.
   """
-  reference = reference_is_installed() if reference is None else reference
   if stored is None:
     return [verify_case(*case, reference=reference) for case in show(cases())]
   params = stored.load()

@@ -8,8 +8,6 @@ import io
 import json
 from collections.abc import Sequence
 
-from packing.errors import InputError
-
 FORMATS = ("table", "markdown", "csv", "json")
 
 
@@ -71,8 +69,6 @@ def render(results: Sequence[Result], *, style: str = "table") -> str:
   CSV and JSON have all digits, and efficiency as a fraction. The other two have efficiency
   in percent, as in the papers.
   """
-  if style not in FORMATS:
-    raise InputError(f"format is {style!r}; expected one of {', '.join(FORMATS)}.")
   records = [dataclasses.asdict(result) for result in results]
   if style == "json":
     return json.dumps(records, indent=1)

@@ -6,8 +6,8 @@ import functools
 
 import numpy as np
 
+from packing.epochs import PerEpoch
 from pipeline.batches.atoms import cut, documents
-from pipeline.batches.epochs import PerEpoch
 from pipeline.batches.loader import RowLoader
 from pipeline.batches.packed import PackedBatch, lay_out
 from pipeline.store import SequenceStore
@@ -30,7 +30,7 @@ class AtomLoader(RowLoader):
     loss_on_padding: whether end tokens that only fill an atom are targets too. The first
       one after the text always is.
     num_slots: M, the sequences that the batch has room for; a row is one sequence.
-    process_index, process_count, workers: see `RowLoader`.
+    workers: see `RowLoader`.
 
   Raises:
     InputError: the layout is unknown, neither of atom and row divides the other, the
@@ -48,8 +48,6 @@ class AtomLoader(RowLoader):
     seed: int,
     loss_on_padding: bool = False,
     num_slots: int = 1,
-    process_index: int = 0,
-    process_count: int = 1,
     workers: int = 0,
   ):
     self.store, self.num_slots = store, num_slots
@@ -64,8 +62,6 @@ class AtomLoader(RowLoader):
       row_length=row_length,
       batch_size=batch_size,
       shuffle_seed=None,
-      process_index=process_index,
-      process_count=process_count,
       workers=workers,
     )
 

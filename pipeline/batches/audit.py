@@ -91,10 +91,10 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
     )
   certificate = plan.certificate()
   packs_by_depth = {n: int(depths[n]) for n in range(1, depths.size) if depths[n]}
-  expected = {n: packs for n, packs in certificate.packs_by_depth.items() if packs}
-  if packs_by_depth != expected:
+  if packs_by_depth != certificate.packs_by_depth:
     raise AuditError(
-      f"Expected packs by depth {expected}, as planned, found {packs_by_depth}."
+      f"Expected packs by depth {certificate.packs_by_depth}, as planned, found "
+      f"{packs_by_depth}."
     )
   return {
     "epoch": epoch,

@@ -10,8 +10,8 @@ import numpy as np
 
 import packing
 from packing import InputError
+from packing.epochs import PerEpoch
 from packing.errors import short_repr
-from pipeline.batches.epochs import PerEpoch
 
 Balance = Literal["none", "devices", "devices_and_steps"]
 BALANCES = get_args(Balance)

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 import packing
 from packing import InputError
+from packing.epochs import PerEpoch, assign_epoch
 from packing.errors import short_repr
 
 AssignmentMode = Literal["fresh", "fixed"]
-
-
-class PerEpoch:
-  """Makes a value for each epoch and keeps the two used last; a pickle leaves them out."""
-
-  def __init__(self, make: Callable[[int], Any]):
-    self._make, self._cached = make, functools.lru_cache(maxsize=2)(make)
-
-  def __call__(self, epoch: int) -> Any:
-    return self._cached(epoch)
-
-  def __reduce__(self):
-    return PerEpoch, (self._make,)
 
 
 class Epochs:
@@ -61,7 +48,7 @@ class Epochs:
         "epoch, 'fixed', or an Assignment of this plan."
       )
     self.plan, self.mode = plan, mode
-    self._assigned = PerEpoch(functools.partial(_assign, plan, lengths, seed))
+    self._assigned = PerEpoch(functools.partial(assign_epoch, plan, lengths, seed))
 
   def assignment(self, epoch: int) -> packing.Assignment:
     """Which sequences each pack holds in an epoch, in the plan's order of packs."""
@@ -84,13 +71,6 @@ class Epochs:
     slots = starts[:, None] + np.arange(self.plan.packing_depth)
     inside = slots < ends[:, None]
     return np.where(inside, assignment.sequence_ids[np.where(inside, slots, 0)], -1)
-
-
-def _assign(
-  plan: packing.Plan, lengths: np.ndarray, seed: int, epoch: int
-) -> packing.Assignment:
-  own_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
-  return plan.assign(lengths, seed=own_seed)
 
 
 def _check_belongs(assignment: packing.Assignment, plan: packing.Plan, lengths: np.ndarray):

@@ -73,8 +73,8 @@ class RowLoader(abc.ABC):
     row_length: int,
     batch_size: int,
     shuffle_seed: int | None,
-    process_index: int,
-    process_count: int,
+    process_index: int = 0,
+    process_count: int = 1,
     workers: int = 0,
   ):
     self.num_rows, self.row_length = num_rows, row_length

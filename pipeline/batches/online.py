@@ -14,8 +14,8 @@ import numpy as np
 
 import packing
 from packing import InputError
+from packing.epochs import PerEpoch
 from packing.errors import check_integer, short_repr
-from pipeline.batches.epochs import PerEpoch
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.batches.plans import epoch_order, plan_sha256

@@ -80,10 +80,9 @@ class WindowLoader(RowLoader):
     row_length: S, in tokens.
     batch_size: B, rows of a batch, over all processes.
     stride: tokens from one window of a document to the next; half a row by default.
-    process_index, process_count: which block of each batch to make, from 0.
 
   Attributes:
-    num_tokens: tokens that are scored, over all processes.
+    num_tokens: tokens that are scored.
 
   Raises:
     InputError: a value is out of range, or the processes do not divide the batch.
@@ -96,8 +95,6 @@ class WindowLoader(RowLoader):
     row_length: int,
     batch_size: int,
     stride: int | None = None,
-    process_index: int = 0,
-    process_count: int = 1,
   ):
     self.store = store
     lengths, _ = atoms.documents(store)
@@ -112,8 +109,6 @@ class WindowLoader(RowLoader):
       row_length=row_length,
       batch_size=batch_size,
       shuffle_seed=None,
-      process_index=process_index,
-      process_count=process_count,
     )
 
   def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from packing import InputError
 from packing.files import whole_file
 from pipeline.batches.packed import PackedBatch
-from pipeline.prediction.chunks import CHUNK_SIZE, BatchShape, pack_examples
+from pipeline.prediction.chunks import BatchShape, pack_examples
 from pipeline.prediction.examples import Example
 from pipeline.store import SCHEMA
 
@@ -39,7 +39,6 @@ def embed_examples(
   examples: Iterable[Example],
   *,
   shape: BatchShape,
-  chunk_size: int = CHUNK_SIZE,
 ) -> Iterator[Embedding]:
   """Embeddings of examples, in their order.
 
@@ -48,12 +47,11 @@ def embed_examples(
       numbers; such as `training.evaluation.embed` with a program.
     examples: from `read_examples`; at most a chunk of them is held.
     shape: of the batches.
-    chunk_size: how many examples are packed together.
 
   Raises:
     InputError: an example is invalid, or its embedding is not finite.
   """
-  for chunk in pack_examples(examples, SCHEMA, shape=shape, chunk_size=chunk_size):
+  for chunk in pack_examples(examples, SCHEMA, shape=shape):
     vectors = chunk.by_example(run(chunk.batches()))
     for example, (vector,) in zip(chunk.examples, vectors, strict=True):
       if not np.isfinite(vector).all():

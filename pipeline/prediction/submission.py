@@ -113,7 +113,7 @@ def _index(text: str) -> int:
 
 
 def _prediction(name: str, answer: dict) -> str:
-  _, labels = glue.TASKS[name]
+  labels = glue.TASKS[name].labels
   if not labels:
     value = answer.get("value")
     if not isinstance(value, float):

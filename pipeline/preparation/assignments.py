@@ -80,7 +80,10 @@ def write_assignment(
   try:
     plan.save(partial / _PLAN)
     place = str(partial.absolute())
-    (_write_here if runner is None else _write_on(runner))(paths, place, seed)
+    if runner is None:
+      _write_here(paths, place, seed)
+    else:
+      _write_on(runner, paths, place, seed)
     partial.rename(directory)
   finally:
     shutil.rmtree(partial, ignore_errors=True)
@@ -128,34 +131,31 @@ def _write_here(paths: list[str], directory: str, seed: int):
     write_packs(group, directory)
 
 
-def _write_on(runner: BeamRunner):
-  def write(paths: list[str], directory: str, seed: int):
-    beam = runner.beam
-    with runner.pipeline(directory) as (pipeline, errors):
-      _ = (
-        pipeline
-        | "shards to count" >> beam.Create(list(enumerate(paths)))
-        | "spread counting" >> beam.Reshuffle()
-        | "count lengths" >> beam.Map(_save_counts, directory, errors)
-      )
-    # This process reads S numbers for each shard, never the lengths.
-    counts = []
-    for number in range(len(paths)):
-      path = _counts_path(directory, number)
-      counts.append(np.load(path))
-      path.unlink()
-    shards = _with_starts(paths, counts, directory)
-    with runner.pipeline(directory) as (pipeline, errors):
-      _ = (
-        pipeline
-        | "shards to place" >> beam.Create(shards)
-        | "spread placing" >> beam.Reshuffle()
-        | "place" >> beam.FlatMap(_place_or_leave, directory, seed, errors)
-        | "by pack" >> beam.GroupByKey()
-        | "write packs" >> beam.Map(_write_or_leave, directory, errors)
-      )
-
-  return write
+def _write_on(runner: BeamRunner, paths: list[str], directory: str, seed: int):
+  beam = runner.beam
+  with runner.pipeline(directory) as (pipeline, errors):
+    _ = (
+      pipeline
+      | "shards to count" >> beam.Create(list(enumerate(paths)))
+      | "spread counting" >> beam.Reshuffle()
+      | "count lengths" >> beam.Map(_save_counts, directory, errors)
+    )
+  # This process reads S numbers for each shard, never the lengths.
+  counts = []
+  for number in range(len(paths)):
+    path = _counts_path(directory, number)
+    counts.append(np.load(path))
+    path.unlink()
+  shards = _with_starts(paths, counts, directory)
+  with runner.pipeline(directory) as (pipeline, errors):
+    _ = (
+      pipeline
+      | "shards to place" >> beam.Create(shards)
+      | "spread placing" >> beam.Reshuffle()
+      | "place" >> beam.FlatMap(_place_or_leave, directory, seed, errors)
+      | "by pack" >> beam.GroupByKey()
+      | "write packs" >> beam.Map(_write_or_leave, directory, errors)
+    )
 
 
 def _with_starts(paths: list[str], histograms: list[np.ndarray], directory: str) -> list:

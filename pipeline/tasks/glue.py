@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,30 +22,33 @@ _ENTAILMENT = "entailment", "not_entailment"
 _LARGEST = float(np.finfo(np.float32).max)  # label of a regression
 _EXAMPLES = 64  # tokenised at a time
 
-# For each task its sentence fields, named as in TensorFlow Datasets, and its classes in
-# the order of their numbers; () for a regression.
-TASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-  "cola": (("sentence",), ("unacceptable", "acceptable")),
-  "sst2": (("sentence",), ("negative", "positive")),
-  "mrpc": (_TWO, ("not_equivalent", "equivalent")),
-  "qqp": (("question1", "question2"), ("not_duplicate", "duplicate")),
-  "stsb": (_TWO, ()),  # similarity from 0 to 5
-  "mnli": (("premise", "hypothesis"), ("entailment", "neutral", "contradiction")),
-  "qnli": (("question", "sentence"), _ENTAILMENT),
-  "rte": (_TWO, _ENTAILMENT),
-  "wnli": (_TWO, ("not_entailment", "entailment")),
-}
-# The benchmark's metrics for each task; the score is their mean.
-METRICS: dict[str, tuple[str, ...]] = {
-  "cola": ("matthews",),
-  "sst2": ("accuracy",),
-  "mrpc": ("f1", "accuracy"),
-  "qqp": ("f1", "accuracy"),
-  "stsb": ("pearson", "spearman"),
-  "mnli": ("accuracy",),
-  "qnli": ("accuracy",),
-  "rte": ("accuracy",),
-  "wnli": ("accuracy",),
+
+class GlueTask(NamedTuple):
+  """A task of the benchmark.
+
+  Attributes:
+    fields: of its sentences, named as in TensorFlow Datasets.
+    labels: its classes in the order of their numbers; () for a regression.
+    metrics: the benchmark's; the score is their mean.
+  """
+
+  fields: tuple[str, ...]
+  labels: tuple[str, ...]
+  metrics: tuple[str, ...] = ("accuracy",)
+
+
+TASKS = {
+  "cola": GlueTask(("sentence",), ("unacceptable", "acceptable"), ("matthews",)),
+  "sst2": GlueTask(("sentence",), ("negative", "positive")),
+  "mrpc": GlueTask(_TWO, ("not_equivalent", "equivalent"), ("f1", "accuracy")),
+  "qqp": GlueTask(
+    ("question1", "question2"), ("not_duplicate", "duplicate"), ("f1", "accuracy")
+  ),
+  "stsb": GlueTask(_TWO, (), ("pearson", "spearman")),  # similarity from 0 to 5
+  "mnli": GlueTask(("premise", "hypothesis"), ("entailment", "neutral", "contradiction")),
+  "qnli": GlueTask(("question", "sentence"), _ENTAILMENT),
+  "rte": GlueTask(_TWO, _ENTAILMENT),
+  "wnli": GlueTask(_TWO, ("not_entailment", "entailment")),
 }
 OWN = "sentence", "sentence2"  # fields of a user's task; the second may be missing
 
@@ -52,7 +56,7 @@ OWN = "sentence", "sentence2"  # fields of a user's task; the second may be miss
 def fields_and_labels(settings: DatasetSettings) -> tuple[tuple[str, ...], tuple[str, ...]]:
   """The sentence fields and the names of the classes; () for a regression."""
   if settings.task.startswith("glue/"):
-    return TASKS[settings.task.removeprefix("glue/")]
+    return TASKS[settings.task.removeprefix("glue/")][:2]
   return OWN, settings.label_names()
 
 

@@ -271,12 +271,12 @@ TASKS = {
   ),
 } | {
   f"glue/{name}": _sentence_task(
-    fields,
-    glue.METRICS[name],
-    label_names=labels,
-    schema=SCHEMA if labels else REGRESSION_SCHEMA,
+    task.fields,
+    task.metrics,
+    label_names=task.labels,
+    schema=SCHEMA if task.labels else REGRESSION_SCHEMA,
   )
-  for name, (fields, labels) in glue.TASKS.items()
+  for name, task in glue.TASKS.items()
 }
 # The head that learns each task that a model can be trained on.
 TASK_HEADS = {name: task.head for name, task in TASKS.items() if task.head}

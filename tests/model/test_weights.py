@@ -25,7 +25,7 @@ VOCABULARY = Vocabulary(TOKENS, lowercase=False)
 @pytest.fixture
 def stored(tmp_path):
   """A folder as training leaves it, with two checkpoints, and what is in the first."""
-  config, params = hf.import_bert(PRETRAINING, vocab_multiple=16)
+  config, params = weights.resize_vocabulary(*hf.import_bert(PRETRAINING), multiple=16)
   folder = tmp_path / "run"
   folder.mkdir()
   weights.describe(folder, config, head="pretraining", vocabulary=VOCABULARY)

@@ -19,10 +19,10 @@ _HEAD = """# The fields of a config
 
 Written by `python -m training.config.reference > docs/config.md`: the defaults and
 comments of `configs/base.py`. The other files in `configs/` change some of them, and any
-can be set on the command line, such as `--config.train.steps=400`. An unknown field, a
-value of another type and one that cannot be used are refused before any work. Where a
-description begins with values, they are what there is besides the default. What a run
-does with them: [training.md](training.md)."""
+can be set on the command line, such as `--config.train.steps=400`. Unknown fields,
+wrong types and unusable values are refused before any work. Values at the start of a
+description are the alternatives to the default. What a run does with them:
+[training.md](training.md)."""
 _FIELD = re.compile(r" *config\.([a-z0-9_.]+) = (?!ConfigDict)\S.*?(?:  # (.*))?")
 
 

@@ -37,13 +37,15 @@ _Rule = tuple[bool, str, str]
 _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
   (
     "data.min_sentences data.dupe_factor train.batch_size train.steps train.log_every "
-    "train.eval_every train.checkpoint_every train.keep_checkpoints train.fsdp",
+    "train.eval_every train.checkpoint_every train.keep_checkpoints train.fsdp "
+    "packing.length_multiple packing.open_packs model.global_every",
     lambda x: x >= 1,
     "at least 1",
   ),
   (
     "profile packing.max_sequences_per_pack train.throughput_rounds train.loader_workers "
-    "train.skip_bad_steps train.keep_every train.patience",
+    "train.skip_bad_steps train.keep_every train.patience packing.separator_tokens "
+    "packing.look_ahead packing.max_delay",
     lambda x: x >= 0,
     "0 or more",
   ),
@@ -66,20 +68,12 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
   ),
   (
     "optimizer.weight_decay optimizer.clip_norm optimizer.clip_update "
-    "optimizer.max_weight_norm train.peak_flops",
+    "optimizer.max_weight_norm train.peak_flops data.stream_wait",
     lambda x: 0 <= x < float("inf"),
     "0 or more, and finite",
   ),
   ("seed data.seed", lambda x: 0 <= x < 2**32, "0 to 2^32 - 1"),
   ("packing.row_length", lambda x: x == 0 or 5 <= x <= 65535, "0, or 5 to 65535 tokens"),
-  ("packing.length_multiple packing.open_packs", lambda x: x >= 1, "at least 1"),
-  (
-    "packing.separator_tokens packing.look_ahead packing.max_delay",
-    lambda x: x >= 0,
-    "0 or more",
-  ),
-  ("data.stream_wait", lambda x: 0 <= x < float("inf"), "0 or more, and finite"),
-  ("model.global_every", lambda x: x >= 1, "at least 1"),
   (
     "model.local_window",
     lambda x: x >= 2 and x % 2 == 0,

@@ -14,7 +14,7 @@ NAMES = "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli"
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_glue_task_has_its_sentences_and_labels(make, name):
-  fields, labels = glue.TASKS[name]
+  fields, labels, _ = glue.TASKS[name]
   assert len(labels) == {"stsb": 0, "mnli": 3}.get(name, 2)
   values = [3.8, 0.001, "2.6666667"] if not labels else [len(labels) - 1, 0, labels[0]]
   sentences = dict.fromkeys(fields, "d e") | {fields[0]: "a b c"}
@@ -65,7 +65,7 @@ def test_glue_pairs_lose_tokens_at_the_end_of_the_longer(make):
   ],
 )
 def test_invalid_labels_are_refused(make, tmp_path, name, label, message):
-  row = {"label": label} | dict.fromkeys(glue.TASKS[name][0], "a b.")
+  row = {"label": label} | dict.fromkeys(glue.TASKS[name].fields, "a b.")
   with pytest.raises(InputError, match=message):
     make(f"glue/{name}", [row])
   assert not list(tmp_path.glob("out*"))
