@@ -8,9 +8,10 @@ import numpy as np
 
 from packing.algorithms import heuristics
 from packing.algorithms.effort import Effort
+from packing.algorithms.highs import SolverError
 from packing.algorithms.optimal import MAX_LENGTHS
 from packing.algorithms.pricing import most_items
-from packing.algorithms.relaxation import SolverError, solve_relaxation
+from packing.algorithms.relaxation import solve_relaxation
 from packing.histogram import Histogram
 from packing.problem import Geometry, Problem
 

@@ -19,11 +19,13 @@ import math
 import highspy
 import numpy as np
 
+from packing.algorithms import highs
 from packing.algorithms.effort import Effort
+from packing.algorithms.highs import SolverError
 from packing.algorithms.optimal import optimal
 from packing.algorithms.pricing import Knapsack, most_items
 from packing.algorithms.progress import Progress
-from packing.algorithms.relaxation import SolverError
+from packing.algorithms.relaxation import WORK_A_COLUMN
 from packing.algorithms.spread import Squares, Table, Usage, weight_scale
 from packing.errors import InputError
 from packing.problem import Problem, Solution, Strategy
@@ -88,19 +90,11 @@ class _Master:
     self.rows = demand.size
     self.mean = squares.total / squares.num_packs
     self.unit = 2.0 ** max(int(demand.max()).bit_length() - 20, 0)
-    self.lp = highspy.Highs()
-    for option, value in (
-      ("output_flag", False),
-      ("parallel", "off"),
-      ("presolve", "off"),
-      ("solver", "simplex"),
-      ("simplex_strategy", 4),  # primal: new columns keep the last basis feasible
-      ("dual_feasibility_tolerance", 1e-9),
-    ):
-      _ok(self.lp.setOptionValue(option, value))
+    # Primal: new columns keep the last basis feasible.
+    self.lp = highs.new_programme(simplex_strategy=4)
     right = np.append(demand, num_packs) / self.unit
     none = np.empty(0, np.int32)
-    _ok(self.lp.addRows(right.size, right, right, 0, none, none, np.empty(0)))
+    highs.check(self.lp.addRows(right.size, right, right, 0, none, none, np.empty(0)))
 
   def cost(self, pack: Strategy) -> float:
     return (self.squares.of(pack) / self.mean - 1) ** 2
@@ -124,7 +118,7 @@ class _Master:
     arrays = np.array(starts, np.int32), np.array(rows, np.int32), np.array(values, float)
     costs = np.array([self.cost(pack) for pack in new])
     none, most = np.zeros(n), np.full(n, _INFINITE)
-    _ok(self.lp.addCols(n, costs, none, most, len(rows), *arrays))
+    highs.check(self.lp.addCols(n, costs, none, most, len(rows), *arrays))
     return n
 
   def solve(self, effort: Effort) -> tuple[np.ndarray, np.ndarray] | None:
@@ -135,10 +129,10 @@ class _Master:
     """
     if effort.over:
       return None
-    work = 2 * (self.rows + len(self.patterns))  # as in `relaxation`
+    work = WORK_A_COLUMN * (self.rows + len(self.patterns))
     most = min(int(effort.work_left) // work + 1, highspy.kHighsIInf)
-    _ok(self.lp.setOptionValue("simplex_iteration_limit", most))
-    _ok(self.lp.run())
+    highs.set_options(self.lp, simplex_iteration_limit=most)
+    highs.check(self.lp.run())
     effort.spend(work * self.lp.getInfo().simplex_iteration_count)
     status = self.lp.getModelStatus()
     if status == highspy.HighsModelStatus.kIterationLimit:
@@ -150,29 +144,21 @@ class _Master:
 
   def solve_whole(self, start: Usage, effort: Effort) -> Usage | None:
     """The best whole numbers of packs that the limit of work allows, from a first guess."""
-    n = len(self.patterns)
-    index = np.arange(n, dtype=np.int32)
-    kinds = np.full(n, highspy.HighsVarType.kInteger.value, np.uint8)
-    _ok(self.lp.changeColsIntegrality(n, index, kinds))
-    for option, value in (("presolve", "on"), ("solver", "choose"), ("mip_rel_gap", 1e-6)):
-      _ok(self.lp.setOptionValue(option, value))
-    _ok(self.lp.setOptionValue("simplex_iteration_limit", highspy.kHighsIInf))
+    highs.set_options(self.lp, mip_rel_gap=1e-6, simplex_iteration_limit=highspy.kHighsIInf)
     guess = highspy.HighsSolution()
     guess.col_value = [float(start[pack]) for pack in self.patterns]
-    _ok(self.lp.setSolution(guess))
-    last = effort.spent + _PROGRAMME_WORK
-
-    def check(event):
-      effort.spend(8 * self.rows * n)
-      event.interrupt(effort.over or effort.spent > last)
-
-    self.lp.cbMipInterrupt += check
-    _ok(self.lp.run())
-    if not math.isfinite(self.lp.getInfo().objective_function_value):
+    highs.check(self.lp.setSolution(guess))
+    values = highs.solve_integers(
+      self.lp,
+      range(len(self.patterns)),
+      effort,
+      rows=self.rows,
+      work_limit=_PROGRAMME_WORK,
+    )
+    if values is None:
       return None
-    values = np.rint(self.lp.getSolution().col_value).astype(np.int64).tolist()
     return collections.Counter(
-      {pack: n for pack, n in zip(self.patterns, values, strict=True) if n}
+      {pack: n for pack, n in zip(self.patterns, values.tolist(), strict=True) if n}
     )
 
 
@@ -346,8 +332,3 @@ def _all_patterns(problem: Problem) -> list[Strategy] | None:
 def _key(pack) -> Strategy:
   """A pack as sizes in descending order, without zeros."""
   return tuple(sorted((int(size) for size in pack if size), reverse=True))
-
-
-def _ok(status):
-  if status == highspy.HighsStatus.kError:
-    raise SolverError("HiGHS refused an input; this is a bug in packing.")

@@ -10,9 +10,10 @@ import numpy as np
 
 from packing.algorithms import heuristics
 from packing.algorithms.effort import Effort
+from packing.algorithms.highs import SolverError
 from packing.algorithms.pricing import most_items
 from packing.algorithms.progress import Progress
-from packing.algorithms.relaxation import SolverError, solve_relaxation
+from packing.algorithms.relaxation import solve_relaxation
 from packing.algorithms.rounding import LAST_PACK_WORK, Rounding, Usage, fill
 from packing.errors import UnsolvedError, check_integer, seconds
 from packing.problem import Problem, Solution

@@ -24,24 +24,21 @@ import math
 import highspy
 import numpy as np
 
+from packing.algorithms import highs
 from packing.algorithms.effort import Effort
+from packing.algorithms.highs import SolverError
 from packing.algorithms.pricing import Pricing, weight_scale
 from packing.problem import Problem
 
 _ROUNDS, _NOISE = 4, 0.1
-# Units of `Effort`: for a column in an iteration; for a coefficient each time the solver of
-# the integer programme asks whether to continue; and the limit of that programme.
-_WORK_A_COLUMN, _WORK_A_COEFFICIENT = 2, 8
+# Units of `Effort`: for a column in an iteration, and the limit of an integer programme.
+WORK_A_COLUMN = 2
 _PROGRAMME_WORK = 2 * 10**9
 
 _CUT_SHORT = (
   highspy.HighsModelStatus.kTimeLimit,
   highspy.HighsModelStatus.kIterationLimit,
 )
-
-
-class SolverError(RuntimeError):
-  """HiGHS failed; earlier results still hold."""
 
 
 @dataclasses.dataclass
@@ -92,17 +89,9 @@ class Master:
     self._row = np.searchsorted(problem.sizes, sizes, side="right") - 1
     self._rows = rows = problem.sizes.size
     self._right, self._unit = _right_hand_side(problem.demand if demand is None else demand)
-    self._lp = highspy.Highs()
-    for option, value in (
-      ("output_flag", False),
-      ("parallel", "off"),  # `threads` cannot be changed once HiGHS has run
-      ("presolve", "off"),
-      ("solver", "simplex"),
-      ("dual_feasibility_tolerance", 1e-9),
-    ):
-      _ok(self._lp.setOptionValue(option, value))
+    self._lp = highs.new_programme()
     upper, none = np.full(rows, highspy.kHighsInf), np.empty(0, np.int32)
-    _ok(self._lp.addRows(rows, self._right, upper, 0, none, none, np.empty(0)))
+    highs.check(self._lp.addRows(rows, self._right, upper, 0, none, none, np.empty(0)))
     if rows > 1:
       down = np.arange(1, rows)  # from row i to row i - 1, at no cost
       self._add_columns(
@@ -162,7 +151,7 @@ class Master:
   def set_demand(self, demand: np.ndarray):
     right, self._unit = _right_hand_side(demand)
     for row in np.flatnonzero(right != self._right).tolist():
-      _ok(self._lp.changeRowBounds(row, float(right[row]), highspy.kHighsInf))
+      highs.check(self._lp.changeRowBounds(row, float(right[row]), highspy.kHighsInf))
     self._right = right
 
   def solve(self, *, method: str = "primal") -> tuple[float, np.ndarray, np.ndarray] | None:
@@ -175,12 +164,12 @@ class Master:
     Raises:
       SolverError: HiGHS failed twice.
     """
-    _ok(self._lp.setOptionValue("simplex_strategy", {"dual": 1, "primal": 4}[method]))
+    highs.set_options(self._lp, simplex_strategy={"dual": 1, "primal": 4}[method])
     status = self._run()
     if status not in (highspy.HighsModelStatus.kOptimal, None):
       # The last basis may be to blame: try once more without it.
-      _ok(self._lp.clearSolver())
-      _ok(self._lp.setOptionValue("simplex_strategy", 1))
+      highs.check(self._lp.clearSolver())
+      highs.set_options(self._lp, simplex_strategy=1)
       status = self._run()
     if status is None:
       return None
@@ -198,13 +187,13 @@ class Master:
     effort = self._effort
     if effort.over:
       return None
-    work = _WORK_A_COLUMN * (self._rows + len(self.patterns))  # units for an iteration
+    work = WORK_A_COLUMN * (self._rows + len(self.patterns))  # units for an iteration
     if effort.work_left < math.inf:
       most = min(int(effort.work_left) // work + 1, highspy.kHighsIInf)
-      _ok(self._lp.setOptionValue("simplex_iteration_limit", most))
+      highs.set_options(self._lp, simplex_iteration_limit=most)
     if effort.seconds_left < math.inf:
       limit = self._lp.getRunTime() + effort.seconds_left
-      _ok(self._lp.setOptionValue("time_limit", limit))
+      highs.set_options(self._lp, time_limit=limit)
     self._lp.run()
     effort.spend(work * self._lp.getInfo().simplex_iteration_count)
     status = self._lp.getModelStatus()
@@ -212,9 +201,6 @@ class Master:
 
   def solve_whole(self, demand: np.ndarray, columns: np.ndarray) -> np.ndarray | None:
     """Solves for whole packs over some of the patterns, in a programme of its own.
-
-    The solver asks at fixed points of its search whether to continue; these are counted as
-    work.
 
     Args:
       demand: int64[R]; sequences of each size.
@@ -228,25 +214,18 @@ class Master:
       return None
     part = Master(self._problem, self._effort, demand)
     part.add(self.patterns[p] for p in columns.tolist())
-    first, n = self._rows - 1, len(part.patterns)
-    index = np.arange(first, first + n, dtype=np.int32)
-    kinds = np.full(n, highspy.HighsVarType.kInteger.value, np.uint8)
-    _ok(part._lp.changeColsIntegrality(n, index, kinds))
-    _ok(part._lp.setOptionValue("presolve", "on"))
-    _ok(part._lp.setOptionValue("solver", "choose"))
-    effort, last = self._effort, self._effort.spent + _PROGRAMME_WORK
-
-    def check(event):
-      effort.spend(_WORK_A_COEFFICIENT * self._rows * n)
-      event.interrupt(effort.over or effort.spent > last)
-
-    part._lp.cbMipInterrupt += check
-    _ok(part._lp.run())
-    if not math.isfinite(part._lp.getInfo().objective_function_value):
+    first = self._rows - 1
+    values = highs.solve_integers(
+      part._lp,
+      range(first, first + len(part.patterns)),
+      self._effort,
+      rows=self._rows,
+      work_limit=_PROGRAMME_WORK,
+    )
+    if values is None:
       return None
-    values = np.array(part._lp.getSolution().col_value)[first:]
     usage = np.zeros(len(self.patterns), np.int64)
-    usage[columns] = np.rint(values).astype(np.int64)
+    usage[columns] = values
     return usage
 
   def _add_columns(self, costs: np.ndarray, *, starts, rows, values):
@@ -254,7 +233,7 @@ class Master:
     lower, upper = np.zeros(n), np.full(n, highspy.kHighsInf)
     starts, rows = np.asarray(starts, np.int32), np.asarray(rows, np.int32)
     values = np.asarray(values, np.float64)
-    _ok(self._lp.addCols(n, costs, lower, upper, rows.size, starts, rows, values))
+    highs.check(self._lp.addCols(n, costs, lower, upper, rows.size, starts, rows, values))
 
 
 def solve_relaxation(
@@ -352,8 +331,3 @@ def _right_hand_side(demand: np.ndarray) -> tuple[np.ndarray, float]:
   """
   unit = 2.0 ** max(int(demand.max()).bit_length() - 23, 0)
   return demand / unit, unit
-
-
-def _ok(status):
-  if status == highspy.HighsStatus.kError:
-    raise SolverError("HiGHS refused an input; this is a bug in packing.")

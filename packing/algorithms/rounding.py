@@ -10,8 +10,9 @@ import numpy as np
 
 from packing.algorithms import heuristics
 from packing.algorithms.effort import Effort
+from packing.algorithms.highs import SolverError
 from packing.algorithms.pricing import Pricing, weight_scale
-from packing.algorithms.relaxation import Relaxation, SolverError, integer_weights
+from packing.algorithms.relaxation import Relaxation, integer_weights
 from packing.problem import Problem, Strategy
 
 Usage = collections.Counter[Strategy]  # slots of a pack -> number of such packs

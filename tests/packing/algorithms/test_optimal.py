@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import packing
+from packing.algorithms.highs import SolverError
 from packing.algorithms.pricing import Knapsack, dual_bound
-from packing.algorithms.relaxation import Master, SolverError
+from packing.algorithms.relaxation import Master
 from packing.algorithms.rounding import cover
 from packing.problem import Problem
 from tests.packing.reference import fewest_packs

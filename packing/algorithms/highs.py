@@ -1,0 +1,77 @@
+"""HiGHS as the algorithms use it: silent, on one thread, limited by work, not by time."""
+
+from __future__ import annotations
+
+import math
+
+import highspy
+import numpy as np
+
+from packing.algorithms.effort import Effort
+
+
+class SolverError(RuntimeError):
+  """HiGHS could not solve a linear programme."""
+
+
+def check(status):
+  """Raises SolverError if HiGHS refused what it was given."""
+  if status == highspy.HighsStatus.kError:
+    raise SolverError("HiGHS refused an input; this is a bug in packing.")
+
+
+def set_options(lp: highspy.Highs, **options: bool | float | str):
+  """Sets options of HiGHS, by their names there."""
+  for name, value in options.items():
+    check(lp.setOptionValue(name, value))
+
+
+def new_programme(**options: bool | float | str) -> highspy.Highs:
+  """An empty linear programme for the simplex method, with further options of HiGHS."""
+  lp = highspy.Highs()
+  set_options(
+    lp,
+    output_flag=False,
+    parallel="off",  # `threads` cannot be changed once HiGHS has run
+    presolve="off",
+    solver="simplex",
+    dual_feasibility_tolerance=1e-9,
+    **options,
+  )
+  return lp
+
+
+def solve_integers(
+  lp: highspy.Highs, columns: range, effort: Effort, *, rows: int, work_limit: int
+) -> np.ndarray | None:
+  """Solves a programme again, now with whole numbers in some columns.
+
+  The solver asks at fixed points of its search whether to continue; these are counted as
+  work.
+
+  Args:
+    lp: the programme.
+    columns: those with whole numbers, one after the other.
+    effort: the search spends of it, and ends with it.
+    rows: of the programme, for the work that is counted.
+    work_limit: the most to spend.
+
+  Returns:
+    int64[n], the values of these columns in the best solution; None if there is none.
+  """
+  n = len(columns)
+  kinds = np.full(n, highspy.HighsVarType.kInteger.value, np.uint8)
+  check(lp.changeColsIntegrality(n, np.array(columns, np.int32), kinds))
+  set_options(lp, presolve="on", solver="choose")
+  last = effort.spent + work_limit
+
+  def ask(event):
+    effort.spend(8 * rows * n)  # for each coefficient of a dense programme
+    event.interrupt(effort.over or effort.spent > last)
+
+  lp.cbMipInterrupt += ask
+  check(lp.run())
+  if not math.isfinite(lp.getInfo().objective_function_value):
+    return None
+  values = np.array(lp.getSolution().col_value)[columns.start : columns.stop]
+  return np.rint(values).astype(np.int64)
