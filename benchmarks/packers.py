@@ -28,8 +28,8 @@ ROW = 512
 # Workloads: lengths in the order of arrival. Two of the mixes have no short sequences.
 
 
-def _mix(name: str, seed: int, number: int = 3000) -> np.ndarray:
-  rng = np.random.default_rng(seed)
+def _mix(name: str, seed: int) -> np.ndarray:
+  rng, number = np.random.default_rng(seed), 3000
   gamma = np.clip(rng.gamma(5, 20, number).astype(int), 1, ROW)
   uniform = rng.integers(100, 301, number)
   normal = np.clip(rng.normal(180, 45, number).astype(int), 1, ROW)

@@ -44,7 +44,8 @@ def _in_process(packer: str, workload: str, seed: int, limit: float) -> dict:
   except subprocess.TimeoutExpired:
     return {"failed": f"> {limit:.0f} s"}
   if done.returncode:
-    return {"failed": done.stderr.strip().splitlines()[-1][:60]}
+    said = done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"]
+    return {"failed": said[-1][:60]}
   return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -213,13 +214,13 @@ def main(arguments: list[str] | None = None):
   parser.add_argument("--only", choices=("speed", "peers", "optimal"))
   add(parser, "--seeds", 3, "orders of arrival")
   add(parser, "--limit", 120, "seconds for one peer's run")
-  parser.add_argument("--slow", choices=("yes", "no"), default="no", help="2048 at depth 8")
+  parser.add_argument("--slow", action="store_true", help="2048 tokens at depth 8, too")
   add_picture(parser)
   options = parser.parse_args(arguments)
   results: dict[str, list[dict]] = {}
   print(f"{machine()}\n")
   if options.only in (None, "speed"):
-    speed = _speed(options.slow == "yes")
+    speed = _speed(options.slow)
     results["speed"] = print_table(speed, _speed_row, left=["what"])
   if options.only == "optimal":
     results["optimal"] = print_table(_optimal(), _optimal_row, left=["histogram"])

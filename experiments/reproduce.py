@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import pathlib
 import sys
 import time
 
@@ -22,7 +21,6 @@ from benchmarks.command import some_of
 from experiments.lab import command, report
 from experiments.lab import part as lab
 from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
 from training.command import Stopped, positive
 from training.record.files import write_text
 
@@ -78,7 +76,7 @@ def reproduce(options: argparse.Namespace) -> int:
     title, start = f"[{number}/{len(names)}] {name}", time.monotonic()
     _say(f"{title} ...")
     try:
-      make(name, folder, options)
+      make(name, options)
     except (Stopped, *lab.MISTAKES) as error:
       failures[name] = str(error)
       _say(f"{title}: failed: {error}")
@@ -99,22 +97,15 @@ def reproduce(options: argparse.Namespace) -> int:
   return 1 if failures else 0
 
 
-def make(name: str, folder: pathlib.Path, options: argparse.Namespace) -> list[Exhibit]:
-  """Makes one of `PARTS` in its folder.
+def make(name: str, options: argparse.Namespace) -> list[Exhibit]:
+  """Makes one of `PARTS` in a folder of its name.
 
   Raises:
     Stopped: some of its runs failed; all others are finished.
     InputError, ConfigError, SweepError, OSError: its input is wrong.
   """
   module = importlib.import_module(f"experiments.packing_paper.{PARTS[name]}")
-  part = Part(
-    folder / name,
-    f"{COMMAND} {name}{' --quick' * options.quick}",
-    quick=options.quick,
-    seeds=options.seeds,
-    jobs=options.jobs,
-    data=options.data,
-  )
+  part = command.make_part(options, f"{COMMAND} {name}{' --quick' * options.quick}", name)
   return lab.make(module.exhibits, part)
 
 

@@ -31,6 +31,13 @@ AS_USERS = {"XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
 READ_ONLY_CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9"}
 
 
+def link_checkout(folder):
+  """Links all that the programs need from a folder, to run them there."""
+  names = "train.py eval.py predict.py configs experiments model packing pipeline training"
+  for name in names.split():
+    (folder / name).symlink_to(ROOT / name)
+
+
 def fields(text):
   """Settings of the config, separated by spaces, as options."""
   return [f"--config.{setting}" for setting in text.split()]

@@ -9,8 +9,8 @@ import pytest
 
 from tests import markdown
 from tests.markdown import ROOT
+from tests.programs import link_checkout
 
-NEEDED = "train.py eval.py predict.py configs experiments model packing pipeline training"
 FOLDER = ROOT / "docs" / "notebooks"
 LARGEST = 200_000  # bytes of a file
 
@@ -51,8 +51,7 @@ def test_a_notebook_runs_and_prints_what_it_says(tmp_path, monkeypatch, name):
   import nbclient
   import nbformat
 
-  for needed in NEEDED.split():
-    (tmp_path / needed).symlink_to(ROOT / needed)
+  link_checkout(tmp_path)
   folder = tmp_path / "docs" / "notebooks"
   folder.mkdir(parents=True)
   path = pathlib.Path(shutil.copy(FOLDER / f"{name}.ipynb", folder))

@@ -10,9 +10,8 @@ import sys
 import pytest
 
 from tests.markdown import ROOT, blocks
-from tests.programs import lines_of, summary_of
+from tests.programs import lines_of, link_checkout, summary_of
 
-NEEDED = "train.py eval.py predict.py configs experiments model packing pipeline training"
 FEW = (
   "train.throughput_rounds=0 train.duration=3steps train.log_every=1 train.eval_every=3 "
   "train.checkpoint_every=3 optimizer.warmup=1steps train.peak_flops=1e9 "
@@ -34,8 +33,7 @@ def test_the_tutorial(tmp_path):
   few = "".join(f" --config.{field}" for field in FEW.split()).replace("steps", r"\\ steps")
   trains = r"^(python (?:train|eval)\.py (?:[^\n]*\\\n)*[^\n]*)$"
   script = re.sub(trains, rf"\1{few}", script, flags=re.M)
-  for name in NEEDED.split():
-    (tmp_path / name).symlink_to(ROOT / name)
+  link_checkout(tmp_path)
   path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
   place = {"cwd": tmp_path, "env": os.environ | {"PATH": path}}
   words = ["bash", "-euo", "pipefail", "-c", script]

@@ -137,7 +137,7 @@ def exhibits(
     layouts.setdefault(row_length, {})[layout] = None
   studies = {
     row_length: make_study(
-      part.folder / f"{name}{'-quick' * part.quick}" / str(row_length),
+      part.folder / name / str(row_length),
       row_length,
       list(of_length),
       text=text,
@@ -293,13 +293,11 @@ def main(arguments: list[str] | None = None) -> int:
   if options.large and options.quick:
     parser.error("--large and --quick exclude each other; give one of them.")
   with_text = " --data FOLDER" if options.data else ""
-  part = Part(
-    options.workdir / "large" if options.large else options.workdir,
+  part = command.make_part(
+    options,
     f"python -m experiments.atom_size{with_text}{' --quick' * options.quick}"
     f"{' --large' * options.large}",
-    quick=options.quick,
-    jobs=options.jobs,
-    data=options.data,
+    "large" if options.large else "",
   )
   scale = LARGE if options.large else SMALL
   maker = functools.partial(exhibits, scale=scale, minutes=options.minutes)

@@ -219,14 +219,7 @@ def main(arguments: list[str] | None = None) -> int:
   parser.add_argument("--seeds", type=positive, help="of each arm; 3, or 1 if quick")
   options = parser.parse_args(arguments)
   rest = "--quick" if options.quick else "--data FOLDER"
-  part = Part(
-    options.workdir / "quick" if options.quick else options.workdir,
-    f"python -m experiments.contamination {rest}",
-    quick=options.quick,
-    seeds=options.seeds,
-    jobs=options.jobs,
-    data=options.data,
-  )
+  part = command.make_part(options, f"python -m experiments.contamination {rest}")
   return command.run_part(exhibits, part, as_json=options.json)
 
 

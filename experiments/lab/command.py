@@ -59,6 +59,25 @@ def add_training(parser: Parser):
   )
 
 
+def make_part(options: argparse.Namespace, command: str, folder: str = "") -> Part:
+  """What the options say of a part; a quick one has a folder of its own.
+
+  Args:
+    options: of a parser with the options above, and perhaps --seeds.
+    command: that makes the part.
+    folder: below that of --workdir.
+  """
+  base = options.workdir / "quick" if options.quick else options.workdir
+  return Part(
+    base / folder,
+    command,
+    quick=options.quick,
+    seeds=getattr(options, "seeds", None),
+    jobs=options.jobs,
+    data=options.data,
+  )
+
+
 def run(work: Callable[[], int]) -> int:
   """Does the work of a command; returns the exit status.
 

@@ -75,9 +75,14 @@ class Exhibit:
     return ", ".join(parts) or ("shown" if self.pictures else "-")
 
 
-def judged(claim: str, holds: bool, fails: bool, evidence: str) -> Statement:
-  """A statement that is judged by counts or quartiles: it holds, fails or has no power."""
-  outcome: Outcome = "holds" if holds else "fails" if fails else "no power"
+def judged(
+  claim: str, holds: bool, evidence: str, *, fails: bool | None = None
+) -> Statement:
+  """A statement that is judged by counts or quartiles.
+
+  It holds or fails. With `fails`, it has no power where neither is true.
+  """
+  outcome: Outcome = "holds" if holds else "fails" if fails is not False else "no power"
   return Statement(claim, outcome, evidence)
 
 

@@ -41,10 +41,16 @@ class Part:
     return Exhibit(name, title, agreement, finding, **{"command": self.command} | fields)
 
   def not_run(
-    self, name: str, title: str, why: str, *, printed: Mapping[str, str], **fields: Any
+    self,
+    name: str,
+    title: str,
+    why: str,
+    *,
+    printed: Mapping[str, str] | None = None,
+    **fields: Any,
   ) -> Exhibit:
     """An exhibit of what is not run here, with the numbers that the paper prints."""
-    values = [Value(what, number, "not run") for what, number in printed.items()]
+    values = [Value(what, number, "not run") for what, number in (printed or {}).items()]
     return self.exhibit(name, title, "not run here", why, values=values, **fields)
 
   def beside(self, name: str) -> Part:

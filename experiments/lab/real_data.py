@@ -49,13 +49,9 @@ def write_articles(
 ) -> pathlib.Path:
   """Writes the first articles of `TEXT`, whole, `at_least` so many bytes; returns `path`.
 
-  A file that is there stays as it is.
-
   Raises:
     InputError: the text is missing.
   """
-  if path.exists():
-    return path
   found, size = [], 0
   for source in sorted(find(folder, TEXT).parent.iterdir()):
     with contextlib.closing(compressed.open_binary(source)) as file:
@@ -67,6 +63,8 @@ def write_articles(
     found.append(b"\n")  # the next file begins another article
     if size >= at_least:
       break
-  path.parent.mkdir(parents=True, exist_ok=True)
-  files.write_bytes(path, b"".join(found))
+  text = b"".join(found)
+  if not path.exists() or path.read_bytes() != text:  # else it keeps its time
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_bytes(path, text)
   return path

@@ -208,12 +208,10 @@ def larger(
   return judge(claim, _test("larger", a, b, margin, unit))
 
 
-def not_more(
-  claim: str, a: Runs, b: Runs, *, power: Runs, margin: float = MARGIN, unit: str = "nats"
-) -> Statement:
+def not_more(claim: str, a: Runs, b: Runs, *, power: Runs) -> Statement:
   """Tests whether `a` has at most a margin more than `b`."""
   control = _pairs(power, b)
-  return judge(claim, _test("not more", a, b, margin, unit) | {"control": control})
+  return judge(claim, _test("not more", a, b, MARGIN, "nats") | {"control": control})
 
 
 def reaches(

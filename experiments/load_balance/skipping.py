@@ -26,6 +26,7 @@ import tqdm
 
 import packing
 from experiments.lab import command, real_data
+from experiments.lab.plans import digest, solvers
 from experiments.load_balance import skipping_measured, skipping_report
 from packing import Cost, Plan
 from pipeline.sources.textfiles import lines_of
@@ -87,11 +88,14 @@ def documents(data: str | None, folder: pathlib.Path, *, quick: bool) -> packing
       max_sequence_length=longest,
       source="log-normal lengths: median 2,000 tokens, sigma 1.2, at most 8,192",
     )
-  path = folder / "documents.json"
+  vocabulary = real_data.find(data, "bert-base-uncased-vocab.txt")
+  sources = sorted(real_data.find(data, "text/*").parent.iterdir())
+  made_from = [[path.name, path.stat().st_size] for path in (vocabulary, *sources)]
+  path = folder / f"documents-{digest(made_from)}.json"
   if not path.exists():
-    tokenizer = load_tokenizer(str(real_data.find(data, "bert-base-uncased-vocab.txt")))
+    tokenizer = load_tokenizer(str(vocabulary))
     lengths = []
-    for source in sorted(real_data.find(data, "text/*").parent.iterdir()):
+    for source in sources:
       for lines in tqdm.tqdm(
         _articles(source), source.name, unit=" documents", disable=not sys.stderr.isatty()
       ):
@@ -117,10 +121,11 @@ def _articles(path: pathlib.Path) -> Iterator[list[str]]:
 def make_plans(
   histogram: packing.Histogram, depth: int | None, multiple: int, base: pathlib.Path
 ) -> dict[str, Any]:
-  """A plan with the fewest packs and the even plan of as many, kept in files of a name."""
+  """A plan with the fewest packs and the even plan of as many, kept beside `base`."""
   result: dict[str, Any] = {}
   for then in (None, "even"):
-    path = base.with_name(f"{base.name},{then or 'plain'}.json")
+    key = digest([histogram.sha256, depth, multiple, then, solvers()])
+    path = base.with_name(f"{base.name},{then or 'plain'}-{key}.json")
     seconds = path.with_suffix(".seconds")
     if not seconds.exists():
       start = time.perf_counter()

@@ -66,7 +66,7 @@ def section_j(part: Part) -> Exhibit:
         f"{ENOUGH:.0%}, which counts as enough here, it reaches with: {needed}"
       )
       claim = f"{claim} at {length:,} tokens"
-      statements.append(judged(claim, share >= ENOUGH, share < ENOUGH, evidence))
+      statements.append(judged(claim, share >= ENOUGH, evidence))
     curves[length] = curve
     summary.append(f"{length:,} tokens: {needed}")
     gaps += [plan.gap for plan in best]
@@ -118,7 +118,6 @@ def section_q(part: Part) -> list[Exhibit]:
   perfect_in_longer = judged(
     "There is a longer row with perfect packing: as few rows as their tokens need",
     not imperfect,
-    bool(imperfect),
     f"of {len(SHORTER)} histograms {len(SHORTER) - len(imperfect)} have one among "
     f"{', '.join(list(RATIOS)[1:])} times the longest sequence{without}; plans are proven "
     f"to be within {max(gaps)} of the fewest packs",

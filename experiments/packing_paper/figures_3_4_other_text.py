@@ -43,7 +43,7 @@ def exhibits(part: Part) -> list[Exhibit]:
   about: dict[str, Any] = {"command": f"{part.command} --data FOLDER", "claim": _CLAIM}
   if part.data is None:
     why = "No folder with real data was given."
-    return [part.not_run(name, title, why, printed={}, **about)]
+    return [part.not_run(name, title, why, **about)]
   text = real_data.find(part.data, "wikitext-2/valid.txt").parent
   study = make_study(part, ["packed", "no_mask"])
   overrides = {**study.overrides, **FIELDS} | (QUICK if part.quick else {})

@@ -143,7 +143,6 @@ def exhibits(part: Part) -> list[Exhibit]:
         "Figures 3 and 4, on Wikipedia",
         "A real encoder trained further",
         "No folder with real data was given.",
-        printed={},
         claim="Packed training learns what unpacked training learns, and needs the mask.",
       )
     ]

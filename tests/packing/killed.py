@@ -8,13 +8,16 @@ import subprocess
 import sys
 from unittest import mock
 
-# Appends what is made and the state after it to a file, and starts from its last state.
+# Appends what is made and the state after it to a file, and starts from its last state. A
+# line that was being written when the program was killed does not count.
 READS = """
 import json, os, sys
 
 done = sys.argv[1]
 if os.path.exists(done):
-  restore(json.loads(open(done).read().splitlines()[-1])["state"])
+  whole = open(done).read().rpartition("\\n")[0]
+  os.truncate(done, len(whole.encode()) + 1)
+  restore(json.loads(whole.splitlines()[-1])["state"])
 with open(done, "a") as file:
   for row in rows:
     print(json.dumps({"made": made(row), "state": state()}), file=file, flush=True)

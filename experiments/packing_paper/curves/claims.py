@@ -251,7 +251,7 @@ def _spread_statement(packs: int, values: np.ndarray, expected: float) -> Statem
     f"The sequences of {packs} packs vary as those of packs drawn at random, within "
     f"{SPREAD_MARGIN:.0%}",
     least <= low and high <= most,
-    high < least or low > most,
     f"sd {sd:.3f}, 95 % interval {low:.3f} to {high:.3f} (chi-squared, {len(values):,} "
     f"steps); of packs drawn at random {expected:.3f}",
+    fails=high < least or low > most,
   )

@@ -372,7 +372,7 @@ class TestTheWholeStudy:
 
   def test_all_of_the_held_out_text_is_evaluated_once(self, made, text):
     part, _ = made
-    folder = part.folder / "wikitext-quick" / "64"
+    folder = part.folder / "wikitext" / "64"
     fields = atom_size.text_of(str(text))
     study = runs.make_study(folder, 64, [PACKED], text=fields, scale=TINY, quick=True)
     rows = runs.Rows(study.runs[0][1].config)
@@ -387,7 +387,7 @@ class TestTheWholeStudy:
       atom_size.exhibits(part, scale=TINY, minutes=0)
     assert not list(tmp_path.rglob("runs/*.json"))  # nothing was trained
     for kept in ("runs", "seconds.json"):  # as the repository publishes them
-      for path in made_part.folder.glob(f"wikitext-quick/*/{kept}"):
+      for path in made_part.folder.glob(f"wikitext/*/{kept}"):
         target = tmp_path / path.relative_to(made_part.folder)
         (shutil.copytree if path.is_dir() else shutil.copy)(path, target)
     again = atom_size.exhibits(part, scale=TINY, minutes=0)
@@ -397,7 +397,7 @@ class TestTheWholeStudy:
 
   def test_runs_that_diverge_are_reported(self, made, monkeypatch):
     part, _ = made
-    for path in part.folder.glob("wikitext-quick/64/runs/packed,*.json"):
+    for path in part.folder.glob("wikitext/64/runs/packed,*.json"):
       path.unlink()
     monkeypatch.setattr(runs, "WARMUP_STEPS", 0)
     monkeypatch.setitem(runs.OVERRIDES, "optimizer.learning_rate", 1e30)

@@ -15,7 +15,7 @@ import pipeline
 from configs import glue
 from experiments.finetuning import __main__ as finetuning
 from experiments.finetuning import local_tasks, real_tasks
-from experiments.lab import real_data
+from experiments.lab import command, real_data
 from model import hf, weights
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs, shared_data
@@ -153,19 +153,12 @@ def test_the_whole_study_on_real_files(real, tmp_path, monkeypatch, capsys):
   (weights_file,) = (real / "minilm-l6-h384").glob("*.safetensors")
   content = weights_file.read_bytes()
   weights_file.write_bytes(content[:-4] + b"1234")
-  tasks = [
-    "--data",
-    str(real),
-    "--tasks",
-    "cola",
-    "--quick",
-    f"--workdir={tmp_path / 'out'}",
-  ]
+  tasks = ["--data", str(real), "--tasks", "cola,cola", "--quick"]
   parsed = finetuning.parser().parse_args(tasks)
-  (runs,) = finetuning.make_tasks(parsed)
+  (runs,) = finetuning.make_tasks(parsed, out)  # a task that is named twice is made once
   assert runs.results("packed") == []  # of other weights
   weights_file.write_bytes(content)
-  (runs,) = finetuning.make_tasks(parsed)
+  (runs,) = finetuning.make_tasks(parsed, out)
   assert len(runs.results("packed")) == 1
 
 
@@ -203,6 +196,25 @@ def test_real_files_have_the_lengths_of_table_6(task, tmp_path):
   assert np.bincount(dataset.train.lengths, minlength=129)[1:].tolist() == expected.tolist()
   assert dataset.train.lengths.max() == files.longest  # unpacked rows are this long
   assert dataset.held_out.lengths.max() <= files.longest
+
+
+@pytest.mark.parametrize(
+  ("arguments", "folder"),
+  [
+    ([], "local"),
+    (["--quick"], "quick/local"),
+    (["--data=x"], ""),
+    (["--data=x", "--quick"], "quick"),
+  ],
+)
+def test_runs_that_differ_in_their_data_share_no_folder(
+  arguments, folder, tmp_path, monkeypatch
+):
+  parts = []
+  monkeypatch.delenv(real_data.VARIABLE, raising=False)
+  monkeypatch.setattr(command, "run_part", lambda make, part, as_json: parts.append(part))
+  finetuning.main([*arguments, f"--workdir={tmp_path}"])
+  assert [part.folder for part in parts] == [tmp_path / folder]
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,31 @@ def test_documents_are_counted_and_long_ones_are_cut(tmp_path):
     skipping.documents(str(tmp_path / "text"), tmp_path / "text", quick=False)
 
 
+def test_documents_of_another_folder_are_counted_anew(tmp_path):
+  for name, text in (("a", "word"), ("b", "word word word")):
+    data = tmp_path / name
+    (data / "text").mkdir(parents=True)
+    (data / "text" / "a.txt").write_text(text)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "word"]
+    (data / "bert-base-uncased-vocab.txt").write_text("\n".join(words))
+    histogram = skipping.documents(str(data), tmp_path, quick=False)
+    assert np.flatnonzero(histogram.counts).tolist() == [len(text.split()) + 1]
+
+
+def test_plans_are_kept_by_what_they_were_made_from(tmp_path):
+  base = tmp_path / "documents,depth=max"
+  made = {}
+  for lengths, multiple in (([3, 5, 6], 1), ([3, 5, 6], 4), ([2, 2, 6], 1)):
+    histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=8)
+    for _ in range(2):
+      plan = skipping.make_plans(histogram, None, multiple, base)["plain"]
+      assert plan.histogram.sha256 == histogram.sha256
+      assert plan.length_multiple == multiple
+      made[histogram.sha256, multiple] = plan.num_packs
+  assert list(made.values()) == [2, 3, 2]
+  assert len(list(tmp_path.glob("*.json"))) == 6
+
+
 def test_what_is_written_names_what_was_found(rows, tmp_path):
   result = {
     "documents": "documents of a test",
