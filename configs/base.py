@@ -72,7 +72,7 @@ def get_config() -> ConfigDict:
 
   config.model = ConfigDict()
   config.model.family = "bert"  # modern_bert; data.task=text always trains a GPT-2
-  config.model.size = "base"  # tiny to large; xl for GPT-2; given: of init_from
+  config.model.size = "base"  # tiny, mini, small, medium, large, xl; given: of init_from
   config.model.init_from = ""  # a folder with weights to start from; drawn if not given
   config.model.dropout_rate = 0.1  # of embeddings and of what a layer adds
   config.model.attention_dropout_rate = 0.1  # of attention's probabilities

@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def reproduce(options: argparse.Namespace) -> int:
   """Makes the parts and the report; returns the exit status."""
-  folder = options.workdir / "quick" if options.quick else options.workdir
+  folder = command.folder_of(options)
   failures: dict[str, str] = {}
   folder.mkdir(parents=True, exist_ok=True)
   names = [name for name in PARTS if name in options.only]

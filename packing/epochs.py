@@ -25,7 +25,7 @@ class PerEpoch:
 
   def __call__(self, epoch: int) -> Any:
     with self._lock:
-      return self._cached(epoch)
+      return self._cached(int(epoch))  # NumPy's too
 
   def __reduce__(self):
     return PerEpoch, (self._make,)

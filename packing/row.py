@@ -72,7 +72,7 @@ def _lay_out(
 
 def _filled(values: Sequence[Any], places: np.ndarray, row_length: int, padding: int = 0):
   """int32[S]; the values of all sequences at their places."""
-  tokens = np.concatenate(values)
+  tokens = np.concatenate(list(values))
   if tokens.dtype.kind not in "iu":
     raise InputError(f"Tokens are {tokens.dtype}; expected integers, the token ids.")
   row = np.full(row_length, padding, np.int32)

@@ -54,10 +54,10 @@ def read_config(path: str, overrides: Sequence[str] = ()) -> ml_collections.Conf
     InputError: the file cannot be read, or an override fits no field.
   """
   values, arguments = flags.FlagValues(), ["config", f"--config={path}", *overrides]
-  config = config_flags.DEFINE_config_file(
-    "config", lock_config=True, flag_values=values, sys_argv=arguments
-  )
   try:
+    config = config_flags.DEFINE_config_file(
+      "config", lock_config=True, flag_values=values, sys_argv=arguments
+    )
     values(arguments)
     config.value["data"]  # fails only now if the file is missing
   except Exception as error:  # a config file may fail in any way

@@ -187,7 +187,7 @@ def read_vocabulary(path: str | pathlib.Path) -> list[str]:
     raise InputError(
       f"Expected a vocabulary file with one token a line at {path}: {error}."
     ) from error
-  vocabulary = text.removesuffix("\n").split("\n")  # a token may hold other line ends
+  vocabulary = text.removesuffix("\n").split("\n")  # a token may hold other kinds
   missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
   if missing or len(set(vocabulary)) != len(vocabulary):
     raise InputError(

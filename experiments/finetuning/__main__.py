@@ -9,7 +9,8 @@ what FOLDER holds. Without --data the tasks are made from docstrings
 (experiments/finetuning/local_tasks.py), and --init-from is needed.
 
 The score is that of the last step on the dev set, so no step is chosen by it. A finished
-run leaves a small file in WORKDIR/runs: the same command resumes where it was stopped.
+run leaves a small file in WORKDIR/runs, or in WORKDIR/local/runs without --data: the same
+command resumes where it was stopped.
 """
 
 from __future__ import annotations

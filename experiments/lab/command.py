@@ -59,17 +59,21 @@ def add_training(parser: Parser):
   )
 
 
+def folder_of(options: argparse.Namespace) -> pathlib.Path:
+  """That of --workdir; what is quick has one of its own, below it."""
+  return options.workdir / "quick" if options.quick else options.workdir
+
+
 def make_part(options: argparse.Namespace, command: str, folder: str = "") -> Part:
-  """What the options say of a part; a quick one has a folder of its own.
+  """What the options say of a part.
 
   Args:
     options: of a parser with the options above, and perhaps --seeds.
     command: that makes the part.
-    folder: below that of --workdir.
+    folder: below `folder_of` the options.
   """
-  base = options.workdir / "quick" if options.quick else options.workdir
   return Part(
-    base / folder,
+    folder_of(options) / folder,
     command,
     quick=options.quick,
     seeds=getattr(options, "seeds", None),

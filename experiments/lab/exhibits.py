@@ -82,7 +82,8 @@ def judged(
 
   It holds or fails. With `fails`, it has no power where neither is true.
   """
-  outcome: Outcome = "holds" if holds else "fails" if fails is not False else "no power"
+  undecided = fails is not None and not fails
+  outcome: Outcome = "holds" if holds else "no power" if undecided else "fails"
   return Statement(claim, outcome, evidence)
 
 

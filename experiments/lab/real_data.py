@@ -50,7 +50,8 @@ def write_articles(
   """Writes the first articles of `TEXT`, whole, `at_least` so many bytes; returns `path`.
 
   Raises:
-    InputError: the text is missing.
+    InputError: the text is missing; or the file is there with other articles, of which
+      there may be results.
   """
   found, size = [], 0
   for source in sorted(find(folder, TEXT).parent.iterdir()):
@@ -64,7 +65,12 @@ def write_articles(
     if size >= at_least:
       break
   text = b"".join(found)
-  if not path.exists() or path.read_bytes() != text:  # else it keeps its time
+  if not path.exists():
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_bytes(path, text)
+  elif path.read_bytes() != text:
+    raise InputError(
+      f"{path} has other articles than {folder}. Give another --workdir, or delete "
+      f"{path.parent}, with its results."
+    )
   return path

@@ -168,9 +168,10 @@ def main(arguments: list[str] | None = None) -> int:
     help="simulate a device with the coefficients in this file, and measure nothing",
   )
   options = parser.parse_args(arguments)
+  folder = command.folder_of(options)
   return command.run_study(
-    run(options.workdir, options.coefficients, quick=options.quick),
-    options.workdir / "load_balance",
+    run(folder, options.coefficients, quick=options.quick),
+    folder / "load_balance",
     tables=tables,
     draw=draw,
     as_json=options.json,

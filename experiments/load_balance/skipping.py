@@ -313,9 +313,10 @@ def main(arguments: list[str] | None = None) -> int:
   )
   command.add_data(parser)
   options = parser.parse_args(arguments)
+  folder = command.folder_of(options)
   return command.run_study(
-    run(options.workdir, options.data, quick=options.quick),
-    options.workdir / "skipping",
+    run(folder, options.data, quick=options.quick),
+    folder / "skipping",
     tables=skipping_report.tables,
     draw=skipping_report.draw,
     as_json=options.json,

@@ -33,8 +33,8 @@ class AtomLoader(RowLoader):
     workers: see `RowLoader`.
 
   Raises:
-    InputError: the layout is unknown, neither of atom and row divides the other, the
-      processes do not divide the batch, or an option is out of range.
+    InputError: the layout is unknown, neither of atom and row divides the other, or an
+      option is out of range.
   """
 
   def __init__(

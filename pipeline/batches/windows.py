@@ -85,7 +85,7 @@ class WindowLoader(RowLoader):
     num_tokens: tokens that are scored.
 
   Raises:
-    InputError: a value is out of range, or the processes do not divide the batch.
+    InputError: a value is out of range.
   """
 
   def __init__(

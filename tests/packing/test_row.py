@@ -17,6 +17,11 @@ def test_a_row_is_filled_from_the_left():
   assert packing.make_row([[1], [2, 3]], row_length=3)["segment_ids"].tolist() == [1, 2, 2]
 
 
+def test_a_pack_may_be_any_iterable_of_sequences_with_a_length():
+  sequences = {1: [1, 2], 2: [3]}.values()
+  assert packing.make_row(sequences, row_length=4)["input_ids"].tolist() == [1, 2, 3, 0]
+
+
 @pytest.mark.parametrize(
   ("sequences", "message"),
   [

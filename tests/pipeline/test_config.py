@@ -12,6 +12,7 @@ import pipeline
 from configs import base
 from packing import InputError
 from pipeline.__main__ import main
+from pipeline.config import read_config
 from pipeline.settings import DatasetSettings
 from tests import tfds_data
 from tests.prepared import contents, needs_beam
@@ -142,3 +143,8 @@ def test_a_dataset_from_before_these_settings_still_opens(tmp_path):
   del manifest["settings"]["labels"], manifest["settings"]["mismatched_source"]
   (tmp_path / "d" / "manifest.json").write_text(json.dumps(manifest))
   assert pipeline.prepare(tmp_path / "d", mnli_settings()).manifest == manifest
+
+
+def test_a_config_that_cannot_be_read_is_refused():
+  with pytest.raises(InputError, match="cannot be used as --config: .*nowhere"):
+    read_config("configs/quickstart.py", ["--flagfile=nowhere"])

@@ -31,7 +31,7 @@ def test_equal_corpora_give_one_vocabulary_that_splits_all_words(tmp_path, seed)
     assert "".join(learned[token].removeprefix("##") for token in ids) == text
 
 
-def test_a_token_may_hold_any_line_end_but_a_new_line(tmp_path):
+def test_a_token_may_hold_what_only_unicode_calls_a_line_end(tmp_path):
   tokens = [*SPECIAL_TOKENS, "a", "##\u2028b", "\x85", "c"]
   (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
   assert Tokenizer(tmp_path / "vocab.txt").vocabulary == tokens

@@ -246,10 +246,11 @@ class TestCommand:
   ):
     for name in ("a", "b"):
       assert self.run(tmp_path / name, coefficients) == 0
-    written = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    folder, other = tmp_path / "a" / "quick", tmp_path / "b" / "quick"
+    written = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert len(written) == 9
     for name, content in written.items():
-      assert (tmp_path / "b" / name).read_bytes() == content, name
+      assert (other / name).read_bytes() == content, name
     result = json.loads(written["load_balance.json"])
     assert {(x["devices"], x["batch"]) for x in result["rows"]} == {
       (n, b) for n in (1, 4) for b in (2, 32)

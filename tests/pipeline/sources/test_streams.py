@@ -87,12 +87,14 @@ def test_half_a_character_at_the_end_is_waited_for(tmp_path):
 def test_a_mistake_is_named_by_its_line_in_the_whole_file(tmp_path):
   path = tmp_path / "0.jsonl"
   path.write_text(lines_of(TEXTS[:3]))
-  reading = open_stream(str(tmp_path), FIELDS).read()
-  assert texts_of(itertools.islice(reading, 3)) == TEXTS[:3]
+  documents = open_stream(str(tmp_path), FIELDS)
+  assert texts_of(itertools.islice(documents.read(), 3)) == TEXTS[:3]
+  resumed = open_stream(str(tmp_path), FIELDS)
+  resumed.restore(documents.state())
   with path.open("ab") as file:
     file.write(b"\xff\n")
   with pytest.raises(packing.InputError, match="line 4 is not UTF-8"):
-    next(reading)
+    next(resumed.read())
 
 
 def test_a_folder_that_shrinks_or_grows_in_the_middle_is_refused(folder):
