@@ -146,5 +146,5 @@ def test_a_dataset_from_before_these_settings_still_opens(tmp_path):
 
 
 def test_a_config_that_cannot_be_read_is_refused():
-  with pytest.raises(InputError, match="cannot be used as --config: .*nowhere"):
+  with pytest.raises(InputError, match=r"cannot be used as --config: .*nowhere"):
     read_config("configs/quickstart.py", ["--flagfile=nowhere"])
