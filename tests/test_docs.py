@@ -131,7 +131,9 @@ def test_the_table_of_the_readme_is_on_the_pages_that_it_names():
   table = markdown.table((ROOT / "README.md").read_text(), "| what | measured | where |")
   rows = [(what, measured, markdown.links(where)) for what, measured, where in table]
   measured = {page: f"{what} {text}" for what, text, pages in rows for page in pages}
-  pages = {f"docs/{name}.md" for name in ("packing", "speed", "learning_curves", "finetuning")}
+  pages = {
+    f"docs/{name}.md" for name in ("packing", "speed", "learning_curves", "finetuning")
+  }
   assert set(measured) == pages
   sequences, _, _, packs, factor, _ = FIGURE.findall(measured["docs/packing.md"])
   assert factor == f"{as_number(sequences) / as_number(packs):.3f}"

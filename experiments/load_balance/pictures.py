@@ -10,7 +10,7 @@ import matplotlib.ticker
 import numpy as np
 import scipy.stats
 
-from experiments.lab.pictures import COLOURS, PERCENT, figure, save
+from experiments.lab.pictures import COLOURS, PERCENT, figure, legend_below, save
 from experiments.load_balance import gumbel, ways
 from experiments.load_balance.cost import Coefficients
 from experiments.load_balance.gumbel import Gumbel
@@ -205,11 +205,11 @@ def _waiting(path: pathlib.Path, measured: Mapping[str, Any]):
       label=name,
     )
     axes.bar_label(drawn, [f"{x:.0%}" for x in middle], fontsize="x-small")
-  axes.set_xticks(range(len(cases)), [x["name"].replace(", ", ",\n") for x in cases])
+  axes.set_xticks(range(len(cases)), [x["name"].replace(" ", "\n") for x in cases])
   axes.yaxis.set_major_formatter(PERCENT(1, decimals=0))
   axes.set_ylim(bottom=0)
   axes.set_ylabel("part of a step that devices wait")
-  axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+  legend_below(drawing, len(bars))
   own, packed = (
     [x["measured"][way]["median"] for x in cases] for way in (UNPADDED, PACKED)
   )
