@@ -44,6 +44,7 @@ PARTS = {
   "two_phases": "figures_18_19_two_phases",
   "next_sentence": "section_i_next_sentence",
   "downstream": "table_3_downstream",
+  "real_downstream": "table_3_real_weights",
 }
 COMMAND = "python -m experiments.reproduce --only"
 

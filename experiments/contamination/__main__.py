@@ -51,7 +51,6 @@ from training.record.files import write_json
 
 CLAIM = "(A question of our own.) Packing does not hurt; contamination does."
 SIMILARITY = "stsb"  # the task whose pairs rank embeddings
-AT_MOST = {"sst2": 10_000}  # examples to train on; of other tasks all
 FIELDS: dict[str, Any] = {
   "model.family": "modern_bert",
   "model.next_sentence": False,
@@ -59,7 +58,6 @@ FIELDS: dict[str, Any] = {
   "model.global_base": 10_000.0,  # as pretrained
   "optimizer.learning_rate": 3e-4,
 }
-QUICK = {"train.duration": "64 sequences", "optimizer.warmup": "32 sequences"}
 
 
 def losses(part: Part, results: ByArm) -> Exhibit:
@@ -175,11 +173,7 @@ def find_tasks(part: Part) -> dict[str, Files]:
     return {name: Files(*local[name]) for name in ("sst2", SIMILARITY)}
   if part.data is None:
     raise InputError("--data is not given; expected a folder with real data, or --quick.")
-  return {
-    name: real_tasks.files(name, part.data, folder, at_most=AT_MOST.get(name, 0))
-    for name in real_tasks.TASKS
-    if name != "squad"
-  }
+  return real_tasks.glue(part.data, folder)
 
 
 def exhibits(part: Part) -> list[Exhibit]:
@@ -189,15 +183,15 @@ def exhibits(part: Part) -> list[Exhibit]:
   models = {arm.name: study.kept_of(arm.name) for arm in study.arms}
   data = study.runs[0][1].config.data.directory  # has it even where the models are gone
   overrides = FIELDS | {"data.vocab_file": f"{data}/tokenizer.json"}
-  overrides |= QUICK if part.quick else {}
+  overrides |= real_tasks.QUICK if part.quick else {}
   runs = pretrained.make_runs(models, tasks, part.folder, overrides)
   ranks = {
     arm: [part.folder / "ranks" / f"{pretrained.name_of(x)}.json" for x in folders]
     for arm, folders in models.items()
   }
-  needed = pretrained.unfinished(runs)
-  needed |= {path.stem for paths in ranks.values() for path in paths if not path.exists()}
-  study.run(kept=[arm for arm, paths in ranks.items() if needed & {x.stem for x in paths}])
+  kept = set(pretrained.arms_to_start_from(runs, models))
+  kept |= {arm for arm, paths in ranks.items() if not all(x.exists() for x in paths)}
+  study.run(kept=kept)
   scores = pretrained.fine_tune(runs, models, jobs=part.jobs)
   for arm, paths in ranks.items():
     for folder, path in zip(models[arm], paths, strict=True):

@@ -27,7 +27,13 @@ from ml_collections import ConfigDict
 import pipeline
 from benchmarks.command import several
 from experiments.finetuning import local_tasks, real_tasks
-from experiments.finetuning.real_tasks import Files
+from experiments.finetuning.real_tasks import (
+  AT_MOST,
+  LEARNING_RATE,
+  QUICK,
+  QUICK_EXAMPLES,
+  Files,
+)
 from experiments.finetuning.runs import Runs, run_all
 from experiments.lab import command, real_data, report
 from experiments.lab.exhibits import Exhibit, Statement, judged
@@ -41,9 +47,7 @@ from training.mesh import make_mesh
 from training.step import ModelProgram
 from training.sweep.file import Run, make_sweep
 
-LEARNING_RATE = 1e-4  # of a small model; BERT-base has at most 5e-5
 SEEDS = 5  # of each arm; the first is 1
-AT_MOST = {"sst2": 10_000, "squad": 20_000}  # examples to train on; of other tasks all
 ARMS: dict[str, dict[str, Any]] = {
   "packed": {"train.throughput_rounds": 8},  # steps of both kinds, in turns
   "no_mask": {"model.attention_mask": "none"},  # the control: known to be worse
@@ -53,8 +57,6 @@ NAMES = {"packed": "packed", "no_mask": "packed without mask", "unpacked": "unpa
 COST = {"packed": 1, "no_mask": 1, "unpacked": 3}  # of a run, about
 SPEED = "sequences_per_second"  # in the summary of a run
 TOLERANCE = 1e-4  # of predicted numbers; classes and answers have to be the same
-QUICK_EXAMPLES = 64
-QUICK = {"train.duration": "64 sequences", "optimizer.warmup": "32 sequences"}
 
 Scores = dict[str, dict[str, list[float]]]  # by metric and arm, in percent, one a seed
 

@@ -50,9 +50,11 @@ def make_runs(
   return all_runs
 
 
-def unfinished(all_runs: Sequence[Runs]) -> set[str]:
-  """The `name_of` of the models that some run is still to start from."""
-  return {run.arm for runs in all_runs for run in runs.sweep.runs if runs.read(run) is None}
+def arms_to_start_from(all_runs: Sequence[Runs], models: Models) -> list[str]:
+  """The arms with a model that some run is still to start from."""
+  pairs = ((runs, run) for runs in all_runs for run in runs.sweep.runs)
+  needed = {run.arm for runs, run in pairs if runs.read(run) is None}
+  return [arm for arm, folders in models.items() if needed & set(map(name_of, folders))]
 
 
 def fine_tune(all_runs: Sequence[Runs], models: Models, *, jobs: int) -> dict[str, Scores]:

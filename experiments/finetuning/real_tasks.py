@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,6 +61,10 @@ _GLUE = {
   "sst2": ("SST-2", "", 66),
 }
 TASKS = (*_GLUE, "squad")
+AT_MOST = {"sst2": 10_000, "squad": 20_000}  # examples to train on; of other tasks all
+QUICK_EXAMPLES = 64  # of each task
+QUICK = {"train.duration": "64 sequences", "optimizer.warmup": "32 sequences"}
+LEARNING_RATE = 1e-4  # of a small model; BERT-base has at most 5e-5
 _SQUAD_ROW = 384
 
 
@@ -96,6 +101,18 @@ def files(
     path = folder / f"{task}-{at_most}.tsv"
     source = _some_lines(source, path, at_most, header=task != "cola")
   return Files(str(source), str(held_out), columns, longest)
+
+
+def glue(
+  data: str | os.PathLike[str],
+  folder: pathlib.Path,
+  names: Sequence[str] = tuple(_GLUE),
+  *,
+  quick: bool = False,
+) -> dict[str, Files]:
+  """The files of some tasks, of all of GLUE by default; raises as `files`."""
+  at_most = dict.fromkeys(names, QUICK_EXAMPLES) if quick else AT_MOST
+  return {x: files(x, data, folder, at_most=at_most.get(x, 0)) for x in names}
 
 
 def _some_lines(

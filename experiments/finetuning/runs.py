@@ -100,16 +100,18 @@ class Runs:
 
 
 def run_all(all_runs: Sequence[Runs], *, number: int):
-  """Runs what has not ended, `number` at a time; a seed of all tasks after the other.
+  """Runs what has not ended, `number` at a time, seed by seed, the longest run first.
 
   Raises:
     Stopped: some runs failed; names the last line of each.
   """
   for runs in all_runs:
     runs.keep()
-  pairs = [(runs, run) for runs in all_runs for run in runs.sweep.runs]
-  pairs.sort(key=lambda pair: pair[1].config.seed)  # stable: within a seed by task and arm
-  processes = [runs.process(run) for runs, run in pairs]
+  pairs = [
+    (run.config.seed, runs.process(run)) for runs in all_runs for run in runs.sweep.runs
+  ]
+  pairs.sort(key=lambda pair: (pair[0], -pair[1].cost))
+  processes = [process for _, process in pairs]
   failures = run_tasks(processes, number=number, desc="fine-tuning")
   for runs in all_runs:
     runs.keep()

@@ -197,7 +197,6 @@ def identity(arm: Arm, config: ConfigDict) -> dict[str, Any]:
     "format": FORMAT,
     "arm": arm.name,
     "batches": arm.batches,
-    "keep": arm.keep,
     "config": without_places(config.to_dict()),
   }
 
@@ -213,7 +212,7 @@ def read(path: pathlib.Path, arm: Arm, config: ConfigDict) -> dict[str, Any] | N
   if result.get("dataset") not in (None, dataset_digest(config)):
     return None  # of another text, or prepared by another version
   stored, wanted = result.get("run", {}), identity(arm, config)
-  same = stored.keys() == wanted.keys() and agrees(stored, wanted)
+  same = agrees({key: stored.get(key) for key in wanted}, wanted)
   return result if same else None
 
 

@@ -83,7 +83,7 @@ def make_study(part: Part) -> Study:
     "data.vocab_file": str(real_data.find(weights, "vocab.txt")),
     "model.init_from": str(weights),
   }
-  arms = [dataclasses.replace(x, keep=False) for x in ARMS if x.name in NAMES]
+  arms = [x for x in ARMS if x.name in NAMES]
   seeds = part.seeds or (1 if part.quick else SEEDS)
   study = Study(folder, arms, overrides, seeds, part.jobs)
   init_from.open_weights(study.runs[0][1].config)  # raises before any text is prepared

@@ -14,7 +14,7 @@ import packing
 import pipeline
 from configs import glue
 from experiments.finetuning import __main__ as finetuning
-from experiments.finetuning import local_tasks, real_tasks
+from experiments.finetuning import local_tasks, real_tasks, runs
 from experiments.lab import command, real_data
 from model import hf, weights
 from pipeline.tokenizer import SPECIAL_TOKENS
@@ -155,11 +155,32 @@ def test_the_whole_study_on_real_files(real, tmp_path, monkeypatch, capsys):
   weights_file.write_bytes(content[:-4] + b"1234")
   tasks = ["--data", str(real), "--tasks", "cola,cola", "--quick"]
   parsed = finetuning.parser().parse_args(tasks)
-  (runs,) = finetuning.make_tasks(parsed, out)  # a task that is named twice is made once
-  assert runs.results("packed") == []  # of other weights
+  (made,) = finetuning.make_tasks(parsed, out)  # a task that is named twice is made once
+  assert made.results("packed") == []  # of other weights
   weights_file.write_bytes(content)
-  (runs,) = finetuning.make_tasks(parsed, out)
-  assert len(runs.results("packed")) == 1
+  (made,) = finetuning.make_tasks(parsed, out)
+  assert len(made.results("packed")) == 1
+
+
+def test_the_longest_run_of_a_seed_is_first(real, tmp_path, monkeypatch):
+  started = []
+  monkeypatch.setattr(runs, "run_tasks", lambda tasks, **_: started.extend(tasks) or {})
+  command = ["--data", str(real), "--tasks", "squad,cola", "--seeds", "2"]
+  tasks = finetuning.make_tasks(finetuning.parser().parse_args(command), tmp_path)
+  runs.run_all(tasks, number=2)
+  expected = [
+    f"{task}, {arm},seed={seed}"
+    for seed in (1, 2)
+    for task, arm in [
+      ("cola", "unpacked"),
+      ("squad", "unpacked"),
+      ("cola", "packed"),
+      ("cola", "no_mask"),
+      ("squad", "packed"),
+      ("squad", "no_mask"),
+    ]
+  ]
+  assert [task.name for task in started] == expected
 
 
 def test_some_examples_are_drawn(real, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from experiments.lab import paired_run
 from experiments.lab.part import Part
 from experiments.packing_paper import figures_3_4_real_weights as real_weights
+from experiments.packing_paper import table_3_real_weights as table_3
 from model import hf, weights
 from packing import InputError
 from pipeline.tokenizer import SPECIAL_TOKENS
@@ -45,6 +46,12 @@ def data(tmp_path_factory):
   first, second = ("".join(map(article, range(start, start + half))) for start in (0, half))
   (folder / "text" / "a.txt.gz").write_bytes(gzip.compress(first.encode()))
   (folder / "text" / "b.txt").write_text(second)
+  pairs = folder / "glue" / "MRPC"
+  pairs.mkdir(parents=True)
+  for part, number in (("train", 90), ("dev", 40)):
+    lines = [f"{i % 2}\t{WORDS[i % 9]}\t{WORDS[i % 7]}" for i in range(number)]
+    header = "Quality\t#1 String\t#2 String"
+    (pairs / f"{part}.tsv").write_text("\n".join([header, *lines]) + "\n")
   tokens = (*SPECIAL_TOKENS, ".", *WORDS)
   sizes = {"max_position_embeddings": 512, "layer_norm_epsilon": 1e-5}
   config = packs.small_config(vocab_size=len(tokens), **sizes)
@@ -54,8 +61,9 @@ def data(tmp_path_factory):
   return str(folder)
 
 
-def test_without_data_nothing_is_trained(tmp_path):
-  (exhibit,) = real_weights.exhibits(Part(tmp_path, "command"))
+@pytest.mark.parametrize("module", [real_weights, table_3])
+def test_without_data_nothing_is_trained(module, tmp_path):
+  (exhibit,) = module.exhibits(Part(tmp_path, "command"))
   assert exhibit.agreement == "not run here"
   assert exhibit.command == "command --data FOLDER"
 
@@ -114,8 +122,9 @@ def test_a_kept_run_has_the_sizes_of_the_weights(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_its_exhibits(data, tmp_path):
-  part = Part(tmp_path, "command", quick=True, jobs=2, data=data)
+def test_its_exhibits(data, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)  # compiled programs are kept here
+  part = Part(tmp_path / "real_weights", "command", quick=True, jobs=2, data=data)
   lengths, same, left_out = real_weights.exhibits(part)
   assert lengths.name == "Figure 1, on articles at hand"
   assert "| these articles, 512 |" in lengths.text
@@ -126,8 +135,20 @@ def test_its_exhibits(data, tmp_path):
     assert exhibit.command == "command --data FOLDER"
     assert len(exhibit.statements) > 2
   for picture in (*lengths.pictures, *same.pictures, *left_out.pictures):
-    assert (tmp_path / picture).stat().st_size
-  times = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
-  assert len(times) == 8  # four runs and their logs
+    assert (part.folder / picture).stat().st_size
+
+  def times():
+    return {path: path.stat().st_mtime_ns for path in (part.folder / "runs").iterdir()}
+
+  before = times()
+  assert len(before) == 11  # four runs, their logs, and the weights of three
+  monkeypatch.setattr(table_3, "TASKS", ("mrpc",))
+  after = part.beside("real_downstream")
+  (table,) = table_3.exhibits(after)
+  assert "| mrpc |" in table.text
+  assert len(list((after.folder / "runs").iterdir())) == 3
+  for kept in (part.folder / "runs").glob("*/"):
+    shutil.rmtree(kept)  # of finished runs their files are enough
+  assert table_3.exhibits(after) == [table]
   real_weights.exhibits(part)
-  assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
+  assert times() == {path: time for path, time in before.items() if path.is_file()}

@@ -1,0 +1,84 @@
+"""A real encoder, trained further packed or unpacked, then fine-tuned: Table 3.
+
+The paper pretrains BERT packed and fine-tunes it on SQuAD. Here the encoders of
+figures_3_4_real_weights, each arm and each seed from its own training, are fine-tuned on
+tasks of GLUE; fine-tuning itself is packed for all. The tasks are those on which
+fine-tuning the published encoder could show a difference of 2 points
+(docs/finetuning.md). Without --data nothing is trained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from experiments.finetuning import pretrained, real_tasks
+from experiments.finetuning.pretrained import Scores
+from experiments.lab.exhibits import Exhibit
+from experiments.lab.part import Part
+from experiments.lab.statistics import same_score
+from experiments.packing_paper import figures_3_4_real_weights as real_weights
+
+TITLE = ("Table 3, on GLUE", "A real encoder fine-tuned after training packed or unpacked")
+CLAIM = "A model that was pretrained packed scores the same as the reference."
+TASKS = ("mrpc", "stsb", "sst2")
+NAMES = {"packed": "packed", "unpacked": "unpacked", "no_mask": "packed without mask"}
+
+
+def fine_tune(part: Part) -> dict[str, Scores]:
+  """The scores of each task by arm; trains and fine-tunes what is not finished.
+
+  Raises:
+    InputError: the text, the weights or a task are missing.
+    Stopped: some runs failed.
+  """
+  assert part.data is not None, "see exhibits"
+  tasks = real_tasks.glue(part.data, part.folder / "text", TASKS, quick=part.quick)
+  study = real_weights.make_study(part.beside("real_weights"))
+  study.run()
+  models = {arm: study.kept_of(arm) for arm in NAMES}
+  overrides: dict[str, Any] = {
+    "data.vocab_file": study.overrides["data.vocab_file"],
+    "optimizer.learning_rate": real_tasks.LEARNING_RATE,
+  }
+  overrides |= real_tasks.QUICK if part.quick else {}
+  runs = pretrained.make_runs(models, tasks, part.folder, overrides)
+  study.run(kept=pretrained.arms_to_start_from(runs, models))
+  return pretrained.fine_tune(runs, models, jobs=part.jobs)
+
+
+def exhibit(part: Part, scores: Mapping[str, Scores]) -> Exhibit:
+  """The scores, and the test of each task."""
+  apart = [
+    f"{task} {np.mean(np.subtract(of['packed'], of['unpacked'])):+.1f}"
+    for task, of in scores.items()
+  ]
+  in_words = {task: {NAMES[arm]: of[arm] for arm in NAMES} for task, of in scores.items()}
+  return part.exhibit(
+    *TITLE,
+    "in shape",
+    f"Points that encoders trained packed score above those trained unpacked: "
+    f"{', '.join(apart)}.",
+    claim=CLAIM,
+    statements=[
+      same_score(
+        f"{task}: packed and unpacked pretraining lead to the same score",
+        *(of[arm] for arm in NAMES),
+      )
+      for task, of in scores.items()
+    ],
+    text="Percent on the dev set at the last step, mean and standard deviation over "
+    f"seeds; fine-tuning is packed for all:\n\n{pretrained.score_table(in_words)}\n\n"
+    f"{real_weights.ABOUT}",
+  )
+
+
+def exhibits(part: Part) -> list[Exhibit]:
+  """Trains and fine-tunes what is not finished, and tests; raises as `fine_tune`."""
+  part = dataclasses.replace(part, command=f"{part.command} --data FOLDER")
+  if part.data is None:
+    return [part.not_run(*TITLE, "No folder with real data was given.", claim=CLAIM)]
+  return [exhibit(part, fine_tune(part))]
