@@ -88,6 +88,7 @@ def make_runs(
   directory = folder / "data" / name
   rows = {
     "data.max_sequence_length": files.longest,
+    "train.micro_batch_size": files.at_once,
     "data.directory": f"{directory}-rows",
   }
   spec = {

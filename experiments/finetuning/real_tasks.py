@@ -25,12 +25,14 @@ class Files(NamedTuple):
     columns: what the fields are called there.
     longest: the length of the rows of one sequence each. No sequence is longer, or the
       task cuts them there.
+    at_once: how many of these rows are computed at once, for memory; 0 for all of a step.
   """
 
   source: str
   held_out_source: str
   columns: str = ""
   longest: int = 128
+  at_once: int = 0
 
   def overrides(self, directory: pathlib.Path) -> dict[str, Any]:
     """Fields of the config of a run whose score is that of its last step.
@@ -93,7 +95,7 @@ def files(
     held_out = real_data.find(data, "squad/dev-v1.1*.json*")
     if at_most:
       source = _some_articles(source, folder / f"squad-{at_most}.json", at_most)
-    return Files(str(source), str(held_out), longest=_SQUAD_ROW)
+    return Files(str(source), str(held_out), longest=_SQUAD_ROW, at_once=8)
   name, columns, longest = _GLUE[task]
   source = real_data.find(data, f"glue/{name}/train.tsv")
   held_out = real_data.find(data, f"glue/{name}/dev.tsv")

@@ -164,7 +164,12 @@ def test_the_whole_study_on_real_files(real, tmp_path, monkeypatch, capsys):
 
 def test_the_longest_run_of_a_seed_is_first(real, tmp_path, monkeypatch):
   started = []
-  monkeypatch.setattr(runs, "run_tasks", lambda tasks, **_: started.extend(tasks) or {})
+
+  def run_tasks(tasks, **_):
+    started.extend(task.name for task in tasks)
+    return {}
+
+  monkeypatch.setattr(runs, "run_tasks", run_tasks)
   command = ["--data", str(real), "--tasks", "squad,cola", "--seeds", "2"]
   tasks = finetuning.make_tasks(finetuning.parser().parse_args(command), tmp_path)
   runs.run_all(tasks, number=2)
@@ -180,7 +185,7 @@ def test_the_longest_run_of_a_seed_is_first(real, tmp_path, monkeypatch):
       ("squad", "no_mask"),
     ]
   ]
-  assert [task.name for task in started] == expected
+  assert started == expected
 
 
 def test_some_examples_are_drawn(real, tmp_path):
