@@ -40,11 +40,12 @@ PARTS = {
   "learning_curves": "figures_3_4_15_to_17_curves",
   "other_ways": "section_c_other_ways",
   "other_text": "figures_3_4_other_text",
-  "real_weights": "figures_3_4_real_weights",
+  "real_weights": "real_weights.figures_3_4_curves",
   "two_phases": "figures_18_19_two_phases",
+  "real_phases": "real_weights.figures_18_19_phases",
   "next_sentence": "section_i_next_sentence",
   "downstream": "table_3_downstream",
-  "real_downstream": "table_3_real_weights",
+  "real_downstream": "real_weights.table_3_glue",
 }
 COMMAND = "python -m experiments.reproduce --only"
 

@@ -14,11 +14,11 @@ References:
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import held_out
@@ -46,14 +46,34 @@ NAMES = {
 Speed = Mapping[int, float]  # packed sequences a second, by row length
 
 
-def fields(sequences: float, row_length: int, *, data: str) -> dict[str, Any]:
-  """Fields of the config of a phase; `data` is the directory of the second phase's."""
-  of_phase = lasting(sequences, BATCH[row_length])
-  if row_length == SHORT:
-    of_phase["data.directory"] = f"{data}-{SHORT}"
-    of_phase["data.max_sequence_length"] = SHORT
-    of_phase["data.vocab_file"] = f"{data}/vocab.txt"
-  return of_phase
+class Phase(NamedTuple):
+  """What a phase sees."""
+
+  sequences: float  # how many
+  fields: dict[str, Any]  # of the config: which
+
+
+def make_phases(
+  config: ConfigDict, sequences: float, short: int, full: int
+) -> dict[int, Phase]:
+  """Both phases by row length, with as many real tokens as `sequences` of full rows.
+
+  Full rows have the data of the config, short ones data of their own.
+  """
+  data = config.data.directory
+  fields: dict[int, dict[str, Any]] = {
+    full: {},
+    short: {
+      "data.directory": f"{data}-{short}",
+      "data.max_sequence_length": short,
+      "data.vocab_file": f"{data}/vocab.txt",
+    },
+  }
+  mean = {length: mean_length(config, fields[length]) for length in fields}
+  return {
+    length: Phase(number, fields[length])
+    for length, number in split(sequences, mean).items()
+  }
 
 
 def split(sequences: float, mean: Mapping[int, float]) -> dict[int, float]:
@@ -62,15 +82,22 @@ def split(sequences: float, mean: Mapping[int, float]) -> dict[int, float]:
   `mean` is the length of the sequences by row length, in tokens.
 
   Example:
-    >>> [round(n) for n in split(1000, {SHORT: 40.0, FULL: 90.0}).values()]
+    >>> [round(n) for n in split(1000, {64: 40.0, 192: 90.0}).values()]
     [1800, 200]
   """
-  total = sequences * mean[FULL] / (SHARE * mean[SHORT] + (1 - SHARE) * mean[FULL])
-  return {SHORT: SHARE * total, FULL: (1 - SHARE) * total}
+  short, full = sorted(mean)
+  total = sequences * mean[full] / (SHARE * mean[short] + (1 - SHARE) * mean[full])
+  return {short: SHARE * total, full: (1 - SHARE) * total}
 
 
-def make_arms(short: dict[str, Any], full: dict[str, Any]) -> list[Arm]:
-  """Both phases packed and unpacked, and the second without the mask, too."""
+def make_arms(phases: Mapping[int, Phase], batch: Mapping[int, int]) -> list[Arm]:
+  """Both phases packed and unpacked, and the second without the mask, too.
+
+  `batch` is the number of sequences a step, by row length.
+  """
+  short, full = (
+    phases[x].fields | lasting(phases[x].sequences, batch[x]) for x in sorted(phases)
+  )
   no_mask = {"model.attention_mask": "none"}
   return [
     Arm("phase_1", short, keep=True),
@@ -86,15 +113,13 @@ def run(part: Part) -> tuple[ByArm, Speed]:
   one = make_study(part, ["packed", "no_mask"], seeds=curves.MORE_SEEDS)
   results = one.run()
   config = one.runs[0][1].config
-  fields_of = functools.partial(fields, data=config.data.directory)
-  mean = {length: mean_length(config, fields_of(1, length)) for length in (SHORT, FULL)}
-  sequences = split(config.train.steps * config.train.batch_size, mean)
-  phases = {length: fields_of(n, length) for length, n in sequences.items()}
+  sequences = config.train.steps * config.train.batch_size
+  phases = make_phases(config, sequences, SHORT, FULL)
+  arms = make_arms(phases, BATCH)
   study = dataclasses.replace(one, folder=part.folder)
-  speed = _measure(study, phases)
-  as_long = sum(sequences[n] / speed[n] for n in speed) * speed[FULL]
-  arms = make_arms(phases[SHORT], phases[FULL])
-  arms.append(Arm("same_time", fields_of(as_long, FULL)))
+  speed = _measure(study, {SHORT: arms[0].fields, FULL: arms[1].fields})
+  as_long = sum(phases[x].sequences / speed[x] for x in speed) * speed[FULL]
+  arms.append(Arm("same_time", phases[FULL].fields | lasting(as_long, BATCH[FULL])))
   return results | dataclasses.replace(study, arms=arms).run(), speed
 
 
@@ -166,13 +191,13 @@ def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
 
 def phase(part: Part, number: int, results: ByArm) -> Exhibit:
   """The learning curves of phase 1 or 2, packed and unpacked."""
-  names = [f"phase_{number}", f"phase_{number}_unpacked"]
-  if f"phase_{number}_no_mask" in results:
-    names.append(f"phase_{number}_no_mask")
-  packed, unpacked = results[names[0]], results[names[1]]
+  of_phase = f"phase_{number}"
+  names = [name for name in NAMES if name.startswith(of_phase) and name in results]
+  packed, unpacked = results[of_phase], results[f"{of_phase}_unpacked"]
   factor = packed[0]["plan"]["packing_factor"]
+  row_length = packed[0]["run"]["config"]["data"]["max_sequence_length"]
   finding = (
-    f"In phase {number}, rows of {(SHORT, FULL)[number - 1]} tokens, the held-out loss of "
+    f"In phase {number}, rows of {row_length} tokens, the held-out loss of "
     f"packed training differs from that of unpacked training by "
     f"{mean_difference(packed, unpacked):+.4f} nats, in {1 / factor:.0%} of the rows."
   )

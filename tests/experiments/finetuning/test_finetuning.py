@@ -163,7 +163,7 @@ def test_the_whole_study_on_real_files(real, tmp_path, monkeypatch, capsys):
 
 
 def test_the_longest_run_of_a_seed_is_first(real, tmp_path, monkeypatch):
-  started = []
+  started: list[str] = []
 
   def run_tasks(tasks, **_):
     started.extend(task.name for task in tasks)

@@ -11,8 +11,9 @@ import pytest
 
 from experiments.lab import paired_run
 from experiments.lab.part import Part
-from experiments.packing_paper import figures_3_4_real_weights as real_weights
-from experiments.packing_paper import table_3_real_weights as table_3
+from experiments.packing_paper.real_weights import figures_3_4_curves as real_weights
+from experiments.packing_paper.real_weights import figures_18_19_phases as phases
+from experiments.packing_paper.real_weights import table_3_glue as table_3
 from model import hf, weights
 from packing import InputError
 from pipeline.tokenizer import SPECIAL_TOKENS
@@ -61,7 +62,7 @@ def data(tmp_path_factory):
   return str(folder)
 
 
-@pytest.mark.parametrize("module", [real_weights, table_3])
+@pytest.mark.parametrize("module", [real_weights, phases, table_3])
 def test_without_data_nothing_is_trained(module, tmp_path):
   (exhibit,) = module.exhibits(Part(tmp_path, "command"))
   assert exhibit.agreement == "not run here"
@@ -119,6 +120,18 @@ def test_a_kept_run_has_the_sizes_of_the_weights(data, tmp_path):
   made = json.loads((kept / "config.json").read_text())
   assert (made["max_position_embeddings"], made["layer_norm_eps"]) == (512, 1e-5)
   assert hf.open_model(kept).config.num_layers == made["num_hidden_layers"]
+
+
+@pytest.mark.slow
+def test_both_phases(data, tmp_path):
+  part = Part(tmp_path / "real_phases", "command", quick=True, jobs=2, data=data)
+  first, second = phases.exhibits(part)
+  assert [first.name, second.name] == [f"Figure {x}, on Wikipedia" for x in (18, 19)]
+  assert "In phase 1, rows of 64 tokens" in first.finding
+  assert "In phase 2, rows of 256 tokens" in second.finding
+  assert len(list((part.folder / "runs").glob("*.json"))) == 5
+  for picture in (*first.pictures, *second.pictures):
+    assert (part.folder / picture).stat().st_size
 
 
 @pytest.mark.slow

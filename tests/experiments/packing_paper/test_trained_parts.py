@@ -16,6 +16,7 @@ from experiments.packing_paper import section_c_other_ways as other_ways
 from experiments.packing_paper import section_i_next_sentence as next_sentence
 from experiments.packing_paper import table_3_downstream as downstream
 from experiments.packing_paper.curves.arms import make_study
+from experiments.packing_paper.figures_18_19_two_phases import Phase
 from model import hf, weights
 from packing import InputError
 from pipeline.tokenizer import SPECIAL_TOKENS
@@ -39,6 +40,7 @@ def made_up(arm, seed):
   rng = np.random.default_rng((seed, len(arm)))
   losses = [4 + 0.1 * seed + ABOVE[arm] + 40 / share for share in EVALUATED]
   return {
+    "run": {"config": {"data": {"max_sequence_length": 192 - 128 * ("1" in arm)}}},
     "plan": {"packing_factor": 1.5},
     "curve": [
       {"sequences": 500 * share, "real_tokens": 9000 * share, "mlm_loss": 4 + 40 / share}
@@ -74,6 +76,7 @@ def test_two_phases_against_one(found, tmp_path):
 def test_a_phase_packed_and_unpacked(found, tmp_path, number):
   exhibit = two_phases.phase(Part(tmp_path, "command"), number, found)
   assert exhibit.name == f"Figure {17 + number}"
+  assert f"rows of {(64, 192)[number - 1]} tokens" in exhibit.finding
   assert exhibit.statements[0].outcome == "holds"
   assert "after 33,500 sequences." in exhibit.text  # of 50,000
   short = {
@@ -85,11 +88,15 @@ def test_a_phase_packed_and_unpacked(found, tmp_path, number):
 
 
 def test_arms_of_both_phases():
-  short, full = {"data.max_sequence_length": 64}, {"data.max_sequence_length": 192}
-  arms = {arm.name: arm for arm in two_phases.make_arms(short, full)}
+  phases = {x: Phase(10 * x, {"data.max_sequence_length": x}) for x in (192, 64)}
+  made = two_phases.make_arms(phases, {192: 16, 64: 32})
+  arms = {arm.name: arm for arm in made}
   assert {arm.starts_from for arm in arms.values()} == {"", "phase_1", "phase_1_unpacked"}
   for name, arm in arms.items():
-    assert arm.fields["data.max_sequence_length"] == (64 if "1" in name else 192)
+    row_length = 64 if "1" in name else 192
+    assert arm.fields["data.max_sequence_length"] == row_length
+    assert arm.fields["train.duration"] == f"{10 * row_length} sequences"
+    assert arm.fields["train.batch_size"] == {64: 32, 192: 16}[row_length]
     assert ("model.attention_mask" in arm.fields) == ("no_mask" in name)
     assert arm.batches == ("constant" if "unpacked" in name else "packed")
     assert bool(arm.starts_from) == ("2" in name)
@@ -98,21 +105,22 @@ def test_arms_of_both_phases():
 
 
 def test_phases_have_as_many_real_tokens_as_one():
-  mean = {two_phases.SHORT: 37.0, two_phases.FULL: 91.0}
+  mean = {192: 91.0, 64: 37.0}
   parts = two_phases.split(12_345, mean)
   tokens = sum(parts[length] * mean[length] for length in parts)
-  assert tokens == pytest.approx(12_345 * mean[two_phases.FULL])
-  assert parts[two_phases.SHORT] == pytest.approx(9 * parts[two_phases.FULL])
+  assert tokens == pytest.approx(12_345 * mean[192])
+  assert parts[64] == pytest.approx(9 * parts[192])
 
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_quick_runs_have_data_of_their_own(tmp_path, monkeypatch, quick):
-  monkeypatch.setattr(next_sentence, "mean_length", lambda *_: 90.0)
+  for module in (next_sentence, two_phases):
+    monkeypatch.setattr(module, "mean_length", lambda *_: 90.0)
   pairs = make_study(Part(tmp_path / "part", "command", quick=quick, seeds=1), ["packed"])
   ((_, run),) = pairs.runs
   data = run.config.data.directory
   assert data == ("data/quick" if quick else "data/quickstart")
-  of_short_rows = two_phases.fields(1, two_phases.SHORT, data=data)
+  of_short_rows = two_phases.make_phases(run.config, 1, 64, 192)[64].fields
   of_sentences = next_sentence.make_arms(pairs)[1].fields
   assert of_short_rows["data.vocab_file"] == f"{data}/vocab.txt"
   directories = {x["data.directory"] for x in (of_short_rows, of_sentences)}

@@ -47,7 +47,8 @@ OVERRIDES: dict[str, Any] = lasting(SEQUENCES, BATCH) | {
   "optimizer.learning_rate": 2e-3,  # LOG.md
 }
 # For a little text, too: a hundredth of it is held out.
-QUICK = lasting(12 * BATCH, BATCH) | {"data.held_out_fraction": 0.01}
+QUICK_SEQUENCES = 12 * BATCH
+QUICK = lasting(QUICK_SEQUENCES, BATCH) | {"data.held_out_fraction": 0.01}
 # As BERT cuts articles, in both phases.
 AS_BERT = {
   length: {

@@ -1,7 +1,7 @@
 """A real encoder, trained further packed or unpacked, then fine-tuned: Table 3.
 
 The paper pretrains BERT packed and fine-tunes it on SQuAD. Here the encoders of
-figures_3_4_real_weights, each arm and each seed from its own training, are fine-tuned on
+figures_3_4_curves, each arm and each seed from its own training, are fine-tuned on
 tasks of GLUE; fine-tuning itself is packed for all. The tasks are those on which
 fine-tuning the published encoder could show a difference of 2 points
 (docs/finetuning.md). Without --data nothing is trained.
@@ -20,7 +20,7 @@ from experiments.finetuning.pretrained import Scores
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
 from experiments.lab.statistics import same_score
-from experiments.packing_paper import figures_3_4_real_weights as real_weights
+from experiments.packing_paper.real_weights import figures_3_4_curves as curves
 
 TITLE = ("Table 3, on GLUE", "A real encoder fine-tuned after training packed or unpacked")
 CLAIM = "A model that was pretrained packed scores the same as the reference."
@@ -37,7 +37,7 @@ def fine_tune(part: Part) -> dict[str, Scores]:
   """
   assert part.data is not None, "see exhibits"
   tasks = real_tasks.glue(part.data, part.folder / "text", TASKS, quick=part.quick)
-  study = real_weights.make_study(part.beside("real_weights"))
+  study = curves.make_study(part.beside("real_weights"))
   study.run()
   models = {arm: study.kept_of(arm) for arm in NAMES}
   overrides: dict[str, Any] = {
@@ -72,7 +72,7 @@ def exhibit(part: Part, scores: Mapping[str, Scores]) -> Exhibit:
     ],
     text="Percent on the dev set at the last step, mean and standard deviation over "
     f"seeds; fine-tuning is packed for all:\n\n{pretrained.score_table(in_words)}\n\n"
-    f"{real_weights.ABOUT}",
+    f"{curves.ABOUT}",
   )
 
 

@@ -1,0 +1,52 @@
+"""Both phases of training a real encoder further on Wikipedia; Figures 18 and 19.
+
+The encoder of figures_3_4_curves sees as many real tokens as there, nine of ten sequences
+in short rows and then the rest in full ones, each phase packed and unpacked, and the second
+without the mask. Without --data nothing is trained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from experiments.lab.exhibits import Exhibit
+from experiments.lab.part import Part
+from experiments.lab.study import Study
+from experiments.packing_paper import figures_18_19_two_phases as two_phases
+from experiments.packing_paper.real_weights import figures_3_4_curves as curves
+
+SHORT = 64  # tokens of a row
+BATCH = {SHORT: 35, curves.ROW_LENGTH: curves.BATCH}  # about as many real tokens a step
+CLAIM = "In both phases packed and unpacked training reach the same loss."
+
+
+def make_study(part: Part) -> Study:
+  """The study; raises as `curves.make_study`."""
+  one_phase = curves.make_study(part.beside("real_weights"))
+  config = one_phase.runs[0][1].config
+  sequences = curves.QUICK_SEQUENCES if part.quick else curves.SEQUENCES
+  phases = two_phases.make_phases(config, sequences, *BATCH)
+  arms = two_phases.make_arms(phases, BATCH)
+  return dataclasses.replace(one_phase, folder=part.folder, arms=arms)
+
+
+def exhibits(part: Part) -> list[Exhibit]:
+  """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
+  part = dataclasses.replace(part, command=f"{part.command} --data FOLDER")
+  if part.data is None:
+    return [
+      part.not_run(
+        "Figures 18 and 19, on Wikipedia",
+        "Both phases of a real encoder",
+        "No folder with real data was given.",
+        claim=CLAIM,
+      )
+    ]
+  results = make_study(part).run()
+  made = [two_phases.phase(part, number, results) for number in (1, 2)]
+  return [
+    dataclasses.replace(
+      exhibit, name=f"{exhibit.name}, on Wikipedia", text=f"{curves.ABOUT} {exhibit.text}"
+    )
+    for exhibit in made
+  ]
