@@ -68,9 +68,10 @@ from training.record import workdir
 from training.record.flops import row_cost
 
 _EXAMPLES = """FOLDER is a run's, an imported one (python -m model import), or a Hugging
-Face directory of BertForSequenceClassification or BertForQuestionAnswering; with --embed of
-any BERT. A run has its own task and its own way of cutting text; its checkpoint is the best
-if the run keeps that, else the newest.
+Face directory of BertForSequenceClassification, BertForQuestionAnswering or
+ModernBertForSequenceClassification; with --embed of any BERT or ModernBERT. A run has
+its own task and its own way of cutting text; its checkpoint is the best if the run keeps
+that, else the newest.
 
 input:
   -                           the default, standard input: JSON lines, or a sentence a
@@ -142,15 +143,16 @@ def run(options: argparse.Namespace):
 def embed(
   folder: str | pathlib.Path, sentences: Iterable[str], *, pooling: str = "mean"
 ) -> np.ndarray:
-  """Embeddings of sentences by any BERT, packed; float32[N, D] in their order.
+  """Embeddings of texts by any BERT or ModernBERT, packed; float32[N, D] in their order.
 
   Args:
     folder: a run's, an imported one or a Hugging Face directory.
-    sentences: as many as memory holds.
+    sentences: as many as memory holds; a tab stands between the two of a pair.
     pooling: a key of `POOLINGS`.
 
   Raises:
-    InputError, WeightsError: no such model or pooling, or a sentence is not text.
+    InputError, WeightsError: no such model or pooling, or a sentence is not text or
+      has two tabs.
   """
   if pooling not in POOLINGS:
     raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}.")

@@ -12,7 +12,7 @@ run is known and not made again. To have them where the commands look for them:
 
   mkdir -p results
   cp -r docs/contamination docs/atom_size docs/finetuning results/
-  cp -r docs/reproduction/real_weights results/
+  cp -r docs/reproduction/real_* results/
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKING = "docs/reproduction"
 # Studies of one part.
 ALONE = {name: f"docs/{name}" for name in ("atom_size", "contamination", "finetuning")}
+# Parts of the packing paper whose runs take long.
+LONG_PARTS = ("real_weights", "real_phases", "real_downstream")
 # Finished runs in the results, the time they took, and the folder of the documents that
 # keeps them.
 RUNS = {
-  "real_weights/runs/*.json": PACKING,
-  "real_weights/minutes.json": PACKING,
+  **{f"{part}/runs/*.json": PACKING for part in LONG_PARTS},
+  **{f"{part}/minutes.json": PACKING for part in LONG_PARTS},
   "finetuning/runs/*.json": "docs",
   "contamination/runs/*.json": "docs",
   "contamination/ranks/*.json": "docs",

@@ -62,7 +62,7 @@ _ASSIGN_EXAMPLES = """examples:
   python -m pipeline assign data/wiki-512 --seed 1 --out data/epoch-1 --runner DirectRunner
 
 Writes plan.json and packs-00000.arrow, ...: one record per pack, with its sequences in
-order. No process gathers all lengths, and every runner makes the same packs.
+order. With a runner no process gathers all lengths; every runner makes the same packs.
 """
 _AUDIT_EXAMPLES = """examples:
   python -m pipeline audit data/quickstart --config configs/quickstart.py
@@ -94,11 +94,16 @@ def main(arguments: list[str] | None = None) -> int:
   except OSError as error:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return _failed(1, f"{error}. Make room. {again}" if is_full else f"{error}.")
+  if sys.stdout is None:
+    return _failed(1, "Cannot write the result: standard output is closed.")
   try:
     print(text, flush=True)
   except BrokenPipeError:
     sys.stderr.close()  # the reader has stopped reading
     return 1
+  except OSError as error:
+    sys.stdout = None  # nothing more can be written
+    return _failed(1, f"Cannot write the result: {error.strerror}.")
   return status
 
 

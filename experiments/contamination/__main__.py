@@ -20,6 +20,7 @@ FOLDER holds. Finished runs are kept: the same command resumes where it was stop
 from __future__ import annotations
 
 import json
+import pathlib
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -31,6 +32,7 @@ from experiments.contamination.study import make_study
 from experiments.finetuning import local_tasks, pretrained, real_tasks
 from experiments.finetuning.pretrained import Scores
 from experiments.finetuning.real_tasks import Files
+from experiments.finetuning.runs import Runs
 from experiments.lab import command
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import held_out
@@ -184,23 +186,26 @@ def exhibits(part: Part) -> list[Exhibit]:
   data = study.runs[0][1].config.data.directory  # has it even where the models are gone
   overrides = FIELDS | {"data.vocab_file": f"{data}/tokenizer.json"}
   overrides |= real_tasks.QUICK if part.quick else {}
-  runs = pretrained.make_runs(models, tasks, part.folder, overrides)
-  ranks = {
-    arm: [part.folder / "ranks" / f"{pretrained.name_of(x)}.json" for x in folders]
-    for arm, folders in models.items()
-  }
-  kept = set(pretrained.arms_to_start_from(runs, models))
-  kept |= {arm for arm, paths in ranks.items() if not all(x.exists() for x in paths)}
+
+  def make_runs() -> list[Runs]:
+    return pretrained.make_runs(models, tasks, part.folder, overrides)
+
+  def find_ranks(arm: str) -> dict[pathlib.Path, pathlib.Path]:
+    ranks = part.folder / "ranks"
+    return {ranks / f"{pretrained.name_of(x)}.json": x for x in models[arm]}
+
+  kept = set(pretrained.arms_to_start_from(make_runs(), models))
+  kept |= {arm for arm in models if not all(path.exists() for path in find_ranks(arm))}
   study.run(kept=kept)
-  scores = pretrained.fine_tune(runs, models, jobs=part.jobs)
-  for arm, paths in ranks.items():
-    for folder, path in zip(models[arm], paths, strict=True):
+  # Weights that were trained again can have another digest, and all else another name.
+  scores = pretrained.fine_tune(make_runs(), models, jobs=part.jobs)
+  correlations: Scores = {}
+  for arm in models:
+    for path, model in find_ranks(arm).items():
       if not path.exists():
         path.parent.mkdir(exist_ok=True)
-        write_json(path, rank_correlation(folder, tasks[SIMILARITY]))
-  correlations = {
-    arm: [json.loads(path.read_text()) for path in paths] for arm, paths in ranks.items()
-  }
+        write_json(path, rank_correlation(model, tasks[SIMILARITY]))
+    correlations[arm] = [json.loads(path.read_text()) for path in find_ranks(arm)]
   return [losses(part, results), downstream(part, scores, correlations)]
 
 

@@ -3,9 +3,9 @@
   python -m experiments.finetuning --data FOLDER
 
 Trains on five tasks of GLUE and on SQuAD 1.1 by configs/glue.py and configs/squad.py, all
-arms of a seed from the same weights with the same number of sequences a step: those of
-FOLDER/minilm-l6-h384, unless --init-from names others. experiments/lab/real_data.py says
-what FOLDER holds. Without --data the tasks are made from docstrings
+arms of a seed from the same weights, with about as many sequences a step. The weights are
+those of FOLDER/minilm-l6-h384, unless --init-from names others. What FOLDER holds is in
+experiments/lab/real_data.py. Without --data the tasks are made from docstrings
 (experiments/finetuning/local_tasks.py), and --init-from is needed.
 
 The score is that of the last step on the dev set, so no step is chosen by it. A finished
@@ -214,6 +214,22 @@ def work_table(tasks: Sequence[Runs]) -> str:
   return report.table(header, rows)
 
 
+def sequences_a_step(tasks: Sequence[Runs]) -> str:
+  """How many sequences a step has on average, which whole packs do not match."""
+
+  def of(runs: Runs, arm: str) -> float:
+    first = runs.summaries(arm)[0]
+    return first["epochs"] * first["sequences"] / first["steps"]
+
+  each = [
+    f"{runs.task} {of(runs, 'packed'):.1f} for {of(runs, 'unpacked'):.1f}" for runs in tasks
+  ]
+  return (
+    "A step has whole packs, so it has about as many sequences as unpacked ones, but not "
+    f"just as many, in as many steps: {', '.join(each)}."
+  )
+
+
 def _mean(summaries: Sequence[Mapping[str, Any]], name: str) -> float:
   return float(np.mean([one[name] for one in summaries]))
 
@@ -245,6 +261,7 @@ def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
         "trains in rows no longer than the task's longest sequence; the last column is the "
         "packed arm's speed over that arm's, medians of whole runs.",
         work_table(tasks),
+        sequences_a_step(tasks),
       ]
     ),
   )

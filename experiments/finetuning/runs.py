@@ -37,7 +37,7 @@ class Runs:
     sweep: the runs.
     folder: for all that they write.
     look: what to find out of a run that has ended, from the run and its folder.
-    costs: how long a run takes, by arm, in any unit; for the time left.
+    costs: how long a run takes, by arm, in any unit; for the order and the time left.
   """
 
   task: str

@@ -49,7 +49,8 @@ def add_lengths(command: argparse.ArgumentParser, *, positional: bool = False):
     group,
     "--max-sequence-length",
     "S",
-    "longest length allowed, in tokens (default: the longest found)",
+    "longest length allowed, in tokens (default: that of a folder which pipeline prepared, "
+    "else the longest found)",
   )
   group.add_argument(
     "--too-long",
@@ -77,7 +78,7 @@ def read(options) -> Histogram:
   if lengths.size == 0:
     raise InputError(f"{path} holds no sequence; expected at least one.")
   if size is None:
-    size = max(int(lengths.max()), 1)
+    size = max(int(lengths.max()), inputs.prepared_length(path))
   elif options.too_long == "drop":
     lengths = lengths[lengths <= size]
     if lengths.size == 0:

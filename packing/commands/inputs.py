@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 from collections.abc import Callable, Iterable
@@ -94,11 +95,28 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
   return np.concatenate([values for values, _ in lengths]), source
 
 
+def prepared_length(path) -> int:
+  """S of a folder that `python -m pipeline prepare` wrote; 1 for anything else.
+
+  A run refuses a folder that was prepared with another S, whatever is the longest in it.
+  """
+  try:
+    content = json.loads((pathlib.Path(path) / "manifest.json").read_text())
+    size = content["settings"]["max_sequence_length"]
+  except (OSError, ValueError, LookupError, TypeError):
+    return 1
+  is_size = type(size) is int and 1 <= size <= MAX_SEQUENCE_LENGTH
+  return size if is_size else 1
+
+
 def _directory_files(path: pathlib.Path, split: str | None) -> list[pathlib.Path]:
   tables = sorted(
     p
     for p in path.rglob("*")
-    if p.suffix in (".arrow", ".parquet") and not p.name.startswith((".", "cache-"))
+    if p.suffix in (".arrow", ".parquet")
+    and not p.name.startswith("cache-")
+    # Also in hidden folders, such as .ipynb_checkpoints.
+    and not any(part.startswith(".") for part in p.relative_to(path).parts)
   )
   if not tables:
     raise InputError(

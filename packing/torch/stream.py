@@ -104,6 +104,8 @@ class PackedIterableDataset(IterableDataset):
 
   def state_dict(self) -> dict[str, Any]:
     """The position, between two packs; as plain as the examples and the stream's state."""
+    if self._resume is not None:  # loaded, and no pack given since
+      return self._resume
     stream = getattr(self._stream, "state_dict", None)
     return {
       "shard": list(self._shard()),

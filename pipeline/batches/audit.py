@@ -76,7 +76,8 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
     depths += np.bincount(depths_here, minlength=depths.size)
     for pair in pairs.values():
       pair.add(ids)
-    of_steps.add_values((np.where(used, store.lengths[ids], 0) ** 2).sum(axis=1)[None])
+    lengths = np.where(used, store.lengths[ids], 0).astype(np.int64)  # squares need it
+    of_steps.add_values((lengths**2).sum(axis=1)[None])
     counts["batches"] += 1
     counts["rows"] += len(ids)
     counts["sequences"] += int(used.sum())

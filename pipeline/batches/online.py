@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import queue
 import threading
@@ -200,7 +201,8 @@ class OnlineBatches(Iterator[PackedBatch]):
     """Batches, each with the state after it, made by the caller's own thread."""
     packs: list[list[Any]] = []
     step = self._state["step"]
-    for examples in self._reader.read():
+    # A restored state may hold ready packs, and the stream may have ended.
+    for examples in itertools.chain([[]], self._reader.read()):
       for example in examples:
         self._packer.add(example)
       for pack in self._packer.take():

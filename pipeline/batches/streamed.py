@@ -18,7 +18,7 @@ from pipeline.tasks.encoder import Encoder
 from pipeline.tasks.table import find_task
 from pipeline.tokenizer import Tokenizer
 
-TOGETHER = 32  # documents that a random next segment is taken from
+TOGETHER = 32  # documents that a random next segment is taken from, or that are joined
 
 
 class StreamedSequences:
@@ -40,7 +40,8 @@ class StreamedSequences:
     self._task, settings = find_task(dataclasses.replace(settings, dupe_factor=1))
     self._encoder = Encoder(settings, tokenizer)
     self._documents = open_stream(stream, self._task.document_fields(settings))
-    self._together = TOGETHER if self._task.min_documents > 1 else 1
+    joins = self._task.min_documents > 1 or settings.cross_documents
+    self._together = TOGETHER if joins else 1
     self._groups = self._sequences = 0
 
   def read(self) -> Iterator[list[dict[str, Any]]]:

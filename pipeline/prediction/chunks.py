@@ -87,7 +87,7 @@ class BatchShape:
 def default_row_lengths(longest: int) -> tuple[int, ...]:
   """Four row lengths, from half of the longest; docs/speed.md compares.
 
-  Above `ORDINARY_ROW`, its four and their doubles.
+  Above `ORDINARY_ROW`: its four, the doubles of it that are shorter, and the longest.
 
   Example:
     >>> default_row_lengths(384)

@@ -79,12 +79,19 @@ def read_examples(
 def examples_of(
   sentences: Iterable[str], settings: DatasetSettings, tokenizer: Tokenizer
 ) -> Iterator[Example]:
-  """Examples of sentences that are in memory; settings and errors as `read_examples`."""
+  """Examples of texts that are in memory, each as a line of a text file.
+
+  Settings and errors are as for `read_examples`.
+  """
   task, settings = find_task(settings)
-  documents = (
-    Document({task.fields[0]: sentence}, f"sentence {number}")
-    for number, sentence in enumerate(sentences)
-  )
+  fields = _fields(task, settings)
+
+  def document(sentence: str, where: str) -> Document:
+    if not isinstance(sentence, str):  # refused with its field
+      return Document({task.fields[0]: sentence}, where)
+    return textfiles.split_line(sentence, where, fields)
+
+  documents = (document(x, f"sentence {number}") for number, x in enumerate(sentences))
   return _examples(task, documents, Encoder(settings, tokenizer, collections.Counter()))
 
 

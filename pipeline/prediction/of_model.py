@@ -111,9 +111,10 @@ def open_tokenizer(
       "the model was trained with into it."
     )
   given, own = pathlib.Path(vocab_file), folder / TOKENIZER_FILE
-  # Either may have its own way to split text.
-  path = given if given.suffix == ".json" else own
-  by_json = path == given or (own.exists() and vocabulary.by_json)
+  # Either may have its own way to split text; the given one may be gone or have changed.
+  by_given = given.suffix == ".json"
+  path = given if by_given and not own.exists() else own
+  by_json = by_given or (own.exists() and vocabulary.by_json)
   if vocabulary.by_json and not by_json:
     raise InputError(
       f"{folder} has no {TOKENIZER_FILE}, by which the model splits text. Copy the one "

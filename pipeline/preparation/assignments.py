@@ -1,4 +1,4 @@
-"""Assignments on disk, made shard by shard, for datasets too large to hold all lengths."""
+"""Assignments on disk, made shard by shard; with a runner no process holds all lengths."""
 
 from __future__ import annotations
 

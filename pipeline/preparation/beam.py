@@ -123,9 +123,10 @@ class Errors:
     try:
       yield
     except (InputError, OSError) as error:
+      cause = error.__cause__ if isinstance(error, InputError) else error
       values = {
         "input": isinstance(error, InputError),
-        "errno": error.errno if isinstance(error, OSError) else None,
+        "errno": cause.errno if isinstance(cause, OSError) else None,
         "text": str(error),
       }
       path = pathlib.Path(self.directory) / f".{name}{_ERROR_SUFFIX}{self.run}"
@@ -140,10 +141,10 @@ class Errors:
       if not text:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.directory)
       values = json.loads(text)
-      if values["input"]:
-        raise InputError(values["text"])
       error = OSError(values["text"])
       error.errno = values["errno"]
+      if values["input"]:
+        raise InputError(values["text"]) from error
       raise error
 
 

@@ -49,7 +49,8 @@ def prepare(
     runner: does the work instead, such as `pipeline.preparation.beam.BeamRunner`.
 
   Raises:
-    InputError: the folder holds something else, or the source cannot be used.
+    InputError: the folder holds something else, or the source cannot be used. If the
+      system cannot read a file of it, what is written stays for the next call.
     OSError: the disk is full. What is written stays for the next call.
   """
   directory = pathlib.Path(os.path.realpath(directory))  # "." has no name
@@ -91,8 +92,11 @@ def prepare(
         path.write_text(json.dumps(manifest, indent=1) + "\n")
       os.rename(work, directory)
       shutil.rmtree(partial, ignore_errors=True)
-    except InputError:
-      shutil.rmtree(partial, ignore_errors=True)
+    except InputError as error:
+      cause = error.__cause__
+      # A disk or network that fails for a while leaves what is written for the next call.
+      if not (isinstance(cause, OSError) and cause.errno):
+        shutil.rmtree(partial, ignore_errors=True)
       raise
   return open_dataset(directory)
 

@@ -67,12 +67,14 @@ class _Pool:
     self._local = threading.local()
     self._processes: list[subprocess.Popen] = []
     self._closed = False
+    self._starting = threading.Lock()  # so that __exit__ knows each process
 
   def __enter__(self):
     return self
 
   def __exit__(self, *exception):
-    self._closed = True
+    with self._starting:
+      self._closed = True
     self._threads.shutdown(wait=False, cancel_futures=True)
     for process in self._processes:
       if exception[0] is not None:
@@ -93,12 +95,13 @@ class _Pool:
     return self._threads.submit(self._run, item)
 
   def _run(self, item: ShardWork) -> ShardSummary:
-    if self._closed:
-      raise RuntimeError("The pool is closed.")
     process: subprocess.Popen | None = getattr(self._local, "process", None)
-    if process is None:
-      process = self._local.process = _start(self._lock)
-      self._processes.append(process)
+    with self._starting:
+      if self._closed:
+        raise RuntimeError("The pool is closed.")
+      if process is None:
+        process = self._local.process = _start(self._lock)
+        self._processes.append(process)
     try:
       assert process.stdin is not None
       assert process.stdout is not None

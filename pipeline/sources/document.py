@@ -87,7 +87,7 @@ def select_fields(values: dict, fields: DocumentFields, where: str) -> Document:
     if column in values:
       value = values[column]
       if isinstance(value, str):
-        _check_text(value, where)
+        check_text(value, where)
       selected[field] = value
     elif field in fields.required:
       raise InputError(
@@ -97,7 +97,8 @@ def select_fields(values: dict, fields: DocumentFields, where: str) -> Document:
   return Document(selected, where)
 
 
-def _check_text(value: str, where: str):
+def check_text(value: str, where: str):
+  """Refuses a text that is too long, or holds half a character."""
   if len(value) > MAX_DOCUMENT_BYTES:
     raise too_long_error(where)
   try:

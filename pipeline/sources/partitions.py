@@ -258,7 +258,9 @@ def _files_of_folder(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
     for path in folder.rglob("*")
     if path.is_file()
     and compressed.plain_suffix(path) in _SUFFIXES
-    and not path.name.startswith((".", "cache-"))
+    and not path.name.startswith("cache-")
+    # Also in hidden folders, such as .ipynb_checkpoints.
+    and not any(part.startswith(".") for part in path.relative_to(folder).parts)
   )
   # Beside data there may be JSON with other content, such as dataset_info.json.
   data = [path for path in files if compressed.plain_suffix(path) != ".json"] or files

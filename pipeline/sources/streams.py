@@ -101,6 +101,7 @@ class GrowingFolder:
   def __init__(self, folder: pathlib.Path, fields: DocumentFields):
     self._folder, self._fields = folder, fields
     self._name, self._offset, self._line, self._done = "", 0, 0, 0
+    self._before: set[str] | None = set()  # files that were read; None if unknown
 
   def state(self) -> dict[str, Any]:
     return {
@@ -115,6 +116,7 @@ class GrowingFolder:
       raise InputError("The state is of another stream; expected that of a folder.")
     self._name, self._offset = state["file"], state["offset"]
     self._line, self._done = state["line"], state["files_done"]
+    self._before = None
     if self._name:
       path = self._folder / self._name
       size = path.stat().st_size if path.is_file() else 0
@@ -126,11 +128,23 @@ class GrowingFolder:
 
   def _names(self) -> list[str]:
     names = sorted(path.name for path in self._folder.iterdir() if path.suffix in SUFFIXES)
-    if self._name and (before := [n for n in names if n < self._name])[self._done :]:
+    if not self._name:
+      return names
+    if self._name not in names:
+      raise InputError(
+        f"{self._folder} has no {self._name}, which is being read. Expected the file that "
+        "was read last to stay until a later one is there; restore it."
+      )
+    before = {name for name in names if name < self._name}
+    # Files that were read may be gone, so that a count alone misses a new one.
+    new = before - self._before if self._before is not None else set()
+    if new or len(before) > self._done:
       raise InputError(
         f"{self._folder} has {len(before)} files before {self._name}, of which "
-        f"{self._done} were read. Expected new files to come last in order of name."
+        f"{len(before - new) if new else self._done} were read. Expected new files to come "
+        "last in order of name."
       )
+    self._before = self._before or before
     return names
 
   def read(self) -> Iterator[Document]:
@@ -153,6 +167,8 @@ class GrowingFolder:
       if is_last:
         time.sleep(POLL)
       else:
+        if self._before is not None:
+          self._before.add(self._name)
         self._name = next(name for name in names if name > self._name)
         self._offset, self._line, self._done = 0, 0, self._done + 1
 

@@ -20,6 +20,7 @@ from pipeline.sources.document import (
   MAX_DOCUMENT_BYTES,
   Document,
   DocumentFields,
+  check_text,
   select_fields,
   too_long_error,
 )
@@ -102,18 +103,22 @@ def split_sentences(lines: Lines, name: str, fields: DocumentFields) -> Iterator
   Raises:
     InputError: a line has too many or too few texts.
   """
+  for number, line in lines:
+    yield split_line(line, f"{name}, line {number}", fields)
+
+
+def split_line(line: str, where: str, fields: DocumentFields) -> Document:
+  """The document of one line; see `split_sentences`."""
   names = fields.line_fields
   least = sum(field in fields.required for field in names)
-  for number, line in lines:
-    where = f"{name}, line {number}"
-    cells = line.rstrip("\r\n").split("\t") if line.strip() else [""] * least
-    if not least <= len(cells) <= len(names):
-      either = f"{least} or " if least < len(names) else ""
-      raise InputError(
-        f"{where} has {len(cells)} texts separated by tabs; expected {either}"
-        f"{len(names)}: {', '.join(names)}. Give other columns as .csv, .tsv or .jsonl."
-      )
-    yield Document(dict(zip(names, cells, strict=False)), where)
+  cells = line.rstrip("\r\n").split("\t") if line.strip() else [""] * least
+  if not least <= len(cells) <= len(names):
+    either = f"{least} or " if least < len(names) else ""
+    raise InputError(
+      f"{where} has {len(cells)} texts separated by tabs; expected {either}"
+      f"{len(names)}: {', '.join(names)}. Give other columns as .csv, .tsv or .jsonl."
+    )
+  return Document(dict(zip(names, cells, strict=False)), where)
 
 
 def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]:
@@ -145,7 +150,14 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
               "text": [answer["text"] for answer in answers],
               "answer_start": [answer["answer_start"] for answer in answers],
             }
-          yield Document(values, f"{path}, question {question['id']}")
+          where = f"{path}, question {values['id']}"
+          answered = values.get("answers", {}).get("text", [])
+          for text in (*values.values(), *answered):
+            if isinstance(text, str):
+              check_text(text, where)
+          yield Document(values, where)
+  except InputError:  # a ValueError, too
+    raise
   except (ValueError, LookupError, TypeError, AttributeError) as error:
     raise InputError(
       f"{path} is not in SQuAD's layout ({error!r}); expected "

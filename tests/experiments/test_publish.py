@@ -82,6 +82,7 @@ def test_only_parts_that_were_made_are_replaced(tmp_path):
   runs = {
     "real_weights/runs/packed,seed=1.json": publish.PACKING,
     "real_weights/minutes.json": publish.PACKING,
+    "real_downstream/runs/mrpc,packed,seed=1-0.json": publish.PACKING,
     "atom_size/wikitext/64/runs/packed,seed=1.json": "docs",
   }
   for run in runs:

@@ -234,6 +234,7 @@ def test_directories_as_hugging_face_and_pipeline_write_them(tmp_path):
       path = tmp_path / "hf" / split / f"data-0000{part}-of-00002.arrow"
       write(path, table(), "stream")
   (tmp_path / "hf" / "train" / "cache-1234.arrow").write_bytes(b"not to be read")
+  write(tmp_path / "hf" / "train" / ".hidden" / "data-00000.arrow", table(), "stream")
   assert read(tmp_path / "hf") == read(tmp_path / "hf", split="validation") == LENGTHS * 2
   with pytest.raises(packing.InputError, match="no split 'test'; found train, validation"):
     read(tmp_path / "hf", split="test")

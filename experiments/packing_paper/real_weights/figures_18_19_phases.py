@@ -15,8 +15,13 @@ from experiments.lab.study import Study
 from experiments.packing_paper import figures_18_19_two_phases as two_phases
 from experiments.packing_paper.real_weights import figures_3_4_curves as curves
 
-SHORT = 64  # tokens of a row
-BATCH = {SHORT: 35, curves.ROW_LENGTH: curves.BATCH}  # about as many real tokens a step
+SHORT, FULL = 128, curves.ROW_LENGTH  # tokens of a row
+BATCH = {SHORT: 19, FULL: curves.BATCH}  # sequences a step: about as many real tokens
+ABOUT = (
+  f"{curves.WEIGHTS} (6 layers, width 384), trained further on paragraphs of Wikipedia, "
+  f"first in rows of {SHORT} tokens, then in rows of {FULL}, without dropout. All first "
+  "phases start from the same encoder, each second phase from its own first."
+)
 CLAIM = "In both phases packed and unpacked training reach the same loss."
 
 
@@ -25,7 +30,7 @@ def make_study(part: Part) -> Study:
   one_phase = curves.make_study(part.beside("real_weights"))
   config = one_phase.runs[0][1].config
   sequences = curves.QUICK_SEQUENCES if part.quick else curves.SEQUENCES
-  phases = two_phases.make_phases(config, sequences, *BATCH)
+  phases = two_phases.make_phases(config, sequences, SHORT, FULL)
   arms = two_phases.make_arms(phases, BATCH)
   return dataclasses.replace(one_phase, folder=part.folder, arms=arms)
 
@@ -46,7 +51,7 @@ def exhibits(part: Part) -> list[Exhibit]:
   made = [two_phases.phase(part, number, results) for number in (1, 2)]
   return [
     dataclasses.replace(
-      exhibit, name=f"{exhibit.name}, on Wikipedia", text=f"{curves.ABOUT} {exhibit.text}"
+      exhibit, name=f"{exhibit.name}, on Wikipedia", text=f"{ABOUT} {exhibit.text}"
     )
     for exhibit in made
   ]

@@ -96,7 +96,7 @@ def lengths(part: Part, study: Study) -> Exhibit:
   found = {}
   for length, fields in AS_BERT.items():
     found[f"wikipedia_{length}"] = packing.load_histogram(f"wikipedia_{length}")
-    data = {"data.directory": str(part.folder / f"data-{length}")}
+    data = {"data.directory": str(part.folder / f"as-bert-{length}")}
     found[f"these articles, {length}"] = _histogram(study, fields | data)
   found[f"their paragraphs, {ROW_LENGTH}"] = _histogram(study, {})
   figure_1.draw(part.folder / "lengths.png", found)

@@ -2,9 +2,7 @@
 
 The paper pretrains BERT packed and fine-tunes it on SQuAD. Here the encoders of
 figures_3_4_curves, each arm and each seed from its own training, are fine-tuned on
-tasks of GLUE; fine-tuning itself is packed for all. The tasks are those on which
-fine-tuning the published encoder could show a difference of 2 points
-(docs/finetuning.md). Without --data nothing is trained.
+tasks of GLUE; fine-tuning itself is packed for all. Without --data nothing is trained.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ import numpy as np
 
 from experiments.finetuning import pretrained, real_tasks
 from experiments.finetuning.pretrained import Scores
+from experiments.finetuning.runs import Runs
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
 from experiments.lab.statistics import same_score
@@ -25,6 +24,10 @@ from experiments.packing_paper.real_weights import figures_3_4_curves as curves
 TITLE = ("Table 3, on GLUE", "A real encoder fine-tuned after training packed or unpacked")
 CLAIM = "A model that was pretrained packed scores the same as the reference."
 TASKS = ("mrpc", "stsb", "sst2")
+ABOUT_TASKS = (
+  "CoLA and RTE are left out: fine-tuning the published encoder with five seeds could not "
+  "show a difference of 2 points there (docs/finetuning.md)."
+)
 NAMES = {"packed": "packed", "unpacked": "unpacked", "no_mask": "packed without mask"}
 
 
@@ -38,6 +41,7 @@ def fine_tune(part: Part) -> dict[str, Scores]:
   assert part.data is not None, "see exhibits"
   tasks = real_tasks.glue(part.data, part.folder / "text", TASKS, quick=part.quick)
   study = curves.make_study(part.beside("real_weights"))
+  study = dataclasses.replace(study, arms=[x for x in study.arms if x.name in NAMES])
   study.run()
   models = {arm: study.kept_of(arm) for arm in NAMES}
   overrides: dict[str, Any] = {
@@ -45,9 +49,13 @@ def fine_tune(part: Part) -> dict[str, Scores]:
     "optimizer.learning_rate": real_tasks.LEARNING_RATE,
   }
   overrides |= real_tasks.QUICK if part.quick else {}
-  runs = pretrained.make_runs(models, tasks, part.folder, overrides)
-  study.run(kept=pretrained.arms_to_start_from(runs, models))
-  return pretrained.fine_tune(runs, models, jobs=part.jobs)
+
+  def make_runs() -> list[Runs]:
+    return pretrained.make_runs(models, tasks, part.folder, overrides)
+
+  study.run(kept=pretrained.arms_to_start_from(make_runs(), models))
+  # Weights that were trained again can have another digest, and their runs another name.
+  return pretrained.fine_tune(make_runs(), models, jobs=part.jobs)
 
 
 def exhibit(part: Part, scores: Mapping[str, Scores]) -> Exhibit:
@@ -65,14 +73,14 @@ def exhibit(part: Part, scores: Mapping[str, Scores]) -> Exhibit:
     claim=CLAIM,
     statements=[
       same_score(
-        f"{task}: packed and unpacked pretraining lead to the same score",
+        f"{task}: training further packed or unpacked leads to the same score",
         *(of[arm] for arm in NAMES),
       )
       for task, of in scores.items()
     ],
     text="Percent on the dev set at the last step, mean and standard deviation over "
     f"seeds; fine-tuning is packed for all:\n\n{pretrained.score_table(in_words)}\n\n"
-    f"{curves.ABOUT}",
+    f"{curves.ABOUT} {ABOUT_TASKS}",
   )
 
 

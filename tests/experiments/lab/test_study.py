@@ -259,6 +259,10 @@ class TestStudy:
       return study.read(one.path(run), arm, config) is not None
 
     assert is_finished()
+    kept = json.loads(one.path(run).read_text())
+    kept["run"]["keep"] = False  # as older files have it
+    one.path(run).write_text(json.dumps(kept))
+    assert is_finished()
     assert not is_finished(more_steps=1)
     assert not is_finished(arm=Arm(arm.name, {}, "constant", keep=True))
     assert not is_finished(seed=run.config.data.seed + 1)

@@ -127,7 +127,8 @@ def test_both_phases(data, tmp_path):
   part = Part(tmp_path / "real_phases", "command", quick=True, jobs=2, data=data)
   first, second = phases.exhibits(part)
   assert [first.name, second.name] == [f"Figure {x}, on Wikipedia" for x in (18, 19)]
-  assert "In phase 1, rows of 64 tokens" in first.finding
+  assert first.text.startswith(phases.ABOUT)
+  assert "In phase 1, rows of 128 tokens" in first.finding
   assert "In phase 2, rows of 256 tokens" in second.finding
   assert len(list((part.folder / "runs").glob("*.json"))) == 5
   for picture in (*first.pictures, *second.pictures):
@@ -163,5 +164,11 @@ def test_its_exhibits(data, tmp_path, monkeypatch):
   for kept in (part.folder / "runs").glob("*/"):
     shutil.rmtree(kept)  # of finished runs their files are enough
   assert table_3.exhibits(after) == [table]
+  assert not list((part.folder / "runs").glob("*/"))
   real_weights.exhibits(part)
   assert times() == {path: time for path, time in before.items() if path.is_file()}
+  path = part.folder / "runs" / "packed,seed=1.json"
+  other = json.loads(path.read_text()) | {"parameters_digest": "of another machine"}
+  path.write_text(json.dumps(other))
+  assert table_3.exhibits(after) == [table]  # trained again, with the weights' own digest
+  assert json.loads(path.read_text()) != other

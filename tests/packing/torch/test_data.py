@@ -249,6 +249,7 @@ def test_a_stream_resumes_after_any_pack(stateful):
     state = json.loads(json.dumps(before.state_dict()))
     after = PackedIterableDataset(source(), **OPTIONS)
     after.load_state_dict(state)
+    assert after.state_dict() == state  # also before the first pack
     assert list(after) == whole[taken:]
     if not stateful:
       assert list(after) == whole  # the next epoch

@@ -16,7 +16,7 @@ from pipeline.batches.audit import AuditError, audit
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.packed import pack_rows
 from tests.pipeline.batches import test_loader
-from tests.pipeline.batches.test_batches import TaskStore
+from tests.pipeline.batches.test_batches import TaskStore, random_store
 
 CONFIG = f"--config={pathlib.Path(__file__).parents[3] / 'configs' / 'base.py'}"
 # ml_collections loads config files in a way that Python 3.12 deprecates.
@@ -77,6 +77,18 @@ def test_the_correlations_are_those_of_all_pairs(store):
   assert kept < 0.2
   assert abs(result["shuffled_length_correlation"]) < 0.2
   assert audit(make_loader(store, depth=1))["length_correlation"] is None
+
+
+def test_squared_lengths_of_a_step_may_exceed_32_bits(tmp_path):
+  lengths = np.random.default_rng(0).choice([100, 30_000, 47_000], 12)
+  store = random_store(tmp_path / "s.arrow", lengths)[0]
+  histogram = packing.Histogram.from_lengths(store.lengths, max_sequence_length=47_000)
+  plan = packing.pack(histogram, algorithm="spfhp", max_sequences_per_pack=1)
+  loader = PackedLoader(store, plan, batch_size=3, masking=None, seed=3)
+  steps = [lengths[loader[step]["sequence_ids"][:, 0]] for step in range(4)]
+  pairs = [pair for step in steps for pair in itertools.permutations(step, 2)]
+  expected = np.corrcoef((np.array(pairs, float) ** 2).T)[0, 1]
+  assert audit(loader)["step_correlation"] == pytest.approx(expected)
 
 
 def put(name, place, value):

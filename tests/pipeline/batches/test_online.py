@@ -1,6 +1,7 @@
 """Packs made while reading: every sequence once, the same bits after any restart."""
 
 import contextlib
+import itertools
 import json
 import time
 
@@ -102,6 +103,39 @@ def test_it_resumes_after_any_batch_with_the_same_bits(store):
     resumed.set_state(json.loads(states[step]))
     for batch in expected[step:]:
       assert_same(next(resumed), batch)
+
+
+class Ending(ShuffledSequences):
+  """Gives all that is left of 150 sequences at once, and ends."""
+
+  def read(self):
+    groups = itertools.islice(super().read(), 150 - self.state())
+    if examples := [example for group in groups for example in group]:
+      yield examples
+
+
+def test_it_resumes_with_the_same_bits_after_the_last_sequence_was_read(store):
+  def make():
+    plan = make_plan(store, PLAIN)
+    reader = Ending(store, seed=3)
+    return OnlineBatches(reader, plan, batch_size=4, masking=MASKING, options=OPTIONS)
+
+  whole = make()
+  states, expected = [], []
+  for batch in whole:
+    expected.append(batch)
+    states.append(json.dumps(whole.get_state()))
+  assert len(expected) > 5
+  for step in (1, 3, len(expected)):
+    resumed = make()
+    resumed.set_state(json.loads(states[step - 1]))
+    found = []
+    for batch in resumed:
+      found.append(batch)
+      assert json.dumps(resumed.get_state()) == states[step + len(found) - 1]
+    assert len(found) == len(expected) - step
+    for one, other in zip(found, expected[step:], strict=True):
+      assert_same(one, other)
 
 
 def test_processes_share_the_rows(store):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from packing import InputError
-from pipeline.prediction.examples import read_examples
+from pipeline.prediction.examples import examples_of, read_examples
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.tasks import glue
@@ -67,6 +67,18 @@ def test_examples_are_as_in_training_whatever_their_labels(tmp_path, tokenizer, 
     for example, row in zip(found, trained.records(), strict=True):
       (made,) = example.sequences
       assert made._asdict() | {"sequence_label": row["sequence_label"]} == row
+
+
+def test_a_text_in_memory_is_read_as_a_line_of_a_file(tmp_path, tokenizer):
+  texts = ["a b\tc", "", " ", "d", "e\t"]
+  (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+  expected = read(tmp_path / "texts.txt", "classification", tokenizer)
+  found = list(examples_of(texts, settings_of("classification"), tokenizer))
+  assert list(map(words, found)) == list(map(words, expected))
+  assert ids_of(found) == ids_of(expected)
+  message = "sentence 1 has 3 texts separated by tabs; expected 1 or 2"
+  with pytest.raises(InputError, match=message):
+    list(examples_of(["a", "a\tb\tc"], settings_of("classification"), tokenizer))
 
 
 @pytest.mark.parametrize(

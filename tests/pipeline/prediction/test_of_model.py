@@ -33,6 +33,20 @@ def test_a_model_splits_text_by_its_own_file(tmp_path):
     open_tokenizer(tmp_path, vocabulary(tokens, by_json=True))
 
 
+def test_a_run_keeps_the_tokenizer_that_its_data_was_made_with(tmp_path):
+  definition = train_bpe(["abc abc"], vocab_size=260)
+  ids = json.loads(definition)["model"]["vocab"]
+  tokens = vocabulary(tuple(sorted(ids, key=ids.__getitem__)), by_json=True)
+  run, given = tmp_path / "run", tmp_path / "given.json"
+  run.mkdir()
+  given.write_text(definition)
+  assert open_tokenizer(run, tokens, vocab_file=str(given)).path == given
+  given.unlink()  # or on another machine
+  own = run / "tokenizer.json"
+  own.write_text(definition)
+  assert open_tokenizer(run, tokens, vocab_file=str(given)).path == own
+
+
 def test_cased_word_pieces_are_refused(tmp_path):
   (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
   with pytest.raises(InputError, match="is cased; expected an uncased model"):

@@ -3,15 +3,20 @@
 import dataclasses
 import json
 import os
+import shlex
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import packing
+from packing import __main__ as packing_command
 from packing.commands import inputs
 from pipeline.__main__ import main
+from pipeline.config import check_prepared
 from pipeline.dataset import open_dataset
 from pipeline.preparation.prepare import prepare
 from pipeline.preparation.shard_files import ShardSummary
@@ -21,7 +26,7 @@ from pipeline.sources.document import Document
 from pipeline.sources.document_shards import document_shards
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests.pipeline.sources import files
-from tests.prepared import arguments, contents, settings
+from tests.prepared import ROOT, arguments, contents, settings
 from tests.stdlib_corpus import make_library
 
 
@@ -229,6 +234,38 @@ def test_help_teaches_and_unknown_words_are_refused(capsys, words, status, text)
   assert stop.value.code == status
   printed = capsys.readouterr()
   assert text in (printed.err if status else printed.out)
+
+
+def test_analyze_takes_the_length_that_a_run_expects(corpus, tmp_path, capsys):
+  chosen = settings(corpus, task="sentences", max_sequence_length=900)
+  dataset = prepare(tmp_path / "d", chosen, num_workers=1)
+  longest = int(dataset.train.lengths.max())
+  assert longest < 900
+
+  def run(*words):
+    assert packing_command.main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+  found = run("analyze", str(dataset.directory))
+  flags = found["flags"]["train"].split()
+  assert "--config.data.max_sequence_length=900" in flags
+  data = {"directory": "d", "task": "sentences", "labels": "", "max_sequence_length": 900}
+  check_prepared(data, dataset.manifest["settings"])
+  packed = run("pack", *shlex.split(found["flags"]["pack"]))
+  assert packed["num_packs"] == found["num_packs"]
+  given = f"--max-sequence-length={longest}"
+  found = run("analyze", str(dataset.directory), given)
+  assert f"--config.data.max_sequence_length={longest}" in found["flags"]["train"]
+
+
+def test_a_result_that_cannot_be_written_is_an_error(reference):
+  command = [sys.executable, "-m", "pipeline", "inspect", str(reference.directory)]
+  with open("/dev/full", "w") as full:
+    done = subprocess.run(
+      command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+    )
+  assert done.returncode == 1
+  assert done.stderr == "error: Cannot write the result: No space left on device.\n"
 
 
 def test_what_is_prepared_can_be_inspected(reference, capsys):

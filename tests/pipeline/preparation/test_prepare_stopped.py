@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -15,10 +16,11 @@ import pytest
 import packing
 from pipeline.__main__ import main
 from pipeline.dataset import open_dataset
-from pipeline.preparation import beam, shard_files
+from pipeline.preparation import beam, shard_files, workers
 from pipeline.preparation import write as writing
 from pipeline.preparation.prepare import prepare
 from pipeline.preparation.shard_files import ShardWork, whole_path, write_shard
+from pipeline.sources import textfiles
 from pipeline.sources.document import Document
 from pipeline.sources.document_shards import DocumentShard
 from tests import forked
@@ -167,6 +169,55 @@ def test_files_of_the_same_size_with_other_content_start_clean(corpus, tmp_path,
   assert_as_prepared_anew(tmp_path / "d", chosen)
 
 
+def test_a_source_that_cannot_be_read_for_a_while_leaves_what_is_written(
+  corpus, reference, tmp_path, monkeypatch
+):
+  open_binary = textfiles.open_binary
+
+  def failing(path):
+    if path.name == "2.txt":
+      raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+    return open_binary(path)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(textfiles, "open_binary", failing)
+    with pytest.raises(packing.InputError, match=r"2\.txt: Input/output error"):
+      prepare(tmp_path / "d", settings(corpus), num_workers=1)
+  left = len(list((tmp_path / ".d.partial").glob("*/*.summary.json")))
+  written = count_shards(monkeypatch)
+  dataset = prepare(tmp_path / "d", settings(corpus), num_workers=1)
+  assert left > 2
+  assert len(written) == sum(map(len, dataset.manifest["shards"].values())) - left
+  assert contents(tmp_path / "d") == contents(reference.directory)
+
+
+def test_a_worker_that_starts_while_the_work_fails_ends_too(corpus, tmp_path, monkeypatch):
+  begun, started, start = threading.Event(), [], workers._start
+
+  def slow(lock):
+    begun.set()
+    time.sleep(0.3)  # meanwhile the work fails
+    started.append(start(lock))
+    return started[-1]
+
+  def work():
+    yield from [
+      ShardWork(SHARD, settings(corpus), str(corpus / "vocab"), str(tmp_path))
+    ] * 3
+    assert begun.wait(60)
+    raise packing.InputError("bad text")
+
+  monkeypatch.setattr(workers, "_start", slow)
+  try:
+    with pytest.raises(packing.InputError, match="bad text"):
+      list(workers.write_shards(work(), num_workers=2))
+    assert started
+    assert all(process.poll() is not None for process in started)
+  finally:
+    for process in started:
+      process.kill()
+
+
 @contextlib.contextmanager
 def before_the_end(act):
   """Acts on the folder when all shards are written."""
@@ -260,3 +311,14 @@ def test_errors_of_another_runs_workers_are_not_raised(tmp_path):
   with pytest.raises(OSError, match="Disk quota exceeded") as stop:
     mine.raise_first()
   assert stop.value.errno == errno.EDQUOT
+
+
+def test_a_worker_says_that_the_system_could_not_read(tmp_path):
+  """So that `prepare` keeps what is written."""
+  errors = beam.Errors(str(tmp_path), "run")
+  with errors.left("train-00000-00000"):
+    raise packing.InputError("Cannot read a") from OSError(errno.EIO, "it fails")
+  with pytest.raises(packing.InputError, match="Cannot read a") as stop:
+    errors.raise_first()
+  assert isinstance(stop.value.__cause__, OSError)
+  assert stop.value.__cause__.errno == errno.EIO

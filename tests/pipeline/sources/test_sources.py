@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from packing import InputError
-from pipeline.sources.document import DocumentFields
+from pipeline.sources.document import MAX_DOCUMENT_BYTES, DocumentFields
 from pipeline.sources.partitions import PARTITION_BYTES, open_source
 from tests.pipeline.sources.files import FIELDS, TEXTS, read, texts, write, write_arrow
 from tests.stdlib_corpus import make_library
@@ -93,6 +93,24 @@ def test_compressed_questions_are_read_and_damaged_ones_are_refused(tmp_path, pa
     read(path, fields)
 
 
+@pytest.mark.parametrize(
+  ("field", "text", "message"),
+  [
+    *((f, "a\ud800", "half of a char") for f in ("id", "question", "context", "text")),
+    ("context", "c" * (MAX_DOCUMENT_BYTES + 1), "is longer than 16,777,216 bytes"),
+  ],
+)
+def test_texts_of_questions_are_checked_as_all_others(tmp_path, field, text, message):
+  values = {"id": "1", "question": "q?", "context": "c", "text": "c"} | {field: text}
+  answer = {"text": values["text"], "answer_start": 0}
+  asked = {"id": values["id"], "question": values["question"], "answers": [answer]}
+  paragraph = {"context": values["context"], "qas": [asked]}
+  path = tmp_path / "a.json"
+  path.write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+  with pytest.raises(InputError, match=f"question .*{message}"):
+    read(path, DocumentFields(("id", "question", "context", "answers")))
+
+
 def test_several_members_of_a_gzip_file_are_one_text(tmp_path):
   (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"One.\n\n") + gzip.compress(b"Two."))
   assert texts(tmp_path / "a.txt.gz") == ["One.\n", "Two."]
@@ -125,6 +143,14 @@ def test_folders_and_globs_are_read_in_the_order_of_names(tmp_path):
   (tmp_path / "d.jsonl").write_text('{"text": "d"}')
   with pytest.raises(InputError, match=r"several kinds \(jsonl, text\)"):
     texts(tmp_path)
+
+
+def test_hidden_folders_are_left_out_unless_they_are_named(tmp_path):
+  for name in ("a.txt", ".ipynb_checkpoints/a.txt", "sub/.cache/deep/b.txt"):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(name)
+  assert texts(tmp_path) == ["a.txt"]
+  assert texts(tmp_path / ".ipynb_checkpoints") == [".ipynb_checkpoints/a.txt"]
 
 
 def test_small_files_share_a_partition_and_large_ones_do_not(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 
 import packing
 from pipeline.batches.streamed import TOGETHER, StreamedSequences
+from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.sources import streams
 from pipeline.sources.document import DocumentFields
@@ -118,6 +119,25 @@ def test_a_folder_that_shrinks_or_grows_in_the_middle_is_refused(folder):
     resumed.restore(state)
 
 
+def test_a_new_file_in_the_place_of_a_read_one_is_refused(folder):
+  reading = open_stream(str(folder), FIELDS).read()
+  assert texts_of(itertools.islice(reading, 100)) == TEXTS[:100]
+  (folder / "1.jsonl").unlink()
+  (folder / "1a.jsonl").write_text(lines_of(TEXTS[:1]))
+  with pytest.raises(packing.InputError, match=r"2 files before 3\.ndjson, of which 1"):
+    list(itertools.islice(reading, 100))
+
+
+def test_a_folder_without_the_file_that_is_read_is_refused(folder):
+  documents = open_stream(str(folder), FIELDS)
+  reading = documents.read()
+  assert texts_of(itertools.islice(reading, 200)) == TEXTS
+  for path in folder.iterdir():
+    path.unlink()
+  with pytest.raises(packing.InputError, match=r"has no 3\.ndjson, which is being read"):
+    next(reading)
+
+
 @pytest.fixture
 def standard_input(monkeypatch, tmp_path):
   """Gives a text on standard input; again each time it is called."""
@@ -221,6 +241,22 @@ def test_sequences_of_a_stream_resume_between_two_reads(folder, task, tmp_path):
     np.testing.assert_array_equal(
       gathered.store.gather(np.array([place])), example["input_ids"]
     )
+
+
+def test_sequences_go_on_in_the_next_document_as_in_a_prepared_dataset(
+  standard_input, tmp_path
+):
+  standard_input(lines_of(TEXTS[:6]))
+  (tmp_path / "in.jsonl").write_text(lines_of(TEXTS[:6]))
+  reader = sequences_of("-", "sentences", tmp_path, cross_documents=True)
+  streamed = [x["input_ids"].tolist() for group in reader.read() for x in group]
+  source, vocabulary = (str(tmp_path / name) for name in ("in.jsonl", "vocab.txt"))
+  chosen = DatasetSettings(
+    source, 32, task="sentences", vocab_file=vocabulary, cross_documents=True
+  )
+  prepared = prepare(tmp_path / "d", chosen, num_workers=1).train
+  assert streamed == [row["input_ids"] for row in prepared.records()]
+  assert len(streamed) < 6
 
 
 def test_documents_are_used_once(folder, tmp_path):
