@@ -53,6 +53,7 @@ flags.mark_flag_as_required("config")
 _NOT_OF_THE_WEIGHTS = (
   "model.attention_impl",
   "model.remat",
+  "model.dtype",
   "model.init_from",
   "model.dropout_rate",
   "model.attention_dropout_rate",
@@ -90,7 +91,7 @@ def main():
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
-  here = {"attention_impl": config.model.attention_impl, "remat": config.model.remat}
+  here = {name: config.model[name] for name in ("attention_impl", "remat", "dtype")}
   program = ModelProgram(dataclasses.replace(stored.config, **here), mesh=mesh, head=head)
   params = gather(jax.device_get(stored.load()), mesh)  # once, not with each batch
   batches = sum(one.num_batches for one in held_out)

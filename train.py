@@ -20,6 +20,7 @@ import functools
 import os
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from training import memory
@@ -103,7 +104,7 @@ def main():
       )
     )
     run = prepare(config, folder)
-    finish(run, *train(run, checkpoints, tracked))
+    finish(run, train(run, checkpoints, tracked))
 
 
 def kept(folder: pathlib.Path) -> str:
@@ -138,7 +139,7 @@ class Run:
   unpacked_recipe: Recipe
   recipe: Recipe
   program: TrainingProgram
-  params: Any  # to start from; None to draw them
+  params: Callable[[], Any] | None  # reads those to start from; None to draw them
   compilations: CompilationCounter
 
   @property
@@ -208,9 +209,16 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     head=head,
     labels=dataset.labels,
   )
-  params = stored and init_from.initial_params(
-    stored, model_config, head=head, labels=dataset.labels, seed=config.seed
-  )
+  params = None
+  if stored:
+    params = functools.partial(
+      init_from.initial_params,
+      stored,
+      model_config,
+      head=head,
+      labels=dataset.labels,
+      seed=config.seed,
+    )
   program = TrainingProgram(
     model_config,
     make_optimizer(config, recipe),
@@ -282,14 +290,12 @@ def kept_plans(
 # ------------------------------------------------------------------------ the training
 
 
-def train(
-  run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers
-) -> tuple[State, dict[str, Any]]:
+def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dict[str, Any]:
   """Trains to the last step, or to where the evaluations end the run.
 
   Returns:
-    The state; and for the summary the peak rate of the devices, and how many lines
-    `metrics.jsonl` lacks.
+    For the summary the peak rate of the devices, how many lines `metrics.jsonl` lacks, and
+    figures of the last state, which is not kept.
   """
   config, program, steps = run.config, run.program, run.recipe.steps
   peak = peak_of(jax.devices(), dtype=config.model.dtype, given=config.train.peak_flops)
@@ -384,7 +390,18 @@ def train(
       if ended_early or stopping:
         raise interrupted(run, step)
     figures = {"peak_flops": peak.flops, "peak_flops_source": peak.source}
-    return state, figures | {"missing_lines": record.log.missing}
+    return figures | {"missing_lines": record.log.missing} | figures_of(state, program)
+
+
+def figures_of(state: State, program: TrainingProgram) -> dict[str, Any]:
+  """What the summary tells of the last state."""
+  params = gather(state["params"], program.mesh)
+  return {
+    "updates": int(state["step"]),
+    "skipped_steps": int(state["skipped"]),
+    "parameters": count_parameters(params),
+    "parameters_digest": processes.first(functools.partial(parameters_digest, params)),
+  }
 
 
 def interrupted(run: Run, step: int) -> Exception:
@@ -422,9 +439,13 @@ def begin(
   Returns:
     The state, its step, and what else the checkpoint holds.
   """
-  restored = checkpoints.restore_newest(run.program.abstract_state())
+  restored = checkpoints.restore_newest(
+    run.program.abstract_state(), optimizer=run.config.optimizer.to_dict()
+  )
   if restored is None:
-    start: tuple[State, int, dict] = run.program.init(run.params), 0, {}
+    # Read here, so that no copy of them stays while the run trains.
+    params = run.params and run.params()
+    start: tuple[State, int, dict] = run.program.init(params), 0, {}
   else:
     check_resumable(run, restored.step, restored.run["input"])
     try:
@@ -475,17 +496,16 @@ def describe(run: Run):
 # --------------------------------------------------------------------------- the report
 
 
-def finish(run: Run, state: State, figures: dict[str, Any]):
-  """Measures the speed-up of packing, and writes the summary and the pictures."""
+def finish(run: Run, figures: dict[str, Any]):
+  """Measures the speed-up of packing, and writes the summary and the pictures.
+
+  Args:
+    run: that has ended; its state is gone, since measuring makes another.
+    figures: from `train`.
+  """
   config, plan, program = run.config, run.plan, run.program
-  params = gather(state["params"], program.mesh)
-  summary = figures | {
-    "skipped_steps": int(state["skipped"]),
-    "parameters": count_parameters(params),
-    "parameters_digest": processes.first(functools.partial(parameters_digest, params)),
-  }
-  steps = int(state["step"])
-  del state, params
+  summary = dict(figures)
+  steps = summary.pop("updates")
   unpacked_plan = pipeline.make_plan(config, run.dataset.train, algorithm="none")
   loader, unpacked = run.loader(plan), run.loader(unpacked_plan)
   if rounds := config.train.throughput_rounds:

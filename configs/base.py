@@ -125,7 +125,7 @@ def get_config() -> ConfigDict:
   config.train.checkpoint_every = 200  # steps; a multiple of log_every
   config.train.keep_checkpoints = 2  # the newest
   config.train.keep_best = False  # of the best evaluation, too
-  config.train.keep_every = 0  # steps; checkpoints of its multiples are kept for good
+  config.train.keep_every = 0  # multiple of checkpoint_every; such steps are kept for good
   config.train.patience = 0  # evaluations without a better one, to end; 0: never
   config.train.target_mlm_accuracy = 0.0  # held out; training ends there; 0: no target
   config.train.peak_flops = 0.0  # of all devices, for peak_share; 0: known or measured

@@ -100,6 +100,34 @@ def test_a_run_on_a_task_leaves_its_metrics_and_its_best_checkpoint(finetuned):
   assert described["labels"] == ["unacceptable", "acceptable"]
 
 
+# Prints what lives when the two ways are compared.
+LOOK = """
+import pathlib, runpy, sys
+root = pathlib.Path(sys.argv[1]).parent
+sys.path.insert(0, str(root))
+import jax
+from training.record import throughput
+measure = throughput.packed_against_unpacked
+def look(*arguments, **options):
+  print("live bytes:", sum(x.nbytes for x in jax.live_arrays()))
+  return measure(*arguments, **options)
+throughput.packed_against_unpacked = look
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_neither_given_weights_nor_the_last_state_stay_once_they_are_not_needed(task):
+  """Where the throughput is measured, on a state of its own."""
+  (task / "look.py").write_text(LOOK)
+  words = command(task, "measured", fields={"train.throughput_rounds": 1})
+  words.insert(1, task / "look.py")
+  output = programs.succeeded(programs.complete(words, task)).stdout
+  assert "drawing classifier" in output
+  assert "live bytes: 0\n" in output
+
+
 def evaluate(task, *arguments, **options):
   return json.loads(succeed(task, *arguments, "--json", program="eval.py", **options))
 

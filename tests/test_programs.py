@@ -24,7 +24,7 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
   assert summary["packing_factor"] >= 1.2
   assert summary["efficiency"] >= 0.9
   recipe = summary["recipe"]["packed"]
-  assert (recipe["rows"], recipe["accumulation"], recipe["steps"]) == (8, 1, STEPS)
+  assert (recipe["rows"], recipe["accumulation"], recipe["steps"]) == (8, 2, STEPS)
   assert recipe["packing_factor"] == summary["packing_factor"]
   assert recipe["epochs"] == pytest.approx(summary["epochs"])
   assert 0 < summary["unigram_mlm_accuracy"] < 1
@@ -97,8 +97,8 @@ def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
   unpacked = printed("--config.packing.algorithm=none")
   for name in ("loss", "mlm_accuracy", "nsp_accuracy", "unigram_mlm_accuracy"):
     assert unpacked[name] == pytest.approx(last[name], rel=1e-4)
-  before = f"--step={STEPS - programs.SAVED_EVERY}"
-  assert "masked-token" in succeed(folder, "whole", before, program="eval.py").stdout
+  before = f"--step={STEPS - programs.SAVED_EVERY}", "--config.model.dtype=bfloat16"
+  assert "masked-token" in succeed(folder, "whole", *before, program="eval.py").stdout
 
 
 @pytest.mark.slow

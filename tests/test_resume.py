@@ -131,7 +131,9 @@ def test_a_changed_config_is_refused_unless_told_so_and_possible(folder, copy):
   refused(folder, copy, f"train.steps is {STEPS} there and {STEPS + 2} here", more)
   for option, message in {
     "optimizer.name=sgd": "of another model or optimizer",
-    "train.micro_batch_size=4": "comes to 4 rows a step",
+    "optimizer.name=adamw": "optimizer.name is 'lamb' there, expected 'adamw'",
+    "optimizer.trust_ratio=all": "optimizer.trust_ratio is 'weights' there",
+    "train.micro_batch_size=3": "comes to 9 rows a step",
     "train.steps=8": f"comes to 8 steps; the run in {copy} has made {STEPS}",
     "packing.max_sequences_per_pack=2": "train.json was made with packing",
   }.items():

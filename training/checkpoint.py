@@ -9,7 +9,7 @@ import json
 import math
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +23,9 @@ from training.step import State
 _REST = "training"  # the part that only training reads
 _METADATA = "_CHECKPOINT_METADATA"  # Orbax's, written last
 BROKEN = "broken"  # checkpoints that cannot be read are moved there
+# Fields of the config's optimizer that decide what its state is made of: others may have
+# arrays of the same names and shapes.
+_OF_THE_STATE = ("name", "trust_ratio")
 
 
 class Restored(NamedTuple):
@@ -149,7 +152,9 @@ class Checkpoints:
     steps = ", ".join(map(str, self.steps))
     return f"Those of the steps {steps} are kept." if steps else "There is none before it."
 
-  def restore_newest(self, abstract_state: State) -> Restored | None:
+  def restore_newest(
+    self, abstract_state: State, *, optimizer: Mapping[str, Any] | None = None
+  ) -> Restored | None:
     """Loads the newest checkpoint that is intact.
 
     One that was cut short or altered is moved to `checkpoints/broken/`, with a warning, and
@@ -158,6 +163,8 @@ class Checkpoints:
     Args:
       abstract_state: its shapes, types and shardings; the devices and processes may be
         others than those that saved it.
+      optimizer: the fields of the config's optimizer, to compare with those in the config
+        that was saved.
 
     Returns:
       None where no checkpoint has been saved.
@@ -167,7 +174,8 @@ class Checkpoints:
     """
     expected = _parts(abstract_state)
     while step := processes.first(lambda: max(self.steps, default=0)):
-      why = processes.first(functools.partial(self._damage, step, expected))
+      damage = functools.partial(self._damage, step, expected, optimizer or {})
+      why = processes.first(damage)
       if why is None:
         try:
           restored = self._load(step, expected)
@@ -189,10 +197,15 @@ class Checkpoints:
   def _load(self, step: int, expected: dict[str, Any]) -> Restored:
     path = self._folder / str(step)
     parts = ocp.load_checkpointables(path, expected)
-    run = json.loads((path / _METADATA).read_text())["custom_metadata"]
-    return Restored(step, {weights.PARAMS: parts[weights.PARAMS], **parts[_REST]}, run)
+    state = {weights.PARAMS: parts[weights.PARAMS], **parts[_REST]}
+    return Restored(step, state, self._run(step))
 
-  def _damage(self, step: int, expected: dict[str, Any]) -> str | None:
+  def _run(self, step: int) -> dict[str, Any]:
+    return json.loads((self._folder / str(step) / _METADATA).read_text())["custom_metadata"]
+
+  def _damage(
+    self, step: int, expected: dict[str, Any], optimizer: Mapping[str, Any]
+  ) -> str | None:
     """Reads all bytes of a checkpoint; returns what is wrong with them.
 
     Raises:
@@ -201,11 +214,16 @@ class Checkpoints:
     path = self._folder / str(step)
     try:
       found = {part: weights.read_through(path / part) for part in expected}
+      there = self._run(step).get("config", {}).get("optimizer", {})
     except (ValueError, KeyError, OSError) as error:
       return weights.beginning(error)
     try:
       for part, shapes in found.items():
         weights.check_shapes(shapes, expected[part])
+      for name in _OF_THE_STATE:
+        here = optimizer.get(name)
+        if there.get(name, here) != here:
+          raise ValueError(f"optimizer.{name} is {there[name]!r} there, expected {here!r}.")
     except ValueError as error:
       raise weights.WeightsError(
         f"{path} is of another model or optimizer than the config describes: {error} Give "

@@ -441,6 +441,7 @@ REFUSED = [
   ("train.batch_size", 31, "a multiple of the 2 devices"),
   ("train.steps", 0, "at least 1"),
   ("train.eval_every", 33, "a multiple of train.log_every=20"),
+  ("train.keep_every", 300, "0, or a multiple of train.checkpoint_every=200"),
   ("train.throughput_rounds", -1, "0 or more"),
   ("train.target_mlm_accuracy", 19.2, "a fraction"),
   ("train.peak_flops", -1.0, "0 or more"),

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import runpy
 
 import pytest
 
@@ -13,6 +14,11 @@ from training.errors import ConfigError
 from training.recipe import ADJUSTMENTS, packed, parse_duration, resolve, unpacked
 from training.recipe.table import table
 
+PHASES = {
+  "bert_base_phase2": [("384",), ("512",)],
+  "bert_large_phase2": [("384",), ("512",)],
+  "modern_bert_base": [("1024",), ("8192",)],
+}
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -174,6 +180,37 @@ def test_rows_are_a_multiple_of_the_devices_or_of_the_micro_batch(devices):
   config.train.micro_batch_size = 12
   _, after = resolve(config, packing_factor=1.7, num_devices=devices)
   assert (after.rows, after.accumulation) == (36, 3)  # whatever the devices
+
+
+@pytest.mark.parametrize(
+  ("micro", "p", "devices", "most"),
+  [(60, 2.0, 1, 30), (60, 2.0, 4, 12), (20, 2.15, 1, 15), (60, 1.3, 1, 20)],
+)
+def test_a_micro_batch_too_large_for_the_reduced_rows_is_refused(micro, p, devices, most):
+  """Nothing, or too little, would be reduced."""
+  fields = {"train__micro_batch_size": micro, "packing__adjust": "reduce_batch"}
+  told = rf"micro_batch_size is {micro}; expected .* such as {most}\. .*factor of {p:.3f}"
+  with pytest.raises(ConfigError, match=told):
+    resolve(config_for(**fields), packing_factor=p, num_devices=devices)
+  fields["train__micro_batch_size"] = most
+  _, after = resolve(config_for(**fields), packing_factor=p, num_devices=devices)
+  assert abs(after.rounding) <= 0.25
+
+
+@pytest.mark.parametrize("micro", [0, 60])
+def test_rows_that_the_devices_round_so_far_are_not_refused(micro):
+  """A smaller micro-batch would change nothing."""
+  fields = {"train__micro_batch_size": micro, "packing__adjust": "reduce_batch"}
+  _, after = resolve(config_for(**fields), packing_factor=2.0, num_devices=60)
+  assert (after.rows, after.rounding) == (60, 1.0)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.py")), ids=str)
+def test_the_micro_batches_of_the_configs_are_small_enough(path):
+  make = runpy.run_path(str(path))["get_config"]
+  for words in PHASES.get(path.stem, [()]):
+    for p in (1.0, 1.2, 1.5, 1.7, 2.0, 2.5, 3.0):
+      resolve(make(*words), packing_factor=p, num_sequences=10**9)
 
 
 def test_the_quickstart_trains_1700_packed_steps_of_16_rows():

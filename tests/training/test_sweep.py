@@ -22,6 +22,7 @@ from training.sweep.file import SweepError, load_sweep
 
 ROOT = pathlib.Path(__file__).parents[2]
 FIELD = "model.attention_mask"
+GRID_OF_TEXT = {"model.positions": ["alibi"], "seed": [0, 1]}
 GRID = {FIELD: ["segment", "none"], "seed": [0, 1, 2]}
 
 
@@ -72,6 +73,18 @@ def test_arms_have_their_names_and_win_over_the_overrides(tmp_path):
     "data.seed": 7,
     "seed": 0,
   }
+
+
+def test_a_sweep_of_text_is_checked_as_of_a_gpt2(tmp_path):
+  arms = {"learned": {"model.positions": "learned"}}
+  (run,) = make_sweep(tmp_path, config="configs/gpt2_atoms.py", arms=arms).runs
+  assert run.config.model.positions == "learned"
+  with pytest.raises(SweepError, match=r"model\.position_reset is False; expected True"):
+    make_sweep(
+      tmp_path,
+      config="configs/gpt2_atoms.py",
+      arms={"running on": {"model.position_reset": False}},
+    )
 
 
 def test_fields_with_the_same_last_part_are_named_whole(tmp_path):
@@ -129,6 +142,7 @@ def test_a_sweep_that_cannot_run_is_refused(tmp_path, capsys, spec, message):
     ("--config.train.stepz=9", "did you mean 'train.steps'"),
     ("--config.train.steps=many", "many"),
     ("--config.seed=4", "but FILE sets it for 'attention_mask=segment'"),
+    ("--config.optimizer.warmup_steps=4000", "warmup_steps comes to 4000; expected 0 to"),
     ("--steps=4", "Expected --config.FIELD=VALUE, found '--steps=4'"),
     ("--config.train.steps", "Expected --config.FIELD=VALUE"),
   ],
@@ -181,15 +195,15 @@ def test_every_sweep_of_the_project_can_be_run(path, capsys):
   assert len(names) == len(set(names)) > 1
 
 
-def finish(folder, run, accuracy, **more):
+def finish(folder, run, accuracy, *, metric="mlm_accuracy", **more):
   """What train.py leaves of a run."""
   workdir.check(folder / run.name, run.config)
   with workdir.claimed(folder / run.name):
     workdir.record(folder / run.name, run.config, {})
     with metrics.MetricsLog(folder / run.name, first_step=0) as log:
       for step in (10, 20):
-        log.evaluation(step, {"mlm_accuracy": accuracy * step / 20})
-    summary = {"eval_mlm_accuracy": accuracy, "sequences_per_second": 1234.5} | more
+        log.evaluation(step, {metric: accuracy * step / 20})
+    summary = {f"eval_{metric}": accuracy, "sequences_per_second": 1234.5} | more
     (folder / run.name / "summary.json").write_text(json.dumps(summary))
 
 
@@ -240,6 +254,17 @@ def test_the_baseline_is_the_last_row(tmp_path):
   cells = [cell.strip() for cell in last.strip("|").split("|")]
   assert cells == ["always the commonest", "", "2", "6.00% ± 1.41%", ""]
   assert len(last) == len(header)
+
+
+def test_a_sweep_of_text_has_results_and_a_picture(tmp_path):
+  swept = make_sweep(tmp_path, config="configs/gpt2_atoms.py", grid=GRID_OF_TEXT)
+  for run in swept.runs:
+    finish(tmp_path, run, 0.25, metric="causal_accuracy", eval_perplexity=31.5)
+  sweep.write(tmp_path, sweep.tabulate(swept, tmp_path, {}), {})
+  header, _, row = (tmp_path / "sweep.md").read_text().splitlines()[-3:]
+  assert "| next-token accuracy | perplexity |" in " ".join(header.split())
+  assert "| 25.00% ± 0.00% | 31.50 ± 0.00 |" in " ".join(row.split())
+  assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_quick_look_that_is_advised_is_not_all_warm_up():

@@ -379,6 +379,11 @@ def _training_rules(config, *, num_devices: int) -> list[_Rule]:
     ),
     (train.eval_every % train.log_every == 0, "train.eval_every", multiple),
     (train.checkpoint_every % train.log_every == 0, "train.checkpoint_every", multiple),
+    (  # others are kept only where a checkpoint happens to be at a multiple of both
+      train.keep_every % train.checkpoint_every == 0,
+      "train.keep_every",
+      f"0, or a multiple of train.checkpoint_every={train.checkpoint_every}",
+    ),
     (
       num_devices % train.fsdp == 0,
       "train.fsdp",

@@ -19,6 +19,7 @@ from training.optimizer import HAS_BETAS, packed_betas
 # Ways to adjust to a batch that holds `packing_factor` times the sequences.
 ADJUSTMENTS = ("reduce_batch", "lamb_betas", "lr_linear", "lr_sqrt", "none")
 
+_MOST_ROUNDING = 0.25  # of the sequences a step, by micro-batches
 _SHORT_WARMUP = 0.1  # of the steps, where the config's would not end before the run
 _WARMUP = ("optimizer.warmup_steps", "optimizer.warmup")
 
@@ -283,7 +284,31 @@ def resolve(
     adjust=config.packing.adjust,
     multiple=config.train.micro_batch_size or num_devices,
   )
+  _check_rounding(config, before, after, num_devices=num_devices)
   return before, after
+
+
+def _check_rounding(
+  config: ml_collections.ConfigDict, before: Recipe, after: Recipe, *, num_devices: int
+):
+  """Refuses a micro-batch whose multiples are far from the rows that p asks for."""
+  micro, p = config.train.micro_batch_size, after.packing_factor
+  if not micro or abs(after.rounding) <= _MOST_ROUNDING:
+    return
+
+  def is_near(other: int) -> bool:
+    tried = packed(before, packing_factor=p, adjust=after.adjust, multiple=other)
+    return abs(tried.rounding) <= _MOST_ROUNDING
+
+  smaller = range(num_devices, micro, num_devices)
+  near = [x for x in smaller if before.rows % x == 0 and is_near(x)]
+  if near:  # else the devices round as far, without any micro-batches
+    raise ConfigError(
+      f"config.train.micro_batch_size is {micro}; expected a smaller one, such as "
+      f"{max(near)}. At a packing factor of {p:.3f}, packing.adjust={after.adjust} asks "
+      f"for {before.rows / p:.1f} rows a step in place of {before.rows}, and the nearest "
+      f"multiple of {micro} changes the sequences by {after.rounding:+.0%}."
+    )
 
 
 def check_recipe(

@@ -64,7 +64,7 @@ class MetricsLog:
   ):
     self._workdir = pathlib.Path(workdir)
     self._trackers = trackers
-    self._events: Any = None  # a tensorboardX.SummaryWriter
+    self._events: Any = None  # a tensorboardX.SummaryWriter; None also once it failed
     self._counts: dict[str, int] = {}
     self._newest: dict[str, list[dict]] = {}
     self.missing = 0
@@ -75,7 +75,9 @@ class MetricsLog:
       import tensorboardX  # which imports PyTorch where it is installed: seconds
 
       self._events = tensorboardX.SummaryWriter(
-        str(self._workdir / "tensorboard"), purge_step=first_step + 1
+        str(self._workdir / "tensorboard"),
+        purge_step=first_step + 1,
+        max_queue=1000,  # so that no line waits for a thread that has just ended
       )
 
   def _resume(self, name: str, first_step: int, state: dict | None) -> int:
@@ -113,8 +115,29 @@ class MetricsLog:
     return self
 
   def __exit__(self, *_):
-    if self._events:
-      self._events.close()
+    try:
+      if self._events_live():
+        self._events.close()
+    except OSError as error:
+      self._drop_events(error)
+
+  def _events_live(self) -> bool:
+    """Whether TensorBoard writes. Its thread ends at an error; whoever adds then waits."""
+    if self._events and not self._events.file_writer.event_writer._worker.is_alive():
+      self._drop_events("its thread has ended, as on a full disk")
+    return self._events is not None
+
+  def _drop_events(self, why: object):
+    writer = self._events.file_writer.event_writer
+    writer._closed = True  # else it waits for its thread when Python exits
+    writer._event_queue.cancel_join_thread()
+    self._events = None
+    print(
+      f"WARNING: TensorBoard failed: {why}. {self._workdir / 'tensorboard'} gets no more "
+      "events; the run goes on without, and metrics.jsonl has all numbers.",
+      file=sys.stderr,
+      flush=True,
+    )
 
   @property
   def last_train_line(self) -> dict:
@@ -145,17 +168,25 @@ class MetricsLog:
   def _write(self, name: str, tag: str, line: dict):
     self._newest[name].append(line)
     self._counts[name] += 1
-    if not self._events:
+    if jax.process_index() != 0:
       return
-    with (self._workdir / name).open("a") as file:
-      file.write(json.dumps(line, allow_nan=False) + "\n")
+    path, text = self._workdir / name, json.dumps(line, allow_nan=False) + "\n"
+    try:
+      with path.open("a") as file:
+        file.write(text)
+    except OSError as error:
+      raise OSError(
+        f"The line of step {line['step']} could not be written to {path}: {error}. Make "
+        "room, and run the same command again."
+      ) from error
     numbers = {
       f"{tag}/{key}": value
       for key, value in line.items()
       if isinstance(value, int | float) and key != "step"
     }
-    for key, value in numbers.items():
-      self._events.add_scalar(key, value, line["step"])
+    if self._events_live():
+      for key, value in numbers.items():
+        self._events.add_scalar(key, value, line["step"])
     if self._trackers:
       self._trackers.log(line["step"], numbers)
 

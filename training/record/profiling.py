@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 
 import jax
+
+from training.processes import is_first
 
 _FIRST_STEPS = 10  # compile and warm up, and are not profiled
 
@@ -22,19 +25,26 @@ class Profile:
     self._folder = pathlib.Path(workdir) / "profile"
     self._start = first_step + 1 + _FIRST_STEPS if steps else 0  # 0: no step's number
     self._end = self._start + steps
-    self._running = False
+    self._running, self._waits = False, steps > 0
 
   def __enter__(self) -> Profile:
     return self
 
   def __exit__(self, *_):
     self._stop()
+    if self._waits and is_first():
+      print(
+        f"No profile: the run ended before step {self._start}, at which it begins. "
+        f"{_FIRST_STEPS} steps of a process come before it.",
+        file=sys.stderr,
+        flush=True,
+      )
 
   def before(self, step: int):
     """To be called before each step."""
     if step == self._start:
       jax.profiler.start_trace(self._folder)
-      self._running = True
+      self._running, self._waits = True, False
     elif step == self._end:
       self._stop()
 

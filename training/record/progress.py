@@ -23,7 +23,6 @@ _SHOWN = {
   "loss": "loss {:.3f}",
   "mlm_accuracy": "accuracy {:.1%}",
   "causal_accuracy": "accuracy {:.1%}",
-  "perplexity": "perplexity {:.1f}",
   "sequence_accuracy": "accuracy {:.1%}",
   "answer_accuracy": "exact {:.1%}",
   "sequences_per_second": "{:,.0f} sequences/s",

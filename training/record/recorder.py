@@ -62,7 +62,11 @@ def recording(
       window=config.train.log_every,
       state=saved.get("meter"),
     )
-    watch = Watch(workdir, skips=config.train.skip_bad_steps)
+    watch = Watch(
+      workdir,
+      skips=config.train.skip_bad_steps,
+      in_a_row=saved.get("bad_steps", 0),  # an earlier version did not save it
+    )
     yield Recorder(log, meter, progress, profile, watch, learning_rates)
 
 
@@ -141,4 +145,8 @@ class Recorder:
 
   def state(self) -> dict[str, Any]:
     """What a resumed run continues from, as JSON takes it."""
-    return {"meter": self.meter.state(), "log": self.log.get_state()}
+    return {
+      "meter": self.meter.state(),
+      "log": self.log.get_state(),
+      "bad_steps": self.watch.in_a_row,
+    }

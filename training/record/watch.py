@@ -23,12 +23,16 @@ class Watch:
   Args:
     workdir: the run's folder; `bad_step.json` there describes the step that stopped it.
     skips: how many bad steps in a row may be skipped; 0: the first stops the run.
+    in_a_row: how many the last steps before are, of a run that is resumed.
+
+  Attributes:
+    in_a_row: how many the last checked steps are.
   """
 
-  def __init__(self, workdir: str | pathlib.Path, *, skips: int):
+  def __init__(self, workdir: str | pathlib.Path, *, skips: int, in_a_row: int = 0):
     self._workdir = pathlib.Path(workdir)
     self._skips = skips
-    self._in_a_row = 0
+    self.in_a_row = in_a_row
     self._waiting: list[tuple[int, np.ndarray, Mapping]] = []
 
   def add(self, step: int, sequence_ids: np.ndarray, values: Mapping):
@@ -53,10 +57,10 @@ class Watch:
     while len(self._waiting) > except_newest:
       step, sequence_ids, values = self._waiting.pop(0)
       if bool(values["finite"]):
-        self._in_a_row = 0
+        self.in_a_row = 0
         continue
-      self._in_a_row += 1
-      if self._in_a_row > self._skips:
+      self.in_a_row += 1
+      if self.in_a_row > self._skips:
         self._stop(step, sequence_ids, values)
 
   def check_evaluation(self, step: int, loss: float):
@@ -86,7 +90,7 @@ class Watch:
       )
     shown = ", ".join(map(str, ids[:_SHOWN])) + (", ..." if len(ids) > _SHOWN else "")
     numbers = ", ".join(f"{name} {value}" for name, value in means.items())
-    row = f", bad step number {self._in_a_row} in a row" if self._in_a_row > 1 else ""
+    row = f", bad step number {self.in_a_row} in a row" if self.in_a_row > 1 else ""
     skipping = (
       "or resume here and skip up to 5 such steps in a row with "
       "--config.train.skip_bad_steps=5 --allow_changed_config."

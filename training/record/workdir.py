@@ -52,8 +52,8 @@ def choose_step(
     None where there is no checkpoint.
 
   Raises:
-    ConfigError: `wanted` is something else, the run has not been evaluated, or
-      `eval.jsonl` is damaged.
+    ConfigError: `wanted` is something else, the run has not been evaluated, its best
+      checkpoint is not kept, or `eval.jsonl` is damaged.
   """
   steps = weights.steps(workdir)
   if wanted == "best" or (wanted is None and prefer_best):
@@ -64,6 +64,12 @@ def choose_step(
       return max(steps, default=None)
     if best is None:
       raise ConfigError(f"{workdir} has not been evaluated; --step=best is not known yet.")
+    if best["step"] not in steps:
+      raise ConfigError(
+        f"The best step of {workdir} is {best['step']}, but its checkpoint is not kept; "
+        "--config.train.keep_best keeps it while training. Choose another with --step: "
+        f"there are those of the steps {', '.join(map(str, steps)) or '(none)'}."
+      )
     return best["step"]
   if wanted is None:
     return max(steps, default=None)

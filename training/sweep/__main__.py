@@ -50,6 +50,13 @@ from training.sweep.table import (
   varied,
 )
 
+# What the picture shows: the metric of the runs, by a figure that they have.
+_METRICS = {
+  "best_score": "score",
+  "eval_mlm_accuracy": "mlm_accuracy",
+  "eval_causal_accuracy": "causal_accuracy",
+}
+
 
 def is_finished(folder: pathlib.Path, config: ml_collections.ConfigDict) -> bool:
   """Whether a run of this config has ended in the folder."""
@@ -156,8 +163,8 @@ def write(folder: pathlib.Path, arms: Sequence[Mapping], failures: Mapping[str, 
       for value, found in runs.items()
       if found
     }
-  has_score = "best_score" in next(row for row in arms if row["n"])
-  metric = "score" if has_score else "mlm_accuracy"
+  first = next(row for row in arms if row["n"])
+  metric = next(metric for figure, metric in _METRICS.items() if figure in first)
   sweep_picture.draw(folder / "sweep.png", curves, metric=metric)
 
 

@@ -22,6 +22,9 @@ from training.errors import ConfigError, field_value, wrong_type
 ROOT = pathlib.Path(__file__).parents[2]
 _SEED, _ARM = "seed", "arm"
 _KEYS = ("config", "overrides", "arms", "grid")
+# The one task whose model is no encoder. train.py, which knows all tasks and algorithms,
+# checks their names again.
+_HEADS = {"text": "causal"}
 
 
 class SweepError(ValueError):
@@ -110,7 +113,7 @@ def make_sweep(
       )
     fields = {k: v for k, v in spec["overrides"].items() if k not in given} | fields
     name = _name(arm, fields if _SEED in spec["grid"] else {})
-    config = _changed(base, fields, where=f"{where}, run {name}")
+    config = _changed(base, fields, typed={*fields, *given}, where=f"{where}, run {name}")
     run = Run(name, arm, point, fields, config)
     if name in runs:
       raise SweepError(f"{where} has two runs that are called {name}.")
@@ -259,7 +262,11 @@ def _field(config: ml_collections.ConfigDict, name: str, *, where: str):
 
 
 def _changed(
-  base: ml_collections.ConfigDict, fields: Mapping[str, Any], *, where: str
+  base: ml_collections.ConfigDict,
+  fields: Mapping[str, Any],
+  *,
+  typed: Collection[str],
+  where: str,
 ) -> ml_collections.ConfigDict:
   """A copy of the config with fields set, each of the type that it has."""
   config = copy.deepcopy(base)  # with the fields that follow from others
@@ -277,9 +284,9 @@ def _changed(
     validate(
       checked,
       algorithms=[config.packing.algorithm],
-      tasks={config.data.task: ""},
+      tasks={config.data.task: _HEADS.get(config.data.task, "")},
       num_devices=1,
-      typed=fields,
+      typed=typed,
     )
   except ConfigError as error:
     raise SweepError(f"{where}: {error}") from error

@@ -13,6 +13,8 @@ COLUMNS = {
   "eval_mlm_accuracy": ("masked-token accuracy", "{:.2%}"),
   "eval_mlm_loss": ("masked-token loss", "{:.4f}"),
   "eval_nsp_accuracy": ("next-sentence accuracy", "{:.2%}"),
+  "eval_causal_accuracy": ("next-token accuracy", "{:.2%}"),
+  "eval_perplexity": ("perplexity", "{:.2f}"),
   "sequences_per_second": ("sequences/s", "{:,.0f}"),
   "seconds": ("seconds", "{:,.0f}"),
 }

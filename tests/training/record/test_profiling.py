@@ -15,7 +15,7 @@ from training.record.profiling import Profile
   ],
 )
 def test_steps_are_profiled_after_the_first_ones(
-  tmp_path, first_step, last_step, steps, profiled
+  tmp_path, capsys, first_step, last_step, steps, profiled
 ):
   double = jax.jit(lambda x: 2 * x)
   with Profile(tmp_path, first_step=first_step, steps=steps) as profile:
@@ -23,3 +23,7 @@ def test_steps_are_profiled_after_the_first_ones(
       profile.before(step)
       double(jnp.ones(3)).block_until_ready()
   assert any((tmp_path / "profile").rglob("*.xplane.pb")) == profiled
+  told = capsys.readouterr().err
+  assert ("No profile: the run ended before step 11" in told) == (
+    steps > 0 and not profiled
+  )

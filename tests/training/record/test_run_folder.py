@@ -64,6 +64,33 @@ def test_of_several_processes_the_first_writes(log_of_a_run, monkeypatch):
   assert [path.read_bytes() for path in kept] == before
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_run_outlives_its_tensorboard(tmp_path, capsys):
+  """Its thread ends at a full disk; what is added then would be waited for, for ever."""
+  with metrics.MetricsLog(tmp_path, first_step=0) as log:
+    writer = log._events.file_writer.event_writer
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, writer._ev_writer._py_recordio_writer._writer.fileno())
+    os.close(full)
+    writer._worker._next_flush_time = 0
+    for step in range(1, 41):
+      log.train(step, NUMBERS)
+      writer._worker.join(timeout=20 if step == 1 else 0)
+  assert len(files.read_json_lines(tmp_path / "metrics.jsonl")) == 40
+  (told,) = capsys.readouterr().err.splitlines()
+  assert told.startswith("WARNING: TensorBoard failed: its thread has ended")
+
+
+def test_a_full_disk_is_told_with_the_file_and_the_step(tmp_path):
+  with metrics.MetricsLog(tmp_path, first_step=0) as log:
+    path = tmp_path / "metrics.jsonl"
+    path.unlink()
+    path.symlink_to("/dev/full")
+    told = r"line of step 7 could not be written to .*metrics\.jsonl: .*No space left"
+    with pytest.raises(OSError, match=told):
+      log.train(7, NUMBERS)
+
+
 def damage(path, how):
   lines = path.read_bytes().splitlines(keepends=True)
   if how == "removed":
@@ -250,6 +277,15 @@ def test_the_best_step_is_chosen_by_the_metric_of_the_head(tmp_path, head, metri
     workdir.choose_step(tmp_path, "best")
   lines = [{"step": 2, metric: 0.1}, {"step": 4, metric: 0.3}, {"step": 6, metric: 0.2}]
   (tmp_path / "eval.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+  for step in (2, 6):
+    folder = tmp_path / "checkpoints" / str(step)
+    (folder / "params").mkdir(parents=True)
+    (folder / "_CHECKPOINT_METADATA").touch()
+  told = r"best step .* is 4, .* not kept; .*train\.keep_best.*steps 2, 6\."
+  with pytest.raises(ConfigError, match=told):
+    workdir.choose_step(tmp_path, "best")
+  assert workdir.choose_step(tmp_path, None, prefer_best=True) == 6
+  folder.rename(folder.with_name("4"))
   assert workdir.choose_step(tmp_path, "best") == 4
   assert workdir.choose_step(tmp_path, "6") == 6
   with pytest.raises(ConfigError, match="--step is 'last'; expected a number, or best"):
