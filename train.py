@@ -299,7 +299,6 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
   """
   config, program, steps = run.config, run.program, run.recipe.steps
   peak = peak_of(jax.devices(), dtype=config.model.dtype, given=config.train.peak_flops)
-  processes.tell("compiling ...")
   held_out = pipeline.make_held_out(
     config,
     run.dataset,
@@ -442,9 +441,10 @@ def begin(
   restored = checkpoints.restore_newest(
     run.program.abstract_state(), optimizer=run.config.optimizer.to_dict()
   )
+  # Read here, so that no copy of them stays while the run trains.
+  params = run.params() if run.params and restored is None else None
+  processes.tell("compiling ...")
   if restored is None:
-    # Read here, so that no copy of them stays while the run trains.
-    params = run.params and run.params()
     start: tuple[State, int, dict] = run.program.init(params), 0, {}
   else:
     check_resumable(run, restored.step, restored.run["input"])
