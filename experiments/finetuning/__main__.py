@@ -215,18 +215,19 @@ def work_table(tasks: Sequence[Runs]) -> str:
 
 
 def sequences_a_step(tasks: Sequence[Runs]) -> str:
-  """How many sequences a step has on average, which whole packs do not match."""
+  """How many sequences a step has on average, packed and unpacked."""
 
   def of(runs: Runs, arm: str) -> float:
     first = runs.summaries(arm)[0]
     return first["epochs"] * first["sequences"] / first["steps"]
 
   each = [
-    f"{runs.task} {of(runs, 'packed'):.1f} for {of(runs, 'unpacked'):.1f}" for runs in tasks
+    f"{runs.task} {of(runs, 'packed'):.1f} against {of(runs, 'unpacked'):.1f}"
+    for runs in tasks
   ]
   return (
-    "A step has whole packs, so it has about as many sequences as unpacked ones, but not "
-    f"just as many, in as many steps: {', '.join(each)}."
+    "A packed step holds whole packs, so it has only about as many sequences as an "
+    f"unpacked one: {', '.join(each)}."
   )
 
 

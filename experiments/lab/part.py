@@ -53,6 +53,13 @@ class Part:
     values = [Value(what, number, "not run") for what, number in (printed or {}).items()]
     return self.exhibit(name, title, "not run here", why, values=values, **fields)
 
+  def on_real_data(self, make: Maker, name: str, title: str, claim: str) -> list[Exhibit]:
+    """What `make` makes of this part with real data; without any, that it was not run."""
+    part = dataclasses.replace(self, command=f"{self.command} --data FOLDER")
+    if part.data is not None:
+      return list(make(part))
+    return [part.not_run(name, title, "No folder with real data was given.", claim=claim)]
+
   def beside(self, name: str) -> Part:
     """Another part of the same report, whose results this one needs too."""
     return dataclasses.replace(self, folder=self.folder.parent / name)

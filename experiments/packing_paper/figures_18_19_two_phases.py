@@ -49,8 +49,8 @@ Speed = Mapping[int, float]  # packed sequences a second, by row length
 class Phase(NamedTuple):
   """What a phase sees."""
 
-  sequences: float  # how many
-  fields: dict[str, Any]  # of the config: which
+  sequences: float  # their number
+  fields: dict[str, Any]  # of the config, for their length and where they are
 
 
 def make_phases(

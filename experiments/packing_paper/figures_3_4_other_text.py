@@ -31,6 +31,10 @@ FIELDS: dict[str, Any] = {
   "train.steps": 1000,  # as many real tokens as the learning curves have
   "optimizer.warmup_steps": 59,
 }
+_TITLE = (
+  "Figures 3 and 4, on WikiText-2",
+  "Packed, unpacked and unmasked training on other text",
+)
 _CLAIM = (
   "Packed training reaches the same loss as unpacked training, and needs the mask for it."
 )
@@ -38,12 +42,12 @@ _CLAIM = (
 
 def exhibits(part: Part) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
-  name = "Figures 3 and 4, on WikiText-2"
-  title = "Packed, unpacked and unmasked training on other text"
-  about: dict[str, Any] = {"command": f"{part.command} --data FOLDER", "claim": _CLAIM}
-  if part.data is None:
-    why = "No folder with real data was given."
-    return [part.not_run(name, title, why, **about)]
+  return part.on_real_data(train, *_TITLE, _CLAIM)
+
+
+def train(part: Part) -> list[Exhibit]:
+  """As `exhibits`, with real data."""
+  assert part.data is not None, "see exhibits"
   text = real_data.find(part.data, "wikitext-2/valid.txt").parent
   study = make_study(part, ["packed", "no_mask"])
   overrides = {**study.overrides, **FIELDS} | (QUICK if part.quick else {})
@@ -65,11 +69,10 @@ def exhibits(part: Part) -> list[Exhibit]:
       part,
       results,
       ARMS,
-      name,
-      title,
+      *_TITLE,
       finding,
       picture="other_text.png",
-      **about,
+      claim=_CLAIM,
       statements=[
         long_enough(packed),
         equivalent(

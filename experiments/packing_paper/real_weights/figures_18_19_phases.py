@@ -37,16 +37,12 @@ def make_study(part: Part) -> Study:
 
 def exhibits(part: Part) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
-  part = dataclasses.replace(part, command=f"{part.command} --data FOLDER")
-  if part.data is None:
-    return [
-      part.not_run(
-        "Figures 18 and 19, on Wikipedia",
-        "Both phases of a real encoder",
-        "No folder with real data was given.",
-        claim=CLAIM,
-      )
-    ]
+  title = "Figures 18 and 19, on Wikipedia", "Both phases of a real encoder"
+  return part.on_real_data(train, *title, CLAIM)
+
+
+def train(part: Part) -> list[Exhibit]:
+  """As `exhibits`, with real data."""
   results = make_study(part).run()
   made = [two_phases.phase(part, number, results) for number in (1, 2)]
   return [

@@ -86,7 +86,4 @@ def exhibit(part: Part, scores: Mapping[str, Scores]) -> Exhibit:
 
 def exhibits(part: Part) -> list[Exhibit]:
   """Trains and fine-tunes what is not finished, and tests; raises as `fine_tune`."""
-  part = dataclasses.replace(part, command=f"{part.command} --data FOLDER")
-  if part.data is None:
-    return [part.not_run(*TITLE, "No folder with real data was given.", claim=CLAIM)]
-  return [exhibit(part, fine_tune(part))]
+  return part.on_real_data(lambda here: [exhibit(here, fine_tune(here))], *TITLE, CLAIM)
