@@ -8,7 +8,6 @@ import functools
 import json
 import logging
 import pathlib
-import shutil
 import sys
 import time
 
@@ -18,7 +17,7 @@ import tqdm
 from model import hf, weights
 from model.config import MAX_VOCAB_MULTIPLE
 from model.files import NotWritten, check_new_folder, whole_folder
-from model.hf.tokenizer import BYTE_LEVEL_FILES, describe_byte_level
+from model.hf.tokenizer import BYTE_LEVEL_FILES, copy_byte_level
 from model.testing import verify
 
 
@@ -142,16 +141,9 @@ def _import(options) -> dict:
       vocabulary=stored.vocabulary,
       labels=stored.labels,
     )
-    _copy_tokenizer(stored, partial)
+    if stored.vocabulary and stored.vocabulary.by_json:
+      copy_byte_level(stored.directory, partial)
   return _summary(options.out, stored, params)
-
-
-def _copy_tokenizer(stored: weights.StoredModel, folder: pathlib.Path):
-  """Copies the files that split text, where WordPiece does not."""
-  for name in BYTE_LEVEL_FILES:
-    path = stored.directory / name
-    if stored.vocabulary and stored.vocabulary.by_json and path.exists():
-      shutil.copyfile(path, folder / name)
 
 
 def _add_export(commands):
@@ -187,30 +179,29 @@ def _export(options) -> dict:
     options.out,
     vocabulary=stored.vocabulary,
     labels=stored.labels,
+    tokenizer=stored.directory,
   )
-  out = pathlib.Path(options.out)
-  _copy_tokenizer(stored, out)
-  describe_byte_level(out, max_length=config.max_position_embeddings)
   return {"step": stored.step} | _summary(options.out, stored, params)
 
 
 def _summary(out: str, stored: weights.StoredModel, params: weights.Params) -> dict:
+  folder = pathlib.Path(out)
   return {
-    "directory": str(pathlib.Path(out)),
+    "directory": str(folder),
     "architecture": stored.kind.__name__,
     "parameters": sum(x.size for x in jax.tree.leaves(params)),
     "vocab_size": stored.config.vocab_size,
-    "tokenizer": _tokenizer_of(stored),
+    "tokenizer": _tokenizer_in(folder, stored.vocabulary),
   }
 
 
-def _tokenizer_of(stored: weights.StoredModel) -> str:
-  if stored.vocabulary is None:
-    return "none"
-  if not stored.vocabulary.by_json:
+def _tokenizer_in(folder: pathlib.Path, vocabulary: weights.Vocabulary | None) -> str:
+  """What a folder that was written has to split text by."""
+  if vocabulary and not vocabulary.by_json:
     return "WordPiece"
-  there = [name for name in BYTE_LEVEL_FILES if (stored.directory / name).exists()]
-  return there[0] if there else "its tokens alone"
+  there = [name for name in BYTE_LEVEL_FILES if (folder / name).exists()]
+  tokens = "its tokens alone" if (folder / weights.VOCABULARY).exists() else "none"
+  return there[0] if there else tokens
 
 
 def _add_verify(commands):

@@ -153,7 +153,7 @@ def pack(
   seed = check_integer("seed", seed, at_least=0)
   histogram = _count(histogram, max_sequence_length)
   row_costs = None
-  if row_length is not None and not hasattr(row_length, "__index__"):
+  if isinstance(row_length, Iterable) and not hasattr(row_length, "__index__"):
     row_costs = check_rows(row_length, row_cost)
     row_length = max(row_costs)
     if then is not None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from packing.errors import InputError, short_repr
+from packing.errors import InputError, check_integer, short_repr
 
 IGNORED = -100  # a label that losses leave out, as in PyTorch
 LABELS = ("label", "labels")
+_INT32 = np.iinfo(np.int32)
 
 
 def make_row(
@@ -34,7 +35,7 @@ def make_row(
 
   Raises:
     InputError: a sequence is empty, there are none, they have more tokens than the row
-      holds, or tokens are not integers.
+      holds, tokens are not integers of 32 bits, or an argument is out of range.
 
   >>> make_row([[5, 6], [4, 4, 4]], row_length=8)["segment_ids"]
   array([1, 1, 2, 2, 2, 0, 0, 0], dtype=int32)
@@ -43,13 +44,16 @@ def make_row(
   """
   lengths = [len(sequence) for sequence in sequences]
   places, row = _lay_out(lengths, row_length, length_multiple, separator_tokens)
-  return {"input_ids": _filled(sequences, places, row_length)} | row
+  return {"input_ids": _filled("Tokens", sequences, places, row_length)} | row
 
 
 def _lay_out(
   lengths: list[int], row_length: int, multiple: int, separator_tokens: int
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
   """Where tokens go in their row; and its `segment_ids` and `position_ids`."""
+  check_integer("row_length", row_length, at_least=1)
+  check_integer("length_multiple", multiple, at_least=1)
+  check_integer("separator_tokens", separator_tokens, at_least=0)
   counts = np.array(lengths, np.int64)
   starts = starts_of(counts, length_multiple=multiple, separator_tokens=separator_tokens)
   used = int(starts[-1] + counts[-1]) if counts.any() else 0
@@ -70,14 +74,30 @@ def _lay_out(
   return places, row
 
 
-def _filled(values: Sequence[Any], places: np.ndarray, row_length: int, padding: int = 0):
+def _filled(
+  name: str, values: Sequence[Any], places: np.ndarray, row_length: int, padding: int = 0
+) -> np.ndarray:
   """int32[S]; the values of all sequences at their places."""
   tokens = np.concatenate(list(values))
   if tokens.dtype.kind not in "iu":
-    raise InputError(f"Tokens are {tokens.dtype}; expected integers, the token ids.")
+    raise InputError(f"{name} are {tokens.dtype}; expected integers, the token ids.")
+  if tokens.shape != places.shape:
+    raise InputError(f"{name} have shape {tokens.shape}; expected {places.shape}.")
   row = np.full(row_length, padding, np.int32)
-  row[places] = tokens
+  row[places] = _checked(name, tokens)
   return row
+
+
+def _checked(name: str, numbers: np.ndarray) -> np.ndarray:
+  """Whole numbers, if they are within the 32 bits of a row."""
+  if not np.can_cast(numbers.dtype, np.int32):
+    beyond = (numbers > _INT32.max) | (numbers < _INT32.min)
+    if beyond.any():
+      raise InputError(
+        f"{name} hold {numbers[beyond][0]}; expected whole numbers of 32 bits. Number them "
+        "anew, or remove them from the examples."
+      )
+  return numbers
 
 
 def starts_of(
@@ -124,7 +144,8 @@ def make_rows(
     each sequence, and `sequence_mask` bool[B, M].
 
   Raises:
-    InputError: a pack that does not fit, or examples with different fields.
+    InputError: a pack that does not fit, examples with different fields, a single `label`
+      beside `labels`, or whole numbers beyond 32 bits.
 
   Example:
     >>> pack = [{"input_ids": [5, 6], "label": 1}, {"input_ids": [4, 4], "label": 0}]
@@ -143,6 +164,11 @@ def make_rows(
         f"and {sorted(example)}."
       )
   single = {name for name in fields if not np.ndim(examples[0][name])}
+  if "label" in single and "labels" in fields:
+    raise InputError(
+      "Expected label or labels in the examples, found both, which become one field. "
+      "Remove one of them, or give it another name."
+    )
   names, geometry = sorted(fields - single), (length_multiple, separator_tokens)
   made = [_fields_of(pack, names, row_length, *geometry) for pack in packs]
   batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
@@ -158,20 +184,20 @@ def _fields_of(pack, names, row_length: int, *geometry: int) -> dict[str, np.nda
   fields: dict[str, np.ndarray] = {}
   for name in names:  # input_ids among them
     values = [np.asarray(example[name]) for example in pack]
-    if (found := [len(x) for x in values]) != lengths:
+    if (found := [len(x) if x.ndim == 1 else x.shape for x in values]) != lengths:
       raise InputError(
         f"{name} has {found} values in the sequences of a pack; expected {lengths}, one "
         "for each token."
       )
     padding = IGNORED if name in LABELS else 0
-    fields[name] = _filled(values, places, row_length, padding)
+    fields[name] = _filled(f"Values of {name}", values, places, row_length, padding)
   return fields | row
 
 
 def _of_sequences(packs, names, batch, width: int | None) -> dict[str, np.ndarray]:
   """Fields with an entry for each sequence."""
   depth = max(map(len, packs))
-  width = width or depth
+  width = depth if width is None else width
   if depth > width:
     raise InputError(f"A pack has {depth} sequences; expected at most {width}.")
   is_used = np.arange(width) < np.array([len(pack) for pack in packs])[:, None]
@@ -180,13 +206,16 @@ def _of_sequences(packs, names, batch, width: int | None) -> dict[str, np.ndarra
   starts[is_used] = np.nonzero(is_start)[1]
   fields: dict[str, np.ndarray] = {"sequence_starts": starts, "sequence_mask": is_used}
   for name in names:
-    values = np.array([example[name] for pack in packs for example in pack])
-    if values.dtype.kind not in "iubf":
+    given = [example[name] for pack in packs for example in pack]
+    wrong = [x for x in given if np.ndim(x) or np.asarray(x).dtype.kind not in "iubf"]
+    if wrong:
       raise InputError(
-        f"{name} is {short_repr(values.tolist()[0])}; expected a number, or an integer for "
-        "each token. Remove it from the examples."
+        f"{name} is {short_repr(wrong[0])}; expected a number in all examples, or in all "
+        "an integer for each token. Remove it from the examples."
       )
+    values = np.array(given)
     if values.dtype.kind in "iub":
+      values = _checked(f"Values of {name}", values)
       entries = np.full(is_used.shape, IGNORED, np.int32)
     else:
       entries = np.full(is_used.shape, np.nan, np.float32)

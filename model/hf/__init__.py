@@ -29,9 +29,10 @@ from model.hf.config import (
   read_config,
 )
 from model.hf.tokenizer import (
-  BYTE_LEVEL_FILES,
-  read_byte_level_tokens,
+  copy_byte_level,
+  describe_fast,
   read_vocabulary,
+  write_fast_tokenizer,
   write_tokenizer,
 )
 from model.models import model_of
@@ -124,12 +125,7 @@ def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> Sto
   stored = _open(directory)
   if step is not None:
     raise WeightsError(f"{directory} is a Hugging Face directory; it has no --step.")
-  if not isinstance(stored.config, BertConfig):  # a byte-level BPE
-    paths = (directory / name for name in BYTE_LEVEL_FILES)
-    tokens = next((read_byte_level_tokens(path) for path in paths if path.exists()), None)
-    vocabulary = Vocabulary(tokens, lowercase=False, by_json=True) if tokens else None
-  else:
-    vocabulary = read_vocabulary(directory)
+  vocabulary = read_vocabulary(directory)
   check_vocabulary_size(directory, vocabulary, stored.config)
   return dataclasses.replace(stored, vocabulary=vocabulary)
 
@@ -161,6 +157,7 @@ def export_bert(
   *,
   vocabulary: Vocabulary | None = None,
   labels: Sequence[str] = (),
+  tokenizer: str | pathlib.Path | None = None,
 ):
   """Writes a BERT that `transformers` opens with `from_pretrained`.
 
@@ -170,30 +167,24 @@ def export_bert(
     config: of the model.
     params: of the model, a nested dictionary; the head follows from its keys.
     directory: to write; must be new or empty.
-    vocabulary: of the tokenizer to write; None for no tokenizer. None is written either
-      where a `tokenizer.json` splits text: copy that.
+    vocabulary: of the tokenizer to write; None for no tokenizer.
     labels: names of the classes.
+    tokenizer: a folder with the `tokenizer.json` to copy, where that splits text.
 
   Raises:
     FileExistsError: the directory is not empty.
     NotWritten: the folder could not be written, because the disk is full for example.
-    WeightsError: `transformers` has no such model, or the parameters do not fit the config.
+    WeightsError: `transformers` has no such model, or the parameters, the vocabulary or
+      the tokenizer do not fit the config.
   """
   if config.attention_mask == "token_type":
     raise WeightsError(
       "attention_mask is 'token_type', and a BERT of transformers lets sentence A see B. "
       "Expected 'segment' or 'none'; this model cannot be exported."
     )
-  if vocabulary and len(vocabulary.tokens) > config.vocab_size:
-    raise WeightsError(
-      f"Expected a vocabulary of at most vocab_size={config.vocab_size} tokens, found "
-      f"{len(vocabulary.tokens)}."
-    )
-  with _written(config, params, directory) as partial:
-    head = head_of(params)
-    write_json(partial / CONFIG, bert_json(config, head, vocabulary, labels))
-    if vocabulary and not vocabulary.by_json:
-      write_tokenizer(partial, vocabulary, max_length=config.max_position_embeddings)
+  with _written(config, params, directory, vocabulary, tokenizer) as partial:
+    value = bert_json(config, head_of(params), vocabulary, labels)
+    write_json(partial / CONFIG, value)
 
 
 def export_modern_bert(
@@ -201,13 +192,15 @@ def export_modern_bert(
   params: Params,
   directory: str | pathlib.Path,
   *,
+  vocabulary: Vocabulary | None = None,
   labels: Sequence[str] = (),
+  tokenizer: str | pathlib.Path | None = None,
 ):
   """Writes a ModernBERT that `transformers` opens with `from_pretrained`.
 
-  Arguments and errors as for `export_bert`; no tokenizer is written.
+  Arguments and errors as for `export_bert`.
   """
-  with _written(config, params, directory) as partial:
+  with _written(config, params, directory, vocabulary, tokenizer) as partial:
     value = modern_bert_json(config, head_of(params), labels)
     write_json(partial / CONFIG, value)
 
@@ -218,17 +211,18 @@ def export_gpt2(
   directory: str | pathlib.Path,
   *,
   vocabulary: Vocabulary | None = None,
+  tokenizer: str | pathlib.Path | None = None,
 ):
-  """Writes a GPT-2 that `transformers` opens with `from_pretrained`, without a tokenizer.
+  """Writes a GPT-2 that `transformers` opens with `from_pretrained`.
 
-  Arguments and errors as for `export_bert`; only the vocabulary's end token is written.
+  Arguments and errors as for `export_bert`.
   """
   if config.positions != "learned":
     raise WeightsError(
       f"positions is {config.positions!r}, and a GPT-2 of transformers has learned ones. "
       "Expected 'learned'; this model cannot be exported."
     )
-  with _written(config, params, directory) as partial:
+  with _written(config, params, directory, vocabulary, tokenizer) as partial:
     write_json(partial / CONFIG, gpt2_json(config, vocabulary))
 
 
@@ -239,22 +233,33 @@ def export_model(
   *,
   vocabulary: Vocabulary | None = None,
   labels: Sequence[str] = (),
+  tokenizer: str | pathlib.Path | None = None,
 ):
-  """The export of the config's family."""
+  """The export of the config's family; arguments and errors as for `export_bert`."""
+  texts: dict = {"vocabulary": vocabulary, "tokenizer": tokenizer}
   if isinstance(config, Gpt2Config):
-    export_gpt2(config, params, directory, vocabulary=vocabulary)
+    export_gpt2(config, params, directory, **texts)
   elif isinstance(config, ModernBertConfig):
-    export_modern_bert(config, params, directory, labels=labels)
+    export_modern_bert(config, params, directory, labels=labels, **texts)
   else:
     assert isinstance(config, BertConfig)
-    export_bert(config, params, directory, vocabulary=vocabulary, labels=labels)
+    export_bert(config, params, directory, labels=labels, **texts)
 
 
 @contextlib.contextmanager
 def _written(
-  config: ModelConfig, params: Params, directory: str | pathlib.Path
+  config: ModelConfig,
+  params: Params,
+  directory: str | pathlib.Path,
+  vocabulary: Vocabulary | None,
+  tokenizer: str | pathlib.Path | None,
 ) -> Iterator[pathlib.Path]:
-  """A folder that holds the tensors, to write the rest into; final when the block ends."""
+  """A folder with tensors and tokenizer, to write the rest into; final after the block."""
+  if vocabulary and len(vocabulary.tokens) > config.vocab_size:
+    raise WeightsError(
+      f"Expected a vocabulary of at most vocab_size={config.vocab_size} tokens, found "
+      f"{len(vocabulary.tokens)}."
+    )
   head = head_of(params)
   config, params = resize_vocabulary(config, params, multiple=1)
   kind, expected = model_of(config, head), abstract_params(config, head)
@@ -273,4 +278,11 @@ def _written(
       raise OSError(str(error)) from error
     with (partial / WEIGHTS).open("rb") as file:
       os.fsync(file.fileno())
+    longest = config.max_position_embeddings
+    if vocabulary and not vocabulary.by_json:
+      write = write_tokenizer if isinstance(config, BertConfig) else write_fast_tokenizer
+      write(partial, vocabulary, max_length=longest)
+    elif vocabulary and tokenizer:
+      copy_byte_level(pathlib.Path(tokenizer), partial)
+      describe_fast(partial, max_length=longest)
     yield partial

@@ -278,7 +278,7 @@ def bert_json(
   value = _json(config, "bert", architecture) | _classes_json(head, num_labels, labels)
   value["hidden_act"] = "gelu"
   if vocabulary:
-    value["pad_token_id"] = vocabulary.tokens.index(SPECIAL_TOKENS["pad_token"])
+    value["pad_token_id"] = _id_of(SPECIAL_TOKENS["pad_token"], vocabulary)
   return value
 
 
@@ -319,9 +319,12 @@ def gpt2_json(config: Gpt2Config, vocabulary: Vocabulary | None) -> dict:
   }
   end = _END_ID if config.vocab_size > _END_ID else None  # as in its own vocabulary
   if vocabulary:
-    tokens = vocabulary.tokens
-    end = tokens.index(_END) if _END in tokens else None
+    end = _id_of(_END, vocabulary)
   return value | {"bos_token_id": end, "eos_token_id": end}
+
+
+def _id_of(token: str, vocabulary: Vocabulary) -> int | None:
+  return vocabulary.tokens.index(token) if token in vocabulary.tokens else None
 
 
 def _json(config: ModelConfig, kind: str, architecture: str) -> dict:

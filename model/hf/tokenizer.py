@@ -1,22 +1,25 @@
 """Reads the vocabulary of a Hugging Face tokenizer, and writes a tokenizer.
 
 Of a byte-level BPE, such as GPT-2's, only the tokens and their ids are read. They show
-whether a dataset was made with it.
+whether a dataset was made with it. Its files are copied as they are.
 """
 
 from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 
 import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 
 from model.files import write_json, write_text
 from model.weights import VOCABULARY, Vocabulary, WeightsError, read_tokens
 
 _SETTINGS, _FAST = "tokenizer_config.json", "tokenizer.json"
-BYTE_LEVEL_FILES = (_FAST, "vocab.json")  # either
+BYTE_LEVEL_FILES = (_FAST, "vocab.json")  # either; beside the latter its merges
+_MERGES = "merges.txt"
 SPECIAL_TOKENS = {
   "pad_token": "[PAD]",
   "unk_token": "[UNK]",
@@ -30,15 +33,18 @@ def read_vocabulary(directory: pathlib.Path) -> Vocabulary | None:
   """The vocabulary of a Hugging Face directory.
 
   Args:
-    directory: with `vocab.txt` or `tokenizer.json`, as older and newer versions of
-      transformers save a BERT tokenizer.
+    directory: with `tokenizer.json`, or as older versions of transformers save it with
+      `vocab.txt` (BERT's WordPiece) or `vocab.json` (a byte-level BPE).
 
   Returns:
-    None if the directory has neither.
+    None if the directory has none of them.
 
   Raises:
-    WeightsError: not a WordPiece tokenizer, or it splits text in another way.
+    WeightsError: neither a WordPiece nor a byte-level BPE, or the WordPiece splits text in
+      another way.
   """
+  if path := _byte_level_file(directory):
+    return Vocabulary(read_byte_level_tokens(path), lowercase=False, by_json=True)
   try:
     settings = _read_json(directory / _SETTINGS)
     fast = _read_json(directory / _FAST)
@@ -67,10 +73,21 @@ def read_vocabulary(directory: pathlib.Path) -> Vocabulary | None:
       raise ValueError("a token occurs twice")
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
     raise WeightsError(
-      f"The tokenizer in {directory} cannot be used: {error}. Expected BERT's WordPiece, "
-      "as BertTokenizer.save_pretrained writes it."
+      f"The tokenizer in {directory} cannot be used: {error}. Expected BERT's WordPiece "
+      "or a byte-level BPE, as BertTokenizer.save_pretrained or GPT2Tokenizer's writes it."
     ) from error
   return Vocabulary(tokens, lowercase=lowercase)
+
+
+def _byte_level_file(directory: pathlib.Path) -> pathlib.Path | None:
+  """The file with the tokens of a byte-level BPE, if that is what splits text."""
+  fast, older = (directory / name for name in BYTE_LEVEL_FILES)
+  if not fast.exists():
+    return older if older.exists() and not (directory / VOCABULARY).exists() else None
+  try:
+    return fast if _read_json(fast)["model"]["type"] == "BPE" else None
+  except (OSError, ValueError, KeyError, TypeError):
+    return None  # who reads it as a WordPiece says what is wrong
 
 
 def read_byte_level_tokens(path: pathlib.Path) -> tuple[str, ...]:
@@ -92,7 +109,7 @@ def read_byte_level_tokens(path: pathlib.Path) -> tuple[str, ...]:
 
 
 def write_tokenizer(directory: pathlib.Path, vocabulary: Vocabulary, *, max_length: int):
-  """Writes a tokenizer for `AutoTokenizer.from_pretrained`.
+  """Writes the tokenizer of a BERT for `AutoTokenizer.from_pretrained`.
 
   Args:
     directory: of the model.
@@ -110,7 +127,29 @@ def write_tokenizer(directory: pathlib.Path, vocabulary: Vocabulary, *, max_leng
   write_json(directory / _SETTINGS, settings | SPECIAL_TOKENS)
 
 
-def describe_byte_level(directory: pathlib.Path, *, max_length: int):
+def write_fast_tokenizer(
+  directory: pathlib.Path, vocabulary: Vocabulary, *, max_length: int
+):
+  """As `write_tokenizer` for others, where `AutoTokenizer` needs a `tokenizer.json`."""
+  write_text(directory / VOCABULARY, "\n".join(vocabulary.tokens) + "\n")
+  ids = {token: number for number, token in enumerate(vocabulary.tokens)}
+  unknown = SPECIAL_TOKENS["unk_token"]
+  tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
+  tokenizer.normalizer = normalizers.BertNormalizer(lowercase=vocabulary.lowercase)
+  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  tokenizer.decoder = decoders.WordPiece()
+  write_text(directory / _FAST, tokenizer.to_str())
+  describe_fast(directory, max_length=max_length)
+
+
+def copy_byte_level(source: pathlib.Path, directory: pathlib.Path):
+  """Copies the files by which a byte-level BPE splits text, those that there are."""
+  for name in (*BYTE_LEVEL_FILES, _MERGES):
+    if (source / name).exists():
+      shutil.copyfile(source / name, directory / name)
+
+
+def describe_fast(directory: pathlib.Path, *, max_length: int):
   """Lets `AutoTokenizer` open a `tokenizer.json` whose tokens have BERT's names.
 
   Says which tokens are special, and adds [CLS] and [SEP] to a text as training does. A
@@ -119,11 +158,20 @@ def describe_byte_level(directory: pathlib.Path, *, max_length: int):
   Args:
     directory: of the model.
     max_length: as for `write_tokenizer`.
+
+  Raises:
+    WeightsError: the `tokenizer.json` is damaged.
   """
   path, settings = directory / _FAST, directory / _SETTINGS
   if not path.exists() or settings.exists():
     return
-  tokenizer = tokenizers.Tokenizer.from_file(str(path))
+  try:
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+  except Exception as error:  # the library raises nothing narrower
+    raise WeightsError(
+      f"Expected a tokenizer.json of Hugging Face's tokenizers, found {error}. Restore the "
+      "one that the model was trained with."
+    ) from error
   ids = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS.values()}
   if None in ids.values() or tokenizer.post_processor:
     return

@@ -12,6 +12,7 @@ from packing.algorithms.highs import SolverError
 from packing.algorithms.optimal import MAX_LENGTHS
 from packing.algorithms.pricing import most_items
 from packing.algorithms.relaxation import solve_relaxation
+from packing.errors import InputError
 from packing.histogram import Histogram
 from packing.problem import Geometry, Problem
 
@@ -24,6 +25,7 @@ _SOLVED_WORK = 6 * 10**9
 _BY_PLAN = {"ffd": heuristics.ffd, "bfd": heuristics.bfd}
 _BY_PLAN |= {"lpfhp": heuristics.lpfhp, "spfhp": heuristics.spfhp}
 _BY_PLAN |= {"greedy": heuristics.lpfhp}  # its own plan depends on the order of arrival
+_BY_BOUND = ("nnlshp", "ennlshp", "optimal", "auto")
 
 
 def choose_depth(
@@ -56,12 +58,17 @@ def choose_depth(
     The depth limit, at least 1.
 
   Raises:
-    InputError: a row, multiple or separator out of range.
+    InputError: an unknown algorithm, or a row, multiple or separator out of range.
 
   Example:
     >>> choose_depth(Histogram.from_lengths([2, 2, 2, 8], max_sequence_length=8))
     3
   """
+  known = ("none", *_BY_PLAN, *_BY_BOUND)
+  if algorithm not in known:
+    raise InputError(
+      f"There is no packing algorithm {algorithm!r}; expected one of {', '.join(known)}."
+    )
   geometry = Geometry.for_histogram(
     histogram,
     row_length=row_length,

@@ -191,13 +191,14 @@ def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
   column, extra = 2 * 8 * blocks * size, size * (blocks - 1)
   needed = column * (count + extra)
   if needed > memory_limit:
-    most = 1
+    most = 0
     while column * (count_strategies(size, most + 1) + extra) <= memory_limit:
       most += 1
+    less = f"max_sequences_per_pack={most} or less, " if most else ""
     raise UnsolvedError(
       f"At depth {depth} there are {count:,} ways to fill {size} tokens, a matrix of "
       f"{needed / 2**30:,.1f} GiB; the limit is {memory_limit / 2**30:,.1f} GiB. Pass "
-      f"max_sequences_per_pack={most} or less, a larger memory_limit, or use optimal."
+      f"{less}a larger memory_limit, or use optimal."
     )
   # Partial fillings in ascending order; each step appends a sequence.
   partial = np.zeros((1, 0), np.int64)

@@ -13,7 +13,7 @@ from packing.algorithms.progress import Progress
 from packing.batches import sorted_batches
 from packing.commands import arguments
 from packing.commands.table import FORMATS, Result, render
-from packing.errors import InputError, UnsolvedError, short_repr
+from packing.errors import InputError, UnsolvedError, check_integer, short_repr
 from packing.histogram import Histogram
 from packing.pack import ALGORITHMS, check_options, pack
 from packing.problem import Geometry
@@ -137,6 +137,7 @@ def compare(
     "length_multiple": length_multiple,
     "separator_tokens": separator_tokens,
   }
+  check_integer("batch_size", batch_size, at_least=1)
   for depth in depths:
     Geometry.for_histogram(histogram, max_sequences_per_pack=depth, **geometry)
   progress = progress or Progress()

@@ -121,13 +121,23 @@ class StreamPacker:
     if not isinstance(state, Mapping) or set(state) != _FIELDS:
       raise InputError("Expected a state of StreamPacker, found another.")
     before, now = state["packer"], self._packer.state()
+    if not isinstance(before, Mapping):
+      raise InputError("Expected a state of StreamPacker, found one without its packer.")
     for name in OnlinePacker.OPTIONS:
       if before.get(name) != now[name]:
         raise InputError(
           f"The state was saved with {name}={before.get(name)}; this is {now[name]}. "
           "Resume with the same options."
         )
-    self._packer = OnlinePacker.from_state(before)
+    packer = OnlinePacker.from_state(before)
+    names = [name for *_, name in before["waiting"]]
+    names += [name for *_, content in before["packs"] for name, _ in content]
+    if sorted(names) != sorted(number for number, _ in state["held"]):
+      raise InputError(
+        "The state of StreamPacker is damaged: its examples are not those of its packs. "
+        "Resume from another one."
+      )
+    self._packer = packer
     self._held = {number: decode(example) for number, example in state["held"]}
     self._ready = collections.deque([decode(x) for x in pack] for pack in state["ready"])
 

@@ -106,19 +106,20 @@ class PackedCollator:
   def arguments(self, rows: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a model, for a packed batch: `rows`, or one of `packing.testing`."""
     batch = {name: torch.as_tensor(np.asarray(x)) for name, x in rows.items()}
-    segments, positions = batch.pop("segment_ids").long(), batch["position_ids"].long()
+    for name, x in batch.items():  # losses and gathers of PyTorch refuse int32
+      if not x.is_floating_point() and x.dtype != torch.bool:
+        batch[name] = x.long()
+    segments, positions = batch.pop("segment_ids"), batch["position_ids"]
     is_real = segments > 0
     if self.causal:
       batch.setdefault("labels", batch["input_ids"])
     if "labels" in batch and batch["labels"].shape == segments.shape:
       told = is_real & (positions > 0) if self.causal else is_real
-      batch["labels"] = batch["labels"].long().where(told, IGNORED)
+      batch["labels"] = batch["labels"].where(told, IGNORED)
     batch |= {
-      "input_ids": batch["input_ids"].long().where(is_real, self.pad_id),
+      "input_ids": batch["input_ids"].where(is_real, self.pad_id),
       "position_ids": positions + self.first_position,
     }
-    if "token_type_ids" in batch:
-      batch["token_type_ids"] = batch["token_type_ids"].long()
     if self.attention == "flash":
       flat = {
         name: x.reshape(1, -1) if x.shape == segments.shape else x

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+import tokenizers
 
 from model import BertConfig, hf, weights
 from model.__main__ import main
@@ -139,6 +140,90 @@ def test_a_tokenizer_that_is_not_word_piece_goes_in_and_out_as_it_is(tmp_path, c
   for copy in (folder, out):
     assert (copy / "tokenizer.json").read_text() == tokenizer
   assert not (out / "vocab.txt").exists()
+
+
+def run_folder(folder, config, vocabulary, head="pretraining"):
+  """As training leaves it, with random parameters."""
+  folder.mkdir()
+  weights.describe(folder, config, head=head, vocabulary=vocabulary)
+  weights.save(folder, packs.random_params(config, head=head)[1])
+  return folder
+
+
+WORD_PIECES = Vocabulary((*SPECIAL, "a", "b", "##c", *(f"w{i}" for i in range(21))))
+LEARNED_GPT2 = packs.small_gpt2(positions="learned")
+
+
+@pytest.mark.parametrize(
+  ("config", "head"),
+  [
+    (packs.small_config(), "pretraining"),
+    (packs.small_modern_bert(), "pretraining"),
+    (LEARNED_GPT2, "causal"),
+  ],
+)
+def test_word_pieces_are_exported_with_every_model(tmp_path, capsys, config, head):
+  folder = run_folder(tmp_path / "ours", config, WORD_PIECES, head)
+  out, again = tmp_path / "out", tmp_path / "again"
+  assert main(["export", str(folder), "--out", str(out), "--json"]) == 0
+  assert json.loads(capsys.readouterr().out)["tokenizer"] == "WordPiece"
+  assert hf.open_model(out).vocabulary == WORD_PIECES
+  if head == "causal" or config.FAMILY == "modern_bert":  # what AutoTokenizer opens
+    fast = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
+    assert fast.encode("A bc").tokens == ["[CLS]", "a", "b", "##c", "[SEP]"]
+    (out / "vocab.txt").unlink()  # as transformers saves it now
+    assert hf.open_model(out).vocabulary == WORD_PIECES
+  assert main(["import", str(out), "--out", str(again), "--json"]) == 0
+  assert weights.open_folder(again).vocabulary == WORD_PIECES
+  assert not (again / "tokenizer.json").exists()
+
+
+BYTES = Vocabulary((*SPECIAL, *"abcdefghijklmnopqrstuvwx"), lowercase=False, by_json=True)
+
+
+def byte_level(vocabulary) -> dict:
+  ids = {token: number for number, token in enumerate(vocabulary.tokens)}
+  return {"model": {"type": "BPE", "vocab": ids, "merges": []}}
+
+
+def test_a_bert_of_bytes_goes_out_and_in(tmp_path, capsys):
+  folder = run_folder(tmp_path / "ours", packs.small_config(), BYTES)
+  assert main(["export", str(folder), "--out", str(tmp_path / "mute"), "--json"]) == 0
+  assert json.loads(capsys.readouterr().out)["tokenizer"] == "none"
+  (folder / "tokenizer.json").write_text(json.dumps(byte_level(BYTES)))
+  out, again = tmp_path / "out", tmp_path / "again"
+  assert main(["export", str(folder), "--out", str(out)]) == 0
+  assert hf.open_model(out).vocabulary == BYTES
+  assert main(["import", str(out), "--out", str(again)]) == 0
+  assert weights.open_folder(again).vocabulary == BYTES
+  assert (again / "tokenizer.json").exists()
+
+
+def test_an_export_with_a_damaged_tokenizer_leaves_nothing(tmp_path, capsys):
+  folder = run_folder(tmp_path / "ours", packs.small_config(), BYTES)
+  (folder / "tokenizer.json").write_text('{"model": {"type": "BPE"')
+  assert main(["export", str(folder), "--out", str(tmp_path / "out")]) == 2
+  (told,) = capsys.readouterr().err.splitlines()
+  assert "Expected a tokenizer.json of Hugging Face's tokenizers, found EOF" in told
+  assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+
+
+def test_the_merges_of_a_vocab_json_are_imported_too(tmp_path):
+  original, folder = tmp_path / "original", tmp_path / "ours"
+  shutil.copytree(GOLDEN / GPT2, original)
+  (original / "vocab.json").write_text(json.dumps({f"t{i}": i for i in range(29)}))
+  (original / "merges.txt").write_text("#version: 0.2\nt 1\n")
+  assert main(["import", str(original), "--out", str(folder)]) == 0
+  for name in ("vocab.json", "merges.txt"):
+    assert (folder / name).read_text() == (original / name).read_text()
+
+
+def test_a_vocabulary_with_another_token_for_padding_is_exported(tmp_path):
+  config, params = hf.import_bert(PRETRAINING)
+  tokens = ("<pad>", *BYTES.tokens[1:])
+  vocabulary = Vocabulary(tokens, lowercase=False, by_json=True)
+  hf.export_bert(config, params, tmp_path / "out", vocabulary=vocabulary)
+  assert config_of(tmp_path / "out")["pad_token_id"] is None
 
 
 def test_names_of_classes_go_in_and_out(tmp_path):
@@ -388,11 +473,14 @@ hf.export_bert(*hf.import_bert({!r}), {!r})
 """
 
 
-def test_an_export_that_fails_or_is_killed_leaves_nothing_under_its_name(tmp_path):
+def test_an_export_that_fails_or_is_killed_leaves_nothing_under_its_name(
+  tmp_path, monkeypatch
+):
   config, params = hf.import_bert(PRETRAINING)
-  no_padding = Vocabulary(("a",))  # an error after the tensors are written
-  with pytest.raises(ValueError, match="not in tuple"):
-    hf.export_bert(config, params, tmp_path / "out", vocabulary=no_padding)
+  with monkeypatch.context() as patched:  # an error after the tensors are written
+    patched.setattr(hf, "bert_json", lambda *_: {"epsilon": float("nan")})
+    with pytest.raises(ValueError, match="JSON"):
+      hf.export_bert(config, params, tmp_path / "out")
   assert list(tmp_path.iterdir()) == []
 
   script = KILLED.format(str(PRETRAINING), str(tmp_path / "out"))
@@ -448,7 +536,8 @@ def test_the_vocabulary_is_found_in_old_and_new_directories(altered):
     ("vocab.txt", "\n".join((*SPECIAL, *map(str, range(25)))), "has 30 tokens"),
     ("tokenizer_config.json", '{"strip_accents": false}', "strip_accents is False"),
     ("tokenizer_config.json", '{"tokenize_chinese_chars": false}', "handle_chinese_chars"),
-    ("tokenizer.json", json.dumps(FAST | {"model": {"type": "BPE"}}), "is BPE"),
+    ("tokenizer.json", json.dumps(FAST | {"model": {"type": "Unigram"}}), "is Unigram"),
+    ("tokenizer.json", json.dumps(FAST | {"model": {"type": "BPE"}}), "used: 'vocab'"),
     (
       "tokenizer.json",
       json.dumps(FAST | {"added_tokens": [{"content": "x", "id": 9}]}),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from model import hf
-from model.hf.tokenizer import describe_byte_level
+from model.hf.tokenizer import describe_fast
 from model.weights import Vocabulary
 from pipeline.tokenizer import (
   SPECIAL_TOKENS,
@@ -76,17 +76,15 @@ def test_transformers_opens_what_is_exported_with_its_tokenizer(tmp_path, archit
   fields |= (HEADS | MODERN_HEADS).get(architecture, {})
   model = reference.make(architecture, **fields)
   config, _, params = imported(model, tmp_path / "theirs")
-  vocabulary = Vocabulary(tokens) if architecture in HEADS else None
-  hf.export_model(config, params, tmp_path / "ours", vocabulary=vocabulary)
+  hf.export_model(config, params, tmp_path / "ours", vocabulary=Vocabulary(tokens))
   opened, report = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)
   assert opened.config.architectures == [architecture]
   assert not any(report.values())
   for name, tensor in model.state_dict().items():
     np.testing.assert_array_equal(reference.fetch(opened.state_dict()[name]), tensor)
-  if vocabulary is None:
-    return
   tokenizer = reference.transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
-  assert (tokenizer.model_max_length, tokenizer.mask_token_id) == (17, 4)
+  longest = config.max_position_embeddings
+  assert (tokenizer.model_max_length, tokenizer.mask_token_id) == (longest, 4)
   ours_too = word_piece_tokenizer(tokens)
   for text in (*golden["texts"], "packing a " * 7):
     ids = ours_too.encode(text, add_special_tokens=False).ids
@@ -104,12 +102,12 @@ def test_transformers_splits_text_by_the_tokenizer_json_as_we_do(tmp_path):
   expected = [theirs(text, add_special_tokens=False)["input_ids"] for text in texts]
   assert Tokenizer(path).encode(texts) == expected
   assert max(max(ids, default=0) for ids in expected) >= 5 + 256, "no merge is used"
-  describe_byte_level(tmp_path, max_length=17)
+  describe_fast(tmp_path, max_length=17)
   theirs = reference.transformers.AutoTokenizer.from_pretrained(tmp_path)
   assert (theirs.model_max_length, theirs.mask_token_id, theirs.pad_token_id) == (17, 4, 0)
   assert [theirs(text)["input_ids"] for text in texts] == [[2, *x, 3] for x in expected]
   assert theirs(texts[0], texts[1])["input_ids"] == [2, *expected[0], 3, *expected[1], 3]
   assert Tokenizer(path).encode(texts) == expected  # read back, it is the same
   before = path.read_bytes()
-  describe_byte_level(tmp_path, max_length=23)  # what is described stays
+  describe_fast(tmp_path, max_length=23)  # what is described stays
   assert path.read_bytes() == before

@@ -10,6 +10,7 @@ from model import __main__ as command
 from model import attention, gpt2, kernels, masks
 from model.testing import verify
 from model.testing.beside_xla import difference_from_xla
+from tests import packs
 
 CASE = ("question answering", "xla", "float32")
 CAUSAL = ("next tokens, ALiBi", "xla", "float32")
@@ -68,6 +69,28 @@ def test_what_cannot_be_run_says_why(head, implementation, dtype, reason):
   assert (row.passes, row.outputs) == (None, None)
   told = f"Not run, {implementation}: attention_impl={implementation} {reason}"
   assert re.search(told, verify.table([row]))
+
+
+def test_a_model_without_its_like_in_transformers_has_no_reference():
+  bert, modern = packs.small_config(), packs.small_modern_bert()
+  assert verify.has_reference(bert)
+  assert verify.has_reference(modern)
+  assert verify.has_reference(packs.small_gpt2(positions="learned"))
+  for config in (
+    dataclasses.replace(bert, attention_mask="token_type"),  # its export is refused
+    dataclasses.replace(modern, dtype=jnp.dtype("float64")),
+    packs.small_gpt2(positions="alibi"),
+  ):
+    assert not verify.has_reference(config), config
+
+
+@pytest.mark.parametrize("types", [1, 2, 3])
+def test_only_token_types_that_the_model_has_are_drawn(types):
+  """The embedding of any other would be NaN."""
+  config = packs.small_config(type_vocab_size=types)
+  sequences = verify._random_sequences(config, "pretraining")
+  drawn = {int(t) for sequence in sequences for t in sequence["token_type_ids"]}
+  assert drawn == {*range(min(types, 2))}
 
 
 @pytest.mark.parametrize("name", ["outputs", "losses", "gradients", "reference"])

@@ -236,6 +236,7 @@ def test_analyze_does_not_advise_packing_without_a_gain(result, tmp_path):
     ("compare COLA --algorithms a,b", "no packing algorithm 'a'"),
     ("compare COLA --option nnlshp:a=1", "expected A:NAME=VALUE"),
     ("compare COLA --batch-size 0", "batch_size is 0"),
+    ("compare COLA --batch-size 0 --algorithms lpfhp", "batch_size is 0"),
     ("analyze nothing", "There is no nothing"),
     ("analyze COLA --hidden-size 0", "hidden_size is 0"),
   ],

@@ -172,3 +172,24 @@ def test_bad_states_are_refused(change, message):
   packer.add(0, 5)
   with pytest.raises(packing.InputError, match=message):
     packing.OnlinePacker.from_state(packer.state() | change)
+
+
+def test_a_state_without_the_examples_of_its_packs_is_refused():
+  """It would fail later, when such a pack is closed."""
+  options: dict = {"row_length": 8, "open_packs": 2, "look_ahead": 1}
+  packer = packing.StreamPacker(**options)
+  for length in (5, 4, 6):
+    packer.add({"input_ids": [1] * length})
+  state = packer.state()
+  assert (len(state["held"]), len(state["packer"]["waiting"])) == (3, 1)
+  resumed = packing.StreamPacker(**options)
+  for change, message in (
+    ({"held": state["held"][1:]}, "damaged: its examples are not those of its packs"),
+    ({"held": [*state["held"], [7, {}]]}, "damaged"),
+    ({"packer": 3}, "found one without its packer"),
+  ):
+    with pytest.raises(packing.InputError, match=message):
+      resumed.restore(state | change)
+  resumed.restore(state)
+  resumed.flush()
+  assert sum(len(pack) for pack in resumed.take()) == 3

@@ -37,6 +37,58 @@ def test_sequences_that_do_not_make_a_row_are_refused(sequences, message):
     packing.make_row(sequences, row_length=4)
 
 
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"row_length": 0}, "row_length is 0; expected at least 1"),
+    ({"row_length": 8.0}, "row_length is 8.0; expected at least 1"),
+    ({"length_multiple": 0}, "length_multiple is 0; expected at least 1"),
+    # It would lay the second sequence over the end of the first.
+    ({"separator_tokens": -1}, "separator_tokens is -1; expected at least 0"),
+  ],
+)
+def test_rows_that_cannot_be_are_refused(options, message):
+  options = {"row_length": 8} | options
+  with pytest.raises(packing.InputError, match=message):
+    packing.make_row([[1, 2], [3, 4]], **options)
+  with pytest.raises(packing.InputError, match=message):
+    packing.make_rows([[{"input_ids": [1, 2]}, {"input_ids": [3, 4]}]], **options)
+
+
+IDS = {"input_ids": [1, 2]}
+
+
+@pytest.mark.parametrize(
+  ("first", "second", "message"),
+  [
+    ({"number": 2**40}, {"number": 1}, "Values of number hold 1099511627776; expected"),
+    ({"number": 1}, {"number": -(2**31) - 1}, "Values of number hold -2147483649"),
+    ({"places": [1, 2**33]}, {"places": [1, 2]}, "Values of places hold 8589934592"),
+    ({"places": [0.5, 1]}, {"places": [1, 2]}, "Values of places are float64"),
+    ({"label": 1, "labels": [1, 2]}, {"label": 1, "labels": [1, 2]}, "found both"),
+    ({"label": 1}, {"label": [1, 2]}, r"label is \[1, 2\]; expected a number in all"),
+    ({"label": [1, 2]}, {"label": 1}, r"label has \[2, \(\)\] values"),
+    ({"label": [[1], [2]]}, {"label": [1, 2]}, r"label has \[\(2, 1\), 2\] values"),
+  ],
+)
+def test_fields_that_a_row_would_change_are_refused(first, second, message):
+  with pytest.raises(packing.InputError, match=message):
+    packing.make_rows([[IDS | first, IDS | second]], 8)
+
+
+def test_the_largest_numbers_of_32_bits_stay_as_they_are():
+  numbers = (2**31 - 1, -(2**31))
+  pack = [IDS | {"number": n, "places": np.array(numbers)} for n in numbers]
+  rows = packing.make_rows([pack], 4)
+  assert rows["number"].tolist() == [list(numbers)]
+  assert rows["places"].tolist() == [[*numbers, *numbers]]
+
+
+def test_a_width_of_no_places_is_refused():
+  with pytest.raises(packing.InputError, match="has 1 sequences; expected at most 0"):
+    packing.make_rows([[IDS | {"label": 1}]], 8, max_sequences=0)
+
+
 BASE = types.SimpleNamespace(hidden_size=768, intermediate_size=3072)
 
 

@@ -43,6 +43,14 @@ def test_a_heuristic_gets_the_depth_that_it_needs(algorithm):
   assert chosen.max_sequences_per_pack > packing.choose_depth(histogram)
 
 
+def test_every_algorithm_has_a_depth_and_no_other_name_has():
+  histogram = packing.Histogram.from_lengths([8, 5, 3], max_sequence_length=8)
+  for algorithm in packing.ALGORITHMS:
+    assert packing.choose_depth(histogram, algorithm=algorithm) >= 1
+  with pytest.raises(packing.InputError, match="no packing algorithm 'lpfph'; expected"):
+    packing.choose_depth(histogram, algorithm="lpfph")
+
+
 @pytest.mark.parametrize(
   ("options", "expected"),
   [

@@ -125,3 +125,14 @@ def test_ennlshp_solves_equation_23():
 def test_unsolvable_problems_are_refused_with_the_reason(options, message):
   with pytest.raises(packing.InputError, match="(?i)" + message):
     pack("wikipedia_512", "nnlshp", **options)
+
+
+def test_no_depth_is_advised_where_none_is_small_enough():
+  with pytest.raises(packing.InputError, match=r"GiB\. Pass a larger memory_limit, or use"):
+    packing.pack(
+      [5, 40],
+      max_sequence_length=40,
+      algorithm="ennlshp",
+      max_sequences_per_pack=3,
+      memory_limit=10**4,
+    )

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 
 import pytest
 
@@ -119,6 +120,10 @@ def test_labels_of_sequences_stand_beside_their_starts():
   assert batch["score"][mask].tolist() == [0.5, 1.5, 2.5]
   assert batch["score"][~mask].isnan().all()
   assert batch["score"].dtype == torch.float32
+  assert batch["labels"].dtype == batch["sequence_starts"].dtype == torch.int64
+  logits = torch.zeros(2, 3, 5)  # with labels of 32 bits PyTorch refuses this
+  loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+  assert loss.item() == pytest.approx(math.log(5))
   rows = torch.arange(2)[:, None]
   assert batch["input_ids"][rows, batch["sequence_starts"]][mask].tolist() == [5, 7, 8]
 
