@@ -36,12 +36,12 @@ import numpy as np
 
 import model
 import packing
-from benchmarks.command import add, make_parser, run, some_of
+from benchmarks.command import add, make_parser, run, some_of, write
 from benchmarks.small_bert import machine_and_device, make_config
 from benchmarks.speedup import make_batches, measure
 from benchmarks.steps import MEASURED, not_run_lines, quartiles, spread
 from benchmarks.table import record_table
-from model.files import write_json
+from model.files import write_json, write_text
 from model.testing import TOLERANCES, verify
 from model.testing.beside_xla import difference_from_xla
 from training.record.flops import peak_of
@@ -92,7 +92,7 @@ class Record:
 
   def write(self):
     write_json(self._folder / "results.json", self.known)
-    (self._folder / "report.md").write_text(report(self.known))
+    write_text(self._folder / "report.md", report(self.known))
 
 
 def prove(record: Record, implementations: Sequence[str]) -> list[str]:
@@ -320,13 +320,12 @@ def _first(error: Exception) -> str:
 def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__)
   parser.add_argument(
-    "--out",
-    type=pathlib.Path,
-    required=True,
-    help="a folder for results.json and report.md",
+    "--out", metavar="DIR", required=True, help="a folder for results.json and report.md"
   )
   add(parser, "--minutes", 8, "no case begins later")
-  parser.add_argument("--quick", action="store_true", help="a tiny model, on any machine")
+  parser.add_argument(
+    "--quick", action="store_true", help="a tiny model, on any machine; not with --cases"
+  )
   names = [case.name for case in CASES]
   parser.add_argument(
     "--cases",
@@ -334,6 +333,8 @@ def main(arguments: list[str] | None = None):
     help=f"some of {','.join(names)} (default: all, in this order)",
   )
   options = parser.parse_args(arguments)
+  if options.quick and options.cases:
+    parser.error("--quick and --cases exclude each other; give one of them")
   until = time.monotonic() + 60 * options.minutes
   torch_device = find_torch()
   device = jax.devices()[0]
@@ -346,11 +347,12 @@ def main(arguments: list[str] | None = None):
   if device.platform == "cpu":
     implementations, dtype = ["xla", "blocks", "splash_interpret"], "float32"
   peak = dataclasses.asdict(peak_of([device], dtype=dtype)) | {"dtype": dtype}
+  out = pathlib.Path(options.out)
   try:
-    options.out.mkdir(parents=True, exist_ok=True)
-    record = Record(options.out, machine=machine_and_device(), peak=peak)
+    out.mkdir(parents=True, exist_ok=True)
+    record = Record(out, machine=machine_and_device(), peak=peak)
   except OSError as error:
-    parser.error(f"cannot write into {options.out}: {error.strerror}")
+    parser.error(f"cannot write into {out}: {error.strerror}")
   if torch_device != {"cpu": "cpu", "gpu": "cuda"}.get(device.platform, ""):
     why = f"no PyTorch for this {device.platform}, or no transformers"
     record.add("left_out", {"case": "PyTorch's BERT", "why": why})
@@ -359,7 +361,8 @@ def main(arguments: list[str] | None = None):
   if proven:
     of_steps: dict[str, Any] = {"dtype": dtype, "rounds": rounds, "until": until}
     time_cases(record, cases, proven, **of_steps, torch_device=torch_device)
-  print(f"\n{report(record.known)}\nWritten to {options.out}.")
+  write(options, **record.known)
+  print(f"\n{report(record.known)}\nWritten to {out}.")
 
 
 if __name__ == "__main__":

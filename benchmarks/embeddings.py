@@ -22,17 +22,16 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-import pipeline
 from benchmarks.command import add, make_parser, run, write
 from benchmarks.small_bert import machine_and_device
 from benchmarks.steps import in_turns, quartiles, spread
 from benchmarks.table import record_table
-from model import hf, weights
+from model import EncoderConfig, hf, weights
 from packing import InputError
 from pipeline.prediction.chunks import BatchShape, default_row_lengths
 from pipeline.prediction.embeddings import embed_examples
 from pipeline.prediction.examples import examples_of
-from pipeline.prediction.of_model import open_tokenizer
+from pipeline.prediction.of_model import open_tokenizer, settings_to_read
 from pipeline.sources.document import DocumentFields
 from pipeline.sources.partitions import open_source
 from training.evaluation import embed, make_program
@@ -136,8 +135,15 @@ def main(arguments: list[str] | None = None):
   options = parser.parse_args(arguments)
   try:
     stored = hf.open_model(options.folder)
-    settings = pipeline.DatasetSettings(
-      options.input, options.max_sequence_length, task="classification", labels="no,yes"
+    config = stored.config_as(EncoderConfig)
+    settings = settings_to_read(
+      options.input,
+      "",
+      trained_on=None,
+      task=None,
+      changes={"max_sequence_length": options.max_sequence_length},
+      positions=config.max_position_embeddings,
+      num_labels=config.num_labels,
     )
     tokenizer = open_tokenizer(stored.directory, stored.vocabulary)
     texts = read_texts(options.input, options.column)

@@ -217,6 +217,8 @@ def main(arguments: list[str] | None = None):
   parser.add_argument("--slow", action="store_true", help="2048 tokens at depth 8, too")
   add_picture(parser)
   options = parser.parse_args(arguments)
+  if options.picture and options.only in ("speed", "optimal"):
+    parser.error(f"--picture shows the peers, which --only={options.only} leaves out")
   results: dict[str, list[dict]] = {}
   print(f"{machine()}\n")
   if options.only in (None, "speed"):

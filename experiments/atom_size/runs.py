@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 import pipeline
 from benchmarks.steps import in_turns
 from experiments.lab.fit import fit
-from experiments.lab.study import Arm, Study, identity, worker
+from experiments.lab.study import Arm, Study, agrees, identity, worker
 from pipeline.batches.loader import RowLoader
 from pipeline.batches.packed import PackedBatch
 from training.config import model_config
@@ -203,10 +203,10 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   """Trains and evaluates.
 
   Returns:
-    `dataset`, its checksums; `rows` of an epoch, and `steps_per_epoch`; `nats`, the mean
-    loss of each step, and `targets`, the tokens that were predicted; `evaluations`, each
-    with `step`, and `perplexity` and `tokens` of a sample of the held-out text; and
-    `held_out`, the same for all of it at the end.
+    `rows` of an epoch, and `steps_per_epoch`; `nats`, the mean loss of each step, and
+    `targets`, the tokens that were predicted; `evaluations`, each with `step`, and
+    `perplexity` and `tokens` of a sample of the held-out text; and `held_out`, the same for
+    all of it at the end.
 
   Raises:
     Stopped: the loss is not finite.
@@ -240,7 +240,6 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
       losses += [x["causal_loss"] for x in values]
       evaluations.append({"step": step} | evaluate(state["params"], sample))
   return {
-    "dataset": rows.dataset.manifest["sha256"],
     "rows": loader.num_rows,
     "steps_per_epoch": loader.batches_per_epoch,
     "nats": [round(float(x.total / max(x.units, 1)), 6) for x in losses],
@@ -271,7 +270,7 @@ def seconds_a_step(study: Study, layouts: Sequence[Layout]) -> dict[str, list[fl
   path, made_from = study.folder / "seconds.json", identity(Arm("seconds", {}), first)
   if path.exists():
     kept = json.loads(path.read_text())
-    if kept.get("of") == made_from and kept["seconds"].keys() >= configs.keys():
+    if agrees(kept.get("of"), made_from) and kept["seconds"].keys() >= configs.keys():
       return kept["seconds"]
   rows = Rows(first)
   program, state = rows.program, rows.program.init()

@@ -19,7 +19,7 @@ FOLDER holds. Finished runs are kept: the same command resumes where it was stop
 
 from __future__ import annotations
 
-import json
+import functools
 import pathlib
 import sys
 from collections.abc import Mapping
@@ -37,6 +37,7 @@ from experiments.lab import command
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import held_out
 from experiments.lab.part import Part
+from experiments.lab.plans import made_once
 from experiments.lab.statistics import SCORE_MARGIN, equivalent, larger, same_score
 from experiments.lab.study import ByArm
 from experiments.packing_paper.curves import pictures
@@ -49,7 +50,6 @@ from experiments.packing_paper.curves.tables import (
 )
 from packing import InputError
 from training.command import positive
-from training.record.files import write_json
 
 CLAIM = "(A question of our own.) Packing does not hurt; contamination does."
 SIMILARITY = "stsb"  # the task whose pairs rank embeddings
@@ -199,13 +199,13 @@ def exhibits(part: Part) -> list[Exhibit]:
   study.run(kept=kept)
   # Weights that were trained again can have another digest, and all else another name.
   scores = pretrained.fine_tune(make_runs(), models, jobs=part.jobs)
-  correlations: Scores = {}
-  for arm in models:
-    for path, model in find_ranks(arm).items():
-      if not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        write_json(path, rank_correlation(model, tasks[SIMILARITY]))
-    correlations[arm] = [json.loads(path.read_text()) for path in find_ranks(arm)]
+  correlations: Scores = {
+    arm: [
+      made_once(path, functools.partial(rank_correlation, model, tasks[SIMILARITY]))
+      for path, model in find_ranks(arm).items()
+    ]
+    for arm in models
+  }
   return [losses(part, results), downstream(part, scores, correlations)]
 
 

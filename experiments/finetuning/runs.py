@@ -105,8 +105,6 @@ def run_all(all_runs: Sequence[Runs], *, number: int):
   Raises:
     Stopped: some runs failed; names the last line of each.
   """
-  for runs in all_runs:
-    runs.keep()
   pairs = [
     (run.config.seed, runs.process(run)) for runs in all_runs for run in runs.sweep.runs
   ]

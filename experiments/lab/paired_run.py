@@ -72,6 +72,11 @@ def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Sc
       f"config.train.micro_batch_size is {config.train.micro_batch_size}; expected 0, "
       "since the number of rows of unpacked steps varies."
     )
+  if batches in CUT and config.model.next_sentence:
+    raise ConfigError(
+      f"config.model.next_sentence is True; expected False with batches={batches}, whose "
+      "rows are cut through the middle of pairs and have no such labels."
+    )
   before, recipe = resolve(
     config,
     packing_factor=plan.packing_factor,
@@ -102,11 +107,11 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   the folder `keep_in`.
 
   Returns:
-    `dataset`, its checksums; `recipe`, `plan` and `parameters_digest`; `curve`, for each
-    point the counters at its end and means over its steps; `evaluations`, each with
-    `step`, the counters and, as `evaluate_pretraining` gives them, `own`, as the model was
-    trained, and `alone`, each sequence by itself; and `sequences_a_step`, the mean, and the
-    number of `steps` by number of sequences.
+    `recipe`, `plan` and `parameters_digest`; `curve`, for each point the counters at its
+    end and means over its steps; `evaluations`, each with `step`, the counters and, as
+    `evaluate_pretraining` gives them, `own`, as the model was trained, and `alone`, each
+    sequence by itself; and `sequences_a_step`, the mean, and the number of `steps` by
+    number of sequences.
 
   Raises:
     ConfigError, InputError: a value that cannot be used.
@@ -169,7 +174,6 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     if by_json:
       write_text(keep_in / TOKENIZER_FILE, dataset.tokenizer.definition)
   return {
-    "dataset": dataset.manifest["sha256"],
     "recipe": recipe.as_dict(),
     "plan": {
       "packing_factor": plan.packing_factor,

@@ -96,4 +96,6 @@ def read(folder: str | os.PathLike[str]) -> list[Exhibit]:
   """The exhibits that `make` wrote last; none if it has written none."""
   path = pathlib.Path(folder, "exhibits.json")
   found = json.loads(path.read_text()) if path.exists() else []
+  if isinstance(found, dict):  # a copy of what `experiments.publish` wrote, by part
+    found = found.get(path.parent.name, [])
   return [Exhibit.from_dict(x) for x in found]

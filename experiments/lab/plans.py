@@ -1,4 +1,4 @@
-"""Plans that are made once: kept in files, by what they were made from."""
+"""Plans and measurements that are made once: kept in files, by what they were made from."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import highspy
@@ -15,6 +16,7 @@ import scipy
 
 import packing
 from experiments.lab.part import Part
+from training.record.files import write_json
 
 
 def cached_plan(
@@ -42,6 +44,14 @@ def cached_plan(
   path.parent.mkdir(parents=True, exist_ok=True)
   plan.save(path)
   return plan
+
+
+def made_once(path: pathlib.Path, make: Callable[[], Any]) -> Any:
+  """What a JSON file holds; if it is not there, `make` makes it first."""
+  if not path.exists():
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, make())
+  return json.loads(path.read_text())
 
 
 def digest(made_from: Any) -> str:

@@ -108,13 +108,12 @@ class Study:
 
     Raises:
       Stopped: some runs failed; names the last line of each. All others are finished.
-      InputError: the data cannot be prepared.
+      InputError: the data cannot be prepared, or were prepared from other files.
     """
-    tasks = [self.task(arm, run, kept=arm.name in kept) for arm, run in self.runs]
-    if not all(task.is_finished() for task in tasks):
-      data = {json.dumps(run.config.data.to_dict()): run.config for _, run in self.runs}
-      for config in data.values():
-        pipeline.prepare_dataset(config)
+    # Also where all is finished: a source with other files is refused.
+    data = {json.dumps(run.config.data.to_dict()): run.config for _, run in self.runs}
+    for config in data.values():
+      pipeline.prepare_dataset(config)
     needed = {str(folder) for arm in kept for folder in self.kept_of(arm)}
     waves: tuple[list[tuple[Run, Task]], ...] = ([], [])  # the second starts from the first
     for arm, run in sorted(self.runs, key=lambda x: not x[0].starts_from):
@@ -266,8 +265,8 @@ def without_places(config: Any) -> Any:
 def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
   """The command of a process that makes one run and writes its file.
 
-  make(arm, config, keep_in=folder) returns what the file holds; `head` is that of the tasks
-  that it can train.
+  make(arm, config, keep_in=folder) returns what the file holds, besides what `read` knows
+  the run by; `head` is that of the tasks that it can train.
   """
   config = config_flags.DEFINE_config_file("config", help_string="A config file.")
   name = flags.DEFINE_string("arm", "run", "The name of the run.")
@@ -296,6 +295,7 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
     path.parent.mkdir(parents=True, exist_ok=True)
     result = make(arm, chosen, keep_in=_kept(path))
     about: dict[str, Any] = {"run": identity(arm, chosen)}
+    about["dataset"] = dataset_digest(chosen)
     if chosen.model.init_from:
       about["started_from"] = weights_digest(chosen.model.init_from)
     write_json(path, about | result)

@@ -10,8 +10,8 @@ clock.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ import numpy as np
 import packing
 from benchmarks import small_bert
 from benchmarks.steps import Trainer, compile_step, in_turns, quartiles
+from experiments.lab.plans import made_once
 from experiments.load_balance import cost, worker
 from experiments.load_balance.cost import Coefficients, Measurement
 from experiments.load_balance.shares import (
@@ -35,7 +36,6 @@ from experiments.load_balance.simulation import Lengths, simulate
 from experiments.load_balance.ways import UNPADDING, unpadded
 from experiments.load_balance.worker import Case
 from training.mesh import put_batch
-from training.record.files import write_json
 from training.record.parameters import count_parameters
 from training.step import TrainingProgram
 from training.sweep.jobs import cores
@@ -99,14 +99,16 @@ def measure(
 def measure_device(settings: Settings, folder: pathlib.Path) -> dict[str, Any]:
   """Steps of this machine, and the coefficients fitted to them; kept in the folder."""
   path = worker.kept(folder, "steps", settings[:4])
-  if path.exists():
-    return json.loads(path.read_text())
+  return made_once(path, functools.partial(_measure_device, settings))
+
+
+def _measure_device(settings: Settings) -> dict[str, Any]:
   program = small_bert.make_program(settings.model, longest=max(settings.row_lengths))
   measurements = measure(
     program, settings.row_lengths, settings.rows, rounds=settings.rounds
   )
   fitted, errors = cost.fit(measurements)
-  device = {
+  return {
     "machine": small_bert.machine_and_device(),
     "model": f"BERT-{settings.model}",
     "parameters": count_parameters(program.abstract_state()["params"]),
@@ -117,8 +119,6 @@ def measure_device(settings: Settings, folder: pathlib.Path) -> dict[str, Any]:
       for x, error in zip(measurements, errors, strict=True)
     ],
   }
-  write_json(path, device)
-  return device
 
 
 def run(

@@ -26,7 +26,7 @@ import tqdm
 
 import packing
 from experiments.lab import command, real_data
-from experiments.lab.plans import digest, solvers
+from experiments.lab.plans import digest, made_once, solvers
 from experiments.load_balance import skipping_measured, skipping_report
 from packing import Cost, Plan
 from pipeline.sources.textfiles import lines_of
@@ -91,10 +91,10 @@ def documents(data: str | None, folder: pathlib.Path, *, quick: bool) -> packing
   vocabulary = real_data.find(data, "bert-base-uncased-vocab.txt")
   sources = sorted(real_data.find(data, "text/*").parent.iterdir())
   made_from = [[path.name, path.stat().st_size] for path in (vocabulary, *sources)]
-  path = folder / f"documents-{digest(made_from)}.json"
-  if not path.exists():
+
+  def count() -> list[int]:
     tokenizer = load_tokenizer(str(vocabulary))
-    lengths = []
+    lengths: list[int] = []
     for source in sources:
       for lines in tqdm.tqdm(
         _articles(source), source.name, unit=" documents", disable=not sys.stderr.isatty()
@@ -103,8 +103,9 @@ def documents(data: str | None, folder: pathlib.Path, *, quick: bool) -> packing
         while left > 0:  # [CLS] and [SEP] are two of the tokens
           lengths.append(min(left + 2, longest))
           left -= longest - 2
-    write_json(path, lengths)
-  lengths = json.loads(path.read_text())
+    return lengths
+
+  lengths = made_once(folder / f"documents-{digest(made_from)}.json", count)
   return packing.Histogram.from_lengths(
     lengths, max_sequence_length=longest, source="documents of Wikipedia, cut at 8,192"
   )

@@ -21,6 +21,7 @@ from benchmarks.small_bert import make_config, make_optimizer, masked_tokens, se
 from experiments.lab.together import meet, run_together
 from packing import Cost, Plan
 from packing.testing import lay_out
+from training import memory
 from training.mesh import make_mesh, put_batch
 from training.step import TrainingProgram
 from training.sweep.jobs import cores
@@ -111,6 +112,7 @@ def _work(
   todo: Sequence[Sequence[Packs]], process: int, *, size: str, shape: dict[str, int]
 ) -> list[tuple[float, float]]:
   """A process: makes its part of all steps; the seconds that each took, and then waited."""
+  memory.keep()  # as in training; a process of its own does not have it from its parent
   config = make_config(size, longest=shape["row_length"], attention_impl="blocks")
   program = TrainingProgram(config, make_optimizer(), mesh=make_mesh(1), seed=0)
   rng = np.random.default_rng(0)

@@ -7,7 +7,6 @@ timed at a few lengths, and the others lie on lines between them.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -20,12 +19,11 @@ from benchmarks.small_bert import full_rows, machine_and_device
 from benchmarks.steps import quartiles, spread
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
-from experiments.lab.plans import digest
+from experiments.lab.plans import digest, made_once
 from experiments.lab.report import table
 from experiments.packing_paper import table_2_speedups as speedups
 from experiments.packing_paper.packs.tables_1_5_6_7_packing import WIKIPEDIA, greedy_plan
 from training.mesh import make_mesh, put_batch
-from training.record.files import write_json
 
 SIZE = "mini"
 GREEDY = (4.48, 1.5)  # overhead in percent and realised speed-up, Table 1
@@ -43,11 +41,8 @@ def measure_lengths(part: Part) -> dict[str, Any]:
   rounds = ROUNDS[part.quick]
   measured = {"machine": machine_and_device(), "lengths": lengths, "rounds": rounds}
   path = part.folder / "measured" / f"sorted-{digest(measured)}.json"
-  if not path.exists():
-    record = _measure_lengths(lengths, rounds)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, measured | {"record": record})
-  return json.loads(path.read_text())["record"]
+  made = made_once(path, lambda: measured | {"record": _measure_lengths(lengths, rounds)})
+  return made["record"]
 
 
 def _measure_lengths(lengths, rounds: int) -> dict[str, Any]:

@@ -8,7 +8,6 @@ ratios, not seconds.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import jax
@@ -20,9 +19,8 @@ from benchmarks.small_bert import machine_and_device
 from benchmarks.steps import median_interval, spread
 from experiments.lab.exhibits import Exhibit, Statement, judged
 from experiments.lab.part import Part
-from experiments.lab.plans import cached_plan, digest
+from experiments.lab.plans import cached_plan, digest, made_once
 from experiments.lab.report import table
-from training.record.files import write_json
 
 # model, row length: packing factor and realised speed-up
 TABLE_2 = {
@@ -58,8 +56,8 @@ def measure(part: Part, plan: packing.Plan, size: str) -> dict[str, Any]:
     "width": WIDTH,
   }
   name = f"{size}-{plan.row_length}-{plan.algorithm}-{digest(measured)}.json"
-  path = part.folder / "measured" / name
-  if not path.exists():
+
+  def make() -> dict[str, Any]:
     (record,) = speedup.measure(
       plan,
       size=size,
@@ -70,9 +68,9 @@ def measure(part: Part, plan: packing.Plan, size: str) -> dict[str, Any]:
       clock=_clock(),
       width=WIDTH,
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, measured | {"record": record})
-  return json.loads(path.read_text())["record"]
+    return measured | {"record": record}
+
+  return made_once(part.folder / "measured" / name, make)["record"]
 
 
 def enough(what: str, record: dict[str, Any]) -> Statement:

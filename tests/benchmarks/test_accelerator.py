@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import accelerator
 from model.testing import verify
+from training.record.flops import Peak
 
 PEAK = {"flops": 1e12, "source": "config", "dtype": "float32"}
 
@@ -45,6 +46,12 @@ def test_an_attention_that_fails_or_does_not_run_is_reported_and_not_timed(
   assert "| blocks | bfloat16 | 0 | 0 | 0 | - | 1.0e-01 | FAILS |" in report
   assert "Left out: proof of cudnn: INTERNAL: no engine\n" in report
   assert "Not run, splash: needs TPUs" in report
+
+
+def test_a_report_is_replaced_and_never_half_written(record, tmp_path):
+  before = (tmp_path / "report.md").stat().st_ino
+  record.add("left_out", {"case": "large:512", "why": "a test"})
+  assert (tmp_path / "report.md").stat().st_ino != before
 
 
 def test_a_kernel_that_is_wrong_in_rows_of_a_length_is_not_timed_there(
@@ -111,9 +118,11 @@ def test_pytorch_takes_the_same_sequences(record, tmp_path, dtype):
     ("", "there is no accelerator, only a CPU. Use --quick"),
     ("--quick --minutes 0", "expected a whole number of at least 1"),
     ("--quick --cases huge:512", "there is no 'huge:512'"),
+    ("--quick --cases large:512", "--quick and --cases exclude each other"),
   ],
 )
-def test_mistakes_are_one_line(words, message, tmp_path, capsys):
+def test_mistakes_are_one_line(words, message, tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(accelerator, "prove", lambda *_: [])
   if jax.default_backend() != "cpu":
     pytest.skip("needs a machine without an accelerator")
   with pytest.raises(SystemExit) as ended:
@@ -121,6 +130,18 @@ def test_mistakes_are_one_line(words, message, tmp_path, capsys):
   assert ended.value.code == 2
   assert message in capsys.readouterr().err
   assert not (tmp_path / "out").exists()
+
+
+def test_json_has_what_the_folder_has(tmp_path, monkeypatch):
+  if jax.default_backend() != "cpu":
+    pytest.skip("needs a machine without an accelerator")
+  monkeypatch.setattr(accelerator, "prove", lambda *_: [])
+  monkeypatch.setattr(accelerator, "find_torch", lambda: None)
+  monkeypatch.setattr(accelerator, "peak_of", lambda *_, **__: Peak(1e12, "config"))
+  accelerator.main(["--quick", f"--out={tmp_path}", f"--json={tmp_path / 'all.json'}"])
+  found = json.loads((tmp_path / "all.json").read_text())
+  assert found.pop("options")["out"] == str(tmp_path)
+  assert found == written(tmp_path)
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ MISTAKES = [
   (overhead, "--sizes=mini,huge", "there is no 'huge'"),
   (overhead, "--row-lengths=513", "--row-lengths has 513; expected 32 to 512"),
   (packing, "--seeds=0", f"{LEAST} 0"),
+  (packing, "--only=speed --picture=a.png", "which --only=speed leaves out"),
   (pipeline, "--workers=0,-1", f"{LEAST} -1"),
   (prepare, "--megabytes=10,0", f"{LEAST} 0"),
   (speedup, "--tokens=511", "--tokens is 511; expected at least a row, 512"),
@@ -39,11 +40,13 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("benchmark", "argument", "message"), MISTAKES)
-def test_a_mistake_is_one_line(benchmark, argument, message, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("benchmark", "arguments", "message"), MISTAKES)
+def test_a_mistake_is_one_line(
+  benchmark, arguments, message, capsys, tmp_path, monkeypatch
+):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(SystemExit) as stopped:
-    benchmark.main([argument])
+    benchmark.main(arguments.split())
   assert stopped.value.code == 2
   printed = capsys.readouterr()
   assert printed.out == ""

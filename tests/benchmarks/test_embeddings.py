@@ -34,10 +34,23 @@ def test_all_ways_give_the_same_embeddings(folder, tmp_path, capsys):
   assert "5 texts of" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("text", "message"), [("", "holds no text"), (None, "texts.txt")])
-def test_an_input_without_texts_is_refused(folder, tmp_path, capsys, text, message):
+@pytest.mark.parametrize(
+  ("text", "longest", "message"),
+  [
+    ("", 12, "holds no text"),
+    (None, 12, "texts.txt"),
+    # Later places would share the embedding of the last.
+    ("a b c", 18, "--max-sequence-length is 18; expected at most 17, the positions of"),
+  ],
+)
+def test_what_cannot_be_embedded_is_refused(
+  folder, tmp_path, capsys, text, longest, message
+):
+  path = tmp_path / "texts.txt"
   if text is not None:
-    (tmp_path / "texts.txt").write_text(text)
+    path.write_text(text)
   with pytest.raises(SystemExit):
-    embeddings.main([str(folder), "--input", str(tmp_path / "texts.txt")])
+    embeddings.main(
+      [str(folder), "--input", str(path), "--max-sequence-length", str(longest)]
+    )
   assert message in capsys.readouterr().err

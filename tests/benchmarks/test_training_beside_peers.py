@@ -1,6 +1,8 @@
 """benchmarks/training.py: each way has the same sequences, and takes the same steps."""
 
+import argparse
 import json
+import subprocess
 import types
 
 import jax
@@ -139,6 +141,17 @@ def test_peers_that_do_not_run_have_rows_of_their_own():
   assert len(rows) == 2
   assert rows[0].startswith("| isopack, packed | 5.00 ")
   assert "Hugging Face, padded to the row | not installed: make reference |" in rows[1]
+
+
+def test_what_was_measured_is_not_lost_with_the_second_process(monkeypatch, capsys):
+  def run(words, *, check, **_):
+    if check:
+      raise subprocess.CalledProcessError(-9, words)
+    return subprocess.CompletedProcess(words, -9)  # out of memory
+
+  monkeypatch.setattr(training.subprocess, "run", run)
+  assert training._without_memory(argparse.Namespace(json=None), ["packed"]) == {}
+  assert "ended with status -9" in capsys.readouterr().err
 
 
 def test_a_size_of_the_other_family_is_refused(capsys):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 
@@ -69,6 +70,20 @@ def test_kept_statements_are_judged_again(tmp_path):
   assert made.statements == [judge("more", test), counted]
   assert made.state == "1 fails, 1 equivalent"
   assert "| more | equivalent | " in (tmp_path / publish.PACKING / "REPORT.md").read_text()
+
+
+def test_what_was_copied_from_the_documents_is_published_as_it_was(tmp_path):
+  """As `python -m experiments.publish --help` says, to use the published runs."""
+  root, results = tmp_path / "root", tmp_path / "results"
+  for folder in (publish.PACKING, *publish.ALONE.values(), "experiments"):
+    (root / folder).mkdir(parents=True)
+  for name, folder in ALONE.items():
+    (results / name).mkdir(parents=True)
+    for path in (*folder.glob("*.json"), *folder.glob("*.png")):
+      shutil.copy(path, results / name)
+  publish.publish(results, root)
+  for name, folder in ALONE.items():
+    assert published(root / publish.ALONE[name]) == published(folder)
 
 
 def test_only_parts_that_were_made_are_replaced(tmp_path):

@@ -8,7 +8,6 @@ References:
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from typing import Any
@@ -17,10 +16,9 @@ import packing
 from benchmarks.machine import machine
 from experiments.lab.exhibits import Exhibit, judged
 from experiments.lab.part import Part
-from experiments.lab.plans import digest, solvers
+from experiments.lab.plans import digest, made_once, solvers
 from experiments.lab.report import table
 from experiments.packing_paper.packs.tables_1_5_6_7_packing import WIKIPEDIA
-from training.record.files import write_json
 
 # Algorithm, depth; and the seconds that the paper prints.
 SECONDS: dict[tuple[str, int | None], str] = {
@@ -55,14 +53,14 @@ def measure(part: Part, algorithm: str, depth: int | None) -> dict[str, Any]:
   histogram = packing.load_histogram(QUICK if part.quick else WIKIPEDIA)
   measured = [histogram.sha256, algorithm, depth, solvers(), machine()]
   path = part.folder / "measured" / f"{algorithm}-{depth or 'max'}-{digest(measured)}.json"
-  if not path.exists():
+
+  def make() -> dict[str, Any]:
     seconds: list[float] = []
     while not seconds or (len(seconds) < RUNS and seconds[0] < LONG):
       start = time.process_time()
       plan = packing.pack(histogram, algorithm=algorithm, max_sequences_per_pack=depth)
       seconds.append(time.process_time() - start)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    record = {
+    return {
       "packs": plan.num_packs,
       "packs_before": plan.details.get("num_packs_before", plan.num_packs),
       "lower_bound": plan.lower_bound,
@@ -71,8 +69,8 @@ def measure(part: Part, algorithm: str, depth: int | None) -> dict[str, Any]:
       "row_length": plan.row_length,
       "seconds": statistics.median(seconds),
     }
-    write_json(path, record)
-  return json.loads(path.read_text())
+
+  return made_once(path, make)
 
 
 def solution_times(part: Part) -> Exhibit:

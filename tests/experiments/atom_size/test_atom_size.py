@@ -20,11 +20,13 @@ from experiments.atom_size.steps import compared_steps, predicted_rows, steps_an
 from experiments.atom_size.text import filtering
 from experiments.lab import part as lab
 from experiments.lab.part import Part
+from experiments.lab.study import Arm, identity
 from packing import InputError
 from pipeline.batches import atoms
 from pipeline.sources import stdlib
 from tests.pipeline.batches.test_atoms import SIZES, corpora
 from training.command import Stopped
+from training.record.files import write_json
 
 TINY = runs.Scale(tokens=64, epochs=3, size="tiny", vocab_size=400)
 STEPS = 1200  # of a made-up run of concat
@@ -306,6 +308,16 @@ def test_rows_are_left_out_by_words_or_by_characters(tmp_path, part):
   assert here == by_words + by_characters
   assert exhibit.statements[0].outcome == "holds"
   assert "| 1 to 49 | 40.00 |" in exhibit.text
+
+
+def test_timed_steps_are_known_though_the_config_has_a_newer_field(tmp_path, monkeypatch):
+  study = runs.make_study(tmp_path, 64, [PACKED], text=atom_size.text_of(None))
+  of = identity(Arm("seconds", {}), study.runs[0][1].config)
+  del of["config"]["train"]["keep_memory"]  # as if it were newer
+  seconds = {PACKED.name: [0.5]}
+  write_json(tmp_path / "seconds.json", {"of": of, "seconds": seconds})
+  monkeypatch.delattr(runs, "Rows")  # nothing is timed
+  assert runs.seconds_a_step(study, [PACKED]) == seconds
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import flax.nnx as nnx
 import jax
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 import packing
 from experiments.lab import streams, study
@@ -20,9 +21,11 @@ from model.testing import relative_difference
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import Masking
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
-from tests import packs
+from tests import forked, packs
+from tests.programs import ROOT
 from tests.stdlib_corpus import make_library
 from training.command import Stopped
+from training.errors import ConfigError
 from training.record.files import write_json
 from training.sweep.jobs import Task
 
@@ -326,6 +329,39 @@ class TestArmsThatStartFromOthers:
     assert given == ["first,seed=2"]
 
 
+def test_finished_runs_are_refused_if_the_text_has_other_files_now(tmp_path, monkeypatch):
+  one = Study(tmp_path, [Arm("one", {})], {}, seeds=1)
+  ((arm, run),) = one.runs
+  one.path(run).parent.mkdir()
+  write_json(one.path(run), {"run": study.identity(arm, run.config)})
+
+  def refuse(config):
+    raise packing.InputError("was prepared from other files")
+
+  monkeypatch.setattr("pipeline.prepare_dataset", refuse)
+  with pytest.raises(packing.InputError, match="other files"):
+    one.run()
+
+
+def test_every_run_is_known_by_the_dataset_that_it_had(tmp_path):
+  """Those that are only timed, too."""
+  write_json(tmp_path / "manifest.json", {"sha256": {"train.arrow": "a digest"}})
+  program = tmp_path / "timed.py"
+  program.write_text(
+    "from experiments.lab.study import worker\n"
+    "worker(lambda arm, config, keep_in: {'seconds': 1.0})\n"
+  )
+  options = [f"--config={ROOT}/configs/quickstart.py", f"--out={tmp_path / 'timed.json'}"]
+  result = forked.run([program, *options, f"--config.data.directory={tmp_path}"], cwd=ROOT)
+  assert result.returncode == 0, result.stderr
+  made = json.loads((tmp_path / "timed.json").read_text())
+  config = ConfigDict(made["run"]["config"])
+  config.data.directory, config.model.init_from = str(tmp_path), ""
+  assert study.read(tmp_path / "timed.json", Arm("run", {}), config) == made
+  write_json(tmp_path / "manifest.json", {"sha256": {"train.arrow": "another"}})
+  assert study.read(tmp_path / "timed.json", Arm("run", {}), config) is None
+
+
 @pytest.mark.parametrize("given", ["", "elsewhere"])
 def test_runs_share_a_folder_of_compiled_programs(given, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
@@ -361,6 +397,9 @@ def test_arms_see_the_same_packs(plan):
     packs * plan.packing_factor, abs=constant.rows
   )
   assert constant.points[-1] == constant.recipe.steps
+  with pytest.raises(ConfigError, match="next_sentence is True; expected False with batch"):
+    schedule("reduce_batch", "pieces")  # would learn labels that are all 0
+  run.config.model.next_sentence = False
   cut = schedule("reduce_batch", "pieces")
   row = plan.histogram.max_sequence_length
   assert cut.rows * cut.recipe.steps * row == pytest.approx(

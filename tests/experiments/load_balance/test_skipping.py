@@ -9,6 +9,7 @@ import pytest
 import packing
 from experiments.load_balance import skipping, skipping_measured, skipping_report
 from experiments.load_balance.skipping import CASES, WAYS, Case, simulate
+from training import memory
 
 CASE = Case("wikipedia_2048", 2048)
 
@@ -124,6 +125,19 @@ def test_what_is_written_names_what_was_found(rows, tmp_path):
 
 def test_every_case_has_as_many_tokens_a_device():
   assert {case.rows * case.row_length for case in CASES} == {skipping.TOKENS}
+
+
+def test_a_process_keeps_freed_memory_as_training_does(monkeypatch):
+  class Kept(Exception):
+    pass
+
+  def keep():
+    raise Kept
+
+  monkeypatch.setattr(memory, "keep", keep)
+  shape = {"row_length": 8, "max_sequences": 1, "max_masked": 1}
+  with pytest.raises(Kept):
+    skipping_measured._work([], 0, size="tiny", shape=shape)
 
 
 @pytest.mark.slow
