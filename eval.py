@@ -4,10 +4,10 @@
   python eval.py --config=configs/glue.py:cola --workdir=FOLDER \\
       --config.model.init_from=FOLDER
 
-Takes the newest checkpoint of a run, or the one of --step, also during training; or
-a model that was imported, or a Hugging Face directory, which need a --config. The result is
-printed, as JSON with --json. Give --config.packing.algorithm=none to evaluate unpacked, and
---config.model.attention_impl=... to evaluate on a machine of another kind.
+Evaluates the newest checkpoint of a run, or the one that --step names; the run may still be
+training. An imported model or a Hugging Face directory needs a --config. Prints the result,
+as JSON with --json. Give --config.packing.algorithm=none to evaluate without packing, and
+--config.model.attention_impl=... for a machine of another kind.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ import sys
 from training import memory
 
 memory.one_pool()
-if not sys.stderr.isatty():  # in a log, each change of a progress bar is a new line
+if not sys.stderr.isatty():  # in a log, each update of a progress bar is a new line
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
 import jax
@@ -41,16 +41,19 @@ from training.step import ModelProgram
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config",
-  help_string="A config file, such as configs/quickstart.py; the run's own if not given.",
+  help_string="A config file, such as configs/quickstart.py; by default the run's own.",
   lock_config=True,
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "The model's folder.", required=True)
-_STEP = flags.DEFINE_string("step", None, "Of the run; or best; the newest if not given.")
+_STEP = flags.DEFINE_string(
+  "step", None, "The step of a run's checkpoint, or best; by default the newest."
+)
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
 flags.mark_flag_as_required("config")
 
-# How a run computed, not what it learned: another machine may compute in its own way.
-_NOT_OF_THE_WEIGHTS = (
+# Fields that decide how a run computed, not what its weights are; another machine may
+# compute differently.
+_COMPUTATION_FIELDS = (
   "model.attention_impl",
   "model.remat",
   "model.dtype",
@@ -79,7 +82,7 @@ def main():
   else:
     stored = open_model(config, folder, head=head)
 
-  dataset = processes.first_then_all(lambda: pipeline.prepare_dataset(config))
+  dataset = processes.on_first_then_others(lambda: pipeline.prepare_dataset(config))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
   if not workdir.is_run(folder):
     init_from.check_vocabulary(stored, dataset.vocabulary)
@@ -105,20 +108,23 @@ def main():
     )
   if not math.isfinite(result["loss"]):
     raise command.Stopped(
-      f"The held-out loss is {result['loss']}; expected a number. Choose another "
+      f"The held-out loss is {result['loss']}; expected a finite number. Choose another "
       "checkpoint with --step, or compute with --config.model.dtype=float32."
     )
-  processes.tell(json.dumps(result) if _JSON.value else report.evaluation_table(result))
+  text = json.dumps(result) if _JSON.value else report.evaluation_table(result)
+  processes.print_on_first(text)
 
 
 def as_flags(words: list[str]) -> list[str]:
-  """Turns a folder into --workdir, and adds a run's own config as --config."""
+  """Converts a folder to --workdir, and adds the run's own config as --config."""
   folders, words = command.split(words)
   if len(folders) > 1:
     raise ConfigError(f"Expected one folder, found {' '.join(folders)!r}.")
   named = [w.partition("=")[2] for w in words if w.lstrip("-").startswith("workdir=")]
   if folders and named:
-    raise ConfigError(f"The folder is {folders[0]!r} and --workdir={named[0]}; give one.")
+    raise ConfigError(
+      f"Expected one folder, found {folders[0]!r} and --workdir={named[0]}."
+    )
   words = [*(f"--workdir={folder}" for folder in folders), *words]
   has_config = any(w.lstrip("-").partition("=")[0] in ("config", "help") for w in words)
   if has_config or not (folders or named):
@@ -126,39 +132,39 @@ def as_flags(words: list[str]) -> list[str]:
   folder = pathlib.Path(*folders, *named)
   if not workdir.is_run(folder):
     raise ConfigError(
-      f"{folder} does not hold a run, so its config is not known. Give "
-      "--config=configs/..., such as configs/classification.py."
+      f"{folder} does not hold a run, so its config is not known. Give one, such as "
+      "--config=configs/classification.py."
     )
   saved_config.get_config(str(folder))  # absl would show a traceback
   return [f"--config={saved_config.FILE}:{folder}", *words]
 
 
 def kept_plans(config: ConfigDict, folder: pathlib.Path, dataset) -> dict:
-  """The plans in the run's folder; {} for other models and older runs."""
+  """The plans in a run's folder; {} for other models and older runs."""
   if not workdir.is_run(folder):
     return {}
   return pipeline.read_plans(config, dataset, folder, held_out_only=True)
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path, *, sharding) -> weights.StoredModel:
-  """Opens a checkpoint of a run with this data and model."""
+  """Opens a checkpoint of a run, whose data and model must be those of the config."""
   workdir.check_same(
-    folder, config, groups=("seed", "data", "model"), ignore=_NOT_OF_THE_WEIGHTS
+    folder, config, groups=("seed", "data", "model"), ignore=_COMPUTATION_FIELDS
   )
-  # Process 0 chooses: during training, a newer one may appear at any moment.
+  # Process 0 chooses, since during training a newer checkpoint may appear at any moment.
   wanted = _STEP.value
-  step = processes.first(lambda: workdir.choose_step(folder, wanted))
+  step = processes.on_first(lambda: workdir.choose_step(folder, wanted))
   return weights.open_folder(folder, step=step, sharding=sharding)
 
 
 def open_model(
   config: ConfigDict, folder: pathlib.Path, *, head: str
 ) -> weights.StoredModel:
-  """Opens a model that is not a run's."""
+  """Opens a model that does not belong to a run."""
   if _STEP.value is not None:
     raise ConfigError(
-      f"--step is {_STEP.value!r}, but {folder} is no run and holds one model. Leave it "
-      "out."
+      f"--step is {_STEP.value!r}, but {folder} is not a run and holds only one model. "
+      "Leave out --step."
     )
   config = config.copy_and_resolve_references()
   config.model.init_from = str(folder)
@@ -167,15 +173,15 @@ def open_model(
   if stored.head != head:
     needed = MODELS[stored.config.FAMILY][head].__name__
     raise ConfigError(
-      f"{folder} holds a {stored.kind.__name__}; config.data.task="
-      f"{config.data.task} needs a {needed}. Train one from it first: "
-      f"train.py with --config.model.init_from={folder}."
+      f"{folder} holds a {stored.kind.__name__}, but config.data.task="
+      f"{config.data.task} needs a {needed}. Train one from it first, with train.py and "
+      f"--config.model.init_from={folder}."
     )
   positions, length = stored.config.max_position_embeddings, config.data.max_sequence_length
   if length > positions:
     raise ConfigError(
-      f"{folder} has {positions} positions, config.data.max_sequence_length is {length}. "
-      f"Give --config.data.max_sequence_length={positions} and another "
+      f"{folder} has {positions} positions, but config.data.max_sequence_length is "
+      f"{length}. Give --config.data.max_sequence_length={positions} and another "
       "--config.data.directory."
     )
   return stored

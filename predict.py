@@ -1,10 +1,10 @@
-"""Answers of a fine-tuned model, or embeddings: text in, JSON out, packed inside.
+"""Answers examples with a fine-tuned model, or computes embeddings, on packed batches.
 
   python predict.py runs/cola --input sentences.txt
   echo 'The book was written.' | python predict.py runs/cola
   python predict.py minilm-l6-h384 --embed --input sentences.txt --out sentences.npy
 
-Results are JSON objects, one a line, in the order of the input, the same as without
+Prints one JSON object per line, in the order of the input. Results are the same as without
 packing.
 """
 
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from training import memory
 
 memory.one_pool()
-if not sys.stderr.isatty():  # in a log, a progress bar is a new line at each change
+if not sys.stderr.isatty():  # in a log, each update of a progress bar is a new line
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
 import jax
@@ -67,25 +67,25 @@ from training.mesh import make_mesh, replicated
 from training.record import workdir
 from training.record.flops import row_cost
 
-_EXAMPLES = """FOLDER is a run's, an imported one (python -m model import), or a Hugging
-Face directory of BertForSequenceClassification, BertForQuestionAnswering or
-ModernBertForSequenceClassification; with --embed of any BERT or ModernBERT. A run has
-its own task and its own way of cutting text; its checkpoint is the best if the run keeps
-that, else the newest.
+_EXAMPLES = """FOLDER is the folder of a run or an imported model (python -m model
+import), or a Hugging Face directory of BertForSequenceClassification,
+BertForQuestionAnswering or ModernBertForSequenceClassification; with --embed, of any
+BERT or ModernBERT. A run determines the task and how text is split; its best checkpoint
+is used if the run keeps it, otherwise the newest.
 
 input:
-  -                           the default, standard input: JSON lines, or a sentence a
-                              line, a tab between the two of a pair
-  FILE, FOLDER, 'FILES*'      by their suffix: .txt, .jsonl, .csv, .tsv, .parquet, .arrow,
+  -                           standard input (the default): JSON lines, or one sentence per
+                              line, with a tab between the two sentences of a pair
+  FILE, FOLDER, 'FILES*'      read by suffix: .txt, .jsonl, .csv, .tsv, .parquet, .arrow,
                               .json (SQuAD's layout); also Hugging Face save_to_disk
   tfds:glue/cola#test         TensorFlow Datasets, prepared as array_record
 
-output, a line for each example, with its id in the source, else its number from 0:
+output: one line per example, with its id in the source or, without one, its number from 0:
   {"id": "0", "label": "acceptable", "probabilities": {"unacceptable": ..., ...}}
   {"id": "0", "value": 3.25}
   {"id": "56be4db0", "answer": "Denver Broncos", "probability": ..., "n_best": [...]}
-  {"id": "0", "embedding": [0.0676, ...]}     with --embed; --out FILE.npy has float32[N, D]
-                              alone, FILE.parquet the columns id and embedding
+  {"id": "0", "embedding": [0.0676, ...]}     with --embed; --out FILE.npy holds only
+                              float32[N, D], FILE.parquet has the columns id and embedding
 
 examples:
   python predict.py runs/cola --input sentences.txt --out answers.jsonl
@@ -101,13 +101,13 @@ _READING = "columns", "max_sequence_length", "doc_stride", "max_question_length"
 
 
 def main(arguments: list[str] | None = None) -> int:
-  """Answers the examples of one source; returns the exit status."""
+  """Runs the command; returns the exit status."""
   options = _parser().parse_args(arguments)
-  logging.getLogger("absl").setLevel(logging.CRITICAL)  # or Orbax logs pages
+  logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs every file
   try:
     run(options)
     _raise_if_interrupted()
-  except BrokenPipeError:  # the reader has left; buffered output has nowhere to go
+  except BrokenPipeError:  # the reader of the output has ended
     with contextlib.suppress(OSError, ValueError):
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
@@ -143,16 +143,20 @@ def run(options: argparse.Namespace):
 def embed(
   folder: str | pathlib.Path, sentences: Iterable[str], *, pooling: str = "mean"
 ) -> np.ndarray:
-  """Embeddings of texts by any BERT or ModernBERT, packed; float32[N, D] in their order.
+  """Computes embeddings of texts with any BERT or ModernBERT, on packed batches.
 
   Args:
-    folder: a run's, an imported one or a Hugging Face directory.
-    sentences: as many as memory holds; a tab stands between the two of a pair.
+    folder: the folder of a run or an imported model, or a Hugging Face directory.
+    sentences: the texts, as many as fit into memory; a tab separates the two sentences of
+      a pair.
     pooling: a key of `POOLINGS`.
 
+  Returns:
+    float32[N, D], in the order of the texts.
+
   Raises:
-    InputError, WeightsError: no such model or pooling, or a sentence is not text or
-      has two tabs.
+    InputError, WeightsError: there is no such model or pooling, or a sentence is not text
+      or has two tabs.
   """
   if pooling not in POOLINGS:
     raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}.")
@@ -166,10 +170,10 @@ def embed(
 def make_results(
   opened: Opened, options: argparse.Namespace
 ) -> Callable[[Iterator[Example]], Iterator[Any]]:
-  """A function from examples to answers, or to embeddings, of a model.
+  """Makes a function from examples to the model's answers or embeddings.
 
-  The options are checked at once; the parameters are read when the first result is asked
-  for.
+  The options are checked at once. The parameters are read when the first result is
+  requested.
   """
   stored, settings, mesh = opened.stored, opened.settings, make_mesh()
   program = evaluation.make_program(
@@ -208,7 +212,7 @@ def _write(results: Iterator[Any], options: argparse.Namespace, opened: Opened):
   start, number, wrote = time.perf_counter(), 0, ""
   what = "embedding" if options.embed else "answering"
   to_text = as_json if options.embed else json.dumps
-  # On one terminal, results and progress would be mixed.
+  # On the terminal, the progress bar would mix with the results.
   hidden = not (options.out or options.submission) and sys.stdout.isatty()
 
   def counted() -> Iterator[Any]:
@@ -247,35 +251,35 @@ def _interrupt(*_):
 
 
 def _raise_if_interrupted():
-  """Raises again what was lost in a callback, such as JAX's for garbage collection."""
+  """Raises KeyboardInterrupt again, which is lost in callbacks such as JAX's for the GC."""
   if _interrupted.is_set():
     raise KeyboardInterrupt
 
 
 def _report_lost(lost):
-  """Python's report of an exception in a callback, unless it is the interrupt."""
+  """Reports an exception in a callback as Python does, unless it is KeyboardInterrupt."""
   if lost.exc_type is not KeyboardInterrupt:
     sys.__unraisablehook__(lost)
 
 
 def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSettings):
-  """Reports how many examples lost tokens; a context split into windows loses none."""
+  """Prints how many examples lost tokens; a context split into windows loses none."""
   cut = {"max_question_length": tally["truncated_questions"]}
   if settings.task != "squad" or settings.too_long == "truncate":
     cut["max_sequence_length"] = tally["too_long"]
   for name, count in cut.items():
     if count:
       limit = f"--{name.replace('_', '-')} {getattr(settings, name)}"
-      print(f"cut {count:,} of them: longer than {limit}", file=sys.stderr)
+      print(f"truncated {count:,} of them: longer than {limit}", file=sys.stderr)
 
 
 def _row_lengths(
   config: model.ModelConfig, settings: pipeline.DatasetSettings, chosen: list[int] | None
 ) -> list[int]:
-  """The lengths of rows, ascending; by default those that the attention can have.
+  """The lengths of rows, ascending; by default, those that the attention can compute.
 
   Raises:
-    InputError, AttentionError: a row is too long, or the attention cannot have its length.
+    InputError, AttentionError: a row is too long, or the attention cannot compute it.
   """
   longest = settings.max_sequence_length
   attention.check(config, longest)
@@ -307,12 +311,12 @@ def _check_isolated(stored: weights.StoredModel, shape: BatchShape):
 
 
 class Opened(NamedTuple):
-  """What results need.
+  """An opened model, and what is needed to read examples for it.
 
   Attributes:
-    stored: the model, its parameters not read yet.
-    settings, tokenizer: to read examples with.
-    labels: names of the classes, () for none.
+    stored: the model, whose parameters are not read yet.
+    settings, tokenizer: how to read examples.
+    labels: names of the classes; () for none.
   """
 
   stored: weights.StoredModel
@@ -322,17 +326,17 @@ class Opened(NamedTuple):
 
 
 def open_model(options: argparse.Namespace) -> Opened:
-  """Opens the model in FOLDER, and checks all that can be checked before any work.
+  """Opens the model in FOLDER, and checks what can be checked before any work.
 
   Raises:
-    WeightsError, ConfigError, InputError: the folder has no model that answers, or the
-      options do not fit it.
+    WeightsError, ConfigError, InputError: the folder holds no model that can answer, or
+      the options do not fit it.
   """
   folder = pathlib.Path(options.folder)
   run_config = None
   if (folder / weights.MODEL).exists() and workdir.is_run(folder):
     run_config = workdir.read_config(folder)
-    best = run_config["train"].get("keep_best", False)  # not in older runs
+    best = run_config["train"].get("keep_best", False)  # older runs lack the field
     step = workdir.choose_step(folder, options.step, prefer_best=best)
   else:
     if options.step and not options.step.isdecimal():
@@ -353,7 +357,7 @@ def open_model(options: argparse.Namespace) -> Opened:
     stored = _encoder(stored, options)
   elif default_task(stored.head, 1) is None:
     raise InputError(
-      f"{folder} holds a {stored.kind.__name__}, which answers nothing. Give "
+      f"{folder} holds a {stored.kind.__name__}, which cannot answer examples. Give "
       "--embed for embeddings, or fine-tune it first, such as with: python train.py "
       "--config=configs/glue.py:cola --workdir=RUN "
       f"--config.model.init_from={folder}; then give RUN."
@@ -402,22 +406,22 @@ def _parser() -> argparse.ArgumentParser:
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add: Callable = parser.add_argument
-  add("folder", metavar="FOLDER", help="with the fine-tuned model")
+  add("folder", metavar="FOLDER", help="the folder with the fine-tuned model")
   add("--input", metavar="SOURCE", default=STANDARD_INPUT, help="default: -")
   output = parser.add_mutually_exclusive_group()
   output.add_argument(
-    "--out", metavar="FILE", help="write answers there, whole or not at all"
+    "--out", metavar="FILE", help="write results to FILE, whole or not at all"
   )
   output.add_argument(
     "--submission",
     metavar="PATH",
-    help="write the format of the GLUE or SQuAD server: a file, or a folder for it",
+    help="write a submission for the GLUE or SQuAD server to this file or folder",
   )
   add(
     "--genres",
     choices=(MATCHED, MISMATCHED),
     default=MATCHED,
-    help=f"of the MNLI test set to submit (default: {MATCHED})",
+    help=f"genres of the MNLI test set to submit (default: {MATCHED})",
   )
   add(
     "--embed",
@@ -425,65 +429,80 @@ def _parser() -> argparse.ArgumentParser:
     const="mean",
     choices=POOLINGS,
     metavar="POOLING",
-    help="embeddings instead of answers: "
+    help="compute embeddings instead of answers: "
     + "; ".join(f"{name}, {what}" for name, what in POOLINGS.items())
     + " (default: mean)",
   )
-  add("--step", metavar="N", help="of the run's checkpoint; or best")
-  add("--task", metavar="TASK", help="of a model without a run (default: by its head)")
-  add("--columns", metavar="FIELD=NAME,...", help="names of fields in the source")
+  add("--step", metavar="N", help="the step of a run's checkpoint, or best")
+  add(
+    "--task",
+    metavar="TASK",
+    help="the task, of a model without a run (default: by its head)",
+  )
+  add("--columns", metavar="FIELD=NAME,...", help="the source's names for fields")
   add(
     "--max-sequence-length",
     metavar="S",
     type=int,
-    help="tokens of a sequence and of a row, at most (default: the run's; else all "
-    f"positions, for squad {LONGEST_WINDOW})",
+    help="the most tokens of a sequence or a row (default: the run's; without a run, the "
+    f"model's positions, but {LONGEST_WINDOW} for squad)",
   )
-  add("--doc-stride", metavar="N", type=int, help="squad: tokens from window to window")
-  add("--max-question-length", metavar="N", type=int, help="squad: in tokens")
+  add(
+    "--doc-stride",
+    metavar="N",
+    type=int,
+    help="squad: tokens from the start of a window to that of the next",
+  )
+  add(
+    "--max-question-length",
+    metavar="N",
+    type=int,
+    help="squad: the most tokens of a question",
+  )
   add(
     "--max-answer-length",
     metavar="N",
     type=int,
     default=MAX_ANSWER_LENGTH,
-    help=f"squad: in tokens (default: {MAX_ANSWER_LENGTH})",
+    help=f"squad: the most tokens of an answer (default: {MAX_ANSWER_LENGTH})",
   )
   add(
     "--batch-size",
     metavar="B",
     type=int,
     default=8,
-    help=f"rows a step, those above {ORDINARY_ROW} tokens fewer (default: 8)",
+    help=f"rows of --max-sequence-length tokens, or of {ORDINARY_ROW} if that is longer, "
+    "in a batch; batches of other rows have as many tokens (default: 8)",
   )
   add(
     "--row-lengths",
     metavar="S,...",
     type=_integers,
-    help="shorter rows beside those of --max-sequence-length; the model is compiled for "
-    "each that is used, above "
-    f"{ORDINARY_ROW} only for longer inputs (default: a half, 7/12 and 3/4 of it; if it is "
-    f"above {ORDINARY_ROW}, those of {ORDINARY_ROW} and its doubles)",
+    help="additional row lengths below --max-sequence-length. The model is compiled for "
+    f"each length that is used; lengths above {ORDINARY_ROW} are used only for longer "
+    "inputs (default: 1/2, 7/12 and 3/4 of --max-sequence-length; if that is above "
+    f"{ORDINARY_ROW}, these parts of {ORDINARY_ROW}, and {ORDINARY_ROW} and its doubles)",
   )
   add(
     "--algorithm",
     choices=packing.ALGORITHMS,
     metavar="A",
     default=BatchShape.algorithm,
-    help=f"of packing: {', '.join(packing.ALGORITHMS)}; none for one sequence a row "
-    f"(default: {BatchShape.algorithm})",
+    help=f"packing algorithm: {', '.join(packing.ALGORITHMS)}; none for one sequence per "
+    f"row (default: {BatchShape.algorithm})",
   )
   add(
     "--max-sequences-per-pack",
     metavar="M",
     type=int,
-    help="default: S / 4, at most 128, hardly a limit",
+    help="the most sequences of a row (default: S / 4, at most 128: hardly a limit)",
   )
-  add("--dtype", choices=_DTYPES, help="of the computation (default: the model's)")
+  add("--dtype", choices=_DTYPES, help="dtype of the computation (default: the model's)")
   add(
     "--attention-impl",
     choices=model.IMPLEMENTATIONS,
     default="xla",
-    help="default: xla, which runs on any device",
+    help="implementation of attention (default: xla, which runs on any device)",
   )
   return parser
 
@@ -492,6 +511,6 @@ if __name__ == "__main__":
   signal.signal(signal.SIGINT, _interrupt)
   sys.unraisablehook = _report_lost
   status = main()
-  if status == _INTERRUPTED:  # threads that still compile would crash an ordinary exit
+  if status == _INTERRUPTED:  # threads that still compile would crash a normal exit
     os._exit(status)
   sys.exit(status)

@@ -8,9 +8,9 @@ Any field of the config can be set on the command line, such as
 --config.train.duration='2 epochs'. The unpacked baseline is
 --config.packing.algorithm=none; the paper's ablations are
 --config.model.attention_mask=none and --config.model.position_reset=False. The same command
-on the same folder resumes where training stopped. On Ctrl-C or SIGTERM, training ends the
-step, saves and exits with status 130 or 143. Several processes run the same command, each
-with --coordinator=HOST:PORT --processes=N --process=I.
+on the same folder resumes where training stopped. On Ctrl-C or SIGTERM, training finishes
+the step, saves and exits with status 130 or 143. Several processes run the same command,
+each with --coordinator=HOST:PORT --processes=N --process=I.
 """
 
 import collections
@@ -27,10 +27,10 @@ from training import memory
 from training.stopping import signals
 
 memory.one_pool()
-if __name__ == "__main__":  # not in loader processes, which import this file too
+if __name__ == "__main__":  # not in loader processes, which also import this file
   signals.listen()
   print("train.py: loading JAX and other libraries ...", file=sys.stderr, flush=True)
-if not sys.stderr.isatty():  # in a log, each change of a progress bar is a new line
+if not sys.stderr.isatty():  # in a log, each update of a progress bar is a new line
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
 import jax
@@ -68,14 +68,14 @@ _CONFIG = config_flags.DEFINE_config_file(
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _ALLOW_CHANGED_CONFIG = flags.DEFINE_bool(
-  "allow_changed_config", False, "Resume with another config than the run was begun with."
+  "allow_changed_config", False, "Resume a run with a config that differs from its own."
 )
 flags.mark_flag_as_required("config")
 
 
 def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
-  signals.kept = functools.partial(kept, folder)
+  signals.resume_hint = functools.partial(resume_hint, folder)
   if config.train.keep_memory:
     memory.keep()
   processes.start()
@@ -86,17 +86,17 @@ def main():
     num_devices=jax.device_count(),
     typed=command.typed_fields(),
   )
-  changed = processes.first(
+  changed = processes.on_first(
     lambda: workdir.check(folder, config, allow_changes=_ALLOW_CHANGED_CONFIG.value)
   )
-  if not changed and (results := processes.first(lambda: finished(folder))):
-    processes.tell(
-      f"{folder} is finished. To start another run, give another --workdir. To extend "
-      f"this one, give more steps and --allow_changed_config.\n\n{results}"
+  if not changed and (results := processes.on_first(lambda: finished(folder))):
+    processes.print_on_first(
+      f"The run in {folder} is finished. To start another run, give another --workdir. To "
+      f"extend this one, give more steps and --allow_changed_config.\n\n{results}"
     )
     return
   with contextlib.ExitStack() as held:
-    processes.first(lambda: held.enter_context(workdir.claimed(folder)))
+    processes.on_first(lambda: held.enter_context(workdir.claimed(folder)))
     tracked = held.enter_context(trackers.opened(folder, config))
     checkpoints = held.enter_context(
       Checkpoints(
@@ -107,8 +107,8 @@ def main():
     finish(run, train(run, checkpoints, tracked))
 
 
-def kept(folder: pathlib.Path) -> str:
-  """Where the same command would start, for someone who stopped it."""
+def resume_hint(folder: pathlib.Path) -> str:
+  """A sentence that says where the same command would resume."""
   if steps := weights.steps(folder):
     return f"Run the same command again to resume from step {max(steps)}."
   return "No checkpoint is saved yet: the same command starts from the beginning."
@@ -139,12 +139,12 @@ class Run:
   unpacked_recipe: Recipe
   recipe: Recipe
   program: TrainingProgram
-  params: Callable[[], Any] | None  # reads those to start from; None to draw them
+  params: Callable[[], Any] | None  # reads the initial parameters; None: at random
   compilations: CompilationCounter
 
   @property
   def plan(self) -> packing.Plan:
-    """The plan of the training sequences."""
+    """The plan for the training sequences."""
     return self.plans["train"]
 
   @property
@@ -158,7 +158,7 @@ class Run:
     }
 
   def loader(self, plan: packing.Plan) -> pipeline.RowLoader:
-    """Planned batches of the prepared sequences; this process's rows of them."""
+    """A loader of a plan's batches; it makes this process's rows of them."""
     store, vocabulary = self.dataset.train, self.dataset.vocabulary
     return pipeline.make_loader(self.config, store, vocabulary, plan=plan, **self.shape)
 
@@ -168,23 +168,23 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   if config.train.compilation_cache:
     jax.config.update("jax_compilation_cache_dir", config.train.compilation_cache)
   head = pipeline.TASK_HEADS[config.data.task]
-  # A run with checkpoints has its own weights.
+  # A run that has checkpoints continues from its own weights.
   stored = None if weights.steps(folder) else init_from.open_weights(config, head=head)
 
-  dataset = processes.first_then_all(lambda: pipeline.prepare_dataset(config))
-  processes.first(lambda: workdir.check_dataset(folder, dataset.manifest["sha256"]))
+  dataset = processes.on_first_then_others(lambda: pipeline.prepare_dataset(config))
+  processes.on_first(lambda: workdir.check_dataset(folder, dataset.manifest["sha256"]))
   plans = kept_plans(config, folder, dataset)
   plan = plans["train"]
-  processes.tell(
+  processes.print_on_first(
     f"{plan.num_sequences:,} sequences in {plan.num_packs:,} packs of {plan.row_length} "
     f"tokens: packing factor {plan.packing_factor:.3f}, efficiency {plan.efficiency:.2%}, "
     f"at most {plan.packing_depth} sequences a pack\n"
   )
   has_stream = bool(config.data.stream)
   if has_stream:
-    processes.tell(
-      f"This is a sample. Training reads {config.data.stream}, each document once: there "
-      "are no epochs, and the packing factor is that of the sample.\n"
+    processes.print_on_first(
+      f"These figures are of a sample. Training reads {config.data.stream}, each document "
+      "once, so there are no epochs.\n"
     )
 
   mesh = make_mesh(fsdp=config.train.fsdp)
@@ -197,7 +197,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     num_devices=mesh.size,
     typed=command.typed_fields(),
   )
-  processes.tell(f"{table(unpacked_recipe, recipe)}\n")
+  processes.print_on_first(f"{table(unpacked_recipe, recipe)}\n")
 
   if stored:
     init_from.check_vocabulary(stored, dataset.vocabulary)
@@ -245,9 +245,12 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
 def attended_pairs(
   config: ConfigDict, sizes: ModelConfig, plan: packing.Plan, *, rows: int
 ) -> int | None:
-  """Pairs of tokens of a step, over all layers, if attention skips foreign ones; else None.
+  """Pairs of tokens that attention computes in a step, on average, over all layers.
 
-  On average; a local layer computes those within its window.
+  In local layers, these are the pairs within the window.
+
+  Returns:
+    None if attention computes all pairs of a row, not only those within sequences.
   """
   skips = config.model.attention_impl in SKIPPING
   if not skips or config.model.attention_mask == "none" or config.data.layout != "packed":
@@ -264,25 +267,25 @@ def attended_pairs(
 def kept_plans(
   config: ConfigDict, folder: pathlib.Path, dataset: pipeline.PreparedDataset
 ) -> dict[str, packing.Plan]:
-  """The plans in the run's folder; process 0 makes them once, all processes read them."""
+  """The plans in the run's folder: process 0 makes them once, all processes read them."""
 
   def keep():
     begun = workdir.has_begun(folder)
     if (made := pipeline.keep_plans(config, dataset, folder, begun=begun)) and begun:
       print(
-        f"WARNING: {', '.join(made)}: an earlier version kept no plan, so it was made "
-        "again. If that version packed otherwise, rows differ from here on.",
+        f"WARNING: {', '.join(made)}: an earlier version saved no plan, so it was made "
+        "again. If that version packed differently, rows differ from here on.",
         file=sys.stderr,
         flush=True,
       )
 
-  processes.first(keep)
+  processes.on_first(keep)
   plans = pipeline.read_plans(config, dataset, folder)
   digests = {name: pipeline.plan_sha256(plan) for name, plan in plans.items()}
-  if digests != processes.first(lambda: digests):
+  if digests != processes.on_first(lambda: digests):
     raise command.Stopped(
-      f"This process reads other plans in {folder} than process 0. Give all processes the "
-      "same folder as --workdir."
+      f"The plans that this process reads in {folder} differ from those of process 0. Give "
+      "all processes the same folder as --workdir."
     )
   return plans
 
@@ -291,11 +294,11 @@ def kept_plans(
 
 
 def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dict[str, Any]:
-  """Trains to the last step, or to where the evaluations end the run.
+  """Trains until the last step, or until the evaluations end the run.
 
   Returns:
-    For the summary the peak rate of the devices, how many lines `metrics.jsonl` lacks, and
-    figures of the last state, which is not kept.
+    Figures for the summary: the peak rate of the devices, the number of lines that
+    `metrics.jsonl` lacks, and figures of the last state, which is not kept.
   """
   config, program, steps = run.config, run.program, run.recipe.steps
   peak = peak_of(jax.devices(), dtype=config.model.dtype, given=config.train.peak_flops)
@@ -354,11 +357,11 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
         record.start(step)
         with record.waiting_for("input"):
           batch = next(batches, None)
-          if batch is None:  # of a stream
+          if batch is None:  # a stream ended or paused
             step -= 1
             break
           on_devices = put_batch(batch, program.mesh)
-        with record.waiting_for("compute"):  # a CPU may run the step before it returns
+        with record.waiting_for("compute"):  # on a CPU, this may run the step at once
           state, values = program.train_step(state, on_devices)
         record.end(step, batch["sequence_ids"], values)
         last, stopping = step == steps, processes.asked_to_stop(step)
@@ -393,28 +396,28 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
 
 
 def figures_of(state: State, program: TrainingProgram) -> dict[str, Any]:
-  """What the summary tells of the last state."""
+  """Figures of the last state, for the summary."""
   params = gather(state["params"], program.mesh)
   return {
-    "updates": int(state["step"]),
+    "steps": int(state["step"]),
     "skipped_steps": int(state["skipped"]),
     "parameters": count_parameters(params),
-    "parameters_digest": processes.first(functools.partial(parameters_digest, params)),
+    "parameters_digest": processes.on_first(functools.partial(parameters_digest, params)),
   }
 
 
 def interrupted(run: Run, step: int) -> Exception:
   """Why training ends before its last step, and how it resumes."""
-  kept = f"saved step {step} of {run.recipe.steps} in {run.folder}"
-  kept = kept if step else "nothing is saved yet"
+  saved = f"saved step {step} of {run.recipe.steps} in {run.folder}"
+  saved = saved if step else "nothing is saved yet"
   if signals.heard is not None or not run.config.data.stream:
     return command.Terminated(
-      f"Asked to stop: {kept}. Run the same command again to resume."
+      f"Asked to stop: {saved}. Run the same command again to resume."
     )
   data = run.config.data
   return command.Stopped(
-    f"{data.stream} ended, or gave no batch for {data.stream_wait:g} seconds: {kept}, with "
-    "the sequences in open packs. Run the same command again when it has more."
+    f"{data.stream} ended, or gave no batch for {data.stream_wait:g} seconds: {saved}, "
+    "with the sequences in open packs. Run the same command again when the stream has more."
   )
 
 
@@ -427,13 +430,13 @@ def judge_run(run: Run, evaluations: list[dict]) -> Verdict:
     target=run.config.train.target_mlm_accuracy,
     patience=run.config.train.patience,
   )
-  return Verdict(*processes.first(verdict))
+  return Verdict(*processes.on_first(verdict))
 
 
 def begin(
   run: Run, checkpoints: Checkpoints, batches: BatchIterator | pipeline.OnlineBatches
 ) -> tuple[State, int, dict[str, Any]]:
-  """Resumes from the newest checkpoint, or starts; moves the batches there.
+  """Resumes from the newest checkpoint, if any; sets the batches to its position.
 
   Returns:
     The state, its step, and what else the checkpoint holds.
@@ -441,9 +444,9 @@ def begin(
   restored = checkpoints.restore_newest(
     run.program.abstract_state(), optimizer=run.config.optimizer.to_dict()
   )
-  # Read here, so that no copy of them stays while the run trains.
+  # Read here, so that no copy of the parameters remains during training.
   params = run.params() if run.params and restored is None else None
-  processes.tell("compiling ...")
+  processes.print_on_first("compiling ...")
   if restored is None:
     start: tuple[State, int, dict] = run.program.init(params), 0, {}
   else:
@@ -452,33 +455,33 @@ def begin(
       batches.set_state(restored.run["input"])
     except packing.InputError as error:
       raise ConfigError(
-        f"{run.folder / 'plans' / 'train.json'} is not what the checkpoint of step "
-        f"{restored.step} was saved with. {error} Or give another --workdir."
+        f"{run.folder / 'plans' / 'train.json'} is not the plan that the checkpoint of "
+        f"step {restored.step} was saved with. {error} Or give another --workdir."
       ) from error
-    processes.tell(f"resuming from step {restored.step}")
+    processes.print_on_first(f"resuming from step {restored.step}")
     start = restored.state, restored.step, restored.run
-  processes.first(lambda: describe(run))
+  processes.on_first(lambda: describe(run))
   return start
 
 
 def check_resumable(run: Run, step: int, position: dict):
-  """Refuses a config that counts the checkpoint's steps or rows in another way."""
+  """Refuses a config whose steps or rows do not fit the checkpoint's."""
   if position["batch_size"] != run.recipe.rows:
     raise ConfigError(
       f"The config comes to {run.recipe.rows} rows a step; the run in {run.folder} was "
-      f"begun with {position['batch_size']}, which its position in the data counts. Keep "
-      "train.batch_size, train.micro_batch_size and packing as they were, on as many "
-      "devices, or give another --workdir."
+      f"started with {position['batch_size']}, the unit of its position in the data. Keep "
+      "train.batch_size, train.micro_batch_size, packing and the number of devices as they "
+      "were, or give another --workdir."
     )
   if step > run.recipe.steps:
     raise ConfigError(
       f"The config comes to {run.recipe.steps} steps; the run in {run.folder} has made "
-      f"{step}. Give more with --config.train.steps, or another --workdir."
+      f"{step}. Give more with --config.train.steps, or give another --workdir."
     )
 
 
 def describe(run: Run):
-  """Writes down what the run, and the parameters in its checkpoints, are made from."""
+  """Writes what the run is made from, and a description of its model."""
   workdir.record(run.folder, run.config, run.dataset.manifest["sha256"])
   weights.describe(
     run.folder,
@@ -500,12 +503,12 @@ def finish(run: Run, figures: dict[str, Any]):
   """Measures the speed-up of packing, and writes the summary and the pictures.
 
   Args:
-    run: that has ended; its state is gone, since measuring makes another.
+    run: the finished run; its state has been freed, since measuring needs a new one.
     figures: from `train`.
   """
   config, plan, program = run.config, run.plan, run.program
   summary = dict(figures)
-  steps = summary.pop("updates")
+  steps = summary.pop("steps")
   unpacked_plan = pipeline.make_plan(config, run.dataset.train, algorithm="none")
   loader, unpacked = run.loader(plan), run.loader(unpacked_plan)
   if rounds := config.train.throughput_rounds:
@@ -534,7 +537,7 @@ def finish(run: Run, figures: dict[str, Any]):
     "xla_flags": os.environ.get("XLA_FLAGS", ""),
   }
   is_regression = program.head == "sequence_classification" and not run.dataset.labels
-  results = processes.first(
+  results = processes.on_first(
     lambda: report.write(
       run.folder,
       summary,
@@ -544,7 +547,7 @@ def finish(run: Run, figures: dict[str, Any]):
       loss_name="squared error" if is_regression else "loss in nats",
     )
   )
-  processes.tell(f"\n{results}\n\nwritten to {run.folder}: summary.json, plots/")
+  processes.print_on_first(f"\n{results}\n\nwritten to {run.folder}: summary.json, plots/")
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ UNTIL_IT_ENDS = {"train.patience": 2, "train.steps": 60, "optimizer.learning_rat
 @pytest.fixture(scope="session")
 def finetuned(task):
   output = succeed(task, "cola-run", fields=UNTIL_IT_ENDS)
-  assert "drawing classifier" in output
+  assert "initialising classifier" in output
   return task / "cola-run"
 
 
@@ -124,7 +124,7 @@ def test_neither_given_weights_nor_the_last_state_stay_once_they_are_not_needed(
   words = command(task, "measured", fields={"train.throughput_rounds": 1})
   words.insert(1, task / "look.py")
   output = programs.succeeded(programs.complete(words, task)).stdout
-  assert "drawing classifier" in output
+  assert "initialising classifier" in output
   assert "live bytes: 0\n" in output
 
 

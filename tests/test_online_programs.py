@@ -38,7 +38,7 @@ def streamed(folder, documents):
 
 def test_a_stream_is_planned_on_a_sample(streamed):
   workdir, printed = streamed
-  assert "This is a sample. Training reads" in printed
+  assert "These figures are of a sample. Training reads" in printed
   assert "sequences of the sample -> packs" in printed
   summary = summary_of(workdir)
   assert summary["epochs"] is None

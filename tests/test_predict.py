@@ -150,7 +150,7 @@ def test_lines_of_standard_input_are_answered_in_their_order(folders, answer):
   folder, lines = folders / "classification", ["a b c", "", "d ?", "e . f g", "a " * 90]
   status, found, errors = answer(folder, typed="\n".join(lines))
   assert (status, [one["id"] for one in found]) == (0, ["0", "1", "2", "3", "4"])
-  assert errors.endswith(f"cut 1 of them: longer than --max-sequence-length {ROW}\n")
+  assert errors.endswith(f"truncated 1 of them: longer than --max-sequence-length {ROW}\n")
   lines[-1] = "a " * (ROW - 2)
   head = packs.random_model(hf.open_model(folder).config, head="sequence_classification")
   for one, line in zip(found, lines, strict=True):  # each alone, without predict.py
@@ -175,7 +175,7 @@ def test_windows_make_one_answer_and_an_empty_context_an_empty_one(folders, answ
   assert long["id"] == "long"
   assert all(len(best["text"].split()) == 1 for best in long["n_best"])
   assert (none["id"], none["answer"], none["n_best"]) == ("none", "", [])
-  assert errors.endswith("cut 1 of them: longer than --max-question-length 5\n")
+  assert errors.endswith("truncated 1 of them: longer than --max-question-length 5\n")
 
 
 def test_an_exported_directory_gives_the_same_answers(folders, answer, tmp_path):
@@ -217,7 +217,7 @@ def test_embeddings_are_those_of_each_text_alone_in_every_form(folders, answer, 
   options = "--input", tmp_path / "texts.txt", "--embed"
   status, found, errors = answer(folders / "classification", *options)
   assert (status, [one["id"] for one in found]) == (0, ["0", "1", "2", "3", "4"])
-  assert errors.endswith(f"cut 1 of them: longer than --max-sequence-length {ROW}\n")
+  assert errors.endswith(f"truncated 1 of them: longer than --max-sequence-length {ROW}\n")
   vectors = np.array([one["embedding"] for one in found], np.float32)
 
   stored = weights.encoder_of(hf.open_model(folders / "classification"))
@@ -323,7 +323,7 @@ def test_files_of_answers_are_whole_or_absent(folders, answer, tmp_path, option,
 @pytest.mark.parametrize(
   ("task", "options", "message"),
   [
-    ("pretraining", "", "a BertForPreTraining, which answers nothing. Give --embed"),
+    ("pretraining", "", "a BertForPreTraining, which cannot answer examples. Give --embed"),
     ("classification", "--task squad", "expected one of classification, "),
     ("classification", "--task regression", "gives 3 numbers a sequence"),
     ("classification", "--task glue/mnli", "the classes bad, so, good; glue/mnli has"),
@@ -334,7 +334,7 @@ def test_files_of_answers_are_whole_or_absent(folders, answer, tmp_path, option,
     ("classification", "--max-sequences-per-pack 0", "expected at least 1"),
     ("classification", "--step best", "--step is 'best'; expected a number"),
     ("classification", "--genres mismatched", "mismatched needs --submission"),
-    ("classification", "--submission x.tsv", "'classification' has no server"),
+    ("classification", "--submission x.tsv", "'classification' has no evaluation server"),
     ("classification", "--out /no/such/x", "Cannot write '/no/such/x'"),
     ("classification", "--attention-impl cudnn", "attention_impl=cudnn needs"),
     ("squad", "", "doc_stride is 128"),

@@ -186,8 +186,8 @@ JOINED = "--coordinator=localhost:1 --processes=2"
     ("eval.py", "--workdir=/nowhere", "Expected a run in"),
     ("eval.py", "--step=7", "Expected a checkpoint of step 7"),
     ("eval.py", "other", "The folder is 'other' and --workdir="),
-    ("eval.py", "--config.model.size=mini", "model.size is 'tiny' there and 'mini' here"),
-    ("eval.py", "--config.seed=7", "seed is 0 there and 7 here"),
+    ("eval.py", "--config.model.size=mini", "model.size was 'tiny' and is now 'mini'"),
+    ("eval.py", "--config.seed=7", "seed was 0 and is now 7"),
   ],
 )
 def test_a_users_mistake_is_told_in_a_line_with_status_2(

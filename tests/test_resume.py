@@ -128,11 +128,11 @@ def refused(folder, workdir, message, *options, program="train.py"):
 @pytest.mark.slow
 def test_a_changed_config_is_refused_unless_told_so_and_possible(folder, copy):
   more = f"--config.train.steps={STEPS + 2}"
-  refused(folder, copy, f"train.steps is {STEPS} there and {STEPS + 2} here", more)
+  refused(folder, copy, f"train.steps was {STEPS} and is now {STEPS + 2}", more)
   for option, message in {
-    "optimizer.name=sgd": "of another model or optimizer",
-    "optimizer.name=adamw": "optimizer.name is 'lamb' there, expected 'adamw'",
-    "optimizer.trust_ratio=all": "optimizer.trust_ratio is 'weights' there",
+    "optimizer.name=sgd": "belongs to another model or optimizer",
+    "optimizer.name=adamw": "optimizer.name is 'lamb', expected 'adamw'",
+    "optimizer.trust_ratio=all": "optimizer.trust_ratio is 'weights'",
     "train.micro_batch_size=3": "comes to 9 rows a step",
     "train.steps=8": f"comes to 8 steps; the run in {copy} has made {STEPS}",
     "packing.max_sequences_per_pack=2": "train.json was made with packing",
@@ -143,12 +143,13 @@ def test_a_changed_config_is_refused_unless_told_so_and_possible(folder, copy):
   depth = plan.max_sequences_per_pack
   other = packing.pack(plan.histogram, algorithm="lpfhp", max_sequences_per_pack=depth)
   dataclasses.replace(other, algorithm=plan.algorithm).save(path)
-  refused(folder, copy, f"{path} is not what the checkpoint of step {STEPS} was saved with")
+  message = f"{path} is not the plan that the checkpoint of step {STEPS} was saved with"
+  refused(folder, copy, message)
 
   path.write_bytes(kept)
   result = succeed(folder, copy, more, "--config.model.dropout_rate=0.5", CHANGED)
   assert "WARNING: resuming with a changed config: " in result.stderr
-  assert f"train.steps is {STEPS} there" in result.stderr
+  assert f"train.steps was {STEPS} " in result.stderr
   assert f"resuming from step {STEPS}" in result.stdout
   assert summary_of(copy)["steps"] == STEPS + 2
   assert json.loads((copy / "model.json").read_text())["config"]["dropout_rate"] == 0.5

@@ -1,1 +1,1 @@
-"""Optimizer, compiled step, checkpoints and metrics."""
+"""Training: recipes, optimizers, steps, checkpoints, evaluation, runs and sweeps."""

@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all while training continues, checked when read."""
+"""Checkpoints, written atomically while training continues and verified when read."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from training import processes
 from training.step import State
 
 _REST = "training"  # the part that only training reads
-_METADATA = "_CHECKPOINT_METADATA"  # Orbax's, written last
-BROKEN = "broken"  # checkpoints that cannot be read are moved there
-# Fields of the config's optimizer that decide what its state is made of: others may have
-# arrays of the same names and shapes.
-_OF_THE_STATE = ("name", "trust_ratio")
+_METADATA = "_CHECKPOINT_METADATA"  # Orbax's file, written last
+BROKEN = "broken"  # the folder of checkpoints that cannot be read
+# Fields of config.optimizer that must not change, since the shapes of the state do not show
+# the change: two optimizers may have arrays of the same names and shapes.
+_STATE_FIELDS = ("name", "trust_ratio")
 
 
 class Restored(NamedTuple):
-  """A checkpoint: its step, the state after it, and the `run` that `save` took."""
+  """A checkpoint: its step, the state after that step, and the `run` passed to `save`."""
 
   step: int
   state: State
@@ -38,7 +38,7 @@ class Restored(NamedTuple):
 
 @dataclasses.dataclass
 class _Best(ocp.training.preservation_policies.PreservationPolicy):
-  """Preserves one step, which changes."""
+  """Preserves the checkpoint of one step, which may be reassigned."""
 
   step: int | None = None
 
@@ -50,26 +50,26 @@ class _Best(ocp.training.preservation_policies.PreservationPolicy):
 class Checkpoints:
   """The checkpoints of a run; a context manager.
 
-  Each has two parts: the parameters, which `model.weights` reads without the other, and
-  the rest of the state. Beside them, as JSON, are what else a resumed run needs and a
-  fingerprint of the state. Orbax writes to a temporary folder and renames it, so a killed
-  save leaves the checkpoint before it as the newest. If there are several processes, all
-  make the same calls.
+  Each checkpoint has two parts: the parameters, which `model.weights` can read alone, and
+  the rest of the state. Its metadata, in JSON, holds a fingerprint of the state and
+  whatever else a resumed run needs. Orbax writes to a temporary folder and renames it, so
+  after an interrupted save the previous checkpoint is still the newest. With several
+  processes, all must make the same calls.
 
-  Folders without Orbax's metadata, or without a part, are moved away with a warning.
+  Folders that lack Orbax's metadata or a part are moved to `broken/` with a warning.
 
   Args:
     workdir: the run's folder.
-    keep: how many of the newest to keep.
-    keep_every: those whose step is a multiple of it are kept for good; 0: none are.
+    keep: how many of the newest checkpoints to keep.
+    keep_every: checkpoints at multiples of this step are kept for good; 0 for none.
 
   Attributes:
-    best: a step whose checkpoint is kept; set before `save`.
+    best: the step of one more checkpoint to keep; set it before `save`.
   """
 
   def __init__(self, workdir: str | pathlib.Path, *, keep: int, keep_every: int = 0):
     self._folder = pathlib.Path(workdir).absolute() / weights.CHECKPOINTS
-    processes.first(self._move_unfinished)
+    processes.on_first(self._move_unfinished)
     policies = ocp.training.preservation_policies
     self._best = _Best()
     kept = [policies.LatestN(keep), self._best]
@@ -103,20 +103,21 @@ class Checkpoints:
     return weights.steps(self._folder.parent)
 
   def save(self, step: int, state: State, run: dict[str, Any]):
-    """Starts saving the state after `step` updates, while training continues.
+    """Starts to save the state after a step; training may continue meanwhile.
 
-    Waits first for the previous save.
+    Waits for the previous save first.
 
     Args:
-      step: its number.
-      state: of a `TrainingProgram`.
-      run: what else a resumed run needs, as JSON: the position of the input, the config.
+      step: the number of the step.
+      state: the state of a `TrainingProgram`.
+      run: what else a resumed run needs, such as the input position, as JSON values.
 
     Raises:
-      OSError: this checkpoint, or the previous one, could not be written; lists those kept.
+      OSError: this or the previous checkpoint could not be written; the message lists the
+        checkpoints that are kept.
     """
     self.wait()
-    with self._told(step):
+    with self._explain_write_errors(step):
       if self._checkpointer is None:  # after broken checkpoints were moved away
         self._checkpointer = ocp.training.Checkpointer(
           self._folder, preservation_policy=self._policy, cleanup_tmp_directories=True
@@ -127,21 +128,21 @@ class Checkpoints:
     self._saving = step
 
   def wait(self):
-    """Waits until the last save is on disk.
+    """Waits until the last checkpoint is on disk.
 
     Raises:
-      OSError: it could not be written.
+      OSError: the checkpoint could not be written.
     """
     if self._checkpointer is not None and self._saving is not None:
       step, self._saving = self._saving, None
-      with self._told(step):
+      with self._explain_write_errors(step):
         self._checkpointer.wait()
 
   @contextlib.contextmanager
-  def _told(self, step: int) -> Iterator[None]:
+  def _explain_write_errors(self, step: int) -> Iterator[None]:
     try:
       yield
-    except (OSError, ValueError) as error:  # TensorStore reports a full disk as a value
+    except (OSError, ValueError) as error:  # TensorStore raises ValueError on a full disk
       raise OSError(
         f"The checkpoint of step {step} could not be written to {self._folder}: "
         f"{weights.beginning(error)} {self._kept()} Make room, and run the same command "
@@ -150,47 +151,47 @@ class Checkpoints:
 
   def _kept(self) -> str:
     steps = ", ".join(map(str, self.steps))
-    return f"Those of the steps {steps} are kept." if steps else "There is none before it."
+    return f"Checkpoints of steps {steps} are kept." if steps else "No checkpoint is kept."
 
   def restore_newest(
     self, abstract_state: State, *, optimizer: Mapping[str, Any] | None = None
   ) -> Restored | None:
-    """Loads the newest checkpoint that is intact.
+    """Loads the newest intact checkpoint.
 
-    One that was cut short or altered is moved to `checkpoints/broken/`, with a warning, and
-    the one before it is loaded.
+    A truncated or altered checkpoint is moved to `checkpoints/broken/`, with a warning, and
+    the previous one is tried.
 
     Args:
-      abstract_state: its shapes, types and shardings; the devices and processes may be
-        others than those that saved it.
-      optimizer: the fields of the config's optimizer, to compare with those in the config
-        that was saved.
+      abstract_state: shapes, types and shardings of the state. Devices and processes may
+        differ from those that saved it.
+      optimizer: the fields of config.optimizer, to compare with those in the saved config.
 
     Returns:
-      None where no checkpoint has been saved.
+      The checkpoint, or None if none has been saved.
 
     Raises:
-      WeightsError: all are broken, or the newest is of another model or optimizer.
+      WeightsError: all checkpoints are broken, or the newest one belongs to another model
+        or optimizer.
     """
     expected = _parts(abstract_state)
-    while step := processes.first(lambda: max(self.steps, default=0)):
+    while step := processes.on_first(lambda: max(self.steps, default=0)):
       damage = functools.partial(self._damage, step, expected, optimizer or {})
-      why = processes.first(damage)
+      why = processes.on_first(damage)
       if why is None:
         try:
           restored = self._load(step, expected)
           if restored.run.pop("fingerprint") == fingerprint(restored.state):
             return restored
-          why = "the numbers in it are not those that were saved."
+          why = "its numbers differ from those that were saved."
         except (jax.errors.JaxRuntimeError, MemoryError):
-          raise  # the device's trouble, not the checkpoint's
-        except Exception as error:  # Orbax raises many kinds of errors for bad metadata
+          raise  # a failure of the device, not of the checkpoint
+        except Exception as error:  # Orbax raises many types of errors for bad metadata
           why = weights.beginning(error)
-      processes.first(functools.partial(self._move_away, str(step), why))
+      processes.on_first(functools.partial(self._move_away, str(step), why))
     if any((self._folder / BROKEN).glob("*")):
       raise weights.WeightsError(
-        f"No checkpoint in {self._folder} can be read; they are in {BROKEN}/ there. Bring "
-        "one back from a copy, or start again with another --workdir."
+        f"No checkpoint in {self._folder} can be read; all were moved to {BROKEN}/ there. "
+        "Restore one from a backup, or start again with another --workdir."
       )
     return None
 
@@ -206,10 +207,10 @@ class Checkpoints:
   def _damage(
     self, step: int, expected: dict[str, Any], optimizer: Mapping[str, Any]
   ) -> str | None:
-    """Reads all bytes of a checkpoint; returns what is wrong with them.
+    """Reads a whole checkpoint; returns what is wrong with it, or None.
 
     Raises:
-      WeightsError: it is intact, but of another model or optimizer.
+      WeightsError: it is intact, but belongs to another model or optimizer.
     """
     path = self._folder / str(step)
     try:
@@ -220,14 +221,14 @@ class Checkpoints:
     try:
       for part, shapes in found.items():
         weights.check_shapes(shapes, expected[part])
-      for name in _OF_THE_STATE:
+      for name in _STATE_FIELDS:
         here = optimizer.get(name)
         if there.get(name, here) != here:
-          raise ValueError(f"optimizer.{name} is {there[name]!r} there, expected {here!r}.")
+          raise ValueError(f"optimizer.{name} is {there[name]!r}, expected {here!r}.")
     except ValueError as error:
       raise weights.WeightsError(
-        f"{path} is of another model or optimizer than the config describes: {error} Give "
-        "the run's own config, or another --workdir."
+        f"{path} belongs to another model or optimizer than the config describes: {error} "
+        "Give the run's own config, or another --workdir."
       ) from error
     return None
 
@@ -246,18 +247,18 @@ class Checkpoints:
     number = sum(1 for _ in aside.glob(f"{name}.*"))
     (self._folder / name).rename(aside / f"{name}.{number}")
     print(
-      f"WARNING: the checkpoint of step {name} is broken: {why} It is moved to {aside}, "
-      "and the one before it is tried.",
+      f"WARNING: the checkpoint of step {name} is broken: {why} It was moved to {aside}; "
+      "the previous one is tried.",
       file=sys.stderr,
       flush=True,
     )
 
 
 def fingerprint(state: State) -> list[int]:
-  """Two sums over the bits of a state, which detect an altered one.
+  """Two checksums over all bits of a state.
 
-  They are integers, computed where the arrays are, so they do not depend on how the arrays
-  are split.
+  They are sums of integers, computed on the devices, so they do not depend on how the
+  arrays are split.
 
   Example:
     >>> a, b = ({"x": jnp.array(x)} for x in ([1.0, 2.0], [2.0, 1.0]))

@@ -1,4 +1,4 @@
-"""What all programs do with their command line, and how they end."""
+"""Command lines and exit statuses, shared by all programs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Terminated(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-  """Reports a mistake in one line, with exit status 2, and names --help."""
+  """Reports a wrong command line in one line that names --help; exit status 2."""
 
   def error(self, message):
     self.exit(2, f"error: {' '.join(message.split())}. See {self.prog} --help.\n")
 
 
 def positive(text: str) -> int:
-  """The type of an option: a whole number of at least 1.
+  """Parses a whole number of at least 1; for the `type` of an argparse option.
 
   Example:
     >>> positive("3")
@@ -51,12 +51,12 @@ def run(
   mistakes: tuple[type[Exception], ...],
   as_flags: Callable[[list[str]], list[str]] = lambda words: words,
 ):
-  """Runs a command: a user's mistake is one line and exit status 2, not a traceback.
+  """Runs a command; reports a user's mistake in one line, with exit status 2.
 
   Args:
     main: called after the flags are parsed.
-    mistakes: exceptions that stand for a user's mistake.
-    as_flags: turns the words of the command line into flags, before they are parsed.
+    mistakes: types of exceptions that report a user's mistake.
+    as_flags: converts the words of the command line to flags, before they are parsed.
   """
 
   def parse(argv: list[str]) -> list[str]:
@@ -66,29 +66,29 @@ def run(
     except SystemExit:  # --help was shown
       sys.exit(0)
     except Exception as error:  # a config file may fail in any way
-      _leave(2, _explained(error, argv))
+      _exit_with(2, _explain(error, argv))
     if len(left) > 1:
-      _leave(2, f"Expected --name=value, found {' '.join(left[1:])!r}. See --help.")
+      _exit_with(2, f"Expected --name=value, found {' '.join(left[1:])!r}. See --help.")
     return left
 
   def guarded(_):
-    # Orbax logs each file it writes, and pages of errors before it raises them.
+    # Orbax logs each file that it writes, and long errors before it raises them.
     logging.set_verbosity(logging.FATAL)
     try:
       main()
     except mistakes as error:
-      _leave(2, str(error))
+      _exit_with(2, str(error))
     except (Stopped, OSError) as error:
-      _leave(1, str(error))
+      _exit_with(1, str(error))
     except Terminated as error:
-      _leave(128 + (signals.heard or signal.SIGTERM), str(error))
+      _exit_with(128 + (signals.heard or signal.SIGTERM), str(error))
     except jax.errors.JaxRuntimeError as error:
       if jax.process_count() == 1:
         raise
-      lost = f"This process or another was lost: {str(error).splitlines()[0]}"
-      again = "Run the same commands again to resume from the last checkpoint."
-      print(f"{sys.argv[0]}: {lost} {again}", file=sys.stderr, flush=True)
-      os._exit(1)  # at an ordinary exit JAX waits for the others, and aborts
+      failed = f"This process or another one failed: {str(error).splitlines()[0]}"
+      remedy = "Run the same commands again to resume from the last checkpoint."
+      print(f"{sys.argv[0]}: {failed} {remedy}", file=sys.stderr, flush=True)
+      os._exit(1)  # in a normal exit, JAX would wait for the other processes and abort
     except KeyboardInterrupt:
       signals.leave()
 
@@ -97,32 +97,32 @@ def run(
 
 def typed_fields() -> list[str]:
   """The fields of --config that the command line sets."""
-  from ml_collections import config_flags  # late: not every command has a config
+  from ml_collections import config_flags  # here, since not every command has a config
 
   return list(config_flags.get_override_values(flags.FLAGS["config"]))
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-  """Separates the free words of a command line from its flags, each joined to its value.
+  """Separates positional words from flags, and joins each flag to its value.
 
   Example:
     >>> split(["--seed", "3", "runs/cola"])
     (['runs/cola'], ['--seed=3'])
   """
-  free, joined = [], []
+  positional, joined = [], []
   left = list(words)
   while left:
     word = left.pop(0)
     if not word.startswith("-") or word == "--":
-      free.append(word)
-    elif _awaits_value(word) and left:
+      positional.append(word)
+    elif _takes_value(word) and left:
       joined.append(f"{word}={left.pop(0)}")
     else:
       joined.append(word)
-  return free, joined
+  return positional, joined
 
 
-def _awaits_value(word: str) -> bool:
+def _takes_value(word: str) -> bool:
   name = word.lstrip("-")
   if "=" in name:
     return False
@@ -130,10 +130,10 @@ def _awaits_value(word: str) -> bool:
   return not any(flag.boolean for flag in known)
 
 
-def _explained(error: Exception, argv: list[str]) -> str:
-  """The message for the first wrong --config.FIELD=VALUE, or else the error's own.
+def _explain(error: Exception, argv: list[str]) -> str:
+  """A message for the first wrong --config.FIELD=VALUE; without one, the error's own.
 
-  ml_collections names neither the whole field nor the expected type.
+  The errors of ml_collections name neither the full field nor the expected type.
   """
   text = str(error.args[0] if isinstance(error, KeyError) else error)
   words = [word.lstrip("-") for word in argv[1:]]
@@ -157,11 +157,11 @@ def _explained(error: Exception, argv: list[str]) -> str:
         return str(wrong_type(name, value, default, where="--config"))
   except ConfigError as unknown:
     return str(unknown)
-  except Exception:  # the file itself is wrong, which the error says
+  except Exception:  # the config file itself is wrong, and `error` says so
     return text
   return text
 
 
-def _leave(status: int, message: str):
+def _exit_with(status: int, message: str):
   print(f"{sys.argv[0]}: {' '.join(message.split())}", file=sys.stderr)
   sys.exit(status)

@@ -1,4 +1,4 @@
-"""The error of a config that cannot be used, and the checks that raise it."""
+"""The error for a config that cannot be used, and the checks that raise it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ if typing.TYPE_CHECKING:
 
 
 class ConfigError(ValueError):
-  """A field of the config has a value that cannot be used."""
+  """The config, or something that it names, cannot be used."""
 
 
 def check(condition: bool, field: str, value, expected: str):
-  """Raises ConfigError with the field, its value and what was expected, unless it holds."""
+  """Raises ConfigError with the field, its value and what was expected.
+
+  Args:
+    condition: the error is raised if this is false.
+    field: the name of the field, without "config.".
+    value: its value.
+    expected: completes "expected ...".
+  """
   if not condition:
     raise ConfigError(
       f"config.{field} is {value!r}; expected {expected}. Set it with --config.{field}=..."
@@ -24,15 +31,15 @@ def check(condition: bool, field: str, value, expected: str):
 
 
 def field_value(config: ml_collections.ConfigDict, name: str, *, where: str):
-  """The value of a field, by its name as a user types it.
+  """The value of a field, by its dotted name.
 
   Args:
-    config: with fields, some in groups.
+    config: the config.
     name: such as "train.steps".
     where: where the name was read, for messages.
 
   Raises:
-    ConfigError: there is no such field; suggests the one with the nearest name.
+    ConfigError: there is no such field; suggests the most similar name.
   """
   known = flatten_dict(config.to_dict(), sep=".")
   if name not in known:

@@ -1,4 +1,4 @@
-"""Evaluation: the same numbers for each sequence, packed or not."""
+"""Evaluation and prediction, with the same results whether sequences are packed or not."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ Score = Callable[[Sequence[np.ndarray]], dict[str, float]]
 
 
 class HeldOut(Protocol):
-  """Sequences to evaluate on.
+  """A set of sequences to evaluate on.
 
   Attributes:
-    batches: makes PackedBatches that hold each sequence once; each process makes its own
-      rows of them.
-    num_batches: their number.
-    score: turns the head's outputs for each sequence into the task's metrics, among them
-      `score`; None for language models.
-    prefix: of the names of its metrics.
+    batches: makes PackedBatches that hold each sequence once; each process makes only its
+      own rows.
+    num_batches: how many batches it makes.
+    score: computes the task's metrics, `score` among them, from the head's outputs for
+      each sequence; None for language models.
+    prefix: the beginning of the names of its metrics.
   """
 
   @property
@@ -61,15 +61,15 @@ def evaluate(
   """Losses and metrics of a model on held-out sequences.
 
   Args:
-    program: its `eval_step` is run.
+    program: the compiled model.
     params: the model's parameters.
-    held_out: one set or several, each with its prefix.
-    unigram_token: the id that the unigram baseline always predicts; for pretraining.
-    over: wraps the batches, to show progress.
+    held_out: one or several sets, each with its own prefix.
+    unigram_token: the id that the unigram baseline always predicts; used for pretraining.
+    over: wraps the batches, such as to show progress.
 
   Returns:
-    The result of `evaluate_pretraining` or `evaluate_causal`; for other heads `loss`, the
-    mean over sequences, the metrics of `score`, and `sequences`.
+    The result of `evaluate_pretraining` or `evaluate_causal`. For other heads: `loss`, the
+    mean over sequences; the metrics of `score`; and `sequences`, their number.
   """
   figures: dict = {}
   for one in held_out:
@@ -80,7 +80,7 @@ def evaluate(
       values = evaluate_pretraining(program, params, batches, unigram_token=unigram_token)
     else:
       logits, loss = predict(program, params, batches)
-      # A loss that is not finite stops the run with a message of its own.
+      # A loss that is not finite is reported by the caller.
       values = {"loss": loss, **(one.score(logits) if np.isfinite(loss) else {})}
       values["sequences"] = len(logits)
     figures |= {f"{one.prefix}{name}": value for name, value in values.items()}
@@ -88,17 +88,18 @@ def evaluate(
 
 
 def evaluate_causal(program: ModelProgram, params, batches: Batches) -> dict:
-  """Averages the loss of a causal model over all tokens that it predicts.
+  """Averages the loss of a causal model over all predicted tokens.
 
   Args:
-    program: its `eval_step` is run.
+    program: the compiled model.
     params: the model's parameters.
-    batches: PackedBatches; each process passes its own rows of them. In windows that
-      overlap, `loss_mask` makes each token a target once.
+    batches: PackedBatches; each process passes only its own rows. Where windows overlap,
+      `loss_mask` makes each token a target only once.
 
   Returns:
     `causal_loss` in nats and `causal_accuracy`, a fraction, as means over the tokens;
-    `loss`, the same; `perplexity`, its exp; `tokens` that were predicted; and `sequences`.
+    `loss`, equal to `causal_loss`; `perplexity`, its exponential; `tokens`, the number of
+    predicted tokens; and `sequences`, their number.
   """
   totals = {"causal_loss": 0.0, "causal_accuracy": 0.0}
   tokens = sequences = 0
@@ -137,19 +138,20 @@ def evaluate_pretraining(
   """Averages loss and accuracy over sequences.
 
   Args:
-    program: its `eval_step` is run.
+    program: the compiled model.
     params: the model's parameters.
-    batches: PackedBatches that hold each sequence once; each process passes its own rows
-      of them.
+    batches: PackedBatches that hold each sequence once; each process passes only its own
+      rows.
     unigram_token: the id that the unigram baseline always predicts.
 
   Returns:
     `mlm_loss`, `mlm_accuracy` and `loss`, as means over sequences (nats, fractions);
-    `unigram_mlm_accuracy`, the score of always predicting the commonest token on the
+    `unigram_mlm_accuracy`, the accuracy of always predicting the commonest token, on the
     same masked tokens; with a next-sentence head `nsp_loss`, `nsp_accuracy` and
-    `nsp_majority_accuracy`, the score of always predicting the commoner label;
-    `mlm_accuracy_by_length`, a list of objects with the range of lengths in tokens,
-    `sequences` (those with a masked token), `mlm_accuracy` and `mlm_loss`; and `sequences`.
+    `nsp_majority_accuracy`, the accuracy of always predicting the commoner label;
+    `mlm_accuracy_by_length`, a list of objects with a range of lengths in tokens,
+    `sequences` (those with a masked token), `mlm_accuracy` and `mlm_loss`; and
+    `sequences`, the number of all sequences.
   """
   columns: dict[str, list[np.ndarray]] = {}
 
@@ -214,9 +216,9 @@ class Predictions(NamedTuple):
   """The outputs of a head for some sequences.
 
   Attributes:
-    logits: of each sequence, in the order of their numbers: float[num_labels], or float
-      [length, 2] for the start and the end of an answer.
-    loss: mean over the sequences, in nats; the squared error of a regression.
+    logits: one array per sequence, in the order of their numbers: float[num_labels], or
+      float[length, 2] for the start and the end of an answer.
+    loss: the mean over the sequences, in nats; for a regression, the mean squared error.
   """
 
   logits: list[np.ndarray]
@@ -230,18 +232,18 @@ def make_program(
   dtype: str | None = None,
   attention_impl: str = "xla",
 ) -> ModelProgram:
-  """The program of a stored model, to predict with.
+  """Makes the program of a stored model, for prediction.
 
   Args:
     stored: the model.
-    mesh: splits the rows of a batch over its devices.
-    dtype: of the computation; None for the model's own.
+    mesh: the rows of a batch are split over its devices.
+    dtype: dtype of the computation; None for the model's own.
     attention_impl: a key of `model.IMPLEMENTATIONS`.
   """
   config = dataclasses.replace(
     stored.config,
     attention_impl=attention_impl,
-    attention_dropout_rate=0.0,  # prediction drops nothing, so any kernel may run
+    attention_dropout_rate=0.0,  # prediction has no dropout, so any kernel may run
     remat="none",
     dtype=jnp.dtype(dtype) if dtype else stored.config.dtype,
   )
@@ -251,13 +253,13 @@ def make_program(
 def predict(
   program: ModelProgram, params, batches: Iterable[Mapping[str, np.ndarray]]
 ) -> Predictions:
-  """Runs a model on batches, and takes the packs apart.
+  """Runs a model on packed batches, and separates its outputs by sequence.
 
   Args:
-    program: its `eval_step` is run; of a head that reads sequences, not masked tokens.
+    program: the compiled model; its head is not that of a language model.
     params: the model's parameters.
-    batches: PackedBatches that hold each sequence once; each process passes its own rows
-      of them.
+    batches: PackedBatches that hold each sequence once; each process passes only its own
+      rows.
   """
   found: dict[int, np.ndarray] = {}
   losses = []
@@ -277,10 +279,10 @@ def embed(
   *,
   pooling: str = "mean",
 ) -> list[np.ndarray]:
-  """Embeddings of sequences, float[D] each, in the order of their numbers.
+  """Embeddings of sequences, float[D] each, in the order of the sequences' numbers.
 
   Args:
-    program, params, batches: as for `predict`; the head is "encoder".
+    program, params, batches: as for `predict`, but the head is "encoder".
     pooling: mean, cls or pooled, as in the outputs of `model.BertModel`.
   """
   found: dict[int, np.ndarray] = {}
@@ -291,7 +293,7 @@ def embed(
 
 
 def _results(program: ModelProgram, params, batches) -> Iterator[tuple[dict, dict, dict]]:
-  """For each batch: its fields in `_PREDICTED` of all processes, losses, and outputs."""
+  """Yields each batch's `_PREDICTED` fields (of all processes), losses and outputs."""
   steps = ((b, program.eval_step(params, put_batch(b, program.mesh))) for b in batches)
   for block, results in _one_ahead(steps):
     values, outputs = jax.device_get(results)
@@ -307,11 +309,11 @@ def _by_number(name: str, values: np.ndarray, batch) -> dict[int, np.ndarray]:
 def take_apart(
   name: str, values: np.ndarray, batch: Mapping[str, np.ndarray]
 ) -> list[np.ndarray]:
-  """The output of a model, sequence by sequence, as if each had been alone.
+  """Splits an output of a model by sequence, as if each had been alone.
 
   Args:
-    name: of the output: `sequence_...` has an entry for each sequence, others for each
-      token.
+    name: the output's name. An output called `sequence_...` has an entry for each
+      sequence, any other output has one for each token.
     values: [B, M, ...] or [B, S, ...].
     batch: the PackedBatch.
 
@@ -338,6 +340,6 @@ def take_apart(
 
 
 def _one_ahead(steps: Iterator[_Step]) -> Iterator[_Step]:
-  """Delays each step by one, so that devices compute while the host reads the previous."""
+  """Starts each step before it yields the previous one, so that devices work meanwhile."""
   for before, _ in itertools.pairwise(itertools.chain(steps, [None])):
     yield before  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The model of a run, and the weights that it starts from where the config names some."""
+"""The model of a run, and the weights that it starts from if the config names any."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from training.config import LAYER_SIZES, check_attention, family_of, model_confi
 from training.errors import ConfigError
 
 _FIELD = "config.model.init_from"
-# Fields that no run's config sets, and that checkpoints need as they were.
-_OF_THE_WEIGHTS = (
+# Fields of the model that no config sets, so that they always come from the weights.
+_WEIGHTS_FIELDS = (
   "max_position_embeddings",
   "type_vocab_size",
   "layer_norm_epsilon",
   "local_base",
 )
-# Of a ModernBERT. Further pretraining may change the last, for longer sequences.
-_OF_LAYERS = ("global_every", "local_window", "global_base")
+# Fields of a ModernBERT's layers. Further pretraining may change the last one, for longer
+# sequences.
+_LAYER_FIELDS = ("global_every", "local_window", "global_base")
 _SHAPES = (
-  *("FAMILY", *LAYER_SIZES, *_OF_LAYERS, "pooling"),
+  *("FAMILY", *LAYER_SIZES, *_LAYER_FIELDS, "pooling"),
   *("next_sentence", "vocab_multiple", "num_labels", "positions"),
 )
-# What heads add to the encoder, in the order of computation.
+# Parameters that heads add to the encoder, in the order of computation.
 _HEAD = (
   "mlm_transform",
   "mlm_layer_norm",
@@ -49,15 +50,15 @@ _HEAD = (
 def open_weights(
   config: ml_collections.ConfigDict, *, head: str = "pretraining"
 ) -> weights.StoredModel | None:
-  """Checks the weights that a config names, before any work.
+  """Opens the weights that a config names, and checks that the run can start from them.
 
   Args:
-    config: of the run.
-    head: that the run trains. A causal model continues a causal one; other heads take the
-      encoder of any BERT.
+    config: the run's config.
+    head: the head that the run trains. A causal model needs a causal one to start from;
+      other heads take the encoder of any model of the config's family.
 
   Returns:
-    None if it names none. The arrays are not read yet.
+    The weights, whose arrays are not read yet; None if the config names none.
 
   Raises:
     ConfigError: there are no such weights, or this config cannot start from them.
@@ -81,13 +82,13 @@ def _check_positions(config, directory: str, sizes: model.Gpt2Config):
   there, here = sizes.positions, config.model.positions
   if there != here:
     raise ConfigError(
-      f"{_FIELD}={directory} has {there} positions, config.model.positions is {here!r}. "
-      f"Set --config.model.positions={there}."
+      f"{_FIELD}={directory} has {there} positions, but config.model.positions is "
+      f"{here!r}. Set --config.model.positions={there}."
     )
   most, length = sizes.max_position_embeddings, config.data.max_sequence_length
   if there == "learned" and most < length:
     raise ConfigError(
-      f"{_FIELD}={directory} has {most} positions, config.data.max_sequence_length is "
+      f"{_FIELD}={directory} has {most} positions, but config.data.max_sequence_length is "
       f"{length}. Set --config.data.max_sequence_length={most} and another "
       "--config.data.directory."
     )
@@ -96,28 +97,29 @@ def _check_positions(config, directory: str, sizes: model.Gpt2Config):
 def _check_shape(config, directory: str, sizes: model.ModelConfig, *, head: str):
   expected = model_config(config, head=head, vocab_size=sizes.vocab_size, sizes=sizes)
   check_attention(config, expected)
-  for name in _OF_LAYERS[: 3 if head != "pretraining" else 2]:
+  for name in _LAYER_FIELDS[: 3 if head != "pretraining" else 2]:
     there, here = (getattr(x, name, None) for x in (sizes, expected))
     if there != here:
       raise ConfigError(
-        f"{_FIELD}={directory} has {name} {there}, config.model.{name} is {here}. Set "
+        f"{_FIELD}={directory} has {name} {there}, but config.model.{name} is {here}. Set "
         f"--config.model.{name}={there}."
       )
   differences = [
-    f"{name} is {getattr(sizes, name)} there and {getattr(expected, name)} here"
+    f"{name} is {getattr(sizes, name)}, expected {getattr(expected, name)}"
     for name in LAYER_SIZES
     if getattr(sizes, name) != getattr(expected, name)
   ]
   if differences:
     raise ConfigError(
-      f"{_FIELD}={directory} is not of config.model.size={config.model.size}: "
-      f"{'; '.join(differences)}. Give its size with --config.model.size=..., one of "
-      f"{', '.join(type(expected).SIZES)}; given takes any."
+      f"{_FIELD}={directory} does not have the sizes of "
+      f"config.model.size={config.model.size}: {'; '.join(differences)}. Set "
+      f"--config.model.size to its size, one of {', '.join(type(expected).SIZES)}, or to "
+      "given, which accepts any sizes."
     )
   if isinstance(sizes, model.BertConfig) and sizes.type_vocab_size < 2:
     raise ConfigError(
       f"{_FIELD}={directory} has type_vocab_size={sizes.type_vocab_size}; "
-      "expected 2 or more, for the two sentences of a sequence. Give other weights."
+      "expected 2 or more, for the two sentences of a sequence. Choose other weights."
     )
 
 
@@ -126,18 +128,18 @@ def _check_vocabulary_file(config, stored: weights.StoredModel):
   if stored.vocabulary is None:
     expected = " or ".join(BYTE_LEVEL_FILES) if is_causal else weights.VOCABULARY
     raise ConfigError(
-      f"{_FIELD}={stored.directory} has no vocabulary; expected {expected} there. Copy the "
-      "one that it was trained with to it."
+      f"{_FIELD}={stored.directory} has no vocabulary; expected {expected} there. Copy "
+      "into it the file that it was trained with."
     )
   if not stored.vocabulary.lowercase and not stored.vocabulary.by_json:
     raise ConfigError(
       f"{_FIELD}={stored.directory} is cased; expected an uncased model, since the "
-      "pipeline lowers its text. Give other weights."
+      "pipeline lowercases text. Choose other weights."
     )
   path = pathlib.Path(config.data.vocab_file)
   if config.data.vocab_file and stored.vocabulary.by_json and path.suffix != ".json":
     raise ConfigError(
-      f"config.data.vocab_file is {str(path)!r}, by which text is split as BERT does; "
+      f"config.data.vocab_file is {str(path)!r}, which splits text as BERT does, but "
       f"{_FIELD}={stored.directory} was trained with a {BYTE_LEVEL_FILES[0]}. "
       f"{_remedy(stored)}"
     )
@@ -152,8 +154,8 @@ def _check_vocabulary_file(config, stored: weights.StoredModel):
     config.data.source != "prepared" and not pathlib.Path(config.data.directory).exists()
   ):
     raise ConfigError(
-      f"{_FIELD}={stored.directory} has a vocabulary, and one would be trained for the "
-      f"dataset. {_remedy(stored)}"
+      f"{_FIELD}={stored.directory} has its own vocabulary, but this config would train a "
+      f"new one for the dataset. {_remedy(stored)}"
     )
 
 
@@ -163,20 +165,20 @@ def check_vocabulary(
   *,
   found_in: str | pathlib.Path = "the dataset",
 ):
-  """Checks that the ids of a dataset mean what they meant when the weights were trained.
+  """Checks that a dataset has the vocabulary that the weights were trained with.
 
   Args:
     stored: from `open_weights`.
-    tokens: of the dataset, in the order of their ids.
-    found_in: their source, for the message.
+    tokens: the dataset's tokens, in the order of their ids.
+    found_in: the source of the tokens, for the message.
 
   Raises:
-    ConfigError: they differ from those of the weights.
+    ConfigError: the tokens differ from those of the weights.
   """
   assert stored.vocabulary is not None  # checked by open_weights
   if tuple(tokens) != stored.vocabulary.tokens:
     raise ConfigError(
-      f"The vocabulary of {found_in} ({len(tokens)} tokens) is not that of "
+      f"The vocabulary of {found_in} ({len(tokens)} tokens) differs from that of "
       f"{_FIELD}={stored.directory} ({len(stored.vocabulary.tokens)} tokens). "
       f"{_remedy(stored)}"
     )
@@ -196,9 +198,9 @@ def _remedy(stored: weights.StoredModel) -> str:
   if path.exists():
     return f"Set --config.data.vocab_file={path} and another --config.data.directory."
   return (
-    f"It has no {weights.VOCABULARY} of its own: run python -m model import "
-    f"{stored.directory} --out FOLDER, and give FOLDER in its place, with "
-    "--config.data.vocab_file=FOLDER/vocab.txt and another --config.data.directory."
+    f"It has no {weights.VOCABULARY}: run python -m model import {stored.directory} --out "
+    "FOLDER, and use FOLDER in its place, with --config.data.vocab_file=FOLDER/vocab.txt "
+    "and another --config.data.directory."
   )
 
 
@@ -211,22 +213,22 @@ def run_model_config(
   head: str = "pretraining",
   labels: Sequence[str] = (),
 ) -> model.ModelConfig:
-  """The model of a run, as its config and its weights describe it.
+  """The model of a run, from its config and the weights that it starts from.
 
-  If sequences are longer than the positions of the weights, the model gets new
-  positions for the rest, as in the second phase of BERT's pretraining.
+  If sequences are longer than the weights have positions, the model gets additional
+  positions, as in the second phase of BERT's pretraining.
 
   Args:
-    config: of the run.
-    workdir: of the run; where it has a checkpoint, the sizes are those of `model.json`.
-    vocab_size: of the dataset.
+    config: the run's config.
+    workdir: the run's folder. If it has a checkpoint, the sizes come from `model.json`.
+    vocab_size: the size of the dataset's vocabulary.
     stored: from `open_weights`.
-    head: that the run trains.
-    labels: of its classes; () for regression.
+    head: the head that the run trains.
+    labels: names of its classes; () for regression.
 
   Raises:
-    WeightsError: the run has checkpoints, and no `model.json` beside them.
-    ConfigError: the config has other sizes than the checkpoints.
+    WeightsError: the run has checkpoints, but no `model.json` beside them.
+    ConfigError: the sizes of the config differ from those of the checkpoints.
   """
   num_labels = num_labels_of(head, labels)
   if weights.steps(workdir):
@@ -236,7 +238,7 @@ def run_model_config(
     )
     now = _with_fields_of(begun, now)
     check_attention(config, now)
-    for name in _SHAPES:  # each belongs to some kinds of model only
+    for name in _SHAPES:  # some models lack some of these fields
       there, here = (getattr(x, name, None) for x in (begun, now))
       if there != here:
         raise ConfigError(
@@ -255,12 +257,12 @@ def run_model_config(
 
 
 def num_labels_of(head: str, labels: Sequence[str]) -> int:
-  """Outputs a sequence: one per class, or one for regression; 2 for other heads."""
+  """Outputs per sequence: one for each class, or 1 for regression; 2 for other heads."""
   return max(len(labels), 1) if head == "sequence_classification" else 2
 
 
 def _with_fields_of(there: model.ModelConfig, here: model.ModelConfig):
-  names = [name for name in _OF_THE_WEIGHTS if hasattr(here, name) and hasattr(there, name)]
+  names = [name for name in _WEIGHTS_FIELDS if hasattr(here, name) and hasattr(there, name)]
   return dataclasses.replace(here, **{name: getattr(there, name) for name in names})
 
 
@@ -269,19 +271,19 @@ def check_labels(stored: weights.StoredModel, labels: Sequence[str]):
 
   Args:
     stored: from `open_weights`.
-    labels: of the dataset; () for regression.
+    labels: names of the dataset's classes; () for regression.
 
   Raises:
-    ConfigError: it has other classes, or the same in another order.
+    ConfigError: the model has other classes, or has them in another order.
   """
   if stored.head != "sequence_classification":
-    return  # Hugging Face gives other heads a number of classes too
+    return  # Hugging Face's configs have a number of classes for other heads too
   expected = num_labels_of(stored.head, labels)
   there = stored.config_as(model.EncoderConfig).num_labels
   if there != expected or stored.labels not in ((), tuple(labels)):
     raise ConfigError(
       f"{stored.directory} has {there} classes "
-      f"({', '.join(stored.labels) or 'without names'}), the dataset has "
+      f"({', '.join(stored.labels) or 'without names'}), but the dataset has "
       f"{', '.join(labels) or 'numbers'}. Give a model of this task, or train one with "
       f"--config.model.init_from={stored.directory}."
     )
@@ -295,31 +297,31 @@ def initial_params(
   labels: Sequence[str] = (),
   seed: int = 0,
 ) -> weights.Params:
-  """Reads the weights for a model of `model_config`.
+  """Reads the weights, and adapts them to the model of a run.
 
   The vocabulary is padded to the model's size, and heads that the model lacks are dropped.
-  Positions and parts of the head that the weights lack are drawn, with a message. A
-  classifier is kept if its classes are the same, or as many without names.
+  Positions and parts of the head that the weights lack are initialised at random, with a
+  message. A classifier is kept if it has the same classes, or as many without names.
 
   Args:
     stored: from `open_weights`.
-    config: of the model.
-    head: of the model.
-    labels: of its classes.
-    seed: of the drawn parts.
+    config: the model, from `run_model_config`.
+    head: its head.
+    labels: names of its classes.
+    seed: of the random parts.
   """
   params = stored.load()
   _, params = weights.resize_vocabulary(
     stored.config, params, multiple=config.vocab_multiple
   )
   if not isinstance(config, model.EncoderConfig):
-    return params  # a GPT-2 has no other head, and open_weights wants all its positions
+    return params  # a GPT-2 has one head only, and open_weights has checked its positions
   sizes = stored.config_as(model.EncoderConfig)
   there, positions = sizes.max_position_embeddings, config.max_position_embeddings
   if there < positions and "position" in params["embeddings"]:
-    processes.tell(
-      f"{_FIELD}={stored.directory} has {there} positions, the run {positions}: "
-      f"drawing the last {positions - there}"
+    processes.print_on_first(
+      f"{_FIELD}={stored.directory} has {there} positions, the run has {positions}: "
+      f"initialising the last {positions - there} at random"
     )
     params |= {"embeddings": _with_positions(params["embeddings"], config, seed=seed)}
   needed = weights.abstract_params(config, head)
@@ -333,22 +335,24 @@ def initial_params(
   if missing:
     theirs, ours = stored.kind.__name__, model_of(config, head).__name__
     if stored.head == head == "sequence_classification":
-      theirs += f" of {_classes(stored.labels, sizes)}"
-      ours += f" of {_classes(labels, config)}"
-    processes.tell(
-      f"{_FIELD}={stored.directory} is a {theirs}, the run a {ours}: drawing "
-      f"{', '.join(missing)}"
+      theirs += f" with {_classes(stored.labels, sizes)}"
+      ours += f" with {_classes(labels, config)}"
+    processes.print_on_first(
+      f"{_FIELD}={stored.directory} is a {theirs}, the run trains a {ours}: initialising "
+      f"{', '.join(missing)} at random"
     )
     params |= _draw(missing, config, head=head, seed=seed)
   return params
 
 
 def _classes(labels: Sequence[str], config: model.EncoderConfig) -> str:
-  return ", ".join(labels) or f"{config.num_labels} without names"
+  if not labels:
+    return f"{config.num_labels} unnamed classes"
+  return f"classes {', '.join(labels)}"
 
 
 def _draw(names: Sequence[str], config: model.ModelConfig, *, head: str, seed: int):
-  """Some parts of a freshly drawn model."""
+  """Some parts of a newly initialised model."""
 
   @jax.jit
   def draw():

@@ -1,8 +1,8 @@
-"""The mesh of devices, and what lies where on it.
+"""The mesh of devices, and how arrays are placed on it.
 
-Rows of a batch are split over all devices. The state is on every device, or, on a mesh
-with more than one device along `fsdp`, split along that axis between steps: parameters
-and optimizer alike (ZeRO, https://arxiv.org/abs/1910.02054).
+Rows of a batch are split over all devices. The state is on every device. If the mesh has
+more than one device along `fsdp`, parameters and optimizer state are split along that axis
+between steps instead (ZeRO, https://arxiv.org/abs/1910.02054).
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ def make_mesh(num_devices: int | None = None, *, fsdp: int = 1) -> Mesh:
   """A mesh with the axes `data` and `fsdp` over all devices, or the first few.
 
   Args:
-    num_devices: all, of all processes, if not given.
-    fsdp: devices that share one copy of the state; divides the number of devices.
+    num_devices: how many devices; by default all devices of all processes.
+    fsdp: devices that share one copy of the state; must divide the number of devices.
   """
-  # By process: rows of a batch are then in the order in which the processes give them.
+  # Sorted by process, so that a batch has the rows of process 0 first, then those of 1, ...
   devices = sorted(jax.devices(), key=lambda x: (x.process_index, x.id))[:num_devices]
   return Mesh(np.reshape(devices, (-1, fsdp)), (DATA, FSDP), (AxisType.Auto,) * 2)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """The whole array on every device."""
+  """The sharding that puts the whole array on every device."""
   return NamedSharding(mesh, PartitionSpec())
 
 
 def split_rows(mesh: Mesh) -> NamedSharding:
-  """The first dimension split over all devices."""
+  """The sharding that splits the first dimension over all devices."""
   return NamedSharding(mesh, PartitionSpec((DATA, FSDP)))
 
 
 def split_state(mesh: Mesh, abstract: Any) -> Any:
-  """The sharding of each array of a state, a tree like it.
+  """The shardings of a state, in a tree of the same structure.
 
-  The longest dimension that the `fsdp` axis divides is split; an array without one, such
-  as a bias of two numbers, is on every device.
+  Each array is split along its longest dimension that the size of the `fsdp` axis divides.
+  An array without such a dimension, such as a bias of two numbers, is on every device.
   """
   size = mesh.shape[FSDP]
 
@@ -73,8 +73,8 @@ def state_share(abstract: Any) -> float:
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
   """Splits the rows of a PackedBatch over the devices; `sequence_ids` stay on the host.
 
-  Of several processes each gives its own block of rows, as a loader made with
-  `process_index=jax.process_index(), process_count=jax.process_count()` makes it.
+  With several processes, each passes its own block of rows, from a loader made with
+  `process_index=jax.process_index(), process_count=jax.process_count()`.
   """
   sharding = split_rows(mesh)
   return {
@@ -85,5 +85,5 @@ def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Arra
 
 
 def gather(tree: Any, mesh: Mesh) -> Any:
-  """The whole of each array on every device, so that each process can read it."""
+  """Copies the whole of each array to every device, so that each process can read it."""
   return jax.jit(lambda x: x, out_shardings=replicated(mesh))(tree)

@@ -1,4 +1,4 @@
-"""LAMB and other optimizers, and what packing asks of them."""
+"""LAMB and other optimizers, the learning rate, and betas for packed batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 OPTIMIZERS = ("lamb", "adamw", "sgd", "adafactor")
-HAS_BETAS = ("lamb", "adamw", "sgd")  # sgd: b1, its momentum, alone
+HAS_BETAS = ("lamb", "adamw", "sgd")  # sgd has only b1, its momentum
 DECAYS = ("linear", "sqrt")
 TRUST_RATIOS = ("weights", "all")
 
@@ -20,7 +20,7 @@ def warmup_and_decay(
   decay: str = "linear",
   decay_share: float = 1.0,
 ) -> optax.Schedule:
-  """A learning rate that is linear up to the peak, stays there, and falls to zero.
+  """A learning rate that rises linearly to a peak, stays there, then falls to zero.
 
   Update `t` (from 0) uses peak * (t + 1) / warmup_steps while that is below the peak,
   so that no update is wasted on a rate of zero.
@@ -29,9 +29,10 @@ def warmup_and_decay(
     peak: the highest rate.
     warmup_steps: updates with a rising rate.
     total_steps: updates of the run.
-    decay: "linear", as BERT's, or "sqrt": as 1 - sqrt of the share that is over.
-    decay_share: of the updates after the warm-up, the last fraction, whose rate falls.
-      Below 1 the schedule is trapezoidal.
+    decay: "linear", as in BERT, or "sqrt": peak * (1 - sqrt(x)), where x is the fraction
+      of the decay that has passed.
+    decay_share: the rate falls during this last fraction of the updates after the
+      warm-up. Below 1 the schedule is trapezoidal.
 
   Example:
     >>> rate = warmup_and_decay(peak=1.0, warmup_steps=2, total_steps=6)
@@ -64,7 +65,7 @@ def warmup_and_decay(
 
 
 def packed_betas(b1: float, b2: float, packing_factor: float) -> tuple[float, float]:
-  """Betas for a batch that holds `packing_factor` times the sequences.
+  """Betas for a batch with `packing_factor` times as many sequences.
 
   One update with beta ** p moves momentum and velocity as far as p updates with beta
   and the same gradient.
@@ -102,12 +103,12 @@ def lamb(
   trust_ratio: str = "weights",
   max_weight_norm: float = 0.0,
 ) -> optax.GradientTransformation:
-  """LAMB as BERT is trained with it.
+  """LAMB, as used to train BERT.
 
-  Gradients are clipped to a global norm; Adam's direction plus weight decay is scaled by
-  norm(parameter) / norm(direction), tensor by tensor, so layer by layer: each layer has
-  tensors of its own. Biases and LayerNorm get neither decay nor, unless asked for, that
-  trust ratio; it is 1 where a norm is 0.
+  Gradients are clipped to a global norm. Each tensor's update is Adam's direction plus
+  weight decay, scaled by the trust ratio norm(parameter) / norm(update), or by 1 if a norm
+  is 0. This is layer by layer, since no tensor spans several layers. Biases and LayerNorm
+  get no weight decay and, by default, no trust ratio.
 
   Args:
     learning_rate: a number, or a schedule over updates.
@@ -115,12 +116,13 @@ def lamb(
     b2: decay of the velocity.
     eps: added to the root of the velocity.
     weight_decay: fraction of a weight added to its direction.
-    clip_norm: largest global norm of the gradients; 0 for none.
+    clip_norm: largest global norm of the gradients; 0 for no clipping.
     bias_correction: whether momentum and velocity are divided by 1 - beta ** t, as in the
-      paper and at NVIDIA; Google's BERT and ALBERT do not.
-    trust_ratio: what has one: "weights", as at Google; "all", biases and LayerNorm too.
-    max_weight_norm: largest norm of a parameter in the ratio, the upper end of the paper's
-      phi; 0 for none.
+      paper and NVIDIA's code; Google's BERT and ALBERT do not divide them.
+    trust_ratio: the parameters that have one: "weights", as in Google's code, or "all",
+      including biases and LayerNorm.
+    max_weight_norm: upper bound of a parameter's norm in the trust ratio, as in the
+      paper's phi; 0 for none.
 
   References:
     You et al., https://arxiv.org/abs/1904.00962, algorithm 2.
@@ -148,9 +150,10 @@ def adamw(
 ) -> optax.GradientTransformation:
   """Adam with decoupled weight decay: `lamb` without its trust ratio.
 
-  With `clip_update` the update of each tensor, before decay and rate, is scaled so that
-  its root mean square is at most this. StableAdamW does the same at 1, but measures the
-  gradient over the velocity in place of the update, and shrinks the decay as well.
+  With `clip_update`, the update of each tensor, before weight decay and learning rate, is
+  scaled so that its root mean square is at most that value. StableAdamW does the same
+  with 1, but measures the gradient over the root of the velocity instead of the update,
+  and scales the weight decay as well.
 
   References:
     Wortsman et al., https://arxiv.org/abs/2304.13013, section 3.5 (StableAdamW).
@@ -174,8 +177,9 @@ def sgd(
 ) -> optax.GradientTransformation:
   """Gradient descent with momentum.
 
-  The momentum is the average b1 * m + (1 - b1) * g, as Adam's, so that theorem D.1 holds
-  for it. Where it is the sum b1 * m + g, the same steps have 1 - b1 times the rate.
+  The momentum is the average b1 * m + (1 - b1) * g, as in Adam, so that theorem D.1 holds
+  for it. Implementations with the sum b1 * m + g make the same updates with 1 - b1 times
+  the learning rate.
   """
   return optax.chain(
     _clip(clip_norm),
@@ -188,7 +192,9 @@ def sgd(
 def adafactor(
   learning_rate: optax.ScalarOrSchedule, *, weight_decay: float, clip_norm: float
 ) -> optax.GradientTransformation:
-  """Adafactor: a velocity of rows and columns, no momentum, steps relative to the weights.
+  """Adafactor: a velocity factored into rows and columns, no momentum, relative updates.
+
+  Updates are relative to the root mean square of each parameter.
 
   References:
     Shazeer and Stern, https://arxiv.org/abs/1804.04235.
@@ -227,7 +233,7 @@ def _scale_by_adam(
 
 
 def _bound_weight_norm(most: float) -> optax.GradientTransformation:
-  """After a trust ratio: as if no parameter's norm were more."""
+  """To be chained after a trust ratio: bounds the parameter's norm in it."""
   if not most:
     return optax.identity()
   return optax.stateless_with_tree_map(

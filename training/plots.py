@@ -1,4 +1,4 @@
-"""Draws the curves of several runs over each other.
+"""Draws the curves of several runs in one picture.
 
 python -m training.plots RUN [RUN ...] --by steps|sequences|hours
 """
@@ -16,7 +16,7 @@ from training.errors import ConfigError
 from training.record import plots
 from training.record.files import read_json_lines
 
-# --by: the field of a line of metrics.jsonl, what of it is one on the axis, the label
+# By value of --by: a field of metrics.jsonl, how much of it is 1 on the axis, the label.
 AXES = {
   "steps": ("step", 1, "steps"),
   "sequences": ("sequences", 1, "sequences trained on"),
@@ -33,7 +33,7 @@ _COUNTERS = (
 
 
 class RunError(ValueError):
-  """A folder or a metric that cannot be drawn."""
+  """A folder or a metric cannot be drawn."""
 
 
 def plot_runs(
@@ -43,16 +43,17 @@ def plot_runs(
   by: str = "steps",
   metric: str = "mlm_accuracy",
 ):
-  """Lays the curves of runs over each other: training light, held out strong.
+  """Draws the curves of runs in one picture: training light, held out strong.
 
   Args:
-    path: of the PNG.
-    folders: of the runs.
-    by: what the axis counts; a key of `AXES`.
+    path: the PNG to write.
+    folders: folders of the runs.
+    by: what the horizontal axis counts; a key of `AXES`.
     metric: a number in the lines of `metrics.jsonl` or `eval.jsonl`.
 
   Raises:
-    RunError: a folder has no run, or not the metric; lists what is there.
+    RunError: a folder holds no run, or its run lacks the metric; the message lists what
+      there is.
   """
   field, unit, label = AXES[by]
   names = _names([pathlib.Path(folder) for folder in folders])
@@ -67,7 +68,7 @@ def plot_runs(
       ("training", train, {"alpha": 0.35, "linewidth": 1}),
       ("held out", held_out, {"marker": "o", "markersize": 4}),
     ):
-      # A damaged line of metrics.jsonl is lost, and the place of its evaluation with it.
+      # If a line of metrics.jsonl was lost, its evaluation has no place on the axis.
       points = [
         (at[x["step"]], x[metric]) for x in lines if metric in x and x["step"] in at
       ]
@@ -84,7 +85,7 @@ def plot_runs(
 
 
 def _names(folders: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
-  """The folders by their names, or by their paths where two names are equal."""
+  """The folders, keyed by their names, or by their paths if two names are equal."""
   names = {folder.absolute().name: folder for folder in folders}
   return names if len(names) == len(folders) else {str(x): x for x in folders}
 
@@ -124,13 +125,20 @@ def _usual_metric(folder: pathlib.Path) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  parser = Parser(prog="python -m training.plots", description="Lays runs over each other.")
-  parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run")
-  parser.add_argument("--by", choices=AXES, default="steps", help="what the axis counts")
-  parser.add_argument(
-    "--metric", help="such as loss; mlm_accuracy, of tasks score, if not given"
+  parser = Parser(
+    prog="python -m training.plots",
+    description="Draws the curves of several runs in one picture.",
   )
-  parser.add_argument("--out", help="the PNG; METRIC_by_AXIS.png if not given")
+  parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run")
+  parser.add_argument(
+    "--by", choices=AXES, default="steps", help="what the axis counts (default: steps)"
+  )
+  parser.add_argument(
+    "--metric",
+    help="such as loss (default: mlm_accuracy; causal_accuracy of a causal model, score of "
+    "a task)",
+  )
+  parser.add_argument("--out", help="the PNG to write (default: METRIC_by_AXIS.png)")
   options = parser.parse_args(arguments)
   try:
     metric = options.metric or _usual_metric(pathlib.Path(options.runs[0]))

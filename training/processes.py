@@ -1,7 +1,7 @@
-"""One process or many: how they meet, what only process 0 does, and how they stop.
+"""Several processes in one run: how they connect, what only process 0 does, how they stop.
 
-Every process runs the same program on its own devices. The first alone prepares the
-dataset and writes the run's folder, which all of them can read.
+Every process runs the same program on its own devices. Only process 0 prepares the dataset
+and writes the run's folder, and all processes must be able to read them.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ from training.stopping import signals
 _COORDINATOR = flags.DEFINE_string(
   "coordinator",
   "",
-  "HOST:PORT at which process 0 listens, to run as several processes; auto where the "
-  "cluster provides it (Slurm, Cloud TPU, GKE, MPI).",
+  "For several processes: HOST:PORT at which process 0 listens; auto if the cluster "
+  "provides it (Slurm, Cloud TPU, GKE, MPI).",
 )
-_PROCESSES = flags.DEFINE_integer("processes", None, "How many there are.", 1)
-_PROCESS = flags.DEFINE_integer("process", None, "This one's number, from 0.", 0)
+_PROCESSES = flags.DEFINE_integer("processes", None, "The number of processes.", 1)
+_PROCESS = flags.DEFINE_integer("process", None, "The number of this process, from 0.", 0)
 
 _LONGEST_WAIT_MS = 7 * 24 * 3600 * 1000
-_LONGEST_FAREWELL = 30  # seconds that one which fails waits for the others at the end
+_SHUTDOWN_TIMEOUT = 30  # seconds that a process which fails waits for the others
 _KEYS = itertools.count()  # the same in all processes, since all make the same calls
 
 
 def start():
-  """Joins the other processes, if the command line names any; before any use of JAX.
+  """Connects to the other processes, if the command line asks for several.
+
+  Call it before any use of JAX.
 
   Raises:
-    ConfigError: the flags do not go together, or the processes did not meet.
+    ConfigError: the flags contradict each other, or the processes cannot connect.
   """
   coordinator, number, count = _COORDINATOR.value, _PROCESS.value, _PROCESSES.value
   numbers = [x is not None for x in (number, count)]
@@ -53,36 +55,35 @@ def start():
       )
     if not coordinator:
       return
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
   else:
     if number is None or count is None or number >= count:
       raise ConfigError(
         f"--processes={count} --process={number} with --coordinator={coordinator}; "
         "expected both, and a process from 0 to processes - 1."
       )
-    found = {
+    arguments = {
       "coordinator_address": coordinator,
       "num_processes": count,
       "process_id": number,
     }
   try:
-    jax.distributed.initialize(**found, shutdown_timeout_seconds=_LONGEST_FAREWELL)
+    jax.distributed.initialize(**arguments, shutdown_timeout_seconds=_SHUTDOWN_TIMEOUT)
   except (RuntimeError, ValueError) as error:
     raise ConfigError(
-      f"The processes did not meet at --coordinator={coordinator}: {error}"
+      f"The processes could not connect at --coordinator={coordinator}: {error}"
     ) from error
 
 
 def connect(mesh: Mesh):
-  """Has the devices of all processes exchange a number, at the same time.
+  """Makes the devices of all processes exchange a number, so that they connect now.
 
-  In their first exchange they find each other, and between CPUs (Gloo) they wait half a
-  minute for that. Later exchanges come after compilations, which take one process longer
-  than another.
+  Devices connect in their first exchange, and CPUs (with Gloo) give up after half a minute.
+  Exchanges of the program itself come after compilations, whose times differ by process.
   """
   if jax.process_count() == 1:
     return
-  first(lambda: None)
+  on_first(lambda: None)
   for axes in (mesh.axis_names, *((name,) for name in mesh.axis_names)):
     exchange = jax.shard_map(
       functools.partial(jax.lax.psum, axis_name=axes),
@@ -100,27 +101,28 @@ def connect(mesh: Mesh):
 
 
 def is_first() -> bool:
-  """Whether this process is the one that writes and prints."""
+  """Whether this is process 0, the one that writes and prints."""
   return jax.process_index() == 0
 
 
-def tell(text: str):
+def print_on_first(text: str):
   """Prints in process 0 only."""
   if is_first():
     print(text, flush=True)
 
 
-def first(work: Callable[[], Any]) -> Any:
-  """Runs something in process 0, and returns its result in all processes.
+def on_first(work: Callable[[], Any]) -> Any:
+  """Runs a function in process 0, and returns its result in all processes.
 
-  The others wait as long as it takes: preparing a dataset may take hours, longer than a
+  The others wait as long as needed: preparing a dataset may take hours, longer than a
   collective operation between devices would wait.
 
   Args:
-    work: its result can be written as JSON.
+    work: the function; its result must be JSON-serializable.
 
   Raises:
-    Stopped: in the others, if it failed in the first, which raises what `work` raised.
+    Stopped: in the other processes, if `work` failed. Process 0 raises the exception of
+      `work`.
   """
   if jax.process_count() == 1:
     return work()
@@ -135,25 +137,26 @@ def first(work: Callable[[], Any]) -> Any:
     return result
   answer = json.loads(client.blocking_key_value_get(key, _LONGEST_WAIT_MS))
   if answer["failed"]:
-    raise Stopped("Process 0 stopped; its message says why.")
+    raise Stopped("Process 0 failed; its message says why.")
   return answer["result"]
 
 
-def first_then_all(work: Callable[[], Any]) -> Any:
-  """Runs something in process 0, and then in each of the others.
+def on_first_then_others(work: Callable[[], Any]) -> Any:
+  """Runs a function in process 0, and then in each of the other processes.
 
   Raises:
-    Stopped: in the others, if it failed in the first, which raises what `work` raised.
+    Stopped: in the other processes, if `work` failed in process 0, which raises the
+      exception of `work`.
   """
   results = []
-  first(lambda: results.append(work()))
+  on_first(lambda: results.append(work()))
   return results[0] if results else work()
 
 
 def asked_to_stop(step: int) -> bool:
-  """Whether to save now and exit; called once after each step.
+  """Whether to save now and exit; to be called once after each step.
 
-  Several processes agree on the step after which all stop, whichever got the signal.
+  All processes stop after the same step, whichever of them got the signal.
   """
   if jax.process_count() == 1:
     return signals.heard is not None

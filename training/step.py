@@ -24,14 +24,14 @@ class ModelProgram:
   """A model as compiled functions of its parameters and a batch.
 
   Args:
-    config: of the model.
+    config: the model's config.
     mesh: from `make_mesh`; the parameters are split along its `fsdp` axis.
     head: what the model learns; a key of `model.MODELS`.
   """
 
   def __init__(self, config: ModelConfig, *, mesh: Mesh, head: str = "pretraining"):
     self.config, self.head, self.mesh = config, head, mesh
-    # Making a model takes long, even an abstract one: once.
+    # Building a model is slow, even an abstract one, so it is done once.
     self._graphdef, params = abstract_model(config, head)
     self._abstract_params = nnx.to_pure_dict(params)
     self._everywhere, self._rows = replicated(mesh), split_rows(mesh)
@@ -43,13 +43,13 @@ class ModelProgram:
 
   def apply(self, params, batch: Batch, *, dropout_key=None):
     """The model's outputs, from a tree of parameters."""
-    within = jax.sharding.get_abstract_mesh()  # a caller's, such as of `jax.shard_map`
+    within = jax.sharding.get_abstract_mesh()  # the caller's, such as in `jax.shard_map`
     mesh = self.mesh.abstract_mesh if within.empty else within
     with jax.sharding.use_abstract_mesh(mesh):  # attention may need it
       return nnx.merge(self._graphdef, params)(batch, dropout_key=dropout_key)
 
   def _eval_step(self, params, batch: Batch) -> tuple[dict[str, Any], dict[str, jax.Array]]:
-    """What `losses.per_sequence` returns, and the logits unless over a vocabulary."""
+    """The results of `losses.per_sequence`, and logits that are not over a vocabulary."""
     params = jax.lax.with_sharding_constraint(params, self._everywhere)
     outputs = self.apply(params, batch)
     logits = {} if self.head in LANGUAGE_MODELS else outputs
@@ -59,18 +59,18 @@ class ModelProgram:
 class TrainingProgram(ModelProgram):
   """A model and its optimizer as compiled functions of a state and a batch.
 
-  The state is a dictionary: `params`; `optimizer`, Optax's; `step`, updates so far;
-  `key`, of the random numbers of dropout; `skipped`, steps that were not finite and left
-  the rest as it was.
+  The state is a dictionary: `params`; `optimizer`, Optax's state; `step`, the number of
+  steps so far, skipped ones included; `key`, the random key of dropout; and `skipped`, the
+  number of steps that were not finite and changed neither parameters nor optimizer.
 
   Args:
     config, mesh, head: as for `ModelProgram`; the whole state is split along `fsdp`.
     optimizer: an Optax transformation.
     seed: of the initial parameters and of dropout.
-    loss_unit: what weighs the same in the loss; a key of `model.LOSS_UNITS`.
-    accumulate: micro-batches of a step. Their losses and gradients are added as sums
-      over the counts of the whole batch, so the step is that of the whole batch. The
-      batch size is a multiple of this times the devices.
+    loss_unit: the unit that has equal weight in the loss; a key of `model.LOSS_UNITS`.
+    accumulate: micro-batches per step. Their losses and gradients are summed and divided
+      by the counts of the whole batch, so the step equals that of the whole batch. The
+      batch size must be a multiple of `accumulate` times the number of devices.
     skip_bad_steps: whether a step whose loss, gradient or parameters are not finite is
       skipped; otherwise the step is applied and only flagged in `finite`.
   """
@@ -105,10 +105,11 @@ class TrainingProgram(ModelProgram):
     )
 
   def init(self, params=None) -> State:
-    """Parameters, optimizer state and step 0, where they belong.
+    """Makes the state of step 0, placed on the devices.
 
     Args:
-      params: to start from, a nested dictionary; drawn if not given.
+      params: a nested dictionary of parameters to start from; by default they are
+        initialised at random.
 
     Raises:
       ConfigError: a device would hold more than 1.05 / fsdp of the state.
@@ -116,7 +117,7 @@ class TrainingProgram(ModelProgram):
     self._check_split()
     if params is None:
       return self._draw()
-    params = jax.device_get(params)  # from the device where they were read
+    params = jax.device_get(params)  # they may all be on one device
     return jax.jit(self._state_of, out_shardings=self._shardings)(params)
 
   def abstract_state(self) -> State:
@@ -191,7 +192,7 @@ class TrainingProgram(ModelProgram):
       key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), state["step"])
 
     def loss(params, part: Batch, key, counts=None):
-      # Gathered before use: the devices along `fsdp` compute as the others do.
+      # Gathered before use, so that devices along `fsdp` compute like all others.
       params = jax.lax.with_sharding_constraint(params, self._everywhere)
       outputs = self.apply(params, part, dropout_key=key)
       return losses.loss(outputs, part, unit=self._loss_unit, counts=counts)
@@ -222,7 +223,8 @@ class TrainingProgram(ModelProgram):
   def _split(self, rows: jax.Array) -> jax.Array:
     """[B, ...] -> [A, B / A, ...]; row r goes to micro-batch r mod A.
 
-    So each device's rows stay on it, and the parts are the same for any number of them.
+    Thus each device keeps its rows, and the micro-batches are the same for any number of
+    devices.
     """
     parts = rows.reshape(-1, self._accumulate, *rows.shape[1:]).swapaxes(0, 1)
     spec = jax.sharding.PartitionSpec(None, (DATA, FSDP))
@@ -231,7 +233,7 @@ class TrainingProgram(ModelProgram):
 
 
 def _real_tokens(batch: Batch) -> jax.Array:
-  """Tokens that are not padding; rows padded with tokens carry their own count."""
+  """Tokens that are not padding; batches padded with ordinary tokens carry the count."""
   if "real_tokens" in batch:
     return batch["real_tokens"].sum()
   return (batch["segment_ids"] > 0).sum()

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM
-_PATIENCE = 2.0  # seconds for the main thread, which may be compiling
+_PATIENCE = 2.0  # seconds that the main thread has to react; it may be compiling
 _SAVING = (
-  "Ending this step, to save it; the first one compiles first. Ctrl-C again leaves at "
+  "Finishing this step to save it; the first step has to compile. Ctrl-C again exits at "
   "once, without saving."
 )
 
@@ -25,26 +25,26 @@ _SAVING = (
 class Signals:
   """Handles Ctrl-C and SIGTERM.
 
-  The training loop checks `heard` after each step, saves and ends. Before and after it
-  there is nothing to save: the signal raises `KeyboardInterrupt`, or ends the process after
-  two seconds if the main thread is compiling and runs no Python. A second Ctrl-C ends it
-  at once.
+  The training loop checks `heard` after each step, saves and ends. Before and after the
+  loop there is nothing to save: the signal raises `KeyboardInterrupt`, or, if the main
+  thread is compiling and runs no Python, ends the process after two seconds. A second
+  Ctrl-C ends the process at once.
 
   Attributes:
-    heard: the first signal; None until one arrives.
-    kept: returns where the same command would start again. None until the program begins:
-      a signal then ends the process at once.
+    heard: the number of the first signal; None until one arrives.
+    resume_hint: returns a sentence that says where the same command would resume. While it
+      is None, before the program begins, a signal ends the process at once.
   """
 
   def __init__(self):
     self.heard: int | None = None
-    self.kept: Callable[[], str] | None = None
+    self.resume_hint: Callable[[], str] | None = None
     self._deferred = False
 
   def listen(self):
-    """Installs the handlers; for the main thread of a program, not for a library."""
+    """Installs the handlers; to be called in a program's main thread, not by a library."""
     for number in _SIGNALS:
-      if signal.getsignal(number) != signal.SIG_IGN:  # as the shell's `&` and nohup have it
+      if signal.getsignal(number) != signal.SIG_IGN:  # set by nohup and the shell's `&`
         signal.signal(number, self._handle)
     read, write = os.pipe()
     os.set_blocking(write, False)
@@ -53,11 +53,11 @@ class Signals:
 
   @contextlib.contextmanager
   def deferred(self) -> Iterator[None]:
-    """A block that checks `heard` itself, and is not interrupted.
+    """Does not interrupt the block, which checks `heard` itself.
 
     Raises:
-      KeyboardInterrupt: at the end, if a signal came after its last check; at the start, if
-        one came before and a library swallowed the exception.
+      KeyboardInterrupt: after the block, if a signal arrived after the block's last check;
+        before the block, if one arrived earlier and a library swallowed the exception.
     """
     if self.heard:
       raise KeyboardInterrupt
@@ -70,19 +70,20 @@ class Signals:
       raise KeyboardInterrupt
 
   def leave(self) -> NoReturn:
-    """Prints what is kept and ends the process, with status 130 or 143.
+    """Prints where a run would resume and ends the process, with status 130 or 143.
 
-    Not by `sys.exit`: threads that still compile crash when the interpreter ends.
+    It does not use `sys.exit`, since threads that still compile crash when the interpreter
+    shuts down.
     """
     try:
-      _say(f"Stopped. {self.kept()}" if self.kept else "Stopped.")
+      _say(f"Stopped. {self.resume_hint()}" if self.resume_hint else "Stopped.")
     finally:
       os._exit(128 + (self.heard or signal.SIGINT))
 
   def _handle(self, number: int, _):
-    """In the main thread, where it runs Python."""
+    """Runs in the main thread, as soon as that runs Python."""
     is_first, self.heard = self.heard is None, self.heard or number
-    if self.kept is None:
+    if self.resume_hint is None:
       self.leave()
     elif self._deferred and number == signal.SIGINT:
       signal.raise_signal(signal.SIGTERM)  # JAX passes it on to the other processes
@@ -90,7 +91,7 @@ class Signals:
       raise KeyboardInterrupt
 
   def _watch(self, read: int):
-    """In a thread, whatever the main thread does."""
+    """Runs in its own thread, whatever the main thread does."""
     interrupts = 0
     while number := os.read(read, 1):
       interrupts += number[0] == signal.SIGINT
@@ -105,14 +106,14 @@ class Signals:
         _say(_SAVING)
 
   def _leave_unless_deferred(self, number: int):
-    """In a thread, when the main thread has had enough time."""
+    """Runs in a timer's thread, when the main thread has had enough time."""
     if not self._deferred:
       self.heard = self.heard or number
       self.leave()
 
 
 def _say(text: str):
-  # The bar, or the terminal's ^C, is on this line. No lock of sys.stderr is waited for.
+  # A progress bar or the terminal's ^C may be on this line. os.write needs no lock.
   start = "\n" if sys.stderr.isatty() else ""
   os.write(2, f"{start}{sys.argv[0]}: {text}\n".encode())
 
@@ -121,7 +122,7 @@ signals = Signals()
 
 
 class Verdict(NamedTuple):
-  """What the evaluations of a run decide.
+  """What a run's evaluations decide.
 
   Attributes:
     best_step: the step with the best metric; None before the first evaluation.
@@ -135,13 +136,13 @@ class Verdict(NamedTuple):
 def judge(
   eval_lines: Sequence[Mapping], *, metric: str, target: float, patience: int
 ) -> Verdict:
-  """Decides from its evaluations whether a run ends.
+  """Decides from a run's evaluations whether it ends.
 
   Args:
-    eval_lines: of `eval.jsonl`, in order.
-    metric: a field of the lines; more is better.
-    target: of masked-token accuracy, a fraction; 0 for none.
-    patience: evaluations without a better one; 0 to continue forever.
+    eval_lines: the lines of `eval.jsonl`, in order.
+    metric: a field of the lines; higher is better.
+    target: masked-token accuracy that ends the run, a fraction; 0 for none.
+    patience: number of evaluations without improvement that ends the run; 0 for none.
   """
   best = best_of(eval_lines, metric=metric)
   return Verdict(
@@ -162,11 +163,11 @@ def best_of(eval_lines: Sequence[Mapping], *, metric: str) -> Mapping | None:
 
 
 def out_of_patience(eval_lines: Sequence[Mapping], *, metric: str, patience: int) -> bool:
-  """Whether none of the last `patience` evaluations is better than all before them.
+  """Whether none of the last `patience` evaluations improved on the best before them.
 
   Args:
-    eval_lines: of `eval.jsonl`, in order.
-    metric: a field of the lines; more is better.
+    eval_lines: the lines of `eval.jsonl`, in order.
+    metric: a field of the lines; higher is better.
     patience: how many; 0 to continue forever.
 
   Example:
@@ -181,16 +182,16 @@ def out_of_patience(eval_lines: Sequence[Mapping], *, metric: str, patience: int
 
 
 def target_reached(eval_lines: Iterable[Mapping], *, target: float) -> dict[str, float]:
-  """Where the held-out masked-token accuracy first reached its target, as in MLPerf.
+  """When the held-out masked-token accuracy first reached its target, as in MLPerf.
 
   Args:
-    eval_lines: of `eval.jsonl`, in order, with `seconds` of training and
+    eval_lines: the lines of `eval.jsonl`, in order, with `seconds` of training and
       `sequences_trained` until then.
     target: a fraction; 0 for no target.
 
   Returns:
-    `step_to_target`, `seconds_to_target`, `sequences_to_target`; empty if it was not
-    reached.
+    `step_to_target`, `seconds_to_target` and `sequences_to_target`; empty if the target
+    was not reached.
 
   Example:
     >>> lines = [

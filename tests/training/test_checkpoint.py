@@ -189,7 +189,7 @@ def test_numbers_that_decode_and_are_not_those_saved_are_noticed(saved, program,
   (folder / "checkpoints" / "20" / "params").rename(newest / "params")
   (newest / "away").rename(folder / "checkpoints" / "20" / "params")
   assert restore(folder, program).step == 10
-  assert capfd.readouterr().err.count("not those that were saved") == 2
+  assert capfd.readouterr().err.count("differ from those that were saved") == 2
 
 
 def test_when_all_are_broken_the_run_does_not_begin_anew_unasked(saved, program):
@@ -203,7 +203,7 @@ def test_when_all_are_broken_the_run_does_not_begin_anew_unasked(saved, program)
 
 def test_a_checkpoint_of_another_model_is_refused_and_stays(saved):
   folder, _ = saved
-  with pytest.raises(weights.WeightsError, match="of another model or optimizer"):
+  with pytest.raises(weights.WeightsError, match="belongs to another model or optimizer"):
     restore(folder, make_program(num_layers=2))
   assert weights.steps(folder) == [10, 20, 30]
 
@@ -219,7 +219,7 @@ def test_another_optimizer_with_arrays_of_the_same_names_is_refused(
   with Checkpoints(tmp_path, keep=1) as checkpoints:
     checkpoints.save(1, state, {"config": {"optimizer": SAVED}})
   with Checkpoints(tmp_path, keep=1) as checkpoints:
-    told = rf"of another model or optimizer .* optimizer\.{field} is"
+    told = rf"belongs to another model or optimizer .* optimizer\.{field} is"
     with pytest.raises(weights.WeightsError, match=told):
       checkpoints.restore_newest(program.abstract_state(), optimizer=SAVED | {field: value})
     restored = checkpoints.restore_newest(program.abstract_state(), optimizer=SAVED)
@@ -232,7 +232,7 @@ def test_a_failed_save_is_told_and_the_ones_before_are_kept(saved, program):
   """A limit on the size of a file stands for the full disk."""
   folder, _ = saved
   state = program.init()
-  told = r"step 40 could not .* Those of the steps 10, 20, 30 are kept"
+  told = r"step 40 could not .* Checkpoints of steps 10, 20, 30 are kept"
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
   try:

@@ -28,4 +28,4 @@ def test_a_wrong_option_is_told_with_what_was_expected(monkeypatch, option, mess
   config_flags.DEFINE_config_file("config", flag_values=values, lock_config=True)
   with pytest.raises((AttributeError, flags.Error)) as raised:
     values(argv)
-  assert re.match(f"--config: {message}", command._explained(raised.value, argv))
+  assert re.match(f"--config: {message}", command._explain(raised.value, argv))

@@ -44,7 +44,7 @@ def check(config, num_devices=1, typed=()):
 def test_every_config_is_valid_and_can_be_made(name, tmp_path):
   config = get_config(name)
   if config.model.size == "given":
-    with pytest.raises(ConfigError, match="init_from is ''; expected the folder of a mod"):
+    with pytest.raises(ConfigError, match="init_from is ''; expected the folder of a run"):
       check(config)
     (tmp_path / "vocab.txt").touch()
     config.model.init_from = str(tmp_path)
@@ -360,7 +360,7 @@ REFUSED = [
   ("data.min_words", 3, "0 or more for data.task=text and documents, 0"),
   ("data.too_long", "cut", "error, truncate, split"),
   ("model.family", "t5", "bert, modern_bert"),
-  ("model.global_every", 2, "3: it is for model.family=modern_bert"),
+  ("model.global_every", 2, "3 unless model.family=modern_bert"),
   ("model.global_every", 0, "at least 1"),
   ("model.local_window", 7, "an even number of tokens, at least 2"),
   ("model.global_base", 1.0, "more than 1, and finite"),
@@ -368,7 +368,7 @@ REFUSED = [
   ("optimizer.decay", "cosine", "linear, sqrt"),
   ("optimizer.decay_share", 1.5, r"a fraction in \[0, 1\]"),
   ("optimizer.clip_update", 1.0, "0.0 with optimizer.name=lamb"),
-  ("data.layout", "concat", "packed; rows across documents: data.task=sentences"),
+  ("data.layout", "concat", "packed; for rows across documents: data.task=sentences"),
   ("data.cross_documents", True, "False with data.task=pretraining"),
   ("data.atom_size", 3, "at least 2 and a divisor or multiple of .*length=128"),
   ("data.atom_size", 64, "0 with data.layout=packed"),
@@ -385,7 +385,7 @@ REFUSED = [
   ("model.size", "huge", "tiny, mini"),
   ("model.dropout_rate", 1.0, "a fraction in"),
   ("model.attention_mask", "causal", "segment, token_type, none"),
-  ("model.positions", "learned", "'alibi' with data.task=pretraining"),
+  ("model.positions", "learned", "'alibi', the default, with data.task=pretraining"),
   ("model.attention_impl", "flash", "xla, cudnn"),
   ("model.dtype", "float16", "float32, bfloat16"),
   ("model.remat", "all", "none, layers"),

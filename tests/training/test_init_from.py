@@ -96,7 +96,8 @@ def test_longer_sequences_get_positions_of_their_own(tmp_path, capsys):
   config = config_for(write(tmp_path / "hf"))
   config.data.max_sequence_length = 41
   longer, params = start(config)
-  assert "has 23 positions, the run 41: drawing the last 18" in capsys.readouterr().out
+  told = capsys.readouterr().out
+  assert "has 23 positions, the run has 41: initialising the last 18 at random" in told
   assert longer.max_position_embeddings == 41
   batch = packs.lay_out(packs.random_sequences())
   batch["input_ids"] %= TINY.vocab_size
@@ -147,7 +148,7 @@ def test_heads_that_a_run_does_without_are_left_out(tmp_path):
 @pytest.mark.parametrize(
   ("kind", "size", "message"),
   [
-    ({}, "mini", r"num_layers is 2 there and 4 here.*--config\.model\.size"),
+    ({}, "mini", r"num_layers is 2, expected 4.*--config\.model\.size"),
     ({"tokens": None}, "tiny", r"has no vocabulary; expected vocab\.txt"),
     ({"lowercase": False}, "tiny", "is cased; expected an uncased model"),
     ({"type_vocab_size": 1}, "tiny", "type_vocab_size=1"),
@@ -165,13 +166,13 @@ def test_weights_that_do_not_fit_are_refused_before_any_work(tmp_path, kind, siz
 
 def test_another_vocabulary_is_refused_with_what_to_do(tmp_path):
   folder = write(tmp_path / "hf")
-  with pytest.raises(ConfigError, match=r"would be trained.*vocab_file=.*/hf/vocab\.txt"):
+  with pytest.raises(ConfigError, match=r"would train a new.*vocab_file=.*/hf/vocab\.txt"):
     init_from.open_weights(config_for(folder, vocab_file=False))
   config = config_for(folder)
   other = tmp_path / "other.txt"
   other.write_text("\n".join((*TOKENS[:-1], "x")) + "\n")
   config.data.vocab_file = str(other)
-  with pytest.raises(ConfigError, match=r"of .*other\.txt \(11 tokens\) is not that of"):
+  with pytest.raises(ConfigError, match=r"of .*other\.txt \(11 tokens\) differs"):
     init_from.open_weights(config)
 
   config = config_for(folder, vocab_file=False)
@@ -218,8 +219,8 @@ def test_a_modern_bert_goes_on_with_its_layers(tmp_path):
 def test_a_modern_bert_is_fine_tuned_with_its_head(tmp_path, capsys):
   config = modern_config(tmp_path, size="given")
   _, params = start(config, CLASSIFIER, labels=("a", "b"))
-  told = "is a ModernBertForMaskedLM, the run a ModernBertForSequenceClassification"
-  assert f"{told}: drawing classifier" in capsys.readouterr().out
+  told = "ModernBertForMaskedLM, the run trains a ModernBertForSequenceClassification"
+  assert f"{told}: initialising classifier at random" in capsys.readouterr().out
   given = random_params(MODERN)
   for part in ("embeddings", "encoder", "head", "final_layer_norm"):
     assert_equal(params[part], given[part])
@@ -248,10 +249,10 @@ def test_a_tokenizer_that_is_not_word_piece_is_not_read_as_one(tmp_path):
   config = modern_config(tmp_path)
   remedy = rf"Set --config\.data\.vocab_file={tmp_path}/tokenizer\.json"
   config.data.vocab_file = str(tmp_path / "vocab.txt")
-  with pytest.raises(ConfigError, match=rf"split as BERT does; .*{remedy}"):
+  with pytest.raises(ConfigError, match=rf"splits text as BERT does, but .*{remedy}"):
     init_from.open_weights(config)
   config.data.vocab_file = ""
-  with pytest.raises(ConfigError, match=rf"would be trained.*{remedy}"):
+  with pytest.raises(ConfigError, match=rf"would train a new.*{remedy}"):
     init_from.open_weights(config)
 
 
@@ -277,7 +278,8 @@ def test_a_task_starts_from_a_pretrained_encoder(tmp_path, capsys, head, labels,
   config.model.size = "given"
   made, params = start(config, head, labels=labels)
   told = (
-    f"is a BertForPreTraining, the run a {MODELS['bert'][head].__name__}: drawing {drawn}"
+    f"is a BertForPreTraining, the run trains a {MODELS['bert'][head].__name__}: "
+    f"initialising {drawn} at random"
   )
   assert told in capsys.readouterr().out
   given = random_params(TINY)
@@ -306,7 +308,7 @@ PRETRAINING = ("mlm_transform", "mlm_layer_norm", "mlm_bias", "pooler", "nsp")
 def test_parts_that_weights_lack_are_drawn_and_named(tmp_path, capsys, there, head, drawn):
   config = config_for(write(tmp_path / "hf", **there))
   _, params = start(config, head, labels=("a", "b"))
-  assert capsys.readouterr().out.endswith(f": drawing {', '.join(drawn)}\n")
+  assert capsys.readouterr().out.endswith(f": initialising {', '.join(drawn)} at random\n")
   given = hf.open_model(tmp_path / "hf").load()
   for name in params.keys() - set(drawn):
     assert_equal(params[name], given[name])
@@ -328,16 +330,16 @@ def test_a_classifier_is_kept_for_the_same_classes_alone(
   folder = finetuned(tmp_path, there)
   _, params = start(config_for(folder), CLASSIFIER, labels=here)
   told = capsys.readouterr().out
-  assert ("drawing classifier" in told) != kept
+  assert ("initialising classifier" in told) != kept
   stored = weights.open_folder(folder)
   if kept:
     assert_equal(params["classifier"], stored.load()["classifier"])
     init_from.check_labels(stored, here)
     return
   if there:  # why: they are of one kind
-    assert f"of {', '.join(there)}, the run a BertForS" in told
-    assert f"of {', '.join(here)}: drawing" in told
-  with pytest.raises(ConfigError, match=r"has \d classes .*, the dataset has"):
+    assert f"classes {', '.join(there)}, the run trains a BertForS" in told
+    assert f"classes {', '.join(here)}: initialising" in told
+  with pytest.raises(ConfigError, match=r"has \d classes .*, but the dataset has"):
     init_from.check_labels(stored, here)
 
 
@@ -391,10 +393,10 @@ def test_a_gpt2_goes_on_from_given_weights(tmp_path, is_imported):
   ("fields", "length", "tokens", "message"),
   [
     ({"positions": "alibi"}, 19, LETTERS, r"learned positions.*--config.model.positions=l"),
-    ({}, 24, LETTERS, "has 23 positions, config.data.max_sequence_length is 24"),
-    ({"size": "mini"}, 19, LETTERS, "num_layers is 2 there and 4 here.*tiny, mini, small"),
+    ({}, 24, LETTERS, "has 23 positions, but config.data.max_sequence_length is 24"),
+    ({"size": "mini"}, 19, LETTERS, "num_layers is 2, expected 4.*tiny, mini, small"),
     ({}, 19, (), r"no vocabulary; expected tokenizer\.json or vocab\.json"),
-    ({}, 19, LETTERS[::-1], r"is not that of .*Set --config.data.vocab_file to the tok"),
+    ({}, 19, LETTERS[::-1], r"differs from .*Set --config.data.vocab_file to the tok"),
   ],
 )
 def test_a_gpt2_that_cannot_be_gone_on_from_is_refused(

@@ -153,7 +153,7 @@ def test_a_short_run_of_any_config_has_a_short_warm_up(fields, steps, warmup):
   asked = recipe.shortened_from
   assert asked == (100 if "train__steps" in fields else 167)
   told = table(recipe, packed(recipe, packing_factor=1.0, adjust="none"))
-  assert f"a tenth: {asked}, as configured, outlast the run" in told
+  assert f"a tenth, since the configured {asked} would outlast the run" in told
 
 
 def test_a_warm_up_that_fits_stays():

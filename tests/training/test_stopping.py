@@ -46,7 +46,7 @@ def end(process):
 
 
 TRAINS = """
-  signals.kept = lambda: "Nothing is kept."
+  signals.resume_hint = lambda: "Nothing is kept."
   with signals.deferred():
     print("begins", flush=True)
     {work}
@@ -64,13 +64,13 @@ def test_the_first_signal_lets_the_step_end(program, number):
   process.send_signal(number)
   status, out, err = end(process)
   assert (status, out) == (128 + number, f"saved after {number:d}\n")
-  assert ("Ctrl-C again leaves at once" in err) == (number == signal.SIGINT)
+  assert ("Ctrl-C again exits at once" in err) == (number == signal.SIGINT)
 
 
 def test_a_second_ctrl_c_leaves_at_once_and_says_what_is_kept(program):
   process = program(TRAINS.format(work=LONG))
   process.send_signal(signal.SIGINT)
-  assert "Ctrl-C again leaves at once" in process.stderr.readline()  # while it compiles
+  assert "Ctrl-C again exits at once" in process.stderr.readline()  # while it compiles
   process.send_signal(signal.SIGINT)
   status, out, err = end(process)
   assert (status, out) == (130, "")
@@ -90,7 +90,7 @@ def test_another_sigterm_does_not_hurry_a_run_that_saves(program):
 @BOTH
 def test_before_and_after_training_a_signal_breaks_off(program, number):
   process = program("""
-    signals.kept = lambda: "Step 8 is kept."
+    signals.resume_hint = lambda: "Step 8 is kept."
     try:
       print("begins", flush=True)
       time.sleep(60)
@@ -107,7 +107,7 @@ def test_before_and_after_training_a_signal_breaks_off(program, number):
 @BOTH
 def test_before_training_a_compilation_is_not_waited_for(program, number):
   process = program(f"""
-    signals.kept = lambda: "Nothing is kept."
+    signals.resume_hint = lambda: "Nothing is kept."
     print("begins", flush=True)
     {LONG}
   """)
@@ -141,7 +141,7 @@ SWALLOWED = """
 )
 def test_a_signal_is_not_lost(program, body):
   before, after = (
-    "signals.kept = lambda: ''\ntry:",
+    "signals.resume_hint = lambda: ''\ntry:",
     "except KeyboardInterrupt: signals.leave()",
   )
   process = program(f"{before}{body}{after}")

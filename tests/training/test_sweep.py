@@ -114,15 +114,15 @@ def test_fields_with_the_same_last_part_are_named_whole(tmp_path):
       "optimizer.warmup_steps comes to 4000; expected 0 to",
     ),
     ({"grid": {"model.position_reset": [0]}}, "is 0; expected bool"),
-    ({"grid": {"seed": [1, 1]}}, "two runs that are called run,seed=1"),
-    ({"grid": GRID, "overrides": {FIELD: "none"}}, "in the overrides and in the grid"),
-    ({"grid": GRID, "arms": {"x": {"seed": 1}}}, "'seed' is in the arm 'x' and in the"),
+    ({"grid": {"seed": [1, 1]}}, "two runs with the name run,seed=1"),
+    ({"grid": GRID, "overrides": {FIELD: "none"}}, "both in the overrides and in the grid"),
+    ({"grid": GRID, "arms": {"x": {"seed": 1}}}, "'seed' is both in arm 'x' and in the"),
     ({"grid": GRID, "overrides": []}, "expected 'overrides' to be a dictionary"),
     ({"arms": {3: {}}}, "expected 'arms' to be a dictionary of names"),
     ({"arms": {"x": 3}}, "expected arm 'x' to be a dictionary"),
     ({"arms": {}}, "expected 'arms' or a 'grid' to run"),
     ({}, "expected 'arms' or a 'grid' to run"),
-    ({"grid": GRID, "gird": {}}, "found 'gird' too"),
+    ({"grid": GRID, "gird": {}}, "found 'gird' as well"),
     ({"grid": GRID, "config": 3}, "expected a dictionary with config"),
     ({"grid": GRID, "config": "configs/none.py"}, "configs/none.py"),
   ],
@@ -357,7 +357,7 @@ def test_runs_are_real_and_one_that_is_refused_stops_no_other(folder, tmp_path, 
   assert sweep.main([str(path), f"--workdir={runs}", "--jobs=2", *options]) == 1
   told = capsys.readouterr()
   assert f"{refused.name}: failed:" in told.err
-  assert f"train.steps is 6 there and {STEPS} here" in told.err
+  assert f"train.steps was 6 and is now {STEPS}" in told.err
   summary = json.loads((runs / trained.name / "summary.json").read_text())
   assert summary["steps"] == STEPS
   config = json.loads((runs / trained.name / "config.json").read_text())

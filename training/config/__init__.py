@@ -1,4 +1,4 @@
-"""What a run's config describes: the model, its rows, the optimizer."""
+"""What a config describes: the model, the length of its rows, and the optimizer."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from training import optimizer as optimizer_lib
 from training.errors import ConfigError
 from training.recipe import Recipe
 
-# Names in train.trackers, and what their extras of pyproject.toml install.
+# Names allowed in train.trackers, and the modules that they need.
 TRACKERS = {"wandb": ("wandb",), "mlflow": ("mlflow", "sqlalchemy", "alembic")}
 BASE = pathlib.Path(__file__).parents[2] / "configs" / "base.py"
-GIVEN = "given"  # the model.size that takes the sizes of model.init_from
+GIVEN = "given"  # the value of model.size that takes the sizes of model.init_from
 
 LAYER_SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
 
-# Fields of config.model that one family has, besides those of every model.
+# Fields of config.model that only one family has.
 FAMILY_FIELDS = {
   "bert": ("position_reset", "next_sentence"),
   "modern_bert": ("global_every", "local_window", "global_base", "pooling"),
   "gpt2": ("positions",),
 }
-FAMILIES = ("bert", "modern_bert")  # of models that are not causal
+FAMILIES = ("bert", "modern_bert")  # families of models that are not causal
 
 # Fields of config.model that every model has.
 _MODEL_FIELDS = (
@@ -43,7 +43,7 @@ _MODEL_FIELDS = (
 
 
 def base_config() -> ml_collections.ConfigDict:
-  """Every field, with its default."""
+  """A config with every field, set to its default."""
   return runpy.run_path(str(BASE))["get_config"]()
 
 
@@ -53,7 +53,7 @@ def tracker_names(config: ml_collections.ConfigDict) -> list[str]:
 
 
 def row_length(config: ml_collections.ConfigDict) -> int:
-  """Tokens of a packed row at most; of unpacked ones, `data.max_sequence_length`."""
+  """The most tokens of a packed row; without packing, `data.max_sequence_length`."""
   length, packing = config.data.max_sequence_length, config.packing
   if packing.algorithm == "none":
     return length
@@ -62,14 +62,14 @@ def row_length(config: ml_collections.ConfigDict) -> int:
 
 
 def check_attention(config: ml_collections.ConfigDict, model_config: model.ModelConfig):
-  """Refuses an implementation of attention that cannot compute this model.
+  """Checks that the implementation of attention can compute a model.
 
   Args:
-    config: of the run.
-    model_config: of the model.
+    config: the run's config.
+    model_config: the model's config.
 
   Raises:
-    ConfigError: says why.
+    ConfigError: it cannot; the message says why.
   """
   try:
     for length in {row_length(config), config.data.max_sequence_length}:
@@ -94,10 +94,10 @@ def model_config(
   """The model that a run's config describes.
 
   Args:
-    config: of the run.
-    head: that the run trains; a key of `model.MODELS`.
+    config: the run's config.
+    head: the head that the run trains; a key of `model.MODELS`.
     vocab_size: V.
-    sizes: a model whose layers have the sizes, where `model.size` is `GIVEN`.
+    sizes: the model to take the sizes of layers from, if `model.size` is `GIVEN`.
     num_labels: classes of a sequence; 1 for regression.
   """
   family = family_of(config, head)

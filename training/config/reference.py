@@ -1,4 +1,4 @@
-"""The fields of a config as a page, from `configs/base.py` and its comments.
+"""Writes the reference of the config fields, from `configs/base.py` and its comments.
 
 python -m training.config.reference > docs/config.md
 """
@@ -27,10 +27,10 @@ _FIELD = re.compile(r" *config\.([a-z0-9_.]+) = (?!ConfigDict)\S.*?(?:  # (.*))?
 
 
 def comments(source: str) -> dict[str, str]:
-  """The comments on the fields of a config file: on the lines above one, then beside it.
+  """Reads each field's comments: those on the lines above it, then the one beside it.
 
   Args:
-    source: of the file.
+    source: the text of a config file.
 
   Returns:
     Comments by field, in the order of the file.
@@ -56,11 +56,11 @@ def page(config: ml_collections.ConfigDict, descriptions: Mapping[str, str]) -> 
   """The page in Markdown: one table of the fields without a section, and one per section.
 
   Args:
-    config: with the defaults.
-    descriptions: of the fields, in the order of the page.
+    config: the config with the defaults.
+    descriptions: descriptions by field, in the order of the page.
 
   Raises:
-    ValueError: a field without a description, or a description without a field.
+    ValueError: a field has no description, or a description no field.
   """
   values = flatten_dict(config.to_dict(), sep=".")
   wrong = sorted(

@@ -26,14 +26,14 @@ from training.config import (
 from training.errors import ConfigError, check
 from training.recipe import check_recipe
 
-MASKED_TASKS = ("pretraining", "sentences", "documents")  # which predict masked tokens
+MASKED_TASKS = ("pretraining", "sentences", "documents")  # they predict masked tokens
 STREAMED_TASKS = (*MASKED_TASKS, "text")
 _COUNT_WORDS = ("text", "documents")
 
-# Each rule: whether it holds, the field to blame, and what was expected of it.
+# Whether a rule holds, the field to report if not, and what is expected of the field.
 _Rule = tuple[bool, str, str]
 
-# Fields that share a range; a test of the value; the range in words.
+# Fields that share a range, a test of a value, and the range in words.
 _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
   (
     "data.min_sentences data.dupe_factor train.batch_size train.steps train.log_every "
@@ -92,7 +92,7 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     f"at least 1 and at most {MAX_VOCAB_MULTIPLE}",
   ),
 )
-# Fields with a few known values.
+# The allowed values of fields that have only a few.
 _CHOICES: dict[str, Collection[str]] = {
   "packing.assignment": ("fresh", "fixed"),
   "packing.then": ("none", "even"),
@@ -118,12 +118,12 @@ def validate(
   num_devices: int,
   typed: Collection[str] = (),
 ):
-  """Refuses values that would fail, or mislead, later.
+  """Refuses values that would fail or mislead later.
 
   Args:
-    config: a config as `configs/base.py` makes it.
+    config: a config with the fields of `configs/base.py`.
     algorithms: names of the packing algorithms.
-    tasks: for each task the head that learns it; "" where it is not known.
+    tasks: the head that learns each task; "" if it is not known.
     num_devices: devices that share a batch.
     typed: fields set on the command line or by a sweep.
 
@@ -169,7 +169,7 @@ def validate(
 def _model_rules(config, family: str, head: str) -> list[_Rule]:
   causal, is_modern = family == "gpt2", family == "modern_bert"
   task, given = config.data.task, config.model.init_from
-  folder = "the folder of a model to start from, a run's or an imported one"
+  folder = "the folder of a run or an imported model to start from"
   has_vocabulary = (
     not config.data.vocab_file or pathlib.Path(config.data.vocab_file).is_file()
   )
@@ -179,7 +179,7 @@ def _model_rules(config, family: str, head: str) -> list[_Rule]:
       "model.init_from",
       f"{folder}, since model.size is {GIVEN!r}",
     ),
-    (  # where the vocabulary comes from the model, the missing folder is to blame
+    (  # if both are missing, the model's folder is reported, not its vocabulary
       has_vocabulary or pathlib.Path(given or ".").is_dir(),
       "model.init_from",
       folder,
@@ -192,12 +192,12 @@ def _model_rules(config, family: str, head: str) -> list[_Rule]:
     (
       causal or config.model.positions == "alibi",
       "model.positions",
-      f"'alibi' with data.task={task}, which trains a BERT: it has positions of its own",
+      f"'alibi', the default, with data.task={task}: only a GPT-2 has this option",
     ),
     (
       not causal or config.model.position_reset,
       "model.position_reset",
-      f"True with data.task={task}: positions of a GPT-2 are those of its sequences",
+      f"True with data.task={task}: a GPT-2 always counts positions within sequences",
     ),
     (
       not causal or config.model.family == FAMILIES[0],
@@ -220,7 +220,7 @@ def _model_rules(config, family: str, head: str) -> list[_Rule]:
       (
         is_modern or config.model[name] == getattr(model.ModernBertConfig, name),
         f"model.{name}",
-        f"{getattr(model.ModernBertConfig, name)!r}: it is for model.family=modern_bert",
+        f"{getattr(model.ModernBertConfig, name)!r} unless model.family=modern_bert",
       )
       for name in FAMILY_FIELDS["modern_bert"]
     ),
@@ -237,7 +237,7 @@ def _data_rules(config) -> list[_Rule]:
   layouts = ("packed", "concat", "padding") if data.task == "text" else ("packed",)
   across = ""
   if data.task in MASKED_TASKS:
-    across = "; rows across documents: data.task=sentences, data.cross_documents=True"
+    across = "; for rows across documents: data.task=sentences, data.cross_documents=True"
   atoms, length = data.atom_size, data.max_sequence_length
   by_atoms = data.layout in ("concat", "padding")
   why = f"with data.layout={data.layout}"
@@ -247,7 +247,7 @@ def _data_rules(config) -> list[_Rule]:
     (
       data.task == "sentences" or not data.cross_documents,
       "data.cross_documents",
-      f"False with data.task={data.task}; it is for data.task=sentences",
+      f"False with data.task={data.task}; only data.task=sentences may have it",
     ),
     (
       not atoms or (atoms > 1 and max(atoms, length) % min(atoms, length) == 0),
@@ -284,7 +284,7 @@ def _data_rules(config) -> list[_Rule]:
     (
       bool(data.held_out_source) or not data.mismatched_source,
       "data.mismatched_source",
-      "data.held_out_source with it",
+      "an empty string, unless data.held_out_source is set",
     ),
   ]
 
@@ -293,11 +293,11 @@ def _packing_rules(config) -> list[_Rule]:
   data, packing, train = config.data, config.packing, config.train
   length, rows = data.max_sequence_length, row_length(config)
   is_online, has_stream = packing.algorithm == "online", bool(data.stream)
-  online = "with packing.algorithm=online, which packs in the order of reading"
+  online = "with packing.algorithm=online, which packs sequences as they are read"
   stream = f"with data.stream={data.stream}"
   run_out = (
     f"rows of at most data.max_sequence_length={length} tokens with "
-    "model.position_reset=False: the model has no more positions"
+    "model.position_reset=False, since the model has no more positions"
   )
   durations = {
     "train.duration": train.duration,
@@ -323,7 +323,7 @@ def _packing_rules(config) -> list[_Rule]:
         or packing[name] == default,
         f"packing.{name}",
         f"{default} with model.attention_mask=none and model.attention_impl=cudnn_packed, "
-        "which takes a row for one sequence without padding inside",
+        "which treats a row as one sequence without padding inside",
       )
       for name, default in (("separator_tokens", 0), ("length_multiple", 1))
     ),
@@ -379,7 +379,7 @@ def _training_rules(config, *, num_devices: int) -> list[_Rule]:
     ),
     (train.eval_every % train.log_every == 0, "train.eval_every", multiple),
     (train.checkpoint_every % train.log_every == 0, "train.checkpoint_every", multiple),
-    (  # others are kept only where a checkpoint happens to be at a multiple of both
+    (  # otherwise only steps that are multiples of both would be kept
       train.keep_every % train.checkpoint_every == 0,
       "train.keep_every",
       f"0, or a multiple of train.checkpoint_every={train.checkpoint_every}",

@@ -1,6 +1,6 @@
-"""The recipe of a run: from the one without packing to the one with it.
+"""The recipe of a run, translated from the recipe without packing.
 
-A config holds the recipe without packing; `packing.adjust` names how it is translated.
+A config holds the recipe without packing; `packing.adjust` selects the translation.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import ml_collections
 from training.errors import ConfigError, check
 from training.optimizer import HAS_BETAS, packed_betas
 
-# Ways to adjust to a batch that holds `packing_factor` times the sequences.
+# Ways to adjust to rows that hold `packing_factor` times as many sequences.
 ADJUSTMENTS = ("reduce_batch", "lamb_betas", "lr_linear", "lr_sqrt", "none")
 
-_MOST_ROUNDING = 0.25  # of the sequences a step, by micro-batches
-_SHORT_WARMUP = 0.1  # of the steps, where the config's would not end before the run
+_MOST_ROUNDING = 0.25  # largest change of the sequences per step by rounding the rows
+_SHORT_WARMUP = 0.1  # fraction of the steps, if the config's warm-up outlasts the run
 _WARMUP = ("optimizer.warmup_steps", "optimizer.warmup")
 
 _DURATION = re.compile(r"\s*(\S+)\s+(step|sequence|epoch)s?\s*")
@@ -28,22 +28,22 @@ _DURATION = re.compile(r"\s*(\S+)\s+(step|sequence|epoch)s?\s*")
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """What an optimizer is run with, in steps.
+  """The hyperparameters that depend on the batch size; durations are in steps.
 
   Attributes:
-    rows: rows a step, over all devices.
-    accumulation: micro-batches that the rows of a step are computed in.
-    packing_factor: sequences a row, on average.
+    rows: rows per step, over all devices.
+    accumulation: micro-batches per step.
+    packing_factor: sequences per row, on average.
     steps: updates of the parameters.
-    warmup_steps: of these, with a rising learning rate.
+    warmup_steps: how many of them have a rising learning rate.
     shortened_from: the config's warm-up, if it was too long for the steps.
     learning_rate: the peak.
     b1: decay of the momentum.
     b2: decay of the velocity.
-    num_sequences: of the dataset; None where it is not known.
-    num_tokens: of the dataset, real ones; None where it is not known.
-    adjust: of `ADJUSTMENTS`, how it was made from the recipe without packing.
-    rounding: fraction by which rounding the rows changed the sequences a step.
+    num_sequences: sequences in the dataset; None if not known.
+    num_tokens: real tokens in the dataset; None if not known.
+    adjust: which of `ADJUSTMENTS` made it from the recipe without packing.
+    rounding: fraction by which rounding the rows changed the sequences per step.
 
   Raises:
     ConfigError: there are no steps, or no step after the warm-up.
@@ -80,41 +80,41 @@ class Recipe:
 
   @property
   def sequences(self) -> float:
-    """Sequences a step, on average."""
+    """Sequences per step, on average."""
     return self.rows * self.packing_factor
 
   @property
   def real_tokens(self) -> float | None:
-    """Real tokens a step, on average."""
+    """Real tokens per step, on average."""
     if not self.num_sequences or not self.num_tokens:
       return None
     return self.sequences * self.num_tokens / self.num_sequences
 
   @property
   def epochs(self) -> float | None:
-    """Times that each sequence of the dataset is seen."""
+    """How often each sequence of the dataset is seen."""
     if not self.num_sequences:
       return None
     return self.steps * self.sequences / self.num_sequences
 
   def as_dict(self) -> dict[str, Any]:
-    """The attributes and what follows from them, for JSON."""
+    """The attributes and the properties, for JSON."""
     names = ("sequences", "real_tokens", "epochs")
     return dataclasses.asdict(self) | {name: getattr(self, name) for name in names}
 
 
 def parse_duration(field: str, text: str) -> tuple[float, str]:
-  """A number of steps, sequences or epochs.
+  """Parses a number of steps, sequences or epochs.
 
   Args:
-    field: of the config, for the message.
+    field: the config field that has the text, for the message.
     text: such as "3 epochs".
 
   Returns:
     The number and "step", "sequence" or "epoch".
 
   Raises:
-    ConfigError: it is anything else, or negative.
+    ConfigError: the text is something else, or the number is negative.
 
   Example:
     >>> parse_duration("train.duration", "1e6 sequences")
@@ -138,19 +138,19 @@ def unpacked(
   num_tokens: int | None = None,
   typed: Collection[str] = (),
 ) -> Recipe:
-  """The recipe of a config, its durations converted to steps.
+  """The recipe of a config without packing, with its durations converted to steps.
 
-  A warm-up that would outlast the run becomes a tenth of the steps, so that a short run of
-  any config can be tried; one set by the user is refused.
+  A warm-up that would outlast the run is shortened to a tenth of the steps, so that any
+  config can be tried with few steps. If the user set it, it is refused instead.
 
   Args:
-    config: of the run.
-    num_sequences: of the dataset; needed for durations in epochs.
-    num_tokens: of the dataset, real ones.
+    config: the run's config.
+    num_sequences: sequences in the dataset; needed for durations in epochs.
+    num_tokens: real tokens in the dataset.
     typed: fields set on the command line or by a sweep.
 
   Raises:
-    ConfigError: a value that no recipe can have.
+    ConfigError: the config has a value that no recipe can have.
   """
   train, opt = config.train, config.optimizer
   rows, micro = train.batch_size, train.micro_batch_size
@@ -197,19 +197,20 @@ def unpacked(
 def packed(
   recipe: Recipe, *, packing_factor: float, adjust: str, multiple: int = 1
 ) -> Recipe:
-  """The recipe with which packed rows train as unpacked rows do with `recipe`.
+  """Translates a recipe without packing to the corresponding one for packed rows.
 
-  `reduce_batch` divides the rows of a step by the packing factor, rounded to a multiple;
-  all else stays. The others leave the rows, and divide steps and warm-up
-  by it, so that the sequences in all stay; `lamb_betas` raises the betas to the packing
-  factor, `lr_linear` and `lr_sqrt` multiply the learning rate by it or by its root.
+  `reduce_batch` divides the rows per step by the packing factor p, rounds them to a
+  multiple, and keeps everything else. All others keep the rows and divide steps and
+  warm-up by p, so that the total number of sequences stays the same. In addition,
+  `lamb_betas` raises the betas to the power p, and `lr_linear` and `lr_sqrt` multiply the
+  learning rate by p or by its square root.
 
   Args:
-    recipe: without packing.
-    packing_factor: p, sequences a row.
-    adjust: of `ADJUSTMENTS`.
-    multiple: the rows of a step are a multiple of this: the micro-batch if there is one,
-      else the devices.
+    recipe: the recipe without packing.
+    packing_factor: p, sequences per row.
+    adjust: one of `ADJUSTMENTS`.
+    multiple: the rows per step must be a multiple of this: the micro-batch size if there
+      is one, otherwise the number of devices.
 
   Raises:
     ConfigError: the packing factor is below 1, or too few steps are left.
@@ -267,15 +268,15 @@ def resolve(
   """The recipe of a config without packing, and the one to run.
 
   Args:
-    config: of the run.
-    packing_factor: of its plan.
-    num_sequences: of its dataset.
-    num_tokens: of its dataset, real ones.
+    config: the run's config.
+    packing_factor: sequences per row in its plan.
+    num_sequences: sequences in its dataset; None if not known.
+    num_tokens: real tokens in its dataset; None if not known.
     num_devices: devices that share a batch.
     typed: as for `unpacked`.
 
   Raises:
-    ConfigError: a value that no recipe can have.
+    ConfigError: the config has a value that no recipe can have.
   """
   before = unpacked(config, num_sequences=num_sequences, num_tokens=num_tokens, typed=typed)
   after = packed(
@@ -291,7 +292,7 @@ def resolve(
 def _check_rounding(
   config: ml_collections.ConfigDict, before: Recipe, after: Recipe, *, num_devices: int
 ):
-  """Refuses a micro-batch whose multiples are far from the rows that p asks for."""
+  """Refuses a micro-batch that rounds the rows too far, if a smaller one would not."""
   micro, p = config.train.micro_batch_size, after.packing_factor
   if not micro or abs(after.rounding) <= _MOST_ROUNDING:
     return
@@ -302,27 +303,27 @@ def _check_rounding(
 
   smaller = range(num_devices, micro, num_devices)
   near = [x for x in smaller if before.rows % x == 0 and is_near(x)]
-  if near:  # else the devices round as far, without any micro-batches
+  if near:  # otherwise, rounding to the number of devices changes them as much
     raise ConfigError(
       f"config.train.micro_batch_size is {micro}; expected a smaller one, such as "
-      f"{max(near)}. At a packing factor of {p:.3f}, packing.adjust={after.adjust} asks "
-      f"for {before.rows / p:.1f} rows a step in place of {before.rows}, and the nearest "
-      f"multiple of {micro} changes the sequences by {after.rounding:+.0%}."
+      f"{max(near)}. At a packing factor of {p:.3f}, packing.adjust={after.adjust} needs "
+      f"{before.rows / p:.1f} rows a step instead of {before.rows}, and the nearest "
+      f"multiple of {micro} changes the sequences a step by {after.rounding:+.0%}."
     )
 
 
 def check_recipe(
   config: ml_collections.ConfigDict, *, num_devices: int, typed: Collection[str] = ()
 ):
-  """Refuses what is wrong whatever the data are.
+  """Refuses values of the recipe that are wrong for any dataset.
 
   Args:
-    config: of the run.
+    config: the run's config.
     num_devices: devices that share a batch.
     typed: as for `unpacked`.
 
   Raises:
-    ConfigError: names the field.
+    ConfigError: a value is wrong; the message names the field.
   """
   adjust, train = config.packing.adjust, config.train
   check(adjust in ADJUSTMENTS, "packing.adjust", adjust, ", ".join(ADJUSTMENTS))

@@ -1,4 +1,4 @@
-"""Prints a config's recipe without and with packing, side by side, without any data.
+"""Prints a config's recipe without and with packing; this needs no data.
 
   python -m training.recipe --config=configs/bert_base_phase1.py --packing_factor=1.17 \\
       --num_sequences=35974144 --num_tokens=3806243014
@@ -17,10 +17,12 @@ from training.recipe import check_recipe, resolve
 from training.recipe.table import table
 
 _CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
-_FACTOR = flags.DEFINE_float("packing_factor", None, "Sequences a row.", required=True)
-_SEQUENCES = flags.DEFINE_integer("num_sequences", None, "Of the dataset.")
-_TOKENS = flags.DEFINE_integer("num_tokens", None, "Of the dataset, real ones.")
-_DEVICES = flags.DEFINE_integer("num_devices", 1, "That share a batch.", lower_bound=1)
+_FACTOR = flags.DEFINE_float("packing_factor", None, "Sequences per row.", required=True)
+_SEQUENCES = flags.DEFINE_integer("num_sequences", None, "Sequences in the dataset.")
+_TOKENS = flags.DEFINE_integer("num_tokens", None, "Real tokens in the dataset.")
+_DEVICES = flags.DEFINE_integer(
+  "num_devices", 1, "Devices that share a batch.", lower_bound=1
+)
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
 flags.mark_flag_as_required("config")
 

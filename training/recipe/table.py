@@ -1,4 +1,4 @@
-"""The recipes without and with packing, side by side."""
+"""A table of the recipes without and with packing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from training.recipe import Recipe
 
 
 def table(before: Recipe, after: Recipe) -> str:
-  """The two side by side, in lines for people.
+  """The two recipes side by side, as text.
 
   Args:
-    before: without packing.
-    after: what `packed` makes of it.
+    before: the recipe without packing.
+    after: its translation by `packed`.
   """
 
   def number(x: float) -> str:
@@ -37,8 +37,8 @@ def table(before: Recipe, after: Recipe) -> str:
 
   add("steps", lambda r: r.steps)
   asked = before.shortened_from
-  shortened = f"a tenth: {asked:,}, as configured, outlast the run" if asked else ""
-  add("of these warm-up", lambda r: r.warmup_steps, note=shortened)
+  why = f"a tenth, since the configured {asked:,} would outlast the run" if asked else ""
+  add("of these warm-up", lambda r: r.warmup_steps, note=why)
   add("rows a step", lambda r: r.rows)
   add("micro-batches a step", lambda r: r.accumulation)
   add("sequences a row", lambda r: r.packing_factor, lambda x: f"{x:.3f}")

@@ -1,1 +1,1 @@
-"""What a run writes and shows: its folder, metrics, report and progress."""
+"""What a run writes and prints: its folder, metrics, report and progress."""

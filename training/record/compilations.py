@@ -10,7 +10,7 @@ _EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 class CompilationCounter:
-  """Counts compilations from its creation on.
+  """Counts compilations since it was created.
 
   Example:
     >>> counter = CompilationCounter()
@@ -35,5 +35,5 @@ class CompilationCounter:
 
 
 def _bare(name: str) -> str:
-  """JAX reports a jitted function `f` as `f` or as `jit(f)`."""
+  """The name of a jitted function `f`, which JAX reports as `f` or as `jit(f)`."""
   return name.removeprefix("jit(").removesuffix(")")

@@ -1,4 +1,4 @@
-"""Files of a run, written as a whole or not at all."""
+"""Reads the files of a run, and writes them whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def read_json(path: str | pathlib.Path, *, remedy: str) -> dict:
   """The object in a JSON file.
 
   Args:
-    path: of the file.
-    remedy: what to do if it is damaged, for the message.
+    path: path of the file.
+    remedy: what to do if the file is damaged, for the message.
 
   Raises:
-    ConfigError: it is damaged.
-    OSError: it cannot be read.
+    ConfigError: the file is damaged.
+    OSError: the file cannot be read.
   """
   try:
     found = json.loads(pathlib.Path(path).read_bytes())
@@ -37,14 +37,14 @@ def read_json(path: str | pathlib.Path, *, remedy: str) -> dict:
 def read_lines(
   path: str | pathlib.Path, *, names: Collection[str] = ()
 ) -> list[dict | None]:
-  """The lines of a JSON-lines file, except a last one that a kill cut short.
+  """The lines of a JSON-lines file, without an unfinished last line.
 
   Args:
-    path: of the file; a missing file has no lines.
-    names: numbers that each line must have, besides `step`.
+    path: path of the file; a missing file has no lines.
+    names: fields, besides `step`, that must be numbers in each line.
 
   Returns:
-    An object for each line; None for a damaged one.
+    An object for each line; None for a damaged line.
   """
   path = pathlib.Path(path)
   lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
@@ -73,7 +73,7 @@ def read_json_lines(path: str | pathlib.Path, *, names: Collection[str] = ()) ->
   if len(intact) < len(lines):
     raise ConfigError(
       f"{path} is damaged in line {lines.index(None) + 1}: expected a JSON object with "
-      f"{', '.join(('step', *names))}. Restore the file. If the run has not ended, "
-      "train.py resumes it and mends the file."
+      f"{', '.join(('step', *names))}. Restore the file. If the run has not ended, run "
+      "train.py again, which resumes the run and repairs the file."
     )
   return intact

@@ -1,4 +1,4 @@
-"""The matrix work of a training step, and the rate at which devices can do it."""
+"""Matrix-product operations of a training step, and the peak rate of the devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from model import BertConfig, ModelConfig, ModernBertConfig
 from model.attention import window_pairs
 
-ATTENTION_WEIGHT = 2  # time of its operations, over that of others
+ATTENTION_WEIGHT = 2  # time of an operation in attention / time of any other operation
 
 
 def training_flops(
@@ -29,18 +29,18 @@ def training_flops(
   """Floating-point operations of the matrix products of one training step.
 
   A product of [a, b] with [b, c] is 2abc operations; the backward pass has two products for
-  each of the forward pass. Every token of the rows counts, padding too. What is computed
-  twice to save memory counts once.
+  each of the forward pass. Padding tokens count too. What is computed twice to save memory
+  counts once.
 
   Args:
-    config: of the model.
-    rows: B, packs a step, over all devices.
+    config: the model's config.
+    rows: B, packs per step, over all devices.
     row_length: S, in tokens.
-    mlm_slots: P, masked tokens of a row at most.
-    max_sequences: M, sequences of a row at most.
-    head: of the model; a key of `model.MODELS`.
-    pairs: of tokens in attention, over all rows and layers; None for B x S x S in each
-      layer, of a causal model too, and for what `xla` computes in local layers.
+    mlm_slots: P, the most masked tokens of a row.
+    max_sequences: M, the most sequences of a row.
+    head: the model's head; a key of `model.MODELS`.
+    pairs: pairs of tokens in attention, over all rows and layers. None for B x S x S in
+      each layer, also of a causal model, or in local layers the pairs that `xla` computes.
 
   Example:
     >>> base = BertConfig.from_size("base", vocab_size=30522, max_position_embeddings=512)
@@ -55,7 +55,7 @@ def training_flops(
   projections = 2 * tokens * width * (4 * width)  # query, key, value and output
   if pairs is None:
     pairs = rows * _pairs(config, row_length)
-  attention = 2 * (2 * pairs * width)  # the scores, and their product with values
+  attention = 2 * (2 * pairs * width)  # the scores, and their product with the values
   feed_forward = 2 * tokens * width * _feed_forward_widths(config)
   layers = config.num_layers * (projections + feed_forward)
   heads = {"causal": 2 * tokens * width * config.padded_vocab_size}
@@ -81,14 +81,15 @@ def training_flops(
 
 
 def row_cost(config: ModelConfig, row_length: int) -> int:
-  """What a row costs in inference, to compare row lengths: operations of its layers.
+  """The cost of a row in inference, for comparing row lengths: operations of its layers.
 
-  Those of attention count twice. Its products are smaller, and its softmax is not counted
-  as operations. `python -m benchmarks.inference` measures this weight. The unit is 2 D
-  operations, a factor of all of them, so that long rows stay within what plans take.
+  Operations of attention count twice, since its products are smaller and its softmax is
+  not counted; `python -m benchmarks.inference` measures this weight. The unit is 2 D
+  operations, a factor of all counts, so that costs of long rows are not too large for
+  plans.
 
   Args:
-    config: of the model.
+    config: the model's config.
     row_length: in tokens.
 
   Example:
@@ -102,19 +103,19 @@ def row_cost(config: ModelConfig, row_length: int) -> int:
 
 
 def _pairs(config: ModelConfig, row_length: int) -> int:
-  """Pairs of tokens in attention, of a row, over all layers."""
+  """Pairs of tokens in the attention of one row, over all layers."""
   windows = map(config.window_of, range(config.num_layers))
   return sum(window_pairs(row_length, window) for window in windows)
 
 
 def _feed_forward_widths(config: ModelConfig) -> int:
-  """The width of the feed-forward layer, times its products of a token."""
+  """The width of the feed-forward layer times its number of matrix products."""
   return (3 if isinstance(config, ModernBertConfig) else 2) * config.intermediate_size
 
 
-# By device_kind, the vendors' figures in TFLOP/s of one device, without sparsity: products
-# of bfloat16, and of float32 as XLA computes them by default, in TF32 on NVIDIA and in
-# bfloat16 on TPUs.
+# The vendors' peak rates by device_kind, in TFLOP/s of one device without sparsity: for
+# bfloat16, and for float32 as XLA computes it by default, in TF32 on NVIDIA and in bfloat16
+# on TPUs.
 _A100, _HOPPER = (312.0, 156.0), (989.4, 494.7)
 PEAKS = {
   "NVIDIA A100-SXM4-40GB": _A100,
@@ -133,12 +134,12 @@ PEAKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Peak:
-  """What devices can do together.
+  """The peak rate of several devices together.
 
   Attributes:
-    flops: operations of matrix products a second.
-    source: "config"; "table", of the vendors' figures; "measured", where the table does
-      not have the device.
+    flops: operations of matrix products per second.
+    source: "config"; "table", the vendors' figures; "measured", if the table lacks the
+      device.
   """
 
   flops: float
@@ -146,12 +147,13 @@ class Peak:
 
 
 def peak_of(devices: Sequence[jax.Device], *, dtype: str, given: float = 0.0) -> Peak:
-  """The rate of matrix products of devices, the same on each.
+  """The peak rate of matrix products of several devices of one kind.
 
   Args:
-    devices: of the mesh, those of other processes too.
-    dtype: of the computation, "float32" or "bfloat16".
-    given: operations a second of all devices; 0 to look it up or measure it.
+    devices: the devices of the mesh, including those of other processes.
+    dtype: dtype of the computation, "float32" or "bfloat16".
+    given: the peak of all devices, in operations per second; 0 to look it up or measure
+      it.
 
   Example:
     >>> peak_of(jax.devices(), dtype="float32", given=1e12)
@@ -167,7 +169,7 @@ def peak_of(devices: Sequence[jax.Device], *, dtype: str, given: float = 0.0) ->
 
 
 def _measure(devices: Sequence[jax.Device], dtype: str, *, times: int = 5) -> float:
-  """The best of a few products on all devices at once; their cores may be shared.
+  """The best rate of a few products, run on all devices at once since they may share cores.
 
   The matrices grow until a product takes long enough for the clock.
   """

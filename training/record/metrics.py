@@ -1,4 +1,4 @@
-"""Metrics of a run as it trains: JSON lines, TensorBoard events, and means over steps."""
+"""Metrics of a training run: JSON lines, TensorBoard events, and means over steps."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ _START: dict[str, Any] = {  # the state of a meter at the start of a run
 class MetricsLog:
   """`metrics.jsonl`, `eval.jsonl` and TensorBoard events of a run; a context manager.
 
-  A run that resumes from a checkpoint drops the lines after it, so that each step is in
-  the file once. Damaged or missing lines before it are written again from the checkpoint,
-  which holds the last line of `metrics.jsonl` and all evaluations, since these decide where
-  a run ends. A warning on standard error counts the lines that stay lost. Of several
-  processes only the first writes.
+  A resumed run drops the lines after its checkpoint, so that each step is in the file once.
+  Damaged or missing lines up to the checkpoint are restored if the checkpoint holds them.
+  It holds the last line of `metrics.jsonl`, and all evaluations, since these decide when a
+  run ends. A warning on standard error counts the lines that stay lost. Only process 0
+  writes.
 
   Args:
     workdir: the run's folder.
     first_step: the step that the run resumes from.
-    state: from `get_state`; None at the start of a run, and where an earlier version wrote
-      the checkpoint.
-    trackers: get the numbers of each line, too, if there are any.
+    state: from `get_state`; None at the start of a run, or if an earlier version wrote the
+      checkpoint.
+    trackers: they get the numbers of each line too; None for no trackers.
 
   Attributes:
-    missing: lines that `metrics.jsonl` lacks.
+    missing: number of lines that `metrics.jsonl` lacks.
 
   Raises:
     ConfigError: `metrics.jsonl` has no line up to `first_step`, and there is no state.
@@ -64,7 +64,7 @@ class MetricsLog:
   ):
     self._workdir = pathlib.Path(workdir)
     self._trackers = trackers
-    self._events: Any = None  # a tensorboardX.SummaryWriter; None also once it failed
+    self._events: Any = None  # a tensorboardX.SummaryWriter; None after a failure
     self._counts: dict[str, int] = {}
     self._newest: dict[str, list[dict]] = {}
     self.missing = 0
@@ -72,16 +72,16 @@ class MetricsLog:
       missing = self._resume(name, first_step, state and state[name])
       self.missing += missing if name == _TRAIN else 0
     if jax.process_index() == 0:
-      import tensorboardX  # which imports PyTorch where it is installed: seconds
+      import tensorboardX  # here, since it imports PyTorch if installed, in seconds
 
       self._events = tensorboardX.SummaryWriter(
         str(self._workdir / "tensorboard"),
         purge_step=first_step + 1,
-        max_queue=1000,  # so that no line waits for a thread that has just ended
+        max_queue=1000,  # a full queue would block if its thread has just ended
       )
 
   def _resume(self, name: str, first_step: int, state: dict | None) -> int:
-    """Mends a file as far as possible; returns how many lines it lacks."""
+    """Repairs a file as far as possible; returns how many lines it lacks."""
     path = self._workdir / name
     lines = read_lines(path, names=TRAIN_NUMBERS if name == _TRAIN else ())
     damaged = lines.count(None)
@@ -104,8 +104,8 @@ class MetricsLog:
       if damaged or missing or kept != readable:
         lost = f"{missing} of {self._counts[name]} are lost"
         print(
-          f"WARNING: {path} was damaged or cut. Its lines up to step {first_step} are "
-          f"mended from the checkpoint{f', but {lost}' if missing else ''}.",
+          f"WARNING: {path} was damaged or truncated. Its lines up to step {first_step} "
+          f"were restored{f', but {lost}' if missing else ' from the checkpoint'}.",
           file=sys.stderr,
           flush=True,
         )
@@ -122,19 +122,19 @@ class MetricsLog:
       self._drop_events(error)
 
   def _events_live(self) -> bool:
-    """Whether TensorBoard writes. Its thread ends at an error; whoever adds then waits."""
+    """Whether events can be added; if the writer's thread has ended, adding one blocks."""
     if self._events and not self._events.file_writer.event_writer._worker.is_alive():
-      self._drop_events("its thread has ended, as on a full disk")
+      self._drop_events("its thread has ended, such as on a full disk")
     return self._events is not None
 
   def _drop_events(self, why: object):
     writer = self._events.file_writer.event_writer
-    writer._closed = True  # else it waits for its thread when Python exits
+    writer._closed = True  # otherwise it waits for its thread when Python exits
     writer._event_queue.cancel_join_thread()
     self._events = None
     print(
       f"WARNING: TensorBoard failed: {why}. {self._workdir / 'tensorboard'} gets no more "
-      "events; the run goes on without, and metrics.jsonl has all numbers.",
+      "events; the run continues without it, and metrics.jsonl has all numbers.",
       file=sys.stderr,
       flush=True,
     )
@@ -150,7 +150,7 @@ class MetricsLog:
     return self._newest[_EVAL]
 
   def get_state(self) -> dict[str, dict]:
-    """How many lines each file has, and the newest of them, for the checkpoint."""
+    """For the checkpoint: how many lines each file has, and those that it can restore."""
     newest = {_TRAIN: self._newest[_TRAIN][-1:], _EVAL: list(self._newest[_EVAL])}
     return {
       name: {"lines": self._counts[name], "newest": lines} for name, lines in newest.items()
@@ -158,7 +158,7 @@ class MetricsLog:
 
   def train(self, step: int, values: dict):
     """Writes a line of `metrics.jsonl`."""
-    self._newest[_TRAIN] = []  # older ones are not needed
+    self._newest[_TRAIN] = []  # only the last line is needed
     self._write(_TRAIN, "train", {"step": step} | values)
 
   def evaluation(self, step: int, values: dict):
@@ -192,10 +192,10 @@ class MetricsLog:
 
 
 def means(steps: Sequence[Mapping]) -> dict[str, float]:
-  """Averages over all units of several steps, as if they were one.
+  """Averages over all units of several steps, as if they were one step.
 
   Args:
-    steps: `losses.Total` by name; other values are left out.
+    steps: for each step, `losses.Total` by name; other values are ignored.
 
   Returns:
     The means by the same names; and `loss`, the sum of those that end in `_loss`.
@@ -213,22 +213,22 @@ def means(steps: Sequence[Mapping]) -> dict[str, float]:
 
 
 class Meter:
-  """Gathers the metrics of steps into lines of `metrics.jsonl`.
+  """Collects the metrics of steps into lines of `metrics.jsonl`.
 
   Values stay on the device until `line` is called, so that steps need not wait. Time is
-  split into waiting for input, waiting for the device, and the rest:
+  divided into waiting for input, waiting for the device, and the rest:
 
       with meter.waiting_for("input"):
         batch = put_batch(next(batches), mesh)
 
   Args:
     last_line: the line whose totals are continued; empty at the start of a run.
-    packs: rows of a step, over all devices.
-    tokens: all tokens of these rows, padding too.
+    packs: rows per step, over all devices.
+    tokens: all tokens of these rows, including padding.
     flops_per_step: operations of a step's matrix products, for `peak_share`.
-    peak_flops: operations a second that all devices can do; 0 for no `peak_share`.
-    window: the fewest steps that a line's means are over, if there were that many.
-    state: what `state` returned, of a run that is resumed.
+    peak_flops: peak of all devices in operations per second; 0 for no `peak_share`.
+    window: the fewest steps that a line's means cover, if the run has that many.
+    state: from `state`, if the run is resumed.
   """
 
   def __init__(
@@ -247,27 +247,28 @@ class Meter:
     self._flops_per_step, self._peak_flops = flops_per_step, peak_flops
     self._window = window
     state = _START | dict(state or {})
-    self._before = [_from_json(step) for step in state["before"]]  # whose line is written
-    self._pending = [_from_json(step) for step in state["pending"]]
+    self._before = [_from_json(step) for step in state["before"]]  # in earlier lines
+    self._pending = [_from_json(step) for step in state["pending"]]  # for the next line
     self._resumed = state["seconds"], state["waited"]  # of the pending steps
     self._start: float | None = None
     self._waited = _NO_WAITS.copy()
     self._means: dict[str, float] = state["means"]
 
   def add(self, values: Mapping):
-    """Takes the metrics of one step, as `TrainingProgram.train_step` returns them."""
+    """Adds the metrics of one step, from `TrainingProgram.train_step`."""
     timed = self._start is not None
     self._pending.append(
       {k: v for k, v in values.items() if k != "found"} | {"timed": timed}
     )
-    if not timed:  # the first step compiles; time begins after it
+    if not timed:  # the first step compiles, so the clock starts after it
       jax.block_until_ready(values)
       self._begin(time.perf_counter(), *self._resumed)
 
   def state(self) -> dict[str, Any]:
-    """What the meter of a resumed run continues from, as JSON takes it.
+    """The state from which a resumed run's meter continues, as JSON values.
 
-    With it, a run that is stopped between two lines writes the same lines as any other.
+    With it, a run that was stopped between two lines writes the same lines as an
+    uninterrupted one.
     """
     self._pending = jax.device_get(self._pending)
     return {
@@ -279,23 +280,23 @@ class Meter:
     }
 
   def line(self, **fields: float) -> dict[str, float]:
-    """Means over the units of all steps since the last line, for which it waits.
+    """Waits for the steps since the last line, and makes a line from them.
 
     If these are fewer than `window`, as at the end of a run, the means are over the last
     `window` steps: a step or two alone would be noise.
 
     Args:
-      **fields: more to put into the line.
+      **fields: more fields of the line.
 
     Returns:
-      The `means` of the steps that were not skipped, or those of the last line if all
-      were. Since the start of the run: `skipped`, `sequences`, `real_tokens`, and `seconds`
-      of training, without each process's first step, evaluation and saving. Since the last
-      line: `padding`, the fraction of tokens that are not real; and of the timed steps
-      `sequences_per_second`, `real_tokens_per_second`, `packs_per_second`; `input_share`,
-      `compute_share` and `rest_share`, fractions of their time; and `peak_share`, the
-      fraction of `peak_flops` that their matrix products reach. Speeds and shares are 0
-      where no step is timed.
+      The `means` of the steps that were not skipped, or those of the last line if all were
+      skipped. Totals since the start of the run: `skipped`, `sequences`, `real_tokens`, and
+      `seconds` of training, without each process's first step, evaluation and saving.
+      Since the last line: `padding`, the fraction of tokens that are not real. For the
+      timed steps since then: `sequences_per_second`, `real_tokens_per_second` and
+      `packs_per_second`; `input_share`, `compute_share` and `rest_share`, fractions of
+      their time; and `peak_share`, the fraction of `peak_flops` that their matrix products
+      reach. Speeds and shares are 0 if no step was timed.
     """
     with self.waiting_for("compute"):
       steps = jax.device_get(self._pending)
@@ -342,26 +343,26 @@ class Meter:
 
   @contextlib.contextmanager
   def waiting_for(self, name: str) -> Iterator[None]:
-    """Counts the time inside as waiting for "input" or for "compute"; not nested.
+    """Counts the time of the block as waiting for "input" or "compute"; do not nest it.
 
     Input that arrives while the device still computes earlier steps costs nothing: that
-    time counts as the device's.
+    time counts as "compute".
     """
     start = time.perf_counter()
     yield
-    if name == "input" and self._device_works():
+    if name == "input" and self._device_is_busy():
       name = "compute"
     self._waited[name] += time.perf_counter() - start
 
-  def _device_works(self) -> bool:
+  def _device_is_busy(self) -> bool:
     leaves = jax.tree.leaves(self._pending[-1:])
     return not all(leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """What happens inside does not count as training. Call `line` or `state` first.
+    """Does not count the time of the block as training; call `line` or `state` before it.
 
-    Otherwise, steps that still run would finish in the time that does not count.
+    Otherwise steps that still run would finish in the time that is not counted.
     """
     start = time.perf_counter()
     yield
@@ -370,7 +371,7 @@ class Meter:
 
 
 def _to_json(step: Mapping) -> dict[str, Any]:
-  """The metrics of one step, on the host; their floats keep every bit."""
+  """The metrics of one step as JSON values, to the last bit."""
   return {
     name: list(map(float, value)) if isinstance(value, Total) else int(value)
     for name, value in step.items()

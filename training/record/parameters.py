@@ -9,10 +9,10 @@ import numpy as np
 
 
 def parameters_digest(params) -> str:
-  """SHA-256 over all parameters, so that two runs can be compared from outside.
+  """SHA-256 over all parameters, so that two runs can be compared by one number.
 
-  The order is that of `jax.tree_util.tree_flatten_with_path` (dictionary keys sorted);
-  of each array its path, dtype, shape and bytes in C order go in.
+  Arrays are in the order of `jax.tree_util.tree_flatten_with_path` (dictionary keys
+  sorted); of each array, the path, dtype, shape and bytes in C order are hashed.
 
   Example:
     >>> parameters_digest({"a": np.zeros(2, np.float32)})[:8]

@@ -1,4 +1,4 @@
-"""The pictures of a run, and what all pictures share."""
+"""The pictures of a run, and functions that other pictures share."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def plot_packing(
   *,
   efficiency: float,
 ):
-  """Draws the lengths of the sequences, and how the packs are filled.
+  """Draws a histogram of the sequences' lengths, and how packs are filled.
 
   Args:
-    path: of the PNG.
+    path: the PNG to write.
     lengths: int[num_sequences], in tokens.
     segment_ids: int32[B, S] of some packs; the first 40 are drawn.
     efficiency: real tokens / all tokens of the whole plan, a fraction.
@@ -70,7 +70,7 @@ def plot_packing(
   handles = [
     matplotlib.patches.Patch(color=c, label=n) for c, n in zip(shades, names, strict=True)
   ]
-  if len(handles) > _LEGEND:  # only the two ends of the colours
+  if len(handles) > _LEGEND:  # padding, the first and the last sequence
     handles = [*handles[:2], handles[-1]]
   figure.legend(handles=handles, loc="outside lower right", ncols=len(handles))
   right.set(
@@ -92,11 +92,11 @@ def plot_learning_curve(
   """Draws the loss and a metric over steps.
 
   Args:
-    path: of the PNG.
+    path: the PNG to write.
     train: lines of `metrics.jsonl`.
     evaluation: lines of `eval.jsonl`.
-    metric: a number in these lines, or in those of `eval.jsonl` alone.
-    loss: what the loss is called.
+    metric: a number in all these lines, or only in those of `eval.jsonl`.
+    loss: the label of the loss.
   """
   figure, axes = plt.subplots(1, 2, figsize=(11, 4.2))
   for axis, name in zip(axes, ("loss", metric), strict=True):
@@ -115,19 +115,19 @@ def plot_learning_curve(
       label="always the commonest token",
     )
   for axis, name in zip(axes, ("loss", metric), strict=True):
-    describe(axis, name, "steps")  # after all lines, whose ends it takes
+    describe(axis, name, "steps")  # after all lines are drawn, which set its limits
     axis.legend()
   axes[0].set_ylabel(loss)
   save(figure, path)
 
 
 def describe(axis, metric: str, label: str):
-  """Labels, grid and limits of an axis, to be called after its lines are drawn.
+  """Sets labels, grid and limits of a plot; to be called after its lines are drawn.
 
   Args:
-    axis: of Matplotlib.
-    metric: what its y axis shows.
-    label: of its x axis; one that begins with "hours" may have fractions.
+    axis: Matplotlib's axes.
+    metric: the metric on the y axis.
+    label: the label of the x axis; if it begins with "hours", ticks may be fractions.
   """
   axis.set(xlabel=label, ylabel=label_of(metric))
   axis.grid()
@@ -144,7 +144,7 @@ def describe(axis, metric: str, label: str):
 
 
 def label_of(metric: str) -> str:
-  """What a metric is called on an axis."""
+  """The label of a metric on an axis."""
   return _LABELS.get(metric, metric.replace("_", " "))
 
 
@@ -154,7 +154,7 @@ def is_fraction(metric: str) -> bool:
 
 
 def colours(count: int) -> list:
-  """That many colours, as different from each other as possible."""
+  """`count` colours that differ as much as possible."""
   known = plt.rcParams["axes.prop_cycle"].by_key()["color"]
   if count <= len(known):
     return known[:count]
@@ -165,8 +165,8 @@ def save(figure, path: str | pathlib.Path):
   """Writes a figure, whole or not at all, and closes it.
 
   Args:
-    figure: of Matplotlib.
-    path: of the PNG.
+    figure: Matplotlib's figure.
+    path: the PNG to write.
   """
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)

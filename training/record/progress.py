@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, lines in a log."""
+"""The progress of a run: a bar on a terminal, lines in a log."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if typing.TYPE_CHECKING:
 
 _Item = TypeVar("_Item")
 _BAR = "{desc}: {percentage:3.0f}%|{bar:8}| {n_fmt}/{total_fmt}{unit}{postfix}"
-_FEWEST_STEPS = 10  # before the time left is estimated
-# name in a line of metrics: how it is shown
+_FEWEST_STEPS = 10  # steps before the time left is estimated
+# How metrics are shown, by their names.
 _SHOWN = {
   "loss": "loss {:.3f}",
   "mlm_accuracy": "accuracy {:.1%}",
@@ -31,17 +31,17 @@ _SHOWN = {
 
 
 class Progress:
-  """Shows how far a run is; a context manager.
+  """Shows the progress of a run; a context manager.
 
   On a terminal it is a live bar on standard error, with the time left and the newest
   metrics that fit beside it. In a log, and without tqdm, it prints one line per `line`,
   without carriage returns. Only process 0 shows anything.
 
   Args:
-    name: the work, such as "training".
-    total: steps at the end.
-    done: steps at the start.
-    unit: the name of a step.
+    name: what is done, such as "training".
+    total: the number of all steps.
+    done: the number of steps done before.
+    unit: the plural name of a step.
 
   Example:
     >>> with Progress("training", total=10) as progress:  # on standard error
@@ -59,7 +59,7 @@ class Progress:
     self._figures: list[str] = []
     self._bar: tqdm.tqdm | None = None
     if self._shown and sys.stderr.isatty() and importlib.util.find_spec("tqdm"):
-      import tqdm  # late: the benchmark of accelerators does without
+      import tqdm  # here, since benchmarks.accelerator must run without it
 
       self._bar = tqdm.tqdm(
         desc=name,
@@ -94,7 +94,7 @@ class Progress:
       self.update()
 
   def line(self, step: int, values: Mapping[str, float]):
-    """Shows the metrics of a step, those of `values` that fit a line.
+    """Shows the most important metrics of a step.
 
     Args:
       step: the number of the step.
@@ -108,7 +108,7 @@ class Progress:
       print(", ".join(parts), file=sys.stderr, flush=True)
 
   def _fitting(self, bar: tqdm.tqdm) -> str:
-    """The figures that fit beside the bar, which keeps its width."""
+    """As many figures as fit beside the bar, which keeps its width."""
     columns, shown = bar.format_dict["ncols"], ""
     now = bar.format_dict | {"n": self._done, "ncols": None}
     for part in [*self._time_left(), *self._figures]:

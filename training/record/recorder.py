@@ -1,4 +1,4 @@
-"""One context for all that a training loop records of its steps."""
+"""One context manager for everything that a training loop records about its steps."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def recording(
 
   Args:
     workdir: the run's folder.
-    config: of the run.
+    config: the run's config.
     learning_rates: float[steps]; the rate of each update of the run.
-    rows: of a step, over all devices.
+    rows: rows per step, over all devices.
     row_length: S, in tokens.
-    flops_per_step: of a step's matrix products.
-    peak_flops: of all devices, a second; 0 where it is not known.
+    flops_per_step: operations of a step's matrix products.
+    peak_flops: peak of all devices in operations per second; 0 if it is not known.
     first_step: the step that the run resumes from.
-    saved: what `Recorder.state` returned then; empty at the start of a run.
-    trackers: of the run, opened.
+    saved: what `Recorder.state` returned at that step; empty at the start of a run.
+    trackers: the run's trackers, opened.
   """
   steps, first = len(learning_rates), first_step
   with (
@@ -82,38 +82,38 @@ class Recorder:
   learning_rates: np.ndarray
 
   def start(self, step: int):
-    """To be called before each step."""
+    """Must be called before each step."""
     self.profile.before(step)
 
   def waiting_for(self, name: str) -> contextlib.AbstractContextManager:
-    """Counts the time inside as waiting for "input" or for "compute"."""
+    """Counts the time of the block as waiting for "input" or "compute"."""
     return self.meter.waiting_for(name)
 
   def paused(self) -> contextlib.AbstractContextManager:
-    """What happens inside does not count as training."""
+    """Does not count the time of the block as training."""
     return self.meter.paused()
 
   def end(self, step: int, sequence_ids: np.ndarray, values: Mapping):
-    """Takes what a step was made from and its metrics, and checks the step before it.
+    """Records a step's sequences and metrics, and checks the previous step.
 
     Args:
-      step: its number.
-      sequence_ids: int64[B, M], -1 where a slot is empty; of this process's rows.
+      step: the number of the step.
+      sequence_ids: int64[B, M] for this process's rows; -1 where a slot is empty.
       values: from `TrainingProgram.train_step`.
 
     Raises:
-      Stopped: the step before was not finite, and may not be skipped.
+      Stopped: the previous step was not finite, and may not be skipped.
     """
     self.meter.add(values)
     self.watch.add(step, sequence_ids, values)
-    self.check(except_newest=1)  # the newest still runs
+    self.check(except_newest=1)  # the newest step still runs
     self.progress.update()
 
   def check(self, *, except_newest: int = 0):
-    """Waits for the steps, and checks that they are finite.
+    """Waits for the unchecked steps, and checks that they are finite.
 
     Raises:
-      Stopped: one was not, and may not be skipped.
+      Stopped: a step was not finite, and may not be skipped.
     """
     with self.waiting_for("compute"):
       self.watch.check(except_newest=except_newest)
@@ -128,7 +128,7 @@ class Recorder:
     self.progress.line(step, line)
 
   def evaluation(self, step: int, result: Mapping):
-    """Writes the result of an evaluation to `eval.jsonl`, after the step's line.
+    """Writes the result of an evaluation to `eval.jsonl`; `line` must come before it.
 
     Raises:
       Stopped: a held-out loss is not finite.
@@ -144,7 +144,7 @@ class Recorder:
     return self.log.evaluations
 
   def state(self) -> dict[str, Any]:
-    """What a resumed run continues from, as JSON takes it."""
+    """The state from which a resumed run continues, as JSON values."""
     return {
       "meter": self.meter.state(),
       "log": self.log.get_state(),

@@ -1,4 +1,4 @@
-"""The results of a run: `summary.json`, pictures, and tables for people."""
+"""The results of a run: `summary.json`, pictures, and printed tables."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ def write(
   """Writes `summary.json` and the pictures of a finished run.
 
   Args:
-    folder: the run's, with its `metrics.jsonl` and `eval.jsonl`.
-    summary: what is known besides the lines of these files: of the plan, the recipe and
-      the machine.
-    head: of the model; a key of `model.MODELS`.
+    folder: the run's folder, with its `metrics.jsonl` and `eval.jsonl`.
+    summary: what these files do not have: figures of the plan, the recipe and the machine.
+    head: the model's head; a key of `model.MODELS`.
     lengths: int[num_sequences], in tokens.
-    segment_ids: int32[B, S] of the first packs, to draw.
+    segment_ids: int32[B, S] of the first packs, to be drawn.
     loss_name: the loss and its unit, for the picture.
 
   Returns:
@@ -76,15 +75,15 @@ def run_summary(
   """Summarises the lines of a run.
 
   Args:
-    train_lines: of `metrics.jsonl`.
-    eval_lines: of `eval.jsonl`.
-    metric: the field of `eval_lines` that decides which is best; more is better.
+    train_lines: the lines of `metrics.jsonl`.
+    eval_lines: the lines of `eval.jsonl`.
+    metric: the field of `eval_lines` that decides which is best; higher is better.
 
   Returns:
-    `steps`; `compilations` of the step, the most of any process; `seconds` of training, and
-    sequences, real tokens and packs a second; the last metrics of training and of
-    evaluation, with the prefixes `train_` and `eval_`; `best_step` and its `metric`; and
-    over all timed steps `input_share`, `compute_share`, `rest_share` and `peak_share`.
+    `steps`; `compilations` of the step, the most after any start of the run; `seconds` of
+    training, and sequences, real tokens and packs per second; the last metrics of training
+    and of evaluation, with the prefixes `train_` and `eval_`; `best_step` and its `metric`;
+    and over all timed steps `input_share`, `compute_share`, `rest_share` and `peak_share`.
   """
   last, held_out = train_lines[-1], eval_lines[-1]
   best = best_of(eval_lines, metric=metric)
@@ -93,7 +92,7 @@ def run_summary(
 
   def rate(name: str) -> float:
     if not seconds.any():
-      return 0.0  # a run of one step, which compiles and is not timed
+      return 0.0  # a run of one step: it compiles and is not timed
     return float(np.average([line[name] for line in train_lines], weights=seconds))
 
   summary = {
@@ -119,22 +118,22 @@ def run_summary(
 
 
 def metric_of(head: str) -> str:
-  """The held-out metric that ranks models; more is better.
+  """The held-out metric that ranks models; higher is better.
 
   Args:
-    head: of the model; a key of `model.MODELS`.
+    head: the models' head; a key of `model.MODELS`.
   """
   language = {"pretraining": "mlm_accuracy", "causal": "causal_accuracy"}
   return language.get(head, "score")
 
 
 def sum_of_losses(figures: Mapping[str, float]) -> float:
-  """The sum over all held-out sets; not finite if one of them is not."""
+  """The sum of the losses of all held-out sets; not finite if one loss is not."""
   return sum(value for name, value in figures.items() if name.endswith("loss"))
 
 
 def summary_table(summary: dict) -> str:
-  """A summary, as in `summary.json`, as a table."""
+  """A printed table of a summary, as in `summary.json`."""
   padding = summary["padding_tokens"]
   unpacked_padding = summary["unpacked_padding_tokens"]
   rows = [
@@ -222,7 +221,7 @@ def summary_table(summary: dict) -> str:
     rows.append(("target accuracy", f"{summary['target_mlm_accuracy']:.1%} not reached"))
   rows.append(("compilations of the step", str(summary["compilations"])))
   if summary.get("missing_lines"):
-    lost = f"{summary['missing_lines']}; the speeds are those of the others"
+    lost = f"{summary['missing_lines']}; the speeds are of the remaining lines"
     rows.append(("lines of metrics.jsonl lost", lost))
   return _table(rows + _by_length(summary))
 
@@ -258,7 +257,7 @@ def _perplexity(result: dict, *, prefix: str = "") -> tuple[str, str]:
 
 
 def evaluation_table(result: dict) -> str:
-  """The result of `evaluate` as a table."""
+  """A printed table of the result of `evaluate`."""
   rows = [*([] if result["step"] is None else [("step", str(result["step"]))])]
   if "perplexity" in result:
     return _table([*rows, _perplexity(result)])

@@ -1,6 +1,6 @@
-"""The config that a run was begun with, as a config file: `--config=THIS_FILE:WORKDIR`.
+"""A config file that returns the config of a run: `--config=THIS_FILE:WORKDIR`.
 
-Fields added since then have their values in `configs/base.py`.
+Fields that are newer than the run have their defaults from `configs/base.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def get_config(folder: str) -> ml_collections.ConfigDict:
   """The config of the run in a folder.
 
   Raises:
-    ConfigError: there is no run, or its `config.json` is damaged or of another version.
+    ConfigError: there is no run, or its `config.json` is damaged or from another version.
   """
   config = base_config().lock()
   try:
@@ -28,7 +28,7 @@ def get_config(folder: str) -> ml_collections.ConfigDict:
   except (KeyError, TypeError, AttributeError) as error:
     reason = str(error.args[0] if error.args else error).splitlines()[0]
     raise ConfigError(
-      f"{pathlib.Path(folder) / 'config.json'} is damaged, or of another version: "
+      f"{pathlib.Path(folder) / 'config.json'} is damaged, or from another version: "
       f"{reason}. Give the config with --config=..."
     ) from error
   return config

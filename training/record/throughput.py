@@ -1,4 +1,4 @@
-"""Throughput of two ways to feed one model, measured in turns."""
+"""Throughput of training on packed and on unpacked batches."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def packed_against_unpacked(
   *,
   rounds: int,
 ) -> dict[str, float]:
-  """Times training steps on packed and on unpacked batches, alternating.
+  """Times training steps on packed and on unpacked batches, in alternation.
 
-  Machines drift; a step of one kind is compared with the step of the other right beside
-  it. Steps run on fresh parameters, and the first of each kind, which compiles, is not
-  counted.
+  Since the speed of machines drifts, each packed step is compared with the unpacked step
+  right after it. Steps start from new parameters. The first of each kind is not counted,
+  since it compiles.
 
   Args:
-    program: its `train_step` is run.
+    program: its `train_step` is timed.
     packed: PackedBatches.
     unpacked: PackedBatches with one sequence a row.
     rounds: steps of each kind.

@@ -13,20 +13,22 @@ from training.command import Stopped
 from training.processes import is_first
 from training.record.files import write_json
 
-_SHOWN = 8  # sequence numbers in the message; the file has them all
+_SHOWN = 8  # sequence numbers in the message; the file lists all
 BAD_STEP = "bad_step.json"
 
 
 class Watch:
-  """Checks each step's `finite`, a step late, so that the device never waits for it.
+  """Checks each step's `finite`, one step late, so that the device never waits for it.
+
+  A step is bad if it is not finite.
 
   Args:
-    workdir: the run's folder; `bad_step.json` there describes the step that stopped it.
-    skips: how many bad steps in a row may be skipped; 0: the first stops the run.
-    in_a_row: how many the last steps before are, of a run that is resumed.
+    workdir: the run's folder; its `bad_step.json` will describe the step that stopped it.
+    skips: how many bad steps in a row may be skipped; 0 if the first one stops the run.
+    in_a_row: if the run is resumed, how many steps just before were bad in a row.
 
   Attributes:
-    in_a_row: how many the last checked steps are.
+    in_a_row: how many of the last checked steps were bad in a row.
   """
 
   def __init__(self, workdir: str | pathlib.Path, *, skips: int, in_a_row: int = 0):
@@ -36,11 +38,11 @@ class Watch:
     self._waiting: list[tuple[int, np.ndarray, Mapping]] = []
 
   def add(self, step: int, sequence_ids: np.ndarray, values: Mapping):
-    """Takes what a step was made from, and its metrics.
+    """Adds a step to be checked.
 
     Args:
-      step: its number.
-      sequence_ids: int64[B, M], -1 where a slot is empty; of this process's rows.
+      step: the number of the step.
+      sequence_ids: int64[B, M] for this process's rows; -1 where a slot is empty.
       values: from `TrainingProgram.train_step`.
     """
     self._waiting.append((step, sequence_ids, values))
@@ -49,10 +51,10 @@ class Watch:
     """Checks the steps that were added.
 
     Args:
-      except_newest: this many of the newest are left for later.
+      except_newest: how many of the newest steps are left for later.
 
     Raises:
-      Stopped: one was not finite, and may not be skipped.
+      Stopped: a step was not finite, and may not be skipped.
     """
     while len(self._waiting) > except_newest:
       step, sequence_ids, values = self._waiting.pop(0)
@@ -71,8 +73,8 @@ class Watch:
     """
     if not np.isfinite(loss):
       raise Stopped(
-        f"The held-out loss is {loss} at step {step}. The checkpoints before it are kept. "
-        "Try a lower --config.optimizer.learning_rate in another --workdir."
+        f"The held-out loss is {loss} at step {step}. Earlier checkpoints are kept. Try a "
+        "lower --config.optimizer.learning_rate in another --workdir."
       )
 
   def _stop(self, step: int, sequence_ids: np.ndarray, values: Mapping):
@@ -97,7 +99,7 @@ class Watch:
     )
     raise Stopped(
       f"Step {step} is not finite{row}: {numbers}. Its batch has the sequences {shown} "
-      f"({self._workdir / BAD_STEP} lists all {len(ids)}). The checkpoints before it are "
-      "kept. Try a lower --config.optimizer.learning_rate in another --workdir"
+      f"({self._workdir / BAD_STEP} lists all {len(ids)}). Earlier checkpoints are kept. "
+      "Try a lower --config.optimizer.learning_rate in another --workdir"
       f"{'.' if self._skips else f', {skipping}'}"
     )

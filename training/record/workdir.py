@@ -1,4 +1,4 @@
-"""A run's folder, and the config it belongs to."""
+"""A run's folder, and the config that it belongs to."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from training.stopping import best_of
 
 _CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
 _SUMMARY = "summary.json"
-_NOT_OF_THE_RESULT = ("train.trackers",)
+_WITHOUT_EFFECT = ("train.trackers",)  # fields that change no result
 
 
 class ChangedConfig(ConfigError):
-  """A run's folder has another config; `differences` names the fields."""
+  """A run's folder has another config; `differences` lists the fields."""
 
   def __init__(self, message: str, differences: str):
     super().__init__(message)
@@ -32,7 +32,7 @@ class ChangedConfig(ConfigError):
 
 
 def is_run(workdir: str | pathlib.Path) -> bool:
-  """Whether a folder is a run's, not an imported model."""
+  """Whether a folder holds a run, not an imported model."""
   workdir = pathlib.Path(workdir)
   models = weights.MODEL, hf.CONFIG  # a run has them too
   return (workdir / _DATASET).exists() or not any((workdir / n).exists() for n in models)
@@ -45,11 +45,11 @@ def choose_step(
 
   Args:
     workdir: the run's folder.
-    wanted: a number; "best" by the held-out metric; None for the newest.
+    wanted: a number; "best" for the best by the held-out metric; None for the newest.
     prefer_best: whether None means the best, if its checkpoint is kept.
 
   Returns:
-    None where there is no checkpoint.
+    The step; None if there is no checkpoint.
 
   Raises:
     ConfigError: `wanted` is something else, the run has not been evaluated, its best
@@ -67,8 +67,8 @@ def choose_step(
     if best["step"] not in steps:
       raise ConfigError(
         f"The best step of {workdir} is {best['step']}, but its checkpoint is not kept; "
-        "--config.train.keep_best keeps it while training. Choose another with --step: "
-        f"there are those of the steps {', '.join(map(str, steps)) or '(none)'}."
+        "training with --config.train.keep_best keeps it. Choose another checkpoint with "
+        f"--step, one of the steps {', '.join(map(str, steps)) or '(none)'}."
       )
     return best["step"]
   if wanted is None:
@@ -84,16 +84,16 @@ def check(
   *,
   allow_changes: bool = False,
 ) -> bool:
-  """Checks that a run of this config may use the folder; makes the folder if needed.
+  """Checks that a run of this config may use the folder; creates the folder if needed.
 
   Args:
     workdir: the run's folder.
-    config: of the run.
-    allow_changes: whether the config may differ from the one it was begun with; a warning
-      then names the differences.
+    config: the run's config.
+    allow_changes: whether the config may differ from the one that the run was started
+      with; a warning then lists the differences.
 
   Returns:
-    Whether it differs.
+    Whether the config differs.
 
   Raises:
     ConfigError: the folder belongs to a run with another config, or is not writable.
@@ -116,7 +116,7 @@ def check(
     )
   try:
     workdir.mkdir(parents=True, exist_ok=True)
-    (workdir / _LOCK).touch()  # not written again: the lock is on the existing file
+    (workdir / _LOCK).touch()  # not replaced, since another process may hold its lock
   except OSError as error:
     raise ConfigError(f"--workdir={workdir} cannot be written: {error}.") from error
   return changed
@@ -129,20 +129,21 @@ def has_begun(workdir: str | pathlib.Path) -> bool:
 
 @contextlib.contextmanager
 def claimed(workdir: str | pathlib.Path) -> Iterator[None]:
-  """Holds the folder for one run at a time.
+  """Locks the folder, so that only one process trains in it.
 
   Args:
     workdir: the run's folder.
 
   Raises:
-    ConfigError: another run trains in the folder.
+    ConfigError: another process trains in the folder.
   """
   with (pathlib.Path(workdir) / _LOCK).open() as lock:
     try:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
       raise ConfigError(
-        f"Another process trains in {workdir}. Wait for it, or give another --workdir."
+        f"Another process trains in {workdir}. Wait for it to end, or give another "
+        "--workdir."
       ) from error
     yield
 
@@ -153,12 +154,12 @@ def record(
   """Writes what a run is made from: `config.json` and `dataset.json`.
 
   Args:
-    workdir: the run's folder, `claimed`.
-    config: of the run; its checkpoints, if any, fit it.
+    workdir: the run's folder, locked by `claimed`.
+    config: the run's config; its checkpoints, if any, must fit it.
     dataset: SHA-256 of each file of the dataset.
   """
   workdir = pathlib.Path(workdir)
-  (workdir / _SUMMARY).unlink(missing_ok=True)  # a summary of fewer steps
+  (workdir / _SUMMARY).unlink(missing_ok=True)  # it was of fewer steps
   write_json(workdir / _DATASET, dataset)
   write_json(workdir / _CONFIG, config.to_dict())
 
@@ -166,7 +167,7 @@ def record(
 def read_summary(workdir: str | pathlib.Path) -> dict | None:
   """The summary of a finished run; None if it is not finished.
 
-  A damaged summary counts as none, with a warning: train.py writes it again.
+  A damaged summary counts as missing, with a warning; train.py writes it again.
   """
   path = pathlib.Path(workdir) / _SUMMARY
   try:
@@ -177,10 +178,10 @@ def read_summary(workdir: str | pathlib.Path) -> dict | None:
 
 
 def read_config(workdir: str | pathlib.Path) -> dict:
-  """The config that a run was begun with.
+  """The config that a run was started with.
 
   Raises:
-    ConfigError: there is none, or it is damaged.
+    ConfigError: the file is missing or damaged.
   """
   path = pathlib.Path(workdir) / _CONFIG
   try:
@@ -190,24 +191,24 @@ def read_config(workdir: str | pathlib.Path) -> dict:
 
 
 def check_dataset(workdir: str | pathlib.Path, dataset: dict[str, str]):
-  """Checks that the run, if it has begun, was begun with this dataset.
+  """Checks that the run, if it has been started, was started with this dataset.
 
   Args:
     workdir: the run's folder.
     dataset: SHA-256 of each file of the dataset.
 
   Raises:
-    ConfigError: it was begun with another one, or `dataset.json` is damaged.
+    ConfigError: it was started with another dataset, or `dataset.json` is damaged.
   """
   path = pathlib.Path(workdir) / _DATASET
   remedy = (
-    "It says which dataset the run was begun with. Restore it; or remove it, if "
-    "config.data.directory still holds that dataset: train.py writes it again."
+    "It records which dataset the run was started with. Restore the file; or remove it, if "
+    "config.data.directory still holds that dataset: train.py then writes it again."
   )
   if path.exists() and read_json(path, remedy=remedy) != dataset:
     raise ConfigError(
-      f"{workdir} holds a run on another dataset: config.data.directory was "
-      "prepared again since. Restore that dataset, or give another --workdir."
+      f"{workdir} holds a run on another dataset: config.data.directory was prepared again "
+      "since then. Restore that dataset, or give another --workdir."
     )
 
 
@@ -222,15 +223,16 @@ def check_same(
 
   Args:
     workdir: the run's folder.
-    config: the config to compare its `config.json` with.
+    config: the config to compare with its `config.json`.
     groups: groups of fields to compare; () for all.
-    ignore: fields not to compare, such as "model.remat"; besides `train.trackers`, which
-      changes no result.
+    ignore: fields not to compare, such as "model.remat". `train.trackers` is never
+      compared, since it changes no result.
 
   Raises:
-    ConfigError: names the fields that differ, or says that there is no run.
+    ChangedConfig: the configs differ; the message lists the fields.
+    ConfigError: there is no run, or its `config.json` is damaged.
   """
-  stored, expected, added = (  # added: fields that the run is older than
+  stored, expected, added = (  # added: defaults, for fields that are newer than the run
     flatten_dict(values, sep=".")
     for values in (read_config(workdir), config.to_dict(), base_config().to_dict())
   )
@@ -238,11 +240,11 @@ def check_same(
     name: stored.get(name, added.get(name)) for name in stored.keys() | expected.keys()
   }
   differences = [
-    f"{name} is {there[name]!r} there and {expected.get(name)!r} here"
+    f"{name} was {there[name]!r} and is now {expected.get(name)!r}"
     for name in sorted(there)
     if there[name] != expected.get(name)
     and (not groups or name.split(".")[0] in groups)
-    and name not in (*ignore, *_NOT_OF_THE_RESULT)
+    and name not in (*ignore, *_WITHOUT_EFFECT)
   ]
   if differences:
     raise ChangedConfig(

@@ -1,23 +1,23 @@
-"""Runs a grid of trainings from one file, and tabulates what they reach.
+"""Trains the runs of a grid from one file, and tabulates their results.
 
   python -m training.sweep configs/sweeps/ablations.py
 
 The file has `get_sweep()`, which returns for example
 
     {
-      "config": "configs/quickstart.py",  # what all runs start from
+      "config": "configs/quickstart.py",  # the config that all runs start from
       "overrides": {"train.steps": 600},  # for all runs
       "grid": {"model.attention_mask": ["segment", "none"], "seed": [0, 1, 2]},
     }
 
 With "arms", {name: {field: value}}, each arm is run at every point of the grid. Runs that
 differ only in `seed` are one arm of the table; a second table shows the effect of each
-field of the grid. Each run is a train.py in its own folder. Finished runs are skipped, so
-the same command continues a stopped sweep. To run a part of the grid:
+field of the grid. train.py trains each run in its own folder. Finished runs are skipped,
+so the same command continues a stopped sweep. To run a part of the grid:
 
   python -m training.sweep configs/sweeps/grid.py --only seed=0 --only train.loss_unit=token
 
-On a CPU, --jobs=4 trains four runs at a time, each on a fourth of the cores.
+On a CPU, --jobs=4 trains four runs at a time, each on a quarter of the cores.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from training.sweep.table import (
   varied,
 )
 
-# What the picture shows: the metric of the runs, by a figure that they have.
+# The metric that the picture shows, by a figure of the runs' summaries.
 _METRICS = {
   "best_score": "score",
   "eval_mlm_accuracy": "mlm_accuracy",
@@ -59,18 +59,18 @@ _METRICS = {
 
 
 def is_finished(folder: pathlib.Path, config: ml_collections.ConfigDict) -> bool:
-  """Whether a run of this config has ended in the folder."""
+  """Whether a run of this config has finished in the folder."""
   try:
     workdir.check_same(folder, config)
   except ConfigError:
-    return False  # none, or another one, which train.py refuses
+    return False  # no run, or one with another config, which train.py will refuse
   return workdir.read_summary(folder) is not None
 
 
 def make_task(
   sweep: Sweep, run: Run, folder: pathlib.Path, options: Sequence[str] = ()
 ) -> jobs.Task:
-  """The train.py of a run in a folder of its own; its output goes to `train.log` there."""
+  """The task that trains a run in its own folder, with output to `train.log` there."""
   command = [
     *jobs.ends_with_parent(ROOT / "train.py"),
     f"--config={sweep.config_file}",
@@ -87,14 +87,13 @@ def tabulate(sweep: Sweep, folder: pathlib.Path, failures: Mapping[str, str]) ->
 
   Args:
     sweep: the sweep.
-    folder: with the folders of the runs.
-    failures: the last line of each run that failed, by name.
+    folder: the folder that holds those of the runs.
+    failures: the last line of each failed run, by the run's name.
 
   Returns:
-    For each arm its name `arm`; `point`, its fields; `n`, the number of finished runs; for
-    each of `COLUMNS` that they have `mean`, `sd` (the sample's standard deviation; None for
-    one run) and `values`; and `runs`, each with `name`, `fields`, `finished`, `figures` if
-    it is finished, and `error` if it failed.
+    For each arm: its name `arm`; `point`, its fields; `n`, the number of finished runs; the
+    result of `pooled` for each of `COLUMNS` that the runs have; and `runs`, each with
+    `name`, `fields`, `finished`, `figures` if it is finished, and `error` if it failed.
   """
   arms: dict[str, list[Run]] = {}
   for run in sweep.runs:
@@ -126,16 +125,16 @@ def _row(
 def run_all(
   sweep: Sweep, folder: pathlib.Path, options: Sequence[str] = (), *, number: int = 1
 ) -> dict[str, str]:
-  """Runs what is not finished, also after a failure; `number` at a time.
+  """Trains the runs that are not finished, `number` at a time; goes on after a failure.
 
   Returns:
-    The last line of each run that failed, by name.
+    The last line of each failed run, by the run's name.
   """
   tasks = [make_task(sweep, run, folder / run.name, options) for run in sweep.runs]
   return jobs.run_all(tasks, jobs=number, desc="sweep")
 
 
-def _say(line: str):
+def _print_error(line: str):
   print(line, file=sys.stderr, flush=True)
 
 
@@ -169,22 +168,23 @@ def write(folder: pathlib.Path, arms: Sequence[Mapping], failures: Mapping[str, 
 
 
 def _alone(arms: Sequence[Mapping]) -> dict[str, list]:
-  """The first field of a single arm, as `varied` gives it."""
+  """The first field of a single arm, in the form of `varied`."""
   field, value = next(iter(arms[0]["point"].items()))
   return {field: [value]}
 
 
 def tables(arms: Sequence[Mapping]) -> str:
-  """The tables of the result of `tabulate`, in Markdown."""
-  told = (
-    "Held out, at the end: mean ± standard deviation of n runs. Always the commonest: what "
-    f"that token,\nor label, scores for every input.\n\n{table(arms)}"
+  """The tables of the results of `tabulate`, in Markdown."""
+  text = (
+    "Held-out results at the end: mean ± standard deviation of n runs. Always the "
+    "commonest: the score\nof predicting that token, or label, for every input."
+    f"\n\n{table(arms)}"
   )
   if len(varied(arms)) < 2:
-    return told
+    return text
   return (
-    f"{told}\n\nBy field, over all else: of the first value the mean ± standard deviation "
-    "of n runs, of\nthe others the difference to it, over n pairs of runs that differ in "
+    f"{text}\n\nBy field: for its first value the mean ± standard deviation of n runs; for "
+    "each other value the\ndifference from the first, over n pairs of runs that differ in "
     f"nothing else.\n\n{effects_table(effects(arms))}"
   )
 
@@ -192,26 +192,28 @@ def tables(arms: Sequence[Mapping]) -> str:
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(
     prog="python -m training.sweep",
-    description="Runs a grid of trainings from one file, and tabulates what they reach.",
+    description="Trains the runs of a grid from one file, and tabulates their results.",
     epilog="--config.FIELD=VALUE sets a field of all runs. The exit status is 1 if a run "
-    "failed. The same command continues with what is not finished.",
+    "failed. The same command continues with the runs that are not finished.",
     allow_abbrev=False,
   )
   parser.add_argument("file", help="such as configs/sweeps/ablations.py")
-  parser.add_argument("--workdir", help="for the runs; runs/sweeps/NAME if not given")
+  parser.add_argument(
+    "--workdir", help="the folder for the runs (default: runs/sweeps/NAME)"
+  )
   parser.add_argument(
     "--only",
     action="append",
     default=[],
     metavar="FIELD=VALUE,...",
-    help="of a field of the grid, or of arm, some of its values, such as seed=0,1; may be "
-    "given for several fields",
+    help="train only runs with these values of a field of the grid, or of arm, such as "
+    "seed=0,1; may be given for several fields",
   )
   parser.add_argument(
     "--jobs",
     type=positive,
     default=1,
-    help="runs at a time, each on its own share of the cores; 1",
+    help="runs at a time, each on its own share of the cores (default: 1)",
   )
   parser.add_argument("--json", action="store_true", help="print one JSON object")
   parser.add_argument("--dry-run", action="store_true", help="only list the runs")
@@ -237,10 +239,10 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.dry_run:
       write(folder, arms, failures)
   except (SweepError, ConfigError, OSError) as error:
-    _say(f"error: {error}")
+    _print_error(f"error: {error}")
     return 2
   except KeyboardInterrupt:
-    _say("Stopped. Run the same command again to continue.")
+    _print_error("Stopped. Run the same command again to continue.")
     return 130
   if options.json:
     print(json.dumps({"workdir": str(folder), "arms": arms, "effects": effects(arms)}))

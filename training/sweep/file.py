@@ -1,4 +1,4 @@
-"""The file of a sweep: a grid of runs, checked before any is run."""
+"""Reads the file of a sweep, and checks all its runs before the first one starts."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from training.errors import ConfigError, field_value, wrong_type
 ROOT = pathlib.Path(__file__).parents[2]
 _SEED, _ARM = "seed", "arm"
 _KEYS = ("config", "overrides", "arms", "grid")
-# The one task whose model is no encoder. train.py, which knows all tasks and algorithms,
-# checks their names again.
+# The only task whose model is not an encoder. train.py checks the names of tasks and
+# algorithms, since this package does not know them all.
 _HEADS = {"text": "causal"}
 
 
 class SweepError(ValueError):
-  """A sweep that cannot be run."""
+  """A sweep cannot be run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Run:
   """One run of a sweep.
 
   Attributes:
-    name: of its folder.
-    arm: what it has in common with the runs of other seeds.
-    point: the same by field: "arm" where arms have names, and fields of the grid.
-    fields: values of the config that it sets, by field.
+    name: the name of its folder.
+    arm: the name of its arm, which runs that differ only in the seed have in common.
+    point: what defines the arm, by field: "arm" if arms have names, and fields of the grid.
+    fields: the values that the run sets, by field of the config.
     config: the whole config.
   """
 
@@ -52,11 +52,11 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-  """A file of a sweep, checked.
+  """A sweep whose runs have been checked.
 
   Attributes:
-    config_file: what all runs start from, as train.py's --config takes it.
-    runs: in the order in which they are run; names are unique.
+    config_file: the config that all runs start from, as a value of train.py's --config.
+    runs: the runs in the order in which they start; their names are unique.
   """
 
   config_file: str
@@ -66,15 +66,15 @@ class Sweep:
 def load_sweep(
   path: str | pathlib.Path, options: Sequence[str] = (), *, only: Sequence[str] = ()
 ) -> Sweep:
-  """Reads a file of a sweep, and checks every run of it before any is run.
+  """Reads the file of a sweep, and checks each of its runs.
 
   Args:
-    path: of the file.
-    options: such as "--config.train.steps=9", for all runs; they win over the file.
-    only: such as "seed=0,1", the part of the grid to run.
+    path: path of the file.
+    options: such as "--config.train.steps=9", for all runs; they override the file.
+    only: the part of the grid to run, such as "seed=0,1".
 
   Raises:
-    SweepError: what is wrong, and where.
+    SweepError: the message says what is wrong, and where.
   """
   return make_sweep(_read(pathlib.Path(path)), options, only=only, where=str(path))
 
@@ -86,16 +86,16 @@ def make_sweep(
   only: Sequence[str] = (),
   where: str,
 ) -> Sweep:
-  """Checks every run of a sweep before any is run.
+  """Makes a sweep from its description, and checks each of its runs.
 
   Args:
-    spec: what `get_sweep` of a file returns; see `training.sweep`.
-    options: such as "--config.train.steps=9", for all runs; they win over the sweep.
-    only: such as "seed=0,1", the part of the grid to run.
-    where: it is from, for messages.
+    spec: the description, as `get_sweep` of a file returns it; see `training.sweep`.
+    options: such as "--config.train.steps=9", for all runs; they override `spec`.
+    only: the part of the grid to run, such as "seed=0,1".
+    where: where `spec` comes from, for messages.
 
   Raises:
-    SweepError: what is wrong, and where.
+    SweepError: the message says what is wrong, and where.
   """
   spec = _part(_checked(spec, where), only, where)
   name, _, argument = spec["config"].partition(":")
@@ -108,21 +108,21 @@ def make_sweep(
   for arm, point, fields in _points(spec):
     if both := sorted(given & fields.keys()):
       raise SweepError(
-        f"--config.{both[0]} is given for all runs, but {where} sets it for {arm!r}. Leave "
-        "it out of one of them."
+        f"--config.{both[0]} is given for all runs, but {where} sets it for {arm!r}. "
+        "Remove it from one of them."
       )
     fields = {k: v for k, v in spec["overrides"].items() if k not in given} | fields
     name = _name(arm, fields if _SEED in spec["grid"] else {})
     config = _changed(base, fields, typed={*fields, *given}, where=f"{where}, run {name}")
     run = Run(name, arm, point, fields, config)
     if name in runs:
-      raise SweepError(f"{where} has two runs that are called {name}.")
+      raise SweepError(f"{where} has two runs with the name {name}.")
     runs[name] = run
   return Sweep(str(ROOT / spec["config"]), tuple(runs.values()))
 
 
 def _read(path: pathlib.Path) -> Any:
-  """What `get_sweep` returns."""
+  """Calls `get_sweep` of a file."""
   if not path.is_file():
     there = ", ".join(str(p) for p in sorted(path.parent.glob("*.py")))
     raise SweepError(
@@ -138,7 +138,7 @@ def _checked(spec: Any, path: str) -> dict[str, Any]:
   if not isinstance(spec, dict) or not isinstance(spec.get("config"), str):
     raise SweepError(f"{path}: {expected}; found {spec!r}.")
   if unknown := sorted(spec.keys() - set(_KEYS)):
-    raise SweepError(f"{path}: {expected}; found {unknown[0]!r} too.")
+    raise SweepError(f"{path}: {expected}; found {unknown[0]!r} as well.")
   defaults: dict[str, Any] = {"overrides": {}, "arms": {"": {}}, "grid": {}}
   spec = defaults | spec
   for key in ("overrides", "arms", "grid"):
@@ -152,9 +152,9 @@ def _checked(spec: Any, path: str) -> dict[str, Any]:
         f"{path}: expected arm {name!r} to be a dictionary of fields, found {fields!r}."
       )
     if both := sorted(fields.keys() & spec["grid"].keys()):
-      raise SweepError(f"{path}: {both[0]!r} is in the arm {name!r} and in the grid.")
+      raise SweepError(f"{path}: {both[0]!r} is both in arm {name!r} and in the grid.")
   if both := sorted(spec["overrides"].keys() & spec["grid"].keys()):
-    raise SweepError(f"{path}: {both[0]!r} is in the overrides and in the grid.")
+    raise SweepError(f"{path}: {both[0]!r} is both in the overrides and in the grid.")
   for field, values in spec["grid"].items():
     if not isinstance(values, list | tuple) or not values:
       raise SweepError(
@@ -166,7 +166,7 @@ def _checked(spec: Any, path: str) -> dict[str, Any]:
 
 
 def _part(spec: dict[str, Any], only: Sequence[str], where: str) -> dict[str, Any]:
-  """A sweep with some of the values of some fields of its grid, or of its arms."""
+  """Restricts fields of the grid, or the arms, to the values that `only` names."""
   arms, grid = spec["arms"], spec["grid"]
   parts = ({} if "" in arms else {_ARM: list(arms)}) | grid
   for text in only:
@@ -190,11 +190,10 @@ def _part(spec: dict[str, Any], only: Sequence[str], where: str) -> dict[str, An
 def _points(
   spec: Mapping[str, Any],
 ) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-  """The arm's name, the fields that set it apart, and the fields of each run.
+  """Yields for each run the name of its arm, the arm's point, and the run's fields.
 
-  Arms are inside seeds.
-
-  So a sweep that is stopped has about as many seeds of each arm.
+  All arms of one seed come before the next seed, so that a stopped sweep has about the
+  same number of seeds for each arm.
   """
   grid = dict(spec["grid"])
   seeds = [{_SEED: seed} for seed in grid.pop(_SEED, [])] or [{}]
@@ -212,27 +211,27 @@ def _points(
 
 
 def _short(fields: Collection[str]) -> list[str]:
-  """Fields by their last parts; whole where these are alike."""
+  """The last parts of fields' names; the full names if two last parts are equal."""
   last = [field.split(".")[-1] for field in fields]
   return last if len(set(last)) == len(last) else list(fields)
 
 
 def _words(fields: Mapping[str, Any]) -> str:
-  """`attention_mask=none,position_reset=True`."""
+  """Such as `attention_mask=none,position_reset=True`."""
   values = (str(value).replace("/", "_") for value in fields.values())
   return ",".join(f"{name}={value}" for name, value in zip(fields, values, strict=True))
 
 
 def _name(arm: str, fields: Mapping[str, Any]) -> str:
-  """Of a run's folder."""
+  """The name of a run's folder."""
   seed = f"seed={fields[_SEED]}" if _SEED in fields else ""
   return ",".join(filter(None, (arm.replace("/", "_"), seed)))
 
 
 def _call(path: pathlib.Path, function: str, *arguments: str) -> Any:
-  """What a function of a Python file returns."""
+  """Calls a function of a Python file."""
   if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))  # files import from configs
+    sys.path.insert(0, str(ROOT))  # files may import from configs
   module = types.ModuleType(path.stem)
   try:
     exec(compile(path.read_bytes(), path, "exec"), vars(module))
@@ -242,7 +241,7 @@ def _call(path: pathlib.Path, function: str, *arguments: str) -> Any:
 
 
 def _parse(config: ml_collections.ConfigDict, options: Sequence[str]):
-  """Sets what options such as "--config.train.steps=9" say, as train.py does."""
+  """Sets fields by options such as "--config.train.steps=9", as train.py does."""
   arguments = ["sweep", *options]
   parsed = flags.FlagValues()
   config_flags.DEFINE_config_dict(
@@ -268,8 +267,8 @@ def _changed(
   typed: Collection[str],
   where: str,
 ) -> ml_collections.ConfigDict:
-  """A copy of the config with fields set, each of the type that it has."""
-  config = copy.deepcopy(base)  # with the fields that follow from others
+  """A copy of the config with new values, which must have the types of the old ones."""
+  config = copy.deepcopy(base)  # keeps references between fields
   for field, value in fields.items():
     found = _field(config, field, where=where)
     same = type(value) is type(found)

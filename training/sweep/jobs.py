@@ -1,8 +1,8 @@
-"""Runs commands side by side, each on its own share of the cores.
+"""Runs commands in parallel, each on its own share of the cores.
 
   python -m training.sweep.jobs PROGRAM.py ...    # ends when its standard input is closed
 
-Finished work is skipped, so the same tasks can be given again after a stop.
+Finished tasks are skipped, so the same tasks can be given again after an interruption.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import tqdm
 
 ROOT = pathlib.Path(__file__).parents[2]
-_PATIENCE = 60  # seconds that a command has to save and end when it is asked to
-_PULSE = 60  # seconds without news after which a log shows what is running
+_PATIENCE = 60  # seconds that a command has to save and exit after it is terminated
+_PULSE = 60  # seconds without a line after which a log shows what is running
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A command.
+  """A command to run.
 
   Attributes:
     name: shown in progress and errors.
-    command: to run; its standard input stays open for as long as it should run.
+    command: the command; its standard input stays open for as long as it should run.
     log: the file for its output.
-    is_finished: whether nothing is left to do.
-    cost: how long it takes, in any unit; for the time left.
+    is_finished: returns whether nothing is left to do.
+    cost: how long it takes, in any unit; used to estimate the time left.
   """
 
   name: str
@@ -71,18 +71,17 @@ def run_all(
 ) -> dict[str, str]:
   """Runs the tasks that are not finished, in order; a failure does not stop the others.
 
-  However this ends, no command is left running. Each of several jobs has its share of
-  the cores; a single one has all.
+  However this ends, no command is left running. Each command has 1 / `jobs` of the cores.
 
   Args:
-    tasks: to run.
-    jobs: how many at a time.
+    tasks: the tasks.
+    jobs: how many tasks run at a time.
     environment: variables for the commands, in addition to those of this process.
-    desc: of the progress bar.
-    until: starts no task after this time, by `time.monotonic()`.
+    desc: the description in the progress bar.
+    until: no task starts after this time, in seconds of `time.monotonic()`.
 
   Returns:
-    The last line that each failed command printed, by name.
+    The last line that each failed command printed, by the name of its task.
   """
   waiting = [task for task in tasks if not task.is_finished()]
   shares = [cores()[slot::jobs] or cores() for slot in range(jobs)]
@@ -122,7 +121,7 @@ def run_all(
 
 
 class _Progress:
-  """A bar on a terminal, lines in a log; both with the time left."""
+  """Shows progress and the time left: a bar on a terminal, lines in a log."""
 
   def __init__(self, tasks, waiting: Sequence[Task], *, jobs: int, desc: str):
     self._jobs, self._total = jobs, len(tasks)
@@ -158,7 +157,7 @@ class _Progress:
     self._bar.update()
 
   def pulse(self, running: Sequence[_Running]):
-    """Refreshes the bar; in a log, shows what is running if nothing ended for a while."""
+    """Refreshes the bar; in a log, prints what is running if no task ended for a while."""
     if not self._bar.disable:
       names = ", ".join(one.task.name for one in running)
       self._bar.set_postfix_str(f"{self._time_left(running)}, {names}", refresh=False)
@@ -181,12 +180,12 @@ class _Progress:
 
 
 def ends_with_parent(program: pathlib.Path) -> list[str]:
-  """The command of a Python file that ends when the process that started it is gone."""
+  """The command that runs a Python file until the process that started it is gone."""
   return [sys.executable, "-m", "training.sweep.jobs", str(program)]
 
 
 def end_with_parent():
-  """Ends this process when its standard input is closed: whoever started it is gone."""
+  """Ends this process when its standard input is closed, since its parent is then gone."""
 
   def wait():
     while os.read(0, 1):
@@ -198,7 +197,7 @@ def end_with_parent():
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-  """Delays SIGINT and SIGTERM to the end of the block, when the process is known."""
+  """Delays SIGINT and SIGTERM until the block has started and stored its process."""
   heard: list[int] = []
   handlers = {
     number: signal.signal(number, lambda number, _: heard.append(number))
@@ -224,18 +223,18 @@ def _start(task: Task, share: Sequence[int], environment: Mapping[str, str]) -> 
       stdout=log,
       stderr=subprocess.STDOUT,
       env={**os.environ, **_threads(len(share)), "PYTHONPATH": path, **environment},
-      start_new_session=True,  # Ctrl-C is for this process, which ends the others
+      start_new_session=True,  # Ctrl-C reaches this process only, which ends the others
     )
-  if hasattr(os, "sched_setaffinity"):  # before it has started any threads
+  if hasattr(os, "sched_setaffinity"):  # at once, before the command starts any threads
     with contextlib.suppress(ProcessLookupError):  # it has ended; its log says why
       os.sched_setaffinity(process.pid, share)
   return _Running(task, process, time.monotonic(), log_start)
 
 
 def _threads(count: int) -> dict[str, str]:
-  """Variables that limit the threads of libraries to this number, and to one pool.
+  """Environment variables that limit libraries to `count` threads and one memory pool.
 
-  A pool of a thread's own could not keep the large buffers that `training.memory` keeps.
+  `training.memory` keeps large buffers in that pool; threads with other pools would not.
   """
   libraries = ("OMP", "OPENBLAS", "MKL")
   variables = {f"{library}_NUM_THREADS": str(count) for library in libraries}

@@ -1,4 +1,4 @@
-"""The picture of a sweep: the results of its runs, by each field of the grid."""
+"""Draws a sweep: the results of its runs, by each field of the grid."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from matplotlib import pyplot as plt
 
 from training.record import plots
 
-Lines = Sequence[Mapping]  # of eval.jsonl
-Runs = Mapping[Any, Lines]  # by all that is theirs but the value of the field
+Lines = Sequence[Mapping]  # lines of eval.jsonl
+Runs = Mapping[Any, Lines]  # keyed by all fields of the runs except the one shown
 
 
 def draw(
@@ -23,15 +23,15 @@ def draw(
   *,
   metric: str = "mlm_accuracy",
 ):
-  """Draws two panels per field: the results of the runs, and the effect of the field.
+  """Draws two panels per field: the results of its runs, and its effect.
 
-  A single field has the curves of its runs beside it; of several, each has the differences
-  between runs that differ in nothing else.
+  The second panel of a single field shows the curves of its runs. If there are several
+  fields, it shows the differences between runs that differ in nothing else.
 
   Args:
-    path: of the PNG.
-    fields: runs by field and its value, as shown. The first value is the one that others
-      differ from.
+    path: the PNG to write.
+    fields: runs by field and by value, in the order shown. Differences are to the first
+      value.
     metric: a number in the lines.
   """
   heights = [max(1.5, 0.5 * len(values) + 0.6) for values in fields.values()]
@@ -63,14 +63,14 @@ def draw(
   if alone:
     right.set_ylabel(label)
   else:
-    right.set_xlabel("difference of it to the first value")
+    right.set_xlabel("difference from the first value")
   for axis, title in (
     (rows[0, 0], "each run (dot) and the mean (bar)"),
     (
       rows[0, 1],
       "each run (light) and the mean (strong)"
       if alone
-      else "each pair of runs alike in all else (dot) and the mean (bar)",
+      else "each pair of runs that differ in nothing else (dot), mean (bar)",
     ),
   ):
     axis.set_title(title, fontsize="small", loc="left")
@@ -79,7 +79,7 @@ def draw(
 
 
 def _name(axis, field: str, values: Sequence[str]):
-  """The values of a field in their colours."""
+  """Labels the rows with the values of a field, in their colours."""
   axis.set_ylabel(textwrap.fill(field.replace("_", " "), 16))
   axis.set_yticks(range(len(values)), values)
   for tick, colour in zip(axis.get_yticklabels(), plots.colours(len(values)), strict=True):
@@ -93,7 +93,7 @@ def _plot_ends(axis, ends: Sequence[Mapping[Any, float]]):
 
 
 def _plot_differences(axis, ends: Sequence[Mapping[Any, float]]):
-  """Of the runs of each value, to those of the first."""
+  """Plots the differences of each value's runs from those of the first value."""
   axis.axvline(0, color=plots.colours(len(ends))[0])
   for row, (end, colour) in enumerate(zip(ends, plots.colours(len(ends)), strict=True)):
     if found := [end[key] - ends[0][key] for key in end if row and key in ends[0]]:
@@ -108,7 +108,7 @@ def _plot_points(axis, values: Sequence[float], row: int, colour):
 
 
 def _plot_curves(axis, values: Sequence[Runs], metric: str):
-  """Of the runs of each value, and their mean where all have one."""
+  """Plots the curves of each value's runs, and their mean at the steps that all have."""
   for runs, colour in zip(values, plots.colours(len(values)), strict=True):
     found = [{line["step"]: line[metric] for line in lines} for lines in runs.values()]
     for curve in found:

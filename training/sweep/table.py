@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-# a field of summary.json: its column, and how a value is shown
+# Columns, by field of summary.json: the title, and how a value is shown.
 COLUMNS = {
   "best_score": ("best score", "{:.2%}"),
   "eval_mlm_accuracy": ("masked-token accuracy", "{:.2%}"),
@@ -18,7 +18,8 @@ COLUMNS = {
   "sequences_per_second": ("sequences/s", "{:,.0f}"),
   "seconds": ("seconds", "{:,.0f}"),
 }
-# a column: the field of summary.json with what always the commonest token, or label, scores
+# Baselines, by column: the field of summary.json with the score of always predicting the
+# commonest token or label.
 BASELINES = {
   "eval_mlm_accuracy": "unigram_mlm_accuracy",
   "eval_nsp_accuracy": "nsp_majority_accuracy",
@@ -26,7 +27,7 @@ BASELINES = {
 
 
 def pooled(values: Sequence[float]) -> dict[str, Any]:
-  """Mean and the sample's standard deviation, None of one value; and the values.
+  """The mean, the sample standard deviation (None for one value), and the values.
 
   Example:
     >>> pooled([2.0])
@@ -40,7 +41,7 @@ def varied(arms: Sequence[Mapping]) -> dict[str, list]:
   """Fields that differ between arms, each with its values in the order of the grid.
 
   Args:
-    arms: rows of `sweep.tabulate`.
+    arms: the result of `training.sweep.__main__.tabulate`.
 
   Example:
     >>> varied([{"point": {"a": 1, "b": 5}}, {"point": {"a": 2, "b": 5}}])
@@ -56,15 +57,15 @@ def varied(arms: Sequence[Mapping]) -> dict[str, list]:
 def finished_runs(
   arms: Sequence[Mapping], field: str, value: Any
 ) -> dict[tuple, Mapping[str, Any]]:
-  """The finished runs with a value of a field, by all else that is theirs.
+  """The finished runs with one value of a field, keyed by all their other fields.
 
   Args:
-    arms: rows of `sweep.tabulate`.
-    field: of their points.
-    value: of the field.
+    arms: as for `varied`.
+    field: a field of the arms' points.
+    value: a value of the field.
 
   Returns:
-    Runs of the rows. Two runs with the same key and other values are a pair.
+    Runs of the arms. Two runs with the same key and different values are a pair.
   """
   return {
     (
@@ -79,15 +80,16 @@ def finished_runs(
 
 
 def effects(arms: Sequence[Mapping]) -> list[dict[str, Any]]:
-  """What each field does by itself, the others being as they may.
+  """The effect of each field alone, over all values of the other fields.
 
   Args:
-    arms: rows of `sweep.tabulate`.
+    arms: as for `varied`.
 
   Returns:
-    For each value of each field that varies `field`, `value`, `n`, and what `pooled` gives
-    of each of `COLUMNS`. Of a field's first value these are the n finished runs with it; of
-    any other they are differences to it, over n pairs of runs that differ in nothing else.
+    For each value of each field that varies: `field`, `value`, `n`, and the result of
+    `pooled` for each of `COLUMNS`. For a field's first value, `pooled` takes the n finished
+    runs with it; for any other value, the differences from the first, over n pairs of runs
+    that differ in nothing else.
   """
   rows = []
   for field, values in varied(arms).items():
@@ -110,9 +112,9 @@ def effects(arms: Sequence[Mapping]) -> list[dict[str, Any]]:
 
 
 def table(arms: Sequence[Mapping]) -> str:
-  """The rows of `sweep.tabulate` in Markdown: mean ± standard deviation.
+  """The arms in Markdown: mean ± standard deviation.
 
-  The last row is the baseline, over the runs of all arms, where there is one.
+  The last row is the baseline over the runs of all arms, if there is one.
   """
   titles = list(arms[0]["point"])
   lines = [([str(value) for value in arm["point"].values()], arm, "") for arm in arms]
@@ -140,7 +142,7 @@ def effects_table(rows: Sequence[Mapping]) -> str:
 def _markdown(
   titles: Sequence[str], lines: Sequence[tuple[list[str], Mapping, str]]
 ) -> str:
-  """Lines of a head, figures, and the sign that these are shown with."""
+  """A table, from lines of: the first cells, figures, and "+" if figures have a sign."""
   columns = {k: v for k, v in COLUMNS.items() if any(k in row for _, row, _ in lines)}
   rows = [[*titles, "n", *(title for title, _ in columns.values())]]
   for head, row, sign in lines:

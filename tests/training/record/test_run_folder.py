@@ -130,7 +130,7 @@ def test_a_damaged_log_is_mended_from_the_checkpoint_and_told(
     assert len(found) == 3 - missing
     assert all(line in before for line in found)
   first, *again = capsys.readouterr().err.splitlines()
-  assert f"WARNING: {folder / name} was damaged or cut" in first
+  assert f"WARNING: {folder / name} was damaged or truncated" in first
   assert again == ([first] if missing else [])
   assert (f"but {missing} of 3 are lost" in first) == bool(missing)
 
@@ -213,7 +213,7 @@ def test_the_config_of_a_run_is_a_config_file(tmp_path):
   for wrong in ({"trian": {}}, {"train": {"steps": "seven"}}, {"train": 3}):
     files.write_json(tmp_path / "config.json", wrong)
     with pytest.raises(
-      ConfigError, match=r"config\.json is damaged, or of another version"
+      ConfigError, match=r"config\.json is damaged, or from another version"
     ):
       saved_config.get_config(str(tmp_path))
 
@@ -227,11 +227,11 @@ def test_a_folder_belongs_to_one_config_and_one_dataset(tmp_path):
     workdir.record(folder, CONFIG, DATASET)
   assert not (folder / "summary.json").exists()
   workdir.check(folder, CONFIG)
-  with pytest.raises(ConfigError, match=r"train\.steps is 5 there and 6 here"):
+  with pytest.raises(ConfigError, match=r"train\.steps was 5 and is now 6"):
     workdir.check(folder, OTHER)
   workdir.check_same(folder, OTHER, groups=("seed",))
   workdir.check_same(folder, OTHER, groups=("train",), ignore=("train.steps",))
-  with pytest.raises(ConfigError, match=r"train\.steps is 5 there and 6 here"):
+  with pytest.raises(ConfigError, match=r"train\.steps was 5 and is now 6"):
     workdir.check_same(folder, OTHER, groups=("train",), ignore=("seed", "train"))
   workdir.check_dataset(folder, DATASET)
   with pytest.raises(ConfigError, match="a run on another dataset"):
@@ -246,7 +246,7 @@ def test_a_run_that_is_older_than_a_field_has_its_default(tmp_path):
   (tmp_path / "config.json").write_text(json.dumps(stored))
   workdir.check_same(tmp_path, config)
   config.model.family = "modern_bert"
-  message = "model.family is 'bert' there and 'modern_bert' here"
+  message = "model.family was 'bert' and is now 'modern_bert'"
   with pytest.raises(ConfigError, match=message):
     workdir.check_same(tmp_path, config)
 

@@ -129,7 +129,7 @@ def test_a_resumed_run_continues_the_same_record(tmp_path, name, held):
 @pytest.mark.extra(*TRACKERS["mlflow"])
 def test_a_server_that_does_not_answer_is_told(tmp_path, monkeypatch):
   monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:9")
-  with pytest.raises(ConfigError, match=r"mlflow does not open a run: .*host.* unset"):
+  with pytest.raises(ConfigError, match=r"mlflow cannot open a run: .*host.* unset"):
     record(tmp_path, "...", trackers="mlflow")
   assert not (tmp_path / "trackers.json").exists()
 
@@ -138,7 +138,7 @@ def test_a_server_that_does_not_answer_is_told(tmp_path, monkeypatch):
 def test_a_driver_that_is_not_installed_is_told(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "psycopg2", None)
   monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:secret@localhost/runs")
-  with pytest.raises(ConfigError, match=r"mlflow does not open a run: .*psycopg2") as found:
+  with pytest.raises(ConfigError, match=r"mlflow cannot open a run: .*psycopg2") as found:
     record(tmp_path, "...", trackers="mlflow")
   assert "secret" not in str(found.value)
 
@@ -168,7 +168,7 @@ class Fake:
 
 
 WARNING = (
-  "WARNING: mlflow failed: {}. The run goes on without it; metrics.jsonl and TensorBoard "
+  "WARNING: mlflow failed: {}. The run continues without it; metrics.jsonl and TensorBoard "
   "have all numbers."
 )
 
@@ -223,7 +223,7 @@ def test_what_does_not_open_is_told_in_one_line_without_its_password(tmp_path, m
   with pytest.raises(ConfigError) as found:
     record(tmp_path, "...", trackers="mlflow")
   assert str(found.value) == (
-    "config.train.trackers: mlflow does not open a run: no https://host/ here. Mend it."
+    "config.train.trackers: mlflow cannot open a run: no https://host/ here. Mend it."
   )
 
 
@@ -322,7 +322,7 @@ def test_a_tracker_that_does_not_open_ends_all_processes_before_any_work(
   _, told = first.communicate()
   _, other = second.communicate()
   assert (first.returncode, second.returncode) == (2, 1)
-  assert len([x for x in told.splitlines() if "mlflow does not open a run" in x]) == 1
+  assert len([x for x in told.splitlines() if "mlflow cannot open a run" in x]) == 1
   assert "secret" not in told
-  assert "Process 0 stopped; its message says why." in other
+  assert "Process 0 failed; its message says why." in other
   assert not (folder / "none").exists()

@@ -1,8 +1,8 @@
-"""Weights & Biases and MLflow: they get the numbers that TensorBoard gets.
+"""Trackers: Weights & Biases and MLflow get the numbers that TensorBoard gets.
 
-A tracker is a `TrackedRun` with a `run_id`, `log` and `close`, and `REMEDY` says what to do
-if it does not open. The file `trackers.json` in the run's folder keeps the identifiers, so
-that a resumed run continues the same record.
+The module of a tracker has a class `TrackedRun` with `run_id`, `log` and `close`, and a
+`REMEDY`, which says what to do if the tracker cannot be opened. `trackers.json` in the
+run's folder keeps the identifiers, so that a resumed run continues the same record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import ml_collections
 
 from training.config import tracker_names
 from training.errors import ConfigError
-from training.processes import first
+from training.processes import on_first
 from training.record.files import read_json, write_json
 
 _IDS = "trackers.json"
@@ -30,19 +30,19 @@ _IDS = "trackers.json"
 def opened(
   folder: str | pathlib.Path, config: ml_collections.ConfigDict
 ) -> Iterator[Trackers]:
-  """Opens the trackers of `config.train.trackers`; of several processes only in the first.
+  """Opens the trackers of `config.train.trackers`, in process 0 only.
 
   Args:
     folder: the run's folder.
-    config: of the run, checked.
+    config: the run's config, validated.
 
   Raises:
     ConfigError: a tracker cannot be opened, or `trackers.json` is damaged.
-    Stopped: in the other processes, if it failed in the first.
+    Stopped: in the other processes, if process 0 failed.
   """
   trackers, failed = Trackers(), True
   try:
-    first(lambda: trackers.open(pathlib.Path(folder).absolute(), config))
+    on_first(lambda: trackers.open(pathlib.Path(folder).absolute(), config))
     yield trackers
     failed = False
   finally:
@@ -50,13 +50,13 @@ def opened(
 
 
 class Trackers:
-  """The trackers of a run. One that fails is dropped with a warning: the run goes on."""
+  """A run's trackers. If one fails, it is dropped with a warning, and the run continues."""
 
   def __init__(self):
     self._open: dict[str, Any] = {}
 
   def open(self, folder: pathlib.Path, config: ml_collections.ConfigDict):
-    """Opens those of the config; see `opened`."""
+    """Opens the trackers that the config names; see `opened`."""
     path = folder / _IDS
     for name in tracker_names(config):
       remedy = "It names the runs of the trackers. Remove it to start new ones."
@@ -64,9 +64,9 @@ class Trackers:
       module = importlib.import_module(f"training.record.trackers.{name}_run")
       try:
         tracker = module.TrackedRun(folder, config.to_dict(), run_id=ids.get(name))
-      except Exception as error:  # also of a database's driver, or of the network
+      except Exception as error:  # of any type, such as from a database driver
         raise ConfigError(
-          f"config.train.trackers: {name} does not open a run: {_told(error)} "
+          f"config.train.trackers: {name} cannot open a run: {_error_line(error)} "
           f"{module.REMEDY}"
         ) from error
       self._open[name] = tracker
@@ -77,25 +77,25 @@ class Trackers:
     self._each(lambda tracker: tracker.log(step, values))
 
   def close(self, *, failed: bool):
-    """Ends the records; `failed` says that an exception ends the run."""
+    """Ends the records; `failed` means that an exception ends the run."""
     self._each(lambda tracker: tracker.close(failed=failed))
 
   def _each(self, act: Callable[[Any], None]):
     for name, tracker in list(self._open.items()):
       try:
         act(tracker)
-      except Exception as error:  # no tracker is worth a run
+      except Exception as error:  # a tracker must not end the run
         del self._open[name]
         print(
-          f"WARNING: {name} failed: {_told(error)} The run goes on without it; "
+          f"WARNING: {name} failed: {_error_line(error)} The run continues without it; "
           "metrics.jsonl and TensorBoard have all numbers.",
           file=sys.stderr,
           flush=True,
         )
 
 
-def _told(error: Exception) -> str:
-  """What an error says, in a line and without the passwords of its addresses."""
+def _error_line(error: Exception) -> str:
+  """The error's message on one line, without passwords in URLs."""
   text = re.sub(r"://\S*@", "://", str(error) or type(error).__name__)
   line = textwrap.shorten(text, 300, placeholder=" ...")
   return line if line.endswith(".") else f"{line}."

@@ -1,4 +1,4 @@
-"""The run as MLflow records it."""
+"""The record of a run in MLflow."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from flax.traverse_util import flatten_dict
 from mlflow.entities import Metric, Param
 
 REMEDY = "Set MLFLOW_TRACKING_URI to a server that runs, or unset it."
-# MLflow's own would hold up a step for many minutes.
+# With MLflow's defaults, a failing server would block a step for many minutes.
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 
 
 class TrackedRun:
   """A run of MLflow.
 
-  Its variables hold: MLFLOW_TRACKING_URI names a server. Without it, the record is a
-  database in the run's folder.
+  MLflow's environment variables apply: MLFLOW_TRACKING_URI names a server. Without it, the
+  record is a database in the run's folder.
 
   Args:
     folder: the run's folder; `mlflow.db` in it is the database.
-    config: of the run.
-    run_id: of the run to continue; None for a new one.
+    config: the run's config.
+    run_id: the MLflow run to continue; None for a new one.
 
   Raises:
-    Exception: any, where the server cannot be reached, or has no such run.
+    Exception: of any type, if the server cannot be reached, or has no such run.
   """
 
   def __init__(self, folder: pathlib.Path, config: Mapping, *, run_id: str | None):
     for name, value in _PATIENCE.items():
       os.environ.setdefault(name, value)
     uri = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
-    # It would tell of each attempt, with the password of the address.
+    # MLflow would log each attempt, with the password that the URI may contain.
     logging.getLogger("mlflow").setLevel(logging.ERROR)
-    self._client = mlflow.MlflowClient(uri)  # unlike mlflow.start_run, no hook at exit
+    self._client = mlflow.MlflowClient(uri)  # unlike mlflow.start_run, without an exit hook
     if run_id is None:
       mlflow.set_tracking_uri(uri)
       name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "isopack")

@@ -1,4 +1,4 @@
-"""The run as Weights & Biases records it."""
+"""The record of a run in Weights & Biases."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ REMEDY = "Log in with wandb login, or set WANDB_MODE=offline."
 class TrackedRun:
   """A run of Weights & Biases.
 
-  Its variables hold: WANDB_MODE=offline keeps all in the folder, for `wandb sync`.
+  Its environment variables apply: with WANDB_MODE=offline the record stays in the run's
+  folder, until `wandb sync` uploads it.
 
   Args:
     folder: the run's folder; files go to `wandb/` in it.
-    config: of the run.
-    run_id: of the run to continue; None for a new one.
+    config: the run's config.
+    run_id: the W&B run to continue; None for a new one.
 
   Raises:
-    Exception: any, where nobody is logged in, or the server cannot be reached.
+    Exception: of any type, if nobody is logged in, or the server cannot be reached.
   """
 
   def __init__(self, folder: pathlib.Path, config: Mapping, *, run_id: str | None):
@@ -33,12 +34,12 @@ class TrackedRun:
       id=run_id,
       resume="allow",
       settings=wandb.Settings(
-        console="off",  # what is printed stays as it is
+        console="off",  # does not capture or change printed output
         finish_timeout=60,  # seconds; `wandb sync` uploads the rest
-        # Only the numbers and the config: no code, command line, packages or machine.
+        # Upload only the numbers and the config: no code, command line, packages or host.
         disable_code=True,
         disable_git=True,
-        host="-",  # instead of its name
+        host="-",  # instead of the host's name
         x_disable_meta=True,
         x_disable_stats=True,
         x_save_requirements=False,
@@ -46,7 +47,7 @@ class TrackedRun:
     )
     self.run_id = self._run.id
     self._run.config.update(dict(config), allow_val_change=True)
-    # W&B's own step never goes back; a killed run trains some steps again.
+    # W&B's own step cannot go back, but a killed run trains some steps again.
     self._run.define_metric("*", step_metric="step")
 
   def log(self, step: int, values: Mapping[str, float]):
