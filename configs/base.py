@@ -1,7 +1,7 @@
-"""Every field of a run, with the value that BERT's papers give it where they do.
+"""Every field of a run, with the value from BERT's papers where they give one.
 
-A config file edits this base. Fields are locked: an unknown one on the command line is
-refused. `training/config/rules.py` checks their values before any work.
+The other config files change some of these values. Unknown fields are refused, also on the
+command line. `training/config/rules.py` checks the values before any work.
 """
 
 from ml_collections import ConfigDict
@@ -9,128 +9,158 @@ from ml_collections import ConfigDict
 
 def get_config() -> ConfigDict:
   config = ConfigDict()
-  config.seed = 0  # of parameters, dropout, masking and the order of packs
+  config.seed = 0  # seed of parameters, dropout, masking and the order of packs
   config.profile = 0  # steps to profile into the run's folder, after the first 10
 
   config.data = ConfigDict()
   # sentences, documents, text, glue/NAME, squad, classification, regression
   config.data.task = "pretraining"
   config.data.source = "stdlib"  # files, tfds:NAME, ...; "prepared": what directory holds
-  config.data.held_out_source = ""  # a source of its own, instead of a fraction
-  config.data.mismatched_source = ""  # held out too, of another kind: MNLI has one
-  config.data.labels = ""  # classification: its classes, such as "ham,spam"
-  config.data.columns = ""  # what fields are called in the source, such as text=content
-  config.data.documents = "blank-line"  # how text files split: docs/data.md
-  config.data.directory = "data/stdlib"  # the prepared dataset; made where it is not there
-  config.data.max_sequence_length = 128  # tokens of a sequence; of a row by default
-  config.data.vocab_size = 4096  # of the vocabulary trained on the corpus
-  config.data.vocab_file = ""  # a BERT vocabulary, or GPT-2's, to use instead
-  config.data.min_sentences = 2  # shorter documents have no next sentence to predict
-  config.data.held_out_fraction = 0.05  # of the documents
-  config.data.dupe_factor = 1  # times each document is cut, each time at random
-  config.data.short_sequence_probability = 0.1  # share of documents cut short
+  config.data.held_out_source = ""  # a separate source to hold out, instead of a fraction
+  config.data.mismatched_source = ""  # a second source to hold out; MNLI has one
+  config.data.labels = ""  # classification: names of the classes, such as "ham,spam"
+  config.data.columns = ""  # names of fields in the source, such as text=content
+  config.data.documents = "blank-line"  # where documents in text files end: docs/data.md
+  config.data.directory = "data/stdlib"  # the prepared dataset; made if it does not exist
+  config.data.max_sequence_length = 128  # in tokens; also of a row by default
+  config.data.vocab_size = 4096  # size of the vocabulary learned from the corpus
+  # A vocabulary to use instead: BERT's vocab.txt, a tokenizer.json or GPT-2's vocab.json.
+  config.data.vocab_file = ""
+  # pretraining, sentences: documents with fewer sentences are left out
+  config.data.min_sentences = 2
+  config.data.held_out_fraction = 0.05  # fraction of the documents to hold out
+  # pretraining: how often each document is cut, each time differently
+  config.data.dupe_factor = 1
+  # pretraining: fraction of documents with a random target length
+  config.data.short_sequence_probability = 0.1
   config.data.doc_stride = 128  # squad: tokens from one window of a context to the next
-  config.data.max_question_length = 64  # squad: in tokens
-  config.data.cross_documents = False  # sentences: as RoBERTa's FULL-SENTENCES
-  config.data.min_words = 0  # text, documents: shorter ones are left out
-  # Longer documents, sentences or contexts: truncate, split, error; "": of the task.
+  config.data.max_question_length = 64  # squad: in tokens; longer questions are truncated
+  # sentences: sequences continue in the next document, as RoBERTa's FULL-SENTENCES
+  config.data.cross_documents = False
+  config.data.min_words = 0  # text, documents: those with fewer words are left out
+  # What to do with documents, sentences or contexts that are too long: truncate, split or
+  # error; "": the default of the task.
   config.data.too_long = ""
-  # text: how documents become rows. packed: cut at the row length, packed, and isolated;
-  # concat, padding: by atoms, the units of shuffling, which share rows (docs/batches.md).
+  # text: how documents become rows. packed: cut at the row length, packed and isolated;
+  # concat, padding: cut into atoms, the units of shuffling, which share rows
+  # (docs/batches.md).
   config.data.layout = "packed"
   config.data.atom_size = 0  # concat, padding: in tokens; 0: the row length
-  config.data.loss_on_padding = False  # padding: predict end tokens that only fill an atom
-  # Documents that arrive during training, with packing.algorithm=online: - (standard
-  # input), a folder that grows, hf:NAME. data.source is then a sample of them.
+  # padding: whether to predict end tokens that only fill an atom
+  config.data.loss_on_padding = False
+  # With packing.algorithm=online, documents that arrive during training: - (standard
+  # input), a growing folder, or hf:NAME. data.source is then a sample of them.
   config.data.stream = ""
-  config.data.stream_wait = 60.0  # seconds without a batch, then the run saves and stops
-  config.data.seed = 0  # of the held-out split and of how documents are cut
-  config.data.mask_rate = 0.15  # masked tokens / tokens of a sequence
+  # Seconds without a batch after which the run saves and stops; 0: no limit.
+  config.data.stream_wait = 60.0
+  config.data.seed = 0  # seed of the held-out split and of how documents are cut
+  config.data.mask_rate = 0.15  # fraction of a sequence's tokens that are masked
 
   config.packing = ConfigDict()
-  # near the optimum; none: unpacked, the baseline; online: packed while reading.
+  # none: unpacked, the baseline; online: packed while reading; others: docs/packing.md.
+  # auto is near the optimum.
   config.packing.algorithm = "auto"
-  # 0: chosen, the smallest that costs at most 0.1 % more packs, if a plan with it is found
-  # in less than a minute; the row length for no limit.
+  # 0: the smallest limit that costs at most 0.1 % more packs than no limit, or no limit
+  # where planning with that one would take minutes. The row length: no limit.
   config.packing.max_sequences_per_pack = 0
-  config.packing.row_length = 0  # tokens; 0: data.max_sequence_length
-  config.packing.length_multiple = 1  # each sequence starts at a multiple; 8, 64
-  config.packing.separator_tokens = 0  # padding between two sequences of a row
-  config.packing.open_packs = 64  # online: most packs that wait for more sequences
-  config.packing.look_ahead = 64  # online: most sequences that wait for a pack
-  config.packing.max_delay = 0  # online: arrivals after which a pack is closed; 0: no limit
-  config.packing.assignment = "fresh"  # other neighbours each epoch; or fixed
-  # Where attention skips foreign sequences, a row costs the sum of its squared lengths.
-  # even: as many packs, with these sums as equal as possible; none
+  config.packing.row_length = 0  # in tokens; 0: data.max_sequence_length
+  # Sequences start at multiples of this many tokens, such as 8 or 64.
+  config.packing.length_multiple = 1
+  config.packing.separator_tokens = 0  # padding between two sequences of a row, in tokens
+  config.packing.open_packs = 64  # online: how many packs may wait for more sequences
+  config.packing.look_ahead = 64  # online: how many sequences may wait for a pack
+  # online: how many arrivals a sequence may wait until its pack is closed; 0: no limit
+  config.packing.max_delay = 0
+  # fresh: new neighbours in each epoch; fixed: the same neighbours
+  config.packing.assignment = "fresh"
+  # even: as many packs, with sums of squared lengths as equal as possible; none. This sum
+  # is the cost of a row where attention skips foreign sequences.
   config.packing.then = "none"
-  # devices: those of a step have nearly the same sums; devices_and_steps: steps too; none
+  # devices: all devices of a step have nearly the same sum of squared lengths;
+  # devices_and_steps: steps do too; none.
   config.packing.balance = "none"
-  # What is done about steps that hold more sequences; the fields below say the recipe
-  # without packing. lamb_betas: beta ** packing factor; reduce_batch: fewer rows a step;
-  # lr_linear, lr_sqrt: a larger rate; none.
+  # The fields below give the recipe without packing. How to adjust it to steps with more
+  # sequences. lamb_betas: beta ** packing factor; reduce_batch: fewer rows a step;
+  # lr_linear, lr_sqrt: a higher learning rate; none.
   config.packing.adjust = "lamb_betas"
 
   config.model = ConfigDict()
   config.model.family = "bert"  # modern_bert; data.task=text always trains a GPT-2
-  config.model.size = "base"  # tiny, mini, small, medium, large, xl; given: of init_from
-  config.model.init_from = ""  # a folder with weights to start from; drawn if not given
-  config.model.dropout_rate = 0.1  # of embeddings and of what a layer adds
-  config.model.attention_dropout_rate = 0.1  # of attention's probabilities
-  config.model.initializer_range = 0.02  # standard deviation that weights start from
-  # none: the ablation without isolation. token_type: the two segments of a sequence do
-  # not see each other either.
+  # tiny, mini, small, medium, large, xl; given: the sizes of init_from
+  config.model.size = "base"
+  config.model.init_from = ""  # folder with initial weights; "": random weights
+  config.model.dropout_rate = 0.1  # dropout of embeddings and of what a layer adds
+  config.model.attention_dropout_rate = 0.1  # dropout of attention probabilities
+  config.model.initializer_range = 0.02  # standard deviation of the initial weights
+  # none: the ablation without isolation. token_type: the two segments of a sequence are
+  # isolated too.
   config.model.attention_mask = "segment"
-  config.model.position_reset = True  # False: the ablation with positions of the row
-  config.model.positions = "alibi"  # of a GPT-2; learned: a table, as BERT has
-  config.model.next_sentence = True  # False: the ablation without NSP
-  config.model.global_every = 3  # modern_bert: each third layer attends to all tokens
-  config.model.local_window = 128  # modern_bert: tokens that the other layers attend to
-  config.model.global_base = 160_000.0  # modern_bert: of rotary positions, global layers
-  config.model.pooling = "cls"  # modern_bert, of classes; mean: of all tokens
+  # False: the ablation whose positions continue through the row
+  config.model.position_reset = True
+  config.model.positions = "alibi"  # only GPT-2; learned: a table, as in BERT
+  config.model.next_sentence = True  # False: the ablation without next-sentence prediction
+  # modern_bert: one layer in this many attends to all tokens of the sequence
+  config.model.global_every = 3
+  config.model.local_window = 128  # modern_bert: window of the other layers, in tokens
+  # modern_bert: base of the rotary positions in layers that attend to all tokens
+  config.model.global_base = 160_000.0
+  config.model.pooling = "cls"  # modern_bert, for classes; mean: over all tokens
   config.model.attention_impl = "xla"  # blocks, cudnn, cudnn_packed, splash: docs/model.md
   config.model.remat = "none"  # layers: compute them twice, to save memory
-  config.model.vocab_multiple = 1  # 8 or 128: rows of the token embedding, rounded up
-  config.model.dtype = "float32"  # of the computation; or bfloat16
+  # The token embedding's rows are rounded up to a multiple of this, such as 8 or 128.
+  config.model.vocab_multiple = 1
+  config.model.dtype = "float32"  # bfloat16; the type of the computation
 
   config.optimizer = ConfigDict()
   config.optimizer.name = "lamb"  # adamw, sgd, adafactor
-  config.optimizer.learning_rate = 1e-3  # the peak
-  # Steps with a rising rate; a tenth of the run where they would outlast it.
+  config.optimizer.learning_rate = 1e-3  # the peak learning rate
+  # Steps with a rising learning rate, without packing. If a config's warm-up would last as
+  # long as the run, it is a tenth of the steps.
   config.optimizer.warmup_steps = 100
-  config.optimizer.warmup = ""  # instead: such as "0.1 epochs", "5e4 sequences"
-  config.optimizer.b1 = 0.9  # sgd: the momentum; adafactor: none
-  config.optimizer.b2 = 0.999  # lamb, adamw
-  config.optimizer.eps = 1e-6  # lamb, adamw
-  config.optimizer.weight_decay = 0.01  # not of biases and LayerNorm
-  # How the rate falls after the warm-up, to zero: linear; sqrt: as 1 - sqrt(x).
+  # Instead of warmup_steps, such as "0.1 epochs" or "5e4 sequences".
+  config.optimizer.warmup = ""
+  config.optimizer.b1 = 0.9  # sgd: the momentum; adafactor: not used
+  config.optimizer.b2 = 0.999  # only lamb and adamw
+  config.optimizer.eps = 1e-6  # only lamb and adamw
+  config.optimizer.weight_decay = 0.01  # not for biases and LayerNorm
+  # How the learning rate falls to zero after the warm-up: linear, or sqrt, as 1 - sqrt(x).
   config.optimizer.decay = "linear"
-  config.optimizer.decay_share = 1.0  # of the steps after the warm-up, the share that falls
-  config.optimizer.clip_update = 0.0  # adamw: RMS of a tensor's update; 0: not clipped
-  config.optimizer.clip_norm = 1.0  # global norm of the gradients; 0: not clipped
-  config.optimizer.bias_correction = True  # of lamb's and adamw's moments
-  config.optimizer.trust_ratio = "weights"  # lamb; all: of biases and LayerNorm too
-  config.optimizer.max_weight_norm = 0.0  # lamb: norms above count as this; 0: no bound
+  # Fraction of the steps after the warm-up in which the learning rate falls, at the end.
+  config.optimizer.decay_share = 1.0
+  config.optimizer.clip_update = 0.0  # adamw: largest RMS of a tensor's update; 0: no limit
+  config.optimizer.clip_norm = 1.0  # largest global norm of the gradients; 0: no limit
+  config.optimizer.bias_correction = True  # lamb, adamw: correct the moments for their bias
+  config.optimizer.trust_ratio = "weights"  # lamb; all: biases and LayerNorm have one too
+  # lamb: largest norm of a parameter in its trust ratio; 0: no limit
+  config.optimizer.max_weight_norm = 0.0
 
   config.train = ConfigDict()
-  config.train.loss_unit = "sequence"  # token; pack: the ablation with the pack's mean
+  # token; pack: the ablation that averages over packs instead
+  config.train.loss_unit = "sequence"
   config.train.batch_size = 32  # sequences a step without packing, over all devices
   config.train.micro_batch_size = 0  # rows computed at once; 0: all rows of a step
-  config.train.fsdp = 1  # devices that share one copy of parameters and optimizer
-  config.train.skip_bad_steps = 0  # non-finite steps in a row; 0: the first ends the run
-  config.train.loader_workers = 0  # processes that make batches; 0: a thread of this one
-  config.train.steps = 1000  # without packing
-  config.train.duration = ""  # instead of steps: such as "3 epochs", "1e6 sequences"
-  config.train.log_every = 20  # steps of the run itself
-  config.train.eval_every = 100  # steps; a multiple of log_every
-  config.train.checkpoint_every = 200  # steps; a multiple of log_every
-  config.train.keep_checkpoints = 2  # the newest
-  config.train.keep_best = False  # of the best evaluation, too
-  config.train.keep_every = 0  # multiple of checkpoint_every; such steps are kept for good
-  config.train.patience = 0  # evaluations without a better one, to end; 0: never
-  config.train.target_mlm_accuracy = 0.0  # held out; training ends there; 0: no target
-  config.train.peak_flops = 0.0  # of all devices, for peak_share; 0: known or measured
+  config.train.fsdp = 1  # devices that share one copy of parameters and optimizer state
+  # How many non-finite steps in a row to skip; 0: the first ends the run.
+  config.train.skip_bad_steps = 0
+  # Processes that make batches; 0: a thread of the training process.
+  config.train.loader_workers = 0
+  config.train.steps = 1000  # steps without packing
+  config.train.duration = ""  # instead of steps, such as "3 epochs" or "1e6 sequences"
+  config.train.log_every = 20  # in steps, counted with packing
+  config.train.eval_every = 100  # in steps with packing; a multiple of log_every
+  config.train.checkpoint_every = 200  # in steps with packing; a multiple of log_every
+  config.train.keep_checkpoints = 2  # how many of the newest checkpoints to keep
+  config.train.keep_best = False  # also keep the checkpoint of the best evaluation
+  # Also keep checkpoints at multiples of this many steps, a multiple of checkpoint_every;
+  # 0: none.
+  config.train.keep_every = 0
+  # Stop after this many evaluations without improvement; 0: never.
+  config.train.patience = 0
+  # Held-out accuracy of masked tokens at which training stops; 0: no target.
+  config.train.target_mlm_accuracy = 0.0
+  config.train.peak_flops = 0.0  # of all devices, for peak_share; 0: looked up or measured
   config.train.trackers = ""  # wandb, mlflow, or both: docs/training.md
-  config.train.compilation_cache = ""  # a folder that later runs take their programs from
-  config.train.keep_memory = True  # freed memory, for the next step; Linux with glibc
+  config.train.compilation_cache = ""  # folder of compiled programs that later runs reuse
+  config.train.keep_memory = True  # reuse freed memory in the next step; Linux with glibc
   config.train.throughput_rounds = 24  # timed steps, packed and unpacked each; 0: none
   return config

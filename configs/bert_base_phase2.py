@@ -2,19 +2,19 @@
 
   python train.py --config=configs/bert_base_phase2.py:384 --workdir=runs/bert_base_384
 
-Starts from the newest checkpoint in runs/bert_base_phase1; positions from 128 on are drawn
-again, and the optimizer starts afresh. Data: data/wikipedia-384 or data/wikipedia-512,
-prepared with the same vocabulary as phase 1 (docs/data.md).
+Starts from the newest checkpoint in runs/bert_base_phase1, with random embeddings for
+positions from 128 on and a new optimizer state. Data: data/wikipedia-384 or
+data/wikipedia-512, prepared with the same vocabulary as phase 1 (docs/data.md).
 
-Recipe: the one of the paper's authors without packing, the same for both lengths: LAMB at
+Recipe: that of the paper's authors without packing, the same for both lengths: LAMB at
 16,384 sequences a step (github.com/graphcore/examples,
 nlp/bert/pytorch/configs_pretraining.yml, pretrain_base_384 and pretrain_base_512). Packed
-as in section 4.3 of arXiv 2107.02027; the packing factor there is 1.70 at 384, and 2.00 at
-512 (table 1).
+as in section 4.3 of arXiv 2107.02027; its packing factor is 1.70 at 384, and 2.00 at 512
+(table 1).
 
 Reaches: with 384, after fine-tuning, 88.32 F1 and 81.03 exact match on SQuAD 1.1, packed
 (table 3 there); with 512 not known. Not run here yet.
-Takes: not known. The paper's packing made it 1.68 times as fast at 384 (table 2).
+Takes: not known. Packing made it 1.68 times as fast at 384 in the paper (table 2).
 """
 
 from configs import bert_base_phase1

@@ -1,4 +1,4 @@
-"""BERT-large from nothing on rows of 128 tokens: phase 1 of 2.
+"""BERT-large from scratch on rows of 128 tokens: phase 1 of 2.
 
   python train.py --config=configs/bert_large_phase1.py --workdir=runs/bert_large_phase1
 
@@ -11,7 +11,7 @@ PyTorch/LanguageModeling/BERT/scripts/configs/pretrain_config.sh).
 
 Reaches: not known after this phase; after both phases and fine-tuning, 90.65 F1 and 84.12
 exact match on SQuAD 1.1, packed (table 3 of arXiv 2107.02027). Not run here yet.
-Takes: not known. The paper's packing made this phase 1.15 times as fast (table 2).
+Takes: not known. Packing made this phase 1.15 times as fast in the paper (table 2).
 """
 
 from configs import bert_base_phase1

@@ -1,16 +1,17 @@
-"""Packed fine-tuning on a class, or two sentences and a class, of your own.
+"""Packed fine-tuning on your own data: a class for one sentence or two.
 
   python train.py --config=configs/classification.py --workdir=runs/mine \\
       --config.model.init_from=FOLDER --config.data.directory=data/mine \\
       --config.data.source=train.jsonl --config.data.held_out_source=dev.jsonl \\
       --config.data.labels=ham,spam
 
-FOLDER is a run's, or an imported one (python -m model import). Each line of the files has
-`sentence`, `label`, and `sentence2` where there are two. With --config.data.task=regression
-the label is a number. `configs/glue.py` and `configs/squad.py` start from this file.
+FOLDER is that of a run or of an imported model (python -m model import). Each line of the
+files has `sentence`, `label`, and `sentence2` if there are two. With
+--config.data.task=regression the label is a number. `configs/glue.py` and
+`configs/squad.py` start from this file.
 
 Recipe: section A.3 of arXiv 1810.04805 (32 sequences a step, 3 epochs, Adam), packed with
-the same sequences a step: as many rows fewer as the packing factor says.
+as many sequences a step: the packing factor divides the rows of a step.
 """
 
 from configs import base

@@ -5,16 +5,16 @@
   python eval.py runs/cola --step=best
   python predict.py runs/cola --input='tfds:glue/cola#test' --submission=glue/
 
-FOLDER is a run's, or an imported one (python -m model import). The data is that of
-TensorFlow Datasets, prepared once (docs/data.md); other files with the same fields take its
-place with --config.data.source and --config.data.held_out_source; of mnli with
---config.data.mismatched_source too, which may be empty.
+FOLDER is that of a run or of an imported model (python -m model import). The data comes
+from TensorFlow Datasets, prepared once (docs/data.md). To use other files with the same
+fields, set --config.data.source and --config.data.held_out_source; for mnli also
+--config.data.mismatched_source, which may be empty.
 
-Recipe: that of `configs/classification.py`, evaluated 4 times an epoch; it ends when 6
-evaluations bring nothing better, and the best checkpoint is kept. Dev set: MNLI's has a
+Recipe: that of `configs/classification.py`, evaluated 4 times an epoch. A run ends after 6
+evaluations without improvement, and the best checkpoint is kept. The dev set of MNLI has a
 matched and a mismatched part.
 
-Reaches: without packing table 1 of arXiv 1810.04805. Not run here yet on this data.
+Reaches: without packing, table 1 of arXiv 1810.04805. Not run here yet on this data.
 """
 
 from configs import classification

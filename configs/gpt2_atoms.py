@@ -1,4 +1,4 @@
-"""GPT-2 with ALiBi on WikiText-103, by the layouts of the atom-size paper.
+"""GPT-2 with ALiBi on WikiText-103, in the layouts of the atom-size paper.
 
   python train.py --config=configs/gpt2_atoms.py --workdir=runs/padding-64 \\
       --config.data.vocab_file=gpt2/vocab.json
@@ -6,31 +6,32 @@
       --config.data.vocab_file=gpt2/vocab.json --config.data.layout=concat \\
       --config.data.atom_size=128
 
-Data: WikiText-103-raw as it is published (https://arxiv.org/abs/1609.07843), wiki.train.raw
-and wiki.valid.raw, in data/wikitext-103-raw. A document is a line; those of fewer than 50
-words are left out.
---config.data.source=tfds:FOLDER --config.data.held_out_source=tfds:FOLDER#validation takes
-one that TensorFlow Datasets has prepared, with a `text` of each line. The vocabulary is
-GPT-2's vocab.json, with merges.txt beside it, or its tokenizer.json, all at
-https://huggingface.co/openai-community/gpt2; without --config.data.vocab_file a byte-level
-BPE of as many tokens is learned.
+Data: WikiText-103-raw as published (https://arxiv.org/abs/1609.07843), wiki.train.raw and
+wiki.valid.raw, in data/wikitext-103-raw. Each line is a document; those of fewer than 50
+words are left out. To use a copy that TensorFlow Datasets has prepared, with each line as a
+`text`, set --config.data.source=tfds:FOLDER
+--config.data.held_out_source=tfds:FOLDER#validation. The vocabulary is GPT-2's vocab.json,
+with merges.txt beside it, or its tokenizer.json, all at
+https://huggingface.co/openai-community/gpt2. Without --config.data.vocab_file, a byte-level
+BPE of the same size is learned.
 
-With --config.model.init_from=FOLDER --config.model.size=given
---config.model.positions=learned it starts from a Hugging Face GPT-2.
+To start from a Hugging Face GPT-2, set --config.model.init_from=FOLDER
+--config.model.size=given --config.model.positions=learned.
 
---config.data.layout=padding, concat or packed; with the first two --config.data.atom_size
-is a quarter of the row to 4 rows. For rows of 32 and 128 tokens name another
---config.data.directory and --config.data.max_sequence_length; the paper has 256 rows a step
-of 32 and of 64 tokens, and 128 of 128.
+--config.data.layout is padding, concat or packed; with the first two,
+--config.data.atom_size is from a quarter of a row to 4 rows. For rows of 32 and 128 tokens
+set another --config.data.directory and --config.data.max_sequence_length; the paper has 256
+rows a step of 32 and of 64 tokens, and 128 rows of 128.
 
-Recipe: 2 epochs and the shuffle's seed are those of the paper (appendices A.3 and A.5); it
-gives no optimizer, rate or schedule. Rate, betas, epsilon, weight decay and clipping are
-GPT-3's of this size (Brown et al., https://arxiv.org/abs/2005.14165, table 2.1 and appendix
-B); its batch and its schedule are not: here the rate falls to 0 on a line.
+Recipe: 2 epochs and the shuffle's seed are those of the paper (appendices A.3 and A.5),
+which gives no optimizer, learning rate or schedule. Learning rate, betas, epsilon, weight
+decay and clipping are GPT-3's for this size (Brown et al.,
+https://arxiv.org/abs/2005.14165, table 2.1 and appendix B). Batch size and schedule are
+not: here the learning rate falls linearly to 0.
 
-Reaches: with rows of 64 and atoms of 64, a perplexity over the training rows of 110.45
-(concat, 14,058 steps) and 99.79 (padding, 17,308 steps; table 3 there). Not run here yet.
-Takes: 2 to 3 hours on one V100 there.
+Reaches: in the paper, with rows of 64 and atoms of 64, a perplexity over the training rows
+of 110.45 (concat, 14,058 steps) and 99.79 (padding, 17,308 steps; table 3). Not run here
+yet. Takes: in the paper, 2 to 3 hours on one V100.
 """
 
 from configs import base
@@ -48,10 +49,10 @@ def get_config():
   config.data.max_sequence_length = 64
   config.data.vocab_size = 50_257
   config.data.layout = "padding"
-  config.packing.algorithm = "optimal"  # of the layout packed
+  config.packing.algorithm = "optimal"  # for layout=packed
   config.packing.max_sequences_per_pack = 64  # no limit
   config.packing.adjust = "none"
-  config.model.size = "small"  # 124M; ALiBi, unless model.positions says otherwise
+  config.model.size = "small"  # 124M parameters
   config.optimizer.name = "adamw"
   config.optimizer.learning_rate = 6e-4
   config.optimizer.warmup = "0.05 epochs"
@@ -63,5 +64,5 @@ def get_config():
   config.train.duration = "2 epochs"
   config.train.log_every = 10
   config.train.eval_every = config.train.checkpoint_every = 1000
-  config.train.throughput_rounds = 0  # packed against unpacked, which these rows are not
+  config.train.throughput_rounds = 0  # rows of atoms have no unpacked baseline
   return config

@@ -1,4 +1,4 @@
-"""ModernBERT-base from nothing, in rows of 1,024 tokens and then of 8,192.
+"""ModernBERT-base from scratch, on rows of 1,024 tokens and then of 8,192.
 
   python train.py --config=configs/modern_bert_base.py --workdir=runs/modern_bert
   python train.py --config=configs/modern_bert_base.py:8192 --workdir=runs/modern_bert_8k \\
@@ -6,18 +6,17 @@
 
 Data: text, prepared once into data/documents-1024 and data/documents-8192 by `python -m
 pipeline prepare --task documents` with --max-sequence-length and one --vocab-file
-(docs/data.md). Theirs has 1.7 trillion tokens, and a tokenizer of 50,368 tokens.
+(docs/data.md). The authors have 1.7 trillion tokens, and a tokenizer of 50,368 tokens.
 
 Recipe: the authors' (Warner et al., arXiv 2412.13663, and yamls/modernbert of
-github.com/AnswerDotAI/ModernBERT). Theirs is for packed rows, so a step has as many rows
-with packing as without (packing.adjust is none). steps and warmup_steps are those of full
-rows; train.py divides them by the packing factor, so for as many tokens set both to that
-many times more (docs/training.md). It differs in two places. Their batch grows over the
-first 50 billion tokens; here loader, recipe, schedule and rates all count with one number
-of rows a step. Their optimizer is StableAdamW. Their decay of 1e-5 a step is 0.0125 times
-the rate.
+github.com/AnswerDotAI/ModernBERT). It is for packed rows, so a step has as many rows with
+packing as without (packing.adjust is none). steps and warmup_steps are for full rows;
+train.py divides them by the packing factor, so to train on as many tokens multiply both by
+it (docs/training.md). Two things differ here. The authors' batch grows over the first 50
+billion tokens; ours has a constant size. Their optimizer is StableAdamW. Their weight decay
+of 1e-5 a step is 0.0125 times the learning rate.
 
-Reaches: not known. Not run here. A small one, on a CPU, on any text:
+Reaches: not known. Not run here. A small model, on a CPU, on any text:
 
   python train.py --config=configs/modern_bert_base.py --workdir=runs/tiny \\
     --config.model.size=tiny --config.data.source=stdlib \\

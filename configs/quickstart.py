@@ -1,8 +1,8 @@
 """A small packed BERT on the standard library's own text; `make train`.
 
 Reaches a held-out masked-token accuracy of more than 3 times the unigram baseline in 3
-minutes of training on 2 CPU cores. The held-out twentieth is small: 2.7 to 3.5 times were
-seen with other splits (LOG.md).
+minutes of training on 2 CPU cores. The held-out twentieth is small: with other splits it
+was 2.7 to 3.5 times (LOG.md).
 """
 
 from configs import base
@@ -11,8 +11,8 @@ from configs import base
 def get_config():
   config = base.get_config()
   config.data.directory = "data/quickstart"
-  config.data.seed = 3  # the split whose commonest token is as common as in the rest
-  config.data.dupe_factor = 4  # other pairs of the same text: learned, not remembered
+  config.data.seed = 3  # the most frequent token is as frequent in both splits
+  config.data.dupe_factor = 4  # different pairs of the same text, against memorising it
   config.data.vocab_size = 2048  # enough for half a million tokens
   config.data.max_sequence_length = 192  # half of it is padding without packing
   config.packing.algorithm = "spfhp"

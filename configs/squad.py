@@ -5,15 +5,15 @@
   python eval.py runs/squad --step=best
   python predict.py runs/squad --input=dev-v1.1.json --submission=squad/
 
-FOLDER is a run's, or an imported one (python -m model import). The data is that of
-TensorFlow Datasets, prepared once (docs/data.md); files in SQuAD's own layout take its
-place with --config.data.source=train-v1.1.json --config.data.held_out_source=dev-v1.1.json.
+FOLDER is that of a run or of an imported model (python -m model import). The data comes
+from TensorFlow Datasets, prepared once (docs/data.md). To use files in SQuAD's own layout,
+set --config.data.source=train-v1.1.json --config.data.held_out_source=dev-v1.1.json.
 
-Recipe: section 4.2 and A.3 of arXiv 1810.04805, with 2 epochs and windows of 384 tokens as
-in its code, packed with the same windows a step. The 88,641 windows have a packing factor
+Recipe: sections 4.2 and A.3 of arXiv 1810.04805, with 2 epochs and windows of 384 tokens as
+in its code, packed with as many windows a step. The 88,641 windows have a packing factor
 of up to 2.2 (table 5 of arXiv 2107.02027).
 
-Reaches: with BERT-base without packing 88.5 F1 and 80.8 exact match on the dev set (table 2
+Reaches: BERT-base without packing, 88.5 F1 and 80.8 exact match on the dev set (table 2
 there). Not run here yet on this data.
 """
 

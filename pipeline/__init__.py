@@ -1,7 +1,7 @@
-"""Text to packed batches.
+"""From text to packed batches.
 
-Each name is imported on first use, because processes that tokenise need neither Grain nor
-the rest of the loader.
+Each name is imported on first use, so that processes that only tokenise do not import
+Grain.
 """
 # ruff: noqa: F401
 

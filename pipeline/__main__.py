@@ -9,7 +9,7 @@ import json
 import os
 import sys
 
-if not sys.stderr.isatty():  # in a log, each update of a progress bar is a line
+if not sys.stderr.isatty():  # in a log, each update of a bar adds a line
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
 import numpy as np
@@ -29,10 +29,10 @@ from pipeline.tasks.table import TASKS
 _PREPARE_EXAMPLES = """sources:
   stdlib                      docstrings and help topics of this Python
   tfds:glue/cola              TensorFlow Datasets, prepared as array_record
-  tfds:squad#validation       another split than train
-  corpus/  'corpus/*.txt'     files by their suffix: .txt, .jsonl, .csv, .tsv, .parquet,
-                              .arrow, .json (SQuAD's layout); also Hugging Face
-                              save_to_disk
+  tfds:squad#validation       a split other than train
+  corpus/  'corpus/*.txt'     files by suffix: .txt, .jsonl, .csv, .tsv, .parquet, .arrow,
+                              .json (SQuAD's layout); also folders written by Hugging
+                              Face's save_to_disk
 
 examples:
   python -m pipeline prepare --source 'wiki/*.txt' --vocab-file vocab.txt \\
@@ -51,7 +51,8 @@ examples:
       --columns input_ids=tokens --vocab-file tokenizer.json \\
       --max-sequence-length 1024 --too-long split --out data/tokens
 
-Run again, the same command resumes where it was stopped, or does nothing if it is done.
+If the command is stopped, run it again: it resumes where it stopped. If the dataset is
+complete, it does nothing.
 """
 _INSPECT_EXAMPLES = """examples:
   python -m pipeline inspect data/mrpc
@@ -62,15 +63,15 @@ _ASSIGN_EXAMPLES = """examples:
   python -m pipeline assign data/wiki-512 --seed 1 --out data/epoch-1 --runner DirectRunner
 
 Writes plan.json and packs-00000.arrow, ...: one record per pack, with its sequences in
-order. With a runner no process gathers all lengths; every runner makes the same packs.
+order. With --runner, no process holds all lengths. The packs are the same either way.
 """
 _AUDIT_EXAMPLES = """examples:
   python -m pipeline audit data/quickstart --config configs/quickstart.py
   python -m pipeline audit data/quickstart --config configs/quickstart.py \\
       --config.packing.algorithm=optimal --epoch 3 --hosts 4 --json
 
-Proves that each sequence comes once, each token stands where it belongs, and every field
-is right; otherwise prints the first difference, with exit status 1.
+Proves that each sequence occurs once, each token is where it belongs and every field is
+right. Otherwise prints the first difference and exits with status 1.
 """
 
 
@@ -113,7 +114,7 @@ def _failed(status: int, message: str) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-  """Prints a mistake in one line, and how to get help."""
+  """Prints a usage error in one line, and how to get help."""
 
   def error(self, message):
     self.exit(2, f"error: {' '.join(message.split())[:300]}\nSee {self.prog} --help.\n")
@@ -126,10 +127,10 @@ def _parser() -> argparse.ArgumentParser:
   )
   commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
   for name, add, run, text, epilog in (
-    ("prepare", _add_prepare, _prepare, "text to sequences", _PREPARE_EXAMPLES),
-    ("inspect", _add_inspect, _inspect, "what a prepared dataset holds", _INSPECT_EXAMPLES),
-    ("assign", _add_assign, _assign, "which sequences share a pack", _ASSIGN_EXAMPLES),
-    ("audit", _add_audit, _audit, "proof that batches are right", _AUDIT_EXAMPLES),
+    ("prepare", _add_prepare, _prepare, "turn text into sequences", _PREPARE_EXAMPLES),
+    ("inspect", _add_inspect, _inspect, "describe a prepared dataset", _INSPECT_EXAMPLES),
+    ("assign", _add_assign, _assign, "assign sequences to packs", _ASSIGN_EXAMPLES),
+    ("audit", _add_audit, _audit, "prove that batches are right", _AUDIT_EXAMPLES),
   ):
     command = commands.add_parser(
       name,
@@ -162,43 +163,48 @@ def _add_prepare(command):
 
   number = {"type": int, "metavar": "N"}
   fraction = {"type": float, "metavar": "F"}
-  group = command.add_argument_group("what goes in")
+  group = command.add_argument_group("input")
   add(group, "source", "where documents come from; see below", metavar="SOURCE")
   add(
     group,
     "documents",
-    "how text files split: blank-line, line, file, wikiextractor or start:REGEX",
+    "where documents in text files end: blank-line, line, file, wikiextractor or "
+    "start:REGEX",
   )
-  add(group, "columns", "what fields are called in the source", metavar="FIELD=NAME,...")
-  add(group, "held_out_source", "what to hold out", metavar="SOURCE")
-  add(group, "held_out_fraction", "share of documents to hold out", **fraction)
-  text = "what to hold out too, such as tfds:glue/mnli#validation_mismatched"
+  add(group, "columns", "names of fields in the source", metavar="FIELD=NAME,...")
+  add(group, "held_out_source", "a separate source to hold out", metavar="SOURCE")
+  add(group, "held_out_fraction", "fraction of documents to hold out", **fraction)
+  text = "a second source to hold out, such as tfds:glue/mnli#validation_mismatched"
   add(group, "mismatched_source", text, metavar="SOURCE")
-  group = command.add_argument_group("what comes out")
+  group = command.add_argument_group("output")
   group.add_argument("--out", required=True, metavar="DIR", help="the prepared dataset")
   add(group, "task", f"one of {', '.join(TASKS)}", metavar="TASK")
   add(group, "max_sequence_length", "in tokens, special tokens included", **number)
-  add(group, "too_long", "what to do with longer ones", choices=TOO_LONG)
-  text = "vocab.txt of BERT, tokenizer.json, or vocab.json with merges.txt beside it"
+  add(group, "too_long", "what to do with longer sequences", choices=TOO_LONG)
+  text = "BERT's vocab.txt, a tokenizer.json, or vocab.json with merges.txt beside it"
   add(group, "vocab_file", text, metavar="FILE")
-  add(group, "vocab_size", "size of the vocabulary learned without a file", **number)
+  text = "size of the vocabulary that is learned without --vocab-file"
+  add(group, "vocab_size", text, **number)
   add(group, "seed", "seed of all random choices", **number)
-  add(group, "shard_bytes", "bytes of documents that make a shard", **number)
+  add(group, "shard_bytes", "bytes of documents in a shard", **number)
   group = command.add_argument_group("for --task pretraining")
-  add(group, "dupe_factor", "times each document is cut", **number)
-  add(group, "short_sequence_probability", "share of documents cut short", **fraction)
-  add(group, "min_sentences", "documents with fewer are left out (sentences too)", **number)
+  text = "how often each document is cut, each time differently"
+  add(group, "dupe_factor", text, **number)
+  text = "fraction of documents with a random target length"
+  add(group, "short_sequence_probability", text, **fraction)
+  text = "leave out documents with fewer; also for --task sentences"
+  add(group, "min_sentences", text, **number)
   group = command.add_argument_group("for --task sentences")
-  text = "sequences continue in the next document, after a [SEP]"
+  text = "continue sequences in the next document, after a [SEP]"
   add(group, "cross_documents", text, action=argparse.BooleanOptionalAction)
-  group = command.add_argument_group("for --task text")
-  add(group, "min_words", "documents with fewer are left out", **number)
+  group = command.add_argument_group("for --task text and documents")
+  add(group, "min_words", "leave out documents with fewer", **number)
   group = command.add_argument_group("for --task classification")
   add(group, "labels", "class names, in the order of their numbers", metavar="NAME,...")
   group = command.add_argument_group("for --task squad")
   add(group, "doc_stride", "tokens from one window to the next", **number)
   add(group, "max_question_length", "in tokens", **number)
-  group = command.add_argument_group("how")
+  group = command.add_argument_group("execution")
   text = "processes (default: one per core, at most 10)"
   group.add_argument("--workers", **number, help=text)
   _add_runner(group)
@@ -299,9 +305,9 @@ def _described(dataset: PreparedDataset, options) -> str:
 
 def _add_assign(command):
   _add_split(command, "the sequences to assign")
-  command.add_argument("--out", required=True, metavar="DIR", help="where the packs go")
+  command.add_argument("--out", required=True, metavar="DIR", help="a new folder")
   command.add_argument(
-    "--algorithm", default="optimal", help="of packing (default: optimal)"
+    "--algorithm", default="optimal", help="packing algorithm (default: optimal)"
   )
   text = "depth limit, or max for none (default: auto, as for packing pack)"
   command.add_argument("--max-sequences-per-pack", default="auto", metavar="M", help=text)

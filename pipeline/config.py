@@ -34,7 +34,7 @@ from pipeline.sources.streams import check_stream
 from pipeline.store import SequenceStore
 from pipeline.tasks.table import is_masked, score
 
-PREPARED = "prepared"  # the source of a run that takes the directory as it is
+PREPARED = "prepared"  # the data.source of a run that uses data.directory as it is
 # Fields of `data` that say how a run uses a dataset, not how the dataset is made.
 _OF_THE_RUN = (
   *("directory", "mask_rate", "layout", "atom_size", "loss_on_padding"),
@@ -44,7 +44,7 @@ _FLAG = re.compile(r"(?<!\S)--([a-z]+(?:-[a-z]+)*)")  # of python -m pipeline pr
 
 
 def read_config(path: str, overrides: Sequence[str] = ()) -> ml_collections.ConfigDict:
-  """Reads a config file as train.py reads it.
+  """Reads a config file as train.py does.
 
   Args:
     path: the file.
@@ -102,7 +102,7 @@ def check_prepared(data: Mapping, settings: Mapping):
     settings: the settings in the dataset's manifest.
 
   Raises:
-    InputError: the dataset has another task, length or labels, or nothing held out.
+    InputError: the task, length or labels differ, or nothing was held out.
   """
   directory = data["directory"]
   for name in ("task", "max_sequence_length", *(["labels"] if data["labels"] else [])):
@@ -141,8 +141,8 @@ def settings_of(data: Mapping) -> DatasetSettings:
     data: the config's `data`.
 
   Raises:
-    InputError: a value cannot be used, a field is of another version, or the manifest is
-      missing.
+    InputError: a value cannot be used, the manifest is missing, or it has a field of
+      another version.
   """
   if data["source"] == PREPARED:
     path = pathlib.Path(data["directory"]) / MANIFEST
@@ -156,7 +156,7 @@ def _settings(fields: Mapping) -> DatasetSettings:
   for name in fields:
     if name not in known:
       raise InputError(
-        f"The dataset has the setting {short_repr(name)}; expected some of "
+        f"The dataset has the setting {short_repr(name)}; expected only "
         f"{', '.join(known)}. Use the version that prepared it."
       )
   return DatasetSettings(**fields)
@@ -166,11 +166,12 @@ class HeldOut(NamedTuple):
   """Held-out sequences as batches, and how to score a model's outputs for them.
 
   Attributes:
-    batches: returns this process's batches, with each sequence once over all processes.
+    batches: returns this process's batches. Over all processes, each sequence occurs once.
     num_batches: how many there are.
-    score: scores the head's output for each sequence, see `tasks.table.score`; None for
-      masked tokens, and for text, whose batches hold windows; see `WindowLoader`.
-    prefix: begins the names of the scores.
+    score: takes the head's output for each sequence, as `tasks.table.score` does. None for
+      tasks with masked tokens, and for text, whose batches hold windows; see
+      `WindowLoader`.
+    prefix: put before the name of each score.
   """
 
   batches: Callable[[], Iterator[PackedBatch]]
@@ -232,7 +233,7 @@ def make_loader(
   process_index: int = 0,
   process_count: int = 1,
 ) -> RowLoader:
-  """The batches of a store in the config's layout, masked if its task is.
+  """The batches of a store in the config's layout, masked if the task masks tokens.
 
   Args:
     config: of the run.
@@ -240,7 +241,7 @@ def make_loader(
     vocabulary: tokens in the order of their ids.
     plan: from `make_plan`; made if not given.
     batch_size: rows of a batch; by default, as many as the config computes at once.
-    devices: that share a batch, over all processes; for `packing.balance`.
+    devices: how many share a batch, over all processes; for `packing.balance`.
     process_index, process_count: this process's number and how many there are, such as
       jax.process_index() and jax.process_count().
 
@@ -288,10 +289,10 @@ def make_batches(
   process_count: int,
   is_stopping: Callable[[], bool] = lambda: False,
 ) -> BatchIterator | OnlineBatches:
-  """The batches of a run, without end unless a stream ends; see `make_loader`.
+  """The batches of a run, endless unless a stream ends; see `make_loader`.
 
   Args:
-    is_stopping: asked while a stream gives nothing; if it returns True, waiting ends.
+    is_stopping: called while waiting for a stream; returning True ends the wait.
 
   Raises:
     InputError: there is no such stream, or several processes read one.
@@ -355,7 +356,8 @@ def make_audit_loader(
   The dataset decides the task, and so whether tokens are masked.
 
   Raises:
-    InputError: config and dataset have different lengths, or rows hold atoms.
+    InputError: config and dataset differ in length, or the config packs online or by
+      atoms.
   """
   settings = dataset.manifest["settings"]
   longest = settings["max_sequence_length"]
@@ -368,14 +370,14 @@ def make_audit_loader(
   if config.packing.algorithm == ONLINE:
     raise InputError(
       "packing.algorithm is 'online'; expected another: packs made while reading follow no "
-      "plan to audit. That each sequence comes once is tested in "
-      "tests/pipeline/batches/test_online.py."
+      "plan to audit. tests/pipeline/batches/test_online.py checks that each sequence "
+      "occurs once."
     )
   if config.data.layout != "packed":
     raise InputError(
       f"data.layout is {config.data.layout!r}; expected 'packed'. Rows of atoms hold parts "
-      "of documents, which this does not audit. That each token is used once an epoch is "
-      "tested in tests/pipeline/batches/test_atoms.py."
+      "of documents, which the audit does not cover. tests/pipeline/batches/test_atoms.py "
+      "checks that each token is used once an epoch."
     )
   config.data.task = settings["task"]
   store = getattr(dataset, split)

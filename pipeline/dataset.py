@@ -1,4 +1,4 @@
-"""Prepared datasets: folders of sequences that are whole or absent."""
+"""Prepared datasets: folders of sequences, complete or absent."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MANIFEST = "manifest.json"
 
 @dataclasses.dataclass(frozen=True)
 class PreparedDataset:
-  """A prepared dataset, opened.
+  """An open prepared dataset.
 
   Attributes:
     directory: its folder.
     train: sequences to train on.
-    tokenizer: that made them.
+    tokenizer: the one that made them.
     manifest: settings, counts and checksums, as in `manifest.json`.
-    mismatched: held out too, but of another kind than `train`; None if there are none.
+    mismatched: held-out sequences of another kind than `train`; None if there are none.
   """
 
   directory: pathlib.Path
@@ -48,7 +48,7 @@ class PreparedDataset:
 
   @property
   def held_out(self) -> SequenceStore:
-    """Sequences of documents that neither the vocabulary nor the training saw.
+    """Sequences of documents that neither the vocabulary nor the model was trained on.
 
     Raises:
       InputError: none were held out.
@@ -102,7 +102,7 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
 
 
 def altered_file(directory: pathlib.Path, digests: dict[str, str]) -> pathlib.Path | None:
-  """The first file that does not have its SHA-256, if any."""
+  """The first file whose SHA-256 differs from its digest; None if all agree."""
   paths = [directory / name for name in digests]
   with ThreadPoolExecutor() as threads:
     for path, digest in zip(paths, threads.map(file_sha256, paths), strict=True):

@@ -22,7 +22,7 @@ class DatasetSettings:
     vocab_size: the most tokens of a learned vocabulary.
     vocab_file: a BERT vocabulary, a tokenizer.json, or GPT-2's vocab.json with its
       merges.txt beside it; "" to learn one.
-    min_sentences: leaves out documents with fewer (pretraining, sentences).
+    min_sentences: documents with fewer are left out (pretraining, sentences).
     held_out_fraction: the fraction of documents to hold out.
     short_sequence_probability: the fraction of documents with a random target length
       (pretraining).
@@ -30,21 +30,22 @@ class DatasetSettings:
     task: what sequences to make; see `pipeline/tasks/table.py`.
     held_out_source: a separate source to hold out, instead of a fraction.
     columns: names of fields in the source, "field=name,field=name".
-    documents: how text files split: "blank-line", "line", "file", "wikiextractor" or
-      "start:REGEX".
+    documents: where documents in text files end: "blank-line", "line", "file",
+      "wikiextractor" or "start:REGEX".
     dupe_factor: how often each document is cut, each time differently (pretraining).
     doc_stride: tokens from one window of a context to the next (squad).
-    max_question_length: truncates longer questions, in tokens (squad).
+    max_question_length: in tokens; longer questions are truncated (squad).
     too_long: what to do with sequences over the limit: "error", "truncate" or "split"; ""
       for the task's default.
     shard_bytes: bytes of documents in a shard; random next segments come from the same
       shard.
     labels: names of the classes in the order of their numbers, "no,yes" (classification).
-    mismatched_source: held out too, but of another kind than the training data, such as
-      MNLI's mismatched genres; needs held_out_source.
-    min_words: leaves out documents with fewer; white space separates words (text).
-    cross_documents: whether sequences to train on continue in the next document, after a
-      [SEP]; those that are held out never do (sentences).
+    mismatched_source: a second source to hold out, of another kind than the training data,
+      such as MNLI's mismatched genres; needs held_out_source.
+    min_words: documents with fewer are left out; white space separates words (text,
+      documents).
+    cross_documents: whether training sequences continue in the next document, after a
+      [SEP]; held-out sequences never do (sentences).
 
   Raises:
     InputError: a value is invalid.

@@ -59,7 +59,7 @@ def open_arrow(
 
   Raises:
     OSError: the file cannot be read.
-    pyarrow.ArrowInvalid: it is not Arrow; or, from the iterator, it is damaged.
+    pyarrow.ArrowInvalid: the file is not Arrow; or, from the iterator, it is damaged.
   """
   source = pa.memory_map(str(path))
   options = pa.ipc.IpcReadOptions(included_fields=columns)
@@ -81,7 +81,7 @@ def write_sequences(
   """Writes sequences to an Arrow file, `batch_size` at a time.
 
   Args:
-    path: of the file.
+    path: the file to write.
     sequences: tuples with a value for each field of the schema, such as StoredSequences.
     schema: `SCHEMA`, or one of the schemas that extend it.
     batch_size: sequences in memory at a time.
@@ -107,7 +107,7 @@ def _record_batch(sequences: list[Sequence], schema: pa.Schema) -> pa.RecordBatc
 class SequenceStore:
   """Read access to the sequences of Arrow files, without loading their tokens.
 
-  Sequences are numbered through the files in the order given.
+  Sequence numbers continue from file to file, in the order given.
 
   Args:
     paths: one file, or several with the same columns.
@@ -118,7 +118,7 @@ class SequenceStore:
     sequence_labels: int32[num_sequences], or float32 for regression.
     answer_starts, answer_ends: int32[num_sequences], positions in the sequence; None if
       the schema has no answers.
-    schema: `SCHEMA`, or the one that extends it.
+    schema: `SCHEMA`, or a schema that extends it.
 
   Raises:
     InputError: a file is missing or is not an Arrow file of sequences.
@@ -158,7 +158,7 @@ class SequenceStore:
     return store
 
   def _set_batches(self, batches: list[pa.RecordBatch]):
-    self._tokens = []  # of each record batch, int32, views into the mapped file
+    self._tokens = []  # int32 of each record batch, a view into the mapped file
     lengths = []
     for batch in batches:
       column = batch.column("input_ids")
@@ -178,19 +178,19 @@ class SequenceStore:
       self.answer_ends = self._table["end_position"].to_numpy()
 
   def __reduce__(self):
-    """A pickle holds the names of the files; a worker maps them again."""
+    """A pickle holds file names, which a worker maps again, or a store in memory."""
     return self._origin
 
   def __len__(self) -> int:
     return self.lengths.size
 
   def records(self) -> Iterator[dict]:
-    """Each sequence as a dictionary, a few in memory at a time."""
+    """Each sequence as a dictionary, with a few in memory at a time."""
     for batch in self._table.to_batches(max_chunksize=64):
       yield from batch.to_pylist()
 
   def gather(self, ids: np.ndarray) -> np.ndarray:
-    """Tokens of some sequences, end to end.
+    """The tokens of some sequences, end to end.
 
     Args:
       ids: int[n]; sequence numbers.
@@ -209,14 +209,14 @@ class SequenceStore:
     return np.concatenate([self._tokens[number][i:j] for number, i, j in parts])
 
   def read(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Tokens of stretches of the stream: all sequences laid end to end.
+    """Tokens of parts of the stream, which is all sequences end to end.
 
     Args:
-      starts: int64[n]; where each stretch begins, in tokens from the start of the stream.
+      starts: int64[n]; where each part begins, in tokens from the start of the stream.
       lengths: int[n]; in tokens.
 
     Returns:
-      int32[sum of the lengths]; the stretches, end to end.
+      int32[sum of the lengths]; the parts, end to end.
 
     Example:
       >>> sequences = [StoredSequence([2, 7, 3], 3, 0), StoredSequence([5, 3], 2, 0)]
@@ -235,7 +235,7 @@ class SequenceStore:
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-  """The ranges from each start, end to end: int64[sum of the lengths]."""
+  """int64[sum of the lengths]: the integers from each start, end to end."""
   ends = np.cumsum(lengths, dtype=np.int64)
   return np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum())
 

@@ -33,7 +33,7 @@ class Tokenizer:
   Attributes:
     vocabulary: tokens in the order of their ids.
     path: the file it was made from.
-    by_json: whether a file splits text in its own way, and not as BERT does.
+    by_json: whether a .json file says how to split text; if not, it is split as by BERT.
 
   Raises:
     InputError: the file is missing, or in another format.
@@ -108,7 +108,7 @@ class Tokenizer:
 
 @functools.lru_cache(maxsize=2)
 def load_tokenizer(path: str) -> Tokenizer:
-  """The tokenizer of a file, cached, since every shard needs it."""
+  """The tokenizer in a file; cached, since every shard needs it."""
   return Tokenizer(path)
 
 
@@ -121,7 +121,7 @@ def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
   except Exception as error:  # the library raises nothing narrower
     raise InputError(
       f"Expected a tokenizer.json of Hugging Face's tokenizers, or GPT-2's "
-      f"{GPT2_VOCABULARY_FILE} by that name, at {path}: {str(error).splitlines()[0]}."
+      f"{GPT2_VOCABULARY_FILE} under that name, at {path}: {str(error).splitlines()[0]}."
     ) from error
   tokenizer.no_padding()
   tokenizer.no_truncation()
@@ -142,7 +142,7 @@ def train_word_pieces(texts: Iterable[str], *, vocab_size: int) -> list[str]:
   """Learns a WordPiece vocabulary.
 
   Args:
-    texts: to learn from.
+    texts: the texts to learn from.
     vocab_size: the most tokens it may have, special tokens included.
 
   Returns:
@@ -187,13 +187,13 @@ def read_vocabulary(path: str | pathlib.Path) -> list[str]:
     raise InputError(
       f"Expected a vocabulary file with one token a line at {path}: {error}."
     ) from error
-  vocabulary = text.removesuffix("\n").split("\n")  # a token may hold other kinds
+  vocabulary = text.removesuffix("\n").split("\n")  # a token may have other line ends
   missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
   if missing or len(set(vocabulary)) != len(vocabulary):
     raise InputError(
       f"{path} is not a BERT vocabulary: expected distinct tokens with "
       f"{', '.join(SPECIAL_TOKENS)}, found {len(vocabulary)} lines, "
-      f"{len(set(vocabulary))} distinct, without {', '.join(missing) or 'none'}."
+      f"{len(set(vocabulary))} distinct; missing: {', '.join(missing) or 'none'}."
     )
   return vocabulary
 
@@ -226,10 +226,10 @@ def train_bpe(
   """Learns a byte-level BPE.
 
   Args:
-    texts: to learn from.
+    texts: the texts to learn from.
     vocab_size: the most tokens it may have, special tokens included; at least
       `NUM_BYTES` more than these.
-    special_tokens: that text never becomes.
+    special_tokens: tokens that text is never encoded as.
 
   Returns:
     A tokenizer.json. Special tokens have the ids from 0 and the bytes follow; equal

@@ -1,13 +1,13 @@
 """What packing needs: the ablation of section 4.2.1 of arXiv 2107.02027, on the quickstart.
 
 Attention within each sequence or over the whole row, positions that start at 0 in each
-sequence or run on through the row, and losses averaged over sequences or over packs, with 3
-seeds each. The paper finds that without the mask loss and accuracy fall far behind, and
+sequence or continue through the row, and losses averaged over sequences or over packs, with
+3 seeds each. The paper finds that loss and accuracy are far worse without the mask, and
 that without the reset of positions accuracy stalls just under its target.
 
 For a quick look: --only seed=0 --config.train.steps=400 --config.optimizer.warmup_steps=40.
-It learns: 9.0% to 10.0% of masked tokens, where always the commonest token has 5.7%.
-One seed and 205 steps do not tell the arms apart.
+The models learn: they predict 9.0% to 10.0% of masked tokens, and always predicting the
+most frequent token would get 5.7%. One seed and 205 steps do not separate the arms.
 """
 
 

@@ -1,8 +1,9 @@
-"""What packing needs, each thing with each other: 48 arms of 3 seeds, on the quickstart.
+"""What packing needs, in all combinations: 48 arms of 3 seeds, on the quickstart.
 
-Attention within each sequence or over the whole row; positions that start at 0 or run on;
-losses averaged over sequences, tokens or packs; packs of at most 2 or 5 sequences; and a
-heuristic's packs or the provably fewest. A part of it, and of one's own data:
+Attention within each sequence or over the whole row; positions that start at 0 in each
+sequence or continue; losses averaged over sequences, tokens or packs; packs of at most 2 or
+5 sequences; and a heuristic's packs or the provably fewest. To run a part of the grid, or
+all of it on your own data:
 
   python -m training.sweep configs/sweeps/grid.py --only seed=0 \\
       --only model.attention_mask=segment,none --only packing.algorithm=spfhp
@@ -10,7 +11,7 @@ heuristic's packs or the provably fewest. A part of it, and of one's own data:
       --config.data.source=prepared --config.data.directory=data/mine \\
       --config.data.max_sequence_length=128
 
-The unpacked baseline is no arm of it, since most of these make no difference to it.
+The unpacked baseline is not an arm, since most of these options do not affect it.
 """
 
 
@@ -18,7 +19,7 @@ def get_sweep():
   return {
     "config": "configs/quickstart.py",
     "overrides": {
-      "packing.adjust": "reduce_batch",  # as many sequences a step, whatever the depth
+      "packing.adjust": "reduce_batch",  # as many sequences a step at every depth
       "train.steps": 800,
       "train.eval_every": 100,
       "train.throughput_rounds": 0,

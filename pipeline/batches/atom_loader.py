@@ -1,4 +1,4 @@
-"""Rows of atoms, reshuffled in each epoch, as batches without end."""
+"""Endless batches of rows of atoms, which are reshuffled in each epoch."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class AtomLoader(RowLoader):
     row_length: S, in tokens.
     atom_size: s, in tokens; 0 for the row length.
     batch_size: B, rows of a batch, over all processes.
-    seed: the order of atoms depends on it.
+    seed: selects the order of atoms.
     loss_on_padding: whether end tokens that only fill an atom are targets too. The first
-      one after the text always is.
-    num_slots: M, the sequences that the batch has room for; a row is one sequence.
+      end token after the text always is.
+    num_slots: M, slots for sequences in a row, of which only the first is used: a row is
+      one sequence.
     workers: see `RowLoader`.
 
   Raises:
@@ -70,7 +71,7 @@ class AtomLoader(RowLoader):
     return self.atoms.rows_of(order, rows)
 
   def _lay_out(self, contents: np.ndarray, epochs: np.ndarray) -> PackedBatch:
-    """Adds `loss_mask`, and `real_tokens`, which leaves out end tokens that only fill.
+    """Adds `loss_mask` and `real_tokens`, which does not count end tokens that only fill.
 
     The model treats end tokens as any token; the unused end of the last row is padding.
     `sequence_ids` is the number of the row's first atom.
@@ -88,7 +89,7 @@ class AtomLoader(RowLoader):
     )
     sizes = sizes[used]
     places = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    text = np.repeat(text_lengths, sizes)  # for each token, of its block
+    text = np.repeat(text_lengths, sizes)  # of the block of each token
     tokens = np.full(places.size, self.end_id, np.int32)
     tokens[places < text] = self.store.read(starts, text_lengths)
     batch = lay_out(tokens, lengths, sequence_ids, row_length=self.row_length)

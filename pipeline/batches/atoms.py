@@ -1,4 +1,4 @@
-"""From documents to rows by atoms: the layouts `concat` and `padding`.
+"""From documents to rows of atoms: the layouts `concat` and `padding`.
 
 An atom is the unit of shuffling: up to `atom_size` tokens. Rows have `row_length` tokens
 (the paper's MSL). After the shuffle, smaller atoms are merged into rows and larger ones
@@ -14,7 +14,7 @@ Where s > MSL, a tail of exactly k rows has no end token: it would need a row of
 alone, which would teach nothing.
 
 The documents form a stream: the tokens of each and one end token, laid end to end. Atoms
-follow from the lengths of the documents, which do not count the end token.
+depend only on the lengths of the documents, which do not count the end token.
 
 References:
   Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
@@ -37,14 +37,14 @@ LAYOUTS = ("concat", "padding")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Atoms:
-  """Atoms as blocks: a block is an atom, or one row of an atom longer than a row.
+  """Atoms as blocks: a block is an atom, or one row of an atom that is longer than a row.
 
   Attributes:
     starts: int64[K]; where each block begins in the stream, in tokens.
     lengths: int64[K]; tokens of the stream in each block.
     offsets: int64[A + 1]; atom a is the blocks offsets[a] to offsets[a + 1].
     row_length: S, in tokens.
-    blocks_per_row: blocks that share a row.
+    blocks_per_row: how many blocks share a row.
     padded: whether end tokens fill the blocks.
   """
 
@@ -162,7 +162,7 @@ def _pieces(
 
 
 def documents(store: SequenceStore) -> tuple[np.ndarray, int]:
-  """The documents of a store of the task `text`, which may hold them cut into sequences.
+  """The documents of a store of the task `text`, in which one may be several sequences.
 
   Returns:
     int64[D], the tokens of each document without its end token; and the id of the end

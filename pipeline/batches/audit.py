@@ -1,7 +1,7 @@
 """Proof that batches hold the data: each sequence once, each token where it belongs.
 
-Each row is compared with one that `packing.make_row` lays out from the stored sequences,
-one sequence after the other. This shares no code with the loader's layout.
+Each row is compared with the row that `packing.make_row` makes of the stored sequences,
+one sequence at a time. The two share no code.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ class AuditError(Exception):
 def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
   """Reads all batches of an epoch, of all processes, and proves that they are right.
 
-  It needs memory for one batch and some 50 bytes per sequence, however long these are.
+  It needs memory for one batch and about 50 bytes per sequence, whatever their lengths.
 
   Args:
     loader: makes the batches.
     epoch: from 0; None for the evaluation batches, whose last rows may be empty.
 
   Returns:
-    `certificate` of the plan; the counts `batches`, `rows`, `sequences`, `tokens`,
-    `padding_tokens` and `masked_tokens`; and how random the neighbours are, None if no
-    pack has two sequences: `length_correlation` of the sequences of a pack, over all
-    pairs; `shuffled_length_correlation`, the same with lengths dealt out at random;
-    `number_correlation` of their places in the dataset; `neighbours_kept`, the fraction
-    of pairs side by side that also share a pack in the next epoch. And how random the
-    packs of a step are: `step_correlation` of their sums of squared lengths, over all
-    pairs; None if all are equal or a step has one pack.
+    `certificate`, the plan's; the counts `batches`, `rows`, `sequences`, `tokens`,
+    `padding_tokens` and `masked_tokens`; and how random the packs and the steps are.
+    Correlations are over all pairs, and None without pairs or if all values are equal:
+
+    - `length_correlation`: lengths of two sequences of a pack;
+    - `shuffled_length_correlation`: the same, after shuffling all lengths;
+    - `number_correlation`: positions in the dataset of two sequences of a pack;
+    - `step_correlation`: sums of squared lengths of two packs of a step;
+    - `neighbours_kept`: not a correlation, but the fraction of adjacent pairs that share a
+      pack in the next epoch too; None for the evaluation.
 
   Raises:
     AuditError: something is wrong.
@@ -62,7 +64,7 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
       if types.get(name) != contract.get(name):
         raise AuditError(
           f"Field {name} of batch {counts['batches']}: expected {contract.get(name)}, type "
-          f"and shape of a row, found {types.get(name)}."
+          f"and shape in a row; found {types.get(name)}."
         )
     _check_rows(batch, loader, first_row=counts["rows"])
     ids = batch["sequence_ids"]
@@ -76,7 +78,7 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
     depths += np.bincount(depths_here, minlength=depths.size)
     for pair in pairs.values():
       pair.add(ids)
-    lengths = np.where(used, store.lengths[ids], 0).astype(np.int64)  # squares need it
+    lengths = np.where(used, store.lengths[ids], 0).astype(np.int64)  # for squares
     of_steps.add_values((lengths**2).sum(axis=1)[None])
     counts["batches"] += 1
     counts["rows"] += len(ids)
@@ -87,8 +89,8 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
 
   if not seen.all():
     raise AuditError(
-      f"{(~seen).sum()} of {seen.size} sequences never came; expected each once. The first "
-      f"is number {(~seen).argmax()}."
+      f"{(~seen).sum()} of {seen.size} sequences are missing; expected each once. The "
+      f"first is number {(~seen).argmax()}."
     )
   certificate = plan.certificate()
   packs_by_depth = {n: int(depths[n]) for n in range(1, depths.size) if depths[n]}
@@ -121,7 +123,7 @@ def _contract(loader: PackedLoader) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def _global_batches(loader: PackedLoader, epoch: int | None) -> Iterator[PackedBatch]:
-  """The batches of an epoch, blocks joined, without the rows of other epochs."""
+  """The batches of an epoch, joined over processes, without rows of other epochs."""
   count = loader.process_count
   blocks = [loader.for_process(index, count) for index in range(count)]
   size, num_packs = loader.batch_size, loader.plan.num_packs
@@ -146,13 +148,13 @@ def _global_batches(loader: PackedLoader, epoch: int | None) -> Iterator[PackedB
 
 
 def _check_new(ids: np.ndarray, seen: np.ndarray):
-  """Checks that no sequence came in an earlier batch or twice in this one."""
+  """Checks that no sequence occurred in an earlier batch, or twice in this one."""
   again = ids[seen[ids]]
   if not again.size:
     ordered = np.sort(ids)
     again = ordered[1:][ordered[1:] == ordered[:-1]]
   if again.size:
-    raise AuditError(f"Sequence {again[0]} came twice; expected each once an epoch.")
+    raise AuditError(f"Sequence {again[0]} occurs twice; expected each once an epoch.")
 
 
 def _row(
@@ -280,7 +282,7 @@ class _Pairs:
     self.add_values(self._values[ids], ids >= 0)
 
   def add_values(self, values: np.ndarray, used: np.ndarray | None = None):
-    """Adds rows of float[B, M], or the part of them that is used."""
+    """Adds rows of values, float[B, M]; only those where bool[B, M] `used`, if given."""
     used = np.ones(values.shape, bool) if used is None else used
     x = np.where(used, values - self._mean, 0.0)
     others = np.maximum(used.sum(axis=1) - 1, 0)
@@ -294,7 +296,7 @@ class _Pairs:
     ]
 
   def correlation(self) -> float | None:
-    """None without pairs, or if all values are equal."""
+    """The correlation; None without pairs, or if all values are equal."""
     pairs, sums, squares, products = self._sums
     if not pairs:
       return None
@@ -304,7 +306,7 @@ class _Pairs:
 
 
 def _neighbours_kept(loader: PackedLoader, epoch: int) -> float | None:
-  """The fraction of pairs side by side that also share a pack in the next epoch."""
+  """The fraction of adjacent pairs that share a pack in the next epoch too."""
   now, then = (loader.epochs.assignment(e) for e in (epoch, epoch + 1))
   pack_of = np.empty(len(loader.store), np.int64)
   pack_of[then.sequence_ids] = np.repeat(np.arange(then.num_packs), np.diff(then.offsets))

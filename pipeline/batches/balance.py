@@ -1,4 +1,4 @@
-"""Which packs share a step where attention skips foreign ones, so that no device waits."""
+"""Which packs share a step, so that no device waits if attention skips foreign tokens."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ BALANCES = get_args(Balance)
 
 @dataclasses.dataclass(frozen=True)
 class Balancing:
-  """What is balanced, and between how many.
+  """What is balanced, and among how many devices.
 
   Attributes:
-    what: `none`; `devices`, each device of a step costs nearly the same; or
-      `devices_and_steps`, each step too, and devices as far as their rows allow.
-    devices: that a step is dealt to, each a block of its rows.
-    group: packs of similar cost that stay together: the devices that the run began with.
+    what: `none`; `devices`, all devices of a step have nearly the same cost; or
+      `devices_and_steps`, steps do too, and devices as far as their rows allow.
+    devices: how many share a step; each gets a block of its rows.
+    group: how many packs of similar cost stay together: as many as the run had devices
+      when it began.
 
   Raises:
-    InputError: an unknown name.
+    InputError: `what` is unknown.
   """
 
   what: Balance = "none"
@@ -43,16 +44,16 @@ class Balancing:
 
 
 class BalancedOrder:
-  """The rows of each step, as numbers that count on through the epochs.
+  """The rows of each step, as numbers that continue from epoch to epoch.
 
   The order depends on the seed, the epoch and the group. The number of devices decides only
-  which of them has which rows.
+  which device gets which rows.
 
   Args:
-    plan: of the packs.
-    balancing: not `none`.
+    plan: the plan of the packs.
+    balancing: what to balance; not `none`.
     batch_size: rows of a step.
-    seed: of the order, which is another in each epoch.
+    seed: selects the order, which differs from epoch to epoch.
 
   Raises:
     InputError: the devices or the group do not divide the batch.
@@ -61,11 +62,14 @@ class BalancedOrder:
   def __init__(
     self, plan: packing.Plan, balancing: Balancing, *, batch_size: int, seed: int
   ):
-    for name in ("devices", "group"):
-      if batch_size % (number := getattr(balancing, name)):
+    for number, what in (
+      (balancing.devices, "share a step"),
+      (balancing.group, "the run began with"),
+    ):
+      if batch_size % number:
         raise InputError(
-          f"batch_size is {batch_size}; expected a multiple of the {number} {name} that "
-          "packing.balance deals packs to."
+          f"batch_size is {batch_size}; expected a multiple of the {number} devices that "
+          f"{what}, for packing.balance."
         )
     self._devices, self._batch_size = balancing.devices, batch_size
     self._squares, self._ends = plan.squares, np.cumsum(plan.repeat_counts)
@@ -74,7 +78,7 @@ class BalancedOrder:
     self._order = PerEpoch(order)
 
   def __call__(self, step: int) -> np.ndarray:
-    """int64[B]; the rows of a step, those of the first device first."""
+    """int64[B]; the rows of a step, in blocks by device."""
     number = int(self._ends[-1])
     places = step * self._batch_size + np.arange(self._batch_size)
     epochs, places = np.divmod(places, number)

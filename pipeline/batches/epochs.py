@@ -18,14 +18,14 @@ AssignmentMode = Literal["fresh", "fixed"]
 class Epochs:
   """The assignments of a plan: a fresh one for each epoch, or one for all.
 
-  The two used last are kept; each takes 8 bytes per sequence and 8 per pack.
+  The two most recent ones are cached; each takes 8 bytes per sequence and 8 per pack.
 
   Args:
     plan: made from the lengths.
     lengths: int[num_sequences], in tokens.
-    seed: fresh assignments depend on it and on the epoch.
-    mode: `fresh`, other neighbours in each epoch; `fixed`, always those of epoch 0; or
-      one assignment for all epochs.
+    seed: selects the assignments, together with the epoch.
+    mode: `fresh`, new neighbours in each epoch; `fixed`, always those of epoch 0; or an
+      assignment for all epochs.
 
   Raises:
     InputError: the mode is unknown, or the assignment belongs to another plan or to
@@ -44,7 +44,7 @@ class Epochs:
       _check_belongs(mode, plan, lengths)
     elif mode not in ("fresh", "fixed"):
       raise InputError(
-        f"assignment is {short_repr(mode)}; expected 'fresh', for other neighbours in each "
+        f"assignment is {short_repr(mode)}; expected 'fresh', for new neighbours in each "
         "epoch, 'fixed', or an Assignment of this plan."
       )
     self.plan, self.mode = plan, mode

@@ -27,11 +27,11 @@ from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.batches.plans import plan_sha256
 from pipeline.store import SequenceStore
 
-_ROWS_AT_ONCE = 32  # a few hundred kB of each array, which fit the cache
+_ROWS_AT_ONCE = 32  # a few hundred kB of each array, which fit into the cache
 
 
 class RowLoader(abc.ABC):
-  """Batches of rows of one shape, without end.
+  """Endless batches of rows, all of one shape.
 
   Epochs are laid end to end, and batch `t` is their rows `t * B` to `(t + 1) * B`. So no
   row is dropped and none is padding alone. A batch depends only on the seed and `t`.
@@ -42,16 +42,16 @@ class RowLoader(abc.ABC):
     num_rows: rows of an epoch.
     row_length: S, in tokens.
     batch_size: B, rows of a batch, over all processes.
-    shuffle_seed: reshuffles the rows in each epoch; None to leave their order.
+    shuffle_seed: reshuffles the rows in each epoch; None to keep their order.
     process_index, process_count: which block of each batch to make, from 0.
     workers: processes that make batches ahead of time for `iterate`; 0 for a thread of
-      this process. The batches are the same. A program that uses workers guards its
+      this process. The batches are the same. A program that uses workers must guard its
       entry with `if __name__ == "__main__"`, since each worker imports it.
 
   Attributes:
     batches: this process's blocks as a `grain.MapDataset`, to build on.
     plan_sha256: SHA-256 of the plan that the rows follow; None if they follow none.
-    balancing: which rows share a step; at random, except in `PackedLoader`.
+    balancing: how rows are dealt to steps; at random, except in `PackedLoader`.
 
   Raises:
     InputError: the processes do not divide the batch, or an option is out of range.
@@ -80,7 +80,7 @@ class RowLoader(abc.ABC):
     self.num_rows, self.row_length = num_rows, row_length
     self.batch_size = check_integer("batch_size", batch_size, at_least=1)
     self.workers = check_integer("workers", workers, at_least=0)
-    # Row numbers count on through the epochs, so that one number says epoch and row.
+    # Row numbers continue from epoch to epoch, so one number gives both epoch and row.
     rows = grain.MapDataset.range(num_rows).map_with_index(lambda row, _: row)
     if shuffle_seed is not None:
       rows = rows.seed(shuffle_seed).shuffle()
@@ -88,7 +88,7 @@ class RowLoader(abc.ABC):
     self._set_process(process_index, process_count)
 
   def for_process(self, process_index: int, process_count: int) -> Self:
-    """This loader for another process. Both share the assignments."""
+    """A copy of this loader for another process; both share the assignments."""
     other = copy.copy(self)
     other._set_process(process_index, process_count)
     return other
@@ -99,7 +99,7 @@ class RowLoader(abc.ABC):
     if self.batch_size % process_count:
       raise InputError(
         f"batch_size is {self.batch_size}; expected a multiple of the {process_count} "
-        "processes, so that each has as many rows."
+        "processes, so that each has the same number of rows."
       )
     self._size = self.batch_size // process_count
     self.process_index, self.process_count = process_index, process_count
@@ -126,12 +126,12 @@ class RowLoader(abc.ABC):
   def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
     """int64[R, K]: the sequences, blocks or windows of some rows; -1 fills the rest.
 
-    Without an epoch, the rows are those of an evaluation, which never change.
+    Epoch None is the evaluation, whose rows never change.
     """
 
   @abc.abstractmethod
   def _lay_out(self, contents: np.ndarray, epochs: np.ndarray) -> PackedBatch:
-    """Makes rows from what `_contents` returns; a row of -1 is empty."""
+    """Makes rows from what `_contents` returns; a row of only -1 is empty."""
 
   @property
   def max_masked(self) -> int:
@@ -157,7 +157,7 @@ class RowLoader(abc.ABC):
     return np.concatenate(rows)[:num_rows]
 
   def evaluation_batches(self) -> Iterator[PackedBatch]:
-    """Each row once over all processes, not shuffled; the last rows are empty."""
+    """Each row once over all processes, not shuffled; the last rows may be empty."""
     for step in range(self.num_evaluation_batches):
       start = step * self.batch_size + self.process_index * self._size
       rows = np.arange(start, start + self._size)
@@ -172,10 +172,10 @@ class RowLoader(abc.ABC):
 
 
 class PackedLoader(RowLoader):
-  """Packed batches of one shape, without end.
+  """Endless packed batches, all of one shape.
 
   Each epoch gives the same plan a fresh assignment: every sequence is used exactly once
-  per epoch, each time with other neighbours. `RowLoader` describes the order of batches,
+  per epoch, each time with new neighbours. `RowLoader` describes the order of batches,
   processes and workers.
 
   Args:
@@ -183,14 +183,14 @@ class PackedLoader(RowLoader):
     plan: made from their lengths.
     batch_size: B, packs of a batch, over all processes.
     masking: how tokens are masked; None for batches without the `mlm_` fields.
-    seed: the assignments and the order of packs depend on it.
-    assignment: `fresh`, other neighbours in each epoch; `fixed`, the same ones; or an
+    seed: selects the assignments and the order of packs.
+    assignment: `fresh`, new neighbours in each epoch; `fixed`, the same ones; or an
       assignment of this plan for all epochs, such as `pipeline.read_assignment` returns.
-      In every mode, the order of packs is reshuffled in each epoch.
-    balance: `none`; `devices`, packs of a step cost all devices nearly the same; or
-      `devices_and_steps`, and all steps too. The cost is the sum of squared lengths, what
-      attention computes if it skips foreign sequences.
-    devices: that share a batch, each a block of its rows; a divisor of B.
+      In every mode, pack order is reshuffled in each epoch.
+    balance: `none`; `devices`, all devices of a step have nearly the same cost; or
+      `devices_and_steps`, steps do too. The cost is the sum of squared lengths, which is
+      what attention computes if it skips foreign sequences.
+    devices: how many share a batch, each with a block of its rows; a divisor of B.
     process_index, process_count, workers: see `RowLoader`.
 
   Raises:
@@ -229,7 +229,7 @@ class PackedLoader(RowLoader):
     )
 
   def with_group(self, group: int) -> Self:
-    """This loader in the order of a run that began with another number of devices."""
+    """A copy of this loader in the order of a run that began with `group` devices."""
     other = copy.copy(self)
     other._balance(dataclasses.replace(self.balancing, group=group), self.batch_size)
     other._set_process(self.process_index, self.process_count)
@@ -280,7 +280,7 @@ class PackedLoader(RowLoader):
 
 
 class BatchIterator(Iterator[PackedBatch]):
-  """Batches one after the other; its position is the number of the next one.
+  """Batches in order; the position of the iterator is the number of the next batch.
 
   Args:
     loader: makes the batches.
@@ -309,10 +309,10 @@ class BatchIterator(Iterator[PackedBatch]):
     return batch
 
   def get_state(self) -> dict[str, int | str]:
-    """For a checkpoint: `step`, the number of the next batch, and what it counts.
+    """The state to save in a checkpoint.
 
-    That is `batch_size`; of packed rows `plan`, the SHA-256 of their plan; and of balanced
-    ones `balance` and its `group`.
+    It has `step`, the number of the next batch, and `batch_size`; for packed rows `plan`,
+    the SHA-256 of the plan; and for balanced rows `balance` and its `group`.
     """
     loader = self._loader
     state: dict[str, int | str] = {"step": self._step, "batch_size": loader.batch_size}
@@ -327,7 +327,7 @@ class BatchIterator(Iterator[PackedBatch]):
     """Resumes where `get_state` was called, on this or any number of processes.
 
     Args:
-      state: from `get_state`. Earlier versions did not name the plan.
+      state: from `get_state`. Earlier versions did not save the plan.
 
     Raises:
       InputError: the state has another batch size, plan or balance, or other fields.
@@ -389,8 +389,8 @@ def _short(sha256) -> str:
 def _follow_parent(worker: int, workers: int):
   """Ends a worker when the program ends, even if it is killed, and not before.
 
-  Grain's own workers would wait for a killed program for ever. Ctrl-C in a terminal
-  reaches all processes, but the program may need more batches to finish in good order.
+  Otherwise Grain's workers would wait forever for a killed program. Ctrl-C in a terminal
+  reaches all processes, but the program may need more batches to stop cleanly.
   """
   del worker, workers
   signal.signal(signal.SIGINT, signal.SIG_IGN)

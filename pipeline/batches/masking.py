@@ -1,4 +1,4 @@
-"""Masked language modelling: which tokens of a batch are masked, and by what."""
+"""Masked language modelling: which tokens of a batch are masked, and how."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Masking:
   """How tokens are masked.
 
   Attributes:
-    rate: masked tokens of a sequence / its tokens, a fraction.
+    rate: the fraction of a sequence's tokens that are masked.
     seed: every draw depends only on it, the epoch, the sequence's number and the token's
       position in the sequence.
     mask_id: id of [MASK].
@@ -49,13 +49,13 @@ class Masking:
 def mask_tokens(batch: PackedBatch, masking: Masking, *, epochs: np.ndarray) -> PackedBatch:
   """Masks tokens as BERT does.
 
-  In each sequence round(rate x length) tokens are drawn, at least one, never special
-  ones. Of these 80 % become [MASK], 10 % become a random token and 10 % stay.
+  In each sequence round(rate x length) tokens are drawn, at least one and never special
+  tokens. Of these 80 % become [MASK], 10 % become a random token and 10 % stay the same.
 
   Args:
     batch: rows from `pack_rows`.
     masking: the rate, the seed and the vocabulary.
-    epochs: int[B]; the epoch of each row. Each epoch has draws of its own.
+    epochs: int[B]; the epoch of each row. Each epoch masks other tokens.
 
   Returns:
     The batch with `input_ids` masked and `mlm_positions`, `mlm_labels` and

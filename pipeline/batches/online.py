@@ -1,4 +1,4 @@
-"""Packs made while reading: of a dataset in random order, or of a stream without end."""
+"""Packs made while reading a dataset in random order, or a stream."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.batches.plans import epoch_order, plan_sha256
 from pipeline.store import SequenceStore
 
-AHEAD = 2  # batches that wait
-_LOOK = 0.5  # seconds between two looks at what ends the waiting
+AHEAD = 2  # batches made ahead of time
+_POLL = 0.5  # seconds between checks whether to stop waiting
 _FIELDS = {"step", "batch_size", "plan", "packs", "reader"}
 
 
@@ -31,10 +31,10 @@ class Gathered(NamedTuple):
   """The sequences of a batch.
 
   Attributes:
-    store: that holds them.
-    places: int64[N], of each in the store.
-    numbers: int64[N]; they identify the sequences, also after a restart.
-    epochs: int64[N].
+    store: the store that holds them.
+    places: int64[N]; the position of each in the store.
+    numbers: int64[N]; identify the sequences, also after a restart.
+    epochs: int64[N]; the epoch of each.
   """
 
   store: SequenceStore
@@ -44,26 +44,26 @@ class Gathered(NamedTuple):
 
 
 class Reader(Protocol):
-  """Sequences one after the other, as examples that JSON can hold, or NumPy's arrays."""
+  """Sequences in order, as examples made of JSON values and NumPy arrays."""
 
   def read(self) -> Iterator[list[Any]]:
-    """The next examples, a few at a time. Between two, `state` says where it is."""
+    """The next examples, a few at a time. Between two times, `state` is the position."""
 
   def length(self, example: Any) -> int:
     """Tokens of a sequence."""
 
   def gather(self, examples: list[Any]) -> Gathered:
-    """What `pack_rows` needs of some sequences."""
+    """What `pack_rows` needs to lay out some sequences."""
 
   def state(self) -> Any:
-    """The position, as JSON."""
+    """The position, as JSON values."""
 
   def restore(self, state: Any):
-    """Continues where `state` was called."""
+    """Continues from a position that `state` returned."""
 
 
 class ShuffledSequences:
-  """The sequences of a store without end, in another order each epoch; a `Reader`."""
+  """A `Reader` of the sequences of a store, endless, in another order each epoch."""
 
   def __init__(self, store: SequenceStore, *, seed: int):
     self._store, self._next = store, 0
@@ -90,21 +90,22 @@ class ShuffledSequences:
 
 
 class OnlineBatches(Iterator[PackedBatch]):
-  """Batches of packs that an `OnlinePacker` makes while a thread reads.
+  """Batches of packs that a `StreamPacker` makes while a thread reads.
 
-  All processes read and pack everything, and each lays out its block of the rows. The
-  position holds the packer's state and the sequences of open packs, so a restored iterator
-  continues to the same bits and no sequence comes twice or never.
+  All processes read and pack everything, and each lays out its block of the rows. The state
+  holds that of the packer, with the sequences of open packs, so a restored iterator
+  continues with the same bits, and no sequence is lost or repeated.
 
   Args:
     reader: gives the sequences.
-    plan: of a sample, packed in the same way: its row, multiple, separator and depth.
+    plan: of a sample, packed in the same way; gives row length, length multiple, separator
+      and depth.
     batch_size: B, packs of a batch, over all processes.
     masking: how tokens are masked; None for batches without the `mlm_` fields.
-    options: of `OnlinePacker`: `open_packs`, `look_ahead` and `max_delay`.
-    wait: seconds to wait for a batch; 0 for no limit. Iteration stops after them, as at the
+    options: `open_packs`, `look_ahead` and `max_delay` of `OnlinePacker`.
+    wait: seconds to wait for a batch; 0 for no limit. After them iteration stops, as at the
       end of a stream; sequences in open packs stay in the state.
-    is_stopping: asked while it waits; if it returns True, iteration stops.
+    is_stopping: called while waiting for a batch; returning True stops iteration.
     process_index, process_count: which block of each batch to make, from 0.
 
   Raises:
@@ -158,7 +159,7 @@ class OnlineBatches(Iterator[PackedBatch]):
     end = time.monotonic() + (self._wait or math.inf)
     while time.monotonic() < end and not self._is_stopping():
       try:
-        made = self._made.get(timeout=_LOOK)
+        made = self._made.get(timeout=_POLL)
       except queue.Empty:
         continue
       if isinstance(made, BaseException):
@@ -169,14 +170,18 @@ class OnlineBatches(Iterator[PackedBatch]):
     raise StopIteration
 
   def get_state(self) -> dict[str, Any]:
-    """For a checkpoint, as JSON; of the batch that `__next__` returned last."""
+    """The state to save in a checkpoint, after the last batch that was returned.
+
+    It is made of JSON values, and NumPy arrays if the reader's examples have them.
+    """
     return self._state
 
   def set_state(self, state: dict[str, Any]):
     """Resumes where `get_state` was called, on any number of processes.
 
     Raises:
-      InputError: not such a state, of another sample or batch size, or iteration has begun.
+      InputError: the state has other fields, another plan or another batch size; or
+        iteration has begun.
     """
     if self._is_started or set(state) != _FIELDS:
       raise InputError(
@@ -187,18 +192,18 @@ class OnlineBatches(Iterator[PackedBatch]):
       if state[name] != self._state[name]:
         raise InputError(
           f"The state was saved with {name}={short_repr(state[name])}; this is "
-          f"{short_repr(self._state[name])}. Resume with the same."
+          f"{short_repr(self._state[name])}. Resume with the same {name}."
         )
     self._packer.restore(state["packs"])
     self._reader.restore(state["reader"])
     self._state = state
 
   def close(self):
-    """Ends the thread, unless it waits for the stream; it then ends with the process."""
+    """Ends the thread. If it is waiting for the stream, it ends with the process."""
     self._closed.set()
 
   def produce(self) -> Iterator[tuple[PackedBatch, dict[str, Any]]]:
-    """Batches, each with the state after it, made by the caller's own thread."""
+    """Batches, each with the state after it, made in the caller's thread."""
     packs: list[list[Any]] = []
     step = self._state["step"]
     # A restored state may hold ready packs, and the stream may have ended.
@@ -224,13 +229,13 @@ class OnlineBatches(Iterator[PackedBatch]):
         if self._closed.is_set():
           return
       self._put(StopIteration())
-    except BaseException as error:  # raised where the batch is asked for
+    except BaseException as error:  # raised by the next call of __next__
       self._put(error)
 
   def _put(self, made: Any):
     while not self._closed.is_set():
       try:
-        return self._made.put(made, timeout=_LOOK)
+        return self._made.put(made, timeout=_POLL)
       except queue.Full:
         continue
 

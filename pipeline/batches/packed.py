@@ -51,7 +51,7 @@ def lay_out(
     sequence_ids: int64[B, M]; sequence numbers, -1 in an empty slot.
     row_length: S, in tokens.
     length_multiple: each sequence starts at a multiple of this many tokens.
-    separator_tokens: at least as many tokens of padding between two sequences.
+    separator_tokens: tokens of padding between two sequences, at least.
 
   Returns:
     The fields that every PackedBatch has. Token types and labels are 0.
@@ -76,8 +76,8 @@ def lay_out(
   if (end := (places + lengths).max(initial=0, where=used)) > row_length:
     raise ValueError(f"A pack has {end} tokens; the row has {row_length}.")
   counts = lengths[used]
-  starts = np.cumsum(counts) - counts  # of each sequence among all the tokens
-  in_batch = np.nonzero(used)[0] * row_length + places[used]  # its place, rows end to end
+  starts = np.cumsum(counts) - counts  # of each sequence in `tokens`
+  in_batch = np.nonzero(used)[0] * row_length + places[used]  # its start, rows end to end
   occupied = np.zeros((len(lengths), row_length), bool)
   occupied.reshape(-1)[np.arange(tokens.size) + np.repeat(in_batch - starts, counts)] = True
 

@@ -18,7 +18,7 @@ from packing.problem import Geometry
 from pipeline.batches import atoms
 from pipeline.store import SequenceStore
 
-if TYPE_CHECKING:  # workers of a loader need none of its imports
+if TYPE_CHECKING:  # its imports would slow down the workers of a loader
   from pipeline.dataset import PreparedDataset
 
 PLANS = "plans"  # folder of the plans in a run's folder
@@ -33,11 +33,11 @@ def make_plan(
   """Packs the lengths of a store as the config says.
 
   For the layouts `concat` and `padding`, each row is a pack of one sequence, unless an
-  algorithm is given. The unpacked baseline has rows of the longest sequence, whatever the
-  rows of packs are.
+  algorithm is given. Rows of the unpacked baseline have `data.max_sequence_length` tokens,
+  whatever `packing.row_length` is.
 
   Args:
-    config: of the run.
+    config: the config of the run.
     store: the sequences.
     algorithm: the packing algorithm, such as "none" for the unpacked baseline; None for
       the config's.
@@ -73,14 +73,14 @@ def online_plan(
   seed: int,
   **options: Any,
 ) -> packing.Plan:
-  """The packs that an online packer makes of the first epoch, with none left open.
+  """The packs that an online packer makes of the first epoch, all closed at its end.
 
   Args:
     lengths: int[N], in tokens.
     histogram: of the same lengths.
-    geometry: of the rows.
-    seed: of the order in which the epoch is read.
-    options: of `packing.OnlinePacker`.
+    geometry: the geometry of the rows.
+    seed: selects the order in which the epoch is read.
+    options: options of `packing.OnlinePacker`.
   """
   packer = packing.OnlinePacker(
     row_length=geometry.capacity,
@@ -105,7 +105,7 @@ def online_plan(
 
 
 def epoch_order(num_sequences: int, seed: int, epoch: int) -> np.ndarray:
-  """int64[N]: the order in which an epoch is read that is packed while it is read."""
+  """int64[N]: the reading order of an epoch that is packed online."""
   return np.random.default_rng([seed, epoch]).permutation(num_sequences)
 
 
@@ -134,7 +134,7 @@ def _problem(
 
 
 def plan_sha256(plan: packing.Plan) -> str:
-  """SHA-256 of all in a plan that decides which lengths stand in which row.
+  """SHA-256 of everything in a plan that decides which lengths share a row.
 
   Example:
     >>> histogram = packing.Histogram.from_lengths([3, 5, 2], max_sequence_length=5)
@@ -165,11 +165,11 @@ def keep_plans(
   """Makes the plans that a run's folder lacks: `plans/train.json` and so on.
 
   Args:
-    config: of the run.
+    config: the config of the run.
     dataset: its dataset.
     workdir: its folder.
-    begun: whether the run has begun. If not, plans in the folder are not its own and are
-      replaced.
+    begun: whether the run has begun. If not, plans in the folder belong to another run and
+      are replaced.
 
   Returns:
     The files that were written.
@@ -189,8 +189,8 @@ def keep_plans(
     if other:
       fields = ", ".join(f"packing.{name}={value}" for name, value in other.items())
       raise InputError(
-        f"{path} was made with {fields}, and the run keeps its plan. Keep the config's "
-        "packing as it was, or give another --workdir."
+        f"{path} was made with {fields}, and a run keeps its plan. Restore the config's "
+        "packing fields, or give another --workdir."
       )
   return written
 
@@ -204,8 +204,8 @@ def read_plans(
 ) -> dict[str, packing.Plan]:
   """The plans in a run's folder, by `train`, `held_out` and `mismatched`.
 
-  Missing plans and plans of another packing than the config's are left out, and the
-  training plan too with `held_out_only`.
+  Plans that are missing or were made with other packing fields than the config's are left
+  out. With `held_out_only`, so is the training plan.
 
   Raises:
     InputError: a plan is damaged or was made for another dataset.
@@ -235,13 +235,13 @@ def _path(workdir: str | pathlib.Path, name: str) -> pathlib.Path:
 
 
 def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, dict[str, Any]]:
-  """A kept plan, and those of its fields of packing that differ from the config's."""
+  """A kept plan, and the packing fields in which it differs from the config."""
   histogram, algorithm, depth, rows = _problem(config, store)
   try:
     plan = packing.load_plan(path, histogram=histogram)
   except InputError as error:
     raise InputError(
-      f"{error} Restore the file, or remove it: train.py makes the plan again, and resumes "
+      f"{error} Restore the file, or delete it: train.py makes the plan again, and resumes "
       "if it is the same."
     ) from error
   of_plan = plan.max_sequences_per_pack

@@ -1,4 +1,4 @@
-"""Sequences of a stream of documents, made as they come."""
+"""Sequences made from a stream of documents as they arrive."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pipeline.tasks.encoder import Encoder
 from pipeline.tasks.table import find_task
 from pipeline.tokenizer import Tokenizer
 
-TOGETHER = 32  # documents that a random next segment is taken from, or that are joined
+TOGETHER = 32  # documents among which random next segments are drawn, or that are joined
 
 
 class StreamedSequences:
-  """The sequences of documents as they come, a `Reader`.
+  """A `Reader` of sequences made from documents as they arrive.
 
-  Documents are read together where the task needs several, and are used once, whatever
-  `dupe_factor` is. Random choices depend on the seed and on the number of the document.
+  Documents are read in groups if the task needs several at once, and are used once,
+  whatever `dupe_factor` is. Random choices depend on the seed and on the document's number.
 
   Args:
     stream: names the stream; see `pipeline/sources/streams.py`.
     settings: how documents become sequences.
-    tokenizer: for their texts.
+    tokenizer: the tokenizer of their texts.
 
   Raises:
     InputError: there is no such stream.

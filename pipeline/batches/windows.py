@@ -1,10 +1,11 @@
-"""Held-out documents, each scored alone: one perplexity for every layout of training.
+"""Held-out documents, each scored on its own, so that perplexities of all layouts compare.
 
-A document longer than a row is read in windows, each starting `stride` tokens after the
-one before and scoring only the tokens that no earlier window scored. So every token of a
-document except its first is scored exactly once, with at least S - stride tokens of its
-own document before it, or all there are. Padding and other documents are never seen or
-scored. Perplexities compare only at equal S and stride, which decide how much is seen.
+A document longer than a row is read in windows. Each window starts `stride` tokens after
+the previous one and scores only the tokens that no earlier window scored. So every token
+of a document except its first is scored exactly once, with at least S - stride tokens of
+its own document as context, or all that come before it. Padding and other documents are
+neither context nor scored. Compare perplexities only at equal S and stride, which decide
+how much context tokens have.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Windows(NamedTuple):
   Attributes:
     starts: int64[W]; where each begins in the stream of documents, in tokens.
     lengths: int64[W]; in tokens.
-    seen: int64[W]; tokens at the beginning of each that are not scored.
+    seen: int64[W]; tokens at the beginning of each that are context and not scored.
   """
 
   starts: np.ndarray
@@ -57,7 +58,7 @@ def cut_windows(lengths: np.ndarray, *, row_length: int, stride: int) -> Windows
   if stride >= row_length:
     raise InputError(
       f"stride is {stride}; expected less than the {row_length} tokens of a window, so "
-      "that every scored token has one before it."
+      "that every scored token has context."
     )
   tokens = np.asarray(lengths, np.int64) + 1
   documents = np.cumsum(tokens) - tokens

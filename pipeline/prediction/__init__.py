@@ -1,1 +1,1 @@
-"""From a user's examples to answers in files."""
+"""From a user's examples to answers and embeddings in files."""

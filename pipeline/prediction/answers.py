@@ -1,4 +1,4 @@
-"""Answers: what a model's outputs say about examples, as objects for JSON."""
+"""Answers from a model's outputs for examples, as objects for JSON."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def answer(
   label_names: Sequence[str] = (),
   max_answer_length: int = squad.MAX_ANSWER_LENGTH,
 ) -> Iterator[dict]:
-  """What the outputs say about each example, one by one.
+  """Turns the outputs for each example into its answer, one by one.
 
   Args:
     task_name: such as "glue/cola".
     examples: from `read_examples`.
-    outputs: for each example, the output of the task's head for each of its sequences, as
-      `pipeline.score` takes it.
+    outputs: for each example, the output of the task's head for each of its sequences, in
+      the form that `pipeline.score` takes.
     label_names: names of the classes in the order of their numbers, as in the manifest of
       the training data.
-    max_answer_length: for squad, in tokens.
+    max_answer_length: the longest answer for squad, in tokens.
 
   Returns:
     For classes `{"id", "label", "probabilities"}`, the likeliest class and the
@@ -43,7 +43,7 @@ def answer(
 
   Raises:
     InputError: the task has no answers.
-    ValueError: the outputs have another number or shape, or are not finite.
+    ValueError: the outputs have a wrong number or shape, or are not finite.
 
   Example:
     >>> examples = [Example("7", [([2, 5, 3], 3, 0)], "line 1")]
@@ -87,17 +87,18 @@ def answer_examples(
   chunk_size: int = CHUNK_SIZE,
   max_answer_length: int = squad.MAX_ANSWER_LENGTH,
 ) -> Iterator[dict]:
-  """A model's answers to examples, in their order, computed on packs of one shape.
+  """A model's answers to examples, computed on packs, in the order of the examples.
 
   Args:
-    run: the model: from batches to the outputs of all sequences, in the order of their
-      numbers, and the mean loss; such as `training.evaluation.predict` with a program.
-    examples: from `read_examples`; at most a chunk of them is held.
-    task: that they are read for.
-    shape: of the batches.
+    run: the model, as a function from batches to the outputs of all sequences, in the
+      order of their numbers, and the mean loss; such as `training.evaluation.predict` with
+      a program.
+    examples: from `read_examples`; at most one chunk is in memory.
+    task: the task that they were read for.
+    shape: the shape of the batches.
     labels: names of the classes, in the order of their numbers.
     chunk_size: how many sequences are packed together.
-    max_answer_length: for squad, in tokens.
+    max_answer_length: the longest answer for squad, in tokens.
 
   Returns:
     Answers as `answer` gives them.
@@ -131,9 +132,9 @@ def label_names(
 
   Args:
     task_name: such as "glue/cola".
-    num_outputs: the model's numbers for a sequence.
-    given: the model's names for them, in their order; () for none. Then a task of GLUE has
-      its own, and other tasks have LABEL_0 and so on.
+    num_outputs: how many numbers the model outputs for a sequence.
+    given: the model's names of the classes, in order. If it has none, (), a task of GLUE
+      uses its own names, and other tasks use LABEL_0, LABEL_1 and so on.
 
   Returns:
     () for a regression.
@@ -159,7 +160,7 @@ def label_names(
   made_up = tuple(f"LABEL_{number}" for number in range(num_outputs))
   names = tuple(given) or task.label_names or made_up
   if len(set(names)) < len(names):
-    raise InputError(f"Two classes of the model have one name: {', '.join(names)}.")
+    raise InputError(f"Two classes of the model have the same name: {', '.join(names)}.")
   expected = task.label_names or names
   if len(names) != num_outputs or set(names) != set(expected):
     raise InputError(

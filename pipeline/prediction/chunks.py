@@ -1,4 +1,4 @@
-"""Examples packed a chunk at a time: batches of few shapes for any number of examples."""
+"""Packs examples in chunks: batches of few shapes for any number of examples."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.prediction.examples import Example
 from pipeline.store import SequenceStore
 
-CHUNK_SIZE = 4096  # sequences: enough to pack well, few enough to hold and to wait for
-ORDINARY_ROW = 512  # tokens; only sequences that are longer get longer rows
+CHUNK_SIZE = 4096  # sequences: enough to pack well, few enough to keep and to wait for
+ORDINARY_ROW = 512  # tokens; only longer sequences get longer rows
 _SHORTEST = 4  # tokens; if sequences are shorter, some rows are less full
-_WORK = 10**8  # units of a plan's search, of a second or less
-_STEPS = 96  # of a row that lengths are rounded up to, where they divide it
+_WORK = 10**8  # work limit of the search for a plan: a second or less
+_STEPS = 96  # lengths are rounded up to multiples of at most a 96th of a row
 _Output = TypeVar("_Output")
 
 
@@ -31,15 +31,16 @@ class BatchShape:
 
   Attributes:
     length: S, the longest row, in tokens.
-    batch_size: B, rows of S tokens in a batch, or of `ORDINARY_ROW` if S is more. Batches
-      of other rows have as many as these tokens allow, a multiple of `batch_multiple`.
-    max_sequences: M, the most sequences in a row; None for a quarter of such a row's
-      tokens, which hardly limits.
+    batch_size: B, rows in a batch of rows of S tokens, or of `ORDINARY_ROW` tokens if S is
+      more. Batches of other rows hold at most as many tokens, and a multiple of
+      `batch_multiple` rows.
+    max_sequences: M, the most sequences in a row; None for one for every 4 tokens of such
+      a row, which hardly limits packing.
     algorithm: a key of `packing.ALGORITHMS`; "none" for one sequence a row.
-    row_costs: the cost of a row by row length, S included; the plan of a chunk minimises
-      the cost of all rows. None for rows of S tokens alone. A chunk without a sequence for
-      rows above `ORDINARY_ROW` has none.
-    batch_multiple: such as the number of devices.
+    row_costs: the cost of a row for each row length, including S; the plan of a chunk
+      minimises the total cost. None for rows of S tokens only. Rows above `ORDINARY_ROW`
+      are used only in chunks with a sequence that needs them.
+    batch_multiple: a divisor of the rows of every batch, such as the number of devices.
 
   Raises:
     InputError: a value is invalid.
@@ -85,9 +86,10 @@ class BatchShape:
 
 
 def default_row_lengths(longest: int) -> tuple[int, ...]:
-  """Four row lengths, from half of the longest; docs/speed.md compares.
+  """Four row lengths, from half of the longest sequence up; docs/speed.md compares them.
 
-  Above `ORDINARY_ROW`: its four, the doubles of it that are shorter, and the longest.
+  Above `ORDINARY_ROW`: the four for `ORDINARY_ROW`, its doublings that are shorter than
+  `longest`, and `longest`.
 
   Example:
     >>> default_row_lengths(384)
@@ -112,7 +114,7 @@ class Chunk:
     examples: in the order of their source.
     store: their sequences.
     packs: for each row length, ascending, the sequences of each pack.
-    shape: of the batches.
+    shape: the shape of the batches.
   """
 
   examples: list[Example]
@@ -127,8 +129,8 @@ class Chunk:
   def batches(self) -> Iterator[PackedBatch]:
     """Batches with each sequence once.
 
-    Packs that do not fill a batch go on to the next longer rows. In the longest, the last
-    rows of the last batch are empty.
+    Packs that do not fill a batch move to the next longer rows. In the last batch of the
+    longest rows, some rows may be empty.
     """
     left: list[np.ndarray] = []
     last = max(self.packs, default=0)
@@ -155,12 +157,12 @@ def pack_examples(
   shape: BatchShape,
   chunk_size: int = CHUNK_SIZE,
 ) -> Iterator[Chunk]:
-  """Packs examples as they come, and holds at most a chunk of them.
+  """Packs examples as they arrive, with at most one chunk in memory.
 
   Args:
     examples: from `read_examples`.
-    schema: of their sequences, as the task has it.
-    shape: of the batches.
+    schema: the task's schema of sequences.
+    shape: the shape of the batches.
     chunk_size: sequences in a chunk; the windows of one question stay together.
 
   Raises:
@@ -179,7 +181,7 @@ def pack_examples(
   num_sequences = 0
   for example in examples:
     held.append(example)
-    # An example without sequences is held too, and counts as one.
+    # An example without sequences takes memory too, and counts as one.
     num_sequences += max(len(example.sequences), 1)
     if num_sequences >= chunk_size:
       yield _pack(held, schema, shape)
@@ -210,7 +212,7 @@ def _pack(examples: Sequence[Example], schema: pa.Schema, shape: BatchShape) -> 
 
 
 def _length_multiple(row_length: int) -> int:
-  """What lengths are rounded up to, so that plans are quick: a divisor of the row's."""
+  """Lengths are rounded up to multiples of it for quick plans; divides the row length."""
   if row_length <= ORDINARY_ROW:
     return math.gcd(row_length, max(row_length // _STEPS, 1))
   most = row_length // ORDINARY_ROW

@@ -1,4 +1,4 @@
-"""Embeddings of texts: computed on packs, in the order of the texts; and their files."""
+"""Embeddings of texts, computed on packs and kept in order; and files of them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pipeline.store import SCHEMA
 
 POOLINGS = {
   "mean": "the mean over the tokens",
-  "cls": "that of [CLS]",
-  "pooled": "that of [CLS] through the pooler",
+  "cls": "the vector of [CLS]",
+  "pooled": "the vector of [CLS] after the pooler",
 }
 _WRITTEN = 1024  # vectors written at a time
 
@@ -40,13 +40,13 @@ def embed_examples(
   *,
   shape: BatchShape,
 ) -> Iterator[Embedding]:
-  """Embeddings of examples, in their order.
+  """Embeddings of examples, in the order of the examples.
 
   Args:
-    run: the model: from batches to the embeddings of all sequences, in the order of their
-      numbers; such as `training.evaluation.embed` with a program.
-    examples: from `read_examples`; at most a chunk of them is held.
-    shape: of the batches.
+    run: the model, as a function from batches to the embeddings of all sequences, in the
+      order of their numbers; such as `training.evaluation.embed` with a program.
+    examples: from `read_examples`; at most one chunk is in memory.
+    shape: the shape of the batches.
 
   Raises:
     InputError: an example is invalid, or its embedding is not finite.
@@ -70,12 +70,12 @@ def as_json(embedding: Embedding) -> str:
 def write_embeddings(
   path: str | pathlib.Path, embeddings: Iterable[Embedding], *, width: int
 ):
-  """Writes embeddings in their order, the whole file or none.
+  """Writes embeddings in order; the file is complete or absent.
 
   Args:
-    path: ends in .npy for float32[N, D] alone, in .parquet for columns `id` and
-      `embedding`; other files get JSON lines.
-    embeddings: may be as many as the disk holds.
+    path: a .npy file gets float32[N, D] without ids, a .parquet file the columns `id` and
+      `embedding`, and any other file JSON lines.
+    embeddings: as many as the disk can hold.
     width: D.
 
   Raises:

@@ -1,4 +1,4 @@
-"""Examples without labels, to be predicted: from any source, one by one, in its order."""
+"""Examples to predict, without labels, read one by one from any source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IDS = "id", "idx"
 
 
 class Example(NamedTuple):
-  """What is to be predicted.
+  """One example to predict.
 
   Attributes:
     id: from the source, or a number from 0 if the source has no ids.
@@ -48,13 +48,13 @@ def read_examples(
   """Examples of a source, made as for training except for the labels.
 
   Args:
-    source: as `open_source` takes it; a text file with one example a line, a tab between
-      the sentences of a pair, where a blank line is an example too; or "-" for standard
-      input: JSON lines if it begins with "{", otherwise such text.
-    settings: of the dataset that the model was trained on. Their `columns` names fields of
-      this source; `id=NAME` names the field with ids.
-    tokenizer: of that dataset.
-    tally: counts what was too long or truncated, as in a dataset's manifest.
+    source: a source for `open_source`; a text file with one example a line, where tabs
+      separate the sentences of a pair and a blank line is an example too; or "-" for
+      standard input: JSON lines if it begins with "{", otherwise lines of such text.
+    settings: the settings of the dataset that the model was trained on. Their `columns`
+      names fields of this source; `id=NAME` names the field with ids.
+    tokenizer: the tokenizer of that dataset.
+    tally: counts examples that were too long or truncated, as in a dataset's manifest.
 
   Raises:
     InputError: the task predicts nothing; there is no such source, or it lacks a field.
@@ -63,7 +63,7 @@ def read_examples(
   task, settings = find_task(settings)
   if task.make_unlabelled is None:
     raise InputError(
-      f"A model of {settings.task} answers nothing. Expected classification, regression, "
+      f"A model of {settings.task} gives no answers; expected classification, regression, "
       "squad or a task of GLUE."
     )
   fields = _fields(task, settings)
@@ -79,15 +79,15 @@ def read_examples(
 def examples_of(
   sentences: Iterable[str], settings: DatasetSettings, tokenizer: Tokenizer
 ) -> Iterator[Example]:
-  """Examples of texts that are in memory, each as a line of a text file.
+  """Examples from texts in memory, each read like a line of a text file.
 
-  Settings and errors are as for `read_examples`.
+  Settings and errors are those of `read_examples`.
   """
   task, settings = find_task(settings)
   fields = _fields(task, settings)
 
   def document(sentence: str, where: str) -> Document:
-    if not isinstance(sentence, str):  # refused with its field
+    if not isinstance(sentence, str):  # refused later, with its field
       return Document({task.fields[0]: sentence}, where)
     return textfiles.split_line(sentence, where, fields)
 
@@ -96,7 +96,7 @@ def examples_of(
 
 
 def _fields(task: Task, settings: DatasetSettings) -> DocumentFields:
-  """The fields to read: no labels, but ids."""
+  """The fields to read: ids, but no labels."""
   columns = [f"{f}={name}" for f, name in settings.column_names() if f not in _LABELS]
   fields = tuple(field for field in task.fields if field not in _LABELS)
   ids = tuple(field for field in _IDS if field not in fields)
@@ -134,11 +134,11 @@ def _examples(
   made = task.make_unlabelled(documents, encoder)
   for number, (document, sequences) in enumerate(made):
     name = _id(document, number)
-    if "id" in task.fields:  # answers are found by id
+    if "id" in task.fields:  # answers are stored by id
       if name in seen:
         raise InputError(
-          f"{document.where}: the id {short_repr(name)} is that of an earlier question; "
-          "expected a different one for each, since answers are found by id."
+          f"{document.where}: the id {short_repr(name)} belongs to an earlier question; "
+          "expected a different id for each, since answers are stored by id."
         )
       seen.add(name)
     yield Example(name, sequences, document.where)

@@ -1,4 +1,4 @@
-"""How a trained model takes text: its task, settings and tokenizer."""
+"""How a trained model reads text: its task, settings and tokenizer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.settings import DatasetSettings
 from pipeline.tasks.table import TASK_HEADS
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 
-LONGEST_WINDOW = 384  # tokens by default, as for BERT on SQuAD
+LONGEST_WINDOW = 384  # tokens, by default, as in BERT's code for SQuAD
 
 
 def default_task(head: str, num_labels: int) -> str | None:
@@ -40,16 +40,16 @@ def settings_to_read(
   positions: int,
   num_labels: int,
 ) -> DatasetSettings:
-  """How a model reads and cuts examples.
+  """The settings with which a model reads and cuts examples.
 
   Args:
-    source: of the examples.
-    head: of the model, a key of `model.MODELS`; "" for its embeddings, which take a
-      sentence, perhaps with a second, whatever it was trained on.
-    trained_on: settings of its training data; None for a model without a run.
-    task: that a user chose for such a model; None for that of the head.
-    changes: fields that a user chose; None to keep one.
-    positions, num_labels: of the model.
+    source: the source of the examples.
+    head: the model's head, a key of `model.MODELS`; "" for embeddings, which take one
+      sentence or two, whatever the model was trained on.
+    trained_on: the settings of its training data; None for a model without a run.
+    task: the user's choice of task for a model without a run; None for the head's task.
+    changes: settings that the user chose; a value of None keeps the setting.
+    positions, num_labels: how many the model has.
 
   Raises:
     InputError: the task does not fit; sequences may be longer than the model's positions;
@@ -66,8 +66,8 @@ def settings_to_read(
     settings = trained_on
     if task not in (None, settings.task):
       raise InputError(
-        f"--task is {short_repr(task)}; the model is a run of {settings.task}. Leave it "
-        "out."
+        f"--task is {short_repr(task)}; the model was trained on {settings.task}. Leave "
+        "--task out."
       )
   else:
     task = task or default_task(head, num_labels) or ""
@@ -76,14 +76,14 @@ def settings_to_read(
   if head and TASK_HEADS.get(settings.task) != head:
     fitting = [name for name, other in TASK_HEADS.items() if other == head]
     raise InputError(
-      f"The task {short_repr(settings.task)} does not fit the model, which learned "
+      f"The task {short_repr(settings.task)} does not fit the model, whose head is "
       f"{head}; expected one of {', '.join(fitting)}."
     )
   settings = dataclasses.replace(settings, **chosen)
   if settings.max_sequence_length > positions:
     raise InputError(
       f"--max-sequence-length is {settings.max_sequence_length}; expected at most "
-      f"{positions}, the positions of the model."
+      f"{positions}, the number of positions of the model."
     )
   # The reader needs names of classes but uses none; the model's own may have commas.
   names = ",".join(f"LABEL_{number}" for number in range(max(num_labels, 2)))
@@ -97,32 +97,32 @@ def open_tokenizer(
   """The tokenizer of a model.
 
   Args:
-    folder: of the model.
-    vocabulary: of the model, a `model.weights.Vocabulary`; None if it has none.
-    vocab_file: of the dataset that it was trained on.
+    folder: the model's folder.
+    vocabulary: the model's `model.weights.Vocabulary`; None if it has none.
+    vocab_file: the `vocab_file` of the dataset that it was trained on.
 
   Raises:
-    InputError: the model has no vocabulary, or a cased one, or lacks its tokenizer.json;
-      or the file in its folder has other tokens.
+    InputError: the model has no vocabulary, a cased one, or no tokenizer.json although it
+      needs one; or the file in its folder has other tokens.
   """
   if vocabulary is None:
     raise InputError(
-      f"{folder} has no vocabulary; expected {VOCABULARY_FILE} there. Copy the one that "
-      "the model was trained with into it."
+      f"{folder} has no vocabulary; expected {VOCABULARY_FILE} there. Copy there the one "
+      "that the model was trained with."
     )
   given, own = pathlib.Path(vocab_file), folder / TOKENIZER_FILE
-  # Either may have its own way to split text; the given one may be gone or have changed.
+  # Either may say how to split text; the given one may be gone or have changed.
   by_given = given.suffix == ".json"
   path = given if by_given and not own.exists() else own
   by_json = by_given or (own.exists() and vocabulary.by_json)
   if vocabulary.by_json and not by_json:
     raise InputError(
-      f"{folder} has no {TOKENIZER_FILE}, by which the model splits text. Copy the one "
-      "that it was trained with into it."
+      f"{folder} has no {TOKENIZER_FILE}, which says how the model splits text. Copy there "
+      "the one that the model was trained with."
     )
   if not vocabulary.lowercase and not by_json:
     raise InputError(
-      f"{folder} is cased; expected an uncased model, since text is lower-cased here. Give "
+      f"{folder} is cased; expected an uncased model, since text is lower-cased here. Use "
       "another model."
     )
   if not by_json and (folder / VOCABULARY_FILE).exists():

@@ -23,14 +23,14 @@ _FILES = {
   "rte": "RTE.tsv",
   "wnli": "WNLI.tsv",
 }
-_IN_WORDS = "mnli", "qnli", "rte"  # the others take the class's number
-_HIGHEST = 5.0  # similarity of STS-B
+_WITH_NAMES = "mnli", "qnli", "rte"  # the others take the number of the class
+_MAX_SIMILARITY = 5.0  # of STS-B
 
 
 def write_submission(
   path: str | pathlib.Path, task: str, answers: Iterable[dict], *, genres: str = MATCHED
 ) -> list[pathlib.Path]:
-  """Writes answers in the benchmark's format, whole or not at all.
+  """Writes answers in the benchmark's format; files are complete or absent.
 
   GLUE: `index` and `prediction` separated by a tab, in the order of the index. SQuAD:
   `predictions.json`, texts by id, and beside it `nbest_predictions.json`.
@@ -39,8 +39,9 @@ def write_submission(
     path: a file that ends in .tsv, or .json for squad; or a folder, created if it is
       missing, where the file gets the name that the server expects.
     task: "squad" or "glue/NAME".
-    answers: from `pipeline.answer`; GLUE's in any order, such as TFDS's.
-    genres: of MNLI's test set, "matched" or "mismatched"; names the file in a folder.
+    answers: from `pipeline.answer`; for GLUE in any order, such as that of TFDS.
+    genres: which of MNLI's test sets, "matched" or "mismatched"; names the file in a
+      folder.
 
   Returns:
     The files that were written.
@@ -57,7 +58,8 @@ def write_submission(
   if task != "squad" and (name == task or name not in _FILES):
     known = ", ".join(f"glue/{name}" for name in _FILES)
     raise InputError(
-      f"{short_repr(task)} has no server; expected squad, {known}. Leave --submission out."
+      f"{short_repr(task)} has no evaluation server; expected squad, {known}. Leave "
+      "--submission out."
     )
   if genres not in (MATCHED, MISMATCHED) or (genres == MISMATCHED and name != "mnli"):
     raise InputError(
@@ -91,7 +93,7 @@ def _glue(name: str, answers: Iterable[dict]) -> str:
   for answer in answers:
     index = _index(answer["id"])
     if index in by_index:
-      raise InputError(f"The index {index} comes twice; expected each once.")
+      raise InputError(f"The index {index} occurs twice; expected each once.")
     by_index[index] = _prediction(name, answer)
   missing = next((n for n in range(len(by_index)) if n not in by_index), None)
   if missing is not None or not by_index:
@@ -120,14 +122,14 @@ def _prediction(name: str, answer: dict) -> str:
       raise InputError(
         f"Answer {answer['id']} has the value {short_repr(value)}; expected a number."
       )
-    return f"{min(max(value, 0.0), _HIGHEST):.4f}"
+    return f"{min(max(value, 0.0), _MAX_SIMILARITY):.4f}"
   label = answer.get("label")
   if label not in labels:
     raise InputError(
       f"Answer {answer['id']} has the label {short_repr(label)}; expected one of "
       f"{', '.join(labels)}."
     )
-  return label if name in _IN_WORDS else str(labels.index(label))
+  return label if name in _WITH_NAMES else str(labels.index(label))
 
 
 def _squad(answers: Iterable[dict]) -> list[str]:
@@ -135,10 +137,10 @@ def _squad(answers: Iterable[dict]) -> list[str]:
   for answer in answers:
     if "n_best" not in answer:
       raise InputError(
-        f"Answer {answer['id']} is not to a question; expected n_best in it."
+        f"Answer {answer['id']} has no n_best; expected the answer to a question."
       )
     if answer["id"] in texts:
-      raise InputError(f"The id {answer['id']} comes twice; expected each once.")
+      raise InputError(f"The id {answer['id']} occurs twice; expected each once.")
     texts[answer["id"]] = answer["answer"]
     n_best[answer["id"]] = answer["n_best"]
   if not texts:

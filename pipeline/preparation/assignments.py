@@ -1,4 +1,4 @@
-"""Assignments on disk, made shard by shard; with a runner no process holds all lengths."""
+"""Assignments on disk, made shard by shard; with a runner, no process has all lengths."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def write_assignment(
 ) -> packing.Plan:
   """Plans the packs of a prepared dataset and writes which sequences share one.
 
-  This process makes the plan, from the sum of the histograms. Then each shard gets the
-  number of sequences of each length before it, finds the pack and slot of each of its
-  sequences, and sends them to the file of that pack.
+  This process makes the plan, from the sum of the histograms. Then each shard learns how
+  many sequences of each length come before it, computes the pack and slot of each of its
+  own sequences, and sends them to the file of that pack.
 
   Args:
     dataset: a prepared dataset. Its lengths are checked, its checksums are not.
     directory: a new folder. It gets `plan.json`, and `packs-00000.arrow` and so on with
       `PACKS_A_FILE` packs each.
     split: "train" or "held_out".
-    algorithm: of the plan.
+    algorithm: the packing algorithm.
     max_sequences_per_pack: depth limit, as in `packing.pack`.
     seed: selects the assignment.
     runner: a Beam runner; None for this process.
 
   Raises:
-    InputError: the dataset is not a prepared one or was altered; or the folder exists or
-      cannot be written.
+    InputError: the dataset is not a prepared one or was altered; or the folder already
+      exists or cannot be written.
     OSError: the disk is full.
   """
   check_integer("seed", seed, at_least=0, at_most=2**32 - 1)
@@ -64,7 +64,7 @@ def write_assignment(
   except (OSError, ValueError, LookupError, TypeError) as error:
     raise InputError(f"{dataset} is not a prepared dataset ({error!r}).") from error
   if not paths:
-    raise InputError(f"{dataset} holds no sequences of {split}. Name another split.")
+    raise InputError(f"{dataset} has no {split} sequences. Name another split.")
   if directory.exists():
     raise InputError(f"{directory} exists already; expected a new folder. Name another.")
   source = f"{manifest['settings']['source']}, {split}"
@@ -76,14 +76,16 @@ def write_assignment(
   try:
     partial.mkdir(parents=True)
   except OSError as error:
-    raise InputError(f"The packs cannot be written: {error}. Name another.") from error
+    raise InputError(
+      f"The packs cannot be written: {error}. Name another folder."
+    ) from error
   try:
     plan.save(partial / _PLAN)
     place = str(partial.absolute())
     if runner is None:
-      _write_here(paths, place, seed)
+      _write_in_this_process(paths, place, seed)
     else:
-      _write_on(runner, paths, place, seed)
+      _write_with_runner(runner, paths, place, seed)
     partial.rename(directory)
   finally:
     shutil.rmtree(partial, ignore_errors=True)
@@ -91,7 +93,7 @@ def write_assignment(
 
 
 def read_assignment(directory: str | pathlib.Path) -> tuple[packing.Plan, Assignment]:
-  """Reads the plan and the assignment that `write_assignment` wrote into memory.
+  """Reads into memory the plan and the assignment that `write_assignment` wrote.
 
   `PackedLoader` checks whether they belong to its dataset.
 
@@ -113,7 +115,7 @@ def read_assignment(directory: str | pathlib.Path) -> tuple[packing.Plan, Assign
         f"{path} is not a file of packs ({error}). Write them again with python -m "
         "pipeline assign."
       ) from error
-  # Arrow's offsets have 32 bits, too few for all files together.
+  # Arrow's offsets have 32 bits, too few for all the files together.
   chunks = [part for table in tables for part in table["sequence_ids"].chunks]
   depths = np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in chunks])
   offsets = np.concatenate([[0], np.cumsum(depths, dtype=np.int64)])
@@ -121,7 +123,7 @@ def read_assignment(directory: str | pathlib.Path) -> tuple[packing.Plan, Assign
   return _load_plan(directory), Assignment(offsets, ids)
 
 
-def _write_here(paths: list[str], directory: str, seed: int):
+def _write_in_this_process(paths: list[str], directory: str, seed: int):
   parts = collections.defaultdict(list)
   counts = [count_lengths(path, directory) for path in paths]
   for item in _with_starts(paths, counts, directory):
@@ -131,7 +133,7 @@ def _write_here(paths: list[str], directory: str, seed: int):
     write_packs(group, directory)
 
 
-def _write_on(runner: BeamRunner, paths: list[str], directory: str, seed: int):
+def _write_with_runner(runner: BeamRunner, paths: list[str], directory: str, seed: int):
   beam = runner.beam
   with runner.pipeline(directory) as (pipeline, errors):
     _ = (
@@ -152,9 +154,9 @@ def _write_on(runner: BeamRunner, paths: list[str], directory: str, seed: int):
       pipeline
       | "shards to place" >> beam.Create(shards)
       | "spread placing" >> beam.Reshuffle()
-      | "place" >> beam.FlatMap(_place_or_leave, directory, seed, errors)
+      | "place" >> beam.FlatMap(_place_or_record, directory, seed, errors)
       | "by pack" >> beam.GroupByKey()
-      | "write packs" >> beam.Map(_write_or_leave, directory, errors)
+      | "write packs" >> beam.Map(_write_or_record, directory, errors)
     )
 
 
@@ -165,7 +167,7 @@ def _with_starts(paths: list[str], histograms: list[np.ndarray], directory: str)
   if not np.array_equal(counts.sum(axis=0), planned):
     raise InputError(
       f"The shards in {pathlib.Path(paths[0]).parent} hold {counts.sum():,} sequences; "
-      f"the manifest says {planned.sum():,}, or others. Prepare the dataset again."
+      f"the manifest says {planned.sum():,}, or other lengths. Prepare the dataset again."
     )
   return list(zip(paths, np.cumsum(counts, axis=0) - counts, strict=True))
 
@@ -195,22 +197,22 @@ def _counts_path(directory: str, number: int) -> pathlib.Path:
 
 
 def _save_counts(item: tuple[int, str], directory: str, errors: Errors):
-  with errors.left(f"counts-{item[0]:05d}"):
+  with errors.recorded(f"counts-{item[0]:05d}"):
     np.save(_counts_path(directory, item[0]), count_lengths(item[1], directory))
 
 
-def _place_or_leave(item: tuple[str, np.ndarray], directory: str, seed: int, errors):
-  with errors.left(pathlib.Path(item[0]).stem):
+def _place_or_record(item: tuple[str, np.ndarray], directory: str, seed: int, errors):
+  with errors.recorded(pathlib.Path(item[0]).stem):
     yield from place_shard(item, directory, seed)
 
 
-def _write_or_leave(item, directory: str, errors: Errors):
-  with errors.left(f"packs-{item[0]:05d}"):
+def _write_or_record(item, directory: str, errors: Errors):
+  with errors.recorded(f"packs-{item[0]:05d}"):
     write_packs(item, directory)
 
 
 def place_shard(item: tuple[str, np.ndarray], directory: str, seed: int) -> Iterator:
-  """Packs, slots and numbers of a shard's sequences, for each file that they go to."""
+  """Packs, slots and numbers of a shard's sequences, by the file that they go to."""
   path, before = item
   plan = _load_plan(directory)
   lengths = _shard_lengths(path, plan.histogram.max_sequence_length)

@@ -1,9 +1,9 @@
-"""The same work on many machines, as Apache Beam pipelines.
+"""Preparing on many machines, with Apache Beam pipelines.
 
-Workers read the source and write to the dataset's folder, so all of them must reach both:
-on a shared file system, or anywhere if the runner is on this machine. They run the same
-functions as without Beam, and random choices depend only on the seed and on a document's
-place, so the result is the same, byte for byte.
+Workers read the source and write to the dataset's folder, so all of them must be able to
+reach both: on a shared file system, or anywhere if the runner is on this machine. They run
+the same functions as without Beam, and random choices depend only on the seed and on the
+position of a document, so the result is the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class BeamRunner:
 
   Args:
     name: DirectRunner, FlinkRunner, SparkRunner, DataflowRunner, ...
-    options: of the Beam runner, such as `--flink_master=localhost:8081`.
+    options: options of the Beam runner, such as `--flink_master=localhost:8081`.
 
   Raises:
     InputError: Beam is not installed, or does not know the runner.
@@ -63,7 +63,7 @@ class BeamRunner:
       beam.runners.create_runner(name)
     except (ValueError, ImportError, AttributeError) as error:
       raise InputError(
-        f"Beam cannot make the runner {name!r} ({error}). Expected DirectRunner, "
+        f"Beam cannot create the runner {name!r} ({error}). Expected DirectRunner, "
         "FlinkRunner, SparkRunner, DataflowRunner or another installed one."
       ) from error
     self._options = beam.options.pipeline_options.PipelineOptions(
@@ -75,7 +75,8 @@ class BeamRunner:
     """A pipeline, which runs when the block ends, and the errors of its workers.
 
     Raises:
-      InputError, OSError: the first error of a worker; or the job failed otherwise.
+      InputError, OSError: the first error of a worker.
+      OSError: the job failed for another reason.
     """
     errors = Errors(str(directory), uuid.uuid4().hex)
     try:
@@ -107,19 +108,19 @@ class BeamRunner:
 
 @dataclasses.dataclass(frozen=True)
 class Errors:
-  """Errors of workers, kept as files, since runners wrap and repeat what is raised.
+  """Errors of workers, recorded in files, since runners wrap and repeat exceptions.
 
   Attributes:
     directory: where the files are.
-    run: distinguishes them from another run's, whose workers may still live.
+    run: distinguishes them from those of another run, whose workers may still exist.
   """
 
   directory: str
   run: str
 
   @contextlib.contextmanager
-  def left(self, name: str) -> Iterator[None]:
-    """Writes what the block raises to a file, and continues."""
+  def recorded(self, name: str) -> Iterator[None]:
+    """Writes an error that the block raises to a file, and continues after the block."""
     try:
       yield
     except (InputError, OSError) as error:
@@ -152,7 +153,7 @@ def _read(
   part: tuple[str | None, int, Partition], settings: DatasetSettings, errors: Errors
 ) -> Iterator[DocumentShard]:
   split, number, partition = part
-  with errors.left(f"partition-{split or 'all'}-{number:05d}"):
+  with errors.recorded(f"partition-{split or 'all'}-{number:05d}"):
     yield from write.read_shards(settings, split, number, partition)
 
 
@@ -164,5 +165,5 @@ def _write(
   errors: Errors,
 ):
   if shard_files.load_summary(directory, shard.name) is None:
-    with errors.left(shard.name):
+    with errors.recorded(shard.name):
       shard_files.write_shard(ShardWork(shard, settings, tokenizer, directory))

@@ -1,4 +1,4 @@
-"""Preparing a dataset: one folder, whole or absent, however often it is stopped."""
+"""Prepares a dataset in a folder that is complete or absent, even after interruptions."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def prepare(
 ) -> PreparedDataset:
   """Prepares a dataset, or opens it if it is prepared already.
 
-  Everything is written to a folder beside the final one, and moved there at the end, so a
-  killed run leaves nothing that looks whole. The same call again resumes with the shards
-  that are written, or starts clean if settings or sources have changed. Workers of a
-  killed run that still live elsewhere write only to the folder of its own settings and
-  sources.
+  Everything is written to a temporary folder beside the final one, which is renamed at the
+  end, so a killed run leaves nothing that looks complete. The same call again keeps the
+  shards already written, or starts again if settings or sources have changed. Workers of a
+  killed run may survive on other machines; they write only to the temporary folder for
+  their own settings and sources.
 
   Args:
     directory: where the dataset is, or will be.
     settings: what to prepare.
-    num_workers: processes; None for one a core, at most 10.
+    num_workers: how many processes; None for one per core, at most 10.
     runner: does the work instead, such as `pipeline.preparation.beam.BeamRunner`.
 
   Raises:
-    InputError: the folder holds something else, or the source cannot be used. If the
-      system cannot read a file of it, what is written stays for the next call.
-    OSError: the disk is full. What is written stays for the next call.
+    InputError: the folder holds something else, or the source cannot be used. If one of
+      its files cannot be read, what was written is kept for the next call.
+    OSError: the disk is full. What was written is kept for the next call.
   """
   directory = pathlib.Path(os.path.realpath(directory))  # "." has no name
   task, settings = find_task(settings)
@@ -82,19 +82,19 @@ def prepare(
       }
       if altered := altered_file(work, manifest["sha256"]):
         raise OSError(
-          f"{altered} is not what was written to it. Run the same command again to write "
-          "it again"
+          f"{altered} differs from what was written to it. Run the same command again to "
+          "rewrite it"
         )
       for path in work.iterdir():
         if path.name not in manifest["sha256"]:
-          path.unlink(missing_ok=True)  # a worker of a killed run may remove it, too
+          path.unlink(missing_ok=True)  # a worker of a killed run may remove it too
       with whole_path(work / MANIFEST) as path:
         path.write_text(json.dumps(manifest, indent=1) + "\n")
       os.rename(work, directory)
       shutil.rmtree(partial, ignore_errors=True)
     except InputError as error:
       cause = error.__cause__
-      # A disk or network that fails for a while leaves what is written for the next call.
+      # A disk or network may work again, so keep what was written for the next call.
       if not (isinstance(cause, OSError) and cause.errno):
         shutil.rmtree(partial, ignore_errors=True)
       raise
@@ -120,9 +120,9 @@ def _exists(directory: pathlib.Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[int | None]:
-  """Holds the unfinished folder for one process and its workers.
+  """Locks the unfinished folder for one process and its workers.
 
-  Yields the descriptor of the lock; None if another process finished meanwhile.
+  Yields the file descriptor of the lock; None if another process finished meanwhile.
   """
   waited = False
   while True:
@@ -130,7 +130,7 @@ def _locked(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[int | No
       partial.mkdir(parents=True, exist_ok=True)
       try:
         lock = (partial / _LOCK).open("a")
-      except FileNotFoundError:  # finished or removed between the two
+      except FileNotFoundError:  # renamed or removed between the two calls
         continue
     except OSError as error:
       raise InputError(
@@ -141,7 +141,7 @@ def _locked(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[int | No
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if waited else fcntl.LOCK_NB))
       except BlockingIOError:
         print(
-          f"waiting for another process that prepares {directory}, or its last workers",
+          f"waiting for another process that is preparing {directory}, or for its workers",
           file=sys.stderr,
         )
         waited = True
@@ -164,8 +164,8 @@ def _work_folder(
 ) -> pathlib.Path:
   """The folder for these settings and sources, with what a killed preparation wrote.
 
-  What other preparations left is removed; if a worker of theirs lives on, it finds its
-  folder gone.
+  Folders of other settings and sources are removed. A worker that still writes to one of
+  them finds it gone.
   """
   settings, vocabulary = preparation.settings, preparation.vocabulary
   state: dict = {"settings": dataclasses.asdict(settings), "sources": fingerprints}
@@ -195,7 +195,7 @@ def _open_same(
     InputError: says what differs.
   """
   dataset = open_dataset(directory)
-  # A dataset from before a setting existed is as the setting's default makes it.
+  # A dataset older than a setting is as the setting's default would make it.
   defaults = {field.name: field.default for field in dataclasses.fields(settings)}
   stored = defaults | dataset.manifest["settings"]
   differences = [
@@ -235,6 +235,6 @@ def _check_sources(
     if now["sha256"] != before["sha256"]:
       raise InputError(
         f"{dataset.directory} was prepared from {before['files']} files with "
-        f"{before['bytes']:,} bytes; {specs[split]} has {now['files']} with "
-        f"{now['bytes']:,} now, or others. Delete the folder, or name another."
+        f"{before['bytes']:,} bytes; {specs[split]} now has {now['files']} with "
+        f"{now['bytes']:,}, or other names. Delete the folder, or name another."
       )

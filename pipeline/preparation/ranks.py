@@ -1,9 +1,9 @@
-"""Assignments without a list of all lengths: each sequence finds its own pack.
+"""Assignments without a list of all lengths: a sequence's pack is computed from its rank.
 
-The plan has some number of slots for each length. The rank r of a sequence is its number
-among the n sequences of its length. A random permutation of 0, 1, ..., n - 1 gives r its
-slot, and is computed for r alone. So each shard of a dataset can be assigned by itself, as
-long as it knows how many sequences of each length the shards before it have.
+The rank r of a sequence is its number among the n sequences of its length. The plan has n
+slots for that length. A random permutation of 0, 1, ..., n - 1 maps r to a slot, and can be
+computed for r alone. So each shard of a dataset can be assigned on its own, given how many
+sequences of each length the shards before it have.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def place(
 
   Args:
     plan: for all sequences of the dataset.
-    lengths: int[n]; of consecutive sequences, such as those of a shard.
+    lengths: int[n]; lengths of consecutive sequences, such as those of a shard.
     ranks_before: int64[S]; how many sequences of each length come before them.
     seed: selects the assignment.
 
@@ -81,7 +81,8 @@ def place(
 def permute(numbers: np.ndarray, count: int, *, key: int) -> np.ndarray:
   """A random permutation of 0, 1, ..., count - 1, applied to some numbers.
 
-  A Feistel network over the next power of four, applied again to results beyond the range.
+  A Feistel network over the next power of four, applied again to results outside the
+  range.
 
   Example:
     >>> sorted(permute(np.arange(11), 11, key=5).tolist()) == list(range(11))

@@ -1,4 +1,4 @@
-"""From a shard of documents to a file of sequences, and a summary of it."""
+"""From a shard of documents to a file of sequences and its summary."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ class ShardSummary:
     name: name of its file, without suffix.
     documents: how many were read.
     counts: int64[S]; its histogram.
-    tally: what happened to documents.
-    sha256: of its file; "" if there is none, because no document gave a sequence.
+    tally: counts of what happened to documents.
+    sha256: the digest of its file; "" if there is none, because no document gave a
+      sequence.
   """
 
   name: str
@@ -74,7 +75,7 @@ class ShardSummary:
 
 @contextlib.contextmanager
 def whole_path(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A path to write to; the file gets its name if the block ends without error.
+  """A temporary path to write to; renamed to `path` if the block ends without error.
 
   Raises:
     OSError: the disk is full, or not writable; nothing is left behind.
@@ -92,10 +93,10 @@ def whole_path(path: pathlib.Path) -> Iterator[pathlib.Path]:
 def write_shard(work: ShardWork) -> ShardSummary:
   """Makes the sequences of a shard and writes them.
 
-  The file is there whole, with its summary beside it, or not at all.
+  The file is complete or absent, and so is its summary, which is written after it.
 
   Raises:
-    InputError: a document that the task cannot use.
+    InputError: the task cannot use a document.
     OSError: the disk is full, or not writable.
   """
   shard, settings = work.shard, work.settings
@@ -130,7 +131,7 @@ def _digest(text: str) -> str:
 
 
 def load_summary(directory: str | pathlib.Path, name: str) -> ShardSummary | None:
-  """The summary of a shard whose file is as it was written; otherwise None."""
+  """The summary of a shard; None if the shard's file is not as it was written."""
   directory = pathlib.Path(directory)
   summary = _read_summary(directory / f"{name}{_SUMMARY_SUFFIX}")
   same = summary and file_sha256(directory / f"{name}.arrow") == summary.sha256
@@ -147,12 +148,12 @@ def _read_summary(path: pathlib.Path) -> ShardSummary | None:
     return None
   values = json.loads(text)
   if values.keys() != {field.name for field in dataclasses.fields(ShardSummary)}:
-    return None  # of another version
+    return None  # written by another version
   return ShardSummary(**values | {"counts": np.array(values["counts"])})
 
 
 def all_summaries(directory: str | pathlib.Path) -> Iterator[ShardSummary]:
-  """The summaries of all shards that are written, in the order of their names.
+  """The summaries of all shards already written, in the order of their names.
 
   Raises:
     OSError: one cannot be read.

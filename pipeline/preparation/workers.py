@@ -1,9 +1,9 @@
 """Work spread over processes, with results in the order of the work.
 
-A worker is a separate Python that reads work from its standard input and writes results to
-its standard output. It inherits only a lock, so it is safe beside JAX and its threads, and
-it does not import the caller's program. When the caller ends, even by a kill, the worker
-finishes its shard and ends; until then it holds the lock.
+A worker is a separate Python process that reads work from its standard input and writes
+results to its standard output. It inherits only a lock, so it is safe beside JAX and its
+threads, and it does not import the caller's program. When the caller exits or is killed,
+the worker finishes its shard and exits; until then it holds the lock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from pipeline.preparation.shard_files import ShardSummary, ShardWork, write_shard
 
-_ALONE = 2  # this few shards are faster without workers
+_FEW_SHARDS = 2  # so few are written faster without workers
 
 
 def write_shards(
@@ -33,17 +33,17 @@ def write_shards(
   Args:
     work: what to write; a summary stands for a shard that is written already. At most
       `num_workers` + 2 are in memory.
-    num_workers: processes; 1 to work in this one.
-    lock: file descriptor that the processes hold as well, until they end.
+    num_workers: how many processes; 1 to write the shards in this one.
+    lock: file descriptor of a lock that the workers hold too, until they exit.
 
   Raises:
     InputError, OSError: a worker raised it. The workers are killed.
   """
   work = iter(work)
-  first = list(itertools.islice(work, _ALONE + 1))
-  alone = num_workers <= 1 or len(first) <= _ALONE
+  first = list(itertools.islice(work, _FEW_SHARDS + 1))
+  alone = num_workers <= 1 or len(first) <= _FEW_SHARDS
   work = itertools.chain(first, work)
-  del first  # it would stay in memory
+  del first  # else its shards would stay in memory
   if alone:
     for item in work:
       yield item if isinstance(item, ShardSummary) else write_shard(item)
@@ -59,7 +59,7 @@ def write_shards(
 
 
 class _Pool:
-  """Threads that each hand work to a process."""
+  """A pool of threads, each of which passes work to one process."""
 
   def __init__(self, size: int, lock: int | None):
     self._lock = lock
@@ -110,7 +110,7 @@ class _Pool:
       result = pickle.load(process.stdout)
     except (EOFError, BrokenPipeError) as error:
       raise OSError(
-        f"A worker ended with status {process.wait()} while it wrote {item.shard.name}; "
+        f"A worker exited with status {process.wait()} while writing {item.shard.name}; "
         "there may be too little memory. Use fewer workers, and run the same command "
         "again: it resumes where it stopped."
       ) from error
@@ -141,7 +141,7 @@ def _start(lock: int | None) -> subprocess.Popen:
 def main():
   """Reads work from standard input until it ends."""
   source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-  os.dup2(2, 1)  # keep what libraries print out of the results
+  os.dup2(2, 1)  # libraries must not print into the results
   while True:
     try:
       work = pickle.load(source)

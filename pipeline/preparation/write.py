@@ -1,4 +1,4 @@
-"""The work of preparing: learn a vocabulary, write shards of sequences, count."""
+"""The steps of preparing: learn a vocabulary, write shards, make the manifest."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ from pipeline.tokenizer import (
 
 VERSION = 1  # of the manifest
 MAX_WORKERS = 10  # by default; each has about 180 MB, so they stay within 2 GB
-VOCABULARY_CHARACTERS = 32_000_000  # of training text, to learn a vocabulary from
+VOCABULARY_CHARACTERS = 32_000_000  # of training text that a vocabulary is learned from
 
-Sources = dict[str, list[Partition]]  # by split; held-out ones if they are given
+Sources = dict[str, list[Partition]]  # by split; held-out splits only if they have sources
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Preparation:
 
   Attributes:
     task: the rules of the task.
-    settings: with the task's defaults filled in.
+    settings: the settings, with the task's defaults filled in.
     sources: partitions by split.
     vocabulary: the tokenizer of `settings.vocab_file`; None to learn one.
   """
@@ -69,8 +69,8 @@ class Preparation:
   vocabulary: Tokenizer | None
 
 
-# Writes the shards to a folder with the tokenizer at a path; returns their summaries in
-# any order.
+# Writes the shards to a folder, given the path of the tokenizer; returns their summaries
+# in any order.
 Runner = Callable[[pathlib.Path, Preparation, str], Iterable[ShardSummary]]
 
 
@@ -87,9 +87,9 @@ def write_dataset(
   Args:
     directory: where to write.
     preparation: what to write.
-    num_workers: processes; None for one a core, at most `MAX_WORKERS`.
-    runner: does the work instead of processes of this machine.
-    lock: file descriptor of the folder's lock, which workers hold as well.
+    num_workers: how many processes; None for one per core, at most `MAX_WORKERS`.
+    runner: does the work instead of processes on this machine.
+    lock: file descriptor of the folder's lock, which workers hold too.
 
   Returns:
     The manifest, without the source.
@@ -108,13 +108,13 @@ def write_dataset(
 
 
 def remove_unfinished(directory: pathlib.Path):
-  """Removes files that were not finished, and errors that workers left."""
+  """Removes unfinished files and errors that workers recorded."""
   for path in directory.glob(".*.partial-*"):
     path.unlink(missing_ok=True)
 
 
 def split_parts(sources: Sources) -> Iterator[tuple[str | None, int, Partition]]:
-  """Partitions with their split, None to hold out some documents, and their number."""
+  """Split, number and partition; the split is None if some documents are held out."""
   for split, partitions in sources.items():
     for number, partition in enumerate(partitions):
       yield (split if HELD_OUT in sources else None), number, partition
@@ -123,7 +123,7 @@ def split_parts(sources: Sources) -> Iterator[tuple[str | None, int, Partition]]
 def read_shards(
   settings: DatasetSettings, split: str | None, number: int, partition: Partition
 ) -> Iterator[DocumentShard]:
-  """The shards of one of `split_parts`."""
+  """The shards of one part from `split_parts`."""
   return document_shards(
     partition,
     number,
@@ -182,7 +182,8 @@ def _write_tokenizer(directory: pathlib.Path, preparation: Preparation) -> Token
   path = directory / (TOKENIZER_FILE if as_json else VOCABULARY_FILE)
   if not path.exists():
     with whole_path(path) as partial:
-      if given and given.name == GPT2_VOCABULARY_FILE:  # one of two files
+      if given and given.name == GPT2_VOCABULARY_FILE:
+        # Saves it together with the merges beside it.
         assert preparation.vocabulary is not None
         preparation.vocabulary.save(partial)
       elif given:

@@ -1,4 +1,4 @@
-"""Files that may be compressed: read as they are, known by the suffix below."""
+"""Plain and compressed files, distinguished by suffix and read as plain bytes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import BinaryIO, cast
 
 import pyarrow as pa
 
-CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}  # of Arrow, by suffix
-_RATIO = 3  # of text's bytes to those of its file, about
+CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}  # Arrow's names, by suffix
+_RATIO = 3  # bytes of text per byte of a compressed file, roughly
 
 
 def codec(path: pathlib.Path) -> str | None:
-  """Arrow's name of a file's compression; None without one."""
+  """Arrow's name of a file's compression; None if it is not compressed."""
   return CODECS.get(path.suffix.lower())
 
 
 def plain_suffix(path: pathlib.Path) -> str:
-  """The suffix in lower case, without that of compression.
+  """The suffix in lower case, ignoring that of a compression.
 
   Example:
     >>> plain_suffix(pathlib.Path("a.JSONL.gz")), plain_suffix(pathlib.Path("wiki_00.bz2"))
@@ -28,7 +28,7 @@ def plain_suffix(path: pathlib.Path) -> str:
 
 
 def open_binary(path: pathlib.Path) -> BinaryIO:
-  """Opens a file to read what it holds; a damaged one raises OSError."""
+  """Opens a file to read it decompressed; reading a damaged one raises OSError."""
   if not codec(path):
     return path.open("rb")
   stream = pa.input_stream(str(path), compression=codec(path))
@@ -36,5 +36,5 @@ def open_binary(path: pathlib.Path) -> BinaryIO:
 
 
 def size(path: pathlib.Path) -> int:
-  """Bytes that reading gives; of a compressed file about, for a progress bar."""
+  """Bytes when decompressed, for a progress bar; if compressed, an estimate."""
   return (_RATIO if codec(path) else 1) * path.stat().st_size

@@ -15,9 +15,9 @@ class Document(NamedTuple):
   """One document of a source.
 
   Attributes:
-    fields: values by the task's names.
+    fields: values by the task's names for them.
     where: its place in the source, for error messages.
-    bytes_read: bytes that it took from the source; None if that is the size of `fields`.
+    bytes_read: bytes read from the source for it; None if as many as `size`.
   """
 
   fields: dict[str, Any]
@@ -98,20 +98,20 @@ def select_fields(values: dict, fields: DocumentFields, where: str) -> Document:
 
 
 def check_text(value: str, where: str):
-  """Refuses a text that is too long, or holds half a character."""
+  """Refuses a text that is too long or has an unpaired surrogate."""
   if len(value) > MAX_DOCUMENT_BYTES:
     raise too_long_error(where)
   try:
     value.encode()
-  except UnicodeEncodeError as error:  # JSON can hold one surrogate of a pair
+  except UnicodeEncodeError as error:  # JSON can spell one surrogate of a pair
     raise InputError(
-      f"{where} holds {short_repr(value[error.start])}, half of a character; expected "
-      "text. Write it again with a program that keeps characters whole."
+      f"{where} holds {short_repr(value[error.start])}, an unpaired surrogate; "
+      "expected valid Unicode. Re-encode the file."
     ) from error
 
 
 def too_long_error(where: str) -> InputError:
   return InputError(
-    f"{where}: a document is longer than {MAX_DOCUMENT_BYTES:,} bytes, the most that is "
-    "read at once. Break it at blank lines, or say with --documents where documents end."
+    f"{where}: a document is longer than {MAX_DOCUMENT_BYTES:,} bytes, the limit. "
+    "Break it at blank lines, or say with --documents where documents end."
   )

@@ -1,4 +1,4 @@
-"""Shards of documents: the unit of work, of randomness, and of a file on disk."""
+"""Shards of documents: each is one unit of work, one random seed and one file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DocumentShard(NamedTuple):
 
   @property
   def key(self) -> tuple[int, int, int]:
-    """Seeds its random choices."""
+    """The seed of its random choices."""
     return SPLITS.index(self.split), self.partition, self.number
 
 
@@ -80,10 +80,10 @@ def document_shards(
 
 
 def is_held_out(index: int, fraction: float, seed: int) -> bool:
-  """Whether a document is held out: a random one of each 1/fraction consecutive ones.
+  """Whether a document is held out: one at random of every 1/fraction consecutive ones.
 
-  This splits a stream evenly without knowing its end: n documents give n x fraction held
-  out, within two.
+  This splits a stream evenly without knowing its end: of n documents, n x fraction are
+  held out, within two.
 
   Example:
     >>> sum(is_held_out(index, 0.05, 0) for index in range(2000))
@@ -95,7 +95,7 @@ def is_held_out(index: int, fraction: float, seed: int) -> bool:
   return any(int((k + _uniform(k, seed)) / fraction) == index for k in blocks)
 
 
-@functools.lru_cache(maxsize=8)  # consecutive documents need the same ones
+@functools.lru_cache(maxsize=8)  # consecutive documents need the same values
 def _uniform(number: int, seed: int) -> float:
   """A float in [0, 1)."""
   key = (number - 1) * splitmix.GAMMA + seed * 0xD1342543DE82EF95 + 1

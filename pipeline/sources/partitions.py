@@ -2,11 +2,11 @@
 
 | source                          | documents                                            |
 |---------------------------------|------------------------------------------------------|
-| `stdlib`, `stdlib:FOLDER`       | docstrings and help topics of a Python               |
+| `stdlib`, `stdlib:FOLDER`       | docstrings and help topics of a Python installation  |
 | `tfds:NAME`, `tfds:FOLDER`      | a TensorFlow Dataset, prepared as array_record       |
 | a file, a folder or a glob      | by suffix: .txt, .jsonl, .csv, .tsv, .parquet,       |
-|                                 | .arrow, .json (the layout of SQuAD); .gz, .bz2 and   |
-|                                 | .zst of the text formats are read as they are        |
+|                                 | .arrow, .json (the layout of SQuAD); text formats    |
+|                                 | may be compressed: .gz, .bz2, .zst                   |
 
 `#SPLIT` at the end names a split of a TensorFlow Dataset, or of a Hugging Face folder with
 several; the default is `train`. A source is read in partitions, one after the other, each
@@ -40,7 +40,7 @@ _SUFFIXES = {
   ".txt": "text",
   ".text": "text",
 }
-# Text if the file is named, but left out of folders: notes, and WikiText's own names.
+# Read as text if the file is named, but not in a folder: notes, and WikiText's files.
 _TEXT_IF_NAMED = (".md", ".raw", ".tokens", "")
 
 
@@ -98,7 +98,7 @@ class FilePartition:
 
 @dataclasses.dataclass(frozen=True)
 class LibraryPartition:
-  """The standard library's text; one stream, since no sentence is given twice."""
+  """The standard library's text; one stream, so that repeated sentences are dropped."""
 
   root: str
 
@@ -143,7 +143,7 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
     if fields.required != ("text",):
       raise InputError(
         f"Source stdlib has text; the task needs {', '.join(fields.required)}. Name a "
-        "source which has these."
+        "source that has them."
       )
     stdlib.source_files(rest or None)
     return [LibraryPartition(rest and os.path.abspath(rest))]
@@ -151,7 +151,7 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
   kinds = sorted({_kind(path) for path in files})
   if len(kinds) > 1:
     raise InputError(
-      f"{spec} holds files of several kinds ({', '.join(kinds)}); expected one. Name one "
+      f"{spec} holds files of several kinds ({', '.join(kinds)}); expected one. Select one "
       "with a glob, such as 'FOLDER/*.jsonl'."
     )
   if kinds == ["text"] and fields.required != ("text",) and not fields.line_fields:
@@ -206,13 +206,13 @@ def _kind(path: pathlib.Path) -> str:
     )
   if _SUFFIXES[suffix] == "table" and suffix != path.suffix.lower():
     raise InputError(
-      f"{path} is compressed as a whole; {suffix} files are compressed inside. Unpack it."
+      f"{path} is compressed as a whole; {suffix} files are compressed inside. Expand it."
     )
   return _SUFFIXES[suffix]
 
 
 def _split_of(spec: str) -> tuple[str, str]:
-  if pathlib.Path(spec).exists():  # a name may hold a #
+  if pathlib.Path(spec).exists():  # a name may have a #
     return spec, ""
   name, _, split = spec.rpartition("#") if "#" in spec else (spec, "", "")
   return name, split
@@ -259,10 +259,10 @@ def _files_of_folder(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
     if path.is_file()
     and compressed.plain_suffix(path) in _SUFFIXES
     and not path.name.startswith("cache-")
-    # Also in hidden folders, such as .ipynb_checkpoints.
+    # Nor files in hidden folders, such as .ipynb_checkpoints.
     and not any(part.startswith(".") for part in path.relative_to(folder).parts)
   )
-  # Beside data there may be JSON with other content, such as dataset_info.json.
+  # JSON files beside other data are metadata, such as dataset_info.json.
   data = [path for path in files if compressed.plain_suffix(path) != ".json"] or files
   if not data:
     raise InputError(

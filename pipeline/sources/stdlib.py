@@ -1,4 +1,4 @@
-"""English text from Python's standard library, and a splitter of sentences."""
+"""English text from Python's standard library, and a sentence splitter."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from packing import InputError
 
 # Not English prose, not part of every installation, or not the library's own.
 _SKIPPED_FOLDERS = {"__pycache__", "idlelib", "lib2to3", "site-packages", "test", "tests"}
-_FORMULA_WORDS = 4  # sentences this short may repeat: See also, Raises ValueError
+_FORMULA_WORDS = 4  # the most words of sentences that may repeat, such as: See also
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]*[A-Z0-9])|\n\s*\n")
 
 
 def standard_library_documents(paths: Iterable[pathlib.Path]) -> Iterator[list[str]]:
-  """The help topics and docstrings of a CPython: English that every installation has.
+  """The help topics and docstrings of a CPython: English that is always installed.
 
   Sources are parsed, never imported. Topics quote each other and docstrings are copied
-  from class to class, so a sentence of more than a few words is given only once, letter
-  case and punctuation aside. No such sentence is both held out and trained on. Phrases
+  from class to class, so a sentence of more than a few words is given only once, ignoring
+  case and punctuation. So no such sentence is both held out and trained on. Phrases
   within sentences still recur, as in any text.
 
   Args:
@@ -51,7 +51,7 @@ def source_files(root: str | pathlib.Path | None = None) -> list[pathlib.Path]:
   topics = root / "pydoc_data" / "topics.py"
   if not topics.is_file():
     raise InputError(
-      f"Expected the standard library's sources with {topics}; it is not there. Install "
+      f"Expected the standard library's sources; found no {topics}. Install "
       "the full Python (on Debian: apt install libpython3-stdlib), or name the sources of "
       "another Python as stdlib:/path/to/lib/python3.X."
     )

@@ -2,10 +2,10 @@
 
 | stream         | documents                                                            |
 |----------------|----------------------------------------------------------------------|
-| `-`            | JSON lines on standard input; to resume, give it again from the start |
-| a folder       | lines of its .jsonl files in order of name; waits for more lines and  |
-|                | files, whose names have to come after those that were read            |
-| `hf:NAME#SPLIT`| a dataset of Hugging Face, streamed; NAME may be a folder             |
+| `-`            | JSON lines on standard input; to resume, send all from the start      |
+| a folder       | lines of its .jsonl files in order of name; waits for more lines, and |
+|                | for more files, whose names must sort after those already read        |
+| `hf:NAME#SPLIT`| a Hugging Face dataset, streamed; NAME may be a folder                |
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pipeline.sources.document import Document, DocumentFields, select_fields
 from pipeline.sources.textfiles import numbered_lines, split_json_lines
 
 SUFFIXES = (".jsonl", ".ndjson")
-POLL = 0.2  # seconds between two looks at a folder
+POLL = 0.2  # seconds between checks of a folder
 
 
 class DocumentStream(Protocol):
-  """Documents one after the other; between two, `state` says where it is."""
+  """Documents in order. Between two of them, `state` returns the position."""
 
   def read(self) -> Iterator[Document]: ...
 
@@ -38,7 +38,7 @@ class DocumentStream(Protocol):
 
 
 def check_stream(spec: str):
-  """Refuses a stream that is not there, before any work.
+  """Checks that a stream exists, before any work.
 
   Raises:
     InputError: there is no such stream.
@@ -94,14 +94,14 @@ class StandardInput:
 class GrowingFolder:
   """One JSON object a line, in files that are read in order of name.
 
-  A line counts when it ends, or when a file of a later name is there. A file is read to
-  its end once; lines that are added to it after that are not read.
+  The last line of a file is read once it has a line end, or once a file with a later name
+  exists. Lines that are added to a file after a later one is being read are ignored.
   """
 
   def __init__(self, folder: pathlib.Path, fields: DocumentFields):
     self._folder, self._fields = folder, fields
     self._name, self._offset, self._line, self._done = "", 0, 0, 0
-    self._before: set[str] | None = set()  # files that were read; None if unknown
+    self._before: set[str] | None = set()  # the files already read; None if unknown
 
   def state(self) -> dict[str, Any]:
     return {
@@ -113,7 +113,9 @@ class GrowingFolder:
 
   def restore(self, state: Any):
     if not isinstance(state, dict) or state.keys() != self.state().keys():
-      raise InputError("The state is of another stream; expected that of a folder.")
+      raise InputError(
+        "The state belongs to another kind of stream; expected that of a folder."
+      )
     self._name, self._offset = state["file"], state["offset"]
     self._line, self._done = state["line"], state["files_done"]
     self._before = None
@@ -122,8 +124,8 @@ class GrowingFolder:
       size = path.stat().st_size if path.is_file() else 0
       if size < self._offset:
         raise InputError(
-          f"{path} has {size:,} bytes, and {self._offset:,} of them were read before. "
-          "Expected files that only grow; restore it."
+          f"{path} has {size:,} bytes, fewer than the {self._offset:,} already read; "
+          "expected files that only grow. Restore it."
         )
 
   def _names(self) -> list[str]:
@@ -132,17 +134,17 @@ class GrowingFolder:
       return names
     if self._name not in names:
       raise InputError(
-        f"{self._folder} has no {self._name}, which is being read. Expected the file that "
-        "was read last to stay until a later one is there; restore it."
+        f"{self._folder / self._name} was being read and is gone. Restore it, and keep the "
+        "last file until a later one arrives."
       )
     before = {name for name in names if name < self._name}
-    # Files that were read may be gone, so that a count alone misses a new one.
+    # Files already read may have been deleted, so a count alone would miss a new one.
     new = before - self._before if self._before is not None else set()
     if new or len(before) > self._done:
       raise InputError(
         f"{self._folder} has {len(before)} files before {self._name}, of which "
-        f"{len(before - new) if new else self._done} were read. Expected new files to come "
-        "last in order of name."
+        f"{len(before - new) if new else self._done} were read; expected new files to sort "
+        "after it. Rename them."
       )
     self._before = self._before or before
     return names
@@ -197,6 +199,8 @@ class HuggingFace:
 
   def restore(self, state: Any):
     if not isinstance(state, dict) or state.keys() != {"read", "stream"}:
-      raise InputError("The state is of another stream; expected that of a dataset.")
+      raise InputError(
+        "The state belongs to another kind of stream; expected that of a dataset."
+      )
     self._read = state["read"]
     self._stream.load_state_dict(state["stream"])

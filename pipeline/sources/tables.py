@@ -21,7 +21,7 @@ from pipeline.sources.document import (
 )
 from pipeline.store import open_arrow
 
-_RECORDS = 64  # turned into Python objects at a time
+_RECORDS = 64  # converted to Python objects at a time
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
@@ -73,7 +73,7 @@ def num_records(path: pathlib.Path) -> int:
 
 
 def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]:
-  """One document a record; holds a few records at a time.
+  """One document per record, with a few records in memory at a time.
 
   Raises:
     InputError: the file is damaged.
@@ -90,12 +90,12 @@ def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
   except UnicodeDecodeError as error:
     raise InputError(
       f"{path}: record {number} or one of the {_RECORDS} after it is not UTF-8 "
-      f"({error.reason}). Expected text; write the file again."
+      f"({error.reason}). Expected text; re-encode the file."
     ) from error
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
-      f"{path} is damaged after record {number} ({str(error).splitlines()[0]}). Get it "
-      "again."
+      f"{path} is damaged after record {number} ({str(error).splitlines()[0]}). "
+      "Download or write it again."
     ) from error
 
 
@@ -114,16 +114,16 @@ def _open(path: pathlib.Path, fields: DocumentFields):
     return schema, lambda names: (batch.select(names) for batch in batches)
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
-      f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]}). Get it "
-      "again, or leave it out."
+      f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]}). "
+      "Download or write it again, or leave it out."
     ) from error
 
 
 def _open_delimited(path: pathlib.Path, fields: DocumentFields):
-  """As `_open`, for a .csv or .tsv, whose columns are all text.
+  """Does the same as `_open` for a .csv or .tsv, whose columns are all text.
 
-  The first line names the columns; but if all columns to read are numbers, columns are
-  counted from 0 and the first line is data.
+  The first line names the columns. But if all required columns are given by number, they
+  are counted from 0 and the first line is data.
 
   Raises:
     InputError: the file is empty.
@@ -159,8 +159,8 @@ def _open_delimited(path: pathlib.Path, fields: DocumentFields):
         yield from pa.csv.open_csv(
           file,
           read_options=pa.csv.ReadOptions(
-            use_threads=False,  # so that it holds fewer blocks, and numbers records
-            block_size=MAX_DOCUMENT_BYTES,  # a record has to fit
+            use_threads=False,  # fewer blocks in memory, and numbered records
+            block_size=MAX_DOCUMENT_BYTES,  # a record must fit
             column_names=names if counted else None,
           ),
           parse_options=pa.csv.ParseOptions(
@@ -186,11 +186,11 @@ def _lines(path: pathlib.Path) -> Iterator[str]:
 
 
 def _is_quoted(path: pathlib.Path) -> bool:
-  """Whether quotes enclose fields: each field that begins with one ends with one.
+  """Whether quotes enclose fields: each field that begins with a quote also ends with one.
 
-  Quotes inside such a field are doubled. In a .tsv with any other field that begins with
-  a quote, no field is enclosed: quotes are text, as in GLUE's files. Arrow does not check
-  this; it would swallow the records up to the next quote.
+  Quotes inside such a field are doubled. If any other field of a .tsv begins with a quote,
+  all its quotes are text, as in GLUE's files. Arrow does not check this: it would read all
+  records up to the next quote as one field.
 
   Raises:
     InputError: a .csv has other quotes; the file is binary or not UTF-8, or a line is too
@@ -199,7 +199,7 @@ def _is_quoted(path: pathlib.Path) -> bool:
   delimiter = _DELIMITERS[plain_suffix(path)]
   csv.field_size_limit(MAX_DOCUMENT_BYTES)
   records = csv.reader(_lines(path), delimiter=delimiter, strict=True)
-  last = 0  # line of the record before
+  last = 0  # last line of the previous record
   try:
     for _ in records:
       last = records.line_num

@@ -1,4 +1,4 @@
-"""Documents from text: plain, JSON lines, SQuAD's JSON.
+"""Documents from text files: plain text, JSON lines, SQuAD's JSON.
 
 Lines are read one at a time and no document may be longer than `MAX_DOCUMENT_BYTES`, so
 memory is bounded whatever the file holds.
@@ -33,8 +33,8 @@ def split_text(lines: Lines, name: str, fields: DocumentFields) -> Iterator[Docu
   """Splits a text file into documents.
 
   Args:
-    lines: of the file.
-    name: of the file, for messages.
+    lines: the lines of the file.
+    name: the file's name, for messages.
     fields: its `documents` says where a document ends: "blank-line" at lines of white
       space, as in BERT's script; "line" after each line; "file" at the end of the file;
       "start:REGEX" before each line that matches; "wikiextractor" at that program's tags,
@@ -96,7 +96,7 @@ def split_json_lines(lines: Lines, name: str, fields: DocumentFields) -> Iterato
 
 
 def split_sentences(lines: Lines, name: str, fields: DocumentFields) -> Iterator[Document]:
-  """The texts of `fields.line_fields` on each line, separated by tabs.
+  """One document a line: the texts of `fields.line_fields`, separated by tabs.
 
   A blank line gives a document with empty texts, so line n is always document n.
 
@@ -122,7 +122,7 @@ def split_line(line: str, where: str, fields: DocumentFields) -> Document:
 
 
 def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]:
-  """Questions of a file in the layout of SQuAD 1.1: data, paragraphs, qas, answers.
+  """The questions of a file in the layout of SQuAD 1.1: data, paragraphs, qas, answers.
 
   Raises:
     InputError: the file is too large or has another layout.
@@ -131,7 +131,7 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
     content = file.read(MAX_JSON_BYTES + 1)
   if len(content) > MAX_JSON_BYTES:
     raise InputError(
-      f"{path} has more than {MAX_JSON_BYTES:,} bytes, the most in SQuAD's layout. Write "
+      f"{path} has more than {MAX_JSON_BYTES:,} bytes, the limit for SQuAD's layout. Write "
       "it as JSON lines with id, question, context and answers."
     )
   try:
@@ -156,7 +156,7 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
             if isinstance(text, str):
               check_text(text, where)
           yield Document(values, where)
-  except InputError:  # a ValueError, too
+  except InputError:  # which is a ValueError
     raise
   except (ValueError, LookupError, TypeError, AttributeError) as error:
     raise InputError(
@@ -187,10 +187,11 @@ def numbered_lines(
   """Lines of text, numbered from 1, with their line ends.
 
   Args:
-    file: where to read on.
-    name: of the file, for messages.
-    after: the lines of it that were read before.
-    is_growing: a last line without a line end is left out; it is being written.
+    file: read from its current position.
+    name: the file's name, for messages.
+    after: how many of its lines were read before.
+    is_growing: whether to leave out a last line without a line end, which is still being
+      written.
 
   Raises:
     InputError: the file is binary or not UTF-8, or a line is too long.

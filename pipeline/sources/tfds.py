@@ -19,7 +19,7 @@ _EXAMPLES = 64  # decoded at a time
 
 @dataclasses.dataclass(frozen=True)
 class TfdsPartition:
-  """Examples `start` to `stop` of a split of a dataset that is prepared in a folder."""
+  """Examples `start` to `stop` in a split of a dataset, prepared in a folder."""
 
   name: str
   folder: str
@@ -55,15 +55,14 @@ def partitions(name: str, split: str, fields: DocumentFields) -> Iterator[TfdsPa
   """The partitions of a split of a dataset.
 
   Args:
-    name: as TFDS takes it, such as `glue/cola` or `wikipedia/20230601.en`; or a folder
-      that holds a prepared dataset. `TFDS_DATA_DIR` says where TFDS looks.
+    name: the name in TFDS, such as `glue/cola` or `wikipedia/20230601.en`; or a folder
+      with a prepared dataset. TFDS looks in `TFDS_DATA_DIR`.
     split: a name, or a slice of one such as `train[:10%]`.
-    fields: to read from each example.
+    fields: what to read from each example.
 
   Raises:
-    InputError: there is no such dataset or split; it is not prepared, or in a format that
-      needs TensorFlow (the message gives the command that prepares it); or a field is
-      missing.
+    InputError: there is no such dataset or split; it is not prepared, or its format needs
+      TensorFlow (the message gives the command that prepares it); or a field is missing.
   """
   examples = _data_source(name, split)
   builder = _builder(name)
@@ -95,8 +94,8 @@ def _builder(name: str):
   except tfds.core.DatasetNotFoundError as error:
     raise InputError(
       f"TensorFlow Datasets {tfds.__version__} has no dataset {name!r}. Names are listed "
-      "at tensorflow.org/datasets. For a dataset of your own builder, name the folder with "
-      "the prepared data: tfds:FOLDER."
+      "at tensorflow.org/datasets. If you have your own builder, name the folder of its "
+      "prepared data: tfds:FOLDER."
     ) from error
   except (ValueError, RuntimeError) as error:
     text = " ".join(str(error).split())[:300]
@@ -111,10 +110,10 @@ def _data_source(name: str, split: str):
     data_dir = builder.data_path.parents[2 if builder.builder_config else 1]
     raise InputError(
       f"Expected tfds:{name} prepared as array_record in {builder.data_path}; found "
-      f"{kind}. Prepare it once, in an environment of its own: pip install "
+      f"{kind}. Prepare it once, in a separate environment: pip install "
       f"tensorflow-datasets tensorflow{beam} && tfds build {name} "
-      f"--file_format=array_record --data_dir={data_dir}. If it is prepared already in "
-      "another place, name that with TFDS_DATA_DIR."
+      f"--file_format=array_record --data_dir={data_dir}. If it is already prepared "
+      "elsewhere, set TFDS_DATA_DIR to that folder."
     )
   try:
     return builder.as_data_source(split)

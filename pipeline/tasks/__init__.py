@@ -1,1 +1,1 @@
-"""What documents become: sequences of each task, and its scores."""
+"""Tasks: how documents become sequences, and how outputs are scored."""

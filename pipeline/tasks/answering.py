@@ -1,4 +1,4 @@
-"""What a model's outputs say about one example, as an object for JSON.
+"""Turns a model's outputs for one example into an answer, as an object for JSON.
 
 Each function takes the example's sequences, its outputs, the names of the classes and the
 longest answer in tokens.

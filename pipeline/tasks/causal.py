@@ -1,4 +1,4 @@
-"""Documents as they are: their text and special tokens, or tokens made elsewhere."""
+"""Running text as sequences: tokenised here, or given as tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def text_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSeq
 
 
 def document_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
-  """[CLS] text [SEP]: whole documents, for an encoder; longer ones in parts."""
+  """[CLS] text [SEP]: documents for an encoder; long ones are split or truncated."""
   cls, sep = encoder.cls, encoder.sep
   for document, ids in _tokenised(shard, encoder):
     for piece in _pieces(ids, document, encoder, reserved=2):
@@ -68,7 +68,7 @@ def _tokenised(
 
 
 def token_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
-  """The tokens of each document as they are, without padding."""
+  """The tokens that each document gives, without the padding at their end."""
   for document in shard.documents:
     ids = _checked_tokens(document, encoder.tokenizer)
     if not ids:
@@ -78,8 +78,7 @@ def token_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSe
     label = document.fields.get("label") or 0
     if not isinstance(label, int) or not -(2**31) <= label < 2**31:
       raise InputError(
-        f"{document.where}: label is {short_repr(label)}; expected a whole number of "
-        "32 bits."
+        f"{document.where}: label is {short_repr(label)}; expected a 32-bit integer."
       )
     start = 0
     for piece in _pieces(ids, document, encoder):
@@ -95,7 +94,7 @@ def _pieces(
   last: int | None = None,
   reserved: int = 0,
 ) -> list[list[int]]:
-  """The tokens as sequences of at most S - `reserved`; a truncated one ends with `last`."""
+  """Sequences of at most S - `reserved` tokens; a truncated one ends with `last`."""
   most = encoder.settings.max_sequence_length - reserved
   if len(ids) <= most:
     return [ids]
@@ -130,7 +129,7 @@ def _checked_tokens(document: Document, tokenizer: Tokenizer) -> list[int]:
   if padding in ids[:end]:
     raise InputError(
       f"{where}: token {ids.index(padding)} of {end} is {padding}, which is padding; "
-      "expected padding at the end only. Take it out, or give the vocabulary that the "
+      "expected padding at the end only. Remove it, or give the vocabulary that the "
       "tokens were made with."
     )
   return ids[:end]

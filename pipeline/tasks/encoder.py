@@ -1,4 +1,4 @@
-"""What each task makes sequences with: settings, a tokenizer and a tally."""
+"""The settings, tokenizer and tally with which a task makes sequences."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Encoder:
     """Counts a text of more than `most` tokens.
 
     Raises:
-      InputError: the settings forbid it; recommends to choose `otherwise`.
+      InputError: the settings forbid it. The message recommends `otherwise`.
     """
     self.tally["too_long"] += 1
     if self.settings.too_long == "error":

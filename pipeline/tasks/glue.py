@@ -1,4 +1,4 @@
-"""A sentence or a pair, and a class or a number: GLUE's nine tasks, and a user's own."""
+"""Classes or numbers for one sentence or two: GLUE's nine tasks, and a user's own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.tasks.encoder import Encoder
 
 _TWO = "sentence1", "sentence2"
 _ENTAILMENT = "entailment", "not_entailment"
-_LARGEST = float(np.finfo(np.float32).max)  # label of a regression
+_LARGEST = float(np.finfo(np.float32).max)  # the largest label of a regression
 _EXAMPLES = 64  # tokenised at a time
 
 
@@ -27,9 +27,9 @@ class GlueTask(NamedTuple):
   """A task of the benchmark.
 
   Attributes:
-    fields: of its sentences, named as in TensorFlow Datasets.
+    fields: the fields with its sentences, named as in TensorFlow Datasets.
     labels: its classes in the order of their numbers; () for a regression.
-    metrics: the benchmark's; the score is their mean.
+    metrics: the benchmark's metrics; the score is their mean.
   """
 
   fields: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""Sequences for pretraining: pairs of segments, the second real or random, or sentences.
+"""Sequences for pretraining: BERT's pairs of segments, or RoBERTa's runs of sentences.
 
-The pairs follow the rules of `create_pretraining_data.py` in
-https://github.com/google-research/bert, without its code; the sentences are RoBERTa's.
+The second segment of a pair is the next or a random one. The pairs follow the rules of
+`create_pretraining_data.py` in https://github.com/google-research/bert, not its code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pair(NamedTuple):
     a: token ids of the first segment.
     b: token ids of the second segment.
     is_random_next: 1 if b is from another document, 0 if it follows a.
-    lost_tokens: how many were cut off to make the pair fit.
+    lost_tokens: how many tokens were cut off to make the pair fit.
   """
 
   a: list[int]
@@ -53,7 +53,8 @@ def sentences_of(document: Document, settings: DatasetSettings) -> list[str]:
 def sentence_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
   """[CLS] sentences [SEP]: runs of whole sentences, as many as fit.
 
-  With `cross_documents` a run goes on in the next document of the shard, after a [SEP].
+  With `cross_documents` a run continues in the next document of the shard, after a [SEP].
+  Held-out runs never do.
 
   References:
     Liu et al., https://arxiv.org/abs/1907.11692, section 4.2: DOC-SENTENCES, and with
@@ -66,14 +67,14 @@ def sentence_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Store
     documents = [[part for document in documents for part in (*document, sep)]]
   for document in documents:
     for run in whole_sentences(document, max_tokens=most):
-      first, last = run[:1] == sep, run[-1:] == sep  # where a document ends with the run
+      first, last = run[:1] == sep, run[-1:] == sep  # documents end where the run does
       run = run[first : len(run) - last]
       if run:
         yield StoredSequence([encoder.cls, *run, encoder.sep], len(run) + 2, 0)
 
 
 def pair_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
-  """[CLS] A [SEP] B [SEP]: pairs of segments, `dupe_factor` times over the documents."""
+  """[CLS] A [SEP] B [SEP]: pairs of segments; cuts all documents `dupe_factor` times."""
   settings, cls, sep = encoder.settings, encoder.cls, encoder.sep
   most = settings.max_sequence_length - SPECIAL_TOKENS_IN_PAIR - 1
   documents = list(_tokenised(shard, encoder, most=most))
@@ -93,7 +94,7 @@ def pair_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSeq
 
 
 def _tokenised(shard: DocumentShard, encoder: Encoder, *, most: int) -> Iterator[Sentences]:
-  """The sentences of each document; those over `most` tokens as the settings say."""
+  """The sentences of each document; splits those over `most` tokens if so set."""
   split = encoder.settings.too_long == "split"
   for document in shard.documents:
     sentences: list[Sequence[int]] = []
@@ -124,8 +125,8 @@ def segment_pairs(
   maximum, or a random length with `short_sequence_probability`. The gathered sentences are
   cut in two at random. With probability 1/2, or if there is only one sentence, sentences
   of another document replace the second part, which is gathered again for the next pair.
-  So among short documents more than half of the pairs have a random next. Pairs that are
-  too long lose tokens of the longer segment, at its front or back at random. If there is
+  So among short documents more than half of the pairs are random. Pairs that are too long
+  lose tokens of the longer segment, at its front or back at random. If there is
   no other document, the second part is never replaced, and a single sentence gives no
   pair.
 
@@ -222,7 +223,7 @@ def _random_segment(
 
 
 def _truncate(a: list[int], b: list[int], max_tokens: int, rng: np.random.Generator) -> int:
-  """Shortens the longer of two until they fit; returns how many tokens were lost."""
+  """Shortens the longer segment until both fit; returns how many tokens were lost."""
   lost = max(0, len(a) + len(b) - max_tokens)
   kept_a, kept_b = [0, len(a)], [0, len(b)]
   for in_front in (rng.random(lost) < 0.5).tolist():

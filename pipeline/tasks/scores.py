@@ -135,7 +135,7 @@ def score_classes(
     metrics: names of metrics.
 
   Raises:
-    ValueError: the outputs have other shapes or are not finite.
+    ValueError: the outputs have wrong shapes or are not finite.
   """
   logits = _stacked(store, outputs)
   labels = store.sequence_labels
@@ -158,7 +158,7 @@ def score_values(
     metrics: names of metrics.
 
   Raises:
-    ValueError: the outputs have other shapes or are not finite.
+    ValueError: the outputs have wrong shapes or are not finite.
   """
   values = _stacked(store, outputs)
   if values.shape[1] != 1:
@@ -174,7 +174,7 @@ def score_answers(store: SequenceStore, outputs: Sequence[np.ndarray]) -> dict[s
     outputs: float[length, 2] start and end logits of each window.
 
   Raises:
-    ValueError: the outputs have other shapes or are not finite.
+    ValueError: the outputs have wrong shapes or are not finite.
   """
   _check_count(store, outputs)
   exact, shared = [], []

@@ -1,4 +1,4 @@
-"""SQuAD 1.1: questions on windows of a context, and answers decoded back to text."""
+"""SQuAD 1.1: questions with windows of their context, and answers decoded to text."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Answer(NamedTuple):
 
   Attributes:
     text: exactly as in the context.
-    probability: a fraction, among the n best.
-    score: sum of the start and end logits.
+    probability: relative to the n best answers, a fraction.
+    score: the sum of its start and end logits.
   """
 
   text: str
@@ -59,9 +59,9 @@ def check(settings: DatasetSettings):
   room = settings.max_sequence_length - settings.max_question_length - _SPECIAL_TOKENS
   if settings.doc_stride > room:
     raise InputError(
-      f"doc_stride is {settings.doc_stride}; a question of {settings.max_question_length} "
-      f"tokens leaves windows of {room} in sequences of {settings.max_sequence_length}, so "
-      "tokens would be left out. Expected at most the length of a window."
+      f"doc_stride is {settings.doc_stride}; expected at most {room}: a question of "
+      f"{settings.max_question_length} tokens leaves no more for a window in sequences of "
+      f"{settings.max_sequence_length}, and a longer stride would skip tokens."
     )
 
 
@@ -72,10 +72,10 @@ def texts(document: Document, settings: DatasetSettings) -> list[str]:
 
 
 def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Window]:
-  """Windows of each question's context, each `doc_stride` tokens after the one before.
+  """Windows of each question's context, each `doc_stride` tokens after the previous one.
 
-  The label is the first answer given; in a window that does not hold all of it, position
-  0. Questions are truncated to `max_question_length` tokens.
+  The label is the first answer; in a window that does not hold all of it, position 0.
+  Questions are truncated to `max_question_length` tokens.
 
   Raises:
     InputError: a field is invalid; an answer is not at its stated place in the context; or
@@ -88,8 +88,8 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Windo
   for document in shard.documents:
     if (name := str(document.fields["id"])) in seen:
       raise InputError(
-        f"{document.where}: the id {short_repr(name)} is that of an earlier question; "
-        "expected a different one for each."
+        f"{document.where}: the id {short_repr(name)} belongs to an earlier question; "
+        "expected a different id for each."
       )
     seen.add(name)
     _check_texts(document)
@@ -121,7 +121,7 @@ def _windows(
     document: the question.
     answers: texts to store with each window.
     span: start and end of the answer to learn, in characters; None for no answer.
-    encoder: how to make them.
+    encoder: how to make sequences.
   """
   settings, tokenizer, tally = encoder.settings, encoder.tokenizer, encoder.tally
   context, name = document.fields["context"], str(document.fields["id"])

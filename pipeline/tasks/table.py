@@ -6,6 +6,7 @@
 |               |                                     | segment or a random one           |
 | `sentences`   | text                                | [CLS] whole sentences [SEP], as   |
 |               |                                     | many of the document as fit       |
+| `documents`   | text                                | [CLS] text [SEP]                  |
 | `text`        | text                                | its tokens and an end token       |
 | `tokens`      | input_ids; perhaps token_type_ids   | its tokens as they are            |
 |               | and label                           |                                   |
@@ -39,28 +40,28 @@ class Task:
   """The rules of one task.
 
   Attributes:
-    fields: that a document must have.
+    fields: the fields that a document must have.
     make_sequences: turns a shard of documents into tuples with the fields of `schema`.
     texts: the texts of a document, to learn a vocabulary from; None if a vocabulary must
       be given.
     too_long: the values that the setting `too_long` may have, the default first.
-    optional: fields that a document may have.
+    optional: the fields that a document may also have.
     check: raises InputError if other settings do not fit the task.
     filter: the setting that leaves out short documents; "" if none does.
-    min_documents: the fewest documents of a split.
+    min_documents: the fewest documents that a split must have.
     names_labels: whether the setting `labels` names the classes.
-    special_tokens: that the vocabulary must have.
-    byte_level: whether to learn a byte-level BPE like GPT-2's, and not word pieces.
-    schema: of the store.
+    special_tokens: the tokens that the vocabulary must have.
+    byte_level: whether to learn a byte-level BPE like GPT-2's instead of word pieces.
+    schema: the schema of the store.
     label_names: names of the classes in the order of their numbers; () for none.
-    tallied_shares: names in the tally that the manifest gives per sequence.
+    tallied_shares: names in the tally whose counts the manifest gives per sequence.
     head: the model that learns the task, as `model.MODELS` names it; "" for none.
-    score: what `pipeline.score` does for the task; None if it has no score.
-    metrics: names of the metrics that `score` gives, beside `score` itself.
+    score: computes the task's scores for `pipeline.score`; None if it has none.
+    metrics: names of the metrics that `score` returns, besides `score` itself.
     make_unlabelled: turns documents to predict into pairs of a document and its
       sequences, without labels; None if the task predicts nothing.
-    line_fields: fields that a line of a text file to predict holds; () if it may not be
-      text.
+    line_fields: the fields on each line of a text file of examples to predict; () if text
+      files are refused.
     answer: turns sequences and outputs of one example, names of classes and the longest
       answer in tokens into an object for JSON.
   """
@@ -136,20 +137,20 @@ def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
     settings = dataclasses.replace(settings, held_out_fraction=0.0)
   if task.texts is None and not settings.vocab_file:
     raise InputError(
-      f"{settings.task} takes tokens as they are; expected the vocabulary they belong to. "
-      "Give it with --vocab-file (vocab.txt or tokenizer.json)."
+      f"{settings.task} needs the vocabulary that the tokens were made with. Give it with "
+      "--vocab-file (vocab.txt or tokenizer.json)."
     )
   least = NUM_BYTES + max(len(task.special_tokens), 1)
   if task.byte_level and not settings.vocab_file and settings.vocab_size < least:
     raise InputError(
       f"vocab_size is {settings.vocab_size}; expected at least {least} for "
-      f"{settings.task}: each byte and the special tokens. Raise it, or give a vocabulary "
+      f"{settings.task}: all bytes and the special tokens. Raise it, or give a vocabulary "
       "with --vocab-file."
     )
   if settings.cross_documents and settings.task != "sentences":
     raise InputError(
-      f"cross_documents is True; expected False for {settings.task}. Leave it out, or take "
-      "the task sentences."
+      f"cross_documents is True; expected False for {settings.task}. Leave it out, or use "
+      "--task sentences."
     )
   if settings.min_words and task.filter != "min_words":
     raise InputError(
@@ -166,7 +167,7 @@ def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
   if label_names and not task.names_labels:
     raise InputError(
       f"labels is {short_repr(settings.labels)}; expected none for {settings.task}. Leave "
-      "it out: only the task classification has names of your own."
+      "it out: only the task classification takes class names."
     )
   if task.names_labels:
     task = dataclasses.replace(task, label_names=label_names)
@@ -278,7 +279,7 @@ TASKS = {
   )
   for name, task in glue.TASKS.items()
 }
-# The head that learns each task that a model can be trained on.
+# For each task that a model can be trained on, the head that learns it.
 TASK_HEADS = {name: task.head for name, task in TASKS.items() if task.head}
 
 
@@ -295,8 +296,8 @@ def score(
   Args:
     task_name: such as "glue/cola".
     store: sequences of the task.
-    outputs: of the task's head for each sequence: float[num_labels] logits, float[1] for
-      a regression; float[length, 2] start and end logits for squad.
+    outputs: the head's output for each sequence: float[num_labels] logits; float[1] for a
+      regression; float[length, 2] start and end logits for squad.
 
   Returns:
     `score`, the benchmark's number, higher is better: the mean of the task's metrics, F1
@@ -304,7 +305,7 @@ def score(
 
   Raises:
     InputError: there is no such task, or it has no metrics.
-    ValueError: the outputs have another number or shape, or are not finite.
+    ValueError: the outputs have a wrong number or shape, or are not finite.
   """
   task = TASKS.get(task_name)
   if task is None or task.score is None:

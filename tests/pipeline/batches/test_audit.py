@@ -155,7 +155,7 @@ BREAKS |= {
   "masks out of order": (swap_masks, "mlm_positions not ascending in row 0"),
   "a special token masked": (put("mlm_labels", (3, 0), 3), "A special token was masked in"),
   "an unknown token": (put_beyond_the_vocabulary, "beyond the vocabulary in row 3"),
-  "a sequence number": (exchange_sequences, "sequence_ids in row 1: .* have 71 tokens tog"),
+  "a sequence number": (exchange_sequences, "sequence_ids in row 1: .* take 71 tokens of"),
   "an unknown number": (put("sequence_ids", (3, 0), 211), "no such sequence number"),
   "a slot skipped": (put("sequence_ids", (3, 0), -1), "in row 3"),
   "an empty row": (empty_row, "Row 2 is padding alone"),
@@ -188,9 +188,9 @@ def test_other_broken_orders_are_seen(store):
       return super().for_process(0, process_count)
 
   for kind, options, message in (
-    (altered(lambda batch: first, step=2), {}, "came twice"),
-    (SameBlock, {"process_count": 2}, "came twice"),
-    (altered(lose_a_sequence), {"masking": None}, "1 of 211 sequences never came"),
+    (altered(lambda batch: first, step=2), {}, "occurs twice"),
+    (SameBlock, {"process_count": 2}, "occurs twice"),
+    (altered(lose_a_sequence), {"masking": None}, "1 of 211 sequences are missing"),
   ):
     with pytest.raises(AuditError, match=message):
       audit(make_loader(store, kind, **options))

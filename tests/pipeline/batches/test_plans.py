@@ -108,7 +108,7 @@ def test_a_plan_that_is_damaged_or_of_other_sequences_is_refused(dataset, run):
   whole = path.read_bytes()
   other = (run / "plans" / "train.json").read_bytes()
   for content, message in (
-    (whole[:100], r"held_out\.json.*Restore the file, or rem"),
+    (whole[:100], r"held_out\.json.*Restore the file, or del"),
     (whole.replace(b'"repeat_counts": [', b'"repeat_counts": [1'), "Restore the file"),
     (other, "made for another histogram"),
   ):

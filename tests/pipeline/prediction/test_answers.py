@@ -120,15 +120,15 @@ ACCEPTABLE = {"id": "0", "label": "acceptable"}
   [
     ("glue/cola", [], "no answer with the index 0"),
     ("glue/cola", [ACCEPTABLE, ACCEPTABLE | {"id": "2"}], "no answer with the index 1"),
-    ("glue/cola", [ACCEPTABLE, ACCEPTABLE], "The index 0 comes twice"),
+    ("glue/cola", [ACCEPTABLE, ACCEPTABLE], "The index 0 occurs twice"),
     ("glue/cola", [ACCEPTABLE | {"id": "x1"}], "The id 'x1' is not an index of GLUE"),
     ("glue/cola", [ACCEPTABLE | {"id": "01"}], "The id '01' is not an index"),
     ("glue/cola", [ACCEPTABLE | {"label": "yes"}], "label 'yes'; expected one of unacce"),
     ("glue/stsb", [ACCEPTABLE], "the value None; expected a number"),
-    ("squad", [ACCEPTABLE], "is not to a question"),
+    ("squad", [ACCEPTABLE], "expected the answer to a question"),
     ("squad", [], "There are no answers"),
-    ("squad", [{"id": "q", "answer": "", "n_best": []}] * 2, "The id q comes twice"),
-    ("classification", [ACCEPTABLE], "'classification' has no server; expected squad, gl"),
+    ("squad", [{"id": "q", "answer": "", "n_best": []}] * 2, "The id q occurs twice"),
+    ("classification", [ACCEPTABLE], "'classification' has no evaluation server"),
   ],
 )
 def test_invalid_submissions_leave_the_old_file(tmp_path, task, answers, message):

@@ -160,7 +160,7 @@ def test_a_file_in_the_layout_of_squad_and_a_context_without_windows(tmp_path, t
     read(path, "glue/qnli", tokenizer)
   qas[1]["id"] = "x"
   rows_file(path, [{"data": [{"paragraphs": paragraphs}]}])
-  with pytest.raises(InputError, match=r"question x: the id 'x' is that of an earlier q"):
+  with pytest.raises(InputError, match=r"question x: the id 'x' belongs to an earlier q"):
     read(path, "squad", tokenizer)
 
 
@@ -192,7 +192,7 @@ def test_settings_are_checked_at_once_and_examples_come_one_by_one(tmp_path, tok
     ("a.jsonl", b'\n{"sentence": "\xff"}', "glue/cola", r"line 2 is not UTF-8"),
     ("a.jsonl", b'{"id": 1, "question": 1, "context": ""}', "squad", r"question is 1; exp"),
     ("a.jsonl", b'{"id": true, "question": "", "context": ""}', "squad", r"id is True"),
-    ("a.jsonl", b"{}", "pretraining", r"A model of pretraining answers nothing"),
+    ("a.jsonl", b"{}", "pretraining", r"A model of pretraining gives no answers"),
   ],
 )
 def test_invalid_examples_are_refused(tmp_path, tokenizer, name, content, task, message):

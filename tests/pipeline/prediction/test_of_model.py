@@ -29,7 +29,7 @@ def test_a_model_splits_text_by_its_own_file(tmp_path):
   word_pieces = open_tokenizer(tmp_path, vocabulary(tuple(VOCABULARY)))
   assert word_pieces.path.name == "vocab.txt"
   (tmp_path / "tokenizer.json").unlink()
-  with pytest.raises(InputError, match=r"has no tokenizer\.json, by which the model"):
+  with pytest.raises(InputError, match=r"has no tokenizer\.json, which says how"):
     open_tokenizer(tmp_path, vocabulary(tokens, by_json=True))
 
 

@@ -135,7 +135,7 @@ def empty_held_out(path):
   [
     (cut, "--seed=0", "is missing or was altered since it was prepared"),
     (copy_the_first, "--seed=0", "sequences; the manifest says"),
-    (empty_held_out, "--split=held_out", "holds no sequences of held_out"),
+    (empty_held_out, "--split=held_out", "has no held_out sequences"),
     (pathlib.Path.exists, "--seed=-1", "seed is -1; expected at least 0"),
     (pathlib.Path.exists, "--algorithm=x", "expected"),
   ],
@@ -200,7 +200,7 @@ def test_beam_reports_a_disk_too_full_for_the_error_itself(corpus, tmp_path, mon
   ("runner", "text", "status", "message"),
   [
     ("DirectRunner", b"a\n\nb\ncaf\xe9\n", 2, "line 4 is not UTF-8"),
-    ("NoRunner", b"a.\n\nb.\n", 2, "Beam cannot make the runner 'NoRunner'"),
+    ("NoRunner", b"a.\n\nb.\n", 2, "Beam cannot create the runner 'NoRunner'"),
     ("DirectRunner", b"a.\n\nb.\n", 1, "error: The job on DirectRunner failed: "),
   ],
 )

@@ -223,8 +223,8 @@ def test_the_folder_may_be_the_current_one(corpus, tmp_path, monkeypatch):
   ("words", "status", "text"),
   [
     ("--help", 0, "prepare"),
-    ("prepare --help", 0, "resumes where it was stopped"),
-    ("audit --help", 0, "exit status 1"),
+    ("prepare --help", 0, "resumes where it stopped"),
+    ("audit --help", 0, "exits with status 1"),
     ("audit d --config=c.py extra", 2, "found 'extra'"),
   ],
 )

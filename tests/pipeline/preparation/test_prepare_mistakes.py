@@ -42,7 +42,7 @@ BAD_FILES = {
   "no json": ("a.jsonl", b'{"text": "a"}\n{"text"\n', "line 2 is not JSON"),
   "a list": ("a.jsonl", b"[1]\n", "line 1 holds a list"),
   "no field": ("a.jsonl", b'{"txt": "a"}\n', "line 1 has no 'text'; found txt"),
-  "half a character": ("a.jsonl", b'{"text": "a\\ud800"}\n', "half of a character"),
+  "half a character": ("a.jsonl", b'{"text": "a\\ud800"}\n', "an unpaired surrogate"),
   "a number": ("a.jsonl", b'{"text": 3}\n', "text is 3; expected a string"),
   "squad": ("a.json", b'{"data": 3}', "for --task squad"),
   "nothing known": ("a.xyz", b"", "holds no file ending in .arrow"),
@@ -91,7 +91,7 @@ def test_bad_files_are_refused_and_nothing_is_left(corpus, tmp_path, capsys, cas
     (["--dupe-factor=0"], "dupe_factor is 0"),
     (["--held-out-fraction=1"], "expected a fraction in [0, 1)"),
     (["--vocab-file=/none"], "Expected a vocabulary file"),
-    (["--task=tokens", "--vocab-file="], "expected the vocabulary they belong to"),
+    (["--task=tokens", "--vocab-file="], "needs the vocabulary that the tokens"),
     (["--workers=0"], "--workers is 0"),
   ],
 )

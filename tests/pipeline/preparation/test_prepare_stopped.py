@@ -74,7 +74,7 @@ def test_a_killed_prepare_resumes_when_its_workers_have_ended(corpus, reference,
   program = [sys.executable, "-m", "pipeline", *words]
   try:
     second = subprocess.Popen(program, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    assert "or its last workers" in second.stderr.readline()
+    assert "or for its workers" in second.stderr.readline()
   finally:
     for pid in workers:
       os.kill(pid, signal.SIGCONT)
@@ -273,7 +273,7 @@ def test_a_shard_that_is_damaged_at_the_end_makes_no_dataset(corpus, reference, 
   def cut(directory):
     damage(min(directory.glob("train-*.arrow")), "cut")
 
-  with before_the_end(cut), pytest.raises(OSError, match="arrow is not what was written"):
+  with before_the_end(cut), pytest.raises(OSError, match="arrow differs from what was w"):
     prepare(tmp_path / "d", settings(corpus), num_workers=1)
   assert not (tmp_path / "d").exists()
   dataset = prepare(tmp_path / "d", settings(corpus), num_workers=1)
@@ -301,12 +301,12 @@ def test_a_beam_worker_writes_only_missing_shards(corpus, tmp_path):
 
 def test_errors_of_another_runs_workers_are_not_raised(tmp_path):
   mine, theirs = (beam.Errors(str(tmp_path), run) for run in ("mine", "theirs"))
-  with theirs.left("train-00000-00000"):
+  with theirs.recorded("train-00000-00000"):
     raise packing.InputError("bad text")
   mine.raise_first()
   with pytest.raises(packing.InputError, match="bad text"):
     theirs.raise_first()
-  with mine.left("train-00000-00001"):
+  with mine.recorded("train-00000-00001"):
     raise OSError(errno.EDQUOT, "Disk quota exceeded")
   with pytest.raises(OSError, match="Disk quota exceeded") as stop:
     mine.raise_first()
@@ -316,7 +316,7 @@ def test_errors_of_another_runs_workers_are_not_raised(tmp_path):
 def test_a_worker_says_that_the_system_could_not_read(tmp_path):
   """So that `prepare` keeps what is written."""
   errors = beam.Errors(str(tmp_path), "run")
-  with errors.left("train-00000-00000"):
+  with errors.recorded("train-00000-00000"):
     raise packing.InputError("Cannot read a") from OSError(errno.EIO, "it fails")
   with pytest.raises(packing.InputError, match="Cannot read a") as stop:
     errors.raise_first()

@@ -96,7 +96,7 @@ def test_compressed_questions_are_read_and_damaged_ones_are_refused(tmp_path, pa
 @pytest.mark.parametrize(
   ("field", "text", "message"),
   [
-    *((f, "a\ud800", "half of a char") for f in ("id", "question", "context", "text")),
+    *((f, "a\ud800", "unpaired surro") for f in ("id", "question", "context", "text")),
     ("context", "c" * (MAX_DOCUMENT_BYTES + 1), "is longer than 16,777,216 bytes"),
   ],
 )

@@ -119,7 +119,7 @@ def test_the_n_best_are_those_of_plain_loops(ask, vocab_file):
 def test_invalid_questions_are_refused(ask, row, message):
   with pytest.raises(InputError, match=message):
     ask(row)
-  with pytest.raises(InputError, match=r"doc_stride is 12; a question of 3 tokens leaves"):
+  with pytest.raises(InputError, match=r"doc_stride is 12; expected at most 11: a quest"):
     ask(question("bc"), stride=12)
 
 
