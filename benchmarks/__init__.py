@@ -1,5 +1,5 @@
-"""Timings, beside peers."""
+"""Timings, side by side with those of peers."""
 
 from training import memory
 
-memory.one_pool()  # before a library starts a thread
+memory.one_pool()  # before any library starts a thread

@@ -1,22 +1,24 @@
-"""An accelerator, in one command: proofs of every attention it has, then speed.
+"""Proves every attention implementation of an accelerator, then times training steps.
 
     python -m benchmarks.accelerator --out results/h200
     python -m benchmarks.accelerator --out results/h200 --minutes 25 --cases large:512
     python -m benchmarks.accelerator --out results/quick --quick      on any machine
 
-First each implementation of attention that the device has is proven, in bfloat16 and
-float32: packed equals unpacked, in outputs, losses and gradients, with rows that end in
-padding and empty rows, and no sequence influences another. Before rows of a length are
-timed, it is held against XLA's at that length. One that fails is reported and not timed.
+First, each implementation of attention that the device supports is proven, in bfloat16
+and float32: packed equals unpacked in outputs, losses and gradients, even if rows end in
+padding or are empty, and no sequence influences another. Before rows of a given length
+are timed, each implementation is compared with XLA's at that length. An implementation
+that fails is reported and not timed.
 
-Then whole training steps take turns, as in benchmarks/speedup.py: of packs, and of the same
-sequences one a row. Lengths are those of Wikipedia up to 512 tokens. Rows of 2,048 and more
-have those up to 2,048, and as many sequences as fit.
+Then whole training steps take turns, as in benchmarks/speedup.py: steps on packs, and
+steps on the same sequences one a row. Sequences have the lengths of Wikipedia's in rows
+of 128 and 512 tokens. Longer rows hold sequences of up to 2,048 tokens, as many as fit.
 
-Each result is written at once, to results.json and report.md, so a run that is cut off has
-what it had. Cases that --minutes does not allow, or that fail, are named there. Only jax,
-flax, optax, numpy, scipy and highspy are needed. Where PyTorch with CUDA and transformers
-are, too, PyTorch's BERT then takes the same sequences on the same GPU, with AdamW.
+Each result is written at once to results.json and report.md, so a run that is cut off
+keeps what it has measured. Cases that --minutes does not allow, or that fail, are listed
+there. Only jax, flax, optax, numpy, scipy and highspy are needed. If transformers and a
+PyTorch for the same device are installed, PyTorch's BERT then trains on the same
+sequences with AdamW.
 """
 
 from __future__ import annotations
@@ -52,11 +54,11 @@ WAYS = {
   "masked": "PyTorch, padded to the row, SDPA, head at masked tokens",
   "unpadded": "PyTorch, un-padded, head at masked tokens",
 }
-MLPERF = 996  # sequences a second of a GPU, BERT-large, rows of 512, 8 H200 in FP8
+MLPERF = 996  # sequences a second per GPU: BERT-large, rows of 512, 8 H200 in FP8
 
 
 class Case(NamedTuple):
-  """A model and its rows; steps have `tokens` tokens, or fewer if memory is short."""
+  """A model and its rows; a step has `tokens` tokens, or fewer if memory is short."""
 
   size: str
   row_length: int
@@ -76,7 +78,7 @@ QUICK = (Case("tiny", 128, 512), Case("tiny", 512, 1024))
 
 
 class Record:
-  """What is known so far; written to results.json and report.md after each change."""
+  """The results so far, written to results.json and report.md after each change."""
 
   def __init__(self, folder: pathlib.Path, *, machine: str, peak: dict[str, Any]):
     self._folder = folder
@@ -96,7 +98,7 @@ class Record:
 
 
 def prove(record: Record, implementations: Sequence[str]) -> list[str]:
-  """The implementations that this device has and that compute what they should."""
+  """Proves implementations; returns those that this device supports and that pass."""
   passes: dict[str, set[bool | None]] = {name: set() for name in implementations}
   for head in HEADS:
     for implementation in implementations:
@@ -107,9 +109,9 @@ def prove(record: Record, implementations: Sequence[str]) -> list[str]:
         try:
           row = verify.verify_case(head, implementation, dtype)
         except jax.errors.JaxRuntimeError as error:  # a kernel that does not compile or run
-          row = verify.Row(head, implementation, dtype)  # without numbers it does not pass
+          row = verify.Row(head, implementation, dtype)  # without numbers, it fails
           case = f"proof of {implementation}"
-          record.add("left_out", {"case": case, "why": _first(error)})
+          record.add("left_out", {"case": case, "why": _first_line(error)})
         entry = {name: _for_json(value) for name, value in dataclasses.asdict(row).items()}
         record.add("proofs", entry | {"passes": row.passes})
         passes[implementation].add(row.passes)
@@ -119,8 +121,13 @@ def prove(record: Record, implementations: Sequence[str]) -> list[str]:
 def beside_xla(
   record: Record, implementations: Sequence[str], dtype: str, row_length: int
 ) -> list[str]:
-  """The implementations that compute what XLA's does in rows of this length, or cannot."""
-  right = []
+  """Compares implementations with XLA's in rows of this length.
+
+  Returns:
+    Those that agree with it, and those that cannot run at this length: `measure` records
+    why.
+  """
+  kept = []
   for name in implementations:
     case = {"attention": name, "dtype": dtype, "row_length": row_length}
     known = [x for x in record.known["beside_xla"] if case.items() <= x.items()]
@@ -130,14 +137,14 @@ def beside_xla(
         passes = size <= TOLERANCES[dtype]
         known = [case | {"difference": _for_json(size), "passes": passes}]
       except model.AttentionError:
-        right.append(name)  # `measure` says why it cannot run
+        kept.append(name)
         continue
       except jax.errors.JaxRuntimeError as error:
-        known = [case | {"passes": False, "why": _first(error)}]
+        known = [case | {"passes": False, "why": _first_line(error)}]
       record.add("beside_xla", *known)
     if known[0]["passes"]:
-      right.append(name)
-  return right
+      kept.append(name)
+  return kept
 
 
 def time_cases(
@@ -150,34 +157,34 @@ def time_cases(
   until: float,
   torch_device: str | None = None,
 ):
-  """Measures the cases for which there is time, `until` a time of `time.monotonic`."""
+  """Measures cases until `until`, a time of `time.monotonic`; records those left out."""
   longest = 0.0
   for case in cases:
     start = time.monotonic()
     if start + longest > until:
-      why = f"no time: the longest case before took {longest:.0f} s"
+      why = f"no time is left: the longest case so far took {longest:.0f} s"
       record.add("left_out", {"case": case.name, "why": why})
       continue
     print(f"steps: BERT-{case.size}, rows of {case.row_length}", file=sys.stderr)
     try:
-      right = beside_xla(record, implementations, dtype, case.row_length)
-      steps = _measure(case, right, dtype=dtype, rounds=rounds)
+      usable = beside_xla(record, implementations, dtype, case.row_length)
+      steps = _measure(case, usable, dtype=dtype, rounds=rounds)
       record.add("steps", *steps)
       if torch_device and steps:
         rows = steps[0]["rows"]
-        found = peers(
+        measured = peers(
           case, rows=rows, dtype=dtype, rounds=rounds, torch_device=torch_device
         )
-        record.add("peers", *found)
-    except RuntimeError as error:  # JAX's and PyTorch's
-      record.add("left_out", {"case": case.name, "why": _first(error)})
+        record.add("peers", *measured)
+    except RuntimeError as error:  # raised by JAX or PyTorch
+      record.add("left_out", {"case": case.name, "why": _first_line(error)})
     longest = max(longest, time.monotonic() - start)
 
 
 def peers(
   case: Case, *, rows: int, dtype: str, rounds: int, torch_device: str
 ) -> list[dict]:
-  """Steps of PyTorch's BERT on the sequences of the unpacked steps."""
+  """Times steps of PyTorch's BERT on the sequences of the unpacked steps."""
   from benchmarks.hugging_face import seconds_of_steps  # an extra
 
   batches = make_batches(plan_of(case.row_length), rows=rows, number=rounds + 1)
@@ -191,9 +198,10 @@ def peers(
 
 
 def find_torch() -> str | None:
-  """The device of PyTorch, "cuda" or "cpu"; None where it or transformers is missing.
+  """PyTorch's device, "cuda" or "cpu"; None if PyTorch or transformers is missing.
 
-  Before JAX starts its first device: JAX then leaves some of a GPU's memory to PyTorch.
+  To be called before JAX starts its first device, so that JAX leaves some of the GPU's
+  memory to PyTorch.
   """
   try:
     import torch
@@ -207,7 +215,7 @@ def find_torch() -> str | None:
 
 
 def _measure(case: Case, implementations: Sequence[str], **options: Any) -> list[dict]:
-  """Records of `speedup.measure`, with half of the rows as often as memory is short."""
+  """Records of `speedup.measure`; halves the rows until memory suffices."""
   plan = plan_of(case.row_length)
   options |= {"size": case.size, "implementations": implementations}
   rows = max(case.tokens // case.row_length, 1)
@@ -223,7 +231,7 @@ def _measure(case: Case, implementations: Sequence[str], **options: Any) -> list
 
 
 def plan_of(row_length: int) -> packing.Plan:
-  """Packs of Wikipedia's sequences: the paper's depth up to 512, and no limit beyond."""
+  """A plan for Wikipedia's sequences: the paper's depth up to 512 tokens, then no limit."""
   histogram = packing.load_histogram(f"wikipedia_{min(row_length, 2048)}")
   if row_length <= 512:
     return packing.pack(histogram, algorithm="optimal", max_sequences_per_pack=3)
@@ -239,8 +247,8 @@ def report(known: dict[str, Any]) -> str:
   steps = [step for step in known["steps"] if "not_run" not in step]
   parts = [
     f"{known['machine']}. Peak: {peak['flops'] / 1e12:,.2f} TFLOP/s in {peak['dtype']} "
-    f"({peak['source']}). Packed beside unpacked is in whole training steps with LAMB; "
-    "medians and quartiles.",
+    f"({peak['source']}). Packed and unpacked training are compared in whole steps with "
+    "LAMB, by medians and quartiles.",
     verify.table([verify.Row(**proof) for proof in proofs]),
     _beside_table(known["beside_xla"]),
     _step_table(steps, peak["flops"]),
@@ -249,8 +257,8 @@ def report(known: dict[str, Any]) -> str:
   parts.append(not_run_lines(known["steps"]))
   if any((step["size"], step["row_length"]) == ("large", 512) for step in steps):
     parts.append(
-      f"MLPerf's packed BERT-large at 512 has {MLPERF} sequences a second on each of 8 "
-      f"H200, in FP8; here {peak['dtype']}."
+      f"MLPerf's packed BERT-large at 512 tokens trains on {MLPERF} sequences a second on "
+      f"each of 8 H200, in FP8; here the dtype is {peak['dtype']}."
     )
   parts += [f"Left out: {x['case']}: {x['why']}" for x in known["left_out"]]
   return "\n\n".join(filter(None, parts)) + "\n"
@@ -308,12 +316,12 @@ def _peer_table(peers: Sequence[dict]) -> str:
 
 
 def _for_json(value):
-  """The value; the largest number in place of NaN and infinity, which JSON has not."""
+  """The value; the largest float in place of NaN and infinity, which JSON lacks."""
   finite = not isinstance(value, float) or math.isfinite(value)
   return value if finite else sys.float_info.max
 
 
-def _first(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
   return str(error).strip().partition("\n")[0][:300]
 
 
@@ -322,7 +330,7 @@ def main(arguments: list[str] | None = None):
   parser.add_argument(
     "--out", metavar="DIR", required=True, help="a folder for results.json and report.md"
   )
-  add(parser, "--minutes", 8, "no case begins later")
+  add(parser, "--minutes", 8, "start no case after this time")
   parser.add_argument(
     "--quick", action="store_true", help="a tiny model, on any machine; not with --cases"
   )
@@ -354,7 +362,7 @@ def main(arguments: list[str] | None = None):
   except OSError as error:
     parser.error(f"cannot write into {out}: {error.strerror}")
   if torch_device != {"cpu": "cpu", "gpu": "cuda"}.get(device.platform, ""):
-    why = f"no PyTorch for this {device.platform}, or no transformers"
+    why = f"PyTorch for this {device.platform} or transformers is not installed"
     record.add("left_out", {"case": "PyTorch's BERT", "why": why})
     torch_device = None
   proven = prove(record, implementations)

@@ -1,4 +1,4 @@
-"""The command line of all benchmarks: mistakes are reported before any work."""
+"""The command line of all benchmarks; a user's mistakes are reported before any work."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ DTYPES = ("float32", "bfloat16")
 
 
 def make_parser(description: str | None) -> Parser:
-  """A parser with `--json` that shows the description as it is written."""
+  """A parser with `--json` that prints the description unchanged."""
   parser = Parser(
     description=description, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument(
-    "--json", type=output_file, metavar="F.json", help="write all numbers here"
+    "--json", type=output_file, metavar="F.json", help="write all numbers to this file"
   )
   return parser
 
 
 def add_picture(parser: argparse.ArgumentParser):
-  """The option `--picture`."""
+  """Adds the option `--picture`."""
   parser.add_argument(
-    "--picture", type=picture_file, metavar="F.png", help="draw the results here"
+    "--picture", type=picture_file, metavar="F.png", help="draw the results to this file"
   )
 
 
 def add(
   parser: argparse.ArgumentParser, name: str, default: Any, help: str = "", **options: Any
 ):
-  """An option whose help ends with its default; without options, a number of at least 1."""
+  """Adds an option whose help ends with its default; by default, a positive integer."""
   shown = ",".join(map(str, default)) if isinstance(default, list) else default
   text = f"{help} (default: {shown})" if help else f"default: {shown}"
   parser.add_argument(name, default=default, help=text, **options or {"type": positive})
 
 
 def add_clock(parser: argparse.ArgumentParser):
-  """The option `--clock` of `steps.in_turns`; on an accelerator only the wall clock."""
+  """Adds the option `--clock` of `steps.in_turns`; on accelerators only the wall clock."""
   clocks = CLOCKS if jax.default_backend() == "cpu" else CLOCKS[:1]
-  about = "processor: the time of all cores, steadier on a shared CPU"
+  about = "processor: processor time of all cores, steadier on a shared CPU"
   add(parser, "--clock", "wall", about, choices=clocks)
 
 
 def add_dtype(parser: argparse.ArgumentParser):
-  """The option `--dtype` of the computation."""
+  """Adds the option `--dtype` of the computation."""
   parser.add_argument(
     "--dtype",
     choices=DTYPES,
@@ -66,14 +66,14 @@ def add_dtype(parser: argparse.ArgumentParser):
 
 
 def add_size(parser: argparse.ArgumentParser, default: str = "mini"):
-  """The option `--size`."""
-  add(parser, "--size", default, "of the model", choices=list(SIZES))
+  """Adds the option `--size`."""
+  add(parser, "--size", default, "size of the model", choices=list(SIZES))
 
 
 def add_histogram(parser: argparse.ArgumentParser):
-  """The option `--histogram`."""
+  """Adds the option `--histogram`."""
   known = packing.histogram_names()
-  add(parser, "--histogram", "wikipedia_512", "of lengths", choices=known)
+  add(parser, "--histogram", "wikipedia_512", "of sequence lengths", choices=known)
 
 
 def not_negative(text: str) -> int:
@@ -114,7 +114,7 @@ def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def output_file(text: str) -> str:
-  """The type of an option: a file to write at the end. Its folder is made at once."""
+  """The type of an option: a file that is written at the end. Makes its folder at once."""
   path = pathlib.Path(text)
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,21 +128,21 @@ def output_file(text: str) -> str:
 
 
 def picture_file(text: str) -> str:
-  """The type of an option: a picture to draw at the end."""
+  """The type of an option: a picture that is drawn at the end."""
   if not text.endswith((".png", ".svg", ".pdf")):
     raise argparse.ArgumentTypeError(f"found {text}; expected .png, .svg or .pdf")
   return output_file(text)
 
 
 def write(options: argparse.Namespace, machine: str, **results: Any):
-  """Writes the results as `--json` asks, with the machine and the options."""
+  """Writes the results, the machine and the options to the file of `--json`, if given."""
   if options.json:
     record = {"machine": machine, "options": vars(options)}
     write_json(options.json, record | results)
 
 
 def run(main: Callable[[], None], *, keep_memory: bool = True) -> int:
-  """Runs a benchmark; returns the exit status. Ctrl-C is one line, not a traceback.
+  """Runs a benchmark; returns the exit status. Ctrl-C prints one line and no traceback.
 
   With `keep_memory`, freed memory is kept, as in training.
   """

@@ -1,4 +1,4 @@
-"""What pytest leaves out here, where an extra is not installed."""
+"""Excludes modules from pytest if the extra that they need is not installed."""
 
 import importlib.util
 

@@ -1,13 +1,14 @@
-"""Embeddings of texts, packed, beside transformers with padding, in one run.
+"""Times packed embeddings of texts against transformers with padding, in one run.
 
     python -m benchmarks.embeddings minilm-l6-h384 --input sentences.txt
     python -m benchmarks.embeddings minilm-l6-h384 --input dev.tsv --column sentence1
 
-The model is any BERT. A text is a line of a text file or a record of a table. A round is
-all texts once in each way, from strings to vectors, in another order; tokenising, packing
-and sorting are counted. Transformers takes batches of texts sorted by length and padded to
-the longest of the batch, as sentence-transformers does, with as many threads as PyTorch
-takes; `make reference` installs it. The first pass compiles, and is reported separately.
+The model can be any BERT. A text is a line of a text file or a record of a table. In each
+round, each way turns all texts into vectors once, in random order of the ways; the time
+includes tokenising, packing and sorting. Transformers gets batches of texts that are sorted
+by length and padded to the longest of the batch, as in sentence-transformers, and uses
+PyTorch's default number of threads; `make reference` installs it. The first pass compiles
+and is reported separately.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Embed = Callable[[list[str]], np.ndarray]  # texts to float32[N, D]
 
 
 def read_texts(source: str, column: str) -> list[str]:
-  """The texts of a source; `column` is their name in a table."""
+  """The texts of a source; in a table, those of `column`."""
   fields = DocumentFields(
     ("sentence",), columns=(("sentence", column),), line_fields=("sentence",)
   )
@@ -55,7 +56,7 @@ def read_texts(source: str, column: str) -> list[str]:
 
 
 def ours(stored: weights.StoredModel, settings, tokenizer, *, rows: int) -> Embed:
-  """Packed, in rows of up to four lengths, as `predict.py --embed`."""
+  """Embeds packed texts, in rows of several lengths, as `predict.py --embed` does."""
   stored = weights.encoder_of(stored)
   program = make_program(stored, mesh=make_mesh(1))
   params = jax.device_put(stored.load())
@@ -72,7 +73,7 @@ def ours(stored: weights.StoredModel, settings, tokenizer, *, rows: int) -> Embe
 
 
 def theirs(folder: str, *, longest: int, batch_size: int) -> Embed:
-  """Transformers, sorted by length and padded to the longest of the batch."""
+  """Embeds texts by transformers, sorted by length and padded to the batch's longest."""
   import torch
   import transformers
 
@@ -82,7 +83,7 @@ def theirs(folder: str, *, longest: int, batch_size: int) -> Embed:
 
   def run(texts: list[str]) -> np.ndarray:
     order = np.argsort([-len(text) for text in texts], kind="stable")
-    found = np.empty((len(texts), model.config.hidden_size), np.float32)
+    vectors = np.empty((len(texts), model.config.hidden_size), np.float32)
     for start in range(0, len(texts), batch_size):
       part = order[start : start + batch_size]
       inputs = tokenizer(
@@ -95,14 +96,14 @@ def theirs(folder: str, *, longest: int, batch_size: int) -> Embed:
       with torch.inference_mode():
         hidden = model(**inputs).last_hidden_state
       mask = inputs["attention_mask"][..., None]
-      found[part] = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
-    return found
+      vectors[part] = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
+    return vectors
 
   return run
 
 
 def measure(ways: dict[str, Embed], texts: list[str], *, rounds: int) -> dict[str, dict]:
-  """Texts a second of each way, in turns; its first pass and compilations."""
+  """Measures each way, in turns: texts a second, the first pass, compilations."""
   counter = CompilationCounter()
   measured: dict[str, dict] = {}
   for name, way in ways.items():
@@ -126,11 +127,13 @@ def measure(ways: dict[str, Embed], texts: list[str], *, rounds: int) -> dict[st
 def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__)
   parser.add_argument("folder", help="a Hugging Face directory")
-  parser.add_argument("--input", required=True, metavar="SOURCE", help="of the texts")
-  add(parser, "--column", "sentence", "of a table", metavar="NAME")
-  add(parser, "--max-sequence-length", 128, "tokens of a text and of a row")
-  add(parser, "--rows", 32, "of a batch of packs")
-  add(parser, "--batch-size", 32, "texts of a padded batch")
+  parser.add_argument(
+    "--input", required=True, metavar="SOURCE", help="where the texts are"
+  )
+  add(parser, "--column", "sentence", "the texts' column in a table", metavar="NAME")
+  add(parser, "--max-sequence-length", 128, "most tokens of a text and of a row")
+  add(parser, "--rows", 32, "rows in a batch of packs")
+  add(parser, "--batch-size", 32, "texts in a padded batch")
   add(parser, "--rounds", 5)
   options = parser.parse_args(arguments)
   try:
@@ -174,7 +177,7 @@ def main(arguments: list[str] | None = None):
   ]
   print(record_table(records, left=["way"]))
   if len(ways) == 1:
-    print("\ntorch and transformers are not installed: no peers. make reference")
+    print("\nNo peers: torch and transformers are not installed (make reference).")
   write(options, here, ways=measured)
 
 

@@ -3,13 +3,13 @@
     python -m benchmarks.growth --picture growth.png
     python -m benchmarks.growth --only depth,rows --rounds 5
 
-Four curves: over the row length S, the sequences M of a row, the rows B of a step and the
-parameters of the model. Rows are full, packs of M equal sequences; the step is that of
-training, LAMB too. Each round runs every shape once, in another order. Memory is XLA's
-plan of the compiled step: arguments (with parameters and optimizer), results and temporary
-arrays; it is the same each time. An exponent is the least-squares slope of log y over
-log x, for all points and for the upper half of them. The exponents of time are computed
-round by round: median and quartiles.
+There are four curves: over the row length S, the sequences M in a row, the rows B in a step
+and the parameters of the model. Rows are full packs of M equal sequences, and a step is a
+whole training step with LAMB. Each round runs every shape once, in random order. Memory is
+what XLA plans for the compiled step: arguments (with parameters and optimizer state),
+results and temporary arrays; it is the same in each round. An exponent is the least-squares
+slope of log y against log x, over all points and over their upper half. The exponents of
+time are computed per round and reported as median and quartiles.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Shape(NamedTuple):
 
   size: str  # of the model
   row_length: int  # S, in tokens
-  depth: int  # M, sequences of a row
+  depth: int  # M, sequences in a row
   rows: int  # B
 
 
@@ -51,11 +51,11 @@ NAMES = {
   "rows": "rows of a step B",
   "size": "parameters",
 }
-LONGEST = 1024  # positions of all models
+LONGEST = 1024  # position embeddings of all models
 
 
 def make_batch(shape: Shape) -> dict[str, np.ndarray]:
-  """Full rows of equal sequences.
+  """A batch of full rows of equal sequences.
 
   Example:
     >>> batch = make_batch(Shape("tiny", row_length=8, depth=2, rows=1))
@@ -72,7 +72,7 @@ def make_batch(shape: Shape) -> dict[str, np.ndarray]:
 
 
 def exponents(x: Sequence[float], y: np.ndarray) -> np.ndarray:
-  """e of y = c x^e: slopes of the least-squares lines through log y over log x.
+  """e of y = c x^e: the slopes of least-squares lines of log y against log x.
 
   x is float[n], with at least two different values; y is float[..., n] and e float[...].
 
@@ -89,8 +89,9 @@ def growth(
 ) -> dict[str, Any]:
   """The numbers of one curve: quartiles of seconds, and exponents.
 
-  x is float[n] and rises; seconds are float[rounds, n]; memory is int[n], in bytes. An
-  exponent with `_upper` is that of the upper half of the points, at least two.
+  x is float[n], ascending; seconds are float[rounds, n]; memory is int[n], in bytes.
+  Exponents with the suffix `_upper` are those of the upper half of the points, at least
+  two.
   """
   half = slice(min(len(x) // 2, len(x) - 2), None)
   of_memory = np.array(memory, float)
@@ -106,7 +107,10 @@ def growth(
 
 
 def measure(names: Sequence[str], *, rounds: int, clock: str) -> dict[str, dict]:
-  """`growth` of the curves by name; a shape that two curves share is run once."""
+  """Measures curves; returns the `growth` of each by name.
+
+  A shape that two curves share is run once.
+  """
   shapes = sorted({shape for name in names for shape in CURVES[name]})
   sizes = sorted({shape.size for shape in shapes})
   programs = {size: make_program(size, longest=LONGEST) for size in sizes}
@@ -136,11 +140,11 @@ def measure(names: Sequence[str], *, rounds: int, clock: str) -> dict[str, dict]
 
 
 def finding(name: str, curve: dict) -> str:
-  """One sentence."""
+  """How a curve grows from its first to its last point, in a sentence."""
   seconds = [point["median"] for point in curve["seconds"]]
   what = NAMES[name].partition(",")[0]
   x, time, memory = (y[-1] / y[0] for y in (curve["x"], seconds, curve["bytes"]))
-  return f"{what} times {x:.3g}: time times {time:.3g}, memory times {memory:.3g}"
+  return f"{x:.3g} times the {what}: {time:.3g} times the time, {memory:.3g} the memory"
 
 
 def summary(curves: Mapping[str, dict]) -> str:
@@ -176,7 +180,7 @@ def points(name: str, curve: dict) -> str:
 
 
 def draw(curves: Mapping[str, dict], path: str):
-  """Two panels a curve, seconds above memory, all logarithmic."""
+  """Draws two panels per curve, seconds above memory; all axes are logarithmic."""
   import matplotlib.figure
   import matplotlib.style
   import matplotlib.ticker

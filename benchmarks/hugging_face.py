@@ -1,13 +1,15 @@
-"""Training steps of Hugging Face's BERT or ModernBERT, on a CPU or a GPU of NVIDIA.
+"""Training steps of Hugging Face's BERT or ModernBERT, on a CPU or an NVIDIA GPU.
 
-Three computations with one loss. `whole` is the model as it comes: the head that predicts
-tokens sees all of them. `masked` gives it only the masked tokens. So does `unpadded`,
-and it runs the encoder on the real tokens of a batch in one row, with attention within
-each sequence: on a GPU by `varlen_attn`, elsewhere one sequence after the other. A user of
-PyTorch can write each of them in a few lines. Transformers takes a ModernBERT's batch in
-one row only with FlashAttention, which is for GPUs, and PyTorch's FlexAttention has no
-gradient on a CPU. So a local layer of `unpadded` computes all pairs of a sequence there,
-and masks those outside the window.
+Three computations have the same loss. `whole` is the published model: its token head sees
+all tokens. `masked` gives the head only the masked tokens. `unpadded` does so too, and runs
+the encoder on the batch's real tokens as one row, with attention within each sequence: on a
+GPU, in 16 bits, by `varlen_attn`; otherwise one sequence after the other. A user of PyTorch
+can write each of the three in a few lines.
+
+Transformers accepts a ModernBERT batch in one row only with FlashAttention, which needs a
+GPU, and PyTorch's FlexAttention has no gradient on a CPU. So if `unpadded` computes one
+sequence after the other, a local layer computes all pairs and masks those outside the
+window.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ if TYPE_CHECKING:
 
 Tensors = dict[str, Any]
 INPUTS = "input_ids", "token_type_ids", "position_ids", "attention_mask"
-OF_BERT = "token_type_ids", "next_sentence_label"  # what a ModernBERT does not take
-NOT_MASKED = -100  # as the labels of the model have it
+OF_BERT = "token_type_ids", "next_sentence_label"  # which ModernBERT does not take
+NOT_MASKED = -100  # the label that the loss ignores
 UNPADDED = "isopack_unpadded"
 
 
@@ -46,9 +48,9 @@ class HuggingFace:
   The optimizer is AdamW, without weight decay for biases and LayerNorm.
 
   Args:
-    weights: of the start: a folder, or a config for random ones.
-    attention: of the padded computations, such as "sdpa" and "eager".
-    threads: of PyTorch; as many as it takes by itself if None.
+    weights: a folder with the initial weights, or a config for random ones.
+    attention: of the padded computations, "sdpa" or "eager".
+    threads: number of PyTorch's threads; None for PyTorch's default.
     device: "cpu" or "cuda".
     dtype: of the computation, by `torch.autocast`; parameters are float32.
   """
@@ -68,14 +70,14 @@ class HuggingFace:
     self.model = _model(weights, attention)
     self.model.train()
     torch.nn.Module.to(self.model, device)  # in place
-    # It shares the parameters: switching attention would count in the time of steps.
+    # It shares the parameters. Switching the attention of one model would cost step time.
     self.unpadded = copy.deepcopy(self.model, {id(x): x for x in self.model.parameters()})
     self.unpadded.set_attn_implementation(UNPADDED)
     self._start = {name: x.clone() for name, x in self.model.state_dict().items()}
     self.reset()
 
   def reset(self):
-    """The weights of the start, and a new optimizer."""
+    """Restores the initial weights and makes a new optimizer."""
     self.model.load_state_dict(self._start)
     matrices = [x for x in self.model.parameters() if x.ndim > 1]
     others = [x for x in self.model.parameters() if x.ndim < 2]
@@ -110,7 +112,7 @@ class Computation:
     self.reset = trained.reset
 
   def prepare(self, batch: PackedBatch) -> Tensors:
-    """What a step takes, on the device, of a PackedBatch with one sequence a row."""
+    """The inputs of a step, on the device, from a PackedBatch with one sequence a row."""
     left_out = () if isinstance(self._model, BertForPreTraining) else OF_BERT
     return {
       name: value.to(self._trained.device) if isinstance(value, torch.Tensor) else value
@@ -119,7 +121,7 @@ class Computation:
     }
 
   def step(self, batch: Tensors) -> float:
-    """One update; the loss before it, in nats."""
+    """Makes one update; returns the loss before it, in nats."""
     device, dtype = self._trained.device, self._trained.dtype
     with torch.autocast(device, dtype, enabled=dtype != torch.float32):
       loss = self._loss(self._model, batch)
@@ -132,10 +134,10 @@ class Computation:
 def seconds_of_steps(
   config: BertConfig, batches: Sequence[Mapping[str, np.ndarray]], *, device: str
 ) -> dict[str, list[float]]:
-  """Seconds of a step with each batch but the first, in turns: masked, and unpadded.
+  """Times masked and unpadded steps, in turns, on each batch except the first.
 
   Args:
-    config: of the model; weights are random, the computation has its dtype.
+    config: of the model; its weights are random, and the computation has its dtype.
     batches: PackedBatches with one sequence a row.
     device: "cpu" or "cuda".
   """
@@ -146,13 +148,13 @@ def seconds_of_steps(
     for what, computation in computations.items():
       prepared = computation.prepare(dict(batch))
       start = time.perf_counter()
-      computation.step(prepared)  # its loss waits for the device
+      computation.step(prepared)  # reading the loss waits for the device
       if number:
         seconds[what].append(time.perf_counter() - start)
   return seconds
 
 
-# ---- batches, of PackedBatches with one sequence a row --------------------------------
+# ---- batches, from PackedBatches with one sequence a row ------------------------------
 
 
 def _prepare_whole(batch: PackedBatch) -> Tensors:
@@ -224,7 +226,7 @@ def _encode(model: PreTrainedModel, batch: Tensors, **options) -> torch.Tensor:
 def _heads(
   model: PreTrainedModel, hidden: torch.Tensor, starts: torch.Tensor, batch: Tensors
 ) -> torch.Tensor:
-  """The loss of hidden states of all tokens, [T, D]; sequences begin at `starts`."""
+  """The loss, from all tokens' hidden states [T, D]; sequences begin at `starts`."""
   masked, labels = hidden[batch["masked"]], batch["labels"]
   if not isinstance(model, BertForPreTraining):
     head, decoder = (model.get_submodule(name) for name in ("head", "decoder"))
@@ -240,7 +242,7 @@ def _attend_within(
 ) -> tuple[torch.Tensor, None]:
   """[1, N, T, H] of sequences one after another -> [1, T, N, H].
 
-  A token attends to those less than `sliding_window` away, of its own sequence.
+  A token attends to tokens of its own sequence, less than `sliding_window` away.
   """
   del module
   if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
@@ -257,7 +259,7 @@ def _attend_within(
 
 @functools.cache
 def _near(length: int, window: int | None, device: torch.device) -> torch.Tensor | None:
-  """bool[L, L], the pairs of a local layer; None for all of them."""
+  """bool[L, L], the pairs of tokens that a local layer computes; None for all pairs."""
   if window is None or length <= window:
     return None
   places = torch.arange(length, device=device)
@@ -267,7 +269,7 @@ def _near(length: int, window: int | None, device: torch.device) -> torch.Tensor
 def _attend_on_gpu(
   query, key, value, scaling: float, lengths: list[int], window: int | None
 ) -> torch.Tensor:
-  """The same by one kernel of variable lengths, which has 16 bits only."""
+  """The same by one kernel for variable lengths, which supports only 16-bit types."""
   from torch.nn.attention.varlen import varlen_attn
 
   ends = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device=query.device)
@@ -279,7 +281,7 @@ def _attend_on_gpu(
 
 
 AttentionInterface.register(UNPADDED, _attend_within)
-logging.disable_progress_bar()  # of weights that are read
+logging.disable_progress_bar()  # while weights are read
 
 COMPUTATIONS = {
   "whole": (_prepare_whole, _whole),

@@ -1,16 +1,16 @@
-"""Packed inference beside padding, on the same examples in one run.
+"""Times packed inference against padding, on the same examples in one run.
 
     python -m benchmarks.inference
     python -m benchmarks.inference --histograms glue_cola_128 --size mini
     python -m benchmarks.inference --json results/inference.json
 
-Sequences have the lengths of a built-in histogram and random tokens; a random model
-answers them, as in `predict.py`: in packs, of rows of several lengths or of one. The ways
-take turns, in another order each round, and
-each round is all sequences once, arrays to logits, by the wall clock: packing itself is
-counted. The first pass compiles and is reported separately. The answers of each way are
-compared with those of rows that are padded to one length. Last, the cost of a token is
-measured in full rows of each length, which gives the weight of attention that plans use.
+Sequences have the lengths of a built-in histogram and random tokens. A model with random
+weights predicts as `predict.py` does, from packs in rows of several lengths or of one,
+and from padded rows. In each round, each way predicts all sequences once, in random order
+of the ways. Wall-clock time from arrays to logits includes packing. The first pass
+compiles and is reported separately. The answers of each way are compared with those from
+rows padded to one length. Finally, the cost of a token is measured in full rows of each
+length: this gives the weight of attention, beside the constant that plans use.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def make_examples(histogram: packing.Histogram, number: int, schema) -> list[Exa
 def ways_of(
   examples: list[Example], schema, *, config: BertConfig, size: int
 ) -> dict[str, Batches]:
-  """By name: a function that gives all batches; B rows each, sequences by their numbers."""
+  """By name, a function that makes all batches of `size` rows."""
   store = SequenceStore.from_sequences((e.sequences[0] for e in examples), schema)
   row = config.max_position_embeddings
 
@@ -98,7 +98,7 @@ def ways_of(
 def measure(
   program: ModelProgram, params, ways: dict[str, Batches], *, rounds: int, name: str
 ) -> dict[str, dict]:
-  """Sequences a second of each way, in turns; its answers and compilations."""
+  """Measures each way, in turns: sequences a second, answers, compilations."""
 
   def answer(batches: Batches, _=None) -> list:
     return run_batches(program, params, batches()).logits
@@ -129,10 +129,10 @@ def measure(
 def attention_weight(
   program: ModelProgram, params, schema, *, size: int, rounds: int
 ) -> tuple[float, dict[int, float]]:
-  """The time of an operation of attention over that of another, by a line through seconds.
+  """The time of an attention operation relative to any other, by a linear fit of seconds.
 
   Returns:
-    The weight, and seconds of a token by row length, in full rows of one sequence each.
+    The weight, and seconds per token by row length, in full rows of one sequence each.
   """
   config = program.config
   lengths = default_row_lengths(config.max_position_embeddings)
@@ -158,7 +158,7 @@ def attention_weight(
 
 
 def way_table(measured: dict[str, dict], number: int) -> str:
-  """A row for each way; `number` is that of the sequences."""
+  """A row for each way; `number` is the number of sequences."""
   packed = measured["packed"]["rates"]
   records = [
     {
@@ -177,12 +177,12 @@ def way_table(measured: dict[str, dict], number: int) -> str:
 
 def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__)
-  of, names = "of packing.histogram_names", some_of(packing.histogram_names())
-  add(parser, "--histograms", ["glue_cola_128", "squad_1_1_384"], of, type=names)
+  about, names = "built-in histograms", some_of(packing.histogram_names())
+  add(parser, "--histograms", ["glue_cola_128", "squad_1_1_384"], about, type=names)
   add_size(parser, "tiny")
   add(parser, "--dtype", "float32", choices=DTYPES)
   add(parser, "--sequences", 1024)
-  add(parser, "--batch-size", 8, "rows")
+  add(parser, "--batch-size", 8, "rows in a batch")
   add(parser, "--rounds", 7)
   options = parser.parse_args(arguments)
   mesh = make_mesh()

@@ -1,4 +1,4 @@
-"""Lengths of sequences, drawn from a histogram."""
+"""Draws sequence lengths from a histogram."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import packing
 def draw_lengths(
   histogram: packing.Histogram, number: int, rng: np.random.Generator
 ) -> np.ndarray:
-  """int[number], in tokens.
+  """int[number], lengths in tokens.
 
   Example:
     >>> histogram = packing.Histogram.from_lengths([3], max_sequence_length=4)

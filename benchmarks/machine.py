@@ -1,4 +1,4 @@
-"""The machine that a measurement is from."""
+"""Describes the machine of a measurement."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What a training step of ModernBERT costs in long rows: time, and memory by XLA's plan.
+"""The cost of ModernBERT's training steps in long rows: time, and memory by XLA's plan.
 
   python -m benchmarks.modern_bert --size tiny --row-lengths 1024,8192 --json FILE
 
-A row holds sequences of 512 random tokens, 15 % of them masked. The layers are as
-published, two of three local, or all of them global; they keep their activations or are
-computed twice (remat). Steps are timed in turns; the ratio is taken round by round, over
-`xla` with global layers that keep theirs.
+A row holds sequences of 512 random tokens, 15 % of them masked. Two of three layers are
+local, as published, or all layers are global. Layers keep their activations or recompute
+them (remat). Steps are timed in turns. Ratios are taken per round, relative to `xla` with
+global layers that keep their activations.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def main(arguments: list[str] | None = None):
   parser.add_argument(
     "--size", choices=ModernBertConfig.SIZES, default="tiny", help="default: tiny"
   )
-  add(parser, "--row-lengths", [1024, 8192], "tokens", type=several(positive))
-  add(parser, "--rows", 1, "B")
-  add(parser, "--rounds", 5, "counted ones")
+  add(parser, "--row-lengths", [1024, 8192], "in tokens", type=several(positive))
+  add(parser, "--rows", 1, "rows in a step")
+  add(parser, "--rounds", 5, "rounds, after one that is not counted")
   options = parser.parse_args(arguments)
   for length in options.row_lengths:
     if length % SEQUENCE:

@@ -1,13 +1,13 @@
-"""What packing costs: the packed model against an ordinary one on the same shapes.
+"""The overhead of packing: the packed model against an ordinary one on the same shapes.
 
   python -m benchmarks.overhead --sizes mini,base --row-lengths 128,384,512 --json FILE
 
-Both do the same work: rows of S tokens, B rows, P masked tokens. The ordinary model has
-a padding mask, the row's own positions, one sequence a row and the mean over tokens. The
-packed model compares segment ids, looks positions up, reads M sequences' [CLS] and
-averages per sequence. A step is the loss and all gradients. Each round takes a step of
-both, in random order, and the ratio is taken round by round: median and quartiles. A
-second ordinary model in the same rounds shows the effect of noise alone.
+Both models compute B rows of S tokens with P slots for masked tokens. The ordinary model
+has one sequence a row, a padding mask, the row's own positions, and the mean loss over
+tokens. The packed model compares segment ids, looks up positions, reads the [CLS] of M
+sequences and averages the loss per sequence. A step computes the loss and all gradients.
+Each round times a step of both models, in random order; ratios are taken per round and
+reported as median and quartiles. A second ordinary step in each round shows the noise.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from model import SIZES, BertConfig, BertForPreTraining, losses
 from training.command import positive
 
 SEQUENCES_A_PACK = 3
-SHORTEST, LONGEST = 32, 512  # tokens of a row: three sequences, positions
+SHORTEST, LONGEST = 32, 512  # row lengths: for three sequences; the models' positions
 
 
 def make_batches(row_length: int, num_rows: int) -> tuple[dict, dict]:
-  """A packed batch and an ordinary one of full rows, with as many masked tokens."""
+  """A packed batch and an ordinary one: full rows, with as many slots for masked tokens."""
   rng = np.random.default_rng(0)
   max_masked = int(MASK_RATE * row_length) + SEQUENCES_A_PACK
   places = np.arange(8, row_length - 8, 8)
@@ -60,7 +60,7 @@ def make_step(config: BertConfig, unit: str):
 
 
 def measure(size: str, row_length: int, num_rows: int, seconds: float) -> dict:
-  """Ratios of the packed step's time to the ordinary one's, in about `seconds`."""
+  """The ratio of the packed step's time to the ordinary one's; takes about `seconds`."""
   config = make_config(size, longest=LONGEST)
   ordinary_config = dataclasses.replace(config, attention_mask="none", position_reset=False)
   packed, ordinary = make_batches(row_length, num_rows)
@@ -104,8 +104,8 @@ def main(arguments: list[str] | None = None):
   add(parser, "--sizes", ["mini", "base"], type=some_of(SIZES))
   about = f"at least {SHORTEST} and at most {LONGEST}"
   add(parser, "--row-lengths", [128, 384, 512], about, type=several(positive))
-  add(parser, "--rows", 2, "B")
-  add(parser, "--seconds", 60, "for each pair, about")
+  add(parser, "--rows", 2, "rows in a batch")
+  add(parser, "--seconds", 60, "time for each size and row length, about")
   options = parser.parse_args(arguments)
   for length in options.row_lengths:
     if not SHORTEST <= length <= LONGEST:

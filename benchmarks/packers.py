@@ -2,8 +2,8 @@
 
     python -m benchmarks.packers "isopack lpfhp" "SQuAD 384" 0
 
-measures one run of one packer and prints it as JSON. It imports as little as it can, so
-that the memory is that of the packer.
+measures one run of one packer and prints the numbers as JSON. The command imports as little
+as it can, so that it measures the packer's memory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def row_of(workload: str) -> int:
   return 384 if workload == "SQuAD 384" else ROW
 
 
-# Packers: each takes an option, lengths and a row length, and returns what counts packs.
+# Packers: each takes an option, lengths and a row length, and returns a function that packs
+# and returns the number of packs.
 
 
 def _ours(algorithm: str, lengths, row):
@@ -114,7 +115,8 @@ def _binpacking(_, lengths, row):
   return lambda: len(binpacking.to_constant_volume(items, row))
 
 
-# By name: the module to import, whether it sees the whole dataset, the packer, its option.
+# By name: the module to import; "offline" if it sees the whole dataset; the packer; its
+# option.
 PACKERS: dict[str, tuple[str, str, Callable, Any]] = {
   "isopack optimal": ("packing", "offline", _ours, "optimal"),
   "isopack lpfhp": ("packing", "offline", _ours, "lpfhp"),
@@ -132,7 +134,7 @@ PACKERS: dict[str, tuple[str, str, Callable, Any]] = {
 
 
 def measure(packer: str, workload: str, seed: int) -> dict:
-  """The packs of a workload, and what it takes to make them."""
+  """The number of packs of a workload, and the seconds and memory to make them."""
   lengths = WORKLOADS[workload](seed)
   *_, prepare, option = PACKERS[packer]
   run = prepare(option, lengths, row_of(workload))

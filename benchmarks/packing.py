@@ -1,13 +1,13 @@
-"""The packer beside other packers, and its speed, in one run.
+"""Times our packing algorithms, and compares them with other packers, in one run.
 
-    python -m benchmarks.packing --picture packing.png              everything
-    python -m benchmarks.packing --only speed                       ratios in one run
-    python -m benchmarks.packing --only optimal                     all histograms
+    python -m benchmarks.packing --picture packing.png     speed, and peers with a picture
+    python -m benchmarks.packing --only speed              our algorithms
+    python -m benchmarks.packing --only optimal            the optimum of all histograms
 
-Peers that are not installed are left out and named; `pip install "isopack[peers]"` and
+Peers that are not installed are named and left out; `pip install "isopack[peers]"` and
 `pip install --no-deps trl==1.16.0` install them. Each packer runs in its own process, one
-at a time. Seconds are for the packing call; memory is how far the call raises the peak of
-the process.
+at a time. Seconds are those of the packing call; memory is by how much the call raises the
+peak memory of its process.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _in_process(packer: str, workload: str, seed: int, limit: float) -> dict:
   except subprocess.TimeoutExpired:
     return {"failed": f"> {limit:.0f} s"}
   if done.returncode:
-    said = done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"]
-    return {"failed": said[-1][:60]}
+    lines = done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"]
+    return {"failed": lines[-1][:60]}
   return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -54,7 +54,7 @@ def _peers(seeds: int, limit: float) -> Iterator[dict]:
   installed = [n for n, (m, *_) in PACKERS.items() if importlib.util.find_spec(m)]
   for name in PACKERS:
     if name not in installed:
-      print(f"{name} is not installed and left out", file=sys.stderr)
+      print(f"{name} is left out: it is not installed", file=sys.stderr)
   cells = list(itertools.product(WORKLOADS, installed))
   bounds = {name: [_lower_bound(name, seed) for seed in range(seeds)] for name in WORKLOADS}
   with Progress("packers", total=len(cells), unit="workloads") as progress:
@@ -71,10 +71,10 @@ def _lower_bound(workload: str, seed: int) -> int:
 
 
 def _peer(workload: str, name: str, bounds: list[int], limit: float) -> dict:
-  many = workload in ("SQuAD 384", "Wikipedia 512")
+  large = workload in ("SQuAD 384", "Wikipedia 512")  # one failure is enough
   runs: list[dict] = []
   for seed in range(len(bounds)):
-    if not (many and runs and "failed" in runs[-1]):
+    if not (large and runs and "failed" in runs[-1]):
       runs.append(_in_process(name, workload, seed, limit))
   record: dict = {"workload": workload, "packer": name, "kind": PACKERS[name][1]}
   if failures := [run["failed"] for run in runs if "failed" in run]:
@@ -102,7 +102,7 @@ def _peer_row(record: dict) -> dict[str, str]:
 
 
 def _speed(slow: bool) -> Iterator[dict]:
-  """Times on the same histograms, one after the other in one process."""
+  """Times our algorithms one after the other, in one process."""
   cases: list[tuple[str, int | None, str, int]] = [("wikipedia_512", 3, "nnlshp", 1)]
   cases += [("wikipedia_512", depth, "optimal", 3) for depth in DEPTHS]
   cases += [("wikipedia_512", None, name, 3) for name in ("spfhp", "lpfhp", "ffd", "bfd")]
@@ -137,7 +137,7 @@ def _speed(slow: bool) -> Iterator[dict]:
 def _pack(
   name: str, depth: int | None, algorithm: str, repeats: int
 ) -> tuple[float, packing.Plan]:
-  """The median of the seconds, and the plan."""
+  """The median seconds to make a plan, and the plan."""
   histogram, seconds = packing.load_histogram(name), []
   for _ in range(repeats):
     start = time.perf_counter()
@@ -213,8 +213,8 @@ def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__)
   parser.add_argument("--only", choices=("speed", "peers", "optimal"))
   add(parser, "--seeds", 3, "orders of arrival")
-  add(parser, "--limit", 120, "seconds for one peer's run")
-  parser.add_argument("--slow", action="store_true", help="2048 tokens at depth 8, too")
+  add(parser, "--limit", 120, "most seconds of one packer's run")
+  parser.add_argument("--slow", action="store_true", help="also 2,048 tokens at depth 8")
   add_picture(parser)
   options = parser.parse_args(arguments)
   if options.picture and options.only in ("speed", "optimal"):

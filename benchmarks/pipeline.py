@@ -1,15 +1,15 @@
-"""The loader beside other ways to fixed-shape batches, on the same sequences in one run.
+"""Times the loader against other ways to make fixed-shape batches, on the same sequences.
 
-    python -m benchmarks.pipeline                          everything that is installed
-    python -m benchmarks.pipeline --workers 0,1,2          our loader with processes, too
+    python -m benchmarks.pipeline                     all ways that are installed
+    python -m benchmarks.pipeline --workers 0,1,2     also our loader with worker processes
     python -m benchmarks.pipeline --json results/pipeline.json
 
 Sequences have the lengths of a built-in histogram and random tokens, in rows of the
-histogram's length. Each way makes batches in one thread; the ways take turns, round after
-round, and a round is timed by the processor time of the process, so that other programs
-on the machine matter less. Real tokens are counted after the clock has stopped. Peers
-read their sequences from arrays in memory, ours from its Arrow file. PyTorch is left out
-where it is not installed: `pip install torch`.
+histogram's length. Each way makes batches in one thread. The ways take turns in each round,
+timed by the processor time of the process, so that other programs on the machine matter
+less. Real tokens are counted after the clock has stopped. Our loader reads sequences from
+its Arrow file; peers, and our packers in Grain, read arrays in memory. PyTorch is left out
+if it is not installed: `pip install torch`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _types(ids: np.ndarray) -> np.ndarray:
   return (np.arange(ids.size) > ids.size // 2).astype(np.int32)
 
 
-# Ways to batches: each makes an endless iterator of dicts of arrays [B, S].
+# Ways to make batches: each returns an endless iterator of dicts of arrays [B, S].
 
 
 READ = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
@@ -82,7 +82,7 @@ def _plan_in_grain(sequences, batch_size, plan: packing.Plan) -> Batches:
 
 
 def _torch(sequences, row, batch_size, *, masked: bool) -> Batches:
-  """Padding as Transformers' data collators pad and mask."""
+  """Padded batches, padded and masked as by Transformers' data collators."""
   import torch
 
   torch.set_num_threads(1)
@@ -132,10 +132,10 @@ def _real_tokens(batch: dict) -> int:
 def _measure(
   ways: Mapping[str, Batches], *, rounds: int, batches: int, clock: str, ready: int
 ) -> dict[str, dict]:
-  """Real tokens a second of each way, in turns.
+  """Measures real tokens a second of each way, in turns.
 
-  Before each turn `ready` batches are taken that are not counted: a way that works in the
-  background does so while others are measured.
+  Before each turn, `ready` batches are taken and not counted: a way that works in the
+  background makes batches while others are measured.
   """
   real: dict[str, list[int]] = {name: [] for name in ways}
   tokens = dict.fromkeys(ways, 0)
@@ -188,16 +188,16 @@ def main(arguments: list[str] | None = None):
   parser = command.make_parser(__doc__)
   command.add_histogram(parser)
   command.add(parser, "--sequences", 40_000)
-  command.add(parser, "--depth", 3, "sequences a pack")
-  command.add(parser, "--batch-size", 32, "rows")
+  command.add(parser, "--depth", 3, "most sequences in a pack")
+  command.add(parser, "--batch-size", 32, "rows in a batch")
   command.add(parser, "--rounds", 9)
-  command.add(parser, "--batches", 40, "of a round")
-  command.add(parser, "--record-batch", 8192, "sequences of an Arrow record batch")
+  command.add(parser, "--batches", 40, "batches in a round")
+  command.add(parser, "--record-batch", 8192, "sequences in an Arrow record batch")
   parser.add_argument(
     "--workers",
     type=command.several(command.not_negative),
     default=[],
-    help="such as 0,1,2: our loader by the wall clock as well",
+    help="such as 0,1,2: time our loader with so many worker processes, by the wall clock",
   )
   options = parser.parse_args(arguments)
   here = (
@@ -244,7 +244,7 @@ def main(arguments: list[str] | None = None):
       ways["PyTorch DataLoader, padded, masked"] = _torch(sequences, row, size, masked=True)
       ways["PyTorch DataLoader, padded"] = _torch(sequences, row, size, masked=False)
     else:
-      print("PyTorch is not installed and left out", file=sys.stderr)
+      print("PyTorch is left out: it is not installed", file=sys.stderr)
     measured = _measure(ways, clock="processor", ready=0, **counts)
     results: dict[str, dict] = {"ways": measured}
     print(f"{here}\n{len(store):,} sequences of {options.histogram}, batches of {size}")
@@ -259,7 +259,7 @@ def main(arguments: list[str] | None = None):
         }
         measured = _measure(ahead, clock="wall", ready=17, **counts)
       results["workers"] = {name: way["rates"] for name, way in measured.items()}
-      title = "M real tokens a second of the clock (quartiles)"
+      title = "M real tokens a second of wall-clock time (quartiles)"
       lines = [
         {"made ahead by": name, title: _millions(rates)}
         for name, rates in results["workers"].items()

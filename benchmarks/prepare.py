@@ -4,9 +4,8 @@
     python -m benchmarks.prepare --megabytes 10 --workers 1
 
 The text is words drawn by Zipf's law from a vocabulary as large as BERT's, in documents of
-a few hundred words; nothing is downloaded. Memory is what the processes have for
-themselves alone (private pages, without mapped files), all of them together, polled ten
-times a second.
+a few hundred words; nothing is downloaded. Memory is the private pages of all processes
+together, without mapped files, polled ten times a second.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def _write_text(path: pathlib.Path, words: np.ndarray, num_bytes: int):
 
 
 def _private_bytes(pid: int) -> int:
-  """Private pages of a process in memory; 0 where it has ended."""
+  """Bytes of a process's private pages in memory; 0 if the process has ended."""
   try:
     lines = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
   except OSError:
@@ -96,7 +95,7 @@ def _measure(command: list[str]) -> dict:
 
 def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__)
-  add(parser, "--megabytes", [10, 200], type=several(positive))
+  add(parser, "--megabytes", [10, 200], "sizes of the texts", type=several(positive))
   parser.add_argument("--workers", type=positive, help="default: that of prepare")
   options = parser.parse_args(arguments)
   print(f"{machine()}\n")
@@ -105,7 +104,7 @@ def main(arguments: list[str] | None = None):
 
 
 def _prepare_all(options) -> Iterator[dict[str, Any]]:
-  """Prepares each text; its size, and what `_measure` gives."""
+  """Prepares each text; yields its size and the results of `_measure`."""
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     words = _write_vocabulary(folder / "vocab.txt")

@@ -1,4 +1,4 @@
-"""Sequences that fill the batches of each way to train on them, for `training.py`."""
+"""Sequences that fill the batches of every way to train, for `training.py`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.store import SCHEMA, SequenceStore, StoredSequence
 
 PAD, CLS, SEP, MASK, FIRST_WORD = 0, 101, 102, 103, 999
-DEPTH = 3  # sequences a pack, at most
+DEPTH = 3  # most sequences in a pack
 BUCKETS = 4
 
 
 @dataclasses.dataclass
 class Sample:
-  """Sequences, and how each way lays them out.
+  """Sequences and their layouts.
 
   Attributes:
-    batches: by name, all batches: int64[B, M] of sequence numbers, -1 where there is
-      none, and the length of their rows.
-    check: int64[C], those of the first few packs; no more than a batch with one a row.
+    store: the sequences.
+    vocab_size: of their tokens.
+    batches: by layout, all batches: int64[B, M] sequence numbers, -1 in empty slots, and
+      the length of the rows.
+    check: int64[C], the sequences of the first few packs; they fit into one batch with one
+      sequence a row.
   """
 
   store: SequenceStore
@@ -35,16 +38,16 @@ class Sample:
   check: np.ndarray
 
   def lay_out(self, ids: np.ndarray, row_length: int) -> PackedBatch:
-    """Rows of a batch, masked; the same tokens of a sequence, wherever it lies."""
+    """The masked rows of a batch; a sequence has the same masked tokens in all layouts."""
     masking = Masking(MASK_RATE, 0, MASK, (PAD, CLS, SEP, MASK), self.vocab_size)
     rows = pack_rows(self.store, ids, row_length=row_length)
     return mask_tokens(rows, masking, epochs=np.zeros(len(ids), np.int64))
 
-  def check_batch(self, name: str) -> PackedBatch:
-    """`check` in the shape of the largest of the way's batches."""
-    ids, row_length = max(self.batches[name], key=lambda batch: batch[1])
+  def check_batch(self, layout: str) -> PackedBatch:
+    """The sequences of `check`, in the shape of the layout's largest batches."""
+    ids, row_length = max(self.batches[layout], key=lambda batch: batch[1])
     rows = np.full_like(ids, -1)
-    if name == "packs":
+    if layout == "packs":
       taken = np.isin(ids, self.check).any(axis=1)
       rows[taken] = ids[taken]
     else:
@@ -59,19 +62,20 @@ def draw(
   batch_size: int,
   vocab_size: int,
 ) -> Sample:
-  """Draws sequences that fill the batches of every way.
+  """Draws sequences that fill the batches of every layout.
 
-  A large sample is packed, and some of its packs are drawn at random, again until all
-  batches are full, so that no way pays for a remainder, which a data set has once.
+  A large sample is packed, and packs are drawn at random until they fill all batches. So no
+  layout pays for a last batch that is partly empty, which a whole dataset has only once.
 
   Args:
-    histogram: of lengths, in tokens; its longest is S.
+    histogram: of lengths, in tokens; the longest is S.
     sequences: N, a multiple of `batch_size`.
-    batch_size: sequences of a batch with one a row; even, and above `DEPTH`. Batches of
-      packs have half the rows.
+    batch_size: sequences in a batch with one sequence a row; even, and above `DEPTH`.
+      Batches of packs have half as many rows.
+    vocab_size: of random tokens.
 
   Raises:
-    InputError: the numbers do not fit each other, or many draws found none that fits.
+    InputError: the numbers do not fit together, or none of many draws fits.
   """
   if batch_size <= DEPTH or batch_size % 2:
     raise packing.InputError(
@@ -120,14 +124,17 @@ def draw(
     "sorted": one_a_row(by_length, np.max),
   }
   first = packs[:half]
-  few = first[(first >= 0).sum(axis=1).cumsum() <= batch_size]  # also one a row in a batch
+  few = first[(first >= 0).sum(axis=1).cumsum() <= batch_size]
   return Sample(store, vocab_size, batches, np.sort(few[few >= 0]))
 
 
 def _full_batches(
   counts: np.ndarray, sequences: int, rows: int, batch_size: int, rng: np.random.Generator
 ) -> np.ndarray:
-  """So many packs; `counts` are their sequences in each bucket, int[packs, buckets]."""
+  """Numbers of `rows` packs that fill all batches.
+
+  `counts` has, for each pack, its sequences in each bucket, int[packs, buckets].
+  """
   for _ in range(500):
     order = rng.permutation(len(counts))
     sums = np.cumsum(np.pad(counts[order], ((1, 0), (0, 0))), axis=0)

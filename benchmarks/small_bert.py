@@ -1,4 +1,4 @@
-"""The models, the batches and the machine that all measured steps share."""
+"""The models, random batches and description of the machine that benchmarks share."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ FAMILIES: dict[str, type[EncoderConfig]] = {
   "modern_bert": ModernBertConfig,
 }
 MASK_RATE = 0.15
-# Of AdamW, beside PyTorch.
+# Options of AdamW, as in PyTorch's steps.
 ADAMW: dict[str, Any] = {"learning_rate": 1e-4, "weight_decay": 0.01}
 ADAMW |= {"b1": 0.9, "b2": 0.999, "eps": 1e-6}
 
 
 def make_optimizer() -> optax.GradientTransformation:
-  """LAMB, as in every measured step."""
+  """LAMB with a constant learning rate."""
   return lamb(1e-4)
 
 
 def make_config(size: str, *, longest: int, **fields) -> BertConfig:
-  """A BERT of one size without dropout; `longest` is its positions, in tokens."""
+  """A BERT of this size without dropout, for rows of up to `longest` tokens."""
   return make_encoder(BertConfig, size, longest=longest, **fields)
 
 
 def make_encoder(kind: type[Encoder], size: str, *, longest: int, **fields) -> Encoder:
-  """The same of any kind."""
+  """The same for any kind of encoder."""
   return kind.from_size(
     size,
     vocab_size=VOCAB_SIZE,
@@ -50,7 +50,7 @@ def make_encoder(kind: type[Encoder], size: str, *, longest: int, **fields) -> E
 
 
 def make_program(size: str, *, longest: int, devices: int = 1) -> TrainingProgram:
-  """Such a BERT with LAMB, on the first few devices of all processes."""
+  """The program that trains such a BERT with LAMB, on the first `devices` devices."""
   config = make_config(size, longest=longest)
   return TrainingProgram(config, make_optimizer(), mesh=make_mesh(devices), seed=0)
 
@@ -62,7 +62,7 @@ def full_rows(row_length: int, rows: int) -> dict[str, np.ndarray]:
 
 
 def sequence(rng: np.random.Generator, length: int) -> dict[str, Any]:
-  """Random tokens, 15 % of them masked, as `lay_out` takes them."""
+  """Random tokens, 15 % of them masked, in the form that `lay_out` takes."""
   masked = masked_tokens(length)
   return {
     "input_ids": rng.integers(VOCAB_SIZE, size=length),
@@ -73,7 +73,7 @@ def sequence(rng: np.random.Generator, length: int) -> dict[str, Any]:
 
 
 def masked_tokens(length: int) -> int:
-  """How many tokens of a sequence are masked; never fewer in a longer one.
+  """How many tokens of a sequence are masked; never fewer in a longer sequence.
 
   Example:
     >>> masked_tokens(1), masked_tokens(512)

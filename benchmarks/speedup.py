@@ -1,15 +1,16 @@
-"""What packing gives in training: its speed-up, and the share of the machine's peak.
+"""The speed-up of packing in training, and its share of the machine's peak.
 
     python -m benchmarks.speedup
     python -m benchmarks.speedup --row-lengths 128 --size tiny --rounds 5
     python -m benchmarks.speedup --size base --tokens 65536     on an accelerator
 
-Rows have the lengths of the paper's histograms of Wikipedia. Packed, they are packs drawn
-from the optimal plan; unpacked, the same sequences one a row, and the model an ordinary
-one: a padding mask, the row's positions, one [CLS], the mean over tokens. Both make whole
-training steps of as many rows, LAMB too, from batches that are on the device. Each round
-runs all of them and a product of large matrices, in another order, with sequences of its
-own; ratios are taken round by round: medians and quartiles.
+Sequences have the lengths of the paper's histograms of Wikipedia. Packed rows are drawn
+from the optimal plan. Unpacked rows hold the same sequences, one a row, and are trained
+by an ordinary model, with a padding mask, the row's positions, one [CLS] and the mean
+loss over tokens. Both kinds are whole training steps with LAMB and the same number of
+rows, from batches already on the device. Each round has sequences of its own and runs
+every step and a product of large matrices, in random order. Ratios are taken per round
+and reported as medians and quartiles.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from training.step import TrainingProgram
 
 KINDS = ("packed", "unpacked")
 LEAST_ROUNDS = 15  # before a narrow interval is believed
-# Row length: packing factor and realised speed-up in the paper: table 2, BERT-base, and
-# for 512 table 1, NNLSHP at depth 3.
+# By row length, the packing factor and the realised speed-up in the paper: Table 2,
+# BERT-base, and for 512 tokens Table 1, NNLSHP at depth 3.
 PAPER = {128: (1.17, 1.15), 384: (1.70, 1.68), 512: (2.00, 1.913)}
 
 
@@ -49,13 +50,14 @@ def make_batches(
 ) -> dict[str, list[dict[str, np.ndarray]]]:
   """PackedBatches of packs, "packed", and of the same sequences one a row, "unpacked".
 
-  Each pack of the plan is equally likely. There are `number` batches of B rows of each
-  kind; sequences without a row in the unpacked ones are left out at random.
+  There are `number` batches of each kind, with `rows` rows each. Each pack of the plan is
+  equally likely. The unpacked batches have too few rows for all sequences of the packs, so
+  they hold a random part of them.
   """
   rng = np.random.default_rng(0)
   by_depth = sorted(range(plan.num_strategies), key=lambda k: len(plan.strategies[k]))
   ends = np.cumsum(plan.repeat_counts[by_depth])
-  # Evenly over packs sorted by depth: together they have the packing factor of the plan.
+  # Spread evenly over packs sorted by depth, so that together they have the plan's factor.
   places = (np.arange(number * rows) + rng.random()) / (number * rows) * plan.num_packs
   drawn = rng.permutation(np.searchsorted(ends, places, side="right"))
   packs = [plan.strategies[by_depth[index]] for index in drawn.tolist()]
@@ -90,7 +92,7 @@ def make_programs(
 
 
 def matrix_product(dtype: str) -> tuple[Callable[[], jax.Array], int]:
-  """A product large enough for the clock, and its operations."""
+  """A matrix product that takes long enough to time, and its number of operations."""
   multiply = jax.jit(jnp.matmul)
   size, seconds = 512, 0.0
   while seconds < 0.05:
@@ -117,13 +119,15 @@ def measure(
 ) -> list[dict[str, Any]]:
   """Times steps of packed and of unpacked rows with each implementation, all in turns.
 
-  It ends after `rounds`; or after `LEAST_ROUNDS` or more, as soon as each implementation's
-  `median_interval` of `ratios` is narrower than `width`.
+  Ends after `rounds`; or earlier, from `LEAST_ROUNDS` on, as soon as the `median_interval`
+  of the `ratios` of each implementation is narrower than `width`.
 
   Returns:
-    For each implementation what `summarise` gives; `bytes` of both kinds of steps, by XLA's
-    plan; and `flops` of both: by `training_flops`, and with pairs of one sequence alone; of
-    the dots, by XLA and, of these, of LAMB's update. Or `not_run`, the reason.
+    A record for each implementation: the results of `summarise`; `bytes` by kind of step,
+    as XLA plans them; and `flops` by kind of step: of the "model" by `training_flops`; the
+    same with only pairs of tokens of "one_sequence"; of matrix products ("dots"); and by
+    XLA's count, of the step ("xla") and of LAMB's "update". If an implementation cannot run
+    here, its record has the reason as `not_run` instead.
   """
   batches = make_batches(plan, rows=rows, number=rounds + 1)
   placed = {kind: [put_batch(x, make_mesh(1)) for x in batches[kind]] for kind in KINDS}
@@ -193,7 +197,7 @@ def measure(
 
 
 def _mean_pairs(batches: Sequence[Mapping[str, np.ndarray]]) -> int:
-  """Pairs of tokens of one sequence in a batch, on average."""
+  """The mean number, per batch, of pairs of tokens within one sequence."""
   rows = np.concatenate([batch["segment_ids"] for batch in batches])
   squares = [np.square(np.bincount(row)[1:].astype(np.int64)).sum() for row in rows]
   return int(np.sum(squares)) // len(batches)
@@ -208,23 +212,25 @@ def summarise(
   flops: Mapping[str, int],
   product_flops: int,
 ) -> dict[str, Any]:
-  """Ratios round by round, as medians and quartiles.
+  """Ratios per round, as medians and quartiles.
 
   Args:
-    seconds: float[rounds] of "packed" and "unpacked" steps, of the latter "again", of the
-      "fastest" unpacked steps of any implementation, and of the "product".
-    sequences: int[rounds]; in each packed batch. An unpacked one has as many as `rows`.
+    seconds: float[rounds] each: of "packed" and "unpacked" steps; of the unpacked steps run
+      "again"; of the unpacked steps of the "fastest" implementation; of the "product".
+    sequences: int[rounds]; those in each packed batch. An unpacked batch has `rows`.
+    rows: of a batch of either kind.
     packing_factor: of the plan.
     flops, product_flops: operations of a step of either kind, and of the product.
 
   Returns:
     `plan_factor` and `batch_factor`, the packing factors of the plan and of all batches
-    together; `over_factor`, seconds of unpacked steps over those of packed ones: the
-    speed-up over the packing factor, as both have as many rows; `ratios`, the same of each
-    round; `speedup`, `over_factor` times `batch_factor`, so that its spread is that of the
-    clock and not of the draw; `over_fastest`, as `over_factor` beside the fastest unpacked
-    step; `noise`, unpacked over itself; `share` by kind, operations a second over those of
-    the product; `seconds` by kind, and `product_rate`.
+    together; `over_factor`, seconds of unpacked steps divided by those of packed steps,
+    which is the speed-up divided by the packing factor, as both have as many rows;
+    `ratios`, the same for each round; `speedup`, `over_factor` times `batch_factor`, so
+    that its spread comes from the clock and not from the draw; `over_fastest`, like
+    `over_factor`, against the fastest unpacked steps; `noise`, unpacked steps against
+    themselves; `share` by kind, operations a second divided by those of the product;
+    `seconds` by kind, and `product_rate`.
   """
   factor = float(sequences.mean()) / rows
   of_time = seconds["unpacked"] / seconds["packed"]
@@ -244,11 +250,11 @@ def summarise(
 
 
 def speedup_row(record: dict) -> dict[str, str] | None:
-  """What the table shows of an implementation that ran."""
+  """A row of the table; None if the implementation did not run."""
   if "not_run" in record:
     return None
   model = {kind: record["flops"][kind]["model"] for kind in KINDS}
-  paper = "not in it"
+  paper = "not printed"
   if record["row_length"] in PAPER:
     factor, realised = PAPER[record["row_length"]]
     paper = f"{factor:.2f}, {realised}, {realised / factor:.3f}"
@@ -267,7 +273,7 @@ def speedup_row(record: dict) -> dict[str, str] | None:
 
 
 def _share_row(record: dict, kind: str) -> dict[str, str]:
-  """The operations of a step by each count, and its share of the peak."""
+  """A row of the table of shares: a step's operations by each count, and its share."""
   flops, seconds = record["flops"][kind], record["seconds"][kind]["median"]
   model = flops["model"]
   return {
@@ -297,12 +303,11 @@ def main(arguments: list[str] | None = None):
     type=command.some_of(known),
   )
   command.add_size(parser)
-  command.add(parser, "--depth", 3, "of a pack")
-  command.add(parser, "--tokens", 4096, "of a step, B x S at most")
+  command.add(parser, "--depth", 3, "most sequences in a pack")
+  command.add(parser, "--tokens", 4096, "most tokens in a step, B x S")
   command.add(parser, "--rounds", 15)
-  implementations = command.some_of(IMPLEMENTATIONS)
-  measured = list(steps.MEASURED)
-  command.add(parser, "--implementations", measured, "of attention", type=implementations)
+  some, measured = command.some_of(IMPLEMENTATIONS), list(steps.MEASURED)
+  command.add(parser, "--implementations", measured, "of attention", type=some)
   command.add_dtype(parser)
   command.add_clock(parser)
   options = parser.parse_args(arguments)
@@ -313,7 +318,7 @@ def main(arguments: list[str] | None = None):
   machine = machine_and_device()
   print(machine)
   print(
-    f"Peak as training logs it: {peak.flops / 1e9:,.0f} GFLOP/s ({peak.source})\n\n"
+    f"Peak, as in training's logs: {peak.flops / 1e9:,.0f} GFLOP/s ({peak.source})\n\n"
     f"BERT-{options.size}, {options.dtype}, {options.tokens} tokens a step at most, "
     f"depth {options.depth}, {options.rounds} rounds, {options.clock} time\n\n"
     "Realised speed-up\n"

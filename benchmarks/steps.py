@@ -1,4 +1,4 @@
-"""Training steps timed in turns, and the count of their operations."""
+"""Times training steps in turns, and counts their operations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from training.record.progress import Progress
 from training.step import TrainingProgram
 
 Key = TypeVar("Key", bound=Hashable)
-# The other is interpreted, for tests.
+# The other one interprets the kernel, for tests.
 MEASURED = tuple(name for name in IMPLEMENTATIONS if name != "splash_interpret")
 
 
@@ -33,10 +33,10 @@ def random_batch(
   max_sequences: int,
   max_masked: int | None = None,
 ) -> dict[str, np.ndarray]:
-  """A PackedBatch of random tokens, 15 % of each sequence masked, at least one.
+  """A PackedBatch of random tokens; in each sequence 15 % are masked, at least one.
 
-  `packs` has for each row the lengths of its sequences, in tokens. `max_masked`, P, is that
-  of `pipeline.batches.masking.Masking.max_masked` by default.
+  `packs` has the lengths of each row's sequences, in tokens. By default `max_masked`, P, is
+  that of `pipeline.batches.masking.Masking.max_masked`.
   """
 
   def paired(length: int) -> dict:
@@ -54,7 +54,7 @@ class CompiledStep(NamedTuple):
   """A training step for batches of one shape.
 
   `dot_flops` counts the matrix products, as JAX traces them; `xla_flops` is XLA's own
-  count, which includes element-wise operations and sees nothing of a fused kernel.
+  count, which includes element-wise operations but not those inside fused kernels.
   """
 
   run: jax.stages.Compiled  # from a state and a batch to the next state and the totals
@@ -82,7 +82,7 @@ def compile_step(program: TrainingProgram, batch: Mapping[str, jax.Array]) -> Co
 
 
 class Trainer:
-  """A state that compiled steps update, of this program or one with the same parameters."""
+  """Holds a state for compiled steps, of this program or any with the same parameters."""
 
   def __init__(self, program: TrainingProgram):
     self._state = program.init()
@@ -90,7 +90,7 @@ class Trainer:
   def runs(
     self, step: CompiledStep, batches: Sequence[Mapping[str, jax.Array]]
   ) -> Callable[[int], Any]:
-    """For `in_turns`: a step with the batch of a round; if there are fewer, in a circle."""
+    """For `in_turns`: makes a step with the round's batch; too few batches are repeated."""
 
     def run(number: int):
       self._state, totals = step.run(self._state, batches[number % len(batches)])
@@ -109,24 +109,24 @@ def in_turns(
   after: Callable[[Key, Any], Any] = lambda key, result: None,
   enough: Callable[[dict[Key, np.ndarray]], bool] = lambda seconds: False,
 ) -> dict[Key, np.ndarray]:
-  """Times several runs, so that a machine that drifts does so for all of them.
+  """Times several runs in turns, so that drift of the machine affects all of them alike.
 
   Each round runs each of them once, in random order. The first round is not counted.
 
   Args:
     runs: by key; each takes the number of the round, from 0, and returns arrays that
       are ready when it is done.
-    rounds: counted ones, at most.
+    rounds: how many are counted, at most.
     name: of the progress bar.
-    clock: "wall"; or "processor", the time of all cores of a CPU, which says less about
-      a step and is steadier on a shared machine; or "both".
+    clock: "wall"; or "processor", the processor time of all cores, which says less about
+      the duration of a step but is steadier on a shared machine; or "both".
     before: called before the clock starts, in every round.
     after: called with the result when the clock has stopped, in counted rounds.
-    enough: called after a counted round with what is returned so far; if it is true, no
-      round follows.
+    enough: called after each counted round with the results so far; if it returns True,
+      no round follows.
 
   Returns:
-    float[rounds] by key, in seconds; float[rounds, 2] for both clocks, the wall's first.
+    float[rounds] by key, in seconds; for both clocks float[rounds, 2], wall clock first.
 
   Example:
     >>> seconds = in_turns({"a": lambda number: number}, rounds=3, name="a")
@@ -161,7 +161,7 @@ def _now() -> np.ndarray:
 
 
 def why_not(config: ModelConfig, row_length: int) -> str:
-  """Why a model's implementation of attention cannot run here; "" where it can."""
+  """Why a model's implementation of attention cannot run here; "" if it can."""
   try:
     check(config, row_length)
   except AttentionError as error:
@@ -170,7 +170,7 @@ def why_not(config: ModelConfig, row_length: int) -> str:
 
 
 def not_run_lines(records: Iterable[Mapping[str, Any]]) -> str:
-  """A line for each different implementation of attention that did `not_run`, and why.
+  """A line for each implementation of attention that was not run, with the reason.
 
   Example:
     >>> print(not_run_lines(2 * [{"attention": "splash", "not_run": "Needs a TPU."}]))
@@ -190,8 +190,8 @@ def quartiles(values: np.ndarray | Sequence[float]) -> dict[str, float]:
 def median_interval(values: np.ndarray | Sequence[float]) -> dict[str, float]:
   """The median, and its 95 % interval as `low` and `high`.
 
-  Both ends are among the values, so nothing is assumed of how these spread
-  (`scipy.stats.quantile_test`). Fewer than six values are too few; both ends are NaN.
+  Both ends are among the values, so nothing is assumed about their distribution
+  (`scipy.stats.quantile_test`). With fewer than six values, both ends are NaN.
 
   Example:
     >>> median_interval([1, 2, 3, 4, 5, 60])
@@ -203,7 +203,7 @@ def median_interval(values: np.ndarray | Sequence[float]) -> dict[str, float]:
 
 
 def spread(quartile: Mapping[str, float], digits: int = 2) -> str:
-  """Quartiles as tables show them.
+  """The median and the quartiles, as tables show them.
 
   Example:
     >>> spread(quartiles([1.0, 2.0, 4.0]), 1)
@@ -227,9 +227,9 @@ def _xla_flops(program: jax.stages.Compiled | jax.stages.Lowered) -> float:
 
 
 def dot_flops(jaxpr: Any) -> int:
-  """Operations of all matrix products of a traced program and of what it calls.
+  """Operations of all matrix products in a traced program and in what it calls.
 
-  A product of [a, b] with [b, c] is 2abc; the body of a scan counts as often as it runs.
+  A product of [a, b] with [b, c] has 2abc; the body of a scan counts each time it runs.
 
   Example:
     >>> ones = np.ones((3, 5), np.float32)

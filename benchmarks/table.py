@@ -47,11 +47,11 @@ def print_table(
   *,
   left: Container[str],
 ) -> list[Record]:
-  """Prints the row of each record as soon as it is made, if it has one; all records.
+  """Prints each record's row, if it has one, as soon as it is made; returns all records.
 
   Rows are printed above a progress bar if there is one.
   """
-  import tqdm  # late: the benchmark of accelerators does without
+  import tqdm  # imported late: benchmarks.accelerator runs without it
 
   made, printed = [], False
   for record in records:

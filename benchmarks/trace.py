@@ -2,9 +2,9 @@
 
     python -m benchmarks.trace --size base --sequences 8 --batch-size 4
 
-Traces three steps of `benchmarks.training`'s packed way by JAX's profiler, and adds up the
-time of XLA's operations over all threads. Products are computed together with the
-reductions and additions that XLA fuses into them.
+Traces three packed steps of `benchmarks.training` with JAX's profiler, and adds up the time
+of XLA's operations over all threads. The time of products includes the reductions and
+additions that XLA fuses into them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.table import record_table
 from benchmarks.training import Ours
 
 STEPS = 3
-# By the names of operations, the first that fits.
+# By kind, parts of the names of operations; the first kind with a match counts.
 KINDS = {
   "products": ("ynn_fusion", "dot", "gemm", "convolution"),
   "copies and transposes": ("copy", "transpose"),
@@ -51,23 +51,23 @@ def kind_of(name: str) -> str | None:
 
 
 def seconds_by_kind(folder: pathlib.Path) -> collections.Counter[str]:
-  """Of all threads, from the trace in a folder."""
+  """Seconds of each kind of operation, over all threads, from the trace in a folder."""
   (path,) = folder.rglob("*.trace.json.gz")
-  found: collections.Counter[str] = collections.Counter()
+  seconds: collections.Counter[str] = collections.Counter()
   for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
     kind = kind_of(event.get("name", ""))
     if kind and event.get("ph") == "X":
-      found[kind] += event["dur"] / 1e6
-  return found
+      seconds[kind] += event["dur"] / 1e6
+  return seconds
 
 
 def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__)
   add_size(parser)
   add(parser, "--sequences", 64)
-  add(parser, "--batch-size", 8, "sequences of a batch with one a row; even")
+  add(parser, "--batch-size", 8, "sequences in a batch with one a row; even")
   options = parser.parse_args(arguments)
-  # XLA reads it when JAX starts its first device.
+  # XLA reads XLA_FLAGS when JAX starts its first device.
   flags = os.environ.get("XLA_FLAGS", "")
   os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_enable_xprof_traceme=true"
   try:

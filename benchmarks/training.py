@@ -1,4 +1,4 @@
-"""Training steps beside peers: forward, backward and update on the same sequences.
+"""Times training steps against peers: forward, backward and update on the same sequences.
 
     python -m benchmarks.training --size mini
     python -m benchmarks.training --size base --sequences 16 --batch-size 4 --rounds 2
@@ -6,20 +6,21 @@
     python -m benchmarks.training --family modern_bert --histogram wikipedia_1024
     python -m benchmarks.training --size base --batch-size 64 --sequences 512   on a GPU
 
-Sequences have the lengths of a built-in histogram and random tokens; 15 % of the tokens are
-masked, and for a BERT each sequence has a next-sentence label. All ways start from the same
-weights, with AdamW, one dtype and no dropout. A round is every sequence once in each way,
-all steps of all ways in random order; the first is not counted, and ratios are taken round
-by round. Before that each way takes two steps on a few sequences: their losses say that the
-same work is done. The time of a step includes handing over the arrays, not making them.
-Processor time, of all threads, is reported beside the wall clock. Other programs affect it
-less, but threads of a pool that spin while they wait count as if they worked.
+Sequences have the lengths of a built-in histogram and random tokens; 15 % of the tokens
+are masked, and for a BERT each sequence has a next-sentence label. All ways start from
+the same weights, with AdamW, one dtype and no dropout. In each round, each way trains on
+every sequence once, with all steps of all ways in random order. The first round is not
+counted; ratios are taken per round. Before the rounds, each way takes two steps on a few
+sequences: equal losses show that all ways do the same work. The time of a step includes
+the transfer of the arrays to the device, but not making them. Processor time of all
+threads is reported beside wall-clock time. Other programs affect it less, but threads of
+a pool that spin while they wait count as working.
 
-Freed memory is kept for the next step, for all ways (training/memory.py). On a CPU a second
-process then measures some ways without that, by --return-memory.
+Freed memory is kept for the next step, for all ways (training/memory.py). On a CPU, a
+second process then measures some ways without this (--return-memory).
 
 Peers are Hugging Face's BERT or ModernBERT in PyTorch, on the CPU, in float32; `make
-reference` installs it. With another device or dtype they do not run.
+reference` installs them. They are left out with any other device or dtype.
 """
 
 from __future__ import annotations
@@ -68,12 +69,12 @@ from training.record.compilations import CompilationCounter
 from training.record.progress import Progress
 from training.step import TrainingProgram
 
-NEEDED = ("torch", "transformers")  # by peers
-WITHOUT_MEMORY = ("packed", "unpadded")  # ways that are measured without kept memory, too
+NEEDED = ("torch", "transformers")  # packages of the peers
+WITHOUT_MEMORY = ("packed", "unpadded")  # ways that are also measured without kept memory
 
 
 class Ours:
-  """This project's training program, batch by batch, with the loss of an ordinary model."""
+  """This project's training program, step by step, with the loss of an ordinary model."""
 
   def __init__(self, config: EncoderConfig, params: Any = None):
     optimizer = adamw(**ADAMW, clip_norm=0)
@@ -85,16 +86,16 @@ class Ours:
     self._state: dict[str, Any] = {}
 
   def reset(self):
-    """The weights of the start, and a new optimizer."""
+    """Restores the initial weights and makes a new optimizer."""
     self._state = {}
     self._state = jax.block_until_ready(self._program.init(self.params))
 
   def prepare(self, batch: PackedBatch) -> PackedBatch:
-    """As it is; handing it over is part of a step."""
+    """The batch unchanged; its transfer is part of a step."""
     return batch
 
   def step(self, batch: PackedBatch) -> float:
-    """One update; the loss before it, in nats."""
+    """Makes one update; returns the loss before it, in nats."""
     on_device = put_batch(batch, self._program.mesh)
     state, totals = self._program.train_step(self._state, on_device)
     self._state, totals = jax.block_until_ready((state, totals))
@@ -105,10 +106,10 @@ class Ours:
 def make_learners(
   config: EncoderConfig, keys: Iterable[str], *, attention: str, threads: int | None
 ) -> dict[str, Any]:
-  """What takes the steps of each way that runs here, by its key.
+  """The object that makes the steps of each way, by the way's key.
 
   `attention`, "sdpa" or "eager", is that of Hugging Face's padded ways; `threads` is the
-  number of PyTorch's, its default if None.
+  number of PyTorch's threads, PyTorch's default if None.
   """
   learners: dict[str, Any] = {}
   params = Ours(config).params
@@ -138,7 +139,7 @@ def _hugging_face(config: EncoderConfig, params, attention: str, threads: int | 
 def not_run(
   config: EncoderConfig, keys: Iterable[str], sample: Sample, *, device: jax.Device
 ) -> dict[str, str]:
-  """Why ways do not run here, by key; the others are not in it."""
+  """For ways that cannot run here, the reason by key."""
   reasons = {}
   for key in keys:
     name, implementation = split(key)
@@ -171,9 +172,9 @@ def missing() -> list[str]:
 
 
 def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[str, dict]:
-  """Real sequences a second of each way, in turns, and its first losses.
+  """Measures each way, in turns: real sequences a second, and the losses of first steps.
 
-  `learners` are by the keys of ways; one round before the others is not counted.
+  `learners` has the result of `make_learners`; the first round is not counted.
   """
   counter = CompilationCounter()
   measured: dict[str, dict] = {}
@@ -199,7 +200,7 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
 def _first_steps(
   learner, name: str, sample: Sample, counter: CompilationCounter
 ) -> tuple[list, dict]:
-  """Compiles every shape; the batches, and the numbers of the first steps."""
+  """Compiles every shape; returns the batches, and the numbers of the first steps."""
   layout = WAYS[split(name)[0]][1]
   step_name = getattr(learner, "step_name", "")  # PyTorch compiles nothing here
   compiled, began = counter.count(step_name), time.perf_counter()
@@ -230,11 +231,11 @@ def _step(learner, batch, faults: list[int], _) -> float:
 
 def main(arguments: list[str] | None = None):
   parser = command.make_parser(__doc__)
-  command.add(parser, "--family", "bert", "of the model", choices=list(FAMILIES))
+  command.add(parser, "--family", "bert", "family of the model", choices=list(FAMILIES))
   command.add_size(parser)
   command.add_histogram(parser)
   command.add(parser, "--sequences", 64)
-  command.add(parser, "--batch-size", 8, "sequences of a batch with one a row; even")
+  command.add(parser, "--batch-size", 8, "sequences in a batch with one a row; even")
   command.add(parser, "--rounds", 5)
   parser.add_argument(
     "--ways",
@@ -242,12 +243,14 @@ def main(arguments: list[str] | None = None):
     default=list(WAYS),
     help=f"some of {','.join(WAYS)} (default: all)",
   )
-  known, of = command.some_of(IMPLEMENTATIONS), "attention of our ways"
-  command.add(parser, "--attention-impls", list(MEASURED), of, type=known)
+  known, about = command.some_of(IMPLEMENTATIONS), "attention of our ways"
+  command.add(parser, "--attention-impls", list(MEASURED), about, type=known)
   command.add_dtype(parser)
-  kinds = ("sdpa", "eager")
-  command.add(parser, "--attention", "sdpa", "of Hugging Face", choices=kinds)
-  parser.add_argument("--threads", type=positive, help="of PyTorch (default: its own)")
+  kinds, about = ("sdpa", "eager"), "attention of Hugging Face's padded ways"
+  command.add(parser, "--attention", "sdpa", about, choices=kinds)
+  parser.add_argument(
+    "--threads", type=positive, help="PyTorch's threads (default: PyTorch's choice)"
+  )
   parser.add_argument(
     "--return-memory", action="store_true", help="leave freed memory to the C library"
   )
@@ -270,7 +273,8 @@ def main(arguments: list[str] | None = None):
   machine = _machine()
   print(machine)
   if missing():
-    print(f"{' and '.join(missing())} not installed: no peers. make reference", flush=True)
+    absent = " and ".join(missing())
+    print(f"No peers: without {absent} they cannot run (make reference).", flush=True)
   keys = expand(options.ways, options.attention_impls)
   reasons = not_run(config, keys, sample, device=jax.devices()[0])
   running = [key for key in keys if key not in reasons]
@@ -311,9 +315,9 @@ def main(arguments: list[str] | None = None):
 
 
 def _without_memory(options: argparse.Namespace, keys: list[str]) -> dict[str, dict]:
-  """The same measurement in a process that returns freed memory; of `measure`.
+  """The result of `measure` in a process that returns freed memory.
 
-  Empty, with a line that says so, if that process fails.
+  If that process fails, prints a line and returns nothing.
   """
   if not keys:
     return {}
@@ -326,9 +330,12 @@ def _without_memory(options: argparse.Namespace, keys: list[str]) -> dict[str, d
     ]
     words = [sys.executable, "-m", "benchmarks.training", "--return-memory", *chosen]
     status = subprocess.run(words, check=False, stdout=subprocess.DEVNULL).returncode
-    if status:  # what is measured already is worth showing
-      lost = f"The process without kept memory ended with status {status}: no such table."
-      print(lost, file=sys.stderr)
+    if status:  # the ways that are measured already are still shown
+      print(
+        f"The process without kept memory ended with status {status}, so there is no table "
+        "of kept and returned memory.",
+        file=sys.stderr,
+      )
       return {}
     return json.loads(pathlib.Path(file.name).read_text())["ways"]
 

@@ -10,7 +10,7 @@ from benchmarks.sample import BUCKETS
 from benchmarks.steps import quartiles, spread
 from benchmarks.table import record_table, table
 
-# By name: the title in the table, the batches, and for peers what they compute.
+# By name: the title in the table, the layout of batches, and for peers the computation.
 OURS = {
   "packed": ("isopack, packed", "packs"),
   "unpacked": ("isopack, one sequence a row", "rows"),
@@ -25,7 +25,7 @@ PEERS = {
   "unpadded": ("the same, un-padded, head at masked tokens", "rows", "unpadded"),
 }
 WAYS: dict[str, tuple] = {**OURS, **PEERS}
-# The product of three quotients is the whole.
+# The last quotient is the product of the other three.
 PARTS = (
   ("packing", "packed", "unpacked"),
   ("head", "masked", "padded"),
@@ -35,7 +35,7 @@ PARTS = (
 
 
 def expand(names: Iterable[str], implementations: Sequence[str]) -> list[str]:
-  """A key for each way, and for ours with each implementation of attention.
+  """A key for each way; our ways have one for each implementation of attention.
 
   Example:
     >>> expand(["packed", "padded"], ["xla", "splash"])
@@ -49,7 +49,7 @@ def expand(names: Iterable[str], implementations: Sequence[str]) -> list[str]:
 
 
 def split(key: str) -> tuple[str, str]:
-  """The way, and of ours the implementation of attention.
+  """The way of a key, and its implementation of attention.
 
   Example:
     >>> split("packed"), split("packed splash")
@@ -66,10 +66,10 @@ def way_table(
   *,
   sequences: int,
 ) -> str:
-  """A row for each way that ran, by its `training.measure`, in the order of `keys`.
+  """A row for each way that ran, from `training.measure`, in the order of `keys`.
 
-  Peers that did not run show the reason in their rows; our ways get no row. `sequences`
-  are those of a round.
+  Peers that did not run have the reason in their rows; our ways that did not run have no
+  row. `sequences` is the number in a round.
   """
   base = "padded" if "padded" in measured else next(iter(measured))
   rate_title = "sequences a second (quartiles)"
@@ -158,5 +158,5 @@ def memory_table(kept: Mapping[str, dict], returned: Mapping[str, dict]) -> str:
 def _ratio(
   measured: Mapping[str, dict], one: str, other: str, *, rates: str = "rates"
 ) -> dict[str, float]:
-  """Quartiles over rounds."""
+  """Quartiles, over rounds, of one way's rates divided by another's."""
   return quartiles(np.divide(measured[one][rates], measured[other][rates]))

@@ -2,4 +2,4 @@
 
 from training import memory
 
-memory.one_pool()  # before a library starts a thread
+memory.one_pool()  # before any library starts a thread

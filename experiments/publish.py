@@ -3,12 +3,12 @@
   python -m experiments.publish
 
 For maintainers, after a full `make reproduce`, or `python -m experiments.NAME` where NAME
-is atom_size, contamination or finetuning. Takes the parts that --workdir has; the others
-stay as they were published last, and their statements are judged again from the numbers
-that they keep. Writes docs/reproduction, docs/NAME and experiments/README.md.
+is atom_size, contamination or finetuning. Publishes the parts that --workdir has. Other
+parts stay as they were last published, except that their statements are judged again from
+the numbers that they hold. Writes docs/reproduction, docs/NAME and experiments/README.md.
 
-Finished runs on real data, hours of training, are published too: small files, by which a
-run is known and not made again. To have them where the commands look for them:
+Finished runs on real data, hours of training, are published too, as small files by which
+the commands recognise a finished run. To copy them to where the commands look for them:
 
   mkdir -p results
   cp -r docs/contamination docs/atom_size docs/finetuning results/
@@ -37,8 +37,8 @@ PACKING = "docs/reproduction"
 ALONE = {name: f"docs/{name}" for name in ("atom_size", "contamination", "finetuning")}
 # Parts of the packing paper whose runs take long.
 LONG_PARTS = ("real_weights", "real_phases", "real_downstream")
-# Finished runs in the results, the time they took, and the folder of the documents that
-# keeps them.
+# By pattern in the results, finished runs and the time they took; and the folder of the
+# documents that keeps them.
 RUNS = {
   **{f"{part}/runs/*.json": PACKING for part in LONG_PARTS},
   **{f"{part}/minutes.json": PACKING for part in LONG_PARTS},
@@ -54,10 +54,10 @@ _INDEX = """\
 
 Written by `python -m experiments.publish` from the exhibits themselves. Results are those
 of the last full run; minutes are those of the whole part. `packing_paper` has a file for
-each part of `experiments.reproduce`, `atom_size` is the atom-size paper, `contamination`,
-`load_balance` and `finetuning` are studies of our own
-([load_balance.md](../docs/load_balance.md), [finetuning.md](../docs/finetuning.md)), and
-`lab` is what they share.
+each part of `experiments.reproduce`. `atom_size` reproduces the atom-size paper.
+`contamination`, `load_balance` and `finetuning` are studies of our own
+([load_balance.md](../docs/load_balance.md), [finetuning.md](../docs/finetuning.md)). `lab`
+is the code that they share.
 
 ## The packing paper: [report](../docs/reproduction/REPORT.md)
 
@@ -86,7 +86,9 @@ def main(arguments: list[str] | None = None) -> int:
     epilog=rest,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  parser.add_argument("--workdir", type=pathlib.Path, default="results", help="results")
+  parser.add_argument(
+    "--workdir", type=pathlib.Path, default="results", help="where the results are"
+  )
   publish(parser.parse_args(arguments).workdir, ROOT)
   return 0
 
@@ -95,7 +97,7 @@ def publish(results: pathlib.Path, root: pathlib.Path):
   """Publishes the parts that are in a folder.
 
   Args:
-    results: of `make reproduce`, and of the studies in `ALONE`.
+    results: the folder of `make reproduce`, and of the studies in `ALONE`.
     root: of the checkout.
   """
   for runs, folder in RUNS.items():
@@ -139,7 +141,7 @@ def _update(
 
 
 def _judged_again(exhibit: Exhibit) -> Exhibit:
-  """With the outcomes that today's rule gives the tests that it kept."""
+  """The exhibit, with the outcomes that today's rule gives for its stored tests."""
   statements = [judge(x.claim, x.test) if x.test else x for x in exhibit.statements]
   return dataclasses.replace(exhibit, statements=statements)
 

@@ -5,8 +5,8 @@
   python -m experiments.reproduce --only packing_tables,residuals
 
 Writes REPORT.md to --workdir, and each part to a folder there. The report shows all parts
-that have been made there. Plans, runs and measurements are kept: the same command resumes
-where it was stopped. --quick has a folder of its own, quick.
+made there so far. Plans, runs and measurements are kept, so the same command resumes where
+it was stopped. --quick writes to a folder of its own, quick.
 """
 
 from __future__ import annotations
@@ -58,10 +58,12 @@ def main(arguments: list[str] | None = None) -> int:
     type=some_of(PARTS),
     default=list(PARTS),
     metavar="PARTS",
-    help=f"separated by commas, of {','.join(PARTS)}",
+    help=f"some of {','.join(PARTS)} (default: all)",
   )
   parser.add_argument(
-    "--seeds", type=positive, help="runs of each arm; by default 3 to 8, or 1 if quick"
+    "--seeds",
+    type=positive,
+    help="runs of each arm (default: 3 to 8, depending on the part; 1 with --quick)",
   )
   command.add_training(parser)
   options = parser.parse_args(arguments)

@@ -24,7 +24,7 @@ from model.testing import verify
 def main(arguments: list[str] | None = None) -> int:
   """Runs one command; returns the exit status."""
   options = _parser().parse_args(arguments)
-  logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs pages; we, a line
+  logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs pages
   start = time.perf_counter()
   try:
     result = options.run(options)
@@ -47,7 +47,7 @@ def _lines(result: dict) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-  """Reports a mistake in one line, like every other, and points to --help."""
+  """Reports a usage error in one line, like every other error, and points to --help."""
 
   def error(self, message):
     self.exit(2, f"error: {' '.join(message.split())}\nSee {self.prog} --help.\n")
@@ -56,7 +56,8 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
   parser = _Parser(
     prog="python -m model",
-    description="Weights of packed models, to and from Hugging Face directories.",
+    description="Converts weights of packed models from and to Hugging Face directories, "
+    "and verifies the models.",
   )
   commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
   for add in _COMMANDS:
@@ -68,12 +69,13 @@ def add_command(commands, name: str, run, *, text: str, epilog: str, show=_lines
   """Adds a subcommand with --json, and returns its parser.
 
   Args:
-    commands: of the parser.
-    name: of the subcommand.
-    run: from options to the result, a JSON object; a false `passes` makes the status 1.
+    commands: the subparsers of the command.
+    name: the name of the subcommand.
+    run: a function from the options to the result, a JSON object; if its `passes` is false,
+      the exit status is 1.
     text: the first line of --help.
     epilog: the rest of --help, with examples.
-    show: from the result to the text that is printed without --json.
+    show: a function from the result to the text that is printed without --json.
   """
   command = commands.add_parser(
     name,
@@ -94,9 +96,9 @@ def _add_import(commands):
     _import,
     text="read a Hugging Face directory into a folder of this project",
     epilog="""The directory holds config.json, model.safetensors and vocab.txt or
-tokenizer.json; pickles are not opened. The folder gets model.json, vocab.txt, a
-tokenizer.json where WordPiece does not split the text, and checkpoints/0. Training can
-start from either:
+tokenizer.json; pickles are not opened. The new folder gets model.json, vocab.txt,
+checkpoints/0, and a tokenizer.json if the tokenizer is not WordPiece. Training can start
+from either of the two:
 
   python -m model import bert-mini/ --out imported/
   python train.py ... --config.model.init_from=imported \\
@@ -105,7 +107,7 @@ start from either:
   )
   command.add_argument("directory", metavar="DIR", help="a Hugging Face directory")
   command.add_argument(
-    "--out", metavar="FOLDER", required=True, help="to write; new or empty"
+    "--out", metavar="FOLDER", required=True, help="folder to write; new or empty"
   )
   command.add_argument(
     "--vocab-multiple",
@@ -126,8 +128,8 @@ def _import(options) -> dict:
   stored = hf.open_model(options.directory)
   if stored.step is not None:
     raise weights.WeightsError(
-      f"{options.directory} is a folder of this project already; expected a Hugging Face "
-      "directory. Give it to --config.model.init_from as it is."
+      f"{options.directory} is already a folder of this project; expected a Hugging Face "
+      "directory. Pass the folder to --config.model.init_from without importing it."
     )
   config, params = weights.resize_vocabulary(
     stored.config, stored.load(), multiple=options.vocab_multiple
@@ -152,7 +154,7 @@ def _add_export(commands):
     "export",
     _export,
     text="write the weights of a run as a Hugging Face directory",
-    epilog="""Writes config.json, model.safetensors and the tokenizer, which open with
+    epilog="""Writes config.json, model.safetensors and the tokenizer. Open them with
 
   AutoModelForPreTraining.from_pretrained(DIR), AutoTokenizer.from_pretrained(DIR)
 
@@ -161,17 +163,19 @@ examples:
   python -m model export runs/quickstart --step 1200 --out bert-1200/
 """,
   )
-  command.add_argument("folder", metavar="FOLDER", help="a run's, or an imported one")
-  command.add_argument("--out", metavar="DIR", required=True, help="to write; new or empty")
+  command.add_argument("folder", metavar="FOLDER", help="a run's folder or an imported one")
   command.add_argument(
-    "--step", metavar="N", type=int, help="of the checkpoint (default: the newest)"
+    "--out", metavar="DIR", required=True, help="folder to write; new or empty"
+  )
+  command.add_argument(
+    "--step", metavar="N", type=int, help="step of the checkpoint (default: newest)"
   )
 
 
 def _export(options) -> dict:
   check_new_folder(options.out)
   stored = weights.open_folder(options.folder, step=options.step)
-  # Without the entries that vocab_multiple added: they are neither written nor counted.
+  # The entries that vocab_multiple added are neither written nor counted.
   config, params = weights.resize_vocabulary(stored.config, stored.load(), multiple=1)
   hf.export_model(
     config,
@@ -196,11 +200,11 @@ def _summary(out: str, stored: weights.StoredModel, params: weights.Params) -> d
 
 
 def _tokenizer_in(folder: pathlib.Path, vocabulary: weights.Vocabulary | None) -> str:
-  """What a folder that was written has to split text by."""
+  """The tokenizer in a folder that was written, in words."""
   if vocabulary and not vocabulary.by_json:
     return "WordPiece"
   there = [name for name in BYTE_LEVEL_FILES if (folder / name).exists()]
-  tokens = "its tokens alone" if (folder / weights.VOCABULARY).exists() else "none"
+  tokens = "tokens only" if (folder / weights.VOCABULARY).exists() else "none"
   return there[0] if there else tokens
 
 
@@ -210,28 +214,29 @@ def _add_verify(commands):
     "verify",
     _verify,
     show=lambda result: result["table"],
-    text="prove that packed equals unpacked, and that no sequence touches another",
-    epilog="""Every head, attention implementation and dtype gets a row. It has the largest
-difference over the largest value, packed to unpacked: of hidden states and logits, of
-losses and accuracies per sequence, and of all gradients. It compares logits with Hugging
-Face's if torch and transformers are installed. The largest derivative of one sequence's
-outputs by another's embeddings must be 0. Cases that this machine cannot run are named.
-Exit status 1 if anything differs by more than 1e-5 in float32, 1e-12 in float64 or 3e-2
-in bfloat16. Takes a few minutes on two cores.
+    text="prove that packed equals unpacked, and that no sequence influences another",
+    epilog="""Prints a row for every head, attention implementation and dtype, with the
+largest difference between packed and unpacked divided by the largest value: for hidden
+states and logits, for losses and accuracies per sequence, and for all gradients. If torch
+and transformers are installed, it also compares logits with Hugging Face's. The influence,
+the largest derivative of one sequence's outputs with respect to another's embeddings, must
+be 0. Cases that this machine cannot run are listed with the reason. The exit status is 1 if
+anything differs by more than 1e-5 in float32, 1e-12 in float64 or 3e-2 in bfloat16. Takes a
+few minutes on two cores.
 
-With FOLDER, the same for the model in it, with its own weights, in float32 and bfloat16:
+Given FOLDER, verifies the model in it with its own weights, in float32 and bfloat16:
 
   python -m model verify minilm-l6-h384/
 
-The same proofs for your own model: model.testing, and the README.
+For the same proofs of a model of your own, see docs/how_to_check_a_model.md.
 """,
   )
   command.add_argument(
     "folder",
     nargs="?",
     metavar="FOLDER",
-    help="of a model: a run's, an imported one or a Hugging Face directory (default: small "
-    "random models of every head)",
+    help="a run's folder, an imported one or a Hugging Face directory (default: small "
+    "random models with every head)",
   )
 
 
@@ -251,7 +256,7 @@ def _verify(options) -> dict:
   } | ({} if options.json else {"table": text})
 
 
-# Each adds a subcommand.
+# Functions that each add a subcommand.
 _COMMANDS = (_add_import, _add_export, _add_verify)
 
 

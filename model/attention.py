@@ -2,7 +2,7 @@
 
 Every implementation has the same interface, `attention`, and computes the same function: a
 token attends to the tokens with its own segment id, in a causal model only up to itself.
-An implementation that cannot do this raises an error; no other one replaces it.
+An implementation that cannot do this raises an error; it is not replaced by another one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from model.masks import near, packed_attention_mask, padding_attention_mask
 
 
 def alibi_slopes(num_heads: int) -> tuple[float, ...]:
-  """How much the scores of each head fall per token of distance.
+  """How much the scores of each head decrease per token of distance.
 
-  2^(-8/N), 2^(-16/N), ... if N, the number of heads, is a power of 2. Otherwise the slopes
-  for the power below N, then every other slope for the power above, as the authors do.
+  If N, the number of heads, is a power of 2, the slopes are 2^(-8/N), 2^(-16/N), ...
+  Otherwise they are those for the power of 2 below N, followed by every other slope for the
+  power above, as in the authors' code.
 
   Example:
     >>> alibi_slopes(4)
@@ -48,7 +49,7 @@ def alibi_bias(slopes: Sequence[float], row_length: int) -> jax.Array:
   reset.
 
   Args:
-    slopes: one a head, from `alibi_slopes`.
+    slopes: one for each head, from `alibi_slopes`.
     row_length: S, in tokens.
   """
   positions = jnp.arange(row_length)
@@ -74,19 +75,19 @@ def attention(
 ) -> jax.Array:
   """Scaled dot-product attention within each sequence of a pack.
 
-  Forbidden tokens have a probability of exactly zero. The output at padding is finite, and
-  nothing reads it.
+  Forbidden tokens have a probability of exactly zero. The output at padding is finite, but
+  has no meaning.
 
   Args:
     query, key, value: [B, S, N, H].
     segment_ids: int32[B, S]; 1, 2, ... numbers the sequences from the left, 0 is padding.
     implementation: a key of `IMPLEMENTATIONS`.
-    mask: "segment"; with "none" a token sees every real token of its row.
+    mask: "segment", or "none", with which a token sees every real token of its row.
     causal: whether a token sees only itself and the tokens before it.
-    window: the farthest token seen, in tokens to either side; None for any.
-    slopes: of ALiBi's bias, from `alibi_slopes`; None for no bias.
-    max_segments: the largest segment id possible; `cudnn_packed` needs it.
-    dropout_rate: of the probabilities.
+    window: how far a token sees, in tokens to either side; None for no limit.
+    slopes: the slopes of ALiBi's bias, from `alibi_slopes`; None for no bias.
+    max_segments: the largest possible segment id; `cudnn_packed` needs it.
+    dropout_rate: the dropout rate of the attention probabilities.
     dropout_key: a PRNG key; None for no dropout.
 
   Returns:
@@ -139,7 +140,7 @@ def attention(
 
 
 def window_pairs(row_length: int, window: int | None) -> int:
-  """Pairs of tokens whose scores `xla` computes in a row, of a layer with this window."""
+  """The number of scores that `xla` computes in a row, in a layer with this window."""
   if window is None:
     return row_length**2
   queries = -(-row_length // window) * window
@@ -149,7 +150,7 @@ def window_pairs(row_length: int, window: int | None) -> int:
 def _local_attention(
   query, key, value, segment_ids, window: int, *, causal: bool, **dropout
 ) -> jax.Array:
-  """As `attention` with "xla"; costs S x 3 window instead of S^2.
+  """Does what `attention` does with "xla", at a cost of S x 3 window instead of S^2.
 
   The row is cut into blocks of `window` tokens. A block of queries sees its own block of
   keys and both neighbours.
@@ -158,7 +159,7 @@ def _local_attention(
   blocks = -(-length // window)
 
   def cut(x, *, neighbours: int):
-    """[B, S, ...] -> [B x blocks, window x (1 + 2 neighbours), ...]; zeros beyond it."""
+    """[B, S, ...] -> [B x blocks, window x (1 + 2 neighbours), ...], padded with zeros."""
     beyond = neighbours * window
     widths = ((0, 0), (beyond, blocks * window - length + beyond))
     x = jnp.pad(x, (*widths, *[(0, 0)] * (x.ndim - 2)))
@@ -191,7 +192,7 @@ def dot_product_attention(
   dropout_rate: float = 0.0,
   dropout_key: jax.Array | None = None,
 ) -> jax.Array:
-  """Attention under any mask, in plain JAX; softmax in at least float32.
+  """Attention with any mask, in plain JAX; the softmax is in at least float32.
 
   A query that may attend to nothing (padding) gets the mean of all values.
 
@@ -200,7 +201,7 @@ def dot_product_attention(
     key, value: [B, K, N, H].
     mask: bool, broadcastable to [B, N, Q, K], True = may attend.
     bias: float, broadcastable to [B, N, Q, K], added to the scaled scores.
-    dropout_rate: of the probabilities.
+    dropout_rate: the dropout rate of the attention probabilities.
     dropout_key: a PRNG key; None for no dropout.
 
   Returns:
@@ -223,10 +224,10 @@ def dot_product_attention(
 
 
 def check(config: ModelConfig, row_length: int):
-  """Refuses a model whose attention cannot run on this machine's device.
+  """Rejects a model whose attention cannot run on this machine's device.
 
   Args:
-    config: of the model.
+    config: the config of the model.
     row_length: S, in tokens.
 
   Raises:

@@ -1,6 +1,6 @@
-"""packedBERT: a BERT that computes on a pack what it computes on each sequence alone.
+"""packedBERT: a BERT that computes for a pack what it computes for each sequence alone.
 
-It differs from an ordinary BERT in three places only: positions are looked up by
+It differs from an ordinary BERT in only three places: positions are looked up by
 `position_ids`, attention is masked by `segment_ids`, and the heads read each sequence's own
 [CLS] and its own tokens.
 
@@ -49,7 +49,7 @@ class Embeddings(blocks.Embeddings):
 
 
 class EncoderLayer(blocks.Layer):
-  """Self-attention and feed-forward, each followed by residual and LayerNorm."""
+  """Self-attention and feed-forward, each followed by the residual sum and LayerNorm."""
 
   def __call__(self, hidden, rows, dropout_key=None):
     keys = split_key(dropout_key, 3)
@@ -58,7 +58,7 @@ class EncoderLayer(blocks.Layer):
 
 
 class Bert(blocks.Transformer):
-  """What all BERTs have: embeddings and encoder."""
+  """The base of all BERTs: embeddings and encoder."""
 
   config_type: ClassVar = BertConfig
   embeddings_type: ClassVar = Embeddings
@@ -72,7 +72,7 @@ class Bert(blocks.Transformer):
       row_length, most = batch["segment_ids"].shape[1], self.config.max_position_embeddings
       if row_length > most:
         raise ValueError(
-          f"Expected rows of at most max_position_embeddings={most} tokens where "
+          f"Expected rows of at most max_position_embeddings={most} tokens when "
           f"position_reset is off, found {row_length}."
         )
       rows = rows._replace(position_ids=jnp.arange(row_length)[None])
@@ -91,9 +91,10 @@ class BertModel(Bert):
   """The encoder alone, for embeddings of sequences.
 
   Outputs:
-    sequence_mean: [B, M, D], the mean over each sequence's tokens, [CLS] and [SEP] too.
-    sequence_cls: [B, M, D], of each sequence's own [CLS].
-    sequence_pooled: [B, M, D], that through the pooler, if the config has one.
+    sequence_mean: [B, M, D], the mean over each sequence's tokens, with [CLS] and [SEP].
+    sequence_cls: [B, M, D], the hidden state of each sequence's own [CLS].
+    sequence_pooled: [B, M, D], the output of the pooler for that [CLS], if the config has a
+      pooler.
   """
 
   def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
@@ -110,11 +111,11 @@ class BertModel(Bert):
 
 
 class BertForPreTraining(Bert):
-  """Masked language modelling; next-sentence prediction too, if the config has it.
+  """Masked language modelling, and next-sentence prediction if the config has it.
 
   Outputs:
     mlm_logits: [B, P, V], at the masked positions only. V is rounded up to
-      `vocab_multiple`; the added entries have the lowest finite number.
+      `vocab_multiple`; the logits of added entries are the lowest finite number.
     nsp_logits: [B, M, 2], at each sequence's own [CLS].
   """
 
@@ -177,8 +178,8 @@ class BertForQuestionAnswering(Bert):
   """Where the answer of each sequence starts and ends.
 
   Outputs:
-    answer_logits: [B, S, 2], for start and end. The softmax over the tokens of one
-      sequence is left to `model.losses`.
+    answer_logits: [B, S, 2], for start and end. `model.losses` computes the softmax over
+      the tokens of one sequence.
   """
 
   def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
@@ -191,5 +192,5 @@ class BertForQuestionAnswering(Bert):
 
 
 def _pooled(pooler: nnx.Linear, hidden: jax.Array, batch: Batch) -> jax.Array:
-  """[B, S, D] -> [B, M, D]: each sequence's own [CLS], through the pooler."""
+  """[B, S, D] -> [B, M, D]: the output of the pooler for each sequence's own [CLS]."""
   return jnp.tanh(pooler(tokens_at(hidden, batch["cls_positions"])))

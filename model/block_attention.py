@@ -1,10 +1,10 @@
-"""Attention that visits only blocks of keys which share a sequence, in plain JAX.
+"""Attention that visits only the blocks of keys that share a sequence, in plain JAX.
 
-A row is cut into blocks of `BLOCK` tokens. The sequences that a block of queries touches
-end somewhere: only the blocks of keys between are multiplied, so a row of many short
-sequences costs far less than S^2. Shapes stay fixed: each block of queries takes one of a
-few compiled widths, the least that holds its keys. The backward pass computes the weights
-again, so no [S, S] array is kept. docs/speed.md has where it gains.
+A row is cut into blocks of `BLOCK` tokens. A block of queries is multiplied only by the
+blocks of keys between the first and the last token of its sequences, so a row of many short
+sequences costs far less than S^2. Shapes stay fixed: each block of queries uses one of a
+few compiled widths, the smallest that holds its keys. The backward pass recomputes the
+attention weights, so no [S, S] array is stored. docs/speed.md says where this is faster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCK = 64  # tokens
 
 
 class Reach(NamedTuple):
-  """What a token may attend to, besides its segment; as `visits` takes it."""
+  """What limits the keys of a token, besides its segment; the arguments of `visits`."""
 
   causal: bool
   window: int | None
@@ -43,7 +43,7 @@ class Visits(NamedTuple):
 
 
 def possible_widths(blocks: int) -> tuple[int, ...]:
-  """Numbers of key blocks with a program of their own: none, and steps of a third or half.
+  """The widths, in key blocks, that are compiled: 0, and steps of a third or a half.
 
   Example:
     >>> possible_widths(10)
@@ -57,10 +57,10 @@ def possible_widths(blocks: int) -> tuple[int, ...]:
 def visits(
   segment_ids: jax.Array, *, causal: bool, window: int | None, one_segment: bool = False
 ) -> Visits:
-  """int32[B, S] of segments -> the keys of each block of queries; padding needs none.
+  """int32[B, S] segment ids -> the keys of each block of queries; padding needs none.
 
-  The tokens of a segment are adjacent. With `one_segment` there may be padding between
-  them.
+  The tokens of a segment must be adjacent, except that with `one_segment` there may be
+  padding between them.
   """
   batch, length = segment_ids.shape
   blocks = length // BLOCK
@@ -89,7 +89,7 @@ def visits(
 def block_attention(
   query, key, value, segment_ids, max_segments, *, causal=False, window=None
 ) -> jax.Array:
-  """As `model.attention.attention`; padding gets zeros."""
+  """`model.attention.attention` by blocks; the output at padding is zero."""
   heads_first = lambda x: x.swapaxes(1, 2)  # noqa: E731
   reach = Reach(causal, window, max_segments == 1)
   attended = _attend(
@@ -116,7 +116,7 @@ def _forward(reach: Reach, query, key, value, segment_ids):
     highest = scores.max(-1, keepdims=True)
     weights = jnp.where(allowed, jnp.exp(scores - highest), 0)
     total = weights.sum(-1)
-    total = jnp.where(total > 0, total, 1)  # of padding
+    total = jnp.where(total > 0, total, 1)  # 0 at padding
     values = keys(value)
     attended = jnp.einsum("NQK,NKH->NQH", weights.astype(value.dtype), values)
     attended = attended.astype(inputs.wide) / total[..., None]
@@ -134,7 +134,7 @@ def _backward(reach: Reach, saved, gradient):
   query, key, value, segment_ids, attended, normalisers = saved
   inputs = _Inputs(query, key, value, segment_ids, reach)
   visited = visits(segment_ids, **reach._asdict())
-  # Of softmax: the sum over keys of weight x its gradient.
+  # In the gradient of softmax: the sum over keys of each weight times its gradient.
   shared = (gradient.astype(inputs.wide) * attended.astype(inputs.wide)).sum(-1)
 
   def differentiate(width: int, row, block, start, of_keys, of_values):
@@ -181,7 +181,7 @@ _attend.defvjp(_forward, _backward)
 
 
 class _Inputs(NamedTuple):
-  """What both passes read, and how they go over it."""
+  """The inputs of both passes, and how the passes iterate over them."""
 
   query: jax.Array
   key: jax.Array
@@ -203,7 +203,7 @@ class _Inputs(NamedTuple):
 
   @property
   def places(self) -> tuple[jax.Array, jax.Array]:
-    """Row and block of each block of queries."""
+    """For each block of queries, its row and its number in the row."""
     numbers = jnp.arange(self.query.shape[0] * self.blocks)
     return numbers // self.blocks, numbers % self.blocks
 
@@ -223,11 +223,11 @@ class _Inputs(NamedTuple):
     return jax.lax.switch(visited.widths[row, block], branches, row, block, start, *carried)
 
   def first(self, width: int, start: jax.Array) -> jax.Array:
-    """The first key of a width: earlier than needed where the row would end."""
+    """The first key of a block's width; earlier than needed if the row ends too soon."""
     return jnp.minimum(start, self.blocks - width) * BLOCK
 
   def scores(self, width: int, row, block, start):
-    """Scores [N, BLOCK, K], which are allowed [1, BLOCK, K], and what cuts out the keys."""
+    """Scores [N, BLOCK, K]; which are allowed [1, BLOCK, K]; and a function to cut keys."""
     queries = functools.partial(_cut, row=row, start=block * BLOCK, size=BLOCK)
     first, size = self.first(width, start), width * BLOCK
     keys = functools.partial(_cut, row=row, start=first, size=size)

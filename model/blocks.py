@@ -19,12 +19,12 @@ Batch = Mapping[str, jax.Array]
 
 
 class Rows(NamedTuple):
-  """What the layers know about the rows of a batch, besides their hidden states.
+  """What layers know about the rows of a batch, besides the hidden states.
 
   Attributes:
     segment_ids: int32[B, S]; attention stays within equal ids, 0 is padding.
     position_ids: int32[B, S], or [1, S] if all rows share them.
-    max_segments: the largest segment id possible; None if unknown.
+    max_segments: the largest possible segment id; None if unknown.
   """
 
   segment_ids: jax.Array
@@ -33,10 +33,10 @@ class Rows(NamedTuple):
 
 
 def gelu(x: jax.Array) -> jax.Array:
-  """x Phi(x), by erf as in the original BERT, in at least float32.
+  """x Phi(x), computed with erf as in the original BERT, in at least float32.
 
-  `jax.nn.gelu` uses erfc, which keeps more digits of results near zero (below -4) and is
-  slower on CPUs.
+  `jax.nn.gelu` uses erfc, which keeps more digits of results near zero (for x below -4) but
+  is slower on CPUs.
 
   References:
     Hendrycks and Gimpel, https://arxiv.org/abs/1606.08415.
@@ -46,7 +46,7 @@ def gelu(x: jax.Array) -> jax.Array:
 
 
 def tanh_gelu(x: jax.Array) -> jax.Array:
-  """x Phi(x) by the approximation of GPT-2, in at least float32."""
+  """x Phi(x) in the tanh approximation that GPT-2 uses, in at least float32."""
   wide = x.astype(np.promote_types(x.dtype, np.float32))
   return jax.nn.gelu(wide, approximate=True).astype(x.dtype)
 
@@ -60,7 +60,7 @@ def dense(
   initializer_range: float | None = None,
   use_bias: bool | None = None,
 ) -> nnx.Linear:
-  """A linear layer; `initializer_range` and `use_bias` replace the config's."""
+  """A linear layer; `initializer_range` and `use_bias` override the config's values."""
   return nnx.Linear(
     inputs,
     outputs,
@@ -78,7 +78,7 @@ def dense(
 def embed(
   config: ModelConfig, entries: int, rngs: nnx.Rngs, *, padded: int | None = None
 ) -> nnx.Embed:
-  """An embedding table, `padded` with zero entries, which training leaves at zero."""
+  """An embedding table, filled up to `padded` entries with zeros, which stay zero."""
   draw = nnx.initializers.truncated_normal(config.initializer_range)
 
   def init(key, shape, dtype):
@@ -96,7 +96,7 @@ def embed(
 
 
 class LayerNorm(nnx.LayerNorm):
-  """Flax's, with the implicit promotion of dtypes that it needs, even where it is off."""
+  """Flax's LayerNorm, with implicit dtype promotion even where JAX has it disabled."""
 
   def __call__(self, x, *, mask=None):
     with jax.numpy_dtype_promotion("standard"):
@@ -108,7 +108,7 @@ def layer_norm(config: ModelConfig, rngs: nnx.Rngs) -> LayerNorm:
     config.hidden_size,
     epsilon=config.layer_norm_epsilon,
     use_bias=config.USE_BIAS,
-    use_fast_variance=False,  # the fast form cancels digits that packed = unpacked needs
+    use_fast_variance=False,  # the fast form loses digits that packed = unpacked needs
     dtype=config.dtype,
     param_dtype=config.param_dtype,
     rngs=rngs,
@@ -116,7 +116,7 @@ def layer_norm(config: ModelConfig, rngs: nnx.Rngs) -> LayerNorm:
 
 
 def drop(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None) -> jax.Array:
-  """Dropout; none without a key."""
+  """Applies dropout; without a key, returns `x`."""
   return dropout(x, deterministic=key is None, rngs=key)
 
 
@@ -134,11 +134,11 @@ class Embeddings(nnx.Module):
   def __call__(
     self, batch: Batch, rows: Rows, dropout_key: jax.Array | None = None
   ) -> jax.Array:
-    """A batch -> float[B, S, D]; no dropout without a key."""
+    """A batch -> float[B, S, D]; without a key, there is no dropout."""
     raise NotImplementedError
 
   def of_tokens(self, batch: Batch) -> jax.Array:
-    """`input_embeddings` float[B, S, D], or those of `input_ids` int32[B, S]."""
+    """The batch's `input_embeddings` float[B, S, D], or else those of its `input_ids`."""
     if "input_embeddings" not in batch:
       return self.token(batch["input_ids"])
     embeddings = batch["input_embeddings"].astype(self.token.dtype)
@@ -152,18 +152,19 @@ class Embeddings(nnx.Module):
 
 
 class Layer(nnx.Module):
-  """Self-attention and feed-forward; a subclass places residuals and LayerNorms.
+  """Self-attention and feed-forward; a subclass places the residuals and LayerNorms.
 
-  The norms are named after their branch, not their place in it: checkpoints, digests and
-  the optimizer's weight decay use the names. BERT normalises after a branch, GPT-2 before.
+  The LayerNorms are named after their branch, not their place in it, because checkpoints,
+  digests and the optimizer's weight decay use these names. BERT normalises after a branch,
+  GPT-2 before it.
 
   Args:
-    config: of the model.
-    number: of the layer, from 0.
+    config: the config of the model.
+    number: the number of the layer, from 0.
   """
 
   causal: ClassVar[bool] = False
-  gated: ClassVar[bool] = False  # whether the feed-forward layer has a gate beside it
+  gated: ClassVar[bool] = False  # whether the feed-forward layer is gated
 
   def __init__(self, config: ModelConfig, number: int, *, rngs: nnx.Rngs):
     width, inner = config.hidden_size, config.intermediate_size
@@ -184,11 +185,11 @@ class Layer(nnx.Module):
   def __call__(
     self, hidden: jax.Array, rows: Rows, dropout_key: jax.Array | None = None
   ) -> jax.Array:
-    """float[B, S, D] -> float[B, S, D]; no dropout without a key."""
+    """float[B, S, D] -> float[B, S, D]; without a key, there is no dropout."""
     raise NotImplementedError
 
   def attend(self, x: jax.Array, rows: Rows, keys) -> jax.Array:
-    """Self-attention; `keys` are for the dropout of its probabilities and its output."""
+    """Self-attention; `keys` are for dropout of its probabilities and of its output."""
     config = self.config
     split = lambda x: x.reshape(*x.shape[:2], config.num_heads, -1)  # noqa: E731
     attended = attention(
@@ -208,7 +209,7 @@ class Layer(nnx.Module):
     return drop(self.dropout, self.attention_output(attended), keys[1])
 
   def place(self, x: jax.Array, rows: Rows) -> jax.Array:
-    """Puts positions into queries or keys, [B, S, N, H]; most models do it before."""
+    """Applies rotary positions to queries or keys, [B, S, N, H]; by default, nothing."""
     del rows
     return x
 
@@ -217,7 +218,7 @@ class Layer(nnx.Module):
 
 
 class Stack(nnx.Module):
-  """Layers one after the other."""
+  """A sequence of layers."""
 
   def __init__(self, config: ModelConfig, layer: type[Layer], *, rngs: nnx.Rngs):
     self.config = config
@@ -228,7 +229,7 @@ class Stack(nnx.Module):
   def __call__(
     self, embeddings: jax.Array, rows: Rows, dropout_key: jax.Array | None = None
   ) -> list[jax.Array]:
-    """float[B, S, D] -> the output of each layer, float[B, S, D]."""
+    """float[B, S, D] -> the outputs of all layers, each float[B, S, D]."""
 
     def call(layer: Layer, hidden: jax.Array, key: jax.Array | None) -> jax.Array:
       return layer(hidden, rows, key)
@@ -243,10 +244,11 @@ class Stack(nnx.Module):
 
 
 class Transformer(nnx.Module):
-  """What all models have: embeddings, a stack of layers, and heads.
+  """The base of all models: embeddings, a stack of layers, and heads.
 
   A subclass names its parts, adds the parameters of its heads, and computes `heads`. The
-  stack is the attribute `stack_name`, since checkpoints hold its parameters by that name.
+  stack is stored as the attribute `stack_name`, because checkpoints use that name for its
+  parameters.
   """
 
   config_type: ClassVar[type[ModelConfig]]
@@ -280,7 +282,7 @@ class Transformer(nnx.Module):
   def hidden_states(
     self, batch: Batch, *, dropout_key: jax.Array | None = None
   ) -> dict[str, jax.Array]:
-    """float[B, S, D] of `embeddings`, `layer 1`, `layer 2`, ..."""
+    """The states `embeddings`, `layer 1`, `layer 2`, ..., each float[B, S, D]."""
     embeddings_key, stack_key = split_key(dropout_key, 2)
     rows = self.rows(batch)
     embeddings = self.embeddings(batch, rows, embeddings_key)
@@ -290,24 +292,24 @@ class Transformer(nnx.Module):
     }
 
   def rows(self, batch: Batch) -> Rows:
-    """The rows of a batch, as the layers read them."""
+    """What the layers need to know about the rows of a batch."""
     max_segments = batch["sequence_mask"].shape[1] if "sequence_mask" in batch else None
     return Rows(batch["segment_ids"], batch["position_ids"], max_segments)
 
   def heads(
     self, hidden: jax.Array, batch: Batch, *, dropout_key: jax.Array | None = None
   ) -> dict[str, jax.Array]:
-    """float[B, S, D] -> logits by name; `model.losses` says what each name means."""
+    """float[B, S, D] -> logits by name; `model.losses` defines what each name means."""
     raise NotImplementedError
 
 
 def tokens_at(hidden: jax.Array, positions: jax.Array) -> jax.Array:
-  """[B, S, D] at int32[B, P] -> [B, P, D]."""
+  """[B, S, D] and positions int32[B, P] -> [B, P, D]."""
   return jnp.take_along_axis(hidden, positions[:, :, None], axis=1)
 
 
 def pool(pooling: str, hidden: jax.Array, batch: Batch) -> jax.Array:
-  """[B, S, D] -> [B, M, D], a vector a sequence: that of [CLS] for "cls", or the mean."""
+  """[B, S, D] -> [B, M, D]: for each sequence, its [CLS] ("cls") or its mean ("mean")."""
   if pooling == "cls":
     return tokens_at(hidden, batch["cls_positions"])
   max_sequences = batch["sequence_mask"].shape[1]
@@ -317,9 +319,9 @@ def pool(pooling: str, hidden: jax.Array, batch: Batch) -> jax.Array:
 def vocabulary_logits(
   config: ModelConfig, table: nnx.Embed, hidden: jax.Array, bias: jax.Array | None = None
 ) -> jax.Array:
-  """Logits over the vocabulary from its embeddings, [B, P, D] -> [B, P, V].
+  """Logits over the vocabulary, by the token embeddings: [B, P, D] -> [B, P, V].
 
-  The entries that `vocab_multiple` adds get the lowest finite number.
+  The logits of the entries that `vocab_multiple` adds are the lowest finite number.
   """
   embedding = table.embedding[...].astype(hidden.dtype)
   bias = None if bias is None else bias.astype(hidden.dtype)

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 import jax.numpy as jnp
 
-# Which tokens a token may attend to; in a causal model, no later token.
+# Which tokens a token may attend to; in a causal model, never later tokens.
 ATTENTION_MASKS = {
   "segment": "those of its own sequence",
   "token_type": "those of its own sequence and token type: sentence A does not see B",
@@ -18,7 +18,7 @@ ATTENTION_MASKS = {
 
 REMATERIALISATIONS = {
   "none": "all activations of the forward pass are kept for the backward pass",
-  "layers": "each layer keeps its input alone and is computed twice",
+  "layers": "each layer keeps only its input and is computed twice",
 }
 
 # name: (layers, width).
@@ -31,7 +31,7 @@ SIZES = {
   "base": (12, 768),
   "large": (24, 1024),
 }
-HEAD_SIZE = 64  # in all of these and in GPT-2's sizes
+HEAD_SIZE = 64  # in all of these sizes and in GPT-2's
 MAX_VOCAB_MULTIPLE = 2**16  # wider than any matrix unit
 
 
@@ -42,24 +42,25 @@ class ModelConfig:
   Attributes:
     vocab_size: V.
     hidden_size: D, the width of the model.
-    num_layers: layers of attention and feed-forward.
-    num_heads: N; divides D.
+    num_layers: the number of layers, each with attention and feed-forward.
+    num_heads: N, the number of attention heads, which must divide D.
     intermediate_size: width of the feed-forward layer.
     max_position_embeddings: the longest sequence, in tokens.
-    dropout_rate: of embeddings, residual branches and the inputs of classifiers.
-    attention_dropout_rate: of attention probabilities.
-    layer_norm_epsilon: the original's, not Flax's default.
-    initializer_range: standard deviation of the initial weights, a truncated normal.
+    dropout_rate: the rate for embeddings, residual branches and the inputs of classifiers.
+    attention_dropout_rate: the rate for attention probabilities.
+    layer_norm_epsilon: the epsilon of LayerNorms; its default is the original model's, not
+      Flax's.
+    initializer_range: standard deviation of the truncated normal that initialises weights.
     attention_mask: which tokens a token may attend to; one of `MASKS`.
-    vocab_multiple: the entries of the token embedding are rounded up to a multiple of
-      this, for hardware with wide matrix units. The added entries are never predicted.
+    vocab_multiple: the number of entries of the token embedding is rounded up to a multiple
+      of this, for hardware with wide matrix units. The added entries are never predicted.
     attention_impl: a key of `model.IMPLEMENTATIONS`.
     remat: what to compute twice to save memory; a key of `REMATERIALISATIONS`.
-    dtype: of the computation. Softmax, LayerNorm and losses stay in at least float32.
-    param_dtype: of the parameters.
+    dtype: the dtype of the computation. Softmax, LayerNorm and losses use at least float32.
+    param_dtype: the dtype of the parameters.
 
   Raises:
-    ValueError: a value out of range; says what was expected.
+    ValueError: a value is out of range; the message says what was expected.
   """
 
   FAMILY: ClassVar[str]  # a key of `model.MODELS`
@@ -118,21 +119,21 @@ class ModelConfig:
 
   @property
   def padded_vocab_size(self) -> int:
-    """Entries of the token embedding."""
+    """The number of entries of the token embedding."""
     return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
   @property
   def slopes(self) -> tuple[float, ...] | None:
-    """ALiBi's, one a head; None for models without ALiBi."""
+    """The slopes of ALiBi, one for each head; None for models without ALiBi."""
     return None
 
   @property
   def isolated(self) -> bool:
-    """Whether outputs of a sequence do not depend on what shares its row."""
+    """Whether the outputs of a sequence are independent of what shares its row."""
     return self.attention_mask != "none"
 
   def window_of(self, layer: int) -> int | None:
-    """How far a token of a layer sees to either side; None for its whole sequence."""
+    """How far a token sees to either side in this layer; None for its whole sequence."""
     del layer
     return None
 
@@ -148,7 +149,7 @@ class ModelConfig:
 
   @classmethod
   def from_size(cls, size: str, **fields) -> Self:
-    """A config of a named size; `fields` are the others, such as `vocab_size`.
+    """The config of a named size; `fields` sets the others, such as `vocab_size`.
 
     Example:
       >>> BertConfig.from_size("tiny", vocab_size=7, max_position_embeddings=5).num_layers
@@ -178,7 +179,7 @@ class EncoderConfig(ModelConfig):
   """The fields that all encoders have.
 
   Attributes:
-    num_labels: classes of a sequence or token classifier; 1 for regression.
+    num_labels: the number of classes of a sequence or token classifier; 1 for regression.
   """
 
   num_labels: int = 2
@@ -189,10 +190,12 @@ class BertConfig(EncoderConfig):
   """A BERT encoder and its heads.
 
   Attributes:
-    type_vocab_size: token types.
-    position_reset: False is the paper's ablation: positions count along the whole row.
-    next_sentence: False is the ablation without next-sentence prediction.
-    pooler: of a `BertModel`, whether it has one.
+    type_vocab_size: the number of token types.
+    position_reset: whether positions start at 0 in each sequence; False is the paper's
+      ablation, in which they count along the whole row.
+    next_sentence: whether pretraining includes next-sentence prediction; False is an
+      ablation.
+    pooler: whether a `BertModel` has a pooler.
   """
 
   FAMILY: ClassVar = "bert"

@@ -1,4 +1,4 @@
-"""Files and folders that are whole or absent."""
+"""Writes files and folders that are either complete or absent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 
 def write_json(path: str | pathlib.Path, value):
-  """Writes a JSON file whole or not at all; refuses NaN, which JSON lacks."""
+  """Writes a JSON file whole or not at all; rejects NaN, which JSON does not have."""
   write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
@@ -32,19 +32,20 @@ class NotWritten(OSError):
 
 @contextlib.contextmanager
 def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
-  """A folder to write into, which takes its final name when the block ends.
+  """A folder to write into, which gets its final name when the block ends.
 
-  An error leaves nothing behind. A kill, or threads that still write after an error, may
-  leave a folder of another name; the next call for the same final name removes it.
+  An error leaves nothing behind. If the process is killed, or threads still write after an
+  error, a folder with another name may remain; the next call for the same final name
+  removes it.
 
   Args:
     directory: the final name; a new or empty folder.
 
   Yields:
-    An empty folder beside it.
+    An empty folder in the same parent folder.
 
   Raises:
-    FileExistsError: the folder is not empty; says what to do.
+    FileExistsError: the folder is not empty; the message says what to do.
     NotWritten: an OSError in the block.
   """
   directory = pathlib.Path(directory).absolute()
@@ -57,25 +58,25 @@ def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
     os.rename(partial, directory)
   except OSError as error:
     raise NotWritten(
-      f"{directory} could not be written: {error}. Nothing has that name. Make room, and "
-      "run the same command again."
+      f"{directory} could not be written: {error}. Nothing was left there. Free some "
+      "space, and run the same command again."
     ) from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
 
 
 def check_new_folder(directory: str | pathlib.Path):
-  """Checks that a folder can be made here; errors as for `whole_folder`."""
+  """Checks that a folder can be created here; errors are as for `whole_folder`."""
   directory = pathlib.Path(directory)
   if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
     raise FileExistsError(
-      f"Expected a new or empty folder, found {directory} with something in it. Name "
-      "another one, or remove it if nothing in it is needed."
+      f"Expected a new or empty folder, found {directory}, which is not empty. Choose "
+      "another folder, or remove this one if you need nothing in it."
     )
 
 
 def _sweep(directory: pathlib.Path):
-  """Removes what killed processes left."""
+  """Removes what killed processes left behind."""
   for partial in directory.parent.glob(f".{directory.name}.partial-*"):
     with contextlib.suppress(ValueError, PermissionError):
       try:

@@ -1,9 +1,9 @@
-"""GPT-2 on packs: causal and block-diagonal attention together, ALiBi for positions.
+"""GPT-2 on packs: attention both causal and block-diagonal, and ALiBi for positions.
 
 It differs from this project's BERT in three places: LayerNorm comes before attention and
 feed-forward, a token sees no later token, and the head is the token embedding itself. With
-ALiBi only the distance of two tokens matters. Distances do not depend on a sequence's place
-in its row, so positions need no reset.
+ALiBi, only the distance between two tokens matters. Distances do not depend on a sequence's
+place in its row, so positions need no reset.
 
 References:
   Radford et al. (2019), Language models are unsupervised multitask learners.
@@ -24,7 +24,7 @@ from model.blocks import drop, embed, layer_norm, split_key, tanh_gelu
 from model.config import ModelConfig
 
 POSITIONS = {
-  "alibi": "a bias of attention that falls with distance; no parameters",
+  "alibi": "an attention bias that falls with distance; no parameters",
   "learned": "a table, looked up by position_ids, as in the original",
 }
 
@@ -64,8 +64,8 @@ class Gpt2Config(ModelConfig):
 
   @property
   def residual_range(self) -> float:
-    # 2 x num_layers outputs add up in the residual. As in the original, their sum starts as
-    # wide as one of them would.
+    # 2 x num_layers outputs are added to the residual. As in the original, the initial
+    # variance of their sum is that of a single output with `initializer_range`.
     return self.initializer_range / math.sqrt(2 * self.num_layers)
 
 
@@ -102,7 +102,7 @@ class Gpt2(blocks.Transformer):
 
   Outputs:
     causal_logits: [B, S, V], each token's prediction of the next token. V is rounded up to
-      `vocab_multiple`; the added entries have the lowest finite number.
+      `vocab_multiple`; the logits of added entries are the lowest finite number.
   """
 
   config_type: ClassVar = Gpt2Config

@@ -1,18 +1,19 @@
-"""Computations that XLA does not do well by itself: attention, linear layers, vocabulary.
+"""Computations that XLA alone does not do well: attention, linear layers, the vocabulary.
 
-Fused attention comes from cuDNN and from JAX's Pallas, blocks from `block_attention`:
+Fused attention comes from cuDNN and JAX's Pallas, and `blocks` from `block_attention`:
 
 | name             | how it keeps sequences apart                                     |
 |------------------|------------------------------------------------------------------|
-| cudnn            | a mask of [B, 1, S, S], turned into a bias                       |
+| cudnn            | a mask [B, 1, S, S], turned into a bias                          |
 | cudnn_packed     | offsets of the sequences; foreign blocks are never computed      |
 | splash           | compares segment ids block by block; no [S, S] array in memory   |
 | splash_interpret | the same kernel, interpreted: slow, on any device, for tests     |
 | blocks           | plain JAX; blocks of keys without a shared sequence are skipped  |
 
 `model.attention.attention` calls these kernels. All can be causal. Only `cudnn` can add a
-bias to the scores, which ALiBi needs. All but `cudnn_packed` can be local: a window of near
-tokens. `splash` and `blocks` skip what is outside it. None takes a dropout key.
+bias to the scores, which ALiBi needs. All except `cudnn_packed` can be local, limited to a
+window of near tokens; `splash` and `blocks` skip what is outside it. None takes a dropout
+key.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ class AttentionError(ValueError):
 def cudnn_attention(
   query, key, value, segment_ids, max_segments, *, causal=False, window=None, bias=None
 ) -> jax.Array:
-  """As `model.attention.attention`; padding gets zeros. `bias` is [1, N, S, S]."""
+  """`model.attention.attention`; zero output at padding; `bias` is [1, N, S, S]."""
   del max_segments
   real = segment_ids > 0
   mask = segment_ids[:, :, None] == segment_ids[:, None, :]  # padding sees padding
   if causal or window is not None:
-    # Not cuDNN's own sliding window: that one sees no later token.
+    # cuDNN's own sliding window would exclude later tokens.
     places = jnp.arange(query.shape[1])
     mask &= near(places, places, window, causal=causal)[None]
   attended = jax.nn.dot_product_attention(
@@ -54,18 +55,18 @@ def cudnn_attention(
 def cudnn_packed_attention(
   query, key, value, segment_ids, max_segments, *, causal=False, window=None
 ) -> jax.Array:
-  """As `model.attention.attention`; padding gets zeros. `window` is None."""
-  # Private: jax.nn has no offsets. The names are tested against the pinned JAX.
+  """`model.attention.attention`; zero output at padding; `window` must be None."""
+  # A private module, because jax.nn takes no offsets. A test checks the names used here.
   from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
-  assert window is None  # `check` refuses it
+  assert window is None  # `check` rejects windows
   if max_segments is None:
     raise AttentionError(
-      "Expected max_segments, the sequences a pack may have, for cudnn_packed."
+      "Expected max_segments, the most sequences in a pack, for cudnn_packed; found None."
     )
   lengths, starts = segment_lengths_and_starts(segment_ids, max_segments)
   real = segment_ids > 0
-  # The kernel neither reads nor writes padding: its output there is left-over memory.
+  # The kernel neither reads nor writes padding: its output there is uninitialised.
   attended = cudnn.dot_product_attention(
     _where(real, query),
     _where(real, key),
@@ -83,15 +84,16 @@ def cudnn_packed_attention(
 def segment_lengths_and_starts(
   segment_ids: jax.Array, max_segments: int
 ) -> tuple[jax.Array, jax.Array]:
-  """Where the segments of each row are, as cuDNN expects it.
+  """Where the segments of each row are, in the form that cuDNN expects.
 
   Args:
-    segment_ids: int32[B, S]; the tokens of an id are adjacent.
-    max_segments: M, the largest segment id possible.
+    segment_ids: int32[B, S]; the tokens with the same id are adjacent.
+    max_segments: M, the largest possible segment id.
 
   Returns:
-    int32[B, M], the tokens of each segment, and int32[B, M + 1], its first token; -1 for
-    absent segments. M is at least 2: cuDNN takes one segment a row for unpacked.
+    int32[B, M], the number of tokens of each segment, and int32[B, M + 1], the place of its
+    first token; -1 for absent segments. M is raised to at least 2, because cuDNN treats
+    rows of one segment as unpacked.
 
   Example:
     >>> lengths, starts = segment_lengths_and_starts(jnp.array([[1, 1, 2, 0]]), 3)
@@ -117,7 +119,7 @@ def splash_attention(
   window=None,
   interpret=False,
 ) -> jax.Array:
-  """As `model.attention.attention`; padding attends to padding."""
+  """`model.attention.attention`; padding attends to padding."""
   del max_segments
   from jax.experimental.pallas.ops.tpu.splash_attention import (
     splash_attention_kernel as splash,
@@ -149,7 +151,7 @@ def splash_attention(
 
 
 def _where(real: jax.Array, x: jax.Array) -> jax.Array:
-  """bool[B, S] and [B, S, N, H] -> zeros at padding, in value and gradient."""
+  """bool[B, S] and [B, S, N, H] -> x with zeros at padding, in value and gradient."""
   return jnp.where(real[:, :, None, None], x, 0)
 
 
@@ -159,13 +161,13 @@ class Kernel(NamedTuple):
   attend: Callable
   runs_on: str
   platform: str | None  # None for any
-  compute_capability: float  # of the GPU, at least
+  compute_capability: float  # the lowest that the GPU may have
   dtypes: tuple[str, ...]
   head_multiple: int
   row_multiple: int  # tokens
   takes_bias: bool = False
   takes_window: bool = True
-  splits_rows: bool = True  # over devices; False: `attend` is given one device's rows
+  splits_rows: bool = True  # whether XLA can split its rows over devices
   skips: bool = False  # whether pairs of tokens of different sequences cost nothing
 
 
@@ -227,7 +229,7 @@ SKIPPING = frozenset(name for name, kernel in KERNELS.items() if kernel.skips)
 def attend(
   implementation: str, query, key, value, segment_ids, max_segments, **options
 ) -> jax.Array:
-  """As `model.attention.attention`, by a key of `KERNELS`.
+  """`model.attention.attention` with the kernel of this name.
 
   On a mesh (`jax.sharding.use_abstract_mesh`), a kernel that XLA cannot split is called
   by each device for its own rows.
@@ -237,7 +239,7 @@ def attend(
   def call(query, key, value, segment_ids):
     return kernel.attend(query, key, value, segment_ids, max_segments, **options)
 
-  axes = mesh.auto_axes  # none within a `jax.shard_map`, where rows are one device's
+  axes = mesh.auto_axes  # empty within `jax.shard_map`, where rows are one device's
   if not kernel.splits_rows and math.prod(mesh.shape[axis] for axis in axes) > 1:
     rows = PartitionSpec(axes)
     call = jax.shard_map(call, in_specs=rows, out_specs=rows, check_vma=False)
@@ -261,16 +263,16 @@ def check(
   alibi: bool,
   local: bool,
 ):
-  """Refuses what an implementation cannot do on this machine's device.
+  """Rejects what an implementation cannot do on this machine's device.
 
   Args:
     implementation: a key of `IMPLEMENTATIONS`.
-    dtype: of query, key and value.
+    dtype: the dtype of query, key and value.
     head_size: H.
     row_length: S, in tokens.
-    dropout_rate: of the probabilities.
+    dropout_rate: the dropout rate of the attention probabilities.
     alibi: whether ALiBi's bias is added to the scores.
-    local: whether some layers attend to a window of near tokens only.
+    local: whether some layers attend only to a window of near tokens.
 
   Raises:
     AttentionError: says what was expected, what was found and what to do.
@@ -287,7 +289,7 @@ def check(
   requirements = (
     (
       dropout_rate == 0,
-      f"an attention dropout of 0, found {dropout_rate}: the kernel cannot take a key. "
+      f"an attention dropout of 0, found {dropout_rate}: the kernel takes no dropout key. "
       "Set attention_dropout_rate=0",
     ),
     (
@@ -297,7 +299,7 @@ def check(
     ),
     (
       kernel.takes_window or not local,
-      "global attention in all layers, found a window: the kernel knows none that sees "
+      "global attention in all layers, found a window: the kernel's own window excludes "
       "later tokens. Use attention_impl=cudnn",
     ),
     (
@@ -315,13 +317,13 @@ def check(
     ),
     (
       head_size % kernel.head_multiple == 0,
-      f"heads of a multiple of {kernel.head_multiple}, found {head_size}. Set another "
-      "hidden_size or num_heads",
+      f"a head size that is a multiple of {kernel.head_multiple}, found {head_size}. Set "
+      "another hidden_size or num_heads",
     ),
     (
       row_length % kernel.row_multiple == 0,
-      f"rows of a multiple of {kernel.row_multiple} tokens, found {row_length}. Set "
-      "another row length",
+      f"a row length that is a multiple of {kernel.row_multiple} tokens, found "
+      f"{row_length}. Set another row length",
     ),
   )
   for is_met, requirement in requirements:
@@ -337,8 +339,8 @@ def check(
 def linear_product(x: jax.Array, kernel: jax.Array, dimensions, **options) -> jax.Array:
   """The `dot_general` of a linear layer: float[..., I] and float[I, O] -> float[..., O].
 
-  On CPUs XLA would compute the kernel's gradient as x^T g, and copy g to do so. Behind the
-  barrier it stays g^T x, as JAX writes it; the digits are the same.
+  On CPUs, XLA would compute the kernel's gradient as x^T g, and copy g to do so. With the
+  barrier it computes g^T x, as JAX writes it; the result has the same bits.
   """
   if jax.default_backend() != "cpu":
     return jax.lax.dot_general(x, kernel, dimensions, **options)
@@ -352,12 +354,12 @@ def vocabulary_products(
 ) -> jax.Array:
   """float[B, P, D], float[V, D] and float[V] of one dtype -> float[B, P, V].
 
-  On CPUs XLA would transpose a [B, P, V] array, most of this head's memory, to compute the
-  gradients. The gradients here are products that need no transpose.
+  On CPUs, XLA would transpose a [B, P, V] array, which is most of this head's memory, to
+  compute the gradients. The gradients here are products that need no transpose.
 
   Raises:
-    TypeError: forward-mode differentiation, which JAX refuses for gradients written by
-      hand. Inside `jax.jit` the message is JAX's own.
+    TypeError: forward-mode differentiation, which JAX does not support for hand-written
+      gradients. Inside `jax.jit`, the message is JAX's own.
   """
   try:
     return _products(hidden, embedding, bias)
@@ -365,8 +367,8 @@ def vocabulary_products(
     if "forward-mode" not in str(error):
       raise
     raise TypeError(
-      "The logits over the vocabulary have a hand-written gradient, which JAX uses in "
-      "reverse mode only. Expected jax.grad, jax.vjp or jax.jacrev, found forward mode. "
+      "The logits over the vocabulary have a hand-written gradient, which JAX uses only "
+      "in reverse mode. Expected jax.grad, jax.vjp or jax.jacrev, found forward mode. "
       "Use one of these, or differentiate `hidden_states`."
     ) from error
 

@@ -1,12 +1,12 @@
 """Losses and accuracies of packed batches, for all sequences at once.
 
 An unpacked BERT averages over the sequences of its batch, so a pack of three sequences must
-weigh three times as much as a pack of one: values are averaged within each sequence first,
-then over sequences. That is the loss unit `sequence`. With `token` every token weighs the
-same. `pack` averages within each pack first, the ablation that the paper warns of.
+weigh three times as much as a pack of one. Values are averaged within each sequence first,
+then over sequences: that is the loss unit `sequence`. With `token`, every token weighs the
+same. `pack` averages within each pack first, the ablation that the paper warns against.
 
-Everything is a sum and a count, and the count depends only on the batch. Micro-batches and
-devices therefore add up exactly: sum each, then divide by the count of the whole.
+Every loss is a sum and a count, and the count depends only on the batch. So micro-batches
+and devices add up exactly: add their sums, then divide by the count of the whole batch.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, section 3.2.3 and Listing 5.
@@ -31,7 +31,7 @@ LOSS_UNITS = {
 
 
 class Total(NamedTuple):
-  """A mean that other parts can be added to; both float[]."""
+  """A mean in parts, which can be added to those of other batches; both are float[]."""
 
   total: jax.Array
   units: jax.Array
@@ -51,10 +51,10 @@ def loss(
   """The training loss: the sum over a model's heads.
 
   Args:
-    outputs: the logits of a model, by `{head}_logits`.
+    outputs: the logits of a model, named `{head}_logits`.
     batch: a PackedBatch, or a part of one.
-    unit: what weighs the same; a key of `LOSS_UNITS`.
-    counts: if `batch` is a part, the result of `count` for the whole. The losses and
+    unit: the unit of equal weight; a key of `LOSS_UNITS`.
+    counts: if `batch` is a part, the result of `count` for the whole batch. The losses and
       gradients of the parts then add up to those of the whole.
 
   Returns:
@@ -74,11 +74,11 @@ def loss(
 
 
 def count(heads: Iterable[str], batch: Arrays, *, unit: str = "sequence") -> dict:
-  """How many units of a batch count, float[] for each head.
+  """The number of units in a batch that have a loss, float[] for each head.
 
   Args:
     heads: keys of `HEADS`.
-    batch: a PackedBatch; several stacked on a leading axis are counted under `vmap`.
+    batch: a PackedBatch; use `vmap` to count several, stacked on a leading axis.
     unit: a key of `LOSS_UNITS`.
   """
   counts = {}
@@ -91,15 +91,15 @@ def count(heads: Iterable[str], batch: Arrays, *, unit: str = "sequence") -> dic
 
 
 def per_sequence(outputs: Arrays, batch: Arrays) -> dict[str, tuple[jax.Array, jax.Array]]:
-  """Loss and accuracy of each head, for each sequence by itself.
+  """The loss and accuracy of each head, for each sequence separately.
 
   Args:
     outputs: the logits of a model.
     batch: a PackedBatch.
 
   Returns:
-    By name, such as `mlm_loss` (nats) and `mlm_accuracy` (fraction): float[B, M], and
-    bool[B, M], which of the values count.
+    By name, such as `mlm_loss` (nats) and `mlm_accuracy` (fraction): the values,
+    float[B, M], and which of them exist, bool[B, M].
   """
   return {
     name: mean_per_sequence(values, owners, _max_sequences(batch))
@@ -118,8 +118,8 @@ def mean_per_sequence(
     max_sequences: M.
 
   Returns:
-    float[B, M], the mean of each sequence, 0 where it has no token; and bool[B, M],
-    whether it has one.
+    float[B, M], the mean of each sequence, 0 if it has no token; and bool[B, M], whether it
+    has one.
 
   Example:
     >>> values = jnp.array([[1.0, 3.0, 8.0, 5.0]])
@@ -136,7 +136,7 @@ def mean_per_sequence(
 def mean_of_tokens(
   hidden: jax.Array, segment_ids: jax.Array, max_sequences: int
 ) -> jax.Array:
-  """The mean of each sequence's tokens, [B, S, D] -> [B, M, D]; zeros for no sequence."""
+  """The mean of each sequence's tokens, [B, S, D] -> [B, M, D]; 0 in empty slots."""
   belongs = _belongs(segment_ids, max_sequences).astype(_wide(hidden).dtype)
   totals = jnp.einsum("bms,bsd->bmd", belongs, _wide(hidden), precision="highest")
   return totals / jnp.maximum(belongs.sum(-1, keepdims=True), 1)
@@ -153,7 +153,7 @@ def answer_scores(
     max_sequences: M.
 
   Returns:
-    float[B, M, S, 2]; very low outside the sequence.
+    float[B, M, S, 2]; very low for tokens outside the sequence.
   """
   logits = _wide(answer_logits)[:, None]  # [B, 1, S, 2]
   belongs = _belongs(segment_ids, max_sequences)[..., None]
@@ -186,7 +186,7 @@ def sequence_numbers(batch: Arrays) -> jax.Array:
 
 
 def next_token_owners(batch: Arrays) -> jax.Array:
-  """Which tokens predict the next token: all except the last of each sequence.
+  """Marks the tokens that predict the next token: all except the last of each sequence.
 
   Args:
     batch: `segment_ids` int32[B, S]; optionally `loss_mask` bool[B, S], which tokens are
@@ -207,12 +207,12 @@ def next_token_owners(batch: Arrays) -> jax.Array:
 
 
 def _following(tokens: jax.Array) -> jax.Array:
-  """[B, S] -> the values of the next tokens; 0 or False after the last."""
+  """[B, S] -> the value of each token's next token; 0 or False at the end of the row."""
   return jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
 
 
 def _classes(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
-  """Cross-entropy of classes; the squared error of a number."""
+  """The cross-entropy of classes, or with one label the squared error of a number."""
   labels = batch["sequence_labels"]
   if logits.shape[-1] > 1:
     return _cross_entropy(logits, labels)
@@ -221,7 +221,7 @@ def _classes(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
 
 
 def _answers(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
-  """The mean of the losses of start and end; an answer is right if both are."""
+  """The mean of the losses of start and end; an answer is correct if both are."""
   scores = answer_scores(logits, batch["segment_ids"], _max_sequences(batch))
   positions = jnp.stack([batch["start_positions"], batch["end_positions"]], axis=-1)
   chosen = jnp.take_along_axis(scores, positions[:, :, None], axis=2)[:, :, 0]
@@ -238,7 +238,7 @@ HEADS = {
   ),
   "nsp": Head(sequence_numbers, _classes, ("sequence_labels",)),
   "sequence": Head(sequence_numbers, _classes, ("sequence_labels",)),
-  "token": Head(  # labels below 0 do not count: those of inner word pieces, for example
+  "token": Head(  # labels below 0, such as those of inner word pieces, do not count
     lambda batch: jnp.where(batch["token_labels"] >= 0, batch["segment_ids"], 0),
     lambda logits, batch: _cross_entropy(logits, jnp.maximum(batch["token_labels"], 0)),
     ("token_labels",),
@@ -253,7 +253,7 @@ HEADS = {
 
 
 def heads_of(outputs: Iterable[str]) -> list[str]:
-  """The heads whose logits are among some outputs, in the order of `HEADS`.
+  """The heads whose logits are among the outputs, in the order of `HEADS`.
 
   Example:
     >>> heads_of({"nsp_logits": ..., "mlm_logits": ...})
@@ -264,7 +264,7 @@ def heads_of(outputs: Iterable[str]) -> list[str]:
 
 
 def _per_item(outputs: Arrays, batch: Arrays) -> dict[str, tuple[jax.Array, jax.Array]]:
-  """The values by name, float[B, K], with their owners, int32[B, K]."""
+  """By name, the values of predicted items, float[B, K], and their owners, int32[B, K]."""
   items = {}
   for head in heads_of(outputs):
     owners = HEADS[head].owners(batch)
@@ -276,7 +276,7 @@ def _per_item(outputs: Arrays, batch: Arrays) -> dict[str, tuple[jax.Array, jax.
 def _per_unit(
   values: jax.Array, owners: jax.Array, unit: str, max_sequences: int
 ) -> tuple[jax.Array, jax.Array]:
-  """[B, K] -> [B, U], a value for each unit, and which values count."""
+  """[B, K] -> [B, U], the value of each unit, and bool[B, U], which units count."""
   if unit == "token":
     return values, owners > 0
   if unit == "pack":
@@ -302,7 +302,7 @@ def _wide(x: jax.Array) -> jax.Array:
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]:
-  """[..., V] and int[...] -> loss in nats and correctness, in at least float32."""
+  """[..., V] and int[...] -> loss in nats and accuracy, in at least float32."""
   logits = _wide(logits)
   label_logits = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
   return {
@@ -314,8 +314,8 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]
 def _is_argmax(logits: jax.Array, labels: jax.Array, label_logits: jax.Array) -> jax.Array:
   """Whether each label is the first of the highest logits; False if a logit is NaN.
 
-  On CPUs XLA stores what it reduces. Comparing with the label's logit takes a quarter of
-  the memory of an `argmax`.
+  On CPUs, XLA stores the arrays that it reduces. Comparing with the label's logit takes a
+  quarter of the memory that `argmax` takes.
 
   Example:
     >>> logits = jnp.array([[1.0, 3.0, 3.0], [1.0, 3.0, 3.0], [2.0, jnp.nan, 1.0]])

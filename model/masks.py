@@ -17,7 +17,7 @@ def packed_attention_mask(segment_ids: jax.Array) -> jax.Array:
     bool[B, 1, S, S], True = may attend; False for all padding, as query and as key.
 
   Raises:
-    ValueError: rank is not 2.
+    ValueError: the rank is not 2.
 
   Example:
     >>> packed_attention_mask(jnp.array([[1, 1, 2, 0]]))[0, 0].astype(int).tolist()
@@ -51,16 +51,16 @@ def padding_attention_mask(segment_ids: jax.Array) -> jax.Array:
 def near(
   queries: jax.Array, keys: jax.Array, window: int | None, *, causal: bool = False
 ) -> jax.Array:
-  """Which keys are within reach of each query.
+  """Which keys are within the window of each query.
 
-  The tokens of a sequence are adjacent, so their distances in the row are those in the
+  The tokens of a sequence are adjacent, so their distances in the row equal those in the
   sequence.
 
   Args:
     queries: int32[Q], places in the row.
     keys: int32[K], places in the row.
-    window: the farthest key that a query sees, in tokens to either side; None for any.
-    causal: whether a query sees no later key.
+    window: how far a query sees, in tokens to either side; None for no limit.
+    causal: whether a query sees only its own and earlier keys.
 
   Returns:
     bool[Q, K], True = may attend.
@@ -78,11 +78,11 @@ def near(
 
 
 def pairs_within(lengths: np.ndarray, window: int | None) -> np.ndarray:
-  """How many pairs of tokens of sequences attend to each other.
+  """For each sequence, how many pairs of its tokens attend to each other.
 
   Args:
-    lengths: of the sequences, in tokens.
-    window: the farthest token seen, in tokens to either side; None for any.
+    lengths: the lengths of the sequences, in tokens.
+    window: how far a token sees, in tokens to either side; None for no limit.
 
   Example:
     >>> pairs_within(np.array([1, 4]), None).tolist()
@@ -97,10 +97,10 @@ def pairs_within(lengths: np.ndarray, window: int | None) -> np.ndarray:
 def split_by_token_type(
   segment_ids: jax.Array, token_type_ids: jax.Array, *, token_types: int
 ) -> jax.Array:
-  """Numbers the sentences of a row instead of its sequences.
+  """Segment ids that number the sentences of a row instead of its sequences.
 
-  With these segment ids, the two sentences of a pair do not see each other, which appendix
-  A of the paper leaves to future work. [CLS] belongs to sentence A.
+  With these, the two sentences of a pair do not see each other, which appendix A of the
+  paper leaves to future work. [CLS] belongs to sentence A.
 
   Args:
     segment_ids: int32[B, S].

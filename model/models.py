@@ -24,7 +24,7 @@ from model.modern_bert import (
   ModernBertModel,
 )
 
-# By family and head, the names that configs and commands use.
+# By the names of family and head that configs and commands use.
 MODELS: dict[str, dict[str, type[Transformer]]] = {
   "bert": {
     "pretraining": BertForPreTraining,
@@ -44,7 +44,7 @@ MODELS: dict[str, dict[str, type[Transformer]]] = {
 CONFIGS: dict[str, type[ModelConfig]] = {
   family: next(iter(models.values())).config_type for family, models in MODELS.items()
 }
-# Their logits are over the vocabulary, too many to return from a step.
+# Heads with logits over the vocabulary, which are too many to return from a step.
 LANGUAGE_MODELS = ("pretraining", "causal")
 
 
@@ -52,7 +52,7 @@ def model_of(config: ModelConfig, head: str) -> type[Transformer]:
   """The class of a model.
 
   Raises:
-    ValueError: models of this family have no such head.
+    ValueError: this family has no such head.
 
   Example:
     >>> from model import BertConfig
@@ -69,10 +69,10 @@ def model_of(config: ModelConfig, head: str) -> type[Transformer]:
 
 
 class _ParameterKeys:
-  """The keys that `nnx.Rngs(seed).params()` returns one by one, without its variables.
+  """Returns the keys that `nnx.Rngs(seed).params()` returns, but has no nnx variables.
 
   Under `jit`, nnx reads the sharding of the counter in `nnx.Rngs` for each key. A traced
-  value has none, and JAX takes long to format that error each time.
+  value has no sharding, and JAX takes long to format that error each time.
   """
 
   def __init__(self, seed: int):
@@ -85,7 +85,7 @@ class _ParameterKeys:
 
 
 def make_model(config: ModelConfig, head: str, *, seed: int) -> Transformer:
-  """A model with random parameters; the same as with `rngs=nnx.Rngs(seed)`.
+  """A model with random parameters, equal to those with `rngs=nnx.Rngs(seed)`.
 
   Example:
     >>> from model import Gpt2Config

@@ -37,14 +37,15 @@ class ModernBertConfig(EncoderConfig):
   """A ModernBERT.
 
   Attributes:
-    max_position_embeddings: of transformers' config; rotary positions have no limit.
-    dropout_rate: of what attention adds to the residual, and of the input of classifiers,
-      as in its pretraining.
+    max_position_embeddings: a field of transformers' config; rotary positions have no
+      limit.
+    dropout_rate: the rate for what attention adds to the residual, as in the authors'
+      pretraining, and for the input of classifiers.
     global_every: layers 0, `global_every`, 2 x `global_every`, ... attend to the whole
-      sequence, all others locally.
-    local_window: tokens of the window of a local layer, half of them to either side.
-    global_base, local_base: of the rotary frequencies of both kinds of layers.
-    pooling: what classes of a sequence are computed from; a key of `POOLINGS`.
+      sequence, all other layers locally.
+    local_window: the window of a local layer in tokens, half of them to either side.
+    global_base, local_base: the bases of the rotary frequencies in global and local layers.
+    pooling: the vector from which a sequence is classified; a key of `POOLINGS`.
   """
 
   FAMILY: ClassVar = "modern_bert"
@@ -81,7 +82,7 @@ class ModernBertConfig(EncoderConfig):
     if (head_size := self.hidden_size // self.num_heads) % 2:
       raise ValueError(
         f"hidden_size / num_heads is {head_size}; expected an even number, since rotary "
-        "positions turn pairs."
+        "positions rotate pairs of numbers. Set another hidden_size or num_heads."
       )
 
   def window_of(self, layer: int) -> int | None:
@@ -98,24 +99,24 @@ class ModernBertConfig(EncoderConfig):
 
 
 def rotate(x: jax.Array, position_ids: jax.Array, base: float) -> jax.Array:
-  """Rotary positions: turns pairs of numbers by angles proportional to the position.
+  """Rotary positions: rotates pairs of numbers by angles proportional to the position.
 
-  The product of a query and a key then depends on the distance of their tokens alone.
-  Number i of the first half of a head is paired with number i of the second, and turned by
-  position / base^(2 i / H). Angles are computed in at least float32.
+  The product of a query and a key then depends on the positions only by their distance.
+  Number i of the first half of a head is paired with number i of the second half, and the
+  pair is rotated by position / base^(2 i / H). Angles are computed in at least float32.
 
   Args:
     x: [B, S, N, H]; H is even.
     position_ids: int32[B, S], or [1, S].
-    base: of the frequencies; the larger, the farther apart positions can be told.
+    base: of the frequencies; a larger base distinguishes positions farther apart.
 
   Returns:
     [B, S, N, H], in the dtype of `x`.
 
   Example:
     >>> x = jnp.array([1.0, 0.0, 0.0, 1.0])[None, None, None]
-    >>> turned = rotate(x, jnp.array([[1]]), 100.0)  # by angles of 1 and 0.1
-    >>> [round(float(number), 3) for number in turned[0, 0, 0]]
+    >>> rotated = rotate(x, jnp.array([[1]]), 100.0)  # by angles of 1 and 0.1
+    >>> [round(float(number), 3) for number in rotated[0, 0, 0]]
     [0.54, -0.1, 0.841, 0.995]
 
   References:
@@ -127,12 +128,12 @@ def rotate(x: jax.Array, position_ids: jax.Array, base: float) -> jax.Array:
   angles = position_ids[..., None, None].astype(wide) * frequencies[None, None, None]
   first, second = jnp.split(x.astype(wide), 2, axis=-1)
   cosine, sine = jnp.cos(angles), jnp.sin(angles)
-  turned = (first * cosine - second * sine, second * cosine + first * sine)
-  return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+  rotated = (first * cosine - second * sine, second * cosine + first * sine)
+  return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
 
 
 class Embeddings(blocks.Embeddings):
-  """Token embeddings, normalised; the layers add positions."""
+  """Token embeddings, normalised; positions are applied in the layers."""
 
   def __init__(self, config: ModernBertConfig, *, rngs: nnx.Rngs):
     super().__init__(config, rngs=rngs)
@@ -166,13 +167,13 @@ class EncoderLayer(blocks.Layer):
 
 
 def geglu(x: jax.Array) -> jax.Array:
-  """[..., 2 I] -> [..., I]: the first half through `gelu`, times the second."""
+  """[..., 2 I] -> [..., I]: `gelu` of the first half, times the second half."""
   through, gate = jnp.split(x, 2, axis=-1)
   return gelu(through) * gate
 
 
 class ModernBert(blocks.Transformer):
-  """What all ModernBERTs have: embeddings, encoder and a last LayerNorm."""
+  """The base of all ModernBERTs: embeddings, encoder and a final LayerNorm."""
 
   config_type: ClassVar = ModernBertConfig
   embeddings_type: ClassVar = Embeddings
@@ -189,8 +190,8 @@ class ModernBertModel(ModernBert):
   """The encoder alone, for embeddings of sequences.
 
   Outputs:
-    sequence_mean: [B, M, D], the mean over each sequence's tokens, [CLS] and [SEP] too.
-    sequence_cls: [B, M, D], of each sequence's own [CLS].
+    sequence_mean: [B, M, D], the mean over each sequence's tokens, with [CLS] and [SEP].
+    sequence_cls: [B, M, D], the hidden state of each sequence's own [CLS].
   """
 
   def heads(self, hidden, batch, *, dropout_key=None):
@@ -200,7 +201,7 @@ class ModernBertModel(ModernBert):
 
 
 class PredictionHead(nnx.Module):
-  """What comes between the encoder and every head."""
+  """The layers between the encoder and every head."""
 
   def __init__(self, config: ModernBertConfig, *, rngs: nnx.Rngs):
     width = config.hidden_size
@@ -217,7 +218,7 @@ class ModernBertForMaskedLM(ModernBert):
 
   Outputs:
     mlm_logits: [B, P, V], at the masked positions only. V is rounded up to
-      `vocab_multiple`; the added entries have the lowest finite number.
+      `vocab_multiple`; the logits of added entries are the lowest finite number.
   """
 
   def __init__(self, config: ModernBertConfig, *, rngs: nnx.Rngs):

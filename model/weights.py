@@ -1,7 +1,7 @@
-"""A model on disk: what it is, its vocabulary, and its parameters.
+"""A model on disk: its description, its vocabulary, and its parameters.
 
 A folder of this project, a run's or an imported one, holds `model.json`, `vocab.txt` and
-`checkpoints/STEP/params`. The parameters load without the rest of a checkpoint.
+`checkpoints/STEP/params`. The parameters can be loaded without the rest of a checkpoint.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from model.models import CONFIGS, MODELS, abstract_model, model_of
 
 Params = dict[str, Any]
 MODEL, VOCABULARY, CHECKPOINTS = "model.json", "vocab.txt", "checkpoints"
-PARAMS = "params"  # the part of a checkpoint that holds them
+PARAMS = "params"  # the part of a checkpoint that holds the parameters
 FAMILY_NAMES = {"bert": "a BERT", "modern_bert": "a ModernBERT", "gpt2": "a GPT-2"}
-_EMBEDDING_PADDING = 128  # published embeddings are padded to a multiple of at most this
+_EMBEDDING_PADDING = 128  # published embeddings are padded to multiples of at most this
 
 
 _Config = TypeVar("_Config", bound=ModelConfig)
@@ -44,9 +44,9 @@ class Vocabulary:
   """The tokens of a WordPiece or a byte-level BPE.
 
   Attributes:
-    tokens: in the order of their ids.
-    lowercase: whether WordPiece lowers text and strips its accents before it splits it.
-    by_json: whether a `tokenizer.json` splits text, and not WordPiece.
+    tokens: the tokens in the order of their ids.
+    lowercase: whether WordPiece lowercases text and strips accents before splitting it.
+    by_json: whether text is split by a `tokenizer.json` instead of by WordPiece.
   """
 
   tokens: tuple[str, ...]
@@ -56,15 +56,15 @@ class Vocabulary:
 
 @dataclasses.dataclass(frozen=True)
 class StoredModel:
-  """A model on disk, its parameters not read yet.
+  """A model on disk, whose parameters are not read yet.
 
   Attributes:
-    directory: its folder.
+    directory: the folder of the model.
     head: a key of `model.MODELS[config.FAMILY]`.
-    config: of the model.
-    vocabulary: None if there is none.
-    labels: names of the classes, in the order of their numbers; () if they have none.
-    step: of the checkpoint; None in a Hugging Face directory.
+    config: the config of the model.
+    vocabulary: the vocabulary; None if the folder has none.
+    labels: the names of the classes, in the order of their numbers; () if they have none.
+    step: the step of the checkpoint; None in a Hugging Face directory.
     load: reads the parameters, a nested dictionary of arrays.
   """
 
@@ -82,18 +82,18 @@ class StoredModel:
     return model_of(self.config, self.head)
 
   def config_as(self, kind: type[_Config]) -> _Config:
-    """The config, if it is of this class; a WeightsError for other models."""
+    """The config, after checking its class; raises WeightsError for another class."""
     if not isinstance(self.config, kind):
       name = FAMILY_NAMES.get(getattr(kind, "FAMILY", ""), "an encoder")
       raise WeightsError(
-        f"{self.directory} holds a {self.kind.__name__}; expected {name}. Give "
+        f"{self.directory} holds a {self.kind.__name__}; expected {name}. Choose "
         "other weights."
       )
     return self.config
 
 
 def abstract_params(config: ModelConfig, head: str, *, sharding=None) -> Params:
-  """Shapes and types of a model's parameters, as a nested dictionary."""
+  """The shapes and types of a model's parameters, as a nested dictionary."""
   sharding = sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
   return jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
@@ -110,12 +110,12 @@ def resize_vocabulary(config: ModelConfig, params: Params, *, multiple: int):
   """Gives the token embedding another `vocab_multiple`.
 
   Args:
-    config: of the parameters.
-    params: entries beyond `vocab_size` are cut, new entries are zeros.
+    config: the config of the parameters.
+    params: the parameters. Entries beyond `vocab_size` are removed; new entries are zero.
     multiple: the new `vocab_multiple`.
 
   Returns:
-    The new config and parameters; unchanged arrays are shared.
+    The new config and parameters; unchanged arrays are shared, not copied.
   """
   new = dataclasses.replace(config, vocab_multiple=multiple)
 
@@ -132,7 +132,7 @@ def resize_vocabulary(config: ModelConfig, params: Params, *, multiple: int):
 
 
 def encoder_of(stored: StoredModel) -> StoredModel:
-  """The encoder of a model alone; that of a BERT has the pooler of its head."""
+  """The model without its head; a BERT keeps the pooler, if its head has one."""
   config = stored.config
   if isinstance(config, BertConfig):
     params = abstract_params(config, stored.head)
@@ -151,15 +151,15 @@ def check_vocabulary_size(
   """Checks that a vocabulary fits the embeddings, which may be padded.
 
   Raises:
-    WeightsError: it has more tokens than there are embeddings, or far fewer.
+    WeightsError: the vocabulary has more tokens than there are embeddings, or far fewer.
   """
   most = config.vocab_size
   least = max(most - _EMBEDDING_PADDING + 1, 1)
   if vocabulary and not least <= len(vocabulary.tokens) <= most:
     raise WeightsError(
       f"The vocabulary in {directory} has {len(vocabulary.tokens):,} tokens; expected "
-      f"{least:,} to {most:,}, as vocab_size is {most:,}. Copy the tokenizer of this model "
-      "to it."
+      f"{least:,} to {most:,}, since vocab_size is {most:,}. Copy the tokenizer of this "
+      "model into the folder."
     )
 
 
@@ -194,20 +194,20 @@ def describe(
 
 
 def save(directory: str | pathlib.Path, params: Params, *, step: int = 0):
-  """Writes only the parameters, as a checkpoint that is read like a run's.
+  """Writes only the parameters, as a checkpoint that can be read like a run's.
 
   Raises:
-    OSError: it could not be written.
+    OSError: the checkpoint could not be written.
   """
   path = pathlib.Path(directory).absolute() / CHECKPOINTS / str(step)
   try:
     ocp.save_checkpointables(path, {PARAMS: params})
-  except ValueError as error:  # TensorStore reports a full disk as a value
+  except ValueError as error:  # TensorStore reports a full disk as a ValueError
     raise OSError(beginning(error)) from error
 
 
 def steps(directory: str | pathlib.Path) -> list[int]:
-  """Steps of the checkpoints, oldest first; folders without Orbax's metadata don't count.
+  """The steps of complete checkpoints, those with Orbax's metadata; oldest first.
 
   Raises:
     WeightsError: a checkpoint does not store its parameters separately.
@@ -217,8 +217,8 @@ def steps(directory: str | pathlib.Path) -> list[int]:
   for folder in folders:
     if not (folder / PARAMS).is_dir():
       raise WeightsError(
-        f"{folder} holds no {PARAMS}; it was written by something else, or by an earlier "
-        "version. Move it away, or give another folder."
+        f"{folder} holds no {PARAMS}: another program or an earlier version wrote it. Move "
+        "it away, or choose another folder."
       )
   return sorted(int(folder.name) for folder in folders)
 
@@ -230,8 +230,8 @@ def open_folder(
 
   Args:
     directory: the folder.
-    step: of the checkpoint; the newest if not given.
-    sharding: of the parameters; the first device if not given.
+    step: the step of the checkpoint; by default the newest.
+    sharding: the sharding of the parameters; by default the first device.
 
   Raises:
     WeightsError: the folder holds no model of this project, no such checkpoint, or a
@@ -258,7 +258,7 @@ def open_folder(
       return ocp.load_checkpointables(path, {PARAMS: abstract})[PARAMS]
     except (ValueError, KeyError, OSError) as error:
       raise WeightsError(
-        f"The parameters in {path} are not those of {directory / MODEL}, or were damaged: "
+        f"The parameters in {path} are not those of {directory / MODEL}, or are damaged: "
         f"{beginning(error)} Restore the file, or choose another checkpoint with --step."
       ) from error
 
@@ -266,16 +266,16 @@ def open_folder(
 
 
 def read_through(path: str | pathlib.Path) -> dict[str, tuple[int, ...]]:
-  """Reads and decodes every array in a part of a checkpoint, to see whether it is whole.
+  """Reads and decodes every array in a part of a checkpoint, to check that it is whole.
 
   Args:
-    path: such as `checkpoints/100/params`.
+    path: the folder of the part, such as `checkpoints/100/params`.
 
   Returns:
     The shape of each array by its name, with dots between the keys.
 
   Raises:
-    ValueError, KeyError, OSError: it is damaged; the messages are long.
+    ValueError, KeyError, OSError: an array is damaged; the messages are long.
   """
   base = {"driver": "ocdbt", "base": f"file://{pathlib.Path(path).absolute()}/"}
   keys = tensorstore.KvStore.open(base).result().list().result()
@@ -298,7 +298,7 @@ def shapes_of(tree: Any) -> dict[str, tuple[int, ...]]:
 
 
 def check_shapes(stored: dict[str, tuple[int, ...]], expected: Any):
-  """Compares the shapes that `read_through` returns with those of a tree.
+  """Checks that the shapes that `read_through` returns are those of a tree.
 
   Raises:
     ValueError: names the first array that differs.
@@ -334,7 +334,7 @@ def read_description(directory: str | pathlib.Path) -> Description:
   """Reads what `describe` wrote.
 
   Raises:
-    WeightsError: it is missing, or was altered.
+    WeightsError: a file is missing, or was changed.
   """
   directory = pathlib.Path(directory)
   try:
@@ -343,22 +343,22 @@ def read_description(directory: str | pathlib.Path) -> Description:
     for name in ("dtype", "param_dtype"):
       fields[name] = jnp.dtype(fields[name])
     head = value["head"]
-    # Older folders have no family.
+    # Older folders do not name the family.
     family = value.get("family", "gpt2" if head == "causal" else "bert")
     if family not in MODELS:
       raise ValueError(f"family is {family!r}, expected one of {', '.join(MODELS)}")
     config = CONFIGS[family](**fields)
     model_of(config, head)
-    labels = tuple(map(str, value.get("labels", ())))  # not there in older folders
+    labels = tuple(map(str, value.get("labels", ())))  # missing in older folders
     vocabulary = None
     if value["lowercase"] is not None:
       tokens = read_tokens(directory / VOCABULARY)
-      by_json = value.get("by_json", False)  # not there in older folders
+      by_json = value.get("by_json", False)  # missing in older folders
       vocabulary = Vocabulary(tokens, lowercase=value["lowercase"], by_json=by_json)
   except FileNotFoundError as error:
     raise WeightsError(
       f"Expected a run's folder or an imported one, with {MODEL}: {error.filename} is not "
-      f"there. Import a Hugging Face directory with python -m model import."
+      "there. Import a Hugging Face directory with python -m model import."
     ) from error
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise WeightsError(f"{directory / MODEL} cannot be used: {error!r}.") from error
@@ -366,5 +366,5 @@ def read_description(directory: str | pathlib.Path) -> Description:
 
 
 def read_tokens(path: pathlib.Path) -> tuple[str, ...]:
-  """The lines of a vocabulary file; a token may hold any other kind of space."""
+  """The lines of a vocabulary file; a token may hold any space except a newline."""
   return tuple(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"))

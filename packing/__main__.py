@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 130
   except MemoryError:
     print(
-      "error: There is not enough memory for this. Use fewer lengths, a larger "
+      "error: There is not enough memory for this problem. Use fewer lengths, a larger "
       "--length-multiple, or algorithm lpfhp.",
       file=sys.stderr,
     )
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-  """Reports a mistake in one line, like all mistakes, and points to the help."""
+  """Reports a usage error in one line, like every other error, and points to --help."""
 
   def error(self, message):
     message = " ".join(message.split())
@@ -57,8 +57,8 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
   parser = _Parser(
     prog="python -m packing",
-    description="Packs sequences of different lengths into rows of one length, with the "
-    "fewest rows that any plan can have, proven.",
+    description="Packs sequences of different lengths into rows of one length, and proves "
+    "how close each plan is to the fewest rows possible.",
   )
   commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
   for name, module in _COMMANDS.items():

@@ -16,11 +16,12 @@ from packing.problem import Strategy
 class Assignment:
   """Which sequences share a pack, in compressed sparse row form.
 
-  `len(assignment)` is the number of packs; `assignment[i]` is the sequence numbers of one.
+  `len(assignment)` is the number of packs; `assignment[i]` holds the sequence numbers of
+  pack `i`.
 
   Attributes:
     offsets: int64[num_packs + 1]; pack `i` holds `sequence_ids[offsets[i]:offsets[i + 1]]`.
-    sequence_ids: int64[num_sequences]; each sequence number exactly once.
+    sequence_ids: int64[num_sequences]; holds each sequence number exactly once.
   """
 
   offsets: np.ndarray
@@ -50,7 +51,7 @@ def assign(
   *,
   seed: int,
 ) -> Assignment:
-  """Does the work of `Plan.assign`.
+  """Implements `Plan.assign`.
 
   The sequences are sorted by length in one counting sort and shuffled within each length.
   Then each slot of each strategy takes the next sequences of its length. Every assignment

@@ -1,4 +1,4 @@
-"""Batches of sequences sorted by length; what a row costs, and batches of equal cost."""
+"""Batches sorted by length; the cost of a row; and batches of equal cost."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class SortedBatches:
 
   Attributes:
     batch_size: sequences in a batch.
-    num_batches: batches; the last one may be smaller.
-    num_shapes: different lengths that batches are padded to, each a shape to compile.
+    num_batches: the number of batches; the last batch may be smaller.
+    num_shapes: the number of different lengths that batches are padded to, each of which
+      is a shape to compile.
     num_tokens: tokens of all batches, padding included.
     num_padding_tokens: how many of them are padding.
     efficiency: real tokens / all tokens, a fraction.
-    packing_factor: tokens with full padding / `num_tokens`, to compare with packs.
-    sequences_by_length: how many sequences are padded to each length.
+    packing_factor: tokens with full padding / `num_tokens`, comparable to a plan's.
+    sequences_by_length: the number of sequences that are padded to each length.
   """
 
   batch_size: int
@@ -41,7 +42,7 @@ class SortedBatches:
 def sorted_batches(
   histogram: Histogram, *, batch_size: int = 256, length_multiple: int = 1
 ) -> SortedBatches:
-  """Counts batches of sequences sorted by length, each padded to its longest sequence.
+  """Counts sorted batches: sequences in order of length, padded to the longest in a batch.
 
   Args:
     histogram: the lengths.
@@ -49,7 +50,7 @@ def sorted_batches(
     length_multiple: batches are padded to a multiple of this many tokens.
 
   Returns:
-    Tokens, padding and shapes.
+    The number of batches, tokens, padding tokens and shapes.
 
   Raises:
     InputError: batch_size or length_multiple below 1.
@@ -93,7 +94,7 @@ def sorted_batches(
 
 
 class Layers(Protocol):
-  """The part of an encoder's config that decides what a token and a pair cost."""
+  """The fields of an encoder's config that determine the cost of a token and of a pair."""
 
   hidden_size: int
   intermediate_size: int
@@ -103,15 +104,15 @@ class Layers(Protocol):
 class Cost:
   """The cost of a row: `linear` for each token, `quadratic` for each pair of tokens.
 
-  Pairs are those of one sequence, so a row has as many as the sum of its squared lengths.
-  Attention that computes whole rows has the squared row length instead.
+  Only pairs within a sequence count, so their number is the sum of squared lengths. (Where
+  attention computes whole rows, it is the squared row length instead.)
 
   Attributes:
-    linear: of a token of the row, padding too.
-    quadratic: of a pair of tokens, in the same unit.
+    linear: the cost of a token of the row, padding included.
+    quadratic: the cost of a pair of tokens, in the same unit.
 
   Raises:
-    InputError: negative, or both zero.
+    InputError: one of them is negative, or both are zero.
 
   Example:
     >>> Cost(linear=1.0, quadratic=0.01).of([(100,), (50, 50)], row_length=100).tolist()
@@ -130,11 +131,11 @@ class Cost:
 
   @classmethod
   def of_bert(cls, config: Layers) -> Cost:
-    """Counts the operations of an encoder layer, in units of a token's.
+    """Counts the operations of an encoder layer; the unit is the cost of one token.
 
-    A token is multiplied with the query, key, value and output matrices and with two of the
-    feed-forward layer; a pair takes a product of two heads' vectors for its score and one
-    for its value.
+    A token is multiplied by the query, key, value and output matrices and by the two of the
+    feed-forward layer. A pair takes one product of head vectors for its score and one for
+    its value.
 
     Example:
       >>> import types
@@ -147,34 +148,34 @@ class Cost:
 
   @classmethod
   def fit(cls, row_lengths, squares, seconds) -> Cost:
-    """Fits measured steps by least squares of relative errors, neither part below zero.
+    """Fits measured times by non-negative least squares of the relative errors.
 
     Args:
-      row_lengths: float[N]; tokens of the rows of each measurement.
-      squares: float[N]; the sum of squared lengths of the same rows.
-      seconds: float[N]; what they took.
+      row_lengths: float[N]; the number of tokens in the rows of each measurement.
+      squares: float[N]; the sum of squared lengths in the same rows.
+      seconds: float[N]; the measured time.
 
     Returns:
       The cost in seconds.
 
     Raises:
-      InputError: fewer than two measurements, different numbers of them, or a time that is
-        not above zero.
+      InputError: there are fewer than two measurements, the arguments differ in length, or
+        a time is not above zero.
 
     Example:
       >>> Cost.fit([512, 512], [2**18, 2**16], [1.536, 0.768])
       Cost(linear=0.001, quadratic=3.90625e-06)
     """
-    import scipy.optimize  # as slow as all other imports, and used only here
+    import scipy.optimize  # imported late: it takes as long as all other imports
 
     tokens, pairs, times = (np.asarray(x, float) for x in (row_lengths, squares, seconds))
     if not (tokens.shape == pairs.shape == times.shape) or tokens.ndim != 1:
       raise InputError(
-        f"Expected as many row_lengths, squares and seconds; found shapes {tokens.shape}, "
-        f"{pairs.shape} and {times.shape}."
+        "Expected row_lengths, squares and seconds as vectors of one length; found shapes "
+        f"{tokens.shape}, {pairs.shape} and {times.shape}."
       )
     if tokens.size < 2 or not (times > 0).all():
-      raise InputError("Expected two measurements or more, each above 0 seconds.")
+      raise InputError("Expected at least two measurements, each above 0 seconds.")
     relative = np.stack([tokens, pairs], axis=1) / times[:, None]
     scale = np.linalg.norm(relative, axis=0)
     parts, _ = scipy.optimize.nnls(relative / scale, np.ones(times.size))
@@ -182,27 +183,27 @@ class Cost:
     return cls(linear, quadratic)
 
   def of(self, packs, *, row_length: int) -> np.ndarray:
-    """float[N]; the cost of rows of this length with each of some packs of lengths."""
+    """float[N]; the cost of a row of this length, for each of some packs of lengths."""
     squares = [sum(length * length for length in pack) for pack in packs]
     return self.of_squares(squares, row_length=row_length)
 
   def of_squares(self, squares, *, row_length: int) -> np.ndarray:
-    """float[...]; the cost of rows whose squared lengths have these sums."""
+    """float[...]; the cost of rows, given the sums of their squared lengths."""
     return self.linear * row_length + self.quadratic * np.asarray(squares, float)
 
 
 def deal(costs, devices: int) -> np.ndarray:
-  """Orders the packs of a step so that each device gets as many, of nearly equal cost.
+  """Orders the packs of a step: as many for each device, at nearly the same total cost.
 
   The packs are dealt in rounds, the costliest first: in each round the device with the
-  least so far takes the costliest pack.
+  lowest cost so far takes the costliest pack.
 
   Args:
-    costs: float or int[B]; of the packs of a step.
-    devices: equal blocks of the step, one for each device; a divisor of B.
+    costs: float or int[B]; the costs of the packs of a step.
+    devices: the number of devices, each of which takes an equal block; a divisor of B.
 
   Returns:
-    int64[B]; numbers of packs: those of the first device, then those of the next.
+    int64[B]; the numbers of the packs of the first device, then those of the next.
 
   Raises:
     InputError: the devices do not divide the packs.
@@ -230,33 +231,35 @@ def deal(costs, devices: int) -> np.ndarray:
 def balanced_order(
   costs, *, batch_size: int, group: int, first_row: int, rng: np.random.Generator
 ) -> np.ndarray:
-  """A random order of the packs of an epoch in which steps, or devices, cost the same.
+  """A random order of the packs of an epoch, with nearly equal cost per step or device.
 
-  The packs are sorted by cost, packs of equal cost at random, and cut into groups of
-  neighbours, and these into as many strata as a step has groups. Each step takes one group
-  of every stratum, at random. Packs that are left over, since steps reach across the ends
-  of epochs, come from everywhere. With groups of one pack, steps cost nearly the same. With
-  groups of a pack for each device, `deal` gives all devices of a step nearly the same,
-  however few rows each of them has, and steps differ more.
+  The packs are sorted by cost, with ties in random order, and cut into groups of
+  neighbours. The groups are cut into as many strata as a step has groups, and each step
+  takes one random group of every stratum. Some packs are left over because steps reach
+  across the ends of epochs; these are spread evenly over all costs.
+
+  With groups of one pack, all steps cost nearly the same. With one pack per device in a
+  group, `deal` gives all devices of a step nearly the same cost, however few rows each of
+  them has, but steps differ more.
 
   Args:
-    costs: float or int[P]; of the packs.
-    batch_size: B, packs of a step.
-    group: packs of similar cost that stay together; a divisor of B.
-    first_row: rows of all epochs before this one; steps begin at multiples of B.
-    rng: for all that is random.
+    costs: float or int[P]; the costs of the packs.
+    batch_size: B, the number of packs in a step.
+    group: the number of packs of similar cost that stay together; a divisor of B.
+    first_row: the number of rows of all earlier epochs; steps begin at multiples of B.
+    rng: the source of randomness.
 
   Returns:
-    int64[P]; numbers of packs.
+    int64[P]; the numbers of the packs.
 
   Example:
     >>> rng = np.random.default_rng(0)
     >>> options = {"batch_size": 2, "first_row": 0, "rng": rng}
     >>> order = balanced_order([1, 2, 8, 9], group=1, **options).reshape(2, 2)
-    >>> np.sort(order // 2).tolist()  # each step has one of the costlier two
+    >>> np.sort(order // 2).tolist()  # each step has one of the two costlier packs
     [[0, 1], [0, 1]]
     >>> order = balanced_order([1, 2, 8, 9], group=2, **options).reshape(2, 2)
-    >>> order[:, 0] // 2 == order[:, 1] // 2  # one step has both of them
+    >>> order[:, 0] // 2 == order[:, 1] // 2  # one step has both
     array([ True,  True])
   """
   costs = np.asarray(costs)
@@ -277,14 +280,14 @@ def balanced_order(
 
 
 def waiting(costs, *, devices: int) -> float:
-  """The share of their time that devices wait for the slowest, on average over steps.
+  """The share of time that devices wait for the slowest device, averaged over steps.
 
   Args:
-    costs: float or int[steps, B]; of the packs, those of the first device first.
-    devices: equal blocks of a step.
+    costs: float or int[steps, B]; the costs of the packs, the first device's first.
+    devices: the number of devices, each of which has an equal block of a step.
 
   Example:
-    >>> waiting([[3, 1, 2, 2], [4, 4, 1, 1]], devices=2)  # none; and 3 of 8
+    >>> waiting([[3, 1, 2, 2], [4, 4, 1, 1]], devices=2)  # 0, then 3/8
     0.1875
   """
   costs = np.asarray(costs)

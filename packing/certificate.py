@@ -1,4 +1,4 @@
-"""The account of a plan: nothing was lost, and how far it is from the proven minimum."""
+"""The certificate of a plan: nothing was lost, and how far it is from the minimum."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ class Certificate:
   """What went into a plan, what came out, and the proven minimum.
 
   Attributes:
-    histogram_sha256: identifies the histogram, see `Histogram.sha256`.
+    histogram_sha256: identifies the histogram; see `Histogram.sha256`.
     num_sequences_in, num_tokens_in: counted in the histogram.
     num_sequences_out, num_tokens_out: counted in the packs.
-    lower_bound: packs that any plan needs under the same limits.
-    unlimited_bound: packs that any plan needs without a depth limit.
+    lower_bound: the packs that any plan under the same limits needs at least.
+    unlimited_bound: the packs that any plan without a depth limit needs at least.
     bound_proof: "simple" if tokens, depth or halves of a row prove the bound; "weights"
       if the weights stored with the plan do.
     gap: packs above the bound.
     num_padding_tokens: includes separators and the gaps of `length_multiple`.
     efficiency: real tokens / all tokens, a fraction.
-    mean_squares: the sum of squared lengths of a pack, on average: what attention costs
-      if it skips foreign sequences.
-    spread: its standard deviation over packs, as a share of the mean.
-    largest_squares: the largest over the mean.
-    spread_bound: the least spread of any plan with as many packs.
+    mean_squares: the sum of squared lengths of a pack, averaged over packs. This sum is the
+      cost of attention that skips foreign sequences.
+    spread: the standard deviation of this sum over packs, divided by its mean.
+    largest_squares: the largest such sum, divided by the mean.
+    spread_bound: the smallest spread that a plan with as many packs can have.
     packs_by_depth: the number of packs for each number of sequences in them.
 
-  The other attributes are the plan's.
+  The other attributes are those of the plan.
   """
 
   algorithm: str
@@ -88,8 +88,9 @@ class Certificate:
       f"padding   {self.num_padding_tokens:>20,} tokens",
       f"efficiency{self.efficiency:>20.6f} real tokens / all tokens",
       f"factor    {self.packing_factor:>20.6f} sequences a pack",
-      f"squares   {self.mean_squares:>20,.0f} of lengths a pack; spread {self.spread:.2%} "
-      f"(at least {self.spread_bound:.2%}), the largest {self.largest_squares:.2f} of it",
+      f"squares   {self.mean_squares:>20,.0f} of lengths, mean over packs; spread "
+      f"{self.spread:.2%} (at least {self.spread_bound:.2%}), largest "
+      f"{self.largest_squares:.2f} x mean",
     ]
     lines += [
       f"depth {depth:<4}{packs:>20,} packs" for depth, packs in self.packs_by_depth.items()
@@ -100,7 +101,7 @@ class Certificate:
     return "\n".join(lines)
 
   def _limit_cost(self) -> str:
-    without = f"without it a plan needs at least {self.unlimited_bound:,} packs."
+    without = f"without it, a plan needs at least {self.unlimited_bound:,} packs."
     cost = self.num_packs - self.unlimited_bound
     if not cost:
       return f"The depth limit costs nothing: {without}"
@@ -109,5 +110,5 @@ class Certificate:
 
 
 def verdict(gap: int) -> str:
-  """The distance of a plan from the proven minimum, in words."""
-  return f"{gap:,} above the minimum proven" if gap else "proven minimal"
+  """How far a plan is from the proven minimum, in words."""
+  return f"{gap:,} above the proven minimum" if gap else "proven minimal"

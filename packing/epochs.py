@@ -1,4 +1,4 @@
-"""The packs of a plan over a dataset, with other neighbours in each epoch."""
+"""The packs of a plan over a dataset; other sequences share a pack in each epoch."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from packing.row import make_rows
 
 
 class PerEpoch:
-  """Makes a value for each epoch and keeps the two used last; a pickle leaves them out."""
+  """Makes a value for each epoch and caches the last two; pickling drops the cache."""
 
   def __init__(self, make: Callable[[int], Any]):
     self._make, self._cached = make, functools.lru_cache(maxsize=2)(make)
-    self._lock = threading.Lock()  # so that two threads do not make the same
+    self._lock = threading.Lock()  # so that two threads do not make the same value
 
   def __call__(self, epoch: int) -> Any:
     with self._lock:
-      return self._cached(int(epoch))  # NumPy's too
+      return self._cached(int(epoch))  # also for NumPy integers
 
   def __reduce__(self):
     return PerEpoch, (self._make,)
 
 
 def assign_epoch(plan: Plan, lengths: np.ndarray, seed: int, epoch: int) -> Assignment:
-  """Which sequences share a pack in an epoch, in the plan's order of packs."""
+  """The assignment of an epoch, with the packs in the order of the plan."""
   (own_seed,) = np.random.SeedSequence([seed, epoch]).generate_state(1)
   return plan.assign(lengths, seed=int(own_seed))
 
 
 class PlannedPacks:
-  """Reads the examples of packs; the datasets of `packing.torch` and so on are made of it.
+  """Reads the examples of packs; the datasets of `packing.torch` and others build on this.
 
   Args:
-    examples: examples by number, such as a list. If it has `__getitems__`, it is asked for
-      many at a time.
-    plan: of exactly these lengths.
+    examples: gives an example for each number, such as a list. If it has `__getitems__`,
+      that method is called with many numbers at a time.
+    plan: a plan for exactly these lengths.
     lengths: int[N]; tokens of each example. Without it, all examples are read once.
-    seed: of the assignments, with the epoch.
+    seed: determines the assignments, together with the epoch.
 
   Raises:
-    InputError: the plan is for other lengths, or for rows of several lengths.
+    InputError: the plan is for other lengths, or has rows of several lengths.
 
   Example:
     >>> import packing
@@ -87,7 +87,7 @@ class PlannedPacks:
     return [[next(examples) for _ in pack] for pack in packs]
 
   def rows(self, epoch: int, numbers: Sequence[int]) -> dict[str, np.ndarray]:
-    """Some packs as `packing.make_rows` lays them out, M being the plan's packing depth."""
+    """The rows of some packs, by `packing.make_rows`; M is the plan's packing depth."""
     return make_rows(
       self.read(epoch, numbers),
       self.plan.row_length,

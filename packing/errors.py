@@ -28,18 +28,18 @@ def short_repr(value) -> str:
   try:
     text = repr(value)
   except ValueError:  # an integer of thousands of digits
-    return f"a {type(value).__name__} beyond printing"
+    return f"a {type(value).__name__} too long to print"
   return text if len(text) <= 40 else text[:37] + "..."
 
 
 def check_integer(
   name: str, value, *, at_least: int, at_most: int = 2**62, otherwise: str = ""
 ) -> int:
-  """Returns a value that is a whole number within its range.
+  """Returns a value after checking that it is a whole number within its range.
 
   Args:
     name: the argument's name, for the message.
-    value: anything.
+    value: the value to check, of any type.
     at_least: the smallest number allowed.
     at_most: the largest number allowed.
     otherwise: what else is allowed, for the message.
@@ -52,13 +52,17 @@ def check_integer(
     3
   """
   try:
-    number = operator.index(value)
+    number: int | None = operator.index(value)
   except TypeError:
-    number = at_least - 1
-  if isinstance(value, bool) or number < at_least:
+    number = None
+  if number is None or isinstance(value, bool):
     raise InputError(
-      f"{name} is {short_repr(value)}; expected at least {at_least}, a whole "
-      f"number{otherwise}."
+      f"{name} is {short_repr(value)}; expected a whole number of at least "
+      f"{at_least}{otherwise}."
+    )
+  if number < at_least:
+    raise InputError(
+      f"{name} is {short_repr(value)}; expected at least {at_least}{otherwise}."
     )
   if number > at_most:
     raise InputError(f"{name} is {short_repr(value)}; expected at most {at_most}.")
@@ -66,7 +70,7 @@ def check_integer(
 
 
 def seconds(name: str, value) -> float:
-  """Returns a value that is a number of seconds above 0.
+  """Returns a value after checking that it is a number of seconds above 0.
 
   Raises:
     InputError: not a number above 0.

@@ -14,12 +14,12 @@ from packing.errors import InputError, short_repr
 
 
 def write_text(path, text: str):
-  """Writes a text file at once: readers see the old file or the complete new one."""
+  """Writes a text file atomically: readers see the old file or the complete new one."""
   write_bytes(path, text.encode())
 
 
 def write_bytes(path, data: bytes):
-  """Writes a file at once: readers see the old file or the complete new one.
+  """Writes a file atomically: readers see the old file or the complete new one.
 
   Raises:
     InputError: the file cannot be written; nothing is left behind.
@@ -30,7 +30,7 @@ def write_bytes(path, data: bytes):
 
 @contextlib.contextmanager
 def whole_file(path) -> Iterator[BinaryIO]:
-  """Opens a file to write to; it gets its name when the block ends without an error.
+  """Opens a file for writing; it gets its name when the block ends without an error.
 
   Raises:
     InputError: the file cannot be written; nothing is left behind.
@@ -52,7 +52,7 @@ def whole_file(path) -> Iterator[BinaryIO]:
 
 
 def check_writable(path):
-  """Checks before long work that its result can be written.
+  """Checks that a file can be written, before the long work of computing its content.
 
   Raises:
     InputError: the file cannot be written.
@@ -63,7 +63,7 @@ def check_writable(path):
 
 
 def _temporary(path) -> tuple[pathlib.Path, int, str]:
-  """The path, and an open temporary file beside it with its name."""
+  """The path, and the descriptor and name of an open temporary file in its folder."""
   path = pathlib.Path(path)
   try:
     if path.exists() and not path.is_file():
@@ -83,7 +83,7 @@ def read_json(path, *, what: str) -> dict:
     what: what the file should be, for the error message.
 
   Raises:
-    InputError: not a readable file, or not a JSON object.
+    InputError: the file cannot be read, or does not hold a JSON object.
   """
   try:
     text = pathlib.Path(path).read_text(encoding="utf-8")

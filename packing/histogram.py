@@ -1,4 +1,4 @@
-"""Sequence-length histograms: all that a packing algorithm knows about a dataset."""
+"""Histograms of sequence lengths: all that a packing algorithm knows about a dataset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Histogram:
   Attributes:
     counts: int64[S]; entry `i` counts the sequences of `i + 1` tokens, special tokens
       included. Read-only.
-    source: where the counts come from, for people.
+    source: a description of where the counts come from.
 
   Raises:
     InputError: the counts are not a vector of whole, non-negative numbers, are all zero, or
@@ -46,7 +46,7 @@ class Histogram:
         f"{counts.shape}. Count the sequences of 1, 2, ... tokens."
       )
     if counts.dtype.kind == "O" and all(isinstance(n, int) for n in counts):
-      raise InputError("A count is beyond 2^53; expected a number of sequences.")
+      raise InputError("A count is above 2^53; expected a number of sequences.")
     if counts.dtype.kind not in "iuf" or not np.isfinite(counts).all():
       raise InputError(
         f"Expected whole numbers as counts; found {counts.dtype} values that are not."
@@ -66,7 +66,7 @@ class Histogram:
     if floats.sum() > 2.0**53 or floats @ np.arange(1.0, counts.size + 1) > 2.0**62:
       raise InputError(
         f"The histogram has {floats.sum():.3g} sequences; expected at most 2^53, and not "
-        "more than 2^62 tokens. Scale the counts down; a plan for a thousandth is as good."
+        "more than 2^62 tokens. Scale the counts down, for example by a thousand."
       )
     if not counts.any():
       raise InputError("The histogram is empty: expected at least one sequence.")
@@ -78,12 +78,12 @@ class Histogram:
   def from_lengths(
     cls, lengths, *, max_sequence_length: int, source: str = ""
   ) -> Histogram:
-    """Counts lengths.
+    """Makes the histogram of some lengths.
 
     Args:
       lengths: int[num_sequences]; tokens of each sequence, at least 1.
       max_sequence_length: S, the longest length allowed, in tokens.
-      source: where the lengths come from, for people.
+      source: a description of where the lengths come from.
 
     Returns:
       A histogram of S entries.
@@ -100,7 +100,7 @@ class Histogram:
 
   @property
   def max_sequence_length(self) -> int:
-    """Entries of the histogram, S, in tokens."""
+    """S, the number of entries of the histogram, in tokens."""
     return self.counts.size
 
   @property
@@ -127,7 +127,7 @@ class Histogram:
 
 
 def check_lengths(lengths, max_sequence_length: int) -> np.ndarray:
-  """Returns lengths as an integer vector, all within their range.
+  """Returns lengths as an integer vector after checking their range.
 
   Args:
     lengths: int[num_sequences], in tokens.
@@ -159,7 +159,7 @@ def check_lengths(lengths, max_sequence_length: int) -> np.ndarray:
 
 
 def check_same_lengths(lengths, histogram: Histogram) -> np.ndarray:
-  """Returns lengths as an integer vector, which must have this histogram.
+  """Returns lengths as an integer vector after checking that they have this histogram.
 
   Raises:
     InputError: the lengths are not those of the histogram.
@@ -175,7 +175,7 @@ def check_same_lengths(lengths, histogram: Histogram) -> np.ndarray:
 
 
 def count_lengths(lengths: np.ndarray, max_sequence_length: int) -> np.ndarray:
-  """int64[S]; how many of the checked lengths are 1, 2, ... S."""
+  """int64[S]; how many of the lengths, already checked, are 1, 2, ... S."""
   counts = np.zeros(max_sequence_length + 1, np.int64)
   for start in range(0, lengths.size, _CHUNK):  # bincount copies to int64
     chunk = lengths[start : start + _CHUNK]

@@ -1,4 +1,4 @@
-"""A plan for rows of several lengths, each of its own cost."""
+"""A plan for rows of several lengths, each length with its own cost."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class MixedPlan:
 
   Attributes:
     histogram: the lengths that are packed.
-    plans: a plan for each row length that is used, ascending; together their histograms
-      are `histogram`.
-    row_costs: the cost of a row, by row length, ascending; also of lengths without a plan.
-    algorithm: what made the plan.
-    geometry: of the longest row.
+    plans: a plan for each row length in use, ascending; their histograms add up to
+      `histogram`.
+    row_costs: the cost of a row, by row length, ascending; includes lengths without a plan.
+    algorithm: the name of the algorithm that made the plan.
+    geometry: the geometry of the longest row.
     bound_weights: int64[R]; weights that prove `lower_bound`
       (`packing.algorithms.pricing.dual_bound`); None if tokens alone prove it.
-    details: what the algorithm reports, by name.
+    details: further results that the algorithm reports, by name.
 
   Example:
     >>> import packing
@@ -91,7 +91,7 @@ class MixedPlan:
 
   @functools.cached_property
   def lower_bound(self) -> int:
-    """No plan for these row lengths, costs and depth can cost less; proven in integers."""
+    """No plan for these row lengths, costs and depth can cost less; an exact proof."""
     bound = self._problem.simple_bound
     if self.bound_weights is not None:
       weights = check_weights(self._problem, self.bound_weights)
@@ -110,7 +110,7 @@ class MixedPlan:
     return f"at most {self.gap / self.lower_bound:.2%} above the minimum cost"
 
   def certificate(self) -> MixedCertificate:
-    """What went in, what came out, and how far the cost is from the proven minimum."""
+    """What went into the plan, what came out, and how far its cost is from the minimum."""
     return MixedCertificate(
       algorithm=self.algorithm,
       histogram_sha256=self.histogram.sha256,
@@ -135,7 +135,7 @@ class MixedPlan:
       seed: the seed of the random order.
 
     Returns:
-      An assignment for each of `plans`, with numbers of sequences in `lengths`.
+      An assignment for each of `plans`; sequence numbers are indices of `lengths`.
 
     Raises:
       InputError: the plan was made for other lengths.
@@ -159,13 +159,13 @@ class MixedPlan:
 
 @dataclasses.dataclass(frozen=True)
 class MixedCertificate:
-  """The account of a `MixedPlan`.
+  """The certificate of a `MixedPlan`.
 
   Attributes:
     row_costs: the cost of a row, by row length.
     rows: the number of rows, by row length; lengths without rows are left out.
-    cost: of all rows.
-    lower_bound: any plan for these row lengths, costs and depth costs at least this.
+    cost: the cost of all rows.
+    lower_bound: the cost that any plan for these row lengths, costs and depth has at least.
     gap: cost above the bound.
     efficiency: real tokens / all tokens, a fraction.
   """
@@ -212,11 +212,11 @@ class MixedCertificate:
 def check_rows(
   row_lengths: Sequence[int], row_cost: Sequence[int] | None
 ) -> dict[int, int]:
-  """Returns the cost of a row by row length, ascending; by default its tokens.
+  """Returns the cost of a row by row length, ascending; by default, the row length.
 
   Raises:
-    InputError: no lengths, equal ones, another number of costs, or costs that do not rise
-      with the length.
+    InputError: there is no length, a length occurs twice, the number of costs is not that
+      of the lengths, or costs do not rise with the length.
   """
   lengths = [
     check_integer("A row length", length, at_least=1, at_most=MAX_ROW_LENGTH)
@@ -238,7 +238,7 @@ def check_rows(
   if any(one[1] >= next_one[1] for one, next_one in itertools.pairwise(pairs)):
     raise InputError(
       f"row_cost is {short_repr(costs)} for rows of {short_repr(lengths)} tokens; expected "
-      "longer rows to cost more. Leave out a length that never pays."
+      "longer rows to cost more. Leave out a length that costs as much as a longer one."
     )
   return dict(pairs)
 
@@ -259,14 +259,14 @@ def split(
   geometry: Geometry,
   algorithm: str,
 ) -> tuple[Plan, ...]:
-  """A plan for each row length, of the packs for which it is the shortest that holds them.
+  """A plan for each row length: of the packs that do not fit in any shorter row.
 
   Args:
-    histogram: of all sequences.
+    histogram: the lengths of all sequences.
     strategies: repeat counts by strategy.
-    row_costs: by row length, ascending.
-    geometry: of the longest row.
-    algorithm: what made the packs.
+    row_costs: the cost of a row by row length, ascending.
+    geometry: the geometry of the longest row.
+    algorithm: the name of the algorithm that made the packs.
   """
   row_lengths = list(row_costs)
   parts: dict[int, dict[Strategy, int]] = collections.defaultdict(dict)

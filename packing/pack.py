@@ -1,4 +1,4 @@
-"""From a histogram to a plan."""
+"""`pack`: from a histogram to a plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from packing.mixed import MixedPlan, check_rows, problem_of, split
 from packing.plan import Plan
 from packing.problem import Geometry, Solution
 
-# Each takes a Problem and keyword options, and returns a Solution.
+# Each algorithm takes a Problem and keyword options, and returns a Solution.
 ALGORITHMS: dict[str, Callable[..., Solution]] = {
   "none": none,
   "greedy": greedy,
@@ -40,14 +40,14 @@ ALGORITHMS: dict[str, Callable[..., Solution]] = {
 
 
 def algorithm_options(algorithm: str) -> dict[str, object]:
-  """An algorithm's own options and their defaults, without those of `pack`.
+  """An algorithm's own options and their defaults, without the options of `pack`.
 
   Example:
     >>> algorithm_options("nnlshp")["residual_weight"]
     0.09
 
   Raises:
-    InputError: an unknown algorithm.
+    InputError: the algorithm is unknown.
   """
   if algorithm not in ALGORITHMS:
     raise InputError(
@@ -62,7 +62,7 @@ def check_options(algorithm: str, options: Iterable[str]):
   """Refuses names that are not options of the algorithm.
 
   Raises:
-    InputError: an unknown algorithm or option.
+    InputError: the algorithm or an option is unknown.
   """
   known = sorted(algorithm_options(algorithm))
   for name in sorted(set(options).difference(known)):
@@ -106,40 +106,41 @@ def pack(
   progress: Progress | None = None,
   **options,
 ) -> Plan | MixedPlan:
-  """Packs sequences into rows of one length, or of several.
+  """Packs sequences into rows of one length, or of several lengths.
 
   Args:
     histogram: a histogram, or int[num_sequences], the lengths to pack, in tokens.
-    max_sequence_length: the longest length allowed, in tokens; with lengths only.
-    algorithm: a name from `ALGORITHMS`. The default is the optimum within a limit of work,
-      or LPFHP and SPFHP for more than 8,192 different lengths.
-    max_sequences_per_pack: the depth limit. "auto" takes the smallest that costs at most
-      0.1 % more packs, unless its plan takes long to make (`choose_depth`); with several
-      row lengths it is no limit. None or "max" is no limit.
-    row_length: tokens of a row, at least the longest sequence; None for the histogram's
-      maximum sequence length, rounded up to the multiple if necessary. Several lengths:
-      optimal and auto minimise the cost of all rows; the others pack for the longest row.
-      Each pack then takes the shortest row that holds it.
-    row_cost: the cost of a row of each length, whole numbers that rise with the length;
-      None for its tokens. With several row lengths only.
+    max_sequence_length: the longest length allowed, in tokens; required with lengths, and
+      otherwise that of the histogram.
+    algorithm: a name from `ALGORITHMS`. The default, "auto", looks for the optimum within a
+      limit of work, or uses LPFHP and SPFHP for more than 8,192 different lengths.
+    max_sequences_per_pack: the depth limit. "auto" chooses the smallest limit that costs at
+      most 0.1 % more packs, unless its plan takes long to make (see `choose_depth`), and
+      sets no limit if there are several row lengths. None or "max" sets no limit.
+    row_length: tokens of a row, at least those of the longest sequence. None for the
+      histogram's maximum sequence length, rounded up to the multiple if necessary. Given
+      several lengths, optimal and auto minimise the cost of all rows, and the other
+      algorithms pack for the longest row; each pack takes the shortest row that holds it.
+    row_cost: the cost of a row of each length, as whole numbers that rise with the length;
+      None for the lengths themselves. Only with several row lengths.
     length_multiple: lengths are rounded up to a multiple of this; the gap is padding.
     separator_tokens: tokens between two sequences of a pack; they count as padding.
-    then: "even" for packs that cost attention nearly the same where it skips foreign
-      sequences: as many packs, with the least spread of the sum of squared lengths
+    then: "even" for packs that cost nearly the same where attention skips foreign
+      sequences: as many packs, with the smallest spread of the sum of squared lengths
       (`packing.algorithms.even`). Not with several row lengths.
-    seed: for the algorithms that draw random numbers (greedy, optimal, auto).
+    seed: the seed of algorithms that draw random numbers (greedy, optimal, auto).
     progress: shows the state of a long search, and lets Ctrl-C end it with the best plan so
       far (optimal, auto); see `packing.algorithms.progress`.
     **options: the algorithm's own options; see `algorithm_options`.
 
   Returns:
-    A plan, checked to be a partition of the histogram; with several row lengths a plan for
-    each of them.
+    A plan, checked to be a partition of the histogram. With several row lengths, a
+    `MixedPlan`, which has a plan for each of them.
 
   Raises:
-    InputError: an unknown algorithm or option, lengths that are not whole numbers in
-      1..max_sequence_length, a depth below 1, a row shorter than the longest sequence, or a
-      problem that the algorithm cannot solve.
+    InputError: the algorithm or an option is unknown, lengths are not whole numbers in
+      1..max_sequence_length, the depth is below 1, a row is shorter than the longest
+      sequence, or the algorithm cannot solve the problem.
 
   Example:
     >>> pack([3, 5, 2], max_sequence_length=5, algorithm="spfhp").strategies
@@ -157,9 +158,9 @@ def pack(
     row_costs = check_rows(row_length, row_cost)
     row_length = max(row_costs)
     if then is not None:
-      raise InputError('then="even" goes with one row length; pass one, or then=None.')
+      raise InputError('then="even" needs one row length; pass one, or then=None.')
   elif row_cost is not None:
-    raise InputError("row_cost goes with several row lengths; pass row_length=(128, 256).")
+    raise InputError("row_cost needs several row lengths; pass row_length=(128, 256).")
   rows: dict[str, Any] = {
     "row_length": row_length,
     "length_multiple": length_multiple,
@@ -215,13 +216,13 @@ def _count(lengths, max_sequence_length: int | None) -> Histogram:
   if not isinstance(lengths, Histogram):
     if max_sequence_length is None:
       raise InputError(
-        "Expected max_sequence_length with lengths, the longest allowed, in tokens; found "
-        "None. Pass one, such as max_sequence_length=512."
+        "Expected max_sequence_length, the longest length allowed, in tokens; found None. "
+        "Pass one, such as max_sequence_length=512."
       )
     return Histogram.from_lengths(lengths, max_sequence_length=max_sequence_length)
   if max_sequence_length not in (None, lengths.max_sequence_length):
     raise InputError(
       f"max_sequence_length is {max_sequence_length!r}; expected that of the histogram, "
-      f"{lengths.max_sequence_length}. Omit it; for longer rows, pass row_length."
+      f"{lengths.max_sequence_length}. Leave it out; for longer rows, pass row_length."
     )
   return lengths

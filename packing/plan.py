@@ -1,4 +1,4 @@
-"""A plan: which lengths share a pack, how often, and how good that is."""
+"""A plan: which lengths share a pack, how often, and how good the result is."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class Plan:
 
   Attributes:
     histogram: the lengths that are packed.
-    strategies: K different tuples of lengths in tokens, each the content of a pack,
-      sorted.
+    strategies: K different tuples of lengths in tokens, sorted; each is the content of a
+      pack.
     repeat_counts: int64[K]; how many packs use each strategy. Read-only.
     row_length: tokens of a row, at least the longest length.
     max_sequences_per_pack: the depth limit of the plan; None, for no limit, becomes the
       row length.
-    algorithm: what made the plan.
+    algorithm: the name of the algorithm that made the plan.
     length_multiple: lengths are rounded up to a multiple of this; the gap is padding.
     separator_tokens: tokens between two sequences of a pack; they count as padding.
-    bound_weights: int64[R]; a weight for each size that occurs, to prove `lower_bound`
+    bound_weights: int64[R]; a weight for each size that occurs, which proves `lower_bound`
       (see `packing.algorithms.pricing.dual_bound`); None if only the simple bound is known.
-    spread_weights: int64[R]; the same for `spread_bound` (see `packing.algorithms.spread`).
-    details: what the algorithm reports, by name.
-    geometry: row, depth limit, multiple and separator in one object; set here.
+    spread_weights: int64[R]; likewise for `spread_bound` (see `packing.algorithms.spread`).
+    details: further results that the algorithm reports, by name.
+    geometry: row, depth limit, multiple and separator in one object; derived, not passed.
 
   Raises:
     InputError: a pack overflows its row or exceeds the depth limit, or the packs do not
@@ -110,7 +110,7 @@ class Plan:
         f"Expected a repeat count for each of the {len(self.strategies)} strategies, at "
         f"least one; found shape {counts.shape}."
       )
-    most = self.num_sequences  # with this limit, no sum below can overflow
+    most = self.num_sequences  # this limit keeps all later sums from overflowing
     checked = [
       check_integer("A repeat count", n, at_least=1, at_most=most) for n in counts.tolist()
     ]
@@ -135,7 +135,7 @@ class Plan:
 
   @property
   def _depths(self) -> np.ndarray:
-    """int64[K]; sequences in a pack of each strategy."""
+    """int64[K]; the number of sequences in each strategy."""
     return np.array([len(s) for s in self.strategies], np.int64)
 
   @functools.cached_property
@@ -176,12 +176,12 @@ class Plan:
 
   @property
   def packing_depth(self) -> int:
-    """Most sequences in a pack of this plan."""
+    """The largest number of sequences in a pack of this plan."""
     return max(map(len, self.strategies))
 
   @property
   def spacing(self) -> dict[str, int]:
-    """The multiple and the separator, as `make_row` and `make_rows` take them."""
+    """The multiple and the separator, as arguments of `make_row` and `make_rows`."""
     return {
       "length_multiple": self.length_multiple,
       "separator_tokens": self.separator_tokens,
@@ -191,8 +191,8 @@ class Plan:
   def lower_bound(self) -> int:
     """No plan at this depth and row length can have fewer packs.
 
-    Proven in integers: by tokens, depth and halves of a row, and by the weights if there
-    are any.
+    The proof is in exact integers: from tokens, depth and halves of a row, and from the
+    weights if there are any.
     """
     bound = self._problem.simple_bound
     if self.bound_weights is not None:
@@ -203,7 +203,7 @@ class Plan:
   def unlimited_bound(self) -> int:
     """No plan at this row length can have fewer packs, at any depth.
 
-    With up to 2,048 different lengths, the linear relaxation proves it within a few
+    With up to 2,048 different lengths, the linear relaxation proves this within a few
     seconds of work; with more, tokens and halves of a row do.
     """
     problem = dataclasses.replace(self._problem, depth=self._problem.capacity)
@@ -217,7 +217,8 @@ class Plan:
   def squares(self) -> np.ndarray:
     """int64[K]; the sum of squared lengths of a pack of each strategy.
 
-    What attention costs if it skips foreign sequences; lengths rounded up to the multiple.
+    This is the cost of attention that skips foreign sequences. Lengths are rounded up to
+    the multiple.
     """
     sizes = [self.geometry.sizes(s) - self.geometry.separator_size for s in self.strategies]
     return np.array([int(lengths @ lengths) for lengths in sizes], np.int64)
@@ -229,16 +230,17 @@ class Plan:
 
   @property
   def mean_squares(self) -> float:
+    """The mean of `squares` over packs."""
     return self._all_squares.total / self.num_packs
 
   @property
   def largest_squares(self) -> float:
-    """The most that a pack of this plan has, over the mean."""
+    """The largest of `squares` divided by their mean over packs."""
     return float(self.squares.max()) / self.mean_squares
 
   @property
   def spread(self) -> float:
-    """The standard deviation of the packs' squares over their mean."""
+    """The standard deviation of `squares` over packs, divided by their mean."""
     distances = (self.squares.astype(object) - self._all_squares.centre) ** 2
     return self._all_squares.spread(int(distances @ self.repeat_counts.astype(object)))
 
@@ -254,7 +256,7 @@ class Plan:
     return self.num_packs - self.lower_bound
 
   def certificate(self) -> Certificate:
-    """What went in, what came out, and how far the plan is from the proven bound."""
+    """What went into the plan, what came out, and how far it is from the proven bound."""
     depths = self._depths
     packs = np.zeros(int(depths.max()) + 1, np.int64)
     np.add.at(packs, depths, self.repeat_counts)
@@ -274,8 +276,8 @@ class Plan:
   def assign(self, lengths, *, seed: int = 0) -> Assignment:
     """Puts sequences into the plan's packs, at random among those of equal length.
 
-    Each epoch uses the same plan with another seed: other sequences share a pack, but the
-    number of packs stays the same.
+    Use another seed in each epoch: other sequences share a pack, but the number of packs
+    stays the same.
 
     Args:
       lengths: int[num_sequences]; tokens of each sequence. Their histogram must be the
@@ -283,7 +285,7 @@ class Plan:
       seed: the seed of the random order.
 
     Returns:
-      Packs in the order of the plan's strategies.
+      The packs, in the order of the plan's strategies.
 
     Raises:
       InputError: the plan was made for other lengths.

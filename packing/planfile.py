@@ -1,4 +1,4 @@
-"""Plan files: one JSON object each, portable, and checked when it is loaded.
+"""Plan files: each is one JSON object, which is checked when it is loaded.
 
     {
       "format": "isopack-plan",
@@ -14,17 +14,17 @@
         "counts": [[length, count], ...],      lengths that occur, ascending
         "sha256": "..."                        see Histogram.sha256
       },
-      "strategies": [[lengths], ...],          each ascending
+      "strategies": [[lengths], ...],          each in ascending order
       "repeat_counts": [...],                  packs of each strategy
       "bound_weights": [...] or null,          one for each size that occurs
-      "spread_weights": [...] or null,         the same; may be missing
+      "spread_weights": [...] or null,         likewise; may be missing
       "details": {...},                        what the algorithm reported
       "certificate": {...}                     for readers; recomputed on loading
     }
 
-`Plan.save` writes it. `load_plan` trusts nothing in it: the strategies must be a partition
-of the histogram, the histogram must match its checksum, and the bound is proven again from
-the weights.
+`Plan.save` writes a plan file. `load_plan` trusts nothing in it: the strategies must be a
+partition of the histogram, the histogram must match its checksum, and the bound is proven
+again from the weights.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def load_plan(path, *, histogram: Histogram | None = None) -> Plan:
     The plan.
 
   Raises:
-    InputError: the file is not a plan, is a plan for another histogram, or was changed,
-      so that its counts do not match its checksum or its packs.
+    InputError: the file is not a plan, is a plan for another histogram, or was changed, so
+      that its counts do not match its checksum or its packs.
 
   Example:
     >>> import packing, tempfile, os
@@ -112,7 +112,7 @@ def load_plan(path, *, histogram: Histogram | None = None) -> Plan:
 def _check_sha256(stored: Histogram, sha256, histogram: Histogram | None):
   if stored.sha256 != sha256:
     raise InputError(
-      f"the histogram was changed: its counts have sha256 {stored.sha256[:12]}..., the "
+      f"the histogram was changed: its counts have sha256 {stored.sha256[:12]}..., but the "
       f"file says {str(sha256)[:12]}.... Make the plan again."
     )
   if histogram is not None and histogram.sha256 != stored.sha256:

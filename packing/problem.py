@@ -1,12 +1,12 @@
-"""What the algorithms see: sizes to pack into a capacity.
+"""The problem that the algorithms solve: packing sizes into a capacity.
 
-Multiples and separators change how much of a row a sequence takes, but not how to pack.
-Both are part of the sizes here, so no algorithm needs to know about them:
+Length multiples and separators change how much of a row a sequence takes, but not how to
+pack. Both are part of the sizes here, so no algorithm needs to know about them:
 
 * with `length_multiple=m`, a sequence of `l` tokens takes `ceil(l / m) * m` tokens;
-* with `t` separator tokens between two sequences (rounded up to the multiple too, so that
-  each sequence starts at a multiple), k sequences take t * (k - 1) more tokens. Adding `t`
-  to each size and once to the capacity comes to the same.
+* with `t` separator tokens between two sequences (also rounded up to the multiple, so that
+  each sequence starts at a multiple), `k` sequences take `t * (k - 1)` more tokens. Adding
+  `t` to each size and once to the capacity is equivalent.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ MAX_TOKENS = 2**62  # so that sums of sizes stay exact in int64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-  """Sizes, how many there are of each, and the row they go into.
+  """The sizes to pack, the number of sequences of each, and the row they go into.
 
   Attributes:
     counts: int64[capacity]; entry `i` counts the sequences of size `i + 1`.
     capacity: how much a row holds, in the unit of the sizes.
-    depth: most sequences in a pack.
-    row_costs: with rows of several lengths, the capacity and the cost of each, both
-      ascending; the last capacity is `capacity`. () for one length, of cost 1.
+    depth: the most sequences allowed in a pack.
+    row_costs: for rows of several lengths, the capacity and the cost of each, both
+      ascending; the last capacity is `capacity`. () for one length, whose cost is 1.
   """
 
   counts: np.ndarray
@@ -59,7 +59,7 @@ class Problem:
 
   @functools.cached_property
   def rows(self) -> list[tuple[Problem, int]]:
-    """For each row length: the sizes that fit, and the cost of a row."""
+    """For each row length, the problem of the sizes that fit, and the cost of a row."""
     if not self.row_costs:
       return [(self, 1)]
     parts = ((Problem(self.counts[:c], c, self.depth), cost) for c, cost in self.row_costs)
@@ -71,7 +71,7 @@ class Problem:
     return self.row_costs[-1][1] if self.row_costs else 1
 
   def cost(self, packs: Packs) -> int:
-    """The cost of packs, each in the shortest row that holds it."""
+    """The cost of packs if each goes into the shortest row that holds it."""
     if not self.row_costs:
       return sum(count for count, _ in packs)
     capacities, costs = zip(*self.row_costs, strict=True)
@@ -79,11 +79,11 @@ class Problem:
 
   @property
   def simple_bound(self) -> int:
-    """The cost of any plan is at least this, by tokens, depth and halves of a row.
+    """A lower bound on the cost of any plan, from tokens, depth and halves of a row.
 
     Returns:
       With one row length, max(ceil(tokens / row), ceil(sequences / depth), sequences longer
-      than half a row); otherwise that of tokens alone.
+      than half a row); with several, the bound from tokens alone.
     """
     if self.row_costs:
       tokens = int(self.sizes @ self.demand)
@@ -100,10 +100,10 @@ class Solution:
   """What every algorithm returns.
 
   Attributes:
-    packs: repeat counts and strategies of sizes; equal ones need not be merged.
+    packs: repeat counts and strategies of sizes; equal strategies need not be merged.
     weights: int64[R]; weights that prove a bound (`pricing.dual_bound`); None if only the
       simple bound is known.
-    details: what the algorithm reports, for people.
+    details: further results that the algorithm reports, by name.
   """
 
   packs: list[tuple[int, Strategy]]
@@ -117,7 +117,7 @@ class Solution:
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-  """How sequences lie in a row.
+  """How sequences are laid out in a row.
 
   Attributes:
     row_length: tokens of a row.
@@ -144,7 +144,8 @@ class Geometry:
     """Checks a geometry and fills in its defaults.
 
     Raises:
-      InputError: not whole numbers in range, or a row shorter than the longest sequence.
+      InputError: a value is not a whole number in range, or the row is shorter than the
+        longest sequence.
     """
     multiple = check_integer(
       "length_multiple", length_multiple, at_least=1, at_most=MAX_ROW_LENGTH
@@ -159,7 +160,7 @@ class Geometry:
     if row_length < longest:
       rounded = f", rounded up to {longest}" if longest > histogram.longest else ""
       raise InputError(
-        f"A row of {row_length} tokens cannot hold the longest sequence, "
+        f"A row of {row_length} tokens cannot hold the longest sequence, which has "
         f"{histogram.longest} tokens{rounded}. Pass row_length={longest} or more."
       )
     if max_sequences_per_pack is None or max_sequences_per_pack == "max":
@@ -175,7 +176,7 @@ class Geometry:
 
   @property
   def separator_size(self) -> int:
-    """Separator tokens rounded up to the multiple."""
+    """The number of separator tokens, rounded up to the multiple."""
     return -(-self.separator_tokens // self.length_multiple) * self.length_multiple
 
   @property
@@ -183,12 +184,12 @@ class Geometry:
     return self.row_length + self.separator_size
 
   def sizes(self, lengths):
-    """How much of the capacity sequences of these lengths take."""
+    """How much of the capacity a sequence of each length takes, in tokens."""
     lengths = np.asarray(lengths, np.int64)
     return -(-lengths // self.length_multiple) * self.length_multiple + self.separator_size
 
   def tokens(self, strategy: Strategy) -> int:
-    """Tokens of a row that a strategy takes, gaps and separators included."""
+    """How many tokens of a row a strategy takes, gaps and separators included."""
     rounded = sum(-(-n // self.length_multiple) for n in strategy) * self.length_multiple
     return rounded + self.separator_size * (len(strategy) - 1)
 
@@ -200,17 +201,17 @@ class Geometry:
     if taken > MAX_TOKENS:
       raise InputError(
         f"The sequences take {taken:.3g} tokens; expected at most 2^62. Scale the counts "
-        "down; a plan for a thousandth of them is as good."
+        "down, for example by a thousand."
       )
     np.add.at(counts, sizes - 1, histogram.counts[lengths - 1])
     counts.flags.writeable = False
     return Problem(counts, self.capacity, self.max_sequences_per_pack)
 
   def check_strategies(self, histogram: Histogram, strategies) -> list[Strategy]:
-    """Returns strategies of lengths as sorted tuples.
+    """Returns strategies of lengths as sorted tuples, after checking them.
 
     Raises:
-      InputError: one does not fit in a row, or occurs twice.
+      InputError: a strategy does not fit in a row, or occurs twice.
     """
     try:
       checked = [tuple(sorted(map(operator.index, s))) for s in strategies]
@@ -230,7 +231,7 @@ class Geometry:
       elif strategy[0] < 1 or strategy[-1] > longest:
         mistake = f"has a length out of range; expected 1 to {longest}"
       elif times > 1:
-        mistake = "occurs more than once; expected different ones. Add up repeat counts"
+        mistake = "occurs more than once; expected it once. Add up its repeat counts"
       elif (tokens := self.tokens(strategy)) > self.row_length:
         mistake = f"has {tokens} tokens{rules}; the row has {self.row_length}"
       if mistake:
@@ -240,11 +241,12 @@ class Geometry:
   def expand(self, histogram: Histogram, packs: Packs) -> dict[Strategy, int]:
     """Turns strategies of sizes into strategies of lengths, and merges equal ones.
 
-    If several lengths have the same size, they are used up from long to short.
+    If several lengths have the same size, the longest are used first.
 
     Args:
       histogram: the lengths.
-      packs: repeat counts and strategies of sizes; at most as many of each size as occur.
+      packs: repeat counts and strategies of sizes, which use no size more often than it
+        occurs.
 
     Returns:
       Repeat counts by strategy (sorted lengths).

@@ -1,4 +1,4 @@
-"""Rows: the arrays that a model needs for a pack."""
+"""Rows: the arrays that a model needs to read a pack."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from packing.errors import InputError, check_integer, short_repr
 
-IGNORED = -100  # a label that losses leave out, as in PyTorch
+IGNORED = -100  # losses skip this label, as in PyTorch
 LABELS = ("label", "labels")
 _INT32 = np.iinfo(np.int32)
 
@@ -21,21 +21,21 @@ def make_row(
   length_multiple: int = 1,
   separator_tokens: int = 0,
 ) -> dict[str, np.ndarray]:
-  """Lays the sequences of a pack into a row, from the left.
+  """Lays out the sequences of a pack in a row, from the left.
 
   Args:
-    sequences: the token ids of each sequence, as anything that NumPy takes as an array.
+    sequences: the token ids of each sequence, in any form that NumPy converts to an array.
     row_length: S, in tokens.
     length_multiple: each sequence starts at a multiple of this many tokens.
-    separator_tokens: at least as many tokens of padding between two sequences.
+    separator_tokens: the least number of padding tokens between two sequences.
 
   Returns:
     int32[S] each: `input_ids`; `segment_ids`, which number the sequences from 1; and
     `position_ids`, which start at 0 in each sequence. Padding is 0 in all of them.
 
   Raises:
-    InputError: a sequence is empty, there are none, they have more tokens than the row
-      holds, tokens are not integers of 32 bits, or an argument is out of range.
+    InputError: there is no sequence, a sequence is empty, the sequences have more tokens
+      than the row holds, tokens are not 32-bit integers, or an argument is out of range.
 
   >>> make_row([[5, 6], [4, 4, 4]], row_length=8)["segment_ids"]
   array([1, 1, 2, 2, 2, 0, 0, 0], dtype=int32)
@@ -50,7 +50,7 @@ def make_row(
 def _lay_out(
   lengths: list[int], row_length: int, multiple: int, separator_tokens: int
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-  """Where tokens go in their row; and its `segment_ids` and `position_ids`."""
+  """The places of the tokens in their row, and its `segment_ids` and `position_ids`."""
   check_integer("row_length", row_length, at_least=1)
   check_integer("length_multiple", multiple, at_least=1)
   check_integer("separator_tokens", separator_tokens, at_least=0)
@@ -59,7 +59,7 @@ def _lay_out(
   used = int(starts[-1] + counts[-1]) if counts.any() else 0
   if not 0 < used <= row_length:
     raise InputError(
-      f"The sequences of a pack have {used} tokens together; expected 1 to {row_length}, "
+      f"The sequences of a pack take {used} tokens of a row; expected 1 to {row_length}, "
       "the row length."
     )
   if not counts.all():
@@ -77,25 +77,25 @@ def _lay_out(
 def _filled(
   name: str, values: Sequence[Any], places: np.ndarray, row_length: int, padding: int = 0
 ) -> np.ndarray:
-  """int32[S]; the values of all sequences at their places."""
+  """int32[S]; a row with the values of all sequences at their places."""
   tokens = np.concatenate(list(values))
   if tokens.dtype.kind not in "iu":
     raise InputError(f"{name} are {tokens.dtype}; expected integers, the token ids.")
   if tokens.shape != places.shape:
     raise InputError(f"{name} have shape {tokens.shape}; expected {places.shape}.")
   row = np.full(row_length, padding, np.int32)
-  row[places] = _checked(name, tokens)
+  row[places] = _check_int32(name, tokens)
   return row
 
 
-def _checked(name: str, numbers: np.ndarray) -> np.ndarray:
-  """Whole numbers, if they are within the 32 bits of a row."""
+def _check_int32(name: str, numbers: np.ndarray) -> np.ndarray:
+  """Returns integers after checking that they fit in 32 bits."""
   if not np.can_cast(numbers.dtype, np.int32):
     beyond = (numbers > _INT32.max) | (numbers < _INT32.min)
     if beyond.any():
       raise InputError(
-        f"{name} hold {numbers[beyond][0]}; expected whole numbers of 32 bits. Number them "
-        "anew, or remove them from the examples."
+        f"{name} hold {numbers[beyond][0]}; expected integers that fit in 32 bits. "
+        "Renumber them, or remove them from the examples."
       )
   return numbers
 
@@ -103,10 +103,10 @@ def _checked(name: str, numbers: np.ndarray) -> np.ndarray:
 def starts_of(
   lengths: np.ndarray, *, length_multiple: int = 1, separator_tokens: int = 0
 ) -> np.ndarray:
-  """Where the sequences of rows start.
+  """The place in its row where each sequence starts.
 
   Args:
-    lengths: int64[..., M], in tokens, from the left.
+    lengths: int64[..., M]; the lengths of the sequences, in tokens, from the left.
     length_multiple, separator_tokens: as in `make_row`.
 
   Returns:
@@ -128,24 +128,25 @@ def make_rows(
   length_multiple: int = 1,
   separator_tokens: int = 0,
 ) -> dict[str, np.ndarray]:
-  """Lays packs of examples into a batch of rows.
+  """Lays out packs of examples in a batch of rows.
 
   Args:
-    packs: B packs. An example has `input_ids`, other lists of as many integers, such as
-      `token_type_ids` or `labels`, and single numbers, such as the class of a sequence.
+    packs: B packs. An example has `input_ids`. It may have other lists of as many integers,
+      such as `token_type_ids` or `labels`, and single numbers, such as a sequence's class.
     row_length: S, in tokens.
     max_sequences: M; by default the number of sequences in the fullest pack.
     length_multiple, separator_tokens: as in `make_row`.
 
   Returns:
-    int32[B, S] each: `segment_ids`, `position_ids` and the lists, with 0 in padding, and
-    `labels` -100. Of single numbers [B, M], with -100 or NaN in empty places, and the label
-    as `labels`; beside them `sequence_starts` int32[B, M], the place of the first token of
-    each sequence, and `sequence_mask` bool[B, M].
+    `segment_ids`, `position_ids` and the lists of the examples, each int32[B, S]; padding
+    is 0, or -100 in `labels`. If examples have single numbers, these become [B, M], with
+    -100 (or NaN, if they are floats) in empty places, and a `label` is renamed `labels`.
+    Then there are also `sequence_starts` int32[B, M], the place of the first token of each
+    sequence, and `sequence_mask` bool[B, M], True where there is a sequence.
 
   Raises:
-    InputError: a pack that does not fit, examples with different fields, a single `label`
-      beside `labels`, or whole numbers beyond 32 bits.
+    InputError: a pack does not fit, examples have different fields or both `label` and
+      `labels`, or integers do not fit in 32 bits.
 
   Example:
     >>> pack = [{"input_ids": [5, 6], "label": 1}, {"input_ids": [4, 4], "label": 0}]
@@ -178,7 +179,7 @@ def make_rows(
 
 
 def _fields_of(pack, names, row_length: int, *geometry: int) -> dict[str, np.ndarray]:
-  """A row with a field for each name."""
+  """The fields of one row that have an entry for each token."""
   lengths = [len(example["input_ids"]) for example in pack]
   places, row = _lay_out(lengths, row_length, *geometry)
   fields: dict[str, np.ndarray] = {}
@@ -195,7 +196,7 @@ def _fields_of(pack, names, row_length: int, *geometry: int) -> dict[str, np.nda
 
 
 def _of_sequences(packs, names, batch, width: int | None) -> dict[str, np.ndarray]:
-  """Fields with an entry for each sequence."""
+  """The fields of a batch that have an entry for each sequence."""
   depth = max(map(len, packs))
   width = depth if width is None else width
   if depth > width:
@@ -210,12 +211,12 @@ def _of_sequences(packs, names, batch, width: int | None) -> dict[str, np.ndarra
     wrong = [x for x in given if np.ndim(x) or np.asarray(x).dtype.kind not in "iubf"]
     if wrong:
       raise InputError(
-        f"{name} is {short_repr(wrong[0])}; expected a number in all examples, or in all "
-        "an integer for each token. Remove it from the examples."
+        f"{name} is {short_repr(wrong[0])}; expected one number in every example, or in "
+        "every example an integer for each token. Remove it from the examples."
       )
     values = np.array(given)
     if values.dtype.kind in "iub":
-      values = _checked(f"Values of {name}", values)
+      values = _check_int32(f"Values of {name}", values)
       entries = np.full(is_used.shape, IGNORED, np.int32)
     else:
       entries = np.full(is_used.shape, np.nan, np.float32)

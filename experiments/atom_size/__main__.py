@@ -3,11 +3,11 @@
   python -m experiments.atom_size --data FOLDER
 
 Trains small GPT-2s with ALiBi on the same text in rows of several lengths: concat and
-padding with atoms of a quarter to four rows, and packed. Rows of 64 come first, with three
-seeds; all others with one, and with the other seeds last. Finished runs are kept: the same
-command resumes. With --minutes no run starts after that time, and the report shows what is
-finished; --minutes=0 trains nothing. Writes exhibits.md, exhibits.json and pictures to
---workdir.
+padding with atoms of a quarter to four rows, and packed. Rows of 64 tokens come first,
+with three seeds; then all other row lengths with one seed, and last with the other seeds.
+Finished runs are kept, so the same command resumes. With --minutes, no run starts after
+that time, and the report shows what is finished; --minutes=0 trains nothing. Writes
+exhibits.md, exhibits.json and pictures to --workdir.
 
 The text is test.txt of WikiText-2, with valid.txt held out; without --data it is the
 docstrings of the standard library. --large trains larger models on Wikipedia's articles,
@@ -63,9 +63,9 @@ from pipeline.batches.atoms import documents
 from training.config import model_config
 from training.record.parameters import count_parameters
 
-FULL = 64  # the row length with all atoms and seeds first
+FULL = 64  # the row length that is first trained with all atoms and seeds
 PAPER_ROWS = (64, 32, 128)
-LONG_ROWS = (256, 512)  # longer than most documents, which the paper leaves open
+LONG_ROWS = (256, 512)  # longer than most documents; the paper leaves this case open
 LARGE_ROWS = (128, 512)
 TEXT_BYTES = 120_000_000  # of Wikipedia's articles, for `LARGE`
 TEXTS = {
@@ -81,7 +81,7 @@ def stages(*, scale: Scale = SMALL, quick: bool) -> Iterator[tuple[int, Layout, 
 
   Args:
     scale: of the runs.
-    quick: whether one seed is enough, and atoms of half a row to two.
+    quick: whether to plan one seed only, and atoms of half a row to two rows.
   """
   seeds = range(1, 2 if quick else SEEDS + 1)
   near, far = _of_atoms(0.5, 2.0), _of_atoms(0.25, 4.0)
@@ -163,7 +163,7 @@ def exhibits(
   lengths, vocabulary = _documents(first)
   recipe = _recipe(part, TEXTS[name], first, lengths, vocabulary, scale)
   if made < len(planned):
-    recipe += f" {len(planned) - made} of {len(planned)} planned runs are not made yet."
+    recipe += f" {len(planned) - made} of {len(planned)} planned runs are not finished yet."
   exhibits = [steps_an_epoch(part, lengths, results, tokens=scale.tokens, recipe=recipe)]
   if name == "wikitext":
     assert part.data is not None
@@ -194,7 +194,7 @@ def _train(studies, planned, part: Part, scale: Scale, *, until: float):
     task = study.task(arm, run)
     tasks.append(dataclasses.replace(task, name=f"rows of {row_length}, {task.name}"))
   for study in studies.values():
-    lengths, _ = _documents(study)  # prepared: by its text a finished run is known
+    lengths, _ = _documents(study)  # prepares the text, which identifies finished runs
     tokens = int((lengths + 1).sum())
     least = SEGMENTS * scale.tokens
     if not part.quick and tokens < least:
@@ -215,7 +215,7 @@ def _documents(study: Study) -> tuple[np.ndarray, int]:
 def _recipe(
   part: Part, text: str, study: Study, lengths, vocabulary: int, scale: Scale
 ) -> str:
-  """What was trained on what, for the report."""
+  """The text, the model and the recipe, for the report."""
   config = study.runs[0][1].config
   model = model_config(config, head="causal", vocab_size=vocabulary)
   parameters = count_parameters(abstract_model(model, "causal")[1])
@@ -226,10 +226,10 @@ def _recipe(
     f"Text: {text}, documents of {config.data.min_words} "
     f"words and more, {(lengths + 1).sum():,} tokens of a byte-level BPE of "
     f"{vocabulary:,}. Model: {config.model.size}, {parameters:,} parameters, ALiBi. "
-    f"{length}; {scale.tokens} tokens a step, padding included; AdamW, rate "
-    f"{config.optimizer.learning_rate:g}, constant after {config.optimizer.warmup_steps} "
-    f"steps, chosen for {SMALL.size} models and concat in rows of {FULL} with seed 0, "
-    "which is in no statement."
+    f"{length}; {scale.tokens} tokens a step, padding included. AdamW with a learning rate "
+    f"of {config.optimizer.learning_rate:g}, constant after "
+    f"{config.optimizer.warmup_steps} steps; the rate was chosen for {SMALL.size} models "
+    f"and concat in rows of {FULL} with seed 0, which no statement uses."
   )
 
 
@@ -238,7 +238,7 @@ def _has(found, *wanted: Layout) -> bool:
 
 
 def text_of(data: str | None) -> dict[str, str]:
-  """Fields of the config's `data` that name the text: WikiText-2 in a folder of real data.
+  """Fields of the config's `data` for WikiText-2 in a folder of real data, or docstrings.
 
   Raises:
     InputError: a file is missing.
@@ -260,8 +260,8 @@ def articles(part: Part) -> dict[str, Any]:
   """
   if part.data is None:
     raise InputError(
-      f"--large needs articles: give a folder that has {real_data.TEXT} with --data, or "
-      f"in the variable {real_data.VARIABLE}."
+      f"--large needs articles: name a folder that has {real_data.TEXT}, by --data or by "
+      f"the variable {real_data.VARIABLE}."
     )
   source = real_data.write_articles(
     part.data, part.folder / "text.txt", at_least=TEXT_BYTES
@@ -284,10 +284,10 @@ def main(arguments: list[str] | None = None) -> int:
     "--minutes",
     type=_minutes,
     default=math.inf,
-    help="start no further run after this time; no limit",
+    help="start no run after this time (default: no limit)",
   )
   parser.add_argument(
-    "--large", action="store_true", help="larger models on Wikipedia, not with --quick"
+    "--large", action="store_true", help="larger models on Wikipedia; not with --quick"
   )
   options = parser.parse_args(arguments)
   if options.large and options.quick:

@@ -32,10 +32,10 @@ from experiments.lab.statistics import larger, mean_and_sd, throughout
 from pipeline.batches import atoms
 
 MARGIN = 0.01  # nats; the paper's atoms of two rows differ by 0.013 from those of one
-RANKS = 0.25  # the same for mean ranks
+RANKS = 0.25  # the margin for mean ranks
 ATOMS = (0.25, 0.5, 1.0, 2.0, 4.0)  # in rows
-# Final perplexities for `ATOMS`, in Table 2 and the captions of Figures 7 to 10 of the
-# paper. Those of its Table 3 are others.
+# Final perplexities for `ATOMS`, from Table 2 and the captions of Figures 7 to 10 of the
+# paper. Its Table 3 has other numbers.
 PAPER: dict[tuple[str, int], tuple[str, ...]] = {
   ("concat", 32): ("222.14", "", "91.21", "", ""),
   ("concat", 64): ("207.04", "157.39", "118.08", "119.66", "121.18"),
@@ -52,7 +52,7 @@ PAPER_RANKS: dict[tuple[str, int], tuple[str, ...]] = {
   ("padding", 64): ("5.00", "4.00", "1.18", "2.03", "2.79"),
   ("padding", 128): ("4", "", "1.23", "", ""),
 }
-_NONE = ("",) * len(ATOMS)  # of row lengths that the paper does not have
+_NONE = ("",) * len(ATOMS)  # for row lengths that the paper does not have
 PAPER_ATOMS = {32: ATOMS, 64: ATOMS, 128: ATOMS[:-1]}
 FIGURES = {
   ("concat", 64): "Figure 1 and Table 2",
@@ -67,7 +67,7 @@ FIGURES = {
 def atom_sizes(
   part: Part, kind: str, row_length: int, found: Found, lengths: np.ndarray
 ) -> Exhibit:
-  """Which atom of `kind` is best: Figures 1, 2 and 7 to 10, and Table 2."""
+  """The exhibit of which atom of `kind` is best: Figures 1, 2 and 7 to 10, and Table 2."""
   base = Layout(kind)
   layouts = [Layout(kind, atom) for atom in ATOMS if Layout(kind, atom) in found]
   runs = common_runs(found, layouts)
@@ -142,14 +142,14 @@ def atom_sizes(
 
 
 def ends_at_cuts(lengths: np.ndarray, layout: Layout, row_length: int) -> int:
-  """End tokens of an epoch at places where a document is cut and continues elsewhere.
+  """How many end tokens an epoch has where a document is cut and continues elsewhere.
 
   Args:
     lengths: int[D]; tokens of each document.
     layout: of the rows.
     row_length: S, in tokens.
 
-  Example: of a document of 130 tokens in atoms of 64 the first two end in such a token.
+  Example: a document of 130 tokens fills three atoms of 64; two end in such a token.
 
     >>> ends_at_cuts(np.array([130, 35]), Layout("padding"), 64)
     2
@@ -171,7 +171,8 @@ def _table_of_atoms(kind: str, row_length: int, final, ranks, nats, if_free, hel
   of_paper = dict(zip(ATOMS, PAPER.get((kind, row_length), _NONE), strict=True))
   printed_ranks = PAPER_RANKS.get((kind, row_length), _NONE)
   of_paper_ranks = dict(zip(ATOMS, printed_ranks, strict=True))
-  same_ranks = len(ranks) == len(PAPER_ATOMS.get(row_length, ATOMS))  # among as many
+  # Ranks are comparable only among as many atoms.
+  same_ranks = len(ranks) == len(PAPER_ATOMS.get(row_length, ATOMS))
   base = Layout(kind)
   rows = []
   for layout in final:

@@ -1,4 +1,4 @@
-"""Table 3 and Figure 3, and how packing compares: atoms of a row in all layouts.
+"""Table 3 and Figure 3, and how packing compares: all layouts with atoms of a row.
 
 References:
   Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
@@ -41,22 +41,22 @@ PAPER_TABLE_3 = {
   128: ((14_056, "102.42"), (20_496, "82.55")),
 }
 NOT_COMPARABLE = (
-  "Perplexities of training rows are not one measure for all layouts. Rows of concat see "
-  "tokens of other documents; rows of padding do not see the text before their atom, and "
-  "each atom ends with an end token, which counts and may cost less than a token of text. "
-  "Held-out perplexity is one measure: each document alone, in windows that advance by "
-  "half a row, each token once (docs/atom_size.md). The learning rate was chosen for "
-  "concat in small runs; steps of padding have fewer tokens of text."
+  "Training perplexities are not comparable between layouts. In concat, a row sees tokens "
+  "of other documents. In padding, a row does not see the text before its atom, and each "
+  "atom ends with an end token, which counts and may cost less than a token of text. "
+  "Held-out perplexity is comparable: each document is evaluated alone, in windows that "
+  "advance by half a row, and each token counts once (docs/atom_size.md). The learning "
+  "rate was chosen for concat in small runs; steps of padding have fewer tokens of text."
 )
 FEW = (
-  "Where a step has few atoms, consecutive parts of one atom fill much of it, or all of "
-  "it; in the paper's 16,384 tokens a step they do not. Documents are paragraphs in the "
-  "order of the text: what concat mixes in is often of the same article."
+  "If a step has few atoms, consecutive parts of one atom fill much of it, or all of it; "
+  "in the paper's steps of 16,384 tokens they do not. Documents are paragraphs in the "
+  "order of the text, so the text that concat mixes in is often from the same article."
 )
 
 
 def concat_and_padding(part: Part, row_lengths: Mapping[int, Found]) -> Exhibit:
-  """Table 3 and Figure 3: atoms of a row, concat and padding, and the loss on padding."""
+  """The exhibit of Table 3 and Figure 3: concat, padding and the loss on padding."""
   rows, panels, statements, ratios = [], {}, [], []
   for row_length, found in row_lengths.items():
     runs = common_runs(found, [layout for layout in NAMES if layout in found])
@@ -93,9 +93,10 @@ def concat_and_padding(part: Part, row_lengths: Mapping[int, Found]) -> Exhibit:
     statements=statements,
     pictures=["concat_and_padding.png"],
     text=table(header, rows, left=[1])
-    + "\n\nThe paper's perplexities are of 124 million parameters, 50,257 tokens and 2 "
-    "epochs of WikiText-103 (its Table 3; its figures have others for the same layouts). "
-    "It does not say whether end tokens that pad are predicted."
+    + "\n\nThe paper's perplexities are those of a model with 124 million parameters and a "
+    "vocabulary of 50,257, after 2 epochs of WikiText-103 (its Table 3; its figures have "
+    "other numbers for the same layouts). The paper does not say whether end tokens that "
+    "serve as padding are predicted."
     f"\n\n{NOT_COMPARABLE}\n\n{FEW}",
   )
 
@@ -135,12 +136,12 @@ def _padding_statements(where: str, runs, final, nats) -> list[Statement]:
 def packed(
   part: Part, row_length: int, found: Found, seconds: Mapping[str, Sequence[float]]
 ) -> Exhibit:
-  """How packing compares: held-out perplexity at equal steps, text and time.
+  """The exhibit of how packing compares at equal steps, text and time.
 
-  `seconds` has those of a step of each layout, measured in turns.
+  `seconds` has, for each layout, the seconds of a step in each turn.
   """
   layouts = [PACKED, CONCAT, PADDING, PADDING_ALL]
-  base = np.array(seconds[PACKED.name])  # in turns: what slows one slows the next
+  base = np.array(seconds[PACKED.name])  # in the same turns, so drift cancels in the ratio
   clock = {x: float(np.median(base) * np.median(seconds[x.name] / base)) for x in layouts}
   runs = {
     x: [_timed(run, clock[x]) for run in of_layout]
@@ -193,10 +194,11 @@ def packed(
     text=f"{table(columns, totals)}\n\n"
     f"{table(header, rows)}\n\n"
     f"Seeds: {len(runs[PACKED])}. All runs share one compiled step. Layouts were timed in "
-    "turns, each with its loader: packed's median, times the median ratio to it turn by "
-    "turn. At equal steps (and tokens, padding included) and time the longer run is read "
-    "where the shorter ends, between evaluations on a part of the held-out text; at equal "
-    "text both are read at their ends, on all of it.",
+    "turns, each with its loader: a layout's time is packed's median times the median, "
+    "over turns, of the ratio to packed. At equal steps (and so equal tokens, padding "
+    "included) and at equal time, the longer run is read where the shorter run ends, "
+    "interpolated between evaluations on a part of the held-out text. At equal text, both "
+    "are read at their ends, on all held-out text.",
   )
 
 
@@ -221,7 +223,7 @@ def _at_equal(
 
 
 def _at(run: Run, value: float, by: str) -> float:
-  """Held-out nats between evaluations, linear in the logarithm of `by`."""
+  """Held-out nats, interpolated between evaluations, linearly in the logarithm of `by`."""
   points = run["evaluations"]
   nats = [math.log(point["perplexity"]) for point in points]
   return float(np.interp(math.log(value), [math.log(x[by]) for x in points], nats))

@@ -1,4 +1,4 @@
-"""What the atom-size paper compares runs by: segments, final perplexity, averages.
+"""How the atom-size paper compares runs: by segments, final perplexity and averages.
 
 References:
   Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
@@ -24,15 +24,15 @@ def last_epoch(
 ) -> np.ndarray:
   """The perplexity in each segment of the last epoch; a segment is 1 % of an epoch.
 
-  It is exp of the mean over all tokens of a segment. The paper averages perplexities of
-  steps; where these have few tokens that grows with their spread, which the size of atoms
-  changes.
+  It is exp of the mean loss over all tokens of a segment. The paper averages perplexities
+  of steps instead. If steps have few tokens, that average grows with the spread of their
+  losses, which depends on the size of atoms.
 
   Args:
     nats: the mean loss of each step of a run, from the first on.
-    targets: tokens that were predicted in each.
-    steps_per_epoch: a fraction, for epochs laid end to end.
-    epochs: of the run. A step belongs where its middle is.
+    targets: how many tokens were predicted in each step.
+    steps_per_epoch: may be a fraction, if epochs are laid end to end.
+    epochs: of the run. A step belongs to the segment that holds its middle.
 
   Returns:
     float64[SEGMENTS].
@@ -43,8 +43,8 @@ def last_epoch(
   Example: a run of 2 epochs of 200 steps with a token each, whose loss grows.
 
     >>> nats = np.log(np.repeat(np.arange(1, 201), 2))
-    >>> found = last_epoch(nats, np.ones(400), steps_per_epoch=200, epochs=2)
-    >>> found[[0, 1, -1]].round(6).tolist()
+    >>> segments = last_epoch(nats, np.ones(400), steps_per_epoch=200, epochs=2)
+    >>> segments[[0, 1, -1]].round(6).tolist()
     [101.0, 102.0, 200.0]
 
   References:
@@ -81,7 +81,7 @@ def smooth(values: npt.ArrayLike, alpha: float) -> np.ndarray:
     [4.0, 6.0]
 
   References:
-    The atom-size paper, A.7, which prints the two weights the other way round: so the
+    The atom-size paper, A.7, which prints the two weights the other way round; such an
     average would hardly smooth at all.
   """
   weight = min(math.sqrt(alpha), 0.999)

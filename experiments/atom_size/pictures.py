@@ -16,7 +16,7 @@ from experiments.lab.pictures import COLOURS, band, figure, legend_below, save
 Runs = Sequence[Mapping[str, Any]]  # of one arm, by seed
 _ALPHA = 0.98  # of the moving average
 _COLOURS = dict(zip(("0.25 S", "0.5 S", "1 S", "2 S", "4 S"), COLOURS, strict=False))
-_SHOWN = 0.1  # of a run is left out at its beginning, where all fall from far above
+_CUT_OFF = 0.1  # of a run, at its beginning, where all curves fall from far above
 
 
 def atoms(
@@ -28,14 +28,14 @@ def atoms(
   span: tuple[float, float],
   title: str,
 ):
-  """Figures 1, 2, 7 to 10: whole runs, the last epoch, what it ends with, and the ranks.
+  """Figures 1, 2, 7 to 10: whole runs, the last epoch, final perplexities, and ranks.
 
   Args:
     path: of the PNG.
     arms: runs by the names of their atoms.
     segments: of each arm float[seeds, segments], the perplexity in the last epoch.
-    ranks: of those arms that are ranked float[seeds], 1 for the best.
-    span: of the last epoch, or of what is judged in its place; in epochs.
+    ranks: of each arm that is ranked float[seeds], 1 for the best.
+    span: start and end, in epochs, of the last epoch or of what is judged in its place.
     title: what the picture shows.
   """
   whole = figure(9, 7)
@@ -101,7 +101,7 @@ def steps(path: pathlib.Path, panels: Mapping[int, Mapping[str, Runs]], *, title
 
 
 def held_out(path: pathlib.Path, arms: Mapping[str, Runs], *, title: str):
-  """Held-out perplexity of layouts over steps, text and time (`seconds` of evaluations)."""
+  """Held-out perplexity over steps, text and time (the `seconds` of evaluations)."""
   whole = figure(11, 4.2)
   by_step, by_text, by_time = whole.subplots(1, 3, sharey=True)
   lowest = []
@@ -132,6 +132,6 @@ def _curve(runs: Runs) -> np.ndarray:
 
 
 def _limits(axes, curves: Sequence[np.ndarray]):
-  """Cuts off the beginning, where all fall from far above."""
-  late = [y[int(_SHOWN * y.size) :] for y in curves]
+  """Cuts off the beginning, where all curves fall from far above."""
+  late = [y[int(_CUT_OFF * y.size) :] for y in curves]
   axes.set_ylim(min(y.min() for y in late) * 0.95, np.median([y[0] for y in late]) * 1.05)

@@ -17,11 +17,11 @@ from experiments.atom_size.runs import Layout
 from experiments.lab.part import Part
 
 Run = Mapping[str, Any]
-Found = Mapping[Layout, Mapping[int, Run]]  # of a row length: the finished runs by seed
+Found = Mapping[Layout, Mapping[int, Run]]  # a row length's finished runs, by seed
 
 
 def span(part: Part, run: Run) -> tuple[float, float]:
-  """The epochs that are compared: the last one, or all of a quick run."""
+  """The start and end, in epochs, of what is compared: the last epoch, or a quick run."""
   if part.quick:
     return 0.0, len(run["nats"]) / run["steps_per_epoch"]
   epochs = _epochs(run)
@@ -43,7 +43,10 @@ def segments_of(part: Part, run: Run) -> np.ndarray:
 
 
 def mean_nats(part: Part, run: Run, *, free: int = 0) -> float:
-  """The mean loss over `span`, as if `free` tokens of an epoch had cost nothing."""
+  """The mean loss over `span`.
+
+  `free` tokens of each epoch are taken to cost nothing, and are not counted.
+  """
   middles = (np.arange(len(run["nats"])) + 0.5) / run["steps_per_epoch"]
   start, end = span(part, run)
   compared = middles > start

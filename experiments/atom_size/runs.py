@@ -2,8 +2,8 @@
 
   python -m experiments.atom_size.runs --config=configs/gpt2_atoms.py --out=run.json
 
-The learning rate stays constant after a warm-up. So a run does not depend on how long it
-will be, and arms can be compared at any step.
+The learning rate is constant after a warm-up. So what a run does up to a step does not
+depend on the run's length, and arms can be compared at any step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TURNS, STEPS_A_TURN = 20, 5  # of each layout, when steps are timed
 OVERRIDES: dict[str, Any] = {
   "model.dropout_rate": 0.0,
   "model.attention_dropout_rate": 0.0,
-  "optimizer.learning_rate": 1e-3,  # of small runs the best of six for concat: LOG.md
+  "optimizer.learning_rate": 1e-3,  # the best of six for concat, in small runs: LOG.md
   "optimizer.weight_decay": 0.01,
   "optimizer.warmup": "",
   "optimizer.warmup_steps": WARMUP_STEPS,
@@ -83,7 +83,7 @@ class Layout(NamedTuple):
 
   @property
   def name(self) -> str:
-    """Of its files."""
+    """The name of the arm, and so of its files."""
     if self.kind == "packed":
       return "packed"
     loss = ",loss_on_padding" if self.loss_on_padding else ""
@@ -146,7 +146,7 @@ class Rows:
   """The dataset, the step and the held-out text, which all arms of a row length share.
 
   Args:
-    config: of any of them, or one that differs only in the layout and in the seed.
+    config: that of any arm; arms differ only in the layout and in the seed.
 
   Raises:
     ConfigError, InputError: the text cannot be used.
@@ -210,7 +210,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
 
   Raises:
     Stopped: the loss is not finite.
-    InputError: the documents and the layout do not go together.
+    InputError: the documents do not fit the layout.
   """
   del keep_in
   rows = Rows(config)
@@ -220,7 +220,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   if not quick:
     epochs, _ = parse_duration("train.duration", config.train.duration)
     steps = round(epochs * loader.batches_per_epoch)
-  parts, of_sample = (3, 20) if quick else (9, 80)  # evaluations, and batches of each
+  parts, of_sample = (3, 20) if quick else (9, 80)  # evaluations, and batches in each
   sample = held_out[:: max(1, len(held_out) // of_sample)]
   losses: list[Any] = []
   evaluations: list[dict[str, Any]] = []
@@ -250,7 +250,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
 
 
 def as_atoms(batch: PackedBatch) -> PackedBatch:
-  """Adds the fields of atoms to a batch of any layout: packs predict all real tokens."""
+  """Adds the fields of atoms to a packed batch, in which all real tokens are predicted."""
   is_real = batch["segment_ids"] > 0
   return {"loss_mask": is_real, "real_tokens": is_real.sum(1, dtype=np.int32)} | batch
 

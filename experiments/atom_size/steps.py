@@ -20,7 +20,7 @@ from experiments.lab.report import table
 def predicted_rows(
   lengths: np.ndarray, *, layout: str, atom_size: int, row_length: int
 ) -> int:
-  """Rows of an epoch, predicted from the numbers of tokens alone.
+  """The number of rows in an epoch, predicted from the numbers of tokens alone.
 
   With T tokens, end tokens included, `concat` has ceil(T / S) rows whatever the atoms.
   `padding` has ceil(L / (s - 1)) atoms for a document of L tokens, merged where s < S;
@@ -66,7 +66,7 @@ def steps_an_epoch(
 ) -> Exhibit:
   """Whether the loaders make as many steps an epoch as the token counts predict.
 
-  `tokens` are those of a step; `recipe` says what was trained on what.
+  `tokens` is their number in a step; `recipe` describes text, model and training.
   """
   rows = []
   for row_length, found in row_lengths.items():
@@ -87,7 +87,7 @@ def steps_an_epoch(
 def compared_steps(
   part: Part, rows: Sequence[tuple[str, float, float]], *, text: str, recipe: str
 ) -> Exhibit:
-  """The exhibit of `steps_an_epoch`: of each layout the predicted steps and those made."""
+  """The exhibit of `steps_an_epoch`: for each layout, the steps predicted and made."""
   shown = [[name, *(f"{x:,.3f}" for x in steps)] for name, *steps in rows]
   agree = sum(predicted == made for _, predicted, made in shown)
   return part.exhibit(

@@ -1,5 +1,7 @@
 """Which rows the atom-size paper leaves out: its section A.1 and Figure 4, on WikiText-2.
 
+A row is here a line of text.
+
 The validation set of WikiText-2 is that of WikiText-103, which the paper trains on: both
 have 213,886 words. Here unknown words are `<unk>`; the paper has the raw text.
 """
@@ -20,7 +22,7 @@ SHORT = 200  # most rows are no longer, Figure 4
 
 
 def filtering(part: Part, path: pathlib.Path) -> Exhibit:
-  """What is left out of a text by words, as the paper says, and by characters.
+  """The exhibit of what is left out by words, as the paper says, or by characters.
 
   Args:
     part: of the study.
@@ -48,13 +50,13 @@ def filtering(part: Part, path: pathlib.Path) -> Exhibit:
     for least, most in ((0, 0), (1, 49), (50, 100), (101, SHORT), (SHORT + 1, words.max()))
   ]
   by_words, by_characters = (all(x.agrees for x in values[i : i + 3]) for i in (0, 3))
-  found = {True: "are", False: "are not"}
+  are = {True: "are", False: "are not"}
   return part.exhibit(
     "Section A.1 and Figure 4",
     "Rows that are left out of WikiText",
     "within a tolerance",
-    f"The paper's shares {found[by_words]} those of rows with fewer than {LEAST} words, "
-    f"and {found[by_characters]} those of rows with at most {LEAST} characters.",
+    f"The paper's shares {are[by_words]} those of rows with fewer than {LEAST} words, "
+    f"and {are[by_characters]} those of rows with at most {LEAST} characters.",
     claim=f"Rows with fewer than {LEAST} words are left out: 53.86 % of the rows of the "
     "validation set, 2.33 % of its words. Most rows are short.",
     values=values,

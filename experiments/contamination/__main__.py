@@ -1,20 +1,21 @@
-"""Does packing hurt, or contamination? ModernBERT-tiny, its rows made in four ways.
+"""Does packing hurt, or contamination? ModernBERT-tiny, with rows made in four ways.
 
   python -m experiments.contamination --data FOLDER
 
 | arm                       | a row holds                                              |
 |---------------------------|----------------------------------------------------------|
 | packed and isolated       | whole documents that do not see each other               |
-| one document a row        | the same documents in each step, one a row               |
-| concatenated, with a mask | the stream of documents, cut at the end of the row; the  |
+| one document a row        | a single document; steps have the same documents         |
+| concatenated, with a mask | documents end to end, cut at the end of the row; the     |
 |                           | parts do not see each other                              |
-| concatenated, no mask     | the same rows, each as if it were one document           |
+| concatenated, no mask     | the same, treated as one document                        |
 
-Arms of a seed start from the same weights and see as many tokens a step. The first and the
-second differ only in padding, the third also cuts documents, and the fourth also
-contaminates them. All are evaluated on whole documents alone, fine-tuned on tasks of GLUE,
-and their embeddings compared with STS-B's labels. experiments/lab/real_data.py says what
-FOLDER holds. Finished runs are kept: the same command resumes where it was stopped.
+Arms with the same seed start from the same weights and see about as many real tokens a
+step. The first and the second differ only in padding, the third also cuts documents, and
+the fourth also contaminates them. All models are evaluated on each whole document alone
+and fine-tuned on tasks of GLUE, and their embeddings are compared with STS-B's labels.
+experiments/lab/real_data.py says what FOLDER holds. Finished runs are kept, so the same
+command resumes where it was stopped.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from packing import InputError
 from training.command import positive
 
 CLAIM = "(A question of our own.) Packing does not hurt; contamination does."
-SIMILARITY = "stsb"  # the task whose pairs rank embeddings
+SIMILARITY = "stsb"  # the task whose labels embeddings are compared with
 FIELDS: dict[str, Any] = {
   "model.family": "modern_bert",
   "model.next_sentence": False,
@@ -63,7 +64,7 @@ FIELDS: dict[str, Any] = {
 
 
 def losses(part: Part, results: ByArm) -> Exhibit:
-  """The held-out losses of pretraining."""
+  """The exhibit of the held-out losses of pretraining."""
   names = list(results)
   isolated, one_a_row, pieces, concatenated = map(held_out, results.values())
   apart = [mean_difference(results[name], results["isolated"]) for name in names]
@@ -106,8 +107,8 @@ def losses(part: Part, results: ByArm) -> Exhibit:
     text="\n\n".join(
       [
         table(results, names),
-        "Concatenated without a mask, a row counts as one sequence. The loss by the length "
-        "of the document:",
+        "In the arm that is concatenated without a mask, a row counts as one sequence. The "
+        "loss by the length of the document:",
         length_table(results, names),
       ]
     ),
@@ -115,7 +116,7 @@ def losses(part: Part, results: ByArm) -> Exhibit:
 
 
 def downstream(part: Part, scores: Mapping[str, Scores], ranks: Scores) -> Exhibit:
-  """The scores of fine-tuned models, and the correlations of embeddings."""
+  """The exhibit of the scores of fine-tuned models and the correlations of embeddings."""
   of_arm = {arm: np.mean([of[arm] for of in scores.values()], axis=0) for arm in ranks}
   means = {arm: values.tolist() for arm, values in of_arm.items()}
   every = {**scores, "mean of these": means, "embeddings": ranks}
@@ -157,9 +158,9 @@ def downstream(part: Part, scores: Mapping[str, Scores], ranks: Scores) -> Exhib
     finding,
     claim=CLAIM,
     statements=[*same, *better],
-    text="Percent on the dev set, mean and standard deviation over seeds; 'embeddings' is "
-    "Spearman's correlation of cosines with STS-B's labels, without fine-tuning:\n\n"
-    + pretrained.score_table(in_words),
+    text="Scores in percent on the dev set, mean and standard deviation over seeds. "
+    "'embeddings' is Spearman's correlation of cosines with STS-B's labels, without "
+    "fine-tuning:\n\n" + pretrained.score_table(in_words),
   )
 
 
@@ -183,7 +184,7 @@ def exhibits(part: Part) -> list[Exhibit]:
   tasks, study = find_tasks(part), make_study(part)
   results = study.run()
   models = {arm.name: study.kept_of(arm.name) for arm in study.arms}
-  data = study.runs[0][1].config.data.directory  # has it even where the models are gone
+  data = study.runs[0][1].config.data.directory  # exists even if the models were deleted
   overrides = FIELDS | {"data.vocab_file": f"{data}/tokenizer.json"}
   overrides |= real_tasks.QUICK if part.quick else {}
 
@@ -197,7 +198,7 @@ def exhibits(part: Part) -> list[Exhibit]:
   kept = set(pretrained.arms_to_start_from(make_runs(), models))
   kept |= {arm for arm in models if not all(path.exists() for path in find_ranks(arm))}
   study.run(kept=kept)
-  # Weights that were trained again can have another digest, and all else another name.
+  # Weights that are trained again can have another digest, and so their runs another name.
   scores = pretrained.fine_tune(make_runs(), models, jobs=part.jobs)
   correlations: Scores = {
     arm: [
@@ -215,7 +216,9 @@ def main(arguments: list[str] | None = None) -> int:
     __doc__, "experiments.contamination", workdir="results/contamination"
   )
   command.add_training(parser)
-  parser.add_argument("--seeds", type=positive, help="of each arm; 3, or 1 if quick")
+  parser.add_argument(
+    "--seeds", type=positive, help="runs of each arm (default: 3, or 1 with --quick)"
+  )
   options = parser.parse_args(arguments)
   rest = "--quick" if options.quick else "--data FOLDER"
   part = command.make_part(options, f"python -m experiments.contamination {rest}")

@@ -1,4 +1,4 @@
-"""How well the embeddings of a model rank pairs of sentences, as STS-B asks."""
+"""How well a model's embeddings rank STS-B's pairs of sentences by similarity."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from training.mesh import make_mesh
 def rank_correlation(folder: pathlib.Path, files: Files) -> float:
   """Spearman's correlation of labels and cosines of embeddings, in percent.
 
-  Embeddings are means over the tokens; pairs are those of `files.held_out_source`. No
-  weight is trained for it.
+  Embeddings are means over the tokens; pairs are those of `files.held_out_source`. The
+  model is not trained for this task.
 
   Args:
     folder: of the model, a Hugging Face directory.

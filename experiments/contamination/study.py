@@ -1,8 +1,7 @@
 """ModernBERT-tiny on paragraphs of Wikipedia: how documents become rows.
 
-Paragraphs stand in for documents: they are as short, compared with a row, as web documents
-are in rows of 1,024 tokens. They come in random order, so neighbours in a row have nothing
-to do with each other.
+Paragraphs stand in for documents: relative to a row, they are as short as web documents in
+rows of 1,024 tokens. Their order is random, so neighbours in a row are unrelated.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ QUICK: dict[str, Any] = {
 
 
 def make_study(part: Part) -> Study:
-  """The study on the real text; on docstrings if little is wanted.
+  """The study on real text, or on docstrings if quick.
 
   Raises:
     InputError: the text is missing.

@@ -2,15 +2,15 @@
 
   python -m experiments.finetuning --data FOLDER
 
-Trains on five tasks of GLUE and on SQuAD 1.1 by configs/glue.py and configs/squad.py, all
-arms of a seed from the same weights, with about as many sequences a step. The weights are
-those of FOLDER/minilm-l6-h384, unless --init-from names others. What FOLDER holds is in
-experiments/lab/real_data.py. Without --data the tasks are made from docstrings
-(experiments/finetuning/local_tasks.py), and --init-from is needed.
+Trains on five tasks of GLUE and on SQuAD 1.1 by configs/glue.py and configs/squad.py. All
+arms with the same seed start from the same weights and see about as many sequences a step.
+The weights are those of FOLDER/minilm-l6-h384, unless --init-from names others;
+experiments/lab/real_data.py says what FOLDER holds. Without --data the tasks are made from
+docstrings (experiments/finetuning/local_tasks.py), and --init-from is needed.
 
-The score is that of the last step on the dev set, so no step is chosen by it. A finished
-run leaves a small file in WORKDIR/runs, or in WORKDIR/local/runs without --data: the same
-command resumes where it was stopped.
+The score is the dev set's after the last step, so the dev set does not choose the step. A
+finished run leaves a small file in WORKDIR/runs, or in WORKDIR/local/runs without --data,
+so the same command resumes where it was stopped.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ARMS: dict[str, dict[str, Any]] = {
   "unpacked": {"packing.algorithm": "none"},
 }
 NAMES = {"packed": "packed", "no_mask": "packed without mask", "unpacked": "unpacked"}
-COST = {"packed": 1, "no_mask": 1, "unpacked": 3}  # of a run, about
+COST = {"packed": 1, "no_mask": 1, "unpacked": 3}  # of a run, roughly
 SPEED = "sequences_per_second"  # in the summary of a run
 TOLERANCE = 1e-4  # of predicted numbers; classes and answers have to be the same
 
@@ -65,9 +65,9 @@ class Same(NamedTuple):
   """The predictions of one checkpoint on the dev set, packed and one sequence a row.
 
   Attributes:
-    sequences: their number.
-    different: those whose class, or likeliest start or end, differs, or whose number
-      differs by more than `TOLERANCE`.
+    sequences: how many are predicted.
+    different: how many differ in class, in the most likely start or end, or in the
+      predicted number by more than `TOLERANCE`.
     largest: the largest difference of a logit.
   """
 
@@ -105,12 +105,12 @@ def make_runs(
 
 
 def look(run: Run, place: pathlib.Path) -> dict[str, Any]:
-  """Of a packed run, how its predictions differ from those with one sequence a row."""
+  """For a packed run, how its predictions differ from those with one sequence a row."""
   return {"same": compare_predictions(run.config, place)} if run.arm == "packed" else {}
 
 
 def scores_of(runs: Runs) -> Scores:
-  """The dev set's metrics at the last step; `score` is their mean, if there are two."""
+  """The dev set's metrics after the last step; `score` is their mean, if there are two."""
   arms = {arm: runs.summaries(arm) for arm in ARMS}
   first = arms["packed"][0]
   names = [n for n in first if n.startswith("eval_") and n != "eval_loss"]
@@ -123,7 +123,7 @@ def scores_of(runs: Runs) -> Scores:
 
 
 def compare_predictions(config: ConfigDict, folder: pathlib.Path) -> Same:
-  """Predicts the dev set of a run in both ways, with its newest checkpoint."""
+  """Predicts a run's dev set packed and unpacked, with its newest checkpoint."""
   stored = weights.open_folder(folder)
   program = ModelProgram(stored.config, mesh=make_mesh(1), head=stored.head)
   params = stored.load()
@@ -147,11 +147,11 @@ def _differ(a: np.ndarray, b: np.ndarray) -> bool:
   return bool((a.argmax(0) != b.argmax(0)).any())
 
 
-# ------------------------------------------------------------------------- what came out
+# -------------------------------------------------------------------------- the results
 
 
 def statements(runs: Runs) -> list[Statement]:
-  """What is tested of a task."""
+  """The tested statements about a task."""
   score = scores_of(runs)["score"]
   same = [Same(*result["same"]) for result in runs.results("packed")]
   number = sum(one.different for one in same)
@@ -192,7 +192,7 @@ def work_table(tasks: Sequence[Runs]) -> str:
     ratio = _mean(packed, "speedup_measured")
     low = min(one["speedup_low"] for one in packed)
     high = max(one["speedup_high"] for one in packed)
-    # A run that was suspended for a while has a speed of its own.
+    # Medians: a run that was suspended for a while seems slow.
     in_training = _median(packed, SPEED) / _median(unpacked, SPEED)
     rows.append(
       [
@@ -250,17 +250,20 @@ def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
     "Fine-tuning",
     "packed, unpacked, and packed without the mask",
     "in shape",
-    f"Points that packed fine-tuning scores above unpacked: {', '.join(apart)}.",
+    "Packed fine-tuning differs in score from unpacked fine-tuning by these points: "
+    f"{', '.join(apart)}.",
     claim="Fine-tuning can be packed, too: the scores and the predictions are the same.",
     statements=[statement for runs in tasks for statement in statements(runs)],
     text="\n\n".join(
       [
-        "Percent on the dev set at the last step, mean and standard deviation over seeds:",
+        "Scores in percent on the dev set after the last step, mean and standard deviation "
+        "over seeds:",
         score_table(tasks),
-        "Rows of an epoch. Packed and unpacked rows of one length, timed in turns: the "
-        "ratio, with the lowest and the highest quartile of all runs. The unpacked arm "
-        "trains in rows no longer than the task's longest sequence; the last column is the "
-        "packed arm's speed over that arm's, medians of whole runs.",
+        "The rows of an epoch, and speed. Packed and unpacked rows of the same length were "
+        "timed in turns: their ratio is given with the lowest and the highest quartile of "
+        "all runs. The unpacked arm trains in rows no longer than the task's longest "
+        "sequence; the last column is the speed of the packed arm divided by that of the "
+        "unpacked arm, by medians of whole runs.",
         work_table(tasks),
         sequences_a_step(tasks),
       ]
@@ -272,7 +275,7 @@ def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
 
 
 def make_tasks(options: argparse.Namespace, folder: pathlib.Path) -> list[Runs]:
-  """The tasks that are wanted, with the files of each, in a folder.
+  """The runs of the chosen tasks, in a folder.
 
   Raises:
     InputError: files or weights are missing, or no task has this name.
@@ -287,7 +290,9 @@ def make_tasks(options: argparse.Namespace, folder: pathlib.Path) -> list[Runs]:
   init_from = options.init_from
   if init_from is None:
     if options.data is None:
-      raise InputError("Neither --data nor --init-from is given; one has to name weights.")
+      raise InputError(
+        "Neither --data nor --init-from is given; give one, for the weights."
+      )
     init_from = real_data.find(options.data, "minilm-l6-h384")
   local = {} if options.data else local_tasks.write(folder / "text")
   made = []
@@ -325,7 +330,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-  """Of the command."""
+  """The command's parser."""
   parser = command.make_parser(
     __doc__, "experiments.finetuning", workdir="results/finetuning"
   )
@@ -334,12 +339,16 @@ def parser() -> argparse.ArgumentParser:
     "--init-from",
     type=pathlib.Path,
     metavar="FOLDER",
-    help="of a pretrained model, with vocab.txt: a run's or an imported one",
+    help="a pretrained model with vocab.txt: the folder of a run, or an imported one",
   )
   parser.add_argument(
-    "--tasks", type=several(str), help="separated by commas; all if not given"
+    "--tasks", type=several(str), help="tasks, separated by commas (default: all)"
   )
-  parser.add_argument("--seeds", type=positive, help=f"of each arm; {SEEDS}, of squad 1")
+  parser.add_argument(
+    "--seeds",
+    type=positive,
+    help=f"runs of each arm (default: {SEEDS}; 1 for squad and with --quick)",
+  )
   parser.add_argument(
     "--all-examples",
     action="store_true",

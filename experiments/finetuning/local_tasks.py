@@ -1,17 +1,17 @@
-"""Tasks of GLUE's kinds, made from text at hand: their labels are true by construction.
+"""Tasks like those of GLUE, made from docstrings: labels are correct by construction.
 
 | file   | a sequence                             | label                                |
 |--------|----------------------------------------|--------------------------------------|
-| `cola` | a sentence, half of them with shuffled | whether the words are in their order |
-|        | words                                  |                                      |
+| `cola` | a sentence, in half of all examples    | whether the words are in their       |
+|        | with shuffled words                    | original order                       |
 | `sst2` | a sentence                             | which of two modules it documents    |
 | `qqp`  | two sentences                          | whether they follow each other in    |
-|        |                                        | one docstring, or are of two modules |
-| `stsb` | a sentence, and it with some words of  | 5 x the share of words that were     |
-|        | another one in place of its own        | left                                 |
+|        |                                        | a docstring, or are of two modules   |
+| `stsb` | a sentence, and a copy of it in which  | 5 x the share of words that were     |
+|        | words of another replace some words    | kept                                 |
 
-The text is the standard library's docstrings. Fields are called as in GLUE, so that
-`configs/glue.py` takes the files with `--config.data.source=FILE.jsonl`.
+The text is the standard library's docstrings. Fields have GLUE's names, so that
+`configs/glue.py` accepts the files with `--config.data.source=FILE.jsonl`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from pipeline.sources import stdlib
 
 TASKS = ("cola", "sst2", "qqp", "stsb")
 DEV_FRACTION = 0.2
-LARGEST = {"train": 5000, "dev": 1250}  # examples of a task; more are left out at random
-_WORDS = 5, 25  # of a sentence, at least and at most
+LARGEST = {"train": 5000, "dev": 1250}  # most examples of a task, drawn at random
+_WORDS = 5, 25  # fewest and most words of a sentence
 
 Docstring = list[str]  # sentences
 Example = dict[str, object]
@@ -39,8 +39,8 @@ Example = dict[str, object]
 def write(folder: str | pathlib.Path) -> dict[str, tuple[str, str]]:
   """Writes `NAME-train.jsonl` and `NAME-dev.jsonl` for each of `TASKS` to a folder.
 
-  No docstring has sentences in both. The same interpreter gives the same bytes. Returns by
-  name the paths of both files.
+  No docstring has sentences in both files. The same interpreter writes the same bytes.
+  Returns the paths of both files by task.
   """
   folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
@@ -73,12 +73,12 @@ def write(folder: str | pathlib.Path) -> dict[str, tuple[str, str]]:
   return paths
 
 
-@functools.cache  # it reads all of the library, and several parts ask for it
+@functools.cache  # this reads the whole library, and several parts need it
 def docstrings_by_module() -> dict[str, list[Docstring]]:
-  """Of the top-level modules; sentences of 5 to 25 words, each the first time only."""
+  """Docstrings by top-level module: their sentences of 5 to 25 words, without repeats."""
   files = stdlib.source_files()[1:]
   root = pathlib.Path(stdlib.source_files()[0]).parents[1]
-  found: dict[str, list[Docstring]] = collections.defaultdict(list)
+  modules: dict[str, list[Docstring]] = collections.defaultdict(list)
   seen: set[str] = set()
   for path in files:
     name = path.relative_to(root).parts[0].removesuffix(".py")
@@ -90,12 +90,12 @@ def docstrings_by_module() -> dict[str, list[Docstring]]:
           seen.add(sentence.lower())
           sentences.append(sentence)
       if sentences:
-        found[name].append(sentences)
-  return dict(found)
+        modules[name].append(sentences)
+  return dict(modules)
 
 
 def _two_largest(modules: dict[str, list[Docstring]]) -> list[str]:
-  """The modules with the most sentences, in the order of their names."""
+  """The two modules with the most sentences, in alphabetical order."""
   sizes = {name: sum(map(len, docstrings)) for name, docstrings in modules.items()}
   return sorted(sorted(sizes, key=lambda name: (-sizes[name], name))[:2])
 

@@ -1,4 +1,4 @@
-"""Fine-tunes the models of a study: each arm, each seed from its own pretraining."""
+"""Fine-tunes the models of a study, one for each arm and seed of pretraining."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def make_runs(
   folder: pathlib.Path,
   overrides: Mapping[str, Any],
 ) -> list[Runs]:
-  """The runs of each task, one a model, which are packed.
+  """The packed runs of each task, one for each model.
 
   Args:
     models: the directories of each arm by seed.
-    tasks: the files of each, by the task of configs/glue.py, or squad.
-    folder: for the runs; those that are finished are kept.
+    tasks: the files of each task, by its name in configs/glue.py, or squad.
+    folder: for the runs; finished runs are kept.
     overrides: fields of the config of all runs.
   """
   arms = {
@@ -51,17 +51,17 @@ def make_runs(
 
 
 def arms_to_start_from(all_runs: Sequence[Runs], models: Models) -> list[str]:
-  """The arms with a model that some run is still to start from."""
+  """The arms with a model from which an unfinished run starts."""
   pairs = ((runs, run) for runs in all_runs for run in runs.sweep.runs)
   needed = {run.arm for runs, run in pairs if runs.read(run) is None}
   return [arm for arm, folders in models.items() if needed & set(map(name_of, folders))]
 
 
 def fine_tune(all_runs: Sequence[Runs], models: Models, *, jobs: int) -> dict[str, Scores]:
-  """Makes runs, `jobs` at a time; returns by task the score of each one's last step.
+  """Makes runs, `jobs` at a time; returns the scores after the last step, by task.
 
   Raises:
-    Stopped: some runs failed; names the last line of each.
+    Stopped: some runs failed; has the last line of each.
   """
   run_all(all_runs, number=jobs)
   return {
@@ -78,7 +78,7 @@ def fine_tune(all_runs: Sequence[Runs], models: Models, *, jobs: int) -> dict[st
 
 
 def name_of(directory: pathlib.Path) -> str:
-  """Of the fine-tuning of a model: other weights have another name."""
+  """The name of a model's fine-tuning run; other weights give another name."""
   return f"{directory.name}-{(weights_digest(str(directory)) or '')[:8]}"
 
 

@@ -22,9 +22,9 @@ class Files(NamedTuple):
   Attributes:
     source: to train on.
     held_out_source: to evaluate on.
-    columns: what the fields are called there.
-    longest: the length of the rows of one sequence each. No sequence is longer, or the
-      task cuts them there.
+    columns: the names of the fields in the files.
+    longest: the length of rows with one sequence each. Either no sequence is longer, or
+      the task cuts sequences there.
     at_once: how many of these rows are computed at once, for memory; 0 for all of a step.
   """
 
@@ -63,10 +63,10 @@ _GLUE = {
   "sst2": ("SST-2", "", 66),
 }
 TASKS = (*_GLUE, "squad")
-AT_MOST = {"sst2": 10_000, "squad": 20_000}  # examples to train on; of other tasks all
+AT_MOST = {"sst2": 10_000, "squad": 20_000}  # examples to train on; other tasks use all
 QUICK_EXAMPLES = 64  # of each task
 QUICK = {"train.duration": "64 sequences", "optimizer.warmup": "32 sequences"}
-LEARNING_RATE = 1e-4  # of a small model; BERT-base has at most 5e-5
+LEARNING_RATE = 1e-4  # for a small model; BERT-base uses at most 5e-5
 _SQUAD_ROW = 384
 
 
@@ -83,12 +83,12 @@ def files(
   Args:
     task: its name.
     data: the folder with real data.
-    folder: for the part of the training set, if not all of it is wanted.
-    at_most: examples to train on, drawn from all; 0 for all. Of SQuAD whole articles are
-      drawn until there are as many.
+    folder: for a subset of the training set, if there is one.
+    at_most: examples to train on, drawn at random; 0 for all. For SQuAD, whole articles
+      are drawn until there are at least as many.
 
   Raises:
-    InputError: a file is missing, or is not what it should be.
+    InputError: a file is missing, or does not have the expected layout.
   """
   if task == "squad":
     source = real_data.find(data, "squad/train-v1.1*.json*")
@@ -120,7 +120,7 @@ def glue(
 def _some_lines(
   source: pathlib.Path, path: pathlib.Path, number: int, *, header: bool
 ) -> pathlib.Path:
-  """Writes some lines, drawn at random, in their order; or returns a file with no more."""
+  """Writes some lines, drawn at random, in their order; with no more lines, the source."""
   lines = source.read_bytes().splitlines(keepends=True)
   first = int(header)
   if len(lines) - first <= number:
@@ -132,7 +132,7 @@ def _some_lines(
 
 
 def _some_articles(source: pathlib.Path, path: pathlib.Path, number: int) -> pathlib.Path:
-  """Writes articles in SQuAD's layout, drawn until they have enough questions."""
+  """Writes articles in SQuAD's layout, drawn at random until there are enough questions."""
   with contextlib.closing(compressed.open_binary(source)) as file:
     content = file.read()
   try:

@@ -1,4 +1,4 @@
-"""Fine-tunings of one task, each a train.py; of a finished one a small file is kept."""
+"""Fine-tuning runs of one task, each by train.py; a finished run leaves a small file."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Result = Mapping[str, Any]
 class Runs:
   """All runs of a task.
 
-  A run trains in `folder/TASK/RUN`. When it has ended, `folder/runs/TASK,RUN.json` says
-  what it was and what came out; from then on nothing else of it is needed.
+  A run trains in `folder/TASK/RUN`. When it has ended, `folder/runs/TASK,RUN.json` records
+  what it was and its results; from then on nothing else of it is needed.
 
   Attributes:
     task: its name.
     sweep: the runs.
     folder: for all that they write.
-    look: what to find out of a run that has ended, from the run and its folder.
+    look: returns further results of a run that has ended, from the run and its folder.
     costs: how long a run takes, by arm, in any unit; for the order and the time left.
   """
 
@@ -51,11 +51,11 @@ class Runs:
     return self.folder / self.task / run.name
 
   def file(self, run: Run) -> pathlib.Path:
-    """What is kept of a run."""
+    """The file that is kept of a run."""
     return self.folder / "runs" / f"{self.task},{run.name}.json"
 
   def read(self, run: Run) -> Result | None:
-    """What is kept of a run; None if it has not ended, or was another one."""
+    """What is kept of a run; None if it has not ended, or if the file is another run's."""
     try:
       kept = json.loads(self.file(run).read_text())
     except (OSError, ValueError):
@@ -90,20 +90,20 @@ class Runs:
     )
 
   def results(self, arm: str) -> list[Result]:
-    """What is kept of the runs of an arm, by seed."""
+    """What is kept of an arm's finished runs, by seed."""
     results = (self.read(run) for run in self.sweep.runs if run.arm == arm)
     return [result for result in results if result is not None]
 
   def summaries(self, arm: str) -> list[Result]:
-    """What train.py wrote at the end of the runs of an arm, by seed."""
+    """The summaries that train.py wrote for an arm's finished runs, by seed."""
     return [result["summary"] for result in self.results(arm)]
 
 
 def run_all(all_runs: Sequence[Runs], *, number: int):
-  """Runs what has not ended, `number` at a time, seed by seed, the longest run first.
+  """Runs what has not ended, `number` at a time: seed by seed, longest runs first.
 
   Raises:
-    Stopped: some runs failed; names the last line of each.
+    Stopped: some runs failed; has the last line of each.
   """
   pairs = [
     (run.config.seed, runs.process(run)) for runs in all_runs for run in runs.sweep.runs

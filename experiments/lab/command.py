@@ -1,4 +1,4 @@
-"""What the commands of experiments share: their options, and how they end."""
+"""Options and exit statuses that the commands of experiments share."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from training.sweep.jobs import cores
 
 
 def make_parser(doc: str | None, module: str, *, workdir: str) -> Parser:
-  """A parser with the options that all have: --quick, --workdir and --json.
+  """A parser with the options that all commands have: --quick, --workdir and --json.
 
-  `doc` is that of `module`, such as "experiments.reproduce", and is shown as help.
+  `doc` is the docstring of `module`, such as "experiments.reproduce"; it is shown as help.
   """
   title, _, rest = (doc or "").partition("\n\n")
   parser = Parser(
@@ -35,7 +35,10 @@ def make_parser(doc: str | None, module: str, *, workdir: str) -> Parser:
   )
   parser.add_argument("--quick", action="store_true", help="a little of everything")
   parser.add_argument(
-    "--workdir", type=pathlib.Path, default=workdir, help=f"where to write; {workdir}"
+    "--workdir",
+    type=pathlib.Path,
+    default=workdir,
+    help=f"where to write (default: {workdir})",
   )
   parser.add_argument("--json", action="store_true", help="print one JSON object")
   return parser
@@ -47,7 +50,7 @@ def add_data(parser: Parser):
     "--data",
     metavar="FOLDER",
     default=real_data.given(),
-    help="of real data (experiments/lab/real_data.py); ISOPACK_DATA if not given",
+    help="real data, listed in experiments/lab/real_data.py (default: ISOPACK_DATA)",
   )
 
 
@@ -55,22 +58,25 @@ def add_training(parser: Parser):
   """Adds the options of commands that train: --data and --jobs."""
   add_data(parser)
   parser.add_argument(
-    "--jobs", type=positive, default=len(cores()), help="runs at a time; as many as cores"
+    "--jobs",
+    type=positive,
+    default=len(cores()),
+    help="runs at a time (default: one for each core)",
   )
 
 
 def folder_of(options: argparse.Namespace) -> pathlib.Path:
-  """That of --workdir; what is quick has one of its own, below it."""
+  """The folder of --workdir; with --quick, a folder in it."""
   return options.workdir / "quick" if options.quick else options.workdir
 
 
 def make_part(options: argparse.Namespace, command: str, folder: str = "") -> Part:
-  """What the options say of a part.
+  """The part that the options ask for.
 
   Args:
-    options: of a parser with the options above, and perhaps --seeds.
+    options: from a parser with the options above, and perhaps --seeds.
     command: that makes the part.
-    folder: below `folder_of` the options.
+    folder: of the part, in `folder_of(options)`.
   """
   return Part(
     folder_of(options) / folder,
@@ -85,9 +91,9 @@ def make_part(options: argparse.Namespace, command: str, folder: str = "") -> Pa
 def run(work: Callable[[], int]) -> int:
   """Does the work of a command; returns the exit status.
 
-  A mistake of the user is one line and status 2, work that failed is one line and status
-  1; Ctrl-C and SIGTERM end with status 130. Freed memory is kept, as in training, for steps
-  that are timed in this process.
+  A user's mistake prints one line and gives status 2; failed work prints one line and gives
+  status 1; Ctrl-C and SIGTERM give status 130. Freed memory is kept, as in training, for
+  steps that are timed in this process.
   """
   memory.keep()
   signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -109,10 +115,10 @@ def run_study(
   draw: Callable[[pathlib.Path, Mapping[str, Any]], None],
   as_json: bool,
 ) -> int:
-  """Writes each result as soon as it is known, and prints the last; the status of `run`.
+  """Writes each result as soon as it is made, prints the last; returns `run`'s status.
 
-  A result has all of the one before. It is written to PATH.json, its tables, in Markdown,
-  to PATH.md, and its pictures beside them.
+  Each result includes the one before. It is written to PATH.json, its tables, in Markdown,
+  to PATH.md, and its pictures to the same folder.
   """
 
   def work() -> int:
@@ -127,7 +133,7 @@ def run_study(
 
 
 def run_part(maker: Maker, part: Part, *, as_json: bool) -> int:
-  """Makes the exhibits of a part and prints them; returns the exit status of `run`."""
+  """Makes the exhibits of a part and prints them; returns `run`'s status."""
 
   def work() -> int:
     made = lab.make(maker, part)

@@ -1,4 +1,4 @@
-"""A table or figure of a paper: what it says, beside what we get."""
+"""A table or figure of a paper: what the paper says, and what we get."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Value(NamedTuple):
   name: str  # of the quantity
   paper: str  # as the paper prints it
   here: str  # ours, with as many digits
-  difference: str = ""  # here - paper; "" where they are not compared
-  agrees: bool | None = None  # None where they are not compared
-  note: str = ""  # why they differ, where we know
-  allowed: str = ""  # the largest difference that agrees; "" where every digit must
+  difference: str = ""  # here - paper; "" if they are not compared
+  agrees: bool | None = None  # None if they are not compared
+  note: str = ""  # why they differ, if known
+  allowed: str = ""  # the largest difference that agrees; "" if every digit must agree
 
 
 class Statement(NamedTuple):
@@ -30,7 +30,7 @@ class Statement(NamedTuple):
   claim: str
   outcome: Outcome
   evidence: str  # estimate, interval, test and number of runs
-  # What outcome and evidence are made from, by `statistics.judge`; None where they are not.
+  # From this, `statistics.judge` made outcome and evidence; None if it did not make them.
   test: Mapping[str, Any] | None = None
 
 
@@ -80,7 +80,8 @@ def judged(
 ) -> Statement:
   """A statement that is judged by counts or quartiles.
 
-  It holds or fails. With `fails`, it has no power where neither is true.
+  Without `fails`, it holds or fails. With `fails`, it has no power if neither `holds` nor
+  `fails` is true.
   """
   undecided = fails is not None and not fails
   outcome: Outcome = "holds" if holds else "no power" if undecided else "fails"
@@ -88,7 +89,7 @@ def judged(
 
 
 def agreeing(values: Iterable[Value]) -> str:
-  """How many numbers agree, in words; "" where none is compared.
+  """How many numbers agree, in words; "" if none is compared.
 
   Example:
     >>> agreeing([to_the_digit("a", "1", 1), within("b", "10", 12, tolerance=1)])
@@ -108,7 +109,7 @@ def to_the_digit(name: str, paper: str, here: float, *, note: str = "") -> Value
   """Compares with a printed number: ours agrees if it rounds to the same digits.
 
   Args:
-    name, paper, note: as of `Value`; `paper` may have commas between thousands.
+    name, paper, note: as in `Value`; `paper` may have commas between thousands.
     here: ours, in the same unit.
 
   Example:
@@ -123,7 +124,7 @@ def to_the_digit(name: str, paper: str, here: float, *, note: str = "") -> Value
 def within(
   name: str, paper: str, here: float, *, tolerance: float, note: str = ""
 ) -> Value:
-  """As `to_the_digit`, but allows a difference after ours is rounded to as many digits.
+  """Like `to_the_digit`, but allows a difference after ours is rounded to as many digits.
 
   Example:
     >>> within("packs", "40,808", 40778, tolerance=40.5)
@@ -135,7 +136,7 @@ def within(
   shown = f"{here:{thousands}.{digits}f}"
   apart = round(float(shown.replace(",", "")) - float(plain), digits)
   allowed = ""
-  if tolerance:  # the largest difference of so many digits within it
+  if tolerance:  # `allowed` is the largest difference within it that has as many digits
     allowed = f"{math.floor(tolerance * 10**digits + 1e-9) / 10**digits:,.{digits}f}"
     allowed = allowed.rstrip("0").rstrip(".") if digits else allowed
   return Value(

@@ -22,11 +22,11 @@ def fit(
   params: Any = None,
   name: str,
 ) -> Iterator[tuple[int, State, list[dict[str, Any]]]]:
-  """Trains from `params`, or from drawn ones if there are none.
+  """Trains from `params`, or from random parameters if there are none.
 
   Yields:
-    After each step of `pauses` its number, the state, and what `train_step` returned, on
-    the host, of each step since the last pause.
+    After each step in `pauses`: its number, the state, and the totals that `train_step`
+    returned for each step since the last pause, on the host.
 
   Raises:
     Stopped: a loss is not finite.

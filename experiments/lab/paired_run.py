@@ -5,9 +5,9 @@
 
 Runs of one seed start from the same weights and see the same packs in the same order:
 step t of R rows has the packs R * t to R * (t + 1) - 1 of one stream. --batches says how
-sequences become batches (`streams.stream`); the recipe is that of the packed run. The JSON
-file is written at the end. --keep also writes a Hugging Face directory beside it, which
---config.model.init_from takes.
+sequences become batches (`streams.stream`); the recipe is that of the packed run. The
+JSON file is written at the end. --keep also writes a Hugging Face directory beside it,
+from which --config.model.init_from can start.
 """
 
 from __future__ import annotations
@@ -43,29 +43,28 @@ from training.step import TrainingProgram
 
 POINTS = 100  # of a learning curve
 EVALUATED = (6, 9, 14, 21, 31, 45, 67, 100)  # of these points
-EARLY = 2  # the number of the evaluation that early convergence is judged by
-EARLY_SHARE = EVALUATED[EARLY] / POINTS  # of its sequences, that a run has seen by then
+EARLY = 2  # the index of the evaluation by which early convergence is judged
+EARLY_SHARE = EVALUATED[EARLY] / POINTS  # the share of its sequences seen by then
 
 
 class Schedule(NamedTuple):
   """How long a run is, in steps."""
 
-  recipe: Recipe  # of the optimizer; its rows are packed ones
-  rows: int  # of a batch; those of "unpacked" batches vary
+  recipe: Recipe  # of the optimizer; its rows are packed rows
+  rows: int  # of a batch; in "unpacked" batches they vary
   points: Sequence[int]  # the last step of each point of the learning curve
   evaluated: Sequence[int]  # the points at which the model is evaluated
 
 
 def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Schedule:
-  """Steps that see the same packs in all arms, and where the arms are compared.
+  """Steps in which all arms see the same packs, and the steps at which they are compared.
 
-  All arms see the packs of the config's steps at the config's rows, however
-  `reduce_batch` rounds; arms with rows of their own see as many sequences, and those whose
-  rows are full as many tokens, except in the last step. `batches` is one of
-  `streams.BATCHES`.
+  All arms see the packs of the config's steps with the config's rows, however
+  `reduce_batch` rounds. Arms with other rows see as many sequences, and arms whose rows are
+  full as many tokens, except in the last step. `batches` is one of `streams.BATCHES`.
 
   Raises:
-    ConfigError: a value that no recipe can have, or that pairs cannot have.
+    ConfigError: a value that no recipe can have, or no paired run.
   """
   if config.train.micro_batch_size:
     raise ConfigError(
@@ -75,7 +74,7 @@ def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Sc
   if batches in CUT and config.model.next_sentence:
     raise ConfigError(
       f"config.model.next_sentence is True; expected False with batches={batches}, whose "
-      "rows are cut through the middle of pairs and have no such labels."
+      "rows cut through pairs and have no next-sentence labels."
     )
   before, recipe = resolve(
     config,
@@ -83,7 +82,7 @@ def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Sc
     num_sequences=plan.num_sequences,
     num_tokens=plan.histogram.num_tokens,
   )
-  whole = max(1, round(before.steps / plan.packing_factor))  # steps of the config's rows
+  whole = max(1, round(before.steps / plan.packing_factor))  # steps with the config's rows
   packs = whole * before.rows
   rows, steps = recipe.rows, packs // recipe.rows
   if batches in ("constant", "sorted"):
@@ -103,15 +102,15 @@ def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Sc
 def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any]:
   """Trains and evaluates.
 
-  The fields of `arm` are in the config already. Parameters that are kept replace what is in
-  the folder `keep_in`.
+  The config already has the fields of `arm`. Kept parameters replace the content of the
+  folder `keep_in`.
 
   Returns:
     `recipe`, `plan` and `parameters_digest`; `curve`, for each point the counters at its
-    end and means over its steps; `evaluations`, each with `step`, the counters and, as
-    `evaluate_pretraining` gives them, `own`, as the model was trained, and `alone`, each
-    sequence by itself; and `sequences_a_step`, the mean, and the number of `steps` by
-    number of sequences.
+    end and means over its steps; `evaluations`, each with `step`, the counters and two
+    results of `evaluate_pretraining`: `own`, with the model as it was trained, and `alone`,
+    with each sequence isolated; and `sequences_a_step`, with the `mean` and the number of
+    `steps` by number of sequences.
 
   Raises:
     ConfigError, InputError: a value that cannot be used.
@@ -123,12 +122,12 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   loader = pipeline.make_loader(
     config, dataset.train, dataset.vocabulary, plan=plan, batch_size=recipe.rows
   )
-  assert isinstance(loader, pipeline.PackedLoader)  # of a task that masks tokens
+  assert isinstance(loader, pipeline.PackedLoader)  # the task masks tokens
   given = init_from.open_weights(config)
   model = init_from.run_model_config(
     config, workdir=keep_in, vocab_size=len(dataset.vocabulary), stored=given
   )
-  params = None  # to be drawn
+  params = None  # random
   if given:
     init_from.check_vocabulary(given, dataset.vocabulary)
     params = init_from.initial_params(given, model, seed=config.seed)
@@ -190,7 +189,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
 
 
 def make_program(config: ConfigDict, model, recipe: Recipe) -> TrainingProgram:
-  """The step of a run, on one device."""
+  """The training program of a run, on one device."""
   return TrainingProgram(
     model,
     make_optimizer(config, recipe),
@@ -201,24 +200,24 @@ def make_program(config: ConfigDict, model, recipe: Recipe) -> TrainingProgram:
 
 
 def _spread_of_packs(plan: packing.Plan) -> float:
-  """Standard deviation of the sequences of a pack."""
+  """Standard deviation of the number of sequences in a pack."""
   depths = np.array([len(strategy) for strategy in plan.strategies])
   mean = np.average(depths, weights=plan.repeat_counts)
   return float(np.sqrt(np.average((depths - mean) ** 2, weights=plan.repeat_counts)))
 
 
-# -------------------------------------------------------------- what is read of the runs
+# --------------------------------------------------------- what is read from finished runs
 
 
 def held_out(
   results: Results, metric: str = "mlm_loss", *, at: int = -1, way: str = "own"
 ) -> list[Any]:
-  """A metric of `evaluate_pretraining`, of each seed; `at` is an evaluation's index."""
+  """A metric of `evaluate_pretraining` for each seed; `at` is the evaluation's index."""
   return [run["evaluations"][at][way][metric] for run in results]
 
 
 def in_training(results: Results) -> list[float]:
-  """The masked-token loss of each seed, the mean over the last 10 points of its curve."""
+  """Each seed's masked-token loss in training, over the last 10 points of its curve."""
   return [float(np.mean([x["mlm_loss"] for x in run["curve"][-10:]])) for run in results]
 
 

@@ -25,8 +25,8 @@ from training.record.throughput import packed_against_unpacked
 def measure(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any]:
   """The result of `packed_against_unpacked` at the plan's packing factor, and that factor.
 
-  One program runs both, so the cost of the mask and of the losses of packs is not in it.
-  `config.train.throughput_rounds` is the number of measurements.
+  One program runs both, so the result excludes the cost of the mask and of the losses of
+  packs. `config.train.throughput_rounds` is the number of measurements.
   """
   del arm, keep_in
   dataset = pipeline.prepare_dataset(config)
@@ -52,7 +52,7 @@ def measure(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str,
     result = packed_against_unpacked(
       program, counted(packed), unpacked, rounds=config.train.throughput_rounds
     )
-  # As if the packs that were drawn had had the packing factor of all of them.
+  # As if the timed packs had the packing factor of the whole plan.
   scale = plan.packing_factor * recipe.rows / float(np.mean(counts[1:]))
   for name in result:
     if name.startswith(("packed", "speedup")):

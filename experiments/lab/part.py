@@ -1,4 +1,4 @@
-"""A part of a report: what makes some of its exhibits, in a folder of its own."""
+"""A part of a report, which makes some of its exhibits in a folder of its own."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from training.errors import ConfigError
 from training.record.files import write_json, write_text
 from training.sweep.file import SweepError
 
-# What a part raises where its input is wrong.
+# What a part raises if its input is wrong.
 MISTAKES = (InputError, ConfigError, SweepError, WeightsError, OSError)
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """Where a part works, and how much of it is wanted."""
+  """Where a part works, and how much it does."""
 
   folder: pathlib.Path  # for its pictures and for results that it keeps
   command: str  # that makes it
-  quick: bool = False  # whether a little is enough, to see that it works
+  quick: bool = False  # whether to do only a little, to see that it works
   seeds: int | None = None  # how many runs each arm has; None for the default of the part
   jobs: int = 1  # runs at a time
-  data: str | None = None  # the folder of real data, where it is at hand
+  data: str | None = None  # the folder of real data, if there is one
 
   def exhibit(
     self, name: str, title: str, agreement: Agreement, finding: str, **fields: Any
   ) -> Exhibit:
-    """An exhibit that this part's command makes, if `fields` name no other."""
+    """An exhibit that this part's command makes, unless `fields` name another command."""
     return Exhibit(name, title, agreement, finding, **{"command": self.command} | fields)
 
   def not_run(
@@ -54,14 +54,14 @@ class Part:
     return self.exhibit(name, title, "not run here", why, values=values, **fields)
 
   def on_real_data(self, make: Maker, name: str, title: str, claim: str) -> list[Exhibit]:
-    """What `make` makes of this part with real data; without any, that it was not run."""
+    """The exhibits that `make` makes from real data; without data, one that is not run."""
     part = dataclasses.replace(self, command=f"{self.command} --data FOLDER")
     if part.data is not None:
       return list(make(part))
     return [part.not_run(name, title, "No folder with real data was given.", claim=claim)]
 
   def beside(self, name: str) -> Part:
-    """Another part of the same report, whose results this one needs too."""
+    """Another part of the same report, whose results this part needs too."""
     return dataclasses.replace(self, folder=self.folder.parent / name)
 
 
@@ -71,9 +71,9 @@ Maker = Callable[[Part], Sequence[Exhibit]]
 def make(maker: Maker, part: Part) -> list[Exhibit]:
   """Makes the exhibits of a part, and writes exhibits.md and exhibits.json.
 
-  Slow results (runs, measurements, plans) are kept by what they were made from. So a call
-  is short where all of them are there, and never out of date. The minutes of the exhibits
-  are those of all calls for this folder so far.
+  Slow results (runs, measurements, plans) are cached by what they were made from. So a call
+  is short if all of them exist, and its exhibits are never out of date. Their minutes are
+  those of all calls for this folder so far.
   """
   part.folder.mkdir(parents=True, exist_ok=True)
   start = time.monotonic()
@@ -95,7 +95,7 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
 def read(folder: str | os.PathLike[str]) -> list[Exhibit]:
   """The exhibits that `make` wrote last; none if it has written none."""
   path = pathlib.Path(folder, "exhibits.json")
-  found = json.loads(path.read_text()) if path.exists() else []
-  if isinstance(found, dict):  # a copy of what `experiments.publish` wrote, by part
-    found = found.get(path.parent.name, [])
-  return [Exhibit.from_dict(x) for x in found]
+  content = json.loads(path.read_text()) if path.exists() else []
+  if isinstance(content, dict):  # a copy of what `experiments.publish` wrote, by part
+    content = content.get(path.parent.name, [])
+  return [Exhibit.from_dict(x) for x in content]

@@ -1,4 +1,4 @@
-"""What all pictures share: size, colours, axes, and how they are written."""
+"""Size, colours, axes and files, which all pictures share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def band(axes: matplotlib.axes.Axes, x, rows, colour: str, name: str, *, marker:
 
 
 def legend_below(drawing: matplotlib.figure.Figure, columns: int):
-  """The legend of the first panel for all of them, below them and clear of the curves."""
+  """Puts the legend of the first panel, for all panels, below them."""
   handles, labels = drawing.axes[0].get_legend_handles_labels()
   drawing.legend(
     handles, labels, loc="outside lower center", ncols=columns, fontsize="small"

@@ -1,4 +1,4 @@
-"""Plans and measurements that are made once: kept in files, by what they were made from."""
+"""Plans and measurements that are made once, then cached by what they were made from."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def cached_plan(
 ) -> packing.Plan:
   """A plan for a built-in histogram; read from its file if it was made before.
 
-  All parts of a report share the files. Another histogram, option, version of a solver or
-  line of the packer's code is another file. `depth` is the most sequences in a pack, None
-  for no limit; algorithm and options are those of `packing.pack`.
+  All parts of a report share the files. A change of the histogram, an option, a solver's
+  version or the packer's code makes a new file. `depth` is the most sequences in a pack,
+  None for no limit; algorithm and options are those of `packing.pack`.
 
   Raises:
-    InputError: as of `packing.pack`; or the file was altered.
+    InputError: as by `packing.pack`; or the file was altered.
   """
   options = {"max_sequences_per_pack": depth, **options}
   lengths = packing.load_histogram(histogram)
@@ -47,7 +47,7 @@ def cached_plan(
 
 
 def made_once(path: pathlib.Path, make: Callable[[], Any]) -> Any:
-  """What a JSON file holds; if it is not there, `make` makes it first."""
+  """The content of a JSON file; if there is no file, `make` makes its content first."""
   if not path.exists():
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, make())
@@ -55,14 +55,14 @@ def made_once(path: pathlib.Path, make: Callable[[], Any]) -> Any:
 
 
 def digest(made_from: Any) -> str:
-  """A short name of what a kept result was made from, which JSON can hold."""
+  """A short name for what a cached result was made from; JSON has to be able to hold it."""
   text = json.dumps(made_from, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @functools.cache
 def solvers() -> list[str]:
-  """What a plan depends on in addition to its input."""
+  """What a plan depends on besides its input: the packer's code, and versions."""
   code = hashlib.sha256()
   for path in sorted(pathlib.Path(packing.__file__).parent.rglob("*.py")):
     code.update(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Real data beside the repository: a folder that --data or ISOPACK_DATA names.
+"""Real data, which is not in the repository: a folder that --data or ISOPACK_DATA names.
 
 | in the folder                             | what                                         |
 |-------------------------------------------|----------------------------------------------|
@@ -30,28 +30,28 @@ def given() -> str | None:
 
 
 def find(folder: str | os.PathLike[str], pattern: str) -> pathlib.Path:
-  """The first path in the folder that a pattern fits, such as "squad/dev-v1.1*.json*".
+  """The first path in the folder that matches a pattern, such as "squad/dev-v1.1*.json*".
 
   Raises:
-    InputError: there is none.
+    InputError: no path matches.
   """
   folder = pathlib.Path(folder).absolute()
   for path in sorted(folder.glob(pattern)):
     return path
   raise InputError(
-    f"{folder} has no {pattern}. --data and {VARIABLE} name a folder with real data; what "
-    "it holds is listed in experiments/lab/real_data.py."
+    f"{folder} has no {pattern}. --data and {VARIABLE} name a folder with real data; "
+    "experiments/lab/real_data.py lists what it has to hold."
   )
 
 
 def write_articles(
   folder: str | os.PathLike[str], path: pathlib.Path, *, at_least: int
 ) -> pathlib.Path:
-  """Writes the first articles of `TEXT`, whole, `at_least` so many bytes; returns `path`.
+  """Writes the first articles of `TEXT`, whole, at least so many bytes; returns `path`.
 
   Raises:
-    InputError: the text is missing; or the file is there with other articles, of which
-      there may be results.
+    InputError: the text is missing; or the file exists with other articles, from which
+      results may have been made.
   """
   found, size = [], 0
   for source in sorted(find(folder, TEXT).parent.iterdir()):

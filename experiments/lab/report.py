@@ -40,7 +40,7 @@ def document(
   quick: bool = False,
   failures: Mapping[str, str] | None = None,
 ) -> str:
-  """The whole report, of the exhibits and failures of each part, by its folder."""
+  """The whole report, from the exhibits and failures of each part, by the part's folder."""
   exhibits = [exhibit for part in parts.values() for exhibit in part]
   text = [
     "# The packing paper, reproduced",
@@ -75,7 +75,7 @@ def _machines(exhibits: Iterable[Exhibit]) -> str:
 
 
 def index(exhibits: Iterable[Exhibit], *, report: str = "") -> str:
-  """A table of all exhibits, with links to the file `report`; "" for the same file."""
+  """A table of all exhibits, with links into the file `report`, "" for the same file."""
   rows = [
     [
       f"[{exhibit.name}]({report}#{_anchor(exhibit)})",
@@ -115,7 +115,7 @@ def section(exhibit: Exhibit, *, folder: str) -> str:
 
 
 def _values(values: Sequence[Value]) -> str:
-  """A table of numbers, without the columns that none of them needs."""
+  """A table of numbers, without columns that are empty."""
   columns = {
     "": [x.name for x in values],
     "paper": [x.paper for x in values],
@@ -131,6 +131,6 @@ def _values(values: Sequence[Value]) -> str:
 
 
 def _anchor(exhibit: Exhibit) -> str:
-  """Of the heading, as GitHub makes it."""
+  """The anchor of an exhibit's heading, as GitHub makes it."""
   title = f"{exhibit.name}: {exhibit.title}".lower().replace(" ", "-")
   return "".join(c for c in title if c.isalnum() or c in "-_")

@@ -4,11 +4,12 @@ Both arms of a pair start from the same weights and see the same sequences, so w
 mean of their differences by Student's t. The margin below which a difference does not
 matter is fixed here, before any run.
 
-`equivalent`, `larger`, `not_more` and `reaches` take a claim in words, the values `a` of an
-arm, one a seed, those of another arm in the same order (or a target), a margin and the unit
-of all of them. `power` has the values of an arm that is known to have more than `b`. If the
-same runs cannot tell it apart from `b`, the outcome is "no power". Each turns the values
-into a test, numbers that a statement keeps, and `judge` turns the test into an outcome.
+`equivalent`, `larger`, `not_more` and `reaches` take a claim in words; the values `a` of an
+arm, one per seed; those of another arm, `b`, in the same order (or a target); a margin; and
+the unit of all these. `power` has the values of an arm that is known to have more than `b`:
+if the same test cannot distinguish it from `b`, the outcome is "no power". Each function
+turns the values into a test, numbers that a statement keeps, and `judge` turns the test
+into an outcome.
 
 References:
   Schuirmann, A comparison of the two one-sided tests procedure, 1987.
@@ -38,7 +39,7 @@ class Difference(NamedTuple):
   pairs: int
 
   def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-    """Of the mean, both ends alike.
+    """The confidence interval of the mean, symmetric.
 
     Example:
       >>> low, high = Difference(1.0, 0.5, 3).interval()
@@ -64,10 +65,10 @@ class Difference(NamedTuple):
 
 
 def paired(a: Runs, b: Runs) -> Difference:
-  """a - b, pair by pair; each has a value a seed, in the same order.
+  """a - b, pair by pair; both have one value per seed, in the same order.
 
   Raises:
-    ValueError: their numbers differ, or there are fewer than two.
+    ValueError: they differ in number, or there are fewer than two pairs.
 
   Example:
     >>> paired([3.0, 5.0], [2.0, 2.0])
@@ -103,15 +104,16 @@ def outcome(test: Mapping[str, Any]) -> Outcome:
   | "not more": a has no more than b | | below the margin | above the margin |
 
   Each cell is a test of the mean difference a - b at `LEVEL`: "within" by two one-sided
-  tests, "differs" by one of two sides, the others by one of one side. From left to right
-  the first that applies decides; if none does, there is no power. Nor is there with a
-  single pair, or if the same test does not detect that the control differs from b. "all"
-  of several claims fail if one fails; are equivalent if one is; have no power if one has
-  none.
+  tests, "differs" by a two-sided test, the others by a one-sided test. From left to right,
+  the first cell that applies decides. If none applies, there is no power; nor is there with
+  a single pair, or if the same test does not detect that the control differs from b. "all",
+  of several claims, fails if one fails; otherwise it is equivalent if one is; otherwise it
+  has no power if one has none.
 
-  So a claim that one arm has more is equivalent where the difference is too small to matter
-  either way, even if it is above 0, or below: the effect is not seen. A claim that two arms
-  are equal holds there. It fails as soon as any larger difference is shown.
+  So if the difference is too small to matter in either direction, even if it differs from
+  0, a claim that one arm has more is equivalent (the effect is not seen), and a claim
+  that two arms are equal holds. Otherwise, a claim that two arms are equal fails as soon
+  as they are shown to differ.
   """
   kind = test["kind"]
   if kind == "all":
@@ -194,7 +196,7 @@ def equivalent(
 
 def same_score(claim: str, packed: Runs, unpacked: Runs, no_mask: Runs) -> Statement:
   """Tests whether two arms score the same, in points; `no_mask` is known to score less."""
-  # A high score is good, but the control of the test has to be larger.
+  # `no_mask` scores less, but the test's control has to have more than b.
   control = (np.multiply(2, unpacked) - no_mask).tolist()
   return equivalent(
     claim, packed, unpacked, power=control, margin=SCORE_MARGIN, unit="points"
@@ -217,7 +219,7 @@ def not_more(claim: str, a: Runs, b: Runs, *, power: Runs) -> Statement:
 def reaches(
   claim: str, a: Runs, target: float, *, margin: float, unit: str = "nats"
 ) -> Statement:
-  """Tests whether `a` is above a number that was chosen, by however little."""
+  """Tests whether `a` is above a chosen number, by however little."""
   return judge(claim, _test("reaches", a, [target] * len(a), margin, unit))
 
 
@@ -252,7 +254,7 @@ def _test(kind: str, a: Runs, b: Runs, margin: float, unit: str) -> dict[str, An
 
 
 def _pairs(a: Runs, b: Runs) -> list[float]:
-  """As `paired`; a single pair has an unknown error, 0 here, and no power."""
+  """As `paired`; the error of a single pair is unknown, 0 here, and it has no power."""
   if len(a) == len(b) == 1:
     return [float(a[0] - b[0]), 0.0, 1]
   return list(paired(a, b))

@@ -19,30 +19,31 @@ ROWS = 4  # unpacked rows are a multiple of this: few shapes, which each compile
 
 
 def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatch]:
-  """Batches without end.
+  """Endless batches of one kind.
 
-  Of "packed" they are the loader's own; of "unpacked" the sequences of each packed step,
-  one a row; of "constant" one a row, a constant number a step; of "sorted" one a row, those
-  of a step of nearly the same length, and steps in random order. A sequence has the same
-  masked tokens in these kinds: they depend only on the seed, the epoch, its number and the
-  position in it.
+  "packed" batches are the loader's own. Three kinds have one sequence a row: an "unpacked"
+  step has the sequences of a packed step; a "constant" step has a constant number of
+  sequences; a "sorted" step has sequences of nearly the same length, and its steps are in
+  random order. In all four kinds a sequence has the same masked tokens: they depend only on
+  the seed, the epoch, the sequence's number and the position in it.
 
   Both kinds of `CUT` lay the sequences end to end and cut them into full rows, through the
-  middle of sequences. Of "pieces" a row's part of a sequence is a sequence of its own; of
-  "concatenated" the row is a single one. Both have the same masked tokens, which are drawn
-  after the cut.
+  middle of sequences. In "pieces", each part of a sequence in a row is a sequence of its
+  own; in "concatenated", the whole row is one sequence. Both have the same masked tokens,
+  which are drawn after the cut.
 
   Args:
-    loader: of packed rows; of `CUT` one that masks, without token types and labels.
+    loader: of packed rows; for `CUT`, one that masks tokens and has neither token types nor
+      labels.
     kind: one of `BATCHES`.
-    rows: of a step of all kinds but "packed" and "unpacked", which follow the loader's.
+    rows: of a step; "packed" and "unpacked" steps follow the loader's rows instead.
 
   Example: two steps of 2 packs, "ab c" and "d efg"; each letter is a sequence.
 
     packed     [ab, c]      [d, efg]
     unpacked   [a, b, c]    [d, e, f, g]
     constant   [a, b, c]    [d, e, f]       3 rows
-    sorted     [d, a, g]    [b, f]          3 rows; of other steps, too
+    sorted     [d, a, g]    [b, f]          3 rows; across the loader's steps
   """
   steps = itertools.count()
   if kind == "packed":
@@ -79,7 +80,7 @@ def _sorted(loader: PackedLoader, rows: int) -> Iterator[PackedBatch]:
   lengths = loader.store.lengths
   for epoch in itertools.count():
     rng = np.random.default_rng([loader.seed, epoch])
-    order = rng.permutation(len(lengths))  # of equal lengths
+    order = rng.permutation(len(lengths))  # a random order among equal lengths
     order = order[np.argsort(lengths[order], kind="stable")]
     steps = np.array_split(order, -(-len(order) // rows))
     for step in rng.permutation(len(steps)):
@@ -88,11 +89,11 @@ def _sorted(loader: PackedLoader, rows: int) -> Iterator[PackedBatch]:
 
 
 def _pieces(loader: PackedLoader, rows: int) -> Iterator[PackedBatch]:
-  """Full rows, in which the parts of sequences are sequences."""
+  """Full rows, in which each part of a sequence is a sequence of its own."""
   store, length, masking = loader.store, loader.plan.row_length, loader.masking
   assert masking is not None
   slots = length // int(store.lengths.min()) + 2  # at most, for the pieces of a row
-  tokens, firsts = np.empty(0, np.int64), np.empty(0, bool)  # not in a row yet
+  tokens, firsts = np.empty(0, np.int64), np.empty(0, bool)  # that are not in a row yet
   number = 0  # of the next piece
   for step in itertools.count():
     ids, _ = sequences(loader, step)
@@ -104,7 +105,7 @@ def _pieces(loader: PackedLoader, rows: int) -> Iterator[PackedBatch]:
     while len(tokens) >= rows * length:
       here, tokens = np.split(tokens, [rows * length])
       first, firsts = np.split(firsts, [rows * length])
-      first[::length] = True  # of a piece
+      first[::length] = True  # a row starts a piece
       first = first.reshape(rows, length)
       used = np.arange(slots) < first.sum(1, keepdims=True)
       lengths, numbers = np.zeros(used.shape, np.int64), np.full(used.shape, -1)
@@ -112,12 +113,12 @@ def _pieces(loader: PackedLoader, rows: int) -> Iterator[PackedBatch]:
       numbers[used] = number + np.arange(used.sum())
       number += used.sum()
       batch = lay_out(here, lengths, numbers, row_length=length)
-      # Each piece has another number, in all epochs.
+      # No two pieces have the same number, in whatever epoch.
       yield mask_tokens(batch, masking, epochs=np.zeros(rows, np.int64))
 
 
 def _joined(batch: PackedBatch) -> PackedBatch:
-  """Full rows of pieces as rows of one sequence each."""
+  """Turns full rows of pieces into rows of one sequence each."""
   rows, length = batch["input_ids"].shape
   in_use = batch["mlm_segment_ids"] > 0
   return batch | {
@@ -134,7 +135,7 @@ def _joined(batch: PackedBatch) -> PackedBatch:
 def _one_a_row(
   loader: PackedLoader, ids: np.ndarray, epochs: np.ndarray, *, multiple: int
 ) -> PackedBatch:
-  """Rows of one sequence each, and empty ones up to a multiple."""
+  """Rows of one sequence each, and empty rows up to a multiple."""
   rows = -(-len(ids) // multiple) * multiple
   slots = np.full((rows, 1), -1, np.int64)
   slots[: len(ids), 0] = ids

@@ -1,4 +1,4 @@
-"""A study: every arm with every seed, each run in a process and a JSON file of its own."""
+"""A study: every arm with every seed; each run has a process and a JSON file of its own."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from training.sweep import jobs
 from training.sweep.file import Run, make_sweep
 from training.sweep.jobs import Task
 
-FORMAT = 1  # of the files; a file of another format is made anew
+FORMAT = 1  # of the files; a run whose file has another format is repeated
 SEEDS = 3  # of each arm, unless a study says otherwise
 _PLACES = ("directory", "source", "held_out_source", "vocab_file", "init_from")
-# Of a run whose rows have one sequence each, in runs with full rows.
+# The cost of a run whose rows have one sequence each, relative to other runs.
 _ONE_A_ROW_COST = 2.0
 
 Results = Sequence[Mapping[str, Any]]  # of one arm, by seed
@@ -47,29 +47,29 @@ class Arm:
   fields: Mapping[str, Any]  # of the config, in which it differs from the other arms
   batches: str = "packed"  # how sequences become batches; one of `streams.BATCHES`
   keep: bool = False  # whether its runs keep their parameters
-  starts_from: str = ""  # the arm whose kept parameters, of the same seed, it starts from
+  starts_from: str = ""  # an arm: each run starts from its kept parameters of the same seed
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
   """Arms and seeds.
 
-  The folder has `runs/ARM,seed=N.json`, beside each the log, and parameters that are kept.
-  A finished run needs only its file: parameters that are gone are trained again when a run
-  that starts from them, or a caller, needs them.
+  The folder has `runs/ARM,seed=N.json`, with the run's log and any kept parameters beside
+  it. A finished run needs only its JSON file: missing parameters are trained again when a
+  run that starts from them, or a caller, needs them.
   """
 
   folder: pathlib.Path
   arms: Sequence[Arm]
   overrides: Mapping[str, Any]  # fields of the config of all arms
-  seeds: int = SEEDS  # of each arm, from 1; seed 0 is for choosing a recipe
+  seeds: int = SEEDS  # of each arm, from 1; seed 0 is for choosing the recipe
   jobs: int = 1  # runs at a time
   config: str = "configs/quickstart.py"  # the file that all runs start from
-  module: str = "experiments.lab.paired_run"  # makes a run; its command is `worker`
+  module: str = "experiments.lab.paired_run"  # makes a run, by `worker`
 
   @functools.cached_property
   def runs(self) -> list[tuple[Arm, Run]]:
-    """All runs, checked; seeds outermost.
+    """All runs, checked, seed by seed.
 
     Raises:
       SweepError: a field or a value that no run can have.
@@ -97,20 +97,20 @@ class Study:
     return self.folder / "runs" / f"{run.name}.json"
 
   def kept_of(self, arm: str) -> list[pathlib.Path]:
-    """The folders of the parameters of an arm that keeps them, by seed."""
+    """The folders of an arm's kept parameters, by seed."""
     return [_kept(self.path(run)) for one, run in self.runs if one.name == arm]
 
   def run(self, kept: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
-    """Runs what is not finished, with the data prepared once; by arm, results by seed.
+    """Prepares the data, runs what is not finished; returns by arm the results by seed.
 
     Args:
-      kept: arms whose parameters have to be there.
+      kept: arms whose parameters have to exist.
 
     Raises:
-      Stopped: some runs failed; names the last line of each. All others are finished.
+      Stopped: some runs failed; has the last line of each. All others are finished.
       InputError: the data cannot be prepared, or were prepared from other files.
     """
-    # Also where all is finished: a source with other files is refused.
+    # Even if all runs are finished, so that a source with other files is refused.
     data = {json.dumps(run.config.data.to_dict()): run.config for _, run in self.runs}
     for config in data.values():
       pipeline.prepare_dataset(config)
@@ -135,7 +135,7 @@ class Study:
     return {name: list(runs.values()) for name, runs in self.results().items()}
 
   def results(self) -> dict[str, dict[int, dict[str, Any]]]:
-    """By arm and seed, what the runs wrote that are finished."""
+    """The results of finished runs, by arm and seed."""
     results: dict[str, dict[int, dict[str, Any]]] = {arm.name: {} for arm in self.arms}
     for arm, run in self.runs:
       if (result := read(self.path(run), arm, run.config)) is not None:
@@ -143,12 +143,12 @@ class Study:
     return results
 
   def task(self, arm: Arm, run: Run, *, kept: bool = False) -> Task:
-    """The process that makes one of `runs`, and its parameters if they have to be there."""
+    """The process of one of `runs`; with `kept`, its parameters have to exist, too."""
     path = self.path(run)
 
     def is_finished() -> bool:
-      there = not kept or _kept(path).is_dir()
-      return there and read(path, arm, run.config) is not None
+      has_parameters = not kept or _kept(path).is_dir()
+      return has_parameters and read(path, arm, run.config) is not None
 
     command = [
       *(sys.executable, "-m", self.module),
@@ -172,9 +172,9 @@ class Study:
 def run_tasks(
   tasks: Sequence[Task], *, number: int, desc: str = "runs", until: float = math.inf
 ) -> dict[str, str]:
-  """Runs commands of JAX, some at a time, as `jobs.run_all` does.
+  """Runs JAX commands, `number` at a time, as `jobs.run_all` does.
 
-  They run on the CPU and share what they compile in data/compiled, unless JAX_PLATFORMS and
+  They run on the CPU and share compiled programs in data/compiled, unless JAX_PLATFORMS and
   JAX_COMPILATION_CACHE_DIR are set. Returns the last line of each failed task, by name.
   """
   compiled = str(pathlib.Path("data", "compiled").absolute())
@@ -191,7 +191,7 @@ def stop_if_failed(failures: Mapping[str, str], total: int):
 
 
 def identity(arm: Arm, config: ConfigDict) -> dict[str, Any]:
-  """What a run is, for its file."""
+  """What a run is, as its file records it."""
   return {
     "format": FORMAT,
     "arm": arm.name,
@@ -201,7 +201,7 @@ def identity(arm: Arm, config: ConfigDict) -> dict[str, Any]:
 
 
 def read(path: pathlib.Path, arm: Arm, config: ConfigDict) -> dict[str, Any] | None:
-  """What a run wrote; None if it is not finished, or the file is of another run."""
+  """What a run wrote; None if it is not finished, or if the file is another run's."""
   try:
     result = json.loads(path.read_text())
   except (OSError, ValueError):
@@ -216,13 +216,13 @@ def read(path: pathlib.Path, arm: Arm, config: ConfigDict) -> dict[str, Any] | N
 
 
 def dataset_digest(config: ConfigDict) -> str | None:
-  """Of the dataset that is prepared for a config; None if none is."""
+  """The digest of the dataset prepared for a config; None if none is prepared."""
   manifest = pathlib.Path(config.data.directory, "manifest.json")
   return json.loads(manifest.read_text())["sha256"] if manifest.exists() else None
 
 
 def weights_digest(init_from: str) -> str | None:
-  """Of the weights in a folder, or of those that a study's run had there; None if none."""
+  """The digest of the weights that are, or that a study's run had, in a folder, or None."""
   for path in (f"{init_from}.json", f"{init_from}/summary.json"):
     with contextlib.suppress(OSError, ValueError, KeyError):
       return json.loads(pathlib.Path(path).read_text())["parameters_digest"]
@@ -232,21 +232,21 @@ def weights_digest(init_from: str) -> str | None:
 
 @functools.cache
 def _sha256(path: pathlib.Path, changed: int) -> str:
-  """Of a file; `changed`, when it was, is for the cache."""
+  """The SHA-256 of a file; `changed`, its modification time, is for the cache."""
   with path.open("rb") as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _kept(path: pathlib.Path) -> pathlib.Path:
-  """The folder of the parameters that a run keeps, by its file."""
+  """The folder of a run's kept parameters, from the path of its JSON file."""
   return path.with_suffix("")
 
 
 def agrees(stored: Any, wanted: Any) -> bool:
-  """Whether a config is as it was.
+  """Whether a stored config is the wanted one.
 
-  Fields that are newer than the file do not count, nor does where data and weights are:
-  the checksums of the dataset say what it is.
+  Ignores fields that are newer than the file, and the places of data and weights: digests
+  identify these.
   """
   if isinstance(stored, dict) and isinstance(wanted, dict):
     return all(
@@ -256,7 +256,7 @@ def agrees(stored: Any, wanted: Any) -> bool:
 
 
 def without_places(config: Any) -> Any:
-  """The dictionary of a config without the fields that say where data and weights are."""
+  """A config's dictionary, without the fields that say where data and weights are."""
   if not isinstance(config, dict):
     return config
   return {k: without_places(v) for k, v in config.items() if k not in _PLACES}
@@ -265,15 +265,17 @@ def without_places(config: Any) -> Any:
 def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
   """The command of a process that makes one run and writes its file.
 
-  make(arm, config, keep_in=folder) returns what the file holds, besides what `read` knows
-  the run by; `head` is that of the tasks that it can train.
+  make(arm, config, keep_in=folder) returns the content of the file, to which the fields are
+  added by which `read` recognises the run. `head` is the head of the tasks that `make` can
+  train.
   """
   config = config_flags.DEFINE_config_file("config", help_string="A config file.")
-  name = flags.DEFINE_string("arm", "run", "The name of the run.")
-  batches = flags.DEFINE_enum("batches", "packed", list(BATCHES), "How sequences come.")
-  keep = flags.DEFINE_bool("keep", False, "Keep the parameters, beside --out.")
+  name = flags.DEFINE_string("arm", "run", "The name of the arm.")
+  about = "How sequences become batches."
+  batches = flags.DEFINE_enum("batches", "packed", list(BATCHES), about)
+  keep = flags.DEFINE_bool("keep", False, "Keep the parameters in a folder beside --out.")
   out = flags.DEFINE_string("out", None, "The JSON file to write.", required=True)
-  ends = flags.DEFINE_bool("end_with_parent", False, "End when standard input does.")
+  ends = flags.DEFINE_bool("end_with_parent", False, "End when standard input ends.")
   flags.mark_flag_as_required("config")
 
   def main():
@@ -294,11 +296,11 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
       )
     path.parent.mkdir(parents=True, exist_ok=True)
     result = make(arm, chosen, keep_in=_kept(path))
-    about: dict[str, Any] = {"run": identity(arm, chosen)}
-    about["dataset"] = dataset_digest(chosen)
+    known_by: dict[str, Any] = {"run": identity(arm, chosen)}
+    known_by["dataset"] = dataset_digest(chosen)
     if chosen.model.init_from:
-      about["started_from"] = weights_digest(chosen.model.init_from)
-    write_json(path, about | result)
+      known_by["started_from"] = weights_digest(chosen.model.init_from)
+    write_json(path, known_by | result)
     print(f"written to {path}")
 
   command.run(main, mistakes=(packing.InputError, ConfigError))

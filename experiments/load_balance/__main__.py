@@ -3,12 +3,12 @@
   python -m experiments.load_balance
   python -m experiments.load_balance --coefficients results/load_balance/coefficients.json
 
-First the paper's estimate (section E). Then training steps of this machine by the clock,
-the cost of a step fitted to them, and simulated steps of many such devices, with the
-lengths of Wikipedia. Last, measured steps of un-padding and of packing on a few devices and
-processes of this machine. Writes load_balance.md, load_balance.json, coefficients.json and
-pictures to --workdir. Measured steps are kept in its folder measured/; to measure again,
-delete it. --quick takes 2 minutes, and seconds with --coefficients.
+First comes the paper's estimate (section E). Then training steps are timed on this machine,
+the cost of a step is fitted to them, and steps of many such devices are simulated, with the
+lengths of Wikipedia. Last, steps of un-padding and of packing are measured on a few devices
+and processes of this machine. Writes load_balance.md, load_balance.json, coefficients.json
+and pictures to --workdir. Measured steps are cached in its folder measured/; to measure
+again, delete that folder. --quick takes 2 minutes, or seconds with --coefficients.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Grid(NamedTuple):
 
   Attributes:
     devices: their numbers.
-    batches: sequences of a device; one is `BATCH`.
-    sequences: drawn for each number of devices and batch, about.
+    batches: numbers of sequences on a device; one of them is `BATCH`.
+    sequences: how many are drawn for each number of devices and batch, about.
   """
 
   devices: Sequence[int] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
@@ -115,13 +115,13 @@ def check_paper_method(
 def run(
   workdir: pathlib.Path, coefficients: str | None, *, quick: bool
 ) -> Iterator[dict[str, Any]]:
-  """Simulates; then yields the same result with measured steps.
+  """Yields the result of the simulation, then the same with measured steps.
 
-  With a file of coefficients it measures nothing.
+  With a file of coefficients, nothing is measured.
 
   Raises:
     InputError: the file has no coefficients.
-    Stopped: a process that measures failed.
+    Stopped: a measuring process failed.
   """
   given = None if coefficients is None else read_coefficients(coefficients)
   grid, settings = (QUICK, measured.QUICK) if quick else (Grid(), measured.Settings())

@@ -92,7 +92,7 @@ def fit(measurements: Sequence[Measurement]) -> tuple[Coefficients, list[float]]
   rows = np.array([x.rows for x in measurements], float)
   seconds = np.array([x.seconds for x in measurements])
   terms = np.stack([np.ones_like(rows), rows, rows * lengths, rows * lengths**2], 1)
-  scale = np.abs(terms).max(0)  # columns of one size, for the solver
+  scale = np.abs(terms).max(0)  # makes columns equally large, for the solver
   weighted = terms / scale / seconds[:, None]
   solution, _ = scipy.optimize.nnls(weighted, np.ones_like(seconds))
   coefficients = Coefficients(*(solution / scale).tolist())
@@ -100,7 +100,7 @@ def fit(measurements: Sequence[Measurement]) -> tuple[Coefficients, list[float]]
 
 
 class Network(NamedTuple):
-  """What the exchange of gradients takes: an assumption.
+  """The assumed cost of exchanging gradients.
 
   Attributes:
     gradient_bytes: of one copy of the gradients.
@@ -113,7 +113,7 @@ class Network(NamedTuple):
   latency: float = 1e-6
 
   def seconds(self, devices: int) -> float:
-    """Of a ring all-reduce: n - 1 hops to add, n - 1 to hand on, each of 1/n of the bytes.
+    """Of a ring all-reduce: n - 1 hops to add, n - 1 to share, each with 1/n of the bytes.
 
     Example:
       >>> Network(gradient_bytes=8e9, bandwidth=1e9, latency=0.5).seconds(4)
@@ -124,13 +124,13 @@ class Network(NamedTuple):
 
 
 def read_coefficients(path: str | pathlib.Path) -> dict[str, Any]:
-  """What an earlier run wrote to `coefficients.json`, or what a user wrote like it.
+  """Reads a `coefficients.json` that an earlier run wrote, or a file like it.
 
   Returns:
-    The object: `coefficients`, in seconds by name, `parameters`, and what else it holds.
+    The object: `coefficients`, in seconds by name, `parameters`, and any other keys.
 
   Raises:
-    InputError: the file cannot be read, or misses one of these.
+    InputError: the file cannot be read, or lacks one of these.
   """
   names = [field.name for field in dataclasses.fields(Coefficients)]
   try:
@@ -145,7 +145,7 @@ def read_coefficients(path: str | pathlib.Path) -> dict[str, Any]:
     ) from error
   if not isinstance(parameters, int) or parameters < 1:
     raise InputError(
-      f"{path}: parameters is {parameters!r}; expected how many the model has."
+      f"{path}: parameters is {parameters!r}; expected the model's number of parameters."
     )
   Coefficients(**values)  # checks them
   return device | {"coefficients": values}

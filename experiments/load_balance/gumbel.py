@@ -1,9 +1,9 @@
 """The paper's estimate of un-padding on many devices: section E, Figures 5 and 6.
 
 Each step waits for the slowest device, so the speed-up of n devices is the smallest of n
-draws from that of one device. The paper takes both as Gumbel distributions, fits the one of
-eight devices, solves for the one of one device, and draws. Here the equations are solved in
-closed form, and the mean of the smallest is an integral.
+draws from the distribution of one device. The paper assumes Gumbel distributions, fits that
+of eight devices, solves for that of one device, and draws from it. Here the equations are
+solved in closed form, and the mean of the smallest draw is an integral.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, section E.
@@ -27,10 +27,10 @@ class Gumbel(NamedTuple):
   scale: float
 
 
-DEVICES = 8  # whose speed-ups are fitted
-PAPER = Gumbel(1.6038, 0.1288)  # of these in the paper, Listing 1
-PAPER_PACKING = 1.913  # of any number of devices, section E
-MOST = 2048  # devices of the paper's estimate
+DEVICES = 8  # to whose speed-ups the distribution is fitted
+PAPER = Gumbel(1.6038, 0.1288)  # the paper's fit, Listing 1
+PAPER_PACKING = 1.913  # the paper's speed-up on any number of devices, section E
+MOST = 2048  # devices in the paper's estimate
 
 
 def fit(speedups) -> Gumbel:
@@ -93,7 +93,7 @@ def mean_of_slowest(one: Gumbel, devices: int) -> float:
 
 
 def estimate(one: Gumbel) -> list[dict[str, float]]:
-  """The mean speed-up and that of 80 % of the steps, for 1, 2, 4, ... `MOST` devices."""
+  """The mean speed-up and the range of 80 % of steps, for 1, 2, 4, ... `MOST` devices."""
   return [
     {
       "devices": n,

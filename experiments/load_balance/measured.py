@@ -1,10 +1,10 @@
-"""Training steps of this machine by the clock, beside those that the cost model predicts.
+"""Measured training steps on this machine, beside the predictions of the cost model.
 
-Devices of one process share its cores: one that has finished leaves its cores to the
-others, so little waiting shows. So each share is also measured alone, on one device, and
-composed: any n shares are a step of n devices, which takes as long as its slowest share and
-then the update of one device. Processes, each on a core of its own, show the waiting by the
-clock.
+Devices of one process share its cores: a device that has finished leaves its cores to the
+others, so little waiting shows. Therefore each share is also measured alone, on one device,
+and steps are composed: any n shares make a step of n devices, which takes as long as its
+slowest share plus the update of one device. Processes, each on a core of its own, show the
+waiting in wall-clock time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from training.record.parameters import count_parameters
 from training.step import TrainingProgram
 from training.sweep.jobs import cores
 
-COMPOSED = 1000  # steps, of shares measured alone
+COMPOSED = 1000  # steps made of shares that were measured alone
 _WAYS = (UNPADDED, PACKED)
 _ALONE = "shares alone"  # the case of one device
 _ByWay = Mapping[str, np.ndarray]
@@ -51,14 +51,14 @@ class Settings(NamedTuple):
 
   Attributes:
     model: size of the BERT.
-    row_lengths: L of the steps that the cost is fitted to, in tokens.
+    row_lengths: L of the steps to which the cost is fitted, in tokens.
     rows: of these steps.
     rounds: steps of each shape.
-    devices: of one process, each number a case.
-    processes: of one device each, each number a case.
+    devices: numbers of devices of one process; each is a case.
+    processes: numbers of processes with one device each; each is a case.
     batch: b, sequences of a share.
     shares: N, to measure alone.
-    steps: K, of the cases of one or two devices; other cases have fewer, at least two.
+    steps: K, in cases of one or two devices; other cases have fewer, at least two.
     multiple: to which un-padding rounds lengths up, in tokens.
   """
 
@@ -97,7 +97,7 @@ def measure(
 
 
 def measure_device(settings: Settings, folder: pathlib.Path) -> dict[str, Any]:
-  """Steps of this machine, and the coefficients fitted to them; kept in the folder."""
+  """Steps of this machine, and the coefficients fitted to them; cached in the folder."""
   path = worker.kept(folder, "steps", settings[:4])
   return made_once(path, functools.partial(_measure_device, settings))
 
@@ -128,12 +128,13 @@ def run(
   plan: packing.Plan,
   costs: Coefficients,
 ) -> dict[str, Any]:
-  """Measures the cases that the folder has no results of, and compares all with the model.
+  """Measures the cases that have no results in the folder; compares all with the model.
 
   Returns:
-    The settings; for each share alone its seconds by the `clock` and `predicted`; `update`,
-    the seconds of one device; and `cases`, of `_compare`, with the waiting as `simulated`:
-    any deals, exact lengths, the fixed time of a step.
+    The settings; for each share alone its seconds, measured (`clock`) and `predicted`;
+    `update`, its seconds on one device; and `cases`, each with the results of `_compare`
+    and with the waiting as `simulated`, for random deals, exact lengths and the fixed time
+    of a step.
 
   Raises:
     Stopped: a process failed.
@@ -183,8 +184,8 @@ class _Steps(NamedTuple):
   """Steps of n devices, by way.
 
   Attributes:
-    shares: int[K, n]; those of each step.
-    busy: float[K, n]; seconds until each device had its gradients; not of `ONE_PROGRAM`.
+    shares: int[K, n]; the shares of each step.
+    busy: float[K, n]; seconds until each device had its gradients; not for `ONE_PROGRAM`.
     seconds: float[K]; of the whole step, until its last process ended.
     exchange: median seconds from the slowest device's gradients to the new parameters.
   """
@@ -196,7 +197,7 @@ class _Steps(NamedTuple):
 
   @classmethod
   def of(cls, results: Sequence[Mapping[str, Mapping[str, Any]]]) -> _Steps:
-    """From what `worker.run` returned in each process."""
+    """The steps that `worker.run` returned in all processes."""
     busy = {way: np.concatenate([x[way]["busy"] for x in results], 1) for way in _WAYS}
     seconds = {way: np.max([x[way]["seconds"] for x in results], 0) for way in results[0]}
     exchanges = [seconds[way] - busy[way].max(1) for way in _WAYS]
@@ -205,10 +206,10 @@ class _Steps(NamedTuple):
 
 
 def _compose(alone: _Steps, devices: int) -> _Steps:
-  """Steps of shares measured alone: each lasts as its slowest share, then the update."""
+  """Steps made of shares measured alone: each lasts its slowest share plus the update."""
   rng = np.random.default_rng([0, devices])
   order = rng.random((COMPOSED, len(alone.shares))).argsort(1)
-  shares = order[:, :devices]  # none twice in a step
+  shares = order[:, :devices]  # no share twice in a step
   busy = {way: x[shares, 0] for way, x in alone.busy.items()}
   seconds = {way: x.max(1) + alone.exchange for way, x in busy.items()}
   return _Steps(shares, busy, seconds, alone.exchange)
@@ -220,17 +221,18 @@ def _compare(
   """Measured steps beside the prediction for the same shares.
 
   Args:
-    steps: the measured ones.
+    steps: the measured steps.
     predicted: float[N]; seconds of each share.
-    tokens: int[N]; real ones of each share.
+    tokens: int[N]; real tokens of each share.
     batch: b, sequences of a share.
     fixed: seconds of a step, whatever is in it.
 
   Returns:
-    Waiting as `predicted`, `at_pace` and `measured` by way; `gain`, real tokens a second of
-    ways of packing over un-padding, and `gain_predicted`; `seconds` and `exchange`; `pace`,
-    how many times its predicted seconds packing takes; `beyond`, the seconds that a
-    sequence of un-padding takes above its prediction at this pace.
+    Waiting: as `predicted`, `at_pace` and, by way, `measured`. `gain`: real tokens a second
+    of each way of packing divided by those of un-padding; and `gain_predicted`. `seconds`
+    and `exchange`. `pace`: packing's measured seconds divided by the predicted seconds.
+    `beyond`: by how many seconds a sequence of un-padding exceeds the prediction at this
+    pace.
   """
   of_shares = {way: x[steps.shares] for way, x in predicted.items()}
   own = of_shares[UNPADDED]
@@ -252,7 +254,7 @@ def _compare(
 
 
 def _gain(tokens: Mapping[str, int], seconds: _ByWay) -> dict[str, float]:
-  """Tokens a second of each way of packing over those of un-padding."""
+  """Tokens a second of each way of packing, divided by those of un-padding."""
   unpadding = tokens[UNPADDED] / seconds[UNPADDED].sum()
   return {
     way: float(tokens[PACKED] / x.sum() / unpadding)
@@ -262,6 +264,6 @@ def _gain(tokens: Mapping[str, int], seconds: _ByWay) -> dict[str, float]:
 
 
 def _waiting(seconds: np.ndarray) -> dict[str, float]:
-  """[K, n] -> the part of a step that devices wait for the slowest; quartiles of steps."""
+  """[K, n] -> the share of a step that devices wait for the slowest; quartiles of steps."""
   waiting = 1 - seconds.mean(1) / seconds.max(1)
   return quartiles(np.maximum(waiting, 0))  # no rounding error

@@ -1,4 +1,4 @@
-"""Pictures of the load balance, each with what it shows in its title."""
+"""Pictures of the load balance; the title of each says what it shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SPEEDUP = "speed-up over padding"
 
 
 def draw(folder: pathlib.Path, result: Mapping[str, Any]):
-  """The pictures of all that the result of `__main__.run` has so far, as PNGs."""
+  """Draws, as PNGs, everything that the result of `__main__.run` has so far."""
   rows, batch = result["rows"], result["batch"]
   one = Gumbel(**result["estimate"]["one"])
   estimate(folder / "estimate.png", one)
@@ -61,7 +61,7 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
     over,
     f"Un-padding: devices wait up to {max(idle):.0%} of the time, and up to "
     f"{idle[-1]:.0%} with batch {batches[-1]}",
-    label="part of the time that devices wait",
+    label="share of the time that devices wait",
   )
   if checked := result["paper_method"]:
     over = {
@@ -86,7 +86,7 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
 
 
 def estimate(path: pathlib.Path, one: Gumbel):
-  """The paper's Figure 5: the expected speed-up, and the range of four of five steps.
+  """The paper's Figure 5: the expected speed-up, and the range of 80 % of the steps.
 
   `one` is the distribution of one device.
   """
@@ -112,7 +112,7 @@ def estimate(path: pathlib.Path, one: Gumbel):
 
 
 def distributions(path: pathlib.Path, one: Gumbel):
-  """The paper's Figure 6: its fit of several devices, and what follows for one."""
+  """The paper's Figure 6: its fit for several devices, and what follows for one device."""
   several, devices = gumbel.PAPER, gumbel.DEVICES
   speedup = np.linspace(1, 3.5, 400)
   of_one = scipy.stats.gumbel_r(*one)
@@ -143,7 +143,7 @@ def _over_devices(
   *,
   label: str = _SPEEDUP,
 ):
-  """Lines by name, over the number of devices; speed-ups, or else parts of one."""
+  """Lines by name, over the number of devices: speed-ups, or shares of time."""
   axes = _axes(sorted({n for line in lines.values() for n in line}), label)
   for (name, line), colour in zip(lines.items(), COLOURS, strict=False):
     style = "s--" if "balanced" in name else "o-"
@@ -208,7 +208,7 @@ def _waiting(path: pathlib.Path, measured: Mapping[str, Any]):
   axes.set_xticks(range(len(cases)), [x["name"].replace(" ", "\n") for x in cases])
   axes.yaxis.set_major_formatter(PERCENT(1, decimals=0))
   axes.set_ylim(bottom=0)
-  axes.set_ylabel("part of a step that devices wait")
+  axes.set_ylabel("share of a step that devices wait")
   legend_below(drawing, len(bars))
   own, packed = (
     [x["measured"][way]["median"] for x in cases] for way in (UNPADDED, PACKED)
@@ -223,7 +223,7 @@ def _waiting(path: pathlib.Path, measured: Mapping[str, Any]):
 
 
 def _one_step(path: pathlib.Path, measured: Mapping[str, Any]):
-  """The first step of the most devices, composed: each at work, then waiting."""
+  """A composed step of the largest number of devices: each at work, then waiting."""
   n, update = max(measured["devices"]), measured["update"]
   drawing = figure()
   waits = {}
@@ -253,7 +253,7 @@ def _one_step(path: pathlib.Path, measured: Mapping[str, Any]):
 
 
 def _axes(devices: Sequence[int], label: str):
-  """Over the number of devices."""
+  """Axes over the number of devices."""
   axes = figure().add_subplot()
   axes.set_xscale("log", base=2)
   marked = [n for n in devices if len(devices) <= 10 or n.bit_length() % 2]

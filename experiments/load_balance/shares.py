@@ -1,4 +1,4 @@
-"""What devices are dealt in a measured step: sequences, or packs of others.
+"""What devices are dealt in a measured step: sequences, or packs of other sequences.
 
 A share is one device's part of one step. Shares are drawn independently of each other, so
 any n of them are a step of n devices. The shares of the two ways have about as many
@@ -16,16 +16,16 @@ import packing
 from experiments.load_balance.cost import Coefficients
 from experiments.load_balance.simulation import Lengths, draw
 
-UNPADDED, PACKED = "un-padding", "packing"  # in two programs each: compute, exchange
-ONE_PROGRAM = "packing, one program"  # the step that training makes
+UNPADDED, PACKED = "un-padding", "packing"  # each in two programs: compute, exchange
+ONE_PROGRAM = "packing, one program"  # the usual training step
 
 
 class Shares(NamedTuple):
   """N shares; all lengths in tokens.
 
   Attributes:
-    unpadded: for each share its b sequences' lengths.
-    packed: for each share its packs, each the lengths of its sequences.
+    unpadded: for each share, the lengths of its b sequences.
+    packed: for each share, its packs, as the lengths of their sequences.
   """
 
   unpadded: list[list[int]]
@@ -33,7 +33,7 @@ class Shares(NamedTuple):
 
 
 def draw_shares(lengths: Lengths, plan: packing.Plan, *, number: int, batch: int) -> Shares:
-  """N shares of b sequences of un-padding and, with about as many, of packing."""
+  """N shares for un-padding, of b sequences, and for packing, of about as many."""
   rng = np.random.default_rng([0, number, batch])
   rows = max(1, round(batch / plan.packing_factor))
   unpadded = lengths.draw(rng, (number, batch)).tolist()
@@ -61,7 +61,9 @@ def predict(
   """Seconds of each share, float[N] by way; without the fixed time of a step.
 
   Args:
-    compiled: lengths that un-padding rounds up to, rising; the last is the row length.
+    shares: of both ways.
+    costs: of a device.
+    compiled: lengths to which un-padding rounds up, ascending; the last is the row length.
 
   Example:
     >>> costs = Coefficients(step=9.0, row=0.0, token=1.0, token_pair=0.0)

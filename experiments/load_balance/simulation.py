@@ -1,7 +1,7 @@
 """Simulated training steps on many devices, each of which waits for the slowest.
 
-A way to make batches is a function of what the devices are dealt, and returns how long each
-of them computes. All lengths are tokens, all times seconds.
+A way to make batches is a function from what the devices are dealt to how long each of them
+computes. All lengths are in tokens, all times in seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Steps(NamedTuple):
 
   Attributes:
     seconds: float[K, n]; of the devices' own work.
-    sequences: int[K]; real ones in the step, over all devices.
+    sequences: int[K]; real sequences in the step, over all devices.
   """
 
   seconds: np.ndarray
@@ -37,8 +37,8 @@ class Deal(NamedTuple):
 
   Attributes:
     lengths: int[K, n, b]; of each device's sequences.
-    places: float[K]; for ways that go through the dataset in order of length, how far
-      along each step is. Evenly spread, in random order.
+    places: float[K] in [0, 1); for ways that go through the dataset in order of length,
+      how far along each step is. Evenly spread, in random order.
   """
 
   lengths: np.ndarray
@@ -76,11 +76,11 @@ def simulate(
   """Steps of each way, all dealt the same sequences.
 
   Args:
-    ways: by name. The draws of a way do not depend on which others there are.
+    ways: by name. A way's random draws do not depend on which other ways there are.
     lengths: of the dataset.
     devices: n.
     batch: b, sequences of a device.
-    sequences: to draw, about; at least 100 steps of them.
+    sequences: how many to draw, about; at least enough for 100 steps.
   """
   of_step = devices * batch
   steps = min(max(sequences // of_step, FEWEST_STEPS), MOST_STEPS)
@@ -107,13 +107,13 @@ class Summary(NamedTuple):
   """The steps of one way.
 
   Attributes:
-    steps: K, simulated.
-    mean: seconds of a step, the exchange of gradients included.
+    steps: K, how many were simulated.
+    mean: seconds of a step, including the exchange of gradients.
     deviation: standard deviation of the seconds.
     percentile_99: of the seconds.
-    sequences_per_second: real ones.
-    idle: the fraction of the devices' time between the start of a step and the exchange
-      in which they wait for the slowest.
+    sequences_per_second: real sequences.
+    idle: the fraction of the time from the start of a step to the exchange that devices
+      wait for the slowest.
   """
 
   steps: int
@@ -125,7 +125,7 @@ class Summary(NamedTuple):
 
 
 def summarise(steps: Steps, network: Network) -> Summary:
-  """Lets each step wait for its slowest device, and exchange gradients."""
+  """Summarises steps that wait for their slowest device and then exchange gradients."""
   slowest = steps.seconds.max(1)
   whole = slowest + network.seconds(steps.seconds.shape[1])
   idle = 1 - steps.seconds.mean(1).sum() / slowest.sum()
@@ -141,7 +141,7 @@ def summarise(steps: Steps, network: Network) -> Summary:
 
 def draw(rng: np.random.Generator, counts: np.ndarray, shape: tuple) -> np.ndarray:
   """Independent indices, int[shape], with chances in proportion to the counts."""
-  # How often each is drawn, then a random order: faster than one by one.
+  # Draws how often each occurs, then a random order: faster than one by one.
   times = rng.multinomial(math.prod(shape), counts / counts.sum())
   drawn = np.repeat(np.arange(counts.size, dtype=np.min_scalar_type(counts.size)), times)
   rng.shuffle(drawn)

@@ -1,13 +1,14 @@
-"""Load balance where attention skips foreign sequences: even plans and even steps.
+"""Load balance if attention skips other sequences: even plans and even steps.
 
   python -m experiments.load_balance.skipping --data FOLDER
 
-Rows cost the same only if attention computes whole rows. Where it skips the pairs of other
-sequences, a row costs the sum of its squared lengths, and devices wait again. This makes
-even plans of all built-in histograms; simulates 1 to 16,384 devices with rows of 512, 2,048
-and 8,192 tokens; and runs steps on two processes. Rows of 8,192 hold the documents of
-FOLDER/text, or without --data documents of log-normal lengths. Writes skipping.md,
-skipping.json and pictures to --workdir, and keeps what is finished there.
+Rows cost the same only if attention computes whole rows. If it skips pairs of tokens of
+different sequences, its cost in a row is the sum of the squared lengths, and devices wait
+again. The study makes even plans of all built-in histograms; simulates 1 to 16,384
+devices with rows of 512, 2,048 and 8,192 tokens; and measures steps of two processes.
+Rows of 8,192 hold the documents of FOLDER/text or, without --data, documents of
+log-normal lengths. Writes skipping.md, skipping.json and pictures to --workdir, and
+caches its plans there.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from pipeline.sources.textfiles import lines_of
 from pipeline.tokenizer import load_tokenizer
 from training.record.files import write_json
 
-# A layer of ModernBERT-base has a gated feed-forward part: three matrices of 1,152 rows.
+# A layer of ModernBERT-base has a gated feed-forward part: three matrices of 1,152 rows
+# cost as much as two of 1,728.
 MODELS = {
   name: Cost.of_bert(types.SimpleNamespace(hidden_size=768, intermediate_size=size))
   for name, size in (("BERT-base", 3072), ("ModernBERT-base", 1728))
 }
-TOKENS = 8192  # of a device and step
-PACKS = 2**22  # drawn for each number of devices, if so many make 16 to 200 steps
+TOKENS = 8192  # of a device in a step
+PACKS = 2**22  # drawn for each number of devices, if these make 16 to 200 steps
 DOCUMENTS = "documents_8192"
 
 
@@ -58,7 +60,7 @@ class Case(NamedTuple):
 
   @property
   def rows(self) -> int:
-    """Rows of a device and step."""
+    """Rows of a device in a step."""
     return TOKENS // self.row_length
 
 
@@ -75,7 +77,7 @@ QUICK_DEVICES = (1, 16, 64)
 
 
 def documents(data: str | None, folder: pathlib.Path, *, quick: bool) -> packing.Histogram:
-  """Documents in rows of 8,192 tokens, longer ones cut; kept in the folder.
+  """The lengths of documents, cut at 8,192 tokens; cached in the folder.
 
   Raises:
     InputError: the folder of data has no text or no vocabulary.
@@ -100,7 +102,7 @@ def documents(data: str | None, folder: pathlib.Path, *, quick: bool) -> packing
         _articles(source), source.name, unit=" documents", disable=not sys.stderr.isatty()
       ):
         left = sum(map(len, tokenizer.encode(lines)))
-        while left > 0:  # [CLS] and [SEP] are two of the tokens
+        while left > 0:  # [CLS] and [SEP] take two tokens of each sequence
           lengths.append(min(left + 2, longest))
           left -= longest - 2
     return lengths
@@ -122,7 +124,7 @@ def _articles(path: pathlib.Path) -> Iterator[list[str]]:
 def make_plans(
   histogram: packing.Histogram, depth: int | None, multiple: int, base: pathlib.Path
 ) -> dict[str, Any]:
-  """A plan with the fewest packs and the even plan of as many, kept beside `base`."""
+  """A plan with the fewest packs and an even plan with as many, cached beside `base`."""
   result: dict[str, Any] = {}
   for then in (None, "even"):
     key = digest([histogram.sha256, depth, multiple, then, solvers()])
@@ -164,8 +166,8 @@ def even_row(name: str, depth: int | None, plans: Mapping[str, Any]) -> dict[str
 
 # -------------------------------------------------------------------------- the steps
 
-# Each way takes the costs of many packs, and returns those of steps, int64[steps, B]; the
-# rows of a device are next to each other.
+# Each way takes the costs of many packs and arranges them into steps, int64[steps, B], in
+# which the rows of a device are next to each other.
 
 
 def at_random(costs: np.ndarray, devices: int, rows: int, rng) -> np.ndarray:
@@ -173,7 +175,7 @@ def at_random(costs: np.ndarray, devices: int, rows: int, rng) -> np.ndarray:
 
 
 def snake(costs: np.ndarray, devices: int, rows: int, rng) -> np.ndarray:
-  """Megatron's way: the packs of a step, sorted, go to devices forth and back."""
+  """Megatron's way: a step's packs, sorted by cost, are dealt to devices back and forth."""
   steps = at_random(costs, devices, rows, rng)
   rounds = np.sort(steps, axis=1)[:, ::-1].reshape(-1, rows, devices).copy()
   rounds[:, 1::2] = rounds[:, 1::2, ::-1]
@@ -223,9 +225,9 @@ def simulate(
 ) -> list[dict[str, Any]]:
   """A row for each model and way.
 
-  `waiting` is the share of their time that devices wait, `steps` the standard deviation of
-  a step's time over its mean, `gain` the time of whole rows over the time with it, and
-  `price` how many times as dear a pair may be until whole rows are as fast.
+  `waiting` is the share of time that devices wait; `steps`, the standard deviation of a
+  step's time divided by its mean; `gain`, the speed-up over attention that computes whole
+  rows; and `price`, how many times as much a pair may cost before whole rows are as fast.
   """
   batch = devices * case.rows
   steps = int(np.clip(packs // batch, 16, 200))
@@ -261,21 +263,21 @@ def simulate(
 
 
 def _slowest(costs: np.ndarray, devices: int) -> np.ndarray:
-  """Of each step, the cost of the device with the most: [steps, B] -> [steps]."""
+  """The cost of each step's slowest device: [steps, B] -> [steps]."""
   return costs.reshape(len(costs), devices, -1).sum(axis=2).max(axis=1)
 
 
-# ------------------------------------------------------------------------- the program
+# ------------------------------------------------------------------------- the command
 
 
 def run(
   workdir: pathlib.Path, data: str | None, *, quick: bool
 ) -> Iterator[dict[str, Any]]:
-  """Plans and simulates; then yields the same result with measured steps.
+  """Yields the result of plans and simulation, then the same with measured steps.
 
   Raises:
-    InputError: the data are not there.
-    Stopped: a process that measures failed.
+    InputError: the data are missing.
+    Stopped: a measuring process failed.
   """
   workdir.mkdir(parents=True, exist_ok=True)
   cases, devices = (QUICK_CASES, QUICK_DEVICES) if quick else (CASES, DEVICES)

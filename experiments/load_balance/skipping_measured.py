@@ -1,8 +1,8 @@
-"""Steps of two processes, a core each, whose attention skips foreign sequences.
+"""Steps of two processes, with a core each, whose attention skips other sequences.
 
-A step begins for both at once and ends when both have computed loss, gradients and update
-of their own rows. What one of them waits is taken from the clock. The prediction comes from
-a cost fitted to rows of equal sequences, measured before.
+Both processes start a step at the same time. It ends when both have computed loss,
+gradients and update of their own rows; how long one waits for the other is measured by
+the clock. The prediction uses a cost fitted beforehand to rows of equal sequences.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def run(plan: Plan, *, quick: bool) -> dict[str, Any] | None:
 
 
 def _draw(plan: Plan, steps: int) -> dict[str, list[list[Packs]]]:
-  """For each way, steps of two processes; both ways have the same packs."""
+  """The packs of both processes in each step, by way; both ways have the same packs."""
   rng = np.random.default_rng(0)
   batch = 2 * ROWS
   shares = plan.repeat_counts / plan.num_packs
@@ -111,8 +111,8 @@ def _squares(packs: Packs) -> int:
 def _work(
   todo: Sequence[Sequence[Packs]], process: int, *, size: str, shape: dict[str, int]
 ) -> list[tuple[float, float]]:
-  """A process: makes its part of all steps; the seconds that each took, and then waited."""
-  memory.keep()  # as in training; a process of its own does not have it from its parent
+  """Makes one process's part of all steps; for each, its seconds of work and of waiting."""
+  memory.keep()  # as in training; a new process does not inherit this
   config = make_config(size, longest=shape["row_length"], attention_impl="blocks")
   program = TrainingProgram(config, make_optimizer(), mesh=make_mesh(1), seed=0)
   rng = np.random.default_rng(0)

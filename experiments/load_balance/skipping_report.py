@@ -1,4 +1,4 @@
-"""Tables and pictures of load balance where attention skips foreign sequences."""
+"""Tables and pictures of load balance if attention skips other sequences."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from experiments.lab.pictures import COLOURS, PERCENT, figure, save
 from experiments.load_balance.tables import Columns, by_columns, by_devices
 
-_SHOWN = (  # in pictures, with their style; tables have all ways
+_SHOWN = (  # ways in pictures, with their style; tables have all ways
   ("random packs", "o-"),
   ("Megatron's snake", "s-"),
   ("balance=devices_and_steps", "^-"),
   ("balance=devices", "D-"),
   ("even plan, random packs", "o--"),
 )
-_MOST = {  # columns of the most devices
+_MOST = {  # columns for the largest number of devices
   "a step's spread": "{steps:.2%}",
   "over whole rows": "{gain:.3f}",
   "price of a pair": "{price:.2f}",
@@ -24,9 +24,10 @@ _MOST = {  # columns of the most devices
 
 
 def tables(result: Mapping[str, Any]) -> str:
-  """All of it in Markdown."""
+  """All tables, in Markdown."""
   parts = [
-    "Even plans: as many packs, with the least spread of the sum of squared lengths.",
+    "Even plans have as many packs, and sums of squared lengths that spread as little as "
+    "possible.",
     _plans(result["plans"]),
   ]
   rows = result["rows"]
@@ -37,17 +38,19 @@ def tables(result: Mapping[str, Any]) -> str:
     for model in dict.fromkeys(row["model"] for row in some):
       here = [row for row in some if row["model"] == model]
       parts += [
-        f"Rows of {length:,} tokens, {case}{source}, {own} a device; {model}. The share of "
-        "their time that devices wait, by their number; and for the most devices the "
-        "standard deviation of a step over its mean, the time of whole rows over this, and "
-        "how many times as dear a pair may be until whole rows are as fast:",
+        f"Rows of {length:,} tokens, {case}{source}, {own} a device; {model}. The first "
+        "columns have the share of time that devices wait, by the number of devices. The "
+        "last three are for the largest number: the standard deviation of a step's time "
+        "divided by its mean; the speed-up over attention that computes whole rows; and "
+        "how many times as much a pair may cost before whole rows are as fast:",
         by_devices(here, "{waiting:.2%}", most=_MOST),
       ]
   if measured := result.get("measured"):
     parts += [
-      f"Two processes, a core each: BERT-{measured['model']}, {measured['rows']} rows of "
-      f"{measured['row_length']:,} tokens each, {measured['steps']} steps of each way, "
-      "attention that visits blocks. The share of a step that a process waits:",
+      f"Two processes, with a core each: BERT-{measured['model']}, {measured['rows']} rows "
+      f"of {measured['row_length']:,} tokens each, {measured['steps']} steps of each way, "
+      "and attention that skips blocks without a shared sequence. The share of a step that "
+      "processes wait:",
       _measured(measured),
     ]
   return "\n\n".join(parts)

@@ -27,16 +27,19 @@ def tables(result: Mapping[str, Any]) -> str:
   parts = [
     *_estimate(result["estimate"]),
     *_device(result["device"]),
-    f"Lengths of {result['histogram']}; packing factors {factors}. Exchange of gradients, "
-    f"assumed: ring, {network['bandwidth']:.3g} bytes/s, {network['latency']:.1g} s a hop, "
-    f"{network['gradient_bytes'] / 1e6:.0f} MB: {exchange}.",
-    f"Real sequences a second over padding's, batch {batch}, by devices.",
+    f"Lengths of {result['histogram']}; packing factors {factors}. The exchange of "
+    f"gradients is assumed: a ring, {network['bandwidth']:.3g} bytes/s, "
+    f"{network['latency']:.1g} s a hop, {network['gradient_bytes'] / 1e6:.0f} MB, so "
+    f"{exchange}.",
+    "Real sequences a second divided by those of padding, by number of devices, batch "
+    f"{batch}.",
     by_devices(some, "{speedup:.3f}"),
-    f"Time that devices wait for the slowest, batch {batch}, by devices.",
+    "The share of time that devices wait for the slowest, by number of devices, batch "
+    f"{batch}.",
     by_devices(some, "{idle:.1%}"),
     f"Seconds of a step: mean ± standard deviation (99th percentile), batch {batch}.",
     by_devices(some, "{mean:.3g} ± {deviation:.2g} ({percentile_99:.3g})"),
-    "Real sequences a second over padding's, by batch of a device.",
+    "Real sequences a second divided by those of padding, by the batch of a device.",
     by_devices(both, "{speedup:.3f}"),
     *_paper_method(result["paper_method"]),
     *(_measured(result["measured"]) if "measured" in result else []),
@@ -47,11 +50,11 @@ def tables(result: Mapping[str, Any]) -> str:
 def _estimate(estimate: Mapping[str, Any]) -> list[str]:
   one, several = estimate["one"], estimate["several"]
   text = (
-    "The paper's estimate (section E): speed-up over padding, mean and 80 % of the steps. "
-    f"Alpha {several['location']:.4f}, beta {several['scale']:.4f} of "
-    f"{several['devices']} devices give alpha {one['location']:.3f}, beta "
-    f"{one['scale']:.3f} of one. Packing ({estimate['packing']}) is ahead from "
-    f"{estimate['packing_ahead_from']} devices."
+    "The paper's estimate (section E): speed-up over padding, mean and range of 80 % of "
+    f"the steps. From alpha {several['location']:.4f} and beta {several['scale']:.4f} of "
+    f"{several['devices']} devices follow alpha {one['location']:.3f} and beta "
+    f"{one['scale']:.3f} of one device. Packing ({estimate['packing']}) is ahead from "
+    f"{estimate['packing_ahead_from']} devices on."
   )
   columns: Columns = {
     "devices": "{devices:,}",
@@ -84,10 +87,10 @@ def _paper_method(checked: Mapping[str, Any] | None) -> list[str]:
     return []
   fitted, one = checked["several"], checked["one"]
   text = (
-    "The paper's method on the simulated speed-ups of 8 devices: fitted alpha "
-    f"{fitted['location']:.4f}, beta {fitted['scale']:.4f}; so alpha "
-    f"{one['location']:.3f}, beta {one['scale']:.3f} of 1 device; and the mean of the "
-    "smallest."
+    "The paper's method, applied to the simulated speed-ups of 8 devices: the fit has "
+    f"alpha {fitted['location']:.4f} and beta {fitted['scale']:.4f}, so 1 device has alpha "
+    f"{one['location']:.3f} and beta {one['scale']:.3f}. The estimate is the mean of the "
+    "smallest draw."
   )
   columns: Columns = {
     "devices": "{devices:,}",
@@ -105,12 +108,12 @@ def _measured(measured: Mapping[str, Any]) -> list[str]:
   text = (
     f"Measured steps: BERT-{measured['model']}, {measured['batch']} sequences a device, "
     f"lengths rounded up to a multiple of {measured['multiple']}, {measured['machine']}. A "
-    f"share is what a device computes in a step. Of {measured['shares']} measured alone, "
-    f"one of packing takes {clock[PACKED]:.3g} s, predicted {predicted[PACKED]:.3g} s; one "
-    f"of un-padding {clock[UNPADDED]:.3g} s, predicted {predicted[UNPADDED]:.3g} s. "
-    f"Composed: {measured['composed']} steps of shares measured alone. Shared cores: "
-    f"all devices run on {measured['cores']} cores at the same time, and little waiting "
-    "shows. Processes have a core each."
+    f"share is what a device computes in a step. The {measured['shares']} shares measured "
+    f"alone take, on average, {clock[PACKED]:.3g} s with packing (predicted: "
+    f"{predicted[PACKED]:.3g} s) and {clock[UNPADDED]:.3g} s with un-padding (predicted: "
+    f"{predicted[UNPADDED]:.3g} s). Composed: {measured['composed']} steps made of shares "
+    f"measured alone. Shared cores: all devices run on {measured['cores']} cores at the "
+    "same time, so little waiting shows. Processes have a core each."
   )
   waiting: Columns = {
     "": "{name}",
@@ -138,12 +141,14 @@ def _measured(measured: Mapping[str, Any]) -> list[str]:
   several = [x for x in measured["cases"] if x["devices"] > 1]
   return [
     text,
-    "The part of a step that devices wait for the slowest: median (quartiles) of steps. "
-    "Packing's waiting is noise. Pace: seconds of packing over those predicted; at this "
-    "pace a sequence of un-padding takes the last column more than predicted.",
+    "The share of a step that devices wait for the slowest: median (quartiles) of steps. "
+    "Packing's waiting is noise. Pace: packing's measured seconds divided by the predicted "
+    "seconds. Last column: by how many seconds a sequence of un-padding exceeds the "
+    "prediction at this pace.",
     by_columns(several, waiting),
-    "Seconds of a step: median (quartiles); gain: real tokens a second of packing over "
-    "un-padding, both in two programs, or packing in one program, the step of training.",
+    "Seconds of a step: median (quartiles). Gain: real tokens a second of packing divided "
+    "by those of un-padding, both in two programs; last, with the usual training step of "
+    "packing, in one program.",
     by_columns(measured["cases"], seconds),
   ]
 
@@ -164,7 +169,7 @@ def by_devices(
 ) -> str:
   """A line for each way, with a cell for each number of devices.
 
-  The cells of `most`, by header, have what is so of the most devices.
+  `most` has further columns, by header, for the largest number of devices.
   """
   lines: dict[str, dict[str, str]] = {}
   last: dict[str, dict[str, str]] = {}

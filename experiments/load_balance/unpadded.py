@@ -1,10 +1,10 @@
 """Un-padding under XLA: each device computes its own sequences, each at its own length.
 
-XLA compiles fixed shapes. So there is a branch for each of a few lengths, and a device
-goes through its sequences and takes, for each, the branch of the next such length. A step
-has two programs: the first computes gradients, and the devices do not communicate; the
-second adds these up over the devices and updates the parameters. So each device's own work
-can be timed apart from the exchange, for packing too.
+XLA compiles fixed shapes. So the program has a branch for each of a few lengths, and a
+device goes through its sequences, each in the branch of the next such length. A step has
+two programs: the first computes gradients, without communication between the devices; the
+second adds the gradients up over the devices and updates the parameters. So each device's
+own work can be timed apart from the exchange, for packing too.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class UnpaddedProgram:
   Args:
     program: the model and its mesh; without dropout. The steps here take its state.
     optimizer: of the program.
-    shapes: compiled shapes, tokens and masked tokens of a row, both rising; the last is
-      a whole row.
+    shapes: compiled shapes, as tokens and masked tokens of a row, both ascending; the last
+      is a whole row.
 
   Attributes:
-    counts: rows -> what the gradients are means over, counted over the whole step.
+    counts: rows -> the counts, over the whole step, that gradients are divided by.
     unpadded_gradients: parameters, rows with one sequence each, int32[rows] their
       branches, counts -> gradients, float[n, ...], the part of each device on that device.
     packed_gradients: parameters, rows, counts -> such gradients.
@@ -71,12 +71,12 @@ class UnpaddedProgram:
     )
 
   def branches(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-    """int32[rows]; the index of the compiled length that each row's tokens fit in."""
+    """int32[rows]; the index of the smallest compiled length that each row fits in."""
     lengths = (rows["segment_ids"] > 0).sum(1)
     return np.searchsorted([most for most, _ in self._shapes], lengths).astype(np.int32)
 
   def _on_each_device(self, own: Callable, *, rows: int) -> Callable:
-    """`own` of each device's part of the `rows` arguments after the parameters."""
+    """`own` on each device; the `rows` arguments after the parameters are split."""
 
     def stacked(*arguments):
       return jax.tree.map(lambda x: x[None], own(*arguments))
@@ -115,7 +115,7 @@ class UnpaddedProgram:
     return jax.lax.scan(add, zeros, (rows, branches))[0]
 
   def _update(self, state: State, gradients: Any) -> State:
-    """Adds up over the devices (the exchange), and updates like `TrainingProgram`."""
+    """Adds gradients up over the devices (the exchange); updates as `TrainingProgram`."""
     summed = jax.tree.map(lambda x: x.sum(0), gradients)
     updates, optimizer_state = self._optimizer.update(
       summed, state["optimizer"], state["params"]

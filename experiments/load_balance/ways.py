@@ -48,11 +48,13 @@ def unpadded(
   at_once: bool = False,
   balance: np.ndarray | None = None,
 ) -> Way:
-  """Each sequence computes its own tokens only.
+  """For each sequence, only its own tokens are computed.
 
   Args:
-    at_once: a device works on all its sequences at the pace of the longest, so it takes
-      its batch times the longest; otherwise their times add up.
+    costs: of a device.
+    lengths: of the dataset.
+    at_once: whether a device works on all its sequences at the pace of the longest, so
+      that each takes as long as the longest; otherwise their own times add up.
     balance: float[S + 1]; the weight of a sequence of each length. If given, sequences are
       dealt again so that all devices have about the same weight.
   """
@@ -72,8 +74,8 @@ def unpadded(
 def balanced(dealt: np.ndarray, weights: np.ndarray) -> np.ndarray:
   """Deals the sequences of each step again, as many to each device, the heaviest first.
 
-  In each round the device with the least so far takes the heaviest of the next n
-  sequences, and so on. A step whose heaviest device is then no lighter stays as it was.
+  In each round, the device with the least weight so far takes the heaviest of the next n
+  sequences, and so on. A step whose heaviest device would be no lighter stays as it was.
 
   Args:
     dealt: int[K, n, b]; lengths.
@@ -106,7 +108,7 @@ def balanced(dealt: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def sorted_batches(costs: Coefficients, lengths: Lengths, *, together: bool) -> Way:
   """The dataset in order of length, cut into batches, each padded to its longest.
 
-  `together`, the devices of a step take batches that follow each other; otherwise any
+  If `together`, the devices of a step take consecutive batches; otherwise they take random
   batches of the dataset.
   """
   table = _table(costs, lengths)
@@ -130,8 +132,10 @@ def bucketed(
   """Batches from one bucket of lengths, padded to its upper end.
 
   Args:
-    bounds: the upper ends, rising to the longest length; one alone is padding.
-    together: whether the devices of a step take the same bucket; each its own otherwise.
+    costs: of a device.
+    lengths: of the dataset.
+    bounds: the upper ends, ascending to the longest length; a single bucket is padding.
+    together: whether the devices of a step take the same bucket, or each its own.
   """
   parts = np.split(lengths.histogram.counts, bounds[:-1])
   ends = np.cumsum([part.sum() for part in parts[:-1]]) / lengths.histogram.num_sequences
@@ -149,11 +153,11 @@ def bucketed(
 
 
 def packed(costs: Coefficients, plan: packing.Plan, *, own_attention: bool = False) -> Way:
-  """Packs of a plan; about as many sequences on a device as without packing.
+  """Packs of a plan, with about as many sequences on a device as without packing.
 
   A device has batch / packing factor packs, rounded, and at least one. With
-  `own_attention` it computes pairs of tokens of the same sequence only, so that the time
-  depends on what is in the pack; otherwise all pairs of a row.
+  `own_attention` it computes only pairs of tokens of the same sequence, so its time depends
+  on what is in the packs; otherwise it computes all pairs of a row.
   """
   depth = np.array([len(strategy) for strategy in plan.strategies])
   each = np.full(depth.size, costs.row_seconds(plan.row_length))
@@ -173,7 +177,7 @@ def packed(costs: Coefficients, plan: packing.Plan, *, own_attention: bool = Fal
 def _steps(
   costs: Coefficients, deal: Deal, rows: np.ndarray, sequences: np.ndarray | None = None
 ) -> Steps:
-  """From the seconds of the rows, [K, n]; all dealt sequences, if not given others."""
+  """Steps from the seconds of the rows, [K, n]; by default, of all dealt sequences."""
   steps, devices, batch = deal.lengths.shape
   if sequences is None:
     sequences = np.full(steps, devices * batch)

@@ -1,4 +1,4 @@
-"""Steps of un-padding and of packing by the clock, in processes of their own.
+"""Measures steps of un-padding and of packing, in processes of their own.
 
 The number of devices and the cores are fixed when JAX starts.
 """
@@ -39,13 +39,13 @@ class Case:
 
   Attributes:
     size: of the BERT.
-    compiled: lengths that un-padding rounds up to, rising; the last is the row length.
+    compiled: lengths to which un-padding rounds up, ascending; the last is the row length.
     shares: of all devices and steps; step k of n devices takes n of them from k n on.
-    steps: K; one step of each way goes before, which compiles.
-    ways: of `shares`, in turns.
+    steps: K; before these, one step of each way compiles.
+    ways: those of `shares` and `ONE_PROGRAM`, which take turns.
     devices: of each process.
     processes: how many.
-    pinned: whether each process keeps to a core of its own (Linux).
+    pinned: whether each process is bound to a core of its own (Linux).
   """
 
   size: str
@@ -65,7 +65,7 @@ def run_cases(folder: pathlib.Path, cases: Mapping[str, Case]) -> dict[str, list
     By name, what `run` returned in each process.
 
   Raises:
-    Stopped: a process failed; results of the cases before are kept.
+    Stopped: a process failed; results of earlier cases are kept.
   """
   results = {}
   for name, case in cases.items():
@@ -78,7 +78,7 @@ def run_cases(folder: pathlib.Path, cases: Mapping[str, Case]) -> dict[str, list
 
 
 def kept(folder: pathlib.Path, name: str, made_from: Any) -> pathlib.Path:
-  """A file for what was measured on this machine from these settings."""
+  """The file for what is measured on this machine with these settings."""
   folder.mkdir(parents=True, exist_ok=True)
   content = json.dumps([small_bert.machine_and_device(), made_from])
   digest = hashlib.sha256(content.encode()).hexdigest()[:12]
@@ -95,15 +95,15 @@ def run(case: Case, address: str, process: int) -> ByWay:
   """Steps of each way, in turns, in random order within a turn.
 
   Args:
-    case: that this process runs.
+    case: what to measure.
     address: where several processes find each other.
-    process: its number.
+    process: the number of this process.
 
   Returns:
-    By way `seconds`, of whole steps, and `busy`: for each step and each device of this
-    process the seconds until it had its gradients (empty for `ONE_PROGRAM`).
+    By way, `seconds` of whole steps, and `busy`: for each step and each device of this
+    process, the seconds until it had its gradients (empty for `ONE_PROGRAM`).
   """
-  memory.keep()  # as in training; a process of its own does not have it from its parent
+  memory.keep()  # as in training; a new process does not inherit this
   jax.config.update("jax_platforms", "cpu")
   jax.config.update("jax_num_cpu_devices", case.devices)
   if case.processes > 1:
@@ -173,7 +173,7 @@ def _batch(case: Case, process: int, way: str, number: int) -> dict[str, np.ndar
 
 
 def _ends(tree) -> list[float]:
-  """When each device had its part, by the clock; a thread waits for each."""
+  """When each device had its part, by the clock; one thread waits for each device."""
 
   def wait(shard) -> float:
     shard.data.block_until_ready()

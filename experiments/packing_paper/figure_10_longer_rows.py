@@ -1,8 +1,8 @@
 """Longer rows: section J with Figure 10, and section Q of the supplement.
 
-Section J packs Wikipedia at 128 to 2,048 tokens by LPFHP, to several depths. Section Q asks
-what rows longer than the longest sequence gain, on molecules; the same ratios of lengths
-are tried on texts, too.
+Section J packs Wikipedia at 128 to 2,048 tokens by LPFHP, at several depths. Section Q asks
+what rows longer than the longest sequence gain, on molecules; here the same ratios of
+lengths are also tried on texts.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from experiments.lab.report import table
 
 LENGTHS = (128, 384, 512, 1024, 2048)
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, None)
-NEEDED = {1024: 6, 2048: 12}  # sequences a pack, "around", for perfect packing
+NEEDED = {1024: 6, 2048: 12}  # for perfect packing, "around" so many sequences a pack
 ENOUGH = 0.99  # of the theoretical speed-up
 
-# Rows over the longest sequence: the paper's molecules 36 / 27, its audio 457 / 330.
+# Row length / longest sequence; the paper has 36 / 27 for molecules, 457 / 330 for audio.
 RATIOS = {"1": 1.0, "36 / 27": 36 / 27, "457 / 330": 457 / 330, "2": 2.0}
 MOLECULE_ROWS = (29, 30, 32, 34, 35, 36, 37, 38, 40, 44)
 SHORTER = ("squad_1_1_384", "glue_sst2_128", "glue_cola_128", "wikipedia_512")
 
 
 def theoretical_speedup(histogram: packing.Histogram) -> float:
-  """Without any padding: the longest length over the mean length.
+  """The speed-up without any padding: the longest length divided by the mean length.
 
   Example:
     >>> round(theoretical_speedup(packing.load_histogram("squad_1_1_384")), 3)
@@ -39,7 +39,7 @@ def theoretical_speedup(histogram: packing.Histogram) -> float:
 
 
 def depth_needed(curve: Mapping[int, float], limit: float) -> str:
-  """The least depth of `DEPTHS` with nearly all of a theoretical speed-up, in words."""
+  """The smallest of `DEPTHS` with nearly all of a theoretical speed-up, in words."""
   enough = [depth for depth, speedup in curve.items() if speedup >= ENOUGH * limit]
   if not enough:
     return "never"
@@ -63,7 +63,7 @@ def section_j(part: Part) -> Exhibit:
       claim = f"Around {NEEDED[length]} sequences a pack are enough for perfect packing"
       evidence = (
         f"LPFHP reaches {share:.1%} of the theoretical speed-up with {NEEDED[length]}; "
-        f"{ENOUGH:.0%}, which counts as enough here, it reaches with: {needed}"
+        f"{ENOUGH:.0%} counts as enough here, and needs: {needed}"
       )
       claim = f"{claim} at {length:,} tokens"
       statements.append(judged(claim, share >= ENOUGH, evidence))
@@ -80,13 +80,13 @@ def section_j(part: Part) -> Exhibit:
     "Section J, Figure 10",
     "Speed-ups by LPFHP at longer rows",
     "in shape",
-    f"Sequences a pack with which LPFHP reaches {ENOUGH:.0%} of the theoretical speed-up, "
+    f"The sequences a pack that LPFHP needs for {ENOUGH:.0%} of the theoretical speed-up, "
     f"in rows of {', '.join(summary)} (the paper: around 6 and 12 at 1,024 and 2,048).",
     claim="Longer rows gain more from packing, and need more sequences a pack.",
     statements=statements,
     pictures=["figure_10.png"],
-    text="Speed-ups by depth, and the least depth with which LPFHP reaches 99 % of the "
-    f"theoretical one:\n\n{table(header, rows)}\n\n"
+    text="Speed-ups by depth, and the smallest depth at which LPFHP reaches 99 % of the "
+    f"theoretical speed-up:\n\n{table(header, rows)}\n\n"
     f"Plans by `optimal` are proven to be within {max(gaps)} of the fewest packs.",
   )
 
@@ -131,9 +131,9 @@ def section_q(part: Part) -> list[Exhibit]:
       f"efficiency, on {where}, and lose at most {100 * loss:.2f}, on {there}.",
       claim="Rows longer than the longest sequence can make packing perfect.",
       statements=[perfect_in_longer],
-      text="Efficiency by `optimal` without a limit of depth, speed-up over one sequence a "
-      "row of the longest length, by tokens, and packs more than their tokens need:\n\n"
-      + table(header, rows),
+      text="Each cell has the efficiency of `optimal` without a depth limit; the speed-up, "
+      "counted in tokens, over one sequence in each row of the longest length; and how "
+      f"many packs there are beyond those that the tokens need:\n\n{table(header, rows)}",
     ),
     molecules(part),
   ]
@@ -144,21 +144,21 @@ def molecules(part: Part) -> Exhibit:
   name = "qm9_29"
   histogram = packing.load_histogram(name)
   longest = histogram.max_sequence_length
-  rows, found = [], {}
+  rows, speedups = [], {}
   for length in MOLECULE_ROWS:
     plan = cached_plan(part, name, "optimal", "max", row_length=length)
-    found[length] = histogram.num_sequences * longest / plan.num_row_tokens
-    cells = (f"{plan.num_packs:,}", f"{100 * plan.efficiency:.2f}", f"{found[length]:.3f}")
+    speedup = speedups[length] = histogram.num_sequences * longest / plan.num_row_tokens
+    cells = (f"{plan.num_packs:,}", f"{100 * plan.efficiency:.2f}", f"{speedup:.3f}")
     rows.append([f"{length}", *cells])
-  value = to_the_digit("speed-up with rows of 36", "1.6", found[36])
-  best = max(found, key=found.__getitem__)
+  value = to_the_digit("speed-up with rows of 36", "1.6", speedups[36])
+  best = max(speedups, key=speedups.__getitem__)
   return part.exhibit(
     "Section Q, QM9",
     "Molecules in rows of 36",
     "to the digit",
-    f"Of the rows that were tried, those of {best} atoms are fastest: {found[best]:.3f} "
-    f"times one molecule a row of {longest}, of at most "
-    f"{theoretical_speedup(histogram):.3f}.",
+    f"Of the row lengths tried, {best} atoms is the fastest: {speedups[best]:.3f} times as "
+    f"fast as one molecule in each row of {longest}; at most "
+    f"{theoretical_speedup(histogram):.3f} times is possible.",
     claim="Molecules train 1.6 times as fast in rows of 36 atoms.",
     values=[value],
     text=table(["atoms of a row", "packs", "efficiency (%)", "speed-up"], rows, left=())
@@ -168,12 +168,12 @@ def molecules(part: Part) -> Exhibit:
 
 
 def draw(path: pathlib.Path, curves: Mapping[int, Mapping[int, float]]):
-  """The paper's Figure 10: deeper packs gain more the longer the rows.
+  """The paper's Figure 10: the longer the rows, the more deeper packs gain.
 
   Args:
     path: of the PNG.
-    curves: by the maximum length in tokens, the speed-up over padding by the most
-      sequences that a pack may hold.
+    curves: for each row length in tokens, the speed-up over padding by the most sequences
+      that a pack may hold.
   """
   drawing = figure()
   axes = drawing.add_subplot()
@@ -194,5 +194,5 @@ def draw(path: pathlib.Path, curves: Mapping[int, Mapping[int, float]]):
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Both sections."""
+  """The exhibits of both sections."""
   return [section_j(part), *section_q(part)]

@@ -38,10 +38,10 @@ GROUPS = {
     "Sequences of GLUE are far shorter than 128 tokens.",
   ),
 }
-# Only Listing 6, as transcribed, gives them: a digit may be wrong.
+# Known only from a transcript of Listing 6: a digit may be wrong.
 UNCHECKED = ("wikipedia_1024", "wikipedia_2048")
 ANALYZE = "python -m packing analyze --lengths FILE.npy --max-sequence-length"
-# By name the title, claim, length; and the paper's numbers.
+# By name: title, claim, row length, and the paper's numbers.
 MISSING: dict[str, tuple[str, str, int, dict[str, str]]] = {
   "Figures 1 and 12, the rest of GLUE": (
     "Three tasks of GLUE",
@@ -75,7 +75,7 @@ MISSING: dict[str, tuple[str, str, int, dict[str, str]]] = {
 SPEEDUPS = {"wikipedia_128": "1.2", "wikipedia_384": "1.7", "qm9_29": "1.6"}  # section 2
 _BARS = 128  # of a histogram, at most
 _COLUMNS = 3
-_TALL = 3  # times the next bar: cut off, with its share written beside it
+_TALL = 3  # times the next bar: such a bar is cut off, and its share written beside it
 
 
 def _values(name: str, histogram: packing.Histogram) -> list[Value]:
@@ -107,7 +107,7 @@ def _values(name: str, histogram: packing.Histogram) -> list[Value]:
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """One for each figure; and those whose data is not at hand."""
+  """An exhibit for each figure, and for those whose data is not at hand."""
   made = [_figure(part, name, *group) for name, group in GROUPS.items()]
   return made + [
     part.not_run(
@@ -131,7 +131,7 @@ def _figure(part: Part, name: str, title: str, names: Sequence[str], claim: str)
   span = f"{low:.2f} ({least}) to {high:.2f} ({most})" if len(names) > 1 else f"{low:.3f}"
   finding = f"Without padding training could be {span} times as fast."
   if unchecked := [name for name in names if name in UNCHECKED]:
-    finding += f" Of {' and '.join(unchecked)} only the text's listing is known."
+    finding += f" {' and '.join(unchecked)} are known only from the paper's listing."
   header = ["histogram", "sequences", "real tokens", "theoretical speed-up"]
   rows = [
     [name, f"{h.num_sequences:,}", f"{h.num_tokens:,}", f"{speedups[name]:.3f}"]
@@ -151,7 +151,7 @@ def _figure(part: Part, name: str, title: str, names: Sequence[str], claim: str)
 
 
 def draw(path: pathlib.Path, histograms: Mapping[str, packing.Histogram]):
-  """Writes the share of each length; each histogram, by its name, in a panel."""
+  """Draws the share of each length; each histogram, by name, has its own panel."""
   columns = min(len(histograms), _COLUMNS)
   rows = -(-len(histograms) // columns)
   drawing = figure(9, max(4.5, 2.7 * rows))
@@ -170,7 +170,7 @@ def draw(path: pathlib.Path, histograms: Mapping[str, packing.Histogram]):
 def _distribution(axes, histogram: packing.Histogram, *, unit: str):
   size, counts = histogram.max_sequence_length, histogram.counts
   width = -(-size // _BARS)
-  # The last bar ends at the longest length: where sequences are cut, it stands out.
+  # The last bar ends at the longest length, where truncated sequences stand out.
   edges = np.arange(size, -width, -width)[::-1] + 0.5
   sums, _ = np.histogram(np.arange(1, size + 1), edges, weights=counts)
   shares = sums / histogram.num_sequences

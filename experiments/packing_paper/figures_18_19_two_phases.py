@@ -2,9 +2,10 @@
 
 BERT is first trained on short rows, to waste less on padding. The 2021 version of the paper
 asks whether packing makes that superfluous, since it leaves no padding in long rows either.
-A small model sees the same number of real tokens in both ways: in one phase with rows of
-192 tokens, or nine of ten sequences in rows of 64 and then the rest in rows of 192. Both
-phases are also trained unpacked, and the second packed without the mask.
+A small model sees the same number of real tokens in both ways: either in one phase with
+rows of 192 tokens, or in two, with nine of ten sequences in rows of 64 and then the rest in
+rows of 192. Both phases are also trained unpacked, and the second also packed without the
+mask.
 
 References:
   Krell et al., *Packing: Towards 2x NLP BERT Acceleration*, section 5; and
@@ -32,7 +33,7 @@ from experiments.packing_paper.curves.arms import lasting, make_study, mean_leng
 from experiments.packing_paper.curves.tables import mean_difference
 
 SHORT, FULL = 64, 192  # tokens of a row
-SHARE = 0.9  # of the sequences, in the first phase: 900 of 1,000 thousand steps of BERT
+SHARE = 0.9  # of the sequences, in the first phase: as BERT's 900,000 of 1,000,000 steps
 BATCH = {SHORT: 35, FULL: 16}  # sequences a step: about as many real tokens
 NAMES = {
   "phase_1": "first phase, packed",
@@ -50,15 +51,15 @@ class Phase(NamedTuple):
   """What a phase sees."""
 
   sequences: float  # their number
-  fields: dict[str, Any]  # of the config, for their length and where they are
+  fields: dict[str, Any]  # of the config: where its data are, and the row length
 
 
 def make_phases(
   config: ConfigDict, sequences: float, short: int, full: int
 ) -> dict[int, Phase]:
-  """Both phases by row length, with as many real tokens as `sequences` of full rows.
+  """Both phases by row length; together as many real tokens as `sequences` in full rows.
 
-  Full rows have the data of the config, short ones data of their own.
+  Full rows have the data of the config, short rows have data of their own.
   """
   data = config.data.directory
   fields: dict[int, dict[str, Any]] = {
@@ -77,9 +78,9 @@ def make_phases(
 
 
 def split(sequences: float, mean: Mapping[int, float]) -> dict[int, float]:
-  """Sequences of both phases that have as many real tokens as one phase.
+  """Sequences in each of two phases, with as many real tokens as `sequences` in one phase.
 
-  `mean` is the length of the sequences by row length, in tokens.
+  `mean` has the mean length of sequences, in tokens, by row length.
 
   Example:
     >>> [round(n) for n in split(1000, {64: 40.0, 192: 90.0}).values()]
@@ -91,7 +92,7 @@ def split(sequences: float, mean: Mapping[int, float]) -> dict[int, float]:
 
 
 def make_arms(phases: Mapping[int, Phase], batch: Mapping[int, int]) -> list[Arm]:
-  """Both phases packed and unpacked, and the second without the mask, too.
+  """The arms: both phases packed and unpacked, and the second also without the mask.
 
   `batch` is the number of sequences a step, by row length.
   """
@@ -124,9 +125,9 @@ def run(part: Part) -> tuple[ByArm, Speed]:
 
 
 def _measure(study: Study, phases: Mapping[int, Mapping[str, Any]]) -> Speed:
-  """Packed sequences a second: the median of a measurement a seed.
+  """Packed sequences a second: the median of one measurement per seed.
 
-  Row lengths take turns, alone on all cores, so that a slow moment slows both.
+  Row lengths take turns, with all cores to themselves, so that slow moments slow both.
   """
   arms = [Arm(f"speed_{length}", fields) for length, fields in phases.items()]
   results = timed(study, arms).values()
@@ -135,7 +136,7 @@ def _measure(study: Study, phases: Mapping[int, Mapping[str, Any]]) -> Speed:
 
 
 def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
-  """Two phases against one, with the same number of real tokens and in the same time."""
+  """The exhibit of two phases against one, with equal numbers of tokens or equal time."""
   one, two, same_time = (results[name] for name in ("packed", "phase_2", "same_time"))
   apart = [mean_difference(two, runs) for runs in (one, same_time)]
   arms = ("packed", "same_time", "phase_2")
@@ -181,16 +182,17 @@ def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
     statements=lower + no_higher,
     pictures=["two_phases.png"],
     text=table(header, rows)
-    + "\n\nMinutes are computed from steps that were timed alone, row lengths in turns. "
-    "Held-out text is the same for all, in sequences of up to 192 tokens. Pairs share only "
-    "their seed: sequences of another length are other sequences. The last two claims were "
-    "added after the first results had been seen, with the margin that all claims have. "
-    "The arm that is known to differ is that without mask of the learning curves.",
+    + "\n\nMinutes are computed from steps that were timed separately, with row lengths in "
+    "turns. All arms are evaluated on the same held-out text, in sequences of up to 192 "
+    "tokens. Pairs share only their seed, since rows of another length hold other "
+    "sequences. The last two claims were added after the first results had been seen, with "
+    "the same margin as all claims. The arm that is known to differ is the arm without a "
+    "mask from the learning curves.",
   )
 
 
 def phase(part: Part, number: int, results: ByArm) -> Exhibit:
-  """The learning curves of phase 1 or 2, packed and unpacked."""
+  """The exhibit of the learning curves of phase 1 or 2, packed and unpacked."""
   of_phase = f"phase_{number}"
   names = [name for name in NAMES if name.startswith(of_phase) and name in results]
   packed, unpacked = results[of_phase], results[f"{of_phase}_unpacked"]
@@ -220,9 +222,9 @@ def phase(part: Part, number: int, results: ByArm) -> Exhibit:
       )
     ],
     pictures=[path.name],
-    text="Unpacked steps have a constant number of sequences. The arm that is known to "
-    f"differ is packed training earlier, after {evaluations[before]['sequences']:,} "
-    "sequences."
+    text="Unpacked steps have a constant number of sequences. As the arm that is known to "
+    "differ we take packed training at an earlier evaluation, after "
+    f"{evaluations[before]['sequences']:,} sequences."
     + " The unpacked arm starts from the weights of its own first phase."
     * (number == 2),
   )
@@ -237,7 +239,7 @@ def exhibits(part: Part) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
   results, speed = run(part)
   made = [outlook(part, results, speed)]
-  about = f"{curves.ABOUT} First in rows of {SHORT}."
+  about = f"{curves.ABOUT} The first phase has rows of {SHORT}."
   for number in (1, 2):
     figure = phase(part, number, results)
     made.append(dataclasses.replace(figure, text=f"{about} {figure.text}"))
@@ -247,8 +249,8 @@ def exhibits(part: Part) -> list[Exhibit]:
       "Figures 20 and 21",
       "Both phases of a larger model",
       "not run here",
-      "BERT-large needs an accelerator; its two phases are configs, with "
-      "--config.packing.algorithm=none for the unpacked curves.",
+      "BERT-large needs an accelerator. There is a config for each of its two phases; "
+      "--config.packing.algorithm=none gives the unpacked curves.",
       command="python train.py --config=configs/bert_large_phase1.py "
       "--workdir=runs/bert_large_phase1 && python train.py "
       "--config=configs/bert_large_phase2.py:384 --workdir=runs/bert_large_384",

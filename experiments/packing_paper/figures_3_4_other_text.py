@@ -1,8 +1,9 @@
-"""Packed and unpacked training on text of another kind: WikiText-2; Figures 3 and 4.
+"""Packed and unpacked training on another kind of text: WikiText-2; Figures 3 and 4.
 
 Tests the two main claims on paragraphs of Wikipedia instead of the standard library's
-docstrings. Takes all .txt files of its folder and holds out a twentieth of the paragraphs;
-rows of 384 tokens are then half padding. Without --data nothing is trained.
+docstrings. Uses all .txt files in the folder wikitext-2 and holds out a twentieth of the
+paragraphs. Unpacked rows of 384 tokens are then half padding. Without --data nothing is
+trained.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, Figures 3 and 4;
@@ -46,7 +47,7 @@ def exhibits(part: Part) -> list[Exhibit]:
 
 
 def train(part: Part) -> list[Exhibit]:
-  """As `exhibits`, with real data."""
+  """Like `exhibits`, with real data."""
   assert part.data is not None, "see exhibits"
   text = real_data.find(part.data, "wikitext-2/valid.txt").parent
   study = make_study(part, ["packed", "no_mask"])

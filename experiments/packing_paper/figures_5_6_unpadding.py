@@ -1,6 +1,6 @@
 """The paper's estimate of un-padding on many devices: section E, Figures 5 and 6.
 
-Its steps simulated from first principles, and measured, are in docs/load_balance.md.
+docs/load_balance.md also simulates such steps from first principles, and measures them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from experiments.lab.part import Part
 from experiments.load_balance import gumbel, pictures
 from experiments.load_balance.gumbel import MOST
 
-DRAWS = 100_000  # to check the integral with, as the paper drew
+DRAWS = 100_000  # to check the integral: the paper draws
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """The estimate."""
+  """The exhibit of the estimate."""
   one = gumbel.infer_one_device(gumbel.PAPER)
   mean = {n: gumbel.mean_of_slowest(one, n) for n in (1, 2, 32, MOST)}
   printed = gumbel.Gumbel(one.location, 0.108)
@@ -25,7 +25,7 @@ def exhibits(part: Part) -> list[Exhibit]:
   ahead_from = gumbel.crossing(one, gumbel.PAPER_PACKING)
   rng = np.random.default_rng(0)
   draws = scipy.stats.gumbel_r.rvs(*one, size=(DRAWS, 32), random_state=rng)
-  drawn = float(draws.min(axis=1).mean())  # as the paper took it
+  drawn = float(draws.min(axis=1).mean())  # as in the paper
   values = [
     to_the_digit("alpha of one device", "1.94", one.location),
     to_the_digit(
@@ -48,15 +48,15 @@ def exhibits(part: Part) -> list[Exhibit]:
       "to the digit",
       f"Un-padding is expected to be {mean[1]:.2f}, {mean[2]:.2f}, {mean[32]:.2f} and "
       f"{mean[MOST]:.2f} times as fast as padding on 1, 2, 32 and {MOST:,} devices, and "
-      f"packing the paper's {gumbel.PAPER_PACKING} times on any number. (By {DRAWS:,} "
-      f"draws 32 devices have {drawn:.3f}, by the integral {mean[32]:.3f}.)",
+      f"packing the paper's {gumbel.PAPER_PACKING} times on any number. (For 32 devices, "
+      f"{DRAWS:,} draws give {drawn:.3f} and the integral {mean[32]:.3f}.)",
       claim="Un-padding loses its speed-up on many devices; packing keeps it, and is ahead "
       "from 2 devices.",
       values=values,
       pictures=["figure_5.png", "figure_6.png"],
-      text="Figure 6 left also has the measured speed-ups of eight devices, which the "
-      "paper fits. They are in its picture alone: the text has the fit, from which we "
-      f"start, as alpha 1.6 and beta 0.13, and Listing 1 as {gumbel.PAPER.location} and "
-      f"{gumbel.PAPER.scale}. So the fit is not tested here.",
+      text="Figure 6, left, also shows the measured speed-ups of eight devices, to which "
+      "the paper fits a distribution. Only its picture has them. The text gives the fit, "
+      "from which we start, as alpha 1.6 and beta 0.13, and Listing 1 as "
+      f"{gumbel.PAPER.location} and {gumbel.PAPER.scale}. So the fit is not tested here.",
     )
   ]

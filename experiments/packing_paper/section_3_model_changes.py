@@ -27,7 +27,7 @@ EXACT = 1e-12  # relative, in float64
 
 
 def section_32(part: Part) -> Exhibit:
-  """Positions that restart, and the mask by equality."""
+  """The exhibit of positions that restart, and of the mask from equal segment ids."""
 
   def same(name: str, paper: list, here: list, note: str = "") -> Value:
     agrees = paper == here
@@ -52,10 +52,10 @@ def section_32(part: Part) -> Exhibit:
 
 
 def moments_apart(packing_factor: int, *, seed: int) -> float:
-  """The difference between one packed update and p updates, in momentum and velocity.
+  """The largest relative difference between the moments of one packed update and p updates.
 
-  All have the same gradient, as the theorem assumes, and start from random moments. Returns
-  the largest relative difference, in float64.
+  All updates have the same gradient, as the theorem assumes, and start from random momentum
+  and velocity, in float64.
   """
   b1, b2 = 0.9, 0.999
   rng = np.random.default_rng(seed)
@@ -78,7 +78,7 @@ def moments_apart(packing_factor: int, *, seed: int) -> float:
 
 
 def theorem_d(part: Part) -> Exhibit:
-  """The betas of a packed batch."""
+  """The exhibit of the betas of a packed batch."""
   apart = {p: moments_apart(p, seed=p) for p in range(1, LARGEST_FACTOR + 1)}
   beta = packed_betas(0.81, 0.9, 2)[0]
   values = [to_the_digit("0.81 at a packing factor of 2", "0.66", beta)]
@@ -89,9 +89,9 @@ def theorem_d(part: Part) -> Exhibit:
     "Theorem D.1",
     "LAMB's betas to the power of the packing factor",
     "to the digit",
-    "With the same gradient one update with beta^p leaves momentum and velocity where p "
-    f"updates do, to {max(apart.values()):.0e} in float64 for p up to {LARGEST_FACTOR}. "
-    "The weights have then moved once and not p times.",
+    "With the same gradient, one update with beta^p gives the momentum and velocity of p "
+    f"updates with beta, to {max(apart.values()):.0e} in float64 for p up to "
+    f"{LARGEST_FACTOR}. The weights, however, have moved once and not p times.",
     claim="Betas to the power of the packing factor keep momentum and velocity as they are "
     "without packing.",
     values=values,
@@ -99,5 +99,5 @@ def theorem_d(part: Part) -> Exhibit:
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Both."""
+  """Both exhibits."""
   return [section_32(part), theorem_d(part)]

@@ -1,9 +1,10 @@
 """Other ways to batch and to mask: sorted batches, rows across documents, A and B apart.
 
-Small models on docstrings, each in pairs that differ in one thing: batches of sequences of
-nearly the same length against random ones; RoBERTa's rows of whole sentences that cross
-documents, without a mask, against packed sentences of one document; and packing with
-attention within sentence A and within sentence B alone.
+Small models are trained on docstrings, in pairs of arms that differ in one thing: batches
+of sequences of nearly the same length against random batches; RoBERTa's rows of whole
+sentences that cross documents, without a mask, against packed sentences of one document;
+and packing with attention only within sentence A and within sentence B, against packing
+as usual.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, sections 5, A and C;
@@ -28,7 +29,7 @@ _APART = {"packing.adjust": "reduce_batch", "model.attention_mask": "token_type"
 
 
 def make_arms(study: Study) -> list[Arm]:
-  """The arms; both kinds of sentences have as many real tokens as the pairs of `study`."""
+  """The arms; those of sentences have as many real tokens as the pairs of `study`."""
   config = study.runs[0][1].config
   made = [
     Arm("constant", _BETAS, "constant"),
@@ -54,7 +55,7 @@ def exhibits(part: Part) -> list[Exhibit]:
 
 
 def sorted_batches(part: Part, results: ByArm) -> Exhibit:
-  """Unpacked batches of nearly the same length, against random ones."""
+  """The exhibit of unpacked batches of nearly the same length, against random batches."""
   by_length, at_random = (held_out(results[name]) for name in ("sorted", "constant"))
   difference = mean_difference(results["sorted"], results["constant"])
   return comparison(
@@ -74,7 +75,7 @@ def sorted_batches(part: Part, results: ByArm) -> Exhibit:
 
 
 def sentences(part: Part, results: ByArm) -> Exhibit:
-  """Rows of sentences across documents, against packed sentences of one document."""
+  """The exhibit of rows that cross documents, against packed sentences of one document."""
   full, packed = (held_out(results[x]) for x in ("full_sentences", "doc_sentences"))
   difference = mean_difference(results["full_sentences"], results["doc_sentences"])
   return comparison(
@@ -97,11 +98,11 @@ def sentences(part: Part, results: ByArm) -> Exhibit:
 
 
 def apart(part: Part, results: ByArm) -> Exhibit:
-  """Sentence A and B do not attend to each other."""
+  """The exhibit of sentences A and B that do not attend to each other."""
   names = ["packed", "no_mask", "token_type"]
   packed, no_mask, separate = (held_out(results[name]) for name in names)
   difference = mean_difference(results["token_type"], results["packed"])
-  told = [
+  accuracies = [
     [100 * x for x in held_out(results[name], "nsp_accuracy")]
     for name in ("packed", "token_type")
   ]
@@ -123,8 +124,8 @@ def apart(part: Part, results: ByArm) -> Exhibit:
         power=no_mask,
       ),
       larger(
-        "Next sentences are told worse if [CLS] does not see sentence B",
-        *told,
+        "Next sentences are predicted worse if [CLS] does not see sentence B",
+        *accuracies,
         margin=1.0,
         unit="percentage points",
       ),

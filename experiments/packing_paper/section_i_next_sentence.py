@@ -1,10 +1,10 @@
-"""The loss of the next sentence, and what others do without it: section I.
+"""Pretraining with the next-sentence loss, and ways to do without it: section I.
 
-Four ways to pretrain a small model on the same number of real tokens: pairs of segments
-with the next-sentence loss; pairs without that loss; whole sentences of one document
-without it (RoBERTa's DOC-SENTENCES); and these packed greedily in random order, each with
-its separator, without a mask, so that a row mixes documents (as T5 does it). They are
-compared after fine-tuning.
+A small model is pretrained in four ways on the same number of real tokens: on pairs of
+segments with the next-sentence loss; on pairs without that loss; on whole sentences of one
+document without it (RoBERTa's DOC-SENTENCES); and on these, packed greedily in random
+order, each with its separator, without a mask, so that a row mixes documents (as in T5).
+The ways are compared after fine-tuning.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, section I;
@@ -52,11 +52,11 @@ CLAIMS = (
   ("packed", "sentences", "whole sentences without it score lower than pairs with it"),
   ("sentences", "greedy", "mixing sentences of other documents makes the score lower"),
 )
-PAPER_EFFECT = 1.31  # F1 of SQuAD that BERT-base loses without the loss, section I
+PAPER_EFFECT = 1.31  # points of F1 that BERT-base drops on SQuAD without the loss
 
 
 def make_arms(study: Study) -> list[Arm]:
-  """The three arms without the loss, with as many real tokens as the pairs of `study`."""
+  """The three arms without the loss; they have as many real tokens as `study`'s pairs."""
   config = study.runs[0][1].config
   whole_sentences = of_sentences(config)
   longer = mean_length(config, {}) / mean_length(config, whole_sentences)
@@ -100,16 +100,17 @@ def exhibits(part: Part) -> list[Exhibit]:
       "Section I",
       "Pretraining with and without the loss of the next sentence",
       "in shape",
-      f"Compared with the loss of the next sentence, fine-tuned models score {without} "
-      f"without it (in the paper -1.31 F1), {whole} with whole sentences, and {greedy} if "
-      "these are packed greedily without a mask.",
+      "Compared with pretraining with the next-sentence loss, fine-tuned models score "
+      f"{without} without it (in the paper -1.31 F1), {whole} with whole sentences, and "
+      f"{greedy} if these are packed greedily without a mask.",
       claim="Without the loss of the next sentence the fine-tuned model scores lower.",
       statements=statements,
       text=pretrained.score_table({downstream.NAME: scores})
-      + "\n\nLast evaluations on the dev set, packed fine-tuning. A claim fails if a loss "
-      f"of {PAPER_EFFECT} points or more is ruled out, the paper's effect on the F1 of "
-      "SQuAD; the margin was 2 when the results were first seen (LOG.md). "
-      f"{downstream.ABOUT_TASK} The arm without mask differs from whole sentences in "
+      + "\n\nScores are those of the last evaluation on the dev set; fine-tuning is "
+      f"packed. A claim fails if a drop of {PAPER_EFFECT} points or more is ruled out, the "
+      "paper's effect on SQuAD's F1; the margin was 2 when the results were first seen "
+      "(LOG.md). "
+      f"{downstream.ABOUT_TASK} The arm without a mask differs from whole sentences in "
       "three things: the algorithm, the mask, and positions that are not reset.",
     )
   ]

@@ -1,8 +1,8 @@
-"""Overhead and speed-up of GREEDY and SORT, the rows of Table 1 that are no plan of packs.
+"""Overhead and speed-up of GREEDY and SORT, two rows of Table 1.
 
-Greedy packs are timed as the plans of `table_2_speedups`. Sorted batches have a length of
-their own each, so a program has to be compiled for each length: compiling and steps are
-timed at a few lengths, and the others lie on lines between them.
+Greedy packs are timed like the plans of `table_2_speedups`. Sorted batches have many
+lengths, and a program has to be compiled for each. Compiling and steps are timed at a few
+lengths, and interpolated linearly at the others.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ LENGTHS = {False: (32, 64, 128, 256, 384, ROW), True: (256, ROW)}
 
 
 def measure_lengths(part: Part) -> dict[str, Any]:
-  """Compiling and steps of unpacked rows at some lengths; measured once.
+  """Times of compiling and of steps, with unpacked rows of some lengths; measured once.
 
-  Both are the processor's seconds, which are steadier than the wall's on a shared machine.
+  Both are processor seconds, which are steadier than wall-clock time on a shared machine.
   """
   lengths = LENGTHS[part.quick]
   rounds = ROUNDS[part.quick]
@@ -66,19 +66,19 @@ def _measure_lengths(lengths, rounds: int) -> dict[str, Any]:
 def of_sorted(
   record: Mapping[str, Any], lengths, batches: packing.SortedBatches
 ) -> dict[str, Any]:
-  """What sorted batches gain over rows of the longest length, from timed lengths.
+  """The speed-up of sorted batches over rows of the longest length, from timed lengths.
 
   Batches have as many tokens as the timed steps.
 
   Args:
     record: from `measure_lengths`.
-    lengths: that were timed, in tokens; the last is that of a padded row.
-    batches: of `packing.sorted_batches`.
+    lengths: those that were timed, in tokens; the last is that of a padded row.
+    batches: from `packing.sorted_batches`.
 
   Returns:
     `speedup`, quartiles over rounds, without any compiling; `once`, the same if each length
-    is compiled once, and `overhead_once` in percent; `compiling`, seconds over those of a
-    step, in percent, the overhead if each step needs it.
+    is compiled once, and `overhead_once` in percent; `compiling`, the seconds of compiling
+    divided by those of a step, in percent: the overhead if each step is compiled.
   """
   sequences = np.array(list(batches.sequences_by_length.values()), float)
   wanted = np.array(list(batches.sequences_by_length), float)
@@ -99,7 +99,7 @@ def of_sorted(
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Both, in one exhibit."""
+  """Both rows, in one exhibit."""
   greedy = greedy_plan(part, seed=0)
   record = speedups.measure(part, greedy, SIZE)
   overhead = 100 / record["over_factor"]["median"] - 100
@@ -136,20 +136,21 @@ def exhibits(part: Part) -> list[Exhibit]:
       "Overhead and realised speed-up of greedy packing and sorted batches",
       "in shape",
       f"Greedy packs are {speedups.speedup_of_plan(record)} times as fast as padded rows. "
-      f"To compile a step takes {compiling / 100:.0f} times as long as the step: if each "
+      f"Compiling a step takes {compiling / 100:.0f} times as long as the step. If each "
       "batch needs it, sorted batches lose all they gain; if each length is compiled once, "
       f"they are {spread(of_sort['once'])} times as fast.",
       claim="Greedy packing is 1.5 times as fast; sorted batches have an overhead far "
       "above 100 % on an IPU.",
       statements=[speedups.enough("greedy", record)],
       text=f"{table(header, rows)}\n\nBERT-{SIZE}, {speedups.TOKENS:,} "
-      f"tokens a step. Sorted batches have {batches.num_shapes} lengths; one compiled "
-      f"program for each is used for {batches.num_batches / batches.num_shapes:,.0f} "
-      f"batches of {batches.batch_size} on average. Compiling and steps were timed at "
-      f"{', '.join(map(str, LENGTHS[part.quick]))} tokens, in the processor's time, "
-      f"{ROUNDS[part.quick]} rounds (median and quartiles are shown); other lengths lie on "
-      "lines between them. Sorted batches also skip the attention of longer "
-      "rows, which packs compute. "
+      f"tokens a step. Sorted batches have {batches.num_shapes} lengths; the program "
+      "compiled for a length is used for "
+      f"{batches.num_batches / batches.num_shapes:,.0f} batches of {batches.batch_size} on "
+      "average. Compiling and steps were timed at "
+      f"{', '.join(map(str, LENGTHS[part.quick]))} tokens, in processor time, in "
+      f"{ROUNDS[part.quick]} rounds (median and quartiles are shown), and interpolated "
+      "linearly at other lengths. Sorted batches also avoid the attention of longer rows, "
+      "which packs compute. "
       f"Greedy packs: {speedups.clock(part)}",
     )
   ]

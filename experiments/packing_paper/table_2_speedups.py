@@ -1,9 +1,9 @@
 """How much of the packing factor becomes speed: Table 2, and the end of Table 1.
 
-Whole training steps of packed rows and of rows with one sequence each take turns, as in
-benchmarks/speedup.py, until the ratio of their times is known to 2 %. On a CPU the
-processor's time is taken, which is steadier than the clock's. Models are small: compare
-ratios, not seconds.
+Whole training steps on packed rows and on rows with one sequence each take turns, as in
+benchmarks/speedup.py, until the interval of the ratio of their times is narrower than 0.02.
+On a CPU, processor time is measured, which is steadier than wall-clock time. Models are
+small: compare ratios, not seconds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TABLE_1 = {
 }
 TOKENS = 4096  # of a step, at most
 ROUNDS = {False: 120, True: 6}  # at most; by whether it is quick
-WIDTH = 0.02  # of the interval of a ratio, when no more rounds are needed
+WIDTH = 0.02  # of the interval of a ratio; below it, no more rounds are needed
 MOST_OVERHEAD = 0.05  # "an overhead of less than 5%", section 5
 
 
@@ -80,7 +80,7 @@ def enough(what: str, record: dict[str, Any]) -> Statement:
     f"{what}: the overhead is below {MOST_OVERHEAD:.0%}",
     ratio["low"] >= least,
     f"speed-up over packing factor {spread(ratio, 3)}, median and its 95 % interval, "
-    f"{len(record['ratios'])} rounds; {least:.3f} wanted",
+    f"{len(record['ratios'])} rounds; expected at least {least:.3f}",
     fails=ratio["high"] < least,
   )
 
@@ -92,7 +92,7 @@ def speedup_of_plan(record: dict[str, Any]) -> str:
 
 
 def table_2(part: Part) -> Exhibit:
-  """Two sizes at the lengths of the two phases."""
+  """The exhibit of two sizes, at the row lengths of the two phases."""
   rows, statements, ratios = [], [], []
   for (model, length), (factor, realised) in list(TABLE_2.items())[
     : 2 if part.quick else 4
@@ -123,7 +123,7 @@ def table_2(part: Part) -> Exhibit:
 
 
 def table_1(part: Part) -> Exhibit:
-  """Overhead and realised speed-up by depth, at 512 tokens; see table_1_greedy_and_sort."""
+  """The exhibit of overhead and realised speed-up by algorithm and depth, at 512 tokens."""
   rows, statements, overheads = [], [], []
   wanted = list(TABLE_1)[1:2] if part.quick else list(TABLE_1)
   for algorithm, depth in wanted:
@@ -149,12 +149,13 @@ def table_1(part: Part) -> Exhibit:
 
 
 def clock(part: Part) -> str:
-  """How the times were taken."""
+  """How the times were measured."""
   return (
-    f"Median and its 95 % interval over as many rounds as make it narrower than {WIDTH:g}, "
-    f"at most {ROUNDS[part.quick]}; {_clock()} time; {machine_and_device()}. Speed-ups are "
-    "the ratio of step times, round by round, times the plan's packing factor. A claim "
-    "holds if the lower end is high enough, and fails if the upper one is not."
+    "Ratios are medians with their 95 % intervals, over as many rounds as make the "
+    f"interval narrower than {WIDTH:g}, at most {ROUNDS[part.quick]}; {_clock()} time; "
+    f"{machine_and_device()}. Speed-ups are the ratio of step times in each round, times "
+    "the plan's packing factor. A claim holds if the lower end of the interval is high "
+    "enough, and fails if not even the upper end is."
   )
 
 
@@ -163,5 +164,5 @@ def _clock() -> str:
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Both; if quick with fewer rounds, one row of Table 1 and one size of Table 2."""
+  """Both exhibits; quick ones have fewer rounds, one row of Table 1, a size of Table 2."""
   return [table_1(part), table_2(part)]

@@ -1,9 +1,9 @@
-"""Pretrained packed or unpacked, then fine-tuned: Table 3 in small.
+"""Pretrained packed or unpacked, then fine-tuned: Table 3 on a small scale.
 
 The paper pretrains BERT packed and fine-tunes it on SQuAD. Here tiny models that were
-pretrained on the same sequences a step, packed and one a row, are fine-tuned, each seed
+pretrained on the same sequences each step, packed or one a row, are fine-tuned, each seed
 from its own pretraining; fine-tuning itself is packed for all. The task is made from
-docstrings. experiments/contamination fine-tunes on GLUE what was pretrained on Wikipedia.
+docstrings. experiments/contamination pretrains on Wikipedia and fine-tunes on GLUE.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from experiments.lab.report import table
 from experiments.lab.statistics import SCORE_MARGIN, same_score
 from experiments.packing_paper.curves.arms import make_study
 
-# The task of GLUE whose config it has. Not cola, word order: models of this size differ by
-# 1 to 8 points from seed to seed. Not qqp, whether two sentences follow each other: pairs
-# are pretrained on just that.
+# The task of GLUE whose config is used. Not cola (word order): there, models of this size
+# differ by 1 to 8 points from seed to seed. Not qqp (whether two sentences follow each
+# other): the models are pretrained on just that.
 TASK, NAME = "sst2", "which module"
 ABOUT_TASK = (
-  "'Which module' is made from docstrings (docs/finetuning.md): which of two modules a "
-  "sentence documents. The score is the accuracy in percent. Docstrings of the dev set are "
-  "not held out of pretraining."
+  "The task 'which module' is made from docstrings (docs/finetuning.md): which of two "
+  "modules does a sentence document? The score is the accuracy in percent. The dev set's "
+  "docstrings are not held out of pretraining."
 )
 PAPER = (
   ("BERT-base, F1", "88.5", "88.32"),
@@ -43,10 +43,10 @@ QUICK = {
 
 
 def fine_tune(part: Part, models: Models) -> Scores:
-  """The scores on `TASK`. The parts of a report share the runs."""
+  """Fine-tunes models; returns their scores on `TASK`. A report's parts share the runs."""
   folder = part.beside("fine_tuning").folder
   tasks = {TASK: Files(*local_tasks.write(folder / "text")[TASK])}
-  first = next(iter(models.values()))[0]  # the vocabulary of all, each in its own file
+  first = next(iter(models.values()))[0]  # all have the same vocabulary
   overrides = {
     "data.vocab_file": str(first / "vocab.txt"),
     "optimizer.learning_rate": LEARNING_RATE,
@@ -73,9 +73,8 @@ def exhibits(part: Part) -> list[Exhibit]:
       "Table 3",
       "Fine-tuned after packed and unpacked pretraining",
       "in shape",
-      "Models that were pretrained packed score "
-      f"{difference(scores, 'packed', 'unpacked')} from those that were pretrained "
-      "unpacked.",
+      "The score of models that were pretrained packed differs from that of models that "
+      f"were pretrained unpacked by {difference(scores, 'packed', 'unpacked')}.",
       claim="A model that was pretrained packed scores the same on SQuAD as the reference.",
       statements=[
         same_score(
@@ -86,14 +85,14 @@ def exhibits(part: Part) -> list[Exhibit]:
       text="\n\n".join(
         [
           pretrained.score_table({NAME: scores}),
-          "The dev set's last evaluation, mean and standard deviation over seeds. "
-          f"{ABOUT_TASK} A small dev set can show differences of about {SCORE_MARGIN:g} "
-          "points, the margin; the paper's are smaller:",
+          "Scores are those of the last evaluation on the dev set, mean and standard "
+          f"deviation over seeds. {ABOUT_TASK} A small dev set can show differences of "
+          f"about {SCORE_MARGIN:g} points, the margin; the paper's are smaller:",
           table(["SQuAD 1.1 in the paper", "reference", "packed"], PAPER),
-          "There the reference is what Devlin et al. published, packed is a median of 10 "
-          "seeds, and fine-tuning is not packed; here the reference is our own unpacked "
-          "pretraining, and fine-tuning is packed for both. BERT-base and BERT-large are "
-          "not run here; their config for SQuAD is configs/squad.py.",
+          "In the paper, the reference is what Devlin et al. published, 'packed' is the "
+          "median of 10 seeds, and fine-tuning is not packed. Here the reference is our "
+          "own unpacked pretraining, and fine-tuning is packed for both. BERT-base and "
+          "BERT-large are not run here; their config for SQuAD is configs/squad.py.",
         ]
       ),
     )

@@ -24,17 +24,17 @@ TABLE_4 = np.array(
 
 
 def formula_at_3(row_length: int) -> int:
-  """Ways at depth 3 by equation (19): row^2 / 12 of three, row / 2 of two, and 1."""
+  """Ways at depth 3, equation (19): row^2 / 12 with three, row / 2 with two, 1 with one."""
   return row_length**2 // 12 + row_length // 2 + 1
 
 
 def formula_of_4(row_length: int) -> float:
-  """Ways with exactly four sequences by the approximation of equation (20)."""
+  """Ways with exactly four sequences, by the approximation of equation (20)."""
   return row_length * (row_length + 4) * (2 * row_length + 1) / 288
 
 
 def table_4(part: Part) -> Exhibit:
-  """The packing matrix of rows of 8 tokens, column by column in any order."""
+  """The exhibit of the packing matrix of rows of 8 tokens, with columns in any order."""
   ours, printed = packing_matrix(8, 3).T.tolist(), TABLE_4.T.tolist()
   values = []
   for column in printed:
@@ -48,15 +48,15 @@ def table_4(part: Part) -> Exhibit:
     "The packing matrix for 8 tokens and depth 3",
     "to the digit",
     f"The {len(ours)} ways to fill 8 tokens are the paper's columns, with "
-    f"{len(full)} others. The last one is a row that one sequence fills, of 8 tokens and "
-    "not of six as the caption says.",
+    f"{len(full)} others. The last column is a row that one sequence fills; it has 8 "
+    "tokens, not six as the caption says.",
     claim="There are 10 ways to fill a row of 8 tokens with at most 3 sequences.",
     values=values,
   )
 
 
 def section_g(part: Part) -> Exhibit:
-  """The numbers of strategies."""
+  """The exhibit of the numbers of strategies."""
   at_3, at_4 = (count_strategies(512, depth) for depth in (3, 4))
   long = count_strategies(2048, 3)
   slip = f"a slip: by its own formula (19) {formula_at_3(2048):,}"
@@ -72,13 +72,13 @@ def section_g(part: Part) -> Exhibit:
     "Section G",
     "Numbers of strategies",
     "to the digit",
-    f"Depth 3 has {at_3:,} strategies and depth 4 {at_4 - at_3:,} more, which is "
-    "where least squares runs out of memory; the optimum lists only those it needs.",
+    f"Depth 3 has {at_3:,} strategies. Depth 4 has {at_4 - at_3:,} more, for which least "
+    "squares runs out of memory; `optimal` lists only the strategies that it needs.",
     claim="At 512 tokens depth 3 has 22,102 strategies, and depth 4 has 940 thousand more.",
     values=values,
   )
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Both; they take no time."""
+  """Both exhibits; they take no time."""
   return [table_4(part), section_g(part)]

@@ -1,6 +1,6 @@
-"""Weights to and from Hugging Face directories: `config.json` and safetensors.
+"""Weights from and to Hugging Face directories: `config.json` and safetensors.
 
-Architectures have the names of the classes here, but GPT2LMHeadModel is `Gpt2`.
+Architectures have the names of the classes here, except that GPT2LMHeadModel is `Gpt2`.
 Pickles are never opened.
 """
 
@@ -52,7 +52,7 @@ from model.weights import (
 
 
 def head_of(params: Params) -> str:
-  """The head of parameters, of any family."""
+  """The name of the head that the parameters belong to, in any family."""
   if "decoder" in params:
     return "causal"
   if "mlm_bias" in params:
@@ -73,11 +73,12 @@ def head_of(params: Params) -> str:
 def import_bert(directory: str | pathlib.Path) -> tuple[BertConfig, Params]:
   """Reads a BERT from a Hugging Face directory.
 
-  Half-precision tensors become float32. Buffers of positions are ignored, as is the pooler
-  that old files keep for heads that do not read it.
+  Half-precision tensors become float32. Buffers of positions are ignored, and so is the
+  pooler that old files hold even if their head does not read it.
 
   Args:
-    directory: with `config.json` and `model.safetensors` (or its parts with an index).
+    directory: a folder with `config.json` and `model.safetensors` (or its parts and their
+      index).
 
   Returns:
     The config, and the parameters as a nested dictionary of float32 arrays. The head is the
@@ -85,14 +86,14 @@ def import_bert(directory: str | pathlib.Path) -> tuple[BertConfig, Params]:
 
   Raises:
     WeightsError: the directory is missing, the config is not supported, or tensors are
-      missing, foreign or of another shape; names them.
+      missing, unexpected or of another shape; the message names them.
   """
   stored = _open(pathlib.Path(directory))
   return stored.config_as(BertConfig), stored.load()
 
 
 def import_modern_bert(directory: str | pathlib.Path) -> tuple[ModernBertConfig, Params]:
-  """Reads a ModernBERT from a Hugging Face directory; otherwise as `import_bert`."""
+  """Reads a ModernBERT from a Hugging Face directory; the rest is as for `import_bert`."""
   stored = _open(pathlib.Path(directory))
   return stored.config_as(ModernBertConfig), stored.load()
 
@@ -100,8 +101,8 @@ def import_modern_bert(directory: str | pathlib.Path) -> tuple[ModernBertConfig,
 def import_gpt2(directory: str | pathlib.Path) -> tuple[Gpt2Config, Params]:
   """Reads a GPT-2, with learned positions, from a Hugging Face directory.
 
-  The names of the original file, without `transformer.`, are read too; its masks are
-  ignored. Otherwise as `import_bert`.
+  Reads the original file too, whose names lack `transformer.`; its masks are ignored.
+  The rest is as for `import_bert`.
   """
   stored = _open(pathlib.Path(directory))
   return stored.config_as(Gpt2Config), stored.load()
@@ -110,11 +111,11 @@ def import_gpt2(directory: str | pathlib.Path) -> tuple[Gpt2Config, Params]:
 def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> StoredModel:
   """Opens a run's folder, an imported one or a Hugging Face directory.
 
-  Checks names and shapes of the tensors, without reading their values.
+  Checks the names and shapes of the tensors, without reading their values.
 
   Args:
     directory: the folder.
-    step: of a run's checkpoint; the newest if not given.
+    step: the step of a run's checkpoint; by default the newest.
 
   Raises:
     WeightsError: the folder holds another kind of model, or cannot be used.
@@ -124,7 +125,10 @@ def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> Sto
     return open_folder(directory, step=step)
   stored = _open(directory)
   if step is not None:
-    raise WeightsError(f"{directory} is a Hugging Face directory; it has no --step.")
+    raise WeightsError(
+      f"{directory} is a Hugging Face directory, which holds only one checkpoint. Leave "
+      "out --step."
+    )
   vocabulary = read_vocabulary(directory)
   check_vocabulary_size(directory, vocabulary, stored.config)
   return dataclasses.replace(stored, vocabulary=vocabulary)
@@ -135,7 +139,7 @@ def _open(directory: pathlib.Path) -> StoredModel:
   kind = model_of(config, head)
   stored = tensors.read_headers(directory, kind)
   if isinstance(config, BertConfig) and head == "pretraining":
-    # Files of BertForMaskedLM may hold both heads, such as that of bert-base-uncased.
+    # Some files of BertForMaskedLM, such as bert-base-uncased, hold both heads.
     both = "cls.seq_relationship.weight" in stored
     config = dataclasses.replace(config, next_sentence=config.next_sentence or both)
   if isinstance(config, BertConfig) and head == "encoder":
@@ -161,25 +165,26 @@ def export_bert(
 ):
   """Writes a BERT that `transformers` opens with `from_pretrained`.
 
-  Writes the folder whole or not at all. Cuts the entries that `vocab_multiple` added.
+  The folder is written whole or not at all, without the entries that `vocab_multiple`
+  added.
 
   Args:
-    config: of the model.
-    params: of the model, a nested dictionary; the head follows from its keys.
-    directory: to write; must be new or empty.
-    vocabulary: of the tokenizer to write; None for no tokenizer.
-    labels: names of the classes.
-    tokenizer: a folder with the `tokenizer.json` to copy, where that splits text.
+    config: the config of the model.
+    params: the parameters, a nested dictionary whose keys determine the head.
+    directory: the folder to write, which must be new or empty.
+    vocabulary: the vocabulary of the tokenizer to write; None for no tokenizer.
+    labels: the names of the classes.
+    tokenizer: a folder from which `tokenizer.json` is copied, if that file splits text.
 
   Raises:
     FileExistsError: the directory is not empty.
-    NotWritten: the folder could not be written, because the disk is full for example.
+    NotWritten: the folder could not be written, for example because the disk is full.
     WeightsError: `transformers` has no such model, or the parameters, the vocabulary or
       the tokenizer do not fit the config.
   """
   if config.attention_mask == "token_type":
     raise WeightsError(
-      "attention_mask is 'token_type', and a BERT of transformers lets sentence A see B. "
+      "attention_mask is 'token_type', but a BERT of transformers lets sentence A see B. "
       "Expected 'segment' or 'none'; this model cannot be exported."
     )
   with _written(config, params, directory, vocabulary, tokenizer) as partial:
@@ -198,7 +203,7 @@ def export_modern_bert(
 ):
   """Writes a ModernBERT that `transformers` opens with `from_pretrained`.
 
-  Arguments and errors as for `export_bert`.
+  Arguments and errors are as for `export_bert`.
   """
   with _written(config, params, directory, vocabulary, tokenizer) as partial:
     value = modern_bert_json(config, head_of(params), labels)
@@ -215,12 +220,12 @@ def export_gpt2(
 ):
   """Writes a GPT-2 that `transformers` opens with `from_pretrained`.
 
-  Arguments and errors as for `export_bert`.
+  Arguments and errors are as for `export_bert`.
   """
   if config.positions != "learned":
     raise WeightsError(
-      f"positions is {config.positions!r}, and a GPT-2 of transformers has learned ones. "
-      "Expected 'learned'; this model cannot be exported."
+      f"positions is {config.positions!r}, but a GPT-2 of transformers has learned "
+      "positions. Expected 'learned'; this model cannot be exported."
     )
   with _written(config, params, directory, vocabulary, tokenizer) as partial:
     write_json(partial / CONFIG, gpt2_json(config, vocabulary))
@@ -235,7 +240,7 @@ def export_model(
   labels: Sequence[str] = (),
   tokenizer: str | pathlib.Path | None = None,
 ):
-  """The export of the config's family; arguments and errors as for `export_bert`."""
+  """Exports a model of any family; arguments and errors are as for `export_bert`."""
   texts: dict = {"vocabulary": vocabulary, "tokenizer": tokenizer}
   if isinstance(config, Gpt2Config):
     export_gpt2(config, params, directory, **texts)
@@ -254,7 +259,7 @@ def _written(
   vocabulary: Vocabulary | None,
   tokenizer: str | pathlib.Path | None,
 ) -> Iterator[pathlib.Path]:
-  """A folder with tensors and tokenizer, to write the rest into; final after the block."""
+  """Writes tensors and tokenizer to a folder, which is complete when the block ends."""
   if vocabulary and len(vocabulary.tokens) > config.vocab_size:
     raise WeightsError(
       f"Expected a vocabulary of at most vocab_size={config.vocab_size} tokens, found "

@@ -24,11 +24,13 @@ class _Family(NamedTuple):
   """How `config.json` describes a kind of model.
 
   Attributes:
-    config_type: our config.
-    heads: from the name of the architecture to the head.
-    fields: from our names to theirs. Fields may be missing: both have the same defaults.
-    supported: the values that our model supports; the first is the default.
-    dropouts: fields that must equal `dropout_rate`, with other values they may have.
+    config_type: the class of our config.
+    heads: maps the name of an architecture to the head.
+    fields: maps our names of fields to theirs. Fields may be missing: both sides have the
+      same defaults.
+    supported: for fields without a counterpart, the values that our model supports; the
+      first is the default.
+    dropouts: for fields that must equal `dropout_rate`, the other values that are allowed.
   """
 
   config_type: type[ModelConfig]
@@ -39,7 +41,7 @@ class _Family(NamedTuple):
 
 
 _SHARED = {"add_cross_attention": (False,), "quantization_config": (None,)}
-# Of encoders.
+# Fields of all encoders.
 _SIZES = {
   "vocab_size": "vocab_size",
   "hidden_size": "hidden_size",
@@ -124,13 +126,13 @@ _MODERN_BERT = _Family(
   | _SHARED,
   {},
 )
-_GLOBAL, _LOCAL = "full_attention", "sliding_attention"  # layer_types
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"  # values of layer_types
 _END, _END_ID = "<|endoftext|>", 50256  # in GPT-2's own vocabulary
 _FAMILIES = {"bert": _BERT, "modernbert": _MODERN_BERT, "gpt2": _GPT2}  # by model_type
 
 
 def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, ...]]:
-  """The head, a key of `model.MODELS`; the config; and the names of the classes.
+  """Reads the head, the config, and the names of the classes.
 
   The names that transformers makes up, LABEL_0 and so on, are left out.
 
@@ -194,9 +196,9 @@ def _read_classes(path: pathlib.Path, value: dict, fields: dict) -> tuple[str, .
 
 
 def _read_layers(path: pathlib.Path, value: dict) -> dict:
-  """Which layers of a ModernBERT are global, and the bases of its rotary frequencies.
+  """Reads which layers of a ModernBERT are global, and the bases of rotary frequencies.
 
-  Both have an older form, `global_attn_every_n_layers` and `global_rope_theta`.
+  Both also have an older form, `global_attn_every_n_layers` and `global_rope_theta`.
   """
   default = ModernBertConfig
   fields = {
@@ -247,7 +249,7 @@ def _check_numbers(path: pathlib.Path, family: _Family, fields: dict):
 
 def _label_names(labels: dict) -> tuple[str, ...]:
   numbers = [str(number) for number in range(len(labels))]
-  if len(numbers) < 2 or labels.keys() != set(numbers):  # a regression has no names
+  if len(numbers) < 2 or labels.keys() != set(numbers):  # regression has no names
     return ()
   names = tuple(str(labels[number]) for number in numbers)
   return () if names == _made_up(len(names)) else names
@@ -261,7 +263,7 @@ def _made_up(number: int) -> tuple[str, ...]:
 def _refuse_unless(path: pathlib.Path, name: str, value, supported):
   if value not in supported:
     raise WeightsError(
-      f"{path}: {name} is {json.dumps(value)}, which this model cannot do; expected "
+      f"{path}: {name} is {json.dumps(value)}, which this model does not support; expected "
       f"{' or '.join(map(json.dumps, supported))}. Choose another model."
     )
 
@@ -273,7 +275,7 @@ def bert_json(
   architecture = model_of(config, head).__name__
   if head == "pretraining" and not config.next_sentence:
     architecture = "BertForMaskedLM"
-  # There, question answering has two labels: start and end.
+  # In transformers, question answering has two labels: start and end.
   num_labels = 2 if head == "question_answering" else config.num_labels
   value = _json(config, "bert", architecture) | _classes_json(head, num_labels, labels)
   value["hidden_act"] = "gelu"
@@ -294,7 +296,7 @@ def modern_bert_json(
     "rope_parameters": {
       kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()
     },
-    # Its own are those of the published vocabulary.
+    # The defaults of transformers are ids in the published vocabulary.
     **dict.fromkeys(f"{name}_token_id" for name in ("pad", "bos", "eos", "cls", "sep")),
   }
 
@@ -317,7 +319,7 @@ def gpt2_json(config: Gpt2Config, vocabulary: Vocabulary | None) -> dict:
     "embd_pdrop": config.dropout_rate,
     "activation_function": "gelu_new",
   }
-  end = _END_ID if config.vocab_size > _END_ID else None  # as in its own vocabulary
+  end = _END_ID if config.vocab_size > _END_ID else None  # that of GPT-2's own vocabulary
   if vocabulary:
     end = _id_of(_END, vocabulary)
   return value | {"bos_token_id": end, "eos_token_id": end}

@@ -1,4 +1,4 @@
-"""Where a Hugging Face file holds each parameter: names, transposes, joined tensors.
+"""Maps each parameter to its place in a Hugging Face file: name, transpose, joined tensor.
 
 Example:
   >>> from model import BertForPreTraining, Gpt2
@@ -29,15 +29,15 @@ class _Family(NamedTuple):
   """The names of a kind of model.
 
   Attributes:
-    prefix: of all tensors but those of heads, where a file holds a head too.
-    modules: from the names of our modules to theirs, outside of layers.
-    layer: the prefix of a layer's tensors.
-    layer_modules: from the names of our modules in a layer to theirs.
-    joined: the one tensor for query, key and value; "" if each has its own.
+    prefix: the prefix of all tensors outside of heads, if the file holds a head.
+    modules: maps our names of modules outside of layers to theirs.
+    layer: the prefix of the tensors of layers.
+    layer_modules: maps our names of modules in a layer to theirs.
+    joined: the name of the joint tensor of query, key and value; "" if each has its own.
     transposed: whether kernels are stored as [out, in]; ours are [in, out].
-    tied: by model, copies that a file may hold, and the tensors that they copy.
-    ignored: of tensors that no model needs, a regular expression.
-    older: what older files write in place of today's names.
+    tied: by model, the copies that a file may hold, and the tensors that they copy.
+    ignored: a regular expression for tensors that no model needs.
+    older: maps parts of names in older files to today's.
   """
 
   prefix: str
@@ -87,7 +87,7 @@ _FAMILIES = {
         "cls.predictions.decoder.bias": "cls.predictions.bias",
       }
     },
-    # Buffers, and the pooler in old files whose head has none.
+    # Buffers, and the pooler in old files whose head does not use it.
     ignored=r"(bert\.)?embeddings\.(position|token_type)_ids"
     r"|bert\.pooler\.dense\.(weight|bias)",
     older={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
@@ -147,7 +147,7 @@ _FAMILIES = {
 
 
 class Tensor(NamedTuple):
-  """A tensor that is a parameter, or holds it as one of `parts` along its last axis."""
+  """A tensor that is a parameter, or holds it as one of `parts` along the last axis."""
 
   name: str
   part: int = 0
@@ -170,7 +170,7 @@ def tensor_of(path: tuple, kind: Kind) -> Tensor:
 
   Args:
     path: the keys of the parameter.
-    kind: of the model.
+    kind: the class of the model.
   """
   family = _family(kind)
   *modules, leaf = path
@@ -200,7 +200,7 @@ def _in_file(name: str, kind: Kind) -> str:
 
 
 def current_name(name: str, kind: Kind) -> str:
-  """The name that transformers gives now to a tensor of an older file."""
+  """The current name in transformers of a tensor in a file that may be older."""
   family = _family(kind)
   for older, now in family.older.items():
     name = name.replace(older, now)
@@ -210,22 +210,22 @@ def current_name(name: str, kind: Kind) -> str:
 
 
 def is_ignored(name: str, kind: Kind) -> bool:
-  """Whether the model does not need a tensor."""
+  """Whether a tensor is not needed by the model."""
   return re.fullmatch(_family(kind).ignored, name) is not None
 
 
 def tied(kind: Kind) -> dict[str, str]:
-  """Tensors that a file may hold besides, and the tensors that they copy."""
+  """The tensors that a file may also hold, and the tensors that they copy."""
   return _family(kind).tied.get(kind.__name__, {})
 
 
 def shapes_there(params: Params, kind: Kind) -> dict[str, tuple[int, ...]]:
-  """The tensors of a file for these parameters, with their shapes."""
+  """The shapes, by name, of the tensors that a file has for these parameters."""
   return {place.name: place.shape_of(leaf) for place, leaf in _places(params, kind)}
 
 
 def to_tensors(params: Params, kind: Kind) -> dict[str, np.ndarray]:
-  """The tensors of a file from the parameters."""
+  """Turns parameters into the tensors of a file."""
   parts: dict[Tensor, dict[int, np.ndarray]] = {}
   for place, leaf in _places(params, kind):
     whole = place._replace(part=0)
@@ -241,12 +241,12 @@ def to_tensors(params: Params, kind: Kind) -> dict[str, np.ndarray]:
 
 
 def from_tensors(read: Callable[[str], np.ndarray], expected: Params, kind: Kind) -> Params:
-  """The parameters from the tensors of a file; the inverse of `to_tensors`.
+  """Turns the tensors of a file into parameters; the inverse of `to_tensors`.
 
   Args:
-    read: from a name to the tensor.
-    expected: a tree with the parameters' paths.
-    kind: of the model.
+    read: a function from the name of a tensor to its value.
+    expected: a tree with the paths of the parameters.
+    kind: the class of the model.
   """
 
   def parameter(keys, _) -> np.ndarray:

@@ -22,14 +22,14 @@ _INDEX = WEIGHTS + ".index.json"
 class Tensor(NamedTuple):
   """Where a tensor is stored."""
 
-  path: pathlib.Path  # of the file
-  name: str  # in the file
+  path: pathlib.Path  # the file
+  name: str  # the name in the file
   shape: tuple[int, ...]
-  dtype: str  # as safetensors names them
+  dtype: str  # a name of safetensors, such as F32
 
 
 def read_headers(directory: pathlib.Path, kind: names.Kind) -> dict[str, Tensor]:
-  """The tensors of a directory by their current names."""
+  """The tensors of a directory, by their current names."""
   tensors: dict[str, Tensor] = {}
   for path in _weight_files(directory):
     try:
@@ -46,7 +46,7 @@ def read_headers(directory: pathlib.Path, kind: names.Kind) -> dict[str, Tensor]
           tensors[name] = Tensor(path, stored_name, shape, dtype)
     except (OSError, safetensors.SafetensorError) as error:
       raise WeightsError(
-        f"{path} cannot be read as safetensors: {error}. Fetch it again."
+        f"{path} cannot be read as safetensors: {error}. Download it again."
       ) from error
   return tensors
 
@@ -59,21 +59,22 @@ def _weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
       index = json.loads((directory / _INDEX).read_text(encoding="utf-8"))
       names = sorted(set(index["weight_map"].values()))
       if any(pathlib.PurePath(name).name != name for name in names):
-        raise ValueError("a part lies in another folder")
+        raise ValueError("a part is in another folder")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
       raise WeightsError(
-        f"{directory / _INDEX} is not an index of safetensors: {error!r}. Fetch it again."
+        f"{directory / _INDEX} is not an index of safetensors: {error!r}. Download it "
+        "again."
       ) from error
     return [directory / name for name in names]
   pickles = sorted(path.name for path in directory.glob("*.bin"))
   if pickles:
     raise WeightsError(
       f"Expected {WEIGHTS} in {directory}, found {', '.join(pickles)}. A pickle can run "
-      "any program, so it is not opened. Where you trust it, load it with transformers and "
-      "save_pretrained it to another folder."
+      "any program, so it is not opened. If you trust it, load it with transformers and "
+      "write it to another folder with save_pretrained."
     )
   raise WeightsError(
-    f"Expected {WEIGHTS} in {directory}; it is not there. Fetch it beside {CONFIG}."
+    f"Expected {WEIGHTS} in {directory}; it is not there. Download it into this folder."
   )
 
 
@@ -83,7 +84,7 @@ def check(
   kind: names.Kind,
   shapes: Mapping[str, tuple[int, ...]],
 ):
-  """Refuses tensors other than those of `shapes`; names them."""
+  """Raises an error that names all tensors other than those of `shapes`."""
   known = {**shapes, **{copy: shapes[of] for copy, of in names.tied(kind).items()}}
   problems = []
   missing = [name for name in shapes if name not in tensors]
@@ -93,7 +94,7 @@ def check(
     name for name in tensors if name not in known and not names.is_ignored(name, kind)
   ]
   if foreign:
-    problems.append(f"foreign {some(foreign)}")
+    problems.append(f"unexpected {some(foreign)}")
   wrong = [
     f"{name} of shape {tensors[name].shape} instead of {shape}"
     for name, shape in known.items()
@@ -123,7 +124,7 @@ def some(names: list[str]) -> str:
 def load(
   directory: pathlib.Path, tensors: Mapping[str, Tensor], kind: names.Kind, expected: Params
 ) -> Params:
-  """The parameters, float32."""
+  """Reads the parameters, as float32."""
   files: dict[pathlib.Path, Any] = {}
 
   def read(name: str) -> np.ndarray:
@@ -135,7 +136,7 @@ def load(
   for copy, original in names.tied(kind).items():
     if copy in tensors and not np.array_equal(read(copy), read(original)):
       raise WeightsError(
-        f"In {directory} {copy} differs from {original}; expected the same numbers, since "
+        f"In {directory}, {copy} differs from {original}; expected the same values, since "
         "this model ties them. Choose a model that was trained with tied embeddings."
       )
 

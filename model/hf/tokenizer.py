@@ -1,7 +1,7 @@
 """Reads the vocabulary of a Hugging Face tokenizer, and writes a tokenizer.
 
-Of a byte-level BPE, such as GPT-2's, only the tokens and their ids are read. They show
-whether a dataset was made with it. Its files are copied as they are.
+For a byte-level BPE, such as GPT-2's, only the tokens and their ids are read, which show
+whether a dataset was made with it. Its files are copied unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from model.files import write_json, write_text
 from model.weights import VOCABULARY, Vocabulary, WeightsError, read_tokens
 
 _SETTINGS, _FAST = "tokenizer_config.json", "tokenizer.json"
-BYTE_LEVEL_FILES = (_FAST, "vocab.json")  # either; beside the latter its merges
+BYTE_LEVEL_FILES = (_FAST, "vocab.json")  # one of them; the latter with its merges
 _MERGES = "merges.txt"
 SPECIAL_TOKENS = {
   "pad_token": "[PAD]",
@@ -33,15 +33,15 @@ def read_vocabulary(directory: pathlib.Path) -> Vocabulary | None:
   """The vocabulary of a Hugging Face directory.
 
   Args:
-    directory: with `tokenizer.json`, or as older versions of transformers save it with
+    directory: a folder with `tokenizer.json`; or, from older versions of transformers, with
       `vocab.txt` (BERT's WordPiece) or `vocab.json` (a byte-level BPE).
 
   Returns:
-    None if the directory has none of them.
+    The vocabulary; None if the directory has none of these files.
 
   Raises:
-    WeightsError: neither a WordPiece nor a byte-level BPE, or the WordPiece splits text in
-      another way.
+    WeightsError: the tokenizer is neither a WordPiece nor a byte-level BPE, or is a
+      WordPiece that splits text differently from BERT's.
   """
   if path := _byte_level_file(directory):
     return Vocabulary(read_byte_level_tokens(path), lowercase=False, by_json=True)
@@ -80,21 +80,21 @@ def read_vocabulary(directory: pathlib.Path) -> Vocabulary | None:
 
 
 def _byte_level_file(directory: pathlib.Path) -> pathlib.Path | None:
-  """The file with the tokens of a byte-level BPE, if that is what splits text."""
+  """The file with the tokens of a byte-level BPE, if a byte-level BPE splits text."""
   fast, older = (directory / name for name in BYTE_LEVEL_FILES)
   if not fast.exists():
     return older if older.exists() and not (directory / VOCABULARY).exists() else None
   try:
     return fast if _read_json(fast)["model"]["type"] == "BPE" else None
   except (OSError, ValueError, KeyError, TypeError):
-    return None  # who reads it as a WordPiece says what is wrong
+    return None  # `read_vocabulary` then reports what is wrong
 
 
 def read_byte_level_tokens(path: pathlib.Path) -> tuple[str, ...]:
   """The tokens of a BPE's `tokenizer.json`, or of a `vocab.json` like GPT-2's.
 
   Raises:
-    WeightsError: the file is neither, or its ids have gaps.
+    WeightsError: the file is neither of the two, or its ids have gaps.
   """
   try:
     value = _read_json(path)
@@ -112,9 +112,9 @@ def write_tokenizer(directory: pathlib.Path, vocabulary: Vocabulary, *, max_leng
   """Writes the tokenizer of a BERT for `AutoTokenizer.from_pretrained`.
 
   Args:
-    directory: of the model.
-    vocabulary: of the tokenizer.
-    max_length: of the sequences that the model takes, in tokens.
+    directory: the folder of the model.
+    vocabulary: the vocabulary of the tokenizer.
+    max_length: the longest sequence that the model takes, in tokens.
   """
   write_text(directory / VOCABULARY, "\n".join(vocabulary.tokens) + "\n")
   settings = {
@@ -130,7 +130,7 @@ def write_tokenizer(directory: pathlib.Path, vocabulary: Vocabulary, *, max_leng
 def write_fast_tokenizer(
   directory: pathlib.Path, vocabulary: Vocabulary, *, max_length: int
 ):
-  """As `write_tokenizer` for others, where `AutoTokenizer` needs a `tokenizer.json`."""
+  """Like `write_tokenizer`, for models whose `AutoTokenizer` needs a `tokenizer.json`."""
   write_text(directory / VOCABULARY, "\n".join(vocabulary.tokens) + "\n")
   ids = {token: number for number, token in enumerate(vocabulary.tokens)}
   unknown = SPECIAL_TOKENS["unk_token"]
@@ -143,20 +143,21 @@ def write_fast_tokenizer(
 
 
 def copy_byte_level(source: pathlib.Path, directory: pathlib.Path):
-  """Copies the files by which a byte-level BPE splits text, those that there are."""
+  """Copies the existing files of a byte-level BPE."""
   for name in (*BYTE_LEVEL_FILES, _MERGES):
     if (source / name).exists():
       shutil.copyfile(source / name, directory / name)
 
 
 def describe_fast(directory: pathlib.Path, *, max_length: int):
-  """Lets `AutoTokenizer` open a `tokenizer.json` whose tokens have BERT's names.
+  """Lets `AutoTokenizer` open a `tokenizer.json` whose special tokens are named as BERT's.
 
-  Says which tokens are special, and adds [CLS] and [SEP] to a text as training does. A
-  tokenizer that has settings, or adds tokens already, stays as it is.
+  Declares which tokens are special, and makes the tokenizer add [CLS] and [SEP] to a text,
+  as training does. A tokenizer that has settings, or that already adds tokens, is not
+  changed.
 
   Args:
-    directory: of the model.
+    directory: the folder of the model.
     max_length: as for `write_tokenizer`.
 
   Raises:
@@ -167,10 +168,10 @@ def describe_fast(directory: pathlib.Path, *, max_length: int):
     return
   try:
     tokenizer = tokenizers.Tokenizer.from_file(str(path))
-  except Exception as error:  # the library raises nothing narrower
+  except Exception as error:  # the library raises no narrower class
     raise WeightsError(
-      f"Expected a tokenizer.json of Hugging Face's tokenizers, found {error}. Restore the "
-      "one that the model was trained with."
+      "Expected a tokenizer.json of Hugging Face's tokenizers, found one that cannot be "
+      f"read: {error}. Restore the file that the model was trained with."
     ) from error
   ids = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS.values()}
   if None in ids.values() or tokenizer.post_processor:

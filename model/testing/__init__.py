@@ -1,7 +1,7 @@
-"""The proofs of `packing.testing`, which here take models of this project too.
+"""The proofs of `packing.testing`, which here also accept models of this project.
 
-Such a model needs no wrapper: its layers, heads and losses are tested, by derivative of the
-embeddings of its tokens.
+Such a model needs no wrapper: its layers, heads and losses are tested, by derivatives with
+respect to the embeddings of its tokens.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from model.testing import probe as probe  # what a model of this project is to the proofs
+from model.testing import probe as probe  # registers the models of this project
 from packing import testing
 from packing.testing import (
   TOLERANCES,

@@ -1,7 +1,7 @@
-"""Attention beside XLA's at the shapes of real rows, which packed-to-unpacked cannot see.
+"""Compares attention with XLA's, to find errors that packed and unpacked rows share.
 
 A kernel that is wrong in packed and unpacked rows alike passes `verify`. Here its outputs
-and gradients are held against XLA's in float32.
+and gradients, for rows of real lengths, are compared with XLA's in float32.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ NUM_HEADS, HEAD_SIZE = 2, 64  # the head size of BERT-base and BERT-large
 
 
 def segment_ids_of(row_length: int) -> np.ndarray:
-  """A full row, a pack with padding behind it, a single token, and a wholly empty row.
+  """A full row, a pack followed by padding, a single token, and an empty row.
 
   Returns:
-    int32[4, S], with at most 3 sequences a row.
+    int32[4, S], with at most 3 sequences per row.
 
   Example:
     >>> segment_ids_of(8)[1:].tolist()
@@ -34,14 +34,14 @@ def segment_ids_of(row_length: int) -> np.ndarray:
 
 
 def difference_from_xla(implementation: str, dtype: str, row_length: int) -> float:
-  """The largest difference over the largest value, of outputs and of each gradient.
+  """The largest difference divided by the largest value, of outputs and of each gradient.
 
-  Real tokens count, as outputs; all tokens do as those that gradients belong to. NaN is the
-  difference of a kernel that gives NaN.
+  Outputs are compared at real tokens, gradients at all tokens. If the kernel gives NaN, the
+  difference is NaN.
 
   Args:
     implementation: a key of `kernels.IMPLEMENTATIONS`.
-    dtype: of query, key and value; XLA gets the same numbers, in float32.
+    dtype: the dtype of query, key and value; XLA gets the same numbers in float32.
     row_length: S, in tokens.
 
   Raises:

@@ -1,4 +1,4 @@
-"""What a model of this project is to the proofs: its outputs, and whose their items are."""
+"""How the proofs see this project's models: outputs, and which sequence owns each item."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_TOKENS = ("token", "answer", "causal")  # heads with logits for every token
 
 @make_probe.register
 def _(model: Transformer, params: Any = None) -> Probe:
-  """By derivative alone: layers, logits, and losses if the batch has labels."""
+  """Tests layers, logits, and losses if the batch has labels; by derivatives only."""
   graphdef, state = nnx.split(model, nnx.Param)
   return Probe(
     functools.partial(_run, graphdef),
@@ -26,13 +26,13 @@ def _(model: Transformer, params: Any = None) -> Probe:
     item_owners=lambda name, _, batch: np.asarray(owners_of(name, batch)),
     embed=model.embeddings.of_tokens,
     methods=("derivative",),
-    has_derivative=lambda name: not name.endswith("_accuracy"),  # steps
+    has_derivative=lambda name: not name.endswith("_accuracy"),  # it is a step function
     is_of_tokens=_is_of_tokens,
   )
 
 
 def _run(graphdef, params, batch: Arrays) -> dict[str, jax.Array]:
-  """Layers, logits, and the losses of each sequence if the batch has labels."""
+  """The layers, the logits, and each sequence's losses if the batch has labels."""
   model = nnx.merge(graphdef, params)
   outputs = model.hidden_states(batch)
   outputs |= model.heads(list(outputs.values())[-1], batch)
@@ -52,7 +52,7 @@ def _is_of_tokens(name: str) -> bool:
 
 
 def owners_of(name: str, batch: Arrays) -> jax.Array:
-  """int32[B, K]: whose the items of an output of our models are, 0 for none."""
+  """int32[B, K]: the number of the sequence that owns each item of an output, or 0."""
   head, _, kind = name.rpartition("_")
   if _is_of_tokens(name):
     return batch["segment_ids"]

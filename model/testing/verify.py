@@ -1,8 +1,8 @@
-"""The table of differences: packed to unpacked, to the reference, between sequences.
+"""The table of differences: packed to unpacked, to the reference, and between sequences.
 
 `python -m model verify` prints it: a row for every head, attention implementation and
-dtype, or for a stored model with its own weights. If this machine cannot run a case, its
-row says why.
+dtype; or only those of a stored model, with its own weights. If this machine cannot run a
+case, its row says why.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from packing.testing import lay_out
 from packing.testing.causality import find_lookahead
 from packing.testing.influence import find_leaks
 
-if TYPE_CHECKING:  # reads files, which random models do not need
+if TYPE_CHECKING:  # imported only for types: random models need no files
   from model.weights import StoredModel
 
 ROW_LENGTH = 128  # tokens; the smallest that splash takes
-# A full row, several of the shortest, a single token, and a mixture.
+# A full row, several of the shortest sequences, a single token, and a mixture.
 LENGTHS = (128, 60, 50, 18, 2, 2, 2, 1, 33, 70)
-# Of ModernBERT a global and a local layer, whose window is shorter than most sequences.
+# For ModernBERT, a global layer and a local one with a window shorter than most sequences.
 _LOCAL = {"global_every": 2, "local_window": 32}
-# By name: family, head, and fields of the config.
+# Name: family, head, and fields of the config.
 HEADS: dict[str, tuple[str, str, dict]] = {
   "masked tokens, next sentence": ("bert", "pretraining", {}),
   "sequence classes": ("bert", "sequence_classification", {"num_labels": 3}),
@@ -68,19 +68,19 @@ DTYPES = ("float32", "float64", "bfloat16")
 class Row:
   """The differences for one head, implementation and dtype.
 
-  Each is the largest difference over the largest value; None if nothing is compared.
+  Each is the largest difference divided by the largest value; None if nothing is compared.
 
   Attributes:
     head, implementation, dtype: the case.
-    outputs: packed to unpacked, of hidden states and logits.
-    losses: packed to unpacked, of losses and accuracies per sequence.
+    outputs: packed to unpacked, for hidden states and logits.
+    losses: packed to unpacked, for losses and accuracies per sequence.
     gradients: packed to unpacked, over the whole tree.
-    reference: logits of packed sequences to Hugging Face's of each alone, computed in
-      float32, or in float64 for float64; where `has_reference` says so.
-    influence: the largest derivative of a sequence's outputs by another's embeddings; in a
-      causal model also of a token's outputs by later tokens.
+    reference: the logits of packed sequences to Hugging Face's for each sequence alone,
+      computed in float32, or in float64 for float64; None unless `has_reference`.
+    influence: the largest derivative of a sequence's outputs with respect to another's
+      embeddings; in a causal model also of a token's outputs with respect to later tokens.
     limit: the largest difference allowed.
-    not_run: why there are no numbers; empty if there are.
+    not_run: why the case was not run; empty if it was.
   """
 
   head: str
@@ -110,7 +110,7 @@ def reference_is_installed() -> bool:
 
 
 def cases(heads: Sequence[str] = tuple(HEADS)) -> list[tuple[str, str, str]]:
-  """Head, implementation and dtype of each row, in the order of the table."""
+  """The head, implementation and dtype of each row, in the order of the table."""
   return [
     (head, implementation, dtype)
     for implementation in kernels.IMPLEMENTATIONS
@@ -129,7 +129,7 @@ def verify(
   """Runs every case that this machine can run.
 
   Args:
-    show: wraps the cases, to show progress.
+    show: wraps the list of cases to show progress.
     stored: a model whose weights are used, in float32 and bfloat16; None for small random
       models of every head.
     reference: whether to compare with Hugging Face.
@@ -147,7 +147,7 @@ def verify(
 def verify_case(
   head: str, implementation: str, dtype: str, *, reference: bool = False
 ) -> Row:
-  """One row; the arguments are its first columns."""
+  """Computes one row; the arguments are its first columns."""
   family, name, fields = HEADS[head]
   config = CONFIGS[family](
     vocab_size=97,
@@ -164,7 +164,7 @@ def verify_case(
 def _verify(
   row: Row, name: str, config: ModelConfig, params=None, *, reference: bool
 ) -> Row:
-  """Fills a row, for the head `name`; the parameters are random if not given."""
+  """Fills a row, for the head `name`; parameters are random unless given."""
   dtype = row.dtype
   with jax.enable_x64(dtype == "float64"):
     config = dataclasses.replace(
@@ -215,17 +215,17 @@ def _verify(
 
 
 def has_reference(config: ModelConfig) -> bool:
-  """Whether `transformers` computes the same, in the config's dtype.
+  """Whether `transformers` computes the same function, in the config's dtype.
 
-  It has no ALiBi and no sentences that do not see each other, and its ModernBERT turns
-  queries and keys in float32 always.
+  It has no ALiBi, and no mask between the sentences of a pair, and its ModernBERT always
+  rotates queries and keys in float32.
   """
   is_exact = config.FAMILY != "modern_bert" or jnp.dtype(config.dtype).name != "float64"
   return config.slopes is None and config.attention_mask != "token_type" and is_exact
 
 
 def table(rows: list[Row]) -> str:
-  """The rows as Markdown, which reads well in a terminal too."""
+  """The rows as Markdown, which is also readable in a terminal."""
 
   def number(size: float | None) -> str:
     return "-" if size is None else f"{size:.1e}" if size else "0"
@@ -248,7 +248,10 @@ def table(rows: list[Row]) -> str:
 
 
 def _random_params(config: ModelConfig, head: str):
-  """Large enough for every path to matter; kernels keep the scale of their inputs."""
+  """Random parameters, large enough for every path to matter.
+
+  Kernels keep the scale of their inputs.
+  """
   rng = np.random.default_rng(0)
   state = abstract_model(config, head)[1]
 
@@ -299,7 +302,7 @@ def _reference(config: ModelConfig, params, sequences: list[dict]) -> list[dict]
   import torch
   import transformers
 
-  from model import hf  # late: the other columns need no files
+  from model import hf  # imported late: the other columns need no files
 
   with tempfile.TemporaryDirectory() as folder, _quiet(transformers):
     directory = pathlib.Path(folder) / "model"

@@ -1,1 +1,1 @@
-"""From a problem to packs: heuristics of the papers, and the optimum."""
+"""Algorithms from a problem to packs: the heuristics of the papers, and the optimum."""

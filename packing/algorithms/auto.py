@@ -23,22 +23,22 @@ def auto(
 ) -> Solution:
   """Tries the heuristics, then `optimal` within a limit of work.
 
-  Stops as soon as a plan is proven minimal. With more than `optimal.MAX_LENGTHS`
-  different lengths only LPFHP and SPFHP run; `details` says what ran.
+  Stops as soon as a plan is proven minimal. With more than `optimal.MAX_LENGTHS` different
+  lengths, only LPFHP and SPFHP run. `details` names the algorithms that ran.
 
   Args:
     problem: sizes to pack.
     work_limit: as for `optimal`; the default takes about half a minute.
-    time_budget: the `time_limit` of `optimal`, in seconds; None for no limit. With it the
-      plan depends on the machine and its load; without it, it does not.
+    time_budget: the `time_limit` of `optimal`, in seconds; None for no limit. With a limit,
+      the plan depends on the machine and its load; without one, it does not.
     seed: as for `optimal`.
     progress: as for `optimal`.
 
   Returns:
-    The plan with the fewest packs, or of the least cost, and the best proven bound.
+    The plan with the fewest packs, or the least cost, and the best proven bound.
 
   Raises:
-    InputError: a limit that is not above 0.
+    InputError: a limit is not above 0.
   """
   check_integer("work_limit", work_limit, at_least=1)
   if time_budget is not None:

@@ -1,4 +1,4 @@
-"""The depth limit if the caller sets none."""
+"""Chooses a depth limit if the caller sets none."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from packing.errors import InputError
 from packing.histogram import Histogram
 from packing.problem import Geometry, Problem
 
-_COST = 0.001  # what a limit may cost, as a share of the packs
-_SIZES = 128  # sizes for which the relaxation takes hundredths of a second at any depth
-_WORK = 10**9  # some seconds; bounds for 128 sizes take far less
+_COST = 0.001  # how many more packs a limit may cost, as a share
+_SIZES = 128  # for so many, the relaxation takes hundredths of a second at any depth
+_WORK = 10**9  # takes some seconds; bounds for 128 sizes need far less
 # Depth times row length times lengths squared. At 4 to 5 * 10^9 `optimal` took 18 to 37
 # seconds of a core; at 2 * 10^10 it took more than a minute.
 _SOLVED_WORK = 6 * 10**9
@@ -41,9 +41,9 @@ def choose_depth(
   Deeper packs need more slots in each row of a batch. For a heuristic, its own plans are
   compared, since it needs more depth than the optimum. Otherwise the bounds of the linear
   relaxation are compared. With more than 128 different lengths, or rows above 1,024 tokens,
-  these are bounds for sizes rounded to 1/128 of a row: some of each length are rounded up
-  and some down, so that the tokens stay the same. The same lengths always get the same
-  answer.
+  these are bounds for sizes rounded to 1/128 of a row: some sequences of each length are
+  rounded up and some down, so that the number of tokens stays the same. The same lengths
+  always give the same answer.
 
   With long rows and many lengths, `optimal` takes minutes at a small depth but a second
   without a limit. In that case, and if many sequences are shorter than 1/128 of a row, the
@@ -58,7 +58,7 @@ def choose_depth(
     The depth limit, at least 1.
 
   Raises:
-    InputError: an unknown algorithm, or a row, multiple or separator out of range.
+    InputError: the algorithm is unknown, or the row, multiple or separator is out of range.
 
   Example:
     >>> choose_depth(Histogram.from_lengths([2, 2, 2, 8], max_sequence_length=8))
@@ -108,7 +108,7 @@ def choose_depth(
 
 
 def bounds(problem: Problem, *, work: int = _WORK) -> tuple[int, int]:
-  """Packs that any plan needs, and an estimate of the best plan's packs.
+  """A lower bound on the packs of any plan, and an estimate of the best plan's packs.
 
   Both are the bound of the relaxation, as far as it is proven within a limit of work. If
   the solver fails, they are the simple bound and the packs of LPFHP.
@@ -133,19 +133,19 @@ def bounds(problem: Problem, *, work: int = _WORK) -> tuple[int, int]:
 
 
 def _mean_share(problem: Problem) -> float:
-  """The share of a row that a sequence takes on average."""
+  """The mean share of a row that a sequence takes."""
   tokens = float(problem.sizes @ problem.demand)
   return tokens / float(problem.demand.sum()) / problem.capacity
 
 
 def _rounded(problem: Problem) -> Problem:
-  """The problem with at most `_SIZES` sizes; a small problem stays as it is."""
+  """The problem rounded to at most `_SIZES` sizes; a small problem is not changed."""
   if problem.sizes.size <= _SIZES and problem.capacity <= 8 * _SIZES:
     return problem
   exact = problem.sizes * (_SIZES / problem.capacity)
   below = np.clip(np.floor(exact).astype(np.int64), 1, _SIZES - 1)
   share = np.clip(exact - below, 0, 1)  # the share of the sequences that is rounded up
-  weights = problem.demand * (10**7 / problem.demand.sum())  # many, to keep rounding small
+  weights = problem.demand * (10**7 / problem.demand.sum())  # many, to round little
   counts = np.bincount(below, weights * (1 - share), _SIZES + 1)
   counts += np.bincount(below + 1, weights * share, _SIZES + 1)
   return Problem(np.rint(counts[1:]).astype(np.int64), _SIZES, _SIZES)

@@ -1,4 +1,4 @@
-"""The limit of a search, counted in work, so that every machine gives the same result."""
+"""The limit of a search, in units of work, so that every machine gives the same result."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class Effort:
   """Counts the work of a search and ends it at a limit.
 
   A unit is one entry of a knapsack's table, or half of a column in one iteration of the
-  simplex method. A core does one or two times 10^8 units a second.
+  simplex method. A core does one or two times 10^8 units per second.
 
   Args:
     work: the limit in units.
     seconds: the limit in seconds from now; the result then depends on the machine.
-    progress: shows the state of the search and says whether the user wants to stop.
+    progress: shows the state of the search and reports whether the user wants to stop it.
 
   Attributes:
-    spent: units so far.
+    spent: the units counted so far.
   """
 
   def __init__(
@@ -43,7 +43,7 @@ class Effort:
 
   @property
   def stopped_by(self) -> str | None:
-    """What ends the search, a limit's option or the user; None if nothing does yet."""
+    """What ended the search: the name of a limit, or "Ctrl-C"; None if nothing has yet."""
     if self.spent >= self._work:
       return "work_limit"
     if time.monotonic() > self._deadline:
@@ -67,13 +67,13 @@ class Effort:
   def report(self, *, packs: int = 0, bound: int = 0):
     """Shows the packs of a better plan, or a better bound."""
     self._packs, self._bound = packs or self._packs, bound or self._bound
-    self.tell(f"{self._packs:,} packs, at least {self._bound:,} needed")
+    self.show(f"{self._packs:,} packs, at least {self._bound:,} needed")
 
-  def tell(self, result: str):
+  def show(self, result: str):
     """Shows the result so far."""
     if self._progress is not None:
       self._progress.found(result)
 
   def stoppable(self) -> contextlib.AbstractContextManager:
-    """While the block runs, the first Ctrl-C ends the search, if there is a progress."""
+    """While the block runs, the first Ctrl-C ends the search, if it shows progress."""
     return self._progress.stoppable() if self._progress else contextlib.nullcontext()

@@ -1,13 +1,15 @@
-"""Among plans with as many packs, one whose packs cost attention nearly the same.
+"""Finds a plan with the same number of packs, whose packs cost attention nearly the same.
 
-What is minimised is the sum over packs of the squared distance of their squares (`spread`)
-from the mean. Column generation solves the linear relaxation: each size is used as often as
-it occurs, and the number of packs is kept. A pack's cost is convex in its squares, so a
-tangent underestimates it, and a knapsack finds the best pack under a tangent. The packs
-found under several tangents become columns; if none helps, those of a table of all squares.
+The objective is the sum over packs of the squared distance of a pack's squares (`spread`)
+from their mean. Column generation solves the linear relaxation, in which each size is used
+as often as it occurs and the number of packs is fixed. A pack's cost is convex in its
+squares, so a tangent underestimates it, and a knapsack finds the best pack under a tangent.
+The best packs under several tangents become columns. If none of them improves the solution,
+a table of all sums of squares finds packs that do.
 
-The solution is rounded down, and what is left is packed into the packs that are left. If
-that fails, more is given back, at last all: then the plan stays as it was.
+The solution is rounded down, and the remaining sequences are packed into the remaining
+packs. If that fails, more packs are dissolved, in the end all of them: then the plan stays
+as it was.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from packing.problem import Problem, Solution, Strategy
 MAX_SQUARES = 2**29  # of a pack; its square, with a sign, must fit in 61 bits
 _WORK = 6 * 10**9  # units of `Effort`: about a minute
 _TANGENTS = 16
-_FEW_PATTERNS = 5_000  # all packs that there are, if no more
-_PROGRAMME = 2_000  # packs left for which an integer programme is worth its time
+_FEW_PATTERNS = 5_000  # up to so many possible packs, all are listed
+_PROGRAMME = 2_000  # up to so many packs, an integer programme is worth its time
 _PROGRAMME_WORK = 5 * 10**8
 _INTEGRAL = 1e-6
 _INFINITE = highspy.kHighsInf
@@ -43,19 +45,19 @@ _INFINITE = highspy.kHighsInf
 def even(
   squares: Squares, solution: Solution, *, seed: int = 0, progress: Progress | None = None
 ) -> tuple[Solution, np.ndarray | None]:
-  """Packs the same sequences into as many packs that cost nearly the same.
+  """Packs the same sequences into the same number of packs, of nearly equal cost.
 
   Args:
-    squares: of the problem; `num_packs` is that of the solution.
-    solution: a plan to start from. What it says about its number of packs stays true.
-    seed: of the search for a plan of the sequences that rounding leaves.
+    squares: the squares of the problem; `num_packs` is that of the solution.
+    solution: a plan to start from. Its weights and details remain valid and are kept.
+    seed: the seed of the search for a plan of the sequences that rounding leaves over.
     progress: shows the spread so far; with it, the first Ctrl-C ends the search.
 
   Returns:
-    The plan, and the weights for `spread_bound`: int64[R], None without any.
+    The plan, and the weights for `spread_bound`: int64[R], or None if there are none.
 
   Raises:
-    InputError: rows too long for sums of squares in 64 bits.
+    InputError: rows are too long for sums of squares in 64 bits.
   """
   if squares.most > MAX_SQUARES:
     raise InputError(
@@ -81,7 +83,7 @@ def even(
 
 
 class _Master:
-  """The linear programme over the packs known so far; costs are in units of the mean."""
+  """The linear programme over the packs known so far; squares are relative to the mean."""
 
   def __init__(self, squares: Squares, demand: np.ndarray, num_packs: int):
     self.squares = squares
@@ -90,7 +92,7 @@ class _Master:
     self.rows = demand.size
     self.mean = squares.total / squares.num_packs
     self.unit = 2.0 ** max(int(demand.max()).bit_length() - 20, 0)
-    # Primal: new columns keep the last basis feasible.
+    # Primal simplex: new columns keep the last basis feasible.
     self.lp = highs.new_programme(simplex_strategy=4)
     right = np.append(demand, num_packs) / self.unit
     none = np.empty(0, np.int32)
@@ -100,7 +102,7 @@ class _Master:
     return (self.squares.of(pack) / self.mean - 1) ** 2
 
   def add(self, packs) -> int:
-    """Adds packs that are not known yet; returns how many."""
+    """Adds the packs that are not known yet; returns their number."""
     new = [pack for pack in dict.fromkeys(map(_key, packs)) if pack not in self.known]
     if not new:
       return 0
@@ -122,7 +124,7 @@ class _Master:
     return n
 
   def solve(self, effort: Effort) -> tuple[np.ndarray, np.ndarray] | None:
-    """float64[P], usage, and float64[R + 1], duals; None if the effort is over.
+    """The usage, float64[P], and the duals, float64[R + 1]; None if the effort is over.
 
     Raises:
       SolverError: HiGHS failed.
@@ -143,7 +145,7 @@ class _Master:
     return np.array(solution.col_value) * self.unit, np.array(solution.row_dual)
 
   def solve_whole(self, start: Usage, effort: Effort) -> Usage | None:
-    """The best whole numbers of packs that the limit of work allows, from a first guess."""
+    """The best integer solution found within the limit of work, starting from a guess."""
     highs.set_options(self.lp, mip_rel_gap=1e-6, simplex_iteration_limit=highspy.kHighsIInf)
     guess = highspy.HighsSolution()
     guess.col_value = [float(start[pack]) for pack in self.patterns]
@@ -163,7 +165,7 @@ class _Master:
 
 
 class _Search:
-  """Finds the packs, given a plan to start from."""
+  """Searches for even packs, given a plan to start from."""
 
   def __init__(self, squares: Squares, before: Usage, effort: Effort, seed: int):
     self.squares, self.before, self.effort, self.seed = squares, before, effort, seed
@@ -183,7 +185,7 @@ class _Search:
       usage, duals = solved
       costs = np.array([self.master.cost(pack) for pack in self.master.patterns])
       spread = math.sqrt(max(costs @ usage, 0) / self.squares.num_packs)
-      self.effort.tell(f"spread {spread:.4f} of the mean")
+      self.effort.show(f"spread {spread:.4f} of the mean")
       weights = self._weights(duals)
       if everything is not None:
         break
@@ -197,7 +199,7 @@ class _Search:
     return min(self.before, after, key=self.squares.distance), weights
 
   def _weights(self, duals: np.ndarray) -> np.ndarray:
-    """Duals of the sizes as integers; a constant for all packs needs no weight."""
+    """Duals of the sizes as integers; what is equal for all packs needs no weight."""
     squares, mean = self.squares, self.master.mean
     most = 2**60 // most_items(self.problem)
     exact = duals[:-1] * mean**2 + 2 * (mean - squares.centre) * squares.of_size
@@ -227,7 +229,7 @@ class _Search:
     return [pack for _, pack in sorted(found.values())]
 
   def _by_table(self, duals: np.ndarray, weights: np.ndarray) -> list[Strategy]:
-    """Packs that improve the solution and that no tangent finds."""
+    """Packs that improve the solution but that no tangent finds."""
     table = Table.make(self.squares, weights)
     if table is None:
       return []
@@ -240,7 +242,7 @@ class _Search:
     return found
 
   def _round(self, usage: np.ndarray) -> Usage:
-    """Whole packs near `usage`; the packs of the start if nothing else is found."""
+    """An integer solution near `usage`; the packs of the start if there is no other."""
     back = 1
     while True:
       whole = np.floor(usage + _INTEGRAL).astype(np.int64)
@@ -260,7 +262,7 @@ class _Search:
     return self.squares.num_packs <= _PROGRAMME
 
   def _rest(self, fixed: Usage) -> Usage | None:
-    """Packs for what is left beside some packs; None if they would be too many."""
+    """Packs for the sequences that `fixed` leaves; None if they would be too many."""
     left = self._left(fixed)
     if not left.any():
       return collections.Counter()
@@ -272,7 +274,7 @@ class _Search:
     for n, pack in packs:
       rest[_key(pack)] += n
     missing = self.squares.num_packs - fixed.total() - rest.total()
-    for _ in range(missing):  # a plan that is not the smallest has packs to spare
+    for _ in range(missing):  # the plan to match is not the smallest, so split packs
       pack = max((p for p in rest if len(p) > 1), key=self.squares.of)
       rest += collections.Counter({pack[:1]: 1, pack[1:]: 1})
       rest -= collections.Counter({pack: 1})
@@ -285,7 +287,7 @@ class _Search:
     return left
 
   def _programme(self, rest: Usage, fixed: Usage) -> Usage:
-    """The packs of the rest, made more even by an integer programme if they are few."""
+    """The remaining packs, made more even by an integer programme if they are few."""
     number = rest.total()
     if not 1 < number <= _PROGRAMME:
       return rest
@@ -299,7 +301,7 @@ class _Search:
     return min(rest, better, key=self.squares.distance)
 
   def _cheapest(self) -> list[Strategy]:
-    """Known packs of the least reduced cost, four for each size; all if they are few."""
+    """The known packs of least reduced cost, four for each size; all if they are few."""
     patterns = self.master.patterns
     if len(patterns) <= _FEW_PATTERNS:
       return patterns
@@ -310,7 +312,7 @@ class _Search:
 
 
 def _all_patterns(problem: Problem) -> list[Strategy] | None:
-  """Every pack that there is, or None if they are more than a few thousand."""
+  """All possible packs, or None if there are more than a few thousand."""
   sizes, demand = problem.sizes.tolist(), problem.demand.tolist()
   found: list[Strategy] = []
   open_packs: list[tuple[Strategy, int, int]] = [((), len(sizes) - 1, problem.capacity)]

@@ -14,7 +14,8 @@ _CHUNK = 2**20  # sequences
 def greedy(problem: Problem, *, order: np.ndarray | None = None, seed: int = 0) -> Solution:
   """Packs sequences in their order of arrival, as T5 and others do.
 
-  A sequence joins the current pack if it fits; otherwise that pack is closed.
+  A sequence joins the current pack if it fits; otherwise that pack is closed, and the
+  sequence starts a new one.
 
   Args:
     problem: sizes to pack.
@@ -23,7 +24,7 @@ def greedy(problem: Problem, *, order: np.ndarray | None = None, seed: int = 0) 
     seed: the seed of the random order.
 
   Returns:
-    Repeat counts and strategies, merged.
+    Repeat counts and strategies, with equal strategies merged.
 
   References:
     Krell et al., https://arxiv.org/abs/2107.02027, section H.
@@ -49,7 +50,7 @@ def _pack_starts(ends: np.ndarray, problem: Problem) -> np.ndarray:
 
   Args:
     ends: int64[num_sequences]; tokens up to the end of each sequence.
-    problem: has the capacity and the depth.
+    problem: gives the capacity and the depth.
   """
   starts, at, number = [], 0, ends.size
   while at < number:
@@ -66,12 +67,12 @@ def _pack_starts(ends: np.ndarray, problem: Problem) -> np.ndarray:
 
 
 def _count_packs(packs: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-  """The different packs of one depth and how often each occurs."""
+  """The different packs of one depth, and how often each occurs."""
   bits = int(capacity).bit_length()
   if bits * packs.shape[1] > 63:
     kinds, counts = np.unique(packs, axis=0, return_counts=True)
     return kinds, counts
-  keys = np.zeros(packs.shape[0], np.int64)  # one integer a pack sorts faster
+  keys = np.zeros(packs.shape[0], np.int64)  # one integer per pack sorts faster
   for slot in packs.T:
     keys = (keys << bits) | slot
   _, index, counts = np.unique(keys, return_index=True, return_counts=True)

@@ -1,4 +1,4 @@
-"""Packing algorithms that walk the histogram once, from long to short.
+"""Packing algorithms that go through the histogram once, from long to short.
 
 They work on groups of equal packs instead of single packs, so their time depends on the
 number of lengths, not on the number of sequences. Each returns repeat counts and
@@ -20,12 +20,12 @@ Groups = list[tuple[int, Strategy]]  # (number of packs, content of each)
 
 
 def none(problem: Problem) -> Solution:
-  """One sequence a pack, which is padding."""
+  """Puts one sequence in each pack: ordinary padding."""
   return Solution([(n, (size,)) for size, n in _long_to_short(problem)])
 
 
 class _OpenPacks:
-  """Groups of equal open packs, by the space they have left."""
+  """Groups of equal open packs, by the space that is left in them."""
 
   def __init__(self, problem: Problem):
     self._depth = problem.depth
@@ -33,7 +33,7 @@ class _OpenPacks:
     # Groups as (number of the first pack, number of packs, content), in ascending order.
     self._by_space: dict[int, list[tuple[int, int, Strategy]]]
     self._by_space = collections.defaultdict(list)
-    self.spaces: list[int] = []  # those that occur, ascending
+    self.spaces: list[int] = []  # the spaces that occur, ascending
     self.closed: Groups = []
 
   def put(self, first: int, count: int, strategy: Strategy, space: int):
@@ -45,7 +45,7 @@ class _OpenPacks:
     bisect.insort(self._by_space[space], (first, count, strategy))
 
   def take(self, space: int, *, last: bool) -> tuple[int, int, Strategy]:
-    """Takes out the first or the last group with this space."""
+    """Removes and returns the first or the last group with this space."""
     groups = self._by_space[space]
     group = groups.pop(-1 if last else 0)
     if not groups:
@@ -60,10 +60,10 @@ class _OpenPacks:
 def spfhp(problem: Problem) -> Solution:
   """Shortest-pack-first histogram packing: worst fit, from long to short.
 
-  Each length goes to the open pack with the most space left, as many at a time as there
+  Each length goes to the open packs with the most space left, as many at a time as there
   are sequences of that length or packs of that kind. Among packs with equal space, the one
-  opened last is extended first, as in the reference. The exact numbers of Tables 1, 5 and 6
-  depend on that.
+  opened last is extended first, as in the reference code. The exact numbers of Tables 1, 5
+  and 6 depend on that order.
 
   References:
     Krell et al., https://arxiv.org/abs/2107.02027, section 3.1.1 and Listing 3.
@@ -125,9 +125,9 @@ def lpfhp(problem: Problem, *, split_counts: str = "yes") -> Solution:
 def bfd(problem: Problem) -> Solution:
   """Best-fit decreasing on the histogram; the same packs as sequence by sequence.
 
-  A sequence goes to the pack with the least space that can hold it, and among equal ones
-  to the one opened first. That pack is then the fullest one that fits, so it takes the
-  next sequences of the same length too, as many as fit.
+  A sequence goes to the pack with the least space that can hold it, and among equal packs
+  to the one opened first. That pack is then the fullest that fits, so it also takes the
+  next sequences of the same length, as many as fit.
 
   References:
     Johnson, Near-optimal bin packing algorithms (1973).
@@ -160,8 +160,8 @@ def bfd(problem: Problem) -> Solution:
 def ffd(problem: Problem) -> Solution:
   """First-fit decreasing on the histogram; the same packs as sequence by sequence.
 
-  A sequence goes to the pack opened first of those that can hold it. That pack takes the
-  next sequences of the same length too, as many as fit.
+  Of the packs that can hold a sequence, the one opened first takes it. That pack also takes
+  the next sequences of the same length, as many as fit.
 
   References:
     Johnson, Near-optimal bin packing algorithms (1973).
@@ -171,7 +171,7 @@ def ffd(problem: Problem) -> Solution:
   spaces, counts, depths = (np.empty(0, np.int64) for _ in range(3))
   contents: list[Strategy] = []
   for size, remaining in _long_to_short(problem):
-    # How many sequences each group takes, and where they run out.
+    # How many sequences each group takes, and the group where the sequences run out.
     repeats = np.minimum(spaces // size, problem.depth - depths)
     candidates = np.flatnonzero(repeats)
     taken = np.cumsum(repeats[candidates] * counts[candidates])
@@ -190,7 +190,7 @@ def ffd(problem: Problem) -> Solution:
       at, space, strategy = spaces.size, problem.capacity, ()
       most = min(space // size, problem.depth)
       count = -(-remaining // most)
-    # In the last group some packs are filled, one partly, and the others stay as they were.
+    # In the last group, some packs are filled, one partly, and the others do not change.
     full, rest = divmod(remaining, most)
     parts = [(full, most), (bool(rest), rest), (count - full - bool(rest), 0)]
     parts = [(n, r) for n, r in parts if n]

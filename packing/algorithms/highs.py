@@ -15,13 +15,13 @@ class SolverError(RuntimeError):
 
 
 def check(status):
-  """Raises SolverError if HiGHS refused what it was given."""
+  """Raises SolverError if HiGHS rejected its input."""
   if status == highspy.HighsStatus.kError:
-    raise SolverError("HiGHS refused an input; this is a bug in packing.")
+    raise SolverError("HiGHS rejected an input; this is a bug in packing.")
 
 
 def set_options(lp: highspy.Highs, **options: bool | float | str):
-  """Sets options of HiGHS, by their names there."""
+  """Sets options of HiGHS by their HiGHS names."""
   for name, value in options.items():
     check(lp.setOptionValue(name, value))
 
@@ -44,20 +44,20 @@ def new_programme(**options: bool | float | str) -> highspy.Highs:
 def solve_integers(
   lp: highspy.Highs, columns: range, effort: Effort, *, rows: int, work_limit: int
 ) -> np.ndarray | None:
-  """Solves a programme again, now with whole numbers in some columns.
+  """Solves a programme again, now with integers in some columns.
 
-  The solver asks at fixed points of its search whether to continue; these are counted as
-  work.
+  The solver asks at fixed points of its search whether to continue. Each time counts as a
+  fixed amount of work.
 
   Args:
     lp: the programme.
-    columns: those with whole numbers, one after the other.
-    effort: the search spends of it, and ends with it.
-    rows: of the programme, for the work that is counted.
-    work_limit: the most to spend.
+    columns: the columns with integers, which are adjacent.
+    effort: counts the work, and ends the search when it is over.
+    rows: the number of rows of the programme, from which work is counted.
+    work_limit: the most work to spend.
 
   Returns:
-    int64[n], the values of these columns in the best solution; None if there is none.
+    int64[n]; the values of these columns in the best solution, or None if there is none.
   """
   n = len(columns)
   kinds = np.full(n, highspy.HighsVarType.kInteger.value, np.uint8)

@@ -1,9 +1,8 @@
 """Non-negative least squares histogram packing (NNLSHP), and its extension (ENNLSHP).
 
 Both list every way to fill a row exactly with at most `depth` sequences. They choose how
-often to use each, so that the sequences of each length are used as often as they occur.
-Slots for more sequences than there are stay empty; sequences left over are packed
-afterwards.
+often to use each way, so that sequences of each length are used about as often as they
+occur. Surplus slots stay empty; sequences that are left over are packed afterwards.
 """
 
 from __future__ import annotations
@@ -33,21 +32,23 @@ def nnlshp(
 
   Args:
     problem: sizes to pack.
-    residual_offset: residuals of sizes up to this one have the `residual_weight`.
-    residual_weight: 0 to 1; all other residuals weigh 1.
+    residual_offset: residuals of sizes up to this one have the weight `residual_weight`.
+    residual_weight: 0 to 1; all other residuals have weight 1.
     leftovers: how to pack sequences that the rounded solution leaves over: "pad" gives
       each a row of its own, as in the paper; "best_fit" packs them by LPFHP, as section R
       suggests.
-    memory_limit: most bytes that the packing matrix may take.
+    memory_limit: the most bytes that the packing matrix may take.
 
   Returns:
-    Packs without empty slots. The details give strategies and packs before and after empty
-    slots are dropped; padding tokens before that, empty slots included; the number of
-    sequences that least squares left over; and by size the `residual` (17) of its rounded
-    solution: sequences left over or, below 0, surplus slots.
+    Packs without empty slots. The details give the numbers of strategies and packs before
+    and after empty slots are dropped; the padding tokens before that, empty slots included;
+    the number of sequences that least squares left over; and `residual`, which for each
+    size is the residual (17) of the rounded solution: sequences left over or, if negative,
+    surplus slots.
 
   Raises:
-    InputError: the packing matrix is larger than `memory_limit`; options out of range.
+    InputError: the packing matrix is larger than `memory_limit`, or an option is out of
+      range.
 
   References:
     Krell et al., https://arxiv.org/abs/2107.02027, sections 3.1.2, F.4 and F.5.
@@ -81,16 +82,17 @@ def ennlshp(
 
   Args:
     problem: sizes to pack.
-    rounding: of the repeat counts, "nearest" or "up". With "up" nothing is left over except
-      sizes that no strategy holds (at depth 1, those below the row).
+    rounding: how repeat counts are rounded, "nearest" or "up". With "up", nothing is left
+      over except sizes that no strategy holds (at depth 1, those below the row).
     leftovers: "pad" or "best_fit", as for `nnlshp`.
-    memory_limit: most bytes that the packing matrix may take.
+    memory_limit: the most bytes that the packing matrix may take.
 
   Returns:
     Packs without empty slots, and details as from `nnlshp`.
 
   Raises:
-    InputError: the packing matrix is larger than `memory_limit`; options out of range.
+    InputError: the packing matrix is larger than `memory_limit`, or an option is out of
+      range.
 
   References:
     Krell et al., https://arxiv.org/abs/2107.02027, supplement, section S. The block -D is
@@ -100,7 +102,7 @@ def ennlshp(
     raise InputError(f'rounding is {rounding!r}; expected "nearest" or "up".')
   strategies = _strategies(problem, 2, memory_limit)
   usage = _extended_usage(strategies, problem.counts)
-  # Rounding up ignores the last bits.
+  # Rounding up ignores values that exceed an integer only by rounding errors.
   whole = np.rint(usage) if rounding == "nearest" else np.ceil(usage - 1e-6)
   whole = whole.astype(np.int64)
   if rounding == "up":
@@ -166,7 +168,7 @@ def count_strategies(capacity: int, depth: int) -> int:
 
 
 def packing_matrix(capacity: int, depth: int) -> np.ndarray:
-  """int64[capacity, P]; the sequences of each size in each way to fill a row.
+  """int64[capacity, P]; the number of sequences of each size in each way to fill a row.
 
   Example:
     >>> packing_matrix(3, 2).tolist()  # (3) and (1, 2)
@@ -183,11 +185,12 @@ def packing_matrix(capacity: int, depth: int) -> np.ndarray:
 
 
 def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
-  """int64[P, depth]; all exact fillings, sizes ascending, with 0 in front if fewer."""
+  """int64[P, depth]; all exact fillings: ascending sizes, after zeros if they are fewer."""
   memory_limit = check_integer("memory_limit", memory_limit, at_least=1)
   size, depth = problem.capacity, min(problem.depth, problem.capacity)
   count = count_strategies(size, depth)
-  # Bytes of a column of the matrix and of the solver's copy; columns besides strategies.
+  # The bytes of a column, in the matrix and the solver's copy; and the columns that are
+  # added to those of strategies.
   column, extra = 2 * 8 * blocks * size, size * (blocks - 1)
   needed = column * (count + extra)
   if needed > memory_limit:
@@ -211,7 +214,7 @@ def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
     fits = last >= smallest
     done = np.concatenate([partial[fits], last[fits, None]], axis=1)
     fillings.append(np.pad(done, ((0, 0), (depth - filled, 0))))
-    # or another one goes before it, at most half as long as the rest.
+    # or another sequence goes before it, at most half as long as the rest.
     largest = (size - total) // 2
     repeats = np.maximum(largest - smallest + 1, 0)
     origin = np.repeat(np.arange(total.size), repeats)
@@ -223,7 +226,7 @@ def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
 
 
 def _matrix(strategies: np.ndarray, capacity: int) -> np.ndarray:
-  """float64[capacity, P]; the sequences of each size in each strategy."""
+  """float64[capacity, P]; the number of sequences of each size in each strategy."""
   matrix = np.zeros((capacity, strategies.shape[0]))
   for slot in strategies.T:
     used = np.flatnonzero(slot)
@@ -232,7 +235,7 @@ def _matrix(strategies: np.ndarray, capacity: int) -> np.ndarray:
 
 
 def _solve(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
-  import scipy.optimize  # as slow as all other imports, and used only here
+  import scipy.optimize  # imported late: it takes as long as all other imports
 
   try:
     return scipy.optimize.nnls(matrix, target)[0]
@@ -246,7 +249,7 @@ def _solve(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
 def _finish(
   problem: Problem, strategies: np.ndarray, usage: np.ndarray, leftovers: str
 ) -> Solution:
-  """Packs leftover sequences, and drops slots that stay empty."""
+  """Packs the sequences that are left over, and drops slots that stay empty."""
   if leftovers not in ("pad", "best_fit"):
     raise InputError(f'leftovers is {leftovers!r}; expected "pad" or "best_fit".')
   residual = problem.counts - _slots(strategies, usage, problem.capacity)[1:]
@@ -294,9 +297,9 @@ def _finish(
 
 
 def _drop_empty_slots(packs: dict[Strategy, int], empty: list[int]) -> dict[Strategy, int]:
-  """Takes `empty[size - 1]` slots of each size out of the plan.
+  """Removes `empty[size - 1]` slots of each size from the plan.
 
-  Packs with only surplus slots go first.
+  Packs with only surplus slots are removed first.
   """
   kept: collections.Counter[Strategy] = collections.Counter()
   for strategy, count in packs.items():
@@ -318,7 +321,7 @@ def _drop_empty_slots(packs: dict[Strategy, int], empty: list[int]) -> dict[Stra
 
 
 def _without(piece: tuple[Strategy, int], size: int, empty: list[int]):
-  """Splits packs by the number of slots of this size that are taken out."""
+  """Splits packs by the number of slots of this size that are removed from them."""
   strategy, count = piece
   for out in range(strategy.count(size), 0, -1):
     packs = min(count, empty[size - 1] // out)

@@ -1,4 +1,4 @@
-"""The fewest packs that any plan can have, or a pack or so more, with proof."""
+"""Plans with the fewest packs possible, or nearly, and a proof of how near."""
 
 from __future__ import annotations
 
@@ -30,35 +30,33 @@ def optimal(
   seed: int = 0,
   progress: Progress | None = None,
 ) -> Solution:
-  """Minimises the number of packs, or with several row lengths their cost.
+  """Minimises the number of packs (with several row lengths, their cost).
 
-  By column generation.
-
-  The search starts from the better plan of LPFHP and SPFHP. If it meets the simple bound,
-  no solver runs. Otherwise the linear relaxation gives a bound, and its solution is rounded
-  to a plan by diving.
+  The method is column generation. The search starts from the better plan of LPFHP and
+  SPFHP. If that plan meets the simple bound, no solver runs. Otherwise the linear
+  relaxation gives a bound, and its solution is rounded to a plan by diving.
 
   Args:
     problem: sizes to pack.
     time_limit: seconds after which the best plan and bound so far are returned; None for
-      no limit. With it the plan depends on the machine and its load; without it, it does
-      not.
-    work_limit: the same limit in units of `effort.Effort`, of which a core does one or two
-      times 10^8 a second. The plan is then the same on every machine.
-    target_gap: packs above the bound that are good enough. The first dive is always made.
-      More dives follow if the gap is larger, and then an integer programme of up to
-      2 * 10^9 units. None for a millionth of the bound; then a gap of one pack gets little
-      work, and no programme is solved for it.
+      no limit. With a limit, the plan depends on the machine and its load; without one, it
+      does not.
+    work_limit: likewise in units of `effort.Effort`, of which a core does one or two times
+      10^8 per second. The plan is then the same on every machine.
+    target_gap: the number of packs above the bound that is good enough. The first dive is
+      always made. If the gap is larger, more dives follow, and then an integer programme of
+      up to 2 * 10^9 units. The default None stands for a millionth of the bound; then
+      little work is spent on a gap of one pack, and no programme is solved for it.
     seed: the seed of the random duals that the first patterns come from.
     progress: shows the best plan and bound so far; with it, the first Ctrl-C ends the
       search.
 
   Returns:
     The plan and the weights that prove its bound. If the solver fails or the search is
-    stopped, they are the best so far, with `failure` or `stopped_by` in the details.
+    stopped, these are the best so far, and the details have `failure` or `stopped_by`.
 
   Raises:
-    UnsolvedError: more than `MAX_LENGTHS` different lengths and no limit.
+    UnsolvedError: there are more than `MAX_LENGTHS` different lengths and no limit.
 
   References:
     Gilmore and Gomory (1961), Farley (1990). Krell et al.,

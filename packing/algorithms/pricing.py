@@ -1,8 +1,8 @@
 """The most valuable pack: a knapsack with a limit on the number of items, in integers.
 
-It has two uses, and both need exact numbers. Column generation looks for packs worth more
-than one. And the largest value of any pack turns weights into a lower bound that rounding
-errors cannot lift above the truth (`dual_bound`).
+This knapsack has two uses, and both need exact numbers. Column generation looks for packs
+whose value is more than one. And the largest value of any pack turns weights into a lower
+bound that no rounding error can make too large (`dual_bound`).
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ def weight_scale(problem: Problem) -> int:
 
 
 def most_items(problem: Problem) -> int:
-  """Most sequences that any pack can hold."""
+  """The most sequences that any pack can hold."""
   return min(problem.depth, problem.capacity // int(problem.sizes[0]))
 
 
 def dual_bound(problem: Problem, weights: np.ndarray) -> int:
-  """Packs that any plan needs, or what it costs with several row lengths, by weights.
+  """A lower bound on the packs of any plan (with several row lengths, on its cost).
 
   If no pack weighs more than V, then N packs weigh at most N * V. All sequences together
   weigh W, so N >= W / V (Farley's bound). V is the optimum of a knapsack, solved here in
   exact integers, and the division is exact too. So the bound holds for any weights; good
-  weights make it sharp. With several row lengths, of costs c and values V, no pack weighs
-  more than its cost times the largest V / c, so a plan costs at least the least W * c / V.
+  weights make it sharp. With several row lengths, each with a cost c and a value V, no pack
+  weighs more than its cost times the largest V / c. So any plan costs at least the smallest
+  W * c / V.
 
   Args:
-    problem: what is to be packed.
+    problem: the problem to be packed.
     weights: int64[R]; a weight for each size that occurs, 0 to 2^61 / items of a pack.
 
   Returns:
-    ceil(W / V), or the least ceil(W * c / V); 0 if all weights are 0.
+    ceil(W / V), or the smallest ceil(W * c / V); 0 if all weights are 0.
 
   Example:
     >>> problem = Problem(np.array([0, 0, 3, 0, 0]), capacity=5, depth=2)
@@ -53,10 +54,10 @@ def dual_bound(problem: Problem, weights: np.ndarray) -> int:
 
 
 def check_weights(problem: Problem, weights) -> np.ndarray:
-  """Returns weights for `dual_bound` as int64[R].
+  """Returns weights for `dual_bound` as int64[R], after checking them.
 
   Raises:
-    InputError: not R integers from 0 to 2^61 / items of a pack.
+    InputError: they are not R integers from 0 to 2^61 / items of a pack.
   """
   weights = np.asarray(weights)
   if weights.dtype.kind not in "iu":
@@ -74,8 +75,8 @@ class Pricing:
   """The most valuable packs for each row length, given a weight for each size.
 
   Attributes:
-    bound: int; what the weights prove, see `dual_bound`.
-    work: table entries that were filled.
+    bound: int; the bound that the weights prove, see `dual_bound`.
+    work: the number of table entries that were filled.
   """
 
   def __init__(self, problem: Problem, weights: np.ndarray):
@@ -99,8 +100,8 @@ class Pricing:
     """The best pack for each size and row length; sizes in descending order, then 0.
 
     Args:
-      above: the weight that a pack in the longest row must exceed, and one in another row
-        in proportion to the cost.
+      above: the weight that a pack in the longest row must exceed; for other rows, it is
+        scaled by their cost.
     """
     found: list[list[int]] = []
     for knapsack, cost in self._rows:
@@ -114,14 +115,14 @@ class Knapsack:
 
   Attributes:
     best_value: int; the largest weight of any pack within capacity and depth.
-    values: int64[R]; the largest weight of any pack that holds this size.
-    work: table entries that were filled.
+    values: int64[R]; for each size, the largest weight of any pack that holds it.
+    work: the number of table entries that were filled.
   """
 
   def __init__(self, problem: Problem, weights: np.ndarray):
     self._problem = problem
     self._weights = np.asarray(weights, np.int64)
-    self._space = problem.capacity - problem.sizes  # left beside one item of each size
+    self._space = problem.capacity - problem.sizes  # beside one item of each size
     items = most_items(problem)
     self._unlimited = None
     self.work = 0
@@ -141,7 +142,7 @@ class Knapsack:
       self.work += items * problem.capacity * problem.sizes.size
       self._levels = _levels(problem, self._weights, items)
       self.best_value = int(self._levels[-1][0][-1])
-      # The size itself takes one item.
+      # The item of the size itself is one of them.
       self._beside = self._levels[: items - 1]
       beside = self._beside[-1][0][self._space] if self._beside else 0
       self.values = self._weights + beside
@@ -199,13 +200,13 @@ def _levels(
 
 
 class _Unlimited:
-  """The best value at each capacity, with any number of items."""
+  """The best value at each capacity, for any number of items."""
 
   def __init__(self, problem: Problem, weights: np.ndarray):
     sizes, capacity = problem.sizes, problem.capacity
     self._smallest = int(sizes[0])
     self.value = value = np.zeros(capacity + 1, np.int64)
-    # `reached[c]` <= c is the smallest capacity of this value; `choice` is its last item.
+    # `reached[c]` <= c is the smallest capacity with this value; `choice` is its last item.
     self._choice = choice = np.zeros(capacity + 1, np.int64)
     self._reached = reached = np.arange(capacity + 1)
     fitting = np.searchsorted(sizes, np.arange(capacity + 1), side="right")

@@ -13,9 +13,9 @@ _QUIET_SECONDS = 3.0
 
 
 class Progress:
-  """A progress bar on standard error that appears after some seconds in its block.
+  """A progress bar on standard error, which appears after its block has run some seconds.
 
-  It is shown on terminals only, by tqdm. Without tqdm, one line says what is running.
+  It is shown only on terminals, by tqdm. Without tqdm, one line names what is running.
 
   Args:
     total: how often `done` will be called.
@@ -45,14 +45,14 @@ class Progress:
     self._step, self._result = step, ""
 
   def found(self, result: str):
-    """Reports the result so far."""
+    """Shows the result so far."""
     self._result = result
 
   @contextlib.contextmanager
   def stoppable(self) -> Iterator[None]:
     """While the block runs, the first Ctrl-C sets `stopped`; the next one interrupts.
 
-    Python handles signals only in its main thread; in others nothing changes.
+    Python handles signals only in its main thread; in other threads this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
       yield
@@ -62,7 +62,7 @@ class Progress:
     def stop(*_):
       self.stopped = True
       signal.signal(signal.SIGINT, before)
-      self._result = "stopping; Ctrl-C again to give up"
+      self._result = "stopping; press Ctrl-C again to abort"
 
     signal.signal(signal.SIGINT, stop)
     try:

@@ -1,15 +1,15 @@
 """The linear relaxation of packing: column generation, and the bound it proves.
 
 There are far too many patterns of packs to list. Column generation keeps a few thousand,
-solves the linear programme over them (the master problem), and asks the knapsack of
-`pricing` for patterns that, by the duals, are worth more than the one pack they cost. If
-there are none, the programme over all patterns is solved.
+solves the linear programme over them (the master problem), and uses the knapsack of
+`pricing` to find patterns that, by the duals, are worth more than the one pack they cost.
+If there are none, the programme over all patterns is solved.
 
-Three things make it fast. First, a slot may hold any shorter sequence: the master has a
-free column from each size to the next smaller one. So patterns need not name the short
-sequence they end with, and the duals rise with size. Second, each pricing adds the best
-pattern for every size, not one pattern. Third, the first patterns come from LPFHP and from
-pricing under random duals near typical ones.
+Three things make this fast. First, a slot may hold any shorter sequence: the master has a
+free column from each size to the next smaller one. So patterns need not distinguish which
+short sequence they end with, and the duals rise with size. Second, each pricing adds the
+best pattern for every size, not just one pattern. Third, the first patterns come from LPFHP
+and from pricing under random duals near typical ones.
 
 References:
   Gilmore and Gomory, A linear programming approach to the cutting-stock problem (1961).
@@ -31,7 +31,7 @@ from packing.algorithms.pricing import Pricing, weight_scale
 from packing.problem import Problem
 
 _ROUNDS, _NOISE = 4, 0.1
-# Units of `Effort`: for a column in an iteration, and the limit of an integer programme.
+# Units of `Effort`: for each column in an iteration, and the limit of an integer programme.
 WORK_A_COLUMN = 2
 _PROGRAMME_WORK = 2 * 10**9
 
@@ -46,13 +46,13 @@ class Relaxation:
   """The result of column generation.
 
   Attributes:
-    bound: packs that any plan needs, or its cost; proven by `weights`.
+    bound: a lower bound on the packs of any plan, or on its cost; proven by `weights`.
     weights: int64[R]; integer duals, see `pricing.dual_bound`. None if the simple bound is
       at least as good.
     master: the linear programme, ready to be solved for another demand.
     usage: float64[P]; how often the solution uses each pattern of the master.
-    objective: the packs of `usage`, or their cost.
-    failure: why the solver failed, if it did.
+    objective: the number of packs in `usage`, or their cost.
+    failure: why the solver failed; None if it did not.
   """
 
   bound: int
@@ -66,15 +66,15 @@ class Relaxation:
 class Master:
   """The linear programme over the patterns known so far.
 
-  Minimises the number of packs, or with several row lengths their cost, in units of the
-  longest row. The constraint for each size: its slots, plus those handed
-  down from the next larger size, minus those handed down to the next smaller one, are at
-  least its sequences.
+  It minimises the number of packs (with several row lengths, their cost in units of the
+  longest row). There is one constraint for each size: its slots, plus those handed down
+  from the next larger size, minus those handed down to the next smaller one, are at least
+  as many as its sequences.
 
   Args:
     problem: sizes to pack.
-    effort: how long the solver may run.
-    demand: int64[R]; sequences of each size, if not those of the problem.
+    effort: limits how long the solver may run.
+    demand: int64[R]; sequences of each size; by default those of the problem.
 
   Attributes:
     patterns: tuples of sizes, in the order of the columns.
@@ -102,7 +102,7 @@ class Master:
       )
 
   def add(self, patterns) -> int:
-    """Adds patterns (sizes, descending; 0 stands for nothing); returns how many are new."""
+    """Adds patterns of descending sizes, where 0 is no item; returns how many are new."""
     starts: list[int] = []
     rows: list[int] = []
     values: list[float] = []
@@ -128,20 +128,24 @@ class Master:
     return len(starts)
 
   def add_worthwhile(self, pricing: Pricing, scale: int) -> int:
-    """Adds the best packs worth more than they cost, `scale` for the longest row.
+    """Adds the best packs that are worth more than they cost.
+
+    Args:
+      pricing: gives the best packs.
+      scale: the weight that equals the cost of the longest row.
 
     Returns:
-      How many are new.
+      The number of new patterns.
     """
     return self.add(pricing.packs(above=scale + scale // 10**9))
 
   def costs(self, first: int = 0) -> np.ndarray:
-    """float64[P - first]; of the patterns from `first` on, in units of the longest row."""
+    """float64[P - first]; the costs of patterns from `first` on, in the longest row's."""
     cost, unit = self._problem.cost, self._problem.row_cost
     return np.array([cost([(1, pattern)]) / unit for pattern in self.patterns[first:]])
 
   def slots(self, usage: np.ndarray) -> np.ndarray:
-    """int64[R]; slots of each size if pattern `p` is used `usage[p]` times."""
+    """int64[R]; the slots of each size if pattern `p` is used `usage[p]` times."""
     slots = np.zeros(self._rows, np.int64)
     for p in np.flatnonzero(usage).tolist():
       for size in self.patterns[p]:
@@ -158,8 +162,8 @@ class Master:
     """Solves the programme, starting from the last solution.
 
     Returns:
-      Objective, usage float64[P] and duals float64[R], the latter in units of the longest
-      row; None if the effort is over.
+      The objective, the usage float64[P], and the duals float64[R] in units of the longest
+      row's cost; None if the effort is over.
 
     Raises:
       SolverError: HiGHS failed twice.
@@ -167,7 +171,7 @@ class Master:
     highs.set_options(self._lp, simplex_strategy={"dual": 1, "primal": 4}[method])
     status = self._run()
     if status not in (highspy.HighsModelStatus.kOptimal, None):
-      # The last basis may be to blame: try once more without it.
+      # The last basis may be the cause: try once more without it.
       highs.check(self._lp.clearSolver())
       highs.set_options(self._lp, simplex_strategy=1)
       status = self._run()
@@ -187,7 +191,7 @@ class Master:
     effort = self._effort
     if effort.over:
       return None
-    work = WORK_A_COLUMN * (self._rows + len(self.patterns))  # units for an iteration
+    work = WORK_A_COLUMN * (self._rows + len(self.patterns))  # of one iteration
     if effort.work_left < math.inf:
       most = min(int(effort.work_left) // work + 1, highspy.kHighsIInf)
       highs.set_options(self._lp, simplex_iteration_limit=most)
@@ -200,15 +204,15 @@ class Master:
     return None if status in _CUT_SHORT else status
 
   def solve_whole(self, demand: np.ndarray, columns: np.ndarray) -> np.ndarray | None:
-    """Solves for whole packs over some of the patterns, in a programme of its own.
+    """Solves for whole packs over some of the patterns, in a separate programme.
 
     Args:
       demand: int64[R]; sequences of each size.
       columns: int[n]; indices of the patterns to use.
 
     Returns:
-      int64[P]; usage of each pattern in the best solution; None if there is none, or if the
-      demand is too large for a solver that works in floats.
+      int64[P]; how often the best solution uses each pattern; None if there is no solution,
+      or if the demand is too large for a solver that computes in floats.
     """
     if _right_hand_side(demand)[1] != 1:
       return None
@@ -251,16 +255,17 @@ def solve_relaxation(
   Args:
     problem: sizes to pack.
     start: patterns to begin with, such as those of a heuristic plan.
-    upper: packs of a known plan, or their cost; generation stops when the bound meets it.
-    effort: how long generation may last.
+    upper: the packs of a known plan, or its cost; generation stops when the bound meets it.
+    effort: limits how long generation may last.
     last_pack_work: units of `effort` after which generation stops if the bound is within
       one pack of the known plan.
     seed: the seed of the random duals that the first patterns come from.
-    guide: float64[R]; duals near which the first patterns are looked for.
+    guide: float64[R]; typical duals, near which the random ones are drawn.
 
   Returns:
-    The relaxation, solved over all patterns unless the bound met the plan, the effort was
-    over or the solver failed first; None if the effort was over before the first solution.
+    The relaxation. It is solved over all patterns unless, before that, the bound meets the
+    plan, the effort is over or the solver fails. None if the effort is over before the
+    first solution.
 
   Raises:
     SolverError: the solver failed before the first solution.
@@ -276,7 +281,8 @@ def solve_relaxation(
   for i in range(_ROUNDS if guide is None else 2 * _ROUNDS):
     if effort.over:
       break
-    # Without a guide: the share of the row, or the mean of the shares of row and depth.
+    # Without a guide, a typical dual is the share of the row that a sequence takes, or the
+    # mean of its shares of the row and of the depth.
     share = 0.5 * (i % 2)
     typical = (1 - share) * problem.sizes / problem.capacity + share / problem.depth
     typical = typical if guide is None else guide
@@ -318,7 +324,7 @@ def solve_relaxation(
 
 
 def integer_weights(duals: np.ndarray, scale: int) -> np.ndarray:
-  """Float duals as integers in 0..scale that do not fall with size."""
+  """Turns float duals into integers in 0..scale that do not fall with size."""
   rising = np.maximum.accumulate(np.clip(duals, 0.0, 1.0))
   return np.floor(rising * scale).astype(np.int64)
 
@@ -326,7 +332,7 @@ def integer_weights(duals: np.ndarray, scale: int) -> np.ndarray:
 def _right_hand_side(demand: np.ndarray) -> tuple[np.ndarray, float]:
   """The demand in units that suit the solver's absolute tolerances, and the unit.
 
-  The unit is a power of two; it is 1 up to some millions of sequences of a size. With a
+  The unit is a power of two; it is 1 for up to some millions of sequences of a size. With a
   unit of 1, the solver gives wrong answers for counts of 10^10 and more.
   """
   unit = 2.0 ** max(int(demand.max()).bit_length() - 23, 0)

@@ -1,4 +1,4 @@
-"""From the fractional solution of the relaxation to a plan of whole packs."""
+"""Rounds the fractional solution of the relaxation to a plan of whole packs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from packing.problem import Problem, Strategy
 Usage = collections.Counter[Strategy]  # slots of a pack -> number of such packs
 
 _DIVES = 4
-_AT_ONCE = 4  # the first dive rounds up one in four of the remaining packs
+_AT_ONCE = 4  # the first dive rounds up a quarter of the remaining packs at a time
 _INTEGRAL = 1e-6
-# Units of `Effort` that the dives may take besides twice those of the relaxation.
+# Units of `Effort` that the dives may take, in addition to twice those of the relaxation.
 _DIVES_WORK = 5 * 10**8
-# Units to try to save the last pack above the bound, which usually cannot be saved.
+# Units spent on trying to save the last pack above the bound, which usually fails.
 LAST_PACK_WORK = 10**8
 
 
 def cover(demand: np.ndarray, slots: np.ndarray) -> np.ndarray:
-  """The demand that is left after slots take sequences of their size or shorter.
+  """The demand that is left after each slot takes a sequence of its size or shorter.
 
   Args:
     demand: int64[R]; sequences of each size, ascending in size.
     slots: int64[R]; slots of each size.
 
   Returns:
-    int64[R]; sequences without a slot.
+    int64[R]; sequences of each size that have no slot.
   """
   # From the largest size down, spare slots are handed to the next smaller size.
   surplus = np.cumsum((slots - demand)[::-1])
@@ -47,7 +47,7 @@ def fill(problem: Problem, usage: Usage) -> list[tuple[int, Strategy]]:
 
   Args:
     problem: the sequences.
-    usage: the packs, as slots; enough for all sequences.
+    usage: the packs, as slots; they must cover all sequences.
 
   Returns:
     Repeat counts and strategies that use every sequence exactly once. Slots and packs that
@@ -90,22 +90,23 @@ def fill(problem: Problem, usage: Usage) -> list[tuple[int, Strategy]]:
 
 
 class Rounding:
-  """Looks for a plan of whole packs near a solution of the relaxation.
+  """Searches for a plan of whole packs near a solution of the relaxation.
 
   Args:
     problem: sizes to pack.
-    relaxation: its linear relaxation.
+    relaxation: the linear relaxation of the problem.
     best: a plan to begin with, as slots.
-    target_gap: packs above the bound that are good enough. None for a millionth of the
-      bound, or one pack if a little work (`LAST_PACK_WORK`) does not save it. With several
-      row lengths, cost in place of packs, and a pack is the longest row.
-    effort: how long the search may last; so far spent on the relaxation alone.
+    target_gap: the number of packs above the bound that is good enough. None for a
+      millionth of the bound, or for one pack if a little work (`LAST_PACK_WORK`) does not
+      save it. With several row lengths, the gap is in cost, and one pack stands for the
+      cost of the longest row.
+    effort: limits how long the search may last; so far only the relaxation has spent it.
     seed: the seed of the later dives.
 
   Attributes:
     best: the best plan so far, as slots.
-    cost: its packs, or their cost.
-    failure: why the solver failed, if it did.
+    cost: the number of packs of `best`, or their cost.
+    failure: why the solver failed; None if it did not.
   """
 
   def __init__(
@@ -141,13 +142,13 @@ class Rounding:
   def done(self) -> bool:
     """Whether the plan is good enough or the effort is over."""
     gap = self.cost - self._bound
-    tired = gap <= self._problem.row_cost and self._effort.spent > self._last_pack_until
-    return gap <= 0 or tired or self._effort.over
+    is_near = gap <= self._problem.row_cost and self._effort.spent > self._last_pack_until
+    return gap <= 0 or is_near or self._effort.over
 
   def run(self):
-    """Dives; if that leaves a gap, solves a small integer programme.
+    """Dives; if a gap remains, solves a small integer programme.
 
-    If the solver fails, the best plan so far stays.
+    If the solver fails, the best plan so far is kept.
     """
     if self.cost <= self._bound:
       return
@@ -167,9 +168,9 @@ class Rounding:
     return self.done or self._effort.spent > self._dives_until
 
   def _dive(self, number: int):
-    """Fixes the integral part, or a few more packs, solves for the rest, and repeats.
+    """Fixes the integral part, or else a few packs, solves for the rest, and repeats.
 
-    The first dive rounds up several packs at a time, the others one by one. From the third
+    The first dive rounds up several packs at a time, the others one pack. From the third
     dive on, the choice is partly random.
     """
     demand = self._problem.demand
@@ -198,7 +199,7 @@ class Rounding:
       usage = solved
 
   def _complete(self, demand: np.ndarray, fixed: Usage):
-    """Packs the remaining sequences, if any, by heuristics."""
+    """Completes a plan: heuristics pack the remaining sequences, if there are any."""
     if not demand.any():
       self._keep(fixed)
       return
@@ -229,7 +230,7 @@ class Rounding:
   def _solve(self, demand: np.ndarray, most: int) -> np.ndarray | None:
     """Solves the relaxation for a demand; None if it costs more than `most`.
 
-    New patterns are generated only if the known ones need too many packs.
+    New patterns are generated only if the known ones cost too much.
     """
     self._master.set_demand(demand)
     method = "dual"  # the last basis is still dual feasible
@@ -247,9 +248,9 @@ class Rounding:
     return None
 
   def _integer_programme(self):
-    """Solves for whole packs over the known patterns, after most packs are fixed.
+    """Solves for whole packs over the known patterns, with most packs fixed.
 
-    A pattern that the relaxation does not use takes part if its reduced cost is small.
+    A pattern that the relaxation does not use is included if its reduced cost is small.
     """
     self._master.set_demand(self._problem.demand)
     solved = self._master.solve(method="primal")

@@ -1,14 +1,14 @@
-"""The squares of packs: what attention that skips foreign sequences computes.
+"""The squares of packs: the cost of attention that skips foreign sequences.
 
-A pack's squares are the sum of its squared lengths, the pairs of tokens that attend to each
-other. Packs of one row length differ in nothing else that costs time. With the number of
-packs fixed, the mean of the squares is fixed too, so packs cost the same as nearly as the
-squared distances from it are small.
+A pack's squares are the sum of its squared lengths: the number of pairs of tokens that
+attend to each other. Packs in rows of one length differ in nothing else that costs time. If
+the number of packs is fixed, so is the mean of the squares. So the smaller the squared
+distances from this mean, the more nearly all packs cost the same.
 
-`spread_bound` says how small they can be. It is the larger of two bounds, both in exact
-integers. The first uses that a pack with a sequence longer than half a row holds no other
-such. The second is Lagrange's, with a weight for each size; it needs the pack that adds
-least, found by a table over capacity and squares.
+`spread_bound` says how small these distances can be. It is the larger of two bounds, both
+in exact integers. The first uses the fact that a pack can hold only one sequence longer
+than half a row. The second is a Lagrangian bound with a weight for each size; it needs the
+pack that adds least, which a table over capacity and squares finds.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from packing.problem import Problem, Strategy
 
 Usage = collections.Counter[Strategy]  # pack of sizes, descending -> number of such packs
 
-_TABLE = 4 * 10**8  # entries times sizes: some seconds
+_TABLE = 4 * 10**8  # entries times sizes; takes some seconds
 _NOTHING = -(2**62)  # the weight of a pack that does not exist
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Squares:
-  """What packs of a problem cost attention.
+  """The squares of the packs of a problem.
 
   Attributes:
     problem: the sizes.
-    lengths: int64[R]; tokens of a sequence of each size: its size without a separator.
-    num_packs: of every plan that is compared.
+    lengths: int64[R]; tokens of a sequence of each size, which is its size without the
+      separator.
+    num_packs: the number of packs of all plans that are compared.
   """
 
   problem: Problem
@@ -46,17 +47,18 @@ class Squares:
 
   @functools.cached_property
   def most(self) -> int:
-    """No pack has more than this."""
+    """An upper bound on the squares of any pack."""
     of_tokens = int(self.lengths[-1]) * self.problem.capacity
     return min(of_tokens, int(self.of_size[-1]) * most_items(self.problem))
 
   @property
   def of_size(self) -> np.ndarray:
-    """int64[R]; squared length of a sequence of each size."""
+    """int64[R]; the squared length of a sequence of each size."""
     return self.lengths**2
 
   @property
   def total(self) -> int:
+    """The squares of all packs together."""
     return sum(
       n * q
       for n, q in zip(self.problem.demand.tolist(), self.of_size.tolist(), strict=True)
@@ -64,11 +66,11 @@ class Squares:
 
   @property
   def centre(self) -> int:
-    """The mean of a pack, rounded; distances from it are whole numbers."""
+    """The mean over packs, rounded so that distances from it are integers."""
     return round(self.total / self.num_packs)
 
   def of(self, pack: Strategy) -> int:
-    """Of a pack of sizes."""
+    """The squares of a pack of sizes."""
     rows = np.searchsorted(self.problem.sizes, pack)
     return int(self.of_size[rows].sum())
 
@@ -77,19 +79,19 @@ class Squares:
     return sum(n * (self.of(pack) - self.centre) ** 2 for pack, n in usage.items())
 
   def spread(self, distance: int) -> float:
-    """The standard deviation of packs over their mean, from the sum of distances."""
+    """The standard deviation over packs divided by the mean, given `distance`."""
     mean = self.total / self.num_packs
     variance = distance / self.num_packs - (mean - self.centre) ** 2
     return math.sqrt(max(variance, 0.0)) / mean
 
 
 def spread_bound(squares: Squares, weights: np.ndarray | None) -> int:
-  """The least sum of squared distances from the centre that any such plan can have.
+  """A lower bound on the sum of squared distances from the centre, for any such plan.
 
   Args:
-    squares: of the problem.
+    squares: the squares of the problem.
     weights: int64[R]; Lagrange multipliers of the sizes, in units of `1 / weight_scale`.
-      Any give a bound.
+      Any weights give a valid bound.
   """
   simple = _bound_of_halves(squares)
   if weights is None:
@@ -98,10 +100,10 @@ def spread_bound(squares: Squares, weights: np.ndarray | None) -> int:
 
 
 def check_weights(squares: Squares, weights) -> np.ndarray:
-  """Returns weights for `spread_bound` as int64[R].
+  """Returns weights for `spread_bound` as int64[R], after checking them.
 
   Raises:
-    InputError: not R integers in the range that sums over a pack allow.
+    InputError: they are not R integers in the range that sums over a pack allow.
   """
   weights = np.asarray(weights)
   most = 2**60 // most_items(squares.problem)
@@ -122,15 +124,16 @@ def weight_scale(squares: Squares) -> int:
 
 
 def _bound_of_halves(squares: Squares) -> int:
-  """By the packs that long sequences need, each one of its own.
+  """The bound from sequences longer than half a row, each of which needs its own pack.
 
-  Such a pack has at least the squares of its long sequence, and at most those and a row's
-  rest times the longest length that fits there. For any level, the sum of distances is at
-  least the sum of (s - centre)^2 - 2 (level - centre) s over these ranges, plus
-  2 (level - centre) times all squares; the best level fills the ranges like water.
+  Such a pack has at least the squares of its long sequence. It has at most these plus the
+  rest of the row times the longest length that fits there. For any level, the sum of
+  distances is at least the sum of the smallest (s - centre)^2 - 2 (level - centre) s within
+  these ranges, plus 2 (level - centre) times all squares. The best level is found by water
+  filling.
   """
   problem, lengths = squares.problem, squares.lengths
-  tokens = np.append(0, lengths)  # of the longest sequence that fits, by searchsorted
+  tokens = np.append(0, lengths)  # of the longest sequence, by the number of sizes that fit
   is_long = problem.sizes > problem.capacity // 2
   least = squares.of_size[is_long]
   rest = problem.capacity - problem.sizes[is_long]
@@ -159,7 +162,7 @@ def _bound_of_halves(squares: Squares) -> int:
 
 
 def _bound_of_weights(squares: Squares, weights: np.ndarray) -> int:
-  """By Lagrange: what all sequences carry, plus the least that any pack adds."""
+  """The Lagrangian bound: the weight of all sequences, plus the least that packs add."""
   table = Table.make(squares, weights)
   if table is None:
     return 0
@@ -169,27 +172,28 @@ def _bound_of_weights(squares: Squares, weights: np.ndarray) -> int:
 
 
 class Table:
-  """The largest weight of any pack by its squares, exact but for rounding these down.
+  """The largest weight of any pack by its squares, which are rounded down to buckets.
 
-  Entry (c, b) is that of packs of at most c tokens in bucket b. With one level, packs have
-  any number of sequences, and rows are filled in ascending order from each other; with a
-  depth limit, each level adds one sequence to the packs of the level before.
+  Entry (c, b) is the largest weight of a pack of at most c tokens in bucket b. Without a
+  depth limit there is one level: packs have any number of sequences, and the rows of the
+  table are filled in ascending order, each from those before it. With a depth limit, each
+  level adds one sequence to the packs of the level before.
 
   Attributes:
     least: int64[B]; no pack in a bucket adds less to the bound than this.
-    work: entries times sizes.
+    work: the number of entries times sizes.
   """
 
   def __init__(self, squares: Squares, weights: np.ndarray, levels: int, unit: int):
     problem = squares.problem
     self._problem, self._weights, self._levels = problem, weights, []
     self._bucket = squares.of_size // unit
-    # A pack in bucket b has b * unit squares and what rounding took, at most `lost`.
+    # A pack in bucket b has b * unit squares, plus at most `lost` from rounding down.
     lost = Knapsack(problem, squares.of_size % unit).best_value if unit > 1 else 0
     buckets = squares.most // unit + 1
     self.work = problem.capacity * problem.sizes.size * max(levels, 1) * buckets
     self._width = width = int(self._bucket[-1])
-    # Columns left of `width` stand for negative squares.
+    # Columns to the left of `width` stand for negative squares.
     table = np.full((problem.capacity + 1, width + buckets), _NOTHING, np.int64)
     table[:, width] = 0  # the empty pack
     columns = width + np.arange(buckets) - self._bucket[:, None]
@@ -213,7 +217,7 @@ class Table:
 
   @classmethod
   def make(cls, squares: Squares, weights: np.ndarray) -> Table | None:
-    """None if the table would have to be too coarse to say anything."""
+    """Makes a table; None if it would have to be too coarse to give a bound."""
     problem = squares.problem
     levels = problem.depth if problem.depth < _most_that_fit(problem) else 0
     area = problem.capacity * problem.sizes.size * max(levels, 1)
@@ -221,12 +225,12 @@ class Table:
     return None if squares.most // unit < 32 else cls(squares, weights, levels, unit)
 
   def packs(self, number: int) -> list[Strategy]:
-    """The packs that add least, of different buckets."""
+    """The packs that add least, each from another bucket."""
     order = np.argsort(self.least, kind="stable")[:number]
     return [self._pack(b) for b in order.tolist() if self.least[b] < 2**62]
 
   def _pack(self, bucket: int) -> Strategy:
-    """Finds the sequences of an entry, from the last one that was added."""
+    """Finds the sequences of an entry, beginning with the last one that was added."""
     sizes, pack = self._problem.sizes, []
     c, column, level = self._problem.capacity, self._width + bucket, len(self._levels) - 1
     value = self._levels[level][c, column]
@@ -238,7 +242,7 @@ class Table:
       k = int(np.searchsorted(sizes, c, side="right"))
       before = source[c - sizes[:k], column - self._bucket[:k]] + self._weights[:k]
       found = np.flatnonzero(before == value)
-      if not found.size:  # it takes fewer tokens than c
+      if not found.size:  # the pack takes fewer tokens than c
         c -= 1
         continue
       r = int(found[-1])
@@ -249,5 +253,5 @@ class Table:
 
 
 def _most_that_fit(problem: Problem) -> int:
-  """Most sequences in a pack without a depth limit."""
+  """The most sequences in a pack without a depth limit."""
   return problem.capacity // int(problem.sizes[0])

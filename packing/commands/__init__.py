@@ -1,1 +1,1 @@
-"""The commands of `python -m packing`: their arguments, their work and their output."""
+"""The commands of `python -m packing`: arguments, computation and output."""

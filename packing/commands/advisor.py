@@ -1,9 +1,9 @@
-"""What to do about the padding of a dataset, from its lengths alone.
+"""Advises what to do about the padding of a dataset, from its lengths alone.
 
 Costs count the matrix products of a transformer layer of width d with a feed-forward part
 of width 4 d: a row of L tokens costs L * (24 d^2 + 4 L d) operations, or L * (6 d + L) in
-units of 4 d. The second part is attention over the whole row. Packing with a block-diagonal
-mask computes it too, unless the kernel skips the blocks of other sequences.
+units of 4 d. The second term is attention over the whole row. Packing with a block-diagonal
+mask costs this too, unless the kernel skips the blocks of other sequences.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from packing.plan import Plan
 from packing.problem import MAX_ROW_LENGTH
 
 _WORTH = 1.02  # a speed-up below this is not worth a change
-_NEAR = 1.01  # a shorter row may be this much slower
-_DEPTHS = (2, 3, 4, 6, 8, 12, 16, None)  # depth limits to show besides the advised one
-# Rows to try besides the maximum sequence length, as multiples of it, rounded up to a
-# multiple of 8. Longer rows can pack better (section Q).
+_NEAR = 1.01  # a shorter row is preferred if it is at most this much slower
+_DEPTHS = (2, 3, 4, 6, 8, 12, 16, None)  # depth limits shown in addition to the advised one
+# Row lengths tried in addition to the maximum sequence length, as multiples of it; rounded
+# up to a multiple of 8. Longer rows can pack better (section Q).
 _ROWS = (1.25, 1.5, 2)
-_DEVICES = (1, 8, 64, 512)  # for which `unpadding` is given
-# Devices, rows of each and steps for which `waiting` is given.
+_DEVICES = (1, 8, 64, 512)  # numbers of devices in `unpadding`
+# For `waiting`: the number of devices, the rows of each, and the steps.
 _WAITING, _ROWS_A_DEVICE, _STEPS = 64, 4, 100
 # Units of `Effort` for the advised plan, and for all others of its row length together.
 _WORK_LIMIT = 10**9
@@ -42,10 +42,10 @@ class Choice:
 
   Attributes:
     name: "pad", "bucket", "sorted batches", "concatenate", "unpad" or "pack".
-    speed_up: cost of padding to the maximum sequence length / cost of this.
+    speed_up: cost of padding to the maximum sequence length / cost of this choice.
     efficiency: real tokens / all tokens, a fraction.
-    num_shapes: shapes to compile.
-    remark: what it takes.
+    num_shapes: the number of shapes to compile.
+    remark: what the choice requires.
   """
 
   name: str
@@ -62,8 +62,8 @@ class PackChoice:
   Attributes:
     row_length: tokens of a row.
     max_sequences_per_pack: the depth limit; None for no limit.
-    algorithm: what made the plan.
-    num_packs: packs of the plan.
+    algorithm: the name of the algorithm that made the plan.
+    num_packs: the number of packs.
     efficiency: real tokens / all tokens, a fraction.
     speed_up: over padding, with attention over the whole row.
     speed_up_blocks: over padding, if attention skips the blocks of other sequences.
@@ -89,14 +89,14 @@ class Advice:
     choices: the ways to treat padding, the fastest first.
     packs: packing at several row lengths and depths.
     unpadding: by number of devices, the expected speed-up if each device computes one
-      sequence at a time at its own length, and all wait for the slowest.
-    waiting: by `packing.balance`, the share of their time that 64 devices of 4 rows each
-      wait for the slowest, if attention skips foreign sequences.
+      sequence at a time, without padding, and all wait for the slowest.
+    waiting: for each value of `packing.balance`, the share of time that 64 devices with 4
+      rows each wait for the slowest, if attention skips foreign sequences.
     recommendation: the name of the best choice that keeps sequences whole and apart.
-    algorithm: `optimal`, or `auto` for lengths that `optimal` takes too long for.
+    algorithm: "optimal", or "auto" if there are too many different lengths for `optimal`.
     depth: the advised depth limit for rows of the maximum sequence length, which train.py
       uses.
-    plan: the plan of the advised row length and its depth.
+    plan: the plan with the advised row length and depth.
     reasons: the recommendation in sentences.
   """
 
@@ -114,7 +114,7 @@ class Advice:
   reasons: list[str]
 
   def as_dict(self) -> dict:
-    """The advice for JSON, with a summary of histogram and plan."""
+    """The advice as a JSON object, with a summary of the histogram and the plan."""
     return {
       "num_sequences": self.histogram.num_sequences,
       "max_sequence_length": self.histogram.max_sequence_length,
@@ -144,19 +144,19 @@ def advise(
   num_buckets: int = 8,
   batch_size: int = 256,
 ) -> Advice:
-  """Advises on padding.
+  """Advises what to do about padding.
 
   Args:
     histogram: the lengths; padding pads to its maximum sequence length.
-    hidden_size: width d of the model, for the share of attention in the cost.
-    num_buckets: shapes that bucketing may use.
+    hidden_size: width d of the model, which determines the share of attention in the cost.
+    num_buckets: the most shapes that bucketing may use.
     batch_size: sequences in a batch of sorted batching.
 
   Returns:
     The advice.
 
   Raises:
-    InputError: an argument out of range.
+    InputError: an argument is out of range.
 
   Example:
     >>> advice = advise(Histogram.from_lengths([7, 1] * 9, max_sequence_length=8))
@@ -179,7 +179,7 @@ def advise(
   blocks = float(counts @ lengths.astype(np.float64) ** 2)
 
   def choice(plan: Plan, depth: int | None) -> PackChoice:
-    # With blocks skipped, each sequence attends to itself; all else is for the whole row.
+    # Where blocks are skipped, attention is within sequences; the rest is for the row.
     row = plan.row_length
     return PackChoice(
       row_length=row,
@@ -205,7 +205,7 @@ def advise(
       padded / float(counts @ cost(upper)),
       tokens / float(counts @ upper),
       len(edges),
-      f"pad to {', '.join(map(str, edges.tolist()))}; batches of one length each",
+      f"pad to {', '.join(map(str, edges.tolist()))}; one length per batch",
     ),
     Choice(
       "sorted batches",
@@ -267,7 +267,7 @@ def advise(
 def _plans(
   histogram: Histogram, algorithm: str, choice: Callable[[Plan, int | None], PackChoice]
 ) -> tuple[dict[int, int], Plan, list[PackChoice]]:
-  """The depth to advise for each row length, the plan to advise, and all choices."""
+  """The advised depth for each row length, the advised plan, and all choices."""
   size = histogram.max_sequence_length
   longer = {-(-int(size * f) // 8) * 8 for f in _ROWS}
   rows = [size, *sorted(r for r in longer if size < r <= MAX_ROW_LENGTH)]
@@ -282,7 +282,7 @@ def _plans(
     )
 
   packs = [choice(plan(row, depth, "lpfhp"), depth) for row in rows for depth in tried]
-  # LPFHP chooses the row. Better plans then take the place of its plans for that row.
+  # LPFHP chooses the row length. Better plans then replace its plans for that length.
   fastest = max(c.speed_up for c in packs)
   row = min(c.row_length for c in packs if c.speed_up * _NEAR >= fastest)
   share = -(-_WORK_LIMIT // len(tried))
@@ -301,16 +301,16 @@ def _expected_maximum(values, shares, draws: int) -> float:
   """The mean of the largest of several independent draws.
 
   Args:
-    values: ascending.
-    shares: the share of draws up to each value.
-    draws: their number.
+    values: the possible values, ascending.
+    shares: for each value, the probability that a draw is at most this value.
+    draws: the number of draws.
   """
   below = np.concatenate([[0.0], shares]) ** draws
   return float(np.diff(below) @ values)
 
 
 def _waits(plan: Plan, cost: Cost) -> dict[str, float]:
-  """What devices wait if rows cost the squares of their sequences, for each balance."""
+  """For each balance, how long devices wait if attention skips foreign sequences."""
   rng = np.random.default_rng(0)
   batch_size = _WAITING * _ROWS_A_DEVICE
   shares = plan.repeat_counts / plan.num_packs
@@ -332,16 +332,16 @@ def _reasons(recommendation, named, plan, unpadding, waits, chosen) -> list[str]
   reasons = []
   if recommendation == "pad":
     reasons.append(
-      f"Packing would bring {pack_choice.speed_up:.3f} times the speed of padding; that "
-      "is not worth a change."
+      f"Packing would reach only {pack_choice.speed_up:.3f} times the speed of padding, "
+      "which is not worth a change."
     )
   elif recommendation == "bucket":
     reasons.append(
-      f"Bucketing into {bucket.num_shapes} lengths brings {bucket.speed_up:.2f} times the "
-      f"speed of padding, packing {pack_choice.speed_up:.2f}: long rows pay for attention "
-      "between sequences, unless the kernel skips it "
+      f"Bucketing into {bucket.num_shapes} lengths reaches {bucket.speed_up:.2f} times the "
+      f"speed of padding, packing {pack_choice.speed_up:.2f} times: packed rows also "
+      "compute attention between sequences, unless the kernel skips it "
       f"({chosen.speed_up_blocks:.2f} times then). Use buckets if you can compile "
-      f"{bucket.num_shapes} shapes and batch by length, otherwise pack."
+      f"{bucket.num_shapes} shapes and batch by length; otherwise pack."
     )
   else:
     reasons.append(
@@ -354,19 +354,19 @@ def _reasons(recommendation, named, plan, unpadding, waits, chosen) -> list[str]
     )
     reasons.append(
       f"The share of padding falls from {1 - named['pad'].efficiency:.1%} to "
-      f"{1 - plan.efficiency:.2%}; a batch of B rows holds {plan.packing_factor:.2f} B "
-      "sequences, so divide the batch or adjust the schedule by that."
+      f"{1 - plan.efficiency:.2%}. A batch of B rows holds {plan.packing_factor:.2f} B "
+      "sequences, so divide the batch size by this factor, or adjust the schedule."
     )
   reasons.append(
-    "Packing gives every device the same work. Ragged batches do not: one sequence a "
-    "device, waiting for the slowest, they reach "
+    "Packing gives every device the same work. Ragged batches do not: with one sequence "
+    "per device, where all wait for the slowest, they reach speed-ups of "
     + ", ".join(f"{s:.2f} on {d}" for d, s in unpadding.items())
     + " devices."
   )
   reasons.append(
-    f"Where attention skips foreign sequences, rows of {plan.row_length} tokens cost "
-    f"differently: {_WAITING} devices of {_ROWS_A_DEVICE} rows each wait "
-    f"{waits['none']:.1%} of their time, {waits['devices']:.1%} with "
+    f"Where attention skips foreign sequences, rows of {plan.row_length} tokens differ in "
+    f"cost: {_WAITING} devices with {_ROWS_A_DEVICE} rows each wait "
+    f"{waits['none']:.1%} of their time, or {waits['devices']:.1%} with "
     "--config.packing.balance=devices."
   )
   return reasons

@@ -1,4 +1,4 @@
-"""python -m packing analyze: the advice as text or JSON, and the commands to follow it."""
+"""python -m packing analyze: advice as text or JSON, and the commands that follow it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ EXAMPLES = """examples:
 
 def add_arguments(command: argparse.ArgumentParser):
   arguments.add_lengths(command, positional=True)
-  width = "model width, for the share of attention in the cost (default: 768)"
+  width = "model width, which sets the share of attention in the cost (default: 768)"
   arguments.add_integer(command, "--hidden-size", "D", width, default=768)
-  buckets = "shapes for bucketing (default: 8)"
+  buckets = "most shapes that bucketing may use (default: 8)"
   arguments.add_integer(command, "--buckets", "N", buckets, default=8)
   arguments.add_batch_size(command)
   command.add_argument(
-    "--pictures", metavar="DIR", help="draw histogram, efficiency, fill and rows here"
+    "--pictures", metavar="DIR", help="draw lengths, efficiency, fill and rows into DIR"
   )
   command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options) -> str:
-  """Advises and draws; returns the text to print."""
+  """Advises, and draws the pictures; returns the text to print."""
   if options.lengths is None:
     options.lengths = options.dataset
   histogram = arguments.read(options)
@@ -74,8 +74,8 @@ def run(options) -> str:
     ),
     "",
     "Speed-ups count a layer's matrix products at width "
-    f"{advice.hidden_size}, over padding to {histogram.max_sequence_length}; 'skipping' is "
-    "for attention kernels that skip foreign blocks.",
+    f"{advice.hidden_size}, compared with padding to {histogram.max_sequence_length}; "
+    "'skipping' is for attention kernels that skip the blocks of other sequences.",
     "",
     "To make this plan:",
     f"  python -m packing pack {flags['pack']}",
@@ -86,7 +86,7 @@ def run(options) -> str:
 
 
 def _flags(options, advice: advisor.Advice) -> dict[str, str]:
-  """The flags of `pack` and of train.py for the advised plan."""
+  """The flags of `pack` and of train.py that make the advised plan."""
   names = ("histogram", "histogram_file", "lengths", "column", "split")
   flags = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names}
   if options.lengths is None:

@@ -18,7 +18,7 @@ from packing.histogram import (
 
 
 def add_lengths(command: argparse.ArgumentParser, *, positional: bool = False):
-  """Adds the arguments that say where the lengths are; `read` reads them."""
+  """Adds the arguments that name the source of the lengths; `read` reads it."""
   group = command.add_argument_group("lengths, from one of")
   source = group.add_mutually_exclusive_group(required=True)
   if positional:
@@ -49,8 +49,8 @@ def add_lengths(command: argparse.ArgumentParser, *, positional: bool = False):
     group,
     "--max-sequence-length",
     "S",
-    "longest length allowed, in tokens (default: that of a folder which pipeline prepared, "
-    "else the longest found)",
+    "longest length allowed, in tokens (default: for a folder written by pipeline prepare, "
+    "its own; otherwise the longest length found)",
   )
   group.add_argument(
     "--too-long",
@@ -93,7 +93,7 @@ def read(options) -> Histogram:
 
 
 def _resize(histogram: Histogram, size: int, too_long: str) -> Histogram:
-  """The histogram with another maximum sequence length."""
+  """Changes the maximum sequence length of a histogram."""
   counts = np.zeros(size, np.int64)
   kept = histogram.counts[:size]
   counts[: kept.size] = kept
@@ -109,17 +109,17 @@ def _resize(histogram: Histogram, size: int, too_long: str) -> Histogram:
 
 
 def add_geometry(command: argparse.ArgumentParser):
-  """Adds the arguments of `geometry`: how sequences lie in a row, and the seed."""
+  """Adds the arguments that `geometry` reads: the layout of a row, and the seed."""
   add_integer(command, "--row-length", "L", "tokens of a row, if longer than S")
   multiple = "round lengths up to a multiple of N (default: 1)"
   add_integer(command, "--length-multiple", "N", multiple, default=1)
   separator = "tokens between two sequences of a row (default: 0)"
   add_integer(command, "--separator-tokens", "T", separator, default=0)
-  add_integer(command, "--seed", "N", "default: 0", default=0)
+  add_integer(command, "--seed", "N", "seed of random choices (default: 0)", default=0)
 
 
 def geometry(options) -> dict[str, int]:
-  """The keyword arguments of `pack` that `add_geometry` adds."""
+  """The keyword arguments of `pack` from the arguments of `add_geometry`."""
   check_integer("--seed", options.seed, at_least=0)
   names = ("row_length", "length_multiple", "separator_tokens", "seed")
   return {name: getattr(options, name) for name in names}
@@ -136,7 +136,7 @@ def add_integer(command, flag: str, metavar: str, text: str, *, default: int | N
 
 
 def parse_depth(text: str) -> int | None:
-  """A depth limit; None for "max"."""
+  """Parses a depth limit; None for "max"."""
   if text == "max":
     return None
   try:
@@ -151,7 +151,7 @@ def parse_depth(text: str) -> int | None:
 
 
 def parse_option(text: str) -> tuple[str, object]:
-  """The name and value of NAME=VALUE; the value is a Python literal or else a string."""
+  """Parses NAME=VALUE; the value is a Python literal, or otherwise a string."""
   name, separator, value = text.partition("=")
   if not separator or not name.isidentifier():
     raise InputError(f"--option is {short_repr(text)}; expected NAME=VALUE.")

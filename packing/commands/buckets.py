@@ -1,16 +1,16 @@
-"""The best lengths to pad to."""
+"""Chooses the lengths that buckets pad to."""
 
 from __future__ import annotations
 
 import numpy as np
 
-_EDGES = 2048  # most lengths that the edges are chosen from
+_EDGES = 2048  # the most lengths from which edges are chosen
 
 
 def bucket_edges(lengths, counts, cost, num_buckets: int) -> np.ndarray:
-  """The at most `num_buckets` lengths that are cheapest to pad to, the longest included.
+  """Chooses at most `num_buckets` lengths to pad to, the longest included, at least cost.
 
-  Found by dynamic programming over the lengths that occur.
+  The method is dynamic programming over the lengths that occur.
   """
   if lengths.size > _EDGES:  # merge neighbours; the upper length stands for both
     groups = np.linspace(0, lengths.size, _EDGES + 1).astype(int)
@@ -18,7 +18,7 @@ def bucket_edges(lengths, counts, cost, num_buckets: int) -> np.ndarray:
     lengths = lengths[groups[1:] - 1]
   ranks = np.concatenate([[0.0], np.cumsum(counts)])
   prices = cost(lengths.astype(np.float64))
-  # best[j]: cost of the first j lengths. A bucket (i, j] costs price j for each sequence.
+  # best[j]: cost of the first j lengths. In a bucket (i, j], each sequence costs price j.
   best = np.full(lengths.size + 1, np.inf)
   best[0] = 0.0
   choices = []

@@ -41,7 +41,7 @@ def add_arguments(command: argparse.ArgumentParser):
     "--depths",
     metavar="M,M,...",
     default="2,3,4,8,max",
-    help="depth limits; max for none (default: 2,3,4,8,max)",
+    help="depth limits; max for no limit (default: 2,3,4,8,max)",
   )
   command.add_argument(
     "--option",
@@ -53,7 +53,7 @@ def add_arguments(command: argparse.ArgumentParser):
   arguments.add_batch_size(command)
   command.add_argument("--format", choices=FORMATS, default="table", help="default: table")
   command.add_argument("--json", action="store_true", help="the same as --format json")
-  command.add_argument("--output", metavar="FILE", help="write the table here as well")
+  command.add_argument("--output", metavar="FILE", help="also write the table to FILE")
 
 
 def run(options) -> str:
@@ -105,24 +105,25 @@ def compare(
 ) -> list[Result]:
   """Runs algorithms at several depths.
 
-  The bound of each result is the best that any algorithm of the run proved at that depth.
-  With `optimal` among them, every gap is to the proven minimum.
+  The bound of each result is the best that any of the algorithms proved at that depth. If
+  `optimal` is among them, this is the bound of its linear relaxation.
 
   Args:
     histogram: the lengths.
     algorithms: names from `packing.ALGORITHMS`, and "sorted" for sorted batching.
-    depths: limits; None for no limit. "none" and "sorted" run once.
+    depths: depth limits; None for no limit. "none" and "sorted" run once.
     row_length, length_multiple, separator_tokens, seed: as for `packing.pack`.
     batch_size: sequences in a batch of sorted batching.
-    options: the options of each algorithm, by its name.
-    progress: shows each algorithm and depth.
+    options: by the name of an algorithm, its own options.
+    progress: shows which algorithm runs, and at which depth.
 
   Returns:
     Results in the order of the arguments. If an algorithm cannot solve a problem, for
-    example because it does not fit in memory, its result has a note.
+    example because it needs too much memory, its result has a note instead of a plan.
 
   Raises:
-    InputError: no algorithm, an unknown algorithm or option, or arguments out of range.
+    InputError: there is no algorithm, an algorithm or option is unknown, an argument is out
+      of range, or no algorithm can solve its problem.
   """
   if not algorithms:
     raise InputError(f"There is no algorithm; expected some of {', '.join(ALGORITHMS)}.")

@@ -22,7 +22,7 @@ def read_histogram(path) -> Histogram:
   """Reads a histogram file: {"max_sequence_length": S, "counts": [...]}.
 
   Raises:
-    InputError: the file has another form, or its counts are not a histogram.
+    InputError: the file has another format, or its counts are not a histogram.
   """
   content = files.read_json(path, what=_HISTOGRAM)
   missing = {"max_sequence_length", "counts"} - content.keys()
@@ -61,11 +61,11 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
       a directory of such Arrow or Parquet files, as Hugging Face `save_to_disk` and
       `python -m pipeline prepare` write them.
     column: the column to read; None to choose it by its name and type.
-    split: in a directory, the files or folders with this name, which may continue with "-"
-      or "."; None for "train" or, if there is none, for the only split; "all" for all.
+    split: in a directory, the name of the files or folders to read, which may continue with
+      "-" or "."; None for "train" or, if there is none, for the only split; "all" for all.
 
   Returns:
-    int64[num_sequences], and where they come from, for people.
+    int64[num_sequences], and a description of where the lengths come from.
 
   Raises:
     InputError: the file does not exist or is not what its name says, or its lengths are
@@ -98,7 +98,8 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
 def prepared_length(path) -> int:
   """S of a folder that `python -m pipeline prepare` wrote; 1 for anything else.
 
-  A run refuses a folder that was prepared with another S, whatever is the longest in it.
+  A run accepts such a folder only with the S it was prepared with, even if its longest
+  sequence is shorter.
   """
   try:
     content = json.loads((pathlib.Path(path) / "manifest.json").read_text())
@@ -115,7 +116,7 @@ def _directory_files(path: pathlib.Path, split: str | None) -> list[pathlib.Path
     for p in path.rglob("*")
     if p.suffix in (".arrow", ".parquet")
     and not p.name.startswith("cache-")
-    # Also in hidden folders, such as .ipynb_checkpoints.
+    # Nor in hidden folders, such as .ipynb_checkpoints.
     and not any(part.startswith(".") for part in p.relative_to(path).parts)
   )
   if not tables:
@@ -141,7 +142,7 @@ def _directory_files(path: pathlib.Path, split: str | None) -> list[pathlib.Path
 
 
 def _split_files(tables, path: pathlib.Path, name: str) -> list[pathlib.Path]:
-  """Files in a folder of that name or, if there is none, files of that name."""
+  """The files in folders of this name or, if there are none, the files of this name."""
 
   def fits(part: str) -> bool:
     return part == name or part.startswith((f"{name}-", f"{name}."))
@@ -151,7 +152,7 @@ def _split_files(tables, path: pathlib.Path, name: str) -> list[pathlib.Path]:
 
 
 def _split_name(path: pathlib.Path) -> str:
-  """The split in the name of a file, without the numbers of its parts.
+  """The name of the split in a file's name, without the numbers of its parts.
 
   Example:
     >>> _split_name(pathlib.Path("data/train-00000-of-00001.parquet"))
@@ -176,7 +177,7 @@ def _from_npy(path: pathlib.Path) -> np.ndarray:
   try:
     with path.open("rb") as file:
       if not file.read(6).startswith(b"\x93NUMPY"):
-        raise ValueError("it does not start like one")
+        raise ValueError("its first bytes are wrong")
     lengths = np.load(path, allow_pickle=False, mmap_mode="r")
   except (ValueError, EOFError) as error:
     raise InputError(
@@ -232,7 +233,7 @@ def _from_table(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str
 def _open_table(pa, path: pathlib.Path) -> tuple[Any, Callable[[str], Iterable]]:
   """A file's schema, and a function from a column's name to the batches that hold it.
 
-  Arrow comes in the file format or in the stream format that Hugging Face writes.
+  An Arrow file has the file format, or the stream format that Hugging Face writes.
   """
   if path.suffix == ".parquet":
     file = pa.parquet.ParquetFile(str(path))

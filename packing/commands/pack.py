@@ -1,4 +1,4 @@
-"""python -m packing pack: one plan, its certificate and its files."""
+"""python -m packing pack: makes one plan, with its certificate and files."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def add_arguments(command: argparse.ArgumentParser):
     "--max-sequences-per-pack",
     metavar="M",
     default="auto",
-    help="depth limit, or max for none (default: auto, the smallest that costs at most "
-    "0.1 %% more packs)",
+    help="depth limit, or max for no limit (default: auto, the smallest limit that costs "
+    "at most 0.1 %% more packs)",
   )
   command.add_argument(
     "--option",
@@ -52,17 +52,17 @@ def add_arguments(command: argparse.ArgumentParser):
   command.add_argument(
     "--then",
     choices=["even"],
-    help="even: as many packs, with squared lengths as equal as possible, for attention "
-    "that skips foreign sequences",
+    help="even: keep the number of packs, but make their sums of squared lengths as equal "
+    "as possible, for attention that skips foreign sequences",
   )
-  command.add_argument("--output", metavar="F.json", help="write the plan here")
+  command.add_argument("--output", metavar="F.json", help="write the plan to this file")
   command.add_argument("--certificate", metavar="F.json", help="write the certificate here")
   command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options) -> str:
   """Makes and writes the plan; returns the text to print."""
-  # Mistakes are refused before any work.
+  # Check all arguments before any work.
   limit = options.max_sequences_per_pack
   depth = "auto" if limit == "auto" else arguments.parse_depth(limit)
   own: dict[str, Any] = dict(map(arguments.parse_option, options.option))

@@ -17,11 +17,11 @@ _PACKS_SHOWN = 12
 
 
 def draw(advice: Advice, directory) -> list[pathlib.Path]:
-  """Draws histogram, efficiency by depth, fill of the rows, and some rows, as PNG files.
+  """Draws the histogram, efficiency by depth, fill of rows, and some rows, as PNG files.
 
   Args:
     advice: what to draw.
-    directory: where to write; made if it does not exist.
+    directory: the folder to write to; created if it does not exist.
 
   Returns:
     The files.
@@ -124,13 +124,13 @@ def _fill(axes, advice: Advice):
   )
   width = bins[1] - bins[0]
   for shares, color, label in (
-    (padded / padded.sum(), _COLORS[1], "padded, one sequence a row"),
-    (packed / packed.sum(), _COLORS[0], f"packed, {plan.packing_factor:.2f} a row"),
+    (padded / padded.sum(), _COLORS[1], "padded, one sequence per row"),
+    (packed / packed.sum(), _COLORS[0], f"packed, {plan.packing_factor:.2f} per row"),
   ):
     axes.bar(bins[:-1], shares, width, align="edge", color=color, alpha=0.7, label=label)
   axes.set_xlim(0, 1)
   axes.set_xlabel("fill of a row, real tokens / all tokens")
-  axes.set_ylabel("share of the rows")
+  axes.set_ylabel("share of rows")
   axes.set_title(
     f"Fill: mean {1 - advice.padding:.1%} padded, {plan.efficiency:.2%} packed"
   )
@@ -138,11 +138,11 @@ def _fill(axes, advice: Advice):
 
 
 def _rows(panels, advice: Advice):
-  """Some packs, and their sequences one a row; a sequence has one colour in both."""
+  """Some packs beside their sequences, one per row; a sequence keeps its colour."""
   plan, padded = advice.plan, advice.histogram.max_sequence_length
   rng = np.random.default_rng(0)
   order = sorted(range(len(plan.strategies)), key=lambda i: len(plan.strategies[i]))
-  before = np.cumsum(plan.repeat_counts[order])  # of all depths as many as in the plan
+  before = np.cumsum(plan.repeat_counts[order])  # so that each depth is drawn in proportion
   places = (np.arange(_PACKS_SHOWN) + 0.5) / _PACKS_SHOWN * plan.num_packs
   drawn = [order[i] for i in rng.permutation(np.searchsorted(before, places, side="right"))]
   packs, number = [], 0
@@ -158,7 +158,7 @@ def _rows(panels, advice: Advice):
       panels[0],
       sequences,
       padded,
-      f"one a row: {number} rows, {shares[0]:.1%} real",
+      f"one per row: {number} rows, {shares[0]:.1%} real",
     ),
     (panels[1], packs, plan.row_length, f"packed: {len(packs)} rows, {shares[1]:.1%} real"),
   ):

@@ -13,20 +13,20 @@ FORMATS = ("table", "markdown", "csv", "json")
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """One algorithm at one depth; None if a column does not apply.
+  """The result of one algorithm at one depth; a column that does not apply is None.
 
   Attributes:
-    algorithm: its name. For the least-squares algorithms, "... before" is the plan as
-      rounded, whose empty slots hold sequences that do not exist.
-    depth: the limit; "max" for none.
-    packing_depth: most sequences in a pack.
-    num_strategies: different packs.
-    num_packs: packs.
+    algorithm: the name of the algorithm. For the least-squares algorithms, "... before" is
+      the rounded plan, in which some slots are for sequences that do not exist.
+    depth: the depth limit; "max" for no limit.
+    packing_depth: the most sequences in a pack of the plan.
+    num_strategies: the number of different packs.
+    num_packs: the number of packs.
     num_tokens: tokens of all rows, padding included.
     num_padding_tokens: how many of them are padding.
     efficiency: real tokens / all tokens, a fraction.
     packing_factor: sequences / packs.
-    lower_bound: packs that any plan needs; proven.
+    lower_bound: a proven lower bound on the packs of any plan.
     gap: packs above the bound.
     seconds: time to make the plan.
     note: why there is no plan.
@@ -64,7 +64,7 @@ _HEADERS = {
 
 
 def render(results: Sequence[Result], *, style: str = "table") -> str:
-  """Results as text: "table" for a terminal, "markdown", "csv" or "json".
+  """Formats results as "table" for a terminal, "markdown", "csv" or "json".
 
   CSV and JSON have all digits, and efficiency as a fraction. The other two have efficiency
   in percent, as in the papers.

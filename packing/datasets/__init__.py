@@ -1,4 +1,4 @@
-"""Packed rows as datasets of Hugging Face; extra `datasets`.
+"""Packed rows as Hugging Face datasets; extra `datasets`.
 
 >>> import datasets
 >>> import packing

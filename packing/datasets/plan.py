@@ -21,26 +21,27 @@ def pack_dataset(
   lengths: Any = None,
   seed: int = 0,
 ) -> datasets.Dataset:
-  """Packs a dataset into rows; its tokens are read when a row is.
+  """Packs a dataset into rows; tokens are read only when their row is read.
 
   A record of the result is a row of `packing.make_rows`: `input_ids`, `segment_ids` and
-  `position_ids`, int32[S]; columns with lists of as many integers beside them, [S]; columns
-  with single numbers, [M] with M the plan's packing depth, with `sequence_starts` and
-  `sequence_mask`. It can be shuffled, sharded and read by workers as any dataset.
+  `position_ids`, int32[S]; the other columns of lists of as many integers, [S]; and the
+  columns of single numbers, [M] with M the plan's packing depth, together with
+  `sequence_starts` and `sequence_mask`. The result can be shuffled, sharded and read by
+  workers like any dataset.
 
   Args:
-    dataset: with `input_ids` and other columns of numbers, no text.
-    plan: of exactly these lengths.
-    epoch: in each one, other sequences share a pack.
-    lengths: int[N]; tokens of each example. Without it they are those of the column
-      `input_ids`, whose tokens are not read.
-    seed: of the assignments, with the epoch.
+    dataset: a dataset with `input_ids` and other columns of numbers, but no text.
+    plan: a plan for exactly these lengths.
+    epoch: the number of the epoch; in each epoch, other sequences share a pack.
+    lengths: int[N]; tokens of each example. Without it, the lengths are counted in the
+      column `input_ids`, without reading its tokens.
+    seed: determines the assignments, together with the epoch.
 
   Returns:
     A dataset with one column, the number of the pack, which a transform turns into rows.
 
   Raises:
-    packing.InputError: the plan is for other lengths, or the dataset of another kind.
+    packing.InputError: the plan is for other lengths, or the dataset is of another kind.
 
   Example:
     >>> columns = {"input_ids": [[4] * 4, [2] * 2, [3] * 3], "label": [1, 0, 2]}
@@ -52,7 +53,7 @@ def pack_dataset(
   if not isinstance(dataset, datasets.Dataset):
     raise InputError(
       f"dataset is of type {type(dataset).__name__}; expected a datasets.Dataset. For a "
-      "stream, use pack_iterable_dataset; of a DatasetDict, pack each split."
+      "stream, use pack_iterable_dataset; for a DatasetDict, pack each split."
     )
   check_integer("epoch", epoch, at_least=0)
   if lengths is None and "input_ids" in dataset.column_names:
@@ -64,7 +65,7 @@ def pack_dataset(
 
 
 class _Rows:
-  """A transform from numbers of packs to rows; workers can be sent it."""
+  """A transform from numbers of packs to rows; it can be pickled for workers."""
 
   def __init__(self, packs: PlannedPacks, epoch: int):
     self._packs, self._epoch = packs, epoch

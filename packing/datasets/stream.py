@@ -24,23 +24,23 @@ def pack_iterable_dataset(
 ) -> datasets.IterableDataset:
   """Packs a stream into rows while it is read.
 
-  Rows are as those of `pack_dataset`, with M = `max_sequences_per_pack`. Each example comes
-  in exactly one row. At the end of the stream come all open packs.
+  Rows are like those of `pack_dataset`, with M = `max_sequences_per_pack`. Each example
+  appears in exactly one row. The end of the stream closes all open packs.
 
-  The result has the shards of the stream, so nodes and workers read and pack their own, and
-  `set_epoch` reshuffles a stream that was shuffled. `state_dict` holds the position of the
-  stream and the examples of open packs, in a form that JSON can store; `load_state_dict`
-  continues exactly, without packing again. (A shuffle buffer is outside of it: `datasets`
-  drops its examples when it resumes.)
+  The result has the shards of the stream, so each node and worker reads and packs its own,
+  and `set_epoch` reshuffles a stream that was shuffled. `state_dict` holds the position of
+  the stream and the examples of open packs, in a form that JSON can store;
+  `load_state_dict` resumes exactly, without packing again. (The state does not include a
+  shuffle buffer: `datasets` drops its examples on resuming.)
 
   Args:
-    dataset: with `input_ids` and other columns of numbers, no text.
-    row_length: S, in tokens; longer examples are an error.
+    dataset: a stream with `input_ids` and other columns of numbers, but no text.
+    row_length: S, in tokens; a longer example is an error.
     max_sequences_per_pack: M; needed if columns have single numbers.
-    options: of `packing.OnlinePacker`, such as `open_packs` and `max_delay`.
+    options: options of `packing.OnlinePacker`, such as `open_packs` and `max_delay`.
 
   Raises:
-    packing.InputError: an option out of range, or a dataset of another kind.
+    packing.InputError: an option is out of range, or the dataset is of another kind.
 
   Example:
     >>> columns = {"input_ids": [[5] * 5, [6] * 6, [3] * 3], "label": [1, 0, 2]}
@@ -55,7 +55,7 @@ def pack_iterable_dataset(
       "For a Dataset, use pack_dataset."
     )
   options |= {"row_length": row_length, "max_sequences_per_pack": max_sequences_per_pack}
-  StreamPacker(**options)  # refuses wrong options here
+  StreamPacker(**options)  # reports wrong options now, not when iterating
   features = _features(dataset.features, row_length, max_sequences_per_pack)
   return datasets.IterableDataset(
     _Rows(dataset._ex_iterable, options, features),
@@ -68,7 +68,7 @@ def pack_iterable_dataset(
 def _features(
   given: datasets.Features | None, row_length: int, width: int | None
 ) -> datasets.Features | None:
-  """Those of rows, where those of examples are known."""
+  """The features of rows; None if those of examples are unknown."""
   if given is None:
     return None
 
@@ -91,7 +91,7 @@ def _features(
 
 
 class _State:
-  """Stands for the packer in the live state, of which `datasets` gives out deep copies."""
+  """Stands for the packer in the live state, which `datasets` copies deeply for users."""
 
   def __init__(self, packer: StreamPacker):
     self._packer = packer
@@ -101,7 +101,7 @@ class _State:
 
 
 class _Rows(iterable_dataset._BaseExamplesIterable):
-  """The rows of a stream, with the methods that `datasets` asks of its own iterables."""
+  """The rows of a stream, with the methods that `datasets` needs of its iterables."""
 
   is_typed = True  # rows have their types already
 

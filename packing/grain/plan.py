@@ -15,20 +15,20 @@ class PackedMapDataset(grain.MapDataset):
   """The packs of a plan, as rows.
 
   An element is a row of `packing.make_rows`: `input_ids`, `segment_ids` and `position_ids`,
-  int32[S]; other lists of the examples beside them, [S]; single values of the examples,
-  [M] with M the plan's packing depth, with `sequence_starts` and `sequence_mask`.
+  int32[S]; the other lists of the examples, [S]; and their single values, [M] with M the
+  plan's packing depth, together with `sequence_starts` and `sequence_mask`.
 
-  In each epoch of `repeat` other sequences share a pack. The packs come in the plan's
+  In each epoch of `repeat`, other sequences share a pack. The packs are in the plan's
   order; `shuffle` reorders them.
 
   Args:
-    source: examples by number: a list, a `MapDataset`, a data source of Grain.
-    plan: of exactly these lengths.
+    source: gives an example for each number: a list, a `MapDataset` or a Grain data source.
+    plan: a plan for exactly these lengths.
     lengths: int[N]; tokens of each example. Without it, all examples are read once.
-    seed: of the assignments, with the epoch.
+    seed: determines the assignments, together with the epoch.
 
   Raises:
-    packing.InputError: the plan is for other lengths, or for rows of several lengths.
+    packing.InputError: the plan is for other lengths, or has rows of several lengths.
 
   Example:
     >>> examples = [{"input_ids": [n] * n, "label": n % 3} for n in (4, 2, 3, 2)]
@@ -50,6 +50,6 @@ class PackedMapDataset(grain.MapDataset):
   def __getitem__(self, index):
     if isinstance(index, slice):
       return self.slice(index)
-    epoch, number = divmod(int(index), len(self))  # `repeat` counts on
+    epoch, number = divmod(int(index), len(self))  # `repeat` keeps counting past the end
     row: dict[str, np.ndarray] = self._packs.rows(epoch, [number])
     return {name: x[0] for name, x in row.items()}

@@ -1,4 +1,4 @@
-"""A stream of Grain, packed while it is read."""
+"""A `grain.IterDataset`, packed while it is read."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _FIELDS = {"parent", "packer", "ended"}
 
 
 class PackedIterDataset(grain.IterDataset):
-  """Packs the examples of another dataset as they come, into rows.
+  """Packs the examples of another dataset into rows as they arrive.
 
-  Elements are as those of `PackedMapDataset`, with M = `max_sequences_per_pack`. Each
-  example comes in exactly one row. At the end of the stream come all open packs.
+  Elements are like those of `PackedMapDataset`, with M = `max_sequences_per_pack`. Each
+  example appears in exactly one row. The end of the stream closes all open packs.
 
-  The state of its iterator holds that of the stream and the examples of open packs, in a
-  form that JSON can store. It resumes after any row, without reading the stream again.
+  The state of the iterator holds the state of the stream and the examples of open packs, in
+  a form that JSON can store. It resumes after any row, without reading the stream again.
 
   Args:
     parent: examples with `input_ids`, lists of as many integers, and single values.
-    row_length: S, in tokens; longer examples are an error.
+    row_length: S, in tokens; a longer example is an error.
     max_sequences_per_pack: M; needed if examples have single values.
-    length: from an example to its tokens.
-    options: of `packing.OnlinePacker`, such as `open_packs` and `max_delay`.
+    length: a function from an example to its number of tokens.
+    options: options of `packing.OnlinePacker`, such as `open_packs` and `max_delay`.
 
   Raises:
-    packing.InputError: an option out of range, or a parent of another kind.
+    packing.InputError: an option is out of range, or the parent is of another kind.
 
   Example:
     >>> examples = [{"input_ids": [n] * n, "label": n % 3} for n in (5, 6, 3, 2, 8)]
@@ -69,7 +69,7 @@ class PackedIterDataset(grain.IterDataset):
       "length": length,
       **options,
     }
-    StreamPacker(**self._options)  # refuses wrong options here
+    StreamPacker(**self._options)  # reports wrong options now, not when iterating
 
   def __iter__(self) -> grain.DatasetIterator:
     return _PackedIterator(self._parent.__iter__(), self._options)

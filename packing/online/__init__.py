@@ -1,4 +1,4 @@
-"""Packing a stream: sequences are packed while they arrive."""
+"""Packing a stream: sequences are packed as they arrive."""
 
 from packing.online.packer import OnlinePacker
 from packing.online.stream import StreamPacker

@@ -1,4 +1,4 @@
-"""Packing a stream: a bounded number of open packs; nothing is flushed or lost."""
+"""Packing a stream into a bounded number of open packs, without losing a sequence."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _STATE_VERSION = 1
 class OnlinePacker:
   """Packs sequences as they arrive, by best fit over a bounded number of open packs.
 
-  Arriving sequences wait in a look-ahead. When it is full, the longest of them goes to the
-  open pack with the least space that can hold it. If no pack can, a new one is opened. If
-  that is one too many, only the fullest pack is closed: the others keep their space for
-  later sequences. A pack is closed at once when a sequence of `shortest` tokens no longer
-  fits.
+  Arriving sequences wait in a look-ahead buffer. When it is full, the longest of them goes
+  to the open pack with the least space that can hold it. If no pack can hold it, a new one
+  is opened. If that is one too many, only the fullest pack is filled up from the buffer and
+  closed: the others keep their space for later sequences. A pack is closed as soon as a
+  sequence of `shortest` tokens no longer fits.
 
   With `max_delay`, no sequence waits for more than that many later arrivals, whether in the
   look-ahead or in an open pack.
@@ -25,14 +25,16 @@ class OnlinePacker:
   Args:
     row_length: tokens of a row.
     max_sequences_per_pack: the depth limit; None or "max" for no limit.
-    open_packs: most packs held open.
-    look_ahead: most sequences held back before they go to a pack; None for `open_packs`.
-    max_delay: arrivals after which a sequence's pack is closed; None for no limit.
+    open_packs: the most packs held open.
+    look_ahead: the most sequences held back before they go to a pack; None for as many as
+      `open_packs`.
+    max_delay: the number of later arrivals after which a sequence's pack is closed; None
+      for no limit.
     shortest: tokens of the shortest sequence expected; a pack with less space is closed.
       (Shorter sequences are packed too.)
 
   Raises:
-    InputError: an argument out of range.
+    InputError: an argument is out of range.
 
   Example:
     >>> packer = OnlinePacker(row_length=8, open_packs=2, look_ahead=0)
@@ -81,12 +83,13 @@ class OnlinePacker:
     self._shortest = check_integer("shortest", shortest, at_least=1)
     self._arrivals = 0
     self._oldest = 0  # no held sequence arrived before this one
-    # Waiting sequences as (length, -arrival, name), ascending: the longest, oldest is last.
+    # Waiting sequences as (length, -arrival, name), ascending: the last one is the longest,
+    # and of equal ones the oldest.
     self._waiting: list[tuple[int, int, object]] = []
     # Open packs as (space, number), ascending; packs are numbered as they are opened.
     self._open: list[tuple[int, int]] = []
     self._opened = 0
-    # By number: the oldest arrival, and the content as (name, length).
+    # By pack number: the oldest arrival, and the content as (name, length).
     self._packs: dict[int, tuple[int, list[tuple[object, int]]]] = {}
 
   @property
@@ -108,12 +111,12 @@ class OnlinePacker:
     """Adds one sequence.
 
     Args:
-      name: anything that identifies the sequence; packs are lists of names. For `state`, it
-        must be something that JSON can hold, such as an integer.
+      name: anything that identifies the sequence; packs are lists of names. To use `state`,
+        it must be a value that JSON can store, such as an integer.
       length: tokens of the sequence.
 
     Returns:
-      Packs that this sequence closed, each a list of names; often none.
+      The packs that this sequence closed, each a list of names; often there are none.
 
     Raises:
       InputError: the length is not a whole number in 1..row_length.
@@ -137,7 +140,7 @@ class OnlinePacker:
     """Packs a stream of lengths to its end; the sequences are named 0, 1, ....
 
     Yields:
-      Packs as lists of names; at the end of the stream, those still open.
+      Packs as lists of names; at the end of the stream, the packs that are still open.
 
     Example:
       >>> list(OnlinePacker(row_length=8, open_packs=2).pack([5, 6, 3]))
@@ -196,7 +199,7 @@ class OnlinePacker:
     return [name for name, _ in self._packs.pop(number)[1]]
 
   def _close_late(self, closed: list[list]):
-    """Packs and closes everything that has waited for `max_delay` arrivals."""
+    """Packs and closes everything that has waited for `max_delay` later arrivals."""
     assert self._max_delay is not None
     latest = self._arrivals - 1 - self._max_delay
     if self._oldest > latest:
@@ -217,7 +220,7 @@ class OnlinePacker:
   def state(self) -> dict:
     """The packer's whole state, as an object that JSON can store.
 
-    A packer made with `from_state` continues exactly as this one does.
+    A packer made by `from_state` continues exactly as this one does.
 
     Example:
       >>> packer = OnlinePacker(row_length=8, open_packs=2)
@@ -244,10 +247,10 @@ class OnlinePacker:
 
   @classmethod
   def from_state(cls, state: dict) -> OnlinePacker:
-    """Makes a packer that continues where `state` was taken.
+    """Makes a packer that continues from a state.
 
     Raises:
-      InputError: not a state of this version, or an inconsistent one.
+      InputError: the argument is not a state of this version, or is inconsistent.
     """
     if not isinstance(state, dict) or state.get("version") != _STATE_VERSION:
       raise InputError(
@@ -285,16 +288,16 @@ class OnlinePacker:
     for wrong, what in (
       (
         any(type(n) is not int or n < 0 for n in counters),
-        "a number is not whole",
+        "a number is not a whole number",
       ),
       (any(not 1 <= n <= self._row_length for n in held), "a length is out of range"),
-      (any(n >= self._arrivals for n in arrivals), "a sequence is yet to arrive"),
+      (any(n >= self._arrivals for n in arrivals), "a sequence has not arrived yet"),
       (len(held) > self._arrivals, "there are more sequences than arrived"),
       (any(space < 0 for space, _ in self._open), "a pack overflows its row"),
       (any(not 1 <= len(c) < self._depth for _, c in packs), "a pack is empty or full"),
       (len(self._open) > self._most_packs, "too many packs are open"),
       (len(packs) < len(self._open), "two packs have the same number"),
-      (any(n >= self._opened for n in self._packs), "a pack is yet to be opened"),
+      (any(n >= self._opened for n in self._packs), "a pack has not been opened yet"),
       (len(self._waiting) > self._look_ahead, "too many sequences wait"),
       (
         self._waiting != sorted(self._waiting, key=_no_name),

@@ -1,4 +1,4 @@
-"""Packs of examples, with a state that a checkpoint can hold."""
+"""Packs a stream of examples, with a state that a checkpoint can hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIELDS = {"packer", "held", "ready"}
 
 
 def length_of(example: Mapping[str, Any]) -> int:
-  """Tokens of an example."""
+  """The number of tokens of an example."""
   return len(example["input_ids"])
 
 
@@ -25,11 +25,11 @@ class StreamPacker:
   """An `OnlinePacker` that holds the examples of its open packs.
 
   Args:
-    length: from an example to its tokens.
-    options: of `OnlinePacker`, such as `row_length` and `open_packs`.
+    length: a function from an example to its number of tokens.
+    options: options of `OnlinePacker`, such as `row_length` and `open_packs`.
 
   Raises:
-    InputError: an option out of range.
+    InputError: an option is out of range.
 
   Example:
     >>> packer = StreamPacker(row_length=8, open_packs=2, look_ahead=0)
@@ -38,7 +38,7 @@ class StreamPacker:
     >>> [[len(x["input_ids"]) for x in pack] for pack in packer.take()]
     [[5, 3]]
     >>> other = StreamPacker(row_length=8, open_packs=2, look_ahead=0)
-    >>> other.restore(packer.state())  # JSON, if the examples are or hold arrays
+    >>> other.restore(packer.state())  # a JSON value
     >>> other.flush()
     >>> [[len(x["input_ids"]) for x in pack] for pack in other.take()]
     [[6]]
@@ -54,7 +54,7 @@ class StreamPacker:
     self._ready: collections.deque[list[Any]] = collections.deque()  # closed packs
 
   def add(self, example: Any):
-    """Adds one example; packs that it closes are ready to be taken.
+    """Adds one example; packs that it closes can then be taken.
 
     Raises:
       InputError: the example is empty or longer than a row. It is not added.
@@ -65,24 +65,24 @@ class StreamPacker:
     self._close(closed)
 
   def flush(self):
-    """Closes all packs; called at the end of a stream."""
+    """Closes all packs; to be called at the end of a stream."""
     self._close(self._packer.flush())
 
   def _close(self, packs: list[list]):
     self._ready.extend([self._held.pop(number) for number in pack] for pack in packs)
 
   def take(self) -> Iterator[list[Any]]:
-    """The packs that are ready; each leaves the state before it is given."""
+    """The packs that are ready; each leaves the state before it is yielded."""
     while self._ready:
       yield self._ready.popleft()
 
   def take_rows(self) -> Iterator[dict[str, np.ndarray]]:
     """The packs that are ready, each as a row of `make_rows`, [S].
 
-    Single values of examples are [M], with M = `max_sequences_per_pack`.
+    Single values of examples become [M], with M = `max_sequences_per_pack`.
 
     Raises:
-      InputError: examples have single values, and there is no such M.
+      InputError: examples have single values, but `max_sequences_per_pack` is not set.
 
     Example:
       >>> packer = StreamPacker(row_length=6, max_sequences_per_pack=3)
@@ -102,9 +102,9 @@ class StreamPacker:
       yield {name: x[0] for name, x in rows.items()}
 
   def state(self) -> dict[str, Any]:
-    """The whole state: of the packer, and the examples it holds.
+    """The whole state: that of the packer, and the examples that it holds.
 
-    JSON can store it if it can store the examples; NumPy's arrays are encoded.
+    JSON can store the state if it can store the examples; NumPy arrays are encoded.
     """
     return {
       "packer": self._packer.state(),
@@ -113,29 +113,29 @@ class StreamPacker:
     }
 
   def restore(self, state: Mapping[str, Any]):
-    """Continues where `state` was called.
+    """Continues from the point where `state` was called.
 
     Raises:
-      InputError: not a state of this class, or one with other options.
+      InputError: the argument is not a state of this class, or has other options.
     """
     if not isinstance(state, Mapping) or set(state) != _FIELDS:
       raise InputError("Expected a state of StreamPacker, found another.")
     before, now = state["packer"], self._packer.state()
     if not isinstance(before, Mapping):
-      raise InputError("Expected a state of StreamPacker, found one without its packer.")
+      raise InputError("Expected a state of StreamPacker, found one without a packer.")
     for name in OnlinePacker.OPTIONS:
       if before.get(name) != now[name]:
         raise InputError(
           f"The state was saved with {name}={before.get(name)}; this is {now[name]}. "
           "Resume with the same options."
         )
-    packer = OnlinePacker.from_state(before)
+    packer = OnlinePacker.from_state(dict(before))
     names = [name for *_, name in before["waiting"]]
     names += [name for *_, content in before["packs"] for name, _ in content]
     if sorted(names) != sorted(number for number, _ in state["held"]):
       raise InputError(
         "The state of StreamPacker is damaged: its examples are not those of its packs. "
-        "Resume from another one."
+        "Resume from another state."
       )
     self._packer = packer
     self._held = {number: decode(example) for number, example in state["held"]}
@@ -143,7 +143,7 @@ class StreamPacker:
 
 
 def encode(value: Any) -> Any:
-  """NumPy's arrays as something that JSON can store, also inside mappings and lists."""
+  """Turns NumPy arrays, also inside dictionaries and lists, into values for JSON."""
   if isinstance(value, (np.ndarray, np.generic)):
     data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
     return {"array": data, "dtype": value.dtype.str, "shape": list(value.shape)}
@@ -153,7 +153,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-  """What `encode` was given."""
+  """The inverse of `encode`."""
   if isinstance(value, dict):
     if value.keys() == {"array", "dtype", "shape"}:
       data = base64.b64decode(value["array"])

@@ -1,11 +1,12 @@
 """Proofs for any model: no sequence of a pack touches another, and packed equals unpacked.
 
-A model is a function from a packed batch, of NumPy arrays, to an output for each token,
-[B, S, ...], or to several by name; of NumPy, JAX or PyTorch. If outputs are named in the
-order of computation, the first that leaks shows where in the model to look.
+A model is a function from a packed batch of NumPy arrays to an output with a value for each
+token, [B, S, ...], or to several outputs by name. Outputs are arrays of NumPy, JAX or
+PyTorch. If they are named in the order of computation, the first one that leaks shows where
+in the model to look.
 
-NumPy is enough. Derivatives are tested as well if the function is one of JAX or PyTorch
-that takes embeddings.
+Only NumPy is needed. Derivatives are tested as well if the function takes embeddings and is
+written in JAX or PyTorch.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ __all__ = [
 ]
 
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 3e-2, "float16": 4e-3}
-LARGEST = 1e3  # numbers that masks put in are larger; they say nothing about scale
+LARGEST = 1e3  # larger numbers come from masks and are ignored in the scale
 
 
 class LeakError(AssertionError):
-  """Sequences of a pack influence each other; `leaks` holds all pairs."""
+  """Sequences of a pack influence each other; `leaks` lists all pairs."""
 
   def __init__(self, leaks: list[Leak]):
     self.leaks = leaks
@@ -53,9 +54,10 @@ class LeakError(AssertionError):
 
 
 class Difference(NamedTuple):
-  """Between packed and unpacked: largest difference over largest value.
+  """The difference of an output, packed to unpacked.
 
-  `limit` is the largest allowed size, `worst` the number of the sequence that differs most.
+  `size` is the largest difference divided by the largest value, `limit` the largest size
+  allowed, and `worst` the number of the sequence that differs most.
   """
 
   output: str
@@ -74,23 +76,25 @@ def assert_no_cross_contamination(
   """Fails if a sequence, or padding, influences another sequence in any row.
 
   The method `change` replaces the tokens or embeddings of each sequence in turn; no output
-  of another sequence may change at all. It works with any function. By `derivative`, the
-  outputs of each sequence by the embeddings of every other must be exactly zero. It detects
-  influence too small to change a bit, but not through a choice, a rounding or a stopped
-  gradient. Influence by token types or lengths alone is not tested.
+  of another sequence may change at all. It works with any function. With the method
+  `derivative`, the derivatives of each sequence's outputs with respect to the embeddings of
+  every other must be exactly zero. This detects an influence too small to change a bit, but
+  not an influence through a choice, a rounding or a stopped gradient. An influence of token
+  types or lengths alone is not tested.
 
   Args:
-    apply: from a packed batch to [B, S, ...], or several by name; without dropout.
+    apply: a function from a packed batch to an output [B, S, ...], or to several by name;
+      without dropout.
     batch: a PackedBatch with `segment_ids` and either `input_ids` or `input_embeddings`,
       with two sequences or more in some row.
-    methods: `change`, `derivative` or both. By default both for a function of JAX or
-      PyTorch of `input_embeddings`, and `change` for others.
-    seed: of the random weights of outputs and the replacement tokens.
+    methods: `change`, `derivative` or both. By default both, if the function takes
+      `input_embeddings` and is written in JAX or PyTorch; otherwise `change`.
+    seed: the seed of the random weights on outputs and of the replacement tokens.
 
   Raises:
     LeakError: an AssertionError with the pairs of sequences, source and target.
-    AssertionError: an output depends on no token or is NaN, which would prove nothing.
-    ValueError: a batch or an output of the wrong shape.
+    AssertionError: an output is NaN or depends on no token, so nothing would be proved.
+    ValueError: the batch or an output has the wrong shape.
 
   Example: a model that adds the mean of the row to each token.
 
@@ -115,14 +119,14 @@ def assert_causal(
 ):
   """Fails if any token influences an earlier token of its row.
 
-  Arguments as for `assert_no_cross_contamination`, but one sequence a row is enough.
-  Outputs of sequences, not tokens, are ignored.
+  Arguments are as for `assert_no_cross_contamination`, but one sequence per row is enough.
+  Outputs that belong to sequences, not to tokens, are ignored.
 
   Raises:
     AssertionError: a token depends on later ones, or the outputs depend on no token.
-    ValueError: a batch or an output of the wrong shape.
+    ValueError: the batch or an output has the wrong shape.
 
-  Example: a model that adds to each token the next one.
+  Example: a model that adds the next token to each token.
 
     >>> def apply(batch):
     ...   x = batch["input_embeddings"]
@@ -144,25 +148,25 @@ def assert_packed_equals_unpacked(
   row_length: int | None = None,
   tolerance: float | None = None,
 ):
-  """Fails if outputs or gradients in packs differ from those of one sequence a row.
+  """Fails if outputs or gradients in packs differ from those with one sequence per row.
 
-  Elements that are equal in both and larger than 1,000 or infinite come from masks; they do
-  not count for the scale. Integers must be equal.
+  Values that are equal in both, and infinite or larger than 1,000, come from masks; they do
+  not count in the scale. Integers must be equal.
 
   Args:
-    apply: from a packed batch to [B, S, ...], or several by name; without dropout. With
-      `params`, a function of params and batch.
-    sequences: as `lay_out` takes them, such as `{"input_ids": int[L]}`. They are packed in
-      the given order, each into the first row with room.
-    params: a tree of arrays of JAX, or a dict or list of tensors of PyTorch. The gradients
-      of randomly weighted outputs by them must be equal too.
-    row_length: S, in tokens; by default the two longest fit one row.
-    tolerance: of the largest difference over the largest value, for each output and for all
-      gradients together; by default 1e-5 in float32 and 1e-12 in float64.
+    apply: a function from a packed batch to an output [B, S, ...], or to several by name;
+      without dropout. If `params` is given, a function of params and batch.
+    sequences: the arguments of `lay_out`, such as `{"input_ids": int[L]}`. They are packed
+      in the given order, each into the first row with room.
+    params: a tree of JAX arrays, or a dict or list of PyTorch tensors. The gradients of the
+      randomly weighted outputs with respect to them must be equal too.
+    row_length: S, in tokens; by default such that the two longest sequences fit in a row.
+    tolerance: the largest difference allowed, divided by the largest value, for each output
+      and for all gradients together; by default 1e-5 in float32 and 1e-12 in float64.
 
   Raises:
     AssertionError: names the output, and the sequence that differs most.
-    ValueError: no two sequences fit one row, or the outputs do not depend on them.
+    ValueError: no two sequences fit in a row, or the outputs do not depend on them.
   """
   for output, size, limit, worst in differences(
     apply, sequences, params=params, row_length=row_length, tolerance=tolerance
@@ -183,17 +187,17 @@ def differences(
   row_length: int | None = None,
   tolerance: float | None = None,
 ) -> list[Difference]:
-  """The difference of each output, in the order of computation, and last of the gradients.
+  """The difference of each output, in the order of computation, then of the gradients.
 
-  Arguments and errors as for `assert_packed_equals_unpacked`.
+  Arguments and errors are as for `assert_packed_equals_unpacked`.
   """
   probe = make_probe(apply, params)
   if row_length is None:
     row_length = _room_for_two(sequences)
   packs = first_fit(sequences, row_length)
   order = np.concatenate(packs).astype(int)
-  # Both layouts hold the sequences, and so the items of each output, in the same order.
-  # Empty rows after the packs give both one shape, and so one compiled function.
+  # Both layouts hold the sequences in the same order, and so the items of each output too.
+  # Empty rows after the packs give both the same shape, and so one compiled function.
   masked = [len(sequence.get("mlm_positions", ())) for sequence in sequences]
   batches = [
     lay_out(
@@ -246,7 +250,7 @@ def relative_difference(a: Sequence[Any], b: Sequence[Any]) -> float:
 
 
 def _gaps(items: np.ndarray, expected: np.ndarray) -> np.ndarray:
-  """float64[items]: the largest difference of each item over the largest value of all."""
+  """float64[items]: each item's largest difference, divided by the largest value of all."""
   if not is_floating(items):
     return (items != expected).reshape(len(items), -1).any(axis=1).astype(np.float64)
   ours, theirs = items.astype(np.float64), expected.astype(np.float64)
@@ -263,7 +267,7 @@ def _limit(output: Any, tolerance: float | None) -> float:
 def first_fit(
   sequences: Sequence[Mapping[str, Any]], row_length: int | None = None
 ) -> list[list[int]]:
-  """The numbers of the sequences in each row; each goes to the first row with room."""
+  """The numbers of the sequences in each row; each goes into the first row with room."""
   lengths = [sequence_length(sequence) for sequence in sequences]
   row_length = _room_for_two(sequences) if row_length is None else row_length
   packs: list[list[int]] = []
@@ -278,7 +282,7 @@ def first_fit(
       packs.append([number])
   if all(len(pack) == 1 for pack in packs):
     raise ValueError(
-      f"Expected sequences of which two fit a row of {row_length} tokens, found lengths "
+      f"Expected two sequences that fit in a row of {row_length} tokens, found lengths "
       f"{lengths}. Give more sequences, or a larger row_length."
     )
   return packs
@@ -289,7 +293,7 @@ def _room_for_two(sequences) -> int:
 
 
 def _weigh(probe: Probe, outputs: Arrays, batch: Arrays) -> dict[str, np.ndarray]:
-  """Random weights of floating outputs, by sequence and item, not by place in the batch."""
+  """Random weights of floating outputs, which do not depend on an item's place."""
   weights = {}
   for name, x in outputs.items():
     if is_floating(x):

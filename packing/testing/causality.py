@@ -1,4 +1,4 @@
-"""Finds tokens that a model lets see later tokens."""
+"""Finds tokens whose outputs depend on later tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from packing.testing.probe import Arrays, Probe, run_arrays
 
 
 class Lookahead(NamedTuple):
-  """A token before `position` of `row` changes with the tokens from there on."""
+  """A token before `position` in `row` changes with the tokens from there on."""
 
   row: int
   position: int
@@ -34,9 +34,9 @@ def find_lookahead(
   methods: tuple[str, ...] | None = None,
   seed: int = 0,
 ) -> Lookahead | None:
-  """The first position that the tokens before it depend on; None for a causal model.
+  """The first position that earlier tokens depend on; None for a causal model.
 
-  Arguments and errors as for `packing.testing.assert_causal`.
+  Arguments and errors are as for `packing.testing.assert_causal`.
   """
   probe, batch, methods = prepare(apply, batch, methods)
   for method in methods:
@@ -74,7 +74,7 @@ def _by_change(probe: Probe, batch: Arrays, rng) -> Lookahead | None:
   old = run_arrays(probe, batch)
   tokens = {name: x for name, x in old.items() if probe.is_of_tokens(name)}
   for name, x in tokens.items():
-    probe.owners(name, x, batch)  # refuses other shapes
+    probe.owners(name, x, batch)  # rejects outputs of other shapes
   changes = False
   for position in columns.tolist():
     late = np.broadcast_to(columns >= position, segment_ids.shape)

@@ -1,7 +1,7 @@
-"""Derivatives by JAX or PyTorch, whichever the function that is tested is written in.
+"""Derivatives by JAX or PyTorch, depending on which the tested function is written in.
 
-Neither is imported here unless the program has done so: without it, a function cannot be of
-its kind.
+A library is used only if the program has imported it already: without that, the function
+cannot be written in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from packing.testing.probe import Arrays, as_array, is_floating
 
 Outputs = dict[str, Any]
-# Outputs by name and a batch -> the weights of their sum, arrays of the outputs' shapes.
+# Outputs by name and a batch -> the weights of their sum, arrays of the same shapes.
 Weigh = Callable[[Outputs, Arrays], dict[str, np.ndarray]]
 
 
@@ -23,9 +23,9 @@ class Linear(NamedTuple):
   """The floating outputs of a function of embeddings, and their derivatives.
 
   Attributes:
-    outputs: by name, with a shape and a dtype.
+    outputs: the outputs by name, or their shapes and dtypes.
     pull: weights of each output -> float64[B, S], the largest absolute derivative of the
-      weighted sum by each token's embedding.
+      weighted sum with respect to each token's embedding.
   """
 
   outputs: Outputs
@@ -36,15 +36,15 @@ def linearize(run: Callable[[Any], Outputs], embeddings: Any) -> Linear:
   """The derivatives of a function of embeddings float[B, S, D].
 
   Raises:
-    ValueError: the function is not one of JAX or PyTorch, or fails.
+    ValueError: the function is not written in JAX or PyTorch, or fails.
   """
   reasons = ["Expected a function of JAX or PyTorch to differentiate."]
   for loaded, make in (("jax", _linearize_jax), ("torch", _linearize_torch)):
     if loaded in sys.modules:
       try:
         return make(run, embeddings)
-      except Exception as error:  # of any kind, such as a tracer given to NumPy
-        reasons.append(f"By {loaded}: {type(error).__name__}: {error}")
+      except Exception as error:  # of any kind, such as a tracer passed to NumPy
+        reasons.append(f"With {loaded}: {type(error).__name__}: {error}")
   raise ValueError("\n".join(reasons))
 
 
@@ -56,7 +56,7 @@ def _linearize_jax(run, embeddings) -> Linear:
 
   def floating(x):
     outputs = {name: value for name, value in run(x).items() if is_floating(value)}
-    names[:] = outputs  # in the order of computation, which JAX would sort
+    names[:] = outputs  # in the order of computation; JAX would sort them
     return list(outputs.values())
 
   @jax.jit
@@ -104,8 +104,8 @@ def outputs_and_gradients(
 
   Args:
     apply: params and a batch -> outputs by name.
-    params: a tree of arrays of JAX, or a dict or list of tensors of PyTorch.
-    weigh: gives the weights, from outputs or their shapes.
+    params: a tree of JAX arrays, or a dict or list of PyTorch tensors.
+    weigh: computes the weights from the outputs or their shapes.
   """
   tensors = list(params.values() if isinstance(params, Mapping) else _items(params))
   torch = sys.modules.get("torch")
@@ -152,7 +152,7 @@ def _gradients_torch(apply, params, tensors, weigh: Weigh):
 
   leaves = [x for x in tensors if x.requires_grad]
   if not leaves:
-    raise ValueError("Expected a tensor of params that requires a gradient, found none.")
+    raise ValueError("Expected a tensor in params that requires a gradient, found none.")
 
   def run(batch):
     with torch.enable_grad():

@@ -26,8 +26,8 @@ METHODS = ("change", "derivative")
 class Leak(NamedTuple):
   """`source` influences `target`, first in `output`.
 
-  `depth` is that output's number in the order of computation, `size` its largest absolute
-  derivative or change, as `measure` says.
+  `depth` is the number of that output in the order of computation. `size` is the largest
+  absolute derivative or change of the output; `measure` says which of the two.
   """
 
   source: Place
@@ -51,14 +51,14 @@ def find_leaks(
   methods: tuple[str, ...] | None = None,
   seed: int = 0,
 ) -> list[Leak]:
-  """All pairs, in the order of the first output that they touch in.
+  """All pairs that influence each other, in the order of the first output that shows it.
 
-  Arguments and errors as for `packing.testing.assert_no_cross_contamination`.
+  Arguments and errors are as for `packing.testing.assert_no_cross_contamination`.
   """
   probe, batch, methods = prepare(apply, batch, methods)
   if np.max(batch["segment_ids"]) <= 1:
-    raise ValueError("Expected a row with two sequences or more, found none to tell apart.")
-  influences: list[Leak] = []  # also those of sequences on themselves
+    raise ValueError("Expected a row with at least two sequences, found none.")
+  influences: list[Leak] = []  # including those of sequences on themselves
   for method in methods:
     find = {"change": _changes, "derivative": _derivatives}[method]
     influences += find(probe, batch, np.random.default_rng(seed))
@@ -78,7 +78,7 @@ def find_leaks(
 def prepare(
   apply: Callable, batch: Arrays, methods: tuple[str, ...] | None
 ) -> tuple[Probe, Arrays, tuple[str, ...]]:
-  """The probe of a model, the batch to apply it to, and the methods that both allow."""
+  """The probe of a model, the batch to apply it to, and the methods that both support."""
   check_segment_ids(batch["segment_ids"])
   probe = make_probe(apply)
   if probe.embed and "input_embeddings" not in batch and methods != ("change",):
@@ -93,7 +93,7 @@ def _usable_methods(probe: Probe, batch: Arrays) -> tuple[str, ...]:
     return ("change",)
   try:
     linearize(_of_embeddings(probe, batch), batch["input_embeddings"])
-  except ValueError:  # an error of the function comes up again by change
+  except ValueError:  # if the function itself fails, `change` reports it
     return ("change",)
   return METHODS
 
@@ -103,7 +103,7 @@ def _of_embeddings(probe: Probe, batch: Arrays) -> Callable[[Any], dict[str, Any
 
 
 def _check_alive(influences: list[Leak], probe: Probe, batch: Arrays):
-  """Each sequence and each output must depend on something, or it proves nothing."""
+  """Raises an error if a sequence or an output depends on nothing: that proves nothing."""
   own = [leak for leak in influences if leak.source == leak.target]
   for place in places(batch):
     if all(leak.target != place for leak in own):
@@ -118,7 +118,7 @@ def _check_alive(influences: list[Leak], probe: Probe, batch: Arrays):
     if not probe.has_derivative(name):
       continue
     raise AssertionError(
-      f"Output {name!r} depends on no token, so nothing is proved of it. Leave it out."
+      f"Output {name!r} depends on no token, so nothing is proved about it. Leave it out."
     )
 
 
@@ -126,8 +126,8 @@ class Pull(NamedTuple):
   """Random weights on outputs, pulled back to the embeddings.
 
   `names` and `owners` belong to the floating outputs, in the order of computation. `back`
-  takes for each output bool[B, K], which items to weigh, and returns float64[B, S], the
-  largest absolute derivative by each token's embedding.
+  takes bool[B, K] for each output, the items to weigh, and returns float64[B, S], the
+  largest absolute derivative with respect to each token's embedding.
   """
 
   names: list[str]
@@ -136,7 +136,7 @@ class Pull(NamedTuple):
 
 
 def make_pull(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Pull:
-  """For a differentiable function and a batch with `input_embeddings`."""
+  """Makes a Pull for a differentiable function and a batch with `input_embeddings`."""
   linear = linearize(_of_embeddings(probe, batch), batch["input_embeddings"])
   if not linear.outputs:
     raise ValueError("Expected an output of floating type, found none to differentiate.")
@@ -168,7 +168,7 @@ def _derivatives(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Itera
     }
 
   everything = range(len(names))
-  dead = set(everything)  # outputs not yet seen to depend on anything
+  dead = set(everything)  # outputs that are not known to depend on anything
   for target in places(batch):
     together = sizes(target, everything)
     leaking = any(size != 0 for source, size in together.items() if source != target)
@@ -184,7 +184,7 @@ def _derivatives(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Itera
 
 
 def _changes(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Iterator[Leak]:
-  """Replaces the tokens of each place in turn, and looks for any change of the outputs."""
+  """Replaces the tokens of each place in turn, and finds all changes of the outputs."""
   before, again = run_arrays(probe, batch), run_arrays(probe, batch)
   owners = {name: probe.owners(name, x, batch) for name, x in before.items()}
   for name, old in before.items():
@@ -208,7 +208,7 @@ def _changes(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Iterator[
 def with_other_tokens(
   batch: Arrays, here: np.ndarray, rng: np.random.Generator
 ) -> dict[str, Any]:
-  """The batch with another token or embedding wherever `here`, bool[B, S], is True."""
+  """The batch with other tokens or embeddings wherever `here`, bool[B, S], is True."""
   if "input_embeddings" in batch:
     embeddings = np.array(batch["input_embeddings"])
     noise = rng.standard_normal((int(here.sum()), *embeddings.shape[2:]))

@@ -1,6 +1,6 @@
-"""Packed batches laid out sequence by sequence, for tests, proofs and examples.
+"""Lays out packed batches sequence by sequence, for tests, proofs and examples.
 
-A pipeline makes the batches of training, thousands of sequences at once.
+For training, a pipeline lays out thousands of sequences at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def lay_out(
   max_sequences: int | None = None,
   max_masked: int | None = None,
 ) -> dict[str, np.ndarray]:
-  """Lays sequences into rows, in the order given.
+  """Lays out sequences in rows, in the given order.
 
   Args:
     packs: the sequences of each row. A sequence holds `input_ids` int[L] or
@@ -81,7 +81,7 @@ def lay_out(
       if start + length > row_length or slot >= max_sequences:
         raise ValueError(
           f"Row {row} has room for {row_length} tokens and {max_sequences} sequences; its "
-          f"sequences are of {[sequence_length(s) for s in pack]} tokens."
+          f"sequences have {[sequence_length(s) for s in pack]} tokens."
         )
       here = slice(start, start + length)
       batch["segment_ids"][row, here] = slot + 1
@@ -106,29 +106,29 @@ def lay_out(
 
 
 def sequence_length(sequence: Mapping[str, Any]) -> int:
-  """The length of a sequence as `lay_out` takes it, in tokens."""
+  """The number of tokens of a sequence that is an argument of `lay_out`."""
   field = "input_ids" if "input_ids" in sequence else "input_embeddings"
   return len(sequence[field])
 
 
 def check_segment_ids(segment_ids: np.ndarray):
-  """Refuses rows that no packer of this project makes.
+  """Rejects rows that no packer of this project makes.
 
   Args:
     segment_ids: int[B, S]; each row should be 1 ... 1, 2 ... 2, and so on, with zeros for
       padding between sequences or at the end, but not in front.
 
   Raises:
-    ValueError: names the first row that is not.
+    ValueError: names the first row that is different.
   """
   segment_ids = np.asarray(segment_ids)
   if segment_ids.ndim != 2:
     raise ValueError(f"Expected segment_ids of shape [B, S], found {segment_ids.shape}.")
   for number, row in enumerate(segment_ids):
-    starts = row[(np.diff(row, prepend=0) != 0) & (row != 0)]  # one of each sequence
+    starts = row[(np.diff(row, prepend=0) != 0) & (row != 0)]  # one entry per sequence
     in_front = row[0] == 0 and starts.size
     if in_front or not np.array_equal(starts, np.arange(1, starts.size + 1)):
       raise ValueError(
         "Expected each row's segment_ids to be 1, ..., 1, 2, ..., 2, ... with 0 for "
-        f"padding behind them, found {row.tolist()} in row {number}."
+        f"padding after sequences, found {row.tolist()} in row {number}."
       )

@@ -1,7 +1,7 @@
-"""The proofs' view of a model: its outputs, and the sequence that each item belongs to.
+"""How the proofs see a model: its outputs, and which sequence owns each item of them.
 
-A model is a function from a packed batch to arrays of its tokens, [B, S, ...], one or
-several by name.
+A model is a function from a packed batch to an array with a value for each token,
+[B, S, ...], or to several by name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PADDING = 0
 
 
 class Place(NamedTuple):
-  """A sequence of a batch, or the padding of a row: `number` 0."""
+  """A sequence of a batch, or with `number` 0 the padding of a row."""
 
   row: int
   number: int
@@ -33,18 +33,18 @@ def owners_of_tokens(name: str, output: Any, batch: Arrays) -> np.ndarray:
 
 
 class Probe(NamedTuple):
-  """A model as the proofs see it.
+  """A model, as the proofs see it.
 
   Attributes:
     apply: params and a batch -> outputs by name, in the order of computation.
-    params: what to differentiate by: a tree of arrays of JAX, or a dict or list of tensors
-      of PyTorch; None if the function takes only a batch.
+    params: the parameters to differentiate with respect to: a tree of JAX arrays, or a dict
+      or list of PyTorch tensors; None if the function takes only a batch.
     item_owners: name, output and batch -> int[B, K], the number of the sequence that each
       item belongs to, 0 for none.
-    embed: token ids -> `input_embeddings`, of a model that takes either.
-    methods: of `find_leaks`; None for all that the function allows.
-    has_derivative: whether the output of a name can depend on embeddings smoothly.
-    is_of_tokens: whether the output of a name has a value for each token.
+    embed: a batch -> its `input_embeddings`, for a model that takes token ids or these.
+    methods: the methods of `find_leaks`; None for all that the function supports.
+    has_derivative: whether the output of this name depends on embeddings smoothly.
+    is_of_tokens: whether the output of this name has a value for each token.
   """
 
   apply: Callable[[Any, Arrays], dict[str, Any]]
@@ -56,10 +56,10 @@ class Probe(NamedTuple):
   is_of_tokens: Callable[[str], bool] = lambda name: True
 
   def owners(self, name: str, output: Any, batch: Arrays) -> np.ndarray:
-    """`item_owners`, if the output has their shape.
+    """The `item_owners` of an output, after checking that its shape is theirs.
 
     Raises:
-      ValueError: it has another.
+      ValueError: the output has another shape.
     """
     owners = self.item_owners(name, output, batch)
     shape = tuple(getattr(output, "shape", ()))
@@ -73,14 +73,14 @@ class Probe(NamedTuple):
 
 @functools.singledispatch
 def make_probe(model: Callable[..., Any], params: Any = None) -> Probe:
-  """For a function of a batch, or one of params and a batch; other kinds can register."""
+  """The probe of a function of a batch, or of params and a batch; other types register."""
   if params is None:
     return Probe(lambda _, batch: named(model(batch)))
   return Probe(lambda *args: named(model(*args)), params)
 
 
 def named(outputs: Any) -> dict[str, Any]:
-  """Outputs by name, in the order of computation."""
+  """The outputs by name, in the order of computation."""
   if isinstance(outputs, tuple | list):
     outputs = {f"output {number}": output for number, output in enumerate(outputs)}
   elif not isinstance(outputs, Mapping):
@@ -91,10 +91,10 @@ def named(outputs: Any) -> dict[str, Any]:
 
 
 def as_array(name: str, output: Any) -> np.ndarray:
-  """An output, of NumPy, JAX or PyTorch, as a NumPy array; bfloat16 of PyTorch is widened.
+  """An output of NumPy, JAX or PyTorch as a NumPy array; PyTorch's bfloat16 is widened.
 
   Raises:
-    ValueError: it cannot become an array of numbers.
+    ValueError: the output cannot be converted to an array of numbers.
   """
   if hasattr(output, "detach"):
     output = output.detach().cpu()
@@ -102,7 +102,7 @@ def as_array(name: str, output: Any) -> np.ndarray:
       output = output.float()
   try:
     array = np.asarray(output)
-  except Exception as error:  # a tensor of another framework, on a device or with a tape
+  except Exception as error:  # such as a tensor on a device
     raise ValueError(
       f"Expected output {name!r} to be an array, found {type(output).__name__}: {error} "
       "Give it as a NumPy array."
@@ -115,12 +115,12 @@ def as_array(name: str, output: Any) -> np.ndarray:
 
 
 def dtype_name(output: Any) -> str:
-  """Such as float32, of NumPy, JAX or PyTorch."""
+  """The name of a dtype of NumPy, JAX or PyTorch, such as float32."""
   return str(getattr(output, "dtype", "")).removeprefix("torch.")
 
 
 def is_floating(output: Any) -> bool:
-  """Whether an output has a floating type, bfloat16 too."""
+  """Whether an output has a floating dtype, bfloat16 included."""
   return dtype_name(output).startswith(("float", "bfloat"))
 
 
@@ -141,6 +141,6 @@ def places(batch: Arrays, *, padding: bool = False) -> list[Place]:
 
 
 def items_of(place: Place, owners: np.ndarray) -> np.ndarray:
-  """bool[B, K], which items belong to a place."""
+  """bool[B, K]: which items belong to a place."""
   rows = np.arange(len(owners))[:, None]
   return (rows == place.row) & (owners == place.number)

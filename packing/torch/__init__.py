@@ -1,6 +1,7 @@
 """Packed batches in PyTorch, for models of transformers and others; extra `torch`.
 
-A dataset gives packs, lists of examples; the collator lays them into rows of one shape:
+The items of the dataset are packs, lists of examples; the collator lays them out in rows of
+one shape:
 
 >>> import packing
 >>> from torch.utils.data import DataLoader

@@ -1,4 +1,4 @@
-"""Packs of examples as the arguments of a model, with masks that keep sequences apart."""
+"""Turns packs into the arguments of a model, with masks that keep sequences apart."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from packing.row import IGNORED
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackedCollator:
-  """Lays packs into rows, for `model(**batch)` of transformers.
+  """Lays out packs in rows, as arguments of `model(**batch)` for models of transformers.
 
-  An example is a mapping with `input_ids`. Lists of as many values, such as
-  `token_type_ids` or `labels`, are laid out beside them. Single numbers, such as the class
-  of a sequence, become an entry for each sequence.
+  An example is a mapping with `input_ids`. Its other lists of as many values, such as
+  `token_type_ids` or `labels`, are laid out in the same way. Its single numbers, such as
+  the class of a sequence, become an entry for each sequence.
 
   Attributes:
     row_length: S, in tokens.
-    causal: a token sees no later ones. Labels are the tokens if examples have no `labels`,
-      without the first of each sequence, which no token of its own predicts.
+    causal: whether a token sees only itself and earlier tokens. The first token of each
+      sequence then has no label, since no token of its own sequence predicts it. If
+      examples have no `labels`, the tokens are the labels.
     pad_id: the token in padding.
-    first_position: of each sequence. RoBERTa counts from `padding_idx + 1`.
-    attention: `mask`, additive masks for `sdpa` and `eager`; `flash`, one long row with
-      `cu_seq_lens_q` and so on, for FlashAttention.
-    window: `config.sliding_window` of a model with local layers, such as ModernBERT; the
-      mask is then one for each kind of layer.
-    dtype: of the mask; that of the model.
-    max_sequences: M, most sequences of a row. Without it, fields with an entry for each
+    first_position: the first position of each sequence. RoBERTa counts from
+      `padding_idx + 1`.
+    attention: `mask` for additive masks, as `sdpa` and `eager` take them; `flash` for one
+      long row with `cu_seq_lens_q` and so on, as FlashAttention takes it.
+    window: `config.sliding_window` of a model with local layers, such as ModernBERT; there
+      is then a mask for each kind of layer.
+    dtype: the type of the mask, which must be that of the model.
+    max_sequences: M, the most sequences in a row. Without it, fields with an entry for each
       sequence are as wide as the batch needs.
-    length_multiple, separator_tokens: of the plan.
+    length_multiple, separator_tokens: as in the plan.
 
   Example:
     >>> collator = PackedCollator(row_length=6, max_sequences=2)
@@ -72,7 +74,7 @@ class PackedCollator:
 
   @classmethod
   def of(cls, plan: packing.Plan, **options: Any) -> PackedCollator:
-    """For the rows of a plan."""
+    """Makes a collator for the rows of a plan."""
     return cls(
       row_length=plan.row_length,
       max_sequences=plan.packing_depth,
@@ -80,33 +82,34 @@ class PackedCollator:
     )
 
   def __call__(self, packs: Sequence[Any]) -> dict[str, Any]:
-    """The arguments of a model, for B packs, or B rows of `packing.datasets`.
+    """The arguments of a model for B packs, or for B rows of `packing.datasets`.
 
     Returns:
       `input_ids` and `position_ids`, int64[B, S]; `attention_mask`, [B, 1, S, S] of
-      `dtype`, with a window one each of `full_attention` and `sliding_attention`; other
-      lists of examples, [B, S], 0 in padding and `labels` -100. Of single numbers [B, M],
-      in empty places -100 or NaN, the label as `labels`, and `sequence_starts` int64[B, M]
-      and `sequence_mask` bool[B, M]. For FlashAttention B and S become 1 and B x S, and
-      `cu_seq_lens_q`, `cu_seq_lens_k` int32 and `max_length_q`, `max_length_k` take the
-      mask's place; padding counts as a sequence.
+      `dtype`, or with a window a dictionary of two masks, `full_attention` and
+      `sliding_attention`; and the other lists of the examples, [B, S], which are 0 in
+      padding, or -100 in `labels`. If examples have single numbers, these become [B, M],
+      with -100 or NaN in empty places, a `label` is renamed `labels`, and there are also
+      `sequence_starts` int64[B, M] and `sequence_mask` bool[B, M]. For FlashAttention, B
+      and S become 1 and B x S. `cu_seq_lens_q` and `cu_seq_lens_k`, int32, and
+      `max_length_q` and `max_length_k` replace the mask; padding counts as a sequence.
 
     Raises:
-      InputError: a pack that does not fit, or examples with different fields.
+      InputError: a pack does not fit, or examples have different fields.
     """
     return self.arguments(self.rows(packs))
 
   def rows(self, packs: Sequence[Any]) -> dict[str, np.ndarray]:
-    """A packed batch of NumPy arrays, as `packing.testing` takes it."""
+    """A packed batch of NumPy arrays, in the form that `packing.testing` needs."""
     if packs and isinstance(packs[0], Mapping):  # rows already
       return {name: np.stack([row[name] for row in packs]) for name in packs[0]}
     names = ("row_length", "max_sequences", "length_multiple", "separator_tokens")
     return packing.make_rows(packs, **{name: getattr(self, name) for name in names})
 
   def arguments(self, rows: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a model, for a packed batch: `rows`, or one of `packing.testing`."""
+    """The arguments of a model for a packed batch of `rows` or of `packing.testing`."""
     batch = {name: torch.as_tensor(np.asarray(x)) for name, x in rows.items()}
-    for name, x in batch.items():  # losses and gathers of PyTorch refuse int32
+    for name, x in batch.items():  # PyTorch's losses and gathers reject int32
       if not x.is_floating_point() and x.dtype != torch.bool:
         batch[name] = x.long()
     segments, positions = batch.pop("segment_ids"), batch["position_ids"]
@@ -114,8 +117,8 @@ class PackedCollator:
     if self.causal:
       batch.setdefault("labels", batch["input_ids"])
     if "labels" in batch and batch["labels"].shape == segments.shape:
-      told = is_real & (positions > 0) if self.causal else is_real
-      batch["labels"] = batch["labels"].where(told, IGNORED)
+      is_target = is_real & (positions > 0) if self.causal else is_real
+      batch["labels"] = batch["labels"].where(is_target, IGNORED)
     batch |= {
       "input_ids": batch["input_ids"].where(is_real, self.pad_id),
       "position_ids": positions + self.first_position,
@@ -136,7 +139,8 @@ class PackedCollator:
       is_allowed = is_allowed & (distances >= 0)
     if self.window is None:
       return self._additive(is_allowed)
-    # As transformers counts: a causal window holds the token itself, others are one-sided.
+    # As transformers counts them: a causal window includes the token itself; otherwise the
+    # window is the distance to either side.
     is_near = distances < self.window if self.causal else distances.abs() <= self.window
     return {
       "full_attention": self._additive(is_allowed),
@@ -152,7 +156,7 @@ class PackedCollator:
     is_new[:, 1:] = segments[:, 1:] != segments[:, :-1]
     ends = torch.nonzero(is_new.reshape(-1))[:, 0][1:]
     ends = torch.cat([ends.new_zeros(1), ends, ends.new_full((1,), segments.numel())])
-    if self.max_sequences:  # one shape: sequences of no tokens at the end
+    if self.max_sequences:  # empty sequences at the end, so that all batches have one shape
       gaps = 2 if self.separator_tokens or self.length_multiple > 1 else 1
       most = segments.shape[0] * (gaps * self.max_sequences + 1) + 1
       ends = torch.cat([ends, ends[-1:].expand(max(most - ends.numel(), 0))])

@@ -15,14 +15,15 @@ from packing.epochs import PlannedPacks
 class PackedDataset(Dataset):
   """A map-style dataset whose items are packs: lists of examples that share a row.
 
-  It is used with `PackedCollator`. Samplers shuffle packs; `DistributedSampler` deals them
-  to ranks. `set_epoch` draws which sequences share a pack anew, also in workers that stay.
+  Use it with `PackedCollator`. Samplers shuffle the packs, and `DistributedSampler` deals
+  them to ranks. `set_epoch` makes a new random choice of which sequences share a pack, also
+  in persistent workers.
 
   Args:
-    dataset: examples by number, such as a list or a dataset of Hugging Face.
-    plan: of exactly these lengths.
+    dataset: gives an example for each number, such as a list or a Hugging Face dataset.
+    plan: a plan for exactly these lengths.
     lengths: int[N]; tokens of each example. Without it, all examples are read once.
-    seed: of the draw, with the epoch.
+    seed: determines the choice, together with the epoch.
 
   Raises:
     packing.InputError: the plan is for other lengths.
@@ -38,11 +39,11 @@ class PackedDataset(Dataset):
     self, dataset: Any, plan: packing.Plan, *, lengths: Any = None, seed: int = 0
   ):
     self._packs = PlannedPacks(dataset, plan, lengths=lengths, seed=seed)
-    # In memory that workers share, so that they see the epoch of the loader.
+    # In shared memory, so that workers see the epoch that the main process sets.
     self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
 
   def set_epoch(self, epoch: int):
-    """Draws other packs; called before the loader begins the epoch."""
+    """Draws other packs; to be called before the loader begins the epoch."""
     self._epoch[0] = epoch
 
   @property

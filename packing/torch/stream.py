@@ -1,4 +1,4 @@
-"""Packs of a stream, made while it is read."""
+"""A stream, packed while it is read."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ _FIELDS = {"shard", "seen", "ended", "packs", "stream"}
 
 
 class PackedIterableDataset(IterableDataset):
-  """Packs examples as they come; its items are packs, for `PackedCollator`.
+  """Packs examples as they arrive; its items are packs, for `PackedCollator`.
 
-  Each rank and worker reads its shard of the stream, every n-th example of n shards, and
-  each of these comes in exactly one pack. At the end of the stream come all open packs.
+  Each rank and worker reads its shard of the stream, which is every n-th example if there
+  are n shards. Each example appears in exactly one pack. The end of the stream closes all
+  open packs.
 
-  `state_dict` and `load_state_dict` continue exactly, in this process, or in workers under
-  torchdata's `StatefulDataLoader`. The state holds the examples of open packs. A stream
-  with methods of these names is asked for its own state; another one is read again up to
-  where it was.
+  `state_dict` and `load_state_dict` resume exactly, in this process or in workers under
+  torchdata's `StatefulDataLoader`. The state holds the examples of open packs. If the
+  stream has methods of these names, its state is saved and loaded too; otherwise the stream
+  is read again up to the same example.
 
   Args:
-    stream: examples, each time in the same order.
-    row_length: tokens of a row; longer examples are an error.
-    length: from an example to its tokens.
-    rank, world_size: of this process; by default those of `torch.distributed` if it runs.
-    options: of `packing.OnlinePacker`, such as `open_packs` and `max_delay`.
+    stream: examples, in the same order each time.
+    row_length: tokens of a row; a longer example is an error.
+    length: a function from an example to its number of tokens.
+    rank, world_size: those of this process; by default, those of `torch.distributed` if it
+      is initialised.
+    options: options of `packing.OnlinePacker`, such as `open_packs` and `max_delay`.
 
   Raises:
-    packing.InputError: an option out of range.
+    packing.InputError: an option is out of range.
 
   Example:
     >>> stream = [{"input_ids": [1] * n} for n in (5, 6, 3, 2, 8)]
@@ -54,7 +56,7 @@ class PackedIterableDataset(IterableDataset):
     **options: Any,
   ):
     if (rank is None) != (world_size is None):
-      raise InputError("Expected both of rank and world_size, or neither.")
+      raise InputError("Expected both rank and world_size, or neither.")
     if rank is not None:
       last = check_integer("world_size", world_size, at_least=1) - 1
       check_integer("rank", rank, at_least=0, at_most=last)
@@ -66,10 +68,10 @@ class PackedIterableDataset(IterableDataset):
 
   def _start(self):
     self._packer = StreamPacker(**self._options)
-    self._seen, self._ended = 0, False  # examples read, of all shards
+    self._seen, self._ended = 0, False  # examples read, over all shards
 
   def _shard(self) -> tuple[int, int]:
-    """The number of this rank's worker, and how many there are in all."""
+    """The number of this shard, and how many shards there are."""
     rank, ranks = self._rank, self._world_size or 1
     distributed = torch.distributed
     if not self._world_size and distributed.is_available() and distributed.is_initialized():
@@ -103,8 +105,8 @@ class PackedIterableDataset(IterableDataset):
     yield from self._packer.take()
 
   def state_dict(self) -> dict[str, Any]:
-    """The position, between two packs; as plain as the examples and the stream's state."""
-    if self._resume is not None:  # loaded, and no pack given since
+    """The position between two packs; plain data if examples and the stream's state are."""
+    if self._resume is not None:  # a loaded state, and no pack yielded since
       return self._resume
     stream = getattr(self._stream, "state_dict", None)
     return {
@@ -116,10 +118,10 @@ class PackedIterableDataset(IterableDataset):
     }
 
   def load_state_dict(self, state: dict[str, Any]):
-    """Continues where `state_dict` was called, with the next iterator.
+    """Makes the next iterator continue from the point where `state_dict` was called.
 
     Raises:
-      packing.InputError: not a state of such a dataset.
+      packing.InputError: the argument is not a state of such a dataset.
     """
     if not isinstance(state, dict) or set(state) != _FIELDS:
       raise InputError("Expected a state of PackedIterableDataset, found another.")

@@ -49,5 +49,5 @@ def test_a_short_run_measures_writes_and_draws(tmp_path, capsys, monkeypatch):
   assert min(curve["argument_bytes"]) < curve["bytes"][0]
   assert files["png"].read_bytes().startswith(b"\x89PNG")
   printed = capsys.readouterr().out
-  assert "row length S times 2.23: time times" in printed
+  assert "2.23 times the row length S: " in printed
   assert f"{curve['memory_exponent']:.2f}" in printed

@@ -75,8 +75,8 @@ def test_kept_statements_are_judged_again(tmp_path):
 def test_what_was_copied_from_the_documents_is_published_as_it_was(tmp_path):
   """As `python -m experiments.publish --help` says, to use the published runs."""
   root, results = tmp_path / "root", tmp_path / "results"
-  for folder in (publish.PACKING, *publish.ALONE.values(), "experiments"):
-    (root / folder).mkdir(parents=True)
+  for place in (publish.PACKING, *publish.ALONE.values(), "experiments"):
+    (root / place).mkdir(parents=True)
   for name, folder in ALONE.items():
     (results / name).mkdir(parents=True)
     for path in (*folder.glob("*.json"), *folder.glob("*.png")):

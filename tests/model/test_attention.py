@@ -212,7 +212,7 @@ def test_dropout_scales_what_it_keeps():
     ({"attention_impl": "splash"}, r"TPUs, found cpu\. Use .*, or attention_impl=xla\."),
     ({"attention_dropout_rate": 0.1}, "needs an attention dropout of 0, found 0.1"),
     ({"dtype": jnp.float64}, "needs float32 or bfloat16, found float64"),
-    ({"row_length": 130}, "needs rows of a multiple of 128 tokens, found 130"),
+    ({"row_length": 130}, "needs a row length that is a multiple of 128 tokens, found 130"),
     ({"positions": "alibi"}, "needs scores without a bias, found ALiBi's"),
   ],
 )
@@ -240,7 +240,7 @@ class Device:
     ("cudnn", "8.0", 1, None),
     ("cudnn_packed", "8.9", 1, "of compute capability 8.9"),
     ("cudnn_packed", "10.0", 1, None),
-    ("cudnn", "9.0", 16, "heads of a multiple of 8, found 4"),
+    ("cudnn", "9.0", 16, "head size that is a multiple of 8, found 4"),
   ],
 )
 def test_gpus_and_head_sizes_are_told_apart(

@@ -119,7 +119,7 @@ ROTARY = {"rope_type": "default", "rope_theta": 9.0}
     ({"rope_parameters": "none"}, 'rope_parameters is "none"; expected an object'),
     ({"rope_parameters": {"full_attention": 9.0}}, "expected an object for each kind"),
     ({"rope_scaling": {"type": "linear"}}, "rope_scaling is"),
-    ({"norm_bias": True}, "norm_bias is true, which this model cannot do"),
+    ({"norm_bias": True}, "norm_bias is true, which this model does not support"),
     ({"hidden_activation": "silu"}, "hidden_activation is"),
     ({"embedding_dropout": 0.5}, "embedding_dropout is 0.5"),
     ({"classifier_pooling": "max"}, "pooling is 'max'"),

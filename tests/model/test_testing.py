@@ -308,7 +308,7 @@ def the_mean_of_a_row(batch):
 PROVE_NOTHING = {
   "one a row": (isolated, lay_out([[s] for s in embedded()], row_length=5), "found none"),
   "padding alone": (isolated, jax.tree.map(np.zeros_like, EMBEDDED), "two .* found none"),
-  "padding in front": (isolated, with_ids(np.roll(IDS, 1, axis=1)), "0 for padding behind"),
+  "padding in front": (isolated, with_ids(np.roll(IDS, 1, axis=1)), "0 for padding after"),
   "one axis": (isolated, with_ids(IDS[0]), r"shape \[B, S\]"),
   "not of tokens": (the_mean_of_a_row, EMBEDDED, r"\[3, 11, ...\], found \(3, 5\)"),
   "tokens all alike": (through_ids(isolated), ALIKE, "two kinds of tokens .* found 1"),
@@ -383,8 +383,8 @@ def test_padding_and_other_rows_are_looked_at_as_sources(method, source):
 @pytest.mark.parametrize(
   ("lengths", "row_length", "message"),
   [
-    ((4,), 7, "of which two fit a row of 7 tokens"),
-    ((4, 4), 5, "of which two fit a row of 5 tokens, found lengths"),
+    ((4,), 7, "two sequences that fit in a row of 7 tokens"),
+    ((4, 4), 5, "two sequences that fit in a row of 5 tokens, found lengths"),
     ((4, 9), 7, r"sequences\[1\] has 9 tokens, the row 7"),
   ],
 )

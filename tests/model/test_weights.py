@@ -116,7 +116,7 @@ def test_a_step_is_exported(stored, tmp_path, capsys):
     ("export run --step 8", "there are 7, 11"),
     ("export run --out run", "Expected a new or empty folder"),
     ("import no", "Expected a Hugging Face directory"),
-    ("import run", "a folder of this project already"),
+    ("import run", "already a folder of this project"),
     (f"import {PRETRAINING} --out run", "Expected a new or empty folder"),
     (f"import {PRETRAINING} --vocab-multiple 0", "expected at least 1"),
     (f"import {PRETRAINING} --vocab-multiple 100000000000", "at most 65536"),
@@ -144,7 +144,7 @@ def test_a_vocabulary_of_another_size_than_the_embedding_is_refused(tmp_path, ca
     tokens = [*TOKENS, *map(str, range(number - len(TOKENS)))]
     (tmp_path / "hf" / "vocab.txt").write_text("\n".join(tokens) + "\n")
     assert main(arguments) == status, number
-    message = f"has {number} tokens; expected 173 to 300, as vocab_size is 300. Copy"
+    message = f"has {number} tokens; expected 173 to 300, since vocab_size is 300. Copy"
     assert (message in capsys.readouterr().err) == bool(status)
     assert (tmp_path / "ours").exists() == (not status)
   (tmp_path / "ours" / "vocab.txt").write_text("\n".join(TOKENS))

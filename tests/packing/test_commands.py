@@ -207,7 +207,7 @@ def test_analyze_does_not_advise_packing_without_a_gain(result, tmp_path):
     ("pack --histogram nothing", "no built-in histogram 'nothing'"),
     ("pack COLA --algorithm magic", "no packing algorithm 'magic'"),
     ("pack COLA --max-sequences-per-pack 0", "'0'; expected"),
-    ("pack COLA --row-length 40", "longest sequence, 47"),
+    ("pack COLA --row-length 40", "longest sequence, which has 47"),
     ("pack COLA --row-length 99999999999", "at most 16777216"),
     ("pack COLA --length-multiple 0", "length_multiple is 0"),
     ("pack COLA --separator-tokens -1", "separator_tokens is -1"),

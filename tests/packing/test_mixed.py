@@ -99,7 +99,7 @@ def test_the_certificate_tells_cost_and_bound(tmp_path):
     ({"row_length": ()}, "at least one length"),
     ({"row_length": (4, 7)}, "cannot hold the longest sequence"),
     ({"row_length": 8, "row_cost": 3}, "several row lengths"),
-    ({"row_length": 8.0}, "row_length is 8.0; expected at least 1, a whole number"),
+    ({"row_length": 8.0}, "row_length is 8.0; expected a whole number of at least 1"),
   ],
 )
 def test_mistakes_are_refused(rows, message):

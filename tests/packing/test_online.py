@@ -151,20 +151,20 @@ def packs(*content, **change):
     ({"waiting": 3}, "damaged"),
     (packs(one_pack(9)), "length is out"),
     (packs(one_pack(0)), "length is out"),
-    (packs(one_pack(1.5)), "a number is not whole"),
+    (packs(one_pack(1.5)), "a number is not a whole number"),
     (packs(one_pack(5, 4)), "overflows"),
     (packs(one_pack(2)[:2]), "damaged"),
     (packs(one_pack(2), one_pack(2)), "same number"),
     (packs(one_pack()), "empty or full"),
     (packs(one_pack(2, 2), max_sequences_per_pack=2), "empty or full"),
-    (packs(one_pack(2, number=1)), "yet to be opened"),
+    (packs(one_pack(2, number=1)), "has not been opened yet"),
     (packs(*(one_pack(2, number=n) for n in range(3)), open_packs=2), "too many packs"),
     ({"waiting": [[5, 0, 0], [3, -1, 1]], "arrivals": 2}, "unsorted"),
     ({"waiting": [[5, 0, 0]], "look_ahead": 0}, "too many sequences"),
     ({"waiting": [[9, 0, 0]]}, "length is out"),
-    ({"waiting": [[5, -7, 0]]}, "yet to arrive"),
-    ({"arrivals": -1}, "a number is not whole"),
-    ({"opened": "1"}, "a number is not whole"),
+    ({"waiting": [[5, -7, 0]]}, "has not arrived yet"),
+    ({"arrivals": -1}, "a number is not a whole number"),
+    ({"opened": "1"}, "a number is not a whole number"),
   ],
 )
 def test_bad_states_are_refused(change, message):
@@ -186,7 +186,7 @@ def test_a_state_without_the_examples_of_its_packs_is_refused():
   for change, message in (
     ({"held": state["held"][1:]}, "damaged: its examples are not those of its packs"),
     ({"held": [*state["held"], [7, {}]]}, "damaged"),
-    ({"packer": 3}, "found one without its packer"),
+    ({"packer": 3}, "found one without a packer"),
   ):
     with pytest.raises(packing.InputError, match=message):
       resumed.restore(state | change)

@@ -25,9 +25,9 @@ def test_a_pack_may_be_any_iterable_of_sequences_with_a_length():
 @pytest.mark.parametrize(
   ("sequences", "message"),
   [
-    ([[1, 2, 3], [4, 5]], "have 5 tokens together; expected 1 to 4"),
-    ([], "have 0 tokens"),
-    ([[]], "have 0 tokens"),
+    ([[1, 2, 3], [4, 5]], "take 5 tokens of a row; expected 1 to 4"),
+    ([], "take 0 tokens"),
+    ([[]], "take 0 tokens"),
     ([[1], [], [2]], r"have \[1, 0, 1\] tokens; expected at least one in each"),
     ([[0.5]], "Tokens are float64; expected integers"),
   ],
@@ -41,7 +41,7 @@ def test_sequences_that_do_not_make_a_row_are_refused(sequences, message):
   ("options", "message"),
   [
     ({"row_length": 0}, "row_length is 0; expected at least 1"),
-    ({"row_length": 8.0}, "row_length is 8.0; expected at least 1"),
+    ({"row_length": 8.0}, "row_length is 8.0; expected a whole number of at least 1"),
     ({"length_multiple": 0}, "length_multiple is 0; expected at least 1"),
     # It would lay the second sequence over the end of the first.
     ({"separator_tokens": -1}, "separator_tokens is -1; expected at least 0"),
@@ -66,7 +66,7 @@ IDS = {"input_ids": [1, 2]}
     ({"places": [1, 2**33]}, {"places": [1, 2]}, "Values of places hold 8589934592"),
     ({"places": [0.5, 1]}, {"places": [1, 2]}, "Values of places are float64"),
     ({"label": 1, "labels": [1, 2]}, {"label": 1, "labels": [1, 2]}, "found both"),
-    ({"label": 1}, {"label": [1, 2]}, r"label is \[1, 2\]; expected a number in all"),
+    ({"label": 1}, {"label": [1, 2]}, r"label is \[1, 2\]; expected one number in every"),
     ({"label": [1, 2]}, {"label": 1}, r"label has \[2, \(\)\] values"),
     ({"label": [[1], [2]]}, {"label": [1, 2]}, r"label has \[\(2, 1\), 2\] values"),
   ],
@@ -94,7 +94,7 @@ BASE = types.SimpleNamespace(hidden_size=768, intermediate_size=3072)
 
 @pytest.mark.parametrize("value", ["a text", None])
 def test_fields_that_are_not_numbers_are_refused(value):
-  with pytest.raises(packing.InputError, match=r"^name is .*; expected a number"):
+  with pytest.raises(packing.InputError, match=r"^name is .*; expected one number"):
     packing.make_rows([[{"input_ids": [1], "name": value}]], 4)
 
 
@@ -130,7 +130,7 @@ def test_refuses_costs_that_no_row_has(parts, message):
 
 
 def test_refuses_measurements_that_do_not_fit_together():
-  with pytest.raises(packing.InputError, match="as many"):
+  with pytest.raises(packing.InputError, match="vectors of one length"):
     packing.Cost.fit([1.0, 2.0], [1.0], [1.0, 2.0])
   with pytest.raises(packing.InputError, match="two measurements"):
     packing.Cost.fit([1.0], [1.0], [1.0])

@@ -31,15 +31,15 @@ ARMS = ("packed", "no_mask", "no_position_reset", "loss_of_packs")
 
 
 def ablation(part: Part, results: ByArm) -> Exhibit:
-  """Without the mask, and without the reset of positions."""
+  """The exhibit of training without the mask, and without the reset of positions."""
   names = ARMS[:3]
   packed, no_mask, no_reset = (results[name] for name in names)
   loss, control, reset = (held_out(results[name]) for name in names)
   trained, trained_no_mask = in_training(packed), in_training(no_mask)
-  right, right_no_mask, right_no_reset = (
+  accuracy, accuracy_no_mask, accuracy_no_reset = (
     [100 * x for x in held_out(results[name], "mlm_accuracy")] for name in names
   )
-  # The margin is the difference of the paper's 72.1 % and 71.8 %.
+  # The margin is the difference between the paper's 72.1 % and 71.8 %.
   more_points = functools.partial(larger, margin=0.3, unit="percentage points")
   without = "Without the reset of positions"
   apart = [mean_difference(x, packed) for x in (no_mask, no_reset)]
@@ -65,14 +65,18 @@ def ablation(part: Part, results: ByArm) -> Exhibit:
       np.subtract(control, loss).tolist(),
       np.subtract(held_out(no_mask, at=EARLY), held_out(packed, at=EARLY)).tolist(),
     ),
-    more_points("Without the mask the accuracy is lower at the end", right, right_no_mask),
+    more_points(
+      "Without the mask the accuracy is lower at the end", accuracy, accuracy_no_mask
+    ),
     larger(
       "Without the mask the model is worse on each sequence alone",
       held_out(no_mask, way="alone"),
       held_out(packed, way="alone"),
     ),
     equivalent(f"{without} the loss almost matches", reset, loss, power=control),
-    more_points(f"{without} the accuracy stays a little lower", right, right_no_reset),
+    more_points(
+      f"{without} the accuracy stays a little lower", accuracy, accuracy_no_reset
+    ),
     larger("The mask matters more than the positions", control, reset),
   ]
   return comparison(
@@ -92,7 +96,7 @@ def ablation(part: Part, results: ByArm) -> Exhibit:
 
 
 def loss_unit(part: Part, results: ByArm) -> Exhibit:
-  """The loss averaged over packs instead of sequences."""
+  """The exhibit of the loss averaged over packs instead of sequences."""
   of_packs, packed = results["loss_of_packs"], results["packed"]
   groups = length_groups(packed)
   a, b = losses_by_length(of_packs), losses_by_length(packed)

@@ -32,11 +32,11 @@ OVERRIDES: dict[str, Any] = {
   "optimizer.learning_rate": 0.0106,  # for half of its sequences a step (LOG.md)
 }
 ABOUT = (
-  "BERT-tiny on the docstrings of the standard library, from drawn weights, in rows of 192 "
-  "tokens."
+  "BERT-tiny is trained on the docstrings of the standard library, from random weights, in "
+  "rows of 192 tokens."
 )
-WARMUP = 0.06  # of a run, as on the quickstart
-MORE_SEEDS = 8  # where three could not tell a small difference from none
+WARMUP = 0.06  # of a run, as in the quickstart
+MORE_SEEDS = 8  # where three seeds could not distinguish a small difference from none
 QUICK: dict[str, Any] = {
   "data.directory": "data/quick",
   "data.dupe_factor": 1,
@@ -48,9 +48,9 @@ QUICK: dict[str, Any] = {
 
 
 def make_study(part: Part, names: Sequence[str], *, seeds: int = SEEDS) -> Study:
-  """The study with some of the arms on docstrings; all parts of a report share its runs.
+  """The study of some arms on docstrings; all parts of a report share its runs.
 
-  `seeds` are those of each arm if the command names no number.
+  `seeds` is their number for each arm, unless the command gives one.
   """
   arms = [arm for arm in ARMS if arm.name in names]
   overrides = OVERRIDES | QUICK if part.quick else OVERRIDES
@@ -76,20 +76,20 @@ def of_sentences(config: ConfigDict, *, cross_documents: bool = False) -> dict[s
     "data.task": "sentences",
     "data.cross_documents": cross_documents,
     "data.directory": f"{config.data.directory}-{kind}",
-    "data.dupe_factor": 1,  # nothing is random that could be cut again
+    "data.dupe_factor": 1,  # nothing is random, so another copy would be the same
     "data.vocab_file": f"{config.data.directory}/vocab.txt",
     "model.next_sentence": False,
   }
 
 
 def mean_length(config: ConfigDict, fields: Mapping[str, Any]) -> float:
-  """Of the sequences that are prepared for an arm, in tokens."""
+  """The mean length, in tokens, of the sequences that are prepared for an arm."""
   chosen = config.copy_and_resolve_references()
   chosen.update_from_flattened_dict(dict(fields))
   return float(pipeline.prepare_dataset(chosen).train.lengths.mean())
 
 
 def timed(study: Study, arms: Sequence[Arm]) -> dict[str, list[dict[str, Any]]]:
-  """Times the steps of some arms, one run at a time on all cores, as often as seeds."""
+  """Times the steps of some arms, one run per seed, one at a time on all cores."""
   module = "experiments.lab.paired_speed"
   return dataclasses.replace(study, arms=arms, module=module, jobs=1).run()

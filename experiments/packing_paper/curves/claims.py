@@ -31,12 +31,12 @@ from experiments.packing_paper.curves.tables import (
   table,
 )
 
-SPREAD_MARGIN = 0.05  # of the standard deviation of the sequences of a step
+SPREAD_MARGIN = 0.05  # of the standard deviation of the sequences in a step
 TARGET = 3  # times the accuracy of always predicting the commonest token
 
 
 def same_batch(part: Part, results: ByArm) -> Exhibit:
-  """Packed and unpacked training with the same sequences each step."""
+  """The exhibit of packed and unpacked training with the same sequences each step."""
   names = ["packed", "unpacked"]
   packed, unpacked = (results[name] for name in names)
   sequences = packed[0]["curve"][-1]["sequences"]
@@ -93,7 +93,7 @@ def long_enough(runs: Results, what: str = "packed training") -> Statement:
 
 
 def heuristics(part: Part, results: ByArm) -> Exhibit:
-  """Twice the sequences a step, with each adjustment of the optimizer."""
+  """The exhibit of twice the sequences a step, with each adjustment of the optimizer."""
   twice = ["twice", "twice_rate", "twice_betas"]
   names = ["unpacked", "packed", *twice, "constant_twice_betas"]
   final = {name: held_out(results[name]) for name in names}
@@ -146,7 +146,7 @@ def heuristics(part: Part, results: ByArm) -> Exhibit:
 
 
 def by_time(part: Part, results: ByArm, speed: Results) -> Exhibit:
-  """The optimised setups over the time of training; `speed` is of `lab.paired_speed`."""
+  """The exhibit of setups by training time; `speed` is from `lab.paired_speed`."""
   packed, unpacked = results["twice_betas"], results["unpacked"]
   ways = ("packed_sequences_per_second", "unpacked_sequences_per_second")
   gains, of_steps = [], []
@@ -189,17 +189,17 @@ def by_time(part: Part, results: ByArm, speed: Results) -> Exhibit:
     ],
     pictures=["by_time.png"],
     text=f"{table(results, names)}\n\n"
-    f"Steps were timed alone, in turns: {rates[0]:,.0f} sequences a second packed, "
-    f"{rates[1]:,.0f} unpacked; quartiles of the ratio {low:.2f} to {high:.2f} in "
-    f"{len(speed)} measurements, one a seed. All arms have one learning rate: neither "
-    "setup is optimised for itself. One program runs both kinds of rows, from batches on "
-    "the device: the cost of mask and losses is in Table 1's exhibit, and what packing "
-    "saves in transfers is not measured.",
+    f"Steps were timed separately, in turns: {rates[0]:,.0f} sequences a second packed, "
+    f"{rates[1]:,.0f} unpacked; the quartiles of the ratio are {low:.2f} to {high:.2f} in "
+    f"{len(speed)} measurements, one per seed. All arms have the same learning rate, so "
+    "neither setup is optimised on its own. One program runs both kinds of rows, from "
+    "batches on the device: the cost of the mask and of the losses is in Table 1's "
+    "exhibit, and what packing saves in transfers is not measured.",
   )
 
 
 def spread(part: Part, results: ByArm) -> Exhibit:
-  """How the number of sequences varies from step to step."""
+  """The exhibit of how the number of sequences varies from step to step."""
   counts, rows, statements, summary = {}, [], [], []
   for arm in ("packed", "twice"):
     runs = results[arm]
@@ -231,7 +231,7 @@ def spread(part: Part, results: ByArm) -> Exhibit:
 
 
 def _sequences_to(run: Mapping[str, Any], loss: float) -> float:
-  """After how many sequences a run had a loss, on lines between its evaluations."""
+  """After how many sequences a run reached a loss, interpolated between evaluations."""
   counts = [one["sequences"] for one in run["evaluations"]]
   losses = [one["own"]["mlm_loss"] for one in run["evaluations"]]
   reached = int(np.argmax(np.array(losses) <= loss))  # the first that is low enough

@@ -1,7 +1,7 @@
 """Pictures of learning curves over seeds, one finding each.
 
-All take the path of the PNG and a title, which says what the picture shows. Arms are given
-by their names in words.
+All functions take the path of the PNG and a title, which says what the picture shows. Arms
+are given by their names in words.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from experiments.lab.pictures import COLOURS, PERCENT, band, figure, legend_belo
 from experiments.lab.statistics import MARGIN
 from experiments.lab.study import Results
 
-_SMOOTHED = 5  # points of a training curve; each is noisy in the same way in all arms
+_SMOOTHED = 5  # points of a training curve are averaged; their noise is alike in all arms
 
 
 def curves(
@@ -28,10 +28,10 @@ def curves(
   way: str = "own",
   over: str = "sequences",
 ):
-  """The training loss over `over`; and the held-out loss minus that of the first arm.
+  """The training loss, and the held-out loss minus that of the first arm.
 
-  Held-out sequences are evaluated in one `way`, "own" or "alone"; `over` is a counter of
-  the runs, "sequences" or "real_tokens".
+  Held-out sequences are evaluated in one `way`, "own" or "alone"; the horizontal axis is
+  `over`, a counter of the runs, "sequences" or "real_tokens".
   """
   drawing = figure(height=5.5)
   left, right = drawing.subplots(1, 2)
@@ -41,7 +41,7 @@ def curves(
     y = [_smooth([point["mlm_loss"] for point in run["curve"]]) for run in runs]
     band(left, x, y, colour, name)
     if runs is not base:
-      # Of few steps, some arms are evaluated once more than others.
+      # In short runs, some arms are evaluated once more than others.
       common = min(len(of[0]["evaluations"]) for of in (base, runs))
       x = _counted(runs, "evaluations", over)[:common]
       apart = [
@@ -107,7 +107,7 @@ def bars(
 
 
 def spread(path: pathlib.Path, counts: Mapping[str, Mapping[int, int]], *, title: str):
-  """The share of steps by their number of sequences, from the counts of each name."""
+  """The share of steps by number of sequences; `counts` has the steps of each name."""
   drawing = figure()
   axes = drawing.add_subplot()
   for (name, steps), colour in zip(counts.items(), COLOURS, strict=False):
@@ -124,10 +124,12 @@ def spread(path: pathlib.Path, counts: Mapping[str, Mapping[int, int]], *, title
 def by_length(
   path: pathlib.Path, lengths: Sequence[str], differences: np.ndarray, *, title: str
 ):
-  """Bars of a loss of packs minus that of sequences, with a dot for each seed.
+  """Bars: the loss after training on the loss of packs minus that of sequences.
+
+  There is a dot for each seed.
 
   Args:
-    path, title: as of all.
+    path, title: as in all functions.
     lengths: of the groups, in tokens.
     differences: float[seeds, groups], nats.
   """
@@ -149,7 +151,7 @@ def _counted(runs: Results, which: str, counter: str = "sequences") -> np.ndarra
 
 
 def _smooth(values: Sequence[float]) -> np.ndarray:
-  """The mean of a few points around each, of fewer at the ends."""
+  """A moving average over a few points, over fewer at the ends."""
   window = np.ones(min(_SMOOTHED, len(values)))
   total = np.convolve(values, window, mode="same")
   return total / np.convolve(np.ones(len(values)), window, mode="same")

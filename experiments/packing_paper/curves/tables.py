@@ -1,4 +1,4 @@
-"""Arms of the learning curves: their names, and exhibits that compare them."""
+"""Arms of the learning curves: names in words, and exhibits that compare arms."""
 
 from __future__ import annotations
 
@@ -95,17 +95,17 @@ def table(results: ByArm, names: Sequence[str]) -> str:
 
 def losses_by_length(runs: Results) -> np.ndarray:
   """float[seeds, groups]: the held-out loss of sequences, by groups of lengths."""
-  found = held_out(runs, _BY_LENGTH)
-  return np.array([[x["mlm_loss"] for x in of_run] for of_run in found])
+  groups = held_out(runs, _BY_LENGTH)
+  return np.array([[x["mlm_loss"] for x in of_run] for of_run in groups])
 
 
 def length_groups(runs: Results) -> list[str]:
-  """The groups, such as "1 to 64" tokens."""
+  """The groups of lengths, such as "1 to 64" tokens."""
   return [f"{x['from']} to {x['to']}" for x in held_out(runs, _BY_LENGTH)[0]]
 
 
 def length_table(results: ByArm, names: Sequence[str]) -> str:
-  """The held-out loss of some arms by length, the mean over seeds."""
+  """The held-out loss of some arms by length, as the mean over seeds."""
   losses = [losses_by_length(results[name]).mean(0) for name in names]
   rows = [
     [group, *(f"{x:.3f}" for x in of_group)]

@@ -1,6 +1,6 @@
 """What padding and truncation lose without packing: sections C and J, and the 2021 version.
 
-All of it follows from the built-in histograms of Wikipedia.
+All numbers follow from the built-in histograms of Wikipedia.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROWS = 256  # of a batch
 
 
 def two_phases(part: Part) -> Exhibit:
-  """The padding of BERT's two phases, section C."""
+  """The exhibit of the padding in BERT's two phases, section C."""
   shares = {}
   for length in PHASES:
     histogram = packing.load_histogram(f"wikipedia_{length}")
@@ -39,20 +39,21 @@ def two_phases(part: Part) -> Exhibit:
     "Section C, two phases",
     "Padding of the two phases of BERT's pretraining",
     "within a tolerance",
-    f"Of a mean step of both phases {of_steps:.1f} % is padding; of all tokens "
-    f"{of_tokens:.1f} %, since a step of the second phase has four times the tokens.",
+    f"On average over the steps of both phases, {of_steps:.1f} % of a step is padding; of "
+    f"all tokens {of_tokens:.1f} %, since a step of the second phase has four times the "
+    "tokens.",
     claim="Even with a first phase on short rows about 20 % of the work is padding.",
     values=[
       within("padding of a mean step (%)", "20", of_steps, tolerance=1),
       Value("padding of all tokens (%)", "", f"{of_tokens:.1f}"),
     ],
     text=table(["tokens of a row", "steps", "padding (%)"], rows, left=())
-    + "\n\nBoth phases have as many sequences a step.",
+    + "\n\nBoth phases have the same number of sequences a step.",
   )
 
 
 def truncation(part: Part) -> Exhibit:
-  """What is lost if only whole rows are kept, section J."""
+  """The exhibit of what is lost if only full rows are kept, section J."""
   histogram = packing.load_histogram(f"wikipedia_{LONGEST}")
   lengths = np.arange(1, LONGEST + 1)
   shorter = histogram.counts[:-1]
@@ -64,8 +65,8 @@ def truncation(part: Part) -> Exhibit:
     "What a generator loses that drops short sequences",
     "within a tolerance",
     f"{of_sequences:.1f} % of the sequences are shorter than {LONGEST} tokens. At most "
-    f"{SHORTENED:.0%} were shortened at random, so at least {least:.1f} % were short "
-    f"before. All shorter ones together hold {of_tokens:.1f} % of the tokens.",
+    f"{SHORTENED:.0%} were shortened at random, so at least {least:.1f} % were short to "
+    f"begin with. All shorter sequences together hold {of_tokens:.1f} % of the tokens.",
     claim="A generator that drops short sequences loses more than 25 % of the data at 512 "
     "tokens.",
     values=[
@@ -82,7 +83,7 @@ def truncation(part: Part) -> Exhibit:
 
 
 def constant_tokens(part: Part) -> Exhibit:
-  """How much the real tokens of a batch vary, section 1 of the 2021 version."""
+  """The exhibit of how much a batch's real tokens vary, section 1 of the 2021 version."""
   rows, spreads = [], {}
   for name, algorithm, depth in (
     ("one sequence a row", "none", 1),
@@ -114,5 +115,5 @@ def constant_tokens(part: Part) -> Exhibit:
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """All of them."""
+  """All exhibits of this part."""
   return [two_phases(part), truncation(part), constant_tokens(part)]

@@ -29,25 +29,25 @@ WEIGHTS = {
   (16, 0.09): "99.728",
   (256, 0.09): "99.53",
 }
-DEFAULT = (8, 0.09)  # of the algorithm: the same plan as in other parts
+DEFAULT = (8, 0.09)  # the algorithm's own: the same plan as in other parts
 UNPRINTED = ((4, 0.0), (4, 0.09), (4, 0.9), (8, 0.9))
 SQUAD_WEIGHTS = {(0, 1.0): "96.94", (8, 0.09): "97.38", (64, 0.002): "98.767"}
 
 
 def plan_of(part: Part, histogram: str, offset: int, weight: float) -> packing.Plan:
-  """By least squares at depth 3; residuals of lengths up to the offset are weighted."""
+  """A plan by least squares at depth 3, with weights on lengths up to the offset."""
   weights = {"residual_offset": offset, "residual_weight": weight}
   options = {} if (offset, weight) == DEFAULT else weights
   return cached_plan(part, histogram, "nnlshp", 3, **options)
 
 
 def efficiency(plan: packing.Plan) -> float:
-  """In percent, as the paper counts it: of rounded packs, with their empty slots."""
+  """In percent, as the paper counts it: of the rounded packs, with their empty slots."""
   return 100 * plan.details["efficiency_before"]
 
 
 def section_f44(part: Part) -> Exhibit:
-  """The residual without weights, and with them."""
+  """The exhibit of the residual without weights and with them."""
   plans = [plan_of(part, WIKIPEDIA, *weights) for weights in ((0, 1.0), DEFAULT)]
   plain = plans[0]
   # int64[S]; b - A round(x), equation (17).
@@ -87,7 +87,7 @@ def section_f44(part: Part) -> Exhibit:
 
 
 def section_f5(part: Part) -> Exhibit:
-  """Efficiency by weight and offset."""
+  """The exhibit of efficiency by weight and offset."""
   values, rows = [], []
   plans: dict[str, list[packing.Plan]] = {WIKIPEDIA: [], SQUAD: []}
   for histogram, printed, unprinted, tolerance in (
@@ -116,8 +116,9 @@ def section_f5(part: Part) -> Exhibit:
     "Section F.5",
     "Weights of the residual",
     "within a tolerance",
-    f"On Wikipedia the weights move efficiency by at most {max(shares) - min(shares):.2f} "
-    f"points; the best of them has {above:,} packs more than the optimum.",
+    "On Wikipedia the weights change efficiency by at most "
+    f"{max(shares) - min(shares):.2f} points; the best weights need {above:,} packs more "
+    "than the optimum.",
     claim="The efficiency of least squares depends little on the weights of its residual.",
     values=values,
     text=table([*header, "packs of `optimal`"], rows),
@@ -127,8 +128,8 @@ def section_f5(part: Part) -> Exhibit:
 def draw(path: pathlib.Path, unweighted: np.ndarray, weighted: np.ndarray):
   """The paper's Figures 7 and 8: the residual r = b - A round(x) by length.
 
-  Residuals are int64[S], below 0 where sequences are missing. `weighted` is that with less
-  weight on the shortest.
+  Residuals are int64[S], below 0 where sequences are missing. `weighted` is the residual
+  with less weight on the shortest lengths.
   """
   drawing = figure(9, 6)
   panels = drawing.subplots(2, 1, sharex=True, sharey=True)
@@ -149,5 +150,5 @@ def draw(path: pathlib.Path, unweighted: np.ndarray, weighted: np.ndarray):
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Both."""
+  """Both exhibits."""
   return [section_f44(part), section_f5(part)]

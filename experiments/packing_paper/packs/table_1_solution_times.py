@@ -20,7 +20,7 @@ from experiments.lab.plans import digest, made_once, solvers
 from experiments.lab.report import table
 from experiments.packing_paper.packs.tables_1_5_6_7_packing import WIKIPEDIA
 
-# Algorithm, depth; and the seconds that the paper prints.
+# By algorithm and depth, the seconds that the paper prints.
 SECONDS: dict[tuple[str, int | None], str] = {
   ("spfhp", 2): "0.03",
   ("spfhp", 3): "0.03",
@@ -34,7 +34,7 @@ SECONDS: dict[tuple[str, int | None], str] = {
   ("optimal", 3): "",
   ("optimal", None): "",
 }
-# The same over NNLSHP's 28.4 s; ENNLSHP's over the 30 s beside it in section S.
+# The same divided by NNLSHP's 28.4 s; ENNLSHP's divided by the 30 s beside it, section S.
 RATIOS = {
   "spfhp": "0.001",
   "ffd": "3.1 to 4.2",
@@ -44,12 +44,12 @@ RATIOS = {
 }
 QUICK = "glue_rte_128"
 SEVERAL = 3  # times as long
-LONG = 1.0  # seconds; what takes longer is timed once
-RUNS = 5  # of what is shorter
+LONG = 1.0  # seconds; a run that takes longer is timed once
+RUNS = 5  # of shorter ones
 
 
 def measure(part: Part, algorithm: str, depth: int | None) -> dict[str, Any]:
-  """What a plan is, and the processor seconds that it took to make; measured once."""
+  """The numbers of a plan, and the processor seconds to make it; measured once."""
   histogram = packing.load_histogram(QUICK if part.quick else WIKIPEDIA)
   measured = [histogram.sha256, algorithm, depth, solvers(), machine()]
   path = part.folder / "measured" / f"{algorithm}-{depth or 'max'}-{digest(measured)}.json"
@@ -74,11 +74,11 @@ def measure(part: Part, algorithm: str, depth: int | None) -> dict[str, Any]:
 
 
 def solution_times(part: Part) -> Exhibit:
-  """All algorithms."""
+  """The exhibit of all algorithms."""
   of_nnlshp = measure(part, "nnlshp", 3)["seconds"]
-  rows, found = [], {}
+  rows, times = [], {}
   for (algorithm, depth), printed in SECONDS.items():
-    seconds = found[algorithm, depth] = measure(part, algorithm, depth)["seconds"]
+    seconds = times[algorithm, depth] = measure(part, algorithm, depth)["seconds"]
     rows.append(
       [
         algorithm,
@@ -89,7 +89,7 @@ def solution_times(part: Part) -> Exhibit:
         f"{seconds / of_nnlshp:.2g}",
       ]
     )
-  first_fit, extended = found["ffd", None], found["ennlshp", 3]
+  first_fit, extended = times["ffd", None], times["ennlshp", 3]
   statements = [
     judged(
       f"{name} takes less time than NNLSHP",
@@ -97,8 +97,8 @@ def solution_times(part: Part) -> Exhibit:
       f"{seconds:.3g} and {of_nnlshp:.3g} s",
     )
     for name, seconds in (
-      ("SPFHP", found["spfhp", None]),
-      ("Greedy packing", found["greedy", None]),
+      ("SPFHP", times["spfhp", None]),
+      ("Greedy packing", times["greedy", None]),
     )
   ]
   statements += [
@@ -120,21 +120,21 @@ def solution_times(part: Part) -> Exhibit:
     "Table 1, solution times",
     "How long the algorithms take",
     "in shape",
-    f"SPFHP takes {1e3 * found['spfhp', None]:.0f} ms, NNLSHP {of_nnlshp:.1f} s, greedy "
-    f"packing {found['greedy', None]:.1f} s, ENNLSHP {found['ennlshp', 3]:.1f} s; the "
-    f"optimum at depth 3 {found['optimal', 3]:.2f} s.",
+    f"SPFHP takes {1e3 * times['spfhp', None]:.0f} ms, NNLSHP {of_nnlshp:.1f} s, greedy "
+    f"packing {times['greedy', None]:.1f} s, ENNLSHP {times['ennlshp', 3]:.1f} s; the "
+    f"optimum at depth 3 {times['optimal', 3]:.2f} s.",
     claim="SPFHP packs Wikipedia in 0.03 seconds and NNLSHP in 28.4; first-fit-decreasing "
     "takes 87 to 120.",
     statements=statements,
-    text=f"{table(header, rows)}\n\nHere it is the processor's time for "
-    f"`packing.pack`, of one run, or the median of {RUNS} if it is short. The paper "
-    "leaves out the list of strategies, which is in the times here; its processor was a "
-    "Xeon Gold 6138. First-fit-decreasing makes the same packs as the paper's.",
+    text=f"{table(header, rows)}\n\nOur times are processor time of `packing.pack`: of one "
+    f"run, or the median of {RUNS} short runs. They include listing the strategies, which "
+    "the paper's times do not; its processor was a Xeon Gold 6138. First-fit-decreasing "
+    "makes the same packs here as in the paper.",
   )
 
 
 def section_s(part: Part) -> Exhibit:
-  """ENNLSHP beside NNLSHP and the optimum."""
+  """The exhibit of ENNLSHP beside NNLSHP and the optimum."""
   names = {"nnlshp": "NNLSHP", "ennlshp": "ENNLSHP", "optimal": "`optimal`"}
   records = {name: measure(part, name, 3) for name in names}
   basic, extended, best = records.values()
@@ -173,11 +173,12 @@ def section_s(part: Part) -> Exhibit:
       ),
     ],
     text=f"{table(header, rows)}\n\nThe optimum is proven to be within "
-    f"{best['packs'] - best['lower_bound']} of the fewest packs. The paper prints no packs "
-    "of ENNLSHP. Packs of least squares depend on the solver and the machine by a few.",
+    f"{best['packs'] - best['lower_bound']} of the fewest packs. The paper does not print "
+    "ENNLSHP's number of packs. The packs of least squares vary by a few with the solver "
+    "and the machine.",
   )
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Both."""
+  """Both exhibits."""
   return [solution_times(part), section_s(part)]

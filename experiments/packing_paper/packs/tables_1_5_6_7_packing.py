@@ -1,7 +1,7 @@
 """The paper's tables of packing: 1, 5, 6 and 7, and section H (greedy).
 
-Beside each plan of the paper is our optimum, with the number of packs that no plan can go
-below. --quick has one order for greedy packing instead of five.
+Each plan of the paper is compared with our optimum and with the number of packs that every
+plan needs at least. --quick has one order for greedy packing instead of five.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027. "2021" is the first version of it,
@@ -32,7 +32,7 @@ _COUNTS = ("strategies", "packs", "tokens", "padding tokens")
 _SHARES = ("efficiency (%)", "packing factor")
 _COLUMNS = (*_COUNTS, *_SHARES)  # of Tables 5 to 7
 
-# algorithm, depth; million packs and efficiency and factor of 2021; the latter two of 2022
+# algorithm, depth; million packs, efficiency and factor in 2021; the latter two in 2022
 TABLE_1 = (
   ("none", 1, ("16.280", "49.97", "1.000"), ("50.0", "1.00")),
   ("spfhp", 2, ("10.102", "80.52", "1.612"), ("80.5", "1.61")),
@@ -97,7 +97,7 @@ MISSING_GLUE = {
 
 
 def table_1(part: Part) -> Exhibit:
-  """Algorithms on Wikipedia at 512 tokens."""
+  """The exhibit of algorithms on Wikipedia at 512 tokens."""
   used = cached_plan(part, WIKIPEDIA, "spfhp").packing_depth
   name = "spfhp, depth max: depth used"
   values = [to_the_digit(name, DEEPEST[WIKIPEDIA, "spfhp"], used)]
@@ -139,7 +139,7 @@ def table_1(part: Part) -> Exhibit:
 
 
 def table_5(part: Part) -> Exhibit:
-  """Algorithms on SQuAD at 384 tokens."""
+  """The exhibit of algorithms on SQuAD at 384 tokens."""
   values = []
   for (algorithm, depth), printed in TABLE_5.items():
     name = f"{algorithm}, depth {depth or '3/max'}: "
@@ -159,7 +159,7 @@ def table_5(part: Part) -> Exhibit:
 
 
 def table_6(part: Part) -> list[Exhibit]:
-  """SPFHP on GLUE at 128 tokens; the tasks at hand, and the others."""
+  """The exhibits of SPFHP on GLUE at 128 tokens: the tasks at hand, and the others."""
   values, text = [], []
   for name, rows in TABLE_6.items():
     for (algorithm, depth), printed in rows.items():
@@ -199,7 +199,7 @@ def table_6(part: Part) -> list[Exhibit]:
 
 
 def table_7(part: Part) -> Exhibit:
-  """LPFHP on Wikipedia at 512 tokens."""
+  """The exhibit of LPFHP on Wikipedia at 512 tokens."""
   values: list[Value] = []
   for depth, printed in TABLE_7.items():
     name = f"depth {depth or 'max'}: "
@@ -213,8 +213,8 @@ def table_7(part: Part) -> Exhibit:
     "Table 7",
     "Longest-pack-first on Wikipedia, 512 tokens",
     "to the digit",
-    f"{agreeing(values)}. At depth 3 the optimum has {at_3:,} packs less, without a limit "
-    f"{at_max:,}.",
+    f"{agreeing(values)}. The optimum needs {at_3:,} fewer packs at depth 3, and "
+    f"{at_max:,} fewer without a limit.",
     claim="Longest-pack-first is 99.9 % efficient from depth 16 on.",
     values=values,
     text=beside_optimum(part, WIKIPEDIA, [("lpfhp", d) for d in TABLE_7]),
@@ -222,7 +222,7 @@ def table_7(part: Part) -> Exhibit:
 
 
 def section_h(part: Part) -> Exhibit:
-  """Greedy packing in random order."""
+  """The exhibit of greedy packing in random order."""
   seeds = range(1 if part.quick else 5)
 
   def shares(separators: int) -> list[float]:
@@ -258,7 +258,7 @@ def section_h(part: Part) -> Exhibit:
 
 
 def greedy_plan(part: Part, *, seed: int, separators: int = 0) -> packing.Plan:
-  """Greedy packing of Wikipedia in a random order."""
+  """A greedy plan for Wikipedia in a random order."""
   options = {"separator_tokens": separators, "seed": seed}
   return cached_plan(part, WIKIPEDIA, "greedy", None, **options)
 
@@ -295,9 +295,10 @@ def columns(plan: packing.Plan) -> list[float]:
 def of_plan(
   part: Part, histogram: str, algorithm: str, depth, printed: Sequence[str], *, prefix: str
 ) -> list[Value]:
-  """A row of Tables 5 to 7, to the digit, and the depth of a plan without a limit.
+  """Compares a row of Tables 5 to 7, and the depth of a plan without a limit.
 
-  Least squares depends on the solver: within 0.2 %, what rounding leaves within 10 %.
+  Numbers have to agree to the digit. Those of least squares, which depend on the solver,
+  have to agree within 0.2 %, or within 10 % if they count what rounding leaves over.
   """
   plan = cached_plan(part, histogram, algorithm, depth)
   if algorithm != "nnlshp":
@@ -316,5 +317,5 @@ def of_plan(
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """All of them."""
+  """All exhibits of this part."""
   return [table_1(part), table_5(part), *table_6(part), table_7(part), section_h(part)]

@@ -1,8 +1,8 @@
-"""Both phases of training a real encoder further on Wikipedia; Figures 18 and 19.
+"""A real encoder pretrained further on Wikipedia, in two phases; Figures 18 and 19.
 
-The encoder of figures_3_4_curves sees as many real tokens as there, nine of ten sequences
-in short rows and then the rest in full ones, each phase packed and unpacked, and the second
-without the mask. Without --data nothing is trained.
+The encoder of figures_3_4_curves sees as many real tokens as there, but nine of ten
+sequences in short rows and then the rest in full rows. Each phase is trained packed and
+unpacked, and the second also without the mask. Without --data nothing is trained.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from experiments.packing_paper.real_weights import figures_3_4_curves as curves
 SHORT, FULL = 128, curves.ROW_LENGTH  # tokens of a row
 BATCH = {SHORT: 19, FULL: curves.BATCH}  # sequences a step: about as many real tokens
 ABOUT = (
-  f"{curves.WEIGHTS} (6 layers, width 384), trained further on paragraphs of Wikipedia, "
-  f"first in rows of {SHORT} tokens, then in rows of {FULL}, without dropout. All first "
-  "phases start from the same encoder, each second phase from its own first."
+  f"{curves.WEIGHTS} (6 layers, width 384) is pretrained further on paragraphs of "
+  f"Wikipedia, first in rows of {SHORT} tokens, then in rows of {FULL}, without dropout. "
+  "All first phases start from the same encoder, each second phase from its own first."
 )
 CLAIM = "In both phases packed and unpacked training reach the same loss."
 
@@ -42,7 +42,7 @@ def exhibits(part: Part) -> list[Exhibit]:
 
 
 def train(part: Part) -> list[Exhibit]:
-  """As `exhibits`, with real data."""
+  """Like `exhibits`, with real data."""
   results = make_study(part).run()
   made = [two_phases.phase(part, number, results) for number in (1, 2)]
   return [

@@ -1,4 +1,4 @@
-"""A real encoder trained further on Wikipedia, packed and unpacked; Figures 1, 3 and 4.
+"""A real encoder pretrained further on Wikipedia, packed and unpacked; Figures 1, 3, 4.
 
 From random weights BERT-tiny learns no context from 30 MB of Wikipedia (LOG.md), so its
 arms do not differ. `minilm-l6-h384` (6 layers, width 384) already knows English; it was
@@ -6,9 +6,9 @@ published without the heads of pretraining, which start at random. It is trained
 tokens and next sentences: packed, unpacked, without the mask and without the reset of
 positions.
 
-The articles at hand are longer than most, and fill most rows of 512 tokens. So a document
-is a paragraph: in rows of 256 tokens half is padding, as the paper has it in rows of 512.
-Without --data nothing is trained.
+The articles at hand are longer than most, and fill most rows of 512 tokens. So each
+paragraph is a document: unpacked rows of 256 tokens are then half padding, as the paper's
+rows of 512 are. Without --data nothing is trained.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, Figures 1, 3 and 4, section 4.2.1.
@@ -46,7 +46,7 @@ OVERRIDES: dict[str, Any] = lasting(SEQUENCES, BATCH) | {
   "model.size": "given",
   "optimizer.learning_rate": 2e-3,  # LOG.md
 }
-# For a little text, too: a hundredth of it is held out.
+# A hundredth is held out, which is enough even of little text.
 QUICK_SEQUENCES = 12 * BATCH
 QUICK = lasting(QUICK_SEQUENCES, BATCH) | {"data.held_out_fraction": 0.01}
 # As BERT cuts articles, in both phases.
@@ -59,15 +59,15 @@ AS_BERT = {
   for length in (128, 512)
 }
 ABOUT = (
-  f"{WEIGHTS} (6 layers, width 384), trained further on paragraphs of Wikipedia, in rows "
-  f"of {ROW_LENGTH} tokens, without dropout. All seeds start from the same encoder. They "
-  "differ in the heads of pretraining, which start at random, in the order of the packs "
-  "and in the masked tokens."
+  f"{WEIGHTS} (6 layers, width 384) is pretrained further on paragraphs of Wikipedia, in "
+  f"rows of {ROW_LENGTH} tokens, without dropout. All seeds start from the same encoder. "
+  "They differ in the heads of pretraining, which start at random, in the order of the "
+  "packs and in the masked tokens."
 )
 
 
 def make_study(part: Part) -> Study:
-  """Its arms are some of `arms.ARMS`, from the same weights.
+  """The study of some of `arms.ARMS`, which all start from the same weights.
 
   Raises:
     InputError: the text or the weights are missing.
@@ -92,15 +92,15 @@ def make_study(part: Part) -> Study:
 
 
 def lengths(part: Part, study: Study) -> Exhibit:
-  """The lengths of its sequences, as BERT cuts articles, beside the paper's."""
-  found = {}
+  """The exhibit of lengths: of the paper's sequences, these articles' and paragraphs'."""
+  histograms = {}
   for length, fields in AS_BERT.items():
-    found[f"wikipedia_{length}"] = packing.load_histogram(f"wikipedia_{length}")
+    histograms[f"wikipedia_{length}"] = packing.load_histogram(f"wikipedia_{length}")
     data = {"data.directory": str(part.folder / f"as-bert-{length}")}
-    found[f"these articles, {length}"] = _histogram(study, fields | data)
-  found[f"their paragraphs, {ROW_LENGTH}"] = _histogram(study, {})
-  figure_1.draw(part.folder / "lengths.png", found)
-  speedups = [figure_1.theoretical_speedup(histogram) for histogram in found.values()]
+    histograms[f"these articles, {length}"] = _histogram(study, fields | data)
+  histograms[f"their paragraphs, {ROW_LENGTH}"] = _histogram(study, {})
+  figure_1.draw(part.folder / "lengths.png", histograms)
+  speedups = [figure_1.theoretical_speedup(histogram) for histogram in histograms.values()]
   rows = [
     [
       name,
@@ -108,15 +108,15 @@ def lengths(part: Part, study: Study) -> Exhibit:
       f"{histogram.num_tokens / histogram.num_sequences:.1f}",
       f"{speedup:.3f}",
     ]
-    for (name, histogram), speedup in zip(found.items(), speedups, strict=True)
+    for (name, histogram), speedup in zip(histograms.items(), speedups, strict=True)
   ]
   return part.exhibit(
     "Figure 1, on articles at hand",
     "Lengths of sequences of Wikipedia",
     "in shape",
-    f"In rows of 512 training without padding could be {speedups[3]:.2f} times as fast on "
-    f"these articles, {speedups[2]:.2f} times on all of Wikipedia; on their paragraphs, in "
-    f"rows of {ROW_LENGTH}, {speedups[4]:.2f} times.",
+    f"In rows of 512, training without padding could be {speedups[3]:.2f} times as fast on "
+    f"these articles, and {speedups[2]:.2f} times on all of Wikipedia; on the articles' "
+    f"paragraphs, in rows of {ROW_LENGTH}, {speedups[4]:.2f} times.",
     claim="At 512 tokens half of all tokens are padding.",
     pictures=["lengths.png"],
     text=table(["histogram", "sequences", "mean length", "theoretical speed-up"], rows)
@@ -126,7 +126,7 @@ def lengths(part: Part, study: Study) -> Exhibit:
 
 
 def _histogram(study: Study, fields: dict[str, Any]) -> packing.Histogram:
-  """Of the sequences that are trained on, with some fields of the config changed."""
+  """The histogram of the training sequences, with some fields of the config changed."""
   config = study.runs[0][1].config.copy_and_resolve_references()
   config.update_from_flattened_dict(fields)
   dataset = pipeline.prepare_dataset(config)
@@ -143,7 +143,7 @@ def exhibits(part: Part) -> list[Exhibit]:
 
 
 def train(part: Part) -> list[Exhibit]:
-  """As `exhibits`, with real data."""
+  """Like `exhibits`, with real data."""
   study = make_study(part)
   results = study.run()
   made = [claims.same_batch(part, results), ablation.ablation(part, results)]

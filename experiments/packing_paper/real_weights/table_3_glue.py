@@ -1,8 +1,8 @@
-"""A real encoder, trained further packed or unpacked, then fine-tuned: Table 3.
+"""A real encoder, pretrained further packed or unpacked, then fine-tuned: Table 3.
 
 The paper pretrains BERT packed and fine-tunes it on SQuAD. Here the encoders of
-figures_3_4_curves, each arm and each seed from its own training, are fine-tuned on
-tasks of GLUE; fine-tuning itself is packed for all. Without --data nothing is trained.
+figures_3_4_curves, one for each arm and seed, are fine-tuned on tasks of GLUE; fine-tuning
+itself is packed for all. Without --data nothing is trained.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ TITLE = ("Table 3, on GLUE", "A real encoder fine-tuned after training packed or
 CLAIM = "A model that was pretrained packed scores the same as the reference."
 TASKS = ("mrpc", "stsb", "sst2")
 ABOUT_TASKS = (
-  "CoLA and RTE are left out: fine-tuning the published encoder with five seeds could not "
-  "show a difference of 2 points there (docs/finetuning.md)."
+  "CoLA and RTE are left out: on these tasks, fine-tuning the published encoder with five "
+  "seeds could not show a difference of 2 points (docs/finetuning.md)."
 )
 NAMES = {"packed": "packed", "unpacked": "unpacked", "no_mask": "packed without mask"}
 
@@ -54,7 +54,7 @@ def fine_tune(part: Part) -> dict[str, Scores]:
     return pretrained.make_runs(models, tasks, part.folder, overrides)
 
   study.run(kept=pretrained.arms_to_start_from(make_runs(), models))
-  # Weights that were trained again can have another digest, and their runs another name.
+  # Weights that are trained again can have another digest, and so their runs another name.
   return pretrained.fine_tune(make_runs(), models, jobs=part.jobs)
 
 
@@ -68,8 +68,8 @@ def exhibit(part: Part, scores: Mapping[str, Scores]) -> Exhibit:
   return part.exhibit(
     *TITLE,
     "in shape",
-    f"Points that encoders trained packed score above those trained unpacked: "
-    f"{', '.join(apart)}.",
+    "Encoders that were pretrained further packed differ in score from those pretrained "
+    f"further unpacked by these points: {', '.join(apart)}.",
     claim=CLAIM,
     statements=[
       same_score(
@@ -78,8 +78,9 @@ def exhibit(part: Part, scores: Mapping[str, Scores]) -> Exhibit:
       )
       for task, of in scores.items()
     ],
-    text="Percent on the dev set at the last step, mean and standard deviation over "
-    f"seeds; fine-tuning is packed for all:\n\n{pretrained.score_table(in_words)}\n\n"
+    text="Scores in percent on the dev set at the last step, mean and standard deviation "
+    "over seeds; fine-tuning is packed for all:\n\n"
+    f"{pretrained.score_table(in_words)}\n\n"
     f"{curves.ABOUT} {ABOUT_TASKS}",
   )
 

@@ -73,7 +73,7 @@ def test_more_processes_than_cores_are_refused(monkeypatch):
 
 
 def test_a_failure_ends_all():
-  with pytest.raises(Stopped, match=r"measures failed. OSError: lost$"):
+  with pytest.raises(Stopped, match=r"measuring process failed. OSError: lost$"):
     together.run_together(fail_in_process_1, 2, pinned=False)
   assert not multiprocessing.active_children()
 

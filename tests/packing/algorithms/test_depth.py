@@ -78,8 +78,8 @@ def test_a_solver_that_fails_does_not_make_the_depth_too_small(monkeypatch, squa
 @pytest.mark.parametrize(
   ("limit", "expected"),
   [
-    (4, "The depth limit costs at most 8 packs (72.727%): without it a plan needs at le"),
-    (8, "The depth limit costs nothing: without it a plan needs at least 11"),
+    (4, "The depth limit costs at most 8 packs (72.727%): without it, a plan needs at le"),
+    (8, "The depth limit costs nothing: without it, a plan needs at least 11"),
     ("max", None),
   ],
 )

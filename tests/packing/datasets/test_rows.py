@@ -124,7 +124,7 @@ def test_what_cannot_be_packed_is_refused():
   with pytest.raises(packing.InputError, match="use pack_iterable_dataset"):
     pack_dataset(DATASET.to_iterable_dataset(), PLAN)
   text = DATASET.add_column("text", ["words"] * 61)
-  with pytest.raises(packing.InputError, match="text is 'words'; expected a number"):
+  with pytest.raises(packing.InputError, match="text is 'words'; expected one number"):
     pack_dataset(text, PLAN)[0]
 
 
