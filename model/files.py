@@ -58,8 +58,8 @@ def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
     os.rename(partial, directory)
   except OSError as error:
     raise NotWritten(
-      f"{directory} could not be written: {error}. Nothing was left there. Free some "
-      "space, and run the same command again."
+      f"{directory} could not be written: {error}. Nothing was left there. Make "
+      "room, and run the same command again."
     ) from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
