@@ -10,26 +10,26 @@ from experiments.lab.exhibits import Exhibit, Outcome, Value
 
 QUICK = "Made with `--quick`: runs are short, and their results prove nothing."
 _TERMS = """\
-- *To the digit*: our number rounds to the digits that the paper prints. *Within a
-  tolerance*: it is drawn at random, or depends on the solver; the column "allowed" has the
-  largest difference that agrees. *In shape*: a small model and other text; we test the
-  claim, not the number.
-- A claim *holds* or *fails* if its test can tell, at the 5 % level. That one arm has more
-  is *equivalent* if the difference is shown to be within a margin, by two one-sided tests:
-  the effect is not seen, even where the difference is above 0. Otherwise the claim holds
-  if any difference is shown, and fails if one of the margin is ruled out. That two arms
-  are equal holds within the margin, and fails if they are shown to differ; the same runs
-  must also detect an arm that is known to differ. The margin is 0.02 nats of loss
-  unless another is named. What no test can tell has *no power*. The table of all kinds of
-  claims is in `outcome`, experiments/lab/statistics.py. Claims on the cost of
-  packing use the 95 % interval of a median of measured ratios, claims on plans use counts.
-- An *arm* is one way to train, run with several seeds. On docstrings they are three, or
-  eight where three had no power; the other five were added after the first three had been
-  seen. *Pairs* are runs of two arms with the same seed: they start from the same weights
-  and, unless the text says otherwise, see the same sequences in the same order.
-- *Nats* are the unit of the loss of masked tokens (natural logarithm). *Alone*: the loss
-  if held-out sequences are evaluated one a row. *Times unigram*: the accuracy divided by
-  that of always predicting the commonest token."""
+- *To the digit*: our number equals the paper's in every digit that the paper prints.
+  *Within a tolerance*: the number is random or depends on the solver, and the column
+  "allowed" has the largest difference that still agrees. *In shape*: our model is small and
+  our text another, so we test the claim and not the number.
+- A claim *holds* or *fails* if a test decides it at the 5 % level; otherwise it has *no
+  power*. A margin says which differences matter: 0.02 nats of loss unless another is named.
+  "Two arms are equal" holds if two one-sided tests show that they differ by less than the
+  margin, and if the same test detects an arm that is known to differ. It fails if a
+  difference is shown. "One arm has more" is *equivalent* if the difference is shown to be
+  within the margin. Otherwise it holds if the difference is shown to be above 0, and fails
+  if it is shown to be below the margin. `outcome` in experiments/lab/statistics.py has all
+  rules. Claims on the cost of packing use the 95 % interval of a median of measured ratios;
+  claims on plans use counts.
+- An *arm* is one way to train, run with several seeds: three on docstrings, or eight where
+  three had no power. The other five seeds were added after the results of the first three
+  had been seen. Runs of two arms with the same seed are *paired*: they start from the same
+  weights and, unless the text says otherwise, see the same sequences in the same order.
+- *Nats* are the unit of the masked-token loss (natural logarithm). *Alone* is the loss on
+  held-out sequences, one per row. *Times unigram* is the accuracy divided by that of always
+  predicting the commonest token."""
 _AGREES = {True: "yes", False: "**no**", None: ""}
 _OUTCOMES = {outcome: outcome for outcome in get_args(Outcome)} | {"fails": "**fails**"}
 
