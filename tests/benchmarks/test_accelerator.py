@@ -96,7 +96,7 @@ def test_cases_without_time_or_memory_are_named_and_the_rest_is_written_at_once(
   assert (step["size"], step["rows"]) == ("base", 64)
   accelerator.time_cases(record, cases[1:], ["xla"], **options, until=0.0)
   why = [(x["case"], x["why"].split(":")[0]) for x in written(tmp_path)["left_out"]]
-  assert why == [("large:512", "INTERNAL"), ("base:128", "no time")]
+  assert why == [("large:512", "INTERNAL"), ("base:128", "no time is left")]
 
 
 @pytest.mark.extra("torch", "transformers")
