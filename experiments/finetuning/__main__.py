@@ -250,8 +250,7 @@ def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
     "Fine-tuning",
     "packed, unpacked, and packed without the mask",
     "in shape",
-    "Packed fine-tuning differs in score from unpacked fine-tuning by these points: "
-    f"{', '.join(apart)}.",
+    f"Score of packed minus unpacked fine-tuning, in points: {', '.join(apart)}.",
     claim="Fine-tuning can be packed, too: the scores and the predictions are the same.",
     statements=[statement for runs in tasks for statement in statements(runs)],
     text="\n\n".join(
