@@ -40,7 +40,7 @@ def test_all_ways_give_the_same_embeddings(folder, tmp_path, capsys):
     ("", 12, "holds no text"),
     (None, 12, "texts.txt"),
     # Later places would share the embedding of the last.
-    ("a b c", 18, "--max-sequence-length is 18; expected at most 17, the number of positions of"),
+    ("a b c", 18, "length is 18; expected at most 17, the number of positi"),
   ],
 )
 def test_what_cannot_be_embedded_is_refused(
