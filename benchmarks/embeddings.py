@@ -3,12 +3,12 @@
     python -m benchmarks.embeddings minilm-l6-h384 --input sentences.txt
     python -m benchmarks.embeddings minilm-l6-h384 --input dev.tsv --column sentence1
 
-The model can be any BERT. A text is a line of a text file or a record of a table. In each
-round, each way turns all texts into vectors once, in random order of the ways; the time
-includes tokenising, packing and sorting. Transformers gets batches of texts that are sorted
-by length and padded to the longest of the batch, as in sentence-transformers, and uses
-PyTorch's default number of threads; `make reference` installs it. The first pass compiles
-and is reported separately.
+The model can be any BERT or ModernBERT. A text is a line of a text file or a record of a
+table. In each round, each way turns all texts into vectors once, in random order of the
+ways; the time includes tokenising, packing and sorting. Transformers gets batches of
+texts that are sorted by length and padded to the longest of the batch, as in sentence-
+transformers, and uses PyTorch's default number of threads; `make reference` installs it.
+The first pass compiles and is reported separately.
 """
 
 from __future__ import annotations

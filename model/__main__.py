@@ -95,10 +95,10 @@ def _add_import(commands):
     "import",
     _import,
     text="read a Hugging Face directory into a folder of this project",
-    epilog="""The directory holds config.json, model.safetensors and vocab.txt or
-tokenizer.json; pickles are not opened. The new folder gets model.json, vocab.txt,
-checkpoints/0, and a tokenizer.json if the tokenizer is not WordPiece. Training can start
-from either of the two:
+    epilog="""The directory holds config.json, model.safetensors and vocab.txt,
+tokenizer.json, or vocab.json with merges.txt; pickles are not opened. The new folder gets
+model.json, vocab.txt, checkpoints/0, and the tokenizer's files if it is not WordPiece.
+Training can start from either of the two:
 
   python -m model import bert-mini/ --out imported/
   python train.py ... --config.model.init_from=imported \\

@@ -78,11 +78,11 @@ def _filled(
   name: str, values: Sequence[Any], places: np.ndarray, row_length: int, padding: int = 0
 ) -> np.ndarray:
   """int32[S]; a row with the values of all sequences at their places."""
+  if wrong := [x for x in map(np.shape, values) if len(x) != 1]:
+    raise InputError(f"{name} have shape {wrong[0]} in a sequence; expected one axis.")
   tokens = np.concatenate(list(values))
   if tokens.dtype.kind not in "iu":
-    raise InputError(f"{name} are {tokens.dtype}; expected integers, the token ids.")
-  if tokens.shape != places.shape:
-    raise InputError(f"{name} have shape {tokens.shape}; expected {places.shape}.")
+    raise InputError(f"{name} are {tokens.dtype}; expected integers.")
   row = np.full(row_length, padding, np.int32)
   row[places] = _check_int32(name, tokens)
   return row

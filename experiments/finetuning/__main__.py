@@ -8,9 +8,9 @@ The weights are those of FOLDER/minilm-l6-h384, unless --init-from names others;
 experiments/lab/real_data.py says what FOLDER holds. Without --data the tasks are made from
 docstrings (experiments/finetuning/local_tasks.py), and --init-from is needed.
 
-The score is the dev set's after the last step, so the dev set does not choose the step. A
-finished run leaves a small file in WORKDIR/runs, or in WORKDIR/local/runs without --data,
-so the same command resumes where it was stopped.
+The score is the dev set's after the last step, so the dev set does not choose the step.
+The same command resumes where it was stopped. At its end, each finished run gets a small
+file in WORKDIR/runs, or in WORKDIR/local/runs without --data.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def make_runs(
 def arms_to_start_from(all_runs: Sequence[Runs], models: Models) -> list[str]:
   """The arms with a model from which an unfinished run starts."""
   pairs = ((runs, run) for runs in all_runs for run in runs.sweep.runs)
-  needed = {run.arm for runs, run in pairs if runs.read(run) is None}
+  needed = {run.arm for runs, run in pairs if not runs.process(run).is_finished()}
   return [arm for arm, folders in models.items() if needed & set(map(name_of, folders))]
 
 

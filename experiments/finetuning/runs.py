@@ -29,8 +29,8 @@ Result = Mapping[str, Any]
 class Runs:
   """All runs of a task.
 
-  A run trains in `folder/TASK/RUN`. When it has ended, `folder/runs/TASK,RUN.json` records
-  what it was and its results; from then on nothing else of it is needed.
+  A run trains in `folder/TASK/RUN`. At the end of `run_all`, `folder/runs/TASK,RUN.json`
+  records what a finished run was and its results; then nothing else of it is needed.
 
   Attributes:
     task: its name.

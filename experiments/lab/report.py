@@ -15,14 +15,14 @@ _TERMS = """\
   "allowed" has the largest difference that still agrees. *In shape*: our model is small and
   our text another, so we test the claim and not the number.
 - A claim *holds* or *fails* if a test decides it at the 5 % level; otherwise it has *no
-  power*. A margin says which differences matter: 0.02 nats of loss unless another is named.
-  "Two arms are equal" holds if two one-sided tests show that they differ by less than the
-  margin, and if the same test detects an arm that is known to differ. It fails if a
-  difference is shown. "One arm has more" is *equivalent* if the difference is shown to be
-  within the margin. Otherwise it holds if the difference is shown to be above 0, and fails
-  if it is shown to be below the margin. `outcome` in experiments/lab/statistics.py has all
-  rules. Claims on the cost of packing use the 95 % interval of a median of measured ratios;
-  claims on plans use counts.
+  power*. A margin says which differences matter: 0.02 nats of loss unless another is
+  named. "Two arms are equal" has no power unless the same test detects an arm that is
+  known to differ. It holds if two one-sided tests show that the arms differ by less than
+  the margin; otherwise it fails if a difference is shown. "One arm has more" is
+  *equivalent* if the difference is shown to be within the margin. Otherwise it holds if
+  the difference is shown to be above 0, and fails if it is shown to be below the margin.
+  `outcome` in experiments/lab/statistics.py has all rules. Claims on the cost of packing
+  use the 95 % interval of a median of measured ratios; claims on plans use counts.
 - An *arm* is one way to train, run with several seeds: three on docstrings, or eight where
   three had no power. The other five seeds were added after the results of the first three
   had been seen. Runs of two arms with the same seed are *paired*: they start from the same

@@ -55,8 +55,8 @@ class Study:
   """Arms and seeds.
 
   The folder has `runs/ARM,seed=N.json`, with the run's log and any kept parameters beside
-  it. A finished run needs only its JSON file: missing parameters are trained again when a
-  run that starts from them, or a caller, needs them.
+  it. Besides the data, a finished run needs only its JSON file: missing parameters are
+  trained again when a run that starts from them, or a caller, needs them.
   """
 
   folder: pathlib.Path

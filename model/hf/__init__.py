@@ -174,7 +174,8 @@ def export_bert(
     directory: the folder to write, which must be new or empty.
     vocabulary: the vocabulary of the tokenizer to write; None for no tokenizer.
     labels: the names of the classes.
-    tokenizer: a folder from which `tokenizer.json` is copied, if that file splits text.
+    tokenizer: a folder from which the files of a byte-level BPE are copied; without it,
+      such a vocabulary gets no tokenizer.
 
   Raises:
     FileExistsError: the directory is not empty.
@@ -284,10 +285,13 @@ def _written(
     with (partial / WEIGHTS).open("rb") as file:
       os.fsync(file.fileno())
     longest = config.max_position_embeddings
+    is_encoder = not isinstance(config, Gpt2Config)
     if vocabulary and not vocabulary.by_json:
-      write = write_tokenizer if isinstance(config, BertConfig) else write_fast_tokenizer
-      write(partial, vocabulary, max_length=longest)
+      if isinstance(config, BertConfig):
+        write_tokenizer(partial, vocabulary, max_length=longest)
+      else:
+        write_fast_tokenizer(partial, vocabulary, max_length=longest, is_encoder=is_encoder)
     elif vocabulary and tokenizer:
       copy_byte_level(pathlib.Path(tokenizer), partial)
-      describe_fast(partial, max_length=longest)
+      describe_fast(partial, max_length=longest, is_encoder=is_encoder)
     yield partial

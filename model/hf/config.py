@@ -127,7 +127,8 @@ _MODERN_BERT = _Family(
   {},
 )
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"  # values of layer_types
-_END, _END_ID = "<|endoftext|>", 50256  # in GPT-2's own vocabulary
+_END_ID = 50256  # of <|endoftext|> in GPT-2's own vocabulary
+_ENDS = "<|endoftext|>", "</s>", "<eos>", "[SEP]"  # the first one ends a text in training
 _FAMILIES = {"bert": _BERT, "modernbert": _MODERN_BERT, "gpt2": _GPT2}  # by model_type
 
 
@@ -321,7 +322,8 @@ def gpt2_json(config: Gpt2Config, vocabulary: Vocabulary | None) -> dict:
   }
   end = _END_ID if config.vocab_size > _END_ID else None  # that of GPT-2's own vocabulary
   if vocabulary:
-    end = _id_of(_END, vocabulary)
+    ids = (_id_of(token, vocabulary) for token in _ENDS)
+    end = next((number for number in ids if number is not None), None)
   return value | {"bos_token_id": end, "eos_token_id": end}
 
 

@@ -128,9 +128,12 @@ def write_tokenizer(directory: pathlib.Path, vocabulary: Vocabulary, *, max_leng
 
 
 def write_fast_tokenizer(
-  directory: pathlib.Path, vocabulary: Vocabulary, *, max_length: int
+  directory: pathlib.Path, vocabulary: Vocabulary, *, max_length: int, is_encoder: bool
 ):
-  """Like `write_tokenizer`, for models whose `AutoTokenizer` needs a `tokenizer.json`."""
+  """Like `write_tokenizer`, for models whose `AutoTokenizer` needs a `tokenizer.json`.
+
+  Arguments as for `describe_fast`.
+  """
   write_text(directory / VOCABULARY, "\n".join(vocabulary.tokens) + "\n")
   ids = {token: number for number, token in enumerate(vocabulary.tokens)}
   unknown = SPECIAL_TOKENS["unk_token"]
@@ -139,7 +142,7 @@ def write_fast_tokenizer(
   tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
   tokenizer.decoder = decoders.WordPiece()
   write_text(directory / _FAST, tokenizer.to_str())
-  describe_fast(directory, max_length=max_length)
+  describe_fast(directory, max_length=max_length, is_encoder=is_encoder)
 
 
 def copy_byte_level(source: pathlib.Path, directory: pathlib.Path):
@@ -149,16 +152,17 @@ def copy_byte_level(source: pathlib.Path, directory: pathlib.Path):
       shutil.copyfile(source / name, directory / name)
 
 
-def describe_fast(directory: pathlib.Path, *, max_length: int):
+def describe_fast(directory: pathlib.Path, *, max_length: int, is_encoder: bool = True):
   """Lets `AutoTokenizer` open a `tokenizer.json` whose special tokens are named as BERT's.
 
-  Declares which tokens are special, and makes the tokenizer add [CLS] and [SEP] to a text,
-  as training does. A tokenizer that has settings, or that already adds tokens, is not
-  changed.
+  Declares which tokens are special, and makes the tokenizer of an encoder add [CLS] and
+  [SEP] to a text, as training does. A tokenizer that has settings, or that already adds
+  tokens, is not changed.
 
   Args:
     directory: the folder of the model.
     max_length: as for `write_tokenizer`.
+    is_encoder: False for a GPT-2, whose texts begin without a special token.
 
   Raises:
     WeightsError: the `tokenizer.json` is damaged.
@@ -176,12 +180,13 @@ def describe_fast(directory: pathlib.Path, *, max_length: int):
   ids = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS.values()}
   if None in ids.values() or tokenizer.post_processor:
     return
-  tokenizer.post_processor = TemplateProcessing(
-    single="[CLS] $A [SEP]",
-    pair="[CLS] $A [SEP] $B [SEP]",
-    special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
-  )
-  write_text(path, tokenizer.to_str())
+  if is_encoder:
+    tokenizer.post_processor = TemplateProcessing(
+      single="[CLS] $A [SEP]",
+      pair="[CLS] $A [SEP] $B [SEP]",
+      special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    write_text(path, tokenizer.to_str())
   kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length}
   write_json(settings, kind | SPECIAL_TOKENS)
 

@@ -116,7 +116,8 @@ class StreamPacker:
     """Continues from the point where `state` was called.
 
     Raises:
-      InputError: the argument is not a state of this class, or has other options.
+      InputError: the argument is not a state of this class, has other options, or is
+        damaged; then nothing changes.
     """
     if not isinstance(state, Mapping) or set(state) != _FIELDS:
       raise InputError("Expected a state of StreamPacker, found another.")
@@ -130,16 +131,20 @@ class StreamPacker:
           "Resume with the same options."
         )
     packer = OnlinePacker.from_state(dict(before))
-    names = [name for *_, name in before["waiting"]]
-    names += [name for *_, content in before["packs"] for name, _ in content]
-    if sorted(names) != sorted(number for number, _ in state["held"]):
+    try:
+      held = {number: decode(example) for number, example in state["held"]}
+      ready = collections.deque([decode(x) for x in pack] for pack in state["ready"])
+      names = set(packer.names())
+    except (KeyError, TypeError, ValueError) as error:
+      raise InputError(
+        f"The state of StreamPacker is damaged: {error}. Resume from another state."
+      ) from error
+    if held.keys() != names:
       raise InputError(
         "The state of StreamPacker is damaged: its examples are not those of its packs. "
         "Resume from another state."
       )
-    self._packer = packer
-    self._held = {number: decode(example) for number, example in state["held"]}
-    self._ready = collections.deque([decode(x) for x in pack] for pack in state["ready"])
+    self._packer, self._held, self._ready = packer, held, ready
 
 
 def encode(value: Any) -> Any:

@@ -170,9 +170,13 @@ def test_word_pieces_are_exported_with_every_model(tmp_path, capsys, config, hea
   assert hf.open_model(out).vocabulary == WORD_PIECES
   if head == "causal" or config.FAMILY == "modern_bert":  # what AutoTokenizer opens
     fast = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
-    assert fast.encode("A bc").tokens == ["[CLS]", "a", "b", "##c", "[SEP]"]
+    pieces = ["a", "b", "##c"]  # a GPT-2 is trained on texts without [CLS]
+    in_training = pieces if head == "causal" else ["[CLS]", *pieces, "[SEP]"]
+    assert fast.encode("A bc").tokens == in_training
     (out / "vocab.txt").unlink()  # as transformers saves it now
     assert hf.open_model(out).vocabulary == WORD_PIECES
+  if head == "causal":  # training ends each text with it
+    assert config_of(out)["eos_token_id"] == WORD_PIECES.tokens.index("[SEP]")
   assert main(["import", str(out), "--out", str(again), "--json"]) == 0
   assert weights.open_folder(again).vocabulary == WORD_PIECES
   assert not (again / "tokenizer.json").exists()

@@ -88,7 +88,8 @@ def test_transformers_opens_what_is_exported_with_its_tokenizer(tmp_path, archit
   ours_too = word_piece_tokenizer(tokens)
   for text in (*golden["texts"], "packing a " * 7):
     ids = ours_too.encode(text, add_special_tokens=False).ids
-    assert tokenizer(text)["input_ids"] == [2, *ids, 3]
+    in_training = ids if architecture == GPT2 else [2, *ids, 3]
+    assert tokenizer(text)["input_ids"] == in_training
     assert tokenizer(text, add_special_tokens=False)["input_ids"] == ids
 
 

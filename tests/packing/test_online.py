@@ -186,10 +186,13 @@ def test_a_state_without_the_examples_of_its_packs_is_refused():
   for change, message in (
     ({"held": state["held"][1:]}, "damaged: its examples are not those of its packs"),
     ({"held": [*state["held"], [7, {}]]}, "damaged"),
+    ({"held": 3}, "damaged"),
+    ({"ready": 3}, "damaged"),
     ({"packer": 3}, "found one without a packer"),
   ):
     with pytest.raises(packing.InputError, match=message):
       resumed.restore(state | change)
+    assert resumed.state() == packing.StreamPacker(**options).state()  # nothing changed
   resumed.restore(state)
   resumed.flush()
   assert sum(len(pack) for pack in resumed.take()) == 3
