@@ -89,12 +89,16 @@ def main(arguments: list[str] | None = None) -> int:
   parser.add_argument(
     "--workdir", type=pathlib.Path, default="results", help="where the results are"
   )
-  publish(parser.parse_args(arguments).workdir, ROOT)
+  workdir = parser.parse_args(arguments).workdir
+  if found := publish(workdir, ROOT):
+    print(f"published from {workdir}: {', '.join(found)}")
+  else:
+    print(f"{workdir} has no results; wrote again what was published before")
   return 0
 
 
-def publish(results: pathlib.Path, root: pathlib.Path):
-  """Publishes the parts that are in a folder.
+def publish(results: pathlib.Path, root: pathlib.Path) -> list[str]:
+  """Publishes the parts that are in a folder; returns their names.
 
   Args:
     results: the folder of `make reproduce`, and of the studies in `ALONE`.
@@ -114,6 +118,7 @@ def publish(results: pathlib.Path, root: pathlib.Path):
     write_text(root / folder / "exhibits.md", report.part(name, made))
     indices[name] = report.index(made, report=f"../{folder}/exhibits.md")
   write_text(root / "experiments" / "README.md", _INDEX.format(**indices))
+  return [name for name in (*PARTS, *ALONE) if lab.read(results / name)]
 
 
 def _update(

@@ -48,7 +48,8 @@ class PlannedPacks:
     seed: determines the assignments, together with the epoch.
 
   Raises:
-    InputError: the plan is for other lengths, or has rows of several lengths.
+    InputError: the plan is for other lengths, or has rows of several lengths; or the
+      lengths cannot be read.
 
   Example:
     >>> import packing
@@ -65,7 +66,10 @@ class PlannedPacks:
         f"plan is a {type(plan).__name__}; expected a Plan, with rows of one length."
       )
     if lengths is None:
-      lengths = [len(examples[i]["input_ids"]) for i in range(len(examples))]
+      try:
+        lengths = [len(examples[i]["input_ids"]) for i in range(len(examples))]
+      except KeyError as error:
+        raise InputError("An example has no input_ids; expected them in each.") from error
     self.plan, self._examples = plan, examples
     lengths = check_same_lengths(lengths, plan.histogram)
     seed = check_integer("seed", seed, at_least=0)

@@ -65,7 +65,7 @@ def test_kept_statements_are_judged_again(tmp_path):
   exhibit = Exhibit("x", "y", "in shape", "z", "c", statements=[old, counted])
   path = tmp_path / publish.PACKING / "exhibits.json"
   path.write_text(json.dumps({"lengths": [dataclasses.asdict(exhibit)]}))
-  publish.publish(tmp_path / "nothing", tmp_path)
+  assert publish.publish(tmp_path / "nothing", tmp_path) == []
   (made,) = published(tmp_path / publish.PACKING)["lengths"]
   assert made.statements == [judge("more", test), counted]
   assert made.state == "1 fails, 1 equivalent"
@@ -103,7 +103,7 @@ def test_only_parts_that_were_made_are_replaced(tmp_path):
   for run in runs:
     (results / run).parent.mkdir(parents=True, exist_ok=True)
     (results / run).write_text(run)
-  publish.publish(results, root)
+  assert publish.publish(results, root) == ["strategies"]
   for run, folder in runs.items():
     assert (root / folder / run).read_text() == run
   after = published(root / publish.PACKING)

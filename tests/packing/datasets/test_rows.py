@@ -123,6 +123,8 @@ def test_what_cannot_be_packed_is_refused():
     pack_dataset(DATASET, PLAN, epoch=-1)
   with pytest.raises(packing.InputError, match="use pack_iterable_dataset"):
     pack_dataset(DATASET.to_iterable_dataset(), PLAN)
+  with pytest.raises(packing.InputError, match="no input_ids"):
+    pack_dataset(DATASET.rename_column("input_ids", "tokens"), PLAN)
   text = DATASET.add_column("text", ["words"] * 61)
   with pytest.raises(packing.InputError, match="text is 'words'; expected one number"):
     pack_dataset(text, PLAN)[0]
