@@ -207,20 +207,24 @@ def phase(part: Part, number: int, results: ByArm) -> Exhibit:
   pictures.curves(path, {NAMES[arm]: results[arm] for arm in names}, title=finding)
   evaluations = packed[0]["evaluations"]
   before = max(-2, -len(evaluations))  # the last but one; a quick run may have only one
+  statements = [
+    equivalent(
+      f"In phase {number} packed training reaches the same loss as unpacked training",
+      held_out(packed),
+      held_out(unpacked),
+      power=held_out(packed, at=before),
+    )
+  ]
+  if no_mask := results.get(f"{of_phase}_no_mask"):
+    claim = f"In phase {number} the loss is higher without the mask"
+    statements.append(larger(claim, held_out(no_mask), held_out(packed)))
   return part.exhibit(
     f"Figure {17 + number}",
     f"Phase {number} of a small model, packed and unpacked",
     "in shape",
     finding,
     claim=f"In phase {number} packed and unpacked training reach the same loss.",
-    statements=[
-      equivalent(
-        f"In phase {number} packed training reaches the same loss as unpacked training",
-        held_out(packed),
-        held_out(unpacked),
-        power=held_out(packed, at=before),
-      )
-    ],
+    statements=statements,
     pictures=[path.name],
     text="Unpacked steps have a constant number of sequences. As the arm that is known to "
     "differ we take packed training at an earlier evaluation, after "
