@@ -31,6 +31,7 @@ import packing
 import pipeline
 from model import MODELS, weights
 from training import command, init_from, processes
+from training.config import check_attention
 from training.config.rules import validate
 from training.errors import ConfigError
 from training.evaluation import evaluate
@@ -70,8 +71,9 @@ def main():
   processes.start()
   mesh = make_mesh()
   processes.connect(mesh)
+  computed = for_evaluation(config, num_devices=mesh.size)
   validate(
-    for_evaluation(config, num_devices=mesh.size),
+    computed,
     algorithms=pipeline.ALGORITHMS,
     tasks=pipeline.TASK_HEADS,
     num_devices=mesh.size,
@@ -80,7 +82,10 @@ def main():
   if workdir.is_run(folder):
     stored = open_run(config, folder, sharding=replicated(mesh))
   else:
-    stored = open_model(config, folder, head=head)
+    stored = open_model(computed, folder, head=head)
+  here = {name: config.model[name] for name in ("attention_impl", "remat", "dtype")}
+  model_config = dataclasses.replace(stored.config, **here, attention_dropout_rate=0.0)
+  check_attention(config, model_config)
 
   dataset = processes.on_first_then_others(lambda: pipeline.prepare_dataset(config))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
@@ -88,14 +93,13 @@ def main():
     init_from.check_vocabulary(stored, dataset.vocabulary)
     init_from.check_labels(stored, dataset.labels)
   held_out = pipeline.make_held_out(
-    for_evaluation(config, num_devices=mesh.size),
+    computed,
     dataset,
     plans=kept_plans(config, folder, dataset),
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
-  here = {name: config.model[name] for name in ("attention_impl", "remat", "dtype")}
-  program = ModelProgram(dataclasses.replace(stored.config, **here), mesh=mesh, head=head)
+  program = ModelProgram(model_config, mesh=mesh, head=head)
   params = gather(jax.device_get(stored.load()), mesh)  # once, not with each batch
   batches = sum(one.num_batches for one in held_out)
   with Progress("evaluating", total=batches, unit="batches") as progress:
@@ -188,13 +192,18 @@ def open_model(
 
 
 def for_evaluation(config: ConfigDict, *, num_devices: int) -> ConfigDict:
-  """The config with a batch size for this number of devices, without FSDP or trackers."""
+  """The config with a batch size for this number of devices.
+
+  Without FSDP and trackers, and without the dropout of attention, which evaluation does not
+  have, so that any implementation of attention may be used.
+  """
   config = config.copy_and_resolve_references()
   rows = config.train.micro_batch_size or config.train.batch_size
   config.train.batch_size = math.ceil(rows / num_devices) * num_devices
   config.train.micro_batch_size = 0
   config.train.fsdp = 1
   config.train.trackers = ""
+  config.model.attention_dropout_rate = 0.0
   return config
 
 

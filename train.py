@@ -67,6 +67,9 @@ _CONFIG = config_flags.DEFINE_config_file(
   "config", help_string="A config file, such as configs/quickstart.py.", lock_config=True
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
+flags.register_validator(
+  "workdir", lambda folder: folder != "", "expected a folder, found an empty text"
+)
 _ALLOW_CHANGED_CONFIG = flags.DEFINE_bool(
   "allow_changed_config", False, "Resume a run with a config that differs from its own."
 )

@@ -10,9 +10,9 @@ from TensorFlow Datasets, prepared once (docs/data.md). To use other files with 
 fields, set --config.data.source and --config.data.held_out_source; for mnli also
 --config.data.mismatched_source, which may be empty.
 
-Recipe: that of `configs/classification.py`, evaluated 4 times an epoch. A run ends after 6
-evaluations without improvement, and the best checkpoint is kept. The dev set of MNLI has a
-matched and a mismatched part.
+Recipe: that of `configs/classification.py`, evaluated 4 or 5 times an epoch. A run ends
+after 6 evaluations without improvement, and the best checkpoint is kept. The dev set of
+MNLI has a matched and a mismatched part.
 
 Reaches: BERT-base without packing, table 1 of arXiv 1810.04805; not run here. A small
 encoder was run here on five of the tasks: docs/finetuning.md has its scores.

@@ -351,6 +351,7 @@ def _add_audit(command):
 
 def _audit(options) -> tuple[int, str]:
   check_integer("--epoch", options.epoch, at_least=0)
+  check_integer("--hosts", options.hosts, at_least=1)
   loader = make_audit_loader(
     read_config(options.config, options.overrides),
     open_dataset(options.directory),

@@ -14,6 +14,7 @@ from pipeline.tasks.table import TASKS
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 
 MANIFEST = "manifest.json"
+_CONTENT = ("source", "tokenizer", "labels", "counts", "histograms")  # besides files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +90,8 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
     if names
   }
   tokenizers = [n for n in (VOCABULARY_FILE, TOKENIZER_FILE) if n in digests]
-  if "train" not in stores or not tokenizers or "task" not in settings:
+  missing = [name for name in _CONTENT if name not in manifest]
+  if "train" not in stores or not tokenizers or "task" not in settings or missing:
     raise InputError(f"{directory / MANIFEST} is incomplete. Prepare the dataset again.")
   return PreparedDataset(
     directory=directory,

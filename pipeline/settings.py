@@ -19,7 +19,8 @@ class DatasetSettings:
   Attributes:
     source: where documents come from; see `pipeline/sources/partitions.py`.
     max_sequence_length: S, in tokens, special tokens included.
-    vocab_size: the most tokens of a learned vocabulary.
+    vocab_size: the most tokens of a learned vocabulary; word pieces have more if the
+      characters of the text alone are more.
     vocab_file: a BERT vocabulary, a tokenizer.json, or GPT-2's vocab.json with its
       merges.txt beside it; "" to learn one.
     min_sentences: documents with fewer are left out (pretraining, sentences).

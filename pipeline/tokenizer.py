@@ -143,7 +143,8 @@ def train_word_pieces(texts: Iterable[str], *, vocab_size: int) -> list[str]:
 
   Args:
     texts: the texts to learn from.
-    vocab_size: the most tokens it may have, special tokens included.
+    vocab_size: the most tokens it may have, special tokens included. Every character of
+      the texts is a token, so if these alone are more, the vocabulary is larger.
 
   Returns:
     The tokens in the order of their ids: special tokens first (padding is 0), then the

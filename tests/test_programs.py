@@ -179,6 +179,7 @@ JOINED = "--coordinator=localhost:1 --processes=2"
     ("train.py", "--config=configs/missing.py", "missing.py"),
     ("train.py", "--config.data.vocab_size=600", "vocab_size: 500, now 600"),
     ("train.py", f"{NEW} --config.data.source=stdlib:/x", "topics.py. Install the full"),
+    ("train.py", "--workdir=", "expected a folder, found an empty text"),
     ("train.py", "extra", "Expected --name=value, found 'extra'"),
     ("train.py", "--processes=2", "expected --coordinator=HOST:PORT"),
     ("train.py", "--coordinator=localhost:1", "expected both, and a process from 0"),

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from packing import InputError
+from packing.errors import short_repr
 from pipeline.batches.online import Gathered
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import TRAIN, DocumentShard
@@ -74,6 +76,11 @@ class StreamedSequences:
       "sequences": self._sequences,
     }
 
-  def restore(self, state: dict[str, Any]):
+  def restore(self, state: Any):
+    if not isinstance(state, dict) or state.keys() != self.state().keys():
+      raise InputError(
+        f"The state of the reader is {short_repr(state)}; expected one that was saved "
+        "while reading a stream. Resume with the data.stream that it was saved with."
+      )
     self._documents.restore(state["documents"])
     self._groups, self._sequences = state["groups"], state["sequences"]

@@ -61,13 +61,13 @@ def write_assignment(
     manifest = json.loads((dataset / "manifest.json").read_text())
     paths = [str((dataset / name).absolute()) for name in manifest["shards"][split]]
     counts = np.array(manifest["histograms"][split])
+    source = f"{manifest['settings']['source']}, {split}"
   except (OSError, ValueError, LookupError, TypeError) as error:
     raise InputError(f"{dataset} is not a prepared dataset ({error!r}).") from error
   if not paths:
     raise InputError(f"{dataset} has no {split} sequences. Name another split.")
   if directory.exists():
     raise InputError(f"{directory} exists already; expected a new folder. Name another.")
-  source = f"{manifest['settings']['source']}, {split}"
   histogram = packing.Histogram(counts, source=source)
   plan = packing.pack(
     histogram, algorithm=algorithm, max_sequences_per_pack=max_sequences_per_pack

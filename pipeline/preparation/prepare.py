@@ -146,17 +146,24 @@ def _locked(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[int | No
         )
         waited = True
         continue
-      with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(os.fstat(lock.fileno()), (partial / _LOCK).stat()):
-          done = _exists(directory)
-          if done:
-            shutil.rmtree(partial)
-          yield None if done else lock.fileno()
-          return
+      if _is_open_as(lock.fileno(), partial / _LOCK):
+        done = _exists(directory)
+        if done:
+          shutil.rmtree(partial, ignore_errors=True)
+        yield None if done else lock.fileno()
+        return
     time.sleep(0.01)
     if _exists(directory):
       yield None
       return
+
+
+def _is_open_as(descriptor: int, path: pathlib.Path) -> bool:
+  """Whether an open file still has this name."""
+  try:
+    return os.path.samestat(os.fstat(descriptor), path.stat())
+  except FileNotFoundError:
+    return False
 
 
 def _work_folder(

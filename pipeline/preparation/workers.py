@@ -108,7 +108,7 @@ class _Pool:
       pickle.dump(item, process.stdin)
       process.stdin.flush()
       result = pickle.load(process.stdout)
-    except (EOFError, BrokenPipeError) as error:
+    except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
       raise OSError(
         f"A worker exited with status {process.wait()} while writing {item.shard.name}; "
         "there may be too little memory. Use fewer workers, and run the same command "

@@ -85,10 +85,8 @@ def select_fields(values: dict, fields: DocumentFields, where: str) -> Document:
   for field in fields.names:
     column = fields.column(field)
     if column in values:
-      value = values[column]
-      if isinstance(value, str):
-        check_text(value, where)
-      selected[field] = value
+      check_texts(values[column], where)
+      selected[field] = values[column]
     elif field in fields.required:
       raise InputError(
         f"{where} has no {column!r}; found {', '.join(map(str, values)) or 'nothing'}. "
@@ -97,8 +95,19 @@ def select_fields(values: dict, fields: DocumentFields, where: str) -> Document:
   return Document(selected, where)
 
 
-def check_text(value: str, where: str):
-  """Refuses a text that is too long or has an unpaired surrogate."""
+def check_texts(value: Any, where: str):
+  """Refuses texts, also inside lists and dicts, that are too long or not Unicode.
+
+  Raises:
+    InputError: a text is longer than `MAX_DOCUMENT_BYTES` or has an unpaired surrogate.
+  """
+  if isinstance(value, dict):
+    value = list(value.values())
+  if isinstance(value, list) and not (value and isinstance(value[0], int)):
+    for part in value:
+      check_texts(part, where)
+  if not isinstance(value, str):
+    return
   if len(value) > MAX_DOCUMENT_BYTES:
     raise too_long_error(where)
   try:

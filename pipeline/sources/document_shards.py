@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -91,8 +92,12 @@ def is_held_out(index: int, fraction: float, seed: int) -> bool:
   """
   if fraction <= 0:
     return False
-  blocks = range(int(index * fraction), int((index + 1) * fraction) + 1)
-  return any(int((k + _uniform(k, seed)) / fraction) == index for k in blocks)
+  for block in range(int(index * fraction), int((index + 1) * fraction) + 1):
+    drawn = int((block + _uniform(block, seed)) / fraction)
+    # Where 1/fraction is not whole, two blocks share a document, which is the first's.
+    if max(drawn, math.ceil(block / fraction)) == index:
+      return True
+  return False
 
 
 @functools.lru_cache(maxsize=8)  # consecutive documents need the same values

@@ -212,7 +212,7 @@ def _kind(path: pathlib.Path) -> str:
 
 
 def _split_of(spec: str) -> tuple[str, str]:
-  if pathlib.Path(spec).exists():  # a name may have a #
+  if os.path.exists(spec):  # a name may have a #
     return spec, ""
   name, _, split = spec.rpartition("#") if "#" in spec else (spec, "", "")
   return name, split
@@ -227,9 +227,10 @@ def _find_files(spec: str) -> list[pathlib.Path]:
     if path.is_file():
       files = [path]
     else:
-      paths = map(pathlib.Path, glob.glob(name, recursive=True))
+      # A pattern such as **/**/*.txt finds a file several times.
+      paths = set(map(pathlib.Path, glob.glob(name, recursive=True)))
       files = sorted(path for path in paths if path.is_file())
-  except (OSError, ValueError) as error:
+  except OSError as error:
     raise InputError(f"The source {name[:200]!r} cannot be read: {error}.") from error
   if not files:
     raise InputError(
@@ -258,8 +259,9 @@ def _files_of_folder(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
     for path in folder.rglob("*")
     if path.is_file()
     and compressed.plain_suffix(path) in _SUFFIXES
-    and not path.name.startswith("cache-")
-    # Nor files in hidden folders, such as .ipynb_checkpoints.
+    # No results that Hugging Face caches beside its data,
+    and not (path.suffix == ".arrow" and path.name.startswith("cache-"))
+    # nor files in hidden folders, such as .ipynb_checkpoints.
     and not any(part.startswith(".") for part in path.relative_to(folder).parts)
   )
   # JSON files beside other data are metadata, such as dataset_info.json.

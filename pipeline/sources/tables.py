@@ -193,8 +193,8 @@ def _is_quoted(path: pathlib.Path) -> bool:
   records up to the next quote as one field.
 
   Raises:
-    InputError: a .csv has other quotes; the file is binary or not UTF-8, or a line is too
-      long.
+    InputError: a .csv has other quotes; a .tsv has carriage returns inside lines; the file
+      is binary or not UTF-8, or a line is too long.
   """
   delimiter = _DELIMITERS[plain_suffix(path)]
   csv.field_size_limit(MAX_DOCUMENT_BYTES)
@@ -205,6 +205,7 @@ def _is_quoted(path: pathlib.Path) -> bool:
       last = records.line_num
   except csv.Error as error:
     if delimiter == "\t":
+      _check_line_ends(path)
       return False
     raise InputError(
       f"{path}: the record at line {last + 1} is not valid CSV ({error}). Expected a "
@@ -212,6 +213,16 @@ def _is_quoted(path: pathlib.Path) -> bool:
       "or pandas in Python, or as .jsonl."
     ) from error
   return True
+
+
+def _check_line_ends(path: pathlib.Path):
+  """Refuses carriage returns inside lines, which Arrow reads as ends of records."""
+  for number, line in textfiles.lines_of(path):
+    if "\r" in line.rstrip("\r\n"):
+      raise InputError(
+        f"{path}, line {number} has a carriage return inside; expected line feeds at the "
+        "ends of records. Convert the file, such as with: tr '\\r' '\\n'."
+      )
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -20,7 +20,7 @@ from pipeline.sources.document import (
   MAX_DOCUMENT_BYTES,
   Document,
   DocumentFields,
-  check_text,
+  check_texts,
   select_fields,
   too_long_error,
 )
@@ -151,14 +151,11 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
               "answer_start": [answer["answer_start"] for answer in answers],
             }
           where = f"{path}, question {values['id']}"
-          answered = values.get("answers", {}).get("text", [])
-          for text in (*values.values(), *answered):
-            if isinstance(text, str):
-              check_text(text, where)
+          check_texts(values, where)
           yield Document(values, where)
   except InputError:  # which is a ValueError
     raise
-  except (ValueError, LookupError, TypeError, AttributeError) as error:
+  except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
     raise InputError(
       f"{path} is not in SQuAD's layout ({error!r}); expected "
       '{"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}.'

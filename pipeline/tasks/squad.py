@@ -68,6 +68,7 @@ def check(settings: DatasetSettings):
 def texts(document: Document, settings: DatasetSettings) -> list[str]:
   """The texts to learn a vocabulary from."""
   del settings
+  _check_texts(document)
   return [document.fields["question"], document.fields["context"]]
 
 
@@ -178,16 +179,18 @@ def _answers(document: Document) -> tuple[list[str], tuple[int, int] | None]:
   """All answers, and where the first one starts and ends, in characters."""
   where, given = document.where, document.fields["answers"]
   try:
+    if isinstance(given["text"], str):
+      raise TypeError("text is not a list")
     answers = [str(text) for text in given["text"]]
-    starts = [int(start) for start in given["answer_start"]]
-  except (TypeError, LookupError, ValueError) as error:
+    start = int(given["answer_start"][0]) if answers else 0
+  except (TypeError, LookupError, ValueError, OverflowError) as error:
     raise InputError(
       f"{where}: answers is {short_repr(given)}; expected "
       '{"text": [...], "answer_start": [...]}.'
     ) from error
   if not answers:
     return [], None
-  start, answer = starts[0], answers[0]
+  answer = answers[0]
   if not answer.strip():
     raise InputError(
       f"{where}: the answer is {short_repr(answer)}; expected words of the context. Give "

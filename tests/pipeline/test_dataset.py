@@ -1,11 +1,14 @@
-"""Datasets of the standard library's English."""
+"""Prepared datasets, and the standard library's English."""
 
+import json
+import shutil
 import string
 
 import numpy as np
 import pytest
 
 from packing import InputError
+from pipeline.dataset import open_dataset
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.sources import stdlib
@@ -25,6 +28,15 @@ def test_nothing_is_learned_from_what_is_held_out(tmp_path):
   )
   assert train == learned | {"[CLS]", "[SEP]"}
   assert held_out == {"[UNK]", "[CLS]", "[SEP]"}
+
+
+@pytest.mark.parametrize("name", ["source", "tokenizer", "labels", "counts", "histograms"])
+def test_a_manifest_that_lacks_a_part_is_refused(reference, tmp_path, name):
+  folder = shutil.copytree(reference.directory, tmp_path / "d")
+  manifest = {key: x for key, x in reference.manifest.items() if key != name}
+  (folder / "manifest.json").write_text(json.dumps(manifest))
+  with pytest.raises(InputError, match=r"manifest\.json is incomplete"):
+    open_dataset(folder)
 
 
 def test_a_missing_corpus_is_one_clear_error(tmp_path):

@@ -438,6 +438,7 @@ REFUSED = [
   ("train.duration", "-1 steps", "a number of steps, sequences or epochs"),
   ("train.micro_batch_size", 7, "a multiple of the 2 devices"),
   ("train.micro_batch_size", 6, "a divisor of train.batch_size=32"),
+  ("train.micro_batch_size", 6, "a divisor of train.batch_size=32", "epochs"),
   ("train.batch_size", 31, "a multiple of the 2 devices"),
   ("train.steps", 0, "at least 1"),
   ("train.eval_every", 33, "a multiple of train.log_every=20"),
@@ -463,6 +464,7 @@ SETTINGS = {
   "online": get_config(packing={"algorithm": "online"}),
   "stream": get_config(packing={"algorithm": "online"}, data={"stream": "-"}),
   "adamw": get_config(optimizer={"name": "adamw"}),
+  "epochs": get_config(train={"duration": "2 epochs"}),
   "sgd": get_config(optimizer={"name": "sgd"}),
   "adafactor": get_config(optimizer={"name": "adafactor"}, packing={"adjust": "lr_sqrt"}),
 }

@@ -22,6 +22,7 @@ from training.sweep.file import SweepError, load_sweep
 
 ROOT = pathlib.Path(__file__).parents[2]
 FIELD = "model.attention_mask"
+MODERN_BERT = {"model.family": "modern_bert", "model.next_sentence": False}
 GRID_OF_TEXT = {"model.positions": ["alibi"], "seed": [0, 1]}
 GRID = {FIELD: ["segment", "none"], "seed": [0, 1, 2]}
 
@@ -109,10 +110,12 @@ def test_fields_with_the_same_last_part_are_named_whole(tmp_path):
     ({"grid": {FIELD: ["some"]}}, "config.model.attention_mask is 'some'; expected"),
     ({"grid": {"train.steps": [2.5]}}, "train.steps is 2.5; expected int"),
     ({"grid": {"train.steps": [True]}}, "train.steps is True; expected int"),
-    (
-      {"grid": {"optimizer.warmup_steps": [4000]}},
-      "optimizer.warmup_steps comes to 4000; expected 0 to",
-    ),
+    ({"grid": {"optimizer.warmup_steps": [4000]}}, "warmup_steps comes to 4000; expected"),
+    ({"grid": {"packing.algorithm": ["sphfp"]}}, "packing.algorithm is 'sphfp'; expected"),
+    ({"grid": {"data.task": ["glue/colaa"]}}, "data.task is 'glue/colaa'; expected"),
+    ({"arms": {"x": MODERN_BERT | {"data.task": "squad"}}}, "head that modern_bert lacks"),
+    ({"arms": {"..": {}}}, "a run with the name '..'; expected the name of a folder"),
+    ({"grid": {"data.directory": ["d" * 250]}}, "of at most 255 bytes"),
     ({"grid": {"model.position_reset": [0]}}, "is 0; expected bool"),
     ({"grid": {"seed": [1, 1]}}, "two runs with the name run,seed=1"),
     ({"grid": GRID, "overrides": {FIELD: "none"}}, "both in the overrides and in the grid"),

@@ -123,7 +123,7 @@ def validate(
   Args:
     config: a config with the fields of `configs/base.py`.
     algorithms: names of the packing algorithms.
-    tasks: the head that learns each task; "" if it is not known.
+    tasks: the head that learns each task.
     num_devices: devices that share a batch.
     typed: fields set on the command line or by a sweep.
 
@@ -154,8 +154,8 @@ def validate(
   ):
     check(holds, field, values[field], expected)
   if config.model.size != GIVEN:
-    head = tasks[config.data.task] or "pretraining"
-    made = model_config(config, head=head, vocab_size=config.data.vocab_size)
+    head, vocab_size = tasks[config.data.task], config.data.vocab_size
+    made = model_config(config, head=head, vocab_size=vocab_size)
     check_attention(config, made)
   check_recipe(config, num_devices=num_devices, typed=typed)
   for name in tracker_names(config):
@@ -205,7 +205,7 @@ def _model_rules(config, family: str, head: str) -> list[_Rule]:
       f"{FAMILIES[0]!r} with data.task={task}, which trains a GPT-2",
     ),
     (
-      not head or head in model.MODELS[family],
+      head in model.MODELS[family],
       "model.family",
       f"another one with data.task={task}, which needs a head that {family} lacks",
     ),

@@ -154,13 +154,7 @@ def unpacked(
   """
   train, opt = config.train, config.optimizer
   rows, micro = train.batch_size, train.micro_batch_size
-  check(rows >= 1, "train.batch_size", rows, "at least 1")
-  check(
-    micro >= 0 and (micro == 0 or rows % micro == 0),
-    "train.micro_batch_size",
-    micro,
-    f"0, or a divisor of train.batch_size={rows}",
-  )
+  _check_rows(rows, micro)
 
   def in_steps(field: str, text: str, steps: int) -> int:
     if not text:
@@ -191,6 +185,16 @@ def unpacked(
     b2=opt.b2,
     num_sequences=num_sequences,
     num_tokens=num_tokens,
+  )
+
+
+def _check_rows(rows: int, micro: int):
+  check(rows >= 1, "train.batch_size", rows, "at least 1")
+  check(
+    micro >= 0 and (micro == 0 or rows % micro == 0),
+    "train.micro_batch_size",
+    micro,
+    f"0, or a divisor of train.batch_size={rows}",
   )
 
 
@@ -338,6 +342,7 @@ def check_recipe(
     value = train[field.rpartition(".")[2]]
     expected = f"a multiple of the {num_devices} devices"
     check(value % num_devices == 0, field, value, expected)
+  _check_rows(train.batch_size, train.micro_batch_size)
   texts = {"train.duration": train.duration, "optimizer.warmup": config.optimizer.warmup}
   units = [parse_duration(field, text)[1] for field, text in texts.items() if text]
   if "epoch" not in units:

@@ -84,7 +84,7 @@ class MetricsLog:
     """Repairs a file as far as possible; returns how many lines it lacks."""
     path = self._workdir / name
     lines = read_lines(path, names=TRAIN_NUMBERS if name == _TRAIN else ())
-    damaged = lines.count(None)
+    damaged = lines.count(None) if first_step else 0  # a run from the start needs none
     readable = kept = [line for line in lines if line and line["step"] <= first_step]
     if state is None:
       if first_step and not kept and name == _TRAIN:

@@ -109,9 +109,9 @@ def check(
       print(
         f"WARNING: resuming with a changed config: {error.differences}", file=sys.stderr
       )
-  elif (workdir / weights.MODEL).exists():
+  elif any((workdir / name).exists() for name in (weights.MODEL, hf.CONFIG)):
     raise ConfigError(
-      f"--workdir={workdir} holds an imported model. Name another folder for the run, and "
+      f"--workdir={workdir} holds a model, not a run. Name another folder for the run, and "
       f"start from the model with --config.model.init_from={workdir}."
     )
   try:
@@ -123,8 +123,9 @@ def check(
 
 
 def has_begun(workdir: str | pathlib.Path) -> bool:
-  """Whether a run was recorded in the folder."""
-  return (pathlib.Path(workdir) / _CONFIG).exists()
+  """Whether a run was recorded in the folder; Hugging Face has a `config.json`, too."""
+  path = pathlib.Path(workdir) / _CONFIG
+  return path.exists() and b'"architectures"' not in path.read_bytes()
 
 
 @contextlib.contextmanager

@@ -148,22 +148,25 @@ def write(folder: pathlib.Path, arms: Sequence[Mapping], failures: Mapping[str, 
   )
   if not any(row["n"] for row in arms):
     return
-  lines = {
+  first = next(row for row in arms if row["n"])
+  figure, metric = next(pair for pair in _METRICS.items() if pair[0] in first)
+  lines = {  # of the runs that have the metric; others have another task
     run["name"]: read_json_lines(folder / run["name"] / "eval.jsonl")
     for row in arms
     for run in row["runs"]
-    if run["finished"]
+    if run["finished"] and figure in run["figures"]
   }
   curves = {}
   for field, values in (varied(arms) or _alone(arms)).items():
-    runs = {str(value): finished_runs(arms, field, value) for value in values}
-    curves[field] = {
-      value: {key: lines[run["name"]] for key, run in found.items()}
-      for value, found in runs.items()
-      if found
+    runs = {
+      str(value): {
+        key: lines[run["name"]]
+        for key, run in finished_runs(arms, field, value).items()
+        if run["name"] in lines
+      }
+      for value in values
     }
-  first = next(row for row in arms if row["n"])
-  metric = next(metric for figure, metric in _METRICS.items() if figure in first)
+    curves[field] = {value: found for value, found in runs.items() if found}
   sweep_picture.draw(folder / "sweep.png", curves, metric=metric)
 
 

@@ -15,6 +15,7 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
+import pipeline
 from model import IMPLEMENTATIONS
 from training.config.rules import validate
 from training.errors import ConfigError, field_value, wrong_type
@@ -22,9 +23,7 @@ from training.errors import ConfigError, field_value, wrong_type
 ROOT = pathlib.Path(__file__).parents[2]
 _SEED, _ARM = "seed", "arm"
 _KEYS = ("config", "overrides", "arms", "grid")
-# The only task whose model is not an encoder. train.py checks the names of tasks and
-# algorithms, since this package does not know them all.
-_HEADS = {"text": "causal"}
+_LONGEST_NAME = 255  # of a folder, in bytes, on most file systems
 
 
 class SweepError(ValueError):
@@ -117,6 +116,11 @@ def make_sweep(
     run = Run(name, arm, point, fields, config)
     if name in runs:
       raise SweepError(f"{where} has two runs with the name {name}.")
+    if name in (".", "..") or len(name.encode()) > _LONGEST_NAME:
+      raise SweepError(
+        f"{where} has a run with the name {name!r}; expected the name of a folder, of at "
+        f"most {_LONGEST_NAME} bytes. Give names to the runs with 'arms'."
+      )
     runs[name] = run
   return Sweep(str(ROOT / spec["config"]), tuple(runs.values()))
 
@@ -282,8 +286,8 @@ def _changed(
       checked.model.attention_impl = "xla"
     validate(
       checked,
-      algorithms=[config.packing.algorithm],
-      tasks={config.data.task: _HEADS.get(config.data.task, "")},
+      algorithms=pipeline.ALGORITHMS,
+      tasks=pipeline.TASK_HEADS,
       num_devices=1,
       typed=typed,
     )

@@ -123,10 +123,21 @@ def copy_the_first(path):
   shutil.copy(min(path.parent.glob("train-*.arrow")), path)
 
 
-def empty_held_out(path):
-  manifest = json.loads((path.parent / "manifest.json").read_text())
+def in_manifest(change):
+  def damage(path):
+    manifest = json.loads((path.parent / "manifest.json").read_text())
+    change(manifest)
+    (path.parent / "manifest.json").write_text(json.dumps(manifest))
+
+  return damage
+
+
+def empty_held_out(manifest):
   manifest["shards"]["held_out"] = []
-  (path.parent / "manifest.json").write_text(json.dumps(manifest))
+
+
+def without_settings(manifest):
+  del manifest["settings"]
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
@@ -135,7 +146,8 @@ def empty_held_out(path):
   [
     (cut, "--seed=0", "is missing or was altered since it was prepared"),
     (copy_the_first, "--seed=0", "sequences; the manifest says"),
-    (empty_held_out, "--split=held_out", "has no held_out sequences"),
+    (in_manifest(empty_held_out), "--split=held_out", "has no held_out sequences"),
+    (in_manifest(without_settings), "--seed=0", "is not a prepared dataset"),
     (pathlib.Path.exists, "--seed=-1", "seed is -1; expected at least 0"),
     (pathlib.Path.exists, "--algorithm=x", "expected"),
   ],

@@ -23,7 +23,7 @@ from pipeline.preparation.shard_files import ShardSummary
 from pipeline.preparation.workers import write_shards
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import Document
-from pipeline.sources.document_shards import document_shards
+from pipeline.sources.document_shards import document_shards, is_held_out
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests.pipeline.sources import files
 from tests.prepared import ROOT, arguments, contents, settings
@@ -143,6 +143,13 @@ def test_held_out_documents_are_even_and_random_in_each_partition():
   assert np.bincount(np.array(found) // 200, minlength=15).tolist() == [10] * 15
   assert len({index % 20 for index in found}) == 20
   assert found not in (held_out(1, seed=7), held_out(0, seed=8))
+
+
+@pytest.mark.parametrize("fraction", [0.03, 0.3, 0.4, 0.7, 0.99])
+def test_as_many_documents_are_held_out_as_the_fraction_says(fraction):
+  numbers = range(3000)
+  found = np.cumsum([is_held_out(number, fraction, 7) for number in numbers])
+  assert np.abs(found - fraction * np.arange(1, 3001)).max() < 2
 
 
 def test_few_shards_are_in_memory_at_a_time():

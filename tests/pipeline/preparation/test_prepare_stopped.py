@@ -218,6 +218,44 @@ def test_a_worker_that_starts_while_the_work_fails_ends_too(corpus, tmp_path, mo
       process.kill()
 
 
+def test_a_worker_that_is_killed_while_it_answers_is_reported(corpus, monkeypatch):
+  half = "import pickle, sys; sys.stdout.buffer.write(pickle.dumps('x' * 99)[:50])"
+
+  def start(lock):
+    return subprocess.Popen(
+      [sys.executable, "-c", half], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+
+  monkeypatch.setattr(workers, "_start", start)
+  work = [ShardWork(SHARD, settings(corpus), "vocab", "d")] * 3
+  with pytest.raises(OSError, match=r"A worker exited .* while writing train-"):
+    list(workers.write_shards(work, num_workers=2))
+
+
+def test_a_source_that_vanishes_is_named_and_its_dataset_is_resumed(
+  corpus, reference, tmp_path, monkeypatch, capsys
+):
+  source, write = shutil.copytree(corpus, tmp_path / "in"), writing.write_dataset
+
+  def vanish(*args, **options):
+    (source / "2.txt").unlink()
+    return write(*args, **options)
+
+  args = [*arguments(corpus, tmp_path / "d"), f"--source={source}"]
+  with monkeypatch.context() as patch:
+    patch.setattr(writing, "write_dataset", vanish)
+    assert main(args) == 1
+  (error,) = capsys.readouterr().err.splitlines()
+  assert error.startswith("error: ")
+  assert "No such file" in error
+  assert str(source / "2.txt") in error
+  shutil.copy2(corpus / "2.txt", source)
+  assert main(args) == 0
+  dataset = open_dataset(tmp_path / "d")
+  assert dataset.manifest["sha256"] == reference.manifest["sha256"]
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "in"]
+
+
 @contextlib.contextmanager
 def before_the_end(act):
   """Acts on the folder when all shards are written."""

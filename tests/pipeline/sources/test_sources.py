@@ -139,10 +139,31 @@ def test_folders_and_globs_are_read_in_the_order_of_names(tmp_path):
   assert texts(tmp_path) == ["a.txt", "b.txt", "sub/c.txt"]
   assert texts(tmp_path / "*.md") == ["notes.md"]
   assert texts(tmp_path / "[ab].*") == ["a.txt", "b.txt"]
-  assert texts(tmp_path / "**" / "*.txt") == ["a.txt", "b.txt", "sub/c.txt"]
+  for pattern in ("**/*.txt", "**/**/*.txt"):  # the second finds some files twice
+    assert texts(tmp_path / pattern) == ["a.txt", "b.txt", "sub/c.txt"]
   (tmp_path / "d.jsonl").write_text('{"text": "d"}')
   with pytest.raises(InputError, match=r"several kinds \(jsonl, text\)"):
     texts(tmp_path)
+
+
+def test_only_tables_that_hugging_face_caches_are_left_out(tmp_path):
+  for name in ("cache-lines.txt", "last.txt"):
+    (tmp_path / name).write_text(name)
+  assert texts(tmp_path) == ["cache-lines.txt", "last.txt"]
+
+
+def test_a_source_that_cannot_be_read_says_why_once(tmp_path):
+  for spec, message in (
+    ("x" * 5000, "^The source 'x{200}' cannot be read: .*File name too long"),
+    (f"{'x' * 5000}#dev", "^The source 'x{200}' cannot be read: .*File name too long"),
+    (tmp_path, f"^{tmp_path} holds no file ending in .*[^.].$"),
+    (f"{tmp_path}#dev", f"^{tmp_path} has no splits; found #dev. Leave it out.$"),
+  ):
+    with pytest.raises(InputError, match=message):
+      texts(spec)
+  (tmp_path / "a.json").write_text("[" * 100_000)
+  with pytest.raises(InputError, match=r"a\.json is not in SQuAD's layout \(Recursion"):
+    read(tmp_path / "a.json", DocumentFields(("id", "question", "context")))
 
 
 def test_hidden_folders_are_left_out_unless_they_are_named(tmp_path):

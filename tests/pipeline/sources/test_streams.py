@@ -243,6 +243,13 @@ def test_sequences_of_a_stream_resume_between_two_reads(folder, task, tmp_path):
     )
 
 
+@pytest.mark.parametrize("state", [7, {}, ["documents", "groups", "sequences"]])
+def test_the_state_of_a_reader_without_a_stream_is_refused(folder, tmp_path, state):
+  reader = sequences_of(folder, "sentences", tmp_path)
+  with pytest.raises(packing.InputError, match="expected one that was saved while reading"):
+    reader.restore(state)
+
+
 def test_sequences_go_on_in_the_next_document_as_in_a_prepared_dataset(
   standard_input, tmp_path
 ):

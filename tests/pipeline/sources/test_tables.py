@@ -78,6 +78,8 @@ def test_a_record_of_a_table_may_be_long(tmp_path):
     ("a.tsv", "", r"a\.tsv is empty; expected a line for each record"),
     ("a.csv", "text\na\nb\0\n", r"binary file: line 3 holds a zero byte"),
     ("a.csv", "text\na\n\udce9\n", r"line 3 is not UTF-8: byte 233"),
+    ("a.tsv", "a\ttext\r1\tb\r2\tc\r", r"line 1 has a carriage return inside"),
+    ("a.tsv", "text\na\nb\rc\n", r"line 3 has a carriage return inside; expected line"),
     ("a.xls", "text\n", r"ends in '.xls'; expected .arrow, .csv, .*Rename it to .txt"),
   ],
 )

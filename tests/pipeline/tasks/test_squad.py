@@ -114,6 +114,18 @@ def test_the_n_best_are_those_of_plain_loops(ask, vocab_file):
     (question("bc", start=3), r"expected the answer 'bc' at character 3.*found 'c,'"),
     (question("", start=0), r"the answer is ''; expected words of the context"),
     (question("bc") | {"answers": "bc"}, r"answers is 'bc'; expected"),
+    *(
+      (question("bc") | {"answers": answers}, r"answers is .*; expected")
+      for answers in (
+        {"text": ["bc"], "answer_start": []},
+        {"text": ["bc"], "answer_start": [float("inf")]},
+        {"text": "bc", "answer_start": [2]},
+      )
+    ),
+    (
+      question("bc") | {"answers": {"text": ["bc", "\ud800"], "answer_start": [2, 2]}},
+      r"line 1 holds '.ud800', an unpaired surrogate",
+    ),
   ],
 )
 def test_invalid_questions_are_refused(ask, row, message):
@@ -121,6 +133,11 @@ def test_invalid_questions_are_refused(ask, row, message):
     ask(row)
   with pytest.raises(InputError, match=r"doc_stride is 12; expected at most 11: a quest"):
     ask(question("bc"), stride=12)
+
+
+def test_a_vocabulary_is_not_learned_from_what_is_no_text(make):
+  with pytest.raises(InputError, match=r"line 1: question is None; expected a text"):
+    make("squad", [question("bc", asked=None)], max_sequence_length=300, vocab_file="")
 
 
 def test_squad_is_scored_by_the_best_answer_over_all_windows(ask):

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
 
+from tests.training import test_sweep
 from tests.training.test_evaluation import picture, share_of
 from training import plots
 from training.record import metrics
 from training.record import plots as drawing
+from training.sweep import __main__ as sweep
 from training.sweep import picture as sweep_picture
 
 FIRST, SECOND = map(to_rgba, drawing.colours(2))
@@ -154,3 +156,22 @@ def test_the_picture_of_a_sweep_has_every_run_and_the_means(axes_of):
   zero, pair, mean = curves_of(axes[1])
   assert pair.tolist() == mean.tolist() == [[pytest.approx(-0.3), 1]]
   assert (zero[:, 0] == 0).all()
+
+
+def test_a_sweep_of_several_tasks_shows_the_runs_of_the_first(tmp_path, monkeypatch):
+  """The others do not have its metric."""
+  arms = {"masked": {}, "causal": {"data.task": "text"}}
+  swept = test_sweep.make_sweep(tmp_path, arms=arms)
+  for run, metric in zip(swept.runs, ("mlm_accuracy", "causal_accuracy"), strict=True):
+    test_sweep.finish(tmp_path, run, 0.25, metric=metric)
+  drawn = {}
+  draw = sweep_picture.draw
+
+  def keep(path, fields, *, metric):
+    drawn.update(fields)
+    draw(path, fields, metric=metric)
+
+  monkeypatch.setattr(sweep_picture, "draw", keep)
+  sweep.write(tmp_path, sweep.tabulate(swept, tmp_path, {}), {})
+  picture(tmp_path / "sweep.png")
+  assert list(drawn["arm"]) == ["masked"]

@@ -135,6 +135,17 @@ def test_a_damaged_log_is_mended_from_the_checkpoint_and_told(
   assert (f"but {missing} of 3 are lost" in first) == bool(missing)
 
 
+def test_a_run_that_begins_again_lacks_no_line(log_of_a_run, capsys):
+  """It was killed before its first checkpoint, and a line is damaged since."""
+  folder, _ = log_of_a_run
+  for name in ("metrics.jsonl", "eval.jsonl"):
+    damage(folder / name, "zeros")
+  with metrics.MetricsLog(folder, first_step=0) as log:
+    assert log.missing == 0
+    assert {x["lines"] for x in log.get_state().values()} == {0}
+  assert capsys.readouterr().err == ""
+
+
 def test_a_log_of_an_earlier_version_tells_what_it_lacks(log_of_a_run, capsys):
   folder, _ = log_of_a_run
   damage(folder / "metrics.jsonl", "zeros")
@@ -290,6 +301,19 @@ def test_the_best_step_is_chosen_by_the_metric_of_the_head(tmp_path, head, metri
   assert workdir.choose_step(tmp_path, "6") == 6
   with pytest.raises(ConfigError, match="--step is 'last'; expected a number, or best"):
     workdir.choose_step(tmp_path, "last")
+
+
+@pytest.mark.parametrize("allow_changes", [False, True])
+@pytest.mark.parametrize(
+  ("name", "content"),
+  [("model.json", {}), ("config.json", {"architectures": ["BertModel"]})],
+)
+def test_no_run_begins_in_the_folder_of_a_model(tmp_path, name, content, allow_changes):
+  """Its files would be overwritten, such as the config.json of Hugging Face."""
+  (tmp_path / name).write_text(json.dumps(content))
+  with pytest.raises(ConfigError, match=r"holds a model, not a run\. .*model\.init_from="):
+    workdir.check(tmp_path, CONFIG, allow_changes=allow_changes)
+  assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 @pytest.mark.parametrize("name", ["model.json", "config.json"])
