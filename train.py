@@ -68,7 +68,9 @@ _CONFIG = config_flags.DEFINE_config_file(
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 flags.register_validator(
-  "workdir", lambda folder: folder != "", "expected a folder, found an empty text"
+  "workdir",
+  lambda folder: folder != "",
+  "expected a folder, found an empty text. Name one, such as runs/mine.",
 )
 _ALLOW_CHANGED_CONFIG = flags.DEFINE_bool(
   "allow_changed_config", False, "Resume a run with a config that differs from its own."

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from packing.assignment import Assignment
-from packing.errors import InputError, check_integer
+from packing.errors import InputError, check_integer, short_repr
 from packing.histogram import check_same_lengths
 from packing.plan import Plan
 from packing.row import make_rows
@@ -35,6 +35,15 @@ def assign_epoch(plan: Plan, lengths: np.ndarray, seed: int, epoch: int) -> Assi
   """The assignment of an epoch, with the packs in the order of the plan."""
   (own_seed,) = np.random.SeedSequence([seed, epoch]).generate_state(1)
   return plan.assign(lengths, seed=int(own_seed))
+
+
+def _length(example: Mapping[str, Any], number: int) -> int:
+  if "input_ids" not in example:
+    raise InputError(
+      f"Example {number} has no input_ids; found {short_repr(list(example))}. Give the "
+      "field of tokens this name."
+    )
+  return len(example["input_ids"])
 
 
 class PlannedPacks:
@@ -66,10 +75,7 @@ class PlannedPacks:
         f"plan is a {type(plan).__name__}; expected a Plan, with rows of one length."
       )
     if lengths is None:
-      try:
-        lengths = [len(examples[i]["input_ids"]) for i in range(len(examples))]
-      except KeyError as error:
-        raise InputError("An example has no input_ids; expected them in each.") from error
+      lengths = [_length(examples[i], i) for i in range(len(examples))]
     self.plan, self._examples = plan, examples
     lengths = check_same_lengths(lengths, plan.histogram)
     seed = check_integer("seed", seed, at_least=0)

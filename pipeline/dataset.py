@@ -14,7 +14,8 @@ from pipeline.tasks.table import TASKS
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 
 MANIFEST = "manifest.json"
-_CONTENT = ("source", "tokenizer", "labels", "counts", "histograms")  # besides files
+# Of the manifest, besides the files.
+_CONTENT = ("source", "tokenizer", "labels", "counts", "histograms", "most_frequent_token")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -161,7 +161,7 @@ def test_an_imported_model_is_evaluated_only_where_it_fits(task):
     ([], {"model.attention_impl": "cudnn"}, "needs NVIDIA GPUs since Ampere, found cpu"),
   ):
     words = command(task, "classifier", *options, program="eval.py", fields=fields)
-    result = programs.complete(words, task)
+    result = programs.complete(words, task, JAX_PLATFORMS="cpu")
     assert result.returncode == 2, message
     assert message in result.stderr
 
@@ -169,7 +169,7 @@ def test_an_imported_model_is_evaluated_only_where_it_fits(task):
 @pytest.mark.slow
 def test_an_attention_that_the_device_lacks_is_refused_in_a_line(finetuned):
   words = ["", programs.ROOT / "eval.py", finetuned, "--config.model.attention_impl=cudnn"]
-  result = programs.complete(words, finetuned.parent)
+  result = programs.complete(words, finetuned.parent, JAX_PLATFORMS="cpu")
   assert result.returncode == 2
   (told,) = result.stderr.splitlines()
   assert "config.model: attention_impl=cudnn needs NVIDIA GPUs since Ampere" in told

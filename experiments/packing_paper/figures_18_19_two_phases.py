@@ -229,8 +229,8 @@ def phase(part: Part, number: int, results: ByArm) -> Exhibit:
     text="Unpacked steps have a constant number of sequences. As the arm that is known to "
     "differ we take packed training at an earlier evaluation, after "
     f"{evaluations[before]['sequences']:,} sequences."
-    + " The unpacked arm starts from the weights of its own first phase."
-    * (number == 2),
+    + " The unpacked arm starts from the weights of its own first phase. The claim on the "
+    "mask was added after the results had been seen." * (number == 2),
   )
 
 

@@ -109,6 +109,7 @@ class _Pool:
       process.stdin.flush()
       result = pickle.load(process.stdout)
     except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
+      process.kill()
       raise OSError(
         f"A worker exited with status {process.wait()} while writing {item.shard.name}; "
         "there may be too little memory. Use fewer workers, and run the same command "

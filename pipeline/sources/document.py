@@ -103,9 +103,10 @@ def check_texts(value: Any, where: str):
   """
   if isinstance(value, dict):
     value = list(value.values())
-  if isinstance(value, list) and not (value and isinstance(value[0], int)):
+  if isinstance(value, list):
     for part in value:
-      check_texts(part, where)
+      if not isinstance(part, int):  # tokens
+        check_texts(part, where)
   if not isinstance(value, str):
     return
   if len(value) > MAX_DOCUMENT_BYTES:

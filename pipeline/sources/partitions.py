@@ -234,8 +234,8 @@ def _find_files(spec: str) -> list[pathlib.Path]:
     raise InputError(f"The source {name[:200]!r} cannot be read: {error}.") from error
   if not files:
     raise InputError(
-      f"There is no data source {name!r}; expected a file, a folder, a glob that matches "
-      "at least one file, 'stdlib', 'stdlib:FOLDER' or 'tfds:NAME'."
+      f"There is no data source {name[:200]!r}; expected a file, a folder, a glob that "
+      "matches at least one file, 'stdlib', 'stdlib:FOLDER' or 'tfds:NAME'."
     )
   if split:
     raise InputError(f"{name} has no splits; found #{split}. Leave it out.")

@@ -221,7 +221,8 @@ def _check_line_ends(path: pathlib.Path):
     if "\r" in line.rstrip("\r\n"):
       raise InputError(
         f"{path}, line {number} has a carriage return inside; expected line feeds at the "
-        "ends of records. Convert the file, such as with: tr '\\r' '\\n'."
+        "ends of records. If carriage returns end the records, convert them, such as with: "
+        "tr '\\r' '\\n'. If they are inside fields, replace them by spaces."
       )
 
 

@@ -30,7 +30,7 @@ def test_nothing_is_learned_from_what_is_held_out(tmp_path):
   assert held_out == {"[UNK]", "[CLS]", "[SEP]"}
 
 
-@pytest.mark.parametrize("name", ["source", "tokenizer", "labels", "counts", "histograms"])
+@pytest.mark.parametrize("name", ["source", "labels", "counts", "most_frequent_token"])
 def test_a_manifest_that_lacks_a_part_is_refused(reference, tmp_path, name):
   folder = shutil.copytree(reference.directory, tmp_path / "d")
   manifest = {key: x for key, x in reference.manifest.items() if key != name}

@@ -119,7 +119,7 @@ def make_sweep(
     if name in (".", "..") or len(name.encode()) > _LONGEST_NAME:
       raise SweepError(
         f"{where} has a run with the name {name!r}; expected the name of a folder, of at "
-        f"most {_LONGEST_NAME} bytes. Give names to the runs with 'arms'."
+        f"most {_LONGEST_NAME} bytes. Name the runs in 'arms'."
       )
     runs[name] = run
   return Sweep(str(ROOT / spec["config"]), tuple(runs.values()))

@@ -103,7 +103,7 @@ def test_sources_of_other_kinds_give_the_same_rows():
 def test_a_wrong_plan_is_refused():
   with pytest.raises(packing.InputError, match="lengths"):
     PackedMapDataset(EXAMPLES[1:], PLAN)
-  with pytest.raises(packing.InputError, match="no input_ids"):
+  with pytest.raises(packing.InputError, match="Example 0 has no input_ids; found"):
     PackedMapDataset([{"tokens": [1]}], packing.pack([1], max_sequence_length=1))
   with pytest.raises(packing.InputError, match="lengths"):
     make_rows(lengths=LENGTHS[::-1] // 2 + 1)

@@ -232,7 +232,7 @@ def test_a_worker_that_is_killed_while_it_answers_is_reported(corpus, monkeypatc
     list(workers.write_shards(work, num_workers=2))
 
 
-def test_a_source_that_vanishes_is_named_and_its_dataset_is_resumed(
+def test_a_source_that_vanishes_is_named_and_can_come_back(
   corpus, reference, tmp_path, monkeypatch, capsys
 ):
   source, write = shutil.copytree(corpus, tmp_path / "in"), writing.write_dataset
