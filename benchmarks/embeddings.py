@@ -17,7 +17,6 @@ import functools
 import importlib.util
 import itertools
 import sys
-import time
 from collections.abc import Callable
 
 import jax
@@ -25,7 +24,7 @@ import numpy as np
 
 from benchmarks.command import add, make_parser, run, write
 from benchmarks.small_bert import machine_and_device
-from benchmarks.steps import in_turns, quartiles, spread
+from benchmarks.steps import first_runs, in_turns, quartiles, spread
 from benchmarks.table import record_table
 from model import EncoderConfig, hf, weights
 from packing import InputError
@@ -37,7 +36,6 @@ from pipeline.sources.document import DocumentFields
 from pipeline.sources.partitions import open_source
 from training.evaluation import embed, make_program
 from training.mesh import make_mesh
-from training.record.compilations import CompilationCounter
 from training.record.flops import row_cost
 
 PACKED = "packed"
@@ -104,22 +102,12 @@ def theirs(folder: str, *, longest: int, batch_size: int) -> Embed:
 
 def measure(ways: dict[str, Embed], texts: list[str], *, rounds: int) -> dict[str, dict]:
   """Measures each way, in turns: texts a second, the first pass, compilations."""
-  counter = CompilationCounter()
-  measured: dict[str, dict] = {}
-  for name, way in ways.items():
-    compiled, start = counter.count("_eval_step"), time.perf_counter()
-    vectors = way(texts)
-    measured[name] = {
-      "first_seconds": time.perf_counter() - start,
-      "compilations": counter.count("_eval_step") - compiled,
-      "vectors": vectors,
-    }
   runs = {name: lambda _, way=way: way(texts) for name, way in ways.items()}
+  vectors, measured = first_runs(runs)
   seconds = in_turns(runs, rounds=rounds, name="embedding")
-  reference = measured[PACKED]["vectors"]
   for name, values in measured.items():
-    gap = np.abs(values.pop("vectors") - reference).max()
-    values["difference"] = float(gap / np.abs(reference).max())
+    gap = np.abs(vectors[name] - vectors[PACKED]).max()
+    values["difference"] = float(gap / np.abs(vectors[PACKED]).max())
     values["rates"] = (len(texts) / seconds[name]).tolist()
   return measured
 

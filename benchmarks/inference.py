@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import pathlib
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -30,7 +29,7 @@ from benchmarks.lengths import draw_lengths
 from benchmarks.machine import machine
 from benchmarks.sample import CLS, FIRST_WORD, SEP
 from benchmarks.small_bert import VOCAB_SIZE
-from benchmarks.steps import in_turns, quartiles, spread
+from benchmarks.steps import first_runs, in_turns, quartiles, spread
 from benchmarks.table import record_table
 from model import BertConfig, weights
 from model.models import draw_params
@@ -42,7 +41,6 @@ from pipeline.tasks.squad import Window
 from training.evaluation import make_program
 from training.evaluation import predict as run_batches
 from training.mesh import make_mesh, put_batch
-from training.record.compilations import CompilationCounter
 from training.record.flops import ATTENTION_WEIGHT, row_cost
 from training.step import ModelProgram
 
@@ -100,20 +98,11 @@ def measure(
 ) -> dict[str, dict]:
   """Measures each way, in turns: sequences a second, answers, compilations."""
 
-  def answer(batches: Batches, _=None) -> list:
+  def answer(batches: Batches, _) -> list:
     return run_batches(program, params, batches()).logits
 
-  counter = CompilationCounter()
-  measured: dict[str, dict] = {}
-  logits = {}
-  for way, batches in ways.items():
-    before, start = counter.count("_eval_step"), time.perf_counter()
-    logits[way] = answer(batches)
-    measured[way] = {
-      "first_seconds": time.perf_counter() - start,
-      "compilations": counter.count("_eval_step") - before,
-    }
   runs = {way: functools.partial(answer, batches) for way, batches in ways.items()}
+  logits, measured = first_runs(runs)
   seconds = in_turns(runs, rounds=rounds, name=name)
   for way, values in logits.items():
     pairs = list(zip(values, logits[PADDED], strict=True))

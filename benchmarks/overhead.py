@@ -25,7 +25,8 @@ from benchmarks.command import add, make_parser, run, several, some_of, write
 from benchmarks.small_bert import MASK_RATE, machine_and_device, make_config
 from benchmarks.steps import in_turns, quartiles, random_batch
 from benchmarks.table import print_table
-from model import SIZES, BertConfig, BertForPreTraining, losses
+from model import SIZES, BertConfig, losses
+from model.models import abstract_model, draw_params
 from training.command import positive
 
 SEQUENCES_A_PACK = 3
@@ -46,8 +47,7 @@ def make_batches(row_length: int, num_rows: int) -> tuple[dict, dict]:
 
 
 def make_step(config: BertConfig, unit: str):
-  abstract = nnx.eval_shape(lambda: BertForPreTraining(config, rngs=nnx.Rngs(0)))
-  graphdef = nnx.graphdef(abstract)
+  graphdef, _ = abstract_model(config, "pretraining")
 
   @jax.jit
   def step(params, batch):
@@ -64,8 +64,7 @@ def measure(size: str, row_length: int, num_rows: int, seconds: float) -> dict:
   config = make_config(size, longest=LONGEST)
   ordinary_config = dataclasses.replace(config, attention_mask="none", position_reset=False)
   packed, ordinary = make_batches(row_length, num_rows)
-  model = BertForPreTraining(config, rngs=nnx.Rngs(0))
-  params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+  params = draw_params(config, "pretraining", seed=0)
   packed, ordinary = jax.device_put((packed, ordinary))
   plain = make_step(ordinary_config, "token")
   steps = {

@@ -17,6 +17,7 @@ from benchmarks.small_bert import MASK_RATE, sequence
 from model import IMPLEMENTATIONS, AttentionError, ModelConfig
 from model.attention import check
 from packing.testing import lay_out
+from training.record.compilations import CompilationCounter
 from training.record.progress import Progress
 from training.step import TrainingProgram
 
@@ -97,6 +98,27 @@ class Trainer:
       return totals  # ready when the step is done
 
     return run
+
+
+def first_runs(
+  runs: Mapping[Key, Callable[[int], Any]],
+) -> tuple[dict[Key, Any], dict[Key, dict[str, Any]]]:
+  """Makes the first run of each, which compiles.
+
+  Returns:
+    By key, its result; and its `first_seconds` and `compilations` of evaluation steps.
+  """
+  counter = CompilationCounter()
+  results: dict[Key, Any] = {}
+  measured: dict[Key, dict[str, Any]] = {}
+  for key, run in runs.items():
+    before, start = counter.count("_eval_step"), time.perf_counter()
+    results[key] = run(0)
+    measured[key] = {
+      "first_seconds": time.perf_counter() - start,
+      "compilations": counter.count("_eval_step") - before,
+    }
+  return results, measured
 
 
 def in_turns(

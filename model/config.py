@@ -144,8 +144,12 @@ class ModelConfig:
 
   @property
   def residual_range(self) -> float:
-    """The initializer range of layers whose output is added to the residual."""
-    return self.initializer_range
+    """The initializer range of layers whose output is added to the residual.
+
+    There are 2 x num_layers of them. As in the original GPT-2, the initial variance of
+    their sum is that of a single output with `initializer_range`.
+    """
+    return self.initializer_range / math.sqrt(2 * self.num_layers)
 
   @classmethod
   def from_size(cls, size: str, **fields) -> Self:
@@ -211,3 +215,7 @@ class BertConfig(EncoderConfig):
   @property
   def isolated(self) -> bool:
     return super().isolated and self.position_reset
+
+  @property
+  def residual_range(self) -> float:
+    return self.initializer_range

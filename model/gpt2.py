@@ -13,7 +13,6 @@ References:
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import ClassVar
 
 import flax.nnx as nnx
@@ -61,12 +60,6 @@ class Gpt2Config(ModelConfig):
   @property
   def slopes(self) -> tuple[float, ...] | None:
     return alibi_slopes(self.num_heads) if self.positions == "alibi" else None
-
-  @property
-  def residual_range(self) -> float:
-    # 2 x num_layers outputs are added to the residual. As in the original, the initial
-    # variance of their sum is that of a single output with `initializer_range`.
-    return self.initializer_range / math.sqrt(2 * self.num_layers)
 
 
 class Embeddings(blocks.Embeddings):

@@ -40,7 +40,6 @@ def cudnn_attention(
 ) -> jax.Array:
   """`model.attention.attention`; zero output at padding; `bias` is [1, N, S, S]."""
   del max_segments
-  real = segment_ids > 0
   mask = segment_ids[:, :, None] == segment_ids[:, None, :]  # padding sees padding
   if causal or window is not None:
     # cuDNN's own sliding window would exclude later tokens.
@@ -49,7 +48,7 @@ def cudnn_attention(
   attended = jax.nn.dot_product_attention(
     query, key, value, bias=bias, mask=mask[:, None], implementation="cudnn"
   )
-  return _where(real, attended)
+  return _where(segment_ids > 0, attended)
 
 
 def cudnn_packed_attention(
@@ -172,6 +171,9 @@ class Kernel(NamedTuple):
 
 
 _HALF = ("bfloat16", "float16")
+_SPLASH = Kernel(
+  splash_attention, "TPUs", "tpu", 0.0, ("float32", "bfloat16"), 1, 128, splits_rows=False
+)
 KERNELS = {
   "cudnn": Kernel(
     cudnn_attention, "NVIDIA GPUs since Ampere", "gpu", 8.0, _HALF, 8, 2, takes_bias=True
@@ -187,25 +189,11 @@ KERNELS = {
     takes_window=False,
     skips=True,
   ),
-  "splash": Kernel(
-    splash_attention,
-    "TPUs",
-    "tpu",
-    0.0,
-    ("float32", "bfloat16"),
-    1,
-    128,
-    splits_rows=False,
-  ),
-  "splash_interpret": Kernel(
-    functools.partial(splash_attention, interpret=True),
-    "any device, slowly",
-    None,
-    0.0,
-    ("float32", "bfloat16"),
-    1,
-    128,
-    splits_rows=False,
+  "splash": _SPLASH,
+  "splash_interpret": _SPLASH._replace(
+    attend=functools.partial(splash_attention, interpret=True),
+    runs_on="any device, slowly",
+    platform=None,
   ),
   "blocks": Kernel(
     block_attention,

@@ -88,10 +88,6 @@ class ModernBertConfig(EncoderConfig):
   def window_of(self, layer: int) -> int | None:
     return self.local_window // 2 if layer % self.global_every else None
 
-  @property
-  def residual_range(self) -> float:
-    return self.initializer_range / math.sqrt(2 * self.num_layers)
-
   @classmethod
   def intermediate_of(cls, hidden_size: int) -> int:
     # As published: 2,624 for large.

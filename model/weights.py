@@ -179,12 +179,11 @@ def describe(
   fields = dataclasses.asdict(config)
   for name in ("dtype", "param_dtype"):
     fields[name] = jnp.dtype(fields[name]).name
-  lowercase = vocabulary.lowercase if vocabulary else None
   value = {
     "family": config.FAMILY,
     "head": head,
     "labels": list(labels),
-    "lowercase": lowercase,
+    "lowercase": vocabulary.lowercase if vocabulary else None,
     "by_json": bool(vocabulary and vocabulary.by_json),
     "config": fields,
   }

@@ -246,7 +246,7 @@ def check_rows(
 def problem_of(
   histogram: Histogram, geometry: Geometry, row_costs: dict[int, int]
 ) -> Problem:
-  """The problem of packing into rows of several lengths."""
+  """The problem of packing into rows of these lengths; without any, of one length."""
   rows = tuple((n + geometry.separator_size, cost) for n, cost in row_costs.items())
   return dataclasses.replace(geometry.problem(histogram), row_costs=rows)
 
@@ -284,11 +284,8 @@ def split(
         histogram=Histogram(counts[:row], source=histogram.source),
         strategies=ordered,
         repeat_counts=np.array([parts[row][s] for s in ordered], np.int64),
-        row_length=row,
-        max_sequences_per_pack=min(geometry.max_sequences_per_pack, row),
         algorithm=algorithm,
-        length_multiple=geometry.length_multiple,
-        separator_tokens=geometry.separator_tokens,
+        **dataclasses.asdict(geometry) | {"row_length": row},
       )
     )
   return tuple(plans)

@@ -153,7 +153,7 @@ def pack(
     raise InputError(f'then is {short_repr(then)}; expected None or "even".')
   seed = check_integer("seed", seed, at_least=0)
   histogram = _count(histogram, max_sequence_length)
-  row_costs = None
+  row_costs: dict[int, int] = {}
   if isinstance(row_length, Iterable) and not hasattr(row_length, "__index__"):
     row_costs = check_rows(row_length, row_cost)
     row_length = max(row_costs)
@@ -179,9 +179,7 @@ def pack(
   takes = inspect.signature(ALGORITHMS[algorithm]).parameters
   common = {"seed": seed, "progress": progress}
   options |= {name: value for name, value in common.items() if name in takes}
-  problem = geometry.problem(histogram)
-  if row_costs:
-    problem = problem_of(histogram, geometry, row_costs)
+  problem = problem_of(histogram, geometry, row_costs)
   solution = ALGORITHMS[algorithm](problem, **options)
   spread_weights = None
   if then == "even":

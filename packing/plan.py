@@ -13,7 +13,7 @@ import numpy as np
 from packing import assignment, certificate, files
 from packing.algorithms import spread
 from packing.algorithms.depth import bounds
-from packing.algorithms.pricing import check_weights, dual_bound, most_items
+from packing.algorithms.pricing import check_weights, dual_bound
 from packing.algorithms.spread import Squares
 from packing.assignment import Assignment
 from packing.certificate import Certificate
@@ -206,9 +206,9 @@ class Plan:
     With up to 2,048 different lengths, the linear relaxation proves this within a few
     seconds of work; with more, tokens and halves of a row do.
     """
-    problem = dataclasses.replace(self._problem, depth=self._problem.capacity)
-    if self.max_sequences_per_pack >= most_items(problem):
+    if self.max_sequences_per_pack >= self._problem.most_that_fit:
       return self.lower_bound
+    problem = dataclasses.replace(self._problem, depth=self._problem.capacity)
     if problem.sizes.size > 2048:
       return problem.simple_bound
     return bounds(problem, work=10**8)[0]

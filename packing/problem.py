@@ -25,6 +25,7 @@ from packing.histogram import Histogram
 
 Strategy = tuple[int, ...]
 Packs = Iterable[tuple[int, Strategy]]  # (repeat count, strategy)
+Usage = collections.Counter[Strategy]  # sizes of a pack, descending -> number of such packs
 
 MAX_ROW_LENGTH = 2**24
 MAX_TOKENS = 2**62  # so that sums of sizes stay exact in int64
@@ -56,6 +57,11 @@ class Problem:
   def demand(self) -> np.ndarray:
     """int64[R]; how many sequences there are of each size that occurs."""
     return self.counts[self.sizes - 1]
+
+  @property
+  def most_that_fit(self) -> int:
+    """The most sequences that a row can hold if there is no depth limit."""
+    return self.capacity // int(self.sizes[0])
 
   @functools.cached_property
   def rows(self) -> list[tuple[Problem, int]]:
@@ -113,6 +119,14 @@ class Solution:
   @property
   def num_packs(self) -> int:
     return sum(count for count, _ in self.packs)
+
+
+def usage_of(packs: Packs) -> Usage:
+  """How many of the packs have each content."""
+  usage: Usage = collections.Counter()
+  for count, strategy in packs:
+    usage[tuple(sorted(strategy, reverse=True))] += count
+  return usage
 
 
 @dataclasses.dataclass(frozen=True)

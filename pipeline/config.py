@@ -380,10 +380,9 @@ def make_audit_loader(
       "checks that each token is used once an epoch."
     )
   config.data.task = settings["task"]
-  store = getattr(dataset, split)
   loader = make_loader(
     config,
-    store,
+    getattr(dataset, split),
     dataset.vocabulary,
     devices=process_count,
     process_count=process_count,

@@ -77,7 +77,7 @@ def write_sequences(
   *,
   schema: pa.Schema = SCHEMA,
   batch_size: int = 4096,
-) -> int:
+):
   """Writes sequences to an Arrow file, `batch_size` at a time.
 
   Args:
@@ -85,17 +85,11 @@ def write_sequences(
     sequences: tuples with a value for each field of the schema, such as StoredSequences.
     schema: `SCHEMA`, or one of the schemas that extend it.
     batch_size: sequences in memory at a time.
-
-  Returns:
-    The number of sequences written.
   """
   sequences = iter(sequences)
-  written = 0
   with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
     while held := list(itertools.islice(sequences, batch_size)):
       writer.write_batch(_record_batch(held, schema))
-      written += len(held)
-  return written
 
 
 def _record_batch(sequences: list[Sequence], schema: pa.Schema) -> pa.RecordBatch:

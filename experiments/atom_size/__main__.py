@@ -153,7 +153,7 @@ def exhibits(
     found = {x: of_study[x.name] for x in layouts[row_length] if of_study[x.name]}
     if found:
       results[row_length] = found
-  whole = {n: found for n, found in results.items() if _has(found, *_ALONE)}
+  whole = {n: found for n, found in results.items() if found.keys() >= {*_ALONE}}
   if not whole:
     raise InputError(
       "No row length has all its layouts trained yet. Run again with more --minutes."
@@ -172,7 +172,7 @@ def exhibits(
     atom_sizes(part, kind, row_length, whole[row_length], lengths)
     for row_length in dict.fromkeys((*PAPER_ROWS, *LARGE_ROWS))
     for kind in ("concat", "padding")
-    if row_length in whole and _has(whole[row_length], *_of_atoms(0.5, 2.0))
+    if row_length in whole and whole[row_length].keys() >= {*_of_atoms(0.5, 2.0)}
   ]
   exhibits.append(concat_and_padding(part, whole))
   for row_length, found in whole.items():
@@ -231,10 +231,6 @@ def _recipe(
     f"{config.optimizer.warmup_steps} steps; the rate was chosen for {SMALL.size} models "
     f"and concat in rows of {FULL} with seed 0, which no statement uses."
   )
-
-
-def _has(found, *wanted: Layout) -> bool:
-  return all(layout in found for layout in wanted)
 
 
 def text_of(data: str | None) -> dict[str, str]:

@@ -23,7 +23,7 @@ from experiments.atom_size.results import (
   segments_of,
 )
 from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL
-from experiments.lab.exhibits import Exhibit, Statement
+from experiments.lab.exhibits import Exhibit, Statement, judged
 from experiments.lab.part import Part
 from experiments.lab.report import table
 from experiments.lab.statistics import larger, mean_and_sd, paired_difference
@@ -103,13 +103,13 @@ def concat_and_padding(part: Part, row_lengths: Mapping[int, Found]) -> Exhibit:
 
 def _padding_statements(where: str, runs, final, nats) -> list[Statement]:
   steps = [runs[layout][0]["steps_per_epoch"] for layout in (PADDING, CONCAT)]
-  held = {x: nats_of({x: [held_out(run) for run in runs[x]]})[x] for x in (CONCAT, PADDING)}
+  held = nats_of({x: [held_out(run) for run in runs[x]] for x in (CONCAT, PADDING)})
   at_equal_steps = _at_equal(runs[PADDING], runs[CONCAT], by="step")
   last_epoch = "a lower training perplexity over the last epoch than concat"
   return [
-    Statement(
+    judged(
       f"{where}: padding takes more steps an epoch than concat",
-      "holds" if steps[0] > steps[1] else "fails",
+      steps[0] > steps[1],
       f"{steps[0]:,.1f} and {steps[1]:,.1f}, counted",
     ),
     *(

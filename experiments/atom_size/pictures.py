@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import matplotlib.ticker
 import numpy as np
 
 from experiments.atom_size.perplexities import smooth
 from experiments.lab.pictures import COLOURS, band, figure, legend_below, save
+from experiments.lab.study import Results
 
-Runs = Sequence[Mapping[str, Any]]  # of one arm, by seed
 _ALPHA = 0.98  # of the moving average
 _COLOURS = dict(zip(("0.25 S", "0.5 S", "1 S", "2 S", "4 S"), COLOURS, strict=False))
 _CUT_OFF = 0.1  # of a run, at its beginning, where all curves fall from far above
@@ -21,7 +20,7 @@ _CUT_OFF = 0.1  # of a run, at its beginning, where all curves fall from far abo
 
 def atoms(
   path: pathlib.Path,
-  arms: Mapping[str, Runs],
+  arms: Mapping[str, Results],
   segments: Mapping[str, np.ndarray],
   ranks: Mapping[str, np.ndarray],
   *,
@@ -80,7 +79,7 @@ def atoms(
   save(whole, path, title)
 
 
-def steps(path: pathlib.Path, panels: Mapping[int, Mapping[str, Runs]], *, title: str):
+def steps(path: pathlib.Path, panels: Mapping[int, Mapping[str, Results]], *, title: str):
   """Figure 3: training perplexity over steps, a panel of layouts for each row length."""
   columns = min(3, len(panels))
   rows = math.ceil(len(panels) / columns)
@@ -100,7 +99,7 @@ def steps(path: pathlib.Path, panels: Mapping[int, Mapping[str, Runs]], *, title
   save(whole, path, title)
 
 
-def held_out(path: pathlib.Path, arms: Mapping[str, Runs], *, title: str):
+def held_out(path: pathlib.Path, arms: Mapping[str, Results], *, title: str):
   """Held-out perplexity over steps, text and time (the `seconds` of evaluations)."""
   whole = figure(11, 4.2)
   by_step, by_text, by_time = whole.subplots(1, 3, sharey=True)
@@ -126,7 +125,7 @@ def held_out(path: pathlib.Path, arms: Mapping[str, Runs], *, title: str):
   save(whole, path, title)
 
 
-def _curve(runs: Runs) -> np.ndarray:
+def _curve(runs: Results) -> np.ndarray:
   """float[T]: training perplexity over steps, of the averaged loss of all seeds."""
   return np.exp(np.mean([smooth(run["nats"], _ALPHA) for run in runs], axis=0))
 

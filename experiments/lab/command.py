@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import pathlib
 import signal
 import sys
@@ -49,7 +50,7 @@ def add_data(parser: Parser):
   parser.add_argument(
     "--data",
     metavar="FOLDER",
-    default=real_data.given(),
+    default=os.environ.get(real_data.VARIABLE) or None,
     help="real data, listed in experiments/lab/real_data.py (default: ISOPACK_DATA)",
   )
 

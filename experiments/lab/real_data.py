@@ -24,11 +24,6 @@ TEXT = "text/*"
 VARIABLE = "ISOPACK_DATA"
 
 
-def given() -> str | None:
-  """The folder that the environment names; None if it names none."""
-  return os.environ.get(VARIABLE) or None
-
-
 def find(folder: str | os.PathLike[str], pattern: str) -> pathlib.Path:
   """The first path in the folder that matches a pattern, such as "squad/dev-v1.1*.json*".
 

@@ -71,7 +71,7 @@ def simulate_grid(
   """A row for each way, number of devices and batch; speed-ups are over the first way."""
   rows = []
   cells = [(n, b) for b in grid.batches for n in grid.devices]
-  for n, b in tqdm.tqdm(cells, desc="simulating", disable=not sys.stderr.isatty()):
+  for n, b in tqdm.tqdm(cells, desc="simulating", disable=None):
     steps = simulate(ways, lengths, devices=n, batch=b, sequences=grid.sequences)
     summaries = {way: summarise(x, network) for way, x in steps.items()}
     base = next(iter(summaries.values())).sequences_per_second

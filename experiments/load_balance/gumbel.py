@@ -15,7 +15,6 @@ import bisect
 import math
 from typing import NamedTuple
 
-import numpy as np
 import scipy.integrate
 import scipy.stats
 
@@ -35,8 +34,7 @@ MOST = 2048  # devices in the paper's estimate
 
 def fit(speedups) -> Gumbel:
   """The distribution of observed speed-ups, float[K], by maximum likelihood."""
-  location, scale = scipy.stats.gumbel_r.fit(np.asarray(speedups))
-  return Gumbel(float(location), float(scale))
+  return Gumbel(*map(float, scipy.stats.gumbel_r.fit(speedups)))
 
 
 def infer_one_device(several: Gumbel) -> Gumbel:

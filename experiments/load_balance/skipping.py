@@ -98,9 +98,8 @@ def documents(data: str | None, folder: pathlib.Path, *, quick: bool) -> packing
     tokenizer = load_tokenizer(str(vocabulary))
     lengths: list[int] = []
     for source in sources:
-      for lines in tqdm.tqdm(
-        _articles(source), source.name, unit=" documents", disable=not sys.stderr.isatty()
-      ):
+      articles = _articles(source)
+      for lines in tqdm.tqdm(articles, source.name, unit=" documents", disable=None):
         left = sum(map(len, tokenizer.encode(lines)))
         while left > 0:  # [CLS] and [SEP] take two tokens of each sequence
           lengths.append(min(left + 2, longest))
@@ -289,7 +288,7 @@ def run(
   folder.mkdir(exist_ok=True)
   plans = {}
   todo = [(name, depth) for name in histograms for depth in (3, None)]
-  for name, depth in tqdm.tqdm(todo, "even plans", disable=not sys.stderr.isatty()):
+  for name, depth in tqdm.tqdm(todo, "even plans", disable=None):
     multiple = multiples.get(name, 1)
     base = folder / f"{name},depth={depth or 'max'}"
     plans[name, depth] = make_plans(histograms[name], depth, multiple, base)
@@ -300,7 +299,7 @@ def run(
     "rows": [],
   }
   grid = [(case, n) for case in cases for n in devices]
-  for case, n in tqdm.tqdm(grid, "simulating", disable=not sys.stderr.isatty()):
+  for case, n in tqdm.tqdm(grid, "simulating", disable=None):
     made = plans[case.histogram, None]
     both = {name: made[name] for name in ("plain", "even")}
     result["rows"] += simulate(case, both, n, packs=2**14 if quick else PACKS)

@@ -92,9 +92,9 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
     some = [row for row in rows if row["case"] == case and row["way"] == way]
     return {row["devices"]: row[value] for row in some}
 
-  for name, value, label in (
-    ("skipping_waiting.png", "waiting", "share of the time that devices wait"),
-    ("skipping_gain.png", "gain", "speed-up over whole rows"),
+  for name, value, label, digits in (
+    ("skipping_waiting.png", "waiting", "share of the time that devices wait", ".1%"),
+    ("skipping_gain.png", "gain", "speed-up over whole rows", ".2f"),
   ):
     drawing = figure(4 * len(cases) + 3, 4.5)
     panels = drawing.subplots(1, len(cases), squeeze=False, sharey=True)[0]
@@ -110,24 +110,18 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
         axes.axhline(1, color="grey", linestyle=":")
     panels[0].set_ylabel(label)
     panels[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    by_way = {way: [at(case, way, value)[most] for case in cases] for way, _ in _SHOWN}
-    worst, best = by_way["random packs"], by_way["balance=devices"]
+    worst, best = (
+      ", ".join(f"{at(case, way, value)[most]:{digits}}" for case in cases)
+      for way in ("random packs", "balance=devices")
+    )
     if value == "waiting":
       title = (
-        f"With random packs {most:,} devices wait {_percents(worst)} of their time, with "
-        f"balance=devices {_percents(best)}"
+        f"With random packs {most:,} devices wait {worst} of their time, with "
+        f"balance=devices {best}"
       )
     else:
       title = (
-        f"On {most:,} devices skipping is {_times(worst)} times as fast as whole rows with "
-        f"random packs, {_times(best)} with balance=devices"
+        f"On {most:,} devices skipping is {worst} times as fast as whole rows with "
+        f"random packs, {best} with balance=devices"
       )
     save(drawing, folder / name, title)
-
-
-def _percents(values: Iterable[float]) -> str:
-  return ", ".join(f"{value:.1%}" for value in values)
-
-
-def _times(values: Iterable[float]) -> str:
-  return ", ".join(f"{value:.2f}" for value in values)

@@ -162,8 +162,7 @@ def packed(costs: Coefficients, plan: packing.Plan, *, own_attention: bool = Fal
   depth = np.array([len(strategy) for strategy in plan.strategies])
   each = np.full(depth.size, costs.row_seconds(plan.row_length))
   if own_attention:
-    pairs = np.array([sum(x * x for x in strategy) for strategy in plan.strategies])
-    each = each + costs.token_pair * (pairs - plan.row_length**2)
+    each = each + costs.token_pair * (plan.squares - plan.row_length**2)
 
   def way(rng, deal):
     steps, devices, batch = deal.lengths.shape

@@ -189,8 +189,7 @@ def export_bert(
       "Expected 'segment' or 'none'; this model cannot be exported."
     )
   with _written(config, params, directory, vocabulary, tokenizer) as partial:
-    value = bert_json(config, head_of(params), vocabulary, labels)
-    write_json(partial / CONFIG, value)
+    write_json(partial / CONFIG, bert_json(config, head_of(params), vocabulary, labels))
 
 
 def export_modern_bert(
@@ -207,8 +206,7 @@ def export_modern_bert(
   Arguments and errors are as for `export_bert`.
   """
   with _written(config, params, directory, vocabulary, tokenizer) as partial:
-    value = modern_bert_json(config, head_of(params), labels)
-    write_json(partial / CONFIG, value)
+    write_json(partial / CONFIG, modern_bert_json(config, head_of(params), labels))
 
 
 def export_gpt2(

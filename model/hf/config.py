@@ -199,11 +199,11 @@ def _read_classes(path: pathlib.Path, value: dict, fields: dict) -> tuple[str, .
 def _read_layers(path: pathlib.Path, value: dict) -> dict:
   """Reads which layers of a ModernBERT are global, and the bases of rotary frequencies.
 
-  Both also have an older form, `global_attn_every_n_layers` and `global_rope_theta`.
+  Both also have an older form: `global_attn_every_n_layers`, which is among the fields of
+  the family, and `global_rope_theta`.
   """
   default = ModernBertConfig
   fields = {
-    "global_every": value.get("global_attn_every_n_layers", default.global_every),
     "global_base": value.get("global_rope_theta", default.global_base),
     "local_base": value.get("local_rope_theta", default.local_base),
   }

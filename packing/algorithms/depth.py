@@ -14,7 +14,7 @@ from packing.algorithms.pricing import most_items
 from packing.algorithms.relaxation import solve_relaxation
 from packing.errors import InputError
 from packing.histogram import Histogram
-from packing.problem import Geometry, Problem
+from packing.problem import Geometry, Problem, usage_of
 
 _COST = 0.001  # how many more packs a limit may cost, as a share
 _SIZES = 128  # for so many, the relaxation takes hundredths of a second at any depth
@@ -120,10 +120,10 @@ def bounds(problem: Problem, *, work: int = _WORK) -> tuple[int, int]:
   plan = heuristics.lpfhp(problem)
   if plan.num_packs == problem.simple_bound:
     return plan.num_packs, plan.num_packs
-  patterns = [tuple(sorted(strategy, reverse=True)) for _, strategy in plan.packs]
+  effort, patterns = Effort(work=work), list(usage_of(plan.packs))
   try:
     relaxation = solve_relaxation(
-      problem, start=patterns, upper=plan.num_packs, effort=Effort(work=work)
+      problem, start=patterns, upper=plan.num_packs, effort=effort
     )
   except SolverError:
     relaxation = None

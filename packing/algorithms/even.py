@@ -27,10 +27,9 @@ from packing.algorithms.highs import SolverError
 from packing.algorithms.optimal import optimal
 from packing.algorithms.pricing import Knapsack, most_items
 from packing.algorithms.progress import Progress
-from packing.algorithms.relaxation import WORK_A_COLUMN
-from packing.algorithms.spread import Squares, Table, Usage, weight_scale
+from packing.algorithms.spread import Squares, Table, weight_scale
 from packing.errors import InputError
-from packing.problem import Problem, Solution, Strategy
+from packing.problem import Problem, Solution, Strategy, Usage, usage_of
 
 MAX_SQUARES = 2**29  # of a pack; its square, with a sign, must fit in 61 bits
 _WORK = 6 * 10**9  # units of `Effort`: about a minute
@@ -39,7 +38,6 @@ _FEW_PATTERNS = 5_000  # up to so many possible packs, all are listed
 _PROGRAMME = 2_000  # up to so many packs, an integer programme is worth its time
 _PROGRAMME_WORK = 5 * 10**8
 _INTEGRAL = 1e-6
-_INFINITE = highspy.kHighsInf
 
 
 def even(
@@ -65,9 +63,7 @@ def even(
       f"for even packs, rows of about {math.isqrt(MAX_SQUARES):,} tokens."
     )
   effort = Effort(work=_WORK, progress=progress)
-  before: Usage = collections.Counter()
-  for n, pack in solution.packs:
-    before[_key(pack)] += n
+  before = usage_of(solution.packs)
   with effort.stoppable():
     try:
       search = _Search(squares, before, effort, seed)
@@ -92,11 +88,9 @@ class _Master:
     self.rows = demand.size
     self.mean = squares.total / squares.num_packs
     self.unit = 2.0 ** max(int(demand.max()).bit_length() - 20, 0)
-    # Primal simplex: new columns keep the last basis feasible.
-    self.lp = highs.new_programme(simplex_strategy=4)
     right = np.append(demand, num_packs) / self.unit
-    none = np.empty(0, np.int32)
-    highs.check(self.lp.addRows(right.size, right, right, 0, none, none, np.empty(0)))
+    # Primal simplex: new columns keep the last basis feasible.
+    self.lp = highs.new_programme(right, right, simplex_strategy=4)
 
   def cost(self, pack: Strategy) -> float:
     return (self.squares.of(pack) / self.mean - 1) ** 2
@@ -116,12 +110,9 @@ class _Master:
       held = collections.Counter(pack)
       rows += [*np.searchsorted(self.squares.problem.sizes, list(held)), self.rows]
       values += [*held.values(), 1]
-    n = len(new)
-    arrays = np.array(starts, np.int32), np.array(rows, np.int32), np.array(values, float)
     costs = np.array([self.cost(pack) for pack in new])
-    none, most = np.zeros(n), np.full(n, _INFINITE)
-    highs.check(self.lp.addCols(n, costs, none, most, len(rows), *arrays))
-    return n
+    highs.add_columns(self.lp, costs, starts=starts, rows=rows, values=values)
+    return len(new)
 
   def solve(self, effort: Effort) -> tuple[np.ndarray, np.ndarray] | None:
     """The usage, float64[P], and the duals, float64[R + 1]; None if the effort is over.
@@ -129,15 +120,8 @@ class _Master:
     Raises:
       SolverError: HiGHS failed.
     """
-    if effort.over:
-      return None
-    work = WORK_A_COLUMN * (self.rows + len(self.patterns))
-    most = min(int(effort.work_left) // work + 1, highspy.kHighsIInf)
-    highs.set_options(self.lp, simplex_iteration_limit=most)
-    highs.check(self.lp.run())
-    effort.spend(work * self.lp.getInfo().simplex_iteration_count)
-    status = self.lp.getModelStatus()
-    if status == highspy.HighsModelStatus.kIterationLimit:
+    status = highs.run(self.lp, effort, columns=self.rows + len(self.patterns))
+    if status is None:
       return None
     if status != highspy.HighsModelStatus.kOptimal:
       raise SolverError(f"HiGHS ended with {self.lp.modelStatusToString(status)}.")
@@ -269,10 +253,7 @@ class _Search:
     counts = np.zeros(self.problem.capacity, np.int64)
     counts[self.problem.sizes - 1] = left
     part = dataclasses.replace(self.problem, counts=counts)
-    packs = optimal(part, work_limit=_PROGRAMME_WORK, seed=self.seed).packs
-    rest: Usage = collections.Counter()
-    for n, pack in packs:
-      rest[_key(pack)] += n
+    rest = usage_of(optimal(part, work_limit=_PROGRAMME_WORK, seed=self.seed).packs)
     missing = self.squares.num_packs - fixed.total() - rest.total()
     for _ in range(missing):  # the plan to match is not the smallest, so split packs
       pack = max((p for p in rest if len(p) > 1), key=self.squares.of)

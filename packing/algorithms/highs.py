@@ -9,6 +9,12 @@ import numpy as np
 
 from packing.algorithms.effort import Effort
 
+_WORK_A_COLUMN = 2  # units of `Effort` for each column in an iteration
+_CUT_SHORT = (
+  highspy.HighsModelStatus.kTimeLimit,
+  highspy.HighsModelStatus.kIterationLimit,
+)
+
 
 class SolverError(RuntimeError):
   """HiGHS could not solve a linear programme."""
@@ -26,8 +32,15 @@ def set_options(lp: highspy.Highs, **options: bool | float | str):
     check(lp.setOptionValue(name, value))
 
 
-def new_programme(**options: bool | float | str) -> highspy.Highs:
-  """An empty linear programme for the simplex method, with further options of HiGHS."""
+def new_programme(
+  lower: np.ndarray, upper: np.ndarray, **options: bool | float | str
+) -> highspy.Highs:
+  """A linear programme without columns for the simplex method.
+
+  Args:
+    lower, upper: float64[rows]; the bounds of each row.
+    options: further options of HiGHS.
+  """
   lp = highspy.Highs()
   set_options(
     lp,
@@ -38,7 +51,36 @@ def new_programme(**options: bool | float | str) -> highspy.Highs:
     dual_feasibility_tolerance=1e-9,
     **options,
   )
+  none = np.empty(0, np.int32)
+  check(lp.addRows(lower.size, lower, upper, 0, none, none, np.empty(0)))
   return lp
+
+
+def add_columns(lp: highspy.Highs, costs: np.ndarray, *, starts, rows, values):
+  """Adds columns of at least 0; the entries of column `i` begin at `starts[i]`."""
+  n = len(starts)
+  lower, upper = np.zeros(n), np.full(n, highspy.kHighsInf)
+  starts, rows = np.asarray(starts, np.int32), np.asarray(rows, np.int32)
+  values = np.asarray(values, np.float64)
+  check(lp.addCols(n, costs, lower, upper, rows.size, starts, rows, values))
+
+
+def run(
+  lp: highspy.Highs, effort: Effort, *, columns: int
+) -> highspy.HighsModelStatus | None:
+  """Runs the simplex method within the effort; None if it did not finish."""
+  if effort.over:
+    return None
+  work = _WORK_A_COLUMN * columns  # of one iteration
+  if effort.work_left < math.inf:
+    most = min(int(effort.work_left) // work + 1, highspy.kHighsIInf)
+    set_options(lp, simplex_iteration_limit=most)
+  if effort.seconds_left < math.inf:
+    set_options(lp, time_limit=lp.getRunTime() + effort.seconds_left)
+  lp.run()
+  effort.spend(work * lp.getInfo().simplex_iteration_count)
+  status = lp.getModelStatus()
+  return None if status in _CUT_SHORT else status
 
 
 def solve_integers(

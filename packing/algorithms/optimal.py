@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import math
 
@@ -11,12 +10,11 @@ import numpy as np
 from packing.algorithms import heuristics
 from packing.algorithms.effort import Effort
 from packing.algorithms.highs import SolverError
-from packing.algorithms.pricing import most_items
 from packing.algorithms.progress import Progress
 from packing.algorithms.relaxation import solve_relaxation
-from packing.algorithms.rounding import LAST_PACK_WORK, Rounding, Usage, fill
+from packing.algorithms.rounding import LAST_PACK_WORK, Rounding, fill
 from packing.errors import UnsolvedError, check_integer, seconds
-from packing.problem import Problem, Solution
+from packing.problem import Problem, Solution, usage_of
 
 MAX_LENGTHS = 8192  # different lengths; with more the relaxation takes too long
 
@@ -93,12 +91,9 @@ def _search(
   problem: Problem, first: Solution, effort: Effort, *, target_gap: int | None, seed: int
 ) -> Solution:
   """Improves a first plan by column generation and rounding."""
-  patterns = [tuple(sorted(strategy, reverse=True)) for _, strategy in first.packs]
-  best: Usage = collections.Counter()
-  for pattern, (n, _) in zip(patterns, first.packs, strict=True):
-    best[pattern] += n
-  guide = None
-  if 3 < problem.depth < most_items(dataclasses.replace(problem, depth=problem.capacity)):
+  best, guide = usage_of(first.packs), None
+  patterns = list(best)
+  if 3 < problem.depth < problem.most_that_fit:
     guide, patterns = _without_depth_limit(problem, patterns, effort, seed)
   try:
     relaxation = solve_relaxation(

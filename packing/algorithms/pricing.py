@@ -22,7 +22,7 @@ def weight_scale(problem: Problem) -> int:
 
 def most_items(problem: Problem) -> int:
   """The most sequences that any pack can hold."""
-  return min(problem.depth, problem.capacity // int(problem.sizes[0]))
+  return min(problem.depth, problem.most_that_fit)
 
 
 def dual_bound(problem: Problem, weights: np.ndarray) -> int:
@@ -129,7 +129,7 @@ class Knapsack:
     if items > 6:
       self.work += problem.capacity * problem.sizes.size
       self._unlimited = _Unlimited(problem, self._weights)
-      if items < problem.capacity // int(problem.sizes[0]):
+      if items < problem.most_that_fit:
         # There is a depth limit, but the best packs for these weights may not reach it.
         packs = self._unlimited.packs(np.append(self._space, problem.capacity))
         held = (packs > 0).sum(axis=1)

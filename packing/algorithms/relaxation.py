@@ -18,6 +18,7 @@ References:
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 
@@ -31,14 +32,7 @@ from packing.algorithms.pricing import Pricing, weight_scale
 from packing.problem import Problem
 
 _ROUNDS, _NOISE = 4, 0.1
-# Units of `Effort`: for each column in an iteration, and the limit of an integer programme.
-WORK_A_COLUMN = 2
-_PROGRAMME_WORK = 2 * 10**9
-
-_CUT_SHORT = (
-  highspy.HighsModelStatus.kTimeLimit,
-  highspy.HighsModelStatus.kIterationLimit,
-)
+_PROGRAMME_WORK = 2 * 10**9  # units of `Effort`: the limit of an integer programme
 
 
 @dataclasses.dataclass
@@ -89,12 +83,11 @@ class Master:
     self._row = np.searchsorted(problem.sizes, sizes, side="right") - 1
     self._rows = rows = problem.sizes.size
     self._right, self._unit = _right_hand_side(problem.demand if demand is None else demand)
-    self._lp = highs.new_programme()
-    upper, none = np.full(rows, highspy.kHighsInf), np.empty(0, np.int32)
-    highs.check(self._lp.addRows(rows, self._right, upper, 0, none, none, np.empty(0)))
+    self._lp = highs.new_programme(self._right, np.full(rows, highspy.kHighsInf))
     if rows > 1:
       down = np.arange(1, rows)  # from row i to row i - 1, at no cost
-      self._add_columns(
+      highs.add_columns(
+        self._lp,
         np.zeros(rows - 1),
         starts=np.arange(0, 2 * (rows - 1), 2),
         rows=np.stack([down - 1, down], axis=1).ravel(),
@@ -105,7 +98,7 @@ class Master:
     """Adds patterns of descending sizes, where 0 is no item; returns how many are new."""
     starts: list[int] = []
     rows: list[int] = []
-    values: list[float] = []
+    values: list[int] = []
     for pattern in patterns:
       key = tuple(size for size in pattern if size)
       if key in self._known:
@@ -113,18 +106,12 @@ class Master:
       self._known.add(key)
       self.patterns.append(key)
       starts.append(len(rows))
-      last = -1
-      for size in key:  # equal sizes are neighbours
-        row = int(self._row[size])
-        if row == last:
-          values[-1] += 1.0
-        else:
-          rows.append(row)
-          values.append(1.0)
-          last = row
+      slots = collections.Counter(self._row[list(key)].tolist())
+      rows += slots.keys()
+      values += slots.values()
     if starts:
       costs = self.costs(len(self.patterns) - len(starts))
-      self._add_columns(costs, starts=starts, rows=rows, values=values)
+      highs.add_columns(self._lp, costs, starts=starts, rows=rows, values=values)
     return len(starts)
 
   def add_worthwhile(self, pricing: Pricing, scale: int) -> int:
@@ -169,12 +156,13 @@ class Master:
       SolverError: HiGHS failed twice.
     """
     highs.set_options(self._lp, simplex_strategy={"dual": 1, "primal": 4}[method])
-    status = self._run()
+    columns = self._rows + len(self.patterns)
+    status = highs.run(self._lp, self._effort, columns=columns)
     if status not in (highspy.HighsModelStatus.kOptimal, None):
       # The last basis may be the cause: try once more without it.
       highs.check(self._lp.clearSolver())
       highs.set_options(self._lp, simplex_strategy=1)
-      status = self._run()
+      status = highs.run(self._lp, self._effort, columns=columns)
     if status is None:
       return None
     if status != highspy.HighsModelStatus.kOptimal:
@@ -185,23 +173,6 @@ class Master:
     objective = float(self._lp.getInfo().objective_function_value)
     objective *= self._unit * self._problem.row_cost
     return objective, usage * self._unit, duals
-
-  def _run(self) -> highspy.HighsModelStatus | None:
-    """Runs the solver within the effort; None if it did not finish."""
-    effort = self._effort
-    if effort.over:
-      return None
-    work = WORK_A_COLUMN * (self._rows + len(self.patterns))  # of one iteration
-    if effort.work_left < math.inf:
-      most = min(int(effort.work_left) // work + 1, highspy.kHighsIInf)
-      highs.set_options(self._lp, simplex_iteration_limit=most)
-    if effort.seconds_left < math.inf:
-      limit = self._lp.getRunTime() + effort.seconds_left
-      highs.set_options(self._lp, time_limit=limit)
-    self._lp.run()
-    effort.spend(work * self._lp.getInfo().simplex_iteration_count)
-    status = self._lp.getModelStatus()
-    return None if status in _CUT_SHORT else status
 
   def solve_whole(self, demand: np.ndarray, columns: np.ndarray) -> np.ndarray | None:
     """Solves for whole packs over some of the patterns, in a separate programme.
@@ -231,13 +202,6 @@ class Master:
     usage = np.zeros(len(self.patterns), np.int64)
     usage[columns] = values
     return usage
-
-  def _add_columns(self, costs: np.ndarray, *, starts, rows, values):
-    n = len(starts)
-    lower, upper = np.zeros(n), np.full(n, highspy.kHighsInf)
-    starts, rows = np.asarray(starts, np.int32), np.asarray(rows, np.int32)
-    values = np.asarray(values, np.float64)
-    highs.check(self._lp.addCols(n, costs, lower, upper, rows.size, starts, rows, values))
 
 
 def solve_relaxation(

@@ -13,9 +13,7 @@ from packing.algorithms.effort import Effort
 from packing.algorithms.highs import SolverError
 from packing.algorithms.pricing import Pricing, weight_scale
 from packing.algorithms.relaxation import Relaxation, integer_weights
-from packing.problem import Problem, Strategy
-
-Usage = collections.Counter[Strategy]  # slots of a pack -> number of such packs
+from packing.problem import Problem, Strategy, Usage, usage_of
 
 _DIVES = 4
 _AT_ONCE = 4  # the first dive rounds up a quarter of the remaining packs at a time
@@ -207,10 +205,7 @@ class Rounding:
     counts[self._problem.sizes - 1] = demand
     rest = dataclasses.replace(self._problem, counts=counts)
     for algorithm in (heuristics.lpfhp, heuristics.spfhp):
-      usage = fixed.copy()
-      for n, strategy in algorithm(rest).packs:
-        usage[tuple(sorted(strategy, reverse=True))] += n
-      self._keep(usage)
+      self._keep(fixed + usage_of(algorithm(rest).packs))
 
   def _fix(self, fixed: Usage, counts: np.ndarray):
     """Adds `counts[p]` packs of each pattern `p`."""

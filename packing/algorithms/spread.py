@@ -13,7 +13,6 @@ pack that adds least, which a table over capacity and squares finds.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import math
@@ -22,9 +21,7 @@ import numpy as np
 
 from packing.algorithms.pricing import Knapsack, most_items
 from packing.errors import InputError
-from packing.problem import Problem, Strategy
-
-Usage = collections.Counter[Strategy]  # pack of sizes, descending -> number of such packs
+from packing.problem import Problem, Strategy, Usage
 
 _TABLE = 4 * 10**8  # entries times sizes; takes some seconds
 _NOTHING = -(2**62)  # the weight of a pack that does not exist
@@ -219,7 +216,7 @@ class Table:
   def make(cls, squares: Squares, weights: np.ndarray) -> Table | None:
     """Makes a table; None if it would have to be too coarse to give a bound."""
     problem = squares.problem
-    levels = problem.depth if problem.depth < _most_that_fit(problem) else 0
+    levels = problem.depth if problem.depth < problem.most_that_fit else 0
     area = problem.capacity * problem.sizes.size * max(levels, 1)
     unit = -(-(squares.most + 1) // max(_TABLE // area, 1))
     return None if squares.most // unit < 32 else cls(squares, weights, levels, unit)
@@ -250,8 +247,3 @@ class Table:
       c, column = c - int(sizes[r]), column - int(self._bucket[r])
       value, level = value - self._weights[r], max(level - 1, 0)
     return tuple(pack)
-
-
-def _most_that_fit(problem: Problem) -> int:
-  """The most sequences in a pack without a depth limit."""
-  return problem.capacity // int(problem.sizes[0])

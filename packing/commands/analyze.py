@@ -50,7 +50,7 @@ def run(options) -> str:
     return json.dumps(result | {"pictures": [str(path) for path in drawn]})
   mean = histogram.num_tokens / histogram.num_sequences
   lines = [
-    f"{histogram.source}",
+    histogram.source,
     f"{histogram.num_sequences:,} sequences, {histogram.num_tokens:,} tokens, mean "
     f"{mean:.1f}, longest {histogram.longest}",
     f"Padding each to {histogram.max_sequence_length} tokens makes {advice.padding:.1%} of "

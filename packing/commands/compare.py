@@ -34,14 +34,13 @@ def add_arguments(command: argparse.ArgumentParser):
     "--algorithms",
     metavar="A,B,...",
     default="none,sorted,spfhp,lpfhp,optimal",
-    help=f"some of sorted, {', '.join(ALGORITHMS)} (default: "
-    "none,sorted,spfhp,lpfhp,optimal)",
+    help=f"some of sorted, {', '.join(ALGORITHMS)} (default: %(default)s)",
   )
   command.add_argument(
     "--depths",
     metavar="M,M,...",
     default="2,3,4,8,max",
-    help="depth limits; max for no limit (default: 2,3,4,8,max)",
+    help="depth limits; max for no limit (default: %(default)s)",
   )
   command.add_argument(
     "--option",

@@ -43,7 +43,6 @@ class RowLoader(abc.ABC):
     row_length: S, in tokens.
     batch_size: B, rows of a batch, over all processes.
     shuffle_seed: reshuffles the rows in each epoch; None to keep their order.
-    process_index, process_count: which block of each batch to make, from 0.
     workers: processes that make batches ahead of time for `iterate`; 0 for a thread of
       this process. The batches are the same. A program that uses workers must guard its
       entry with `if __name__ == "__main__"`, since each worker imports it.
@@ -73,8 +72,6 @@ class RowLoader(abc.ABC):
     row_length: int,
     batch_size: int,
     shuffle_seed: int | None,
-    process_index: int = 0,
-    process_count: int = 1,
     workers: int = 0,
   ):
     self.num_rows, self.row_length = num_rows, row_length
@@ -85,7 +82,7 @@ class RowLoader(abc.ABC):
     if shuffle_seed is not None:
       rows = rows.seed(shuffle_seed).shuffle()
     self._rows = rows.repeat()
-    self._set_process(process_index, process_count)
+    self._set_process(0, 1)
 
   def for_process(self, process_index: int, process_count: int) -> Self:
     """A copy of this loader for another process; both share the assignments."""
@@ -117,10 +114,6 @@ class RowLoader(abc.ABC):
     contents = np.empty((rows.size, parts[0].shape[1]), np.int64)
     contents[by_epoch] = np.concatenate(parts)
     return self._lay_out(contents, epochs)
-
-  def epochs_of(self, step: int) -> np.ndarray:
-    """int64[B]; the epoch of each row of a batch, over all processes."""
-    return (step * self.batch_size + np.arange(self.batch_size)) // self.num_rows
 
   @abc.abstractmethod
   def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
@@ -191,7 +184,8 @@ class PackedLoader(RowLoader):
       `devices_and_steps`, steps do too. The cost is the sum of squared lengths, which is
       what attention computes if it skips foreign sequences.
     devices: how many share a batch, each with a block of its rows; a divisor of B.
-    process_index, process_count, workers: see `RowLoader`.
+    process_index, process_count: which block of each batch to make, from 0.
+    workers: see `RowLoader`.
 
   Raises:
     InputError: the processes do not divide the batch, an option is out of range, or the
@@ -223,10 +217,9 @@ class PackedLoader(RowLoader):
       row_length=plan.row_length,
       batch_size=batch_size,
       shuffle_seed=seed,
-      process_index=process_index,
-      process_count=process_count,
       workers=workers,
     )
+    self._set_process(process_index, process_count)
 
   def with_group(self, group: int) -> Self:
     """A copy of this loader in the order of a run that began with `group` devices."""
@@ -250,8 +243,9 @@ class PackedLoader(RowLoader):
     return steps.map_with_index(lambda step, _: self._order(step)[block])
 
   def epochs_of(self, step: int) -> np.ndarray:
+    """int64[B]; the epoch of each row of a batch, over all processes."""
     if self._order is None:
-      return super().epochs_of(step)
+      return (step * self.batch_size + np.arange(self.batch_size)) // self.num_rows
     return self._order(step) // self.num_rows
 
   @property

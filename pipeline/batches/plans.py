@@ -113,7 +113,7 @@ def _problem(
   config: ml_collections.ConfigDict, store: SequenceStore, algorithm: str | None = None
 ) -> tuple[packing.Histogram, str, int | str, dict[str, Any]]:
   """Histogram, algorithm, depth ("auto" if the packer chooses it), and the rows."""
-  lengths, depth = store.lengths, config.packing.max_sequences_per_pack
+  lengths = store.lengths
   row_length, layout = config.data.max_sequence_length, config.data.layout
   if layout in atoms.LAYOUTS and algorithm is None:
     documents, _ = atoms.documents(store)
@@ -125,12 +125,8 @@ def _problem(
   if algorithm == "none":
     return histogram, algorithm, 1, {"row_length": None}
   rows = {name: config.packing[name] for name in _ROWS}
-  return (
-    histogram,
-    algorithm,
-    depth or "auto",
-    rows | {"row_length": rows["row_length"] or None},
-  )
+  rows["row_length"] = rows["row_length"] or None
+  return histogram, algorithm, config.packing.max_sequences_per_pack or "auto", rows
 
 
 def plan_sha256(plan: packing.Plan) -> str:

@@ -105,18 +105,17 @@ def read_assignment(directory: str | pathlib.Path) -> tuple[packing.Plan, Assign
     raise InputError(
       f"{directory} holds no packs. Write them with python -m pipeline assign."
     )
-  tables = []
+  chunks = []  # not one table: Arrow's offsets have 32 bits, too few for all the files
   for path in paths:
     try:
       schema, batches = open_arrow(path)
-      tables.append(pa.Table.from_batches(batches, schema).cast(_SCHEMA))
+      table = pa.Table.from_batches(batches, schema).cast(_SCHEMA)
+      chunks += table["sequence_ids"].chunks
     except (OSError, ValueError) as error:
       raise InputError(
         f"{path} is not a file of packs ({error}). Write them again with python -m "
         "pipeline assign."
       ) from error
-  # Arrow's offsets have 32 bits, too few for all the files together.
-  chunks = [part for table in tables for part in table["sequence_ids"].chunks]
   depths = np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in chunks])
   offsets = np.concatenate([[0], np.cumsum(depths, dtype=np.int64)])
   ids = np.concatenate([chunk.flatten().to_numpy() for chunk in chunks])

@@ -117,7 +117,7 @@ def segment_pairs(
   *,
   max_sequence_length: int,
   short_sequence_probability: float,
-  seed: int | tuple[int, ...],
+  seed: tuple[int, ...],
 ) -> list[Pair]:
   """Cuts one document into pairs of segments.
 
@@ -135,13 +135,12 @@ def segment_pairs(
     index: the document to cut.
     max_sequence_length: S, special tokens included; at least 5.
     short_sequence_probability: the fraction of documents with a random target length.
-    seed: one number or several; with the index it determines every random choice.
+    seed: with the index it determines every random choice.
 
   Returns:
     Pairs in the order of the document.
   """
-  seeds = (seed,) if isinstance(seed, int) else seed
-  rng = np.random.default_rng([*seeds, index])
+  rng = np.random.default_rng([*seed, index])
   document = documents[index]
   max_tokens = max_sequence_length - SPECIAL_TOKENS_IN_PAIR
 

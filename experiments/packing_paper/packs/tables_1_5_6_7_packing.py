@@ -259,8 +259,7 @@ def section_h(part: Part) -> Exhibit:
 
 def greedy_plan(part: Part, *, seed: int, separators: int = 0) -> packing.Plan:
   """A greedy plan for Wikipedia in a random order."""
-  options = {"separator_tokens": separators, "seed": seed}
-  return cached_plan(part, WIKIPEDIA, "greedy", None, **options)
+  return cached_plan(part, WIKIPEDIA, "greedy", separator_tokens=separators, seed=seed)
 
 
 def beside_optimum(

@@ -5,7 +5,6 @@ import functools
 import itertools
 import pathlib
 
-import jax
 import numpy as np
 import pytest
 import scipy.stats
@@ -20,10 +19,8 @@ from experiments.lab.paired_run import EVALUATED
 from experiments.lab.part import Part
 from experiments.lab.streams import CUT
 from experiments.lab.study import Study
-from model import hf, weights
 from packing import InputError
-from pipeline.tokenizer import SPECIAL_TOKENS
-from tests import packs
+from tests.experiments import encoders
 from training.record.files import write_json
 
 SEEDS = 3
@@ -129,10 +126,7 @@ def test_embeddings_are_ranked_as_by_transformers(tmp_path):
   torch = pytest.importorskip("torch")
   transformers = pytest.importorskip("transformers")
   words = ["red", "green", "blue", "cat", "dog", "bird"]
-  tokens = (*SPECIAL_TOKENS, *words)
-  config = packs.small_config(vocab_size=len(tokens), max_position_embeddings=31)
-  params = jax.tree.map(np.asarray, packs.random_params(config)[1])
-  hf.export_bert(config, params, tmp_path / "model", vocabulary=weights.Vocabulary(tokens))
+  tokens = encoders.write(tmp_path / "model", words, max_position_embeddings=31)
   rng = np.random.default_rng(0)
   pairs = [
     [" ".join(rng.choice(words, rng.integers(1, 9))) for _ in range(2)] for _ in range(41)

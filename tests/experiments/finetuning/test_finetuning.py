@@ -6,7 +6,6 @@ import json
 import pathlib
 import shutil
 
-import jax
 import numpy as np
 import pytest
 
@@ -16,9 +15,8 @@ from configs import glue
 from experiments.finetuning import __main__ as finetuning
 from experiments.finetuning import local_tasks, real_tasks, runs
 from experiments.lab import command, real_data
-from model import hf, weights
-from pipeline.tokenizer import SPECIAL_TOKENS
-from tests import packs, shared_data
+from tests import shared_data
+from tests.experiments import encoders
 from tests.programs import lines_of
 
 
@@ -119,11 +117,7 @@ def real(tmp_path_factory):
       )
     content = json.dumps({"version": "1.1", "data": articles}).encode()
     (folder / "squad" / f"{part}-v1.1.json.gz").write_bytes(gzip.compress(content))
-  tokens = (*SPECIAL_TOKENS, *WORDS)
-  config = packs.small_config(vocab_size=len(tokens), max_position_embeddings=384)
-  params = jax.tree.map(np.asarray, packs.random_params(config)[1])
-  vocabulary = weights.Vocabulary(tokens)
-  hf.export_bert(config, params, folder / "minilm-l6-h384", vocabulary=vocabulary)
+  encoders.write(folder / "minilm-l6-h384", WORDS, max_position_embeddings=384)
   return folder
 
 

@@ -9,9 +9,11 @@ import pytest
 import packing
 from experiments.load_balance import skipping, skipping_measured, skipping_report
 from experiments.load_balance.skipping import CASES, WAYS, Case, simulate
+from pipeline.tokenizer import SPECIAL_TOKENS
 from training import memory
 
 CASE = Case("wikipedia_2048", 2048)
+VOCABULARY = "\n".join((*SPECIAL_TOKENS, "word"))
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +68,7 @@ def test_more_attention_in_a_layer_means_more_waiting(rows):
 
 def test_documents_are_counted_and_long_ones_are_cut(tmp_path):
   (tmp_path / "text").mkdir()
-  (tmp_path / "bert-base-uncased-vocab.txt").write_text(
-    "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "word"])
-  )
+  (tmp_path / "bert-base-uncased-vocab.txt").write_text(VOCABULARY)
   articles = ["word " * 20_000, "word word\nword"]
   with gzip.open(tmp_path / "text" / "a.txt.gz", "wt") as file:
     file.write("\n\n".join(articles))
@@ -85,8 +85,7 @@ def test_documents_of_another_folder_are_counted_anew(tmp_path):
     data = tmp_path / name
     (data / "text").mkdir(parents=True)
     (data / "text" / "a.txt").write_text(text)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "word"]
-    (data / "bert-base-uncased-vocab.txt").write_text("\n".join(words))
+    (data / "bert-base-uncased-vocab.txt").write_text(VOCABULARY)
     histogram = skipping.documents(str(data), tmp_path, quick=False)
     assert np.flatnonzero(histogram.counts).tolist() == [len(text.split()) + 1]
 

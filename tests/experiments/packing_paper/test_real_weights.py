@@ -5,7 +5,6 @@ import gzip
 import json
 import shutil
 
-import jax
 import numpy as np
 import pytest
 
@@ -14,10 +13,9 @@ from experiments.lab.part import Part
 from experiments.packing_paper.real_weights import figures_3_4_curves as real_weights
 from experiments.packing_paper.real_weights import figures_18_19_phases as phases
 from experiments.packing_paper.real_weights import table_3_glue as table_3
-from model import hf, weights
+from model import hf
 from packing import InputError
-from pipeline.tokenizer import SPECIAL_TOKENS
-from tests import packs
+from tests.experiments import encoders
 from training.errors import ConfigError
 
 WORDS = [f"{a}{b}" for a in "bdfglmnprst" for b in ("a", "e", "i", "o", "u")]
@@ -53,12 +51,8 @@ def data(tmp_path_factory):
     lines = [f"{i % 2}\t{WORDS[i % 9]}\t{WORDS[i % 7]}" for i in range(number)]
     header = "Quality\t#1 String\t#2 String"
     (pairs / f"{part}.tsv").write_text("\n".join([header, *lines]) + "\n")
-  tokens = (*SPECIAL_TOKENS, ".", *WORDS)
   sizes = {"max_position_embeddings": 512, "layer_norm_epsilon": 1e-5}
-  config = packs.small_config(vocab_size=len(tokens), **sizes)
-  params = jax.tree.map(np.asarray, packs.random_params(config)[1])
-  vocabulary = weights.Vocabulary(tokens)
-  hf.export_bert(config, params, folder / real_weights.WEIGHTS, vocabulary=vocabulary)
+  encoders.write(folder / real_weights.WEIGHTS, [".", *WORDS], **sizes)
   return str(folder)
 
 

@@ -2,7 +2,6 @@
 
 import shutil
 
-import jax
 import numpy as np
 import pytest
 
@@ -17,10 +16,9 @@ from experiments.packing_paper import section_i_next_sentence as next_sentence
 from experiments.packing_paper import table_3_downstream as downstream
 from experiments.packing_paper.curves.arms import make_study
 from experiments.packing_paper.figures_18_19_two_phases import Phase
-from model import hf, weights
 from packing import InputError
 from pipeline.tokenizer import SPECIAL_TOKENS
-from tests import packs
+from tests.experiments import encoders
 
 SEEDS = 3
 # How far the held-out loss of each arm lies above that of `packed`.
@@ -211,11 +209,8 @@ def test_a_model_is_fine_tuned_once(tmp_path, monkeypatch):
   text = local_tasks.write(tmp_path / "text")["sst2"][0]
   with open(text) as file:
     words = sorted({word for line in list(file)[:200] for word in line.lower().split()})
-  tokens = (*SPECIAL_TOKENS, *(word for word in words if word.isalpha()))
-  config = packs.small_config(vocab_size=len(tokens), max_position_embeddings=128)
-  params = jax.tree.map(np.asarray, packs.random_params(config)[1])
   given = tmp_path / "given"
-  hf.export_bert(config, params, given, vocabulary=weights.Vocabulary(tokens))
+  encoders.write(given, filter(str.isalpha, words), max_position_embeddings=128)
   fields = {
     "train.duration": "64 sequences",
     "optimizer.warmup": "16 sequences",
