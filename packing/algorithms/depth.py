@@ -120,10 +120,10 @@ def bounds(problem: Problem, *, work: int = _WORK) -> tuple[int, int]:
   plan = heuristics.lpfhp(problem)
   if plan.num_packs == problem.simple_bound:
     return plan.num_packs, plan.num_packs
-  effort, patterns = Effort(work=work), list(usage_of(plan.packs))
+  patterns = list(usage_of(plan.packs))
   try:
     relaxation = solve_relaxation(
-      problem, start=patterns, upper=plan.num_packs, effort=effort
+      problem, start=patterns, upper=plan.num_packs, effort=Effort(work=work)
     )
   except SolverError:
     relaxation = None

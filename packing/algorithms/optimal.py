@@ -91,8 +91,9 @@ def _search(
   problem: Problem, first: Solution, effort: Effort, *, target_gap: int | None, seed: int
 ) -> Solution:
   """Improves a first plan by column generation and rounding."""
-  best, guide = usage_of(first.packs), None
+  best = usage_of(first.packs)
   patterns = list(best)
+  guide = None
   if 3 < problem.depth < problem.most_that_fit:
     guide, patterns = _without_depth_limit(problem, patterns, effort, seed)
   try:
