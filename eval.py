@@ -89,13 +89,16 @@ def main():
 
   dataset = processes.on_first_then_others(lambda: pipeline.prepare_dataset(config))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
-  if not workdir.is_run(folder):
+  plans: dict[str, packing.Plan] = {}  # of a run; an older one may lack some
+  if workdir.is_run(folder):
+    plans = pipeline.read_plans(config, dataset, folder, held_out_only=True)
+  else:
     init_from.check_vocabulary(stored, dataset.vocabulary)
     init_from.check_labels(stored, dataset.labels)
   held_out = pipeline.make_held_out(
     computed,
     dataset,
-    plans=kept_plans(config, folder, dataset),
+    plans=plans,
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
@@ -141,13 +144,6 @@ def as_flags(words: list[str]) -> list[str]:
     )
   saved_config.get_config(str(folder))  # absl would show a traceback
   return [f"--config={saved_config.FILE}:{folder}", *words]
-
-
-def kept_plans(config: ConfigDict, folder: pathlib.Path, dataset) -> dict:
-  """The plans in a run's folder; {} for other models and older runs."""
-  if not workdir.is_run(folder):
-    return {}
-  return pipeline.read_plans(config, dataset, folder, held_out_only=True)
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path, *, sharding) -> weights.StoredModel:

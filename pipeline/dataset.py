@@ -14,6 +14,7 @@ from pipeline.tasks.table import TASKS
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 
 MANIFEST = "manifest.json"
+VERSION = 1  # of the manifest
 # Of the manifest, besides the files.
 _CONTENT = ("source", "tokenizer", "labels", "counts", "histograms", "most_frequent_token")
 
@@ -67,19 +68,25 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
   """Opens a folder that `prepare` wrote, after comparing its checksums.
 
   Raises:
-    InputError: the folder is not a prepared dataset, or one of its files was altered.
+    InputError: the folder is not a prepared dataset, one of its files was altered, or
+      another version of isopack wrote it.
   """
   directory = pathlib.Path(directory)
   try:
     manifest = json.loads((directory / MANIFEST).read_text())
     digests = dict(manifest["sha256"])
     shards = {split: list(names) for split, names in manifest["shards"].items()}
-    settings = dict(manifest["settings"])
+    settings, version = dict(manifest["settings"]), manifest["version"]
   except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
     raise InputError(
       f"{directory} is not a prepared dataset ({error!r}). Name another folder, or delete "
       "this one if you need nothing in it."
     ) from error
+  if version != VERSION:
+    raise InputError(
+      f"{directory / MANIFEST} has version {version!r}; expected {VERSION}. Prepare the "
+      "dataset again in another folder, or use the version of isopack that prepared it."
+    )
   if altered := altered_file(directory, digests):
     raise InputError(
       f"{altered} is missing or was altered since it was prepared. Delete {directory} and "

@@ -129,11 +129,7 @@ def evaluate_causal(program: ModelProgram, params, batches: Batches) -> dict:
 
 
 def evaluate_pretraining(
-  program: ModelProgram,
-  params,
-  batches: Batches,
-  *,
-  unigram_token: int,
+  program: ModelProgram, params, batches: Batches, *, unigram_token: int
 ) -> dict:
   """Averages loss and accuracy over sequences.
 
@@ -250,9 +246,7 @@ def make_program(
   return ModelProgram(config, mesh=mesh, head=stored.head)
 
 
-def predict(
-  program: ModelProgram, params, batches: Iterable[Mapping[str, np.ndarray]]
-) -> Predictions:
+def predict(program: ModelProgram, params, batches: Batches) -> Predictions:
   """Runs a model on packed batches, and separates its outputs by sequence.
 
   Args:
@@ -273,11 +267,7 @@ def predict(
 
 
 def embed(
-  program: ModelProgram,
-  params,
-  batches: Iterable[Mapping[str, np.ndarray]],
-  *,
-  pooling: str = "mean",
+  program: ModelProgram, params, batches: Batches, *, pooling: str = "mean"
 ) -> list[np.ndarray]:
   """Embeddings of sequences, float[D] each, in the order of the sequences' numbers.
 

@@ -11,7 +11,8 @@ exhibits.md, exhibits.json and pictures to --workdir.
 
 The text is test.txt of WikiText-2, with valid.txt held out; without --data it is the
 docstrings of the standard library. --large trains larger models on Wikipedia's articles,
-24 million tokens, in rows of 128 and 512: 48 runs of hours each on a CPU. On a GPU:
+for an epoch, in rows of 128 and 512: 48 runs. All 24 million tokens take hours a run on a
+CPU; --text-bytes takes less text. On a GPU:
 
   JAX_PLATFORMS=cuda python -m experiments.atom_size --data FOLDER --large --jobs 1
 
@@ -60,6 +61,7 @@ from experiments.lab.study import Study, run_tasks, stop_if_failed
 from model.models import abstract_model
 from packing import InputError
 from pipeline.batches.atoms import documents
+from training.command import positive
 from training.config import model_config
 from training.record.parameters import count_parameters
 
@@ -67,7 +69,7 @@ FULL = 64  # the row length that is first trained with all atoms and seeds
 PAPER_ROWS = (64, 32, 128)
 LONG_ROWS = (256, 512)  # longer than most documents; the paper leaves this case open
 LARGE_ROWS = (128, 512)
-TEXT_BYTES = 120_000_000  # of Wikipedia's articles, for `LARGE`
+TEXT_BYTES = 120_000_000  # of Wikipedia's articles, for `LARGE`; 24 million tokens
 TEXTS = {
   "wikitext": "test.txt of WikiText-2",
   "stdlib": "the standard library's docstrings",
@@ -113,13 +115,18 @@ def _of_atoms(*sizes: float) -> tuple[Layout, ...]:
 
 
 def exhibits(
-  part: Part, *, scale: Scale = SMALL, minutes: float = math.inf
+  part: Part,
+  *,
+  scale: Scale = SMALL,
+  text_bytes: int = TEXT_BYTES,
+  minutes: float = math.inf,
 ) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests.
 
   Args:
     part: of the study; `quick` makes a few steps with one seed, which prove nothing.
     scale: of the runs.
+    text_bytes: of Wikipedia's articles that are trained on, for `LARGE`.
     minutes: after which no further run starts.
 
   Raises:
@@ -128,7 +135,7 @@ def exhibits(
   """
   until = time.monotonic() + 60 * minutes
   if scale is LARGE:
-    name, text = "wikipedia", articles(part)
+    name, text = "wikipedia", articles(part, at_least=text_bytes)
   else:
     name, text = "stdlib" if part.data is None else "wikitext", text_of(part.data)
   planned = list(stages(scale=scale, quick=part.quick))
@@ -248,8 +255,10 @@ def text_of(data: str | None) -> dict[str, str]:
   return {name: str(path) for name, path in files.items()} | {"documents": "line"}
 
 
-def articles(part: Part) -> dict[str, Any]:
-  """Fields of the config's `data` for paragraphs of Wikipedia; a hundredth is held out.
+def articles(part: Part, *, at_least: int) -> dict[str, Any]:
+  """Fields of the config's `data` for paragraphs of Wikipedia, at least so many bytes.
+
+  A hundredth is held out.
 
   Raises:
     InputError: the text is missing.
@@ -259,9 +268,7 @@ def articles(part: Part) -> dict[str, Any]:
       f"--large needs articles: name a folder that has {real_data.TEXT}, by --data or by "
       f"the variable {real_data.VARIABLE}."
     )
-  source = real_data.write_articles(
-    part.data, part.folder / "text.txt", at_least=TEXT_BYTES
-  )
+  source = real_data.write_articles(part.data, part.folder / "text.txt", at_least=at_least)
   return {
     "source": str(source),
     "held_out_source": "",
@@ -285,18 +292,28 @@ def main(arguments: list[str] | None = None) -> int:
   parser.add_argument(
     "--large", action="store_true", help="larger models on Wikipedia; not with --quick"
   )
+  parser.add_argument(
+    "--text-bytes",
+    type=positive,
+    help=f"of Wikipedia's articles, with --large (default: {TEXT_BYTES})",
+  )
   options = parser.parse_args(arguments)
   if options.large and options.quick:
     parser.error("--large and --quick exclude each other; give one of them.")
-  with_text = " --data FOLDER" if options.data else ""
-  part = command.make_part(
-    options,
-    f"python -m experiments.atom_size{with_text}{' --quick' * options.quick}"
-    f"{' --large' * options.large}",
-    "large" if options.large else "",
+  if options.text_bytes and not options.large:
+    parser.error("--text-bytes is of the text for --large; give both.")
+  words = ["python -m experiments.atom_size"]
+  words += ["--data FOLDER"] * bool(options.data)
+  words += ["--quick"] * options.quick + ["--large"] * options.large
+  words += [f"--text-bytes {options.text_bytes}"] * bool(options.text_bytes)
+  folder = "large" if options.large else ""
+  part = command.make_part(options, " ".join(words), folder)
+  maker = functools.partial(
+    exhibits,
+    scale=LARGE if options.large else SMALL,
+    text_bytes=options.text_bytes or TEXT_BYTES,
+    minutes=options.minutes,
   )
-  scale = LARGE if options.large else SMALL
-  maker = functools.partial(exhibits, scale=scale, minutes=options.minutes)
   return command.run_part(maker, part, as_json=options.json)
 
 

@@ -65,7 +65,7 @@ class Scale(NamedTuple):
 
 
 SMALL = Scale(tokens=512, epochs=3, size="tiny", vocab_size=2048)
-LARGE = Scale(tokens=4096, epochs=2, size="mini", vocab_size=16_384)
+LARGE = Scale(tokens=4096, epochs=1, size="mini", vocab_size=16_384)
 
 
 class Layout(NamedTuple):

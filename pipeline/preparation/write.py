@@ -14,7 +14,7 @@ import numpy as np
 import tqdm
 
 from packing import InputError
-from pipeline.dataset import file_sha256
+from pipeline.dataset import VERSION, file_sha256
 from pipeline.preparation.shard_files import (
   ShardSummary,
   ShardWork,
@@ -45,7 +45,6 @@ from pipeline.tokenizer import (
   train_word_pieces,
 )
 
-VERSION = 1  # of the manifest
 MAX_WORKERS = 10  # by default; each has about 180 MB, so they stay within 2 GB
 VOCABULARY_CHARACTERS = 32_000_000  # of training text that a vocabulary is learned from
 
@@ -235,11 +234,11 @@ def _manifest(
     for summary in of_split:
       tally.update(summary.tally)
       histogram += summary.counts
-    sequences = int(histogram.sum())
+    sequences = sum(summary.sequences for summary in of_split)
     counts[split] = {
       "documents": tally.pop("documents_used", 0),
       "sequences": sequences,
-      "tokens": int(histogram @ np.arange(1, histogram.size + 1)),
+      "tokens": sum(summary.tokens for summary in of_split),
       "too_long": tally.pop("too_long", 0),
     }
     for name in task.tallied_shares:

@@ -39,6 +39,13 @@ def test_a_manifest_that_lacks_a_part_is_refused(reference, tmp_path, name):
     open_dataset(folder)
 
 
+def test_a_dataset_of_another_version_is_refused(reference, tmp_path):
+  folder = shutil.copytree(reference.directory, tmp_path / "d")
+  (folder / "manifest.json").write_text(json.dumps(reference.manifest | {"version": 2}))
+  with pytest.raises(InputError, match=r"manifest\.json has version 2; expected 1"):
+    open_dataset(folder)
+
+
 def test_a_missing_corpus_is_one_clear_error(tmp_path):
   with pytest.raises(InputError, match=r"found no .*topics\.py"):
     stdlib.source_files(tmp_path)

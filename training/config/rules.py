@@ -136,7 +136,8 @@ def validate(
       check(is_in_range(values[field]), field, values[field], expected)
   given = config.model.family
   check(given in FAMILIES, "model.family", given, ", ".join(FAMILIES))
-  family = family_of(config, tasks.get(config.data.task, ""))
+  head = tasks.get(config.data.task, "")  # a task that is not known is refused below
+  family = family_of(config, head)
   kind = model.CONFIGS[family]
   choices = _CHOICES | {
     "data.task": tasks,
@@ -147,15 +148,14 @@ def validate(
   for field, known in choices.items():
     check(values[field] in known, field, values[field], ", ".join(known))
   for holds, field, expected in (
-    *_model_rules(config, family, tasks[config.data.task]),
+    *_model_rules(config, family, head),
     *_data_rules(config),
     *_packing_rules(config),
     *_training_rules(config, num_devices=num_devices),
   ):
     check(holds, field, values[field], expected)
   if config.model.size != GIVEN:
-    head, vocab_size = tasks[config.data.task], config.data.vocab_size
-    made = model_config(config, head=head, vocab_size=vocab_size)
+    made = model_config(config, head=head, vocab_size=config.data.vocab_size)
     check_attention(config, made)
   check_recipe(config, num_devices=num_devices, typed=typed)
   for name in tracker_names(config):

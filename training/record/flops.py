@@ -168,8 +168,8 @@ def peak_of(devices: Sequence[jax.Device], *, dtype: str, given: float = 0.0) ->
   return Peak(_measure(local, dtype) * len(devices) / len(local), "measured")
 
 
-def _measure(devices: Sequence[jax.Device], dtype: str, *, times: int = 5) -> float:
-  """The best rate of a few products, run on all devices at once since they may share cores.
+def _measure(devices: Sequence[jax.Device], dtype: str) -> float:
+  """The best rate of five products, run on all devices at once since they may share cores.
 
   The matrices grow until a product takes long enough for the clock.
   """
@@ -183,7 +183,7 @@ def _measure(devices: Sequence[jax.Device], dtype: str, *, times: int = 5) -> fl
       return time.perf_counter() - start
 
     seconds()  # compiles
-    best = min(seconds() for _ in range(times))
+    best = min(seconds() for _ in range(5))
     if best > 0.01:
       break
   return len(devices) * 2 * size**3 / best

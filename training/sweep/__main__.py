@@ -122,18 +122,6 @@ def _row(
   return row | {"runs": found}
 
 
-def run_all(
-  sweep: Sweep, folder: pathlib.Path, options: Sequence[str] = (), *, number: int = 1
-) -> dict[str, str]:
-  """Trains the runs that are not finished, `number` at a time; goes on after a failure.
-
-  Returns:
-    The last line of each failed run, by the run's name.
-  """
-  tasks = [make_task(sweep, run, folder / run.name, options) for run in sweep.runs]
-  return jobs.run_all(tasks, jobs=number, desc="sweep")
-
-
 def _print_error(line: str):
   print(line, file=sys.stderr, flush=True)
 
@@ -237,7 +225,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.dry_run:
       failures: dict[str, str] = {}
     else:
-      failures = run_all(sweep, folder, fields, number=options.jobs)
+      tasks = [make_task(sweep, run, folder / run.name, fields) for run in sweep.runs]
+      failures = jobs.run_all(tasks, jobs=options.jobs, desc="sweep")
     arms = tabulate(sweep, folder, failures)
     if not options.dry_run:
       write(folder, arms, failures)

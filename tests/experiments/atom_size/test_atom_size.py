@@ -85,40 +85,43 @@ def test_large_runs_take_their_turns_by_seed():
     assert layouts == everything | {PACKED, PADDING_ALL}
 
 
-def test_large_runs_are_of_wikipedia(tmp_path, monkeypatch):
+def test_large_runs_are_of_wikipedia(tmp_path):
   folder = tmp_path / "text"
   folder.mkdir()
   (folder / "articles.txt").write_text("A title\nOf it.\n\nAnother\nOf that.\n")
-  monkeypatch.setattr(atom_size, "TEXT_BYTES", 10)
   part = Part(tmp_path / "large", "the command", data=str(tmp_path))
-  study = runs.make_study(
-    part.folder, 512, [PACKED], text=atom_size.articles(part), scale=runs.LARGE
-  )
+  text = atom_size.articles(part, at_least=10)
+  study = runs.make_study(part.folder, 512, [PACKED], text=text, scale=runs.LARGE)
   config = study.runs[0][1].config
   assert (tmp_path / "large" / "text.txt").read_text() == "A title\nOf it.\n\n"
   assert config.data.source == str(tmp_path / "large" / "text.txt")
   assert (config.model.size, config.data.vocab_size) == ("mini", 16_384)
-  assert (config.train.batch_size, config.train.duration) == (8, "2 epochs")
+  assert (config.train.batch_size, config.train.duration) == (8, "1 epochs")
 
 
 def test_large_needs_articles_and_is_not_quick(tmp_path, capsys):
   with pytest.raises(InputError, match="--large needs articles"):
     atom_size.exhibits(Part(tmp_path, "the command"), scale=runs.LARGE)
-  with pytest.raises(SystemExit):
-    atom_size.main(["--large", "--quick"])
-  assert "--large and --quick exclude each other" in capsys.readouterr().err
+  for options, expected in (
+    (["--large", "--quick"], "--large and --quick exclude each other"),
+    (["--text-bytes=9"], "give both"),
+    (["--large", "--text-bytes=0"], "argument --text-bytes"),
+  ):
+    with pytest.raises(SystemExit):
+      atom_size.main(options)
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_the_command_of_large_runs(text, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(atom_size, "LARGE", TINY)
   monkeypatch.setattr(atom_size, "LARGE_ROWS", (64,))
-  monkeypatch.setattr(atom_size, "TEXT_BYTES", 10_000)
   folder = tmp_path / "data" / "text"
   folder.mkdir(parents=True)
   shutil.copy(text / "wikitext-2" / "test.txt", folder)
   out = tmp_path / "out"
-  arguments = ["--large", f"--data={folder.parent}", f"--workdir={out}", "--minutes=0"]
+  arguments = ["--large", "--text-bytes=10000", "--minutes=0"]
+  arguments += [f"--data={folder.parent}", f"--workdir={out}"]
   assert atom_size.main(arguments) == 2
   assert "No row length has all its layouts trained yet" in capsys.readouterr().err
   assert (out / "large" / "wikipedia" / "64" / "data" / "manifest.json").exists()
