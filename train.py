@@ -459,9 +459,10 @@ def begin(
     try:
       batches.set_state(restored.run["input"])
     except packing.InputError as error:
+      source = run.config.data.stream or run.folder / "plans" / "train.json"
       raise ConfigError(
-        f"{run.folder / 'plans' / 'train.json'} is not the plan that the checkpoint of "
-        f"step {restored.step} was saved with. {error} Or give another --workdir."
+        f"{source} does not fit the checkpoint of step {restored.step}. {error} Or give "
+        "another --workdir."
       ) from error
     processes.print_on_first(f"resuming from step {restored.step}")
     start = restored.state, restored.step, restored.run

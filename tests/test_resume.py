@@ -143,8 +143,7 @@ def test_a_changed_config_is_refused_unless_told_so_and_possible(folder, copy):
   depth = plan.max_sequences_per_pack
   other = packing.pack(plan.histogram, algorithm="lpfhp", max_sequences_per_pack=depth)
   dataclasses.replace(other, algorithm=plan.algorithm).save(path)
-  message = f"{path} is not the plan that the checkpoint of step {STEPS} was saved with"
-  refused(folder, copy, message)
+  refused(folder, copy, f"{path} does not fit the checkpoint of step {STEPS}")
 
   path.write_bytes(kept)
   result = succeed(folder, copy, more, "--config.model.dropout_rate=0.5", CHANGED)
