@@ -122,7 +122,7 @@ def _padding_statements(where: str, runs, final, nats) -> list[Statement]:
         ),
         (f"has {last_epoch}", nats[CONCAT], nats[PADDING]),
         (
-          "that is predicted too ends with a lower one than concat",
+          "that is predicted too ends with a lower training perplexity than concat",
           final[CONCAT],
           final[PADDING_ALL],
         ),

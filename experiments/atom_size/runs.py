@@ -35,7 +35,6 @@ from training.record.files import write_json
 from training.step import TrainingProgram
 
 SEEDS = 3
-WARMUP_STEPS = 100
 TURNS, STEPS_A_TURN = 20, 5  # of each layout, when steps are timed
 OVERRIDES: dict[str, Any] = {
   "model.dropout_rate": 0.0,
@@ -43,7 +42,7 @@ OVERRIDES: dict[str, Any] = {
   "optimizer.learning_rate": 1e-3,  # the best of six for concat, in small runs: LOG.md
   "optimizer.weight_decay": 0.01,
   "optimizer.warmup": "",
-  "optimizer.warmup_steps": WARMUP_STEPS,
+  "optimizer.warmup_steps": 100,
 }
 QUICK = {"train.duration": "", "train.steps": 120}
 

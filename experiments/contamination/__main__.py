@@ -182,7 +182,7 @@ def find_tasks(part: Part) -> dict[str, Files]:
 def exhibits(part: Part) -> list[Exhibit]:
   """Pretrains, fine-tunes and embeds what is not finished yet; raises as `Study.run`."""
   tasks, study = find_tasks(part), make_study(part)
-  results = study.run()
+  study.run()
   models = {arm.name: study.kept_of(arm.name) for arm in study.arms}
   data = study.runs[0][1].config.data.directory  # exists even if the models were deleted
   overrides = FIELDS | {"data.vocab_file": f"{data}/tokenizer.json"}
@@ -197,7 +197,7 @@ def exhibits(part: Part) -> list[Exhibit]:
 
   kept = set(pretrained.arms_to_start_from(make_runs(), models))
   kept |= {arm for arm in models if not all(path.exists() for path in find_ranks(arm))}
-  study.run(kept=kept)
+  results = study.run(kept=kept)
   # Weights that are trained again can have another digest, and so their runs another name.
   scores = pretrained.fine_tune(make_runs(), models, jobs=part.jobs)
   correlations: Scores = {

@@ -189,11 +189,10 @@ def work_table(tasks: Sequence[Runs]) -> str:
       runs.results(arm)[0]["config"]["data"]["max_sequence_length"]
       for arm in ("packed", "unpacked")
     ]
-    ratio = _mean(packed, "speedup_measured")
-    low = min(one["speedup_low"] for one in packed)
-    high = max(one["speedup_high"] for one in packed)
+    ratio = np.mean(_values(packed, "speedup_measured"))
+    low, high = min(_values(packed, "speedup_low")), max(_values(packed, "speedup_high"))
     # Medians: a run that was suspended for a while seems slow.
-    in_training = _median(packed, SPEED) / _median(unpacked, SPEED)
+    in_training = np.median(_values(packed, SPEED)) / np.median(_values(unpacked, SPEED))
     rows.append(
       [
         runs.task,
@@ -201,8 +200,8 @@ def work_table(tasks: Sequence[Runs]) -> str:
         f"{packed[0]['packs']:,}",
         f"{packed[0]['packing_factor']:.2f}",
         f"{lengths[0]}",
-        f"{_mean(packed, f'unpacked_{SPEED}'):,.1f}",
-        f"{_mean(packed, f'packed_{SPEED}'):,.1f}",
+        f"{np.mean(_values(packed, f'unpacked_{SPEED}')):,.1f}",
+        f"{np.mean(_values(packed, f'packed_{SPEED}')):,.1f}",
         f"{ratio:.2f} ({low:.2f} to {high:.2f})",
         f"{lengths[1]}",
         f"{in_training:.2f}",
@@ -231,12 +230,8 @@ def sequences_a_step(tasks: Sequence[Runs]) -> str:
   )
 
 
-def _mean(summaries: Sequence[Mapping[str, Any]], name: str) -> float:
-  return float(np.mean([one[name] for one in summaries]))
-
-
-def _median(summaries: Sequence[Mapping[str, Any]], name: str) -> float:
-  return float(np.median([one[name] for one in summaries]))
+def _values(summaries: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+  return [one[name] for one in summaries]
 
 
 def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
@@ -277,7 +272,8 @@ def make_tasks(options: argparse.Namespace, folder: pathlib.Path) -> list[Runs]:
   """The runs of the chosen tasks, in a folder.
 
   Raises:
-    InputError: files or weights are missing, or no task has this name.
+    InputError: files or weights are missing, no task has this name, or --all-examples
+      cannot be combined with the other options.
     ConfigError, SweepError: a value that no run can have.
   """
   known = real_tasks.TASKS if options.data else local_tasks.TASKS
@@ -286,6 +282,8 @@ def make_tasks(options: argparse.Namespace, folder: pathlib.Path) -> list[Runs]:
     raise InputError(
       f"There is no task {unknown[0]!r}; expected some of {', '.join(known)}."
     )
+  if options.all_examples and (options.quick or not options.data):
+    raise InputError("--all-examples needs --data, and excludes --quick.")
   init_from = options.init_from
   if init_from is None:
     if options.data is None:
@@ -313,12 +311,13 @@ def make_tasks(options: argparse.Namespace, folder: pathlib.Path) -> list[Runs]:
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
   options = parser().parse_args(arguments)
-  part = command.make_part(
-    options,
-    f"python -m experiments.finetuning{' --data FOLDER' if options.data else ''}"
-    f"{' --quick' * options.quick}",
-    "" if options.data else "local",
-  )
+  words = ["python -m experiments.finetuning"]
+  words += ["--data FOLDER"] * bool(options.data)
+  words += ["--init-from FOLDER"] * bool(options.init_from)
+  words += [f"--tasks {','.join(options.tasks)}"] if options.tasks else []
+  words += ["--all-examples"] * options.all_examples + ["--quick"] * options.quick
+  folder = "" if options.data else "local"
+  part = command.make_part(options, " ".join(words), folder)
 
   def make(part: Part) -> list[Exhibit]:
     tasks = make_tasks(options, part.folder)
@@ -351,7 +350,7 @@ def parser() -> argparse.ArgumentParser:
   parser.add_argument(
     "--all-examples",
     action="store_true",
-    help="train on all of sst2 and squad, not on 10,000 and 20,000 of them",
+    help="with --data: train on all of sst2 and squad, not on 10,000 and 20,000 of them",
   )
   return parser
 

@@ -16,6 +16,7 @@ from experiments.lab.study import (
   weights_digest,
   without_places,
 )
+from packing import InputError
 from training.record import workdir
 from training.record.files import write_json
 from training.sweep import __main__ as sweep
@@ -56,15 +57,19 @@ class Runs:
 
   def read(self, run: Run) -> Result | None:
     """What is kept of a run; None if it has not ended, or if the file is another run's."""
-    try:
-      kept = json.loads(self.file(run).read_text())
-    except (OSError, ValueError):
-      return None
-    if kept["started_from"] != weights_digest(run.config.model.init_from):
+    kept = self._stored(run)
+    if not kept or kept["started_from"] != weights_digest(run.config.model.init_from):
       return None
     if dataset_digest(run.config) not in (None, kept["dataset"]):
       return None
     return kept if agrees(kept["config"], run.config.to_dict()) else None
+
+  def _stored(self, run: Run) -> Result:
+    """The content of a run's file; empty if there is none."""
+    try:
+      return json.loads(self.file(run).read_text())
+    except (OSError, ValueError):
+      return {}
 
   def keep(self):
     """Writes the files of the runs that have ended since the last call."""
@@ -80,8 +85,20 @@ class Runs:
         write_json(self.file(run), kept | dict(self.look(run, self.place(run))))
 
   def process(self, run: Run) -> Task:
-    """The process that makes a run."""
-    task = sweep.make_task(self.sweep, run, self.place(run))
+    """The process that makes a run.
+
+    Raises:
+      InputError: it has ended already, but started from other weights or had other data.
+    """
+    place = self.place(run)
+    task = sweep.make_task(self.sweep, run, place)
+    # train.py does not record the weights that a run started from; the file does.
+    same = self._stored(run).get("summary") == workdir.read_summary(place)
+    if same and task.is_finished() and self.read(run) is None:
+      raise InputError(
+        f"{place} has a run that started from other weights or had other data. Delete the "
+        "folder, or give another --workdir."
+      )
     return dataclasses.replace(
       task,
       name=f"{self.task}, {run.name}",
@@ -103,6 +120,7 @@ def run_all(all_runs: Sequence[Runs], *, number: int):
   """Runs what has not ended, `number` at a time: seed by seed, longest runs first.
 
   Raises:
+    InputError: as by `Runs.process`.
     Stopped: some runs failed; has the last line of each.
   """
   pairs = [

@@ -42,7 +42,9 @@ def find(folder: str | os.PathLike[str], pattern: str) -> pathlib.Path:
 def write_articles(
   folder: str | os.PathLike[str], path: pathlib.Path, *, at_least: int
 ) -> pathlib.Path:
-  """Writes the first articles of `TEXT`, whole, at least so many bytes; returns `path`.
+  """Writes the first articles of `TEXT`, whole: at least so many bytes, or all of them.
+
+  Returns `path`.
 
   Raises:
     InputError: the text is missing; or the file exists with other articles, from which

@@ -71,7 +71,7 @@ def part(name: str, exhibits: Sequence[Exhibit], *, quick: bool = False) -> str:
 
 def _machines(exhibits: Iterable[Exhibit]) -> str:
   machines = dict.fromkeys(x.machine for x in exhibits if x.machine)
-  return f"Machine: {'; '.join(machines)}."
+  return f"Machine: {'; '.join(machines)}." if machines else ""
 
 
 def index(exhibits: Iterable[Exhibit], *, report: str = "") -> str:

@@ -215,8 +215,8 @@ def read(path: pathlib.Path, arm: Arm, config: ConfigDict) -> dict[str, Any] | N
   return result if same else None
 
 
-def dataset_digest(config: ConfigDict) -> str | None:
-  """The digest of the dataset prepared for a config; None if none is prepared."""
+def dataset_digest(config: ConfigDict) -> dict[str, str] | None:
+  """The digest of each file of the dataset prepared for a config; None if none is."""
   manifest = pathlib.Path(config.data.directory, "manifest.json")
   return json.loads(manifest.read_text())["sha256"] if manifest.exists() else None
 

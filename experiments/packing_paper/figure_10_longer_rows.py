@@ -60,13 +60,12 @@ def section_j(part: Part) -> Exhibit:
     needed = depth_needed(curve, limit)
     if length in NEEDED:
       share = factors[NEEDED[length]] / limit
-      claim = f"Around {NEEDED[length]} sequences a pack are enough for perfect packing"
+      claim = f"Around {NEEDED[length]} sequences a pack are enough for perfect packing at"
       evidence = (
         f"LPFHP reaches {share:.1%} of the theoretical speed-up with {NEEDED[length]}; "
         f"{ENOUGH:.0%} counts as enough here, and needs: {needed}"
       )
-      claim = f"{claim} at {length:,} tokens"
-      statements.append(judged(claim, share >= ENOUGH, evidence))
+      statements.append(judged(f"{claim} {length:,} tokens", share >= ENOUGH, evidence))
     curves[length] = curve
     summary.append(f"{length:,} tokens: {needed}")
     gaps += [plan.gap for plan in best]

@@ -93,7 +93,8 @@ def sentences(part: Part, results: ByArm) -> Exhibit:
       larger("Rows that cross documents end with a higher loss", full, packed),
     ],
     before="Both have the same number of real tokens a step and in all, and no loss of the "
-    "next sentence. Both are evaluated on the same held-out sentences of one document.",
+    "next sentence. Both are evaluated on the same held-out sentences of one document. "
+    "Pairs start from the same weights, but are trained on other sequences.",
   )
 
 

@@ -109,7 +109,8 @@ def exhibits(part: Part) -> list[Exhibit]:
       + "\n\nScores are those of the last evaluation on the dev set; fine-tuning is "
       f"packed. A claim fails if a drop of {PAPER_EFFECT} points or more is ruled out, the "
       "paper's effect on SQuAD's F1; the margin was 2 when the results were first seen "
-      "(LOG.md). "
+      "(LOG.md). With the same seed, pretraining on whole sentences starts from the same "
+      "weights as on pairs of segments, but sees other sequences. "
       f"{downstream.ABOUT_TASK} The arm without a mask differs from whole sentences in "
       "three things: the algorithm, the mask, and positions that are not reset.",
     )

@@ -2,7 +2,7 @@
 
 Greedy packs are timed like the plans of `table_2_speedups`. Sorted batches have many
 lengths, and a program has to be compiled for each. Compiling and steps are timed at a few
-lengths, and interpolated linearly at the others.
+lengths, and interpolated linearly at the others; shorter rows count as the shortest.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def exhibits(part: Part) -> list[Exhibit]:
       "average. Compiling and steps were timed at "
       f"{', '.join(map(str, LENGTHS[part.quick]))} tokens, in processor time, in "
       f"{ROUNDS[part.quick]} rounds (median and quartiles are shown), and interpolated "
-      "linearly at other lengths. Sorted batches also avoid the attention of longer rows, "
-      "which packs compute. "
+      "linearly at other lengths; shorter rows count as the shortest. Sorted batches also "
+      "avoid the attention of longer rows, which packs compute. "
       f"Greedy packs: {speedups.clock(part)}",
     )
   ]

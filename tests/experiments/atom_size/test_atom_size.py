@@ -262,6 +262,7 @@ def test_padding_against_concat(found, part):
   exhibit = layouts.concat_and_padding(part, {64: found})
   # In the last claim padding is worse at equal steps; made up, it is better there too.
   assert outcomes(exhibit) == [*["holds"] * 5, "fails"]
+  assert exhibit.statements[3].claim.endswith("a lower training perplexity than concat")
   assert "1.25 (rows of 64)" in exhibit.finding
   assert "| 64 | concat | 400.0 | 7,029 |" in exhibit.text
 
@@ -414,7 +415,6 @@ class TestTheWholeStudy:
     part, _ = made
     for path in part.folder.glob("wikitext/64/runs/packed,*.json"):
       path.unlink()
-    monkeypatch.setattr(runs, "WARMUP_STEPS", 0)
     monkeypatch.setitem(runs.OVERRIDES, "optimizer.learning_rate", 1e30)
     with pytest.raises(Stopped, match=r"8 of 8 runs failed\. rows of 64, .* not finite"):
       atom_size.exhibits(part, scale=TINY)

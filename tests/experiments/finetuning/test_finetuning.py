@@ -1,6 +1,7 @@
 """The study of fine-tuning; and local tasks, whose labels are true by construction."""
 
 import collections
+import dataclasses
 import gzip
 import json
 import pathlib
@@ -18,6 +19,7 @@ from experiments.lab import command, real_data
 from tests import shared_data
 from tests.experiments import encoders
 from tests.programs import lines_of
+from training.record.files import write_json
 
 
 @pytest.fixture(scope="module")
@@ -218,13 +220,35 @@ def test_real_files_have_the_lengths_of_table_6(task, tmp_path):
   assert dataset.held_out.lengths.max() <= files.longest
 
 
+def test_a_folder_with_a_run_from_other_weights_is_refused(real, tmp_path):
+  given = shutil.copytree(real / "minilm-l6-h384", tmp_path / "given")
+  options = ["--data", str(real), "--tasks", "cola", "--init-from", str(given)]
+  parsed = finetuning.parser().parse_args([*options, "--seeds", "1"])
+  (made,) = finetuning.make_tasks(parsed, tmp_path / "out")
+  made = dataclasses.replace(made, look=lambda run, place: {})
+  for number, run in enumerate(made.sweep.runs):
+    made.place(run).mkdir(parents=True)
+    write_json(made.place(run) / "config.json", run.config.to_dict())
+    write_json(made.place(run) / "summary.json", {"steps": number})
+  made.keep()
+  runs.run_all([made], number=1)  # all have ended
+  (weights_file,) = given.glob("*.safetensors")
+  weights_file.write_bytes(weights_file.read_bytes()[:-4] + b"1234")
+  with pytest.raises(packing.InputError, match=r"cola/packed,seed=1 .* other weights"):
+    runs.run_all([made], number=1)
+  assert made.results("packed") == []
+  shutil.rmtree(made.folder / "cola")
+  made.process(made.sweep.runs[0])  # can be run now
+
+
 @pytest.mark.parametrize(
   ("arguments", "folder"),
   [
     ([], "local"),
-    (["--quick"], "quick/local"),
-    (["--data=x"], ""),
-    (["--data=x", "--quick"], "quick"),
+    (["--init-from FOLDER", "--tasks cola,stsb", "--quick"], "quick/local"),
+    (["--data FOLDER"], ""),
+    (["--data FOLDER", "--quick"], "quick"),
+    (["--data FOLDER", "--all-examples"], ""),
   ],
 )
 def test_runs_that_differ_in_their_data_share_no_folder(
@@ -233,8 +257,10 @@ def test_runs_that_differ_in_their_data_share_no_folder(
   parts = []
   monkeypatch.delenv(real_data.VARIABLE, raising=False)
   monkeypatch.setattr(command, "run_part", lambda make, part, as_json: parts.append(part))
-  finetuning.main([*arguments, f"--workdir={tmp_path}"])
-  assert [part.folder for part in parts] == [tmp_path / folder]
+  finetuning.main([*" ".join(arguments).split(), f"--workdir={tmp_path}"])
+  (part,) = parts
+  assert part.folder == tmp_path / folder
+  assert part.command == " ".join(["python -m experiments.finetuning", *arguments])
 
 
 @pytest.mark.parametrize(
@@ -247,6 +273,8 @@ def test_runs_that_differ_in_their_data_share_no_folder(
     (["--data=nowhere", "--tasks=cola"], "nowhere has no minilm-l6-h384"),
     (["--data=nowhere", "--init-from=x"], "nowhere has no glue/CoLA/train.tsv"),
     ([], "Neither --data nor --init-from is given"),
+    (["--init-from=x", "--all-examples"], "--all-examples needs --data"),
+    (["--data=nowhere", "--all-examples", "--quick"], "excludes --quick"),
   ],
 )
 def test_the_command_says_what_is_wrong(command, message, tmp_path, monkeypatch, capsys):

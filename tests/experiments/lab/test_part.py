@@ -66,6 +66,7 @@ def test_statements_and_values_are_reported():
   assert "| a | 40,808 | 40,778 | -30 | 40 | yes | why |" in text
   without = dataclasses.replace(exhibit, values=[Value("a", "1", "not run")])
   assert "|  | paper | here |\n" in report.section(without, folder=".")
+  assert "Machine" not in report.document({"lengths": []}, failures={"lengths": "why"})
 
 
 def test_a_plan_is_made_once(tmp_path, capsys, monkeypatch):
