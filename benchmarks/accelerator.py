@@ -38,7 +38,7 @@ import numpy as np
 
 import model
 import packing
-from benchmarks.command import add, make_parser, run, some_of, write
+from benchmarks.command import DTYPES, add, make_parser, run, some_of, write
 from benchmarks.small_bert import machine_and_device, make_config
 from benchmarks.speedup import make_batches, measure
 from benchmarks.steps import MEASURED, not_run_lines, quartiles, spread
@@ -48,7 +48,6 @@ from model.testing import TOLERANCES, verify
 from model.testing.beside_xla import difference_from_xla
 from training.record.flops import peak_of
 
-DTYPES = ("bfloat16", "float32")
 HEADS = ("masked tokens, next sentence", "next tokens, learned positions")
 WAYS = {
   "masked": "PyTorch, padded to the row, SDPA, head at masked tokens",
@@ -166,18 +165,20 @@ def time_cases(
       record.add("left_out", {"case": case.name, "why": why})
       continue
     print(f"steps: BERT-{case.size}, rows of {case.row_length}", file=sys.stderr)
+    what = case.name
     try:
       usable = beside_xla(record, implementations, dtype, case.row_length)
       steps = _measure(case, usable, dtype=dtype, rounds=rounds)
       record.add("steps", *steps)
+      what = f"PyTorch's BERT, {case.name}"
       if torch_device and steps:
         rows = steps[0]["rows"]
         measured = peers(
           case, rows=rows, dtype=dtype, rounds=rounds, torch_device=torch_device
         )
         record.add("peers", *measured)
-    except RuntimeError as error:  # raised by JAX or PyTorch
-      record.add("left_out", {"case": case.name, "why": _first_line(error)})
+    except (RuntimeError, ImportError) as error:  # of JAX or PyTorch
+      record.add("left_out", {"case": what, "why": _first_line(error)})
     longest = max(longest, time.monotonic() - start)
 
 
@@ -330,7 +331,7 @@ def main(arguments: list[str] | None = None):
   parser.add_argument(
     "--out", metavar="DIR", required=True, help="a folder for results.json and report.md"
   )
-  add(parser, "--minutes", 8, "start no case after this time")
+  add(parser, "--minutes", 8, "start no case that may end after this time")
   parser.add_argument(
     "--quick", action="store_true", help="a tiny model, on any machine; not with --cases"
   )

@@ -50,7 +50,8 @@ def read_texts(source: str, column: str) -> list[str]:
   documents = itertools.chain.from_iterable(
     part.read() for part in open_source(source, fields)
   )
-  return [document.fields["sentence"] for document in documents]
+  # In a table a text may hold a tab, which `examples_of` would take for two sentences.
+  return [document.fields["sentence"].replace("\t", " ") for document in documents]
 
 
 def ours(stored: weights.StoredModel, settings, tokenizer, *, rows: int) -> Embed:

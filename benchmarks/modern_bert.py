@@ -27,7 +27,7 @@ from benchmarks.steps import (
   random_batch,
   spread,
 )
-from benchmarks.table import record_table
+from benchmarks.table import print_table
 from model import ModernBertConfig
 from training.command import positive
 from training.mesh import make_mesh
@@ -102,9 +102,8 @@ def _shown(record: dict) -> dict[str, str]:
 
 def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__)
-  parser.add_argument(
-    "--size", choices=ModernBertConfig.SIZES, default="tiny", help="default: tiny"
-  )
+  sizes = list(ModernBertConfig.SIZES)
+  add(parser, "--size", "tiny", "size of the model", choices=sizes)
   add(parser, "--row-lengths", [1024, 8192], "in tokens", type=several(positive))
   add(parser, "--rows", 1, "rows in a step")
   add(parser, "--rounds", 5, "rounds, after one that is not counted")
@@ -114,14 +113,13 @@ def main(arguments: list[str] | None = None):
       parser.error(f"--row-lengths has {length}; expected multiples of {SEQUENCE}")
   machine = machine_and_device()
   print(f"{machine}\n")
-  results = [
+  records = (
     record
     for length in options.row_lengths
     for record in measure(options.size, length, rows=options.rows, rounds=options.rounds)
-  ]
+  )
   left = ("S", "attention", "layers", "remat")
-  print(record_table([_shown(record) for record in results], left=left))
-  write(options, machine, results=results)
+  write(options, machine, results=print_table(records, _shown, left=left))
 
 
 if __name__ == "__main__":

@@ -150,7 +150,8 @@ def _peak_kilobytes() -> int:
   """Peak memory of this process; on Linux without that of its parent."""
   status = pathlib.Path("/proc/self/status")
   if not status.exists():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    unit = 1024 if sys.platform == "darwin" else 1  # macOS counts bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // unit
   line = next(s for s in status.read_text().splitlines() if s.startswith("VmHWM"))
   return int(line.split()[1])
 

@@ -219,6 +219,8 @@ def main(arguments: list[str] | None = None):
   options = parser.parse_args(arguments)
   if options.picture and options.only in ("speed", "optimal"):
     parser.error(f"--picture shows the peers, which --only={options.only} leaves out")
+  if options.slow and options.only in ("peers", "optimal"):
+    parser.error(f"--slow adds a row of speed, which --only={options.only} leaves out")
   results: dict[str, list[dict]] = {}
   print(f"{machine()}\n")
   if options.only in (None, "speed"):
@@ -230,9 +232,9 @@ def main(arguments: list[str] | None = None):
     peers = _peers(options.seeds, options.limit)
     print()
     results["peers"] = print_table(peers, _peer_row, left=("lengths", "packer"))
-    if options.picture:
-      _draw(results["peers"], options.picture)
   write(options, machine(), **results)
+  if options.picture:
+    _draw(results["peers"], options.picture)
 
 
 if __name__ == "__main__":

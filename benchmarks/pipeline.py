@@ -200,6 +200,10 @@ def main(arguments: list[str] | None = None):
     help="such as 0,1,2: time our loader with so many worker processes, by the wall clock",
   )
   options = parser.parse_args(arguments)
+  if options.sequences < options.batch_size:
+    parser.error(
+      f"--sequences is {options.sequences}; expected at least a batch, {options.batch_size}"
+    )
   here = (
     f"{machine()}; Python {platform.python_version()}, NumPy {np.__version__}, Grain "
     f"{importlib.metadata.version('grain')}"

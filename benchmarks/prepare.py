@@ -5,12 +5,14 @@
 
 The text is words drawn by Zipf's law from a vocabulary as large as BERT's, in documents of
 a few hundred words; nothing is downloaded. Memory is the private pages of all processes
-together, without mapped files, polled ten times a second.
+together, polled ten times a second.
 """
 
 from __future__ import annotations
 
+import os
 import pathlib
+import string
 import subprocess
 import sys
 import tempfile
@@ -22,13 +24,12 @@ import numpy as np
 
 from benchmarks.command import add, make_parser, run, several, write
 from benchmarks.machine import machine
+from benchmarks.small_bert import VOCAB_SIZE
 from benchmarks.table import print_table
+from pipeline.tokenizer import SPECIAL_TOKENS
 from training.command import positive
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-SPECIAL_TOKENS = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
-VOCAB_SIZE = 30_522
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 WORDS_AT_ONCE = 200_000
 
 
@@ -37,7 +38,7 @@ def _write_vocabulary(path: pathlib.Path) -> np.ndarray:
   rng = np.random.default_rng(0)
   words: dict[str, None] = {}
   while len(words) < VOCAB_SIZE - len(SPECIAL_TOKENS) - 1:
-    words["".join(rng.choice([*LETTERS], rng.integers(2, 11)))] = None
+    words["".join(rng.choice([*string.ascii_lowercase], rng.integers(2, 11)))] = None
   path.write_text("\n".join([*SPECIAL_TOKENS, ".", *words]) + "\n")
   return np.array([*words])
 
@@ -98,6 +99,8 @@ def main(arguments: list[str] | None = None):
   add(parser, "--megabytes", [10, 200], "sizes of the texts", type=several(positive))
   parser.add_argument("--workers", type=positive, help="default: that of prepare")
   options = parser.parse_args(arguments)
+  if not _private_bytes(os.getpid()):
+    parser.error("memory is read from /proc/PID/smaps_rollup, which only Linux has")
   print(f"{machine()}\n")
   left = ("text", "of which this process, each worker")
   write(options, machine(), texts=print_table(_prepare_all(options), _row, left=left))

@@ -32,7 +32,7 @@ from benchmarks import command, steps
 from benchmarks.small_bert import machine_and_device, make_config, make_optimizer
 from benchmarks.steps import quartiles, spread
 from benchmarks.table import print_table, record_table
-from model import IMPLEMENTATIONS, AttentionError
+from model import IMPLEMENTATIONS, AttentionError, ModelConfig
 from model.attention import check
 from training.mesh import make_mesh, put_batch
 from training.record.flops import peak_of, training_flops
@@ -124,10 +124,9 @@ def measure(
 
   Returns:
     A record for each implementation: the results of `summarise`; `bytes` by kind of step,
-    as XLA plans them; and `flops` by kind of step: of the "model" by `training_flops`; the
-    same with only pairs of tokens of "one_sequence"; of matrix products ("dots"); and by
-    XLA's count, of the step ("xla") and of LAMB's "update". If an implementation cannot run
-    here, its record has the reason as `not_run` instead.
+    as XLA plans them; and `flops` by kind of step: those of `model_flops`; of matrix
+    products ("dots"); and by XLA's count, of the step ("xla") and of LAMB's "update". If an
+    implementation cannot run here, its record has the reason as `not_run` instead.
   """
   batches = make_batches(plan, rows=rows, number=rounds + 1)
   placed = {kind: [put_batch(x, make_mesh(1)) for x in batches[kind]] for kind in KINDS}
@@ -135,7 +134,6 @@ def measure(
   runs: dict[str, Callable[[int], Any]] = {"product": lambda _: product()}
   records: list[dict[str, Any]] = []
   trainer = None
-  pairs = {kind: _mean_pairs(batches[kind]) for kind in KINDS}
   for name in implementations:
     record: dict[str, Any] = {"row_length": plan.row_length, "attention": name}
     records.append(record)
@@ -148,18 +146,8 @@ def measure(
     record["bytes"], record["flops"] = {}, {}
     for kind, program in programs.items():
       step = steps.compile_step(program, placed[kind][0])
-      count = functools.partial(
-        training_flops,
-        program.config,
-        rows=rows,
-        row_length=plan.row_length,
-        mlm_slots=placed[kind][0]["mlm_positions"].shape[1],
-        max_sequences=placed[kind][0]["cls_positions"].shape[1],
-      )
       record["bytes"][kind] = step.bytes
-      record["flops"][kind] = {
-        "model": count(),
-        "one_sequence": count(pairs=pairs[kind]),
+      record["flops"][kind] = model_flops(program.config, batches[kind]) | {
         "dots": step.dot_flops,
         "xla": step.xla_flops,
         "update": steps.update_flops(make_optimizer(), program),
@@ -196,11 +184,28 @@ def measure(
   return records
 
 
-def _mean_pairs(batches: Sequence[Mapping[str, np.ndarray]]) -> int:
-  """The mean number, per batch, of pairs of tokens within one sequence."""
+def model_flops(
+  config: ModelConfig, batches: Sequence[Mapping[str, np.ndarray]]
+) -> dict[str, int]:
+  """`training_flops` of a step on one of these batches, which have one shape.
+
+  Returns:
+    Of the "model"; and the same with only the pairs of tokens of "one_sequence", on average
+    over the batches.
+  """
   rows = np.concatenate([batch["segment_ids"] for batch in batches])
   squares = [np.square(np.bincount(row)[1:].astype(np.int64)).sum() for row in rows]
-  return int(np.sum(squares)) // len(batches)
+  pairs = config.num_layers * int(np.sum(squares)) // len(batches)
+  shapes = {name: array.shape for name, array in batches[0].items()}
+  count = functools.partial(
+    training_flops,
+    config,
+    rows=shapes["input_ids"][0],
+    row_length=shapes["input_ids"][1],
+    mlm_slots=shapes["mlm_positions"][1],
+    max_sequences=shapes["cls_positions"][1],
+  )
+  return {"model": count(), "one_sequence": count(pairs=pairs)}
 
 
 def summarise(

@@ -184,11 +184,17 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
       batches[name], measured[name] = _first_steps(learners[name], name, sample, counter)
   faults: dict[str, list[int]] = {name: [] for name in learners}
   runs = {
-    (name, index): functools.partial(_step, learners[name], batch, faults[name])
+    (name, index): functools.partial(_step, learners[name], batch)
     for name in learners
     for index, batch in enumerate(batches[name])
   }
-  seconds = in_turns(runs, rounds=rounds, name="measuring", clock="both")
+  seconds = in_turns(
+    runs,
+    rounds=rounds,
+    name="measuring",
+    clock="both",
+    after=lambda key, number: faults[key[0]].append(number),
+  )
   for name, way in measured.items():
     each = [seconds[name, index] for index in range(len(batches[name]))]
     of_rounds = np.sum(each, axis=0)
@@ -222,11 +228,11 @@ def _first_steps(
   }
 
 
-def _step(learner, batch, faults: list[int], _) -> float:
+def _step(learner, batch, _) -> int:
+  """Makes a step; returns the number of its page faults."""
   before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-  loss = learner.step(batch)
-  faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-  return loss
+  learner.step(batch)
+  return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 def main(arguments: list[str] | None = None):
@@ -285,10 +291,8 @@ def main(arguments: list[str] | None = None):
     config, running, attention=options.attention, threads=options.threads
   )
   measured = measure(learners, sample, rounds=options.rounds)
-  without = {}
-  if jax.devices()[0].platform == "cpu" and not options.return_memory:
-    without = _without_memory(options, [key for key in WITHOUT_MEMORY if key in running])
-  command.write(options, machine, ways=measured, without_memory=without, not_run=reasons)
+  results: dict[str, dict] = {"ways": measured, "without_memory": {}, "not_run": reasons}
+  command.write(options, machine, **results)
   lengths = sample.store.lengths
   name = "BERT" if isinstance(config, BertConfig) else "ModernBERT"
   print(
@@ -308,9 +312,14 @@ def main(arguments: list[str] | None = None):
     not_run_lines(ours),
     realised_line(measured, packing_factor=lengths.size / packs),
     part_table(measured),
-    memory_table(measured, without),
   ):
     if text:
+      print(f"\n{text}", flush=True)
+  if jax.devices()[0].platform == "cpu" and not options.return_memory:
+    keys = [key for key in WITHOUT_MEMORY if key in running]
+    results["without_memory"] = _without_memory(options, keys)
+    command.write(options, machine, **results)
+    if text := memory_table(measured, results["without_memory"]):
       print(f"\n{text}")
 
 

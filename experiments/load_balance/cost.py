@@ -137,13 +137,13 @@ def read_coefficients(path: str | pathlib.Path) -> dict[str, Any]:
     device = json.loads(pathlib.Path(path).read_text())
     values, parameters = device["coefficients"], device["parameters"]
     values = {name: values[name] for name in names}
-  except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+  except (OSError, ValueError, KeyError, TypeError) as error:
     raise InputError(
       f"{path} does not hold coefficients ({error}). Expected a JSON object with "
       f"'parameters' of the model and 'coefficients' with {', '.join(names)}, in seconds, "
       "as python -m experiments.load_balance writes it."
     ) from error
-  if not isinstance(parameters, int) or parameters < 1:
+  if type(parameters) is not int or parameters < 1:
     raise InputError(
       f"{path}: parameters is {parameters!r}; expected the model's number of parameters."
     )

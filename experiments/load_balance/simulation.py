@@ -80,7 +80,7 @@ def simulate(
     lengths: of the dataset.
     devices: n.
     batch: b, sequences of a device.
-    sequences: how many to draw, about; at least enough for 100 steps.
+    sequences: how many to draw, about; in any case 100 to 65,536 steps.
   """
   of_step = devices * batch
   steps = min(max(sequences // of_step, FEWEST_STEPS), MOST_STEPS)

@@ -6,9 +6,9 @@ Rows cost the same only if attention computes whole rows. If it skips pairs of t
 different sequences, its cost in a row is the sum of the squared lengths, and devices wait
 again. The study makes even plans of all built-in histograms; simulates 1 to 16,384
 devices with rows of 512, 2,048 and 8,192 tokens; and measures steps of two processes.
-Rows of 8,192 hold the documents of FOLDER/text or, without --data, documents of
-log-normal lengths. Writes skipping.md, skipping.json and pictures to --workdir, and
-caches its plans there.
+Rows of 8,192 hold the documents of FOLDER/text or, without --data or with --quick,
+documents of log-normal lengths. Writes skipping.md, skipping.json and pictures to
+--workdir, and caches its plans there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MODELS = {
   for name, size in (("BERT-base", 3072), ("ModernBERT-base", 1728))
 }
 TOKENS = 8192  # of a device in a step
-PACKS = 2**22  # drawn for each number of devices, if these make 16 to 200 steps
+PACKS = 2**22  # of a cell, at most, unless 16 steps have more
 DOCUMENTS = "documents_8192"
 
 
@@ -91,7 +91,7 @@ def documents(data: str | None, folder: pathlib.Path, *, quick: bool) -> packing
       source="log-normal lengths: median 2,000 tokens, sigma 1.2, at most 8,192",
     )
   vocabulary = real_data.find(data, "bert-base-uncased-vocab.txt")
-  sources = sorted(real_data.find(data, "text/*").parent.iterdir())
+  sources = sorted(real_data.find(data, real_data.TEXT).parent.iterdir())
   made_from = [[path.name, path.stat().st_size] for path in (vocabulary, *sources)]
 
   def count() -> list[int]:

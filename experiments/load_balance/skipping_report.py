@@ -103,7 +103,7 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
         line = at(case, way, value)
         axes.plot([*line], [*line.values()], style, color=colour, label=way, markersize=4)
       axes.set_xscale("log")
-      axes.set(xlabel="devices", title=case.replace("_", ", rows of "))
+      axes.set(xlabel="devices", title=", rows of ".join(case.rsplit("_", 1)))
       if value == "waiting":
         axes.yaxis.set_major_formatter(PERCENT(1))
       else:

@@ -22,13 +22,13 @@ import numpy as np
 from benchmarks import small_bert
 from benchmarks.small_bert import masked_tokens
 from benchmarks.steps import in_turns
+from experiments.lab.plans import made_once
 from experiments.lab.together import meet, run_together
 from experiments.load_balance.shares import ONE_PROGRAM, UNPADDED, Shares
 from experiments.load_balance.unpadded import UnpaddedProgram
 from packing.testing import lay_out
 from training import memory, processes
 from training.mesh import put_batch
-from training.record.files import write_json
 
 ByWay = dict[str, dict[str, list]]
 
@@ -69,17 +69,14 @@ def run_cases(folder: pathlib.Path, cases: Mapping[str, Case]) -> dict[str, list
   """
   results = {}
   for name, case in cases.items():
-    path = kept(folder, name, dataclasses.asdict(case))
-    if not path.exists():
-      work = functools.partial(run, case, _free_address())
-      write_json(path, run_together(work, case.processes, pinned=case.pinned))
-    results[name] = json.loads(path.read_text())
+    work = functools.partial(run, case, _free_address())
+    make = functools.partial(run_together, work, case.processes, pinned=case.pinned)
+    results[name] = made_once(kept(folder, name, dataclasses.asdict(case)), make)
   return results
 
 
 def kept(folder: pathlib.Path, name: str, made_from: Any) -> pathlib.Path:
   """The file for what is measured on this machine with these settings."""
-  folder.mkdir(parents=True, exist_ok=True)
   content = json.dumps([small_bert.machine_and_device(), made_from])
   digest = hashlib.sha256(content.encode()).hexdigest()[:12]
   return folder / f"{name.replace(', ', '_').replace(' ', '_')}-{digest}.json"

@@ -86,7 +86,7 @@ class BatchShape:
 
 
 def default_row_lengths(longest: int) -> tuple[int, ...]:
-  """Four row lengths, from half of the longest sequence up; docs/speed.md compares them.
+  """Four row lengths, from half the longest sequence up; docs/finetuning.md compares them.
 
   Above `ORDINARY_ROW`: the four for `ORDINARY_ROW`, its doublings that are shorter than
   `longest`, and `longest`.

@@ -99,6 +99,28 @@ def test_cases_without_time_or_memory_are_named_and_the_rest_is_written_at_once(
   assert why == [("large:512", "INTERNAL"), ("base:128", "no time is left")]
 
 
+def test_a_peer_that_does_not_run_is_named_and_the_steps_are_kept(
+  record, tmp_path, monkeypatch
+):
+  def peers(*_, **__):
+    raise ImportError("no torch.nn.attention.varlen")
+
+  def measure(plan, **_):
+    return [{"row_length": plan.row_length, "attention": "xla", "not_run": "a test"}]
+
+  monkeypatch.setattr(accelerator, "measure", measure)
+  monkeypatch.setattr(accelerator, "beside_xla", lambda record, names, *_: names)
+  monkeypatch.setattr(accelerator, "peers", peers)
+  cases = [accelerator.Case(size, 128, 512) for size in ("large", "base")]
+  options = {"dtype": "bfloat16", "rounds": 2, "until": time.monotonic() + 600}
+  accelerator.time_cases(record, cases, ["xla"], **options, torch_device="cuda")
+  found = written(tmp_path)
+  assert [step["size"] for step in found["steps"]] == ["large", "base"]
+  why = "no torch.nn.attention.varlen"
+  names = [f"PyTorch's BERT, {size}:128" for size in ("large", "base")]
+  assert found["left_out"] == [{"case": name, "why": why} for name in names]
+
+
 @pytest.mark.extra("torch", "transformers")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_pytorch_takes_the_same_sequences(record, tmp_path, dtype):
@@ -128,7 +150,9 @@ def test_mistakes_are_one_line(words, message, tmp_path, capsys, monkeypatch):
   with pytest.raises(SystemExit) as ended:
     accelerator.main(["--out", str(tmp_path / "out"), *words.split()])
   assert ended.value.code == 2
-  assert message in capsys.readouterr().err
+  error = capsys.readouterr().err
+  assert message in error
+  assert error.count("\n") == 1
   assert not (tmp_path / "out").exists()
 
 

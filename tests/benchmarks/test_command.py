@@ -28,6 +28,8 @@ MISTAKES = [
   (overhead, "--row-lengths=513", "--row-lengths has 513; expected 32 to 512"),
   (packing, "--seeds=0", f"{LEAST} 0"),
   (packing, "--only=speed --picture=a.png", "which --only=speed leaves out"),
+  (packing, "--only=optimal --slow", "which --only=optimal leaves out"),
+  (pipeline, "--sequences=31", "--sequences is 31; expected at least a batch, 32"),
   (pipeline, "--workers=0,-1", f"{LEAST} -1"),
   (prepare, "--megabytes=10,0", f"{LEAST} 0"),
   (speedup, "--tokens=511", "--tokens is 511; expected at least a row, 512"),
@@ -82,6 +84,27 @@ def test_rows_are_printed_as_soon_as_they_are_made(capsys):
 
   made = table.print_table(numbers(), lambda n: {"a": str(n)} if n else None, left=["a"])
   assert made == [0, 1, 2]
+
+
+def test_numbers_are_written_before_the_picture_is_drawn(tmp_path, monkeypatch):
+  def draw(*_):
+    raise OSError("no space")
+
+  record = {"workload": "a", "packer": "b", "failed": "> 1 s"}
+  monkeypatch.setattr(packing, "_peers", lambda *_: iter([record]))
+  monkeypatch.setattr(packing, "_draw", draw)
+  path = tmp_path / "a.json"
+  with pytest.raises(OSError, match="no space"):
+    packing.main(["--only=peers", f"--json={path}", f"--picture={tmp_path / 'a.png'}"])
+  assert json.loads(path.read_text())["peers"] == [record]
+
+
+def test_memory_that_cannot_be_read_is_not_reported_as_0(monkeypatch, capsys):
+  monkeypatch.setattr(prepare, "_private_bytes", lambda _: 0)
+  monkeypatch.setattr(prepare, "_prepare_all", lambda _: iter(()))
+  with pytest.raises(SystemExit):
+    prepare.main([])
+  assert "which only Linux has" in capsys.readouterr().err
 
 
 def test_ctrl_c_is_one_line(capsys):

@@ -54,3 +54,9 @@ def test_what_cannot_be_embedded_is_refused(
       [str(folder), "--input", str(path), "--max-sequence-length", str(longest)]
     )
   assert message in capsys.readouterr().err
+
+
+def test_a_tab_in_a_table_does_not_make_a_second_sentence(tmp_path):
+  path = tmp_path / "texts.csv"
+  path.write_text('id,sentence\n0,"a\tb\tc"\n1,d\n')
+  assert embeddings.read_texts(str(path), "sentence") == ["a b c", "d"]

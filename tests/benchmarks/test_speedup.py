@@ -9,6 +9,7 @@ import pytest
 
 import packing
 from benchmarks import speedup, steps
+from benchmarks.small_bert import full_rows, make_config
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,17 @@ def test_shapes_are_those_of_training(plan, batches):
       assert batch["input_ids"].shape == (3, 11)
       assert batch["cls_positions"].shape == (3, depth)
       assert batch["mlm_positions"].shape == (3, 1 + depth)  # 15 % of 11, and one each
+
+
+def test_pairs_of_one_sequence_are_counted_in_every_layer():
+  config = make_config("tiny", longest=11)
+  full = speedup.model_flops(config, [full_rows(11, 3)])
+  assert full["one_sequence"] == full["model"]
+  rng = np.random.default_rng(0)
+  packed = steps.random_batch([(6, 5)] * 3, rng, row_length=11, max_sequences=2)
+  flops = speedup.model_flops(config, [packed])
+  others = config.num_layers * 3 * (11**2 - 6**2 - 5**2)  # pairs of two sequences
+  assert flops["model"] - flops["one_sequence"] == 12 * others * config.hidden_size
 
 
 def test_ratios_of_time_are_taken_round_by_round():

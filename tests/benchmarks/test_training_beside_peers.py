@@ -16,6 +16,14 @@ from benchmarks.sample import BUCKETS, draw
 from tests import packs
 
 ROW_LENGTH, SEQUENCES, BATCH_SIZE, VOCAB_SIZE = 31, 32, 4, 211
+PACKED = {
+  "losses": [2.0, 1.0],
+  "rates": [5.0],
+  "processor_rates": [2.5],
+  "compilations": 1,
+  "first_seconds": 3.0,
+  "computed_tokens": 4,
+}
 
 
 @pytest.fixture(scope="module")
@@ -132,11 +140,9 @@ def test_what_does_not_run_says_why(sample, monkeypatch):
 
 
 def test_peers_that_do_not_run_have_rows_of_their_own():
-  rates = {"losses": [2.0, 1.0], "rates": [5.0], "processor_rates": [2.5]}
-  packed = rates | {"compilations": 1, "first_seconds": 3.0, "computed_tokens": 4}
   keys = training_tables.expand(["packed", "padded"], ["xla", "splash"])
   not_run = {"packed splash": "Needs TPUs.", "padded": "not installed: make reference"}
-  table = training.way_table({"packed": packed}, keys, not_run, sequences=2)
+  table = training.way_table({"packed": PACKED}, keys, not_run, sequences=2)
   _, _, *rows = table.splitlines()
   assert len(rows) == 2
   assert rows[0].startswith("| isopack, packed | 5.00 ")
@@ -152,6 +158,55 @@ def test_what_was_measured_is_not_lost_with_the_second_process(monkeypatch, caps
   monkeypatch.setattr(training.subprocess, "run", run)
   assert training._without_memory(argparse.Namespace(json=None), ["packed"]) == {}
   assert "ended with status -9" in capsys.readouterr().err
+
+
+def test_what_was_measured_is_not_lost_if_the_second_process_is_stopped(
+  tmp_path, monkeypatch, capsys
+):
+  if jax.default_backend() != "cpu":
+    pytest.skip("needs a machine without an accelerator")
+
+  def stopped(*_):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(training, "make_learners", lambda *_, **__: {})
+  monkeypatch.setattr(training, "measure", lambda *_, **__: {"packed": PACKED})
+  monkeypatch.setattr(training, "_without_memory", stopped)
+  path = tmp_path / "training.json"
+  words = "--size=tiny --histogram=wikipedia_128 --sequences=16 --batch-size=4"
+  words += " --ways=packed --attention-impls=xla"
+  with pytest.raises(KeyboardInterrupt):
+    training.main([*words.split(), f"--json={path}"])
+  assert json.loads(path.read_text())["ways"] == {"packed": PACKED}
+  assert "\n| isopack, packed | 5.00 " in capsys.readouterr().out
+
+
+def test_page_faults_are_those_of_counted_rounds(sample, monkeypatch):
+  class Learner:
+    """A step takes 7 pages; the first with a batch takes 100."""
+
+    def __init__(self):
+      self.faults, self.known = 0, []
+
+    def reset(self):
+      pass
+
+    def prepare(self, batch):
+      return batch
+
+    def step(self, batch):
+      self.faults += 7 if any(batch is one for one in self.known) else 100
+      self.known.append(batch)
+      return 0.0
+
+  learner = Learner()
+
+  def usage(_):
+    return types.SimpleNamespace(ru_minflt=learner.faults)
+
+  monkeypatch.setattr(training.resource, "getrusage", usage)
+  measured = training.measure({"packed": learner}, sample, rounds=1)
+  assert measured["packed"]["page_faults"] == 7
 
 
 def test_a_size_of_the_other_family_is_refused(capsys):

@@ -270,3 +270,11 @@ class TestCommand:
     assert self.run(tmp_path / "a", path) == 2
     assert "does not hold coefficients" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
+
+  @pytest.mark.parametrize("parameters", [0, 1.5, True])
+  def test_a_file_without_a_number_of_parameters(self, tmp_path, capsys, parameters):
+    path = tmp_path / "broken.json"
+    costs = dataclasses.asdict(COSTS)
+    path.write_text(json.dumps({"parameters": parameters, "coefficients": costs}))
+    assert self.run(tmp_path / "a", path) == 2
+    assert "expected the model's number of parameters" in capsys.readouterr().err

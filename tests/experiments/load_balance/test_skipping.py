@@ -122,6 +122,18 @@ def test_what_is_written_names_what_was_found(rows, tmp_path):
   }
 
 
+def test_only_the_end_of_a_name_is_the_row_length(rows, tmp_path, monkeypatch):
+  titles: set[str] = set()
+
+  def save(drawing, *_):
+    titles.update(axes.get_title() for axes in drawing.axes)
+
+  monkeypatch.setattr(skipping_report, "save", save)
+  result = {"rows": [row | {"case": "glue_cola_128"} for row in rows.values()]}
+  skipping_report.draw(tmp_path, result)
+  assert titles == {"glue_cola, rows of 128"}
+
+
 def test_every_case_has_as_many_tokens_a_device():
   assert {case.rows * case.row_length for case in CASES} == {skipping.TOKENS}
 
