@@ -372,6 +372,9 @@ def main(arguments: list[str] | None = None):
     time_cases(record, cases, proven, **of_steps, torch_device=torch_device)
   write(options, **record.known)
   print(f"\n{report(record.known)}\nWritten to {out}.")
+  proofs = record.known["proofs"]
+  if failing := dict.fromkeys(x["implementation"] for x in proofs if x["passes"] is False):
+    sys.exit(f"error: proofs of {', '.join(failing)} fail; {out / 'report.md'} has them.")
 
 
 if __name__ == "__main__":

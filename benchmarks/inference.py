@@ -28,7 +28,7 @@ from benchmarks.command import DTYPES, add, add_size, make_parser, run, some_of,
 from benchmarks.lengths import draw_lengths
 from benchmarks.sample import CLS, FIRST_WORD, SEP
 from benchmarks.small_bert import VOCAB_SIZE, machine_and_device
-from benchmarks.steps import first_runs, in_turns, quartiles, spread
+from benchmarks.steps import first_runs, in_turns, quartiles, spread, steadiest_clock
 from benchmarks.table import record_table
 from model import BertConfig, weights
 from model.models import draw_params
@@ -175,8 +175,7 @@ def main(arguments: list[str] | None = None):
   add(parser, "--rounds", 7)
   options = parser.parse_args(arguments)
   size = options.batch_size
-  # The processor's clock is steadier, but does not see an accelerator's work.
-  clock = "processor" if jax.default_backend() == "cpu" else "wall"
+  clock = steadiest_clock()
   here = machine_and_device()
   print(here)
   histograms = {}

@@ -121,6 +121,11 @@ def first_runs(
   return results, measured
 
 
+def steadiest_clock() -> str:
+  """The processor's for `in_turns`; where it does not see the device's work, the wall's."""
+  return "processor" if jax.default_backend() == "cpu" else "wall"
+
+
 def in_turns(
   runs: Mapping[Key, Callable[[int], Any]],
   *,

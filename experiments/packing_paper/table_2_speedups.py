@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 
 import packing
 from benchmarks import speedup
 from benchmarks.small_bert import machine_and_device
-from benchmarks.steps import median_interval, spread
+from benchmarks.steps import median_interval, spread, steadiest_clock
 from experiments.lab.exhibits import Exhibit, Statement, judged
 from experiments.lab.part import Part
 from experiments.lab.plans import cached_plan, digest, made_once
@@ -51,7 +50,7 @@ def measure(part: Part, plan: packing.Plan, size: str) -> dict[str, Any]:
     "machine": machine_and_device(),
     "plan": plan.certificate().as_dict(),
     "size": size,
-    "clock": _clock(),
+    "clock": steadiest_clock(),
     "rounds": ROUNDS[part.quick],
     "width": WIDTH,
   }
@@ -65,7 +64,7 @@ def measure(part: Part, plan: packing.Plan, size: str) -> dict[str, Any]:
       implementations=["xla"],
       rows=TOKENS // plan.row_length,
       rounds=ROUNDS[part.quick],
-      clock=_clock(),
+      clock=steadiest_clock(),
       width=WIDTH,
     )
     return measured | {"record": record}
@@ -151,15 +150,11 @@ def clock(part: Part) -> str:
   """How the times were measured."""
   return (
     "Ratios are medians with their 95 % intervals, over as many rounds as make the "
-    f"interval narrower than {WIDTH:g}, at most {ROUNDS[part.quick]}; {_clock()} time; "
-    f"{machine_and_device()}. Speed-ups are the ratio of step times in each round, times "
-    "the plan's packing factor. A claim holds if the lower end of the interval is high "
-    "enough, and fails if not even the upper end is."
+    f"interval narrower than {WIDTH:g}, at most {ROUNDS[part.quick]}; "
+    f"{steadiest_clock()} time; {machine_and_device()}. Speed-ups are the ratio of step "
+    "times in each round, times the plan's packing factor. A claim holds if the lower end "
+    "of the interval is high enough, and fails if not even the upper end is."
   )
-
-
-def _clock() -> str:
-  return "processor" if jax.default_backend() == "cpu" else "wall"
 
 
 def exhibits(part: Part) -> list[Exhibit]:

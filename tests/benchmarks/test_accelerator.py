@@ -168,6 +168,24 @@ def test_json_has_what_the_folder_has(tmp_path, monkeypatch):
   assert found == written(tmp_path)
 
 
+def test_a_proof_that_fails_gives_status_1(tmp_path, capsys, monkeypatch):
+  if jax.default_backend() != "cpu":
+    pytest.skip("needs a machine without an accelerator")
+
+  def verify_case(head, implementation, dtype):
+    leak = 0.1 if implementation == "blocks" else 0.0
+    same = dict.fromkeys(("outputs", "losses", "gradients"), 0.0)
+    return verify.Row(head, implementation, dtype, **same, influence=leak, limit=1e-5)
+
+  monkeypatch.setattr(verify, "verify_case", verify_case)
+  monkeypatch.setattr(accelerator, "time_cases", lambda *_, **__: None)
+  monkeypatch.setattr(accelerator, "find_torch", lambda: None)
+  monkeypatch.setattr(accelerator, "peak_of", lambda *_, **__: Peak(1e12, "config"))
+  with pytest.raises(SystemExit, match="proofs of blocks fail"):
+    accelerator.main(["--quick", f"--out={tmp_path}"])
+  assert "| blocks |" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_the_quick_run_needs_few_packages(tmp_path):
   program = """
