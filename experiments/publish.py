@@ -90,6 +90,8 @@ def main(arguments: list[str] | None = None) -> int:
     "--workdir", type=pathlib.Path, default="results", help="where the results are"
   )
   workdir = parser.parse_args(arguments).workdir
+  if workdir.absolute().name == "quick":
+    parser.error(f"{workdir} has results of --quick; expected those of full runs")
   if found := publish(workdir, ROOT):
     print(f"published from {workdir}: {', '.join(found)}")
   else:

@@ -56,7 +56,7 @@ def write_articles(
       for line in file:
         if size >= at_least and not line.strip():
           break  # the end of an article
-        found.append(line)
+        found.append(line.removesuffix(b"\n") + b"\n")  # the last one may lack it
         size += len(line)
     found.append(b"\n")  # the next file begins another article
     if size >= at_least:

@@ -86,6 +86,12 @@ def test_what_was_copied_from_the_documents_is_published_as_it_was(tmp_path):
     assert published(root / publish.ALONE[name]) == published(folder)
 
 
+def test_quick_results_are_not_published(tmp_path, capsys):
+  with pytest.raises(SystemExit):
+    publish.main([f"--workdir={tmp_path / 'quick'}"])
+  assert "has results of --quick; expected those of full runs" in capsys.readouterr().err
+
+
 def test_only_parts_that_were_made_are_replaced(tmp_path):
   root, results = tmp_path / "root", tmp_path / "results"
   for folder in (publish.PACKING, *publish.ALONE.values(), "experiments"):

@@ -16,3 +16,11 @@ def test_articles_are_written_once_and_those_of_another_folder_are_refused(tmp_p
     assert path.read_text().split() == ["a", "1", "a", "2"]
   with pytest.raises(InputError, match=r"text\.txt has other articles than .*/b\. Give"):
     real_data.write_articles(tmp_path / "b", path, at_least=6)
+
+
+def test_an_article_ends_with_its_file(tmp_path):
+  (tmp_path / "text").mkdir()
+  for name in "ab":
+    (tmp_path / "text" / f"{name}.txt").write_text(f"{name} 1\n\n{name} 2")
+  path = real_data.write_articles(tmp_path, tmp_path / "text.txt", at_least=100)
+  assert path.read_text() == "a 1\n\na 2\n\nb 1\n\nb 2\n\n"
