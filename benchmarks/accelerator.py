@@ -43,6 +43,7 @@ from benchmarks.small_bert import machine_and_device, make_config
 from benchmarks.speedup import make_batches, measure
 from benchmarks.steps import MEASURED, not_run_lines, quartiles, spread
 from benchmarks.table import record_table
+from model import IMPLEMENTATIONS
 from model.files import write_json, write_text
 from model.testing import TOLERANCES, verify
 from model.testing.beside_xla import difference_from_xla
@@ -69,9 +70,9 @@ class Case(NamedTuple):
 
 
 CASES = tuple(
-  Case(size, row_length, 32768)
+  Case(size, row_length, tokens)
   for row_length in (512, 128, 2048, 8192)
-  for size in ("large", "base")
+  for size, tokens in (("large", 16384), ("base", 32768))
 )
 QUICK = (Case("tiny", 128, 512), Case("tiny", 512, 1024))
 
@@ -341,6 +342,13 @@ def main(arguments: list[str] | None = None):
     type=some_of(names),
     help=f"some of {','.join(names)} (default: all, in this order)",
   )
+  add(
+    parser,
+    "--implementations",
+    list(MEASURED),
+    "of attention",
+    type=some_of(IMPLEMENTATIONS),
+  )
   options = parser.parse_args(arguments)
   if options.quick and options.cases:
     parser.error("--quick and --cases exclude each other; give one of them")
@@ -349,12 +357,14 @@ def main(arguments: list[str] | None = None):
   device = jax.devices()[0]
   if device.platform == "cpu" and not options.quick:
     parser.error("there is no accelerator, only a CPU. Use --quick or benchmarks.speedup")
-  implementations, dtype, rounds = list(MEASURED), "bfloat16", 10
+  implementations, dtype, rounds = options.implementations, "bfloat16", 10
   cases = [case for case in CASES if not options.cases or case.name in options.cases]
   if options.quick:
     cases, rounds = list(QUICK), 2
   if device.platform == "cpu":
-    implementations, dtype = ["xla", "blocks", "splash_interpret"], "float32"
+    dtype = "float32"
+    if implementations == list(MEASURED):
+      implementations = ["xla", "blocks", "splash_interpret"]
   peak = dataclasses.asdict(peak_of([device], dtype=dtype)) | {"dtype": dtype}
   out = pathlib.Path(options.out)
   try:

@@ -145,6 +145,7 @@ def measure(
     trainer = trainer or steps.Trainer(programs["packed"])
     record["bytes"], record["flops"] = {}, {}
     for kind, program in programs.items():
+      print(f"compiling: {name}, {kind}", file=sys.stderr)
       step = steps.compile_step(program, placed[kind][0])
       record["bytes"][kind] = step.bytes
       record["flops"][kind] = model_flops(program.config, batches[kind]) | {
@@ -287,8 +288,8 @@ def _share_row(record: dict, kind: str) -> dict[str, str]:
     "step": kind,
     "GFLOP, model": f"{model / 1e9:.2f}",
     "dots : model": f"{flops['dots'] / model:.6f}",
-    "XLA : model": f"{flops['xla'] / model:.4f}",
-    "LAMB : model": f"{flops['update'] / model:.4f}",
+    "XLA : model": f"{flops['xla'] / model:.4f}" if flops["xla"] else "not counted",
+    "LAMB : model": f"{flops['update'] / model:.4f}" if flops["update"] else "not counted",
     "seconds": f"{seconds:.4f}",
     "GFLOP/s": f"{model / seconds / 1e9:,.1f}",
     "product, GFLOP/s": f"{record['product_rate']['median'] / 1e9:,.1f}",

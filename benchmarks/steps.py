@@ -60,7 +60,7 @@ class CompiledStep(NamedTuple):
 
   run: jax.stages.Compiled  # from a state and a batch to the next state and the totals
   dot_flops: int
-  xla_flops: float
+  xla_flops: float | None
   bytes: int  # by XLA's plan: arguments, results and temporary arrays; the state once
   argument_bytes: int  # of these, the state and the batch
 
@@ -242,15 +242,18 @@ def spread(quartile: Mapping[str, float], digits: int = 2) -> str:
 
 def update_flops(
   optimizer: optax.GradientTransformation, program: TrainingProgram
-) -> float:
-  """Operations of an optimizer's update of a program's parameters, by XLA's count."""
+) -> float | None:
+  """Operations of an optimizer's update of a program's parameters, by XLA's count.
+
+  None if XLA does not count before it compiles, as on GPUs.
+  """
   params = program.abstract_state()["params"]
   state = jax.eval_shape(optimizer.init, params)
   return _xla_flops(jax.jit(optimizer.update).lower(params, state, params))
 
 
-def _xla_flops(program: jax.stages.Compiled | jax.stages.Lowered) -> float:
-  return float((program.cost_analysis() or {})["flops"])
+def _xla_flops(program: jax.stages.Compiled | jax.stages.Lowered) -> float | None:
+  return (program.cost_analysis() or {}).get("flops")
 
 
 def dot_flops(jaxpr: Any) -> int:

@@ -99,8 +99,27 @@ def make_model(config: ModelConfig, head: str, *, seed: int) -> Transformer:
 
 
 def draw_params(config: ModelConfig, head: str, *, seed: int) -> dict:
-  """The random parameters of `make_model`, as a nested dictionary."""
-  return nnx.to_pure_dict(nnx.state(make_model(config, head, seed=seed), nnx.Param))
+  """The random parameters of `make_model`, as a nested dictionary.
+
+  They are drawn on the CPU: for a GPU, XLA compiles this for minutes.
+
+  Raises:
+    RuntimeError: JAX_PLATFORMS leaves out the CPU.
+  """
+
+  @jax.jit
+  def draw():
+    return nnx.to_pure_dict(nnx.state(make_model(config, head, seed=seed), nnx.Param))
+
+  try:
+    cpu = jax.local_devices(backend="cpu")[0]
+  except RuntimeError as error:
+    raise RuntimeError(
+      "Random parameters are drawn on the CPU; found JAX_PLATFORMS="
+      f"{jax.config.jax_platforms}. Add the CPU, as in JAX_PLATFORMS=cuda,cpu."
+    ) from error
+  with jax.default_device(cpu):
+    return draw()
 
 
 def abstract_model(config: ModelConfig, head: str) -> tuple[nnx.GraphDef, nnx.State]:

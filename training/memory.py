@@ -3,13 +3,19 @@
 On a CPU, XLA frees the buffers of each step and allocates them again. By default glibc
 returns large buffers to the operating system, which zeroes them page by page when they are
 allocated again. Results are the same either way; docs/speed.md says what this costs.
+
+Where JAX has a plugin for an accelerator, nothing is set: steps use the accelerator's
+memory, and threads that compile for it would wait for each other to use the one pool.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import os
 import platform
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 
 # Names and numbers of malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
@@ -27,7 +33,7 @@ def one_pool() -> bool:
   XLA's threads get another pool, which returns large buffers in spite of `keep`.
 
   Returns:
-    Whether it succeeded; False if the C library is not glibc.
+    Whether it succeeded; False if the C library is not glibc, or JAX has an accelerator.
   """
   return _set({_M_ARENA_MAX: 1})
 
@@ -44,7 +50,14 @@ def keep() -> bool:
 
 
 def _set(options: Mapping[int, int]) -> bool:
-  if platform.libc_ver()[0] != "glibc":
+  if platform.libc_ver()[0] != "glibc" or not _only_cpus():
     return False
   library = ctypes.CDLL(None)
   return all([library.mallopt(option, value) for option, value in options.items()])
+
+
+def _only_cpus() -> bool:
+  """Whether JAX will run on CPUs; starts no device."""
+  if chosen := os.environ.get("JAX_PLATFORMS"):
+    return chosen == "cpu"
+  return not entry_points(group="jax_plugins") and not importlib.util.find_spec("libtpu")

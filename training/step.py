@@ -95,7 +95,6 @@ class TrainingProgram(ModelProgram):
     self._skip_bad_steps = skip_bad_steps
     self._abstract = jax.eval_shape(self._state_of, self._abstract_params)
     self._shardings = split_state(mesh, self._abstract)
-    self._draw = jax.jit(self._init, out_shardings=self._shardings)
     self.train_step_name = self._train_step.__name__  # as JAX's events report it
     self.train_step = jax.jit(
       self._train_step,
@@ -116,7 +115,7 @@ class TrainingProgram(ModelProgram):
     """
     self._check_split()
     if params is None:
-      return self._draw()
+      params = draw_params(self.config, self.head, seed=self._seed)
     params = jax.device_get(params)  # they may all be on one device
     return jax.jit(self._state_of, out_shardings=self._shardings)(params)
 
@@ -136,9 +135,6 @@ class TrainingProgram(ModelProgram):
         f"state; expected at most {1.05 / devices:.1%}. Choose a number that divides the "
         "sizes of the model's layers."
       )
-
-  def _init(self) -> State:
-    return self._state_of(draw_params(self.config, self.head, seed=self._seed))
 
   def _state_of(self, params) -> State:
     return {

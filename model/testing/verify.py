@@ -166,7 +166,9 @@ def _verify(
 ) -> Row:
   """Fills a row, for the head `name`; parameters are random unless given."""
   dtype = row.dtype
-  with jax.enable_x64(dtype == "float64"):
+  # By default, accelerators compute float32 products with fewer bits.
+  precision = "highest" if dtype == "float32" else "default"
+  with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision(precision):
     config = dataclasses.replace(
       config,
       dropout_rate=0.0,
