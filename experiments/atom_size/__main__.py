@@ -14,7 +14,7 @@ docstrings of the standard library. --large trains larger models on Wikipedia's 
 for an epoch, in rows of 128 and 512: 48 runs. All 24 million tokens take hours a run on a
 CPU; --text-bytes takes less text. On a GPU:
 
-  JAX_PLATFORMS=cuda python -m experiments.atom_size --data FOLDER --large --jobs 1
+  JAX_PLATFORMS=cuda,cpu python -m experiments.atom_size --data FOLDER --large --jobs 1
 
 References:
   Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
