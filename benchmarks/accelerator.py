@@ -342,12 +342,10 @@ def main(arguments: list[str] | None = None):
     type=some_of(names),
     help=f"some of {','.join(names)} (default: all, in this order)",
   )
-  add(
-    parser,
+  parser.add_argument(
     "--implementations",
-    list(MEASURED),
-    "of attention",
     type=some_of(IMPLEMENTATIONS),
+    help=f"of attention, some of {','.join(IMPLEMENTATIONS)} (default: all that can run)",
   )
   options = parser.parse_args(arguments)
   if options.quick and options.cases:
@@ -357,14 +355,12 @@ def main(arguments: list[str] | None = None):
   device = jax.devices()[0]
   if device.platform == "cpu" and not options.quick:
     parser.error("there is no accelerator, only a CPU. Use --quick or benchmarks.speedup")
-  implementations, dtype, rounds = options.implementations, "bfloat16", 10
+  implementations, dtype, rounds = MEASURED, "bfloat16", 10
   cases = [case for case in CASES if not options.cases or case.name in options.cases]
   if options.quick:
     cases, rounds = list(QUICK), 2
   if device.platform == "cpu":
-    dtype = "float32"
-    if implementations == list(MEASURED):
-      implementations = ["xla", "blocks", "splash_interpret"]
+    implementations, dtype = ("xla", "blocks", "splash_interpret"), "float32"
   peak = dataclasses.asdict(peak_of([device], dtype=dtype)) | {"dtype": dtype}
   out = pathlib.Path(options.out)
   try:
@@ -376,7 +372,7 @@ def main(arguments: list[str] | None = None):
     why = f"PyTorch for this {device.platform} or transformers is not installed"
     record.add("left_out", {"case": "PyTorch's BERT", "why": why})
     torch_device = None
-  proven = prove(record, implementations)
+  proven = prove(record, options.implementations or implementations)
   if proven:
     of_steps: dict[str, Any] = {"dtype": dtype, "rounds": rounds, "until": until}
     time_cases(record, cases, proven, **of_steps, torch_device=torch_device)

@@ -192,7 +192,7 @@ def main(arguments: list[str] | None = None):
     )
     stored = weights.StoredModel(pathlib.Path(), head, config, None, (), None, dict)
     program = make_program(stored, mesh=make_mesh(1), dtype=options.dtype)
-    params = jax.jit(lambda config=config, head=head: draw_params(config, head, seed=0))()
+    params = jax.device_put(draw_params(config, head, seed=0))
     examples = make_examples(histogram, options.sequences, schema)
     ways = ways_of(examples, schema, config=config, size=size)
     measured = measure(program, params, ways, rounds=options.rounds, name=name)

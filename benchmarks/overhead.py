@@ -64,7 +64,7 @@ def measure(size: str, row_length: int, num_rows: int, seconds: float) -> dict:
   config = make_config(size, longest=LONGEST)
   ordinary_config = dataclasses.replace(config, attention_mask="none", position_reset=False)
   packed, ordinary = make_batches(row_length, num_rows)
-  params = draw_params(config, "pretraining", seed=0)
+  params = jax.device_put(draw_params(config, "pretraining", seed=0))
   packed, ordinary = jax.device_put((packed, ordinary))
   plain = make_step(ordinary_config, "token")
   steps = {

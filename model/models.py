@@ -99,9 +99,9 @@ def make_model(config: ModelConfig, head: str, *, seed: int) -> Transformer:
 
 
 def draw_params(config: ModelConfig, head: str, *, seed: int) -> dict:
-  """The random parameters of `make_model`, as a nested dictionary.
+  """The random parameters of `make_model`: a nested dictionary of NumPy arrays.
 
-  They are drawn on the CPU: for a GPU, XLA compiles this for minutes.
+  They are drawn on the CPU: for a GPU, XLA would compile this for minutes.
 
   Raises:
     RuntimeError: JAX_PLATFORMS leaves out the CPU.
@@ -119,7 +119,7 @@ def draw_params(config: ModelConfig, head: str, *, seed: int) -> dict:
       f"{jax.config.jax_platforms}. Add the CPU, as in JAX_PLATFORMS=cuda,cpu."
     ) from error
   with jax.default_device(cpu):
-    return draw()
+    return jax.device_get(draw())
 
 
 def abstract_model(config: ModelConfig, head: str) -> tuple[nnx.GraphDef, nnx.State]:

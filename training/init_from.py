@@ -341,7 +341,8 @@ def initial_params(
       f"{_FIELD}={stored.directory} is a {theirs}, the run trains a {ours}: initialising "
       f"{', '.join(missing)} at random"
     )
-    params |= _draw(missing, config, head=head, seed=seed)
+    drawn = draw_params(config, head, seed=seed)
+    params |= {name: drawn[name] for name in missing}
   return params
 
 
@@ -349,17 +350,6 @@ def _classes(labels: Sequence[str], config: model.EncoderConfig) -> str:
   if not labels:
     return f"{config.num_labels} unnamed classes"
   return f"classes {', '.join(labels)}"
-
-
-def _draw(names: Sequence[str], config: model.ModelConfig, *, head: str, seed: int):
-  """Some parts of a newly initialised model."""
-
-  @jax.jit
-  def draw():
-    params = draw_params(config, head, seed=seed)
-    return {name: params[name] for name in names}
-
-  return draw()
 
 
 def _with_positions(embeddings, config: model.ModelConfig, *, seed: int):

@@ -28,6 +28,7 @@ from model.testing import TOLERANCES, differences, first_fit
 from model.testing.probe import owners_of
 from packing.testing import lay_out
 from packing.testing.causality import find_lookahead
+from packing.testing.frameworks import full_precision
 from packing.testing.influence import find_leaks
 
 if TYPE_CHECKING:  # imported only for types: random models need no files
@@ -166,9 +167,7 @@ def _verify(
 ) -> Row:
   """Fills a row, for the head `name`; parameters are random unless given."""
   dtype = row.dtype
-  # By default, accelerators compute float32 products with fewer bits.
-  precision = "highest" if dtype == "float32" else "default"
-  with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision(precision):
+  with jax.enable_x64(dtype == "float64"), full_precision():
     config = dataclasses.replace(
       config,
       dropout_rate=0.0,

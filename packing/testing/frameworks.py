@@ -6,8 +6,9 @@ cannot be written in it.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,18 @@ class Linear(NamedTuple):
 
   outputs: Outputs
   pull: Callable[[list[np.ndarray]], np.ndarray]
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+  """Within it, JAX computes products of float32 in all bits.
+
+  By default, accelerators use fewer, and then equal sums in another order differ by more
+  than the tolerance.
+  """
+  jax = sys.modules.get("jax")
+  with jax.default_matmul_precision("highest") if jax else contextlib.nullcontext():
+    yield
 
 
 def linearize(run: Callable[[Any], Outputs], embeddings: Any) -> Linear:

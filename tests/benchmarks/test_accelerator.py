@@ -141,6 +141,7 @@ def test_pytorch_takes_the_same_sequences(record, tmp_path, dtype):
     ("--quick --minutes 0", "expected a whole number of at least 1"),
     ("--quick --cases huge:512", "there is no 'huge:512'"),
     ("--quick --cases large:512", "--quick and --cases exclude each other"),
+    ("--quick --implementations flash", "there is no 'flash'"),
   ],
 )
 def test_mistakes_are_one_line(words, message, tmp_path, capsys, monkeypatch):
@@ -166,6 +167,18 @@ def test_json_has_what_the_folder_has(tmp_path, monkeypatch):
   found = json.loads((tmp_path / "all.json").read_text())
   assert found.pop("options")["out"] == str(tmp_path)
   assert found == written(tmp_path)
+
+
+def test_only_the_chosen_implementations_are_proven(tmp_path, monkeypatch):
+  if jax.default_backend() != "cpu":
+    pytest.skip("needs a machine without an accelerator")
+  proven = []
+  monkeypatch.setattr(accelerator, "prove", lambda _, names: proven.append([*names]))
+  monkeypatch.setattr(accelerator, "find_torch", lambda: None)
+  monkeypatch.setattr(accelerator, "peak_of", lambda *_, **__: Peak(1e12, "config"))
+  for words in ([], ["--implementations=xla,blocks"]):
+    accelerator.main(["--quick", f"--out={tmp_path}", *words])
+  assert proven == [["xla", "blocks", "splash_interpret"], ["xla", "blocks"]]
 
 
 def test_a_proof_that_fails_gives_status_1(tmp_path, capsys, monkeypatch):

@@ -91,6 +91,20 @@ def test_ratios_of_time_are_taken_round_by_round():
   assert share == pytest.approx({"packed": 0.3, "unpacked": 0.1})
 
 
+def test_operations_that_xla_does_not_count_are_not_shown_as_numbers(monkeypatch):
+  """XLA counts nothing on GPUs before it compiles."""
+  monkeypatch.setattr(jax.stages.Lowered, "cost_analysis", lambda _: {})
+  programs = speedup.make_programs("tiny", "xla", "float32", 128)
+  update = steps.update_flops(speedup.make_optimizer(), programs["packed"])
+  assert update is None
+  flops = {"model": 2e9, "dots": 2e9, "xla": 3e9, "update": update}
+  record = {"row_length": 128, "attention": "xla", "flops": {"packed": flops}}
+  record |= {"seconds": {"packed": {"median": 0.5}}, "product_rate": {"median": 1e9}}
+  record |= {"share": {"packed": steps.quartiles([0.5])}}
+  row = speedup._share_row(record, "packed")
+  assert (row["XLA : model"], row["LAMB : model"]) == ("1.5000", "not counted")
+
+
 @pytest.mark.slow
 def test_a_short_run_prints_its_tables_and_what_the_device_lacks(tmp_path, capsys):
   if jax.default_backend() != "cpu":

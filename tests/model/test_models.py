@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model import MODELS, BertConfig, Gpt2Config, ModernBertConfig, losses
-from model.models import make_model, model_of
+from model.models import draw_params, make_model, model_of
 from model.testing import (
   TOLERANCES,
   assert_causal,
@@ -243,3 +243,24 @@ def test_bad_configs_are_refused(head, fields, message):
 def test_an_unknown_size_is_refused():
   with pytest.raises(ValueError, match="no size 'huge'; expected one of tiny"):
     BertConfig.from_size("huge", vocab_size=3, max_position_embeddings=5)
+
+
+def test_parameters_are_drawn_on_the_cpu(monkeypatch):
+  config, chosen = config_of("encoder"), []
+  default_device = jax.default_device
+  monkeypatch.setattr(
+    jax, "default_device", lambda x: chosen.append(x) or default_device(x)
+  )
+  drawn = draw_params(config, "encoder", seed=3)
+  assert [device.platform for device in chosen] == ["cpu"]
+  made = nnx.to_pure_dict(nnx.state(make_model(config, "encoder", seed=3), nnx.Param))
+  assert relative_difference(drawn, made) < 1e-6
+
+
+def test_a_machine_without_a_cpu_for_jax_is_refused(monkeypatch):
+  def local_devices(*, backend):
+    raise RuntimeError(f"Unknown backend {backend}")
+
+  monkeypatch.setattr(jax, "local_devices", local_devices)
+  with pytest.raises(RuntimeError, match="JAX_PLATFORMS=cuda,cpu"):
+    draw_params(config_of("encoder"), "encoder", seed=3)

@@ -190,6 +190,18 @@ def test_gradients_are_compared_too():
     assert_packed_equals_unpacked(apply, embedded(), params=params)
 
 
+def test_equality_is_tested_in_full_precision():
+  """Of what accelerators compute with fewer bits by default."""
+  found = []
+
+  def apply(params, batch):
+    found.append(jax.config.jax_default_matmul_precision)
+    return batch["input_embeddings"] @ params
+
+  differences(apply, embedded(), params=np.ones((WIDTH, WIDTH), np.float32))
+  assert set(found) == {"highest"}
+
+
 def test_parameters_that_are_whole_numbers_have_no_gradient():
   params = {"scale": np.ones(WIDTH, np.float32), "step": np.int32(3)}
 

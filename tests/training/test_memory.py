@@ -78,3 +78,13 @@ def test_another_c_library_is_left_alone(monkeypatch):
   monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
   monkeypatch.setattr(memory.ctypes, "CDLL", None)  # calling it would fail
   assert not memory.keep()
+
+
+def test_threads_that_compile_for_an_accelerator_do_not_share_one_pool(monkeypatch):
+  monkeypatch.setattr(memory.ctypes, "CDLL", None)  # calling it would fail
+  monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+  assert not memory.one_pool()
+  monkeypatch.delenv("JAX_PLATFORMS")
+  monkeypatch.setattr(memory, "entry_points", lambda *, group: [f"a plugin in {group}"])
+  assert not memory.one_pool()
+  assert not memory.keep()
