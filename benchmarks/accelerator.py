@@ -1,7 +1,7 @@
 """Proves every attention implementation of an accelerator, then times training steps.
 
-    python -m benchmarks.accelerator --out results/h200
-    python -m benchmarks.accelerator --out results/h200 --minutes 25 --cases large:512
+    python -m benchmarks.accelerator --out results/h100
+    python -m benchmarks.accelerator --out results/h100 --minutes 25 --cases large:512
     python -m benchmarks.accelerator --out results/quick --quick      on any machine
 
 First, each implementation of attention that the device supports is proven, in bfloat16
