@@ -34,7 +34,10 @@ from training.record.files import write_json, write_text
 ROOT = pathlib.Path(__file__).parents[1]
 PACKING = "docs/reproduction"
 # Studies of one part.
-ALONE = {name: f"docs/{name}" for name in ("atom_size", "contamination", "finetuning")}
+ALONE = {
+  name: f"docs/{name}"
+  for name in ("atom_size", "atom_size/large", "contamination", "finetuning")
+}
 # Parts of the packing paper whose runs take long.
 LONG_PARTS = ("real_weights", "real_phases", "real_downstream")
 # By pattern in the results, finished runs and the time they took; and the folder of the
@@ -47,6 +50,8 @@ RUNS = {
   "contamination/ranks/*.json": "docs",
   "atom_size/wikitext/*/runs/*.json": "docs",
   "atom_size/wikitext/*/seconds.json": "docs",
+  "atom_size/large/wikipedia/*/runs/*.json": "docs",
+  "atom_size/large/wikipedia/*/seconds.json": "docs",
   **{f"{name}/minutes.json": "docs" for name in ALONE},
 }
 _INDEX = """\
@@ -66,6 +71,10 @@ is the code that they share.
 ## The atom-size paper: [report](../docs/atom_size/exhibits.md)
 
 {atom_size}
+
+### Larger models: [report](../docs/atom_size/large/exhibits.md)
+
+{atom_size/large}
 
 ## Packing or contamination: [report](../docs/contamination/exhibits.md)
 

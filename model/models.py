@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import cast
 
 import flax.nnx as nnx
@@ -116,7 +117,7 @@ def draw_params(config: ModelConfig, head: str, *, seed: int) -> dict:
   except RuntimeError as error:
     raise RuntimeError(
       "Random parameters are drawn on the CPU; found JAX_PLATFORMS="
-      f"{jax.config.jax_platforms}. Add the CPU, as in JAX_PLATFORMS=cuda,cpu."
+      f"{os.environ.get('JAX_PLATFORMS')}. Add the CPU, as in JAX_PLATFORMS=cuda,cpu."
     ) from error
   with jax.default_device(cpu):
     return jax.device_get(draw())

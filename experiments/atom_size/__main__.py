@@ -165,12 +165,17 @@ def exhibits(
     raise InputError(
       "No row length has all its layouts trained yet. Run again with more --minutes."
     )
-  made = sum(len(runs) for found in results.values() for runs in found.values())
+  made = [
+    run for found in results.values() for runs in found.values() for run in runs.values()
+  ]
   first = studies[min(whole)]
   lengths, vocabulary = _documents(first)
   recipe = _recipe(part, TEXTS[name], first, lengths, vocabulary, scale)
-  if made < len(planned):
-    recipe += f" {len(planned) - made} of {len(planned)} planned runs are not finished yet."
+  if machines := sorted({run["machine"] for run in made if "machine" in run}):
+    recipe += f" Trained on {'; '.join(machines)}."
+  if len(made) < len(planned):
+    missing = len(planned) - len(made)
+    recipe += f" {missing} of {len(planned)} planned runs are not finished yet."
   exhibits = [steps_an_epoch(part, lengths, results, tokens=scale.tokens, recipe=recipe)]
   if name == "wikitext":
     assert part.data is not None

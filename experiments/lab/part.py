@@ -96,6 +96,6 @@ def read(folder: str | os.PathLike[str]) -> list[Exhibit]:
   """The exhibits that `make` wrote last; none if it has written none."""
   path = pathlib.Path(folder, "exhibits.json")
   content = json.loads(path.read_text()) if path.exists() else []
-  if isinstance(content, dict):  # a copy of what `experiments.publish` wrote, by part
-    content = content.get(path.parent.name, [])
+  if isinstance(content, dict):  # a copy of what `experiments.publish` wrote for a study
+    (content,) = content.values()
   return [Exhibit.from_dict(x) for x in content]

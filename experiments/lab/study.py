@@ -19,6 +19,7 @@ from ml_collections import ConfigDict, config_flags
 
 import packing
 import pipeline
+from benchmarks.small_bert import machine_and_device
 from experiments.lab.streams import BATCHES, ONE_A_ROW
 from training import command, memory
 from training.command import Stopped
@@ -298,6 +299,7 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
     result = make(arm, chosen, keep_in=_kept(path))
     known_by: dict[str, Any] = {"run": identity(arm, chosen)}
     known_by["dataset"] = dataset_digest(chosen)
+    known_by["machine"] = machine_and_device()
     if chosen.model.init_from:
       known_by["started_from"] = weights_digest(chosen.model.init_from)
     write_json(path, known_by | result)

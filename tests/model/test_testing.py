@@ -195,7 +195,7 @@ def test_equality_is_tested_in_full_precision():
   found = []
 
   def apply(params, batch):
-    found.append(jax.config.jax_default_matmul_precision)
+    found.append(jax.config.jax_default_matmul_precision)  # type: ignore[attr-defined]
     return batch["input_embeddings"] @ params
 
   differences(apply, embedded(), params=np.ones((WIDTH, WIDTH), np.float32))

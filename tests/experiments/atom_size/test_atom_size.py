@@ -11,6 +11,7 @@ import hypothesis
 import numpy as np
 import pytest
 
+from benchmarks.machine import machine
 from experiments.atom_size import __main__ as atom_size
 from experiments.atom_size import layouts, perplexities, runs
 from experiments.atom_size.atom_sizes import ATOMS, atom_sizes, ends_at_cuts
@@ -370,6 +371,7 @@ class TestTheWholeStudy:
     assert exhibits[0].state == "1 holds"
     assert "6 of 6 layouts" in exhibits[0].finding
     assert "110 steps, which prove nothing" in exhibits[0].text
+    assert f"Trained on {machine()}; cpu, jax " in exhibits[0].text
     for exhibit in exhibits:
       assert exhibit.claim
       for picture in exhibit.pictures:

@@ -13,6 +13,7 @@ import pytest
 from ml_collections import ConfigDict
 
 import packing
+from benchmarks.machine import machine
 from experiments.lab import streams, study
 from experiments.lab.paired_run import make_schedule
 from experiments.lab.study import Arm, Study
@@ -355,6 +356,7 @@ def test_every_run_is_known_by_the_dataset_that_it_had(tmp_path):
   result = forked.run([program, *options, f"--config.data.directory={tmp_path}"], cwd=ROOT)
   assert result.returncode == 0, result.stderr
   made = json.loads((tmp_path / "timed.json").read_text())
+  assert made["machine"].startswith(f"{machine()}; cpu, jax ")
   config = ConfigDict(made["run"]["config"])
   config.data.directory, config.model.init_from = str(tmp_path), ""
   assert study.read(tmp_path / "timed.json", Arm("run", {}), config) == made
