@@ -17,7 +17,7 @@ from packing import files
 matplotlib.style.use("packing.pictures")
 
 COLOURS = tuple(matplotlib.rcParams["axes.prop_cycle"].by_key()["color"])
-_WIDTH = 100  # characters of a line of the title
+_WIDTH, _AN_INCH = 100, 11.2  # characters of a line of the title, at most
 PERCENT = matplotlib.ticker.PercentFormatter
 
 
@@ -46,7 +46,8 @@ def save(drawing: matplotlib.figure.Figure, path: pathlib.Path, title: str):
   """Writes a figure as a PNG, whole or not at all; its title says what it shows."""
   for axes in drawing.axes:
     axes.grid()
-  drawing.suptitle(textwrap.fill(title.removesuffix("."), _WIDTH))
+  width = min(_WIDTH, int(_AN_INCH * drawing.get_figwidth()))
+  drawing.suptitle(textwrap.fill(title.removesuffix("."), width))
   data = io.BytesIO()
   drawing.savefig(data, format="png")
   files.write_bytes(path, data.getvalue())
