@@ -51,6 +51,30 @@ def tanh_gelu(x: jax.Array) -> jax.Array:
   return jax.nn.gelu(wide, approximate=True).astype(x.dtype)
 
 
+class Linear(nnx.Linear):
+  """Flax's Linear, except that it adds the bias in at least float32.
+
+  So the bias's gradient, a sum over all tokens, is summed there, too. In bfloat16 most of
+  the terms of a long sum are lost.
+  """
+
+  def __call__(self, inputs):  # type: ignore[override]
+    inputs, kernel = self.promote_dtype((inputs, self.kernel[...]), dtype=self.dtype)
+    products = kernels.linear_product(inputs, kernel)
+    if self.bias is None:
+      return products
+    wide = np.promote_types(products.dtype, np.float32)
+    bias = self.bias[...].astype(wide).reshape(*[1] * (inputs.ndim - 1), -1)
+    return (products.astype(wide) + bias).astype(products.dtype)
+
+
+class Embed(nnx.Embed):
+  """Flax's Embed, except that gradients are summed in the dtype of the parameters."""
+
+  def __call__(self, inputs):  # type: ignore[override]
+    return jnp.take(self.embedding[...], inputs, axis=0).astype(self.dtype)
+
+
 def dense(
   config: ModelConfig,
   inputs: int,
@@ -59,9 +83,9 @@ def dense(
   *,
   initializer_range: float | None = None,
   use_bias: bool | None = None,
-) -> nnx.Linear:
+) -> Linear:
   """A linear layer; `initializer_range` and `use_bias` override the config's values."""
-  return nnx.Linear(
+  return Linear(
     inputs,
     outputs,
     use_bias=config.USE_BIAS if use_bias is None else use_bias,
@@ -70,14 +94,13 @@ def dense(
     kernel_init=nnx.initializers.truncated_normal(
       initializer_range or config.initializer_range
     ),
-    dot_general=kernels.linear_product,
     rngs=rngs,
   )
 
 
 def embed(
   config: ModelConfig, entries: int, rngs: nnx.Rngs, *, padded: int | None = None
-) -> nnx.Embed:
+) -> Embed:
   """An embedding table, filled up to `padded` entries with zeros, which stay zero."""
   draw = nnx.initializers.truncated_normal(config.initializer_range)
 
@@ -85,7 +108,7 @@ def embed(
     drawn = draw(key, (entries, shape[1]), dtype)
     return jnp.pad(drawn, ((0, shape[0] - entries), (0, 0)))
 
-  return nnx.Embed(
+  return Embed(
     padded or entries,
     config.hidden_size,
     dtype=config.dtype,

@@ -324,17 +324,17 @@ def check(
 # ---- the vocabulary --------------------------------------------------------------------
 
 
-def linear_product(x: jax.Array, kernel: jax.Array, dimensions, **options) -> jax.Array:
-  """The `dot_general` of a linear layer: float[..., I] and float[I, O] -> float[..., O].
+def linear_product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+  """The product of a linear layer: float[..., I] and float[I, O] -> float[..., O].
 
   On CPUs, XLA would compute the kernel's gradient as x^T g, and copy g to do so. With the
   barrier it computes g^T x, as JAX writes it; the result has the same bits.
   """
+  last = x.ndim - 1
   if jax.default_backend() != "cpu":
-    return jax.lax.dot_general(x, kernel, dimensions, **options)
-  ((inner,), _), batched = dimensions
+    return jax.lax.dot_general(x, kernel, (((last,), (0,)), ((), ())))
   transposed = jax.lax.optimization_barrier(kernel.T)
-  return jax.lax.dot_general(x, transposed, (((inner,), (1,)), batched), **options)
+  return jax.lax.dot_general(x, transposed, (((last,), (1,)), ((), ())))
 
 
 def vocabulary_products(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model import MODELS, BertConfig, Gpt2Config, ModernBertConfig, losses
+from model import MODELS, BertConfig, Gpt2Config, ModernBertConfig, blocks, losses
 from model.models import draw_params, make_model, model_of
 from model.testing import (
   TOLERANCES,
@@ -267,3 +267,38 @@ def test_a_machine_without_a_cpu_for_jax_is_refused(monkeypatch):
   monkeypatch.setattr(jax, "local_devices", local_devices)
   with pytest.raises(RuntimeError, match="JAX_PLATFORMS=cuda,cpu"):
     draw_params(config_of("encoder"), "encoder", seed=3)
+
+
+def test_gradients_are_summed_over_all_tokens_in_bfloat16():
+  """There, 256 + 1 is 256."""
+  config = config_of("pretraining", dtype=jnp.bfloat16)
+  width, tokens, rngs = config.hidden_size, 4096, nnx.Rngs(0)
+
+  @nnx.grad
+  def gradients(layer, inputs):
+    outputs = layer(inputs)
+    assert outputs.dtype == jnp.bfloat16
+    return outputs.astype(jnp.float32).sum()
+
+  table = gradients(blocks.embed(config, 3, rngs), jnp.ones(tokens, jnp.int32))
+  assert table["embedding"][...].tolist() == [[0] * width, [tokens] * width, [0] * width]
+  layer = gradients(blocks.dense(config, width, 2, rngs), jnp.zeros((tokens, width)))
+  assert layer["bias"][...].tolist() == [tokens] * 2
+
+
+@pytest.mark.parametrize("name", ["pretraining without NSP", "causal"])
+def test_gradients_of_many_tokens_in_bfloat16_are_nearly_those_of_float32(name):
+  config = config_of(name)
+  if name == "causal":
+    config = dataclasses.replace(config, positions="learned")
+  batch = packs.lay_out(packs.random_sequences([[6, 4, 3]] * 500))
+  graphdef, _ = packs.random_params(config, head=head_of(name))
+  params = draw_params(config, head_of(name), seed=1)
+  half = dataclasses.replace(config, dtype=jnp.bfloat16)
+  half_def, _ = packs.random_params(half, head=head_of(name))
+  _, expected = loss_and_gradients(params, graphdef, batch)
+  _, gradients = loss_and_gradients(params, half_def, batch)
+  errors = jax.tree.map(relative_difference, gradients, expected)
+  for path, error in jax.tree.leaves_with_path(errors):
+    # The bias of keys has no effect, so its gradient is 0 but for rounding.
+    assert error < 0.02 or [x.key for x in path[-2:]] == ["key", "bias"], path
