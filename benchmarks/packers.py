@@ -8,6 +8,7 @@ as it can, so that it measures the packer's memory.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import pathlib
@@ -156,6 +157,19 @@ def _peak_kilobytes() -> int:
   return int(line.split()[1])
 
 
+def main(arguments: list[str] | None = None):
+  about, _, rest = (__doc__ or "").partition("\n\n")
+  parser = argparse.ArgumentParser(
+    prog="python -m benchmarks.packers",
+    description=about,
+    epilog=rest,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument("packer", choices=PACKERS)
+  parser.add_argument("workload", choices=WORKLOADS)
+  parser.add_argument("seed", type=int)
+  print(json.dumps(measure(**vars(parser.parse_args(arguments)))))
+
+
 if __name__ == "__main__":
-  packer, workload, seed = sys.argv[1:]
-  print(json.dumps(measure(packer, workload, int(seed))))
+  main()
