@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import functools
 from typing import cast
 
 import flax.nnx as nnx
@@ -105,22 +105,22 @@ def draw_params(config: ModelConfig, head: str, *, seed: int) -> dict:
   They are drawn on the CPU: for a GPU, XLA would compile this for minutes.
 
   Raises:
-    RuntimeError: JAX_PLATFORMS leaves out the CPU.
+    LookupError: JAX is not to use the CPU.
   """
-
-  @jax.jit
-  def draw():
-    return nnx.to_pure_dict(nnx.state(make_model(config, head, seed=seed), nnx.Param))
-
   try:
     cpu = jax.local_devices(backend="cpu")[0]
   except RuntimeError as error:
-    raise RuntimeError(
-      "Random parameters are drawn on the CPU; found JAX_PLATFORMS="
-      f"{os.environ.get('JAX_PLATFORMS')}. Add the CPU, as in JAX_PLATFORMS=cuda,cpu."
+    raise LookupError(
+      "Random parameters are drawn on the CPU, which JAX cannot use here. If you set "
+      f"JAX_PLATFORMS, add the CPU, as in JAX_PLATFORMS=cuda,cpu. JAX says: {error}"
     ) from error
   with jax.default_device(cpu):
-    return jax.device_get(draw())
+    return jax.device_get(_draw(config, head, seed))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _draw(config: ModelConfig, head: str, seed: int) -> dict:
+  return nnx.to_pure_dict(nnx.state(make_model(config, head, seed=seed), nnx.Param))
 
 
 def abstract_model(config: ModelConfig, head: str) -> tuple[nnx.GraphDef, nnx.State]:

@@ -341,7 +341,10 @@ def initial_params(
       f"{_FIELD}={stored.directory} is a {theirs}, the run trains a {ours}: initialising "
       f"{', '.join(missing)} at random"
     )
-    drawn = draw_params(config, head, seed=seed)
+    try:
+      drawn = draw_params(config, head, seed=seed)
+    except LookupError as error:
+      raise ConfigError(str(error)) from error
     params |= {name: drawn[name] for name in missing}
   return params
 

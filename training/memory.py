@@ -33,7 +33,8 @@ def one_pool() -> bool:
   XLA's threads get another pool, which returns large buffers in spite of `keep`.
 
   Returns:
-    Whether it succeeded; False if the C library is not glibc, or JAX has an accelerator.
+    Whether it succeeded; False if the C library is not glibc, or JAX may find an
+    accelerator.
   """
   return _set({_M_ARENA_MAX: 1})
 
@@ -50,14 +51,14 @@ def keep() -> bool:
 
 
 def _set(options: Mapping[int, int]) -> bool:
-  if platform.libc_ver()[0] != "glibc" or not _only_cpus():
+  if platform.libc_ver()[0] != "glibc" or not only_cpus(os.environ):
     return False
   library = ctypes.CDLL(None)
   return all([library.mallopt(option, value) for option, value in options.items()])
 
 
-def _only_cpus() -> bool:
-  """Whether JAX will run on CPUs; starts no device."""
-  if chosen := os.environ.get("JAX_PLATFORMS"):
+def only_cpus(environment: Mapping[str, str]) -> bool:
+  """Whether JAX can only run on CPUs, with these variables; starts no device."""
+  if chosen := environment.get("JAX_PLATFORMS"):
     return chosen == "cpu"
   return not entry_points(group="jax_plugins") and not importlib.util.find_spec("libtpu")

@@ -8,8 +8,10 @@ from typing import Any
 import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, Sharding
 
 from model import LANGUAGE_MODELS, ModelConfig, losses
 from model.models import abstract_model, draw_params
@@ -111,12 +113,18 @@ class TrainingProgram(ModelProgram):
         initialised at random.
 
     Raises:
-      ConfigError: a device would hold more than 1.05 / fsdp of the state.
+      ConfigError: a device would hold more than 1.05 / fsdp of the state; or JAX is not to
+        use the CPU, on which parameters are drawn.
     """
     self._check_split()
     if params is None:
-      params = draw_params(self.config, self.head, seed=self._seed)
-    params = jax.device_get(params)  # they may all be on one device
+      try:
+        params = draw_params(self.config, self.head, seed=self._seed)
+      except LookupError as error:
+        raise ConfigError(str(error)) from error
+      if self.mesh.is_multi_process:  # whose processors may draw other last bits
+        params = multihost_utils.broadcast_one_to_all(params)
+    params = jax.tree.map(_place, jax.device_get(params), self._shardings["params"])
     return jax.jit(self._state_of, out_shardings=self._shardings)(params)
 
   def abstract_state(self) -> State:
@@ -226,6 +234,11 @@ class TrainingProgram(ModelProgram):
     spec = jax.sharding.PartitionSpec(None, (DATA, FSDP))
     sharding = jax.sharding.NamedSharding(self.mesh, spec)
     return jax.lax.with_sharding_constraint(parts, sharding)
+
+
+def _place(x: np.ndarray, sharding: Sharding) -> jax.Array:
+  """Puts on each device its part of an array, and no more."""
+  return jax.make_array_from_callback(x.shape, sharding, lambda part: x[part])
 
 
 def _real_tokens(batch: Batch) -> jax.Array:

@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 import pipeline
+from benchmarks.machine import machine
 from experiments.atom_size.atom_sizes import atom_sizes
 from experiments.atom_size.layouts import concat_and_padding, packed
 from experiments.atom_size.perplexities import SEGMENTS
@@ -171,8 +172,6 @@ def exhibits(
   first = studies[min(whole)]
   lengths, vocabulary = _documents(first)
   recipe = _recipe(part, TEXTS[name], first, lengths, vocabulary, scale)
-  if machines := sorted({run["machine"] for run in made if "machine" in run}):
-    recipe += f" Trained on {'; '.join(machines)}."
   if len(made) < len(planned):
     missing = len(planned) - len(made)
     recipe += f" {missing} of {len(planned)} planned runs are not finished yet."
@@ -190,7 +189,9 @@ def exhibits(
   for row_length, found in whole.items():
     seconds = seconds_a_step(studies[row_length], _ALONE)
     exhibits.append(packed(part, row_length, found, seconds))
-  return exhibits
+  machines = sorted({run["machine"] for run in made if "machine" in run})
+  trained = f"; trained on {' and on '.join(machines)}" if machines else ""
+  return [dataclasses.replace(x, machine=f"{machine()}{trained}") for x in exhibits]
 
 
 def _train(studies, planned, part: Part, scale: Scale, *, until: float):

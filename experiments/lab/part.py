@@ -85,7 +85,9 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
     minutes += (time.monotonic() - start) / 60
     write_json(path, minutes)
   here = machine()
-  exhibits = [dataclasses.replace(x, minutes=minutes, machine=here) for x in exhibits]
+  exhibits = [
+    dataclasses.replace(x, minutes=minutes, machine=x.machine or here) for x in exhibits
+  ]
   text = report.part(part.folder.resolve().name, exhibits, quick=part.quick)
   write_text(part.folder / "exhibits.md", text)
   write_json(part.folder / "exhibits.json", [dataclasses.asdict(x) for x in exhibits])
@@ -97,5 +99,5 @@ def read(folder: str | os.PathLike[str]) -> list[Exhibit]:
   path = pathlib.Path(folder, "exhibits.json")
   content = json.loads(path.read_text()) if path.exists() else []
   if isinstance(content, dict):  # a copy of what `experiments.publish` wrote for a study
-    (content,) = content.values()
+    content = next(iter(content.values()), [])
   return [Exhibit.from_dict(x) for x in content]

@@ -17,7 +17,8 @@ from packing import files
 matplotlib.style.use("packing.pictures")
 
 COLOURS = tuple(matplotlib.rcParams["axes.prop_cycle"].by_key()["color"])
-_WIDTH, _AN_INCH = 100, 11.2  # characters of a line of the title, at most
+_WIDTH = 100  # characters of a line of the title, at most
+_AN_INCH = 11.2  # characters of an inch of it
 PERCENT = matplotlib.ticker.PercentFormatter
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import pathlib
 import socket
 import time
@@ -100,8 +101,9 @@ def run(case: Case, address: str, process: int) -> ByWay:
     By way, `seconds` of whole steps, and `busy`: for each step and each device of this
     process, the seconds until it had its gradients (empty for `ONE_PROGRAM`).
   """
-  memory.keep()  # as in training; a new process does not inherit this
+  os.environ["JAX_PLATFORMS"] = "cpu"  # for `memory`; JAX has read it already
   jax.config.update("jax_platforms", "cpu")
+  memory.keep()  # as in training; a new process does not inherit this
   jax.config.update("jax_num_cpu_devices", case.devices)
   if case.processes > 1:
     jax.distributed.initialize(

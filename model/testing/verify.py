@@ -28,7 +28,6 @@ from model.testing import TOLERANCES, differences, first_fit
 from model.testing.probe import owners_of
 from packing.testing import lay_out
 from packing.testing.causality import find_lookahead
-from packing.testing.frameworks import full_precision
 from packing.testing.influence import find_leaks
 
 if TYPE_CHECKING:  # imported only for types: random models need no files
@@ -167,7 +166,9 @@ def _verify(
 ) -> Row:
   """Fills a row, for the head `name`; parameters are random unless given."""
   dtype = row.dtype
-  with jax.enable_x64(dtype == "float64"), full_precision():
+  # By default, accelerators compute products of float32 with fewer bits.
+  precision = "highest" if dtype == "float32" else None
+  with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision(precision):
     config = dataclasses.replace(
       config,
       dropout_rate=0.0,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packing.testing.causality import find_lookahead
-from packing.testing.frameworks import full_precision, outputs_and_gradients
+from packing.testing.frameworks import outputs_and_gradients
 from packing.testing.influence import Leak, find_leaks
 from packing.testing.layout import lay_out, sequence_length
 from packing.testing.probe import (
@@ -179,7 +179,6 @@ def assert_packed_equals_unpacked(
       )
 
 
-@full_precision()
 def differences(
   apply: Callable[..., Any],
   sequences: Sequence[Mapping[str, Any]],

@@ -6,14 +6,13 @@ cannot be written in it.
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from packing.testing.probe import Arrays, as_array, is_floating
+from packing.testing.probe import Arrays, as_array, dtype_name, is_floating
 
 Outputs = dict[str, Any]
 # Outputs by name and a batch -> the weights of their sum, arrays of the same shapes.
@@ -31,18 +30,6 @@ class Linear(NamedTuple):
 
   outputs: Outputs
   pull: Callable[[list[np.ndarray]], np.ndarray]
-
-
-@contextlib.contextmanager
-def full_precision() -> Iterator[None]:
-  """Within it, JAX computes products of float32 in all bits.
-
-  By default, accelerators use fewer, and then equal sums in another order differ by more
-  than the tolerance.
-  """
-  jax = sys.modules.get("jax")
-  with jax.default_matmul_precision("highest") if jax else contextlib.nullcontext():
-    yield
 
 
 def linearize(run: Callable[[Any], Outputs], embeddings: Any) -> Linear:
@@ -153,7 +140,12 @@ def _gradients_jax(apply, params, weigh: Weigh):
     shapes = jax.eval_shape(apply, params, batch)
     weights = weigh(shapes, batch)
     weights = {name: w.astype(shapes[name].dtype) for name, w in weights.items()}
-    gradients, values = compiled(params, batch, weights)
+    # By default, accelerators compute products of float32 with fewer bits, and then equal
+    # sums in another order differ by more than the tolerance. Kernels may refuse "highest"
+    # for bfloat16.
+    half = any(dtype_name(x) in ("bfloat16", "float16") for x in shapes.values())
+    with jax.default_matmul_precision(None if half else "highest"):
+      gradients, values = compiled(params, batch, weights)
     floating = [x for x in jax.tree.leaves(gradients) if x.dtype != jax.dtypes.float0]
     return dict(zip(names, values, strict=True)), list(map(np.asarray, floating))
 

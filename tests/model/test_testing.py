@@ -198,8 +198,11 @@ def test_equality_is_tested_in_full_precision():
     found.append(jax.config.jax_default_matmul_precision)  # type: ignore[attr-defined]
     return batch["input_embeddings"] @ params
 
-  differences(apply, embedded(), params=np.ones((WIDTH, WIDTH), np.float32))
-  assert set(found) == {"highest"}
+  params = np.ones((WIDTH, WIDTH), np.float32)
+  differences(apply, embedded(), params=params)
+  assert found.pop() == "highest"
+  differences(lambda *x: apply(*x).astype(jnp.bfloat16), embedded(), params=params)
+  assert found.pop() is None
 
 
 def test_parameters_that_are_whole_numbers_have_no_gradient():

@@ -92,3 +92,10 @@ def test_a_program_ends_with_the_process_that_started_it(tmp_path):
     assert process.poll() is None  # for as long as its input is open
     process.stdin.close()
     assert process.wait(timeout=30) == 1
+
+
+@pytest.mark.parametrize(("platforms", "pools"), [("cpu", "1"), ("cuda,cpu", None)])
+def test_runs_that_compile_for_an_accelerator_may_have_many_pools(platforms, pools):
+  environment = jobs._with_threads(2, {"JAX_PLATFORMS": platforms})
+  assert environment.get("MALLOC_ARENA_MAX") == pools
+  assert environment["OMP_NUM_THREADS"] == "2"

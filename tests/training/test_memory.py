@@ -88,3 +88,4 @@ def test_threads_that_compile_for_an_accelerator_do_not_share_one_pool(monkeypat
   monkeypatch.setattr(memory, "entry_points", lambda *, group: [f"a plugin in {group}"])
   assert not memory.one_pool()
   assert not memory.keep()
+  assert memory.only_cpus({"JAX_PLATFORMS": "cpu"})

@@ -211,8 +211,8 @@ def test_decay_and_trust_ratio_are_for_every_kernel_and_embedding_of_bert_alone(
   config = packs.small_config(num_layers=3)
   bert = nnx.eval_shape(lambda: BertForPreTraining(config, rngs=nnx.Rngs(0)))
   adapted = {
-    nnx.Linear: {"kernel": True, "bias": False},
-    nnx.Embed: {"embedding": True},
+    blocks.Linear: {"kernel": True, "bias": False},
+    blocks.Embed: {"embedding": True},
     blocks.LayerNorm: {"scale": False, "bias": False},
     BertForPreTraining: {"mlm_bias": False},
   }

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tqdm
 
+from training import memory
+
 ROOT = pathlib.Path(__file__).parents[2]
 _PATIENCE = 60  # seconds that a command has to save and exit after it is terminated
 _PULSE = 60  # seconds without a line after which a log shows what is running
@@ -222,7 +224,7 @@ def _start(task: Task, share: Sequence[int], environment: Mapping[str, str]) -> 
       stdin=subprocess.PIPE,
       stdout=log,
       stderr=subprocess.STDOUT,
-      env={**os.environ, **_threads(len(share)), "PYTHONPATH": path, **environment},
+      env=_with_threads(len(share), {**os.environ, "PYTHONPATH": path, **environment}),
       start_new_session=True,  # Ctrl-C reaches this process only, which ends the others
     )
   if hasattr(os, "sched_setaffinity"):  # at once, before the command starts any threads
@@ -231,18 +233,19 @@ def _start(task: Task, share: Sequence[int], environment: Mapping[str, str]) -> 
   return _Running(task, process, time.monotonic(), log_start)
 
 
-def _threads(count: int) -> dict[str, str]:
-  """Environment variables that limit libraries to `count` threads and one memory pool.
+def _with_threads(count: int, environment: dict[str, str]) -> dict[str, str]:
+  """An environment that limits libraries to `count` threads and, on CPUs, one memory pool.
 
   `training.memory` keeps large buffers in that pool; threads with other pools would not.
   """
   libraries = ("OMP", "OPENBLAS", "MKL")
   variables = {f"{library}_NUM_THREADS": str(count) for library in libraries}
-  variables["MALLOC_ARENA_MAX"] = "1"
+  if memory.only_cpus(environment):
+    variables["MALLOC_ARENA_MAX"] = "1"
   if count == 1:
-    flags = os.environ.get("XLA_FLAGS", "")
+    flags = environment.get("XLA_FLAGS", "")
     variables["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
-  return variables
+  return environment | variables
 
 
 def _close(one: _Running):

@@ -371,7 +371,7 @@ class TestTheWholeStudy:
     assert exhibits[0].state == "1 holds"
     assert "6 of 6 layouts" in exhibits[0].finding
     assert "110 steps, which prove nothing" in exhibits[0].text
-    assert f"Trained on {machine()}; cpu, jax " in exhibits[0].text
+    assert f"{machine()}; trained on {machine()}; cpu, jax " in exhibits[0].machine
     for exhibit in exhibits:
       assert exhibit.claim
       for picture in exhibit.pictures:
