@@ -158,13 +158,7 @@ def _peak_kilobytes() -> int:
 
 
 def main(arguments: list[str] | None = None):
-  about, _, rest = (__doc__ or "").partition("\n\n")
-  parser = argparse.ArgumentParser(
-    prog="python -m benchmarks.packers",
-    description=about,
-    epilog=rest,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  parser = argparse.ArgumentParser(prog="python -m benchmarks.packers")
   parser.add_argument("packer", choices=PACKERS)
   parser.add_argument("workload", choices=WORKLOADS)
   parser.add_argument("seed", type=int)

@@ -161,6 +161,6 @@ def get_config() -> ConfigDict:
   config.train.peak_flops = 0.0  # of all devices, for peak_share; 0: looked up or measured
   config.train.trackers = ""  # wandb, mlflow, or both: docs/training.md
   config.train.compilation_cache = ""  # folder of compiled programs that later runs reuse
-  config.train.keep_memory = True  # reuse freed memory in the next step; on CPUs, glibc
+  config.train.keep_memory = True  # reuse freed memory; on CPUs with glibc
   config.train.throughput_rounds = 24  # timed steps, packed and unpacked each; 0: none
   return config

@@ -69,10 +69,13 @@ class Linear(nnx.Linear):
 
 
 class Embed(nnx.Embed):
-  """Flax's Embed, except that gradients are summed in the dtype of the parameters."""
+  """Flax's Embed, except that it keeps the dtype of the parameters.
+
+  So embeddings are added, and their gradients summed over all tokens, in this dtype.
+  """
 
   def __call__(self, inputs):  # type: ignore[override]
-    return jnp.take(self.embedding[...], inputs, axis=0).astype(self.dtype)
+    return jnp.take(self.embedding[...], inputs, axis=0)
 
 
 def dense(
@@ -161,10 +164,13 @@ class Embeddings(nnx.Module):
     raise NotImplementedError
 
   def of_tokens(self, batch: Batch) -> jax.Array:
-    """The batch's `input_embeddings` float[B, S, D], or else those of its `input_ids`."""
+    """The batch's `input_embeddings` float[B, S, D], or else those of its `input_ids`.
+
+    In the dtype of the parameters.
+    """
     if "input_embeddings" not in batch:
       return self.token(batch["input_ids"])
-    embeddings = batch["input_embeddings"].astype(self.token.dtype)
+    embeddings = batch["input_embeddings"].astype(self.token.param_dtype)
     expected = (*batch["segment_ids"].shape, self.token.features)
     if embeddings.shape != expected:
       raise ValueError(

@@ -75,7 +75,7 @@ class Embeddings(blocks.Embeddings):
     embeddings = self.of_tokens(batch)
     if self.learned:
       embeddings += self.position(rows.position_ids)
-    return drop(self.dropout, embeddings, dropout_key)
+    return drop(self.dropout, embeddings.astype(self.token.dtype), dropout_key)
 
 
 class DecoderLayer(blocks.Layer):

@@ -18,7 +18,7 @@ matplotlib.style.use("packing.pictures")
 
 COLOURS = tuple(matplotlib.rcParams["axes.prop_cycle"].by_key()["color"])
 _WIDTH = 100  # characters of a line of the title, at most
-_AN_INCH = 11.2  # characters of an inch of it
+_PER_INCH = 11.2  # characters of the title in an inch of the picture
 PERCENT = matplotlib.ticker.PercentFormatter
 
 
@@ -47,7 +47,7 @@ def save(drawing: matplotlib.figure.Figure, path: pathlib.Path, title: str):
   """Writes a figure as a PNG, whole or not at all; its title says what it shows."""
   for axes in drawing.axes:
     axes.grid()
-  width = min(_WIDTH, int(_AN_INCH * drawing.get_figwidth()))
+  width = min(_WIDTH, int(_PER_INCH * drawing.get_figwidth()))
   drawing.suptitle(textwrap.fill(title.removesuffix("."), width))
   data = io.BytesIO()
   drawing.savefig(data, format="png")

@@ -21,8 +21,7 @@ from tests import packs, shared_data
 CLASSES = pathlib.Path(__file__).parent / "golden" / "BertForSequenceClassification"
 POOLER = {"pooler.dense.weight", "pooler.dense.bias"}
 # The limits of differences from PyTorch, which sums in another order.
-# In bfloat16, with the large weights of the golden model, single numbers differ by 0.03.
-LIMITS = {"float32": 1e-5, "bfloat16": 4e-2}
+LIMITS = {"float32": 1e-5, "bfloat16": 3e-2}
 
 
 def make_folder(folder, *, prefix="", pooler=True):
