@@ -10,7 +10,6 @@ as JSON with --json. Give --config.packing.algorithm=none to evaluate without pa
 --config.model.attention_impl=... for a machine of another kind.
 """
 
-import dataclasses
 import json
 import math
 import os
@@ -34,11 +33,10 @@ from training import command, init_from, processes
 from training.config import check_attention
 from training.config.rules import validate
 from training.errors import ConfigError
-from training.evaluation import evaluate
+from training.evaluation import evaluate, make_program
 from training.mesh import gather, make_mesh, replicated
 from training.record import report, saved_config, workdir
 from training.record.progress import Progress
-from training.step import ModelProgram
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config",
@@ -83,9 +81,13 @@ def main():
     stored = open_run(config, folder, sharding=replicated(mesh))
   else:
     stored = open_model(computed, folder, head=head)
-  here = {name: config.model[name] for name in ("attention_impl", "remat", "dtype")}
-  model_config = dataclasses.replace(stored.config, **here, attention_dropout_rate=0.0)
-  check_attention(config, model_config)
+  program = make_program(
+    stored,
+    mesh=mesh,
+    dtype=config.model.dtype,
+    attention_impl=config.model.attention_impl,
+  )
+  check_attention(config, program.config)
 
   dataset = processes.on_first_then_others(lambda: pipeline.prepare_dataset(config))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
@@ -102,7 +104,6 @@ def main():
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
-  program = ModelProgram(model_config, mesh=mesh, head=head)
   params = gather(jax.device_get(stored.load()), mesh)  # once, not with each batch
   batches = sum(one.num_batches for one in held_out)
   with Progress("evaluating", total=batches, unit="batches") as progress:

@@ -392,7 +392,12 @@ def _encoder(
 
 
 def _integers(text: str) -> list[int]:
-  return [int(part) for part in text.split(",")]
+  try:
+    return [int(part) for part in text.split(",")]
+  except ValueError:
+    raise argparse.ArgumentTypeError(
+      f"expected whole numbers such as 128,256, found {text}"
+    ) from None
 
 
 # ---- the command line -------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Trains a packed BERT, on masked text or on a task, or a packed GPT-2 on text.
+"""Trains a packed BERT or ModernBERT, on masked text or on a task, or a packed GPT-2.
 
   python train.py --config=configs/quickstart.py --workdir=runs/quickstart
   python train.py --config=configs/glue.py:cola --workdir=runs/cola \\
@@ -154,7 +154,7 @@ class Run:
 
   @property
   def shape(self) -> dict[str, int]:
-    """What a loader needs besides: the rows of a step, and this process's share of them."""
+    """Besides the plan, what a loader needs: rows a step, and this process's share."""
     return {
       "batch_size": self.recipe.rows,
       "devices": self.program.mesh.size,

@@ -59,10 +59,10 @@ _INDEX = """\
 
 Written by `python -m experiments.publish` from the exhibits themselves. Results are those
 of the last full run; minutes are those of the whole part. `packing_paper` has a file for
-each part of `experiments.reproduce`. `atom_size` reproduces the atom-size paper.
-`contamination`, `load_balance` and `finetuning` are studies of our own
-([load_balance.md](../docs/load_balance.md), [finetuning.md](../docs/finetuning.md)). `lab`
-is the code that they share.
+each part of `experiments.reproduce`. [`atom_size`](../docs/atom_size.md) reproduces the
+atom-size paper. [`contamination`](../docs/contamination.md),
+[`load_balance`](../docs/load_balance.md) and [`finetuning`](../docs/finetuning.md) are
+studies of our own. `lab` is the code that they share.
 
 ## The packing paper: [report](../docs/reproduction/REPORT.md)
 

@@ -45,7 +45,7 @@ PARTS = {
   "real_phases": "real_weights.figures_18_19_phases",
   "next_sentence": "section_i_next_sentence",
   "downstream": "table_3_downstream",
-  "real_downstream": "real_weights.table_3_glue",
+  "real_downstream": "real_weights.table_3_downstream",
 }
 COMMAND = "python -m experiments.reproduce --only"
 

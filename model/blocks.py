@@ -54,8 +54,8 @@ def tanh_gelu(x: jax.Array) -> jax.Array:
 class Linear(nnx.Linear):
   """Flax's Linear, except that it adds the bias in at least float32.
 
-  So the bias's gradient, a sum over all tokens, is summed there, too. In bfloat16 most of
-  the terms of a long sum are lost.
+  The bias's gradient, a sum over all tokens, is then summed in that dtype, too. In
+  bfloat16, most terms of such a long sum would be lost.
   """
 
   def __call__(self, inputs):  # type: ignore[override]
@@ -69,9 +69,10 @@ class Linear(nnx.Linear):
 
 
 class Embed(nnx.Embed):
-  """Flax's Embed, except that it keeps the dtype of the parameters.
+  """Flax's Embed, except that embeddings have the dtype of the parameters.
 
-  So embeddings are added, and their gradients summed over all tokens, in this dtype.
+  They are added, and their gradients summed over all tokens, in that dtype. An id that the
+  table lacks gives NaN; Flax ignores the ids if the table has one entry.
   """
 
   def __call__(self, inputs):  # type: ignore[override]

@@ -321,14 +321,14 @@ def check(
       )
 
 
-# ---- the vocabulary --------------------------------------------------------------------
+# ---- products of linear layers and of the vocabulary -----------------------------------
 
 
 def linear_product(x: jax.Array, kernel: jax.Array) -> jax.Array:
   """The product of a linear layer: float[..., I] and float[I, O] -> float[..., O].
 
-  On CPUs, XLA would compute the kernel's gradient as x^T g, and copy g to do so. With the
-  barrier it computes g^T x, as JAX writes it; the result has the same bits.
+  JAX's gradient of the kernel is (g^T x)^T. On CPUs, XLA rewrites it to x^T g, and copies g
+  to compute that. The barrier prevents the rewrite; the result has the same bits.
   """
   last = x.ndim - 1
   if jax.default_backend() != "cpu":

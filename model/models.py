@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import cast
 
 import flax.nnx as nnx
@@ -102,25 +101,26 @@ def make_model(config: ModelConfig, head: str, *, seed: int) -> Transformer:
 def draw_params(config: ModelConfig, head: str, *, seed: int) -> dict:
   """The random parameters of `make_model`: a nested dictionary of NumPy arrays.
 
-  They are drawn on the CPU: for a GPU, XLA would compile this for minutes.
+  They are drawn on `drawing_device`, without `jit`, which would compile for each seed.
+  """
+  with jax.default_device(drawing_device()):
+    model = make_model(config, head, seed=seed)
+    return jax.device_get(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+
+
+def drawing_device() -> jax.Device:
+  """The CPU: for a GPU, XLA would compile the drawing of parameters for minutes.
 
   Raises:
-    LookupError: JAX is not to use the CPU.
+    LookupError: JAX_PLATFORMS excludes the CPU.
   """
   try:
-    cpu = jax.local_devices(backend="cpu")[0]
+    return jax.local_devices(backend="cpu")[0]
   except RuntimeError as error:
     raise LookupError(
       "Random parameters are drawn on the CPU, which JAX cannot use here. If you set "
       f"JAX_PLATFORMS, add the CPU, as in JAX_PLATFORMS=cuda,cpu. JAX says: {error}"
     ) from error
-  with jax.default_device(cpu):
-    return jax.device_get(_draw(config, head, seed))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _draw(config: ModelConfig, head: str, seed: int) -> dict:
-  return nnx.to_pure_dict(nnx.state(make_model(config, head, seed=seed), nnx.Param))
 
 
 def abstract_model(config: ModelConfig, head: str) -> tuple[nnx.GraphDef, nnx.State]:

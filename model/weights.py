@@ -187,6 +187,8 @@ def describe(
     "by_json": bool(vocabulary and vocabulary.by_json),
     "config": fields,
   }
+  if vocabulary and any({"\n", "\r"} & set(token) for token in vocabulary.tokens):
+    value["tokens"] = list(vocabulary.tokens)  # vocab.txt has a token a line
   if vocabulary:
     write_text(directory / VOCABULARY, "\n".join(vocabulary.tokens) + "\n")
   write_json(directory / MODEL, value)
@@ -351,7 +353,7 @@ def read_description(directory: str | pathlib.Path) -> Description:
     labels = tuple(map(str, value.get("labels", ())))  # missing in older folders
     vocabulary = None
     if value["lowercase"] is not None:
-      tokens = read_tokens(directory / VOCABULARY)
+      tokens = tuple(value.get("tokens", ())) or read_tokens(directory / VOCABULARY)
       by_json = value.get("by_json", False)  # missing in older folders
       vocabulary = Vocabulary(tokens, lowercase=value["lowercase"], by_json=by_json)
   except FileNotFoundError as error:

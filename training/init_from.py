@@ -147,8 +147,10 @@ def _check_vocabulary_file(config, stored: weights.StoredModel):
     read = read_byte_level_tokens if path.suffix == ".json" else weights.read_tokens
     try:
       tokens = read(path)
-    except weights.WeightsError as error:
-      raise ConfigError(f"config.data.vocab_file: {error}") from error
+    except (weights.WeightsError, UnicodeDecodeError) as error:
+      raise ConfigError(
+        f"config.data.vocab_file={path}: {error}. Expected a vocabulary in UTF-8."
+      ) from error
     check_vocabulary(stored, tokens, found_in=path)
   elif (
     config.data.source != "prepared" and not pathlib.Path(config.data.directory).exists()
@@ -341,10 +343,7 @@ def initial_params(
       f"{_FIELD}={stored.directory} is a {theirs}, the run trains a {ours}: initialising "
       f"{', '.join(missing)} at random"
     )
-    try:
-      drawn = draw_params(config, head, seed=seed)
-    except LookupError as error:
-      raise ConfigError(str(error)) from error
+    drawn = draw_params(config, head, seed=seed)
     params |= {name: drawn[name] for name in missing}
   return params
 

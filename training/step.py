@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, Sharding
 
 from model import LANGUAGE_MODELS, ModelConfig, losses
-from model.models import abstract_model, draw_params
+from model.models import abstract_model, draw_params, drawing_device
 from training.errors import ConfigError
 from training.mesh import DATA, FSDP, replicated, split_rows, split_state, state_share
 
@@ -75,6 +75,9 @@ class TrainingProgram(ModelProgram):
       batch size must be a multiple of `accumulate` times the number of devices.
     skip_bad_steps: whether a step whose loss, gradient or parameters are not finite is
       skipped; otherwise the step is applied and only flagged in `finite`.
+
+  Raises:
+    ConfigError: JAX_PLATFORMS excludes the CPU, on which parameters are drawn.
   """
 
   def __init__(
@@ -90,6 +93,10 @@ class TrainingProgram(ModelProgram):
     skip_bad_steps: bool = False,
   ):
     super().__init__(config, mesh=mesh, head=head)
+    try:  # now, since a run that goes on draws parameters only at its end
+      drawing_device()
+    except LookupError as error:
+      raise ConfigError(str(error)) from error
     self._optimizer = optimizer
     self._seed = seed
     self._loss_unit = loss_unit
@@ -113,18 +120,15 @@ class TrainingProgram(ModelProgram):
         initialised at random.
 
     Raises:
-      ConfigError: a device would hold more than 1.05 / fsdp of the state; or JAX is not to
-        use the CPU, on which parameters are drawn.
+      ConfigError: a device would hold more than 1.05 / fsdp of the state.
     """
     self._check_split()
     if params is None:
-      try:
-        params = draw_params(self.config, self.head, seed=self._seed)
-      except LookupError as error:
-        raise ConfigError(str(error)) from error
-      if self.mesh.is_multi_process:  # whose processors may draw other last bits
-        params = multihost_utils.broadcast_one_to_all(params)
-    params = jax.tree.map(_place, jax.device_get(params), self._shardings["params"])
+      params = draw_params(self.config, self.head, seed=self._seed)
+    params = jax.device_get(params)
+    if self.mesh.is_multi_process:  # whose processors may draw other last bits
+      params = jax.device_get(multihost_utils.broadcast_one_to_all(params))
+    params = jax.tree.map(_place, params, self._shardings["params"])
     return jax.jit(self._state_of, out_shardings=self._shardings)(params)
 
   def abstract_state(self) -> State:

@@ -37,14 +37,10 @@ import numpy as np
 import pipeline
 from benchmarks.machine import machine
 from experiments.atom_size.atom_sizes import atom_sizes
-from experiments.atom_size.layouts import concat_and_padding, packed
+from experiments.atom_size.layouts import NAMES, concat_and_padding, packed
 from experiments.atom_size.perplexities import SEGMENTS
 from experiments.atom_size.runs import (
-  CONCAT,
   LARGE,
-  PACKED,
-  PADDING,
-  PADDING_ALL,
   QUICK,
   SEEDS,
   SMALL,
@@ -76,7 +72,7 @@ TEXTS = {
   "stdlib": "the standard library's docstrings",
   "wikipedia": "paragraphs of Wikipedia",
 }
-_ALONE = (CONCAT, PADDING, PADDING_ALL, PACKED)
+_ALONE = tuple(NAMES)
 
 
 def stages(*, scale: Scale = SMALL, quick: bool) -> Iterator[tuple[int, Layout, int]]:

@@ -1,9 +1,8 @@
 """Runs of the atom-size study: one study a row length, one arm a layout.
 
-  python -m experiments.atom_size.runs --config=configs/gpt2_atoms.py --out=run.json
-
-The learning rate is constant after a warm-up. So what a run does up to a step does not
-depend on the run's length, and arms can be compared at any step.
+The learning rate is constant after `optimizer.warmup_steps`; the config's decay is not
+used. So what a run does up to a step does not depend on the run's length, and arms can be
+compared at any step.
 """
 
 from __future__ import annotations
@@ -217,7 +216,8 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   quick = not config.train.duration
   steps = config.train.steps
   if not quick:
-    epochs, _ = parse_duration("train.duration", config.train.duration)
+    epochs, unit = parse_duration("train.duration", config.train.duration)
+    assert unit == "epoch", "see make_study"
     steps = round(epochs * loader.batches_per_epoch)
   parts, of_sample = (3, 20) if quick else (9, 80)  # evaluations, and batches in each
   sample = held_out[:: max(1, len(held_out) // of_sample)]

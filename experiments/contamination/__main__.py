@@ -33,7 +33,6 @@ from experiments.contamination.study import make_study
 from experiments.finetuning import local_tasks, pretrained, real_tasks
 from experiments.finetuning.pretrained import Scores
 from experiments.finetuning.real_tasks import Files
-from experiments.finetuning.runs import Runs
 from experiments.lab import command
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import held_out
@@ -188,24 +187,22 @@ def exhibits(part: Part) -> list[Exhibit]:
   overrides = FIELDS | {"data.vocab_file": f"{data}/tokenizer.json"}
   overrides |= real_tasks.QUICK if part.quick else {}
 
-  def make_runs() -> list[Runs]:
-    return pretrained.make_runs(models, tasks, part.folder, overrides)
+  runs = pretrained.make_runs(models, tasks, part.folder, overrides)
 
-  def find_ranks(arm: str) -> dict[pathlib.Path, pathlib.Path]:
-    ranks = part.folder / "ranks"
-    return {ranks / f"{pretrained.name_of(x)}.json": x for x in models[arm]}
+  def rank_of(model: pathlib.Path) -> pathlib.Path:
+    return part.folder / "ranks" / f"{pretrained.name_of(model)}.json"
 
-  kept = set(pretrained.arms_to_start_from(make_runs(), models))
-  kept |= {arm for arm in models if not all(path.exists() for path in find_ranks(arm))}
-  results = study.run(kept=kept)
-  # Weights that are trained again can have another digest, and so their runs another name.
-  scores = pretrained.fine_tune(make_runs(), models, jobs=part.jobs)
+  kept = {model for model in study.kept_of(*models) if not rank_of(model).exists()}
+  results = study.run(kept=kept | pretrained.to_start_from(runs))
+  scores = pretrained.fine_tune(runs, models, jobs=part.jobs)
   correlations: Scores = {
     arm: [
-      made_once(path, functools.partial(rank_correlation, model, tasks[SIMILARITY]))
-      for path, model in find_ranks(arm).items()
+      made_once(
+        rank_of(model), functools.partial(rank_correlation, model, tasks[SIMILARITY])
+      )
+      for model in folders
     ]
-    for arm in models
+    for arm, folders in models.items()
   }
   return [losses(part, results), downstream(part, scores, correlations)]
 

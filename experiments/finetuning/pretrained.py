@@ -50,11 +50,11 @@ def make_runs(
   return all_runs
 
 
-def arms_to_start_from(all_runs: Sequence[Runs], models: Models) -> list[str]:
-  """The arms with a model from which an unfinished run starts."""
+def to_start_from(all_runs: Sequence[Runs]) -> set[pathlib.Path]:
+  """The models from which unfinished runs start."""
   pairs = ((runs, run) for runs in all_runs for run in runs.sweep.runs)
-  needed = {run.arm for runs, run in pairs if not runs.process(run).is_finished()}
-  return [arm for arm, folders in models.items() if needed & set(map(name_of, folders))]
+  unfinished = (run for runs, run in pairs if not runs.process(run).is_finished())
+  return {pathlib.Path(run.config.model.init_from) for run in unfinished}
 
 
 def fine_tune(all_runs: Sequence[Runs], models: Models, *, jobs: int) -> dict[str, Scores]:
@@ -64,16 +64,18 @@ def fine_tune(all_runs: Sequence[Runs], models: Models, *, jobs: int) -> dict[st
     Stopped: some runs failed; has the last line of each.
   """
   run_all(all_runs, number=jobs)
+  return {runs.task: scores_of(runs, models) for runs in all_runs}
+
+
+def scores_of(runs: Runs, models: Models, metric: str = "score") -> Scores:
+  """A metric of the finished runs of a task."""
   return {
-    runs.task: {
-      arm: [
-        100 * summary["eval_score"]
-        for directory in directories
-        for summary in runs.summaries(name_of(directory))
-      ]
-      for arm, directories in models.items()
-    }
-    for runs in all_runs
+    arm: [
+      100 * summary[f"eval_{metric}"]
+      for directory in directories
+      for summary in runs.summaries(name_of(directory))
+    ]
+    for arm, directories in models.items()
   }
 
 

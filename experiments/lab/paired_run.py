@@ -71,6 +71,11 @@ def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Sc
       f"config.train.micro_batch_size is {config.train.micro_batch_size}; expected 0, "
       "since the number of rows of unpacked steps varies."
     )
+  if config.packing.algorithm == "online":
+    raise ConfigError(
+      "config.packing.algorithm is 'online', which makes no plan; expected another, since "
+      "all arms follow one plan."
+    )
   if batches in CUT and config.model.next_sentence:
     raise ConfigError(
       f"config.model.next_sentence is True; expected False with batches={batches}, whose "
@@ -127,11 +132,11 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   model = init_from.run_model_config(
     config, workdir=keep_in, vocab_size=len(dataset.vocabulary), stored=given
   )
+  program = make_program(config, model, recipe)
   params = None  # random
   if given:
     init_from.check_vocabulary(given, dataset.vocabulary)
     params = init_from.initial_params(given, model, seed=config.seed)
-  program = make_program(config, model, recipe)
   programs = {"own": program}
   isolated: dict[str, Any] = {"attention_mask": "segment", "position_reset": True}
   alone = dataclasses.replace(

@@ -1,8 +1,8 @@
 """Claims about paired runs, tested over seeds.
 
 Both arms of a pair start from the same weights and see the same sequences, so we test the
-mean of their differences by Student's t. The margin below which a difference does not
-matter is fixed here, before any run.
+mean of their differences by Student's t. A difference below the margin does not matter:
+below `MARGIN` or `SCORE_MARGIN`, unless the claim names another.
 
 `equivalent`, `larger`, `not_more` and `reaches` take a claim in words; the values `a` of an
 arm, one per seed; those of another arm, `b`, in the same order (or a target); a margin; and
@@ -38,15 +38,15 @@ class Difference(NamedTuple):
   error: float
   pairs: int
 
-  def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-    """The confidence interval of the mean, symmetric.
+  def interval(self) -> tuple[float, float]:
+    """The 95 % confidence interval of the mean, symmetric.
 
     Example:
       >>> low, high = Difference(1.0, 0.5, 3).interval()
       >>> round(low, 3), round(high, 3)
       (-1.151, 3.151)
     """
-    half = self.error * float(scipy.stats.t.ppf((1 + confidence) / 2, self.pairs - 1))
+    half = self.error * float(scipy.stats.t.ppf(0.975, self.pairs - 1))
     return self.mean - half, self.mean + half
 
   def p_above(self, value: float) -> float:

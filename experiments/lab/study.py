@@ -57,7 +57,8 @@ class Study:
 
   The folder has `runs/ARM,seed=N.json`, with the run's log and any kept parameters beside
   it. Besides the data, a finished run needs only its JSON file: missing parameters are
-  trained again when a run that starts from them, or a caller, needs them.
+  trained again when a run that starts from them, or a caller, needs them. Its file stays:
+  on another machine these parameters differ in their last bits, and count as the same.
   """
 
   folder: pathlib.Path
@@ -97,15 +98,15 @@ class Study:
     """The file of a run."""
     return self.folder / "runs" / f"{run.name}.json"
 
-  def kept_of(self, arm: str) -> list[pathlib.Path]:
-    """The folders of an arm's kept parameters, by seed."""
-    return [_kept(self.path(run)) for one, run in self.runs if one.name == arm]
+  def kept_of(self, *arms: str) -> list[pathlib.Path]:
+    """The folders of the parameters that some arms keep, by seed."""
+    return [_kept(self.path(run)) for arm, run in self.runs if arm.name in arms]
 
-  def run(self, kept: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
+  def run(self, kept: Collection[pathlib.Path] = ()) -> dict[str, list[dict[str, Any]]]:
     """Prepares the data, runs what is not finished; returns by arm the results by seed.
 
     Args:
-      kept: arms whose parameters have to exist.
+      kept: some of `kept_of`, the folders of parameters that have to exist.
 
     Raises:
       Stopped: some runs failed; has the last line of each. All others are finished.
@@ -115,7 +116,7 @@ class Study:
     data = {json.dumps(run.config.data.to_dict()): run.config for _, run in self.runs}
     for config in data.values():
       pipeline.prepare_dataset(config)
-    needed = {str(folder) for arm in kept for folder in self.kept_of(arm)}
+    needed = set(map(str, kept))
     waves: tuple[list[tuple[Run, Task]], ...] = ([], [])  # the second starts from the first
     for arm, run in sorted(self.runs, key=lambda x: not x[0].starts_from):
       task = self.task(arm, run, kept=str(_kept(self.path(run))) in needed)
@@ -302,7 +303,8 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
     known_by["machine"] = machine_and_device()
     if chosen.model.init_from:
       known_by["started_from"] = weights_digest(chosen.model.init_from)
-    write_json(path, known_by | result)
+    if read(path, arm, chosen) is None:  # else its parameters were trained again
+      write_json(path, known_by | result)
     print(f"written to {path}")
 
   command.run(main, mistakes=(packing.InputError, ConfigError))

@@ -1,7 +1,8 @@
 """Load balance: un-padding, sorting, bucketing and packing on 1 to 16,384 devices.
 
   python -m experiments.load_balance
-  python -m experiments.load_balance --coefficients results/load_balance/coefficients.json
+  python -m experiments.load_balance --workdir results/simulated \\
+      --coefficients results/load_balance/coefficients.json
 
 First comes the paper's estimate (section E). Then training steps are timed on this machine,
 the cost of a step is fitted to them, and steps of many such devices are simulated, with the
@@ -135,7 +136,8 @@ def run(
   }
   folder = workdir / "measured"
   device = given or measured.measure_device(settings, folder)
-  write_json(workdir / "coefficients.json", device)
+  if given is None:
+    write_json(workdir / "coefficients.json", device)
   costs = Coefficients(**device["coefficients"])
   network = Network(4 * device["parameters"])
   ways = make_ways(costs, lengths, plans)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import functools
-import hashlib
-import json
 import os
 import pathlib
 import socket
@@ -23,7 +21,7 @@ import numpy as np
 from benchmarks import small_bert
 from benchmarks.small_bert import masked_tokens
 from benchmarks.steps import in_turns
-from experiments.lab.plans import made_once
+from experiments.lab.plans import digest, made_once
 from experiments.lab.together import meet, run_together
 from experiments.load_balance.shares import ONE_PROGRAM, UNPADDED, Shares
 from experiments.load_balance.unpadded import UnpaddedProgram
@@ -78,9 +76,8 @@ def run_cases(folder: pathlib.Path, cases: Mapping[str, Case]) -> dict[str, list
 
 def kept(folder: pathlib.Path, name: str, made_from: Any) -> pathlib.Path:
   """The file for what is measured on this machine with these settings."""
-  content = json.dumps([small_bert.machine_and_device(), made_from])
-  digest = hashlib.sha256(content.encode()).hexdigest()[:12]
-  return folder / f"{name.replace(', ', '_').replace(' ', '_')}-{digest}.json"
+  key = digest([small_bert.machine_and_device(), made_from])
+  return folder / f"{name.replace(', ', '_').replace(' ', '_')}-{key}.json"
 
 
 def _free_address() -> str:

@@ -220,7 +220,7 @@ def phase(part: Part, number: int, results: ByArm) -> Exhibit:
     statements.append(larger(claim, held_out(no_mask), held_out(packed)))
   return part.exhibit(
     f"Figure {17 + number}",
-    f"Phase {number} of a small model, packed and unpacked",
+    f"Phase {number}, packed and unpacked",
     "in shape",
     finding,
     claim=f"In phase {number} packed and unpacked training reach the same loss.",
@@ -229,8 +229,9 @@ def phase(part: Part, number: int, results: ByArm) -> Exhibit:
     text="Unpacked steps have a constant number of sequences. As the arm that is known to "
     "differ we take packed training at an earlier evaluation, after "
     f"{evaluations[before]['sequences']:,} sequences."
-    + " The unpacked arm starts from the weights of its own first phase. The claim on the "
-    "mask was added after the results had been seen." * (number == 2),
+    + " Packed arms, also the one without the mask, start from the packed first phase, the "
+    "unpacked arm from the unpacked one. The claim on the mask was added after the results "
+    "had been seen." * (number == 2),
   )
 
 

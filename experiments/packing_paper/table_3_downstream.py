@@ -65,7 +65,7 @@ def exhibits(part: Part) -> list[Exhibit]:
   """Pretrains what is not pretrained yet, fine-tunes and tests; raises as `Study.run`."""
   names = {"packed": "packed", "unpacked": "unpacked", "no_mask": WITHOUT}
   study = make_study(part, list(names))
-  study.run(kept=names)
+  study.run(kept=study.kept_of(*names))
   models = {name: study.kept_of(arm) for arm, name in names.items()}
   scores = fine_tune(part, models)
   return [

@@ -12,6 +12,7 @@ import functools
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import safetensors
 import safetensors.numpy
@@ -92,22 +93,6 @@ def import_bert(directory: str | pathlib.Path) -> tuple[BertConfig, Params]:
   return stored.config_as(BertConfig), stored.load()
 
 
-def import_modern_bert(directory: str | pathlib.Path) -> tuple[ModernBertConfig, Params]:
-  """Reads a ModernBERT from a Hugging Face directory; the rest is as for `import_bert`."""
-  stored = _open(pathlib.Path(directory))
-  return stored.config_as(ModernBertConfig), stored.load()
-
-
-def import_gpt2(directory: str | pathlib.Path) -> tuple[Gpt2Config, Params]:
-  """Reads a GPT-2, with learned positions, from a Hugging Face directory.
-
-  Reads the original file too, whose names lack `transformer.`; its masks are ignored.
-  The rest is as for `import_bert`.
-  """
-  stored = _open(pathlib.Path(directory))
-  return stored.config_as(Gpt2Config), stored.load()
-
-
 def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> StoredModel:
   """Opens a run's folder, an imported one or a Hugging Face directory.
 
@@ -154,82 +139,6 @@ def _open(directory: pathlib.Path) -> StoredModel:
 # ---- export --------------------------------------------------------------------------
 
 
-def export_bert(
-  config: BertConfig,
-  params: Params,
-  directory: str | pathlib.Path,
-  *,
-  vocabulary: Vocabulary | None = None,
-  labels: Sequence[str] = (),
-  tokenizer: str | pathlib.Path | None = None,
-):
-  """Writes a BERT that `transformers` opens with `from_pretrained`.
-
-  The folder is written whole or not at all, without the entries that `vocab_multiple`
-  added.
-
-  Args:
-    config: the config of the model.
-    params: the parameters, a nested dictionary whose keys determine the head.
-    directory: the folder to write, which must be new or empty.
-    vocabulary: the vocabulary of the tokenizer to write; None for no tokenizer.
-    labels: the names of the classes.
-    tokenizer: a folder from which the files of a byte-level BPE are copied; without it,
-      such a vocabulary gets no tokenizer.
-
-  Raises:
-    FileExistsError: the directory is not empty.
-    NotWritten: the folder could not be written, for example because the disk is full.
-    WeightsError: `transformers` has no such model, or the parameters, the vocabulary or
-      the tokenizer do not fit the config.
-  """
-  if config.attention_mask == "token_type":
-    raise WeightsError(
-      "attention_mask is 'token_type', but a BERT of transformers lets sentence A see B. "
-      "Expected 'segment' or 'none'; this model cannot be exported."
-    )
-  with _written(config, params, directory, vocabulary, tokenizer) as partial:
-    write_json(partial / CONFIG, bert_json(config, head_of(params), vocabulary, labels))
-
-
-def export_modern_bert(
-  config: ModernBertConfig,
-  params: Params,
-  directory: str | pathlib.Path,
-  *,
-  vocabulary: Vocabulary | None = None,
-  labels: Sequence[str] = (),
-  tokenizer: str | pathlib.Path | None = None,
-):
-  """Writes a ModernBERT that `transformers` opens with `from_pretrained`.
-
-  Arguments and errors are as for `export_bert`.
-  """
-  with _written(config, params, directory, vocabulary, tokenizer) as partial:
-    write_json(partial / CONFIG, modern_bert_json(config, head_of(params), labels))
-
-
-def export_gpt2(
-  config: Gpt2Config,
-  params: Params,
-  directory: str | pathlib.Path,
-  *,
-  vocabulary: Vocabulary | None = None,
-  tokenizer: str | pathlib.Path | None = None,
-):
-  """Writes a GPT-2 that `transformers` opens with `from_pretrained`.
-
-  Arguments and errors are as for `export_bert`.
-  """
-  if config.positions != "learned":
-    raise WeightsError(
-      f"positions is {config.positions!r}, but a GPT-2 of transformers has learned "
-      "positions. Expected 'learned'; this model cannot be exported."
-    )
-  with _written(config, params, directory, vocabulary, tokenizer) as partial:
-    write_json(partial / CONFIG, gpt2_json(config, vocabulary))
-
-
 def export_model(
   config: ModelConfig,
   params: Params,
@@ -239,15 +148,52 @@ def export_model(
   labels: Sequence[str] = (),
   tokenizer: str | pathlib.Path | None = None,
 ):
-  """Exports a model of any family; arguments and errors are as for `export_bert`."""
-  texts: dict = {"vocabulary": vocabulary, "tokenizer": tokenizer}
+  """Writes a model that `transformers` opens with `from_pretrained`.
+
+  The folder is written whole or not at all, without the entries that `vocab_multiple`
+  added.
+
+  Args:
+    config: the config of the model.
+    params: the parameters, a nested dictionary whose keys determine the head.
+    directory: the folder to write, which must be new or empty.
+    vocabulary: the vocabulary of the tokenizer to write; None for no tokenizer.
+    labels: the names of the classes; a GPT-2 has none.
+    tokenizer: a folder from which the files of a byte-level BPE are copied; without it,
+      such a vocabulary gets no tokenizer.
+
+  Raises:
+    FileExistsError: the directory is not empty.
+    NotWritten: the folder could not be written, for example because the disk is full.
+    WeightsError: `transformers` has no such model, or the parameters, the vocabulary or
+      the tokenizer do not fit the config.
+  """
+  if isinstance(config, BertConfig) and config.attention_mask == "token_type":
+    raise WeightsError(
+      "attention_mask is 'token_type', but a BERT of transformers lets sentence A see B. "
+      "Expected 'segment' or 'none'; this model cannot be exported."
+    )
+  if isinstance(config, Gpt2Config) and config.positions != "learned":
+    raise WeightsError(
+      f"positions is {config.positions!r}, but a GPT-2 of transformers has learned "
+      "positions. Expected 'learned'; this model cannot be exported."
+    )
   if isinstance(config, Gpt2Config):
-    export_gpt2(config, params, directory, **texts)
+    about = gpt2_json(config, vocabulary)
   elif isinstance(config, ModernBertConfig):
-    export_modern_bert(config, params, directory, labels=labels, **texts)
+    about = modern_bert_json(config, head_of(params), labels)
   else:
     assert isinstance(config, BertConfig)
-    export_bert(config, params, directory, labels=labels, **texts)
+    about = bert_json(config, head_of(params), vocabulary, labels)
+  with _written(config, params, directory, vocabulary, tokenizer) as partial:
+    write_json(partial / CONFIG, about)
+
+
+def export_bert(
+  config: BertConfig, params: Params, directory: str | pathlib.Path, **options: Any
+):
+  """`export_model` for a BERT, with the same options."""
+  export_model(config, params, directory, **options)
 
 
 @contextlib.contextmanager

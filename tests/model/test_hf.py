@@ -16,7 +16,7 @@ import pytest
 import safetensors.numpy
 import tokenizers
 
-from model import BertConfig, hf, weights
+from model import BertConfig, Gpt2Config, hf, weights
 from model.__main__ import main
 from model.hf.config import _label_names
 from model.hf.names import current_name
@@ -34,13 +34,9 @@ MODERN = [name for name in ARCHITECTURES if name.startswith("Modern")]
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def imported(folder, **options):
-  imports = {
-    "bert": hf.import_bert,
-    "modernbert": hf.import_modern_bert,
-    "gpt2": hf.import_gpt2,
-  }
-  return imports[config_of(folder)["model_type"]](folder, **options)
+def imported(folder):
+  stored = hf.open_model(folder)
+  return stored.config, stored.load()
 
 
 def tensors_of(folder):
@@ -432,7 +428,7 @@ def test_tensors_that_do_not_fit_are_named(altered, architecture, change, messag
 
 
 def test_a_head_that_is_a_copy_is_read(altered):
-  hf.import_gpt2(altered(GPT2, copied("wte.weight", "lm_head.weight")))
+  imported(altered(GPT2, copied("wte.weight", "lm_head.weight")))
 
 
 def test_pickles_are_not_opened(altered):
@@ -462,7 +458,7 @@ def test_export_refuses_what_it_cannot_write(tmp_path):
       hf.export_bert(dataclasses.replace(config, **fields), params, out)
   alibi = packs.small_gpt2()
   with pytest.raises(WeightsError, match=r"positions is 'alibi'.*cannot be exported"):
-    hf.export_gpt2(alibi, packs.random_params(alibi, head="causal")[1], out)
+    hf.export_model(alibi, packs.random_params(alibi, head="causal")[1], out)
   assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 
@@ -470,7 +466,7 @@ def test_models_of_another_kind_are_refused():
   with pytest.raises(WeightsError, match="holds a Gpt2; expected a BERT"):
     hf.import_bert(GOLDEN / GPT2)
   with pytest.raises(WeightsError, match="BertForPreTraining; expected a GPT-2"):
-    hf.import_gpt2(PRETRAINING)
+    hf.open_model(PRETRAINING).config_as(Gpt2Config)
 
 
 KILLED = """

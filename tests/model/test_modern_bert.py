@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from model import hf
-from model.modern_bert import geglu, rotate
+from model.modern_bert import ModernBertConfig, geglu, rotate
 from model.testing import relative_difference
 from model.weights import WeightsError
 from tests import packs
@@ -129,14 +129,15 @@ ROTARY = {"rope_type": "default", "rope_theta": 9.0}
 )
 def test_what_this_model_cannot_do_is_refused(altered, values, message):
   with pytest.raises(WeightsError, match=message):
-    hf.import_modern_bert(altered(**values))
+    hf.open_model(altered(**values))
 
 
 def test_configs_of_older_files_are_read(altered):
   """Published ModernBERTs name the bases and the distance of global layers this way."""
   new = {"layer_types": "missing", "rope_parameters": "missing"}
   old = {"global_rope_theta": 11.0, "local_rope_theta": 7.0}
-  config, _ = hf.import_modern_bert(altered(**new, **old, global_attn_every_n_layers=2))
+  folder = altered(**new, **old, global_attn_every_n_layers=2)
+  config = hf.open_model(folder).config_as(ModernBertConfig)
   assert (config.global_every, config.global_base, config.local_base) == (2, 11.0, 7.0)
 
 
@@ -144,7 +145,7 @@ def test_a_bert_is_no_modern_bert():
   with pytest.raises(
     WeightsError, match="holds a BertForPreTraining; expected a ModernBERT"
   ):
-    hf.import_modern_bert(GOLDEN / "BertForPreTraining")
+    hf.open_model(GOLDEN / "BertForPreTraining").config_as(ModernBertConfig)
 
 
 def test_remat_and_dtype_change_no_result():

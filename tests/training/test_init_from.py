@@ -355,7 +355,7 @@ LETTERS = (*"abcdefghij", "<|endoftext|>")
 
 
 def write_gpt2(folder, tokens=LETTERS):
-  hf.export_gpt2(GPT2, random_params(GPT2, "causal"), folder)
+  hf.export_model(GPT2, random_params(GPT2, "causal"), folder)
   if tokens:
     ids = {token: number for number, token in enumerate(tokens)}
     (folder / "vocab.json").write_text(json.dumps(ids))

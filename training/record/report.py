@@ -153,7 +153,7 @@ def summary_table(summary: dict) -> str:
     rows.append(
       (
         "masked-token accuracy",
-        f"{summary['train_mlm_accuracy']:.1%} training, "
+        f"{_training(summary, 'train_mlm_accuracy')}"
         f"{summary['eval_mlm_accuracy']:.1%} held out; "
         f"always the commonest token: {summary['unigram_mlm_accuracy']:.1%}",
       )
@@ -173,7 +173,7 @@ def summary_table(summary: dict) -> str:
     rows.append(
       (
         "next-sentence accuracy",
-        f"{summary['train_nsp_accuracy']:.1%} training, "
+        f"{_training(summary, 'train_nsp_accuracy')}"
         f"{summary['eval_nsp_accuracy']:.1%} held out; "
         f"always the commoner label: {summary['nsp_majority_accuracy']:.1%}",
       )
@@ -246,6 +246,11 @@ def _task_figures(figures: Mapping[str, float]) -> str:
     for name, value in figures.items()
     if not name.endswith(("sequences", "tokens"))
   )
+
+
+def _training(summary: dict, name: str) -> str:
+  """An accuracy in training, which is unknown if all steps were skipped."""
+  return f"{summary[name]:.1%} training, " if name in summary else ""
 
 
 def _perplexity(result: dict, *, prefix: str = "") -> tuple[str, str]:

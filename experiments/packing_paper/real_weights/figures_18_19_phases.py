@@ -20,7 +20,7 @@ BATCH = {SHORT: 19, FULL: curves.BATCH}  # sequences a step: about as many real 
 ABOUT = (
   f"{curves.WEIGHTS} (6 layers, width 384) is pretrained further on paragraphs of "
   f"Wikipedia, first in rows of {SHORT} tokens, then in rows of {FULL}, without dropout. "
-  "All first phases start from the same encoder, each second phase from its own first."
+  "All first phases start from the same encoder."
 )
 CLAIM = "In both phases packed and unpacked training reach the same loss."
 

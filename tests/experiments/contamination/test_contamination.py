@@ -115,7 +115,7 @@ def test_the_report_needs_finished_runs_and_no_weights(tmp_path, monkeypatch):
 
   monkeypatch.setattr(Study, "run", run)
   monkeypatch.setattr(contamination, "find_tasks", lambda part: {"stsb": files})
-  monkeypatch.setattr(pretrained, "arms_to_start_from", lambda runs, models: [])
+  monkeypatch.setattr(pretrained, "to_start_from", lambda runs: set())
   monkeypatch.setattr(pretrained, "run_all", lambda runs, number: None)
   monkeypatch.setattr(Runs, "results", lambda runs, arm: [{"summary": {"eval_score": 0.5}}])
   (tmp_path / "ranks").mkdir()

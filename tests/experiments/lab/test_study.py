@@ -320,7 +320,7 @@ class TestArmsThatStartFromOthers:
     monkeypatch.setattr("pipeline.prepare_dataset", lambda _: None)
     assert {len(results) for results in one.run().values()} == {2}
     assert given == []
-    one.run(kept=["first"])
+    one.run(kept=one.kept_of("first"))
     assert given == ["first,seed=1", "first,seed=2"]
     one.kept_of("first")[0].mkdir()
     one.path(one.runs[3][1]).unlink()  # second, seed 2

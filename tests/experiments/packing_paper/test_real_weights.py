@@ -12,7 +12,7 @@ from experiments.lab import paired_run
 from experiments.lab.part import Part
 from experiments.packing_paper.real_weights import figures_3_4_curves as real_weights
 from experiments.packing_paper.real_weights import figures_18_19_phases as phases
-from experiments.packing_paper.real_weights import table_3_glue as table_3
+from experiments.packing_paper.real_weights import table_3_downstream as table_3
 from model import hf
 from packing import InputError
 from tests.experiments import encoders
@@ -33,6 +33,24 @@ def article(number: int) -> str:
   return f"Title {number}\n" + "\n".join(lines) + "\n\n"
 
 
+def squad(number: int) -> str:
+  """A file in SQuAD's layout with one article."""
+  paragraphs = [
+    {
+      "context": f"{WORDS[i % 9]} {WORDS[i % 7]}",
+      "qas": [
+        {
+          "id": str(i),
+          "question": WORDS[i % 5],
+          "answers": [{"text": WORDS[i % 9], "answer_start": 0}],
+        }
+      ],
+    }
+    for i in range(number)
+  ]
+  return json.dumps({"version": "1.1", "data": [{"paragraphs": paragraphs}]})
+
+
 FIRST_FILE = sum(len(article(number)) for number in range(ARTICLES // 2))
 
 
@@ -51,6 +69,9 @@ def data(tmp_path_factory):
     lines = [f"{i % 2}\t{WORDS[i % 9]}\t{WORDS[i % 7]}" for i in range(number)]
     header = "Quality\t#1 String\t#2 String"
     (pairs / f"{part}.tsv").write_text("\n".join([header, *lines]) + "\n")
+  (folder / "squad").mkdir()
+  (folder / "squad" / "train-v1.1.json").write_text(squad(90))
+  (folder / "squad" / "dev-v1.1.json").write_text(squad(20))
   sizes = {"max_position_embeddings": 512, "layer_norm_epsilon": 1e-5}
   encoders.write(folder / real_weights.WEIGHTS, [".", *WORDS], **sizes)
   return str(folder)
@@ -150,11 +171,12 @@ def test_its_exhibits(data, tmp_path, monkeypatch):
 
   before = times()
   assert len(before) == 11  # four runs, their logs, and the weights of three
-  monkeypatch.setattr(table_3, "TASKS", ("mrpc",))
+  monkeypatch.setattr(table_3, "GLUE", ("mrpc",))
   after = part.beside("real_downstream")
   (table,) = table_3.exhibits(after)
-  assert "| mrpc |" in table.text
-  assert len(list((after.folder / "runs").iterdir())) == 3
+  rows = [line.split("|")[1].strip() for line in table.text.splitlines() if "|" in line]
+  assert rows[2:] == ["mrpc", "squad, F1", "squad, exact match"]
+  assert len(list((after.folder / "runs").iterdir())) == 6
   for kept in (part.folder / "runs").glob("*/"):
     shutil.rmtree(kept)  # of finished runs their files are enough
   assert table_3.exhibits(after) == [table]
@@ -164,5 +186,6 @@ def test_its_exhibits(data, tmp_path, monkeypatch):
   path = part.folder / "runs" / "packed,seed=1.json"
   other = json.loads(path.read_text()) | {"parameters_digest": "of another machine"}
   path.write_text(json.dumps(other))
-  assert table_3.exhibits(after) == [table]  # trained again, with the weights' own digest
-  assert json.loads(path.read_text()) != other
+  assert table_3.exhibits(after) == [table]  # from weights that are trained again
+  assert json.loads(path.read_text()) == other  # as the file says what they count as
+  assert [x.name for x in (part.folder / "runs").glob("*/")] == ["packed,seed=1"]
