@@ -177,7 +177,7 @@ class Cost:
     if tokens.size < 2 or not (times > 0).all():
       raise InputError("Expected at least two measurements, each above 0 seconds.")
     relative = np.stack([tokens, pairs], axis=1) / times[:, None]
-    scale = np.linalg.norm(relative, axis=0)
+    scale = np.maximum(np.linalg.norm(relative, axis=0), np.finfo(float).tiny)
     parts, _ = scipy.optimize.nnls(relative / scale, np.ones(times.size))
     linear, quadratic = (float(f"{part:.6g}") for part in parts / scale)
     return cls(linear, quadratic)

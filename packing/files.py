@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
-import tempfile
+import secrets
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -41,7 +41,6 @@ def whole_file(path) -> Iterator[BinaryIO]:
       yield file
       file.flush()
       os.fsync(file.fileno())
-    os.chmod(temporary, 0o666 & ~_umask())
     os.replace(temporary, path)
   except BaseException as error:
     with contextlib.suppress(FileNotFoundError):
@@ -62,7 +61,7 @@ def check_writable(path):
   os.unlink(temporary)
 
 
-def _temporary(path) -> tuple[pathlib.Path, int, str]:
+def _temporary(path) -> tuple[pathlib.Path, int, pathlib.Path]:
   """The path, and the descriptor and name of an open temporary file in its folder."""
   path = pathlib.Path(path)
   try:
@@ -70,7 +69,9 @@ def _temporary(path) -> tuple[pathlib.Path, int, str]:
       raise InputError(
         f"Cannot write {path}: it exists and is not a file. Choose another name."
       )
-    return path, *tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    return path, os.open(temporary, flags, 0o666), temporary  # as open() would make it
   except OSError as error:
     raise InputError(f"Cannot write {short_repr(str(path))}: {error.strerror}.") from error
 
@@ -100,9 +101,3 @@ def read_json(path, *, what: str) -> dict:
   if not isinstance(content, dict):
     raise InputError(f"{path} holds a {type(content).__name__}; expected {what}.")
   return content
-
-
-def _umask() -> int:
-  mask = os.umask(0)
-  os.umask(mask)
-  return mask

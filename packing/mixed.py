@@ -246,7 +246,7 @@ def check_rows(
 def problem_of(
   histogram: Histogram, geometry: Geometry, row_costs: dict[int, int]
 ) -> Problem:
-  """The problem of packing into rows of these lengths; without any, of one length."""
+  """The problem of packing into rows of these lengths, or else of the geometry's length."""
   rows = tuple((n + geometry.separator_size, cost) for n, cost in row_costs.items())
   return dataclasses.replace(geometry.problem(histogram), row_costs=rows)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from packing.algorithms.auto import auto
 from packing.algorithms.depth import choose_depth
-from packing.algorithms.even import even
+from packing.algorithms.even import check_squares, even
 from packing.algorithms.greedy import greedy
 from packing.algorithms.heuristics import bfd, ffd, lpfhp, none, spfhp
 from packing.algorithms.nnls import ennlshp, nnlshp
@@ -180,10 +180,12 @@ def pack(
   common = {"seed": seed, "progress": progress}
   options |= {name: value for name, value in common.items() if name in takes}
   problem = problem_of(histogram, geometry, row_costs)
+  lengths = problem.sizes - geometry.separator_size
+  if then == "even":
+    check_squares(Squares(problem, lengths, num_packs=1))
   solution = ALGORITHMS[algorithm](problem, **options)
   spread_weights = None
   if then == "even":
-    lengths = problem.sizes - geometry.separator_size
     squares = Squares(problem, lengths, solution.num_packs)
     solution, spread_weights = even(squares, solution, seed=seed, progress=progress)
   merged = geometry.expand(histogram, solution.packs)

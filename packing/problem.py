@@ -184,7 +184,7 @@ class Geometry:
         "max_sequences_per_pack",
         max_sequences_per_pack,
         at_least=1,
-        otherwise=', or None (or "max") for no limit, or "auto"',
+        otherwise=', or None (or "max") for no limit; pack also takes "auto"',
       )
     return cls(row_length, min(depth, row_length), multiple, separator)
 

@@ -165,6 +165,9 @@ def make_rows(
         f"and {sorted(example)}."
       )
   single = {name for name in fields if not np.ndim(examples[0][name])}
+  if "input_ids" in single:
+    found = short_repr(examples[0]["input_ids"])
+    raise InputError(f"input_ids is {found}; expected a list of integers in each example.")
   if "label" in single and "labels" in fields:
     raise InputError(
       "Expected label or labels in the examples, found both, which become one field. "

@@ -104,6 +104,8 @@ def check_prepared(data: Mapping, settings: Mapping):
   Raises:
     InputError: the task, length or labels differ, or nothing was held out.
   """
+  defaults = {field.name: field.default for field in dataclasses.fields(DatasetSettings)}
+  settings = defaults | dict(settings)  # manifests of older versions lack some
   directory = data["directory"]
   for name in ("task", "max_sequence_length", *(["labels"] if data["labels"] else [])):
     if settings[name] != data[name]:
@@ -159,7 +161,15 @@ def _settings(fields: Mapping) -> DatasetSettings:
         f"The dataset has the setting {short_repr(name)}; expected only "
         f"{', '.join(known)}. Use the version that prepared it."
       )
-  return DatasetSettings(**fields)
+  try:
+    return DatasetSettings(**fields)
+  except InputError:
+    raise
+  except (TypeError, ValueError, AttributeError) as error:
+    raise InputError(
+      f"The settings of the dataset are damaged ({error}). Restore its manifest, or "
+      "prepare the dataset again."
+    ) from error
 
 
 class HeldOut(NamedTuple):

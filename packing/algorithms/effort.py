@@ -13,7 +13,7 @@ class Effort:
   """Counts the work of a search and ends it at a limit.
 
   A unit is one entry of a knapsack's table, or half of a column in one iteration of the
-  simplex method. A core does one or two times 10^8 units per second.
+  simplex method. A core does 1 to 2 * 10^8 units per second.
 
   Args:
     work: the limit in units.

@@ -40,6 +40,19 @@ _PROGRAMME_WORK = 5 * 10**8
 _INTEGRAL = 1e-6
 
 
+def check_squares(squares: Squares):
+  """Refuses what `even` cannot compute.
+
+  Raises:
+    InputError: rows are too long for sums of squares in 64 bits.
+  """
+  if squares.most > MAX_SQUARES:
+    raise InputError(
+      f"A pack can have {squares.most:,} pairs of tokens; expected at most {MAX_SQUARES:,} "
+      f"for even packs, rows of about {math.isqrt(MAX_SQUARES):,} tokens."
+    )
+
+
 def even(
   squares: Squares, solution: Solution, *, seed: int = 0, progress: Progress | None = None
 ) -> tuple[Solution, np.ndarray | None]:
@@ -53,15 +66,7 @@ def even(
 
   Returns:
     The plan, and the weights for `spread_bound`: int64[R], or None if there are none.
-
-  Raises:
-    InputError: rows are too long for sums of squares in 64 bits.
   """
-  if squares.most > MAX_SQUARES:
-    raise InputError(
-      f"A pack can have {squares.most:,} pairs of tokens; expected at most {MAX_SQUARES:,} "
-      f"for even packs, rows of about {math.isqrt(MAX_SQUARES):,} tokens."
-    )
   effort = Effort(work=_WORK, progress=progress)
   before = usage_of(solution.packs)
   with effort.stoppable():

@@ -12,11 +12,12 @@ import collections
 import numpy as np
 
 from packing.algorithms import heuristics
-from packing.errors import InputError, UnsolvedError, check_integer
+from packing.errors import InputError, UnsolvedError, check_integer, short_repr
 from packing.problem import Problem, Solution, Strategy
 
 MEMORY_LIMIT = 2 * 2**30  # bytes
 
+_LARGE_COUNT = 10**12  # strategies are not counted beyond
 _STRICT = 1e6  # the weight that keeps a residual at or below 0; w-bar of section S
 
 
@@ -55,7 +56,8 @@ def nnlshp(
   """
   if not (isinstance(residual_weight, int | float) and 0 <= residual_weight < 1e6):
     raise InputError(
-      f"residual_weight is {residual_weight}; expected 0 to 1 (or at most 1e6)."
+      f"residual_weight is {short_repr(residual_weight)}; expected a number from 0 to "
+      "below 1e6 (the paper uses 0 to 1)."
     )
   residual_offset = check_integer("residual_offset", residual_offset, at_least=0)
   strategies = _strategies(problem, 1, memory_limit)
@@ -150,6 +152,8 @@ def _extended_usage(strategies: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def count_strategies(capacity: int, depth: int) -> int:
   """The number of ways to fill a row exactly with 1 to `depth` sequences.
 
+  Only a lower bound if it is above 10^12.
+
   Example:
     >>> count_strategies(512, 3), count_strategies(512, 4) - count_strategies(512, 3)
     (22102, 937529)
@@ -162,7 +166,7 @@ def count_strategies(capacity: int, depth: int) -> int:
   for part in range(1, min(depth, capacity) + 1):
     for total in range(part, capacity + 1):
       ways[total] += ways[total - part]
-    if ways[capacity] > 10**12:
+    if ways[capacity] > _LARGE_COUNT:
       break
   return ways[capacity]
 
@@ -198,10 +202,11 @@ def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
     while column * (count_strategies(size, most + 1) + extra) <= memory_limit:
       most += 1
     less = f"max_sequences_per_pack={most} or less, " if most else ""
+    least = "at least " if count > _LARGE_COUNT else ""
     raise UnsolvedError(
-      f"At depth {depth} there are {count:,} ways to fill {size} tokens, a matrix of "
-      f"{needed / 2**30:,.1f} GiB; the limit is {memory_limit / 2**30:,.1f} GiB. Pass "
-      f"{less}a larger memory_limit, or use optimal."
+      f"At depth {depth} there are {least}{count:,} ways to fill {size} tokens, a matrix "
+      f"of {least}{needed / 2**30:,.1f} GiB; the limit is {memory_limit / 2**30:,.1f} GiB. "
+      f"Pass {less}a larger memory_limit, or use optimal."
     )
   # Partial fillings in ascending order; each step appends a sequence.
   partial = np.zeros((1, 0), np.int64)

@@ -39,8 +39,8 @@ def optimal(
     time_limit: seconds after which the best plan and bound so far are returned; None for
       no limit. With a limit, the plan depends on the machine and its load; without one, it
       does not.
-    work_limit: likewise in units of `effort.Effort`, of which a core does one or two times
-      10^8 per second. The plan is then the same on every machine.
+    work_limit: likewise in units of `effort.Effort`, of which a core does 1 to 2 * 10^8
+      per second. The plan is then the same on every machine.
     target_gap: the number of packs above the bound that is good enough. The first dive is
       always made. If the gap is larger, more dives follow, and then an integer programme of
       up to 2 * 10^9 units. The default None stands for a millionth of the bound; then

@@ -94,8 +94,8 @@ class Advice:
       rows each wait for the slowest, if attention skips foreign sequences.
     recommendation: the name of the best choice that keeps sequences whole and apart.
     algorithm: "optimal", or "auto" if there are too many different lengths for `optimal`.
-    depth: the advised depth limit for rows of the maximum sequence length, which train.py
-      uses.
+    depth: the advised depth limit for rows of the maximum sequence length, the rows that
+      train.py uses.
     plan: the plan with the advised row length and depth.
     reasons: the recommendation in sentences.
   """

@@ -97,16 +97,6 @@ class OnlinePacker:
     """Sequences that have arrived."""
     return self._arrivals
 
-  @property
-  def num_waiting(self) -> int:
-    """Sequences in the look-ahead."""
-    return len(self._waiting)
-
-  @property
-  def num_open(self) -> int:
-    """Open packs."""
-    return len(self._open)
-
   def add(self, name, length: int) -> list[list]:
     """Adds one sequence.
 

@@ -185,24 +185,43 @@ def _derivatives(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Itera
 
 def _changes(probe: Probe, batch: Arrays, rng: np.random.Generator) -> Iterator[Leak]:
   """Replaces the tokens of each place in turn, and finds all changes of the outputs."""
-  before, again = run_arrays(probe, batch), run_arrays(probe, batch)
-  owners = {name: probe.owners(name, x, batch) for name, x in before.items()}
-  for name, old in before.items():
-    real = owners[name] > 0
-    if (old[real] != old[real]).any():
-      raise AssertionError(f"Output {name!r} has NaN at real tokens, which proves nothing.")
-    if not np.array_equal(old[real], again[name][real]):
-      raise ValueError("Expected the same outputs for the same batch. Turn dropout off.")
+  before, owners = repeatable_outputs(probe, batch)
   for source in places(batch, padding=True):
     here = items_of(source, np.asarray(batch["segment_ids"]))
     after = run_arrays(probe, with_other_tokens(batch, here, rng))
     for depth, (name, old) in enumerate(before.items()):
       for target in places(batch):
         mine = items_of(target, owners[name])
-        old_items, new_items = old[mine], after[name][mine]
-        if not np.array_equal(old_items, new_items):
-          gap = np.abs(old_items.astype(np.float64) - new_items.astype(np.float64))
-          yield Leak(source, target, name, depth, float(gap.max()), "change")
+        items = old[mine], after[name][mine]
+        if not np.array_equal(*items):
+          yield Leak(source, target, name, depth, largest_change(*items), "change")
+
+
+def repeatable_outputs(
+  probe: Probe, batch: Arrays
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+  """The outputs by name, and the owners of their items.
+
+  Raises:
+    AssertionError: an output is NaN at a real token.
+    ValueError: a second run gives other outputs, or an output has the wrong shape.
+  """
+  outputs, again = run_arrays(probe, batch), run_arrays(probe, batch)
+  owners = {name: probe.owners(name, x, batch) for name, x in outputs.items()}
+  for name, x in outputs.items():
+    real = owners[name] > 0
+    if (x[real] != x[real]).any():
+      raise AssertionError(f"Output {name!r} has NaN at real tokens, which proves nothing.")
+    if not np.array_equal(x[real], again[name][real]):
+      raise ValueError("Expected the same outputs for the same batch. Turn dropout off.")
+  return outputs, owners
+
+
+def largest_change(old: np.ndarray, new: np.ndarray) -> float:
+  """The largest change of an item; infinities that stay the same do not change."""
+  changed = old != new
+  gaps = old[changed].astype(np.float64) - new[changed].astype(np.float64)
+  return float(np.abs(gaps).max(initial=0))
 
 
 def with_other_tokens(

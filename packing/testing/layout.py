@@ -87,7 +87,7 @@ def lay_out(
       batch["segment_ids"][row, here] = slot + 1
       batch["position_ids"][row, here] = np.arange(length)
       for name in _TOKEN_FIELDS:
-        if name in sequence:
+        if name in batch and name in sequence:
           batch[name][row, here] = sequence[name]
       if "mlm_positions" in fields:
         positions = np.asarray(sequence["mlm_positions"], np.int32)

@@ -84,13 +84,13 @@ class PackedIterableDataset(IterableDataset):
     own, shards = self._shard()
     self._start()
     examples: Iterable[Any] = self._stream
-    if self._resume is not None:
-      state, self._resume = self._resume, None
+    if (state := self._resume) is not None:
       self._restore(state)
       if state["stream"] is not None:
         self._stream.load_state_dict(state["stream"])  # type: ignore[attr-defined]
       else:
         examples = itertools.islice(iter(self._stream), self._seen, None)
+      self._resume = None  # a state that is refused stays loaded
     yield from self._packer.take()
     if self._ended:
       return

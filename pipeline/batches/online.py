@@ -47,7 +47,7 @@ class Reader(Protocol):
   """Sequences in order, as examples made of JSON values and NumPy arrays."""
 
   def read(self) -> Iterator[list[Any]]:
-    """The next examples, a few at a time. Between two times, `state` is the position."""
+    """Yields examples a few at a time. Between two yields, `state` returns the position."""
 
   def length(self, example: Any) -> int:
     """Tokens of a sequence."""
@@ -103,8 +103,8 @@ class OnlineBatches(Iterator[PackedBatch]):
     batch_size: B, packs of a batch, over all processes.
     masking: how tokens are masked; None for batches without the `mlm_` fields.
     options: `open_packs`, `look_ahead` and `max_delay` of `OnlinePacker`.
-    wait: seconds to wait for a batch; 0 for no limit. After them iteration stops, as at the
-      end of a stream; sequences in open packs stay in the state.
+    wait: seconds to wait for a batch; 0 for no limit. When they are over, iteration stops
+      as at the end of a stream, and the sequences in open packs stay in the state.
     is_stopping: called while waiting for a batch; returning True stops iteration.
     process_index, process_count: which block of each batch to make, from 0.
 
@@ -125,6 +125,9 @@ class OnlineBatches(Iterator[PackedBatch]):
     process_index: int = 0,
     process_count: int = 1,
   ):
+    check_integer("batch_size", batch_size, at_least=1)
+    check_integer("process_count", process_count, at_least=1)
+    check_integer("process_index", process_index, at_least=0, at_most=process_count - 1)
     if batch_size % process_count:
       raise InputError(
         f"batch_size is {batch_size}; expected a multiple of the {process_count} processes."

@@ -32,10 +32,10 @@ class BatchShape:
   Attributes:
     length: S, the longest row, in tokens.
     batch_size: B, rows in a batch of rows of S tokens, or of `ORDINARY_ROW` tokens if S is
-      more. Batches of other rows hold at most as many tokens, and a multiple of
-      `batch_multiple` rows.
-    max_sequences: M, the most sequences in a row; None for one for every 4 tokens of such
-      a row, which hardly limits packing.
+      more. Batches of other rows hold at most as many tokens, rounded down to a multiple of
+      `batch_multiple` rows, but never fewer rows than that.
+    max_sequences: M, the most sequences in a row. None allows one for every 4 tokens of
+      such a row, which rarely limits packing.
     algorithm: a key of `packing.ALGORITHMS`; "none" for one sequence a row.
     row_costs: the cost of a row for each row length, including S; the plan of a chunk
       minimises the total cost. None for rows of S tokens only. Rows above `ORDINARY_ROW`

@@ -84,7 +84,7 @@ def is_held_out(index: int, fraction: float, seed: int) -> bool:
   """Whether a document is held out: one at random of every 1/fraction consecutive ones.
 
   This splits a stream evenly without knowing its end: of n documents, n x fraction are
-  held out, within two.
+  held out, give or take two.
 
   Example:
     >>> sum(is_held_out(index, 0.05, 0) for index in range(2000))

@@ -94,7 +94,7 @@ def pair_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSeq
 
 
 def _tokenised(shard: DocumentShard, encoder: Encoder, *, most: int) -> Iterator[Sentences]:
-  """The sentences of each document; splits those over `most` tokens if so set."""
+  """The sentences of each document; `too_long="split"` splits those of more tokens."""
   split = encoder.settings.too_long == "split"
   for document in shard.documents:
     sentences: list[Sequence[int]] = []

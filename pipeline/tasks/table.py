@@ -57,7 +57,6 @@ class Task:
     tallied_shares: names in the tally whose counts the manifest gives per sequence.
     head: the model that learns the task, as `model.MODELS` names it; "" for none.
     score: computes the task's scores for `pipeline.score`; None if it has none.
-    metrics: names of the metrics that `score` returns, besides `score` itself.
     make_unlabelled: turns documents to predict into pairs of a document and its
       sequences, without labels; None if the task predicts nothing.
     line_fields: the fields on each line of a text file of examples to predict; () if text
@@ -82,7 +81,6 @@ class Task:
   tallied_shares: tuple[str, ...] = ()
   head: str = ""
   score: Callable[[SequenceStore, Sequence[np.ndarray]], dict[str, float]] | None = None
-  metrics: tuple[str, ...] = ()
   make_unlabelled: (
     Callable[[Iterable[Document], Encoder], Iterator[tuple[Document, list]]] | None
   ) = None
@@ -190,7 +188,6 @@ def _sentence_task(fields: tuple[str, ...], metrics: tuple[str, ...], **options)
     too_long=("truncate", "error"),
     head="sequence_classification",
     score=functools.partial(score, metrics=metrics),
-    metrics=metrics,
     make_unlabelled=glue.unlabelled_sequences,
     line_fields=(*fields, *options.get("optional", ())),
     answer=answering.answer_value if is_regression else answering.answer_class,
@@ -257,7 +254,6 @@ TASKS = {
     schema=QUESTION_SCHEMA,
     head="question_answering",
     score=scores.score_answers,
-    metrics=("exact_match", "f1"),
     make_unlabelled=squad.unlabelled_sequences,
     answer=answering.answer_question,
   ),

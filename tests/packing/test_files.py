@@ -135,6 +135,13 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
   assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
 
 
+def test_a_file_gets_the_permissions_that_open_gives(tmp_path):
+  files.write_text(tmp_path / "ours", "text")
+  (tmp_path / "theirs").write_text("text")
+  ours, theirs = ((tmp_path / name).stat().st_mode for name in ("ours", "theirs"))
+  assert ours == theirs
+
+
 def test_a_device_or_directory_is_not_replaced(tmp_path):
   for path in (tmp_path, pathlib.Path(os.devnull)):
     with pytest.raises(packing.InputError, match="is not a file"):

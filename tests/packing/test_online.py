@@ -53,8 +53,9 @@ def test_nothing_is_lost_and_bounds_are_kept(stream):
     for pack in packer.add(i, length):
       packs.append(pack)
       held.difference_update(pack)
-    assert packer.num_open <= options["open_packs"]
-    assert packer.num_waiting <= options["look_ahead"]
+    state = packer.state()
+    assert len(state["packs"]) <= options["open_packs"]
+    assert len(state["waiting"]) <= options["look_ahead"]
     if delays is not None:
       assert all(i - name < delays for name in held)
   packs += packer.flush()
@@ -87,7 +88,7 @@ def test_only_the_fullest_pack_is_closed_when_nothing_fits():
   packer = packing.OnlinePacker(row_length=10, open_packs=3, look_ahead=0)
   assert [packer.add(name, n) for name, n in (("a", 6), ("b", 8), ("c", 7))] == [[]] * 3
   assert packer.add("d", 9) == [["b"]]
-  assert packer.num_open == 3
+  assert len(packer.state()["packs"]) == 3
   assert packer.add("e", 4) == [["a", "e"]]
   assert packer.flush() == [["d"], ["c"]]
 

@@ -98,6 +98,12 @@ def test_fields_that_are_not_numbers_are_refused(value):
     packing.make_rows([[{"input_ids": [1], "name": value}]], 4)
 
 
+@pytest.mark.parametrize("value", [5, None])
+def test_tokens_that_are_no_list_are_refused(value):
+  with pytest.raises(packing.InputError, match=f"^input_ids is {value}; expected a list"):
+    packing.make_rows([[{"input_ids": value}]], 4)
+
+
 def test_a_layer_of_bert_base_by_its_operations():
   # Multiplications of a token: four matrices of width^2 and two of 4 width^2; of a pair:
   # width for the score and width for the value.
@@ -118,6 +124,11 @@ def test_the_fit_finds_what_made_the_times():
 def test_the_fit_has_no_negative_part():
   cost = packing.Cost.fit([1000, 1000], [1e6, 2e6], [2.0, 1.0])
   assert cost.quadratic == 0 < cost.linear
+
+
+def test_the_fit_of_rows_without_pairs():
+  cost = packing.Cost.fit([512, 1024], [0, 0], [1.0, 2.0])
+  assert (cost.linear, cost.quadratic) == (pytest.approx(1 / 512, rel=1e-5), 0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pipeline
 from configs import base
 from packing import InputError
 from pipeline.__main__ import main
-from pipeline.config import read_config
+from pipeline.config import check_prepared, read_config
 from pipeline.settings import DatasetSettings
 from tests import tfds_data
 from tests.prepared import contents, needs_beam
@@ -143,6 +143,22 @@ def test_a_dataset_from_before_these_settings_still_opens(tmp_path):
   del manifest["settings"]["labels"], manifest["settings"]["mismatched_source"]
   (tmp_path / "d" / "manifest.json").write_text(json.dumps(manifest))
   assert pipeline.prepare(tmp_path / "d", mnli_settings()).manifest == manifest
+
+
+@pytest.mark.parametrize("damage", [{}, {"source": "a", "max_sequence_length": None}])
+def test_damaged_settings_are_refused(tmp_path, damage):
+  manifest = {"settings": damage}
+  (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+  data = config_for(tmp_path, source="prepared").data
+  with pytest.raises(InputError, match=r"settings of the dataset are damaged|expected"):
+    pipeline.settings_of(data)
+
+
+def test_a_manifest_from_before_labels_is_checked(tmp_path):
+  data = config_for(tmp_path, source="prepared", labels="yes,no").data
+  old = {"task": data.task, "max_sequence_length": data.max_sequence_length}
+  with pytest.raises(InputError, match=r"prepared with labels ''; expected 'yes,no'"):
+    check_prepared(data, old)
 
 
 def test_a_config_that_cannot_be_read_is_refused():

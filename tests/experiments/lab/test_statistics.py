@@ -34,8 +34,8 @@ def test_beside_scipy(margin):
   a, b = rng.normal(0.1, 1, 11), rng.normal(0, 1, 11)
   difference = paired(a, b)
   assert difference == pytest.approx((np.mean(a - b), scipy.stats.sem(a - b), 11))
-  interval = scipy.stats.ttest_rel(a, b).confidence_interval(0.9)
-  assert difference.interval(0.9) == pytest.approx((interval.low, interval.high))
+  interval = scipy.stats.ttest_rel(a, b).confidence_interval(0.95)
+  assert difference.interval() == pytest.approx((interval.low, interval.high))
   both = [
     scipy.stats.ttest_1samp(a - b, bound, alternative=side).pvalue
     for bound, side in ((-margin, "greater"), (margin, "less"))

@@ -146,10 +146,11 @@ def test_wrong_spread_weights_are_refused(plan, weights, tmp_path):
     packing.load_plan(tmp_path / "plan.json")
 
 
-def test_refuses_what_it_cannot_do():
+def test_refuses_what_it_cannot_do(monkeypatch):
   with pytest.raises(packing.InputError, match="expected None or"):
     packing.pack([3, 4], max_sequence_length=8, then="odd")
   with pytest.raises(packing.InputError, match="one row length"):
     packing.pack([3, 4], max_sequence_length=8, row_length=(4, 8), then="even")
+  monkeypatch.setitem(packing.ALGORITHMS, "optimal", None)  # refused before any search
   with pytest.raises(packing.InputError, match="pairs of tokens"):
     packing.pack([30_000, 40], max_sequence_length=30_000, then="even")

@@ -68,6 +68,14 @@ def test_what_does_not_fit_is_refused(packs, fields, message):
     lay_out(packs, **fields)
 
 
+def test_the_first_sequence_decides_which_fields_there_are():
+  batch = lay_out(
+    [[{"input_ids": [1]}, {"input_ids": [2], "token_labels": [0]}]], row_length=2
+  )
+  assert batch["input_ids"].tolist() == [[1, 2]]
+  assert "token_labels" not in batch
+
+
 @pytest.mark.parametrize(
   "row", [[0, 1, 1], [1, 0, 1], [2, 2, 0], [1, 1, 3], [1, 2, 1], [-1, 0, 0]]
 )

@@ -54,6 +54,30 @@ def test_what_is_wrong_is_named():
     assert_causal(model, BATCH)
 
 
+def test_an_infinity_that_stays_is_no_change():
+  def banned(batch, **options):  # a logit that the model never chooses
+    outputs = model(batch, **options)["attention"]
+    outputs[..., 0] = -np.inf
+    return {"attention": outputs}
+
+  assert_no_cross_contamination(banned, BATCH)
+  assert_causal(lambda batch: banned(batch, causal=True), BATCH)
+  with pytest.raises(AssertionError, match=r"a change of up to \d"):
+    assert_causal(banned, BATCH)
+
+
+def test_a_model_that_draws_or_gives_nan_proves_nothing_about_order():
+  rng = np.random.default_rng(0)
+
+  def drawn(batch):
+    return {"attention": model(batch, causal=True)["attention"] + rng.random()}
+
+  with pytest.raises(ValueError, match="Turn dropout off"):
+    assert_causal(drawn, BATCH)
+  with pytest.raises(AssertionError, match="has NaN at real tokens"):
+    assert_causal(lambda batch: {"a": model(batch)["attention"] * np.nan}, BATCH)
+
+
 def test_gaps_between_sequences_are_padding():
   """As of a plan with aligned lengths or separators."""
   gaps = {name: np.zeros((2, 10), x.dtype) for name, x in BATCH.items() if x.ndim == 2}

@@ -164,6 +164,9 @@ def test_a_state_of_other_rows_or_options_is_refused(store):
     begun.set_state(state)
   with pytest.raises(packing.InputError, match="multiple of the 3 processes"):
     make_batches(store, process_count=3)
+  for wrong in ({"process_count": 0}, {"process_index": 1}, {"batch_size": 0}):
+    with pytest.raises(packing.InputError, match=f"^{next(iter(wrong))} is"):
+      make_batches(store, **wrong)
 
 
 class Reader(ShuffledSequences):

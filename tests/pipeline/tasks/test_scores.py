@@ -93,7 +93,6 @@ def test_each_task_of_classes_has_its_metrics_and_their_mean(task, expected):
   found = pipeline.score(task, store_of(LABELS), logits)
   mean = np.mean(list(expected.values()))
   assert found == pytest.approx({"score": mean} | expected)
-  assert TASKS[task].metrics == tuple(expected)
   assert all(type(value) is float for value in found.values())
 
 
@@ -104,7 +103,6 @@ def test_tasks_of_numbers_have_both_correlations(task):
   pearson = 40 / np.sqrt(10 * 174)
   expected = {"score": (pearson + 1) / 2, "pearson": pearson, "spearman": 1}
   assert pipeline.score(task, store, outputs) == pytest.approx(expected)
-  assert TASKS[task].metrics == ("pearson", "spearman")
 
 
 def test_the_heads_are_those_of_the_model():
