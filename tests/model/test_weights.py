@@ -45,6 +45,13 @@ def test_a_folder_is_read_as_it_was_written(stored):
   jax.tree.map(np.testing.assert_array_equal, params, older.load())
 
 
+def test_tokens_with_ends_of_lines_are_read_as_they_were_written(tmp_path):
+  config = packs.small_config(vocab_size=4)
+  vocabulary = Vocabulary(("a", "\n", "b\r", "c"), by_json=True)
+  weights.describe(tmp_path, config, head="pretraining", vocabulary=vocabulary)
+  assert weights.read_description(tmp_path).vocabulary == vocabulary
+
+
 def test_what_orbax_did_not_write_is_no_checkpoint(stored):
   folder, _, _ = stored
   for name in ("13", "notes", "17.orbax-checkpoint-tmp"):

@@ -289,6 +289,8 @@ def test_the_summary_shows_its_figures_in_order_each_beside_its_name():
     assert min(places) >= 0, line
     assert places == sorted(places), line
   assert "packed : unpacked" not in report.summary_table(SUMMARY)  # it was not measured
+  skipped = {k: x for k, x in SUMMARY.items() if not k.startswith("train_")}  # all steps
+  assert "33.7% held out" in report.summary_table(skipped)
 
 
 def test_the_table_of_an_evaluation_shows_its_figures():

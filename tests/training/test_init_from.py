@@ -174,6 +174,9 @@ def test_another_vocabulary_is_refused_with_what_to_do(tmp_path):
   config.data.vocab_file = str(other)
   with pytest.raises(ConfigError, match=r"of .*other\.txt \(11 tokens\) differs"):
     init_from.open_weights(config)
+  other.write_bytes(b"[PAD]\n\xff\n")
+  with pytest.raises(ConfigError, match=r"other\.txt: .*Expected a vocabulary in UTF-8"):
+    init_from.open_weights(config)
 
   config = config_for(folder, vocab_file=False)
   config.data.directory = str(tmp_path)  # there is a dataset; what it holds is seen later

@@ -30,6 +30,15 @@ def new_program(
 make_program = functools.cache(new_program)  # what it compiled stays compiled
 
 
+def test_a_machine_without_a_cpu_for_jax_is_refused_before_training(monkeypatch):
+  def local_devices(*, backend):
+    raise RuntimeError(f"Unknown backend {backend}")
+
+  monkeypatch.setattr(jax, "local_devices", local_devices)
+  with pytest.raises(ConfigError, match="JAX_PLATFORMS=cuda,cpu"):
+    new_program()
+
+
 def make_batch(num_rows, seed=0):
   lengths = [packs.PACKS[i % len(packs.PACKS)] for i in range(num_rows)]
   return packs.lay_out(packs.random_sequences(lengths, seed))

@@ -401,6 +401,10 @@ def test_arms_see_the_same_packs(plan):
   assert constant.points[-1] == constant.recipe.steps
   with pytest.raises(ConfigError, match="next_sentence is True; expected False with batch"):
     schedule("reduce_batch", "pieces")  # would learn labels that are all 0
+  run.config.packing.algorithm = "online"
+  with pytest.raises(ConfigError, match="is 'online', which makes no plan"):
+    schedule("reduce_batch", "packed")
+  run.config.packing.algorithm = "optimal"
   run.config.model.next_sentence = False
   cut = schedule("reduce_batch", "pieces")
   row = plan.histogram.max_sequence_length
