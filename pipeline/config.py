@@ -102,10 +102,10 @@ def check_prepared(data: Mapping, settings: Mapping):
     settings: the settings in the dataset's manifest.
 
   Raises:
-    InputError: the task, length or labels differ, or nothing was held out.
+    InputError: the task, length or labels differ, nothing was held out, or the manifest is
+      damaged.
   """
-  defaults = {field.name: field.default for field in dataclasses.fields(DatasetSettings)}
-  settings = defaults | dict(settings)  # manifests of older versions lack some
+  settings = dataclasses.asdict(_settings(settings))  # an older one gets defaults
   directory = data["directory"]
   for name in ("task", "max_sequence_length", *(["labels"] if data["labels"] else [])):
     if settings[name] != data[name]:

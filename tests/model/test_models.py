@@ -279,7 +279,9 @@ def test_gradients_are_summed_over_all_tokens_in_bfloat16():
 
   table = gradients(blocks.embed(config, 3, rngs), jnp.ones(tokens, jnp.int32))
   assert table["embedding"][...].tolist() == [[0] * width, [tokens] * width, [0] * width]
-  layer = gradients(blocks.dense(config, width, 2, rngs), jnp.zeros((tokens, width)))
+  dense, inputs = blocks.dense(config, width, 2, rngs), jnp.zeros((tokens, width))
+  assert dense(inputs).dtype == jnp.bfloat16
+  layer = gradients(dense, inputs)
   assert layer["bias"][...].tolist() == [tokens] * 2
 
 

@@ -145,18 +145,26 @@ def test_a_dataset_from_before_these_settings_still_opens(tmp_path):
   assert pipeline.prepare(tmp_path / "d", mnli_settings()).manifest == manifest
 
 
-@pytest.mark.parametrize("damage", [{}, {"source": "a", "max_sequence_length": None}])
-def test_damaged_settings_are_refused(tmp_path, damage):
-  manifest = {"settings": damage}
-  (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+@pytest.mark.parametrize(
+  ("damage", "message"),
+  [
+    ({}, "settings of the dataset are damaged .*missing 2"),
+    ({"source": "a", "max_sequence_length": 9, "held_out_fraction": "x"}, "are damaged"),
+    ({"source": "a", "max_sequence_length": None}, "max_sequence_length is None; expected"),
+  ],
+)
+def test_damaged_settings_are_refused(tmp_path, damage, message):
+  (tmp_path / "manifest.json").write_text(json.dumps({"settings": damage}))
   data = config_for(tmp_path, source="prepared").data
-  with pytest.raises(InputError, match=r"settings of the dataset are damaged|expected"):
+  with pytest.raises(InputError, match=message):
     pipeline.settings_of(data)
+  with pytest.raises(InputError, match=message):
+    check_prepared(data, damage)
 
 
 def test_a_manifest_from_before_labels_is_checked(tmp_path):
   data = config_for(tmp_path, source="prepared", labels="yes,no").data
-  old = {"task": data.task, "max_sequence_length": data.max_sequence_length}
+  old = {"source": "a", "max_sequence_length": data.max_sequence_length}
   with pytest.raises(InputError, match=r"prepared with labels ''; expected 'yes,no'"):
     check_prepared(data, old)
 
