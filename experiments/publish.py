@@ -7,12 +7,13 @@ is atom_size, contamination or finetuning. Publishes the parts that --workdir ha
 parts stay as they were last published, except that their statements are judged again from
 the numbers that they hold. Writes docs/reproduction, docs/NAME and experiments/README.md.
 
-Finished runs on real data, hours of training, are published too, as small files by which
-the commands recognise a finished run. To copy them to where the commands look for them:
+Finished runs, hours of training, are published too, also those of parts that are not made
+yet: small files by which the commands recognise a finished run. To copy them to where the
+commands look for them:
 
   mkdir -p results
   cp -r docs/contamination docs/atom_size docs/finetuning results/
-  cp -r docs/reproduction/real_* results/
+  cp -r docs/reproduction/. results/
 """
 
 from __future__ import annotations
@@ -38,13 +39,17 @@ ALONE = {
   name: f"docs/{name}"
   for name in ("atom_size", "atom_size/large", "contamination", "finetuning")
 }
-# Parts of the packing paper whose runs take long.
-LONG_PARTS = ("real_weights", "real_phases", "real_downstream")
+# Parts of the packing paper that train; and the folder of the runs that two of them share.
+TRAINED = (
+  *("learning_curves", "other_ways", "other_text", "real_weights"),
+  *("two_phases", "real_phases", "next_sentence", "downstream", "real_downstream"),
+  "fine_tuning",
+)
 # By pattern in the results, finished runs and the time they took; and the folder of the
 # documents that keeps them.
 RUNS = {
-  **{f"{part}/runs/*.json": PACKING for part in LONG_PARTS},
-  **{f"{part}/minutes.json": PACKING for part in LONG_PARTS},
+  **{f"{folder}/runs/*.json": PACKING for folder in TRAINED},
+  **{f"{folder}/minutes.json": PACKING for folder in TRAINED},
   "finetuning/runs/*.json": "docs",
   "contamination/runs/*.json": "docs",
   "contamination/ranks/*.json": "docs",

@@ -73,12 +73,12 @@ def make_arms(study: Study) -> list[Arm]:
 def exhibits(part: Part) -> list[Exhibit]:
   """Trains what is not trained yet, fine-tunes and tests; raises as `Study.run`."""
   pairs = make_study(part, ["packed"])
-  results = pairs.run(kept=pairs.kept_of("packed"))
+  results = pairs.run()
   study = dataclasses.replace(pairs, folder=part.folder, arms=make_arms(pairs))
-  results |= study.run(kept=study.kept_of(*(arm.name for arm in study.arms)))
+  results |= study.run()
   models = {NAMES["packed"]: pairs.kept_of("packed")}
   models |= {NAMES[arm.name]: study.kept_of(arm.name) for arm in study.arms}
-  scores = downstream.fine_tune(part, models)
+  scores = downstream.fine_tune(part, models, [pairs, study])
   pairs_score, *others = NAMES.values()
   without, whole, greedy = (
     downstream.difference(scores, name, pairs_score) for name in others

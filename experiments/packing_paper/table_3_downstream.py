@@ -8,6 +8,9 @@ docstrings. experiments/contamination pretrains on Wikipedia and fine-tunes on G
 
 from __future__ import annotations
 
+import pathlib
+from collections.abc import Sequence
+
 import numpy as np
 
 from experiments.finetuning import local_tasks, pretrained
@@ -17,6 +20,7 @@ from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
 from experiments.lab.report import table
 from experiments.lab.statistics import SCORE_MARGIN, same_score
+from experiments.lab.study import Study
 from experiments.packing_paper.curves.arms import make_study
 
 # The task of GLUE whose config is used. Not cola (word order): there, models of this size
@@ -42,17 +46,22 @@ QUICK = {
 }
 
 
-def fine_tune(part: Part, models: Models) -> Scores:
-  """Fine-tunes models; returns their scores on `TASK`. A report's parts share the runs."""
+def fine_tune(part: Part, models: Models, studies: Sequence[Study]) -> Scores:
+  """Fine-tunes the models of finished studies; returns their scores on `TASK`.
+
+  A report's parts share the runs. Missing weights are trained again if a run needs them.
+  """
   folder = part.beside("fine_tuning").folder
   tasks = {TASK: Files(*local_tasks.write(folder / "text")[TASK])}
-  first = next(iter(models.values()))[0]  # all have the same vocabulary
+  vocabulary = pathlib.Path(studies[0].runs[0][1].config.data.directory, "vocab.txt")
   overrides = {
-    "data.vocab_file": str(first / "vocab.txt"),
+    "data.vocab_file": str(vocabulary),  # that of all models
     "optimizer.learning_rate": LEARNING_RATE,
   }
   overrides |= QUICK if part.quick else {}
   runs = pretrained.make_runs(models, tasks, folder, overrides)
+  for study in studies:
+    study.run(kept=pretrained.to_start_from(runs))
   return pretrained.fine_tune(runs, models, jobs=part.jobs)[TASK]
 
 
@@ -65,9 +74,9 @@ def exhibits(part: Part) -> list[Exhibit]:
   """Pretrains what is not pretrained yet, fine-tunes and tests; raises as `Study.run`."""
   names = {"packed": "packed", "unpacked": "unpacked", "no_mask": WITHOUT}
   study = make_study(part, list(names))
-  study.run(kept=study.kept_of(*names))
+  study.run()
   models = {name: study.kept_of(arm) for arm, name in names.items()}
-  scores = fine_tune(part, models)
+  scores = fine_tune(part, models, [study])
   return [
     part.exhibit(
       "Table 3",

@@ -101,8 +101,9 @@ def test_only_parts_that_were_made_are_replaced(tmp_path):
   (root / publish.PACKING / "exhibits.json").write_text(json.dumps(kept))
   made = lab.make(strategies.exhibits, Part(results / "strategies", "the command"))
   runs = {
-    "real_weights/runs/packed,seed=1.json": publish.PACKING,
-    "real_weights/minutes.json": publish.PACKING,
+    "learning_curves/runs/packed,seed=1.json": publish.PACKING,
+    "learning_curves/minutes.json": publish.PACKING,
+    "fine_tuning/runs/sst2,packed,seed=1-0.json": publish.PACKING,
     "real_downstream/runs/mrpc,packed,seed=1-0.json": publish.PACKING,
     "atom_size/wikitext/64/runs/packed,seed=1.json": "docs",
   }

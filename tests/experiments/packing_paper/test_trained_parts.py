@@ -18,7 +18,6 @@ from experiments.packing_paper.curves.arms import make_study
 from experiments.packing_paper.figures_18_19_two_phases import Phase
 from packing import InputError
 from pipeline.tokenizer import SPECIAL_TOKENS
-from tests.experiments import encoders
 
 SEEDS = 3
 # How far the held-out loss of each arm lies above that of `packed`.
@@ -204,31 +203,36 @@ def test_other_text_that_is_missing(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_is_fine_tuned_once(tmp_path, monkeypatch):
+def test_finished_runs_need_no_weights(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)  # data and compiled programs are kept here
   monkeypatch.setattr(local_tasks, "LARGEST", {"train": 200, "dev": 50})
-  text = local_tasks.write(tmp_path / "text")["sst2"][0]
-  with open(text) as file:
-    words = sorted({word for line in list(file)[:200] for word in line.lower().split()})
-  given = tmp_path / "given"
-  encoders.write(given, filter(str.isalpha, words), max_position_embeddings=128)
   fields = {
     "train.duration": "64 sequences",
     "optimizer.warmup": "16 sequences",
-    "model.size": "given",
-    "data.max_sequence_length": 64,
     "train.peak_flops": 1e9,
   }
   monkeypatch.setattr(downstream, "QUICK", fields)
+  part = Part(tmp_path / "downstream", "command", quick=True)
+  study = make_study(part, ["packed"])
+  study.run()
+  (weights,) = study.kept_of("packed")
+  fine_tuned = tmp_path / "fine_tuning"
 
-  def scores(arm, name):
-    part = Part(tmp_path / name, "command", quick=True)
-    return downstream.fine_tune(part, {arm: [given]})[arm]
+  def score(arm: str, name: str) -> float:
+    here = Part(tmp_path / name, "command", quick=True)
+    ((found,),) = downstream.fine_tune(here, {arm: [weights]}, [study]).values()
+    return found
 
-  (score,) = scores("packed", "downstream")
-  assert 30 < score < 100
-  shutil.rmtree(tmp_path / "fine_tuning" / "sst2")  # of a finished run its file is enough
-  assert scores("pairs", "next_sentence") == [score]  # the same model in another part
-  assert not (tmp_path / "fine_tuning" / "sst2").exists()  # it was not run again
+  first = score("packed", "downstream")
+  assert 30 < first < 100
+  shutil.rmtree(fine_tuned / "sst2")  # of finished runs their files are enough
+  shutil.rmtree(weights)
+  assert score("pairs", "next_sentence") == first  # the same model in another part
+  assert not (fine_tuned / "sst2").exists()
+  assert not weights.exists()
+  shutil.rmtree(fine_tuned / "runs")
+  assert score("packed", "downstream") == first  # from weights that are trained again
+  assert weights.exists()
 
 
 def test_scores_are_shown_with_their_spread():
