@@ -124,7 +124,7 @@ def publish(results: pathlib.Path, root: pathlib.Path) -> list[str]:
     for run in sorted(results.glob(runs)):
       target = root / folder / run.relative_to(results)
       target.parent.mkdir(parents=True, exist_ok=True)
-      shutil.copy(run, target)
+      write_text(target, json.dumps(json.loads(run.read_text())) + "\n")  # in one line
   packing = _update(results, root / PACKING, list(PARTS))
   write_text(root / PACKING / "REPORT.md", report.document(packing))
   exhibits = [exhibit for part in packing.values() for exhibit in part]

@@ -109,10 +109,10 @@ def test_only_parts_that_were_made_are_replaced(tmp_path):
   }
   for run in runs:
     (results / run).parent.mkdir(parents=True, exist_ok=True)
-    (results / run).write_text(run)
+    (results / run).write_text(json.dumps({"of": run}, indent=1))
   assert publish.publish(results, root) == ["strategies"]
   for run, folder in runs.items():
-    assert (root / folder / run).read_text() == run
+    assert (root / folder / run).read_text() == json.dumps({"of": run}) + "\n"
   after = published(root / publish.PACKING)
   assert [x.name for x in after.pop("strategies")] == [x.name for x in made]
   before.pop("strategies")
