@@ -114,9 +114,9 @@ def main():
       unigram_token=dataset.manifest["most_frequent_token"],
       over=progress.over,
     )
-  if not math.isfinite(result["loss"]):
+  if not math.isfinite(loss := report.sum_of_losses(result)):
     raise command.Stopped(
-      f"The held-out loss is {result['loss']}; expected a finite number. Choose another "
+      f"The held-out loss is {loss}; expected a finite number. Choose another "
       "checkpoint with --step, or compute with --config.model.dtype=float32."
     )
   text = json.dumps(result) if _JSON.value else report.evaluation_table(result)

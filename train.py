@@ -352,8 +352,9 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
         record.check()
         resumable = {"config": config.to_dict(), **record.state()}
         with record.paused():
-          checkpoints.best = verdict.best_step if config.train.keep_best else None
-          checkpoints.save(step, state, resumable | {"input": batches.get_state()})
+          best = verdict.best_step if config.train.keep_best else None
+          resumable |= {"input": batches.get_state()}
+          checkpoints.save(step, state, resumable, best)
 
       verdict = judge_run(run, record.evaluations)
       saved_step, stopping = step, False

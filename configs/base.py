@@ -60,8 +60,8 @@ def get_config() -> ConfigDict:
   # none: unpacked, the baseline; online: packed while reading; others: docs/packing.md.
   # auto is near the optimum.
   config.packing.algorithm = "auto"
-  # 0: the smallest limit that costs at most 0.1 % more packs than no limit, or no limit
-  # where planning with that one would take minutes. The row length: no limit.
+  # 0: the smallest limit that costs at most 0.1 % more packs than no limit; no limit if
+  # planning with it would take minutes. For no limit, give the row length.
   config.packing.max_sequences_per_pack = 0
   config.packing.row_length = 0  # in tokens; 0: data.max_sequence_length
   # Sequences start at multiples of this many tokens, such as 8 or 64.
@@ -79,9 +79,9 @@ def get_config() -> ConfigDict:
   # devices: all devices of a step have nearly the same sum of squared lengths;
   # devices_and_steps: steps do too; none.
   config.packing.balance = "none"
-  # The fields below give the recipe without packing. How to adjust it to steps with more
-  # sequences. lamb_betas: beta ** packing factor; reduce_batch: fewer rows a step;
-  # lr_linear, lr_sqrt: a higher learning rate; none.
+  # The fields below give the recipe without packing. This one says how to adjust it to
+  # steps with more sequences. lamb_betas: beta ** packing factor; reduce_batch: fewer rows
+  # a step; lr_linear, lr_sqrt: a higher learning rate; none.
   config.packing.adjust = "lamb_betas"
 
   config.model = ConfigDict()

@@ -106,7 +106,7 @@ def make(name: str, options: argparse.Namespace) -> list[Exhibit]:
 
   Raises:
     Stopped: some of its runs failed; all others are finished.
-    InputError, ConfigError, SweepError, OSError: its input is wrong.
+    InputError, ConfigError, OSError: its input is wrong.
   """
   module = importlib.import_module(f"experiments.packing_paper.{PARTS[name]}")
   part = command.make_part(options, f"{COMMAND} {name}{' --quick' * options.quick}", name)

@@ -19,6 +19,7 @@ from model.config import MAX_VOCAB_MULTIPLE
 from model.files import NotWritten, check_new_folder, whole_folder
 from model.hf.tokenizer import BYTE_LEVEL_FILES, copy_byte_level
 from model.testing import verify
+from packing.commands.program import Parser, fail, print_result
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,32 +30,22 @@ def main(arguments: list[str] | None = None) -> int:
   try:
     result = options.run(options)
   except (weights.WeightsError, OSError) as error:
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-    return 1 if isinstance(error, NotWritten) else 2
+    return fail(1 if isinstance(error, NotWritten) else 2, str(error))
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)
     return 130
+  text = options.show(result)
   if options.json:
-    result |= {"seconds": time.perf_counter() - start}
-    print(json.dumps(result))
-  else:
-    print(options.show(result))
-  return 0 if result.get("passes", True) else 1
+    text = json.dumps(result | {"seconds": time.perf_counter() - start})
+  return print_result(text, 0 if result.get("passes", True) else 1)
 
 
 def _lines(result: dict) -> str:
   return "\n".join(f"{name:<14} {value}" for name, value in result.items())
 
 
-class _Parser(argparse.ArgumentParser):
-  """Reports a usage error in one line, like every other error, and points to --help."""
-
-  def error(self, message):
-    self.exit(2, f"error: {' '.join(message.split())}\nSee {self.prog} --help.\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-  parser = _Parser(
+def _parser() -> Parser:
+  parser = Parser(
     prog="python -m model",
     description="Converts weights of packed models from and to Hugging Face directories, "
     "and verifies the models.",

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from packing.commands import analyze, compare, pack
+from packing.commands.program import Parser, fail, print_result
 from packing.errors import InputError
 
 _COMMANDS = {"pack": pack, "compare": compare, "analyze": analyze}
@@ -17,45 +18,21 @@ def main(arguments: list[str] | None = None) -> int:
   try:
     text = options.run(options)
   except InputError as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 2
+    return fail(2, str(error))
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)
     return 130
   except MemoryError:
-    print(
-      "error: There is not enough memory for this problem. Use fewer lengths, a larger "
+    return fail(
+      2,
+      "There is not enough memory for this problem. Use fewer lengths, a larger "
       "--length-multiple, or algorithm lpfhp.",
-      file=sys.stderr,
     )
-    return 2
-  if sys.stdout is None:
-    print("error: Cannot write the result: standard output is closed.", file=sys.stderr)
-    return 1
-  try:
-    print(text, flush=True)
-  except BrokenPipeError:
-    sys.stderr.close()  # the reader stopped reading
-    return 1
-  except OSError as error:
-    print(f"error: Cannot write the result: {error.strerror}.", file=sys.stderr)
-    sys.stdout = None  # nothing more can be written
-    return 1
-  return options.status
+  return print_result(text, options.status)
 
 
-class _Parser(argparse.ArgumentParser):
-  """Reports a usage error in one line, like every other error, and points to --help."""
-
-  def error(self, message):
-    message = " ".join(message.split())
-    if len(message) > 300:
-      message = message[:297] + "..."
-    self.exit(2, f"error: {message}\nSee {self.prog} --help.\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-  parser = _Parser(
+def _parser() -> Parser:
+  parser = Parser(
     prog="python -m packing",
     description="Packs sequences of different lengths into rows of one length, and proves "
     "how close each plan is to the fewest rows possible.",

@@ -192,6 +192,14 @@ class Cost:
     return self.linear * row_length + self.quadratic * np.asarray(squares, float)
 
 
+def _check_step(packs: int, parts: int, name: str):
+  check_integer(f"The number of {name}", parts, at_least=1)
+  if packs % parts:
+    raise InputError(
+      f"A step has {packs} packs; expected a multiple of the {parts} {name}."
+    )
+
+
 def deal(costs, devices: int) -> np.ndarray:
   """Orders the packs of a step: as many for each device, at nearly the same total cost.
 
@@ -213,11 +221,7 @@ def deal(costs, devices: int) -> np.ndarray:
     [0, 1, 3, 2]
   """
   costs = np.asarray(costs)
-  check_integer("devices", devices, at_least=1)
-  if costs.size % devices:
-    raise InputError(
-      f"A step has {costs.size} packs; expected a multiple of the {devices} devices."
-    )
+  _check_step(costs.size, devices, "devices")
   rounds = np.argsort(-costs, kind="stable").reshape(-1, devices)
   dealt = np.empty_like(rounds)
   so_far = np.zeros(devices, costs.dtype)
@@ -252,6 +256,9 @@ def balanced_order(
   Returns:
     int64[P]; the numbers of the packs.
 
+  Raises:
+    InputError: the group does not divide the batch.
+
   Example:
     >>> rng = np.random.default_rng(0)
     >>> options = {"batch_size": 2, "first_row": 0, "rng": rng}
@@ -262,6 +269,7 @@ def balanced_order(
     >>> order[:, 0] // 2 == order[:, 1] // 2  # one step has both
     array([ True,  True])
   """
+  _check_step(batch_size, group, "packs of a group")
   costs = np.asarray(costs)
   number, strata = costs.size, batch_size // group
   by_cost = rng.permutation(number)
@@ -286,10 +294,14 @@ def waiting(costs, *, devices: int) -> float:
     costs: float or int[steps, B]; the costs of the packs, the first device's first.
     devices: the number of devices, each of which has an equal block of a step.
 
+  Raises:
+    InputError: the devices do not divide the packs of a step.
+
   Example:
     >>> waiting([[3, 1, 2, 2], [4, 4, 1, 1]], devices=2)  # 0, then 3/8
     0.1875
   """
   costs = np.asarray(costs)
+  _check_step(costs.shape[1], devices, "devices")
   of_devices = costs.reshape(len(costs), devices, -1).sum(axis=2)
   return float((1 - of_devices.mean(axis=1) / of_devices.max(axis=1)).mean())

@@ -93,7 +93,8 @@ class Certificate:
       f"{self.largest_squares:.2f} x mean",
     ]
     lines += [
-      f"depth {depth:<4}{packs:>20,} packs" for depth, packs in self.packs_by_depth.items()
+      f"depth {number:<4}{packs:>20,} packs"
+      for number, packs in self.packs_by_depth.items()
     ]
     if depth < self.row_length:
       lines.append(self._limit_cost())

@@ -289,7 +289,7 @@ class Geometry:
           while needed:
             length, available = stock[size][-1]
             used = min(needed, available)
-            taken += [length] * (used // step if used == repeats * step else used)
+            taken += [length] * (used // step)
             stock[size][-1][1] -= used
             if not stock[size][-1][1]:
               stock[size].pop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,7 +56,9 @@ def _lay_out(
   check_integer("length_multiple", multiple, at_least=1)
   check_integer("separator_tokens", separator_tokens, at_least=0)
   counts = np.array(lengths, np.int64)
-  starts = starts_of(counts, length_multiple=multiple, separator_tokens=separator_tokens)
+  gap = -(-separator_tokens // multiple) * multiple
+  ends = itertools.accumulate(-(-n // multiple) * multiple + gap for n in lengths)
+  starts = np.array([0, *ends][:-1], np.int64)
   used = int(starts[-1] + counts[-1]) if counts.any() else 0
   if not 0 < used <= row_length:
     raise InputError(
@@ -98,26 +101,6 @@ def _check_int32(name: str, numbers: np.ndarray) -> np.ndarray:
         "Renumber them, or remove them from the examples."
       )
   return numbers
-
-
-def starts_of(
-  lengths: np.ndarray, *, length_multiple: int = 1, separator_tokens: int = 0
-) -> np.ndarray:
-  """The place in its row where each sequence starts.
-
-  Args:
-    lengths: int64[..., M]; the lengths of the sequences, in tokens, from the left.
-    length_multiple, separator_tokens: as in `make_row`.
-
-  Returns:
-    int64[..., M].
-
-  >>> starts_of(np.array([5, 2, 4]), length_multiple=4, separator_tokens=1).tolist()
-  [0, 12, 20]
-  """
-  multiple = length_multiple
-  sizes = -(-lengths // multiple) * multiple - (-separator_tokens // multiple) * multiple
-  return np.cumsum(sizes, axis=-1) - sizes
 
 
 def make_rows(
@@ -173,11 +156,15 @@ def make_rows(
       "Expected label or labels in the examples, found both, which become one field. "
       "Remove one of them, or give it another name."
     )
+  depth = max(map(len, packs))
+  width = depth if max_sequences is None else max_sequences
+  if depth > width:
+    raise InputError(f"A pack has {depth} sequences; expected at most {width}.")
   names, geometry = sorted(fields - single), (length_multiple, separator_tokens)
   made = [_fields_of(pack, names, row_length, *geometry) for pack in packs]
   batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
   if single:
-    batch |= _of_sequences(packs, sorted(single), batch, max_sequences)
+    batch |= _of_sequences(packs, sorted(single), batch, width)
   return batch
 
 
@@ -198,12 +185,8 @@ def _fields_of(pack, names, row_length: int, *geometry: int) -> dict[str, np.nda
   return fields | row
 
 
-def _of_sequences(packs, names, batch, width: int | None) -> dict[str, np.ndarray]:
+def _of_sequences(packs, names, batch, width: int) -> dict[str, np.ndarray]:
   """The fields of a batch that have an entry for each sequence."""
-  depth = max(map(len, packs))
-  width = depth if width is None else width
-  if depth > width:
-    raise InputError(f"A pack has {depth} sequences; expected at most {width}.")
   is_used = np.arange(width) < np.array([len(pack) for pack in packs])[:, None]
   starts = np.zeros(is_used.shape, np.int32)
   is_start = (batch["position_ids"] == 0) & (batch["segment_ids"] > 0)

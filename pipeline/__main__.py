@@ -16,6 +16,7 @@ import numpy as np
 
 import packing
 from packing import InputError
+from packing.commands.program import Parser, fail, print_result
 from packing.errors import check_integer
 from pipeline.batches.audit import AuditError, audit, report
 from pipeline.config import make_audit_loader, read_config
@@ -87,41 +88,19 @@ def main(arguments: list[str] | None = None) -> int:
   try:
     status, text = options.run(options)
   except InputError as error:
-    return _failed(2, str(error))
+    return fail(2, str(error))
   except AuditError as error:
-    return _failed(1, f"audit failed: {error}")
+    return fail(1, f"audit failed: {error}")
   except KeyboardInterrupt:
-    return _failed(130, f"Stopped. {again}")
+    return fail(130, f"Stopped. {again}")
   except OSError as error:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return _failed(1, f"{error}. Make room. {again}" if is_full else f"{error}.")
-  if sys.stdout is None:
-    return _failed(1, "Cannot write the result: standard output is closed.")
-  try:
-    print(text, flush=True)
-  except BrokenPipeError:
-    sys.stderr.close()  # the reader has stopped reading
-    return 1
-  except OSError as error:
-    sys.stdout = None  # nothing more can be written
-    return _failed(1, f"Cannot write the result: {error.strerror}.")
-  return status
+    return fail(1, f"{error}. Make room. {again}" if is_full else f"{error}.")
+  return print_result(text, status)
 
 
-def _failed(status: int, message: str) -> int:
-  print(f"error: {' '.join(message.split())}", file=sys.stderr)
-  return status
-
-
-class _Parser(argparse.ArgumentParser):
-  """Prints a usage error in one line, and how to get help."""
-
-  def error(self, message):
-    self.exit(2, f"error: {' '.join(message.split())[:300]}\nSee {self.prog} --help.\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-  parser = _Parser(
+def _parser() -> Parser:
+  parser = Parser(
     prog="python -m pipeline",
     description="Turns text into sequences on disk, ready to be packed.",
   )

@@ -115,8 +115,9 @@ def altered_file(directory: pathlib.Path, digests: dict[str, str]) -> pathlib.Pa
   """The first file whose SHA-256 differs from its digest; None if all agree."""
   paths = [directory / name for name in digests]
   with ThreadPoolExecutor() as threads:
-    for path, digest in zip(paths, threads.map(file_sha256, paths), strict=True):
-      if digest != digests[path.name]:
+    found = threads.map(file_sha256, paths)
+    for path, digest, expected in zip(paths, found, digests.values(), strict=True):
+      if digest != expected:
         return path
   return None
 

@@ -159,7 +159,7 @@ def test_lines_of_standard_input_are_answered_in_their_order(folders, answer):
     expected = scipy.special.softmax(np.asarray(logits["sequence_logits"])[0, 0])
     assert [*one["probabilities"].values()] == pytest.approx(expected, abs=1e-5)
     assert one["label"] == LABELS[expected.argmax()]
-  assert "cut" not in answer(folder, typed=lines[-1])[2]
+  assert "truncated" not in answer(folder, typed=lines[-1])[2]
   status, found, errors = answer(folder, typed="")
   assert (status, found, "answered 0 examples" in errors) == (0, [], True)
 

@@ -155,7 +155,8 @@ def test_a_run_starts_from_given_weights_and_goes_on_without_them(folder, finish
   assert model_command(["export", str(whole), "--out", str(exported)]) == 0
   # Steps so small that no parameter changes: what comes out is what went in.
   text = "optimizer.learning_rate=1e-30 optimizer.warmup_steps=1 train.steps=4 "
-  text += f"train.eval_every=4 train.checkpoint_every=2 model.init_from={exported}"
+  text += f"train.eval_every=4 train.checkpoint_every=2 model.init_from={exported} "
+  text += f"data.vocab_file={exported}/vocab.txt data.directory=by_vocabulary"
   succeed(folder, "given", *fields(text))
   expected = summary_of(whole)["parameters_digest"]
   assert summary_of(given)["parameters_digest"] == expected
@@ -164,6 +165,7 @@ def test_a_run_starts_from_given_weights_and_goes_on_without_them(folder, finish
   shutil.rmtree(given / "checkpoints" / "4")
   shutil.rmtree(exported)
   assert "resuming from step 2" in succeed(folder, "given", *fields(text)).stdout
+  succeed(folder, "given", program="eval.py")
   assert summary_of(given)["parameters_digest"] == expected
 
 

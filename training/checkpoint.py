@@ -62,9 +62,6 @@ class Checkpoints:
     workdir: the run's folder.
     keep: how many of the newest checkpoints to keep.
     keep_every: checkpoints at multiples of this step are kept for good; 0 for none.
-
-  Attributes:
-    best: the step of one more checkpoint to keep; set it before `save`.
   """
 
   def __init__(self, workdir: str | pathlib.Path, *, keep: int, keep_every: int = 0):
@@ -90,19 +87,11 @@ class Checkpoints:
         self._checkpointer.close()
 
   @property
-  def best(self) -> int | None:
-    return self._best.step
-
-  @best.setter
-  def best(self, step: int | None):
-    self._best.step = step
-
-  @property
   def steps(self) -> list[int]:
     """Steps that can be restored, oldest first."""
     return weights.steps(self._folder.parent)
 
-  def save(self, step: int, state: State, run: dict[str, Any]):
+  def save(self, step: int, state: State, run: dict[str, Any], best: int | None = None):
     """Starts to save the state after a step; training may continue meanwhile.
 
     Waits for the previous save first.
@@ -111,12 +100,14 @@ class Checkpoints:
       step: the number of the step.
       state: the state of a `TrainingProgram`.
       run: what else a resumed run needs, such as the input position, as JSON values.
+      best: the step of one more checkpoint to keep, such as the best so far.
 
     Raises:
       OSError: this or the previous checkpoint could not be written; the message lists the
         checkpoints that are kept.
     """
     self.wait()
+    self._best.step = best
     with self._explain_write_errors(step):
       if self._checkpointer is None:  # after broken checkpoints were moved away
         self._checkpointer = ocp.training.Checkpointer(

@@ -143,11 +143,13 @@ def _check_vocabulary_file(config, stored: weights.StoredModel):
       f"{_FIELD}={stored.directory} was trained with a {BYTE_LEVEL_FILES[0]}. "
       f"{_remedy(stored)}"
     )
-  if config.data.vocab_file:
+  if path.is_file():  # if it is gone, the dataset has a copy, which is checked later
     read = read_byte_level_tokens if path.suffix == ".json" else weights.read_tokens
     try:
       tokens = read(path)
-    except (weights.WeightsError, UnicodeDecodeError) as error:
+    except weights.WeightsError as error:
+      raise ConfigError(f"config.data.vocab_file: {error}") from error
+    except UnicodeDecodeError as error:
       raise ConfigError(
         f"config.data.vocab_file={path}: {error}. Expected a vocabulary in UTF-8."
       ) from error

@@ -32,10 +32,6 @@ _COUNTERS = (
 )
 
 
-class RunError(ValueError):
-  """A folder or a metric cannot be drawn."""
-
-
 def plot_runs(
   path: str | pathlib.Path,
   folders: Sequence[str | pathlib.Path],
@@ -52,7 +48,7 @@ def plot_runs(
     metric: a number in the lines of `metrics.jsonl` or `eval.jsonl`.
 
   Raises:
-    RunError: a folder holds no run, or its run lacks the metric; the message lists what
+    ConfigError: a folder holds no run, or its run lacks the metric; the message lists what
       there is.
   """
   field, unit, label = AXES[by]
@@ -76,6 +72,8 @@ def plot_runs(
         drawn.append(kind)
         axis.plot(*zip(*points, strict=True), color=colour, **style)
     axis.plot([], [], color=colour, label=name)
+  if not drawn:
+    raise ConfigError(f"No line of metrics.jsonl has a step of which {metric!r} is known.")
   plots.describe(axis, metric, label)
   both = len(set(drawn)) == 2
   title = "light: training, strong: held out" if both else drawn[0]
@@ -93,13 +91,13 @@ def _names(folders: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
 def _read(folder: pathlib.Path, metric: str) -> tuple[list[dict], list[dict]]:
   """The lines of `metrics.jsonl` and `eval.jsonl`."""
   if not folder.is_dir():
-    raise RunError(f"Expected the folder of a run, found nothing at {folder}.")
+    raise ConfigError(f"Expected the folder of a run, found nothing at {folder}.")
   train, held_out = (
     read_json_lines(folder / name) for name in ("metrics.jsonl", "eval.jsonl")
   )
   if not train:
     below = " ".join(sorted(str(path.parent) for path in folder.glob("*/metrics.jsonl")))
-    raise RunError(
+    raise ConfigError(
       f"Expected a run in {folder}, found no line in {folder / 'metrics.jsonl'}."
       + (f" There are runs below it: {below}." if below else "")
     )
@@ -110,7 +108,7 @@ def _read(folder: pathlib.Path, metric: str) -> tuple[list[dict], list[dict]]:
     if isinstance(value, int | float) and name not in _COUNTERS
   }
   if metric not in known:
-    raise RunError(
+    raise ConfigError(
       f"{folder} has no metric {metric!r}; expected one of {', '.join(sorted(known))}."
     )
   return train, held_out
@@ -144,7 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
     metric = options.metric or _usual_metric(pathlib.Path(options.runs[0]))
     path = pathlib.Path(options.out or f"{metric}_by_{options.by}.png")
     plot_runs(path, options.runs, by=options.by, metric=metric)
-  except (RunError, ConfigError, OSError) as error:
+  except (ConfigError, OSError) as error:
     print(f"error: {error}", file=sys.stderr)
     return 2
   print(f"written to {path}")

@@ -1,7 +1,8 @@
 """Several processes in one run: how they connect, what only process 0 does, how they stop.
 
-Every process runs the same program on its own devices. Only process 0 prepares the dataset
-and writes the run's folder, and all processes must be able to read them.
+Every process runs the same program on its own devices. Process 0 prepares the dataset and
+writes the run's files. Each process writes its part of a checkpoint, so all must be able
+to read and write the run's folder.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def connect(mesh: Mesh):
 
 
 def is_first() -> bool:
-  """Whether this is process 0, the one that writes and prints."""
+  """Whether this is process 0, the one that prints and writes the run's files."""
   return jax.process_index() == 0
 
 

@@ -274,7 +274,7 @@ def make_tasks(options: argparse.Namespace, folder: pathlib.Path) -> list[Runs]:
   Raises:
     InputError: files or weights are missing, no task has this name, or --all-examples
       cannot be combined with the other options.
-    ConfigError, SweepError: a value that no run can have.
+    ConfigError: a value that no run can have.
   """
   known = real_tasks.TASKS if options.data else local_tasks.TASKS
   names = options.tasks or known

@@ -17,10 +17,9 @@ from model.weights import WeightsError
 from packing import InputError
 from training.errors import ConfigError
 from training.record.files import write_json, write_text
-from training.sweep.file import SweepError
 
 # What a part raises if its input is wrong.
-MISTAKES = (InputError, ConfigError, SweepError, WeightsError, OSError)
+MISTAKES = (InputError, ConfigError, WeightsError, OSError)
 
 
 @dataclasses.dataclass(frozen=True)

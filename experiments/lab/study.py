@@ -74,7 +74,7 @@ class Study:
     """All runs, checked, seed by seed.
 
     Raises:
-      SweepError: a field or a value that no run can have.
+      ConfigError: a field or a value that no run can have.
     """
     arms = {arm.name: arm for arm in self.arms}
     spec = {

@@ -144,19 +144,17 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
   try:
     value = json.loads(path.read_text(encoding="utf-8"))
     kind = value.get("model_type", "bert")
-    _refuse_unless(path, "model_type", kind, tuple(_FAMILIES))
-    family = _FAMILIES[kind]
-    fields = {o: value[theirs] for o, theirs in family.fields.items() if theirs in value}
-    architectures = value.get("architectures")
   except OSError as error:
     raise WeightsError(
       f"Expected a Hugging Face directory with {CONFIG} and {WEIGHTS}, or a run's folder "
       f"with {MODEL}: {path} cannot be read ({error.strerror})."
     ) from error
-  except WeightsError:
-    raise
-  except (ValueError, TypeError, AttributeError) as error:
+  except (ValueError, AttributeError) as error:
     raise WeightsError(f"{path} is not the config of a model: {error}.") from error
+  _refuse_unless(path, "model_type", kind, tuple(_FAMILIES))
+  family = _FAMILIES[kind]
+  fields = {o: value[theirs] for o, theirs in family.fields.items() if theirs in value}
+  architectures = value.get("architectures")
   for name, supported in family.supported.items():
     _refuse_unless(path, name, value.get(name, supported[0]), supported)
   known = [[name] for name in family.heads]

@@ -13,7 +13,7 @@ import importlib.util
 import json
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import flax.nnx as nnx
@@ -197,10 +197,10 @@ def _verify(
       influences.append(lookahead.size)
     row = dataclasses.replace(
       row,
-      outputs=max(v for k, v in sizes.items() if k not in of_losses),
-      losses=max(of_losses.values(), default=None),
+      outputs=_largest(v for k, v in sizes.items() if k not in of_losses),
+      losses=_largest(of_losses.values()) if of_losses else None,
       gradients=gradients,
-      influence=max(influences, default=0.0),
+      influence=_largest([0.0, *influences]),
       limit=TOLERANCES[dtype],
     )
     if reference and has_reference(config):
@@ -212,8 +212,13 @@ def _verify(
         expected = np.concatenate([theirs[i][output] for pack in packs for i in pack])
         gap = np.abs(np.asarray(logits, np.float64)[real] - expected).max()
         gaps.append(gap / np.abs(expected).max())
-      row = dataclasses.replace(row, reference=float(max(gaps)))
+      row = dataclasses.replace(row, reference=_largest(gaps))
   return row
+
+
+def _largest(sizes: Iterable[float]) -> float:
+  """The largest; NaN if one is NaN, which Python's `max` may drop."""
+  return float(np.max([*sizes]))
 
 
 def has_reference(config: ModelConfig) -> bool:

@@ -142,7 +142,7 @@ class Knapsack:
       self.work += items * problem.capacity * problem.sizes.size
       self._levels = _levels(problem, self._weights, items)
       self.best_value = int(self._levels[-1][0][-1])
-      # The item of the size itself is one of them.
+      # One item is the size itself, so at most `items - 1` are beside it.
       self._beside = self._levels[: items - 1]
       beside = self._beside[-1][0][self._space] if self._beside else 0
       self.values = self._weights + beside

@@ -34,6 +34,8 @@ def run(options) -> str:
   """Advises, and draws the pictures; returns the text to print."""
   if options.lengths is None:
     options.lengths = options.dataset
+  if options.pictures:
+    pictures.prepare_folder(options.pictures)
   histogram = arguments.read(options)
   with Progress() as progress:
     progress.step("looking for depth and row length")

@@ -16,31 +16,40 @@ _PADDING = "0.88"
 _PACKS_SHOWN = 12
 
 
+def prepare_folder(directory):
+  """Creates the folder of the pictures, if it does not exist.
+
+  Raises:
+    InputError: matplotlib is missing, or the folder cannot be created.
+  """
+  try:
+    import matplotlib.figure  # noqa: F401
+  except ImportError as error:
+    raise InputError(
+      'Pictures need matplotlib; install it with pip install "isopack[pictures]".'
+    ) from error
+  try:
+    pathlib.Path(directory).mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise InputError(f"Cannot make {directory}: {error.strerror}.") from error
+
+
 def draw(advice: Advice, directory) -> list[pathlib.Path]:
   """Draws the histogram, efficiency by depth, fill of rows, and some rows, as PNG files.
 
   Args:
     advice: what to draw.
-    directory: the folder to write to; created if it does not exist.
+    directory: the folder to write to.
 
   Returns:
     The files.
 
   Raises:
-    InputError: matplotlib is missing, or the files cannot be written.
+    InputError: the files cannot be written.
   """
-  try:
-    import matplotlib.figure
-    import matplotlib.style
-  except ImportError as error:
-    raise InputError(
-      'Pictures need matplotlib; install it with pip install "isopack[pictures]".'
-    ) from error
-  directory = pathlib.Path(directory)
-  try:
-    directory.mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    raise InputError(f"Cannot make {directory}: {error.strerror}.") from error
+  import matplotlib.figure
+  import matplotlib.style
+
   written = []
   for name, picture in (
     ("histogram", _histogram),
@@ -58,7 +67,7 @@ def draw(advice: Advice, directory) -> list[pathlib.Path]:
         picture(axes, advice)
         axes.grid(axis="y")
       figure.savefig(data, format="png")
-    written.append(directory / f"{name}.png")
+    written.append(pathlib.Path(directory, f"{name}.png"))
     files.write_bytes(written[-1], data.getvalue())
   return written
 

@@ -14,9 +14,9 @@ class OnlinePacker:
   """Packs sequences as they arrive, by best fit over a bounded number of open packs.
 
   Arriving sequences wait in a look-ahead buffer. When it is full, the longest of them goes
-  to the open pack with the least space that can hold it. If no pack can hold it, a new one
-  is opened. If that is one too many, only the fullest pack is filled up from the buffer and
-  closed: the others keep their space for later sequences. A pack is closed as soon as a
+  to the open pack with the least space that can hold it. If none can hold it, a new pack is
+  opened. If `open_packs` are open already, the fullest is first filled from the buffer and
+  closed. The others keep their space for later sequences. A pack is closed as soon as a
   sequence of `shortest` tokens no longer fits.
 
   With `max_delay`, no sequence waits for more than that many later arrivals, whether in the

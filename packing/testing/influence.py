@@ -85,6 +85,8 @@ def prepare(
     batch = {**batch, "input_embeddings": probe.embed(batch)}
   if methods is None:
     methods = probe.methods or _usable_methods(probe, batch)
+  if not methods or not {*methods} <= {*METHODS}:
+    raise ValueError(f"methods is {methods!r}; expected some of {', '.join(METHODS)}.")
   return probe, batch, methods
 
 

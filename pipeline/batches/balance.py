@@ -11,7 +11,7 @@ import numpy as np
 import packing
 from packing import InputError
 from packing.epochs import PerEpoch
-from packing.errors import short_repr
+from packing.errors import check_integer, short_repr
 
 Balance = Literal["none", "devices", "devices_and_steps"]
 BALANCES = get_args(Balance)
@@ -29,7 +29,7 @@ class Balancing:
       when it began.
 
   Raises:
-    InputError: `what` is unknown.
+    InputError: `what` is unknown, or a number is below 1.
   """
 
   what: Balance = "none"
@@ -37,6 +37,8 @@ class Balancing:
   group: int = 1
 
   def __post_init__(self):
+    check_integer("devices", self.devices, at_least=1)
+    check_integer("group", self.group, at_least=1)
     if self.what not in BALANCES:
       raise InputError(
         f"balance is {short_repr(self.what)}; expected {', '.join(BALANCES)}."

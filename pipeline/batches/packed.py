@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.row import starts_of
 from pipeline.store import SequenceStore
 
 PackedBatch = dict[str, np.ndarray]
@@ -96,6 +95,26 @@ def lay_out(
     "sequence_mask": used,
     "sequence_ids": sequence_ids,
   }
+
+
+def starts_of(
+  lengths: np.ndarray, *, length_multiple: int = 1, separator_tokens: int = 0
+) -> np.ndarray:
+  """The place in its row where each sequence starts.
+
+  Args:
+    lengths: int64[..., M]; the lengths of the sequences, in tokens, from the left.
+    length_multiple, separator_tokens: as in `lay_out`.
+
+  Returns:
+    int64[..., M].
+
+  >>> starts_of(np.array([5, 2, 4]), length_multiple=4, separator_tokens=1).tolist()
+  [0, 12, 20]
+  """
+  multiple = length_multiple
+  sizes = -(-lengths // multiple) * multiple - (-separator_tokens // multiple) * multiple
+  return np.cumsum(sizes, axis=-1) - sizes
 
 
 def pack_rows(

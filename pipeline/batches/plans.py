@@ -252,4 +252,6 @@ def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, dict[str, An
   if plan.algorithm == algorithm == ONLINE:
     made_with |= plan.details
     wanted |= online_options(config)
-  return plan, {name: made_with[name] for name in wanted if made_with[name] != wanted[name]}
+  return plan, {
+    name: made_with.get(name) for name in wanted if made_with.get(name) != wanted[name]
+  }

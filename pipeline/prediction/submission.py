@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 from collections.abc import Iterable
 
 from packing import InputError
@@ -106,7 +107,7 @@ def _glue(name: str, answers: Iterable[dict]) -> str:
 
 
 def _index(text: str) -> int:
-  if not (text.isascii() and text.isdecimal() and str(int(text)) == text):
+  if not re.fullmatch("0|[1-9][0-9]{0,17}", text):
     raise InputError(
       f"The id {short_repr(text)} is not an index of GLUE; expected a whole number from 0. "
       "Leave the ids out of the source to number the examples."

@@ -28,23 +28,6 @@ from pipeline.sources.partitions import Partition
 _ERROR_SUFFIX = ".partial-error-"  # the next preparation removes these
 
 
-def import_beam():
-  """Imports Apache Beam.
-
-  Raises:
-    InputError: it is not installed.
-  """
-  try:
-    import apache_beam
-    import apache_beam.options.pipeline_options
-  except ImportError as error:
-    raise InputError(
-      f"--runner needs Apache Beam ({error}). Install it: pip install -c requirements.lock "
-      '-e ".[beam]".'
-    ) from error
-  return apache_beam
-
-
 class BeamRunner:
   """Prepares a dataset as a Beam pipeline; a runner for `prepare`.
 
@@ -58,7 +41,15 @@ class BeamRunner:
 
   def __init__(self, name: str, options: Iterable[str] = ()):
     self.name = name
-    self.beam = beam = import_beam()
+    try:
+      import apache_beam as beam
+      import apache_beam.options.pipeline_options
+    except ImportError as error:
+      raise InputError(
+        f"--runner needs Apache Beam ({error}). Install it: pip install -c "
+        'requirements.lock -e ".[beam]".'
+      ) from error
+    self.beam = beam
     try:
       beam.runners.create_runner(name)
     except (ValueError, ImportError, AttributeError) as error:

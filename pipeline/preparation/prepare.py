@@ -56,9 +56,12 @@ def prepare(
   directory = pathlib.Path(os.path.realpath(directory))  # "." has no name
   task, settings = find_task(settings)
   fields = task.document_fields(settings)
-  vocabulary = Tokenizer(settings.vocab_file) if settings.vocab_file else None
+  given = settings.vocab_file
   if _exists(directory):
+    # The vocabulary's file may be gone, as its source may: the dataset has a copy.
+    vocabulary = Tokenizer(given) if given and pathlib.Path(given).exists() else None
     return _open_same(directory, settings, fields, vocabulary)
+  vocabulary = Tokenizer(given) if given else None
   sources = {
     split: open_source(spec, fields) for split, spec in _specs(settings).items() if spec
   }

@@ -78,11 +78,16 @@ class StandardInput:
     self._fields, self._lines = fields, 0
 
   def read(self) -> Iterator[Document]:
-    skipped = self._lines
+    skipped, number = self._lines, 0
     for number, line in numbered_lines(sys.stdin.buffer, "standard input"):
       if number > skipped:
         self._lines = number
         yield from split_json_lines([(number, line)], "standard input", self._fields)
+    if number < skipped:
+      raise InputError(
+        f"Standard input ended at line {number}, but {skipped} lines were read before. "
+        "Send all of them again, and new ones after them."
+      )
 
   def state(self) -> int:
     return self._lines

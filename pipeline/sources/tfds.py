@@ -48,7 +48,7 @@ class TfdsPartition:
       numbers = range(start, min(start + _EXAMPLES, self.stop))
       for number, example in zip(numbers, examples.__getitems__(numbers), strict=True):
         where = f"tfds:{self.name}#{self.split}, example {number}"
-        yield select_fields(_plain(example), self.fields, where)
+        yield select_fields(_plain(example, where), self.fields, where)
 
 
 def partitions(name: str, split: str, fields: DocumentFields) -> Iterator[TfdsPartition]:
@@ -132,17 +132,19 @@ def _needs_beam(builder) -> bool:
   )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, where: str) -> Any:
   """Turns bytes into text and NumPy's numbers into Python's, at every level."""
   if isinstance(value, bytes):
     try:
       return value.decode("utf-8")
     except UnicodeDecodeError as error:
-      raise InputError(f"A text is not UTF-8 ({error}); expected text.") from error
+      raise InputError(
+        f"{where} holds text that is not UTF-8 ({error}). Prepare the dataset again."
+      ) from error
   if isinstance(value, dict):
-    return {name: _plain(part) for name, part in value.items()}
+    return {name: _plain(part, where) for name, part in value.items()}
   if isinstance(value, np.ndarray):
-    return _plain(value.tolist())
+    return _plain(value.tolist(), where)
   if isinstance(value, list | tuple):
-    return [_plain(part) for part in value]
+    return [_plain(part, where) for part in value]
   return value.item() if isinstance(value, np.generic) else value

@@ -75,7 +75,8 @@ def token_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSe
       continue
     encoder.tally["documents_used"] += 1
     first_type = _first_type_length(document, len(ids))
-    label = document.fields.get("label") or 0
+    label = document.fields.get("label")
+    label = 0 if label is None else label
     if not isinstance(label, int) or not -(2**31) <= label < 2**31:
       raise InputError(
         f"{document.where}: label is {short_repr(label)}; expected a 32-bit integer."

@@ -33,16 +33,16 @@ class Encoder:
     return self.tokenizer.id_of(SEP)
 
   def count_too_long(
-    self, what: str, length: int, most: int, *, otherwise: str = "truncate or split"
+    self, what: str, length: int, most: int, *, choices: str = "truncate or split"
   ):
     """Counts a text of more than `most` tokens.
 
     Raises:
-      InputError: the settings forbid it. The message recommends `otherwise`.
+      InputError: the settings forbid it. The message recommends `choices`.
     """
     self.tally["too_long"] += 1
     if self.settings.too_long == "error":
       raise InputError(
         f"{what} has {length} tokens; expected at most {most}. Raise "
-        f"--max-sequence-length, or choose --too-long {otherwise}."
+        f"--max-sequence-length, or choose --too-long {choices}."
       )

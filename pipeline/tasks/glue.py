@@ -98,7 +98,7 @@ def _sequence(
   length = 1 + sum(map(len, parts)) + len(parts)
   if length > limit:
     what = f"{document.where}: The example"
-    encoder.count_too_long(what, length, limit, otherwise="truncate")
+    encoder.count_too_long(what, length, limit, choices="truncate")
     shorten(parts, limit - 1 - len(parts))
   encoder.tally["documents_used"] += 1
   input_ids = [encoder.cls, *parts[0], encoder.sep]

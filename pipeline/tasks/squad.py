@@ -138,7 +138,7 @@ def _windows(
   room = settings.max_sequence_length - len(question) - _SPECIAL_TOKENS
   if len(ids) > room:
     what = f"{document.where}: The context"
-    encoder.count_too_long(what, len(ids), room, otherwise="split")
+    encoder.count_too_long(what, len(ids), room, choices="split")
   answer = _token_span(offsets, span)
   prefix = [encoder.cls, *question, encoder.sep]
   start = 0

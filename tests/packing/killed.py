@@ -1,4 +1,4 @@
-"""Programs that are killed while they read, and go on."""
+"""Programs that are killed while they read, and resume."""
 
 import json
 import os

@@ -174,6 +174,9 @@ def test_analyze_advises_and_draws(run, result, tmp_path):
   drawn = {path.name: path.read_bytes()[:4] for path in (tmp_path / "drawn").iterdir()}
   names = ("efficiency.png", "fill.png", "histogram.png", "rows.png")
   assert drawn == dict.fromkeys(names, b"\x89PNG")
+  (tmp_path / "file").touch()
+  status, _, errors = run(f"analyze {tmp_path}/none --pictures {tmp_path}/file")
+  assert (status, "Cannot make" in errors) == (2, True)  # before the lengths are read
   advice = result(f"analyze {tmp_path}/d.parquet")
   assert advice["num_sequences"] == 2003
   assert {c["name"] for c in advice["choices"]} == {

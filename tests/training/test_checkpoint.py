@@ -106,8 +106,7 @@ def test_checkpoints_are_kept_by_policy(tmp_path, program):
       (60, 50),
       (70, 50),
     ):
-      checkpoints.best = best
-      checkpoints.save(step, state, RUN)
+      checkpoints.save(step, state, RUN, best)
       checkpoints.wait()
       kept.append(checkpoints.steps)
   assert kept[3] == [10, 20, 30, 40]

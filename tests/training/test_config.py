@@ -450,7 +450,7 @@ REFUSED = [
 ]
 GPT2_MODEL = {"size": "tiny", "attention_dropout_rate": 0.0}
 SETTINGS = {
-  "base": get_config(),
+  "base": get_config(data={"directory": "no/such/folder"}),
   "sentences": get_config(data={"task": "sentences"}, model={"next_sentence": False}),
   "modern_bert": get_config(model={"family": "modern_bert", "next_sentence": False}),
   "squad": get_config(data={"task": "squad"}, model={"next_sentence": False}),

@@ -181,6 +181,8 @@ def test_another_vocabulary_is_refused_with_what_to_do(tmp_path):
   config = config_for(folder, vocab_file=False)
   config.data.directory = str(tmp_path)  # there is a dataset; what it holds is seen later
   given = init_from.open_weights(config)
+  config.data.vocab_file = str(tmp_path / "gone")
+  init_from.open_weights(config)
   with pytest.raises(ConfigError, match="The vocabulary of the dataset"):
     init_from.check_vocabulary(given, TOKENS[::-1])
 

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from tests.programs import READ_ONLY_CACHE, SETTINGS, STEPS, fields
+from training.errors import ConfigError
 from training.record import metrics, workdir
 from training.sweep import __main__ as sweep
 from training.sweep import file as sweep_file
 from training.sweep import picture as sweep_picture
 from training.sweep import table as sweep_table
-from training.sweep.file import SweepError, load_sweep
+from training.sweep.file import load_sweep
 
 ROOT = pathlib.Path(__file__).parents[2]
 FIELD = "model.attention_mask"
@@ -80,7 +81,7 @@ def test_a_sweep_of_text_is_checked_as_of_a_gpt2(tmp_path):
   arms = {"learned": {"model.positions": "learned"}}
   (run,) = make_sweep(tmp_path, config="configs/gpt2_atoms.py", arms=arms).runs
   assert run.config.model.positions == "learned"
-  with pytest.raises(SweepError, match=r"model\.position_reset is False; expected True"):
+  with pytest.raises(ConfigError, match=r"model\.position_reset is False; expected True"):
     make_sweep(
       tmp_path,
       config="configs/gpt2_atoms.py",
@@ -123,6 +124,7 @@ def test_fields_with_the_same_last_part_are_named_whole(tmp_path):
     ({"grid": GRID, "overrides": []}, "expected 'overrides' to be a dictionary"),
     ({"arms": {3: {}}}, "expected 'arms' to be a dictionary of names"),
     ({"arms": {"x": 3}}, "expected arm 'x' to be a dictionary"),
+    ({"arms": {"": {}, "x": {}}}, "expected a name for every arm"),
     ({"arms": {}}, "expected 'arms' or a 'grid' to run"),
     ({}, "expected 'arms' or a 'grid' to run"),
     ({"grid": GRID, "gird": {}}, "found 'gird' as well"),
@@ -165,9 +167,9 @@ def test_an_option_that_cannot_be_is_refused(tmp_path, capsys, option, message):
 def test_a_file_that_fails_is_told_in_a_line(tmp_path, text, message):
   path = tmp_path / "broken.py"
   path.write_text(text)
-  with pytest.raises(SweepError, match=message):
+  with pytest.raises(ConfigError, match=message):
     load_sweep(path)
-  with pytest.raises(SweepError, match=r"found nothing at .* There are: .*broken\.py"):
+  with pytest.raises(ConfigError, match=r"found nothing at .* There are: .*broken\.py"):
     load_sweep(tmp_path / "other.py")
 
 

@@ -170,8 +170,11 @@ def _model_rules(config, family: str, head: str) -> list[_Rule]:
   causal, is_modern = family == "gpt2", family == "modern_bert"
   task, given = config.data.task, config.model.init_from
   folder = "the folder of a run or an imported model to start from"
+  # A prepared dataset has its own copy of its vocabulary.
   has_vocabulary = (
-    not config.data.vocab_file or pathlib.Path(config.data.vocab_file).is_file()
+    not config.data.vocab_file
+    or pathlib.Path(config.data.vocab_file).is_file()
+    or pathlib.Path(config.data.directory).exists()
   )
   return [
     (

@@ -18,8 +18,12 @@ from training.recipe.table import table
 
 _CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
 _FACTOR = flags.DEFINE_float("packing_factor", None, "Sequences per row.", required=True)
-_SEQUENCES = flags.DEFINE_integer("num_sequences", None, "Sequences in the dataset.")
-_TOKENS = flags.DEFINE_integer("num_tokens", None, "Real tokens in the dataset.")
+_SEQUENCES = flags.DEFINE_integer(
+  "num_sequences", None, "Sequences in the dataset.", lower_bound=1
+)
+_TOKENS = flags.DEFINE_integer(
+  "num_tokens", None, "Real tokens in the dataset.", lower_bound=1
+)
 _DEVICES = flags.DEFINE_integer(
   "num_devices", 1, "Devices that share a batch.", lower_bound=1
 )

@@ -38,7 +38,7 @@ from training.record import workdir
 from training.record.files import read_json_lines, write_json, write_text
 from training.sweep import jobs
 from training.sweep import picture as sweep_picture
-from training.sweep.file import ROOT, Run, Sweep, SweepError, load_sweep
+from training.sweep.file import ROOT, Run, Sweep, load_sweep
 from training.sweep.table import (
   BASELINES,
   COLUMNS,
@@ -220,7 +220,7 @@ def main(arguments: list[str] | None = None) -> int:
   try:
     for field in fields:
       if not field.startswith("--config.") or "=" not in field:
-        raise SweepError(f"Expected --config.FIELD=VALUE, found {field!r}.")
+        raise ConfigError(f"Expected --config.FIELD=VALUE, found {field!r}.")
     sweep = load_sweep(options.file, fields, only=options.only)
     if options.dry_run:
       failures: dict[str, str] = {}
@@ -230,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
     arms = tabulate(sweep, folder, failures)
     if not options.dry_run:
       write(folder, arms, failures)
-  except (SweepError, ConfigError, OSError) as error:
+  except (ConfigError, OSError) as error:
     _print_error(f"error: {error}")
     return 2
   except KeyboardInterrupt:

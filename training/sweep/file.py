@@ -26,10 +26,6 @@ _KEYS = ("config", "overrides", "arms", "grid")
 _LONGEST_NAME = 255  # of a folder, in bytes, on most file systems
 
 
-class SweepError(ValueError):
-  """A sweep cannot be run."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Run:
   """One run of a sweep.
@@ -73,7 +69,7 @@ def load_sweep(
     only: the part of the grid to run, such as "seed=0,1".
 
   Raises:
-    SweepError: the message says what is wrong, and where.
+    ConfigError: the message says what is wrong, and where.
   """
   return make_sweep(_read(pathlib.Path(path)), options, only=only, where=str(path))
 
@@ -94,19 +90,19 @@ def make_sweep(
     where: where `spec` comes from, for messages.
 
   Raises:
-    SweepError: the message says what is wrong, and where.
+    ConfigError: the message says what is wrong, and where.
   """
   spec = _part(_checked(spec, where), only, where)
   name, _, argument = spec["config"].partition(":")
   base = _call(ROOT / name, "get_config", *filter(None, [argument]))
   given = {option.removeprefix("--config.").partition("=")[0] for option in options}
   for field in given:
-    _field(base, field, where="--config")
+    field_value(base, field, where="--config")
   _parse(base, options)
   runs: dict[str, Run] = {}
   for arm, point, fields in _points(spec):
     if both := sorted(given & fields.keys()):
-      raise SweepError(
+      raise ConfigError(
         f"--config.{both[0]} is given for all runs, but {where} sets it for {arm!r}. "
         "Remove it from one of them."
       )
@@ -115,9 +111,9 @@ def make_sweep(
     config = _changed(base, fields, typed={*fields, *given}, where=f"{where}, run {name}")
     run = Run(name, arm, point, fields, config)
     if name in runs:
-      raise SweepError(f"{where} has two runs with the name {name}.")
+      raise ConfigError(f"{where} has two runs with the name {name}.")
     if name in (".", "..") or len(name.encode()) > _LONGEST_NAME:
-      raise SweepError(
+      raise ConfigError(
         f"{where} has a run with the name {name!r}; expected the name of a folder, of at "
         f"most {_LONGEST_NAME} bytes. Name the runs in 'arms'."
       )
@@ -129,7 +125,7 @@ def _read(path: pathlib.Path) -> Any:
   """Calls `get_sweep` of a file."""
   if not path.is_file():
     there = ", ".join(str(p) for p in sorted(path.parent.glob("*.py")))
-    raise SweepError(
+    raise ConfigError(
       f"Expected the file of a sweep, found nothing at {path}."
       + (f" There are: {there}." if there else "")
     )
@@ -140,32 +136,34 @@ def _checked(spec: Any, path: str) -> dict[str, Any]:
   """The description of a sweep, with every key of `_KEYS`."""
   expected = f"expected a dictionary with {', '.join(_KEYS)}"
   if not isinstance(spec, dict) or not isinstance(spec.get("config"), str):
-    raise SweepError(f"{path}: {expected}; found {spec!r}.")
+    raise ConfigError(f"{path}: {expected}; found {spec!r}.")
   if unknown := sorted(spec.keys() - set(_KEYS)):
-    raise SweepError(f"{path}: {expected}; found {unknown[0]!r} as well.")
+    raise ConfigError(f"{path}: {expected}; found {unknown[0]!r} as well.")
   defaults: dict[str, Any] = {"overrides": {}, "arms": {"": {}}, "grid": {}}
   spec = defaults | spec
   for key in ("overrides", "arms", "grid"):
     if not isinstance(spec[key], dict) or not all(isinstance(k, str) for k in spec[key]):
-      raise SweepError(
+      raise ConfigError(
         f"{path}: expected {key!r} to be a dictionary of names, found {spec[key]!r}."
       )
+  if "" in spec["arms"] and len(spec["arms"]) > 1:
+    raise ConfigError(f"{path}: expected a name for every arm, found ''.")
   for name, fields in spec["arms"].items():
     if not isinstance(fields, dict):
-      raise SweepError(
+      raise ConfigError(
         f"{path}: expected arm {name!r} to be a dictionary of fields, found {fields!r}."
       )
     if both := sorted(fields.keys() & spec["grid"].keys()):
-      raise SweepError(f"{path}: {both[0]!r} is both in arm {name!r} and in the grid.")
+      raise ConfigError(f"{path}: {both[0]!r} is both in arm {name!r} and in the grid.")
   if both := sorted(spec["overrides"].keys() & spec["grid"].keys()):
-    raise SweepError(f"{path}: {both[0]!r} is both in the overrides and in the grid.")
+    raise ConfigError(f"{path}: {both[0]!r} is both in the overrides and in the grid.")
   for field, values in spec["grid"].items():
     if not isinstance(values, list | tuple) or not values:
-      raise SweepError(
+      raise ConfigError(
         f"{path}: expected a list of values for {field!r} in the grid, found {values!r}."
       )
   if not spec["arms"] or (spec["arms"] == {"": {}} and not spec["grid"]):
-    raise SweepError(f"{path}: expected 'arms' or a 'grid' to run, found neither.")
+    raise ConfigError(f"{path}: expected 'arms' or a 'grid' to run, found neither.")
   return spec
 
 
@@ -176,14 +174,14 @@ def _part(spec: dict[str, Any], only: Sequence[str], where: str) -> dict[str, An
   for text in only:
     field, _, values = text.partition("=")
     if field not in parts:
-      raise SweepError(
+      raise ConfigError(
         f"--only: expected FIELD=VALUE,... with a field of {where}, one of "
         f"{', '.join(parts)}; found {text!r}."
       )
     known = {str(value): value for value in parts[field]}
     chosen = values.split(",")
     if unknown := [value for value in chosen if value not in known]:
-      raise SweepError(
+      raise ConfigError(
         f"--only: expected some of {','.join(known)} for {field}, found {unknown[0]!r}."
       )
     parts[field] = [value for text, value in known.items() if text in chosen]
@@ -241,7 +239,7 @@ def _call(path: pathlib.Path, function: str, *arguments: str) -> Any:
     exec(compile(path.read_bytes(), path, "exec"), vars(module))
     return getattr(module, function)(*arguments)
   except Exception as error:  # a file may fail in any way
-    raise SweepError(f"{path}: {type(error).__name__}: {error}") from error
+    raise ConfigError(f"{path}: {type(error).__name__}: {error}") from error
 
 
 def _parse(config: ml_collections.ConfigDict, options: Sequence[str]):
@@ -254,14 +252,7 @@ def _parse(config: ml_collections.ConfigDict, options: Sequence[str]):
   try:
     parsed(arguments)
   except flags.Error as error:
-    raise SweepError(" ".join(str(error).split())) from error
-
-
-def _field(config: ml_collections.ConfigDict, name: str, *, where: str):
-  try:
-    return field_value(config, name, where=where)
-  except ConfigError as error:
-    raise SweepError(str(error)) from error
+    raise ConfigError(" ".join(str(error).split())) from error
 
 
 def _changed(
@@ -274,10 +265,10 @@ def _changed(
   """A copy of the config with new values, which must have the types of the old ones."""
   config = copy.deepcopy(base)  # keeps references between fields
   for field, value in fields.items():
-    found = _field(config, field, where=where)
+    found = field_value(config, field, where=where)
     same = type(value) is type(found)
     if not same and not (isinstance(found, float) and type(value) is int):
-      raise SweepError(str(wrong_type(field, value, found, where=where)))
+      raise ConfigError(str(wrong_type(field, value, found, where=where)))
     config.update_from_flattened_dict({field: value})
   config = config.copy_and_resolve_references()
   try:  # train.py checks again, with its devices
@@ -292,5 +283,5 @@ def _changed(
       typed=typed,
     )
   except ConfigError as error:
-    raise SweepError(f"{where}: {error}") from error
+    raise ConfigError(f"{where}: {error}") from error
   return config

@@ -165,6 +165,7 @@ def test_time_limit_gives_the_best_plan_so_far_with_its_bound():
   heuristic = packing.pack(plan.histogram, algorithm="lpfhp", max_sequences_per_pack=8)
   assert plan.num_packs <= heuristic.num_packs
   assert plan.lower_bound <= 21_697_115
+  assert plan.details["stopped_by"] == "time_limit"
 
 
 def plan_of(name, **options):

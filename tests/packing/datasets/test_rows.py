@@ -303,5 +303,5 @@ made = lambda row: {name: str(x.tobytes()) for name, x in row.items()}
 """
 
 
-def test_a_reader_that_is_killed_goes_on_with_the_next_row(tmp_path):
+def test_a_reader_that_is_killed_resumes_with_the_next_row(tmp_path):
   assert len(resumed(READER, tmp_path)) > 100

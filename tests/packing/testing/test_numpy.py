@@ -54,6 +54,13 @@ def test_what_is_wrong_is_named():
     assert_causal(model, BATCH)
 
 
+@pytest.mark.parametrize("methods", [(), "change", ("derivatives",)])
+def test_unknown_methods_or_none_are_refused(methods):
+  for check in (assert_no_cross_contamination, assert_causal):
+    with pytest.raises(ValueError, match="expected some of change, derivative"):
+      check(model, BATCH, methods=methods)
+
+
 def test_an_infinity_that_stays_is_no_change():
   def banned(batch, **options):  # a logit that the model never chooses
     outputs = model(batch, **options)["attention"]

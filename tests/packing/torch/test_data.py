@@ -188,6 +188,7 @@ def test_wrong_options_are_refused(options, message):
     ([[{"tokens": [1]}]], "with input_ids"),
     ([[{"input_ids": [1], "labels": [1, 2]}]], "one for each token"),
     ([[{"input_ids": [1], "label": 0}] * 3], "at most 2"),
+    ([[{"input_ids": [1]}] * 3], "at most 2"),
   ],
 )
 def test_wrong_packs_are_refused(packs, message):
@@ -302,5 +303,5 @@ made = lambda pack: [x["input_ids"][0] for x in pack]
 """
 
 
-def test_a_reader_that_is_killed_goes_on_with_the_next_pack(tmp_path):
+def test_a_reader_that_is_killed_resumes_with_the_next_pack(tmp_path):
   assert flat(resumed(READER, tmp_path)) == list(range(400))

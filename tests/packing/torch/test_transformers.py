@@ -34,7 +34,7 @@ SIZES: dict[str, Any] = {
   "bos_token_id": 1,
   "eos_token_id": 2,
 }
-# The class, its own sizes, and what the collator is told.
+# The class, its own sizes, and the collator's options.
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
   "bert": ("BertForMaskedLM", {}, {}),
   "roberta": ("RobertaForMaskedLM", {"pad_token_id": 1}, {"first_position": 2}),
@@ -55,15 +55,15 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
 
 def make(name, implementation="eager"):
   torch.manual_seed(0)
-  kind, sizes, told = MODELS[name]
+  kind, sizes, options = MODELS[name]
   kind = getattr(transformers, kind)
   config = kind.config_class(**(SIZES | sizes), attn_implementation=implementation)
   model = kind(config).eval()
   for parameter in model.parameters():  # biases and all else matter too
     torch.nn.init.normal_(parameter, std=0.3)
   if sizes.get("local_attention"):
-    assert config.sliding_window == told["window"]
-  return model, told
+    assert config.sliding_window == options["window"]
+  return model, options
 
 
 def sequences():
@@ -97,24 +97,24 @@ def without_mask(model, collator):
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", MODELS)
 def test_packed_equals_unpacked_and_nothing_leaks(name, implementation):
-  model, told = make(name, implementation)
-  apply = as_function(model, PackedCollator(row_length=ROW, **told))
+  model, options = make(name, implementation)
+  apply = as_function(model, PackedCollator(row_length=ROW, **options))
   assert_packed_equals_unpacked(apply, sequences(), row_length=ROW)
   batch = PackedCollator(row_length=ROW).rows([sequences()[:3], sequences()[3:7]])
   assert_no_cross_contamination(apply, batch)
-  if told.get("causal"):
+  if options.get("causal"):
     assert_causal(apply, batch)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_sequences_alone_get_what_the_model_gives_without_any_mask(name):
   """As users call it: the model's own mask, positions and window."""
-  model, told = make(name)
-  collator = PackedCollator(row_length=ROW, **told)
+  model, options = make(name)
+  collator = PackedCollator(row_length=ROW, **options)
   for geometry in GEOMETRIES.values():
     lengths = [len(x["input_ids"]) for x in sequences()]
     plan = packing.pack(lengths, max_sequence_length=ROW, **geometry)
-    collator = PackedCollator.of(plan, **told)
+    collator = PackedCollator.of(plan, **options)
     packs = [[sequences()[i] for i in pack] for pack in plan.assign(lengths, seed=0)]
     rows = collator.rows(packs)
     arguments = collator.arguments(rows)
@@ -131,8 +131,8 @@ def test_sequences_alone_get_what_the_model_gives_without_any_mask(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_without_the_mask_sequences_contaminate_each_other(name):
-  model, told = make(name)
-  apply = without_mask(model, PackedCollator(row_length=ROW, **told))
+  model, options = make(name)
+  apply = without_mask(model, PackedCollator(row_length=ROW, **options))
   (difference,) = differences(apply, sequences(), row_length=ROW)
   assert difference.size > 1e-3
 
@@ -148,10 +148,10 @@ def test_one_mask_for_all_layers_ignores_the_window():
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_the_loss_is_the_mean_over_all_tokens_with_labels(name):
-  model, told = make(name)
-  collator = PackedCollator(row_length=ROW, **told)
+  model, options = make(name)
+  collator = PackedCollator(row_length=ROW, **options)
   examples = sequences()
-  if not told.get("causal"):
+  if not options.get("causal"):
     for x in examples:
       x["labels"] = np.where(x["input_ids"] % 3 == 0, x["input_ids"], -100)
   losses, counts = [], []
@@ -161,15 +161,15 @@ def test_the_loss_is_the_mean_over_all_tokens_with_labels(name):
     for x in examples[:5]:
       ids = torch.as_tensor(x["input_ids"])[None]
       labels = torch.as_tensor(x.get("labels", x["input_ids"]))[None]
-      if count := (labels[:, told.get("causal", False) :] != -100).sum():
+      if count := (labels[:, options.get("causal", False) :] != -100).sum():
         losses.append(float(model(input_ids=ids, labels=labels).loss))
         counts.append(int(count))
   assert float(loss) == pytest.approx(np.average(losses, weights=counts), rel=1e-5)
 
 
 def test_gradients_of_packed_and_unpacked_are_equal():
-  model, told = make("bert")
-  collator = PackedCollator(row_length=ROW, **told)
+  model, options = make("bert")
+  collator = PackedCollator(row_length=ROW, **options)
 
   def apply(params, batch):
     arguments = collator.arguments(batch)
@@ -206,8 +206,8 @@ if __name__ == "__main__":
   )
   for name in MODELS:
     for implementation in ("eager", "sdpa"):
-      model, told = make(name, implementation)
-      collator = PackedCollator(row_length=ROW, **told)
+      model, options = make(name, implementation)
+      collator = PackedCollator(row_length=ROW, **options)
       cells = []
       for apply in (as_function(model, collator), without_mask(model, collator)):
         (difference,) = differences(apply, sequences(), row_length=ROW)

@@ -39,8 +39,8 @@ def batches_of(loader, first, end):
   return [loader[step] for step in range(first, end)]
 
 
-def most_often(batches, number):
-  """Times that each sequence came."""
+def times_seen(batches, number):
+  """How often each sequence occurs."""
   ids = np.concatenate([batch["sequence_ids"].ravel() for batch in batches])
   return np.bincount(ids[ids >= 0], minlength=number)
 
@@ -52,7 +52,7 @@ def test_after_any_step_no_sequence_is_an_epoch_ahead_of_another(store, balance)
   steps = int(3 * loader.batches_per_epoch)
   came = np.zeros(len(store), int)
   for step in range(steps):
-    came += most_often([loader[step]], len(store))
+    came += times_seen([loader[step]], len(store))
     epochs = (step + 1) * loader.batch_size // loader.num_rows
     assert came.min() == epochs
     assert came.max() <= epochs + 1
@@ -137,7 +137,7 @@ def test_resumes_at_the_same_step_with_other_processes_and_workers(store, balanc
 
 
 @pytest.mark.parametrize("balance", BALANCES)
-def test_on_other_devices_a_run_goes_on_with_the_same_steps(store, balance):
+def test_on_other_devices_a_run_resumes_with_the_same_steps(store, balance):
   """The rows of a step are the same; only the devices have others of them."""
   batches = make_loader(store, balance=balance, devices=4).iterate()
   for _ in range(5):
@@ -156,6 +156,8 @@ def test_what_cannot_be_balanced_is_refused(store):
     make_loader(store, balance="steps")
   with pytest.raises(packing.InputError, match="multiple of the 3 devices"):
     make_loader(store, balance="devices", devices=3)
+  with pytest.raises(packing.InputError, match="devices is 0"):
+    make_loader(store, balance="devices", devices=0)
   state = make_loader(store, balance="devices", devices=4).iterate().get_state()
   with pytest.raises(packing.InputError, match="balance='devices'; expected 'none'"):
     make_loader(store).iterate().set_state(state)
@@ -202,3 +204,8 @@ def test_deal_gives_each_device_as_many_packs():
   assert dealt.max() <= snake.sum(axis=0).max()
   with pytest.raises(packing.InputError, match="multiple of the 5 devices"):
     packing.deal(costs, devices=5)
+  with pytest.raises(packing.InputError, match="multiple of the 5 devices"):
+    packing.waiting(costs[None], devices=5)
+  options = {"batch_size": 8, "first_row": 0, "rng": rng}
+  with pytest.raises(packing.InputError, match="multiple of the 3 packs of a group"):
+    packing.balanced_order(costs, group=3, **options)

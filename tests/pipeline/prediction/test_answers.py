@@ -123,6 +123,7 @@ ACCEPTABLE = {"id": "0", "label": "acceptable"}
     ("glue/cola", [ACCEPTABLE, ACCEPTABLE], "The index 0 occurs twice"),
     ("glue/cola", [ACCEPTABLE | {"id": "x1"}], "The id 'x1' is not an index of GLUE"),
     ("glue/cola", [ACCEPTABLE | {"id": "01"}], "The id '01' is not an index"),
+    ("glue/cola", [ACCEPTABLE | {"id": "1" * 5000}], "is not an index of GLUE"),
     ("glue/cola", [ACCEPTABLE | {"label": "yes"}], "label 'yes'; expected one of unacce"),
     ("glue/stsb", [ACCEPTABLE], "the value None; expected a number"),
     ("squad", [ACCEPTABLE], "expected the answer to a question"),

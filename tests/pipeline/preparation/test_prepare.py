@@ -216,6 +216,20 @@ def test_a_changed_source_is_refused_but_a_missing_one_is_not(corpus, tmp_path):
   assert prepare(tmp_path / "d", chosen).manifest == dataset.manifest
 
 
+def test_a_changed_vocabulary_is_refused_but_a_missing_one_is_not(corpus, tmp_path):
+  vocabulary = tmp_path / "vocab.txt"
+  shutil.copy(settings(corpus).vocab_file, vocabulary)
+  chosen = settings(corpus, vocab_file=str(vocabulary))
+  dataset = prepare(tmp_path / "d", chosen)
+  vocabulary.write_text(vocabulary.read_text() + "more\n")
+  with pytest.raises(packing.InputError, match="another vocabulary"):
+    prepare(tmp_path / "d", chosen)
+  vocabulary.unlink()
+  assert prepare(tmp_path / "d", chosen).manifest == dataset.manifest
+  with pytest.raises(packing.InputError, match="Expected a vocabulary file"):
+    prepare(tmp_path / "new", chosen)
+
+
 def test_the_folder_may_be_the_current_one(corpus, tmp_path, monkeypatch):
   (tmp_path / "a").mkdir()
   monkeypatch.chdir(tmp_path / "a")

@@ -160,6 +160,10 @@ def test_standard_input_resumes_when_it_is_given_again(standard_input):
   resumed = open_stream("-", FIELDS)
   resumed.restore(json.loads(json.dumps(documents.state())))
   assert texts_of(resumed.read()) == TEXTS[60:]
+  standard_input(lines_of(TEXTS[60:80]))  # the new ones alone
+  resumed.restore(documents.state())
+  with pytest.raises(packing.InputError, match="ended at line 20, but 60 lines were read"):
+    next(resumed.read())
 
 
 @pytest.mark.parametrize(
@@ -250,7 +254,7 @@ def test_the_state_of_a_reader_without_a_stream_is_refused(folder, tmp_path, sta
     reader.restore(state)
 
 
-def test_sequences_go_on_in_the_next_document_as_in_a_prepared_dataset(
+def test_sequences_continue_in_the_next_document_as_in_a_prepared_dataset(
   standard_input, tmp_path
 ):
   standard_input(lines_of(TEXTS[:6]))

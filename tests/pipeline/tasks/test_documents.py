@@ -62,14 +62,15 @@ def test_tokens_are_not_changed(make):
     ({"input_ids": [5, 6], "token_type_ids": [0]}, r"expected 2 numbers"),
     ({"input_ids": [5] * 17}, r"A sequence has 17 tokens; expected at most 16"),
     ({"input_ids": [5], "label": "x"}, r"label is 'x'; expected a 32-bit int"),
+    ({"input_ids": [5], "label": ""}, r"label is ''; expected a 32-bit int"),
     ({"input_ids": [5], "label": 3_000_000_000}, r"label is 3000000000; expected a 32-b"),
     ({"input_ids": [5, 6], "token_type_ids": [0, 2]}, r"\[0, 2\]; expected zeros"),
   ],
 )
 def test_invalid_tokens_are_refused(make, tmp_path, row, message):
-  with pytest.raises(InputError, match=rf"line 2: .*{message}|{message}"):
+  with pytest.raises(InputError, match=rf"line 2: .*{message}"):
     make("tokens", [{"input_ids": [5]}, row])
-  assert not list(tmp_path.glob("out*"))
+  assert not list(tmp_path.glob("*out*"))
 
 
 def test_a_sequence_has_as_many_whole_sentences_as_fit(make):

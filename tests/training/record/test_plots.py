@@ -7,6 +7,7 @@ from matplotlib.colors import to_rgba
 from tests.training import test_sweep
 from tests.training.test_evaluation import picture, share_of
 from training import plots
+from training.errors import ConfigError
 from training.record import metrics
 from training.record import plots as drawing
 from training.sweep import __main__ as sweep
@@ -102,6 +103,9 @@ def test_an_evaluation_whose_step_has_lost_its_line_is_left_out(runs, axes_of):
   path.write_text("".join(lines[:2] + lines[3:]))  # without step 30
   (axis,), _ = axes_of(plots.plot_runs, runs)
   assert list(map(len, curves_of(axis))) == [8, 2, 9, 3]
+  path.write_text(lines[0])
+  with pytest.raises(ConfigError, match=r"No line of metrics\.jsonl has a step"):
+    plots.plot_runs(runs[:1], path.with_name("p.png"), metric="nsp_accuracy")
 
 
 def test_runs_with_the_same_name_are_told_apart(tmp_path, axes_of):

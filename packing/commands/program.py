@@ -1,0 +1,37 @@
+"""How a command line reports a mistake and prints its result."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+class Parser(argparse.ArgumentParser):
+  """Reports a wrong command line in one line that names --help; exit status 2."""
+
+  def error(self, message):
+    message = " ".join(message.split()).rstrip(".")
+    if len(message) > 300:
+      message = message[:297] + "..."
+    self.exit(2, f"error: {message}. See {self.prog} --help.\n")
+
+
+def print_result(text: str, status: int = 0) -> int:
+  """Prints a result; returns `status`, or 1 if standard output cannot be written."""
+  if sys.stdout is None:
+    return fail(1, "Cannot write the result: standard output is closed.")
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:
+    sys.stderr.close()  # the reader stopped reading
+    return 1
+  except OSError as error:
+    sys.stdout = None  # nothing more can be written
+    return fail(1, f"Cannot write the result: {error.strerror}.")
+  return status
+
+
+def fail(status: int, message: str) -> int:
+  """Prints an error in one line; returns the exit status."""
+  print(f"error: {' '.join(message.split())}", file=sys.stderr)
+  return status
