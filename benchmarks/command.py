@@ -24,7 +24,9 @@ DTYPES = ("float32", "bfloat16")
 def make_parser(description: str | None) -> Parser:
   """A parser with `--json` that prints the description unchanged."""
   parser = Parser(
-    description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    description=description,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    allow_abbrev=False,  # some options are looked for before they are parsed
   )
   parser.add_argument(
     "--json", type=output_file, metavar="F.json", help="write all numbers to this file"

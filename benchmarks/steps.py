@@ -122,7 +122,7 @@ def first_runs(
 
 
 def steadiest_clock() -> str:
-  """The processor's for `in_turns`; where it does not see the device's work, the wall's."""
+  """For `in_turns`: "processor", or "wall" if the processor's misses the device's work."""
   return "processor" if jax.default_backend() == "cpu" else "wall"
 
 

@@ -45,8 +45,8 @@ TRAINED = (
   *("two_phases", "real_phases", "next_sentence", "downstream", "real_downstream"),
   "fine_tuning",
 )
-# By pattern in the results, finished runs and the time they took; and the folder of the
-# documents that keeps them.
+# Files of finished runs and the time they took, as patterns in the results; and the folder
+# of the documents that they are copied to.
 RUNS = {
   **{f"{folder}/runs/*.json": PACKING for folder in TRAINED},
   **{f"{folder}/minutes.json": PACKING for folder in TRAINED},

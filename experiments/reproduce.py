@@ -20,7 +20,6 @@ import time
 from benchmarks.command import some_of
 from experiments.lab import command, report
 from experiments.lab import part as lab
-from experiments.lab.exhibits import Exhibit
 from training.command import Stopped, positive
 from training.record.files import write_text
 
@@ -79,8 +78,10 @@ def reproduce(options: argparse.Namespace) -> int:
   for number, name in enumerate(names, start=1):
     title, start = f"[{number}/{len(names)}] {name}", time.monotonic()
     _say(f"{title} ...")
+    module = importlib.import_module(f"experiments.packing_paper.{PARTS[name]}")
+    line = f"{COMMAND} {name}{' --quick' * options.quick}"
     try:
-      make(name, options)
+      lab.make(module.exhibits, command.make_part(options, line, name))
     except (Stopped, *lab.MISTAKES) as error:
       failures[name] = str(error)
       _say(f"{title}: failed: {error}")
@@ -99,18 +100,6 @@ def reproduce(options: argparse.Namespace) -> int:
       print(f"{x.name}: {x.state} ({x.agreement})")
     print(f"\nwritten to {folder / 'REPORT.md'}")
   return 1 if failures else 0
-
-
-def make(name: str, options: argparse.Namespace) -> list[Exhibit]:
-  """Makes one of `PARTS` in a folder of its name.
-
-  Raises:
-    Stopped: some of its runs failed; all others are finished.
-    InputError, ConfigError, OSError: its input is wrong.
-  """
-  module = importlib.import_module(f"experiments.packing_paper.{PARTS[name]}")
-  part = command.make_part(options, f"{COMMAND} {name}{' --quick' * options.quick}", name)
-  return lab.make(module.exhibits, part)
 
 
 def _say(line: str):

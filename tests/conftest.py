@@ -29,6 +29,13 @@ gc.freeze()
 gc.set_threshold(100_000, 50, 50)
 
 
+@pytest.fixture
+def on_cpu():
+  """Skips a test that an accelerator would change."""
+  if jax.default_backend() != "cpu":
+    pytest.skip("needs a machine without an accelerator")
+
+
 def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
   """What tests share is imported for doctests only if it has some.
 

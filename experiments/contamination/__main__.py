@@ -21,6 +21,7 @@ command resumes where it was stopped.
 from __future__ import annotations
 
 import functools
+import hashlib
 import pathlib
 import sys
 from collections.abc import Mapping
@@ -188,9 +189,11 @@ def exhibits(part: Part) -> list[Exhibit]:
   overrides |= real_tasks.QUICK if part.quick else {}
 
   runs = pretrained.make_runs(models, tasks, part.folder, overrides)
+  pairs = pathlib.Path(tasks[SIMILARITY].held_out_source).read_bytes()
+  of_data = hashlib.sha256(pairs).hexdigest()[:8]
 
   def rank_of(model: pathlib.Path) -> pathlib.Path:
-    return part.folder / "ranks" / f"{pretrained.name_of(model)}.json"
+    return part.folder / "ranks" / f"{pretrained.name_of(model)}-{of_data}.json"
 
   kept = {model for model in study.kept_of(*models) if not rank_of(model).exists()}
   results = study.run(kept=kept | pretrained.to_start_from(runs))

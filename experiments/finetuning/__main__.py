@@ -144,7 +144,7 @@ def compare_predictions(config: ConfigDict, folder: pathlib.Path) -> Same:
 def _differ(a: np.ndarray, b: np.ndarray) -> bool:
   if a.shape == (1,):  # a number
     return not np.allclose(a, b, rtol=0, atol=TOLERANCE)
-  return bool((a.argmax(0) != b.argmax(0)).any())
+  return not np.isfinite([a, b]).all() or bool((a.argmax(0) != b.argmax(0)).any())
 
 
 # -------------------------------------------------------------------------- the results

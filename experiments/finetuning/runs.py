@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benchmarks.small_bert import machine_and_device
 from experiments.lab.study import (
   agrees,
   dataset_digest,
@@ -58,11 +59,11 @@ class Runs:
   def read(self, run: Run) -> Result | None:
     """What is kept of a run; None if it has not ended, or if the file is another run's."""
     kept = self._stored(run)
-    if not kept or kept["started_from"] != weights_digest(run.config.model.init_from):
+    if kept.get("started_from") != weights_digest(run.config.model.init_from):
       return None
-    if dataset_digest(run.config) not in (None, kept["dataset"]):
+    if dataset_digest(run.config) not in (None, kept.get("dataset")):
       return None
-    return kept if agrees(kept["config"], run.config.to_dict()) else None
+    return kept if agrees(kept.get("config"), run.config.to_dict()) else None
 
   def _stored(self, run: Run) -> Result:
     """The content of a run's file; empty if there is none."""
@@ -80,6 +81,7 @@ class Runs:
           "config": without_places(run.config.to_dict()),
           "dataset": dataset_digest(run.config),
           "started_from": weights_digest(run.config.model.init_from),
+          "machine": machine_and_device(),
           "summary": workdir.read_summary(self.place(run)),
         }
         write_json(self.file(run), kept | dict(self.look(run, self.place(run))))
@@ -128,7 +130,9 @@ def run_all(all_runs: Sequence[Runs], *, number: int):
   ]
   pairs.sort(key=lambda pair: (pair[0], -pair[1].cost))
   processes = [process for _, process in pairs]
-  failures = run_tasks(processes, number=number, desc="fine-tuning")
-  for runs in all_runs:
-    runs.keep()
+  try:
+    failures = run_tasks(processes, number=number, desc="fine-tuning")
+  finally:  # a stopped study keeps what is finished, with the weights that it started from
+    for runs in all_runs:
+      runs.keep()
   stop_if_failed(failures, len(processes))

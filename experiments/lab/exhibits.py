@@ -30,7 +30,7 @@ class Statement(NamedTuple):
   claim: str
   outcome: Outcome
   evidence: str  # estimate, interval, test and number of runs
-  # From this, `statistics.judge` made outcome and evidence; None if it did not make them.
+  # What `statistics.judge` made outcome and evidence from; None if it did not make them.
   test: Mapping[str, Any] | None = None
 
 

@@ -72,7 +72,8 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
 
   Slow results (runs, measurements, plans) are cached by what they were made from. So a call
   is short if all of them exist, and its exhibits are never out of date. Their minutes are
-  those of all calls for this folder so far.
+  those of all calls for this folder so far; their machine is the one of the part's runs, or
+  this one.
   """
   part.folder.mkdir(parents=True, exist_ok=True)
   start = time.monotonic()
@@ -83,7 +84,7 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
     minutes = json.loads(path.read_text()) if path.exists() else 0.0
     minutes += (time.monotonic() - start) / 60
     write_json(path, minutes)
-  here = machine()
+  here = _machine_of_runs(part.folder) or machine()
   exhibits = [
     dataclasses.replace(x, minutes=minutes, machine=x.machine or here) for x in exhibits
   ]
@@ -91,6 +92,13 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
   write_text(part.folder / "exhibits.md", text)
   write_json(part.folder / "exhibits.json", [dataclasses.asdict(x) for x in exhibits])
   return exhibits
+
+
+def _machine_of_runs(folder: pathlib.Path) -> str:
+  """The machines that the runs in a folder were made on; "" if none is known."""
+  runs = [json.loads(path.read_text()) for path in folder.glob("runs/*.json")]
+  names = {run["machine"].partition("; cpu")[0] for run in runs if "machine" in run}
+  return " and ".join(sorted(names))
 
 
 def read(folder: str | os.PathLike[str]) -> list[Exhibit]:

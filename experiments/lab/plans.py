@@ -20,7 +20,7 @@ from training.record.files import write_json
 
 
 def cached_plan(
-  part: Part, histogram: str, algorithm: str, depth: int | str | None = None, **options
+  part: Part, histogram: str, algorithm: str, depth: int | None = None, **options
 ) -> packing.Plan:
   """A plan for a built-in histogram; read from its file if it was made before.
 

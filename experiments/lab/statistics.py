@@ -86,9 +86,9 @@ def judge(claim: str, test: Mapping[str, Any]) -> Statement:
 
   Args:
     claim: in words.
-    test: its "kind", a row of the table in `outcome`; "difference" and, for "equal" and
-      "not more", "control", each as of `Difference`; "margin" and "unit". For "all" the
-      pairs "of" claims and tests.
+    test: has "kind", a row of the table in `outcome`; "difference", the fields of a
+      `Difference`; "margin" and "unit". "equal" and "not more" also have "control", fields
+      like those of "difference". "all" has only "of", a list of pairs of claim and test.
   """
   return Statement(claim, outcome(test), _evidence(test), test)
 

@@ -21,6 +21,7 @@ import packing
 import pipeline
 from benchmarks.small_bert import machine_and_device
 from experiments.lab.streams import BATCHES, ONE_A_ROW
+from model import weights
 from training import command, memory
 from training.command import Stopped
 from training.config.rules import validate
@@ -220,23 +221,38 @@ def read(path: pathlib.Path, arm: Arm, config: ConfigDict) -> dict[str, Any] | N
 def dataset_digest(config: ConfigDict) -> dict[str, str] | None:
   """The digest of each file of the dataset prepared for a config; None if none is."""
   manifest = pathlib.Path(config.data.directory, "manifest.json")
-  return json.loads(manifest.read_text())["sha256"] if manifest.exists() else None
+  with contextlib.suppress(OSError, ValueError, LookupError):
+    return json.loads(manifest.read_text())["sha256"]
+  return None
 
 
 def weights_digest(init_from: str) -> str | None:
-  """The digest of the weights that are, or that a study's run had, in a folder, or None."""
+  """The digest of the weights in a folder, or of those that a study's run had there.
+
+  None if neither is known.
+  """
+  if not init_from:
+    return None
   for path in (f"{init_from}.json", f"{init_from}/summary.json"):
     with contextlib.suppress(OSError, ValueError, KeyError):
       return json.loads(pathlib.Path(path).read_text())["parameters_digest"]
-  file = pathlib.Path(init_from, "model.safetensors")
-  return _sha256(file, file.stat().st_mtime_ns) if init_from and file.exists() else None
+  folder = pathlib.Path(init_from)
+  files = sorted(folder.glob("*.safetensors")) or sorted(
+    path
+    for path in folder.glob(f"{weights.CHECKPOINTS}/*/{weights.PARAMS}/**/*")
+    if path.is_file()
+  )
+  changed = tuple((path, path.stat().st_mtime_ns) for path in files)
+  return _sha256(changed) if files else None
 
 
 @functools.cache
-def _sha256(path: pathlib.Path, changed: int) -> str:
-  """The SHA-256 of a file; `changed`, its modification time, is for the cache."""
-  with path.open("rb") as file:
-    return hashlib.file_digest(file, "sha256").hexdigest()
+def _sha256(files: tuple[tuple[pathlib.Path, int], ...]) -> str:
+  """The SHA-256 of files, end to end; their times of change are for the cache."""
+  digest = hashlib.sha256()
+  for path, _ in files:
+    digest.update(path.read_bytes())
+  return digest.hexdigest()
 
 
 def _kept(path: pathlib.Path) -> pathlib.Path:

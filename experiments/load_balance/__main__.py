@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import tqdm
 
@@ -135,6 +136,7 @@ def run(
     for depth in DEPTHS
   }
   folder = workdir / "measured"
+  jax.config.update("jax_platforms", "cpu")  # as the processes that measure steps
   device = given or measured.measure_device(settings, folder)
   if given is None:
     write_json(workdir / "coefficients.json", device)

@@ -19,9 +19,9 @@ import numpy as np
 import packing
 from benchmarks.small_bert import make_config, make_optimizer, masked_tokens, sequence
 from experiments.lab.together import meet, run_together
+from experiments.load_balance.worker import use_cpu
 from packing import Cost, Plan
 from packing.testing import lay_out
-from training import memory
 from training.mesh import make_mesh, put_batch
 from training.step import TrainingProgram
 from training.sweep.jobs import cores
@@ -112,7 +112,7 @@ def _work(
   todo: Sequence[Sequence[Packs]], process: int, *, size: str, shape: dict[str, int]
 ) -> list[tuple[float, float]]:
   """Makes one process's part of all steps; for each, its seconds of work and of waiting."""
-  memory.keep()  # as in training; a new process does not inherit this
+  use_cpu()
   config = make_config(size, longest=shape["row_length"], attention_impl="blocks")
   program = TrainingProgram(config, make_optimizer(), mesh=make_mesh(1), seed=0)
   rng = np.random.default_rng(0)

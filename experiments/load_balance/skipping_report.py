@@ -53,6 +53,8 @@ def tables(result: Mapping[str, Any]) -> str:
       "processes wait:",
       _measured(measured),
     ]
+  elif "measured" in result:
+    parts.append("Steps were not measured: two processes need a core each, on Linux.")
   return "\n\n".join(parts)
 
 

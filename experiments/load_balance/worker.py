@@ -86,6 +86,13 @@ def _free_address() -> str:
     return f"localhost:{server.getsockname()[1]}"
 
 
+def use_cpu():
+  """Chooses the CPU, and keeps memory as in training; a new process inherits neither."""
+  os.environ["JAX_PLATFORMS"] = "cpu"  # read by `memory.keep`; JAX has its own copy
+  jax.config.update("jax_platforms", "cpu")
+  memory.keep()
+
+
 def run(case: Case, address: str, process: int) -> ByWay:
   """Steps of each way, in turns, in random order within a turn.
 
@@ -98,9 +105,7 @@ def run(case: Case, address: str, process: int) -> ByWay:
     By way, `seconds` of whole steps, and `busy`: for each step and each device of this
     process, the seconds until it had its gradients (empty for `ONE_PROGRAM`).
   """
-  os.environ["JAX_PLATFORMS"] = "cpu"  # for `memory`; JAX has read it already
-  jax.config.update("jax_platforms", "cpu")
-  memory.keep()  # as in training; a new process does not inherit this
+  use_cpu()
   jax.config.update("jax_num_cpu_devices", case.devices)
   if case.processes > 1:
     jax.distributed.initialize(

@@ -99,7 +99,7 @@ def section_q(part: Part) -> list[Exhibit]:
     row, shares, perfect = [name], [], []
     for ratio in RATIOS.values():
       length = round(size * ratio)
-      plan = cached_plan(part, name, "optimal", "max", row_length=length)
+      plan = cached_plan(part, name, "optimal", row_length=length)
       shares.append(plan.efficiency)
       gaps.append(plan.gap)
       speedup = histogram.num_sequences * size / plan.num_row_tokens
@@ -145,7 +145,7 @@ def molecules(part: Part) -> Exhibit:
   longest = histogram.max_sequence_length
   rows, speedups = [], {}
   for length in MOLECULE_ROWS:
-    plan = cached_plan(part, name, "optimal", "max", row_length=length)
+    plan = cached_plan(part, name, "optimal", row_length=length)
     speedup = speedups[length] = histogram.num_sequences * longest / plan.num_row_tokens
     cells = (f"{plan.num_packs:,}", f"{100 * plan.efficiency:.2f}", f"{speedup:.3f}")
     rows.append([f"{length}", *cells])

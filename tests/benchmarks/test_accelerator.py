@@ -144,10 +144,9 @@ def test_pytorch_takes_the_same_sequences(record, tmp_path, dtype):
     ("--quick --implementations flash", "there is no 'flash'"),
   ],
 )
+@pytest.mark.usefixtures("on_cpu")
 def test_mistakes_are_one_line(words, message, tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(accelerator, "prove", lambda *_: [])
-  if jax.default_backend() != "cpu":
-    pytest.skip("needs a machine without an accelerator")
   with pytest.raises(SystemExit) as ended:
     accelerator.main(["--out", str(tmp_path / "out"), *words.split()])
   assert ended.value.code == 2
@@ -157,9 +156,8 @@ def test_mistakes_are_one_line(words, message, tmp_path, capsys, monkeypatch):
   assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_json_has_what_the_folder_has(tmp_path, monkeypatch):
-  if jax.default_backend() != "cpu":
-    pytest.skip("needs a machine without an accelerator")
   monkeypatch.setattr(accelerator, "prove", lambda *_: [])
   monkeypatch.setattr(accelerator, "find_torch", lambda: None)
   monkeypatch.setattr(accelerator, "peak_of", lambda *_, **__: Peak(1e12, "config"))
@@ -169,9 +167,8 @@ def test_json_has_what_the_folder_has(tmp_path, monkeypatch):
   assert found == written(tmp_path)
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_only_the_chosen_implementations_are_proven(tmp_path, monkeypatch):
-  if jax.default_backend() != "cpu":
-    pytest.skip("needs a machine without an accelerator")
   proven = []
   monkeypatch.setattr(accelerator, "prove", lambda _, names: proven.append([*names]))
   monkeypatch.setattr(accelerator, "find_torch", lambda: None)
@@ -181,10 +178,8 @@ def test_only_the_chosen_implementations_are_proven(tmp_path, monkeypatch):
   assert proven == [["xla", "blocks", "splash_interpret"], ["xla", "blocks"]]
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_a_proof_that_fails_gives_status_1(tmp_path, capsys, monkeypatch):
-  if jax.default_backend() != "cpu":
-    pytest.skip("needs a machine without an accelerator")
-
   def verify_case(head, implementation, dtype):
     leak = 0.1 if implementation == "blocks" else 0.0
     same = dict.fromkeys(("outputs", "losses", "gradients"), 0.0)

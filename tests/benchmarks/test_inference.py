@@ -8,10 +8,9 @@ import pytest
 from benchmarks import inference
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_a_short_run_takes_one_of_several_devices(tmp_path, capsys, monkeypatch):
   """4 devices would not divide the 5 rows of 16 tokens in a batch."""
-  if jax.default_backend() != "cpu":
-    pytest.skip("needs a machine without an accelerator")
 
   def two_ways(*args, **options):
     ways = all_ways(*args, **options)

@@ -106,9 +106,8 @@ def test_operations_that_xla_does_not_count_are_not_shown_as_numbers(monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_cpu")
 def test_a_short_run_prints_its_tables_and_what_the_device_lacks(tmp_path, capsys):
-  if jax.default_backend() != "cpu":
-    pytest.skip("needs a machine without an accelerator")
   written = tmp_path / "new" / "speedup.json"
   options = "--row-lengths=128 --size=tiny --tokens=300 --depth=2 --rounds=1"
   speedup.main([*options.split(), f"--json={written}"])

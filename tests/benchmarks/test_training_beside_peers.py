@@ -5,7 +5,6 @@ import json
 import subprocess
 import types
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -123,9 +122,8 @@ def reasons(sample, keys, *, platform="cpu", kind="cpu", **config) -> dict[str, 
   return training.not_run(model, keys, sample, device=device)
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_what_does_not_run_says_why(sample, monkeypatch):
-  if jax.default_backend() != "cpu":
-    pytest.skip("needs a machine without an accelerator")
   monkeypatch.setattr(training, "NEEDED", ("json",))
   keys = ["packed", "buckets splash", "padded"]
   assert list(reasons(sample, keys)) == ["buckets splash"]
@@ -160,12 +158,10 @@ def test_what_was_measured_is_not_lost_with_the_second_process(monkeypatch, caps
   assert "ended with status -9" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_what_was_measured_is_not_lost_if_the_second_process_is_stopped(
   tmp_path, monkeypatch, capsys
 ):
-  if jax.default_backend() != "cpu":
-    pytest.skip("needs a machine without an accelerator")
-
   def stopped(*_):
     raise KeyboardInterrupt
 

@@ -220,7 +220,11 @@ def test_real_files_have_the_lengths_of_table_6(task, tmp_path):
   assert dataset.held_out.lengths.max() <= files.longest
 
 
-def test_a_folder_with_a_run_from_other_weights_is_refused(real, tmp_path):
+def stopped(*_, **__):
+  raise KeyboardInterrupt
+
+
+def test_a_folder_with_a_run_from_other_weights_is_refused(real, tmp_path, monkeypatch):
   given = shutil.copytree(real / "minilm-l6-h384", tmp_path / "given")
   options = ["--data", str(real), "--tasks", "cola", "--init-from", str(given)]
   parsed = finetuning.parser().parse_args([*options, "--seeds", "1"])
@@ -230,8 +234,11 @@ def test_a_folder_with_a_run_from_other_weights_is_refused(real, tmp_path):
     made.place(run).mkdir(parents=True)
     write_json(made.place(run) / "config.json", run.config.to_dict())
     write_json(made.place(run) / "summary.json", {"steps": number})
-  made.keep()
-  runs.run_all([made], number=1)  # all have ended
+  with monkeypatch.context() as patch:
+    patch.setattr(runs, "run_tasks", stopped)
+    with pytest.raises(KeyboardInterrupt):
+      runs.run_all([made], number=1)  # has kept those that have ended
+  runs.run_all([made], number=1)
   (weights_file,) = given.glob("*.safetensors")
   weights_file.write_bytes(weights_file.read_bytes()[:-4] + b"1234")
   with pytest.raises(packing.InputError, match=r"cola/packed,seed=1 .* other weights"):

@@ -12,6 +12,7 @@ from experiments.lab.part import Part
 from experiments.lab.plans import cached_plan
 from experiments.packing_paper import table_4_strategies as strategies
 from packing import InputError
+from training.record.files import write_json
 
 
 def test_a_number_agrees_if_it_rounds_to_the_printed_one():
@@ -34,6 +35,9 @@ def test_a_part_is_written_and_read_again(tmp_path):
   assert made[0].minutes > 0
   (part.folder / "minutes.json").write_text("100.0")
   assert lab.make(strategies.exhibits, part)[0].minutes > 100  # of all calls
+  (part.folder / "runs").mkdir()
+  write_json(part.folder / "runs/a.json", {"machine": "another; cpu, jax 0.1"})
+  assert lab.make(strategies.exhibits, part)[0].machine == "another"  # its runs are copied
   assert lab.read(tmp_path / "other") == []
 
 

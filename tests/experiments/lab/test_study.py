@@ -1,6 +1,7 @@
 """Paired runs: the same sequences, masks and weights; finished runs are kept."""
 
 import functools
+import hashlib
 import itertools
 import json
 import pathlib
@@ -362,6 +363,29 @@ def test_every_run_is_known_by_the_dataset_that_it_had(tmp_path):
   assert study.read(tmp_path / "timed.json", Arm("run", {}), config) == made
   write_json(tmp_path / "manifest.json", {"sha256": {"train.arrow": "another"}})
   assert study.read(tmp_path / "timed.json", Arm("run", {}), config) is None
+
+
+@pytest.mark.parametrize(
+  ("name", "another"),
+  [
+    ("model.safetensors", ""),
+    ("model-1.safetensors", "model-2.safetensors"),
+    ("checkpoints/0/params/d/a", "checkpoints/0/params/d/b"),
+  ],
+)
+def test_weights_have_a_digest_in_every_form(name, another, tmp_path):
+  """Of Hugging Face, in one file or several, or imported."""
+  assert study.weights_digest(str(tmp_path)) is None
+  last = tmp_path / (another or name)
+  last.parent.mkdir(parents=True, exist_ok=True)
+  (tmp_path / name).write_bytes(b"one")
+  digests = set()
+  for content in (b"two", b"three"):
+    last.write_bytes(content)
+    digests.add(study.weights_digest(str(tmp_path)))
+  assert len(digests - {None}) == 2
+  if not another:
+    assert hashlib.sha256(b"three").hexdigest() in digests
 
 
 @pytest.mark.parametrize("given", ["", "elsewhere"])

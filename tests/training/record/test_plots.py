@@ -105,7 +105,7 @@ def test_an_evaluation_whose_step_has_lost_its_line_is_left_out(runs, axes_of):
   assert list(map(len, curves_of(axis))) == [8, 2, 9, 3]
   path.write_text(lines[0])
   with pytest.raises(ConfigError, match=r"No line of metrics\.jsonl has a step"):
-    plots.plot_runs(runs[:1], path.with_name("p.png"), metric="nsp_accuracy")
+    plots.plot_runs(path.with_name("p.png"), runs[:1], metric="nsp_accuracy")
 
 
 def test_runs_with_the_same_name_are_told_apart(tmp_path, axes_of):
