@@ -53,7 +53,7 @@ class RowLoader(abc.ABC):
     balancing: how rows are dealt to steps; at random, except in `PackedLoader`.
 
   Raises:
-    InputError: the processes do not divide the batch, or an option is out of range.
+    InputError: an option is out of range.
 
   Example: 2 processes with 4 rows per batch.
 
@@ -85,7 +85,11 @@ class RowLoader(abc.ABC):
     self._set_process(0, 1)
 
   def for_process(self, process_index: int, process_count: int) -> Self:
-    """A copy of this loader for another process; both share the assignments."""
+    """A copy of this loader for another process; both share the assignments.
+
+    Raises:
+      InputError: the processes do not divide the batch, or a number is out of range.
+    """
     other = copy.copy(self)
     other._set_process(process_index, process_count)
     return other
@@ -184,12 +188,11 @@ class PackedLoader(RowLoader):
       `devices_and_steps`, steps do too. The cost is the sum of squared lengths, which is
       what attention computes if it skips foreign sequences.
     devices: how many share a batch, each with a block of its rows; a divisor of B.
-    process_index, process_count: which block of each batch to make, from 0.
     workers: see `RowLoader`.
 
   Raises:
-    InputError: the processes do not divide the batch, an option is out of range, or the
-      assignment belongs to another plan or dataset.
+    InputError: an option is out of range, or the assignment belongs to another plan or
+      dataset.
   """
 
   def __init__(
@@ -203,8 +206,6 @@ class PackedLoader(RowLoader):
     assignment: AssignmentMode | packing.Assignment = "fresh",
     balance: Balance = "none",
     devices: int = 1,
-    process_index: int = 0,
-    process_count: int = 1,
     workers: int = 0,
   ):
     self.store, self.plan, self.masking = store, plan, masking
@@ -219,7 +220,6 @@ class PackedLoader(RowLoader):
       shuffle_seed=seed,
       workers=workers,
     )
-    self._set_process(process_index, process_count)
 
   def with_group(self, group: int) -> Self:
     """A copy of this loader in the order of a run that began with `group` devices."""

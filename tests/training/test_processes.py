@@ -40,15 +40,8 @@ def numbers(path, process_index=0, process_count=1) -> dict:
   store = SequenceStore(path)
   histogram = packing.Histogram.from_lengths(store.lengths, max_sequence_length=13)
   plan = packing.pack(histogram, max_sequences_per_pack=3)
-  loader = PackedLoader(
-    store,
-    plan,
-    batch_size=8,
-    masking=MASKING,
-    seed=3,
-    process_index=process_index,
-    process_count=process_count,
-  )
+  loader = PackedLoader(store, plan, batch_size=8, masking=MASKING, seed=3)
+  loader = loader.for_process(process_index, process_count)
   mesh = make_mesh()
   assert mesh.size == 4
 

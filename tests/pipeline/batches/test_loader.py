@@ -34,13 +34,16 @@ def make_loader(
   masking=MASKING,
   seed=3,
   rows=None,
+  process_index=0,
+  process_count=1,
   **options,
 ):
   histogram = packing.Histogram.from_lengths(store.lengths, max_sequence_length=43)
   plan = packing.pack(
     histogram, algorithm="spfhp", max_sequences_per_pack=depth, **rows or {}
   )
-  return kind(store, plan, batch_size=batch_size, masking=masking, seed=seed, **options)
+  loader = kind(store, plan, batch_size=batch_size, masking=masking, seed=seed, **options)
+  return loader.for_process(process_index, process_count)
 
 
 def assert_each_once(store, ids):
