@@ -16,3 +16,6 @@ def test_a_long_title_is_whole(width, tmp_path):
   extent = title.get_window_extent(canvas.get_renderer())
   assert extent.x0 >= 0
   assert extent.x1 <= drawing.bbox.width
+  lines = title.get_text().splitlines()
+  assert len(lines) > 1
+  assert min(map(len, lines)) > max(map(len, lines)) / 2  # no word stands alone
