@@ -12,7 +12,7 @@ class Parser(argparse.ArgumentParser):
   def error(self, message):
     message = " ".join(message.split()).rstrip(".")
     if len(message) > 300:
-      message = message[:297] + "..."
+      message = message[:297] + ".."
     self.exit(2, f"error: {message}. See {self.prog} --help.\n")
 
 
