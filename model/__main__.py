@@ -34,9 +34,10 @@ def main(arguments: list[str] | None = None) -> int:
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)
     return 130
-  text = options.show(result)
   if options.json:
     text = json.dumps(result | {"seconds": time.perf_counter() - start})
+  else:
+    text = options.show(result)
   return print_result(text, 0 if result.get("passes", True) else 1)
 
 
