@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import hashlib
 import itertools
 import pathlib
 
@@ -100,7 +101,9 @@ def test_arms_differ_only_in_how_rows_are_made(tmp_path, monkeypatch):
 
 def test_the_report_needs_finished_runs_and_no_weights(tmp_path, monkeypatch):
   part = Part(tmp_path, "command", quick=True, seeds=SEEDS)
-  files = Files("train.tsv", "dev.tsv")
+  dev = tmp_path / "dev.tsv"
+  dev.write_text("pairs")
+  files = Files("train.tsv", str(dev))
   calls = []
 
   def run(study, kept=()):
@@ -119,11 +122,16 @@ def test_the_report_needs_finished_runs_and_no_weights(tmp_path, monkeypatch):
   monkeypatch.setattr(pretrained, "run_all", lambda runs, number: None)
   monkeypatch.setattr(Runs, "results", lambda runs, arm: [{"summary": {"eval_score": 0.5}}])
   (tmp_path / "ranks").mkdir()
+  of_pairs = hashlib.sha256(b"pairs").hexdigest()[:8]
   for arm, seed in itertools.product(ABOVE, range(1, SEEDS + 1)):
-    write_json(tmp_path / "ranks" / f"{arm},seed={seed}-.json", 50.0)
+    write_json(tmp_path / "ranks" / f"{arm},seed={seed}--{of_pairs}.json", 50.0)
   losses, fine_tuning = contamination.exhibits(part)
   assert len(losses.statements) == 4
   assert "| stsb | 50.0 ± 0.0 | 50.0 ± 0.0 |" in fine_tuning.text
+  dev.write_text("other pairs")
+  calls.clear()
+  with pytest.raises(AssertionError):  # their ranks need the weights
+    contamination.exhibits(part)
 
 
 @pytest.mark.extra
