@@ -165,7 +165,7 @@ def test_a_run_starts_from_given_weights_and_goes_on_without_them(folder, finish
   shutil.rmtree(given / "checkpoints" / "4")
   shutil.rmtree(exported)
   assert "resuming from step 2" in succeed(folder, "given", *fields(text)).stdout
-  succeed(folder, "given", program="eval.py")
+  succeed(folder, "given", *fields(text), program="eval.py")
   assert summary_of(given)["parameters_digest"] == expected
 
 
