@@ -45,11 +45,13 @@ TRAINED = (
   *("two_phases", "real_phases", "next_sentence", "downstream", "real_downstream"),
   "fine_tuning",
 )
-# Files of finished runs and the time they took, as patterns in the results; and the folder
-# of the documents that they are copied to.
+TIMED = ("speedups", "greedy_and_sort")  # parts whose measurements are kept for a machine
+# Files of finished runs and measurements, and the time they took, as patterns in the
+# results; and the folder of the documents that they are copied to.
 RUNS = {
   **{f"{folder}/runs/*.json": PACKING for folder in TRAINED},
-  **{f"{folder}/minutes.json": PACKING for folder in TRAINED},
+  **{f"{folder}/measured/*.json": PACKING for folder in TIMED},
+  **{f"{folder}/minutes.json": PACKING for folder in (*TRAINED, *TIMED)},
   "finetuning/runs/*.json": "docs",
   "contamination/runs/*.json": "docs",
   "contamination/ranks/*.json": "docs",
