@@ -70,7 +70,7 @@ def part(name: str, exhibits: Sequence[Exhibit], *, quick: bool = False) -> str:
 
 
 def _machines(exhibits: Iterable[Exhibit]) -> str:
-  machines = dict.fromkeys(x.machine for x in exhibits if x.machine)
+  machines = dict.fromkeys(y for x in exhibits for y in x.machine.split(" and ") if y)
   return f"Machine: {'; '.join(machines)}." if machines else ""
 
 
