@@ -73,7 +73,7 @@ def plot_runs(
         axis.plot(*zip(*points, strict=True), color=colour, **style)
     axis.plot([], [], color=colour, label=name)
   if not drawn:
-    raise ConfigError(f"No line of metrics.jsonl has a step of which {metric!r} is known.")
+    raise ConfigError(f"Expected lines of metrics.jsonl for {metric!r}, found none.")
   plots.describe(axis, metric, label)
   both = len(set(drawn)) == 2
   title = "light: training, strong: held out" if both else drawn[0]
