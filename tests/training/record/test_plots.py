@@ -104,7 +104,7 @@ def test_an_evaluation_whose_step_has_lost_its_line_is_left_out(runs, axes_of):
   (axis,), _ = axes_of(plots.plot_runs, runs)
   assert list(map(len, curves_of(axis))) == [8, 2, 9, 3]
   path.write_text(lines[0])
-  with pytest.raises(ConfigError, match=r"lines of metrics\.jsonl for 'nsp_accuracy', found none"):
+  with pytest.raises(ConfigError, match=r"metrics\.jsonl for 'nsp_accuracy', found none"):
     plots.plot_runs(path.with_name("p.png"), runs[:1], metric="nsp_accuracy")
 
 
