@@ -27,7 +27,8 @@ class Parser(argparse.ArgumentParser):
   """Reports a wrong command line in one line that names --help; exit status 2."""
 
   def error(self, message):
-    self.exit(2, f"error: {' '.join(message.split())}. See {self.prog} --help.\n")
+    message = " ".join(message.split()).rstrip(".")
+    self.exit(2, f"error: {message}. See {self.prog} --help.\n")
 
 
 def positive(text: str) -> int:

@@ -73,8 +73,8 @@ def state_share(abstract: Any) -> float:
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
   """Splits the rows of a PackedBatch over the devices; `sequence_ids` stay on the host.
 
-  With several processes, each passes its own block of rows, from a loader made with
-  `process_index=jax.process_index(), process_count=jax.process_count()`.
+  With several processes, each passes its own block of rows, from
+  `loader.for_process(jax.process_index(), jax.process_count())`.
   """
   sharding = split_rows(mesh)
   return {

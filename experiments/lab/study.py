@@ -242,16 +242,18 @@ def weights_digest(init_from: str) -> str | None:
     for path in folder.glob(f"{weights.CHECKPOINTS}/*/{weights.PARAMS}/**/*")
     if path.is_file()
   )
-  changed = tuple((path, path.stat().st_mtime_ns) for path in files)
+  stats = [(path, path.stat()) for path in files]
+  changed = tuple((path, stat.st_size, stat.st_mtime_ns) for path, stat in stats)
   return _sha256(changed) if files else None
 
 
 @functools.cache
-def _sha256(files: tuple[tuple[pathlib.Path, int], ...]) -> str:
-  """The SHA-256 of files, end to end; their times of change are for the cache."""
+def _sha256(files: tuple[tuple[pathlib.Path, int, int], ...]) -> str:
+  """The SHA-256 of files, end to end; their sizes and times of change are for the cache."""
   digest = hashlib.sha256()
-  for path, _ in files:
-    digest.update(path.read_bytes())
+  for path, *_ in files:
+    with path.open("rb") as file:
+      hashlib.file_digest(file, lambda: digest)
   return digest.hexdigest()
 
 
