@@ -372,7 +372,8 @@ def main(arguments: list[str] | None = None):
     why = f"PyTorch for this {device.platform} or transformers is not installed"
     record.add("left_out", {"case": "PyTorch's BERT", "why": why})
     torch_device = None
-  proven = prove(record, options.implementations or implementations)
+  implementations = options.implementations or implementations
+  proven = prove(record, implementations)
   if proven:
     of_steps: dict[str, Any] = {"dtype": dtype, "rounds": rounds, "until": until}
     time_cases(record, cases, proven, **of_steps, torch_device=torch_device)
@@ -381,6 +382,11 @@ def main(arguments: list[str] | None = None):
   proofs = record.known["proofs"]
   if failing := dict.fromkeys(x["implementation"] for x in proofs if x["passes"] is False):
     sys.exit(f"error: proofs of {', '.join(failing)} fail; {out / 'report.md'} has them.")
+  if not proven:
+    sys.exit(
+      f"error: {', '.join(implementations)} cannot run on this {device.platform}. Nothing "
+      "was timed; give other --implementations."
+    )
 
 
 if __name__ == "__main__":

@@ -297,7 +297,8 @@ def main(arguments: list[str] | None = None) -> int:
   parser.add_argument(
     "--text-bytes",
     type=positive,
-    help=f"of Wikipedia's articles, with --large (default: {TEXT_BYTES})",
+    help="of Wikipedia's articles, or all if there are fewer, with --large (default: "
+    f"{TEXT_BYTES})",
   )
   options = parser.parse_args(arguments)
   if options.large and options.quick:

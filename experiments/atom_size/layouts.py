@@ -23,7 +23,7 @@ from experiments.atom_size.results import (
   segments_of,
 )
 from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL
-from experiments.lab.exhibits import Exhibit, Statement, judged
+from experiments.lab.exhibits import Exhibit, Statement
 from experiments.lab.part import Part
 from experiments.lab.report import table
 from experiments.lab.statistics import larger, mean_and_sd, paired_difference
@@ -102,34 +102,19 @@ def concat_and_padding(part: Part, row_lengths: Mapping[int, Found]) -> Exhibit:
 
 
 def _padding_statements(where: str, runs, final, nats) -> list[Statement]:
-  steps = [runs[layout][0]["steps_per_epoch"] for layout in (PADDING, CONCAT)]
   held = nats_of({x: [held_out(run) for run in runs[x]] for x in (CONCAT, PADDING)})
   at_equal_steps = _at_equal(runs[PADDING], runs[CONCAT], by="step")
   last_epoch = "a lower training perplexity over the last epoch than concat"
+  ends = "ends with a lower training perplexity than concat"
   return [
-    judged(
-      f"{where}: padding takes more steps an epoch than concat",
-      steps[0] > steps[1],
-      f"{steps[0]:,.1f} and {steps[1]:,.1f}, counted",
-    ),
-    *(
-      larger(f"{where}: padding {claim}", more, less)
-      for claim, more, less in (
-        (
-          "ends with a lower training perplexity than concat",
-          final[CONCAT],
-          final[PADDING],
-        ),
-        (f"has {last_epoch}", nats[CONCAT], nats[PADDING]),
-        (
-          "that is predicted too ends with a lower training perplexity than concat",
-          final[CONCAT],
-          final[PADDING_ALL],
-        ),
-        ("ends with a lower held-out perplexity than concat", held[CONCAT], held[PADDING]),
-        ("has a higher held-out perplexity than concat at equal steps", *at_equal_steps),
-      )
-    ),
+    larger(f"{where}: padding {claim}", more, less)
+    for claim, more, less in (
+      (ends, final[CONCAT], final[PADDING]),
+      (f"has {last_epoch}", nats[CONCAT], nats[PADDING]),
+      (f"that is predicted too {ends}", final[CONCAT], final[PADDING_ALL]),
+      ("ends with a lower held-out perplexity than concat", held[CONCAT], held[PADDING]),
+      ("has a higher held-out perplexity than concat at equal steps", *at_equal_steps),
+    )
   ]
 
 

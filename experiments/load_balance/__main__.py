@@ -4,12 +4,14 @@
   python -m experiments.load_balance --workdir results/simulated \\
       --coefficients results/load_balance/coefficients.json
 
-First comes the paper's estimate (section E). Then training steps are timed on this machine,
-the cost of a step is fitted to them, and steps of many such devices are simulated, with the
-lengths of Wikipedia. Last, steps of un-padding and of packing are measured on a few devices
-and processes of this machine. Writes load_balance.md, load_balance.json, coefficients.json
-and pictures to --workdir. Measured steps are cached in its folder measured/; to measure
-again, delete that folder. --quick takes 2 minutes, or seconds with --coefficients.
+Training steps are timed on this machine, the cost of a step is fitted to them, and steps of
+many such devices are simulated, with the lengths of Wikipedia. Then steps of un-padding and
+of packing are measured on a few devices and processes of this machine. Writes
+load_balance.md, load_balance.json, coefficients.json and pictures to --workdir. Measured
+steps are cached in its folder measured/; to measure again, delete that folder. --quick
+takes 2 minutes, or seconds with --coefficients.
+
+The paper's estimate (section E) is a part of the report, unpadding_estimate.
 """
 
 from __future__ import annotations
@@ -53,18 +55,6 @@ class Grid(NamedTuple):
 
 
 QUICK = Grid((1, 16, 256, 4096), (4, 32), 2**16)
-
-
-def paper_estimate() -> dict[str, Any]:
-  """The numbers of section E, for 1, 2, 4, ... devices."""
-  one = gumbel.infer_one_device(gumbel.PAPER)
-  return {
-    "several": gumbel.PAPER._asdict() | {"devices": gumbel.DEVICES},
-    "one": one._asdict(),
-    "packing": gumbel.PAPER_PACKING,
-    "packing_ahead_from": gumbel.crossing(one, gumbel.PAPER_PACKING),
-    "rows": gumbel.estimate(one),
-  }
 
 
 def simulate_grid(
@@ -144,7 +134,6 @@ def run(
   network = Network(4 * device["parameters"])
   ways = make_ways(costs, lengths, plans)
   result = {
-    "estimate": paper_estimate(),
     "device": device,
     "histogram": HISTOGRAM,
     "network": network._asdict(),

@@ -8,23 +8,18 @@ from typing import Any
 
 import matplotlib.ticker
 import numpy as np
-import scipy.stats
 
 from experiments.lab.pictures import COLOURS, PERCENT, figure, legend_below, save
-from experiments.load_balance import gumbel, ways
+from experiments.load_balance import ways
 from experiments.load_balance.cost import Coefficients
-from experiments.load_balance.gumbel import Gumbel
 from experiments.load_balance.shares import PACKED, UNPADDED
 
-_SPEEDUP = "speed-up over padding"
+SPEEDUP = "speed-up over padding"
 
 
 def draw(folder: pathlib.Path, result: Mapping[str, Any]):
   """Draws, as PNGs, everything that the result of `__main__.run` has so far."""
   rows, batch = result["rows"], result["batch"]
-  one = Gumbel(**result["estimate"]["one"])
-  estimate(folder / "estimate.png", one)
-  distributions(folder / "distributions.png", one)
 
   def line(value: str, way: str, size: int = batch) -> dict[int, float]:
     some = [x for x in rows if x["way"] == way and x["batch"] == size]
@@ -75,7 +70,7 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
       over,
       f"The paper's method on the simulated 8 devices: {off[0]:+.1%} off on "
       f"{first['devices']}, {off[1]:+.1%} on {final['devices']:,}",
-      label=f"{_SPEEDUP}, without the exchange",
+      label=f"{SPEEDUP}, without the exchange",
     )
   if measurements := result["device"].get("measurements"):
     costs = Coefficients(**result["device"]["coefficients"])
@@ -85,70 +80,19 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
     _one_step(folder / "measured_step.png", measured)
 
 
-def estimate(path: pathlib.Path, one: Gumbel):
-  """The paper's Figure 5: the expected speed-up, and the range of 80 % of the steps.
-
-  `one` is the distribution of one device.
-  """
-  packing, rows = gumbel.PAPER_PACKING, gumbel.estimate(one)
-  devices = [int(x["devices"]) for x in rows]
-  mean, low, high = ([x[name] for x in rows] for name in ("speedup", "low", "high"))
-  axes = _axes(devices, _SPEEDUP)
-  axes.fill_between(devices, low, high, color=COLOURS[1], alpha=0.2, linewidth=0)
-  axes.plot(devices, mean, "o-", color=COLOURS[1])
-  axes.axhline(packing, color=COLOURS[0])
-  for y, text, colour in (
-    (mean[0] - 0.48, "un-padding (mean; 80 % of steps)", COLOURS[1]),
-    (packing + 0.03, f"packing {packing}", COLOURS[0]),
-  ):
-    axes.text(devices[-1], y, text, color=colour, ha="right", va="bottom")
-  axes.set_ylim(0.95, max(high) * 1.02)
-  save(
-    axes.figure,
-    path,
-    f"The paper's estimate: un-padding is {mean[0]:.2f} times as fast as padding on 1 "
-    f"device, {mean[-1]:.2f} times on {devices[-1]:,}",
-  )
-
-
-def distributions(path: pathlib.Path, one: Gumbel):
-  """The paper's Figure 6: its fit for several devices, and what follows for one device."""
-  several, devices = gumbel.PAPER, gumbel.DEVICES
-  speedup = np.linspace(1, 3.5, 400)
-  of_one = scipy.stats.gumbel_r(*one)
-  slowest = devices * of_one.sf(speedup) ** (devices - 1) * of_one.pdf(speedup)
-  drawing = figure()
-  axes = drawing.add_subplot()
-  for density, style, colour, label in (
-    (scipy.stats.gumbel_r(*several).pdf(speedup), "-", 1, f"{devices} devices, fitted"),
-    (of_one.pdf(speedup), "-", 3, "1 device, inferred"),
-    (slowest, "--", 3, f"the slowest of {devices} such devices"),
-  ):
-    axes.plot(speedup, density, style, color=COLOURS[colour], label=label)
-  axes.set(xlabel=_SPEEDUP, ylabel="density", xlim=(1, 3.5))
-  axes.set_ylim(bottom=0)
-  axes.legend()
-  save(
-    drawing,
-    path,
-    f"The paper's speed-ups: {several.location:.2f} most often on {devices} devices, "
-    f"{one.location:.2f} on one, and wider",
-  )
-
-
 def _over_devices(
   path: pathlib.Path,
   lines: Mapping[str, Mapping[int, float]],
   title: str,
   *,
-  label: str = _SPEEDUP,
+  label: str = SPEEDUP,
 ):
   """Lines by name, over the number of devices: speed-ups, or shares of time."""
-  axes = _axes(sorted({n for line in lines.values() for n in line}), label)
+  axes = device_axes(sorted({n for line in lines.values() for n in line}), label)
   for (name, line), colour in zip(lines.items(), COLOURS, strict=False):
     style = "s--" if "balanced" in name else "o-"
     axes.plot([*line], [*line.values()], style, color=colour, label=name, markersize=4)
-  if label.startswith(_SPEEDUP):
+  if label.startswith(SPEEDUP):
     axes.axhline(1, color="grey", linestyle=":")
     axes.set_ylim(bottom=0.95)
   else:
@@ -252,7 +196,7 @@ def _one_step(path: pathlib.Path, measured: Mapping[str, Any]):
   )
 
 
-def _axes(devices: Sequence[int], label: str):
+def device_axes(devices: Sequence[int], label: str):
   """Axes over the number of devices."""
   axes = figure().add_subplot()
   axes.set_xscale("log", base=2)

@@ -25,7 +25,6 @@ def tables(result: Mapping[str, Any]) -> str:
   factors = ", ".join(f"{x:.4f} at depth {d}" for d, x in result["packing_factors"].items())
   exchange = ", ".join(f"{s:.2g} s on {n:,}" for n, s in result["exchange_seconds"].items())
   parts = [
-    *_estimate(result["estimate"]),
     *_device(result["device"]),
     f"Lengths of {result['histogram']}; packing factors {factors}. The exchange of "
     f"gradients is assumed: a ring, {network['bandwidth']:.3g} bytes/s, "
@@ -45,23 +44,6 @@ def tables(result: Mapping[str, Any]) -> str:
     *(_measured(result["measured"]) if "measured" in result else []),
   ]
   return "\n\n".join(parts)
-
-
-def _estimate(estimate: Mapping[str, Any]) -> list[str]:
-  one, several = estimate["one"], estimate["several"]
-  text = (
-    "The paper's estimate (section E): speed-up over padding, mean and range of 80 % of "
-    f"the steps. From alpha {several['location']:.4f} and beta {several['scale']:.4f} of "
-    f"{several['devices']} devices follow alpha {one['location']:.3f} and beta "
-    f"{one['scale']:.3f} of one device. Packing ({estimate['packing']}) is ahead from "
-    f"{estimate['packing_ahead_from']} devices on."
-  )
-  columns: Columns = {
-    "devices": "{devices:,}",
-    "un-padding": "{speedup:.2f}",
-    "80 %": "{low:.2f} to {high:.2f}",
-  }
-  return [text, by_columns(estimate["rows"], columns)]
 
 
 def _device(device: Mapping[str, Any]) -> list[str]:

@@ -19,13 +19,14 @@ def exhibits(part: Part) -> list[Exhibit]:
   names = [arm.name for arm in arms.ARMS]
   study = arms.make_study(part, names)
   results = study.run()
-  more = arms.make_study(part, ablation.ARMS, seeds=arms.MORE_SEEDS).run()
+  of_more = [*ablation.ARMS, *claims.RATES]
+  more = arms.make_study(part, of_more, seeds=arms.MORE_SEEDS).run()
   (betas,) = (arm for arm in study.arms if arm.name == "twice_betas")
   timed = dataclasses.replace(betas, name="speed")
   speed = arms.timed(study, [timed])["speed"]
   made = [
     claims.same_batch(part, results),
-    claims.heuristics(part, results),
+    claims.heuristics(part, results, more),
     claims.by_time(part, results, speed),
     claims.spread(part, results),
     ablation.ablation(part, more),

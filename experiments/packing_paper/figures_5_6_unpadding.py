@@ -5,13 +5,17 @@ docs/load_balance.md also simulates such steps from first principles, and measur
 
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import scipy.stats
 
 from experiments.lab.exhibits import Exhibit, to_the_digit, within
 from experiments.lab.part import Part
-from experiments.load_balance import gumbel, pictures
-from experiments.load_balance.gumbel import MOST
+from experiments.lab.pictures import COLOURS, figure, save
+from experiments.load_balance import gumbel
+from experiments.load_balance.gumbel import MOST, Gumbel
+from experiments.load_balance.pictures import SPEEDUP, device_axes
 
 DRAWS = 100_000  # to check the integral: the paper draws
 
@@ -20,7 +24,7 @@ def exhibits(part: Part) -> list[Exhibit]:
   """The exhibit of the estimate."""
   one = gumbel.infer_one_device(gumbel.PAPER)
   mean = {n: gumbel.mean_of_slowest(one, n) for n in (1, 2, 32, MOST)}
-  printed = gumbel.Gumbel(one.location, 0.108)
+  printed = Gumbel(one.location, 0.108)
   slip = {n: gumbel.mean_of_slowest(printed, n) for n in (32, MOST)}
   ahead_from = gumbel.crossing(one, gumbel.PAPER_PACKING)
   rng = np.random.default_rng(0)
@@ -39,8 +43,8 @@ def exhibits(part: Part) -> list[Exhibit]:
     within("speed-up of 32 devices (% over 1)", "50", 100 * mean[32] - 100, tolerance=2),
     within("of 2,048 devices (% over 1)", "30", 100 * mean[MOST] - 100, tolerance=2),
   ]
-  pictures.estimate(part.folder / "figure_5.png", one)
-  pictures.distributions(part.folder / "figure_6.png", one)
+  draw_estimate(part.folder / "figure_5.png", one)
+  draw_distributions(part.folder / "figure_6.png", one)
   return [
     part.exhibit(
       "Section E, Figures 5 and 6",
@@ -60,3 +64,54 @@ def exhibits(part: Part) -> list[Exhibit]:
       f"{gumbel.PAPER.location} and {gumbel.PAPER.scale}. So the fit is not tested here.",
     )
   ]
+
+
+def draw_estimate(path: pathlib.Path, one: Gumbel):
+  """The paper's Figure 5: the expected speed-up, and the range of 80 % of the steps.
+
+  `one` is the distribution of one device.
+  """
+  packing, rows = gumbel.PAPER_PACKING, gumbel.estimate(one)
+  devices = [int(x["devices"]) for x in rows]
+  mean, low, high = ([x[name] for x in rows] for name in ("speedup", "low", "high"))
+  axes = device_axes(devices, SPEEDUP)
+  axes.fill_between(devices, low, high, color=COLOURS[1], alpha=0.2, linewidth=0)
+  axes.plot(devices, mean, "o-", color=COLOURS[1])
+  axes.axhline(packing, color=COLOURS[0])
+  for y, text, colour in (
+    (mean[0] - 0.48, "un-padding (mean; 80 % of steps)", COLOURS[1]),
+    (packing + 0.03, f"packing {packing}", COLOURS[0]),
+  ):
+    axes.text(devices[-1], y, text, color=colour, ha="right", va="bottom")
+  axes.set_ylim(0.95, max(high) * 1.02)
+  save(
+    axes.figure,
+    path,
+    f"The paper's estimate: un-padding is {mean[0]:.2f} times as fast as padding on 1 "
+    f"device, {mean[-1]:.2f} times on {devices[-1]:,}",
+  )
+
+
+def draw_distributions(path: pathlib.Path, one: Gumbel):
+  """The paper's Figure 6: its fit for several devices, and what follows for one device."""
+  several, devices = gumbel.PAPER, gumbel.DEVICES
+  speedup = np.linspace(1, 3.5, 400)
+  of_one = scipy.stats.gumbel_r(*one)
+  slowest = devices * of_one.sf(speedup) ** (devices - 1) * of_one.pdf(speedup)
+  drawing = figure()
+  axes = drawing.add_subplot()
+  for density, style, colour, label in (
+    (scipy.stats.gumbel_r(*several).pdf(speedup), "-", 1, f"{devices} devices, fitted"),
+    (of_one.pdf(speedup), "-", 3, "1 device, inferred"),
+    (slowest, "--", 3, f"the slowest of {devices} such devices"),
+  ):
+    axes.plot(speedup, density, style, color=COLOURS[colour], label=label)
+  axes.set(xlabel=SPEEDUP, ylabel="density", xlim=(1, 3.5))
+  axes.set_ylim(bottom=0)
+  axes.legend()
+  save(
+    drawing,
+    path,
+    f"The paper's speed-ups: {several.location:.2f} most often on {devices} devices, "
+    f"{one.location:.2f} on one, and wider",
+  )

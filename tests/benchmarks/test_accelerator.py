@@ -158,7 +158,8 @@ def test_mistakes_are_one_line(words, message, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.usefixtures("on_cpu")
 def test_json_has_what_the_folder_has(tmp_path, monkeypatch):
-  monkeypatch.setattr(accelerator, "prove", lambda *_: [])
+  monkeypatch.setattr(accelerator, "prove", lambda *_: ["xla"])
+  monkeypatch.setattr(accelerator, "time_cases", lambda *_, **__: None)
   monkeypatch.setattr(accelerator, "find_torch", lambda: None)
   monkeypatch.setattr(accelerator, "peak_of", lambda *_, **__: Peak(1e12, "config"))
   accelerator.main(["--quick", f"--out={tmp_path}", f"--json={tmp_path / 'all.json'}"])
@@ -170,7 +171,13 @@ def test_json_has_what_the_folder_has(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("on_cpu")
 def test_only_the_chosen_implementations_are_proven(tmp_path, monkeypatch):
   proven = []
-  monkeypatch.setattr(accelerator, "prove", lambda _, names: proven.append([*names]))
+
+  def prove(_, names):
+    proven.append([*names])
+    return names
+
+  monkeypatch.setattr(accelerator, "prove", prove)
+  monkeypatch.setattr(accelerator, "time_cases", lambda *_, **__: None)
   monkeypatch.setattr(accelerator, "find_torch", lambda: None)
   monkeypatch.setattr(accelerator, "peak_of", lambda *_, **__: Peak(1e12, "config"))
   for words in ([], ["--implementations=xla,blocks"]):
@@ -192,6 +199,15 @@ def test_a_proof_that_fails_gives_status_1(tmp_path, capsys, monkeypatch):
   with pytest.raises(SystemExit, match="proofs of blocks fail"):
     accelerator.main(["--quick", f"--out={tmp_path}"])
   assert "| blocks |" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_implementations_that_cannot_run_here_give_status_1(tmp_path, monkeypatch):
+  monkeypatch.setattr(accelerator, "find_torch", lambda: None)
+  monkeypatch.setattr(accelerator, "peak_of", lambda *_, **__: Peak(1e12, "config"))
+  with pytest.raises(SystemExit, match="splash cannot run on this cpu"):
+    accelerator.main(["--quick", f"--out={tmp_path}", "--implementations=splash"])
+  assert "Not run, splash" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.slow

@@ -69,9 +69,10 @@ def made_up(arm, seed):
 def exhibits(tmp_path_factory):
   part = Part(tmp_path_factory.mktemp("pictures"), "command")
   results = {arm.name: [made_up(arm.name, seed) for seed in range(SEEDS)] for arm in ARMS}
+  more = {name: [made_up(name, seed) for seed in range(8)] for name in claims.RATES}
   made = [
     claims.same_batch(part, results),
-    claims.heuristics(part, results),
+    claims.heuristics(part, results, more),
     claims.by_time(part, results, [SPEED] * SEEDS),
     claims.spread(part, results),
     ablation.ablation(part, results),
@@ -104,6 +105,7 @@ def test_claims_that_are_true_hold_and_others_fail(exhibits):
 
 def test_findings_are_computed(exhibits):
   ablated = exhibits["Figure 4, section 4.2.1"]
+  assert "8 pairs" in exhibits["Figure 3 middle, Figure 16"].statements[1].evidence
   assert "ends +0.30" in ablated.finding
   assert "alone +1.30" in ablated.finding
   assert "| no attention mask |" in ablated.text
