@@ -31,7 +31,7 @@ import pipeline
 from model import MODELS, weights
 from training import command, init_from, processes
 from training.config import check_attention
-from training.config.rules import validate
+from training.config.rules import check_fields, validate
 from training.errors import ConfigError
 from training.evaluation import evaluate, make_program
 from training.mesh import gather, make_mesh, replicated
@@ -64,6 +64,7 @@ _COMPUTATION_FIELDS = (
 
 def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
+  check_fields(config)
   if config.train.keep_memory:
     memory.keep()
   processes.start()
@@ -89,7 +90,7 @@ def main():
   )
   check_attention(config, program.config)
 
-  dataset = processes.on_first_then_others(lambda: pipeline.prepare_dataset(config))
+  dataset = processes.on_first_then_others(lambda: pipeline.prepare_dataset(computed))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
   plans: dict[str, packing.Plan] = {}  # of a run; an older one may lack some
   if workdir.is_run(folder):
@@ -191,8 +192,9 @@ def open_model(
 def for_evaluation(config: ConfigDict, *, num_devices: int) -> ConfigDict:
   """The config with a batch size for this number of devices.
 
-  Without FSDP and trackers, and without the dropout of attention, which evaluation does not
-  have, so that any implementation of attention may be used.
+  Without FSDP, trackers and the stream of a run, which may be gone. Without the dropout of
+  attention, which evaluation does not have, so that any implementation of attention may be
+  used.
   """
   config = config.copy_and_resolve_references()
   rows = config.train.micro_batch_size or config.train.batch_size
@@ -200,6 +202,7 @@ def for_evaluation(config: ConfigDict, *, num_devices: int) -> ConfigDict:
   config.train.micro_batch_size = 0
   config.train.fsdp = 1
   config.train.trackers = ""
+  config.data.stream = ""
   config.model.attention_dropout_rate = 0.0
   return config
 

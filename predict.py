@@ -64,7 +64,7 @@ from training import evaluation
 from training.command import Parser
 from training.errors import ConfigError
 from training.mesh import make_mesh, replicated
-from training.record import workdir
+from training.record import saved_config, workdir
 from training.record.flops import row_cost
 
 _EXAMPLES = """FOLDER is the folder of a run or an imported model (python -m model
@@ -335,8 +335,8 @@ def open_model(options: argparse.Namespace) -> Opened:
   folder = pathlib.Path(options.folder)
   run_config = None
   if (folder / weights.MODEL).exists() and workdir.is_run(folder):
-    run_config = workdir.read_config(folder)
-    best = run_config["train"].get("keep_best", False)  # older runs lack the field
+    run_config = saved_config.get_config(str(folder))
+    best = run_config.train.keep_best
     step = workdir.choose_step(folder, options.step, prefer_best=best)
   else:
     if options.step and not options.step.isdecimal():
@@ -344,7 +344,7 @@ def open_model(options: argparse.Namespace) -> Opened:
         f"--step is {short_repr(options.step)}; expected a number: {folder} is not a run."
       )
     step = int(options.step) if options.step else None
-  if run_config is None or run_config["train"].get("keep_memory", True):
+  if run_config is None or run_config.train.keep_memory:
     memory.keep()
   stored = hf.open_model(folder, step=step)
   if stored.head == "causal":
@@ -366,7 +366,7 @@ def open_model(options: argparse.Namespace) -> Opened:
   settings = settings_to_read(
     options.input,
     "" if options.embed else stored.head,
-    trained_on=pipeline.settings_of(run_config["data"]) if run_config else None,
+    trained_on=pipeline.settings_of(run_config.data) if run_config else None,
     task=options.task,
     changes={name: getattr(options, name) for name in _READING},
     positions=config.max_position_embeddings,

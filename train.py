@@ -47,7 +47,7 @@ from pipeline.tokenizer import TOKENIZER_FILE
 from training import command, init_from, processes
 from training.checkpoint import Checkpoints
 from training.config import make_optimizer, make_schedule
-from training.config.rules import validate
+from training.config.rules import check_fields, validate
 from training.errors import ConfigError
 from training.evaluation import evaluate
 from training.mesh import gather, make_mesh, put_batch
@@ -81,6 +81,7 @@ flags.mark_flag_as_required("config")
 def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
   signals.resume_hint = functools.partial(resume_hint, folder)
+  check_fields(config)
   if config.train.keep_memory:
     memory.keep()
   processes.start()

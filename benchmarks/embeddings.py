@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
+import pathlib
 import sys
 from collections.abc import Callable
 
@@ -54,12 +55,34 @@ def read_texts(source: str, column: str) -> list[str]:
   return [document.fields["sentence"].replace("\t", " ") for document in documents]
 
 
-def ours(stored: weights.StoredModel, settings, tokenizer, *, rows: int) -> Embed:
-  """Embeds packed texts, in rows of several lengths, as `predict.py --embed` does."""
-  stored = weights.encoder_of(stored)
+def ours(folder: str | pathlib.Path, *, source: str, longest: int, rows: int) -> Embed:
+  """Embeds packed texts, in rows of several lengths, as `predict.py --embed` does.
+
+  Args:
+    folder: of the model, a Hugging Face directory.
+    source: of the texts, for messages.
+    longest: most tokens of a text and of a row.
+    rows: in a batch.
+
+  Raises:
+    InputError: the model cannot read texts of this length.
+    WeightsError: the folder has no such model.
+  """
+  opened = hf.open_model(folder)
+  config = opened.config_as(EncoderConfig)
+  settings = settings_to_read(
+    source,
+    "",
+    trained_on=None,
+    task=None,
+    changes={"max_sequence_length": longest},
+    positions=config.max_position_embeddings,
+    num_labels=config.num_labels,
+  )
+  tokenizer = open_tokenizer(opened.directory, opened.vocabulary)
+  stored = weights.encoder_of(opened)
   program = make_program(stored, mesh=make_mesh(1))
   params = jax.device_put(stored.load())
-  longest = settings.max_sequence_length
   costs = {n: row_cost(program.config, n) for n in default_row_lengths(longest)}
   shape = BatchShape(longest, batch_size=rows, row_costs=costs)
   compute = functools.partial(embed, program, params)
@@ -125,27 +148,16 @@ def main(arguments: list[str] | None = None):
   add(parser, "--batch-size", 32, "texts in a padded batch")
   add(parser, "--rounds", 5)
   options = parser.parse_args(arguments)
+  longest = options.max_sequence_length
   try:
-    stored = hf.open_model(options.folder)
-    config = stored.config_as(EncoderConfig)
-    settings = settings_to_read(
-      options.input,
-      "",
-      trained_on=None,
-      task=None,
-      changes={"max_sequence_length": options.max_sequence_length},
-      positions=config.max_position_embeddings,
-      num_labels=config.num_labels,
-    )
-    tokenizer = open_tokenizer(stored.directory, stored.vocabulary)
+    packed = ours(options.folder, source=options.input, longest=longest, rows=options.rows)
     texts = read_texts(options.input, options.column)
   except (InputError, weights.WeightsError) as error:
     parser.error(str(error).rstrip("."))
   if not texts:
     parser.error(f"{options.input} holds no text")
-  ways = {PACKED: ours(stored, settings, tokenizer, rows=options.rows)}
+  ways = {PACKED: packed}
   if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
-    longest = options.max_sequence_length
     peer = theirs(options.folder, longest=longest, batch_size=options.batch_size)
     ways["transformers, sorted by length"] = peer
   here = machine_and_device()

@@ -71,14 +71,12 @@ def _lower_bound(workload: str, seed: int) -> int:
 
 
 def _peer(workload: str, name: str, bounds: list[int], limit: float) -> dict:
-  large = workload in ("SQuAD 384", "Wikipedia 512")  # one failure is enough
+  record: dict = {"workload": workload, "packer": name, "kind": PACKERS[name][1]}
   runs: list[dict] = []
   for seed in range(len(bounds)):
-    if not (large and runs and "failed" in runs[-1]):
-      runs.append(_in_process(name, workload, seed, limit))
-  record: dict = {"workload": workload, "packer": name, "kind": PACKERS[name][1]}
-  if failures := [run["failed"] for run in runs if "failed" in run]:
-    return record | {"failed": failures[0]}
+    runs.append(_in_process(name, workload, seed, limit))
+    if "failed" in runs[-1]:
+      return record | runs[-1]
   packs = [run["packs"] for run in runs]
   return record | {
     "packs": packs,

@@ -89,7 +89,8 @@ def get_config() -> ConfigDict:
   # tiny, mini, small, medium, large, xl; given: the sizes of init_from
   config.model.size = "base"
   config.model.init_from = ""  # folder with initial weights; "": random weights
-  config.model.dropout_rate = 0.1  # dropout of embeddings and of what a layer adds
+  # Dropout of embeddings and of what a layer adds; modern_bert: of attention's output only.
+  config.model.dropout_rate = 0.1
   config.model.attention_dropout_rate = 0.1  # dropout of attention probabilities
   config.model.initializer_range = 0.02  # standard deviation of the initial weights
   # none: the ablation without isolation. token_type: the two segments of a sequence are

@@ -12,9 +12,10 @@ Recipe: the authors' (Warner et al., arXiv 2412.13663, and yamls/modernbert of
 github.com/AnswerDotAI/ModernBERT). It is for packed rows, so a step has as many rows with
 packing as without (packing.adjust is none). steps and warmup_steps are for full rows;
 train.py divides them by the packing factor, so to train on as many tokens multiply both by
-it (docs/training.md). Two things differ here. The authors' batch grows over the first 50
-billion tokens; ours has a constant size. Their optimizer is StableAdamW. Their weight decay
-of 1e-5 a step is 0.0125 times the learning rate.
+it (docs/training.md). Three things differ here. The authors' batch grows over the first 50
+billion tokens; ours has a constant size. Their optimizer is StableAdamW. They evaluate with
+15 % of the tokens masked; here it is 30 %, as in training. Their weight decay of 1e-5 a
+step is 0.0125 times the learning rate.
 
 Reaches: not known. Not run here. A small model, on a CPU, on any text:
 

@@ -45,7 +45,8 @@ TRAINED = (
   *("two_phases", "real_phases", "next_sentence", "downstream", "real_downstream"),
   "fine_tuning",
 )
-TIMED = ("speedups", "greedy_and_sort")  # parts whose measurements are kept for a machine
+# Parts whose measurements are kept for a machine.
+TIMED = ("solution_times", "speedups", "greedy_and_sort")
 # Files of finished runs and measurements, and the time they took, as patterns in the
 # results; and the folder of the documents that they are copied to.
 RUNS = {

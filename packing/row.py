@@ -123,7 +123,8 @@ def make_rows(
   Returns:
     `segment_ids`, `position_ids` and the lists of the examples, each int32[B, S]; padding
     is 0, or -100 in `labels`. If examples have single numbers, these become [B, M], with
-    -100 (or NaN, if they are floats) in empty places, and a `label` is renamed `labels`.
+    -100 in empty places, and a `label` is renamed `labels`. They become floats, with NaN,
+    if one of them here is a float; so if some may be, convert all to float before.
     Then there are also `sequence_starts` int32[B, M], the place of the first token of each
     sequence, and `sequence_mask` bool[B, M], True where there is a sequence.
 

@@ -202,6 +202,8 @@ def _add_runner(group):
 
 
 def _runner(options) -> BeamRunner | None:
+  if options.runner_option and not options.runner:
+    raise packing.InputError("--runner-option needs --runner; give both.")
   return BeamRunner(options.runner, options.runner_option) if options.runner else None
 
 

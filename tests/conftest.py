@@ -13,6 +13,7 @@ from tests import programs
 
 # JAX reads these when it is imported, here and in the processes that tests start.
 os.environ.update(programs.COMPILING, JAX_NUMPY_DTYPE_PROMOTION="strict")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # to test on a GPU: JAX_PLATFORMS=cuda,cpu
 
 import jax
 

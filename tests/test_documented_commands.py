@@ -153,5 +153,7 @@ def test_targets_of_make_and_extras_are_there():
     {"train", "test"} <= {x[1] for x in commands if x[0] == "make" and x[1:]} <= targets
   )
   installed = [" ".join(words) for words in commands if words[0] == "pip"]
-  extras = [extra for words in installed for extra in re.findall(r"\[(\w+)\]", words)]
+  named = [x for words in installed for x in re.findall(r"\[([\w,]+)\]", words)]
+  extras = [extra for names in named for extra in names.split(",")]
+  assert "wandb" in extras
   assert project["optional-dependencies"].keys() >= {*extras}

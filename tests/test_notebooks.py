@@ -82,7 +82,7 @@ def test_kept_outputs_are_of_one_run_and_links_lead_somewhere():
     assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
     kinds = {output["output_type"] for cell in code for output in cell["outputs"]}
     assert kinds == {"stream", "display_data"}
-    assert str(ROOT.parent) not in path.read_text()
+    assert not re.search(r"(?<![\w.:/])/(home|Users|tmp|root|work)/", path.read_text())
     text = "".join(line for cell in cells for line in cell["source"])
     links = markdown.links(text)
     assert len(links) > 2

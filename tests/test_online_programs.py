@@ -1,6 +1,7 @@
 """train.py packs while it reads: a dataset, a growing folder, standard input."""
 
 import json
+import subprocess
 
 import pytest
 
@@ -45,6 +46,17 @@ def test_a_stream_is_planned_on_a_sample(streamed):
   assert summary["recipe"]["packed"]["epochs"] is None
 
 
+def test_a_run_on_a_stream_is_evaluated_without_it(folder, streamed):
+  (folder / "stream").rename(folder / "gone")
+  words = ["", programs.ROOT / "eval.py", "streamed", "--json"]
+  unpacked = "--config.packing.algorithm=none"
+  for options in ([], [unpacked]):
+    result = programs.succeeded(programs.complete([*words, *options], folder))
+    found = json.loads(result.stdout)["mlm_loss"]
+    assert found == pytest.approx(summary_of(streamed[0])["eval_mlm_loss"], rel=1e-4)
+  (folder / "gone").rename(folder / "stream")
+
+
 def test_a_stream_that_is_killed_and_grows_ends_with_the_same_bits(
   folder, documents, streamed
 ):
@@ -65,6 +77,15 @@ def test_a_stream_that_is_killed_and_grows_ends_with_the_same_bits(
   result = succeed(folder, workdir.name, *options)
   assert "resuming from step" in result.stdout
   assert_ends_as(workdir, streamed[0])
+
+
+def test_standard_input_is_trained_on(folder, documents, streamed):
+  (folder / "typed").write_text("".join(f"{line}\n" for line in documents))
+  words = programs.command(folder, "from_input", *ONLINE, "--config.data.stream=-")
+  with (folder / "typed").open() as typed:
+    done = subprocess.run(words, cwd=folder, stdin=typed, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr[-3000:]
+  assert_ends_as(folder / "from_input", streamed[0])
 
 
 def test_a_stream_that_is_not_there_is_refused_before_any_work(folder):

@@ -209,6 +209,9 @@ def test_a_run_answers_with_its_best_checkpoint_and_its_own_task(answer, tmp_pat
   assert best == five != newest  # cut to 11 tokens, as in training
   (run / "eval.jsonl").unlink()
   assert answer(run, typed="a " * 9)[1] == newest
+  (run / "config.json").write_text('{"train": 3}')
+  status, _, errors = answer(run, typed="a")
+  assert (status, "config.json is damaged" in errors) == (2, True)
 
 
 def test_embeddings_are_those_of_each_text_alone_in_every_form(folders, answer, tmp_path):

@@ -79,7 +79,7 @@ def make(checkout, *words):
   result = subprocess.run(
     ["make", f"PYTHON={checkout}/python-for-test", *words],
     cwd=checkout,
-    env={name: value for name, value in os.environ.items() if name not in outer},
+    env={k: v for k, v in os.environ.items() if k not in outer} | {"LC_ALL": "C"},
     capture_output=True,
     text=True,
   )

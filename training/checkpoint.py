@@ -202,12 +202,13 @@ class Checkpoints:
 
     Raises:
       WeightsError: it is intact, but belongs to another model or optimizer.
+      OSError: the disk fails now; that says nothing about the checkpoint.
     """
     path = self._folder / str(step)
     try:
       found = {part: weights.read_through(path / part) for part in expected}
       there = self._run(step).get("config", {}).get("optimizer", {})
-    except (ValueError, KeyError, OSError) as error:
+    except (ValueError, KeyError, FileNotFoundError, NotADirectoryError) as error:
       return weights.beginning(error)
     try:
       for part, shapes in found.items():
@@ -227,7 +228,7 @@ class Checkpoints:
     for path in [path for path in self._folder.glob("*") if path.name.isdecimal()]:
       try:
         whole = "custom_metadata" in json.loads((path / _METADATA).read_text())
-      except (OSError, ValueError, TypeError):
+      except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
         whole = False
       if not whole or not all((path / part).is_dir() for part in (weights.PARAMS, _REST)):
         self._move_away(path.name, "parts of it are missing.")

@@ -145,7 +145,7 @@ def evaluate_pretraining(
     `unigram_mlm_accuracy`, the accuracy of always predicting the commonest token, on the
     same masked tokens; with a next-sentence head `nsp_loss`, `nsp_accuracy` and
     `nsp_majority_accuracy`, the accuracy of always predicting the commoner label;
-    `mlm_accuracy_by_length`, a list of objects with a range of lengths in tokens,
+    `mlm_accuracy_by_length`, a list of objects with a quarter of the row length in tokens,
     `sequences` (those with a masked token), `mlm_accuracy` and `mlm_loss`; and
     `sequences`, the number of all sequences.
   """

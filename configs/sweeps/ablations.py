@@ -1,9 +1,10 @@
-"""What packing needs: the ablation of section 4.2.1 of arXiv 2107.02027, on the quickstart.
+"""What packing needs: section 4.2.1 of arXiv 2107.02027 and more, on the quickstart.
 
 Attention within each sequence or over the whole row, positions that start at 0 in each
 sequence or continue through the row, and losses averaged over sequences or over packs, with
 3 seeds each. The paper finds that loss and accuracy are far worse without the mask, and
-that without the reset of positions accuracy stalls just under its target.
+that without the reset of positions accuracy stalls just under its target. It does not train
+with losses averaged over packs; section 3.2.3 says why losses are averaged over sequences.
 
 For a quick look: --only seed=0 --config.train.steps=400 --config.optimizer.warmup_steps=40.
 The models learn: they predict 9.0% to 10.0% of masked tokens, and always predicting the

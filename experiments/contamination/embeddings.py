@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import pathlib
 
 import numpy as np
 import scipy.stats
 
+from benchmarks.embeddings import ours
 from experiments.finetuning.real_tasks import Files
-from model import hf, weights
-from pipeline.prediction.chunks import BatchShape
-from pipeline.prediction.embeddings import embed_examples
-from pipeline.prediction.examples import examples_of
-from pipeline.prediction.of_model import open_tokenizer, settings_to_read
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import DocumentFields
 from pipeline.sources.partitions import open_source
-from training.evaluation import embed, make_program
-from training.mesh import make_mesh
+
+ROWS = 8  # in a batch
 
 
 def rank_correlation(folder: pathlib.Path, files: Files) -> float:
@@ -39,29 +34,8 @@ def rank_correlation(folder: pathlib.Path, files: Files) -> float:
     for document in partition.read()
   ]
   sentences = [pair[name] for name in fields.required[:2] for pair in pairs]
-  first, second = np.split(_embed(folder, sentences, longest=files.longest), 2)
+  source = files.held_out_source
+  vectors = ours(folder, source=source, longest=files.longest, rows=ROWS)(sentences)
+  first, second = np.split(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), 2)
   labels = [float(pair["label"]) for pair in pairs]
   return 100 * float(scipy.stats.spearmanr((first * second).sum(1), labels).statistic)
-
-
-def _embed(folder: pathlib.Path, sentences: list[str], *, longest: int) -> np.ndarray:
-  """Embeddings of length 1, float[N, D]."""
-  stored = weights.encoder_of(hf.open_model(folder))
-  settings = settings_to_read(
-    "-",
-    "",
-    trained_on=None,
-    task=None,
-    changes={"max_sequence_length": longest},
-    positions=longest,
-    num_labels=2,
-  )
-  tokenizer = open_tokenizer(folder, stored.vocabulary)
-  program = make_program(stored, mesh=make_mesh(1))
-  embeddings = embed_examples(
-    functools.partial(embed, program, stored.load()),
-    examples_of(sentences, settings, tokenizer),
-    shape=BatchShape(longest),
-  )
-  vectors = np.array([one.vector for one in embeddings])
-  return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

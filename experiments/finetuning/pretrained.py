@@ -11,7 +11,7 @@ from experiments.finetuning.real_tasks import Files
 from experiments.finetuning.runs import Runs, run_all
 from experiments.lab.report import table
 from experiments.lab.statistics import mean_and_sd
-from experiments.lab.study import weights_digest
+from experiments.lab.study import prepare_data, weights_digest
 from training.sweep.file import make_sweep
 
 Scores = dict[str, list[float]]  # by arm, percent, a value a seed
@@ -51,7 +51,8 @@ def make_runs(
 
 
 def to_start_from(all_runs: Sequence[Runs]) -> set[pathlib.Path]:
-  """The models from which unfinished runs start."""
+  """The models from which unfinished runs start; prepares the data of all runs."""
+  prepare_data(run for runs in all_runs for run in runs.sweep.runs)
   pairs = ((runs, run) for runs in all_runs for run in runs.sweep.runs)
   unfinished = (run for runs, run in pairs if not runs.process(run).is_finished())
   return {pathlib.Path(run.config.model.init_from) for run in unfinished}

@@ -12,6 +12,7 @@ from benchmarks.small_bert import machine_and_device
 from experiments.lab.study import (
   agrees,
   dataset_digest,
+  prepare_data,
   run_tasks,
   stop_if_failed,
   weights_digest,
@@ -32,7 +33,7 @@ class Runs:
   """All runs of a task.
 
   A run trains in `folder/TASK/RUN`. At the end of `run_all`, `folder/runs/TASK,RUN.json`
-  records what a finished run was and its results; then nothing else of it is needed.
+  records what a finished run was and its results; then only its dataset is needed besides.
 
   Attributes:
     task: its name.
@@ -61,7 +62,7 @@ class Runs:
     kept = self._stored(run)
     if kept.get("started_from") != weights_digest(run.config.model.init_from):
       return None
-    if dataset_digest(run.config) not in (None, kept.get("dataset")):
+    if kept.get("dataset") != dataset_digest(run.config):
       return None
     return kept if agrees(kept.get("config"), run.config.to_dict()) else None
 
@@ -122,9 +123,10 @@ def run_all(all_runs: Sequence[Runs], *, number: int):
   """Runs what has not ended, `number` at a time: seed by seed, longest runs first.
 
   Raises:
-    InputError: as by `Runs.process`.
+    InputError: as by `Runs.process` and `prepare_data`.
     Stopped: some runs failed; has the last line of each.
   """
+  prepare_data(run for runs in all_runs for run in runs.sweep.runs)
   pairs = [
     (run.config.seed, runs.process(run)) for runs in all_runs for run in runs.sweep.runs
   ]

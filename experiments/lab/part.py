@@ -70,10 +70,9 @@ Maker = Callable[[Part], Sequence[Exhibit]]
 def make(maker: Maker, part: Part) -> list[Exhibit]:
   """Makes the exhibits of a part, and writes exhibits.md and exhibits.json.
 
-  Slow results (runs, measurements, plans) are cached by what they were made from. So a call
-  is short if all of them exist, and its exhibits are never out of date. Their minutes are
-  those of all calls for this folder so far; their machine is the one of the part's runs, or
-  this one.
+  Slow results (runs, measurements, plans) are cached by what they were made from, so a call
+  is short if all of them exist. Exhibits get the minutes of all calls for this folder so
+  far and, unless they name a machine, that of the runs in this folder or this one.
   """
   part.folder.mkdir(parents=True, exist_ok=True)
   start = time.monotonic()
@@ -84,7 +83,7 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
     minutes = json.loads(path.read_text()) if path.exists() else 0.0
     minutes += (time.monotonic() - start) / 60
     write_json(path, minutes)
-  here = _machine_of_runs(part.folder) or machine()
+  here = machine_of_runs(part.folder) or machine()
   exhibits = [
     dataclasses.replace(x, minutes=minutes, machine=x.machine or here) for x in exhibits
   ]
@@ -94,7 +93,7 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
   return exhibits
 
 
-def _machine_of_runs(folder: pathlib.Path) -> str:
+def machine_of_runs(folder: pathlib.Path) -> str:
   """The machines that the runs in a folder were made on; "" if none is known."""
   runs = [json.loads(path.read_text()) for path in folder.glob("runs/*.json")]
   names = {run["machine"].partition("; cpu")[0] for run in runs if "machine" in run}

@@ -6,10 +6,10 @@ below `MARGIN` or `SCORE_MARGIN`, unless the claim names another.
 
 `equivalent`, `larger`, `not_more` and `reaches` take a claim in words; the values `a` of an
 arm, one per seed; those of another arm, `b`, in the same order (or a target); a margin; and
-the unit of all these. `power` has the values of an arm that is known to have more than `b`:
-if the same test cannot distinguish it from `b`, the outcome is "no power". Each function
-turns the values into a test, numbers that a statement keeps, and `judge` turns the test
-into an outcome.
+the unit of all these (`not_more`: nats, with the usual margin). `power` has the values of
+an arm that is known to have more than `b`: if the same test cannot distinguish it from `b`,
+the outcome is "no power". Each function turns the values into a test, numbers that a
+statement keeps, and `judge` turns the test into an outcome.
 
 References:
   Schuirmann, A comparison of the two one-sided tests procedure, 1987.
@@ -216,9 +216,7 @@ def not_more(claim: str, a: Runs, b: Runs, *, power: Runs) -> Statement:
   return judge(claim, _test("not more", a, b, MARGIN, "nats") | {"control": control})
 
 
-def reaches(
-  claim: str, a: Runs, target: float, *, margin: float, unit: str = "nats"
-) -> Statement:
+def reaches(claim: str, a: Runs, target: float, *, margin: float, unit: str) -> Statement:
   """Tests whether `a` is above a chosen number, by however little."""
   return judge(claim, _test("reaches", a, [target] * len(a), margin, unit))
 

@@ -59,8 +59,7 @@ def stream(loader: PackedLoader, kind: str, *, rows: int) -> Iterator[PackedBatc
 def sequences(loader: PackedLoader, step: int) -> tuple[np.ndarray, np.ndarray]:
   """The sequences of a packed step, from 0: int64[N], numbers; int64[N], epochs."""
   ids = loader[step]["sequence_ids"]
-  rows = step * loader.batch_size + np.arange(loader.batch_size)
-  epochs = np.broadcast_to(rows[:, None] // loader.plan.num_packs, ids.shape)
+  epochs = np.broadcast_to(loader.epochs_of(step)[:, None], ids.shape)
   used = ids >= 0
   return ids[used], epochs[used]
 

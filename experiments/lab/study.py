@@ -11,7 +11,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -113,10 +113,7 @@ class Study:
       Stopped: some runs failed; has the last line of each. All others are finished.
       InputError: the data cannot be prepared, or were prepared from other files.
     """
-    # Even if all runs are finished, so that a source with other files is refused.
-    data = {json.dumps(run.config.data.to_dict()): run.config for _, run in self.runs}
-    for config in data.values():
-      pipeline.prepare_dataset(config)
+    prepare_data(run for _, run in self.runs)
     needed = set(map(str, kept))
     waves: tuple[list[tuple[Run, Task]], ...] = ([], [])  # the second starts from the first
     for arm, run in sorted(self.runs, key=lambda x: not x[0].starts_from):
@@ -191,6 +188,19 @@ def stop_if_failed(failures: Mapping[str, str], total: int):
   if failures:
     lines = "; ".join(f"{name}: {line}" for name, line in failures.items())
     raise Stopped(f"{len(failures)} of {total} runs failed. {lines}")
+
+
+def prepare_data(runs: Iterable[Run]):
+  """Prepares the datasets of runs, also of finished ones.
+
+  So a source with other files is refused, and runs of other data do not count as finished.
+
+  Raises:
+    InputError: the data cannot be prepared, or were prepared from other files.
+  """
+  configs = {json.dumps(run.config.data.to_dict()): run.config for run in runs}
+  for config in configs.values():
+    pipeline.prepare_dataset(config)
 
 
 def identity(arm: Arm, config: ConfigDict) -> dict[str, Any]:

@@ -21,13 +21,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import tqdm
 
 import packing
 from experiments.lab import command
-from experiments.load_balance import gumbel, measured
+from experiments.load_balance import gumbel, measured, worker
 from experiments.load_balance.cost import Coefficients, Network, read_coefficients
 from experiments.load_balance.pictures import draw
 from experiments.load_balance.simulation import Lengths, Way, simulate, summarise
@@ -126,7 +125,7 @@ def run(
     for depth in DEPTHS
   }
   folder = workdir / "measured"
-  jax.config.update("jax_platforms", "cpu")  # as the processes that measure steps
+  worker.use_cpu()  # as the processes that measure steps
   device = given or measured.measure_device(settings, folder)
   if given is None:
     write_json(workdir / "coefficients.json", device)

@@ -11,7 +11,6 @@ References:
 
 from __future__ import annotations
 
-import bisect
 import math
 from typing import NamedTuple
 
@@ -88,26 +87,6 @@ def mean_of_slowest(one: Gumbel, devices: int) -> float:
     lambda z: 1 - above(z), middle - 10, middle, limit=200, epsabs=1e-12
   )
   return one.location + one.scale * (middle + right - left)
-
-
-def estimate(one: Gumbel) -> list[dict[str, float]]:
-  """The mean speed-up and the range of 80 % of steps, for 1, 2, 4, ... `MOST` devices."""
-  return [
-    {
-      "devices": n,
-      "speedup": mean_of_slowest(one, n),
-      "low": quantile_of_slowest(one, n, probability=0.1),
-      "high": quantile_of_slowest(one, n, probability=0.9),
-    }
-    for n in (2**k for k in range(MOST.bit_length()))
-  ]
-
-
-def crossing(one: Gumbel, speedup: float) -> int | None:
-  """The fewest devices whose expected speed-up is below this; None if above `MOST`."""
-  devices = range(1, MOST + 1)
-  place = bisect.bisect(devices, -speedup, key=lambda n: -mean_of_slowest(one, n))
-  return devices[place] if place < MOST else None
 
 
 def _reduced_quantile(probability: float) -> float:

@@ -17,7 +17,7 @@ from experiments.finetuning import local_tasks, pretrained
 from experiments.finetuning.pretrained import Models, Scores
 from experiments.finetuning.real_tasks import Files
 from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
+from experiments.lab.part import Part, machine_of_runs
 from experiments.lab.report import table
 from experiments.lab.statistics import SCORE_MARGIN, same_score
 from experiments.lab.study import Study
@@ -85,6 +85,7 @@ def exhibits(part: Part) -> list[Exhibit]:
       "The score of models that were pretrained packed differs from that of models that "
       f"were pretrained unpacked by {difference(scores, 'packed', 'unpacked')}.",
       claim="A model that was pretrained packed scores the same on SQuAD as the reference.",
+      machine=machine_of_runs(part.beside("fine_tuning").folder),
       statements=[
         same_score(
           f"{NAME}: packed pretraining leads to the same score",

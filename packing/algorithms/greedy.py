@@ -6,8 +6,10 @@ import collections
 
 import numpy as np
 
+from packing.errors import UnsolvedError
 from packing.problem import Problem, Solution, Strategy
 
+MOST = 2**31  # sequences, which are held in memory one by one
 _CHUNK = 2**20  # sequences
 
 
@@ -26,10 +28,18 @@ def greedy(problem: Problem, *, order: np.ndarray | None = None, seed: int = 0) 
   Returns:
     Repeat counts and strategies, with equal strategies merged.
 
+  Raises:
+    UnsolvedError: without an order, there are more than `MOST` sequences.
+
   References:
     Krell et al., https://arxiv.org/abs/2107.02027, section H.
   """
   if order is None:
+    if (number := sum(problem.demand.tolist())) > MOST:
+      raise UnsolvedError(
+        f"greedy packs one sequence after the other; {number:,} are more than {MOST:,}. "
+        "Choose another algorithm, such as lpfhp."
+      )
     small = np.uint16 if problem.capacity < 2**16 else np.uint32
     order = np.repeat(problem.sizes.astype(small), problem.demand)
     np.random.default_rng(seed).shuffle(order)

@@ -285,7 +285,7 @@ def _finish(
   num_before = sum(before.values())
   sizes = np.arange(1, problem.capacity + 1)
   exact = sum(n * (problem.capacity - sum(key)) for key, n in before.items())
-  padding = int(-np.minimum(residual, 0) @ sizes) + exact
+  padding = int(-np.minimum(residual, 0).astype(object) @ sizes.astype(object)) + exact
   after = _drop_empty_slots(before, np.maximum(-residual, 0).tolist())
   details = {
     "num_candidates": int(strategies.shape[0]),

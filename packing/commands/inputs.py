@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import tokenize
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -81,6 +82,8 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
       ".arrow, .parquet or a directory of them."
     )
   path = pathlib.Path(path)
+  if split is not None and not path.is_dir():
+    raise InputError(f"{path} is one file, without splits; found split {split!r}.")
   parts = _directory_files(path, split) if path.is_dir() else [path]
   try:
     lengths = [_read_file(part, column) for part in parts]
@@ -179,7 +182,7 @@ def _from_npy(path: pathlib.Path) -> np.ndarray:
       if not file.read(6).startswith(b"\x93NUMPY"):
         raise ValueError("its first bytes are wrong")
     lengths = np.load(path, allow_pickle=False, mmap_mode="r")
-  except (ValueError, EOFError) as error:
+  except (ValueError, EOFError, SyntaxError, tokenize.TokenError) as error:
     raise InputError(
       f"{path} is not a .npy file of numbers ({error}). Write one with numpy.save."
     ) from error
@@ -222,6 +225,8 @@ def _from_table(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str
   try:
     schema, batches = _open_table(pa, path)
     name = _choose_column(pa, path, schema, column)
+    if schema.names.count(name) > 1:
+      raise InputError(f"{path} has several columns {name!r}; expected one.")
     lengths = [_array_lengths(pa, path, name, b.column(name)) for b in batches(name)]
   except pa.ArrowInvalid as error:
     raise InputError(

@@ -56,6 +56,8 @@ def pack_iterable_dataset(
     )
   options |= {"row_length": row_length, "max_sequences_per_pack": max_sequences_per_pack}
   StreamPacker(**options)  # reports wrong options now, not when iterating
+  if dataset.features is not None:
+    dataset = dataset.map(_same, features=dataset.features)  # casts, as cast_column asks
   features = _features(dataset.features, row_length, max_sequences_per_pack)
   return datasets.IterableDataset(
     _Rows(dataset._ex_iterable, options, features),
@@ -63,6 +65,10 @@ def pack_iterable_dataset(
     split=dataset.split,
     distributed=dataset._distributed,
   )
+
+
+def _same(example: dict[str, Any]) -> dict[str, Any]:
+  return example
 
 
 def _features(

@@ -113,6 +113,7 @@ class PackedCollator:
       if not x.is_floating_point() and x.dtype != torch.bool:
         batch[name] = x.long()
     segments, positions = batch.pop("segment_ids"), batch["position_ids"]
+    batch.pop("attention_mask", None)  # a tokenizer's; it does not separate sequences
     is_real = segments > 0
     if self.causal:
       batch.setdefault("labels", batch["input_ids"])
@@ -124,6 +125,9 @@ class PackedCollator:
       "position_ids": positions + self.first_position,
     }
     if self.attention == "flash":
+      if "sequence_starts" in batch:  # places in the one long row
+        first = segments.shape[1] * torch.arange(len(segments))[:, None]
+        batch["sequence_starts"] = batch["sequence_starts"] + first
       flat = {
         name: x.reshape(1, -1) if x.shape == segments.shape else x
         for name, x in batch.items()

@@ -82,11 +82,21 @@ class PackedIterableDataset(IterableDataset):
 
   def __iter__(self) -> Iterator[list[Any]]:
     own, shards = self._shard()
+    worker = get_worker_info()
+    shared = worker is not None and worker.num_workers > 1
+    shared = shared or getattr(self._stream, "_distributed", None) is not None
+    if shared and hasattr(self._stream, "num_shards"):  # a Hugging Face stream
+      raise InputError(
+        f"The stream is a {type(self._stream).__name__}, which shares out its examples "
+        "itself, so some would be lost. Use packing.datasets.pack_iterable_dataset."
+      )
     self._start()
     examples: Iterable[Any] = self._stream
     if (state := self._resume) is not None:
       self._restore(state)
-      if state["stream"] is not None:
+      if self._ended:
+        pass  # the next epoch reads the stream from its start
+      elif state["stream"] is not None:
         self._stream.load_state_dict(state["stream"])  # type: ignore[attr-defined]
       else:
         examples = itertools.islice(iter(self._stream), self._seen, None)

@@ -384,10 +384,12 @@ def _follow_parent(worker: int, workers: int):
   """Ends a worker when the program ends, even if it is killed, and not before.
 
   Otherwise Grain's workers would wait forever for a killed program. Ctrl-C in a terminal
-  reaches all processes, but the program may need more batches to stop cleanly.
+  and the SIGTERM of a job scheduler reach all processes, but the program may need more
+  batches to stop cleanly.
   """
   del worker, workers
   signal.signal(signal.SIGINT, signal.SIG_IGN)
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)
   parent = multiprocessing.parent_process()
   assert parent is not None
 

@@ -111,7 +111,7 @@ def answer_examples(
     outputs: list[np.ndarray] = []
     if chunk.num_packs:
       outputs, loss = run(chunk.batches())
-      if not np.isfinite(loss):
+      if not (np.isfinite(loss) and all(np.isfinite(x).all() for x in outputs)):
         raise InputError(
           f"The model's output for {chunk.examples[0].where} or an example after it is "
           "not finite. Check the weights, or compute with --dtype float32."

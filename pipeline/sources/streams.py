@@ -79,10 +79,12 @@ class StandardInput:
 
   def read(self) -> Iterator[Document]:
     skipped, number = self._lines, 0
-    for number, line in numbered_lines(sys.stdin.buffer, "standard input"):
-      if number > skipped:
-        self._lines = number
-        yield from split_json_lines([(number, line)], "standard input", self._fields)
+    # Python closes sys.stdin when it ends, and aborts if a thread is still reading from it.
+    with open(sys.stdin.fileno(), "rb", closefd=False) as file:
+      for number, line in numbered_lines(file, "standard input"):
+        if number > skipped:
+          self._lines = number
+          yield from split_json_lines([(number, line)], "standard input", self._fields)
     if number < skipped:
       raise InputError(
         f"Standard input ended at line {number}, but {skipped} lines were read before. "

@@ -46,7 +46,14 @@ class TfdsPartition:
     examples = _data_source(self.folder, self.split)
     for start in range(self.start, self.stop, _EXAMPLES):
       numbers = range(start, min(start + _EXAMPLES, self.stop))
-      for number, example in zip(numbers, examples.__getitems__(numbers), strict=True):
+      try:
+        found = examples.__getitems__(numbers)
+      except (RuntimeError, ValueError, LookupError) as error:
+        raise InputError(
+          f"tfds:{self.name}#{self.split} cannot be read from example {start} on "
+          f"({' '.join(str(error).split())[:200]}). Prepare it again."
+        ) from error
+      for number, example in zip(numbers, found, strict=True):
         where = f"tfds:{self.name}#{self.split}, example {number}"
         yield select_fields(_plain(example, where), self.fields, where)
 

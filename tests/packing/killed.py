@@ -11,17 +11,19 @@ from unittest import mock
 # Appends what is made and the state after it to a file, and starts from its last state. A
 # line that was being written when the program was killed does not count.
 READS = """
-import json, os, sys
+import json, os, sys, time
 
-done = sys.argv[1]
+done, last = sys.argv[1], int(sys.argv[2])
 if os.path.exists(done):
   whole = open(done).read().rpartition("\\n")[0]
   os.truncate(done, len(whole.encode()) + 1)
   restore(json.loads(whole.splitlines()[-1])["state"])
 with open(done, "a") as file:
-  for row in rows:
+  for number, row in enumerate(rows, start=1):
     print(json.dumps({"made": made(row), "state": state()}), file=file, flush=True)
     print("row", flush=True)
+    if number == last:
+      time.sleep(60)  # until it is killed
 """
 
 
@@ -34,8 +36,9 @@ def resumed(program: str, folder: pathlib.Path) -> list:
     folder: for its files.
   """
 
-  def run(name, kill_after=None):
-    command = [sys.executable, "-c", program + READS, str(folder / name)]
+  def run(name, kill_after):
+    last = str(kill_after + 3 if kill_after else 0)
+    command = [sys.executable, "-c", program + READS, str(folder / name), last]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=os.getcwd()) as process:
       assert process.stdout is not None
       for count, _ in enumerate(process.stdout, start=1):
@@ -48,7 +51,7 @@ def resumed(program: str, folder: pathlib.Path) -> list:
     lines = (folder / name).read_text().splitlines()
     return [json.loads(line)["made"] for line in lines]
 
-  with mock.patch.object(sys, "argv", ["", str(folder / "whole")]):
+  with mock.patch.object(sys, "argv", ["", str(folder / "whole"), "0"]):
     exec(program + READS, {})
   assert [run("killed", after) for after in (3, 10, None)] == [-9, -9, 0]
   assert made("killed") == made("whole")

@@ -265,6 +265,7 @@ def npy(array):
   [
     ("x.npy", b"nonsense", r"not a \.npy file"),
     ("x.npy", b"PK\x03\x04nonsense", r"not a \.npy file"),
+    ("x.npy", b"\x93NUMPY\x01\x00\x07\x00{'a': [", r"not a \.npy file"),
     ("x.npy", npy(np.ones((2, 3), int)), r"shape \(2, 3\)"),
     ("x.npy", npy(np.ones(3)), "holds float64"),
     ("x.npy", npy(np.array(["a"])), "holds <U1"),
@@ -285,6 +286,16 @@ def test_files_that_are_not_what_their_names_say(tmp_path, name, data, message):
   (tmp_path / name).write_bytes(data)
   with pytest.raises(packing.InputError, match=message):
     read(tmp_path / name)
+
+
+def test_a_column_that_occurs_twice_and_a_split_of_a_file_are_refused(tmp_path):
+  column = pa.array(TOKENS)
+  twice = pa.Table.from_arrays([column, column], names=["input_ids", "input_ids"])
+  write(tmp_path / "x.parquet", twice)
+  with pytest.raises(packing.InputError, match="several columns 'input_ids'"):
+    read(tmp_path / "x.parquet")
+  with pytest.raises(packing.InputError, match="one file, without splits; found split 'a'"):
+    read(tmp_path / "x.parquet", split="a")
 
 
 def test_missing_values_are_refused(tmp_path):

@@ -13,6 +13,7 @@ def plan_of(counts, strategies, repeat_counts, *, row=4, depth: int | None = 2, 
   return packing.Plan(histogram, strategies, repeat_counts, row, depth, "x", **options)
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(st.lists(st.integers(1, 23), min_size=1), st.integers(0, 3))
 def test_an_assignment_uses_each_sequence_once_and_fits(given, seed):
   lengths = np.array(given)

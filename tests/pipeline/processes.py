@@ -14,6 +14,12 @@ def runs(pid: int) -> bool:
   return False
 
 
+def children_of(pid: int) -> list[int]:
+  """Linux lists children by the thread that started them."""
+  paths = pathlib.Path(f"/proc/{pid}/task").glob("*/children")
+  return [int(child) for path in paths for child in path.read_text().split()]
+
+
 def assert_they_end(pids: Iterable[int]):
   deadline = time.monotonic() + 60
   while any(map(runs, pids)):

@@ -1,5 +1,6 @@
 """Checkpoints of a run: exact, kept by policy, and passed over where they are broken."""
 
+import errno
 import gc
 import resource
 import shutil
@@ -189,6 +190,18 @@ def test_numbers_that_decode_and_are_not_those_saved_are_noticed(saved, program,
   (newest / "away").rename(folder / "checkpoints" / "20" / "params")
   assert restore(folder, program).step == 10
   assert capfd.readouterr().err.count("differ from those that were saved") == 2
+
+
+def test_a_disk_that_fails_does_not_make_a_checkpoint_broken(saved, program, monkeypatch):
+  def fail(path):
+    raise OSError(errno.EIO, "Input/output error")
+
+  folder, _ = saved
+  with monkeypatch.context() as patch:
+    patch.setattr(weights, "read_through", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+      restore(folder, program)
+  assert restore(folder, program).step == 30
 
 
 def test_when_all_are_broken_the_run_does_not_begin_anew_unasked(saved, program):

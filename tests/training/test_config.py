@@ -57,6 +57,17 @@ def test_every_config_is_valid_and_can_be_made(name, tmp_path):
   make_optimizer(config, resolve(config, packing_factor=1.5, num_sequences=9973)[1])
 
 
+def test_fields_that_a_file_misspells_or_leaves_out_are_refused():
+  config = get_config()
+  config.train.checkpoint_evry = 7
+  with pytest.raises(ConfigError, match=r"'train\.checkpoint_evry' .*did you"):
+    check(config)
+  config = get_config()
+  del config.train.steps
+  with pytest.raises(ConfigError, match=r"no field 'train\.steps'\. Begin"):
+    check(config)
+
+
 @pytest.mark.parametrize("name", ["bert_base_phase2", "bert_large_phase2"])
 def test_the_second_phase_has_rows_of_384_or_512(name):
   module = importlib.import_module(f"configs.{name}")

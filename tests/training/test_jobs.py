@@ -65,8 +65,8 @@ def test_a_failure_is_reported_and_stops_no_other(tmp_path, capsys):
 
 
 def test_nothing_starts_after_the_end(tmp_path):
-  tasks = [sleeper(tmp_path, name, 0.5) for name in ("a", "b")]
-  assert jobs.run_all(tasks, jobs=1, until=time.monotonic() + 0.1) == {}
+  tasks = [sleeper(tmp_path, name, 1.5) for name in ("a", "b")]
+  assert jobs.run_all(tasks, jobs=1, until=time.monotonic() + 1) == {}
   assert [(tmp_path / name).exists() for name in ("a", "b")] == [True, False]
 
 

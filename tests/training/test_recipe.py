@@ -4,7 +4,9 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 import runpy
+import shlex
 
 import pytest
 
@@ -20,6 +22,16 @@ PHASES = {
   "modern_bert_base": [("1024",), ("8192",)],
 }
 ROOT = pathlib.Path(__file__).parents[2]
+
+
+def test_the_page_shows_what_the_command_prints():
+  page = (ROOT / "docs" / "training.md").read_text()
+  command = r"^\$ python (-m training\.recipe (?:.*\\\n)*.*)\n((?:[^`\n].*\n)+)"
+  shown = re.findall(command, page, re.MULTILINE)
+  assert len(shown) == 4
+  for words, text in shown:
+    done = forked.run(shlex.split(words.replace("\\\n", " ")), cwd=ROOT)
+    assert done.stdout.strip() == text.strip(), done.stderr
 
 
 def config_for(**fields):

@@ -14,7 +14,7 @@ from training import stopping
 ROOT = pathlib.Path(__file__).parents[2]
 # Like a compilation: the main thread runs no Python, and a signal does not wake it.
 COMPILE = "hashlib.pbkdf2_hmac('sha256', b'', b'', {})"
-SHORT, LONG = COMPILE.format(500_000), COMPILE.format(10**9)
+SHORT, LONG = COMPILE.format(5_000_000), COMPILE.format(10**9)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.pipeline import processes
 from tests.programs import READ_ONLY_CACHE, SETTINGS, STEPS, fields
 from training.errors import ConfigError
 from training.record import metrics, workdir
@@ -386,7 +387,7 @@ def test_an_interrupted_sweep_takes_its_run_along(folder, tmp_path):
     text=True,
   )
   deadline = time.monotonic() + 300
-  while not (children := children_of(process.pid)):
+  while not (children := processes.children_of(process.pid)):
     assert process.poll() is None
     assert time.monotonic() < deadline
     time.sleep(0.01)
@@ -395,8 +396,3 @@ def test_an_interrupted_sweep_takes_its_run_along(folder, tmp_path):
   assert process.returncode == 130
   assert told.splitlines()[-1] == "Stopped. Run the same command again to continue."
   assert not any(pathlib.Path(f"/proc/{child}").exists() for child in children)
-
-
-def children_of(process_id: int) -> list[int]:
-  path = pathlib.Path(f"/proc/{process_id}/task/{process_id}/children")
-  return [int(child) for child in path.read_text().split()]

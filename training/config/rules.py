@@ -17,13 +17,14 @@ from training.config import (
   FAMILY_FIELDS,
   GIVEN,
   TRACKERS,
+  base_config,
   check_attention,
   family_of,
   model_config,
   row_length,
   tracker_names,
 )
-from training.errors import ConfigError, check
+from training.errors import ConfigError, check, field_value
 from training.recipe import check_recipe
 
 MASKED_TASKS = ("pretraining", "sentences", "documents")  # they predict masked tokens
@@ -110,6 +111,23 @@ _CHOICES: dict[str, Collection[str]] = {
 }
 
 
+def check_fields(config: ml_collections.ConfigDict):
+  """Refuses a config that has other fields than `configs/base.py`.
+
+  Raises:
+    ConfigError: names the first field that is unknown or missing.
+  """
+  base = base_config()
+  given, known = (flatten_dict(x.to_dict(), sep=".") for x in (config, base))
+  for name in given.keys() - known.keys():
+    field_value(base, name, where="The config's file")  # raises
+  for name in known.keys() - given.keys():
+    raise ConfigError(
+      f"The config has no field {name!r}. Begin its file with configs.base.get_config(), "
+      "which has every field, and change some values."
+    )
+
+
 def validate(
   config: ml_collections.ConfigDict,
   *,
@@ -130,6 +148,7 @@ def validate(
   Raises:
     ConfigError: names the field, its value and what was expected.
   """
+  check_fields(config)
   values = flatten_dict(config.to_dict(), sep=".")
   for fields, is_in_range, expected in _RANGES:
     for field in fields.split():

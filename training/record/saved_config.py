@@ -29,6 +29,6 @@ def get_config(folder: str) -> ml_collections.ConfigDict:
     reason = str(error.args[0] if error.args else error).splitlines()[0]
     raise ConfigError(
       f"{pathlib.Path(folder) / 'config.json'} is damaged, or from another version: "
-      f"{reason}. Give the config with --config=..."
+      f"{reason}. Restore it; eval.py also takes another config, by --config=..."
     ) from error
   return config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -125,7 +126,11 @@ def check(
 def has_begun(workdir: str | pathlib.Path) -> bool:
   """Whether a run was recorded in the folder; Hugging Face has a `config.json`, too."""
   path = pathlib.Path(workdir) / _CONFIG
-  return path.exists() and b'"architectures"' not in path.read_bytes()
+  try:
+    content = json.loads(path.read_bytes())
+  except (OSError, ValueError):
+    return path.exists()  # a damaged file is reported when it is read
+  return not isinstance(content, dict) or "architectures" not in content
 
 
 @contextlib.contextmanager
@@ -138,7 +143,7 @@ def claimed(workdir: str | pathlib.Path) -> Iterator[None]:
   Raises:
     ConfigError: another process trains in the folder.
   """
-  with (pathlib.Path(workdir) / _LOCK).open() as lock:
+  with (pathlib.Path(workdir) / _LOCK).open("a") as lock:  # NFS locks what can be written
     try:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

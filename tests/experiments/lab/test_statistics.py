@@ -96,7 +96,7 @@ def test_larger(a, outcome, ruled_out):
   ],
 )
 def test_a_target_is_reached_by_however_little(a, outcome):
-  assert reaches("enough", a, 2.0, margin=0.02).outcome == outcome
+  assert reaches("enough", a, 2.0, margin=0.02, unit="times").outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_statement_keeps_what_its_outcome_is_made_from():
     larger("more", BETWEEN, BASE, margin=0.5, unit="points"),
     equivalent("the same", NEAR, BASE, power=FAR, margin=0.1),
     not_more("no more", NEAR, BASE, power=NEAR),
-    reaches("enough", FAR, 2.0, margin=0.1),
+    reaches("enough", FAR, 2.0, margin=0.1, unit="nats"),
     larger("one pair", [2.0], [1.0]),
   ]
   made.append(throughout("all", made))

@@ -127,6 +127,7 @@ def test_the_knapsack_against_enumeration(data):
     assert sum(weights[sizes.index(s)] for s in pack) == value
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1))
 def test_cover_hands_surplus_slots_down(pairs):
   demand, slots = np.array(pairs).T
@@ -149,7 +150,7 @@ def test_cover_hands_surplus_slots_down(pairs):
 def test_every_histogram_is_packed_to_within_a_millionth(name, depth):
   plan = optimal(name, depth)
   assert plan.lower_bound == BOUNDS.get((name, depth), plan.lower_bound)
-  assert plan.gap <= max(1, 1e-6 * plan.lower_bound)
+  assert 0 <= plan.gap <= max(1, 1e-6 * plan.lower_bound)
 
 
 def test_no_solver_runs_where_tokens_prove_the_plan_minimal():
@@ -284,7 +285,7 @@ def test_random_histograms_with_counts_up_to_trillions():
       length_multiple=int(rng.integers(1, 4)),
       separator_tokens=int(rng.integers(0, 3)),
     )
-    assert plan.gap <= max(1, 1e-6 * plan.lower_bound)
+    assert 0 <= plan.gap <= max(1, 1e-6 * plan.lower_bound)
 
 
 def test_another_use_of_the_solver_in_the_process_does_no_harm():

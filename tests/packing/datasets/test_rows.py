@@ -165,6 +165,13 @@ def test_the_features_are_those_of_the_rows():
       assert row[name].shape == (feature.length,)
       assert row[name].dtype == np.dtype(feature.feature.dtype)
 
+  whole = [{"input_ids": [5] * n, "score": n} for n in (3, 5, 2)]
+  cast = datasets.Dataset.from_list(whole).to_iterable_dataset()
+  cast = cast.cast_column("score", datasets.Value("float32"))
+  for row in pack_iterable_dataset(cast, **OPTIONS):
+    assert row["score"].dtype == np.float32
+    assert np.isnan(row["score"]).tolist() == (~row["sequence_mask"]).tolist()
+
   def generate():
     yield from EXAMPLES
 
@@ -172,6 +179,21 @@ def test_the_features_are_those_of_the_rows():
   rows = pack_iterable_dataset(unknown, **OPTIONS)
   assert rows.features is None
   every_token_once(rows)
+
+
+@pytest.mark.extra("torch")
+def test_a_stream_that_shares_out_its_shards_is_not_shared_out_again():
+  pytest.importorskip("torch")
+  from torch.utils.data import DataLoader
+
+  from packing.torch import PackedIterableDataset
+
+  stream = DATASET.to_iterable_dataset(num_shards=2)
+  packs = PackedIterableDataset(stream, row_length=ROW)
+  assert sum(map(len, DataLoader(packs, batch_size=None))) == len(EXAMPLES)
+  workers = {"num_workers": 2, "multiprocessing_context": "spawn"}
+  with pytest.raises(packing.InputError, match=r"Use packing\.datasets\.pack_iterable"):
+    list(DataLoader(packs, batch_size=None, **workers))
 
 
 @pytest.mark.extra("torch")

@@ -149,7 +149,10 @@ def test_flash_boundaries_have_one_shape():
   collator = PackedCollator(row_length=6, attention="flash", max_sequences=3)
   shapes = set()
   for lengths in ([[2, 3], [6]], [[1, 1, 1], [2]]):
-    packs = [[{"input_ids": [1] * n} for n in pack] for pack in lengths]
+    packs = [
+      [{"input_ids": [1] * n, "attention_mask": [1] * n, "label": n} for n in pack]
+      for pack in lengths
+    ]
     batch = collator(packs)
     ends = batch["cu_seq_lens_q"]
     shapes.add(tuple(ends.shape))
@@ -162,7 +165,11 @@ def test_flash_boundaries_have_one_shape():
       expected += [*pack, *[6 - sum(pack)] * (sum(pack) < 6)]
     assert sizes == expected
     assert batch["input_ids"].shape == (1, 12)
-    assert "attention_mask" not in batch
+    assert "attention_mask" not in batch  # transformers would prefer it to the boundaries
+    used = batch["sequence_mask"]
+    starts = batch["sequence_starts"][used].tolist()
+    assert {*starts} < {*ends.tolist()}
+    assert starts[-1] >= 6  # in the second row
   assert len(shapes) == 1
 
 
@@ -257,7 +264,7 @@ def test_a_stream_resumes_after_any_pack(stateful):
     after.load_state_dict(state)
     assert after.state_dict() == state  # also before the first pack
     assert list(after) == whole[taken:]
-    if not stateful:
+    if not stateful or taken == len(whole):
       assert list(after) == whole  # the next epoch
 
 

@@ -49,15 +49,14 @@ def start(*options) -> forked.Process:
 
 
 def workers_of(process, partial, *, shards) -> list[int]:
-  """The workers of a preparation that has written some shards."""
+  """The workers of a preparation that has written some shards, and is stopped then."""
   deadline = time.monotonic() + 60
   while len(list(partial.glob("*/*.summary.json"))) < shards:
     assert time.monotonic() < deadline
     assert process.poll() is None
     time.sleep(0.001)
-  command = ["ps", "-o", "pid=", "--ppid", str(process.pid)]
-  listed = subprocess.run(command, capture_output=True, check=False).stdout
-  return [int(pid) for pid in listed.split()]
+  os.kill(process.pid, signal.SIGSTOP)
+  return processes.children_of(process.pid)
 
 
 def test_a_killed_prepare_resumes_when_its_workers_have_ended(corpus, reference, tmp_path):

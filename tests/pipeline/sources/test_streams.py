@@ -3,6 +3,9 @@
 import contextlib
 import itertools
 import json
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 
@@ -17,6 +20,7 @@ from pipeline.sources import streams
 from pipeline.sources.document import DocumentFields
 from pipeline.sources.streams import open_stream
 from pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
+from tests.house import ROOT
 
 FIELDS = DocumentFields(("text",))
 TEXTS = [f"one {'two ' * (n % 7)}.\nthree {'four ' * (n % 11)}." for n in range(200)]
@@ -149,6 +153,21 @@ def standard_input(monkeypatch, tmp_path):
 
   with opened:
     yield give
+
+
+def test_a_program_can_end_while_it_waits_for_standard_input():
+  program = """
+    import threading, time
+    from pipeline.sources.document import DocumentFields
+    from pipeline.sources.streams import open_stream
+
+    reading = open_stream("-", DocumentFields(("text",))).read()
+    threading.Thread(target=lambda: next(reading), daemon=True).start()
+    time.sleep(0.2)
+  """
+  command = [sys.executable, "-c", textwrap.dedent(program)]
+  with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT) as process:
+    assert process.wait(timeout=60) == 0
 
 
 def test_standard_input_resumes_when_it_is_given_again(standard_input):

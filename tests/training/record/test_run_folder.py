@@ -316,6 +316,13 @@ def test_no_run_begins_in_the_folder_of_a_model(tmp_path, name, content, allow_c
   assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_a_run_whose_data_are_called_architectures_has_begun(tmp_path):
+  config = base.get_config()
+  config.data.source = "architectures"
+  workdir.record(tmp_path, config, DATASET)
+  assert workdir.has_begun(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["model.json", "config.json"])
 def test_a_model_that_was_imported_is_no_run(tmp_path, name):
   assert workdir.is_run(tmp_path)  # meant to be one
