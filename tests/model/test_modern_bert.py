@@ -154,7 +154,8 @@ def test_remat_and_dtype_change_no_result():
   batch = packs.lay_out(packs.random_sequences())
   again = nnx.merge(graphdef, params)
   again.encoder.config = dataclasses.replace(config, remat="layers")
-  program = str(jax.make_jaxpr(lambda: again(batch)["mlm_logits"])())
+  graph, state = nnx.split(again)
+  program = str(jax.make_jaxpr(lambda x: nnx.merge(graph, x)(batch)["mlm_logits"])(state))
   assert "remat" in program or "checkpoint" in program
   first = nnx.merge(graphdef, params)(batch)["mlm_logits"]
   of_first, of_again = (
