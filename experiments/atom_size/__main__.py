@@ -29,13 +29,12 @@ import functools
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 import pipeline
-from benchmarks.machine import machine
 from experiments.atom_size.atom_sizes import atom_sizes
 from experiments.atom_size.layouts import NAMES, concat_and_padding, packed
 from experiments.atom_size.perplexities import SEGMENTS
@@ -47,7 +46,7 @@ from experiments.atom_size.runs import (
   Layout,
   Scale,
   make_study,
-  seconds_a_step,
+  time_steps,
 )
 from experiments.atom_size.steps import steps_an_epoch
 from experiments.atom_size.text import filtering
@@ -182,12 +181,14 @@ def exhibits(
     if row_length in whole and whole[row_length].keys() >= {*_of_atoms(0.5, 2.0)}
   ]
   exhibits.append(concat_and_padding(part, whole))
-  for row_length, found in whole.items():
-    seconds = seconds_a_step(studies[row_length], _ALONE)
-    exhibits.append(packed(part, row_length, found, seconds))
-  machines = sorted({run["machine"] for run in made if "machine" in run})
-  trained = f"; trained on {' and on '.join(machines)}" if machines else ""
-  return [dataclasses.replace(x, machine=f"{machine()}{trained}") for x in exhibits]
+  timed = {n: time_steps(studies[n], _ALONE) for n in whole}
+  exhibits += [packed(part, n, found, timed[n]["seconds"]) for n, found in whole.items()]
+  where = f"trained on {_machines(made)}; steps timed on {_machines(timed.values())}"
+  return [dataclasses.replace(x, machine=where) for x in exhibits]
+
+
+def _machines(made: Iterable[Mapping[str, Any]]) -> str:
+  return " and ".join(sorted({x["machine"].partition("; cpu")[0] for x in made}))
 
 
 def _train(studies, planned, part: Part, scale: Scale, *, until: float):

@@ -20,6 +20,7 @@ import optax
 from ml_collections import ConfigDict
 
 import pipeline
+from benchmarks.small_bert import machine_and_device
 from benchmarks.steps import in_turns
 from experiments.lab.fit import fit
 from experiments.lab.study import Arm, Study, agrees, identity, worker
@@ -254,11 +255,11 @@ def as_atoms(batch: PackedBatch) -> PackedBatch:
   return {"loss_mask": is_real, "real_tokens": is_real.sum(1, dtype=np.int32)} | batch
 
 
-def seconds_a_step(study: Study, layouts: Sequence[Layout]) -> dict[str, list[float]]:
+def time_steps(study: Study, layouts: Sequence[Layout]) -> dict[str, Any]:
   """Times steps of some layouts in turns; measured once and kept.
 
   Returns:
-    By the names of the layouts, the seconds of a step in each turn.
+    `seconds`, by the names of the layouts those of a step in each turn; and `machine`.
   """
   configs = {
     arm.name: run.config
@@ -270,7 +271,7 @@ def seconds_a_step(study: Study, layouts: Sequence[Layout]) -> dict[str, list[fl
   if path.exists():
     kept = json.loads(path.read_text())
     if agrees(kept.get("of"), made_from) and kept["seconds"].keys() >= configs.keys():
-      return kept["seconds"]
+      return kept
   rows = Rows(first)
   program, state = rows.program, rows.program.init()
 
@@ -291,8 +292,9 @@ def seconds_a_step(study: Study, layouts: Sequence[Layout]) -> dict[str, list[fl
     name = f"timing rows of {first.data.max_sequence_length}"
     taken = in_turns(turns, rounds=TURNS, name=name)
   seconds = {name: (x / STEPS_A_TURN).tolist() for name, x in taken.items()}
-  write_json(path, {"of": made_from, "seconds": seconds})
-  return seconds
+  kept = {"of": made_from, "machine": machine_and_device(), "seconds": seconds}
+  write_json(path, kept)
+  return kept
 
 
 if __name__ == "__main__":
