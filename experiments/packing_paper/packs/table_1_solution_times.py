@@ -44,6 +44,7 @@ RATIOS = {
 }
 QUICK = "glue_rte_128"
 SEVERAL = 3  # times as long
+NEAR = 1.25  # times as long: single runs vary by as much
 LONG = 1.0  # seconds; a run that takes longer is timed once
 RUNS = 5  # of shorter ones
 
@@ -93,8 +94,10 @@ def solution_times(part: Part) -> Exhibit:
   statements = [
     judged(
       f"{name} takes less time than NNLSHP",
-      seconds < of_nnlshp,
-      f"{seconds:.3g} and {of_nnlshp:.3g} s",
+      NEAR * seconds < of_nnlshp,
+      f"{seconds:.3g} and {of_nnlshp:.3g} s; single runs decide nothing if one takes less "
+      f"than {NEAR} times as long as the other",
+      fails=seconds > NEAR * of_nnlshp,
     )
     for name, seconds in (
       ("SPFHP", times["spfhp", None]),

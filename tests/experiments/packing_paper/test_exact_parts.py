@@ -124,6 +124,21 @@ def test_sorted_batches_are_judged_by_the_lengths_that_were_timed():
   assert found["compiling"] == pytest.approx(100 * 13 / 64)
 
 
+@pytest.mark.parametrize(
+  ("greedy", "outcome"),
+  [(0.7, "holds"), (0.9, "no power"), (1.2, "no power"), (1.3, "fails")],
+)
+def test_times_near_each_other_decide_nothing(tmp_path, monkeypatch, greedy, outcome):
+  seconds = {"greedy": greedy, "nnlshp": 1.0}
+
+  def measure(part, algorithm, depth):
+    return {"seconds": seconds.get(algorithm, 0.1)}
+
+  monkeypatch.setattr(solution_times, "measure", measure)
+  found = solution_times.solution_times(Part(tmp_path, "the command"))
+  assert found.statements[1].outcome == outcome
+
+
 def test_solution_times_are_those_of_the_plans(tmp_path):
   part = Part(tmp_path / "part", "the command", quick=True)
   times, section_s = solution_times.exhibits(part)
