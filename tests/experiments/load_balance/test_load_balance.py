@@ -243,7 +243,7 @@ class TestCommand:
       assert self.run(tmp_path / name, coefficients) == 0
     folder, other = tmp_path / "a" / "quick", tmp_path / "b" / "quick"
     written = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert len(written) == 8
+    assert len(written) == 6
     for name, content in written.items():
       assert (other / name).read_bytes() == content, name
     result = json.loads(written["load_balance.json"])
