@@ -14,6 +14,8 @@ from packing.errors import InputError
 from packing.online.stream import StreamPacker
 from packing.row import LABELS
 
+_NUMBERS = (datasets.Value, datasets.ClassLabel)  # features of single numbers
+
 
 def pack_iterable_dataset(
   dataset: datasets.IterableDataset,
@@ -56,7 +58,7 @@ def pack_iterable_dataset(
     )
   options |= {"row_length": row_length, "max_sequences_per_pack": max_sequences_per_pack}
   StreamPacker(**options)  # reports wrong options now, not when iterating
-  if dataset.features is not None:
+  if any(isinstance(x, _NUMBERS) for x in (dataset.features or {}).values()):
     dataset = dataset.map(_same, features=dataset.features)  # casts, as cast_column asks
   features = _features(dataset.features, row_length, max_sequences_per_pack)
   return datasets.IterableDataset(
@@ -83,7 +85,7 @@ def _features(
 
   features = {name: values("int32", row_length) for name in ("segment_ids", "position_ids")}
   for name, feature in given.items():
-    if not isinstance(feature, datasets.Value | datasets.ClassLabel):
+    if not isinstance(feature, _NUMBERS):
       features[name] = values("int32", row_length)
       continue
     features |= {

@@ -119,9 +119,9 @@ def check_fields(config: ml_collections.ConfigDict):
   """
   base = base_config()
   given, known = (flatten_dict(x.to_dict(), sep=".") for x in (config, base))
-  for name in given.keys() - known.keys():
+  for name in sorted(given.keys() - known.keys()):
     field_value(base, name, where="The config's file")  # raises
-  for name in known.keys() - given.keys():
+  for name in sorted(known.keys() - given.keys()):
     raise ConfigError(
       f"The config has no field {name!r}. Begin its file with configs.base.get_config(), "
       "which has every field, and change some values."
