@@ -29,7 +29,7 @@ import functools
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ from experiments.atom_size.steps import steps_an_epoch
 from experiments.atom_size.text import filtering
 from experiments.lab import command, real_data
 from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
+from experiments.lab.part import Part, machines_of
 from experiments.lab.study import Study, run_tasks, stop_if_failed
 from model.models import abstract_model
 from packing import InputError
@@ -183,12 +183,9 @@ def exhibits(
   exhibits.append(concat_and_padding(part, whole))
   timed = {n: time_steps(studies[n], _ALONE) for n in whole}
   exhibits += [packed(part, n, found, timed[n]["seconds"]) for n, found in whole.items()]
-  where = f"trained on {_machines(made)}; steps timed on {_machines(timed.values())}"
+  places = {"trained on": machines_of(made), "steps timed on": machines_of(timed.values())}
+  where = "; ".join(f"{what} {names}" for what, names in places.items() if names)
   return [dataclasses.replace(x, machine=where) for x in exhibits]
-
-
-def _machines(made: Iterable[Mapping[str, Any]]) -> str:
-  return " and ".join(sorted({x["machine"].partition("; cpu")[0] for x in made}))
 
 
 def _train(studies, planned, part: Part, scale: Scale, *, until: float):

@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.machine import machine
@@ -95,8 +95,12 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
 
 def machine_of_runs(folder: pathlib.Path) -> str:
   """The machines that the runs in a folder were made on; "" if none is known."""
-  runs = [json.loads(path.read_text()) for path in folder.glob("runs/*.json")]
-  names = {run["machine"].partition("; cpu")[0] for run in runs if "machine" in run}
+  return machines_of(json.loads(path.read_text()) for path in folder.glob("runs/*.json"))
+
+
+def machines_of(made: Iterable[Mapping[str, Any]]) -> str:
+  """The machines that runs or measurements name, each once; older ones name none."""
+  names = {x["machine"].partition("; cpu")[0] for x in made if "machine" in x}
   return " and ".join(sorted(names))
 
 

@@ -23,10 +23,11 @@ _TERMS = """\
   the difference is shown to be above 0, and fails if it is shown to be below the margin.
   `outcome` in experiments/lab/statistics.py has all rules. Claims on the cost of packing
   use the 95 % interval of a median of measured ratios; claims on plans use counts.
-- An *arm* is one way to train, run with several seeds: three on docstrings, or eight where
-  three had no power. The other five seeds were added after the results of the first three
-  had been seen. Runs of two arms with the same seed are *paired*: they start from the same
-  weights and, unless the text says otherwise, see the same sequences in the same order.
+- An *arm* is one way to train, run with several seeds: three on docstrings, or eight for
+  most claims that three could not decide. The other five were added after the results of
+  the first three had been seen. Runs of two arms with the same seed are *paired*: they
+  start from the same weights and, unless the text says otherwise, see the same sequences
+  in the same order.
 - *Nats* are the unit of the masked-token loss (natural logarithm). *Alone* is the loss on
   held-out sequences, one per row. *Times unigram* is the accuracy divided by that of always
   predicting the commonest token."""
