@@ -16,9 +16,10 @@ import os
 import pathlib
 import sys
 
-from training import memory
+from training import compiler, memory
 
 memory.one_pool()
+compiler.set_flags()
 if not sys.stderr.isatty():  # in a log, each update of a progress bar is a new line
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
@@ -67,6 +68,7 @@ def main():
   check_fields(config)
   if config.train.keep_memory:
     memory.keep()
+  compiler.keep_programs()
   processes.start()
   mesh = make_mesh()
   processes.connect(mesh)

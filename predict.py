@@ -25,9 +25,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from training import memory
+from training import compiler, memory
 
 memory.one_pool()
+compiler.set_flags()
 if not sys.stderr.isatty():  # in a log, each update of a progress bar is a new line
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
@@ -96,7 +97,7 @@ examples:
 """
 _INTERRUPTED = 130
 _interrupted = threading.Event()
-_DTYPES = "float32", "bfloat16"
+_DTYPES = "auto", "float32", "bfloat16"
 _READING = "columns", "max_sequence_length", "doc_stride", "max_question_length"
 
 
@@ -175,6 +176,7 @@ def make_results(
   The options are checked at once. The parameters are read when the first result is
   requested.
   """
+  compiler.keep_programs()
   stored, settings, mesh = opened.stored, opened.settings, make_mesh()
   program = evaluation.make_program(
     stored, mesh=mesh, dtype=options.dtype, attention_impl=options.attention_impl
@@ -502,12 +504,13 @@ def _parser() -> argparse.ArgumentParser:
     type=int,
     help="the most sequences of a row (default: S / 4, at most 128: hardly a limit)",
   )
-  add("--dtype", choices=_DTYPES, help="dtype of the computation (default: the model's)")
+  fastest = "(default: auto, the fastest on this device)"
+  add("--dtype", choices=_DTYPES, default="auto", help=f"of the computation {fastest}")
   add(
     "--attention-impl",
-    choices=model.IMPLEMENTATIONS,
-    default="xla",
-    help="implementation of attention (default: xla, which runs on any device)",
+    choices=("auto", *model.IMPLEMENTATIONS),
+    default="auto",
+    help=f"implementation of attention {fastest}",
   )
   return parser
 

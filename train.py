@@ -13,7 +13,6 @@ the step, saves and exits with status 130 or 143. Several processes run the same
 each with --coordinator=HOST:PORT --processes=N --process=I.
 """
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -23,10 +22,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from training import memory
+from training import compiler, memory
 from training.stopping import signals
 
 memory.one_pool()
+flags_added = compiler.set_flags()
 if __name__ == "__main__":  # not in loader processes, which also import this file
   signals.listen()
   print("train.py: loading JAX and other libraries ...", file=sys.stderr, flush=True)
@@ -41,10 +41,12 @@ from ml_collections import ConfigDict, config_flags
 import packing
 import pipeline
 from model import SKIPPING, ModelConfig, weights
+from model.attention import window_pairs
+from model.attention.kernels import is_local
 from model.masks import pairs_within
 from pipeline.batches.loader import BatchIterator
 from pipeline.tokenizer import TOKENIZER_FILE
-from training import command, init_from, processes
+from training import command, computation, init_from, processes
 from training.checkpoint import Checkpoints
 from training.config import make_optimizer, make_schedule
 from training.config.rules import check_fields, validate
@@ -84,6 +86,7 @@ def main():
   check_fields(config)
   if config.train.keep_memory:
     memory.keep()
+  compiler.keep_programs()
   processes.start()
   validate(
     config,
@@ -145,6 +148,7 @@ class Run:
   unpacked_recipe: Recipe
   recipe: Recipe
   program: TrainingProgram
+  computation: str  # which dtype and attention, and why
   params: Callable[[], Any] | None  # reads the initial parameters; None: at random
   compilations: CompilationCounter
 
@@ -171,8 +175,6 @@ class Run:
 
 def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   """Prepares the dataset, the plans, the recipe, the model and the optimizer."""
-  if config.train.compilation_cache:
-    jax.config.update("jax_compilation_cache_dir", config.train.compilation_cache)
   head = pipeline.TASK_HEADS[config.data.task]
   # A run that has checkpoints continues from its own weights.
   stored = None if weights.steps(folder) else init_from.open_weights(config, head=head)
@@ -215,6 +217,11 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     head=head,
     labels=dataset.labels,
   )
+  begun = weights.read_description(folder).config if weights.steps(folder) else None
+  computed = computation.choose(config, model_config, begun=begun)
+  model_config = computed.config
+  flags = f"; XLA_FLAGS has {flags_added}" if flags_added else ""
+  processes.print_on_first(f"{computed}{flags}\n")
   params = None
   if stored:
     params = functools.partial(
@@ -243,6 +250,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     unpacked_recipe=unpacked_recipe,
     recipe=recipe,
     program=program,
+    computation=str(computed),
     params=params,
     compilations=CompilationCounter(),
   )
@@ -258,16 +266,18 @@ def attended_pairs(
   Returns:
     None if attention computes all pairs of a row, not only those within sequences.
   """
-  skips = config.model.attention_impl in SKIPPING
+  skips = sizes.attention_impl in SKIPPING
   if not skips or config.model.attention_mask == "none" or config.data.layout != "packed":
     return None
   lengths = [np.array(strategy) for strategy in plan.strategies]
-  windows = collections.Counter(map(sizes.window_of, range(sizes.num_layers)))
-  pairs = sum(
-    layers * np.dot(plan.repeat_counts, [pairs_within(x, window).sum() for x in lengths])
-    for window, layers in windows.items()
-  )
-  return round(rows * pairs / plan.num_packs)
+
+  def of_a_row(window: int | None) -> float:
+    if window is not None and not is_local(sizes.attention_impl):
+      return window_pairs(plan.row_length, window)  # xla computes this layer
+    each = [pairs_within(x, window).sum() for x in lengths]
+    return float(np.average(each, weights=plan.repeat_counts))
+
+  return round(rows * sum(of_a_row(sizes.window_of(i)) for i in range(sizes.num_layers)))
 
 
 def kept_plans(
@@ -307,7 +317,8 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
     `metrics.jsonl` lacks, and figures of the last state, which is not kept.
   """
   config, program, steps = run.config, run.program, run.recipe.steps
-  peak = peak_of(jax.devices(), dtype=config.model.dtype, given=config.train.peak_flops)
+  dtype, given = program.config.dtype.name, config.train.peak_flops
+  peak = peak_of(jax.devices(), dtype=dtype, given=given)
   held_out = pipeline.make_held_out(
     config,
     run.dataset,
@@ -527,6 +538,9 @@ def finish(run: Run, figures: dict[str, Any]):
       summary |= packed_against_unpacked(program, packs, padded, rounds=rounds)
   summary |= {
     "task": config.data.task,
+    "dtype": program.config.dtype.name,
+    "attention_impl": program.config.attention_impl,
+    "computation": run.computation,
     "recipe": {"unpacked": run.unpacked_recipe.as_dict(), "packed": run.recipe.as_dict()},
     "stream": config.data.stream,
     "epochs": None if config.data.stream else steps / loader.batches_per_epoch,

@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from model.testing.beside_xla import difference_from_xla
 
 import model
 import packing
@@ -46,7 +47,6 @@ from benchmarks.table import record_table
 from model import IMPLEMENTATIONS
 from model.files import write_json, write_text
 from model.testing import TOLERANCES, verify
-from model.testing.beside_xla import difference_from_xla
 from training.record.flops import peak_of
 
 HEADS = ("masked tokens, next sentence", "next tokens, learned positions")

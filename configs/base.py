@@ -91,7 +91,9 @@ def get_config() -> ConfigDict:
   config.model.init_from = ""  # folder with initial weights; "": random weights
   # Dropout of embeddings and of what a layer adds; modern_bert: of attention's output only.
   config.model.dropout_rate = 0.1
-  config.model.attention_dropout_rate = 0.1  # dropout of attention probabilities
+  # Dropout of attention probabilities. Above 0 only xla computes it, which costs time on an
+  # accelerator: docs/speed.md.
+  config.model.attention_dropout_rate = 0.1
   config.model.initializer_range = 0.02  # standard deviation of the initial weights
   # none: the ablation without isolation. token_type: the two segments of a sequence are
   # isolated too.
@@ -106,11 +108,14 @@ def get_config() -> ConfigDict:
   # modern_bert: base of the rotary positions in layers that attend to all tokens
   config.model.global_base = 160_000.0
   config.model.pooling = "cls"  # modern_bert, for classes; mean: over all tokens
-  config.model.attention_impl = "xla"  # blocks, cudnn, cudnn_packed, splash: docs/model.md
+  # auto: the fastest that this device can compute; xla, blocks, cudnn, cudnn_packed,
+  # splash: docs/model.md
+  config.model.attention_impl = "auto"
   config.model.remat = "none"  # layers: compute them twice, to save memory
   # The token embedding's rows are rounded up to a multiple of this, such as 8 or 128.
   config.model.vocab_multiple = 1
-  config.model.dtype = "float32"  # bfloat16; the type of the computation
+  # The type of the computation: float32, bfloat16; auto: bfloat16 where that is faster.
+  config.model.dtype = "auto"
 
   config.optimizer = ConfigDict()
   config.optimizer.name = "lamb"  # adamw, sgd, adafactor
@@ -161,7 +166,6 @@ def get_config() -> ConfigDict:
   config.train.target_mlm_accuracy = 0.0
   config.train.peak_flops = 0.0  # of all devices, for peak_share; 0: looked up or measured
   config.train.trackers = ""  # wandb, mlflow, or both: docs/training.md
-  config.train.compilation_cache = ""  # folder of compiled programs that later runs reuse
   config.train.keep_memory = True  # reuse freed memory; on CPUs with glibc
   config.train.throughput_rounds = 24  # timed steps, packed and unpacked each; 0: none
   return config

@@ -1,5 +1,6 @@
 """Flax NNX models that keep the sequences of a pack apart."""
 
+from model.attention.kernels import IMPLEMENTATIONS, SKIPPING, AttentionError
 from model.bert import (
   Bert,
   BertForPreTraining,
@@ -15,7 +16,6 @@ from model.config import (
   ModelConfig,
 )
 from model.gpt2 import POSITIONS, Gpt2, Gpt2Config
-from model.kernels import IMPLEMENTATIONS, SKIPPING, AttentionError
 from model.losses import LOSS_UNITS
 from model.models import CONFIGS, LANGUAGE_MODELS, MODELS
 from model.modern_bert import POOLINGS, ModernBert, ModernBertConfig

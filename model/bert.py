@@ -21,7 +21,6 @@ from model import blocks
 from model.blocks import (
   Batch,
   dense,
-  drop,
   embed,
   gelu,
   layer_norm,
@@ -30,6 +29,7 @@ from model.blocks import (
   tokens_at,
 )
 from model.config import BertConfig
+from model.dropout import dropout
 from model.masks import split_by_token_type
 
 
@@ -45,7 +45,7 @@ class Embeddings(blocks.Embeddings):
   def __call__(self, batch, rows, dropout_key=None):
     embeddings = self.of_tokens(batch) + self.token_type(batch["token_type_ids"])
     embeddings = self.layer_norm(embeddings + self.position(rows.position_ids))
-    return drop(self.dropout, embeddings, dropout_key)
+    return dropout(embeddings, self.dropout_rate, dropout_key)
 
 
 class EncoderLayer(blocks.Layer):
@@ -151,11 +151,11 @@ class BertForSequenceClassification(Bert):
     super().__init__(config, rngs=rngs)
     self.pooler = dense(config, config.hidden_size, config.hidden_size, rngs)
     self.classifier = dense(config, config.hidden_size, config.num_labels, rngs)
-    self.dropout = nnx.Dropout(config.dropout_rate)
 
   def heads(self, hidden, batch, *, dropout_key=None):
     pooled = _pooled(self.pooler, hidden, batch)
-    return {"sequence_logits": self.classifier(drop(self.dropout, pooled, dropout_key))}
+    pooled = dropout(pooled, self.config.dropout_rate, dropout_key)
+    return {"sequence_logits": self.classifier(pooled)}
 
 
 class BertForTokenClassification(Bert):
@@ -168,10 +168,10 @@ class BertForTokenClassification(Bert):
   def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
     super().__init__(config, rngs=rngs)
     self.classifier = dense(config, config.hidden_size, config.num_labels, rngs)
-    self.dropout = nnx.Dropout(config.dropout_rate)
 
   def heads(self, hidden, batch, *, dropout_key=None):
-    return {"token_logits": self.classifier(drop(self.dropout, hidden, dropout_key))}
+    hidden = dropout(hidden, self.config.dropout_rate, dropout_key)
+    return {"token_logits": self.classifier(hidden)}
 
 
 class BertForQuestionAnswering(Bert):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import flax.nnx as nnx
@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model import kernels, losses
+from model import losses, products
 from model.attention import attention
 from model.config import ModelConfig
+from model.dropout import dropout
 
 Batch = Mapping[str, jax.Array]
 
@@ -59,13 +60,29 @@ class Linear(nnx.Linear):
   """
 
   def __call__(self, inputs):  # type: ignore[override]
-    inputs, kernel = self.promote_dtype((inputs, self.kernel[...]), dtype=self.dtype)
-    products = kernels.linear_product(inputs, kernel)
-    if self.bias is None:
-      return products
-    wide = np.promote_types(products.dtype, np.float32)
-    bias = self.bias[...].astype(wide).reshape(*[1] * (inputs.ndim - 1), -1)
-    return (products.astype(wide) + bias).astype(products.dtype)
+    return linear(inputs, [self])
+
+
+def linear(x: jax.Array, layers: Sequence[Linear]) -> jax.Array:
+  """The outputs of linear layers for one input, by one product.
+
+  Args:
+    x: [..., I].
+    layers: with kernels [I, O] and biases [O], of one dtype.
+
+  Returns:
+    [..., O + O + ...], one layer's outputs after the other's.
+  """
+  dtype = layers[0].dtype or x.dtype
+  kernels = [layer.kernel[...].astype(dtype) for layer in layers]
+  product = products.linear_product(x.astype(dtype), jnp.concatenate(kernels, axis=1))
+  biases = [layer.bias[...] for layer in layers if layer.bias is not None]
+  if not biases:
+    return product
+  wide = np.promote_types(product.dtype, np.float32)
+  bias = jnp.concatenate([bias.astype(wide) for bias in biases])
+  bias = bias.reshape(*[1] * (x.ndim - 1), -1)
+  return (product.astype(wide) + bias).astype(product.dtype)
 
 
 class Embed(nnx.Embed):
@@ -142,11 +159,6 @@ def layer_norm(config: ModelConfig, rngs: nnx.Rngs) -> LayerNorm:
   )
 
 
-def drop(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None) -> jax.Array:
-  """Applies dropout; without a key, returns `x`."""
-  return dropout(x, deterministic=key is None, rngs=key)
-
-
 def split_key(key: jax.Array | None, num: int):
   return [None] * num if key is None else jax.random.split(key, num)
 
@@ -156,7 +168,7 @@ class Embeddings(nnx.Module):
 
   def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
     self.token = embed(config, config.vocab_size, rngs, padded=config.padded_vocab_size)
-    self.dropout = nnx.Dropout(config.dropout_rate)
+    self.dropout_rate = config.dropout_rate
 
   def __call__(
     self, batch: Batch, rows: Rows, dropout_key: jax.Array | None = None
@@ -193,7 +205,6 @@ class Layer(nnx.Module):
     number: the number of the layer, from 0.
   """
 
-  causal: ClassVar[bool] = False
   gated: ClassVar[bool] = False  # whether the feed-forward layer is gated
 
   def __init__(self, config: ModelConfig, number: int, *, rngs: nnx.Rngs):
@@ -210,7 +221,6 @@ class Layer(nnx.Module):
     self.intermediate = dense(config, width, inner * (2 if self.gated else 1), rngs)
     self.output = dense(config, inner, width, rngs, initializer_range=into_residual)
     self.output_layer_norm = layer_norm(config, rngs)
-    self.dropout = nnx.Dropout(config.dropout_rate)
 
   def __call__(
     self, hidden: jax.Array, rows: Rows, dropout_key: jax.Array | None = None
@@ -221,22 +231,25 @@ class Layer(nnx.Module):
   def attend(self, x: jax.Array, rows: Rows, keys) -> jax.Array:
     """Self-attention; `keys` are for dropout of its probabilities and of its output."""
     config = self.config
-    split = lambda x: x.reshape(*x.shape[:2], config.num_heads, -1)  # noqa: E731
+    query, key, value = (
+      part.reshape(*x.shape[:2], config.num_heads, -1)
+      for part in jnp.split(linear(x, [self.query, self.key, self.value]), 3, axis=-1)
+    )
     attended = attention(
-      self.place(split(self.query(x)), rows),
-      self.place(split(self.key(x)), rows),
-      split(self.value(x)),
+      self.place(query, rows),
+      self.place(key, rows),
+      value,
       rows.segment_ids,
       implementation=config.attention_impl,
       mask="none" if config.attention_mask == "none" else "segment",
-      causal=self.causal,
+      causal=config.CAUSAL,
       window=config.window_of(self.number),
       slopes=config.slopes,
       max_segments=rows.max_segments,
       dropout_rate=config.attention_dropout_rate,
       dropout_key=keys[0],
     ).reshape(x.shape)
-    return drop(self.dropout, self.attention_output(attended), keys[1])
+    return dropout(self.attention_output(attended), config.dropout_rate, keys[1])
 
   def place(self, x: jax.Array, rows: Rows) -> jax.Array:
     """Applies rotary positions to queries or keys, [B, S, N, H]; by default, nothing."""
@@ -244,7 +257,8 @@ class Layer(nnx.Module):
     return x
 
   def feed_forward(self, x: jax.Array, key, activation: Callable) -> jax.Array:
-    return drop(self.dropout, self.output(activation(self.intermediate(x))), key)
+    output = self.output(activation(self.intermediate(x)))
+    return dropout(output, self.config.dropout_rate, key)
 
 
 class Stack(nnx.Module):
@@ -355,7 +369,7 @@ def vocabulary_logits(
   """
   embedding = table.embedding[...].astype(hidden.dtype)
   bias = None if bias is None else bias.astype(hidden.dtype)
-  logits = kernels.vocabulary_products(hidden, embedding, bias)
+  logits = products.vocabulary_products(hidden, embedding, bias)
   if config.padded_vocab_size > config.vocab_size:
     exists = jnp.arange(logits.shape[-1]) < config.vocab_size
     logits = jnp.where(exists[None, None], logits, jnp.finfo(logits.dtype).min)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
+import jax
 import jax.numpy as jnp
 
 # Which tokens a token may attend to; in a causal model, never later tokens.
@@ -35,6 +36,19 @@ HEAD_SIZE = 64  # in all of these sizes and in GPT-2's
 MAX_VOCAB_MULTIPLE = 2**16  # wider than any matrix unit
 
 
+def fastest_dtype() -> jnp.dtype:
+  """bfloat16 where products are faster in it: TPUs, NVIDIA GPUs since Ampere."""
+  device = jax.local_devices()[0]
+  fast = device.platform == "tpu" or compute_capability(device) >= 8
+  return jnp.dtype("bfloat16" if fast else "float32")
+
+
+def compute_capability(device: jax.Device) -> float:
+  """The compute capability of an NVIDIA GPU, such as 9.0; 0 for any other device."""
+  text = str(getattr(device, "compute_capability", ""))
+  return float(text) if text.replace(".", "", 1).isdecimal() else 0.0
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
   """The fields that all models have.
@@ -54,9 +68,10 @@ class ModelConfig:
     attention_mask: which tokens a token may attend to; one of `MASKS`.
     vocab_multiple: the number of entries of the token embedding is rounded up to a multiple
       of this, for hardware with wide matrix units. The added entries are never predicted.
-    attention_impl: a key of `model.IMPLEMENTATIONS`.
+    attention_impl: a key of `model.IMPLEMENTATIONS`; "auto" for the fastest.
     remat: what to compute twice to save memory; a key of `REMATERIALISATIONS`.
     dtype: the dtype of the computation. Softmax, LayerNorm and losses use at least float32.
+      "auto" becomes that of `fastest_dtype`.
     param_dtype: the dtype of the parameters.
 
   Raises:
@@ -67,6 +82,7 @@ class ModelConfig:
   SIZES: ClassVar[Mapping[str, tuple[int, int]]]  # name: (layers, width)
   MASKS: ClassVar[tuple[str, ...]]  # of `ATTENTION_MASKS`
   USE_BIAS: ClassVar[bool] = True  # of linear layers and LayerNorms
+  CAUSAL: ClassVar[bool] = False  # whether a token sees no later token
 
   vocab_size: int
   hidden_size: int
@@ -80,12 +96,15 @@ class ModelConfig:
   initializer_range: float = 0.02
   attention_mask: str = "segment"
   vocab_multiple: int = 1
-  attention_impl: str = "xla"
+  attention_impl: str = "auto"
   remat: str = "none"
-  dtype: jnp.dtype = jnp.float32
-  param_dtype: jnp.dtype = jnp.float32
+  dtype: Any = "auto"  # a `jnp.dtype` once the config is made, like the next
+  param_dtype: Any = jnp.float32
 
   def __post_init__(self):
+    dtype = fastest_dtype() if self.dtype == "auto" else jnp.dtype(self.dtype)
+    object.__setattr__(self, "dtype", dtype)
+    object.__setattr__(self, "param_dtype", jnp.dtype(self.param_dtype))
     for field in dataclasses.fields(self):
       if field.type == "int" and getattr(self, field.name) < 1:
         raise ValueError(

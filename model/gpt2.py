@@ -19,8 +19,9 @@ import flax.nnx as nnx
 
 from model import blocks
 from model.attention import alibi_slopes
-from model.blocks import drop, embed, layer_norm, split_key, tanh_gelu
+from model.blocks import embed, layer_norm, split_key, tanh_gelu
 from model.config import ModelConfig
+from model.dropout import dropout
 
 POSITIONS = {
   "alibi": "an attention bias that falls with distance; no parameters",
@@ -48,6 +49,7 @@ class Gpt2Config(ModelConfig):
     "xl": (48, 1600),
   }
   MASKS: ClassVar = ("segment", "none")
+  CAUSAL: ClassVar = True
 
   max_position_embeddings: int = 1024
   layer_norm_epsilon: float = 1e-5
@@ -75,13 +77,11 @@ class Embeddings(blocks.Embeddings):
     embeddings = self.of_tokens(batch)
     if self.learned:
       embeddings += self.position(rows.position_ids)
-    return drop(self.dropout, embeddings.astype(self.token.dtype), dropout_key)
+    return dropout(embeddings.astype(self.token.dtype), self.dropout_rate, dropout_key)
 
 
 class DecoderLayer(blocks.Layer):
   """Causal self-attention and feed-forward, each after LayerNorm, added to the residual."""
-
-  causal: ClassVar = True
 
   def __call__(self, hidden, rows, dropout_key=None):
     keys = split_key(dropout_key, 3)

@@ -23,8 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from model import blocks
-from model.blocks import dense, drop, gelu, layer_norm, pool, split_key, tokens_at
+from model.blocks import dense, gelu, layer_norm, pool, split_key, tokens_at
 from model.config import EncoderConfig
+from model.dropout import dropout
 
 POOLINGS = {
   "cls": "each sequence's own [CLS]",
@@ -241,12 +242,12 @@ class ModernBertForSequenceClassification(ModernBert):
     super().__init__(config, rngs=rngs)
     self.head = PredictionHead(config, rngs=rngs)
     self.classifier = _classifier(config, rngs)
-    self.dropout = nnx.Dropout(config.dropout_rate)
 
   def heads(self, hidden, batch, *, dropout_key=None):
     pooled = pool(self.config.pooling, self.final_layer_norm(hidden), batch)
     pooled = self.head(pooled)
-    return {"sequence_logits": self.classifier(drop(self.dropout, pooled, dropout_key))}
+    pooled = dropout(pooled, self.config.dropout_rate, dropout_key)
+    return {"sequence_logits": self.classifier(pooled)}
 
 
 class ModernBertForTokenClassification(ModernBert):
@@ -260,11 +261,10 @@ class ModernBertForTokenClassification(ModernBert):
     super().__init__(config, rngs=rngs)
     self.head = PredictionHead(config, rngs=rngs)
     self.token_classifier = _classifier(config, rngs)
-    self.dropout = nnx.Dropout(config.dropout_rate)
 
   def heads(self, hidden, batch, *, dropout_key=None):
     hidden = self.head(self.final_layer_norm(hidden))
-    dropped = drop(self.dropout, hidden, dropout_key)
+    dropped = dropout(hidden, self.config.dropout_rate, dropout_key)
     return {"token_logits": self.token_classifier(dropped)}
 
 

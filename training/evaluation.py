@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
@@ -225,23 +224,23 @@ def make_program(
   stored: weights.StoredModel,
   *,
   mesh: Mesh,
-  dtype: str | None = None,
-  attention_impl: str = "xla",
+  dtype: str = "auto",
+  attention_impl: str = "auto",
 ) -> ModelProgram:
   """Makes the program of a stored model, for prediction.
 
   Args:
     stored: the model.
     mesh: the rows of a batch are split over its devices.
-    dtype: dtype of the computation; None for the model's own.
-    attention_impl: a key of `model.IMPLEMENTATIONS`.
+    dtype: dtype of the computation; "auto" for the fastest on this device.
+    attention_impl: a key of `model.IMPLEMENTATIONS`; "auto" for the fastest.
   """
   config = dataclasses.replace(
     stored.config,
     attention_impl=attention_impl,
     attention_dropout_rate=0.0,  # prediction has no dropout, so any kernel may run
     remat="none",
-    dtype=jnp.dtype(dtype) if dtype else stored.config.dtype,
+    dtype=dtype,
   )
   return ModelProgram(config, mesh=mesh, head=stored.head)
 

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
+import math
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model import attention, kernels
+from model import attention
+from model.attention import kernels
 from model.config import ModelConfig
 from model.models import CONFIGS, abstract_model
 from model.testing import TOLERANCES, differences, first_fit
@@ -62,6 +64,9 @@ HEADS: dict[str, tuple[str, str, dict]] = {
   "next tokens, learned positions": ("gpt2", "causal", {"positions": "learned"}),
 }
 DTYPES = ("float32", "float64", "bfloat16")
+QUICK_HEAD = "masked tokens, next sentence"
+# Tokens. cuDNN's gradients were NaN elsewhere in rows of 64 more than a multiple of 128.
+QUICK_LENGTHS = (192, 512)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +85,7 @@ class Row:
     influence: the largest derivative of a sequence's outputs with respect to another's
       embeddings; in a causal model also of a token's outputs with respect to later tokens.
     limit: the largest difference allowed.
+    failed: the error of a kernel that differs from XLA's attention on this device.
     not_run: why the case was not run; empty if it was.
   """
 
@@ -92,6 +98,7 @@ class Row:
   reference: float | None = None
   influence: float | None = None
   limit: float | None = None
+  failed: str = ""
   not_run: str = ""
 
   @property
@@ -99,10 +106,33 @@ class Row:
     """Whether all differences are within the limit; None if the case was not run."""
     if self.not_run:
       return None
+    if self.failed:
+      return False
     sizes = (self.outputs, self.losses, self.gradients, self.reference)
     limit = self.limit or 0.0
     equal = all(size <= limit for size in sizes if size is not None)
     return equal and self.influence == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Beside:
+  """An implementation compared with XLA's attention in float32, for outputs and gradients.
+
+  Attributes:
+    implementation, dtype, row_length: the case; S in tokens.
+    difference: the largest difference divided by the largest value.
+    failed: why there is none.
+  """
+
+  implementation: str
+  dtype: str
+  row_length: int
+  difference: float = math.nan
+  failed: str = ""
+
+  @property
+  def passes(self) -> bool:
+    return self.difference <= TOLERANCES[self.dtype]
 
 
 def reference_is_installed() -> bool:
@@ -144,15 +174,60 @@ def verify(
   ]
 
 
+def quick(show: Callable[[list], Iterator] = iter) -> tuple[list[Row], list[Beside]]:
+  """The implementations that this device has, in float32 and bfloat16; about a minute.
+
+  One head is verified, with one layer, and attention alone is compared with XLA's. Rows
+  end in padding, have padding between sequences, or are empty.
+
+  Args:
+    show: wraps the list of cases to show progress.
+  """
+  names = [
+    name
+    for name in kernels.IMPLEMENTATIONS
+    if name == "xla" or (kernels.runs_here(name) and name != "splash_interpret")
+  ]
+  dtypes = ("float32", "bfloat16")
+  pairs = [(n, d) for n in names for d in dtypes if d in kernels.dtypes_of(n)]
+  cases: list[tuple] = [(QUICK_HEAD, *pair) for pair in pairs]
+  cases += [(*p, length) for p in pairs if p[0] != "xla" for length in QUICK_LENGTHS]
+  rows, besides = [], []
+  for case in show(cases):
+    if case[0] == QUICK_HEAD:
+      rows.append(verify_case(*case, num_layers=1))
+    else:
+      besides.append(beside_xla(*case))
+  return rows, besides
+
+
+def beside_xla(
+  implementation: str, dtype: str, row_length: int, head_size: int = 64
+) -> Beside:
+  """Compares a kernel with XLA's attention; BERT's heads have 64 numbers."""
+  case = Beside(implementation, dtype, row_length)
+  try:
+    needs = kernels.Needs(dtype, head_size=head_size, row_length=row_length)
+    size = attention.difference_from_xla(implementation, needs)
+  except (ValueError, jax.errors.JaxRuntimeError) as error:
+    return dataclasses.replace(case, failed=str(error).strip().partition("\n")[0][:300])
+  return dataclasses.replace(case, difference=size)
+
+
 def verify_case(
-  head: str, implementation: str, dtype: str, *, reference: bool = False
+  head: str,
+  implementation: str,
+  dtype: str,
+  *,
+  num_layers: int = 2,
+  reference: bool = False,
 ) -> Row:
-  """Computes one row; the arguments are its first columns."""
+  """Computes one row; the first arguments are its first columns."""
   family, name, fields = HEADS[head]
   config = CONFIGS[family](
     vocab_size=97,
     hidden_size=64,
-    num_layers=2,
+    num_layers=num_layers,
     num_heads=2,
     intermediate_size=96,
     max_position_embeddings=ROW_LENGTH,
@@ -179,9 +254,14 @@ def _verify(
       param_dtype=np.promote_types(dtype, np.float32),
     )
     try:
-      attention.check(config, ROW_LENGTH)
+      for needs in attention.needs_of(config, ROW_LENGTH):
+        kernels.check(row.implementation, needs)
     except kernels.AttentionError as error:
       return dataclasses.replace(row, not_run=str(error))
+    try:
+      attention.check(config, ROW_LENGTH)
+    except kernels.AttentionError as error:  # it is wrong or does not run: a row that fails
+      return dataclasses.replace(row, failed=str(error))
     if params is None:
       params = _random_params(config, name)
     model = nnx.merge(abstract_model(config, name)[0], params)
@@ -250,7 +330,26 @@ def table(rows: list[Row]) -> str:
     sizes = (row.outputs, row.losses, row.gradients, row.reference, row.influence)
     cells = [row.head, row.implementation, row.dtype, *map(number, sizes)]
     lines.append(f"| {' | '.join(cells)} | {'' if row.passes else 'FAILS'} |")
+    if row.failed:
+      skipped.setdefault(row.implementation, row.failed)
   lines += [f"\nNot run, {name}: {reason}" for name, reason in skipped.items()]
+  return "\n".join(lines)
+
+
+def beside_table(besides: Sequence[Beside]) -> str:
+  """The comparisons with XLA's attention as Markdown; "" for none."""
+  if not besides:
+    return ""
+  lines = [
+    "| attention | dtype | row length | difference from xla in float32 | |",
+    "|---|---|---:|---:|---|",
+  ]
+  for one in besides:
+    size = one.failed or f"{one.difference:.1e}"
+    end = "" if one.passes else "FAILS"
+    lines.append(
+      f"| {one.implementation} | {one.dtype} | {one.row_length} | {size} | {end} |"
+    )
   return "\n".join(lines)
 
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from model import attention as attention_lib
-from model import kernels
 from model.attention import (
   alibi_slopes,
   attention,
   dot_product_attention,
+  kernels,
 )
-from model.block_attention import BLOCK, possible_widths, visits
-from model.kernels import AttentionError
+from model.attention.block_attention import BLOCK, possible_widths, visits
+from model.attention.kernels import AttentionError
 from model.masks import (
   near,
   packed_attention_mask,
@@ -206,7 +206,7 @@ def test_dropout_scales_what_it_keeps():
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"attention_impl": "flash"}, "no attention_impl 'flash'; expected one of xla, cudnn"),
+    ({"attention_impl": "flash"}, "no attention_impl 'flash'; expected auto or one of xla"),
     ({"attention_impl": "cudnn"}, "needs NVIDIA GPUs since Ampere, found cpu"),
     ({"attention_impl": "cudnn_packed"}, "needs NVIDIA GPUs since Hopper, found cpu"),
     ({"attention_impl": "splash"}, r"TPUs, found cpu\. Use .*, or attention_impl=xla\."),
@@ -247,6 +247,7 @@ def test_gpus_and_head_sizes_are_told_apart(
   monkeypatch, implementation, capability, num_heads, message
 ):
   monkeypatch.setattr(jax, "local_devices", lambda: [Device(capability)])
+  monkeypatch.setattr(attention_lib, "_disagreement", lambda *_: "")
   fields = {"hidden_size": 64, "num_heads": num_heads, "dtype": jnp.bfloat16}
   config = packs.small_config(attention_impl=implementation, **fields)
   if message is None:
@@ -256,15 +257,108 @@ def test_gpus_and_head_sizes_are_told_apart(
     attention_lib.check(config, ROW_LENGTH)
 
 
-def test_a_kernel_without_windows_is_refused_for_local_layers(monkeypatch):
-  monkeypatch.setattr(jax, "local_devices", lambda: [Device("9.0")])
-  fields = {"hidden_size": 64, "num_heads": 1, "dtype": jnp.bfloat16}
-  fields |= {"attention_impl": "cudnn_packed"}
-  attention_lib.check(packs.small_modern_bert(**fields, global_every=1), ROW_LENGTH)
-  with pytest.raises(AttentionError, match=r"needs global attention .*, found a window"):
-    attention_lib.check(packs.small_modern_bert(**fields), ROW_LENGTH)
-  fields["attention_impl"] = "cudnn"
-  attention_lib.check(packs.small_modern_bert(**fields), ROW_LENGTH)
+# ---- auto ------------------------------------------------------------------------------
+
+
+def as_if_on(monkeypatch, device, *, wrong=()):
+  """This machine's device becomes another, whose kernels agree with xla but for `wrong`."""
+  real = jax.local_devices
+  devices = lambda backend=None: real(backend=backend) if backend else [device]  # noqa: E731
+  monkeypatch.setattr(jax, "local_devices", devices)
+  disagreement = lambda name, needs: "it is wrong" if name in wrong else ""  # noqa: E731
+  monkeypatch.setattr(attention_lib, "_disagreement", disagreement)
+
+
+HOPPER, AMPERE, VOLTA, TPU = Device("9.0"), Device("8.0"), Device("7.0"), Device("")
+TPU.platform = "tpu"
+WIDE = {"hidden_size": 64, "num_heads": 1}
+
+
+@pytest.mark.parametrize(
+  ("device", "dtype", "implementation"),
+  [
+    (HOPPER, "bfloat16", "cudnn_packed"),
+    (AMPERE, "bfloat16", "cudnn"),
+    (VOLTA, "float32", "xla"),
+    (TPU, "bfloat16", "splash"),
+    (jax.local_devices()[0], "float32", "xla"),
+  ],
+)
+def test_auto_takes_the_fastest_that_the_device_has(
+  monkeypatch, device, dtype, implementation
+):
+  as_if_on(monkeypatch, device)
+  config = packs.small_config(**WIDE, dtype="auto", attention_dropout_rate=0.0)
+  assert config.dtype.name == dtype
+  assert config.attention_impl == "auto"
+  attention_lib.check(config, 128)
+  assert attention_lib.choose(config, [128]).implementation == implementation
+
+
+@pytest.mark.parametrize(
+  ("fields", "implementation", "why"),
+  [
+    ({"attention_mask": "none"}, "cudnn", "fastest"),  # padding may be inside of a row
+    ({"dtype": jnp.float32}, "xla", "needs bfloat16 or float16, found float32"),
+    (
+      {"attention_dropout_rate": 0.1},
+      "xla",
+      "found 0.1.* xla is slower and takes more mem",
+    ),
+    ({"num_heads": 16}, "xla", "found 4"),
+    ({"attention_impl": "blocks"}, "blocks", "as the config says"),
+  ],
+)
+def test_auto_takes_what_the_model_allows(monkeypatch, fields, implementation, why):
+  as_if_on(monkeypatch, HOPPER)
+  fields = WIDE | {"dtype": jnp.bfloat16, "attention_dropout_rate": 0.0} | fields
+  choice = attention_lib.choose(packs.small_config(**fields), [128])
+  assert choice.implementation == implementation
+  assert re.search(why, choice.why)
+
+
+def test_auto_passes_over_a_kernel_that_is_wrong_on_the_device(monkeypatch):
+  fields = WIDE | {"dtype": jnp.bfloat16, "attention_dropout_rate": 0.0}
+  as_if_on(monkeypatch, HOPPER, wrong=["cudnn_packed"])
+  choice = attention_lib.choose(packs.small_config(**fields), [128])
+  assert choice.implementation == "cudnn"
+  assert "cudnn_packed is wrong on this device in rows of 128 tokens" in choice.why
+  as_if_on(monkeypatch, HOPPER, wrong=["cudnn_packed", "cudnn"])
+  assert attention_lib.choose(packs.small_config(**fields), [128]).implementation == "xla"
+  named = packs.small_config(**fields, attention_impl="cudnn")
+  with pytest.raises(AttentionError, match=r"cudnn is wrong .*: it is wrong"):
+    attention_lib.check(named, 128)
+
+
+def test_a_kernel_is_compared_with_xla_before_its_first_use(monkeypatch):
+  """Also in a program that is being traced."""
+  kernel = kernels.KERNELS["splash_interpret"]._replace(platform="cpu")
+  monkeypatch.setitem(kernels.KERNELS, "splash_interpret", kernel)
+  attention_lib._disagreement.cache_clear()
+  query, key, value, _, segment_ids = (x[:2, :128] for x in make_inputs(jnp.float32))
+  attend = functools.partial(attention, implementation="splash_interpret")
+  found = jax.jit(attend)(query, key, value, segment_ids)
+  expected = attention(query, key, value, segment_ids, implementation="xla")
+  real = segment_ids > 0
+  np.testing.assert_allclose(found[real], expected[real], rtol=0, atol=1e-5)
+  assert attention_lib._disagreement.cache_info().misses == 1
+
+  right = kernels.attend
+  monkeypatch.setattr(kernels, "attend", lambda *x, **options: 1.1 * right(*x, **options))
+  attention_lib._disagreement.cache_clear()
+  with pytest.raises(AttentionError, match=r"differs from xla by .*, more than 1e-05"):
+    attend(query, key, value, segment_ids)
+  attention_lib._disagreement.cache_clear()
+
+
+def test_local_layers_beside_a_kernel_without_windows_are_computed_by_xla(monkeypatch):
+  as_if_on(monkeypatch, HOPPER)
+  query, key, value, _, segment_ids = make_inputs(jnp.bfloat16, head_size=8)
+  local = functools.partial(attention, query, key, value, segment_ids, window=7)
+  found = local(implementation="cudnn_packed")
+  assert (found == local(implementation="xla")).all()
+  config = packs.small_modern_bert(**WIDE, dtype=jnp.bfloat16)
+  assert attention_lib.choose(config, [128]).implementation == "cudnn_packed"
 
 
 # ---- cuDNN, where there is no GPU ------------------------------------------------------
@@ -316,8 +410,6 @@ def kernel_with_offsets(
   [
     ("cudnn", {}),
     ("cudnn", {"causal": True, "slopes": alibi_slopes(3)}),
-    ("cudnn", {"window": 7}),
-    ("cudnn", {"causal": True, "window": 50}),
     ("cudnn_packed", {}),
     ("cudnn_packed", {"causal": True}),
   ],

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model import AttentionError, Gpt2, blocks, kernels
-from model.attention import alibi_slopes, attention
+from model import AttentionError, Gpt2, blocks
+from model.attention import alibi_slopes, attention, kernels
 from tests import packs
 
 

@@ -263,9 +263,10 @@ def test_a_machine_without_a_cpu_for_jax_is_refused(monkeypatch):
   def local_devices(*, backend):
     raise RuntimeError(f"Unknown backend {backend}")
 
+  config = config_of("encoder")
   monkeypatch.setattr(jax, "local_devices", local_devices)
   with pytest.raises(LookupError, match="JAX_PLATFORMS=cuda,cpu"):
-    draw_params(config_of("encoder"), "encoder", seed=3)
+    draw_params(config, "encoder", seed=3)
 
 
 def test_gradients_are_summed_over_all_tokens_in_bfloat16():

@@ -266,7 +266,7 @@ USED_BY_PROGRAMS = """
   profile train.loss_unit train.log_every train.eval_every train.checkpoint_every
   train.keep_checkpoints train.throughput_rounds train.target_mlm_accuracy train.peak_flops
   train.fsdp train.skip_bad_steps train.keep_every train.keep_best train.patience
-  train.compilation_cache train.keep_memory
+  train.keep_memory
 """
 
 
@@ -397,8 +397,8 @@ REFUSED = [
   ("model.dropout_rate", 1.0, "a fraction in"),
   ("model.attention_mask", "causal", "segment, token_type, none"),
   ("model.positions", "learned", "'alibi', the default, with data.task=pretraining"),
-  ("model.attention_impl", "flash", "xla, cudnn"),
-  ("model.dtype", "float16", "float32, bfloat16"),
+  ("model.attention_impl", "flash", "auto, xla, cudnn"),
+  ("model.dtype", "float16", "auto, float32, bfloat16"),
   ("model.remat", "all", "none, layers"),
   ("model.vocab_multiple", 0, "at least 1"),
   ("model.vocab_multiple", 10**11, "at most 65536"),

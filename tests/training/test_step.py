@@ -31,7 +31,11 @@ make_program = functools.cache(new_program)  # what it compiled stays compiled
 
 
 def test_a_machine_without_a_cpu_for_jax_is_refused_before_training(monkeypatch):
-  def local_devices(*, backend):
+  real = jax.local_devices
+
+  def local_devices(backend=None):
+    if backend is None:
+      return real()
     raise RuntimeError(f"Unknown backend {backend}")
 
   monkeypatch.setattr(jax, "local_devices", local_devices)
@@ -57,6 +61,15 @@ def assert_same(found, expected):
   (params, losses), (other_params, other_losses) = found, expected
   np.testing.assert_allclose(losses, other_losses, rtol=1e-5)
   assert relative_difference(params, other_params) < 1e-5
+
+
+def test_dropout_is_the_same_on_any_number_of_devices():
+  batches = [make_batch(8, seed) for seed in range(2)]
+  rates = {"dropout_rate": 0.3, "attention_dropout_rate": 0.3}
+  expected = run(make_program(**rates), batches)
+  assert_same(run(make_program(4, **rates), batches), expected)
+  without = run(make_program(), batches)
+  assert relative_difference(without[0], expected[0]) > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,7 @@ def _changed(
   try:  # train.py checks again, with its devices
     checked = config.copy_and_resolve_references()
     if checked.model.attention_impl in IMPLEMENTATIONS:
-      checked.model.attention_impl = "xla"
+      checked.model.attention_impl = "auto"
     validate(
       checked,
       algorithms=pipeline.ALGORITHMS,

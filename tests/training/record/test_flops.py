@@ -1,5 +1,6 @@
 """The count of matrix work against JAX's own program, and against XLA's count."""
 
+import dataclasses
 import types
 
 import jax
@@ -9,7 +10,7 @@ import packing
 import train
 from benchmarks.steps import dot_flops
 from configs.base import get_config
-from model import CONFIGS, ModernBertConfig
+from model import CONFIGS, ModernBertConfig, attention
 from tests import packs
 from training.mesh import make_mesh
 from training.optimizer import lamb
@@ -110,13 +111,17 @@ def test_pairs_that_attention_skips_are_not_counted():
   plan = packing.pack([5, 3, 8], max_sequence_length=8)
   config, sizes = get_config(), packs.small_config(num_layers=2)
   assert train.attended_pairs(config, sizes, plan, rows=6) is None
-  config.model.attention_impl = "blocks"
+  sizes = dataclasses.replace(sizes, attention_impl="blocks")
   of_a_layer = 6 * (25 + 9 + 64) // 2
   assert train.attended_pairs(config, sizes, plan, rows=6) == 2 * of_a_layer
   near = sum(abs(i - j) <= 2 for n in (5, 3, 8) for i in range(n) for j in range(n))
-  modern = packs.small_modern_bert(num_layers=3, local_window=4)  # layer 1 is local
+  local = {"num_layers": 3, "local_window": 4, "attention_impl": "blocks"}
+  modern = packs.small_modern_bert(**local)  # layer 1 is local
   found = train.attended_pairs(config, modern, plan, rows=6)
   assert found == 2 * of_a_layer + 6 * near // 2
+  modern = dataclasses.replace(modern, attention_impl="cudnn_packed")  # xla computes it
+  found = train.attended_pairs(config, modern, plan, rows=6)
+  assert found == 2 * of_a_layer + 6 * attention.window_pairs(8, 2)
   config.model.attention_mask = "none"
   assert train.attended_pairs(config, sizes, plan, rows=6) is None
 

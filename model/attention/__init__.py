@@ -2,22 +2,31 @@
 
 Every implementation has the same interface, `attention`, and computes the same function: a
 token attends to the tokens with its own segment id, in a causal model only up to itself.
-An implementation that cannot do this raises an error; it is not replaced by another one.
+`auto` takes the fastest that this device can run. An implementation that is given by name
+and cannot do this raises an error; it is not replaced by another one.
+
+A kernel for GPUs or TPUs is compared with `xla` on the device before its first use, since
+some versions of such kernels are wrong for some shapes (docs/model.md).
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model import kernels
+from model.attention import kernels, proof
+from model.attention.kernels import AttentionError, Needs
 from model.config import ModelConfig
+from model.dropout import dropout
 from model.masks import near, packed_attention_mask, padding_attention_mask
+from packing.testing import TOLERANCES
 
 
 def alibi_slopes(num_heads: int) -> tuple[float, ...]:
@@ -64,7 +73,7 @@ def attention(
   value: jax.Array,
   segment_ids: jax.Array,
   *,
-  implementation: str = "xla",
+  implementation: str = "auto",
   mask: str = "segment",
   causal: bool = False,
   window: int | None = None,
@@ -81,7 +90,7 @@ def attention(
   Args:
     query, key, value: [B, S, N, H].
     segment_ids: int32[B, S]; 1, 2, ... numbers the sequences from the left, 0 is padding.
-    implementation: a key of `IMPLEMENTATIONS`.
+    implementation: a key of `IMPLEMENTATIONS`, or "auto" for the `fastest`.
     mask: "segment", or "none", with which a token sees every real token of its row.
     causal: whether a token sees only itself and the tokens before it.
     window: how far a token sees, in tokens to either side; None for no limit.
@@ -98,18 +107,51 @@ def attention(
       the dtype, the shape or the device.
   """
   dropout_rate = 0.0 if dropout_key is None else dropout_rate
-  row_length = query.shape[1]
-  kernels.check(
-    implementation,
-    dtype=query.dtype,
+  needs = Needs(
+    query.dtype.name,
     head_size=query.shape[-1],
-    row_length=row_length,
+    row_length=query.shape[1],
     dropout_rate=dropout_rate,
+    causal=causal,
+    window=window,
     alibi=slopes is not None,
-    local=window is not None,
   )
+  if implementation == "auto":
+    has_offsets = mask == "segment" and max_segments is not None
+    implementation = fastest([needs], has_offsets=has_offsets).implementation
+  else:
+    check_layer(implementation, needs)
+  return _attend(
+    implementation,
+    *(query, key, value, segment_ids),
+    mask=mask,
+    causal=causal,
+    window=window,
+    slopes=slopes,
+    max_segments=max_segments,
+    dropout={"dropout_rate": dropout_rate, "dropout_key": dropout_key},
+  )
+
+
+def _attend(
+  implementation: str,
+  query,
+  key,
+  value,
+  segment_ids,
+  *,
+  mask: str = "segment",
+  causal: bool,
+  window: int | None,
+  slopes: Sequence[float] | None,
+  max_segments: int | None,
+  dropout,
+) -> jax.Array:
+  """`attention`, without its checks."""
+  row_length = query.shape[1]
+  if window is not None and not kernels.is_local(implementation):
+    implementation = "xla"
   bias = None if slopes is None else alibi_bias(slopes, row_length)
-  dropout: dict = {"dropout_rate": dropout_rate, "dropout_key": dropout_key}
   by_window = bias is None and window_pairs(row_length, window) < row_length**2
   if implementation == "xla" and not by_window:
     masks = {"segment": packed_attention_mask, "none": padding_attention_mask}
@@ -125,16 +167,14 @@ def attention(
     return _local_attention(
       query, key, value, segment_ids, window, causal=causal, **dropout
     )
-  options = {} if bias is None else {"bias": bias.astype(query.dtype)}
+  options: dict = {} if bias is None else {"bias": bias.astype(query.dtype)}
+  if window is not None:
+    options["window"] = window
   return kernels.attend(
     implementation,
-    query,
-    key,
-    value,
-    segment_ids,
+    *(query, key, value, segment_ids),
     max_segments,
     causal=causal,
-    window=window,
     **options,
   )
 
@@ -217,10 +257,136 @@ def dot_product_attention(
   weights = jnp.exp(scores - highest)
   # Dividing the output, [B, Q, N, H], is cheaper than dividing the weights, [B, N, Q, K].
   total = weights.sum(axis=-1).swapaxes(1, 2)[..., None]
-  drop = nnx.Dropout(dropout_rate, deterministic=dropout_key is None)
-  weights = drop(weights.astype(value.dtype), rngs=dropout_key)
+  weights = dropout(weights.astype(value.dtype), dropout_rate, dropout_key)
   attended = jnp.einsum("BNQK,BKNH->BQNH", weights, value)
   return (attended.astype(wide) / total).astype(value.dtype)
+
+
+class Choice(NamedTuple):
+  """An implementation of attention, and why it was chosen."""
+
+  implementation: str
+  why: str
+
+
+def choose(config: ModelConfig, row_lengths: Iterable[int]) -> Choice:
+  """The implementation that a model computes with: its own, or the fastest for `auto`.
+
+  Args:
+    config: the config of the model.
+    row_lengths: the lengths of its rows, in tokens.
+
+  Raises:
+    AttentionError: the model's own implementation cannot compute it here.
+  """
+  if config.attention_impl != "auto":
+    for length in row_lengths:
+      check(config, length)
+    return Choice(config.attention_impl, "as the config says")
+  needs = [layer for length in row_lengths for layer in needs_of(config, length)]
+  return fastest(needs, has_offsets=config.attention_mask != "none")
+
+
+def fastest(needs: Iterable[Needs], *, has_offsets: bool = True) -> Choice:
+  """The fastest implementation that this device can run, and that agrees with `xla` there.
+
+  Args:
+    needs: what each layer needs.
+    has_offsets: whether `cudnn_packed` can know where sequences are: by a mask that keeps
+      them apart, and a largest possible segment id.
+  """
+  device = jax.local_devices()[0].device_kind
+  refused = ""
+  for name in kernels.FASTEST_FIRST:
+    if not kernels.runs_here(name) or (name == "cudnn_packed" and not has_offsets):
+      continue
+    try:
+      for layer in needs:
+        check_layer(name, layer)
+    except AttentionError as error:
+      refused = refused or str(error)
+      continue
+    why = f"the fastest attention that is proven on {device}"
+    return Choice(name, f"{why}. {refused}".removesuffix(". "))
+  if refused:
+    return Choice("xla", f"{refused} On GPUs xla is slower and takes more memory.")
+  return Choice("xla", f"no kernel of its own is known to be faster on {device}")
+
+
+def check_layer(implementation: str, needs: Needs):
+  """Refuses an implementation that cannot do what a layer needs, or is wrong here.
+
+  Raises:
+    AttentionError: says what was expected, what was found and what to do.
+  """
+  kernels.check(implementation, needs)
+  kernel = kernels.KERNELS.get(implementation)
+  if kernel is None or kernel.platform is None:
+    return  # plain JAX, proven by the tests
+  if needs.window is not None and not kernel.takes_window:
+    return  # xla computes this layer
+  if why := _disagreement(implementation, needs._replace(dropout_rate=0.0)):
+    raise AttentionError(
+      f"attention_impl={implementation} is wrong on this device in rows of "
+      f"{needs.row_length} tokens: {why}. Set another row length, or attention_impl=xla."
+    )
+
+
+@functools.cache
+def _disagreement(implementation: str, needs: Needs) -> str:
+  """How a kernel differs from `xla` on this device; "" if it does not."""
+  # In a thread of its own, since the caller may be tracing, on a mesh of devices.
+  with concurrent.futures.ThreadPoolExecutor(1) as threads:
+    try:
+      size = threads.submit(difference_from_xla, implementation, needs).result()
+    except jax.errors.JaxRuntimeError as error:
+      return str(error).strip().partition("\n")[0][:300]
+  limit = TOLERANCES[needs.dtype]
+  return "" if size <= limit else f"it differs from xla by {size:.1e}, more than {limit:g}"
+
+
+def difference_from_xla(implementation: str, needs: Needs) -> float:
+  """`proof.difference` between an implementation and `xla` in float32.
+
+  Args:
+    implementation: a key of `IMPLEMENTATIONS`.
+    needs: what a layer needs; `xla` gets the same numbers in float32.
+  """
+
+  def attend(name: str):
+    return functools.partial(
+      _attend,
+      name,
+      causal=needs.causal,
+      window=needs.window,
+      slopes=alibi_slopes(proof.NUM_HEADS) if needs.alibi else None,
+      max_segments=proof.MAX_SEGMENTS,
+      dropout={},
+    )
+
+  return proof.difference(
+    attend(implementation),
+    attend("xla"),
+    dtype=needs.dtype,
+    row_length=needs.row_length,
+    head_size=needs.head_size,
+  )
+
+
+def needs_of(config: ModelConfig, row_length: int) -> list[Needs]:
+  """What the layers of a model need, in rows of `row_length` tokens; equal ones once."""
+  return [
+    Needs(
+      jnp.dtype(config.dtype).name,
+      head_size=config.hidden_size // config.num_heads,
+      row_length=row_length,
+      dropout_rate=config.attention_dropout_rate,
+      causal=config.CAUSAL,
+      window=window,
+      alibi=config.slopes is not None,
+    )
+    for window in dict.fromkeys(map(config.window_of, range(config.num_layers)))
+  ]
 
 
 def check(config: ModelConfig, row_length: int):
@@ -233,12 +399,5 @@ def check(config: ModelConfig, row_length: int):
   Raises:
     AttentionError: says what was expected, what was found and what to do.
   """
-  kernels.check(
-    config.attention_impl,
-    dtype=config.dtype,
-    head_size=config.hidden_size // config.num_heads,
-    row_length=row_length,
-    dropout_rate=config.attention_dropout_rate,
-    alibi=config.slopes is not None,
-    local=config.has_windows,
-  )
+  for needs in needs_of(config, row_length):
+    check_layer(config.attention_impl, needs)

@@ -1,6 +1,4 @@
-"""Computations that XLA alone does not do well: attention, linear layers, the vocabulary.
-
-Fused attention comes from cuDNN and JAX's Pallas, and `blocks` from `block_attention`:
+"""Kernels for attention: from cuDNN, from JAX's Pallas, and `block_attention`.
 
 | name             | how it keeps sequences apart                                     |
 |------------------|------------------------------------------------------------------|
@@ -11,9 +9,9 @@ Fused attention comes from cuDNN and JAX's Pallas, and `blocks` from `block_atte
 | blocks           | plain JAX; blocks of keys without a shared sequence are skipped  |
 
 `model.attention.attention` calls these kernels. All can be causal. Only `cudnn` can add a
-bias to the scores, which ALiBi needs. All except `cudnn_packed` can be local, limited to a
-window of near tokens; `splash` and `blocks` skip what is outside it. None takes a dropout
-key.
+bias to the scores, which ALiBi needs. `splash` and `blocks` can be local, limited to a
+window of near tokens; beside the others, local layers are computed by `xla`. None takes a
+dropout key.
 """
 
 from __future__ import annotations
@@ -27,7 +25,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from model.block_attention import BLOCK, block_attention
+from model.attention.block_attention import BLOCK, block_attention
+from model.config import compute_capability
 from model.masks import near
 
 
@@ -36,15 +35,14 @@ class AttentionError(ValueError):
 
 
 def cudnn_attention(
-  query, key, value, segment_ids, max_segments, *, causal=False, window=None, bias=None
+  query, key, value, segment_ids, max_segments, *, causal=False, bias=None
 ) -> jax.Array:
   """`model.attention.attention`; zero output at padding; `bias` is [1, N, S, S]."""
   del max_segments
   mask = segment_ids[:, :, None] == segment_ids[:, None, :]  # padding sees padding
-  if causal or window is not None:
-    # cuDNN's own sliding window would exclude later tokens.
+  if causal:
     places = jnp.arange(query.shape[1])
-    mask &= near(places, places, window, causal=causal)[None]
+    mask &= near(places, places, None, causal=True)[None]
   attended = jax.nn.dot_product_attention(
     query, key, value, bias=bias, mask=mask[:, None], implementation="cudnn"
   )
@@ -52,13 +50,12 @@ def cudnn_attention(
 
 
 def cudnn_packed_attention(
-  query, key, value, segment_ids, max_segments, *, causal=False, window=None
+  query, key, value, segment_ids, max_segments, *, causal=False
 ) -> jax.Array:
-  """`model.attention.attention`; zero output at padding; `window` must be None."""
+  """`model.attention.attention`; zero output at padding."""
   # A private module, because jax.nn takes no offsets. A test checks the names used here.
   from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
-  assert window is None  # `check` rejects windows
   if max_segments is None:
     raise AttentionError(
       "Expected max_segments, the most sequences in a pack, for cudnn_packed; found None."
@@ -155,7 +152,7 @@ def _where(real: jax.Array, x: jax.Array) -> jax.Array:
 
 
 class Kernel(NamedTuple):
-  """A fused implementation and its requirements."""
+  """A kernel and its requirements."""
 
   attend: Callable
   runs_on: str
@@ -165,29 +162,29 @@ class Kernel(NamedTuple):
   head_multiple: int
   row_multiple: int  # tokens
   takes_bias: bool = False
-  takes_window: bool = True
+  takes_window: bool = False
   splits_rows: bool = True  # whether XLA can split its rows over devices
   skips: bool = False  # whether pairs of tokens of different sequences cost nothing
 
 
 _HALF = ("bfloat16", "float16")
 _SPLASH = Kernel(
-  splash_attention, "TPUs", "tpu", 0.0, ("float32", "bfloat16"), 1, 128, splits_rows=False
+  splash_attention,
+  "TPUs",
+  "tpu",
+  0.0,
+  ("float32", "bfloat16"),
+  1,
+  128,
+  takes_window=True,
+  splits_rows=False,
 )
 KERNELS = {
   "cudnn": Kernel(
     cudnn_attention, "NVIDIA GPUs since Ampere", "gpu", 8.0, _HALF, 8, 2, takes_bias=True
   ),
   "cudnn_packed": Kernel(
-    cudnn_packed_attention,
-    "NVIDIA GPUs since Hopper",
-    "gpu",
-    9.0,
-    _HALF,
-    8,
-    1,
-    takes_window=False,
-    skips=True,
+    cudnn_packed_attention, "NVIDIA GPUs since Hopper", "gpu", 9.0, _HALF, 8, 1, skips=True
   ),
   "splash": _SPLASH,
   "splash_interpret": _SPLASH._replace(
@@ -203,15 +200,16 @@ KERNELS = {
     ("float64", "float32", *_HALF),
     1,
     BLOCK,
+    takes_window=True,
     splits_rows=False,
     skips=True,
   ),
 }
+# `auto` takes the first that can compute the model; see `model.attention.fastest`.
+FASTEST_FIRST = ("cudnn_packed", "cudnn", "splash")
 IMPLEMENTATIONS = {"xla": "any device; the reference"} | {
   name: kernel.runs_on for name, kernel in KERNELS.items()
 }
-
-SKIPPING = frozenset(name for name, kernel in KERNELS.items() if kernel.skips)
 
 
 def attend(
@@ -241,77 +239,91 @@ def dtypes_of(implementation: str) -> tuple[str, ...]:
   return KERNELS[implementation].dtypes
 
 
-def check(
-  implementation: str,
-  *,
-  dtype,
-  head_size: int,
-  row_length: int,
-  dropout_rate: float,
-  alibi: bool,
-  local: bool,
-):
-  """Rejects what an implementation cannot do on this machine's device.
+def is_local(implementation: str) -> bool:
+  """Whether this implementation computes local layers itself; otherwise `xla` does."""
+  return implementation == "xla" or KERNELS[implementation].takes_window
 
-  Args:
-    implementation: a key of `IMPLEMENTATIONS`.
-    dtype: the dtype of query, key and value.
+
+class Needs(NamedTuple):
+  """What a layer needs of its implementation of attention.
+
+  Attributes:
+    dtype: the name of the dtype of query, key and value.
     head_size: H.
     row_length: S, in tokens.
     dropout_rate: the dropout rate of the attention probabilities.
+    causal: whether a token sees only itself and the tokens before it.
+    window: how far a token sees, in tokens to either side; None for no limit.
     alibi: whether ALiBi's bias is added to the scores.
-    local: whether some layers attend only to a window of near tokens.
+  """
+
+  dtype: str
+  head_size: int
+  row_length: int
+  dropout_rate: float = 0.0
+  causal: bool = False
+  window: int | None = None
+  alibi: bool = False
+
+
+def runs_here(implementation: str) -> bool:
+  """Whether the kernel is for devices like this machine's."""
+  kernel, device = KERNELS[implementation], jax.local_devices()[0]
+  return (
+    kernel.platform in (None, device.platform)
+    and compute_capability(device) >= kernel.compute_capability
+  )
+
+
+def check(implementation: str, needs: Needs):
+  """Refuses what an implementation cannot do on this machine's device.
+
+  Args:
+    implementation: a key of `IMPLEMENTATIONS`, or "auto".
+    needs: what a layer needs.
 
   Raises:
     AttentionError: says what was expected, what was found and what to do.
   """
+  if implementation in ("auto", "xla"):
+    return
   if implementation not in IMPLEMENTATIONS:
     raise AttentionError(
-      f"There is no attention_impl {implementation!r}; expected one of "
+      f"There is no attention_impl {implementation!r}; expected auto or one of "
       f"{', '.join(IMPLEMENTATIONS)}."
     )
-  if implementation == "xla":
-    return
-  kernel, device, dtype = KERNELS[implementation], jax.local_devices()[0], jnp.dtype(dtype)
-  capability = float(getattr(device, "compute_capability", None) or 0)
+  kernel, device = KERNELS[implementation], jax.local_devices()[0]
+  here = device.platform
+  if here == kernel.platform == "gpu":
+    here = f"{device.device_kind} of compute capability {compute_capability(device)}"
   requirements = (
     (
-      dropout_rate == 0,
-      f"an attention dropout of 0, found {dropout_rate}: the kernel takes no dropout key. "
-      "Set attention_dropout_rate=0",
+      needs.dropout_rate == 0,
+      f"an attention dropout of 0, found {needs.dropout_rate}: the kernel takes no dropout "
+      "key. Set attention_dropout_rate=0",
     ),
     (
-      kernel.takes_bias or not alibi,
+      kernel.takes_bias or not needs.alibi,
       "scores without a bias, found ALiBi's: the kernel cannot add it. Set "
       "positions=learned",
     ),
     (
-      kernel.takes_window or not local,
-      "global attention in all layers, found a window: the kernel's own window excludes "
-      "later tokens. Use attention_impl=cudnn",
+      runs_here(implementation),
+      f"{kernel.runs_on}, found {here}. Use such a device",
     ),
     (
-      kernel.platform in (None, device.platform),
-      f"{kernel.runs_on}, found {device.platform}. Use such a device",
+      needs.dtype in kernel.dtypes,
+      f"{' or '.join(kernel.dtypes)}, found {needs.dtype}. Set dtype=bfloat16",
     ),
     (
-      capability >= kernel.compute_capability,
-      f"{kernel.runs_on}, found {device.device_kind} of compute capability {capability}. "
-      "Use such a device",
+      needs.head_size % kernel.head_multiple == 0,
+      f"a head size that is a multiple of {kernel.head_multiple}, found "
+      f"{needs.head_size}. Set another hidden_size or num_heads",
     ),
     (
-      dtype.name in kernel.dtypes,
-      f"{' or '.join(kernel.dtypes)}, found {dtype.name}. Set dtype=bfloat16",
-    ),
-    (
-      head_size % kernel.head_multiple == 0,
-      f"a head size that is a multiple of {kernel.head_multiple}, found {head_size}. Set "
-      "another hidden_size or num_heads",
-    ),
-    (
-      row_length % kernel.row_multiple == 0,
+      needs.row_length % kernel.row_multiple == 0,
       f"a row length that is a multiple of {kernel.row_multiple} tokens, found "
-      f"{row_length}. Set another row length",
+      f"{needs.row_length}. Set another row length",
     ),
   )
   for is_met, requirement in requirements:
@@ -321,64 +333,4 @@ def check(
       )
 
 
-# ---- products of linear layers and of the vocabulary -----------------------------------
-
-
-def linear_product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-  """The product of a linear layer: float[..., I] and float[I, O] -> float[..., O].
-
-  JAX's gradient of the kernel is (g^T x)^T. On CPUs, XLA rewrites it to x^T g, and copies g
-  to compute that. The barrier prevents the rewrite; the result has the same bits.
-  """
-  last = x.ndim - 1
-  if jax.default_backend() != "cpu":
-    return jax.lax.dot_general(x, kernel, (((last,), (0,)), ((), ())))
-  transposed = jax.lax.optimization_barrier(kernel.T)
-  return jax.lax.dot_general(x, transposed, (((last,), (1,)), ((), ())))
-
-
-def vocabulary_products(
-  hidden: jax.Array, embedding: jax.Array, bias: jax.Array | None
-) -> jax.Array:
-  """float[B, P, D], float[V, D] and float[V] of one dtype -> float[B, P, V].
-
-  On CPUs, XLA would transpose a [B, P, V] array, which is most of this head's memory, to
-  compute the gradients. The gradients here are products that need no transpose.
-
-  Raises:
-    TypeError: forward-mode differentiation, which JAX does not support for hand-written
-      gradients. Inside `jax.jit`, the message is JAX's own.
-  """
-  try:
-    return _products(hidden, embedding, bias)
-  except TypeError as error:
-    if "forward-mode" not in str(error):
-      raise
-    raise TypeError(
-      "The logits over the vocabulary have a hand-written gradient, which JAX uses only "
-      "in reverse mode. Expected jax.grad, jax.vjp or jax.jacrev, found forward mode. "
-      "Use one of these, or differentiate `hidden_states`."
-    ) from error
-
-
-@jax.custom_vjp
-def _products(hidden, embedding, bias):
-  products = jnp.einsum("BPD,VD->BPV", hidden, embedding)
-  return products if bias is None else products + bias[None, None]
-
-
-def _products_forward(hidden, embedding, bias):
-  return _products(hidden, embedding, bias), (hidden, embedding, bias)
-
-
-def _products_backward(saved, gradient):
-  hidden, embedding, bias = saved
-  of_hidden = jnp.einsum("BPV,VD->BPD", gradient, embedding)
-  of_embedding = jnp.einsum("BPD,BPV->DV", hidden, gradient).T
-  if bias is None:
-    return of_hidden, of_embedding, None
-  ones = jnp.ones(gradient.shape[:2], gradient.dtype)
-  return of_hidden, of_embedding, jnp.einsum("BP,BPV->V", ones, gradient)
-
-
-_products.defvjp(_products_forward, _products_backward)
+SKIPPING = frozenset(name for name, kernel in KERNELS.items() if kernel.skips)
