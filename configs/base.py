@@ -73,9 +73,6 @@ def get_config() -> ConfigDict:
   config.packing.max_delay = 0
   # fresh: new neighbours in each epoch; fixed: the same neighbours
   config.packing.assignment = "fresh"
-  # even: as many packs, with sums of squared lengths as equal as possible; none. This sum
-  # is the cost of a row where attention skips foreign sequences.
-  config.packing.then = "none"
   # devices: all devices of a step have nearly the same sum of squared lengths;
   # devices_and_steps: steps do too; none.
   config.packing.balance = "none"

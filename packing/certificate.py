@@ -23,11 +23,6 @@ class Certificate:
     gap: packs above the bound.
     num_padding_tokens: includes separators and the gaps of `length_multiple`.
     efficiency: real tokens / all tokens, a fraction.
-    mean_squares: the sum of squared lengths of a pack, averaged over packs. This sum is the
-      cost of attention that skips foreign sequences.
-    spread: the standard deviation of this sum over packs, divided by its mean.
-    largest_squares: the largest such sum, divided by the mean.
-    spread_bound: the smallest spread that a plan with as many packs can have.
     packs_by_depth: the number of packs for each number of sequences in them.
 
   The other attributes are those of the plan.
@@ -52,10 +47,6 @@ class Certificate:
   num_padding_tokens: int
   efficiency: float
   packing_factor: float
-  mean_squares: float
-  spread: float
-  largest_squares: float
-  spread_bound: float
   packs_by_depth: dict[int, int]
 
   @property
@@ -88,9 +79,6 @@ class Certificate:
       f"padding   {self.num_padding_tokens:>20,} tokens",
       f"efficiency{self.efficiency:>20.6f} real tokens / all tokens",
       f"factor    {self.packing_factor:>20.6f} sequences a pack",
-      f"squares   {self.mean_squares:>20,.0f} of lengths, mean over packs; spread "
-      f"{self.spread:.2%} (at least {self.spread_bound:.2%}), largest "
-      f"{self.largest_squares:.2f} x mean",
     ]
     lines += [
       f"depth {number:<4}{packs:>20,} packs"

@@ -11,14 +11,12 @@ import numpy as np
 
 from packing.algorithms.auto import auto
 from packing.algorithms.depth import choose_depth
-from packing.algorithms.even import check_squares, even
 from packing.algorithms.greedy import greedy
 from packing.algorithms.heuristics import bfd, ffd, lpfhp, none, spfhp
 from packing.algorithms.nnls import ennlshp, nnlshp
 from packing.algorithms.optimal import optimal
 from packing.algorithms.progress import Progress
-from packing.algorithms.spread import Squares
-from packing.errors import InputError, check_integer, short_repr
+from packing.errors import InputError, check_integer
 from packing.histogram import Histogram, check_same_lengths
 from packing.mixed import MixedPlan, check_rows, problem_of, split
 from packing.plan import Plan
@@ -101,7 +99,6 @@ def pack(
   row_cost: Sequence[int] | None = None,
   length_multiple: int = 1,
   separator_tokens: int = 0,
-  then: str | None = None,
   seed: int = 0,
   progress: Progress | None = None,
   **options,
@@ -125,9 +122,6 @@ def pack(
       None for the lengths themselves. Only with several row lengths.
     length_multiple: lengths are rounded up to a multiple of this; the gap is padding.
     separator_tokens: tokens between two sequences of a pack; they count as padding.
-    then: "even" for packs that cost nearly the same where attention skips foreign
-      sequences: as many packs, with the smallest spread of the sum of squared lengths
-      (`packing.algorithms.even`). Not with several row lengths.
     seed: the seed of algorithms that draw random numbers (greedy, optimal, auto).
     progress: shows the state of a long search, and lets Ctrl-C end it with the best plan so
       far (optimal, auto); see `packing.algorithms.progress`.
@@ -149,16 +143,12 @@ def pack(
     <MixedPlan: 4 sequences in 1 of 4 tokens + 2 of 6 tokens by auto; at most 12.50% ...>
   """
   check_options(algorithm, options)
-  if then not in (None, "even"):
-    raise InputError(f'then is {short_repr(then)}; expected None or "even".')
   seed = check_integer("seed", seed, at_least=0)
   histogram = _count(histogram, max_sequence_length)
   row_costs: dict[int, int] = {}
   if isinstance(row_length, Iterable) and not hasattr(row_length, "__index__"):
     row_costs = check_rows(row_length, row_cost)
     row_length = max(row_costs)
-    if then is not None:
-      raise InputError('then="even" needs one row length; pass one, or then=None.')
   elif row_cost is not None:
     raise InputError("row_cost needs several row lengths; pass row_length=(128, 256).")
   rows: dict[str, Any] = {
@@ -180,14 +170,7 @@ def pack(
   common = {"seed": seed, "progress": progress}
   options |= {name: value for name, value in common.items() if name in takes}
   problem = problem_of(histogram, geometry, row_costs)
-  lengths = problem.sizes - geometry.separator_size
-  if then == "even":
-    check_squares(Squares(problem, lengths, num_packs=1))
   solution = ALGORITHMS[algorithm](problem, **options)
-  spread_weights = None
-  if then == "even":
-    squares = Squares(problem, lengths, solution.num_packs)
-    solution, spread_weights = even(squares, solution, seed=seed, progress=progress)
   merged = geometry.expand(histogram, solution.packs)
   if row_costs:
     return MixedPlan(
@@ -206,7 +189,6 @@ def pack(
     repeat_counts=np.array([merged[s] for s in strategies], np.int64),
     algorithm=algorithm,
     bound_weights=solution.weights,
-    spread_weights=spread_weights,
     details=solution.details,
     **dataclasses.asdict(geometry),
   )

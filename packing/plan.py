@@ -11,10 +11,8 @@ import operator
 import numpy as np
 
 from packing import assignment, certificate, files
-from packing.algorithms import spread
 from packing.algorithms.depth import bounds
 from packing.algorithms.pricing import check_weights, dual_bound
-from packing.algorithms.spread import Squares
 from packing.assignment import Assignment
 from packing.certificate import Certificate
 from packing.errors import InputError, check_integer, short_repr
@@ -41,7 +39,6 @@ class Plan:
     separator_tokens: tokens between two sequences of a pack; they count as padding.
     bound_weights: int64[R]; a weight for each size that occurs, which proves `lower_bound`
       (see `packing.algorithms.pricing.dual_bound`); None if only the simple bound is known.
-    spread_weights: int64[R]; likewise for `spread_bound` (see `packing.algorithms.spread`).
     details: further results that the algorithm reports, by name.
     geometry: row, depth limit, multiple and separator in one object; derived, not passed.
 
@@ -66,7 +63,6 @@ class Plan:
   length_multiple: int = 1
   separator_tokens: int = 0
   bound_weights: np.ndarray | None = None
-  spread_weights: np.ndarray | None = None
   details: dict = dataclasses.field(default_factory=dict)
   geometry: Geometry = dataclasses.field(init=False)
 
@@ -84,9 +80,6 @@ class Plan:
     self._set(geometry=geometry, **dataclasses.asdict(geometry))
     if self.bound_weights is not None:
       self._set(bound_weights=check_weights(self._problem, self.bound_weights))
-    if self.spread_weights is not None:
-      weights = spread.check_weights(self._all_squares, self.spread_weights)
-      self._set(spread_weights=weights)
     self._set(strategies=geometry.check_strategies(self.histogram, self.strategies))
     self._check_partition()
 
@@ -223,33 +216,6 @@ class Plan:
     sizes = [self.geometry.sizes(s) - self.geometry.separator_size for s in self.strategies]
     return np.array([int(lengths @ lengths) for lengths in sizes], np.int64)
 
-  @functools.cached_property
-  def _all_squares(self) -> Squares:
-    lengths = self._problem.sizes - self.geometry.separator_size
-    return Squares(self._problem, lengths, self.num_packs)
-
-  @property
-  def mean_squares(self) -> float:
-    """The mean of `squares` over packs."""
-    return self._all_squares.total / self.num_packs
-
-  @property
-  def largest_squares(self) -> float:
-    """The largest of `squares` divided by their mean over packs."""
-    return float(self.squares.max()) / self.mean_squares
-
-  @property
-  def spread(self) -> float:
-    """The standard deviation of `squares` over packs, divided by their mean."""
-    distances = (self.squares.astype(object) - self._all_squares.centre) ** 2
-    return self._all_squares.spread(int(distances @ self.repeat_counts.astype(object)))
-
-  @functools.cached_property
-  def spread_bound(self) -> float:
-    """No plan with as many packs at this depth and row length can have a smaller spread."""
-    squares = self._all_squares
-    return squares.spread(spread.spread_bound(squares, self.spread_weights))
-
   @property
   def gap(self) -> int:
     """Packs above the proven lower bound."""
@@ -306,6 +272,7 @@ class Plan:
     """The object that a plan file holds; `packing.planfile` describes it."""
     lengths = np.flatnonzero(self.histogram.counts) + 1
     counts = self.histogram.counts[lengths - 1]
+    weights = self.bound_weights
     return {
       "format": FORMAT,
       "version": VERSION,
@@ -319,8 +286,7 @@ class Plan:
       },
       "strategies": [list(strategy) for strategy in self.strategies],
       "repeat_counts": self.repeat_counts.tolist(),
-      "bound_weights": _as_list(self.bound_weights),
-      "spread_weights": _as_list(self.spread_weights),
+      "bound_weights": None if weights is None else weights.tolist(),
       "details": self.details,
       "certificate": self.certificate().as_dict(),
     }
@@ -328,7 +294,3 @@ class Plan:
   def save(self, path):
     """Writes the plan as one JSON file, for `load_plan`."""
     files.write_text(path, json.dumps(self.as_dict()) + "\n")
-
-
-def _as_list(weights: np.ndarray | None) -> list[int] | None:
-  return None if weights is None else weights.tolist()

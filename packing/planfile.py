@@ -17,7 +17,6 @@
       "strategies": [[lengths], ...],          each in ascending order
       "repeat_counts": [...],                  packs of each strategy
       "bound_weights": [...] or null,          one for each size that occurs
-      "spread_weights": [...] or null,         likewise; may be missing
       "details": {...},                        what the algorithm reported
       "certificate": {...}                     for readers; recomputed on loading
     }
@@ -87,8 +86,7 @@ def load_plan(path, *, histogram: Histogram | None = None) -> Plan:
     counts[pairs[:, 0] - 1] = pairs[:, 1]
     stored = Histogram(counts, source=str(entry["source"]))
     _check_sha256(stored, entry["sha256"], histogram)
-    weights, even = content["bound_weights"], content.get("spread_weights")
-    details = content["details"]
+    weights, details = content["bound_weights"], content["details"]
     if not isinstance(details, dict):
       raise TypeError("details")
     return Plan(
@@ -97,7 +95,6 @@ def load_plan(path, *, histogram: Histogram | None = None) -> Plan:
       repeat_counts=_integers(content["repeat_counts"]),
       algorithm=content["algorithm"],
       bound_weights=None if weights is None else _integers(weights),
-      spread_weights=None if even is None else _integers(even),
       details=details,
       **{name: content[name] for name in _GEOMETRY},
     )

@@ -105,7 +105,7 @@ def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
   ("workdir", "options"),
   [
     ("unpacked", "packing.algorithm=none"),
-    ("balanced", "packing.then=even packing.balance=devices packing.adjust=none"),
+    ("balanced", "packing.balance=devices packing.adjust=none"),
     (
       "contaminated",
       "model.attention_mask=none model.position_reset=False model.next_sentence=False "

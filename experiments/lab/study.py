@@ -34,6 +34,7 @@ from training.sweep.jobs import Task
 FORMAT = 1  # of the files; a run whose file has another format is repeated
 SEEDS = 3  # of each arm, unless a study says otherwise
 _PLACES = ("directory", "source", "held_out_source", "vocab_file", "init_from")
+_REMOVED = {"then": "none"}  # fields of finished runs that are gone, with what runs do now
 # The cost of a run whose rows have one sequence each, relative to other runs.
 _ONE_A_ROW_COST = 2.0
 
@@ -275,12 +276,12 @@ def _kept(path: pathlib.Path) -> pathlib.Path:
 def agrees(stored: Any, wanted: Any) -> bool:
   """Whether a stored config is the wanted one.
 
-  Ignores fields that are newer than the file, and the places of data and weights: digests
-  identify these.
+  Ignores fields that are newer than the file, removed fields, and the places of data and
+  weights: digests identify these.
   """
   if isinstance(stored, dict) and isinstance(wanted, dict):
     return all(
-      k in _PLACES or (k in wanted and agrees(v, wanted[k])) for k, v in stored.items()
+      k in _PLACES or agrees(v, wanted.get(k, _REMOVED.get(k))) for k, v in stored.items()
     )
   return stored == wanted
 

@@ -1,11 +1,11 @@
-"""Load balance if attention skips other sequences: even plans and even steps.
+"""Load balance if attention skips other sequences.
 
   python -m experiments.load_balance.skipping --data FOLDER
 
 Rows cost the same only if attention computes whole rows. If it skips pairs of tokens of
 different sequences, its cost in a row is the sum of the squared lengths, and devices wait
-again. The study makes even plans of all built-in histograms; simulates 1 to 16,384
-devices with rows of 512, 2,048 and 8,192 tokens; and measures steps of two processes.
+again. The study simulates 1 to 16,384 devices with rows of 512, 2,048 and 8,192 tokens,
+and measures steps of two processes.
 Rows of 8,192 hold the documents of FOLDER/text or, without --data or with --quick,
 documents of log-normal lengths. Writes skipping.md, skipping.json and pictures to
 --workdir, and caches its plans there.
@@ -14,12 +14,10 @@ documents of log-normal lengths. Writes skipping.md, skipping.json and pictures 
 from __future__ import annotations
 
 import itertools
-import json
 import pathlib
 import sys
-import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +30,6 @@ from experiments.load_balance import skipping_measured, skipping_report
 from packing import Cost, Plan
 from pipeline.sources.textfiles import lines_of
 from pipeline.tokenizer import load_tokenizer
-from training.record.files import write_json
 
 # A layer of ModernBERT-base has a gated feed-forward part: three matrices of 1,152 rows
 # cost as much as two of 1,728.
@@ -120,47 +117,19 @@ def _articles(path: pathlib.Path) -> Iterator[list[str]]:
       yield list(article)
 
 
-def make_plans(
-  histogram: packing.Histogram, depth: int | None, multiple: int, base: pathlib.Path
-) -> dict[str, Any]:
-  """A plan with the fewest packs and an even plan with as many, cached beside `base`."""
-  result: dict[str, Any] = {}
-  for then in (None, "even"):
-    key = digest([histogram.sha256, depth, multiple, then, solvers()])
-    path = base.with_name(f"{base.name},{then or 'plain'}-{key}.json")
-    seconds = path.with_suffix(".seconds")
-    if not seconds.exists():
-      start = time.perf_counter()
-      plan = packing.pack(
-        histogram,
-        algorithm="optimal",
-        max_sequences_per_pack=depth,
-        length_multiple=multiple,
-        then=then,
-      )
-      took = time.perf_counter() - start
-      plan.save(path)
-      write_json(seconds, took)
-    result[then or "plain"] = packing.load_plan(path, histogram=histogram)
-    result[f"{then or 'plain'}_seconds"] = json.loads(seconds.read_text())
-  return result
-
-
-def even_row(name: str, depth: int | None, plans: Mapping[str, Any]) -> dict[str, Any]:
-  """What `then="even"` does to a plan."""
-  plain, even = plans["plain"], plans["even"]
-  return {
-    "histogram": name,
-    "depth": depth or "max",
-    "packs": even.num_packs,
-    "packs_before": plain.num_packs,
-    "spread_before": plain.spread,
-    "spread": even.spread,
-    "bound": even.spread_bound,
-    "largest": even.largest_squares,
-    "seconds": plans["even_seconds"] - plans["plain_seconds"],
-    "search": even.details.get("even_stopped_by", "finished").replace("_", " "),
-  }
+def make_plan(histogram: packing.Histogram, multiple: int, folder: pathlib.Path) -> Plan:
+  """The plan with the fewest packs, cached in the folder."""
+  key = digest([histogram.sha256, multiple, solvers()])
+  path = folder / f"{histogram.max_sequence_length}-{key}.json"
+  if not path.exists():
+    plan = packing.pack(
+      histogram,
+      algorithm="optimal",
+      max_sequences_per_pack=None,
+      length_multiple=multiple,
+    )
+    plan.save(path)
+  return packing.load_plan(path, histogram=histogram)
 
 
 # -------------------------------------------------------------------------- the steps
@@ -207,20 +176,17 @@ def _deal(steps: np.ndarray, devices: int) -> np.ndarray:
   return np.stack([step[packing.deal(step, devices)] for step in steps])
 
 
-WAYS: dict[str, tuple[str, Callable[..., np.ndarray]]] = {
-  "random packs": ("plain", at_random),
-  "Megatron's snake": ("plain", snake),
-  "dealt": ("plain", dealt),
-  "balance=devices": ("plain", even_devices),
-  "balance=devices_and_steps": ("plain", even_steps),
-  "even plan, random packs": ("even", at_random),
-  "even plan, balance=devices": ("even", even_devices),
-  "even plan, balance=devices_and_steps": ("even", even_steps),
+WAYS: dict[str, Callable[..., np.ndarray]] = {
+  "random packs": at_random,
+  "Megatron's snake": snake,
+  "dealt": dealt,
+  "balance=devices": even_devices,
+  "balance=devices_and_steps": even_steps,
 }
 
 
 def simulate(
-  case: Case, plans: Mapping[str, Plan], devices: int, *, packs: int = PACKS
+  case: Case, plan: Plan, devices: int, *, packs: int = PACKS
 ) -> list[dict[str, Any]]:
   """A row for each model and way.
 
@@ -230,15 +196,13 @@ def simulate(
   """
   batch = devices * case.rows
   steps = int(np.clip(packs // batch, 16, 200))
-  squares = {}
-  for name, plan in plans.items():
-    rng = np.random.default_rng([devices, case.row_length])
-    shares = plan.repeat_counts / plan.num_packs
-    squares[name] = plan.squares[rng.choice(shares.size, steps * batch, p=shares)]
+  rng = np.random.default_rng([devices, case.row_length])
+  shares = plan.repeat_counts / plan.num_packs
+  squares = plan.squares[rng.choice(shares.size, steps * batch, p=shares)]
   rows = []
-  for way, (plan_name, deal) in WAYS.items():
+  for way, deal in WAYS.items():
     rng = np.random.default_rng([devices, case.row_length, 1])
-    of_packs = deal(squares[plan_name], devices, case.rows, rng)
+    of_packs = deal(squares, devices, case.rows, rng)
     price = case.rows * case.row_length**2 / _slowest(of_packs, devices).mean()
     for model, cost in MODELS.items():
       costs = cost.of_squares(of_packs, row_length=case.row_length)
@@ -272,7 +236,7 @@ def _slowest(costs: np.ndarray, devices: int) -> np.ndarray:
 def run(
   workdir: pathlib.Path, data: str | None, *, quick: bool
 ) -> Iterator[dict[str, Any]]:
-  """Yields the result of plans and simulation, then the same with measured steps.
+  """Yields the result of the simulation, then the same with measured steps.
 
   Raises:
     InputError: the data are missing.
@@ -280,31 +244,29 @@ def run(
   """
   workdir.mkdir(parents=True, exist_ok=True)
   cases, devices = (QUICK_CASES, QUICK_DEVICES) if quick else (CASES, DEVICES)
-  names = [case.histogram for case in cases] if quick else packing.histogram_names()
-  histograms = {n: packing.load_histogram(n) for n in names if n != DOCUMENTS}
-  histograms[DOCUMENTS] = documents(data, workdir, quick=quick)
-  multiples = {case.histogram: case.multiple for case in cases}
+  histograms = {
+    case: documents(data, workdir, quick=quick)
+    if case.histogram == DOCUMENTS
+    else packing.load_histogram(case.histogram)
+    for case in cases
+  }
   folder = workdir / "plans"
   folder.mkdir(exist_ok=True)
-  plans = {}
-  todo = [(name, depth) for name in histograms for depth in (3, None)]
-  for name, depth in tqdm.tqdm(todo, "even plans", disable=None):
-    multiple = multiples.get(name, 1)
-    base = folder / f"{name},depth={depth or 'max'}"
-    plans[name, depth] = make_plans(histograms[name], depth, multiple, base)
+  plans = {
+    case: make_plan(histogram, case.multiple, folder)
+    for case, histogram in histograms.items()
+  }
   result: dict[str, Any] = {
-    "documents": histograms[DOCUMENTS].source,
+    "documents": histograms[cases[-1]].source,
     "tokens": TOKENS,
-    "plans": [even_row(*key, made) for key, made in plans.items()],
     "rows": [],
   }
   grid = [(case, n) for case in cases for n in devices]
   for case, n in tqdm.tqdm(grid, "simulating", disable=None):
-    made = plans[case.histogram, None]
-    both = {name: made[name] for name in ("plain", "even")}
-    result["rows"] += simulate(case, both, n, packs=2**14 if quick else PACKS)
+    packs = 2**14 if quick else PACKS
+    result["rows"] += simulate(case, plans[case], n, packs=packs)
   yield result
-  plan = plans[cases[0 if quick else 1].histogram, None]["plain"]
+  plan = plans[cases[0 if quick else 1]]
   yield result | {"measured": skipping_measured.run(plan, quick=quick)}
 
 

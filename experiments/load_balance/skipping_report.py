@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from experiments.lab.pictures import COLOURS, PERCENT, figure, save
@@ -14,7 +14,6 @@ _SHOWN = (  # ways in pictures, with their style; tables have all ways
   ("Megatron's snake", "s-"),
   ("balance=devices_and_steps", "^-"),
   ("balance=devices", "D-"),
-  ("even plan, random packs", "o--"),
 )
 _MOST = {  # columns for the largest number of devices
   "a step's spread": "{steps:.2%}",
@@ -25,11 +24,7 @@ _MOST = {  # columns for the largest number of devices
 
 def tables(result: Mapping[str, Any]) -> str:
   """All tables, in Markdown."""
-  parts = [
-    "Even plans have as many packs, and sums of squared lengths that spread as little as "
-    "possible.",
-    _plans(result["plans"]),
-  ]
+  parts: list[str] = []
   rows = result["rows"]
   for case in dict.fromkeys(row["case"] for row in rows):
     some = [row for row in rows if row["case"] == case]
@@ -56,21 +51,6 @@ def tables(result: Mapping[str, Any]) -> str:
   elif "measured" in result:
     parts.append("Steps were not measured: two processes need a core each, on Linux.")
   return "\n\n".join(parts)
-
-
-def _plans(plans: Iterable[Mapping[str, Any]]) -> str:
-  columns: Columns = {
-    "histogram": "{histogram}",
-    "depth": "{depth}",
-    "packs": lambda p: f"{p['packs']:,}{' (!)' * (p['packs'] != p['packs_before'])}",
-    "spread before": "{spread_before:.4f}",
-    "spread": "{spread:.4f}",
-    "at least": "{bound:.4f}",
-    "largest / mean": "{largest:.2f}",
-    "seconds more": "{seconds:.1f}",
-    "search": "{search}",
-  }
-  return by_columns(plans, columns, left=(0, 8))
 
 
 def _measured(measured: Mapping[str, Any]) -> str:

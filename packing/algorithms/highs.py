@@ -32,14 +32,11 @@ def set_options(lp: highspy.Highs, **options: bool | float | str):
     check(lp.setOptionValue(name, value))
 
 
-def new_programme(
-  lower: np.ndarray, upper: np.ndarray, **options: bool | float | str
-) -> highspy.Highs:
+def new_programme(lower: np.ndarray, upper: np.ndarray) -> highspy.Highs:
   """A linear programme without columns for the simplex method.
 
   Args:
     lower, upper: float64[rows]; the bounds of each row.
-    options: further options of HiGHS.
   """
   lp = highspy.Highs()
   set_options(
@@ -49,7 +46,6 @@ def new_programme(
     presolve="off",
     solver="simplex",
     dual_feasibility_tolerance=1e-9,
-    **options,
   )
   none = np.empty(0, np.int32)
   check(lp.addRows(lower.size, lower, upper, 0, none, none, np.empty(0)))

@@ -49,12 +49,6 @@ def add_arguments(command: argparse.ArgumentParser):
     default=[],
     help="option of the algorithm, such as work_limit=1000000000 (may be repeated)",
   )
-  command.add_argument(
-    "--then",
-    choices=["even"],
-    help="even: keep the number of packs, but make their sums of squared lengths as equal "
-    "as possible, for attention that skips foreign sequences",
-  )
   command.add_argument("--output", metavar="F.json", help="write the plan to this file")
   command.add_argument("--certificate", metavar="F.json", help="write the certificate here")
   command.add_argument("--json", action="store_true", help="print one JSON object")
@@ -84,7 +78,6 @@ def run(options) -> str:
       histogram,
       algorithm=options.algorithm,
       max_sequences_per_pack=depth,
-      then=options.then,
       progress=progress,
       **geometry,
       **own,
@@ -130,9 +123,6 @@ def _summary(plan: Plan) -> dict:
     "efficiency": plan.efficiency,
     "packing_factor": plan.packing_factor,
     "packing_depth": plan.packing_depth,
-    "spread": plan.spread,
-    "spread_bound": plan.spread_bound,
-    "largest_squares": plan.largest_squares,
     "histogram_sha256": plan.histogram.sha256,
     "details": plan.details,
   }

@@ -50,10 +50,7 @@ def make_plan(
     return online_plan(
       store.lengths, histogram, geometry, seed=config.seed, **online_options(config)
     )
-  then = None if config.packing.then == "none" else config.packing.then
-  return packing.pack(
-    histogram, algorithm=algorithm, max_sequences_per_pack=depth, then=then, **rows
-  )
+  return packing.pack(histogram, algorithm=algorithm, max_sequences_per_pack=depth, **rows)
 
 
 def online_options(config: ml_collections.ConfigDict) -> dict[str, Any]:
@@ -244,11 +241,8 @@ def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, dict[str, An
   geometry = Geometry.for_histogram(
     histogram, max_sequences_per_pack=of_plan if depth == "auto" else depth, **rows
   )
-  then = "even" if "even" in plan.details else "none"
-  made_with = {"algorithm": plan.algorithm, "then": then}
-  made_with |= dataclasses.asdict(plan.geometry)
-  wanted = {"algorithm": algorithm, "then": config.packing.then}
-  wanted |= dataclasses.asdict(geometry)
+  made_with = {"algorithm": plan.algorithm} | dataclasses.asdict(plan.geometry)
+  wanted = {"algorithm": algorithm} | dataclasses.asdict(geometry)
   if plan.algorithm == algorithm == ONLINE:
     made_with |= plan.details
     wanted |= online_options(config)

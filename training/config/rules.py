@@ -96,7 +96,6 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 # The allowed values of fields that have only a few.
 _CHOICES: dict[str, Collection[str]] = {
   "packing.assignment": ("fresh", "fixed"),
-  "packing.then": ("none", "even"),
   "packing.balance": ("none", "devices", "devices_and_steps"),
   "model.positions": model.POSITIONS,
   "model.pooling": model.POOLINGS,
@@ -289,7 +288,7 @@ def _data_rules(config) -> list[_Rule]:
         f"{default} {shuffled}",
       )
       for name, default in (
-        *(("assignment", "fresh"), ("then", "none"), ("balance", "none")),
+        *(("assignment", "fresh"), ("balance", "none")),
         *(("row_length", 0), ("length_multiple", 1), ("separator_tokens", 0)),
       )
     ),
@@ -352,7 +351,7 @@ def _packing_rules(config) -> list[_Rule]:
     (not is_online or data.layout == "packed", "data.layout", f"packed {online}"),
     *(
       (not is_online or packing[name] == default, f"packing.{name}", f"{default} {online}")
-      for name, default in (("assignment", "fresh"), ("then", "none"), ("balance", "none"))
+      for name, default in (("assignment", "fresh"), ("balance", "none"))
     ),
     (
       not is_online or not train.loader_workers,

@@ -90,7 +90,6 @@ def test_a_run_of_an_earlier_version_gets_its_plans(dataset, tmp_path, depth):
   [
     ({"max_sequences_per_pack": 2}, "packing.max_sequences_per_pack=3, and"),
     ({"algorithm": "none"}, "packing.algorithm=spfhp, packing.max_sequences_per_pack=3,"),
-    ({"then": "even"}, "packing.then=none, and"),
   ],
 )
 def test_another_packing_is_refused_and_not_taken_for_the_kept_one(
