@@ -73,8 +73,7 @@ def get_config() -> ConfigDict:
   config.packing.max_delay = 0
   # fresh: new neighbours in each epoch; fixed: the same neighbours
   config.packing.assignment = "fresh"
-  # devices: all devices of a step have nearly the same sum of squared lengths;
-  # devices_and_steps: steps do too; none.
+  # devices: all devices of a step have nearly the same sum of squared lengths; none.
   config.packing.balance = "none"
   # The fields below give the recipe without packing. This one says how to adjust it to
   # steps with more sequences. lamb_betas: beta ** packing factor; reduce_batch: fewer rows

@@ -155,19 +155,10 @@ def dealt(costs: np.ndarray, devices: int, rows: int, rng) -> np.ndarray:
   return _deal(at_random(costs, devices, rows, rng), devices)
 
 
-def even_devices(costs: np.ndarray, devices: int, rows: int, rng) -> np.ndarray:
+def balanced(costs: np.ndarray, devices: int, rows: int, rng) -> np.ndarray:
   """`packing.balance=devices`."""
-  return _balanced(costs, devices, rows, rng, group=devices)
-
-
-def even_steps(costs: np.ndarray, devices: int, rows: int, rng) -> np.ndarray:
-  """`packing.balance=devices_and_steps`."""
-  return _balanced(costs, devices, rows, rng, group=1)
-
-
-def _balanced(costs, devices: int, rows: int, rng, *, group: int) -> np.ndarray:
   order = packing.balanced_order(
-    costs, batch_size=devices * rows, group=group, first_row=0, rng=rng
+    costs, batch_size=devices * rows, group=devices, first_row=0, rng=rng
   )
   return _deal(costs[order].reshape(-1, devices * rows), devices)
 
@@ -180,8 +171,7 @@ WAYS: dict[str, Callable[..., np.ndarray]] = {
   "random packs": at_random,
   "Megatron's snake": snake,
   "dealt": dealt,
-  "balance=devices": even_devices,
-  "balance=devices_and_steps": even_steps,
+  "balance=devices": balanced,
 }
 
 

@@ -12,7 +12,6 @@ from experiments.load_balance.tables import Columns, by_columns, by_devices
 _SHOWN = (  # ways in pictures, with their style; tables have all ways
   ("random packs", "o-"),
   ("Megatron's snake", "s-"),
-  ("balance=devices_and_steps", "^-"),
   ("balance=devices", "D-"),
 )
 _MOST = {  # columns for the largest number of devices

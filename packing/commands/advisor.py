@@ -317,11 +317,10 @@ def _waits(plan: Plan, cost: Cost) -> dict[str, float]:
   drawn = plan.squares[rng.choice(shares.size, size=_STEPS * batch_size, p=shares)]
   costs = cost.of_squares(drawn, row_length=plan.row_length)
   waits = {"none": waiting(costs.reshape(_STEPS, -1), devices=_WAITING)}
-  for balance, group in (("devices", _WAITING), ("devices_and_steps", 1)):
-    order = balanced_order(costs, batch_size=batch_size, group=group, first_row=0, rng=rng)
-    steps = costs[order].reshape(_STEPS, -1)
-    dealt = [step[deal(step, _WAITING)] for step in steps]
-    waits[balance] = waiting(dealt, devices=_WAITING)
+  order = balanced_order(costs, batch_size=batch_size, group=_WAITING, first_row=0, rng=rng)
+  steps = costs[order].reshape(_STEPS, -1)
+  dealt = [step[deal(step, _WAITING)] for step in steps]
+  waits["devices"] = waiting(dealt, devices=_WAITING)
   return waits
 
 

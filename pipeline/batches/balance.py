@@ -13,7 +13,7 @@ from packing import InputError
 from packing.epochs import PerEpoch
 from packing.errors import check_integer, short_repr
 
-Balance = Literal["none", "devices", "devices_and_steps"]
+Balance = Literal["none", "devices"]
 BALANCES = get_args(Balance)
 
 
@@ -22,8 +22,7 @@ class Balancing:
   """What is balanced, and among how many devices.
 
   Attributes:
-    what: `none`; `devices`, all devices of a step have nearly the same cost; or
-      `devices_and_steps`, steps do too, and devices as far as their rows allow.
+    what: `none`; or `devices`, all devices of a step have nearly the same cost.
     devices: how many share a step; each gets a block of its rows.
     group: how many packs of similar cost stay together: as many as the run had devices
       when it began.
@@ -75,8 +74,7 @@ class BalancedOrder:
         )
     self._devices, self._batch_size = balancing.devices, batch_size
     self._squares, self._ends = plan.squares, np.cumsum(plan.repeat_counts)
-    group = balancing.group if balancing.what == "devices" else 1
-    order = functools.partial(_order, plan, batch_size, group, seed)
+    order = functools.partial(_order, plan, batch_size, balancing.group, seed)
     self._order = PerEpoch(order)
 
   def __call__(self, step: int) -> np.ndarray:

@@ -184,9 +184,9 @@ class PackedLoader(RowLoader):
     assignment: `fresh`, new neighbours in each epoch; `fixed`, the same ones; or an
       assignment of this plan for all epochs, such as `pipeline.read_assignment` returns.
       In every mode, pack order is reshuffled in each epoch.
-    balance: `none`; `devices`, all devices of a step have nearly the same cost; or
-      `devices_and_steps`, steps do too. The cost is the sum of squared lengths, which is
-      what attention computes if it skips foreign sequences.
+    balance: `none`; or `devices`, all devices of a step have nearly the same cost. The cost
+      is the sum of squared lengths, which is what attention computes if it skips foreign
+      sequences.
     devices: how many share a batch, each with a block of its rows; a divisor of B.
     workers: see `RowLoader`.
 

@@ -389,7 +389,7 @@ REFUSED = [
   ("packing.algorithm", "magic", "none, .*spfhp"),
   ("packing.max_sequences_per_pack", -1, "0 or more"),
   ("packing.assignment", "new", "fresh, fixed"),
-  ("packing.balance", "steps", "none, devices, devices_and_steps"),
+  ("packing.balance", "steps", "none, devices"),
   ("packing.adjust", "magic", "reduce_batch, lamb_betas, lr_linear, lr_sqrt, none"),
   ("model.size", "huge", "tiny, mini"),
   ("model.dropout_rate", 1.0, "a fraction in"),

@@ -96,7 +96,7 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 # The allowed values of fields that have only a few.
 _CHOICES: dict[str, Collection[str]] = {
   "packing.assignment": ("fresh", "fixed"),
-  "packing.balance": ("none", "devices", "devices_and_steps"),
+  "packing.balance": ("none", "devices"),
   "model.positions": model.POSITIONS,
   "model.pooling": model.POOLINGS,
   "model.attention_impl": ("auto", *model.IMPLEMENTATIONS),

@@ -59,7 +59,7 @@ def test_devices_wait_where_attention_skips_unless_steps_are_balanced():
   advice = advise(packing.Histogram(counts))
   waits = advice.waiting
   assert 0.05 < waits["none"] < 0.2
-  assert waits["devices"] < 0.001 < waits["devices_and_steps"] < waits["none"] / 3
+  assert waits["devices"] < 0.001
   told = f"wait {waits['none']:.1%} of their time, or {waits['devices']:.1%} with"
   assert told in advice.reasons[-1]
   even = advise(packing.Histogram.from_lengths([8] * 9, max_sequence_length=8))
