@@ -44,7 +44,7 @@ from packing import InputError
 from packing.errors import check_integer, short_repr
 from packing.files import whole_file
 from pipeline.prediction.answers import answer_examples
-from pipeline.prediction.chunks import ORDINARY_ROW, BatchShape, default_row_lengths
+from pipeline.prediction.chunks import ORDINARY_ROW, ROW_MULTIPLE, BatchShape
 from pipeline.prediction.embeddings import (
   POOLINGS,
   as_json,
@@ -66,7 +66,6 @@ from training.command import Parser
 from training.errors import ConfigError
 from training.mesh import make_mesh, replicated
 from training.record import saved_config, workdir
-from training.record.flops import row_cost
 
 _EXAMPLES = """FOLDER is the folder of a run or an imported model (python -m model
 import), or a Hugging Face directory of BertForSequenceClassification,
@@ -181,13 +180,12 @@ def make_results(
   program = evaluation.make_program(
     stored, mesh=mesh, dtype=options.dtype, attention_impl=options.attention_impl
   )
-  row_lengths = _row_lengths(program.config, settings, options.row_lengths)
   shape = BatchShape(
     settings.max_sequence_length,
     batch_size=-(-options.batch_size // mesh.size) * mesh.size,
     max_sequences=options.max_sequences_per_pack,
     algorithm=options.algorithm,
-    row_costs={length: row_cost(program.config, length) for length in row_lengths},
+    row_multiple=_row_multiple(program.config, settings.max_sequence_length),
     batch_multiple=mesh.size,
   )
   _check_isolated(stored, shape)
@@ -275,27 +273,20 @@ def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSett
       print(f"truncated {count:,} of them: longer than {limit}", file=sys.stderr)
 
 
-def _row_lengths(
-  config: model.ModelConfig, settings: pipeline.DatasetSettings, chosen: list[int] | None
-) -> list[int]:
-  """The lengths of rows, ascending; by default, those that the attention can compute.
+def _row_multiple(config: model.ModelConfig, longest: int) -> int:
+  """The number of tokens that rows are rounded up to, so that attention can compute them.
 
   Raises:
-    InputError, AttentionError: a row is too long, or the attention cannot compute it.
+    AttentionError: the attention cannot compute rows of the longest sequence.
   """
-  longest = settings.max_sequence_length
   attention.check(config, longest)
-  if chosen is None:
-    fitting = []
-    for length in default_row_lengths(longest):
-      with contextlib.suppress(model.AttentionError):
-        attention.check(config, length)
-        fitting.append(length)
-    return fitting
-  for length in chosen:
-    check_integer("--row-lengths", length, at_least=1, at_most=longest)
-    attention.check(config, length)
-  return sorted({*chosen, longest})
+  multiple = ROW_MULTIPLE
+  while multiple < longest:
+    with contextlib.suppress(model.AttentionError):
+      attention.check(config, multiple)
+      break
+    multiple *= 2
+  return multiple
 
 
 def _check_isolated(stored: weights.StoredModel, shape: BatchShape):
@@ -393,15 +384,6 @@ def _encoder(
   return encoder
 
 
-def _integers(text: str) -> list[int]:
-  try:
-    return [int(part) for part in text.split(",")]
-  except ValueError:
-    raise argparse.ArgumentTypeError(
-      f"expected whole numbers such as 128,256, found {text}"
-    ) from None
-
-
 # ---- the command line -------------------------------------------------------------------
 
 
@@ -479,16 +461,7 @@ def _parser() -> argparse.ArgumentParser:
     type=int,
     default=8,
     help=f"rows of --max-sequence-length tokens, or of {ORDINARY_ROW} if that is longer, "
-    "in a batch; batches of other rows have as many tokens (default: 8)",
-  )
-  add(
-    "--row-lengths",
-    metavar="S,...",
-    type=_integers,
-    help="additional row lengths below --max-sequence-length. The model is compiled for "
-    f"each length that is used; lengths above {ORDINARY_ROW} are used only for longer "
-    "inputs (default: 1/2, 7/12 and 3/4 of --max-sequence-length; if that is above "
-    f"{ORDINARY_ROW}, these parts of {ORDINARY_ROW}, and {ORDINARY_ROW} and its doubles)",
+    "in a batch; batches of shorter rows have as many tokens (default: 8)",
   )
   add(
     "--algorithm",

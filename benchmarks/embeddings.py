@@ -29,7 +29,7 @@ from benchmarks.steps import first_runs, in_turns, quartiles, spread
 from benchmarks.table import record_table
 from model import EncoderConfig, hf, weights
 from packing import InputError
-from pipeline.prediction.chunks import BatchShape, default_row_lengths
+from pipeline.prediction.chunks import BatchShape
 from pipeline.prediction.embeddings import embed_examples
 from pipeline.prediction.examples import examples_of
 from pipeline.prediction.of_model import open_tokenizer, settings_to_read
@@ -37,7 +37,6 @@ from pipeline.sources.document import DocumentFields
 from pipeline.sources.partitions import open_source
 from training.evaluation import embed, make_program
 from training.mesh import make_mesh
-from training.record.flops import row_cost
 
 PACKED = "packed"
 Embed = Callable[[list[str]], np.ndarray]  # texts to float32[N, D]
@@ -56,7 +55,7 @@ def read_texts(source: str, column: str) -> list[str]:
 
 
 def ours(folder: str | pathlib.Path, *, source: str, longest: int, rows: int) -> Embed:
-  """Embeds packed texts, in rows of several lengths, as `predict.py --embed` does.
+  """Embeds packed texts, as `predict.py --embed` does.
 
   Args:
     folder: of the model, a Hugging Face directory.
@@ -83,8 +82,7 @@ def ours(folder: str | pathlib.Path, *, source: str, longest: int, rows: int) ->
   stored = weights.encoder_of(opened)
   program = make_program(stored, mesh=make_mesh(1))
   params = jax.device_put(stored.load())
-  costs = {n: row_cost(program.config, n) for n in default_row_lengths(longest)}
-  shape = BatchShape(longest, batch_size=rows, row_costs=costs)
+  shape = BatchShape(longest, batch_size=rows)
   compute = functools.partial(embed, program, params)
 
   def run(texts: list[str]) -> np.ndarray:

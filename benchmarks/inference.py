@@ -5,12 +5,10 @@
     python -m benchmarks.inference --json results/inference.json
 
 Sequences have the lengths of a built-in histogram and random tokens. A model with random
-weights predicts as `predict.py` does, from packs in rows of several lengths or of one,
-and from padded rows. In each round, each way predicts all sequences once, in random order
-of the ways. Wall-clock time from arrays to logits includes packing. The first pass
-compiles and is reported separately. The answers of each way are compared with those from
-rows padded to one length. Finally, the cost of a token is measured in full rows of each
-length: this gives the weight of attention, beside the constant that plans use.
+weights predicts as `predict.py` does, from packs, and from padded rows. In each round,
+each way predicts all sequences once, in random order of the ways. Wall-clock time from
+arrays to logits includes packing. The first pass compiles and is reported separately. The
+answers of each way are compared with those from rows padded to one length.
 """
 
 from __future__ import annotations
@@ -28,19 +26,18 @@ from benchmarks.command import DTYPES, add, add_size, make_parser, run, some_of,
 from benchmarks.lengths import draw_lengths
 from benchmarks.sample import CLS, FIRST_WORD, SEP
 from benchmarks.small_bert import VOCAB_SIZE, machine_and_device
-from benchmarks.steps import first_runs, in_turns, quartiles, spread, steadiest_clock
+from benchmarks.steps import first_runs, in_turns, quartiles, spread
 from benchmarks.table import record_table
 from model import BertConfig, weights
 from model.models import draw_params
 from pipeline.batches.packed import PackedBatch, pack_rows
-from pipeline.prediction.chunks import BatchShape, default_row_lengths, pack_examples
+from pipeline.prediction.chunks import BatchShape, pack_examples
 from pipeline.prediction.examples import Example
 from pipeline.store import QUESTION_SCHEMA, SCHEMA, SequenceStore, StoredSequence
 from pipeline.tasks.squad import Window
 from training.evaluation import make_program
 from training.evaluation import predict as run_batches
-from training.mesh import make_mesh, put_batch
-from training.record.flops import ATTENTION_WEIGHT, row_cost
+from training.mesh import make_mesh
 from training.step import ModelProgram
 
 HEADS = {"glue": "sequence_classification", "squad": "question_answering"}
@@ -69,9 +66,8 @@ def ways_of(
   store = SequenceStore.from_sequences((e.sequences[0] for e in examples), schema)
   row = config.max_position_embeddings
 
-  def packed(row_lengths: Sequence[int]) -> Iterator[PackedBatch]:
-    costs = {length: row_cost(config, length) for length in row_lengths}
-    shape = BatchShape(row, batch_size=size, row_costs=costs)
+  def packed() -> Iterator[PackedBatch]:
+    shape = BatchShape(row, batch_size=size)
     (chunk,) = pack_examples(examples, schema, shape=shape, chunk_size=len(examples))
     return chunk.batches()
 
@@ -84,8 +80,7 @@ def ways_of(
   numbers = np.arange(len(store))
   by_length = np.argsort(store.lengths, kind="stable")
   return {
-    "packed": lambda: packed(default_row_lengths(row)),
-    "packed, rows of one length": lambda: packed([row]),
+    "packed": packed,
     PADDED: lambda: one_a_row(numbers, lambda _: row),
     "padded to the longest of the batch": lambda: one_a_row(numbers, np.max),
     "sorted by length, padded to the longest": lambda: one_a_row(by_length, np.max),
@@ -112,38 +107,6 @@ def measure(
       "same_answers": int(np.sum(same)),
     }
   return measured
-
-
-def attention_weight(
-  program: ModelProgram, params, schema, *, size: int, rounds: int, clock: str
-) -> tuple[float, dict[int, float]]:
-  """The time of an attention operation relative to any other, by a linear fit of seconds.
-
-  Returns:
-    The weight, and seconds per token by row length, in full rows of one sequence each, by
-    one of `CLOCKS`.
-  """
-  config = program.config
-  lengths = default_row_lengths(config.max_position_embeddings)
-  runs = {}
-  for length in lengths:
-    rows = size * lengths[-1] // length
-    full = packing.Histogram.from_lengths([length] * rows, max_sequence_length=length)
-    sequences = (e.sequences[0] for e in make_examples(full, rows, schema))
-    store = SequenceStore.from_sequences(sequences, schema)
-    batch = pack_rows(store, np.arange(rows)[:, None], row_length=length)
-    placed = put_batch(batch, program.mesh)
-    runs[length] = lambda _, placed=placed: program.eval_step(params, placed)
-  seconds = in_turns(runs, rounds=rounds, name="full rows", clock=clock)
-  of_token = {
-    length: float(np.median(seconds[length])) / (size * lengths[-1] // length * length)
-    for length in lengths
-  }
-  costs = {n: row_cost(config, n) / n for n in lengths}  # linear in n
-  slope, at_zero = np.polyfit(lengths, list(of_token.values()), 1)
-  planned_slope, planned_at_zero = np.polyfit(lengths, list(costs.values()), 1)
-  ratio = (slope / at_zero) / (planned_slope / planned_at_zero)
-  return float(ratio * ATTENTION_WEIGHT), of_token
 
 
 def way_table(measured: dict[str, dict], number: int) -> str:
@@ -175,7 +138,6 @@ def main(arguments: list[str] | None = None):
   add(parser, "--rounds", 7)
   options = parser.parse_args(arguments)
   size = options.batch_size
-  clock = steadiest_clock()
   here = machine_and_device()
   print(here)
   histograms = {}
@@ -196,16 +158,10 @@ def main(arguments: list[str] | None = None):
     examples = make_examples(histogram, options.sequences, schema)
     ways = ways_of(examples, schema, config=config, size=size)
     measured = measure(program, params, ways, rounds=options.rounds, name=name)
-    weight, of_token = attention_weight(
-      program, params, schema, size=size, rounds=options.rounds, clock=clock
-    )
-    histograms[name] = {"ways": measured, "attention_weight": weight, "seconds": of_token}
+    histograms[name] = {"ways": measured}
     print(f"\n{len(examples):,} sequences of {name}, {size} rows of {row} tokens a batch,")
     print(f"BERT-{options.size}, {head}, {options.dtype}\n")
     print(way_table(measured, len(examples)), flush=True)
-    times = ", ".join(f"{n}: {s * 1e6:.1f}" for n, s in of_token.items())
-    print(f"\nMicroseconds of a token in full rows, {clock} time: {times}")
-    print(f"Weight of attention: {weight:.2f}; plans use {ATTENTION_WEIGHT}", flush=True)
   write(options, here, histograms=histograms)
 
 

@@ -22,7 +22,6 @@ from packing.batches import (
 from packing.certificate import Certificate
 from packing.errors import InputError
 from packing.histogram import Histogram, histogram_names, load_histogram
-from packing.mixed import MixedCertificate, MixedPlan
 from packing.online import OnlinePacker, StreamPacker
 from packing.pack import ALGORITHMS, algorithm_options, pack
 from packing.plan import Plan
@@ -38,8 +37,6 @@ __all__ = [
   "Cost",
   "Histogram",
   "InputError",
-  "MixedCertificate",
-  "MixedPlan",
   "OnlinePacker",
   "Plan",
   "SortedBatches",

@@ -57,8 +57,7 @@ class PlannedPacks:
     seed: determines the assignments, together with the epoch.
 
   Raises:
-    InputError: the plan is for other lengths, or has rows of several lengths; or the
-      lengths cannot be read.
+    InputError: the plan is for other lengths, or the lengths cannot be read.
 
   Example:
     >>> import packing
@@ -70,10 +69,6 @@ class PlannedPacks:
   """
 
   def __init__(self, examples: Any, plan: Plan, *, lengths: Any = None, seed: int = 0):
-    if not isinstance(plan, Plan):
-      raise InputError(
-        f"plan is a {type(plan).__name__}; expected a Plan, with rows of one length."
-      )
     if lengths is None:
       lengths = [_length(examples[i], i) for i in range(len(examples))]
     self.plan, self._examples = plan, examples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from packing.algorithms.optimal import optimal
 from packing.algorithms.progress import Progress
 from packing.errors import InputError, check_integer
 from packing.histogram import Histogram, check_same_lengths
-from packing.mixed import MixedPlan, check_rows, problem_of, split
 from packing.plan import Plan
 from packing.problem import Geometry, Solution
 
@@ -69,41 +68,20 @@ def check_options(algorithm: str, options: Iterable[str]):
     )
 
 
-@overload
-def pack(
-  histogram: Histogram | Sequence[int] | np.ndarray,
-  *,
-  row_length: int | None = None,
-  row_cost: None = None,
-  **options: Any,
-) -> Plan: ...
-
-
-@overload
-def pack(
-  histogram: Histogram | Sequence[int] | np.ndarray,
-  *,
-  row_length: Sequence[int],
-  row_cost: Sequence[int] | None = None,
-  **options: Any,
-) -> MixedPlan: ...
-
-
 def pack(
   histogram: Histogram | Sequence[int] | np.ndarray,
   *,
   max_sequence_length: int | None = None,
   algorithm: str = "auto",
   max_sequences_per_pack: int | str | None = "auto",
-  row_length: int | Sequence[int] | None = None,
-  row_cost: Sequence[int] | None = None,
+  row_length: int | None = None,
   length_multiple: int = 1,
   separator_tokens: int = 0,
   seed: int = 0,
   progress: Progress | None = None,
   **options,
-) -> Plan | MixedPlan:
-  """Packs sequences into rows of one length, or of several lengths.
+) -> Plan:
+  """Packs sequences into rows of one length.
 
   Args:
     histogram: a histogram, or int[num_sequences], the lengths to pack, in tokens.
@@ -112,14 +90,10 @@ def pack(
     algorithm: a name from `ALGORITHMS`. The default, "auto", looks for the optimum within a
       limit of work, or uses LPFHP and SPFHP for more than 8,192 different lengths.
     max_sequences_per_pack: the depth limit. "auto" chooses the smallest limit that costs at
-      most 0.1 % more packs, unless its plan takes long to make (see `choose_depth`), and
-      sets no limit if there are several row lengths. None or "max" sets no limit.
+      most 0.1 % more packs, unless its plan takes long to make (see `choose_depth`). None
+      or "max" sets no limit.
     row_length: tokens of a row, at least those of the longest sequence. None for the
-      histogram's maximum sequence length, rounded up to the multiple if necessary. Given
-      several lengths, optimal and auto minimise the cost of all rows, and the other
-      algorithms pack for the longest row; each pack takes the shortest row that holds it.
-    row_cost: the cost of a row of each length, as whole numbers that rise with the length;
-      None for the lengths themselves. Only with several row lengths.
+      histogram's maximum sequence length, rounded up to the multiple if necessary.
     length_multiple: lengths are rounded up to a multiple of this; the gap is padding.
     separator_tokens: tokens between two sequences of a pack; they count as padding.
     seed: the seed of algorithms that draw random numbers (greedy, optimal, auto).
@@ -128,8 +102,7 @@ def pack(
     **options: the algorithm's own options; see `algorithm_options`.
 
   Returns:
-    A plan, checked to be a partition of the histogram. With several row lengths, a
-    `MixedPlan`, which has a plan for each of them.
+    A plan, checked to be a partition of the histogram.
 
   Raises:
     InputError: the algorithm or an option is unknown, lengths are not whole numbers in
@@ -139,27 +112,17 @@ def pack(
   Example:
     >>> pack([3, 5, 2], max_sequence_length=5, algorithm="spfhp").strategies
     [(2, 3), (5,)]
-    >>> pack([3, 3, 5, 2], max_sequence_length=5, row_length=(4, 6), row_cost=(4, 7))
-    <MixedPlan: 4 sequences in 1 of 4 tokens + 2 of 6 tokens by auto; at most 12.50% ...>
   """
   check_options(algorithm, options)
   seed = check_integer("seed", seed, at_least=0)
   histogram = _count(histogram, max_sequence_length)
-  row_costs: dict[int, int] = {}
-  if isinstance(row_length, Iterable) and not hasattr(row_length, "__index__"):
-    row_costs = check_rows(row_length, row_cost)
-    row_length = max(row_costs)
-  elif row_cost is not None:
-    raise InputError("row_cost needs several row lengths; pass row_length=(128, 256).")
   rows: dict[str, Any] = {
     "row_length": row_length,
     "length_multiple": length_multiple,
     "separator_tokens": separator_tokens,
   }
   depth = max_sequences_per_pack
-  if depth == "auto" and row_costs:
-    depth = None
-  elif depth == "auto":
+  if depth == "auto":
     depth = choose_depth(histogram, algorithm=algorithm, **rows)
   geometry = Geometry.for_histogram(histogram, max_sequences_per_pack=depth, **rows)
   if algorithm == "none":
@@ -169,19 +132,8 @@ def pack(
   takes = inspect.signature(ALGORITHMS[algorithm]).parameters
   common = {"seed": seed, "progress": progress}
   options |= {name: value for name, value in common.items() if name in takes}
-  problem = problem_of(histogram, geometry, row_costs)
-  solution = ALGORITHMS[algorithm](problem, **options)
+  solution = ALGORITHMS[algorithm](geometry.problem(histogram), **options)
   merged = geometry.expand(histogram, solution.packs)
-  if row_costs:
-    return MixedPlan(
-      histogram=histogram,
-      plans=split(histogram, merged, row_costs, geometry=geometry, algorithm=algorithm),
-      row_costs=row_costs,
-      algorithm=algorithm,
-      geometry=geometry,
-      bound_weights=solution.weights,
-      details=solution.details,
-    )
   strategies = sorted(merged)
   return Plan(
     histogram=histogram,

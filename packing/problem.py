@@ -11,7 +11,6 @@ pack. Both are part of the sizes here, so no algorithm needs to know about them:
 
 from __future__ import annotations
 
-import bisect
 import collections
 import dataclasses
 import functools
@@ -39,14 +38,11 @@ class Problem:
     counts: int64[capacity]; entry `i` counts the sequences of size `i + 1`.
     capacity: how much a row holds, in the unit of the sizes.
     depth: the most sequences allowed in a pack.
-    row_costs: for rows of several lengths, the capacity and the cost of each, both
-      ascending; the last capacity is `capacity`. () for one length, whose cost is 1.
   """
 
   counts: np.ndarray
   capacity: int
   depth: int
-  row_costs: tuple[tuple[int, int], ...] = ()
 
   @functools.cached_property
   def sizes(self) -> np.ndarray:
@@ -63,37 +59,13 @@ class Problem:
     """The most sequences that a row can hold if there is no depth limit."""
     return self.capacity // int(self.sizes[0])
 
-  @functools.cached_property
-  def rows(self) -> list[tuple[Problem, int]]:
-    """For each row length, the problem of the sizes that fit, and the cost of a row."""
-    if not self.row_costs:
-      return [(self, 1)]
-    parts = ((Problem(self.counts[:c], c, self.depth), cost) for c, cost in self.row_costs)
-    return [(part, cost) for part, cost in parts if part.sizes.size]
-
-  @property
-  def row_cost(self) -> int:
-    """The cost of the longest row."""
-    return self.row_costs[-1][1] if self.row_costs else 1
-
-  def cost(self, packs: Packs) -> int:
-    """The cost of packs if each goes into the shortest row that holds it."""
-    if not self.row_costs:
-      return sum(count for count, _ in packs)
-    capacities, costs = zip(*self.row_costs, strict=True)
-    return sum(n * costs[bisect.bisect_left(capacities, sum(s))] for n, s in packs)
-
   @property
   def simple_bound(self) -> int:
-    """A lower bound on the cost of any plan, from tokens, depth and halves of a row.
+    """A lower bound on the packs of any plan, from tokens, depth and halves of a row.
 
     Returns:
-      With one row length, max(ceil(tokens / row), ceil(sequences / depth), sequences longer
-      than half a row); with several, the bound from tokens alone.
+      max(ceil(tokens / row), ceil(sequences / depth), sequences longer than half a row).
     """
-    if self.row_costs:
-      tokens = int(self.sizes @ self.demand)
-      return min(-(-tokens * cost // capacity) for capacity, cost in self.row_costs)
     return max(
       -(-int(self.sizes @ self.demand) // self.capacity),
       -(-int(self.demand.sum()) // self.depth),

@@ -35,7 +35,7 @@ def auto(
     progress: as for `optimal`.
 
   Returns:
-    The plan with the fewest packs, or the least cost, and the best proven bound.
+    The plan with the fewest packs, and the best proven bound.
 
   Raises:
     InputError: a limit is not above 0.
@@ -47,17 +47,17 @@ def auto(
   solutions: dict[str, Solution] = {}
   for algorithm in heuristics.lpfhp, heuristics.spfhp, *([] if many else [heuristics.ffd]):
     solution = solutions[algorithm.__name__] = algorithm(problem)
-    if problem.cost(solution.packs) == problem.simple_bound:
+    if solution.num_packs == problem.simple_bound:
       break
   details: dict = {}
   weights = None
-  if problem.cost(solution.packs) > problem.simple_bound and not many:
+  if solution.num_packs > problem.simple_bound and not many:
     solution = solutions["optimal"] = optimal(
       problem, work_limit=work_limit, time_limit=time_budget, seed=seed, progress=progress
     )
     weights = solution.weights
     reported = solution.details
     details = {k: reported[k] for k in ("failure", "stopped_by") if k in reported}
-  tried = {name: problem.cost(solution.packs) for name, solution in solutions.items()}
-  best = min(solutions.values(), key=lambda solution: problem.cost(solution.packs))
+  tried = {name: solution.num_packs for name, solution in solutions.items()}
+  best = min(solutions.values(), key=lambda solution: solution.num_packs)
   return dataclasses.replace(best, weights=weights, details={"tried": tried, **details})

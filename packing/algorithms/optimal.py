@@ -28,7 +28,7 @@ def optimal(
   seed: int = 0,
   progress: Progress | None = None,
 ) -> Solution:
-  """Minimises the number of packs (with several row lengths, their cost).
+  """Minimises the number of packs.
 
   The method is column generation. The search starts from the better plan of LPFHP and
   SPFHP. If that plan meets the simple bound, no solver runs. Otherwise the linear
@@ -69,8 +69,8 @@ def optimal(
   if target_gap is not None:
     target_gap = check_integer("target_gap", target_gap, at_least=0)
   plans = heuristics.lpfhp(problem), heuristics.spfhp(problem)
-  first = min(plans, key=lambda plan: problem.cost(plan.packs))
-  if problem.cost(first.packs) == problem.simple_bound:
+  first = min(plans, key=lambda plan: plan.num_packs)
+  if first.num_packs == problem.simple_bound:
     return dataclasses.replace(first, details={"solver": "none needed"})
   if problem.sizes.size > MAX_LENGTHS and not limits:
     raise UnsolvedError(
@@ -78,7 +78,7 @@ def optimal(
       f"{MAX_LENGTHS} without a limit. Pass work_limit=N, time_limit=SECONDS, a larger "
       'length_multiple, or algorithm="auto".'
     )
-  effort.report(packs=problem.cost(first.packs), bound=problem.simple_bound)
+  effort.report(packs=first.num_packs, bound=problem.simple_bound)
   with effort.stoppable():
     solution = _search(problem, first, effort, target_gap=target_gap, seed=seed)
   solution.details["work"] = effort.spent
@@ -100,7 +100,7 @@ def _search(
     relaxation = solve_relaxation(
       problem,
       start=patterns,
-      upper=problem.cost(first.packs),
+      upper=first.num_packs,
       effort=effort,
       last_pack_work=math.inf if target_gap is not None else LAST_PACK_WORK,
       seed=seed,

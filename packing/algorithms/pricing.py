@@ -26,21 +26,19 @@ def most_items(problem: Problem) -> int:
 
 
 def dual_bound(problem: Problem, weights: np.ndarray) -> int:
-  """A lower bound on the packs of any plan (with several row lengths, on its cost).
+  """A lower bound on the packs of any plan.
 
   If no pack weighs more than V, then N packs weigh at most N * V. All sequences together
   weigh W, so N >= W / V (Farley's bound). V is the optimum of a knapsack, solved here in
   exact integers, and the division is exact too. So the bound holds for any weights; good
-  weights make it sharp. With several row lengths, each with a cost c and a value V, no pack
-  weighs more than its cost times the largest V / c. So any plan costs at least the smallest
-  W * c / V.
+  weights make it sharp.
 
   Args:
     problem: the problem to be packed.
     weights: int64[R]; a weight for each size that occurs, 0 to 2^61 / items of a pack.
 
   Returns:
-    ceil(W / V), or the smallest ceil(W * c / V); 0 if all weights are 0.
+    ceil(W / V); 0 if all weights are 0.
 
   Example:
     >>> problem = Problem(np.array([0, 0, 3, 0, 0]), capacity=5, depth=2)
@@ -50,7 +48,7 @@ def dual_bound(problem: Problem, weights: np.ndarray) -> int:
   References:
     Farley, A note on bounding a class of linear programming problems (1990).
   """
-  return Pricing(problem, weights).bound
+  return Knapsack(problem, weights).bound
 
 
 def check_weights(problem: Problem, weights) -> np.ndarray:
@@ -71,50 +69,12 @@ def check_weights(problem: Problem, weights) -> np.ndarray:
   return weights.astype(np.int64)
 
 
-class Pricing:
-  """The most valuable packs for each row length, given a weight for each size.
-
-  Attributes:
-    bound: int; the bound that the weights prove, see `dual_bound`.
-    work: the number of table entries that were filled.
-  """
-
-  def __init__(self, problem: Problem, weights: np.ndarray):
-    self._rows = [
-      (Knapsack(part, weights[: part.sizes.size]), cost) for part, cost in problem.rows
-    ]
-    self._longest_cost = problem.row_cost
-    self.work = sum(knapsack.work for knapsack, _ in self._rows)
-    demand = problem.demand.tolist()
-    carried = sum(n * w for n, w in zip(demand, weights.tolist(), strict=True))
-    self.bound = min(
-      (
-        -(-carried * cost // knapsack.best_value)
-        for knapsack, cost in self._rows
-        if knapsack.best_value
-      ),
-      default=0,
-    )
-
-  def packs(self, *, above: int) -> list[list[int]]:
-    """The best pack for each size and row length; sizes in descending order, then 0.
-
-    Args:
-      above: the weight that a pack in the longest row must exceed; for other rows, it is
-        scaled by their cost.
-    """
-    found: list[list[int]] = []
-    for knapsack, cost in self._rows:
-      rows = np.flatnonzero(knapsack.values > above * cost // self._longest_cost)
-      found += knapsack.packs(rows).tolist()
-    return found
-
-
 class Knapsack:
-  """The most valuable packs of one row length, given a weight for each size.
+  """The most valuable packs, given a weight for each size.
 
   Attributes:
     best_value: int; the largest weight of any pack within capacity and depth.
+    bound: int; the bound that the weights prove, see `dual_bound`.
     values: int64[R]; for each size, the largest weight of any pack that holds it.
     work: the number of table entries that were filled.
   """
@@ -147,15 +107,22 @@ class Knapsack:
       beside = self._beside[-1][0][self._space] if self._beside else 0
       self.values = self._weights + beside
 
-  def packs(self, rows: np.ndarray) -> np.ndarray:
-    """The most valuable pack for each of some sizes, which it holds at least once.
+  @property
+  def bound(self) -> int:
+    sizes = zip(self._problem.demand.tolist(), self._weights.tolist(), strict=True)
+    carried = sum(number * weight for number, weight in sizes)
+    return -(-carried // self.best_value) if self.best_value else 0
+
+  def packs(self, *, above: int) -> np.ndarray:
+    """The most valuable pack for each size, which it holds at least once.
 
     Args:
-      rows: int[n]; indices of the problem's sizes.
+      above: the weight that a pack must exceed.
 
     Returns:
       int64[n, items]; sizes in descending order, then 0.
     """
+    rows = np.flatnonzero(self.values > above)
     sizes = self._problem.sizes[rows]
     space = self._space[rows]
     if self._unlimited is not None:

@@ -28,7 +28,7 @@ import numpy as np
 from packing.algorithms import highs
 from packing.algorithms.effort import Effort
 from packing.algorithms.highs import SolverError
-from packing.algorithms.pricing import Pricing, weight_scale
+from packing.algorithms.pricing import Knapsack, weight_scale
 from packing.problem import Problem
 
 _ROUNDS, _NOISE = 4, 0.1
@@ -40,12 +40,12 @@ class Relaxation:
   """The result of column generation.
 
   Attributes:
-    bound: a lower bound on the packs of any plan, or on its cost; proven by `weights`.
+    bound: a lower bound on the packs of any plan, proven by `weights`.
     weights: int64[R]; integer duals, see `pricing.dual_bound`. None if the simple bound is
       at least as good.
     master: the linear programme, ready to be solved for another demand.
     usage: float64[P]; how often the solution uses each pattern of the master.
-    objective: the number of packs in `usage`, or their cost.
+    objective: the number of packs in `usage`.
     failure: why the solver failed; None if it did not.
   """
 
@@ -60,10 +60,9 @@ class Relaxation:
 class Master:
   """The linear programme over the patterns known so far.
 
-  It minimises the number of packs (with several row lengths, their cost in units of the
-  longest row). There is one constraint for each size: its slots, plus those handed down
-  from the next larger size, minus those handed down to the next smaller one, are at least
-  as many as its sequences.
+  It minimises the number of packs. There is one constraint for each size: its slots, plus
+  those handed down from the next larger size, minus those handed down to the next smaller
+  one, are at least as many as its sequences.
 
   Args:
     problem: sizes to pack.
@@ -110,26 +109,21 @@ class Master:
       rows += slots.keys()
       values += slots.values()
     if starts:
-      costs = self.costs(len(self.patterns) - len(starts))
+      costs = np.ones(len(starts))
       highs.add_columns(self._lp, costs, starts=starts, rows=rows, values=values)
     return len(starts)
 
-  def add_worthwhile(self, pricing: Pricing, scale: int) -> int:
-    """Adds the best packs that are worth more than they cost.
+  def add_worthwhile(self, pricing: Knapsack, scale: int) -> int:
+    """Adds the best packs that are worth more than one pack.
 
     Args:
       pricing: gives the best packs.
-      scale: the weight that equals the cost of the longest row.
+      scale: the weight that stands for one pack.
 
     Returns:
       The number of new patterns.
     """
-    return self.add(pricing.packs(above=scale + scale // 10**9))
-
-  def costs(self, first: int = 0) -> np.ndarray:
-    """float64[P - first]; the costs of patterns from `first` on, in the longest row's."""
-    cost, unit = self._problem.cost, self._problem.row_cost
-    return np.array([cost([(1, pattern)]) / unit for pattern in self.patterns[first:]])
+    return self.add(pricing.packs(above=scale + scale // 10**9).tolist())
 
   def slots(self, usage: np.ndarray) -> np.ndarray:
     """int64[R]; the slots of each size if pattern `p` is used `usage[p]` times."""
@@ -149,8 +143,8 @@ class Master:
     """Solves the programme, starting from the last solution.
 
     Returns:
-      The objective, the usage float64[P], and the duals float64[R] in units of the longest
-      row's cost; None if the effort is over.
+      The objective, the usage float64[P], and the duals float64[R]; None if the effort is
+      over.
 
     Raises:
       SolverError: HiGHS failed twice.
@@ -170,8 +164,7 @@ class Master:
     solution = self._lp.getSolution()
     usage = np.array(solution.col_value)[self._rows - 1 :]
     duals = np.array(solution.row_dual)
-    objective = float(self._lp.getInfo().objective_function_value)
-    objective *= self._unit * self._problem.row_cost
+    objective = float(self._lp.getInfo().objective_function_value) * self._unit
     return objective, usage * self._unit, duals
 
   def solve_whole(self, demand: np.ndarray, columns: np.ndarray) -> np.ndarray | None:
@@ -219,7 +212,7 @@ def solve_relaxation(
   Args:
     problem: sizes to pack.
     start: patterns to begin with, such as those of a heuristic plan.
-    upper: the packs of a known plan, or its cost; generation stops when the bound meets it.
+    upper: the packs of a known plan; generation stops when the bound meets it.
     effort: limits how long generation may last.
     last_pack_work: units of `effort` after which generation stops if the bound is within
       one pack of the known plan.
@@ -238,10 +231,10 @@ def solve_relaxation(
   rng = np.random.default_rng(seed)
   master = Master(problem, effort)
   master.add(start)
-  for part, _ in problem.rows:
-    master.add(
-      (size,) * min(part.depth, part.capacity // size) for size in part.sizes.tolist()
-    )
+  master.add(
+    (size,) * min(problem.depth, problem.capacity // size)
+    for size in problem.sizes.tolist()
+  )
   for i in range(_ROUNDS if guide is None else 2 * _ROUNDS):
     if effort.over:
       break
@@ -252,9 +245,9 @@ def solve_relaxation(
     typical = typical if guide is None else guide
     noise = 1 + _NOISE * rng.standard_normal(problem.sizes.size) / (1 + i // 2)
     weights = (np.clip(typical * noise, 0, 1) * scale).astype(np.int64)
-    pricing = Pricing(problem, weights)
+    pricing = Knapsack(problem, weights)
     effort.spend(pricing.work)
-    master.add(pricing.packs(above=-1))
+    master.add(pricing.packs(above=-1).tolist())
 
   bound, proof, last, failure = problem.simple_bound, None, None, None
   while True:
@@ -269,14 +262,14 @@ def solve_relaxation(
       break
     objective, usage, duals = last = solved
     weights = integer_weights(duals, scale)
-    pricing = Pricing(problem, weights)
+    pricing = Knapsack(problem, weights)
     effort.spend(pricing.work)
     if pricing.bound > bound:
       bound, proof = pricing.bound, weights
       effort.report(bound=bound)
     if bound >= upper or bound >= math.ceil(objective - 1e-6 - 1e-11 * objective):
       break
-    if upper - bound <= problem.row_cost and effort.spent > last_pack_work:
+    if upper - bound <= 1 and effort.spent > last_pack_work:
       break
     if not master.add_worthwhile(pricing, scale):
       break

@@ -11,7 +11,7 @@ import numpy as np
 from packing.algorithms import heuristics
 from packing.algorithms.effort import Effort
 from packing.algorithms.highs import SolverError
-from packing.algorithms.pricing import Pricing, weight_scale
+from packing.algorithms.pricing import Knapsack, weight_scale
 from packing.algorithms.relaxation import Relaxation, integer_weights
 from packing.problem import Problem, Strategy, Usage, usage_of
 
@@ -96,14 +96,13 @@ class Rounding:
     best: a plan to begin with, as slots.
     target_gap: the number of packs above the bound that is good enough. None for a
       millionth of the bound, or for one pack if a little work (`LAST_PACK_WORK`) does not
-      save it. With several row lengths, the gap is in cost, and one pack stands for the
-      cost of the longest row.
+      save it.
     effort: limits how long the search may last; so far only the relaxation has spent it.
     seed: the seed of the later dives.
 
   Attributes:
     best: the best plan so far, as slots.
-    cost: the number of packs of `best`, or their cost.
+    packs: the number of packs of `best`.
     failure: why the solver failed; None if it did not.
   """
 
@@ -127,20 +126,20 @@ class Rounding:
     self._effort = effort
     self._last_pack_until = math.inf
     if target_gap is None:
-      self._search_until = relaxation.bound + max(problem.row_cost, millionth)
+      self._search_until = relaxation.bound + max(1, millionth)
       self._last_pack_until = effort.spent + LAST_PACK_WORK
     self._dives_until = 3 * effort.spent + _DIVES_WORK
     self._rng = np.random.default_rng(seed)
     self._scale = weight_scale(problem)
     self.best = best
-    self.cost = self._cost_of(best)
+    self.packs = best.total()
     self.failure = relaxation.failure
 
   @property
   def done(self) -> bool:
     """Whether the plan is good enough or the effort is over."""
-    gap = self.cost - self._bound
-    is_near = gap <= self._problem.row_cost and self._effort.spent > self._last_pack_until
+    gap = self.packs - self._bound
+    is_near = gap <= 1 and self._effort.spent > self._last_pack_until
     return gap <= 0 or is_near or self._effort.over
 
   def run(self):
@@ -148,15 +147,15 @@ class Rounding:
 
     If the solver fails, the best plan so far is kept.
     """
-    if self.cost <= self._bound:
+    if self.packs <= self._bound:
       return
     try:
       for dive in range(_DIVES):
         # Even if the effort is over, the first dive makes its first step.
-        if dive and (self._dived or self.cost <= self._dive_until):
+        if dive and (self._dived or self.packs <= self._dive_until):
           break
         self._dive(dive)
-      if not self.done and self.cost > self._search_until:
+      if not self.done and self.packs > self._search_until:
         self._integer_programme()
     except SolverError as error:
       self.failure = str(error)
@@ -191,7 +190,7 @@ class Rounding:
         self._complete(demand, fixed)
       if not left or self._dived:
         return
-      solved = self._solve(demand, self.cost - 1 - self._cost_of(fixed))
+      solved = self._solve(demand, self.packs - 1 - fixed.total())
       if solved is None:
         return
       usage = solved
@@ -214,18 +213,15 @@ class Rounding:
 
   def _keep(self, usage: Usage):
     """Keeps a plan if it is the best so far."""
-    cost = self._cost_of(usage)
-    if cost < self.cost:
-      self.best, self.cost = usage.copy(), cost
-      self._effort.report(packs=cost)
-
-  def _cost_of(self, usage: Usage) -> int:
-    return self._problem.cost((n, slots) for slots, n in usage.items())
+    packs = usage.total()
+    if packs < self.packs:
+      self.best, self.packs = usage.copy(), packs
+      self._effort.report(packs=packs)
 
   def _solve(self, demand: np.ndarray, most: int) -> np.ndarray | None:
-    """Solves the relaxation for a demand; None if it costs more than `most`.
+    """Solves the relaxation for a demand; None if it needs more packs than `most`.
 
-    New patterns are generated only if the known ones cost too much.
+    New patterns are generated only if the known ones need too many packs.
     """
     self._master.set_demand(demand)
     method = "dual"  # the last basis is still dual feasible
@@ -233,9 +229,9 @@ class Rounding:
       objective, usage, duals = solved
       if objective <= most + _INTEGRAL:
         return usage
-      if self.cost <= self._dive_until or self._dived:
+      if self.packs <= self._dive_until or self._dived:
         return None
-      pricing = Pricing(self._problem, integer_weights(duals, self._scale))
+      pricing = Knapsack(self._problem, integer_weights(duals, self._scale))
       self._effort.spend(pricing.work)
       if not self._master.add_worthwhile(pricing, self._scale):
         return None
@@ -256,7 +252,7 @@ class Rounding:
     demand = cover(self._problem.demand, self._master.slots(kept))
     row = {size: r for r, size in enumerate(self._problem.sizes.tolist())}
     worth = [sum(duals[row[size]] for size in p) for p in self._master.patterns]
-    reduced = self._master.costs() - worth
+    reduced = 1.0 - np.array(worth)
     chosen = np.argsort(reduced, kind="stable")[: 4 * self._problem.sizes.size]
     chosen = np.union1d(chosen, np.flatnonzero(usage > _INTEGRAL))
     whole = self._master.solve_whole(demand, chosen)

@@ -28,7 +28,7 @@ class PackedMapDataset(grain.MapDataset):
     seed: determines the assignments, together with the epoch.
 
   Raises:
-    packing.InputError: the plan is for other lengths, or has rows of several lengths.
+    packing.InputError: the plan is for other lengths.
 
   Example:
     >>> examples = [{"input_ids": [n] * n, "label": n % 3} for n in (4, 2, 3, 2)]

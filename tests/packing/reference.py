@@ -6,36 +6,15 @@ import math
 
 
 def fewest_packs(lengths, *, row_length, depth, multiple=1, separator=0):
-  """The fewest packs."""
-  rows = {row_length: 1}
-  return least_cost(lengths, rows, depth=depth, multiple=multiple, separator=separator)
+  """The fewest packs, by all sets of shorter sequences beside the longest one.
 
-
-def least_cost(lengths, row_costs, *, depth, multiple=1, separator=0):
-  """The least cost of rows: each pack takes the cheapest one that holds it.
-
-  Args:
-    row_costs: by row length.
+  Feasible for up to about nine sequences.
   """
   gap = -(-separator // multiple) * multiple
 
-  def price(pack):
+  def fits(pack):
     used = sum(-(-length // multiple) * multiple for length in pack)
-    used += gap * (len(pack) - 1)
-    costs = [cost for length, cost in row_costs.items() if length >= used]
-    return min(costs, default=math.inf)
-
-  return least_price(lengths, price, depth=depth)
-
-
-def least_price(lengths, price, *, depth):
-  """The least price of packs, by all sets of shorter sequences beside the longest one.
-
-  Feasible for up to about nine sequences.
-
-  Args:
-    price: of a pack, the longest sequence first; infinite if no row holds it.
-  """
+    return used + gap * (len(pack) - 1) <= row_length
 
   @functools.cache
   def solve(left):
@@ -45,11 +24,11 @@ def least_price(lengths, price, *, depth):
     best = math.inf
     for number in range(min(depth, len(left))):
       for beside in set(itertools.combinations(others, number)):
-        if (cost := price((longest, *beside))) < math.inf:
+        if fits((longest, *beside)):
           rest = list(others)
           for length in beside:
             rest.remove(length)
-          best = min(best, cost + solve(tuple(rest)))
+          best = min(best, 1 + solve(tuple(rest)))
     return best
 
   return solve(tuple(sorted(lengths)))

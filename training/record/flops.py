@@ -13,8 +13,6 @@ import jax.numpy as jnp
 from model import BertConfig, ModelConfig, ModernBertConfig
 from model.attention import window_pairs
 
-ATTENTION_WEIGHT = 2  # time of an operation in attention / time of any other operation
-
 
 def training_flops(
   config: ModelConfig,
@@ -78,28 +76,6 @@ def training_flops(
   # The gradient of the vocabulary's bias is a product with ones.
   bias = 2 * mlm_slots * config.padded_vocab_size if head == "pretraining" else 0
   return rows * (3 * (layers + heads[head]) + bias) + 3 * attention
-
-
-def row_cost(config: ModelConfig, row_length: int) -> int:
-  """The cost of a row in inference, for comparing row lengths: operations of its layers.
-
-  Operations of attention count twice, since its products are smaller and its softmax is
-  not counted; `python -m benchmarks.inference` measures this weight. The unit is 2 D
-  operations, a factor of all counts, so that costs of long rows are not too large for
-  plans.
-
-  Args:
-    config: the model's config.
-    row_length: in tokens.
-
-  Example:
-    >>> base = BertConfig.from_size("base", vocab_size=30522, max_position_embeddings=512)
-    >>> round(row_cost(base, 384) / row_cost(base, 192), 3)
-    2.154
-  """
-  a_token = 4 * config.hidden_size + _feed_forward_widths(config)
-  attention = 2 * _pairs(config, row_length)
-  return config.num_layers * row_length * a_token + ATTENTION_WEIGHT * attention
 
 
 def _pairs(config: ModelConfig, row_length: int) -> int:

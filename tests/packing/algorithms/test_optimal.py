@@ -118,7 +118,7 @@ def test_the_knapsack_against_enumeration(data):
     return max((w + best(space - n, items - 1) for n, w in fitting), default=0)
 
   assert knapsack.best_value == best(capacity, depth)
-  packs = knapsack.packs(np.arange(len(sizes)))
+  packs = knapsack.packs(above=-1)
   for row, (size, value) in enumerate(zip(sizes, knapsack.values, strict=True)):
     pack = packs[row][packs[row] > 0].tolist()
     assert size in pack

@@ -109,11 +109,6 @@ def test_a_wrong_plan_is_refused():
     make_rows(lengths=LENGTHS[::-1] // 2 + 1)
   with pytest.raises(packing.InputError, match="seed"):
     make_rows(seed=-1)
-  mixed = packing.pack(
-    LENGTHS, max_sequence_length=ROW, row_length=(ROW, 2 * ROW), row_cost=(1, 2)
-  )
-  with pytest.raises(packing.InputError, match="MixedPlan; expected a Plan"):
-    PackedMapDataset(EXAMPLES, mixed)
 
 
 # ---- a stream ------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import packing
 import train
 from benchmarks.steps import dot_flops
 from configs.base import get_config
-from model import CONFIGS, ModernBertConfig, attention
+from model import CONFIGS, attention
 from tests import packs
 from training.mesh import make_mesh
 from training.optimizer import lamb
@@ -124,12 +124,3 @@ def test_pairs_that_attention_skips_are_not_counted():
   assert found == 2 * of_a_layer + 6 * attention.window_pairs(8, 2)
   config.model.attention_mask = "none"
   assert train.attended_pairs(config, sizes, plan, rows=6) is None
-
-
-def test_plans_take_the_cost_of_the_longest_rows():
-  large = ModernBertConfig.from_size("large", vocab_size=50_368, global_every=1)
-  costs = [flops.row_cost(large, length) for length in (512, 8192)]
-  plan = packing.pack(
-    [8192, 300], max_sequence_length=8192, row_length=(512, 8192), row_cost=costs
-  )
-  assert [part.num_packs for part in plan.plans] == [1, 1]
