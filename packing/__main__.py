@@ -22,12 +22,6 @@ def main(arguments: list[str] | None = None) -> int:
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)
     return 130
-  except MemoryError:
-    return fail(
-      2,
-      "There is not enough memory for this problem. Use fewer lengths, a larger "
-      "--length-multiple, or algorithm lpfhp.",
-    )
   return print_result(text, options.status)
 
 

@@ -9,13 +9,11 @@ mask costs this too, unless the kernel skips the blocks of other sequences.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 
 from packing.algorithms.depth import choose_depth
 from packing.algorithms.optimal import MAX_LENGTHS
-from packing.batches import Cost, balanced_order, deal, sorted_batches, waiting
 from packing.commands.buckets import bucket_edges
 from packing.errors import check_integer
 from packing.histogram import Histogram
@@ -25,15 +23,11 @@ from packing.problem import MAX_ROW_LENGTH
 
 _WORTH = 1.02  # a speed-up below this is not worth a change
 _NEAR = 1.01  # a shorter row is preferred if it is at most this much slower
-_DEPTHS = (2, 3, 4, 6, 8, 12, 16, None)  # depth limits shown in addition to the advised one
 # Row lengths tried in addition to the maximum sequence length, as multiples of it; rounded
 # up to a multiple of 8. Longer rows can pack better (section Q).
 _ROWS = (1.25, 1.5, 2)
 _DEVICES = (1, 8, 64, 512)  # numbers of devices in `unpadding`
-# For `waiting`: the number of devices, the rows of each, and the steps.
-_WAITING, _ROWS_A_DEVICE, _STEPS = 64, 4, 100
-# Units of `Effort` for the advised plan, and for all others of its row length together.
-_WORK_LIMIT = 10**9
+_WORK_LIMIT = 10**9  # units of `Effort` for the advised plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +35,7 @@ class Choice:
   """One way to treat padding, for the whole dataset.
 
   Attributes:
-    name: "pad", "bucket", "sorted batches", "concatenate", "unpad" or "pack".
+    name: "pad", "bucket", "concatenate" or "pack".
     speed_up: cost of padding to the maximum sequence length / cost of this choice.
     efficiency: real tokens / all tokens, a fraction.
     num_shapes: the number of shapes to compile.
@@ -57,12 +51,11 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class PackChoice:
-  """Packing at one depth and row length.
+  """Packing into rows of one length.
 
   Attributes:
     row_length: tokens of a row.
     max_sequences_per_pack: the depth limit; None for no limit.
-    algorithm: the name of the algorithm that made the plan.
     num_packs: the number of packs.
     efficiency: real tokens / all tokens, a fraction.
     speed_up: over padding, with attention over the whole row.
@@ -71,7 +64,6 @@ class PackChoice:
 
   row_length: int
   max_sequences_per_pack: int | None
-  algorithm: str
   num_packs: int
   efficiency: float
   speed_up: float
@@ -87,11 +79,9 @@ class Advice:
     hidden_size: the model width that costs were counted for.
     padding: padding tokens / all tokens if every sequence has its own row, a fraction.
     choices: the ways to treat padding, the fastest first.
-    packs: packing at several row lengths and depths.
+    packs: packing by row length; the advised plan, and LPFHP without a depth limit.
     unpadding: by number of devices, the expected speed-up if each device computes one
       sequence at a time, without padding, and all wait for the slowest.
-    waiting: for each value of `packing.balance`, the share of time that 64 devices with 4
-      rows each wait for the slowest, if attention skips foreign sequences.
     recommendation: the name of the best choice that keeps sequences whole and apart.
     algorithm: "optimal", or "auto" if there are too many different lengths for `optimal`.
     depth: the advised depth limit for rows of the maximum sequence length, the rows that
@@ -106,7 +96,6 @@ class Advice:
   choices: list[Choice]
   packs: list[PackChoice]
   unpadding: dict[int, float]
-  waiting: dict[str, float]
   recommendation: str
   algorithm: str
   depth: int
@@ -132,25 +121,17 @@ class Advice:
       "choices": [dataclasses.asdict(c) for c in self.choices],
       "packs": [dataclasses.asdict(p) for p in self.packs],
       "unpadding": self.unpadding,
-      "waiting": self.waiting,
       "reasons": self.reasons,
     }
 
 
-def advise(
-  histogram: Histogram,
-  *,
-  hidden_size: int = 768,
-  num_buckets: int = 8,
-  batch_size: int = 256,
-) -> Advice:
+def advise(histogram: Histogram, *, hidden_size: int = 768, num_buckets: int = 8) -> Advice:
   """Advises what to do about padding.
 
   Args:
     histogram: the lengths; padding pads to its maximum sequence length.
     hidden_size: width d of the model, which determines the share of attention in the cost.
     num_buckets: the most shapes that bucketing may use.
-    batch_size: sequences in a batch of sorted batching.
 
   Returns:
     The advice.
@@ -165,7 +146,6 @@ def advise(
   """
   check_integer("hidden_size", hidden_size, at_least=1)
   check_integer("num_buckets", num_buckets, at_least=1)
-  check_integer("batch_size", batch_size, at_least=1)
 
   def cost(length):
     return length * (6.0 * hidden_size + length)
@@ -173,7 +153,6 @@ def advise(
   size = histogram.max_sequence_length
   lengths = np.flatnonzero(histogram.counts) + 1
   counts = histogram.counts[lengths - 1].astype(np.float64)
-  costs = cost(lengths.astype(np.float64))  # of each sequence at its own length
   n, tokens = histogram.num_sequences, histogram.num_tokens
   padded = n * cost(size)
   blocks = float(counts @ lengths.astype(np.float64) ** 2)
@@ -184,20 +163,32 @@ def advise(
     return PackChoice(
       row_length=row,
       max_sequences_per_pack=depth,
-      algorithm=plan.algorithm,
       num_packs=plan.num_packs,
       efficiency=plan.efficiency,
       speed_up=padded / (plan.num_packs * cost(row)),
       speed_up_blocks=padded / (plan.num_packs * row * 6.0 * hidden_size + blocks),
     )
 
+  def plan_for(row: int, depth: int | None, by: str, **options) -> Plan:
+    return pack(
+      histogram, algorithm=by, max_sequences_per_pack=depth, row_length=row, **options
+    )
+
+  # LPFHP chooses the row length. A better plan then replaces its plan for that length.
+  longer = {-(-int(size * f) // 8) * 8 for f in _ROWS}
+  rows = [size, *sorted(r for r in longer if size < r <= MAX_ROW_LENGTH)]
+  packs = {row: choice(plan_for(row, None, "lpfhp"), None) for row in rows}
+  fastest = max(c.speed_up for c in packs.values())
+  row = next(row for row, c in packs.items() if c.speed_up * _NEAR >= fastest)
   algorithm = "auto" if lengths.size > MAX_LENGTHS else "optimal"
-  depths, plan, packs = _plans(histogram, algorithm, choice)
-  chosen = choice(plan, depths[plan.row_length])
+  depth = choose_depth(histogram, algorithm=algorithm, row_length=row)
+  of_train = choose_depth(histogram, algorithm=algorithm) if row > size else depth
+  plan = plan_for(row, depth, "auto", work_limit=_WORK_LIMIT)
+  chosen = packs[row] = choice(plan, depth)
+
   edges = bucket_edges(lengths, counts, cost, num_buckets)
   upper = edges[np.searchsorted(edges, lengths)].astype(np.float64)
-  batches = sorted_batches(histogram, batch_size=batch_size)
-  rows = -(-tokens // size)
+  concatenated = -(-tokens // size)
   choices = [
     Choice("pad", 1.0, tokens / (n * size), 1, "nothing to change"),
     Choice(
@@ -208,25 +199,11 @@ def advise(
       f"pad to {', '.join(map(str, edges.tolist()))}; one length per batch",
     ),
     Choice(
-      "sorted batches",
-      padded / sum(m * cost(length) for length, m in batches.sequences_by_length.items()),
-      batches.efficiency,
-      batches.num_shapes,
-      f"batches of {batch_size} of similar length; not in random order",
-    ),
-    Choice(
       "concatenate",
-      padded / (rows * cost(size)),
-      tokens / (rows * size),
+      padded / (concatenated * cost(size)),
+      tokens / (concatenated * size),
       1,
       "cuts sequences at row ends; each sees its neighbours unless they are masked",
-    ),
-    Choice(
-      "unpad",
-      padded / float(counts @ costs),
-      1.0,
-      len(lengths),
-      "needs kernels for ragged batches; devices wait for the longest sequence",
     ),
     Choice(
       "pack",
@@ -238,10 +215,10 @@ def advise(
     ),
   ]
   shares = np.cumsum(counts) / n
+  costs = cost(lengths.astype(np.float64))  # of each sequence at its own length
   unpadding = {
     devices: padded / n / _expected_maximum(costs, shares, devices) for devices in _DEVICES
   }
-  waits = _waits(plan, Cost(6.0 * hidden_size, 1.0))
   named = {c.name: c for c in choices}
   recommendation = "pad"
   if named["pack"].speed_up >= _WORTH:
@@ -253,48 +230,14 @@ def advise(
     hidden_size=hidden_size,
     padding=1 - tokens / (n * size),
     choices=sorted(choices, key=lambda c: -c.speed_up),
-    packs=packs,
+    packs=list(packs.values()),
     unpadding=unpadding,
-    waiting=waits,
     recommendation=recommendation,
     algorithm=algorithm,
-    depth=depths[size],
+    depth=of_train,
     plan=plan,
-    reasons=_reasons(recommendation, named, plan, unpadding, waits, chosen),
+    reasons=_reasons(recommendation, named, plan, unpadding, chosen),
   )
-
-
-def _plans(
-  histogram: Histogram, algorithm: str, choice: Callable[[Plan, int | None], PackChoice]
-) -> tuple[dict[int, int], Plan, list[PackChoice]]:
-  """The advised depth for each row length, the advised plan, and all choices."""
-  size = histogram.max_sequence_length
-  longer = {-(-int(size * f) // 8) * 8 for f in _ROWS}
-  rows = [size, *sorted(r for r in longer if size < r <= MAX_ROW_LENGTH)]
-  depths = {
-    row: choose_depth(histogram, algorithm=algorithm, row_length=row) for row in rows
-  }
-  tried = sorted({*_DEPTHS, *depths.values()}, key=lambda depth: depth or float("inf"))
-
-  def plan(row: int, depth: int | None, by: str, **options) -> Plan:
-    return pack(
-      histogram, algorithm=by, max_sequences_per_pack=depth, row_length=row, **options
-    )
-
-  packs = [choice(plan(row, depth, "lpfhp"), depth) for row in rows for depth in tried]
-  # LPFHP chooses the row length. Better plans then replace its plans for that length.
-  fastest = max(c.speed_up for c in packs)
-  row = min(c.row_length for c in packs if c.speed_up * _NEAR >= fastest)
-  share = -(-_WORK_LIMIT // len(tried))
-  for index, c in enumerate(packs):
-    if c.row_length == row:
-      depth = c.max_sequences_per_pack
-      limit = _WORK_LIMIT if depth == depths[row] else share
-      better = plan(row, depth, "auto", work_limit=limit)
-      packs[index] = choice(better, depth)
-      if depth == depths[row]:
-        advised = better
-  return depths, advised, packs
 
 
 def _expected_maximum(values, shares, draws: int) -> float:
@@ -309,25 +252,8 @@ def _expected_maximum(values, shares, draws: int) -> float:
   return float(np.diff(below) @ values)
 
 
-def _waits(plan: Plan, cost: Cost) -> dict[str, float]:
-  """For each balance, how long devices wait if attention skips foreign sequences."""
-  rng = np.random.default_rng(0)
-  batch_size = _WAITING * _ROWS_A_DEVICE
-  shares = plan.repeat_counts / plan.num_packs
-  drawn = plan.squares[rng.choice(shares.size, size=_STEPS * batch_size, p=shares)]
-  costs = cost.of_squares(drawn, row_length=plan.row_length)
-  waits = {"none": waiting(costs.reshape(_STEPS, -1), devices=_WAITING)}
-  order = balanced_order(costs, batch_size=batch_size, group=_WAITING, first_row=0, rng=rng)
-  steps = costs[order].reshape(_STEPS, -1)
-  dealt = [step[deal(step, _WAITING)] for step in steps]
-  waits["devices"] = waiting(dealt, devices=_WAITING)
-  return waits
-
-
-def _reasons(recommendation, named, plan, unpadding, waits, chosen) -> list[str]:
+def _reasons(recommendation, named, plan, unpadding, chosen) -> list[str]:
   pack_choice, bucket = named["pack"], named["bucket"]
-  depth = chosen.max_sequences_per_pack
-  limit = "without a depth limit" if depth is None else f"at most {depth} to a pack"
   reasons = []
   if recommendation == "pad":
     reasons.append(
@@ -343,29 +269,20 @@ def _reasons(recommendation, named, plan, unpadding, waits, chosen) -> list[str]
       f"{bucket.num_shapes} shapes and batch by length; otherwise pack."
     )
   else:
-    reasons.append(
-      f"Pack into rows of {plan.row_length} tokens, {limit}: {pack_choice.speed_up:.2f} "
-      f"times the speed of padding ({chosen.speed_up_blocks:.2f} where attention skips "
-      "the blocks of other sequences), with one shape."
-    )
-    reasons.append(
-      f"This takes {plan.num_packs:,} packs; {plan.lower_bound:,} is the proven minimum."
-    )
-    reasons.append(
+    reasons += [
+      f"Pack into rows of {plan.row_length} tokens, at most "
+      f"{chosen.max_sequences_per_pack} to a pack: {pack_choice.speed_up:.2f} times the "
+      f"speed of padding ({chosen.speed_up_blocks:.2f} where attention skips the blocks of "
+      "other sequences), with one shape.",
+      f"This takes {plan.num_packs:,} packs; {plan.lower_bound:,} is the proven minimum.",
       f"The share of padding falls from {1 - named['pad'].efficiency:.1%} to "
       f"{1 - plan.efficiency:.2%}. A batch of B rows holds {plan.packing_factor:.2f} B "
-      "sequences, so divide the batch size by this factor, or adjust the schedule."
-    )
+      "sequences, so divide the batch size by this factor, or adjust the schedule.",
+    ]
   reasons.append(
     "Packing gives every device the same work. Ragged batches do not: with one sequence "
     "per device, where all wait for the slowest, they reach speed-ups of "
     + ", ".join(f"{s:.2f} on {d}" for d, s in unpadding.items())
     + " devices."
-  )
-  reasons.append(
-    f"Where attention skips foreign sequences, rows of {plan.row_length} tokens differ in "
-    f"cost: {_WAITING} devices with {_ROWS_A_DEVICE} rows each wait "
-    f"{waits['none']:.1%} of their time, or {waits['devices']:.1%} with "
-    "--config.packing.balance=devices."
   )
   return reasons

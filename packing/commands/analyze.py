@@ -23,9 +23,8 @@ def add_arguments(command: argparse.ArgumentParser):
   arguments.add_integer(command, "--hidden-size", "D", width, default=768)
   buckets = "most shapes that bucketing may use (default: 8)"
   arguments.add_integer(command, "--buckets", "N", buckets, default=8)
-  arguments.add_batch_size(command)
   command.add_argument(
-    "--pictures", metavar="DIR", help="draw lengths, efficiency, fill and rows into DIR"
+    "--pictures", metavar="DIR", help="draw lengths, fill and rows into DIR"
   )
   command.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -43,7 +42,6 @@ def run(options) -> str:
       histogram,
       hidden_size=options.hidden_size,
       num_buckets=options.buckets,
-      batch_size=options.batch_size,
     )
   drawn = pictures.draw(advice, options.pictures) if options.pictures else []
   flags = _flags(options, advice)
@@ -68,10 +66,10 @@ def run(options) -> str:
     ),
     "",
     f"{'row':>6} {'depth':>6} {'packs':>12} {'efficiency':>10} {'speed-up':>8} "
-    f"{'skipping':>8}  by",
+    f"{'skipping':>8}",
     *(
       f"{p.row_length:>6} {p.max_sequences_per_pack or 'max':>6} {p.num_packs:>12} "
-      f"{p.efficiency:>10.4f} {p.speed_up:>8.3f} {p.speed_up_blocks:>8.3f}  {p.algorithm}"
+      f"{p.efficiency:>10.4f} {p.speed_up:>8.3f} {p.speed_up_blocks:>8.3f}"
       for p in advice.packs
     ),
     "",

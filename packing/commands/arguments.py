@@ -125,11 +125,6 @@ def geometry(options) -> dict[str, int]:
   return {name: getattr(options, name) for name in names}
 
 
-def add_batch_size(command: argparse.ArgumentParser):
-  text = "sequences in a batch of sorted batching (default: 256)"
-  add_integer(command, "--batch-size", "B", text, default=256)
-
-
 def add_integer(command, flag: str, metavar: str, text: str, *, default: int | None = None):
   """Adds an argument that takes a whole number."""
   command.add_argument(flag, metavar=metavar, type=int, default=default, help=text)
@@ -157,5 +152,5 @@ def parse_option(text: str) -> tuple[str, object]:
     raise InputError(f"--option is {short_repr(text)}; expected NAME=VALUE.")
   try:
     return name, ast.literal_eval(value)
-  except (ValueError, SyntaxError, RecursionError, MemoryError):
+  except (ValueError, SyntaxError):
     return name, value

@@ -49,7 +49,8 @@ def add_arguments(command: argparse.ArgumentParser):
     default=[],
     help="option of algorithm A, such as nnlshp:residual_weight=1 (may be repeated)",
   )
-  arguments.add_batch_size(command)
+  about = "sequences in a batch of sorted batching (default: 256)"
+  arguments.add_integer(command, "--batch-size", "B", about, default=256)
   command.add_argument("--format", choices=FORMATS, default="table", help="default: table")
   command.add_argument("--json", action="store_true", help="the same as --format json")
   command.add_argument("--output", metavar="FILE", help="also write the table to FILE")

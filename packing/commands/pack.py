@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import pathlib
 import sys
 import time
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from packing import files
 from packing.algorithms.progress import Progress
 from packing.commands import arguments
-from packing.errors import InputError, short_repr
+from packing.errors import short_repr
 from packing.pack import ALGORITHMS, check_options, pack
 from packing.plan import Plan
 
@@ -62,14 +61,9 @@ def run(options) -> str:
   own: dict[str, Any] = dict(map(arguments.parse_option, options.option))
   check_options(options.algorithm, own)
   geometry: dict[str, Any] = arguments.geometry(options)
-  paths = [p for p in (options.output, options.certificate) if p is not None]
-  if len({pathlib.Path(p).absolute() for p in paths}) < len(paths):
-    raise InputError(
-      f"--output and --certificate are both {short_repr(options.output)}; expected two "
-      "files. Change one of them."
-    )
-  for path in paths:
-    files.check_writable(path)
+  for path in (options.output, options.certificate):
+    if path is not None:
+      files.check_writable(path)
   histogram = arguments.read(options)
   start = time.perf_counter()
   with Progress() as progress:

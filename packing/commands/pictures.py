@@ -35,7 +35,7 @@ def prepare_folder(directory):
 
 
 def draw(advice: Advice, directory) -> list[pathlib.Path]:
-  """Draws the histogram, efficiency by depth, fill of rows, and some rows, as PNG files.
+  """Draws the histogram, the fill of rows, and some rows, as PNG files.
 
   Args:
     advice: what to draw.
@@ -53,7 +53,6 @@ def draw(advice: Advice, directory) -> list[pathlib.Path]:
   written = []
   for name, picture in (
     ("histogram", _histogram),
-    ("efficiency", _efficiency),
     ("fill", _fill),
     ("rows", _rows),
   ):
@@ -89,37 +88,6 @@ def _histogram(axes, advice: Advice):
     f"{histogram.num_sequences:,} sequences, {mean:.1f} tokens on average (line);\n"
     f"padding to {size} wastes {advice.padding:.1%}"
   )
-
-
-def _efficiency(axes, advice: Advice):
-  rows = sorted({choice.row_length for choice in advice.packs})
-  depths = list(dict.fromkeys(choice.max_sequences_per_pack for choice in advice.packs))
-  labels = ["1", *("max" if depth is None else str(depth) for depth in depths)]
-  for row, color in zip(rows, _COLORS * len(rows), strict=False):
-    line = [c.efficiency for c in advice.packs if c.row_length == row]
-    first = advice.histogram.num_tokens / (advice.histogram.num_sequences * row)
-    axes.plot(
-      range(len(labels)), [first, *line], marker="o", color=color, label=f"rows of {row}"
-    )
-  plan = advice.plan
-  depth = next(
-    (d for d in depths if (d or plan.row_length) == plan.max_sequences_per_pack), None
-  )
-  axes.plot(
-    [1 + depths.index(depth)],
-    [plan.efficiency],
-    marker="*",
-    markersize=16,
-    color="black",
-    linestyle="none",
-    label="advised",
-  )
-  axes.set_xticks(range(len(labels)), labels)
-  axes.set_ylim(0, 1.02)
-  axes.set_xlabel("most sequences in a pack")
-  axes.set_ylabel("real tokens / all tokens")
-  axes.set_title("Efficiency by depth (shortest good row: optimum; others: LPFHP)")
-  axes.legend(loc="lower right")
 
 
 def _fill(axes, advice: Advice):

@@ -11,15 +11,11 @@ class Parser(argparse.ArgumentParser):
 
   def error(self, message):
     message = " ".join(message.split()).rstrip(".")
-    if len(message) > 300:
-      message = message[:297] + ".."
     self.exit(2, f"error: {message}. See {self.prog} --help.\n")
 
 
 def print_result(text: str, status: int = 0) -> int:
   """Prints a result; returns `status`, or 1 if standard output cannot be written."""
-  if sys.stdout is None:
-    return fail(1, "Cannot write the result: standard output is closed.")
   try:
     print(text, flush=True)
   except BrokenPipeError:

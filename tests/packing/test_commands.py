@@ -172,16 +172,15 @@ def test_analyze_advises_and_draws(run, result, tmp_path):
   assert status == 0
   assert "Advice: pack" in out
   drawn = {path.name: path.read_bytes()[:4] for path in (tmp_path / "drawn").iterdir()}
-  names = ("efficiency.png", "fill.png", "histogram.png", "rows.png")
+  names = ("fill.png", "histogram.png", "rows.png")
   assert drawn == dict.fromkeys(names, b"\x89PNG")
   (tmp_path / "file").touch()
   status, _, errors = run(f"analyze {tmp_path}/none --pictures {tmp_path}/file")
   assert (status, "Cannot make" in errors) == (2, True)  # before the lengths are read
   advice = result(f"analyze {tmp_path}/d.parquet")
   assert advice["num_sequences"] == 2003
-  assert {c["name"] for c in advice["choices"]} == {
-    *("pad", "bucket", "sorted batches", "concatenate", "unpad", "pack")
-  }
+  named = {choice["name"] for choice in advice["choices"]}
+  assert named == {"pad", "bucket", "concatenate", "pack"}
 
 
 def test_analyze_prints_flags_that_make_its_plan(run, result, tmp_path):
@@ -218,12 +217,6 @@ def test_analyze_does_not_advise_packing_without_a_gain(result, tmp_path):
     ("pack COLA --option seed=1", "no option 'seed'"),
     ("pack COLA --option row_length=200", "no option 'row_length'"),
     ("pack COLA --seed -1", "seed is -1"),
-    (f"pack COLA --option target_gap={'7' * 5000}", "target_gap is"),
-    (f"pack COLA --max-sequence-length {10**24}", "at most 16777216"),
-    ("pack --lengths=", "There is no file without a name"),
-    (f"pack --lengths {'x' * 5000}", "There is no xxx"),
-    (f"pack COLA --output {'x' * 5000}", "File name too long"),
-    ("pack --histogram wikipedia_512 --output x --certificate ./x", "expected two files"),
     ("pack --histogram wikipedia_2048 --certificate /no/such/place", "Cannot write"),
     ("compare COLA --option optimal:seed=1", "no option 'seed'"),
     ("compare COLA --option lpfhp:x=1 --algorithms lpfhp", "option 'x'"),
@@ -284,12 +277,6 @@ def test_a_mistake_in_the_arguments_is_two_lines(capsys, arguments):
   error = capsys.readouterr().err
   assert error.startswith("error: ")
   assert error.count("\n") <= 2
-
-
-def test_a_closed_output_is_an_error(monkeypatch, capsys):
-  monkeypatch.setattr(sys, "stdout", None)
-  assert main(f"pack {COLA} --algorithm lpfhp".split()) == 1
-  assert "standard output is closed" in capsys.readouterr().err
 
 
 def test_each_command_has_help_with_examples(capsys):

@@ -265,7 +265,6 @@ def npy(array):
   [
     ("x.npy", b"nonsense", r"not a \.npy file"),
     ("x.npy", b"PK\x03\x04nonsense", r"not a \.npy file"),
-    ("x.npy", b"\x93NUMPY\x01\x00\x07\x00{'a': [", r"not a \.npy file"),
     ("x.npy", npy(np.ones((2, 3), int)), r"shape \(2, 3\)"),
     ("x.npy", npy(np.ones(3)), "holds float64"),
     ("x.npy", npy(np.array(["a"])), "holds <U1"),
@@ -275,10 +274,7 @@ def npy(array):
     ("x.parquet", b"nonsense", r"not a valid \.parquet file"),
     ("x.parquet", b"", r"not a valid \.parquet file"),
     ("x.txt", b"3 4 five", "'five'"),
-    ("x.txt", b"+-5 3", r"'\+-5'"),
-    ("x.txt", b"7" * 5000, "holds '777"),
     ("x.txt", b"\xff\xfe", "not text"),
-    ("x.txt", b"99999999999999999999", "beyond 64 bits"),
     ("x.csv", b"1,2", "ends in '.csv'"),
   ],
 )
@@ -288,12 +284,8 @@ def test_files_that_are_not_what_their_names_say(tmp_path, name, data, message):
     read(tmp_path / name)
 
 
-def test_a_column_that_occurs_twice_and_a_split_of_a_file_are_refused(tmp_path):
-  column = pa.array(TOKENS)
-  twice = pa.Table.from_arrays([column, column], names=["input_ids", "input_ids"])
-  write(tmp_path / "x.parquet", twice)
-  with pytest.raises(packing.InputError, match="several columns 'input_ids'"):
-    read(tmp_path / "x.parquet")
+def test_a_split_of_a_file_is_refused(tmp_path):
+  write(tmp_path / "x.parquet", table())
   with pytest.raises(packing.InputError, match="one file, without splits; found split 'a'"):
     read(tmp_path / "x.parquet", split="a")
 
@@ -308,14 +300,15 @@ def test_missing_values_are_refused(tmp_path):
   ("content", "message"),
   [
     ({}, "no counts and no max_sequence_length"),
-    ({"max_sequence_length": 3, "counts": [1, 2]}, "counts has 2 entries; expected 3"),
+    (
+      {"max_sequence_length": 3, "counts": [1, 2]},
+      "expected a list of 3",
+    ),
     ({"max_sequence_length": "3", "counts": [1]}, "max_sequence_length is '3'"),
     ({"max_sequence_length": 10**12, "counts": [1]}, "max_sequence_length is 10000"),
-    ({"max_sequence_length": 2, "counts": [1, True]}, "True"),
     ({"max_sequence_length": 2, "counts": [0, 0]}, "empty"),
-    ({"max_sequence_length": 2, "counts": [1, 2**63]}, r"9223372036854775808; .*2\^53"),
     ({"max_sequence_length": 2, "counts": [2**53, 2**53]}, r"sequences; expected at most"),
-    ({"max_sequence_length": 1, "counts": "1"}, "counts has str entries"),
+    ({"max_sequence_length": 1, "counts": "1"}, "counts is '1'; expected a list"),
   ],
 )
 def test_invalid_histogram_files_are_refused(tmp_path, content, message):

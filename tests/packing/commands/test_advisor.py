@@ -11,7 +11,7 @@ from packing.commands.buckets import bucket_edges
 @pytest.fixture(scope="module")
 def advice():
   histogram = packing.Histogram.from_lengths([2, 2, 2, 8], max_sequence_length=8)
-  return advise(histogram, hidden_size=1, num_buckets=2, batch_size=2)
+  return advise(histogram, hidden_size=1, num_buckets=2)
 
 
 def test_costs_of_the_choices(advice):
@@ -19,9 +19,7 @@ def test_costs_of_the_choices(advice):
   expected = {  # speed-up, efficiency
     "pad": (1.0, 14 / 32),
     "bucket": (448 / (3 * 16 + 112), 1.0),
-    "sorted batches": (448 / (2 * 16 + 2 * 112), 14 / 20),
     "concatenate": (448 / (2 * 112), 14 / 16),
-    "unpad": (448 / (3 * 16 + 112), 1.0),
     "pack": (448 / (2 * 112), 14 / 16),
   }
   assert {c.name for c in advice.choices} == expected.keys()
@@ -36,8 +34,8 @@ def test_costs_of_the_choices(advice):
 
 def test_costs_of_packing(advice):
   choices = {(p.row_length, p.max_sequences_per_pack): p for p in advice.packs}
-  three, two, long = choices[8, 3], choices[8, 2], choices[16, None]
-  assert (three.num_packs, two.num_packs, long.num_packs) == (2, 3, 1)
+  three, long = choices[8, 3], choices[16, None]
+  assert (three.num_packs, long.num_packs) == (2, 1)
   assert three.speed_up == pytest.approx(448 / (2 * 112))
   # Attention within each sequence: 3 * 2^2 + 8^2.
   assert three.speed_up_blocks == pytest.approx(448 / (2 * 8 * 6 + 76))
@@ -50,20 +48,6 @@ def test_ragged_batches_wait_for_the_longest(advice):
     short = 0.75**devices  # no device has the sequence of 8 tokens
     expected = 112 / (16 * short + 112 * (1 - short))
     assert advice.unpadding[devices] == pytest.approx(expected)
-
-
-def test_devices_wait_where_attention_skips_unless_steps_are_balanced():
-  histogram = packing.load_histogram("wikipedia_2048")
-  counts = np.zeros_like(histogram.counts)
-  counts[15::16] = histogram.counts.reshape(-1, 16).sum(1)  # few lengths, for speed
-  advice = advise(packing.Histogram(counts))
-  waits = advice.waiting
-  assert 0.05 < waits["none"] < 0.2
-  assert waits["devices"] < 0.001
-  told = f"wait {waits['none']:.1%} of their time, or {waits['devices']:.1%} with"
-  assert told in advice.reasons[-1]
-  even = advise(packing.Histogram.from_lengths([8] * 9, max_sequence_length=8))
-  assert set(even.waiting.values()) == {0.0}
 
 
 @pytest.mark.parametrize(
