@@ -58,7 +58,6 @@ from pipeline.prediction.of_model import (
   open_tokenizer,
   settings_to_read,
 )
-from pipeline.prediction.submission import MATCHED, MISMATCHED
 from pipeline.tasks.squad import MAX_ANSWER_LENGTH
 from pipeline.tokenizer import Tokenizer
 from training import evaluation
@@ -89,9 +88,7 @@ output: one line per example, with its id in the source or, without one, its num
 
 examples:
   python predict.py runs/cola --input sentences.txt --out answers.jsonl
-  python predict.py runs/squad --input dev-v1.1.json --submission predictions.json
-  python predict.py runs/mnli --input 'tfds:glue/mnli#test_mismatched' \\
-      --submission glue/ --genres mismatched
+  python predict.py runs/squad --input dev-v1.1.json --out answers.jsonl
   python predict.py bert-sst2/ --input reviews.csv --columns sentence=review,id=number
 """
 _INTERRUPTED = 130
@@ -126,10 +123,6 @@ def main(arguments: list[str] | None = None) -> int:
 def run(options: argparse.Namespace):
   """Runs the command with parsed options."""
   check_integer("--max-answer-length", options.max_answer_length, at_least=1)
-  if options.genres != MATCHED and not options.submission:
-    raise InputError(f"--genres {options.genres} needs --submission; give both.")
-  if options.embed and options.submission:
-    raise InputError("--embed and --submission exclude each other; leave out one.")
   opened = open_model(options)
   results = make_results(opened, options)
   if options.input == STANDARD_INPUT and sys.stdin.isatty():
@@ -213,7 +206,7 @@ def _write(results: Iterator[Any], options: argparse.Namespace, opened: Opened):
   what = "embedding" if options.embed else "answering"
   to_text = as_json if options.embed else json.dumps
   # On the terminal, the progress bar would mix with the results.
-  hidden = not (options.out or options.submission) and sys.stdout.isatty()
+  hidden = not options.out and sys.stdout.isatty()
 
   def counted() -> Iterator[Any]:
     nonlocal number
@@ -223,12 +216,7 @@ def _write(results: Iterator[Any], options: argparse.Namespace, opened: Opened):
         number += 1
         yield result
 
-  if options.submission:
-    files = pipeline.write_submission(
-      options.submission, opened.settings.task, counted(), genres=options.genres
-    )
-    wrote = f", wrote {', '.join(map(str, files))}"
-  elif options.out and options.embed:
+  if options.out and options.embed:
     width = opened.stored.config.hidden_size
     write_embeddings(options.out, counted(), width=width)
     wrote = f", wrote {options.out}"
@@ -397,21 +385,7 @@ def _parser() -> argparse.ArgumentParser:
   add: Callable = parser.add_argument
   add("folder", metavar="FOLDER", help="the folder with the fine-tuned model")
   add("--input", metavar="SOURCE", default=STANDARD_INPUT, help="default: -")
-  output = parser.add_mutually_exclusive_group()
-  output.add_argument(
-    "--out", metavar="FILE", help="write results to FILE, whole or not at all"
-  )
-  output.add_argument(
-    "--submission",
-    metavar="PATH",
-    help="write a submission for the GLUE or SQuAD server to this file or folder",
-  )
-  add(
-    "--genres",
-    choices=(MATCHED, MISMATCHED),
-    default=MATCHED,
-    help=f"genres of the MNLI test set to submit (default: {MATCHED})",
-  )
+  add("--out", metavar="FILE", help="write results to FILE, whole or not at all")
   add(
     "--embed",
     nargs="?",

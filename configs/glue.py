@@ -3,7 +3,7 @@
   python train.py --config=configs/glue.py:cola --workdir=runs/cola \\
       --config.model.init_from=FOLDER
   python eval.py runs/cola --step=best
-  python predict.py runs/cola --input='tfds:glue/cola#test' --submission=glue/
+  python predict.py runs/cola --input='tfds:glue/cola#test' --out=answers.jsonl
 
 FOLDER is that of a run or of an imported model (python -m model import). The data comes
 from TensorFlow Datasets, prepared once (docs/data.md). To use other files with the same

@@ -19,7 +19,6 @@ _NAMES = {
   "dataset": "PreparedDataset open_dataset",
   "prediction.answers": "answer label_names",
   "prediction.examples": "read_examples",
-  "prediction.submission": "write_submission",
   "preparation.assignments": "read_assignment",
   "preparation.prepare": "prepare",
   "settings": "DatasetSettings",
@@ -50,7 +49,6 @@ if TYPE_CHECKING:  # the same names, for type checkers
   from pipeline.dataset import PreparedDataset, open_dataset
   from pipeline.prediction.answers import answer, label_names
   from pipeline.prediction.examples import read_examples
-  from pipeline.prediction.submission import write_submission
   from pipeline.preparation.assignments import read_assignment
   from pipeline.preparation.prepare import prepare
   from pipeline.settings import DatasetSettings

@@ -301,25 +301,19 @@ def test_embeddings_of_real_weights_rank_real_pairs_as_in_pytorch():
   assert found == pytest.approx(0.867, abs=5e-4)
 
 
-@pytest.mark.parametrize(
-  ("option", "name"), [("--out", "out.jsonl"), ("--submission", "predictions.json")]
-)
-def test_files_of_answers_are_whole_or_absent(folders, answer, tmp_path, option, name):
+def test_a_file_of_answers_is_whole_or_absent(folders, answer, tmp_path):
   rows = [{"id": name, "question": name, "context": f"{name} c"} for name in "ab"]
-  source, path = write_lines(tmp_path / "rows.jsonl", rows), tmp_path / name
+  source, path = write_lines(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
   words = folders / "squad", "--input", source, *SQUAD
   printed = answer(*words)[1]
-  status, nothing, errors = answer(*words, option, path)
+  status, nothing, errors = answer(*words, "--out", path)
   assert (status, nothing) == (0, [])
   assert str(path) in errors.partition("wrote ")[2]
-  if option == "--out":
-    assert programs.lines_of(path) == printed
-  else:
-    assert json.loads(path.read_text()) == {one["id"]: one["answer"] for one in printed}
+  assert programs.lines_of(path) == printed
 
   before = sorted(tmp_path.iterdir())
   source.write_text(source.read_text() + '{"sentence": \n')
-  status, nothing, errors = answer(*words, option, tmp_path / f"other_{name}")
+  status, nothing, errors = answer(*words, "--out", tmp_path / "other.jsonl")
   assert (status, nothing) == (2, [])
   assert f"error: {source}, line 3 is not JSON" in errors
   assert sorted(tmp_path.iterdir()) == before
@@ -337,14 +331,10 @@ def test_files_of_answers_are_whole_or_absent(folders, answer, tmp_path, option,
     ("classification", "--batch-size 0", "batch_size is 0; expected at least 1"),
     ("classification", "--max-sequences-per-pack 0", "expected at least 1"),
     ("classification", "--step best", "--step is 'best'; expected a number"),
-    ("classification", "--genres mismatched", "mismatched needs --submission"),
-    ("classification", "--submission x.tsv", "'classification' has no evaluation server"),
     ("classification", "--out /no/such/x", "Cannot write '/no/such/x'"),
     ("classification", "--attention-impl cudnn", "attention_impl=cudnn needs"),
     ("squad", "", "doc_stride is 128"),
     ("nowhere", "", "Expected a Hugging Face directory"),
-    ("classification", "--out a --submission b", "not allowed with"),
-    ("classification", "--embed --submission a.tsv", "exclude each other"),
     ("classification", "--embed --task regression", "exclude each other"),
     ("squad", "--embed pooled", "has no pooler. Give --embed mean or cls"),
   ],

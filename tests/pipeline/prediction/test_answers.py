@@ -1,4 +1,4 @@
-"""Answers from outputs, and in the formats of the benchmarks' servers."""
+"""Answers from outputs."""
 
 import json
 
@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 import pipeline
-from packing import InputError
 from pipeline.prediction.examples import Example
 from pipeline.store import SequenceStore, StoredSequence
 from pipeline.tasks import squad
 from pipeline.tasks.table import TASKS
-from tests.prepared import contents
 
 
 def examples(count):
@@ -49,7 +47,7 @@ def test_invalid_outputs_are_refused(task, outputs, names, message):
     list(pipeline.answer(task, examples(1), outputs, label_names=tuple(names)))
 
 
-def test_windows_make_one_answer_with_the_score_of_the_store(tmp_path):
+def test_windows_make_one_answer_with_the_score_of_the_store():
   """If the likeliest start of a window is not usable, the next one gives the score."""
   tokens, places = [2, 9, 3, 5, 6, 7, 3], ([0, 2, 4], [1, 3, 5])
   windows = [
@@ -65,88 +63,7 @@ def test_windows_make_one_answer_with_the_score_of_the_store(tmp_path):
   asked = [Example("q", windows, ""), Example("none", [], "")]
   answers = list(pipeline.answer("squad", asked, [outputs, []]))
   assert answers[1] == {"id": "none", "answer": "", "probability": 0.0, "n_best": []}
-  files = pipeline.write_submission(tmp_path / "out", "squad", answers)
-  assert [file.name for file in files] == ["predictions.json", "nbest_predictions.json"]
-  predictions, n_best = (json.loads(file.read_text()) for file in files)
-  assert predictions == {"q": "c", "none": ""}
-  assert n_best["q"][0]["text"] == "c"
-  assert sum(best["probability"] for best in n_best["q"]) == pytest.approx(1)
-
-
-def classes(*labels):
-  return [{"id": str(n), "label": label} for n, label in enumerate(labels)]
-
-
-SIMILARITIES = [{"id": str(n), "value": v} for n, v in enumerate((-1.0, 2.34567, 7.0))]
-FILES = {
-  "cola": (classes("acceptable", "unacceptable"), "CoLA", "1 0"),
-  "sst2": (classes("negative"), "SST-2", "0"),
-  "mrpc": (classes("equivalent"), "MRPC", "1"),
-  "qqp": (classes("not_duplicate"), "QQP", "0"),
-  "wnli": (classes("entailment"), "WNLI", "1"),
-  "rte": (classes("entailment", "not_entailment"), "RTE", "entailment not_entailment"),
-  "qnli": (classes("not_entailment"), "QNLI", "not_entailment"),
-  "mnli": (classes("neutral", "entailment"), "MNLI-m", "neutral entailment"),
-  "stsb": (SIMILARITIES, "STS-B", "0.0000 2.3457 5.0000"),
-}
-
-
-@pytest.mark.parametrize("task", [name for name in TASKS if name.startswith("glue/")])
-def test_each_task_of_glue_has_its_file_in_the_order_of_the_index(tmp_path, task):
-  answers, name, values = FILES[task.removeprefix("glue/")]
-  folder = tmp_path / "a" / "b"
-  (file,) = pipeline.write_submission(folder, task, iter(answers[::-1]))
-  assert file == folder / f"{name}.tsv"
-  rows = [f"{index}\t{value}" for index, value in enumerate(values.split())]
-  assert file.read_text().splitlines() == ["index\tprediction", *rows]
-  assert [path.name for path in folder.iterdir()] == [file.name]
-
-
-def test_the_index_is_a_number_and_files_may_have_other_names(tmp_path):
-  answers = classes(*["neutral"] * 12)
-  (file,) = pipeline.write_submission(tmp_path, "glue/mnli", answers, genres="mismatched")
-  assert file.name == "MNLI-mm.tsv"
-  found = [line.split("\t")[0] for line in file.read_text().splitlines()[1:]]
-  assert found == [str(number) for number in range(12)]
-  named = tmp_path / "AX.tsv"
-  assert pipeline.write_submission(named, "glue/mnli", answers) == [named]
-
-
-ACCEPTABLE = {"id": "0", "label": "acceptable"}
-
-
-@pytest.mark.parametrize(
-  ("task", "answers", "message"),
-  [
-    ("glue/cola", [], "no answer with the index 0"),
-    ("glue/cola", [ACCEPTABLE, ACCEPTABLE | {"id": "2"}], "no answer with the index 1"),
-    ("glue/cola", [ACCEPTABLE, ACCEPTABLE], "The index 0 occurs twice"),
-    ("glue/cola", [ACCEPTABLE | {"id": "x1"}], "The id 'x1' is not an index of GLUE"),
-    ("glue/cola", [ACCEPTABLE | {"id": "01"}], "The id '01' is not an index"),
-    ("glue/cola", [ACCEPTABLE | {"id": "1" * 5000}], "is not an index of GLUE"),
-    ("glue/cola", [ACCEPTABLE | {"label": "yes"}], "label 'yes'; expected one of unacce"),
-    ("glue/stsb", [ACCEPTABLE], "the value None; expected a number"),
-    ("squad", [ACCEPTABLE], "expected the answer to a question"),
-    ("squad", [], "There are no answers"),
-    ("squad", [{"id": "q", "answer": "", "n_best": []}] * 2, "The id q occurs twice"),
-    ("classification", [ACCEPTABLE], "'classification' has no evaluation server"),
-  ],
-)
-def test_invalid_submissions_leave_the_old_file(tmp_path, task, answers, message):
-  names = {"CoLA.tsv", "STS-B.tsv", "predictions.json"}
-  for name in names:
-    (tmp_path / name).write_text("old")
-  with pytest.raises(InputError, match=message):
-    pipeline.write_submission(tmp_path, task, answers)
-  assert contents(tmp_path) == dict.fromkeys(names, b"old")
-
-
-def test_only_mnli_has_genres_and_a_file_is_no_folder(tmp_path):
-  (tmp_path / "file").write_text("old")
-  for path, task, genres, message in (
-    (tmp_path, "glue/cola", "mismatched", "genres is 'mismatched' for glue/cola"),
-    (tmp_path, "glue/mnli", "both", "genres is 'both' for glue/mnli"),
-    (tmp_path / "file", "glue/cola", "matched", r"Cannot write to .*file"),
-  ):
-    with pytest.raises(InputError, match=message):
-      pipeline.write_submission(path, task, [ACCEPTABLE], genres=genres)
+  assert (answers[0]["id"], answers[0]["answer"]) == ("q", "c")
+  n_best = answers[0]["n_best"]
+  assert n_best[0]["text"] == "c"
+  assert sum(best["probability"] for best in n_best) == pytest.approx(1)
