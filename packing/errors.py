@@ -25,10 +25,7 @@ def short_repr(value) -> str:
     >>> short_repr("a" * 100)
     "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa..."
   """
-  try:
-    text = repr(value)
-  except ValueError:  # an integer of thousands of digits
-    return f"a {type(value).__name__} too long to print"
+  text = repr(value)
   return text if len(text) <= 40 else text[:37] + "..."
 
 

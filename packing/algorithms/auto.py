@@ -7,7 +7,7 @@ import dataclasses
 from packing.algorithms import heuristics
 from packing.algorithms.optimal import MAX_LENGTHS, optimal
 from packing.algorithms.progress import Progress
-from packing.errors import check_integer, seconds
+from packing.errors import check_integer
 from packing.problem import Problem, Solution
 
 WORK_LIMIT = 5 * 10**9  # about half a minute
@@ -17,7 +17,6 @@ def auto(
   problem: Problem,
   *,
   work_limit: int = WORK_LIMIT,
-  time_budget: float | None = None,
   seed: int = 0,
   progress: Progress | None = None,
 ) -> Solution:
@@ -29,8 +28,6 @@ def auto(
   Args:
     problem: sizes to pack.
     work_limit: as for `optimal`; the default takes about half a minute.
-    time_budget: the `time_limit` of `optimal`, in seconds; None for no limit. With a limit,
-      the plan depends on the machine and its load; without one, it does not.
     seed: as for `optimal`.
     progress: as for `optimal`.
 
@@ -38,11 +35,9 @@ def auto(
     The plan with the fewest packs, and the best proven bound.
 
   Raises:
-    InputError: a limit is not above 0.
+    InputError: the limit is below 1.
   """
   check_integer("work_limit", work_limit, at_least=1)
-  if time_budget is not None:
-    time_budget = seconds("time_budget", time_budget)
   many = problem.sizes.size > MAX_LENGTHS
   solutions: dict[str, Solution] = {}
   for algorithm in heuristics.lpfhp, heuristics.spfhp, *([] if many else [heuristics.ffd]):
@@ -53,7 +48,7 @@ def auto(
   weights = None
   if solution.num_packs > problem.simple_bound and not many:
     solution = solutions["optimal"] = optimal(
-      problem, work_limit=work_limit, time_limit=time_budget, seed=seed, progress=progress
+      problem, work_limit=work_limit, seed=seed, progress=progress
     )
     weights = solution.weights
     reported = solution.details

@@ -15,7 +15,7 @@ from packing.algorithms import heuristics
 from packing.errors import InputError, UnsolvedError, check_integer, short_repr
 from packing.problem import Problem, Solution, Strategy
 
-MEMORY_LIMIT = 2 * 2**30  # bytes
+_MEMORY_LIMIT = 2 * 2**30  # bytes of the packing matrix
 
 _LARGE_COUNT = 10**12  # strategies are not counted beyond
 _STRICT = 1e6  # the weight that keeps a residual at or below 0; w-bar of section S
@@ -27,7 +27,6 @@ def nnlshp(
   residual_offset: int = 8,
   residual_weight: float = 0.09,
   leftovers: str = "pad",
-  memory_limit: int = MEMORY_LIMIT,
 ) -> Solution:
   """Minimises the weighted squared residual of the histogram, equation (18).
 
@@ -38,7 +37,6 @@ def nnlshp(
     leftovers: how to pack sequences that the rounded solution leaves over: "pad" gives
       each a row of its own, as in the paper; "best_fit" packs them by LPFHP, as section R
       suggests.
-    memory_limit: the most bytes that the packing matrix may take.
 
   Returns:
     Packs without empty slots. The details give the numbers of strategies and packs before
@@ -48,8 +46,7 @@ def nnlshp(
     surplus slots.
 
   Raises:
-    InputError: the packing matrix is larger than `memory_limit`, or an option is out of
-      range.
+    InputError: the packing matrix is larger than 2 GiB, or an option is out of range.
 
   References:
     Krell et al., https://arxiv.org/abs/2107.02027, sections 3.1.2, F.4 and F.5.
@@ -60,7 +57,7 @@ def nnlshp(
       "below 1e6 (the paper uses 0 to 1)."
     )
   residual_offset = check_integer("residual_offset", residual_offset, at_least=0)
-  strategies = _strategies(problem, 1, memory_limit)
+  strategies = _strategies(problem, 1)
   matrix = _matrix(strategies, problem.capacity)
   weights = np.ones(problem.capacity)
   weights[:residual_offset] = residual_weight
@@ -75,7 +72,6 @@ def ennlshp(
   *,
   rounding: str = "nearest",
   leftovers: str = "pad",
-  memory_limit: int = MEMORY_LIMIT,
 ) -> Solution:
   """Minimises the squared padding with no sequence left over, equations (23) and (24).
 
@@ -87,14 +83,12 @@ def ennlshp(
     rounding: how repeat counts are rounded, "nearest" or "up". With "up", nothing is left
       over except sizes that no strategy holds (at depth 1, those below the row).
     leftovers: "pad" or "best_fit", as for `nnlshp`.
-    memory_limit: the most bytes that the packing matrix may take.
 
   Returns:
     Packs without empty slots, and details as from `nnlshp`.
 
   Raises:
-    InputError: the packing matrix is larger than `memory_limit`, or an option is out of
-      range.
+    InputError: the packing matrix is larger than 2 GiB, or an option is out of range.
 
   References:
     Krell et al., https://arxiv.org/abs/2107.02027, supplement, section S. The block -D is
@@ -102,7 +96,7 @@ def ennlshp(
   """
   if rounding not in ("nearest", "up"):
     raise InputError(f'rounding is {rounding!r}; expected "nearest" or "up".')
-  strategies = _strategies(problem, 2, memory_limit)
+  strategies = _strategies(problem, 2)
   usage = _extended_usage(strategies, problem.counts)
   # Rounding up ignores values that exceed an integer only by rounding errors.
   whole = np.rint(usage) if rounding == "nearest" else np.ceil(usage - 1e-6)
@@ -185,28 +179,26 @@ def packing_matrix(capacity: int, depth: int) -> np.ndarray:
     Krell et al., https://arxiv.org/abs/2107.02027, section F.4.2 and Table 4.
   """
   problem = Problem(np.zeros(capacity, np.int64), capacity, depth)
-  return _matrix(_strategies(problem, 1, MEMORY_LIMIT), capacity).astype(np.int64)
+  return _matrix(_strategies(problem, 1), capacity).astype(np.int64)
 
 
-def _strategies(problem: Problem, blocks: int, memory_limit: int) -> np.ndarray:
+def _strategies(problem: Problem, blocks: int) -> np.ndarray:
   """int64[P, depth]; all exact fillings: ascending sizes, after zeros if they are fewer."""
-  memory_limit = check_integer("memory_limit", memory_limit, at_least=1)
   size, depth = problem.capacity, min(problem.depth, problem.capacity)
   count = count_strategies(size, depth)
   # The bytes of a column, in the matrix and the solver's copy; and the columns that are
   # added to those of strategies.
   column, extra = 2 * 8 * blocks * size, size * (blocks - 1)
   needed = column * (count + extra)
-  if needed > memory_limit:
+  if needed > _MEMORY_LIMIT:
     most = 0
-    while column * (count_strategies(size, most + 1) + extra) <= memory_limit:
+    while column * (count_strategies(size, most + 1) + extra) <= _MEMORY_LIMIT:
       most += 1
-    less = f"max_sequences_per_pack={most} or less, " if most else ""
+    less = f"Pass max_sequences_per_pack={most} or less, or use" if most else "Use"
     least = "at least " if count > _LARGE_COUNT else ""
     raise UnsolvedError(
       f"At depth {depth} there are {least}{count:,} ways to fill {size} tokens, a matrix "
-      f"of {least}{needed / 2**30:,.1f} GiB; the limit is {memory_limit / 2**30:,.1f} GiB. "
-      f"Pass {less}a larger memory_limit, or use optimal."
+      f"of {least}{needed / 2**30:,.1f} GiB; the limit is 2 GiB. {less} optimal."
     )
   # Partial fillings in ascending order; each step appends a sequence.
   partial = np.zeros((1, 0), np.int64)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from packing import files
 from packing.algorithms.progress import Progress
 from packing.batches import sorted_batches
 from packing.commands import arguments
@@ -53,7 +52,6 @@ def add_arguments(command: argparse.ArgumentParser):
   arguments.add_integer(command, "--batch-size", "B", about, default=256)
   command.add_argument("--format", choices=FORMATS, default="table", help="default: table")
   command.add_argument("--json", action="store_true", help="the same as --format json")
-  command.add_argument("--output", metavar="FILE", help="also write the table to FILE")
 
 
 def run(options) -> str:
@@ -71,8 +69,6 @@ def run(options) -> str:
     key, value = arguments.parse_option(rest)
     own.setdefault(name, {})[key] = value
   geometry = arguments.geometry(options)
-  if options.output is not None:
-    files.check_writable(options.output)
   histogram = arguments.read(options)
   with Progress(len(algorithms) * len(depths)) as progress:
     results = compare(
@@ -84,10 +80,7 @@ def run(options) -> str:
       progress=progress,
       **geometry,
     )
-  text = render(results, style="json" if options.json else options.format)
-  if options.output is not None:
-    files.write_text(options.output, text + "\n")
-  return text
+  return render(results, style="json" if options.json else options.format)
 
 
 def compare(

@@ -12,7 +12,7 @@ from packing.problem import Problem
 
 
 def strategies_of(size, depth):
-  return nnls._strategies(Problem(np.ones(size, np.int64), size, depth), 1, 2**30)
+  return nnls._strategies(Problem(np.ones(size, np.int64), size, depth), 1)
 
 
 def pack(name, algorithm, **options):
@@ -120,7 +120,6 @@ def test_ennlshp_solves_equation_23():
     ({"residual_weight": -1.0}, "residual_weight is -1.0"),
     ({"residual_offset": -1}, "residual_offset is -1"),
     ({"max_sequences_per_pack": 2, "leftovers": "drop"}, "leftovers is 'drop'"),
-    ({"memory_limit": 10**6}, "max_sequences_per_pack=1"),
   ],
 )
 def test_unsolvable_problems_are_refused_with_the_reason(options, message):
@@ -128,12 +127,12 @@ def test_unsolvable_problems_are_refused_with_the_reason(options, message):
     pack("wikipedia_512", "nnlshp", **options)
 
 
-def test_no_depth_is_advised_where_none_is_small_enough():
-  with pytest.raises(packing.InputError, match=r"GiB\. Pass a larger memory_limit, or use"):
+def test_no_depth_is_advised_where_none_is_small_enough(monkeypatch):
+  monkeypatch.setattr(nnls, "_MEMORY_LIMIT", 10**4)
+  with pytest.raises(packing.InputError, match=r"GiB\. Use optimal"):
     packing.pack(
       [5, 40],
       max_sequence_length=40,
       algorithm="ennlshp",
       max_sequences_per_pack=3,
-      memory_limit=10**4,
     )
