@@ -28,7 +28,6 @@ def get_config():
   config.packing.adjust = "reduce_batch"
   config.model.size = "base"
   config.model.attention_dropout_rate = 0.0
-  config.model.dtype = "bfloat16"
   config.optimizer.name = "lamb"
   config.optimizer.bias_correction = False
   config.optimizer.learning_rate = 6e-3

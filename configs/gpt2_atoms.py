@@ -24,7 +24,8 @@ set another --config.data.directory and --config.data.max_sequence_length; the p
 rows a step of 32 and of 64 tokens, and 128 rows of 128.
 
 Recipe: 2 epochs and the shuffle's seed are those of the paper (appendices A.3 and A.5),
-which gives no optimizer, learning rate or schedule. Learning rate, betas, epsilon, weight
+which gives no optimizer, learning rate, schedule or dropout. Attention has none here, so
+that kernels of GPUs can compute it. Learning rate, betas, epsilon, weight
 decay and clipping are GPT-3's for this size (Brown et al.,
 https://arxiv.org/abs/2005.14165, table 2.1 and appendix B). Batch size and schedule are
 not: here the learning rate falls linearly to 0.
@@ -53,6 +54,7 @@ def get_config():
   config.packing.max_sequences_per_pack = 64  # no limit
   config.packing.adjust = "none"
   config.model.size = "small"  # 124M parameters
+  config.model.attention_dropout_rate = 0.0
   config.optimizer.name = "adamw"
   config.optimizer.learning_rate = 6e-4
   config.optimizer.warmup = "0.05 epochs"

@@ -25,8 +25,7 @@ Reaches: not known. Not run here. A small model, on a CPU, on any text:
     --config.train.batch_size=8 --config.train.micro_batch_size=0 \\
     --config.train.steps=200 --config.optimizer.warmup_steps=20 \\
     --config.train.log_every=20 --config.train.eval_every=100 \\
-    --config.train.checkpoint_every=100 --config.model.dtype=float32 \\
-    --config.data.vocab_size=4096
+    --config.train.checkpoint_every=100 --config.data.vocab_size=4096
 """
 
 from configs import base
@@ -48,7 +47,6 @@ def get_config(context: str = "1024"):
   config.model.next_sentence = False
   config.model.size = "base"
   config.model.attention_dropout_rate = 0.0
-  config.model.dtype = "bfloat16"
   config.model.remat = "layers"
   config.optimizer.name = "adamw"
   config.optimizer.b2 = 0.98

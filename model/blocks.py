@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
@@ -59,8 +60,16 @@ class Linear(nnx.Linear):
   bfloat16, most terms of such a long sum would be lost.
   """
 
+  product = staticmethod(products.linear_product)
+
   def __call__(self, inputs):  # type: ignore[override]
     return linear(inputs, [self])
+
+
+class Fp8Linear(Linear):
+  """The same with operands of 8 bits."""
+
+  product = staticmethod(products.fp8_product)
 
 
 def linear(x: jax.Array, layers: Sequence[Linear]) -> jax.Array:
@@ -75,7 +84,7 @@ def linear(x: jax.Array, layers: Sequence[Linear]) -> jax.Array:
   """
   dtype = layers[0].dtype or x.dtype
   kernels = [layer.kernel[...].astype(dtype) for layer in layers]
-  product = products.linear_product(x.astype(dtype), jnp.concatenate(kernels, axis=1))
+  product = layers[0].product(x.astype(dtype), jnp.concatenate(kernels, axis=1))
   biases = [layer.bias[...] for layer in layers if layer.bias is not None]
   if not biases:
     return product
@@ -102,11 +111,12 @@ def dense(
   outputs: int,
   rngs: nnx.Rngs,
   *,
+  kind: type[Linear] = Linear,
   initializer_range: float | None = None,
   use_bias: bool | None = None,
 ) -> Linear:
   """A linear layer; `initializer_range` and `use_bias` override the config's values."""
-  return Linear(
+  return kind(
     inputs,
     outputs,
     use_bias=config.USE_BIAS if use_bias is None else use_bias,
@@ -211,15 +221,15 @@ class Layer(nnx.Module):
     width, inner = config.hidden_size, config.intermediate_size
     into_residual = config.residual_range
     self.config, self.number = config, number
-    self.query = dense(config, width, width, rngs)
-    self.key = dense(config, width, width, rngs)
-    self.value = dense(config, width, width, rngs)
-    self.attention_output = dense(
-      config, width, width, rngs, initializer_range=into_residual
-    )
+    kind = Fp8Linear if config.products == "fp8" else Linear
+    linear_layer = functools.partial(dense, config, kind=kind, rngs=rngs)
+    self.query = linear_layer(width, width)
+    self.key = linear_layer(width, width)
+    self.value = linear_layer(width, width)
+    self.attention_output = linear_layer(width, width, initializer_range=into_residual)
     self.attention_layer_norm = layer_norm(config, rngs)
-    self.intermediate = dense(config, width, inner * (2 if self.gated else 1), rngs)
-    self.output = dense(config, inner, width, rngs, initializer_range=into_residual)
+    self.intermediate = linear_layer(width, inner * (2 if self.gated else 1))
+    self.output = linear_layer(inner, width, initializer_range=into_residual)
     self.output_layer_norm = layer_norm(config, rngs)
 
   def __call__(

@@ -29,7 +29,6 @@ OVERRIDES: dict[str, Any] = {
   "packing.algorithm": "optimal",
   "packing.max_sequences_per_pack": 0,
   "model.size": "tiny",
-  "model.dtype": "float32",
   "model.remat": "none",
   "optimizer.learning_rate": 3e-3,
   "optimizer.decay_share": 0.3,

@@ -34,7 +34,10 @@ from training.sweep.jobs import Task
 FORMAT = 1  # of the files; a run whose file has another format is repeated
 SEEDS = 3  # of each arm, unless a study says otherwise
 _PLACES = ("directory", "source", "held_out_source", "vocab_file", "init_from")
-_REMOVED = {"then": "none"}  # fields of finished runs that are gone, with what runs do now
+# Fields of finished runs that are gone, with what runs do now.
+_REMOVED = {"then": "none", "compilation_cache": ""}
+# Pairs of runs are compared to the last digits, whatever device a machine has.
+_COMPUTATION = {"model.dtype": "float32", "model.attention_impl": "xla"}
 # The cost of a run whose rows have one sequence each, relative to other runs.
 _ONE_A_ROW_COST = 2.0
 
@@ -81,7 +84,7 @@ class Study:
     arms = {arm.name: arm for arm in self.arms}
     spec = {
       "config": self.config,
-      "overrides": dict(self.overrides),
+      "overrides": _COMPUTATION | dict(self.overrides),
       "arms": {name: dict(arm.fields) for name, arm in arms.items()},
       "grid": {"seed": list(range(1, self.seeds + 1))},
     }
