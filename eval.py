@@ -29,9 +29,9 @@ from ml_collections import ConfigDict, config_flags
 
 import packing
 import pipeline
-from model import MODELS, weights
-from training import command, init_from, processes
-from training.config import check_attention
+from model import MODELS, AttentionError, weights
+from training import command, computation, init_from, processes
+from training.config import row_length
 from training.config.rules import check_fields, validate
 from training.errors import ConfigError
 from training.evaluation import evaluate, make_program
@@ -90,7 +90,9 @@ def main():
     dtype=config.model.dtype,
     attention_impl=config.model.attention_impl,
   )
-  check_attention(config, program.config)
+  lengths = {row_length(config), config.data.max_sequence_length}
+  if processes.is_first():
+    print(f"eval.py: {computation.of(program.config, lengths)}", file=sys.stderr)
 
   dataset = processes.on_first_then_others(lambda: pipeline.prepare_dataset(computed))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
@@ -212,6 +214,6 @@ def for_evaluation(config: ConfigDict, *, num_devices: int) -> ConfigDict:
 if __name__ == "__main__":
   command.run(
     main,
-    mistakes=(packing.InputError, ConfigError, weights.WeightsError),
+    mistakes=(packing.InputError, ConfigError, AttentionError, weights.WeightsError),
     as_flags=as_flags,
   )

@@ -60,7 +60,7 @@ from pipeline.prediction.of_model import (
 )
 from pipeline.tasks.squad import MAX_ANSWER_LENGTH
 from pipeline.tokenizer import Tokenizer
-from training import evaluation
+from training import computation, evaluation
 from training.command import Parser
 from training.errors import ConfigError
 from training.mesh import make_mesh, replicated
@@ -125,6 +125,9 @@ def run(options: argparse.Namespace):
   check_integer("--max-answer-length", options.max_answer_length, at_least=1)
   opened = open_model(options)
   results = make_results(opened, options)
+  names = {"dtype": options.dtype, "attention_impl": options.attention_impl}
+  config = evaluation.prediction_config(opened.stored.config, **names)
+  print(computation.of(config, [opened.settings.max_sequence_length]), file=sys.stderr)
   if options.input == STANDARD_INPUT and sys.stdin.isatty():
     print("reading standard input; Ctrl-D ends it", file=sys.stderr)
   tally: collections.Counter[str] = collections.Counter()

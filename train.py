@@ -40,7 +40,7 @@ from ml_collections import ConfigDict, config_flags
 
 import packing
 import pipeline
-from model import SKIPPING, ModelConfig, weights
+from model import SKIPPING, AttentionError, ModelConfig, weights
 from model.attention import window_pairs
 from model.attention.kernels import is_local
 from model.masks import pairs_within
@@ -218,7 +218,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     labels=dataset.labels,
   )
   begun = weights.read_description(folder).config if weights.steps(folder) else None
-  computed = computation.choose(config, model_config, begun=begun)
+  computed = computation.of_run(config, model_config, begun=begun)
   model_config = computed.config
   flags = f"; XLA_FLAGS has {flags_added}" if flags_added else ""
   processes.print_on_first(f"{computed}{flags}\n")
@@ -573,4 +573,5 @@ def finish(run: Run, figures: dict[str, Any]):
 
 
 if __name__ == "__main__":
-  command.run(main, mistakes=(packing.InputError, ConfigError, weights.WeightsError))
+  mistakes = packing.InputError, ConfigError, AttentionError, weights.WeightsError
+  command.run(main, mistakes=mistakes)

@@ -172,7 +172,7 @@ def test_an_attention_that_the_device_lacks_is_refused_in_a_line(finetuned):
   result = programs.complete(words, finetuned.parent, JAX_PLATFORMS="cpu")
   assert result.returncode == 2
   (told,) = result.stderr.splitlines()
-  assert "config.model: attention_impl=cudnn needs NVIDIA GPUs since Ampere" in told
+  assert "eval.py: attention_impl=cudnn needs NVIDIA GPUs since Ampere" in told
 
 
 @pytest.mark.slow

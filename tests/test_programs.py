@@ -82,6 +82,9 @@ def test_a_finished_run_is_shown_not_repeated(folder, finished):
   summary = finished[0] / "summary.json"
   before = summary.stat().st_mtime_ns
   assert "is finished" in succeed(folder, "whole").stdout
+  figures = summary_of(folder / "whole")
+  assert (figures["dtype"], figures["attention_impl"]) == ("float32", "xla")
+  assert figures["computation"].startswith("computing in float32 with attention_impl=xla: ")
   assert summary.stat().st_mtime_ns == before
 
 

@@ -6,6 +6,7 @@ import os
 import pathlib
 import sys
 import tempfile
+from typing import Any
 
 from training import memory
 
@@ -41,7 +42,8 @@ def keep_programs():
   """
   import jax  # here, since `set_flags` comes before
 
-  if jax.config.read("jax_compilation_cache_dir") is None:
+  config: Any = jax.config  # whose attributes are made at run time
+  if config.jax_compilation_cache_dir is None:
     home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     folder = pathlib.Path(home) / "isopack" / "compiled"
     try:
@@ -49,10 +51,10 @@ def keep_programs():
     except OSError as error:
       print(f"WARNING: compiled programs are not kept: {error}", file=sys.stderr)
       return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_compilation_cache_max_size", _MOST_BYTES)
+    config.update("jax_compilation_cache_dir", str(folder))
+    config.update("jax_compilation_cache_max_size", _MOST_BYTES)
   if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def _clean(folder: pathlib.Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import ml_collections
@@ -30,13 +31,28 @@ class Computation(NamedTuple):
     )
 
 
-def choose(
+def of(model_config: model.ModelConfig, row_lengths: Iterable[int]) -> Computation:
+  """How a model computes: in its own dtype, with its own attention or the fastest for auto.
+
+  Args:
+    model_config: the config of the model.
+    row_lengths: the lengths of its rows, in tokens.
+
+  Raises:
+    AttentionError: its implementation of attention cannot compute it here.
+  """
+  choice = attention.choose(model_config, row_lengths)
+  named = dataclasses.replace(model_config, attention_impl=choice.implementation)
+  return Computation(named, choice.why)
+
+
+def of_run(
   config: ml_collections.ConfigDict,
   model_config: model.ModelConfig,
   *,
   begun: model.ModelConfig | None,
 ) -> Computation:
-  """Chooses what `auto` stands for: what the run began with, or the fastest on this device.
+  """The same for a run: what it began with, or for a new run what is fastest here.
 
   A resumed run keeps its dtype. It keeps its implementation of attention if this device has
   it.
@@ -52,16 +68,11 @@ def choose(
   lengths = {row_length(config), config.data.max_sequence_length}
   if begun and config.model.dtype == "auto":
     model_config = dataclasses.replace(model_config, dtype=begun.dtype)
-  if begun and config.model.attention_impl == "auto":
-    before = dataclasses.replace(model_config, attention_impl=begun.attention_impl)
-    try:
-      attention.choose(before, lengths)
-    except model.AttentionError as error:
-      choice = attention.choose(model_config, lengths)
-      why = f"the run began with {begun.attention_impl}, but {error}"
-      chosen = dataclasses.replace(model_config, attention_impl=choice.implementation)
-      return Computation(chosen, why)
-    return Computation(before, "as the run began")
-  choice = attention.choose(model_config, lengths)
-  chosen = dataclasses.replace(model_config, attention_impl=choice.implementation)
-  return Computation(chosen, choice.why)
+  if begun is None or config.model.attention_impl != "auto":
+    return of(model_config, lengths)
+  before = dataclasses.replace(model_config, attention_impl=begun.attention_impl)
+  try:
+    return of(before, lengths)._replace(why="as the run began")
+  except model.AttentionError as error:
+    why = f"the run began with {begun.attention_impl}, but {error}"
+    return of(model_config, lengths)._replace(why=why)

@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from model import losses, weights
+from model import ModelConfig, losses, weights
 from training.mesh import put_batch
 from training.step import ModelProgram
 
@@ -235,14 +235,21 @@ def make_program(
     dtype: dtype of the computation; "auto" for the fastest on this device.
     attention_impl: a key of `model.IMPLEMENTATIONS`; "auto" for the fastest.
   """
-  config = dataclasses.replace(
-    stored.config,
+  config = prediction_config(stored.config, dtype=dtype, attention_impl=attention_impl)
+  return ModelProgram(config, mesh=mesh, head=stored.head)
+
+
+def prediction_config(
+  config: ModelConfig, *, dtype: str, attention_impl: str
+) -> ModelConfig:
+  """A model's config for prediction; the arguments are those of `make_program`."""
+  return dataclasses.replace(
+    config,
     attention_impl=attention_impl,
     attention_dropout_rate=0.0,  # prediction has no dropout, so any kernel may run
     remat="none",
     dtype=dtype,
   )
-  return ModelProgram(config, mesh=mesh, head=stored.head)
 
 
 def predict(program: ModelProgram, params, batches: Batches) -> Predictions:
