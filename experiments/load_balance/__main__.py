@@ -6,10 +6,9 @@
 
 Training steps are timed on this machine, the cost of a step is fitted to them, and steps of
 many such devices are simulated, with the lengths of Wikipedia. Then steps of un-padding and
-of packing are measured on a few devices and processes of this machine. Writes
-load_balance.md, load_balance.json, coefficients.json and pictures to --workdir. Measured
-steps are cached in its folder measured/; to measure again, delete that folder. --quick
-takes 2 minutes, or seconds with --coefficients.
+of packing are measured on the cores of this machine. Writes load_balance.md,
+load_balance.json, coefficients.json and pictures to --workdir. --quick takes a minute, or
+seconds with --coefficients.
 
 The paper's estimate (section E) is a part of the report, unpadding_estimate.
 """
@@ -26,11 +25,12 @@ import tqdm
 
 import packing
 from experiments.lab import command
-from experiments.load_balance import gumbel, measured, worker
+from experiments.load_balance import gumbel, measured
 from experiments.load_balance.cost import Coefficients, Network, read_coefficients
 from experiments.load_balance.pictures import draw
 from experiments.load_balance.simulation import Lengths, Way, simulate, summarise
 from experiments.load_balance.tables import tables
+from experiments.load_balance.together import use_cpu
 from experiments.load_balance.ways import PADDING, UNPADDING, make_ways
 from training.record.files import write_json
 
@@ -115,7 +115,7 @@ def run(
     Stopped: a measuring process failed.
   """
   given = None if coefficients is None else read_coefficients(coefficients)
-  grid, settings = (QUICK, measured.QUICK) if quick else (Grid(), measured.Settings())
+  grid = QUICK if quick else Grid()
   workdir.mkdir(parents=True, exist_ok=True)
   lengths = Lengths(packing.load_histogram(HISTOGRAM))
   plans = {
@@ -124,9 +124,8 @@ def run(
     )
     for depth in DEPTHS
   }
-  folder = workdir / "measured"
-  worker.use_cpu()  # as the processes that measure steps
-  device = given or measured.measure_device(settings, folder)
+  use_cpu()  # as the processes that measure steps
+  device = given or measured.measure_device(quick=quick)
   if given is None:
     write_json(workdir / "coefficients.json", device)
   costs = Coefficients(**device["coefficients"])
@@ -146,7 +145,7 @@ def run(
   yield result
   if given is None:
     plan = plans[str(DEPTHS[-1])]
-    yield result | {"measured": measured.run(settings, folder, lengths, plan, costs)}
+    yield result | {"measured": measured.run(lengths, plan, costs, quick=quick)}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,10 +9,9 @@ from typing import Any
 import matplotlib.ticker
 import numpy as np
 
-from experiments.lab.pictures import COLOURS, PERCENT, figure, legend_below, save
+from experiments.lab.pictures import COLOURS, PERCENT, figure, save
 from experiments.load_balance import ways
 from experiments.load_balance.cost import Coefficients
-from experiments.load_balance.shares import PACKED, UNPADDED
 
 SPEEDUP = "speed-up over padding"
 
@@ -77,7 +76,6 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
     _fit(folder / "fit.png", measurements, costs)
   if measured := result.get("measured"):
     _waiting(folder / "measured_idle.png", measured)
-    _one_step(folder / "measured_step.png", measured)
 
 
 def _over_devices(
@@ -128,71 +126,28 @@ def _fit(
 
 
 def _waiting(path: pathlib.Path, measured: Mapping[str, Any]):
-  """Waiting, measured and predicted, un-padding beside packing."""
-  cases = [x for x in measured["cases"] if x["devices"] > 1]
-  bars = (
-    ("un-padding, predicted", "0.75", [x["predicted"] for x in cases]),
-    ("un-padding, measured", COLOURS[1], [x["measured"][UNPADDED] for x in cases]),
-    ("packing, measured", COLOURS[0], [x["measured"][PACKED] for x in cases]),
-  )
+  """Waiting, predicted and measured, by way."""
+  found = measured["ways"]
+  places = np.arange(len(found))
   drawing = figure()
   axes = drawing.add_subplot()
-  for number, (name, colour, values) in enumerate(bars):
-    middle, low, high = np.array([[x["median"], x["low"], x["high"]] for x in values]).T
-    drawn = axes.bar(
-      np.arange(len(cases)) + 0.27 * (number - 1),
-      middle,
-      yerr=[middle - low, high - middle],
-      ecolor="#555555",
-      width=0.25,
-      color=colour,
-      label=name,
-    )
-    axes.bar_label(drawn, [f"{x:.0%}" for x in middle], fontsize="x-small")
-  axes.set_xticks(range(len(cases)), [x["name"].replace(" ", "\n") for x in cases])
+  for name, offset, colour in (("predicted", -0.2, "0.75"), ("measured", 0.2, COLOURS[0])):
+    values = [x[name] for x in found.values()]
+    drawn = axes.bar(places + offset, values, width=0.38, color=colour, label=name)
+    axes.bar_label(drawn, [f"{x:.1%}" for x in values])
+  low, high = np.array([x["quartiles"] for x in found.values()]).T
+  axes.vlines(places + 0.34, low, high, color="#555555", label="quartiles of steps")
+  axes.set_xticks(places, [*found])
   axes.yaxis.set_major_formatter(PERCENT(1, decimals=0))
   axes.set_ylim(bottom=0)
   axes.set_ylabel("share of a step that devices wait")
-  legend_below(drawing, len(bars))
-  own, packed = (
-    [x["measured"][way]["median"] for x in cases] for way in (UNPADDED, PACKED)
-  )
+  axes.legend()
+  shares = ", ".join(f"{x['measured']:.1%} with {way}" for way, x in found.items())
   save(
     drawing,
     path,
-    f"Measured, BERT-{measured['model']}: devices wait {min(own):.0%} to {max(own):.0%} of "
-    f"a step with un-padding, {min(packed):.0%} to {max(packed):.0%} with packing (median, "
-    "quartiles)",
-  )
-
-
-def _one_step(path: pathlib.Path, measured: Mapping[str, Any]):
-  """A composed step of the largest number of devices: each at work, then waiting."""
-  n, update = max(measured["devices"]), measured["update"]
-  drawing = figure()
-  waits = {}
-  for axes, way, colour in zip(
-    drawing.subplots(2, sharex=True), (UNPADDED, PACKED), COLOURS[1::-1], strict=True
-  ):
-    busy = np.array(measured["clock"][way][:n])
-    end = busy.max()
-    waits[way] = 1 - busy.mean() / end
-    places = np.arange(1, n + 1)
-    for left, width, fill, label in (
-      (0, busy, colour, f"{way}: at work"),
-      (busy, end - busy, "#e6e6e6", "waits"),
-      (end, update, "#8a8a8a", "update"),
-    ):
-      axes.barh(places, width, left=left, color=fill, height=0.7, label=label)
-    axes.set(ylabel="device", yticks=places)
-    axes.invert_yaxis()
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-  axes.set_xlabel("seconds from the start of the step")
-  save(
-    drawing,
-    path,
-    f"One step of {n} devices, each share measured alone: un-padding waits "
-    f"{waits[UNPADDED]:.0%} of the time up to the update, packing {waits[PACKED]:.0%}",
+    f"BERT-{measured['model']}, {measured['devices']} processes on a core each: they wait "
+    f"{shares}",
   )
 
 

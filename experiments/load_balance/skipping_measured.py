@@ -1,15 +1,14 @@
 """Steps of two processes, with a core each, whose attention skips other sequences.
 
 Both processes start a step at the same time. It ends when both have computed loss,
-gradients and update of their own rows; how long one waits for the other is measured by
-the clock. The prediction uses a cost fitted beforehand to rows of equal sequences.
+gradients and update of their own rows, so the faster waits for the slower. The prediction
+uses a cost fitted beforehand to rows of equal sequences.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +17,7 @@ import numpy as np
 
 import packing
 from benchmarks.small_bert import make_config, make_optimizer, masked_tokens, sequence
-from experiments.lab.together import meet, run_together
-from experiments.load_balance.worker import use_cpu
+from experiments.load_balance.together import compare, run_together, time_together, use_cpu
 from packing import Cost, Plan
 from packing.testing import lay_out
 from training.mesh import make_mesh, put_batch
@@ -56,8 +54,7 @@ def run(plan: Plan, *, quick: bool) -> dict[str, Any] | None:
     "max_masked": max(sum(map(masked_tokens, pack)) for pack in packs),
   }
   work = functools.partial(_work, todo, size=size, shape=shape)
-  both = np.array(run_together(work, 2, pinned=True))  # [2, steps, 2]
-  seconds, waits = both[:, :, 0].T, both[:, :, 1].T  # each float[steps, 2]
+  seconds = np.array(run_together(work, 2, pinned=True)).T  # [steps, 2]
   first = len(calibration)
   squares = np.array([[_squares(packs) for packs in step] for step in todo], float)
   cost = Cost.fit(
@@ -74,13 +71,7 @@ def run(plan: Plan, *, quick: bool) -> dict[str, Any] | None:
   for number, way in enumerate(WAYS):
     own = slice(first + number, None, len(WAYS))
     predicted = cost.of_squares(squares[own], row_length=ROWS * row)
-    clock = waits[own].mean(axis=1) / (seconds[own] + waits[own]).mean(axis=1)
-    result["ways"][way] = {
-      "predicted": packing.waiting(predicted, devices=2),
-      "measured": float(clock.mean()),
-      "quartiles": np.quantile(clock, [0.25, 0.75]).tolist(),
-      "seconds": float((seconds[own] + waits[own]).mean()),
-    }
+    result["ways"][way] = compare(seconds[own], predicted)
   return result
 
 
@@ -110,8 +101,8 @@ def _squares(packs: Packs) -> int:
 
 def _work(
   todo: Sequence[Sequence[Packs]], process: int, *, size: str, shape: dict[str, int]
-) -> list[tuple[float, float]]:
-  """Makes one process's part of all steps; for each, its seconds of work and of waiting."""
+) -> list[float]:
+  """Makes one process's part of all steps; for each, its seconds."""
   use_cpu()
   config = make_config(size, longest=shape["row_length"], attention_impl="blocks")
   program = TrainingProgram(config, make_optimizer(), mesh=make_mesh(1), seed=0)
@@ -122,13 +113,10 @@ def _work(
     batches.append(put_batch(lay_out(rows, **shape), program.mesh))
   state, _ = program.train_step(program.init(), batches[0])  # compiles
   jax.block_until_ready(state)
-  taken = []
-  for batch in batches:
-    meet()
-    start = time.perf_counter()
+
+  def train(batch):
+    nonlocal state
     state, _ = program.train_step(state, batch)
-    jax.block_until_ready(state)
-    end = time.perf_counter()
-    meet()
-    taken.append((end - start, time.perf_counter() - end))
-  return taken
+    return state
+
+  return time_together(functools.partial(train, batch) for batch in batches)

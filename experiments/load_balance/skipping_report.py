@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.lab.pictures import COLOURS, PERCENT, figure, save
-from experiments.load_balance.tables import Columns, by_columns, by_devices
+from experiments.load_balance.tables import Columns, by_columns, by_devices, waiting
 
 _SHOWN = (  # ways in pictures, with their style; tables have all ways
   ("random packs", "o-"),
@@ -45,22 +45,11 @@ def tables(result: Mapping[str, Any]) -> str:
       f"of {measured['row_length']:,} tokens each, {measured['steps']} steps of each way, "
       "and attention that skips blocks without a shared sequence. The share of a step that "
       "processes wait:",
-      _measured(measured),
+      waiting(measured),
     ]
   elif "measured" in result:
     parts.append("Steps were not measured: two processes need a core each, on Linux.")
   return "\n\n".join(parts)
-
-
-def _measured(measured: Mapping[str, Any]) -> str:
-  quartiles = "{quartiles[0]:.1%} to {quartiles[1]:.1%}"
-  columns: Columns = {
-    "": "{way}",
-    "predicted": "{predicted:.1%}",
-    "measured: mean (quartiles of steps)": f"{{measured:.1%}} ({quartiles})",
-    "seconds a step": "{seconds:.3g}",
-  }
-  return by_columns([{"way": way} | x for way, x in measured["ways"].items()], columns)
 
 
 def draw(folder: pathlib.Path, result: Mapping[str, Any]):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from experiments.lab.report import table
-from experiments.load_balance.shares import ONE_PROGRAM, PACKED, UNPADDED
 from experiments.load_balance.ways import UNPADDING
 
 # By header: a format of the row's fields, or a function of the row.
@@ -82,57 +81,28 @@ def _paper_method(checked: Mapping[str, Any] | None) -> list[str]:
   return [text, by_columns(checked["rows"], columns)]
 
 
-def _measured(measured: Mapping[str, Any]) -> list[str]:
-  clock, predicted = (
-    {way: sum(x) / len(x) for way, x in measured[name].items()}
-    for name in ("clock", "predicted")
-  )
+def _measured(measured: Mapping[str, Any] | None) -> list[str]:
+  if measured is None:
+    return ["Steps were not measured: devices need a core each, on Linux."]
   text = (
-    f"Measured steps: BERT-{measured['model']}, {measured['batch']} sequences a device, "
-    f"lengths rounded up to a multiple of {measured['multiple']}, {measured['machine']}. A "
-    f"share is what a device computes in a step. The {measured['shares']} shares measured "
-    f"alone take, on average, {clock[PACKED]:.3g} s with packing (predicted: "
-    f"{predicted[PACKED]:.3g} s) and {clock[UNPADDED]:.3g} s with un-padding (predicted: "
-    f"{predicted[UNPADDED]:.3g} s). Composed: {measured['composed']} steps made of shares "
-    f"measured alone. Shared cores: all devices run on {measured['cores']} cores at the "
-    "same time, so little waiting shows. Processes have a core each."
+    f"Measured on {measured['devices']} processes, with a core each: "
+    f"BERT-{measured['model']}, {measured['batch']} sequences a device, un-padded lengths "
+    f"rounded up to a multiple of {measured['multiple']}, {measured['steps']} steps of "
+    "each way. The share of a step that devices wait for the slowest:"
   )
-  waiting: Columns = {
-    "": "{name}",
-    "simulated": lambda x: _percent(x["simulated"]),
-    "predicted for the same shares": lambda x: _percent(x["predicted"]),
-    "predicted at the pace": lambda x: _percent(x["at_pace"]),
-    "un-padding, measured": lambda x: _percent(x["measured"][UNPADDED]),
-    "measured - predicted, points": lambda x: (
-      f"{100 * (x['measured'][UNPADDED]['median'] - x['predicted']['median']):+.1f}"
-    ),
-    "packing, measured": lambda x: _percent(x["measured"][PACKED]),
-    "pace": "{pace:.2f}",
-    "seconds more a sequence": "{beyond:+.3g}",
+  return [text, waiting(measured)]
+
+
+def waiting(measured: Mapping[str, Any]) -> str:
+  """A line for each of `ways`, the results of `together.compare`."""
+  quartiles = "{quartiles[0]:.1%} to {quartiles[1]:.1%}"
+  columns: Columns = {
+    "": "{way}",
+    "predicted": "{predicted:.1%}",
+    "measured: mean (quartiles of steps)": f"{{measured:.1%}} ({quartiles})",
+    "seconds a step": "{seconds:.3g}",
   }
-  seconds: Columns = {
-    "": "{name}",
-    UNPADDED: lambda x: _seconds(x, UNPADDED),
-    PACKED: lambda x: _seconds(x, PACKED),
-    ONE_PROGRAM: lambda x: _seconds(x, ONE_PROGRAM),
-    "exchange and update": "{exchange:.3f}",
-    "gain predicted": "{gain_predicted:.2f}",
-    "gain measured": lambda x: _gain(x, PACKED),
-    "of one program": lambda x: _gain(x, ONE_PROGRAM),
-  }
-  several = [x for x in measured["cases"] if x["devices"] > 1]
-  return [
-    text,
-    "The share of a step that devices wait for the slowest: median (quartiles) of steps. "
-    "Packing's waiting is noise. Pace: packing's measured seconds divided by the predicted "
-    "seconds. Last column: by how many seconds a sequence of un-padding exceeds the "
-    "prediction at this pace.",
-    by_columns(several, waiting),
-    "Seconds of a step: median (quartiles). Gain: real tokens a second of packing divided "
-    "by those of un-padding, both in two programs; last, with the usual training step of "
-    "packing, in one program.",
-    by_columns(measured["cases"], seconds),
-  ]
+  return by_columns([{"way": way} | x for way, x in measured["ways"].items()], columns)
 
 
 def by_columns(
@@ -161,17 +131,3 @@ def by_devices(
     last[row["way"]] = {name: value.format(**row) for name, value in (most or {}).items()}
   whole = [line | last[way] for way, line in lines.items()]
   return table(whole[0], [line.values() for line in whole])
-
-
-def _seconds(case: Mapping[str, Any], way: str) -> str:
-  seconds = case["seconds"].get(way)
-  return "{median:.3g} ({low:.3g} to {high:.3g})".format(**seconds) if seconds else ""
-
-
-def _gain(case: Mapping[str, Any], way: str) -> str:
-  return f"{case['gain'][way]:.2f}" if way in case["gain"] else ""
-
-
-def _percent(values: Mapping[str, float]) -> str:
-  part = {name: 100 * x for name, x in values.items()}
-  return "{median:.1f}% ({low:.1f} to {high:.1f})".format(**part)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from experiments.lab import together
+from experiments.load_balance import together
 from training.command import Stopped
 from training.sweep.jobs import cores
 

@@ -1,13 +1,22 @@
-"""Processes that work at the same time, optionally each on a core of its own."""
+"""Processes that work at the same time, optionally each on a core of its own.
+
+As devices do, they start a step together, and wait for the slowest.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
 import multiprocessing
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import jax
+import numpy as np
+
+import packing
+from training import memory
 from training.command import Stopped
 from training.sweep.jobs import cores
 
@@ -59,6 +68,49 @@ def run_together(
 def meet():
   """In a process of `run_together`: waits until all processes have called this."""
   _barrier.wait()
+
+
+def use_cpu():
+  """Chooses the CPU, and keeps memory as in training; a new process inherits neither."""
+  os.environ["JAX_PLATFORMS"] = "cpu"  # read by `memory.keep`; JAX has its own copy
+  jax.config.update("jax_platforms", "cpu")
+  memory.keep()
+
+
+def time_together(works: Iterable[Callable[[], Any]]) -> list[float]:
+  """In a process of `run_together`: calls each, at the same time in all processes.
+
+  Returns:
+    For each, the seconds of processor time until its arrays were computed. Unlike those of
+    the clock, they do not grow if other programs use the core.
+  """
+  taken = []
+  for work in works:
+    meet()
+    start = time.process_time()
+    jax.block_until_ready(work())
+    taken.append(time.process_time() - start)
+  return taken
+
+
+def compare(seconds: np.ndarray, predicted: np.ndarray) -> dict[str, Any]:
+  """The share of steps that processes wait for the slowest, measured and predicted.
+
+  Args:
+    seconds: float[K, n]; what `time_together` returned for K steps in n processes.
+    predicted: float[K, n]; what each process computes, in any unit of time.
+
+  Returns:
+    `measured` and `predicted`, the means over steps; the `quartiles` of what was measured;
+    and `seconds` of a step.
+  """
+  waiting = 1 - seconds.mean(axis=1) / seconds.max(axis=1)
+  return {
+    "predicted": packing.waiting(predicted, devices=predicted.shape[1]),
+    "measured": float(waiting.mean()),
+    "quartiles": np.quantile(waiting, [0.25, 0.75]).tolist(),
+    "seconds": float(seconds.max(axis=1).mean()),
+  }
 
 
 def _share(barrier: Any):
