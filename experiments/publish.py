@@ -8,8 +8,8 @@ parts stay as they were last published, except that their statements are judged 
 the numbers that they hold. Writes docs/reproduction, docs/NAME and experiments/README.md.
 
 Finished runs, hours of training, are published too, also those of parts that are not made
-yet: small files by which the commands recognise a finished run. To copy them to where the
-commands look for them:
+yet: records by which the commands recognise a finished run, in one file a study (see
+`experiments.lab.records`). To copy them to where the commands look for them:
 
   mkdir -p results
   cp -r docs/contamination docs/atom_size docs/finetuning results/
@@ -26,7 +26,7 @@ import shutil
 import sys
 
 from experiments.lab import part as lab
-from experiments.lab import report
+from experiments.lab import records, report
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.statistics import judge
 from experiments.reproduce import PARTS
@@ -47,20 +47,13 @@ TRAINED = (
 )
 # Parts whose measurements are kept for a machine.
 TIMED = ("solution_times", "speedups", "greedy_and_sort")
-# Files of finished runs and measurements, and the time they took, as patterns in the
-# results; and the folder of the documents that they are copied to.
-RUNS = {
-  **{f"{folder}/runs/*.json": PACKING for folder in TRAINED},
-  **{f"{folder}/measured/*.json": PACKING for folder in TIMED},
-  **{f"{folder}/minutes.json": PACKING for folder in (*TRAINED, *TIMED)},
-  "finetuning/runs/*.json": "docs",
-  "contamination/runs/*.json": "docs",
-  "contamination/ranks/*.json": "docs",
-  "atom_size/wikitext/*/runs/*.json": "docs",
-  "atom_size/wikitext/*/seconds.json": "docs",
-  "atom_size/large/wikipedia/*/runs/*.json": "docs",
-  "atom_size/large/wikipedia/*/seconds.json": "docs",
-  **{f"{name}/minutes.json": "docs" for name in ALONE},
+# Folders with records, as patterns in the results; and the folder of the documents in
+# which each gets its file of records.
+STUDIES = {
+  **{folder: PACKING for folder in (*TRAINED, *TIMED)},
+  **{name: "docs" for name in ALONE},
+  "atom_size/wikitext/*": "docs",
+  "atom_size/large/wikipedia/*": "docs",
 }
 _INDEX = """\
 # Every table and figure of the papers
@@ -123,11 +116,9 @@ def publish(results: pathlib.Path, root: pathlib.Path) -> list[str]:
     results: the folder of `make reproduce`, and of the studies in `ALONE`.
     root: of the checkout.
   """
-  for runs, folder in RUNS.items():
-    for run in sorted(results.glob(runs)):
-      target = root / folder / run.relative_to(results)
-      target.parent.mkdir(parents=True, exist_ok=True)
-      write_text(target, json.dumps(json.loads(run.read_text())) + "\n")  # in one line
+  for pattern, documents in STUDIES.items():
+    for study in sorted(results.glob(pattern)):
+      records.pack(study, root / documents / study.relative_to(results))
   packing = _update(results, root / PACKING, list(PARTS))
   write_text(root / PACKING / "REPORT.md", report.document(packing))
   exhibits = [exhibit for part in packing.values() for exhibit in part]

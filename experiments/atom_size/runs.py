@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from ml_collections import ConfigDict
 import pipeline
 from benchmarks.small_bert import machine_and_device
 from benchmarks.steps import in_turns
+from experiments.lab import records
 from experiments.lab.fit import fit
 from experiments.lab.study import Arm, Study, agrees, identity, worker
 from pipeline.batches.loader import RowLoader
@@ -268,10 +268,10 @@ def time_steps(study: Study, layouts: Sequence[Layout]) -> dict[str, Any]:
   }
   first = next(iter(configs.values()))
   path, made_from = study.folder / "seconds.json", identity(Arm("seconds", {}), first)
-  if path.exists():
-    kept = json.loads(path.read_text())
-    if agrees(kept.get("of"), made_from) and kept["seconds"].keys() >= configs.keys():
-      return kept
+  kept = records.read(path)
+  same = kept is not None and agrees(kept.get("of"), made_from)
+  if same and kept["seconds"].keys() >= configs.keys():
+    return kept
   rows = Rows(first)
   program, state = rows.program, rows.program.init()
 

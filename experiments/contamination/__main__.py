@@ -34,7 +34,7 @@ from experiments.contamination.study import make_study
 from experiments.finetuning import local_tasks, pretrained, real_tasks
 from experiments.finetuning.pretrained import Scores
 from experiments.finetuning.real_tasks import Files
-from experiments.lab import command
+from experiments.lab import command, records
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import held_out
 from experiments.lab.part import Part
@@ -195,7 +195,8 @@ def exhibits(part: Part) -> list[Exhibit]:
   def rank_of(model: pathlib.Path) -> pathlib.Path:
     return part.folder / "ranks" / f"{pretrained.name_of(model)}-{of_data}.json"
 
-  kept = {model for model in study.kept_of(*models) if not rank_of(model).exists()}
+  every = study.kept_of(*models)
+  kept = {model for model in every if records.read(rank_of(model)) is None}
   results = study.run(kept=kept | pretrained.to_start_from(runs))
   scores = pretrained.fine_tune(runs, models, jobs=part.jobs)
   correlations: Scores = {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.small_bert import machine_and_device
+from experiments.lab import records
 from experiments.lab.study import (
   agrees,
   dataset_digest,
@@ -33,7 +33,8 @@ class Runs:
   """All runs of a task.
 
   A run trains in `folder/TASK/RUN`. At the end of `run_all`, `folder/runs/TASK,RUN.json`
-  records what a finished run was and its results; then only its dataset is needed besides.
+  records what a finished run was and its results (see `lab.records`); then only its dataset
+  is needed besides.
 
   Attributes:
     task: its name.
@@ -67,10 +68,10 @@ class Runs:
     return kept if agrees(kept.get("config"), run.config.to_dict()) else None
 
   def _stored(self, run: Run) -> Result:
-    """The content of a run's file; empty if there is none."""
+    """A run's record; empty if there is none."""
     try:
-      return json.loads(self.file(run).read_text())
-    except (OSError, ValueError):
+      return records.read(self.file(run)) or {}
+    except ValueError:
       return {}
 
   def keep(self):

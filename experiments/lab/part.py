@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.machine import machine
-from experiments.lab import report
+from experiments.lab import records, report
 from experiments.lab.exhibits import Agreement, Exhibit, Value
 from model.weights import WeightsError
 from packing import InputError
@@ -80,8 +80,7 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
     exhibits = maker(part)
   finally:
     path = part.folder / "minutes.json"
-    minutes = json.loads(path.read_text()) if path.exists() else 0.0
-    minutes += (time.monotonic() - start) / 60
+    minutes = (records.read(path) or 0.0) + (time.monotonic() - start) / 60
     write_json(path, minutes)
   here = machine_of_runs(part.folder) or machine()
   exhibits = [
@@ -95,7 +94,8 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
 
 def machine_of_runs(folder: pathlib.Path) -> str:
   """The machines that the runs in a folder were made on; "" if none is known."""
-  return machines_of(json.loads(path.read_text()) for path in folder.glob("runs/*.json"))
+  of_folder = records.read_all(folder).items()
+  return machines_of(record for name, record in of_folder if name.startswith("runs/"))
 
 
 def machines_of(made: Iterable[Mapping[str, Any]]) -> str:

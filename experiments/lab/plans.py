@@ -15,6 +15,7 @@ import numpy
 import scipy
 
 import packing
+from experiments.lab import records
 from experiments.lab.part import Part
 from training.record.files import write_json
 
@@ -47,11 +48,11 @@ def cached_plan(
 
 
 def made_once(path: pathlib.Path, make: Callable[[], Any]) -> Any:
-  """The content of a JSON file; if there is no file, `make` makes its content first."""
-  if not path.exists():
+  """The record of a path (see `lab.records`); if there is none, `make` makes it first."""
+  if records.read(path) is None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, make())
-  return json.loads(path.read_text())
+  return records.read(path)
 
 
 def digest(made_from: Any) -> str:

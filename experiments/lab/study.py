@@ -20,6 +20,7 @@ from ml_collections import ConfigDict, config_flags
 import packing
 import pipeline
 from benchmarks.small_bert import machine_and_device
+from experiments.lab import records
 from experiments.lab.streams import BATCHES, ONE_A_ROW
 from model import weights
 from training import command, memory
@@ -60,10 +61,11 @@ class Arm:
 class Study:
   """Arms and seeds.
 
-  The folder has `runs/ARM,seed=N.json`, with the run's log and any kept parameters beside
-  it. Besides the data, a finished run needs only its JSON file: missing parameters are
-  trained again when a run that starts from them, or a caller, needs them. Its file stays:
-  on another machine these parameters differ in their last bits, and count as the same.
+  A run writes the record `runs/ARM,seed=N.json`, with its log and any kept parameters
+  beside it. Besides the data, a finished run needs only its record (see `lab.records`):
+  missing parameters are trained again when a run that starts from them, or a caller, needs
+  them. The record stays: on another machine these parameters differ in their last bits, and
+  count as the same.
   """
 
   folder: pathlib.Path
@@ -100,7 +102,7 @@ class Study:
     return runs
 
   def path(self, run: Run) -> pathlib.Path:
-    """The file of a run."""
+    """The file of a run's record."""
     return self.folder / "runs" / f"{run.name}.json"
 
   def kept_of(self, *arms: str) -> list[pathlib.Path]:
@@ -218,10 +220,10 @@ def identity(arm: Arm, config: ConfigDict) -> dict[str, Any]:
 
 
 def read(path: pathlib.Path, arm: Arm, config: ConfigDict) -> dict[str, Any] | None:
-  """What a run wrote; None if it is not finished, or if the file is another run's."""
+  """A run's record; None if it is not finished, or if the record is another run's."""
   try:
-    result = json.loads(path.read_text())
-  except (OSError, ValueError):
+    result = records.read(path) or {}
+  except ValueError:
     return None
   if result.get("started_from") != weights_digest(config.model.init_from):
     return None
@@ -248,8 +250,8 @@ def weights_digest(init_from: str) -> str | None:
   if not init_from:
     return None
   for path in (f"{init_from}.json", f"{init_from}/summary.json"):
-    with contextlib.suppress(OSError, ValueError, KeyError):
-      return json.loads(pathlib.Path(path).read_text())["parameters_digest"]
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+      return records.read(path)["parameters_digest"]
   folder = pathlib.Path(init_from)
   files = sorted(folder.glob("*.safetensors")) or sorted(
     path

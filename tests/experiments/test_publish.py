@@ -1,14 +1,16 @@
 """The published reports and the index of exhibits."""
 
+import collections
 import dataclasses
 import json
+import pathlib
 import shutil
 
 import pytest
 
 from experiments import publish, reproduce
 from experiments.lab import part as lab
-from experiments.lab import report
+from experiments.lab import records, report
 from experiments.lab.exhibits import Exhibit, Statement
 from experiments.lab.part import Part
 from experiments.lab.statistics import judge, larger
@@ -50,12 +52,17 @@ def test_outcomes_are_those_of_the_kept_numbers(folder):
 
 
 def test_a_clone_has_the_finished_runs_of_studies():
-  of_studies = [runs for runs in publish.RUNS if runs.split("/")[0] in publish.ALONE]
-  assert len(of_studies) == 11
-  parts = {*publish.TRAINED} - {"downstream"}  # its runs are in fine_tuning
-  for runs in (*of_studies, *(f"{part}/runs/*.json" for part in parts)):
-    assert [*(publish.ROOT / publish.RUNS[runs]).glob(runs)], runs
-  assert parts - {*reproduce.PARTS} == {"fine_tuning"}
+  kinds: collections.Counter[str] = collections.Counter()
+  for pattern, documents in publish.STUDIES.items():
+    studies = [*(publish.ROOT / documents).glob(pattern)]
+    assert studies, pattern
+    for study in studies:
+      kept = records.read_all(study)
+      assert kept, study
+      kinds.update(name.partition("/")[0] for name in kept)
+  assert kinds.pop("runs") == 580
+  assert kinds == {"measured": 34, "ranks": 12, "minutes.json": 16, "seconds.json": 7}
+  assert {*publish.TRAINED} - {*reproduce.PARTS} == {"fine_tuning"}
 
 
 def test_kept_statements_are_judged_again(tmp_path):
@@ -81,11 +88,13 @@ def test_what_was_copied_from_the_documents_is_published_as_it_was(tmp_path):
     (root / place).mkdir(parents=True)
   for name, folder in ALONE.items():
     (results / name).mkdir(parents=True)
-    for path in (*folder.glob("*.json"), *folder.glob("*.png")):
+    for path in filter(pathlib.Path.is_file, folder.iterdir()):
       shutil.copy(path, results / name)
   publish.publish(results, root)
   for name, folder in ALONE.items():
-    assert published(root / publish.ALONE[name]) == published(folder)
+    made = root / publish.ALONE[name]
+    assert published(made) == published(folder)
+    assert records.read_all(made) == records.read_all(folder)
 
 
 def test_quick_results_are_not_published(tmp_path, capsys):
@@ -114,7 +123,8 @@ def test_only_parts_that_were_made_are_replaced(tmp_path):
     (results / run).write_text(json.dumps({"of": run}, indent=1))
   assert publish.publish(results, root) == ["strategies"]
   for run, folder in runs.items():
-    assert (root / folder / run).read_text() == json.dumps({"of": run}) + "\n"
+    assert not (root / folder / run).exists()
+    assert records.read(root / folder / run) == {"of": run}
   after = published(root / publish.PACKING)
   assert [x.name for x in after.pop("strategies")] == [x.name for x in made]
   before.pop("strategies")
