@@ -8,10 +8,8 @@ from benchmarks import (
   command,
   growth,
   inference,
-  overhead,
   packing,
   pipeline,
-  prepare,
   speedup,
   table,
   training,
@@ -24,14 +22,11 @@ MISTAKES = [
   (growth, "--json=/dev/null/a/growth.json", "cannot write /dev/null/a/growth.json"),
   (growth, "--picture=growth.txt", "expected .png, .svg or .pdf"),
   (inference, "--histograms=glue_cola_127", "there is no 'glue_cola_127'"),
-  (overhead, "--sizes=mini,huge", "there is no 'huge'"),
-  (overhead, "--row-lengths=513", "--row-lengths has 513; expected 32 to 512"),
   (packing, "--seeds=0", f"{LEAST} 0"),
   (packing, "--only=speed --picture=a.png", "which --only=speed leaves out"),
   (packing, "--only=optimal --slow", "which --only=optimal leaves out"),
   (pipeline, "--sequences=31", "--sequences is 31; expected at least a batch, 32"),
   (pipeline, "--workers=0,-1", f"{LEAST} -1"),
-  (prepare, "--megabytes=10,0", f"{LEAST} 0"),
   (speedup, "--tokens=511", "--tokens is 511; expected at least a row, 512"),
   (speedup, "--depth=-1", f"{LEAST} -1"),
   (speedup, "--row-lengths=128,129", "there is no '129'"),
@@ -97,14 +92,6 @@ def test_numbers_are_written_before_the_picture_is_drawn(tmp_path, monkeypatch):
   with pytest.raises(OSError, match="no space"):
     packing.main(["--only=peers", f"--json={path}", f"--picture={tmp_path / 'a.png'}"])
   assert json.loads(path.read_text())["peers"] == [record]
-
-
-def test_memory_that_cannot_be_read_is_not_reported_as_0(monkeypatch, capsys):
-  monkeypatch.setattr(prepare, "_private_bytes", lambda _: 0)
-  monkeypatch.setattr(prepare, "_prepare_all", lambda _: iter(()))
-  with pytest.raises(SystemExit):
-    prepare.main([])
-  assert "which only Linux has" in capsys.readouterr().err
 
 
 def test_ctrl_c_is_one_line(capsys):
