@@ -41,12 +41,8 @@ PAPER_TABLE_3 = {
   128: ((14_056, "102.42"), (20_496, "82.55")),
 }
 NOT_COMPARABLE = (
-  "Training perplexities are not comparable between layouts. In concat, a row sees tokens "
-  "of other documents. In padding, a row does not see the text before its atom, and each "
-  "atom ends with an end token, which counts and may cost less than a token of text. "
-  "Held-out perplexity is comparable: each document is evaluated alone, in windows that "
-  "advance by half a row, and each token counts once (docs/atom_size.md). The learning "
-  "rate was chosen for concat in small runs; steps of padding have fewer tokens of text."
+  "Training perplexities are not comparable between layouts; held-out perplexities are "
+  "(docs/atom_size.md says why). Steps of padding have fewer tokens of text."
 )
 FEW = (
   "If a step has few atoms, consecutive parts of one atom fill much of it, or all of it; "
@@ -178,12 +174,7 @@ def packed(
     pictures=[picture],
     text=f"{table(columns, totals)}\n\n"
     f"{table(header, rows)}\n\n"
-    f"Seeds: {len(runs[PACKED])}. All runs share one compiled step. Layouts were timed in "
-    "turns, each with its loader: a layout's time is packed's median times the median, "
-    "over turns, of the ratio to packed. At equal steps (and so equal tokens, padding "
-    "included) and at equal time, the longer run is read where the shorter run ends, "
-    "interpolated between evaluations on a part of the held-out text. At equal text, both "
-    "are read at their ends, on all held-out text.",
+    f"Seeds: {len(runs[PACKED])}. docs/atom_size.md says how runs are compared.",
   )
 
 
