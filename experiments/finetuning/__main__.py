@@ -272,8 +272,7 @@ def make_tasks(options: argparse.Namespace, folder: pathlib.Path) -> list[Runs]:
   """The runs of the chosen tasks, in a folder.
 
   Raises:
-    InputError: files or weights are missing, no task has this name, or --all-examples
-      cannot be combined with the other options.
+    InputError: files or weights are missing, or no task has this name.
     ConfigError: a value that no run can have.
   """
   known = real_tasks.TASKS if options.data else local_tasks.TASKS
@@ -282,8 +281,6 @@ def make_tasks(options: argparse.Namespace, folder: pathlib.Path) -> list[Runs]:
     raise InputError(
       f"There is no task {unknown[0]!r}; expected some of {', '.join(known)}."
     )
-  if options.all_examples and (options.quick or not options.data):
-    raise InputError("--all-examples needs --data, and excludes --quick.")
   init_from = options.init_from
   if init_from is None:
     if options.data is None:
@@ -294,17 +291,14 @@ def make_tasks(options: argparse.Namespace, folder: pathlib.Path) -> list[Runs]:
   local = {} if options.data else local_tasks.write(folder / "text")
   made = []
   for name in names:
-    at_most = QUICK_EXAMPLES if options.quick else AT_MOST.get(name, 0)
-    place = folder
-    if options.all_examples and at_most:
-      at_most, place = 0, folder / "all"
     if options.data:
+      at_most = QUICK_EXAMPLES if options.quick else AT_MOST.get(name, 0)
       files = real_tasks.files(name, options.data, folder / "text", at_most=at_most)
     else:
       files = Files(*local[name])
     seeds = options.seeds or (1 if options.quick or name == "squad" else SEEDS)
     overrides = {"model.init_from": str(init_from)} | (QUICK if options.quick else {})
-    made.append(make_runs(name, files, place, seeds=seeds, overrides=overrides))
+    made.append(make_runs(name, files, folder, seeds=seeds, overrides=overrides))
   return made
 
 
@@ -315,7 +309,7 @@ def main(arguments: list[str] | None = None) -> int:
   words += ["--data FOLDER"] * bool(options.data)
   words += ["--init-from FOLDER"] * bool(options.init_from)
   words += [f"--tasks {','.join(options.tasks)}"] if options.tasks else []
-  words += ["--all-examples"] * options.all_examples + ["--quick"] * options.quick
+  words += ["--quick"] * options.quick
   folder = "" if options.data else "local"
   part = command.make_part(options, " ".join(words), folder)
 
@@ -346,11 +340,6 @@ def parser() -> argparse.ArgumentParser:
     "--seeds",
     type=positive,
     help=f"runs of each arm (default: {SEEDS}; 1 for squad and with --quick)",
-  )
-  parser.add_argument(
-    "--all-examples",
-    action="store_true",
-    help="with --data: train on all of sst2 and squad, not on 10,000 and 20,000 of them",
   )
   return parser
 

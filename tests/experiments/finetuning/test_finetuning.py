@@ -255,7 +255,6 @@ def test_a_folder_with_a_run_from_other_weights_is_refused(real, tmp_path, monke
     (["--init-from FOLDER", "--tasks cola,stsb", "--quick"], "quick/local"),
     (["--data FOLDER"], ""),
     (["--data FOLDER", "--quick"], "quick"),
-    (["--data FOLDER", "--all-examples"], ""),
   ],
 )
 def test_runs_that_differ_in_their_data_share_no_folder(
@@ -280,8 +279,6 @@ def test_runs_that_differ_in_their_data_share_no_folder(
     (["--data=nowhere", "--tasks=cola"], "nowhere has no minilm-l6-h384"),
     (["--data=nowhere", "--init-from=x"], "nowhere has no glue/CoLA/train.tsv"),
     ([], "Neither --data nor --init-from is given"),
-    (["--init-from=x", "--all-examples"], "--all-examples needs --data"),
-    (["--data=nowhere", "--all-examples", "--quick"], "excludes --quick"),
   ],
 )
 def test_the_command_says_what_is_wrong(command, message, tmp_path, monkeypatch, capsys):
