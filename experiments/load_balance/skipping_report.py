@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.lab.pictures import COLOURS, PERCENT, figure, save
-from experiments.load_balance.tables import Columns, by_columns, by_devices, waiting
+from experiments.load_balance.tables import by_devices, waiting
 
 _SHOWN = (  # ways in pictures, with their style; tables have all ways
   ("random packs", "o-"),
