@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 from typing import Any
 
@@ -21,7 +22,7 @@ def _(model: Transformer, params: Any = None) -> Probe:
   """Tests layers, logits, and losses if the batch has labels; by derivatives only."""
   graphdef, state = nnx.split(model, nnx.Param)
   return Probe(
-    functools.partial(_run, graphdef),
+    jax.jit(functools.partial(_run, graphdef)),
     nnx.to_pure_dict(state),
     item_owners=lambda name, _, batch: np.asarray(owners_of(name, batch)),
     embed=model.embeddings.of_tokens,
@@ -34,8 +35,10 @@ def _(model: Transformer, params: Any = None) -> Probe:
 def _run(graphdef, params, batch: Arrays) -> dict[str, jax.Array]:
   """The layers, the logits, and each sequence's losses if the batch has labels."""
   model = nnx.merge(graphdef, params)
-  outputs = model.hidden_states(batch)
-  outputs |= model.heads(list(outputs.values())[-1], batch)
+  hidden = model.hidden_states(batch)
+  # Ordered, since JAX sorts a plain dictionary, and the first output that leaks is named.
+  outputs = collections.OrderedDict(hidden)
+  outputs |= model.heads(list(hidden.values())[-1], batch)
   for name in ("mlm_logits", "causal_logits"):  # without the entries `vocab_multiple` adds
     if name in outputs:
       outputs[name] = outputs[name][..., : model.config.vocab_size]

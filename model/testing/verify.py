@@ -7,11 +7,13 @@ case, its row says why.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import importlib.util
 import json
 import math
+import os
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -190,15 +192,20 @@ def quick(show: Callable[[list], Iterator] = iter) -> tuple[list[Row], list[Besi
   ]
   dtypes = ("float32", "bfloat16")
   pairs = [(n, d) for n in names for d in dtypes if d in kernels.dtypes_of(n)]
-  cases: list[tuple] = [(QUICK_HEAD, *pair) for pair in pairs]
-  cases += [(*p, length) for p in pairs if p[0] != "xla" for length in QUICK_LENGTHS]
-  rows, besides = [], []
-  for case in show(cases):
-    if case[0] == QUICK_HEAD:
-      rows.append(verify_case(*case, num_layers=1))
-    else:
-      besides.append(beside_xla(*case))
-  return rows, besides
+  # Most of the time XLA compiles, on one core a case.
+  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+    rows = [
+      threads.submit(verify_case, QUICK_HEAD, *pair, num_layers=1) for pair in pairs
+    ]
+    besides = [
+      threads.submit(beside_xla, *pair, length)
+      for pair in pairs
+      for length in QUICK_LENGTHS
+      if pair[0] != "xla"
+    ]
+    for case in show([*rows, *besides]):
+      concurrent.futures.wait([case])
+  return [row.result() for row in rows], [beside.result() for beside in besides]
 
 
 def beside_xla(
