@@ -1,4 +1,4 @@
-"""How the house is built: python -m tests.house [FOLDER] prints its rooms and arrows.
+"""How the house is built: python -m tests.house [FOLDER] prints its rooms and its size.
 
 A room is a file or a folder of a package. An arrow is an import of one file by another,
 including imports in functions and below `TYPE_CHECKING`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import pathlib
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -124,5 +125,43 @@ def table(root: pathlib.Path = ROOT) -> str:
   return "\n".join(lines)
 
 
+# What is counted together.
+PARTS = {
+  "product": ("packing", "pipeline", "model", "training", "configs", "*.py"),
+  "experiments": ("experiments",),
+  "benchmarks": ("benchmarks",),
+  "tests": ("tests",),
+}
+
+
+def sizes(root: pathlib.Path = ROOT) -> str:
+  """Lines of Python by part, words of the documents, and tracked files."""
+
+  def count(paths, of) -> int:
+    return sum(len(of((root / path).read_text())) for path in paths)
+
+  lines = ["part         lines"]
+  for part, places in PARTS.items():
+    paths = [
+      path
+      for place in places
+      for path in (root.glob(place) if "*" in place else files(place, root))
+    ]
+    lines.append(f"{part:<11} {count(paths, str.splitlines):>6}")
+  documents = [root / "README.md", *root.glob("docs/*.md")]
+  tracked = subprocess.run(
+    ["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True
+  )
+  return "\n".join(
+    [
+      *lines,
+      f"README and docs: {count(documents, str.split):,} words",
+      f"LOG.md: {count([root / 'LOG.md'], str.split):,} words",
+      f"tracked files: {len(tracked.stdout.splitlines()):,}",
+    ]
+  )
+
+
 if __name__ == "__main__":
-  print(table(pathlib.Path(*sys.argv[1:]).absolute() if sys.argv[1:] else ROOT))
+  folder = pathlib.Path(*sys.argv[1:]).absolute() if sys.argv[1:] else ROOT
+  print(f"{table(folder)}\n\n{sizes(folder)}")
