@@ -34,10 +34,11 @@ from training import command, computation, init_from, processes
 from training.config import row_length
 from training.config.rules import check_fields, validate
 from training.errors import ConfigError
-from training.evaluation import evaluate, make_program
+from training.evaluation import evaluate, prediction_config
 from training.mesh import gather, make_mesh, replicated
 from training.record import report, saved_config, workdir
 from training.record.progress import Progress
+from training.step import ModelProgram
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config",
@@ -84,15 +85,13 @@ def main():
     stored = open_run(config, folder, sharding=replicated(mesh))
   else:
     stored = open_model(computed, folder, head=head)
-  program = make_program(
-    stored,
-    mesh=mesh,
-    dtype=config.model.dtype,
-    attention_impl=config.model.attention_impl,
-  )
+  names = {"dtype": config.model.dtype, "attention_impl": config.model.attention_impl}
   lengths = {row_length(config), config.data.max_sequence_length}
+  computed = computation.of(prediction_config(stored.config, **names), lengths)
+  computed.check_all_processes()
   if processes.is_first():
-    print(f"eval.py: {computation.of(program.config, lengths)}", file=sys.stderr)
+    print(f"eval.py: {computed}", file=sys.stderr)
+  program = ModelProgram(computed.config, mesh=mesh, head=stored.head)
 
   dataset = processes.on_first_then_others(lambda: pipeline.prepare_dataset(computed))
   workdir.check_dataset(folder, dataset.manifest["sha256"])

@@ -62,9 +62,11 @@ from pipeline.tasks.squad import MAX_ANSWER_LENGTH
 from pipeline.tokenizer import Tokenizer
 from training import computation, evaluation
 from training.command import Parser
+from training.computation import Computation
 from training.errors import ConfigError
 from training.mesh import make_mesh, replicated
 from training.record import saved_config, workdir
+from training.step import ModelProgram
 
 _EXAMPLES = """FOLDER is the folder of a run or an imported model (python -m model
 import), or a Hugging Face directory of BertForSequenceClassification,
@@ -123,16 +125,15 @@ def main(arguments: list[str] | None = None) -> int:
 def run(options: argparse.Namespace):
   """Runs the command with parsed options."""
   check_integer("--max-answer-length", options.max_answer_length, at_least=1)
+  compiler.keep_programs()
   opened = open_model(options)
-  results = make_results(opened, options)
-  names = {"dtype": options.dtype, "attention_impl": options.attention_impl}
-  config = evaluation.prediction_config(opened.stored.config, **names)
-  print(computation.of(config, [opened.settings.max_sequence_length]), file=sys.stderr)
-  if options.input == STANDARD_INPUT and sys.stdin.isatty():
+  computed = choose_computation(opened, options)
+  results = make_results(opened, options, computed)
+:
     print("reading standard input; Ctrl-D ends it", file=sys.stderr)
   tally: collections.Counter[str] = collections.Counter()
   examples = read_examples(options.input, opened.settings, opened.tokenizer, tally)
-  _write(results(examples), options, opened)
+  _write(results(examples), options, opened, computed)
   _report_cuts(tally, opened.settings)
 
 
@@ -159,23 +160,28 @@ def embed(
   options = _parser().parse_args([str(folder), f"--embed={pooling}"])
   opened = open_model(options)
   examples = examples_of(sentences, opened.settings, opened.tokenizer)
-  vectors = [vector for _, vector in make_results(opened, options)(examples)]
+  computed = choose_computation(opened, options)
+  vectors = [vector for _, vector in make_results(opened, options, computed)(examples)]
   return np.array(vectors, np.float32).reshape(-1, opened.stored.config.hidden_size)
 
 
+def choose_computation(opened: Opened, options: argparse.Namespace) -> Computation:
+  """The dtype and the attention, by the options or the fastest on this device."""
+  names = {"dtype": options.dtype, "attention_impl": options.attention_impl}
+  config = evaluation.prediction_config(opened.stored.config, **names)
+  return computation.of(config, [opened.settings.max_sequence_length])
+
+
 def make_results(
-  opened: Opened, options: argparse.Namespace
+  opened: Opened, options: argparse.Namespace, computed: Computation
 ) -> Callable[[Iterator[Example]], Iterator[Any]]:
   """Makes a function from examples to the model's answers or embeddings.
 
   The options are checked at once. The parameters are read when the first result is
   requested.
   """
-  compiler.keep_programs()
   stored, settings, mesh = opened.stored, opened.settings, make_mesh()
-  program = evaluation.make_program(
-    stored, mesh=mesh, dtype=options.dtype, attention_impl=options.attention_impl
-  )
+  program = ModelProgram(computed.config, mesh=mesh, head=stored.head)
   shape = BatchShape(
     settings.max_sequence_length,
     batch_size=-(-options.batch_size // mesh.size) * mesh.size,
@@ -204,7 +210,12 @@ def make_results(
   return results
 
 
-def _write(results: Iterator[Any], options: argparse.Namespace, opened: Opened):
+def _write(
+  results: Iterator[Any],
+  options: argparse.Namespace,
+  opened: Opened,
+  computed: Computation,
+):
   start, number, wrote = time.perf_counter(), 0, ""
   what = "embedding" if options.embed else "answering"
   to_text = as_json if options.embed else json.dumps
@@ -233,7 +244,8 @@ def _write(results: Iterator[Any], options: argparse.Namespace, opened: Opened):
       print(to_text(result), flush=True)
   seconds = time.perf_counter() - start
   done = "embedded" if options.embed else "answered"
-  print(f"{done} {number:,} examples in {seconds:.1f} s{wrote}", file=sys.stderr)
+  said = f"{done} {number:,} examples in {seconds:.1f} s{wrote}"
+  print(f"{said}, {computed}", file=sys.stderr)
 
 
 def _interrupt(*_):

@@ -148,7 +148,7 @@ class Run:
   unpacked_recipe: Recipe
   recipe: Recipe
   program: TrainingProgram
-  computation: str  # which dtype and attention, and why
+  computation: computation.Computation
   params: Callable[[], Any] | None  # reads the initial parameters; None: at random
   compilations: CompilationCounter
 
@@ -219,6 +219,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   )
   begun = weights.read_description(folder).config if weights.steps(folder) else None
   computed = computation.of_run(config, model_config, begun=begun)
+  computed.check_all_processes()
   model_config = computed.config
   flags = f"; XLA_FLAGS has {flags_added}" if flags_added else ""
   processes.print_on_first(f"{computed}{flags}\n")
@@ -250,7 +251,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
     unpacked_recipe=unpacked_recipe,
     recipe=recipe,
     program=program,
-    computation=str(computed),
+    computation=computed,
     params=params,
     compilations=CompilationCounter(),
   )
@@ -504,7 +505,7 @@ def describe(run: Run):
   workdir.record(run.folder, run.config, run.dataset.manifest["sha256"])
   weights.describe(
     run.folder,
-    run.program.config,
+    run.computation.to_keep,
     head=run.program.head,
     vocabulary=weights.Vocabulary(
       tuple(run.dataset.vocabulary), by_json=run.dataset.tokenizer.by_json
@@ -540,7 +541,7 @@ def finish(run: Run, figures: dict[str, Any]):
     "task": config.data.task,
     "dtype": program.config.dtype.name,
     "attention_impl": program.config.attention_impl,
-    "computation": run.computation,
+    "computation": str(run.computation),
     "recipe": {"unpacked": run.unpacked_recipe.as_dict(), "packed": run.recipe.as_dict()},
     "stream": config.data.stream,
     "epochs": None if config.data.stream else steps / loader.batches_per_epoch,

@@ -251,7 +251,7 @@ class Layer(nnx.Module):
       value,
       rows.segment_ids,
       implementation=config.attention_impl,
-      mask="none" if config.attention_mask == "none" else "segment",
+      mask=config.attention_mask,
       causal=config.CAUSAL,
       window=config.window_of(self.number),
       slopes=config.slopes,

@@ -28,7 +28,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
   """Sets random numbers of an array to 0, and scales the others to keep its mean.
 
   Args:
-    x: of any shape.
+    x: with at least one axis.
     rate: the fraction that is dropped, in [0, 1), rounded to a multiple of 2^-16.
     key: a PRNG key; None for no dropout.
   """

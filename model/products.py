@@ -67,7 +67,8 @@ def _quantize(x: jax.Array, dtype: Any, *, axis: int | None) -> tuple[jax.Array,
   """x / scale in 8 bits, and the scales: of the whole array, or of each row of an axis."""
   wide = x.astype(jnp.float32)
   largest = jnp.abs(wide).max(axis=axis, keepdims=True)
-  scales = jnp.where(largest > 0, largest / float(jnp.finfo(dtype).max), 1)
+  scales = largest / float(jnp.finfo(dtype).max)
+  scales = jnp.where(scales > jnp.finfo(jnp.float32).tiny, scales, 1)
   return (wide / scales).astype(dtype), scales
 
 

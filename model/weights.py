@@ -240,6 +240,8 @@ def open_folder(
   """
   directory = pathlib.Path(directory)
   head, config, vocabulary, labels = read_description(directory)
+  # The one in the file is for the device of the run, which resumes by it.
+  config = dataclasses.replace(config, attention_impl="auto")
   check_vocabulary_size(directory, vocabulary, config)
   saved = steps(directory)
   if step is None:

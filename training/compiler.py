@@ -14,7 +14,7 @@ from training import memory
 # gradients of GELU and LayerNorm to memory as float32. Without that, a step of BERT-base
 # takes 3 % less time on an H200 (docs/speed.md).
 _GPU_FLAGS = ("--xla_allow_excess_precision=false",)
-_MOST_BYTES = 4 * 2**30
+_MOST, _MOST_BYTES = 1000, 4 * 2**30  # entries, and bytes of all
 
 
 def set_flags() -> str:
@@ -26,6 +26,8 @@ def set_flags() -> str:
     The flags that it added; "" for none.
   """
   given = os.environ.get("XLA_FLAGS", "")
+  if given and not given.lstrip().startswith("--"):
+    return ""  # the name of a file with flags
   names = [word.partition("=")[0] for word in given.split()]
   added = [flag for flag in _GPU_FLAGS if flag.partition("=")[0] not in names]
   if not added or memory.only_cpus(os.environ):
@@ -43,6 +45,8 @@ def keep_programs():
   import jax  # here, since `set_flags` comes before
 
   config: Any = jax.config  # whose attributes are made at run time
+  if not config.jax_enable_compilation_cache:
+    return
   if config.jax_compilation_cache_dir is None:
     home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     folder = pathlib.Path(home) / "isopack" / "compiled"
@@ -58,13 +62,19 @@ def keep_programs():
 
 
 def _clean(folder: pathlib.Path):
-  """Makes the folder, and removes what a killed process left half written.
+  """Makes the folder, and removes half-written entries and the oldest beyond `_MOST`.
 
-  JAX writes the time of an entry after the entry itself.
+  JAX writes the time of an entry after the entry itself, so what a killed process left half
+  written has none. At each write, JAX looks at all entries.
   """
   folder.mkdir(mode=0o700, parents=True, exist_ok=True)
   with tempfile.TemporaryFile(dir=folder):  # raises if the folder cannot be written
     pass
+  times = {path.name.removesuffix("-atime"): path for path in folder.glob("*-atime")}
+  oldest = sorted(times, key=lambda name: -times[name].stat().st_mtime)[_MOST:]
   for entry in folder.glob("*-cache"):
-    if not entry.with_name(f"{entry.name.removesuffix('cache')}atime").exists():
+    name = entry.name.removesuffix("-cache")
+    if name not in times or name in oldest:
       entry.unlink(missing_ok=True)
+  for name in oldest:
+    times[name].unlink(missing_ok=True)

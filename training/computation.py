@@ -10,6 +10,8 @@ import ml_collections
 
 import model
 from model import attention
+from training import processes
+from training.command import Stopped
 from training.config import row_length
 
 
@@ -19,16 +21,35 @@ class Computation(NamedTuple):
   Attributes:
     config: the model's, with the names of a dtype and an implementation of attention.
     why: why these, in words.
+    begun: the implementation that the run began with, if this one is only in its place.
   """
 
   config: model.ModelConfig
   why: str
+  begun: str = ""
 
   def __str__(self) -> str:
     return (
       f"computing in {self.config.dtype.name} with attention_impl="
       f"{self.config.attention_impl}: {self.why}"
     )
+
+  @property
+  def to_keep(self) -> model.ModelConfig:
+    """The config that a later start of the run goes by."""
+    began = self.begun or self.config.attention_impl
+    return dataclasses.replace(self.config, attention_impl=began)
+
+  def check_all_processes(self):
+    """Raises Stopped if process 0 computes in another way: devices would wait for ever."""
+    ours = [self.config.dtype.name, self.config.attention_impl]
+    first = processes.on_first(lambda: ours)
+    if ours != first:
+      raise Stopped(
+        f"This process would compute in {ours[0]} with attention_impl={ours[1]}, process 0 "
+        f"in {first[0]} with {first[1]}. Name both for all of them: --config.model.dtype "
+        "and --config.model.attention_impl."
+      )
 
 
 def of(model_config: model.ModelConfig, row_lengths: Iterable[int]) -> Computation:
@@ -74,5 +95,6 @@ def of_run(
   try:
     return of(before, lengths)._replace(why="as the run began")
   except model.AttentionError as error:
-    why = f"the run began with {begun.attention_impl}, but {error}"
-    return of(model_config, lengths)._replace(why=why)
+    other = of(model_config, lengths)
+    why = f"the run began with {begun.attention_impl}, but {error} {other.why}"
+    return other._replace(why=why, begun=begun.attention_impl)

@@ -91,7 +91,9 @@ def attention(
     query, key, value: [B, S, N, H].
     segment_ids: int32[B, S]; 1, 2, ... numbers the sequences from the left, 0 is padding.
     implementation: a key of `IMPLEMENTATIONS`, or "auto" for the `fastest`.
-    mask: "segment", or "none", with which a token sees every real token of its row.
+    mask: "segment"; "token_type", the same for ids that differ by token type, too, so that
+      tokens with one id may have others between them; or "none", with which a token sees
+      every real token of its row.
     causal: whether a token sees only itself and the tokens before it.
     window: how far a token sees, in tokens to either side; None for no limit.
     slopes: the slopes of ALiBi's bias, from `alibi_slopes`; None for no bias.
@@ -154,8 +156,8 @@ def _attend(
   bias = None if slopes is None else alibi_bias(slopes, row_length)
   by_window = bias is None and window_pairs(row_length, window) < row_length**2
   if implementation == "xla" and not by_window:
-    masks = {"segment": packed_attention_mask, "none": padding_attention_mask}
-    allowed = masks[mask](segment_ids)
+    allowed_by = padding_attention_mask if mask == "none" else packed_attention_mask
+    allowed = allowed_by(segment_ids)
     if causal or window is not None:
       places = jnp.arange(row_length)
       allowed &= near(places, places, window, causal=causal)[None, None]
@@ -284,7 +286,7 @@ def choose(config: ModelConfig, row_lengths: Iterable[int]) -> Choice:
       check(config, length)
     return Choice(config.attention_impl, "as the config says")
   needs = [layer for length in row_lengths for layer in needs_of(config, length)]
-  return fastest(needs, has_offsets=config.attention_mask != "none")
+  return fastest(needs, has_offsets=config.attention_mask == "segment")
 
 
 def fastest(needs: Iterable[Needs], *, has_offsets: bool = True) -> Choice:
@@ -292,10 +294,10 @@ def fastest(needs: Iterable[Needs], *, has_offsets: bool = True) -> Choice:
 
   Args:
     needs: what each layer needs.
-    has_offsets: whether `cudnn_packed` can know where sequences are: by a mask that keeps
-      them apart, and a largest possible segment id.
+    has_offsets: whether `cudnn_packed` can know where sequences are: the tokens of one id
+      are adjacent, and the largest possible id is known.
   """
-  device = jax.local_devices()[0].device_kind
+  device, needs = jax.local_devices()[0].device_kind, list(needs)
   refused = ""
   for name in kernels.FASTEST_FIRST:
     if not kernels.runs_here(name) or (name == "cudnn_packed" and not has_offsets):
@@ -304,12 +306,12 @@ def fastest(needs: Iterable[Needs], *, has_offsets: bool = True) -> Choice:
       for layer in needs:
         check_layer(name, layer)
     except AttentionError as error:
-      refused = refused or str(error)
+      refused = refused or str(error).replace(", or attention_impl=xla.", ".")
       continue
     why = f"the fastest attention that is proven on {device}"
     return Choice(name, f"{why}. {refused}".removesuffix(". "))
   if refused:
-    return Choice("xla", f"{refused} On GPUs xla is slower and takes more memory.")
+    return Choice("xla", f"{refused} Here xla is slower and takes more memory.")
   return Choice("xla", f"no kernel of its own is known to be faster on {device}")
 
 
@@ -327,8 +329,8 @@ def check_layer(implementation: str, needs: Needs):
     return  # xla computes this layer
   if why := _disagreement(implementation, needs._replace(dropout_rate=0.0)):
     raise AttentionError(
-      f"attention_impl={implementation} is wrong on this device in rows of "
-      f"{needs.row_length} tokens: {why}. Set another row length, or attention_impl=xla."
+      f"attention_impl={implementation} {why}, on this device in rows of "
+      f"{needs.row_length} tokens. Set another row length, or attention_impl=xla."
     )
 
 
@@ -339,10 +341,11 @@ def _disagreement(implementation: str, needs: Needs) -> str:
   with concurrent.futures.ThreadPoolExecutor(1) as threads:
     try:
       size = threads.submit(difference_from_xla, implementation, needs).result()
-    except jax.errors.JaxRuntimeError as error:
-      return str(error).strip().partition("\n")[0][:300]
+    except (RuntimeError, ValueError, TypeError) as error:  # of JAX, cuDNN or XLA
+      reason = str(error).strip().partition("\n")[0][:300].rstrip(".")
+      return f"could not be compared with xla ({reason})"
   limit = TOLERANCES[needs.dtype]
-  return "" if size <= limit else f"it differs from xla by {size:.1e}, more than {limit:g}"
+  return "" if size <= limit else f"differs from xla by {size:.1e}, more than {limit:g}"
 
 
 def difference_from_xla(implementation: str, needs: Needs) -> float:

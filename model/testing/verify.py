@@ -194,9 +194,7 @@ def quick(show: Callable[[list], Iterator] = iter) -> tuple[list[Row], list[Besi
   pairs = [(n, d) for n in names for d in dtypes if d in kernels.dtypes_of(n)]
   # Most of the time XLA compiles, on one core a case.
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-    rows = [
-      threads.submit(verify_case, QUICK_HEAD, *pair, num_layers=1) for pair in pairs
-    ]
+    rows = [threads.submit(verify_case, QUICK_HEAD, *pair, num_layers=1) for pair in pairs]
     besides = [
       threads.submit(beside_xla, *pair, length)
       for pair in pairs
@@ -216,7 +214,7 @@ def beside_xla(
   try:
     needs = kernels.Needs(dtype, head_size=head_size, row_length=row_length)
     size = attention.difference_from_xla(implementation, needs)
-  except (ValueError, jax.errors.JaxRuntimeError) as error:
+  except (RuntimeError, ValueError, TypeError) as error:  # of JAX, cuDNN or XLA
     return dataclasses.replace(case, failed=str(error).strip().partition("\n")[0][:300])
   return dataclasses.replace(case, difference=size)
 
@@ -330,6 +328,7 @@ def table(rows: list[Row]) -> str:
     "|---|---|---|---:|---:|---:|---:|---:|---|",
   ]
   skipped: dict[str, str] = {}
+  failed: dict[str, str] = {}
   for row in rows:
     if row.not_run:
       skipped.setdefault(row.implementation, row.not_run)
@@ -338,7 +337,8 @@ def table(rows: list[Row]) -> str:
     cells = [row.head, row.implementation, row.dtype, *map(number, sizes)]
     lines.append(f"| {' | '.join(cells)} | {'' if row.passes else 'FAILS'} |")
     if row.failed:
-      skipped.setdefault(row.implementation, row.failed)
+      failed.setdefault(row.implementation, row.failed)
+  lines += [f"\nFAILS, {name}: {reason}" for name, reason in failed.items()]
   lines += [f"\nNot run, {name}: {reason}" for name, reason in skipped.items()]
   return "\n".join(lines)
 

@@ -42,8 +42,21 @@ def test_a_second_start_compiles_nothing(tmp_path):
   (entry, *_) = folder.glob("*-cache")
   entry.write_bytes(entry.read_bytes()[:9])  # as a killed process leaves it
   entry.with_name(entry.name.removesuffix("cache") + "atime").unlink()
-  assert run(tmp_path)[0] != "WARNING"
+  again = run(tmp_path)
+  assert not any("WARNING" in line for line in again)
+  assert int(again[1]) > 0  # compiled again
   assert run(tmp_path) == ["True", "0"]
+
+
+def test_the_oldest_programs_are_removed(tmp_path, monkeypatch):
+  monkeypatch.setattr(compiler, "_MOST", 2)
+  for number in range(4):
+    for kind in ("cache", "atime"):
+      path = tmp_path / f"{number}-{kind}"
+      path.write_text("")
+      os.utime(path, (number, number))
+  compiler._clean(tmp_path)
+  assert {path.name[0] for path in tmp_path.iterdir()} == {"2", "3"}
 
 
 def test_a_folder_of_the_user_is_taken_and_one_that_cannot_be_is_named(tmp_path):
@@ -63,6 +76,7 @@ def test_a_folder_of_the_user_is_taken_and_one_that_cannot_be_is_named(tmp_path)
     ("", False, "--xla_allow_excess_precision=false"),
     ("--xla_dump_to=x", False, "--xla_allow_excess_precision=false"),
     ("--xla_allow_excess_precision=true", False, ""),
+    ("file/of/flags", False, ""),
   ],
 )
 def test_flags_for_gpus_are_added_to_those_of_the_user(

@@ -61,6 +61,10 @@ def test_a_resumed_run_takes_another_attention_where_it_must_and_says_so(monkeyp
     assert found.why.startswith("the run began with cudnn_packed, but attention_impl=")
     with pytest.raises(AttentionError):
       choose(begun=begun, attention_impl="cudnn_packed")
+    as_if_on(monkeypatch, HOPPER)  # back again
+    back = choose(begun=begun._replace(config=found.to_keep))
+    assert back[1] == ("bfloat16", "cudnn_packed")
+    assert back[0].why == "as the run began"
 
 
 def test_only_the_computation_is_chosen(monkeypatch):

@@ -396,3 +396,13 @@ def test_an_interrupted_sweep_takes_its_run_along(folder, tmp_path):
   assert process.returncode == 130
   assert told.splitlines()[-1] == "Stopped. Run the same command again to continue."
   assert not any(pathlib.Path(f"/proc/{child}").exists() for child in children)
+
+
+def test_reading_a_sweep_starts_no_device():
+  """Its runs need the device, and a TPU serves one process only."""
+  program = (
+    "from jax._src import xla_bridge; from training.sweep.file import load_sweep; "
+    "load_sweep('configs/sweeps/ablations.py'); "
+    "assert not xla_bridge.backends_are_initialized()"
+  )
+  subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

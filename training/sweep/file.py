@@ -275,6 +275,8 @@ def _changed(
     checked = config.copy_and_resolve_references()
     if checked.model.attention_impl in IMPLEMENTATIONS:
       checked.model.attention_impl = "auto"
+    if checked.model.dtype == "auto":  # which would start this machine's device
+      checked.model.dtype = "float32"
     validate(
       checked,
       algorithms=pipeline.ALGORITHMS,
