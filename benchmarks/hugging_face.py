@@ -1,10 +1,11 @@
 """Training steps of Hugging Face's BERT or ModernBERT, on a CPU or an NVIDIA GPU.
 
-Three computations have the same loss. `whole` is the published model: its token head sees
+These computations have the same loss. `whole` is the published model: its token head sees
 all tokens. `masked` gives the head only the masked tokens. `unpadded` does so too, and runs
 the encoder on the batch's real tokens as one row, with attention within each sequence: on a
-GPU, in 16 bits, by `varlen_attn`; otherwise one sequence after the other. A user of PyTorch
-can write each of the three in a few lines.
+GPU, in 16 bits, by `varlen_attn`; otherwise one sequence after the other. `compiled` is
+`masked` with an encoder by `torch.compile`. `flattened` is `unpadded` with transformers'
+own collator and FlashAttention. A user of PyTorch can write each of them in a few lines.
 
 Transformers accepts a ModernBERT batch in one row only with FlashAttention, which needs a
 GPU, and PyTorch's FlexAttention has no gradient on a CPU. So if `unpadded` computes one
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib.util
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
@@ -76,6 +78,23 @@ class HuggingFace:
     self._start = {name: x.clone() for name, x in self.model.state_dict().items()}
     self.reset()
 
+  def model_for(self, what: str) -> PreTrainedModel:
+    """The model of a key of `COMPUTATIONS`.
+
+    Raises:
+      ImportError: FlashAttention is not installed.
+    """
+    if what in ("whole", "masked"):
+      return self.model
+    if what == "unpadded":
+      return self.unpadded
+    model = copy.deepcopy(self.model, {id(x): x for x in self.model.parameters()})
+    if what == "compiled":
+      model.base_model.compile()
+    else:
+      model.set_attn_implementation("flash_attention_2")
+    return model
+
   def reset(self):
     """Restores the initial weights and makes a new optimizer."""
     self.model.load_state_dict(self._start)
@@ -108,7 +127,7 @@ class Computation:
   def __init__(self, trained: HuggingFace, what: str):
     self._prepare, self._loss = COMPUTATIONS[what]
     self._trained = trained
-    self._model = trained.unpadded if what == "unpadded" else trained.model
+    self._model = trained.model_for(what)
     self.reset = trained.reset
 
   def prepare(self, batch: PackedBatch) -> Tensors:
@@ -133,25 +152,47 @@ class Computation:
 
 def seconds_of_steps(
   config: BertConfig, batches: Sequence[Mapping[str, np.ndarray]], *, device: str
-) -> dict[str, list[float]]:
-  """Times masked and unpadded steps, in turns, on each batch except the first.
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+  """Times steps of each computation except `whole`, in turns, on each batch but the first.
 
   Args:
     config: of the model; its weights are random, and the computation has its dtype.
     batches: PackedBatches with one sequence a row.
     device: "cpu" or "cuda".
+
+  Returns:
+    Seconds by computation; and why others did not run.
+
+  Raises:
+    OutOfMemoryError: PyTorch's; the GPU's memory does not suffice.
   """
   trained = HuggingFace(config, device=device, dtype=np.dtype(config.dtype).name)
-  computations = {what: Computation(trained, what) for what in ("masked", "unpadded")}
-  seconds: dict[str, list[float]] = {what: [] for what in computations}
-  for number, batch in enumerate(batches):
-    for what, computation in computations.items():
-      prepared = computation.prepare(dict(batch))
-      start = time.perf_counter()
-      computation.step(prepared)  # reading the loss waits for the device
-      if number:
-        seconds[what].append(time.perf_counter() - start)
-  return seconds
+  computations: dict[str, Computation] = {}
+  seconds: dict[str, list[float]] = {}
+  failed: dict[str, str] = {}
+
+  def step(what: str, batch: Mapping[str, np.ndarray]) -> float:
+    prepared = computations[what].prepare(dict(batch))
+    start = time.perf_counter()
+    computations[what].step(prepared)  # reading the loss waits for the device
+    return time.perf_counter() - start
+
+  for what in ("masked", "unpadded", "compiled", "flattened"):
+    try:
+      if what == "flattened" and not importlib.util.find_spec("flash_attn"):
+        raise ImportError("flash_attn is not installed")
+      computations[what] = Computation(trained, what)
+      step(what, batches[0])
+    except torch.OutOfMemoryError:
+      raise
+    except Exception as error:  # of compilers and kernels, of many kinds
+      failed[what] = str(error).strip().partition("\n")[0] or type(error).__name__
+    else:
+      seconds[what] = []
+  for batch in batches[1:]:
+    for what, each in seconds.items():
+      each.append(step(what, batch))
+  return seconds, failed
 
 
 # ---- batches, from PackedBatches with one sequence a row ------------------------------
@@ -199,6 +240,27 @@ def _prepare_unpadded(batch: PackedBatch) -> Tensors:
   }
 
 
+def _prepare_flattened(batch: PackedBatch) -> Tensors:
+  """By transformers' own collator, which makes no label of a sequence's first token."""
+  padded = _prepare_whole(batch)
+  real = padded["attention_mask"].bool()
+  rows = [
+    {name: padded[name][i][real[i]].tolist() for name in ("input_ids", "labels")}
+    for i in range(len(real))
+  ]
+  collate: Any = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True)
+  tensors = collate(rows, return_tensors="pt")
+  labels = tensors.pop("labels").flatten()
+  masked = torch.nonzero(labels != NOT_MASKED)[:, 0]
+  return tensors | {
+    "token_type_ids": padded["token_type_ids"][real][None],
+    "starts": tensors["cu_seq_lens_q"][:-1].long(),
+    "masked": masked,
+    "labels": labels[masked],
+    "next_sentence_label": padded["next_sentence_label"],
+  }
+
+
 # ---- losses ----------------------------------------------------------------------------
 
 
@@ -216,6 +278,11 @@ def _masked(model: PreTrainedModel, batch: Tensors) -> torch.Tensor:
 def _unpadded(model: PreTrainedModel, batch: Tensors) -> torch.Tensor:
   hidden = _encode(model, batch, lengths=batch["lengths"])[0]
   return _heads(model, hidden, batch["starts"], batch)
+
+
+def _flattened(model: PreTrainedModel, batch: Tensors) -> torch.Tensor:
+  ends = {name: batch[name] for name in batch if name.startswith(("cu_seq", "max_length"))}
+  return _heads(model, _encode(model, batch, **ends)[0], batch["starts"], batch)
 
 
 def _encode(model: PreTrainedModel, batch: Tensors, **options) -> torch.Tensor:
@@ -287,4 +354,6 @@ COMPUTATIONS = {
   "whole": (_prepare_whole, _whole),
   "masked": (_prepare_masked, _masked),
   "unpadded": (_prepare_unpadded, _unpadded),
+  "compiled": (_prepare_masked, _masked),
+  "flattened": (_prepare_flattened, _flattened),
 }

@@ -29,11 +29,17 @@ import numpy as np
 
 import packing
 from benchmarks import command, steps
-from benchmarks.small_bert import machine_and_device, make_config, make_optimizer
+from benchmarks.small_bert import (
+  FAMILIES,
+  machine_and_device,
+  make_encoder,
+  make_optimizer,
+)
 from benchmarks.steps import quartiles, spread
 from benchmarks.table import print_table, record_table
-from model import IMPLEMENTATIONS, AttentionError, ModelConfig
+from model import IMPLEMENTATIONS, AttentionError, BertConfig, ModelConfig
 from model.attention import check
+from model.masks import pairs_within
 from training.mesh import make_mesh, put_batch
 from training.record.flops import peak_of, training_flops
 from training.step import TrainingProgram
@@ -72,18 +78,35 @@ def make_batches(
 
 
 def make_programs(
-  size: str, implementation: str, dtype: str, row_length: int
+  size: str,
+  implementation: str,
+  dtype: str,
+  row_length: int,
+  *,
+  family: str = "bert",
+  **fields: Any,
 ) -> dict[str, TrainingProgram]:
   """The packed model and an ordinary one, as "packed" and "unpacked".
+
+  Args:
+    size: of the model.
+    implementation: of attention.
+    dtype: of the computation.
+    row_length: S, in tokens.
+    family: a key of `small_bert.FAMILIES`.
+    fields: of the model's config, other than those of `small_bert.make_encoder`.
 
   Raises:
     AttentionError: the implementation cannot run here.
   """
-  config = make_config(
-    size, longest=row_length, attention_impl=implementation, dtype=jnp.dtype(dtype)
-  )
+  config = make_encoder(FAMILIES[family], size, longest=row_length)
+  fields |= {"attention_impl": implementation, "dtype": jnp.dtype(dtype)}
+  config = dataclasses.replace(config, **fields)
   check(config, row_length)
-  ordinary = dataclasses.replace(config, attention_mask="none", position_reset=False)
+  without: dict[str, Any] = {"attention_mask": "none"}
+  if isinstance(config, BertConfig):  # a ModernBERT knows only distances
+    without["position_reset"] = False
+  ordinary = dataclasses.replace(config, **without)
   start: dict[str, Any] = {"mesh": make_mesh(1), "seed": 0}
   return {
     "packed": TrainingProgram(config, make_optimizer(), loss_unit="sequence", **start),
@@ -191,12 +214,13 @@ def model_flops(
   """`training_flops` of a step on one of these batches, which have one shape.
 
   Returns:
-    Of the "model"; and the same with only the pairs of tokens of "one_sequence", on average
-    over the batches.
+    Of the "model"; and the same with only the pairs of tokens of "one_sequence", in local
+    layers within the window, on average over the batches.
   """
   rows = np.concatenate([batch["segment_ids"] for batch in batches])
-  squares = [np.square(np.bincount(row)[1:].astype(np.int64)).sum() for row in rows]
-  pairs = config.num_layers * int(np.sum(squares)) // len(batches)
+  lengths = np.concatenate([np.bincount(row)[1:].astype(np.int64) for row in rows])
+  windows = map(config.window_of, range(config.num_layers))
+  pairs = sum(int(pairs_within(lengths, x).sum()) for x in windows) // len(batches)
   shapes = {name: array.shape for name, array in batches[0].items()}
   count = functools.partial(
     training_flops,

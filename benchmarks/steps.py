@@ -63,12 +63,28 @@ class CompiledStep(NamedTuple):
   xla_flops: float | None
   bytes: int  # by XLA's plan: arguments, results and temporary arrays; the state once
   argument_bytes: int  # of these, the state and the batch
+  seconds: float  # to trace and compile it, or to read it where compiled programs are kept
 
 
-def compile_step(program: TrainingProgram, batch: Mapping[str, jax.Array]) -> CompiledStep:
-  """Compiles the training step for batches like this one."""
+def compile_step(
+  program: TrainingProgram,
+  batch: Mapping[str, jax.Array],
+  options: Mapping[str, Any] | None = None,
+) -> CompiledStep:
+  """Compiles the training step for batches like this one.
+
+  Args:
+    program: the program that makes the step.
+    batch: a batch of the step's shape.
+    options: of XLA, by name, besides those in XLA_FLAGS.
+
+  Raises:
+    JaxRuntimeError: this XLA does not know an option.
+  """
+  start = time.perf_counter()
   traced = program.train_step.trace(program.abstract_state(), batch)
-  step = traced.lower().compile()
+  step = traced.lower().compile(compiler_options=dict(options or {}) or None)
+  seconds = time.perf_counter() - start
   plan: Any = step.memory_analysis()
   return CompiledStep(
     run=step,
@@ -79,6 +95,7 @@ def compile_step(program: TrainingProgram, batch: Mapping[str, jax.Array]) -> Co
     - plan.alias_size_in_bytes
     + plan.temp_size_in_bytes,
     argument_bytes=plan.argument_size_in_bytes,
+    seconds=seconds,
   )
 
 
@@ -89,13 +106,22 @@ class Trainer:
     self._state = program.init()
 
   def runs(
-    self, step: CompiledStep, batches: Sequence[Mapping[str, jax.Array]]
+    self,
+    step: CompiledStep,
+    batches: Sequence[Mapping[str, jax.Array]],
+    *,
+    in_a_row: int = 1,
   ) -> Callable[[int], Any]:
-    """For `in_turns`: makes a step with the round's batch; too few batches are repeated."""
+    """For `in_turns`: makes a step with the round's batch; too few batches are repeated.
+
+    With `in_a_row`, each round makes this many steps, one after another without waiting, as
+    in training.
+    """
 
     def run(number: int):
-      self._state, totals = step.run(self._state, batches[number % len(batches)])
-      return totals  # ready when the step is done
+      for index in range(number * in_a_row, (number + 1) * in_a_row):
+        self._state, totals = step.run(self._state, batches[index % len(batches)])
+      return totals  # ready when the last step is done
 
     return run
 

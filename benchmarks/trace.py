@@ -1,31 +1,30 @@
-"""Where the time of a packed training step goes on a CPU, by kind of operation.
+"""Where the time of a packed training step goes, by kind of operation.
 
     python -m benchmarks.trace --size base --sequences 8 --batch-size 4
 
-Traces three packed steps of `benchmarks.training` with JAX's profiler, and adds up the time
-of XLA's operations over all threads. The time of products includes the reductions and
-additions that XLA fuses into them.
+Traces three packed steps of `benchmarks.training` with JAX's profiler. On a GPU, it adds up
+the time of the kernels; on a CPU, that of XLA's operations over all threads, where the time
+of products includes the reductions and additions that XLA fuses into them.
 """
 
 from __future__ import annotations
 
-import collections
 import gzip
 import json
 import os
 import pathlib
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 import packing
 from benchmarks.command import add, add_size, make_parser, run, write
-from benchmarks.sample import draw
 from benchmarks.small_bert import VOCAB_SIZE, machine_and_device, make_config
 from benchmarks.table import record_table
-from benchmarks.training import Ours
 
 STEPS = 3
 # By kind, parts of the names of operations; the first kind with a match counts.
@@ -35,10 +34,21 @@ KINDS = {
   "reductions": ("reduce",),
   "element by element": ("fusion", "wrapped", "scatter", "gather"),
 }
+# The same for kernels of GPUs. XLA names a fusion by the operations that it ends in, or,
+# such as the fusions of LayerNorm, only by a number.
+GPU_KINDS = {
+  "attention": ("sdpa", "fmha", "flash", "cudnn::fusion"),
+  "products": ("nvjet", "gemm", "cublas", "cutlass", "xmma", "matmul", "_dot"),
+  "reductions": ("reduce",),
+  "copies and transposes": ("copy", "transpose", "memset"),
+  "element by element": ("loop_", "wrapped", "scatter", "gather"),
+  "fusions without a name": ("fusion",),
+  "other kernels": ("",),
+}
 
 
 def kind_of(name: str) -> str | None:
-  """The kind of an operation; None for other events of the trace.
+  """The kind of a CPU's operation; None for other events of the trace.
 
   Example:
     >>> kind_of("ynn_fusion.17"), kind_of("copy_bitcast_fusion"), kind_of("end: dot")
@@ -46,30 +56,114 @@ def kind_of(name: str) -> str | None:
   """
   if not name[:1].isalpha() or ":" in name or "Execut" in name:
     return None
-  kinds = (kind for kind, parts in KINDS.items() if any(part in name for part in parts))
-  return next(kinds, None)
+  return _first_kind(name, KINDS)
 
 
-def seconds_by_kind(folder: pathlib.Path) -> collections.Counter[str]:
-  """Seconds of each kind of operation, over all threads, from the trace in a folder."""
-  (path,) = folder.rglob("*.trace.json.gz")
-  seconds: collections.Counter[str] = collections.Counter()
-  for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
-    kind = kind_of(event.get("name", ""))
-    if kind and event.get("ph") == "X":
-      seconds[kind] += event["dur"] / 1e6
-  return seconds
+def kind_of_kernel(name: str) -> str:
+  """The kind of a GPU's kernel.
+
+  Example:
+    >>> kind_of_kernel("loop_add_fusion_34"), kind_of_kernel("fusion_2900")
+    ('element by element', 'fusions without a name')
+  """
+  return _first_kind(name.lower(), GPU_KINDS) or ""
+
+
+def _first_kind(name: str, kinds: Mapping[str, Sequence[str]]) -> str | None:
+  matches = (kind for kind, parts in kinds.items() if any(part in name for part in parts))
+  return next(matches, None)
+
+
+def by_kind(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+  """Adds up the events of a Chrome trace.
+
+  If the trace has streams of a GPU, only their events count.
+
+  Returns:
+    By kind, the one with the most time first: `seconds`, over all threads or streams, and
+    `launches`, the number of events.
+  """
+  events = list(events)
+  gpus = {x["pid"] for x in _named(events, "process_name", "GPU")}
+  streams = {
+    (x["pid"], x["tid"])
+    for x in _named(events, "thread_name", "Stream")
+    if x["pid"] in gpus
+  }
+  found: dict[str, dict[str, float]] = {}
+  for event in events:
+    if event.get("ph") != "X":
+      continue
+    if not streams:
+      kind = kind_of(event.get("name", ""))
+    elif (event["pid"], event["tid"]) in streams:
+      kind = kind_of_kernel(event["name"])
+    else:
+      kind = None
+    if kind:
+      sums = found.setdefault(kind, {"seconds": 0.0, "launches": 0})
+      sums["seconds"] += event["dur"] / 1e6
+      sums["launches"] += 1
+  return dict(sorted(found.items(), key=lambda item: -item[1]["seconds"]))
+
+
+def _named(events: Sequence[Mapping[str, Any]], what: str, part: str) -> list:
+  """Events that name a process or a thread with this part in its name."""
+  return [x for x in events if x.get("name") == what and part in x["args"].get("name", "")]
+
+
+def trace(make_steps: Callable[[], Any], *, steps: int) -> dict[str, dict[str, float]]:
+  """`by_kind` for one step.
+
+  On a CPU, `name_operations` must have been called before JAX started its first device;
+  otherwise there are no operations.
+
+  Args:
+    make_steps: makes steps, and returns arrays that are ready when they are done.
+    steps: how many it makes.
+  """
+  with tempfile.TemporaryDirectory() as folder:
+    with jax.profiler.trace(folder):
+      jax.block_until_ready(make_steps())
+    (path,) = pathlib.Path(folder).rglob("*.trace.json.gz")
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+  return {
+    kind: {name: value / steps for name, value in sums.items()}
+    for kind, sums in by_kind(events).items()
+  }
+
+
+def name_operations():
+  """Lets a CPU's traces name XLA's operations, if JAX has not started a device yet."""
+  flag = "--xla_cpu_enable_xprof_traceme=true"
+  os.environ["XLA_FLAGS"] = " ".join([*os.environ.get("XLA_FLAGS", "").split(), flag])
+
+
+def kind_table(kinds: Mapping[str, Mapping[str, float]]) -> str:
+  """The result of `trace` as Markdown."""
+  total = sum(sums["seconds"] for sums in kinds.values())
+  records = [
+    {
+      "operations": kind,
+      "ms a step": f"{1e3 * sums['seconds']:,.2f}",
+      "share": f"{sums['seconds'] / total:.1%}",
+      "launches a step": f"{sums['launches']:,.0f}",
+    }
+    for kind, sums in kinds.items()
+  ]
+  return record_table(records, left=["operations"])
 
 
 def main(arguments: list[str] | None = None):
+  from benchmarks.sample import draw  # here, since benchmarks.accelerator runs without it
+  from benchmarks.training import Ours
+
   parser = make_parser(__doc__)
   add_size(parser)
   add(parser, "--sequences", 64)
   add(parser, "--batch-size", 8, "sequences in a batch with one a row; even")
   options = parser.parse_args(arguments)
-  # XLA reads XLA_FLAGS when JAX starts its first device.
-  flags = os.environ.get("XLA_FLAGS", "")
-  os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_enable_xprof_traceme=true"
+  name_operations()
   try:
     sample = draw(
       packing.load_histogram("wikipedia_512"),
@@ -84,23 +178,10 @@ def main(arguments: list[str] | None = None):
   batch = sample.lay_out(*sample.batches["packs"][0])
   for _ in range(2):  # the first compiles
     ours.step(batch)
-  with tempfile.TemporaryDirectory() as folder:
-    with jax.profiler.trace(folder):
-      for _ in range(STEPS):
-        ours.step(batch)
-    seconds = seconds_by_kind(pathlib.Path(folder))
-  total = sum(seconds.values())
-  records = [
-    {
-      "operations": kind,
-      "seconds a step": f"{seconds[kind] / STEPS:.3f}",
-      "share": f"{seconds[kind] / total:.1%}",
-    }
-    for kind in KINDS
-  ]
+  kinds = trace(lambda: [ours.step(batch) for _ in range(STEPS)], steps=STEPS)
   print(f"{machine_and_device()}: BERT-{options.size}, packed\n")
-  print(record_table(records, left=["operations"]))
-  write(options, machine_and_device(), seconds=seconds, steps=STEPS)
+  print(kind_table(kinds))
+  write(options, machine_and_device(), kinds=kinds)
 
 
 if __name__ == "__main__":

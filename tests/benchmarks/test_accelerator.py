@@ -1,5 +1,6 @@
 """The command for accelerators, here on a CPU: what it proves, writes and leaves out."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -9,129 +10,253 @@ import time
 import jax
 import pytest
 
-from benchmarks import accelerator
+from benchmarks import accelerator, accelerator_session, train_program
+from benchmarks.accelerator_session import Record, Session
+from benchmarks.accelerator_steps import Bench, Case, Change, Pace, choose, halving
+from configs import base
 from model.testing import verify
+from tests.programs import ROOT
 from training.record.flops import Peak
 
-PEAK = {"flops": 1e12, "source": "config", "dtype": "float32"}
+PACE = Pace(steps=5, blocks=2, waited=3, product=64)
+ABOUT = {
+  "machine": "a machine",
+  "versions": {"jax": "1.0"},
+  "xla_flags": "",
+  "dtype": "float32",
+  "peak": {"flops": 1e12, "source": "config"},
+  "pace": PACE._asdict(),
+}
+TINY = Case("tiny", 128, 2)
 
 
 @pytest.fixture
 def record(tmp_path):
-  return accelerator.Record(tmp_path, machine="a machine", peak=PEAK)
+  return Record(tmp_path, **ABOUT)
+
+
+def make_session(record, *, cases=(TINY,), until=None, **changed):
+  options = {"dtype": "float32", "pace": PACE, "proven": ["xla"], "torch_device": None}
+  until = time.monotonic() + 3600 if until is None else until
+  return Session(record, until=until, cases=cases, **options | changed)
 
 
 def written(folder):
   return json.loads((folder / "results.json").read_text())
 
 
+def left_out(folder):
+  return [(x["case"], x["why"]) for x in written(folder)["left_out"]]
+
+
+def exact(implementation, dtype, **changed):
+  sizes = dict.fromkeys(("outputs", "losses", "gradients", "influence"), 0.0)
+  return verify.Row("a head", implementation, dtype, limit=1e-5, **sizes | changed)
+
+
+# ---- proofs ------------------------------------------------------------------------------
+
+
 def test_an_attention_that_fails_or_does_not_run_is_reported_and_not_timed(
   record, tmp_path, monkeypatch
 ):
-  def verify_case(head, implementation, dtype):
-    if implementation == "cudnn":
-      raise jax.errors.JaxRuntimeError("INTERNAL: no engine\nmore")
-    leak = 0.1 if (implementation, dtype) == ("blocks", "bfloat16") else 0.0
-    wrong = float("nan") if implementation == "cudnn_packed" else 0.0
-    sizes = dict.fromkeys(("outputs", "losses", "gradients"), wrong)
-    not_run = "needs TPUs" if implementation == "splash" else ""
-    return verify.Row(
-      head, implementation, dtype, **sizes, influence=leak, limit=1e-5, not_run=not_run
-    )
-
-  monkeypatch.setattr(verify, "verify_case", verify_case)
-  names = ["xla", "blocks", "cudnn", "cudnn_packed", "splash"]
-  assert accelerator.prove(record, names) == ["xla"]
+  rows = [
+    exact("xla", "float32"),
+    exact("blocks", "bfloat16", influence=0.1),
+    exact("cudnn", "bfloat16"),
+    exact("cudnn_packed", "bfloat16", failed="no engine"),
+    exact("splash", "float32", not_run="needs TPUs"),
+  ]
+  besides = [verify.Beside("cudnn", "bfloat16", 192, difference=float("nan"))]
+  monkeypatch.setattr(verify, "quick", lambda show: (rows, besides))
+  assert accelerator_session.prove(record) == ["xla"]
   report = (tmp_path / "report.md").read_text()
-  assert "| blocks | bfloat16 | 0 | 0 | 0 | - | 1.0e-01 | FAILS |" in report
-  assert "Left out: proof of cudnn: INTERNAL: no engine\n" in report
+  assert "| a head | blocks | bfloat16 | 0 | 0 | 0 | - | 1.0e-01 | FAILS |" in report
+  assert "Not run, cudnn_packed: no engine\n" in report
   assert "Not run, splash: needs TPUs" in report
-
-
-def test_a_report_is_replaced_and_never_half_written(record, tmp_path):
-  before = (tmp_path / "report.md").stat().st_ino
-  record.add("left_out", {"case": "large:512", "why": "a test"})
-  assert (tmp_path / "report.md").stat().st_ino != before
+  monkeypatch.setattr(accelerator_session, "choose", lambda *_: choose(TINY, "float32"))
+  make_session(record, proven=["blocks"]).measure("tiny:128")
+  assert left_out(tmp_path) == [("tiny:128", "the proofs of xla do not pass")]
 
 
 def test_a_kernel_that_is_wrong_in_rows_of_a_length_is_not_timed_there(
   record, tmp_path, monkeypatch
 ):
-  def difference(name, dtype, row_length):
+  def beside_xla(name, dtype, row_length):
     if name == "cudnn":
-      raise jax.errors.JaxRuntimeError("INTERNAL: no engine")
-    return 1.0 if (name, row_length) == ("blocks", 512) else 0.0
+      return verify.Beside(name, dtype, row_length, failed="no engine")
+    return verify.Beside(name, dtype, row_length, difference=float(row_length == 512))
 
-  monkeypatch.setattr(accelerator, "difference_from_xla", difference)
-  names = ["xla", "blocks", "cudnn"]
+  monkeypatch.setattr(verify, "beside_xla", beside_xla)
   for row_length, right in ((128, ["xla", "blocks"]), (512, ["xla"])):
-    assert accelerator.beside_xla(record, names, "float32", row_length) == right
+    names = ["xla", "blocks", "cudnn"]
+    agree = [accelerator_session.agrees(record, x, "float32", row_length) for x in names]
+    assert [x for x, agrees in zip(names, agree, strict=True) if agrees] == right
   report = (tmp_path / "report.md").read_text()
-  assert "| 512 | blocks | float32 | 1.0e+00 | FAILS |" in report
-  assert "| 512 | cudnn | float32 | INTERNAL: no engine | FAILS |" in report
+  assert "| blocks | float32 | 512 | 1.0e+00 | FAILS |" in report
+  assert "| cudnn | float32 | 512 | no engine | FAILS |" in report
+  monkeypatch.setattr(verify, "beside_xla", None)  # each is compared once
+  assert not accelerator_session.agrees(record, "blocks", "float32", 512)
 
 
-def test_cases_without_time_or_memory_are_named_and_the_rest_is_written_at_once(
+# ---- steps -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bench():
+  return Bench(TINY, 2, "xla", "float32", PACE)
+
+
+def test_steps_are_timed_in_blocks_and_each(bench, record, tmp_path):
+  step = bench.measure()
+  assert step["case"] == "tiny:128"
+  assert 1 <= step["batch_factor"] <= 3
+  for kind in ("packed", "unpacked"):
+    assert 0 < step["seconds"][kind]["low"] <= step["seconds"][kind]["high"]
+    assert step["waited"][kind]["median"] > 0
+    every, one_sequence = (step["flops"][kind][x] for x in ("model", "one_sequence"))
+    assert 0.9 * every < one_sequence < every
+    assert step["compile_seconds"][kind] > 0
+    rate, seconds = step["rate"]["median"], step["seconds"][kind]["median"]
+    assert step["share"][kind]["median"] == pytest.approx(every / seconds / rate, rel=0.5)
+  record.add("steps", step | {"why": "the test says so"})
+  report = (tmp_path / "report.md").read_text()
+  assert "| tiny:128 | 2 | xla |" in report
+  assert "xla: the test says so." in report
+
+
+def test_a_change_is_timed_beside_the_step_without_it(bench, record, tmp_path):
+  record.add("changes", bench.compare(Change("dropout", fields={"dropout_rate": 0.1})))
+  (change,) = written(tmp_path)["changes"]
+  assert change["ratio"]["median"] > 0.5
+  assert "| tiny:128 | dropout |" in (tmp_path / "report.md").read_text()
+  with pytest.raises(jax.errors.JaxRuntimeError, match="xla_no_such_option"):
+    bench.compare(Change("x", options={"xla_no_such_option": True}))
+
+
+def test_rows_are_halved_until_memory_suffices():
+  tried = []
+
+  def make(rows, error):
+    tried.append(rows)
+    if rows > 2:
+      raise error
+    return "made"
+
+  for error in (
+    jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 3 GB"),
+    RuntimeError("CUDA out of memory. Tried to allocate 3 GB"),
+  ):
+    assert halving(8, functools.partial(make, error=error)) == "made"
+  assert tried == 2 * [8, 4, 2]
+  with pytest.raises(RuntimeError, match="broken"):
+    halving(8, lambda rows: make(rows, RuntimeError("broken")))
+
+
+def test_parts_without_time_or_that_fail_are_named_and_the_rest_is_kept(
   record, tmp_path, monkeypatch
 ):
-  rows_tried = []
+  class Broken:
+    def __init__(self, case, *_):
+      if case.row_length == 512:
+        raise jax.errors.JaxRuntimeError("INTERNAL: broken\nmore")
 
-  def measure(plan, *, rows, **_):
-    rows_tried.append(rows)
-    if plan.row_length == 512:
-      raise jax.errors.JaxRuntimeError("INTERNAL: broken\nmore")
-    if rows > 100:
-      raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
-    assert written(tmp_path)["left_out"][0]["case"] == "large:512"
-    return [{"row_length": plan.row_length, "attention": "xla", "not_run": "a test"}]
+    def measure(self):
+      raise ImportError("no torch.nn")
 
-  monkeypatch.setattr(accelerator, "measure", measure)
-  monkeypatch.setattr(accelerator, "beside_xla", lambda record, names, *_: names)
-  cases = [accelerator.Case("large", 512, 1024), accelerator.Case("base", 128, 32768)]
-  options = {"dtype": "bfloat16", "rounds": 2}
-  until = time.monotonic() + 600
-  accelerator.time_cases(record, cases, ["xla"], **options, until=until)
-  assert rows_tried == [2, 256, 128, 64]
-  (step,) = written(tmp_path)["steps"]
-  assert (step["size"], step["rows"]) == ("base", 64)
-  accelerator.time_cases(record, cases[1:], ["xla"], **options, until=0.0)
-  why = [(x["case"], x["why"].split(":")[0]) for x in written(tmp_path)["left_out"]]
-  assert why == [("large:512", "INTERNAL"), ("base:128", "no time is left")]
+  monkeypatch.setattr(accelerator_session, "Bench", Broken)
+  cases = (TINY, Case("tiny", 512, 2), Case("large", 128, 2, seconds=1e9))
+  session = make_session(record, cases=cases)
+  for case in cases:
+    session.measure(case.name)
+  found = left_out(tmp_path)
+  assert found[:2] == [("tiny:128", "no torch.nn"), ("tiny:512", "INTERNAL: broken")]
+  assert found[2][0] == "large:128"
+  assert found[2][1].startswith("no time is left: it may take")
 
 
-def test_a_peer_that_does_not_run_is_named_and_the_steps_are_kept(
-  record, tmp_path, monkeypatch
-):
-  def peers(*_, **__):
-    raise ImportError("no torch.nn.attention.varlen")
+# ---- train.py and PyTorch ----------------------------------------------------------------
 
-  def measure(plan, **_):
-    return [{"row_length": plan.row_length, "attention": "xla", "not_run": "a test"}]
 
-  monkeypatch.setattr(accelerator, "measure", measure)
-  monkeypatch.setattr(accelerator, "beside_xla", lambda record, names, *_: names)
-  monkeypatch.setattr(accelerator, "peers", peers)
-  cases = [accelerator.Case(size, 128, 512) for size in ("large", "base")]
-  options = {"dtype": "bfloat16", "rounds": 2, "until": time.monotonic() + 600}
-  accelerator.time_cases(record, cases, ["xla"], **options, torch_device="cuda")
-  found = written(tmp_path)
-  assert [step["size"] for step in found["steps"]] == ["large", "base"]
-  why = "no torch.nn.attention.varlen"
-  names = [f"PyTorch's BERT, {size}:128" for size in ("large", "base")]
-  assert found["left_out"] == [{"case": name, "why": why} for name in names]
+def test_the_fields_of_train_py_exist(tmp_path):
+  words = train_program._words(tmp_path, tmp_path / "run", "tiny", 8, 128, 40)
+  fields = [word.removeprefix("--config.") for word in words if "--config." in word]
+  config = base.get_config()
+  for field in fields:
+    part, name = field.partition("=")[0].split(".")
+    assert name in config[part]
+  assert len(fields) == 12
+
+
+@pytest.mark.parametrize(
+  ("program", "limit", "why"),
+  [
+    ("import sys; sys.exit('first\\nno such field')", 60, "status 1: no such field"),
+    ("import sys; sys.exit(3)", 60, "status 3: it printed nothing"),
+    ("import time; time.sleep(60)", 0.5, "more than 0 s"),
+  ],
+)
+def test_what_ends_train_py_is_said(program, limit, why):
+  with pytest.raises(train_program.ProgramError, match=why):
+    train_program._run([sys.executable, "-c", program], limit)
+
+
+def test_a_peer_that_does_not_run_is_named(record, tmp_path, monkeypatch):
+  def peers(case, rows, dtype, **_):
+    if rows > 2:
+      raise RuntimeError("CUDA out of memory")
+    seconds = dict.fromkeys(("median", "low", "high"), 0.5)
+    way = accelerator_session.WAYS["masked"]
+    measured = {"case": case.name, "sequences": rows, "way": way, "seconds": seconds}
+    return [measured], {"flattened": "flash_attn is not installed"}
+
+  monkeypatch.setattr(accelerator_session, "peers", peers)
+  make_session(record, torch_device="cuda").measure("pytorch")
+  flattened = accelerator_session.WAYS["flattened"]
+  assert left_out(tmp_path) == [(flattened, "flash_attn is not installed")]
+  assert "| 500.0 (500.0 to 500.0) | 4.0 |" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.extra("torch", "transformers")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_pytorch_takes_the_same_sequences(record, tmp_path, dtype):
-  case = accelerator.Case("tiny", 128, 512)
-  options = {"rows": 4, "dtype": dtype, "rounds": 2, "torch_device": "cpu"}
-  record.add("peers", *accelerator.peers(case, **options))
-  padded, unpadded = written(tmp_path)["peers"]
-  assert padded["sequences_per_second"]["median"] > 0
-  assert unpadded["sequences_per_second"]["median"] > 0
-  report = (tmp_path / "report.md").read_text()
-  assert "| tiny | 128 | 4 | PyTorch, un-padded, head at masked tokens |" in report
+def test_pytorch_takes_the_same_sequences(record, dtype):
+  measured, failed = accelerator_session.peers(TINY, 4, dtype, rounds=2, device="cpu")
+  ways = [peer["way"] for peer in measured]
+  assert ways[:2] == [accelerator_session.WAYS[x] for x in ("masked", "unpadded")]
+  assert all(peer["seconds"]["median"] > 0 for peer in measured)
+  assert len(measured) + len(failed) == len(accelerator_session.WAYS)
+
+
+@pytest.mark.extra("torch", "transformers")
+def test_flattened_batches_have_the_unpadded_ones_tokens():
+  import numpy as np
+
+  from benchmarks import hugging_face, speedup
+  from benchmarks.accelerator_steps import plan_of
+
+  batch = speedup.make_batches(plan_of(128), rows=3, number=1)["unpacked"][0]
+  ours = hugging_face._prepare_unpadded(batch)
+  theirs = hugging_face._prepare_flattened(batch)
+  for name in ("input_ids", "token_type_ids", "position_ids", "starts"):
+    assert np.array_equal(ours[name], theirs[name])
+  first = np.isin(ours["masked"], ours["starts"])
+  assert np.array_equal(ours["masked"][~first], theirs["masked"])
+
+
+# ---- the command -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nothing_measured(monkeypatch):
+  monkeypatch.setattr(accelerator, "prove", lambda record: ["xla"])
+  monkeypatch.setattr(accelerator, "find_torch", lambda: None)
+  monkeypatch.setattr(accelerator, "peak_of", lambda *_, **__: Peak(1e12, "config"))
+  monkeypatch.setattr(accelerator.compiler, "keep_programs", lambda: None)
+  measured = []
+  monkeypatch.setattr(Session, "measure", lambda _, name: measured.append(name))
+  monkeypatch.setenv("XLA_FLAGS", "")
+  monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")
+  return measured
 
 
 @pytest.mark.parametrize(
@@ -141,12 +266,10 @@ def test_pytorch_takes_the_same_sequences(record, tmp_path, dtype):
     ("--quick --minutes 0", "expected a whole number of at least 1"),
     ("--quick --cases huge:512", "there is no 'huge:512'"),
     ("--quick --cases large:512", "--quick and --cases exclude each other"),
-    ("--quick --implementations flash", "there is no 'flash'"),
   ],
 )
-@pytest.mark.usefixtures("on_cpu")
-def test_mistakes_are_one_line(words, message, tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr(accelerator, "prove", lambda *_: [])
+@pytest.mark.usefixtures("on_cpu", "nothing_measured")
+def test_mistakes_are_one_line(words, message, tmp_path, capsys):
   with pytest.raises(SystemExit) as ended:
     accelerator.main(["--out", str(tmp_path / "out"), *words.split()])
   assert ended.value.code == 2
@@ -157,61 +280,46 @@ def test_mistakes_are_one_line(words, message, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("on_cpu")
-def test_json_has_what_the_folder_has(tmp_path, monkeypatch):
-  monkeypatch.setattr(accelerator, "prove", lambda *_: ["xla"])
-  monkeypatch.setattr(accelerator, "time_cases", lambda *_, **__: None)
-  monkeypatch.setattr(accelerator, "find_torch", lambda: None)
-  monkeypatch.setattr(accelerator, "peak_of", lambda *_, **__: Peak(1e12, "config"))
+def test_json_has_what_the_folder_has(tmp_path, nothing_measured):
   accelerator.main(["--quick", f"--out={tmp_path}", f"--json={tmp_path / 'all.json'}"])
   found = json.loads((tmp_path / "all.json").read_text())
   assert found.pop("options")["out"] == str(tmp_path)
   assert found == written(tmp_path)
+  assert found["versions"]["jax"] == jax.__version__
+  assert nothing_measured == accelerator.QUICK_NAMES
+  before = (tmp_path / "report.md").stat().st_ino
+  accelerator.main(["--quick", f"--out={tmp_path}"])
+  assert (tmp_path / "report.md").stat().st_ino != before  # replaced, never half written
 
 
-@pytest.mark.usefixtures("on_cpu")
-def test_only_the_chosen_implementations_are_proven(tmp_path, monkeypatch):
-  proven = []
-
-  def prove(_, names):
-    proven.append([*names])
-    return names
-
-  monkeypatch.setattr(accelerator, "prove", prove)
-  monkeypatch.setattr(accelerator, "time_cases", lambda *_, **__: None)
-  monkeypatch.setattr(accelerator, "find_torch", lambda: None)
-  monkeypatch.setattr(accelerator, "peak_of", lambda *_, **__: Peak(1e12, "config"))
-  for words in ([], ["--implementations=xla,blocks"]):
-    accelerator.main(["--quick", f"--out={tmp_path}", *words])
-  assert proven == [["xla", "blocks", "splash_interpret"], ["xla", "blocks"]]
-
-
-@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.usefixtures("on_cpu", "nothing_measured")
 def test_a_proof_that_fails_gives_status_1(tmp_path, capsys, monkeypatch):
-  def verify_case(head, implementation, dtype):
-    leak = 0.1 if implementation == "blocks" else 0.0
-    same = dict.fromkeys(("outputs", "losses", "gradients"), 0.0)
-    return verify.Row(head, implementation, dtype, **same, influence=leak, limit=1e-5)
-
-  monkeypatch.setattr(verify, "verify_case", verify_case)
-  monkeypatch.setattr(accelerator, "time_cases", lambda *_, **__: None)
-  monkeypatch.setattr(accelerator, "find_torch", lambda: None)
-  monkeypatch.setattr(accelerator, "peak_of", lambda *_, **__: Peak(1e12, "config"))
+  failing = [exact("blocks", "float32", influence=0.1)]
+  monkeypatch.setattr(accelerator, "prove", accelerator_session.prove)
+  monkeypatch.setattr(verify, "quick", lambda show: (failing, []))
   with pytest.raises(SystemExit, match="proofs of blocks fail"):
     accelerator.main(["--quick", f"--out={tmp_path}"])
   assert "| blocks |" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("on_cpu")
-def test_implementations_that_cannot_run_here_give_status_1(tmp_path, monkeypatch):
-  monkeypatch.setattr(accelerator, "find_torch", lambda: None)
-  monkeypatch.setattr(accelerator, "peak_of", lambda *_, **__: Peak(1e12, "config"))
-  with pytest.raises(SystemExit, match="splash cannot run on this cpu"):
-    accelerator.main(["--quick", f"--out={tmp_path}", "--implementations=splash"])
-  assert "Not run, splash" in (tmp_path / "report.md").read_text()
+@pytest.mark.slow
+def test_the_quick_run_measures_every_part(tmp_path):
+  words = ["-m", "benchmarks.accelerator", "--out", tmp_path, "--quick", "--minutes=30"]
+  subprocess.run([sys.executable, *words], cwd=ROOT, check=True, capture_output=True)
+  found = written(tmp_path)
+  assert all(proof["passes"] for proof in found["proofs"])
+  steps = [(step["case"], step["attention"]) for step in found["steps"]]
+  assert steps == [("tiny:128", "xla"), ("modern_tiny:128", "xla"), ("tiny:128", "blocks")]
+  assert found["kinds"]["tiny:128"]["products"]["seconds"] > 0
+  (program,) = found["programs"]
+  assert 0.3 < program["ratio"] < 3
+  names = {x["change"] for x in found["changes"]} | {x["case"] for x in found["left_out"]}
+  changes = (*accelerator_session.CHANGES, *accelerator_session.OPTIONS)
+  assert {change.name for change in changes} <= names
 
 
 @pytest.mark.slow
-def test_the_quick_run_needs_few_packages(tmp_path):
+def test_proofs_and_steps_need_few_packages(tmp_path):
   program = """
     import sys
 
@@ -223,16 +331,11 @@ def test_the_quick_run_needs_few_packages(tmp_path):
 
     sys.meta_path.insert(0, Refuse())
     from benchmarks import accelerator
-    accelerator.QUICK = accelerator.QUICK[:1]
-    accelerator.HEADS = accelerator.HEADS[:1]
+    accelerator.QUICK_NAMES = ["tiny:128", "pytorch"]
     accelerator.main(sys.argv[1:])
   """
   command = [sys.executable, "-c", textwrap.dedent(program)]
-  subprocess.run([*command, "--out", tmp_path, "--quick"], check=True, capture_output=True)
-  found = written(tmp_path)
-  assert all(proof["passes"] for proof in found["proofs"])
-  steps = [(step["attention"], step["row_length"]) for step in found["steps"]]
-  assert steps == [("xla", 128), ("blocks", 128), ("splash_interpret", 128)]
-  for step in found["steps"]:
-    one_sequence, every = (step["flops"]["packed"][x] for x in ("one_sequence", "model"))
-    assert 0.9 * every < one_sequence < every
+  words = ["--out", tmp_path, "--quick"]
+  subprocess.run([*command, *words], cwd=ROOT, check=True, capture_output=True)
+  (step,) = written(tmp_path)["steps"]
+  assert step["case"] == "tiny:128"

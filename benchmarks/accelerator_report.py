@@ -1,0 +1,140 @@
+"""The report of `benchmarks.accelerator`, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.steps import spread
+from benchmarks.table import record_table
+from benchmarks.trace import kind_table
+from model.testing import verify
+
+MLPERF = 996  # sequences a second per GPU: BERT-large, rows of 512, 8 H200 in FP8
+
+
+def report(known: dict[str, Any]) -> str:
+  """All results so far.
+
+  Args:
+    known: what `benchmarks.accelerator` writes to results.json.
+  """
+  proofs = [{k: v for k, v in x.items() if k != "passes"} for x in known["proofs"]]
+  besides = [{k: v for k, v in x.items() if k != "passes"} for x in known["beside_xla"]]
+  versions = ", ".join(f"{name} {number}" for name, number in known["versions"].items())
+  sections = [
+    ("On an accelerator", _about(known, versions)),
+    ("Proofs", verify.table([verify.Row(**x) for x in proofs]) if proofs else ""),
+    ("", verify.beside_table([verify.Beside(**x) for x in besides])),
+    ("Steps", _step_table(known["steps"], known["peak"]["flops"])),
+    ("", _large_line(known["steps"])),
+    *(
+      (f"Where the time of a packed step goes: {case}", kind_table(kinds))
+      for case, kinds in known["kinds"].items()
+    ),
+    ("Packed steps with one change", _change_table(known["changes"])),
+    ("train.py", _program_lines(known["programs"])),
+    ("PyTorch", _peer_table(known["peers"])),
+    ("Left out", "\n".join(f"- {x['case']}: {x['why']}" for x in known["left_out"])),
+  ]
+  parts = [f"## {title}\n\n{text}" if title else text for title, text in sections if text]
+  return "\n\n".join(parts).removeprefix("#") + "\n"
+
+
+def _about(known: dict[str, Any], versions: str) -> str:
+  peak, pace = known["peak"], known["pace"]
+  return (
+    f"{known['machine']}; {versions}. XLA_FLAGS: {known['xla_flags'] or 'none'}. "
+    f"{known['dtype']}; peak {peak['flops'] / 1e12:,.2f} TFLOP/s ({peak['source']}). Whole "
+    f"steps with LAMB, without dropout: medians and quartiles of {pace['blocks']} blocks "
+    f"of {pace['steps']} steps, one after another as in training, and of "
+    f"{pace['waited']} steps that were waited for. Products are those of "
+    f"{pace['product']} x {pace['product']} matrices, timed in the same turns."
+  )
+
+
+def _step_table(steps: Sequence[dict], peak: float) -> str:
+  records = []
+  for step in steps:
+    seconds, flops = step["seconds"]["packed"]["median"], step["flops"]["packed"]
+    both = {
+      f"ms, {name}": spread({k: 1e3 * v for k, v in step["seconds"][kind].items()}, 1)
+      for kind, name in (("packed", "packed"), ("unpacked", "one a row"))
+    }
+    waited = [f"{1e3 * step['waited'][kind]['median']:,.1f}" for kind in step["waited"]]
+    records.append(
+      {
+        "case": step["case"],
+        "rows": str(step["rows"]),
+        "attention": step["attention"],
+        **both,
+        "waited for each": ", ".join(waited),
+        "packing factor": f"{step['batch_factor']:.3f}",
+        "speed-up over it": spread(step["over_factor"], 3),
+        "sequences/s": f"{step['batch_factor'] * step['rows'] / seconds:,.1f}",
+        "TFLOP/s": f"{flops['model'] / seconds / 1e12:,.2f}",
+        "within sequences": f"{flops['one_sequence'] / seconds / 1e12:,.2f}",
+        "of products": spread(step["share"]["packed"], 3),
+        "of the peak": f"{flops['model'] / seconds / peak:.3f}",
+        "GB": f"{step['bytes']['packed'] / 1e9:.2f}",
+        "compiled in s": ", ".join(f"{x:.0f}" for x in step["compile_seconds"].values()),
+      }
+    )
+  if not records:
+    return ""
+  reasons = dict.fromkeys(f"{x['attention']}: {x['why'].removesuffix('.')}." for x in steps)
+  return (
+    f"{record_table(records, left=('case', 'attention'))}\n\n{' '.join(reasons)} "
+    "TFLOP/s count all pairs of a row's tokens in attention, or only those within "
+    "sequences; shares count all pairs. Of two numbers, the second is of one sequence a "
+    "row."
+  )
+
+
+def _large_line(steps: Sequence[dict]) -> str:
+  if not any(step["case"] == "large:512" for step in steps):
+    return ""
+  return (
+    f"MLPerf's packed BERT-large at 512 tokens trains on {MLPERF} sequences a second on "
+    "each of 8 H200, in FP8."
+  )
+
+
+def _change_table(changes: Sequence[dict]) -> str:
+  records = [
+    {
+      "case": x["case"],
+      "change": x["change"],
+      "ms": f"{1e3 * x['seconds']['median']:,.1f}",
+      "time : without the change": spread(x["ratio"], 3),
+      "GB": f"{x['bytes'] / 1e9:.2f}",
+      "compiled in s": f"{x['compile_seconds']:.0f}",
+    }
+    for x in changes
+  ]
+  return record_table(records, left=("case", "change"))
+
+
+def _program_lines(programs: Sequence[dict]) -> str:
+  return "\n".join(
+    f"train.py on BERT-{x['size']}, {x['rows']} rows of {x['row_length']}: "
+    f"{x['sequences_per_second']:,.1f} sequences/s, {1e3 * x['seconds']:,.1f} ms a step, "
+    f"{x['ratio']:.3f} of the speed of its bare step "
+    f"({1e3 * x['bare_seconds']['median']:,.1f} ms); it waits for input for "
+    f"{x['input_share']:.1%} of the time."
+    for x in programs
+  )
+
+
+def _peer_table(peers: Sequence[dict]) -> str:
+  records = [
+    {
+      "case": peer["case"],
+      "sequences a step": str(peer["sequences"]),
+      "way": peer["way"],
+      "ms": spread({k: 1e3 * v for k, v in peer["seconds"].items()}, 1),
+      "sequences/s": f"{peer['sequences'] / peer['seconds']['median']:,.1f}",
+    }
+    for peer in peers
+  ]
+  return record_table(records, left=("case", "way"))

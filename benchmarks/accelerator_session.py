@@ -1,0 +1,274 @@
+"""What `benchmarks.accelerator` measures, part by part, and the record of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import math
+import pathlib
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from benchmarks import train_program
+from benchmarks.accelerator_report import report
+from benchmarks.accelerator_steps import (
+  Bench,
+  Case,
+  Change,
+  Pace,
+  choose,
+  halving,
+  plan_of,
+)
+from benchmarks.small_bert import make_config
+from benchmarks.speedup import make_batches
+from benchmarks.steps import quartiles
+from model.files import write_json, write_text
+from model.testing import verify
+
+# Steps with one difference; to try another field of the model's config, add a line.
+CHANGES = (
+  Change("dropout 0.1", fields={"dropout_rate": 0.1}),
+  Change("products=fp8", fields={"products": "fp8"}),
+)
+# One of the first two is what the step has anyway: its ratio shows the noise.
+OPTIONS = tuple(
+  Change(f"{name}={value}", options={name: value})
+  for name, value in (
+    ("xla_allow_excess_precision", False),
+    ("xla_allow_excess_precision", True),
+    ("xla_gpu_enable_cublaslt", True),
+    ("xla_gpu_enable_cudnn_layer_norm", True),
+    ("xla_gpu_dot_merger_threshold_mb", 512),
+    ("xla_gpu_cudnn_gemm_fusion_level", 2),
+  )
+)
+WAYS = {
+  "masked": "PyTorch, padded to the row, SDPA, head at masked tokens",
+  "unpadded": "PyTorch, un-padded, head at masked tokens",
+  "compiled": "the padded one with torch.compile",
+  "flattened": "transformers' flattening collator, FlashAttention, head at masked tokens",
+}
+
+
+class Record:
+  """The results so far, written to results.json and report.md after each change."""
+
+  def __init__(self, folder: pathlib.Path, **about: Any):
+    self._folder = folder
+    self.known: dict[str, Any] = about
+    lists = "proofs", "beside_xla", "steps", "changes", "programs", "peers", "left_out"
+    self.known |= {kind: [] for kind in lists} | {"kinds": {}}
+    self.write()
+
+  def add(self, kind: str, *entries: dict):
+    """Adds entries to one of the lists."""
+    self.known[kind] += entries
+    self.write()
+
+  def leave_out(self, case: str, why: object):
+    """Lists what is not measured."""
+    text = str(why).strip().partition("\n")[0][:300]
+    self.add("left_out", {"case": case, "why": text or type(why).__name__})
+
+  def write(self):
+    write_json(self._folder / "results.json", self.known)
+    write_text(self._folder / "report.md", report(self.known))
+
+
+class Session:
+  """Measures one part after another, until no time is left.
+
+  Args:
+    record: takes the results.
+    until: a time of `time.monotonic`.
+    cases: of steps; the first is also that of the other parts.
+    dtype: of the computation.
+    pace: how long steps are timed.
+    proven: implementations of attention whose proofs pass.
+    torch_device: of PyTorch, None to leave it out.
+  """
+
+  def __init__(
+    self,
+    record: Record,
+    *,
+    until: float,
+    cases: Sequence[Case],
+    dtype: str,
+    pace: Pace,
+    proven: list[str],
+    torch_device: str | None,
+  ):
+    self._record, self._until = record, until
+    self._cases, self._dtype, self._pace = cases, dtype, pace
+    self._proven, self._torch_device = proven, torch_device
+    self._slowness = 1.0  # the longest time of a part, divided by the guess
+    self._bench: Bench | None = None  # of the first case
+
+  def measure(self, name: str):
+    """Measures the part of this name."""
+    first = self._cases[0]
+    for case in self._cases:
+      if case.name == name:
+        self._attempt(name, case.seconds, functools.partial(self._time, case))
+    if name == "attention":
+      for other in self._others():
+        what = f"{first.name} with {other}"
+        self._attempt(what, first.seconds, functools.partial(self._time, first, other))
+    for change in {"changes": CHANGES, "options": OPTIONS}.get(name, ()):
+      self._attempt(change.name, 50, functools.partial(self._compare, change))
+    if name == "train.py":
+      self._attempt(name, 90, self._train)
+    if name == "pytorch" and self._torch_device:
+      self._attempt(name, 60, self._peers)
+
+  def _attempt(self, name: str, seconds: float, measure: Callable[[], None]):
+    """Measures what takes `seconds` on an H200, if there is time; lists it if it fails."""
+    start, expected = time.monotonic(), seconds * self._slowness
+    if start + expected > self._until:
+      self._record.leave_out(name, f"no time is left: it may take {expected:.0f} s")
+      return
+    print(f"measuring: {name}", file=sys.stderr, flush=True)
+    try:
+      measure()
+    except Exception as error:  # of any library; the other parts may still work
+      traceback.print_exc()
+      self._record.leave_out(name, error)
+    taken = time.monotonic() - start
+    self._slowness = max(self._slowness, taken / seconds)
+
+  def _make_bench(self, case: Case, implementation: str) -> Bench:
+    """Raises ValueError for an attention that is not proven."""
+    if implementation not in self._proven:
+      raise ValueError(f"the proofs of {implementation} do not pass")
+    if not agrees(self._record, implementation, self._dtype, case.row_length):
+      raise ValueError(f"{implementation} differs from xla in rows of {case.row_length}")
+    pace, dtype = self._pace, self._dtype
+    return halving(case.rows, lambda rows: Bench(case, rows, implementation, dtype, pace))
+
+  def _first_bench(self) -> Bench:
+    """The first case with the attention that `auto` chooses; it is kept for other parts."""
+    if self._bench is None:
+      first = self._cases[0]
+      self._bench = self._make_bench(first, choose(first, self._dtype).implementation)
+    return self._bench
+
+  def _time(self, case: Case, other: str = ""):
+    """Times steps with the attention that `auto` chooses, or with another one."""
+    chosen = choose(case, self._dtype)
+    if case == self._cases[0] and not other:
+      bench = self._first_bench()
+    else:
+      bench = self._make_bench(case, other or chosen.implementation)
+    why = "given" if other else chosen.why
+    self._record.add("steps", bench.measure() | {"why": why})
+    if case in self._cases[:2] and not other:
+      if kinds := bench.kinds():
+        self._record.known["kinds"][case.name] = kinds
+        self._record.write()
+      else:
+        self._record.leave_out(f"{case.name}, kinds", "JAX's trace has no operations")
+
+  def _others(self) -> list[str]:
+    chosen = choose(self._cases[0], self._dtype).implementation
+    return [name for name in self._proven if name != chosen]
+
+  def _compare(self, change: Change):
+    self._record.add("changes", self._first_bench().compare(change))
+
+  def _train(self):
+    first = self._cases[0]
+    with tempfile.TemporaryDirectory() as folder:
+      result = train_program.measure(
+        pathlib.Path(folder),
+        size=first.size,
+        rows=first.rows,
+        row_length=first.row_length,
+        steps=20 * self._pace.steps,
+        pace=self._pace,
+        limit=max(self._until - time.monotonic(), 1.0),
+      )
+    self._record.add("programs", result)
+
+  def _peers(self):
+    first = self._cases[0]
+    measured, failed = halving(
+      2 * first.rows,  # about as many sequences as a packed step has
+      lambda rows: peers(
+        first, rows, self._dtype, rounds=self._pace.steps, device=self._torch_device or ""
+      ),
+    )
+    self._record.add("peers", *measured)
+    for what, why in failed.items():
+      self._record.leave_out(WAYS[what], why)
+
+
+def prove(record: Record) -> list[str]:
+  """`verify.quick`; returns the implementations that this device has and that pass."""
+
+  def show(cases: list) -> Iterator:
+    for case in cases:
+      print(f"proof: {', '.join(map(str, case))}", file=sys.stderr, flush=True)
+      yield case
+
+  rows, besides = verify.quick(show)
+  record.add("proofs", *map(_entry, rows))
+  record.add("beside_xla", *map(_entry, besides))
+  passes: dict[str, set[bool | None]] = {}
+  results: list[verify.Row | verify.Beside] = [*rows, *besides]
+  for result in results:
+    passes.setdefault(result.implementation, set()).add(result.passes)
+  return [name for name, each in passes.items() if True in each and False not in each]
+
+
+def agrees(record: Record, implementation: str, dtype: str, row_length: int) -> bool:
+  """Whether an implementation agrees with XLA's in rows of this length, in tokens."""
+  case = {"implementation": implementation, "dtype": dtype, "row_length": row_length}
+  for known in record.known["beside_xla"]:
+    if case.items() <= known.items():
+      return known["passes"]
+  if implementation == "xla":
+    return True
+  result = verify.beside_xla(implementation, dtype, row_length)
+  record.add("beside_xla", _entry(result))
+  return result.passes
+
+
+def _entry(result: verify.Row | verify.Beside) -> dict[str, Any]:
+  """For JSON, which lacks NaN and infinity: the largest float in their place."""
+  entry = dataclasses.asdict(result)
+  for name, value in entry.items():
+    if isinstance(value, float) and not math.isfinite(value):
+      entry[name] = sys.float_info.max
+  return entry | {"passes": result.passes}
+
+
+def peers(
+  case: Case, rows: int, dtype: str, *, rounds: int, device: str
+) -> tuple[list[dict], dict[str, str]]:
+  """Times steps of PyTorch's BERT; says why, by key of `WAYS`, where one does not run."""
+  import torch
+
+  from benchmarks.hugging_face import seconds_of_steps  # an extra
+
+  batches = make_batches(plan_of(case.row_length), rows=rows, number=rounds + 1)
+  config = make_config(case.size, longest=case.row_length, dtype=jnp.dtype(dtype))
+  try:
+    seconds, failed = seconds_of_steps(config, batches["unpacked"], device=device)
+  finally:
+    if device == "cuda":
+      gc.collect()
+      torch.cuda.empty_cache()  # train.py needs the memory
+  measured = [
+    {"case": case.name, "sequences": rows, "way": WAYS[what], "seconds": quartiles(each)}
+    for what, each in seconds.items()
+  ]
+  return measured, failed

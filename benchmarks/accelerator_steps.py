@@ -1,0 +1,227 @@
+"""Training steps of one shape on one device: packed, one sequence a row, and changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+import packing
+from benchmarks.speedup import make_batches, make_programs, model_flops
+from benchmarks.steps import CompiledStep, Trainer, compile_step, in_turns, quartiles
+from benchmarks.trace import trace
+from model import attention
+from training.mesh import make_mesh, put_batch
+
+Result = TypeVar("Result")
+BATCHES = 5  # a block of steps takes each equally often
+
+
+class Case(NamedTuple):
+  """A model and its rows.
+
+  Attributes:
+    size: of a BERT, or of a ModernBERT with `modern_` before it.
+    row_length: S, in tokens.
+    rows: B, rows of a step, or fewer if memory is short.
+    seconds: a guess of how long the case takes on an H200 that has compiled nothing yet.
+  """
+
+  size: str
+  row_length: int
+  rows: int
+  seconds: float = 30.0
+
+  @property
+  def name(self) -> str:
+    return f"{self.size}:{self.row_length}"
+
+  def programs(self, implementation: str, dtype: str, **fields) -> dict[str, Any]:
+    """`speedup.make_programs` for this case."""
+    size = self.size.removeprefix("modern_")
+    fields["family"] = "bert" if size == self.size else "modern_bert"
+    return make_programs(size, implementation, dtype, self.row_length, **fields)
+
+
+class Change(NamedTuple):
+  """A step that differs from the ordinary one.
+
+  Attributes:
+    name: what is changed.
+    fields: of the model's config, other than its own.
+    options: of XLA, besides XLA_FLAGS.
+  """
+
+  name: str
+  fields: Mapping[str, Any] = {}
+  options: Mapping[str, Any] = {}
+
+
+class Pace(NamedTuple):
+  """How long steps are timed.
+
+  Attributes:
+    steps: of a block, one after another without waiting; a multiple of `BATCHES`.
+    blocks: counted blocks of each kind of step, in turns.
+    waited: counted steps of each kind that are waited for, in turns.
+    product: D of the products of [D, D] with [D, D] that stand for the device's peak.
+  """
+
+  steps: int
+  blocks: int
+  waited: int
+  product: int
+
+
+class Bench:
+  """The batches of a case on the device, its compiled steps, and a state for them.
+
+  Args:
+    case: the case.
+    rows: B; a step of one sequence a row has as many.
+    implementation: of attention.
+    dtype: of the computation.
+    pace: how long steps are timed.
+
+  Raises:
+    AttentionError: the implementation cannot compute the case here.
+    JaxRuntimeError: XLA cannot compile or run it; RESOURCE_EXHAUSTED if memory is short.
+  """
+
+  def __init__(self, case: Case, rows: int, implementation: str, dtype: str, pace: Pace):
+    self.case, self.rows, self._pace = case, rows, pace
+    self.implementation, self._dtype = implementation, dtype
+    self._batches = make_batches(plan_of(case.row_length), rows=rows, number=BATCHES)
+    programs = case.programs(implementation, dtype)
+    self._placed = {
+      kind: [put_batch(x, make_mesh(1)) for x in self._batches[kind]] for kind in programs
+    }
+    self._steps = {
+      kind: compile_step(program, self._placed[kind][0])
+      for kind, program in programs.items()
+    }
+    self._configs = {kind: program.config for kind, program in programs.items()}
+    self._trainer = Trainer(programs["packed"])
+    for run in self._runs(self._steps, 1).values():  # memory must suffice
+      jax.block_until_ready(run(0))
+
+  def measure(self) -> dict[str, Any]:
+    """Times packed steps and steps of one sequence a row.
+
+    Returns:
+      The case, `batch_factor`, the packing factor of the batches, and medians with
+      quartiles: `seconds` of a step in blocks, by kind; `waited`, the same if each step is
+      waited for; `over_factor`, the speed-up of packing divided by the packing factor;
+      `rate`, operations of the products a second; `share` of this rate by kind.
+      `flops` of a step, `bytes` and `compile_seconds` by kind.
+    """
+    pace, name = self._pace, self.case.name
+    product, flops_of_product = products(pace.product, self._dtype, number=10)
+    in_a_row = self._runs(self._steps, pace.steps) | {"product": product}
+    seconds = in_turns(in_a_row, rounds=pace.blocks, name=name)
+    rate = flops_of_product / seconds.pop("product")
+    seconds = {kind: each / pace.steps for kind, each in seconds.items()}
+    waited = in_turns(self._runs(self._steps, 1), rounds=pace.waited, name=f"{name} each")
+    flops = {
+      kind: model_flops(config, self._batches[kind])
+      for kind, config in self._configs.items()
+    }
+    sequences = [int(batch["sequence_mask"].sum()) for batch in self._batches["packed"]]
+    share = {kind: flops[kind]["model"] / each / rate for kind, each in seconds.items()}
+    return {
+      "case": name,
+      "rows": self.rows,
+      "row_length": self.case.row_length,
+      "attention": self.implementation,
+      "batch_factor": float(np.mean(sequences)) / self.rows,
+      "seconds": {kind: quartiles(each) for kind, each in seconds.items()},
+      "waited": {kind: quartiles(each) for kind, each in waited.items()},
+      "over_factor": quartiles(seconds["unpacked"] / seconds["packed"]),
+      "rate": quartiles(rate),
+      "flops": flops,
+      "share": {kind: quartiles(each) for kind, each in share.items()},
+      "bytes": {kind: step.bytes for kind, step in self._steps.items()},
+      "compile_seconds": {kind: step.seconds for kind, step in self._steps.items()},
+    }
+
+  def compare(self, change: Change) -> dict[str, Any]:
+    """Times packed steps with and without a change, in blocks, in turns.
+
+    Returns:
+      `seconds` of a changed step and the `ratio` to the step without the change, as medians
+      and quartiles; its `bytes` and `compile_seconds`.
+    """
+    programs = self.case.programs(self.implementation, self._dtype, **change.fields)
+    changed = compile_step(programs["packed"], self._placed["packed"][0], change.options)
+    steps = {"packed": self._steps["packed"], change.name: changed}
+    runs = self._runs(steps, self._pace.steps)
+    seconds = in_turns(runs, rounds=self._pace.blocks, name=change.name)
+    return {
+      "case": self.case.name,
+      "change": change.name,
+      "seconds": quartiles(seconds[change.name] / self._pace.steps),
+      "ratio": quartiles(seconds[change.name] / seconds["packed"]),
+      "bytes": changed.bytes,
+      "compile_seconds": changed.seconds,
+    }
+
+  def kinds(self, steps: int = 3) -> dict[str, dict[str, float]]:
+    """Where the time of a packed step goes, from `trace`; empty if the trace is."""
+    run = self._runs({"packed": self._steps["packed"]}, steps)["packed"]
+    return trace(lambda: run(0), steps=steps)
+
+  def _runs(
+    self, steps: Mapping[str, CompiledStep], in_a_row: int
+  ) -> dict[str, Callable[[int], Any]]:
+    """For `in_turns`; steps of other kinds than those of the batches are packed."""
+    return {
+      kind: self._trainer.runs(
+        step, self._placed.get(kind, self._placed["packed"]), in_a_row=in_a_row
+      )
+      for kind, step in steps.items()
+    }
+
+
+def products(size: int, dtype: str, *, number: int) -> tuple[Callable[[int], Any], int]:
+  """For `in_turns`: makes products of [D, D] with [D, D]; and their operations."""
+  matrix = jax.random.normal(jax.random.key(0), (size, size), dtype)
+  multiply = jax.jit(jax.numpy.matmul)
+
+  def run(_: int):
+    for _ in range(number):
+      product = multiply(matrix, matrix)
+    return product
+
+  return run, number * 2 * size**3
+
+
+def halving(rows: int, make: Callable[[int], Result]) -> Result:
+  """`make(rows)`; with half as many rows as often as memory does not suffice."""
+  while True:
+    try:
+      return make(rows)
+    except (RuntimeError, MemoryError) as error:
+      short = "RESOURCE_EXHAUSTED", "out of memory"
+      if rows == 1 or not any(words in str(error) for words in short):
+        raise
+    rows //= 2
+
+
+def choose(case: Case, dtype: str) -> attention.Choice:
+  """The implementation that `attention_impl=auto` stands for in this case."""
+  config = case.programs("xla", dtype)["packed"].config
+  automatic = dataclasses.replace(config, attention_impl="auto")
+  return attention.choose(automatic, [case.row_length])
+
+
+def plan_of(row_length: int) -> packing.Plan:
+  """A plan for Wikipedia's sequences: the paper's depth up to 512 tokens, then no limit."""
+  histogram = packing.load_histogram(f"wikipedia_{min(row_length, 2048)}")
+  if row_length <= 512:
+    return packing.pack(histogram, algorithm="optimal", max_sequences_per_pack=3)
+  return packing.pack(
+    histogram, algorithm="lpfhp", max_sequences_per_pack=None, row_length=row_length
+  )
