@@ -48,7 +48,7 @@ import jax
 
 from benchmarks.accelerator_report import report
 from benchmarks.accelerator_session import Record, Session, prove
-from benchmarks.accelerator_steps import Case, Pace
+from benchmarks.accelerator_steps import Case, Change, Pace
 from benchmarks.command import add, make_parser, run, some_of, write
 from benchmarks.small_bert import machine_and_device
 from benchmarks.trace import name_operations
@@ -70,6 +70,25 @@ NAMES = [x.name for x in CASES]
 NAMES = [*NAMES[:2], *EARLY, *NAMES[2:5], *LATE, *NAMES[5:]]
 QUICK_NAMES = [*(x.name for x in QUICK), *EARLY, *LATE]
 PACE, QUICK_PACE = Pace(20, 4, 20, 8192), Pace(5, 2, 2, 512)
+# Steps with one difference; to try another field of the model's config, add a line.
+CHANGES = (
+  Change("dropout 0.1", fields={"dropout_rate": 0.1}),
+  Change("products=fp8", fields={"products": "fp8"}),
+)
+# One of the first two is what the step has anyway: its ratio shows the noise.
+OPTIONS = tuple(
+  Change(f"{name}={value}", options={name: value})
+  for name, value in (
+    ("xla_allow_excess_precision", False),
+    ("xla_allow_excess_precision", True),
+    ("xla_gpu_enable_cublaslt", True),
+    ("xla_gpu_enable_cudnn_layer_norm", True),
+    ("xla_gpu_dot_merger_threshold_mb", 512),
+    ("xla_gpu_cudnn_gemm_fusion_level", 2),
+  )
+)
+CHANGED = {"changes": CHANGES, "options": OPTIONS}
+QUICK_CHANGED = {"changes": CHANGES[:1], "options": OPTIONS[1:2]}
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "flash_attn")
 JAX_SHARE = "0.5"  # of a GPU's memory; the rest is for PyTorch, or for train.py
 
@@ -145,6 +164,7 @@ def main(arguments: list[str] | None = None):
     torch_device = None
   proven = prove(record)
   of_session: dict[str, Any] = {"until": until, "cases": cases, "dtype": dtype}
+  of_session["changes"] = QUICK_CHANGED if options.quick else CHANGED
   of_session |= {"pace": pace, "proven": proven, "torch_device": torch_device}
   session = Session(record, **of_session)
   for name in options.cases or (QUICK_NAMES if options.quick else NAMES):

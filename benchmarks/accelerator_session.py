@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -33,23 +33,6 @@ from benchmarks.steps import quartiles
 from model.files import write_json, write_text
 from model.testing import verify
 
-# Steps with one difference; to try another field of the model's config, add a line.
-CHANGES = (
-  Change("dropout 0.1", fields={"dropout_rate": 0.1}),
-  Change("products=fp8", fields={"products": "fp8"}),
-)
-# One of the first two is what the step has anyway: its ratio shows the noise.
-OPTIONS = tuple(
-  Change(f"{name}={value}", options={name: value})
-  for name, value in (
-    ("xla_allow_excess_precision", False),
-    ("xla_allow_excess_precision", True),
-    ("xla_gpu_enable_cublaslt", True),
-    ("xla_gpu_enable_cudnn_layer_norm", True),
-    ("xla_gpu_dot_merger_threshold_mb", 512),
-    ("xla_gpu_cudnn_gemm_fusion_level", 2),
-  )
-)
 WAYS = {
   "masked": "PyTorch, padded to the row, SDPA, head at masked tokens",
   "unpadded": "PyTorch, un-padded, head at masked tokens",
@@ -90,6 +73,7 @@ class Session:
     record: takes the results.
     until: a time of `time.monotonic`.
     cases: of steps; the first is also that of the other parts.
+    changes: of packed steps of the first case, by the name of a part.
     dtype: of the computation.
     pace: how long steps are timed.
     proven: implementations of attention whose proofs pass.
@@ -102,13 +86,14 @@ class Session:
     *,
     until: float,
     cases: Sequence[Case],
+    changes: Mapping[str, Sequence[Change]],
     dtype: str,
     pace: Pace,
     proven: list[str],
     torch_device: str | None,
   ):
     self._record, self._until = record, until
-    self._cases, self._dtype, self._pace = cases, dtype, pace
+    self._cases, self._changes, self._dtype, self._pace = cases, changes, dtype, pace
     self._proven, self._torch_device = proven, torch_device
     self._slowness = 1.0  # the longest time of a part, divided by the guess
     self._bench: Bench | None = None  # of the first case
@@ -123,7 +108,7 @@ class Session:
       for other in self._others():
         what = f"{first.name} with {other}"
         self._attempt(what, first.seconds, functools.partial(self._time, first, other))
-    for change in {"changes": CHANGES, "options": OPTIONS}.get(name, ()):
+    for change in self._changes.get(name, ()):
       self._attempt(change.name, 50, functools.partial(self._compare, change))
     if name == "train.py":
       self._attempt(name, 90, self._train)
@@ -215,8 +200,8 @@ def prove(record: Record) -> list[str]:
   """`verify.quick`; returns the implementations that this device has and that pass."""
 
   def show(cases: list) -> Iterator:
-    for case in cases:
-      print(f"proof: {', '.join(map(str, case))}", file=sys.stderr, flush=True)
+    for number, case in enumerate(cases, start=1):
+      print(f"proof {number} of {len(cases)}", file=sys.stderr, flush=True)
       yield case
 
   rows, besides = verify.quick(show)
