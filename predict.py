@@ -129,7 +129,7 @@ def run(options: argparse.Namespace):
   opened = open_model(options)
   computed = choose_computation(opened, options)
   results = make_results(opened, options, computed)
-:
+  if options.input == STANDARD_INPUT and sys.stdin.isatty():
     print("reading standard input; Ctrl-D ends it", file=sys.stderr)
   tally: collections.Counter[str] = collections.Counter()
   examples = read_examples(options.input, opened.settings, opened.tokenizer, tally)
