@@ -63,23 +63,12 @@ def test_another_histogram_is_refused(path):
     (["format"], "other", "format 'other'"),
     (["version"], 2, "version 2"),
     (["histogram", "counts", 0, 1], 111, "the histogram was changed"),
-    (["histogram", "counts", 0, 0], 1000, "damaged"),
     (["repeat_counts", 0], 1, "The plan uses 1 sequences"),
     (["repeat_counts", 0], 10**6, "at most 88641"),
-    (["repeat_counts", 0], 2**64, "damaged"),
-    (["algorithm"], 3, "algorithm is 3"),
-    (["separator_tokens"], 2**60, "separator_tokens is .* at most 16777216"),
-    (["repeat_counts", 0], 1.5, "damaged"),
-    (["repeat_counts", 0], -1, "at least 1"),
     (["strategies", 0], [384, 128], "tokens"),
-    (["strategies", 0], [], "has 0 sequences"),
-    (["strategies", 0, 0], 0, "a length out of range"),
     (["strategies", 0, 0], "a", "damaged"),
-    (["row_length"], 40, "cannot hold the longest"),
-    (["max_sequences_per_pack"], 1, "has . sequences"),
     (["bound_weights"], [1, 2], "bound_weights"),
     (["bound_weights", 0], 2**62, "bound_weights"),
-    (["bound_weights", 0], True, "damaged"),
     (["histogram"], None, "damaged"),
   ],
 )
@@ -262,17 +251,11 @@ def npy(array):
   ("name", "data", "message"),
   [
     ("x.npy", b"nonsense", r"not a \.npy file"),
-    ("x.npy", b"PK\x03\x04nonsense", r"not a \.npy file"),
     ("x.npy", npy(np.ones((2, 3), int)), r"shape \(2, 3\)"),
     ("x.npy", npy(np.ones(3)), "holds float64"),
-    ("x.npy", npy(np.array(["a"])), "holds <U1"),
-    ("x.npy", npy(np.array([{}], object)), r"not a \.npy file"),
     ("x.arrow", b"nonsense", r"not a valid \.arrow file"),
-    ("x.arrow", b"ARROW1\0\0nonsense", r"not a valid \.arrow file"),
     ("x.parquet", b"nonsense", r"not a valid \.parquet file"),
-    ("x.parquet", b"", r"not a valid \.parquet file"),
     ("x.txt", b"3 4 five", "'five'"),
-    ("x.txt", b"\xff\xfe", "not text"),
     ("x.csv", b"1,2", "ends in '.csv'"),
   ],
 )
@@ -280,12 +263,6 @@ def test_files_that_are_not_what_their_names_say(tmp_path, name, data, message):
   (tmp_path / name).write_bytes(data)
   with pytest.raises(packing.InputError, match=message):
     read(tmp_path / name)
-
-
-def test_a_split_of_a_file_is_refused(tmp_path):
-  write(tmp_path / "x.parquet", table())
-  with pytest.raises(packing.InputError, match="one file, without splits; found split 'a'"):
-    read(tmp_path / "x.parquet", split="a")
 
 
 def test_missing_values_are_refused(tmp_path):
@@ -302,11 +279,7 @@ def test_missing_values_are_refused(tmp_path):
       {"max_sequence_length": 3, "counts": [1, 2]},
       "expected a list of 3",
     ),
-    ({"max_sequence_length": "3", "counts": [1]}, "max_sequence_length is '3'"),
-    ({"max_sequence_length": 10**12, "counts": [1]}, "max_sequence_length is 10000"),
     ({"max_sequence_length": 2, "counts": [0, 0]}, "empty"),
-    ({"max_sequence_length": 2, "counts": [2**53, 2**53]}, r"sequences; expected at most"),
-    ({"max_sequence_length": 1, "counts": "1"}, "counts is '1'; expected a list"),
   ],
 )
 def test_invalid_histogram_files_are_refused(tmp_path, content, message):

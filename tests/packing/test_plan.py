@@ -64,12 +64,8 @@ def test_a_plan_puts_its_strategies_in_order():
     ([0, 7], [(2,), (2, 2)], [2, 3], "uses 8 sequences; the histogram has 7"),
     ([3], [(1, 1, 1)], [1], "has 3 sequences; expected 1 to 2"),
     ([0, 2, 2], [(2, 3), (3, 2)], [1, 1], r"\(2, 3\) occurs more than once"),
-    ([0, 2], [(2.0,)], [1], "strategies of whole numbers"),
-    ([0, 2], [(2**70,)], [1], "expected 1 to 2"),
     # These would overflow.
     ([0, 7], [(2,), (2, 2)], [7, 2**62], "A repeat count is .* at most 7"),
-    ([0, 7], [(2,)], np.array([2**64 - 1], np.uint64), "A repeat count is .* at most 7"),
-    ([0, 7], [(2,), (2, 2)], [3, 2**80], "A repeat count is .* at most 7"),
   ],
 )
 def test_a_plan_that_is_not_a_partition_is_refused(
@@ -79,20 +75,12 @@ def test_a_plan_that_is_not_a_partition_is_refused(
     plan_of(counts, strategies, repeat_counts)
 
 
-def test_weights_that_are_not_integers_are_refused():
-  with pytest.raises(packing.InputError, match="bound_weights as integers"):
-    plan_of([1], [(1,)], [1], bound_weights=np.ones(1))
-
-
 @pytest.mark.parametrize(
   ("counts", "message"),
   [
     ([0, -1], r"counts\[1\] \(length 2\) is -1, which is negative"),
     ([0.5], r"counts\[0\] \(length 1\) is 0.5, which is fractional"),
-    ([float("nan")], "whole numbers"),
     ([0, 0], "empty"),
-    ([[1]], "shape"),
-    (["a"], "whole numbers"),
     ([0] * 2**10 + [2**53], r"more than 2\^62 tokens"),
   ],
 )
@@ -140,8 +128,3 @@ def test_seeds_are_checked(seed):
   ):
     with pytest.raises(packing.InputError, match="seed is"):
       refused()
-
-
-def test_the_repr_of_a_plan_says_how_good_it_is():
-  plan = packing.pack(packing.load_histogram("glue_cola_128"), max_sequences_per_pack=3)
-  assert "2,851 packs of 128 tokens by auto; proven minimal" in repr(plan)

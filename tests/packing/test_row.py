@@ -41,8 +41,6 @@ def test_sequences_that_do_not_make_a_row_are_refused(sequences, message):
   ("options", "message"),
   [
     ({"row_length": 0}, "row_length is 0; expected at least 1"),
-    ({"row_length": 8.0}, "row_length is 8.0; expected a whole number of at least 1"),
-    ({"length_multiple": 0}, "length_multiple is 0; expected at least 1"),
     # It would lay the second sequence over the end of the first.
     ({"separator_tokens": -1}, "separator_tokens is -1; expected at least 0"),
   ],
@@ -62,13 +60,9 @@ IDS = {"input_ids": [1, 2]}
   ("first", "second", "message"),
   [
     ({"number": 2**40}, {"number": 1}, "Values of number hold 1099511627776; expected"),
-    ({"number": 1}, {"number": -(2**31) - 1}, "Values of number hold -2147483649"),
     ({"places": [1, 2**33]}, {"places": [1, 2]}, "Values of places hold 8589934592"),
-    ({"places": [0.5, 1]}, {"places": [1, 2]}, "Values of places are float64"),
     ({"label": 1, "labels": [1, 2]}, {"label": 1, "labels": [1, 2]}, "found both"),
     ({"label": 1}, {"label": [1, 2]}, r"label is \[1, 2\]; expected one number in every"),
-    ({"label": [1, 2]}, {"label": 1}, r"label has \[2, \(\)\] values"),
-    ({"label": [[1], [2]]}, {"label": [1, 2]}, r"label has \[\(2, 1\), 2\] values"),
   ],
 )
 def test_fields_that_a_row_would_change_are_refused(first, second, message):
@@ -84,11 +78,6 @@ def test_the_largest_numbers_of_32_bits_stay_as_they_are():
   assert rows["places"].tolist() == [[*numbers, *numbers]]
 
 
-def test_a_width_of_no_places_is_refused():
-  with pytest.raises(packing.InputError, match="has 1 sequences; expected at most 0"):
-    packing.make_rows([[IDS | {"label": 1}]], 8, max_sequences=0)
-
-
 BASE = types.SimpleNamespace(hidden_size=768, intermediate_size=3072)
 
 
@@ -96,12 +85,6 @@ BASE = types.SimpleNamespace(hidden_size=768, intermediate_size=3072)
 def test_fields_that_are_not_numbers_are_refused(value):
   with pytest.raises(packing.InputError, match=r"^name is .*; expected one number"):
     packing.make_rows([[{"input_ids": [1], "name": value}]], 4)
-
-
-@pytest.mark.parametrize("value", [5, None])
-def test_tokens_that_are_no_list_are_refused(value):
-  with pytest.raises(packing.InputError, match=f"^input_ids is {value}; expected a list"):
-    packing.make_rows([[{"input_ids": value}]], 4)
 
 
 def test_a_layer_of_bert_base_by_its_operations():
@@ -129,19 +112,3 @@ def test_the_fit_has_no_negative_part():
 def test_the_fit_of_rows_without_pairs():
   cost = packing.Cost.fit([512, 1024], [0, 0], [1.0, 2.0])
   assert (cost.linear, cost.quadratic) == (pytest.approx(1 / 512, rel=1e-5), 0)
-
-
-@pytest.mark.parametrize(
-  ("parts", "message"),
-  [((-1, 0), "at least 0"), ((0, 0), "above 0"), (("1", 0), "a number")],
-)
-def test_refuses_costs_that_no_row_has(parts, message):
-  with pytest.raises(packing.InputError, match=message):
-    packing.Cost(*parts)
-
-
-def test_refuses_measurements_that_do_not_fit_together():
-  with pytest.raises(packing.InputError, match="vectors of one length"):
-    packing.Cost.fit([1.0, 2.0], [1.0], [1.0, 2.0])
-  with pytest.raises(packing.InputError, match="two measurements"):
-    packing.Cost.fit([1.0], [1.0], [1.0])

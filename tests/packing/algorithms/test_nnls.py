@@ -118,21 +118,8 @@ def test_ennlshp_solves_equation_23():
     ({"max_sequences_per_pack": 4}, r"at depth 4 .*959,631 ways.*max_sequences_per_pack=3"),
     ({"max_sequences_per_pack": "max"}, r"at least [\d,]+ ways .* of at least"),
     ({"residual_weight": -1.0}, "residual_weight is -1.0"),
-    ({"residual_offset": -1}, "residual_offset is -1"),
-    ({"max_sequences_per_pack": 2, "leftovers": "drop"}, "leftovers is 'drop'"),
   ],
 )
 def test_unsolvable_problems_are_refused_with_the_reason(options, message):
   with pytest.raises(packing.InputError, match="(?i)" + message):
     pack("wikipedia_512", "nnlshp", **options)
-
-
-def test_no_depth_is_advised_where_none_is_small_enough(monkeypatch):
-  monkeypatch.setattr(nnls, "_MEMORY_LIMIT", 10**4)
-  with pytest.raises(packing.InputError, match=r"GiB\. Use optimal"):
-    packing.pack(
-      [5, 40],
-      max_sequence_length=40,
-      algorithm="ennlshp",
-      max_sequences_per_pack=3,
-    )

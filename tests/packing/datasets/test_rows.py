@@ -196,18 +196,6 @@ def test_a_stream_that_shares_out_its_shards_is_not_shared_out_again():
     list(DataLoader(packs, batch_size=None, **workers))
 
 
-@pytest.mark.extra("torch")
-def test_rows_can_be_mapped_filtered_and_given_a_format():
-  torch = pytest.importorskip("torch")
-
-  rows = make_stream().with_format("torch")
-  assert all(isinstance(x, torch.Tensor) for x in next(iter(rows)).values())
-  counted = make_stream().map(lambda row: {"used": int(np.sum(row["sequence_mask"]))})
-  assert sum(row["used"] for row in counted) == 61
-  full = make_stream().filter(lambda row: bool(np.all(row["segment_ids"])))
-  assert 0 < len(list(full)) < len(list(make_stream()))
-
-
 def test_shards_and_nodes_have_every_example_once():
   shards = [make_stream().shard(3, i) for i in range(3)]
   assert make_stream().num_shards == 3

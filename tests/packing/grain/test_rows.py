@@ -23,7 +23,6 @@ from tests.packing.killed import resumed
 grain = pytest.importorskip("grain")
 from absl import flags  # noqa: E402
 
-from packing.epochs import PlannedPacks  # noqa: E402
 from packing.grain import PackedIterDataset, PackedMapDataset  # noqa: E402
 
 pytestmark = pytest.mark.extra("grain")
@@ -82,13 +81,6 @@ def test_threads_and_a_pickle_give_the_same_rows():
   options = grain.ReadOptions(num_threads=16, prefetch_buffer_size=100)
   assert_equal(rows.to_iter_dataset(options), expected)
   assert_equal(pickle.loads(pickle.dumps(make_rows())), make_rows())
-
-
-def test_few_assignments_are_held():
-  packs = PlannedPacks(EXAMPLES, PLAN)
-  drawn = [packs.assignment(epoch) for epoch in (0, 1, 2, 1)]
-  assert drawn[1] is drawn[3]
-  assert packs.assignment(0) is not drawn[0]  # only two are kept
 
 
 def test_sources_of_other_kinds_give_the_same_rows():
@@ -178,13 +170,6 @@ def test_it_resumes_after_any_element(pipeline):
   for taken, state in reversed(list(enumerate(states))):
     rows.set_state(state)  # also from the end
     assert_equal(rows, whole[taken:])
-
-
-def test_a_plan_has_one_integer_as_its_position():
-  rows = iter(make_rows().shuffle(seed=0).repeat(None).to_iter_dataset())
-  for _ in range(PLAN.num_packs + 1):
-    next(rows)
-  assert rows.get_state() == {"next_index": PLAN.num_packs + 1}
 
 
 def test_a_stream_is_not_read_again():
